@@ -1,0 +1,573 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Layouts of table memory. Each structure is written once here; `c_header` prints its C twin.
+//!
+//! Table memory is an array of 64-byte lines, addressed by 26-bit line numbers. It is cut into segments of 65,536 lines;
+//! each segment is one mmapable BPF array map (one element of 4 MiB), held in an array of maps by segment number. User
+//! space maps all segments side by side, so that a line number times 64 is an offset. Line 0 is never used: 0 means none.
+//! All words are in host byte order. An IPv4 address is its number (10.0.0.1 = 0x0a000001), an IPv6 address is two
+//! numbers of 64 bits, a MAC address is a number of 48 bits (first octet uppermost).
+//!
+//! A line is written either by the configuration writer or by the engines, never by both (false sharing, and crash
+//! safety: the writer's lines change only by publication). Memory model: x86 TSO. Loads are not reordered with loads and
+//! stores not with stores, so "fill, then publish by one aligned 8-byte store" needs compiler barriers only. On a weaker
+//! machine the publishing store must be a release, and BPF readers, which have no acquire load in clang 14, would rely
+//! on address dependency: every published word is either the key itself or the address of what it publishes.
+
+use crate::limits::*;
+
+/// One field of a layout, for the C header and for layout checks.
+#[derive(Debug)]
+pub struct Field {
+    /// Name, the same in both languages.
+    pub name: &'static str,
+    /// Byte offset.
+    pub offset: usize,
+    /// Bytes.
+    pub size: usize,
+    /// C type of an element.
+    pub c_type: &'static str,
+    /// Elements, 0 if it is no array.
+    pub count: usize,
+    /// What it holds.
+    pub doc: &'static str,
+}
+
+/// One structure, for the C header and for layout checks.
+#[derive(Debug)]
+pub struct Layout {
+    /// Rust name; in C `struct tunny_<snake case>`.
+    pub name: &'static str,
+    /// Bytes.
+    pub size: usize,
+    /// Fields in order.
+    pub fields: &'static [Field],
+    /// What it is.
+    pub doc: &'static str,
+}
+
+trait CType {
+    const NAME: &'static str;
+    const COUNT: usize = 0;
+}
+impl CType for u8 {
+    const NAME: &'static str = "__u8";
+}
+impl CType for u16 {
+    const NAME: &'static str = "__u16";
+}
+impl CType for u32 {
+    const NAME: &'static str = "__u32";
+}
+impl CType for u64 {
+    const NAME: &'static str = "__u64";
+}
+impl<T: CType, const N: usize> CType for [T; N] {
+    const NAME: &'static str = T::NAME;
+    const COUNT: usize = N;
+}
+
+macro_rules! layouts {
+    ($($(#[doc = $sdoc:literal])* $name:ident: $size:literal { $($(#[doc = $fdoc:literal])* $field:ident: $ty:ty,)* })*) => {
+        $(
+            $(#[doc = $sdoc])*
+            #[repr(C, align(8))]
+            #[derive(Clone, Copy, Debug)]
+            pub struct $name { $($(#[doc = $fdoc])* pub $field: $ty,)* }
+            const _: () = assert!(size_of::<$name>() == $size);
+        )*
+        /// Every layout, in order of definition.
+        pub const LAYOUTS: &[Layout] = &[$(Layout {
+            name: stringify!($name),
+            size: $size,
+            doc: concat!($($sdoc),*),
+            fields: &[$(Field {
+                name: stringify!($field),
+                offset: std::mem::offset_of!($name, $field),
+                size: size_of::<$ty>(),
+                c_type: <$ty as CType>::NAME,
+                count: <$ty as CType>::COUNT,
+                doc: concat!($($fdoc),*),
+            }),*],
+        }),*];
+    };
+}
+
+layouts! {
+    /// The root of table memory: the one element of map `tunny_root`. Words up to `reserved` are written by the
+    /// configuration writer, each by one aligned store; `punt_total_tat` onwards by the engines.
+    Root: 4352 {
+        /// ROOT_MAGIC once the writer has finished building; engines pass everything to the host before.
+        magic: u64,
+        /// ABI_HASH of the writer.
+        abi_hash: u64,
+        /// Salt of hash1 and hash3 for every table.
+        salt: u64,
+        /// OPT_* bits, see their documentation.
+        options: u64,
+        /// The gateway's own IPv4 tunnel address, 0 if none.
+        vtep4: u64,
+        /// Upper half of the gateway's own IPv6 tunnel address.
+        vtep6_hi: u64,
+        /// Lower half of the gateway's own IPv6 tunnel address; both halves 0 if none.
+        vtep6_lo: u64,
+        /// Punts a tenant may make: RATE_LIMIT word.
+        punt_limit_tenant: u64,
+        /// Punts of all tenants together: RATE_LIMIT word.
+        punt_limit_total: u64,
+        /// ICMP errors that the gateway sends for a tenant: RATE_LIMIT word.
+        icmp_limit_tenant: u64,
+        /// Table VNI -> tenant block line (WordBucket): TABLE_REF word.
+        tenants: u64,
+        /// Table of (VNI, NC) pairs that may send (WordBucket): TABLE_REF word.
+        members: u64,
+        /// VM-NC table for IPv4 (Vm4Bucket): TABLE_REF word.
+        vm4: u64,
+        /// VM-NC table for IPv6 (Vm6Bucket): TABLE_REF word.
+        vm6: u64,
+        /// Table outer IPv4 source -> NC id (WordBucket): TABLE_REF word.
+        nc4: u64,
+        /// Table outer IPv6 source -> NC id (Vm6Bucket with VNI 0, value nc): TABLE_REF word.
+        nc6: u64,
+        /// Table VM id -> meter block line (WordBucket): TABLE_REF word.
+        vm_meters: u64,
+        /// Drop counters by (VNI, reason) (DropBucket), written by the engines: TABLE_REF word, fixed size.
+        drops: u64,
+        /// Counter slots in each tenant block; XDP uses slot = CPU number, software workers the slots behind.
+        slots: u64,
+        /// Slots used by XDP, that is, the number of possible CPUs.
+        xdp_slots: u64,
+        /// Number of commits so far.
+        generation: u64,
+        /// First line of each chunk of 2^16 VM cells, 0 if none.
+        vm_chunks: [u32; 256],
+        /// First line of each chunk of 2^12 NC records, 0 if none.
+        nc_chunks: [u32; 256],
+        /// Room for later versions.
+        reserved: [u64; 259],
+        /// GCRA time of all punts together (engine-written), ns.
+        punt_total_tat: u64,
+        /// Fills the engine-written line.
+        reserved_engine: [u64; 7],
+    }
+
+    /// First line of a tenant block: configuration. A tenant block is TENANT_COUNTERS_LINE + ceil(slots / 4) lines.
+    TenantRecord: 64 {
+        /// VNI in bits 0-23, TENANT_* bits above; 0 while not in use. Published last.
+        ident: u64,
+        /// ROUTE_ROOT of IPv4 in the lower 32 bits, of IPv6 in the upper 32: one store changes the whole route set and,
+        /// through the two generation bits, which VM entries are visible.
+        roots: u64,
+        /// MAC address of the gateway in this VPC, lower 48 bits.
+        gateway_mac: u64,
+        /// IPv4 address of the gateway in this VPC (source of its ICMP), 0 if none.
+        gateway4: u32,
+        /// Line of the VPC's meter block, 0 if none.
+        meter: u32,
+        /// Upper half of the gateway's IPv6 address.
+        gateway6_hi: u64,
+        /// Lower half of the gateway's IPv6 address; both 0 if none.
+        gateway6_lo: u64,
+        /// Number of commits to this tenant so far.
+        generation: u64,
+        /// Room for later versions.
+        reserved: u64,
+    }
+
+    /// Second line of a tenant block: words that the engines change by atomics.
+    TenantState: 64 {
+        /// GCRA time of the punt limit, ns.
+        punt_tat: u64,
+        /// GCRA time of the ICMP limit, ns.
+        icmp_tat: u64,
+        /// Room for later versions.
+        reserved: [u64; 6],
+    }
+
+    /// Counters of a tenant in one slot: packets accepted from this VPC, and bytes of their inner frames.
+    TenantCounter: 16 {
+        /// Packets.
+        packets: u64,
+        /// Bytes of inner frames.
+        bytes: u64,
+    }
+
+    /// Bucket of a table of one-word entries: key in the upper bits, value in the lower, 0 = empty. Each entry changes by
+    /// one store. See WORD_*: the split is per table.
+    WordBucket: 64 {
+        /// Entries.
+        entries: [u64; 7],
+        /// Line of the next bucket in the chain, 0 if none.
+        next: u32,
+        /// Not used.
+        reserved: u32,
+    }
+
+    /// Bucket of the VM-NC table for IPv4.
+    Vm4Bucket: 64 {
+        /// VM4_KEY words, 0 = empty; published last, cleared first.
+        keys: [u64; 3],
+        /// Values: three words of 32 bits an entry: MAC upper 32 bits; MAC lower 16 bits << 16 | VM id upper 16 bits;
+        /// VM id lower 8 bits << 24 | NC id (20 bits) << 4 | VM_FLAG_*.
+        values: [u32; 9],
+        /// Line of the next bucket in the chain, 0 if none.
+        next: u32,
+    }
+
+    /// Bucket of the VM-NC table for IPv6: two adjacent lines, at an even line number.
+    Vm6Bucket: 128 {
+        /// VM6_KEY words, 0 = empty; published last, cleared first.
+        keys: [u64; 3],
+        /// Line of the next bucket in the chain, 0 if none.
+        next: u64,
+        /// IPv6 addresses: upper half, lower half, for each entry.
+        addrs: [u64; 6],
+        /// Values: MAC << 16 | VM_FLAG_*; VM id << 32 | NC id, for each entry.
+        values: [u64; 6],
+    }
+
+    /// Three lines that count the packets delivered to eight VMs: cell i belongs to VM id 8n + i.
+    VmCells: 192 {
+        /// CELL words: packets << 40 | bytes, added to by one atomic; spilled into `totals` when a top bit is set.
+        packed: [u64; 8],
+        /// Spilled packets and bytes, for each VM.
+        totals: [u64; 16],
+    }
+
+    /// An NC. Immutable while published, but for `group`.
+    NcRecord: 64 {
+        /// NC_* bits; 0 while not in use.
+        flags: u32,
+        /// Line of the NexthopGroup that leads to it, 0 if the kernel has no route.
+        group: u32,
+        /// Upper half of an IPv6 address; 0 for IPv4.
+        addr_hi: u64,
+        /// Lower half of an IPv6 address, or an IPv4 address.
+        addr_lo: u64,
+        /// Room for later versions.
+        reserved: [u64; 5],
+    }
+
+    /// An ECMP group. A member is changed by one store; a shrinking group first fills the slot from its last member.
+    NexthopGroup: 64 {
+        /// Members in use.
+        count: u32,
+        /// Lines of Nexthop.
+        members: [u32; 15],
+    }
+
+    /// An underlay next hop. Each word changes by one store.
+    Nexthop: 64 {
+        /// Destination MAC in the lower 48 bits, NEXTHOP_* bits above.
+        dmac: u64,
+        /// Source MAC in the lower 48 bits, MTU of the port in the upper 16.
+        smac_mtu: u64,
+        /// Egress interface.
+        ifindex: u32,
+        /// Not used.
+        reserved32: u32,
+        /// Address of the neighbour, as in NcRecord, for display and resolution.
+        addr_hi: u64,
+        /// Lower half, or IPv4.
+        addr_lo: u64,
+        /// Room for later versions.
+        reserved: [u64; 3],
+    }
+
+    /// First line of a meter block: a two-rate three-color meter (RFC 2698) over bytes and one over packets, as
+    /// virtual-time (GCRA) parameters. A rate of 0 means no limit.
+    MeterConfig: 64 {
+        /// Committed byte rate: ns << 16 per byte.
+        byte_cir: u64,
+        /// Committed byte burst, ns.
+        byte_cbs: u64,
+        /// Peak byte rate: ns << 16 per byte.
+        byte_pir: u64,
+        /// Peak byte burst, ns.
+        byte_pbs: u64,
+        /// Committed packet rate: ns << 16 per packet.
+        packet_cir: u64,
+        /// Committed packet burst, ns.
+        packet_cbs: u64,
+        /// Peak packet rate: ns << 16 per packet.
+        packet_pir: u64,
+        /// Peak packet burst, ns.
+        packet_pbs: u64,
+    }
+
+    /// Second line of a meter block, engine-written by atomics.
+    MeterState: 64 {
+        /// Theoretical arrival times, ns: committed bytes.
+        byte_c_tat: u64,
+        /// Peak bytes.
+        byte_p_tat: u64,
+        /// Committed packets.
+        packet_c_tat: u64,
+        /// Peak packets.
+        packet_p_tat: u64,
+        /// Packets found green.
+        green: u64,
+        /// Packets found yellow.
+        yellow: u64,
+        /// Packets found red.
+        red: u64,
+        /// Not used.
+        reserved: u64,
+    }
+
+    /// Inner node of a route tree over 32-bit keys: 16 children in adjacent lines from `child`.
+    /// The child of key x is the number of bounds that are less than x. Unused bounds are all ones.
+    Inner32: 64 {
+        /// Inclusive upper bounds of all children but the last.
+        bounds: [u32; 15],
+        /// Line of the first child.
+        child: u32,
+    }
+
+    /// Leaf over 32-bit keys: eight intervals, the value of key x is at the number of bounds that are less than x.
+    Leaf32: 64 {
+        /// Inclusive upper bounds of all intervals but the last. Unused bounds are all ones.
+        bounds: [u32; 7],
+        /// Not used.
+        reserved: u32,
+        /// ROUTE_VALUE words.
+        values: [u32; 8],
+    }
+
+    /// Inner node over 64-bit keys: eight children.
+    Inner64: 64 {
+        /// Inclusive upper bounds of all children but the last. Unused bounds are all ones.
+        bounds: [u64; 7],
+        /// Line of the first child.
+        child: u32,
+        /// Not used.
+        reserved: u32,
+    }
+
+    /// Leaf over 64-bit keys: six intervals.
+    Leaf64: 64 {
+        /// Inclusive upper bounds of all intervals but the last. Unused bounds are all ones.
+        bounds: [u64; 5],
+        /// ROUTE_VALUE words.
+        values: [u32; 6],
+    }
+
+    /// Four drop counters, claimed and counted by the engines.
+    DropBucket: 64 {
+        /// Key (VNI << 16 | reason << 8 | 1) and packets, four times; claimed by compare-and-swap of a zero key.
+        pairs: [u64; 8],
+    }
+
+    /// Statistics of one slot: an element of map `tunny_stats`. Only the slot's owner writes it.
+    Stats: 1024 {
+        /// Packets taken in.
+        rx: u64,
+        /// Bytes taken in.
+        rx_bytes: u64,
+        /// Packets that the engine generated (ICMP errors, fragments beyond the first).
+        generated: u64,
+        /// Packets sent on (outcome).
+        forwarded: u64,
+        /// Bytes sent on.
+        forwarded_bytes: u64,
+        /// Packets answered (outcome).
+        answered: u64,
+        /// Packets left to the host (outcome).
+        passed: u64,
+        /// Packets dropped (outcome).
+        dropped: u64,
+        /// Packets handed to the software path.
+        punted: u64,
+        /// Drops that found no room in the table of drop counters.
+        drop_overflow: u64,
+        /// Room for later versions.
+        reserved: [u64; 22],
+        /// Drops by reason number.
+        drops: [u64; 64],
+        /// Punts by reason number.
+        punts: [u64; 32],
+    }
+
+    /// What XDP puts in front of a punted packet (XDP metadata, 32 bytes).
+    PuntMeta: 32 {
+        /// PUNT_MAGIC.
+        magic: u32,
+        /// PuntReason number.
+        reason: u8,
+        /// Not used.
+        flags: u8,
+        /// Offset of the inner Ethernet header from the start of the packet, 0 if not parsed.
+        inner_offset: u16,
+        /// VNI, if parsed.
+        vni: u32,
+        /// Ingress interface.
+        ifindex: u32,
+        /// Time of arrival, CLOCK_MONOTONIC ns.
+        time: u64,
+        /// Line of the tenant block, 0 if not looked up.
+        tenant: u32,
+        /// Not used.
+        reserved: u32,
+    }
+
+    /// A captured or sampled packet in ring buffer `tunny_events`.
+    Event: 288 {
+        /// CLOCK_MONOTONIC ns.
+        time: u64,
+        /// Ingress interface.
+        ifindex: u32,
+        /// VNI, if parsed.
+        vni: u32,
+        /// Length of the packet on the wire.
+        length: u32,
+        /// Bytes of `data` that are valid.
+        captured: u16,
+        /// EVENT_*.
+        kind: u8,
+        /// DropReason or PuntReason number.
+        reason: u8,
+        /// Not used.
+        reserved: u64,
+        /// Start of the packet.
+        data: [u8; 256],
+    }
+}
+
+macro_rules! bits {
+    ($($(#[doc = $doc:literal])* $name:ident: $ty:ty = $value:expr;)*) => {
+        $($(#[doc = $doc])* pub const $name: $ty = $value;)*
+        /// Every bit constant as (name, value, documentation), for the C header.
+        pub const BITS: &[(&str, u64, &str)] = &[$((stringify!($name), $name as u64, concat!($($doc),*)),)*];
+    };
+}
+
+bits! {
+    /// "TUNNY" and a version digit.
+    ROOT_MAGIC: u64 = 0x0031_594e_4e55_5400;
+    /// First word of punt metadata.
+    PUNT_MAGIC: u32 = 0x544e_5031;
+
+    /// options: only known NCs that host the VNI may send.
+    OPT_SOURCE_STRICT: u64 = 1 << 0;
+    /// options: compute the outer UDP checksum over IPv4.
+    OPT_UDP4_CHECKSUM: u64 = 1 << 1;
+    /// options: compute the outer UDP checksum over IPv6.
+    OPT_UDP6_CHECKSUM: u64 = 1 << 2;
+    /// options: RFC 2983 uniform model: DSCP is carried between outer and inner header both ways. Else the pipe model.
+    OPT_DSCP_UNIFORM: u64 = 1 << 3;
+    /// options: no ECN processing: outer ECN is ignored on receipt and zero when sent (RFC 6040 compatibility mode).
+    OPT_ECN_OFF: u64 = 1 << 4;
+    /// options: send ICMP errors.
+    OPT_ICMP: u64 = 1 << 5;
+    /// options: a zero outer UDP checksum over IPv6 is dropped instead of accepted (RFC 6936 is off).
+    OPT_UDP6_ZERO_REFUSED: u64 = 1 << 6;
+    /// options: dropped packets go to the event ring too.
+    OPT_CAPTURE_DROPS: u64 = 1 << 7;
+    /// options: shift of the 6-bit DSCP of outer headers in the pipe model.
+    OPT_DSCP_SHIFT: u32 = 8;
+    /// options: punted packets go to the event ring too.
+    OPT_CAPTURE_PUNTS: u64 = 1 << 14;
+    /// options: shift of the 16-bit VXLAN UDP port.
+    OPT_PORT_SHIFT: u32 = 16;
+    /// options: shift of the 8-bit sampling exponent n: one packet in 2^n goes to the event ring; 0 = none.
+    OPT_SAMPLE_SHIFT: u32 = 32;
+
+    /// RATE_LIMIT: shift of the burst in packets; the lower 32 bits are ns per packet, 0 = no limit.
+    RATE_LIMIT_BURST_SHIFT: u32 = 32;
+    /// TABLE_REF: shift of the number of buckets; the lower 32 bits are the first line. 0 = no table.
+    TABLE_REF_BUCKETS_SHIFT: u32 = 32;
+
+    /// Line of the first counters in a tenant block, counted from its first line.
+    TENANT_COUNTERS_LINE: u32 = 2;
+    /// ident: the record is in use.
+    TENANT_VALID: u64 = 1 << 24;
+    /// ident: the VPC has no ICMP errors sent for it.
+    TENANT_ICMP_OFF: u64 = 1 << 25;
+
+    /// ROUTE_ROOT: mask of the line of the tree's top node.
+    ROOT_LINE_MASK: u32 = (1 << LINE_BITS) - 1;
+    /// ROUTE_ROOT: shift of the 4-bit number of levels; 0 = no routes, 1 = the line is a leaf.
+    ROOT_LEVELS_SHIFT: u32 = 26;
+    /// ROUTE_ROOT: no route of another scope lies inside a local route, and every VM of this family lies inside a local
+    /// route, so an entry in the VM-NC table proves that the route is local.
+    ROOT_SIMPLE: u32 = 1 << 30;
+    /// ROUTE_ROOT: one bit of the tenant's generation (IPv4 half: bit 0, IPv6 half: bit 1).
+    ROOT_GENERATION: u32 = 1 << 31;
+
+    /// ROUTE_VALUE: shift of the 4-bit scope (SCOPE_*); the lower 28 bits are its argument.
+    VALUE_SCOPE_SHIFT: u32 = 28;
+    /// ROUTE_VALUE: mask of the argument: for peer the line of the peer's tenant block, for SCOPE_DESCEND a line.
+    VALUE_ARG_MASK: u32 = (1 << 28) - 1;
+    /// No route.
+    SCOPE_NONE: u32 = 0;
+    /// In this VPC.
+    SCOPE_LOCAL: u32 = 1;
+    /// In the VPC whose tenant block the argument names.
+    SCOPE_PEER: u32 = 2;
+    /// Dropped on purpose.
+    SCOPE_BLACKHOLE: u32 = 3;
+    /// The Internet.
+    SCOPE_INTERNET: u32 = 4;
+    /// A dedicated line.
+    SCOPE_LINE: u32 = 5;
+    /// Another region.
+    SCOPE_REGION: u32 = 6;
+    /// IPv6 only, not a scope: look up the lower 64 bits in the tree at line `argument` with (scope - SCOPE_DESCEND + 1) levels.
+    SCOPE_DESCEND: u32 = 7;
+
+    /// VM4_KEY: shift of the VNI; the address is in bits 8-39, the state in bits 0-7.
+    VM4_VNI_SHIFT: u32 = 40;
+    /// VM4_KEY: shift of the address.
+    VM4_ADDR_SHIFT: u32 = 8;
+    /// VM6_KEY: shift of the VNI; the tag (lower 32 bits of hash3) is in bits 8-39, the state in bits 0-7.
+    VM6_VNI_SHIFT: u32 = 40;
+    /// VM6_KEY: shift of the tag.
+    VM6_TAG_SHIFT: u32 = 8;
+    /// Key state: mask.
+    KEY_STATE_MASK: u64 = 0xff;
+    /// Key state: the entry is in use.
+    KEY_VALID: u64 = 1 << 0;
+    /// Key state: visible only when the tenant's generation equals the key's.
+    KEY_ADDING: u64 = 1 << 1;
+    /// Key state: visible only while the tenant's generation differs from the key's.
+    KEY_DYING: u64 = 1 << 2;
+    /// Key state: shift of the 2-bit generation of KEY_ADDING and KEY_DYING.
+    KEY_GENERATION_SHIFT: u32 = 3;
+
+    /// VM entry flag: the VM has a meter (table vm_meters).
+    VM_FLAG_METERED: u32 = 1 << 0;
+    /// VM entry flag: the address is the gateway's own in this VPC; NC id and VM id are 0.
+    VM_FLAG_GATEWAY: u32 = 1 << 1;
+
+    /// Table `tenants`: shift of the VNI; the lower 32 bits are the line of the tenant block.
+    WORD_TENANT_SHIFT: u32 = 40;
+    /// Table `members`: key is VNI << 40 | outer IPv4 source << 8 | MEMBER_V4, or VNI << 40 | NC id << 8 | MEMBER_V6. The
+    /// whole word is the key; there is no value.
+    WORD_MEMBER_SHIFT: u32 = 0;
+    /// Table `members`: the sender is an IPv4 address.
+    MEMBER_V4: u64 = 1;
+    /// Table `members`: the sender is the id of an NC with an IPv6 address.
+    MEMBER_V6: u64 = 2;
+    /// Table `nc4`: shift of the outer IPv4 address; the lower 32 bits are the NC id.
+    WORD_NC4_SHIFT: u32 = 32;
+    /// Table `vm_meters`: shift of the VM id; the lower 32 bits are the line of the meter block.
+    WORD_METER_SHIFT: u32 = 32;
+
+    /// CELL: shift of the packet count.
+    CELL_PACKETS_SHIFT: u32 = 40;
+    /// CELL: when one of these bits was set before an addition, the adder swaps the word for 0 and adds it to the totals.
+    CELL_SPILL_MASK: u64 = 1 << 63 | 1 << 39;
+
+    /// NcRecord.flags: in use.
+    NC_VALID: u32 = 1 << 0;
+    /// NcRecord.flags: the address is IPv6.
+    NC_V6: u32 = 1 << 1;
+    /// Nexthop.dmac: the MAC address is known and the link is up.
+    NEXTHOP_READY: u64 = 1 << 48;
+
+    /// Event: a dropped packet.
+    EVENT_DROP: u8 = 1;
+    /// Event: a punted packet.
+    EVENT_PUNT: u8 = 2;
+    /// Event: a sampled packet.
+    EVENT_SAMPLE: u8 = 3;
+}

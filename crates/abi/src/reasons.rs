@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The one list of drop reasons and punt reasons.
+//!
+//! C, Rust, metrics, CLI and docs all come from the two invocations at the end of this file. A number is never reused: a
+//! reason that goes away leaves a hole, so that dashboards and captures of different versions agree.
+
+/// The named stages of the packet path, in order. The same names everywhere: code, reasons, traces, docs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Stage {
+    /// Outer Ethernet, IP, UDP, VXLAN and the inner headers.
+    Parse,
+    /// VNI to tenant record; may this source send for it; ARP and ND.
+    Tenant,
+    /// Security groups (passes everything until the filter is configured).
+    Filter,
+    /// Address translation (passes everything until NAT is configured).
+    Nat,
+    /// VXLAN routing table: (VNI, inner destination) to scope, with peer recursion.
+    Route,
+    /// VM-NC table and underlay next hop; TTL and size checks.
+    Locate,
+    /// Two-rate three-color meters of the VPC and of the VM.
+    Meter,
+    /// New outer headers, VNI, inner MACs, TTL, checksums.
+    Rewrite,
+    /// Counters and transmission.
+    Emit,
+}
+
+impl Stage {
+    /// All stages in packet order.
+    pub const ALL: [Stage; 9] = [
+        Stage::Parse,
+        Stage::Tenant,
+        Stage::Filter,
+        Stage::Nat,
+        Stage::Route,
+        Stage::Locate,
+        Stage::Meter,
+        Stage::Rewrite,
+        Stage::Emit,
+    ];
+
+    /// Lower-case name, as in file names, traces and docs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Parse => "parse",
+            Stage::Tenant => "tenant",
+            Stage::Filter => "filter",
+            Stage::Nat => "nat",
+            Stage::Route => "route",
+            Stage::Locate => "locate",
+            Stage::Meter => "meter",
+            Stage::Rewrite => "rewrite",
+            Stage::Emit => "emit",
+        }
+    }
+}
+
+macro_rules! reasons {
+    ($(#[$meta:meta])* $name:ident, $max:expr;
+     $($variant:ident = $num:literal, $text:literal, $stage:ident, $what:literal, $todo:literal;)*) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name {
+            $(#[doc = $what] $variant = $num,)*
+        }
+
+        impl $name {
+            /// Every reason, by number.
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+
+            /// Snake-case name, as in metrics and text cases.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $text,)* }
+            }
+
+            /// The stage that decides it.
+            pub const fn stage(self) -> Stage {
+                match self { $($name::$variant => Stage::$stage,)* }
+            }
+
+            /// One plain sentence: what happened.
+            pub const fn meaning(self) -> &'static str {
+                match self { $($name::$variant => $what,)* }
+            }
+
+            /// What an operator can do about it.
+            pub const fn advice(self) -> &'static str {
+                match self { $($name::$variant => $todo,)* }
+            }
+
+            /// The reason with this number, if there is one.
+            pub const fn from_number(n: u8) -> Option<$name> {
+                match n { $($num => Some($name::$variant),)* _ => None }
+            }
+
+            /// The reason with this name, if there is one.
+            pub fn from_name(name: &str) -> Option<$name> {
+                match name { $($text => Some($name::$variant),)* _ => None }
+            }
+        }
+
+        const _: () = { $(assert!($num > 0 && ($num as usize) < $max);)* };
+    };
+}
+
+/// Numbers of drop reasons are below this.
+pub const DROP_REASONS_MAX: usize = 64;
+/// Numbers of punt reasons are below this.
+pub const PUNT_REASONS_MAX: usize = 32;
+
+reasons! {
+    /// Why a packet was dropped. Every dropped packet has exactly one.
+    DropReason, DROP_REASONS_MAX;
+    OuterTruncated = 1, "outer_truncated", Parse, "The frame ends inside its outer Ethernet, IP or UDP header.", "Look for a cable, driver or MTU fault on the underlay.";
+    OuterIpMalformed = 2, "outer_ip_malformed", Parse, "The outer IP header contradicts itself or the frame length.", "Capture with `tunny capture` and look at the sender.";
+    OuterIpChecksum = 3, "outer_ip_checksum", Parse, "The outer IPv4 header checksum is wrong.", "Look for a faulty device on the underlay, or turn off the sender's tx checksum offload on veth.";
+    OuterFragment = 4, "outer_fragment", Parse, "The outer packet is a first fragment addressed to the VXLAN port.", "Raise the underlay MTU or lower the VMs' MTU: VXLAN packets must not be fragmented (RFC 7348 4.3).";
+    OuterUdpMalformed = 5, "outer_udp_malformed", Parse, "The outer UDP length is less than its header or more than the IP payload.", "Capture with `tunny capture` and look at the sender.";
+    OuterUdpChecksum = 6, "outer_udp_checksum", Parse, "The outer UDP checksum is present and wrong, or zero where the gateway requires one.", "Turn off the sender's tx checksum offload on veth, or look for corruption on the underlay.";
+    VxlanTruncated = 7, "vxlan_truncated", Parse, "The packet ends inside its VXLAN header.", "Something that is not VXLAN sends to the VXLAN port: find it by its source address.";
+    VxlanNoVniFlag = 8, "vxlan_no_vni_flag", Parse, "The VXLAN header lacks the I flag, so its VNI means nothing.", "The sender does not speak VXLAN as RFC 7348 has it: check its encapsulation.";
+    VniUnknown = 9, "vni_unknown", Tenant, "No VPC has this VNI.", "Create the Vpc, or remove the VNI from the sending host.";
+    SourceUnknown = 10, "source_unknown", Tenant, "The outer source address is not a known NC.", "Create the Nc with this address, or look for somebody who spoofs.";
+    SourceNotHosting = 11, "source_not_hosting", Tenant, "The sending NC hosts no VM of this VPC.", "Create the Vm on this Nc, or list the VPC in the Nc's spec; else look for somebody who spoofs.";
+    InnerTruncated = 12, "inner_truncated", Parse, "The inner frame ends inside its Ethernet, IP or ICMPv6 header.", "Look at the sending VM's driver.";
+    InnerVlan = 13, "inner_vlan", Parse, "The inner frame carries a VLAN tag (RFC 7348 6.1: discarded).", "Strip the tag on the host before it enters the tunnel.";
+    InnerEthertype = 14, "inner_ethertype", Parse, "The inner frame is neither IPv4, IPv6 nor ARP.", "Only IP is routed: stop the protocol in the VM.";
+    InnerIpMalformed = 15, "inner_ip_malformed", Parse, "The inner IP header contradicts itself or the frame length.", "Look at the sending VM.";
+    InnerIpChecksum = 16, "inner_ip_checksum", Parse, "The inner IPv4 header checksum is wrong.", "Look at the sending VM or at corruption in between.";
+    InnerMartian = 17, "inner_martian", Parse, "The inner source or destination address can never be routed.", "Look at the sending VM: loopback, unspecified, multicast or reserved address.";
+    InnerLinkLocal = 18, "inner_link_local", Parse, "An inner IPv6 link-local address cannot leave its link.", "Use a routable address in the VM.";
+    InnerBroadcast = 19, "inner_broadcast", Parse, "Inner broadcast other than ARP is not carried.", "Use unicast; DHCP belongs to the host.";
+    InnerMulticast = 20, "inner_multicast", Parse, "Inner multicast other than ND is not carried.", "Use unicast.";
+    EcnCongestionLost = 21, "ecn_congestion_lost", Parse, "The outer header says congestion experienced, the inner packet cannot carry it (RFC 6040 4.2).", "Expected under congestion: the sender does not use ECN.";
+    ArpMalformed = 22, "arp_malformed", Tenant, "The ARP packet is truncated or not Ethernet/IPv4.", "Look at the sending VM.";
+    ArpNotRequest = 23, "arp_not_request", Tenant, "An ARP reply or announcement, which the gateway neither needs nor spreads.", "None: addresses come from the configuration.";
+    ArpUnknownTarget = 24, "arp_unknown_target", Tenant, "ARP request for an address that is neither the gateway nor a VM of the VPC.", "Create the Vm, or correct the address in the asking VM.";
+    ArpOwnProbe = 25, "arp_own_probe", Tenant, "A VM probes for its own address, which must stay unanswered.", "None: this is duplicate address detection.";
+    NdMalformed = 26, "nd_malformed", Tenant, "The neighbour discovery message is truncated, has a bad checksum, or its hop limit is not 255.", "Look at the sending VM.";
+    NdUnsupported = 27, "nd_unsupported", Tenant, "A neighbour discovery message other than a neighbour solicitation.", "None: the gateway sends no router advertisements yet and learns no neighbours.";
+    NdUnknownTarget = 28, "nd_unknown_target", Tenant, "Neighbour solicitation for an address that is neither the gateway nor a VM of the VPC.", "Create the Vm, or correct the address in the asking VM.";
+    NdOwnProbe = 29, "nd_own_probe", Tenant, "A VM probes for its own address, which must stay unanswered.", "None: this is duplicate address detection.";
+    RouteNone = 30, "route_none", Route, "No route of the VPC covers the inner destination.", "Add a Route, or correct the destination.";
+    RouteBlackhole = 31, "route_blackhole", Route, "The route says blackhole.", "None, if intended; else change the Route.";
+    RoutePeerLoop = 32, "route_peer_loop", Route, "Peer routes led through more VPCs than the limit.", "Break the loop of peer routes; `tunny trace` names them.";
+    RoutePeerGone = 33, "route_peer_gone", Route, "The route points at a peer VPC that no longer exists.", "Reapply the configuration; report a bug if it stays.";
+    ScopeInternet = 34, "scope_internet", Route, "The route's scope is internet, which is not yet served.", "Wait for SNAT, or use another path.";
+    ScopeLine = 35, "scope_line", Route, "The route's scope is line, which is not yet served.", "Wait for the provider edge, or use another path.";
+    ScopeRegion = 36, "scope_region", Route, "The route's scope is region, which is not yet served.", "Wait for cross-region routing, or use another path.";
+    VmUnknown = 37, "vm_unknown", Locate, "The route is local, but no VM has this address.", "Create the Vm, or correct the destination.";
+    GatewayNotServed = 38, "gateway_not_served", Locate, "Addressed to the gateway itself, but not an echo request.", "The gateway address answers ARP, ND and ping alone.";
+    TtlExpired = 39, "ttl_expired", Locate, "The inner TTL or hop limit would reach zero.", "Expected from traceroute; else look for a routing loop in the VMs.";
+    NexthopUnresolved = 40, "nexthop_unresolved", Locate, "The underlay next hop has no MAC address yet; resolution was started.", "If it stays: check the underlay neighbour with `ip neigh`.";
+    UnderlayNoRoute = 41, "underlay_no_route", Locate, "The gateway's kernel has no usable route to the NC.", "Check `ip route get` for the NC's address and the link state.";
+    TooBig = 42, "too_big", Locate, "The packet does not fit the underlay MTU towards the NC.", "Raise the underlay MTU or lower the VMs' MTU.";
+    MeterVpc = 43, "meter_vpc", Meter, "The VPC's rate limit is exceeded.", "Raise the limit in the Vpc, or leave it.";
+    MeterVm = 44, "meter_vm", Meter, "The VM's rate limit is exceeded.", "Raise the limit in the Vm, or leave it.";
+    PuntLimited = 45, "punt_limited", Emit, "The tenant's, or the total, limit of packets to the software path is exceeded.", "`tunny top` shows which tenant and why it punts; raise the limit in the Gateway if it is honest traffic.";
+    PuntRingFull = 46, "punt_ring_full", Emit, "The AF_XDP ring to the software path was full.", "The software path is too slow for what is punted: lower the punt limit or give it a core.";
+    PuntNoListener = 47, "punt_no_listener", Emit, "The packet needs the software path, and `tunny node` does not run.", "Start `tunny node`.";
+    TxFailed = 48, "tx_failed", Emit, "The driver or AF_XDP did not take the packet for transmission.", "Look at the link state and queue length of the egress port.";
+    TableFault = 49, "table_fault", Emit, "A table entry points outside the table memory.", "Report a bug; restart `tunny node`, which rebuilds the entry.";
+    InnerNonUnicastSource = 50, "inner_multicast_source_mac", Parse, "The inner source MAC address is a group address.", "Look at the sending VM.";
+}
+
+reasons! {
+    /// Why the fast path handed a packet to the software path. This is the whole list of what it does not handle.
+    PuntReason, PUNT_REASONS_MAX;
+    Arp = 1, "arp", Tenant, "Inner ARP is answered by the software path.", "None.";
+    Nd = 2, "nd", Tenant, "Inner neighbour discovery is answered by the software path.", "None.";
+    GatewayAddress = 3, "gateway_address", Locate, "The inner destination is the gateway's own address.", "None.";
+    IcmpDue = 4, "icmp_due", Locate, "The packet cannot go on and its sender is owed an ICMP error, or it must be fragmented.", "See the drop reason that the software path counts.";
+    OuterOptions = 5, "outer_options", Parse, "The outer IPv4 header has options, or the outer IPv6 header has extension headers.", "None.";
+    InnerOptions = 6, "inner_options", Parse, "The inner IPv4 header has options.", "None.";
+    NexthopUnresolved = 7, "nexthop_unresolved", Locate, "The underlay next hop has no MAC address yet.", "None: the software path starts the resolution.";
+    NonlinearHeaders = 8, "nonlinear_headers", Parse, "The headers do not lie in the first buffer of a multi-buffer frame.", "None.";
+}

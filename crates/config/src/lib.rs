@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Configuration documents, validation, plan and commit.
