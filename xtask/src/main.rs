@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Generators: `cargo xtask abi` writes bpf/include/abi.h; `--check` fails when the committed file differs.
+mod style;
+
 use std::{env, fs, process::ExitCode};
 
 fn main() -> ExitCode {
@@ -8,8 +10,13 @@ fn main() -> ExitCode {
     match args.first().map(String::as_str) {
         Some("abi") => generate("bpf/include/abi.h", &abi::c_header(), check),
         Some("reference") => generate("docs/reference/reasons.md", &abi::reasons_reference(), check),
+        Some("style") => {
+            let found = style::violations(std::path::Path::new("."));
+            found.iter().for_each(|v| eprintln!("{v}"));
+            if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
         _ => {
-            eprintln!("usage: cargo xtask abi|reference [--check]");
+            eprintln!("usage: cargo xtask abi|reference [--check] | style");
             ExitCode::FAILURE
         }
     }

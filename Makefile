@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo   a whole region on this machine, real traffic, one table      (root)
+# make test   every test                                                  (root for the XDP and namespace tests)
+# make bench  benches: table and JSON        make peers  the same beside Open vSwitch and Linux
+# make build  everything in release mode     make deb    a Debian package   make fuzz  a longer fuzz run
+.PHONY: all build demo test bench peers deb deps lint fuzz generate
+TUNNY := target/release/tunny
+# As in a login shell after rustup: cargo may not be in root's PATH under sudo.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+all: build
+
+deps:
+	@scripts/deps.sh
+
+build: deps
+	cargo build --release --workspace --bins
+
+demo: build
+	@$(TUNNY) lab demo $(if $(KEEP),--keep)
+
+test: deps lint
+	cargo test --workspace --no-fail-fast
+	cargo run --quiet --package fuzz -- --seconds $(or $(FUZZ_SECONDS),20)
+
+lint:
+	@cargo xtask abi --check
+	@cargo xtask reference --check
+	@cargo xtask style
+
+generate:
+	cargo xtask abi
+	cargo xtask reference
+
+bench: build
+	$(TUNNY) bench all
+
+peers: build
+	@scripts/deps.sh peers
+	$(TUNNY) bench peers
+
+fuzz: deps
+	cargo run --release --package fuzz -- --seconds $(or $(FUZZ_SECONDS),600)
+
+deb: build
+	packaging/build-deb.sh

@@ -1,0 +1,61 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs what Tunny needs to build, test and demonstrate on Debian 12, and says what it cannot install itself.
+# `deps.sh` for build, test and demo; `deps.sh peers` adds the peers of `make peers`.
+set -eu
+
+# package:file that proves it is there (a file, so that no package query is needed when all is well)
+need="
+gcc:/usr/bin/gcc
+make:/usr/bin/make
+pkg-config:/usr/bin/pkg-config
+clang:/usr/bin/clang
+llvm:/usr/bin/llvm-strip
+libelf-dev:/usr/include/libelf.h
+zlib1g-dev:/usr/include/zlib.h
+linux-libc-dev:/usr/include/linux/bpf.h
+libbpf-dev:/usr/include/bpf/bpf_helpers.h
+iproute2:/usr/sbin/ip
+ethtool:/usr/sbin/ethtool
+iperf3:/usr/bin/iperf3
+iputils-ping:/usr/bin/ping
+util-linux:/usr/bin/nsenter
+procps:/usr/bin/pgrep
+"
+if [ "${1:-}" = peers ]; then
+    need="$need
+openvswitch-switch-dpdk:/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
+"
+fi
+
+missing=""
+for entry in $need; do
+    [ -e "${entry#*:}" ] || missing="$missing ${entry%%:*}"
+done
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" != 0 ]; then
+        echo "Missing Debian packages:$missing" >&2
+        echo "Run as root: apt-get install$missing" >&2
+        exit 1
+    fi
+    echo "Installing Debian packages:$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q
+    # shellcheck disable=SC2086
+    apt-get install -y -q --no-install-recommends $missing
+fi
+
+least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+advice="Install it with rustup (Debian 12's own rustc is too old):
+    apt-get install -y curl && curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal
+    . \"\$HOME/.cargo/env\"
+then run make again."
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "Rust is missing: Tunny needs Rust $least or newer. $advice" >&2
+    exit 1
+fi
+have=$(rustc --version | cut -d' ' -f2 | cut -d- -f1)
+if [ "$(printf '%s\n%s\n' "$least" "$have" | sort -V | head -n 1)" != "$least" ]; then
+    echo "Rust $have is too old: Tunny needs $least or newer. $advice" >&2
+    exit 1
+fi

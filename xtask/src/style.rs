@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The invariants of ARCHITECTURE.md that a look at the source can check: licence lines, where `unsafe` may stand, which
+//! crate may use which, and that the packet path neither does I/O nor reads a clock.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates that may contain `unsafe`; each says why at its head.
+const UNSAFE_CRATES: &[&str] = &["tables", "xdp", "node", "lab", "bench"];
+
+/// Crates whose library code does no I/O and reads no clock: time and randomness come in as arguments.
+const PURE_CRATES: &[&str] = &["abi", "wire", "tables", "gateway"];
+
+/// What no pure crate may name.
+const IMPURE: &[&str] =
+    &["std::fs", "std::net::Tcp", "std::net::Udp", "std::os::unix::net", "Instant::now", "SystemTime", "thread_rng", "std::process"];
+
+/// Dependencies point one way: a crate may use only crates of lower rank.
+const RANKS: &[(&str, u32)] = &[
+    ("abi", 0),
+    ("wire", 0),
+    ("tables", 1),
+    ("gateway", 2),
+    ("config", 2),
+    ("underlay", 2),
+    ("xdp", 3),
+    ("testkit", 4),
+    ("node", 4),
+    ("lab", 5),
+    ("bench", 6),
+    ("cli", 7),
+    ("fuzz", 7),
+    ("xtask", 7),
+];
+
+/// Lines after which a file should be split by concept; over the hard limit the check fails.
+const FILE_LINES_MAX: usize = 800;
+
+/// Returns every violation as a sentence with its place.
+pub fn violations(root: &Path) -> Vec<String> {
+    let mut out = Vec::new();
+    for file in sources(root) {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        check_file(&name, &text, &mut out);
+    }
+    for (krate, rank) in RANKS {
+        let manifest = manifest_of(root, krate);
+        let Ok(text) = fs::read_to_string(&manifest) else { continue };
+        let main = text.split("[dev-dependencies]").next().unwrap_or("");
+        for (other, other_rank) in RANKS {
+            let uses = main.lines().any(|l| l.starts_with(&format!("{other}.")) || l.starts_with(&format!("{other} =")));
+            if uses && other_rank >= rank && other != krate {
+                out.push(format!("{}: {krate} may not depend on {other}: dependencies point one way", manifest.display()));
+            }
+        }
+    }
+    out
+}
+
+fn manifest_of(root: &Path, krate: &str) -> PathBuf {
+    match krate {
+        "xtask" | "fuzz" => root.join(krate).join("Cargo.toml"),
+        _ => root.join("crates").join(krate).join("Cargo.toml"),
+    }
+}
+
+fn check_file(name: &str, text: &str, out: &mut Vec<String>) {
+    if !text.lines().take(3).any(|l| l.contains("SPDX-License-Identifier")) {
+        out.push(format!("{name}: no SPDX line in its first three lines"));
+    }
+    let lines = text.lines().count();
+    if lines > FILE_LINES_MAX && !name.ends_with("abi.h") {
+        out.push(format!("{name}: {lines} lines; split it by concept (limit {FILE_LINES_MAX})"));
+    }
+    let Some(krate) = name.strip_prefix("crates/").and_then(|r| r.split('/').next()) else { return };
+    let code = || text.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"));
+    if !UNSAFE_CRATES.contains(&krate) {
+        for (i, line) in code() {
+            if line.contains("unsafe ") && !line.contains("forbid(") {
+                out.push(format!("{name}:{}: `unsafe` outside the crates that may have it", i + 1));
+            }
+        }
+    }
+    if PURE_CRATES.contains(&krate) && name.contains("/src/") {
+        let tests_from = text.lines().position(|l| l.trim() == "#[cfg(test)]").unwrap_or(usize::MAX);
+        for (i, line) in code().filter(|(i, _)| *i < tests_from) {
+            if let Some(what) = IMPURE.iter().find(|w| line.contains(*w)) {
+                out.push(format!("{name}:{}: `{what}` in a crate that does no I/O and reads no clock", i + 1));
+            }
+        }
+    }
+}
+
+fn sources(root: &Path) -> Vec<PathBuf> {
+    let mut todo: Vec<PathBuf> =
+        ["crates", "bpf", "xtask", "fuzz", "scripts", "lab", "packaging"].iter().map(|d| root.join(d)).collect();
+    let mut files = Vec::new();
+    while let Some(dir) = todo.pop() {
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                if path.file_name().is_some_and(|n| n != "target" && n != "corpus" && n != "artifacts") {
+                    todo.push(path);
+                }
+            } else if path.extension().is_some_and(|e| ["rs", "c", "h", "sh", "toml"].iter().any(|x| e == *x)) {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_licence_with_unsafe_and_a_clock_is_named() {
+        let mut out = Vec::new();
+        check_file("crates/gateway/src/x.rs", "fn f() {}\n\n\nunsafe fn g() {}\nlet t = Instant::now();\n", &mut out);
+        assert_eq!(out.len(), 3, "{out:?}");
+        assert!(out[0].contains("SPDX") && out[1].contains(":4:") && out[2].contains("Instant::now"));
+    }
+
+    #[test]
+    fn tests_of_a_pure_crate_may_read_the_clock() {
+        let mut out = Vec::new();
+        check_file("crates/tables/src/x.rs", "// SPDX-License-Identifier: x\n#[cfg(test)]\nmod tests { fn f() { Instant::now(); } }\n", &mut out);
+        assert!(out.is_empty(), "{out:?}");
+    }
+}
