@@ -1,3 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `tunny` binary: one file a command.
-fn main() {}
+//! The `tunny` binary. One file a command: each has an `Args` structure, whose documentation is the command's help and
+//! manual page, and a `run` function. What several commands share is in [`output`].
+#![forbid(unsafe_code)]
+
+mod apply;
+mod bench;
+mod capture;
+mod delete;
+mod get;
+mod host_commands;
+mod lab;
+mod node;
+mod output;
+mod reference;
+mod replay;
+mod top;
+mod trace;
+mod validate;
+mod version;
+
+use clap::{Parser, Subcommand};
+use output::Format;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A multi-tenant cloud gateway and virtual switch.
+#[derive(Debug, Parser)]
+#[command(name = "tunny", version, arg_required_else_help = true, max_term_width = 120)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command understands.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Global {
+    /// Which node: several may run on one machine.
+    #[arg(long, global = true, default_value = "default", env = "TUNNY_INSTANCE")]
+    pub instance: String,
+    /// The node's API socket [default: /run/tunny/INSTANCE.sock].
+    #[arg(long, global = true, env = "TUNNY_SOCKET")]
+    pub socket: Option<PathBuf>,
+    /// How to print the result.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+}
+
+impl Global {
+    /// The API socket that these options name.
+    pub fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| PathBuf::from(format!("/run/tunny/{}.sock", self.instance)))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Node(Box<node::Args>),
+    Validate(validate::Args),
+    Apply(apply::Args),
+    Delete(delete::Args),
+    Get(get::Args),
+    Top(top::Args),
+    Trace(Box<trace::Args>),
+    Capture(capture::Args),
+    Replay(replay::Args),
+    HostCommands(host_commands::Args),
+    Lab(lab::Args),
+    Bench(bench::Args),
+    Version(version::Args),
+    #[command(hide = true)]
+    CliReference(reference::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let global = &cli.global;
+    let result = match cli.command {
+        Command::Node(args) => node::run(*args, global),
+        Command::Validate(args) => validate::run(args, global),
+        Command::Apply(args) => apply::run(args, global),
+        Command::Delete(args) => delete::run(args, global),
+        Command::Get(args) => get::run(args, global),
+        Command::Top(args) => top::run(args, global),
+        Command::Trace(args) => trace::run(*args, global),
+        Command::Capture(args) => capture::run(args, global),
+        Command::Replay(args) => replay::run(args, global),
+        Command::HostCommands(args) => host_commands::run(args, global),
+        Command::Lab(args) => lab::run(args, global),
+        Command::Bench(args) => bench::run(args, global),
+        Command::Version(args) => version::run(args, global),
+        Command::CliReference(args) => reference::run(args, global),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("tunny: {error:#}");
+        ExitCode::FAILURE
+    })
+}
