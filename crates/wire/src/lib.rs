@@ -1,2 +1,132 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packet views and builders; no I/O, no unsafe.
+//! Packet views and builders, one protocol a file. No I/O, no clock, no allocation in the views.
+//!
+//! Every protocol follows one template. `field` names byte ranges. A view (`Packet<T>`, `Frame<T>`, `Header<T>`) wraps
+//! anything that lends bytes: a slice, a vector, or an array reference such as `&[u8; 20]`, for which the compiler
+//! knows the length and drops every bounds check. `new_checked` looks at lengths and at what the header says of
+//! itself; after it **no accessor panics**. `new_unchecked` followed by an accessor panics on a short buffer, so it is
+//! for arrays and for bytes that were just measured. A `Repr` is the header as plain values: `parse` reads one,
+//! `emit` writes one.
+//!
+//! Numbers are in host order: an IPv4 address is a `u32` (10.0.0.1 = 0x0a000001), an IPv6 address a `u128`, a MAC
+//! address a `u64` of 48 bits (first octet uppermost), as in table memory. [`Mac`] prints and parses the last.
+#![forbid(unsafe_code)]
+
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmpv4;
+pub mod icmpv6;
+pub mod ipv4;
+pub mod ipv6;
+mod mac;
+pub mod nd;
+pub mod tcp;
+pub mod udp;
+pub mod vxlan;
+
+pub use mac::Mac;
+
+/// Why bytes are not what they claim to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The buffer ends inside the header.
+    Truncated,
+    /// A field contradicts another one or the length of the buffer.
+    Malformed,
+    /// A checksum is wrong.
+    Checksum,
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Error::Truncated => "the bytes end inside the header",
+            Error::Malformed => "a header field contradicts another one or the length",
+            Error::Checksum => "a checksum is wrong",
+        })
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Result of looking at bytes.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Protocol numbers (IPv4 protocol, IPv6 next header).
+pub mod protocol {
+    /// IPv6 hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// ICMP for IPv4.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// IPv6 routing header.
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header.
+    pub const FRAGMENT: u8 = 44;
+    /// ICMPv6.
+    pub const ICMPV6: u8 = 58;
+    /// IPv6 destination options.
+    pub const DESTINATION_OPTIONS: u8 = 60;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
+}
+
+/// Big-endian loads and stores at fixed offsets. They panic beyond the buffer, which a checked view never asks for.
+pub mod be {
+    /// Two bytes at `at`.
+    #[inline(always)]
+    pub fn u16(b: &[u8], at: usize) -> u16 {
+        u16::from_be_bytes([b[at], b[at + 1]])
+    }
+    /// Four bytes at `at`.
+    #[inline(always)]
+    pub fn u32(b: &[u8], at: usize) -> u32 {
+        let b = &b[at..at + 4];
+        u32::from_be_bytes([b[0], b[1], b[2], b[3]])
+    }
+    /// Eight bytes at `at`.
+    #[inline(always)]
+    pub fn u64(b: &[u8], at: usize) -> u64 {
+        let b = &b[at..at + 8];
+        u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
+    }
+    /// Sixteen bytes at `at`.
+    #[inline(always)]
+    pub fn u128(b: &[u8], at: usize) -> u128 {
+        (u64(b, at) as u128) << 64 | u64(b, at + 8) as u128
+    }
+    /// A MAC address at `at`.
+    #[inline(always)]
+    pub fn mac(b: &[u8], at: usize) -> u64 {
+        (u32(b, at) as u64) << 16 | u16(b, at + 4) as u64
+    }
+    /// Stores two bytes.
+    #[inline(always)]
+    pub fn set_u16(b: &mut [u8], at: usize, v: u16) {
+        b[at..at + 2].copy_from_slice(&v.to_be_bytes());
+    }
+    /// Stores four bytes.
+    #[inline(always)]
+    pub fn set_u32(b: &mut [u8], at: usize, v: u32) {
+        b[at..at + 4].copy_from_slice(&v.to_be_bytes());
+    }
+    /// Stores eight bytes.
+    #[inline(always)]
+    pub fn set_u64(b: &mut [u8], at: usize, v: u64) {
+        b[at..at + 8].copy_from_slice(&v.to_be_bytes());
+    }
+    /// Stores sixteen bytes.
+    #[inline(always)]
+    pub fn set_u128(b: &mut [u8], at: usize, v: u128) {
+        b[at..at + 16].copy_from_slice(&v.to_be_bytes());
+    }
+    /// Stores a MAC address.
+    #[inline(always)]
+    pub fn set_mac(b: &mut [u8], at: usize, v: u64) {
+        b[at..at + 6].copy_from_slice(&v.to_be_bytes()[2..]);
+    }
+}

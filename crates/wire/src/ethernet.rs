@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ethernet II.
+
+use crate::{be, Error, Result};
+
+mod field {
+    pub const DST: usize = 0;
+    pub const SRC: usize = 6;
+    pub const ETHERTYPE: usize = 12;
+    pub const PAYLOAD: usize = 14;
+}
+
+/// Bytes of the header.
+pub const HEADER_LEN: usize = field::PAYLOAD;
+
+/// EtherType numbers.
+pub mod ethertype {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP.
+    pub const ARP: u16 = 0x0806;
+    /// Customer VLAN tag.
+    pub const VLAN: u16 = 0x8100;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+    /// Service VLAN tag (802.1ad).
+    pub const QINQ: u16 = 0x88a8;
+    /// Service VLAN tag as older switches write it.
+    pub const QINQ_OLD: u16 = 0x9100;
+}
+
+/// View of an Ethernet frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<T>(T);
+
+impl<T: AsRef<[u8]>> Frame<T> {
+    /// Wraps bytes that are known to hold a header.
+    #[inline(always)]
+    pub const fn new_unchecked(buffer: T) -> Frame<T> {
+        Frame(buffer)
+    }
+
+    /// Wraps bytes after checking that they hold a header.
+    pub fn new_checked(buffer: T) -> Result<Frame<T>> {
+        match buffer.as_ref().len() {
+            HEADER_LEN.. => Ok(Frame(buffer)),
+            _ => Err(Error::Truncated),
+        }
+    }
+
+    /// Destination MAC address.
+    #[inline(always)]
+    pub fn dst(&self) -> u64 {
+        be::mac(self.0.as_ref(), field::DST)
+    }
+
+    /// Source MAC address.
+    #[inline(always)]
+    pub fn src(&self) -> u64 {
+        be::mac(self.0.as_ref(), field::SRC)
+    }
+
+    /// EtherType.
+    #[inline(always)]
+    pub fn ethertype(&self) -> u16 {
+        be::u16(self.0.as_ref(), field::ETHERTYPE)
+    }
+
+    /// What follows the header.
+    #[inline(always)]
+    pub fn payload(&self) -> &[u8] {
+        &self.0.as_ref()[field::PAYLOAD..]
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
+    /// Sets the destination MAC address.
+    #[inline(always)]
+    pub fn set_dst(&mut self, mac: u64) {
+        be::set_mac(self.0.as_mut(), field::DST, mac);
+    }
+
+    /// Sets the source MAC address.
+    #[inline(always)]
+    pub fn set_src(&mut self, mac: u64) {
+        be::set_mac(self.0.as_mut(), field::SRC, mac);
+    }
+
+    /// Sets the EtherType.
+    #[inline(always)]
+    pub fn set_ethertype(&mut self, ethertype: u16) {
+        be::set_u16(self.0.as_mut(), field::ETHERTYPE, ethertype);
+    }
+}
+
+/// An Ethernet header as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// Destination MAC address.
+    pub dst: u64,
+    /// Source MAC address.
+    pub src: u64,
+    /// EtherType.
+    pub ethertype: u16,
+}
+
+impl Repr {
+    /// Reads a header.
+    pub fn parse<T: AsRef<[u8]>>(frame: &Frame<T>) -> Repr {
+        Repr { dst: frame.dst(), src: frame.src(), ethertype: frame.ethertype() }
+    }
+
+    /// Writes the header into the first [`HEADER_LEN`] bytes.
+    #[inline(always)]
+    pub fn emit(&self, buffer: &mut [u8; HEADER_LEN]) {
+        let mut frame = Frame::new_unchecked(buffer);
+        frame.set_dst(self.dst);
+        frame.set_src(self.src);
+        frame.set_ethertype(self.ethertype);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: [u8; 16] = [0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 0x08, 0x06, 0xaa, 0xbb];
+
+    #[test]
+    fn deconstruct() {
+        let frame = Frame::new_checked(&FRAME).unwrap();
+        assert_eq!((frame.dst(), frame.src(), frame.ethertype()), (0x0200_0000_0002, 0x0200_0000_0001, ethertype::ARP));
+        assert_eq!(frame.payload(), [0xaa, 0xbb]);
+    }
+
+    #[test]
+    fn parse_and_emit() {
+        let repr = Repr::parse(&Frame::new_checked(&FRAME).unwrap());
+        let mut out = [0xff; HEADER_LEN];
+        repr.emit(&mut out);
+        assert_eq!(out, FRAME[..14]);
+    }
+
+    #[test]
+    fn truncated() {
+        assert_eq!(Frame::new_checked(&FRAME[..13]).unwrap_err(), Error::Truncated);
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+//! IPv6 (RFC 8200): the fixed header, extension headers and the fragment header.
+
+use crate::{be, protocol, Error, Result};
+
+mod field {
+    pub const VERSION: usize = 0;
+    pub const PAYLOAD_LEN: usize = 4;
+    pub const NEXT_HEADER: usize = 6;
+    pub const HOP_LIMIT: usize = 7;
+    pub const SRC: usize = 8;
+    pub const DST: usize = 24;
+}
+
+/// Bytes of the fixed header.
+pub const HEADER_LEN: usize = 40;
+
+/// View of an IPv6 packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<T>(T);
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// Wraps bytes that are known to hold a header.
+    #[inline(always)]
+    pub const fn new_unchecked(buffer: T) -> Packet<T> {
+        Packet(buffer)
+    }
+
+    /// Wraps bytes after checking the version and the payload length against the buffer.
+    pub fn new_checked(buffer: T) -> Result<Packet<T>> {
+        let available = buffer.as_ref().len();
+        if available < HEADER_LEN {
+            return Err(Error::Truncated);
+        }
+        let packet = Packet(buffer);
+        match packet.well_formed(available) {
+            true => Ok(packet),
+            false => Err(Error::Malformed),
+        }
+    }
+
+    /// The version is 6 and the payload ends within `available` bytes.
+    #[inline(always)]
+    pub fn well_formed(&self, available: usize) -> bool {
+        self.version() == 6 && HEADER_LEN + self.payload_len() <= available
+    }
+
+    /// Version.
+    #[inline(always)]
+    pub fn version(&self) -> u8 {
+        self.0.as_ref()[field::VERSION] >> 4
+    }
+
+    /// DSCP and ECN.
+    #[inline(always)]
+    pub fn traffic_class(&self) -> u8 {
+        (be::u16(self.0.as_ref(), field::VERSION) >> 4) as u8
+    }
+
+    /// Flow label.
+    #[inline(always)]
+    pub fn flow_label(&self) -> u32 {
+        be::u32(self.0.as_ref(), field::VERSION) & 0xf_ffff
+    }
+
+    /// Bytes behind the fixed header.
+    #[inline(always)]
+    pub fn payload_len(&self) -> usize {
+        be::u16(self.0.as_ref(), field::PAYLOAD_LEN) as usize
+    }
+
+    /// Protocol of what follows the fixed header.
+    #[inline(always)]
+    pub fn next_header(&self) -> u8 {
+        self.0.as_ref()[field::NEXT_HEADER]
+    }
+
+    /// Hop limit.
+    #[inline(always)]
+    pub fn hop_limit(&self) -> u8 {
+        self.0.as_ref()[field::HOP_LIMIT]
+    }
+
+    /// Source address.
+    #[inline(always)]
+    pub fn src(&self) -> u128 {
+        be::u128(self.0.as_ref(), field::SRC)
+    }
+
+    /// Destination address.
+    #[inline(always)]
+    pub fn dst(&self) -> u128 {
+        be::u128(self.0.as_ref(), field::DST)
+    }
+
+    /// What follows the fixed header up to the payload length.
+    #[inline(always)]
+    pub fn payload(&self) -> &[u8] {
+        &self.0.as_ref()[HEADER_LEN..HEADER_LEN + self.payload_len()]
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets DSCP and ECN.
+    #[inline(always)]
+    pub fn set_traffic_class(&mut self, class: u8) {
+        let word = be::u16(self.0.as_ref(), field::VERSION);
+        be::set_u16(self.0.as_mut(), field::VERSION, word & 0xf00f | (class as u16) << 4);
+    }
+
+    /// Sets the payload length.
+    #[inline(always)]
+    pub fn set_payload_len(&mut self, len: u16) {
+        be::set_u16(self.0.as_mut(), field::PAYLOAD_LEN, len);
+    }
+
+    /// Sets the next header.
+    #[inline(always)]
+    pub fn set_next_header(&mut self, protocol: u8) {
+        self.0.as_mut()[field::NEXT_HEADER] = protocol;
+    }
+
+    /// Sets the hop limit.
+    #[inline(always)]
+    pub fn set_hop_limit(&mut self, hops: u8) {
+        self.0.as_mut()[field::HOP_LIMIT] = hops;
+    }
+
+    /// Sets the source address.
+    #[inline(always)]
+    pub fn set_src(&mut self, addr: u128) {
+        be::set_u128(self.0.as_mut(), field::SRC, addr);
+    }
+
+    /// Sets the destination address.
+    #[inline(always)]
+    pub fn set_dst(&mut self, addr: u128) {
+        be::set_u128(self.0.as_mut(), field::DST, addr);
+    }
+}
+
+/// An IPv6 header as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// Flow label.
+    pub flow_label: u32,
+    /// Bytes behind the fixed header.
+    pub payload_len: usize,
+    /// Protocol of what follows.
+    pub next_header: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Source address.
+    pub src: u128,
+    /// Destination address.
+    pub dst: u128,
+}
+
+impl Repr {
+    /// Reads a header.
+    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Repr {
+        Repr {
+            traffic_class: packet.traffic_class(),
+            flow_label: packet.flow_label(),
+            payload_len: packet.payload_len(),
+            next_header: packet.next_header(),
+            hop_limit: packet.hop_limit(),
+            src: packet.src(),
+            dst: packet.dst(),
+        }
+    }
+
+    /// Writes the header. A payload beyond 65,535 bytes wraps the length field.
+    #[inline(always)]
+    pub fn emit(&self, buffer: &mut [u8; HEADER_LEN]) {
+        let first = 6 << 28 | (self.traffic_class as u32) << 20 | self.flow_label & 0xf_ffff;
+        be::set_u32(buffer, field::VERSION, first);
+        be::set_u16(buffer, field::PAYLOAD_LEN, self.payload_len as u16);
+        buffer[field::NEXT_HEADER] = self.next_header;
+        buffer[field::HOP_LIMIT] = self.hop_limit;
+        be::set_u128(buffer, field::SRC, self.src);
+        be::set_u128(buffer, field::DST, self.dst);
+    }
+}
+
+/// Extension headers that [`skip_extensions`] follows at most.
+pub const EXTENSIONS_MAX: usize = 8;
+
+/// Where a chain of extension headers ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpperLayer {
+    /// Protocol that stopped the walk: an upper layer, a fragment header, or what followed [`EXTENSIONS_MAX`] headers.
+    pub protocol: u8,
+    /// Its offset in the payload.
+    pub offset: usize,
+}
+
+/// Walks hop-by-hop, routing and destination options headers, [`EXTENSIONS_MAX`] of them at most. `Truncated` if one of
+/// them ends outside the payload.
+pub fn skip_extensions(next_header: u8, payload: &[u8]) -> Result<UpperLayer> {
+    let mut upper = UpperLayer { protocol: next_header, offset: 0 };
+    for _ in 0..EXTENSIONS_MAX {
+        if !matches!(upper.protocol, protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS) {
+            break;
+        }
+        let Some(&[next, len]) = payload.get(upper.offset..upper.offset + 2) else { return Err(Error::Truncated) };
+        upper = UpperLayer { protocol: next, offset: upper.offset + (len as usize + 1) * 8 };
+        if upper.offset > payload.len() {
+            return Err(Error::Truncated);
+        }
+    }
+    Ok(upper)
+}
+
+/// Bytes of a fragment header.
+pub const FRAGMENT_LEN: usize = 8;
+
+/// View of a fragment header.
+#[derive(Clone, Copy, Debug)]
+pub struct Fragment<T>(T);
+
+impl<T: AsRef<[u8]>> Fragment<T> {
+    /// Wraps bytes after checking that they hold a fragment header.
+    pub fn new_checked(buffer: T) -> Result<Fragment<T>> {
+        match buffer.as_ref().len() {
+            FRAGMENT_LEN.. => Ok(Fragment(buffer)),
+            _ => Err(Error::Truncated),
+        }
+    }
+
+    /// Protocol of the fragmented part's first header.
+    pub fn next_header(&self) -> u8 {
+        self.0.as_ref()[0]
+    }
+
+    /// Fragment offset in bytes.
+    pub fn offset(&self) -> usize {
+        (be::u16(self.0.as_ref(), 2) & 0xfff8) as usize
+    }
+
+    /// Another fragment follows.
+    pub fn more(&self) -> bool {
+        be::u16(self.0.as_ref(), 2) & 1 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repr() -> Repr {
+        Repr {
+            traffic_class: 0xb9,
+            flow_label: 0xabcde,
+            payload_len: 3,
+            next_header: 17,
+            hop_limit: 64,
+            src: 0x2001_0db8 << 96 | 1,
+            dst: 0x2001_0db8 << 96 | 2,
+        }
+    }
+
+    fn bytes() -> Vec<u8> {
+        let mut head = [0xff; HEADER_LEN];
+        repr().emit(&mut head);
+        let mut b = head.to_vec();
+        b.extend([1, 2, 3, 0xee]);
+        b
+    }
+
+    #[test]
+    fn construct() {
+        let b = bytes();
+        assert_eq!(b[..8], [0x6b, 0x9a, 0xbc, 0xde, 0, 3, 17, 64]);
+        assert_eq!(b[8..12], [0x20, 0x01, 0x0d, 0xb8]);
+        assert_eq!(b[39], 2);
+    }
+
+    #[test]
+    fn parse_and_deconstruct() {
+        let b = bytes();
+        let p = Packet::new_checked(&b[..]).unwrap();
+        assert_eq!(Repr::parse(&p), repr());
+        assert_eq!(p.payload(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn setters() {
+        let mut b = bytes();
+        let mut p = Packet::new_unchecked(&mut b[..]);
+        p.set_traffic_class(0x02);
+        p.set_hop_limit(1);
+        p.set_payload_len(4);
+        p.set_next_header(58);
+        p.set_src(7);
+        p.set_dst(8);
+        let got = Repr::parse(&p);
+        let want =
+            Repr { traffic_class: 2, flow_label: 0xabcde, payload_len: 4, next_header: 58, hop_limit: 1, src: 7, dst: 8 };
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn refused() {
+        let good = bytes();
+        assert_eq!(Packet::new_checked(&good[..39]).unwrap_err(), Error::Truncated);
+        assert_eq!(Packet::new_checked(&good[..42]).unwrap_err(), Error::Malformed);
+        let mut b = good;
+        b[0] = 0x40;
+        assert_eq!(Packet::new_checked(&b[..]).unwrap_err(), Error::Malformed);
+    }
+
+    #[test]
+    fn extension_headers() {
+        let mut chain = vec![60, 0, 0, 0, 0, 0, 0, 0];
+        chain.extend([17, 1]);
+        chain.extend([0; 14]);
+        let end = UpperLayer { protocol: 17, offset: 24 };
+        assert_eq!(skip_extensions(0, &chain), Ok(end));
+        assert_eq!(skip_extensions(17, &chain), Ok(UpperLayer { protocol: 17, offset: 0 }));
+        assert_eq!(skip_extensions(0, &chain[..23]), Err(Error::Truncated));
+        assert_eq!(skip_extensions(0, &[]), Err(Error::Truncated));
+        let endless = [0u8; 100];
+        assert_eq!(skip_extensions(0, &endless), Ok(UpperLayer { protocol: 0, offset: 64 }));
+    }
+
+    #[test]
+    fn fragment_header() {
+        let f = Fragment::new_checked([17, 0, 0x00, 0x11, 0, 0, 0, 1]).unwrap();
+        assert_eq!((f.next_header(), f.offset(), f.more()), (17, 16, true));
+        assert_eq!(Fragment::new_checked([0; 7]).unwrap_err(), Error::Truncated);
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VXLAN (RFC 7348 §5).
+
+use crate::{be, Error, Result};
+
+/// Bytes of the header.
+pub const HEADER_LEN: usize = 8;
+/// The port that IANA assigned.
+pub const PORT: u16 = 4789;
+/// The I flag of the first byte: the VNI is valid.
+pub const FLAG_VNI: u8 = 0x08;
+
+/// View of a VXLAN header and the frame behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<T>(T);
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// Wraps bytes that are known to hold a header.
+    #[inline(always)]
+    pub const fn new_unchecked(buffer: T) -> Packet<T> {
+        Packet(buffer)
+    }
+
+    /// Wraps bytes after checking that they hold a header. Reserved bits are ignored on receipt.
+    pub fn new_checked(buffer: T) -> Result<Packet<T>> {
+        match buffer.as_ref().len() {
+            HEADER_LEN.. => Ok(Packet(buffer)),
+            _ => Err(Error::Truncated),
+        }
+    }
+
+    /// The I flag is set.
+    #[inline(always)]
+    pub fn has_vni(&self) -> bool {
+        self.0.as_ref()[0] & FLAG_VNI != 0
+    }
+
+    /// The VXLAN network identifier.
+    #[inline(always)]
+    pub fn vni(&self) -> u32 {
+        be::u32(self.0.as_ref(), 4) >> 8
+    }
+
+    /// The inner frame.
+    #[inline(always)]
+    pub fn payload(&self) -> &[u8] {
+        &self.0.as_ref()[HEADER_LEN..]
+    }
+}
+
+/// A VXLAN header as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// The VXLAN network identifier, 24 bits.
+    pub vni: u32,
+}
+
+impl Repr {
+    /// Reads a header; `Malformed` without the I flag.
+    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Result<Repr> {
+        match packet.has_vni() {
+            true => Ok(Repr { vni: packet.vni() }),
+            false => Err(Error::Malformed),
+        }
+    }
+
+    /// Writes the header, reserved bits zero.
+    #[inline(always)]
+    pub fn emit(&self, buffer: &mut [u8; HEADER_LEN]) {
+        be::set_u32(buffer, 0, (FLAG_VNI as u32) << 24);
+        be::set_u32(buffer, 4, self.vni << 8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn construct_deconstruct() {
+        let mut b = [0xff; 8];
+        Repr { vni: 0xabcdef }.emit(&mut b);
+        assert_eq!(b, [0x08, 0, 0, 0, 0xab, 0xcd, 0xef, 0]);
+        assert_eq!(Repr::parse(&Packet::new_checked(b).unwrap()), Ok(Repr { vni: 0xabcdef }));
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored() {
+        let p = Packet::new_checked([0xff, 0xff, 0xff, 0xff, 0, 0, 7, 0xff, 1]).unwrap();
+        assert_eq!((Repr::parse(&p), p.payload()), (Ok(Repr { vni: 7 }), &[1u8][..]));
+    }
+
+    #[test]
+    fn refused() {
+        assert_eq!(Packet::new_checked([0; 7]).unwrap_err(), Error::Truncated);
+        assert_eq!(Repr::parse(&Packet::new_checked([0xf7, 0, 0, 0, 0, 0, 7, 0]).unwrap()), Err(Error::Malformed));
+    }
+}
