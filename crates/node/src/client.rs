@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A blocking client of the node's API, for commands and tests.
+
+use crate::types::ErrorBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response};
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no node listens on {}: {source}; is `tunny node` running, and is this its --instance (or --socket)?", path.display())]
+    NotRunning {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The node refused.
+    #[error("{}", .0.errors.join("\n"))]
+    Refused(ErrorBody),
+    /// The connection broke.
+    #[error("the node hung up in the middle of its answer: {0}; look at its log")]
+    Broken(String),
+    /// The answer is not what this version expects.
+    #[error("the node answers what this `tunny` does not understand ({0}); are both of one version?")]
+    Version(String),
+}
+
+/// A client of one node.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// A client for the node that listens on `socket`. Connects with the first request.
+    pub fn new(socket: &Path) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { socket: socket.to_path_buf(), runtime })
+    }
+
+    /// Asks for something.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.json(Method::GET, path, Vec::new())
+    }
+
+    /// Sends something and returns the answer.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: Vec<u8>) -> Result<T, ClientError> {
+        self.json(Method::POST, path, body)
+    }
+
+    /// The answer as it is.
+    pub fn text(&self, path: &str) -> Result<String, ClientError> {
+        self.runtime.block_on(async {
+            let body = self.answer(Method::GET, path, Vec::new()).await?;
+            String::from_utf8(body.to_vec()).map_err(|e| ClientError::Version(e.to_string()))
+        })
+    }
+
+    /// Sends something and hands on the answer piece by piece, until it ends or `take` returns false. `take` is also called
+    /// with an empty piece whenever nothing came for `idle`.
+    pub fn stream(
+        &self,
+        path: &str,
+        body: Vec<u8>,
+        idle: std::time::Duration,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), ClientError> {
+        self.runtime.block_on(async {
+            let mut incoming = self.request(Method::POST, path, body).await?.into_body();
+            loop {
+                match tokio::time::timeout(idle, incoming.frame()).await {
+                    Err(_) => {
+                        if !take(&[]) {
+                            return Ok(());
+                        }
+                    }
+                    Ok(None) => return Ok(()),
+                    Ok(Some(Err(e))) => return Err(ClientError::Broken(e.to_string())),
+                    Ok(Some(Ok(frame))) => {
+                        if frame.data_ref().is_some_and(|data| !take(data)) {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        })
+    }
+
+    fn json<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<T, ClientError> {
+        self.runtime.block_on(async {
+            let answer = self.answer(method, path, body).await?;
+            serde_json::from_slice(&answer).map_err(|e| ClientError::Version(e.to_string()))
+        })
+    }
+
+    async fn answer(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, ClientError> {
+        let response = self.request(method, path, body).await?;
+        let collected = response.into_body().collect().await.map_err(|e| ClientError::Broken(e.to_string()))?;
+        Ok(collected.to_bytes())
+    }
+
+    async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Response<Incoming>, ClientError> {
+        let stream = tokio::net::UnixStream::connect(&self.socket)
+            .await
+            .map_err(|source| ClientError::NotRunning { path: self.socket.clone(), source })?;
+        let broken = |e: hyper::Error| ClientError::Broken(e.to_string());
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.map_err(broken)?;
+        tokio::spawn(async move {
+            // An error of the connection shows up at the request.
+            let _ = connection.await;
+        });
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "tunny")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| ClientError::Version(e.to_string()))?;
+        let response = sender.send_request(request).await.map_err(broken)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let text = response.into_body().collect().await.map_err(|e| ClientError::Broken(e.to_string()))?.to_bytes();
+        Err(match serde_json::from_slice::<ErrorBody>(&text) {
+            Ok(body) => ClientError::Refused(body),
+            Err(_) => ClientError::Version(format!("{status}: {}", String::from_utf8_lossy(&text))),
+        })
+    }
+}
+
+/// Percent-encodes one segment or value of a request path.
+pub fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(byte as char);
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Prometheus metrics, computed from the counters at each scrape: nothing is counted twice, so they cannot disagree with
+//! `tunny get counters`.
+
+use crate::types::{Counters, EngineCounters, Level, Status};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What a scrape shows.
+#[derive(Clone, Debug, Default)]
+pub struct Scrape {
+    /// Counters.
+    pub counters: Counters,
+    /// Water levels.
+    pub levels: Vec<Level>,
+    /// State of the node.
+    pub status: Status,
+    /// Counters of VMs, if they were asked for: (VM, packets, bytes).
+    pub vms: Vec<(String, u64, u64)>,
+    /// Captured or sampled packets lost because a watcher was too slow.
+    pub events_lost: u64,
+}
+
+/// The metrics in the OpenMetrics text format.
+pub fn render(scrape: Scrape) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(scrape));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Writes one family of counters.
+fn counters(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    values: impl IntoIterator<Item = (Labels, u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+    for (labels, value) in values {
+        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// Writes one family of gauges.
+fn gauges(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    values: impl IntoIterator<Item = (Labels, f64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+    for (labels, value) in values {
+        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn by_reason(values: &BTreeMap<String, u64>) -> Vec<(Labels, u64)> {
+    values.iter().map(|(reason, n)| (vec![("reason", reason.clone())], *n)).collect()
+}
+
+fn engines<'a>(c: &'a Counters, value: fn(&EngineCounters) -> u64) -> impl Iterator<Item = (Labels, u64)> + 'a {
+    [("fast", &c.fast), ("software", &c.software)]
+        .into_iter()
+        .map(move |(name, counters)| (vec![("engine", name.to_string())], value(counters)))
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let e = &mut encoder;
+        self.packets(e)?;
+        self.tenants(e)?;
+        self.node(e)
+    }
+}
+
+impl Scrape {
+    fn packets(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        let c = &self.counters;
+        counters(e, "tunny_packets_received", "Packets taken in by each engine", None, engines(c, |x| x.rx))?;
+        counters(e, "tunny_received", "Bytes taken in by each engine", Some(&Unit::Bytes), engines(c, |x| x.rx_bytes))?;
+        counters(e, "tunny_packets_forwarded", "Packets sent on", None, engines(c, |x| x.forwarded))?;
+        counters(e, "tunny_forwarded", "Bytes sent on", Some(&Unit::Bytes), engines(c, |x| x.forwarded_bytes))?;
+        counters(e, "tunny_packets_answered", "ARP, ND and ICMP requests answered", None, engines(c, |x| x.answered))?;
+        counters(e, "tunny_packets_passed", "Packets left to the host", None, engines(c, |x| x.passed))?;
+        counters(e, "tunny_packets_generated", "ICMP errors and fragments generated", None, engines(c, |x| x.generated))?;
+        counters(e, "tunny_drops", "Dropped packets by reason", None, by_reason(&c.total.drops))?;
+        counters(e, "tunny_punts", "Packets that the fast path handed over, by reason", None, by_reason(&c.fast.punts))?;
+        counters(e, "tunny_drop_overflow", "Drops counted by reason only, for want of room by VPC", None, [(vec![], c.drop_overflow)])?;
+        gauges(e, "tunny_balanced", "1 if in + generated = forwarded + answered + passed + dropped", None, [(vec![], f64::from(u8::from(c.balance.balanced)))])?;
+        counters(
+            e,
+            "tunny_slot_packets_received",
+            "Packets taken in by each CPU of the fast path and each software worker",
+            None,
+            c.slots.iter().map(|s| (vec![("slot", s.name.clone())], s.rx)),
+        )
+    }
+
+    fn tenants(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        let label = |vni: u32, vpc: &str| vec![("vni", vni.to_string()), ("vpc", vpc.to_string())];
+        let tenants = &self.counters.tenants;
+        counters(e, "tunny_vpc_packets", "Packets accepted from a VPC", None, tenants.iter().map(|t| (label(t.vni, &t.vpc), t.packets)))?;
+        counters(
+            e,
+            "tunny_vpc_received",
+            "Bytes of inner frames accepted from a VPC",
+            Some(&Unit::Bytes),
+            tenants.iter().map(|t| (label(t.vni, &t.vpc), t.bytes)),
+        )?;
+        counters(
+            e,
+            "tunny_vpc_drops",
+            "Dropped packets by VPC and reason",
+            None,
+            tenants.iter().flat_map(|t| {
+                t.drops.iter().map(|(reason, n)| {
+                    let mut labels = label(t.vni, &t.vpc);
+                    labels.push(("reason", reason.clone()));
+                    (labels, *n)
+                })
+            }),
+        )?;
+        if self.vms.is_empty() {
+            return Ok(());
+        }
+        let vm = |name: &str| vec![("vm", name.to_string())];
+        counters(e, "tunny_vm_packets", "Packets delivered to a VM", None, self.vms.iter().map(|(n, p, _)| (vm(n), *p)))?;
+        counters(
+            e,
+            "tunny_vm_delivered",
+            "Bytes of inner frames delivered to a VM",
+            Some(&Unit::Bytes),
+            self.vms.iter().map(|(n, _, b)| (vm(n), *b)),
+        )
+    }
+
+    fn node(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        let s = &self.status;
+        let named = |l: &Level| vec![("table", l.name.clone())];
+        gauges(e, "tunny_table_used", "Entries in use", None, self.levels.iter().map(|l| (named(l), l.used as f64)))?;
+        gauges(e, "tunny_table_limit", "Entries at most", None, self.levels.iter().map(|l| (named(l), l.limit as f64)))?;
+        counters(e, "tunny_commits", "Commits since the start", None, [(vec![], s.commits.count)])?;
+        counters(e, "tunny_commits_refused", "Commits refused since the start", None, [(vec![], s.commits.refused)])?;
+        gauges(e, "tunny_commit_last", "Duration of the latest commit", Some(&Unit::Seconds), [(vec![], s.commits.last_s)])?;
+        gauges(e, "tunny_commit_max", "Duration of the longest commit", Some(&Unit::Seconds), [(vec![], s.commits.max_s)])?;
+        counters(e, "tunny_events_lost", "Captured packets lost because a watcher was slow", None, [(vec![], self.events_lost)])?;
+        gauges(
+            e,
+            "tunny_uplink_up",
+            "1 if the uplink is up; mode says how it is served",
+            None,
+            s.uplinks.iter().map(|u| (vec![("uplink", u.name.clone()), ("mode", u.mode.clone())], f64::from(u8::from(u.up)))),
+        )?;
+        gauges(
+            e,
+            "tunny_node_info",
+            "Always 1; the labels say what runs",
+            None,
+            [(
+                vec![
+                    ("version", s.version.clone()),
+                    ("layout", s.layout.clone()),
+                    ("engine", s.engine.clone()),
+                    ("instance", s.instance.clone()),
+                ],
+                1.0,
+            )],
+        )?;
+        gauges(e, "tunny_uptime", "Time since the start", Some(&Unit::Seconds), [(vec![], s.uptime_s as f64)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::TenantCounters;
+
+    #[test]
+    fn metrics_name_reasons_and_vpcs_and_end_properly() {
+        let drops = BTreeMap::from([("vm_unknown".to_string(), 7u64)]);
+        let tenants = vec![TenantCounters { vni: 100, vpc: "a\"b".into(), packets: 5, bytes: 500, drops: drops.clone() }];
+        let mut counters = Counters { tenants, ..Default::default() };
+        counters.total.drops = drops;
+        let text = render(Scrape { counters, ..Default::default() }).unwrap();
+        assert!(text.contains("tunny_drops_total{reason=\"vm_unknown\"} 7\n"), "{text}");
+        assert!(text.contains("tunny_vpc_drops_total{vni=\"100\",vpc=\"a\\\"b\",reason=\"vm_unknown\"} 7\n"), "{text}");
+        assert!(text.contains("tunny_vpc_received_bytes_total{vni=\"100\""), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

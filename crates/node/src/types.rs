@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the node's API speaks: plain JSON structures, the same on both sides of the socket.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// An error as the API reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// One sentence an error, each with its place where there is one.
+    pub errors: Vec<String>,
+}
+
+/// `GET /v1/status`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Instance name.
+    pub instance: String,
+    /// Version of the binary.
+    pub version: String,
+    /// Hash of the table layouts.
+    pub layout: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// `xdp`, `user` or `none`.
+    pub engine: String,
+    /// Said aloud when the node runs with less than it could.
+    pub warnings: Vec<String>,
+    /// The uplinks and how each is served.
+    pub uplinks: Vec<Uplink>,
+    /// Software workers.
+    pub workers: u32,
+    /// Commits since the tables were created.
+    pub generation: u64,
+    /// Whether this process took over tables that were already forwarding.
+    pub took_over: bool,
+    /// How the last start went, in order.
+    pub startup: Vec<Step>,
+    /// Longest and latest commit.
+    pub commits: CommitTimes,
+}
+
+/// One step of the start-up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// What was done.
+    pub what: String,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// How long commits took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CommitTimes {
+    /// Number.
+    pub count: u64,
+    /// Seconds of all.
+    pub total_s: f64,
+    /// Seconds of the latest.
+    pub last_s: f64,
+    /// Seconds of the longest.
+    pub max_s: f64,
+    /// Refused.
+    pub refused: u64,
+}
+
+/// One uplink.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// Interface name.
+    pub name: String,
+    /// Interface index.
+    pub ifindex: u32,
+    /// `native`, `generic`, `user` or `none`.
+    pub mode: String,
+    /// Receive queues served.
+    pub queues: u32,
+    /// MTU.
+    pub mtu: u32,
+    /// Whether the link is up.
+    pub up: bool,
+}
+
+/// Counters of one engine, or of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineCounters {
+    /// Packets taken in.
+    pub rx: u64,
+    /// Bytes taken in.
+    pub rx_bytes: u64,
+    /// Packets generated.
+    pub generated: u64,
+    /// Packets sent on.
+    pub forwarded: u64,
+    /// Bytes sent on.
+    pub forwarded_bytes: u64,
+    /// Packets answered.
+    pub answered: u64,
+    /// Packets left to the host.
+    pub passed: u64,
+    /// Packets dropped.
+    pub dropped: u64,
+    /// Packets handed to the software path.
+    pub punted: u64,
+    /// Drops by reason name.
+    pub drops: BTreeMap<String, u64>,
+    /// Punts by reason name.
+    pub punts: BTreeMap<String, u64>,
+}
+
+/// The conservation law: in + generated = forwarded + answered + passed + dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balance {
+    /// Whether the law holds.
+    pub balanced: bool,
+    /// In + generated − outcomes − in flight; 0 when the node is idle.
+    pub difference: i64,
+    /// Punted packets that the software path has not taken in yet.
+    pub in_flight: i64,
+}
+
+/// Counters of one VPC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantCounters {
+    /// VNI.
+    pub vni: u32,
+    /// Name of the VPC, if it is configured.
+    pub vpc: String,
+    /// Packets accepted from this VPC.
+    pub packets: u64,
+    /// Bytes of their inner frames.
+    pub bytes: u64,
+    /// Drops by reason name.
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// Counters of one slot: a CPU for the fast path, a worker for the software path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotCounters {
+    /// `cpu0` … or `worker0` …
+    pub name: String,
+    /// Packets taken in.
+    pub rx: u64,
+    /// Packets sent on.
+    pub forwarded: u64,
+    /// Packets dropped.
+    pub dropped: u64,
+}
+
+/// `GET /v1/counters`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// CLOCK_MONOTONIC ns of the reading.
+    pub time_ns: u64,
+    /// Both engines together: a packet that the fast path punts is counted once, by its outcome.
+    pub total: EngineCounters,
+    /// The fast path.
+    pub fast: EngineCounters,
+    /// The software path.
+    pub software: EngineCounters,
+    /// Whether every packet is accounted for.
+    pub balance: Balance,
+    /// By VPC, in order of VNI.
+    pub tenants: Vec<TenantCounters>,
+    /// By CPU and worker.
+    pub slots: Vec<SlotCounters>,
+    /// Drops that found no room in the table of drop counters (still counted by reason).
+    pub drop_overflow: u64,
+}
+
+/// One VM's counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmCounters {
+    /// Name of the VM.
+    pub vm: String,
+    /// Packets delivered.
+    pub packets: u64,
+    /// Bytes of their inner frames.
+    pub bytes: u64,
+}
+
+/// How full something with a limit is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// What.
+    pub name: String,
+    /// In use.
+    pub used: u64,
+    /// Limit.
+    pub limit: u64,
+    /// Share in percent.
+    pub percent: f64,
+}
+
+/// One next hop of the underlay as the tables have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Next hop address.
+    pub address: String,
+    /// Interface name.
+    pub interface: String,
+    /// MAC address, empty while it is not known.
+    pub mac: String,
+    /// Source MAC.
+    pub source_mac: String,
+    /// MTU of the port.
+    pub mtu: u32,
+    /// Whether packets can go there.
+    pub ready: bool,
+    /// NCs that it leads to.
+    pub ncs: u64,
+}
+
+/// Rates of one VPC.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TenantRate {
+    /// VNI.
+    pub vni: u32,
+    /// Name of the VPC.
+    pub vpc: String,
+    /// Packets a second accepted.
+    pub pps: f64,
+    /// Bits a second of inner frames.
+    pub bps: f64,
+    /// Drops a second.
+    pub drops: f64,
+}
+
+/// Load of one CPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CoreLoad {
+    /// CPU number.
+    pub cpu: u32,
+    /// Percent of the time not idle.
+    pub busy: f64,
+    /// Percent of the time in softirq, where XDP runs.
+    pub softirq: f64,
+    /// Packets a second that the fast path took in on this CPU.
+    pub pps: f64,
+}
+
+/// One of the heaviest flows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// VNI.
+    pub vni: u32,
+    /// Inner source, with port.
+    pub source: String,
+    /// Inner destination, with port.
+    pub destination: String,
+    /// Protocol.
+    pub protocol: String,
+    /// Packets a second, estimated from the samples.
+    pub pps: f64,
+    /// Bits a second, estimated from the samples.
+    pub bps: f64,
+    /// Samples that the estimate rests on.
+    pub samples: u64,
+}
+
+/// `GET /v1/top`: what happened in a window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Top {
+    /// Length of the window.
+    pub seconds: f64,
+    /// Engine.
+    pub engine: String,
+    /// Packets a second taken in.
+    pub rx_pps: f64,
+    /// Bits a second taken in.
+    pub rx_bps: f64,
+    /// Packets a second sent on.
+    pub forwarded_pps: f64,
+    /// Packets a second dropped.
+    pub dropped_pps: f64,
+    /// Packets a second punted.
+    pub punted_pps: f64,
+    /// Share of the packets that the fast path finished, in percent.
+    pub fast_share: f64,
+    /// Drops a second by reason.
+    pub drops: BTreeMap<String, f64>,
+    /// Punts a second by reason.
+    pub punts: BTreeMap<String, f64>,
+    /// The busiest VPCs.
+    pub tenants: Vec<TenantRate>,
+    /// CPUs.
+    pub cores: Vec<CoreLoad>,
+    /// The heaviest flows.
+    pub flows: Vec<Flow>,
+    /// Samples taken in the window.
+    pub samples: u64,
+    /// Water levels.
+    pub levels: Vec<Level>,
+    /// Whether the conservation law holds.
+    pub balanced: bool,
+}
+
+/// One change of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// `create`, `change` or `delete`.
+    pub action: String,
+    /// Kind of the object.
+    pub kind: String,
+    /// Name of the object.
+    pub name: String,
+    /// The difference, as YAML lines marked with + and -.
+    #[serde(default)]
+    pub diff: String,
+}
+
+/// `POST /v1/apply`: what was, or would be, done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ApplyReport {
+    /// Number of objects created, changed, deleted, unchanged.
+    pub summary: BTreeMap<String, u64>,
+    /// The changes, of which at most some thousands are listed.
+    pub changes: Vec<Change>,
+    /// Whether `changes` is not all.
+    pub truncated: bool,
+    /// Whether it was committed.
+    pub committed: bool,
+    /// What may be unwanted but is allowed.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// Seconds of parsing, validation and planning.
+    pub plan_s: f64,
+    /// Seconds until the journal was on disk.
+    pub journal_s: f64,
+    /// Seconds until packets saw it.
+    pub commit_s: f64,
+}
