@@ -1,2 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flat table memory: exact match, longest prefix match, meters, counters; one writer, lock-free readers.
+//!
+//! The essay is `docs/design/table-memory.md`; the layouts are in crate `abi`. [`Memory`] is where the tables live,
+//! [`Tables`] reads them, [`Writer`] is the one that changes them, [`Commit`] is what it is asked to change.
+
+mod change;
+mod counter;
+mod epoch;
+mod line;
+mod memory;
+mod meter;
+mod reader;
+mod route;
+
+pub use change::*;
+pub use counter::{Count, StatsSlot};
+pub use epoch::{Readers, READERS_MAX};
+pub use line::Line;
+pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
+pub use meter::{gcra, rate_limit, Color};
+pub use reader::{Guard, Nc, NexthopView, Tables, Tenant, VmEntry};
+pub use route::Walk;

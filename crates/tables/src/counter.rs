@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Counters: tenants by slot, VMs in shared cells with spill, drops by (VNI, reason) in a sparse table, statistics.
+//!
+//! Several engines may count into the same cell, so all are atomic additions; tenant and statistics slots belong to one
+//! CPU or worker each and only need plain aligned words, but an atomic addition is safe even when they are shared.
+
+use crate::line::root;
+use crate::{Tables, Tenant};
+use abi::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Adds to a word that only the calling slot writes.
+#[inline(always)]
+fn bump(word: &AtomicU64, n: u64) {
+    word.store(word.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// Statistics of one slot, for its owner.
+#[derive(Clone, Copy)]
+pub struct StatsSlot<'a>(&'a [AtomicU64; size_of::<Stats>() / 8]);
+
+/// Word index of a field of `abi::Stats`.
+macro_rules! stat {
+    ($field:ident) => {
+        std::mem::offset_of!(Stats, $field) / 8
+    };
+}
+
+impl StatsSlot<'_> {
+    /// A packet was taken in.
+    #[inline(always)]
+    pub fn rx(&self, bytes: u64) {
+        self.add(stat!(rx), 1);
+        self.add(stat!(rx_bytes), bytes);
+    }
+
+    /// A packet was generated.
+    #[inline(always)]
+    pub fn generated(&self) {
+        self.add(stat!(generated), 1);
+    }
+
+    /// A packet was sent on.
+    #[inline(always)]
+    pub fn forwarded(&self, bytes: u64) {
+        self.add(stat!(forwarded), 1);
+        self.add(stat!(forwarded_bytes), bytes);
+    }
+
+    /// A packet was turned into its answer.
+    #[inline(always)]
+    pub fn answered(&self) {
+        self.add(stat!(answered), 1);
+    }
+
+    /// A packet was left to the host.
+    #[inline(always)]
+    pub fn passed(&self) {
+        self.add(stat!(passed), 1);
+    }
+
+    /// A packet was dropped.
+    #[inline(always)]
+    pub fn dropped(&self, reason: DropReason) {
+        self.add(stat!(dropped), 1);
+        self.add(stat!(drops) + reason as usize, 1);
+    }
+
+    /// A packet was handed to the software path.
+    #[inline(always)]
+    pub fn punted(&self, reason: PuntReason) {
+        self.add(stat!(punted), 1);
+        self.add(stat!(punts) + reason as usize, 1);
+    }
+
+    #[inline(always)]
+    fn add(&self, word: usize, n: u64) {
+        bump(&self.0[word], n);
+    }
+
+    /// A copy of all words.
+    pub fn read(&self) -> Stats {
+        let words: [u64; size_of::<Stats>() / 8] = std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed));
+        // SAFETY: Stats is repr(C) of u64 words alone, of the same size.
+        unsafe { std::mem::transmute(words) }
+    }
+}
+
+impl Tables {
+    /// Statistics of a slot; slots beyond the last share the last.
+    pub fn stats(&self, slot: u32) -> StatsSlot<'_> {
+        let slot = slot.min(self.memory().stats_slots().saturating_sub(1));
+        // SAFETY: Memory promises `stats_slots` elements, 8-byte aligned; access is atomic.
+        StatsSlot(unsafe { &*self.memory().stats().add(slot as usize).cast() })
+    }
+
+    /// Statistics of all slots, added up.
+    pub fn stats_total(&self) -> Stats {
+        let mut total = [0u64; size_of::<Stats>() / 8];
+        for slot in 0..self.memory().stats_slots() {
+            for (sum, word) in total.iter_mut().zip(self.stats(slot).0) {
+                *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
+            }
+        }
+        // SAFETY: Stats is repr(C) of u64 words alone, of the same size.
+        unsafe { std::mem::transmute(total) }
+    }
+
+    fn tenant_counter(&self, tenant: u32, slot: u32) -> Option<(&AtomicU64, &AtomicU64)> {
+        let line = tenant.wrapping_add(TENANT_COUNTERS_LINE).wrapping_add(slot / 4);
+        let word = (slot as usize & 3) * 2;
+        (tenant != 0).then_some(())?;
+        Some((self.engine_word(line, word)?, self.engine_word(line, word + 1)?))
+    }
+
+    /// Counts a packet accepted from a VPC. `slot` belongs to the caller alone.
+    #[inline(always)]
+    pub fn count_tenant(&self, tenant: &Tenant, slot: u32, bytes: u64) {
+        if let Some((p, b)) = self.tenant_counter(tenant.line, slot) {
+            bump(p, 1);
+            bump(b, bytes);
+        }
+    }
+
+    /// Packets accepted from a VPC, over all slots.
+    pub fn tenant_count(&self, tenant: &Tenant) -> Count {
+        let mut sum = Count::default();
+        for slot in 0..self.slots().0 {
+            if let Some((p, b)) = self.tenant_counter(tenant.line, slot) {
+                sum.packets = sum.packets.wrapping_add(p.load(Ordering::Relaxed));
+                sum.bytes = sum.bytes.wrapping_add(b.load(Ordering::Relaxed));
+            }
+        }
+        sum
+    }
+
+    /// Line of the packed cells of a VM id, to prefetch it; 0 if there is none.
+    #[inline(always)]
+    pub fn vm_cell_line(&self, vm: u32) -> u32 {
+        let first = self.root.vm_chunk(vm >> VM_CHUNK_SHIFT).load(Ordering::Acquire);
+        if first == 0 {
+            return 0;
+        }
+        first.wrapping_add((vm & ((1 << VM_CHUNK_SHIFT) - 1)) / 8 * 3)
+    }
+
+    /// Counts a packet delivered to a VM.
+    #[inline(always)]
+    pub fn count_vm(&self, vm: u32, bytes: u64) {
+        let line = self.vm_cell_line(vm);
+        let Some(cell) = self.engine_word(line, vm as usize & 7) else { return };
+        let before = cell.fetch_add(1 << CELL_PACKETS_SHIFT | bytes, Ordering::Relaxed);
+        if before & CELL_SPILL_MASK != 0 {
+            self.spill(line, vm, cell);
+        }
+    }
+
+    #[cold]
+    fn spill(&self, line: u32, vm: u32, cell: &AtomicU64) {
+        let taken = cell.swap(0, Ordering::Relaxed);
+        let (line, word) = totals(line, vm);
+        let (Some(p), Some(b)) = (self.engine_word(line, word), self.engine_word(line, word + 1)) else { return };
+        p.fetch_add(taken >> CELL_PACKETS_SHIFT, Ordering::Relaxed);
+        b.fetch_add(taken & ((1 << CELL_PACKETS_SHIFT) - 1), Ordering::Relaxed);
+    }
+
+    /// Packets delivered to a VM id.
+    pub fn vm_count(&self, vm: u32) -> Count {
+        let line = self.vm_cell_line(vm);
+        let (totals_line, word) = totals(line, vm);
+        let read = |line, word| self.engine_word(line, word).map_or(0, |w| w.load(Ordering::Relaxed));
+        let packed = if line == 0 { 0 } else { read(line, vm as usize & 7) };
+        let (p, b) = if line == 0 { (0, 0) } else { (read(totals_line, word), read(totals_line, word + 1)) };
+        Count {
+            packets: p.wrapping_add(packed >> CELL_PACKETS_SHIFT),
+            bytes: b.wrapping_add(packed & ((1 << CELL_PACKETS_SHIFT) - 1)),
+        }
+    }
+
+    /// Counts a drop that is attributed to a VNI. False if its neighbourhood in the table is full: then the caller
+    /// counts `drop_overflow` ([`Tables::count_drop_overflow`]).
+    pub fn count_drop(&self, vni: u32, reason: DropReason) -> bool {
+        let key = drop_key(vni, reason);
+        for line in self.drop_lines(key) {
+            for pair in 0..4 {
+                let Some(word) = self.engine_word(line, pair * 2) else { return false };
+                let mut found = word.load(Ordering::Acquire);
+                if found == 0 {
+                    found = match word.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
+                        Ok(_) => key,
+                        Err(other) => other,
+                    };
+                }
+                if found == key {
+                    self.lines.at(line).0[pair * 2 + 1].fetch_add(1, Ordering::Relaxed);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Counts a drop that found no room in the table of drop counters.
+    pub fn count_drop_overflow(&self, slot: u32) {
+        self.stats(slot).add(stat!(drop_overflow), 1);
+    }
+
+    /// Home line of a drop counter and those behind it, wrapping at the table's end.
+    fn drop_lines(&self, key: u64) -> impl Iterator<Item = u32> {
+        let word = self.root.get(root!(drops));
+        let (first, buckets) = (word as u32, (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
+        let home = bucket_of(hash1(key, self.salt()), buckets);
+        (0..DROP_PROBES_MAX.min(buckets)).map(move |i| first.wrapping_add((home + i) % buckets.max(1)))
+    }
+
+    /// Drops of one VNI for one reason.
+    pub fn drop_count(&self, vni: u32, reason: DropReason) -> u64 {
+        let key = drop_key(vni, reason);
+        for line in self.drop_lines(key) {
+            let bucket = self.lines.at(line);
+            for pair in 0..4 {
+                if bucket.word(pair * 2) == key {
+                    return bucket.word(pair * 2 + 1);
+                }
+            }
+        }
+        0
+    }
+
+    /// Every drop counter: VNI, reason, packets.
+    pub fn drop_counts(&self) -> Vec<(u32, DropReason, u64)> {
+        let word = self.root.get(root!(drops));
+        let (first, buckets) = (word as u32, (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
+        let mut out = Vec::new();
+        for line in first..first.saturating_add(buckets).min(self.lines.limit()) {
+            let bucket = self.lines.at(line);
+            for pair in 0..4 {
+                let key = bucket.word(pair * 2);
+                if let (1, Some(reason)) = (key & 0xff, DropReason::from_number((key >> 8) as u8)) {
+                    out.push(((key >> 16) as u32, reason, bucket.word(pair * 2 + 1)));
+                }
+            }
+        }
+        out
+    }
+}
+
+fn drop_key(vni: u32, reason: DropReason) -> u64 {
+    u64::from(vni) << 16 | u64::from(reason as u8) << 8 | 1
+}
+
+/// Line and word of the totals of a VM whose packed cells are at `line`.
+fn totals(line: u32, vm: u32) -> (u32, usize) {
+    let word = (vm as usize & 7) * 2;
+    (line.wrapping_add(1 + (word >> 3) as u32), word & 7)
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Grace periods for Rust readers.
+//!
+//! Each reader owns a slot. On entering it writes the current epoch there, on leaving 0. The writer raises the epoch
+//! and waits until no slot holds an older one: then every reader that could have seen what was unpublished before has
+//! left. A full fence on both sides (store the slot, then load tables; store tables, then load the slots) makes sure
+//! that either the writer sees the reader or the reader sees the publication.
+//! The slots lie in the table memory's head, so that readers in another process count too. A reader that dies while it
+//! is inside would stop the writer for ever; the slot holds its process id, and a slot whose process is gone is freed.
+
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+
+/// Readers at most.
+pub const READERS_MAX: usize = 512;
+
+/// One reader's slot, on a line of its own.
+#[repr(C, align(64))]
+struct Slot {
+    /// Process id of the owner, 0 = free.
+    owner: AtomicU32,
+    /// Epoch in which the reader entered, 0 = outside.
+    epoch: AtomicU64,
+}
+
+/// The slots of all readers, and the epoch. All zeroes is a valid, empty state.
+#[repr(C, align(64))]
+pub struct Readers {
+    epoch: AtomicU64,
+    slots: [Slot; READERS_MAX],
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        Readers {
+            epoch: AtomicU64::new(0),
+            slots: [const { Slot { owner: AtomicU32::new(0), epoch: AtomicU64::new(0) } }; READERS_MAX],
+        }
+    }
+}
+
+impl Readers {
+    /// Takes a free slot. None if all are taken.
+    pub(crate) fn claim(&self) -> Option<usize> {
+        let me = std::process::id();
+        let free = |s: &Slot| s.owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        self.slots.iter().position(free)
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn release(&self, slot: usize) {
+        self.slots[slot].epoch.store(0, Ordering::Release);
+        self.slots[slot].owner.store(0, Ordering::Release);
+    }
+
+    /// The reader is inside from here on.
+    #[inline(always)]
+    pub(crate) fn enter(&self, slot: usize) {
+        // Epochs count in twos from 1, so that no epoch is 0.
+        let now = self.epoch.load(Ordering::Relaxed) * 2 + 1;
+        self.slots[slot].epoch.store(now, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The reader is outside.
+    #[inline(always)]
+    pub(crate) fn leave(&self, slot: usize) {
+        self.slots[slot].epoch.store(0, Ordering::Release);
+    }
+
+    /// Waits until every reader that is inside now has left.
+    pub fn wait(&self) {
+        fence(Ordering::SeqCst);
+        let new = (self.epoch.fetch_add(1, Ordering::SeqCst) + 1) * 2 + 1;
+        fence(Ordering::SeqCst);
+        for slot in &self.slots {
+            let mut tries = 0u32;
+            loop {
+                let seen = slot.epoch.load(Ordering::Acquire);
+                if seen == 0 || seen >= new {
+                    break;
+                }
+                tries += 1;
+                if tries < 64 {
+                    std::hint::spin_loop();
+                } else if tries < 256 {
+                    std::thread::yield_now();
+                } else {
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                }
+                if tries % 1024 == 0 {
+                    slot.free_if_owner_is_gone();
+                }
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Slot {
+    fn free_if_owner_is_gone(&self) {
+        let owner = self.owner.load(Ordering::Acquire);
+        // SAFETY: signal 0 only asks whether the process exists.
+        let gone = owner == 0
+            || (unsafe { libc::kill(owner as i32, 0) } != 0
+                && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH));
+        if gone {
+            self.epoch.store(0, Ordering::Release);
+            let _ = self.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn wait_returns_only_when_an_earlier_reader_has_left() {
+        let readers = Readers::default();
+        let slot = readers.claim().unwrap();
+        readers.enter(slot);
+        let left = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                left.store(true, Ordering::SeqCst);
+                readers.leave(slot);
+            });
+            readers.wait();
+            assert!(left.load(Ordering::SeqCst));
+        });
+        readers.enter(slot);
+        readers.leave(slot);
+        readers.wait();
+    }
+
+    #[test]
+    fn slots_are_limited_and_given_back() {
+        let readers = Readers::default();
+        let all: Vec<_> = std::iter::from_fn(|| readers.claim()).collect();
+        assert_eq!(all.len(), READERS_MAX);
+        readers.release(all[7]);
+        assert_eq!(readers.claim(), Some(7));
+    }
+
+    #[test]
+    fn a_dead_process_does_not_hold_a_slot() {
+        let readers = Readers::default();
+        let slot = readers.claim().unwrap();
+        // A process id that cannot exist (pid_max is at most 2^22).
+        readers.slots[slot].owner.store(0x7fff_fff0, Ordering::SeqCst);
+        readers.enter(slot);
+        readers.wait();
+        assert_eq!(readers.slots[slot].owner.load(Ordering::SeqCst), 0);
+    }
+}

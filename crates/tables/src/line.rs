@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Raw access to table memory: the one place where a line number becomes an address.
+//!
+//! Every access goes through [`Lines::at`], which compares the number with the lines that exist. A number outside reads
+//! as an all-zero line, so that garbage in table memory can lead a reader astray, but never out of the memory.
+//! A line is eight aligned atomic words; half words are taken out of them (little endian, checked at compile time).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(target_endian = "big")]
+compile_error!("table memory takes 32-bit fields out of 64-bit words and assumes little endian");
+
+/// One line of table memory: 64 bytes.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Line(pub [AtomicU64; 8]);
+
+/// What a line number outside the memory reads as.
+static ZERO: Line = Line([const { AtomicU64::new(0) }; 8]);
+
+impl Line {
+    /// Word `i` (0–7).
+    #[inline(always)]
+    pub fn word(&self, i: usize) -> u64 {
+        self.0[i & 7].load(Ordering::Acquire)
+    }
+
+    /// Half word `i` (0–15).
+    #[inline(always)]
+    pub fn half(&self, i: usize) -> u32 {
+        (self.word(i >> 1) >> ((i & 1) * 32)) as u32
+    }
+
+    /// Stores word `i`: the publishing store.
+    #[inline(always)]
+    pub fn set(&self, i: usize, value: u64) {
+        self.0[i & 7].store(value, Ordering::Release);
+    }
+
+    /// Stores half word `i`. Only the writer changes configuration words, so reading the other half first loses nothing.
+    #[inline(always)]
+    pub fn set_half(&self, i: usize, value: u32) {
+        let shift = (i & 1) * 32;
+        let other = self.word(i >> 1) & !(0xffff_ffff << shift);
+        self.set(i >> 1, other | u64::from(value) << shift);
+    }
+
+    /// All words at once, for lines that do not change while they are reachable (tree nodes).
+    #[inline(always)]
+    pub fn snapshot(&self) -> [u64; 8] {
+        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    }
+
+    /// Fills an unreachable line.
+    pub fn fill(&self, words: &[u64; 8]) {
+        for (to, from) in self.0.iter().zip(words) {
+            to.store(*from, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The lines of one table memory. Copies are cheap; whoever holds one also holds the memory (see `Tables`, `Writer`).
+#[derive(Clone, Copy)]
+pub(crate) struct Lines {
+    base: *const Line,
+    limit: *const AtomicU32,
+}
+
+// SAFETY: both pointers lead to memory that lives as long as the `Memory` and is accessed by atomics only.
+unsafe impl Send for Lines {}
+// SAFETY: as above.
+unsafe impl Sync for Lines {}
+
+impl Lines {
+    pub(crate) fn new(memory: &dyn crate::Memory) -> Lines {
+        Lines { base: memory.base() as *const Line, limit: memory.limit() }
+    }
+
+    /// Number of lines that exist.
+    #[inline(always)]
+    pub(crate) fn limit(&self) -> u32 {
+        // SAFETY: `limit` points into the Memory that the owner of this `Lines` keeps alive.
+        unsafe { &*self.limit }.load(Ordering::Acquire)
+    }
+
+    /// The line with this number; an all-zero line if there is none.
+    #[inline(always)]
+    pub(crate) fn at<'a>(&self, line: u32) -> &'a Line {
+        if line >= self.limit() {
+            return &ZERO;
+        }
+        // SAFETY: lines below the limit are mapped and stay mapped while the Memory lives; all access is atomic.
+        unsafe { &*self.base.add(line as usize) }
+    }
+
+    /// Starts to load a line into the cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, line: u32) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch of any address has no effect but on caches.
+        unsafe {
+            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+            _mm_prefetch(self.base.wrapping_add(line as usize) as *const i8, _MM_HINT_T0);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+
+    /// Fills an unreachable line.
+    pub(crate) fn fill(&self, line: u32, words: &[u64; 8]) {
+        debug_assert!(line < self.limit() && line != 0);
+        if line < self.limit() {
+            self.at(line).fill(words);
+        }
+    }
+
+    /// Zeroes unreachable lines.
+    pub(crate) fn zero(&self, first: u32, lines: u32) {
+        let end = first.saturating_add(lines).min(self.limit());
+        for line in first..end {
+            self.at(line).fill(&[0; 8]);
+        }
+    }
+}
+
+/// The words of `abi::Root`, by name.
+#[derive(Clone, Copy)]
+pub(crate) struct RootRef(*const abi::Root);
+
+// SAFETY: points into the Memory that the owner keeps alive; all access is atomic.
+unsafe impl Send for RootRef {}
+// SAFETY: as above.
+unsafe impl Sync for RootRef {}
+
+impl RootRef {
+    pub(crate) fn new(memory: &dyn crate::Memory) -> RootRef {
+        RootRef(memory.root())
+    }
+
+    /// The word at a byte offset of `abi::Root`.
+    #[inline(always)]
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset % 8 == 0 && offset < size_of::<abi::Root>());
+        // SAFETY: callers pass offsets of fields of Root (`root!`), and Memory::root is valid for a whole Root.
+        unsafe { &*(self.0 as *const u8).add(offset).cast::<AtomicU64>() }
+    }
+
+    /// The half word at a byte offset of `abi::Root`.
+    #[inline(always)]
+    pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset % 4 == 0 && offset < size_of::<abi::Root>());
+        // SAFETY: as for `word`.
+        unsafe { &*(self.0 as *const u8).add(offset).cast::<AtomicU32>() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// First line of VM-cell chunk `chunk`.
+    #[inline(always)]
+    pub(crate) fn vm_chunk(&self, chunk: u32) -> &AtomicU32 {
+        self.half(root!(vm_chunks) + 4 * (chunk as usize & 255))
+    }
+
+    /// First line of NC chunk `chunk`.
+    #[inline(always)]
+    pub(crate) fn nc_chunk(&self, chunk: u32) -> &AtomicU32 {
+        self.half(root!(nc_chunks) + 4 * (chunk as usize & 255))
+    }
+}
+
+/// Byte offset of a field of `abi::Root`.
+macro_rules! root {
+    ($field:ident) => {
+        std::mem::offset_of!(abi::Root, $field)
+    };
+}
+pub(crate) use root;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_words_are_the_fields_of_the_layout() {
+        let line = Line::default();
+        line.set_half(6, 0xdead_beef);
+        line.set_half(7, 7);
+        assert_eq!(line.word(3), 7 << 32 | 0xdead_beef);
+        assert_eq!((line.half(6), line.half(7)), (0xdead_beef, 7));
+        assert_eq!(line.snapshot()[3], line.word(3));
+    }
+}

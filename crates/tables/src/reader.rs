@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: Apache-2.0
+//! [`Tables`]: what the fast path asks of table memory. No locks, no allocation, no panics on any content.
+//!
+//! A worker enters once per batch ([`Tables::enter`]); what it finds stays whole until it leaves. Each lookup has a
+//! `prefetch_*` twin: a batch first prefetches for all packets, then looks up for all, and so overlaps the cache misses.
+
+use crate::epoch::Readers;
+use crate::line::{root, Line, Lines, RootRef};
+use crate::meter::{self, Color};
+use crate::Memory;
+use abi::*;
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// A reader of table memory. Each thread clones its own (it is `Send`, not `Sync`).
+pub struct Tables {
+    memory: Arc<dyn Memory>,
+    pub(crate) lines: Lines,
+    pub(crate) root: RootRef,
+    slot: usize,
+    depth: Cell<u32>,
+}
+
+/// While it lives, nothing that the reader can find is reused.
+pub struct Guard<'a> {
+    tables: &'a Tables,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let depth = self.tables.depth.get() - 1;
+        self.tables.depth.set(depth);
+        if depth == 0 {
+            self.tables.readers().leave(self.tables.slot);
+        }
+    }
+}
+
+impl Clone for Tables {
+    fn clone(&self) -> Self {
+        Tables::new(self.memory.clone())
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        self.readers().release(self.slot);
+    }
+}
+
+/// A tenant as a packet sees it: loaded once, used to the end, so that the packet sees one state of its VPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Line of its block.
+    pub line: u32,
+    /// VNI.
+    pub vni: u32,
+    /// The ident word (`TENANT_*`).
+    pub ident: u64,
+    /// The roots word: both route trees and the generation.
+    pub roots: u64,
+}
+
+impl Tenant {
+    /// The ROUTE_ROOT of IPv4.
+    #[inline(always)]
+    pub fn root4(&self) -> u32 {
+        self.roots as u32
+    }
+
+    /// The ROUTE_ROOT of IPv6.
+    #[inline(always)]
+    pub fn root6(&self) -> u32 {
+        (self.roots >> 32) as u32
+    }
+
+    /// The generation that decides which VM entries are visible.
+    #[inline(always)]
+    pub fn generation(&self) -> u8 {
+        generation_of(self.roots)
+    }
+}
+
+/// The 2-bit generation in a roots word.
+#[inline(always)]
+pub(crate) fn generation_of(roots: u64) -> u8 {
+    ((roots >> 31) & 1) as u8 | ((roots >> 62) & 2) as u8
+}
+
+/// Whether a VM entry with this key state is visible in a generation.
+#[inline(always)]
+pub(crate) fn visible(key: u64, generation: u8) -> bool {
+    let same = (key >> KEY_GENERATION_SHIFT) & 3 == u64::from(generation);
+    key & KEY_VALID != 0 && (key & KEY_ADDING == 0 || same) && (key & KEY_DYING == 0 || !same)
+}
+
+/// What the VM-NC table says of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmEntry {
+    /// The VM's MAC address.
+    pub mac: u64,
+    /// VM id (counters, meter).
+    pub vm: u32,
+    /// NC id.
+    pub nc: u32,
+    /// `VM_FLAG_*`.
+    pub flags: u32,
+}
+
+/// An NC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nc {
+    /// Its tunnel address.
+    pub addr: IpAddr,
+    /// Line of its next-hop group, 0 if the kernel has no route.
+    pub group: u32,
+}
+
+/// An underlay next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NexthopView {
+    /// Destination MAC.
+    pub dmac: u64,
+    /// Source MAC.
+    pub smac: u64,
+    /// MTU of the port.
+    pub mtu: u16,
+    /// Egress interface.
+    pub ifindex: u32,
+    /// NEXTHOP_READY is set.
+    pub ready: bool,
+}
+
+impl Tables {
+    /// A reader of `memory`.
+    ///
+    /// # Panics
+    /// If READERS_MAX readers exist already.
+    pub fn new(memory: Arc<dyn Memory>) -> Tables {
+        let slot = memory.readers().claim().expect("at most 512 readers of one table memory: drop unused ones");
+        let (lines, root) = (Lines::new(&*memory), RootRef::new(&*memory));
+        Tables { memory, lines, root, slot, depth: Cell::new(0) }
+    }
+
+    fn readers(&self) -> &Readers {
+        self.memory.readers()
+    }
+
+    /// The memory that is read.
+    pub fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
+    }
+
+    /// Enters: from here until the guard is dropped, what a lookup finds is not reused. Once per batch; may be nested.
+    #[inline]
+    pub fn enter(&self) -> Guard<'_> {
+        let depth = self.depth.get();
+        if depth == 0 {
+            self.readers().enter(self.slot);
+        }
+        self.depth.set(depth + 1);
+        Guard { tables: self }
+    }
+
+    /// Whether the writer has finished building and speaks this layout.
+    pub fn ready(&self) -> bool {
+        self.root.get(root!(magic)) == ROOT_MAGIC && self.root.get(root!(abi_hash)) == abi_hash()
+    }
+
+    /// The options word (`OPT_*`).
+    #[inline(always)]
+    pub fn options(&self) -> u64 {
+        self.root.get(root!(options))
+    }
+
+    /// The gateway's own IPv4 tunnel address, 0 if none.
+    #[inline(always)]
+    pub fn vtep4(&self) -> u32 {
+        self.root.get(root!(vtep4)) as u32
+    }
+
+    /// The gateway's own IPv6 tunnel address as (upper, lower) half, both 0 if none.
+    #[inline(always)]
+    pub fn vtep6(&self) -> (u64, u64) {
+        (self.root.get(root!(vtep6_hi)), self.root.get(root!(vtep6_lo)))
+    }
+
+    /// Number of commits so far.
+    pub fn commits(&self) -> u64 {
+        self.root.get(root!(generation))
+    }
+
+    /// Counter slots of a tenant, and how many of them XDP uses.
+    pub fn slots(&self) -> (u32, u32) {
+        let slots = (self.root.get(root!(slots)) as u32).min(SLOTS_MAX);
+        (slots, (self.root.get(root!(xdp_slots)) as u32).min(slots))
+    }
+
+    #[inline(always)]
+    pub(crate) fn salt(&self) -> u64 {
+        self.root.get(root!(salt))
+    }
+
+    /// Home line and bucket lines of a table for a hash; None if the table does not exist.
+    #[inline(always)]
+    pub(crate) fn home(&self, table: usize, hash: u64, bucket_lines: u32) -> Option<u32> {
+        let word = self.root.get(table);
+        let buckets = (word >> TABLE_REF_BUCKETS_SHIFT) as u32;
+        if buckets == 0 {
+            return None;
+        }
+        Some((word as u32).wrapping_add(bucket_of(hash, buckets).wrapping_mul(bucket_lines)))
+    }
+
+    /// Finds the entry of a word table whose upper bits equal `key` (value bits zero).
+    #[inline(always)]
+    pub(crate) fn word_find(&self, table: usize, key: u64, shift: u32) -> Option<u64> {
+        let mut line = self.home(table, hash1(key, self.salt()), 1)?;
+        for _ in 0..CHAIN_MAX {
+            let bucket = self.lines.at(line);
+            for i in 0..7 {
+                let entry = bucket.word(i);
+                if entry >> shift == key >> shift && entry != 0 {
+                    return Some(entry);
+                }
+            }
+            line = bucket.half(14);
+            if line == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn prefetch_word(&self, table: usize, key: u64) {
+        if let Some(line) = self.home(table, hash1(key, self.salt()), 1) {
+            self.lines.prefetch(line);
+        }
+    }
+
+    /// Starts to load the line of any structure whose line number is known.
+    #[inline(always)]
+    pub fn prefetch_line(&self, line: u32) {
+        self.lines.prefetch(line);
+    }
+
+    // ---- tenant stage ----
+
+    /// Prefetches for [`Tables::tenant_line`].
+    #[inline(always)]
+    pub fn prefetch_tenant(&self, vni: u32) {
+        self.prefetch_word(root!(tenants), u64::from(vni) << WORD_TENANT_SHIFT);
+    }
+
+    /// The line of the tenant block of a VNI.
+    #[inline(always)]
+    pub fn tenant_line(&self, vni: u32) -> Option<u32> {
+        let key = u64::from(vni & 0xff_ffff) << WORD_TENANT_SHIFT;
+        self.word_find(root!(tenants), key, WORD_TENANT_SHIFT).map(|entry| entry as u32)
+    }
+
+    /// The tenant whose block begins at a line; None if there is none (a peer that is gone).
+    #[inline(always)]
+    pub fn tenant_at(&self, line: u32) -> Option<Tenant> {
+        let block = self.lines.at(line);
+        let ident = block.word(0);
+        if ident & TENANT_VALID == 0 {
+            return None;
+        }
+        Some(Tenant { line, vni: ident as u32 & 0xff_ffff, ident, roots: block.word(1) })
+    }
+
+    /// The tenant with a VNI.
+    #[inline(always)]
+    pub fn tenant(&self, vni: u32) -> Option<Tenant> {
+        self.tenant_at(self.tenant_line(vni)?).filter(|t| t.vni == vni)
+    }
+
+    /// The gateway's MAC address in a VPC.
+    #[inline(always)]
+    pub fn gateway_mac(&self, tenant: &Tenant) -> u64 {
+        self.lines.at(tenant.line).word(2) & 0xffff_ffff_ffff
+    }
+
+    /// The gateway's first IPv4 address in a VPC, 0 if none.
+    #[inline(always)]
+    pub fn gateway4(&self, tenant: &Tenant) -> u32 {
+        self.lines.at(tenant.line).half(6)
+    }
+
+    /// The gateway's first IPv6 address in a VPC as (upper, lower) half; both 0 if none.
+    #[inline(always)]
+    pub fn gateway6(&self, tenant: &Tenant) -> (u64, u64) {
+        let block = self.lines.at(tenant.line);
+        (block.word(4), block.word(5))
+    }
+
+    /// Prefetches for [`Tables::may_send4`].
+    #[inline(always)]
+    pub fn prefetch_member4(&self, vni: u32, src: u32) {
+        self.prefetch_word(root!(members), member4_key(vni, src));
+    }
+
+    /// Prefetches for [`Tables::may_send6`].
+    #[inline(always)]
+    pub fn prefetch_member6(&self, vni: u32, nc: u32) {
+        self.prefetch_word(root!(members), member6_key(vni, nc));
+    }
+
+    /// Whether the NC with this IPv4 tunnel address may send for a VNI.
+    #[inline(always)]
+    pub fn may_send4(&self, vni: u32, src: u32) -> bool {
+        self.word_find(root!(members), member4_key(vni, src), WORD_MEMBER_SHIFT).is_some()
+    }
+
+    /// Whether the NC with this id (an IPv6 one, see [`Tables::nc_by_addr6`]) may send for a VNI.
+    #[inline(always)]
+    pub fn may_send6(&self, vni: u32, nc: u32) -> bool {
+        self.word_find(root!(members), member6_key(vni, nc), WORD_MEMBER_SHIFT).is_some()
+    }
+
+    /// Id of the NC with an IPv4 tunnel address.
+    #[inline(always)]
+    pub fn nc_by_addr4(&self, addr: u32) -> Option<u32> {
+        self.word_find(root!(nc4), u64::from(addr) << WORD_NC4_SHIFT, WORD_NC4_SHIFT).map(|e| e as u32)
+    }
+
+    /// Prefetches for [`Tables::nc_by_addr6`].
+    #[inline(always)]
+    pub fn prefetch_nc6(&self, addr: (u64, u64)) {
+        self.prefetch_v6(root!(nc6), 0, addr);
+    }
+
+    /// Id of the NC with an IPv6 tunnel address.
+    #[inline(always)]
+    pub fn nc_by_addr6(&self, addr: (u64, u64)) -> Option<u32> {
+        self.v6_find(root!(nc6), 0, addr, 0).map(|(_, value)| value as u32)
+    }
+
+    // ---- locate stage ----
+
+    /// Prefetches for [`Tables::vm4`].
+    #[inline(always)]
+    pub fn prefetch_vm4(&self, vni: u32, addr: u32) {
+        if let Some(line) = self.home(root!(vm4), hash1(vm4_key(vni, addr), self.salt()), 1) {
+            self.lines.prefetch(line);
+        }
+    }
+
+    /// The VM-NC entry of an IPv4 address that is visible in a generation of its tenant.
+    #[inline(always)]
+    pub fn vm4(&self, vni: u32, addr: u32, generation: u8) -> Option<VmEntry> {
+        let key = vm4_key(vni, addr);
+        let mut line = self.home(root!(vm4), hash1(key, self.salt()), 1)?;
+        for _ in 0..CHAIN_MAX {
+            let bucket = self.lines.at(line);
+            for i in 0..3 {
+                let word = bucket.word(i);
+                if word & !KEY_STATE_MASK == key && visible(word, generation) {
+                    return Some(vm4_value(bucket, i));
+                }
+            }
+            line = bucket.half(15);
+            if line == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Prefetches for [`Tables::vm6`].
+    #[inline(always)]
+    pub fn prefetch_vm6(&self, vni: u32, addr: (u64, u64)) {
+        self.prefetch_v6(root!(vm6), vni, addr);
+    }
+
+    /// The VM-NC entry of an IPv6 address (upper, lower half) that is visible in a generation of its tenant.
+    #[inline(always)]
+    pub fn vm6(&self, vni: u32, addr: (u64, u64), generation: u8) -> Option<VmEntry> {
+        let (mac_flags, vm_nc) = self.v6_find(root!(vm6), vni, addr, generation)?;
+        Some(vm6_value(mac_flags, vm_nc))
+    }
+
+    #[inline(always)]
+    fn prefetch_v6(&self, table: usize, vni: u32, addr: (u64, u64)) {
+        if let Some(line) = self.home(table, hash3(u64::from(vni), addr.0, addr.1, self.salt()), 2) {
+            self.lines.prefetch(line);
+            self.lines.prefetch(line.wrapping_add(1));
+        }
+    }
+
+    #[inline(always)]
+    fn v6_find(&self, table: usize, vni: u32, addr: (u64, u64), generation: u8) -> Option<(u64, u64)> {
+        let hash = hash3(u64::from(vni), addr.0, addr.1, self.salt());
+        let key = vm6_key(vni, hash);
+        let mut line = self.home(table, hash, 2)?;
+        for _ in 0..CHAIN_MAX {
+            let (first, second) = (self.lines.at(line), self.lines.at(line.wrapping_add(1)));
+            for i in 0..3 {
+                let word = first.word(i);
+                if word & !KEY_STATE_MASK != key || !visible(word, generation) {
+                    continue;
+                }
+                if (v6_word(first, second, 4 + 2 * i), v6_word(first, second, 5 + 2 * i)) == addr {
+                    return Some((v6_word(first, second, 10 + 2 * i), v6_word(first, second, 11 + 2 * i)));
+                }
+            }
+            line = first.word(3) as u32;
+            if line == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Line of an NC's record, to prefetch it; 0 if there is none.
+    #[inline(always)]
+    pub fn nc_line(&self, nc: u32) -> u32 {
+        let first = self.root.nc_chunk(nc >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
+        if first == 0 {
+            return 0;
+        }
+        first.wrapping_add(nc & ((1 << NC_CHUNK_SHIFT) - 1))
+    }
+
+    /// The NC with an id.
+    #[inline(always)]
+    pub fn nc(&self, nc: u32) -> Option<Nc> {
+        let record = self.lines.at(self.nc_line(nc));
+        let word = record.word(0);
+        if word as u32 & NC_VALID == 0 {
+            return None;
+        }
+        let addr = if word as u32 & NC_V6 != 0 {
+            IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
+        } else {
+            IpAddr::V4(Ipv4Addr::from_bits(record.word(2) as u32))
+        };
+        Some(Nc { addr, group: (word >> 32) as u32 })
+    }
+
+    /// The next hop that a group chooses for a flow; 0 if the group is empty.
+    #[inline(always)]
+    pub fn group_member(&self, group: u32, flow_hash: u64) -> u32 {
+        let line = self.lines.at(group);
+        let count = line.half(0).min(GROUP_NEXTHOPS_MAX);
+        if count == 0 {
+            return 0;
+        }
+        line.half(1 + bucket_of(flow_hash, count) as usize)
+    }
+
+    /// The next hop at a line.
+    #[inline(always)]
+    pub fn nexthop(&self, line: u32) -> NexthopView {
+        let l = self.lines.at(line);
+        let (dmac, smac_mtu) = (l.word(0), l.word(1));
+        NexthopView {
+            dmac: dmac & 0xffff_ffff_ffff,
+            smac: smac_mtu & 0xffff_ffff_ffff,
+            mtu: (smac_mtu >> 48) as u16,
+            ifindex: l.half(4),
+            ready: dmac & NEXTHOP_READY != 0,
+        }
+    }
+
+    /// Neighbour address of the next hop at a line, for resolution.
+    pub fn nexthop_addr(&self, line: u32) -> IpAddr {
+        let l = self.lines.at(line);
+        match (l.word(3), l.word(4)) {
+            (0, low) if low <= u64::from(u32::MAX) => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),
+            (high, low) => IpAddr::V6(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low))),
+        }
+    }
+
+    // ---- meter stage and limits ----
+
+    /// Line of a VPC's meter block, 0 if it has none.
+    #[inline(always)]
+    pub fn tenant_meter(&self, tenant: &Tenant) -> u32 {
+        self.lines.at(tenant.line).half(7)
+    }
+
+    /// Prefetches for [`Tables::vm_meter`].
+    #[inline(always)]
+    pub fn prefetch_vm_meter(&self, vm: u32) {
+        self.prefetch_word(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT);
+    }
+
+    /// Line of a VM's meter block; 0 if it has none.
+    #[inline(always)]
+    pub fn vm_meter(&self, vm: u32) -> u32 {
+        self.word_find(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT, WORD_METER_SHIFT).unwrap_or(0) as u32
+    }
+
+    /// Meters a packet with the meter block at `line`; no block (0) is green.
+    #[inline(always)]
+    pub fn meter(&self, line: u32, bytes: u32, now: u64) -> Color {
+        if line == 0 || line >= self.lines.limit() - 1 {
+            return Color::Green;
+        }
+        meter::meter(self.lines.at(line), self.lines.at(line + 1), bytes, now)
+    }
+
+    /// Whether a tenant may punt one more packet (its own limit alone).
+    #[inline(always)]
+    pub fn punt_allowed(&self, tenant: &Tenant, now: u64) -> bool {
+        self.tenant_limit(tenant, root!(punt_limit_tenant), 0, now)
+    }
+
+    /// Whether one more packet of all tenants together may be punted.
+    #[inline(always)]
+    pub fn punt_allowed_total(&self, now: u64) -> bool {
+        meter::rate_limit(self.root.get(root!(punt_limit_total)), self.root.word(root!(punt_total_tat)), now)
+    }
+
+    /// Whether one more ICMP error may be sent for a tenant.
+    #[inline(always)]
+    pub fn icmp_allowed(&self, tenant: &Tenant, now: u64) -> bool {
+        self.tenant_limit(tenant, root!(icmp_limit_tenant), 1, now)
+    }
+
+    #[inline(always)]
+    fn tenant_limit(&self, tenant: &Tenant, word: usize, index: usize, now: u64) -> bool {
+        let state = tenant.line.wrapping_add(1);
+        if tenant.line == 0 || state >= self.lines.limit() {
+            return false;
+        }
+        meter::rate_limit(self.root.get(word), &self.lines.at(state).0[index], now)
+    }
+
+    /// A word that engines change, if the line exists.
+    #[inline(always)]
+    pub(crate) fn engine_word(&self, line: u32, index: usize) -> Option<&AtomicU64> {
+        (line != 0 && line < self.lines.limit()).then(|| &self.lines.at(line).0[index & 7])
+    }
+}
+
+/// Key of `members` for an IPv4 sender.
+#[inline(always)]
+pub(crate) fn member4_key(vni: u32, src: u32) -> u64 {
+    u64::from(vni) << 40 | u64::from(src) << 8 | MEMBER_V4
+}
+
+/// Key of `members` for an NC with an IPv6 address.
+#[inline(always)]
+pub(crate) fn member6_key(vni: u32, nc: u32) -> u64 {
+    u64::from(vni) << 40 | u64::from(nc) << 8 | MEMBER_V6
+}
+
+/// VM4_KEY without state.
+#[inline(always)]
+pub(crate) fn vm4_key(vni: u32, addr: u32) -> u64 {
+    u64::from(vni) << VM4_VNI_SHIFT | u64::from(addr) << VM4_ADDR_SHIFT
+}
+
+/// VM6_KEY without state; `hash` is hash3 of VNI and address.
+#[inline(always)]
+pub(crate) fn vm6_key(vni: u32, hash: u64) -> u64 {
+    u64::from(vni) << VM6_VNI_SHIFT | (hash & 0xffff_ffff) << VM6_TAG_SHIFT
+}
+
+/// Values of entry `i` of a Vm4Bucket.
+#[inline(always)]
+pub(crate) fn vm4_value(bucket: &Line, i: usize) -> VmEntry {
+    let (a, b, c) = (bucket.half(6 + 3 * i), bucket.half(7 + 3 * i), bucket.half(8 + 3 * i));
+    VmEntry {
+        mac: u64::from(a) << 16 | u64::from(b >> 16),
+        vm: (b & 0xffff) << 8 | c >> 24,
+        nc: (c >> 4) & 0xf_ffff,
+        flags: c & 0xf,
+    }
+}
+
+/// The three half words of a VM entry, as in Vm4Bucket.
+pub(crate) fn vm4_words(e: &VmEntry) -> [u32; 3] {
+    [(e.mac >> 16) as u32, (e.mac as u32 & 0xffff) << 16 | e.vm >> 8, (e.vm & 0xff) << 24 | e.nc << 4 | e.flags]
+}
+
+/// A VM entry out of the two value words of a Vm6Bucket.
+#[inline(always)]
+pub(crate) fn vm6_value(mac_flags: u64, vm_nc: u64) -> VmEntry {
+    VmEntry {
+        mac: mac_flags >> 16,
+        vm: (vm_nc >> 32) as u32 & (VMS_MAX - 1),
+        nc: vm_nc as u32 & (NCS_MAX - 1),
+        flags: mac_flags as u32 & 0xffff,
+    }
+}
+
+/// Word `i` of the 16 words of a Vm6Bucket.
+#[inline(always)]
+pub(crate) fn v6_word(first: &Line, second: &Line, i: usize) -> u64 {
+    if i < 8 {
+        first.word(i)
+    } else {
+        second.word(i - 8)
+    }
+}
