@@ -2,6 +2,7 @@
 //! The node daemon.
 
 pub mod client;
+pub mod describe;
 pub mod events;
 pub mod inject;
 pub mod metrics;

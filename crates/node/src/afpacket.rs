@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! AF_PACKET: how the `user` engine takes packets from a port where XDP cannot be attached.
+//!
+//! The kernel sees every packet too. That is right for what the gateway passes; for what it serves, a closed UDP
+//! port would make the kernel answer "port unreachable" to every packet. [`Silencer`] binds the VXLAN port with a filter that takes
+//! nothing, which keeps the kernel quiet.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Bytes of a region: headroom, the largest frame, room for a longer tunnel header.
+const REGION: usize = gateway::HEADROOM + abi::FRAME_BYTES_MAX as usize + 128;
+/// Packets taken at once.
+pub const BURST: usize = 64;
+const CONTROL: usize = 64;
+
+/// A socket that receives and sends whole frames on one port.
+pub struct PacketSocket {
+    fd: OwnedFd,
+    /// Interface index.
+    pub ifindex: u32,
+    regions: Vec<u8>,
+    control: Vec<u8>,
+    lengths: [usize; BURST],
+}
+
+fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
+    }
+}
+
+fn set_option<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: pointer and size describe one live value, which the kernel only reads.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size_of::<T>() as u32) })?;
+    Ok(())
+}
+
+fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the descriptor is new and owned by nobody else.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol))?)) }
+}
+
+impl PacketSocket {
+    /// Opens a socket on `ifindex`. Needs CAP_NET_RAW.
+    pub fn open(ifindex: u32) -> io::Result<Self> {
+        // Protocol 0: nothing is received before the socket is bound to its port.
+        let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
+        set_option(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+        set_option(&fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32)?;
+        // The kernel caps it at net.core.rmem_max unless forced, which needs CAP_NET_ADMIN.
+        if set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(16i32 << 20)).is_err() {
+            set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &(16i32 << 20))?;
+        }
+        // SAFETY: an all-zero sockaddr_ll is valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = ifindex as i32;
+        // SAFETY: pointer and size describe one live address.
+        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32) })?;
+        Ok(Self { fd, ifindex, regions: vec![0; REGION * BURST], control: vec![0; CONTROL * BURST], lengths: [0; BURST] })
+    }
+
+    /// The descriptor, for `poll`.
+    pub fn raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// Takes what has come in, without waiting. The packets are then in [`PacketSocket::regions`].
+    pub fn receive(&mut self) -> io::Result<usize> {
+        // SAFETY: all-zero iovec and mmsghdr are valid.
+        let mut vectors: [libc::iovec; BURST] = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut messages: [libc::mmsghdr; BURST] = unsafe { std::mem::zeroed() };
+        let (base, control) = (self.regions.as_mut_ptr(), self.control.as_mut_ptr());
+        for (i, (vector, message)) in vectors.iter_mut().zip(&mut messages).enumerate() {
+            // SAFETY: i < BURST, so both pointers stay inside their vectors.
+            let (region, control) = unsafe { (base.add(i * REGION + gateway::HEADROOM), control.add(i * CONTROL)) };
+            *vector = libc::iovec { iov_base: region.cast(), iov_len: REGION - gateway::HEADROOM };
+            message.msg_hdr.msg_iov = vector;
+            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = control.cast();
+            message.msg_hdr.msg_controllen = CONTROL;
+        }
+        // SAFETY: every message points to its own live region and control buffer.
+        let rc = unsafe {
+            libc::recvmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), BURST as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
+        };
+        let received = match check(rc) {
+            Ok(n) => n as usize,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(e) => return Err(e),
+        };
+        for (i, message) in messages.iter().enumerate().take(received) {
+            // The kernel has taken a VLAN tag off; such a packet is not for the gateway and the host has it already.
+            self.lengths[i] = if has_vlan_tag(&message.msg_hdr) { 0 } else { message.msg_len as usize };
+        }
+        Ok(received)
+    }
+
+    /// The first `count` regions with the bytes received in each; the packet starts behind the headroom.
+    pub fn regions(&mut self, count: usize) -> impl Iterator<Item = (&mut [u8], usize)> {
+        self.regions.chunks_exact_mut(REGION).zip(self.lengths).take(count)
+    }
+
+    /// Sends frames; returns how many of them the kernel took, for each whether it did.
+    pub fn send(&self, frames: &[&[u8]], sent: &mut Vec<bool>) {
+        sent.clear();
+        for frame in frames {
+            // SAFETY: pointer and length describe the live frame, which the kernel only reads.
+            let rc = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT) };
+            sent.push(rc == frame.len() as isize);
+        }
+    }
+
+    /// Packets that found the socket's queue full since the last call.
+    pub fn take_lost(&self) -> u64 {
+        // SAFETY: all-zero statistics are valid.
+        let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
+        let mut size = size_of::<libc::tpacket_stats>() as u32;
+        // SAFETY: pointer and size describe the live structure that the kernel fills.
+        let rc = unsafe {
+            libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, (&raw mut stats).cast(), &mut size)
+        };
+        if rc < 0 {
+            0
+        } else {
+            u64::from(stats.tp_drops)
+        }
+    }
+}
+
+fn has_vlan_tag(header: &libc::msghdr) -> bool {
+    // SAFETY: the header and its control buffer are live and were filled by the kernel; CMSG_FIRSTHDR checks the length.
+    unsafe {
+        let message = libc::CMSG_FIRSTHDR(header);
+        if message.is_null() || (*message).cmsg_level != libc::SOL_PACKET || (*message).cmsg_type != libc::PACKET_AUXDATA {
+            return false;
+        }
+        let data: libc::tpacket_auxdata = std::ptr::read_unaligned(libc::CMSG_DATA(message).cast());
+        data.tp_status & libc::TP_STATUS_VLAN_VALID != 0
+    }
+}
+
+/// Keeps the kernel from answering for the VXLAN port while the `user` engine serves it.
+#[derive(Debug)]
+pub struct Silencer {
+    _sockets: Vec<OwnedFd>,
+}
+
+impl Silencer {
+    /// Binds `port` on each address, taking nothing.
+    pub fn new(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
+        let mut sockets = Vec::new();
+        for address in addresses {
+            sockets.push(Self::one(*address, port)?);
+        }
+        Ok(Self { _sockets: sockets })
+    }
+
+    fn one(address: IpAddr, port: u16) -> io::Result<OwnedFd> {
+        let fd = socket(if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }, libc::SOCK_DGRAM, 0)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+        // One instruction: return 0, that is, accept no byte of any packet.
+        let mut nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+        let program = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        let address = nix::sys::socket::SockaddrStorage::from(std::net::SocketAddr::new(address, port));
+        nix::sys::socket::bind(fd.as_raw_fd(), &address)?;
+        Ok(fd)
+    }
+}
