@@ -82,6 +82,38 @@ impl StatsSlot<'_> {
         self.add(stat!(punts) + reason as usize, 1);
     }
 
+    /// `n` packets that were meant for this slot got lost on the way to it (a full ring): taken in and dropped.
+    pub fn lost(&self, reason: DropReason, n: u64) {
+        self.add(stat!(rx), n);
+        self.gone(reason, n);
+    }
+
+    /// `n` packets that were counted as taken in have no outcome and never will (their engine was killed): dropped.
+    pub fn gone(&self, reason: DropReason, n: u64) {
+        self.add(stat!(dropped), n);
+        self.add(stat!(drops) + reason as usize, n);
+    }
+
+    /// A packet that was counted as forwarded was not taken by its port: takes that back and drops it.
+    pub fn unsent_forwarded(&self, bytes: u64) {
+        self.add(stat!(forwarded), 1u64.wrapping_neg());
+        self.add(stat!(forwarded_bytes), bytes.wrapping_neg());
+        self.dropped(DropReason::TxFailed);
+    }
+
+    /// As [`StatsSlot::unsent_forwarded`], for an answer.
+    pub fn unsent_answer(&self) {
+        self.add(stat!(answered), 1u64.wrapping_neg());
+        self.dropped(DropReason::TxFailed);
+    }
+
+    /// A software worker took in a packet that the fast path had punted. (In slots of the fast path the same words count the
+    /// packets handed over, so that their difference is what is in flight.)
+    #[inline(always)]
+    pub fn taken(&self, n: u64) {
+        self.add(stat!(punted), n);
+    }
+
     #[inline(always)]
     fn add(&self, word: usize, n: u64) {
         bump(&self.0[word], n);
