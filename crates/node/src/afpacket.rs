@@ -9,8 +9,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+/// Bytes in front of each packet, so that it can be rewritten in place.
+pub const HEADROOM: usize = 128;
 /// Bytes of a region: headroom, the largest frame, room for a longer tunnel header.
-const REGION: usize = gateway::HEADROOM + abi::FRAME_BYTES_MAX as usize + 128;
+const REGION: usize = HEADROOM + abi::FRAME_BYTES_MAX as usize + 128;
 /// Packets taken at once.
 pub const BURST: usize = 64;
 const CONTROL: usize = 64;
@@ -79,8 +81,8 @@ impl PacketSocket {
         let (base, control) = (self.regions.as_mut_ptr(), self.control.as_mut_ptr());
         for (i, (vector, message)) in vectors.iter_mut().zip(&mut messages).enumerate() {
             // SAFETY: i < BURST, so both pointers stay inside their vectors.
-            let (region, control) = unsafe { (base.add(i * REGION + gateway::HEADROOM), control.add(i * CONTROL)) };
-            *vector = libc::iovec { iov_base: region.cast(), iov_len: REGION - gateway::HEADROOM };
+            let (region, control) = unsafe { (base.add(i * REGION + HEADROOM), control.add(i * CONTROL)) };
+            *vector = libc::iovec { iov_base: region.cast(), iov_len: REGION - HEADROOM };
             message.msg_hdr.msg_iov = vector;
             message.msg_hdr.msg_iovlen = 1;
             message.msg_hdr.msg_control = control.cast();
