@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files of documents: YAML, and NDJSON (one document of the same form as JSON a line) for large sets.
+//!
+//! A line of NDJSON is first read by a strict reader that knows the usual Vm and Route only; whatever it does not take goes
+//! the way of YAML, which accepts all kinds and says what is wrong where.
+
+use crate::decode::{check_name, decode, Marks, Names};
+use crate::error::{ConfigError, Place, Problem};
+use crate::object::*;
+use crate::prefix::{inner_address_fault, Mac, Prefix};
+use crate::yaml::{self, Pos};
+use crate::ERRORS_MAX;
+use serde::Deserialize;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes of an NDJSON line at most.
+pub const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Where an object was described.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    file: u32,
+    at: Pos,
+    marks: Option<Arc<Marks>>,
+}
+
+/// An object with its origin.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// The object.
+    pub object: Object,
+    /// Where it was described.
+    pub origin: Origin,
+}
+
+/// A set of objects to create or change, and of names to delete. The order means nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Documents {
+    files: Vec<Arc<str>>,
+    /// Objects that shall be as described.
+    pub puts: Vec<Item>,
+    /// Objects that shall go.
+    pub deletes: Vec<(Kind, Name, Origin)>,
+}
+
+impl Documents {
+    /// An empty set.
+    pub fn new() -> Documents {
+        Documents::default()
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.puts.is_empty() && self.deletes.is_empty()
+    }
+
+    /// Number of objects and deletions.
+    pub fn len(&self) -> usize {
+        self.puts.len() + self.deletes.len()
+    }
+
+    /// Adds an object that no file describes.
+    pub fn put(&mut self, object: Object) {
+        self.puts.push(Item { object, origin: Origin { file: u32::MAX, ..Origin::default() } });
+    }
+
+    /// Adds a deletion.
+    pub fn delete(&mut self, kind: Kind, name: &str) {
+        self.deletes.push((kind, name.into(), Origin { file: u32::MAX, ..Origin::default() }));
+    }
+
+    /// The deletion of everything that is described here (`tunny delete -f FILE`).
+    pub fn into_deletions(mut self) -> Documents {
+        let gone = self.puts.drain(..).map(|i| (i.object.kind(), i.object.name(), i.origin));
+        self.deletes.extend(gone);
+        self
+    }
+
+    /// Where an object of this origin stands.
+    pub fn place(&self, origin: &Origin) -> Place {
+        self.place_of(origin, "")
+    }
+
+    /// Where a field of an object stands; the nearest place above it if the field was not written.
+    pub(crate) fn place_of(&self, origin: &Origin, field: &str) -> Place {
+        let file = self.files.get(origin.file as usize).cloned().unwrap_or_else(|| "".into());
+        let mut at = origin.at;
+        if let Some(marks) = &origin.marks {
+            let mut path = field;
+            loop {
+                if let Some((_, pos)) = marks.iter().find(|(p, _)| **p == *path) {
+                    at = *pos;
+                    break;
+                }
+                let Some(cut) = path.rfind(['.', '[']) else { break };
+                path = &path[..cut];
+            }
+        }
+        Place { file, line: at.line, column: at.column }
+    }
+
+    /// Reads one text, YAML or (if `name` ends in `.ndjson` or `.jsonl`) NDJSON. Faults go to `errors`.
+    pub fn read_text(&mut self, name: &str, text: &str, errors: &mut Vec<ConfigError>) {
+        let file: Arc<str> = name.into();
+        self.files.push(file.clone());
+        let index = self.files.len() as u32 - 1;
+        if name.ends_with(".ndjson") || name.ends_with(".jsonl") {
+            self.read_ndjson(index, &file, text, errors);
+        } else {
+            self.read_yaml(index, &file, text, errors);
+        }
+    }
+
+    fn read_yaml(&mut self, index: u32, file: &Arc<str>, text: &str, errors: &mut Vec<ConfigError>) {
+        let (nodes, fault) = yaml::parse(text);
+        let mut names = Names::default();
+        for node in nodes.iter().filter(|n| !n.is_null()) {
+            if let Some((object, marks)) = decode(file, node, &mut names, errors) {
+                let origin = Origin { file: index, at: node.at, marks: Some(Arc::new(marks)) };
+                self.puts.push(Item { object, origin });
+            }
+            if errors.len() >= ERRORS_MAX {
+                return;
+            }
+        }
+        if let Some(fault) = fault {
+            errors.push(ConfigError {
+                place: Place { file: file.clone(), line: fault.at.line, column: fault.at.column },
+                problem: Problem::Syntax(fault.why),
+                ..ConfigError::file(file, Problem::Missing)
+            });
+        }
+    }
+
+    fn read_ndjson(&mut self, index: u32, file: &Arc<str>, text: &str, errors: &mut Vec<ConfigError>) {
+        let mut names = Names::default();
+        for (i, line) in text.split('\n').enumerate() {
+            let at = Pos { line: i as u32 + 1, column: 1 };
+            let line = line.trim();
+            if line.is_empty() {
+                continue;
+            }
+            if let Some(object) = fast_line(line, &mut names) {
+                self.puts.push(Item { object, origin: Origin { file: index, at, marks: None } });
+                continue;
+            }
+            self.slow_line(index, file, at, line, &mut names, errors);
+            if errors.len() >= ERRORS_MAX {
+                return;
+            }
+        }
+    }
+
+    /// A line of NDJSON as YAML, with the places shifted to the line.
+    fn slow_line(
+        &mut self,
+        index: u32,
+        file: &Arc<str>,
+        at: Pos,
+        line: &str,
+        names: &mut Names,
+        errors: &mut Vec<ConfigError>,
+    ) {
+        let mut fail = |column: u32, why: String| {
+            errors.push(ConfigError {
+                place: Place { file: file.clone(), line: at.line, column },
+                problem: Problem::Form(why),
+                ..ConfigError::file(file, Problem::Missing)
+            })
+        };
+        if line.len() > LINE_BYTES_MAX {
+            return fail(0, format!("the line has more than {LINE_BYTES_MAX} bytes"));
+        }
+        let (nodes, fault) = yaml::parse(line);
+        if let Some(f) = fault {
+            return fail(f.at.column, format!("the line is not JSON: {}", f.why));
+        }
+        let [node] = nodes.as_slice() else {
+            return fail(1, "the line is not one JSON object".into());
+        };
+        let before = errors.len();
+        let decoded = decode(file, node, names, errors);
+        errors[before..].iter_mut().for_each(|e| e.place.line = at.line);
+        if let Some((object, mut marks)) = decoded {
+            marks.iter_mut().for_each(|(_, pos)| pos.line = at.line);
+            self.puts.push(Item { object, origin: Origin { file: index, at, marks: Some(Arc::new(marks)) } });
+        }
+    }
+}
+
+/// Reads files; every fault of every file is reported at once. `-` is standard input (YAML).
+pub fn parse_files<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<ConfigError>> {
+    let (mut docs, mut errors) = (Documents::new(), Vec::new());
+    for path in paths {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        match read_limited(path) {
+            Ok(text) => docs.read_text(&name, &text, &mut errors),
+            Err(why) => errors.push(ConfigError::file(&name, Problem::Unreadable(why))),
+        }
+    }
+    finish(docs, errors)
+}
+
+/// Reads one text; `name` stands for the file in errors.
+pub fn parse_text(name: &str, text: &str) -> Result<Documents, Vec<ConfigError>> {
+    let (mut docs, mut errors) = (Documents::new(), Vec::new());
+    docs.read_text(name, text, &mut errors);
+    finish(docs, errors)
+}
+
+fn finish(docs: Documents, mut errors: Vec<ConfigError>) -> Result<Documents, Vec<ConfigError>> {
+    if errors.is_empty() {
+        return Ok(docs);
+    }
+    errors.truncate(ERRORS_MAX);
+    Err(errors)
+}
+
+/// Bytes of an NDJSON file at most.
+const NDJSON_BYTES_MAX: u64 = 16 << 30;
+
+fn read_limited(path: &Path) -> Result<String, String> {
+    use std::io::Read;
+    let ndjson = path.extension().is_some_and(|e| e == "ndjson" || e == "jsonl");
+    let limit = if ndjson { NDJSON_BYTES_MAX } else { yaml::YAML_BYTES_MAX };
+    let mut text = String::new();
+    let read = |r: &mut dyn Read, text: &mut String| r.take(limit + 1).read_to_string(text);
+    let done = if path == Path::new("-") {
+        read(&mut std::io::stdin().lock(), &mut text)
+    } else {
+        std::fs::File::open(path).and_then(|mut f| {
+            text.reserve(f.metadata().map_or(0, |m| m.len().min(limit)) as usize);
+            read(&mut f, &mut text)
+        })
+    };
+    done.map_err(|e| e.to_string())?;
+    if text.len() as u64 > limit {
+        return Err(format!("it has more than {limit} bytes; use a snapshot form for large sets"));
+    }
+    Ok(text)
+}
+
+/// The shape of the usual line. Borrowed text only: a line with escapes goes the slow way.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FastLine<'a> {
+    #[serde(rename = "apiVersion")]
+    api_version: &'a str,
+    kind: &'a str,
+    #[serde(borrow, default)]
+    metadata: FastMetadata<'a>,
+    #[serde(borrow)]
+    spec: FastSpec<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FastMetadata<'a> {
+    #[serde(borrow)]
+    name: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FastSpec<'a> {
+    vpc: &'a str,
+    #[serde(borrow)]
+    addresses: Option<FastList<'a>>,
+    mac: Option<&'a str>,
+    nc: Option<&'a str>,
+    prefix: Option<&'a str>,
+    scope: Option<&'a str>,
+    peer: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct FastList<'a>(#[serde(borrow)] Vec<&'a str>);
+
+/// A Vm or Route in its usual form; `None` if anything is unusual or wrong.
+fn fast_line(line: &str, names: &mut Names) -> Option<Object> {
+    let l: FastLine = serde_json::from_str(line).ok()?;
+    if l.api_version != "tunny/v1" {
+        return None;
+    }
+    let mut name = |s: &str| check_name(s).is_ok().then(|| names.get(s));
+    let own = match l.metadata.name {
+        Some(n) => Some(check_name(n).is_ok().then(|| Name::from(n))?),
+        None => None,
+    };
+    match (l.kind, l.spec) {
+        ("Route", FastSpec { vpc, prefix: Some(p), scope: Some(s), peer, addresses: None, mac: None, nc: None }) => {
+            let scope = match (s, peer) {
+                ("local", None) => Scope::Local,
+                ("peer", Some(p)) => Scope::Peer(name(p)?),
+                ("blackhole", None) => Scope::Blackhole,
+                ("internet", None) => Scope::Internet,
+                ("line", None) => Scope::Line,
+                ("region", None) => Scope::Region,
+                _ => return None,
+            };
+            Some(Object::Route(Route { name: own, vpc: name(vpc)?, prefix: p.parse::<Prefix>().ok()?, scope }))
+        }
+        ("Vm", FastSpec { vpc, addresses: Some(a), mac: Some(m), nc: Some(nc), prefix: None, scope: None, peer: None }) => {
+            let mut list: Vec<IpAddr> = Vec::with_capacity(a.0.len());
+            for text in &a.0 {
+                let address: IpAddr = text.parse().ok()?;
+                if list.contains(&address) || list.len() >= 64 || inner_address_fault(address).is_some() {
+                    return None;
+                }
+                list.push(address);
+            }
+            let (addresses, mac) = (Addresses::new(&list)?, m.parse::<Mac>().ok()?);
+            Some(Object::Vm(Vm { name: own, vpc: name(vpc)?, addresses, mac, nc: name(nc)?, meter: None }))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VM: &str = r#"{"apiVersion":"tunny/v1","kind":"Vm","metadata":{},"spec":{"vpc":"red","addresses":["10.0.0.5"],"mac":"02:00:00:00:00:05","nc":"nc1"}}"#;
+
+    #[test]
+    fn the_two_ways_of_a_line_agree() {
+        let mut names = Names::default();
+        for line in [
+            VM.to_string(),
+            VM.replace("\"metadata\":{},", ""),
+            VM.replace("{},", "{\"name\":\"web\"},"),
+            VM.replace("\"10.0.0.5\"", "\"10.0.0.5\",\"fd00::5\",\"fd00::6\""),
+            r#"{"apiVersion":"tunny/v1","kind":"Route","metadata":{"name":"r"},"spec":{"vpc":"red","prefix":"10.0.0.0/8","scope":"peer","peer":"blue"}}"#.into(),
+        ] {
+            let fast = fast_line(&line, &mut names).expect(&line);
+            let slow = parse_text("x.yaml", &line).unwrap();
+            assert_eq!(slow.puts[0].object, fast, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let text = format!("{VM}\n\n{}\nnonsense {{\n", VM.replace("02:00", "01:00"));
+        let errors = parse_text("x.ndjson", &text).unwrap_err();
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert_eq!((errors[0].place.line, errors[0].field.as_str()), (3, "spec.mac"));
+        assert!(errors[0].place.column > 50);
+        assert_eq!(errors[1].place.line, 4);
+    }
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can be wrong with a configuration, and where.
+
+use crate::object::Kind;
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A place in a file; line and column count from 1, 0 means unknown.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// File name as given.
+    pub file: Arc<str>,
+    /// Line, or record of a binary form.
+    pub line: u32,
+    /// Column.
+    pub column: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+        }
+        if self.column > 0 {
+            write!(f, ":{}", self.column)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong, one sentence a variant.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Problem {
+    /// The file cannot be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
+    /// Not YAML.
+    #[error("is not YAML: {0}")]
+    Syntax(String),
+    /// YAML, but not a document of Tunny.
+    #[error("{0}")]
+    Form(String),
+    /// A field that the kind does not have.
+    #[error("is unknown{}", near.as_ref().map_or(String::new(), |n| format!(" (did you mean `{n}`?)")))]
+    UnknownField {
+        /// The field whose name is most like it.
+        near: Option<String>,
+    },
+    /// A field given twice.
+    #[error("is given twice, first in line {first}")]
+    DuplicateField {
+        /// Line of the first.
+        first: u32,
+    },
+    /// A required field is absent.
+    #[error("is missing")]
+    Missing,
+    /// Another YAML type than the field's.
+    #[error("is {found}, which does not fit here")]
+    WrongType {
+        /// What stands there.
+        found: &'static str,
+    },
+    /// A value that the field does not take.
+    #[error("{0}")]
+    Value(String),
+    /// Two documents of one kind and name.
+    #[error("is described twice, first at {first}")]
+    DuplicateObject {
+        /// The first.
+        first: Place,
+    },
+    /// A second gateway.
+    #[error("a node is one gateway, and it is already `{first}`")]
+    SecondGateway {
+        /// Name of the first.
+        first: String,
+    },
+    /// A reference to an object that does not exist.
+    #[error("names {kind} `{name}`, which does not exist")]
+    UnknownReference {
+        /// Kind that is meant.
+        kind: Kind,
+        /// Name that was not found.
+        name: String,
+    },
+    /// A reference given twice in one list.
+    #[error("names `{name}` twice")]
+    DuplicateReference {
+        /// The name.
+        name: String,
+    },
+    /// The object to be deleted does not exist.
+    #[error("does not exist, so it cannot be deleted")]
+    NothingToDelete,
+    /// A VNI of two VPCs.
+    #[error("VNI {vni} belongs to Vpc `{by}`")]
+    VniTaken {
+        /// The VNI.
+        vni: u32,
+        /// Its owner.
+        by: String,
+    },
+    /// A VNI changed in place.
+    #[error("cannot change from {old} to {new}: every host of the VPC knows it by its VNI; delete the Vpc and create it anew")]
+    VniChanged {
+        /// Before.
+        old: u32,
+        /// Wanted.
+        new: u32,
+    },
+    /// An address that belongs to something else.
+    #[error("{address} belongs to {by}")]
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// Its owner.
+        by: String,
+    },
+    /// A prefix that has a route already.
+    #[error("{prefix} is already routed by Route `{by}`; a VPC has one route a prefix")]
+    PrefixTaken {
+        /// The prefix.
+        prefix: String,
+        /// The other route.
+        by: String,
+    },
+    /// One side of a peering did not agree.
+    #[error("Vpc `{vpc}` does not agree: its spec.peerings does not name `{peering}`")]
+    NoConsent {
+        /// The side that is missing.
+        vpc: String,
+        /// The peering.
+        peering: String,
+    },
+    /// Both sides of a peering are the same VPC, or a peer route leads into its own VPC.
+    #[error("Vpc `{vpc}` cannot be its own peer")]
+    SelfPeer {
+        /// The VPC.
+        vpc: String,
+    },
+    /// A second peering of the same VPCs.
+    #[error("`{a}` and `{b}` are already peered by Peering `{by}`")]
+    PairTaken {
+        /// One VPC.
+        a: String,
+        /// The other.
+        b: String,
+        /// The other peering.
+        by: String,
+    },
+    /// A peer route without a peering.
+    #[error("leads from Vpc `{vpc}` to `{peer}`, but no Peering joins them")]
+    NoPeering {
+        /// VPC of the route.
+        vpc: String,
+        /// Its target.
+        peer: String,
+    },
+    /// Peer routes that lead back.
+    #[error("peer routes loop: a packet to {address} goes {path}")]
+    PeerLoop {
+        /// An address for which it happens.
+        address: String,
+        /// The VPCs in order.
+        path: String,
+    },
+    /// Peer routes through more VPCs than a packet may pass.
+    #[error("peer routes pass more than {} VPCs: a packet to {address} goes {path}", abi::PEER_HOPS_MAX)]
+    PeerTooDeep {
+        /// An address for which it happens.
+        address: String,
+        /// The VPCs in order.
+        path: String,
+    },
+    /// The search for peer loops was given up.
+    #[error("the peer routes around {prefix} are too many to check for loops (more than {limit} steps)")]
+    PeerTooComplex {
+        /// Where the search began.
+        prefix: String,
+        /// Steps allowed.
+        limit: u32,
+    },
+    /// Something that others still need.
+    #[error("is still used by {by}; delete that first, or in the same change")]
+    StillUsed {
+        /// By what.
+        by: String,
+    },
+    /// The change would pass a limit.
+    #[error("{what}: {used} of {limit} in use, this change needs {over} more than the limit allows")]
+    LimitExceeded {
+        /// What is limited.
+        what: &'static str,
+        /// In use before the change.
+        used: u64,
+        /// The limit.
+        limit: u64,
+        /// By how much it would be passed.
+        over: u64,
+    },
+    /// Warning: a VM that no packet can reach.
+    #[error("{address} lies in no local route of Vpc `{vpc}`{}: packets to it will be dropped", other.map_or(String::new(), |o| format!(" but in one of scope {o}")))]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// The VPC.
+        vpc: String,
+        /// Scope of the route that covers it.
+        other: Option<&'static str>,
+    },
+    /// Warning: a VPC agrees to a peering that does not exist.
+    #[error("names Peering `{name}`, which does not exist yet")]
+    PeeringPending {
+        /// The peering.
+        name: String,
+    },
+}
+
+/// One thing that is wrong (or, in a list of warnings, doubtful), with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Where.
+    pub place: Place,
+    /// Kind of the document, if known.
+    pub kind: Option<Kind>,
+    /// Name of the document, if known.
+    pub name: String,
+    /// Path of the field, as `spec.gateway.mac`; empty for the whole document.
+    pub field: String,
+    /// What is wrong.
+    pub problem: Problem,
+    /// What is allowed; empty if the problem says it all.
+    pub allowed: String,
+}
+
+impl ConfigError {
+    /// A problem with a whole file.
+    pub fn file(file: &str, problem: Problem) -> ConfigError {
+        ConfigError {
+            place: Place { file: file.into(), line: 0, column: 0 },
+            kind: None,
+            name: String::new(),
+            field: String::new(),
+            problem,
+            allowed: String::new(),
+        }
+    }
+
+    /// As a JSON object.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "file": &*self.place.file,
+            "line": self.place.line,
+            "column": self.place.column,
+            "kind": self.kind.map(Kind::name),
+            "name": self.name,
+            "field": self.field,
+            "problem": self.problem.to_string(),
+            "allowed": self.allowed,
+        })
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.place.file.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        if let Some(kind) = self.kind {
+            write!(f, "{kind}")?;
+            if !self.name.is_empty() {
+                write!(f, " {}", self.name)?;
+            }
+            f.write_str(": ")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, "{} ", self.field)?;
+            if !reads_on(&self.problem) {
+                f.write_str("- ")?;
+            }
+        }
+        write!(f, "{}", self.problem)?;
+        if !self.allowed.is_empty() {
+            write!(f, "; allowed: {}", self.allowed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the problem's sentence has the field as its subject.
+fn reads_on(problem: &Problem) -> bool {
+    let text = problem.to_string();
+    ["is ", "names ", "cannot be ", "cannot change", "does not exist", "leads "].iter().any(|p| text.starts_with(p))
+}
+
+impl std::error::Error for ConfigError {}

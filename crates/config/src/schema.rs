@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every field of every kind, written once: the decoder refuses what is not listed here, error messages quote `allowed`,
+//! and docs/reference/configuration.md is printed from it.
+
+use crate::object::Kind;
+
+/// One field of a document.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Path from the document's top, as `spec.gateway.mac`.
+    pub path: &'static str,
+    /// Type in words.
+    pub ty: &'static str,
+    /// Default in words; [`REQUIRED`] if the field must be given.
+    pub default: &'static str,
+    /// What is allowed; quoted in errors.
+    pub allowed: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+/// Marks a field that must be given.
+pub const REQUIRED: &str = "required";
+
+const NAME: &str = "1 to 63 letters, digits, `-`, `_` or `.`, the first a letter or digit";
+const BANDWIDTH: &str = "1kbit to 1Tbit (units bit, kbit, Mbit, Gbit, Tbit)";
+const BYTE_BURST: &str = "9216B to 4GiB (units B, kB, KiB, MB, MiB, GB, GiB)";
+const PACKET_RATE: &str = "1pps to 1Gpps (units pps, kpps, Mpps, Gpps)";
+const PACKET_BURST: &str = "an integer, 1 to 4294967295";
+const UNICAST4: &str = "a unicast IPv4 address";
+const UNICAST6: &str = "a unicast IPv6 address that is not link-local";
+const ON_OFF: &str = "on or off";
+
+macro_rules! field {
+    ($path:literal, $ty:literal, $default:expr, $allowed:expr, $meaning:literal) => {
+        Field { path: $path, ty: $ty, default: $default, allowed: $allowed, meaning: $meaning }
+    };
+}
+
+/// Fields that every document has.
+pub const COMMON: &[Field] = &[
+    field!("apiVersion", "text", REQUIRED, "tunny/v1", "Version of the document form."),
+    field!("kind", "text", REQUIRED, "Gateway, Nc, Vpc, Peering, Vm or Route", "What the document describes."),
+];
+
+const METADATA_NAME: Field = field!("metadata.name", "name", REQUIRED, NAME, "Name, unique among the documents of its kind.");
+
+const GATEWAY: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.vtep.ipv4", "IPv4 address", "none", UNICAST4, "The gateway's own IPv4 tunnel address. At least one family is needed."),
+    field!("spec.vtep.ipv6", "IPv6 address", "none", UNICAST6, "The gateway's own IPv6 tunnel address."),
+    field!("spec.vxlanPort", "integer", "4789", "1 to 65535", "UDP port of VXLAN, on receipt and when sending."),
+    field!("spec.uplinks", "list of interface names", "none", "up to 16 names of 1 to 15 characters", "Interfaces that carry the underlay."),
+    field!("spec.engine", "choice", "auto", "auto, native, generic or af_packet", "How packets get in and out: native XDP, generic XDP, or the Rust path on AF_PACKET. `auto` takes the first that the port can do and says which."),
+    field!("spec.sourceCheck", "choice", "strict", "strict or off", "`strict`: only an Nc that hosts the VPC may send for its VNI. `off`: any outer source; for closed underlays only."),
+    field!("spec.udpChecksum.ipv4", "switch", "off", ON_OFF, "Compute the outer UDP checksum over IPv4; off sends 0 (RFC 7348)."),
+    field!("spec.udpChecksum.ipv6", "switch", "on", ON_OFF, "Compute the outer UDP checksum over IPv6; off sends 0 (RFC 6936), which a Linux VTEP refuses unless it has `udp6zerocsumrx`."),
+    field!("spec.udpChecksum.zeroOverIpv6", "choice", "accept", "accept or refuse", "What happens to a received zero outer UDP checksum over IPv6."),
+    field!("spec.dscp.model", "choice", "pipe", "pipe or uniform", "RFC 2983: `pipe` sends outer headers with `spec.dscp.value` and leaves the inner alone; `uniform` carries the DSCP across."),
+    field!("spec.dscp.value", "integer", "0", "0 to 63", "DSCP of outer headers in the pipe model."),
+    field!("spec.ecn", "choice", "rfc6040", "rfc6040 or off", "`rfc6040`: congestion marks are carried between outer and inner header. `off`: compatibility mode, outer ECN is ignored and sent as zero."),
+    field!("spec.icmp.enabled", "switch", "on", ON_OFF, "Send ICMP and ICMPv6 errors to VMs."),
+    field!("spec.icmp.rate", "packet rate", "1kpps", PACKET_RATE, "ICMP errors for one VPC."),
+    field!("spec.icmp.burst", "integer", "100", PACKET_BURST, "ICMP errors for one VPC at once."),
+    field!("spec.punt.vpc.rate", "packet rate", "10kpps", PACKET_RATE, "Packets of one VPC that the fast path may hand to the software path."),
+    field!("spec.punt.vpc.burst", "integer", "1000", PACKET_BURST, "The same at once."),
+    field!("spec.punt.total.rate", "packet rate", "100kpps", PACKET_RATE, "Packets of all VPCs together that the fast path may hand to the software path."),
+    field!("spec.punt.total.burst", "integer", "10000", PACKET_BURST, "The same at once."),
+    field!("spec.sampling", "ratio", "off", "off, or 1/N with N a power of two from 2 to 2147483648", "Share of packets whose start goes to `tunny capture` and `tunny top` as samples."),
+    field!("spec.limits.vpcs", "integer", "1048576", "1 to 1048576", "VPCs at most. A change that would pass a limit is refused."),
+    field!("spec.limits.routes", "integer", "16777216", "1 to 16777216", "Routes of all VPCs at most."),
+    field!("spec.limits.vms", "integer", "16777215", "1 to 16777215", "VMs of all VPCs at most."),
+    field!("spec.limits.ncs", "integer", "1048575", "1 to 1048575", "NCs at most."),
+    field!("spec.metrics", "address and port", "none", "as 127.0.0.1:9464 or [::1]:9464", "Where Prometheus metrics are served over HTTP."),
+];
+
+const METER: [Field; 8] = [
+    field!("spec.meter.bandwidth.committed", "bandwidth", "required with `bandwidth`", BANDWIDTH, "Committed rate of inner frame bits. Within it a packet is green."),
+    field!("spec.meter.bandwidth.committedBurst", "size", "50 ms of the rate, at least 64KiB", BYTE_BURST, "Bytes at once within the committed rate."),
+    field!("spec.meter.bandwidth.peak", "bandwidth", "the committed rate", BANDWIDTH, "Peak rate, not below the committed: what exceeds it is dropped."),
+    field!("spec.meter.bandwidth.peakBurst", "size", "50 ms of the rate, at least 64KiB", BYTE_BURST, "Bytes at once within the peak rate."),
+    field!("spec.meter.packets.committed", "packet rate", "required with `packets`", PACKET_RATE, "Committed packets per second."),
+    field!("spec.meter.packets.committedBurst", "integer", "50 ms of the rate, at least 64", PACKET_BURST, "Packets at once within the committed rate."),
+    field!("spec.meter.packets.peak", "packet rate", "the committed rate", PACKET_RATE, "Peak packets per second, not below the committed: what exceeds it is dropped."),
+    field!("spec.meter.packets.peakBurst", "integer", "50 ms of the rate, at least 64", PACKET_BURST, "Packets at once within the peak rate."),
+];
+
+const VPC: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.vni", "integer", REQUIRED, "1 to 16777215", "VXLAN network identifier, unique. Cannot change."),
+    field!("spec.gateway.mac", "MAC address", "02:00:00 and the VNI", "a unicast MAC address, as 02:00:00:00:00:01", "MAC address of the gateway in this VPC."),
+    field!("spec.gateway.addresses", "list of IP addresses", "none", "up to 16 routable unicast addresses, no VM's", "Addresses that the gateway answers for (ARP, ND, ping) in this VPC. The first of each family is the source of ICMP errors; without one the VPC gets none of that family."),
+    field!("spec.icmp", "switch", "on", ON_OFF, "Send ICMP errors for this VPC, if the Gateway sends them at all."),
+    METER[0], METER[1], METER[2], METER[3], METER[4], METER[5], METER[6], METER[7],
+    field!("spec.peerings", "list of names", "none", "names of Peering documents, each once", "Peerings that this VPC agrees to. A Peering is valid only when both of its VPCs name it."),
+];
+
+const NC: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.address", "IP address", REQUIRED, "a unicast address, not link-local, of no other Nc and not the gateway's own", "The server's VTEP address in the underlay."),
+    field!("spec.vpcs", "list of names", "none", "names of Vpc documents, each once", "VPCs for which the server may send besides those of its VMs."),
+];
+
+const VM: &[Field] = &[
+    field!("metadata.name", "name", "`<vpc>/<first address>`", NAME, "Name, unique among VMs. Without one the VM is known by the default."),
+    field!("spec.vpc", "name", REQUIRED, "name of a Vpc", "Its VPC."),
+    field!("spec.addresses", "list of IP addresses", REQUIRED, "1 to 64 routable unicast addresses, unique in the VPC", "Its addresses, IPv4 and IPv6. A warning is given for one that lies in no local route."),
+    field!("spec.mac", "MAC address", REQUIRED, "a unicast MAC address, as 02:00:00:00:00:01, unique in the VPC", "Its MAC address."),
+    field!("spec.nc", "name", REQUIRED, "name of an Nc", "The server that it runs on."),
+    METER[0], METER[1], METER[2], METER[3], METER[4], METER[5], METER[6], METER[7],
+];
+
+const ROUTE: &[Field] = &[
+    field!("metadata.name", "name", "`<vpc>/<prefix>`", NAME, "Name, unique among Routes. Without one the route is known by the default."),
+    field!("spec.vpc", "name", REQUIRED, "name of a Vpc", "Its VPC."),
+    field!("spec.prefix", "IP prefix", REQUIRED, "an address and a length without further bits, as 10.0.0.0/24, one route a prefix and VPC", "Destinations. The longest prefix wins."),
+    field!("spec.scope", "choice", REQUIRED, "local, peer, blackhole, internet, line or region", "Where it leads: VMs of this VPC, another VPC, nowhere. `internet`, `line` and `region` are accepted and not yet served: their packets are dropped with a reason of their own."),
+    field!("spec.peer", "name", "required with scope peer", "name of a Vpc joined to this one by a Peering; only with scope peer", "The VPC in which the search goes on."),
+];
+
+const PEERING: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.vpcs", "list of two names", REQUIRED, "names of two different Vpcs that both list this Peering in spec.peerings", "The two VPCs. Routes of scope `peer` may lead from either to the other."),
+];
+
+/// The fields of a kind, without those that every document has.
+pub const fn fields(kind: Kind) -> &'static [Field] {
+    match kind {
+        Kind::Gateway => GATEWAY,
+        Kind::Nc => NC,
+        Kind::Vpc => VPC,
+        Kind::Peering => PEERING,
+        Kind::Vm => VM,
+        Kind::Route => ROUTE,
+    }
+}
+
+/// The field at a path; list indices are ignored.
+pub(crate) fn find(kind: Kind, path: &str) -> Option<&'static Field> {
+    let path = path.split('[').next().unwrap_or(path);
+    COMMON.iter().chain(fields(kind)).find(|f| f.path == path)
+}
+
+/// What is allowed at a path, also at one inside the tree.
+pub(crate) fn allowed(kind: Kind, path: &str) -> String {
+    if let Some(field) = find(kind, path) {
+        return field.allowed.to_string();
+    }
+    children(kind, path).join(", ")
+}
+
+/// The names below a path, in order, each once.
+pub(crate) fn children(kind: Kind, path: &str) -> Vec<&'static str> {
+    let mut names: Vec<&'static str> = Vec::new();
+    for f in COMMON.iter().chain(fields(kind)) {
+        let rest = if path.is_empty() { Some(f.path) } else { f.path.strip_prefix(path).and_then(|r| r.strip_prefix('.')) };
+        let Some(name) = rest.and_then(|r| r.split('.').next()) else { continue };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// What a kind is for, at the head of its section in the reference.
+const fn about(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Gateway => "The node itself. A node has exactly one.",
+        Kind::Nc => "A physical server (NC) that hosts VMs and speaks VXLAN with the gateway.",
+        Kind::Vpc => "A tenant's network: one VNI, its gateway address, its limits. Addresses of different VPCs may overlap.",
+        Kind::Peering => "Two VPCs that agreed to reach each other. Each side agrees by naming it in `spec.peerings`; routes decide what is reached.",
+        Kind::Vm => "A virtual machine's port: which addresses of a VPC are behind which MAC address on which server.",
+        Kind::Route => "One prefix of a VPC. A VPC without routes reaches nothing.",
+    }
+}
+
+const HEAD: &str = include_str!("reference_head.md");
+
+/// The text of docs/reference/configuration.md.
+pub fn reference() -> String {
+    let mut out = String::from(HEAD);
+    let row = |f: &Field| format!("| `{}` | {} | {} | {} | {} |\n", f.path, f.ty, f.default, f.allowed, f.meaning);
+    let table = "| field | type | default | allowed | meaning |\n| --- | --- | --- | --- | --- |\n";
+    out.push_str("\n## Every document\n\n");
+    out.push_str(table);
+    COMMON.iter().for_each(|f| out.push_str(&row(f)));
+    for kind in Kind::ALL {
+        out.push_str(&format!("\n## {kind}\n\n{}\n\n{table}", about(kind)));
+        fields(kind).iter().for_each(|f| out.push_str(&row(f)));
+    }
+    out.push_str("\n## Limits of the readers\n\n| what | limit |\n| --- | --- |\n");
+    for (what, limit) in [
+        ("Bytes of a YAML file", crate::yaml::YAML_BYTES_MAX),
+        ("Nested collections in a document", crate::yaml::YAML_DEPTH_MAX as u64),
+        ("Values in a document", crate::yaml::YAML_NODES_MAX as u64),
+        ("Errors that are listed", crate::ERRORS_MAX as u64),
+        ("Bytes of an NDJSON line", crate::documents::LINE_BYTES_MAX as u64),
+        ("Steps of the search for peer loops, for one change of a route", u64::from(crate::model::PEER_STEPS_MAX)),
+    ] {
+        out.push_str(&format!("| {what} | {limit} |\n"));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_reference_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/configuration.md");
+        let have = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(have == reference(), "stale: run `cargo run -p config --example reference > docs/reference/configuration.md`");
+    }
+
+    #[test]
+    fn children_of_paths() {
+        assert_eq!(children(Kind::Vpc, ""), ["apiVersion", "kind", "metadata", "spec"]);
+        assert_eq!(children(Kind::Vpc, "spec.gateway"), ["mac", "addresses"]);
+        assert!(find(Kind::Vm, "spec.addresses[3]").is_some());
+    }
+
+    #[test]
+    fn defaults_of_limits_are_those_of_the_code() {
+        let l = crate::Limits::default();
+        for (path, value) in [("vpcs", l.vpcs), ("routes", l.routes), ("vms", l.vms), ("ncs", l.ncs)] {
+            assert_eq!(find(Kind::Gateway, &format!("spec.limits.{path}")).unwrap().default, value.to_string());
+        }
+    }
+}
