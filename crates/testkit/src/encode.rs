@@ -78,7 +78,6 @@ fn resolve_entropy(outer: &mut [Layer], inner: &[Layer]) {
         Entropy::Value(v) => v,
         Entropy::Flow => pick(flow_hash(inner, false)),
         Entropy::WholeFlow => pick(flow_hash(inner, true)),
-        Entropy::Of(hash) => pick(hash),
     };
     for layer in outer {
         match layer {

@@ -73,8 +73,6 @@ pub enum Entropy {
     Flow,
     /// The same, for a fragment: as the whole packet would have given.
     WholeFlow,
-    /// The flow of an inner packet between addresses of which only these are known: source, destination, protocol, ports.
-    Of(u64),
 }
 
 impl Default for Entropy {

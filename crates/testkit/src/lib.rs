@@ -2,8 +2,13 @@
 //! Packet builders, text cases, table dumps, random packets.
 #![forbid(unsafe_code)]
 
+pub mod case;
+pub mod dissect;
 pub mod encode;
 pub mod layers;
 pub mod lex;
 pub mod parse;
 pub mod pcap;
+pub mod print;
+pub mod region;
+pub mod tables_text;

@@ -157,6 +157,10 @@ fn arrow(c: &mut Cursor<'_>) -> Parsed<()> {
 }
 
 fn pad(c: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
+    if c.eat("hex") {
+        let word = c.next("hexadecimal bytes")?;
+        return c.hex_of(word, &word.text);
+    }
     let n = c.number("number of bytes", 65_535)? as usize;
     Ok(vec![0; n])
 }
