@@ -1,2 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A whole region in network namespaces.
+//! A whole region on one machine, in network namespaces: an underlay, two hosts with ordinary Linux VXLAN devices, virtual
+//! machines in three VPCs with overlapping addresses, and a gateway that runs `tunny node` with XDP.
+//!
+//! - [`plan`]: who is where, with which addresses;
+//! - [`host`]: the commands that make a Linux host a VTEP, for the lab and for real hosts;
+//! - [`region`]: building and removing all of it;
+//! - [`state`]: what was started, on disk;
+//! - [`shell`]: commands in namespaces; [`progress`]: what is being done.
+
+pub mod host;
+pub mod plan;
+pub mod progress;
+pub mod region;
+pub mod shell;
+pub mod state;
+
+use std::path::PathBuf;
+
+/// Why the lab could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A command failed.
+    #[error("`{command}` failed in {place}: {message}")]
+    Command {
+        /// The command.
+        command: String,
+        /// The namespace.
+        place: String,
+        /// What it wrote to stderr.
+        message: String,
+    },
+    /// A command could not be started.
+    #[error("cannot run `{command}`: {source}; is it installed (`make deps`)?")]
+    Spawn {
+        /// The command.
+        command: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file could not be written or removed.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not root.
+    #[error("the lab makes network namespaces: run it as root")]
+    NotRoot,
+    /// The node did not come up, or did not answer.
+    #[error("{0}")]
+    Node(String),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Building and removing the region.
+//!
+//! ## Offloads, and why each is set
+//! A veth pair hands packets over unsegmented and without checksums, which no wire would do. The lab keeps that between VM, host
+//! and router, where it costs nothing, and makes the last cable before the gateway behave like a wire:
+//! - `to-gwN` (the router's end of the uplink): `tx off`, so that inner and outer checksums are filled in before XDP looks
+//!   at them; with it the kernel also turns segmentation offload off, so that packets of TCP arrive as packets.
+//! - `to-gwN`: `gro on`, which on veth starts the receiving NAPI context; without it the kernel drops what an XDP program
+//!   transmits (XDP_TX) towards this end.
+//! - `upN` (the gateway's end) stays as it is. XDP in native mode comes with a NAPI context of its own.
+//! - hosts and VMs stay as they are.
+
+use crate::host::{port_steps, vtep_steps, Step};
+use crate::plan::*;
+use crate::progress::Progress;
+use crate::shell::{self, Namespace};
+use crate::state::State;
+use crate::LabError;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How the region is to be.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Names.
+    pub names: Names,
+    /// MTU of the underlay.
+    pub mtu: u32,
+    /// Uplinks of the gateway, 1 or 2.
+    pub uplinks: usize,
+}
+
+/// Makes all namespaces and everything in them but the gateway's process.
+pub fn build(shape: &Shape, progress: &Progress) -> Result<(), LabError> {
+    let names = &shape.names;
+    progress.step("namespaces");
+    for ns in names.namespaces() {
+        shell::run(&format!("ip netns add {}", ns.0))?;
+        // Duplicate address detection would hold every IPv6 address back for a second; the addresses are known to be unique.
+        ns.sysctl(&[
+            ("net.ipv6.conf.all.disable_ipv6", "0"),
+            ("net.ipv6.conf.default.disable_ipv6", "0"),
+            ("net.ipv6.conf.default.accept_dad", "0"),
+            ("net.ipv6.conf.default.router_solicitations", "0"),
+        ])?;
+        ns.run("ip link set lo up")?;
+    }
+    progress.step("underlay: a router between the hosts and the gateway");
+    router(shape)?;
+    for uplink in 0..shape.uplinks {
+        attach_uplink(shape, uplink)?;
+    }
+    route_to_hosts(shape)?;
+    progress.step("hosts: VXLAN devices and bridges");
+    for host in 0..HOSTS.len() {
+        build_host(shape, host)?;
+    }
+    progress.step("virtual machines");
+    for vm in &VMS {
+        build_vm(shape, vm)?;
+    }
+    for host in 0..HOSTS.len() {
+        let ns = names.namespace(HOSTS[host]);
+        run_steps(&ns, ports(host).iter().flat_map(port_steps))?;
+    }
+    Ok(())
+}
+
+fn run_steps(ns: &Namespace, steps: impl Iterator<Item = Step>) -> Result<(), LabError> {
+    steps.map(|s| ns.run_argv(&s.argv).map(drop)).collect()
+}
+
+fn router(shape: &Shape) -> Result<(), LabError> {
+    let net = shape.names.namespace("net");
+    net.sysctl(&[
+        ("net.ipv4.ip_forward", "1"),
+        ("net.ipv6.conf.all.forwarding", "1"),
+        // With two uplinks the way there and the way back differ.
+        ("net.ipv4.conf.all.rp_filter", "0"),
+        ("net.ipv4.conf.default.rp_filter", "0"),
+        // Spread over the uplinks by the outer UDP source port, which is where VXLAN puts its entropy.
+        ("net.ipv4.fib_multipath_hash_policy", "1"),
+        ("net.ipv6.fib_multipath_hash_policy", "1"),
+    ])
+}
+
+/// A cable between the router and another namespace, with addresses.
+fn cable(shape: &Shape, segment: Segment, router_dev: &str, ns: &Namespace, dev: &str) -> Result<(), LabError> {
+    let net = shape.names.namespace("net");
+    shell::run(&format!("ip link add {router_dev} netns {} type veth peer name {dev} netns {}", net.0, ns.0))?;
+    let ends = [
+        (&net, router_dev, segment.router4(), segment.router6()),
+        (ns, dev, segment.node4(), segment.node6()),
+    ];
+    for (ns, dev, v4, v6) in ends {
+        ns.run(&format!("ip link set {dev} mtu {}", shape.mtu))?;
+        ns.run(&format!("ip addr add {v4}/24 dev {dev}"))?;
+        ns.run(&format!("ip addr add {v6}/64 dev {dev} nodad"))?;
+        ns.run(&format!("ip link set {dev} up"))?;
+    }
+    Ok(())
+}
+
+fn attach_uplink(shape: &Shape, uplink: usize) -> Result<(), LabError> {
+    let (net, gw) = (shape.names.namespace("net"), shape.names.namespace("gw"));
+    let router_dev = format!("to-gw{uplink}");
+    if uplink == 0 {
+        gw.sysctl(&[("net.ipv4.conf.all.rp_filter", "0"), ("net.ipv4.conf.default.rp_filter", "0")])?;
+        gw.run(&format!("ip addr add {VTEP4}/32 dev lo"))?;
+        gw.run(&format!("ip addr add {VTEP6}/128 dev lo nodad"))?;
+    }
+    cable(shape, Segment::uplink(uplink), &router_dev, &gw, &format!("up{uplink}"))?;
+    net.run(&format!("ethtool -K {router_dev} tx off"))?;
+    net.run(&format!("ethtool -K {router_dev} gro on"))?;
+    Ok(())
+}
+
+/// The gateway's routes to the hosts, and the router's to the gateway's tunnel addresses, over all uplinks.
+fn route_to_hosts(shape: &Shape) -> Result<(), LabError> {
+    let (net, gw) = (shape.names.namespace("net"), shape.names.namespace("gw"));
+    let over = |dev: &str, address: &dyn Fn(Segment) -> IpAddr| -> String {
+        (0..shape.uplinks).map(|u| format!(" nexthop via {} dev {dev}{u}", address(Segment::uplink(u)))).collect()
+    };
+    gw.run(&format!("ip route add default{}", over("up", &|s| s.router4().into())))?;
+    gw.run(&format!("ip -6 route add default{}", over("up", &|s| s.router6().into())))?;
+    net.run(&format!("ip route add {VTEP4}/32{}", over("to-gw", &|s| s.node4().into())))?;
+    net.run(&format!("ip -6 route add {VTEP6}/128{}", over("to-gw", &|s| s.node6().into())))?;
+    Ok(())
+}
+
+fn build_host(shape: &Shape, host: usize) -> Result<(), LabError> {
+    let ns = shape.names.namespace(HOSTS[host]);
+    let segment = Segment::host(host);
+    let router_dev = format!("to-{}", HOSTS[host].trim_start_matches("nc-"));
+    cable(shape, segment, &router_dev, &ns, "up")?;
+    ns.run(&format!("ip route add default via {}", segment.router4()))?;
+    ns.run(&format!("ip -6 route add default via {}", segment.router6()))?;
+    run_steps(&ns, vteps(host, shape.mtu).iter().flat_map(vtep_steps))
+}
+
+fn build_vm(shape: &Shape, vm: &Vm) -> Result<(), LabError> {
+    let (ns, host) = (shape.names.namespace(vm.name), shape.names.namespace(HOSTS[vm.host]));
+    let (port, mtu) = (port_device(vm), shape.mtu - INNER_OVERHEAD);
+    shell::run(&format!("ip link add {port} netns {} type veth peer name eth0 netns {}", host.0, ns.0))?;
+    ns.run(&format!("ip link set eth0 address {} mtu {mtu}", vm.mac))?;
+    ns.run("ip link set eth0 up")?;
+    ns.run(&format!("ip addr add {}/24 dev eth0", vm.v4.0))?;
+    ns.run(&format!("ip addr add {}/64 dev eth0 nodad", vm.v6.0))?;
+    ns.run(&format!("ip route add default via {}", vm.v4.1))?;
+    ns.run(&format!("ip -6 route add default via {}", vm.v6.1))?;
+    Ok(())
+}
+
+/// Changes the MTU of the whole region, the VMs included, while it runs.
+pub fn set_mtu(shape: &mut Shape, mtu: u32) -> Result<(), LabError> {
+    let names = &shape.names;
+    let net = names.namespace("net");
+    for uplink in 0..shape.uplinks {
+        net.run(&format!("ip link set to-gw{uplink} mtu {mtu}"))?;
+        names.namespace("gw").run(&format!("ip link set up{uplink} mtu {mtu}"))?;
+    }
+    for (index, host) in HOSTS.iter().enumerate() {
+        let ns = names.namespace(host);
+        net.run(&format!("ip link set to-{} mtu {mtu}", host.trim_start_matches("nc-")))?;
+        ns.run(&format!("ip link set up mtu {mtu}"))?;
+        for vtep in vteps(index, mtu) {
+            let inner = mtu - crate::host::overhead(vtep.gateway);
+            ns.run(&format!("ip link set {} mtu {inner}", crate::host::vxlan_device(vtep.vni)))?;
+        }
+        for port in ports(index) {
+            ns.run(&format!("ip link set {} mtu {}", port.device, mtu - INNER_OVERHEAD))?;
+        }
+    }
+    for vm in &VMS {
+        names.namespace(vm.name).run(&format!("ip link set eth0 mtu {}", mtu - INNER_OVERHEAD))?;
+    }
+    shape.mtu = mtu;
+    Ok(())
+}
+
+/// Removes everything of this name: recorded processes, namespaces, pins, files. Returns what was there, in words.
+pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
+    let dir = names.dir();
+    let mut removed = Vec::new();
+    if let Some(state) = State::load(&dir) {
+        // The youngest first: traffic before what serves it.
+        for process in state.processes.iter().rev().filter(|p| p.alive()) {
+            process.end(Duration::from_secs(3));
+            removed.push(format!("process {} ({})", process.pid, process.what));
+        }
+    }
+    for ns in names.namespaces().into_iter().filter(Namespace::exists) {
+        let strangers = strangers(&ns);
+        shell::run(&format!("ip netns del {}", ns.0))?;
+        removed.push(format!("namespace {}", ns.0));
+        for (pid, name) in strangers {
+            removed.push(format!("(process {pid}, {name}, still runs in what was namespace {}: end it yourself)", ns.0));
+        }
+    }
+    let pins = std::path::Path::new("/sys/fs/bpf/tunny").join(names.instance());
+    for path in [pins, dir] {
+        if path.exists() {
+            std::fs::remove_dir_all(&path).map_err(|source| LabError::File { path: path.clone(), source })?;
+            removed.push(path.display().to_string());
+        }
+    }
+    Ok(removed)
+}
+
+/// Processes in a namespace, by the inode of their network namespace.
+fn strangers(ns: &Namespace) -> Vec<(i32, String)> {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(wanted) = std::fs::metadata(ns.path()) else { return Vec::new() };
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let net = std::fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;
+            let same = net.ino() == wanted.ino() && net.dev() == wanted.dev();
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            (same && crate::state::start_time(pid).is_some()).then(|| (pid, name.trim().to_string()))
+        })
+        .collect()
+}
