@@ -96,14 +96,7 @@ impl Lines {
     /// Starts to load a line into the cache.
     #[inline(always)]
     pub(crate) fn prefetch(&self, line: u32) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch of any address has no effect but on caches.
-        unsafe {
-            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-            _mm_prefetch(self.base.wrapping_add(line as usize) as *const i8, _MM_HINT_T0);
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
+        prefetch_address(self.base.wrapping_add(line as usize).cast());
     }
 
     /// Fills an unreachable line.
@@ -121,6 +114,19 @@ impl Lines {
             self.at(line).fill(&[0; 8]);
         }
     }
+}
+
+/// Starts to load the cache line of an address, which need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch_address(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect but on caches.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch(at.cast::<i8>(), _MM_HINT_T0);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// The words of `abi::Root`, by name.

@@ -247,6 +247,13 @@ impl Tables {
         self.lines.prefetch(line);
     }
 
+    /// Starts to load the cache line of `bytes` that holds the byte at `at`, which may lie outside: packet memory, in the
+    /// crates that have no `unsafe`.
+    #[inline(always)]
+    pub fn prefetch_bytes(&self, bytes: &[u8], at: usize) {
+        crate::line::prefetch_address(bytes.as_ptr().wrapping_add(at));
+    }
+
     // ---- tenant stage ----
 
     /// Prefetches for [`Tables::tenant_line`].
