@@ -177,6 +177,11 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.0.as_mut()[field::TOS] = tos;
     }
 
+    /// Sets version 4 and the header's length in bytes, options counted.
+    pub fn set_header_len(&mut self, len: usize) {
+        self.0.as_mut()[field::VERSION_IHL] = 4 << 4 | (len / 4) as u8 & 0x0f;
+    }
+
     /// Sets the total length.
     #[inline(always)]
     pub fn set_total_len(&mut self, len: u16) {

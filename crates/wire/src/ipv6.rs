@@ -195,18 +195,24 @@ pub struct UpperLayer {
     pub protocol: u8,
     /// Its offset in the payload.
     pub offset: usize,
+    /// Offset, from the start of the packet, of the next-header field that named it.
+    pub named_at: usize,
 }
 
 /// Walks hop-by-hop, routing and destination options headers, [`EXTENSIONS_MAX`] of them at most. `Truncated` if one of
 /// them ends outside the payload.
 pub fn skip_extensions(next_header: u8, payload: &[u8]) -> Result<UpperLayer> {
-    let mut upper = UpperLayer { protocol: next_header, offset: 0 };
+    let mut upper = UpperLayer { protocol: next_header, offset: 0, named_at: field::NEXT_HEADER };
     for _ in 0..EXTENSIONS_MAX {
         if !matches!(upper.protocol, protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS) {
             break;
         }
         let Some(&[next, len]) = payload.get(upper.offset..upper.offset + 2) else { return Err(Error::Truncated) };
-        upper = UpperLayer { protocol: next, offset: upper.offset + (len as usize + 1) * 8 };
+        upper = UpperLayer {
+            protocol: next,
+            offset: upper.offset + (len as usize + 1) * 8,
+            named_at: HEADER_LEN + upper.offset,
+        };
         if upper.offset > payload.len() {
             return Err(Error::Truncated);
         }
@@ -317,13 +323,13 @@ mod tests {
         let mut chain = vec![60, 0, 0, 0, 0, 0, 0, 0];
         chain.extend([17, 1]);
         chain.extend([0; 14]);
-        let end = UpperLayer { protocol: 17, offset: 24 };
+        let end = UpperLayer { protocol: 17, offset: 24, named_at: 48 };
         assert_eq!(skip_extensions(0, &chain), Ok(end));
-        assert_eq!(skip_extensions(17, &chain), Ok(UpperLayer { protocol: 17, offset: 0 }));
+        assert_eq!(skip_extensions(17, &chain), Ok(UpperLayer { protocol: 17, offset: 0, named_at: 6 }));
         assert_eq!(skip_extensions(0, &chain[..23]), Err(Error::Truncated));
         assert_eq!(skip_extensions(0, &[]), Err(Error::Truncated));
         let endless = [0u8; 100];
-        assert_eq!(skip_extensions(0, &endless), Ok(UpperLayer { protocol: 0, offset: 64 }));
+        assert_eq!(skip_extensions(0, &endless), Ok(UpperLayer { protocol: 0, offset: 64, named_at: 96 }));
     }
 
     #[test]
