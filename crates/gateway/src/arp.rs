@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ARP: answered for the gateway's addresses and, as proxy, for every VM of the VPC.
+
+use abi::{flow_hash_v4, DropReason, Stage, VM_FLAG_GATEWAY};
+use wire::{arp, ethernet, Mac};
+
+use crate::answer::{self, Back};
+use crate::record::{Event, Recorder};
+use crate::work::Work;
+use crate::Verdict;
+
+/// Turns a request into its answer.
+#[cold]
+pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verdict, DropReason> {
+    let p = w.packets[i as usize];
+    let frame = w.inner_frame(i);
+    let (head, body) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::ArpMalformed)?;
+    let asker = ethernet::Frame::new_unchecked(head).src();
+    let request = arp::Repr::parse(body).map_err(|_| DropReason::ArpMalformed)?;
+    if request.operation != arp::REQUEST || request.sender_ip == request.target_ip {
+        return Err(DropReason::ArpNotRequest);
+    }
+    let found = w.tables.vm4(p.vni, request.target_ip, p.tenant.generation());
+    let vm = found.ok_or(DropReason::ArpUnknownTarget)?;
+    let mac = match vm.flags & VM_FLAG_GATEWAY {
+        0 if vm.mac == request.sender_mac => return Err(DropReason::ArpOwnProbe),
+        0 => vm.mac,
+        _ => w.tables.gateway_mac(&p.tenant),
+    };
+    if R::ON {
+        w.note(i, Stage::Tenant, Event::Answered { with: "ARP reply", mac: Mac(mac) });
+    }
+    let mut reply = [0; ethernet::HEADER_LEN + arp::LEN];
+    if let Some((eth, body)) = reply.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>() {
+        ethernet::Repr { dst: asker, src: mac, ethertype: ethernet::ethertype::ARP }.emit(eth);
+        let answer = arp::Repr {
+            operation: arp::REPLY,
+            sender_mac: mac,
+            sender_ip: request.target_ip,
+            target_mac: request.sender_mac,
+            target_ip: request.sender_ip,
+        };
+        body.first_chunk_mut().map(|body| answer.emit(body)).ok_or(DropReason::ArpMalformed)?;
+    }
+    let flow = flow_hash_v4(request.target_ip, request.sender_ip, 0, 0);
+    answer::instead(w, i, &reply, Back { flow, tos: 0 })
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Frames, batches and outcomes: how packets come in and go out.
+//!
+//! A [`Frame`] borrows a region that its owner provides: an AF_XDP umem chunk, an AF_PACKET ring slot, a record of a
+//! pcap that was read into memory, or plain memory. The packet is rewritten where it lies; nothing is copied. The
+//! packet may start earlier than before, since an IPv6 tunnel header is longer than an IPv4 one, so the owner leaves
+//! [`HEADROOM`] bytes in front of it.
+
+use abi::{DropReason, PuntMeta};
+
+/// Bytes that a region must have in front of the packet, so that every packet can be rewritten in place.
+pub const HEADROOM: usize = 128;
+/// Frames in a batch at most.
+pub const BATCH_MAX: usize = 256;
+
+/// What became of a packet: exactly one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Send it out of this port.
+    Forward {
+        /// Egress interface.
+        ifindex: u32,
+    },
+    /// The packet was turned into its answer: send it out of this port.
+    Answer {
+        /// Egress interface.
+        ifindex: u32,
+    },
+    /// Not for the gateway: leave it to the host's kernel, unchanged.
+    Pass,
+    /// Gone, for this reason.
+    Drop(DropReason),
+}
+
+/// One packet in its region.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    pub(crate) buffer: &'a mut [u8],
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+    /// The port it came from.
+    pub ifindex: u32,
+    pub(crate) counted: bool,
+    /// What became of it; [`Verdict::Pass`] until processed.
+    pub verdict: Verdict,
+}
+
+impl<'a> Frame<'a> {
+    /// The packet that lies in `buffer[offset..offset + len]`, received on port `ifindex`. What lies outside the buffer is
+    /// cut off.
+    #[inline(always)]
+    pub fn new(buffer: &'a mut [u8], offset: usize, len: usize, ifindex: u32) -> Frame<'a> {
+        let offset = offset.min(buffer.len());
+        let len = len.min(buffer.len() - offset);
+        Frame { buffer, offset: offset as u32, len: len as u32, ifindex, counted: false, verdict: Verdict::Pass }
+    }
+
+    /// A packet that the fast path punted with this metadata in front of it. Its headers are parsed again, for the
+    /// metadata is only as trustworthy as the memory it lay in; what is used is the port, and whether the fast path has
+    /// already counted the packet for its tenant.
+    pub fn punted(buffer: &'a mut [u8], offset: usize, len: usize, meta: &PuntMeta) -> Frame<'a> {
+        let mut frame = Frame::new(buffer, offset, len, meta.ifindex);
+        frame.counted = meta.tenant != 0;
+        frame
+    }
+
+    /// The packet as it lies now: before processing as received, after it as to be sent.
+    #[inline(always)]
+    pub fn data(&self) -> &[u8] {
+        // Never panics: `new` and every rewrite keep the packet inside the buffer.
+        &self.buffer[self.offset as usize..(self.offset + self.len) as usize]
+    }
+
+    /// Where the packet starts in its region.
+    #[inline(always)]
+    pub fn offset(&self) -> usize {
+        self.offset as usize
+    }
+
+    /// Bytes of the packet.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// There is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Up to [`BATCH_MAX`] frames that are processed together.
+///
+/// The vector behind it is reused: [`Batch::recycle`] empties it and lets it hold frames of another lifetime.
+#[derive(Debug, Default)]
+pub struct Batch<'a> {
+    pub(crate) frames: Vec<Frame<'a>>,
+    /// What processing brought forth besides; cleared when the next processing begins.
+    pub output: Output,
+}
+
+impl<'a> Batch<'a> {
+    /// An empty batch.
+    pub fn new() -> Batch<'a> {
+        Batch { frames: Vec::with_capacity(BATCH_MAX), output: Output::default() }
+    }
+
+    /// The frames.
+    #[inline(always)]
+    pub fn frames(&self) -> &[Frame<'a>] {
+        &self.frames
+    }
+
+    /// Forgets the frames.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+    }
+
+    /// Adds a frame, or gives it back if the batch is full.
+    #[inline(always)]
+    pub fn push(&mut self, frame: Frame<'a>) -> Result<(), Frame<'a>> {
+        if self.frames.len() >= BATCH_MAX {
+            return Err(frame);
+        }
+        self.frames.push(frame);
+        Ok(())
+    }
+
+    /// Empties the batch and keeps its memory for frames that live elsewhere.
+    pub fn recycle<'b>(mut self) -> Batch<'b> {
+        self.frames.clear();
+        // Nothing is left to convert; collecting an emptied vector into one of the same layout reuses its memory.
+        let frames = self.frames.into_iter().map(|_| -> Frame<'b> { unreachable!("the batch was cleared") }).collect();
+        Batch { frames, output: self.output }
+    }
+}
+
+/// A packet that the gateway made: an ICMP error, or a fragment beyond the first.
+#[derive(Debug, Default)]
+pub struct Generated {
+    /// The whole frame.
+    pub data: Vec<u8>,
+    /// Egress interface.
+    pub ifindex: u32,
+    /// Index of the frame in the batch that caused it.
+    pub cause: usize,
+}
+
+/// An underlay neighbour whose MAC address is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unresolved {
+    /// Line of the next hop in table memory.
+    pub nexthop: u32,
+    /// Egress interface.
+    pub ifindex: u32,
+    /// The neighbour's address.
+    pub neighbour: std::net::IpAddr,
+}
+
+/// What a batch brought forth besides the frames themselves.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Packets to send besides the frames of the batch.
+    pub generated: Vec<Generated>,
+    /// Neighbours to resolve, each once a batch.
+    pub unresolved: Vec<Unresolved>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Output {
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.spare.extend(self.generated.drain(..).map(|g| g.data));
+        self.unresolved.clear();
+    }
+
+    /// A zeroed buffer of `len` bytes for a generated frame.
+    pub(crate) fn buffer(&mut self, len: usize) -> Vec<u8> {
+        let mut data = self.spare.pop().unwrap_or_default();
+        data.clear();
+        data.resize(len, 0);
+        data
+    }
+
+    pub(crate) fn need(&mut self, unresolved: Unresolved) {
+        if !self.unresolved.contains(&unresolved) {
+            self.unresolved.push(unresolved);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_never_leaves_its_buffer() {
+        let mut b = [1, 2, 3, 4];
+        assert_eq!(Frame::new(&mut b, 1, 2, 0).data(), [2, 3]);
+        assert_eq!(Frame::new(&mut b, 3, 9, 0).data(), [4]);
+        assert!(Frame::new(&mut b, usize::MAX, usize::MAX, 0).is_empty());
+    }
+
+    #[test]
+    fn recycled_batch_is_empty_and_keeps_its_memory() {
+        let mut b = [0; 8];
+        let mut batch = Batch::new();
+        assert!(batch.push(Frame::new(&mut b, 0, 8, 1)).is_ok());
+        let before = batch.frames.as_ptr() as usize;
+        let again: Batch<'static> = batch.recycle();
+        assert!(again.frames.is_empty());
+        assert_eq!((again.frames.as_ptr() as usize, again.frames.capacity() >= BATCH_MAX), (before, true));
+    }
+
+    #[test]
+    fn a_full_batch_refuses() {
+        let mut batch = Batch::new();
+        for _ in 0..BATCH_MAX {
+            assert!(batch.push(Frame::new(&mut [], 0, 0, 1)).is_ok());
+        }
+        assert!(batch.push(Frame::new(&mut [], 0, 0, 1)).is_err());
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ICMP and ICMPv6 errors towards the inner host that sent the packet.
+//!
+//! An error is a packet of the gateway's own: it leaves besides the dropped one, through the same NC, in the same VNI.
+//! When one is due, and when none may be sent (RFC 1122 §3.2.2, RFC 4443 §2.4), is all in [`error`].
+
+use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage, TENANT_ICMP_OFF};
+use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol};
+
+use crate::answer::{outer_back, path_back, Back};
+use crate::echo::OWN_TTL;
+use crate::encap::{encapsulate, OVERHEAD};
+use crate::frame::Generated;
+use crate::packet::{Addr, Packet};
+use crate::record::{Event, Recorder};
+use crate::work::Work;
+
+/// Bytes of an ICMP error's IPv4 packet at most (RFC 1812 §4.3.2.3).
+const ERROR_V4_MAX: usize = 576;
+/// Bytes of an ICMPv6 error's packet at most: the least MTU (RFC 4443 §2.4 c).
+const ERROR_V6_MAX: usize = 1280;
+
+/// Type, code and second word of an error.
+#[derive(Clone, Copy)]
+struct Message {
+    kind: u8,
+    code: u8,
+    rest: u32,
+}
+
+/// Sends the error that a dropped packet's sender is owed, if any.
+#[cold]
+#[inline(never)]
+pub(crate) fn on_drop<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, reason: DropReason) {
+    let owed = matches!(
+        reason,
+        DropReason::RouteNone
+            | DropReason::VmUnknown
+            | DropReason::TtlExpired
+            | DropReason::TooBig
+            | DropReason::GatewayNotServed
+    );
+    let p = w.packets[i as usize];
+    if !owed || p.inner_error.is_some() || !w.settings.icmp {
+        return;
+    }
+    let Some(message) = message(w, i, reason) else { return };
+    let sent = error(w, i, message);
+    if R::ON {
+        let why = sent.err().unwrap_or_default();
+        w.note(i, reason.stage(), Event::Icmp { kind: message.kind, code: message.code, sent: sent.is_ok(), why });
+    }
+}
+
+/// The error that belongs to a reason.
+fn message<R: Recorder>(w: &Work<'_, '_, R>, i: u8, reason: DropReason) -> Option<Message> {
+    let p = &w.packets[i as usize];
+    let v6 = p.v6();
+    let (kind, code, rest) = match (reason, v6) {
+        (DropReason::RouteNone, false) => (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::NET, 0),
+        (DropReason::RouteNone, true) => (icmpv6::kind::UNREACHABLE, icmpv6::unreachable::NO_ROUTE, 0),
+        (DropReason::VmUnknown, false) => (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::HOST, 0),
+        (DropReason::VmUnknown, true) => (icmpv6::kind::UNREACHABLE, icmpv6::unreachable::ADDRESS, 0),
+        (DropReason::TtlExpired, false) => (icmpv4::kind::TIME_EXCEEDED, 0, 0),
+        (DropReason::TtlExpired, true) => (icmpv6::kind::TIME_EXCEEDED, 0, 0),
+        (DropReason::TooBig, false) => {
+            (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::FRAGMENTATION_NEEDED, inner_mtu(w, p)?)
+        }
+        (DropReason::TooBig, true) => (icmpv6::kind::PACKET_TOO_BIG, 0, inner_mtu(w, p)?),
+        (DropReason::GatewayNotServed, _) => return not_served(&w.inner_frame(i)[ethernet::HEADER_LEN..], v6),
+        _ => return None,
+    };
+    Some(Message { kind, code, rest })
+}
+
+/// MTU for inner packets on the way to the destination. `None` if that is not what is too small, but the way back.
+fn inner_mtu<R: Recorder>(w: &Work<'_, '_, R>, p: &Packet) -> Option<u32> {
+    if p.nexthop == 0 {
+        return None;
+    }
+    Some((w.tables.nexthop(p.nexthop).mtu as u32).saturating_sub(OVERHEAD[p.nc_v6 as usize] as u32))
+}
+
+/// The gateway's address serves no such port or protocol. ICMP gets no error.
+fn not_served(packet: &[u8], v6: bool) -> Option<Message> {
+    if !v6 {
+        let code = match ipv4::Packet::new_checked(packet).ok()?.protocol() {
+            protocol::ICMP => return None,
+            protocol::UDP => icmpv4::unreachable::PORT,
+            _ => icmpv4::unreachable::PROTOCOL,
+        };
+        return Some(Message { kind: icmpv4::kind::UNREACHABLE, code, rest: 0 });
+    }
+    let ip = ipv6::Packet::new_checked(packet).ok()?;
+    let upper = ipv6::skip_extensions(ip.next_header(), ip.payload()).ok()?;
+    match upper.protocol {
+        protocol::ICMPV6 => None,
+        protocol::UDP => Some(Message { kind: icmpv6::kind::UNREACHABLE, code: icmpv6::unreachable::PORT, rest: 0 }),
+        _ => Some(Message {
+            kind: icmpv6::kind::PARAMETER_PROBLEM,
+            code: icmpv6::UNRECOGNIZED_NEXT_HEADER,
+            rest: upper.named_at as u32,
+        }),
+    }
+}
+
+/// Sends an error about packet `i`, or says why not.
+fn error<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, message: Message) -> Result<(), &'static str> {
+    let p = w.packets[i as usize];
+    if p.tenant.ident & TENANT_ICMP_OFF != 0 {
+        return Err("switched off for the VPC");
+    }
+    let own = match p.v6() {
+        true => w.tables.gateway6(&p.tenant),
+        false => (0, w.tables.gateway4(&p.tenant) as u64),
+    };
+    if own == (0, 0) {
+        return Err("the VPC has no gateway address of this family");
+    }
+    let own = Addr { hi: own.0, lo: own.1 };
+    let frame = w.inner_frame(i);
+    let (eth, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or("no inner packet")?;
+    let host_mac = ethernet::Frame::new_unchecked(eth).src();
+    let (host, quote_len, header_len) = match p.v6() {
+        true => (quotable_v6(packet)?, ERROR_V6_MAX, ipv6::HEADER_LEN),
+        false => (quotable_v4(packet)?, ERROR_V4_MAX, ipv4::HEADER_LEN),
+    };
+    let quote_len = ip_len(packet, p.v6()).min(quote_len - header_len - icmpv4::HEADER_LEN);
+    let inner_len = ethernet::HEADER_LEN + header_len + icmpv4::HEADER_LEN + quote_len;
+    let flow = match p.v6() {
+        true => flow_hash_v6(own.halves(), host.halves(), protocol::ICMPV6, 0),
+        false => flow_hash_v4(own.as_v4(), host.as_v4(), protocol::ICMP, 0),
+    };
+    let path = path_back(w, i, flow, inner_len).map_err(|reason| reason.meaning())?;
+    if !w.tables.icmp_allowed(&p.tenant, w.now) {
+        return Err("the VPC's limit of ICMP errors is reached");
+    }
+    let outer = outer_back(w, i, &path, Back { flow, tos: 0 });
+    let at = OVERHEAD[path.nc_v6 as usize];
+    let mut data = w.output.buffer(at + inner_len);
+    let source = ethernet::Repr { dst: host_mac, src: w.tables.gateway_mac(&p.tenant), ethertype: 0 };
+    let quote = &w.inner_frame(i)[ethernet::HEADER_LEN..][..quote_len];
+    build(&mut data[at..], source, own, host, message, quote, p.v6()).ok_or("no room")?;
+    encapsulate(&mut data, at, inner_len, &outer, &w.settings).ok_or("no room")?;
+    w.generate(i, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: i as usize });
+    Ok(())
+}
+
+/// Bytes of an inner packet that passed parse, without the padding behind it.
+fn ip_len(packet: &[u8], v6: bool) -> usize {
+    match v6 {
+        true => ipv6::Packet::new_checked(packet).map_or(0, |ip| ipv6::HEADER_LEN + ip.payload_len()),
+        false => ipv4::Packet::new_checked(packet).map_or(0, |ip| ip.total_len()),
+    }
+}
+
+/// The source of a packet about which an error may be sent.
+fn quotable_v4(packet: &[u8]) -> Result<Addr, &'static str> {
+    let ip = ipv4::Packet::new_checked(packet).map_err(|_| "no inner packet")?;
+    if ip.fragment_offset() != 0 {
+        return Err("the packet is a fragment beyond the first");
+    }
+    if ip.protocol() == protocol::ICMP && ip.payload().first().is_none_or(|kind| icmpv4::is_error(*kind)) {
+        return Err("the packet is an ICMP error itself");
+    }
+    Ok(Addr::v4(ip.src()))
+}
+
+/// As for IPv4, looking behind extension headers.
+fn quotable_v6(packet: &[u8]) -> Result<Addr, &'static str> {
+    let ip = ipv6::Packet::new_checked(packet).map_err(|_| "no inner packet")?;
+    let payload = ip.payload();
+    let unreadable = "the packet's extension headers are cut off";
+    let mut upper = ipv6::skip_extensions(ip.next_header(), payload).map_err(|_| unreadable)?;
+    if upper.protocol == protocol::FRAGMENT {
+        let fragment = ipv6::Fragment::new_checked(&payload[upper.offset..]).map_err(|_| unreadable)?;
+        if fragment.offset() != 0 {
+            return Err("the packet is a fragment beyond the first");
+        }
+        upper.protocol = fragment.next_header();
+        upper.offset += ipv6::FRAGMENT_LEN;
+    }
+    if upper.protocol == protocol::ICMPV6 && payload.get(upper.offset).is_none_or(|kind| icmpv6::is_error(*kind)) {
+        return Err("the packet is an ICMP error itself");
+    }
+    Ok(Addr::v6(ip.src()))
+}
+
+/// Writes the inner frame of an error.
+fn build(
+    frame: &mut [u8],
+    eth: ethernet::Repr,
+    own: Addr,
+    host: Addr,
+    m: Message,
+    quote: &[u8],
+    v6: bool,
+) -> Option<()> {
+    let (head, rest) = frame.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    let payload_len = icmpv4::HEADER_LEN + quote.len();
+    if v6 {
+        ethernet::Repr { ethertype: ethernet::ethertype::IPV6, ..eth }.emit(head);
+        let (ip, body) = rest.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
+        let (src, dst) = (own.as_v6(), host.as_v6());
+        let next_header = protocol::ICMPV6;
+        ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len, next_header, hop_limit: OWN_TTL, src, dst }.emit(ip);
+        body.get_mut(icmpv6::HEADER_LEN..)?.copy_from_slice(quote);
+        icmpv6::Repr { kind: m.kind, code: m.code, rest: m.rest }.emit(src, dst, body).ok()
+    } else {
+        ethernet::Repr { ethertype: ethernet::ethertype::IPV4, ..eth }.emit(head);
+        let (ip, body) = rest.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+        let header = ipv4::Repr {
+            tos: 0,
+            payload_len,
+            ident: 0,
+            flags_offset: 0,
+            ttl: OWN_TTL,
+            protocol: protocol::ICMP,
+            src: own.as_v4(),
+            dst: host.as_v4(),
+        };
+        header.emit(ip);
+        body.get_mut(icmpv4::HEADER_LEN..)?.copy_from_slice(quote);
+        icmpv4::Repr { kind: m.kind, code: m.code, rest: m.rest }.emit(body).ok()
+    }
+}

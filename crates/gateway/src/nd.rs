@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Neighbour discovery: solicitations are answered for the gateway's addresses and, as proxy, for every VM of the VPC.
+
+use abi::{flow_hash_v6, DropReason, Stage, VM_FLAG_GATEWAY};
+use wire::icmpv6::{self, kind};
+use wire::{ethernet, ipv6, nd, protocol, Mac};
+
+use crate::answer::{self, Back};
+use crate::packet::Addr;
+use crate::record::{Event, Recorder};
+use crate::work::Work;
+use crate::Verdict;
+
+const ANSWER_LEN: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + nd::ADVERTISEMENT_LEN;
+
+/// A solicitation and who sent it.
+struct Question {
+    asker_mac: u64,
+    asker: u128,
+    target: u128,
+}
+
+/// Turns a solicitation into its answer.
+#[cold]
+pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verdict, DropReason> {
+    let p = w.packets[i as usize];
+    let q = check(w.inner_frame(i))?;
+    let found = w.tables.vm6(p.vni, Addr::v6(q.target).halves(), p.tenant.generation());
+    let vm = found.ok_or(DropReason::NdUnknownTarget)?;
+    let (mac, router) = match vm.flags & VM_FLAG_GATEWAY {
+        0 if vm.mac == q.asker_mac => return Err(DropReason::NdOwnProbe),
+        0 => (vm.mac, 0),
+        _ => (w.tables.gateway_mac(&p.tenant), nd::FLAG_ROUTER),
+    };
+    if R::ON {
+        w.note(i, Stage::Tenant, Event::Answered { with: "neighbour advertisement", mac: Mac(mac) });
+    }
+    // Without a source address there is nobody to answer to but all: duplicate address detection (RFC 4861 §7.2.4).
+    let (dst, dst_mac, solicited) = match q.asker {
+        0 => (nd::ALL_NODES, nd::multicast_mac(nd::ALL_NODES), 0),
+        asker => (asker, q.asker_mac, nd::FLAG_SOLICITED),
+    };
+    let reply = nd::Advertisement { flags: router | solicited | nd::FLAG_OVERRIDE, target: q.target, mac };
+    let frame = advertisement(&reply, mac, dst_mac, dst).ok_or(DropReason::NdMalformed)?;
+    let flow = flow_hash_v6(Addr::v6(q.target).halves(), Addr::v6(dst).halves(), protocol::ICMPV6, 0);
+    answer::instead(w, i, &frame, Back { flow, tos: 0 })
+}
+
+/// The checks of RFC 4861 §6.1 and §7.1 as far as they apply to each type, then the type.
+fn check(frame: &[u8]) -> Result<Question, DropReason> {
+    let (head, rest) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::NdMalformed)?;
+    let ip = ipv6::Packet::new_checked(rest).map_err(|_| DropReason::NdMalformed)?;
+    let message = ip.payload();
+    let Some(&[kind, code]) = message.first_chunk::<2>() else { return Err(DropReason::NdMalformed) };
+    let fixed = nd::fixed_len(kind).ok_or(DropReason::NdMalformed)?;
+    let options = message.get(fixed..).ok_or(DropReason::NdMalformed)?;
+    let about_neighbour = matches!(kind, kind::NEIGHBOUR_SOLICITATION | kind::NEIGHBOUR_ADVERTISEMENT);
+    let target = if about_neighbour { wire::be::u128(message, 8) } else { 0 };
+    let sound = ip.hop_limit() == 255
+        && code == 0
+        && icmpv6::checksum_ok(ip.src(), ip.dst(), message)
+        && nd::options_ok(options)
+        && target >> 120 != 0xff;
+    if !sound {
+        return Err(DropReason::NdMalformed);
+    }
+    match kind {
+        kind::NEIGHBOUR_SOLICITATION => {
+            Ok(Question { asker_mac: ethernet::Frame::new_unchecked(head).src(), asker: ip.src(), target })
+        }
+        _ => Err(DropReason::NdUnsupported),
+    }
+}
+
+/// The inner frame of an advertisement; its source address is the target.
+fn advertisement(na: &nd::Advertisement, src_mac: u64, dst_mac: u64, dst: u128) -> Option<[u8; ANSWER_LEN]> {
+    let mut frame = [0; ANSWER_LEN];
+    let (eth, rest) = frame.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    ethernet::Repr { dst: dst_mac, src: src_mac, ethertype: ethernet::ethertype::IPV6 }.emit(eth);
+    let (ip, message) = rest.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
+    let header = ipv6::Repr {
+        traffic_class: 0,
+        flow_label: 0,
+        payload_len: nd::ADVERTISEMENT_LEN,
+        next_header: protocol::ICMPV6,
+        hop_limit: 255,
+        src: na.target,
+        dst,
+    };
+    header.emit(ip);
+    na.emit(na.target, dst, message.first_chunk_mut()?).ok()?;
+    Some(frame)
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
+
+use abi::DropReason;
+use tables::{Tenant, VmEntry};
+
+/// What the inner frame is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// To be routed.
+    #[default]
+    Ipv4,
+    /// To be routed.
+    Ipv6,
+    /// Answered or dropped.
+    Arp,
+    /// Neighbour discovery: answered or dropped.
+    Nd,
+}
+
+/// An address of either family: IPv4 in the lower 32 bits of `lo`, `hi` zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Addr {
+    pub hi: u64,
+    pub lo: u64,
+}
+
+impl Addr {
+    #[inline(always)]
+    pub fn v4(a: u32) -> Addr {
+        Addr { hi: 0, lo: a as u64 }
+    }
+
+    #[inline(always)]
+    pub fn v6(a: u128) -> Addr {
+        Addr { hi: (a >> 64) as u64, lo: a as u64 }
+    }
+
+    /// Upper and lower half.
+    #[inline(always)]
+    pub fn halves(self) -> (u64, u64) {
+        (self.hi, self.lo)
+    }
+
+    #[inline(always)]
+    pub fn as_v4(self) -> u32 {
+        self.lo as u32
+    }
+
+    #[inline(always)]
+    pub fn as_v6(self) -> u128 {
+        (self.hi as u128) << 64 | self.lo as u128
+    }
+
+    /// For display.
+    pub fn ip(self, v6: bool) -> std::net::IpAddr {
+        match v6 {
+            true => std::net::Ipv6Addr::from(self.as_v6()).into(),
+            false => std::net::Ipv4Addr::from(self.as_v4()).into(),
+        }
+    }
+}
+
+/// The state of one packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet {
+    // Written by parse.
+    /// Outer source address.
+    pub source: Addr,
+    /// Inner destination address.
+    pub target: Addr,
+    /// Hash of the inner flow.
+    pub flow: u64,
+    /// VNI that the packet came with.
+    pub vni: u32,
+    /// Offset of the inner Ethernet header from the start of the packet.
+    pub inner: u16,
+    /// Bytes of the inner frame.
+    pub inner_len: u16,
+    /// What the inner frame is.
+    pub kind: Kind,
+    /// The outer header is IPv6.
+    pub source_v6: bool,
+    /// DSCP and ECN of the outer header.
+    pub outer_tos: u8,
+    /// DSCP and ECN of the inner header.
+    pub inner_tos: u8,
+    /// The inner ECN that results from both.
+    pub ecn: u8,
+    /// Inner TTL or hop limit.
+    pub ttl: u8,
+    /// What is wrong with the inner frame, reported once the tenant is known.
+    pub inner_error: Option<DropReason>,
+
+    // Written by tenant.
+    /// Drops are counted for the VNI.
+    pub attributed: bool,
+    /// Line of the tenant block of `vni`.
+    pub tenant_line: u32,
+    /// Id of the sending NC, if its address is IPv6.
+    pub source_nc: Option<u32>,
+    /// The VPC that the packet came from.
+    pub tenant: Tenant,
+
+    // Written by route.
+    /// The VPC that the destination is in.
+    pub home: Tenant,
+    /// The VM-NC entry was found on the way.
+    pub located: bool,
+
+    // Written by locate.
+    /// VM-NC entry of the destination.
+    pub vm: VmEntry,
+    /// Line of the next hop.
+    pub nexthop: u32,
+    /// The packet exceeds the MTU and is to be cut.
+    pub cut: bool,
+    /// The NC's address is IPv6.
+    pub nc_v6: bool,
+    /// The NC's address.
+    pub nc: Addr,
+}
+
+const NO_TENANT: Tenant = Tenant { line: 0, vni: 0, ident: 0, roots: 0 };
+const NO_VM: VmEntry = VmEntry { mac: 0, vm: 0, nc: 0, flags: 0 };
+
+impl Packet {
+    /// Nothing is known yet.
+    pub const EMPTY: Packet = Packet {
+        source: Addr { hi: 0, lo: 0 },
+        target: Addr { hi: 0, lo: 0 },
+        flow: 0,
+        vni: 0,
+        inner: 0,
+        inner_len: 0,
+        kind: Kind::Ipv4,
+        source_v6: false,
+        outer_tos: 0,
+        inner_tos: 0,
+        ecn: 0,
+        ttl: 0,
+        inner_error: None,
+        attributed: false,
+        tenant_line: 0,
+        source_nc: None,
+        tenant: NO_TENANT,
+        home: NO_TENANT,
+        located: false,
+        vm: NO_VM,
+        nexthop: 0,
+        cut: false,
+        nc_v6: false,
+        nc: Addr { hi: 0, lo: 0 },
+    };
+
+    /// The inner packet is IPv6.
+    #[inline(always)]
+    pub fn v6(&self) -> bool {
+        matches!(self.kind, Kind::Ipv6 | Kind::Nd)
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a packet met on its way, for `tunny trace`.
+//!
+//! The stages are generic over a [`Recorder`]. [`NoRecorder`] is what production runs: `ON` is a constant false, so the
+//! compiler removes every call, and a trace shows the very code that forwards.
+
+use abi::{DropReason, Stage};
+use std::net::IpAddr;
+
+use crate::frame::Verdict;
+use wire::Mac;
+
+/// Scope of a route, as in table memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// No route.
+    None,
+    /// In this VPC.
+    Local,
+    /// In another VPC.
+    Peer,
+    /// Dropped on purpose.
+    Blackhole,
+    /// The Internet.
+    Internet,
+    /// A dedicated line.
+    Line,
+    /// Another region.
+    Region,
+}
+
+impl Scope {
+    /// The scope with this number (`abi::SCOPE_*`); unknown ones read as no route.
+    pub const fn from_number(n: u32) -> Scope {
+        match n {
+            abi::SCOPE_LOCAL => Scope::Local,
+            abi::SCOPE_PEER => Scope::Peer,
+            abi::SCOPE_BLACKHOLE => Scope::Blackhole,
+            abi::SCOPE_INTERNET => Scope::Internet,
+            abi::SCOPE_LINE => Scope::Line,
+            abi::SCOPE_REGION => Scope::Region,
+            _ => Scope::None,
+        }
+    }
+
+    /// As written in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scope::None => "none",
+            Scope::Local => "local",
+            Scope::Peer => "peer",
+            Scope::Blackhole => "blackhole",
+            Scope::Internet => "internet",
+            Scope::Line => "line",
+            Scope::Region => "region",
+        }
+    }
+}
+
+/// A table entry that matched, a decision, or bytes that changed.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // each field is named as in the layouts and in the packet-path page
+pub enum Event {
+    /// The outer headers, and what the inner frame is.
+    Parsed { outer_src: IpAddr, outer_dst: IpAddr, vni: u32, inner: &'static str, inner_len: usize },
+    /// The inner flow.
+    Flow { src: IpAddr, dst: IpAddr, protocol: u8, src_port: u16, dst_port: u16, hash: u64 },
+    /// The inner frame is wrong, which is reported once the tenant is known.
+    InnerError { reason: DropReason },
+    /// The tenant record of the VNI.
+    Tenant { vni: u32, line: u32, generation: u8, gateway_mac: Mac },
+    /// The entry that lets the source send for the VNI.
+    Member { vni: u32, source: IpAddr },
+    /// Sources are not checked (option).
+    SourceNotChecked { source: IpAddr },
+    /// A route, or its absence. `shortcut`: proven by the VM-NC table without a tree walk.
+    Route { vni: u32, destination: IpAddr, scope: Scope, peer: Option<u32>, shortcut: bool },
+    /// The VM-NC entry.
+    Vm { vni: u32, address: IpAddr, mac: Mac, vm: u32, nc: u32, gateway: bool, metered: bool },
+    /// No visible VM-NC entry.
+    NoVm { vni: u32, address: IpAddr },
+    /// The NC and the next hop towards it.
+    Nexthop { nc: u32, address: IpAddr, nexthop: u32, ifindex: u32, dmac: Mac, smac: Mac, mtu: u16 },
+    /// A meter's word.
+    Meter { of: &'static str, line: u32, color: &'static str },
+    /// An answer to ARP, ND or echo.
+    Answered { with: &'static str, mac: Mac },
+    /// An ICMP error was sent, or why not.
+    Icmp { kind: u8, code: u8, sent: bool, why: &'static str },
+    /// The packet was cut into this many fragments.
+    Fragmented { fragments: usize },
+    /// The frame before and after the rewrite.
+    Bytes { before: Vec<u8>, after: Vec<u8> },
+    /// A packet that is sent besides.
+    Generated { bytes: Vec<u8>, ifindex: u32 },
+    /// The end.
+    Outcome { verdict: Verdict },
+}
+
+/// Listens to the stages.
+pub trait Recorder {
+    /// False removes all calls at compile time.
+    const ON: bool = true;
+    /// Packet `index` of the batch, in `stage`.
+    fn record(&mut self, index: usize, stage: Stage, event: Event);
+}
+
+/// Listens to nothing and costs nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoRecorder;
+
+impl Recorder for NoRecorder {
+    const ON: bool = false;
+    #[inline(always)]
+    fn record(&mut self, _: usize, _: Stage, _: Event) {}
+}
+
+/// Keeps everything, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Packet, stage, event.
+    pub events: Vec<(usize, Stage, Event)>,
+}
+
+impl Recorder for Trace {
+    fn record(&mut self, index: usize, stage: Stage, event: Event) {
+        self.events.push((index, stage, event));
+    }
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Event::Parsed { outer_src, outer_dst, vni, inner, inner_len } => {
+                write!(f, "{outer_src} > {outer_dst} VXLAN vni {vni}, inner {inner}, {inner_len} bytes")
+            }
+            Event::Flow { src, dst, protocol, src_port, dst_port, hash } => {
+                write!(f, "flow {src} > {dst} protocol {protocol} ports {src_port} > {dst_port}, hash {hash:016x}")
+            }
+            Event::InnerError { reason } => write!(f, "inner frame: {}", reason.name()),
+            Event::Tenant { vni, line, generation, gateway_mac } => {
+                write!(f, "vni {vni}: record at line {line}, generation {generation}, gateway {gateway_mac}")
+            }
+            Event::Member { vni, source } => write!(f, "{source} may send for vni {vni}"),
+            Event::SourceNotChecked { source } => write!(f, "source {source} not checked (sourceCheck is off)"),
+            Event::Route { vni, destination, scope, peer, shortcut } => {
+                write!(f, "vni {vni}, {destination}: {}", scope.name())?;
+                if let Some(peer) = peer {
+                    write!(f, " to vni {peer}")?;
+                }
+                f.write_str(if *shortcut { " (proven by the VM-NC entry)" } else { "" })
+            }
+            Event::Vm { vni, address, mac, vm, nc, gateway, metered } => {
+                write!(f, "vni {vni}, {address}: ")?;
+                match gateway {
+                    true => write!(f, "the gateway itself")?,
+                    false => write!(f, "VM {vm} {mac} on NC {nc}")?,
+                }
+                f.write_str(if *metered { ", metered" } else { "" })
+            }
+            Event::NoVm { vni, address } => write!(f, "vni {vni}, {address}: no VM"),
+            Event::Nexthop { nc, address, nexthop, ifindex, dmac, smac, mtu } => write!(
+                f,
+                "NC {nc} {address}: next hop {nexthop}: port {ifindex}, {smac} > {dmac}, MTU {mtu}"
+            ),
+            Event::Meter { of, line, color } => write!(f, "{of} meter at line {line}: {color}"),
+            Event::Answered { with, mac } => write!(f, "answered: {with} {mac}"),
+            Event::Icmp { kind, code, sent: true, .. } => write!(f, "ICMP type {kind} code {code} sent to the source"),
+            Event::Icmp { kind, code, why, .. } => write!(f, "ICMP type {kind} code {code} not sent: {why}"),
+            Event::Fragmented { fragments } => write!(f, "cut into {fragments} fragments"),
+            Event::Bytes { before, after } => write!(f, "{} bytes rewritten to {}", before.len(), after.len()),
+            Event::Generated { bytes, ifindex } => write!(f, "{} bytes of the gateway's own sent on port {ifindex}", bytes.len()),
+            Event::Outcome { verdict } => match verdict {
+                Verdict::Forward { ifindex } => write!(f, "forwarded on port {ifindex}"),
+                Verdict::Answer { ifindex } => write!(f, "answered on port {ifindex}"),
+                Verdict::Pass => write!(f, "passed to the host"),
+                Verdict::Drop(reason) => write!(f, "dropped: {}", reason.name()),
+            },
+        }
+    }
+}

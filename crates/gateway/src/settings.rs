@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The options word of table memory, read once a batch and taken apart.
+
+use crate::packet::Addr;
+use abi::*;
+use tables::Tables;
+
+/// Options and own addresses for one batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub vtep4: u32,
+    pub vtep6: Addr,
+    /// VXLAN port.
+    pub port: u16,
+    /// Only known NCs that host the VNI may send.
+    pub strict: bool,
+    /// Outer UDP checksum over IPv4, over IPv6.
+    pub udp4_checksum: bool,
+    pub udp6_checksum: bool,
+    /// A zero outer UDP checksum over IPv6 is refused.
+    pub udp6_zero_refused: bool,
+    /// DSCP is carried between outer and inner header.
+    pub uniform: bool,
+    /// ECN is neither read nor written.
+    pub ecn_off: bool,
+    /// ICMP errors are sent.
+    pub icmp: bool,
+    /// DSCP of outer headers in the pipe model, shifted to its place in the TOS byte.
+    pub dscp: u8,
+    /// Sum of the outer IPv4 header's constant words, for its checksum.
+    pub ipv4_sum: u32,
+}
+
+impl Settings {
+    /// Takes the words of table memory apart.
+    pub fn read(tables: &Tables) -> Settings {
+        let (options, vtep4, (hi, lo)) = (tables.options(), tables.vtep4(), tables.vtep6());
+        let vtep6 = Addr { hi, lo };
+        Settings {
+            vtep4,
+            vtep6,
+            port: (options >> OPT_PORT_SHIFT) as u16,
+            strict: options & OPT_SOURCE_STRICT != 0,
+            udp4_checksum: options & OPT_UDP4_CHECKSUM != 0,
+            udp6_checksum: options & OPT_UDP6_CHECKSUM != 0,
+            udp6_zero_refused: options & OPT_UDP6_ZERO_REFUSED != 0,
+            uniform: options & OPT_DSCP_UNIFORM != 0,
+            ecn_off: options & OPT_ECN_OFF != 0,
+            icmp: options & OPT_ICMP != 0,
+            dscp: ((options >> OPT_DSCP_SHIFT) as u8 & 0x3f) << 2,
+            ipv4_sum: 0x4500 + 0x4000 + 0x4011 + (vtep4 >> 16) + (vtep4 & 0xffff),
+        }
+    }
+
+    /// The gateway has a tunnel address of this family.
+    #[inline(always)]
+    pub fn has_vtep(&self, v6: bool) -> bool {
+        match v6 {
+            true => self.vtep6 != Addr::default(),
+            false => self.vtep4 != 0,
+        }
+    }
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Parse: outer Ethernet, IP, UDP, VXLAN, then the inner headers.
+//!
+//! The order of checks is that of `docs/design/packet-path.md`. Bytes are taken off the front in chunks of known size, so
+//! that each layer costs one length check and its fields none.
+
+use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage};
+use wire::ethernet::{self, ethertype};
+use wire::{checksum, icmpv6::kind, ipv4, ipv6, protocol, udp, vxlan, Mac};
+
+use crate::packet::{Addr, Kind, Packet};
+use crate::record::{Event, Recorder};
+use crate::settings::Settings;
+use crate::work::Work;
+use crate::Verdict;
+
+/// Frames ahead of the one being parsed whose headers are fetched.
+const AHEAD: usize = 6;
+
+/// The stage, over the batch.
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>) {
+    for i in 0..AHEAD {
+        w.prefetch_frame(i);
+    }
+    w.each(|w, i| {
+        w.prefetch_frame(i as usize + AHEAD);
+        let frame = &w.frames[i as usize];
+        w.stats.rx(frame.len as u64);
+        let p = &mut w.packets[i as usize];
+        let result = parse(frame.data(), &w.settings, p);
+        if R::ON {
+            note(w, i);
+        }
+        result?;
+        prefetch(w, i);
+        Ok(())
+    });
+}
+
+/// Starts to load what the next stages look up by what stands in the packet.
+#[inline(always)]
+fn prefetch<R: Recorder>(w: &Work<'_, '_, R>, i: u8) {
+    let p = &w.packets[i as usize];
+    w.tables.prefetch_tenant(p.vni);
+    if w.settings.strict {
+        match p.source_v6 {
+            true => w.tables.prefetch_nc6(p.source.halves()),
+            false => w.tables.prefetch_member4(p.vni, p.source.as_v4()),
+        }
+    }
+    match p.kind {
+        Kind::Ipv4 => w.tables.prefetch_vm4(p.vni, p.target.as_v4()),
+        Kind::Ipv6 => w.tables.prefetch_vm6(p.vni, p.target.halves()),
+        Kind::Arp | Kind::Nd => (),
+    }
+}
+
+/// Tells the recorder what was parsed.
+#[cold]
+fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
+    let p = w.packets[i as usize];
+    if p.inner == 0 {
+        return;
+    }
+    let own = if p.source_v6 { w.settings.vtep6 } else { Addr::v4(w.settings.vtep4) };
+    let inner = match p.kind {
+        _ if p.inner_error.is_some() => "frame",
+        Kind::Ipv4 => "IPv4",
+        Kind::Ipv6 => "IPv6",
+        Kind::Arp => "ARP",
+        Kind::Nd => "ND",
+    };
+    let (outer_src, outer_dst) = (p.source.ip(p.source_v6), own.ip(p.source_v6));
+    let parsed = Event::Parsed { outer_src, outer_dst, vni: p.vni, inner, inner_len: p.inner_len as usize };
+    w.note(i, Stage::Parse, parsed);
+    match p.inner_error {
+        Some(reason) => w.note(i, Stage::Parse, Event::InnerError { reason }),
+        None if matches!(p.kind, Kind::Ipv4 | Kind::Ipv6) => note_flow(w, i),
+        None => (),
+    }
+}
+
+/// Tells the recorder the inner flow, read once more from the packet.
+fn note_flow<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
+    let p = w.packets[i as usize];
+    let ip = &w.inner_frame(i)[ethernet::HEADER_LEN..];
+    let (src, proto, ports) = match p.v6() {
+        true => {
+            let ip = ipv6::Packet::new_unchecked(ip);
+            (Addr::v6(ip.src()), ip.next_header(), ports(ip.next_header(), ip.payload()))
+        }
+        false => {
+            let ip = ipv4::Packet::new_unchecked(ip);
+            let ports = if ip.is_fragment() { 0 } else { ports(ip.protocol(), ip.payload()) };
+            (Addr::v4(ip.src()), ip.protocol(), ports)
+        }
+    };
+    w.note(i, Stage::Parse, Event::Flow {
+        src: src.ip(p.v6()),
+        dst: p.target.ip(p.v6()),
+        protocol: proto,
+        src_port: (ports >> 16) as u16,
+        dst_port: ports as u16,
+        hash: p.flow,
+    });
+}
+
+/// Fills `p` from the packet, or says why it goes no further.
+#[inline(always)]
+fn parse(data: &[u8], s: &Settings, p: &mut Packet) -> Result<(), Verdict> {
+    *p = Packet::EMPTY;
+    let (eth, rest) = data.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
+    let datagram = match ethernet::Frame::new_unchecked(eth).ethertype() {
+        ethertype::IPV4 => outer_ipv4(rest, s, p)?,
+        ethertype::IPV6 => outer_ipv6(rest, s, p)?,
+        _ => return Err(Verdict::Pass),
+    };
+    let frame = outer_udp(datagram, s, p)?;
+    p.inner = (frame.as_ptr() as usize - data.as_ptr() as usize) as u16;
+    p.inner_len = frame.len() as u16;
+    // What is wrong inside is reported only when the tenant is known and the source accepted.
+    p.inner_error = inner(frame, s, p).err();
+    Ok(())
+}
+
+/// The outer IPv4 header; returns its payload if that is UDP for this gateway.
+#[inline(always)]
+fn outer_ipv4<'a>(rest: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a [u8], Verdict> {
+    let head = rest.first_chunk::<{ ipv4::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
+    let ip = ipv4::Packet::new_unchecked(head);
+    if !ip.well_formed(rest.len()) {
+        return Err(DropReason::OuterIpMalformed.into());
+    }
+    if ip.dst() != s.vtep4 || s.vtep4 == 0 || ip.protocol() != protocol::UDP {
+        return Err(Verdict::Pass);
+    }
+    if !ipv4_checksum_ok(rest, head) {
+        return Err(DropReason::OuterIpChecksum.into());
+    }
+    let payload = &rest[ip.header_len()..ip.total_len()];
+    if ip.is_fragment() {
+        return Err(outer_fragment(ip.fragment_offset(), payload, s));
+    }
+    p.source = Addr::v4(ip.src());
+    p.outer_tos = ip.tos();
+    Ok(payload)
+}
+
+/// The checksum of a well-formed IPv4 header at the front of `packet`.
+#[inline(always)]
+fn ipv4_checksum_ok(packet: &[u8], head: &[u8; ipv4::HEADER_LEN]) -> bool {
+    match head[0] {
+        0x45 => checksum::sum_ipv4_header(head) == 0xffff,
+        _ => ipv4::Packet::new_unchecked(packet).checksum_ok(),
+    }
+}
+
+/// The outcome of an outer fragment: the kernel owns what is not provably for the VXLAN port.
+#[cold]
+fn outer_fragment(offset: usize, payload: &[u8], s: &Settings) -> Verdict {
+    match payload.first_chunk::<{ udp::HEADER_LEN }>() {
+        Some(head) if offset == 0 && udp::Packet::new_unchecked(head).dst_port() == s.port => {
+            DropReason::OuterFragment.into()
+        }
+        _ => Verdict::Pass,
+    }
+}
+
+/// The outer IPv6 header; returns what follows it and its extension headers if that is UDP for this gateway.
+#[inline(always)]
+fn outer_ipv6<'a>(rest: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a [u8], Verdict> {
+    let head = rest.first_chunk::<{ ipv6::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
+    let ip = ipv6::Packet::new_unchecked(head);
+    if !ip.well_formed(rest.len()) {
+        return Err(DropReason::OuterIpMalformed.into());
+    }
+    if Addr::v6(ip.dst()) != s.vtep6 || !s.has_vtep(true) {
+        return Err(Verdict::Pass);
+    }
+    let mut payload = &rest[ipv6::HEADER_LEN..ipv6::HEADER_LEN + ip.payload_len()];
+    if ip.next_header() != protocol::UDP {
+        payload = outer_extensions(ip.next_header(), payload, s)?;
+    }
+    p.source = Addr::v6(ip.src());
+    p.source_v6 = true;
+    p.outer_tos = ip.traffic_class();
+    Ok(payload)
+}
+
+/// Skips outer extension headers.
+#[cold]
+fn outer_extensions<'a>(next_header: u8, payload: &'a [u8], s: &Settings) -> Result<&'a [u8], Verdict> {
+    let upper = ipv6::skip_extensions(next_header, payload).map_err(|_| DropReason::OuterTruncated)?;
+    let rest = &payload[upper.offset..];
+    match upper.protocol {
+        protocol::UDP => Ok(rest),
+        protocol::FRAGMENT => {
+            let fragment = ipv6::Fragment::new_checked(rest).map_err(|_| DropReason::OuterTruncated)?;
+            match fragment.next_header() {
+                protocol::UDP => Err(outer_fragment(fragment.offset(), &rest[ipv6::FRAGMENT_LEN..], s)),
+                _ => Err(Verdict::Pass),
+            }
+        }
+        _ => Err(Verdict::Pass),
+    }
+}
+
+/// UDP and VXLAN; returns the inner frame.
+#[inline(always)]
+fn outer_udp<'a>(datagram: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a [u8], Verdict> {
+    let (head, _) = datagram.split_first_chunk::<{ udp::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
+    let u = udp::Packet::new_unchecked(head);
+    if u.dst_port() != s.port {
+        return Err(Verdict::Pass);
+    }
+    let length = u.length();
+    if length < udp::HEADER_LEN || length > datagram.len() {
+        return Err(DropReason::OuterUdpMalformed.into());
+    }
+    let datagram = &datagram[..length];
+    let Some(head) = datagram.first_chunk::<{ udp::HEADER_LEN + vxlan::HEADER_LEN }>() else {
+        return Err(DropReason::VxlanTruncated.into());
+    };
+    match u.checksum() {
+        0 if p.source_v6 && s.udp6_zero_refused => return Err(DropReason::OuterUdpChecksum.into()),
+        0 => (),
+        _ if !udp_checksum_ok(datagram, s, p) => return Err(DropReason::OuterUdpChecksum.into()),
+        _ => (),
+    }
+    let (_, tunnel) = head.split_at(udp::HEADER_LEN);
+    let tunnel = vxlan::Packet::new_unchecked(tunnel);
+    if !tunnel.has_vni() {
+        return Err(DropReason::VxlanNoVniFlag.into());
+    }
+    p.vni = tunnel.vni();
+    Ok(&datagram[udp::HEADER_LEN + vxlan::HEADER_LEN..])
+}
+
+/// The outer UDP checksum over the pseudo header and the datagram. The destination is the gateway's own address.
+#[inline(never)]
+fn udp_checksum_ok(datagram: &[u8], s: &Settings, p: &Packet) -> bool {
+    let len = datagram.len() as u32;
+    let pseudo = match p.source_v6 {
+        true => checksum::pseudo_v6(p.source.as_v6(), s.vtep6.as_v6(), protocol::UDP, len),
+        false => checksum::pseudo_v4(p.source.as_v4(), s.vtep4, protocol::UDP, len),
+    };
+    udp::Packet::new_unchecked(datagram).checksum_ok(pseudo)
+}
+
+/// The inner frame.
+#[inline(always)]
+fn inner(frame: &[u8], s: &Settings, p: &mut Packet) -> Result<(), DropReason> {
+    let (head, rest) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
+    let eth = ethernet::Frame::new_unchecked(head);
+    if Mac(eth.src()).is_group() {
+        return Err(DropReason::InnerNonUnicastSource);
+    }
+    match eth.ethertype() {
+        ethertype::IPV4 => inner_ipv4(rest, Mac(eth.dst()), p)?,
+        ethertype::IPV6 => inner_ipv6(rest, Mac(eth.dst()), p)?,
+        ethertype::ARP => {
+            p.kind = Kind::Arp;
+            return Ok(());
+        }
+        ethertype::VLAN | ethertype::QINQ | ethertype::QINQ_OLD => return Err(DropReason::InnerVlan),
+        _ => return Err(DropReason::InnerEthertype),
+    }
+    if p.kind == Kind::Nd {
+        return Ok(());
+    }
+    p.ecn = match s.ecn_off {
+        true => p.inner_tos & 3,
+        false => decapsulated_ecn(p.outer_tos & 3, p.inner_tos & 3).ok_or(DropReason::EcnCongestionLost)?,
+    };
+    Ok(())
+}
+
+const NOT_ECT: u8 = 0;
+const ECT_1: u8 = 1;
+const ECT_0: u8 = 2;
+const CE: u8 = 3;
+
+/// RFC 6040 §4.2, figure 4: the inner ECN field after decapsulation; `None` where the packet must be dropped.
+#[inline(always)]
+pub(crate) fn decapsulated_ecn(outer: u8, inner: u8) -> Option<u8> {
+    match (outer, inner) {
+        (CE, NOT_ECT) => None,
+        (CE, _) => Some(CE),
+        (ECT_1, ECT_0) => Some(ECT_1),
+        _ => Some(inner),
+    }
+}
+
+/// The inner IPv4 header.
+#[inline(always)]
+fn inner_ipv4(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReason> {
+    let head = rest.first_chunk::<{ ipv4::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
+    let ip = ipv4::Packet::new_unchecked(head);
+    if !ip.well_formed(rest.len()) {
+        return Err(DropReason::InnerIpMalformed);
+    }
+    if !ipv4_checksum_ok(rest, head) {
+        return Err(DropReason::InnerIpChecksum);
+    }
+    let (src, dst) = (ip.src(), ip.dst());
+    if dst_mac.is_group() || dst >= 0xe000_0000 || martian_source_v4(src) || martian_destination_v4(dst) {
+        return Err(bad_addresses_v4(dst_mac, src, dst));
+    }
+    let ports = match ip.is_fragment() {
+        true => 0,
+        false => ports(ip.protocol(), &rest[ip.header_len()..ip.total_len()]),
+    };
+    p.target = Addr::v4(dst);
+    p.inner_tos = ip.tos();
+    p.ttl = ip.ttl();
+    p.flow = flow_hash_v4(src, dst, ip.protocol(), ports);
+    Ok(())
+}
+
+/// 0.0.0.0/8, 127.0.0.0/8, 224.0.0.0/4 and 240.0.0.0/4 are no sources.
+#[inline(always)]
+fn martian_source_v4(src: u32) -> bool {
+    src >= 0xe000_0000 || martian_destination_v4(src)
+}
+
+/// 0.0.0.0/8 and 127.0.0.0/8 are no destinations (and 240.0.0.0/4, which is checked with multicast).
+#[inline(always)]
+fn martian_destination_v4(dst: u32) -> bool {
+    matches!(dst >> 24, 0 | 127)
+}
+
+/// Which of the address checks comes first, when one of them failed.
+#[cold]
+fn bad_addresses_v4(dst_mac: Mac, src: u32, dst: u32) -> DropReason {
+    if dst_mac == Mac::BROADCAST || dst == u32::MAX {
+        DropReason::InnerBroadcast
+    } else if dst_mac.is_group() || dst >> 28 == 0xe {
+        DropReason::InnerMulticast
+    } else {
+        debug_assert!(martian_source_v4(src) || martian_destination_v4(dst) || dst >= 0xf000_0000);
+        DropReason::InnerMartian
+    }
+}
+
+/// The inner IPv6 header.
+#[inline(always)]
+fn inner_ipv6(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReason> {
+    let head = rest.first_chunk::<{ ipv6::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
+    let ip = ipv6::Packet::new_unchecked(head);
+    if !ip.well_formed(rest.len()) {
+        return Err(DropReason::InnerIpMalformed);
+    }
+    p.kind = Kind::Ipv6;
+    let payload = &rest[ipv6::HEADER_LEN..ipv6::HEADER_LEN + ip.payload_len()];
+    if ip.next_header() == protocol::ICMPV6 {
+        let Some(message) = payload.first_chunk::<4>() else { return Err(DropReason::InnerTruncated) };
+        if matches!(message[0], kind::ROUTER_SOLICITATION..=kind::REDIRECT) {
+            p.kind = Kind::Nd;
+            return Ok(());
+        }
+    }
+    let (src, dst) = (Addr::v6(ip.src()), Addr::v6(ip.dst()));
+    if let Some(reason) = bad_addresses_v6(dst_mac, src, dst) {
+        return Err(reason);
+    }
+    p.target = dst;
+    p.inner_tos = ip.traffic_class();
+    p.ttl = ip.hop_limit();
+    let ports = ports(ip.next_header(), payload);
+    p.flow = flow_hash_v6((src.hi, src.lo), (dst.hi, dst.lo), ip.next_header(), ports);
+    Ok(())
+}
+
+/// Addresses that are not routed, in the order in which they are reported.
+#[inline(always)]
+fn bad_addresses_v6(dst_mac: Mac, src: Addr, dst: Addr) -> Option<DropReason> {
+    let link_local = |a: Addr| a.hi >> 54 == 0xfe80 >> 6;
+    let multicast = |a: Addr| a.hi >> 56 == 0xff;
+    let special = |a: Addr| a.hi == 0 && a.lo <= 1;
+    if dst_mac == Mac::BROADCAST {
+        Some(DropReason::InnerBroadcast)
+    } else if dst_mac.is_group() || multicast(dst) {
+        Some(DropReason::InnerMulticast)
+    } else if link_local(src) || link_local(dst) {
+        Some(DropReason::InnerLinkLocal)
+    } else if special(src) || special(dst) || multicast(src) {
+        Some(DropReason::InnerMartian)
+    } else {
+        None
+    }
+}
+
+/// Source and destination port as one number, 0 if the protocol has none or they are cut off.
+#[inline(always)]
+fn ports(proto: u8, payload: &[u8]) -> u32 {
+    match (proto, payload.first_chunk::<4>()) {
+        (protocol::TCP | protocol::UDP | protocol::SCTP, Some(ports)) => u32::from_be_bytes(*ports),
+        _ => 0,
+    }
+}

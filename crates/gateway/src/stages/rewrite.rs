@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rewrite: inner MACs, TTL, DSCP and ECN with an incremental checksum; new outer headers.
+
+use abi::{DropReason, Stage};
+use wire::{checksum, ethernet, ipv4, ipv6};
+
+use crate::encap::{encapsulate, Outer};
+use crate::fragment;
+use crate::packet::{Kind, Packet};
+use crate::record::{Event, Recorder};
+use crate::settings::Settings;
+use crate::work::Work;
+
+/// The stage, over the batch.
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>) {
+    w.each(|w, i| {
+        let before = if R::ON { w.frames[i as usize].data().to_vec() } else { Vec::new() };
+        let p = &w.packets[i as usize];
+        let frame = &mut w.frames[i as usize];
+        let gateway_mac = w.tables.gateway_mac(&p.home);
+        let at = frame.offset as usize + p.inner as usize;
+        let tos = new_tos(p, &w.settings);
+        rewrite_inner(frame.buffer, at, p, gateway_mac, tos.inner).ok_or(DropReason::TxFailed)?;
+        let nexthop = w.tables.nexthop(p.nexthop);
+        let outer = Outer {
+            dmac: nexthop.dmac,
+            smac: nexthop.smac,
+            v6: p.nc_v6,
+            remote: p.nc,
+            tos: tos.outer,
+            flow: p.flow,
+            vni: p.home.vni,
+        };
+        if p.cut {
+            fragment::cut(w, i, &outer)?;
+        } else {
+            let start = encapsulate(frame.buffer, at, p.inner_len as usize, &outer, &w.settings);
+            frame.offset = start.ok_or(DropReason::TxFailed)? as u32;
+            frame.len = (at - frame.offset as usize) as u32 + p.inner_len as u32;
+        }
+        if R::ON {
+            let after = w.frames[i as usize].data().to_vec();
+            w.note(i, Stage::Rewrite, Event::Bytes { before, after });
+        }
+        Ok(())
+    });
+}
+
+/// DSCP and ECN of both headers as they are sent.
+struct Tos {
+    inner: u8,
+    outer: u8,
+}
+
+/// RFC 2983 (pipe or uniform) and RFC 6040.
+#[inline(always)]
+fn new_tos(p: &Packet, s: &Settings) -> Tos {
+    let inner_dscp = if s.uniform { p.outer_tos & 0xfc } else { p.inner_tos & 0xfc };
+    let outer_dscp = if s.uniform { inner_dscp } else { s.dscp };
+    let outer_ecn = if s.ecn_off { 0 } else { p.ecn };
+    Tos { inner: inner_dscp | p.ecn, outer: outer_dscp | outer_ecn }
+}
+
+/// The inner frame at `at`: MACs, TTL or hop limit, DSCP and ECN. `None` never happens to a packet that was parsed.
+#[inline(always)]
+fn rewrite_inner(buffer: &mut [u8], at: usize, p: &Packet, gateway_mac: u64, tos: u8) -> Option<()> {
+    let (eth, rest) = buffer.get_mut(at..)?.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    let mut eth = ethernet::Frame::new_unchecked(eth);
+    eth.set_dst(p.vm.mac);
+    eth.set_src(gateway_mac);
+    let ttl = p.ttl.wrapping_sub(1);
+    if p.kind == Kind::Ipv4 {
+        let mut ip = ipv4::Packet::new_unchecked(rest.first_chunk_mut::<{ ipv4::HEADER_LEN }>()?);
+        let (version, proto) = ((ip.version_ihl() as u16) << 8, ip.protocol() as u16);
+        // Two steps of RFC 1624 equation 3, one for each word that changes.
+        let c = checksum::update(ip.checksum(), version | p.inner_tos as u16, version | tos as u16);
+        let c = checksum::update(c, (p.ttl as u16) << 8 | proto, (ttl as u16) << 8 | proto);
+        ip.set_tos(tos);
+        ip.set_ttl(ttl);
+        ip.set_checksum(c);
+    } else {
+        let mut ip = ipv6::Packet::new_unchecked(rest.first_chunk_mut::<{ ipv6::HEADER_LEN }>()?);
+        ip.set_traffic_class(tos);
+        ip.set_hop_limit(ttl);
+    }
+    Some(())
+}
