@@ -9,4 +9,5 @@ pub mod events;
 pub mod flows;
 pub mod inject;
 pub mod metrics;
+pub mod pcap;
 pub mod types;
