@@ -1,14 +1,143 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny capture`.
+//! `tunny capture`: punted and dropped packets with their reasons.
 
+use crate::output::{print, Format};
 use crate::Global;
+use anyhow::Context;
+use node::client::Client;
+use node::events::{decode, reason_name, stage_name, EventFilter};
+use node::pcap::PcapNgWriter;
+use std::collections::HashMap;
+use std::io::BufWriter;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Write the packets that a node punts or drops, with their reasons, into a pcapng file.
+///
+/// Each packet carries its reason, stage and VNI as a packet comment (Wireshark: frame.comment). The first 256 bytes of each packet are kept.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Where to write; `-` writes to standard output, for `| wireshark -k -i -`. Without it the packets are listed.
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Dropped packets (the default is dropped and punted ones).
+    #[arg(long)]
+    drops: bool,
+    /// Punted packets.
+    #[arg(long)]
+    punts: bool,
+    /// Also one packet in 2^N of all.
+    #[arg(long, value_name = "N")]
+    sample: Option<u8>,
+    /// Only this reason; may be given several times.
+    #[arg(long = "reason", value_name = "NAME")]
+    reasons: Vec<String>,
+    /// Only this VNI.
+    #[arg(long)]
+    vni: Option<u32>,
+    /// Stop after this many packets.
+    #[arg(short = 'c', long, value_name = "N")]
+    count: Option<u64>,
+    /// Stop after this many seconds.
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+}
+
+type File = PcapNgWriter<BufWriter<Box<dyn std::io::Write>>>;
 
 /// Runs the command.
-pub fn run(_args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`tunny capture` is not in this build yet")
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let known = |r: &str| abi::DropReason::from_name(r).is_some() || abi::PuntReason::from_name(r).is_some();
+    if let Some(reason) = args.reasons.iter().find(|r| !known(r)) {
+        anyhow::bail!("`{reason}` is no reason; docs/reference/reasons.md lists them all");
+    }
+    let both = !args.drops && !args.punts && args.sample.is_none();
+    let filter = EventFilter {
+        drops: args.drops || both,
+        punts: args.punts || both,
+        sample: args.sample,
+        reasons: args.reasons.clone(),
+        vni: args.vni,
+    };
+    let mut file = open(&args)?;
+    let client = Client::new(&global.socket())?;
+    // Event times are CLOCK_MONOTONIC; a capture has the time of day.
+    let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64;
+    let offset = epoch.wrapping_sub(node::counters::monotonic_ns());
+    let started = Instant::now();
+    let (mut buffer, mut taken, mut failed) = (Vec::new(), 0u64, None);
+    let mut reasons: HashMap<&'static str, u64> = HashMap::new();
+    eprintln!("tunny: capturing; Ctrl-C stops");
+    client.stream("/v1/capture", serde_json::to_vec(&filter)?, Duration::from_millis(200), |piece| {
+        buffer.extend_from_slice(piece);
+        let mut used = 0;
+        while let Some((event, size)) = decode(&buffer[used..]) {
+            used += size;
+            if args.count.is_some_and(|c| taken >= c) {
+                break;
+            }
+            taken += 1;
+            *reasons.entry(reason_name(&event)).or_default() += 1;
+            if let Err(e) = write(&mut file, &event, event.time.wrapping_add(offset), global.output) {
+                failed = Some(e);
+                return false;
+            }
+        }
+        buffer.drain(..used);
+        if let Some(Err(e)) = file.as_mut().map(|f| f.flush()) {
+            failed = Some(e.into());
+            return false;
+        }
+        args.count.is_none_or(|c| taken < c) && args.seconds.is_none_or(|s| started.elapsed().as_secs_f64() < s)
+    })?;
+    if let Some(error) = failed {
+        return Err(error.context("the capture could not be written"));
+    }
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(name, n)| (std::cmp::Reverse(*n), *name));
+    let list: Vec<_> = reasons.iter().map(|(name, n)| format!("{name} {n}")).collect();
+    eprintln!("tunny: {taken} packets{}{}", if list.is_empty() { "" } else { ": " }, list.join(", "));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(args: &Args) -> anyhow::Result<Option<File>> {
+    let Some(path) = &args.file else { return Ok(None) };
+    let sink: Box<dyn std::io::Write> = if path.as_os_str() == "-" {
+        Box::new(std::io::stdout())
+    } else {
+        Box::new(std::fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?)
+    };
+    let application = concat!("tunny capture ", env!("CARGO_PKG_VERSION"));
+    Ok(Some(PcapNgWriter::new(BufWriter::new(sink), application)?))
+}
+
+fn kind_name(kind: u8) -> &'static str {
+    match kind {
+        abi::EVENT_DROP => "drop",
+        abi::EVENT_PUNT => "punt",
+        _ => "sample",
+    }
+}
+
+fn write(file: &mut Option<File>, event: &abi::Event, time_ns: u64, format: Format) -> anyhow::Result<()> {
+    let data = &event.data[..event.captured as usize];
+    let (kind, reason, stage) = (kind_name(event.kind), reason_name(event), stage_name(event));
+    if let Some(file) = file {
+        let comment = format!("{kind} reason={reason} stage={stage} vni={}", event.vni);
+        file.write(event.ifindex, &format!("if{}", event.ifindex), time_ns, event.length, data, &comment)?;
+        return Ok(());
+    }
+    let flow = node::flows::key(data).map_or(String::new(), |k| {
+        format!("{} > {} {}", k.source, k.destination, node::flows::protocol_name(k.protocol))
+    });
+    let seconds = time_ns as f64 / 1e9;
+    if format == Format::Table {
+        return print(&format!("{seconds:.6} {kind} {reason} ({stage}) vni {} {} bytes {flow}\n", event.vni, event.length));
+    }
+    let object = serde_json::json!({
+        "time": seconds, "kind": kind, "reason": reason, "stage": stage, "vni": event.vni, "ifindex": event.ifindex,
+        "length": event.length, "flow": flow, "data": node::describe::to_hex(data),
+    });
+    print(&format!("{object}\n"))
 }

@@ -1,14 +1,255 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny get`.
+//! `tunny get`: objects, tables, counters, water levels.
 
+use crate::output::{self, show, table};
 use crate::Global;
+use node::client::{escape, Client};
+use node::types::{Counters, EngineCounters, Level, Neighbour, Status, VmCounters};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Show a node's objects, tables, counters and water levels.
+///
+/// Objects: gateway, vpc, nc, vm, route, peering, or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay.
+    kind: String,
+    /// Only the object with this name.
+    name: Option<String>,
+    /// Show what the tables really hold, not what was configured.
+    #[arg(long)]
+    tables: bool,
+    /// Objects at most.
+    #[arg(long, default_value_t = 1000)]
+    limit: usize,
+}
 
 /// Runs the command.
-pub fn run(_args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`tunny get` is not in this build yet")
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let client = Client::new(&global.socket())?;
+    let format = global.output;
+    match args.kind.as_str() {
+        "status" => show(format, &client.get::<Status>("/v1/status")?, status)?,
+        "counters" => {
+            let counters: Counters = client.get("/v1/counters")?;
+            show(format, &counters, counters_text)?;
+        }
+        "drops" => {
+            let counters: Counters = client.get("/v1/counters")?;
+            let rows = drops(&counters);
+            show(format, &rows, |rows| drops_text(rows))?;
+        }
+        "vm-counters" => {
+            let path = format!("/v1/vm-counters?limit={}&name={}", args.limit, escape(args.name.as_deref().unwrap_or("")));
+            show(format, &client.get::<Vec<VmCounters>>(&path)?, |list| {
+                table(&["vm", "packets", "bytes"], list.iter().map(|v| vec![v.vm.clone(), v.packets.to_string(), v.bytes.to_string()]))
+            })?;
+        }
+        "levels" => show(format, &client.get::<Vec<Level>>("/v1/levels")?, |levels| levels_text(levels))?,
+        "neighbours" | "neighbors" => show(format, &client.get::<Vec<Neighbour>>("/v1/neighbours")?, |n| neighbours(n))?,
+        "underlay" => {
+            let value: Value = client.get("/v1/underlay")?;
+            show(format, &value, output::yaml)?;
+        }
+        kind => {
+            let path = format!(
+                "/v1/objects/{}?name={}&limit={}&tables={}",
+                escape(kind),
+                escape(args.name.as_deref().unwrap_or("")),
+                args.limit,
+                args.tables
+            );
+            let objects: Vec<Value> = client.get(&path)?;
+            if let (Some(name), true) = (&args.name, objects.is_empty()) {
+                anyhow::bail!("there is no {kind} named `{name}` on this node");
+            }
+            let full = objects.len() >= args.limit && args.name.is_none();
+            match (&args.name, objects.as_slice()) {
+                (Some(_), [one]) => show(format, one, output::yaml)?,
+                _ => show(format, &objects, |objects| objects_text(objects))?,
+            }
+            if full {
+                eprintln!("tunny: these are the first {}; raise --limit for more", args.limit);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(s: &Status) -> String {
+    let mut text = format!(
+        "instance   {}\nversion    {} (table layout {})\nengine     {}\nworkers    {}\ncommits    {}\npid        {}, up {} s{}\n",
+        s.instance,
+        s.version,
+        s.layout,
+        s.engine,
+        s.workers,
+        s.generation,
+        s.pid,
+        s.uptime_s,
+        if s.took_over { ", took over running tables" } else { "" }
+    );
+    for warning in &s.warnings {
+        text.push_str(&format!("WARNING    {warning}\n"));
+    }
+    text.push('\n');
+    text.push_str(&table(
+        &["uplink", "index", "mode", "queues", "mtu", "link"],
+        s.uplinks.iter().map(|u| {
+            let link = if u.up { "up" } else { "down" };
+            vec![u.name.clone(), u.ifindex.to_string(), u.mode.clone(), u.queues.to_string(), u.mtu.to_string(), link.into()]
+        }),
+    ));
+    text
+}
+
+type Field = (&'static str, fn(&EngineCounters) -> u64);
+
+const FIELDS: [Field; 9] = [
+    ("received", |c| c.rx),
+    ("received bytes", |c| c.rx_bytes),
+    ("generated", |c| c.generated),
+    ("forwarded", |c| c.forwarded),
+    ("forwarded bytes", |c| c.forwarded_bytes),
+    ("answered", |c| c.answered),
+    ("passed", |c| c.passed),
+    ("dropped", |c| c.dropped),
+    ("punted", |c| c.punted),
+];
+
+fn counters_text(c: &Counters) -> String {
+    let mut text = table(
+        &["counter", "total", "fast path", "software"],
+        FIELDS.map(|(name, value)| {
+            // The software path's word of that name counts the punted packets that it has taken in.
+            vec![name.to_string(), value(&c.total).to_string(), value(&c.fast).to_string(), value(&c.software).to_string()]
+        }),
+    );
+    let verdict = match (c.balance.balanced, c.balance.difference) {
+        (true, 0) => "yes".to_string(),
+        (true, n) => format!("yes ({n} packets are between two counters)"),
+        (false, n) => format!("NO: {n} packets have no outcome; this is a bug, please report it"),
+    };
+    text.push_str(&format!("\nbalanced (received + generated = forwarded + answered + passed + dropped): {verdict}\n"));
+    if c.balance.in_flight != 0 {
+        text.push_str(&format!("punted and not yet taken in: {}\n", c.balance.in_flight));
+    }
+    text.push('\n');
+    text.push_str(&table(
+        &["vni", "vpc", "packets", "bytes", "drops"],
+        c.tenants.iter().map(|t| {
+            let drops: u64 = t.drops.values().sum();
+            vec![t.vni.to_string(), t.vpc.clone(), t.packets.to_string(), t.bytes.to_string(), drops.to_string()]
+        }),
+    ));
+    if !c.fast.punts.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&["punt reason", "packets"], c.fast.punts.iter().map(|(r, n)| vec![r.clone(), n.to_string()])));
+    }
+    text
+}
+
+/// One row of `get drops`.
+#[derive(serde::Serialize)]
+struct DropRow {
+    reason: String,
+    vni: Option<u32>,
+    vpc: String,
+    packets: u64,
+    meaning: String,
+    advice: String,
+}
+
+/// By VPC where there is one; the rest of each reason has none.
+fn drops(c: &Counters) -> Vec<DropRow> {
+    let mut left: BTreeMap<&str, u64> = c.total.drops.iter().map(|(r, n)| (r.as_str(), *n)).collect();
+    let mut rows = Vec::new();
+    let row = |reason: &str, vni, vpc: &str, packets| {
+        let known = abi::DropReason::from_name(reason);
+        DropRow {
+            reason: reason.to_string(),
+            vni,
+            vpc: vpc.to_string(),
+            packets,
+            meaning: known.map_or("", |r| r.meaning()).to_string(),
+            advice: known.map_or("", |r| r.advice()).to_string(),
+        }
+    };
+    for t in &c.tenants {
+        for (reason, n) in &t.drops {
+            rows.push(row(reason, Some(t.vni), &t.vpc, *n));
+            if let Some(rest) = left.get_mut(reason.as_str()) {
+                *rest = rest.saturating_sub(*n);
+            }
+        }
+    }
+    rows.extend(left.into_iter().filter(|(_, n)| *n > 0).map(|(reason, n)| row(reason, None, "", n)));
+    rows.sort_by(|a, b| b.packets.cmp(&a.packets).then(a.reason.cmp(&b.reason)));
+    rows
+}
+
+fn drops_text(rows: &[DropRow]) -> String {
+    if rows.is_empty() {
+        return "no packet was dropped\n".into();
+    }
+    table(
+        &["reason", "vni", "vpc", "packets", "what happened"],
+        rows.iter().map(|r| {
+            let vni = r.vni.map_or(String::new(), |v| v.to_string());
+            vec![r.reason.clone(), vni, r.vpc.clone(), r.packets.to_string(), r.meaning.clone()]
+        }),
+    )
+}
+
+/// Water levels as a table.
+pub fn levels_text(levels: &[Level]) -> String {
+    table(
+        &["table", "used", "limit", "level"],
+        levels.iter().map(|l| vec![l.name.clone(), l.used.to_string(), l.limit.to_string(), format!("{:.2} %", l.percent)]),
+    )
+}
+
+fn neighbours(list: &[Neighbour]) -> String {
+    table(
+        &["next hop", "interface", "mac", "source mac", "mtu", "state", "ncs"],
+        list.iter().map(|n| {
+            let state = if n.ready { "ready" } else { "unresolved" };
+            let (mtu, ncs) = (n.mtu.to_string(), n.ncs.to_string());
+            vec![n.address.clone(), n.interface.clone(), n.mac.clone(), n.source_mac.clone(), mtu, state.into(), ncs]
+        }),
+    )
+}
+
+/// Objects in columns: kind and name, then whatever their specs have.
+fn objects_text(objects: &[Value]) -> String {
+    let mut columns: Vec<&str> = Vec::new();
+    for object in objects {
+        for key in object["spec"].as_object().into_iter().flat_map(|s| s.keys()) {
+            if !columns.contains(&key.as_str()) {
+                columns.push(key);
+            }
+        }
+    }
+    let headers: Vec<&str> = ["kind", "name"].into_iter().chain(columns.iter().copied()).collect();
+    table(
+        &headers,
+        objects.iter().map(|object| {
+            let head = [object["kind"].as_str(), object["metadata"]["name"].as_str()];
+            let spec = columns.iter().map(|c| compact(&object["spec"][*c]));
+            head.into_iter().map(|t| t.unwrap_or("").to_string()).chain(spec).collect()
+        }),
+    )
+}
+
+/// A value in one cell.
+fn compact(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(s) => s.clone(),
+        Value::Array(list) => list.iter().map(compact).collect::<Vec<_>>().join(","),
+        Value::Object(map) => map.iter().map(|(k, v)| format!("{k}={}", compact(v))).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    }
 }

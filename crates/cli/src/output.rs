@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Printing results: a table for people, JSON or YAML for programs.
 
+use serde::Serialize;
+use std::io::Write;
+
 /// How to print the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -11,4 +14,98 @@ pub enum Format {
     Json,
     /// YAML.
     Yaml,
+}
+
+/// Writes to standard output; a reader that went away (`| head`) is no error.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => Ok(other?),
+    }
+}
+
+/// Prints a value in the format asked for; `table` makes the text for people.
+pub fn show<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    let text = match format {
+        Format::Table => table(value),
+        Format::Json => serde_json::to_string_pretty(value)? + "\n",
+        Format::Yaml => yaml(&serde_json::to_value(value)?),
+    };
+    print(&text)
+}
+
+/// YAML of a value, keys in the order in which the value has them.
+pub fn yaml(value: &serde_json::Value) -> String {
+    let mut text = serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string());
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// A plain table without lines, in the manner of `ip` and `kubectl`. Columns of numbers are aligned right.
+pub fn table<H: AsRef<str>>(headers: &[H], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let rows: Vec<Vec<String>> = rows.into_iter().collect();
+    if rows.is_empty() {
+        return String::from("nothing to show\n");
+    }
+    let width = |text: &str| text.chars().count();
+    let columns: Vec<(usize, bool)> = headers
+        .iter()
+        .enumerate()
+        .map(|(i, header)| {
+            let cells = || rows.iter().filter_map(|row| row.get(i));
+            let widest = cells().map(|c| width(c)).max().unwrap_or(0).max(width(header.as_ref()));
+            (widest, cells().all(|c| is_quantity(c)))
+        })
+        .collect();
+    let mut text = String::new();
+    let head: Vec<String> = headers.iter().map(|h| h.as_ref().to_uppercase()).collect();
+    for row in std::iter::once(&head).chain(&rows) {
+        let mut line = String::new();
+        for (cell, (widest, right)) in row.iter().zip(&columns) {
+            let padding = " ".repeat(widest - width(cell));
+            let (before, after) = if *right { (padding.as_str(), "") } else { ("", padding.as_str()) };
+            line.push_str(before);
+            line.push_str(cell);
+            line.push_str(after);
+            line.push_str("  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A number, perhaps with a unit behind it.
+fn is_quantity(text: &str) -> bool {
+    let number = text.split(' ').next().unwrap_or("");
+    text.is_empty() || number.parse::<f64>().is_ok()
+}
+
+/// A number with a unit prefix: 1.25 M.
+pub fn si(value: f64) -> String {
+    for (limit, prefix) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {
+        if value >= limit {
+            return format!("{:.2} {prefix}", value / limit);
+        }
+    }
+    format!("{value:.0} ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_align_numbers_right_and_text_left() {
+        let text = table(&["name", "packets"], [vec!["a".into(), "5".into()], vec!["long".into(), "12345".into()]]);
+        assert_eq!(text, "NAME  PACKETS\na           5\nlong    12345\n");
+        assert_eq!(table(&["name"], []), "nothing to show\n");
+    }
+
+    #[test]
+    fn prefixes() {
+        assert_eq!([si(0.0), si(999.0), si(1250.0), si(3.5e9)], ["0 ", "999 ", "1.25 k", "3.50 G"]);
+    }
 }
