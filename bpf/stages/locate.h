@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* locate: VM-NC entry, TTL, underlay next hop, packet size. */
+#ifndef TUNNY_LOCATE_H
+#define TUNNY_LOCATE_H
+
+#include "packet.h"
+#include "route.h"
+
+static __always_inline int find_nexthop(struct packet *p)
+{
+	struct tunny_root *root = p->root;
+	__u32 chunk = root->nc_chunks[p->vm.nc >> TUNNY_NC_CHUNK_SHIFT & (TUNNY_NC_CHUNKS_MAX - 1)];
+	struct tunny_nexthop_group *group;
+	struct tunny_nc_record *nc;
+	__u32 line, count, member;
+
+	if (!chunk)
+		return DROP_UNDERLAY_NO_ROUTE;
+	nc = line_at(chunk + (p->vm.nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)));
+	if (!nc)
+		return DROP_TABLE_FAULT;
+	line = READ_ONCE(nc->group);
+	if (!(nc->flags & TUNNY_NC_VALID) || !line)
+		return DROP_UNDERLAY_NO_ROUTE;
+	p->nc_v6 = nc->flags & TUNNY_NC_V6;
+	p->nc_hi = nc->addr_hi;
+	p->nc_lo = nc->addr_lo;
+	if (p->nc_v6 ? !(root->vtep6_hi | root->vtep6_lo) : !root->vtep4)
+		return DROP_UNDERLAY_NO_ROUTE;
+	group = line_at(line);
+	if (!group)
+		return DROP_TABLE_FAULT;
+	count = READ_ONCE(group->count);
+	if (!count || count > TUNNY_GROUP_NEXTHOPS_MAX)
+		return DROP_UNDERLAY_NO_ROUTE;
+	member = tunny_bucket_of(p->flow_hash, count);
+	OPAQUE(member);
+	if (member >= TUNNY_GROUP_NEXTHOPS_MAX)
+		return DROP_UNDERLAY_NO_ROUTE;
+	line = READ_ONCE(group->members[member]);
+	p->nexthop = line ? line_at(line) : NULL;
+	return p->nexthop ? GO : DROP_UNDERLAY_NO_ROUTE;
+}
+
+static __always_inline int locate(struct packet *p)
+{
+	__u32 outer = UDP_BYTES + VXLAN_BYTES;
+	int verdict;
+
+	if (!p->vm_found)
+		return icmp_or(p, DROP_VM_UNKNOWN);
+	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_GATEWAY))
+		return PUNT + PUNT_GATEWAY_ADDRESS;
+	if (p->ttl <= 1)
+		return icmp_or(p, DROP_TTL_EXPIRED);
+	verdict = find_nexthop(p);
+	if (verdict)
+		return verdict;
+	if (!(READ_ONCE(p->nexthop->dmac) & TUNNY_NEXTHOP_READY))
+		return PUNT + PUNT_NEXTHOP_UNRESOLVED;
+	outer += p->nc_v6 ? IPV6_BYTES : IPV4_BYTES;
+	if (outer + p->inner_bytes > READ_ONCE(p->nexthop->smac_mtu) >> 48)
+		return PUNT + PUNT_ICMP_DUE;
+	return GO;
+}
+
+#endif

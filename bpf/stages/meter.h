@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* meter: two-rate three-color meters of the ingress VPC and of the destination VM. */
+#ifndef TUNNY_METER_STAGE_H
+#define TUNNY_METER_STAGE_H
+
+#include "packet.h"
+#include "../tables/meter.h"
+
+static __always_inline int meter(struct packet *p)
+{
+	struct tunny_root *root = p->root;
+	__u32 line;
+
+	if (unlikely(p->meter) && tunny_meter(p->meter, p->inner_bytes, bpf_ktime_get_ns()) == RED)
+		return DROP_METER_VPC;
+	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_METERED)) {
+		line = word_lookup(root->vm_meters, root->salt, p->vm.id, TUNNY_WORD_METER_SHIFT);
+		if (line && tunny_meter(line, p->inner_bytes, bpf_ktime_get_ns()) == RED)
+			return DROP_METER_VM;
+	}
+	return GO;
+}
+
+#endif

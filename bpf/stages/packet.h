@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What the stages know about the packet at hand, and what a stage answers.
+ *
+ * A stage returns GO, or the packet's end: a drop reason (its number), a punt (PUNT + reason) or PASS. The number is at
+ * once the return value, the counter's index and the name in every report.
+ */
+#ifndef TUNNY_PACKET_H
+#define TUNNY_PACKET_H
+
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include "../tables/exact.h"
+#include "../tables/counter.h"
+#include "../tables/ports.h"
+
+#define GO 0
+#define PUNT 64
+#define PASS 128
+#define PUNT_REASONS 32
+
+#define ETH_BYTES 14
+#define IPV4_BYTES 20
+#define IPV6_BYTES 40
+#define UDP_BYTES 8
+#define VXLAN_BYTES 8
+
+enum kind { KIND_NONE, KIND_IPV4, KIND_IPV6, KIND_ARP, KIND_ND };
+
+struct packet {
+	struct xdp_md *ctx;
+	struct tunny_root *root;
+	struct tunny_stats *stats;
+	__u64 options;
+	__u32 slot;		/* statistics slot: the CPU */
+	__u32 bytes;		/* of the received frame */
+	/* parse: outer */
+	__u64 outer_src_hi;
+	__u64 outer_src_lo;	/* or the IPv4 address */
+	__u32 outer_v6;
+	__u32 outer_tos;
+	__u32 inner_at;		/* offset of the inner Ethernet header */
+	__u32 inner_bytes;	/* of the inner frame */
+	__u32 vni;
+	__u32 attributed;	/* drops are counted for the VNI */
+	/* parse: inner */
+	__u32 kind;
+	__u32 inner_verdict;	/* reported once the tenant and the source are known */
+	__u64 dst_hi;
+	__u64 dst_lo;		/* or the IPv4 address */
+	__u64 flow_hash;
+	__u32 ttl;
+	__u32 inner_tos;
+	__u32 ecn;		/* new inner ECN */
+	/* hint: home lines asked for before they are needed */
+	struct tunny_word_bucket *tenant_bucket;
+	struct tunny_word_bucket *member_bucket;
+	struct tunny_vm4_bucket *vm_bucket;
+	/* tenant, route, locate */
+	struct tunny_tenant_record *tenant;	/* of the VPC at hand: first the ingress VPC, then along peer routes */
+	__u32 tenant_line;			/* of the ingress VPC */
+	__u32 meter;				/* of the ingress VPC */
+	__u64 roots;
+	__u32 to_vni;
+	__u32 accepted;	/* the tenant counter counts it */
+	__u32 vm_found;
+	struct vm vm;
+	struct tunny_nexthop *nexthop;
+	__u64 nc_hi;
+	__u64 nc_lo;
+	__u32 nc_v6;
+};
+
+static __always_inline void *data_of(struct xdp_md *ctx)
+{
+	return (void *)(long)ctx->data;
+}
+
+static __always_inline void *end_of(struct xdp_md *ctx)
+{
+	return (void *)(long)ctx->data_end;
+}
+
+/* The first buffer ends before byte `need`: are the bytes in a further buffer, or is the frame too short? */
+static __always_inline int short_of(struct packet *p, __u32 need, int reason)
+{
+	return bpf_xdp_get_buff_len(p->ctx) >= need ? PUNT + PUNT_NONLINEAR_HEADERS : reason;
+}
+
+/*
+ * Length of the frame. A multi-buffer frame's first buffer is never small (but with header split, which drivers turn off
+ * for XDP), so small frames are spared the call; frame_holds asks again before it calls one too short.
+ */
+static __always_inline __u32 frame_bytes(struct xdp_md *ctx)
+{
+	__u64 first = end_of(ctx) - data_of(ctx);
+
+	return first > 1024 ? bpf_xdp_get_buff_len(ctx) : first;
+}
+
+static __always_inline int frame_holds(struct packet *p, __u32 need)
+{
+	if (likely(need <= p->bytes))
+		return 1;
+	p->bytes = bpf_xdp_get_buff_len(p->ctx);
+	return need <= p->bytes;
+}
+
+static __always_inline __u64 load_be64(const void *at)
+{
+	return __builtin_bswap64(*(const __u64 *)at);
+}
+
+static __always_inline __u32 load_be32(const void *at)
+{
+	return __builtin_bswap32(*(const __u32 *)at);
+}
+
+static __always_inline __u32 load_be16(const void *at)
+{
+	return __builtin_bswap16(*(const __u16 *)at);
+}
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Exact match: chained buckets of one cache line (IPv6: two).
+ *
+ * A packet needs up to three of these tables (tenants, members, VM-NC) and their home lines depend on the packet alone.
+ * So the caller first asks for all home lines (the loads overlap), and matches afterwards. A match within a line uses no
+ * branch: the position of a key in its bucket is random, and a wrong guess would cost more than comparing all of it.
+ * What is not in its home line (chains, entries in the middle of a commit) takes the global functions at the end, which
+ * the verifier checks once, apart from the packet path.
+ */
+#ifndef TUNNY_EXACT_H
+#define TUNNY_EXACT_H
+
+#include "memory.h"
+
+/* What the VM-NC table says about an inner address. */
+struct vm {
+	__u64 mac;
+	__u32 id;
+	__u32 nc;
+	__u32 flags;
+};
+
+/* Value of the entry whose upper bits (from `shift`) equal `key`: its lower 32 bits; 0 if it is not in this line. */
+static __always_inline __u32 word_match(const struct tunny_word_bucket *b, __u64 key, __u32 shift)
+{
+	__u64 value = 0;
+
+#pragma unroll
+	for (int i = 0; i < 7; i++) {
+		__u64 entry = READ_ONCE(b->entries[i]);
+
+		value |= entry & mask_if_zero((entry >> shift) ^ key);
+	}
+	return value;
+}
+
+/* Not zero if the whole word is in this line. */
+static __always_inline __u64 word_present(const struct tunny_word_bucket *b, __u64 word)
+{
+	__u64 differ = ~0ULL;
+
+#pragma unroll
+	for (int i = 0; i < 7; i++) {
+		__u64 x = READ_ONCE(b->entries[i]) ^ word;
+		__u64 y = x | -x;
+
+		OPAQUE(y);
+		differ &= y;
+	}
+	return ~differ >> 63;
+}
+
+/* Follows the chain of a word table from its home line on. Returns the entry, 0 if there is none. */
+__noinline __u64 tunny_word_chain(__u32 line, __u64 key, __u32 shift)
+{
+	for (int i = 0; i < TUNNY_CHAIN_MAX && line; i++) {
+		struct tunny_word_bucket *b = line_at(line);
+
+		if (!b)
+			return 0;
+		for (int j = 0; j < 7; j++) {
+			__u64 entry = READ_ONCE(b->entries[j]);
+
+			if (entry && entry >> (shift & 63) == key)
+				return entry;
+		}
+		line = READ_ONCE(b->next);
+	}
+	return 0;
+}
+
+/* Looks a key up in a word table that is not on the hottest path. Returns the entry, 0 if there is none. */
+static __always_inline __u64 word_lookup(__u64 ref, __u64 salt, __u64 key, __u32 shift)
+{
+	if (!ref)
+		return 0;
+	return tunny_word_chain(home_line(ref, tunny_hash1(key, salt)), key, shift);
+}
+
+/* The tenant's generation: the top bits of both halves of its `roots` word. */
+static __always_inline __u64 generation_of(__u64 roots)
+{
+	return (roots >> 31 & 1) | (roots >> 62 & 2);
+}
+
+/* Whether a key word with this state is visible in this generation. */
+static __always_inline int key_visible(__u64 key, __u64 generation)
+{
+	__u64 same = (key >> TUNNY_KEY_GENERATION_SHIFT & 3) == generation;
+
+	if (!(key & TUNNY_KEY_VALID))
+		return 0;
+	if (key & TUNNY_KEY_ADDING && !same)
+		return 0;
+	return !(key & TUNNY_KEY_DYING && same);
+}
+
+/* A settled entry (state: valid, nothing else) in this line: its position + 1; 0 if it is not in this line. */
+static __always_inline __u32 vm4_match(const struct tunny_vm4_bucket *b, __u64 key)
+{
+	__u64 at = mask_if_zero(READ_ONCE(b->keys[0]) ^ key) & 1;
+
+	at |= mask_if_zero(READ_ONCE(b->keys[1]) ^ key) & 2;
+	at |= mask_if_zero(READ_ONCE(b->keys[2]) ^ key) & 3;
+	return at & 3;
+}
+
+static __always_inline __u64 vm4_key(__u32 vni, __u32 addr)
+{
+	return (__u64)vni << TUNNY_VM4_VNI_SHIFT | (__u64)addr << TUNNY_VM4_ADDR_SHIFT;
+}
+
+/* Reads entry `slot` (0-2) of a bucket. */
+static __always_inline void vm4_read(const struct tunny_vm4_bucket *b, __u32 slot, struct vm *vm)
+{
+	__u64 at = (slot & 3) * 12;
+	const __u32 *v;
+	__u32 v0, v1, v2;
+
+	OPAQUE(at);
+	if (at > 24)
+		at = 24;
+	v = (void *)b->values + at;
+	v0 = v[0];
+	v1 = v[1];
+	v2 = v[2];
+	vm->mac = (__u64)v0 << 16 | v1 >> 16;
+	vm->id = (v1 & 0xffff) << 8 | v2 >> 24;
+	vm->nc = v2 >> 4 & (TUNNY_NCS_MAX - 1);
+	vm->flags = v2 & 0xf;
+}
+
+/* Full lookup with chain and visibility. Returns line << 2 | slot, 0 if there is no visible entry. */
+__noinline __u64 tunny_vm4_chain(__u32 line, __u64 key, __u32 generation)
+{
+	for (int i = 0; i < TUNNY_CHAIN_MAX && line; i++) {
+		struct tunny_vm4_bucket *b = line_at(line);
+
+		if (!b)
+			return 0;
+		for (__u32 j = 0; j < 3; j++) {
+			__u64 have = READ_ONCE(b->keys[j]);
+
+			if ((have & ~TUNNY_KEY_STATE_MASK) == key && key_visible(have, generation))
+				return (__u64)line << 2 | j;
+		}
+		line = READ_ONCE(b->next);
+	}
+	return 0;
+}
+
+/* A lookup in a two-line table: VM-NC for IPv6, or nc6 (VNI 0). */
+struct key6 {
+	__u64 hi;
+	__u64 lo;
+	__u32 vni;
+	__u32 generation;
+};
+
+/* Full lookup of an IPv6 address. Returns line << 2 | slot, 0 if there is no visible entry. */
+__noinline __u64 tunny_vm6_chain(__u64 ref, __u64 salt, const struct key6 *k)
+{
+	__u64 hash, key;
+	__u32 line;
+
+	if (!k || !ref)
+		return 0;
+	hash = tunny_hash3(k->vni, k->hi, k->lo, salt);
+	key = (__u64)k->vni << TUNNY_VM6_VNI_SHIFT | (hash & 0xffffffff) << TUNNY_VM6_TAG_SHIFT;
+	line = (__u32)ref + 2 * tunny_bucket_of(hash, ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT);
+	for (int i = 0; i < TUNNY_CHAIN_MAX && line; i++) {
+		struct tunny_vm6_bucket *b = line_pair_at(line);
+
+		if (!b)
+			return 0;
+		for (__u32 j = 0; j < 3; j++) {
+			__u64 have = READ_ONCE(b->keys[j]);
+
+			if ((have & ~TUNNY_KEY_STATE_MASK) == key && b->addrs[2 * j] == k->hi &&
+			    b->addrs[2 * j + 1] == k->lo && key_visible(have, k->generation))
+				return (__u64)line << 2 | j;
+		}
+		line = READ_ONCE(b->next);
+	}
+	return 0;
+}
+
+/* Reads what tunny_vm6_chain found. Returns 0, or -1 on a fault. */
+static __always_inline int vm6_read(__u64 found, struct vm *vm)
+{
+	struct tunny_vm6_bucket *b = line_pair_at(found >> 2);
+	__u32 slot = found & 3;
+	const __u64 *v;
+	__u64 v0, v1;
+
+	if (!b)
+		return -1;
+	if (slot > 2)
+		return -1;
+	slot *= 16;
+	OPAQUE(slot);
+	if (slot > 32)
+		return -1;
+	v = (void *)b->values + slot;
+	v0 = v[0];
+	v1 = v[1];
+	vm->mac = v0 >> 16;
+	vm->flags = v0 & 0xf;
+	vm->id = v1 >> 32;
+	vm->nc = (__u32)v1 & (TUNNY_NCS_MAX - 1);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Rates by virtual time (GCRA): one 8-byte word a rate, changed by compare-and-swap, so that all CPUs and the software
+ * path share one budget. Four lost races count as conforming: an overloaded meter errs towards passing.
+ */
+#ifndef TUNNY_METER_H
+#define TUNNY_METER_H
+
+#include "memory.h"
+
+/* Takes `cost` ns out of the budget at `tat` if it fits into `burst` ns. 1 = conforms. */
+static __always_inline int gcra(__u64 *tat, __u64 now, __u64 cost, __u64 burst)
+{
+	for (int i = 0; i < 4; i++) {
+		__u64 old = READ_ONCE(*tat);
+		__u64 base = old > now ? old : now;
+
+		if (base + cost - now > burst)
+			return 0;
+		if (__sync_val_compare_and_swap(tat, old, base + cost) == old)
+			return 1;
+	}
+	return 1;
+}
+
+/* A RATE_LIMIT word: ns per packet below, burst in packets above; 0 ns = no limit. */
+static __always_inline int rate_limit(__u64 limit, __u64 *tat, __u64 now)
+{
+	__u64 cost = limit & 0xffffffff;
+
+	if (!cost)
+		return 1;
+	return gcra(tat, now, cost, (limit >> TUNNY_RATE_LIMIT_BURST_SHIFT) * cost);
+}
+
+enum color { GREEN, YELLOW, RED };
+
+/* One two-rate three-color meter (RFC 2698, color-blind); a rate of 0 always conforms. */
+static __always_inline int trtcm(__u64 units, __u64 cir, __u64 cbs, __u64 pir, __u64 pbs, __u64 *c_tat, __u64 *p_tat,
+				 __u64 now)
+{
+	if (pir && !gcra(p_tat, now, units * pir >> 16, pbs))
+		return RED;
+	if (cir && !gcra(c_tat, now, units * cir >> 16, cbs))
+		return YELLOW;
+	return GREEN;
+}
+
+/* Runs the meter block at `line`. Returns a color; a block that is not there is green. */
+__noinline int tunny_meter(__u32 line, __u32 bytes, __u64 now)
+{
+	struct tunny_meter_config *c = line_at(line);
+	struct tunny_meter_state *s = line_at(line + 1);
+	int color, packets;
+
+	if (!c || !s)
+		return GREEN;
+	color = trtcm(bytes, c->byte_cir, c->byte_cbs, c->byte_pir, c->byte_pbs, &s->byte_c_tat, &s->byte_p_tat, now);
+	if (color != RED) {
+		packets = trtcm(1, c->packet_cir, c->packet_cbs, c->packet_pir, c->packet_pbs, &s->packet_c_tat,
+				&s->packet_p_tat, now);
+		if (packets > color)
+			color = packets;
+	}
+	if (color == GREEN)
+		__sync_fetch_and_add(&s->green, 1);
+	else if (color == YELLOW)
+		__sync_fetch_and_add(&s->yellow, 1);
+	else
+		__sync_fetch_and_add(&s->red, 1);
+	return color;
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The ways out of the program: uplink ports, AF_XDP sockets, the event ring; and what the loader tells the program. */
+#ifndef TUNNY_PORTS_H
+#define TUNNY_PORTS_H
+
+#include "memory.h"
+
+/* Uplink ports by interface index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, TUNNY_PORTS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} tunny_ports SEC(".maps");
+
+/* AF_XDP sockets of the software path: port slot * QUEUES_MAX + receive queue. */
+#define TUNNY_QUEUES_MAX 64
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, TUNNY_PORTS_MAX * TUNNY_QUEUES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} tunny_xsks SEC(".maps");
+
+/* Interface index of an uplink -> port slot. Only asked for punts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TUNNY_PORTS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} tunny_port_slots SEC(".maps");
+
+/* Captured and sampled packets (struct tunny_event). */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} tunny_events SEC(".maps");
+
+/* Checked by the loader against its own value and against that of the table memory. */
+const volatile __u64 tunny_abi_hash = TUNNY_ABI_HASH;
+/* Inode of the network namespace that the ports are in: the trace programs ignore others. Set by the loader. */
+const volatile __u32 tunny_netns = 0;
+
+#endif
