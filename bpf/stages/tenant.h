@@ -47,6 +47,8 @@ static __always_inline int tenant(struct packet *p)
 	p->tenant = line_at(line);
 	if (!p->tenant)
 		return DROP_TABLE_FAULT;
+	if ((READ_ONCE(p->tenant->ident) & (TUNNY_TENANT_VALID | 0xffffff)) != (TUNNY_TENANT_VALID | p->vni))
+		return DROP_VNI_UNKNOWN;
 	p->to_vni = p->vni;
 	p->attributed = 1;
 	if (p->options & TUNNY_OPT_SOURCE_STRICT) {

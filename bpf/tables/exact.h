@@ -75,7 +75,7 @@ static __always_inline __u64 word_lookup(__u64 ref, __u64 salt, __u64 key, __u32
 {
 	if (!ref)
 		return 0;
-	return tunny_word_chain(home_line(ref, tunny_hash1(key, salt)), key, shift);
+	return tunny_word_chain(home_line(ref, tunny_hash1(key << shift, salt)), key, shift);
 }
 
 /* The tenant's generation: the top bits of both halves of its `roots` word. */

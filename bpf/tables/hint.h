@@ -23,7 +23,7 @@ static __always_inline int hint_tables(struct packet *p, __u32 inner_dst)
 	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
 	__u64 key = vm4_key(p->vni, inner_dst) | TUNNY_KEY_VALID;
 
-	p->tenant_bucket = line_at(home_line(root->tenants, tunny_hash1(p->vni, salt)));
+	p->tenant_bucket = line_at(home_line(root->tenants, tunny_hash1((__u64)p->vni << TUNNY_WORD_TENANT_SHIFT, salt)));
 	p->vm_bucket = line_at(home_line(root->vm4, tunny_hash1(key & ~TUNNY_KEY_STATE_MASK, salt)));
 	p->member_bucket = line_at(home_line(root->members, tunny_hash1(member, salt)));
 	if (!p->tenant_bucket || !p->vm_bucket || !p->member_bucket)

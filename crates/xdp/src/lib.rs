@@ -1,3 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loads BPF, maps the tables, AF_XDP.
+//! The XDP fast path from user space: loads the program, maps its tables, attaches it, and takes its punts over AF_XDP.
+//!
+//! Only this crate knows libbpf and the bpf(2) call. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
+//! table memory that crate `tables` writes and the program reads. The design is in `docs/design/xdp.md`.
+
+mod engine;
+mod error;
+mod memory;
 pub mod object;
+mod ports;
+mod run;
+mod sys;
+
+pub use engine::{Options, Origin, XdpEngine, OBJECT};
+pub use error::XdpError;
+pub use memory::BpfMemory;
+pub use ports::QUEUES_MAX;
+pub use run::{TestRun, TestVerdict};

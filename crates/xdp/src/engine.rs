@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! [`XdpEngine`]: the loaded program, its maps and links.
+
+use crate::memory::{Maps, READERS_BYTES};
+use crate::{sys, BpfMemory, XdpError};
+use abi::{abi_hash, Root};
+use libbpf_rs::{MapCore, OpenObject};
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The compiled fast path (`bpf/gateway.bpf.c`).
+pub static OBJECT: &[u8] = {
+    /// libelf wants the bytes aligned.
+    #[repr(C, align(16))]
+    struct Aligned<T: ?Sized>(T);
+    static BYTES: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/gateway.bpf.o")));
+    &BYTES.0
+};
+
+/// Maps that are shared by a running program and its successor, and so are pinned.
+const PINNED: [&str; 7] =
+    ["tunny_root", "tunny_segments", "tunny_stats", "tunny_ports", "tunny_port_slots", "tunny_xsks", "tunny_events"];
+const READERS: &str = "tunny_readers";
+const PROGRAM: &str = "tunny_gateway";
+
+/// How the engine is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Folder on a BPF file system for the pins (`/sys/fs/bpf/tunny/<instance>`); None: nothing outlives the process.
+    pub pins: Option<PathBuf>,
+    /// Another object than the one built in (tests of the layout check).
+    pub object: Option<Vec<u8>>,
+}
+
+/// Where the table memory of an engine comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// New and empty.
+    Fresh,
+    /// Pinned by a process before; its tables are in use.
+    Adopted,
+}
+
+/// The XDP fast path, loaded.
+pub struct XdpEngine {
+    object: libbpf_rs::Object,
+    memory: Arc<BpfMemory>,
+    origin: Origin,
+    pins: Option<PathBuf>,
+    _readers: OwnedFd,
+}
+
+impl XdpEngine {
+    /// Loads the program on new, unpinned maps: for tests, benches and `tunny replay`.
+    pub fn load() -> Result<XdpEngine, XdpError> {
+        XdpEngine::open_or_create(&Options::default())
+    }
+
+    /// Loads the program on the maps that are pinned for this layout, or on new ones, which are then pinned.
+    ///
+    /// Nothing is attached yet: fill or check the tables, then attach.
+    pub fn open_or_create(options: &Options) -> Result<XdpEngine, XdpError> {
+        let bytes = options.object.as_deref().unwrap_or(OBJECT);
+        let mut open = open_object(bytes)?;
+        check_object(&open)?;
+        set_netns(&mut open)?;
+        let pins = options.pins.as_ref().map(|dir| dir.join(format!("layout-{:016x}", abi_hash())));
+        let origin = match &pins {
+            Some(dir) => adopt_maps(&mut open, dir)?,
+            None => Origin::Fresh,
+        };
+        let object = open.load().map_err(|e| load_error(&e))?;
+        let readers = readers_map(pins.as_deref(), origin)?;
+        if let (Some(dir), Origin::Fresh) = (&pins, origin) {
+            pin_maps(&object, readers.as_fd(), dir)?;
+        }
+        let memory = {
+            let map = |name| find_map(&object, name);
+            let maps = Maps {
+                root: map("tunny_root")?,
+                segments: map("tunny_segments")?,
+                stats: map("tunny_stats")?,
+                readers: readers.as_fd(),
+            };
+            BpfMemory::open(&maps).map_err(XdpError::call("Mapping the table memory"))?
+        };
+        Ok(XdpEngine { object, memory: Arc::new(memory), origin, pins, _readers: readers })
+    }
+
+    /// Whether the tables were there before.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// The table memory.
+    pub fn memory(&self) -> Arc<BpfMemory> {
+        self.memory.clone()
+    }
+
+    /// Folder of this layout's pins.
+    pub fn pins(&self) -> Option<&Path> {
+        self.pins.as_deref()
+    }
+
+    /// The program, to attach it or to tail-call into it.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        let program = self.object.progs().find(|p| p.name() == PROGRAM);
+        let fd = program.map(|p| p.as_fd().as_raw_fd());
+        // SAFETY: the descriptor belongs to `object`, which lives as long as the borrow of self.
+        unsafe { BorrowedFd::borrow_raw(fd.expect("checked when it was loaded")) }
+    }
+
+    /// A map by name.
+    pub(crate) fn map(&self, name: &'static str) -> Result<BorrowedFd<'_>, XdpError> {
+        find_map(&self.object, name)
+    }
+}
+
+fn find_map<'a>(object: &'a libbpf_rs::Object, name: &'static str) -> Result<BorrowedFd<'a>, XdpError> {
+    let found = object.maps().find(|m| m.name() == name).map(|m| m.as_fd().as_raw_fd());
+    let fd = found.ok_or(XdpError::Missing { kind: "map", name })?;
+    // SAFETY: the descriptor belongs to `object`, which outlives the borrow.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+fn open_object(bytes: &[u8]) -> Result<OpenObject, XdpError> {
+    libbpf_rs::ObjectBuilder::default()
+        .name("tunny")
+        .and_then(|builder| builder.open_memory(bytes))
+        .map_err(|e| load_error(&e))
+}
+
+fn load_error(error: &libbpf_rs::Error) -> XdpError {
+    let advice = match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => "Run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.",
+        _ => "It needs Linux 6.1 or newer with BTF.",
+    };
+    XdpError::Load { reason: error.to_string(), advice: advice.into() }
+}
+
+/// Compares the layout that the object was compiled with with this program's own.
+fn check_object(open: &OpenObject) -> Result<(), XdpError> {
+    let map = open.maps().find(|m| m.name().to_string_lossy().ends_with(".rodata.abi"));
+    let value = map.as_ref().and_then(|m| m.initial_value());
+    let bytes = value.and_then(|v| v.get(..8)).ok_or(XdpError::Missing { kind: "constant", name: "tunny_abi_hash" })?;
+    let object = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    if object != abi_hash() {
+        return Err(XdpError::ObjectLayout { object, program: abi_hash() });
+    }
+    Ok(())
+}
+
+/// Tells the trace programs which network namespace is ours.
+fn set_netns(open: &mut OpenObject) -> Result<(), XdpError> {
+    let netns = fs::metadata("/proc/self/ns/net").map_err(XdpError::call("Reading /proc/self/ns/net"))?.ino() as u32;
+    let map = open.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata"));
+    let mut map = map.ok_or(XdpError::Missing { kind: "constant", name: "tunny_netns" })?;
+    let value = map.initial_value_mut().and_then(|v| v.get_mut(..4));
+    value.ok_or(XdpError::Missing { kind: "constant", name: "tunny_netns" })?.copy_from_slice(&netns.to_ne_bytes());
+    Ok(())
+}
+
+/// Lets the object use the pinned maps of this layout, if all are there.
+fn adopt_maps(open: &mut OpenObject, dir: &Path) -> Result<Origin, XdpError> {
+    if !dir.join(READERS).exists() {
+        // The readers' map is pinned last: without it the pins are incomplete, left by a process that was killed.
+        let _ = fs::remove_dir_all(dir);
+        return Ok(Origin::Fresh);
+    }
+    let root = sys::open_pin(&dir.join("tunny_root")).map_err(XdpError::call("Opening the pinned map tunny_root"))?;
+    check_root(&root, dir)?;
+    for name in PINNED {
+        let fd = sys::open_pin(&dir.join(name)).map_err(XdpError::call(format!("Opening the pinned map {name}")))?;
+        let mut map = open.maps_mut().find(|m| m.name() == name).ok_or(XdpError::Missing { kind: "map", name })?;
+        map.reuse_fd(fd.as_fd()).map_err(|e| load_error(&e))?;
+    }
+    Ok(Origin::Adopted)
+}
+
+/// Refuses table memory that another layout wrote.
+fn check_root(root: &OwnedFd, dir: &Path) -> Result<(), XdpError> {
+    let mapping =
+        sys::Mapping::of_map(root.as_fd(), size_of::<Root>(), false).map_err(XdpError::call("Mapping tunny_root"))?;
+    // SAFETY: the mapping is as long as Root, and both fields are aligned words that are read once.
+    let (magic, memory) = unsafe {
+        let root = mapping.at().cast::<Root>();
+        ((&raw const (*root).magic).read_volatile(), (&raw const (*root).abi_hash).read_volatile())
+    };
+    if magic != 0 && memory != abi_hash() {
+        return Err(XdpError::MemoryLayout { path: dir.into(), memory, program: abi_hash() });
+    }
+    Ok(())
+}
+
+/// The map of the Rust readers' slots: the program does not know it.
+fn readers_map(pins: Option<&Path>, origin: Origin) -> Result<OwnedFd, XdpError> {
+    match (pins, origin) {
+        (Some(dir), Origin::Adopted) => {
+            sys::open_pin(&dir.join(READERS)).map_err(XdpError::call("Opening the pinned map tunny_readers"))
+        }
+        _ => sys::create_array(READERS, READERS_BYTES as u32, 1).map_err(XdpError::call("Creating a BPF map")),
+    }
+}
+
+/// Pins every map; the readers' map last, as the sign that all are there.
+fn pin_maps(object: &libbpf_rs::Object, readers: BorrowedFd, dir: &Path) -> Result<(), XdpError> {
+    fs::create_dir_all(dir).map_err(|e| match e.raw_os_error() {
+        Some(libc::EPERM) | Some(libc::EACCES) | Some(libc::EROFS) => XdpError::NoBpffs(dir.into()),
+        _ => XdpError::call(format!("Creating {}", dir.display()))(e),
+    })?;
+    let pin = |name: &str, fd: BorrowedFd| {
+        sys::pin(fd, &dir.join(name)).map_err(|e| match e.raw_os_error() {
+            Some(libc::EPERM) | Some(libc::EINVAL) => XdpError::NoBpffs(dir.into()),
+            _ => XdpError::call(format!("Pinning {name}"))(e),
+        })
+    };
+    for name in PINNED {
+        pin(name, find_map(object, name)?)?;
+    }
+    pin(READERS, readers)
+}

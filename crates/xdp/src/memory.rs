@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! [`BpfMemory`]: table memory in mmapable BPF array maps, so that the XDP program and this process use the same lines.
+//!
+//! 4 GiB of address space are reserved; segment n, a map of one 4 MiB element, is mapped at n · 4 MiB. The kernel waits
+//! for a full RCU grace period after each change of an array of maps, so `grow` makes all new segments first and enters
+//! them in one batch: one wait instead of one a segment (kernels before 6.8 still wait for each).
+//!
+//! `grace` is `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is a synchronize_rcu: when it returns, every run of the program
+//! that began before it has ended. See docs/design/xdp.md for what it takes and what was tried instead.
+
+use crate::sys::{self, Mapping};
+use abi::{Root, Stats, SEGMENTS_MAX, SEGMENT_BYTES, SEGMENT_LINES, SLOTS_MAX};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
+use tables::{Memory, Readers, ARENA_BYTES};
+
+/// Bytes of the map that holds the Rust readers' slots.
+pub(crate) const READERS_BYTES: usize = size_of::<Readers>().next_multiple_of(4096);
+
+/// The maps that table memory is made of.
+pub(crate) struct Maps<'a> {
+    pub(crate) root: BorrowedFd<'a>,
+    pub(crate) segments: BorrowedFd<'a>,
+    pub(crate) stats: BorrowedFd<'a>,
+    pub(crate) readers: BorrowedFd<'a>,
+}
+
+/// Table memory on BPF maps.
+pub struct BpfMemory {
+    root: Mapping,
+    stats: Mapping,
+    readers: Mapping,
+    arena: Mapping,
+    segments: OwnedFd,
+    limit: AtomicU32,
+    growing: Mutex<()>,
+}
+
+impl BpfMemory {
+    /// Maps what the maps hold already.
+    pub(crate) fn open(maps: &Maps) -> io::Result<BpfMemory> {
+        let memory = BpfMemory {
+            root: Mapping::of_map(maps.root, size_of::<Root>(), true)?,
+            stats: Mapping::of_map(maps.stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
+            readers: Mapping::of_map(maps.readers, READERS_BYTES, true)?,
+            arena: Mapping::reserve(ARENA_BYTES)?,
+            segments: maps.segments.try_clone_to_owned()?,
+            limit: AtomicU32::new(0),
+            growing: Mutex::new(()),
+        };
+        for n in 0..SEGMENTS_MAX {
+            let Some(id) = sys::lookup_u32(maps.segments, n)? else { break };
+            memory.place(n, sys::map_by_id(id)?.as_fd())?;
+            memory.limit.store((n + 1) * SEGMENT_LINES, Ordering::Release);
+        }
+        Ok(memory)
+    }
+
+    fn segment(&self, n: u32) -> io::Result<OwnedFd> {
+        let id = sys::lookup_u32(self.segments.as_fd(), n)?.ok_or(io::ErrorKind::NotFound)?;
+        sys::map_by_id(id)
+    }
+
+    fn place(&self, n: u32, segment: BorrowedFd) -> io::Result<()> {
+        self.arena.place(segment, n as usize * SEGMENT_BYTES as usize, SEGMENT_BYTES as usize)
+    }
+}
+
+// SAFETY: the mappings have the sizes that the trait asks for and live as long as the struct; `limit` is raised only
+// after the segments are mapped and known to the kernel.
+unsafe impl Memory for BpfMemory {
+    fn root(&self) -> *mut Root {
+        self.root.at().cast()
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.arena.at()
+    }
+
+    fn limit(&self) -> &AtomicU32 {
+        &self.limit
+    }
+
+    fn grow(&self, n: u32) -> io::Result<()> {
+        if n > SEGMENTS_MAX {
+            return Err(io::Error::from(io::ErrorKind::OutOfMemory));
+        }
+        let _one = self.growing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let have = self.segments();
+        if n <= have {
+            return Ok(());
+        }
+        let mut fds = Vec::new();
+        for i in have..n {
+            let fd = sys::create_array("tunny_segment", SEGMENT_BYTES, 1)?;
+            self.place(i, fd.as_fd())?;
+            fds.push(fd);
+        }
+        let keys: Vec<u32> = (have..n).collect();
+        let values: Vec<u32> = fds.iter().map(|fd| fd.as_raw_fd() as u32).collect();
+        sys::update_batch(self.segments.as_fd(), &keys, &values)?;
+        self.limit.store(n * SEGMENT_LINES, Ordering::Release);
+        Ok(())
+    }
+
+    fn stats(&self) -> *mut Stats {
+        self.stats.at().cast()
+    }
+
+    fn stats_slots(&self) -> u32 {
+        SLOTS_MAX
+    }
+
+    fn readers(&self) -> &Readers {
+        // SAFETY: the mapping is longer than Readers, page-aligned and was zeroed by the kernel; zeroes are valid Readers.
+        unsafe { &*self.readers.at().cast::<Readers>() }
+    }
+
+    fn grace(&self) {
+        const CMD_GLOBAL: libc::c_int = 1;
+        // SAFETY: a system call without memory operands.
+        let rc = unsafe { libc::syscall(libc::SYS_membarrier, CMD_GLOBAL, 0, 0) };
+        if rc != 0 {
+            // Not built into this kernel, or nohz_full CPUs: the kernel waits for RCU as well when a segment is entered
+            // again in its own place.
+            let again = || sys::update_u32(self.segments.as_fd(), 0, self.segment(0)?.as_raw_fd() as u32);
+            again().expect("no way to wait for an RCU grace period: neither membarrier nor map updates work");
+        }
+    }
+}

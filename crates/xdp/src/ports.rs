@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Uplink ports: which interfaces the program may send out of, and who listens for their punts.
+
+use crate::{sys, XdpEngine, XdpError};
+use abi::PORTS_MAX;
+use std::os::fd::RawFd;
+
+/// Receive queues of a port that may have a listener (TUNNY_QUEUES_MAX in bpf/tables/ports.h).
+pub const QUEUES_MAX: u32 = 64;
+
+impl XdpEngine {
+    /// Makes an interface an egress port and gives it a slot. Returns the slot; doing it again returns the same one.
+    pub fn add_port(&self, ifindex: u32) -> Result<u32, XdpError> {
+        let slots = self.map("tunny_port_slots")?;
+        let ports = self.map("tunny_ports")?;
+        let known = sys::lookup_u32(slots, ifindex).map_err(XdpError::call("Reading tunny_port_slots"))?;
+        let slot = match known {
+            Some(slot) => slot,
+            None => {
+                let used = sys::keys_u32(slots).map_err(XdpError::call("Reading tunny_port_slots"))?;
+                let used: Vec<u32> = used.into_iter().filter_map(|k| sys::lookup_u32(slots, k).ok().flatten()).collect();
+                (0..PORTS_MAX)
+                    .find(|slot| !used.contains(slot))
+                    .ok_or_else(|| XdpError::Limit { what: "Uplink ports".into(), limit: PORTS_MAX })?
+            }
+        };
+        sys::update_u32(ports, ifindex, ifindex)
+            .map_err(XdpError::call(format!("Adding interface {ifindex} to the egress ports")))?;
+        sys::update_u32(slots, ifindex, slot).map_err(XdpError::call("Writing tunny_port_slots"))?;
+        Ok(slot)
+    }
+
+    /// Forgets a port. Packets towards it are dropped as `tx_failed` from now on.
+    pub fn remove_port(&self, ifindex: u32) -> Result<(), XdpError> {
+        sys::delete(self.map("tunny_ports")?, ifindex).map_err(XdpError::call("Writing tunny_ports"))?;
+        sys::delete(self.map("tunny_port_slots")?, ifindex).map_err(XdpError::call("Writing tunny_port_slots"))
+    }
+
+    /// Makes an AF_XDP socket the listener for punts from a queue of a port. It ends when the socket is closed.
+    pub fn set_listener(&self, ifindex: u32, queue: u32, socket: RawFd) -> Result<(), XdpError> {
+        if queue >= QUEUES_MAX {
+            return Err(XdpError::Limit { what: format!("Queue {queue} of interface {ifindex}"), limit: QUEUES_MAX });
+        }
+        let slot = self.add_port(ifindex)?;
+        sys::update_u32(self.map("tunny_xsks")?, slot * QUEUES_MAX + queue, socket as u32)
+            .map_err(XdpError::call(format!("Entering a listener for queue {queue} of interface {ifindex}")))
+    }
+}
