@@ -1,2 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Benchmarks and side-by-side peers.
+//! Benches and side-by-side peers. `docs/design/performance.md` says how each is measured; [`list`] names them.
+//!
+//! Both sides of a ratio run in one process run, sample by sample in turn, and the value is the median of at least five.
+//! Rates are per second of CPU time of the measured thread. Unsafe code: system calls on threads and namespaces, and packet
+//! memory shared with the kernel.
+
+pub mod cpu;
+pub mod linux;
+pub mod netns;
+pub mod ovs;
+pub mod report;
+pub mod rig;
+pub mod stats;
+pub mod workload;
+
+pub use report::{table, Goal, Machine, Report};
+
+/// Why a bench could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call or file.
+    #[error("{what} failed: {source}.")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A program or step that failed with a message of its own.
+    #[error("{what} failed: {why}")]
+    Failed {
+        /// What was tried.
+        what: String,
+        /// What it said.
+        why: String,
+    },
+    /// Something that the bench needs is not installed.
+    #[error("{what} is missing: run `make peers`, or `scripts/deps.sh peers` as root.")]
+    Missing {
+        /// What is missing.
+        what: String,
+    },
+    /// BPF.
+    #[error(transparent)]
+    Object(#[from] xdp::object::ObjectError),
+    /// No bench has this name.
+    #[error("There is no bench `{0}`: `tunny bench list` names them.")]
+    Unknown(String),
+}
+
+impl Error {
+    /// An I/O error with what was tried; for `map_err`.
+    pub fn io(what: &str) -> impl FnOnce(std::io::Error) -> Error + '_ {
+        move |source| Error::Io { what: what.into(), source }
+    }
+
+    /// A failure with any message; for `map_err`.
+    pub fn failed<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> Error + '_ {
+        move |why| Error::Failed { what: what.into(), why: why.to_string() }
+    }
+}
+
+/// What a bench runs with.
+pub struct Context<'a> {
+    /// Seed of the workload.
+    pub seed: u64,
+    /// Samples of each side.
+    pub samples: usize,
+    /// Told what happens, a short line at a time.
+    pub progress: &'a dyn Fn(&str),
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Traffic for the veth rig: a generator that runs by BPF_PROG_TEST_RUN with live frames, and a sink that counts and drops.
+ *
+ * The generator is a closed loop: it sends only while fewer than `window` frames are under way, so that no ring overflows, no
+ * frame is lost and the gateway is never idle. Frames are recycled after a gateway changed them: every header is
+ * written anew each time.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#define PACKET_SLOT 128
+#define SAMPLES 65536
+
+struct traffic_state {
+	/* Written by the generator. */
+	__u64 sent;
+	__u64 next;
+	__u64 window;
+	__u64 packets; /* distinct packets, a power of two */
+	__u64 probe_offset; /* where the time of sending stands in the frame */
+	__u64 budget; /* frames that may still be sent */
+	__u64 pad0[2];
+	/* Written by the sink, on a line of its own. */
+	__u64 received;
+	__u64 strange;
+	__u64 samples;
+	__u64 pad1[5];
+	__u8 last[PACKET_SLOT];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct traffic_state);
+} traffic SEC(".maps");
+
+struct packet_slot {
+	__u64 words[PACKET_SLOT / 8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct packet_slot);
+} packets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SAMPLES);
+	__type(key, __u32);
+	__type(value, __u64);
+} latencies SEC(".maps");
+
+static __always_inline int generate(struct xdp_md *ctx, int words, int probe)
+{
+	__u32 zero = 0;
+	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
+	__u64 *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+
+	if (!s || (void *)(data + words) > end)
+		return XDP_ABORTED;
+	if (s->sent - *(volatile __u64 *)&s->received >= s->window || !s->budget)
+		return XDP_DROP;
+	__u32 index = s->next++ & (s->packets - 1);
+	struct packet_slot *p = bpf_map_lookup_elem(&packets, &index);
+	if (!p)
+		return XDP_ABORTED;
+#pragma unroll
+	for (int i = 0; i < words; i++)
+		data[i] = p->words[i];
+	if (probe) {
+		__u64 offset = s->probe_offset & 127;
+		__u8 *at = (__u8 *)data + offset;
+		__u64 now = bpf_ktime_get_ns();
+
+		if (at + 8 > (__u8 *)end)
+			return XDP_ABORTED;
+		__builtin_memcpy(at, &now, 8);
+	}
+	s->sent++;
+	s->budget--;
+	return XDP_TX;
+}
+
+/* 112 bytes: outer Ethernet to inner UDP, and most of the payload. */
+SEC("xdp")
+int generate_vxlan(struct xdp_md *ctx)
+{
+	return generate(ctx, 14, 0);
+}
+
+/* 64 bytes: a plain frame. */
+SEC("xdp")
+int generate_plain(struct xdp_md *ctx)
+{
+	return generate(ctx, 8, 0);
+}
+
+SEC("xdp")
+int probe_vxlan(struct xdp_md *ctx)
+{
+	return generate(ctx, 14, 1);
+}
+
+SEC("xdp")
+int probe_plain(struct xdp_md *ctx)
+{
+	return generate(ctx, 8, 1);
+}
+
+static __always_inline int arrived(struct xdp_md *ctx, struct traffic_state *s)
+{
+	__u8 *data = (void *)(long)ctx->data;
+
+	if (data + 64 > (__u8 *)(long)ctx->data_end)
+		return 0;
+	/* IPv4 and UDP, without options: what every side sends on. */
+	if (data[12] != 8 || data[13] != 0 || data[14] != 0x45 || data[23] != 17) {
+		s->strange++;
+		return 0;
+	}
+	return 1;
+}
+
+SEC("xdp")
+int count(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
+
+	if (!s || !arrived(ctx, s))
+		return XDP_DROP;
+	if (!(s->received & 1023)) {
+		__u8 *data = (void *)(long)ctx->data;
+
+		if (data + 112 <= (__u8 *)(long)ctx->data_end)
+			__builtin_memcpy(s->last, data, 112);
+		else
+			__builtin_memcpy(s->last, data, 64);
+	}
+	s->received++;
+	return XDP_DROP;
+}
+
+SEC("xdp")
+int time(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
+
+	if (!s || !arrived(ctx, s))
+		return XDP_DROP;
+	__u8 *at = (__u8 *)(long)ctx->data + (s->probe_offset & 127);
+	__u64 sent;
+
+	if (at + 8 > (__u8 *)(long)ctx->data_end)
+		return XDP_DROP;
+	__builtin_memcpy(&sent, at, 8);
+	__u32 slot = s->samples & (SAMPLES - 1);
+	__u64 *sample = bpf_map_lookup_elem(&latencies, &slot);
+
+	if (sample) {
+		*sample = bpf_ktime_get_ns() - sent;
+		s->samples++;
+	}
+	s->received++;
+	return XDP_DROP;
+}
+
+/* A receiving veth end needs XDP or GRO to take live frames. */
+SEC("xdp")
+int pass(struct xdp_md *ctx)
+{
+	return XDP_PASS;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

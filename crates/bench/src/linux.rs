@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Linux itself as the gateway, on the veth rig: as a VXLAN gateway (`vxlan external` and `ip route … encap ip`), and as a plain
+//! router. Both get fewer routes than Tunny: one a /24.
+use crate::rig::{Frames, Side};
+use crate::workload::{nc_address, plain, Workload, FIRST_VNI, GATEWAY_MAC, VTEP};
+use crate::{netns, Error};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+
+const ROUTER: &str = "192.0.2.254";
+
+fn mac_text(mac: u64) -> String {
+    let b = mac.to_be_bytes();
+    format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
+}
+
+/// Addresses and forwarding that both kinds need, and the underlay's router as a neighbour that needs no resolution.
+fn uplink(side: &Side) -> Result<(), Error> {
+    let port = &side.port;
+    side.gateway.shell("echo 1 > /proc/sys/net/ipv4/ip_forward; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done; for f in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $f; done")?;
+    side.gateway.ip(&format!("addr add {}/24 dev {port}", Ipv4Addr::from(VTEP)))?;
+    side.gateway.ip(&format!("neigh add {ROUTER} lladdr {} dev {port} nud permanent", mac_text(crate::workload::ROUTER_MAC)))?;
+    side.receive_without_xdp()
+}
+
+fn batch(side: &Side, lines: &str) -> Result<(), Error> {
+    let file = tempfile::NamedTempFile::new().map_err(Error::io("creating a file"))?;
+    std::fs::write(file.path(), lines).map_err(Error::io("writing a file"))?;
+    netns::run("ip", &["-n", side.gateway.name(), "-batch", &file.path().display().to_string()]).map(drop)
+}
+
+/// The /24 networks of the VMs with the VNI and the NC of the first VM in each.
+fn subnets(workload: &Workload) -> Vec<(u32, u32, u32)> {
+    let mut seen = BTreeSet::new();
+    workload.vms.iter().filter(|v| seen.insert(v.address >> 8)).map(|v| (v.address & !0xff, v.vni, v.nc)).collect()
+}
+
+/// The kernel as a VXLAN gateway.
+pub fn vxlan_gateway(workload: &Workload, packets: &[u8]) -> Result<Side, Error> {
+    let mut side = Side::create("vxlan", Frames::Vxlan, packets)?;
+    side.gateway.ip(&format!("link add vx0 address {} type vxlan external dstport 4789", mac_text(GATEWAY_MAC)))?;
+    side.gateway.ip("link set vx0 up")?;
+    uplink(&side)?;
+    side.gateway.ip(&format!("route add {}/16 via {ROUTER} dev {}", Ipv4Addr::from(nc_address(0) & !0xffff), side.port))?;
+    side.gateway.ip(&format!("neigh add 169.254.1.1 lladdr {} dev vx0 nud permanent", mac_text(workload.vms[0].mac)))?;
+    let mut lines = String::new();
+    for (network, vni, nc) in subnets(workload) {
+        let (network, nc) = (Ipv4Addr::from(network), Ipv4Addr::from(nc_address(nc)));
+        let _ = writeln!(lines, "route add {network}/24 encap ip id {vni} dst {nc} via 169.254.1.1 dev vx0 onlink");
+    }
+    batch(&side, &lines)?;
+    side.pin_threads()?;
+    Ok(side)
+}
+
+/// The kernel as a plain router; its packets are the inner ones.
+pub fn router(workload: &Workload, packets: &[u8]) -> Result<Side, Error> {
+    let mut side = Side::create("route", Frames::Plain, &plain(packets))?;
+    uplink(&side)?;
+    let mut lines = String::new();
+    for (network, ..) in subnets(workload) {
+        let _ = writeln!(lines, "route add {}/24 via {ROUTER} dev {}", Ipv4Addr::from(network), side.port);
+    }
+    batch(&side, &lines)?;
+    side.pin_threads()?;
+    Ok(side)
+}
+
+/// The workload of the veth benches: 64 VPCs of 1024 VMs.
+pub fn workload(seed: u64) -> (Workload, Vec<u8>) {
+    let workload = Workload::disjoint(64, 1024, 64, seed);
+    debug_assert_eq!(workload.vms[0].vni, FIRST_VNI);
+    let packets = workload.distinct_packets(65_536, seed);
+    (workload, packets)
+}
+
+/// Whether an outer destination is one of the NCs.
+pub fn is_nc(address: u32) -> bool {
+    address >> 16 == nc_address(0) >> 16
+}

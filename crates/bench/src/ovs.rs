@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Open vSwitch with DPDK, from Debian, as a VXLAN gateway: the peer of `peer-ovs`.
+//!
+//! It runs in directories and a network namespace of its own. Packets come from a pcap file that the net_pcap driver holds in
+//! memory and repeats (`infinite_rx=1`); without a `tx_` argument that driver counts and drops what is sent, the cheapest
+//! sink it has. Bridge `phys` hands the packets to its local port, whose address ends the tunnel; bridge `int0` holds one flow a
+//! (VNI, address): decrement the TTL, rewrite both MAC addresses and the tunnel destination, and out of the same tunnel port.
+//! The exact-match cache is off and flows do not expire: with 64k active flows that is its fastest setting here.
+use crate::netns::{run, Netns};
+use crate::workload::{nc_address, Workload, GATEWAY_MAC, ROUTER_MAC, UPLINK_MAC, VTEP};
+use crate::{cpu, Context, Error};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+/// MiB of packet memory for Open vSwitch.
+const MEMORY: u32 = 1152;
+/// The CPU of its forwarding thread; the rest of it runs on CPU 0.
+pub const PMD_CPU: usize = 1;
+
+/// What its forwarding thread did in one interval.
+#[derive(Clone, Copy, Debug)]
+pub struct Interval {
+    /// Packets received and forwarded.
+    pub packets: u64,
+    /// CPU time of the thread, ns.
+    pub cpu_ns: u64,
+    /// Its own count of cycles a packet.
+    pub cycles: f64,
+    /// Packets that needed an upcall.
+    pub upcalls: u64,
+    /// Passes through the datapath a packet: 2 when it ends the tunnel and begins a new one.
+    pub passes: f64,
+}
+
+impl Interval {
+    /// Millions of packets a second of CPU time.
+    pub fn mpps(&self) -> f64 {
+        self.packets as f64 * 1e3 / self.cpu_ns as f64
+    }
+}
+
+/// A running Open vSwitch; stopped and cleaned up when dropped.
+pub struct Ovs {
+    dir: tempfile::TempDir,
+    netns: Netns,
+    database: Option<Child>,
+    switch: Option<Child>,
+    pages_before: Option<String>,
+    /// Seconds that its 1M flows took to install.
+    pub load_seconds: f64,
+    /// Huge pages or ordinary ones.
+    pub memory: &'static str,
+    pmd: i32,
+}
+
+impl Ovs {
+    /// Starts it with these flows and packets, and waits until nothing causes an upcall any more.
+    pub fn start(workload: &Workload, pcap: &[u8], context: &Context) -> Result<Ovs, Error> {
+        for file in [VSWITCHD, SCHEMA] {
+            if !Path::new(file).exists() {
+                return Err(Error::Missing { what: format!("Open vSwitch with DPDK ({file})") });
+            }
+        }
+        let mut ovs = Ovs {
+            dir: tempfile::Builder::new().prefix("tunny-ovs").tempdir().map_err(Error::io("creating a directory"))?,
+            netns: Netns::create("ovs")?,
+            database: None,
+            switch: None,
+            pages_before: None,
+            load_seconds: 0.0,
+            memory: "--no-huge",
+            pmd: 0,
+        };
+        fs::write(ovs.file("in.pcap"), pcap).map_err(Error::io("writing the pcap file"))?;
+        (context.progress)("starting Open vSwitch");
+        ovs.reserve_huge_pages();
+        ovs.start_database()?;
+        ovs.start_switch()?;
+        ovs.bridges()?;
+        (context.progress)(&format!("installing {} flows in Open vSwitch", workload.vms.len()));
+        ovs.install(workload)?;
+        ovs.attach_port()?;
+        (context.progress)("warming Open vSwitch up until it has no upcalls");
+        ovs.warm_up()?;
+        Ok(ovs)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.file(name).display().to_string()
+    }
+
+    /// Its settings, for the report.
+    pub fn settings(&self) -> String {
+        format!(
+            "Open vSwitch {} user-space datapath, net_pcap infinite_rx, one PMD thread on CPU {PMD_CPU}, {}, EMC off, SMC off, VXLAN port key=flow remote_ip=flow",
+            self.appctl(&["version"]).unwrap_or_default().lines().next().unwrap_or("").rsplit(' ').next().unwrap_or(""),
+            self.memory
+        )
+    }
+
+    fn reserve_huge_pages(&mut self) {
+        let Ok(before) = fs::read_to_string(HUGE_PAGES) else { return };
+        let wanted = MEMORY / 2 + 32;
+        let _ = fs::write(HUGE_PAGES, (before.trim().parse().unwrap_or(0) + wanted).to_string());
+        let got: u32 = fs::read_to_string(HUGE_PAGES).ok().and_then(|n| n.trim().parse().ok()).unwrap_or(0);
+        if got >= wanted {
+            self.memory = "2 MiB huge pages";
+        }
+        self.pages_before = Some(before);
+    }
+
+    /// A command in its namespace and directories.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.netns.path().display())).arg(program);
+        for variable in ["OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"] {
+            command.env(variable, self.dir.path());
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn start_database(&mut self) -> Result<(), Error> {
+        let (file, socket) = (self.path("conf.db"), self.path("db.sock"));
+        run("ovsdb-tool", &["create", &file, SCHEMA])?;
+        let child = self
+            .command("ovsdb-server")
+            .args([&file, &format!("--remote=punix:{socket}"), &format!("--log-file={}", self.path("db.log"))])
+            .args(["--no-chdir", "-vconsole:off"])
+            .spawn()
+            .map_err(Error::io("starting ovsdb-server"))?;
+        self.database = Some(child);
+        if !cpu::wait_for(Duration::from_secs(5), || Path::new(&socket).exists()) {
+            return Err(Error::Failed { what: "ovsdb-server".into(), why: "no socket after 5 s".into() });
+        }
+        self.vsctl(&["init"])?;
+        Ok(())
+    }
+
+    fn vsctl(&self, arguments: &[&str]) -> Result<String, Error> {
+        let database = format!("--db=unix:{}", self.path("db.sock"));
+        let mut all = vec![database.as_str(), "--no-wait", "--timeout=20"];
+        all.extend(arguments);
+        run("ovs-vsctl", &all)
+    }
+
+    fn appctl(&self, arguments: &[&str]) -> Result<String, Error> {
+        let target = self.path("ctl");
+        let mut all = vec!["-t", target.as_str(), "-T", "20"];
+        all.extend(arguments);
+        run("ovs-appctl", &all)
+    }
+
+    fn start_switch(&mut self) -> Result<(), Error> {
+        let drivers = fs::read_dir("/usr/lib/x86_64-linux-gnu/dpdk")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|e| e.path())
+            .find(|p| p.join("librte_net_pcap.so").exists() || p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("pmds")))
+            .ok_or_else(|| Error::Missing { what: "the DPDK drivers (librte-net-pcap23)".into() })?;
+        let memory = if self.memory == "--no-huge" { format!("--no-huge -m {MEMORY}") } else { "--in-memory".into() };
+        let extra = format!(
+            "other_config:dpdk-extra=\"--no-pci --no-telemetry {memory} --vdev net_pcap0,rx_pcap={},infinite_rx=1 -d {}\"",
+            self.path("in.pcap"),
+            drivers.display()
+        );
+        let mut settings = vec!["set", "Open_vSwitch", ".", "other_config:dpdk-init=true", "other_config:dpdk-lcore-mask=0x1"];
+        let mask = format!("other_config:pmd-cpu-mask={:#x}", 1u32 << PMD_CPU);
+        let sockets = format!("other_config:dpdk-socket-mem={MEMORY}");
+        settings.extend([mask.as_str(), extra.as_str()]);
+        settings.extend(["other_config:emc-insert-inv-prob=0", "other_config:max-idle=3600000", "other_config:flow-limit=200000"]);
+        if self.memory != "--no-huge" {
+            settings.push(&sockets);
+        }
+        self.vsctl(&settings)?;
+        let log = fs::File::create(self.file("switch.out")).map_err(Error::io("creating a log"))?;
+        let child = self
+            .command(VSWITCHD)
+            .arg(format!("unix:{}", self.path("db.sock")))
+            .args([format!("--log-file={}", self.path("switch.log")), format!("--unixctl={}", self.path("ctl"))])
+            .arg("-vconsole:off")
+            .stdout(log.try_clone().map_err(Error::io("creating a log"))?)
+            .stderr(log)
+            .spawn()
+            .map_err(Error::io("starting ovs-vswitchd"))?;
+        self.switch = Some(child);
+        if !cpu::wait_for(Duration::from_secs(20), || self.appctl(&["version"]).is_ok()) {
+            return Err(Error::Failed { what: "ovs-vswitchd".into(), why: self.log_tail() });
+        }
+        Ok(())
+    }
+
+    fn log_tail(&self) -> String {
+        let text = fs::read_to_string(self.file("switch.log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().rev().take(8).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+
+    fn bridges(&self) -> Result<(), Error> {
+        let mac = format!("other-config:hwaddr=\"{}\"", mac_text(UPLINK_MAC));
+        self.vsctl(&["add-br", "phys", "--", "set", "bridge", "phys", "datapath_type=netdev", "fail_mode=secure", &mac])?;
+        self.vsctl(&["add-br", "int0", "--", "set", "bridge", "int0", "datapath_type=netdev", "fail_mode=secure"])?;
+        self.vsctl(&[
+            "add-port", "int0", "vx0", "--", "set", "interface", "vx0", "type=vxlan", "options:key=flow", "options:remote_ip=flow",
+            "ofport_request=5",
+        ])?;
+        if !cpu::wait_for(Duration::from_secs(10), || self.netns.ip("link show dev phys").is_ok()) {
+            return Err(Error::Failed { what: "bridge phys".into(), why: self.log_tail() });
+        }
+        self.netns.ip(&format!("addr add {}/24 dev phys", Ipv4Addr::from(VTEP)))?;
+        self.netns.ip("link set phys up")?;
+        let router = Ipv4Addr::from(VTEP | 0xff).octets();
+        let router = format!("{}.{}.{}.254", router[0], router[1], router[2]);
+        self.netns.ip(&format!("route add {}/16 via {router}", Ipv4Addr::from(nc_address(0) & 0xffff_0000)))?;
+        self.appctl(&["tnl/neigh/set", "phys", &router, &mac_text(ROUTER_MAC)])?;
+        let ends_here = format!("ipv4(dst={}", Ipv4Addr::from(VTEP));
+        let listening = || self.appctl(&["tnl/ports/show", "-v"]).is_ok_and(|t| t.contains(&ends_here));
+        match cpu::wait_for(Duration::from_secs(10), listening) {
+            true => Ok(()),
+            false => Err(Error::Failed { what: "the tunnel port of Open vSwitch".into(), why: self.log_tail() }),
+        }
+    }
+
+    fn install(&mut self, workload: &Workload) -> Result<(), Error> {
+        let file = self.file("flows.txt");
+        let mut out = std::io::BufWriter::new(fs::File::create(&file).map_err(Error::io("creating the flow file"))?);
+        let mut line = String::new();
+        for vm in &workload.vms {
+            line.clear();
+            let _ = writeln!(
+                line,
+                "priority=10,tun_id={},ip,nw_dst={},actions=dec_ttl,set_field:{}->eth_src,set_field:{}->eth_dst,set_field:{}->tun_dst,output:in_port",
+                vm.vni,
+                Ipv4Addr::from(vm.address),
+                mac_text(GATEWAY_MAC),
+                mac_text(vm.mac),
+                Ipv4Addr::from(nc_address(vm.nc))
+            );
+            out.write_all(line.as_bytes()).map_err(Error::io("writing the flow file"))?;
+        }
+        out.flush().map_err(Error::io("writing the flow file"))?;
+        drop(out);
+        let start = Instant::now();
+        let socket = format!("unix:{}", self.path("int0.mgmt"));
+        run("ovs-ofctl", &["--timeout=120", "--bundle", "-O", "OpenFlow14", "add-flows", &socket, &file.display().to_string()])?;
+        self.load_seconds = start.elapsed().as_secs_f64();
+        let _ = fs::remove_file(file);
+        Ok(())
+    }
+
+    fn attach_port(&mut self) -> Result<(), Error> {
+        let socket = format!("unix:{}", self.path("phys.mgmt"));
+        run("ovs-ofctl", &["add-flow", &socket, "in_port=1,actions=LOCAL"])?;
+        run("ovs-ofctl", &["add-flow", &socket, "in_port=LOCAL,actions=1"])?;
+        self.vsctl(&[
+            "add-port", "phys", "dpdk0", "--", "set", "interface", "dpdk0", "type=dpdk", "options:dpdk-devargs=net_pcap0",
+            "ofport_request=1",
+        ])?;
+        let process = self.switch.as_ref().map_or(0, |c| c.id() as i32);
+        let found = cpu::wait_for(Duration::from_secs(10), || match cpu::threads_named(process, "pmd-c").first() {
+            Some(thread) => {
+                self.pmd = *thread;
+                true
+            }
+            None => false,
+        });
+        if !found {
+            return Err(Error::Failed { what: "the forwarding thread of Open vSwitch".into(), why: self.log_tail() });
+        }
+        Ok(())
+    }
+
+    fn warm_up(&self) -> Result<(), Error> {
+        // Its flow limit grows by 1000 a revalidation: let it revalidate often until all flows are there.
+        self.vsctl(&["set", "Open_vSwitch", ".", "other_config:max-revalidator=100"])?;
+        for _ in 0..60 {
+            let interval = self.measure(Duration::from_millis(700))?;
+            if interval.packets > 0 && interval.upcalls == 0 {
+                // Else it would be fast because it does something else.
+                self.vsctl(&["remove", "Open_vSwitch", ".", "other_config", "max-revalidator"])?;
+                return match interval.passes > 1.99 {
+                    true => Ok(()),
+                    false => Err(Error::Failed { what: "Open vSwitch".into(), why: "its packets do not go through the tunnel".into() }),
+                };
+            }
+        }
+        Err(Error::Failed { what: "warming up Open vSwitch".into(), why: "it still has upcalls after 40 s".into() })
+    }
+
+    /// Lets it forward for a while and says what it did.
+    pub fn measure(&self, duration: Duration) -> Result<Interval, Error> {
+        let process = self.switch.as_ref().map_or(0, |c| c.id() as i32);
+        self.appctl(&["dpif-netdev/pmd-stats-clear"])?;
+        let before = self.packets()?;
+        let time_before = cpu::run_time(process, self.pmd).map_err(Error::io("reading schedstat"))?;
+        std::thread::sleep(duration);
+        let time = cpu::run_time(process, self.pmd).map_err(Error::io("reading schedstat"))? - time_before;
+        let text = self.appctl(&["dpif-netdev/pmd-stats-show"])?;
+        let value = |key: &str| {
+            text.lines().find(|l| l.trim_start().starts_with(key)).and_then(|l| l.split(':').nth(1)).and_then(|v| v.split_whitespace().next()?.parse::<f64>().ok())
+        };
+        let misses = value("miss with success upcall").unwrap_or(0.0) + value("miss with failed upcall").unwrap_or(0.0);
+        let after = value("packets received").unwrap_or(0.0);
+        Ok(Interval {
+            packets: (after - before) as u64,
+            cpu_ns: time,
+            cycles: value("avg cycles per packet").unwrap_or(0.0),
+            upcalls: misses as u64,
+            passes: value("avg. datapath passes per packet").unwrap_or(0.0),
+        })
+    }
+
+    fn packets(&self) -> Result<f64, Error> {
+        let text = self.appctl(&["dpif-netdev/pmd-stats-show"])?;
+        let line = text.lines().find(|l| l.contains("packets received"));
+        Ok(line.and_then(|l| l.split(':').nth(1)?.trim().parse().ok()).unwrap_or(0.0))
+    }
+
+    /// Stops its threads while the other side is measured, or lets them go on.
+    pub fn pause(&self, pause: bool) {
+        if let Some(child) = &self.switch {
+            let signal = if pause { libc::SIGSTOP } else { libc::SIGCONT };
+            // SAFETY: a signal to our own child, which has not been waited for.
+            unsafe { libc::kill(child.id() as i32, signal) };
+        }
+    }
+}
+
+impl Drop for Ovs {
+    fn drop(&mut self) {
+        self.pause(false);
+        for child in [&mut self.switch, &mut self.database].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if let Some(before) = &self.pages_before {
+            let _ = fs::write(HUGE_PAGES, before.trim());
+        }
+    }
+}
+
+fn mac_text(mac: u64) -> String {
+    let b = mac.to_be_bytes();
+    format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
+}

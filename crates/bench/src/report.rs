@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a bench says: one object with its value, the samples behind it, their spread, and what it is compared with.
+use crate::{cpu, stats};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a bench should reach.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    /// The value should be this or more.
+    AtLeast(f64),
+    /// The value should be this or less.
+    AtMost(f64),
+}
+
+/// The machine that a result comes from.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// CPU model and number of CPUs.
+    pub cpu: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Memory, GiB.
+    pub memory_gib: u64,
+    /// Load average over one minute before the bench began: other work on the machine.
+    pub load: f64,
+    /// Date of the run, UTC.
+    pub date: String,
+    /// Version of Tunny.
+    pub version: &'static str,
+}
+
+impl Machine {
+    /// Describes this machine, now.
+    pub fn describe() -> Machine {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let value = |text: &str, key: &str| {
+            text.lines().find(|l| l.starts_with(key)).and_then(|l| l.split(':').nth(1)).unwrap_or("").trim().to_string()
+        };
+        let kib: u64 = value(&read("/proc/meminfo"), "MemTotal").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        Machine {
+            cpu: format!("{} family {} model {}, {} CPUs", value(&cpuinfo, "model name"), value(&cpuinfo, "cpu family"), value(&cpuinfo, "model\t"), cpu::count()),
+            kernel: read("/proc/sys/kernel/osrelease").trim().into(),
+            memory_gib: kib.div_ceil(1 << 20),
+            load: read("/proc/loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
+            date: cpu::utc_now(),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
+/// The result of one bench.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Name of the bench.
+    pub name: &'static str,
+    /// The result: the median of the samples.
+    pub value: f64,
+    /// Unit of value and samples.
+    pub unit: &'static str,
+    /// Every sample, in the order taken.
+    pub samples: Vec<f64>,
+    /// (Largest − smallest sample) ÷ median.
+    pub spread: f64,
+    /// What the value is compared with.
+    pub compared_with: String,
+    /// What it should reach.
+    pub goal: Option<Goal>,
+    /// Whether it does.
+    pub met: Option<bool>,
+    /// Seed of the workload.
+    pub seed: u64,
+    /// Further figures of the same run: absolute rates, settings, variants.
+    pub details: BTreeMap<String, serde_json::Value>,
+    /// Where and when.
+    pub machine: Machine,
+}
+
+impl Report {
+    /// A report of these samples; the value is their median.
+    pub fn new(name: &'static str, unit: &'static str, samples: Vec<f64>, goal: Option<Goal>, compared_with: &str) -> Report {
+        let value = stats::median(&samples);
+        let met = goal.map(|g| match g {
+            Goal::AtLeast(least) => value >= least,
+            Goal::AtMost(most) => value <= most,
+        });
+        Report {
+            name,
+            value,
+            unit,
+            spread: stats::spread(&samples),
+            samples,
+            compared_with: compared_with.into(),
+            goal,
+            met,
+            seed: 0,
+            details: BTreeMap::new(),
+            machine: Machine::describe(),
+        }
+    }
+
+    /// Adds a figure or a setting.
+    pub fn detail(&mut self, key: &str, value: impl Into<serde_json::Value>) -> &mut Report {
+        self.details.insert(key.into(), value.into());
+        self
+    }
+
+    /// Adds the median of some samples, rounded for reading, and the samples' spread.
+    pub fn detail_median(&mut self, key: &str, samples: &[f64]) -> &mut Report {
+        self.detail(key, round(stats::median(samples)));
+        self.detail(&format!("{key}_spread"), round(stats::spread(samples)))
+    }
+
+    /// The goal in words.
+    pub fn goal_text(&self) -> String {
+        match self.goal {
+            Some(Goal::AtLeast(v)) => format!("≥ {v}"),
+            Some(Goal::AtMost(v)) => format!("≤ {v}"),
+            None => "–".into(),
+        }
+    }
+}
+
+/// Four significant digits: more would claim more than a bench knows.
+pub fn round(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
+}
+
+/// Results as a table for reading.
+pub fn table(reports: &[Report]) -> String {
+    let mut rows = vec![["bench", "value", "unit", "goal", "met", "spread", "compared with"].map(String::from)];
+    for r in reports {
+        let met = r.met.map_or("–", |m| if m { "yes" } else { "NO" });
+        rows.push([
+            r.name.into(),
+            round(r.value).to_string(),
+            r.unit.into(),
+            r.goal_text(),
+            met.into(),
+            format!("{:.1}%", r.spread * 100.0),
+            r.compared_with.clone(),
+        ]);
+    }
+    let widths: Vec<usize> = (0..7).map(|c| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0)).collect();
+    let mut out = String::new();
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_knows_whether_its_goal_is_met() {
+        let r = Report::new("x", "ns", vec![100.0, 130.0, 110.0], Some(Goal::AtMost(120.0)), "y");
+        assert_eq!((r.value, r.met), (110.0, Some(true)));
+        let r = Report::new("x", "ns", vec![100.0, 130.0, 110.0], Some(Goal::AtLeast(120.0)), "y");
+        assert_eq!(r.met, Some(false));
+        assert!(table(&[r]).contains("NO"));
+    }
+
+    #[test]
+    fn rounding_keeps_four_digits() {
+        assert_eq!(round(1234567.0), 1235000.0);
+        assert_eq!(round(0.00123456), 0.001235);
+        assert_eq!(round(0.0), 0.0);
+    }
+}

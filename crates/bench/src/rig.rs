@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The veth rig: one generator sends through a gateway's port and a sink at the other end of the same cable counts what comes
+//! back, the same for every side.
+//!
+//! The gateway has a network namespace and one port, a veth with one queue. The port's receive work, which here is all of
+//! the gateway's work, is done by its threaded-NAPI kernel thread, pinned to CPU 1. Generator and sink (the other veth
+//! end, with its own NAPI thread) are pinned to CPU 0. CPU per packet = run time of the gateway's thread (schedstat, plus that of
+//! ksoftirqd of its CPU, to which softirq work may overflow) ÷ packets that arrived at the sink.
+use crate::netns::Netns;
+use crate::workload::{FRAME, INNER_FRAME, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC};
+use crate::{cpu, Error};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use xdp::object::{attach_program, run_program, Mapping, Object, RunOptions, TEST_LIVE_FRAMES, XDP_NATIVE};
+
+static TRAFFIC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/traffic.o"));
+
+/// CPU of generator and sink.
+pub const TRAFFIC_CPU: usize = 0;
+/// CPU of the gateway.
+pub const GATEWAY_CPU: usize = 1;
+/// Frames under way at most: less than a veth ring (256), so that none overflows.
+const WINDOW: u64 = 192;
+
+/// Words of `struct traffic_state` in bpf/traffic.bpf.c.
+const SENT: usize = 0;
+const NEXT: usize = 1;
+const WINDOW_WORD: usize = 2;
+const PACKETS: usize = 3;
+const PROBE_OFFSET: usize = 4;
+const BUDGET: usize = 5;
+const RECEIVED: usize = 8;
+const STRANGE: usize = 9;
+const SAMPLES: usize = 10;
+const LAST: usize = 16;
+const STATE_BYTES: usize = LAST * 8 + PACKET_SLOT;
+const LATENCIES: usize = 65_536;
+
+/// What the frames of a side look like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Frames {
+    /// VXLAN, 114 bytes.
+    Vxlan,
+    /// Plain, 64 bytes.
+    Plain,
+}
+
+impl Frames {
+    fn bytes(self) -> usize {
+        match self {
+            Frames::Vxlan => FRAME,
+            Frames::Plain => INNER_FRAME,
+        }
+    }
+
+    /// Where the inner (or only) IP header stands.
+    fn ip_offset(self) -> usize {
+        self.bytes() - INNER_FRAME + 14
+    }
+}
+
+/// What one interval of traffic did.
+#[derive(Clone, Copy, Debug)]
+pub struct Interval {
+    /// Packets that came back.
+    pub packets: u64,
+    /// Packets sent that did not.
+    pub lost: u64,
+    /// CPU time of the gateway, ns.
+    pub cpu_ns: u64,
+    /// Wall time, ns.
+    pub wall_ns: u64,
+}
+
+impl Interval {
+    /// CPU time of the gateway for one packet, ns.
+    pub fn ns_per_packet(&self) -> f64 {
+        self.cpu_ns as f64 / self.packets.max(1) as f64
+    }
+}
+
+/// One gateway with its port, its generator and its sink.
+pub struct Side {
+    /// Where the gateway lives.
+    pub gateway: Netns,
+    /// Where generator and sink live.
+    outside: Netns,
+    /// The gateway's port.
+    pub port: String,
+    far: String,
+    far_index: u32,
+    frames: Frames,
+    object: Object,
+    state: Mapping,
+    latencies: Mapping,
+    sink: Option<OwnedFd>,
+    gateway_thread: i32,
+}
+
+impl Side {
+    /// Builds the cable, the sink and the generator's packets (a power of two of them).
+    pub fn create(role: &str, frames: Frames, packets: &[u8]) -> Result<Side, Error> {
+        let gateway = Netns::create(&format!("{role}-gw"))?;
+        let outside = Netns::create(&format!("{role}-out"))?;
+        let tag = format!("{:x}{}", std::process::id(), role.as_bytes().first().map_or('x', |b| *b as char));
+        let (port, far) = (format!("tu{tag}"), format!("tf{tag}"));
+        gateway.ip(&format!(
+            "link add {port} numrxqueues 1 numtxqueues 1 type veth peer name {far} numrxqueues 1 numtxqueues 1 netns {}",
+            outside.name()
+        ))?;
+        for (ns, device, mac) in [(&gateway, &port, UPLINK_MAC), (&outside, &far, ROUTER_MAC)] {
+            let b = mac.to_be_bytes();
+            ns.shell("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")?;
+            ns.ip(&format!(
+                "link set {device} address {:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x} up",
+                b[2], b[3], b[4], b[5], b[6], b[7]
+            ))?;
+        }
+        let object = Object::load("tunny_traffic", TRAFFIC, &[], &[])?;
+        let memory = Mapping::new(object.map("packets")?, 65_536 * PACKET_SLOT)?;
+        let count = (packets.len() / PACKET_SLOT).min(65_536);
+        // SAFETY: the mapping is 65,536 slots long, and no generator runs yet.
+        unsafe { std::ptr::copy_nonoverlapping(packets.as_ptr(), memory.as_ptr(), count * PACKET_SLOT) };
+        let state = Mapping::new(object.map("traffic")?, STATE_BYTES.next_multiple_of(4096))?;
+        let latencies = Mapping::new(object.map("latencies")?, LATENCIES * 8)?;
+        let far_index = outside.ifindex(&far)?;
+        let side =
+            Side { gateway, outside, port, far, far_index, frames, object, state, latencies, sink: None, gateway_thread: 0 };
+        side.word(PACKETS).store(count as u64, Ordering::Relaxed);
+        side.word(PROBE_OFFSET).store((frames.bytes() - INNER_FRAME + 42) as u64, Ordering::Relaxed);
+        Ok(side)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: the state is mapped for as long as self lives; the kernel writes its words with aligned stores.
+        unsafe { &*self.state.as_ptr().cast::<AtomicU64>().add(index) }
+    }
+
+    /// A port without XDP takes live frames only with GRO on.
+    pub fn receive_without_xdp(&self) -> Result<(), Error> {
+        self.gateway.shell(&format!("ethtool -K {} gro on", self.port)).map(drop)
+    }
+
+    /// Moves the receive work of both ends into kernel threads and pins them. Call it when the gateway is ready.
+    pub fn pin_threads(&mut self) -> Result<(), Error> {
+        self.attach_sink("count")?;
+        for (ns, device) in [(&self.gateway, &self.port), (&self.outside, &self.far)] {
+            ns.shell(&format!("echo 1 > /sys/class/net/{device}/threaded"))?;
+        }
+        self.gateway_thread = self.napi_thread(&self.port)?;
+        cpu::pin(self.gateway_thread, GATEWAY_CPU).map_err(Error::io("pinning the gateway's NAPI thread"))?;
+        cpu::nice(self.gateway_thread, -20).map_err(Error::io("setting the priority of the gateway's NAPI thread"))?;
+        let sink = self.napi_thread(&self.far)?;
+        cpu::pin(sink, TRAFFIC_CPU).map_err(Error::io("pinning the sink's NAPI thread"))?;
+        cpu::prefer(sink).map_err(Error::io("setting the priority of the sink's NAPI thread"))
+    }
+
+    fn napi_thread(&self, device: &str) -> Result<i32, Error> {
+        let mut found = None;
+        cpu::wait_for(Duration::from_secs(2), || {
+            found = cpu::processes_named(&format!("napi/{device}-")).first().copied();
+            found.is_some()
+        });
+        found.ok_or_else(|| Error::Failed { what: format!("threaded NAPI of {device}"), why: "the kernel started no thread".into() })
+    }
+
+    /// Puts one of the sink programs (`count` or `time`) on the far end.
+    pub fn attach_sink(&mut self, program: &str) -> Result<(), Error> {
+        self.sink = None;
+        let program = self.object.program(program)?;
+        let index = self.far_index;
+        let link = self.outside.inside(|| Ok(attach_program(program, index, XDP_NATIVE)?))?;
+        self.sink = Some(link);
+        Ok(())
+    }
+
+    fn gateway_time(&self) -> u64 {
+        let softirq = cpu::processes_named(&format!("ksoftirqd/{GATEWAY_CPU}"));
+        let threads = softirq.first().copied().into_iter().chain([self.gateway_thread]);
+        threads.filter(|t| *t > 0).filter_map(|t| cpu::run_time(t, t).ok()).sum()
+    }
+
+    fn settle(&self) {
+        let mut last = u64::MAX;
+        cpu::wait_for(Duration::from_millis(500), || {
+            let now = self.word(RECEIVED).load(Ordering::Relaxed);
+            std::mem::replace(&mut last, now) == now
+        });
+        let received = self.word(RECEIVED).load(Ordering::Relaxed);
+        self.word(SENT).store(received, Ordering::Relaxed);
+    }
+
+    /// Sends for a while, as fast as the gateway takes it.
+    pub fn run(&self, duration: Duration) -> Result<Interval, Error> {
+        self.settle();
+        self.word(WINDOW_WORD).store(WINDOW, Ordering::Relaxed);
+        self.word(BUDGET).store(u64::MAX >> 1, Ordering::Relaxed);
+        let name = match self.frames {
+            Frames::Vxlan => "generate_vxlan",
+            Frames::Plain => "generate_plain",
+        };
+        let program = self.object.program(name)?;
+        let received = self.word(RECEIVED).load(Ordering::Relaxed);
+        let time = self.gateway_time();
+        let start = Instant::now();
+        self.outside.inside(|| {
+            cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
+            let frame = [0u8; FRAME];
+            let options = RunOptions { repeat: 1 << 17, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 64 };
+            while start.elapsed() < duration {
+                run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;
+            }
+            Ok(())
+        })?;
+        let wall_ns = start.elapsed().as_nanos() as u64;
+        let sent = self.word(SENT).load(Ordering::Relaxed);
+        cpu::wait_for(Duration::from_millis(100), || self.word(RECEIVED).load(Ordering::Relaxed) >= sent);
+        let cpu_ns = self.gateway_time() - time;
+        let packets = self.word(RECEIVED).load(Ordering::Relaxed) - received;
+        let lost = (sent - received).saturating_sub(packets);
+        Ok(Interval { packets, lost, cpu_ns, wall_ns })
+    }
+
+    /// Whether a packet that came back was really routed: its TTL is one less. Says what is wrong otherwise.
+    pub fn check(&self, outer_destination: impl Fn(u32) -> bool) -> Result<(), Error> {
+        let mut last = [0u8; PACKET_SLOT];
+        // SAFETY: the state holds PACKET_SLOT bytes behind LAST; a torn copy would at worst fail the check.
+        unsafe { std::ptr::copy_nonoverlapping(self.state.as_ptr().add(LAST * 8), last.as_mut_ptr(), PACKET_SLOT) };
+        let ip = self.frames.ip_offset();
+        let destination = u32::from_be_bytes([last[30], last[31], last[32], last[33]]);
+        let strange = self.word(STRANGE).load(Ordering::Relaxed);
+        if last[ip + 8] != 63 || !outer_destination(destination) {
+            let hex: String = last[..self.frames.bytes()].iter().map(|b| format!("{b:02x}")).collect();
+            let why = format!("a packet came back unrouted ({strange} frames were of no known kind): {hex}");
+            return Err(Error::Failed { what: format!("the gateway in {}", self.gateway.name()), why });
+        }
+        Ok(())
+    }
+
+    /// Sends `count` packets one at a time, `gap` apart, and returns how long each was under way, in ns. The sink must be `time`.
+    pub fn probe(&self, count: usize, gap: Duration) -> Result<Vec<f64>, Error> {
+        self.settle();
+        self.word(WINDOW_WORD).store(u64::MAX >> 1, Ordering::Relaxed);
+        self.word(SAMPLES).store(0, Ordering::Relaxed);
+        self.word(NEXT).store(0, Ordering::Relaxed);
+        self.word(BUDGET).store(u64::MAX >> 1, Ordering::Relaxed);
+        let name = match self.frames {
+            Frames::Vxlan => "probe_vxlan",
+            Frames::Plain => "probe_plain",
+        };
+        let program = self.object.program(name)?;
+        self.outside.inside(|| {
+            cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
+            let frame = [0u8; FRAME];
+            let options = RunOptions { repeat: 1, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 1 };
+            for _ in 0..count.min(LATENCIES) {
+                let next = Instant::now() + gap;
+                run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;
+                while Instant::now() < next {
+                    std::hint::spin_loop();
+                }
+            }
+            Ok(())
+        })?;
+        std::thread::sleep(Duration::from_millis(20));
+        let taken = (self.word(SAMPLES).load(Ordering::Relaxed) as usize).min(LATENCIES);
+        // SAFETY: the mapping holds LATENCIES words, and the sink has nothing left to write.
+        let samples = unsafe { std::slice::from_raw_parts(self.latencies.as_ptr().cast::<u64>(), taken) };
+        Ok(samples.iter().map(|ns| *ns as f64).collect())
+    }
+}
