@@ -7,7 +7,6 @@ pub mod counters;
 pub mod describe;
 pub mod events;
 pub mod flows;
-pub mod inject;
 pub mod metrics;
 pub mod pcap;
 pub mod types;

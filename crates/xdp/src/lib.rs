@@ -6,6 +6,7 @@
 
 mod engine;
 mod error;
+mod inject;
 mod memory;
 pub mod object;
 mod ports;
@@ -14,6 +15,7 @@ mod sys;
 
 pub use engine::{Options, Origin, XdpEngine, OBJECT};
 pub use error::XdpError;
+pub use inject::Injector;
 pub use memory::BpfMemory;
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};
