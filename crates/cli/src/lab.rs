@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny lab`: a region in network namespaces.
 
+use crate::output::Format;
 use crate::Global;
+use lab::progress::Progress;
 use std::process::ExitCode;
 
 /// Bring up a whole region on this machine in network namespaces.
+///
+/// Two hosts with ordinary Linux VXLAN devices, six virtual machines in three VPCs with overlapping addresses, a router
+/// as underlay, and a gateway that runs `tunny node` with XDP in native mode. Needs root. All names begin with `tny-`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Part of all names, so that several labs can run side by side.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    suffix: String,
     #[command(subcommand)]
     command: Command,
 }
@@ -14,16 +22,90 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Bring the region up and leave it up.
-    Up,
-    /// Remove all of it.
+    Up(Shape),
+    /// Remove all of it, also what a crash has left.
     Down,
     /// Bring the region up, run the traffic, print the table of routes, remove the region.
-    Demo,
+    Demo {
+        #[command(flatten)]
+        shape: Shape,
+        /// Leave the region up and say how to look around.
+        #[arg(long)]
+        keep: bool,
+        /// Seconds of each TCP transfer.
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
+        seconds: u32,
+    },
     /// Say what is up.
     Status,
 }
 
+#[derive(Debug, clap::Args)]
+struct Shape {
+    /// MTU of the underlay at first.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1400..=9000))]
+    mtu: u32,
+    /// Uplinks of the gateway; with two the router and the gateway spread over both.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    uplinks: u8,
+    /// Engine of the gateway, as in the Gateway's spec.engine.
+    #[arg(long, default_value = "native")]
+    engine: String,
+    /// Build everything but the gateway's process, to run it by hand.
+    #[arg(long)]
+    no_node: bool,
+}
+
+impl Shape {
+    fn options(&self, suffix: &str) -> anyhow::Result<lab::Options> {
+        Ok(lab::Options {
+            suffix: suffix.to_string(),
+            mtu: self.mtu,
+            uplinks: self.uplinks as usize,
+            engine: self.engine.clone(),
+            node: !self.no_node,
+            ..lab::Options::new(std::env::current_exe()?)
+        })
+    }
+}
+
 /// Runs the command.
-pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`tunny lab {:?}` is not in this build yet", args.command)
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        args.suffix.len() <= 12 && args.suffix.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()),
+        "--suffix is at most 12 lower-case letters and digits"
+    );
+    match args.command {
+        Command::Up(shape) => up(&shape.options(&args.suffix)?)?,
+        Command::Down => {
+            let removed = lab::down(&args.suffix)?;
+            match removed.len() {
+                0 => println!("There was nothing to remove."),
+                _ => removed.iter().for_each(|what| println!("removed {what}")),
+            }
+        }
+        Command::Status => lab::status(&args.suffix).iter().for_each(|line| println!("{line}")),
+        Command::Demo { shape, keep, seconds } => {
+            let options = lab::Options { keep, seconds, ..shape.options(&args.suffix)? };
+            let good = lab::demo(&options, global.output == Format::Json)?;
+            return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn up(options: &lab::Options) -> anyhow::Result<()> {
+    lab::interrupt::install();
+    let progress = Progress::new(false);
+    match lab::up(options, &progress) {
+        Ok(_) => {
+            progress.done();
+            eprintln!("{}", lab::demo::look_around(options));
+            Ok(())
+        }
+        Err(error) => {
+            lab::down(&options.suffix)?;
+            Err(error.into())
+        }
+    }
 }

@@ -97,7 +97,7 @@ pub fn vtep_steps(v: &Vtep) -> Vec<Step> {
         ),
         Step::new(
             &format!("Room for the outer headers ({} bytes) within the underlay's MTU of {}.", overhead(v.gateway), v.underlay_mtu),
-            &format!("ip link set {vx} mtu {mtu} addrgenmode none"),
+            &format!("ip link set dev {vx} mtu {mtu} addrgenmode none"),
         ),
         Step::new(
             "Whatever is not a local VM goes to the gateway, broadcast included: it answers ARP and ND for all VMs.",
@@ -107,14 +107,14 @@ pub fn vtep_steps(v: &Vtep) -> Vec<Step> {
             "The VPC's bridge. No multicast snooping: neighbour discovery must reach the gateway without a querier.",
             &format!("ip link add {br} type bridge stp_state 0 mcast_snooping 0"),
         ),
-        Step::new("", &format!("ip link set {br} addrgenmode none")),
-        Step::new("", &format!("ip link set {vx} master {br}")),
+        Step::new("", &format!("ip link set dev {br} addrgenmode none")),
+        Step::new("", &format!("ip link set dev {vx} master {br}")),
         Step::new(
             "Frames come back with the gateway's MAC; nothing is to be learned from them.",
             &format!("bridge link set dev {vx} learning off"),
         ),
-        Step::new("", &format!("ip link set {vx} up")),
-        Step::new("", &format!("ip link set {br} up")),
+        Step::new("", &format!("ip link set dev {vx} up")),
+        Step::new("", &format!("ip link set dev {br} up")),
     ]
 }
 
@@ -124,14 +124,14 @@ pub fn port_steps(p: &Port) -> Vec<Step> {
     vec![
         Step::new(
             &format!("The port of VM {}: a tap or veth that exists already.", p.mac),
-            &format!("ip link set {} master {br} addrgenmode none", p.device),
+            &format!("ip link set dev {} master {br} addrgenmode none", p.device),
         ),
         Step::new(
             "It gets frames for its own MAC (static, not learned) and broadcast, but no frames for VMs elsewhere.",
             &format!("bridge link set dev {} learning off flood off", p.device),
         ),
         Step::new("", &format!("bridge fdb replace {} dev {} master static", p.mac, p.device)),
-        Step::new("", &format!("ip link set {} up", p.device)),
+        Step::new("", &format!("ip link set dev {} up", p.device)),
     ]
 }
 
@@ -186,6 +186,6 @@ mod tests {
         let text = host_commands("nc-1", &[vtep("192.0.2.9")], &[port]);
         assert!(text.starts_with("#!/bin/sh\n# Makes this Linux host the NC `nc-1`."));
         assert!(text.contains("bridge fdb append 00:00:00:00:00:00 dev vx100 dst 192.0.2.9"));
-        assert!(text.trim_end().ends_with("ip link set tap0 up"));
+        assert!(text.trim_end().ends_with("ip link set dev tap0 up"));
     }
 }

@@ -2,18 +2,29 @@
 //! A whole region on one machine, in network namespaces: an underlay, two hosts with ordinary Linux VXLAN devices, virtual
 //! machines in three VPCs with overlapping addresses, and a gateway that runs `tunny node` with XDP.
 //!
-//! - [`plan`]: who is where, with which addresses;
+//! - [`plan`]: who is where, with which addresses; [`config`]: the same as the node's configuration;
 //! - [`host`]: the commands that make a Linux host a VTEP, for the lab and for real hosts;
-//! - [`region`]: building and removing all of it;
+//! - [`region`]: building and removing the namespaces; [`lifecycle`]: up, down, status, with the processes;
+//! - [`node`]: the gateway's process and its counters; [`traffic`]: ping and iperf3; [`demo`]: the table of routes;
 //! - [`state`]: what was started, on disk;
 //! - [`shell`]: commands in namespaces; [`progress`]: what is being done.
 
+pub mod config;
+pub mod demo;
 pub mod host;
+pub mod interrupt;
+pub mod lifecycle;
+pub mod node;
 pub mod plan;
 pub mod progress;
 pub mod region;
 pub mod shell;
 pub mod state;
+pub mod traffic;
+
+pub use demo::demo;
+pub use host::host_commands;
+pub use lifecycle::{down, status, up, Lab, Options};
 
 use std::path::PathBuf;
 

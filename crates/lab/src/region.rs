@@ -94,10 +94,10 @@ fn cable(shape: &Shape, segment: Segment, router_dev: &str, ns: &Namespace, dev:
         (ns, dev, segment.node4(), segment.node6()),
     ];
     for (ns, dev, v4, v6) in ends {
-        ns.run(&format!("ip link set {dev} mtu {}", shape.mtu))?;
+        ns.run(&format!("ip link set dev {dev} mtu {}", shape.mtu))?;
         ns.run(&format!("ip addr add {v4}/24 dev {dev}"))?;
         ns.run(&format!("ip addr add {v6}/64 dev {dev} nodad"))?;
-        ns.run(&format!("ip link set {dev} up"))?;
+        ns.run(&format!("ip link set dev {dev} up"))?;
     }
     Ok(())
 }
@@ -133,7 +133,7 @@ fn build_host(shape: &Shape, host: usize) -> Result<(), LabError> {
     let ns = shape.names.namespace(HOSTS[host]);
     let segment = Segment::host(host);
     let router_dev = format!("to-{}", HOSTS[host].trim_start_matches("nc-"));
-    cable(shape, segment, &router_dev, &ns, "up")?;
+    cable(shape, segment, &router_dev, &ns, "uplink")?;
     ns.run(&format!("ip route add default via {}", segment.router4()))?;
     ns.run(&format!("ip -6 route add default via {}", segment.router6()))?;
     run_steps(&ns, vteps(host, shape.mtu).iter().flat_map(vtep_steps))
@@ -163,7 +163,7 @@ pub fn set_mtu(shape: &mut Shape, mtu: u32) -> Result<(), LabError> {
     for (index, host) in HOSTS.iter().enumerate() {
         let ns = names.namespace(host);
         net.run(&format!("ip link set to-{} mtu {mtu}", host.trim_start_matches("nc-")))?;
-        ns.run(&format!("ip link set up mtu {mtu}"))?;
+        ns.run(&format!("ip link set dev uplink mtu {mtu}"))?;
         for vtep in vteps(index, mtu) {
             let inner = mtu - crate::host::overhead(vtep.gateway);
             ns.run(&format!("ip link set {} mtu {inner}", crate::host::vxlan_device(vtep.vni)))?;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plan as the documents that `tunny node` reads.
+
+use crate::plan::*;
+use std::fmt::Write;
+
+/// The whole region as YAML. `uplinks` are the gateway's interfaces; `engine` as in the Gateway's `spec.engine`.
+pub fn yaml(uplinks: usize, engine: &str) -> String {
+    let mut y = String::from("# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny lab`; see crates/lab/src/plan.rs.\n");
+    let ports: Vec<String> = (0..uplinks).map(|u| format!("up{u}")).collect();
+    document(&mut y, "Gateway", Some("gw"));
+    let _ = writeln!(y, "  vtep:\n    ipv4: {VTEP4}\n    ipv6: \"{VTEP6}\"\n  uplinks: [{}]\n  engine: {engine}", ports.join(", "));
+    for host in 0..HOSTS.len() {
+        for v6 in [false, true] {
+            document(&mut y, "Nc", Some(&nc_name(host, v6)));
+            let _ = writeln!(y, "  address: \"{}\"", nc_address(host, v6));
+        }
+    }
+    document(&mut y, "Peering", Some("blue-red"));
+    y += "  vpcs: [blue, red]\n";
+    for vpc in &VPCS {
+        document(&mut y, "Vpc", Some(vpc.name));
+        let _ = writeln!(y, "  vni: {}\n  gateway:\n    mac: \"{}\"\n    addresses: {}", vpc.vni, vpc.gateway_mac, list(vpc.gateways));
+        if vpc.peer.is_some() {
+            y += "  peerings: [blue-red]\n";
+        }
+        for prefix in vpc.prefixes {
+            document(&mut y, "Route", None);
+            let _ = writeln!(y, "  vpc: {}\n  prefix: \"{prefix}\"\n  scope: local", vpc.name);
+        }
+        if let Some((peer, prefixes)) = vpc.peer {
+            for prefix in prefixes {
+                document(&mut y, "Route", None);
+                let _ = writeln!(y, "  vpc: {}\n  prefix: \"{prefix}\"\n  scope: peer\n  peer: {peer}", vpc.name);
+            }
+        }
+    }
+    for vm in &VMS {
+        document(&mut y, "Vm", Some(vm.name));
+        let nc = nc_name(vm.host, vpc(vm.vpc).underlay6);
+        let addresses = list(&[vm.v4.0, vm.v6.0]);
+        let _ = writeln!(y, "  vpc: {}\n  addresses: {addresses}\n  mac: \"{}\"\n  nc: {nc}", vm.vpc, vm.mac);
+    }
+    y
+}
+
+fn document(y: &mut String, kind: &str, name: Option<&str>) {
+    let _ = writeln!(y, "---\napiVersion: tunny/v1\nkind: {kind}");
+    if let Some(name) = name {
+        let _ = writeln!(y, "metadata:\n  name: {name}");
+    }
+    y.push_str("spec:\n");
+}
+
+fn list(items: &[&str]) -> String {
+    let quoted: Vec<String> = items.iter().map(|i| format!("\"{i}\"")).collect();
+    format!("[{}]", quoted.join(", "))
+}

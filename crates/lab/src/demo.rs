@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The demonstration: real traffic over every route of the region, one table, an exit status that tells the truth.
+
+use crate::lifecycle::{self, Lab, Options};
+use crate::node::Counters;
+use crate::plan::{self, vm, Names};
+use crate::progress::Progress;
+use crate::traffic::{self, Ping, Tcp};
+use crate::{interrupt, region, LabError};
+use comfy_table::{presets::UTF8_FULL_CONDENSED, Attribute, Cell, CellAlignment, Color, Table};
+use serde::Serialize;
+
+/// Least share of packets on the fast path during a transfer.
+pub const FAST_SHARE_MIN: f64 = 0.999;
+/// Echo requests a row.
+const PINGS: u32 = 5;
+/// MTU of the underlay for the rows with jumbo frames.
+const JUMBO: u32 = 9000;
+
+/// What is expected of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Ping and TCP get through, on the fast path.
+    Forwarded,
+    /// Nothing gets through, and the gateway counts this reason.
+    Refused(&'static str),
+}
+
+/// A route to try.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// What it shows.
+    pub what: &'static str,
+    /// Sending VM.
+    pub from: &'static str,
+    /// Receiving VM.
+    pub to: &'static str,
+    /// Over IPv6 inside.
+    pub v6: bool,
+    /// Underlay of 9000 bytes.
+    pub jumbo: bool,
+    /// What is expected.
+    pub expect: Expect,
+}
+
+const fn both(what: &'static str, from: &'static str, to: &'static str, jumbo: bool, expect: Expect) -> [Route; 2] {
+    [
+        Route { what, from, to, v6: false, jumbo, expect },
+        Route { what, from, to, v6: true, jumbo, expect },
+    ]
+}
+
+/// Every route of the demonstration, in order; those with jumbo frames last.
+pub fn routes() -> Vec<Route> {
+    [
+        both("same VPC", "blue-1", "blue-2", false, Expect::Forwarded),
+        both("peered VPCs", "blue-1", "red-1", false, Expect::Forwarded),
+        both("VPCs not peered", "blue-1", "green-2", false, Expect::Refused("route_none")),
+        both("same VPC, IPv6 underlay", "green-1", "green-2", false, Expect::Forwarded),
+        both("same VPC, jumbo frames", "blue-1", "blue-2", true, Expect::Forwarded),
+    ]
+    .concat()
+}
+
+/// What a route did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What it shows.
+    pub route: String,
+    /// From and to, with addresses.
+    pub path: String,
+    /// 4 or 6: the inner family.
+    pub family: u8,
+    /// Bytes of the largest underlay packet.
+    pub underlay_mtu: u32,
+    /// Echo requests sent.
+    pub pings: u32,
+    /// Echo replies.
+    pub replies: u32,
+    /// Mean round trip, ms.
+    pub rtt_ms: Option<f64>,
+    /// TCP throughput, bits per second.
+    pub tcp_bps: f64,
+    /// TCP segments sent again.
+    pub retransmits: u64,
+    /// Share of the forwarded packets that took the fast path during the transfer.
+    pub fast_share: Option<f64>,
+    /// Packets forwarded during the transfer.
+    pub packets: u64,
+    /// Drops during the row, by reason.
+    pub drops: std::collections::BTreeMap<String, u64>,
+    /// Empty if everything is as expected.
+    pub problems: Vec<String>,
+}
+
+/// Runs one route.
+pub fn run_route(lab: &Lab, route: &Route, seconds: u32) -> Result<Row, LabError> {
+    let (from, to) = (vm(route.from).expect("in the plan"), vm(route.to).expect("in the plan"));
+    let address = if route.v6 { to.v6.0 } else { to.v4.0 };
+    let ns = lab.shape.names.namespace(from.name);
+    let node = lab.node()?;
+    let before = node.counters()?;
+    // With jumbo frames: as large as the VM's MTU allows, so that the whole path proves that it carries them.
+    let size = (lab.shape.mtu - plan::INNER_OVERHEAD - if route.v6 { 48 } else { 28 }).to_string();
+    let more: &[&str] = if route.jumbo { &["-M", "do", "-s", &size] } else { &[] };
+    let ping = traffic::ping(&ns, address, PINGS, more)?;
+    interrupt::check()?;
+    let middle = node.counters()?;
+    let tcp = traffic::tcp(&ns, address, seconds)?;
+    interrupt::check()?;
+    let after = node.counters()?;
+    let transfer = after.since(&middle);
+    let all = after.since(&before);
+    Ok(Row {
+        route: route.what.to_string(),
+        path: format!("{} → {} ({address})", route.from, route.to),
+        family: if route.v6 { 6 } else { 4 },
+        underlay_mtu: lab.shape.mtu,
+        pings: ping.sent,
+        replies: ping.received,
+        rtt_ms: ping.rtt_ms,
+        tcp_bps: tcp.bps,
+        retransmits: tcp.retransmits,
+        fast_share: (route.expect == Expect::Forwarded).then(|| transfer.fast_share()),
+        packets: transfer.forwarded,
+        drops: all.drops.clone(),
+        problems: judge(route, &ping, &tcp, &transfer, &all),
+    })
+}
+
+fn judge(route: &Route, ping: &Ping, tcp: &Tcp, transfer: &Counters, all: &Counters) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut expect = |ok: bool, what: String| {
+        if !ok {
+            problems.push(what);
+        }
+    };
+    match route.expect {
+        Expect::Forwarded => {
+            expect(ping.sent == PINGS && ping.received == PINGS, format!("{} of {} pings answered", ping.received, ping.sent));
+            expect(tcp.error.is_none(), format!("TCP: {}", tcp.error.as_deref().unwrap_or("")));
+            expect(tcp.bytes > 0, "TCP moved no byte".into());
+            let share = transfer.fast_share();
+            expect(share >= FAST_SHARE_MIN, format!("only {:.3} % on the fast path", share * 100.0));
+        }
+        Expect::Refused(reason) => {
+            expect(ping.received == 0, format!("{} pings answered", ping.received));
+            expect(tcp.bytes == 0 && tcp.error.is_some(), "TCP got through".into());
+            let counted = all.drops.get(reason).copied().unwrap_or(0);
+            expect(counted >= PINGS as u64, format!("the gateway counted {reason} only {counted} times"));
+        }
+    }
+    expect(all.balanced, "the gateway's counters do not balance".into());
+    problems
+}
+
+/// Runs all routes on a lab that is up.
+pub fn run_routes(lab: &mut Lab, seconds: u32, progress: &Progress) -> Result<Vec<Row>, LabError> {
+    let mut rows = Vec::new();
+    let routes = routes();
+    for (n, route) in routes.iter().enumerate() {
+        if route.jumbo && lab.shape.mtu != JUMBO {
+            progress.step(&format!("underlay to {JUMBO} bytes, while it runs"));
+            lab.set_mtu(JUMBO)?;
+        }
+        let family = if route.v6 { 6 } else { 4 };
+        progress.step(&format!("traffic {} of {}: {}, IPv{family}", n + 1, routes.len(), route.what));
+        rows.push(run_route(lab, route, seconds)?);
+    }
+    Ok(rows)
+}
+
+/// The rows as one table.
+pub fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED).set_header(vec![
+        "route", "path", "IP", "MTU", "ping", "rtt", "TCP", "retr.", "fast path", "dropped", "as expected",
+    ]);
+    for row in rows {
+        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        let verdict = if row.problems.is_empty() {
+            Cell::new("yes").fg(Color::Green)
+        } else {
+            Cell::new(format!("NO: {}", row.problems.join("; "))).fg(Color::Red).add_attribute(Attribute::Bold)
+        };
+        let refused = row.fast_share.is_none();
+        table.add_row(vec![
+            Cell::new(&row.route),
+            Cell::new(&row.path),
+            Cell::new(row.family),
+            right(row.underlay_mtu.to_string()),
+            right(format!("{}/{}", row.replies, row.pings)),
+            right(row.rtt_ms.map_or("–".into(), |r| format!("{r:.2} ms"))),
+            right(if row.tcp_bps > 0.0 { rate(row.tcp_bps) } else if refused { "refused".into() } else { "–".into() }),
+            right(if refused { "–".into() } else { row.retransmits.to_string() }),
+            right(row.fast_share.map_or("–".into(), percent)),
+            Cell::new(row.drops.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join("\n")),
+            verdict,
+        ]);
+    }
+    table
+}
+
+fn rate(bps: f64) -> String {
+    if bps >= 1e9 {
+        format!("{:.2} Gbit/s", bps / 1e9)
+    } else {
+        format!("{:.0} Mbit/s", bps / 1e6)
+    }
+}
+
+/// Never rounded up: 99.9996 % is not 100 %.
+fn percent(share: f64) -> String {
+    format!("{:.3} %", (share * 1e5).floor() / 1e3)
+}
+
+/// Brings the region up, runs the traffic, prints the table (or JSON), removes the region unless it is to stay. Returns
+/// whether every row is as expected.
+pub fn demo(options: &Options, json: bool) -> Result<bool, LabError> {
+    interrupt::install();
+    let progress = Progress::new(options.quiet);
+    let outcome = lifecycle::up(options, &progress).and_then(|mut lab| {
+        let rows = run_routes(&mut lab, options.seconds, &progress);
+        if rows.is_ok() && options.keep {
+            return rows;
+        }
+        progress.step("removing the region");
+        rows
+    });
+    let names = Names::new(&options.suffix);
+    let log = outcome.as_ref().err().map(|_| crate::node::tail(&names.dir().join("node.log")));
+    if !options.keep || outcome.is_err() {
+        region::remove(&names)?;
+    }
+    progress.done();
+    let rows = match outcome {
+        Ok(rows) => rows,
+        Err(error) => {
+            if let Some(log) = log.filter(|l| !l.is_empty() && !matches!(error, LabError::Interrupted)) {
+                eprintln!("The node's last words:\n{log}");
+            }
+            return Err(error);
+        }
+    };
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default());
+    } else {
+        println!("{}", table(&rows));
+    }
+    if options.keep {
+        eprintln!("{}", look_around(options));
+    }
+    Ok(rows.iter().all(|r| r.problems.is_empty()))
+}
+
+/// How to look around in a lab that is up.
+pub fn look_around(options: &Options) -> String {
+    let names = Names::new(&options.suffix);
+    let instance = names.instance();
+    let enter = |what: &str| format!("nsenter --net={}", names.namespace(what).path().display());
+    let down = if options.suffix.is_empty() { "tunny lab down".into() } else { format!("tunny lab --suffix {} down", options.suffix) };
+    format!(
+        "The region stays up. To look around:\n\
+         \x20 {}  ping 10.1.0.11        # blue-1 to red-1 (peered)\n\
+         \x20 {}  ping 10.2.0.12        # blue-1 to green-2 (not peered)\n\
+         \x20 {}  bridge fdb show dev vx100   # a host: one default entry, to the gateway\n\
+         \x20 {}  tcpdump -ni to-gw0 udp port 4789   # what passes the gateway\n\
+         \x20 tunny --instance {instance} top          # rates, drops, load\n\
+         \x20 tunny --instance {instance} get counters # every packet accounted for\n\
+         \x20 tunny lab status, files in {}\n\
+         To remove all of it: {down}",
+        enter("blue-1"),
+        enter("blue-1"),
+        enter("nc-a"),
+        enter("net"),
+        names.dir().display(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(expect: Expect) -> Route {
+        Route { what: "x", from: "blue-1", to: "blue-2", v6: false, jumbo: false, expect }
+    }
+    fn good() -> (Ping, Tcp, Counters) {
+        (
+            Ping { sent: PINGS, received: PINGS, ..Ping::default() },
+            Tcp { bytes: 1, bps: 1.0, ..Tcp::default() },
+            Counters { forwarded: 1000, fast_forwarded: 999, balanced: true, ..Counters::default() },
+        )
+    }
+
+    #[test]
+    fn a_row_is_as_expected_only_if_all_of_it_is() {
+        let (ping, tcp, counters) = good();
+        let forwarded = route(Expect::Forwarded);
+        assert!(judge(&forwarded, &ping, &tcp, &counters, &counters).is_empty());
+        let slow = Counters { fast_forwarded: 998, ..counters.clone() };
+        assert!(judge(&forwarded, &ping, &tcp, &slow, &slow)[0].contains("99.800 %"));
+        let lost = Ping { received: PINGS - 1, ..ping.clone() };
+        assert_eq!(judge(&forwarded, &lost, &tcp, &counters, &counters), ["4 of 5 pings answered"]);
+        let unbalanced = Counters { balanced: false, ..counters.clone() };
+        assert_eq!(judge(&forwarded, &ping, &tcp, &counters, &unbalanced).len(), 1);
+    }
+
+    #[test]
+    fn a_refused_route_must_be_refused_for_the_right_reason() {
+        let (ping, tcp, mut counters) = good();
+        let refused = route(Expect::Refused("route_none"));
+        assert_eq!(judge(&refused, &ping, &tcp, &counters, &counters).len(), 3);
+        let (ping, tcp) = (Ping { received: 0, ..ping }, Tcp { error: Some("no".into()), ..Tcp::default() });
+        assert_eq!(judge(&refused, &ping, &tcp, &counters, &counters).len(), 1);
+        counters.drops.insert("route_none".into(), 6);
+        assert!(judge(&refused, &ping, &tcp, &counters, &counters).is_empty());
+    }
+
+    #[test]
+    fn shares_are_never_rounded_up() {
+        assert_eq!(percent(0.999_999), "99.999 %");
+        assert_eq!(percent(1.0), "100.000 %");
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Up and down: the region with its processes, and what is left of it after a crash.
+
+use crate::config;
+use crate::node::{self, Node};
+use crate::plan::{Names, VMS};
+use crate::progress::Progress;
+use crate::region::{self, Shape};
+use crate::state::{Process, State};
+use crate::{interrupt, LabError};
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What lab to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Tells labs on one machine apart; empty for the usual one.
+    pub suffix: String,
+    /// The `tunny` binary that runs as node.
+    pub tunny: PathBuf,
+    /// MTU of the underlay at first.
+    pub mtu: u32,
+    /// Uplinks of the gateway, 1 or 2.
+    pub uplinks: usize,
+    /// `spec.engine` of the gateway.
+    pub engine: String,
+    /// Run `tunny node`; false builds everything but the gateway's process.
+    pub node: bool,
+    /// Leave everything up at the end of a demo.
+    pub keep: bool,
+    /// Show no progress.
+    pub quiet: bool,
+    /// Seconds of each TCP transfer.
+    pub seconds: u32,
+}
+
+impl Options {
+    /// The usual lab with this binary.
+    pub fn new(tunny: PathBuf) -> Options {
+        Options {
+            suffix: String::new(),
+            tunny,
+            mtu: 1500,
+            uplinks: 1,
+            engine: "native".into(),
+            node: true,
+            keep: false,
+            quiet: false,
+            seconds: 2,
+        }
+    }
+}
+
+/// A region that is up.
+#[derive(Debug)]
+pub struct Lab {
+    /// Its names and size.
+    pub shape: Shape,
+    /// The gateway.
+    pub node: Option<Node>,
+    options: Options,
+    state: State,
+    _lock: Flock<File>,
+}
+
+/// Removes what is left of this lab, then builds it anew and starts the gateway.
+pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
+    let names = Names::new(&options.suffix);
+    check_machine()?;
+    let lock = lock(&names)?;
+    progress.step("what an earlier run left");
+    region::remove(&names)?;
+    let shape = Shape { names: names.clone(), mtu: options.mtu, uplinks: options.uplinks };
+    let namespaces = names.namespaces().into_iter().map(|n| n.0).collect();
+    let state = State { namespaces, processes: Vec::new(), mtu: options.mtu };
+    state.save(&names.dir())?;
+    let mut lab = Lab { shape, node: None, options: options.clone(), state, _lock: lock };
+    region::build(&lab.shape, progress)?;
+    interrupt::check()?;
+    let yaml = names.dir().join("region.yaml");
+    std::fs::write(&yaml, config::yaml(options.uplinks, &options.engine))
+        .map_err(|source| LabError::File { path: yaml.clone(), source })?;
+    for vm in &VMS {
+        lab.background(vm.name, &format!("iperf3 server of {}", vm.name), &["iperf3", "-s"])?;
+    }
+    if options.node {
+        progress.step("gateway: tunny node");
+        lab.start_node()?;
+    }
+    Ok(lab)
+}
+
+impl Lab {
+    /// Starts the gateway's process, again if it ran before.
+    pub fn start_node(&mut self) -> Result<(), LabError> {
+        let node = node::start(&self.options.tunny, &self.shape.names)?;
+        self.remember(node.process.clone())?;
+        self.node = Some(node);
+        Ok(())
+    }
+
+    /// The gateway, or an error that says that there is none.
+    pub fn node(&self) -> Result<&Node, LabError> {
+        self.node.as_ref().ok_or_else(|| LabError::Node("this lab runs without `tunny node`".into()))
+    }
+
+    /// A program in the background of a namespace of the lab, ended with it.
+    pub fn background(&mut self, namespace: &str, what: &str, argv: &[&str]) -> Result<Process, LabError> {
+        let log = self.shape.names.dir().join(format!("{}.log", what.replace(' ', "-")));
+        let child = self.shape.names.namespace(namespace).spawn(argv, &log)?;
+        let process = Process::record(what, child.id());
+        self.remember(process.clone())?;
+        // A thread waits for it, so that it does not stay behind as a zombie while this process lives.
+        std::thread::spawn(move || drop({ child }.wait()));
+        Ok(process)
+    }
+
+    fn remember(&mut self, process: Process) -> Result<(), LabError> {
+        self.state.processes.push(process);
+        self.state.save(&self.shape.names.dir())
+    }
+
+    /// Changes the MTU of the whole region.
+    pub fn set_mtu(&mut self, mtu: u32) -> Result<(), LabError> {
+        region::set_mtu(&mut self.shape, mtu)?;
+        self.state.mtu = mtu;
+        self.state.save(&self.shape.names.dir())
+    }
+
+    /// Removes all of it.
+    pub fn down(self) -> Result<(), LabError> {
+        region::remove(&self.shape.names).map(drop)
+    }
+}
+
+/// Removes everything of the lab with this suffix; returns what was there, in words.
+pub fn down(suffix: &str) -> Result<Vec<String>, LabError> {
+    let names = Names::new(suffix);
+    root()?;
+    let _lock = lock(&names)?;
+    region::remove(&names)
+}
+
+/// What of the lab with this suffix is there, in lines.
+pub fn status(suffix: &str) -> Vec<String> {
+    let names = Names::new(suffix);
+    let Some(state) = State::load(&names.dir()) else {
+        return vec!["The lab is down.".into()];
+    };
+    let mut lines = vec![format!("The lab is up, underlay MTU {}; files in {}.", state.mtu, names.dir().display())];
+    for ns in names.namespaces() {
+        lines.push(format!("namespace {:<16} {}", ns.0, if ns.exists() { "up" } else { "missing" }));
+    }
+    for p in &state.processes {
+        lines.push(format!("process {:<7} {:<24} {}", p.pid, p.what, if p.alive() { "runs" } else { "ended" }));
+    }
+    lines
+}
+
+/// One lab of a name at a time.
+fn lock(names: &Names) -> Result<Flock<File>, LabError> {
+    let path = PathBuf::from("/run/tunny").join(format!("{}.lock", names.instance()));
+    let fail = |source| LabError::File { path: path.clone(), source };
+    std::fs::create_dir_all("/run/tunny").map_err(fail)?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(fail)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        LabError::Node(format!("another `tunny lab` is at work ({} is locked): wait for it, or end it", path.display()))
+    })
+}
+
+fn root() -> Result<(), LabError> {
+    if nix::unistd::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(LabError::NotRoot)
+    }
+}
+
+/// Root, and every program that the lab calls.
+fn check_machine() -> Result<(), LabError> {
+    root()?;
+    for (program, package) in [
+        ("ip", "iproute2"),
+        ("bridge", "iproute2"),
+        ("ethtool", "ethtool"),
+        ("nsenter", "util-linux"),
+        ("ping", "iputils-ping"),
+        ("iperf3", "iperf3"),
+    ] {
+        let found = ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin", "/usr/local/sbin"]
+            .iter()
+            .any(|d| std::path::Path::new(d).join(program).exists());
+        if !found {
+            return Err(LabError::Node(format!(
+                "`{program}` is not installed: run `make deps`, or `apt-get install {package}`"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How long a node may take to end when asked.
+pub const STOP_PATIENCE: Duration = Duration::from_secs(3);

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The gateway's process in the lab: starting it, asking it for its counters.
+
+use crate::plan::Names;
+use crate::state::Process;
+use crate::LabError;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a node may take until it forwards.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The running node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its process.
+    pub process: Process,
+    socket: PathBuf,
+}
+
+/// The counters that the lab judges by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets sent on by both engines.
+    pub forwarded: u64,
+    /// Packets sent on by the fast path.
+    pub fast_forwarded: u64,
+    /// Packets that the fast path handed over.
+    pub punted: u64,
+    /// Drops by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Whether every packet is accounted for.
+    pub balanced: bool,
+}
+
+impl Counters {
+    /// What came since `before`.
+    pub fn since(&self, before: &Counters) -> Counters {
+        let drops = self.drops.iter().map(|(k, v)| (k.clone(), v - before.drops.get(k).copied().unwrap_or(0)));
+        Counters {
+            forwarded: self.forwarded - before.forwarded,
+            fast_forwarded: self.fast_forwarded - before.fast_forwarded,
+            punted: self.punted - before.punted,
+            drops: drops.filter(|(_, v)| *v > 0).collect(),
+            balanced: self.balanced,
+        }
+    }
+
+    /// Share of the forwarded packets that took the fast path, 0 to 1.
+    pub fn fast_share(&self) -> f64 {
+        if self.forwarded == 0 {
+            0.0
+        } else {
+            self.fast_forwarded as f64 / self.forwarded as f64
+        }
+    }
+}
+
+/// The command that runs the node.
+pub fn argv(tunny: &Path, names: &Names, config: &Path) -> Vec<String> {
+    let dir = names.dir();
+    [
+        tunny.display().to_string(),
+        "--instance".into(),
+        names.instance(),
+        "--socket".into(),
+        socket(names).display().to_string(),
+        "node".into(),
+        "--config".into(),
+        config.display().to_string(),
+        "--state-dir".into(),
+        dir.join("node").display().to_string(),
+    ]
+    .into()
+}
+
+/// The node's API socket.
+pub fn socket(names: &Names) -> PathBuf {
+    PathBuf::from("/run/tunny").join(format!("{}.sock", names.instance()))
+}
+
+/// Starts the node in the gateway's namespace and waits until it forwards.
+pub fn start(tunny: &Path, names: &Names) -> Result<Node, LabError> {
+    let dir = names.dir();
+    let log = dir.join("node.log");
+    let argv = argv(tunny, names, &dir.join("region.yaml"));
+    let mut child = names.namespace("gw").spawn(&argv, &log)?;
+    let node = Node { process: Process::record("tunny node", child.id()), socket: socket(names) };
+    let begun = Instant::now();
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(LabError::Node(format!("`tunny node` ended at once ({status}). Its last words:\n{}", tail(&log))));
+        }
+        // A socket of an earlier node may still answer: the process id tells.
+        if node.status().is_ok_and(|s| s["pid"].as_u64() == Some(node.process.pid as u64)) {
+            // Waited for, so that it does not stay behind as a zombie while this process lives.
+            std::thread::spawn(move || drop(child.wait()));
+            return Ok(node);
+        }
+        if begun.elapsed() > START_PATIENCE {
+            return Err(LabError::Node(format!(
+                "`tunny node` does not answer on {} after {} s. Its last words:\n{}",
+                node.socket.display(),
+                START_PATIENCE.as_secs(),
+                tail(&log)
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The last lines of a log.
+pub fn tail(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}
+
+impl Node {
+    /// A node that runs already.
+    pub fn running(process: Process, names: &Names) -> Node {
+        Node { process, socket: socket(names) }
+    }
+
+    /// `GET /v1/status`.
+    pub fn status(&self) -> Result<Value, LabError> {
+        self.get("/v1/status")
+    }
+
+    /// The counters, once they are at rest: punted packets have been taken in by the software path.
+    pub fn counters(&self) -> Result<Counters, LabError> {
+        let mut latest = Counters::default();
+        for _ in 0..20 {
+            let v = self.get("/v1/counters")?;
+            let number = |path: &str| v.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+            let drops = v.pointer("/total/drops").and_then(Value::as_object);
+            latest = Counters {
+                forwarded: number("/total/forwarded"),
+                fast_forwarded: number("/fast/forwarded"),
+                punted: number("/fast/punted"),
+                drops: drops
+                    .map(|d| d.iter().map(|(k, v)| (k.clone(), v.as_u64().unwrap_or(0))).collect())
+                    .unwrap_or_default(),
+                balanced: v.pointer("/balance/balanced").and_then(Value::as_bool).unwrap_or(false),
+            };
+            if latest.balanced {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        Ok(latest)
+    }
+
+    /// One request over the node's socket.
+    pub fn get(&self, path: &str) -> Result<Value, LabError> {
+        let fail = |what: String| LabError::Node(format!("asking the node for {path} on {}: {what}", self.socket.display()));
+        let mut stream = UnixStream::connect(&self.socket).map_err(|e| fail(e.to_string()))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(|e| fail(e.to_string()))?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: tunny\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).map_err(|e| fail(e.to_string()))?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(|e| fail(e.to_string()))?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| fail("the answer is cut off".into()))?;
+        if !head.starts_with("HTTP/1.0 200") && !head.starts_with("HTTP/1.1 200") {
+            return Err(fail(format!("{} {body}", head.lines().next().unwrap_or(""))));
+        }
+        serde_json::from_str(body).map_err(|e| fail(e.to_string()))
+    }
+}
