@@ -99,6 +99,8 @@ pub struct Case {
     pub steps: Vec<Step>,
     /// Why it cannot be run on the XDP engine, if so.
     pub user_only: Option<String>,
+    /// Why it cannot be run on the Rust path alone, if so.
+    pub xdp_only: Option<String>,
 }
 
 impl Case {
@@ -187,6 +189,7 @@ impl Parser<'_> {
                     region: self.region.clone(),
                     steps: Vec::new(),
                     user_only: None,
+                    xdp_only: None,
                 });
                 Ok(())
             }
@@ -214,9 +217,14 @@ impl Parser<'_> {
         }
         match words[0].text.as_str() {
             "with" => self.with(words),
-            "user-only" => {
+            only @ ("user-only" | "xdp-only") => {
                 let why: Vec<&str> = words[1..].iter().map(|w| w.text.as_str()).collect();
-                self.case().user_only = Some(why.join(" "));
+                if why.is_empty() {
+                    return Err(self.error(&words[0], &format!("`{only}` needs a reason")));
+                }
+                let case = self.case();
+                let place = if only == "user-only" { &mut case.user_only } else { &mut case.xdp_only };
+                *place = Some(why.join(" "));
                 Ok(())
             }
             "time" => self.time(words),
@@ -224,7 +232,7 @@ impl Parser<'_> {
             "punt" | "out" | "answer" | "drop" | "pass" | "generated" => self.expectation(words),
             "count" => self.count(words),
             other => {
-                let known = "with user-only time in again punt out answer drop pass generated count";
+                let known = "with user-only xdp-only time in again punt out answer drop pass generated count";
                 Err(self.error(&words[0], &format!("`{other}` is no step of a case; there are: {known}")))
             }
         }

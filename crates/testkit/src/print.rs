@@ -17,6 +17,9 @@ impl Packet {
     /// One text for each layer and each modification.
     pub fn lines(&self) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
+        if self.layers.is_empty() {
+            out.push("data 0".into());
+        }
         for (i, layer) in self.layers.iter().enumerate() {
             out.push(layer_text(layer, self.layers.get(i + 1)));
         }

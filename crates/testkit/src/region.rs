@@ -96,6 +96,8 @@ pub struct Port {
     pub mac: Mac,
     /// Its MTU.
     pub mtu: u16,
+    /// Does the software path listen for punts from it?
+    pub listener: bool,
 }
 
 /// An underlay next hop.

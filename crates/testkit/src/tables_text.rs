@@ -106,13 +106,14 @@ fn limit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
 
 fn port(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
     let ifindex = c.number("interface number", 0xffff)? as u32;
-    let mut port = Port { ifindex, mac: Mac::default(), mtu: 1500 };
+    let mut port = Port { ifindex, mac: Mac::default(), mtu: 1500, listener: true };
     while let Some(word) = c.peek() {
         c.next("a key")?;
         match word.text.as_str() {
             "mac" => port.mac = c.mac()?,
             "mtu" => port.mtu = c.number("MTU", 65_535)? as u16,
-            other => return Err(c.error(word, &format!("`{other}` is none of: mac mtu"))),
+            "no-listener" => port.listener = false,
+            other => return Err(c.error(word, &format!("`{other}` is none of: mac mtu no-listener"))),
         }
     }
     region.ports.retain(|p| p.ifindex != ifindex);
@@ -395,7 +396,8 @@ impl fmt::Display for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "tables")?;
         for p in &self.ports {
-            writeln!(f, "  port {} mac {} mtu {}", p.ifindex, p.mac, p.mtu)?;
+            let deaf = if p.listener { "" } else { " no-listener" };
+            writeln!(f, "  port {} mac {} mtu {}{deaf}", p.ifindex, p.mac, p.mtu)?;
         }
         write!(f, "  node port {} dscp {}", self.udp_port, self.dscp)?;
         self.vtep4.map_or(Ok(()), |a| write!(f, " vtep4 {a}"))?;

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A deliberately naive third opinion on route and locate: linear scans over the configuration, no table at all.
+
+use crate::region::*;
+use abi::DropReason;
+use std::net::IpAddr;
+
+/// Where a packet ends up, by the configuration alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'r> {
+    /// A VM, in this VPC.
+    Vm(&'r Vpc, &'r Vm),
+    /// The gateway's own address in this VPC.
+    Gateway(&'r Vpc),
+    /// Nowhere.
+    Nowhere(DropReason),
+}
+
+/// Follows `dst` from the VPC `vni`: route with peer hops, then the VM-NC table (stages route and locate, step 1 and 2).
+pub fn place(region: &Region, vni: u32, dst: IpAddr) -> Place<'_> {
+    let Some(mut vpc) = region.vpc(vni) else { return Place::Nowhere(DropReason::VniUnknown) };
+    let mut hops = 0;
+    loop {
+        let best = vpc.routes.iter().filter(|(p, _)| p.covers(dst)).max_by_key(|(p, _)| p.len);
+        match best.map(|(_, target)| *target) {
+            None => return Place::Nowhere(DropReason::RouteNone),
+            Some(Target::Blackhole) => return Place::Nowhere(DropReason::RouteBlackhole),
+            Some(Target::Internet) => return Place::Nowhere(DropReason::ScopeInternet),
+            Some(Target::Line) => return Place::Nowhere(DropReason::ScopeLine),
+            Some(Target::Region) => return Place::Nowhere(DropReason::ScopeRegion),
+            Some(Target::Local) => break,
+            Some(Target::Peer(_)) if hops == abi::PEER_HOPS_MAX => return Place::Nowhere(DropReason::RoutePeerLoop),
+            Some(Target::Peer(peer)) => match region.vpc(peer) {
+                Some(next) => vpc = next,
+                None => return Place::Nowhere(DropReason::RoutePeerGone),
+            },
+        }
+        hops += 1;
+    }
+    if vpc.gateways.contains(&dst) {
+        return Place::Gateway(vpc);
+    }
+    let has = |vm: &&Vm| vm.v4.map(IpAddr::V4) == Some(dst) || vm.v6.map(IpAddr::V6) == Some(dst);
+    match vpc.vms.iter().find(has) {
+        Some(vm) => Place::Vm(vpc, vm),
+        None => Place::Nowhere(DropReason::VmUnknown),
+    }
+}
+
+/// May this outer source send for the VPC (tenant, step 2)?
+pub fn may_send(region: &Region, vni: u32, source: IpAddr) -> Result<(), DropReason> {
+    if region.switches & abi::OPT_SOURCE_STRICT == 0 {
+        return Ok(());
+    }
+    if region.nc(source).is_none() {
+        return Err(DropReason::SourceUnknown);
+    }
+    let hosts = |v: &Vpc| v.vms.iter().any(|m| m.nc == source) || v.extra_ncs.contains(&source);
+    match region.vpc(vni) {
+        Some(vpc) if hosts(vpc) => Ok(()),
+        Some(_) => Err(DropReason::SourceNotHosting),
+        None => Err(DropReason::VniUnknown),
+    }
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Runs cases on an engine and says in packets and tables what went wrong.
+//!
+//! An [`Engine`] is anything that takes a frame and ends it in one outcome. The Rust path is [`crate::user::UserEngine`]; the
+//! XDP program's runner lives in this crate's tests, so that the library does not need libbpf.
+
+use crate::case::{Case, Counter, Input, Outcome, Step};
+use crate::print;
+use crate::region::Region;
+use abi::{DropReason, PuntReason};
+use std::fmt::Write;
+
+/// What an engine did with a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Sent on: port (none: the engine does not say which), frame.
+    Forward(Option<u32>, Vec<u8>),
+    /// Answered.
+    Answer(Option<u32>, Vec<u8>),
+    /// Left to the host, as this frame.
+    Pass(Vec<u8>),
+    /// Dropped.
+    Drop(DropReason),
+}
+
+/// Everything that is to be seen of one frame's processing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The outcome.
+    pub end: End,
+    /// Generated frames with their ports.
+    pub generated: Vec<(u32, Vec<u8>)>,
+    /// The fast path handed it over for this reason, and the software path did the rest.
+    pub punt: Option<PuntReason>,
+}
+
+/// Takes frames, ends each in one outcome.
+pub trait Engine {
+    /// Short name for messages.
+    fn name(&self) -> &'static str;
+    /// Does it hand packets over?
+    fn punts(&self) -> bool;
+    /// Starts afresh with these tables: no counter, meter or limit remembers anything.
+    fn start(&mut self, region: &Region) -> Result<(), String>;
+    /// Changes the tables while packets flow.
+    fn change(&mut self, region: &Region) -> Result<(), String>;
+    /// Processes one frame that came in by `port` at time `now_ns` (counted from `start`).
+    fn run(&mut self, frame: &[u8], port: u32, now_ns: u64) -> Result<Seen, String>;
+    /// Reads a counter, counted from `start`.
+    fn count(&self, counter: &Counter) -> Result<Vec<u64>, String>;
+    /// The conservation law over all that was processed since `start`; the error says which side is short.
+    fn conserved(&self) -> Result<(), String>;
+    /// The tables as they lie in memory.
+    fn dump(&self) -> String;
+}
+
+/// Runs one case. `Ok(false)`: it does not concern this engine.
+pub fn run_case(engine: &mut dyn Engine, case: &Case) -> Result<bool, String> {
+    let other = if engine.punts() { &case.user_only } else { &case.xdp_only };
+    if other.is_some() {
+        return Ok(false);
+    }
+    let mut region = case.region.clone();
+    let mut line = case.line;
+    let outcome = steps(engine, case, &mut region, &mut line);
+    outcome.map(|()| true).map_err(|what| {
+        let mut s = format!("{}:{line}: case \"{}\" on engine {}: {what}\n", case.file, case.name, engine.name());
+        let _ = write!(s, "  the case's tables:\n{region}  the tables in memory:\n{}", engine.dump());
+        s
+    })
+}
+
+fn steps(engine: &mut dyn Engine, case: &Case, region: &mut Region, line: &mut usize) -> Result<(), String> {
+    engine.start(region)?;
+    let mut now = 1_000_000_000_000;
+    for step in &case.steps {
+        match step {
+            Step::Tables(next) => {
+                engine.change(next)?;
+                *region = *next.clone();
+            }
+            Step::Time(span) => now += span,
+            Step::Input(input) => {
+                *line = input.line;
+                for time in 1..=input.times {
+                    let frame = input.packet.encode();
+                    let seen = engine.run(&frame, input.port, now)?;
+                    compare(engine.punts(), input, &frame, &seen)
+                        .map_err(|e| if input.times > 1 { format!("{e} (time {time} of {})", input.times) } else { e })?;
+                }
+            }
+            Step::Count(at, counter, expected) => {
+                *line = *at;
+                let got = engine.count(counter)?;
+                if got != *expected {
+                    return Err(format!("{counter:?} should be {expected:?}, but is {got:?}"));
+                }
+            }
+        }
+    }
+    engine.conserved()
+}
+
+/// Compares what was seen with what the case expects.
+pub fn compare(punts: bool, input: &Input, frame: &[u8], seen: &Seen) -> Result<(), String> {
+    if punts && seen.punt != input.punt {
+        let name = |p: Option<PuntReason>| p.map_or("no punt", |p| p.name());
+        return Err(format!("expected {}, got {}{}", name(input.punt), name(seen.punt), describe(seen)));
+    }
+    match (&input.outcome, &seen.end) {
+        (Outcome::Drop(want), End::Drop(got)) if want == got => {}
+        (Outcome::Pass, End::Pass(got)) => same("the frame passed to the host", frame, got)?,
+        (Outcome::Forward(port, want), End::Forward(at, got)) | (Outcome::Answer(port, want), End::Answer(at, got)) => {
+            same("the frame sent", &want.encode(), got)?;
+            if at.is_some_and(|at| at != *port) {
+                return Err(format!("sent by port {at:?}, expected port {port}"));
+            }
+        }
+        (want, _) => {
+            let want = match want {
+                Outcome::Forward(..) => "out".to_string(),
+                Outcome::Answer(..) => "answer".to_string(),
+                Outcome::Pass => "pass".to_string(),
+                Outcome::Drop(reason) => format!("drop {}", reason.name()),
+            };
+            return Err(format!("expected {want}, got {}", describe(seen)));
+        }
+    }
+    if seen.generated.len() != input.generated.len() {
+        return Err(format!("expected {} generated frames, got{}", input.generated.len(), describe(seen)));
+    }
+    for (i, ((port, want), (at, got))) in input.generated.iter().zip(&seen.generated).enumerate() {
+        same(&format!("generated frame {}", i + 1), &want.encode(), got)?;
+        if port != at {
+            return Err(format!("generated frame {} sent by port {at}, expected port {port}", i + 1));
+        }
+    }
+    Ok(())
+}
+
+fn same(what: &str, want: &[u8], got: &[u8]) -> Result<(), String> {
+    if want == got {
+        return Ok(());
+    }
+    Err(format!("{what} differs (- expected, + got):\n{}", print::diff(want, got)))
+}
+
+/// What was seen, in the words of a case.
+pub fn describe(seen: &Seen) -> String {
+    let mut s = String::new();
+    if let Some(p) = seen.punt {
+        let _ = write!(s, "\n    punt {}", p.name());
+    }
+    let port = |p: &Option<u32>| p.map_or(String::new(), |p| format!("port {p} "));
+    let text = |b: &[u8]| crate::dissect::dissect(b).to_string();
+    let _ = match &seen.end {
+        End::Forward(p, b) => write!(s, "\n    out {}{}", port(p), text(b)),
+        End::Answer(p, b) => write!(s, "\n    answer {}{}", port(p), text(b)),
+        End::Pass(_) => write!(s, "\n    pass"),
+        End::Drop(reason) => write!(s, "\n    drop {}", reason.name()),
+    };
+    for (p, b) in &seen.generated {
+        let _ = write!(s, "\n    generated port {p} {}", text(b));
+    }
+    s
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every case file reads well, and together they name every reason.
+
+use abi::{DropReason, PuntReason};
+use std::path::Path;
+use testkit::case::{self, Outcome};
+use testkit::dissect::dissect;
+
+/// Drop reasons that no packet case can produce, and where they are tested instead.
+const ELSEWHERE: &[(DropReason, &str)] = &[
+    (DropReason::RoutePeerGone, "the writer refuses to delete a VPC that a route leads to; crate gateway clears the record by hand"),
+    (DropReason::PuntRingFull, "needs a bound AF_XDP ring: namespace traffic tests"),
+    (DropReason::TxFailed, "needs a driver that refuses a frame: namespace traffic tests"),
+    (DropReason::TableFault, "needs corrupt table memory: crates gateway and xdp write it by hand"),
+];
+
+/// Punt reasons that no packet case can produce.
+const PUNTS_ELSEWHERE: &[(PuntReason, &str)] =
+    &[(PuntReason::NonlinearHeaders, "BPF_PROG_TEST_RUN always puts the headers into the first buffer")];
+
+fn cases() -> Vec<case::Case> {
+    case::read_dir(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets"))).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn there_are_at_least_120_cases_and_names_are_unique() {
+    let cases = cases();
+    assert!(cases.len() >= 120, "{} cases", cases.len());
+    let mut names: Vec<_> = cases.iter().map(|c| (&c.file, &c.name)).collect();
+    names.sort();
+    for pair in names.windows(2) {
+        assert_ne!(pair[0], pair[1], "two cases of one name");
+    }
+}
+
+#[test]
+fn every_reason_has_a_case() {
+    let cases = cases();
+    let inputs: Vec<_> = cases.iter().flat_map(|c| c.inputs()).collect();
+    for reason in DropReason::ALL {
+        let there = inputs.iter().any(|i| i.outcome == Outcome::Drop(*reason));
+        let elsewhere = ELSEWHERE.iter().find(|e| e.0 == *reason);
+        assert!(there != elsewhere.is_some(), "{}: a case: {there}, elsewhere: {elsewhere:?}", reason.name());
+    }
+    for reason in PuntReason::ALL {
+        let there = inputs.iter().any(|i| i.punt == Some(*reason));
+        let elsewhere = PUNTS_ELSEWHERE.iter().find(|e| e.0 == *reason);
+        assert!(there != elsewhere.is_some(), "{}: a case: {there}, elsewhere: {elsewhere:?}", reason.name());
+    }
+}
+
+#[test]
+fn every_packet_of_a_case_survives_bytes_to_text_and_back() {
+    for case in cases() {
+        for input in case.inputs() {
+            let bytes = input.packet.encode();
+            let text = dissect(&bytes).to_string();
+            assert_eq!(dissect(&bytes).encode(), bytes, "{}:{}: {text}", case.file, input.line);
+            let again = case::parse("again", &format!("case x\n  in {text}\n  pass\n"), &|_| None);
+            let again = again.unwrap_or_else(|e| panic!("{}:{}: {e}\n{text}", case.file, input.line));
+            assert_eq!(again[0].inputs().next().unwrap().packet.encode(), bytes, "{}:{}: {text}", case.file, input.line);
+        }
+    }
+}
