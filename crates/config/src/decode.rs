@@ -446,9 +446,9 @@ impl Doc<'_> {
         let peak = self.get(&peak_path, rate);
         let peak_burst = self.get(&format!("{path}.peakBurst"), burst).unwrap_or(0);
         let committed = committed?;
-        if let Some(p) = peak.filter(|p| *p < committed) {
+        if peak.is_some_and(|p| p < committed) {
             let at = self.node(&peak_path).map_or(self.root.at, |n| n.at);
-            let why = Problem::Value(format!("{p} is below the committed rate {committed}"));
+            let why = Problem::Value("is below the committed rate".into());
             self.error(at, &peak_path, why, schema::allowed(self.kind, &peak_path));
         }
         Some(RatePair { committed, committed_burst, peak: peak.unwrap_or(committed), peak_burst })

@@ -6,6 +6,7 @@
 
 use crate::decode::{check_name, decode, Marks, Names};
 use crate::error::{ConfigError, Place, Problem};
+use crate::model::{sort_errors, Model};
 use crate::object::*;
 use crate::prefix::{inner_address_fault, Mac, Prefix};
 use crate::yaml::{self, Pos};
@@ -26,6 +27,13 @@ pub struct Origin {
     marks: Option<Arc<Marks>>,
 }
 
+impl Origin {
+    /// Of something that no file describes.
+    pub(crate) fn none() -> Origin {
+        Origin { file: u32::MAX, ..Origin::default() }
+    }
+}
+
 /// An object with its origin.
 #[derive(Clone, Debug)]
 pub struct Item {
@@ -39,6 +47,7 @@ pub struct Item {
 #[derive(Clone, Debug, Default)]
 pub struct Documents {
     files: Vec<Arc<str>>,
+    broken: Vec<(Kind, Name)>,
     /// Objects that shall be as described.
     pub puts: Vec<Item>,
     /// Objects that shall go.
@@ -63,12 +72,12 @@ impl Documents {
 
     /// Adds an object that no file describes.
     pub fn put(&mut self, object: Object) {
-        self.puts.push(Item { object, origin: Origin { file: u32::MAX, ..Origin::default() } });
+        self.puts.push(Item { object, origin: Origin::none() });
     }
 
     /// Adds a deletion.
     pub fn delete(&mut self, kind: Kind, name: &str) {
-        self.deletes.push((kind, name.into(), Origin { file: u32::MAX, ..Origin::default() }));
+        self.deletes.push((kind, name.into(), Origin::none()));
     }
 
     /// The deletion of everything that is described here (`tunny delete -f FILE`).
@@ -76,6 +85,11 @@ impl Documents {
         let gone = self.puts.drain(..).map(|i| (i.object.kind(), i.object.name(), i.origin));
         self.deletes.extend(gone);
         self
+    }
+
+    /// Objects whose documents have errors, so that references to them are not reported as well.
+    pub(crate) fn broken(&self) -> &[(Kind, Name)] {
+        &self.broken
     }
 
     /// Where an object of this origin stands.
@@ -120,6 +134,8 @@ impl Documents {
             if let Some((object, marks)) = decode(file, node, &mut names, errors) {
                 let origin = Origin { file: index, at: node.at, marks: Some(Arc::new(marks)) };
                 self.puts.push(Item { object, origin });
+            } else {
+                self.note_broken(errors);
             }
             if errors.len() >= ERRORS_MAX {
                 return;
@@ -131,6 +147,13 @@ impl Documents {
                 problem: Problem::Syntax(fault.why),
                 ..ConfigError::file(file, Problem::Missing)
             });
+        }
+    }
+
+    /// Remembers the document that the last error is about.
+    fn note_broken(&mut self, errors: &[ConfigError]) {
+        if let Some(ConfigError { kind: Some(kind), name, .. }) = errors.last() {
+            self.broken.push((*kind, name.as_str().into()));
         }
     }
 
@@ -186,12 +209,35 @@ impl Documents {
         if let Some((object, mut marks)) = decoded {
             marks.iter_mut().for_each(|(_, pos)| pos.line = at.line);
             self.puts.push(Item { object, origin: Origin { file: index, at, marks: Some(Arc::new(marks)) } });
+        } else {
+            self.note_broken(errors);
         }
     }
 }
 
 /// Reads files; every fault of every file is reported at once. `-` is standard input (YAML).
 pub fn parse_files<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<ConfigError>> {
+    let (docs, errors) = read_files(paths);
+    finish(docs, errors)
+}
+
+/// Reads files and tries the result on a model: the documents, which the model accepts (and has not changed for), or every
+/// error of the texts and of what they say together.
+pub fn validate_files<P: AsRef<Path>>(
+    paths: &[P],
+    model: &mut Model,
+) -> Result<(Documents, Vec<ConfigError>), Vec<ConfigError>> {
+    let (docs, mut errors) = read_files(paths);
+    match model.dry_run(&docs, |plan, _| plan.warnings().to_vec()) {
+        Ok(warnings) if errors.is_empty() => return Ok((docs, warnings)),
+        Ok(_) => {}
+        Err(more) => errors.extend(more),
+    }
+    sort_errors(&mut errors);
+    Err(errors)
+}
+
+fn read_files<P: AsRef<Path>>(paths: &[P]) -> (Documents, Vec<ConfigError>) {
     let (mut docs, mut errors) = (Documents::new(), Vec::new());
     for path in paths {
         let path = path.as_ref();
@@ -201,7 +247,7 @@ pub fn parse_files<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<ConfigE
             Err(why) => errors.push(ConfigError::file(&name, Problem::Unreadable(why))),
         }
     }
-    finish(docs, errors)
+    (docs, errors)
 }
 
 /// Reads one text; `name` stands for the file in errors.

@@ -2,19 +2,26 @@
 //! Configuration documents, validation, plan and commit.
 #![forbid(unsafe_code)]
 
+mod commit;
 mod decode;
 mod documents;
+mod emit;
 mod error;
 mod model;
 mod object;
+mod plan;
 mod prefix;
 pub mod quantity;
 pub mod schema;
 mod yaml;
 
-pub use documents::{parse_files, parse_text, Documents, Item, Origin};
+pub use commit::gateway_settings;
+pub use documents::{parse_files, parse_text, validate_files, Documents, Item, Origin};
+pub use emit::FieldChange;
 pub use error::{ConfigError, Place, Problem};
+pub use model::{Counts, Model, PEER_STEPS_MAX};
 pub use object::*;
+pub use plan::{Action, ChangeView, Plan, PlanView, Tally};
 pub use prefix::{Mac, Prefix};
 pub use schema::reference;
 

@@ -1,4 +1,142 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The model.
+//! The model: every object that a node is configured with, with references resolved and every rule kept.
+//!
+//! Millions of entries, of which a change touches a few. So the model is changed in place, by an apply that logs how to
+//! take each step back ([`apply`]): a refused change is undone, an accepted one costs what it touches and nothing else.
+//! A VPC holds its own routes, VMs and addresses in ordered maps; nothing is indexed twice that could be found there:
+//! a VM is known by its MAC address (the key of the tables), a route by its prefix, and only those with a name of
+//! their own stand in an index of names. A whole configuration is replaced by building another model and comparing
+//! the two in one ordered walk ([`replace`]).
+//!
+//! The model does no I/O and knows no files: errors get their places from the documents of the change.
+
+mod apply;
+mod checks;
+mod lookup;
+mod peers;
+mod replace;
+mod state;
+mod structure;
+mod undo;
+
+pub(crate) use apply::sort_errors;
+pub(crate) use replace::{for_each_difference, merge, Ref};
+pub(crate) use state::{NcState, RouteState, Target, VmState, VpcState};
+pub(crate) use undo::Undo;
+
+use crate::object::*;
+use crate::prefix::{Mac, Prefix};
+use state::Slab;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
 /// Steps of the search for peer loops at most, for one change of a route.
 pub const PEER_STEPS_MAX: u32 = 100_000;
+
+/// How many objects a model has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Gateways: 0 or 1.
+    pub gateways: u64,
+    /// NCs.
+    pub ncs: u64,
+    /// VPCs.
+    pub vpcs: u64,
+    /// Peerings.
+    pub peerings: u64,
+    /// VMs.
+    pub vms: u64,
+    /// Routes.
+    pub routes: u64,
+}
+
+impl Counts {
+    /// The number of one kind.
+    pub fn of(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Gateway => self.gateways,
+            Kind::Nc => self.ncs,
+            Kind::Vpc => self.vpcs,
+            Kind::Peering => self.peerings,
+            Kind::Vm => self.vms,
+            Kind::Route => self.routes,
+        }
+    }
+}
+
+/// Everything that a node is configured with.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub(crate) gateway: Option<Box<Gateway>>,
+    pub(crate) ncs: Slab<NcState>,
+    pub(crate) nc_names: BTreeMap<Name, u32>,
+    pub(crate) nc_addrs: HashMap<IpAddr, u32>,
+    pub(crate) vpcs: Slab<Box<VpcState>>,
+    pub(crate) vpc_names: BTreeMap<Name, u32>,
+    pub(crate) vnis: HashMap<u32, u32>,
+    pub(crate) peerings: BTreeMap<Name, [u32; 2]>,
+    pub(crate) vm_names: HashMap<Name, (u32, Mac)>,
+    pub(crate) route_names: HashMap<Name, (u32, Prefix)>,
+    pub(crate) vms: u64,
+    pub(crate) routes: u64,
+    /// Number of changes so far: a plan can be taken back only as long as it is the last.
+    pub(crate) generation: u64,
+}
+
+impl Model {
+    /// An empty model.
+    pub fn new() -> Model {
+        Model::default()
+    }
+
+    /// How many objects there are.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            gateways: u64::from(self.gateway.is_some()),
+            ncs: self.nc_names.len() as u64,
+            vpcs: self.vpc_names.len() as u64,
+            peerings: self.peerings.len() as u64,
+            vms: self.vms,
+            routes: self.routes,
+        }
+    }
+
+    /// Whether there is no object at all.
+    pub fn is_empty(&self) -> bool {
+        Kind::ALL.iter().all(|k| self.counts().of(*k) == 0)
+    }
+
+    /// The gateway, if configured.
+    pub fn gateway(&self) -> Option<&Gateway> {
+        self.gateway.as_deref()
+    }
+
+    /// The limits in force: the gateway's, or the defaults.
+    pub fn limits(&self) -> Limits {
+        self.gateway.as_ref().map_or(Limits::default(), |g| g.limits)
+    }
+
+    /// Each limited kind with its use and limit, for water levels.
+    pub fn water_levels(&self) -> [(Kind, u64, u64); 4] {
+        let (c, l) = (self.counts(), self.limits());
+        [
+            (Kind::Vpc, c.vpcs, l.vpcs.into()),
+            (Kind::Route, c.routes, l.routes.into()),
+            (Kind::Vm, c.vms, l.vms.into()),
+            (Kind::Nc, c.ncs, l.ncs.into()),
+        ]
+    }
+
+    /// Name of the VPC with a VNI.
+    pub fn vpc_by_vni(&self, vni: u32) -> Option<&Name> {
+        Some(&self.vpc(*self.vnis.get(&vni)?).spec.name)
+    }
+
+    pub(crate) fn vpc(&self, id: u32) -> &VpcState {
+        self.vpcs.at(id)
+    }
+
+    pub(crate) fn nc(&self, id: u32) -> &NcState {
+        self.ncs.at(id)
+    }
+}

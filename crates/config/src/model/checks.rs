@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What must be true of the whole after a change set: no peer loops, no underlay address twice, no limit passed; and what is
+//! only doubtful: VMs that no packet can reach.
+
+use super::apply::Tx;
+use super::state::Target;
+use super::{Model, Undo};
+use crate::documents::Origin;
+use crate::error::Problem;
+use crate::object::*;
+use crate::prefix::{Mac, Prefix};
+use std::net::IpAddr;
+
+/// VM addresses that are looked at when a route under them changes.
+const REACH_CHECKS_MAX: usize = 64;
+
+impl<'a> Tx<'a> {
+    /// Searches around every route that came or went.
+    pub(super) fn check_peers(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        for (vpc, prefix, origin) in &touched {
+            // A VPC deleted in the same set has no routes any more.
+            if !self.model.vpcs.is_live(*vpc) {
+                continue;
+            }
+            if let Some(problem) = self.model.find_peer_fault(*vpc, *prefix) {
+                let name = self.name_of_route(*vpc, *prefix);
+                self.fail(origin, Kind::Route, name, "spec.peer", problem);
+            }
+        }
+        self.touched = touched;
+    }
+
+    fn name_of_route(&self, vpc: u32, prefix: Prefix) -> Name {
+        let state = self.model.vpc(vpc);
+        state.route(prefix).and_then(|r| r.name.clone()).unwrap_or_else(|| route_name(&state.spec.name, prefix))
+    }
+
+    /// The gateway's own tunnel addresses must not be an NC's.
+    pub(super) fn check_underlay(&mut self) {
+        let docs = self.docs;
+        let Some(gateway) = self.model.gateway.clone() else { return };
+        let own = [gateway.vtep4.map(IpAddr::V4), gateway.vtep6.map(IpAddr::V6)];
+        for item in &docs.puts {
+            match &item.object {
+                Object::Gateway(g) => {
+                    for (field, address) in ["spec.vtep.ipv4", "spec.vtep.ipv6"].into_iter().zip(own) {
+                        let Some((address, nc)) = address.and_then(|a| Some((a, *self.model.nc_addrs.get(&a)?))) else {
+                            continue;
+                        };
+                        let by = format!("Nc `{}`", self.model.nc(nc).name);
+                        let problem = Problem::AddressTaken { address: address.to_string(), by };
+                        self.fail(&item.origin, Kind::Gateway, g.name.clone(), field, problem);
+                    }
+                }
+                Object::Nc(nc) if own.contains(&Some(nc.address)) => {
+                    let by = format!("Gateway `{}` (spec.vtep)", gateway.name);
+                    let problem = Problem::AddressTaken { address: nc.address.to_string(), by };
+                    self.fail(&item.origin, Kind::Nc, nc.name.clone(), "spec.address", problem);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// No kind may have more objects than its limit. `before` are the water levels before the change.
+    pub(super) fn check_limits(&mut self, before: [(Kind, u64, u64); 4]) {
+        let gateway_changed = self.log.iter().rev().any(|s| matches!(s, Undo::Gateway(_)));
+        for ((kind, used, _), (_, now, limit)) in before.into_iter().zip(self.model.water_levels()) {
+            if now <= limit || (now <= used && !gateway_changed) {
+                continue;
+            }
+            let what = match kind {
+                Kind::Vpc => "limit of VPCs (spec.limits.vpcs)",
+                Kind::Route => "limit of routes (spec.limits.routes)",
+                Kind::Vm => "limit of VMs (spec.limits.vms)",
+                _ => "limit of NCs (spec.limits.ncs)",
+            };
+            let problem = Problem::LimitExceeded { what, used, limit, over: now - limit };
+            let name = self.model.gateway.as_ref().map_or_else(|| "".into(), |g| g.name.clone());
+            let docs = self.docs;
+            let first = docs.puts.iter().map(|i| (&i.object, &i.origin));
+            let origin = first.filter(|(o, _)| o.kind() == kind || o.kind() == Kind::Gateway).map(|(_, o)| o).next();
+            self.fail(origin.unwrap_or(&Origin::none()), Kind::Gateway, name, "", problem);
+        }
+    }
+
+    /// Warns of VM addresses that lie in no local route, as far as the set touches them.
+    pub(super) fn check_reach(&mut self) {
+        let added = std::mem::take(&mut self.added_vms);
+        for (vpc, mac, origin) in &added {
+            let Some(vm) = self.model.vpc(*vpc).vms.get(mac) else { continue };
+            for (i, a) in vm.addresses.clone().iter().enumerate() {
+                self.check_address(*vpc, *mac, *a, &format_args!("spec.addresses[{i}]"), origin);
+            }
+        }
+        for (vpc, prefix, origin) in std::mem::take(&mut self.touched) {
+            if !self.model.vpcs.is_live(vpc) || self.lies_in_local(vpc, prefix) {
+                continue;
+            }
+            for (a, mac) in self.model.vpc(vpc).addresses_in(prefix).take(REACH_CHECKS_MAX).collect::<Vec<_>>() {
+                self.check_address(vpc, mac, a, &"spec.addresses", origin);
+            }
+        }
+    }
+
+    /// Whether a prefix is covered by a local route, so that no address in it needs a look.
+    fn lies_in_local(&self, vpc: u32, prefix: Prefix) -> bool {
+        self.model.vpc(vpc).covering(prefix).is_some_and(|(_, r)| r.target == Target::Local)
+    }
+
+    fn check_address(&mut self, vpc: u32, mac: Mac, a: IpAddr, field: &dyn std::fmt::Display, origin: &Origin) {
+        let Some((other, name, vpc)) = self.model.unreachable(vpc, mac, a) else { return };
+        let problem = Problem::Unreachable { address: a.to_string(), vpc: vpc.to_string(), other };
+        self.warn(origin, Kind::Vm, name, &field.to_string(), problem);
+    }
+}
+
+impl Model {
+    /// If no local route leads to a VM's address: the scope of the route that does, the VM and the VPC.
+    fn unreachable(&self, vpc: u32, mac: Mac, a: IpAddr) -> Option<(Option<&'static str>, Name, &Name)> {
+        let state = self.vpc(vpc);
+        let target = state.lookup(a).map(|(_, r)| r.target);
+        if target == Some(Target::Local) {
+            return None;
+        }
+        let vm = Object::Vm(self.vm_object(vpc, mac, state.vms.get(&mac)?));
+        Some((target.map(Target::scope_name), vm.name(), &state.spec.name))
+    }
+}

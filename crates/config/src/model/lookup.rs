@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From names to what the model holds, and back to objects as they were described.
+
+use super::state::{RouteState, Target, VmState};
+use super::Model;
+use crate::object::*;
+use crate::prefix::{Mac, Prefix};
+use std::net::IpAddr;
+
+impl Model {
+    /// The VM of a name, its own or the canonical one.
+    pub(crate) fn find_vm(&self, name: &str) -> Option<(u32, Mac)> {
+        let Some((vpc, address)) = name.split_once('/') else { return self.vm_names.get(name).copied() };
+        self.find_unnamed_vm(*self.vpc_names.get(vpc)?, address.parse().ok()?)
+    }
+
+    /// The VM without a name of its own whose first address is this.
+    pub(crate) fn find_unnamed_vm(&self, vpc: u32, first: IpAddr) -> Option<(u32, Mac)> {
+        let state = self.vpc(vpc);
+        let mac = state.owner(first)?;
+        let vm = state.vms.get(&mac)?;
+        (vm.name.is_none() && vm.addresses[0] == first).then_some((vpc, mac))
+    }
+
+    /// The route of a name, its own or the canonical one.
+    pub(crate) fn find_route(&self, name: &str) -> Option<(u32, Prefix)> {
+        let Some((vpc, prefix)) = name.split_once('/') else { return self.route_names.get(name).copied() };
+        self.find_unnamed_route(*self.vpc_names.get(vpc)?, prefix.parse().ok()?)
+    }
+
+    /// The route without a name of its own for this prefix.
+    pub(crate) fn find_unnamed_route(&self, vpc: u32, prefix: Prefix) -> Option<(u32, Prefix)> {
+        self.vpc(vpc).route(prefix).filter(|r| r.name.is_none()).map(|_| (vpc, prefix))
+    }
+
+    /// Who has a MAC address in a VPC, in words.
+    pub(crate) fn mac_owner(&self, vpc: u32, mac: Mac) -> Option<String> {
+        let state = self.vpc(vpc);
+        if state.spec.gateway_mac == mac {
+            return Some(format!("the gateway of Vpc `{}`", state.spec.name));
+        }
+        state.vms.get(&mac).map(|vm| self.vm_words(vpc, vm))
+    }
+
+    /// Who has an address in a VPC, in words.
+    pub(crate) fn address_owner(&self, vpc: u32, address: IpAddr) -> Option<String> {
+        let state = self.vpc(vpc);
+        if state.spec.gateways.contains(&address) {
+            return Some(format!("the gateway of Vpc `{}`", state.spec.name));
+        }
+        state.vms.get(&state.owner(address)?).map(|vm| self.vm_words(vpc, vm))
+    }
+
+    fn vm_words(&self, vpc: u32, vm: &VmState) -> String {
+        let name = vm.name.clone().unwrap_or_else(|| vm_name(&self.vpc(vpc).spec.name, vm.addresses[0]));
+        format!("Vm `{name}`")
+    }
+
+    pub(crate) fn vm_object(&self, vpc: u32, mac: Mac, vm: &VmState) -> Vm {
+        Vm {
+            name: vm.name.clone(),
+            vpc: self.vpc(vpc).spec.name.clone(),
+            addresses: vm.addresses.clone(),
+            mac,
+            nc: self.nc(vm.nc).name.clone(),
+            meter: vm.meter.clone(),
+        }
+    }
+
+    pub(crate) fn scope(&self, target: Target) -> Scope {
+        match target {
+            Target::Local => Scope::Local,
+            Target::Peer(to) => Scope::Peer(self.vpc(to).spec.name.clone()),
+            Target::Blackhole => Scope::Blackhole,
+            Target::Internet => Scope::Internet,
+            Target::Line => Scope::Line,
+            Target::Region => Scope::Region,
+        }
+    }
+
+    pub(crate) fn route_object(&self, vpc: u32, prefix: Prefix, route: &RouteState) -> Route {
+        let (name, vpc) = (route.name.clone(), self.vpc(vpc).spec.name.clone());
+        Route { name, vpc, prefix, scope: self.scope(route.target) }
+    }
+
+    pub(crate) fn nc_object(&self, id: u32) -> Nc {
+        let nc = self.nc(id);
+        let vpcs = nc.vpcs.iter().map(|v| self.vpc(*v).spec.name.clone()).collect();
+        Nc { name: nc.name.clone(), address: nc.address, vpcs }
+    }
+
+    pub(crate) fn peering_object(&self, name: &Name, pair: [u32; 2]) -> Peering {
+        Peering { name: name.clone(), vpcs: pair.map(|v| self.vpc(v).spec.name.clone()) }
+    }
+
+    /// The object of a kind and name.
+    pub fn get(&self, kind: Kind, name: &str) -> Option<Object> {
+        match kind {
+            Kind::Gateway => {
+                let g = self.gateway.as_ref().filter(|g| *g.name == *name)?;
+                Some(Object::Gateway(g.clone()))
+            }
+            Kind::Nc => Some(Object::Nc(self.nc_object(*self.nc_names.get(name)?))),
+            Kind::Vpc => Some(Object::Vpc(Box::new(self.vpc(*self.vpc_names.get(name)?).spec.clone()))),
+            Kind::Peering => {
+                let (name, pair) = self.peerings.get_key_value(name)?;
+                Some(Object::Peering(self.peering_object(name, *pair)))
+            }
+            Kind::Vm => {
+                let (vpc, mac) = self.find_vm(name)?;
+                Some(Object::Vm(self.vm_object(vpc, mac, self.vpc(vpc).vms.get(&mac)?)))
+            }
+            Kind::Route => {
+                let (vpc, prefix) = self.find_route(name)?;
+                Some(Object::Route(self.route_object(vpc, prefix, self.vpc(vpc).route(prefix)?)))
+            }
+        }
+    }
+
+    /// All objects of a kind: Gateway, Nc, Vpc and Peering by name; Vm and Route by VPC, then MAC address or prefix.
+    pub fn objects(&self, kind: Kind) -> Box<dyn Iterator<Item = Object> + '_> {
+        match kind {
+            Kind::Gateway => Box::new(self.gateway.iter().map(|g| Object::Gateway(g.clone()))),
+            Kind::Nc => Box::new(self.nc_names.values().map(|id| Object::Nc(self.nc_object(*id)))),
+            Kind::Vpc => {
+                Box::new(self.vpc_names.values().map(|id| Object::Vpc(Box::new(self.vpc(*id).spec.clone()))))
+            }
+            Kind::Peering => Box::new(self.peerings.iter().map(|(n, p)| Object::Peering(self.peering_object(n, *p)))),
+            Kind::Vm => Box::new(self.vpc_names.values().flat_map(move |id| {
+                let vms = self.vpc(*id).vms.iter();
+                vms.map(move |(mac, vm)| Object::Vm(self.vm_object(*id, *mac, vm)))
+            })),
+            Kind::Route => Box::new(self.vpc_names.values().flat_map(move |id| {
+                let routes = self.vpc(*id).routes();
+                routes.map(move |(prefix, r)| Object::Route(self.route_object(*id, prefix, r)))
+            })),
+        }
+    }
+
+    /// The VMs and routes of one VPC (`tunny get vms --vpc red`).
+    pub fn objects_of_vpc(&self, kind: Kind, vpc: &str) -> Box<dyn Iterator<Item = Object> + '_> {
+        let Some(&id) = self.vpc_names.get(vpc) else { return Box::new(std::iter::empty()) };
+        let state = self.vpc(id);
+        match kind {
+            Kind::Vm => Box::new(state.vms.iter().map(move |(m, v)| Object::Vm(self.vm_object(id, *m, v)))),
+            Kind::Route => Box::new(state.routes().map(move |(p, r)| Object::Route(self.route_object(id, p, r)))),
+            _ => Box::new(std::iter::empty()),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Peer routes that lead a packet too far, or in a circle.
+//!
+//! A packet to address x goes from VPC to VPC as long as the longest prefix for x is a peer route. Allowed are PEER_HOPS_MAX
+//! hops; a circle is the endless case of more. Whether some address suffers is decided exactly, and only around
+//! what a change touches:
+//!
+//! Let the change concern prefix P of VPC v. Every bad walk that is new passes v on an address in P, so it is found by
+//! going back from v at most PEER_HOPS_MAX hops (only VPCs joined by a peering can lead there) and then forward. A
+//! walk is kept with the narrowest prefix on it, since prefixes nest. A walk that is long enough is a candidate: it is
+//! real if some address in its narrowest prefix has, in every VPC on the walk, that very route as its longest. That
+//! is decided by stepping over the longer prefixes that hide a route. Only peer routes are walked (a VPC keeps them in an index
+//! of their own), so half a million local routes cost nothing. The steps are counted, and a change that needs more
+//! than PEER_STEPS_MAX is refused.
+
+use super::state::VpcState;
+use super::{Model, PEER_STEPS_MAX};
+use crate::error::Problem;
+use crate::prefix::Prefix;
+use std::net::IpAddr;
+
+/// One hop of a walk: in this VPC, by this route, to that VPC.
+#[derive(Clone, Copy, Debug)]
+struct Hop {
+    vpc: u32,
+    route: Prefix,
+    to: u32,
+}
+
+struct Search<'a> {
+    model: &'a Model,
+    steps: u32,
+    found: Option<Problem>,
+}
+
+impl Model {
+    /// Searches for a bad walk through `vpc` on an address in `prefix`, as the routes are now.
+    pub(super) fn find_peer_fault(&self, vpc: u32, prefix: Prefix) -> Option<Problem> {
+        let (route, state) = self.vpc(vpc).covering(prefix)?;
+        let super::Target::Peer(to) = state.target else { return None };
+        let mut search = Search { model: self, steps: 0, found: None };
+        search.back(&mut vec![Hop { vpc, route, to }], prefix);
+        if search.steps > PEER_STEPS_MAX {
+            return Some(Problem::PeerTooComplex { prefix: prefix.to_string(), limit: PEER_STEPS_MAX });
+        }
+        search.found
+    }
+}
+
+impl Search<'_> {
+    fn done(&mut self) -> bool {
+        self.steps += 1;
+        self.found.is_some() || self.steps > PEER_STEPS_MAX
+    }
+
+    /// Extends the walk at its front in every way, and each result at its end. `walk` is in packet order.
+    fn back(&mut self, walk: &mut Vec<Hop>, region: Prefix) {
+        self.forward(walk, region);
+        if walk.len() > abi::PEER_HOPS_MAX as usize || self.done() {
+            return;
+        }
+        let first = walk[0].vpc;
+        for &from in self.model.vpc(first).links.keys() {
+            let before = self.model.vpc(from);
+            if before.links.get(&first).is_none_or(|l| l.routes == 0) {
+                continue;
+            }
+            for (route, to) in options(before, region) {
+                if self.done() {
+                    return;
+                }
+                if to == first {
+                    walk.insert(0, Hop { vpc: from, route, to });
+                    self.back(walk, narrower(region, route));
+                    walk.remove(0);
+                }
+            }
+        }
+    }
+
+    /// Extends the walk at its end until it is one hop too long.
+    fn forward(&mut self, walk: &mut Vec<Hop>, region: Prefix) {
+        if self.done() {
+            return;
+        }
+        if walk.len() > abi::PEER_HOPS_MAX as usize {
+            self.judge(walk, region);
+            return;
+        }
+        let at = walk[walk.len() - 1].to;
+        for (route, to) in options(self.model.vpc(at), region) {
+            walk.push(Hop { vpc: at, route, to });
+            self.forward(walk, narrower(region, route));
+            walk.pop();
+            if self.found.is_some() || self.steps > PEER_STEPS_MAX {
+                return;
+            }
+        }
+    }
+
+    /// Looks for an address in `region` that really takes every hop of the walk.
+    fn judge(&mut self, walk: &[Hop], region: Prefix) {
+        let mut x = region.addr();
+        'next: loop {
+            for hop in walk {
+                self.steps += 1;
+                if self.steps > PEER_STEPS_MAX {
+                    return;
+                }
+                match self.model.vpc(hop.vpc).lookup(x) {
+                    Some((p, _)) if p == hop.route => {}
+                    Some((p, _)) if p.len() > region.len() => {
+                        match after(p.last()).filter(|x| region.covers(&Prefix::host(*x))) {
+                            Some(next) => x = next,
+                            None => return,
+                        }
+                        continue 'next;
+                    }
+                    _ => return,
+                }
+            }
+            break;
+        }
+        let mut vpcs: Vec<u32> = walk.iter().map(|h| h.vpc).collect();
+        vpcs.push(walk[walk.len() - 1].to);
+        let circle = (1..vpcs.len()).find(|i| vpcs[..*i].contains(&vpcs[*i]));
+        vpcs.truncate(circle.map_or(vpcs.len(), |i| i + 1));
+        let names: Vec<&str> = vpcs.iter().map(|v| &*self.model.vpc(*v).spec.name).collect();
+        let (address, path) = (x.to_string(), names.join(" → "));
+        self.found = Some(match circle {
+            Some(_) => Problem::PeerLoop { address, path },
+            None => Problem::PeerTooDeep { address, path },
+        });
+    }
+}
+
+/// The peer routes that a packet to some address in `region` may take in a VPC: the longest that covers all of it, and
+/// those inside.
+fn options(vpc: &VpcState, region: Prefix) -> impl Iterator<Item = (Prefix, u32)> + '_ {
+    let over = vpc.covering(region).and_then(|(p, r)| match r.target {
+        super::Target::Peer(to) => Some((p, to)),
+        _ => None,
+    });
+    let (mut v4, mut v6) = (None, None);
+    match (region, region.last()) {
+        (Prefix::V4(a, l), IpAddr::V4(last)) => v4 = Some(vpc.peers4.range((a, l + 1)..=(last.into(), u8::MAX))),
+        (Prefix::V6(a, l), IpAddr::V6(last)) => v6 = Some(vpc.peers6.range((a, l + 1)..=(last.into(), u8::MAX))),
+        _ => {}
+    }
+    let v4 = v4.into_iter().flatten().map(|((a, l), to)| (Prefix::V4(*a, *l), *to));
+    let v6 = v6.into_iter().flatten().map(|((a, l), to)| (Prefix::V6(*a, *l), *to));
+    over.into_iter().chain(v4).chain(v6)
+}
+
+/// The longer of two prefixes of which one covers the other.
+fn narrower(a: Prefix, b: Prefix) -> Prefix {
+    if a.len() >= b.len() {
+        a
+    } else {
+        b
+    }
+}
+
+/// The next address.
+fn after(a: IpAddr) -> Option<IpAddr> {
+    match a {
+        IpAddr::V4(a) => u32::from(a).checked_add(1).map(|a| IpAddr::V4(a.into())),
+        IpAddr::V6(a) => u128::from(a).checked_add(1).map(|a| IpAddr::V6(a.into())),
+    }
+}
