@@ -238,6 +238,8 @@ impl Core {
             }
             Event::NeighbourGone { ifindex, addr } => {
                 if self.neighbours.remove(&(ifindex, addr)).is_some() {
+                    // Flushed by somebody: what was asked before is void.
+                    self.asked.remove(&(ifindex, addr));
                     self.neighbour_changed((ifindex, addr));
                 }
                 false

@@ -35,8 +35,8 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const ARPHRD_ETHER: u16 = 1;
 const IFF_UP: u32 = 1;
-const IFF_RUNNING: u32 = 0x40;
 const IFF_LOWER_UP: u32 = 0x1_0000;
+const IFF_DORMANT: u32 = 0x2_0000;
 const RTM_F_CLONED: u32 = 0x200;
 const RTNH_F_DEAD: u8 = 1;
 const RTNH_F_LINKDOWN: u8 = 16;
@@ -141,9 +141,9 @@ fn link(b: &[u8]) -> Option<Link> {
     }
     let hardware = u16_at(b, 2)?;
     let flags = u32_at(b, 8)?;
-    let wanted = IFF_UP | IFF_RUNNING | IFF_LOWER_UP;
-    let mut link =
-        Link { index: u32_at(b, 4)?, name: String::new(), mac: None, mtu: 0, up: flags & wanted == wanted };
+    // Not IFF_RUNNING, which the kernel sets up to a second after the carrier is there.
+    let up = flags & (IFF_UP | IFF_LOWER_UP | IFF_DORMANT) == IFF_UP | IFF_LOWER_UP;
+    let mut link = Link { index: u32_at(b, 4)?, name: String::new(), mac: None, mtu: 0, up };
     for (kind, value) in attributes(b.get(16..)?) {
         match kind {
             1 if hardware == ARPHRD_ETHER => link.mac = mac(value),
@@ -210,6 +210,10 @@ fn route(b: &[u8]) -> Option<Route> {
     }
     if route.hops.is_empty() && single.ifindex != 0 {
         route.hops.push(single);
+    }
+    if family == AF_INET6 {
+        // The kernel puts a next hop that joins first in its news and last in its dumps: one order, so that flows stay.
+        route.hops.sort();
     }
     Some(route)
 }
@@ -288,4 +292,77 @@ pub(crate) fn use_neighbour(ifindex: u32, addr: IpAddr, managed: bool, create: b
     }
     let create = if create { NLM_F_CREATE } else { 0 };
     message(RTM_NEWNEIGH, NLM_F_ACK | create, sequence, &p)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_all(bytes: &[u8]) -> Vec<Parsed> {
+        messages(bytes).map(|(kind, flags, _, payload)| parse(kind, flags, payload)).collect()
+    }
+
+    /// A route as the kernel sends it: 10.0.0.0/8, metric 5, MTU 1400, over two next hops with weights.
+    fn multipath_route() -> Vec<u8> {
+        let mut hops = Vec::new();
+        for (ifindex, weight, last) in [(3u32, 0u8, 1u8), (4, 6, 2)] {
+            let mut via = Vec::new();
+            attribute(&mut via, 5, &[172, 31, 0, last]);
+            hops.extend((8 + via.len() as u16).to_ne_bytes());
+            hops.extend([0, weight]);
+            hops.extend(ifindex.to_ne_bytes());
+            hops.extend(via);
+        }
+        let mut metrics = Vec::new();
+        attribute(&mut metrics, 2, &1400u32.to_ne_bytes());
+        let mut p = vec![AF_INET, 8, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
+        attribute(&mut p, 1, &[10, 0, 0, 0]);
+        attribute(&mut p, 6, &5u32.to_ne_bytes());
+        attribute(&mut p, 8, &metrics);
+        attribute(&mut p, 9, &hops);
+        message(RTM_NEWROUTE, NLM_F_REPLACE, 1, &p)
+    }
+
+    #[test]
+    fn a_multipath_route_is_understood() {
+        let hop = |ifindex, last, weight| Hop {
+            ifindex,
+            via: Some(Ipv4Addr::new(172, 31, 0, last).into()),
+            weight,
+            unusable: false,
+        };
+        let expected = Route {
+            table: 254,
+            dst: Ipv4Addr::new(10, 0, 0, 0).into(),
+            len: 8,
+            metric: 5,
+            kind: RouteKind::Unicast,
+            mtu: 1400,
+            hops: vec![hop(3, 1, 1), hop(4, 2, 7)],
+        };
+        assert_eq!(parse_all(&multipath_route()), [Parsed::Event(Event::Route(expected, RouteOp::Replace))]);
+    }
+
+    #[test]
+    fn our_own_request_is_understood() {
+        let gone = "fe80::7".parse().unwrap();
+        let request = use_neighbour(7, gone, true, true, 1);
+        let expected = Neighbour { ifindex: 7, addr: gone, mac: None, permanent: false, managed: true };
+        assert_eq!(parse_all(&request), [Parsed::Event(Event::Neighbour(expected))]);
+    }
+
+    #[test]
+    fn cut_off_and_flipped_messages_never_panic() {
+        let whole = [multipath_route(), use_neighbour(1, Ipv4Addr::LOCALHOST.into(), true, true, 1)].concat();
+        for len in 0..whole.len() {
+            parse_all(&whole[..len]);
+        }
+        for at in 0..whole.len() {
+            for value in [0, 1, 7, 8, 0x7f, 0xff] {
+                let mut odd = whole.clone();
+                odd[at] = value;
+                parse_all(&odd);
+            }
+        }
+    }
 }

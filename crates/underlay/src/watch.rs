@@ -48,11 +48,13 @@ pub trait Sink {
 pub struct Options {
     /// The routing table that leads to NCs (254 = main).
     pub table: u32,
+    /// Receive buffer for news, bytes. What overflows it costs a fresh dump, no more.
+    pub receive_buffer: usize,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { table: TABLE_MAIN }
+        Options { table: TABLE_MAIN, receive_buffer: RECEIVE_BUFFER }
     }
 }
 
@@ -100,8 +102,8 @@ impl Underlay {
     /// Reads the kernel's state and starts to follow it.
     pub fn start(options: Options, sink: impl Sink + Send + 'static) -> Result<Underlay, UnderlayError> {
         let news = open("subscribe to routes and neighbours")?;
-        nix::sys::socket::setsockopt(&borrow(&news), nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER)
-            .or_else(|_| news.set_rx_buf_sz(RECEIVE_BUFFER as u32))
+        nix::sys::socket::setsockopt(&borrow(&news), nix::sys::socket::sockopt::RcvBufForce, &options.receive_buffer)
+            .or_else(|_| news.set_rx_buf_sz(options.receive_buffer as u32))
             .map_err(|e| UnderlayError::io("enlarge the netlink receive buffer", e))?;
         for group in GROUPS {
             news.add_membership(group).map_err(|e| UnderlayError::io("join a netlink group", e))?;
