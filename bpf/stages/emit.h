@@ -155,7 +155,7 @@ static __always_inline int emit(struct packet *p)
 	__u32 ifindex = p->nexthop->ifindex;
 	int action = XDP_TX;
 
-	if (unlikely(ifindex != p->ctx->ingress_ifindex)) {
+	if (ifindex != p->ctx->ingress_ifindex || READ_ONCE(tunny_redirect_back)) {
 		action = bpf_redirect_map(&tunny_ports, ifindex, XDP_DROP);
 		if (action != XDP_REDIRECT)
 			return drop(p, DROP_TX_FAILED);

@@ -40,5 +40,10 @@ struct {
 const volatile __u64 tunny_abi_hash SEC(".rodata.abi") = TUNNY_ABI_HASH;
 /* Inode of the network namespace that the ports are in: the trace programs ignore others. Set by the loader. */
 const volatile __u32 tunny_netns = 0;
+/*
+ * Not zero: what leaves by the port it came from is redirected to it instead of XDP_TX. Set by the loader for veth, which
+ * wakes its peer after XDP_TX only if that has an XDP program of its own, after a redirect also if it has GRO.
+ */
+__u32 tunny_redirect_back SEC(".data.redirect") = 0;
 
 #endif

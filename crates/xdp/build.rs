@@ -10,7 +10,7 @@ fn main() {
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
     println!("cargo:rerun-if-env-changed=CLANG");
     watch(&root);
-    for name in ["gateway"] {
+    for name in ["gateway", "txwatch"] {
         let source = root.join(format!("{name}.bpf.c"));
         compile(&source, &out.join(format!("{name}.bpf.o")));
     }
@@ -32,6 +32,9 @@ fn compile(source: &Path, object: &Path) {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let mut command = Command::new(&clang);
     command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror"]);
+    // Trace programs read their arguments by the machine's calling convention.
+    let machine = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_else(|_| "x86_64".into());
+    command.arg(format!("-D__TARGET_ARCH_{}", if machine == "aarch64" { "arm64" } else { "x86" }));
     // Debian keeps asm/types.h in a folder that -target bpf does not look into.
     let asm = format!("/usr/include/{}-linux-gnu", env::consts::ARCH);
     if Path::new(&asm).is_dir() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! [`XdpEngine`]: the loaded program, its maps and links.
 
+use crate::link::{Link, TxWatch};
 use crate::memory::{Maps, READERS_BYTES};
 use crate::{sys, BpfMemory, XdpError};
 use abi::{abi_hash, Root};
@@ -21,7 +22,7 @@ pub static OBJECT: &[u8] = {
 };
 
 /// Maps that are shared by a running program and its successor, and so are pinned.
-const PINNED: [&str; 7] =
+pub(crate) const PINNED: [&str; 7] =
     ["tunny_root", "tunny_segments", "tunny_stats", "tunny_ports", "tunny_port_slots", "tunny_xsks", "tunny_events"];
 const READERS: &str = "tunny_readers";
 const PROGRAM: &str = "tunny_gateway";
@@ -46,10 +47,17 @@ pub enum Origin {
 
 /// The XDP fast path, loaded.
 pub struct XdpEngine {
-    object: libbpf_rs::Object,
+    // Links go first when the engine is dropped.
+    pub(crate) links: Vec<Link>,
+    pub(crate) tx_watch: Option<TxWatch>,
+    pub(crate) object: libbpf_rs::Object,
     memory: Arc<BpfMemory>,
     origin: Origin,
-    pins: Option<PathBuf>,
+    /// Folder of the instance: links, and a folder for each layout.
+    pub(crate) base: Option<PathBuf>,
+    /// Folder of this layout's maps.
+    pub(crate) pins: Option<PathBuf>,
+    pub(crate) notes: Vec<String>,
     _readers: OwnedFd,
 }
 
@@ -63,6 +71,7 @@ impl XdpEngine {
     ///
     /// Nothing is attached yet: fill or check the tables, then attach.
     pub fn open_or_create(options: &Options) -> Result<XdpEngine, XdpError> {
+        check_kernel()?;
         let bytes = options.object.as_deref().unwrap_or(OBJECT);
         let mut open = open_object(bytes)?;
         check_object(&open)?;
@@ -87,7 +96,17 @@ impl XdpEngine {
             };
             BpfMemory::open(&maps).map_err(XdpError::call("Mapping the table memory"))?
         };
-        Ok(XdpEngine { object, memory: Arc::new(memory), origin, pins, _readers: readers })
+        Ok(XdpEngine {
+            links: Vec::new(),
+            tx_watch: None,
+            object,
+            memory: Arc::new(memory),
+            origin,
+            base: options.pins.clone(),
+            pins,
+            notes: Vec::new(),
+            _readers: readers,
+        })
     }
 
     /// Whether the tables were there before.
@@ -119,26 +138,45 @@ impl XdpEngine {
     }
 }
 
-fn find_map<'a>(object: &'a libbpf_rs::Object, name: &'static str) -> Result<BorrowedFd<'a>, XdpError> {
+pub(crate) fn find_map<'a>(object: &'a libbpf_rs::Object, name: &'static str) -> Result<BorrowedFd<'a>, XdpError> {
     let found = object.maps().find(|m| m.name() == name).map(|m| m.as_fd().as_raw_fd());
     let fd = found.ok_or(XdpError::Missing { kind: "map", name })?;
     // SAFETY: the descriptor belongs to `object`, which outlives the borrow.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-fn open_object(bytes: &[u8]) -> Result<OpenObject, XdpError> {
+pub(crate) fn open_object(bytes: &[u8]) -> Result<OpenObject, XdpError> {
     libbpf_rs::ObjectBuilder::default()
         .name("tunny")
         .and_then(|builder| builder.open_memory(bytes))
         .map_err(|e| load_error(&e))
 }
 
-fn load_error(error: &libbpf_rs::Error) -> XdpError {
+pub(crate) fn load_error(error: &libbpf_rs::Error) -> XdpError {
     let advice = match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => "Run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.",
         _ => "It needs Linux 6.1 or newer with BTF.",
     };
     XdpError::Load { reason: error.to_string(), advice: advice.into() }
+}
+
+/// Least Linux version: the first Debian stable with multi-buffer XDP (5.18) and all helpers that the program calls.
+pub const LEAST_KERNEL: (u32, u32) = (6, 1);
+
+fn check_kernel() -> Result<(), XdpError> {
+    let have = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string();
+    match kernel_version(&have) {
+        Some(version) if version < LEAST_KERNEL => {
+            Err(XdpError::Kernel { have, need: format!("{}.{}", LEAST_KERNEL.0, LEAST_KERNEL.1) })
+        }
+        // An odd version string: let the verifier decide.
+        _ => Ok(()),
+    }
+}
+
+fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
 /// Compares the layout that the object was compiled with with this program's own.
@@ -154,8 +192,8 @@ fn check_object(open: &OpenObject) -> Result<(), XdpError> {
 }
 
 /// Tells the trace programs which network namespace is ours.
-fn set_netns(open: &mut OpenObject) -> Result<(), XdpError> {
-    let netns = fs::metadata("/proc/self/ns/net").map_err(XdpError::call("Reading /proc/self/ns/net"))?.ino() as u32;
+pub(crate) fn set_netns(open: &mut OpenObject) -> Result<(), XdpError> {
+    let netns = fs::metadata("/proc/thread-self/ns/net").map_err(XdpError::call("Reading /proc/thread-self/ns/net"))?.ino() as u32;
     let map = open.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata"));
     let mut map = map.ok_or(XdpError::Missing { kind: "constant", name: "tunny_netns" })?;
     let value = map.initial_value_mut().and_then(|v| v.get_mut(..4));
@@ -221,4 +259,29 @@ fn pin_maps(object: &libbpf_rs::Object, readers: BorrowedFd, dir: &Path) -> Resu
         pin(name, find_map(object, name)?)?;
     }
     pin(READERS, readers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_versions_are_compared_as_numbers() {
+        assert_eq!(kernel_version("6.1.0-13-amd64"), Some((6, 1)));
+        assert_eq!(kernel_version("5.10.0"), Some((5, 10)));
+        assert!(kernel_version("5.15.1").unwrap() < LEAST_KERNEL && kernel_version("6.18.4-x").unwrap() > LEAST_KERNEL);
+        assert_eq!(kernel_version("strange"), None);
+    }
+
+    #[test]
+    fn an_object_of_another_layout_is_refused_in_plain_words() {
+        let hash = abi_hash().to_ne_bytes();
+        let mut object = OBJECT.to_vec();
+        let found: Vec<usize> = (0..object.len() - 8).filter(|&i| object[i..i + 8] == hash).collect();
+        assert_eq!(found.len(), 1, "the hash stands once in the object");
+        object[found[0]] ^= 1;
+        let error = XdpEngine::open_or_create(&Options { object: Some(object), pins: None }).err().expect("refused");
+        assert!(matches!(error, XdpError::ObjectLayout { .. }), "{error}");
+        assert!(error.to_string().contains("different builds"), "{error}");
+    }
 }

@@ -4,18 +4,23 @@
 //! Only this crate knows libbpf and the bpf(2) call. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
 //! table memory that crate `tables` writes and the program reads. The design is in `docs/design/xdp.md`.
 
+mod afxdp;
 mod engine;
 mod error;
+mod grace;
 mod inject;
+mod link;
 mod memory;
 pub mod object;
 mod ports;
 mod run;
 mod sys;
 
-pub use engine::{Options, Origin, XdpEngine, OBJECT};
+pub use afxdp::{AfXdpOptions, AfXdpSocket, CopyMode, Received, RECEIVE_MAX};
+pub use engine::{Options, Origin, XdpEngine, LEAST_KERNEL, OBJECT};
 pub use error::XdpError;
 pub use inject::Injector;
+pub use link::{Attach, Attached, Mode};
 pub use memory::BpfMemory;
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};

@@ -5,8 +5,7 @@
 //! for a full RCU grace period after each change of an array of maps, so `grow` makes all new segments first and enters
 //! them in one batch: one wait instead of one a segment (kernels before 6.8 still wait for each).
 //!
-//! `grace` is `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is a synchronize_rcu: when it returns, every run of the program
-//! that began before it has ended. See docs/design/xdp.md for what it takes and what was tried instead.
+//! `grace` waits until every run of the program that began before it has ended; see [`crate::grace`].
 
 use crate::sys::{self, Mapping};
 use abi::{Root, Stats, SEGMENTS_MAX, SEGMENT_BYTES, SEGMENT_LINES, SLOTS_MAX};
@@ -119,14 +118,9 @@ unsafe impl Memory for BpfMemory {
     }
 
     fn grace(&self) {
-        const CMD_GLOBAL: libc::c_int = 1;
-        // SAFETY: a system call without memory operands.
-        let rc = unsafe { libc::syscall(libc::SYS_membarrier, CMD_GLOBAL, 0, 0) };
-        if rc != 0 {
-            // Not built into this kernel, or nohz_full CPUs: the kernel waits for RCU as well when a segment is entered
-            // again in its own place.
-            let again = || sys::update_u32(self.segments.as_fd(), 0, self.segment(0)?.as_raw_fd() as u32);
-            again().expect("no way to wait for an RCU grace period: neither membarrier nor map updates work");
-        }
+        crate::grace::wait(|| {
+            // The kernel waits for RCU as well when a segment is entered again in its own place.
+            sys::update_u32(self.segments.as_fd(), 0, self.segment(0)?.as_raw_fd() as u32)
+        });
     }
 }

@@ -17,6 +17,7 @@ const OBJ_GET: libc::c_long = 7;
 const PROG_TEST_RUN: libc::c_long = 10;
 const MAP_GET_FD_BY_ID: libc::c_long = 14;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const MAP_UPDATE_BATCH: libc::c_long = 26;
 const LINK_CREATE: libc::c_long = 28;
 const LINK_UPDATE: libc::c_long = 29;
@@ -209,6 +210,20 @@ pub(crate) fn create_xdp_link(program: BorrowedFd, ifindex: u32, flags: u32) -> 
     call(LINK_CREATE, &mut Attr::new([program.as_raw_fd() as u32, ifindex, BPF_XDP, flags])).map(owned)
 }
 
+/// Attaches a BTF trace point program through a link.
+pub(crate) fn create_trace_link(program: BorrowedFd) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Fields {
+        name: u64,
+        fd: u32,
+        pad: u32,
+        cookie: u64,
+    }
+    let fields = Fields { name: 0, fd: program.as_raw_fd() as u32, pad: 0, cookie: 0 };
+    call(RAW_TRACEPOINT_OPEN, &mut Attr::new(fields)).map(owned)
+}
+
 /// Puts another program behind a link, between two packets.
 pub(crate) fn update_link(link: BorrowedFd, program: BorrowedFd) -> io::Result<()> {
     call(LINK_UPDATE, &mut Attr::new([link.as_raw_fd() as u32, program.as_raw_fd() as u32, 0, 0])).map(drop)
@@ -291,6 +306,38 @@ pub(crate) fn test_run(
         meta: ctx_out[0] as usize,
         bytes: (done.data_size_out as usize).min(out.len()),
     })
+}
+
+/// Name of the driver of an interface.
+pub(crate) fn driver(ifindex: u32) -> io::Result<String> {
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    /// `struct ethtool_drvinfo`: command, driver, and what is of no interest here.
+    #[repr(C)]
+    struct DriverInfo {
+        command: u32,
+        driver: [u8; 32],
+        rest: [u8; 160],
+    }
+    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    // SAFETY: zeroes are a valid ifreq; if_indextoname writes at most IFNAMSIZ bytes; `info` outlives the ioctl and is
+    // as long as the kernel's struct; the socket is new and closed at the end.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        if libc::if_indextoname(ifindex, request.ifr_name.as_mut_ptr()).is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let socket = OwnedFd::from_raw_fd(fd);
+        request.ifr_ifru.ifru_data = (&raw mut info).cast();
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let end = info.driver.iter().position(|b| *b == 0).unwrap_or(info.driver.len());
+    Ok(String::from_utf8_lossy(&info.driver[..end]).into_owned())
 }
 
 /// A shared mapping that unmaps itself.

@@ -2,6 +2,8 @@
 //! A table of one VPC, laid out by hand word by word: the loader is tested without the writer's help.
 #![allow(dead_code)]
 
+pub mod rig;
+
 use abi::*;
 use std::sync::Arc;
 use tables::Memory;
@@ -135,4 +137,9 @@ pub fn packet(src_nc: u32, vni: u32, dst: u32, bytes: usize) -> Vec<u8> {
     frame.extend((vni << 8).to_be_bytes());
     frame.extend(inner);
     frame
+}
+
+/// Makes `ifindex` the egress port of the only next hop.
+pub fn egress(memory: &BpfMemory, ifindex: u32) {
+    set(memory, 117, 2, ifindex as u64);
 }

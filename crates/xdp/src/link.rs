@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Attaching: one pinned link a port. A process that comes later finds the link and puts its own program behind it between
+//! two packets; a process that dies leaves link, program and maps to go on forwarding.
+
+use crate::engine::{find_map, load_error, open_object, set_netns, PINNED};
+use crate::{sys, XdpEngine, XdpError};
+use libbpf_rs::MapCore;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Where in the receive path the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// In the stack, on socket buffers: several times slower.
+    Generic,
+}
+
+impl Mode {
+    /// `native` or `generic`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Native => "native",
+            Mode::Generic => "generic",
+        }
+    }
+
+    fn flags(self) -> u32 {
+        match self {
+            Mode::Native => 1 << 2,
+            Mode::Generic => 1 << 1,
+        }
+    }
+}
+
+/// Which modes may be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attach {
+    /// Native; generic if the driver cannot, with a loud word.
+    #[default]
+    NativeElseGeneric,
+    /// Native or an error.
+    Native,
+    /// Generic or an error.
+    Generic,
+}
+
+/// A port that the program is attached to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The interface.
+    pub ifindex: u32,
+    /// Where the program runs.
+    pub mode: Mode,
+    /// The link was there before, with a program that forwarded until now.
+    pub adopted: bool,
+    /// What the operator must be told, if anything.
+    pub note: Option<String>,
+}
+
+pub(crate) struct Link {
+    port: Attached,
+    /// A pinned link outlives this descriptor, one without a pin ends with it.
+    _fd: OwnedFd,
+}
+
+impl XdpEngine {
+    /// Attaches the program to an interface and makes it a port; if a pinned link is there, its program is exchanged
+    /// between two packets. Packets are passed to the host until the tables are ready, so fill them first.
+    pub fn attach(&mut self, ifindex: u32, how: Attach) -> Result<Attached, XdpError> {
+        self.add_port(ifindex)?;
+        if let Some(at) = self.links.iter().position(|l| l.port.ifindex == ifindex) {
+            return Ok(self.links[at].port.clone());
+        }
+        self.watch_tx();
+        if sys::driver(ifindex).is_ok_and(|name| name == "veth") {
+            self.redirect_back()?;
+        }
+        let link = match self.adopt_link(ifindex) {
+            Some(link) => link,
+            None => self.new_link(ifindex, how)?,
+        };
+        let port = link.port.clone();
+        self.links.push(link);
+        Ok(port)
+    }
+
+    /// Ports that the program is attached to.
+    pub fn attached(&self) -> Vec<Attached> {
+        self.links.iter().map(|l| l.port.clone()).collect()
+    }
+
+    /// Takes the program off an interface and forgets the port.
+    pub fn detach(&mut self, ifindex: u32) -> Result<(), XdpError> {
+        for mode in [Mode::Native, Mode::Generic] {
+            if let Some(path) = self.link_pin(ifindex, mode) {
+                let _ = fs::remove_file(path);
+            }
+        }
+        self.links.retain(|l| l.port.ifindex != ifindex);
+        self.remove_port(ifindex)
+    }
+
+    /// Removes everything that outlives the process: links, programs, maps. The tables are gone after this.
+    pub fn unpin_all(mut self) -> Result<(), XdpError> {
+        self.links.clear();
+        let Some(base) = self.base.take() else { return Ok(()) };
+        fs::remove_dir_all(&base).map_err(XdpError::call(format!("Removing {}", base.display())))
+    }
+
+    /// Removes the pinned maps of other layouts. Call it when every port runs this engine's program.
+    pub fn retire_other_layouts(&self) -> Result<u32, XdpError> {
+        let (Some(base), Some(own)) = (&self.base, &self.pins) else { return Ok(0) };
+        let mut removed = 0;
+        for entry in fs::read_dir(base).map_err(XdpError::call(format!("Reading {}", base.display())))?.flatten() {
+            let path = entry.path();
+            if path.is_dir() && path != *own {
+                fs::remove_dir_all(&path).map_err(XdpError::call(format!("Removing {}", path.display())))?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn link_pin(&self, ifindex: u32, mode: Mode) -> Option<PathBuf> {
+        self.base.as_ref().map(|dir| dir.join(format!("link-{ifindex}-{}", mode.name())))
+    }
+
+    fn adopt_link(&self, ifindex: u32) -> Option<Link> {
+        [Mode::Native, Mode::Generic].into_iter().find_map(|mode| {
+            let pin = self.link_pin(ifindex, mode)?;
+            let fd = sys::open_pin(&pin).ok()?;
+            // struct bpf_link_info: type, id, program id, pad, then ifindex of an XDP link; 0 when its device is gone.
+            let info: [u8; 24] = sys::info(fd.as_fd()).ok()?;
+            let alive = info[16..20] == ifindex.to_ne_bytes();
+            if !alive || sys::update_link(fd.as_fd(), self.program()).is_err() {
+                let _ = fs::remove_file(&pin);
+                return None;
+            }
+            let port = Attached { ifindex, mode, adopted: true, note: note(ifindex, mode, None) };
+            Some(Link { port, _fd: fd })
+        })
+    }
+
+    fn new_link(&self, ifindex: u32, how: Attach) -> Result<Link, XdpError> {
+        let try_mode = |mode: Mode| sys::create_xdp_link(self.program(), ifindex, mode.flags());
+        let not_tried = || "not tried".to_string();
+        let refused = |native: String, generic: String, errno: Option<i32>| XdpError::Attach {
+            ifindex,
+            native,
+            generic,
+            advice: match errno {
+                Some(libc::EBUSY) => "Another XDP program is attached: remove it with `ip link set dev … xdp off`.",
+                Some(libc::ENODEV) => "The interface does not exist in this network namespace.",
+                _ => "Use the `user` engine, or an interface whose driver supports XDP with multi-buffer frames.",
+            },
+        };
+        let (mode, fd, why) = match how {
+            Attach::Generic => match try_mode(Mode::Generic) {
+                Ok(fd) => (Mode::Generic, fd, None),
+                Err(e) => return Err(refused(not_tried(), e.to_string(), e.raw_os_error())),
+            },
+            _ => match try_mode(Mode::Native) {
+                Ok(fd) => (Mode::Native, fd, None),
+                Err(e) if how == Attach::Native => return Err(refused(e.to_string(), not_tried(), e.raw_os_error())),
+                Err(native) => match try_mode(Mode::Generic) {
+                    Ok(fd) => (Mode::Generic, fd, Some(native.to_string())),
+                    Err(e) => return Err(refused(native.to_string(), e.to_string(), e.raw_os_error())),
+                },
+            },
+        };
+        let pin = self.link_pin(ifindex, mode);
+        if let Some(path) = &pin {
+            let _ = fs::remove_file(path);
+            sys::pin(fd.as_fd(), path).map_err(XdpError::call(format!("Pinning {}", path.display())))?;
+        }
+        Ok(Link { port: Attached { ifindex, mode, adopted: false, note: note(ifindex, mode, why) }, _fd: fd })
+    }
+
+    /// Tells the program not to use XDP_TX, see bpf/tables/ports.h.
+    fn redirect_back(&self) -> Result<(), XdpError> {
+        const NAME: &str = "tunny_redirect_back";
+        let map = self.object.maps().find(|m| m.name().to_string_lossy().ends_with(".data.redirect"));
+        let map = map.ok_or(XdpError::Missing { kind: "variable", name: NAME })?;
+        sys::update_u32(map.as_fd(), 0, 1).map_err(XdpError::call(format!("Setting {NAME}")))
+    }
+
+    /// Attaches the trace programs that count failed transmissions, unless those of an earlier process still do.
+    fn watch_tx(&mut self) {
+        if self.tx_watch.is_some() {
+            return;
+        }
+        let watch = TxWatch::start(self);
+        if let Err(e) = &watch {
+            self.notes.push(format!(
+                "Failed transmissions are not counted as `tx_failed`, because the trace programs did not load: {e} \
+                 Look at `ethtool -S` of the port instead."
+            ));
+        }
+        self.tx_watch = watch.ok();
+    }
+
+    /// What the operator must be told about this engine, apart from single ports.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+fn note(ifindex: u32, mode: Mode, why: Option<String>) -> Option<String> {
+    match (mode, why) {
+        (Mode::Native, _) => None,
+        (Mode::Generic, why) => Some(format!(
+            "ATTENTION: interface {ifindex} runs XDP in GENERIC mode{}: it works, but several times slower than native mode.",
+            why.map_or(String::new(), |w| format!(", because its driver refused native mode ({w})"))
+        )),
+    }
+}
+
+/// The trace programs of bpf/txwatch.bpf.c and their links.
+pub(crate) struct TxWatch {
+    _links: Vec<OwnedFd>,
+    _object: Option<libbpf_rs::Object>,
+}
+
+static TX_OBJECT: &[u8] = {
+    #[repr(C, align(16))]
+    struct Aligned<T: ?Sized>(T);
+    static BYTES: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/txwatch.bpf.o")));
+    &BYTES.0
+};
+
+const TX_PROGRAMS: [&str; 4] = ["tunny_tx_port", "tunny_tx_back", "tunny_tx_exception", "tunny_tx_redirect"];
+
+impl TxWatch {
+    fn start(engine: &XdpEngine) -> Result<TxWatch, XdpError> {
+        let pins: Vec<PathBuf> =
+            engine.pins.iter().flat_map(|dir| TX_PROGRAMS.iter().map(move |name| dir.join(name))).collect();
+        let old: Vec<OwnedFd> = pins.iter().filter_map(|p| sys::open_pin(p).ok()).collect();
+        if !pins.is_empty() && old.len() == pins.len() {
+            return Ok(TxWatch { _links: old, _object: None });
+        }
+        for path in &pins {
+            let _ = fs::remove_file(path);
+        }
+        let mut open = open_object(TX_OBJECT)?;
+        set_netns(&mut open)?;
+        for name in PINNED {
+            if let Some(mut map) = open.maps_mut().find(|m| m.name() == name) {
+                map.reuse_fd(find_map(&engine.object, name)?).map_err(|e| load_error(&e))?;
+            }
+        }
+        let object = open.load().map_err(|e| load_error(&e))?;
+        let mut links = Vec::new();
+        for (i, name) in TX_PROGRAMS.into_iter().enumerate() {
+            let program = object.progs_mut().find(|p| p.name() == name);
+            let program = program.ok_or(XdpError::Missing { kind: "program", name })?;
+            let link = sys::create_trace_link(program.as_fd()).map_err(XdpError::call(format!("Attaching {name}")))?;
+            if let Some(path) = pins.get(i) {
+                sys::pin(link.as_fd(), path).map_err(XdpError::call(format!("Pinning {}", path.display())))?;
+            }
+            links.push(link);
+        }
+        Ok(TxWatch { _links: links, _object: Some(object) })
+    }
+}
