@@ -4,14 +4,20 @@
 //! The essay is `docs/design/table-memory.md`; the layouts are in crate `abi`. [`Memory`] is where the tables live,
 //! [`Tables`] reads them, [`Writer`] is the one that changes them, [`Commit`] is what it is asked to change.
 
+mod arena;
 mod change;
 mod counter;
 mod epoch;
+mod intervals;
 mod line;
 mod memory;
 mod meter;
 mod reader;
 mod route;
+mod routes;
+#[cfg(test)]
+mod testing;
+mod tree;
 
 pub use change::*;
 pub use counter::{Count, StatsSlot};
