@@ -104,6 +104,11 @@ impl Arena {
         (u64::from(self.segments_max) << SEGMENT_SHIFT).min(u64::from(u32::MAX)) as u32
     }
 
+    /// Whatever the free lines hold is not zero.
+    pub(crate) fn forget_content(&mut self) {
+        self.fresh = self.fresh.max(self.lines.limit());
+    }
+
     fn add_extent(&mut self, line: u32, lines: u32) {
         if lines > 0 {
             self.extents.insert(line, lines);

@@ -274,6 +274,8 @@ pub enum CommitError {
     UnknownVm { vni: Vni, mac: u64 },
     #[error("VM {mac:012x} of VPC {vni} has no address: give it at least one")]
     VmWithoutAddress { vni: Vni, mac: u64 },
+    #[error("address {address} cannot be an address of VPC {vni}: it is unspecified, loopback or multicast")]
+    BadAddress { vni: Vni, address: IpAddr },
     #[error("address {address} of VPC {vni} would belong to two VMs or to a VM and the gateway: an address has one owner")]
     AddressTwice { vni: Vni, address: IpAddr },
     #[error("NC {nc} named by VPC {vni} is not known: add it in the same commit or before")]

@@ -8,6 +8,8 @@ mod arena;
 mod change;
 mod counter;
 mod epoch;
+mod fxmap;
+mod hashtable;
 mod intervals;
 mod line;
 mod memory;
@@ -17,7 +19,10 @@ mod route;
 mod routes;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod tree;
+mod writer;
 
 pub use change::*;
 pub use counter::{Count, StatsSlot};
@@ -27,3 +32,6 @@ pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
 pub use meter::{gcra, rate_limit, Color};
 pub use reader::{Guard, Nc, NexthopView, Tables, Tenant, VmEntry};
 pub use route::Walk;
+pub use writer::{
+    AttachError, GroupId, Limits, NexthopId, NexthopSpec, RouteInterval, TenantDump, VmDump, Writer, WriterOptions,
+};

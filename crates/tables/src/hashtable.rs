@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The writer's side of the chained cache-line hash tables.
+//!
+//! Entries never move while their table is published: an insert takes an empty slot of the chain or links a new line, a
+//! removal clears one word. A table grows by building a larger array beside (`stage`), into which everything goes from
+//! then on, and by swapping the TABLE_REF word (`publish`). So the position of an entry is good only until the next
+//! stage; whoever wants to change an entry later finds it again by its key.
+
+use crate::arena::{Arena, Block};
+use crate::line::{Lines, RootRef};
+use crate::reader::{v6_word, vm4_key, vm4_value, vm4_words, vm6_key, vm6_value, VmEntry};
+use abi::*;
+use std::io;
+
+/// What the buckets of a table are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// WordBucket; the key begins at this bit.
+    Word(u32),
+    /// Vm4Bucket.
+    Vm4,
+    /// Vm6Bucket.
+    Vm6,
+}
+
+impl Kind {
+    fn bucket_lines(self) -> u32 {
+        if self == Kind::Vm6 {
+            2
+        } else {
+            1
+        }
+    }
+    fn slots(self) -> usize {
+        if matches!(self, Kind::Word(_)) {
+            7
+        } else {
+            3
+        }
+    }
+    /// Mean entries a bucket ×16: at most before it grows, and after a bulk build.
+    fn loads(self) -> (u64, u64) {
+        if matches!(self, Kind::Word(_)) {
+            (88, 72)
+        } else {
+            (42, 34)
+        }
+    }
+}
+
+/// Everything that table operations need beside the table.
+pub(crate) struct Store {
+    pub arena: Arena,
+    pub lines: Lines,
+    pub root: RootRef,
+    pub salt: u64,
+    /// Blocks that become free after the next grace period.
+    pub retired: Vec<Block>,
+    /// Even pairs of lines that become free after the next grace period.
+    pub retired_pairs: Vec<u32>,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub line: u32,
+    pub slot: usize,
+}
+
+pub(crate) struct HashTable {
+    kind: Kind,
+    /// Offset of the TABLE_REF word in the root.
+    root: usize,
+    first: u32,
+    buckets: u32,
+    entries: u64,
+    overflow: u32,
+    published: bool,
+}
+
+/// An entry of a VM table with all that belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VmSlot {
+    /// Key word with state.
+    pub key: u64,
+    /// IPv6 address; IPv4 is in the key.
+    pub addr6: (u64, u64),
+    /// Value words as in the bucket: for Vm4 the entry packed by `vm4_words`.
+    pub value: VmEntry,
+}
+
+impl HashTable {
+    /// No table yet: the root word is 0.
+    pub(crate) fn new(kind: Kind, root: usize) -> HashTable {
+        HashTable { kind, root, first: 0, buckets: 0, entries: 0, overflow: 0, published: true }
+    }
+
+    /// The table that the root word names, counted anew. False from `visit` (called for each block) stops.
+    pub(crate) fn attach(
+        kind: Kind,
+        root: usize,
+        store: (&Lines, &RootRef),
+        visit: &mut dyn FnMut(Block) -> bool,
+    ) -> Option<HashTable> {
+        let word = store.1.get(root);
+        let mut table = HashTable::new(kind, root);
+        (table.first, table.buckets) = (word as u32, (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
+        if table.buckets == 0 {
+            return Some(table);
+        }
+        let bucket_lines = kind.bucket_lines();
+        let lines = table.buckets.checked_mul(bucket_lines)?;
+        if table.first == 0 || table.first.checked_add(lines)? > store.0.limit() {
+            return None;
+        }
+        if !visit(Block { line: table.first, lines }) {
+            return None;
+        }
+        for bucket in 0..table.buckets {
+            let mut line = table.first + bucket * bucket_lines;
+            loop {
+                table.entries += (0..kind.slots()).filter(|s| store.0.at(line).word(*s) != 0).count() as u64;
+                line = table.next(store.0, line);
+                if line == 0 {
+                    break;
+                }
+                table.overflow += 1;
+                if !visit(Block { line, lines: bucket_lines }) {
+                    return None;
+                }
+            }
+        }
+        Some(table)
+    }
+
+    /// What its buckets are.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Offset of its TABLE_REF word in the root.
+    pub(crate) fn root(&self) -> usize {
+        self.root
+    }
+
+    /// Entries in use.
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Lines of the array and its chains.
+    pub(crate) fn lines_used(&self) -> u32 {
+        (self.buckets + self.overflow) * self.kind.bucket_lines()
+    }
+
+    fn next(&self, lines: &Lines, line: u32) -> u32 {
+        match self.kind {
+            Kind::Word(_) => lines.at(line).half(14),
+            Kind::Vm4 => lines.at(line).half(15),
+            Kind::Vm6 => lines.at(line).word(3) as u32,
+        }
+    }
+
+    fn set_next(&self, lines: &Lines, line: u32, next: u32) {
+        match self.kind {
+            Kind::Word(_) => lines.at(line).set_half(14, next),
+            Kind::Vm4 => lines.at(line).set_half(15, next),
+            Kind::Vm6 => lines.at(line).set(3, u64::from(next)),
+        }
+    }
+
+    fn home(&self, hash: u64) -> u32 {
+        self.first + bucket_of(hash, self.buckets) * self.kind.bucket_lines()
+    }
+
+    fn hash_at(&self, store: &Store, line: u32, slot: usize) -> u64 {
+        let key = store.lines.at(line).word(slot);
+        match self.kind {
+            Kind::Word(shift) => hash1(key >> shift << shift, store.salt),
+            Kind::Vm4 => hash1(key & !KEY_STATE_MASK, store.salt),
+            Kind::Vm6 => {
+                let (hi, lo) = self.addr6(&store.lines, line, slot);
+                hash3(key >> VM6_VNI_SHIFT, hi, lo, store.salt)
+            }
+        }
+    }
+
+    fn addr6(&self, lines: &Lines, line: u32, slot: usize) -> (u64, u64) {
+        let (a, b) = (lines.at(line), lines.at(line + 1));
+        (v6_word(a, b, 4 + 2 * slot), v6_word(a, b, 5 + 2 * slot))
+    }
+
+    /// Buckets that the table should get before `adds` more entries, if it must grow (or could shrink a lot).
+    pub(crate) fn wants(&self, adds: u64) -> Option<u32> {
+        let (most, target) = self.kind.loads();
+        let total = self.entries + adds;
+        if adds == 0 || total * 16 <= u64::from(self.buckets) * most {
+            return None;
+        }
+        // A bulk load gets its exact size; a table that grows by small steps gets room for half as much again.
+        let total = if adds >= self.entries { total } else { total + self.entries / 2 };
+        Some(((total * 16).div_ceil(target)).clamp(16, u64::from(u32::MAX >> 1)) as u32)
+    }
+
+    /// Lines that an insert of `adds` entries may take at most, a new array included.
+    pub(crate) fn lines_wanted(&self, adds: u64) -> u64 {
+        let chains = match self.wants(adds) {
+            Some(buckets) => u64::from(buckets) + (self.entries + adds) / 2 + 64,
+            None => adds,
+        };
+        chains * u64::from(self.kind.bucket_lines())
+    }
+
+    /// Builds an array of `buckets` buckets beside the present one and moves over to it. What the old one occupies is
+    /// retired. Engines see the old one until `publish`.
+    pub(crate) fn stage(&mut self, store: &mut Store, buckets: u32) -> io::Result<()> {
+        let bucket_lines = self.kind.bucket_lines();
+        let first = store.arena.alloc_zeroed(buckets * bucket_lines, 2, false)?;
+        let old = HashTable { ..*self };
+        *self = HashTable { first, buckets, entries: 0, overflow: 0, published: false, ..*self };
+        // Old home lines are read in order, new ones at random: a window of buckets is prefetched ahead.
+        const AHEAD: u32 = 8;
+        for bucket in 0..old.buckets {
+            if bucket + AHEAD < old.buckets {
+                let line = old.first + (bucket + AHEAD) * bucket_lines;
+                for slot in 0..self.kind.slots() {
+                    if store.lines.at(line).word(slot) != 0 {
+                        store.lines.prefetch(self.home(self.hash_at(store, line, slot)));
+                    }
+                }
+            }
+            let mut line = old.first + bucket * bucket_lines;
+            loop {
+                self.copy_bucket(store, line)?;
+                let next = self.next(&store.lines, line);
+                if line < old.first || line >= old.first + old.buckets * bucket_lines {
+                    self.retire_bucket(store, line);
+                }
+                if next == 0 {
+                    break;
+                }
+                line = next;
+            }
+        }
+        if old.buckets > 0 {
+            store.retired.push(Block { line: old.first, lines: old.buckets * bucket_lines });
+        }
+        Ok(())
+    }
+
+    fn retire_bucket(&self, store: &mut Store, line: u32) {
+        match self.kind {
+            Kind::Vm6 => store.retired_pairs.push(line),
+            _ => store.retired.push(Block { line, lines: 1 }),
+        }
+    }
+
+    fn copy_bucket(&mut self, store: &mut Store, line: u32) -> io::Result<()> {
+        for slot in 0..self.kind.slots() {
+            let key = store.lines.at(line).word(slot);
+            let dead = !matches!(self.kind, Kind::Word(_)) && key & KEY_VALID == 0;
+            if key == 0 || dead {
+                continue;
+            }
+            let hash = self.hash_at(store, line, slot);
+            let to = self.empty_slot(store, hash)?;
+            self.copy_values(&store.lines, Place { line, slot }, to);
+            store.lines.at(to.line).set(to.slot, key);
+        }
+        Ok(())
+    }
+
+    fn copy_values(&self, lines: &Lines, from: Place, to: Place) {
+        match self.kind {
+            Kind::Word(_) => {}
+            Kind::Vm4 => {
+                for i in 0..3 {
+                    lines.at(to.line).set_half(6 + 3 * to.slot + i, lines.at(from.line).half(6 + 3 * from.slot + i));
+                }
+            }
+            Kind::Vm6 => {
+                let (a, b) = (lines.at(from.line), lines.at(from.line + 1));
+                for base in [4, 10] {
+                    for i in 0..2 {
+                        set_v6_word(lines, to.line, base + 2 * to.slot + i, v6_word(a, b, base + 2 * from.slot + i));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the staged array the one that engines read.
+    pub(crate) fn publish(&mut self, root: &RootRef) {
+        if !self.published {
+            root.set(self.root, u64::from(self.buckets) << TABLE_REF_BUCKETS_SHIFT | u64::from(self.first));
+            self.published = true;
+        }
+    }
+
+    /// An empty slot for a hash; links a new line to the chain if there is none. Counts the entry.
+    fn empty_slot(&mut self, store: &mut Store, hash: u64) -> io::Result<Place> {
+        if self.buckets == 0 {
+            self.stage(store, 16)?;
+        }
+        loop {
+            let mut line = self.home(hash);
+            for _ in 0..CHAIN_MAX {
+                let bucket = store.lines.at(line);
+                if let Some(slot) = (0..self.kind.slots()).find(|s| bucket.word(*s) == 0) {
+                    self.entries += 1;
+                    return Ok(Place { line, slot });
+                }
+                let next = self.next(&store.lines, line);
+                if next != 0 {
+                    line = next;
+                    continue;
+                }
+                if self.chain_length(&store.lines, hash) >= CHAIN_MAX {
+                    break;
+                }
+                let new = self.new_line(store)?;
+                self.overflow += 1;
+                self.set_next(&store.lines, line, new);
+                line = new;
+            }
+            // The chain is as long as a reader follows: a larger table has shorter ones.
+            let buckets = self.buckets + self.buckets / 2 + 16;
+            self.stage(store, buckets)?;
+        }
+    }
+
+    fn chain_length(&self, lines: &Lines, hash: u64) -> u32 {
+        let mut line = self.home(hash);
+        let mut length = 0;
+        while line != 0 {
+            length += 1;
+            line = self.next(lines, line);
+        }
+        length
+    }
+
+    fn new_line(&self, store: &mut Store) -> io::Result<u32> {
+        if self.kind == Kind::Vm6 {
+            return store.arena.alloc_pair();
+        }
+        let line = store.arena.alloc(1)?;
+        store.lines.zero(line, 1);
+        Ok(line)
+    }
+
+    // ---- tables of words ----
+
+    fn key_of(&self, entry: u64) -> u64 {
+        match self.kind {
+            Kind::Word(shift) => entry >> shift << shift,
+            _ => entry & !KEY_STATE_MASK,
+        }
+    }
+
+    /// Starts to load the home bucket of a word.
+    pub(crate) fn prefetch_word(&self, store: &Store, entry: u64) {
+        if self.buckets > 0 {
+            store.lines.prefetch(self.home(hash1(self.key_of(entry), store.salt)));
+        }
+    }
+
+    /// Where the word with this key is.
+    pub(crate) fn find_word(&self, store: &Store, entry: u64) -> Option<(Place, u64)> {
+        let key = self.key_of(entry);
+        self.scan(store, hash1(key, store.salt), |word, _| word != 0 && self.key_of(word) == key)
+    }
+
+    /// Puts a word in, in place of one with the same key. One store.
+    pub(crate) fn put_word(&mut self, store: &mut Store, entry: u64) -> io::Result<()> {
+        let place = match self.find_word(store, entry) {
+            Some((place, _)) => place,
+            None => self.empty_slot(store, hash1(self.key_of(entry), store.salt))?,
+        };
+        store.lines.at(place.line).set(place.slot, entry);
+        Ok(())
+    }
+
+    /// Takes the word with this key out. One store.
+    pub(crate) fn remove_word(&mut self, store: &mut Store, entry: u64) -> bool {
+        let Some((place, _)) = self.find_word(store, entry) else { return false };
+        self.clear(store, place);
+        true
+    }
+
+    // ---- VM tables ----
+
+    fn scan(&self, store: &Store, hash: u64, want: impl Fn(u64, Place) -> bool) -> Option<(Place, u64)> {
+        if self.buckets == 0 {
+            return None;
+        }
+        let mut line = self.home(hash);
+        while line != 0 {
+            for slot in 0..self.kind.slots() {
+                let word = store.lines.at(line).word(slot);
+                let place = Place { line, slot };
+                if want(word, place) {
+                    return Some((place, word));
+                }
+            }
+            line = self.next(&store.lines, line);
+        }
+        None
+    }
+
+    /// The entry of an address whose key state satisfies `state`.
+    pub(crate) fn find4(
+        &self,
+        store: &Store,
+        vni: u32,
+        addr: u32,
+        state: impl Fn(u64) -> bool,
+    ) -> Option<(Place, u64)> {
+        let key = vm4_key(vni, addr);
+        self.scan(store, hash1(key, store.salt), |word, _| {
+            word != 0 && word & !KEY_STATE_MASK == key && state(word & KEY_STATE_MASK)
+        })
+    }
+
+    /// As `find4` for IPv6.
+    pub(crate) fn find6(
+        &self,
+        store: &Store,
+        vni: u32,
+        addr: (u64, u64),
+        state: impl Fn(u64) -> bool,
+    ) -> Option<(Place, u64)> {
+        let hash = hash3(u64::from(vni), addr.0, addr.1, store.salt);
+        let key = vm6_key(vni, hash);
+        self.scan(store, hash, |word, place| {
+            word != 0
+                && word & !KEY_STATE_MASK == key
+                && state(word & KEY_STATE_MASK)
+                && self.addr6(&store.lines, place.line, place.slot) == addr
+        })
+    }
+
+    /// Starts to load the home bucket of an IPv4 address.
+    pub(crate) fn prefetch4(&self, store: &Store, key: u64) {
+        if self.buckets > 0 {
+            store.lines.prefetch(self.home(hash1(key & !KEY_STATE_MASK, store.salt)));
+        }
+    }
+
+    /// Puts an IPv4 entry in: values first, then the key with its state.
+    pub(crate) fn insert4(&mut self, store: &mut Store, key: u64, value: &VmEntry) -> io::Result<()> {
+        let place = self.empty_slot(store, hash1(key & !KEY_STATE_MASK, store.salt))?;
+        let bucket = store.lines.at(place.line);
+        for (i, half) in vm4_words(value).into_iter().enumerate() {
+            bucket.set_half(6 + 3 * place.slot + i, half);
+        }
+        bucket.set(place.slot, key);
+        Ok(())
+    }
+
+    /// Puts an IPv6 entry in: address and values first, then the key with its state.
+    pub(crate) fn insert6(
+        &mut self,
+        store: &mut Store,
+        vni: u32,
+        addr: (u64, u64),
+        state: u64,
+        value: (u64, u64),
+    ) -> io::Result<()> {
+        let hash = hash3(u64::from(vni), addr.0, addr.1, store.salt);
+        let place = self.empty_slot(store, hash)?;
+        let words = [(4, addr.0), (5, addr.1), (10, value.0), (11, value.1)];
+        for (at, word) in words {
+            set_v6_word(&store.lines, place.line, at + 2 * place.slot, word);
+        }
+        store.lines.at(place.line).set(place.slot, vm6_key(vni, hash) | state);
+        Ok(())
+    }
+
+    /// Empties a slot. No reader may be able to match the key it held.
+    pub(crate) fn clear(&mut self, store: &Store, place: Place) {
+        store.lines.at(place.line).set(place.slot, 0);
+        self.entries -= 1;
+    }
+
+    /// Changes the state of a key.
+    pub(crate) fn set_state(&self, store: &Store, place: Place, state: u64) {
+        let line = store.lines.at(place.line);
+        line.set(place.slot, line.word(place.slot) & !KEY_STATE_MASK | state);
+    }
+
+    /// The VM entry at a place.
+    pub(crate) fn vm_slot(&self, lines: &Lines, place: Place) -> VmSlot {
+        let line = lines.at(place.line);
+        let key = line.word(place.slot);
+        if self.kind == Kind::Vm4 {
+            return VmSlot { key, addr6: (0, 0), value: vm4_value(line, place.slot) };
+        }
+        let second = lines.at(place.line + 1);
+        let word = |i: usize| v6_word(line, second, i + 2 * place.slot);
+        VmSlot { key, addr6: (word(4), word(5)), value: vm6_value(word(10), word(11)) }
+    }
+
+    /// Every slot that is not empty.
+    pub(crate) fn for_each(&self, lines: &Lines, mut visit: impl FnMut(Place, u64)) {
+        for bucket in 0..self.buckets {
+            let mut line = self.first + bucket * self.kind.bucket_lines();
+            while line != 0 {
+                for slot in 0..self.kind.slots() {
+                    let word = lines.at(line).word(slot);
+                    if word != 0 {
+                        visit(Place { line, slot }, word);
+                    }
+                }
+                line = self.next(lines, line);
+            }
+        }
+    }
+}
+
+fn set_v6_word(lines: &Lines, line: u32, i: usize, value: u64) {
+    if i < 8 {
+        lines.at(line).set(i, value);
+    } else {
+        lines.at(line + 1).set(i - 8, value);
+    }
+}

@@ -1,0 +1,750 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Steps 2 to 4 of a commit: reserve, fill, publish.
+
+use super::plan::{lengths_of, next_generation, Plan, RoutesPlan, TenantPlan};
+use super::state::{NcState, TenantState};
+use super::{halves, Writer};
+use crate::arena::Block;
+use crate::intervals::{is_local, Interval};
+use crate::reader::VmEntry;
+use crate::route::{lookup128, lookup32};
+use crate::routes::{build4, build6, change4, change6, dense4, dense6, note_length, Built};
+use crate::tree::{walk, Forest, Top, TreeKey};
+use crate::{Commit, CommitReport, Vni};
+use abi::*;
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+/// A VPC whose new state is filled and waits for publication.
+struct Ready {
+    vni: Vni,
+    line: u32,
+    is_new: bool,
+    roots: u64,
+    /// Index of the one entry that is added without marks, IPv4 or IPv6.
+    direct_add: Option<(bool, usize)>,
+    direct_kill: Option<IpAddr>,
+    /// New ident word, if settings change.
+    ident: Option<u64>,
+}
+
+/// Buffers that are used again for every VPC.
+#[derive(Default)]
+struct Scratch {
+    i4: Vec<Interval<u32>>,
+    i6: Vec<Interval<u64>>,
+    /// Words of `vm_meters` to put (true) or remove when the commit is published.
+    meters: Vec<(u64, bool)>,
+}
+
+/// A family's tree as a commit leaves it.
+#[derive(Clone, Copy)]
+struct NewTree {
+    top: Top,
+    /// What is known of ROOT_SIMPLE: a whole build says so itself, else the old bit holds if nothing broke it.
+    simple: bool,
+    /// All addresses must be looked at again, not only those that are added.
+    whole: bool,
+}
+
+impl Writer {
+    pub(super) fn apply(&mut self, commit: &Commit, mut plan: Plan<'_>) -> io::Result<CommitReport> {
+        let mut report = CommitReport::default();
+        self.reserve(&plan)?;
+        self.make_chunks(&plan)?;
+        let mut ready = Vec::with_capacity(plan.tenants.len());
+        let mut scratch = Scratch::default();
+        self.tenants.reserve(plan.tenants.iter().filter(|t| t.is_new).count());
+        self.fill_entries(&plan)?;
+        let mut tenants = std::mem::take(&mut plan.tenants);
+        for t in &mut tenants {
+            report.tenants_added += u32::from(t.is_new);
+            ready.push(self.fill_tenant(t, &plan, &mut scratch, &mut report)?);
+        }
+        report.addresses_added = (plan.adds4.len() + plan.adds6.len()) as u32;
+        report.addresses_removed = plan.kills.len() as u32;
+        self.publish(commit, &plan, &ready, &scratch.meters)?;
+        for vni in &plan.deletes {
+            report.tenants_removed += 1;
+            report.addresses_removed += self.delete_tenant(*vni);
+        }
+        self.remove_ncs(&plan);
+        self.after(&plan);
+        self.commits += 1;
+        self.store.root.set(crate::line::root!(generation), self.commits);
+        report.generation = self.commits;
+        Ok(report)
+    }
+
+    /// Table memory for all that follows, in one step, and larger hash arrays beside those that would get too full.
+    fn reserve(&mut self, plan: &Plan<'_>) -> io::Result<()> {
+        let t = &self.tables;
+        let (v4, v6) = plan.nc_new.keys().fold((0, 0), |(a, b), nc| if nc.is_ipv4() { (a + 1, b) } else { (a, b + 1) });
+        let new = plan.tenants.iter().filter(|t| t.is_new).count() as u64;
+        let adds = [
+            new,
+            plan.member_adds.len() as u64,
+            plan.adds4.len() as u64,
+            plan.adds6.len() as u64,
+            v4,
+            v6,
+            plan.meters_new,
+        ];
+        let tables = [&t.tenants, &t.members, &t.vm4, &t.vm6, &t.nc4, &t.nc6, &t.vm_meters];
+        let mut lines = plan.tree_lines + 2 * plan.meters_new;
+        lines += tables.iter().zip(adds).map(|(t, n)| t.lines_wanted(n)).sum::<u64>();
+        lines += u64::from(self.missing_chunks(plan).0) * u64::from(VM_CHUNK_LINES + VM_CHUNK_LINES / 2);
+        lines += u64::from(self.missing_chunks(plan).1) * u64::from(NC_CHUNK_LINES);
+        self.store.arena.reserve(lines)?;
+        for (table, n) in self.tables.all().into_iter().zip(adds) {
+            if let Some(buckets) = table.wants(n) {
+                table.stage(&mut self.store, buckets)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Chunks of VM cells and NC records that ids in use lack.
+    fn missing_chunks(&self, _plan: &Plan<'_>) -> (u32, u32) {
+        let root = &self.store.root;
+        let vm = self.vm_ids.bound(0).div_ceil(1 << VM_CHUNK_SHIFT).min(VM_CHUNKS_MAX);
+        let nc = self.nc_ids.bound(0).div_ceil(1 << NC_CHUNK_SHIFT).min(NC_CHUNKS_MAX);
+        let missing = |n: u32, at: &dyn Fn(u32) -> u32| (0..n).filter(|c| at(*c) == 0).count() as u32;
+        (
+            missing(vm, &|c| root.vm_chunk(c).load(Ordering::Relaxed)),
+            missing(nc, &|c| root.nc_chunk(c).load(Ordering::Relaxed)),
+        )
+    }
+
+    fn make_chunks(&mut self, plan: &Plan<'_>) -> io::Result<()> {
+        if self.missing_chunks(plan) == (0, 0) {
+            return Ok(());
+        }
+        for chunk in 0..self.vm_ids.bound(0).div_ceil(1 << VM_CHUNK_SHIFT).min(VM_CHUNKS_MAX) {
+            if self.store.root.vm_chunk(chunk).load(Ordering::Relaxed) == 0 {
+                let line = self.store.arena.alloc_zeroed(VM_CHUNK_LINES, 1, true)?;
+                self.store.root.vm_chunk(chunk).store(line, Ordering::Release);
+            }
+        }
+        for chunk in 0..self.nc_ids.bound(0).div_ceil(1 << NC_CHUNK_SHIFT).min(NC_CHUNKS_MAX) {
+            if self.store.root.nc_chunk(chunk).load(Ordering::Relaxed) == 0 {
+                let line = self.store.arena.alloc_zeroed(NC_CHUNK_LINES, 1, true)?;
+                self.store.root.nc_chunk(chunk).store(line, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the entries that nobody sees yet: those of new VPCs, and those marked with the next generation; and marks
+    /// what goes with them.
+    fn fill_entries(&mut self, plan: &Plan<'_>) -> io::Result<()> {
+        const AHEAD: usize = 12;
+        let hidden = |t: &&TenantPlan<'_>| t.is_new || t.marks;
+        let adds = &plan.adds4;
+        for t in plan.tenants.iter().filter(hidden) {
+            for i in t.adds4.clone() {
+                if let Some((key, _)) = adds.get(i + AHEAD) {
+                    self.tables.vm4.prefetch4(&self.store, *key);
+                }
+                self.tables.vm4.insert4(&mut self.store, adds[i].0, &adds[i].1)?;
+            }
+            for i in t.adds6.clone() {
+                self.insert6(plan, i)?;
+            }
+            if t.marks {
+                let generation = next_generation(self.tenants[&t.change.vni].roots) << KEY_GENERATION_SHIFT;
+                for (vni, addr) in &plan.kills[t.kills.clone()] {
+                    self.set_entry_state(*vni, *addr, KEY_VALID | KEY_DYING | generation);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn insert6(&mut self, plan: &Plan<'_>, i: usize) -> io::Result<()> {
+        let a = &plan.adds6[i];
+        let value = vm6_words(&a.value);
+        self.tables.vm6.insert6(&mut self.store, a.vni, halves(a.addr), a.state, value)
+    }
+
+    /// Changes the state of the plainly valid entry of an address.
+    fn set_entry_state(&mut self, vni: Vni, addr: IpAddr, state: u64) {
+        let plain = |s: u64| s & (KEY_VALID | KEY_ADDING | KEY_DYING) == KEY_VALID;
+        match addr {
+            IpAddr::V4(a) => {
+                if let Some((place, _)) = self.tables.vm4.find4(&self.store, vni, a.to_bits(), plain) {
+                    self.tables.vm4.set_state(&self.store, place, state);
+                }
+            }
+            IpAddr::V6(a) => {
+                if let Some((place, _)) = self.tables.vm6.find6(&self.store, vni, halves(a.to_bits()), plain) {
+                    self.tables.vm6.set_state(&self.store, place, state);
+                }
+            }
+        }
+    }
+
+    /// Builds what a VPC gets and brings the writer's memory of it up to date.
+    fn fill_tenant(
+        &mut self,
+        t: &mut TenantPlan<'_>,
+        plan: &Plan<'_>,
+        scratch: &mut Scratch,
+        report: &mut CommitReport,
+    ) -> io::Result<Ready> {
+        let vni = t.change.vni;
+        let mut state = self.tenants.remove(&vni).unwrap_or(TenantState { routes_known: true, ..Default::default() });
+        state.line = t.line;
+        let trees = self.fill_trees(&mut state, t, scratch, report)?;
+        self.fill_vms(&mut state, t, &mut scratch.meters)?;
+        let block = self.fill_settings(&mut state, t)?;
+        let roots = self.new_roots(&state, t, plan, trees);
+        state.commits += 1;
+        if t.is_new {
+            self.store.lines.zero(t.line, self.tenant_lines());
+            self.store_settings(&state, block.unwrap_or(0));
+            self.store.lines.at(t.line).set(1, roots);
+        }
+        let single = !t.is_new && !t.marks;
+        let direct_add = match (single, t.adds4.is_empty(), t.adds6.is_empty()) {
+            (true, false, _) => Some((true, t.adds4.start)),
+            (true, _, false) => Some((false, t.adds6.start)),
+            _ => None,
+        };
+        let direct_kill = plan.kills[t.kills.clone()].first().filter(|_| single).map(|(_, a)| *a);
+        if t.marks {
+            self.note_marks(t, plan);
+        }
+        let ready = Ready { vni, line: t.line, is_new: t.is_new, roots, direct_add, direct_kill, ident: block };
+        self.tenants.insert(vni, state);
+        Ok(ready)
+    }
+
+    /// What must be done to a VPC's marked entries after the grace period.
+    fn note_marks(&mut self, t: &TenantPlan<'_>, plan: &Plan<'_>) {
+        let vni = t.change.vni;
+        let pending = &mut self.pending;
+        pending.tenants.insert(vni);
+        let v4 = |key: u64| IpAddr::V4(std::net::Ipv4Addr::from_bits((key >> VM4_ADDR_SHIFT) as u32));
+        pending.promote.extend(plan.adds4[t.adds4.clone()].iter().map(|(key, _)| (vni, v4(*key))));
+        let v6 = |a: u128| IpAddr::V6(std::net::Ipv6Addr::from_bits(a));
+        pending.promote.extend(plan.adds6[t.adds6.clone()].iter().map(|a| (vni, v6(a.addr))));
+        pending.kill.extend(plan.kills[t.kills.clone()].iter().copied());
+    }
+
+    // ---- trees ----
+
+    fn fill_trees(
+        &mut self,
+        state: &mut TenantState,
+        t: &mut TenantPlan<'_>,
+        scratch: &mut Scratch,
+        report: &mut CommitReport,
+    ) -> io::Result<[NewTree; 2]> {
+        let kept = |f: usize| NewTree { top: state.top(f), simple: t.is_new || state.simple(f), whole: t.is_new };
+        let mut trees = [kept(0), kept(1)];
+        if let Some(peers) = t.peers.take() {
+            state.peers = peers;
+        }
+        match std::mem::replace(&mut t.routes, RoutesPlan::Keep) {
+            RoutesPlan::Keep => return Ok(trees),
+            RoutesPlan::Whole(r4, r6) => {
+                let changed = [!state.routes_known || r4 != state.routes4, !state.routes_known || r6 != state.routes6];
+                self.routes = (self.routes + (r4.len() + r6.len()) as u64).saturating_sub(state.routes_len() as u64);
+                (state.routes4, state.routes6) = (r4, r6);
+                state.lengths = lengths_of(&state.routes4, &state.routes6);
+                let compare = !state.routes_known;
+                state.routes_known = true;
+                for (f, tree) in trees.iter_mut().enumerate().filter(|(f, _)| changed[*f]) {
+                    *tree = self.rebuild(state, f, scratch, compare)?;
+                    report.trees += 1;
+                }
+            }
+            RoutesPlan::Delta(d4, d6) => {
+                let before = state.routes_len() as u64;
+                if !d4.is_empty() {
+                    trees[0] = self.change_tree4(state, &d4, scratch)?;
+                    report.trees += 1;
+                }
+                if !d6.is_empty() {
+                    trees[1] = self.change_tree6(state, &d6, scratch)?;
+                    report.trees += 1;
+                }
+                self.routes = self.routes + state.routes_len() as u64 - before;
+            }
+        }
+        Ok(trees)
+    }
+
+    /// Builds a family's tree anew. `compare`: the old one may hold the same; then it stays.
+    fn rebuild(&mut self, state: &mut TenantState, f: usize, scratch: &mut Scratch, compare: bool) -> io::Result<NewTree> {
+        let old = state.top(f);
+        let used = self.store.arena.used();
+        let lines = self.store.lines;
+        let mut forest = Forest { arena: &mut self.store.arena, lines, retired: &mut self.store.retired };
+        let Built { top, simple } = match f {
+            0 => build4(&mut forest, &state.routes4, &mut scratch.i4)?,
+            _ => build6(&mut forest, &state.routes6, &mut scratch.i6)?,
+        };
+        let built = self.store.arena.used() - used;
+        let same = compare
+            && match f {
+                0 => flat::<u32>(&lines, old) == flat::<u32>(&lines, top),
+                _ => flat::<u64>(&lines, old) == flat::<u64>(&lines, top),
+            };
+        // Of two equal trees the published one stays; either way the other one goes.
+        let (keep, drop) = if same { (old, top) } else { (top, old) };
+        let before = self.store.retired.len();
+        let mut forest = Forest { arena: &mut self.store.arena, lines, retired: &mut self.store.retired };
+        match f {
+            0 => forest.retire_tree::<u32>(drop),
+            _ => forest.retire_tree::<u64>(drop),
+        }
+        if !same {
+            state.tree_lines[f] = built;
+        } else {
+            // Nobody has seen the new one.
+            self.store.retired.drain(before..).for_each(|b| self.store.arena.free(b));
+        }
+        Ok(NewTree { top: keep, simple, whole: true })
+    }
+
+    fn change_tree4(
+        &mut self,
+        state: &mut TenantState,
+        delta: &[((u32, u8), Option<u32>)],
+        scratch: &mut Scratch,
+    ) -> io::Result<NewTree> {
+        let keeps = state.simple(0) && {
+            let inside = |k: &(u32, u8)| {
+                let last = crate::intervals::span4(k.0, k.1).1;
+                let range = || state.routes4.range(*k..=(last, 32));
+                range().take(64).all(|(_, v)| is_local(*v)) && range().nth(64).is_none()
+            };
+            let above = |k: &(u32, u8)| {
+                (0..k.1).any(|l| {
+                    let addr = if l == 0 { 0 } else { k.0 & u32::MAX << (32 - l) };
+                    state.routes4.get(&(addr, l)).is_some_and(|v| is_local(*v))
+                })
+            };
+            delta.iter().all(|(k, v)| keeps_simple(state.routes4.get(k).copied(), *v, || inside(k), || above(k)))
+        };
+        for (key, value) in delta {
+            apply_route(&mut state.routes4, *key, *value);
+            note_length(&mut state.lengths[0], key.1);
+        }
+        let changed: Vec<(u32, u8)> = delta.iter().map(|(k, _)| *k).collect();
+        let (used, retired) = (self.store.arena.used(), self.retired_lines());
+        let top = change4(&mut self.forest(), state.top(0), &state.routes4, state.lengths[0], &changed)?;
+        let dense = dense4(state.routes4.len());
+        self.changed_tree(state, 0, top, (used, retired, dense), keeps, scratch)
+    }
+
+    fn change_tree6(
+        &mut self,
+        state: &mut TenantState,
+        delta: &[((u128, u8), Option<u32>)],
+        scratch: &mut Scratch,
+    ) -> io::Result<NewTree> {
+        let keeps = state.simple(1) && {
+            let inside = |k: &(u128, u8)| {
+                let last = k.0 | u128::MAX.checked_shr(u32::from(k.1)).unwrap_or(0);
+                let range = || state.routes6.range(*k..=(last, 128));
+                range().take(64).all(|(_, v)| is_local(*v)) && range().nth(64).is_none()
+            };
+            let above = |k: &(u128, u8)| {
+                (0..k.1).any(|l| {
+                    let addr = if l == 0 { 0 } else { k.0 & u128::MAX << (128 - u32::from(l)) };
+                    state.routes6.get(&(addr, l)).is_some_and(|v| is_local(*v))
+                })
+            };
+            delta.iter().all(|(k, v)| keeps_simple(state.routes6.get(k).copied(), *v, || inside(k), || above(k)))
+        };
+        for (key, value) in delta {
+            apply_route(&mut state.routes6, *key, *value);
+            note_length(&mut state.lengths[1], key.1);
+        }
+        let changed: Vec<(u128, u8)> = delta.iter().map(|(k, _)| *k).collect();
+        let (used, retired) = (self.store.arena.used(), self.retired_lines());
+        let top = change6(&mut self.forest(), state.top(1), &state.routes6, state.lengths[1], &changed)?;
+        let dense = dense6(state.routes6.len());
+        self.changed_tree(state, 1, top, (used, retired, dense), keeps, scratch)
+    }
+
+    /// After a change by path copying: accepts it, unless it was refused or left the tree too sparse or too high.
+    fn changed_tree(
+        &mut self,
+        state: &mut TenantState,
+        f: usize,
+        top: Option<Top>,
+        (used, retired, dense): (u32, u64, usize),
+        keeps: bool,
+        scratch: &mut Scratch,
+    ) -> io::Result<NewTree> {
+        let Some(top) = top else { return self.rebuild(state, f, scratch, false) };
+        let grown = u64::from(state.tree_lines[f]) + u64::from(self.store.arena.used() - used);
+        let lines = grown.saturating_sub(self.retired_lines() - retired);
+        if lines > 2 * dense as u64 + 64 || top.levels > TREE_LEVELS_MAX.min(9) {
+            match f {
+                0 => self.forest().retire_tree::<u32>(top),
+                _ => self.forest().retire_tree::<u64>(top),
+            }
+            // What the published tree shares with the one just retired must not be retired again.
+            state.roots &= !(u64::from(ROOT_LINE_MASK | 0xf << ROOT_LEVELS_SHIFT) << (32 * f));
+            return self.rebuild(state, f, scratch, false);
+        }
+        state.tree_lines[f] = lines as u32;
+        Ok(NewTree { top, simple: keeps, whole: false })
+    }
+
+    fn forest(&mut self) -> Forest<'_> {
+        Forest { arena: &mut self.store.arena, lines: self.store.lines, retired: &mut self.store.retired }
+    }
+
+    fn retired_lines(&self) -> u64 {
+        self.store.retired.iter().map(|b| u64::from(b.lines)).sum()
+    }
+
+    /// The roots word that a VPC gets.
+    fn new_roots(&self, state: &TenantState, t: &TenantPlan<'_>, plan: &Plan<'_>, trees: [NewTree; 2]) -> u64 {
+        let lines = &self.store.lines;
+        let local4 = |top: Top, a: u32| is_local(lookup32(lines, top.root_bits(), a));
+        let local6 = |top: Top, a: u128| is_local(lookup128(lines, top.root_bits(), halves(a)));
+        let all = || state.vms.values().flat_map(|vm| vm.addresses()).chain(state.gateways.iter().copied());
+        let good4 = match trees[0] {
+            NewTree { simple: false, .. } => false,
+            NewTree { top, whole: true, .. } => all().all(|a| matches!(a, IpAddr::V4(a) if local4(top, a.to_bits())) || a.is_ipv6()),
+            NewTree { top, .. } => {
+                let adds = &plan.adds4[t.adds4.clone()];
+                adds.iter().all(|(key, _)| local4(top, (key >> VM4_ADDR_SHIFT) as u32))
+            }
+        };
+        let good6 = match trees[1] {
+            NewTree { simple: false, .. } => false,
+            NewTree { top, whole: true, .. } => all().all(|a| matches!(a, IpAddr::V6(a) if local6(top, a.to_bits())) || a.is_ipv4()),
+            NewTree { top, .. } => plan.adds6[t.adds6.clone()].iter().all(|a| local6(top, a.addr)),
+        };
+        let old = u64::from(crate::reader::generation_of(state.roots));
+        let generation = if t.marks { next_generation(state.roots) } else { old };
+        let half = |tree: NewTree, good: bool, bit: u64| {
+            let mut word = tree.top.root_bits();
+            if good {
+                word |= ROOT_SIMPLE;
+            }
+            if generation >> bit & 1 != 0 {
+                word |= ROOT_GENERATION;
+            }
+            u64::from(word)
+        };
+        half(trees[0], good4, 0) | half(trees[1], good6, 1) << 32
+    }
+
+    // ---- VMs and settings ----
+
+    fn fill_vms(
+        &mut self,
+        state: &mut TenantState,
+        t: &mut TenantPlan<'_>,
+        words: &mut Vec<(u64, bool)>,
+    ) -> io::Result<()> {
+        for mac in &t.gone {
+            let Some(vm) = state.vms.remove(mac) else { continue };
+            state.count_vm(vm.nc, -1);
+            self.drop_meter(vm.meter);
+            words.extend((vm.meter != 0).then_some((u64::from(vm.id) << WORD_METER_SHIFT, false)));
+            self.pending.vms.push(vm.id);
+        }
+        if t.is_new {
+            // Counted at once: a VPC may have many VMs on few NCs.
+            let mut ncs: Vec<u32> = t.set.iter().map(|s| s.vm.nc).collect();
+            ncs.sort_unstable();
+            for nc in ncs {
+                match state.members.last_mut() {
+                    Some(last) if last.0 == nc => last.1 += 1,
+                    _ => state.members.push((nc, 1)),
+                }
+            }
+        }
+        for set in &mut t.set {
+            if let Some(config) = &set.meter {
+                set.vm.meter = self.new_meter(config)?;
+                words.push((u64::from(set.vm.id) << WORD_METER_SHIFT | u64::from(set.vm.meter), true));
+            }
+            if let Some(old) = state.vms.get(&set.mac) {
+                if old.meter != 0 && old.meter != set.vm.meter {
+                    let (meter, id) = (old.meter, old.id);
+                    self.drop_meter(meter);
+                    words.extend((set.vm.meter == 0).then_some((u64::from(id) << WORD_METER_SHIFT, false)));
+                }
+                let nc = old.nc;
+                if nc != set.vm.nc {
+                    state.count_vm(nc, -1);
+                    state.count_vm(set.vm.nc, 1);
+                }
+            } else if !t.is_new {
+                state.count_vm(set.vm.nc, 1);
+            }
+            if !t.is_new {
+                state.vms.insert(set.mac, set.vm.clone());
+            }
+        }
+        if t.is_new {
+            state.vms = t.set.drain(..).map(|s| (s.mac, s.vm)).collect();
+        }
+        Ok(())
+    }
+
+    fn new_meter(&mut self, words: &[u64; 8]) -> io::Result<u32> {
+        let line = self.store.arena.alloc(2)?;
+        self.store.lines.fill(line, words);
+        self.store.lines.zero(line + 1, 1);
+        Ok(line)
+    }
+
+    /// Retires a meter block, if there is one.
+    fn drop_meter(&mut self, line: u32) {
+        if line != 0 {
+            self.store.retired.push(Block { line, lines: 2 });
+        }
+    }
+
+    /// Takes new settings over; the ident word if there are any.
+    fn fill_settings(&mut self, state: &mut TenantState, t: &mut TenantPlan<'_>) -> io::Result<Option<u64>> {
+        if let Some(extra) = t.extra.take() {
+            state.extra = extra;
+        }
+        let Some(settings) = &t.change.settings else { return Ok(None) };
+        state.gateway_mac = settings.gateway_mac;
+        state.gateways = settings.gateways.clone();
+        let words = settings.meter.as_ref().map(|m| crate::meter::config_words(m));
+        let same = words.is_some_and(|w| state.meter != 0 && self.store.lines.at(state.meter).snapshot() == w);
+        if !same {
+            let old = state.meter;
+            state.meter = match &words {
+                Some(words) => self.new_meter(words)?,
+                None => 0,
+            };
+            self.drop_meter(old);
+        }
+        let off = if settings.icmp { 0 } else { TENANT_ICMP_OFF };
+        Ok(Some(u64::from(t.change.vni) | TENANT_VALID | off))
+    }
+
+    /// Stores the settings of a VPC into its block, each word by one store, ident last.
+    fn store_settings(&self, state: &TenantState, ident: u64) {
+        let line = self.store.lines.at(state.line);
+        let v4 = state.gateways.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(a.to_bits()) } else { None });
+        let v6 = state.gateways.iter().find_map(|a| if let IpAddr::V6(a) = a { Some(a.to_bits()) } else { None });
+        let (hi, lo) = halves(v6.unwrap_or(0));
+        line.set(2, state.gateway_mac);
+        line.set(3, u64::from(state.meter) << 32 | u64::from(v4.unwrap_or(0)));
+        line.set(4, hi);
+        line.set(5, lo);
+        line.set(0, ident);
+    }
+
+    // ---- publication ----
+
+    fn publish(
+        &mut self,
+        commit: &Commit,
+        plan: &Plan<'_>,
+        ready: &[Ready],
+        meters: &[(u64, bool)],
+    ) -> io::Result<()> {
+        for (addr, id) in &plan.nc_new {
+            self.publish_nc(*addr, *id)?;
+        }
+        for (i, word) in plan.member_adds.iter().enumerate() {
+            if let Some(next) = plan.member_adds.get(i + 8) {
+                self.tables.members.prefetch_word(&self.store, *next);
+            }
+            self.tables.members.put_word(&mut self.store, *word)?;
+        }
+        for (word, _) in meters.iter().filter(|(_, put)| *put) {
+            self.tables.vm_meters.put_word(&mut self.store, *word)?;
+        }
+        self.tables.publish(&self.store.root);
+        if let Some(gateway) = &commit.gateway {
+            self.set_gateway(gateway);
+        }
+        for r in ready.iter().filter(|r| r.is_new) {
+            self.tables.tenants.put_word(&mut self.store, u64::from(r.vni) << WORD_TENANT_SHIFT | u64::from(r.line))?;
+            self.set_roots(r);
+        }
+        for r in ready.iter().filter(|r| !r.is_new) {
+            if let Some(ident) = r.ident {
+                self.store_settings(&self.tenants[&r.vni], ident);
+            }
+            let commits = self.tenants[&r.vni].commits;
+            self.store.lines.at(r.line).set(6, commits);
+            self.store.lines.at(r.line).set(1, r.roots);
+            self.set_roots(r);
+            match r.direct_add {
+                Some((true, i)) => {
+                    self.tables.vm4.insert4(&mut self.store, plan.adds4[i].0, &plan.adds4[i].1)?;
+                }
+                Some((false, i)) => self.insert6(plan, i)?,
+                None => {}
+            }
+            if let Some(addr) = r.direct_kill {
+                self.set_entry_state(r.vni, addr, 0);
+                self.pending.kill.push((r.vni, addr));
+            }
+        }
+        for (word, _) in meters.iter().filter(|(_, put)| !*put) {
+            self.tables.vm_meters.remove_word(&mut self.store, *word);
+        }
+        for word in &plan.member_removes {
+            self.tables.members.remove_word(&mut self.store, *word);
+        }
+        // An insert may have found its chain too long and staged a larger array.
+        self.tables.publish(&self.store.root);
+        Ok(())
+    }
+
+    fn set_roots(&mut self, r: &Ready) {
+        if let Some(state) = self.tenants.get_mut(&r.vni) {
+            state.roots = r.roots;
+        }
+    }
+
+    fn publish_nc(&mut self, addr: IpAddr, id: u32) -> io::Result<()> {
+        let line = self.nc_line(id);
+        let (flags, bits) = match addr {
+            IpAddr::V4(a) => (NC_VALID, u128::from(a.to_bits())),
+            IpAddr::V6(a) => (NC_VALID | NC_V6, a.to_bits()),
+        };
+        let (hi, lo) = halves(bits);
+        self.store.lines.fill(line, &[0, hi, lo, 0, 0, 0, 0, 0]);
+        self.store.lines.at(line).set(0, u64::from(flags));
+        match addr {
+            IpAddr::V4(a) => {
+                let word = u64::from(a.to_bits()) << WORD_NC4_SHIFT | u64::from(id);
+                self.tables.nc4.put_word(&mut self.store, word)?;
+            }
+            IpAddr::V6(_) => self.tables.nc6.insert6(&mut self.store, 0, (hi, lo), KEY_VALID, (0, u64::from(id)))?,
+        }
+        self.set_nc_addr(id, addr);
+        self.ncs.insert(addr, NcState { id, tenants: 0 });
+        Ok(())
+    }
+
+    /// Takes a VPC out of the tables; what it holds goes after the grace period. Returns its number of addresses.
+    fn delete_tenant(&mut self, vni: Vni) -> u32 {
+        let Some(mut state) = self.tenants.remove(&vni) else { return 0 };
+        self.tables.tenants.remove_word(&mut self.store, u64::from(vni) << WORD_TENANT_SHIFT);
+        self.store.lines.at(state.line).set(0, 0);
+        self.routes -= state.routes_len() as u64;
+        self.forest().retire_tree::<u32>(state.top(0));
+        self.forest().retire_tree::<u64>(state.top(1));
+        let lines = self.tenant_lines();
+        self.store.retired.push(Block { line: state.line, lines });
+        self.drop_meter(state.meter);
+        self.pending.tenants.insert(vni);
+        let before = self.pending.purge.len();
+        self.pending.purge.extend(state.gateways.iter().map(|a| (vni, *a)));
+        for vm in std::mem::take(&mut state.vms).into_values() {
+            self.pending.purge.extend(vm.addresses().map(|a| (vni, a)));
+            if vm.meter != 0 {
+                self.tables.vm_meters.remove_word(&mut self.store, u64::from(vm.id) << WORD_METER_SHIFT);
+                self.drop_meter(vm.meter);
+            }
+            self.pending.vms.push(vm.id);
+        }
+        (self.pending.purge.len() - before) as u32
+    }
+
+    fn remove_ncs(&mut self, plan: &Plan<'_>) {
+        for addr in &plan.nc_gone {
+            let Some(nc) = self.ncs.remove(addr) else { continue };
+            match addr {
+                IpAddr::V4(a) => {
+                    self.tables.nc4.remove_word(&mut self.store, u64::from(a.to_bits()) << WORD_NC4_SHIFT);
+                }
+                IpAddr::V6(a) => {
+                    let valid = |s: u64| s & KEY_VALID != 0;
+                    if let Some((place, _)) = self.tables.nc6.find6(&self.store, 0, halves(a.to_bits()), valid) {
+                        self.tables.nc6.set_state(&self.store, place, 0);
+                        self.pending.kill_nc6.push(*addr);
+                    }
+                }
+            }
+            self.pending.ncs.push(nc.id);
+        }
+    }
+
+    /// Counts, and what waits for the grace period.
+    fn after(&mut self, plan: &Plan<'_>) {
+        self.vms = self.vms.saturating_add_signed(plan.vms);
+        for (line, by) in &plan.peer_refs {
+            let n = self.peer_refs.entry(*line).or_default();
+            *n = (i64::from(*n) + by).max(0) as u32;
+            if *n == 0 {
+                self.peer_refs.remove(line);
+            }
+        }
+        for (id, by) in plan.nc_refs.iter().enumerate().filter(|(_, by)| **by != 0) {
+            if let Some(nc) = self.ncs.get_mut(&self.nc_addrs[id]) {
+                nc.tenants = nc.tenants.saturating_add_signed(*by);
+            }
+        }
+        self.pending.lines += self.retired_lines() + 2 * self.store.retired_pairs.len() as u64;
+        self.pending.blocks.append(&mut self.store.retired);
+        self.pending.pairs.append(&mut self.store.retired_pairs);
+    }
+}
+
+/// Lines of a chunk of VM cells.
+pub(super) const VM_CHUNK_LINES: u32 = (1 << VM_CHUNK_SHIFT) / 8 * 3;
+/// Lines of a chunk of NC records.
+pub(super) const NC_CHUNK_LINES: u32 = 1 << NC_CHUNK_SHIFT;
+
+fn vm6_words(e: &VmEntry) -> (u64, u64) {
+    (e.mac << 16 | u64::from(e.flags), u64::from(e.vm) << 32 | u64::from(e.nc))
+}
+
+fn apply_route<K: Ord>(routes: &mut std::collections::BTreeMap<K, u32>, key: K, value: Option<u32>) {
+    match value {
+        Some(value) => routes.insert(key, value),
+        None => routes.remove(&key),
+    };
+}
+
+/// Whether ROOT_SIMPLE surely survives a changed route. `clear` = no route of another scope lies inside the prefix,
+/// `above` = a local route lies above it.
+fn keeps_simple(old: Option<u32>, new: Option<u32>, clear: impl Fn() -> bool, above: impl Fn() -> bool) -> bool {
+    match (old.map(is_local), new.map(is_local)) {
+        // Local stays local, another scope goes.
+        (Some(true), Some(true)) | (Some(false), None) | (None, None) => true,
+        (_, Some(true)) => clear(),
+        (Some(false), Some(false)) => true,
+        (None, Some(false)) => !above(),
+        // A local route goes: VMs may lose their cover.
+        (Some(true), _) => false,
+    }
+}
+
+/// All intervals of a tree with descents expanded: (upper, lower, value).
+fn flat<K: TreeKey + Into<u64>>(lines: &crate::line::Lines, top: Top) -> Vec<(u64, u64, u32)> {
+    let mut out: Vec<(u64, u64, u32)> = Vec::new();
+    let mut push = |hi: u64, lo: u64, value: u32| match out.last_mut() {
+        Some(last) if last.2 == value => (last.0, last.1) = (hi, lo),
+        _ => out.push((hi, lo, value)),
+    };
+    let mut upper = Vec::new();
+    walk::<K>(lines, top, &mut |_| true, &mut |i| upper.push((i.upper.into(), i.value)));
+    for (hi, value) in upper {
+        match Top::of_value(value) {
+            Some(below) => {
+                walk::<u64>(lines, below, &mut |_| true, &mut |i| push(hi, i.upper, i.value));
+            }
+            None => push(hi, u64::MAX, value),
+        }
+    }
+    if out.is_empty() {
+        out.push((K::MAX.into(), u64::MAX, 0));
+    }
+    out
+}

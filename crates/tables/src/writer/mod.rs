@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The one configuration writer.
+//!
+//! A commit goes through five steps, one module each where they are long:
+//! 1. *plan*: everything is checked against the present state; nothing changes. All refusals happen here.
+//! 2. *reserve*: table memory grows, in one step, by what the commit can need at most.
+//! 3. *fill* (`apply`): new blocks, trees and entries are written where no reader finds them: larger hash arrays beside
+//!    the old ones, entries with KEY_ADDING of the next generation.
+//! 4. *publish* (`apply`): a few stores a tenant, of which the one of `roots` (or of the tenant's word in `tenants`)
+//!    makes all of the tenant's change visible.
+//! 5. *settle*: after a grace period, marks are cleared, dead entries removed, blocks freed. It may wait: the next commit
+//!    to the same tenant, a full queue or an idle caller ([`Writer::settle`]) brings it about, so that many commits share
+//!    one grace period.
+//!
+//! Death at any instruction leaves, per tenant, the old or the new state (`recover` finds out which, entry by entry).
+//! Should an allocation fail in step 3 in spite of step 2, the commit is undone by the same recovery.
+
+mod apply;
+mod dump;
+mod plan;
+mod recover;
+mod state;
+mod underlay;
+
+pub use dump::{RouteInterval, TenantDump, VmDump};
+pub use recover::AttachError;
+pub use underlay::{GroupId, NexthopId, NexthopSpec};
+
+use crate::arena::{Arena, Block};
+use crate::fxmap::{FxMap, FxSet};
+use crate::hashtable::{HashTable, Kind, Store};
+use crate::line::{root, Lines, RootRef};
+use crate::{Commit, CommitError, CommitReport, GatewaySettings, Memory, Vni, WaterLevel};
+use abi::*;
+use state::{Ids, NcState, TenantState};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Limits that an operator may lower. All have defaults that the layouts allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// VPCs.
+    pub tenants: u32,
+    /// Routes of all VPCs.
+    pub routes: u64,
+    /// Routes of one VPC.
+    pub routes_per_tenant: u32,
+    /// VMs of all VPCs.
+    pub vms: u32,
+    /// VMs of one VPC.
+    pub vms_per_tenant: u32,
+    /// Addresses of VMs and gateways, all VPCs.
+    pub addresses: u64,
+    /// NCs.
+    pub ncs: u32,
+    /// Segments of table memory (4 MiB each).
+    pub segments: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            tenants: TENANTS_MAX,
+            routes: u64::from(ROUTES_MAX),
+            routes_per_tenant: 1 << 20,
+            vms: VMS_MAX,
+            vms_per_tenant: VMS_MAX,
+            addresses: 1 << 25,
+            ncs: NCS_MAX - 1,
+            segments: SEGMENTS_MAX,
+        }
+    }
+}
+
+/// How a writer is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct WriterOptions {
+    /// Salt of all hashes: random, so that tenants cannot choose colliding addresses. Only used by `create`.
+    pub salt: u64,
+    /// Slots of XDP: the number of possible CPUs. Only used by `create`.
+    pub xdp_slots: u32,
+    /// Slots of software workers, behind those of XDP. Only used by `create`.
+    pub worker_slots: u32,
+    /// Lines of the table of drop counters (four counters each). Only used by `create`.
+    pub drop_lines: u32,
+    /// Limits.
+    pub limits: Limits,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        WriterOptions { salt: 0x7475_6e6e_7921, xdp_slots: 1, worker_slots: 2, drop_lines: 4096, limits: Limits::default() }
+    }
+}
+
+/// Work that waits for a grace period.
+#[derive(Default)]
+struct Pending {
+    blocks: Vec<Block>,
+    pairs: Vec<u32>,
+    /// Entries whose KEY_ADDING mark goes.
+    promote: Vec<(Vni, IpAddr)>,
+    /// Entries that go: dying ones, tombstones.
+    kill: Vec<(Vni, IpAddr)>,
+    /// Entries of deleted tenants: they go whatever their state is.
+    purge: Vec<(Vni, IpAddr)>,
+    kill_nc6: Vec<IpAddr>,
+    /// VPCs that must not change their VMs before this is settled.
+    tenants: FxSet<Vni>,
+    vms: Vec<u32>,
+    ncs: Vec<u32>,
+    lines: u64,
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        let Pending { blocks, pairs, promote, kill, purge, kill_nc6, tenants, vms, ncs, lines: _ } = self;
+        blocks.is_empty()
+            && pairs.is_empty()
+            && promote.is_empty()
+            && kill.is_empty()
+            && purge.is_empty()
+            && kill_nc6.is_empty()
+            && tenants.is_empty()
+            && vms.is_empty()
+            && ncs.is_empty()
+    }
+}
+
+/// The tables that the writer fills.
+struct TableSet {
+    tenants: HashTable,
+    members: HashTable,
+    vm4: HashTable,
+    vm6: HashTable,
+    nc4: HashTable,
+    nc6: HashTable,
+    vm_meters: HashTable,
+}
+
+impl TableSet {
+    fn new() -> TableSet {
+        TableSet {
+            tenants: HashTable::new(Kind::Word(WORD_TENANT_SHIFT), root!(tenants)),
+            members: HashTable::new(Kind::Word(WORD_MEMBER_SHIFT), root!(members)),
+            vm4: HashTable::new(Kind::Vm4, root!(vm4)),
+            vm6: HashTable::new(Kind::Vm6, root!(vm6)),
+            nc4: HashTable::new(Kind::Word(WORD_NC4_SHIFT), root!(nc4)),
+            nc6: HashTable::new(Kind::Vm6, root!(nc6)),
+            vm_meters: HashTable::new(Kind::Word(WORD_METER_SHIFT), root!(vm_meters)),
+        }
+    }
+
+    fn all(&mut self) -> [&mut HashTable; 7] {
+        [
+            &mut self.tenants,
+            &mut self.members,
+            &mut self.vm4,
+            &mut self.vm6,
+            &mut self.nc4,
+            &mut self.nc6,
+            &mut self.vm_meters,
+        ]
+    }
+
+    /// Swaps the TABLE_REF words of arrays that were built beside.
+    fn publish(&mut self, root: &RootRef) {
+        self.all().into_iter().for_each(|t| t.publish(root));
+    }
+}
+
+/// The configuration writer. There must be one at a time; the caller sees to that (a lock file, a pin).
+pub struct Writer {
+    memory: Arc<dyn Memory>,
+    store: Store,
+    options: WriterOptions,
+    tables: TableSet,
+    tenants: FxMap<Vni, TenantState>,
+    /// Distinct VPCs whose routes lead to the tenant block at a line.
+    peer_refs: FxMap<u32, u32>,
+    ncs: FxMap<IpAddr, NcState>,
+    /// Address by NC id.
+    nc_addrs: Vec<IpAddr>,
+    nc_ids: Ids,
+    vm_ids: Ids,
+    routes: u64,
+    vms: u64,
+    underlay: underlay::UnderlayState,
+    pending: Pending,
+    commits: u64,
+    graces: u32,
+    #[cfg(test)]
+    pub(crate) fault: crate::tests::Fault,
+}
+
+/// Lines of deferred frees at which a commit settles by itself.
+const PENDING_LINES_MAX: u64 = 1 << 16;
+/// Entries that wait for their marks to be cleared at which a commit settles by itself.
+const PENDING_ENTRIES_MAX: usize = 1 << 18;
+
+impl Writer {
+    /// Builds empty tables in a memory that holds none (or whose content is to be forgotten: then no engine may be
+    /// reading). Engines start to work when this returns.
+    pub fn create(memory: Arc<dyn Memory>, options: WriterOptions) -> io::Result<Writer> {
+        let root = RootRef::new(&*memory);
+        root.set(root!(magic), 0);
+        memory.grace();
+        memory.readers().wait();
+        for offset in (0..size_of::<Root>()).step_by(8) {
+            root.set(offset, 0);
+        }
+        let mut writer = Writer::blank(memory, options);
+        let slots = (options.xdp_slots + options.worker_slots).clamp(1, SLOTS_MAX);
+        writer.store.arena.forget_content();
+        let drops = writer.store.arena.alloc_zeroed(options.drop_lines.max(4), 1, false)?;
+        root.set(root!(abi_hash), abi_hash());
+        root.set(root!(salt), options.salt);
+        root.set(root!(slots), u64::from(slots));
+        root.set(root!(xdp_slots), u64::from(options.xdp_slots.min(slots)));
+        root.set(root!(drops), u64::from(options.drop_lines.max(4)) << TABLE_REF_BUCKETS_SHIFT | u64::from(drops));
+        writer.set_gateway(&GatewaySettings::default());
+        root.set(root!(magic), ROOT_MAGIC);
+        Ok(writer)
+    }
+
+    fn blank(memory: Arc<dyn Memory>, options: WriterOptions) -> Writer {
+        let (lines, root) = (Lines::new(&*memory), RootRef::new(&*memory));
+        Writer {
+            store: Store {
+                arena: Arena::new(memory.clone(), options.limits.segments),
+                lines,
+                root,
+                salt: options.salt,
+                retired: Vec::new(),
+                retired_pairs: Vec::new(),
+            },
+            memory,
+            options,
+            tables: TableSet::new(),
+            tenants: FxMap::default(),
+            peer_refs: FxMap::default(),
+            ncs: FxMap::default(),
+            nc_addrs: Vec::new(),
+            nc_ids: Ids::new(1),
+            vm_ids: Ids::new(1),
+            routes: 0,
+            vms: 0,
+            underlay: underlay::UnderlayState::default(),
+            pending: Pending::default(),
+            commits: 0,
+            graces: 0,
+            #[cfg(test)]
+            fault: crate::tests::Fault::None,
+        }
+    }
+
+    /// The memory that is written.
+    pub fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
+    }
+
+    /// A new reader of the same memory.
+    pub fn tables(&self) -> crate::Tables {
+        crate::Tables::new(self.memory.clone())
+    }
+
+    /// Applies a commit: all of it or, with an error, nothing. Packets see it when this returns.
+    pub fn commit(&mut self, commit: &Commit) -> Result<CommitReport, CommitError> {
+        let graces = self.graces;
+        if self.must_settle_before(commit) {
+            self.settle();
+        }
+        let plan = self.plan(commit)?;
+        let mut report = match self.apply(commit, plan) {
+            Ok(report) => report,
+            Err(e) => {
+                self.undo();
+                return Err(CommitError::Memory(e));
+            }
+        };
+        report.graces = self.graces - graces;
+        Ok(report)
+    }
+
+    /// Changes settings of the gateway that do not touch tables (also part of a commit).
+    pub fn set_gateway(&mut self, g: &GatewaySettings) {
+        let root = &self.store.root;
+        let v6 = g.vtep6.map_or(0, |a| a.to_bits());
+        for (offset, word) in [
+            (root!(vtep4), u64::from(g.vtep4.map_or(0, |a| a.to_bits()))),
+            (root!(vtep6_hi), (v6 >> 64) as u64),
+            (root!(vtep6_lo), v6 as u64),
+            (root!(punt_limit_tenant), g.punt_limit_tenant.word()),
+            (root!(punt_limit_total), g.punt_limit_total.word()),
+            (root!(icmp_limit_tenant), g.icmp_limit_tenant.word()),
+            (root!(options), g.options),
+        ] {
+            root.set(offset, word);
+        }
+    }
+
+    /// Stores the options word alone (capture and sampling bits change often).
+    pub fn set_options(&mut self, options: u64) {
+        self.store.root.set(root!(options), options);
+    }
+
+    /// The options word.
+    pub fn options(&self) -> u64 {
+        self.store.root.get(root!(options))
+    }
+
+    fn must_settle_before(&self, commit: &Commit) -> bool {
+        let p = &self.pending;
+        p.lines > PENDING_LINES_MAX.max(u64::from(self.store.arena.used()) / 16)
+            || p.promote.len() + p.kill.len() + p.purge.len() > PENDING_ENTRIES_MAX
+            || !p.ncs.is_empty() && !commit.nc_add.is_empty()
+            || !p.tenants.is_empty()
+                && commit.tenants.iter().any(|t| {
+                    let vms = t.vm_replace || !t.vm_add.is_empty() || !t.vm_remove.is_empty();
+                    (vms || t.delete || t.settings.is_some()) && p.tenants.contains(&t.vni)
+                })
+    }
+
+    /// Whether something waits for a grace period.
+    pub fn needs_settling(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Waits until no reader can be using what was unpublished before.
+    fn grace(&mut self) {
+        self.graces += 1;
+        #[cfg(test)]
+        if self.fault == crate::tests::Fault::NoGrace {
+            return;
+        }
+        self.memory.grace();
+        self.memory.readers().wait();
+    }
+
+    /// Waits for a grace period and finishes what earlier commits left: clears marks, removes dead entries, frees blocks.
+    /// Call it when idle; a commit calls it when it must.
+    pub fn settle(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        self.grace();
+        let pending = std::mem::take(&mut self.pending);
+        self.clear_marks(&pending);
+        for id in pending.vms {
+            self.zero_vm_cell(id);
+            self.vm_ids.free(id);
+        }
+        for id in pending.ncs {
+            let line = self.nc_line(id);
+            self.store.lines.zero(line, 1);
+            self.nc_ids.free(id);
+        }
+        pending.blocks.into_iter().for_each(|b| self.store.arena.free(b));
+        pending.pairs.into_iter().for_each(|p| self.store.arena.free_pair(p));
+    }
+
+    fn clear_marks(&mut self, pending: &Pending) {
+        let dead = |state: u64| state & KEY_DYING != 0 || state & KEY_VALID == 0;
+        for (vni, addr) in &pending.purge {
+            while self.clear_entry(*vni, *addr, &|_| true) {}
+        }
+        for (vni, addr) in &pending.kill {
+            self.clear_entry(*vni, *addr, &dead);
+        }
+        for (vni, addr) in &pending.promote {
+            let adding = |state: u64| state & KEY_ADDING != 0;
+            match addr {
+                IpAddr::V4(a) => {
+                    if let Some((place, _)) = self.tables.vm4.find4(&self.store, *vni, a.to_bits(), adding) {
+                        self.tables.vm4.set_state(&self.store, place, KEY_VALID);
+                    }
+                }
+                IpAddr::V6(a) => {
+                    if let Some((place, _)) = self.tables.vm6.find6(&self.store, *vni, halves(a.to_bits()), adding) {
+                        self.tables.vm6.set_state(&self.store, place, KEY_VALID);
+                    }
+                }
+            }
+        }
+        for addr in &pending.kill_nc6 {
+            if let IpAddr::V6(a) = addr {
+                if let Some((place, _)) = self.tables.nc6.find6(&self.store, 0, halves(a.to_bits()), dead) {
+                    self.tables.nc6.clear(&self.store, place);
+                }
+            }
+        }
+    }
+
+    fn clear_entry(&mut self, vni: Vni, addr: IpAddr, state: &dyn Fn(u64) -> bool) -> bool {
+        let (table, place) = match addr {
+            IpAddr::V4(a) => {
+                let place = self.tables.vm4.find4(&self.store, vni, a.to_bits(), state);
+                (&mut self.tables.vm4, place)
+            }
+            IpAddr::V6(a) => {
+                let place = self.tables.vm6.find6(&self.store, vni, halves(a.to_bits()), state);
+                (&mut self.tables.vm6, place)
+            }
+        };
+        match place {
+            Some((place, _)) => {
+                table.clear(&self.store, place);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn zero_vm_cell(&mut self, id: u32) {
+        let first = self.store.root.vm_chunk(id >> VM_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        if first == 0 {
+            return;
+        }
+        let line = first + (id & ((1 << VM_CHUNK_SHIFT) - 1)) / 8 * 3;
+        let word = (id as usize & 7) * 2;
+        self.store.lines.at(line).set(id as usize & 7, 0);
+        for i in 0..2 {
+            self.store.lines.at(line + 1 + ((word + i) >> 3) as u32).set((word + i) & 7, 0);
+        }
+    }
+
+    fn nc_addr(&self, id: u32) -> IpAddr {
+        self.nc_addrs.get(id as usize).copied().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
+    }
+
+    fn set_nc_addr(&mut self, id: u32, addr: IpAddr) {
+        if self.nc_addrs.len() <= id as usize {
+            self.nc_addrs.resize(id as usize + 1, IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+        }
+        self.nc_addrs[id as usize] = addr;
+    }
+
+    fn nc_line(&self, id: u32) -> u32 {
+        let chunk = self.store.root.nc_chunk(id >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        chunk + (id & ((1 << NC_CHUNK_SHIFT) - 1))
+    }
+
+    /// How full everything is that has a limit.
+    pub fn usage(&self) -> Vec<WaterLevel> {
+        let l = &self.options.limits;
+        let level = |name, used, limit| WaterLevel { name, used, limit };
+        let addresses = self.tables.vm4.entries() + self.tables.vm6.entries();
+        let drops = self.store.root.get(root!(drops));
+        let (first, lines) = (drops as u32, (drops >> TABLE_REF_BUCKETS_SHIFT) as u32);
+        let claimed = |line| (0..4).filter(|p| self.store.lines.at(line).word(p * 2) != 0).count() as u64;
+        vec![
+            level("tenants", self.tenants.len() as u64, u64::from(l.tenants)),
+            level("routes", self.routes, l.routes),
+            level("vms", self.vms, u64::from(l.vms)),
+            level("addresses", addresses, l.addresses),
+            level("ncs", self.ncs.len() as u64, u64::from(l.ncs)),
+            level("memory_lines", u64::from(self.store.arena.used()), u64::from(self.store.arena.limit())),
+            level("drop_counters", (first..first + lines).map(claimed).sum(), u64::from(lines) * 4),
+        ]
+    }
+
+    /// Bytes of table memory in use: everything that any table, tree, block or chunk occupies, and the root.
+    pub fn bytes_used(&self) -> u64 {
+        (u64::from(self.store.arena.used()) * u64::from(LINE_BYTES)) + size_of::<Root>() as u64
+    }
+
+    /// Where the bytes are: (what, bytes).
+    pub fn bytes_by_table(&self) -> Vec<(&'static str, u64)> {
+        let t = &self.tables;
+        let mut out: Vec<(&'static str, u64)> = [
+            ("tenants", &t.tenants),
+            ("members", &t.members),
+            ("vm4", &t.vm4),
+            ("vm6", &t.vm6),
+            ("nc4", &t.nc4),
+            ("nc6", &t.nc6),
+            ("vm_meters", &t.vm_meters),
+        ]
+        .map(|(name, table)| (name, u64::from(table.lines_used()) * 64))
+        .to_vec();
+        let tables: u64 = out.iter().map(|(_, b)| b).sum();
+        let blocks = self.tenants.len() as u64 * u64::from(self.tenant_lines()) * 64;
+        let trees: u64 = self.tenants.values().map(|t| u64::from(t.tree_lines[0] + t.tree_lines[1]) * 64).sum();
+        let chunks = |n: u32, at: &dyn Fn(u32) -> u32| (0..n).filter(|c| at(*c) != 0).count() as u64;
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        let cells = chunks(VM_CHUNKS_MAX, &|c| self.store.root.vm_chunk(c).load(relaxed)) * 24576 * 64;
+        let ncs = chunks(NC_CHUNKS_MAX, &|c| self.store.root.nc_chunk(c).load(relaxed)) * 4096 * 64;
+        let known = [("tenant_blocks", blocks), ("trees", trees), ("vm_cells", cells), ("nc_records", ncs)];
+        out.extend(known);
+        let rest = self.bytes_used() - tables - known.iter().map(|(_, b)| b).sum::<u64>();
+        out.push(("other", rest));
+        out
+    }
+
+    /// Lines of a tenant block.
+    fn tenant_lines(&self) -> u32 {
+        TENANT_COUNTERS_LINE + (self.store.root.get(root!(slots)) as u32).clamp(1, SLOTS_MAX).div_ceil(4)
+    }
+}
+
+/// Upper and lower half of an IPv6 address.
+fn halves(addr: u128) -> (u64, u64) {
+    ((addr >> 64) as u64, addr as u64)
+}

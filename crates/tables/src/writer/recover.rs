@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Taking over what an earlier writer left, wherever it stopped.
+//!
+//! Everything reachable from the root is walked and marked; what is not marked is free. Then, per tenant, each VM entry
+//! is judged by its mark and the tenant's generation: a commit whose `roots` store was done is finished, one whose was
+//! not is undone. Engines go on reading meanwhile: nothing that is visible changes.
+
+use super::apply::{NC_CHUNK_LINES, VM_CHUNK_LINES};
+use super::state::{Ids, NcState, TenantState, Vm};
+use super::underlay::{GroupId, NexthopId};
+use super::{TableSet, Writer, WriterOptions};
+use crate::arena::{Arena, Block};
+use crate::fxmap::{FxMap, FxSet};
+use crate::hashtable::{HashTable, Place};
+use crate::line::{root, Lines};
+use crate::reader::{generation_of, visible};
+use crate::tree::{walk, walk_all, Top};
+use crate::{Memory, Vni};
+use abi::*;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Why table memory cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each sentence names its fields")]
+pub enum AttachError {
+    #[error("the table memory holds no finished tables: build them anew")]
+    NotBuilt,
+    #[error("the table memory has layout {found:#x}, this program {expected:#x}: build new tables beside and switch")]
+    Layout { found: u64, expected: u64 },
+    #[error("the table memory contradicts itself ({what}): build it anew")]
+    Corrupt { what: &'static str },
+}
+
+/// Which lines are reachable; refuses lines that are taken already or do not exist.
+struct Marks {
+    seen: Vec<u64>,
+    live: Vec<Block>,
+    limit: u32,
+}
+
+impl Marks {
+    fn take(&mut self, b: Block) -> bool {
+        if b.line == 0 || b.lines == 0 || b.line >= self.limit || b.lines > self.limit - b.line {
+            return false;
+        }
+        for l in b.line..b.line + b.lines {
+            let (word, bit) = (&mut self.seen[l as usize / 64], 1 << (l % 64));
+            if *word & bit != 0 {
+                return false;
+            }
+            *word |= bit;
+        }
+        self.live.push(b);
+        true
+    }
+
+    fn has(&self, line: u32) -> bool {
+        line < self.limit && self.seen[line as usize / 64] >> (line % 64) & 1 != 0
+    }
+}
+
+/// What must be put right once the allocator works again.
+#[derive(Default)]
+struct Repairs {
+    clear4: Vec<Place>,
+    clear6: Vec<Place>,
+    plain4: Vec<Place>,
+    plain6: Vec<Place>,
+    words: Vec<(u8, u64)>,
+    used_vms: FxSet<u32>,
+}
+
+impl Writer {
+    /// Takes over the tables that an earlier writer left in `memory`, and repairs what it did not finish. What cannot be
+    /// told from tables (which listed NCs also host a VM) comes back when settings are given again. The prefixes of
+    /// VPCs cannot be told from the trees: the first change of a VPC's routes must be a `Replace`, which leaves the tree
+    /// alone if it holds the same.
+    pub fn attach(memory: Arc<dyn Memory>, options: WriterOptions) -> Result<Writer, AttachError> {
+        let mut w = Writer::blank(memory, options);
+        let root = w.store.root;
+        if root.get(root!(magic)) != ROOT_MAGIC {
+            return Err(AttachError::NotBuilt);
+        }
+        let (found, expected) = (root.get(root!(abi_hash)), abi_hash());
+        if found != expected {
+            return Err(AttachError::Layout { found, expected });
+        }
+        w.store.salt = root.get(root!(salt));
+        w.commits = root.get(root!(generation));
+        w.memory.grace();
+        w.memory.readers().wait();
+        let limit = w.store.lines.limit();
+        let mut marks = Marks { seen: vec![0; limit as usize / 64 + 1], live: Vec::new(), limit };
+        w.find_tables(&mut marks)?;
+        w.find_ncs(&mut marks)?;
+        w.find_tenants(&mut marks)?;
+        let mut repairs = Repairs::default();
+        w.find_vms(&mut repairs);
+        w.find_meters(&mut marks, &mut repairs)?;
+        w.find_members(&mut repairs);
+        let corrupt = AttachError::Corrupt { what: "blocks overlap" };
+        w.store.arena = Arena::attach(w.memory.clone(), options.limits.segments, &mut marks.live).ok_or(corrupt)?;
+        w.repair(repairs);
+        Ok(w)
+    }
+
+    /// Undoes a commit that could not be filled: what it wrote is unreachable or marked, as after a crash.
+    pub(super) fn undo(&mut self) {
+        match Writer::attach(self.memory.clone(), self.options) {
+            #[allow(unused_mut, reason = "the test build carries a field over")]
+            Ok(mut writer) => {
+                #[cfg(test)]
+                {
+                    writer.fault = self.fault;
+                }
+                *self = writer;
+            }
+            // Our own memory contradicts itself: leave it as it is; readers go on, and the next commit may succeed.
+            Err(_) => self.store.retired.clear(),
+        }
+    }
+
+    fn find_tables(&mut self, marks: &mut Marks) -> Result<(), AttachError> {
+        let (lines, root) = (self.store.lines, self.store.root);
+        let mut fresh = TableSet::new();
+        for table in fresh.all() {
+            let attached = HashTable::attach(table.kind(), table.root(), (&lines, &root), &mut |b| marks.take(b));
+            *table = attached.ok_or(AttachError::Corrupt { what: "a hash table's chain" })?;
+        }
+        self.tables = fresh;
+        let drops = root.get(root!(drops));
+        let mut good = marks.take(Block { line: drops as u32, lines: (drops >> TABLE_REF_BUCKETS_SHIFT) as u32 });
+        for chunk in 0..VM_CHUNKS_MAX {
+            let line = root.vm_chunk(chunk).load(Ordering::Relaxed);
+            good &= line == 0 || marks.take(Block { line, lines: VM_CHUNK_LINES });
+        }
+        for chunk in 0..NC_CHUNKS_MAX {
+            let line = root.nc_chunk(chunk).load(Ordering::Relaxed);
+            good &= line == 0 || marks.take(Block { line, lines: NC_CHUNK_LINES });
+        }
+        good.then_some(()).ok_or(AttachError::Corrupt { what: "drop counters or chunks" })
+    }
+
+    /// NCs, and the groups and next hops that lead to them.
+    fn find_ncs(&mut self, marks: &mut Marks) -> Result<(), AttachError> {
+        let (lines, root) = (self.store.lines, self.store.root);
+        let mut next = 1;
+        for id in 1..NCS_MAX {
+            let chunk = root.nc_chunk(id >> NC_CHUNK_SHIFT).load(Ordering::Relaxed);
+            if chunk == 0 {
+                continue;
+            }
+            let line = chunk + (id & (NC_CHUNK_LINES - 1));
+            let record = lines.at(line);
+            if record.word(0) as u32 & NC_VALID == 0 {
+                continue;
+            }
+            let addr = if record.word(0) as u32 & NC_V6 != 0 {
+                IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
+            } else {
+                IpAddr::V4(Ipv4Addr::from_bits(record.word(2) as u32))
+            };
+            if self.published_nc(addr) != Some(id) {
+                // Added but not published, or taken out but not yet cleared.
+                lines.zero(line, 1);
+                continue;
+            }
+            next = id + 1;
+            self.set_nc_addr(id, addr);
+            self.ncs.insert(addr, NcState { id, tenants: 0 });
+            let group = record.half(1);
+            if group != 0 && !marks.has(group) {
+                let corrupt = || AttachError::Corrupt { what: "a next-hop group" };
+                self.find_group(group, marks).ok_or_else(corrupt)?;
+            }
+        }
+        let used: FxSet<u32> = self.ncs.values().map(|n| n.id).collect();
+        self.nc_ids = Ids::attach(1, next, |id| used.contains(&id));
+        Ok(())
+    }
+
+    fn find_group(&mut self, group: u32, marks: &mut Marks) -> Option<()> {
+        marks.take(Block { line: group, lines: 1 }).then_some(())?;
+        let line = self.store.lines.at(group);
+        let mut members = Vec::new();
+        for i in 0..line.half(0).min(GROUP_NEXTHOPS_MAX) as usize {
+            let id = line.half(1 + i);
+            if members.contains(&NexthopId(id)) {
+                // A shrinking group that was interrupted holds its last member twice.
+                continue;
+            }
+            members.push(NexthopId(id));
+            if !marks.has(id) {
+                marks.take(Block { line: id, lines: 1 }).then_some(())?;
+                let hop = self.store.lines.at(id);
+                let addr = match (hop.word(3), hop.word(4)) {
+                    (0, low) if low >> 32 == 0 => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),
+                    (hi, low) => IpAddr::V6(Ipv6Addr::from_bits(u128::from(hi) << 64 | u128::from(low))),
+                };
+                self.underlay.insert_nexthop(hop.half(4), addr, NexthopId(id));
+            }
+        }
+        for (i, m) in members.iter().enumerate() {
+            line.set_half(1 + i, m.0);
+        }
+        line.set_half(0, members.len() as u32);
+        self.underlay.insert_group(GroupId(group), members);
+        Some(())
+    }
+
+    /// The id under which engines find an NC.
+    fn published_nc(&self, addr: IpAddr) -> Option<u32> {
+        match addr {
+            IpAddr::V4(a) => {
+                let word = u64::from(a.to_bits()) << WORD_NC4_SHIFT;
+                self.tables.nc4.find_word(&self.store, word).map(|(_, w)| w as u32)
+            }
+            IpAddr::V6(a) => {
+                let valid = |s: u64| s & KEY_VALID != 0;
+                let found = self.tables.nc6.find6(&self.store, 0, super::halves(a.to_bits()), valid);
+                found.map(|(place, _)| self.tables.nc6.vm_slot(&self.store.lines, place).value.nc)
+            }
+        }
+    }
+
+    fn find_tenants(&mut self, marks: &mut Marks) -> Result<(), AttachError> {
+        let lines = self.store.lines;
+        let block_lines = self.tenant_lines();
+        let mut words = Vec::new();
+        self.tables.tenants.for_each(&lines, |_, word| words.push(word));
+        let mut peer_lines: FxSet<u32> = FxSet::default();
+        for word in words {
+            let (vni, line) = ((word >> WORD_TENANT_SHIFT) as Vni, word as u32);
+            if !marks.take(Block { line, lines: block_lines }) {
+                return Err(AttachError::Corrupt { what: "a tenant block" });
+            }
+            let block = lines.at(line);
+            if block.word(0) & TENANT_VALID == 0 || block.word(0) as u32 & 0xff_ffff != vni {
+                return Err(AttachError::Corrupt { what: "a tenant's ident" });
+            }
+            let mut state = TenantState {
+                line,
+                roots: block.word(1),
+                gateway_mac: block.word(2),
+                meter: block.half(7),
+                commits: block.word(6),
+                ..Default::default()
+            };
+            if state.meter != 0 && !marks.take(Block { line: state.meter, lines: 2 }) {
+                return Err(AttachError::Corrupt { what: "a meter block" });
+            }
+            self.find_trees(&mut state, marks)?;
+            for peer in state.peers.keys() {
+                *self.peer_refs.entry(*peer).or_default() += 1;
+                peer_lines.insert(*peer);
+            }
+            self.tenants.insert(vni, state);
+        }
+        // A block that a route still names must not be reused, even if its VPC is gone (two VPCs that were being deleted
+        // together).
+        let known: FxSet<u32> = self.tenants.values().map(|t| t.line).collect();
+        for line in peer_lines.into_iter().filter(|l| !known.contains(l)) {
+            if !marks.take(Block { line, lines: block_lines }) {
+                return Err(AttachError::Corrupt { what: "a peer route" });
+            }
+            lines.at(line).set(0, 0);
+        }
+        Ok(())
+    }
+
+    fn find_trees(&self, state: &mut TenantState, marks: &mut Marks) -> Result<(), AttachError> {
+        let lines: &Lines = &self.store.lines;
+        let mut count = [0u32; 2];
+        let mut take = |b: Block, f: usize| {
+            count[f] += b.lines;
+            marks.take(b)
+        };
+        let good = walk_all::<u32>(lines, state.top(0), &mut |b| take(b, 0))
+            && walk_all::<u64>(lines, state.top(1), &mut |b| take(b, 1));
+        if !good {
+            return Err(AttachError::Corrupt { what: "a route tree" });
+        }
+        state.tree_lines = count;
+        let mut peer = |value: u32| {
+            if value >> VALUE_SCOPE_SHIFT == SCOPE_PEER {
+                state.peers.insert(value & VALUE_ARG_MASK, 1);
+            }
+        };
+        let (top4, top6) = (Top::of_root(state.roots as u32), Top::of_root((state.roots >> 32) as u32));
+        walk::<u32>(lines, top4, &mut |_| true, &mut |i| peer(i.value));
+        let mut below = Vec::new();
+        walk::<u64>(lines, top6, &mut |_| true, &mut |i| match Top::of_value(i.value) {
+            Some(top) => below.push(top),
+            None => peer(i.value),
+        });
+        for top in below {
+            walk::<u64>(lines, top, &mut |_| true, &mut |i| peer(i.value));
+        }
+        Ok(())
+    }
+
+    /// Judges every VM entry and rebuilds the list of VMs.
+    fn find_vms(&mut self, repairs: &mut Repairs) {
+        let mut found: Vec<(Place, u64, bool)> = Vec::new();
+        self.tables.vm4.for_each(&self.store.lines, |place, key| found.push((place, key, true)));
+        self.tables.vm6.for_each(&self.store.lines, |place, key| found.push((place, key, false)));
+        let mut more: FxMap<(Vni, u64), (u32, u32, Vec<IpAddr>)> = FxMap::default();
+        for (place, key, is4) in found {
+            let table = if is4 { &self.tables.vm4 } else { &self.tables.vm6 };
+            let vni = (key >> VM4_VNI_SHIFT) as Vni;
+            let slot = table.vm_slot(&self.store.lines, place);
+            let addr = if is4 {
+                IpAddr::V4(Ipv4Addr::from_bits((key >> VM4_ADDR_SHIFT) as u32))
+            } else {
+                IpAddr::V6(Ipv6Addr::from_bits(u128::from(slot.addr6.0) << 64 | u128::from(slot.addr6.1)))
+            };
+            let state = self.tenants.get_mut(&vni).filter(|t| visible(key, generation_of(t.roots)));
+            let Some(state) = state else {
+                if is4 { &mut repairs.clear4 } else { &mut repairs.clear6 }.push(place);
+                continue;
+            };
+            if key & KEY_STATE_MASK != KEY_VALID {
+                if is4 { &mut repairs.plain4 } else { &mut repairs.plain6 }.push(place);
+            }
+            if slot.value.flags & VM_FLAG_GATEWAY != 0 {
+                state.gateways.push(addr);
+                continue;
+            }
+            repairs.used_vms.insert(slot.value.vm);
+            more.entry((vni, slot.value.mac)).or_insert((slot.value.vm, slot.value.nc, Vec::new())).2.push(addr);
+        }
+        for ((vni, mac), (id, nc, mut addresses)) in more {
+            addresses.sort_unstable();
+            let (v4, more) = Vm::split(addresses.into_iter());
+            let Some(state) = self.tenants.get_mut(&vni) else { continue };
+            state.count_vm(nc, 1);
+            state.vms.insert(mac, Vm { id, nc, v4, meter: 0, more });
+            self.vms += 1;
+        }
+        for state in self.tenants.values_mut() {
+            // The first of each family is the one in the block.
+            let block = self.store.lines.at(state.line);
+            let first4 = IpAddr::V4(Ipv4Addr::from_bits(block.half(6)));
+            let first6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(block.word(4)) << 64 | u128::from(block.word(5))));
+            state.gateways.sort_unstable_by_key(|a| (*a != first4 && *a != first6, *a));
+        }
+    }
+
+    fn find_meters(&mut self, marks: &mut Marks, repairs: &mut Repairs) -> Result<(), AttachError> {
+        let mut words = Vec::new();
+        self.tables.vm_meters.for_each(&self.store.lines, |_, word| words.push(word));
+        let mut meters: FxMap<u32, u32> = FxMap::default();
+        for word in words {
+            let (vm, line) = ((word >> WORD_METER_SHIFT) as u32, word as u32);
+            if !repairs.used_vms.contains(&vm) {
+                repairs.words.push((b'm', word));
+                continue;
+            }
+            if !marks.take(Block { line, lines: 2 }) {
+                return Err(AttachError::Corrupt { what: "a VM's meter block" });
+            }
+            meters.insert(vm, line);
+        }
+        if !meters.is_empty() {
+            for vm in self.tenants.values_mut().flat_map(|t| t.vms.values_mut()) {
+                vm.meter = meters.get(&vm.id).copied().unwrap_or(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// NCs that may send for a VPC though none of its VMs is there were listed; what names nobody goes.
+    fn find_members(&mut self, repairs: &mut Repairs) {
+        let mut words = Vec::new();
+        self.tables.members.for_each(&self.store.lines, |_, word| words.push(word));
+        for word in words {
+            let vni = (word >> 40) as Vni;
+            let nc = if word & 0xff == MEMBER_V4 {
+                let addr = IpAddr::V4(Ipv4Addr::from_bits((word >> 8) as u32));
+                self.ncs.get(&addr).map(|n| n.id)
+            } else {
+                let id = (word >> 8) as u32;
+                self.ncs.get(&self.nc_addr(id)).map(|n| n.id).filter(|n| *n == id)
+            };
+            match (self.tenants.get_mut(&vni), nc) {
+                (Some(state), Some(nc)) => {
+                    if !state.may_send(nc) {
+                        state.extra.push(nc);
+                    }
+                    let addr = self.nc_addrs[nc as usize];
+                    if let Some(n) = self.ncs.get_mut(&addr) {
+                        n.tenants += 1;
+                    }
+                }
+                _ => repairs.words.push((b'n', word)),
+            }
+        }
+        self.tenants.values_mut().for_each(|t| t.extra.sort_unstable());
+    }
+
+    fn repair(&mut self, repairs: Repairs) {
+        for place in &repairs.plain4 {
+            self.tables.vm4.set_state(&self.store, *place, KEY_VALID);
+        }
+        for place in &repairs.plain6 {
+            self.tables.vm6.set_state(&self.store, *place, KEY_VALID);
+        }
+        for place in repairs.clear4 {
+            self.tables.vm4.clear(&self.store, place);
+        }
+        for place in repairs.clear6 {
+            self.tables.vm6.clear(&self.store, place);
+        }
+        let mut dead6 = Vec::new();
+        self.tables.nc6.for_each(&self.store.lines, |place, key| {
+            if key & KEY_VALID == 0 {
+                dead6.push(place);
+            }
+        });
+        dead6.into_iter().for_each(|place| self.tables.nc6.clear(&self.store, place));
+        for (table, word) in repairs.words {
+            let table = if table == b'm' { &mut self.tables.vm_meters } else { &mut self.tables.members };
+            table.remove_word(&mut self.store, word);
+        }
+        let next = repairs.used_vms.iter().max().map_or(1, |m| m + 1);
+        self.vm_ids = Ids::attach(1, next, |id| repairs.used_vms.contains(&id));
+        for chunk in 0..VM_CHUNKS_MAX {
+            if self.store.root.vm_chunk(chunk).load(Ordering::Relaxed) != 0 {
+                let ids = chunk << VM_CHUNK_SHIFT..(chunk + 1) << VM_CHUNK_SHIFT;
+                ids.filter(|id| !repairs.used_vms.contains(id)).for_each(|id| self.zero_vm_cell(id));
+            }
+        }
+    }
+}

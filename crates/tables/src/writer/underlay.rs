@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Underlay next hops and ECMP groups, as the watcher of the kernel's routes reports them. Not part of commits: each
+//! change is a word or a line of its own, visible at once.
+
+use super::Writer;
+use crate::arena::Block;
+use crate::fxmap::FxMap;
+use abi::*;
+use std::io;
+use std::net::IpAddr;
+
+/// A next hop, by its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NexthopId(pub u32);
+
+/// An ECMP group, by its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub u32);
+
+/// An underlay neighbour on a port. The pair (interface, address) names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NexthopSpec {
+    /// Address of the neighbour.
+    pub addr: IpAddr,
+    /// Egress interface.
+    pub ifindex: u32,
+    /// MAC address of the neighbour; None while it is unresolved or the link is down.
+    pub dmac: Option<u64>,
+    /// MAC address of the port.
+    pub smac: u64,
+    /// MTU of the port.
+    pub mtu: u16,
+}
+
+#[derive(Default)]
+pub(super) struct UnderlayState {
+    nexthops: FxMap<(u32, IpAddr), NexthopId>,
+    /// Members of each group.
+    groups: FxMap<GroupId, Vec<NexthopId>>,
+}
+
+impl UnderlayState {
+    pub(super) fn insert_nexthop(&mut self, ifindex: u32, addr: IpAddr, id: NexthopId) {
+        self.nexthops.insert((ifindex, addr), id);
+    }
+    pub(super) fn insert_group(&mut self, id: GroupId, members: Vec<NexthopId>) {
+        self.groups.insert(id, members);
+    }
+}
+
+const MAC_MASK: u64 = (1 << 48) - 1;
+
+impl Writer {
+    /// Creates the next hop (interface, address), or brings it up to date: each word by one store.
+    pub fn set_nexthop(&mut self, spec: &NexthopSpec) -> io::Result<NexthopId> {
+        let dmac = spec.dmac.map_or(0, |mac| mac & MAC_MASK | NEXTHOP_READY);
+        let smac_mtu = spec.smac & MAC_MASK | u64::from(spec.mtu) << 48;
+        if let Some(id) = self.underlay.nexthops.get(&(spec.ifindex, spec.addr)) {
+            let line = self.store.lines.at(id.0);
+            // Not ready first, ready last: a reader must not send with half of a change.
+            if dmac & NEXTHOP_READY == 0 {
+                line.set(0, dmac);
+            }
+            line.set(1, smac_mtu);
+            line.set(0, dmac);
+            return Ok(*id);
+        }
+        let line = self.store.arena.alloc(1)?;
+        let (hi, lo) = match spec.addr {
+            IpAddr::V4(a) => (0, u64::from(a.to_bits())),
+            IpAddr::V6(a) => super::halves(a.to_bits()),
+        };
+        self.store.lines.fill(line, &[dmac, smac_mtu, u64::from(spec.ifindex), hi, lo, 0, 0, 0]);
+        let id = NexthopId(line);
+        self.underlay.nexthops.insert((spec.ifindex, spec.addr), id);
+        Ok(id)
+    }
+
+    /// Removes a next hop that no group contains any more; its line is free after a grace period. False if some group
+    /// still contains it or it does not exist.
+    pub fn remove_nexthop(&mut self, id: NexthopId) -> bool {
+        let used = self.underlay.groups.values().any(|m| m.contains(&id));
+        let before = self.underlay.nexthops.len();
+        if !used {
+            self.underlay.nexthops.retain(|_, n| *n != id);
+        }
+        let gone = self.underlay.nexthops.len() < before;
+        if gone {
+            self.store.lines.at(id.0).set(0, 0);
+            self.pending.blocks.push(Block { line: id.0, lines: 1 });
+        }
+        gone
+    }
+
+    /// Every next hop.
+    pub fn nexthops(&self) -> Vec<(NexthopId, NexthopSpec)> {
+        let spec = |(ifindex, addr): &(u32, IpAddr), id: &NexthopId| {
+            let line = self.store.lines.at(id.0);
+            let dmac = line.word(0);
+            let ready = dmac & NEXTHOP_READY != 0;
+            NexthopSpec {
+                addr: *addr,
+                ifindex: *ifindex,
+                dmac: ready.then_some(dmac & MAC_MASK),
+                smac: line.word(1) & MAC_MASK,
+                mtu: (line.word(1) >> 48) as u16,
+            }
+        };
+        let mut all: Vec<_> = self.underlay.nexthops.iter().map(|(k, id)| (*id, spec(k, id))).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    /// Creates a group (`None`) or changes one in place, at most 15 members. Members that stay keep their place, so that
+    /// as few flows as possible move; a place that becomes free is filled from the end before the count goes down.
+    pub fn set_group(&mut self, group: Option<GroupId>, members: &[NexthopId]) -> io::Result<GroupId> {
+        let mut wanted: Vec<NexthopId> = members.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted.truncate(GROUP_NEXTHOPS_MAX as usize);
+        let id = match group.filter(|g| self.underlay.groups.contains_key(g)) {
+            Some(id) => id,
+            None => {
+                let line = self.store.arena.alloc(1)?;
+                self.store.lines.zero(line, 1);
+                let id = GroupId(line);
+                self.underlay.groups.insert(id, Vec::new());
+                id
+            }
+        };
+        let line = self.store.lines.at(id.0);
+        let mut now = self.underlay.groups.remove(&id).unwrap_or_default();
+        let mut fresh: Vec<NexthopId> = wanted.iter().filter(|w| !now.contains(w)).copied().collect();
+        let mut at = 0;
+        while at < now.len() {
+            if wanted.contains(&now[at]) {
+                at += 1;
+                continue;
+            }
+            match fresh.pop() {
+                Some(new) => now[at] = new,
+                None => {
+                    now.swap_remove(at);
+                    if at < now.len() {
+                        line.set_half(1 + at, now[at].0);
+                    }
+                    line.set_half(0, now.len() as u32);
+                    continue;
+                }
+            }
+            line.set_half(1 + at, now[at].0);
+            at += 1;
+        }
+        for new in fresh {
+            line.set_half(1 + now.len(), new.0);
+            now.push(new);
+            line.set_half(0, now.len() as u32);
+        }
+        self.underlay.groups.insert(id, now);
+        Ok(id)
+    }
+
+    /// Removes a group that no NC is bound to. False if one is, or it does not exist.
+    pub fn remove_group(&mut self, id: GroupId) -> bool {
+        let used = self.ncs.values().any(|nc| self.store.lines.at(self.nc_line(nc.id)).half(1) == id.0);
+        if used || self.underlay.groups.remove(&id).is_none() {
+            return false;
+        }
+        self.pending.blocks.push(Block { line: id.0, lines: 1 });
+        true
+    }
+
+    /// Every group and its members.
+    pub fn groups(&self) -> Vec<(GroupId, Vec<NexthopId>)> {
+        let mut all: Vec<_> = self.underlay.groups.iter().map(|(g, m)| (*g, m.clone())).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Leads an NC over a group, or nowhere (the kernel has no route). One store. False if the NC is not known.
+    pub fn bind_nc_group(&mut self, nc: IpAddr, group: Option<GroupId>) -> bool {
+        let Some(state) = self.ncs.get(&nc) else { return false };
+        self.store.lines.at(self.nc_line(state.id)).set_half(1, group.map_or(0, |g| g.0));
+        true
+    }
+
+    /// Every NC, its id and the group that leads to it.
+    pub fn ncs(&self) -> Vec<(IpAddr, u32, Option<GroupId>)> {
+        let group = |id: u32| Some(self.store.lines.at(self.nc_line(id)).half(1)).filter(|g| *g != 0).map(GroupId);
+        let mut all: Vec<_> = self.ncs.iter().map(|(a, nc)| (*a, nc.id, group(nc.id))).collect();
+        all.sort_unstable_by_key(|(a, _, _)| *a);
+        all
+    }
+}
