@@ -34,14 +34,18 @@ pub struct NexthopSpec {
 
 #[derive(Default)]
 pub(super) struct UnderlayState {
-    nexthops: FxMap<(u32, IpAddr), NexthopId>,
+    /// The neighbour of each next hop. Several may name the same one, with different MTUs.
+    nexthops: FxMap<NexthopId, (u32, IpAddr)>,
+    /// The first next hop of each neighbour.
+    by_neighbour: FxMap<(u32, IpAddr), NexthopId>,
     /// Members of each group.
     groups: FxMap<GroupId, Vec<NexthopId>>,
 }
 
 impl UnderlayState {
     pub(super) fn insert_nexthop(&mut self, ifindex: u32, addr: IpAddr, id: NexthopId) {
-        self.nexthops.insert((ifindex, addr), id);
+        self.nexthops.insert(id, (ifindex, addr));
+        self.by_neighbour.entry((ifindex, addr)).or_insert(id);
     }
     pub(super) fn insert_group(&mut self, id: GroupId, members: Vec<NexthopId>) {
         self.groups.insert(id, members);
@@ -53,9 +57,17 @@ const MAC_MASK: u64 = (1 << 48) - 1;
 impl Writer {
     /// Creates the next hop (interface, address), or brings it up to date: each word by one store.
     pub fn set_nexthop(&mut self, spec: &NexthopSpec) -> io::Result<NexthopId> {
+        let known = self.underlay.by_neighbour.get(&(spec.ifindex, spec.addr)).copied();
+        self.put_nexthop(known, spec)
+    }
+
+    /// Creates a next hop of its own (`None`), beside others of the same neighbour that have another MTU, or brings one
+    /// up to date. The neighbour of a next hop cannot change: another one is another next hop.
+    pub fn put_nexthop(&mut self, id: Option<NexthopId>, spec: &NexthopSpec) -> io::Result<NexthopId> {
         let dmac = spec.dmac.map_or(0, |mac| mac & MAC_MASK | NEXTHOP_READY);
         let smac_mtu = spec.smac & MAC_MASK | u64::from(spec.mtu) << 48;
-        if let Some(id) = self.underlay.nexthops.get(&(spec.ifindex, spec.addr)) {
+        let neighbour = (spec.ifindex, spec.addr);
+        if let Some(id) = id.filter(|id| self.underlay.nexthops.get(id) == Some(&neighbour)) {
             let line = self.store.lines.at(id.0);
             // Not ready first, ready last: a reader must not send with half of a change.
             if dmac & NEXTHOP_READY == 0 {
@@ -63,7 +75,7 @@ impl Writer {
             }
             line.set(1, smac_mtu);
             line.set(0, dmac);
-            return Ok(*id);
+            return Ok(id);
         }
         let line = self.store.arena.alloc(1)?;
         let (hi, lo) = match spec.addr {
@@ -71,30 +83,31 @@ impl Writer {
             IpAddr::V6(a) => super::halves(a.to_bits()),
         };
         self.store.lines.fill(line, &[dmac, smac_mtu, u64::from(spec.ifindex), hi, lo, 0, 0, 0]);
-        let id = NexthopId(line);
-        self.underlay.nexthops.insert((spec.ifindex, spec.addr), id);
-        Ok(id)
+        self.underlay.insert_nexthop(spec.ifindex, spec.addr, NexthopId(line));
+        Ok(NexthopId(line))
     }
 
     /// Removes a next hop that no group contains any more; its line is free after a grace period. False if some group
     /// still contains it or it does not exist.
     pub fn remove_nexthop(&mut self, id: NexthopId) -> bool {
-        let used = self.underlay.groups.values().any(|m| m.contains(&id));
-        let before = self.underlay.nexthops.len();
-        if !used {
-            self.underlay.nexthops.retain(|_, n| *n != id);
+        if self.underlay.groups.values().any(|m| m.contains(&id)) {
+            return false;
         }
-        let gone = self.underlay.nexthops.len() < before;
-        if gone {
-            self.store.lines.at(id.0).set(0, 0);
-            self.pending.blocks.push(Block { line: id.0, lines: 1 });
+        let Some(neighbour) = self.underlay.nexthops.remove(&id) else { return false };
+        if self.underlay.by_neighbour.get(&neighbour) == Some(&id) {
+            self.underlay.by_neighbour.remove(&neighbour);
+            if let Some((other, _)) = self.underlay.nexthops.iter().find(|(_, n)| **n == neighbour) {
+                self.underlay.by_neighbour.insert(neighbour, *other);
+            }
         }
-        gone
+        self.store.lines.at(id.0).set(0, 0);
+        self.pending.blocks.push(Block { line: id.0, lines: 1 });
+        true
     }
 
     /// Every next hop.
     pub fn nexthops(&self) -> Vec<(NexthopId, NexthopSpec)> {
-        let spec = |(ifindex, addr): &(u32, IpAddr), id: &NexthopId| {
+        let spec = |id: &NexthopId, (ifindex, addr): &(u32, IpAddr)| {
             let line = self.store.lines.at(id.0);
             let dmac = line.word(0);
             let ready = dmac & NEXTHOP_READY != 0;
@@ -106,17 +119,16 @@ impl Writer {
                 mtu: (line.word(1) >> 48) as u16,
             }
         };
-        let mut all: Vec<_> = self.underlay.nexthops.iter().map(|(k, id)| (*id, spec(k, id))).collect();
+        let mut all: Vec<_> = self.underlay.nexthops.iter().map(|(id, k)| (*id, spec(id, k))).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all
     }
 
-    /// Creates a group (`None`) or changes one in place, at most 15 members. Members that stay keep their place, so that
-    /// as few flows as possible move; a place that becomes free is filled from the end before the count goes down.
+    /// Creates a group (`None`) or changes one in place, at most 15 members; a member that is given several times has so
+    /// much more weight. Members that stay keep their place, so that as few flows as possible move; a place that becomes
+    /// free is filled from the end before the count goes down.
     pub fn set_group(&mut self, group: Option<GroupId>, members: &[NexthopId]) -> io::Result<GroupId> {
         let mut wanted: Vec<NexthopId> = members.to_vec();
-        wanted.sort_unstable();
-        wanted.dedup();
         wanted.truncate(GROUP_NEXTHOPS_MAX as usize);
         let id = match group.filter(|g| self.underlay.groups.contains_key(g)) {
             Some(id) => id,
@@ -130,28 +142,39 @@ impl Writer {
         };
         let line = self.store.lines.at(id.0);
         let mut now = self.underlay.groups.remove(&id).unwrap_or_default();
-        let mut fresh: Vec<NexthopId> = wanted.iter().filter(|w| !now.contains(w)).copied().collect();
+        // What is wanted and not there yet; of what is there, which places stay.
+        let mut fresh = wanted;
+        fresh.reverse();
+        let mut stays: Vec<bool> = now
+            .iter()
+            .map(|m| match fresh.iter().rposition(|f| f == m) {
+                Some(i) => fresh.remove(i) == *m,
+                None => false,
+            })
+            .collect();
         let mut at = 0;
         while at < now.len() {
-            if wanted.contains(&now[at]) {
+            if stays[at] {
                 at += 1;
                 continue;
             }
             match fresh.pop() {
-                Some(new) => now[at] = new,
+                Some(new) => {
+                    now[at] = new;
+                    stays[at] = true;
+                    line.set_half(1 + at, new.0);
+                }
                 None => {
                     now.swap_remove(at);
+                    stays.swap_remove(at);
                     if at < now.len() {
                         line.set_half(1 + at, now[at].0);
                     }
                     line.set_half(0, now.len() as u32);
-                    continue;
                 }
             }
-            line.set_half(1 + at, now[at].0);
-            at += 1;
         }
-        for new in fresh {
+        for new in fresh.into_iter().rev() {
             line.set_half(1 + now.len(), new.0);
             now.push(new);
             line.set_half(0, now.len() as u32);
