@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Benches and side-by-side peers. `docs/design/performance.md` says how each is measured; [`list`] names them.
+//! Benches and side-by-side peers. `docs/design/performance.md` says how each is measured; [`BENCHES`] names them.
 //!
 //! Both sides of a ratio run in one process run, sample by sample in turn, and the value is the median of at least five.
 //! Rates are per second of CPU time of the measured thread. Unsafe code: system calls on threads and namespaces, and packet
 //! memory shared with the kernel.
 
 pub mod cpu;
+pub mod drive;
+pub mod latency;
 pub mod linux;
+pub mod load;
 pub mod netns;
 pub mod ovs;
+pub mod peers;
+pub mod registry;
 pub mod report;
 pub mod rig;
+pub mod setup;
 pub mod stats;
+pub mod user;
 pub mod workload;
 
+pub use registry::{find, Bench, Group, BENCHES};
 pub use report::{table, Goal, Machine, Report};
 
 /// Why a bench could not run.
@@ -69,4 +77,11 @@ pub struct Context<'a> {
     pub samples: usize,
     /// Told what happens, a short line at a time.
     pub progress: &'a dyn Fn(&str),
+}
+
+impl Context<'_> {
+    /// Tells what happens.
+    pub fn say(&self, what: &str) {
+        (self.progress)(what);
+    }
 }

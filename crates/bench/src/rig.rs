@@ -156,6 +156,14 @@ impl Side {
         cpu::prefer(sink).map_err(Error::io("setting the priority of the sink's NAPI thread"))
     }
 
+    /// Gives the receive work back to softirqs, as it is by default.
+    pub fn release_threads(&self) -> Result<(), Error> {
+        for (ns, device) in [(&self.gateway, &self.port), (&self.outside, &self.far)] {
+            ns.shell(&format!("echo 0 > /sys/class/net/{device}/threaded"))?;
+        }
+        Ok(())
+    }
+
     fn napi_thread(&self, device: &str) -> Result<i32, Error> {
         let mut found = None;
         cpu::wait_for(Duration::from_secs(2), || {

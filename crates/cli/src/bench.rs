@@ -1,17 +1,131 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny bench`: measurements.
 
+use crate::output::{self, Format};
 use crate::Global;
+use anyhow::Context as _;
+use bench::{Bench, Context, Group, Report, BENCHES};
+use std::cell::RefCell;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
-/// Measure this machine: one bench by name, or `list`.
+/// Measure this machine: one bench by name, all of Tunny's own (`all`), those beside other gateways (`peers`), or `list`.
+///
+/// Needs root. Numbers mean something on a quiet machine only; the load is part of each result.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// `list`, or the name of a bench.
+    /// `list`, `all`, `peers`, or the name of a bench.
     name: String,
+    /// Seed of the workloads.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Samples of each side.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    samples: u32,
+    /// Keep the results in this folder too, as a table and as JSON.
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
 }
 
 /// Runs the command.
-pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("bench {} is not in this build yet", args.name)
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let group = match args.name.as_str() {
+        "list" => {
+            let rows = |benches: &&[Bench]| {
+                output::table(&["name", "unit", "what"], benches.iter().map(|b| vec![b.name.into(), b.unit.into(), b.what.into()]))
+            };
+            output::show(global.output, &BENCHES, rows)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        "all" => Some(Group::Own),
+        "peers" => Some(Group::Peer),
+        _ => None,
+    };
+    let chosen: Vec<&Bench> = match group {
+        Some(group) => BENCHES.iter().filter(|b| b.group == group).collect(),
+        None => vec![bench::find(&args.name)?],
+    };
+    let mut reports = Vec::new();
+    let mut failed = Vec::new();
+    for (n, b) in chosen.iter().enumerate() {
+        match measure(b, &args, (n + 1, chosen.len())) {
+            Ok(report) => reports.push(report),
+            Err(error) if group.is_some() => {
+                eprintln!("tunny: bench {}: {error:#}", b.name);
+                failed.push(b.name);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(dir) = &args.save {
+        save(dir, &args.name, &reports)?;
+    }
+    match group {
+        None => output::show(global.output, &reports[0], |r| table_and_details(std::slice::from_ref(r)))?,
+        Some(_) if global.output == Format::Table => {
+            output::print(&format!("{}\n{}\n", bench::table(&reports), serde_json::to_string(&reports)?))?;
+        }
+        Some(_) => output::show(global.output, &reports, |r| bench::table(r))?,
+    }
+    if failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("tunny: could not run: {}", failed.join(", "));
+    Ok(ExitCode::FAILURE)
+}
+
+/// Runs one bench, its progress on standard error: one line that changes on a terminal, a line a step elsewhere.
+fn measure(b: &Bench, args: &Args, (n, of): (usize, usize)) -> anyhow::Result<Report> {
+    let start = Instant::now();
+    let terminal = std::io::stderr().is_terminal();
+    let last = RefCell::new(String::new());
+    let progress = |what: &str| {
+        if last.replace(what.into()) != what {
+            let line = format!("[{n}/{of}] {:>4.0} s  {what}", start.elapsed().as_secs_f64());
+            let _ = match terminal {
+                true => write!(std::io::stderr(), "\r\x1b[K{line}"),
+                false => writeln!(std::io::stderr(), "{line}"),
+            };
+        }
+    };
+    progress(b.name);
+    let context = Context { seed: args.seed, samples: args.samples as usize, progress: &progress };
+    let result = (b.run)(&context);
+    if terminal {
+        eprint!("\r\x1b[K");
+    }
+    let mut report = result?;
+    report.seed = args.seed;
+    Ok(report)
+}
+
+/// The table, and below it everything else that the run found.
+fn table_and_details(reports: &[Report]) -> String {
+    let mut text = bench::table(reports);
+    for report in reports {
+        text.push('\n');
+        for (key, value) in &report.details {
+            let value = value.as_str().map_or_else(|| value.to_string(), String::from);
+            text.push_str(&format!("  {key:<34} {value}\n"));
+        }
+    }
+    text
+}
+
+/// Writes `<date>-<name>.json` and `.md`.
+fn save(dir: &Path, name: &str, reports: &[Report]) -> anyhow::Result<()> {
+    let Some(first) = reports.first() else { return Ok(()) };
+    let m = &first.machine;
+    let stem = format!("{}-{name}", m.date.get(..10).unwrap_or("undated"));
+    std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    let json = dir.join(format!("{stem}.json"));
+    std::fs::write(&json, serde_json::to_string_pretty(reports)? + "\n").with_context(|| format!("writing {}", json.display()))?;
+    let text = format!(
+        "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Results of `tunny bench {name}`\n\n{}; {} GiB; Linux {}; seed {}; load average at the start {}; {}; Tunny {}.\n\n```\n{}```\n",
+        m.cpu, m.memory_gib, m.kernel, first.seed, m.load, m.date, m.version, table_and_details(reports)
+    );
+    let page = dir.join(format!("{stem}.md"));
+    std::fs::write(&page, text).with_context(|| format!("writing {}", page.display()))
 }

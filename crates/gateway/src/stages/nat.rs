@@ -3,10 +3,7 @@
 
 use crate::record::Recorder;
 use crate::work::Work;
-use crate::Verdict;
 
-/// The stage.
+/// The stage, over the batch.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(_: &mut Work<'_, '_, R>, _: u8) -> Result<(), Verdict> {
-    Ok(())
-}
+pub(crate) fn run<R: Recorder>(_: &mut Work<'_, '_, R>) {}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `xdp-gateway`: the XDP program as attached, driven with packets from memory by BPF_PROG_TEST_RUN.
+//!
+//! A driver program copies the next of a million packets over the frame and tail-calls the program under test, so that each run
+//! has another tenant and destination. A program that does nothing measures the driver; its time is not subtracted from the
+//! value, and is subtracted from both sides of the ratio to the bare program. Times are CPU time of the calling thread.
+use crate::setup::BpfNode;
+use crate::workload::{Workload, FRAME, PACKET_SLOT};
+use crate::{cpu, report, stats, Context, Error, Goal, Report};
+use abi::{bucket_of, hash1, KEY_VALID, VM4_ADDR_SHIFT, VM4_VNI_SHIFT};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use xdp::object::{map_update, run_program, Mapping, Object, RunOptions};
+
+static DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.o"));
+
+const XDP_TX: u32 = 3;
+/// Packets in the driver's memory.
+pub const PACKETS: usize = 1 << 20;
+/// Words of `struct drive_state`.
+const STATE_WORDS: usize = 5;
+const SALT: u64 = 0x7475_6e6e_7921;
+
+/// The driver, with its packets, and the programs to compare with.
+pub struct Driver {
+    object: Object,
+    state: Mapping,
+    packets: Mapping,
+}
+
+impl Driver {
+    /// Loads it with tables of comparison that hold every key of these packets in `bytes` bytes.
+    pub fn new(packets: &[u8], bytes: u64) -> Result<Driver, Error> {
+        let buckets = (bytes / 64) as u32;
+        let keys = keys(packets);
+        let sizes = [("bare_table", buckets), ("kernel_table", keys.len() as u32)];
+        let object = Object::load("tunny_driver", DRIVER, &[], &sizes)?;
+        let state = Mapping::new(object.map("drive_states")?, 4096)?;
+        let memory = Mapping::new(object.map("packets")?, PACKETS * PACKET_SLOT)?;
+        let driver = Driver { object, state, packets: memory };
+        driver.load(packets);
+        driver.set(3, u64::from(buckets));
+        driver.set(4, SALT);
+        driver.fill_bare(&keys, buckets)?;
+        let kernel = driver.object.map("kernel_table")?;
+        for key in &keys {
+            map_update(kernel, &key.to_ne_bytes(), &key.to_ne_bytes())?;
+        }
+        Ok(driver)
+    }
+
+    fn set(&self, word: usize, value: u64) {
+        assert!(word < STATE_WORDS);
+        // SAFETY: the state is mapped and longer than STATE_WORDS words; no program runs meanwhile.
+        unsafe { self.state.as_ptr().cast::<u64>().add(word).write_volatile(value) };
+    }
+
+    fn get(&self, word: usize) -> u64 {
+        assert!(word < STATE_WORDS);
+        // SAFETY: as above.
+        unsafe { self.state.as_ptr().cast::<u64>().add(word).read_volatile() }
+    }
+
+    /// Replaces the packets (a power of two of them, at most [`PACKETS`]).
+    pub fn load(&self, packets: &[u8]) {
+        let count = (packets.len() / PACKET_SLOT).min(PACKETS);
+        assert!(count.is_power_of_two());
+        // SAFETY: the mapping holds PACKETS slots, and no program runs meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(packets.as_ptr(), self.packets.as_ptr(), count * PACKET_SLOT) };
+        self.set(0, 0);
+        self.set(1, count as u64);
+    }
+
+    /// One cache-line bucket a key, at the place where the hash says; a key that finds its bucket full is left out (and is
+    /// counted as a miss when it is looked up: there are next to none).
+    fn fill_bare(&self, keys: &[u64], buckets: u32) -> Result<(), Error> {
+        let table = Mapping::new(self.object.map("bare_table")?, buckets as usize * 64)?;
+        for key in keys {
+            let at = bucket_of(hash1(*key, SALT), buckets) as usize * 8;
+            // SAFETY: a bucket is 8 words and `at` names one inside the mapping; no program runs meanwhile.
+            let bucket = unsafe { std::slice::from_raw_parts_mut(table.as_ptr().cast::<u64>().add(at), 8) };
+            if let Some(slot) = bucket[..3].iter_mut().find(|k| **k == 0) {
+                *slot = *key;
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the programs of comparison.
+    pub fn program(&self, name: &str) -> Result<BorrowedFd<'_>, Error> {
+        Ok(self.object.program(name)?)
+    }
+
+    /// ns a packet of CPU time for `runs` packets through the program; every one must be sent on.
+    pub fn time(&self, program: BorrowedFd, runs: u32) -> Result<f64, Error> {
+        let fd = program.as_raw_fd() as u32;
+        map_update(self.object.map("under_test")?, &0u32.to_ne_bytes(), &fd.to_ne_bytes())?;
+        self.set(2, 0);
+        let frame = [0u8; FRAME];
+        let mut out = [0u8; 512];
+        let drive = self.object.program("drive")?;
+        let time = cpu::thread_time();
+        let (verdict, _, length) = run_program(drive, &frame, &mut out, RunOptions { repeat: runs, ..RunOptions::default() })?;
+        let time = cpu::thread_time() - time;
+        let misses = self.get(2);
+        if verdict != XDP_TX || length != FRAME || misses > u64::from(runs) / 100 {
+            let why = format!("verdict {verdict} instead of {XDP_TX}, {length} bytes, {misses} misses in {runs} runs");
+            return Err(Error::Failed { what: "a program under test".into(), why });
+        }
+        Ok(time as f64 / f64::from(runs))
+    }
+}
+
+/// The distinct (VNI, destination) keys of packets.
+fn keys(packets: &[u8]) -> Vec<u64> {
+    let word = |slot: &[u8], at: usize| u64::from(u32::from_be_bytes([slot[at], slot[at + 1], slot[at + 2], slot[at + 3]]));
+    let mut keys: Vec<u64> = packets
+        .chunks_exact(PACKET_SLOT)
+        .map(|s| (word(s, 46) >> 8) << VM4_VNI_SHIFT | word(s, 80) << VM4_ADDR_SHIFT | KEY_VALID)
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// The kernel's tag of a program: the same code has the same tag, however it is run.
+pub fn tag(program: BorrowedFd) -> String {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).unwrap_or_default();
+    info.lines().find_map(|l| l.strip_prefix("prog_tag:")).unwrap_or("?").trim().to_string()
+}
+
+/// `xdp-gateway`.
+pub fn xdp_gateway(context: &Context) -> Result<Report, Error> {
+    context.say("xdp-gateway: 1M routes and 1M VMs in 100k VPCs");
+    let workload = Workload::region(100_000, 10, 4096, context.seed);
+    let node = BpfNode::new(&workload)?;
+    let mixed = workload.packets(PACKETS, 20, context.seed);
+    context.say("xdp-gateway: tables of comparison");
+    let driver = Driver::new(&mixed, node.table_bytes())?;
+    let runs = PACKETS as u32;
+    let cpu = cpu::count() - 1;
+    cpu::pin(0, cpu).map_err(Error::io("pinning the driver"))?;
+    let before = node.stats();
+    let programs = [("nothing", driver.program("nothing")?), ("bare", driver.program("bare")?), ("kernel_hash", driver.program("kernel_hash")?), ("gateway", node.engine.program())];
+    let mut times: [Vec<f64>; 4] = Default::default();
+    for n in 0..=context.samples {
+        context.say(&format!("xdp-gateway: sample {n} of {}", context.samples));
+        for (time, (_, program)) in times.iter_mut().zip(&programs) {
+            let ns = driver.time(*program, runs)?;
+            if n > 0 {
+                time.push(ns);
+            }
+        }
+    }
+    let after = node.stats();
+    let total = (context.samples as u64 + 1) * u64::from(runs);
+    if after.forwarded - before.forwarded != total {
+        let why = format!("{} of {total} packets were forwarded, {} punted, {} dropped", after.forwarded - before.forwarded, after.punted, after.dropped);
+        return Err(Error::Failed { what: "the XDP program".into(), why });
+    }
+    let mut variants = Vec::new();
+    for (name, share) in [("local_only_ns", 0), ("peers_only_ns", 100)] {
+        driver.load(&workload.packets(PACKETS, share, context.seed + 1));
+        let samples: Result<Vec<f64>, Error> = (0..context.samples).map(|_| driver.time(node.engine.program(), runs)).collect();
+        variants.push((name, samples?));
+    }
+    let [nothing, bare, hash, gateway] = times;
+    let net = |side: &[f64]| -> Vec<f64> { side.iter().zip(&nothing).map(|(s, n)| s - n).collect() };
+    let ratios: Vec<f64> = net(&gateway).iter().zip(net(&bare)).map(|(g, b)| g / b).collect();
+    let mut report = Report::new(
+        "xdp-gateway",
+        "ns",
+        gateway.clone(),
+        Some(Goal::AtMost(120.0)),
+        "goal 120 ns with driver; bare parse + one lookup over as many bytes (ratio_to_bare, goal 1.8)",
+    );
+    report
+        .detail_median("driver_ns", &nothing)
+        .detail_median("gateway_without_driver_ns", &net(&gateway))
+        .detail_median("bare_ns", &bare)
+        .detail_median("bare_without_driver_ns", &net(&bare))
+        .detail_median("kernel_hash_ns", &hash)
+        .detail_median("ratio_to_bare", &ratios)
+        .detail("ratio_to_bare_with_driver", report::round(stats::median(&gateway) / stats::median(&bare)))
+        .detail("ratio_goal", 1.8)
+        .detail("ratio_met", stats::median(&ratios) <= 1.8)
+        .detail("program_tag", tag(node.engine.program()))
+        .detail("table_bytes", node.table_bytes())
+        .detail("workload", "100k VPCs × (8 local + 2 peer routes, 10 VMs), 1M packets of 114 bytes, tenants and destinations uniform, 20% to peers");
+    for (name, samples) in &variants {
+        report.detail_median(name, samples);
+    }
+    Ok(report)
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The benches by name. Names stay: results of different versions are compared by them.
+use crate::{drive, latency, load, peers, user, Context, Error, Report};
+
+/// Which benches run together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// Tunny alone: `make bench`.
+    Own,
+    /// Beside other gateways: `make peers`.
+    Peer,
+}
+
+/// One bench.
+#[derive(Debug, serde::Serialize)]
+pub struct Bench {
+    /// Its name.
+    pub name: &'static str,
+    /// Unit of its value.
+    pub unit: &'static str,
+    /// What it measures.
+    pub what: &'static str,
+    /// With which others it runs.
+    pub group: Group,
+    /// Runs it.
+    #[serde(skip)]
+    pub run: fn(&Context) -> Result<Report, Error>,
+}
+
+/// Every bench, in the order in which they run.
+pub const BENCHES: &[Bench] = &[
+    Bench {
+        name: "xdp-gateway",
+        unit: "ns",
+        what: "the XDP program as attached, a packet, 1M routes + 1M VMs in 100k VPCs, uniformly at random",
+        group: Group::Own,
+        run: drive::xdp_gateway,
+    },
+    Bench {
+        name: "user-gateway",
+        unit: "Mpps",
+        what: "the Rust path on one core, the same tables and packets, on the mapped BPF arrays",
+        group: Group::Own,
+        run: user::user_gateway,
+    },
+    Bench {
+        name: "user-gateway-16m",
+        unit: "Mpps",
+        what: "the Rust path on one core with 16M VM entries",
+        group: Group::Own,
+        run: user::user_gateway_16m,
+    },
+    Bench {
+        name: "table-load",
+        unit: "s",
+        what: "1M routes + 1M VMs into the tables of a running node, from parsed input and from a snapshot file",
+        group: Group::Own,
+        run: load::table_load,
+    },
+    Bench {
+        name: "entry-bytes",
+        unit: "bytes",
+        what: "table memory an entry with 1M routes + 1M VMs, all in",
+        group: Group::Own,
+        run: load::entry_bytes,
+    },
+    Bench {
+        name: "churn",
+        unit: "percent",
+        what: "how far the forwarding rate falls while 100k routes a second change, and how soon a change is seen",
+        group: Group::Own,
+        run: load::churn,
+    },
+    Bench {
+        name: "latency",
+        unit: "us",
+        what: "time through the XDP gateway on veth against plain Linux forwarding: p50, p99, p99.9",
+        group: Group::Own,
+        run: latency::latency,
+    },
+    Bench {
+        name: "peer-ovs",
+        unit: "ratio",
+        what: "packets per core of the Rust path ÷ Open vSwitch-DPDK, 1M flows, 64k distinct packets",
+        group: Group::Peer,
+        run: peers::ovs,
+    },
+    Bench {
+        name: "peer-linux-vxlan",
+        unit: "ratio",
+        what: "CPU per packet of the kernel as a VXLAN gateway ÷ Tunny's XDP path, on veth",
+        group: Group::Peer,
+        run: peers::linux_vxlan,
+    },
+    Bench {
+        name: "peer-linux-route",
+        unit: "ratio",
+        what: "CPU per packet of plain kernel routing ÷ Tunny's XDP path, on veth",
+        group: Group::Peer,
+        run: peers::linux_route,
+    },
+];
+
+/// The bench with this name.
+pub fn find(name: &str) -> Result<&'static Bench, Error> {
+    BENCHES.iter().find(|b| b.name == name).ok_or_else(|| Error::Unknown(name.into()))
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Runs the Rust path on packets in memory: each is copied once into a buffer, as a port would, processed in batches, and
+//! counted by a sink.
+use crate::setup::BpfNode;
+use crate::workload::{Workload, FRAME, PACKET_SLOT};
+use crate::{cpu, report, Context, Error, Goal, Report};
+use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
+use std::time::{Duration, Instant};
+use tables::Tables;
+
+/// Packets in a batch.
+pub const BATCH: usize = 64;
+/// Bytes of a buffer: headroom and frame, whole cache lines. Not a power of two, so that buffers do not share cache sets.
+const BUFFER: usize = HEADROOM + FRAME.next_multiple_of(64) + 64;
+
+/// What one run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Run {
+    /// Packets taken in.
+    pub packets: u64,
+    /// Packets that reached the sink.
+    pub forwarded: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
+}
+
+impl Run {
+    /// Millions of packets a second of CPU time.
+    pub fn mpps(&self) -> f64 {
+        self.packets as f64 * 1e3 / self.cpu_ns.max(1) as f64
+    }
+
+    /// Every packet must be forwarded: a fast drop is no forwarding.
+    pub fn all_forwarded(&self) -> Result<(), Error> {
+        match self.forwarded == self.packets {
+            true => Ok(()),
+            false => Err(Error::Failed {
+                what: "the Rust path".into(),
+                why: format!("{} of {} packets were not forwarded", self.packets - self.forwarded, self.packets),
+            }),
+        }
+    }
+}
+
+/// Runs two workers at the same time, each on a CPU and with packets of its own.
+fn pair(one: &mut UserRunner, other: &mut UserRunner, duration: Duration) -> Result<(Run, Run), Error> {
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| other.run(0, duration));
+        let first = one.run(1, duration)?;
+        let second = second.join().map_err(|_| Error::Failed { what: "a worker".into(), why: "it panicked".into() })??;
+        Ok((first, second))
+    })
+}
+
+/// `user-gateway`.
+pub fn user_gateway(context: &Context) -> Result<Report, Error> {
+    context.say("user-gateway: 1M routes and 1M VMs in 100k VPCs");
+    let workload = Workload::region(100_000, 10, 4096, context.seed);
+    let node = BpfNode::new(&workload)?;
+    let runner = |share: u32, n: u64| UserRunner::new(node.tables(), workload.packets(1 << 20, share, context.seed + n), n as u32 % 2);
+    let (mut one, mut other) = (runner(20, 0), runner(20, 1));
+    let (mut local, mut peers) = (runner(0, 2), runner(100, 4));
+    let cpu = cpu::count() - 1;
+    one.run(cpu, WARM)?;
+    let (mut mixed, mut only_local, mut only_peers, mut scale) = (vec![], vec![], vec![], vec![]);
+    for n in 0..context.samples {
+        context.say(&format!("user-gateway: sample {} of {}", n + 1, context.samples));
+        for (runner, rates) in [(&mut one, &mut mixed), (&mut local, &mut only_local), (&mut peers, &mut only_peers)] {
+            let run = runner.run(cpu, SAMPLE)?;
+            run.all_forwarded()?;
+            rates.push(run.mpps());
+        }
+        if cpu::count() > 1 {
+            let (a, b) = pair(&mut one, &mut other, SAMPLE)?;
+            let alone = mixed.last().copied().unwrap_or(1.0);
+            scale.push((a.mpps() + b.mpps()) / alone);
+        }
+    }
+    let against = "goal 30 Mpps on one core, tables in mapped BPF arrays, 1M packets in memory, tenants and destinations uniform";
+    let mut report = Report::new("user-gateway", "Mpps", mixed, Some(Goal::AtLeast(30.0)), against);
+    report
+        .detail_median("local_only_mpps", &only_local)
+        .detail_median("peers_only_mpps", &only_peers)
+        .detail_median("two_cores_factor", &scale)
+        .detail("two_cores_goal", 1.8)
+        .detail("batch", BATCH)
+        .detail("table_bytes", node.table_bytes())
+        .detail("workload", "100k VPCs × (8 local + 2 peer routes, 10 VMs), 1M packets of 114 bytes, 20% to peers");
+    Ok(report)
+}
+
+/// `user-gateway-16m`.
+pub fn user_gateway_16m(context: &Context) -> Result<Report, Error> {
+    context.say("user-gateway-16m: making 16M VMs");
+    let workload = Workload::flat(1000, 16_000, 4096, context.seed);
+    context.say("user-gateway-16m: loading 16M VMs");
+    let node = BpfNode::new(&workload)?;
+    let mut runner = UserRunner::new(node.tables(), workload.packets(1 << 20, 0, context.seed), 0);
+    let cpu = cpu::count() - 1;
+    runner.run(cpu, WARM)?;
+    let mut rates = Vec::new();
+    for n in 0..context.samples {
+        context.say(&format!("user-gateway-16m: sample {} of {}", n + 1, context.samples));
+        let run = runner.run(cpu, SAMPLE)?;
+        run.all_forwarded()?;
+        rates.push(run.mpps());
+    }
+    let against = "goal 15 Mpps on one core with 16M VM entries, half of user-gateway's goal";
+    let mut report = Report::new("user-gateway-16m", "Mpps", rates, Some(Goal::AtLeast(15.0)), against);
+    report
+        .detail("table_bytes", node.table_bytes())
+        .detail("bytes_per_vm", report::round(node.table_bytes() as f64 / workload.vms.len() as f64))
+        .detail("load_seconds", report::round(node.load_seconds))
+        .detail("workload", "1,000 VPCs × 16,000 VMs, one local route each, 1M packets of 114 bytes, uniform");
+    Ok(report)
+}
+
+const WARM: Duration = Duration::from_millis(300);
+const SAMPLE: Duration = Duration::from_millis(500);
+
+/// One worker with its packets.
+pub struct UserRunner {
+    gateway: Gateway,
+    packets: Vec<u8>,
+    next: usize,
+    buffers: Vec<u8>,
+}
+
+/// Asks for the cache line of an address, which need not be valid.
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect but on caches.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch(at.cast::<i8>(), std::arch::x86_64::_MM_HINT_T0);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+fn monotonic() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+impl UserRunner {
+    /// A worker on these tables; `worker` numbers those that run at the same time.
+    pub fn new(tables: Tables, packets: Vec<u8>, worker: u32) -> UserRunner {
+        let slot = tables.slots().1 + worker;
+        UserRunner { gateway: Gateway::new(tables, slot), packets, next: 0, buffers: vec![0; BATCH * BUFFER] }
+    }
+
+    /// Forwards on this CPU for a while, going round through the packets.
+    pub fn run(&mut self, cpu: usize, duration: Duration) -> Result<Run, Error> {
+        cpu::pin(0, cpu).map_err(Error::io("pinning the worker"))?;
+        let mut run = Run::default();
+        let start = Instant::now();
+        let time = cpu::thread_time();
+        let mut batch = Batch::new();
+        while start.elapsed() < duration {
+            for _ in 0..64 {
+                batch = self.step(batch, &mut run);
+            }
+        }
+        run.cpu_ns = cpu::thread_time() - time;
+        Ok(run)
+    }
+
+    /// One batch: copy in, process, count out.
+    #[inline(always)]
+    fn step<'b>(&mut self, batch: Batch<'_>, run: &mut Run) -> Batch<'b> {
+        let mut batch = batch.recycle();
+        if self.next + BATCH * PACKET_SLOT > self.packets.len() {
+            self.next = 0;
+        }
+        let from = &self.packets[self.next..];
+        self.next += BATCH * PACKET_SLOT;
+        for (slot, buffer) in from.chunks_exact(PACKET_SLOT).zip(self.buffers.chunks_exact_mut(BUFFER)) {
+            // A network card would have put the next batch into the cache meanwhile.
+            prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT));
+            prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT + 64));
+            buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
+            let _ = batch.push(Frame::new(buffer, HEADROOM, FRAME, 1));
+        }
+        self.gateway.process(&mut batch, monotonic());
+        for frame in batch.frames() {
+            if let Verdict::Forward { .. } = frame.verdict {
+                run.forwarded += 1;
+                run.bytes += frame.len() as u64;
+            }
+        }
+        run.packets += BATCH as u64;
+        batch.recycle()
+    }
+}
