@@ -4,7 +4,7 @@
 //! A line of NDJSON is first read by a strict reader that knows the usual Vm and Route only; whatever it does not take goes
 //! the way of YAML, which accepts all kinds and says what is wrong where.
 
-use crate::decode::{check_name, decode, Marks, Names};
+use crate::decode::{check_name, decode, default_gateway_mac, Marks, Names};
 use crate::error::{ConfigError, Place, Problem};
 use crate::model::{sort_errors, Model};
 use crate::object::*;
@@ -309,61 +309,118 @@ struct FastMetadata<'a> {
     name: Option<&'a str>,
 }
 
+/// Fields of Route, Vm and Vpc together; which of them a kind has is checked by [`fast_line`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FastSpec<'a> {
-    vpc: &'a str,
-    #[serde(borrow)]
-    addresses: Option<FastList<'a>>,
-    mac: Option<&'a str>,
-    nc: Option<&'a str>,
+    vpc: Option<&'a str>,
     prefix: Option<&'a str>,
     scope: Option<&'a str>,
     peer: Option<&'a str>,
+    #[serde(borrow)]
+    addresses: Option<Vec<&'a str>>,
+    mac: Option<&'a str>,
+    nc: Option<&'a str>,
+    vni: Option<u32>,
+    icmp: Option<&'a str>,
+    #[serde(borrow)]
+    gateway: Option<FastGateway<'a>>,
+    #[serde(borrow)]
+    peerings: Option<Vec<&'a str>>,
 }
 
 #[derive(Deserialize)]
-#[serde(transparent)]
-struct FastList<'a>(#[serde(borrow)] Vec<&'a str>);
+#[serde(deny_unknown_fields)]
+struct FastGateway<'a> {
+    mac: Option<&'a str>,
+    #[serde(borrow, default)]
+    addresses: Vec<&'a str>,
+}
 
-/// A Vm or Route in its usual form; `None` if anything is unusual or wrong.
+/// A Vm, Route or Vpc in its usual form; `None` if anything is unusual or wrong.
 fn fast_line(line: &str, names: &mut Names) -> Option<Object> {
     let l: FastLine = serde_json::from_str(line).ok()?;
     if l.api_version != "tunny/v1" {
         return None;
     }
-    let mut name = |s: &str| check_name(s).is_ok().then(|| names.get(s));
     let own = match l.metadata.name {
         Some(n) => Some(check_name(n).is_ok().then(|| Name::from(n))?),
         None => None,
     };
-    match (l.kind, l.spec) {
-        ("Route", FastSpec { vpc, prefix: Some(p), scope: Some(s), peer, addresses: None, mac: None, nc: None }) => {
-            let scope = match (s, peer) {
-                ("local", None) => Scope::Local,
-                ("peer", Some(p)) => Scope::Peer(name(p)?),
-                ("blackhole", None) => Scope::Blackhole,
-                ("internet", None) => Scope::Internet,
-                ("line", None) => Scope::Line,
-                ("region", None) => Scope::Region,
-                _ => return None,
-            };
-            Some(Object::Route(Route { name: own, vpc: name(vpc)?, prefix: p.parse::<Prefix>().ok()?, scope }))
-        }
-        ("Vm", FastSpec { vpc, addresses: Some(a), mac: Some(m), nc: Some(nc), prefix: None, scope: None, peer: None }) => {
-            let mut list: Vec<IpAddr> = Vec::with_capacity(a.0.len());
-            for text in &a.0 {
-                let address: IpAddr = text.parse().ok()?;
-                if list.contains(&address) || list.len() >= 64 || inner_address_fault(address).is_some() {
-                    return None;
-                }
-                list.push(address);
-            }
-            let (addresses, mac) = (Addresses::new(&list)?, m.parse::<Mac>().ok()?);
-            Some(Object::Vm(Vm { name: own, vpc: name(vpc)?, addresses, mac, nc: name(nc)?, meter: None }))
-        }
+    let s = l.spec;
+    let no_vpc = s.vni.is_none() && s.icmp.is_none() && s.gateway.is_none() && s.peerings.is_none();
+    let no_vm = s.addresses.is_none() && s.mac.is_none() && s.nc.is_none();
+    let no_route = s.prefix.is_none() && s.scope.is_none() && s.peer.is_none();
+    match l.kind {
+        "Route" if no_vm && no_vpc => fast_route(own, &s, names),
+        "Vm" if no_route && no_vpc => fast_vm(own, &s, names),
+        "Vpc" if no_route && no_vm && s.vpc.is_none() => fast_vpc(own?, s, names),
         _ => None,
     }
+}
+
+fn fast_name(s: &str, names: &mut Names) -> Option<Name> {
+    check_name(s).is_ok().then(|| names.get(s))
+}
+
+fn fast_addresses(texts: &[&str], max: usize) -> Option<Vec<IpAddr>> {
+    let mut list: Vec<IpAddr> = Vec::with_capacity(texts.len());
+    for text in texts {
+        let address: IpAddr = text.parse().ok()?;
+        if list.contains(&address) || list.len() >= max || inner_address_fault(address).is_some() {
+            return None;
+        }
+        list.push(address);
+    }
+    Some(list)
+}
+
+fn fast_route(name: Option<Name>, s: &FastSpec<'_>, names: &mut Names) -> Option<Object> {
+    let scope = match (s.scope?, s.peer) {
+        ("local", None) => Scope::Local,
+        ("peer", Some(p)) => Scope::Peer(fast_name(p, names)?),
+        ("blackhole", None) => Scope::Blackhole,
+        ("internet", None) => Scope::Internet,
+        ("line", None) => Scope::Line,
+        ("region", None) => Scope::Region,
+        _ => return None,
+    };
+    Some(Object::Route(Route { name, vpc: fast_name(s.vpc?, names)?, prefix: s.prefix?.parse::<Prefix>().ok()?, scope }))
+}
+
+fn fast_vm(name: Option<Name>, s: &FastSpec<'_>, names: &mut Names) -> Option<Object> {
+    let addresses = match s.addresses.as_deref()? {
+        [one] => {
+            let a: IpAddr = one.parse().ok()?;
+            inner_address_fault(a).is_none().then_some(Addresses::One([a]))?
+        }
+        list => Addresses::new(&fast_addresses(list, 64)?)?,
+    };
+    let (vpc, mac, nc) = (fast_name(s.vpc?, names)?, s.mac?.parse::<Mac>().ok()?, fast_name(s.nc?, names)?);
+    Some(Object::Vm(Vm { name, vpc, addresses, mac, nc, meter: None }))
+}
+
+fn fast_vpc(name: Name, s: FastSpec<'_>, names: &mut Names) -> Option<Object> {
+    let vni = s.vni.filter(|v| (1..1 << 24).contains(v))?;
+    let icmp = match s.icmp {
+        None | Some("on") => true,
+        Some("off") => false,
+        Some(_) => return None,
+    };
+    let (mut gateway_mac, mut gateways) = (default_gateway_mac(vni)?, Vec::new());
+    if let Some(g) = s.gateway {
+        gateway_mac = g.mac.map_or(Some(gateway_mac), |m| m.parse::<Mac>().ok())?;
+        gateways = fast_addresses(&g.addresses, 16)?;
+    }
+    let mut peerings = Vec::new();
+    for p in s.peerings.unwrap_or_default() {
+        let p = fast_name(p, names)?;
+        if peerings.len() >= 1000 || peerings.contains(&p) {
+            return None;
+        }
+        peerings.push(p);
+    }
+    Some(Object::Vpc(Box::new(Vpc { name, vni, gateway_mac, gateways, icmp, meter: None, peerings })))
 }
 
 #[cfg(test)]
@@ -380,6 +437,8 @@ mod tests {
             VM.replace("\"metadata\":{},", ""),
             VM.replace("{},", "{\"name\":\"web\"},"),
             VM.replace("\"10.0.0.5\"", "\"10.0.0.5\",\"fd00::5\",\"fd00::6\""),
+            r#"{"apiVersion":"tunny/v1","kind":"Vpc","metadata":{"name":"v"},"spec":{"vni":7}}"#.into(),
+            r#"{"apiVersion":"tunny/v1","kind":"Vpc","metadata":{"name":"v"},"spec":{"vni":7,"icmp":"off","gateway":{"addresses":["10.0.0.1"],"mac":"02:00:00:00:00:01"},"peerings":["p"]}}"#.into(),
             r#"{"apiVersion":"tunny/v1","kind":"Route","metadata":{"name":"r"},"spec":{"vpc":"red","prefix":"10.0.0.0/8","scope":"peer","peer":"blue"}}"#.into(),
         ] {
             let fast = fast_line(&line, &mut names).expect(&line);

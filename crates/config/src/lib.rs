@@ -2,6 +2,7 @@
 //! Configuration documents, validation, plan and commit.
 #![forbid(unsafe_code)]
 
+mod binary;
 mod commit;
 mod decode;
 mod documents;
@@ -13,8 +14,10 @@ mod plan;
 mod prefix;
 pub mod quantity;
 pub mod schema;
+mod store;
 mod yaml;
 
+pub use binary::{SnapshotError, BINARY_VERSION};
 pub use commit::gateway_settings;
 pub use documents::{parse_files, parse_text, validate_files, Documents, Item, Origin};
 pub use emit::FieldChange;
@@ -24,6 +27,7 @@ pub use object::*;
 pub use plan::{Action, ChangeView, Plan, PlanView, Tally};
 pub use prefix::{Mac, Prefix};
 pub use schema::reference;
+pub use store::{Compaction, Opened, Store, StoreError};
 
 /// Errors that are listed at most.
 pub const ERRORS_MAX: usize = 1000;

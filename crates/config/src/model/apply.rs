@@ -338,7 +338,10 @@ impl<'a> Tx<'a> {
             return;
         }
         self.model.add_route(vpc, r.prefix, RouteState { name: r.name.clone(), target }, &mut self.log);
-        self.touched.push((vpc, r.prefix, origin));
+        // A new local route can neither lead anywhere nor hide a VM.
+        if target != Target::Local {
+            self.touched.push((vpc, r.prefix, origin));
+        }
     }
 
     /// The VPC that a peer route leads to, if a peering joins the two.

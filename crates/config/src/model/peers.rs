@@ -35,7 +35,7 @@ struct Search<'a> {
 
 impl Model {
     /// Searches for a bad walk through `vpc` on an address in `prefix`, as the routes are now.
-    pub(super) fn find_peer_fault(&self, vpc: u32, prefix: Prefix) -> Option<Problem> {
+    pub(crate) fn find_peer_fault(&self, vpc: u32, prefix: Prefix) -> Option<Problem> {
         let (route, state) = self.vpc(vpc).covering(prefix)?;
         let super::Target::Peer(to) = state.target else { return None };
         let mut search = Search { model: self, steps: 0, found: None };
