@@ -72,7 +72,7 @@ pub fn argv(tunny: &Path, names: &Names, config: &Path) -> Vec<String> {
         "node".into(),
         "--config".into(),
         config.display().to_string(),
-        "--state-dir".into(),
+        "--state".into(),
         dir.join("node").display().to_string(),
     ]
     .into()
