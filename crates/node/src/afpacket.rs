@@ -46,9 +46,28 @@ fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::
     unsafe { Ok(OwnedFd::from_raw_fd(check(libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol))?)) }
 }
 
+fn bind(fd: &OwnedFd, ifindex: u32, protocol: u16) -> io::Result<()> {
+    // SAFETY: an all-zero sockaddr_ll is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = ifindex as i32;
+    // SAFETY: pointer and size describe one live address.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32) })?;
+    Ok(())
+}
+
 impl PacketSocket {
-    /// Opens a socket on `ifindex`. Needs CAP_NET_RAW.
-    pub fn open(ifindex: u32) -> io::Result<Self> {
+    /// Opens a socket that only sends on `ifindex`. Needs CAP_NET_RAW.
+    pub fn egress(ifindex: u32) -> io::Result<Self> {
+        let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
+        bind(&fd, ifindex, 0)?;
+        Ok(Self { fd, ifindex, regions: Vec::new(), control: Vec::new(), lengths: [0; BURST] })
+    }
+
+    /// Opens a socket on `ifindex`. Workers that share a port give the same `fanout` group and split its flows. Needs
+    /// CAP_NET_RAW.
+    pub fn open(ifindex: u32, fanout: Option<u16>) -> io::Result<Self> {
         // Protocol 0: nothing is received before the socket is bound to its port.
         let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
@@ -57,13 +76,10 @@ impl PacketSocket {
         if set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(16i32 << 20)).is_err() {
             set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &(16i32 << 20))?;
         }
-        // SAFETY: an all-zero sockaddr_ll is valid.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = ifindex as i32;
-        // SAFETY: pointer and size describe one live address.
-        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32) })?;
+        bind(&fd, ifindex, libc::ETH_P_ALL as u16)?;
+        if let Some(group) = fanout {
+            set_option(&fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &(i32::from(group) | (libc::PACKET_FANOUT_HASH as i32) << 16))?;
+        }
         Ok(Self { fd, ifindex, regions: vec![0; REGION * BURST], control: vec![0; CONTROL * BURST], lengths: [0; BURST] })
     }
 
@@ -109,14 +125,11 @@ impl PacketSocket {
         self.regions.chunks_exact_mut(REGION).zip(self.lengths).take(count)
     }
 
-    /// Sends frames; returns how many of them the kernel took, for each whether it did.
-    pub fn send(&self, frames: &[&[u8]], sent: &mut Vec<bool>) {
-        sent.clear();
-        for frame in frames {
-            // SAFETY: pointer and length describe the live frame, which the kernel only reads.
-            let rc = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT) };
-            sent.push(rc == frame.len() as isize);
-        }
+    /// Sends a frame; false if the kernel did not take it.
+    pub fn send(&self, frame: &[u8]) -> bool {
+        // SAFETY: pointer and length describe the live frame, which the kernel only reads.
+        let rc = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT) };
+        rc == frame.len() as isize
     }
 
     /// Packets that found the socket's queue full since the last call.

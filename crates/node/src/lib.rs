@@ -2,6 +2,10 @@
 //! The node daemon.
 
 mod afpacket;
+mod punt;
+pub mod top;
+pub mod uplinks;
+mod worker;
 pub mod client;
 pub mod counters;
 pub mod describe;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the node needs to know of its ports. By ioctl, not from /sys: that shows the network namespace in which it was
+//! mounted, not the one in which the node runs.
+
+use nix::net::if_::if_nametoindex;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    cmd: u32,
+    max_rx: u32,
+    max_tx: u32,
+    max_other: u32,
+    max_combined: u32,
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Name.
+    pub name: String,
+    /// Index.
+    pub ifindex: u32,
+    /// MTU.
+    pub mtu: u32,
+    /// Administratively up and with a carrier.
+    pub up: bool,
+    /// Receive queues.
+    pub queues: u32,
+}
+
+/// Looks a port up in the network namespace of the calling thread.
+pub fn interface(name: &str) -> io::Result<Interface> {
+    let ifindex = if_nametoindex(name)?;
+    // SAFETY: no pointers; the descriptor is new and owned by nobody else.
+    let socket = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    let mut request = request(name);
+    ioctl(&socket, libc::SIOCGIFMTU, &mut request)?;
+    // SAFETY: the kernel has just filled in the MTU.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu } as u32;
+    ioctl(&socket, libc::SIOCGIFFLAGS, &mut request)?;
+    // SAFETY: the kernel has just filled in the flags.
+    let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
+    let up = flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0;
+    Ok(Interface { name: name.to_string(), ifindex, mtu, up, queues: queues(&socket, name) })
+}
+
+fn request(name: &str) -> libc::ifreq {
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn ioctl(socket: &OwnedFd, command: u64, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: the request is live and of the type that these commands read and write.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), command as _, std::ptr::from_mut(request)) };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Receive queues; 1 where the driver does not say.
+fn queues(socket: &OwnedFd, name: &str) -> u32 {
+    let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Default::default() };
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    match ioctl(socket, libc::SIOCETHTOOL, &mut request) {
+        Ok(()) => (channels.rx + channels.combined).max(1),
+        Err(_) => 1,
+    }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Software workers: threads that take packets from ports, run the Rust path over them, and send what comes out.
+//!
+//! A worker owns its sockets, its counter slot and its buffers and shares only the tables with anybody. Two kinds of sockets
+//! feed it: AF_PACKET, when the `user` engine serves a whole port, and AF_XDP, for what the fast path punts. What a
+//! socket does not take on the way out is counted as `tx_failed`, what found a ring full on the way in as `punt_ring_full`.
+
+use crate::afpacket::{PacketSocket, HEADROOM};
+use crate::counters::monotonic_ns;
+use crate::events::Hub;
+use abi::{DropReason, Event};
+use gateway::{Batch, Frame, Gateway, Verdict};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest sleep of an idle worker: it looks at the stop flag and at the rings' losses that often.
+const IDLE: u16 = 100;
+/// Time between looks at what the kernel lost.
+const LOSS_PERIOD: Duration = Duration::from_millis(250);
+
+const _: () = assert!(HEADROOM >= gateway::HEADROOM);
+
+/// What every worker gets.
+#[derive(Clone)]
+pub struct Shared {
+    /// Set to end all workers.
+    pub stop: Arc<AtomicBool>,
+    /// Where captured packets go.
+    pub hub: Arc<Hub>,
+    /// Called with neighbours whose MAC address is needed.
+    pub wanted: Arc<dyn Fn(Vec<IpAddr>) + Send + Sync>,
+}
+
+/// One source of packets.
+pub enum Port {
+    /// A whole port, all of whose packets the software path serves.
+    Packet(PacketSocket),
+    /// What the fast path punts from one queue of a port.
+    Xdp(crate::punt::PuntSocket),
+}
+
+impl Port {
+    fn raw_fd(&self) -> i32 {
+        match self {
+            Port::Packet(socket) => socket.raw_fd(),
+            Port::Xdp(socket) => socket.raw_fd(),
+        }
+    }
+}
+
+/// One software worker.
+pub struct Worker {
+    gateway: Gateway,
+    ports: Vec<Port>,
+    /// Sockets to send on, by interface.
+    egress: HashMap<u32, PacketSocket>,
+    injector: Option<xdp::Injector>,
+    shared: Shared,
+    samples: u64,
+}
+
+impl Worker {
+    /// A worker that counts in the gateway's slot.
+    pub fn new(gateway: Gateway, ports: Vec<Port>, egress: Vec<PacketSocket>, shared: Shared) -> Self {
+        let punts = ports.iter().any(|p| matches!(p, Port::Xdp(_)));
+        let injector = punts.then(|| xdp::Injector::new().inspect_err(|e| tracing::warn!("punted packets that belong to the host will be lost: {e}")).ok());
+        let egress = egress.into_iter().map(|s| (s.ifindex, s)).collect();
+        Self { gateway, ports, egress, injector: injector.flatten(), shared, samples: 0 }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(mut self) {
+        let mut batch = Batch::new();
+        let mut losses_at = Instant::now();
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let mut received = 0;
+            for at in 0..self.ports.len() {
+                let (n, empty) = self.serve(at, batch);
+                received += n;
+                batch = empty;
+            }
+            if losses_at.elapsed() > LOSS_PERIOD {
+                losses_at = Instant::now();
+                self.count_losses();
+            }
+            if received == 0 {
+                self.wait();
+            }
+        }
+        self.count_losses();
+    }
+
+    fn wait(&self) {
+        // SAFETY: the sockets belong to self and outlive this call.
+        let borrowed = self.ports.iter().map(|p| unsafe { BorrowedFd::borrow_raw(p.raw_fd()) });
+        let mut fds: Vec<_> = borrowed.map(|fd| nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)).collect();
+        // EINTR and the like: the loop looks at everything anyway.
+        let _ = nix::poll::poll(&mut fds, IDLE);
+    }
+
+    fn count_losses(&self) {
+        let stats = self.gateway.tables().stats(self.gateway.slot());
+        for port in &self.ports {
+            let lost = match port {
+                Port::Packet(socket) => socket.take_lost(),
+                Port::Xdp(socket) => {
+                    let lost = socket.take_lost();
+                    stats.taken(lost);
+                    lost
+                }
+            };
+            if lost > 0 {
+                stats.lost(DropReason::PuntRingFull, lost);
+            }
+        }
+    }
+
+    /// Takes one burst from a port through the path. Returns the number of packets and the empty batch.
+    fn serve<'b>(&mut self, at: usize, batch: Batch<'_>) -> (usize, Batch<'b>) {
+        let mut batch = batch.recycle();
+        let Self { gateway, ports, egress, injector, shared, samples } = self;
+        let options = gateway.tables().options();
+        let (mut sampled, punts) = (Vec::new(), matches!(ports[at], Port::Xdp(_)));
+        let received = match &mut ports[at] {
+            Port::Packet(socket) => match socket.receive() {
+                Ok(n) => {
+                    let ifindex = socket.ifindex;
+                    for (region, length) in socket.regions(n).filter(|(_, length)| *length > 0) {
+                        let frame = Frame::new(region, HEADROOM, length, ifindex);
+                        sample(options, samples, &frame, &mut sampled);
+                        // The burst is shorter than a batch.
+                        let _ = batch.push(frame);
+                    }
+                    n
+                }
+                Err(e) => {
+                    tracing::warn!("receiving on interface {}: {e}", socket.ifindex);
+                    std::thread::sleep(Duration::from_millis(u64::from(IDLE)));
+                    0
+                }
+            },
+            Port::Xdp(socket) => {
+                let n = socket.receive(&mut batch);
+                gateway.tables().stats(gateway.slot()).taken(n as u64);
+                n
+            }
+        };
+        if received == 0 {
+            return (0, batch.recycle());
+        }
+        gateway.process(&mut batch, monotonic_ns());
+        sampled.iter().for_each(|event| shared.hub.publish(event));
+        dispatch(gateway, &batch, egress, injector.as_ref().filter(|_| punts), shared, options);
+        if !batch.output.unresolved.is_empty() {
+            (shared.wanted)(batch.output.unresolved.iter().map(|u| u.neighbour).collect());
+        }
+        let empty = batch.recycle();
+        if let Port::Xdp(socket) = &mut ports[at] {
+            socket.release();
+        }
+        (received, empty)
+    }
+}
+
+fn sample(options: u64, seen: &mut u64, frame: &Frame<'_>, sampled: &mut Vec<Event>) {
+    let exponent = (options >> abi::OPT_SAMPLE_SHIFT) as u8;
+    if exponent == 0 {
+        return;
+    }
+    *seen += 1;
+    if *seen & ((1u64 << exponent.min(63)) - 1) == 0 {
+        sampled.push(event(frame, abi::EVENT_SAMPLE, 0));
+    }
+}
+
+/// A captured packet.
+fn event(frame: &Frame<'_>, kind: u8, reason: u8) -> Event {
+    let bytes = frame.data();
+    let captured = bytes.len().min(abi::EVENT_BYTES as usize);
+    let mut data = [0; abi::EVENT_BYTES as usize];
+    data[..captured].copy_from_slice(&bytes[..captured]);
+    Event {
+        time: monotonic_ns(),
+        ifindex: frame.ifindex,
+        vni: crate::flows::key(&data[..captured]).map_or(0, |k| k.vni),
+        length: bytes.len() as u32,
+        captured: captured as u16,
+        kind,
+        reason,
+        reserved: 0,
+        data,
+    }
+}
+
+/// Sends, injects and captures according to the verdicts.
+fn dispatch(
+    gateway: &Gateway,
+    batch: &Batch<'_>,
+    egress: &HashMap<u32, PacketSocket>,
+    injector: Option<&xdp::Injector>,
+    shared: &Shared,
+    options: u64,
+) {
+    let stats = gateway.tables().stats(gateway.slot());
+    let send = |ifindex: u32, data: &[u8]| egress.get(&ifindex).is_some_and(|socket| socket.send(data));
+    for frame in batch.frames() {
+        match frame.verdict {
+            Verdict::Forward { ifindex } => {
+                if !send(ifindex, frame.data()) {
+                    stats.unsent_forwarded(frame.len() as u64);
+                }
+            }
+            Verdict::Answer { ifindex } => {
+                if !send(ifindex, frame.data()) {
+                    stats.unsent_answer();
+                }
+            }
+            Verdict::Pass => {
+                // On AF_PACKET the kernel has the packet already; a punted one was taken from it.
+                if let Some(error) = injector.and_then(|i| i.inject(frame.data(), frame.ifindex).err()) {
+                    tracing::debug!("a packet of the host was lost: {error}");
+                }
+            }
+            Verdict::Drop(reason) => {
+                if options & abi::OPT_CAPTURE_DROPS != 0 {
+                    shared.hub.publish(&event(frame, abi::EVENT_DROP, reason as u8));
+                }
+            }
+        }
+    }
+    for made in &batch.output.generated {
+        if !send(made.ifindex, &made.data) {
+            stats.unsent_forwarded(made.data.len() as u64);
+        }
+    }
+}
