@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The local API: HTTP with JSON bodies over a Unix socket. Whoever may open the socket may do everything, so its mode is
+//! 0660: root and the group of the process. Metrics are also served over TCP, read-only.
+
+use crate::error::NodeError;
+use crate::events::{encode, EventFilter};
+use crate::service::Node;
+use crate::types::ErrorBody;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{header, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+/// Longest request: a snapshot of millions of entries.
+const BODY_MAX: usize = 4 << 30;
+
+type Shared = State<Arc<Node>>;
+
+struct Failure(NodeError);
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = match &self.0 {
+            NodeError::Config(_) | NodeError::Request(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            NodeError::Commit(_) => StatusCode::CONFLICT,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(ErrorBody { errors: self.0.sentences() })).into_response()
+    }
+}
+
+/// Runs what may take long, or lock, outside the event loop.
+async fn blocking<T: Serialize + Send + 'static>(
+    work: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
+) -> Result<Json<T>, Failure> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map(Json).map_err(Failure),
+        Err(_) => Err(Failure(NodeError::Request("the node failed at this request; please report it, its log says more".into()))),
+    }
+}
+
+#[derive(Deserialize)]
+struct ObjectsQuery {
+    #[serde(default)]
+    name: String,
+    #[serde(default = "thousand")]
+    limit: usize,
+    #[serde(default)]
+    tables: bool,
+}
+
+fn thousand() -> usize {
+    1000
+}
+
+#[derive(Deserialize)]
+struct TopQuery {
+    #[serde(default = "thousand")]
+    ms: usize,
+}
+
+#[derive(Deserialize)]
+struct ApplyQuery {
+    #[serde(default)]
+    dry_run: bool,
+    /// The documents name what goes.
+    #[serde(default)]
+    delete: bool,
+    /// The documents are everything: what they do not name goes.
+    #[serde(default)]
+    replace: bool,
+}
+
+#[derive(Deserialize)]
+struct MetricsQuery {
+    #[serde(default)]
+    vms: String,
+}
+
+/// All routes.
+pub fn router(node: Arc<Node>) -> Router {
+    Router::new()
+        .route("/v1/status", get(|State(n): Shared| blocking(move || Ok(n.status()))))
+        .route("/v1/counters", get(|State(n): Shared| blocking(move || Ok(n.counters()))))
+        .route("/v1/levels", get(|State(n): Shared| blocking(move || Ok(n.levels()))))
+        .route("/v1/neighbours", get(|State(n): Shared| blocking(move || Ok(n.neighbours()))))
+        .route("/v1/underlay", get(|State(n): Shared| blocking(move || Ok(n.underlay()))))
+        .route(
+            "/v1/vm-counters",
+            get(|State(n): Shared, Query(q): Query<ObjectsQuery>| blocking(move || Ok(n.vm_counters(&q.name, q.limit)))),
+        )
+        .route(
+            "/v1/objects/{kind}",
+            get(|State(n): Shared, Path(kind): Path<String>, Query(q): Query<ObjectsQuery>| {
+                blocking(move || match q.tables {
+                    true => n.table_objects(&kind, &q.name, q.limit),
+                    false => n.objects(&kind, &q.name, q.limit),
+                })
+            }),
+        )
+        .route("/v1/top", get(|State(n): Shared, Query(q): Query<TopQuery>| blocking(move || Ok(n.top(q.ms as u64)))))
+        .route(
+            "/v1/apply",
+            post(|State(n): Shared, Query(q): Query<ApplyQuery>, body: Bytes| {
+                blocking(move || n.apply(&body, q.dry_run, q.delete, q.replace))
+            }),
+        )
+        .route(
+            "/v1/trace",
+            post(|State(n): Shared, Json(request): Json<crate::trace::Request>| blocking(move || n.trace(&request))),
+        )
+        .route("/v1/capture", post(capture))
+        .route("/metrics", get(metrics))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(node)
+}
+
+async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>) -> Response {
+    let text = tokio::task::spawn_blocking(move || node.metrics(&query.vms)).await;
+    match text {
+        Ok(Ok(text)) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// Streams captured packets until the client hangs up.
+async fn capture(State(node): Shared, Json(filter): Json<EventFilter>) -> Response {
+    let subscription = node.hub().subscribe(filter);
+    node.update_capture();
+    /// Unsubscribes when the response is dropped, however that comes about.
+    struct Leave(Arc<Node>, u64);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            self.0.hub().unsubscribe(self.1);
+            let node = self.0.clone();
+            // Changing the options takes the writer's lock.
+            std::thread::spawn(move || node.update_capture());
+        }
+    }
+    let leave = Leave(node, subscription.id);
+    let stream = futures_util::stream::unfold((subscription, leave), |(mut subscription, leave)| async move {
+        let first = subscription.events.recv().await?;
+        let mut bytes = Vec::with_capacity(1024);
+        encode(&first, &mut bytes);
+        while let Ok(next) = subscription.events.try_recv() {
+            encode(&next, &mut bytes);
+            if bytes.len() > 1 << 16 {
+                break;
+            }
+        }
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(bytes)), (subscription, leave)))
+    });
+    Body::from_stream(stream).into_response()
+}
+
+/// Listens on the Unix socket until `stop` resolves. A socket that a dead process left is replaced.
+pub async fn serve(
+    node: Arc<Node>,
+    socket: &std::path::Path,
+    stop: impl std::future::Future<Output = ()> + Send + 'static,
+) -> Result<(), NodeError> {
+    let listener = bind(socket)?;
+    let app = router(node);
+    axum::serve(listener, app).with_graceful_shutdown(stop).await.map_err(NodeError::system("serving the API"))
+}
+
+fn bind(socket: &std::path::Path) -> Result<tokio::net::UnixListener, NodeError> {
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder).map_err(NodeError::file("making the folder of the API socket", folder))?;
+    }
+    // The state's lock says that no other node of this instance lives, so the file is a dead one's.
+    if let Err(e) = std::fs::remove_file(socket) {
+        if e.kind() != std::io::ErrorKind::NotFound {
+            return Err(NodeError::file("replacing the API socket", socket)(e));
+        }
+    }
+    let listener = tokio::net::UnixListener::bind(socket).map_err(NodeError::file("listening on", socket))?;
+    let mode = std::fs::Permissions::from_mode(0o660);
+    std::fs::set_permissions(socket, mode).map_err(NodeError::file("setting the mode of", socket))?;
+    Ok(listener)
+}
+
+/// Serves the metrics alone over TCP.
+pub async fn serve_metrics(node: Arc<Node>, listener: tokio::net::TcpListener) -> std::io::Result<()> {
+    let app = Router::new().route("/metrics", get(metrics)).with_state(node);
+    axum::serve(listener, app).await
+}

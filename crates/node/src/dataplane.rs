@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The data plane of a node: table memory, the fast path on the uplinks, the software workers behind it.
+//!
+//! What runs where is decided for each uplink, from the best downwards, and said aloud: XDP in the driver; XDP in the
+//! stack; the Rust path on AF_PACKET. Table memory lies in BPF maps, pinned, whenever the kernel lets us, and in plain
+//! memory of this process otherwise (then a stop of the node stops forwarding).
+
+use crate::afpacket::{PacketSocket, Silencer};
+use crate::error::NodeError;
+use crate::events::Hub;
+use crate::types::Uplink;
+use crate::uplinks::{interface, Interface};
+use crate::worker::{Port, Shared, Worker};
+use config::Engine;
+use gateway::Gateway;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tables::{HeapMemory, Memory, Tables};
+use xdp::XdpEngine;
+
+/// Software workers that the tables have counter slots for.
+pub const WORKERS_MAX: u32 = 16;
+
+/// Which engine a node may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// XDP if the kernel lets us, else the software path; said aloud.
+    #[default]
+    Auto,
+    /// XDP, or refuse to start.
+    Xdp,
+    /// The software path on AF_PACKET; tables in plain memory.
+    User,
+    /// No port is touched: tables, API and traces alone.
+    None,
+}
+
+/// What the data plane serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Names of the uplinks.
+    pub uplinks: Vec<String>,
+    /// How they are to be served.
+    pub engine: Engine,
+    /// The gateway's own tunnel addresses.
+    pub vteps: Vec<IpAddr>,
+    /// VXLAN port.
+    pub port: u16,
+}
+
+/// The data plane.
+pub struct DataPlane {
+    choice: Choice,
+    memory: Arc<dyn Memory>,
+    /// The fast path, if there is one.
+    pub xdp: Option<XdpEngine>,
+    took_over: bool,
+    workers: u32,
+    shared: Shared,
+    threads: Vec<JoinHandle<()>>,
+    silencer: Option<Silencer>,
+    service: Service,
+    served: Vec<(String, u32)>,
+    uplinks: Vec<Uplink>,
+    memory_note: Option<String>,
+    notes: Vec<String>,
+}
+
+impl DataPlane {
+    /// Opens or makes the table memory. `pins` is the instance's folder on a BPF file system.
+    pub fn open(choice: Choice, pins: Option<PathBuf>, workers: u32, hub: Arc<Hub>) -> Result<Self, NodeError> {
+        let heap = || HeapMemory::new().map_err(NodeError::system("reserving table memory"));
+        let mut memory_note = None;
+        let (memory, xdp, took_over): (Arc<dyn Memory>, _, _) = match choice {
+            Choice::User | Choice::None => (Arc::new(heap()?), None, false),
+            Choice::Auto | Choice::Xdp => match XdpEngine::open_or_create(&xdp::Options { pins, object: None }) {
+                Ok(engine) => {
+                    let took_over = engine.origin() == xdp::Origin::Adopted;
+                    (engine.memory(), Some(engine), took_over)
+                }
+                Err(error) if choice == Choice::Xdp => return Err(error.into()),
+                Err(error) => {
+                    memory_note = Some(format!(
+                        "ATTENTION: there is no fast path; packets go through the software path alone, and stop when this \
+                         process stops. {error}"
+                    ));
+                    (Arc::new(heap()?), None, false)
+                }
+            },
+        };
+        let shared = Shared { stop: Arc::default(), hub, wanted: Arc::new(|_| {}) };
+        Ok(Self {
+            choice,
+            memory,
+            xdp,
+            took_over,
+            workers: workers.clamp(1, WORKERS_MAX),
+            shared,
+            threads: Vec::new(),
+            silencer: None,
+            service: Service::default(),
+            served: Vec::new(),
+            uplinks: Vec::new(),
+            memory_note,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Sets who is told of neighbours that the software path needs. Before [`DataPlane::serve`].
+    pub fn on_wanted(&mut self, wanted: impl Fn(Vec<IpAddr>) + Send + Sync + 'static) {
+        self.shared.wanted = Arc::new(wanted);
+    }
+
+    /// The table memory.
+    pub fn memory(&self) -> Arc<dyn Memory> {
+        self.memory.clone()
+    }
+
+    /// Whether the tables of an earlier process are there, in use.
+    pub fn took_over(&self) -> bool {
+        self.took_over
+    }
+
+    /// `xdp`, `user` or `none`.
+    pub fn engine_name(&self) -> &'static str {
+        match (&self.xdp, self.choice) {
+            (_, Choice::None) => "none",
+            (Some(_), _) if self.uplinks.iter().all(|u| u.mode != "user") => "xdp",
+            _ => "user",
+        }
+    }
+
+    /// What an operator must know.
+    pub fn notes(&self) -> Vec<String> {
+        let engine = self.xdp.iter().flat_map(|x| x.notes().iter().cloned());
+        self.memory_note.iter().cloned().chain(self.notes.iter().cloned()).chain(engine).collect()
+    }
+
+    /// The uplinks as they are now.
+    pub fn uplinks(&self) -> Vec<Uplink> {
+        let now = |u: &Uplink| match interface(&u.name) {
+            Ok(i) => Uplink { up: i.up, mtu: i.mtu, ..u.clone() },
+            Err(_) => Uplink { up: false, ..u.clone() },
+        };
+        self.uplinks.iter().map(now).collect()
+    }
+
+    /// Software workers that run.
+    pub fn workers(&self) -> u32 {
+        self.threads.len() as u32
+    }
+
+    /// Serves these uplinks from now on. What is served already goes on without a gap on the fast path. An uplink that does not exist
+    /// is noted and served when it appears (see [`DataPlane::refresh`]).
+    pub fn serve(&mut self, service: Service) -> Result<(), NodeError> {
+        if service == self.service && !self.threads.is_empty() {
+            return Ok(());
+        }
+        self.service = service;
+        self.apply()
+    }
+
+    /// Looks whether uplinks have come, gone or been replaced, and serves what is there.
+    pub fn refresh(&mut self) -> Result<(), NodeError> {
+        let now: Vec<_> =
+            self.service.uplinks.iter().filter_map(|n| interface(n).ok()).map(|i| (i.name, i.ifindex)).collect();
+        if self.choice == Choice::None || now == self.served {
+            return Ok(());
+        }
+        self.apply()
+    }
+
+    fn apply(&mut self) -> Result<(), NodeError> {
+        self.notes.clear();
+        let mut interfaces = Vec::new();
+        for name in &self.service.uplinks {
+            match interface(name) {
+                Ok(i) => interfaces.push(i),
+                Err(e) => self.notes.push(format!("uplink {name} is not there ({e}); it is served as soon as it appears")),
+            }
+        }
+        if self.choice == Choice::None {
+            self.uplinks = interfaces.into_iter().map(|i| uplink(&i, "none")).collect();
+            return Ok(());
+        }
+        self.leave(&interfaces);
+        let mut modes = Vec::new();
+        for i in &interfaces {
+            let mode = self.attach(i)?;
+            modes.push(mode);
+        }
+        self.served = interfaces.iter().map(|i| (i.name.clone(), i.ifindex)).collect();
+        self.uplinks = interfaces.iter().zip(&modes).map(|(i, mode)| uplink(i, mode)).collect();
+        let user = modes.contains(&"user");
+        self.silencer = None;
+        if user {
+            // Before the workers: so the kernel is never heard in between.
+            match Silencer::new(&self.service.vteps, self.service.port) {
+                Ok(silencer) => self.silencer = Some(silencer),
+                Err(e) => self.notes.push(format!(
+                    "the kernel may answer \"port unreachable\" to packets that the gateway serves, because its VXLAN port \
+                     could not be bound ({e}); is another VXLAN device in this network namespace?"
+                )),
+            }
+        }
+        self.stop_workers();
+        self.start_workers(&interfaces, &modes)
+    }
+
+    /// Takes the fast path off ports that are no uplinks any more.
+    fn leave(&mut self, interfaces: &[Interface]) {
+        let Some(xdp) = &mut self.xdp else { return };
+        for port in xdp.attached() {
+            if !interfaces.iter().any(|i| i.ifindex == port.ifindex) {
+                if let Err(e) = xdp.detach(port.ifindex) {
+                    self.notes.push(format!("leaving interface {}: {e}", port.ifindex));
+                }
+            }
+        }
+    }
+
+    /// Attaches the fast path to an uplink, if it can be. Returns the mode.
+    fn attach(&mut self, i: &Interface) -> Result<&'static str, NodeError> {
+        let how = match self.service.engine {
+            Engine::AfPacket => return Ok("user"),
+            Engine::Auto => xdp::Attach::NativeElseGeneric,
+            Engine::Native => xdp::Attach::Native,
+            Engine::Generic => xdp::Attach::Generic,
+        };
+        let Some(xdp) = &mut self.xdp else { return Ok("user") };
+        match xdp.attach(i.ifindex, how) {
+            Ok(attached) => {
+                self.notes.extend(attached.note);
+                Ok(attached.mode.name())
+            }
+            Err(e) if self.service.engine == Engine::Auto && self.choice == Choice::Auto => {
+                self.notes.push(format!(
+                    "ATTENTION: uplink {} has no fast path; its packets go through the software path alone. {e}",
+                    i.name
+                ));
+                Ok("user")
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn start_workers(&mut self, interfaces: &[Interface], modes: &[&str]) -> Result<(), NodeError> {
+        let tables = Tables::new(self.memory.clone());
+        let (slots, xdp_slots) = tables.slots();
+        let count = self.workers.min(slots.saturating_sub(xdp_slots));
+        self.shared.stop = Arc::new(AtomicBool::new(false));
+        let mut ports: Vec<Vec<Port>> = (0..count).map(|_| Vec::new()).collect();
+        for (i, mode) in interfaces.iter().zip(modes) {
+            let refused = |what| move |source| NodeError::Uplink { name: i.name.clone(), what, source };
+            if *mode == "user" {
+                // A number that two nodes on one port do not share.
+                let fanout = (count > 1).then_some((std::process::id() ^ i.ifindex << 8) as u16);
+                for list in &mut ports {
+                    list.push(Port::Packet(PacketSocket::open(i.ifindex, fanout).map_err(refused("AF_PACKET"))?));
+                }
+            } else if let Some(xdp) = &self.xdp {
+                for queue in 0..i.queues.min(xdp::QUEUES_MAX) {
+                    let socket = crate::punt::PuntSocket::open(xdp, i.ifindex, queue)?;
+                    ports[queue as usize % count as usize].push(Port::Xdp(socket));
+                }
+            }
+        }
+        for (number, list) in ports.into_iter().enumerate() {
+            let mut egress = Vec::new();
+            for i in interfaces {
+                let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "AF_PACKET", source };
+                egress.push(PacketSocket::egress(i.ifindex).map_err(refused)?);
+            }
+            let gateway = Gateway::new(tables.clone(), xdp_slots + number as u32);
+            let worker = Worker::new(gateway, list, egress, self.shared.clone());
+            let thread = std::thread::Builder::new().name(format!("tunny-worker{number}")).spawn(move || worker.run());
+            self.threads.push(thread.map_err(NodeError::system("starting a worker thread"))?);
+        }
+        Ok(())
+    }
+
+    fn stop_workers(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a software worker ended by a panic; please report it");
+            }
+        }
+    }
+
+    /// Ends the software workers. The fast path goes on.
+    pub fn stop(&mut self) {
+        self.stop_workers();
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        self.stop_workers();
+    }
+}
+
+fn uplink(i: &Interface, mode: &str) -> Uplink {
+    let Interface { name, ifindex, mtu, up, queues } = i.clone();
+    Uplink { name, ifindex, mode: mode.to_string(), queues, mtu, up }
+}

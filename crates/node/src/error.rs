@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why the node cannot start, or refuses something.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why the node cannot start, or refuses something.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Another node uses the same state.
+    #[error("another `tunny node` runs on {} (its lock is held); stop it first, or give this one another --state and --instance", .0.display())]
+    Locked(PathBuf),
+    /// A file or folder.
+    #[error("{what} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The state on disk.
+    #[error("the state on disk: {0}")]
+    State(String),
+    /// The configuration has errors: each is one sentence with its place.
+    #[error("{}", .0.join("\n"))]
+    Config(Vec<String>),
+    /// The tables refuse a commit.
+    #[error("{0}")]
+    Commit(#[from] tables::CommitError),
+    /// XDP.
+    #[error("{0}")]
+    Xdp(#[from] xdp::XdpError),
+    /// The underlay watcher.
+    #[error("{0}")]
+    Underlay(#[from] underlay::UnderlayError),
+    /// An uplink.
+    #[error("uplink {name}: {what}: {source}")]
+    Uplink {
+        /// Its name.
+        name: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something else that the system refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A request that makes no sense.
+    #[error("{0}")]
+    Request(String),
+}
+
+impl NodeError {
+    /// For `map_err`.
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> NodeError {
+        move |source| NodeError::System { what, source }
+    }
+
+    /// For `map_err`.
+    pub(crate) fn file(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> NodeError {
+        let path = path.into();
+        move |source| NodeError::File { what, path, source }
+    }
+
+    /// One sentence an error.
+    pub fn sentences(&self) -> Vec<String> {
+        match self {
+            NodeError::Config(list) => list.clone(),
+            other => vec![other.to_string()],
+        }
+    }
+}
