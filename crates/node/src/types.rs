@@ -297,35 +297,22 @@ pub struct Top {
     pub balanced: bool,
 }
 
-/// One change of a plan.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// `create`, `change` or `delete`.
-    pub action: String,
-    /// Kind of the object.
-    pub kind: String,
-    /// Name of the object.
-    pub name: String,
-    /// The difference, as YAML lines marked with + and -.
-    #[serde(default)]
-    pub diff: String,
-}
-
 /// `POST /v1/apply`: what was, or would be, done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApplyReport {
-    /// Number of objects created, changed, deleted, unchanged.
-    pub summary: BTreeMap<String, u64>,
-    /// The changes, of which at most some thousands are listed.
-    pub changes: Vec<Change>,
-    /// Whether `changes` is not all.
-    pub truncated: bool,
+    /// The plan for programs: `changes`, `more`, `counts`, `warnings`, `moreWarnings`.
+    pub plan: serde_json::Value,
+    /// The plan for people.
+    pub text: String,
+    /// Whether nothing changes.
+    pub empty: bool,
     /// Whether it was committed.
     pub committed: bool,
-    /// What may be unwanted but is allowed.
-    #[serde(default)]
-    pub warnings: Vec<String>,
-    /// Seconds of parsing, validation and planning.
+    /// Number of commits to the tables so far.
+    pub generation: u64,
+    /// Seconds of reading the documents.
+    pub parse_s: f64,
+    /// Seconds of validation and planning.
     pub plan_s: f64,
     /// Seconds until the journal was on disk.
     pub journal_s: f64,

@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node itself: what the API, the daemon and the tests ask it to do.
+//!
+//! Three locks, always taken in this order: `core` (model and store: one change at a time), `plane` (ports and workers),
+//! `writer` (the tables; the underlay takes this one alone). Packets take none of them.
+
+use crate::counters::{self, monotonic_ns};
+use crate::dataplane::{DataPlane, Service};
+use crate::error::NodeError;
+use crate::events::{EventFilter, Hub, Wanted};
+use crate::flows::{exponent_for, Sampler};
+use crate::metrics::Scrape;
+use crate::store::Persist;
+use crate::top::{between, cpu_times, Reading};
+use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, VmCounters};
+use config::{ConfigError, Documents, Kind, Model, Object};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+use tables::{Memory, Tables, Writer};
+use underlay::Underlay;
+
+/// Changes of a plan that are listed.
+const CHANGES_MAX: usize = 1000;
+/// Flows that are listed.
+const FLOWS: usize = 20;
+
+/// What is configured, and where that is kept.
+pub struct Core {
+    /// The configuration.
+    pub model: Model,
+    /// The state on disk, if there is one.
+    pub store: Option<Persist>,
+    /// How commits went.
+    pub times: CommitTimes,
+}
+
+/// A running node.
+pub struct Node {
+    instance: String,
+    started: Instant,
+    hub: Arc<Hub>,
+    core: Mutex<Core>,
+    plane: Mutex<DataPlane>,
+    writer: Arc<Mutex<Writer>>,
+    memory: Arc<dyn Memory>,
+    underlay: Arc<OnceLock<Underlay>>,
+    startup: Vec<Step>,
+    notes: Vec<String>,
+}
+
+/// Everything that a node is made of; the daemon puts it together.
+pub struct Parts {
+    /// Instance name.
+    pub instance: String,
+    /// Distributor of captured packets.
+    pub hub: Arc<Hub>,
+    /// Configuration and state.
+    pub core: Core,
+    /// Data plane, not yet serving.
+    pub plane: DataPlane,
+    /// The writer of the tables.
+    pub writer: Arc<Mutex<Writer>>,
+    /// The underlay watcher, if there is one.
+    pub underlay: Arc<OnceLock<Underlay>>,
+    /// What the start did.
+    pub startup: Vec<Step>,
+    /// What an operator must know.
+    pub notes: Vec<String>,
+}
+
+/// Takes a lock. A poisoned one is taken too: what it guards is changed in steps of which each leaves it whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn sentences(errors: Vec<ConfigError>) -> NodeError {
+    NodeError::Config(errors.iter().map(|e| e.to_string()).collect())
+}
+
+/// The documents of a request: frames of (u32 length, name, u64 length, content), numbers little-endian.
+pub fn read_documents(body: &[u8]) -> Result<Documents, NodeError> {
+    let cut = || NodeError::Request("the request is cut off; are node and command of one version?".into());
+    let (mut rest, mut docs, mut errors) = (body, Documents::new(), Vec::new());
+    while !rest.is_empty() {
+        let (length, tail) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
+        let (name, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(cut)?;
+        let (length, tail) = tail.split_first_chunk::<8>().ok_or_else(cut)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
+        let (content, tail) = tail.split_at_checked(length).ok_or_else(cut)?;
+        rest = tail;
+        crate::store::read_into(&mut docs, &String::from_utf8_lossy(name), content, &mut errors);
+    }
+    if errors.is_empty() {
+        Ok(docs)
+    } else {
+        Err(sentences(errors))
+    }
+}
+
+/// Appends one file to the body of an apply request.
+pub fn write_document(body: &mut Vec<u8>, name: &str, content: &[u8]) {
+    body.extend_from_slice(&(name.len() as u32).to_le_bytes());
+    body.extend_from_slice(name.as_bytes());
+    body.extend_from_slice(&(content.len() as u64).to_le_bytes());
+    body.extend_from_slice(content);
+}
+
+impl Node {
+    /// Puts a node together.
+    pub fn new(parts: Parts) -> Arc<Node> {
+        let Parts { instance, hub, core, plane, writer, underlay, startup, notes } = parts;
+        let memory = plane.memory();
+        let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
+        Arc::new(Node { instance, started, hub, core, plane, writer, memory, underlay, startup, notes })
+    }
+
+    /// The distributor of captured packets.
+    pub fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::new(self.memory.clone())
+    }
+
+    /// Where metrics are to be served over TCP.
+    pub fn metrics_address(&self) -> Option<std::net::SocketAddr> {
+        lock(&self.core).model.gateway().and_then(|g| g.metrics)
+    }
+
+    /// Once a second or so: finishes what commits left, serves uplinks that have come.
+    pub fn tick(&self) {
+        if let Err(e) = lock(&self.plane).refresh() {
+            tracing::warn!("{e}");
+        }
+        self.settle();
+    }
+
+    /// Finishes what commits left for later.
+    pub fn settle(&self) {
+        let mut writer = lock(&self.writer);
+        if writer.needs_settling() {
+            writer.settle();
+        }
+    }
+
+    /// `GET /v1/status`.
+    pub fn status(&self) -> Status {
+        let commits = lock(&self.core).times;
+        let plane = lock(&self.plane);
+        let mut warnings = self.notes.clone();
+        warnings.extend(plane.notes());
+        Status {
+            instance: self.instance.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            layout: format!("{:016x}", abi::abi_hash()),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            engine: plane.engine_name().into(),
+            warnings,
+            uplinks: plane.uplinks(),
+            workers: plane.workers(),
+            generation: self.tables().commits(),
+            took_over: plane.took_over(),
+            startup: self.startup.clone(),
+            commits,
+        }
+    }
+
+    fn vpc_names(&self) -> BTreeMap<u32, String> {
+        let core = lock(&self.core);
+        let vpcs = core.model.objects(Kind::Vpc);
+        vpcs.filter_map(|o| if let Object::Vpc(v) = o { Some((v.vni, v.name.to_string())) } else { None }).collect()
+    }
+
+    /// `GET /v1/counters`.
+    pub fn counters(&self) -> Counters {
+        counters::read(&self.tables(), &self.vpc_names())
+    }
+
+    /// `GET /v1/levels`.
+    pub fn levels(&self) -> Vec<Level> {
+        let usage = lock(&self.writer).usage();
+        usage
+            .into_iter()
+            .map(|l| Level {
+                name: l.name.into(),
+                used: l.used,
+                limit: l.limit,
+                percent: if l.limit == 0 { 0.0 } else { l.used as f64 / l.limit as f64 * 100.0 },
+            })
+            .collect()
+    }
+
+    /// `GET /v1/neighbours`.
+    pub fn neighbours(&self) -> Vec<Neighbour> {
+        let Some(underlay) = self.underlay.get() else { return Vec::new() };
+        let next_hops = underlay.nexthops();
+        next_hops
+            .into_iter()
+            .map(|(spec, interface)| Neighbour {
+                address: spec.addr.to_string(),
+                interface,
+                mac: spec.dmac.map_or(String::new(), |m| wire::Mac(m).to_string()),
+                source_mac: wire::Mac(spec.smac).to_string(),
+                mtu: u32::from(spec.mtu),
+                ready: spec.dmac.is_some(),
+            })
+            .collect()
+    }
+
+    /// `GET /v1/underlay`.
+    pub fn underlay(&self) -> serde_json::Value {
+        self.underlay.get().map_or(serde_json::Value::Null, |u| serde_json::json!(u.status()))
+    }
+
+    /// `GET /v1/vm-counters`: of one VM, or of the first `limit`.
+    pub fn vm_counters(&self, name: &str, limit: usize) -> Vec<VmCounters> {
+        let tables = self.tables();
+        let core = lock(&self.core);
+        let vms: Box<dyn Iterator<Item = Object>> = match name {
+            "" => core.model.objects(Kind::Vm),
+            name => Box::new(core.model.get(Kind::Vm, name).into_iter()),
+        };
+        let _guard = tables.enter();
+        let mut list = Vec::new();
+        for object in vms.take(limit) {
+            let name = object.name().to_string();
+            let Object::Vm(vm) = object else { continue };
+            let Some(Object::Vpc(vpc)) = core.model.get(Kind::Vpc, &vm.vpc) else { continue };
+            let Some(tenant) = tables.tenant(vpc.vni) else { continue };
+            let entry = match vm.addresses[0] {
+                IpAddr::V4(a) => tables.vm4(vpc.vni, a.to_bits(), tenant.generation()),
+                IpAddr::V6(a) => {
+                    let bits = a.to_bits();
+                    tables.vm6(vpc.vni, ((bits >> 64) as u64, bits as u64), tenant.generation())
+                }
+            };
+            let Some(entry) = entry else { continue };
+            let count = tables.vm_count(entry.vm);
+            list.push(VmCounters { vm: name, packets: count.packets, bytes: count.bytes });
+        }
+        list
+    }
+
+    /// `GET /v1/objects/KIND`: what is configured.
+    pub fn objects(&self, kind: &str, name: &str, limit: usize) -> Result<Vec<serde_json::Value>, NodeError> {
+        let core = lock(&self.core);
+        let kinds = match kind {
+            "all" => Kind::ALL.to_vec(),
+            kind => vec![Kind::from_name(kind).ok_or_else(|| unknown_kind(kind))?],
+        };
+        let mut list = Vec::new();
+        for kind in kinds {
+            match name {
+                "" => list.extend(core.model.objects(kind).take(limit - list.len()).map(|o| o.to_json())),
+                name => list.extend(core.model.get(kind, name).map(|o| o.to_json())),
+            }
+        }
+        Ok(list)
+    }
+
+    /// `GET /v1/top`: what happens during `ms` milliseconds.
+    pub fn top(&self, ms: u64) -> Top {
+        let window = Duration::from_millis(ms.clamp(50, 60_000));
+        let names = self.vpc_names();
+        let tables = self.tables();
+        let reading = || Reading {
+            counters: counters::read(&tables, &names),
+            cpus: cpu_times(&std::fs::read_to_string("/proc/stat").unwrap_or_default()),
+        };
+        let before = reading();
+        // A short look first: how fine to sample depends on the rate.
+        let probe = window / 10;
+        std::thread::sleep(probe);
+        let pps = between(&before, &reading()).rx_pps;
+        let exponent = exponent_for(pps, (window - probe).as_secs_f64());
+        let (sampler, sampled_s) = self.sample(window - probe, exponent);
+        let mut top = between(&before, &reading());
+        top.engine = lock(&self.plane).engine_name().into();
+        top.levels = self.levels();
+        top.samples = sampler.samples;
+        top.flows = sampler.heaviest(FLOWS, exponent, sampled_s);
+        top
+    }
+
+    fn sample(&self, window: Duration, exponent: u8) -> (Sampler, f64) {
+        let mut subscription = self.hub.subscribe(EventFilter { sample: Some(exponent), ..Default::default() });
+        self.update_capture();
+        let begun = Instant::now();
+        let mut sampler = Sampler::default();
+        while begun.elapsed() < window {
+            while let Ok(event) = subscription.events.try_recv() {
+                sampler.take(&event);
+            }
+            std::thread::sleep(Duration::from_millis(5).min(window.saturating_sub(begun.elapsed())));
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        self.hub.unsubscribe(subscription.id);
+        self.update_capture();
+        while let Ok(event) = subscription.events.try_recv() {
+            sampler.take(&event);
+        }
+        (sampler, seconds)
+    }
+
+    /// Makes the engines copy what is wanted now, and nothing else.
+    pub fn update_capture(&self) {
+        let configured = lock(&self.core).model.gateway().map_or(0, |g| g.sampling);
+        self.set_capture(configured);
+    }
+
+    fn set_capture(&self, configured: u8) {
+        let mut writer = lock(&self.writer);
+        let mut wanted = self.hub.wanted();
+        if wanted.sample == 0 {
+            wanted.sample = configured;
+        }
+        let options = writer.options() & !Wanted::MASK | wanted.option_bits();
+        if options != writer.options() {
+            writer.set_options(options);
+        }
+    }
+
+    /// `POST /v1/apply`.
+    pub fn apply(&self, body: &[u8], dry_run: bool, delete: bool, replace: bool) -> Result<ApplyReport, NodeError> {
+        let begun = Instant::now();
+        let mut docs = read_documents(body)?;
+        if delete {
+            docs = docs.into_deletions();
+        }
+        let parse_s = begun.elapsed().as_secs_f64();
+        let mut report = self.apply_documents(&docs, dry_run, replace)?;
+        report.parse_s = parse_s;
+        Ok(report)
+    }
+
+    /// Applies documents: all of them or none.
+    pub fn apply_documents(&self, docs: &Documents, dry_run: bool, replace: bool) -> Result<ApplyReport, NodeError> {
+        let mut core = lock(&self.core);
+        let begun = Instant::now();
+        let before = service(&core.model);
+        let plan = if replace {
+            let (new, _) = Model::from_documents(docs).map_err(sentences)?;
+            core.model.replace(new)
+        } else {
+            core.model.apply(docs).map_err(sentences)?
+        };
+        let view = plan.view(&core.model, CHANGES_MAX);
+        let mut report = ApplyReport {
+            plan: view.to_json(),
+            text: view.render(false),
+            empty: plan.is_empty(),
+            plan_s: begun.elapsed().as_secs_f64(),
+            generation: self.tables().commits(),
+            ..Default::default()
+        };
+        if dry_run || report.empty {
+            core.model.revert(plan);
+            return Ok(report);
+        }
+        let commit = plan.commit(&core.model);
+        let after = service(&core.model);
+        if let Err(error) = self.carry_out(&mut core, docs, replace, &commit, &before, after, &mut report) {
+            core.times.refused += 1;
+            core.model.revert(plan);
+            // What was changed on the ports is taken back; that these can be served was shown before.
+            if let Err(e) = lock(&self.plane).serve(before) {
+                tracing::error!("the ports could not be put back as they were: {e}");
+            }
+            return Err(error);
+        }
+        report.committed = true;
+        let seconds = report.journal_s + report.commit_s;
+        let times = &mut core.times;
+        times.count += 1;
+        times.total_s += seconds;
+        times.last_s = seconds;
+        times.max_s = times.max_s.max(seconds);
+        let configured = core.model.gateway().map_or(0, |g| g.sampling);
+        // A commit of gateway settings stores the whole option word.
+        self.set_capture(configured);
+        Ok(report)
+    }
+
+    /// Ports, journal, tables, underlay, in this order: what can be refused comes first, and what is acknowledged is on disk.
+    #[allow(clippy::too_many_arguments)]
+    fn carry_out(
+        &self,
+        core: &mut Core,
+        docs: &Documents,
+        replace: bool,
+        commit: &tables::Commit,
+        before: &Service,
+        after: Service,
+        report: &mut ApplyReport,
+    ) -> Result<(), NodeError> {
+        if after != *before {
+            lock(&self.plane).serve(after)?;
+        }
+        let begun = Instant::now();
+        let entry = match &mut core.store {
+            Some(store) => Some(store.record(docs, replace)?),
+            None => None,
+        };
+        report.journal_s = begun.elapsed().as_secs_f64();
+        let begun = Instant::now();
+        let committed = lock(&self.writer).commit(commit);
+        report.commit_s = begun.elapsed().as_secs_f64();
+        match committed {
+            Ok(done) => report.generation = done.generation,
+            Err(e) => {
+                if let (Some(store), Some(entry)) = (&mut core.store, entry) {
+                    store.withdraw(entry)?;
+                }
+                return Err(e.into());
+            }
+        }
+        if let (Some(store), Some(entry)) = (&mut core.store, entry) {
+            store.confirm(entry, &core.model);
+        }
+        if let Some(underlay) = self.underlay.get() {
+            if !commit.nc_remove.is_empty() {
+                underlay.remove_ncs(commit.nc_remove.clone());
+            }
+            if !commit.nc_add.is_empty() {
+                underlay.add_ncs(commit.nc_add.clone());
+                // An acknowledged NC is reachable, as far as the kernel knows a way.
+                underlay.sync(Duration::from_millis(500));
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves the ports as configured. The daemon calls it once, when the tables are filled.
+    pub fn serve(&self) -> Result<(), NodeError> {
+        let wanted = service(&lock(&self.core).model);
+        lock(&self.plane).serve(wanted)
+    }
+
+    /// Ends the software workers; the fast path goes on.
+    pub fn stop(&self) {
+        lock(&self.plane).stop();
+        self.settle();
+    }
+
+    /// `POST /v1/trace`.
+    pub fn trace(&self, request: &crate::trace::Request) -> Result<crate::trace::Report, NodeError> {
+        let frame = request.bytes(&self.tables())?;
+        let ifindex = match request.ifindex {
+            0 => lock(&self.plane).uplinks().first().map_or(1, |u| u.ifindex),
+            given => given,
+        };
+        let heap: Arc<dyn Memory> = Arc::new(tables::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
+        let engine = if request.xdp { Some(xdp::XdpEngine::load()?) } else { None };
+        {
+            // The writer stands still while its tables are copied.
+            let mut writer = lock(&self.writer);
+            writer.settle();
+            crate::copy::copy(&*self.memory, &*heap).map_err(NodeError::system("copying the tables"))?;
+            if let Some(engine) = &engine {
+                crate::copy::copy(&*self.memory, &*engine.memory()).map_err(NodeError::system("copying the tables"))?;
+            }
+        }
+        let mut report = crate::trace::run(heap, &frame, ifindex, monotonic_ns());
+        if let Some(engine) = &engine {
+            report.xdp = Some(crate::trace::run_xdp(engine, &frame, ifindex, &report)?);
+        }
+        Ok(report)
+    }
+
+    /// The metrics as text. `vms` names a VM whose counters are wanted too, or `all`.
+    pub fn metrics(&self, vms: &str) -> Result<String, std::fmt::Error> {
+        let vms = match vms {
+            "" => Vec::new(),
+            "all" => self.vm_counters("", usize::MAX),
+            name => self.vm_counters(name, 1),
+        };
+        crate::metrics::render(Scrape {
+            counters: self.counters(),
+            levels: self.levels(),
+            status: self.status(),
+            vms: vms.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
+            events_lost: self.hub.lost.load(std::sync::atomic::Ordering::Relaxed),
+        })
+    }
+}
+
+fn unknown_kind(kind: &str) -> NodeError {
+    NodeError::Request(format!("`{kind}` is no kind of object; there are gateway, nc, vpc, peering, vm, route, and all"))
+}
+
+/// What the data plane must serve for a configuration.
+pub fn service(model: &Model) -> Service {
+    let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
+    let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
+    Service { uplinks: g.uplinks.clone(), engine: g.engine, vteps, port: g.vxlan_port }
+}

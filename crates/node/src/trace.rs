@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny trace`: why a packet would go where.
+//!
+//! The production stages run over a copy of the tables with a recorder that keeps every entry that matched. If asked, the XDP program
+//! runs over another copy (`BPF_PROG_TEST_RUN`), and both must agree: same verdict, same bytes.
+
+use crate::describe::{from_hex, to_hex};
+use crate::error::NodeError;
+use abi::{DropReason, PuntReason};
+use gateway::{Batch, Event, Frame, Gateway, Trace, Verdict, HEADROOM};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use tables::{Memory, Tables};
+use xdp::{TestVerdict, XdpEngine};
+
+/// What to trace.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The packet as a short description.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// Or the whole frame in hexadecimal.
+    #[serde(default)]
+    pub frame: Option<String>,
+    /// Port that it comes from; the first uplink if 0.
+    #[serde(default)]
+    pub ifindex: u32,
+    /// Also run the XDP program.
+    #[serde(default)]
+    pub xdp: bool,
+}
+
+/// One thing that a packet met.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Stage.
+    pub stage: String,
+    /// What happened there.
+    pub text: String,
+}
+
+/// Bytes that changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// What they are.
+    pub field: String,
+    /// Before.
+    pub before: String,
+    /// After.
+    pub after: String,
+}
+
+/// What the XDP program makes of the packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FastPath {
+    /// Its verdict.
+    pub verdict: String,
+    /// Whether it agrees with the software path: the same verdict and bytes, or a punt.
+    pub agrees: bool,
+    /// Where they differ.
+    pub difference: String,
+    /// The frame that it made.
+    pub frame: String,
+}
+
+/// The answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The frame as it came in.
+    pub frame: String,
+    /// Stage by stage.
+    pub steps: Vec<Step>,
+    /// `forward`, `answer`, `pass`, `drop`.
+    pub verdict: String,
+    /// Reason of a drop.
+    pub reason: Option<String>,
+    /// What to do about the drop.
+    pub advice: Option<String>,
+    /// Port that it leaves by.
+    pub egress: Option<u32>,
+    /// The frame as it goes out.
+    pub out: Option<String>,
+    /// What differs between the two, field by field.
+    pub changed: Vec<Changed>,
+    /// Frames made besides: ICMP errors, fragments.
+    pub generated: Vec<String>,
+    /// What XDP makes of it, if that was asked.
+    pub xdp: Option<FastPath>,
+}
+
+impl Request {
+    /// The frame to trace.
+    pub fn bytes(&self, tables: &Tables) -> Result<Vec<u8>, NodeError> {
+        let refused = |e: &dyn std::fmt::Display| NodeError::Request(e.to_string());
+        match (&self.frame, &self.description) {
+            (Some(hex), _) => from_hex(hex).map_err(|e| refused(&e)),
+            (None, Some(text)) => {
+                let (hi, lo) = tables.vtep6();
+                let port = (tables.options() >> abi::OPT_PORT_SHIFT) as u16;
+                let description: crate::describe::Description = text.parse().map_err(|e| refused(&e))?;
+                description.frame(tables.vtep4(), u128::from(hi) << 64 | u128::from(lo), port).map_err(|e| refused(&e))
+            }
+            (None, None) => Err(NodeError::Request("nothing to trace: give a packet".into())),
+        }
+    }
+}
+
+/// Runs a frame through the stages over `memory`, which must be nobody else's: a copy, or tables made for this.
+pub fn run(memory: Arc<dyn Memory>, frame: &[u8], ifindex: u32, now_ns: u64) -> Report {
+    let tables = Tables::new(memory);
+    let (slots, _) = tables.slots();
+    let mut gateway = Gateway::new(tables, slots.saturating_sub(1));
+    let mut region = vec![0; HEADROOM + frame.len() + 256];
+    region[HEADROOM..HEADROOM + frame.len()].copy_from_slice(frame);
+    let mut batch = Batch::new();
+    let mut trace = Trace::default();
+    // An empty batch takes a frame.
+    let _ = batch.push(Frame::new(&mut region, HEADROOM, frame.len(), ifindex));
+    gateway.process_recorded(&mut batch, now_ns, &mut trace);
+    let mut report = Report { frame: to_hex(frame), ..Default::default() };
+    for (_, stage, event) in &trace.events {
+        if !matches!(event, Event::Bytes { .. }) {
+            report.steps.push(Step { stage: stage.name().into(), text: event.to_string() });
+        }
+    }
+    let Some(done) = batch.frames().first() else { return report };
+    let (verdict, egress) = match done.verdict {
+        Verdict::Forward { ifindex } => ("forward", Some(ifindex)),
+        Verdict::Answer { ifindex } => ("answer", Some(ifindex)),
+        Verdict::Pass => ("pass", None),
+        Verdict::Drop(reason) => {
+            report.reason = Some(reason.name().into());
+            report.advice = Some(reason.advice().into());
+            ("drop", None)
+        }
+    };
+    report.verdict = verdict.into();
+    report.egress = egress;
+    if egress.is_some() {
+        report.out = Some(to_hex(done.data()));
+        report.changed = changes(frame, done.data());
+    }
+    report.generated = batch.output.generated.iter().map(|g| to_hex(&g.data)).collect();
+    report
+}
+
+/// Runs the XDP program over `engine`, which must be nobody else's, and compares.
+pub fn run_xdp(engine: &XdpEngine, frame: &[u8], ifindex: u32, software: &Report) -> Result<FastPath, NodeError> {
+    let _listener = engine.prepare_test(ifindex)?;
+    if let Some(egress) = software.egress {
+        engine.add_port(egress)?;
+    }
+    let run = engine.test_run(frame, ifindex, 1)?;
+    let bytes = to_hex(&run.frame);
+    let sends = software.verdict == "forward" || software.verdict == "answer";
+    let (verdict, difference) = match run.verdict {
+        TestVerdict::Tx | TestVerdict::Redirect => {
+            let same = software.verdict == "forward" && software.out.as_deref() == Some(bytes.as_str());
+            let difference = match (same, sends) {
+                (true, _) => String::new(),
+                (false, true) => "the bytes differ".to_string(),
+                (false, false) => format!("the software path says {}", software.verdict),
+            };
+            ("forward".to_string(), difference)
+        }
+        TestVerdict::Pass => {
+            let same = software.verdict == "pass";
+            ("pass".into(), if same { String::new() } else { format!("the software path says {}", software.verdict) })
+        }
+        TestVerdict::Drop(reason) => {
+            let same = software.reason.as_deref() == Some(reason.name());
+            let says = software.reason.clone().unwrap_or_else(|| software.verdict.clone());
+            (format!("drop {}", name(reason)), if same { String::new() } else { format!("the software path says {says}") })
+        }
+        // A punt hands the decision to the software path, so it cannot disagree.
+        TestVerdict::Punt(reason) => (format!("punt {}", punt_name(reason)), String::new()),
+        TestVerdict::Other(code) => (format!("XDP action {code}"), "not an outcome of the packet path".into()),
+    };
+    Ok(FastPath { verdict, agrees: difference.is_empty(), difference, frame: bytes })
+}
+
+fn name(reason: DropReason) -> &'static str {
+    reason.name()
+}
+
+fn punt_name(reason: PuntReason) -> &'static str {
+    reason.name()
+}
+
+/// Field by field, where both frames are VXLAN; else the bytes as a whole.
+fn changes(before: &[u8], after: &[u8]) -> Vec<Changed> {
+    let (old, new) = (crate::fields::fields(before), crate::fields::fields(after));
+    let mut changed = Vec::new();
+    for (field, value) in &new {
+        let was = old.iter().find(|(f, _)| f == field).map_or("", |(_, v)| v.as_str());
+        if was != value {
+            changed.push(Changed { field: field.clone(), before: was.into(), after: value.clone() });
+        }
+    }
+    for (field, value) in &old {
+        if !new.iter().any(|(f, _)| f == field) {
+            changed.push(Changed { field: field.clone(), before: value.clone(), after: String::new() });
+        }
+    }
+    changed
+}
