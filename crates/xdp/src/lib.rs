@@ -7,6 +7,7 @@
 mod afxdp;
 mod engine;
 mod error;
+mod events;
 mod grace;
 mod inject;
 mod link;
@@ -19,6 +20,7 @@ mod sys;
 pub use afxdp::{AfXdpOptions, AfXdpSocket, CopyMode, Received, RECEIVE_MAX};
 pub use engine::{Options, Origin, XdpEngine, LEAST_KERNEL, OBJECT};
 pub use error::XdpError;
+pub use events::EventRing;
 pub use inject::Injector;
 pub use link::{Attach, Attached, Mode};
 pub use memory::BpfMemory;
