@@ -161,18 +161,13 @@ async fn capture(State(node): Shared, Json(filter): Json<EventFilter>) -> Respon
     Body::from_stream(stream).into_response()
 }
 
-/// Listens on the Unix socket until `stop` resolves. A socket that a dead process left is replaced.
-pub async fn serve(
-    node: Arc<Node>,
-    socket: &std::path::Path,
-    stop: impl std::future::Future<Output = ()> + Send + 'static,
-) -> Result<(), NodeError> {
-    let listener = bind(socket)?;
-    let app = router(node);
-    axum::serve(listener, app).with_graceful_shutdown(stop).await.map_err(NodeError::system("serving the API"))
+/// Serves the API until the listener fails.
+pub async fn serve(node: Arc<Node>, listener: tokio::net::UnixListener) -> Result<(), NodeError> {
+    axum::serve(listener, router(node)).await.map_err(NodeError::system("serving the API"))
 }
 
-fn bind(socket: &std::path::Path) -> Result<tokio::net::UnixListener, NodeError> {
+/// Listens on a Unix socket. One that a dead process left is replaced.
+pub fn bind(socket: &std::path::Path) -> Result<tokio::net::UnixListener, NodeError> {
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder).map_err(NodeError::file("making the folder of the API socket", folder))?;
     }

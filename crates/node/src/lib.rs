@@ -1,16 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node daemon.
+//! The node daemon: start-up, data plane, API, metrics, traces, upgrade. The design is in `docs/design/node.md`.
 
 mod afpacket;
-mod punt;
-pub mod top;
-pub mod uplinks;
-mod worker;
+pub mod api;
 pub mod client;
+pub mod copy;
 pub mod counters;
+pub mod daemon;
+pub mod dataplane;
 pub mod describe;
+pub mod error;
 pub mod events;
+pub mod fields;
 pub mod flows;
 pub mod metrics;
 pub mod pcap;
+mod punt;
+pub mod service;
+mod sink;
+mod store;
+mod tabledump;
+pub mod top;
+pub mod trace;
 pub mod types;
+pub mod uplinks;
+pub mod upgrade;
+mod worker;
+
+pub use error::NodeError;

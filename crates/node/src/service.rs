@@ -197,10 +197,21 @@ impl Node {
     /// `GET /v1/neighbours`.
     pub fn neighbours(&self) -> Vec<Neighbour> {
         let Some(underlay) = self.underlay.get() else { return Vec::new() };
+        let mut ncs: BTreeMap<(u32, IpAddr), u64> = BTreeMap::new();
+        {
+            let writer = lock(&self.writer);
+            let groups: BTreeMap<_, _> = writer.groups().into_iter().map(|(id, members)| (id.0, members)).collect();
+            let specs: BTreeMap<_, _> = writer.nexthops().into_iter().map(|(id, s)| (id.0, (s.ifindex, s.addr))).collect();
+            for members in writer.ncs().iter().filter_map(|(.., group)| groups.get(&(*group)?.0)) {
+                let ways: std::collections::BTreeSet<_> = members.iter().filter_map(|m| specs.get(&m.0)).collect();
+                ways.into_iter().for_each(|way| *ncs.entry(*way).or_default() += 1);
+            }
+        }
         let next_hops = underlay.nexthops();
         next_hops
             .into_iter()
             .map(|(spec, interface)| Neighbour {
+                ncs: ncs.get(&(spec.ifindex, spec.addr)).copied().unwrap_or(0),
                 address: spec.addr.to_string(),
                 interface,
                 mac: spec.dmac.map_or(String::new(), |m| wire::Mac(m).to_string()),
@@ -260,6 +271,13 @@ impl Node {
             }
         }
         Ok(list)
+    }
+
+    /// `GET /v1/objects/KIND?tables=true`: what the tables really hold.
+    pub fn table_objects(&self, kind: &str, name: &str, limit: usize) -> Result<Vec<serde_json::Value>, NodeError> {
+        let names = self.vpc_names();
+        let writer = lock(&self.writer);
+        crate::tabledump::objects(&writer, &names, kind, name, limit)
     }
 
     /// `GET /v1/top`: what happens during `ms` milliseconds.

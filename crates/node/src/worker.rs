@@ -2,8 +2,9 @@
 //! Software workers: threads that take packets from ports, run the Rust path over them, and send what comes out.
 //!
 //! A worker owns its sockets, its counter slot and its buffers and shares only the tables with anybody. Two kinds of sockets
-//! feed it: AF_PACKET, when the `user` engine serves a whole port, and AF_XDP, for what the fast path punts. What a
-//! socket does not take on the way out is counted as `tx_failed`, what found a ring full on the way in as `punt_ring_full`.
+//! feed it: AF_PACKET, when the `user` engine serves a whole port, and AF_XDP, for what the fast path punts. A packet leaves
+//! by the worker's own AF_XDP socket of its port if there is one, else by AF_PACKET. What a socket does not take on the way
+//! out is counted as `tx_failed`, what found a ring full on the way in as `punt_ring_full`.
 
 use crate::afpacket::{PacketSocket, HEADROOM};
 use crate::counters::monotonic_ns;
@@ -52,6 +53,21 @@ impl Port {
     }
 }
 
+/// Packets on their way out after their batch is done: the buffers that they lay in are needed by the socket again.
+#[derive(Default)]
+struct Outbox {
+    bytes: Vec<u8>,
+    /// Interface, length, whether it is an answer.
+    packets: Vec<(u32, usize, bool)>,
+}
+
+impl Outbox {
+    fn put(&mut self, ifindex: u32, data: &[u8], answer: bool) {
+        self.bytes.extend_from_slice(data);
+        self.packets.push((ifindex, data.len(), answer));
+    }
+}
+
 /// One software worker.
 pub struct Worker {
     gateway: Gateway,
@@ -61,15 +77,17 @@ pub struct Worker {
     injector: Option<xdp::Injector>,
     shared: Shared,
     samples: u64,
+    outbox: Outbox,
 }
 
 impl Worker {
     /// A worker that counts in the gateway's slot.
     pub fn new(gateway: Gateway, ports: Vec<Port>, egress: Vec<PacketSocket>, shared: Shared) -> Self {
         let punts = ports.iter().any(|p| matches!(p, Port::Xdp(_)));
-        let injector = punts.then(|| xdp::Injector::new().inspect_err(|e| tracing::warn!("punted packets that belong to the host will be lost: {e}")).ok());
+        let load = || xdp::Injector::new().inspect_err(|e| tracing::warn!("punted packets of the host will be lost: {e}"));
+        let injector = if punts { load().ok() } else { None };
         let egress = egress.into_iter().map(|s| (s.ifindex, s)).collect();
-        Self { gateway, ports, egress, injector: injector.flatten(), shared, samples: 0 }
+        Self { gateway, ports, egress, injector, shared, samples: 0, outbox: Outbox::default() }
     }
 
     /// Runs until told to stop.
@@ -102,9 +120,9 @@ impl Worker {
         let _ = nix::poll::poll(&mut fds, IDLE);
     }
 
-    fn count_losses(&self) {
+    fn count_losses(&mut self) {
         let stats = self.gateway.tables().stats(self.gateway.slot());
-        for port in &self.ports {
+        for port in &mut self.ports {
             let lost = match port {
                 Port::Packet(socket) => socket.take_lost(),
                 Port::Xdp(socket) => {
@@ -122,7 +140,7 @@ impl Worker {
     /// Takes one burst from a port through the path. Returns the number of packets and the empty batch.
     fn serve<'b>(&mut self, at: usize, batch: Batch<'_>) -> (usize, Batch<'b>) {
         let mut batch = batch.recycle();
-        let Self { gateway, ports, egress, injector, shared, samples } = self;
+        let Self { gateway, ports, egress, injector, shared, samples, outbox } = self;
         let options = gateway.tables().options();
         let (mut sampled, punts) = (Vec::new(), matches!(ports[at], Port::Xdp(_)));
         let received = match &mut ports[at] {
@@ -154,7 +172,8 @@ impl Worker {
         }
         gateway.process(&mut batch, monotonic_ns());
         sampled.iter().for_each(|event| shared.hub.publish(event));
-        dispatch(gateway, &batch, egress, injector.as_ref().filter(|_| punts), shared, options);
+        let way = if punts { Way::Later(outbox) } else { Way::Now(egress) };
+        dispatch(gateway, &batch, way, injector.as_ref().filter(|_| punts), shared, options);
         if !batch.output.unresolved.is_empty() {
             (shared.wanted)(batch.output.unresolved.iter().map(|u| u.neighbour).collect());
         }
@@ -162,7 +181,55 @@ impl Worker {
         if let Port::Xdp(socket) = &mut ports[at] {
             socket.release();
         }
+        self.send_outbox();
         (received, empty)
+    }
+
+    fn send_outbox(&mut self) {
+        let stats = self.gateway.tables().stats(self.gateway.slot());
+        let mut start = 0;
+        for (ifindex, length, answer) in self.outbox.packets.drain(..) {
+            let data = &self.outbox.bytes[start..start + length];
+            start += length;
+            let by_xdp = self.ports.iter_mut().find_map(|p| match p {
+                Port::Xdp(socket) if socket.ifindex() == ifindex => Some(socket.send(data)),
+                _ => None,
+            });
+            // No room in the ring, or a port of another worker: the kernel's own way out.
+            let sent = by_xdp == Some(true) || self.egress.get(&ifindex).is_some_and(|s| s.send(data));
+            match (sent, answer) {
+                (true, _) => {}
+                (false, true) => stats.unsent_answer(),
+                (false, false) => stats.unsent_forwarded(length as u64),
+            }
+        }
+        self.outbox.bytes.clear();
+        for port in &mut self.ports {
+            if let Port::Xdp(socket) = port {
+                socket.flush();
+            }
+        }
+    }
+}
+
+/// How packets leave.
+enum Way<'a> {
+    /// From where they lie.
+    Now(&'a HashMap<u32, PacketSocket>),
+    /// Copied, when the batch is done.
+    Later(&'a mut Outbox),
+}
+
+impl Way<'_> {
+    /// Sends or queues; false if the packet was not taken.
+    fn send(&mut self, ifindex: u32, data: &[u8], answer: bool) -> bool {
+        match self {
+            Way::Now(egress) => egress.get(&ifindex).is_some_and(|socket| socket.send(data)),
+            Way::Later(outbox) => {
+                outbox.put(ifindex, data, answer);
+                true
+            }
+        }
     }
 }
 
@@ -200,22 +267,21 @@ fn event(frame: &Frame<'_>, kind: u8, reason: u8) -> Event {
 fn dispatch(
     gateway: &Gateway,
     batch: &Batch<'_>,
-    egress: &HashMap<u32, PacketSocket>,
+    mut way: Way<'_>,
     injector: Option<&xdp::Injector>,
     shared: &Shared,
     options: u64,
 ) {
     let stats = gateway.tables().stats(gateway.slot());
-    let send = |ifindex: u32, data: &[u8]| egress.get(&ifindex).is_some_and(|socket| socket.send(data));
     for frame in batch.frames() {
         match frame.verdict {
             Verdict::Forward { ifindex } => {
-                if !send(ifindex, frame.data()) {
+                if !way.send(ifindex, frame.data(), false) {
                     stats.unsent_forwarded(frame.len() as u64);
                 }
             }
             Verdict::Answer { ifindex } => {
-                if !send(ifindex, frame.data()) {
+                if !way.send(ifindex, frame.data(), true) {
                     stats.unsent_answer();
                 }
             }
@@ -233,7 +299,7 @@ fn dispatch(
         }
     }
     for made in &batch.output.generated {
-        if !send(made.ifindex, &made.data) {
+        if !way.send(made.ifindex, &made.data, false) {
             stats.unsent_forwarded(made.data.len() as u64);
         }
     }

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Starting and running a node.
+//!
+//! The order of the start is what makes a restart invisible: configuration first, then the tables (taken over if a process before has
+//! left them, rebuilt beside if their layout is another one), then the ways of the underlay, and only then is the program on
+//! the ports exchanged. Until that moment the old program forwards on the old tables. `docs/design/node.md` has the sequence.
+
+use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
+use crate::error::NodeError;
+use crate::events::Hub;
+use crate::service::{Core, Node, Parts};
+use crate::sink::TableSink;
+use crate::store::Persist;
+use crate::types::Step;
+use config::Model;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use tables::{Writer, WriterOptions};
+use underlay::Underlay;
+
+/// Time between looks at ports and at what commits left for later.
+const TICK: Duration = Duration::from_millis(250);
+/// Time that the start waits for the ways of the underlay.
+const UNDERLAY_PATIENCE: Duration = Duration::from_secs(2);
+/// Lines of the table of drop counters: four counters each.
+const DROP_LINES: u32 = 16_384;
+
+/// How a node is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Instance name.
+    pub instance: String,
+    /// Configuration files or folders that are applied at every start.
+    pub config: Vec<PathBuf>,
+    /// Folder of the state; none: nothing is kept.
+    pub state: Option<PathBuf>,
+    /// API socket.
+    pub socket: PathBuf,
+    /// Engine.
+    pub choice: Choice,
+    /// The instance's folder on a BPF file system; none: the fast path ends with the process.
+    pub pins: Option<PathBuf>,
+    /// Software workers.
+    pub workers: u32,
+    /// Where metrics are served over TCP, whatever the Gateway says.
+    pub metrics: Option<SocketAddr>,
+    /// On a stop, take the fast path off the ports too.
+    pub detach: bool,
+}
+
+/// A started node and the threads that belong to it.
+pub struct Running {
+    /// The node.
+    pub node: Arc<Node>,
+    stop: Arc<AtomicBool>,
+    events: Option<std::thread::JoinHandle<()>>,
+    _lock: Option<nix::fcntl::Flock<std::fs::File>>,
+}
+
+struct Steps {
+    list: Vec<Step>,
+    at: Instant,
+}
+
+impl Steps {
+    fn new() -> Self {
+        Self { list: Vec::new(), at: Instant::now() }
+    }
+
+    fn done(&mut self, what: impl Into<String>) {
+        let step = Step { what: what.into(), seconds: self.at.elapsed().as_secs_f64() };
+        tracing::info!("{} ({:.3} s)", step.what, step.seconds);
+        self.list.push(step);
+        self.at = Instant::now();
+    }
+}
+
+/// Starts a node in the network namespace of the calling thread. It serves its ports when this returns.
+pub fn start(options: &Options) -> Result<Running, NodeError> {
+    let mut steps = Steps::new();
+    let lock = options.state.as_deref().map(lock).transpose()?;
+    let (mut store, mut model) = match &options.state {
+        Some(dir) => {
+            let (store, model) = Persist::open(dir)?;
+            (Some(store), model)
+        }
+        None => (None, Model::new()),
+    };
+    let mut notes = Vec::new();
+    steps.done(format!("state read: {}", counts(&model)));
+    if !options.config.is_empty() {
+        apply_files(&options.config, &mut model, store.as_mut(), &mut notes)?;
+        steps.done(format!("configuration files applied: {}", counts(&model)));
+    }
+
+    let hub = Arc::new(Hub::default());
+    let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, hub.clone())?;
+    steps.done(if plane.took_over() { "took over running tables" } else { "made table memory" });
+    let writer = fill(&plane, &model, &mut notes)?;
+    if !plane.took_over() {
+        if let (Some(pins), Some(xdp)) = (&options.pins, &plane.xdp) {
+            if let Some(what) = crate::upgrade::convert_counters(pins, xdp, options.state.as_deref()) {
+                steps.done(what);
+            }
+        }
+    } else {
+        let lost = crate::counters::account_for_the_dead(&writer.tables());
+        if lost > 0 {
+            notes.push(format!("{lost} packets that the process before had in hand are counted as punt_no_listener"));
+        }
+    }
+    steps.done(format!("tables say what is configured: commit {}", writer.tables().commits()));
+
+    let writer = Arc::new(Mutex::new(writer));
+    let underlay: Arc<OnceLock<Underlay>> = Arc::default();
+    if options.choice != Choice::None {
+        let watcher = Underlay::start(underlay::Options::default(), TableSink::new(writer.clone()))?;
+        watcher.add_ncs(model.objects(config::Kind::Nc).filter_map(nc_address).collect());
+        if !watcher.sync(UNDERLAY_PATIENCE) {
+            notes.push("the underlay was not known within 2 s; packets wait for it".into());
+        }
+        let _ = underlay.set(watcher);
+        let wanted = underlay.clone();
+        plane.on_wanted(move |ncs| {
+            if let Some(underlay) = wanted.get() {
+                underlay.want(ncs);
+            }
+        });
+        steps.done("ways of the underlay entered");
+    }
+
+    plane.serve(crate::service::service(&model))?;
+    let served: Vec<String> = plane.uplinks().iter().map(|u| format!("{} {}", u.name, u.mode)).collect();
+    steps.done(format!("ports served: {}", if served.is_empty() { "none".into() } else { served.join(", ") }));
+    if let Some(xdp) = &plane.xdp {
+        match xdp.retire_other_layouts() {
+            Ok(0) => {}
+            Ok(n) => steps.done(format!("tables of {n} other layouts removed")),
+            Err(e) => notes.push(e.to_string()),
+        }
+    }
+    if let Some(dir) = &options.state {
+        crate::upgrade::describe_layout(dir);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let events = plane.xdp.as_ref().map(|xdp| event_thread(xdp, hub.clone(), stop.clone())).transpose()?;
+    for note in notes.iter().chain(&plane.notes()) {
+        tracing::warn!("{note}");
+    }
+    let core = Core { model, store: store.take(), times: Default::default() };
+    let instance = options.instance.clone();
+    let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, startup: steps.list, notes });
+    // Sampling may be configured.
+    node.update_capture();
+    Ok(Running { node, stop, events, _lock: lock })
+}
+
+impl Running {
+    /// Ends the threads. The fast path goes on.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.node.stop();
+        if let Some(thread) = self.events.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn counts(model: &Model) -> String {
+    let c = model.counts();
+    format!("{} VPCs, {} NCs, {} VMs, {} routes, {} peerings", c.vpcs, c.ncs, c.vms, c.routes, c.peerings)
+}
+
+fn nc_address(object: config::Object) -> Option<std::net::IpAddr> {
+    match object {
+        config::Object::Nc(nc) => Some(nc.address),
+        _ => None,
+    }
+}
+
+/// Only one process may write tables and state.
+fn lock(dir: &Path) -> Result<nix::fcntl::Flock<std::fs::File>, NodeError> {
+    std::fs::create_dir_all(dir).map_err(NodeError::file("making the state folder", dir))?;
+    let path = dir.join("lock");
+    let file = std::fs::File::create(&path).map_err(NodeError::file("opening the lock", &path))?;
+    nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock).map_err(|_| NodeError::Locked(dir.into()))
+}
+
+/// Files as given, folders as the YAML and NDJSON files in them, in order of their names.
+pub fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, NodeError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let refused = || NodeError::file("reading the folder", path);
+        let mut inside = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(refused())? {
+            let file = entry.map_err(refused())?.path();
+            let known = file.extension().is_some_and(|e| ["yaml", "yml", "ndjson", "jsonl"].iter().any(|k| e == *k));
+            if known {
+                inside.push(file);
+            }
+        }
+        inside.sort();
+        files.extend(inside);
+    }
+    Ok(files)
+}
+
+/// Applies the files of the command line: they win over the state, what they do not name stays.
+fn apply_files(
+    paths: &[PathBuf],
+    model: &mut Model,
+    store: Option<&mut Persist>,
+    notes: &mut Vec<String>,
+) -> Result<(), NodeError> {
+    let sentences = |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
+    let files = expand(paths)?;
+    let docs = config::parse_files(&files).map_err(sentences)?;
+    let plan = model.apply(&docs).map_err(sentences)?;
+    notes.extend(plan.warnings().iter().map(|w| w.to_string()));
+    if let (Some(store), false) = (store, plan.is_empty()) {
+        let entry = store.record(&docs, false)?;
+        store.confirm(entry, model);
+    }
+    Ok(())
+}
+
+/// A writer whose tables say what the model says.
+fn fill(plane: &DataPlane, model: &Model, notes: &mut Vec<String>) -> Result<Writer, NodeError> {
+    let limits = model.limits();
+    let options = WriterOptions {
+        salt: salt(),
+        xdp_slots: if plane.xdp.is_some() { possible_cpus() } else { 0 },
+        // One slot more than workers: traces count there, in their copy of the tables.
+        worker_slots: WORKERS_MAX + 1,
+        drop_lines: DROP_LINES,
+        limits: tables::Limits {
+            tenants: limits.vpcs,
+            routes: u64::from(limits.routes),
+            vms: limits.vms,
+            ncs: limits.ncs,
+            ..Default::default()
+        },
+    };
+    if plane.took_over() {
+        match Writer::attach(plane.memory(), options) {
+            Ok(mut writer) => {
+                crate::store::reconcile(&mut writer, model)?;
+                return Ok(writer);
+            }
+            Err(e) => notes.push(format!("ATTENTION: the running tables could not be taken over and were rebuilt: {e}")),
+        }
+    }
+    let mut writer = Writer::create(plane.memory(), options).map_err(NodeError::system("building the tables"))?;
+    writer.commit(&model.full_commit())?;
+    Ok(writer)
+}
+
+fn salt() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library seeds this from the system's random numbers.
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// CPU numbers that XDP may run on.
+fn possible_cpus() -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<u32>().ok());
+    last.map_or(abi::SLOTS_MAX - WORKERS_MAX - 1, |n| n + 1).min(abi::SLOTS_MAX - WORKERS_MAX - 1)
+}
+
+fn event_thread(xdp: &xdp::XdpEngine, hub: Arc<Hub>, stop: Arc<AtomicBool>) -> Result<std::thread::JoinHandle<()>, NodeError> {
+    let ring = xdp.events(move |event| hub.publish(event))?;
+    let body = move || {
+        while !stop.load(Ordering::Relaxed) {
+            ring.poll(Duration::from_millis(100));
+        }
+    };
+    std::thread::Builder::new().name("tunny-events".into()).spawn(body).map_err(NodeError::system("starting a thread"))
+}
+
+/// Starts a node and runs it until SIGTERM or SIGINT.
+pub fn run(options: &Options) -> Result<(), NodeError> {
+    let running = start(options)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(NodeError::system("starting the event loop"))?;
+    let result = runtime.block_on(serve(running.node.clone(), options));
+    // Streams of `tunny capture` may be open: they end with the process.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    running.stop();
+    // The socket belongs to whoever starts next; an empty place says that nobody listens.
+    let _ = std::fs::remove_file(&options.socket);
+    if options.detach {
+        if let Some(pins) = &options.pins {
+            uninstall(pins)?;
+        }
+    }
+    result
+}
+
+async fn serve(node: Arc<Node>, options: &Options) -> Result<(), NodeError> {
+    use tokio::signal::unix::{signal, SignalKind};
+    let refused = || NodeError::system("listening for signals");
+    let (mut term, mut int) =
+        (signal(SignalKind::terminate()).map_err(refused())?, signal(SignalKind::interrupt()).map_err(refused())?);
+    let listener = crate::api::bind(&options.socket)?;
+    tokio::spawn(metrics(node.clone(), options.metrics));
+    let ticking = node.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(TICK).await;
+            let node = ticking.clone();
+            if tokio::task::spawn_blocking(move || node.tick()).await.is_err() {
+                tracing::error!("the periodic work failed; please report it");
+            }
+        }
+    });
+    notify("READY=1");
+    tracing::info!("listening on {}", options.socket.display());
+    tokio::select! {
+        result = crate::api::serve(node, listener) => result,
+        _ = term.recv() => Ok(()),
+        _ = int.recv() => Ok(()),
+    }
+    .inspect(|()| {
+        notify("STOPPING=1");
+        tracing::info!("stopping; the fast path goes on");
+    })
+}
+
+/// Serves metrics where the command line or, as it stands at the time, the Gateway says.
+async fn metrics(node: Arc<Node>, fixed: Option<SocketAddr>) {
+    let mut failed = None;
+    loop {
+        let asked = node.clone();
+        let wanted = match fixed {
+            Some(address) => Some(address),
+            None => tokio::task::spawn_blocking(move || asked.metrics_address()).await.ok().flatten(),
+        };
+        let Some(address) = wanted else {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            continue;
+        };
+        match tokio::net::TcpListener::bind(address).await {
+            Ok(listener) => {
+                failed = None;
+                tracing::info!("metrics on http://{address}/metrics");
+                let watched = node.clone();
+                let moved = async move {
+                    loop {
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        let node = watched.clone();
+                        let now = tokio::task::spawn_blocking(move || node.metrics_address()).await.ok().flatten();
+                        if fixed.is_none() && now != Some(address) {
+                            return;
+                        }
+                    }
+                };
+                tokio::select! {
+                    _ = crate::api::serve_metrics(node.clone(), listener) => {}
+                    () = moved => {}
+                }
+            }
+            Err(e) => {
+                if failed != Some(address) {
+                    tracing::warn!("metrics cannot be served on {address}: {e}; it is tried again");
+                    failed = Some(address);
+                }
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        }
+    }
+}
+
+/// Tells systemd how far we are, if it wants to know.
+fn notify(state: &str) {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return };
+    let address = match path.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    let sent = address.and_then(|a| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &a));
+    if let Err(e) = sent {
+        tracing::warn!("systemd could not be told {state}: {e}");
+    }
+}
+
+/// Takes the fast path of an instance off its ports and removes its tables.
+pub fn uninstall(pins: &Path) -> Result<bool, NodeError> {
+    match std::fs::remove_dir_all(pins) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(NodeError::file("removing", pins)(e)),
+    }
+}
