@@ -1,14 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny delete`.
+//! `tunny delete`: objects that go.
 
 use crate::Global;
+use config::Kind;
+use node::service::write_document;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Remove objects from a node's configuration.
+///
+/// Either KIND and NAMES, or --file with documents that name what goes. Objects that others refer to cannot go alone.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Kind: gateway, nc, vpc, peering, vm or route.
+    #[arg(required_unless_present = "files")]
+    kind: Option<String>,
+    /// Names.
+    #[arg(value_name = "NAME", required_unless_present = "files")]
+    names: Vec<String>,
+    /// Files or folders with documents of what goes.
+    #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with_all = ["kind", "names"])]
+    files: Vec<PathBuf>,
+    /// Show the plan and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask.
+    #[arg(short, long)]
+    yes: bool,
+}
 
 /// Runs the command.
-pub fn run(_args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`tunny delete` is not in this build yet")
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let mut body = crate::apply::read(&args.files)?;
+    let mut options = String::from("delete=true");
+    if let Some(kind) = &args.kind {
+        let kind = Kind::from_name(kind)
+            .ok_or_else(|| anyhow::anyhow!("`{kind}` is no kind of object; there are gateway, nc, vpc, peering, vm, route"))?;
+        let names: Vec<_> = args.names.iter().map(|n| serde_json::json!([kind.name(), n])).collect();
+        write_document(&mut body, "names", serde_json::Value::from(names).to_string().as_bytes());
+        options = "names=true".into();
+    }
+    crate::apply::change(&body, &options, args.dry_run, args.yes, global)
 }

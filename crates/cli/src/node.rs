@@ -1,14 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny node`.
+//! `tunny node`: the daemon.
 
 use crate::Global;
+use node::daemon::{self, Options};
+use node::dataplane::Choice;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Run the gateway on this machine.
+///
+/// It runs until SIGTERM or SIGINT. Program, tables and links are pinned: stopping, killing or upgrading it does not stop the fast
+/// path, and the next start takes over without a gap. `--uninstall` removes them.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Configuration file, or folder of files; applied at every start, on top of the state. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// Folder of the state [default: /var/lib/tunny/INSTANCE].
+    #[arg(long = "state", alias = "state-dir", value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Keep no state: what is applied is forgotten at the end.
+    #[arg(long, conflicts_with = "state")]
+    no_state: bool,
+    /// Engine.
+    #[arg(long, value_enum, default_value_t = EngineArg::Auto)]
+    engine: EngineArg,
+    /// Folder of the pins, on a BPF file system [default: /sys/fs/bpf/tunny/INSTANCE].
+    #[arg(long, value_name = "DIR")]
+    pins: Option<PathBuf>,
+    /// Pin nothing: the fast path ends with the process.
+    #[arg(long, conflicts_with = "pins")]
+    no_pins: bool,
+    /// Threads of the software path.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    workers: u32,
+    /// Serve metrics here, whatever the Gateway says.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+    /// When it stops, take the fast path off the ports too.
+    #[arg(long)]
+    detach: bool,
+    /// Do not run: take the fast path of this instance off its ports and remove its tables.
+    #[arg(long)]
+    uninstall: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum EngineArg {
+    /// XDP if the kernel lets us, else the software path; said aloud.
+    Auto,
+    /// XDP, or refuse to start.
+    Xdp,
+    /// The software path on AF_PACKET.
+    User,
+    /// No port is touched: tables, API and traces alone.
+    None,
+}
 
 /// Runs the command.
-pub fn run(_args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`tunny node` is not in this build yet")
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let pins = args.pins.unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/tunny").join(&global.instance));
+    if args.uninstall {
+        match daemon::uninstall(&pins)? {
+            true => eprintln!("tunny: the fast path of instance {} is off its ports; its tables are gone", global.instance),
+            false => eprintln!("tunny: instance {} has nothing installed under {}", global.instance, pins.display()),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let state = args.state.unwrap_or_else(|| PathBuf::from("/var/lib/tunny").join(&global.instance));
+    node::daemon::log_to_stderr();
+    daemon::run(&Options {
+        instance: global.instance.clone(),
+        config: args.config,
+        state: (!args.no_state).then_some(state),
+        socket: global.socket(),
+        choice: match args.engine {
+            EngineArg::Auto => Choice::Auto,
+            EngineArg::Xdp => Choice::Xdp,
+            EngineArg::User => Choice::User,
+            EngineArg::None => Choice::None,
+        },
+        pins: (!args.no_pins).then_some(pins),
+        workers: args.workers,
+        metrics: args.metrics,
+        detach: args.detach,
+    })?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,14 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny validate`.
+//! `tunny validate`: every error of configuration files at once.
 
+use crate::output::{print, Format};
 use crate::Global;
+use config::Model;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Check configuration files and report every error at once.
+///
+/// The files are checked together, as one configuration; no node is asked. Exit status 0 if they may be applied to an empty node, 1 if not.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Files or folders; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
 
 /// Runs the command.
-pub fn run(_args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`tunny validate` is not in this build yet")
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let files = node::daemon::expand(&args.files)?;
+    let mut model = Model::new();
+    let (documents, errors, warnings) = match config::validate_files(&files, &mut model) {
+        Ok((docs, warnings)) => (docs.len(), Vec::new(), warnings),
+        Err(errors) => (0, errors, Vec::new()),
+    };
+    if global.output == Format::Table {
+        for error in &errors {
+            eprintln!("{error}");
+        }
+        for warning in &warnings {
+            eprintln!("warning: {warning}");
+        }
+        match errors.len() {
+            0 => print(&format!("{documents} documents, no errors\n"))?,
+            n => eprintln!("{n} error{}", if n == 1 { "" } else { "s" }),
+        }
+    } else {
+        let list = |list: &[config::ConfigError]| list.iter().map(|e| e.to_json()).collect::<Vec<_>>();
+        let value = serde_json::json!({
+            "valid": errors.is_empty(), "documents": documents, "errors": list(&errors), "warnings": list(&warnings)
+        });
+        crate::output::show(global.output, &value, |_| String::new())?;
+    }
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

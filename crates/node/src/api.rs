@@ -4,7 +4,7 @@
 
 use crate::error::NodeError;
 use crate::events::{encode, EventFilter};
-use crate::service::Node;
+use crate::service::{Mode, Node};
 use crate::types::ErrorBody;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -71,6 +71,9 @@ struct ApplyQuery {
     /// The documents name what goes.
     #[serde(default)]
     delete: bool,
+    /// The body is a list of (kind, name) of what goes.
+    #[serde(default)]
+    names: bool,
     /// The documents are everything: what they do not name goes.
     #[serde(default)]
     replace: bool,
@@ -107,7 +110,15 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(
             "/v1/apply",
             post(|State(n): Shared, Query(q): Query<ApplyQuery>, body: Bytes| {
-                blocking(move || n.apply(&body, q.dry_run, q.delete, q.replace))
+                blocking(move || {
+                    let mode = match (q.names, q.delete, q.replace) {
+                        (true, ..) => Mode::DeleteNames,
+                        (_, true, _) => Mode::Delete,
+                        (_, _, true) => Mode::Replace,
+                        _ => Mode::Merge,
+                    };
+                    n.apply(&body, q.dry_run, mode)
+                })
             }),
         )
         .route(

@@ -51,6 +51,14 @@ pub struct Options {
     pub detach: bool,
 }
 
+/// Sends the log to standard error; RUST_LOG chooses what is said (default: info).
+pub fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // A second call finds it set up already.
+    let _ = if std::env::var_os("INVOCATION_ID").is_some() { log.without_time().try_init() } else { log.try_init() };
+}
+
 /// A started node and the threads that belong to it.
 pub struct Running {
     /// The node.

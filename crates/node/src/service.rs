@@ -79,23 +79,51 @@ fn sentences(errors: Vec<ConfigError>) -> NodeError {
     NodeError::Config(errors.iter().map(|e| e.to_string()).collect())
 }
 
-/// The documents of a request: frames of (u32 length, name, u64 length, content), numbers little-endian.
-pub fn read_documents(body: &[u8]) -> Result<Documents, NodeError> {
-    let cut = || NodeError::Request("the request is cut off; are node and command of one version?".into());
-    let (mut rest, mut docs, mut errors) = (body, Documents::new(), Vec::new());
+/// How documents are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// They are created or changed; the rest stays.
+    Merge,
+    /// They are everything; the rest goes.
+    Replace,
+    /// They go.
+    Delete,
+    /// The content is a JSON list of (kind, name) of what goes.
+    DeleteNames,
+}
+
+/// Takes a request's frames of (u32 length, name, u64 length, content) apart; numbers are little-endian.
+fn frames(body: &[u8]) -> Option<Vec<(String, &[u8])>> {
+    let (mut rest, mut list) = (body, Vec::new());
     while !rest.is_empty() {
-        let (length, tail) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
-        let (name, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(cut)?;
-        let (length, tail) = tail.split_first_chunk::<8>().ok_or_else(cut)?;
-        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
-        let (content, tail) = tail.split_at_checked(length).ok_or_else(cut)?;
+        let (length, tail) = rest.split_first_chunk::<4>()?;
+        let (name, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let (length, tail) = tail.split_first_chunk::<8>()?;
+        let (content, tail) = tail.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        list.push((String::from_utf8_lossy(name).into_owned(), content));
         rest = tail;
-        crate::store::read_into(&mut docs, &String::from_utf8_lossy(name), content, &mut errors);
     }
-    if errors.is_empty() {
-        Ok(docs)
-    } else {
-        Err(sentences(errors))
+    Some(list)
+}
+
+/// The documents of a request.
+pub fn read_documents(body: &[u8], mode: Mode) -> Result<Documents, NodeError> {
+    let cut = || NodeError::Request("the request is cut off; are node and command of one version?".into());
+    let (mut docs, mut errors) = (Documents::new(), Vec::new());
+    for (name, content) in frames(body).ok_or_else(cut)? {
+        if mode != Mode::DeleteNames {
+            crate::store::read_into(&mut docs, &name, content, &mut errors);
+            continue;
+        }
+        let names: Vec<(String, String)> = serde_json::from_slice(content).map_err(|_| cut())?;
+        for (kind, name) in names {
+            docs.delete(Kind::from_name(&kind).ok_or_else(|| unknown_kind(&kind))?, &name);
+        }
+    }
+    match errors.is_empty() {
+        true if mode == Mode::Delete => Ok(docs.into_deletions()),
+        true => Ok(docs),
+        false => Err(sentences(errors)),
     }
 }
 
@@ -343,12 +371,10 @@ impl Node {
     }
 
     /// `POST /v1/apply`.
-    pub fn apply(&self, body: &[u8], dry_run: bool, delete: bool, replace: bool) -> Result<ApplyReport, NodeError> {
+    pub fn apply(&self, body: &[u8], dry_run: bool, mode: Mode) -> Result<ApplyReport, NodeError> {
         let begun = Instant::now();
-        let mut docs = read_documents(body)?;
-        if delete {
-            docs = docs.into_deletions();
-        }
+        let docs = read_documents(body, mode)?;
+        let replace = mode == Mode::Replace;
         let parse_s = begun.elapsed().as_secs_f64();
         let mut report = self.apply_documents(&docs, dry_run, replace)?;
         report.parse_s = parse_s;
