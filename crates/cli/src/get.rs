@@ -222,8 +222,17 @@ fn neighbours(list: &[Neighbour]) -> String {
     )
 }
 
-/// Objects in columns: kind and name, then whatever their specs have.
+/// A table for each kind.
 fn objects_text(objects: &[Value]) -> String {
+    if objects.is_empty() {
+        return table(&["kind"], []);
+    }
+    let kinds = objects.chunk_by(|a, b| a["kind"] == b["kind"]);
+    kinds.map(kind_text).collect::<Vec<_>>().join("\n")
+}
+
+/// Objects in columns: kind and name, then whatever their specs have.
+fn kind_text(objects: &[Value]) -> String {
     let mut columns: Vec<&str> = Vec::new();
     for object in objects {
         for key in object["spec"].as_object().into_iter().flat_map(|s| s.keys()) {

@@ -55,6 +55,7 @@ pub struct Options {
 pub fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let log = log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
     // A second call finds it set up already.
     let _ = if std::env::var_os("INVOCATION_ID").is_some() { log.without_time().try_init() } else { log.try_init() };
 }
