@@ -29,6 +29,10 @@ impl Hasher for Fx {
     fn write_u64(&mut self, n: u64) {
         self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(abi::HASH_MUL_A);
     }
+    fn write_u128(&mut self, n: u128) {
+        self.write_u64(n as u64);
+        self.write_u64((n >> 64) as u64);
+    }
     fn write_usize(&mut self, n: usize) {
         self.write_u64(n as u64);
     }

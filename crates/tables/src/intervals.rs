@@ -47,11 +47,23 @@ pub(crate) struct Interval<K> {
     pub value: u32,
 }
 
+/// Buffers of a sweep, to be used again: what it finds, and its open prefixes.
+#[derive(Debug)]
+pub(crate) struct Buffer<K> {
+    pub out: Vec<Interval<K>>,
+    stack: Vec<(K, u32)>,
+}
+
+impl<K> Default for Buffer<K> {
+    fn default() -> Self {
+        Buffer { out: Vec::new(), stack: Vec::new() }
+    }
+}
+
 /// Sweeps over prefixes given as (first, last, value) in the order (address, length).
 pub(crate) struct Sweep<'a, K> {
     out: &'a mut Vec<Interval<K>>,
-    first_out: usize,
-    stack: Vec<(K, u32)>,
+    stack: &'a mut Vec<(K, u32)>,
     default: u32,
     /// First key not yet covered; None when the last one is.
     at: Option<K>,
@@ -62,10 +74,12 @@ pub(crate) struct Sweep<'a, K> {
 }
 
 impl<'a, K: Key> Sweep<'a, K> {
-    /// Begins at `from`; what no prefix covers has the value `default`. Intervals go behind what is in `out` already.
-    pub(crate) fn new(out: &'a mut Vec<Interval<K>>, from: K, default: u32) -> Self {
-        let first_out = out.len();
-        Sweep { out, first_out, stack: Vec::new(), default, at: Some(from), locals: u32::from(is_local(default)), mixed: false }
+    /// Begins at `from`; what no prefix covers has the value `default`.
+    pub(crate) fn new(buffer: &'a mut Buffer<K>, from: K, default: u32) -> Self {
+        let Buffer { out, stack } = buffer;
+        out.clear();
+        stack.clear();
+        Sweep { out, stack, default, at: Some(from), locals: u32::from(is_local(default)), mixed: false }
     }
 
     fn emit(&mut self, upper: K, value: u32) {
@@ -73,9 +87,8 @@ impl<'a, K: Key> Sweep<'a, K> {
             Some(at) if at <= upper => {}
             _ => return,
         }
-        let fresh = self.out.len() == self.first_out;
         match self.out.last_mut() {
-            Some(last) if !fresh && last.value == value => last.upper = upper,
+            Some(last) if last.value == value => last.upper = upper,
             _ => self.out.push(Interval { upper, value }),
         }
         self.at = if upper == K::MAX { None } else { Some(upper.next()) };
@@ -132,6 +145,7 @@ pub(crate) fn is_local(value: u32) -> bool {
 }
 
 /// The value at a key.
+#[cfg(test)]
 pub(crate) fn value_at<K: Key>(intervals: &[Interval<K>], key: K) -> u32 {
     intervals.get(intervals.partition_point(|i| i.upper < key)).map_or(0, |i| i.value)
 }
@@ -173,13 +187,14 @@ mod tests {
                 .collect();
             routes.sort_unstable();
             routes.dedup_by_key(|r| (r.0, r.1));
-            let mut out = Vec::new();
-            let mut sweep = Sweep::new(&mut out, 0, 0);
+            let mut buffer = Buffer::default();
+            let mut sweep = Sweep::new(&mut buffer, 0, 0);
             for (addr, len, value) in &routes {
                 let (first, last) = span4(*addr, *len);
                 sweep.add(first, last, *value);
             }
             let mixed = sweep.finish(u32::MAX);
+            let out = buffer.out;
             assert_eq!(out.last().unwrap().upper, u32::MAX);
             assert!(out.windows(2).all(|w| w[0].upper < w[1].upper && w[0].value != w[1].value));
             let covers = |r: &(u32, u8, u32), a: u32| span4(r.0, r.1).0 <= a && a <= span4(r.0, r.1).1;

@@ -4,7 +4,7 @@
 //! A tree holds intervals, from which the prefixes cannot be told; so the writer keeps the prefixes in ordered maps. A
 //! small change of a large set recomputes only the ranges of the changed prefixes (`edits`), anything else the whole set.
 
-use crate::intervals::{span4, span6_lower, span6_upper, Interval, Sweep};
+use crate::intervals::{span4, span6_lower, span6_upper, Buffer, Interval, Sweep};
 use crate::tree::{lines_needed, Edit, Forest, Top};
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) fn intervals4(
     routes: impl Iterator<Item = ((u32, u8), u32)>,
     range: (u32, u32),
     default: u32,
-    out: &mut Vec<Interval<u32>>,
+    out: &mut Buffer<u32>,
 ) -> bool {
     let mut sweep = Sweep::new(out, range.0, default);
     for ((addr, len), value) in routes {
@@ -46,12 +46,12 @@ pub(crate) fn intervals6(
     routes: impl Iterator<Item = ((u128, u8), u32)>,
     range: (u64, u64),
     default: u32,
-    out: &mut Vec<Interval<u64>>,
+    out: &mut Buffer<u64>,
 ) -> io::Result<bool> {
     let mut sweep = Sweep::new(out, range.0, default);
     let mut mixed = false;
     let mut routes = routes.peekable();
-    let mut lower = Vec::new();
+    let mut lower = Buffer::default();
     while let Some(((addr, len), value)) = routes.next() {
         if len <= 64 {
             let (first, last) = span6_upper(addr, len);
@@ -59,7 +59,6 @@ pub(crate) fn intervals6(
             continue;
         }
         let upper = (addr >> 64) as u64;
-        lower.clear();
         let mut below = Sweep::new(&mut lower, 0u64, sweep.cover(upper));
         let mut next = Some(((addr, len), value));
         while let Some(((addr, len), value)) = next {
@@ -68,10 +67,10 @@ pub(crate) fn intervals6(
             next = routes.next_if(|((a, _), _)| (*a >> 64) as u64 == upper);
         }
         mixed |= below.finish(u64::MAX);
-        if let [Interval { value, .. }] = lower[..] {
+        if let [Interval { value, .. }] = lower.out[..] {
             sweep.point(upper, value);
         } else {
-            let top = forest.build(&lower)?;
+            let top = forest.build(&lower.out)?;
             sweep.point(upper, top.descend());
         }
     }
@@ -79,17 +78,15 @@ pub(crate) fn intervals6(
 }
 
 /// Builds the IPv4 tree of a whole set.
-pub(crate) fn build4(forest: &mut Forest<'_>, routes: &Routes4, scratch: &mut Vec<Interval<u32>>) -> io::Result<Built> {
-    scratch.clear();
+pub(crate) fn build4(forest: &mut Forest<'_>, routes: &Routes4, scratch: &mut Buffer<u32>) -> io::Result<Built> {
     let simple = intervals4(routes.iter().map(|(k, v)| (*k, *v)), (0, u32::MAX), 0, scratch);
-    Ok(Built { top: forest.build(scratch)?, simple })
+    Ok(Built { top: forest.build(&scratch.out)?, simple })
 }
 
 /// Builds the IPv6 tree of a whole set.
-pub(crate) fn build6(forest: &mut Forest<'_>, routes: &Routes6, scratch: &mut Vec<Interval<u64>>) -> io::Result<Built> {
-    scratch.clear();
+pub(crate) fn build6(forest: &mut Forest<'_>, routes: &Routes6, scratch: &mut Buffer<u64>) -> io::Result<Built> {
     let simple = intervals6(forest, routes.iter().map(|(k, v)| (*k, *v)), (0, u64::MAX), 0, scratch)?;
-    Ok(Built { top: forest.build(scratch)?, simple })
+    Ok(Built { top: forest.build(&scratch.out)?, simple })
 }
 
 /// Lengths below `len` of the prefixes in use, longest first.
@@ -129,9 +126,9 @@ pub(crate) fn change4(
         if work > budget {
             return Ok(None);
         }
-        let mut intervals = Vec::new();
+        let mut intervals = Buffer::default();
         intervals4(inside().map(|(k, v)| (*k, *v)), (first, last), cover, &mut intervals);
-        edits.push(Edit { first, last, intervals });
+        edits.push(Edit { first, last, intervals: intervals.out });
     }
     if edits.is_empty() {
         return Ok(Some(top));
@@ -170,9 +167,9 @@ pub(crate) fn change6(
         let addr = u128::from(first) << 64;
         let mask = |l: u8| if l == 0 { 0 } else { addr & u128::MAX << (128 - u32::from(l)) };
         let cover = shorter(lengths, len.min(65)).find_map(|l| routes.get(&(mask(l), l))).copied().unwrap_or(0);
-        let mut intervals = Vec::new();
+        let mut intervals = Buffer::default();
         intervals6(forest, inside6(routes, first, last, len), (first, last), cover, &mut intervals)?;
-        edits.push(Edit { first, last, intervals });
+        edits.push(Edit { first, last, intervals: intervals.out });
     }
     if edits.is_empty() {
         return Ok(Some(top));
@@ -267,7 +264,7 @@ mod tests {
                 routes.insert(random4(&mut rng, 1 << 14), rng.random_range(1..6u32) << 28 | rng.random_range(0..9));
             }
             routes.keys().for_each(|k| note_length(&mut lengths, k.1));
-            let mut top = build4(&mut setup.forest(), &routes, &mut Vec::new()).unwrap().top;
+            let mut top = build4(&mut setup.forest(), &routes, &mut Buffer::default()).unwrap().top;
             let (mut edited, mut rebuilt) = (0, 0);
             for _ in 0..400 {
                 let mut changed = Vec::new();
@@ -295,7 +292,7 @@ mod tests {
                     None => {
                         rebuilt += 1;
                         setup.forest().retire_tree::<u32>(top);
-                        build4(&mut setup.forest(), &routes, &mut Vec::new()).unwrap().top
+                        build4(&mut setup.forest(), &routes, &mut Buffer::default()).unwrap().top
                     }
                 };
                 setup.settle::<u32>(top);
@@ -340,7 +337,7 @@ mod tests {
                 routes.insert(random6(&mut rng), rng.random_range(1..6u32) << 28);
             }
             routes.keys().for_each(|k| note_length(&mut lengths, k.1));
-            let mut top = build6(&mut setup.forest(), &routes, &mut Vec::new()).unwrap().top;
+            let mut top = build6(&mut setup.forest(), &routes, &mut Buffer::default()).unwrap().top;
             let mut edited = 0;
             for _ in 0..300 {
                 let mut changed = Vec::new();
@@ -366,7 +363,7 @@ mod tests {
                     }
                     None => {
                         setup.forest().retire_tree::<u64>(top);
-                        build6(&mut setup.forest(), &routes, &mut Vec::new()).unwrap().top
+                        build6(&mut setup.forest(), &routes, &mut Buffer::default()).unwrap().top
                     }
                 };
                 setup.settle::<u64>(top);

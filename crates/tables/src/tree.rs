@@ -189,8 +189,21 @@ impl Forest<'_> {
             self.lines.fill(line, &K::leaf(intervals));
             return Ok(Top { line, levels: 1 });
         }
-        let nodes = leaves(intervals);
-        self.raise(nodes, 1)
+        let count = intervals.len().div_ceil(K::LEAF);
+        if count > K::FANOUT {
+            let nodes = leaves(intervals);
+            return self.raise(nodes, 1);
+        }
+        // Most VPCs have a few routes: two levels, without buffers.
+        let part = |i: usize| &intervals[i * intervals.len() / count..(i + 1) * intervals.len() / count];
+        let block = self.arena.alloc(count as u32)?;
+        for i in 0..count {
+            self.lines.fill(block + i as u32, &K::leaf(part(i)));
+        }
+        let line = self.arena.alloc(1)?;
+        let mut uppers = (0..count - 1).map(|i| part(i)[part(i).len() - 1].upper);
+        self.lines.fill(line, &K::inner(&mut uppers, block));
+        Ok(Top { line, levels: 2 })
     }
 
     /// Puts levels above nodes that have `levels` levels until one is left.

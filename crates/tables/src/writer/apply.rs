@@ -3,9 +3,9 @@
 
 use super::plan::{lengths_of, next_generation, Plan, RoutesPlan, TenantPlan};
 use super::state::{NcState, TenantState};
-use super::{halves, Writer};
+use super::{halves, nc_key, Writer};
 use crate::arena::Block;
-use crate::intervals::{is_local, Interval};
+use crate::intervals::{is_local, Buffer};
 use crate::reader::VmEntry;
 use crate::route::{lookup128, lookup32};
 use crate::routes::{build4, build6, change4, change6, dense4, dense6, note_length, Built};
@@ -32,8 +32,8 @@ struct Ready {
 /// Buffers that are used again for every VPC.
 #[derive(Default)]
 struct Scratch {
-    i4: Vec<Interval<u32>>,
-    i6: Vec<Interval<u64>>,
+    i4: Buffer<u32>,
+    i6: Buffer<u64>,
     /// Words of `vm_meters` to put (true) or remove when the commit is published.
     meters: Vec<(u64, bool)>,
 }
@@ -80,7 +80,8 @@ impl Writer {
     /// Table memory for all that follows, in one step, and larger hash arrays beside those that would get too full.
     fn reserve(&mut self, plan: &Plan<'_>) -> io::Result<()> {
         let t = &self.tables;
-        let (v4, v6) = plan.nc_new.keys().fold((0, 0), |(a, b), nc| if nc.is_ipv4() { (a + 1, b) } else { (a, b + 1) });
+        let v4 = plan.nc_new.values().filter(|id| self.nc_addr(**id).is_ipv4()).count() as u64;
+        let v6 = plan.nc_new.len() as u64 - v4;
         let new = plan.tenants.iter().filter(|t| t.is_new).count() as u64;
         let adds = [
             new,
@@ -216,6 +217,7 @@ impl Writer {
         if t.marks {
             self.note_marks(t, plan);
         }
+        state.roots = roots;
         let ready = Ready { vni, line: t.line, is_new: t.is_new, roots, direct_add, direct_kill, ident: block };
         self.tenants.insert(vni, state);
         Ok(ready)
@@ -456,15 +458,7 @@ impl Writer {
             self.pending.vms.push(vm.id);
         }
         if t.is_new {
-            // Counted at once: a VPC may have many VMs on few NCs.
-            let mut ncs: Vec<u32> = t.set.iter().map(|s| s.vm.nc).collect();
-            ncs.sort_unstable();
-            for nc in ncs {
-                match state.members.last_mut() {
-                    Some(last) if last.0 == nc => last.1 += 1,
-                    _ => state.members.push((nc, 1)),
-                }
-            }
+            state.members = std::mem::take(&mut t.members);
         }
         for set in &mut t.set {
             if let Some(config) = &set.meter {
@@ -553,8 +547,8 @@ impl Writer {
         ready: &[Ready],
         meters: &[(u64, bool)],
     ) -> io::Result<()> {
-        for (addr, id) in &plan.nc_new {
-            self.publish_nc(*addr, *id)?;
+        for id in plan.nc_new.values() {
+            self.publish_nc(self.nc_addr(*id), *id)?;
         }
         for (i, word) in plan.member_adds.iter().enumerate() {
             if let Some(next) = plan.member_adds.get(i + 8) {
@@ -571,7 +565,6 @@ impl Writer {
         }
         for r in ready.iter().filter(|r| r.is_new) {
             self.tables.tenants.put_word(&mut self.store, u64::from(r.vni) << WORD_TENANT_SHIFT | u64::from(r.line))?;
-            self.set_roots(r);
         }
         for r in ready.iter().filter(|r| !r.is_new) {
             if let Some(ident) = r.ident {
@@ -580,7 +573,6 @@ impl Writer {
             let commits = self.tenants[&r.vni].commits;
             self.store.lines.at(r.line).set(6, commits);
             self.store.lines.at(r.line).set(1, r.roots);
-            self.set_roots(r);
             match r.direct_add {
                 Some((true, i)) => {
                     self.tables.vm4.insert4(&mut self.store, plan.adds4[i].0, &plan.adds4[i].1)?;
@@ -604,12 +596,6 @@ impl Writer {
         Ok(())
     }
 
-    fn set_roots(&mut self, r: &Ready) {
-        if let Some(state) = self.tenants.get_mut(&r.vni) {
-            state.roots = r.roots;
-        }
-    }
-
     fn publish_nc(&mut self, addr: IpAddr, id: u32) -> io::Result<()> {
         let line = self.nc_line(id);
         let (flags, bits) = match addr {
@@ -626,8 +612,7 @@ impl Writer {
             }
             IpAddr::V6(_) => self.tables.nc6.insert6(&mut self.store, 0, (hi, lo), KEY_VALID, (0, u64::from(id)))?,
         }
-        self.set_nc_addr(id, addr);
-        self.ncs.insert(addr, NcState { id, tenants: 0 });
+        self.ncs.insert(nc_key(addr), NcState { id, tenants: 0 });
         Ok(())
     }
 
@@ -658,7 +643,7 @@ impl Writer {
 
     fn remove_ncs(&mut self, plan: &Plan<'_>) {
         for addr in &plan.nc_gone {
-            let Some(nc) = self.ncs.remove(addr) else { continue };
+            let Some(nc) = self.ncs.remove(&nc_key(*addr)) else { continue };
             match addr {
                 IpAddr::V4(a) => {
                     self.tables.nc4.remove_word(&mut self.store, u64::from(a.to_bits()) << WORD_NC4_SHIFT);
@@ -686,7 +671,7 @@ impl Writer {
             }
         }
         for (id, by) in plan.nc_refs.iter().enumerate().filter(|(_, by)| **by != 0) {
-            if let Some(nc) = self.ncs.get_mut(&self.nc_addrs[id]) {
+            if let Some(nc) = self.ncs.get_mut(&nc_key(self.nc_addrs[id])) {
                 nc.tenants = nc.tenants.saturating_add_signed(*by);
             }
         }

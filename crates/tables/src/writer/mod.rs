@@ -179,7 +179,8 @@ pub struct Writer {
     tenants: FxMap<Vni, TenantState>,
     /// Distinct VPCs whose routes lead to the tenant block at a line.
     peer_refs: FxMap<u32, u32>,
-    ncs: FxMap<IpAddr, NcState>,
+    /// NCs by `nc_key` of their address.
+    ncs: FxMap<u128, NcState>,
     /// Address by NC id.
     nc_addrs: Vec<IpAddr>,
     nc_ids: Ids,
@@ -496,6 +497,14 @@ impl Writer {
     /// Lines of a tenant block.
     fn tenant_lines(&self) -> u32 {
         TENANT_COUNTERS_LINE + (self.store.root.get(root!(slots)) as u32).clamp(1, SLOTS_MAX).div_ceil(4)
+    }
+}
+
+/// The address of an NC as one number, cheap to hash. IPv4 addresses lie in ::1:0:0/96, which is no unicast space.
+fn nc_key(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(a) => 1 << 32 | u128::from(a.to_bits()),
+        IpAddr::V6(a) => a.to_bits(),
     }
 }
 

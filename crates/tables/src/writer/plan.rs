@@ -4,7 +4,7 @@
 //! What a plan takes (VM ids, NC ids, lines for new tenant blocks) is given back if it is refused.
 
 use super::state::{TenantState, Vm};
-use super::{halves, Writer};
+use super::{halves, nc_key, Writer};
 use crate::arena::Block;
 use crate::fxmap::{FxMap, FxSet};
 use crate::meter::config_words;
@@ -44,6 +44,8 @@ pub(super) struct TenantPlan<'c> {
     pub peers: Option<BTreeMap<u32, u32>>,
     pub set: Vec<VmSet>,
     pub gone: Vec<u64>,
+    /// VMs by NC id, of a new VPC.
+    pub members: Vec<(u32, u32)>,
     /// New extra NC ids.
     pub extra: Option<Vec<u32>>,
     /// Its entries in the plan's lists.
@@ -66,7 +68,8 @@ pub(super) struct Add6 {
 pub(super) struct Plan<'c> {
     pub tenants: Vec<TenantPlan<'c>>,
     pub deletes: FxSet<Vni>,
-    pub nc_new: FxMap<IpAddr, u32>,
+    /// New NCs by key: their ids.
+    pub nc_new: FxMap<u128, u32>,
     pub nc_gone: Vec<IpAddr>,
     /// Change of the number of VPCs by NC id.
     pub nc_refs: Vec<i32>,
@@ -85,7 +88,8 @@ pub(super) struct Plan<'c> {
     /// Lines of tree nodes at most.
     pub tree_lines: u64,
     new_lines: FxMap<Vni, u32>,
-    new_addrs: FxMap<u32, IpAddr>,
+    moves: Vec<(u32, i32)>,
+    keys: Vec<u64>,
     taken_vms: Vec<u32>,
 }
 
@@ -107,10 +111,10 @@ impl Writer {
 
     fn plan_all<'c>(&mut self, commit: &'c Commit, plan: &mut Plan<'c>) -> Result<(), CommitError> {
         for nc in &commit.nc_add {
-            if !self.ncs.contains_key(nc) && !plan.nc_new.contains_key(nc) {
+            if !self.ncs.contains_key(&nc_key(*nc)) && !plan.nc_new.contains_key(&nc_key(*nc)) {
                 let id = self.nc_ids.take();
-                plan.nc_new.insert(*nc, id);
-                plan.new_addrs.insert(id, *nc);
+                plan.nc_new.insert(nc_key(*nc), id);
+                self.set_nc_addr(id, *nc);
             }
         }
         let ncs = self.ncs.len() + plan.nc_new.len();
@@ -121,7 +125,7 @@ impl Writer {
         }
         self.plan_deletes(plan)?;
         for nc in &commit.nc_remove {
-            let Some(state) = self.ncs.get(nc) else { return Err(CommitError::NoSuchNc { nc: *nc }) };
+            let Some(state) = self.ncs.get(&nc_key(*nc)) else { return Err(CommitError::NoSuchNc { nc: *nc }) };
             if i64::from(state.tenants) + i64::from(plan.nc_refs.get(state.id as usize).copied().unwrap_or(0)) != 0 {
                 return Err(CommitError::NcInUse { nc: *nc, vni: self.user_of_nc(state.id, commit) });
             }
@@ -197,7 +201,7 @@ impl Writer {
             ncs.dedup();
             for nc in ncs {
                 count_nc(&mut plan.nc_refs, nc, -1);
-                plan.member_removes.push(self.member_word(*vni, nc, plan));
+                plan.member_removes.push(self.member_word(*vni, nc));
             }
         }
         for vni in &plan.deletes {
@@ -231,6 +235,7 @@ impl Writer {
             peers: None,
             set: Vec::new(),
             gone: Vec::new(),
+            members: Vec::new(),
             extra: None,
             adds4: plan.adds4.len()..0,
             adds6: plan.adds6.len()..0,
@@ -397,13 +402,15 @@ impl Writer {
         let change = t.change;
         let vni = change.vni;
         self.plan_gone(state, t, plan)?;
-        let mut moves: Vec<(u32, i32)> = t.gone.iter().map(|mac| (state.vms[mac].nc, -1)).collect();
+        plan.moves.clear();
+        plan.moves.extend(t.gone.iter().map(|mac| (state.vms[mac].nc, -1)));
+        t.set.reserve(change.vm_add.len());
         let mut last_mac = None;
         let mut sorted = true;
         for spec in &change.vm_add {
             sorted &= last_mac.is_none_or(|m| m < spec.mac);
             last_mac = Some(spec.mac);
-            self.plan_vm(state, spec, t, plan, &mut moves)?;
+            self.plan_vm(state, spec, t, plan)?;
         }
         if !sorted {
             let mut macs: Vec<u64> = change.vm_add.iter().map(|v| v.mac).collect();
@@ -423,7 +430,7 @@ impl Writer {
         t.adds6.end = plan.adds6.len();
         t.kills.end = plan.kills.len();
         self.check_addresses(state, t, plan)?;
-        self.plan_members(state, t, plan, moves);
+        self.plan_members(state, t, plan);
         self.plan_states(state, t, plan);
         Ok(())
     }
@@ -461,7 +468,6 @@ impl Writer {
         spec: &VmSpec,
         t: &mut TenantPlan<'_>,
         plan: &mut Plan<'_>,
-        moves: &mut Vec<(u32, i32)>,
     ) -> Result<(), CommitError> {
         let vni = t.change.vni;
         check_mac(vni, spec.mac)?;
@@ -496,7 +502,7 @@ impl Writer {
         let old_flags = if kept != 0 { VM_FLAG_METERED } else { 0 };
         match old {
             None => {
-                moves.push((nc, 1));
+                plan.moves.push((nc, 1));
                 for a in vm.addresses() {
                     check_address(vni, a)?;
                     push_add(plan, vni, a, value);
@@ -504,7 +510,7 @@ impl Writer {
             }
             Some(old) => {
                 if old.nc != nc {
-                    moves.extend([(old.nc, -1), (nc, 1)]);
+                    plan.moves.extend([(old.nc, -1), (nc, 1)]);
                 }
                 let same = old.nc == nc && old_flags == flags;
                 let before: Vec<IpAddr> = old.addresses().collect();
@@ -556,13 +562,15 @@ impl Writer {
     }
 
     /// No address may have two owners: neither twice in what is added, nor in the table unless it goes now.
-    fn check_addresses(&self, state: &TenantState, t: &TenantPlan<'_>, plan: &Plan<'_>) -> Result<(), CommitError> {
+    fn check_addresses(&self, state: &TenantState, t: &TenantPlan<'_>, plan: &mut Plan<'_>) -> Result<(), CommitError> {
         let vni = t.change.vni;
+        let mut keys = std::mem::take(&mut plan.keys);
+        keys.clear();
         let adds4 = &plan.adds4[t.adds4.clone()];
         let adds6 = &plan.adds6[t.adds6.clone()];
         let address4 = |key: u64| IpAddr::V4(std::net::Ipv4Addr::from_bits((key >> VM4_ADDR_SHIFT) as u32));
         let address6 = |a: u128| IpAddr::V6(std::net::Ipv6Addr::from_bits(a));
-        let mut keys: Vec<u64> = adds4.iter().map(|(key, _)| *key).collect();
+        keys.extend(adds4.iter().map(|(key, _)| *key));
         if !keys.is_sorted() {
             keys.sort_unstable();
         }
@@ -574,6 +582,8 @@ impl Writer {
         if let Some(w) = addrs.windows(2).find(|w| w[0] == w[1]) {
             return Err(CommitError::AddressTwice { vni, address: address6(w[0]) });
         }
+        plan.keys = keys;
+        let (adds4, adds6) = (&plan.adds4[t.adds4.clone()], &plan.adds6[t.adds6.clone()]);
         if t.is_new || (state.vms.is_empty() && state.gateways.is_empty()) {
             return Ok(());
         }
@@ -594,8 +604,12 @@ impl Writer {
         Ok(())
     }
 
-    fn plan_members(&self, state: &TenantState, t: &TenantPlan<'_>, plan: &mut Plan<'_>, mut moves: Vec<(u32, i32)>) {
+    fn plan_members(&self, state: &TenantState, t: &mut TenantPlan<'_>, plan: &mut Plan<'_>) {
         let vni = t.change.vni;
+        let mut moves = std::mem::take(&mut plan.moves);
+        if t.is_new {
+            t.members.reserve(moves.len());
+        }
         let extra = t.extra.as_deref().unwrap_or(&state.extra);
         if t.extra.is_some() {
             moves.extend(state.extra.iter().chain(extra).map(|nc| (*nc, 0)));
@@ -609,12 +623,15 @@ impl Writer {
                 by += moves[at].1;
                 at += 1;
             }
+            if t.is_new && by > 0 {
+                t.members.push((nc, by as u32));
+            }
             let old = state.members.binary_search_by_key(&nc, |m| m.0).map_or(0, |i| state.members[i].1);
             let before = old > 0 || state.extra.contains(&nc);
             let after = old.saturating_add_signed(by) > 0 || extra.contains(&nc);
             if before != after {
                 count_nc(&mut plan.nc_refs, nc, if after { 1 } else { -1 });
-                let word = self.member_word(vni, nc, plan);
+                let word = self.member_word(vni, nc);
                 if after {
                     plan.member_adds.push(word);
                 } else {
@@ -622,6 +639,7 @@ impl Writer {
                 }
             }
         }
+        plan.moves = moves;
     }
 
     /// Which state the added entries get: visible at once, or with the tenant's next generation.
@@ -639,12 +657,13 @@ impl Writer {
     }
 
     fn nc_id(&self, nc: IpAddr, plan: &Plan<'_>) -> Option<u32> {
-        self.ncs.get(&nc).map(|n| n.id).or_else(|| plan.nc_new.get(&nc).copied())
+        let key = nc_key(nc);
+        self.ncs.get(&key).map(|n| n.id).or_else(|| plan.nc_new.get(&key).copied())
     }
 
     /// The word of `members` for a VPC and an NC id.
-    pub(super) fn member_word(&self, vni: Vni, nc: u32, plan: &Plan<'_>) -> u64 {
-        match plan.new_addrs.get(&nc).copied().unwrap_or_else(|| self.nc_addr(nc)) {
+    pub(super) fn member_word(&self, vni: Vni, nc: u32) -> u64 {
+        match self.nc_addr(nc) {
             IpAddr::V4(a) => crate::reader::member4_key(vni, a.to_bits()),
             IpAddr::V6(_) => crate::reader::member6_key(vni, nc),
         }

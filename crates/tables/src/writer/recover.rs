@@ -169,7 +169,7 @@ impl Writer {
             }
             next = id + 1;
             self.set_nc_addr(id, addr);
-            self.ncs.insert(addr, NcState { id, tenants: 0 });
+            self.ncs.insert(super::nc_key(addr), NcState { id, tenants: 0 });
             let group = record.half(1);
             if group != 0 && !marks.has(group) {
                 let corrupt = || AttachError::Corrupt { what: "a next-hop group" };
@@ -379,10 +379,10 @@ impl Writer {
             let vni = (word >> 40) as Vni;
             let nc = if word & 0xff == MEMBER_V4 {
                 let addr = IpAddr::V4(Ipv4Addr::from_bits((word >> 8) as u32));
-                self.ncs.get(&addr).map(|n| n.id)
+                self.ncs.get(&super::nc_key(addr)).map(|n| n.id)
             } else {
                 let id = (word >> 8) as u32;
-                self.ncs.get(&self.nc_addr(id)).map(|n| n.id).filter(|n| *n == id)
+                self.ncs.get(&super::nc_key(self.nc_addr(id))).map(|n| n.id).filter(|n| *n == id)
             };
             match (self.tenants.get_mut(&vni), nc) {
                 (Some(state), Some(nc)) => {
@@ -390,7 +390,7 @@ impl Writer {
                         state.extra.push(nc);
                     }
                     let addr = self.nc_addrs[nc as usize];
-                    if let Some(n) = self.ncs.get_mut(&addr) {
+                    if let Some(n) = self.ncs.get_mut(&super::nc_key(addr)) {
                         n.tenants += 1;
                     }
                 }

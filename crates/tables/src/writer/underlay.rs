@@ -202,7 +202,7 @@ impl Writer {
 
     /// Leads an NC over a group, or nowhere (the kernel has no route). One store. False if the NC is not known.
     pub fn bind_nc_group(&mut self, nc: IpAddr, group: Option<GroupId>) -> bool {
-        let Some(state) = self.ncs.get(&nc) else { return false };
+        let Some(state) = self.ncs.get(&super::nc_key(nc)) else { return false };
         self.store.lines.at(self.nc_line(state.id)).set_half(1, group.map_or(0, |g| g.0));
         true
     }
@@ -210,7 +210,7 @@ impl Writer {
     /// Every NC, its id and the group that leads to it.
     pub fn ncs(&self) -> Vec<(IpAddr, u32, Option<GroupId>)> {
         let group = |id: u32| Some(self.store.lines.at(self.nc_line(id)).half(1)).filter(|g| *g != 0).map(GroupId);
-        let mut all: Vec<_> = self.ncs.iter().map(|(a, nc)| (*a, nc.id, group(nc.id))).collect();
+        let mut all: Vec<_> = self.ncs.values().map(|nc| (self.nc_addr(nc.id), nc.id, group(nc.id))).collect();
         all.sort_unstable_by_key(|(a, _, _)| *a);
         all
     }
