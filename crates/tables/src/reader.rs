@@ -512,6 +512,15 @@ impl Tables {
         meter::meter(self.lines.at(line), self.lines.at(line + 1), bytes, now)
     }
 
+    /// Packets that the meter block at `line` found green, yellow and red; no block (0): none.
+    pub fn meter_colors(&self, line: u32) -> [u64; 3] {
+        if line == 0 || line >= self.lines.limit() - 1 {
+            return [0; 3];
+        }
+        let state = self.lines.at(line + 1);
+        [state.word(4), state.word(5), state.word(6)]
+    }
+
     /// Whether a tenant may punt one more packet (its own limit alone).
     #[inline(always)]
     pub fn punt_allowed(&self, tenant: &Tenant, now: u64) -> bool {
