@@ -134,6 +134,7 @@ static __always_inline int punt(struct packet *p, __u32 reason)
 	if (unlikely(p->options & TUNNY_OPT_CAPTURE_PUNTS))
 		tunny_capture(p->ctx, TUNNY_EVENT_PUNT, reason, p->vni);
 	write_meta(p, reason, now);
+	count_tenant(p); /* the software path does not, if the metadata names the tenant */
 	p->stats->punted++;
 	p->stats->punts[reason & (PUNT_REASONS - 1)]++;
 	return XDP_REDIRECT;
