@@ -186,7 +186,8 @@ fn extension(next: u8, b: &[u8]) -> Option<(Layer, u8, usize)> {
 fn transport(proto: u8, b: &[u8], packet: &mut Packet, v6: bool, outer: bool) -> bool {
     match proto {
         17 if b.len() >= 8 => {
-            let vxlan = outer && be16(b, 2) == 4789 && b.len() >= 16;
+            // 8472 is the port of old Linux kernels.
+            let vxlan = outer && matches!(be16(b, 2), 4789 | 8472) && b.len() >= 16;
             let csum = if be16(b, 6) == 0 { Csum::Value(0) } else { Csum::Right };
             let mut udp = Udp { src: Entropy::Value(u32::from(be16(b, 0))), dst: be16(b, 2), len: None, csum };
             let len = usize::from(be16(b, 4));

@@ -88,27 +88,30 @@ fn resolve_entropy(outer: &mut [Layer], inner: &[Layer]) {
     }
 }
 
-/// Flow hash of the first IP header in `layers` (parse, step 7). `whole` looks through fragmentation.
+/// Flow hash of the first IP header in `layers` (parse, step 7); of ARP that of its protocol addresses. `whole` looks
+/// through fragmentation.
 pub fn flow_hash(layers: &[Layer], whole: bool) -> u64 {
-    let Some(at) = layers.iter().position(|l| matches!(l, Layer::Ipv4(_) | Layer::Ipv6(_))) else { return 0 };
-    let ports = match layers.get(at + 1) {
-        Some(Layer::Udp(Udp { src: Entropy::Value(s), dst, .. })) => s << 16 | u32::from(*dst),
-        Some(Layer::Tcp(t)) => u32::from(t.src) << 16 | u32::from(t.dst),
-        Some(Layer::Sctp(s, d)) => u32::from(*s) << 16 | u32::from(*d),
-        _ => 0,
+    let found = layers.iter().position(|l| matches!(l, Layer::Ipv4(_) | Layer::Ipv6(_) | Layer::Arp(_)));
+    let Some(at) = found else { return 0 };
+    let ports = |proto: u8, fragment: bool| -> u32 {
+        if !matches!(proto, 6 | 17 | 132) || fragment && !whole {
+            return 0;
+        }
+        let payload = encode(&layers[at + 1..], Context { ip: Around::Nothing, eth: Eth::default() });
+        payload.get(..4).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
     };
     match &layers[at] {
         Layer::Ipv4(ip) => {
-            let fragment = ip.mf || ip.frag.offset != 0;
-            let ports = if fragment && !whole { 0 } else { ports };
             let proto = ip.proto.unwrap_or_else(|| protocol(layers.get(at + 1), false));
+            let ports = ports(proto, ip.mf || ip.frag.offset != 0);
             abi::flow_hash_v4(ip.src.to_bits(), ip.dst.to_bits(), proto, ports)
         }
         Layer::Ipv6(ip) => {
             let halves = |a: Ipv6Addr| ((a.to_bits() >> 64) as u64, a.to_bits() as u64);
             let next = ip.next.unwrap_or_else(|| protocol(layers.get(at + 1), true));
-            abi::flow_hash_v6(halves(ip.src), halves(ip.dst), next, ports)
+            abi::flow_hash_v6(halves(ip.src), halves(ip.dst), next, ports(next, false))
         }
+        Layer::Arp(arp) => abi::flow_hash_v4(arp.spa.to_bits(), arp.tpa.to_bits(), 0, 0),
         _ => 0,
     }
 }

@@ -98,6 +98,8 @@ pub struct Port {
     pub mtu: u16,
     /// Does the software path listen for punts from it?
     pub listener: bool,
+    /// Is it missing among the fast path's egress ports?
+    pub absent: bool,
 }
 
 /// An underlay next hop.

@@ -106,14 +106,15 @@ fn limit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
 
 fn port(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
     let ifindex = c.number("interface number", 0xffff)? as u32;
-    let mut port = Port { ifindex, mac: Mac::default(), mtu: 1500, listener: true };
+    let mut port = Port { ifindex, mac: Mac::default(), mtu: 1500, listener: true, absent: false };
     while let Some(word) = c.peek() {
         c.next("a key")?;
         match word.text.as_str() {
             "mac" => port.mac = c.mac()?,
             "mtu" => port.mtu = c.number("MTU", 65_535)? as u16,
             "no-listener" => port.listener = false,
-            other => return Err(c.error(word, &format!("`{other}` is none of: mac mtu no-listener"))),
+            "absent" => port.absent = true,
+            other => return Err(c.error(word, &format!("`{other}` is none of: mac mtu no-listener absent"))),
         }
     }
     region.ports.retain(|p| p.ifindex != ifindex);
@@ -397,6 +398,7 @@ impl fmt::Display for Region {
         writeln!(f, "tables")?;
         for p in &self.ports {
             let deaf = if p.listener { "" } else { " no-listener" };
+            let deaf = if p.absent { " absent" } else { deaf };
             writeln!(f, "  port {} mac {} mtu {}{deaf}", p.ifindex, p.mac, p.mtu)?;
         }
         write!(f, "  node port {} dscp {}", self.udp_port, self.dscp)?;

@@ -10,7 +10,6 @@ use testkit::dissect::dissect;
 const ELSEWHERE: &[(DropReason, &str)] = &[
     (DropReason::RoutePeerGone, "the writer refuses to delete a VPC that a route leads to; crate gateway clears the record by hand"),
     (DropReason::PuntRingFull, "needs a bound AF_XDP ring: namespace traffic tests"),
-    (DropReason::TxFailed, "needs a driver that refuses a frame: namespace traffic tests"),
     (DropReason::TableFault, "needs corrupt table memory: crates gateway and xdp write it by hand"),
 ];
 

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Random regions and random packets for them, from a seed: for the differential test, fuzzing and benches.
+//!
+//! The addresses come from a small pool, so that prefixes of every length nest, overlap and repeat over tenants, and most
+//! packets get far. Then some fields are made wrong, some bytes flipped, some frames cut.
+
+use crate::layers::*;
+use crate::oracle;
+use crate::region::*;
+use crate::rng::Rng;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// How large a random region is.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// VPCs.
+    pub vpcs: usize,
+    /// VMs of a VPC at most.
+    pub vms: usize,
+    /// Routes of a VPC and family at most.
+    pub routes: usize,
+    /// NCs, half of them with IPv6 addresses.
+    pub ncs: usize,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Size { vpcs: 40, vms: 24, routes: 12, ncs: 12 }
+    }
+}
+
+/// An IPv4 address of the pool.
+pub fn pool4(r: &mut Rng) -> Ipv4Addr {
+    let first = *r.pick(&[10, 10, 10, 11, 138, 192]);
+    Ipv4Addr::new(first, r.below(2) as u8 * 128, r.below(3) as u8, r.below(8) as u8)
+}
+
+/// An IPv6 address of the pool.
+pub fn pool6(r: &mut Rng) -> Ipv6Addr {
+    let top = *r.pick(&[0xfd00, 0xfd00, 0xfd01, 0x2001]);
+    let spot = |r: &mut Rng| *r.pick(&[0, 0, 0x8000, 1]);
+    Ipv6Addr::new(top, 0, spot(r), spot(r), spot(r), 0, spot(r), r.below(8) as u16)
+}
+
+fn pool(r: &mut Rng, v6: bool) -> IpAddr {
+    if v6 {
+        IpAddr::V6(pool6(r))
+    } else {
+        IpAddr::V4(pool4(r))
+    }
+}
+
+fn mac(r: &mut Rng) -> Mac {
+    Mac::from_number(0x0200_0000_0000 | r.word() & 0xff_ffff_ffff)
+}
+
+/// A random region. Meters are off and limits are none, so that time does not matter.
+pub fn region(r: &mut Rng, size: Size) -> Region {
+    let mut region = Region {
+        vtep4: r.chance(97).then(|| Ipv4Addr::new(192, 0, 2, 1)),
+        vtep6: r.chance(97).then(|| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+        udp_port: if r.chance(80) { 4789 } else { 8472 },
+        dscp: if r.chance(50) { 0 } else { r.below(64) as u8 },
+        switches: 0,
+        ..Region::default()
+    };
+    for (name, bit) in SWITCHES {
+        let percent = if *name == "strict" || *name == "icmp" { 80 } else { 30 };
+        region.switches |= if r.chance(percent) { *bit } else { 0 };
+    }
+    underlay(r, &mut region, size);
+    let vnis: Vec<u32> = (0..size.vpcs).map(|i| (r.word() as u32 & 0xffff) << 8 | i as u32).collect();
+    for &vni in &vnis {
+        let vpc = vpc(r, vni, &vnis, &region, size);
+        region.vpcs.push(vpc);
+    }
+    region
+}
+
+fn underlay(r: &mut Rng, region: &mut Region, size: Size) {
+    for ifindex in [1, 2] {
+        let mtu = *r.pick(&[1500, 1600, 9000]);
+        region.ports.push(Port { ifindex, mac: mac(r), mtu, listener: true, absent: false });
+    }
+    for i in 0..size.ncs + 3 {
+        let addr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 100 + i as u8));
+        let known = r.chance(95);
+        region.nexthops.push(Nexthop {
+            name: format!("hop{i}"),
+            addr,
+            mac: known.then(|| mac(r)),
+            port: 1 + r.below(2) as u32,
+            mtu: None,
+        });
+    }
+    for i in 0..size.ncs {
+        let addr: IpAddr = if i % 2 == 0 {
+            Ipv4Addr::new(192, 0, 2, 10 + i as u8).into()
+        } else {
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 10 + i as u16).into()
+        };
+        let ways = match r.below(20) {
+            0 => 0,
+            1..=5 => 2 + r.below(6),
+            _ => 1,
+        };
+        let via = (0..ways).map(|_| r.pick(&region.nexthops).name.clone()).collect();
+        region.ncs.push(Nc { name: format!("nc{i}"), addr, via });
+    }
+}
+
+fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc {
+    let mut vpc = Vpc {
+        name: format!("vpc{}", vni & 0xff),
+        vni,
+        mac: mac(r),
+        gateways: Vec::new(),
+        icmp: r.chance(90),
+        meter: None,
+        routes: Vec::new(),
+        vms: Vec::new(),
+        extra_ncs: Vec::new(),
+    };
+    for v6 in [false, true] {
+        if r.chance(85) {
+            vpc.gateways.push(pool(r, v6));
+        }
+        routes(r, &mut vpc, vnis, v6, size.routes);
+    }
+    for i in 0..1 + r.below(size.vms) {
+        let (v4, v6) = (pool4(r), pool6(r));
+        let free = |a: IpAddr| {
+            !vpc.gateways.contains(&a) && !vpc.vms.iter().any(|m| m.v4.map(IpAddr::V4) == Some(a) || m.v6.map(IpAddr::V6) == Some(a))
+        };
+        let vm = Vm {
+            name: format!("vm{}-{i}", vni & 0xff),
+            mac: Mac::from_number(0x0200_0000_0000 | u64::from(vni) << 8 | i as u64),
+            v4: (free(v4.into()) && r.chance(90)).then_some(v4),
+            v6: (free(v6.into()) && r.chance(90)).then_some(v6),
+            nc: r.pick(&region.ncs).addr,
+            meter: None,
+        };
+        if vm.v4.is_some() || vm.v6.is_some() {
+            vpc.vms.push(vm);
+        }
+    }
+    if r.chance(20) {
+        vpc.extra_ncs.push(r.pick(&region.ncs).addr);
+    }
+    vpc
+}
+
+fn routes(r: &mut Rng, vpc: &mut Vpc, vnis: &[u32], v6: bool, max: usize) {
+    for i in 0..r.below(max + 1) {
+        let bits = if v6 { 128 } else { 32 };
+        let len = match r.below(3) {
+            _ if i == 0 => if r.chance(70) { 0 } else { r.below(9) as u8 },
+            0 => r.below(bits + 1) as u8,
+            1 => (bits - r.below(4)) as u8,
+            _ => *r.pick(&[8, 9, 16, 17, 24, 32, bits as u8 / 2, bits as u8]),
+        };
+        let target = match r.below(20) {
+            _ if i == 0 && r.chance(70) => Target::Local,
+            0 => Target::Blackhole,
+            1 => *r.pick(&[Target::Internet, Target::Line, Target::Region]),
+            2..=7 => Target::Peer(*r.pick(vnis)),
+            _ => Target::Local,
+        };
+        let Some(prefix) = Prefix::new(pool(r, v6), len.min(bits as u8)) else { continue };
+        if !vpc.routes.iter().any(|(p, _)| *p == prefix) {
+            vpc.routes.push((prefix, target));
+        }
+    }
+}
+
+/// A random packet for this region, valid, mutated or truncated.
+pub fn packet(r: &mut Rng, region: &Region) -> Packet {
+    let mut packet = valid(r, region);
+    if r.chance(30) {
+        for _ in 0..1 + r.below(2) {
+            spoil_field(r, &mut packet);
+        }
+    }
+    match r.below(40) {
+        0 => packet.inner_cut = Some(r.below(80)),
+        1 => packet.cut = Some(14 + r.below(140)),
+        2 => packet.pad = vec![0xaa; r.below(40)],
+        3 => packet.inner_pad = vec![0x55; r.below(40)],
+        4..=7 => {
+            for _ in 0..1 + r.below(3) {
+                packet.patches.push((r.below(150), vec![r.word() as u8]));
+            }
+        }
+        _ => {}
+    }
+    packet
+}
+
+fn valid(r: &mut Rng, region: &Region) -> Packet {
+    let vpc = r.pick(&region.vpcs);
+    let vni = if r.chance(98) { vpc.vni } else { r.word() as u32 & 0xff_ffff };
+    let hosts: Vec<IpAddr> = vpc.vms.iter().map(|m| m.nc).chain(vpc.extra_ncs.iter().copied()).collect();
+    let source = match r.below(40) {
+        0 => IpAddr::V4(Ipv4Addr::new(203, 0, 113, r.below(4) as u8)),
+        1 => r.pick(&region.ncs).addr,
+        _ if hosts.is_empty() => r.pick(&region.ncs).addr,
+        _ => *r.pick(&hosts),
+    };
+    let mut layers = outer(r, region, source);
+    layers.push(Layer::Vxlan(Vxlan { vni, flags: 8, rsv1: 0, rsv2: 0 }));
+    inner(r, region, vpc, &mut layers);
+    Packet::new(layers)
+}
+
+fn outer(r: &mut Rng, region: &Region, source: IpAddr) -> Vec<Layer> {
+    let tos = if r.chance(60) { 0 } else { r.word() as u8 };
+    let port = if r.chance(98) { region.udp_port } else { r.word() as u16 };
+    let refused = region.switches & abi::OPT_UDP6_ZERO_REFUSED != 0 && source.is_ipv6();
+    let csum = match r.below(100) {
+        0 => Csum::Wrong,
+        1..=50 if !refused || r.chance(5) => Csum::Value(0),
+        _ => Csum::Right,
+    };
+    let udp = Udp { src: Entropy::Value(u32::from(r.word() as u16)), dst: port, len: None, csum };
+    let eth = Layer::Eth(Eth { src: mac(r), dst: mac(r), ethertype: None });
+    match source {
+        IpAddr::V4(src) => {
+            let dst = region.vtep4.filter(|_| r.chance(98)).unwrap_or_else(|| pool4(r));
+            let options = if r.chance(2) { vec![1; 1 + r.below(12)] } else { Vec::new() };
+            vec![eth, Layer::Ipv4(Ipv4 { src, dst, tos, options, ..Ipv4::default() }), Layer::Udp(udp)]
+        }
+        IpAddr::V6(src) => {
+            let dst = region.vtep6.filter(|_| r.chance(98)).unwrap_or_else(|| pool6(r));
+            let label = Entropy::Value(r.word() as u32 & 0xf_ffff);
+            let mut layers = vec![eth, Layer::Ipv6(Ipv6 { src, dst, tc: tos, label, ..Ipv6::default() })];
+            match r.below(60) {
+                0 => layers.push(Layer::Ext(Ext { kind: *r.pick(&[0, 43, 60]), next: None, len: None, body: vec![0; r.below(16)] })),
+                1 => layers.push(Layer::Frag6(Frag6 { mf: true, ..Frag6::default() })),
+                _ => {}
+            }
+            layers.push(Layer::Udp(udp));
+            layers
+        }
+    }
+}
+
+/// The address of a VM, a gateway, or anything of the pool.
+fn some_address(r: &mut Rng, region: &Region, vpc: &Vpc, v6: bool) -> IpAddr {
+    let of = |m: &Vm| if v6 { m.v6.map(IpAddr::V6) } else { m.v4.map(IpAddr::V4) };
+    let vms: Vec<IpAddr> = vpc.vms.iter().filter_map(of).collect();
+    let gateways: Vec<IpAddr> = vpc.gateways.iter().copied().filter(|g| g.is_ipv6() == v6).collect();
+    match r.below(20) {
+        0 if !gateways.is_empty() => *r.pick(&gateways),
+        1..=14 if !vms.is_empty() => *r.pick(&vms),
+        15..=17 => {
+            let others: Vec<IpAddr> = r.pick(&region.vpcs).vms.iter().filter_map(of).collect();
+            if others.is_empty() {
+                pool(r, v6)
+            } else {
+                *r.pick(&others)
+            }
+        }
+        18 if r.chance(40) => odd_address(r, v6),
+        _ => pool(r, v6),
+    }
+}
+
+fn odd_address(r: &mut Rng, v6: bool) -> IpAddr {
+    let odd4 = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.5", "239.1.1.1", "240.0.0.1", "255.255.255.255", "223.255.255.255"];
+    let odd6 = ["::", "::1", "fe80::1", "febf::1", "fec0::1", "ff02::1", "ff02::1:ff00:1", "::ffff:10.0.0.1"];
+    let text = if v6 { *r.pick(&odd6) } else { *r.pick(&odd4) };
+    text.parse().unwrap_or_else(|_| pool(r, v6))
+}
+
+fn inner(r: &mut Rng, region: &Region, vpc: &Vpc, layers: &mut Vec<Layer>) {
+    let v6 = r.chance(50);
+    let from = if vpc.vms.is_empty() { mac(r) } else { r.pick(&vpc.vms).mac };
+    let to = match r.below(60) {
+        0 => Mac([0xff; 6]),
+        1 => Mac([0x33, 0x33, 0, 0, 0, 1]),
+        _ => vpc.mac,
+    };
+    let (src, mut dst) = (some_address(r, region, vpc, v6), some_address(r, region, vpc, v6));
+    for _ in 0..3 {
+        if r.chance(40) || matches!(oracle::place(region, vpc.vni, dst), oracle::Place::Vm(..)) {
+            break;
+        }
+        dst = some_address(r, region, vpc, v6);
+    }
+    let eth = Eth { src: from, dst: to, ethertype: None };
+    match (src, dst) {
+        (IpAddr::V4(spa), IpAddr::V4(tpa)) if r.chance(4) => {
+            layers.push(Layer::Eth(Eth { dst: Mac([0xff; 6]), ..eth }));
+            layers.push(Layer::Arp(Arp { op: 1 + u16::from(r.chance(10)), spa, tpa, ..Arp::default() }));
+        }
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            layers.push(Layer::Eth(eth));
+            let mut ip = Ipv4 { src, dst, id: r.word() as u16, df: r.chance(50), ..Ipv4::default() };
+            ip.tos = if r.chance(50) { 0 } else { r.word() as u8 };
+            ip.ttl = if r.chance(90) { 64 } else { r.below(4) as u8 };
+            ip.mf = r.chance(4);
+            ip.frag.offset = if r.chance(4) { r.below(100) * 8 } else { 0 };
+            ip.options = if r.chance(3) { vec![1; 1 + r.below(40)] } else { Vec::new() };
+            layers.push(Layer::Ipv4(ip));
+            transport(r, false, layers);
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            layers.push(Layer::Eth(eth));
+            let mut ip = Ipv6 { src, dst, ..Ipv6::default() };
+            ip.tc = if r.chance(50) { 0 } else { r.word() as u8 };
+            ip.label = Entropy::Value(r.word() as u32 & 0xf_ffff);
+            ip.hop = if r.chance(90) { 64 } else { r.below(4) as u8 };
+            if r.chance(4) {
+                ip.hop = 255;
+                layers.push(Layer::Ipv6(ip));
+                let options = if r.chance(80) { vec![1, 1, 2, 0, 0, 0, 0, 9] } else { vec![1, r.below(3) as u8, 0, 0] };
+                let ty = if r.chance(85) { 135 } else { 133 + r.below(5) as u8 };
+                let target = if r.chance(80) { dst } else { pool6(r) };
+                layers.push(Layer::Nd(Nd { ty, code: 0, csum: Csum::Right, flags: 0, target, options }));
+                return;
+            }
+            layers.push(Layer::Ipv6(ip));
+            match r.below(30) {
+                0 => layers.push(Layer::Ext(Ext { kind: *r.pick(&[0, 43, 60]), next: None, len: None, body: vec![0; r.below(16)] })),
+                1 => layers.push(Layer::Frag6(Frag6 { frag: Frag { offset: r.below(3) * 8, end: None }, mf: r.chance(50), id: 1, next: None })),
+                _ => {}
+            }
+            transport(r, true, layers);
+        }
+        _ => {}
+    }
+}
+
+fn transport(r: &mut Rng, v6: bool, layers: &mut Vec<Layer>) {
+    let (src, dst) = (r.word() as u16, *r.pick(&[80, 443, 4789, 53, 33434]));
+    match r.below(20) {
+        0 => layers.push(Layer::Sctp(src, dst)),
+        1..=4 => {
+            let echo = r.chance(70);
+            let ty = match (v6, echo) {
+                (true, true) => 128,
+                (false, true) => 8,
+                _ => *r.pick(&[0, 1, 2, 3, 4, 5, 11, 12, 129, 132, 138, 143]),
+            };
+            let csum = if r.chance(90) { Csum::Right } else { Csum::Wrong };
+            layers.push(Layer::Icmp(Icmp { v6, ty, code: r.below(5) as u8 * u8::from(!echo), csum, rest: r.word() as u32, keep: None }));
+        }
+        5..=12 => layers.push(Layer::Tcp(Tcp { src, dst, flags: 16, window: 1000, ..Tcp::default() })),
+        13 => {}
+        _ => layers.push(Layer::Udp(Udp { src: Entropy::Value(u32::from(src)), dst, len: None, csum: Csum::Right })),
+    }
+    let size = match r.below(40) {
+        0 => 1380 + r.below(220),
+        1 => r.below(3000),
+        _ => r.below(100),
+    };
+    layers.push(Layer::Data(size));
+}
+
+/// Makes one field of one layer wrong, with every checksum around it right.
+fn spoil_field(r: &mut Rng, packet: &mut Packet) {
+    if packet.layers.is_empty() {
+        return;
+    }
+    let at = r.below(packet.layers.len());
+    let (byte, word) = (r.word() as u8, r.word() as u16);
+    match &mut packet.layers[at] {
+        Layer::Eth(e) => match byte % 4 {
+            0 => e.ethertype = Some(*r.pick(&[0x0800, 0x86dd, 0x0806, 0x8100, 0x88a8, 0x9100, word])),
+            1 => e.src.0[0] |= 1,
+            2 => e.dst = *r.pick(&[Mac([0xff; 6]), Mac([1, 0, 0x5e, 0, 0, 1]), e.dst]),
+            _ => e.src = e.dst,
+        },
+        Layer::Ipv4(ip) => match byte % 10 {
+            0 => ip.version = word as u8 & 15,
+            1 => ip.ihl = Some(word as u8 & 15),
+            2 => ip.len = Some(word & 0x7f),
+            3 => ip.csum = if word & 1 == 0 { Csum::Wrong } else { Csum::Value(word) },
+            4 => ip.mf = true,
+            5 => ip.frag.offset = usize::from(word & 0x1fff) * 8,
+            6 => ip.proto = Some(*r.pick(&[1, 6, 17, 58, 132, word as u8])),
+            7 => ip.tos = word as u8,
+            8 => ip.ttl = word as u8 & 3,
+            _ => ip.options = vec![word as u8; 1 + r.below(40)],
+        },
+        Layer::Ipv6(ip) => match byte % 6 {
+            0 => ip.version = word as u8 & 15,
+            1 => ip.len = Some(word & 0x7f),
+            2 => ip.next = Some(*r.pick(&[0, 6, 17, 43, 44, 58, 59, 60, 132, word as u8])),
+            3 => ip.tc = word as u8,
+            4 => ip.hop = word as u8 & 3,
+            _ => ip.hop = 255,
+        },
+        Layer::Udp(u) => match byte % 3 {
+            0 => u.len = Some(word & 0x7f),
+            1 => u.dst = *r.pick(&[4789, 8472, word]),
+            _ => u.csum = *r.pick(&[Csum::Wrong, Csum::Right, Csum::Value(0), Csum::Value(0xffff)]),
+        },
+        Layer::Vxlan(v) => match byte % 4 {
+            0 => v.flags = word as u8,
+            1 => v.rsv1 = u32::from(word),
+            2 => v.rsv2 = word as u8,
+            _ => v.vni ^= 1 << (word % 24),
+        },
+        Layer::Arp(a) => match byte % 6 {
+            0 => a.op = word & 3,
+            1 => a.htype = word & 3,
+            2 => a.ptype = word,
+            3 => a.hlen = word as u8,
+            4 => a.plen = word as u8,
+            _ => a.spa = a.tpa,
+        },
+        Layer::Nd(n) => match byte % 5 {
+            0 => n.code = word as u8 & 3,
+            1 => n.csum = Csum::Wrong,
+            2 => n.options = vec![word as u8 & 3; r.below(24)],
+            3 => n.target = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+            _ => n.ty = 133 + word as u8 % 5,
+        },
+        Layer::Icmp(i) => i.ty = word as u8,
+        Layer::Data(n) => *n = r.below(8),
+        _ => {}
+    }
+}

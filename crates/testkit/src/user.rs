@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The Rust path as an [`Engine`], on tables in plain memory.
+
+use crate::case::Counter;
+use crate::load::Loader;
+use crate::region::Region;
+use crate::runner::{End, Engine, Seen};
+use abi::{PuntMeta, Stats};
+use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
+use std::fmt::Write;
+use std::sync::Arc;
+use tables::{HeapMemory, Tables, WriterOptions};
+
+/// Sends one frame through the Rust path; `meta` is what the fast path put in front of it, if it comes from there.
+pub fn process(gateway: &mut Gateway, frame: &[u8], port: u32, meta: Option<&PuntMeta>, now_ns: u64) -> Seen {
+    let mut buffer = vec![0xa5; HEADROOM + frame.len()];
+    buffer[HEADROOM..].copy_from_slice(frame);
+    let mut batch = Batch::new();
+    let input = match meta {
+        Some(meta) => Frame::punted(&mut buffer, HEADROOM, frame.len(), meta),
+        None => Frame::new(&mut buffer, HEADROOM, frame.len(), port),
+    };
+    // An empty batch takes a frame.
+    let _ = batch.push(input);
+    gateway.process(&mut batch, now_ns);
+    let done = &batch.frames()[0];
+    let end = match done.verdict {
+        Verdict::Forward { ifindex } => End::Forward(Some(ifindex), done.data().to_vec()),
+        Verdict::Answer { ifindex } => End::Answer(Some(ifindex), done.data().to_vec()),
+        Verdict::Pass => End::Pass(done.data().to_vec()),
+        Verdict::Drop(reason) => End::Drop(reason),
+    };
+    let generated = batch.output.generated.iter().map(|g| (g.ifindex, g.data.clone())).collect();
+    Seen { end, generated, punt: None }
+}
+
+/// The Rust path alone.
+#[derive(Default)]
+pub struct UserEngine {
+    state: Option<(Loader, Gateway)>,
+}
+
+impl UserEngine {
+    /// The reader of its tables, once started.
+    pub fn tables(&self) -> Option<&Tables> {
+        self.state.as_ref().map(|(_, gateway)| gateway.tables())
+    }
+}
+
+const NOT_STARTED: &str = "the engine was not started";
+
+impl Engine for UserEngine {
+    fn name(&self) -> &'static str {
+        "user"
+    }
+
+    fn punts(&self) -> bool {
+        false
+    }
+
+    fn start(&mut self, region: &Region) -> Result<(), String> {
+        let memory = Arc::new(HeapMemory::new().map_err(|e| e.to_string())?);
+        let loader = Loader::new(memory, WriterOptions::default(), region)?;
+        let slot = loader.tables().slots().1;
+        let gateway = Gateway::new(loader.tables(), slot);
+        self.state = Some((loader, gateway));
+        Ok(())
+    }
+
+    fn change(&mut self, region: &Region) -> Result<(), String> {
+        self.state.as_mut().ok_or(NOT_STARTED)?.0.change(region)
+    }
+
+    fn run(&mut self, frame: &[u8], port: u32, now_ns: u64) -> Result<Seen, String> {
+        let (_, gateway) = self.state.as_mut().ok_or(NOT_STARTED)?;
+        Ok(process(gateway, frame, port, None, now_ns))
+    }
+
+    fn count(&self, counter: &Counter) -> Result<Vec<u64>, String> {
+        let (loader, gateway) = self.state.as_ref().ok_or(NOT_STARTED)?;
+        count(gateway.tables(), loader.region(), counter)
+    }
+
+    fn conserved(&self) -> Result<(), String> {
+        let (_, gateway) = self.state.as_ref().ok_or(NOT_STARTED)?;
+        conserved(&gateway.tables().stats(gateway.slot()).read(), false)
+    }
+
+    fn dump(&self) -> String {
+        self.state.as_ref().map_or(String::new(), |(loader, _)| dump(&loader.tables(), loader.region()))
+    }
+}
+
+/// The conservation law over the statistics of one engine. What a fast path hands over is its outcome here; the software
+/// path takes it in and ends it.
+pub fn conserved(s: &Stats, fast_path: bool) -> Result<(), String> {
+    let handed_over = if fast_path { s.punted } else { 0 };
+    let sum = s.forwarded + s.answered + s.passed + s.dropped + handed_over;
+    let (dropped, punted): (u64, u64) = (s.drops.iter().sum(), s.punts.iter().sum());
+    if s.rx + s.generated != sum {
+        return Err(format!(
+            "the conservation law is broken: in {} + generated {} is not forwarded {} + answered {} + passed {} + dropped {} \
+             + handed over {handed_over}",
+            s.rx, s.generated, s.forwarded, s.answered, s.passed, s.dropped
+        ));
+    }
+    if dropped != s.dropped || fast_path && punted != s.punted {
+        return Err(format!(
+            "the reasons do not add up: dropped {}, but by reason {dropped}; handed over {handed_over}, but by reason {punted}",
+            s.dropped
+        ));
+    }
+    Ok(())
+}
+
+/// What was added to statistics.
+pub fn stats_between(before: &Stats, after: &Stats) -> Stats {
+    let mut d = *after;
+    macro_rules! sub {
+        ($($f:ident)*) => { $(d.$f = after.$f.wrapping_sub(before.$f);)* };
+    }
+    sub!(rx rx_bytes generated forwarded forwarded_bytes answered passed dropped punted drop_overflow);
+    d.drops = std::array::from_fn(|i| after.drops[i].wrapping_sub(before.drops[i]));
+    d.punts = std::array::from_fn(|i| after.punts[i].wrapping_sub(before.punts[i]));
+    d
+}
+
+/// Reads a counter from table memory.
+pub fn count(tables: &Tables, region: &Region, counter: &Counter) -> Result<Vec<u64>, String> {
+    let _inside = tables.enter();
+    let tenant = |vni: u32| tables.tenant(vni).ok_or(format!("VPC {vni} is not in the tables"));
+    let vm = |vni: u32, mac: u64| -> Result<tables::VmEntry, String> {
+        let tenant = tenant(vni)?;
+        let spec = region.vpc(vni).and_then(|v| v.vms.iter().find(|m| m.mac.number() == mac));
+        let spec = spec.ok_or("the VM is not in the region")?;
+        let v4 = spec.v4.and_then(|a| tables.vm4(vni, a.to_bits(), tenant.generation()));
+        let halves = |a: u128| ((a >> 64) as u64, a as u64);
+        v4.or_else(|| spec.v6.and_then(|a| tables.vm6(vni, halves(a.to_bits()), tenant.generation())))
+            .ok_or("the VM is not in the tables".to_string())
+    };
+    Ok(match *counter {
+        Counter::Vpc(vni) => {
+            let c = tables.tenant_count(&tenant(vni)?);
+            vec![c.packets, c.bytes]
+        }
+        Counter::Vm(vni, mac) => {
+            let c = tables.vm_count(vm(vni, mac)?.vm);
+            vec![c.packets, c.bytes]
+        }
+        Counter::Drop(vni, reason) => vec![tables.drop_count(vni, reason)],
+        Counter::VpcMeter(vni) => tables.meter_colors(tables.tenant_meter(&tenant(vni)?)).to_vec(),
+        Counter::VmMeter(vni, mac) => tables.meter_colors(tables.vm_meter(vm(vni, mac)?.vm)).to_vec(),
+    })
+}
+
+/// What a reader finds in memory for everything that the region names.
+pub fn dump(tables: &Tables, region: &Region) -> String {
+    let _inside = tables.enter();
+    let mut s = String::new();
+    let halves = |a: u128| ((a >> 64) as u64, a as u64);
+    let _ = writeln!(s, "    options {:#x}, vtep4 {:#x}, commits {}", tables.options(), tables.vtep4(), tables.commits());
+    for v in &region.vpcs {
+        let Some(tenant) = tables.tenant(v.vni) else {
+            let _ = writeln!(s, "    vpc {} ({}): MISSING", v.name, v.vni);
+            continue;
+        };
+        let (r4, r6, g) = (tenant.root4(), tenant.root6(), tenant.generation());
+        let _ = writeln!(s, "    vpc {} ({}): routes {r4:#x} {r6:#x}, generation {g}", v.name, v.vni);
+        for m in &v.vms {
+            let four = m.v4.map(|a| tables.vm4(v.vni, a.to_bits(), g).is_some());
+            let six = m.v6.map(|a| tables.vm6(v.vni, halves(a.to_bits()), g).is_some());
+            let _ = writeln!(s, "      vm {}: IPv4 found {four:?}, IPv6 found {six:?}", m.name);
+        }
+    }
+    for n in &region.ncs {
+        let id = match n.addr {
+            std::net::IpAddr::V4(a) => tables.nc_by_addr4(a.to_bits()),
+            std::net::IpAddr::V6(a) => tables.nc_by_addr6(halves(a.to_bits())),
+        };
+        let _ = writeln!(s, "    nc {} {}: {:?}", n.name, n.addr, id.and_then(|id| tables.nc(id)));
+    }
+    s
+}

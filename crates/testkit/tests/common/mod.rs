@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The XDP program as an engine: BPF_PROG_TEST_RUN, the software path behind it on the same tables.
+//!
+//! The thread moves into a network namespace of its own, in which `lo` is port 1 and veth devices are the others, and
+//! stays on one CPU, so that one statistics slot tells what a run counted.
+#![allow(dead_code)]
+
+use abi::{DropReason, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
+use gateway::Gateway;
+use nix::sched::{sched_getcpu, sched_setaffinity, unshare, CloneFlags, CpuSet};
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use testkit::case::Counter;
+use testkit::load::Loader;
+use testkit::region::{Port, Region};
+use testkit::runner::{End, Engine, Seen};
+use testkit::user::{self, conserved, process, stats_between};
+use tables::{Tables, WriterOptions};
+use xdp::object::{run_program, RunOptions};
+use xdp::{XdpEngine, XdpError};
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+const XDP_REDIRECT: u32 = 4;
+const META: usize = size_of::<PuntMeta>();
+
+/// What the program alone did with a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fast {
+    /// Finished.
+    End(End),
+    /// Handed over.
+    Punt(PuntReason, Vec<u8>),
+}
+
+/// The XDP program with the software path behind it.
+pub struct XdpRunner {
+    engine: XdpEngine,
+    cpu: u32,
+    ports: HashSet<u32>,
+    sockets: Vec<OwnedFd>,
+    state: Option<State>,
+    out: Vec<u8>,
+}
+
+struct State {
+    loader: Loader,
+    gateway: Gateway,
+    region: Region,
+    fast_before: Stats,
+    slow_before: Stats,
+    reader: Tables,
+}
+
+impl XdpRunner {
+    /// Loads the program in a namespace of this thread's own. None, with a word why, where BPF is not permitted.
+    pub fn new() -> Option<XdpRunner> {
+        if let Err(e) = unshare(CloneFlags::CLONE_NEWNET) {
+            println!("SKIPPED: no network namespace here ({e}): run as root");
+            return None;
+        }
+        ip(&["link", "set", "lo", "up"]);
+        let cpu = sched_getcpu().unwrap_or(0);
+        let mut set = CpuSet::new();
+        set.set(cpu).unwrap();
+        sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).unwrap();
+        match XdpEngine::load() {
+            Ok(engine) => {
+                let (ports, sockets, out) = (HashSet::new(), Vec::new(), vec![0; 65_536]);
+                Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out })
+            }
+            Err(XdpError::Load { reason, .. }) if reason.contains("ermi") => {
+                println!("SKIPPED: no permission for BPF here: {reason}");
+                None
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    fn prepare_port(&mut self, port: &Port) -> Result<(), String> {
+        let (ifindex, listener) = (port.ifindex, port.listener);
+        if port.absent || !self.ports.insert(ifindex) {
+            return Ok(());
+        }
+        // A new namespace may hold fallback tunnels; any device will do, for nothing is really sent.
+        if ifindex > 1 {
+            let (name, peer, far) = (format!("tnyc{ifindex}"), format!("tnyd{ifindex}"), (1000 + ifindex).to_string());
+            let ends = ["type", "veth", "peer", "name", &peer, "index", &far];
+            ip(&[&["link", "add", &name, "index", &ifindex.to_string()], &ends[..]].concat());
+        }
+        if listener {
+            let socket = self.engine.prepare_test(ifindex).map_err(|e| e.to_string())?;
+            self.sockets.push(socket);
+        } else {
+            self.engine.add_port(ifindex).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn state(&mut self) -> &mut State {
+        self.state.as_mut().expect("the engine was started")
+    }
+
+    /// The reader of the tables that the program reads.
+    pub fn tables(&self) -> &Tables {
+        &self.state.as_ref().expect("the engine was started").reader
+    }
+
+    /// The software path on the same tables.
+    pub fn gateway(&mut self) -> &mut Gateway {
+        &mut self.state().gateway
+    }
+
+    /// Runs the program alone. An error is a broken promise: two outcomes, a changed punted frame, wrong metadata.
+    pub fn fast(&mut self, frame: &[u8], port: u32) -> Result<(Fast, Option<PuntMeta>), String> {
+        let cpu = self.cpu;
+        let before = self.tables().stats(cpu).read();
+        let options = RunOptions { repeat: 1, ifindex: port, ..RunOptions::default() };
+        let (code, _, len) =
+            run_program(self.engine.program(), frame, &mut self.out, options).map_err(|e| format!("{e} (frame of {} bytes)", frame.len()))?;
+        let after = self.tables().stats(cpu).read();
+        let d = stats_between(&before, &after);
+        conserved(&d, true)?;
+        if d.rx != 1 || d.rx_bytes != frame.len() as u64 {
+            return Err(format!("one frame of {} bytes was counted as {} of {}", frame.len(), d.rx, d.rx_bytes));
+        }
+        let bytes = self.out[..len].to_vec();
+        let ports = &self.state.as_ref().expect("started").region.ports;
+        let by = |b: &[u8]| ports.iter().find(|p| b.get(6..12) == Some(&p.mac.0[..])).map(|p| p.ifindex);
+        let ended = |n: u64| n == 1;
+        let fast = match code {
+            XDP_DROP if ended(d.dropped) => {
+                let number = d.drops.iter().position(|&n| n != 0).unwrap_or(0);
+                let reason = DropReason::from_number(number as u8).ok_or(format!("reason number {number}"))?;
+                Fast::End(End::Drop(reason))
+            }
+            XDP_PASS if ended(d.passed) => Fast::End(End::Pass(bytes)),
+            XDP_TX | XDP_REDIRECT if ended(d.forwarded) => {
+                let to = by(&bytes);
+                if d.forwarded_bytes != bytes.len() as u64 {
+                    return Err(format!("{} bytes were sent, {} counted", bytes.len(), d.forwarded_bytes));
+                }
+                if to.is_some() && (to == Some(port)) != (code == XDP_TX) {
+                    return Err(format!("came by port {port}, is for port {to:?}, but the verdict is {code}"));
+                }
+                Fast::End(End::Forward(to, bytes))
+            }
+            XDP_REDIRECT if ended(d.punted) => {
+                let number = d.punts.iter().position(|&n| n != 0).unwrap_or(0);
+                let reason = PuntReason::from_number(number as u8).ok_or(format!("punt number {number}"))?;
+                let meta = read_meta(&bytes).ok_or("a punted frame without metadata")?;
+                if bytes[META..] != *frame || meta.reason != number as u8 || meta.ifindex != port {
+                    return Err(format!("a punted frame was changed, or its metadata is wrong: {meta:?}"));
+                }
+                return Ok((Fast::Punt(reason, bytes[META..].to_vec()), Some(meta)));
+            }
+            _ => return Err(format!("verdict {code}, but counted forwarded {}, passed {}, dropped {}, punted {}", d.forwarded, d.passed, d.dropped, d.punted)),
+        };
+        Ok((fast, None))
+    }
+}
+
+fn ip(args: &[&str]) {
+    let _ = Command::new("ip").args(args).stderr(std::process::Stdio::null()).status();
+}
+
+fn read_meta(b: &[u8]) -> Option<PuntMeta> {
+    let word = |at: usize| b.get(at..at + 4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
+    let half = |at: usize| b.get(at..at + 2).map(|w| u16::from_ne_bytes([w[0], w[1]]));
+    let meta = PuntMeta {
+        magic: word(0)?,
+        reason: *b.get(4)?,
+        flags: *b.get(5)?,
+        inner_offset: half(6)?,
+        vni: word(8)?,
+        ifindex: word(12)?,
+        time: u64::from(word(16)?) | u64::from(word(20)?) << 32,
+        tenant: word(24)?,
+        reserved: word(28)?,
+    };
+    (meta.magic == PUNT_MAGIC).then_some(meta)
+}
+
+impl Engine for XdpRunner {
+    fn name(&self) -> &'static str {
+        "xdp"
+    }
+
+    fn punts(&self) -> bool {
+        true
+    }
+
+    fn start(&mut self, region: &Region) -> Result<(), String> {
+        for p in &region.ports {
+            self.prepare_port(p)?;
+        }
+        self.state = None;
+        let cpus = libbpf_rs::num_possible_cpus().map_err(|e| e.to_string())? as u32;
+        let options = WriterOptions { xdp_slots: cpus, worker_slots: 2, ..WriterOptions::default() };
+        let loader = Loader::new(self.engine.memory(), options, region)?;
+        let (reader, slot) = (loader.tables(), cpus);
+        let gateway = Gateway::new(loader.tables(), slot);
+        let (fast_before, slow_before) = (reader.stats(self.cpu).read(), reader.stats(slot).read());
+        self.state = Some(State { loader, gateway, region: region.clone(), fast_before, slow_before, reader });
+        Ok(())
+    }
+
+    fn change(&mut self, region: &Region) -> Result<(), String> {
+        let state = self.state();
+        state.loader.change(region)?;
+        state.region = region.clone();
+        for p in &region.ports {
+            self.prepare_port(p)?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, frame: &[u8], port: u32, _now_ns: u64) -> Result<Seen, String> {
+        let (fast, meta) = self.fast(frame, port)?;
+        match fast {
+            Fast::End(end) => Ok(Seen { end, generated: Vec::new(), punt: None }),
+            Fast::Punt(reason, frame) => {
+                let meta = meta.ok_or("no metadata")?;
+                let seen = process(&mut self.state().gateway, &frame, port, Some(&meta), meta.time);
+                Ok(Seen { punt: Some(reason), ..seen })
+            }
+        }
+    }
+
+    fn count(&self, counter: &Counter) -> Result<Vec<u64>, String> {
+        let state = self.state.as_ref().ok_or("not started")?;
+        user::count(&state.reader, &state.region, counter)
+    }
+
+    fn conserved(&self) -> Result<(), String> {
+        let s = self.state.as_ref().ok_or("not started")?;
+        let fast = stats_between(&s.fast_before, &s.reader.stats(self.cpu).read());
+        let slow = stats_between(&s.slow_before, &s.reader.stats(s.gateway.slot()).read());
+        conserved(&fast, true)?;
+        conserved(&slow, false)?;
+        if slow.rx != fast.punted {
+            return Err(format!("{} packets were handed over, {} were taken", fast.punted, slow.rx));
+        }
+        Ok(())
+    }
+
+    fn dump(&self) -> String {
+        self.state.as_ref().map_or(String::new(), |s| user::dump(&s.reader, &s.region))
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rust = XDP, on random packets for random regions: same bytes, same reason, and no punt outside the list. A third,
+//! naive opinion on route and locate is compared with both.
+//!
+//! TUNNY_SEED repeats a run, TUNNY_PACKETS says how many packets (default 220,000).
+mod common;
+
+use abi::{DropReason, PuntReason};
+use common::XdpRunner;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use testkit::dissect::dissect;
+use testkit::layers::{Layer, Packet};
+use testkit::oracle::{may_send, place, Place};
+use testkit::random::{self, Size};
+use testkit::region::{Region, Target};
+use testkit::rng::Rng;
+use testkit::case::Counter;
+use testkit::print;
+use testkit::runner::{describe, End, Engine, Seen};
+use testkit::user::UserEngine;
+
+const PER_REGION: usize = 10_000;
+const NOW: u64 = 1_000_000_000_000;
+
+/// The XDP program with the software path behind it, and the software path alone on tables of its own.
+struct Pair {
+    xdp: XdpRunner,
+    rust: UserEngine,
+}
+
+#[test]
+fn rust_and_xdp_agree_on_random_packets() {
+    let Some(xdp) = XdpRunner::new() else { return };
+    let mut pair = Pair { xdp, rust: UserEngine::default() };
+    let (seed, mut rng) = Rng::seeded("differential");
+    let packets = std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(220_000);
+    let mut seen = BTreeMap::<String, u64>::new();
+    let mut done = 0;
+    while done < packets {
+        let region = random::region(&mut rng, Size::default());
+        pair.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
+        for _ in 0..PER_REGION {
+            let packet = random::packet(&mut rng, &region);
+            let frame = packet.encode();
+            let port = 1 + rng.below(2) as u32;
+            if frame.len() < 14 {
+                continue;
+            }
+            done += 1;
+            match pair.compare(&region, &frame, port) {
+                Ok(what) => *seen.entry(what).or_default() += 1,
+                Err(e) => panic!("seed {seed}, packet {done}: {e}\n{}", minimise(&mut pair, region, packet, port)),
+            }
+        }
+        pair.compare_counters(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    println!("{done} packets, no difference in bytes, reasons and counters:");
+    seen.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
+    // The generator has teeth only while packets get far and fail in many ways.
+    assert!(seen.get("forward").is_some_and(|n| *n * 6 > done as u64), "too few packets are forwarded");
+    assert!(seen.len() >= 40, "too few kinds of outcome: {}", seen.len());
+}
+
+impl Pair {
+    fn start(&mut self, region: &Region) -> Result<(), String> {
+        self.rust.start(region)?;
+        self.xdp.start(region)
+    }
+
+    /// Runs one frame on both and compares; tells the kind of outcome.
+    fn compare(&mut self, region: &Region, frame: &[u8], port: u32) -> Result<String, String> {
+        let slow = self.rust.run(frame, port, NOW)?;
+        let fast = self.xdp.run(frame, port, NOW)?;
+        if let Some(reason) = fast.punt.filter(|r| !allowed(frame, region, &slow).contains(r)) {
+            return Err(format!("XDP punts for {}, which it need not; the Rust path:{}", reason.name(), describe(&slow)));
+        }
+        match (&fast.end, &slow.end) {
+            (End::Forward(to, a), End::Forward(at, b)) | (End::Answer(to, a), End::Answer(at, b)) if a != b || to != at => {
+                return Err(format!("sent by port {at:?} (- Rust) and {to:?} (+ XDP):\n{}", print::diff(b, a)));
+            }
+            (a, b) if a != b => return Err(format!("XDP:{}\nthe Rust path:{}", describe(&fast), describe(&slow))),
+            (End::Pass(a), _) if a != frame => return Err("a frame that passes was changed".into()),
+            _ => {}
+        }
+        if fast.generated != slow.generated {
+            return Err(format!("generated frames differ; XDP:{}\nthe Rust path:{}", describe(&fast), describe(&slow)));
+        }
+        opinion(region, frame, &slow)?;
+        Ok(match (fast.punt, &slow.end) {
+            (Some(reason), _) => format!("punt {}", reason.name()),
+            (None, End::Forward(..)) => "forward".into(),
+            (None, End::Drop(reason)) => format!("drop {}", reason.name()),
+            (None, End::Pass(_)) => "pass".into(),
+            (None, End::Answer(..)) => return Err("XDP answered by itself".into()),
+        })
+    }
+
+    /// Both have counted the same for every VPC, VM and reason, and nothing got lost.
+    fn compare_counters(&self, region: &Region) -> Result<(), String> {
+        self.rust.conserved()?;
+        self.xdp.conserved()?;
+        let vms = |v: &testkit::region::Vpc| v.vms.iter().map(|m| Counter::Vm(v.vni, m.mac.number())).collect::<Vec<_>>();
+        let counters = region.vpcs.iter().flat_map(|v| [vec![Counter::Vpc(v.vni)], vms(v)].concat());
+        for counter in counters {
+            let (a, b) = (self.xdp.count(&counter)?, self.rust.count(&counter)?);
+            if a != b {
+                return Err(format!("{counter:?}: XDP counts {a:?}, the Rust path {b:?}"));
+            }
+        }
+        let sorted = |t: &tables::Tables| {
+            let mut all = t.drop_counts();
+            all.sort();
+            all
+        };
+        let (a, b) = (sorted(self.xdp.tables()), self.rust.tables().map(sorted).unwrap_or_default());
+        match a.iter().zip(&b).find(|(a, b)| a != b) {
+            Some((a, b)) => Err(format!("drops by VPC: XDP {a:?}, the Rust path {b:?}")),
+            None if a.len() != b.len() => Err(format!("{} and {} drop counters", a.len(), b.len())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What XDP may hand over, by what the Rust path made of it: never known unicast.
+fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
+    use DropReason as D;
+    let icmp = region.switches & abi::OPT_ICMP != 0;
+    let mut out = Vec::new();
+    let v6 = frame[12..14] == [0x86, 0xdd];
+    let outer = if v6 { [0, 43, 44, 60].contains(&frame.get(20).copied().unwrap_or(255)) } else { frame.get(14).is_some_and(|b| b & 15 > 5) };
+    if outer {
+        return vec![PuntReason::OuterOptions];
+    }
+    let inner = if v6 { 70 } else { 50 };
+    if frame.get(inner + 12..inner + 14) == Some(&[8, 0]) && frame.get(inner + 14).is_some_and(|b| b & 15 > 5) {
+        out.push(PuntReason::InnerOptions);
+    }
+    match &slow.end {
+        End::Answer(_, b) => match dissect(b).layers.iter().rev().find(|l| matches!(l, Layer::Arp(_) | Layer::Nd(_))) {
+            Some(Layer::Arp(_)) => out.push(PuntReason::Arp),
+            Some(_) => out.push(PuntReason::Nd),
+            None => out.push(PuntReason::GatewayAddress),
+        },
+        // A packet that is too big for its padding alone is sent without it, as a single "fragment".
+        End::Forward(..) if !slow.generated.is_empty() || !dissect(frame).inner_pad.is_empty() => out.push(PuntReason::IcmpDue),
+        End::Drop(D::ArpMalformed | D::ArpNotRequest | D::ArpUnknownTarget | D::ArpOwnProbe) => out.push(PuntReason::Arp),
+        End::Drop(D::NdMalformed | D::NdUnsupported | D::NdUnknownTarget | D::NdOwnProbe) => out.push(PuntReason::Nd),
+        End::Drop(D::SourceUnknown) => out.extend([PuntReason::Arp, PuntReason::Nd, PuntReason::GatewayAddress]),
+        // An answer may have no way back; and its outer header may be too large.
+        End::Drop(D::UnderlayNoRoute) => out.extend([PuntReason::Arp, PuntReason::Nd, PuntReason::GatewayAddress]),
+        End::Drop(D::NexthopUnresolved) => {
+            out.extend([PuntReason::NexthopUnresolved, PuntReason::Arp, PuntReason::Nd, PuntReason::GatewayAddress]);
+        }
+        End::Drop(D::GatewayNotServed) => out.push(PuntReason::GatewayAddress),
+        End::Drop(D::RouteNone | D::VmUnknown | D::TtlExpired) if icmp => out.push(PuntReason::IcmpDue),
+        // An echo reply may not fit the way back.
+        End::Drop(D::TooBig) => out.extend([PuntReason::IcmpDue, PuntReason::GatewayAddress]),
+        _ => {}
+    }
+    out
+}
+
+fn v4(b: &[u8], at: usize) -> Option<IpAddr> {
+    b.get(at..at + 4).map(|b| IpAddr::V4(Ipv4Addr::new(b[0], b[1], b[2], b[3])))
+}
+
+fn v6(b: &[u8], at: usize) -> Option<IpAddr> {
+    let octets: [u8; 16] = b.get(at..at + 16)?.try_into().ok()?;
+    Some(IpAddr::V6(Ipv6Addr::from(octets)))
+}
+
+/// Outer source, VNI and inner destination of a frame with plain outer headers.
+fn plain(frame: &[u8]) -> Option<(IpAddr, IpAddr, u32, IpAddr)> {
+    let (src, dst, inner) = match frame.get(12..15)? {
+        [0x08, 0x00, 0x45] => (v4(frame, 26)?, v4(frame, 30)?, 50),
+        [0x86, 0xdd, _] if frame.get(20) == Some(&17) => (v6(frame, 22)?, v6(frame, 38)?, 70),
+        _ => return None,
+    };
+    let vni = u32::from_be_bytes(frame.get(inner - 4..inner)?.try_into().ok()?) >> 8;
+    let to = match frame.get(inner + 12..inner + 14)? {
+        [8, 0] => v4(frame, inner + 30)?,
+        [0x86, 0xdd] => v6(frame, inner + 38)?,
+        _ => return None,
+    };
+    Some((src, dst, vni, to))
+}
+
+/// The naive oracle's opinion of what the Rust path did.
+fn opinion(region: &Region, frame: &[u8], slow: &Seen) -> Result<(), String> {
+    use DropReason as D;
+    let Some((source, _, vni, to)) = plain(frame) else { return Ok(()) };
+    let wrong = |what: &str| Err(format!("the naive oracle says {what}; the Rust path:{}", describe(slow)));
+    let place = place(region, vni, to);
+    let sender = may_send(region, vni, source);
+    match (&slow.end, place) {
+        (End::Forward(_, bytes), Place::Vm(vpc, vm)) => {
+            let Some((_, nc, out_vni, _)) = plain(bytes) else { return wrong("the frame sent should be VXLAN") };
+            let inner = if nc.is_ipv4() { 50 } else { 70 };
+            let macs = [vm.mac.0, vpc.mac.0].concat();
+            if sender.is_err() || nc != vm.nc || out_vni != vpc.vni || bytes[inner..inner + 12] != macs {
+                return wrong(&format!("VM {} of VPC {} (sender {sender:?})", vm.name, vpc.name));
+            }
+        }
+        (End::Forward(..), other) => return wrong(&format!("{other:?}")),
+        (End::Drop(r @ (D::SourceUnknown | D::SourceNotHosting)), _) if sender != Err(*r) && sender.is_err() => {
+            return wrong(&format!("{sender:?}"));
+        }
+        (End::Drop(D::SourceNotHosting), _) if sender.is_ok() => return wrong("the source may send"),
+        (
+            End::Drop(
+                r @ (D::RouteNone | D::RouteBlackhole | D::RoutePeerLoop | D::ScopeInternet | D::ScopeLine | D::ScopeRegion | D::VmUnknown),
+            ),
+            place,
+        ) => {
+            if !matches!(place, Place::Nowhere(p) if p == *r) {
+                return wrong(&format!("{place:?}"));
+            }
+        }
+        (End::Drop(D::TtlExpired | D::TooBig), Place::Nowhere(_)) => return wrong(&format!("{place:?}")),
+        (End::Drop(D::TtlExpired), Place::Gateway(_)) => return wrong("the gateway's own address, for which the TTL suffices"),
+        (End::Drop(D::GatewayNotServed), Place::Nowhere(_) | Place::Vm(..)) => return wrong(&format!("{place:?}")),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Shrinks a difference and prints it as a case.
+fn minimise(pair: &mut Pair, mut region: Region, mut packet: Packet, port: u32) -> String {
+    let mut differs = |region: &Region, packet: &Packet| {
+        let frame = packet.encode();
+        frame.len() >= 14 && pair.start(region).is_ok() && pair.compare(region, &frame, port).is_err()
+    };
+    let vnis: Vec<u32> = region.vpcs.iter().map(|v| v.vni).collect();
+    for vni in vnis {
+        let mut less = region.clone();
+        less.vpcs.retain(|v| v.vni != vni);
+        less.vpcs.iter_mut().for_each(|v| v.routes.retain(|r| r.1 != Target::Peer(vni)));
+        if differs(&less, &packet) {
+            region = less;
+        }
+    }
+    for vpc in 0..region.vpcs.len() {
+        for i in (0..region.vpcs[vpc].routes.len()).rev() {
+            let mut less = region.clone();
+            less.vpcs[vpc].routes.remove(i);
+            if differs(&less, &packet) {
+                region = less;
+            }
+        }
+        for i in (0..region.vpcs[vpc].vms.len()).rev() {
+            let mut less = region.clone();
+            less.vpcs[vpc].vms.remove(i);
+            if differs(&less, &packet) {
+                region = less;
+            }
+        }
+    }
+    for i in (0..packet.patches.len()).rev() {
+        let mut less = packet.clone();
+        less.patches.remove(i);
+        if differs(&region, &less) {
+            packet = less;
+        }
+    }
+    for shrink in [|p: &mut Packet| p.pad.clear(), |p: &mut Packet| p.inner_pad.clear(), |p: &mut Packet| p.cut = None, |p: &mut Packet| {
+        p.layers.retain(|l| !matches!(l, Layer::Data(_)));
+    }] {
+        let mut less = packet.clone();
+        shrink(&mut less);
+        if differs(&region, &less) {
+            packet = less;
+        }
+    }
+    let frame = packet.encode();
+    let again = pair.start(&region).and_then(|()| pair.compare(&region, &frame, port)).err();
+    format!("as a case:\n\n{region}\ncase minimised\n  in port {port} {}\n\n{}", dissect(&frame), again.unwrap_or_default())
+}

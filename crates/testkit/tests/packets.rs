@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every text case of tests/packets, on the Rust path and on the XDP program.
+//!
+//! TUNNY_CASE=text runs only the cases whose file or name contains it.
+mod common;
+
+use std::path::Path;
+use testkit::case::{self, Case};
+use testkit::runner::{run_case, Engine};
+use testkit::user::UserEngine;
+
+fn cases() -> Vec<Case> {
+    let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets"));
+    let mut cases = case::read_dir(dir).unwrap_or_else(|e| panic!("{e}"));
+    if let Ok(part) = std::env::var("TUNNY_CASE") {
+        cases.retain(|c| c.name.contains(&part) || c.file.contains(&part));
+    }
+    cases
+}
+
+fn run_all(engine: &mut dyn Engine) {
+    let cases = cases();
+    let (mut run, mut failures) = (0, Vec::new());
+    for case in &cases {
+        match run_case(engine, case) {
+            Ok(true) => run += 1,
+            Ok(false) => {}
+            Err(text) => failures.push(text),
+        }
+    }
+    println!("engine {}: {run} cases as expected, {} failed, {} of {} do not concern it", engine.name(), failures.len(),
+        cases.len() - run - failures.len(), cases.len());
+    // The first failures in full, the others by name: a broken stage fails hundreds.
+    for (i, text) in failures.iter().enumerate() {
+        let short = text.split("  the case's tables:").next().unwrap_or(text);
+        println!("{}", if i < 3 { text } else { short });
+    }
+    assert!(failures.is_empty(), "{} cases failed on engine {}", failures.len(), engine.name());
+}
+
+#[test]
+fn all_cases_on_the_rust_path() {
+    run_all(&mut UserEngine::default());
+}
+
+#[test]
+fn all_cases_on_the_xdp_program() {
+    if let Some(mut engine) = common::XdpRunner::new() {
+        run_all(&mut engine);
+    }
+}
