@@ -30,10 +30,12 @@ impl Model {
         tx.find_duplicates();
         let inserts = tx.take_out();
         tx.delete_structure();
+        (tx.last_vpc, tx.last_nc) = (None, None);
         tx.put_structure();
         for i in inserts {
             tx.insert(i);
         }
+        tx.check_parted();
         tx.check_peers();
         tx.check_underlay();
         tx.check_limits(used);
@@ -80,6 +82,8 @@ pub(super) struct Tx<'a> {
     /// Routes added or removed, with the origin of the document that did it.
     pub(super) touched: Vec<(u32, Prefix, &'a Origin)>,
     pub(super) added_vms: Vec<(u32, Mac, &'a Origin)>,
+    /// Peerings that were deleted or taken out, with what they joined.
+    pub(super) parted: Vec<([u32; 2], Name, &'a Origin)>,
     /// Peerings that were taken out because they change.
     pub(super) replaced_peerings: HashSet<Name>,
     last_vpc: Option<(Name, u32)>,
@@ -100,6 +104,7 @@ impl<'a> Tx<'a> {
             failed,
             touched: Vec::new(),
             added_vms: Vec::new(),
+            parted: Vec::new(),
             replaced_peerings: HashSet::new(),
             last_vpc: None,
             last_nc: None,

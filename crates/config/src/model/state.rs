@@ -171,6 +171,11 @@ impl VpcState {
         self.routes4.len() + self.routes6.len()
     }
 
+    /// Peer routes that lead to a VPC, counted one by one.
+    pub fn routes_to(&self, vpc: u32) -> u32 {
+        self.peers4.values().chain(self.peers6.values()).filter(|to| **to == vpc).count() as u32
+    }
+
     pub fn route(&self, prefix: Prefix) -> Option<&RouteState> {
         match prefix {
             Prefix::V4(a, l) => self.routes4.get(&(a, l)),

@@ -29,7 +29,7 @@ impl<'a> Tx<'a> {
         for phase in [Kind::Peering, Kind::Gateway, Kind::Nc, Kind::Vpc] {
             for (kind, name, origin) in docs.deletes.iter().filter(|d| d.0 == phase) {
                 let done = match kind {
-                    Kind::Peering => self.delete_peering(name),
+                    Kind::Peering => self.delete_peering(name, origin),
                     Kind::Gateway => self.delete_gateway(name),
                     Kind::Nc => self.delete_nc(name),
                     _ => self.delete_vpc(name),
@@ -51,12 +51,11 @@ impl<'a> Tx<'a> {
         Deletion::Done
     }
 
-    fn delete_peering(&mut self, name: &Name) -> Deletion {
+    /// Peer routes that lose their peering are counted at the end: another may have joined the two VPCs by then.
+    fn delete_peering(&mut self, name: &Name, origin: &'a Origin) -> Deletion {
         let Some(pair) = self.model.peerings.get(name).copied() else { return Deletion::Absent };
-        if let Some(by) = self.peering_users(pair) {
-            return Deletion::StillUsed(by);
-        }
         self.model.remove_peering(name, &mut self.log);
+        self.parted.push((pair, name.clone(), origin));
         Deletion::Done
     }
 
@@ -64,13 +63,26 @@ impl<'a> Tx<'a> {
     fn peering_users(&self, pair: [u32; 2]) -> Option<String> {
         let mut users = Vec::new();
         for (a, b) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+            if !self.model.vpcs.is_live(a) {
+                continue;
+            }
             let vpc = self.model.vpc(a);
-            let routes = vpc.links.get(&b).map_or(0, |l| l.routes);
+            let routes = vpc.routes_to(b);
             if routes > 0 {
                 users.push(format!("{routes} peer route{} of Vpc `{}`", plural(routes.into()), vpc.spec.name));
             }
         }
         (!users.is_empty()).then(|| users.join(" and "))
+    }
+
+    /// No peer route may be left between VPCs that the set has parted.
+    pub(super) fn check_parted(&mut self) {
+        for (pair, name, origin) in std::mem::take(&mut self.parted) {
+            let joined = self.model.vpcs.is_live(pair[0]) && self.model.vpc(pair[0]).links.contains_key(&pair[1]);
+            if let (false, Some(by)) = (joined, self.peering_users(pair)) {
+                self.fail(origin, Kind::Peering, name, "", Problem::StillUsed { by });
+            }
+        }
     }
 
     fn delete_nc(&mut self, name: &Name) -> Deletion {
@@ -93,6 +105,8 @@ impl<'a> Tx<'a> {
                 users.push(format!("{n} {what}{}", plural(n as u64)));
             }
         }
+        let parted = self.parted.iter().filter(|(pair, ..)| pair.contains(&id));
+        users.extend(parted.filter_map(|(pair, ..)| self.peering_users(*pair)));
         users.extend(vpc.links.values().map(|l| format!("Peering `{}`", l.peering)));
         users.extend(vpc.extra_ncs.iter().map(|n| format!("Nc `{}` (spec.vpcs)", self.model.nc(*n).name)));
         if !users.is_empty() {
@@ -121,15 +135,13 @@ impl<'a> Tx<'a> {
     }
 
     /// Takes out a peering that the set changes.
-    fn take_out_peering(&mut self, p: &Peering, origin: &Origin) {
+    fn take_out_peering(&mut self, p: &Peering, origin: &'a Origin) {
         let Some(pair) = self.model.peerings.get(&p.name).copied() else { return };
         if self.model.peering_object(&p.name, pair).vpcs == p.vpcs {
             return;
         }
-        if let Some(by) = self.peering_users(pair) {
-            return self.fail(origin, Kind::Peering, p.name.clone(), "spec.vpcs", Problem::StillUsed { by });
-        }
         self.model.remove_peering(&p.name, &mut self.log);
+        self.parted.push((pair, p.name.clone(), origin));
         self.replaced_peerings.insert(p.name.clone());
     }
 
@@ -266,11 +278,7 @@ impl<'a> Tx<'a> {
     fn put_peering(&mut self, p: &Peering, origin: &Origin) {
         let own = (Kind::Peering, p.name.clone());
         if self.model.peerings.contains_key(&p.name) {
-            // Unchanged, or it failed to be taken out.
-            if !self.failed.contains(&own) {
-                self.tally(Kind::Peering).unchanged += 1;
-            }
-            return;
+            return self.tally(Kind::Peering).unchanged += 1;
         }
         let mut ids = Vec::new();
         for (i, name) in p.vpcs.iter().enumerate() {

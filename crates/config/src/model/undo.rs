@@ -94,13 +94,15 @@ impl Model {
 
     pub(super) fn add_peering(&mut self, name: Name, pair: [u32; 2], log: &mut Vec<Undo>) {
         for (a, b) in [(pair[0], pair[1]), (pair[1], pair[0])] {
-            self.vpcs.at_mut(a).links.insert(b, Link { peering: name.clone(), routes: 0 });
+            let vpc = self.vpcs.at_mut(a);
+            let routes = vpc.routes_to(b);
+            vpc.links.insert(b, Link { peering: name.clone(), routes });
         }
         self.peerings.insert(name.clone(), pair);
         log.push(Undo::PeeringAdded(name));
     }
 
-    /// Removes a peering that no peer route uses.
+    /// Removes a peering. Peer routes that are left must be gone, or joined by another peering, when the change is done.
     pub(super) fn remove_peering(&mut self, name: &Name, log: &mut Vec<Undo>) {
         if let Some(pair) = self.peerings.remove(name) {
             for (a, b) in [(pair[0], pair[1]), (pair[1], pair[0])] {

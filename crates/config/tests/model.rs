@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The model against naive ones: after every random change set it must equal a model built from scratch, its commits must
+//! turn naive tables into those of the whole, a refused set must leave no trace, and peer loops must be refused exactly
+//! when walking the routes finds one.
+
+use config::*;
+use rand::seq::IndexedRandom;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use tables::{Commit, RoutesChange};
+
+type Naive = BTreeMap<(Kind, Name), Object>;
+
+fn bytes(m: &Model) -> Vec<u8> {
+    let mut out = Vec::new();
+    m.write_snapshot(&mut out, 0).unwrap();
+    out
+}
+
+fn rebuilt(naive: &Naive) -> Result<Model, Vec<ConfigError>> {
+    let mut docs = Documents::new();
+    naive.values().for_each(|o| docs.put(o.clone()));
+    Model::from_documents(&docs).map(|(m, _)| m)
+}
+
+/// Tables as plain maps.
+#[derive(Default, Debug, PartialEq, Clone)]
+struct NaiveTables {
+    gateway: String,
+    ncs: BTreeSet<IpAddr>,
+    tenants: BTreeMap<u32, (String, BTreeMap<tables::Prefix, String>, BTreeMap<u64, String>)>,
+}
+
+impl NaiveTables {
+    fn commit(&mut self, c: &Commit) {
+        if let Some(g) = &c.gateway {
+            self.gateway = format!("{g:?}");
+        }
+        c.nc_add.iter().for_each(|n| assert!(self.ncs.insert(*n), "{n} added twice"));
+        let named: BTreeSet<u32> = c.tenants.iter().map(|t| t.vni).collect();
+        assert_eq!(named.len(), c.tenants.len(), "a tenant is named twice");
+        for t in &c.tenants {
+            if t.delete {
+                assert!(self.tenants.remove(&t.vni).is_some(), "VNI {} deleted but not there", t.vni);
+                continue;
+            }
+            if let Some(s) = &t.settings {
+                assert!(s.extra_ncs.iter().all(|n| self.ncs.contains(n)), "{s:?} lists an NC that is not there");
+                self.tenants.entry(t.vni).or_default().0 = format!("{s:?}");
+            }
+            let tenant = self.tenants.get_mut(&t.vni).expect("a new tenant comes with its settings");
+            match &t.routes {
+                RoutesChange::Keep => {}
+                RoutesChange::Replace(all) => tenant.1 = all.iter().map(|r| (r.prefix, format!("{r:?}"))).collect(),
+                RoutesChange::Delta { remove, add } => {
+                    remove.iter().for_each(|p| assert!(tenant.1.remove(p).is_some(), "route {p} removed but not there"));
+                    add.iter().for_each(|r| drop(tenant.1.insert(r.prefix, format!("{r:?}"))));
+                }
+            }
+            if t.vm_replace {
+                tenant.2.clear();
+            }
+            t.vm_remove.iter().for_each(|k| assert!(tenant.2.remove(&k.0).is_some(), "VM {:x} was not there", k.0));
+            for vm in &t.vm_add {
+                assert!(self.ncs.contains(&vm.nc), "VM on {} which is not there", vm.nc);
+                tenant.2.insert(vm.mac, format!("{vm:?}"));
+            }
+        }
+        c.nc_remove.iter().for_each(|n| assert!(self.ncs.remove(n), "{n} removed but not there"));
+    }
+
+    fn of(m: &Model) -> NaiveTables {
+        let mut t = NaiveTables::default();
+        t.commit(&m.full_commit());
+        t
+    }
+}
+
+/// Whether some packet would pass more than PEER_HOPS_MAX peer routes: tried for the first address of every prefix and
+/// the one behind it, from every VPC.
+fn naive_peer_fault(naive: &Naive) -> bool {
+    let mut routes: BTreeMap<Name, Vec<(Prefix, Option<Name>)>> = BTreeMap::new();
+    let mut tries: BTreeSet<IpAddr> = BTreeSet::new();
+    for o in naive.values() {
+        let Object::Route(r) = o else { continue };
+        let peer = match &r.scope {
+            Scope::Peer(p) => Some(p.clone()),
+            _ => None,
+        };
+        routes.entry(r.vpc.clone()).or_default().push((r.prefix, peer));
+        tries.insert(r.prefix.addr());
+        tries.insert(match r.prefix.last() {
+            IpAddr::V4(a) => IpAddr::V4(u32::from(a).wrapping_add(1).into()),
+            IpAddr::V6(a) => IpAddr::V6(u128::from(a).wrapping_add(1).into()),
+        });
+    }
+    let lookup = |vpc: &Name, x: IpAddr| {
+        let covering = routes.get(vpc)?.iter().filter(|(p, _)| p.covers(&Prefix::host(x)));
+        covering.max_by_key(|(p, _)| p.len())?.1.clone()
+    };
+    tries.iter().any(|x| {
+        routes.keys().any(|start| {
+            let (mut at, mut hops) = (start.clone(), 0);
+            while let Some(next) = lookup(&at, *x) {
+                (at, hops) = (next, hops + 1);
+                if hops > abi::PEER_HOPS_MAX {
+                    return true;
+                }
+            }
+            false
+        })
+    })
+}
+
+const PREFIXES: [&str; 9] = [
+    "10.0.0.0/8",
+    "10.0.0.0/16",
+    "10.1.0.0/16",
+    "10.1.0.0/17",
+    "10.1.128.0/17",
+    "0.0.0.0/0",
+    "10.1.1.0/24",
+    "fd00::/16",
+    "fd00::/64",
+];
+
+struct Generator {
+    rng: ChaCha8Rng,
+}
+
+impl Generator {
+    fn name(&mut self, prefix: &str, n: u32) -> Name {
+        format!("{prefix}{}", self.rng.random_range(0..n)).into()
+    }
+
+    fn address(&mut self) -> IpAddr {
+        if self.rng.random_ratio(1, 4) {
+            return format!("fd00::{}", self.rng.random_range(1..9)).parse().unwrap();
+        }
+        IpAddr::V4(Ipv4Addr::new(10, self.rng.random_range(0..2), 0, self.rng.random_range(1..9)))
+    }
+
+    fn addresses(&mut self, max: usize) -> Vec<IpAddr> {
+        let mut list = Vec::new();
+        for _ in 0..self.rng.random_range(0..=max) {
+            let a = self.address();
+            if !list.contains(&a) {
+                list.push(a);
+            }
+        }
+        list
+    }
+
+    fn meter(&mut self) -> Option<Box<Meter>> {
+        let pair = RatePair { committed: 8000, committed_burst: 10_000, peak: 16_000, peak_burst: 20_000 };
+        self.rng.random_ratio(1, 4).then(|| Box::new(Meter { bandwidth: Some(pair), packets: None }))
+    }
+
+    fn own(&mut self, prefix: &str, n: u32) -> Option<Name> {
+        self.rng.random_bool(0.6).then(|| self.name(prefix, n))
+    }
+
+    fn object(&mut self) -> Object {
+        match self.rng.random_range(0..20) {
+            0 => {
+                let mut g = Gateway::new("gw".into());
+                g.vtep4 = Some(Ipv4Addr::new(192, 0, 2, self.rng.random_range(0..6)));
+                g.limits.vms = self.rng.random_range(3..20);
+                g.limits.routes = self.rng.random_range(8..40);
+                Object::Gateway(Box::new(g))
+            }
+            1 | 2 => {
+                let vpcs: BTreeSet<Name> = (0..self.rng.random_range(0..3)).map(|_| self.name("v", 5)).collect();
+                let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, self.rng.random_range(1..8)));
+                Object::Nc(Nc { name: self.name("n", 4), address, vpcs: vpcs.into_iter().collect() })
+            }
+            3 | 4 => {
+                let i = self.rng.random_range(0..5u32);
+                let vni = if self.rng.random_ratio(1, 20) { 1 + i % 3 } else { i + 1 };
+                let peerings: BTreeSet<Name> = (0..self.rng.random_range(0..9)).map(|_| self.name("p", 6)).collect();
+                Object::Vpc(Box::new(Vpc {
+                    name: format!("v{i}").into(),
+                    vni,
+                    gateway_mac: Mac::new(0x0200_0000_0000 + u64::from(self.rng.random_range(1..20u32))).unwrap(),
+                    gateways: self.addresses(2),
+                    icmp: self.rng.random(),
+                    meter: self.meter(),
+                    peerings: peerings.into_iter().collect(),
+                }))
+            }
+            5 | 6 => {
+                let name = self.name("p", 6);
+                Object::Peering(Peering { name, vpcs: [self.name("v", 5), self.name("v", 5)] })
+            }
+            7..=11 => {
+                let (mut list, name) = (self.addresses(3), self.own("m", 10));
+                list.is_empty().then(|| list.push(self.address()));
+                Object::Vm(Vm {
+                    name,
+                    vpc: self.name("v", 5),
+                    addresses: Addresses::new(&list).unwrap(),
+                    mac: Mac::new(0x0200_0000_0000 + u64::from(self.rng.random_range(5..40u32))).unwrap(),
+                    nc: self.name("n", 4),
+                    meter: self.meter(),
+                })
+            }
+            _ => {
+                let vpc = self.rng.random_range(0..5);
+                let scope = match self.rng.random_range(0..9) {
+                    0 => Scope::Local,
+                    1 => Scope::Blackhole,
+                    2 => Scope::Internet,
+                    3 => Scope::Peer(self.name("v", 5)),
+                    _ => Scope::Peer(format!("v{}", (vpc + [1, 4][self.rng.random_range(0..2)]) % 5).into()),
+                };
+                let prefix = PREFIXES.choose(&mut self.rng).unwrap().parse().unwrap();
+                Object::Route(Route { name: self.own("r", 20), vpc: format!("v{vpc}").into(), prefix, scope })
+            }
+        }
+    }
+
+    /// A set of puts and deletions, each object once.
+    fn documents(&mut self, naive: &Naive) -> Documents {
+        let mut docs = Documents::new();
+        let mut named = BTreeSet::new();
+        for _ in 0..1 + self.rng.next_u32() % 4 * self.rng.random_range(0..2) {
+            let delete = self.rng.random_ratio(1, 4);
+            let existing: Vec<&(Kind, Name)> = naive.keys().collect();
+            match existing.choose(&mut self.rng) {
+                Some((kind, name)) if delete && named.insert((*kind, name.clone())) => docs.delete(*kind, name),
+                _ => {
+                    let object = self.object();
+                    if named.insert((object.kind(), object.name())) {
+                        docs.put(object);
+                    }
+                }
+            }
+        }
+        docs
+    }
+}
+
+fn is_peer_fault(e: &ConfigError) -> bool {
+    matches!(e.problem, Problem::PeerLoop { .. } | Problem::PeerTooDeep { .. })
+}
+
+/// A model in which much is already allowed, so that random changes meet something.
+fn start(g: &mut Generator) -> Naive {
+    let mut naive = Naive::new();
+    let mut put = |o: Object| drop(naive.insert((o.kind(), o.name()), o));
+    for i in 0..4u8 {
+        let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10 + i));
+        put(Object::Nc(Nc { name: format!("n{i}").into(), address, vpcs: vec![] }));
+    }
+    for i in 0..5u32 {
+        let peerings = (0..6).map(|p| Name::from(format!("p{p}"))).collect();
+        let gateway_mac = Mac::new(0x0200_0000_0000 + u64::from(i) + 1).unwrap();
+        let (name, vni) = (format!("v{i}").into(), i + 1);
+        put(Object::Vpc(Box::new(Vpc { name, vni, gateway_mac, gateways: vec![], icmp: true, meter: None, peerings })));
+    }
+    if g.rng.random_bool(0.8) {
+        for i in 0..5u32 {
+            let vpcs = [format!("v{i}").into(), format!("v{}", (i + 1) % 5).into()];
+            put(Object::Peering(Peering { name: format!("p{i}").into(), vpcs }));
+        }
+    }
+    naive
+}
+
+#[test]
+fn random_changes_equal_a_model_built_from_scratch() {
+    let seed = 20_261_121;
+    println!("seed {seed}");
+    let (mut accepted, mut refused, mut loops) = (0, 0, 0);
+    for round in 0..60u64 {
+        let mut g = Generator { rng: ChaCha8Rng::seed_from_u64(seed + round) };
+        let mut naive = start(&mut g);
+        let mut model = rebuilt(&naive).unwrap();
+        let mut tables = NaiveTables::of(&model);
+        for step in 0..120 {
+            let docs = g.documents(&naive);
+            let before = bytes(&model);
+            let mut wanted = naive.clone();
+            docs.deletes.iter().for_each(|(k, n, _)| drop(wanted.remove(&(*k, n.clone()))));
+            for item in &docs.puts {
+                wanted.insert((item.object.kind(), item.object.name()), item.object.clone());
+            }
+            match model.apply(&docs) {
+                Err(errors) => {
+                    refused += 1;
+                    assert_eq!(bytes(&model), before, "a refused change left a trace: {errors:?}");
+                    if errors.iter().all(is_peer_fault) {
+                        loops += 1;
+                        assert!(naive_peer_fault(&wanted), "round {round} step {step}: no loop, but {}", errors[0]);
+                    }
+                    // That a VNI stays is the one rule about the way, all others are about the state after it.
+                    if !errors.iter().any(|e| matches!(e.problem, Problem::VniChanged { .. })) {
+                        assert!(rebuilt(&wanted).is_err(), "round {round} step {step}: {} but all at once is fine", errors[0]);
+                    }
+                }
+                Ok(plan) => {
+                    accepted += 1;
+                    assert!(!naive_peer_fault(&wanted), "round {round} step {step}: a peer loop was let in");
+                    check_view(&plan, &model, &naive, &wanted);
+                    tables.commit(&plan.commit(&model));
+                    naive = wanted;
+                    assert_eq!(tables, NaiveTables::of(&model), "round {round} step {step}: {:?}", plan.commit(&model));
+                    let scratch = rebuilt(&naive).unwrap_or_else(|e| panic!("round {round} step {step}: {}", e[0]));
+                    assert!(bytes(&scratch) == bytes(&model), "round {round} step {step}");
+                    if g.rng.random_ratio(1, 10) {
+                        check_revert(&mut model, &mut g, &naive);
+                    }
+                }
+            }
+        }
+    }
+    println!("{accepted} accepted, {refused} refused, {loops} of them for peer loops");
+    assert!(accepted > 1000 && refused > 1000 && loops > 100, "the generator has become useless");
+}
+
+/// The plan must list exactly the objects that differ.
+fn check_view(plan: &Plan, model: &Model, old: &Naive, new: &Naive) {
+    let view = plan.view(model, usize::MAX);
+    let seen: BTreeMap<(Kind, Name), Action> =
+        view.changes.iter().map(|c| ((c.kind, c.name.clone()), c.action)).collect();
+    let mut wanted = BTreeMap::new();
+    for key in old.keys().chain(new.keys()) {
+        let action = match (old.get(key), new.get(key)) {
+            (None, _) => Action::Add,
+            (_, None) => Action::Remove,
+            (a, b) if a != b => Action::Change,
+            _ => continue,
+        };
+        wanted.insert(key.clone(), action);
+    }
+    assert_eq!(seen, wanted, "{view}");
+    for kind in Kind::ALL {
+        let count = |a| wanted.iter().filter(|((k, _), x)| *k == kind && **x == a).count() as u64;
+        let t = plan.tally(kind);
+        let counts = (count(Action::Add), count(Action::Change), count(Action::Remove));
+        assert_eq!((t.added, t.changed, t.removed), counts, "{kind}");
+    }
+    assert_eq!(view.more, 0);
+    assert_eq!(view.to_json()["changes"].as_array().unwrap().len(), wanted.len());
+}
+
+fn check_revert(model: &mut Model, g: &mut Generator, naive: &Naive) {
+    let before = bytes(model);
+    for _ in 0..5 {
+        let docs = g.documents(naive);
+        if let Ok(plan) = model.apply(&docs) {
+            assert!(model.revert(plan).is_none());
+            assert!(bytes(model) == before, "a reverted change left a trace");
+        }
+    }
+}
+
+#[test]
+fn a_replaced_model_differs_as_the_naive_ones_do() {
+    for round in 0..40u64 {
+        let mut g = Generator { rng: ChaCha8Rng::seed_from_u64(77 + round) };
+        let mut versions = Vec::new();
+        let (mut naive, mut model) = (start(&mut g), Model::new());
+        for step in 0..160 {
+            let docs = g.documents(&naive);
+            let fresh = step == 0;
+            if fresh {
+                model = rebuilt(&naive).unwrap();
+            }
+            if model.apply(&docs).is_ok() {
+                docs.deletes.iter().for_each(|(k, n, _)| drop(naive.remove(&(*k, n.clone()))));
+                docs.puts.iter().for_each(|i| drop(naive.insert((i.object.kind(), i.object.name()), i.object.clone())));
+            }
+            if step % 40 == 0 {
+                versions.push(naive.clone());
+            }
+        }
+        let mut model = rebuilt(&versions[0]).unwrap();
+        let mut tables = NaiveTables::of(&model);
+        for pair in versions.windows(2) {
+            let before = bytes(&model);
+            let plan = model.replace(rebuilt(&pair[1]).unwrap());
+            tables.commit(&plan.commit(&model));
+            let gateway_kept = pair[1].keys().any(|k| k.0 == Kind::Gateway) == model.gateway().is_some();
+            assert_eq!(tables, NaiveTables::of(&model));
+            if gateway_kept {
+                assert!(bytes(&model) == bytes(&rebuilt(&pair[1]).unwrap()));
+            }
+            assert!(model.revert(plan).is_none());
+            assert!(bytes(&model) == before);
+            tables = NaiveTables::of(&model);
+            let plan = model.replace(rebuilt(&pair[1]).unwrap());
+            tables.commit(&plan.commit(&model));
+        }
+    }
+}
+
+#[test]
+fn only_the_last_plan_can_be_taken_back() {
+    let mut model = Model::new();
+    let docs = |n: u8| {
+        let mut d = Documents::new();
+        let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, n));
+        d.put(Object::Nc(Nc { name: format!("n{n}").into(), address, vpcs: vec![] }));
+        d
+    };
+    let first = model.apply(&docs(1)).unwrap();
+    let second = model.apply(&docs(2)).unwrap();
+    let first = model.revert(first).expect("an older plan is handed back");
+    assert!(model.revert(second).is_none());
+    assert!(model.revert(first).is_none());
+    assert!(model.is_empty());
+}
