@@ -31,3 +31,8 @@ pub use store::{Compaction, Opened, Store, StoreError};
 
 /// Errors that are listed at most.
 pub const ERRORS_MAX: usize = 1000;
+
+/// For tests and fuzz targets.
+pub mod testing {
+    pub use crate::binary::frame::reseal;
+}

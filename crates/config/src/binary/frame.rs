@@ -139,6 +139,24 @@ pub(crate) fn read_file_head(mark: &[u8; 8], bytes: &[u8]) -> Option<Result<(u32
     Some(Ok((version, number.iter().rev().fold(0u64, |v, b| v << 8 | u64::from(*b)))))
 }
 
+/// The same bytes with right checksums, as far as frames can be followed: for tests and fuzzing of what lies behind them.
+pub fn reseal(bytes: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    if let Some(head) = out.get_mut(..FILE_HEAD) {
+        let crc = crc32c(0, &head[..20]);
+        head[20..].copy_from_slice(&crc.to_le_bytes());
+    }
+    let mut at = FILE_HEAD;
+    while let Some(len) = out.get(at + 4..at + 8).and_then(|b| <[u8; 4]>::try_from(b).ok()) {
+        let end = at + FRAME_HEAD + u32::from_le_bytes(len) as usize;
+        let Some(payload) = out.get(at + FRAME_HEAD..end) else { break };
+        let crc = crc32c(crc32c(0, &len), payload).to_le_bytes();
+        out[at + 8..at + FRAME_HEAD].copy_from_slice(&crc);
+        at = end;
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
