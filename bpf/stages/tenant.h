@@ -48,7 +48,7 @@ static __always_inline int tenant(struct packet *p)
 	if (!p->tenant)
 		return DROP_TABLE_FAULT;
 	if ((READ_ONCE(p->tenant->ident) & (TUNNY_TENANT_VALID | 0xffffff)) != (TUNNY_TENANT_VALID | p->vni))
-		return DROP_VNI_UNKNOWN;
+		return DROP_TABLE_FAULT; /* the table of tenants led here, so this is no unknown VNI */
 	p->to_vni = p->vni;
 	p->attributed = 1;
 	if (p->options & TUNNY_OPT_SOURCE_STRICT) {
