@@ -9,6 +9,7 @@ use crate::print;
 use crate::region::Region;
 use abi::{DropReason, PuntReason};
 use std::fmt::Write;
+use tables::Tables;
 
 /// What an engine did with a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub trait Engine {
     fn count(&self, counter: &Counter) -> Result<Vec<u64>, String>;
     /// The conservation law over all that was processed since `start`; the error says which side is short.
     fn conserved(&self) -> Result<(), String>;
+    /// A reader of its tables, once started.
+    fn reader(&self) -> Option<&Tables>;
     /// The tables as they lie in memory.
     fn dump(&self) -> String;
 }

@@ -40,13 +40,6 @@ pub struct UserEngine {
     state: Option<(Loader, Gateway)>,
 }
 
-impl UserEngine {
-    /// The reader of its tables, once started.
-    pub fn tables(&self) -> Option<&Tables> {
-        self.state.as_ref().map(|(_, gateway)| gateway.tables())
-    }
-}
-
 const NOT_STARTED: &str = "the engine was not started";
 
 impl Engine for UserEngine {
@@ -84,6 +77,10 @@ impl Engine for UserEngine {
     fn conserved(&self) -> Result<(), String> {
         let (_, gateway) = self.state.as_ref().ok_or(NOT_STARTED)?;
         conserved(&gateway.tables().stats(gateway.slot()).read(), false)
+    }
+
+    fn reader(&self) -> Option<&Tables> {
+        self.state.as_ref().map(|(_, gateway)| gateway.tables())
     }
 
     fn dump(&self) -> String {

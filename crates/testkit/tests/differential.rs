@@ -113,7 +113,8 @@ impl Pair {
             all.sort();
             all
         };
-        let (a, b) = (sorted(self.xdp.tables()), self.rust.tables().map(sorted).unwrap_or_default());
+        let (a, b) = (self.xdp.reader().map(sorted), self.rust.reader().map(sorted));
+        let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
         match a.iter().zip(&b).find(|(a, b)| a != b) {
             Some((a, b)) => Err(format!("drops by VPC: XDP {a:?}, the Rust path {b:?}")),
             None if a.len() != b.len() => Err(format!("{} and {} drop counters", a.len(), b.len())),

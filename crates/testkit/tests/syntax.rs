@@ -8,9 +8,9 @@ use testkit::dissect::dissect;
 
 /// Drop reasons that no packet case can produce, and where they are tested instead.
 const ELSEWHERE: &[(DropReason, &str)] = &[
-    (DropReason::RoutePeerGone, "the writer refuses to delete a VPC that a route leads to; crate gateway clears the record by hand"),
-    (DropReason::PuntRingFull, "needs a bound AF_XDP ring: namespace traffic tests"),
-    (DropReason::TableFault, "needs corrupt table memory: crates gateway and xdp write it by hand"),
+    (DropReason::RoutePeerGone, "the writer refuses to delete a VPC that a route leads to: tests/faults.rs damages its record"),
+    (DropReason::TableFault, "the writer leaves no dangling line: tests/faults.rs damages a record"),
+    (DropReason::PuntRingFull, "counted by the daemon from AF_XDP statistics: crate node"),
 ];
 
 /// Punt reasons that no packet case can produce.

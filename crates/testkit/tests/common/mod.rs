@@ -103,14 +103,8 @@ impl XdpRunner {
         self.state.as_mut().expect("the engine was started")
     }
 
-    /// The reader of the tables that the program reads.
-    pub fn tables(&self) -> &Tables {
+    fn tables(&self) -> &Tables {
         &self.state.as_ref().expect("the engine was started").reader
-    }
-
-    /// The software path on the same tables.
-    pub fn gateway(&mut self) -> &mut Gateway {
-        &mut self.state().gateway
     }
 
     /// Runs the program alone. An error is a broken promise: two outcomes, a changed punted frame, wrong metadata.
@@ -244,6 +238,10 @@ impl Engine for XdpRunner {
             return Err(format!("{} packets were handed over, {} were taken", fast.punted, slow.rx));
         }
         Ok(())
+    }
+
+    fn reader(&self) -> Option<&Tables> {
+        self.state.as_ref().map(|s| &s.reader)
     }
 
     fn dump(&self) -> String {
