@@ -79,6 +79,11 @@ impl Patience {
         });
         Patience { bar }
     }
+
+    /// Changes what is said.
+    pub fn say(&self, what: String) {
+        self.bar.set_message(what);
+    }
 }
 
 impl Drop for Patience {

@@ -1,14 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny replay`.
+//! `tunny replay`: a capture through the software path.
 
+use crate::apply::Patience;
+use crate::output::{show, table};
 use crate::Global;
+use anyhow::Context;
+use node::offline::{replay, Offline, Summary};
+use node::pcap::{PcapWriter, Reader};
+use node::NodeError;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Send the packets of a capture through the gateway's software path, without privileges.
+///
+/// Reads pcap or pcapng, writes what leaves (forwarded, answered, ICMP errors, fragments) as pcap with the times of the packets
+/// that caused it, and says what became of each packet. The underlay is made up: every NC is a direct neighbour.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Capture to read.
+    input: PathBuf,
+    /// Capture to write.
+    output_file: PathBuf,
+    /// Configuration file or folder. May be given several times.
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Vec<PathBuf>,
+    /// MTU of the underlay.
+    #[arg(long, default_value_t = 9000)]
+    mtu: u16,
+}
 
 /// Runs the command.
-pub fn run(_args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`tunny replay` is not in this build yet")
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let offline = Offline::new(&args.config, args.mtu)?;
+    for warning in &offline.warnings {
+        eprintln!("warning: {warning}");
+    }
+    let (from, to) = (args.input.display(), args.output_file.display());
+    let source = File::open(&args.input).with_context(|| format!("cannot read {from}"))?;
+    let mut reader = Reader::new(BufReader::with_capacity(1 << 20, source)).with_context(|| from.to_string())?;
+    let sink = File::create(&args.output_file).with_context(|| format!("cannot write {to}"))?;
+    let mut writer = PcapWriter::new(BufWriter::with_capacity(1 << 20, sink)).with_context(|| to.to_string())?;
+    let patience = Patience::new("replaying");
+    let failed = |path: &dyn std::fmt::Display, error: &dyn std::fmt::Display| NodeError::Request(format!("{path}: {error}"));
+    let summary = replay(
+        &offline,
+        || reader.next_packet().map_err(|e| failed(&from, &e)),
+        |time, data| writer.write(time, data).map_err(|e| failed(&to, &e)),
+        |packets| patience.say(format!("replaying: {packets} packets")),
+    )?;
+    writer.flush().with_context(|| to.to_string())?;
+    drop(patience);
+    show(global.output, &summary, text)?;
+    Ok(if summary.balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text(s: &Summary) -> String {
+    let outcomes = s.outcomes.iter().map(|(name, n)| vec![name.to_string(), String::new(), n.to_string()]);
+    let drops = s.drops.iter().map(|(name, n)| vec!["dropped".to_string(), name.to_string(), n.to_string()]);
+    let balanced = if s.balanced { "yes" } else { "NO: this is a bug, please report it" };
+    format!(
+        "{}\n{} packets read, {} written; balanced (in + generated = forwarded + answered + passed + dropped): {balanced}\n",
+        table(&["outcome", "reason", "packets"], outcomes.chain(drops)),
+        s.packets,
+        s.written
+    )
 }

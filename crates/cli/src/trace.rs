@@ -1,14 +1,158 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny trace`.
+//! `tunny trace`: why a packet would go where.
 
+use crate::output::show;
 use crate::Global;
+use anyhow::Context;
+use node::client::Client;
+use node::counters::monotonic_ns;
+use node::describe::{from_hex, to_hex, KEYS};
+use node::offline::{Offline, PORT};
+use node::pcap::Reader;
+use node::trace::{run as run_trace, run_xdp, Report, Request};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Explain why a packet would go where: every stage, the entry that matched, the bytes that change.
+///
+/// The packet is a short description, a frame in hexadecimal, or packet N of a capture. Its way is that of the running node (on a copy
+/// of its tables: nothing is counted, nothing is sent), or, with --config, that of configuration files. Exit status 0 if both
+/// engines agree, or only one was asked.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_help = keys())]
+pub struct Args {
+    /// Description, such as: vni=100 src=10.0.0.1 dst=10.0.1.2 tcp dport=80 from=192.0.2.11
+    #[arg(value_name = "WORD", required_unless_present_any = ["hex", "pcap"])]
+    description: Vec<String>,
+    /// The whole frame in hexadecimal, from the outer Ethernet header on.
+    #[arg(long, conflicts_with = "description")]
+    hex: Option<String>,
+    /// A capture.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["description", "hex"])]
+    pcap: Option<PathBuf>,
+    /// Which packet of the capture, from 1.
+    #[arg(short = 'n', long, default_value_t = 1, value_name = "N")]
+    number: u64,
+    /// Ask configuration files, not the node. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// Engine: `xdp` also runs the XDP program and shows whether it agrees.
+    #[arg(long, value_enum, default_value_t = EngineArg::User)]
+    engine: EngineArg,
+    /// Interface index that the packet comes from [default: the first uplink].
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
+    ifindex: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum EngineArg {
+    /// The Rust path.
+    User,
+    /// The Rust path and the XDP program.
+    Xdp,
+}
+
+fn keys() -> String {
+    let width = KEYS.iter().map(|(k, _)| k.len()).max().unwrap_or(0);
+    KEYS.iter().fold(String::from("Words of a description:\n"), |text, (key, meaning)| text + &format!("  {key:width$}  {meaning}\n"))
+}
 
 /// Runs the command.
-pub fn run(_args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`tunny trace` is not in this build yet")
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let request = Request {
+        description: (!args.description.is_empty()).then(|| args.description.join(" ")),
+        frame: frame(&args)?,
+        ifindex: args.ifindex,
+        xdp: args.engine == EngineArg::Xdp,
+    };
+    let report = match args.config.is_empty() {
+        true => Client::new(&global.socket())?.post("/v1/trace", serde_json::to_vec(&request)?)?,
+        false => offline(&args, &request)?,
+    };
+    show(global.output, &report, text)?;
+    let agree = report.xdp.as_ref().is_none_or(|x| x.agrees);
+    Ok(if agree { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn frame(args: &Args) -> anyhow::Result<Option<String>> {
+    if let Some(hex) = &args.hex {
+        return Ok(Some(to_hex(&from_hex(hex)?)));
+    }
+    let Some(path) = &args.pcap else { return Ok(None) };
+    let name = path.display();
+    let file = std::fs::File::open(path).with_context(|| format!("cannot read {name}"))?;
+    let mut reader = Reader::new(std::io::BufReader::new(file)).with_context(|| name.to_string())?;
+    let mut seen = 0;
+    while let Some(packet) = reader.next_packet().with_context(|| name.to_string())? {
+        seen += 1;
+        if seen == args.number {
+            return Ok(Some(to_hex(&packet.data)));
+        }
+    }
+    anyhow::bail!("{name} has {seen} packets, so there is no packet {}", args.number)
+}
+
+/// Traces over tables made of configuration files.
+fn offline(args: &Args, request: &Request) -> anyhow::Result<Report> {
+    let offline = Offline::new(&args.config, 9000)?;
+    let memory = offline.writer.memory().clone();
+    let frame = request.bytes(&offline.writer.tables())?;
+    let ifindex = if request.ifindex == 0 { PORT } else { request.ifindex };
+    let engine = if request.xdp { Some(xdp::XdpEngine::load()?) } else { None };
+    if let Some(engine) = &engine {
+        node::copy::copy(&*memory, &*engine.memory()).context("copying the tables")?;
+    }
+    let copy = Arc::new(tables::HeapMemory::new()?);
+    node::copy::copy(&*memory, &*copy).context("copying the tables")?;
+    let mut report = run_trace(copy, &frame, ifindex, monotonic_ns());
+    if let Some(engine) = &engine {
+        report.xdp = Some(run_xdp(engine, &frame, ifindex, &report)?);
+    }
+    Ok(report)
+}
+
+fn text(r: &Report) -> String {
+    let mut text = String::new();
+    let mut stage = "";
+    for step in &r.steps {
+        let label = if step.stage == stage { "" } else { &step.stage };
+        stage = &step.stage;
+        text.push_str(&format!("{label:8}  {}\n", step.text));
+    }
+    if !r.changed.is_empty() {
+        text.push_str("\nbytes that change\n");
+        let width = r.changed.iter().map(|c| c.field.len()).max().unwrap_or(0);
+        for c in &r.changed {
+            let (before, after) = (or_none(&c.before), or_none(&c.after));
+            text.push_str(&format!("  {:width$}  {before} -> {after}\n", c.field));
+        }
+    }
+    text.push_str(&format!("\nverdict   {}", r.verdict));
+    if let Some(reason) = &r.reason {
+        text.push_str(&format!(" {reason}"));
+    }
+    if let Some(egress) = r.egress {
+        text.push_str(&format!(" on interface {egress}"));
+    }
+    text.push('\n');
+    if let Some(advice) = &r.advice {
+        text.push_str(&format!("advice    {advice}\n"));
+    }
+    if !r.generated.is_empty() {
+        text.push_str(&format!("generated {} packets besides\n", r.generated.len()));
+    }
+    if let Some(x) = &r.xdp {
+        let agrees = if x.agrees { "agrees".to_string() } else { format!("DISAGREES: {}", x.difference) };
+        text.push_str(&format!("xdp       {}, {agrees}\n", x.verdict));
+    }
+    text
+}
+
+fn or_none(text: &str) -> &str {
+    if text.is_empty() {
+        "(none)"
+    } else {
+        text
+    }
 }

@@ -120,6 +120,7 @@ impl Client {
             .method(method)
             .uri(path)
             .header("host", "tunny")
+            .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| ClientError::Version(e.to_string()))?;
         let response = sender.send_request(request).await.map_err(broken)?;

@@ -40,6 +40,14 @@ pub fn key(frame: &[u8]) -> Option<Key> {
     Some(Key { vni: tunnel.vni(), source: head.source, destination: head.destination, protocol: head.protocol, ports })
 }
 
+/// The VNI of a frame as it came in, if it is VXLAN, whatever is inside.
+pub fn vni(frame: &[u8]) -> Option<u32> {
+    let outer = ethernet::Frame::new_checked(frame).ok()?;
+    let (next, payload) = ip(outer.ethertype(), frame.get(ethernet::HEADER_LEN..)?)?;
+    let tunnel = vxlan::Packet::new_checked(payload.get(udp::HEADER_LEN..)?).ok()?;
+    (next.protocol == protocol::UDP && tunnel.has_vni()).then(|| tunnel.vni())
+}
+
 struct Head {
     source: IpAddr,
     destination: IpAddr,

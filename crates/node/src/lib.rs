@@ -14,6 +14,7 @@ pub mod events;
 pub mod fields;
 pub mod flows;
 pub mod metrics;
+pub mod offline;
 pub mod pcap;
 mod punt;
 pub mod service;

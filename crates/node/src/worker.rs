@@ -253,7 +253,7 @@ fn event(frame: &Frame<'_>, kind: u8, reason: u8) -> Event {
     Event {
         time: monotonic_ns(),
         ifindex: frame.ifindex,
-        vni: crate::flows::key(&data[..captured]).map_or(0, |k| k.vni),
+        vni: crate::flows::vni(&data[..captured]).unwrap_or(0),
         length: bytes.len() as u32,
         captured: captured as u16,
         kind,
