@@ -54,7 +54,26 @@ fn mac(r: &mut Rng) -> Mac {
     Mac::from_number(0x0200_0000_0000 | r.word() & 0xff_ffff_ffff)
 }
 
-/// A random region. Meters are off and limits are none, so that time does not matter.
+/// A meter that time does not touch: it never limits, always marks yellow, or lets nothing through.
+fn meter(r: &mut Rng) -> Option<Meter> {
+    let never = Rate { rate: 1, burst: 0 };
+    let always = Rate { rate: 1 << 40, burst: 1 << 40 };
+    let mut meter = Meter::default();
+    let rate = match r.below(20) {
+        0 => never,
+        1..=3 => always,
+        _ => return None,
+    };
+    match r.below(4) {
+        0 => meter.byte_peak = rate,
+        1 => meter.packet_peak = rate,
+        2 => (meter.byte_committed, meter.byte_peak) = (rate, always),
+        _ => meter.packet_committed = rate,
+    }
+    Some(meter)
+}
+
+/// A random region. Meters are off or saturated and limits are none, so that time does not matter.
 pub fn region(r: &mut Rng, size: Size) -> Region {
     let mut region = Region {
         vtep4: r.chance(97).then(|| Ipv4Addr::new(192, 0, 2, 1)),
@@ -116,7 +135,7 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
         mac: mac(r),
         gateways: Vec::new(),
         icmp: r.chance(90),
-        meter: None,
+        meter: meter(r),
         routes: Vec::new(),
         vms: Vec::new(),
         extra_ncs: Vec::new(),
@@ -138,7 +157,7 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
             v4: (free(v4.into()) && r.chance(90)).then_some(v4),
             v6: (free(v6.into()) && r.chance(90)).then_some(v6),
             nc: r.pick(&region.ncs).addr,
-            meter: None,
+            meter: meter(r),
         };
         if vm.v4.is_some() || vm.v6.is_some() {
             vpc.vms.push(vm);

@@ -37,8 +37,11 @@ pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Na
         c.end()?;
         defined
     };
-    if let Some((name, named)) = defined {
-        names.insert(name, named);
+    if let Some((name, new)) = defined {
+        // A name that is defined again keeps what the new statement does not say.
+        let old = names.remove(&name).unwrap_or_default();
+        let (mac, vni) = (new.mac.or(old.mac), new.vni.or(old.vni));
+        names.insert(name, Named { mac, v4: new.v4.or(old.v4), v6: new.v6.or(old.v6), vni });
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use testkit::dissect::dissect;
 use testkit::layers::{Layer, Packet};
 use testkit::oracle::{may_send, place, Place};
 use testkit::random::{self, Size};
-use testkit::region::{Region, Target};
+use testkit::region::{Region, Target, Vpc};
 use testkit::rng::Rng;
 use testkit::case::Counter;
 use testkit::print;
@@ -100,8 +100,9 @@ impl Pair {
     fn compare_counters(&self, region: &Region) -> Result<(), String> {
         self.rust.conserved()?;
         self.xdp.conserved()?;
-        let vms = |v: &testkit::region::Vpc| v.vms.iter().map(|m| Counter::Vm(v.vni, m.mac.number())).collect::<Vec<_>>();
-        let counters = region.vpcs.iter().flat_map(|v| [vec![Counter::Vpc(v.vni)], vms(v)].concat());
+        let both = |vni, mac| [Counter::Vm(vni, mac), Counter::VmMeter(vni, mac)];
+        let vms = |v: &Vpc| v.vms.iter().flat_map(|m| both(v.vni, m.mac.number())).collect::<Vec<_>>();
+        let counters = region.vpcs.iter().flat_map(|v| [vec![Counter::Vpc(v.vni), Counter::VpcMeter(v.vni)], vms(v)].concat());
         for counter in counters {
             let (a, b) = (self.xdp.count(&counter)?, self.rust.count(&counter)?);
             if a != b {
@@ -154,6 +155,8 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
             out.extend([PuntReason::NexthopUnresolved, PuntReason::Arp, PuntReason::Nd, PuntReason::GatewayAddress]);
         }
         End::Drop(D::GatewayNotServed) => out.push(PuntReason::GatewayAddress),
+        // A packet that must be fragmented is handed over before the meters.
+        End::Drop(D::MeterVpc | D::MeterVm) if frame.len() > 1400 => out.push(PuntReason::IcmpDue),
         End::Drop(D::RouteNone | D::VmUnknown | D::TtlExpired) if icmp => out.push(PuntReason::IcmpDue),
         // An echo reply may not fit the way back.
         End::Drop(D::TooBig) => out.extend([PuntReason::IcmpDue, PuntReason::GatewayAddress]),
