@@ -6,9 +6,24 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Number of CPUs.
+/// Number of CPUs of the machine, whatever the calling thread is pinned to.
 pub fn count() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
+    // SAFETY: plain library call.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
+}
+
+/// Runs something and gives the calling thread its CPUs back afterwards, if it was pinned meanwhile.
+pub fn unpinned_after<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: an all-zero cpu_set_t is an empty set, which the kernel fills in.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: plain system call with a structure of the size given.
+    let known = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } == 0;
+    let result = work();
+    if known {
+        // SAFETY: as above; the set is the one that the kernel gave.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
+    }
+    result
 }
 
 /// Pins a thread (0: the calling one) to a CPU.

@@ -17,6 +17,7 @@ pub mod registry;
 pub mod report;
 pub mod rig;
 pub mod setup;
+pub mod snapshot;
 pub mod stats;
 pub mod user;
 pub mod workload;

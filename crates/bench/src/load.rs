@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `table-load`, `entry-bytes` and `churn`: what the tables cost to fill, to hold and to change.
 use crate::setup::{self, BpfNode};
+use crate::snapshot;
 use crate::user::UserRunner;
 use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
@@ -23,19 +24,42 @@ pub fn table_load(context: &Context) -> Result<Report, Error> {
     context.say("table-load: parsed input");
     let mut commit = setup::base_commit(&workload);
     commit.tenants = setup::tenants(&workload, 0..workload.vpcs);
-    let mut samples = Vec::new();
+    let (mut samples, mut cpu_seconds) = (vec![], vec![]);
     for n in 0..context.samples {
         context.say(&format!("table-load: sample {} of {}", n + 1, context.samples));
         let engine = XdpEngine::load().map_err(Error::failed("loading the XDP program"))?;
         let mut writer = setup::writer(engine.memory())?;
-        let start = Instant::now();
+        let (start, time) = (Instant::now(), cpu::thread_time());
         writer.commit(&commit).map_err(Error::failed("the commit"))?;
         samples.push(start.elapsed().as_secs_f64());
+        cpu_seconds.push((cpu::thread_time() - time) as f64 / 1e9);
     }
     drop(commit);
+    context.say("table-load: documents of the workload");
+    let text = snapshot::ndjson(&workload);
+    let file = tempfile::NamedTempFile::new().map_err(Error::io("creating a file"))?;
+    snapshot::model(&text)?.save_snapshot(file.path(), 1).map_err(Error::failed("writing the snapshot"))?;
+    let (mut binary, mut parsing) = (vec![], vec![]);
+    for n in 0..context.samples.min(5) {
+        context.say(&format!("table-load: snapshot file, sample {}", n + 1));
+        let (all, parsed) = snapshot::seconds_to_tables(|| snapshot::load(file.path()))?;
+        binary.push(all);
+        parsing.push(parsed);
+    }
+    context.say("table-load: NDJSON file");
+    let (text_seconds, _) = snapshot::seconds_to_tables(|| snapshot::model(&text))?;
     let against = "goal 0.4 s from parsed input; Open vSwitch takes 14 s for 1M flows (peer-ovs)";
     let mut report = Report::new("table-load", "s", samples, Some(Goal::AtMost(0.4)), against);
-    report.detail("workload", WORKLOAD).detail("entries", workload.routes.len() + workload.vms.len());
+    report
+        .detail("workload", WORKLOAD)
+        .detail("entries", workload.routes.len() + workload.vms.len())
+        .detail_median("commit_cpu_s", &cpu_seconds)
+        .detail_median("snapshot_file_to_tables_s", &binary)
+        .detail_median("snapshot_file_parsing_s", &parsing)
+        .detail("snapshot_file_goal_s", 5)
+        .detail("snapshot_file_bytes", file.path().metadata().map_or(0, |m| m.len()))
+        .detail("ndjson_file_to_tables_s", report::round(text_seconds))
+        .detail("ndjson_file_bytes", text.len());
     Ok(report)
 }
 
@@ -179,6 +203,7 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
             let _ = cpu::pin(0, cpu::count() - 1);
             watch(tables, &packet, &start, &seen, &stop);
         });
+        cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != 0);
         let mut times = Vec::new();
         for n in 0..CHANGES {
             let before = seen.load(Ordering::Acquire);
@@ -200,7 +225,7 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
     })
 }
 
-/// Sends one packet through the Rust path again and again, and notes when its verdict changes.
+/// Sends one packet through the Rust path again and again, and notes when its verdict is another than before.
 fn watch(tables: tables::Tables, packet: &[u8], start: &Instant, seen: &AtomicU64, stop: &AtomicBool) {
     let slot = tables.slots().1 + 1;
     let mut gateway = Gateway::new(tables, slot);
@@ -212,7 +237,7 @@ fn watch(tables: tables::Tables, packet: &[u8], start: &Instant, seen: &AtomicU6
         let _ = batch.push(Frame::new(&mut buffer, HEADROOM, FRAME, 1));
         gateway.process(&mut batch, start.elapsed().as_nanos() as u64 + 1);
         let forwarded = matches!(batch.frames()[0].verdict, Verdict::Forward { .. });
-        if last.is_some_and(|l| l != forwarded) {
+        if last != Some(forwarded) {
             seen.store(start.elapsed().as_nanos() as u64, Ordering::Release);
         }
         last = Some(forwarded);

@@ -25,10 +25,24 @@ pub struct Netns {
     name: String,
 }
 
+const PREFIX: &str = "tnybench";
+
+/// Removes what benches left that were killed.
+fn remove_stale() {
+    for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()).and_then(|id| id.parse::<u32>().ok());
+        if owner.is_some_and(|id| !std::path::Path::new(&format!("/proc/{id}")).exists()) {
+            let _ = run("ip", &["netns", "del", &name]);
+        }
+    }
+}
+
 impl Netns {
     /// Creates a namespace; its name carries this process's id.
     pub fn create(role: &str) -> Result<Netns, Error> {
-        let name = format!("tnybench{}-{role}", std::process::id());
+        remove_stale();
+        let name = format!("{PREFIX}{}-{role}", std::process::id());
         run("ip", &["netns", "add", &name])?;
         let ns = Netns { name };
         ns.ip("link set lo up")?;

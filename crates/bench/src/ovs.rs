@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -129,6 +130,13 @@ impl Ovs {
             command.env(variable, self.dir.path());
         }
         command.stdin(Stdio::null());
+        // SAFETY: between fork and exec only one system call is made, which is safe there.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()), // it dies with the bench, however that ends
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
         command
     }
 
@@ -329,19 +337,18 @@ impl Ovs {
         Ok(line.and_then(|l| l.split(':').nth(1)?.trim().parse().ok()).unwrap_or(0.0))
     }
 
-    /// Stops its threads while the other side is measured, or lets them go on.
-    pub fn pause(&self, pause: bool) {
-        if let Some(child) = &self.switch {
-            let signal = if pause { libc::SIGSTOP } else { libc::SIGCONT };
-            // SAFETY: a signal to our own child, which has not been waited for.
-            unsafe { libc::kill(child.id() as i32, signal) };
-        }
+    /// Lets its forwarding thread run only when nobody else wants its CPU (while the other side is measured), or normally.
+    /// Stopping it instead would make Open vSwitch believe that it is overloaded, and it would throw flows away.
+    pub fn yield_cpu(&self, idle: bool) {
+        let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: plain system call with a valid structure, on a thread of our own child.
+        unsafe { libc::sched_setscheduler(self.pmd, policy, &parameters) };
     }
 }
 
 impl Drop for Ovs {
     fn drop(&mut self) {
-        self.pause(false);
         for child in [&mut self.switch, &mut self.database].into_iter().flatten() {
             let _ = child.kill();
             let _ = child.wait();

@@ -12,7 +12,7 @@ pub fn ovs(context: &Context) -> Result<Report, Error> {
     let workload = Workload::flat(64, 16_384, 64, context.seed);
     let file = pcap(&workload.distinct_packets(65_536, context.seed));
     let ovs = Ovs::start(&workload, &file, context)?;
-    ovs.pause(true);
+    ovs.yield_cpu(true);
     context.say("loading Tunny's tables");
     let node = setup::BpfNode::new(&workload)?;
     let mut ours = UserRunner::new(node.tables(), packets_of_pcap(&file), 0);
@@ -20,10 +20,10 @@ pub fn ovs(context: &Context) -> Result<Report, Error> {
     let (mut ratios, mut theirs, mut mine, mut cycles) = (vec![], vec![], vec![], vec![]);
     for n in 0..context.samples {
         context.say(&format!("peer-ovs: sample {} of {}", n + 1, context.samples));
-        ovs.pause(false);
+        ovs.yield_cpu(false);
         std::thread::sleep(Duration::from_millis(200));
         let interval = ovs.measure(Duration::from_millis(1500))?;
-        ovs.pause(true);
+        ovs.yield_cpu(true);
         if interval.upcalls > 0 || interval.passes < 1.99 {
             return Err(Error::Failed { what: "Open vSwitch".into(), why: "it fell back to upcalls while measured".into() });
         }

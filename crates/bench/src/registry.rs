@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
-use crate::{drive, latency, load, peers, user, Context, Error, Report};
+use crate::{cpu, drive, latency, load, peers, user, Context, Error, Report};
 
 /// Which benches run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -23,9 +23,17 @@ pub struct Bench {
     pub what: &'static str,
     /// With which others it runs.
     pub group: Group,
-    /// Runs it.
     #[serde(skip)]
-    pub run: fn(&Context) -> Result<Report, Error>,
+    run: fn(&Context) -> Result<Report, Error>,
+}
+
+impl Bench {
+    /// Runs it.
+    pub fn run(&self, context: &Context) -> Result<Report, Error> {
+        let mut report = cpu::unpinned_after(|| (self.run)(context))?;
+        report.seed = context.seed;
+        Ok(report)
+    }
 }
 
 /// Every bench, in the order in which they run.

@@ -92,13 +92,11 @@ fn measure(b: &Bench, args: &Args, (n, of): (usize, usize)) -> anyhow::Result<Re
     };
     progress(b.name);
     let context = Context { seed: args.seed, samples: args.samples as usize, progress: &progress };
-    let result = (b.run)(&context);
+    let result = b.run(&context);
     if terminal {
         eprint!("\r\x1b[K");
     }
-    let mut report = result?;
-    report.seed = args.seed;
-    Ok(report)
+    Ok(result?)
 }
 
 /// The table, and below it everything else that the run found.
