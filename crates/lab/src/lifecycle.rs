@@ -87,9 +87,21 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
     }
     if options.node {
         progress.step("gateway: tunny node");
+        mount_bpffs()?;
         lab.start_node()?;
+        lab.check_engine()?;
     }
     Ok(lab)
+}
+
+/// The node pins its program and tables in the BPF file system, which systemd mounts and a container does not.
+fn mount_bpffs() -> Result<(), LabError> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounted = mounts.lines().any(|l| l.split(' ').nth(1) == Some("/sys/fs/bpf") && l.split(' ').nth(2) == Some("bpf"));
+    if mounted {
+        return Ok(());
+    }
+    crate::shell::run("mount -t bpf bpf /sys/fs/bpf").map(drop)
 }
 
 impl Lab {
@@ -99,6 +111,20 @@ impl Lab {
         self.remember(node.process.clone())?;
         self.node = Some(node);
         Ok(())
+    }
+
+    /// XDP in native mode where that was asked for: a demonstration on anything less would mislead.
+    fn check_engine(&self) -> Result<(), LabError> {
+        if self.options.engine != "native" {
+            return Ok(());
+        }
+        let status = self.node()?.status()?;
+        let modes: Vec<&str> = status["uplinks"].as_array().into_iter().flatten().filter_map(|u| u["mode"].as_str()).collect();
+        if modes.len() == self.options.uplinks && modes.iter().all(|m| *m == "native") {
+            return Ok(());
+        }
+        let warnings: Vec<&str> = status["warnings"].as_array().into_iter().flatten().filter_map(|w| w.as_str()).collect();
+        Err(LabError::Node(format!("the node does not run XDP in native mode ({}): {}", modes.join(", "), warnings.join(" "))))
     }
 
     /// The gateway, or an error that says that there is none.
