@@ -143,6 +143,7 @@ fn build_vm(shape: &Shape, vm: &Vm) -> Result<(), LabError> {
     let (ns, host) = (shape.names.namespace(vm.name), shape.names.namespace(HOSTS[vm.host]));
     let (port, mtu) = (port_device(vm), shape.mtu - INNER_OVERHEAD);
     shell::run(&format!("ip link add {port} netns {} type veth peer name eth0 netns {}", host.0, ns.0))?;
+    host.run(&format!("ip link set dev {port} mtu {mtu}"))?;
     ns.run(&format!("ip link set eth0 address {} mtu {mtu}", vm.mac))?;
     ns.run("ip link set eth0 up")?;
     ns.run(&format!("ip addr add {}/24 dev eth0", vm.v4.0))?;
