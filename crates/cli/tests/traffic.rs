@@ -246,6 +246,9 @@ fn a_sender_of_jumbo_frames_learns_the_path_mtu() {
         let tcp = traffic::tcp(&region.ns("blue-1"), to, 1).unwrap();
         assert!(tcp.error.is_none() && tcp.bytes > 100_000, "{tcp:?}");
     }
+    // What does not go there is not held to it.
+    let more: &[&str] = &["-M", "do", "-s", "4000"];
+    assert_eq!(region.ping("red-1", "10.1.0.12", more).received, 3, "red-1 lies on nc-b, red-2 on nc-a");
     // Without DF the gateway fragments.
     region.ns("blue-1").run("ip route flush cache").unwrap();
     let ping = region.ping("blue-1", BLUE_2[0], &["-M", "dont", "-s", "4000"]);

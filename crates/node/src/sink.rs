@@ -38,7 +38,7 @@ impl TableSink {
                     smac: spec.smac,
                     mtu: spec.mtu,
                 };
-                let line = writer.set_nexthop(&spec).map_err(full)?;
+                let line = writer.put_nexthop(self.nexthops.get(id).copied(), &spec).map_err(full)?;
                 self.nexthops.insert(*id, line);
                 Ok(())
             }
