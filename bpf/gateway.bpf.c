@@ -16,11 +16,12 @@
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
 {
-	__u32 zero = 0;
+	/* A key of its own: a pointer into *p would keep all of it out of registers. */
+	__u32 zero = 0, slot = bpf_get_smp_processor_id();
 
-	p->slot = bpf_get_smp_processor_id();
+	p->slot = slot;
 	p->root = bpf_map_lookup_elem(&tunny_root, &zero);
-	p->stats = bpf_map_lookup_elem(&tunny_stats, &p->slot);
+	p->stats = bpf_map_lookup_elem(&tunny_stats, &slot);
 	if (!p->root || !p->stats)
 		return -1;
 	p->bytes = frame_bytes(p->ctx);
@@ -31,31 +32,73 @@ static __always_inline int enter(struct packet *p)
 	return READ_ONCE(p->root->magic) == TUNNY_ROOT_MAGIC ? GO : PASS;
 }
 
+/* From the tenant to the wire. GO: sent on, *action says how. */
+static __always_inline int serve(struct packet *p, struct end *e, int *action)
+{
+	int end = parse_inner(p);
+
+	if (unlikely(end))
+		return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : refuse(p->root, e, end);
+	end = tenant(p, e);
+	if (!end)
+		end = filter(p);
+	if (!end)
+		end = nat(p);
+	if (!end)
+		end = route(p);
+	if (!end)
+		end = locate(p);
+	if (!end)
+		end = meter(p);
+	if (!end)
+		end = rewrite(p);
+	if (!end)
+		end = emit(p, action);
+	return end;
+}
+
+/* From the wire to the tenant. The compiler makes a copy of the way for each pair of families, with constant offsets. */
+static __always_inline int way(struct packet *p, struct end *e, int *action)
+{
+	int end = parse_outer(p, e);
+	__u16 type;
+
+	if (end)
+		return end;
+	type = parse_inner_ethernet(p, &end);
+	if (type == bpf_htons(ETH_P_IP)) {
+		p->inner_v6 = 0;
+		return serve(p, e, action);
+	}
+	if (type == bpf_htons(ETH_P_IPV6)) {
+		p->inner_v6 = 1;
+		return serve(p, e, action);
+	}
+	return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : refuse(p->root, e, end);
+}
+
 SEC("xdp.frags")
 int tunny_gateway(struct xdp_md *ctx)
 {
 	struct packet p = { .ctx = ctx };
-	int end = enter(&p);
+	struct end e = {};
+	int action = XDP_PASS, end = enter(&p), type;
 
 	if (end < 0)
 		return XDP_PASS;
-	if (!end)
-		end = parse(&p);
-	if (!end)
-		end = tenant(&p);
-	if (!end)
-		end = filter(&p);
-	if (!end)
-		end = nat(&p);
-	if (!end)
-		end = route(&p);
-	if (!end)
-		end = locate(&p);
-	if (!end)
-		end = meter(&p);
-	if (!end)
-		end = rewrite(&p);
-	return end ? finish(&p, end) : emit(&p);
+	if (!end) {
+		type = outer_type(&p);
+		if (likely(type == bpf_htons(ETH_P_IP))) {
+			p.outer_v6 = 0;
+			end = way(&p, &e, &action);
+		} else if (type == bpf_htons(ETH_P_IPV6)) {
+			p.outer_v6 = 1;
+			end = way(&p, &e, &action);
+		} else {
+			end = type < 0 ? DROP_OUTER_TRUNCATED : PASS;
+		}
+	}
+	return end ? finish(ctx, &e, end) : action;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

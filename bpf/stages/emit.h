@@ -2,8 +2,8 @@
 /*
  * emit: counters and the ways out. Every packet comes through exactly one of forward, punt, drop and pass.
  *
- * The tenant's counter is added to when the packet ends here. A punted packet is counted by the software path, which
- * sees it from its first byte; so it is counted once.
+ * A packet is counted for its tenant once. A punted one is counted here if the metadata names the tenant, which tells the
+ * software path that it is counted already; a driver without metadata leaves it to the software path.
  */
 #ifndef TUNNY_EMIT_H
 #define TUNNY_EMIT_H
@@ -43,129 +43,151 @@ static __always_inline void sample(struct packet *p)
 		tunny_capture(p->ctx, TUNNY_EVENT_SAMPLE, 0, 0);
 }
 
-static __always_inline void count_tenant(struct packet *p)
+/* Only the CPU that owns the slot writes it. */
+static __always_inline void count_tenant(struct tunny_tenant_counter *line, __u32 slot, __u32 bytes)
 {
-	struct tunny_tenant_counter *c;
-	void *line;
+	struct tunny_tenant_counter *c = line + (slot & 3);
 
-	if (!p->accepted || p->slot >= p->root->xdp_slots)
-		return;
-	line = line_at(p->tenant_line + TUNNY_TENANT_COUNTERS_LINE + p->slot / 4);
-	if (!line)
-		return;
-	c = line + (p->slot & 3) * sizeof(*c);
 	c->packets++;
-	c->bytes += p->inner_bytes;
+	c->bytes += bytes;
 }
 
 static __always_inline void count_vm(struct packet *p)
 {
-	__u32 line = cell_line(p->root, p->vm.id);
-	struct tunny_vm_cells *cells;
 	__u64 before;
 
-	if (!line)
+	if (!p->cells)
 		return;
-	cells = line_at(line);
-	if (!cells)
-		return;
-	before = __sync_fetch_and_add(&cells->packed[p->vm.id & 7],
+	before = __sync_fetch_and_add(&p->cells->packed[p->vm.id & 7],
 				      1ULL << TUNNY_CELL_PACKETS_SHIFT | p->inner_bytes);
 	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
-		tunny_spill_cell(line, p->vm.id & 7);
+		tunny_spill_cell(p->cell_line, p->vm.id & 7);
 }
 
-static __always_inline int drop(struct packet *p, __u32 reason)
+/* What the ways out look up again: they are not taken often, and the hot path need not carry it. */
+struct exit {
+	struct xdp_md *ctx;
+	struct tunny_root *root;
+	struct tunny_stats *stats;
+	__u32 slot;
+};
+
+static __always_inline void count_accepted(struct exit *x, const struct end *e)
 {
-	p->stats->dropped++;
-	p->stats->drops[reason & 63]++;
-	count_tenant(p);
-	if (p->attributed && tunny_count_drop(p->root->drops, p->root->salt, p->vni, reason))
-		p->stats->drop_overflow++;
-	if (unlikely(p->options & TUNNY_OPT_CAPTURE_DROPS))
-		tunny_capture(p->ctx, TUNNY_EVENT_DROP, reason, p->vni);
+	void *line;
+
+	if (e->standing != ACCEPTED || x->slot >= x->root->xdp_slots)
+		return;
+	line = line_at(e->tenant_line + TUNNY_TENANT_COUNTERS_LINE + x->slot / 4);
+	if (line)
+		count_tenant(line, x->slot, e->inner_bytes);
+}
+
+static __always_inline int drop(struct exit *x, const struct end *e, __u32 reason)
+{
+	__u64 options = x->root->options;
+
+	x->stats->dropped++;
+	x->stats->drops[reason & 63]++;
+	count_accepted(x, e);
+	if (e->standing != STRANGER && tunny_count_drop(x->root->drops, x->root->salt, e->vni, reason))
+		x->stats->drop_overflow++;
+	if (unlikely(options & TUNNY_OPT_CAPTURE_DROPS))
+		tunny_capture(x->ctx, TUNNY_EVENT_DROP, reason, e->vni);
 	return XDP_DROP;
 }
 
 /* Two budgets: the tenant's, so that one cannot starve the others, and the total. */
-static __always_inline int punt_allowed(struct packet *p, __u64 now)
+static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u64 now)
 {
-	if (p->accepted) {
-		struct tunny_tenant_state *state = line_at(p->tenant_line + 1);
+	if (e->standing == ACCEPTED) {
+		struct tunny_tenant_state *state = line_at(e->tenant_line + 1);
 
-		if (state && !rate_limit(p->root->punt_limit_tenant, &state->punt_tat, now))
+		if (state && !rate_limit(x->root->punt_limit_tenant, &state->punt_tat, now))
 			return 0;
 	}
-	return rate_limit(p->root->punt_limit_total, &p->root->punt_total_tat, now);
+	return rate_limit(x->root->punt_limit_total, &x->root->punt_total_tat, now);
 }
 
-/* Writes struct tunny_punt_meta in front of the packet. A driver without metadata costs the software path a parse. */
-static __always_inline void write_meta(struct packet *p, __u32 reason, __u64 now)
+/* Writes struct tunny_punt_meta in front of the packet. 0: the driver knows no metadata. */
+static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, __u32 reason, __u64 now)
 {
 	struct tunny_punt_meta *meta;
 
-	if (bpf_xdp_adjust_meta(p->ctx, -(int)sizeof(*meta)))
-		return;
-	meta = (void *)(long)p->ctx->data_meta;
-	if ((void *)(meta + 1) > data_of(p->ctx))
-		return;
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*meta)))
+		return 0;
+	meta = (void *)(long)ctx->data_meta;
+	if ((void *)(meta + 1) > data_of(ctx))
+		return 0;
 	meta->magic = TUNNY_PUNT_MAGIC;
 	meta->reason = reason;
 	meta->flags = 0;
-	meta->inner_offset = p->inner_at;
-	meta->vni = p->vni;
-	meta->ifindex = p->ctx->ingress_ifindex;
+	meta->inner_offset = e->inner_at;
+	meta->vni = e->vni;
+	meta->ifindex = ctx->ingress_ifindex;
 	meta->time = now;
-	meta->tenant = p->tenant_line;
+	meta->tenant = e->standing == ACCEPTED ? e->tenant_line : 0;
 	meta->reserved = 0;
+	return 1;
 }
 
-static __always_inline int punt(struct packet *p, __u32 reason)
+static __always_inline int punt(struct exit *x, const struct end *e, __u32 reason)
 {
-	__u32 ifindex = p->ctx->ingress_ifindex, queue = p->ctx->rx_queue_index;
+	__u32 ifindex = x->ctx->ingress_ifindex, queue = x->ctx->rx_queue_index;
 	__u32 *slot = bpf_map_lookup_elem(&tunny_port_slots, &ifindex);
 	__u64 now = bpf_ktime_get_ns();
 
-	if (!punt_allowed(p, now))
-		return drop(p, DROP_PUNT_LIMITED);
+	if (!punt_allowed(x, e, now))
+		return drop(x, e, DROP_PUNT_LIMITED);
 	if (!slot || queue >= TUNNY_QUEUES_MAX ||
 	    bpf_redirect_map(&tunny_xsks, *slot * TUNNY_QUEUES_MAX + queue, XDP_DROP) != XDP_REDIRECT)
-		return drop(p, DROP_PUNT_NO_LISTENER);
-	if (unlikely(p->options & TUNNY_OPT_CAPTURE_PUNTS))
-		tunny_capture(p->ctx, TUNNY_EVENT_PUNT, reason, p->vni);
-	write_meta(p, reason, now);
-	count_tenant(p); /* the software path does not, if the metadata names the tenant */
-	p->stats->punted++;
-	p->stats->punts[reason & (PUNT_REASONS - 1)]++;
+		return drop(x, e, DROP_PUNT_NO_LISTENER);
+	if (unlikely(x->root->options & TUNNY_OPT_CAPTURE_PUNTS))
+		tunny_capture(x->ctx, TUNNY_EVENT_PUNT, reason, e->vni);
+	if (write_meta(x->ctx, e, reason, now))
+		count_accepted(x, e);
+	x->stats->punted++;
+	x->stats->punts[reason & (PUNT_REASONS - 1)]++;
 	return XDP_REDIRECT;
 }
 
-static __always_inline int finish(struct packet *p, int verdict)
+/* Every way out but forwarding. Not inlined: the hot path ends elsewhere. */
+static __noinline int finish(struct xdp_md *ctx, const struct end *e, int verdict)
 {
+	__u32 zero = 0, slot = bpf_get_smp_processor_id();
+	struct exit x = {
+		.ctx = ctx,
+		.root = bpf_map_lookup_elem(&tunny_root, &zero),
+		.stats = bpf_map_lookup_elem(&tunny_stats, &slot),
+		.slot = slot,
+	};
+
+	if (!x.root || !x.stats)
+		return XDP_PASS;
 	if (verdict == PASS) {
-		p->stats->passed++;
+		x.stats->passed++;
 		return XDP_PASS;
 	}
-	if (verdict >= PUNT)
-		return punt(p, verdict - PUNT);
-	return drop(p, verdict);
+	return verdict >= PUNT ? punt(&x, e, verdict - PUNT) : drop(&x, e, verdict);
 }
 
-static __always_inline int emit(struct packet *p)
+/* Sends the packet on. GO: *action says how; else it was not sent. */
+static __always_inline int emit(struct packet *p, int *action)
 {
 	__u32 ifindex = p->nexthop->ifindex;
-	int action = XDP_TX;
 
+	*action = XDP_TX;
 	if (ifindex != p->ctx->ingress_ifindex || READ_ONCE(tunny_redirect_back)) {
-		action = bpf_redirect_map(&tunny_ports, ifindex, XDP_DROP);
-		if (action != XDP_REDIRECT)
-			return drop(p, DROP_TX_FAILED);
+		*action = bpf_redirect_map(&tunny_ports, ifindex, XDP_DROP);
+		if (*action != XDP_REDIRECT)
+			return DROP_TX_FAILED;
 	}
-	count_tenant(p);
+	if (p->counters && p->slot < p->root->xdp_slots)
+		count_tenant(p->counters, p->slot, p->inner_bytes);
 	count_vm(p);
 	p->stats->forwarded++;
 	p->stats->forwarded_bytes += p->inner_at + p->inner_bytes;
-	return action;
+	return GO;
 }
 
 #endif

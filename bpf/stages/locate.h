@@ -9,16 +9,14 @@
 static __always_inline int find_nexthop(struct packet *p)
 {
 	struct tunny_root *root = p->root;
-	__u32 chunk = root->nc_chunks[p->vm.nc >> TUNNY_NC_CHUNK_SHIFT & (TUNNY_NC_CHUNKS_MAX - 1)];
 	struct tunny_nexthop_group *group;
 	struct tunny_nc_record *nc;
+	struct near near = {};
 	__u32 line, count, member;
 
-	if (!chunk)
-		return DROP_UNDERLAY_NO_ROUTE;
-	nc = line_at(chunk + (p->vm.nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)));
+	nc = nc_record(p, &near);
 	if (!nc)
-		return DROP_TABLE_FAULT;
+		return DROP_UNDERLAY_NO_ROUTE;
 	line = READ_ONCE(nc->group);
 	if (!(nc->flags & TUNNY_NC_VALID) || !line)
 		return DROP_UNDERLAY_NO_ROUTE;
@@ -27,7 +25,7 @@ static __always_inline int find_nexthop(struct packet *p)
 	p->nc_lo = nc->addr_lo;
 	if (p->nc_v6 ? !(root->vtep6_hi | root->vtep6_lo) : !root->vtep4)
 		return DROP_UNDERLAY_NO_ROUTE;
-	group = line_at(line);
+	group = line_near(&near, line);
 	if (!group)
 		return DROP_TABLE_FAULT;
 	count = READ_ONCE(group->count);
@@ -38,7 +36,7 @@ static __always_inline int find_nexthop(struct packet *p)
 	if (member >= TUNNY_GROUP_NEXTHOPS_MAX)
 		return DROP_UNDERLAY_NO_ROUTE;
 	line = READ_ONCE(group->members[member]);
-	p->nexthop = line ? line_at(line) : NULL;
+	p->nexthop = line ? line_near(&near, line) : NULL;
 	return p->nexthop ? GO : DROP_UNDERLAY_NO_ROUTE;
 }
 

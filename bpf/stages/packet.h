@@ -4,6 +4,11 @@
  *
  * A stage returns GO, or the packet's end: a drop reason (its number), a punt (PUNT + reason) or PASS. The number is at
  * once the return value, the counter's index and the name in every report.
+ *
+ * Two structures, because the compiler treats them differently. `struct packet` never has its address taken outside of
+ * inlined code, so it lives in registers and each of its fields costs nothing until it is used. `struct end` is what the
+ * ways out need to know (drop, punt, pass); it lies in memory, so that a check on the hot path costs a compare and a
+ * branch and not a set of registers prepared for the branch.
  */
 #ifndef TUNNY_PACKET_H
 #define TUNNY_PACKET_H
@@ -29,7 +34,19 @@
 #define UDP_BYTES 8
 #define VXLAN_BYTES 8
 
-enum kind { KIND_NONE, KIND_IPV4, KIND_IPV6, KIND_ARP, KIND_ND };
+/* How far the tenant stage came. */
+enum standing { STRANGER, ATTRIBUTED, ACCEPTED };
+
+struct end {
+	__u64 outer_src_hi;
+	__u64 outer_src_lo;	/* or the IPv4 address */
+	__u32 outer_v6;
+	__u32 vni;
+	__u32 inner_at;		/* offset of the inner Ethernet header, 0 if not parsed */
+	__u32 inner_bytes;	/* of the inner frame */
+	__u32 tenant_line;	/* of the ingress VPC, 0 if not looked up */
+	__u32 standing;
+};
 
 struct packet {
 	struct xdp_md *ctx;
@@ -39,34 +56,34 @@ struct packet {
 	__u32 slot;		/* statistics slot: the CPU */
 	__u32 bytes;		/* of the received frame */
 	/* parse: outer */
-	__u64 outer_src_hi;
-	__u64 outer_src_lo;	/* or the IPv4 address */
-	__u32 outer_v6;
+	__u32 outer_v6;		/* a constant in each copy of the way, as is inner_v6 */
 	__u32 outer_tos;
-	__u32 inner_at;		/* offset of the inner Ethernet header */
-	__u32 inner_bytes;	/* of the inner frame */
+	__u64 outer_src_lo;
+	__u32 inner_at;
+	__u32 inner_bytes;
 	__u32 vni;
-	__u32 attributed;	/* drops are counted for the VNI */
 	/* parse: inner */
-	__u32 kind;
-	__u32 inner_verdict;	/* reported once the tenant and the source are known */
+	__u32 inner_v6;
 	__u64 dst_hi;
 	__u64 dst_lo;		/* or the IPv4 address */
 	__u64 flow_hash;
 	__u32 ttl;
 	__u32 inner_tos;
 	__u32 ecn;		/* new inner ECN */
-	/* hint: home lines asked for before they are needed */
+	/* hint: what was asked for before it is needed */
 	struct tunny_word_bucket *tenant_bucket;
 	struct tunny_word_bucket *member_bucket;
 	struct tunny_vm4_bucket *vm_bucket;
+	__u64 own_key;		/* of the destination in the packet's own VPC */
+	__u32 own;		/* position + 1 of that key in vm_bucket, and p->vm is read from it */
+	struct tunny_tenant_counter *counters;
+	struct tunny_vm_cells *cells;
+	__u32 cell_line;
 	/* tenant, route, locate */
 	struct tunny_tenant_record *tenant;	/* of the VPC at hand: first the ingress VPC, then along peer routes */
-	__u32 tenant_line;			/* of the ingress VPC */
 	__u32 meter;				/* of the ingress VPC */
 	__u64 roots;
 	__u32 to_vni;
-	__u32 accepted;	/* the tenant counter counts it */
 	__u32 vm_found;
 	struct vm vm;
 	struct tunny_nexthop *nexthop;

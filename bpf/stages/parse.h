@@ -27,8 +27,16 @@ static __always_inline int first_fragment(struct packet *p, __u32 udp, __u32 byt
 	return load_be16(header + 2) == (p->options >> TUNNY_OPT_PORT_SHIFT & 0xffff) ? DROP_OUTER_FRAGMENT : PASS;
 }
 
+/* Verifies a UDP checksum that is present. `pseudo`: sum of the addresses, in network byte order. */
+static __always_inline int check_udp(struct packet *p, __u32 at, __u32 bytes, __u64 pseudo)
+{
+	/* The pseudo header counts the length again, and the protocol. */
+	pseudo += __builtin_bswap16(bytes) + __builtin_bswap16(IPPROTO_UDP);
+	return tunny_sum(p->ctx, at, bytes, pseudo) == 0xffff;
+}
+
 /* Outer UDP and VXLAN: `at` is the offset of the UDP header, `payload` the bytes behind the IP header. */
-static __always_inline int parse_vxlan(struct packet *p, __u32 at, __u32 payload, __u64 pseudo)
+static __always_inline int parse_vxlan(struct packet *p, struct end *e, __u32 at, __u32 payload, __u64 pseudo)
 {
 	void *udp = data_of(p->ctx) + at;
 	__u32 bytes, checksum;
@@ -45,16 +53,8 @@ static __always_inline int parse_vxlan(struct packet *p, __u32 at, __u32 payload
 		return DROP_OUTER_UDP_MALFORMED;
 	if (bytes < UDP_BYTES + VXLAN_BYTES)
 		return DROP_VXLAN_TRUNCATED;
-	if (checksum) {
-		/* The pseudo header counts the length again, and the protocol. */
-		pseudo += __builtin_bswap16(bytes) + __builtin_bswap16(IPPROTO_UDP);
-		int sum = tunny_sum(p->ctx, at, bytes, pseudo);
-
-		if (sum != 0xffff)
-			return DROP_OUTER_UDP_CHECKSUM;
-	} else if (p->outer_v6 && p->options & TUNNY_OPT_UDP6_ZERO_REFUSED) {
+	if (checksum ? !check_udp(p, at, bytes, pseudo) : p->outer_v6 && p->options & TUNNY_OPT_UDP6_ZERO_REFUSED)
 		return DROP_OUTER_UDP_CHECKSUM;
-	}
 	udp = data_of(p->ctx) + at;
 	if (udp + UDP_BYTES + VXLAN_BYTES > end_of(p->ctx))
 		return PUNT + PUNT_NONLINEAR_HEADERS;
@@ -63,10 +63,13 @@ static __always_inline int parse_vxlan(struct packet *p, __u32 at, __u32 payload
 	p->vni = load_be32(udp + UDP_BYTES + 4) >> 8;
 	p->inner_at = at + UDP_BYTES + VXLAN_BYTES;
 	p->inner_bytes = bytes - UDP_BYTES - VXLAN_BYTES;
+	e->vni = p->vni;
+	e->inner_at = p->inner_at;
+	e->inner_bytes = p->inner_bytes;
 	return GO;
 }
 
-static __always_inline int parse_outer_ipv4(struct packet *p)
+static __always_inline int parse_outer_ipv4(struct packet *p, struct end *e)
 {
 	struct iphdr *ip = data_of(p->ctx) + ETH_BYTES;
 	__u32 total, header, fragment;
@@ -88,7 +91,7 @@ static __always_inline int parse_outer_ipv4(struct packet *p)
 		return PASS;
 	if (unlikely(header > IPV4_BYTES))
 		return PUNT + PUNT_OUTER_OPTIONS;
-	if (ipv4_sum(ip) != 0xffff)
+	if (!ipv4_checks(ip))
 		return DROP_OUTER_IP_CHECKSUM;
 	fragment = __builtin_bswap16(ip->frag_off);
 	if (unlikely(fragment & (IP_OFFSET | IP_MF))) {
@@ -97,11 +100,13 @@ static __always_inline int parse_outer_ipv4(struct packet *p)
 		return first_fragment(p, ETH_BYTES + header, total - header);
 	}
 	p->outer_src_lo = __builtin_bswap32(ip->saddr);
+	e->outer_src_lo = p->outer_src_lo;
+	e->outer_v6 = 0;
 	p->outer_tos = ip->tos;
-	return parse_vxlan(p, ETH_BYTES + IPV4_BYTES, total - IPV4_BYTES, (__u64)ip->saddr + ip->daddr);
+	return parse_vxlan(p, e, ETH_BYTES + IPV4_BYTES, total - IPV4_BYTES, (__u64)ip->saddr + ip->daddr);
 }
 
-static __always_inline int parse_outer_ipv6(struct packet *p)
+static __always_inline int parse_outer_ipv6(struct packet *p, struct end *e)
 {
 	struct ipv6hdr *ip = data_of(p->ctx) + ETH_BYTES;
 	const __u32 *w = (const __u32 *)ip;
@@ -122,14 +127,14 @@ static __always_inline int parse_outer_ipv6(struct packet *p)
 			return PUNT + PUNT_OUTER_OPTIONS;
 		return PASS;
 	}
-	p->outer_v6 = 1;
-	p->outer_src_hi = load_be64(&w[2]);
-	p->outer_src_lo = load_be64(&w[4]);
+	e->outer_v6 = 1;
+	e->outer_src_hi = load_be64(&w[2]);
+	e->outer_src_lo = load_be64(&w[4]);
 	p->outer_tos = load_be16(ip) >> 4 & 0xff;
 #pragma unroll
 	for (int i = 2; i < 10; i++)
 		pseudo += w[i];
-	return parse_vxlan(p, ETH_BYTES + IPV6_BYTES, payload, pseudo);
+	return parse_vxlan(p, e, ETH_BYTES + IPV6_BYTES, payload, pseudo);
 }
 
 /* TCP, UDP and SCTP ports of an unfragmented packet as one number; -1 if they are in a further buffer. */
@@ -198,7 +203,7 @@ static __always_inline int parse_inner_ipv4(struct packet *p)
 		return DROP_INNER_IP_MALFORMED;
 	if (unlikely(header > IPV4_BYTES))
 		return PUNT + PUNT_INNER_OPTIONS;
-	if (ipv4_sum(ip) != 0xffff)
+	if (!ipv4_checks(ip))
 		return DROP_INNER_IP_CHECKSUM;
 	src = __builtin_bswap32(ip->saddr);
 	dst = __builtin_bswap32(ip->daddr);
@@ -211,7 +216,6 @@ static __always_inline int parse_inner_ipv4(struct packet *p)
 	}
 	if (martian4_source(src) || martian4_destination(dst))
 		return DROP_INNER_MARTIAN;
-	p->kind = KIND_IPV4;
 	p->dst_lo = dst;
 	p->ttl = ip->ttl;
 	p->inner_tos = ip->tos;
@@ -250,10 +254,8 @@ static __always_inline int parse_inner_ipv6(struct packet *p)
 			return DROP_INNER_TRUNCATED;
 		if ((void *)(icmp + 4) > end_of(p->ctx))
 			return PUNT + PUNT_NONLINEAR_HEADERS;
-		if (*icmp >= 133 && *icmp <= 137) {
-			p->kind = KIND_ND;
-			return GO;
-		}
+		if (*icmp >= 133 && *icmp <= 137)
+			return PUNT + PUNT_ND;
 	}
 	src_hi = load_be64((void *)ip + 8);
 	src_lo = load_be64((void *)ip + 16);
@@ -269,7 +271,6 @@ static __always_inline int parse_inner_ipv6(struct packet *p)
 		return DROP_INNER_LINK_LOCAL;
 	if ((!src_hi && src_lo <= 1) || (!dst_hi && dst_lo <= 1) || src_hi >> 56 == 0xff)
 		return DROP_INNER_MARTIAN;
-	p->kind = KIND_IPV6;
 	p->dst_hi = dst_hi;
 	p->dst_lo = dst_lo;
 	p->ttl = ip->hop_limit;
@@ -283,54 +284,58 @@ static __always_inline int parse_inner_ipv6(struct packet *p)
 	return GO;
 }
 
-static __always_inline int parse_inner(struct packet *p)
+/*
+ * The inner Ethernet header: the EtherType (network byte order) of IPv4 or IPv6, else 0 and in *end what to do with it.
+ */
+static __always_inline __u16 parse_inner_ethernet(struct packet *p, int *end)
 {
 	void *eth = data_of(p->ctx) + p->inner_at;
 	__u16 type;
 
+	*end = DROP_INNER_TRUNCATED;
 	if (p->inner_bytes < ETH_BYTES)
-		return DROP_INNER_TRUNCATED;
+		return 0;
+	*end = PUNT + PUNT_NONLINEAR_HEADERS;
 	if (eth + ETH_BYTES > end_of(p->ctx))
-		return PUNT + PUNT_NONLINEAR_HEADERS;
+		return 0;
+	*end = DROP_INNER_MULTICAST_SOURCE_MAC;
 	if (*(__u8 *)(eth + 6) & 1)
-		return DROP_INNER_MULTICAST_SOURCE_MAC;
+		return 0;
 	type = *(__u16 *)(eth + 12);
-	if (type == bpf_htons(ETH_P_IP))
-		return parse_inner_ipv4(p);
-	if (type == bpf_htons(ETH_P_IPV6))
-		return parse_inner_ipv6(p);
-	if (type == bpf_htons(ETH_P_ARP)) {
-		p->kind = KIND_ARP;
-		return GO;
-	}
-	if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD) || type == bpf_htons(0x9100))
-		return DROP_INNER_VLAN;
-	return DROP_INNER_ETHERTYPE;
+	if (likely(type == bpf_htons(ETH_P_IP)) || type == bpf_htons(ETH_P_IPV6))
+		return type;
+	if (type == bpf_htons(ETH_P_ARP))
+		*end = PUNT + PUNT_ARP;
+	else if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD) || type == bpf_htons(0x9100))
+		*end = DROP_INNER_VLAN;
+	else
+		*end = DROP_INNER_ETHERTYPE;
+	return 0;
 }
 
-static __always_inline int parse(struct packet *p)
+/* EtherType of the frame in network byte order; -1 if the frame is too short. */
+static __always_inline int outer_type(struct packet *p)
 {
-	void *data = data_of(p->ctx), *end = end_of(p->ctx), *inner_dst;
-	__u16 type;
-	int end_of_packet;
+	void *data = data_of(p->ctx);
 
-	if (data + ETH_BYTES > end)
-		return DROP_OUTER_TRUNCATED;
-	type = *(__u16 *)(data + 12);
-	if (likely(type == bpf_htons(ETH_P_IP)))
-		end_of_packet = parse_outer_ipv4(p);
-	else if (type == bpf_htons(ETH_P_IPV6))
-		end_of_packet = parse_outer_ipv6(p);
-	else
-		return PASS;
-	if (end_of_packet)
-		return end_of_packet;
+	return data + ETH_BYTES > end_of(p->ctx) ? -1 : *(__u16 *)(data + 12);
+}
+
+/* Outer headers; p->outer_v6 says of which family. Then asks for the lines that they and the destination name. */
+static __always_inline int parse_outer(struct packet *p, struct end *e)
+{
+	int end = p->outer_v6 ? parse_outer_ipv6(p, e) : parse_outer_ipv4(p, e);
+	void *inner_dst;
+
+	if (end)
+		return end;
 	inner_dst = data_of(p->ctx) + p->inner_at + ETH_BYTES + 16;
-	end_of_packet = hint_tables(p, inner_dst + 4 > end_of(p->ctx) ? 0 : load_be32(inner_dst));
-	if (end_of_packet)
-		return end_of_packet;
-	p->inner_verdict = parse_inner(p);
-	return p->inner_verdict == PUNT + PUNT_NONLINEAR_HEADERS ? p->inner_verdict : GO;
+	return first_lines(p, inner_dst + 4 > end_of(p->ctx) ? 0 : load_be32(inner_dst));
+}
+
+static __always_inline int parse_inner(struct packet *p)
+{
+	return p->inner_v6 ? parse_inner_ipv6(p) : parse_inner_ipv4(p);
 }
 
 #endif

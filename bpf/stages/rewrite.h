@@ -125,7 +125,7 @@ static __always_inline int rewrite(struct packet *p)
 	at = p->nc_v6 ? ETH_BYTES + IPV6_BYTES : ETH_BYTES + IPV4_BYTES;
 	udp = data + at;
 	inner = udp + UDP_BYTES + VXLAN_BYTES;
-	if (inner + ETH_BYTES + (p->kind == KIND_IPV4 ? IPV4_BYTES : IPV6_BYTES) > end_of(p->ctx))
+	if (inner + ETH_BYTES + (p->inner_v6 ? IPV6_BYTES : IPV4_BYTES) > end_of(p->ctx))
 		return DROP_TX_FAILED;
 	store_macs(data, dmac, smac);
 	if (likely(!p->nc_v6)) {
@@ -139,7 +139,7 @@ static __always_inline int rewrite(struct packet *p)
 				(p->options >> TUNNY_OPT_PORT_SHIFT & 0xffff) << 32 | udp_bytes << 16);
 	store_be64(udp + UDP_BYTES, 0x08ULL << 56 | (__u64)p->to_vni << 8);
 	store_macs(inner, p->vm.mac, gateway_mac);
-	if (p->kind == KIND_IPV4) {
+	if (!p->inner_v6) {
 		rewrite_inner_ipv4(p, inner + ETH_BYTES);
 	} else {
 		__u32 word = load_be32(inner + ETH_BYTES);

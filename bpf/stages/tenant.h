@@ -1,68 +1,108 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* tenant: VNI to tenant record; may this source send for it; what was wrong with the inner frame; ARP and ND. */
+/*
+ * tenant: VNI to tenant record; may this source send for it.
+ *
+ * `tenant` serves what goes on to the next stage. `tunny_refuse` serves what was found wrong with the inner frame, ARP and
+ * ND: the same two questions, slowly, then the verdict that waits. So it is counted for the tenant, and only if the
+ * sender may send.
+ */
 #ifndef TUNNY_TENANT_H
 #define TUNNY_TENANT_H
 
 #include "packet.h"
+#include "../tables/hint.h"
 
-/* The sender is not a member of the VPC: does it exist at all? */
-static __always_inline int refuse_source(struct packet *p, __u64 nc_found)
+/* May an NC with an IPv6 address send for this VNI? */
+static __always_inline int check_source6(struct tunny_root *root, const struct end *e)
 {
-	return nc_found ? DROP_SOURCE_NOT_HOSTING : DROP_SOURCE_UNKNOWN;
-}
-
-static __always_inline int check_source(struct packet *p)
-{
-	struct tunny_root *root = p->root;
-	__u64 word;
-
-	if (likely(!p->outer_v6)) {
-		word = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
-		if (likely(word_present(p->member_bucket, word)) || word_lookup(root->members, root->salt, word, 0))
-			return GO;
-		return refuse_source(p, word_lookup(root->nc4, root->salt, p->outer_src_lo, TUNNY_WORD_NC4_SHIFT));
-	}
-	struct key6 key = { .hi = p->outer_src_hi, .lo = p->outer_src_lo };
+	struct key6 key = { .hi = e->outer_src_hi, .lo = e->outer_src_lo };
 	struct vm nc;
-	__u64 found = tunny_vm6_chain(root->nc6, root->salt, &key);
+	__u64 word, found = tunny_vm6_chain(root->nc6, root->salt, &key);
 
 	if (!found || vm6_read(found, &nc))
 		return DROP_SOURCE_UNKNOWN;
-	word = (__u64)p->vni << 40 | (__u64)nc.nc << 8 | TUNNY_MEMBER_V6;
-	return word_lookup(root->members, root->salt, word, 0) ? GO : refuse_source(p, 1);
+	word = (__u64)e->vni << 40 | (__u64)nc.nc << 8 | TUNNY_MEMBER_V6;
+	return word_lookup(root->members, root->salt, word, 0) ? GO : DROP_SOURCE_NOT_HOSTING;
 }
 
-static __always_inline int tenant(struct packet *p)
+/* May an NC with this IPv4 address send for this VNI? Asked again when it is not in its home bucket. */
+static __always_inline int check_source4(struct tunny_root *root, const struct end *e)
 {
-	struct tunny_root *root = p->root;
-	int verdict;
-	__u32 line = word_match(p->tenant_bucket, p->vni, TUNNY_WORD_TENANT_SHIFT);
+	__u64 word = (__u64)e->vni << 40 | e->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+
+	if (word_lookup(root->members, root->salt, word, 0))
+		return GO;
+	return word_lookup(root->nc4, root->salt, e->outer_src_lo, TUNNY_WORD_NC4_SHIFT) ? DROP_SOURCE_NOT_HOSTING :
+											   DROP_SOURCE_UNKNOWN;
+}
+
+static __noinline int check_source(struct tunny_root *root, const struct end *e)
+{
+	return e->outer_v6 ? check_source6(root, e) : check_source4(root, e);
+}
+
+static __always_inline int ident_holds(const struct tunny_tenant_record *record, __u32 vni)
+{
+	return (READ_ONCE(record->ident) & (TUNNY_TENANT_VALID | 0xffffff)) == (TUNNY_TENANT_VALID | vni);
+}
+
+/* The tenant stage for what ends here with `verdict`, if tenant and source are in order. */
+static __noinline int refuse(struct tunny_root *root, struct end *e, int verdict)
+{
+	__u32 line = word_lookup(root->tenants, root->salt, e->vni, TUNNY_WORD_TENANT_SHIFT);
+	struct tunny_tenant_record *record = line_at(line);
+	int end;
+
+	if (!line)
+		return DROP_VNI_UNKNOWN;
+	if (!record || !ident_holds(record, e->vni))
+		return DROP_TABLE_FAULT;
+	e->tenant_line = line;
+	e->standing = ATTRIBUTED;
+	if (root->options & TUNNY_OPT_SOURCE_STRICT) {
+		end = check_source(root, e);
+		if (end)
+			return end;
+	}
+	e->standing = ACCEPTED;
+	return verdict;
+}
+
+/* The VNI is not in its home bucket: follow the chain. Returns the line, 0 if there is none. */
+static __always_inline __u32 find_tenant(struct packet *p)
+{
+	__u32 line = word_lookup(p->root->tenants, p->root->salt, p->vni, TUNNY_WORD_TENANT_SHIFT);
+
+	if (line) {
+		p->tenant = line_at(line);
+		p->counters = line_at(line + TUNNY_TENANT_COUNTERS_LINE + p->slot / 4);
+	}
+	return line;
+}
+
+static __always_inline int tenant(struct packet *p, struct end *e)
+{
+	__u32 line = second_lines(p);
+	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+	int end;
 
 	if (unlikely(!line)) {
-		line = word_lookup(root->tenants, root->salt, p->vni, TUNNY_WORD_TENANT_SHIFT);
+		line = find_tenant(p);
 		if (!line)
 			return DROP_VNI_UNKNOWN;
 	}
-	p->tenant_line = line;
-	p->tenant = line_at(line);
-	if (!p->tenant)
+	/* The table of tenants led here, so this is no unknown VNI. */
+	if (!p->tenant || !ident_holds(p->tenant, p->vni))
 		return DROP_TABLE_FAULT;
-	if ((READ_ONCE(p->tenant->ident) & (TUNNY_TENANT_VALID | 0xffffff)) != (TUNNY_TENANT_VALID | p->vni))
-		return DROP_TABLE_FAULT; /* the table of tenants led here, so this is no unknown VNI */
-	p->to_vni = p->vni;
-	p->attributed = 1;
-	if (p->options & TUNNY_OPT_SOURCE_STRICT) {
-		verdict = check_source(p);
-		if (verdict)
-			return verdict;
+	e->tenant_line = line;
+	e->standing = ATTRIBUTED;
+	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->outer_v6 || unlikely(!word_present(p->member_bucket, member)))) {
+		end = check_source(p->root, e);
+		if (end)
+			return end;
 	}
-	p->accepted = 1;
-	if (p->inner_verdict)
-		return p->inner_verdict;
-	if (unlikely(p->kind == KIND_ARP))
-		return PUNT + PUNT_ARP;
-	if (unlikely(p->kind == KIND_ND))
-		return PUNT + PUNT_ND;
+	e->standing = ACCEPTED;
+	p->to_vni = p->vni;
 	p->roots = READ_ONCE(p->tenant->roots);
 	p->meter = READ_ONCE(p->tenant->meter);
 	return GO;

@@ -21,18 +21,23 @@ struct vm {
 	__u32 flags;
 };
 
-/* Value of the entry whose upper bits (from `shift`) equal `key`: its lower 32 bits; 0 if it is not in this line. */
-static __always_inline __u32 word_match(const struct tunny_word_bucket *b, __u64 key, __u32 shift)
+/*
+ * Line of a tenant in this bucket of table `tenants`, 0 if it is not here. An entry that differs from the key in its upper
+ * 24 bits gives a mask of zero, the one that does not gives its lower bits.
+ */
+static __always_inline __u32 tenant_match(const struct tunny_word_bucket *b, __u32 vni)
 {
-	__u64 value = 0;
+	__u64 key = (__u64)vni << TUNNY_WORD_TENANT_SHIFT, line = 0;
 
 #pragma unroll
 	for (int i = 0; i < 7; i++) {
-		__u64 entry = READ_ONCE(b->entries[i]);
+		__u64 x = READ_ONCE(b->entries[i]) ^ key;
+		__s64 mask = (x >> TUNNY_WORD_TENANT_SHIFT) - 1;
 
-		value |= entry & mask_if_zero((entry >> shift) ^ key);
+		OPAQUE(mask);
+		line |= x & mask >> 63;
 	}
-	return value;
+	return line;
 }
 
 /* Not zero if the whole word is in this line. */

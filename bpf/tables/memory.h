@@ -65,6 +65,24 @@ static __always_inline void *line_at(__u32 line)
 	return segment + (line & (TUNNY_SEGMENT_LINES - 1)) * TUNNY_LINE_BYTES;
 }
 
+/* The segment that was looked up last: what lies together is found together. */
+struct near {
+	void *segment;
+	__u32 number;
+};
+
+/* line_at, which skips both lookups if the line is in the segment of the one before. */
+static __always_inline void *line_near(struct near *near, __u32 line)
+{
+	if (line >> TUNNY_SEGMENT_SHIFT != near->number || !near->segment) {
+		near->segment = segment_of(line);
+		near->number = line >> TUNNY_SEGMENT_SHIFT;
+		if (!near->segment)
+			return NULL;
+	}
+	return near->segment + (line & (TUNNY_SEGMENT_LINES - 1)) * TUNNY_LINE_BYTES;
+}
+
 /* Address of a two-line structure, which begins at an even line and so never leaves its segment. */
 static __always_inline void *line_pair_at(__u32 line)
 {
