@@ -10,6 +10,7 @@ use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol};
 use crate::answer::{outer_back, path_back, Back};
 use crate::echo::OWN_TTL;
 use crate::encap::{encapsulate, OVERHEAD};
+use crate::fragment;
 use crate::frame::Generated;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
@@ -78,7 +79,7 @@ fn inner_mtu<R: Recorder>(w: &Work<'_, '_, R>, p: &Packet) -> Option<u32> {
     if p.nexthop == 0 {
         return None;
     }
-    Some((w.tables.nexthop(p.nexthop).mtu as u32).saturating_sub(OVERHEAD[p.nc_v6 as usize] as u32))
+    Some(fragment::room(w.tables.nexthop(p.nexthop).mtu, p.nc_v6) as u32)
 }
 
 /// The gateway's address serves no such port or protocol. ICMP gets no error.

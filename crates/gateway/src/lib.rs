@@ -4,11 +4,11 @@
 //! This is the reference: it handles every packet, and the XDP program must give the same bytes and the same reason for
 //! those that it handles (`docs/design/packet-path.md` is the specification of both).
 //!
-//! # Stage by stage over a batch
+//! # In passes over a batch
 //! A packet needs five to seven cache lines of table memory that it shares with nobody nearby: tenant bucket, tenant
-//! record, sender, VM-NC bucket, NC, counters. One packet at a time would wait for each in turn. So a stage runs over the
-//! whole batch before the next one begins; each asks for the lines that the next will read, and when that comes to the
-//! first packet its lines are there. What is known of a packet in between is in a `Packet`, two cache lines and a bit.
+//! record, sender, VM-NC bucket, NC, counters. One packet at a time would wait for each in turn. So the whole batch passes
+//! through a few stages before any of it enters the next ones; each pass asks for the lines that the next will read, and
+//! when that comes to the first packet its lines are there. What is known of a packet in between is in a `Packet`.
 //!
 //! # What it keeps
 //! Every packet gets exactly one [`Verdict`], and each is counted: in + generated = forwarded + answered + passed +
@@ -80,14 +80,27 @@ impl Gateway {
             now: now_ns,
         };
         let mut w = Work::begin(tools, &mut batch.frames);
-        parse::run(&mut w);
-        tenant::run(&mut w);
-        filter::run(&mut w);
-        nat::run(&mut w);
-        route::run(&mut w);
-        locate::run(&mut w);
-        meter::run(&mut w);
-        rewrite::run(&mut w);
-        emit::run(&mut w);
+        for i in 0..parse::AHEAD {
+            w.prefetch_frame(i);
+        }
+        w.each(|w, i| parse::run(w, i));
+        w.each(|w, i| tenant::find(w, i));
+        w.each(|w, i| {
+            tenant::run(w, i)?;
+            filter::run(w, i)?;
+            nat::run(w, i)?;
+            match route::run(w, i)? {
+                true => locate::find(w, i),
+                false => Ok(()),
+            }
+        });
+        route::walk(&mut w);
+        w.each(|w, i| {
+            locate::run(w, i)?;
+            meter::run(w, i)?;
+            rewrite::run(w, i)?;
+            emit::run(w, i)
+        });
+        w.end();
     }
 }

@@ -2,7 +2,7 @@
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
 use abi::DropReason;
-use tables::{Tenant, VmEntry};
+use tables::{Home, Tenant, VmEntry, Walk};
 
 /// What the inner frame is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +91,12 @@ pub(crate) struct Packet {
     pub ttl: u8,
     /// What is wrong with the inner frame, reported once the tenant is known.
     pub inner_error: Option<DropReason>,
+    /// Where the lookup of the tenant begins.
+    pub tenant_home: u32,
+    /// Where the lookup of the sender begins.
+    pub member_home: u32,
+    /// Where the lookup of the target in the VM-NC table begins (IPv4).
+    pub vm_home: Home,
 
     // Written by tenant.
     /// Drops are counted for the VNI.
@@ -105,8 +111,14 @@ pub(crate) struct Packet {
     // Written by route.
     /// The VPC that the destination is in.
     pub home: Tenant,
-    /// The VM-NC entry was found on the way.
+    /// The route was proven by the VM-NC entry, which is in `vm`.
     pub located: bool,
+    /// The walk of a route tree under way.
+    pub walk: Option<Walk>,
+    /// It goes by the upper half of an IPv6 address.
+    pub upper: bool,
+    /// Peer hops taken.
+    pub hops: u32,
 
     // Written by locate.
     /// VM-NC entry of the destination.
@@ -122,6 +134,7 @@ pub(crate) struct Packet {
 }
 
 const NO_TENANT: Tenant = Tenant { line: 0, vni: 0, ident: 0, roots: 0 };
+const NO_HOME: Home = Home::NONE;
 const NO_VM: VmEntry = VmEntry { mac: 0, vm: 0, nc: 0, flags: 0 };
 
 impl Packet {
@@ -140,18 +153,39 @@ impl Packet {
         ecn: 0,
         ttl: 0,
         inner_error: None,
+        tenant_home: 0,
+        member_home: 0,
+        vm_home: NO_HOME,
         attributed: false,
         tenant_line: 0,
         source_nc: None,
         tenant: NO_TENANT,
         home: NO_TENANT,
         located: false,
+        walk: None,
+        upper: true,
+        hops: 0,
         vm: NO_VM,
         nexthop: 0,
         cut: false,
         nc_v6: false,
         nc: Addr { hi: 0, lo: 0 },
     };
+
+    /// Forgets the packet before; only what not every packet sets.
+    #[inline(always)]
+    pub fn reset(&mut self) {
+        self.kind = Kind::Ipv4;
+        self.source_v6 = false;
+        self.inner_error = None;
+        self.attributed = false;
+        self.located = false;
+        self.walk = None;
+        self.hops = 0;
+        self.cut = false;
+        self.nexthop = 0;
+        self.inner = 0;
+    }
 
     /// The inner packet is IPv6.
     #[inline(always)]

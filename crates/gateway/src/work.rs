@@ -2,7 +2,7 @@
 //! A batch on its way: the packets that are still alive, and what every stage needs.
 
 use abi::{DropReason, Stage};
-use tables::{NexthopView, StatsSlot, Tables};
+use tables::{Count, NexthopView, StatsSlot, Tables};
 
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, BATCH_MAX};
 use crate::icmp;
@@ -24,6 +24,11 @@ pub(crate) struct Work<'w, 'f, R> {
     pub slot: u32,
     /// Time of the batch, ns.
     pub now: u64,
+    /// Packets taken in and sent on in this batch.
+    pub rx: Count,
+    pub sent: Count,
+    /// Packets whose route tree is being walked.
+    pub walking: usize,
     live: [u8; BATCH_MAX],
     alive: usize,
 }
@@ -73,6 +78,9 @@ impl<'w, 'f, R: Recorder> Work<'w, 'f, R> {
             stats: tables.stats(slot),
             slot,
             now,
+            rx: Count { packets: alive as u64, bytes: 0 },
+            sent: Count::default(),
+            walking: 0,
             live: std::array::from_fn(|i| i as u8),
             alive,
         }
@@ -108,20 +116,24 @@ impl<'w, 'f, R: Recorder> Work<'w, 'f, R> {
             }
         }
         match verdict {
-            Verdict::Drop(_) => (),
             Verdict::Pass => self.stats.passed(),
             Verdict::Answer { .. } => self.stats.answered(),
-            Verdict::Forward { .. } => self.stats.forwarded(self.frames[i as usize].len as u64),
+            // Forwarded packets are counted by `forward`, dropped ones were above.
+            Verdict::Drop(_) | Verdict::Forward { .. } => (),
         }
         if R::ON {
-            let stage = match verdict {
-                Verdict::Drop(reason) => reason.stage(),
-                Verdict::Pass => Stage::Parse,
-                Verdict::Answer { .. } | Verdict::Forward { .. } => Stage::Emit,
-            };
-            self.note(i, stage, Event::Outcome { verdict });
+            self.note_outcome(i, verdict);
         }
         self.frames[i as usize].verdict = verdict;
+    }
+
+    fn note_outcome(&mut self, i: u8, verdict: Verdict) {
+        let stage = match verdict {
+            Verdict::Drop(reason) => reason.stage(),
+            Verdict::Pass => Stage::Parse,
+            Verdict::Answer { .. } | Verdict::Forward { .. } => Stage::Emit,
+        };
+        self.note(i, stage, Event::Outcome { verdict });
     }
 
     /// Ends the way of a packet that is sent on.
@@ -129,7 +141,16 @@ impl<'w, 'f, R: Recorder> Work<'w, 'f, R> {
     pub fn forward(&mut self, i: u8, verdict: Verdict) {
         let frame = &mut self.frames[i as usize];
         frame.verdict = verdict;
-        self.stats.forwarded(frame.len as u64);
+        self.sent.packets += 1;
+        self.sent.bytes += frame.len as u64;
+        if R::ON {
+            self.note_outcome(i, verdict);
+        }
+    }
+
+    /// Adds the batch to the statistics.
+    pub fn end(self) {
+        self.stats.batch(self.rx, self.sent);
     }
 
     /// A packet of the gateway's own is sent besides.

@@ -6,23 +6,28 @@ use tables::Color;
 
 use crate::record::{Event, Recorder};
 use crate::work::Work;
+use crate::Verdict;
 
-/// The stage, over the batch.
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>) {
-    w.each(|w, i| {
-        let p = &w.packets[i as usize];
-        let vpc = w.tables.tenant_meter(&p.tenant);
-        if vpc | p.vm.flags & VM_FLAG_METERED == 0 {
-            return Ok(());
-        }
-        let metered = p.vm.flags & VM_FLAG_METERED != 0;
-        measure(w, i, "VPC", vpc, DropReason::MeterVpc)?;
-        if metered {
-            let line = w.tables.vm_meter(w.packets[i as usize].vm.vm);
-            measure(w, i, "VM", line, DropReason::MeterVm)?;
-        }
-        Ok(())
-    });
+/// The stage.
+#[inline(always)]
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
+    let p = &w.packets[i as usize];
+    let vpc = w.tables.tenant_meter(&p.tenant);
+    if vpc | p.vm.flags & VM_FLAG_METERED == 0 {
+        return Ok(());
+    }
+    Ok(both(w, i, vpc)?)
+}
+
+/// The VPC's meter, then the VM's.
+#[cold]
+fn both<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, vpc: u32) -> Result<(), DropReason> {
+    measure(w, i, "VPC", vpc, DropReason::MeterVpc)?;
+    let vm = w.packets[i as usize].vm;
+    match vm.flags & VM_FLAG_METERED {
+        0 => Ok(()),
+        _ => measure(w, i, "VM", w.tables.vm_meter(vm.vm), DropReason::MeterVm),
+    }
 }
 
 /// Asks one meter; red is dropped.

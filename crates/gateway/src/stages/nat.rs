@@ -3,7 +3,10 @@
 
 use crate::record::Recorder;
 use crate::work::Work;
+use crate::Verdict;
 
-/// The stage, over the batch.
+/// The stage.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(_: &mut Work<'_, '_, R>) {}
+pub(crate) fn run<R: Recorder>(_: &mut Work<'_, '_, R>, _: u8) -> Result<(), Verdict> {
+    Ok(())
+}
