@@ -38,7 +38,11 @@ pub(crate) struct Outer {
 #[inline(always)]
 pub(crate) fn encapsulate(buffer: &mut [u8], at: usize, inner_len: usize, o: &Outer, s: &Settings) -> Option<usize> {
     let start = match o.v6 {
-        false => encapsulate_v4(buffer, at, inner_len, o, s)?,
+        false => {
+            let start = at.checked_sub(LEN_V4)?;
+            encapsulate_v4(buffer.get_mut(start..)?.first_chunk_mut()?, inner_len, o, s);
+            start
+        }
         true => encapsulate_v6(buffer, at, inner_len, o, s)?,
     };
     if if o.v6 { s.udp6_checksum } else { s.udp4_checksum } {
@@ -50,9 +54,7 @@ pub(crate) fn encapsulate(buffer: &mut [u8], at: usize, inner_len: usize, o: &Ou
 /// The 50 bytes over IPv4 as six words of eight bytes and one of two: each byte is stored once, and nothing that was just
 /// stored is read back for the checksum. `layout_over_ipv4` in the tests holds it to the builders of crate `wire`.
 #[inline(always)]
-fn encapsulate_v4(buffer: &mut [u8], at: usize, inner_len: usize, o: &Outer, s: &Settings) -> Option<usize> {
-    let start = at.checked_sub(LEN_V4)?;
-    let head = buffer.get_mut(start..)?.first_chunk_mut::<LEN_V4>()?;
+pub(crate) fn encapsulate_v4(head: &mut [u8; LEN_V4], inner_len: usize, o: &Outer, s: &Settings) {
     let dst = o.remote.as_v4();
     let udp_len = (TUNNEL_LEN + inner_len) as u16;
     let total = udp_len.wrapping_add(ipv4::HEADER_LEN as u16);
@@ -71,7 +73,6 @@ fn encapsulate_v4(buffer: &mut [u8], at: usize, inner_len: usize, o: &Outer, s: 
         wire::be::set_u64(head, i * 8, *word);
     }
     wire::be::set_u16(head, 48, (o.vni << 8) as u16);
-    Some(start)
 }
 
 #[inline(always)]

@@ -169,7 +169,13 @@ impl Tables {
     /// Counts a packet accepted from a VPC. `slot` belongs to the caller alone.
     #[inline(always)]
     pub fn count_tenant(&self, tenant: &Tenant, slot: u32, bytes: u64) {
-        if let Some((p, b)) = self.tenant_counter(tenant.line, slot) {
+        self.count_tenant_at(tenant.line, slot, bytes);
+    }
+
+    /// Counts a packet accepted from the VPC whose block begins at a line.
+    #[inline(always)]
+    pub fn count_tenant_at(&self, line: u32, slot: u32, bytes: u64) {
+        if let Some((p, b)) = self.tenant_counter(line, slot) {
             bump(p, 1);
             bump(b, bytes);
         }

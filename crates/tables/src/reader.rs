@@ -99,6 +99,13 @@ pub(crate) fn visible(key: u64, generation: u8) -> bool {
     key & KEY_VALID != 0 && (key & KEY_ADDING == 0 || same) && (key & KEY_DYING == 0 || !same)
 }
 
+/// The slot of a VM bucket to compare with a key in its lasting state. Which of the three it is must not be a branch, for that
+/// would be mispredicted: so one is chosen first, and compared then.
+#[inline(always)]
+fn lasting_slot(bucket: &Line, lasting: u64) -> usize {
+    usize::from(bucket.word(1) == lasting) + 2 * usize::from(bucket.word(2) == lasting)
+}
+
 /// The entry of a VM bucket with this key that a commit under way has marked and that is visible.
 #[inline(never)]
 fn visible_in_commit(bucket: &Line, key: u64, generation: u8) -> Option<usize> {
@@ -120,6 +127,13 @@ pub struct Home {
 impl Home {
     /// Of no table: a lookup from here begins afresh.
     pub const NONE: Home = Home { table: u64::MAX, line: 0 };
+}
+
+/// The VM-NC table of IPv4 as it was at one instant.
+#[derive(Clone, Copy, Debug)]
+pub struct VmTable {
+    table: u64,
+    salt: u64,
 }
 
 /// Home line of a hash in the table of a TABLE_REF word; 0, the line that holds nothing, if there is no table.
@@ -317,6 +331,18 @@ impl Tables {
 
     // ---- tenant stage ----
 
+    /// Prefetches for [`Tables::tenant_line`].
+    #[inline(always)]
+    pub fn prefetch_tenant(&self, vni: u32) {
+        self.tenant_home(vni);
+    }
+
+    /// Prefetches for [`Tables::may_send4`].
+    #[inline(always)]
+    pub fn prefetch_member4(&self, vni: u32, src: u32) {
+        self.member4_home(vni, src);
+    }
+
     /// Where the lookup of a VNI begins, prefetched; for [`Tables::tenant_line_from`].
     #[inline(always)]
     pub fn tenant_home(&self, vni: u32) -> u32 {
@@ -359,6 +385,12 @@ impl Tables {
     #[inline(always)]
     pub fn gateway_mac(&self, tenant: &Tenant) -> u64 {
         self.at(tenant.line).word(2) & 0xffff_ffff_ffff
+    }
+
+    /// The gateway's MAC address in the VPC whose block begins at a line.
+    #[inline(always)]
+    pub fn gateway_mac_at(&self, line: u32) -> u64 {
+        self.at(line).word(2) & 0xffff_ffff_ffff
     }
 
     /// The gateway's first IPv4 address in a VPC, 0 if none.
@@ -453,6 +485,42 @@ impl Tables {
         self.vm4_in(home.line, tenant.vni, addr, || tenant.generation())
     }
 
+    /// The VM-NC table of IPv4, for [`Tables::vm4_line`].
+    #[inline(always)]
+    pub fn vm4_table(&self) -> VmTable {
+        VmTable { table: self.root.get(root!(vm4)), salt: self.salt() }
+    }
+
+    /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_lasting`].
+    #[inline(always)]
+    pub fn vm4_line(&self, at: VmTable, vni: u32, addr: u32) -> u32 {
+        let line = bucket_line(at.table, hash1(vm4_key(vni, addr), at.salt), 1);
+        self.lines.prefetch(line);
+        line
+    }
+
+    /// The VM-NC entry of an IPv4 address if it is there to stay. `None` says nothing: there may be an entry that a commit
+    /// under way adds or removes, or the table may have been replaced.
+    #[inline(always)]
+    pub fn vm4_lasting(&self, at: VmTable, mut line: u32, vni: u32, addr: u32) -> Option<VmEntry> {
+        if self.root.get(root!(vm4)) != at.table {
+            return None;
+        }
+        let lasting = vm4_key(vni, addr) | KEY_VALID;
+        for _ in 0..CHAIN_MAX {
+            let bucket = self.at(line);
+            let i = lasting_slot(bucket, lasting);
+            if bucket.word(i) == lasting {
+                return Some(vm4_value(bucket, i));
+            }
+            line = bucket.half(15);
+            if line == 0 {
+                break;
+            }
+        }
+        None
+    }
+
     #[cold]
     #[inline(never)]
     fn vm4_again(&self, tenant: &Tenant, addr: u32) -> Option<VmEntry> {
@@ -464,10 +532,8 @@ impl Tables {
         let key = vm4_key(vni, addr);
         for _ in 0..CHAIN_MAX {
             let bucket = self.at(line);
-            // Nearly always the key is there in its lasting state. Which of the three it is must not be a branch, so one of
-            // them is chosen first and then compared.
             let lasting = key | KEY_VALID;
-            let i = usize::from(bucket.word(1) == lasting) + 2 * usize::from(bucket.word(2) == lasting);
+            let i = lasting_slot(bucket, lasting);
             if bucket.word(i) == lasting {
                 return Some(vm4_value(bucket, i));
             }
@@ -557,6 +623,14 @@ impl Tables {
             IpAddr::V4(Ipv4Addr::from_bits(record.word(2) as u32))
         };
         Some(Nc { addr, group: (word >> 32) as u32 })
+    }
+
+    /// Group and address of an NC with an IPv4 address.
+    #[inline(always)]
+    pub fn nc4(&self, nc: u32) -> Option<(u32, u32)> {
+        let record = self.at(self.nc_line(nc));
+        let word = record.word(0);
+        (word as u32 & (NC_VALID | NC_V6) == NC_VALID).then(|| ((word >> 32) as u32, record.word(2) as u32))
     }
 
     /// The next hop that a group chooses for a flow; 0 if the group is empty.

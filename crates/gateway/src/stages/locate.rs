@@ -6,33 +6,31 @@ use wire::{ethernet, Mac};
 
 use super::route::lookup_vm;
 use crate::encap::OVERHEAD;
-use crate::packet::Kind;
+use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
-use crate::{echo, fragment, Verdict};
+use crate::{echo, fragment, Frame, Verdict};
 
 /// The destination VM, and what must be loaded for it.
 #[inline(always)]
-pub(crate) fn find<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
+pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
     let tables = w.tables;
-    let p = &mut w.packets[i as usize];
     if !p.located {
-        match lookup_vm(tables, p, &p.home) {
+        match lookup_vm(tables, p, p.home()) {
             Some(vm) => p.vm = vm,
             None => {
                 if R::ON {
-                    note_no_vm(w, i);
+                    note_no_vm(w, p);
                 }
                 return Err(DropReason::VmUnknown.into());
             }
         }
     }
     if R::ON {
-        note_vm(w, i);
+        note_vm(w, p);
     }
-    let p = &w.packets[i as usize];
     if p.vm.flags & VM_FLAG_GATEWAY != 0 {
-        return Err(echo::answer(w, i).unwrap_or_else(Verdict::Drop));
+        return Err(echo::answer(w, p, f).unwrap_or_else(Verdict::Drop));
     }
     if p.ttl <= 1 {
         return Err(DropReason::TtlExpired.into());
@@ -47,46 +45,42 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Ve
 
 /// The stage: the way to the NC.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
-    let p = &w.packets[i as usize];
-    let path = w.path_to(p.vm.nc, p.flow)?;
-    let p = &mut w.packets[i as usize];
-    p.nc = path.nc;
-    p.nc_v6 = path.nc_v6;
-    p.nexthop = path.line;
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<Path, Verdict> {
+    let mut path = w.path_to(p.vm.nc, p.flow)?;
     if R::ON {
-        note_path(w, i, &path);
+        note_path(w, p, &path);
     }
-    let p = &w.packets[i as usize];
     // The MTU counts from the outer IP header on.
     if p.inner_len as usize + OVERHEAD[path.nc_v6 as usize] - ethernet::HEADER_LEN > path.nexthop.mtu as usize {
-        w.packets[i as usize].cut = too_big(w, i, &path)?;
+        too_big(p, f, &path)?;
+        path.cut = true;
     }
-    Ok(())
+    Ok(path)
 }
 
 /// A packet that does not fit is cut into fragments if it is IPv4 and allows that.
 #[cold]
-fn too_big<R: Recorder>(w: &Work<'_, '_, R>, i: u8, path: &Path) -> Result<bool, DropReason> {
-    let packet = w.inner_frame(i).get(ethernet::HEADER_LEN..).unwrap_or(&[]);
+fn too_big(p: &mut Packet, f: &Frame<'_>, path: &Path) -> Result<(), DropReason> {
+    let packet = p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[]);
     let room = fragment::room(path.nexthop.mtu, path.nc_v6);
-    match w.packets[i as usize].kind == Kind::Ipv4 && fragment::may_cut(packet, room) {
-        true => Ok(true),
-        false => Err(DropReason::TooBig),
+    match p.kind == Kind::Ipv4 && fragment::may_cut(packet, room) {
+        true => Ok(()),
+        false => {
+            p.room = room as u16;
+            Err(DropReason::TooBig)
+        }
     }
 }
 
 #[cold]
-fn note_no_vm<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let p = w.packets[i as usize];
-    w.note(i, Stage::Locate, Event::NoVm { vni: p.home.vni, address: p.target.ip(p.v6()) });
+fn note_no_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
+    w.note(p, Stage::Locate, Event::NoVm { vni: p.home().vni, address: p.target.ip(p.v6()) });
 }
 
 #[cold]
-fn note_vm<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let p = w.packets[i as usize];
-    w.note(i, Stage::Locate, Event::Vm {
-        vni: p.home.vni,
+fn note_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
+    w.note(p, Stage::Locate, Event::Vm {
+        vni: p.home().vni,
         address: p.target.ip(p.v6()),
         mac: Mac(p.vm.mac),
         vm: p.vm.vm,
@@ -97,10 +91,9 @@ fn note_vm<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
 }
 
 #[cold]
-fn note_path<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, path: &Path) {
-    let p = w.packets[i as usize];
+fn note_path<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, path: &Path) {
     let n = path.nexthop;
-    w.note(i, Stage::Locate, Event::Nexthop {
+    w.note(p, Stage::Locate, Event::Nexthop {
         nc: p.vm.nc,
         address: path.nc.ip(path.nc_v6),
         nexthop: path.line,

@@ -5,6 +5,7 @@
 //! that each layer costs one length check and its fields none.
 
 use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage};
+use tables::Tables;
 use wire::ethernet::{self, ethertype};
 use wire::{checksum, icmpv6::kind, ipv4, ipv6, protocol, udp, vxlan, Mac};
 
@@ -12,36 +13,24 @@ use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
 use crate::work::Work;
-use crate::Verdict;
-
-/// Frames ahead of the one being parsed whose headers are fetched.
-pub(crate) const AHEAD: usize = 6;
+use crate::{Frame, Verdict};
 
 /// The stage.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
-    w.prefetch_frame(i as usize + AHEAD);
-    let frame = &w.frames[i as usize];
-    w.rx.bytes += frame.len as u64;
-    let p = &mut w.packets[i as usize];
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
     p.reset();
-    let result = match common(frame.data(), &w.settings, p) {
-        true => Ok(()),
-        false => parse(frame.data(), &w.settings, p),
-    };
+    let result = parse(f.data(), &w.settings, p);
     if R::ON {
-        note(w, i);
+        note(w, p, f);
     }
     result?;
-    prefetch(w, i);
+    prefetch(w.tables, w.settings.strict, p);
     Ok(())
 }
 
 /// Starts to load what the next stages look up by what stands in the packet.
 #[inline(always)]
-fn prefetch<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let (tables, strict) = (w.tables, w.settings.strict);
-    let p = &mut w.packets[i as usize];
+fn prefetch(tables: &Tables, strict: bool, p: &mut Packet) {
     p.tenant_home = tables.tenant_home(p.vni);
     if p.source_v6 {
         tables.prefetch_nc6(p.source.halves());
@@ -57,8 +46,7 @@ fn prefetch<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
 
 /// Tells the recorder what was parsed.
 #[cold]
-fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let p = w.packets[i as usize];
+fn note<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) {
     if p.inner == 0 {
         return;
     }
@@ -72,18 +60,17 @@ fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
     };
     let (outer_src, outer_dst) = (p.source.ip(p.source_v6), own.ip(p.source_v6));
     let parsed = Event::Parsed { outer_src, outer_dst, vni: p.vni, inner, inner_len: p.inner_len as usize };
-    w.note(i, Stage::Parse, parsed);
+    w.note(p, Stage::Parse, parsed);
     match p.inner_error {
-        Some(reason) => w.note(i, Stage::Parse, Event::InnerError { reason }),
-        None if matches!(p.kind, Kind::Ipv4 | Kind::Ipv6) => note_flow(w, i),
+        Some(reason) => w.note(p, Stage::Parse, Event::InnerError { reason }),
+        None if matches!(p.kind, Kind::Ipv4 | Kind::Ipv6) => note_flow(w, p, f),
         None => (),
     }
 }
 
 /// Tells the recorder the inner flow, read once more from the packet.
-fn note_flow<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let p = w.packets[i as usize];
-    let ip = &w.inner_frame(i)[ethernet::HEADER_LEN..];
+fn note_flow<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) {
+    let ip = &p.inner_frame(f)[ethernet::HEADER_LEN..];
     let (src, proto, ports) = match p.v6() {
         true => {
             let ip = ipv6::Packet::new_unchecked(ip);
@@ -95,7 +82,7 @@ fn note_flow<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
             (Addr::v4(ip.src()), ip.protocol(), ports)
         }
     };
-    w.note(i, Stage::Parse, Event::Flow {
+    w.note(p, Stage::Parse, Event::Flow {
         src: src.ip(p.v6()),
         dst: p.target.ip(p.v6()),
         protocol: proto,
@@ -105,76 +92,8 @@ fn note_flow<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
     });
 }
 
-/// The shape that nearly all packets have: IPv4 in IPv4, no options, no fragments, no outer checksum, nothing wrong. It is
-/// recognised by comparisons at fixed offsets; whatever does not match is none of its business and goes to [`parse`],
-/// which also finds out what is wrong. (Tests hold the two to the same result.)
-#[inline(always)]
-fn common(data: &[u8], s: &Settings, p: &mut Packet) -> bool {
-    const OUTER: usize = ethernet::HEADER_LEN;
-    const TUNNEL: usize = OUTER + ipv4::HEADER_LEN;
-    const INNER: usize = TUNNEL + udp::HEADER_LEN + vxlan::HEADER_LEN;
-    const INNER_IP: usize = INNER + ethernet::HEADER_LEN;
-    const PORTS: usize = INNER_IP + ipv4::HEADER_LEN;
-    let Some(h) = data.first_chunk::<{ PORTS + 4 }>() else { return false };
-    let outer = ip_head(h, OUTER);
-    let inner = ip_head(h, INNER_IP);
-    let (outer_ip, inner_ip) = (ipv4::Packet::new_unchecked(outer), ipv4::Packet::new_unchecked(inner));
-    let (outer_len, udp_len, inner_len) =
-        (outer_ip.total_len(), wire::be::u16(h, TUNNEL + 4) as usize, inner_ip.total_len());
-    let (src, dst) = (inner_ip.src(), inner_ip.dst());
-    if wire::be::u16(h, OUTER - 2) != ethertype::IPV4
-        || outer_ip.version_ihl() != 0x45
-        || wire::be::u32(h, OUTER + 6) & 0x3fff_00ff != protocol::UDP as u32
-        || outer_ip.dst() != s.vtep4
-        || s.vtep4 == 0
-        || outer_len > data.len() - OUTER
-        || wire::be::u16(h, TUNNEL + 2) != s.port
-        || udp_len + ipv4::HEADER_LEN > outer_len
-        || wire::be::u16(h, TUNNEL + 6) != 0
-        || h[TUNNEL + udp::HEADER_LEN] & vxlan::FLAG_VNI == 0
-        || (h[INNER] | h[INNER + 6]) & 1 != 0
-        || wire::be::u16(h, INNER_IP - 2) != ethertype::IPV4
-        || inner_ip.version_ihl() != 0x45
-        || inner_ip.is_fragment()
-        || inner_len < ipv4::HEADER_LEN + 4
-        || inner_len + (INNER_IP - TUNNEL) > udp_len
-        || checksum::sum_ipv4_header(outer) != 0xffff
-        || checksum::sum_ipv4_header(inner) != 0xffff
-        || dst >= 0xe000_0000
-        || martian_source_v4(src)
-        || martian_destination_v4(dst)
-    {
-        return false;
-    }
-    let (outer_tos, inner_tos) = (outer_ip.tos(), inner_ip.tos());
-    let outer_ecn = if s.ecn_off { NOT_ECT } else { outer_tos & 3 };
-    let Some(ecn) = decapsulated_ecn(outer_ecn, inner_tos & 3) else { return false };
-    let proto = inner_ip.protocol();
-    let ports = if has_ports(proto) { wire::be::u32(h, PORTS) } else { 0 };
-    p.source = Addr::v4(outer_ip.src());
-    p.target = Addr::v4(dst);
-    p.flow = flow_hash_v4(src, dst, proto, ports);
-    p.vni = wire::be::u32(h, INNER - 4) >> 8;
-    p.inner = INNER as u16;
-    p.inner_len = (udp_len - (INNER - TUNNEL)) as u16;
-    p.outer_tos = outer_tos;
-    p.inner_tos = inner_tos;
-    p.ecn = ecn;
-    p.ttl = inner_ip.ttl();
-    true
-}
-
-/// An IPv4 header without options at a fixed offset.
-#[inline(always)]
-fn ip_head(h: &[u8; 88], at: usize) -> &[u8; ipv4::HEADER_LEN] {
-    match h[at..at + ipv4::HEADER_LEN].first_chunk() {
-        Some(head) => head,
-        None => unreachable!("the range has this length"),
-    }
-}
-
 /// Fills `p` from the packet, or says why it goes no further.
-#[inline(never)]
+#[inline(always)]
 fn parse(data: &[u8], s: &Settings, p: &mut Packet) -> Result<(), Verdict> {
     let (eth, rest) = data.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
     let datagram = match ethernet::Frame::new_unchecked(eth).ethertype() {
@@ -386,13 +305,13 @@ fn inner_ipv4(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReaso
 
 /// 0.0.0.0/8, 127.0.0.0/8, 224.0.0.0/4 and 240.0.0.0/4 are no sources.
 #[inline(always)]
-fn martian_source_v4(src: u32) -> bool {
+pub(crate) fn martian_source_v4(src: u32) -> bool {
     src >= 0xe000_0000 || martian_destination_v4(src)
 }
 
 /// 0.0.0.0/8 and 127.0.0.0/8 are no destinations (and 240.0.0.0/4, which is checked with multicast).
 #[inline(always)]
-fn martian_destination_v4(dst: u32) -> bool {
+pub(crate) fn martian_destination_v4(dst: u32) -> bool {
     matches!(dst >> 24, 0 | 127)
 }
 
@@ -459,7 +378,7 @@ fn bad_addresses_v6(dst_mac: Mac, src: Addr, dst: Addr) -> Option<DropReason> {
 
 /// The protocol has ports in its first four bytes.
 #[inline(always)]
-fn has_ports(proto: u8) -> bool {
+pub(crate) fn has_ports(proto: u8) -> bool {
     matches!(proto, protocol::TCP | protocol::UDP | protocol::SCTP)
 }
 

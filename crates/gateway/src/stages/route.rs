@@ -7,43 +7,48 @@ use tables::{Tables, Tenant, VmEntry, Walk};
 use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder, Scope};
 use crate::work::Work;
-use crate::Verdict;
+use crate::{Frame, Verdict};
 
-/// The stage. True if the VM-NC entry proved the route local, so that the destination is located already; else the walk
-/// of the route tree begins, and [`walk`] goes on with it for the batch.
+/// How the stage goes on.
+pub(crate) enum Found {
+    /// The VM-NC entry proved the route local: the destination is located already.
+    Vm,
+    /// The route tree is to be walked, by [`walk`] for the whole batch.
+    Tree,
+}
+
+/// The stage.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<bool, Verdict> {
-    let tables = w.tables;
-    let p = &mut w.packets[i as usize];
-    p.home = p.tenant;
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<Found, Verdict> {
     if root(&p.tenant, p.v6()) & ROOT_SIMPLE != 0 {
-        if let Some(vm) = lookup_vm(tables, p, &p.tenant) {
+        if let Some(vm) = lookup_vm(w.tables, p, &p.tenant) {
             p.vm = vm;
             p.located = true;
             if R::ON {
-                note(w, i, SCOPE_LOCAL << VALUE_SCOPE_SHIFT, true);
+                note(w, p, SCOPE_LOCAL << VALUE_SCOPE_SHIFT, true);
             }
-            return Ok(true);
+            return Ok(Found::Vm);
         }
     }
-    begin(w, i)?;
-    Ok(false)
+    p.walk = None;
+    begin(w, p)?;
+    Ok(Found::Tree)
 }
 
 /// Walks the route trees of all packets that are not located, a level of each at a time, so that the lines of all are
 /// loaded together.
 #[cold]
 #[inline(never)]
-pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, '_, R>) {
+pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames: &mut [Frame<'_>]) {
     while w.walking > 0 {
-        w.each(|w, i| match w.packets[i as usize].walk {
-            Some(_) => step(w, i),
-            None => Ok(()),
+        w.each(packets, frames, |w, p, _| match p.walk {
+            Some(_) if !p.located => step(w, p),
+            _ => Ok(()),
         });
     }
-    w.each(|w, i| match w.packets[i as usize].located {
+    w.each(packets, frames, |w, p, f| match p.located {
         true => Ok(()),
-        false => super::locate::find(w, i),
+        false => super::locate::find(w, p, f),
     });
 }
 
@@ -61,7 +66,7 @@ fn root(tenant: &Tenant, v6: bool) -> u32 {
 pub(crate) fn lookup_vm(tables: &Tables, p: &Packet, vpc: &Tenant) -> Option<VmEntry> {
     match p.kind {
         // What the packet's own VPC has was looked for when the packet was parsed.
-        Kind::Ipv4 if vpc.line == p.tenant.line => {
+        Kind::Ipv4 if p.hops == 0 => {
             tables.vm4_from(p.vm_home, vpc, p.target.as_v4())
         }
         Kind::Ipv4 => tables.vm4(vpc.vni, p.target.as_v4(), vpc.generation()),
@@ -70,21 +75,20 @@ pub(crate) fn lookup_vm(tables: &Tables, p: &Packet, vpc: &Tenant) -> Option<VmE
 }
 
 /// Begins at the root of the VPC at hand.
-fn begin<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
-    let p = &mut w.packets[i as usize];
-    let was = p.walk.is_some();
-    p.walk = Walk::begin(root(&p.home, p.v6()));
+fn begin<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
+    let under_way = p.walk.is_some();
+    p.walk = Walk::begin(root(p.home(), p.v6()));
+    p.upper = true;
     match p.walk {
         Some(walk) => {
             w.tables.prefetch_line(walk.line());
-            p.upper = true;
-            w.walking += usize::from(!was);
+            w.walking += usize::from(!under_way);
             Ok(())
         }
         None => {
-            w.walking -= usize::from(was);
+            w.walking -= usize::from(under_way);
             if R::ON {
-                note(w, i, 0, false);
+                note(w, p, 0, false);
             }
             Err(DropReason::RouteNone.into())
         }
@@ -92,8 +96,7 @@ fn begin<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
 }
 
 /// Takes one step down; at the end decides.
-fn step<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
-    let p = &mut w.packets[i as usize];
+fn step<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
     let Some(walk) = &mut p.walk else { return Ok(()) };
     let value = match (p.kind, p.upper) {
         (Kind::Ipv4, _) => w.tables.step4(walk, p.target.as_v4()),
@@ -109,33 +112,32 @@ fn step<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
         }
     }
     if R::ON {
-        note(w, i, value, false);
+        note(w, p, value, false);
     }
-    decide(w, i, value)
+    decide(w, p, value)
 }
 
 /// Where the route leads.
-fn decide<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, value: u32) -> Result<(), Verdict> {
-    let p = &mut w.packets[i as usize];
+fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Result<(), Verdict> {
     let reason = match value >> VALUE_SCOPE_SHIFT {
         SCOPE_LOCAL => {
             // In a peer VPC nothing of the destination was prefetched.
-            if p.home.line != p.tenant.line {
+            if p.hops > 0 {
                 match p.v6() {
-                    true => w.tables.prefetch_vm6(p.home.vni, p.target.halves()),
-                    false => w.tables.prefetch_vm4(p.home.vni, p.target.as_v4()),
+                    true => w.tables.prefetch_vm6(p.peer.vni, p.target.halves()),
+                    false => w.tables.prefetch_vm4(p.peer.vni, p.target.as_v4()),
                 }
             }
             p.walk = None;
             w.walking -= 1;
             return Ok(());
         }
-        SCOPE_PEER if p.hops >= PEER_HOPS_MAX => DropReason::RoutePeerLoop,
+        SCOPE_PEER if u32::from(p.hops) >= PEER_HOPS_MAX => DropReason::RoutePeerLoop,
         SCOPE_PEER => match w.tables.tenant_at(value & VALUE_ARG_MASK) {
             Some(peer) => {
-                p.home = peer;
+                p.peer = peer;
                 p.hops += 1;
-                return begin(w, i);
+                return begin(w, p);
             }
             None => DropReason::RoutePeerGone,
         },
@@ -150,12 +152,11 @@ fn decide<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, value: u32) -> Result<(),
 }
 
 #[cold]
-fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, value: u32, shortcut: bool) {
-    let p = w.packets[i as usize];
+fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, value: u32, shortcut: bool) {
     let scope = Scope::from_number(value >> VALUE_SCOPE_SHIFT);
     let peer = match scope {
         Scope::Peer => w.tables.tenant_at(value & VALUE_ARG_MASK).map(|t| t.vni),
         _ => None,
     };
-    w.note(i, Stage::Route, Event::Route { vni: p.home.vni, destination: p.target.ip(p.v6()), scope, peer, shortcut });
+    w.note(p, Stage::Route, Event::Route { vni: p.home().vni, destination: p.target.ip(p.v6()), scope, peer, shortcut });
 }

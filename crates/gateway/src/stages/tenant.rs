@@ -9,13 +9,12 @@ use wire::Mac;
 use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
-use crate::{arp, nd, Verdict};
+use crate::{arp, nd, Frame, Verdict};
 
 /// Finds the tenant's record and starts to load it.
 #[inline(always)]
-pub(crate) fn find<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
+pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
     let (tables, slot) = (w.tables, w.slot);
-    let p = &mut w.packets[i as usize];
     p.tenant_line = tables.tenant_line_from(p.tenant_home, p.vni).ok_or(DropReason::VniUnknown)?;
     tables.prefetch_line(p.tenant_line);
     tables.prefetch_line(p.tenant_line.wrapping_add(TENANT_COUNTERS_LINE + slot / 4));
@@ -28,24 +27,22 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Ve
 
 /// The stage.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), Verdict> {
-    let (tables, strict, slot) = (w.tables, w.settings.strict, w.slot);
-    let p = &mut w.packets[i as usize];
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
     // The line came from the table of tenants, so a record that is not in use is no unknown VNI but a fault.
-    p.tenant = tables.tenant_at(p.tenant_line).filter(|t| t.vni == p.vni).ok_or(DropReason::TableFault)?;
+    let tenant = w.tables.tenant_at(p.tenant_line).filter(|t| t.vni == p.vni).ok_or(DropReason::TableFault)?;
+    p.tenant = tenant;
     p.attributed = true;
-    if strict && !may_send(tables, p) {
-        return Err(refused(w, i));
+    if w.settings.strict && !may_send(w.tables, p) {
+        return Err(refused(w, p));
     }
-    if !w.frames[i as usize].counted {
-        tables.count_tenant(&p.tenant, slot, p.inner_len as u64);
+    if !f.counted {
+        w.tables.count_tenant(&tenant, w.slot, p.inner_len as u64);
     }
     if R::ON {
-        note(w, i);
+        note(w, p);
     }
-    let p = &w.packets[i as usize];
     if p.inner_error.is_some() || matches!(p.kind, Kind::Arp | Kind::Nd) {
-        return Err(not_routed(w, i));
+        return Err(not_routed(w, p, f));
     }
     Ok(())
 }
@@ -61,8 +58,8 @@ fn may_send(tables: &Tables, p: &Packet) -> bool {
 
 /// Tells an unknown sender from an NC that hosts other VPCs.
 #[cold]
-fn refused<R: Recorder>(w: &Work<'_, '_, R>, i: u8) -> Verdict {
-    match w.sending_nc(i) {
+fn refused<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> Verdict {
+    match w.sending_nc(p) {
         Some(_) => DropReason::SourceNotHosting.into(),
         None => DropReason::SourceUnknown.into(),
     }
@@ -70,26 +67,24 @@ fn refused<R: Recorder>(w: &Work<'_, '_, R>, i: u8) -> Verdict {
 
 /// What ends here: a broken inner frame, ARP, ND.
 #[cold]
-fn not_routed<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Verdict {
-    let p = &w.packets[i as usize];
+fn not_routed<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Verdict {
     let answer = match (p.inner_error, p.kind) {
         (Some(reason), _) => Err(reason),
-        (None, Kind::Arp) => arp::answer(w, i),
-        (None, _) => nd::answer(w, i),
+        (None, Kind::Arp) => arp::answer(w, p, f),
+        (None, _) => nd::answer(w, p, f),
     };
     answer.unwrap_or_else(Verdict::Drop)
 }
 
 #[cold]
-fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let p = w.packets[i as usize];
+fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
     let gateway_mac = Mac(w.tables.gateway_mac(&p.tenant));
     let (vni, line, generation) = (p.vni, p.tenant.line, p.tenant.generation());
     let source = p.source.ip(p.source_v6);
-    w.note(i, Stage::Tenant, Event::Tenant { vni, line, generation, gateway_mac });
+    w.note(p, Stage::Tenant, Event::Tenant { vni, line, generation, gateway_mac });
     let event = match w.settings.strict {
         true => Event::Member { vni, source },
         false => Event::SourceNotChecked { source },
     };
-    w.note(i, Stage::Tenant, event);
+    w.note(p, Stage::Tenant, event);
 }
