@@ -123,7 +123,10 @@ static __always_inline int frame_holds(struct packet *p, __u32 need)
 {
 	if (likely(need <= p->bytes))
 		return 1;
-	p->bytes = bpf_xdp_get_buff_len(p->ctx);
+	__u32 all = bpf_xdp_get_buff_len(p->ctx);
+
+	p->stats->rx_bytes += all - p->bytes;
+	p->bytes = all;
 	return need <= p->bytes;
 }
 
