@@ -175,6 +175,8 @@ pub struct RunOptions {
     pub flags: u32,
     /// Frames at a time with TEST_LIVE_FRAMES; 0 = the kernel's default.
     pub batch: u32,
+    /// Bytes of the packet in its first buffer, with `ifindex` given (Linux 6.18); 0 = as many as fit.
+    pub linear: u32,
 }
 
 /// Runs an XDP program on a packet by BPF_PROG_TEST_RUN. Returns its verdict, the mean ns a run, and the length of the packet
@@ -202,7 +204,8 @@ pub fn run_program(program: BorrowedFd, packet: &[u8], out: &mut [u8], options: 
     }
     let live = options.flags & TEST_LIVE_FRAMES != 0;
     // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-    let mut ctx = [0u32, packet.len() as u32, 0, options.ifindex, 0, 0];
+    let first = if options.linear == 0 { packet.len() as u32 } else { options.linear };
+    let mut ctx = [0u32, first, 0, options.ifindex, 0, 0];
     let mut attr = Attr {
         fd: program.as_raw_fd() as u32,
         data_size_in: packet.len() as u32,
