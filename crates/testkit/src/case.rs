@@ -48,6 +48,8 @@ pub struct Input {
     pub port: u32,
     /// How often it is sent; each time the same is expected.
     pub times: u32,
+    /// Bytes of it in the first buffer; 0: all that fit.
+    pub split: u32,
     /// The one outcome.
     pub outcome: Outcome,
     /// Frames that the gateway generates beside, in order, with their ports.
@@ -280,6 +282,7 @@ impl Parser<'_> {
             packet: Packet::default(),
             port: self.case_region.ports.first().map_or(1, |p| p.ifindex),
             times: 1,
+            split: 0,
             outcome: UNSET,
             generated: Vec::new(),
             punt: None,
@@ -296,6 +299,9 @@ impl Parser<'_> {
         }
         if c.eat("port") {
             input.port = c.number("interface number", 0xffff)? as u32;
+        }
+        if c.eat("split") {
+            input.split = c.number("number of bytes", 65_535)? as u32;
         }
         if words[0].text == "in" {
             input.packet = parse::packet(&mut c)?;

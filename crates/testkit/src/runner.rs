@@ -51,6 +51,8 @@ pub trait Engine {
     fn count(&self, counter: &Counter) -> Result<Vec<u64>, String>;
     /// The conservation law over all that was processed since `start`; the error says which side is short.
     fn conserved(&self) -> Result<(), String>;
+    /// From now on a frame's first buffer holds so many bytes (0: all that fit). False if the engine cannot do that.
+    fn split(&mut self, bytes: u32) -> bool;
     /// A reader of its tables, once started.
     fn reader(&self) -> Option<&Tables>;
     /// The tables as they lie in memory.
@@ -60,7 +62,7 @@ pub trait Engine {
 /// Runs one case. `Ok(false)`: it does not concern this engine.
 pub fn run_case(engine: &mut dyn Engine, case: &Case) -> Result<bool, String> {
     let other = if engine.punts() { &case.user_only } else { &case.xdp_only };
-    if other.is_some() {
+    if other.is_some() || case.inputs().any(|i| i.split != 0 && !engine.split(i.split)) {
         return Ok(false);
     }
     let mut region = case.region.clone();
@@ -85,6 +87,7 @@ fn steps(engine: &mut dyn Engine, case: &Case, region: &mut Region, line: &mut u
             Step::Time(span) => now += span,
             Step::Input(input) => {
                 *line = input.line;
+                engine.split(input.split);
                 for time in 1..=input.times {
                     let frame = input.packet.encode();
                     let seen = engine.run(&frame, input.port, now)?;

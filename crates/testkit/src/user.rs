@@ -79,6 +79,11 @@ impl Engine for UserEngine {
         conserved(&gateway.tables().stats(gateway.slot()).read(), false)
     }
 
+    fn split(&mut self, _bytes: u32) -> bool {
+        // It sees frames as a whole, so where they are split makes no difference.
+        true
+    }
+
     fn reader(&self) -> Option<&Tables> {
         self.state.as_ref().map(|(_, gateway)| gateway.tables())
     }

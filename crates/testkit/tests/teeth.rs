@@ -49,6 +49,9 @@ impl Engine for Liar {
         }
         self.honest.conserved()
     }
+    fn split(&mut self, bytes: u32) -> bool {
+        self.honest.split(bytes)
+    }
     fn reader(&self) -> Option<&Tables> {
         self.honest.reader()
     }
