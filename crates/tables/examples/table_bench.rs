@@ -140,7 +140,10 @@ fn churn(w: &mut Writer, rng: &mut ChaCha8Rng, vpcs: u32) {
     let mut times: Vec<f64> = Vec::new();
     for i in 0..20_000 {
         let target = if i % 2 == 0 { Target::Blackhole } else { Target::Internet };
-        let one = Commit { tenants: vec![delta(rng.next_u32() % vpcs + 1, rng.next_u32() % 4, target)], ..Default::default() };
+        let one = Commit {
+            tenants: vec![delta(rng.next_u32() % vpcs + 1, rng.next_u32() % 4, target)],
+            ..Default::default()
+        };
         let start = Clock::now();
         w.commit(&one).unwrap();
         times.push(start.cpu() * 1e6);

@@ -260,9 +260,13 @@ pub enum CommitError {
     RouteTwice { vni: Vni, prefix: Prefix },
     #[error("route {prefix} of VPC {vni} cannot be removed, since it does not exist")]
     UnknownRoute { vni: Vni, prefix: Prefix },
-    #[error("a route of VPC {vni} leads to peer VPC {peer}, which does not exist: create it in the same commit or before")]
+    #[error(
+        "a route of VPC {vni} leads to peer VPC {peer}, which does not exist: create it in the same commit or before"
+    )]
     UnknownPeer { vni: Vni, peer: Vni },
-    #[error("VPC {vni} cannot be deleted: routes of VPC {by} still lead to it; remove them in the same commit or before")]
+    #[error(
+        "VPC {vni} cannot be deleted: routes of VPC {by} still lead to it; remove them in the same commit or before"
+    )]
     PeerInUse { vni: Vni, by: Vni },
     #[error("the routes of VPC {vni} were taken over from an earlier run and are known as intervals only: give its whole route set once (Replace) before single changes")]
     RoutesUnknown { vni: Vni },
@@ -276,7 +280,9 @@ pub enum CommitError {
     VmWithoutAddress { vni: Vni, mac: u64 },
     #[error("address {address} cannot be an address of VPC {vni}: it is unspecified, loopback or multicast")]
     BadAddress { vni: Vni, address: IpAddr },
-    #[error("address {address} of VPC {vni} would belong to two VMs or to a VM and the gateway: an address has one owner")]
+    #[error(
+        "address {address} of VPC {vni} would belong to two VMs or to a VM and the gateway: an address has one owner"
+    )]
     AddressTwice { vni: Vni, address: IpAddr },
     #[error("NC {nc} named by VPC {vni} is not known: add it in the same commit or before")]
     UnknownNc { vni: Vni, nc: IpAddr },

@@ -189,7 +189,9 @@ impl Tables {
     #[inline(always)]
     pub fn count_vm(&self, vm: u32, bytes: u64) {
         let line = self.vm_cell_line(vm);
-        let Some(cell) = self.engine_word(line, vm as usize & 7) else { return };
+        let Some(cell) = self.engine_word(line, vm as usize & 7) else {
+            return;
+        };
         let before = cell.fetch_add(1 << CELL_PACKETS_SHIFT | bytes, Ordering::Relaxed);
         if before & CELL_SPILL_MASK != 0 {
             self.spill(line, vm, cell);
@@ -200,7 +202,9 @@ impl Tables {
     fn spill(&self, line: u32, vm: u32, cell: &AtomicU64) {
         let taken = cell.swap(0, Ordering::Relaxed);
         let (line, word) = totals(line, vm);
-        let (Some(p), Some(b)) = (self.engine_word(line, word), self.engine_word(line, word + 1)) else { return };
+        let (Some(p), Some(b)) = (self.engine_word(line, word), self.engine_word(line, word + 1)) else {
+            return;
+        };
         p.fetch_add(taken >> CELL_PACKETS_SHIFT, Ordering::Relaxed);
         b.fetch_add(taken & ((1 << CELL_PACKETS_SHIFT) - 1), Ordering::Relaxed);
     }
@@ -224,7 +228,9 @@ impl Tables {
         let key = drop_key(vni, reason);
         for line in self.drop_lines(key) {
             for pair in 0..4 {
-                let Some(word) = self.engine_word(line, pair * 2) else { return false };
+                let Some(word) = self.engine_word(line, pair * 2) else {
+                    return false;
+                };
                 let mut found = word.load(Ordering::Acquire);
                 if found == 0 {
                     found = match word.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {

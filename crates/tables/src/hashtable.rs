@@ -382,7 +382,9 @@ impl HashTable {
 
     /// Takes the word with this key out. One store.
     pub(crate) fn remove_word(&mut self, store: &mut Store, entry: u64) -> bool {
-        let Some((place, _)) = self.find_word(store, entry) else { return false };
+        let Some((place, _)) = self.find_word(store, entry) else {
+            return false;
+        };
         self.clear(store, place);
         true
     }

@@ -205,9 +205,9 @@ mod tests {
                     assert_eq!(value_at(&out, a), naive(a), "{a:#x} in {routes:x?}");
                 }
             }
-            let inside_local = routes.iter().any(|r| {
-                !is_local(r.2) && routes.iter().any(|l| is_local(l.2) && l.1 < r.1 && covers(l, r.0))
-            });
+            let inside_local = routes
+                .iter()
+                .any(|r| !is_local(r.2) && routes.iter().any(|l| is_local(l.2) && l.1 < r.1 && covers(l, r.0)));
             assert_eq!(mixed, inside_local);
         }
     }

@@ -4,6 +4,15 @@
 //! The essay is `docs/design/table-memory.md`; the layouts are in crate `abi`. [`Memory`] is where the tables live,
 //! [`Tables`] reads them, [`Writer`] is the one that changes them, [`Commit`] is what it is asked to change.
 
+/// In the tests of this crate, a place where a reader may be held up for a while; nothing in any other build.
+macro_rules! pause {
+    () => {
+        #[cfg(test)]
+        crate::testing::pause();
+    };
+}
+pub(crate) use pause;
+
 mod arena;
 mod change;
 mod counter;

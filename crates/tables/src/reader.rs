@@ -367,6 +367,7 @@ impl Tables {
             for i in 0..3 {
                 let word = bucket.word(i);
                 if word & !KEY_STATE_MASK == key && visible(word, generation) {
+                    crate::pause!();
                     return Some(vm4_value(bucket, i));
                 }
             }
@@ -411,6 +412,7 @@ impl Tables {
                 if word & !KEY_STATE_MASK != key || !visible(word, generation) {
                     continue;
                 }
+                crate::pause!();
                 if (v6_word(first, second, 4 + 2 * i), v6_word(first, second, 5 + 2 * i)) == addr {
                     return Some((v6_word(first, second, 10 + 2 * i), v6_word(first, second, 11 + 2 * i)));
                 }

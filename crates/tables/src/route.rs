@@ -49,6 +49,7 @@ fn rank64<const N: usize>(line: &Line, key: u64) -> usize {
 /// One step over 32-bit keys: a value at the leaf, else the walk goes on.
 #[inline(always)]
 fn step32(lines: &Lines, walk: &mut Walk, key: u32) -> Option<u32> {
+    crate::pause!();
     let node = lines.at(walk.line);
     if walk.levels <= 1 {
         return Some(node.half(8 + rank32::<7>(node, key)));
@@ -62,6 +63,7 @@ fn step32(lines: &Lines, walk: &mut Walk, key: u32) -> Option<u32> {
 /// One step over 64-bit keys.
 #[inline(always)]
 fn step64(lines: &Lines, walk: &mut Walk, key: u64) -> Option<u32> {
+    crate::pause!();
     let node = lines.at(walk.line);
     if walk.levels <= 1 {
         return Some(node.half(10 + rank64::<5>(node, key)));
@@ -80,7 +82,9 @@ fn descend(value: u32) -> Option<Walk> {
 }
 
 pub(crate) fn lookup32(lines: &Lines, root: u32, key: u32) -> u32 {
-    let Some(mut walk) = Walk::begin(root) else { return 0 };
+    let Some(mut walk) = Walk::begin(root) else {
+        return 0;
+    };
     loop {
         if let Some(value) = step32(lines, &mut walk, key) {
             return value;
@@ -89,7 +93,9 @@ pub(crate) fn lookup32(lines: &Lines, root: u32, key: u32) -> u32 {
 }
 
 pub(crate) fn lookup128(lines: &Lines, root: u32, key: (u64, u64)) -> u32 {
-    let Some(mut walk) = Walk::begin(root) else { return 0 };
+    let Some(mut walk) = Walk::begin(root) else {
+        return 0;
+    };
     let mut half = key.0;
     let mut upper = true;
     loop {

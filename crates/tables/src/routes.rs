@@ -119,7 +119,13 @@ pub(crate) fn change4(
         if edits.last().is_some_and(|e| e.last >= last) {
             continue;
         }
-        let mask = |l: u8| if l == 0 { 0 } else { addr & u32::MAX << (32 - l) };
+        let mask = |l: u8| {
+            if l == 0 {
+                0
+            } else {
+                addr & u32::MAX << (32 - l)
+            }
+        };
         let cover = shorter(lengths, len).find_map(|l| routes.get(&(mask(l), l))).copied().unwrap_or(0);
         let inside = || routes.range((addr, len)..=(last, 32));
         work += inside().take(budget + 1).count();
@@ -165,7 +171,13 @@ pub(crate) fn change6(
     let mut edits: Vec<Edit<u64>> = Vec::new();
     for ((first, last), len) in ranges {
         let addr = u128::from(first) << 64;
-        let mask = |l: u8| if l == 0 { 0 } else { addr & u128::MAX << (128 - u32::from(l)) };
+        let mask = |l: u8| {
+            if l == 0 {
+                0
+            } else {
+                addr & u128::MAX << (128 - u32::from(l))
+            }
+        };
         let cover = shorter(lengths, len.min(65)).find_map(|l| routes.get(&(mask(l), l))).copied().unwrap_or(0);
         let mut intervals = Buffer::default();
         intervals6(forest, inside6(routes, first, last, len), (first, last), cover, &mut intervals)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Seeds for the tests of this crate.
+//! Seeds and interruptions for the tests of this crate.
 
 use rand_chacha::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -12,4 +12,31 @@ pub(crate) fn seeded(what: &str) -> (u64, ChaCha8Rng) {
     });
     eprintln!("{what}: TUNNY_SEED={seed}");
     (seed, ChaCha8Rng::seed_from_u64(seed))
+}
+
+thread_local! {
+    /// Random state of this thread's interruptions, 0 = none.
+    static PAUSES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// From now on this thread is interrupted now and then wherever a reader says `pause!()`.
+pub(crate) fn interrupt_this_thread(seed: u64) {
+    PAUSES.set(seed | 1);
+}
+
+/// Interrupts the caller about once in 64 calls.
+pub(crate) fn pause() {
+    let x = PAUSES.get();
+    if x == 0 {
+        return;
+    }
+    let x = x ^ x << 13;
+    let x = x ^ x >> 7;
+    let x = x ^ x << 17;
+    PAUSES.set(x);
+    match x >> 40 & 255 {
+        0 => std::thread::sleep(std::time::Duration::from_micros(20)),
+        1..=3 => std::thread::yield_now(),
+        _ => {}
+    }
 }

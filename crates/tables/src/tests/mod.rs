@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of readers and writer together, each against an oracle.
 
+mod concurrent;
+mod corrupt;
+mod engine;
+mod growth;
+mod kill;
 mod model;
 mod oracle;
+mod refusals;
+mod world;
 
 /// A protection that a test takes away, to show that the checkers notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,4 +20,15 @@ pub(crate) enum Fault {
     NoGrace,
     /// The tenant's generation switches before its entries are written.
     PublishEarly,
+    /// Table memory ends while a commit is being filled.
+    FillFails,
+}
+
+/// Sets a flag when it goes, also by a panic: a failing test must not leave its readers running.
+pub(crate) struct StopOnDrop<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
 }

@@ -68,12 +68,15 @@ fn random_commits_equal_the_model_and_refused_ones_change_nothing() {
     let (mut accepted, mut refused) = (0, 0);
     for round in 0..6 {
         let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
-        let mut writer = Writer::create(memory.clone(), WriterOptions { salt: rng.random(), ..Default::default() }).unwrap();
+        let mut writer =
+            Writer::create(memory.clone(), WriterOptions { salt: rng.random(), ..Default::default() }).unwrap();
         let tables = writer.tables();
         let mut model = Model::default();
         for step in 0..400 {
             let commit = some_commit(&mut rng, &model);
-            if std::env::var("TUNNY_TRACE").is_ok() { eprintln!("{round}.{step} {commit:?}"); }
+            if std::env::var("TUNNY_TRACE").is_ok() {
+                eprintln!("{round}.{step} {commit:?}");
+            }
             match writer.commit(&commit) {
                 Ok(_) => {
                     model.apply(&commit);
@@ -91,7 +94,10 @@ fn random_commits_equal_the_model_and_refused_ones_change_nothing() {
             }
             if step % 100 == 99 && round % 2 == 1 {
                 // A clean hand-over: nothing visible changes, and settings and route sets are given again.
-                let used = { writer.settle(); writer.bytes_used() };
+                let used = {
+                    writer.settle();
+                    writer.bytes_used()
+                };
                 writer = Writer::attach(memory.clone(), WriterOptions::default()).unwrap();
                 assert_eq!(writer.bytes_used(), used, "attach lost or leaked lines");
                 check(&model, &writer, &tables, &mut rng);

@@ -56,7 +56,13 @@ impl Writer {
         let mut ready = Vec::with_capacity(plan.tenants.len());
         let mut scratch = Scratch::default();
         self.tenants.reserve(plan.tenants.iter().filter(|t| t.is_new).count());
+        #[cfg(test)]
+        self.fault_before_fill(&plan);
         self.fill_entries(&plan)?;
+        #[cfg(test)]
+        if self.fault == crate::tests::Fault::FillFails {
+            return Err(io::Error::from(io::ErrorKind::OutOfMemory));
+        }
         let mut tenants = std::mem::take(&mut plan.tenants);
         for t in &mut tenants {
             report.tenants_added += u32::from(t.is_new);
@@ -161,6 +167,21 @@ impl Writer {
             }
         }
         Ok(())
+    }
+
+    /// A test takes away the order "fill, then publish".
+    #[cfg(test)]
+    fn fault_before_fill(&mut self, plan: &Plan<'_>) {
+        if self.fault != crate::tests::Fault::PublishEarly {
+            return;
+        }
+        for t in plan.tenants.iter().filter(|t| t.marks) {
+            let roots = self.tenants[&t.change.vni].roots;
+            let next = next_generation(roots);
+            let bits = (next & 1) << 31 | (next >> 1) << 63;
+            self.store.lines.at(t.line).set(1, roots & !(1 << 31 | 1 << 63) | bits);
+        }
+        std::thread::yield_now();
     }
 
     fn insert6(&mut self, plan: &Plan<'_>, i: usize) -> io::Result<()> {
@@ -280,7 +301,13 @@ impl Writer {
     }
 
     /// Builds a family's tree anew. `compare`: the old one may hold the same; then it stays.
-    fn rebuild(&mut self, state: &mut TenantState, f: usize, scratch: &mut Scratch, compare: bool) -> io::Result<NewTree> {
+    fn rebuild(
+        &mut self,
+        state: &mut TenantState,
+        f: usize,
+        scratch: &mut Scratch,
+        compare: bool,
+    ) -> io::Result<NewTree> {
         let old = state.top(f);
         let used = self.store.arena.used();
         let lines = self.store.lines;
@@ -384,7 +411,9 @@ impl Writer {
         keeps: bool,
         scratch: &mut Scratch,
     ) -> io::Result<NewTree> {
-        let Some(top) = top else { return self.rebuild(state, f, scratch, false) };
+        let Some(top) = top else {
+            return self.rebuild(state, f, scratch, false);
+        };
         let grown = u64::from(state.tree_lines[f]) + u64::from(self.store.arena.used() - used);
         let lines = grown.saturating_sub(self.retired_lines() - retired);
         if lines > 2 * dense as u64 + 64 || top.levels > TREE_LEVELS_MAX.min(9) {
@@ -416,7 +445,9 @@ impl Writer {
         let all = || state.vms.values().flat_map(|vm| vm.addresses()).chain(state.gateways.iter().copied());
         let good4 = match trees[0] {
             NewTree { simple: false, .. } => false,
-            NewTree { top, whole: true, .. } => all().all(|a| matches!(a, IpAddr::V4(a) if local4(top, a.to_bits())) || a.is_ipv6()),
+            NewTree { top, whole: true, .. } => {
+                all().all(|a| matches!(a, IpAddr::V4(a) if local4(top, a.to_bits())) || a.is_ipv6())
+            }
             NewTree { top, .. } => {
                 let adds = &plan.adds4[t.adds4.clone()];
                 adds.iter().all(|(key, _)| local4(top, (key >> VM4_ADDR_SHIFT) as u32))
@@ -424,7 +455,9 @@ impl Writer {
         };
         let good6 = match trees[1] {
             NewTree { simple: false, .. } => false,
-            NewTree { top, whole: true, .. } => all().all(|a| matches!(a, IpAddr::V6(a) if local6(top, a.to_bits())) || a.is_ipv4()),
+            NewTree { top, whole: true, .. } => {
+                all().all(|a| matches!(a, IpAddr::V6(a) if local6(top, a.to_bits())) || a.is_ipv4())
+            }
             NewTree { top, .. } => plan.adds6[t.adds6.clone()].iter().all(|a| local6(top, a.addr)),
         };
         let old = u64::from(crate::reader::generation_of(state.roots));
@@ -451,7 +484,9 @@ impl Writer {
         words: &mut Vec<(u64, bool)>,
     ) -> io::Result<()> {
         for mac in &t.gone {
-            let Some(vm) = state.vms.remove(mac) else { continue };
+            let Some(vm) = state.vms.remove(mac) else {
+                continue;
+            };
             state.count_vm(vm.nc, -1);
             self.drop_meter(vm.meter);
             words.extend((vm.meter != 0).then_some((u64::from(vm.id) << WORD_METER_SHIFT, false)));
@@ -508,7 +543,9 @@ impl Writer {
         if let Some(extra) = t.extra.take() {
             state.extra = extra;
         }
-        let Some(settings) = &t.change.settings else { return Ok(None) };
+        let Some(settings) = &t.change.settings else {
+            return Ok(None);
+        };
         state.gateway_mac = settings.gateway_mac;
         state.gateways = settings.gateways.clone();
         let words = settings.meter.as_ref().map(|m| crate::meter::config_words(m));
@@ -540,13 +577,7 @@ impl Writer {
 
     // ---- publication ----
 
-    fn publish(
-        &mut self,
-        commit: &Commit,
-        plan: &Plan<'_>,
-        ready: &[Ready],
-        meters: &[(u64, bool)],
-    ) -> io::Result<()> {
+    fn publish(&mut self, commit: &Commit, plan: &Plan<'_>, ready: &[Ready], meters: &[(u64, bool)]) -> io::Result<()> {
         for id in plan.nc_new.values() {
             self.publish_nc(self.nc_addr(*id), *id)?;
         }
@@ -618,7 +649,9 @@ impl Writer {
 
     /// Takes a VPC out of the tables; what it holds goes after the grace period. Returns its number of addresses.
     fn delete_tenant(&mut self, vni: Vni) -> u32 {
-        let Some(mut state) = self.tenants.remove(&vni) else { return 0 };
+        let Some(mut state) = self.tenants.remove(&vni) else {
+            return 0;
+        };
         self.tables.tenants.remove_word(&mut self.store, u64::from(vni) << WORD_TENANT_SHIFT);
         self.store.lines.at(state.line).set(0, 0);
         self.routes -= state.routes_len() as u64;
@@ -643,7 +676,9 @@ impl Writer {
 
     fn remove_ncs(&mut self, plan: &Plan<'_>) {
         for addr in &plan.nc_gone {
-            let Some(nc) = self.ncs.remove(&nc_key(*addr)) else { continue };
+            let Some(nc) = self.ncs.remove(&nc_key(*addr)) else {
+                continue;
+            };
             match addr {
                 IpAddr::V4(a) => {
                     self.tables.nc4.remove_word(&mut self.store, u64::from(a.to_bits()) << WORD_NC4_SHIFT);

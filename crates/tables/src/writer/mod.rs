@@ -90,7 +90,13 @@ pub struct WriterOptions {
 
 impl Default for WriterOptions {
     fn default() -> Self {
-        WriterOptions { salt: 0x7475_6e6e_7921, xdp_slots: 1, worker_slots: 2, drop_lines: 4096, limits: Limits::default() }
+        WriterOptions {
+            salt: 0x7475_6e6e_7921,
+            xdp_slots: 1,
+            worker_slots: 2,
+            drop_lines: 4096,
+            limits: Limits::default(),
+        }
     }
 }
 

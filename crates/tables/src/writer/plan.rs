@@ -125,7 +125,9 @@ impl Writer {
         }
         self.plan_deletes(plan)?;
         for nc in &commit.nc_remove {
-            let Some(state) = self.ncs.get(&nc_key(*nc)) else { return Err(CommitError::NoSuchNc { nc: *nc }) };
+            let Some(state) = self.ncs.get(&nc_key(*nc)) else {
+                return Err(CommitError::NoSuchNc { nc: *nc });
+            };
             if i64::from(state.tenants) + i64::from(plan.nc_refs.get(state.id as usize).copied().unwrap_or(0)) != 0 {
                 return Err(CommitError::NcInUse { nc: *nc, vni: self.user_of_nc(state.id, commit) });
             }
@@ -398,7 +400,12 @@ impl Writer {
 
     // ---- VMs ----
 
-    fn plan_vms(&mut self, state: &TenantState, t: &mut TenantPlan<'_>, plan: &mut Plan<'_>) -> Result<(), CommitError> {
+    fn plan_vms(
+        &mut self,
+        state: &TenantState,
+        t: &mut TenantPlan<'_>,
+        plan: &mut Plan<'_>,
+    ) -> Result<(), CommitError> {
         let change = t.change;
         let vni = change.vni;
         self.plan_gone(state, t, plan)?;
@@ -646,7 +653,8 @@ impl Writer {
     fn plan_states(&self, state: &TenantState, t: &mut TenantPlan<'_>, plan: &mut Plan<'_>) {
         let adds = t.adds4.len() + t.adds6.len();
         // A new VPC becomes visible as a whole; a single store is atomic by itself.
-        t.marks = !t.is_new && (adds + t.kills.len() > 1 || adds + t.kills.len() == 1 && !matches!(t.routes, RoutesPlan::Keep));
+        t.marks = !t.is_new
+            && (adds + t.kills.len() > 1 || adds + t.kills.len() == 1 && !matches!(t.routes, RoutesPlan::Keep));
         let state = if t.marks {
             KEY_VALID | KEY_ADDING | next_generation(state.roots) << KEY_GENERATION_SHIFT
         } else {
@@ -705,7 +713,9 @@ fn limit(what: &'static str, asked: u64, limit: u64) -> Result<(), CommitError> 
 
 fn check_prefix(vni: Vni, prefix: Prefix) -> Result<(), CommitError> {
     let good = match prefix.addr {
-        IpAddr::V4(a) => prefix.len <= 32 && a.to_bits() & u32::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0) == 0,
+        IpAddr::V4(a) => {
+            prefix.len <= 32 && a.to_bits() & u32::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0) == 0
+        }
         IpAddr::V6(a) => {
             prefix.len <= 128 && a.to_bits() & u128::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0) == 0
         }

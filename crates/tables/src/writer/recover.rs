@@ -184,13 +184,10 @@ impl Writer {
     fn find_group(&mut self, group: u32, marks: &mut Marks) -> Option<()> {
         marks.take(Block { line: group, lines: 1 }).then_some(())?;
         let line = self.store.lines.at(group);
+        // A group whose shrinking was interrupted holds its last member twice: the watcher sets it again.
         let mut members = Vec::new();
         for i in 0..line.half(0).min(GROUP_NEXTHOPS_MAX) as usize {
             let id = line.half(1 + i);
-            if members.contains(&NexthopId(id)) {
-                // A shrinking group that was interrupted holds its last member twice.
-                continue;
-            }
             members.push(NexthopId(id));
             if !marks.has(id) {
                 marks.take(Block { line: id, lines: 1 }).then_some(())?;
@@ -202,10 +199,6 @@ impl Writer {
                 self.underlay.insert_nexthop(hop.half(4), addr, NexthopId(id));
             }
         }
-        for (i, m) in members.iter().enumerate() {
-            line.set_half(1 + i, m.0);
-        }
-        line.set_half(0, members.len() as u32);
         self.underlay.insert_group(GroupId(group), members);
         Some(())
     }
@@ -334,7 +327,9 @@ impl Writer {
         for ((vni, mac), (id, nc, mut addresses)) in more {
             addresses.sort_unstable();
             let (v4, more) = Vm::split(addresses.into_iter());
-            let Some(state) = self.tenants.get_mut(&vni) else { continue };
+            let Some(state) = self.tenants.get_mut(&vni) else {
+                continue;
+            };
             state.count_vm(nc, 1);
             state.vms.insert(mac, Vm { id, nc, v4, meter: 0, more });
             self.vms += 1;

@@ -93,7 +93,9 @@ impl Writer {
         if self.underlay.groups.values().any(|m| m.contains(&id)) {
             return false;
         }
-        let Some(neighbour) = self.underlay.nexthops.remove(&id) else { return false };
+        let Some(neighbour) = self.underlay.nexthops.remove(&id) else {
+            return false;
+        };
         if self.underlay.by_neighbour.get(&neighbour) == Some(&id) {
             self.underlay.by_neighbour.remove(&neighbour);
             if let Some((other, _)) = self.underlay.nexthops.iter().find(|(_, n)| **n == neighbour) {
@@ -202,7 +204,9 @@ impl Writer {
 
     /// Leads an NC over a group, or nowhere (the kernel has no route). One store. False if the NC is not known.
     pub fn bind_nc_group(&mut self, nc: IpAddr, group: Option<GroupId>) -> bool {
-        let Some(state) = self.ncs.get(&super::nc_key(nc)) else { return false };
+        let Some(state) = self.ncs.get(&super::nc_key(nc)) else {
+            return false;
+        };
         self.store.lines.at(self.nc_line(state.id)).set_half(1, group.map_or(0, |g| g.0));
         true
     }
