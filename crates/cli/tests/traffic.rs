@@ -248,7 +248,7 @@ fn a_sender_of_jumbo_frames_learns_the_path_mtu() {
     }
     // What does not go there is not held to it.
     let more: &[&str] = &["-M", "do", "-s", "4000"];
-    assert_eq!(region.ping("red-1", "10.1.0.12", more).received, 3, "red-1 lies on nc-b, red-2 on nc-a");
+    assert_eq!(region.ping("blue-1", "10.1.0.12", more).received, 3, "blue-1 and red-2 both lie on nc-a");
     // Without DF the gateway fragments.
     region.ns("blue-1").run("ip route flush cache").unwrap();
     let ping = region.ping("blue-1", BLUE_2[0], &["-M", "dont", "-s", "4000"]);
