@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The region that the lab builds: who is where, with which addresses. Fixed, so that what is printed can be looked up here.
 //!
-//! ```text
-//!   blue-1 ─┐                                              ┌─ blue-2
-//!   red-2  ─┤ nc-a ── up ─┐                    ┌─ up ── nc-b ├─ red-1
-//!   green-1─┘             │                    │             └─ green-2
-//!                     to-a├──── net (router) ──┤to-b
-//!                         └─ to-gw0 ──┬────────┘
-//!                                     up0
-//!                                     gw (tunny node, XDP on up0; VTEP on lo)
-//! ```
+//! A drawing and the reasons for its settings: `lab/README.md`.
+//!
 //! blue and red are peered; green is peered with nobody and uses the same addresses as blue. blue and red run over the
 //! IPv4 underlay, green over the IPv6 underlay.
 

@@ -61,7 +61,7 @@ impl Namespace {
         let io = |e| LabError::File { path: log.to_path_buf(), source: e };
         let file = File::options().create(true).append(true).open(log).map_err(io)?;
         let mut command = self.command(argv);
-        command.stdout(file.try_clone().map_err(io)?).stderr(file).process_group(0);
+        command.env("NO_COLOR", "1").stdout(file.try_clone().map_err(io)?).stderr(file).process_group(0);
         command.spawn().map_err(|e| LabError::Spawn { command: words(&command), source: e })
     }
 }
