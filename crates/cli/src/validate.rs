@@ -3,6 +3,7 @@
 
 use crate::output::{print, Format};
 use crate::Global;
+use anyhow::Context;
 use config::Model;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +16,9 @@ pub struct Args {
     /// Files or folders; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Also write the configuration as a binary snapshot, which `tunny apply` reads fastest.
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -22,7 +26,15 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let files = node::daemon::expand(&args.files)?;
     let mut model = Model::new();
     let (documents, errors, warnings) = match config::validate_files(&files, &mut model) {
-        Ok((docs, warnings)) => (docs.len(), Vec::new(), warnings),
+        Ok((docs, warnings)) => {
+            if let Some(path) = &args.snapshot {
+                // The documents were just accepted, so this cannot fail on their account.
+                if model.apply(&docs).is_ok() {
+                    model.save_snapshot(path, 0).with_context(|| format!("cannot write {}", path.display()))?;
+                }
+            }
+            (docs.len(), Vec::new(), warnings)
+        }
         Err(errors) => (0, errors, Vec::new()),
     };
     if global.output == Format::Table {

@@ -66,7 +66,6 @@ pub struct Running {
     pub node: Arc<Node>,
     stop: Arc<AtomicBool>,
     events: Option<std::thread::JoinHandle<()>>,
-    _lock: Option<nix::fcntl::Flock<std::fs::File>>,
 }
 
 struct Steps {
@@ -90,15 +89,13 @@ impl Steps {
 /// Starts a node in the network namespace of the calling thread. It serves its ports when this returns.
 pub fn start(options: &Options) -> Result<Running, NodeError> {
     let mut steps = Steps::new();
-    let lock = options.state.as_deref().map(lock).transpose()?;
-    let (mut store, mut model) = match &options.state {
+    let (mut store, mut model, mut notes) = match &options.state {
         Some(dir) => {
-            let (store, model) = Persist::open(dir)?;
-            (Some(store), model)
+            let (store, model, notes) = Persist::open(dir)?;
+            (Some(store), model, notes)
         }
-        None => (None, Model::new()),
+        None => (None, Model::new(), Vec::new()),
     };
-    let mut notes = Vec::new();
     steps.done(format!("state read: {}", counts(&model)));
     if !options.config.is_empty() {
         apply_files(&options.config, &mut model, store.as_mut(), &mut notes)?;
@@ -164,7 +161,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, startup: steps.list, notes });
     // Sampling may be configured.
     node.update_capture();
-    Ok(Running { node, stop, events, _lock: lock })
+    Ok(Running { node, stop, events })
 }
 
 impl Running {
@@ -198,14 +195,6 @@ fn nc_address(object: config::Object) -> Option<std::net::IpAddr> {
         config::Object::Nc(nc) => Some(nc.address),
         _ => None,
     }
-}
-
-/// Only one process may write tables and state.
-fn lock(dir: &Path) -> Result<nix::fcntl::Flock<std::fs::File>, NodeError> {
-    std::fs::create_dir_all(dir).map_err(NodeError::file("making the state folder", dir))?;
-    let path = dir.join("lock");
-    let file = std::fs::File::create(&path).map_err(NodeError::file("opening the lock", &path))?;
-    nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock).map_err(|_| NodeError::Locked(dir.into()))
 }
 
 /// Files as given, folders as the YAML and NDJSON files in them, in order of their names.
@@ -244,8 +233,7 @@ fn apply_files(
     let plan = model.apply(&docs).map_err(sentences)?;
     notes.extend(plan.warnings().iter().map(|w| w.to_string()));
     if let (Some(store), false) = (store, plan.is_empty()) {
-        let entry = store.record(&docs, false)?;
-        store.confirm(entry, model);
+        store.record(&docs, false, model)?;
     }
     Ok(())
 }

@@ -48,6 +48,9 @@ fn counters(
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
     for (labels, value) in values {
+        if labels.is_empty() {
+            return ConstCounter::new(value).encode(family);
+        }
         ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
     }
     Ok(())
@@ -63,6 +66,9 @@ fn gauges(
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
     for (labels, value) in values {
+        if labels.is_empty() {
+            return ConstGauge::new(value).encode(family);
+        }
         ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
     }
     Ok(())

@@ -92,6 +92,14 @@ pub enum Mode {
     DeleteNames,
 }
 
+/// A change of the configuration.
+enum Change<'a> {
+    /// Some objects.
+    Documents(&'a Documents),
+    /// All of it.
+    Everything(Model),
+}
+
 /// Takes a request's frames of (u32 length, name, u64 length, content) apart; numbers are little-endian.
 fn frames(body: &[u8]) -> Option<Vec<(String, &[u8])>> {
     let (mut rest, mut list) = (body, Vec::new());
@@ -112,7 +120,7 @@ pub fn read_documents(body: &[u8], mode: Mode) -> Result<Documents, NodeError> {
     let (mut docs, mut errors) = (Documents::new(), Vec::new());
     for (name, content) in frames(body).ok_or_else(cut)? {
         if mode != Mode::DeleteNames {
-            crate::store::read_into(&mut docs, &name, content, &mut errors);
+            crate::store::read_into(&mut docs, &name, content, &mut errors)?;
             continue;
         }
         let names: Vec<(String, String)> = serde_json::from_slice(content).map_err(|_| cut())?;
@@ -373,24 +381,35 @@ impl Node {
     /// `POST /v1/apply`.
     pub fn apply(&self, body: &[u8], dry_run: bool, mode: Mode) -> Result<ApplyReport, NodeError> {
         let begun = Instant::now();
+        // A snapshot that replaces everything needs no documents.
+        if let (Mode::Replace, Some([(_, content)])) = (mode, frames(body).as_deref()) {
+            if let Some(model) = crate::store::snapshot(content) {
+                let model = model?;
+                let parse_s = begun.elapsed().as_secs_f64();
+                return self.change(Change::Everything(model), dry_run).map(|r| ApplyReport { parse_s, ..r });
+            }
+        }
         let docs = read_documents(body, mode)?;
-        let replace = mode == Mode::Replace;
         let parse_s = begun.elapsed().as_secs_f64();
-        let mut report = self.apply_documents(&docs, dry_run, replace)?;
-        report.parse_s = parse_s;
-        Ok(report)
+        self.apply_documents(&docs, dry_run, mode == Mode::Replace).map(|r| ApplyReport { parse_s, ..r })
     }
 
     /// Applies documents: all of them or none.
     pub fn apply_documents(&self, docs: &Documents, dry_run: bool, replace: bool) -> Result<ApplyReport, NodeError> {
+        if !replace {
+            return self.change(Change::Documents(docs), dry_run);
+        }
+        let (model, _) = Model::from_documents(docs).map_err(sentences)?;
+        self.change(Change::Everything(model), dry_run)
+    }
+
+    fn change(&self, change: Change, dry_run: bool) -> Result<ApplyReport, NodeError> {
         let mut core = lock(&self.core);
         let begun = Instant::now();
         let before = service(&core.model);
-        let plan = if replace {
-            let (new, _) = Model::from_documents(docs).map_err(sentences)?;
-            core.model.replace(new)
-        } else {
-            core.model.apply(docs).map_err(sentences)?
+        let (plan, docs) = match change {
+            Change::Everything(model) => (core.model.replace(model), None),
+            Change::Documents(docs) => (core.model.apply(docs).map_err(sentences)?, Some(docs)),
         };
         let view = plan.view(&core.model, CHANGES_MAX);
         let mut report = ApplyReport {
@@ -406,10 +425,13 @@ impl Node {
             return Ok(report);
         }
         let commit = plan.commit(&core.model);
-        let after = service(&core.model);
-        if let Err(error) = self.carry_out(&mut core, docs, replace, &commit, &before, after, &mut report) {
+        if let Err((error, recorded)) = self.carry_out(&mut core, docs, &commit, &before, &mut report) {
             core.times.refused += 1;
             core.model.revert(plan);
+            let Core { model, store, .. } = &mut *core;
+            if let (true, Some(store)) = (recorded, store) {
+                store.withdraw(model)?;
+            }
             // What was changed on the ports is taken back; that these can be served was shown before.
             if let Err(e) = lock(&self.plane).serve(before) {
                 tracing::error!("the ports could not be put back as they were: {e}");
@@ -430,40 +452,32 @@ impl Node {
     }
 
     /// Ports, journal, tables, underlay, in this order: what can be refused comes first, and what is acknowledged is on disk.
-    #[allow(clippy::too_many_arguments)]
+    /// An error says whether the journal has the change already.
     fn carry_out(
         &self,
         core: &mut Core,
-        docs: &Documents,
-        replace: bool,
+        docs: Option<&Documents>,
         commit: &tables::Commit,
         before: &Service,
-        after: Service,
         report: &mut ApplyReport,
-    ) -> Result<(), NodeError> {
+    ) -> Result<(), (NodeError, bool)> {
+        let after = service(&core.model);
         if after != *before {
-            lock(&self.plane).serve(after)?;
+            lock(&self.plane).serve(after).map_err(|e| (e, false))?;
         }
         let begun = Instant::now();
-        let entry = match &mut core.store {
-            Some(store) => Some(store.record(docs, replace)?),
-            None => None,
-        };
+        let recorded = core.store.is_some();
+        if let Some(store) = &mut core.store {
+            let (nothing, replace) = (Documents::new(), docs.is_none());
+            store.record(docs.unwrap_or(&nothing), replace, &core.model).map_err(|e| (e, false))?;
+        }
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
         let committed = lock(&self.writer).commit(commit);
         report.commit_s = begun.elapsed().as_secs_f64();
-        match committed {
-            Ok(done) => report.generation = done.generation,
-            Err(e) => {
-                if let (Some(store), Some(entry)) = (&mut core.store, entry) {
-                    store.withdraw(entry)?;
-                }
-                return Err(e.into());
-            }
-        }
-        if let (Some(store), Some(entry)) = (&mut core.store, entry) {
-            store.confirm(entry, &core.model);
+        report.generation = committed.map_err(|e| (e.into(), recorded))?.generation;
+        if let Some(store) = &mut core.store {
+            store.tidy();
         }
         if let Some(underlay) = self.underlay.get() {
             if !commit.nc_remove.is_empty() {

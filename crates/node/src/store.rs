@@ -2,63 +2,91 @@
 //! The state on disk, and making the tables say what it says.
 
 use crate::error::NodeError;
-use config::{ConfigError, Documents, Kind, Model};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use config::{ConfigError, Documents, Kind, Model, SnapshotError, Store, StoreError};
+use std::path::Path;
+use std::thread::JoinHandle;
 use tables::{RoutesChange, TenantChange, Writer};
 
-/// The state on disk.
-pub struct Persist {
-    path: PathBuf,
+fn refused(error: StoreError) -> NodeError {
+    match error {
+        StoreError::Locked(dir) => NodeError::Locked(dir),
+        other => NodeError::State(other.to_string()),
+    }
 }
 
-/// A change on its way to the disk.
-pub struct Entry;
+/// The state on disk, with its compaction in a thread of its own.
+pub struct Persist {
+    store: Store,
+    compaction: Option<JoinHandle<Result<u64, StoreError>>>,
+}
 
 impl Persist {
-    /// Opens or makes the state in a folder.
-    pub fn open(dir: &Path) -> Result<(Self, Model), NodeError> {
-        let path = dir.join("state.ndjson");
-        let mut model = Model::new();
-        if path.exists() {
-            let docs = config::parse_files(&[&path]).map_err(|e| NodeError::State(e[0].to_string()))?;
-            model.apply(&docs).map_err(|e| NodeError::State(e[0].to_string()))?;
-        }
-        Ok((Self { path }, model))
+    /// Opens or makes the state in a folder. Returns what an operator should know, too.
+    pub fn open(dir: &Path) -> Result<(Self, Model, Vec<String>), NodeError> {
+        let (store, model, opened) = Store::open(dir).map_err(refused)?;
+        Ok((Self { store, compaction: None }, model, opened.notes))
     }
 
-    /// Writes a change down before it is carried out.
-    pub fn record(&mut self, _docs: &Documents, _replace: bool) -> Result<Entry, NodeError> {
-        Ok(Entry)
+    /// Makes a change durable that `model` has already taken, before it is published.
+    pub fn record(&mut self, docs: &Documents, replace: bool, model: &Model) -> Result<(), NodeError> {
+        let number = if replace { self.store.replace(model) } else { self.store.append(docs, model) };
+        number.map(drop).map_err(refused)
     }
 
-    /// The change was refused by the tables: it never happened.
-    pub fn withdraw(&mut self, _entry: Entry) -> Result<(), NodeError> {
-        Ok(())
+    /// The tables refused the last change: it never happened. `model` is the one without it.
+    pub fn withdraw(&mut self, model: &Model) -> Result<(), NodeError> {
+        self.store.abort(1, model).map_err(refused)
     }
 
-    /// The change is in the tables.
-    pub fn confirm(&mut self, _entry: Entry, model: &Model) {
-        let write = || {
-            let next = self.path.with_extension("new");
-            let mut file = std::io::BufWriter::new(std::fs::File::create(&next)?);
-            for kind in Kind::ALL {
-                for object in model.objects(kind) {
-                    writeln!(file, "{}", object.to_json())?;
-                }
+    /// Compacts the journal in the background, if that pays.
+    pub fn tidy(&mut self) {
+        if let Some(done) = self.compaction.take_if(|c| c.is_finished()) {
+            match done.join() {
+                Ok(Ok(bytes)) => self.store.end_compaction(bytes),
+                Ok(Err(e)) => tracing::warn!("the journal could not be compacted, and goes on growing: {e}"),
+                Err(_) => tracing::error!("compacting the journal failed; please report it"),
             }
-            file.into_inner()?.sync_all()?;
-            std::fs::rename(&next, &self.path)
-        };
-        if let Err(e) = write() {
-            tracing::error!("the state could not be written to {}: {e}", self.path.display());
         }
+        if self.compaction.is_none() && self.store.compaction_due() {
+            match self.store.begin_compaction() {
+                Ok(job) => {
+                    let spawned = std::thread::Builder::new().name("tunny-compact".into()).spawn(move || job.run());
+                    self.compaction = spawned.ok();
+                }
+                Err(e) => tracing::warn!("the journal could not be compacted, and goes on growing: {e}"),
+            }
+        }
+    }
+}
+
+/// The model in a binary snapshot; `None` if the content is none.
+pub fn snapshot(content: &[u8]) -> Option<Result<Model, NodeError>> {
+    match Model::from_snapshot(content) {
+        Err(SnapshotError::NotASnapshot) => None,
+        Err(other) => Some(Err(NodeError::Request(other.to_string()))),
+        Ok((model, _)) => Some(Ok(model)),
     }
 }
 
 /// Reads one file of a request: a binary snapshot, NDJSON or YAML.
-pub fn read_into(docs: &mut Documents, name: &str, content: &[u8], errors: &mut Vec<ConfigError>) {
-    docs.read_text(name, &String::from_utf8_lossy(content), errors);
+pub fn read_into(
+    docs: &mut Documents,
+    name: &str,
+    content: &[u8],
+    errors: &mut Vec<ConfigError>,
+) -> Result<(), NodeError> {
+    if let Some(model) = snapshot(content) {
+        let model = model?;
+        for kind in Kind::ALL {
+            model.objects(kind).for_each(|object| docs.put(object));
+        }
+        return Ok(());
+    }
+    match std::str::from_utf8(content) {
+        Ok(text) => docs.read_text(name, text, errors),
+        Err(e) => return Err(NodeError::Request(format!("{name}: byte {} is not UTF-8; is this a configuration file?", e.valid_up_to()))),
+    }
+    Ok(())
 }
 
 /// After a takeover: changes what differs between the tables and the model, and nothing else.

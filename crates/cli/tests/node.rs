@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Commands and API against a running `tunny node --engine none`: no privileges, no ports.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
+
+fn example() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/region.yaml")
+}
+
+/// A node in a folder of its own; killed when the test ends.
+struct Node {
+    dir: TempDir,
+    child: Child,
+}
+
+impl Node {
+    fn start() -> Node {
+        Node::in_dir(tempfile::tempdir().unwrap(), &[])
+    }
+
+    fn in_dir(dir: TempDir, more: &[&str]) -> Node {
+        let (socket, state) = (dir.path().join("s"), dir.path().join("state"));
+        let mut child = Command::new(TUNNY)
+            .args(["node", "--engine", "none", "--instance", "test", "--socket"])
+            .arg(&socket)
+            .arg("--state")
+            .arg(&state)
+            .args(more)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("listening on") {
+            let before = said.len();
+            log.read_line(&mut said).unwrap();
+            assert!(said.len() > before, "the node ended at once: {said}");
+        }
+        // A full pipe would stop the node.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Node { dir, child }
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.run_with(args, "")
+    }
+
+    fn run_with(&self, args: &[&str], input: &str) -> Output {
+        let mut command = Command::new(TUNNY);
+        command.arg("--socket").arg(self.dir.path().join("s")).args(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let out = self.run(&[args, &["-o", "json"]].concat());
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    fn apply(&self, yaml: &str) -> Output {
+        self.run_with(&["apply", "--yes", "-"], yaml)
+    }
+
+    /// Kills without warning, and starts again on the same state.
+    fn kill_and_restart(mut self) -> Node {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
+        drop(self);
+        Node::in_dir(dir, &[])
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn text(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+fn vm(number: u32) -> String {
+    let (b, c) = (number >> 8, number & 255);
+    format!(
+        "apiVersion: tunny/v1\nkind: Vm\nmetadata: {{name: n{number}}}\nspec: {{vpc: red, addresses: [10.0.{b}.{c}], \
+         mac: \"02:00:00:01:{b:02x}:{c:02x}\", nc: host-a}}\n---\n"
+    )
+}
+
+#[test]
+fn what_is_applied_is_shown_held_and_survives_a_kill() {
+    let node = Node::start();
+    let out = node.run(&["apply", "--yes", example().to_str().unwrap()]);
+    assert!(out.status.success() && text(&out).contains("committed as"), "{}", text(&out));
+    assert_eq!(node.json(&["get", "vm"]).as_array().unwrap().len(), 6);
+    let held = node.json(&["get", "vm", "--tables"]);
+    assert_eq!(held.as_array().unwrap().len(), 6);
+    assert!(node.apply(&vm(5000)).status.success());
+    let before = (node.json(&["get", "all"]), node.json(&["get", "all", "--tables"]));
+    let node = node.kill_and_restart();
+    assert_eq!(node.json(&["get", "all"]), before.0);
+    let without_ids = |mut v: Value| {
+        for object in v.as_array_mut().unwrap() {
+            object["spec"].as_object_mut().unwrap().remove("id");
+        }
+        v
+    };
+    assert_eq!(without_ids(node.json(&["get", "all", "--tables"])), without_ids(before.1));
+    let same = node.run(&["apply", "--yes", example().to_str().unwrap()]);
+    assert!(text(&same).contains("No changes"), "{}", text(&same));
+}
+
+#[test]
+fn a_kill_during_applies_loses_nothing_that_was_acknowledged() {
+    let node = Node::start();
+    assert!(node.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
+    let (socket, acknowledged) = (node.dir.path().join("s"), std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0)));
+    let count = acknowledged.clone();
+    let applier = std::thread::spawn(move || {
+        let client = node::client::Client::new(&socket).unwrap();
+        for number in 5000.. {
+            let mut body = Vec::new();
+            node::service::write_document(&mut body, "vm.yaml", vm(number).as_bytes());
+            match client.post::<node::types::ApplyReport>("/v1/apply", body) {
+                Ok(report) => assert!(report.committed),
+                Err(_) => return,
+            }
+            count.store(number - 4999, std::sync::atomic::Ordering::SeqCst);
+        }
+    });
+    while acknowledged.load(std::sync::atomic::Ordering::SeqCst) < 20 {
+        std::thread::yield_now();
+    }
+    let node = node.kill_and_restart();
+    // The applier may still be talking to the first node's socket only; it ends with the first refusal.
+    drop(applier);
+    let n = acknowledged.load(std::sync::atomic::Ordering::SeqCst);
+    for number in 5000..5000 + n {
+        assert!(node.run(&["get", "vm", &format!("n{number}")]).status.success(), "VM n{number} of {n} is lost");
+    }
+}
+
+#[test]
+fn a_refused_change_changes_nothing_and_names_its_places() {
+    let node = Node::start();
+    assert!(node.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
+    let before = node.json(&["get", "all"]);
+    let bad = format!("{}{}", vm(5000), vm(5001).replace("vpc: red", "vpc: purple").replace("10.0.", "10.0.999."));
+    let out = node.apply(&bad);
+    assert!(!out.status.success());
+    assert!(text(&out).contains("-:9:33:"), "an error has file, line and column: {}", text(&out));
+    assert_eq!(node.json(&["get", "all"]), before);
+    // The limit of a table.
+    let limit = "apiVersion: tunny/v1\nkind: Gateway\nmetadata: {name: gw1}\nspec: {vtep: {ipv4: 192.0.2.1, ipv6: \"2001:db8::1\"}, uplinks: [eth0], limits: {vms: 7}}\n";
+    assert!(node.apply(limit).status.success());
+    assert!(node.apply(&vm(5000)).status.success());
+    let full = node.apply(&vm(5001));
+    assert!(!full.status.success() && text(&full).contains("limit"), "{}", text(&full));
+    assert_eq!(node.json(&["get", "vm"]).as_array().unwrap().len(), 7);
+    assert_eq!(node.json(&["get", "vm", "--tables"]).as_array().unwrap().len(), 7);
+}
+
+#[test]
+fn a_dry_run_shows_the_plan_and_without_yes_nothing_happens() {
+    let node = Node::start();
+    let plan = node.run(&["apply", "--dry-run", example().to_str().unwrap()]);
+    assert!(text(&plan).contains("+ Vpc red"), "{}", text(&plan));
+    let unasked = node.run(&["apply", example().to_str().unwrap()]);
+    assert!(!unasked.status.success() && text(&unasked).contains("--yes"), "{}", text(&unasked));
+    assert_eq!(node.json(&["get", "all"]).as_array().unwrap().len(), 0);
+    let report = node.json(&["apply", "--yes", example().to_str().unwrap()]);
+    assert_eq!(report["committed"], true);
+    assert_eq!(report["plan"]["counts"]["Vm"]["added"], 6);
+}
+
+#[test]
+fn objects_are_deleted_by_name_and_by_file() {
+    let node = Node::start();
+    assert!(node.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
+    let in_use = node.run(&["delete", "--yes", "nc", "host-a"]);
+    assert!(!in_use.status.success(), "an NC with VMs cannot go: {}", text(&in_use));
+    assert!(node.run(&["delete", "--yes", "vm", "red-1", "red-2"]).status.success());
+    assert_eq!(node.json(&["get", "vm", "--tables"]).as_array().unwrap().len(), 4);
+    assert!(!node.run(&["get", "vm", "red-1"]).status.success());
+    let all = node.run(&["apply", "--yes", example().to_str().unwrap()]);
+    assert!(all.status.success());
+    let out = node.run(&["delete", "--yes", "-f", example().to_str().unwrap()]);
+    assert!(out.status.success(), "{}", text(&out));
+    assert_eq!(node.json(&["get", "all"]).as_array().unwrap().len(), 0);
+    assert_eq!(node.json(&["get", "all", "--tables"]).as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_snapshot_replaces_everything() {
+    let node = Node::start();
+    assert!(node.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
+    assert!(node.apply(&vm(5000)).status.success());
+    let file = node.dir.path().join("region.tny");
+    let file = file.to_str().unwrap();
+    assert!(node.run(&["validate", example().to_str().unwrap(), "--snapshot", file]).status.success());
+    let out = node.run(&["apply", "--yes", "--replace", file]);
+    assert!(out.status.success(), "{}", text(&out));
+    assert_eq!(node.json(&["get", "vm"]).as_array().unwrap().len(), 6, "the VM that the snapshot lacks is gone");
+    let node = node.kill_and_restart();
+    assert_eq!(node.json(&["get", "vm", "--tables"]).as_array().unwrap().len(), 6);
+}
+
+#[test]
+fn two_nodes_do_not_share_a_state() {
+    let node = Node::start();
+    let second = Command::new(TUNNY)
+        .args(["node", "--engine", "none", "--socket"])
+        .arg(node.dir.path().join("other"))
+        .arg("--state")
+        .arg(node.dir.path().join("state"))
+        .output()
+        .unwrap();
+    assert!(!second.status.success() && text(&second).contains("another `tunny node`"), "{}", text(&second));
+}
+
+#[test]
+fn metrics_are_served_and_follow_the_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let node = Node::in_dir(dir, &["--metrics", &port.to_string(), "--config", example().to_str().unwrap()]);
+    let mut answer = String::new();
+    for _ in 0..100 {
+        if let Ok(mut stream) = TcpStream::connect(port) {
+            stream.write_all(b"GET /metrics?vms=all HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+            stream.read_to_string(&mut answer).unwrap();
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let body = answer.split("\r\n\r\n").nth(1).expect("a body");
+    assert!(body.contains("tunny_balanced 1.0\n") && body.contains("tunny_vm_packets_total{vm=\"red-1\"} 0\n"), "{body}");
+    assert!(body.contains("tunny_table_used{table=\"vms\"} 6.0\n"), "{body}");
+    for line in body.lines().filter(|l| !l.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').expect("name and value");
+        assert!(name.starts_with("tunny_") && value.parse::<f64>().is_ok(), "{line}");
+        let labels = name.split_once('{').map_or("", |(_, l)| l);
+        assert!(labels.is_empty() || labels.ends_with("\"}"), "{line}");
+    }
+    assert!(body.ends_with("# EOF\n"));
+    drop(node);
+}
+
+#[test]
+fn a_trace_names_every_stage_and_leaves_no_mark() {
+    let node = Node::in_dir(tempfile::tempdir().unwrap(), &["--config", example().to_str().unwrap()]);
+    let words = ["trace", "vni=100", "src=10.0.0.11", "dst=10.0.0.99", "tcp", "from=192.0.2.11"];
+    let report = node.json(&words);
+    assert_eq!((&report["verdict"], &report["reason"]), (&"drop".into(), &"vm_unknown".into()));
+    let stages: Vec<_> = report["steps"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
+    assert!(["parse", "tenant", "route", "locate"].iter().all(|s| stages.contains(s)), "{stages:?}");
+    let hex = node.json(&["trace", "--hex", report["frame"].as_str().unwrap()]);
+    assert_eq!(hex["reason"], "vm_unknown");
+    let counters = node.json(&["get", "counters"]);
+    assert_eq!((&counters["total"]["rx"], &counters["balance"]["balanced"]), (&0.into(), &true.into()));
+    let bad = node.run(&["trace", "vni=100", "src=10.0.0.11"]);
+    assert!(!bad.status.success() && text(&bad).contains("lacks"), "{}", text(&bad));
+}
+
+#[test]
+fn every_view_is_json_and_text() {
+    let node = Node::in_dir(tempfile::tempdir().unwrap(), &["--config", example().to_str().unwrap()]);
+    for what in ["status", "counters", "drops", "levels", "neighbours", "vm-counters", "vpc", "peerings", "all"] {
+        node.json(&["get", what]);
+        assert!(node.run(&["get", what]).status.success());
+        assert!(node.run(&["get", what, "-o", "yaml"]).status.success());
+    }
+    let top = node.json(&["top", "--once", "--interval", "0.1"]);
+    assert_eq!((&top["engine"], &top["balanced"]), (&"none".into(), &true.into()));
+    assert!(!node.run(&["get", "nonsense"]).status.success());
+    let nobody = Command::new(TUNNY).args(["get", "status", "--socket", "/nonexistent/s"]).output().unwrap();
+    assert!(!nobody.status.success() && text(&nobody).contains("is `tunny node` running"), "{}", text(&nobody));
+}
