@@ -21,11 +21,13 @@ pub struct Size {
     pub routes: usize,
     /// NCs, half of them with IPv6 addresses.
     pub ncs: usize,
+    /// Further routes of one VPC, over all addresses.
+    pub deep_routes: usize,
 }
 
 impl Default for Size {
     fn default() -> Self {
-        Size { vpcs: 40, vms: 24, routes: 12, ncs: 12 }
+        Size { vpcs: 40, vms: 24, routes: 12, ncs: 12, deep_routes: 1500 }
     }
 }
 
@@ -93,7 +95,83 @@ pub fn region(r: &mut Rng, size: Size) -> Region {
         let vpc = vpc(r, vni, &vnis, &region, size);
         region.vpcs.push(vpc);
     }
+    // One VPC has so many routes that its trees are deep.
+    let deep = r.below(region.vpcs.len());
+    for _ in 0..size.deep_routes {
+        let v6 = r.chance(50);
+        let addr: IpAddr = if v6 {
+            Ipv6Addr::from_bits(u128::from(r.word()) << 64 | u128::from(r.word())).into()
+        } else {
+            Ipv4Addr::from_bits(r.word() as u32).into()
+        };
+        let len = if v6 { *r.pick(&[16, 32, 48, 60, 64, 65, 96, 128]) } else { 8 + r.below(25) as u8 };
+        let target = *r.pick(&[Target::Local, Target::Blackhole, Target::Internet, Target::Line, Target::Region]);
+        let routes = &mut region.vpcs[deep].routes;
+        if let Some(prefix) = Prefix::new(addr, len).filter(|p| !routes.iter().any(|(q, _)| q == p)) {
+            routes.push((prefix, target));
+        }
+    }
     region
+}
+
+/// Changes some VPCs at random: routes come, go and change their target, VMs move, go and come back elsewhere.
+pub fn change(r: &mut Rng, region: &mut Region) {
+    let vnis: Vec<u32> = region.vpcs.iter().map(|v| v.vni).collect();
+    let ncs: Vec<IpAddr> = region.ncs.iter().map(|n| n.addr).collect();
+    for vpc in &mut region.vpcs {
+        if r.chance(50) {
+            continue;
+        }
+        for _ in 0..r.below(4).min(vpc.routes.len()) {
+            let at = r.below(vpc.routes.len());
+            match r.below(3) {
+                0 => drop(vpc.routes.swap_remove(at)),
+                1 => vpc.routes[at].1 = *r.pick(&[Target::Local, Target::Blackhole, Target::Region]),
+                _ => vpc.routes[at].1 = Target::Peer(*r.pick(&vnis)),
+            }
+        }
+        for _ in 0..r.below(4).min(vpc.vms.len()) {
+            let at = r.below(vpc.vms.len());
+            match r.below(4) {
+                0 => drop(vpc.vms.swap_remove(at)),
+                1 => vpc.vms[at].nc = *r.pick(&ncs),
+                2 => vpc.vms[at].meter = meter(r),
+                // The address passes to another VM.
+                _ => vpc.vms[at].mac.0[5] ^= 0x80,
+            }
+            if vpc.vms.is_empty() {
+                break;
+            }
+        }
+        vpc.mac = if r.chance(20) { mac(r) } else { vpc.mac };
+        vpc.icmp = r.chance(90);
+    }
+    for hop in &mut region.nexthops {
+        if r.chance(10) {
+            hop.mac = r.chance(80).then(|| mac(r));
+        }
+    }
+}
+
+/// The first or last address that a route covers, or the one beyond.
+fn edge(r: &mut Rng, prefix: Prefix) -> IpAddr {
+    let side = r.below(4);
+    let step = |first: u128, size: u128| match side {
+        0 => first,
+        1 => first.wrapping_add(size),
+        2 => first.wrapping_add(size).wrapping_add(1),
+        _ => first.wrapping_sub(1),
+    };
+    match prefix.addr {
+        IpAddr::V4(a) => {
+            let size = u32::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(step(u128::from(a.to_bits()), u128::from(size)) as u32))
+        }
+        IpAddr::V6(a) => {
+            let size = u128::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(step(a.to_bits(), size)))
+        }
+    }
 }
 
 fn underlay(r: &mut Rng, region: &mut Region, size: Size) {
@@ -216,7 +294,9 @@ pub fn packet(r: &mut Rng, region: &Region) -> Packet {
 }
 
 fn valid(r: &mut Rng, region: &Region) -> Packet {
-    let vpc = r.pick(&region.vpcs);
+    let deep = region.vpcs.iter().max_by_key(|v| v.routes.len()).filter(|_| r.chance(12));
+    let vpc = deep.unwrap_or_else(|| r.pick(&region.vpcs));
+    let edges = deep.is_some();
     let vni = if r.chance(98) { vpc.vni } else { r.word() as u32 & 0xff_ffff };
     let hosts: Vec<IpAddr> = vpc.vms.iter().map(|m| m.nc).chain(vpc.extra_ncs.iter().copied()).collect();
     let source = match r.below(40) {
@@ -227,7 +307,7 @@ fn valid(r: &mut Rng, region: &Region) -> Packet {
     };
     let mut layers = outer(r, region, source);
     layers.push(Layer::Vxlan(Vxlan { vni, flags: 8, rsv1: 0, rsv2: 0 }));
-    inner(r, region, vpc, &mut layers);
+    inner(r, region, vpc, edges, &mut layers);
     Packet::new(layers)
 }
 
@@ -263,6 +343,16 @@ fn outer(r: &mut Rng, region: &Region, source: IpAddr) -> Vec<Layer> {
     }
 }
 
+/// An address at the edge of one of the VPC's routes.
+fn route_edge(r: &mut Rng, vpc: &Vpc, v6: bool) -> IpAddr {
+    let at = r.below(vpc.routes.len().max(1));
+    let from = vpc.routes.iter().cycle().skip(at).take(vpc.routes.len());
+    match from.map(|(p, _)| *p).find(|p| p.addr.is_ipv6() == v6) {
+        Some(prefix) => edge(r, prefix),
+        None => pool(r, v6),
+    }
+}
+
 /// The address of a VM, a gateway, or anything of the pool.
 fn some_address(r: &mut Rng, region: &Region, vpc: &Vpc, v6: bool) -> IpAddr {
     let of = |m: &Vm| if v6 { m.v6.map(IpAddr::V6) } else { m.v4.map(IpAddr::V4) };
@@ -280,6 +370,7 @@ fn some_address(r: &mut Rng, region: &Region, vpc: &Vpc, v6: bool) -> IpAddr {
             }
         }
         18 if r.chance(40) => odd_address(r, v6),
+        18 | 19 => route_edge(r, vpc, v6),
         _ => pool(r, v6),
     }
 }
@@ -291,7 +382,7 @@ fn odd_address(r: &mut Rng, v6: bool) -> IpAddr {
     text.parse().unwrap_or_else(|_| pool(r, v6))
 }
 
-fn inner(r: &mut Rng, region: &Region, vpc: &Vpc, layers: &mut Vec<Layer>) {
+fn inner(r: &mut Rng, region: &Region, vpc: &Vpc, edges: bool, layers: &mut Vec<Layer>) {
     let v6 = r.chance(50);
     let from = if vpc.vms.is_empty() { mac(r) } else { r.pick(&vpc.vms).mac };
     let to = match r.below(60) {
@@ -305,6 +396,9 @@ fn inner(r: &mut Rng, region: &Region, vpc: &Vpc, layers: &mut Vec<Layer>) {
             break;
         }
         dst = some_address(r, region, vpc, v6);
+    }
+    if edges {
+        dst = route_edge(r, vpc, v6);
     }
     let eth = Eth { src: from, dst: to, ethertype: None };
     match (src, dst) {

@@ -40,9 +40,14 @@ fn rust_and_xdp_agree_on_random_packets() {
     println!("{}", if splits { "some frames in two buffers" } else { "all frames in one buffer: splitting them takes Linux 6.18" });
     let mut done = 0;
     while done < packets {
-        let region = random::region(&mut rng, Size::default());
+        let mut region = random::region(&mut rng, Size::default());
         pair.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
-        for _ in 0..PER_REGION {
+        for i in 1..=PER_REGION {
+            if i % (PER_REGION / 4) == 0 {
+                // Both writers carry a change over; counters and meters go on.
+                random::change(&mut rng, &mut region);
+                pair.change(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
+            }
             let packet = random::packet(&mut rng, &region);
             let frame = packet.encode();
             let port = 1 + rng.below(2) as u32;
@@ -55,7 +60,10 @@ fn rust_and_xdp_agree_on_random_packets() {
             pair.xdp.linear = if split { 14 + rng.below(frame.len().min(160) - 13) as u32 } else { 0 };
             match pair.compare(&region, &frame, port) {
                 Ok(what) => *seen.entry(what).or_default() += 1,
-                Err(e) => panic!("seed {seed}, packet {done}: {e}\n{}", minimise(&mut pair, region, packet, port)),
+                Err(e) => {
+                    let case = minimise(&mut pair, region, packet, port);
+                    panic!("seed {seed}, packet {done}: {e}\n{case}");
+                }
             }
         }
         pair.xdp.linear = 0;
@@ -64,7 +72,7 @@ fn rust_and_xdp_agree_on_random_packets() {
     println!("{done} packets, no difference in bytes, reasons and counters:");
     seen.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
     // The generator has teeth only while packets get far and fail in many ways.
-    assert!(seen.get("forward").is_some_and(|n| *n * 6 > done as u64), "too few packets are forwarded");
+    assert!(seen.get("forward").is_some_and(|n| *n * 8 > done as u64), "too few packets are forwarded");
     assert!(seen.len() >= 40, "too few kinds of outcome: {}", seen.len());
 }
 
@@ -72,6 +80,11 @@ impl Pair {
     fn start(&mut self, region: &Region) -> Result<(), String> {
         self.rust.start(region)?;
         self.xdp.start(region)
+    }
+
+    fn change(&mut self, region: &Region) -> Result<(), String> {
+        self.rust.change(region)?;
+        self.xdp.change(region)
     }
 
     /// Runs one frame on both and compares; tells the kind of outcome.
@@ -285,5 +298,8 @@ fn minimise(pair: &mut Pair, mut region: Region, mut packet: Packet, port: u32) 
     }
     let frame = packet.encode();
     let again = pair.start(&region).and_then(|()| pair.compare(&region, &frame, port)).err();
+    if again.is_none() {
+        return "The difference is gone with fresh tables: it came from a change of the tables.".into();
+    }
     format!("as a case:\n\n{region}\ncase minimised\n  in port {port} {}\n\n{}", dissect(&frame), again.unwrap_or_default())
 }

@@ -96,7 +96,7 @@ fn a_record_that_is_not_in_use_on_the_xdp_program() {
 fn survives_garbage(engine: &mut dyn Engine) {
     let (seed, mut rng) = Rng::seeded("garbage");
     for _ in 0..8 {
-        let region = random::region(&mut rng, Size { vpcs: 10, vms: 12, routes: 8, ncs: 8 });
+        let region = random::region(&mut rng, Size { vpcs: 10, vms: 12, routes: 8, ncs: 8, deep_routes: 300 });
         engine.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let vandal = Vandal::new(&**engine.reader().unwrap().memory());
         let used = vandal.used();
