@@ -215,7 +215,7 @@ impl Side {
         self.outside.inside(|| {
             cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
             let frame = [0u8; FRAME];
-            let options = RunOptions { repeat: 1 << 17, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 64 };
+            let options = RunOptions { repeat: 1 << 17, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 64, ..RunOptions::default() };
             while start.elapsed() < duration {
                 run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;
             }
@@ -261,7 +261,7 @@ impl Side {
         self.outside.inside(|| {
             cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
             let frame = [0u8; FRAME];
-            let options = RunOptions { repeat: 1, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 1 };
+            let options = RunOptions { repeat: 1, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 1, ..RunOptions::default() };
             for _ in 0..count.min(LATENCIES) {
                 let next = Instant::now() + gap;
                 run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;
