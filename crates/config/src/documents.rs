@@ -4,6 +4,7 @@
 //! A line of NDJSON is first read by a strict reader that knows the usual Vm and Route only; whatever it does not take goes
 //! the way of YAML, which accepts all kinds and says what is wrong where.
 
+use crate::binary::SnapshotError;
 use crate::decode::{check_name, decode, default_gateway_mac, Marks, Names};
 use crate::error::{ConfigError, Place, Problem};
 use crate::model::{sort_errors, Model};
@@ -127,6 +128,26 @@ impl Documents {
         }
     }
 
+    /// Reads one file's bytes: a binary snapshot, or text as [`Documents::read_text`] does. Faults go to `errors`.
+    pub fn read_bytes(&mut self, name: &str, bytes: &[u8], errors: &mut Vec<ConfigError>) {
+        match Model::from_snapshot(bytes) {
+            Ok((model, _)) => {
+                self.files.push(name.into());
+                let origin = Origin { file: self.files.len() as u32 - 1, ..Origin::default() };
+                let objects = Kind::ALL.into_iter().flat_map(|k| model.objects(k));
+                self.puts.extend(objects.map(|object| Item { object, origin: origin.clone() }));
+            }
+            Err(SnapshotError::NotASnapshot) => match std::str::from_utf8(bytes) {
+                Ok(text) => self.read_text(name, text, errors),
+                Err(e) => {
+                    let why = format!("byte {} is not UTF-8; is this a configuration?", e.valid_up_to());
+                    errors.push(ConfigError::file(name, Problem::Unreadable(why)));
+                }
+            },
+            Err(other) => errors.push(ConfigError::file(name, Problem::Unreadable(other.to_string()))),
+        }
+    }
+
     fn read_yaml(&mut self, index: u32, file: &Arc<str>, text: &str, errors: &mut Vec<ConfigError>) {
         let (nodes, fault) = yaml::parse(text);
         let mut names = Names::default();
@@ -243,7 +264,7 @@ fn read_files<P: AsRef<Path>>(paths: &[P]) -> (Documents, Vec<ConfigError>) {
         let path = path.as_ref();
         let name = path.display().to_string();
         match read_limited(path) {
-            Ok(text) => docs.read_text(&name, &text, &mut errors),
+            Ok(bytes) => docs.read_bytes(&name, &bytes, &mut errors),
             Err(why) => errors.push(ConfigError::file(&name, Problem::Unreadable(why))),
         }
     }
@@ -265,28 +286,29 @@ fn finish(docs: Documents, mut errors: Vec<ConfigError>) -> Result<Documents, Ve
     Err(errors)
 }
 
-/// Bytes of an NDJSON file at most.
-const NDJSON_BYTES_MAX: u64 = 16 << 30;
+/// Bytes of an NDJSON file or a snapshot at most.
+const LARGE_BYTES_MAX: u64 = 16 << 30;
 
-fn read_limited(path: &Path) -> Result<String, String> {
+fn read_limited(path: &Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
-    let ndjson = path.extension().is_some_and(|e| e == "ndjson" || e == "jsonl");
-    let limit = if ndjson { NDJSON_BYTES_MAX } else { yaml::YAML_BYTES_MAX };
-    let mut text = String::new();
-    let read = |r: &mut dyn Read, text: &mut String| r.take(limit + 1).read_to_string(text);
+    let large = path.extension().is_some_and(|e| e == "ndjson" || e == "jsonl" || e == "tny");
+    let limit = if large { LARGE_BYTES_MAX } else { yaml::YAML_BYTES_MAX };
+    let mut bytes = Vec::new();
+    let read = |r: &mut dyn Read, bytes: &mut Vec<u8>| r.take(limit + 1).read_to_end(bytes);
     let done = if path == Path::new("-") {
-        read(&mut std::io::stdin().lock(), &mut text)
+        read(&mut std::io::stdin().lock(), &mut bytes)
     } else {
         std::fs::File::open(path).and_then(|mut f| {
-            text.reserve(f.metadata().map_or(0, |m| m.len().min(limit)) as usize);
-            read(&mut f, &mut text)
+            let len = f.metadata().map_or(0, |m| m.len().min(limit));
+            bytes.try_reserve(len as usize).map_err(std::io::Error::other)?;
+            read(&mut f, &mut bytes)
         })
     };
     done.map_err(|e| e.to_string())?;
-    if text.len() as u64 > limit {
+    if bytes.len() as u64 > limit {
         return Err(format!("it has more than {limit} bytes; use a snapshot form for large sets"));
     }
-    Ok(text)
+    Ok(bytes)
 }
 
 /// The shape of the usual line. Borrowed text only: a line with escapes goes the slow way.
@@ -309,7 +331,7 @@ struct FastMetadata<'a> {
     name: Option<&'a str>,
 }
 
-/// Fields of Route, Vm and Vpc together; which of them a kind has is checked by [`fast_line`].
+/// Fields of Route, Vm, Vpc, Nc and Peering together; which of them a kind has is checked by [`fast_line`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FastSpec<'a> {
@@ -327,6 +349,9 @@ struct FastSpec<'a> {
     gateway: Option<FastGateway<'a>>,
     #[serde(borrow)]
     peerings: Option<Vec<&'a str>>,
+    address: Option<&'a str>,
+    #[serde(borrow)]
+    vpcs: Option<Vec<&'a str>>,
 }
 
 #[derive(Deserialize)]
@@ -337,7 +362,7 @@ struct FastGateway<'a> {
     addresses: Vec<&'a str>,
 }
 
-/// A Vm, Route or Vpc in its usual form; `None` if anything is unusual or wrong.
+/// An object in its usual form; `None` if anything is unusual or wrong.
 fn fast_line(line: &str, names: &mut Names) -> Option<Object> {
     let l: FastLine = serde_json::from_str(line).ok()?;
     if l.api_version != "tunny/v1" {
@@ -348,15 +373,40 @@ fn fast_line(line: &str, names: &mut Names) -> Option<Object> {
         None => None,
     };
     let s = l.spec;
-    let no_vpc = s.vni.is_none() && s.icmp.is_none() && s.gateway.is_none() && s.peerings.is_none();
-    let no_vm = s.addresses.is_none() && s.mac.is_none() && s.nc.is_none();
-    let no_route = s.prefix.is_none() && s.scope.is_none() && s.peer.is_none();
-    match l.kind {
-        "Route" if no_vm && no_vpc => fast_route(own, &s, names),
-        "Vm" if no_route && no_vpc => fast_vm(own, &s, names),
-        "Vpc" if no_route && no_vm && s.vpc.is_none() => fast_vpc(own?, s, names),
+    let vpc = s.vni.is_some() || s.icmp.is_some() || s.gateway.is_some() || s.peerings.is_some();
+    let vm = s.addresses.is_some() || s.mac.is_some();
+    let route = s.prefix.is_some() || s.scope.is_some() || s.peer.is_some();
+    let other = s.address.is_some() || s.vpcs.is_some();
+    let (of_vpc, on_nc) = (s.vpc.is_some(), s.nc.is_some());
+    match (l.kind, vpc, vm, route, other) {
+        ("Route", false, false, _, false) if !on_nc => fast_route(own, &s, names),
+        ("Vm", false, _, false, false) => fast_vm(own, &s, names),
+        ("Vpc", _, false, false, false) if !of_vpc && !on_nc => fast_vpc(own?, s, names),
+        ("Nc", false, false, false, _) if !of_vpc && !on_nc => {
+            let address: IpAddr = s.address?.parse().ok()?;
+            inner_address_fault(address).is_none().then_some(())?;
+            let vpcs = fast_names(&s.vpcs.unwrap_or_default(), names)?;
+            Some(Object::Nc(Nc { name: own?, address, vpcs }))
+        }
+        ("Peering", false, false, false, _) if !of_vpc && !on_nc && s.address.is_none() => {
+            let vpcs = fast_names(&s.vpcs?, names)?.try_into().ok()?;
+            Some(Object::Peering(Peering { name: own?, vpcs }))
+        }
         _ => None,
     }
+}
+
+/// Names, each once. Long lists are left to the general reader.
+fn fast_names(texts: &[&str], names: &mut Names) -> Option<Vec<Name>> {
+    let mut list: Vec<Name> = Vec::with_capacity(texts.len());
+    for text in texts {
+        let name = fast_name(text, names)?;
+        if list.len() >= 100 || list.contains(&name) {
+            return None;
+        }
+        list.push(name);
+    }
+    Some(list)
 }
 
 fn fast_name(s: &str, names: &mut Names) -> Option<Name> {
@@ -412,14 +462,7 @@ fn fast_vpc(name: Name, s: FastSpec<'_>, names: &mut Names) -> Option<Object> {
         gateway_mac = g.mac.map_or(Some(gateway_mac), |m| m.parse::<Mac>().ok())?;
         gateways = fast_addresses(&g.addresses, 16)?;
     }
-    let mut peerings = Vec::new();
-    for p in s.peerings.unwrap_or_default() {
-        let p = fast_name(p, names)?;
-        if peerings.len() >= 1000 || peerings.contains(&p) {
-            return None;
-        }
-        peerings.push(p);
-    }
+    let peerings = fast_names(&s.peerings.unwrap_or_default(), names)?;
     Some(Object::Vpc(Box::new(Vpc { name, vni, gateway_mac, gateways, icmp, meter: None, peerings })))
 }
 
@@ -438,6 +481,8 @@ mod tests {
             VM.replace("{},", "{\"name\":\"web\"},"),
             VM.replace("\"10.0.0.5\"", "\"10.0.0.5\",\"fd00::5\",\"fd00::6\""),
             r#"{"apiVersion":"tunny/v1","kind":"Vpc","metadata":{"name":"v"},"spec":{"vni":7}}"#.into(),
+            r#"{"apiVersion":"tunny/v1","kind":"Nc","metadata":{"name":"n"},"spec":{"address":"fd00::1","vpcs":["v"]}}"#.into(),
+            r#"{"apiVersion":"tunny/v1","kind":"Peering","metadata":{"name":"p"},"spec":{"vpcs":["v","w"]}}"#.into(),
             r#"{"apiVersion":"tunny/v1","kind":"Vpc","metadata":{"name":"v"},"spec":{"vni":7,"icmp":"off","gateway":{"addresses":["10.0.0.1"],"mac":"02:00:00:00:00:01"},"peerings":["p"]}}"#.into(),
             r#"{"apiVersion":"tunny/v1","kind":"Route","metadata":{"name":"r"},"spec":{"vpc":"red","prefix":"10.0.0.0/8","scope":"peer","peer":"blue"}}"#.into(),
         ] {
