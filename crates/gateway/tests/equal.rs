@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The short cut for common packets equals the stages; nothing panics; every packet is accounted for.
+//!
+//! A recorder switches the short cut off, so that the same frames through two rigs, one with a recorder and one without,
+//! compare the two. Frames are good ones with random faults, in batches of random size.
+#![allow(missing_docs)]
+
+mod common;
+use common::*;
+
+use abi::*;
+use gateway::{NoRecorder, Trace, BATCH_MAX};
+use tables::{MeterSpec, RateSpec, VmSpec};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 ^ self.0 >> 29
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 16) as usize % n
+    }
+}
+
+/// Good frames of every kind, most of them common.
+fn seeds() -> Vec<Vec<u8>> {
+    let inner = |ethertype, packet: Vec<u8>| eth(GATEWAY_MAC, MAC_A, ethertype, &packet);
+    let mut options = red_v4(B);
+    options[14] = 0x46;
+    vec![
+        red_v4(B),
+        red_v4(B),
+        red_v4(C),
+        red_v4(GW),
+        red_v4(B + 9),
+        red_v4(0x0c00_0001),
+        red_v6(B6),
+        red_v6(v6(77)),
+        tunnel(NC2, RED, &eth(GATEWAY_MAC, MAC_B, 0x0800, &udp_v4(B, A, &[3; 40]))),
+        tunnel(NC1, BLUE, &eth(GATEWAY_MAC, MAC_C, 0x0800, &udp_v4(C, A, &[3; 40]))),
+        tunnel(NC2, GREEN, &inner(0x0800, udp_v4(A, A, b"self"))),
+        tunnel(NC1, RED, &inner(0x0800, echo_v4(A, GW))),
+        tunnel(NC1, RED, &inner(0x86dd, echo_v6(A6, GW6))),
+        tunnel(NC1, RED, &inner(0x0800, udp_v4(A, B, &[1; 1560]))),
+        tunnel(NC1, RED, &arp_request(MAC_A, A, B)),
+        tunnel(NC1, RED, &solicitation(MAC_A, A6, B6)),
+        tunnel6(nc6(), RED, &inner(0x0800, udp_v4(A, B, b"x"))),
+        options,
+    ]
+}
+
+fn mutate(r: &mut Random, frame: &mut Vec<u8>) {
+    for _ in 0..r.below(3) {
+        match r.below(8) {
+            0 => frame.truncate(r.below(frame.len() + 1)),
+            1 => frame.extend(vec![0; r.below(40)]),
+            _ if frame.is_empty() => (),
+            2 => {
+                let at = r.below(frame.len().min(120));
+                frame[at] = r.next() as u8;
+            }
+            3 => {
+                let at = r.below(frame.len().min(120));
+                frame[at] ^= 1 << r.below(8);
+            }
+            // The fields that decide, with their checksum mended so that the fault itself is seen.
+            n if frame.len() > 100 && frame[12] == 8 => {
+                let at = [15, 16, 17, 26, 29, 65, 66, 67, 70, 72, 76, 80, 83][r.below(13)];
+                frame[at] = match n {
+                    4 => r.next() as u8,
+                    _ => [0, 1, 2, 3, 0x40, 0x7f, 0xe0, 0xff][r.below(8)],
+                };
+                match at < INNER {
+                    true => edit_outer_v4(frame, |_| ()),
+                    false => edit_inner_v4(frame, |_| ()),
+                }
+            }
+            _ => (),
+        }
+    }
+}
+
+fn rig(options: u64) -> Rig {
+    let mut rig = Rig::with_options(options);
+    let limit = RateSpec { committed_rate: 1000, committed_burst: 30, peak_rate: 2000, peak_burst: 60 };
+    let meter = Some(Box::new(MeterSpec { packets: limit, bytes: RateSpec::default() }));
+    let spec = VmSpec { meter, ..vm(MAC_C + 7, A + 40, None, ip4(NC1)) };
+    rig.change(tables::TenantChange { vni: RED, vm_add: vec![spec], ..Default::default() });
+    rig
+}
+
+/// A batch of random size.
+fn batch(r: &mut Random, seeds: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let n = [1, 2, 7, 64, 255, BATCH_MAX][r.below(6)];
+    (0..n)
+        .map(|_| {
+            let mut frame = seeds[r.below(seeds.len())].clone();
+            mutate(r, &mut frame);
+            frame
+        })
+        .collect()
+}
+
+#[test]
+fn short_cut_equals_stages() {
+    let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    println!("seed {seed}");
+    let mut r = Random(seed);
+    let seeds = seeds();
+    let all = [
+        OPT_SOURCE_STRICT | OPT_ICMP,
+        OPT_ICMP,
+        OPT_SOURCE_STRICT | OPT_DSCP_UNIFORM,
+        OPT_SOURCE_STRICT | OPT_ECN_OFF | OPT_ICMP,
+        OPT_SOURCE_STRICT | OPT_ECN_OFF | OPT_DSCP_UNIFORM | OPT_UDP6_CHECKSUM,
+        OPT_SOURCE_STRICT | OPT_UDP4_CHECKSUM | OPT_ICMP,
+    ];
+    for options in all {
+        let (mut short, mut long) = (rig(options), rig(options));
+        let mut forwarded = 0;
+        for round in 0..60 {
+            let frames = batch(&mut r, &seeds);
+            let a = short.send_all(&frames, &mut NoRecorder);
+            let b = long.send_all(&frames, &mut Trace::default());
+            for (i, (x, y)) in a.iter().zip(&b).enumerate() {
+                assert_eq!(x, y, "options {options:#x}, round {round}, frame {i}: {:02x?}", frames[i]);
+                forwarded += u64::from(matches!(x.verdict, gateway::Verdict::Forward { .. }));
+            }
+            assert_eq!(short.unresolved, long.unresolved);
+            let step = r.below(20_000_000) as u64;
+            short.now += step;
+            long.now += step;
+        }
+        assert!(forwarded > 1000, "the test forwards little: {forwarded}");
+        let (a, b) = (short.stats(), long.stats());
+        assert_eq!((a.rx_bytes, a.forwarded_bytes, a.drops), (b.rx_bytes, b.forwarded_bytes, b.drops));
+        let count = |rig: &Rig| {
+            let tables = rig.gateway.tables();
+            let tenants = [RED, BLUE, GREEN].map(|vni| tables.tenant_count(&tables.tenant(vni).unwrap()));
+            let vms: Vec<_> = (0..8).map(|vm| tables.vm_count(vm)).collect();
+            let mut drops = tables.drop_counts();
+            drops.sort();
+            (tenants, vms, drops)
+        };
+        assert_eq!(count(&short), count(&long));
+    }
+}
+
+#[test]
+fn a_packet_does_not_know_its_neighbours_in_the_batch() {
+    let mut r = Random(7);
+    let seeds = seeds();
+    // Without anything that counts down, each packet alone gets what it got in company.
+    let options = OPT_SOURCE_STRICT;
+    let (mut alone, mut together) = (Rig::with_options(options), Rig::with_options(options));
+    for _ in 0..20 {
+        let frames = batch(&mut r, &seeds);
+        let company = together.send_all(&frames, &mut NoRecorder);
+        for (frame, seen) in frames.iter().zip(company) {
+            assert_eq!(alone.send(frame), seen);
+        }
+    }
+}
