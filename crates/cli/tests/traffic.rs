@@ -148,11 +148,35 @@ fn guests_reach_their_gateway_and_each_other_and_nobody_else() {
     region.balanced();
 }
 
+/// Runs something in a namespace: only the thread that this makes enters it, and ends there.
+fn inside<T: Send + 'static>(ns: &Namespace, work: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
+    let path = ns.path();
+    std::thread::spawn(move || {
+        let namespace = std::fs::File::open(path).unwrap();
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        work()
+    })
+}
+
 #[test]
 fn a_killed_node_loses_no_packet_and_a_new_one_takes_over() {
     let Some(mut region) = region("k") else { return };
     region.reaches("blue-1", BLUE_2[0]);
+    region.reaches("red-2", RED_1[1]);
+    let before = region.node().unwrap().counters().unwrap();
+    // Echo requests there and back, and beside them datagrams at ten times their rate.
     let stream = region.stream("blue-1", BLUE_2[0], 2000);
+    let datagrams = inside(&region.ns("red-2"), || {
+        let socket = UdpSocket::bind("[::]:0").unwrap();
+        let begun = Instant::now();
+        let mut sent = 0u64;
+        while begun.elapsed() < Duration::from_secs(4) {
+            // Nobody listens: red-1's port unreachable messages come back as errors of send.
+            sent += (0..5).filter(|_| socket.send_to(&[0; 100], (RED_1[1], 9)).is_ok()).count() as u64;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        sent
+    });
     std::thread::sleep(Duration::from_millis(700));
     region.node().unwrap().process.kill();
     std::thread::sleep(Duration::from_millis(1200));
@@ -160,6 +184,10 @@ fn a_killed_node_loses_no_packet_and_a_new_one_takes_over() {
     let status = region.node().unwrap().status().unwrap();
     let ping = stream.join().unwrap().unwrap();
     assert_eq!((ping.sent, ping.received), (2000, 2000), "{}", ping.output);
+    let sent = datagrams.join().unwrap() + 2 * 2000;
+    let forwarded = region.node().unwrap().counters().unwrap().since(&before).fast_forwarded;
+    assert!(forwarded >= sent && sent > 8000, "of {sent} packets the fast path forwarded {forwarded}");
+    println!("{sent} packets sent, {forwarded} forwarded by the fast path (ICMP errors of red-1 among them)");
     assert_eq!(status["took_over"].as_bool(), Some(true), "{status}");
     region.reaches("blue-1", RED_1[1]);
     region.balanced();
@@ -274,11 +302,8 @@ fn a_spoofed_source_is_refused_and_named() {
     let host = region.ns(HOSTS[0]);
     host.run("ip addr add 172.31.1.99/24 dev uplink").unwrap();
     let send = |from: &str, vni: u32| {
-        let (path, from) = (host.path(), from.to_string());
-        // Only this thread enters the host's namespace, and it ends there.
-        std::thread::spawn(move || {
-            let namespace = std::fs::File::open(path).unwrap();
-            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        let from = from.to_string();
+        inside(&host, move || {
             let socket = UdpSocket::bind((from.as_str(), 0)).unwrap();
             for _ in 0..10 {
                 socket.send_to(&vxlan(vni), (plan::VTEP4, 4789)).unwrap();
@@ -298,9 +323,27 @@ fn a_spoofed_source_is_refused_and_named() {
 }
 
 #[test]
-fn hosts_without_outer_checksums_are_served_over_ipv6() {
+fn outer_checksums_over_ipv6_may_be_missing_in_either_direction() {
     let Some(region) = region("z") else { return };
     region.reaches("green-1", GREEN_2[0]);
+    hosts_send_no_checksum(&region);
+    // Now the gateway sends none either: a change of its configuration while it runs.
+    let file = region.names.dir().join("no-checksum.yaml");
+    let yaml = lab::config::yaml(1, "native").replace("  engine:", "  udpChecksum:\n    ipv6: off\n  engine:");
+    std::fs::write(&file, yaml).unwrap();
+    let applied = std::process::Command::new(env!("CARGO_BIN_EXE_tunny"))
+        .args(["--instance", &region.names.instance(), "apply", "--yes"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    for to in GREEN_2 {
+        region.reaches("green-1", to);
+    }
+    region.balanced();
+}
+
+fn hosts_send_no_checksum(region: &Region) {
     for host in 0..HOSTS.len() {
         let ns = region.ns(HOSTS[host]);
         ns.run("ip link del vx300").unwrap();
@@ -321,8 +364,14 @@ fn hosts_without_outer_checksums_are_served_over_ipv6() {
 }
 
 #[test]
-fn the_software_path_alone_serves_them_too() {
-    let Some(region) = region_with(&Options { engine: "af_packet".into(), ..options("a") }) else { return };
+fn generic_xdp_and_the_software_path_alone_serve_them_too() {
+    ["generic", "af_packet"].into_iter().for_each(serves);
+}
+
+fn serves(engine: &str) {
+    let Some(region) = region_with(&Options { engine: engine.into(), ..options("a") }) else { return };
+    let status = region.node().unwrap().status().unwrap();
+    println!("{engine}: {}", status["uplinks"]);
     for to in BLUE_2.iter().chain(&RED_1) {
         region.reaches("blue-1", to);
     }
