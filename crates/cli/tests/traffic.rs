@@ -87,7 +87,8 @@ impl Region {
     }
 
     fn ping(&self, from: &str, to: &str, more: &[&str]) -> traffic::Ping {
-        traffic::ping(&self.ns(from), to, 3, more).unwrap()
+        let more = [&["-i", "0.05"], more].concat();
+        traffic::ping(&self.ns(from), to, 3, &more).unwrap()
     }
 
     fn reaches(&self, from: &str, to: &str) {
