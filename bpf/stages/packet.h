@@ -74,6 +74,7 @@ struct packet {
 	struct tunny_word_bucket *tenant_bucket;
 	struct tunny_word_bucket *member_bucket;
 	struct tunny_vm4_bucket *vm_bucket;
+	__u32 vm_line;
 	__u64 own_key;		/* of the destination in the packet's own VPC */
 	__u32 own;		/* position + 1 of that key in vm_bucket, and p->vm is read from it */
 	struct tunny_tenant_counter *counters;

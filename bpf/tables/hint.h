@@ -29,8 +29,15 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	__u64 salt = root->salt;
 	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
 
+	/* The longest way first: bucket, record, then what the record allows. */
+	p->tenant_bucket =
+		line_at(home_line(root->tenants, tunny_hash1((__u64)p->vni << TUNNY_WORD_TENANT_SHIFT, salt)));
+	if (!p->tenant_bucket)
+		return DROP_TABLE_FAULT;
+	touch(p->tenant_bucket);
 	p->own_key = vm4_key(p->vni, inner_dst);
-	p->vm_bucket = line_at(home_line(root->vm4, tunny_hash1(p->own_key, salt)));
+	p->vm_line = home_line(root->vm4, tunny_hash1(p->own_key, salt));
+	p->vm_bucket = line_at(p->vm_line);
 	if (!p->vm_bucket)
 		return DROP_TABLE_FAULT;
 	touch(p->vm_bucket);
@@ -38,11 +45,6 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	if (!p->member_bucket)
 		return DROP_TABLE_FAULT;
 	touch(p->member_bucket);
-	p->tenant_bucket =
-		line_at(home_line(root->tenants, tunny_hash1((__u64)p->vni << TUNNY_WORD_TENANT_SHIFT, salt)));
-	if (!p->tenant_bucket)
-		return DROP_TABLE_FAULT;
-	touch(p->tenant_bucket);
 	return GO;
 }
 
