@@ -229,6 +229,12 @@ fn the_underlay_is_followed() {
     for to in BLUE_2.iter().chain(&RED_1) {
         wait_for("packets over the other uplink", || region.ping("blue-1", to, &[]).received == 3);
     }
+    // The kernel's neighbours are flushed: they are resolved anew, without waiting for a packet.
+    gw.run("ip neigh flush dev up1").unwrap();
+    for to in BLUE_2.iter().chain(&GREEN_2) {
+        let from = if GREEN_2.contains(to) { "green-1" } else { "blue-1" };
+        wait_for("packets after a flush", || region.ping(from, to, &[]).received == 3);
+    }
     // No way to nc-b: counted as such.
     gw.run("ip route add unreachable 172.31.2.0/24").unwrap();
     wait_for("drops for want of a route", || {

@@ -253,22 +253,34 @@ pub fn demo(options: &Options, json: bool) -> Result<bool, LabError> {
     Ok(rows.iter().all(|r| r.problems.is_empty()))
 }
 
+/// How to call this binary from here: by its name if it is installed, else by its path.
+fn command_name(tunny: &std::path::Path) -> String {
+    let installed = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|d| tunny.parent() == Some(std::path::Path::new(d)));
+    if installed {
+        return "tunny".into();
+    }
+    let here = std::env::current_dir().ok();
+    let relative = here.and_then(|h| tunny.strip_prefix(h).ok().map(|p| p.display().to_string()));
+    relative.unwrap_or_else(|| tunny.display().to_string())
+}
+
 /// How to look around in a lab that is up.
 pub fn look_around(options: &Options) -> String {
     let names = Names::new(&options.suffix);
     let instance = names.instance();
     let enter = |what: &str| format!("nsenter --net={}", names.namespace(what).path().display());
-    let down = if options.suffix.is_empty() { "tunny lab down".into() } else { format!("tunny lab --suffix {} down", options.suffix) };
+    let tunny = command_name(&options.tunny);
+    let lab = if options.suffix.is_empty() { format!("{tunny} lab") } else { format!("{tunny} lab --suffix {}", options.suffix) };
     format!(
         "The region stays up. To look around:\n\
          \x20 {}  ping 10.1.0.11        # blue-1 to red-1 (peered)\n\
          \x20 {}  ping 10.2.0.12        # blue-1 to green-2 (not peered)\n\
          \x20 {}  bridge fdb show dev vx100   # a host: one default entry, to the gateway\n\
          \x20 {}  tcpdump -ni to-gw0 udp port 4789   # what passes the gateway\n\
-         \x20 tunny --instance {instance} top          # rates, drops, load\n\
-         \x20 tunny --instance {instance} get counters # every packet accounted for\n\
-         \x20 tunny lab status, files in {}\n\
-         To remove all of it: {down}",
+         \x20 {tunny} --instance {instance} top          # rates, drops, load\n\
+         \x20 {tunny} --instance {instance} get counters # every packet accounted for\n\
+         \x20 {lab} status   # files in {}\n\
+         To remove all of it: {lab} down",
         enter("blue-1"),
         enter("blue-1"),
         enter("nc-a"),
