@@ -192,6 +192,46 @@ fn five_peers_in_a_row_are_one_too_many() {
     assert!(m.apply(&shorter).is_ok(), "no packet to 10.7/16 gets past v2");
 }
 
+/// A hub and its spokes: each spoke sends everything to the hub, the hub knows each spoke's prefix.
+fn hub(spokes: u32) -> Documents {
+    let mut d = Documents::new();
+    let peerings = (0..spokes).map(|i| Name::from(format!("p{i}"))).collect();
+    let vpc = |name: &str, vni: u32, peerings: Vec<Name>| {
+        let gateway_mac = Mac::new(2 << 40).unwrap();
+        Object::Vpc(Box::new(Vpc { name: name.into(), vni, gateway_mac, gateways: vec![], icmp: true, meter: None, peerings }))
+    };
+    let route = |vpc: &str, prefix, scope| Object::Route(Route { name: None, vpc: vpc.into(), prefix, scope });
+    d.put(vpc("hub", 1, peerings));
+    for i in 0..spokes {
+        let (name, peering): (String, Name) = (format!("s{i}"), format!("p{i}").into());
+        d.put(vpc(&name, i + 2, vec![peering.clone()]));
+        d.put(Object::Peering(Peering { name: peering, vpcs: ["hub".into(), name.as_str().into()] }));
+        let own = Prefix::V4(0x0a00_0000 + (i << 8), 24);
+        d.put(route(&name, own, Scope::Local));
+        d.put(route(&name, Prefix::V4(0, 0), Scope::Peer("hub".into())));
+        d.put(route("hub", own, Scope::Peer(name.as_str().into())));
+    }
+    d
+}
+
+#[test]
+fn a_hub_with_many_spokes_is_not_walked_once_a_spoke() {
+    let start = std::time::Instant::now();
+    let (mut m, _) = Model::from_documents(&hub(3000)).unwrap_or_else(|e| panic!("{}", e[0]));
+    println!("built in {:?}", start.elapsed());
+    let mut bytes = Vec::new();
+    m.write_snapshot(&mut bytes, 0).unwrap();
+    let start = std::time::Instant::now();
+    Model::from_snapshot(&bytes).unwrap();
+    println!("loaded in {:?}", start.elapsed());
+    let start = std::time::Instant::now();
+    m.apply(&docs("Route more {vpc: hub, prefix: 10.0.7.0/25, scope: peer, peer: s7}")).unwrap();
+    println!("one more route in {:?}", start.elapsed());
+    // The spoke whose own prefix goes sends its packets back to the hub, and the hub to it.
+    let text = refused(&mut m, &delete(&[(Kind::Route, "s7/10.0.7.0/24")]));
+    assert!(text.contains("loop: a packet to 10.0.7.") && text.contains("s7 → hub → s7"), "{text}");
+}
+
 #[test]
 fn a_plan_reads_well() {
     let mut m = base();

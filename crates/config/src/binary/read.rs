@@ -313,6 +313,9 @@ impl Load {
                 return Err(format!("{a} belongs to the gateway and to an NC"));
             }
         }
+        if m.peers_are_short() {
+            return Ok(m);
+        }
         for (id, vpc) in m.vpcs.iter() {
             let v4 = vpc.peers4.keys().map(|(a, l)| Prefix::V4(*a, *l));
             for prefix in v4.chain(vpc.peers6.keys().map(|(a, l)| Prefix::V6(*a, *l))) {

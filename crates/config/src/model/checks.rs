@@ -14,9 +14,15 @@ use std::net::IpAddr;
 /// VM addresses that are looked at when a route under them changes.
 const REACH_CHECKS_MAX: usize = 64;
 
+/// Routes that a set touches, from which on the whole model is looked at once instead of the surroundings of each.
+const MANY: usize = 8;
+
 impl<'a> Tx<'a> {
     /// Searches around every route that came or went.
     pub(super) fn check_peers(&mut self) {
+        if self.touched.len() > MANY && self.model.peers_are_short() {
+            return;
+        }
         let touched = std::mem::take(&mut self.touched);
         for (vpc, prefix, origin) in &touched {
             // A VPC deleted in the same set has no routes any more.

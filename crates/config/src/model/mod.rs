@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 /// Steps of the search for peer loops at most, for one change of a route.
-pub const PEER_STEPS_MAX: u32 = 100_000;
+pub const PEER_STEPS_MAX: u32 = 1_000_000;
 
 /// How many objects a model has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,21 +2,25 @@
 //! Peer routes that lead a packet too far, or in a circle.
 //!
 //! A packet to address x goes from VPC to VPC as long as the longest prefix for x is a peer route. Allowed are PEER_HOPS_MAX
-//! hops; a circle is the endless case of more. Whether some address suffers is decided exactly, and only around
-//! what a change touches:
+//! hops; a circle is the endless case of more. Whether some address suffers is decided exactly.
 //!
-//! Let the change concern prefix P of VPC v. Every bad walk that is new passes v on an address in P, so it is found by
+//! *One change* of prefix P in VPC v: every bad walk that is new passes v on an address in P, so it is found by
 //! going back from v at most PEER_HOPS_MAX hops (only VPCs joined by a peering can lead there) and then forward. A
 //! walk is kept with the narrowest prefix on it, since prefixes nest. A walk that is long enough is a candidate: it is
 //! real if some address in its narrowest prefix has, in every VPC on the walk, that very route as its longest. That
 //! is decided by stepping over the longer prefixes that hide a route. Only peer routes are walked (a VPC keeps them in an index
 //! of their own), so half a million local routes cost nothing. The steps are counted, and a change that needs more
 //! than PEER_STEPS_MAX is refused.
+//!
+//! *Many changes at once*: an upper bound of the hops from every VPC, which forgets about hiding, is computed with a memory
+//! for (VPC, prefix), so that a hub with many spokes is walked once and not once a spoke. Only if the bound is too high
+//! are the changes looked at one by one.
 
 use super::state::VpcState;
 use super::{Model, PEER_STEPS_MAX};
 use crate::error::Problem;
 use crate::prefix::Prefix;
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// One hop of a walk: in this VPC, by this route, to that VPC.
@@ -31,6 +35,46 @@ struct Search<'a> {
     model: &'a Model,
     steps: u32,
     found: Option<Problem>,
+    /// Hops that may follow behind the changed route, at most.
+    reach: usize,
+}
+
+/// Steps of the computation of bounds at most, for one change set.
+const BOUND_STEPS_MAX: u32 = 50_000_000;
+
+/// Upper bounds of the number of peer hops, with a memory.
+struct Bounds<'a> {
+    model: &'a Model,
+    known: HashMap<(u32, Prefix), (usize, usize)>,
+    steps: u32,
+}
+
+impl Bounds<'_> {
+    fn new(model: &Model) -> Bounds<'_> {
+        Bounds { model, known: HashMap::new(), steps: 0 }
+    }
+
+    /// Hops from a VPC on addresses in `region`: no more than this, or `limit` if it could be as many.
+    fn hops(&mut self, vpc: u32, region: Prefix, limit: usize) -> usize {
+        if limit == 0 || self.steps > BOUND_STEPS_MAX {
+            return limit;
+        }
+        if let Some(&(hops, asked)) = self.known.get(&(vpc, region)) {
+            if hops < asked || limit <= asked {
+                return hops.min(limit);
+            }
+        }
+        let mut most = 0;
+        for (route, to) in options(self.model.vpc(vpc), region) {
+            self.steps += 1;
+            most = most.max(1 + self.hops(to, narrower(region, route), limit - 1));
+            if most >= limit {
+                break;
+            }
+        }
+        self.known.insert((vpc, region), (most, limit));
+        most
+    }
 }
 
 impl Model {
@@ -38,12 +82,24 @@ impl Model {
     pub(crate) fn find_peer_fault(&self, vpc: u32, prefix: Prefix) -> Option<Problem> {
         let (route, state) = self.vpc(vpc).covering(prefix)?;
         let super::Target::Peer(to) = state.target else { return None };
-        let mut search = Search { model: self, steps: 0, found: None };
+        let mut bounds = Bounds::new(self);
+        let reach = bounds.hops(to, prefix, abi::PEER_HOPS_MAX as usize);
+        let mut search = Search { model: self, steps: bounds.steps, found: None, reach };
         search.back(&mut vec![Hop { vpc, route, to }], prefix);
         if search.steps > PEER_STEPS_MAX {
             return Some(Problem::PeerTooComplex { prefix: prefix.to_string(), limit: PEER_STEPS_MAX });
         }
         search.found
+    }
+
+    /// Whether no packet anywhere can pass too many peer routes. A no is no proof that one can.
+    pub(crate) fn peers_are_short(&self) -> bool {
+        let mut bounds = Bounds::new(self);
+        let limit = abi::PEER_HOPS_MAX as usize + 1;
+        let whole = [Prefix::V4(0, 0), Prefix::V6(0, 0)];
+        self.vpcs.iter().filter(|(_, v)| !v.peers4.is_empty() || !v.peers6.is_empty()).all(|(id, _)| {
+            whole.iter().all(|region| bounds.hops(id, *region, limit) < limit)
+        })
     }
 }
 
@@ -55,7 +111,9 @@ impl Search<'_> {
 
     /// Extends the walk at its front in every way, and each result at its end. `walk` is in packet order.
     fn back(&mut self, walk: &mut Vec<Hop>, region: Prefix) {
-        self.forward(walk, region);
+        if walk.len() + self.reach > abi::PEER_HOPS_MAX as usize {
+            self.forward(walk, region);
+        }
         if walk.len() > abi::PEER_HOPS_MAX as usize || self.done() {
             return;
         }
