@@ -5,7 +5,7 @@
 use lab::plan::{self, HOSTS};
 use lab::progress::Progress;
 use lab::shell::Namespace;
-use lab::{demo, region, traffic, Lab, LabError, Options};
+use lab::{demo, traffic, Lab, LabError, Options};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
@@ -42,7 +42,7 @@ impl Drop for Region {
             }
         }
         self.lab = None;
-        if let Err(error) = region::remove(&self.names) {
+        if let Err(error) = lab::lifecycle::remove_all(&self.names) {
             eprintln!("removing the region: {error}");
         }
     }
@@ -67,7 +67,7 @@ fn region_with(options: &Options) -> Option<Region> {
     match lab::up(options, &Progress::new(true)) {
         Ok(lab) => Some(Region { lab: Some(lab), names, _turn: turn }),
         Err(error) => {
-            region::remove(&names).unwrap();
+            lab::lifecycle::remove_all(&names).unwrap();
             panic!("the region did not come up: {error}");
         }
     }

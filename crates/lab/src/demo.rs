@@ -6,7 +6,7 @@ use crate::node::Counters;
 use crate::plan::{self, vm, Names};
 use crate::progress::Progress;
 use crate::traffic::{self, Ping, Tcp};
-use crate::{interrupt, region, LabError};
+use crate::{interrupt, LabError};
 use comfy_table::{presets::UTF8_FULL_CONDENSED, Attribute, Cell, CellAlignment, Color, Table};
 use serde::Serialize;
 
@@ -230,7 +230,7 @@ pub fn demo(options: &Options, json: bool) -> Result<bool, LabError> {
     let names = Names::new(&options.suffix);
     let log = outcome.as_ref().err().map(|_| crate::node::tail(&names.dir().join("node.log")));
     if !options.keep || outcome.is_err() {
-        region::remove(&names)?;
+        lifecycle::remove_all(&names)?;
     }
     progress.done();
     let rows = match outcome {

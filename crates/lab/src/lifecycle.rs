@@ -157,7 +157,7 @@ impl Lab {
 
     /// Removes all of it.
     pub fn down(self) -> Result<(), LabError> {
-        region::remove(&self.shape.names).map(drop)
+        remove_all(&self.shape.names).map(drop)
     }
 }
 
@@ -166,7 +166,7 @@ pub fn down(suffix: &str) -> Result<Vec<String>, LabError> {
     let names = Names::new(suffix);
     root()?;
     let _lock = lock(&names)?;
-    region::remove(&names)
+    remove_all(&names)
 }
 
 /// What of the lab with this suffix is there, in lines.
@@ -185,15 +185,37 @@ pub fn status(suffix: &str) -> Vec<String> {
     lines
 }
 
+fn lock_path(names: &Names) -> PathBuf {
+    PathBuf::from("/run/tunny").join(format!("{}.lock", names.instance()))
+}
+
 /// One lab of a name at a time.
 fn lock(names: &Names) -> Result<Flock<File>, LabError> {
-    let path = PathBuf::from("/run/tunny").join(format!("{}.lock", names.instance()));
+    use std::os::unix::fs::MetadataExt;
+    let path = lock_path(names);
     let fail = |source| LabError::File { path: path.clone(), source };
     std::fs::create_dir_all("/run/tunny").map_err(fail)?;
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(fail)?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-        LabError::Node(format!("another `tunny lab` is at work ({} is locked): wait for it, or end it", path.display()))
-    })
+    loop {
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(fail)?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+            LabError::Node(format!("another `tunny lab` is at work ({} is locked): wait for it, or end it", path.display()))
+        })?;
+        // Whoever removes a lab removes the file too: what we hold must still be the file of that name.
+        let held = lock.metadata().map_err(fail)?.ino();
+        if std::fs::metadata(&path).is_ok_and(|m| m.ino() == held) {
+            return Ok(lock);
+        }
+    }
+}
+
+/// Removes everything of this name, the lock included; returns what was there, in words.
+pub fn remove_all(names: &Names) -> Result<Vec<String>, LabError> {
+    let removed = region::remove(names)?;
+    let path = lock_path(names);
+    match std::fs::remove_file(&path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(LabError::File { path, source }),
+        _ => Ok(removed),
+    }
 }
 
 fn root() -> Result<(), LabError> {
