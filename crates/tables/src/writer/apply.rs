@@ -216,7 +216,8 @@ impl Writer {
         report: &mut CommitReport,
     ) -> io::Result<Ready> {
         let vni = t.change.vni;
-        let mut state = self.tenants.remove(&vni).unwrap_or(TenantState { routes_known: true, ..Default::default() });
+        let mut state = self.tenants.remove(&vni).unwrap_or_default();
+        state.routes_known |= t.is_new;
         state.line = t.line;
         let trees = self.fill_trees(&mut state, t, scratch, report)?;
         self.fill_vms(&mut state, t, &mut scratch.meters)?;
@@ -519,7 +520,10 @@ impl Writer {
             }
         }
         if t.is_new {
-            state.vms = t.set.drain(..).map(|s| (s.mac, s.vm)).collect();
+            state.vms = match t.set.is_empty() {
+                true => std::mem::take(&mut t.vms),
+                false => t.set.drain(..).map(|s| (s.mac, s.vm)).collect(),
+            };
         }
         Ok(())
     }

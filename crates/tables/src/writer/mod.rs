@@ -182,7 +182,7 @@ pub struct Writer {
     store: Store,
     options: WriterOptions,
     tables: TableSet,
-    tenants: FxMap<Vni, TenantState>,
+    tenants: FxMap<Vni, Box<TenantState>>,
     /// Distinct VPCs whose routes lead to the tenant block at a line.
     peer_refs: FxMap<u32, u32>,
     /// NCs by `nc_key` of their address.

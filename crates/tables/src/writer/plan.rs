@@ -43,6 +43,8 @@ pub(super) struct TenantPlan<'c> {
     /// New counts of routes by peer block, if routes change.
     pub peers: Option<BTreeMap<u32, u32>>,
     pub set: Vec<VmSet>,
+    /// All VMs of a new VPC, if none has a meter: nothing else is to be done for them.
+    pub vms: BTreeMap<u64, Vm>,
     pub gone: Vec<u64>,
     /// VMs by NC id, of a new VPC.
     pub members: Vec<(u32, u32)>,
@@ -89,6 +91,9 @@ pub(super) struct Plan<'c> {
     pub tree_lines: u64,
     new_lines: FxMap<Vni, u32>,
     moves: Vec<(u32, i32)>,
+    sets: Vec<VmSet>,
+    /// Ids of IPv4 NCs that were looked up already: small enough for a cache.
+    nc4: FxMap<u32, u32>,
     keys: Vec<u64>,
     taken_vms: Vec<u32>,
 }
@@ -120,6 +125,8 @@ impl Writer {
         let ncs = self.ncs.len() + plan.nc_new.len();
         limit("the number of NCs", ncs as u64, u64::from(self.options.limits.ncs))?;
         self.plan_tenant_names(commit, plan)?;
+        plan.tenants.reserve(commit.tenants.len());
+        plan.adds4.reserve(commit.tenants.iter().map(|t| t.vm_add.len()).sum());
         for change in commit.tenants.iter().filter(|t| !t.delete) {
             self.plan_tenant(change, plan)?;
         }
@@ -210,7 +217,7 @@ impl Writer {
             let line = self.tenants[vni].line;
             let refs = i64::from(self.peer_refs.get(&line).copied().unwrap_or(0));
             if refs + plan.peer_refs.get(&line).copied().unwrap_or(0) != 0 {
-                let leads = |t: &&TenantState| t.peers.contains_key(&line);
+                let leads = |t: &&Box<TenantState>| t.peers.contains_key(&line);
                 let old = self.tenants.iter().find(|(v, t)| !plan.deletes.contains(v) && leads(t)).map(|(v, _)| *v);
                 let new = plan.tenants.iter().find(|t| t.peers.as_ref().is_some_and(|p| p.contains_key(&line)));
                 let by = new.map(|t| t.change.vni).or(old).unwrap_or(*vni);
@@ -223,11 +230,10 @@ impl Writer {
     fn plan_tenant<'c>(&mut self, change: &'c TenantChange, plan: &mut Plan<'c>) -> Result<(), CommitError> {
         let vni = change.vni;
         let new_line = plan.new_lines.get(&vni).copied();
-        let blank = TenantState { routes_known: true, ..TenantState::default() };
         // The state is taken out so that ids can be drawn meanwhile; it goes back whatever happens.
         let (is_new, state) = match self.tenants.remove(&vni) {
             Some(state) => (false, state),
-            None => (true, blank),
+            None => (true, Box::new(TenantState { routes_known: true, ..TenantState::default() })),
         };
         let mut t = TenantPlan {
             change,
@@ -236,6 +242,7 @@ impl Writer {
             routes: RoutesPlan::Keep,
             peers: None,
             set: Vec::new(),
+            vms: BTreeMap::new(),
             gone: Vec::new(),
             members: Vec::new(),
             extra: None,
@@ -411,7 +418,7 @@ impl Writer {
         self.plan_gone(state, t, plan)?;
         plan.moves.clear();
         plan.moves.extend(t.gone.iter().map(|mac| (state.vms[mac].nc, -1)));
-        t.set.reserve(change.vm_add.len());
+        plan.sets.clear();
         let mut last_mac = None;
         let mut sorted = true;
         for spec in &change.vm_add {
@@ -429,7 +436,7 @@ impl Writer {
         if let Some(settings) = &change.settings {
             self.plan_settings(state, settings, t, plan)?;
         }
-        let new = t.set.iter().filter(|s| s.is_new).count();
+        let new = plan.sets.iter().filter(|s| s.is_new).count();
         let vms = state.vms.len() + new - t.gone.len();
         limit("the number of VMs of one VPC", vms as u64, u64::from(self.options.limits.vms_per_tenant))?;
         plan.vms += new as i64 - t.gone.len() as i64;
@@ -439,6 +446,11 @@ impl Writer {
         self.check_addresses(state, t, plan)?;
         self.plan_members(state, t, plan);
         self.plan_states(state, t, plan);
+        if t.is_new && plan.sets.iter().all(|s| s.meter.is_none()) {
+            t.vms = plan.sets.drain(..).map(|s| (s.mac, s.vm)).collect();
+        } else {
+            t.set = std::mem::take(&mut plan.sets);
+        }
         Ok(())
     }
 
@@ -478,7 +490,20 @@ impl Writer {
     ) -> Result<(), CommitError> {
         let vni = t.change.vni;
         check_mac(vni, spec.mac)?;
-        let nc = self.nc_id(spec.nc, plan).ok_or(CommitError::UnknownNc { vni, nc: spec.nc })?;
+        let cached = match spec.nc {
+            IpAddr::V4(a) => plan.nc4.get(&a.to_bits()).copied(),
+            IpAddr::V6(_) => None,
+        };
+        let nc = match cached {
+            Some(nc) => nc,
+            None => {
+                let nc = self.nc_id(spec.nc, plan).ok_or(CommitError::UnknownNc { vni, nc: spec.nc })?;
+                if let IpAddr::V4(a) = spec.nc {
+                    plan.nc4.insert(a.to_bits(), nc);
+                }
+                nc
+            }
+        };
         let old = state.vms.get(&spec.mac);
         let (v4, more) = if spec.more.is_empty() && spec.ipv6.is_none() {
             (spec.ipv4.unwrap_or(0), None)
@@ -530,7 +555,7 @@ impl Writer {
             }
         }
         let meter = words.filter(|_| !same_meter);
-        t.set.push(VmSet { mac: spec.mac, vm, is_new: old.is_none(), meter });
+        plan.sets.push(VmSet { mac: spec.mac, vm, is_new: old.is_none(), meter });
         Ok(())
     }
 

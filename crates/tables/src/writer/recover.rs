@@ -249,7 +249,7 @@ impl Writer {
                 *self.peer_refs.entry(*peer).or_default() += 1;
                 peer_lines.insert(*peer);
             }
-            self.tenants.insert(vni, state);
+            self.tenants.insert(vni, Box::new(state));
         }
         // A block that a route still names must not be reused, even if its VPC is gone (two VPCs that were being deleted
         // together).
