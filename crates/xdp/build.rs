@@ -14,6 +14,9 @@ fn main() {
         let source = root.join(format!("{name}.bpf.c"));
         compile(&source, &out.join(format!("{name}.bpf.o")));
     }
+    // What tests/agree.rs runs to compare the hash functions of both languages.
+    println!("cargo:rerun-if-changed=tests/hashes.bpf.c");
+    compile(Path::new("tests/hashes.bpf.c"), &out.join("hashes.bpf.o"));
 }
 
 /// Cargo looks at a folder's own entries only, so every file is named.

@@ -153,9 +153,10 @@ pub(crate) fn open_object(bytes: &[u8]) -> Result<OpenObject, XdpError> {
 }
 
 pub(crate) fn load_error(error: &libbpf_rs::Error) -> XdpError {
-    let advice = match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => "Run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.",
-        _ => "It needs Linux 6.1 or newer with BTF.",
+    // EPERM is a matter of rights, EACCES the verifier's verdict.
+    let advice = match error.to_string().contains("(os error 1)") {
+        true => "Run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.",
+        false => "It needs Linux 6.1 or newer with BTF; the verifier's words are above.",
     };
     XdpError::Load { reason: error.to_string(), advice: advice.into() }
 }

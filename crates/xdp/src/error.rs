@@ -89,6 +89,11 @@ pub enum XdpError {
 }
 
 impl XdpError {
+    /// Whether this process may not load BPF at all (EPERM; a program that the verifier refuses is EACCES).
+    pub fn not_permitted(&self) -> bool {
+        matches!(self, XdpError::Load { reason, .. } if reason.contains("(os error 1)"))
+    }
+
     /// For `map_err`: a failed system call with what was tried.
     pub(crate) fn call(what: impl Into<String>) -> impl FnOnce(io::Error) -> XdpError {
         let what = what.into();

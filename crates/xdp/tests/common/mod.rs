@@ -7,7 +7,7 @@ pub mod rig;
 use abi::*;
 use std::sync::Arc;
 use tables::Memory;
-use xdp::{BpfMemory, XdpEngine, XdpError};
+use xdp::{BpfMemory, XdpEngine};
 
 pub const VNI: u32 = 0x123456;
 pub const VTEP: u32 = 0x0a00_0001;
@@ -23,8 +23,8 @@ pub const SALT: u64 = 0x1234_5678_9abc_def1;
 pub fn engine() -> Option<XdpEngine> {
     match XdpEngine::load() {
         Ok(engine) => Some(engine),
-        Err(XdpError::Load { reason, .. }) if reason.contains("ermi") => {
-            println!("SKIPPED: no permission for BPF here: {reason}");
+        Err(e) if e.not_permitted() => {
+            println!("SKIPPED: {e}");
             None
         }
         Err(e) => panic!("{e}"),
@@ -142,4 +142,20 @@ pub fn packet(src_nc: u32, vni: u32, dst: u32, bytes: usize) -> Vec<u8> {
 /// Makes `ifindex` the egress port of the only next hop.
 pub fn egress(memory: &BpfMemory, ifindex: u32) {
     set(memory, 117, 2, ifindex as u64);
+}
+
+/// MTU of the only next hop.
+pub fn mtu(memory: &BpfMemory, bytes: u64) {
+    set(memory, 117, 1, bytes << 48 | 0x02_aa_00_00_00_01);
+}
+
+/// The UDP checksum of an outer IPv4 packet whose checksum field is zero.
+pub fn udp_checksum(frame: &[u8]) -> u16 {
+    let length = u16::from_be_bytes([frame[38], frame[39]]);
+    let mut bytes = [&frame[26..34], &[0, 17], &length.to_be_bytes(), &frame[34..34 + length as usize]].concat();
+    bytes.resize(bytes.len().next_multiple_of(2), 0);
+    match ip_sum(&bytes) {
+        0 => 0xffff,
+        sum => sum,
+    }
 }
