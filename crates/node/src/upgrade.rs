@@ -1,13 +1,227 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Going over to another table layout.
+//! Going over to another table layout without losing packets or counters.
+//!
+//! The new program gets new maps beside the old ones; its tables are filled from the state on disk, which knows no layouts.
+//! Meanwhile the old program forwards on the old tables. The switch is the update of the links. What the state does not have,
+//! the counters, is read from the old maps: every version writes a description of its layout (where each field of each structure
+//! lies) into its state, and its successor reads the old words by the names of their fields. A field that is unknown on
+//! one side is left at zero. Counters of packets between the reading and the switch are lost; packets are not.
 
-use std::path::Path;
-use xdp::XdpEngine;
+use abi::{DropReason, Stats, LAYOUTS, LIMITS};
+use serde_json::{json, Value};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tables::{Memory, Tables};
+use xdp::{pinned_layouts, OldSizes, OldTables, XdpEngine};
 
-/// Carries counters over from the tables of another layout.
-pub fn convert_counters(_pins: &Path, _xdp: &XdpEngine, _state: Option<&Path>) -> Option<String> {
-    None
+fn path(state: &Path, hash: u64) -> PathBuf {
+    state.join("layouts").join(format!("{hash:016x}.json"))
 }
 
-/// Writes down how this layout lies.
-pub fn describe_layout(_dir: &Path) {}
+/// This version's layouts, by name.
+pub fn description() -> Value {
+    let structures: BTreeMap<&str, Value> = LAYOUTS
+        .iter()
+        .map(|l| {
+            let fields: BTreeMap<&str, Value> =
+                l.fields.iter().map(|f| (f.name, json!({"offset": f.offset, "bytes": f.size, "count": f.count}))).collect();
+            (l.name, json!({"bytes": l.size, "fields": fields}))
+        })
+        .collect();
+    let limits: BTreeMap<&str, u64> = LIMITS.iter().map(|(name, value, _)| (*name, *value)).collect();
+    json!({"layout": format!("{:016x}", abi::abi_hash()), "structures": structures, "limits": limits,
+        "bits": {"TABLE_REF_BUCKETS_SHIFT": abi::TABLE_REF_BUCKETS_SHIFT}})
+}
+
+/// Writes the description down, for whoever comes after.
+pub fn describe_layout(state: &Path) {
+    let file = path(state, abi::abi_hash());
+    let write = || {
+        std::fs::create_dir_all(state.join("layouts"))?;
+        std::fs::write(&file, serde_json::to_vec_pretty(&description()).unwrap_or_default())
+    };
+    if let Err(e) = write() {
+        tracing::warn!("{} could not be written, so an upgrade would lose counters: {e}", file.display());
+    }
+}
+
+/// Words of the old tables, by their offsets.
+struct Words<'a> {
+    root: &'a dyn Fn(usize) -> Option<u64>,
+    stats: &'a dyn Fn(usize) -> Option<u64>,
+    lines: &'a dyn Fn(usize) -> Option<u64>,
+}
+
+/// A layout as described.
+struct Old(Value);
+
+impl Old {
+    fn read(state: &Path, hash: u64) -> Option<Old> {
+        serde_json::from_slice(&std::fs::read(path(state, hash)).ok()?).ok().map(Old)
+    }
+
+    fn number(&self, pointer: &str) -> Option<usize> {
+        self.0.pointer(pointer)?.as_u64()?.try_into().ok()
+    }
+
+    fn bytes(&self, structure: &str) -> Option<usize> {
+        self.number(&format!("/structures/{structure}/bytes"))
+    }
+
+    fn field(&self, structure: &str, field: &str, what: &str) -> Option<usize> {
+        self.number(&format!("/structures/{structure}/fields/{field}/{what}"))
+    }
+
+    fn limit(&self, name: &str) -> Option<usize> {
+        self.number(&format!("/limits/{name}"))
+    }
+}
+
+/// Carries the counters of an earlier layout over into new, unused tables. Returns what was done, if anything.
+pub fn convert_counters(base: &Path, xdp: &XdpEngine, state: Option<&Path>) -> Option<String> {
+    let own = abi::abi_hash();
+    let (hash, dir) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
+    let lost = |why: &str| Some(format!("counters of layout {hash:016x} are lost: {why}"));
+    let Some(old) = state.and_then(|s| Old::read(s, hash)) else {
+        return lost("the state has no description of that layout");
+    };
+    let Some(sizes) = sizes(&old) else { return lost("its description lacks sizes") };
+    let tables = match OldTables::open(&dir, sizes) {
+        Ok(tables) => tables,
+        Err(e) => return lost(&format!("its maps cannot be opened: {e}")),
+    };
+    let memory = xdp.memory();
+    let tables = Words { root: &|at| tables.root(at), stats: &|at| tables.stats(at), lines: &|at| tables.lines(at) };
+    let Some(packets) = statistics(&old, &tables, &*memory) else { return lost("its description lacks statistics") };
+    let drops = drops(&old, &tables, &Tables::new(memory)).unwrap_or(0);
+    Some(format!("counters of layout {hash:016x} carried over: {packets} packets, {drops} drops by VPC"))
+}
+
+fn sizes(old: &Old) -> Option<OldSizes> {
+    Some(OldSizes {
+        root: old.bytes("Root")?,
+        stats: old.bytes("Stats")?.checked_mul(old.limit("SLOTS_MAX")?)?,
+        segment: old.limit("SEGMENT_LINES")?.checked_mul(old.limit("LINE_BYTES")?)?,
+    })
+}
+
+/// Statistics, slot by slot and field by field. A slot of a CPU stays that CPU's, a worker's a worker's.
+fn statistics(old: &Old, tables: &Words, memory: &dyn Memory) -> Option<u64> {
+    let layout = LAYOUTS.iter().find(|l| l.name == "Stats")?;
+    let element = old.bytes("Stats")?;
+    let xdp_slots = |root: Option<u64>| root.map(|n| n as usize);
+    let old_cpus = xdp_slots((tables.root)(old.field("Root", "xdp_slots", "offset")?))?;
+    let old_slots = xdp_slots((tables.root)(old.field("Root", "slots", "offset")?))?.min(old.limit("SLOTS_MAX")?);
+    let (slots, cpus) = {
+        // The new root is complete, since the tables have been built.
+        let root = memory.root();
+        // SAFETY: Memory promises a whole Root; both words are aligned and read once.
+        unsafe { ((&raw const (*root).slots).read_volatile() as usize, (&raw const (*root).xdp_slots).read_volatile() as usize) }
+    };
+    let mut packets = 0;
+    for slot in 0..old_slots {
+        let target = if slot < old_cpus { slot.min(cpus.saturating_sub(1)) } else { (cpus + slot - old_cpus).min(slots.saturating_sub(1)) };
+        for field in layout.fields.iter().filter(|f| !f.name.starts_with("reserved")) {
+            let Some(offset) = old.field("Stats", field.name, "offset") else { continue };
+            let words = old.field("Stats", field.name, "bytes")?.min(field.size) / 8;
+            for word in 0..words {
+                let value = (tables.stats)(slot * element + offset + word * 8).unwrap_or(0);
+                if field.name == "rx" {
+                    packets += value;
+                }
+                add(memory, target, field.offset + word * 8, value);
+            }
+        }
+    }
+    Some(packets)
+}
+
+fn add(memory: &dyn Memory, slot: usize, offset: usize, value: u64) {
+    if value == 0 || slot >= memory.stats_slots() as usize || offset + 8 > size_of::<Stats>() {
+        return;
+    }
+    // SAFETY: Memory promises `stats_slots` elements of Stats, 8-byte aligned; slot and offset were checked, and access is atomic.
+    let word = unsafe { &*memory.stats().add(slot).cast::<u8>().add(offset).cast::<AtomicU64>() };
+    word.fetch_add(value, Ordering::Relaxed);
+}
+
+/// The sparse table of drops by VPC and reason: pairs of (VNI << 16 | reason << 8 | 1) and packets.
+fn drops(old: &Old, tables: &Words, new: &Tables) -> Option<u64> {
+    let shift = old.number("/bits/TABLE_REF_BUCKETS_SHIFT")? as u32;
+    let table = (tables.root)(old.field("Root", "drops", "offset")?)?;
+    let line = old.limit("LINE_BYTES")?;
+    let (first, buckets) = ((table & ((1u64 << shift.min(63)) - 1)) as usize, (table >> shift.min(63)) as usize);
+    let pairs = old.bytes("DropBucket")? / 16;
+    let mut total = 0;
+    for bucket in first..first.checked_add(buckets)? {
+        for pair in 0..pairs {
+            let at = bucket.checked_mul(line)? + pair * 16;
+            // Segments end where the old tables did.
+            let (Some(key), Some(count)) = ((tables.lines)(at), (tables.lines)(at + 8)) else { return Some(total) };
+            let reason = DropReason::from_number((key >> 8) as u8);
+            if let (1, Some(reason), true) = (key & 0xff, reason, count > 0) {
+                new.add_drops((key >> 16) as u32, reason, count);
+                total += count;
+            }
+        }
+    }
+    Some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A layout in which statistics lie elsewhere, have fewer reasons and one word that nobody knows any more.
+    #[test]
+    fn counters_of_a_changed_layout_are_found_by_name() {
+        let field = |offset: usize, bytes: usize| json!({"offset": offset, "bytes": bytes});
+        let old = Old(json!({
+            "structures": {
+                "Root": {"bytes": 64, "fields": {
+                    "slots": field(8, 8), "xdp_slots": field(24, 8), "drops": field(40, 8)}},
+                "Stats": {"bytes": 64, "fields": {
+                    "forgotten": field(0, 8), "dropped": field(8, 8), "rx": field(16, 8), "drops": field(24, 40)}},
+                "DropBucket": {"bytes": 64}},
+            "limits": {"SLOTS_MAX": 4, "SEGMENT_LINES": 16, "LINE_BYTES": 64},
+            "bits": {"TABLE_REF_BUCKETS_SHIFT": 32}}));
+        // Two CPUs and one worker; the table of drops has two buckets from line 3 on.
+        let root = |at: usize| [0, 3, 0, 2, 0, 2 << 32 | 3].get(at / 8).copied();
+        let stats = |at: usize| Some(match (at / 64, at % 64) {
+            (slot, 0) => 999 + slot as u64,
+            (0, 8) => 4,
+            (0, 16) => 100,
+            (0, 32) => 4,
+            (2, 16) => 7,
+            _ => 0,
+        });
+        let key = 77u64 << 16 | u64::from(DropReason::OuterTruncated as u8) << 8 | 1;
+        let lines = |at: usize| Some(match at {
+            256 => key,
+            264 => 4,
+            _ => 0,
+        });
+        let memory: std::sync::Arc<dyn Memory> = std::sync::Arc::new(tables::HeapMemory::new().unwrap());
+        let options = tables::WriterOptions { xdp_slots: 1, worker_slots: 2, ..Default::default() };
+        let writer = tables::Writer::create(memory.clone(), options).unwrap();
+        let words = Words { root: &root, stats: &stats, lines: &lines };
+        assert_eq!(statistics(&old, &words, &*memory), Some(107));
+        let tables = writer.tables();
+        assert_eq!(drops(&old, &words, &tables), Some(4));
+        let cpu = tables.stats(0).read();
+        assert_eq!((cpu.rx, cpu.dropped, cpu.drops[1], cpu.forwarded), (100, 4, 4, 0));
+        assert_eq!(tables.stats(1).read().rx, 7, "the worker's counters stay a worker's");
+        assert_eq!(tables.drop_count(77, DropReason::OuterTruncated), 4);
+    }
+
+    #[test]
+    fn a_description_says_where_everything_lies() {
+        let old = Old(description());
+        assert_eq!(old.bytes("Stats"), Some(size_of::<Stats>()));
+        assert_eq!(old.field("Stats", "drops", "offset"), Some(std::mem::offset_of!(Stats, drops)));
+        assert_eq!(old.field("Root", "drops", "bytes"), Some(8));
+        let sizes = sizes(&old).unwrap();
+        assert_eq!((sizes.root, sizes.segment), (size_of::<abi::Root>(), abi::SEGMENT_BYTES as usize));
+    }
+}

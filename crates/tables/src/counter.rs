@@ -225,6 +225,11 @@ impl Tables {
     /// Counts a drop that is attributed to a VNI. False if its neighbourhood in the table is full: then the caller
     /// counts `drop_overflow` ([`Tables::count_drop_overflow`]).
     pub fn count_drop(&self, vni: u32, reason: DropReason) -> bool {
+        self.add_drops(vni, reason, 1)
+    }
+
+    /// Adds drops that were counted elsewhere (by tables of another layout).
+    pub fn add_drops(&self, vni: u32, reason: DropReason, n: u64) -> bool {
         let key = drop_key(vni, reason);
         for line in self.drop_lines(key) {
             for pair in 0..4 {
@@ -239,7 +244,7 @@ impl Tables {
                     };
                 }
                 if found == key {
-                    self.lines.at(line).0[pair * 2 + 1].fetch_add(1, Ordering::Relaxed);
+                    self.lines.at(line).0[pair * 2 + 1].fetch_add(n, Ordering::Relaxed);
                     return true;
                 }
             }

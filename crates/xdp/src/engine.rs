@@ -94,7 +94,7 @@ impl XdpEngine {
                 stats: map("tunny_stats")?,
                 readers: readers.as_fd(),
             };
-            BpfMemory::open(&maps).map_err(XdpError::call("Mapping the table memory"))?
+            BpfMemory::open(&maps, pins.clone()).map_err(XdpError::call("Mapping the table memory"))?
         };
         Ok(XdpEngine {
             links: Vec::new(),

@@ -11,6 +11,7 @@ use crate::sys::{self, Mapping};
 use abi::{Root, Stats, SEGMENTS_MAX, SEGMENT_BYTES, SEGMENT_LINES, SLOTS_MAX};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Mutex;
 use tables::{Memory, Readers, ARENA_BYTES};
@@ -33,25 +34,36 @@ pub struct BpfMemory {
     readers: Mapping,
     arena: Mapping,
     segments: OwnedFd,
+    /// Folder in which each segment is pinned as `segment-N`: opening a map by its id needs CAP_SYS_ADMIN, by its pin
+    /// only the right to the file.
+    pins: Option<PathBuf>,
     limit: AtomicU32,
     growing: Mutex<()>,
 }
 
+/// Where a segment is pinned.
+pub(crate) fn segment_pin(dir: &Path, n: u32) -> PathBuf {
+    dir.join(format!("segment-{n}"))
+}
+
 impl BpfMemory {
-    /// Maps what the maps hold already.
-    pub(crate) fn open(maps: &Maps) -> io::Result<BpfMemory> {
+    /// Maps what the maps hold already. New segments are pinned in `pins`.
+    pub(crate) fn open(maps: &Maps, pins: Option<PathBuf>) -> io::Result<BpfMemory> {
         let memory = BpfMemory {
             root: Mapping::of_map(maps.root, size_of::<Root>(), true)?,
             stats: Mapping::of_map(maps.stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
             readers: Mapping::of_map(maps.readers, READERS_BYTES, true)?,
             arena: Mapping::reserve(ARENA_BYTES)?,
             segments: maps.segments.try_clone_to_owned()?,
+            pins,
             limit: AtomicU32::new(0),
             growing: Mutex::new(()),
         };
         for n in 0..SEGMENTS_MAX {
             let Some(id) = sys::lookup_u32(maps.segments, n)? else { break };
-            memory.place(n, sys::map_by_id(id)?.as_fd())?;
+            let pinned = memory.pins.as_deref().and_then(|dir| sys::open_pin(&segment_pin(dir, n)).ok());
+            let segment = pinned.map_or_else(|| sys::map_by_id(id), Ok)?;
+            memory.place(n, segment.as_fd())?;
             memory.limit.store((n + 1) * SEGMENT_LINES, Ordering::Release);
         }
         Ok(memory)
@@ -95,6 +107,12 @@ unsafe impl Memory for BpfMemory {
         for i in have..n {
             let fd = sys::create_array("tunny_segment", SEGMENT_BYTES, 1)?;
             self.place(i, fd.as_fd())?;
+            if let Some(dir) = &self.pins {
+                // One that a killed process pinned and never entered is nobody's.
+                let path = segment_pin(dir, i);
+                let _ = std::fs::remove_file(&path);
+                sys::pin(fd.as_fd(), &path)?;
+            }
             fds.push(fd);
         }
         let keys: Vec<u32> = (have..n).collect();

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The upgrade to another table layout, under traffic. A running node's pins are made to look like those of a version with
+//! another layout: the next start must not touch them, build its own tables beside, switch, and remove the old ones, without
+//! losing a packet or a counter. Needs root; without it the test says so and passes.
+
+use lab::plan::Names;
+use lab::progress::Progress;
+use lab::{region, traffic, Lab, Options};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const OTHER: &str = "00000000deadbeef";
+
+/// Removes the region when the test ends, also by a panic.
+struct Region {
+    lab: Option<Lab>,
+    names: Names,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the node's last words:\n{}", lab::node::tail(&self.names.dir().join("node.log")));
+        }
+        self.lab = None;
+        if let Err(error) = region::remove(&self.names) {
+            eprintln!("removing the region: {error}");
+        }
+    }
+}
+
+fn layouts(pins: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(pins).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    entries.filter_map(|name| name.strip_prefix("layout-").map(str::to_string)).collect()
+}
+
+#[test]
+fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root to make network namespaces");
+        return;
+    }
+    let suffix = format!("u{}", std::process::id());
+    let tunny = PathBuf::from(env!("CARGO_BIN_EXE_tunny"));
+    let options = Options { suffix: suffix.clone(), quiet: true, seconds: 1, ..Options::new(tunny) };
+    let names = Names::new(&suffix);
+    let mut region = Region { lab: None, names };
+    region.lab = Some(lab::up(&options, &Progress::new(true)).unwrap());
+    let lab = region.lab.as_mut().unwrap();
+    let own = format!("{:016x}", abi::abi_hash());
+    let pins = Path::new("/sys/fs/bpf/tunny").join(region.names.instance());
+    assert_eq!(layouts(&pins), [own.clone()]);
+
+    // Something to count, then a long stream across the switch.
+    let from = region.names.namespace("red-1");
+    let refused = traffic::ping(&from, "10.2.0.12", 3, &[]).unwrap();
+    assert_eq!(refused.received, 0);
+    let warm = traffic::ping(&region.names.namespace("blue-1"), "10.0.0.12", 3, &[]).unwrap();
+    assert_eq!(warm.received, 3);
+    let before = lab.node().unwrap().counters().unwrap();
+    let by_vpc = |lab: &Lab| lab.node().unwrap().get("/v1/counters").unwrap()["tenants"].clone();
+    let drops = |tenants: &serde_json::Value| -> u64 {
+        let list = tenants.as_array().unwrap().iter();
+        list.flat_map(|t| t["drops"].as_object().unwrap().values()).map(|n| n.as_u64().unwrap()).sum()
+    };
+    let dropped = drops(&by_vpc(lab));
+    assert!(dropped >= 3 && before.drops["route_none"] >= 3, "{before:?}");
+
+    let blue = region.names.namespace("blue-1");
+    let stream = std::thread::spawn(move || traffic::ping(&blue, "10.0.0.12", 2000, &["-q", "-i", "0.002"]));
+    std::thread::sleep(Duration::from_millis(500));
+    lab.node().unwrap().process.kill();
+    std::fs::rename(pins.join(format!("layout-{own}")), pins.join(format!("layout-{OTHER}"))).unwrap();
+    let described = region.names.dir().join("node/layouts");
+    std::fs::rename(described.join(format!("{own}.json")), described.join(format!("{OTHER}.json"))).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    lab.start_node().unwrap();
+
+    let status = lab.node().unwrap().status().unwrap();
+    assert_eq!(status["took_over"], false, "tables of another layout are not taken over: {status}");
+    assert!(status["startup"].to_string().contains("carried over"), "{status}");
+    assert_eq!(layouts(&pins), [own], "the old tables are gone");
+    let ping = stream.join().unwrap().unwrap();
+    assert_eq!((ping.sent, ping.received), (2000, 2000), "{}", ping.output);
+    let after = lab.node().unwrap().counters().unwrap();
+    assert!(after.forwarded > before.forwarded, "{before:?} {after:?}");
+    assert!(after.drops["route_none"] >= before.drops["route_none"], "{before:?} {after:?}");
+    assert!(after.balanced, "{after:?}");
+    assert!(drops(&by_vpc(lab)) >= dropped);
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pinned tables of another layout, for reading: what their words mean is known to whoever has a description of that layout.
+
+use crate::memory::segment_pin;
+use crate::sys::{self, Mapping};
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How large the parts of the other layout are, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OldSizes {
+    /// The root.
+    pub root: usize,
+    /// All statistics.
+    pub stats: usize,
+    /// A segment.
+    pub segment: usize,
+}
+
+/// Tables of another layout.
+pub struct OldTables {
+    root: Mapping,
+    stats: Mapping,
+    segments: Vec<Mapping>,
+    sizes: OldSizes,
+}
+
+/// The layouts pinned under an instance's folder: hash and folder.
+pub fn pinned_layouts(base: &Path) -> Vec<(u64, PathBuf)> {
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let layout = |path: PathBuf| {
+        let hash = path.file_name()?.to_str()?.strip_prefix("layout-")?;
+        Some((u64::from_str_radix(hash, 16).ok()?, path))
+    };
+    let mut found: Vec<_> = entries.filter_map(|e| layout(e.path())).collect();
+    found.sort();
+    found
+}
+
+impl OldTables {
+    /// Maps the tables pinned in a layout's folder.
+    pub fn open(dir: &Path, sizes: OldSizes) -> io::Result<OldTables> {
+        let page = |bytes: usize| bytes.next_multiple_of(4096);
+        let map = |name: &str, bytes| Mapping::of_map(sys::open_pin(&dir.join(name))?.as_fd(), page(bytes), false);
+        let mut segments = Vec::new();
+        while let Ok(fd) = sys::open_pin(&segment_pin(dir, segments.len() as u32)) {
+            segments.push(Mapping::of_map(fd.as_fd(), page(sizes.segment), false)?);
+        }
+        Ok(OldTables { root: map("tunny_root", sizes.root)?, stats: map("tunny_stats", sizes.stats)?, segments, sizes })
+    }
+
+    fn word(mapping: &Mapping, offset: usize, end: usize) -> Option<u64> {
+        if offset % 8 != 0 || offset.checked_add(8)? > end.min(mapping.bytes()) {
+            return None;
+        }
+        // SAFETY: the word lies in the mapping, which is page-aligned, and is read as an atomic.
+        Some(unsafe { &*mapping.at().add(offset).cast::<AtomicU64>() }.load(Ordering::Relaxed))
+    }
+
+    /// A word of the root.
+    pub fn root(&self, offset: usize) -> Option<u64> {
+        OldTables::word(&self.root, offset, self.sizes.root)
+    }
+
+    /// A word of the statistics.
+    pub fn stats(&self, offset: usize) -> Option<u64> {
+        OldTables::word(&self.stats, offset, self.sizes.stats)
+    }
+
+    /// A word of the lines, by its offset from the first.
+    pub fn lines(&self, offset: usize) -> Option<u64> {
+        let segment = self.segments.get(offset / self.sizes.segment.max(1))?;
+        OldTables::word(segment, offset % self.sizes.segment, self.sizes.segment)
+    }
+}
