@@ -94,7 +94,18 @@ fn main() -> ExitCode {
         Command::CliReference(args) => reference::run(args, global),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tunny: {error:#}");
+        eprintln!("tunny: {}", sentence(&error));
         ExitCode::FAILURE
     })
+}
+
+/// An error with those of its causes that it does not name itself.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(|c| c.to_string()) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }

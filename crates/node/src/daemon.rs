@@ -89,6 +89,9 @@ impl Steps {
 /// Starts a node in the network namespace of the calling thread. It serves its ports when this returns.
 pub fn start(options: &Options) -> Result<Running, NodeError> {
     let mut steps = Steps::new();
+    // Buffers of AF_XDP count as locked memory. Where the limit may not be raised, the sockets say what is missing.
+    let forever = nix::sys::resource::RLIM_INFINITY;
+    let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, forever, forever);
     let (mut store, mut model, mut notes) = match &options.state {
         Some(dir) => {
             let (store, model, notes) = Persist::open(dir)?;
