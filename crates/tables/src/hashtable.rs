@@ -289,12 +289,13 @@ impl HashTable {
         }
     }
 
-    /// Makes the staged array the one that engines read.
-    pub(crate) fn publish(&mut self, root: &RootRef) {
-        if !self.published {
+    /// Makes the staged array the one that engines read. False if it is already.
+    pub(crate) fn publish(&mut self, root: &RootRef) -> bool {
+        let staged = !std::mem::replace(&mut self.published, true);
+        if staged {
             root.set(self.root, u64::from(self.buckets) << TABLE_REF_BUCKETS_SHIFT | u64::from(self.first));
-            self.published = true;
         }
+        staged
     }
 
     /// An empty slot for a hash; links a new line to the chain if there is none. Counts the entry.

@@ -104,3 +104,22 @@ fn a_thousand_entries_grow_to_a_million_under_readers() {
     let vms = writer.usage().iter().find(|w| w.name == "vms").unwrap().used;
     assert_eq!(vms, u64::from(most));
 }
+
+#[test]
+fn a_switch_waits_for_readers_of_the_old_array() {
+    let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+    let mut writer = Writer::create(memory, WriterOptions::default()).unwrap();
+    writer.commit(&super::world::first()).unwrap();
+    writer.settle();
+    // The array stays: nothing to wait for.
+    let same = |version| Commit { tenants: vec![super::world::change(1, version, 1, false)], ..Default::default() };
+    assert_eq!(writer.commit(&same(1)).unwrap().graces, 0);
+    writer.settle();
+    // The array is replaced in the same commit: entries of the new generation are in the new one alone.
+    let mut grown = super::world::change(1, 2, 1, false);
+    grown.vm_add.extend((0..5_000).map(|n| VmSpec { nc: super::world::ncs()[0], ipv4: Some(0x0b00_0000 + n), ..vm(n) }));
+    let array = |w: &Writer| crate::line::RootRef::new(&**w.memory()).get(crate::line::root!(vm4));
+    let before = array(&writer);
+    assert_eq!(writer.commit(&Commit { tenants: vec![grown], ..Default::default() }).unwrap().graces, 1);
+    assert_ne!(array(&writer), before);
+}

@@ -25,6 +25,8 @@ struct Ready {
     /// Index of the one entry that is added without marks, IPv4 or IPv6.
     direct_add: Option<(bool, usize)>,
     direct_kill: Option<IpAddr>,
+    /// The generation switches.
+    switches: bool,
     /// New ident word, if settings change.
     ident: Option<u64>,
 }
@@ -240,7 +242,7 @@ impl Writer {
             self.note_marks(t, plan);
         }
         state.roots = roots;
-        let ready = Ready { vni, line: t.line, is_new: t.is_new, roots, direct_add, direct_kill, ident: block };
+        let ready = Ready { vni, line: t.line, is_new: t.is_new, roots, direct_add, direct_kill, switches: t.marks, ident: block };
         self.tenants.insert(vni, state);
         Ok(ready)
     }
@@ -594,7 +596,11 @@ impl Writer {
         for (word, _) in meters.iter().filter(|(_, put)| *put) {
             self.tables.vm_meters.put_word(&mut self.store, *word)?;
         }
-        self.tables.publish(&self.store.root);
+        // A reader may find its home lines before it reads a VPC's roots. One that found them in the old array must be gone
+        // before a generation switches, since only the new array holds what the switch makes visible.
+        if self.tables.publish(&self.store.root) && ready.iter().any(|r| r.switches) {
+            self.grace();
+        }
         if let Some(gateway) = &commit.gateway {
             self.set_gateway(gateway);
         }

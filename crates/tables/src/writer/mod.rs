@@ -170,9 +170,9 @@ impl TableSet {
         ]
     }
 
-    /// Swaps the TABLE_REF words of arrays that were built beside.
-    fn publish(&mut self, root: &RootRef) {
-        self.all().into_iter().for_each(|t| t.publish(root));
+    /// Swaps the TABLE_REF words of arrays that were built beside. Whether there were any.
+    fn publish(&mut self, root: &RootRef) -> bool {
+        self.all().into_iter().fold(false, |any, t| t.publish(root) | any)
     }
 }
 
