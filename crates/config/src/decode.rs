@@ -7,7 +7,9 @@ use crate::prefix::{inner_address_fault, Mac, Prefix};
 use crate::quantity::{parse_bits, parse_bytes, parse_packets};
 use crate::schema;
 use crate::yaml::{Node, Pos, Value};
+use crate::ERRORS_MAX;
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -29,6 +31,9 @@ impl Names {
         n
     }
 }
+
+/// Fields of one mapping that are looked at; no kind has as many.
+const KEYS_MAX: usize = 100;
 
 /// A document being decoded.
 struct Doc<'a> {
@@ -125,7 +130,11 @@ impl Doc<'_> {
             }
             Value::Map(map) => {
                 let known = schema::children(self.kind, path);
-                for (i, (key, at, value)) in map.iter().enumerate() {
+                if map.len() > KEYS_MAX {
+                    let why = format!("has {} fields", map.len());
+                    self.error(node.at, path, Problem::Value(why), known.join(", "));
+                }
+                for (i, (key, at, value)) in map.iter().take(KEYS_MAX).enumerate() {
                     let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                     if let Some((_, first, _)) = map[..i].iter().find(|(k, _, _)| k == key) {
                         self.error(*at, &below, Problem::DuplicateField { first: first.line }, String::new());
@@ -198,21 +207,25 @@ impl Doc<'_> {
     }
 
     /// A list of scalars with at most `max` entries, each once; empty if absent.
-    fn list<T: PartialEq>(&mut self, path: &str, max: usize, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+    fn list<T: Eq + Hash + Clone>(&mut self, path: &str, max: usize, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
         let Some(node) = self.node(path) else { return Vec::new() };
         let (at, mut out, mut wrong) = (node.at, Vec::new(), Vec::new());
+        let mut seen = HashSet::new();
         match &node.value {
             Value::List(items) => {
                 if items.len() > max {
                     wrong.push((at, path.to_string(), Problem::Value(format!("has {} entries", items.len()))));
                 }
                 for (i, item) in items.iter().take(max).enumerate() {
+                    if wrong.len() > ERRORS_MAX {
+                        break;
+                    }
                     let parsed = match &item.value {
                         Value::Scalar { text, .. } => parse(text).map(|v| (v, text)).map_err(Problem::Value),
                         _ => Err(Problem::WrongType { found: item.type_name() }),
                     };
                     match parsed {
-                        Ok((v, text)) if out.contains(&v) => {
+                        Ok((v, text)) if !seen.insert(v.clone()) => {
                             let twice = Problem::DuplicateReference { name: text.clone() };
                             wrong.push((item.at, format!("{path}[{i}]"), twice));
                         }

@@ -35,4 +35,5 @@ pub const ERRORS_MAX: usize = 1000;
 /// For tests and fuzz targets.
 pub mod testing {
     pub use crate::binary::frame::reseal;
+    pub use crate::store::count_records;
 }

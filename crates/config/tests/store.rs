@@ -266,6 +266,23 @@ fn wrong_content_with_right_checksums_never_panics() {
 }
 
 #[test]
+fn wrong_records_with_right_checksums_never_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    history(dir.path(), 6);
+    let good = fs::read(journals(dir.path()).pop().unwrap()).unwrap();
+    assert_eq!(testing::count_records(&good).unwrap(), 6);
+    let mut rng = ChaCha8Rng::seed_from_u64(99);
+    let mut refused = 0;
+    for _ in 0..20_000 {
+        let mut bad = good.clone();
+        let at = rng.random_range(0..bad.len());
+        bad[at] = rng.random();
+        refused += u32::from(testing::count_records(&testing::reseal(&bad)).is_err());
+    }
+    assert!(refused > 1000, "{refused}");
+}
+
+#[test]
 fn random_bytes_never_panic() {
     let mut rng = ChaCha8Rng::seed_from_u64(815);
     let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/region.yaml")).unwrap();

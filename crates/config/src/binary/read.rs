@@ -8,9 +8,10 @@ use super::objects::{read_addresses, read_gateway, read_optional, read_optional_
 use super::write::{Part, PIECE, ROUTE_NAMED, SNAPSHOT_MARK, VM_METERED, VM_NAMED};
 use super::{SnapshotError, BINARY_VERSION};
 use crate::decode::Names;
-use crate::model::{Link, Model, NcState, RouteState, Target, VmState, VpcState};
+use crate::model::{agrees, Link, Model, NcState, RouteState, Target, VmState, VpcState};
 use crate::object::*;
 use crate::prefix::{Mac, Prefix};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -73,6 +74,7 @@ struct Load {
     part: u8,
     body: Body,
     listings: Vec<(u32, u32)>,
+    consents: HashMap<u32, HashSet<Name>>,
     ended: bool,
 }
 
@@ -144,7 +146,7 @@ impl Load {
         }
         for (a, b) in [(pair[0], pair[1]), (pair[1], pair[0])] {
             let vpc = m.vpcs.at_mut(a);
-            if !vpc.spec.peerings.contains(&name) {
+            if !agrees(&mut self.consents, a, &vpc.spec.peerings, &name) {
                 return Err(format!("Vpc `{}` does not agree to Peering `{name}`", vpc.spec.name));
             }
             if vpc.links.insert(b, Link { peering: name.clone(), routes: 0 }).is_some() {
@@ -294,12 +296,10 @@ impl Load {
     /// The rules that need the whole model.
     fn finish(mut self) -> Result<Model, String> {
         for (nc, vpc) in std::mem::take(&mut self.listings) {
-            let list = &mut self.model.ncs.at_mut(nc).vpcs;
-            if list.contains(&vpc) {
+            if !self.model.vpcs.at_mut(vpc).extra_ncs.insert(nc) {
                 return Err(format!("Nc `{}` lists a VPC twice", self.model.nc(nc).name));
             }
-            list.push(vpc);
-            self.model.vpcs.at_mut(vpc).extra_ncs.insert(nc);
+            self.model.ncs.at_mut(nc).vpcs.push(vpc);
         }
         let m = self.model;
         for (kind, used, limit) in m.water_levels() {

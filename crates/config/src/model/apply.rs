@@ -84,6 +84,8 @@ pub(super) struct Tx<'a> {
     pub(super) added_vms: Vec<(u32, Mac, &'a Origin)>,
     /// Peerings that were deleted or taken out, with what they joined.
     pub(super) parted: Vec<([u32; 2], Name, &'a Origin)>,
+    /// Peerings that VPCs agree to, of those with many.
+    pub(super) consents: HashMap<u32, HashSet<Name>>,
     /// Peerings that were taken out because they change.
     pub(super) replaced_peerings: HashSet<Name>,
     last_vpc: Option<(Name, u32)>,
@@ -105,6 +107,7 @@ impl<'a> Tx<'a> {
             touched: Vec::new(),
             added_vms: Vec::new(),
             parted: Vec::new(),
+            consents: HashMap::new(),
             replaced_peerings: HashSet::new(),
             last_vpc: None,
             last_nc: None,

@@ -22,6 +22,7 @@ mod undo;
 pub(crate) use apply::sort_errors;
 pub(crate) use replace::{for_each_difference, merge, Ref};
 pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
+pub(crate) use structure::agrees;
 pub(crate) use undo::Undo;
 
 use crate::object::*;

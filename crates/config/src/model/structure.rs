@@ -7,7 +7,7 @@ use super::Undo;
 use crate::documents::Origin;
 use crate::error::Problem;
 use crate::object::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 /// What came of a deletion.
@@ -217,7 +217,8 @@ impl<'a> Tx<'a> {
             let by = format!("Vm `{}`", Object::Vm(words(v.gateway_mac)).name());
             problems.push(("spec.gateway.mac".into(), Problem::AddressTaken { address: v.gateway_mac.to_string(), by }));
         }
-        for link in state.links.values().filter(|l| !v.peerings.contains(&l.peering)) {
+        let agreed: HashSet<&Name> = v.peerings.iter().collect();
+        for link in state.links.values().filter(|l| !agreed.contains(&l.peering)) {
             let by = format!("Peering `{}`, to which this Vpc must agree", link.peering);
             problems.push(("spec.peerings".into(), Problem::StillUsed { by }));
         }
@@ -288,7 +289,7 @@ impl<'a> Tx<'a> {
                 continue;
             };
             ids.push(id);
-            let agrees = self.model.vpc(id).spec.peerings.contains(&p.name);
+            let agrees = agrees(&mut self.consents, id, &self.model.vpc(id).spec.peerings, &p.name);
             if !agrees && !self.failed.contains(&(Kind::Vpc, name.clone())) {
                 let problem = Problem::NoConsent { vpc: name.to_string(), peering: p.name.to_string() };
                 self.fail(origin, own.0, own.1.clone(), &field, problem);
@@ -319,6 +320,14 @@ impl<'a> Tx<'a> {
             }
         }
     }
+}
+
+/// Whether a VPC's list names a peering. Long lists, of hubs, are made a set once.
+pub(crate) fn agrees(sets: &mut HashMap<u32, HashSet<Name>>, vpc: u32, list: &[Name], peering: &Name) -> bool {
+    if list.len() <= 32 {
+        return list.contains(peering);
+    }
+    sets.entry(vpc).or_insert_with(|| list.iter().cloned().collect()).contains(peering)
 }
 
 fn plural(n: u64) -> &'static str {
