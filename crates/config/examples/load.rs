@@ -79,6 +79,13 @@ fn main() {
     let plan = timed("replace nothing", || empty.replace(loaded));
     let commit = timed("commit of that plan", || plan.commit(&empty));
     println!("{} tenants", commit.tenants.len());
+    let memory: std::sync::Arc<dyn tables::Memory> = std::sync::Arc::new(tables::HeapMemory::new().unwrap());
+    let mut writer = tables::Writer::create(memory, tables::WriterOptions::default()).unwrap();
+    timed("the writer takes it", || writer.commit(&commit).unwrap());
+    timed("free the commit", || drop(commit));
+    let again = timed("reconcile: the commit", || empty.reconcile(&writer));
+    timed("reconcile: the writer", || writer.commit(&again).unwrap());
+    drop((again, writer, empty, plan));
     let single: Vec<Documents> = (0..100_000u32)
         .map(|i| {
             let mut docs = Documents::new();

@@ -274,15 +274,16 @@ fn difference(old: &Model, new: &Model) -> Commit {
     let addresses = |m: &Model| m.nc_addrs.keys().copied().collect::<BTreeSet<IpAddr>>();
     let (before, after) = (addresses(old), addresses(new));
     let sorted = |m: &Model| m.vnis.iter().map(|(vni, id)| (*vni, *id)).collect::<BTreeMap<u32, u32>>();
-    let mut tenants = Vec::new();
+    let mut pairs = Vec::new();
     merge(sorted(old).into_iter(), sorted(new).into_iter(), |a, b| {
-        match (a, b) {
-            (Some((vni, _)), None) => tenants.push(TenantChange { vni, delete: true, ..TenantChange::default() }),
-            (None, Some((_, id))) => tenants.push(whole_tenant(new, new.vpc(id), false)),
-            (Some((_, a)), Some((_, b))) => tenants.extend(tenant_difference((old, old.vpc(a)), (new, new.vpc(b)))),
-            (None, None) => {}
-        }
+        pairs.push((a, b));
         true
+    });
+    let tenants = in_parallel(&pairs, |pair| match *pair {
+        (Some((vni, _)), None) => Some(TenantChange { vni, delete: true, ..TenantChange::default() }),
+        (None, Some((_, id))) => Some(whole_tenant(new, new.vpc(id), false)),
+        (Some((_, a)), Some((_, b))) => tenant_difference((old, old.vpc(a)), (new, new.vpc(b))),
+        (None, None) => None,
     });
     Commit {
         gateway: (old.gateway != new.gateway).then(|| gateway_settings(new.gateway.as_deref())),
@@ -290,6 +291,27 @@ fn difference(old: &Model, new: &Model) -> Commit {
         nc_remove: before.difference(&after).copied().collect(),
         tenants,
     }
+}
+
+/// Maps many items in order, on a few threads if that pays.
+fn in_parallel<T: Sync, U: Send>(items: &[T], f: impl Fn(&T) -> Option<U> + Sync) -> Vec<U> {
+    const PAYS: usize = 4096;
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8);
+    if items.len() < PAYS || threads == 1 {
+        return items.iter().filter_map(&f).collect();
+    }
+    let mut out = Vec::with_capacity(items.len());
+    std::thread::scope(|scope| {
+        let parts = items.chunks(items.len().div_ceil(threads));
+        let work: Vec<_> = parts.map(|part| scope.spawn(|| part.iter().filter_map(&f).collect::<Vec<U>>())).collect();
+        for handle in work {
+            match handle.join() {
+                Ok(part) => out.extend(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    out
 }
 
 fn tenant_difference((old, a): (&Model, &VpcState), (new, b): (&Model, &VpcState)) -> Option<TenantChange> {
@@ -329,4 +351,28 @@ fn tenant_difference((old, a): (&Model, &VpcState), (new, b): (&Model, &VpcState
 /// Whether tables would hold the same for two VMs.
 fn same_entry((old, a): (&Model, &VmState), (new, b): (&Model, &VmState)) -> bool {
     a.addresses == b.addresses && a.meter == b.meter && old.nc(a.nc).address == new.nc(b.nc).address
+}
+
+impl Model {
+    /// The commit that makes tables of an earlier run say what this model says. The writer compares and leaves alone what is
+    /// equal, so packets see only what differs; but route sets must be named whole, since trees do not tell prefixes.
+    pub fn reconcile(&self, writer: &tables::Writer) -> Commit {
+        let ncs: Vec<IpAddr> = writer.ncs().into_iter().map(|(address, ..)| address).collect();
+        self.reconcile_with(&writer.vnis(), &ncs)
+    }
+
+    /// The same for tables that hold these VPCs and NCs.
+    pub fn reconcile_with(&self, vnis: &[u32], ncs: &[IpAddr]) -> Commit {
+        let mut commit = self.full_commit();
+        let there: BTreeSet<u32> = vnis.iter().copied().collect();
+        for tenant in commit.tenants.iter_mut().filter(|t| there.contains(&t.vni)) {
+            tenant.vm_replace = true;
+        }
+        let gone = there.iter().filter(|vni| !self.vnis.contains_key(vni));
+        commit.tenants.extend(gone.map(|vni| TenantChange { vni: *vni, delete: true, ..TenantChange::default() }));
+        let known: BTreeSet<IpAddr> = ncs.iter().copied().collect();
+        commit.nc_add.retain(|nc| !known.contains(nc));
+        commit.nc_remove = ncs.iter().filter(|nc| !self.nc_addrs.contains_key(nc)).copied().collect();
+        commit
+    }
 }

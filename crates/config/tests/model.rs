@@ -3,27 +3,15 @@
 //! turn naive tables into those of the whole, a refused set must leave no trace, and peer loops must be refused exactly
 //! when walking the routes finds one.
 
+mod common;
+
+use common::{bytes, rebuilt, start, Generator, Naive};
 use config::*;
-use rand::seq::IndexedRandom;
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use tables::{Commit, RoutesChange};
-
-type Naive = BTreeMap<(Kind, Name), Object>;
-
-fn bytes(m: &Model) -> Vec<u8> {
-    let mut out = Vec::new();
-    m.write_snapshot(&mut out, 0).unwrap();
-    out
-}
-
-fn rebuilt(naive: &Naive) -> Result<Model, Vec<ConfigError>> {
-    let mut docs = Documents::new();
-    naive.values().for_each(|o| docs.put(o.clone()));
-    Model::from_documents(&docs).map(|(m, _)| m)
-}
 
 /// Tables as plain maps.
 #[derive(Default, Debug, PartialEq, Clone)]
@@ -114,159 +102,8 @@ fn naive_peer_fault(naive: &Naive) -> bool {
     })
 }
 
-const PREFIXES: [&str; 9] = [
-    "10.0.0.0/8",
-    "10.0.0.0/16",
-    "10.1.0.0/16",
-    "10.1.0.0/17",
-    "10.1.128.0/17",
-    "0.0.0.0/0",
-    "10.1.1.0/24",
-    "fd00::/16",
-    "fd00::/64",
-];
-
-struct Generator {
-    rng: ChaCha8Rng,
-}
-
-impl Generator {
-    fn name(&mut self, prefix: &str, n: u32) -> Name {
-        format!("{prefix}{}", self.rng.random_range(0..n)).into()
-    }
-
-    fn address(&mut self) -> IpAddr {
-        if self.rng.random_ratio(1, 4) {
-            return format!("fd00::{}", self.rng.random_range(1..9)).parse().unwrap();
-        }
-        IpAddr::V4(Ipv4Addr::new(10, self.rng.random_range(0..2), 0, self.rng.random_range(1..9)))
-    }
-
-    fn addresses(&mut self, max: usize) -> Vec<IpAddr> {
-        let mut list = Vec::new();
-        for _ in 0..self.rng.random_range(0..=max) {
-            let a = self.address();
-            if !list.contains(&a) {
-                list.push(a);
-            }
-        }
-        list
-    }
-
-    fn meter(&mut self) -> Option<Box<Meter>> {
-        let pair = RatePair { committed: 8000, committed_burst: 10_000, peak: 16_000, peak_burst: 20_000 };
-        self.rng.random_ratio(1, 4).then(|| Box::new(Meter { bandwidth: Some(pair), packets: None }))
-    }
-
-    fn own(&mut self, prefix: &str, n: u32) -> Option<Name> {
-        self.rng.random_bool(0.6).then(|| self.name(prefix, n))
-    }
-
-    fn object(&mut self) -> Object {
-        match self.rng.random_range(0..20) {
-            0 => {
-                let mut g = Gateway::new("gw".into());
-                g.vtep4 = Some(Ipv4Addr::new(192, 0, 2, self.rng.random_range(0..6)));
-                g.limits.vms = self.rng.random_range(3..20);
-                g.limits.routes = self.rng.random_range(8..40);
-                Object::Gateway(Box::new(g))
-            }
-            1 | 2 => {
-                let vpcs: BTreeSet<Name> = (0..self.rng.random_range(0..3)).map(|_| self.name("v", 5)).collect();
-                let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, self.rng.random_range(1..8)));
-                Object::Nc(Nc { name: self.name("n", 4), address, vpcs: vpcs.into_iter().collect() })
-            }
-            3 | 4 => {
-                let i = self.rng.random_range(0..5u32);
-                let vni = if self.rng.random_ratio(1, 20) { 1 + i % 3 } else { i + 1 };
-                let peerings: BTreeSet<Name> = (0..self.rng.random_range(0..9)).map(|_| self.name("p", 6)).collect();
-                Object::Vpc(Box::new(Vpc {
-                    name: format!("v{i}").into(),
-                    vni,
-                    gateway_mac: Mac::new(0x0200_0000_0000 + u64::from(self.rng.random_range(1..20u32))).unwrap(),
-                    gateways: self.addresses(2),
-                    icmp: self.rng.random(),
-                    meter: self.meter(),
-                    peerings: peerings.into_iter().collect(),
-                }))
-            }
-            5 | 6 => {
-                let name = self.name("p", 6);
-                Object::Peering(Peering { name, vpcs: [self.name("v", 5), self.name("v", 5)] })
-            }
-            7..=11 => {
-                let (mut list, name) = (self.addresses(3), self.own("m", 10));
-                list.is_empty().then(|| list.push(self.address()));
-                Object::Vm(Vm {
-                    name,
-                    vpc: self.name("v", 5),
-                    addresses: Addresses::new(&list).unwrap(),
-                    mac: Mac::new(0x0200_0000_0000 + u64::from(self.rng.random_range(5..40u32))).unwrap(),
-                    nc: self.name("n", 4),
-                    meter: self.meter(),
-                })
-            }
-            _ => {
-                let vpc = self.rng.random_range(0..5);
-                let scope = match self.rng.random_range(0..9) {
-                    0 => Scope::Local,
-                    1 => Scope::Blackhole,
-                    2 => Scope::Internet,
-                    3 => Scope::Peer(self.name("v", 5)),
-                    _ => Scope::Peer(format!("v{}", (vpc + [1, 4][self.rng.random_range(0..2)]) % 5).into()),
-                };
-                let prefix = PREFIXES.choose(&mut self.rng).unwrap().parse().unwrap();
-                Object::Route(Route { name: self.own("r", 20), vpc: format!("v{vpc}").into(), prefix, scope })
-            }
-        }
-    }
-
-    /// A set of puts and deletions, each object once.
-    fn documents(&mut self, naive: &Naive) -> Documents {
-        let mut docs = Documents::new();
-        let mut named = BTreeSet::new();
-        for _ in 0..1 + self.rng.next_u32() % 4 * self.rng.random_range(0..2) {
-            let delete = self.rng.random_ratio(1, 4);
-            let existing: Vec<&(Kind, Name)> = naive.keys().collect();
-            match existing.choose(&mut self.rng) {
-                Some((kind, name)) if delete && named.insert((*kind, name.clone())) => docs.delete(*kind, name),
-                _ => {
-                    let object = self.object();
-                    if named.insert((object.kind(), object.name())) {
-                        docs.put(object);
-                    }
-                }
-            }
-        }
-        docs
-    }
-}
-
 fn is_peer_fault(e: &ConfigError) -> bool {
     matches!(e.problem, Problem::PeerLoop { .. } | Problem::PeerTooDeep { .. })
-}
-
-/// A model in which much is already allowed, so that random changes meet something.
-fn start(g: &mut Generator) -> Naive {
-    let mut naive = Naive::new();
-    let mut put = |o: Object| drop(naive.insert((o.kind(), o.name()), o));
-    for i in 0..4u8 {
-        let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10 + i));
-        put(Object::Nc(Nc { name: format!("n{i}").into(), address, vpcs: vec![] }));
-    }
-    for i in 0..5u32 {
-        let peerings = (0..6).map(|p| Name::from(format!("p{p}"))).collect();
-        let gateway_mac = Mac::new(0x0200_0000_0000 + u64::from(i) + 1).unwrap();
-        let (name, vni) = (format!("v{i}").into(), i + 1);
-        put(Object::Vpc(Box::new(Vpc { name, vni, gateway_mac, gateways: vec![], icmp: true, meter: None, peerings })));
-    }
-    if g.rng.random_bool(0.8) {
-        for i in 0..5u32 {
-            let vpcs = [format!("v{i}").into(), format!("v{}", (i + 1) % 5).into()];
-            put(Object::Peering(Peering { name: format!("p{i}").into(), vpcs }));
-        }
-    }
-    naive
 }
 
 #[test]

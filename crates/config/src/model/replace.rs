@@ -42,16 +42,7 @@ impl Model {
         if new.gateway.is_none() {
             new.gateway = self.gateway.clone();
         }
-        let mut tallies = [Tally::default(); 6];
-        for_each_difference(self, &new, &mut |d| {
-            let tally = &mut tallies[d.kind() as usize];
-            match (&d.before, &d.after) {
-                (None, _) => tally.added += 1,
-                (_, None) => tally.removed += 1,
-                _ => tally.changed += 1,
-            }
-            true
-        });
+        let mut tallies = count_differences(self, &new);
         for kind in Kind::ALL {
             let t = &mut tallies[kind as usize];
             t.unchanged = new.counts().of(kind) - t.added - t.changed;
@@ -124,8 +115,51 @@ pub(crate) fn merge<K: Ord, A, B>(
     }
 }
 
+/// How many objects two models do not have in common. A VPC that only one of them has is counted, not walked.
+fn count_differences(old: &Model, new: &Model) -> [Tally; 6] {
+    let mut tallies = [Tally::default(); 6];
+    let mut count = |d: Difference| {
+        let tally = &mut tallies[d.kind() as usize];
+        match (&d.before, &d.after) {
+            (None, _) => tally.added += 1,
+            (_, None) => tally.removed += 1,
+            _ => tally.changed += 1,
+        }
+        true
+    };
+    structure_differences(old, new, &mut count);
+    let mut whole = [(0, 0); 2];
+    merge(old.vpc_names.iter(), new.vpc_names.iter(), |a, b| {
+        match (a, b) {
+            (Some(a), Some(b)) => {
+                vpc_differences((old, Some(*a.1)), (new, Some(*b.1)), &mut count);
+            }
+            (a, b) => {
+                for (side, id) in [(0, a.map(|a| old.vpc(*a.1))), (1, b.map(|b| new.vpc(*b.1)))] {
+                    whole[side].0 += id.map_or(0, |v| v.vms.len() as u64);
+                    whole[side].1 += id.map_or(0, |v| v.routes_len() as u64);
+                }
+            }
+        }
+        true
+    });
+    tallies[Kind::Vm as usize].removed += whole[0].0;
+    tallies[Kind::Route as usize].removed += whole[0].1;
+    tallies[Kind::Vm as usize].added += whole[1].0;
+    tallies[Kind::Route as usize].added += whole[1].1;
+    tallies
+}
+
 /// Tells `f` of every object that two models do not have in common, by kind, until it returns false.
 pub(crate) fn for_each_difference(old: &Model, new: &Model, f: &mut dyn FnMut(Difference) -> bool) -> bool {
+    structure_differences(old, new, f)
+        && merge(old.vpc_names.iter(), new.vpc_names.iter(), |a, b| {
+            vpc_differences((old, a.map(|a| *a.1)), (new, b.map(|b| *b.1)), f)
+        })
+}
+
+/// The same for all kinds but VMs and routes.
+fn structure_differences(old: &Model, new: &Model, f: &mut dyn FnMut(Difference) -> bool) -> bool {
     if old.gateway != new.gateway {
         let at = |m: &Model| m.gateway.is_some().then_some(Ref::Gateway);
         if !f(Difference { before: at(old), after: at(new) }) {
@@ -141,19 +175,14 @@ pub(crate) fn for_each_difference(old: &Model, new: &Model, f: &mut dyn FnMut(Di
             let same = matches!((&a, &b), (Some(a), Some(b)) if old.vpc(*a.1).spec == new.vpc(*b.1).spec);
             same || f(Difference { before: a.map(|a| Ref::Vpc(*a.1)), after: b.map(|b| Ref::Vpc(*b.1)) })
         });
-    let peerings = vpcs
-        && merge(old.peerings.iter(), new.peerings.iter(), |a, b| {
-            let same = matches!((&a, &b), (Some(a), Some(b))
-                if old.peering_object(a.0, *a.1) == new.peering_object(b.0, *b.1));
-            same || f(Difference {
-                before: a.map(|a| Ref::Peering(a.0.clone())),
-                after: b.map(|b| Ref::Peering(b.0.clone())),
-            })
-        });
-    peerings
-        && merge(old.vpc_names.iter(), new.vpc_names.iter(), |a, b| {
-            vpc_differences((old, a.map(|a| *a.1)), (new, b.map(|b| *b.1)), f)
+    vpcs && merge(old.peerings.iter(), new.peerings.iter(), |a, b| {
+        let same = matches!((&a, &b), (Some(a), Some(b))
+            if old.peering_object(a.0, *a.1) == new.peering_object(b.0, *b.1));
+        same || f(Difference {
+            before: a.map(|a| Ref::Peering(a.0.clone())),
+            after: b.map(|b| Ref::Peering(b.0.clone())),
         })
+    })
 }
 
 /// The VMs and routes that two versions of a VPC do not have in common.
