@@ -206,6 +206,12 @@ pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
             removed.push(path.display().to_string());
         }
     }
+    // A node that was killed leaves its socket.
+    let socket = crate::node::socket(names);
+    if socket.exists() {
+        std::fs::remove_file(&socket).map_err(|source| LabError::File { path: socket.clone(), source })?;
+        removed.push(socket.display().to_string());
+    }
     Ok(removed)
 }
 
