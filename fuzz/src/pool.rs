@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The inputs worth mutating, and the directory that keeps them.
+
+use crate::mutate::Random;
+use std::collections::HashSet;
+use std::path::Path;
+
+/// Inputs held at most; beyond that a new one takes the place of an old one.
+const POOL_MAX: usize = 2000;
+
+/// FNV-1a.
+pub fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Inputs and the outcomes seen.
+pub struct Pool {
+    inputs: Vec<Vec<u8>>,
+    seen: HashSet<u64>,
+}
+
+impl Pool {
+    /// What the corpus directory holds, in order of names, and the target's own seeds.
+    pub fn new(corpus: &Path, seeds: Vec<Vec<u8>>) -> Pool {
+        let mut files: Vec<_> = std::fs::read_dir(corpus).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        files.sort();
+        let mut inputs: Vec<Vec<u8>> = files.iter().filter_map(|f| std::fs::read(f).ok()).collect();
+        inputs.extend(seeds);
+        if inputs.is_empty() {
+            inputs.push(Vec::new());
+        }
+        Pool { inputs, seen: HashSet::new() }
+    }
+
+    /// A copy of all inputs.
+    pub fn all(&self) -> Vec<Vec<u8>> {
+        self.inputs.clone()
+    }
+
+    /// Inputs held.
+    pub fn len(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// Notes an outcome. True if it is new.
+    pub fn saw(&mut self, signature: u64) -> bool {
+        self.seen.insert(signature)
+    }
+
+    /// Takes an input in if its outcome is new.
+    pub fn add(&mut self, signature: u64, input: &[u8]) -> bool {
+        if !self.saw(signature) {
+            return false;
+        }
+        if self.inputs.len() < POOL_MAX {
+            self.inputs.push(input.to_vec());
+        } else {
+            let at = (signature % POOL_MAX as u64) as usize;
+            self.inputs[at] = input.to_vec();
+        }
+        true
+    }
+
+    /// Any input.
+    pub fn pick(&self, r: &mut Random) -> &[u8] {
+        &self.inputs[r.below(self.inputs.len())]
+    }
+}
+
+/// Writes an input to the corpus, unless it is too long to be kept.
+pub fn keep(corpus: &Path, input: &[u8]) -> std::io::Result<()> {
+    const KEPT_MAX: usize = 2048;
+    if input.len() > KEPT_MAX {
+        return Ok(());
+    }
+    std::fs::create_dir_all(corpus)?;
+    std::fs::write(corpus.join(format!("{:016x}", hash(input))), input)
+}

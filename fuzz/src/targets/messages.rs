@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages from the kernel and from the daemon: netlink, capture events, and what is shown of their frames.
+
+use super::Target;
+use underlay::netlink::{self, Parsed};
+
+/// Netlink datagrams.
+pub struct Netlink;
+
+impl Target for Netlink {
+    fn name(&self) -> &'static str {
+        "netlink"
+    }
+
+    fn run(&mut self, input: &[u8]) -> u64 {
+        let mut seen = 0u64;
+        for (n, (kind, flags, _, payload)) in netlink::messages(input).enumerate() {
+            assert!(n <= input.len() / 16, "every message takes at least its header");
+            seen |= match netlink::parse(kind, flags, payload) {
+                Parsed::Event(e) => 1 << (8 + crate::pool::hash(format!("{e:?}").split(['{', '(']).next().unwrap_or("").as_bytes()) % 48),
+                Parsed::Done(_) => 1,
+                Parsed::Error(_) => 2,
+                Parsed::Overrun => 4,
+                Parsed::Skip => 8,
+            };
+        }
+        seen
+    }
+
+    fn seeds(&self) -> Vec<Vec<u8>> {
+        let message = |kind: u16, payload: &[u8]| {
+            let mut m = (16 + payload.len() as u32).to_ne_bytes().to_vec();
+            m.extend(kind.to_ne_bytes());
+            m.extend([0; 10]);
+            m.extend(payload);
+            m.resize(m.len().next_multiple_of(4), 0);
+            m
+        };
+        let attribute = |kind: u16, value: &[u8]| {
+            let mut a = (4 + value.len() as u16).to_ne_bytes().to_vec();
+            a.extend(kind.to_ne_bytes());
+            a.extend(value);
+            a.resize(a.len().next_multiple_of(4), 0);
+            a
+        };
+        // Link, neighbour, route (RTM_NEWLINK 16, RTM_NEWNEIGH 28, RTM_NEWROUTE 24).
+        let link = [&[0, 0, 1, 0, 3, 0, 0, 0, 0x43, 0, 1, 0, 0, 0, 0, 0][..], &attribute(1, &[2, 0, 0, 0, 0, 1]), &attribute(4, &1500u32.to_ne_bytes()), &attribute(3, b"eth0\0")].concat();
+        let neighbour = [&[2, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 1][..], &attribute(1, &[192, 0, 2, 1]), &attribute(2, &[2, 0, 0, 0, 0, 9])].concat();
+        let route = [&[2, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0][..], &attribute(1, &[192, 0, 2, 0]), &attribute(5, &[192, 0, 2, 1]), &attribute(4, &3u32.to_ne_bytes())].concat();
+        let all = [message(16, &link), message(28, &neighbour), message(24, &route), message(3, &[0; 4])];
+        let mut seeds = vec![all.concat()];
+        seeds.extend(all);
+        seeds
+    }
+}
+
+/// Capture events, and the views of a frame that are shown to people.
+pub struct Event;
+
+impl Target for Event {
+    fn name(&self) -> &'static str {
+        "event"
+    }
+
+    fn run(&mut self, input: &[u8]) -> u64 {
+        let decoded = node::events::decode(input);
+        if let Some((event, used)) = &decoded {
+            assert!(*used <= input.len() && usize::from(event.captured) <= event.data.len());
+        }
+        let fields = node::fields::fields(input);
+        let key = node::flows::key(input).is_some();
+        let vni = node::flows::vni(input).is_some();
+        let layers = testkit::dissect::dissect(input).layers.len();
+        let bits = [decoded.is_some(), key, vni].iter().fold(0, |n, b| n * 2 + u64::from(*b));
+        bits | (fields.len() as u64) << 8 | (layers as u64) << 24
+    }
+
+    fn seeds(&self) -> Vec<Vec<u8>> {
+        let mut r = testkit::rng::Rng::new(3);
+        let region = testkit::random::region(&mut r, testkit::random::Size { vpcs: 3, vms: 4, routes: 4, ncs: 4 });
+        (0..60).map(|_| testkit::random::packet(&mut r, &region).encode()).collect()
+    }
+}
