@@ -5,15 +5,15 @@ use abi::{flow_hash_v4, DropReason, Stage, VM_FLAG_GATEWAY};
 use wire::{arp, ethernet, Mac};
 
 use crate::answer::{self, Back};
+use crate::packet::Packet;
 use crate::record::{Event, Recorder};
 use crate::work::Work;
-use crate::Verdict;
+use crate::{Frame, Verdict};
 
 /// Turns a request into its answer.
 #[cold]
-pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verdict, DropReason> {
-    let p = w.packets[i as usize];
-    let frame = w.inner_frame(i);
+pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
+    let frame = p.inner_frame(f);
     let (head, body) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::ArpMalformed)?;
     let asker = ethernet::Frame::new_unchecked(head).src();
     let request = arp::Repr::parse(body).map_err(|_| DropReason::ArpMalformed)?;
@@ -28,7 +28,7 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verd
         _ => w.tables.gateway_mac(&p.tenant),
     };
     if R::ON {
-        w.note(i, Stage::Tenant, Event::Answered { with: "ARP reply", mac: Mac(mac) });
+        w.note(p, Stage::Tenant, Event::Answered { with: "ARP reply", mac: Mac(mac) });
     }
     let mut reply = [0; ethernet::HEADER_LEN + arp::LEN];
     if let Some((eth, body)) = reply.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>() {
@@ -43,5 +43,5 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verd
         body.first_chunk_mut().map(|body| answer.emit(body)).ok_or(DropReason::ArpMalformed)?;
     }
     let flow = flow_hash_v4(request.target_ip, request.sender_ip, 0, 0);
-    answer::instead(w, i, &reply, Back { flow, tos: 0 })
+    answer::instead(w, p, f, &reply, Back { flow, tos: 0 })
 }

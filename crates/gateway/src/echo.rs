@@ -5,21 +5,19 @@ use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage};
 use wire::{checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol, Mac};
 
 use crate::answer::{self, Back};
-use crate::packet::{Addr, Kind};
+use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
-use crate::Verdict;
+use crate::{Frame, Verdict};
 
 /// TTL and hop limit of what the gateway itself sends to VMs.
 pub(crate) const OWN_TTL: u8 = 64;
 
 /// Turns an echo request into its answer, in place: what else is in the packet stays as it is.
 #[cold]
-pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verdict, DropReason> {
-    let p = w.packets[i as usize];
-    let frame = &mut w.frames[i as usize];
-    let at = frame.offset as usize + p.inner as usize;
-    let inner = frame.buffer.get_mut(at..at + p.inner_len as usize).unwrap_or(&mut []);
+pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
+    let at = f.offset as usize + p.inner as usize;
+    let inner = f.buffer.get_mut(at..at + p.inner_len as usize).unwrap_or(&mut []);
     let (eth, packet) =
         inner.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::GatewayNotServed)?;
     let flow = match p.kind {
@@ -32,9 +30,9 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verd
     eth.set_src(dst);
     eth.set_dst(src);
     if R::ON {
-        w.note(i, Stage::Locate, Event::Answered { with: "echo reply", mac: Mac(dst) });
+        w.note(p, Stage::Locate, Event::Answered { with: "echo reply", mac: Mac(dst) });
     }
-    answer::in_place(w, i, p.inner_len as usize, Back { flow, tos: p.inner_tos })
+    answer::in_place(w, p, f, Back { flow, tos: p.inner_tos })
 }
 
 /// An unfragmented IPv4 echo request with a good checksum becomes its reply. Returns the flow hash of the reply.

@@ -5,12 +5,19 @@
 //! packet would have been. Padding behind the inner packet is not carried.
 
 use abi::{DropReason, Stage};
+use tables::NexthopView;
 use wire::{ethernet, ipv4};
 
 use crate::encap::{encapsulate, Outer, OVERHEAD};
-use crate::frame::Generated;
+use crate::frame::{Frame, Generated};
+use crate::packet::Packet;
 use crate::record::{Event, Recorder};
 use crate::work::Work;
+
+/// Bytes of an inner IP packet that fit the MTU of a next hop.
+pub(crate) fn room(mtu: u16, v6: bool) -> usize {
+    (mtu as usize).saturating_sub(OVERHEAD[v6 as usize])
+}
 
 /// Options of a fragment beyond the first: those whose copied flag is set, padded to whole words.
 fn copied_options(options: &[u8], out: &mut [u8; 40]) -> usize {
@@ -35,24 +42,42 @@ fn copied_options(options: &[u8], out: &mut [u8; 40]) -> usize {
     len.next_multiple_of(4)
 }
 
-/// Cuts packet `i`, whose inner frame has been rewritten, and encapsulates the pieces.
-#[cold]
-pub(crate) fn cut<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, outer: &Outer) -> Result<(), DropReason> {
-    let p = w.packets[i as usize];
-    let nexthop = w.tables.nexthop(p.nexthop);
-    let room = (nexthop.mtu as usize).saturating_sub(OVERHEAD[p.nc_v6 as usize]);
-    let inner = w.inner_frame(i).to_vec();
-    let (eth, packet) = inner.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::TooBig)?;
-    let ip = ipv4::Packet::new_checked(packet).map_err(|_| DropReason::TooBig)?;
-    let (header, payload) = (ip.header(), ip.payload());
+/// The header of fragments beyond the first.
+fn later_header(header: &[u8]) -> Vec<u8> {
     let mut options = [0; 40];
-    let options_len = copied_options(&header[ipv4::HEADER_LEN..], &mut options);
-    let later = [&header[..ipv4::HEADER_LEN], &options[..options_len]].concat();
+    let len = copied_options(header.get(ipv4::HEADER_LEN..).unwrap_or(&[]), &mut options);
+    [&header[..ipv4::HEADER_LEN.min(header.len())], &options[..len]].concat()
+}
 
-    let base = ip.fragment_offset();
-    if base + payload.len() > usize::from(u16::MAX) || room < header.len() + 8 || room < later.len() + 8 {
-        return Err(DropReason::TooBig);
+/// An inner packet may be cut into pieces of at most `room` bytes.
+#[cold]
+pub(crate) fn may_cut(packet: &[u8], room: usize) -> bool {
+    let Ok(ip) = ipv4::Packet::new_checked(packet) else { return false };
+    // The first header carries all options, so it is the longest.
+    let fits = room >= ip.header_len() + 8;
+    !ip.dont_fragment() && fits && ip.fragment_offset() + ip.payload().len() <= usize::from(u16::MAX)
+}
+
+/// Cuts packet `i`, whose inner frame has been rewritten and which [`may_cut`], and encapsulates the pieces.
+#[cold]
+pub(crate) fn cut<R: Recorder>(
+    w: &mut Work<'_, R>,
+    p: &Packet,
+    f: &mut Frame<'_>,
+    outer: Outer,
+    nexthop: NexthopView,
+) -> Result<(), DropReason> {
+    let room = room(nexthop.mtu, outer.v6);
+    let inner = p.inner_frame(f).to_vec();
+    let (eth, packet) = inner.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::TooBig)?;
+    if !may_cut(packet, room) {
+        // The next hop changed since locate.
+        return Err(DropReason::TxFailed);
     }
+    let ip = ipv4::Packet::new_unchecked(packet);
+    let (header, payload) = (ip.header(), ip.payload());
+    let later = later_header(header);
+    let base = ip.fragment_offset();
     let (mut done, mut pieces) = (0, 0);
     while done < payload.len() || pieces == 0 {
         let header = if pieces == 0 { header } else { &later[..] };
@@ -60,12 +85,12 @@ pub(crate) fn cut<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, outer: &Outer) ->
         let len = if whole_rest { payload.len() - done } else { (room - header.len()) & !7 };
         let more = !whole_rest || ip.flags_offset() & ipv4::MORE_FRAGMENTS != 0;
         let piece = build(eth, header, &payload[done..done + len], base + done, more);
-        send(w, i, &piece, outer, pieces == 0, nexthop.ifindex)?;
+        send(w, p, f, &piece, &outer, pieces == 0, nexthop.ifindex)?;
         done += len;
         pieces += 1;
     }
     if R::ON {
-        w.note(i, Stage::Rewrite, Event::Fragmented { fragments: pieces });
+        w.note(p, Stage::Rewrite, Event::Fragmented { fragments: pieces });
     }
     Ok(())
 }
@@ -84,27 +109,27 @@ fn build(eth: &[u8], header: &[u8], data: &[u8], offset: usize, more: bool) -> V
 
 /// The first piece takes the place of the packet, the others are generated.
 fn send<R: Recorder>(
-    w: &mut Work<'_, '_, R>,
-    i: u8,
+    w: &mut Work<'_, R>,
+    p: &Packet,
+    f: &mut Frame<'_>,
     piece: &[u8],
     outer: &Outer,
     first: bool,
     ifindex: u32,
 ) -> Result<(), DropReason> {
     if first {
-        let frame = &mut w.frames[i as usize];
-        let at = frame.offset as usize + w.packets[i as usize].inner as usize;
-        frame.buffer.get_mut(at..at + piece.len()).ok_or(DropReason::TxFailed)?.copy_from_slice(piece);
-        let start = encapsulate(frame.buffer, at, piece.len(), outer, &w.settings).ok_or(DropReason::TxFailed)?;
-        frame.offset = start as u32;
-        frame.len = (at - start + piece.len()) as u32;
+        let at = f.offset as usize + p.inner as usize;
+        f.buffer.get_mut(at..at + piece.len()).ok_or(DropReason::TxFailed)?.copy_from_slice(piece);
+        let start = encapsulate(f.buffer, at, piece.len(), outer, &w.settings).ok_or(DropReason::TxFailed)?;
+        f.offset = start as u32;
+        f.len = (at - start + piece.len()) as u32;
         return Ok(());
     }
     let at = OVERHEAD[outer.v6 as usize];
     let mut data = w.output.buffer(at + piece.len());
     data[at..].copy_from_slice(piece);
     encapsulate(&mut data, at, piece.len(), outer, &w.settings).ok_or(DropReason::TxFailed)?;
-    w.generate(i, Stage::Rewrite, Generated { data, ifindex, cause: i as usize });
+    w.generate(p, Stage::Rewrite, Generated { data, ifindex, cause: p.index as usize });
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol};
 use crate::answer::{outer_back, path_back, Back};
 use crate::echo::OWN_TTL;
 use crate::encap::{encapsulate, OVERHEAD};
-use crate::frame::Generated;
+use crate::frame::{Frame, Generated};
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
@@ -31,7 +31,7 @@ struct Message {
 /// Sends the error that a dropped packet's sender is owed, if any.
 #[cold]
 #[inline(never)]
-pub(crate) fn on_drop<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, reason: DropReason) {
+pub(crate) fn on_drop<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, reason: DropReason) {
     let owed = matches!(
         reason,
         DropReason::RouteNone
@@ -40,21 +40,19 @@ pub(crate) fn on_drop<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, reason: DropR
             | DropReason::TooBig
             | DropReason::GatewayNotServed
     );
-    let p = w.packets[i as usize];
     if !owed || p.inner_error.is_some() || !w.settings.icmp {
         return;
     }
-    let Some(message) = message(w, i, reason) else { return };
-    let sent = error(w, i, message);
+    let Some(message) = message(p, f, reason) else { return };
+    let sent = error(w, p, f, message);
     if R::ON {
         let why = sent.err().unwrap_or_default();
-        w.note(i, reason.stage(), Event::Icmp { kind: message.kind, code: message.code, sent: sent.is_ok(), why });
+        w.note(p, reason.stage(), Event::Icmp { kind: message.kind, code: message.code, sent: sent.is_ok(), why });
     }
 }
 
 /// The error that belongs to a reason.
-fn message<R: Recorder>(w: &Work<'_, '_, R>, i: u8, reason: DropReason) -> Option<Message> {
-    let p = &w.packets[i as usize];
+fn message(p: &Packet, f: &Frame<'_>, reason: DropReason) -> Option<Message> {
     let v6 = p.v6();
     let (kind, code, rest) = match (reason, v6) {
         (DropReason::RouteNone, false) => (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::NET, 0),
@@ -64,21 +62,18 @@ fn message<R: Recorder>(w: &Work<'_, '_, R>, i: u8, reason: DropReason) -> Optio
         (DropReason::TtlExpired, false) => (icmpv4::kind::TIME_EXCEEDED, 0, 0),
         (DropReason::TtlExpired, true) => (icmpv6::kind::TIME_EXCEEDED, 0, 0),
         (DropReason::TooBig, false) => {
-            (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::FRAGMENTATION_NEEDED, inner_mtu(w, p)?)
+            (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::FRAGMENTATION_NEEDED, inner_mtu(p)?)
         }
-        (DropReason::TooBig, true) => (icmpv6::kind::PACKET_TOO_BIG, 0, inner_mtu(w, p)?),
-        (DropReason::GatewayNotServed, _) => return not_served(&w.inner_frame(i)[ethernet::HEADER_LEN..], v6),
+        (DropReason::TooBig, true) => (icmpv6::kind::PACKET_TOO_BIG, 0, inner_mtu(p)?),
+        (DropReason::GatewayNotServed, _) => return not_served(&p.inner_frame(f)[ethernet::HEADER_LEN..], v6),
         _ => return None,
     };
     Some(Message { kind, code, rest })
 }
 
 /// MTU for inner packets on the way to the destination. `None` if that is not what is too small, but the way back.
-fn inner_mtu<R: Recorder>(w: &Work<'_, '_, R>, p: &Packet) -> Option<u32> {
-    if p.nexthop == 0 {
-        return None;
-    }
-    Some((w.tables.nexthop(p.nexthop).mtu as u32).saturating_sub(OVERHEAD[p.nc_v6 as usize] as u32))
+fn inner_mtu(p: &Packet) -> Option<u32> {
+    (p.room != 0).then_some(p.room as u32)
 }
 
 /// The gateway's address serves no such port or protocol. ICMP gets no error.
@@ -105,8 +100,7 @@ fn not_served(packet: &[u8], v6: bool) -> Option<Message> {
 }
 
 /// Sends an error about packet `i`, or says why not.
-fn error<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, message: Message) -> Result<(), &'static str> {
-    let p = w.packets[i as usize];
+fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: Message) -> Result<(), &'static str> {
     if p.tenant.ident & TENANT_ICMP_OFF != 0 {
         return Err("switched off for the VPC");
     }
@@ -118,7 +112,7 @@ fn error<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, message: Message) -> Resul
         return Err("the VPC has no gateway address of this family");
     }
     let own = Addr { hi: own.0, lo: own.1 };
-    let frame = w.inner_frame(i);
+    let frame = p.inner_frame(f);
     let (eth, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or("no inner packet")?;
     let host_mac = ethernet::Frame::new_unchecked(eth).src();
     let (host, quote_len, header_len) = match p.v6() {
@@ -131,18 +125,18 @@ fn error<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, message: Message) -> Resul
         true => flow_hash_v6(own.halves(), host.halves(), protocol::ICMPV6, 0),
         false => flow_hash_v4(own.as_v4(), host.as_v4(), protocol::ICMP, 0),
     };
-    let path = path_back(w, i, flow, inner_len).map_err(|reason| reason.meaning())?;
+    let path = path_back(w, p, flow, inner_len).map_err(|reason| reason.meaning())?;
     if !w.tables.icmp_allowed(&p.tenant, w.now) {
         return Err("the VPC's limit of ICMP errors is reached");
     }
-    let outer = outer_back(w, i, &path, Back { flow, tos: 0 });
+    let outer = outer_back(w, p, &path, Back { flow, tos: 0 });
     let at = OVERHEAD[path.nc_v6 as usize];
     let mut data = w.output.buffer(at + inner_len);
     let source = ethernet::Repr { dst: host_mac, src: w.tables.gateway_mac(&p.tenant), ethertype: 0 };
-    let quote = &w.inner_frame(i)[ethernet::HEADER_LEN..][..quote_len];
+    let quote = &p.inner_frame(f)[ethernet::HEADER_LEN..][..quote_len];
     build(&mut data[at..], source, own, host, message, quote, p.v6()).ok_or("no room")?;
     encapsulate(&mut data, at, inner_len, &outer, &w.settings).ok_or("no room")?;
-    w.generate(i, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: i as usize });
+    w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize });
     Ok(())
 }
 

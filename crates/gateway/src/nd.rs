@@ -6,10 +6,10 @@ use wire::icmpv6::{self, kind};
 use wire::{ethernet, ipv6, nd, protocol, Mac};
 
 use crate::answer::{self, Back};
-use crate::packet::Addr;
+use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
-use crate::Verdict;
+use crate::{Frame, Verdict};
 
 const ANSWER_LEN: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + nd::ADVERTISEMENT_LEN;
 
@@ -22,9 +22,8 @@ struct Question {
 
 /// Turns a solicitation into its answer.
 #[cold]
-pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verdict, DropReason> {
-    let p = w.packets[i as usize];
-    let q = check(w.inner_frame(i))?;
+pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
+    let q = check(p.inner_frame(f))?;
     let found = w.tables.vm6(p.vni, Addr::v6(q.target).halves(), p.tenant.generation());
     let vm = found.ok_or(DropReason::NdUnknownTarget)?;
     let (mac, router) = match vm.flags & VM_FLAG_GATEWAY {
@@ -33,7 +32,7 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verd
         _ => (w.tables.gateway_mac(&p.tenant), nd::FLAG_ROUTER),
     };
     if R::ON {
-        w.note(i, Stage::Tenant, Event::Answered { with: "neighbour advertisement", mac: Mac(mac) });
+        w.note(p, Stage::Tenant, Event::Answered { with: "neighbour advertisement", mac: Mac(mac) });
     }
     // Without a source address there is nobody to answer to but all: duplicate address detection (RFC 4861 §7.2.4).
     let (dst, dst_mac, solicited) = match q.asker {
@@ -43,7 +42,7 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<Verd
     let reply = nd::Advertisement { flags: router | solicited | nd::FLAG_OVERRIDE, target: q.target, mac };
     let frame = advertisement(&reply, mac, dst_mac, dst).ok_or(DropReason::NdMalformed)?;
     let flow = flow_hash_v6(Addr::v6(q.target).halves(), Addr::v6(dst).halves(), protocol::ICMPV6, 0);
-    answer::instead(w, i, &frame, Back { flow, tos: 0 })
+    answer::instead(w, p, f, &frame, Back { flow, tos: 0 })
 }
 
 /// The checks of RFC 4861 §6.1 and §7.1 as far as they apply to each type, then the type.

@@ -2,7 +2,9 @@
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
 use abi::DropReason;
-use tables::{Tenant, VmEntry};
+use tables::{Home, Tenant, VmEntry, Walk};
+
+use crate::frame::Frame;
 
 /// What the inner frame is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,23 +66,25 @@ impl Addr {
 /// The state of one packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
-    // Written by parse.
+    // Written by parse for every packet.
     /// Outer source address.
     pub source: Addr,
     /// Inner destination address.
     pub target: Addr,
     /// Hash of the inner flow.
     pub flow: u64,
+    /// Where the lookup of the target in the VM-NC table begins (IPv4).
+    pub vm_home: Home,
+    /// Where the lookup of the tenant begins.
+    pub tenant_home: u32,
+    /// Where the lookup of the sender begins.
+    pub member_home: u32,
     /// VNI that the packet came with.
     pub vni: u32,
     /// Offset of the inner Ethernet header from the start of the packet.
     pub inner: u16,
     /// Bytes of the inner frame.
     pub inner_len: u16,
-    /// What the inner frame is.
-    pub kind: Kind,
-    /// The outer header is IPv6.
-    pub source_v6: bool,
     /// DSCP and ECN of the outer header.
     pub outer_tos: u8,
     /// DSCP and ECN of the inner header.
@@ -89,36 +93,44 @@ pub(crate) struct Packet {
     pub ecn: u8,
     /// Inner TTL or hop limit.
     pub ttl: u8,
+    /// What the inner frame is.
+    pub kind: Kind,
+    /// The outer header is IPv6.
+    pub source_v6: bool,
     /// What is wrong with the inner frame, reported once the tenant is known.
     pub inner_error: Option<DropReason>,
-
-    // Written by tenant.
     /// Drops are counted for the VNI.
     pub attributed: bool,
-    /// Line of the tenant block of `vni`.
-    pub tenant_line: u32,
+    /// The packet has its verdict.
+    pub done: bool,
+    /// The route was proven by the VM-NC entry, which is in `vm`.
+    pub located: bool,
+    /// A route tree is walked by the upper half of an IPv6 address.
+    pub upper: bool,
+    /// Its place in the batch.
+    pub index: u8,
+    /// Peer hops taken. If there are any, `peer` is the VPC that the destination is in.
+    pub hops: u8,
+    /// Bytes of an inner packet that fit the way to the destination, if this one does not.
+    pub room: u16,
+
+    // Written by tenant.
     /// Id of the sending NC, if its address is IPv6.
     pub source_nc: Option<u32>,
+    /// Line of the tenant block of `vni`.
+    pub tenant_line: u32,
     /// The VPC that the packet came from.
     pub tenant: Tenant,
 
     // Written by route.
-    /// The VPC that the destination is in.
-    pub home: Tenant,
-    /// The VM-NC entry was found on the way.
-    pub located: bool,
+    /// The VPC that peer routes lead to.
+    pub peer: Tenant,
+    /// The walk of a route tree under way.
+    pub walk: Option<Walk>,
 
-    // Written by locate.
+    // Written by route or locate.
     /// VM-NC entry of the destination.
     pub vm: VmEntry,
-    /// Line of the next hop.
-    pub nexthop: u32,
-    /// The packet exceeds the MTU and is to be cut.
-    pub cut: bool,
-    /// The NC's address is IPv6.
-    pub nc_v6: bool,
-    /// The NC's address.
-    pub nc: Addr,
 }
 
 const NO_TENANT: Tenant = Tenant { line: 0, vni: 0, ident: 0, roots: 0 };
@@ -130,32 +142,66 @@ impl Packet {
         source: Addr { hi: 0, lo: 0 },
         target: Addr { hi: 0, lo: 0 },
         flow: 0,
+        vm_home: Home::NONE,
+        tenant_home: 0,
+        member_home: 0,
         vni: 0,
         inner: 0,
         inner_len: 0,
-        kind: Kind::Ipv4,
-        source_v6: false,
         outer_tos: 0,
         inner_tos: 0,
         ecn: 0,
         ttl: 0,
+        kind: Kind::Ipv4,
+        source_v6: false,
         inner_error: None,
         attributed: false,
-        tenant_line: 0,
-        source_nc: None,
-        tenant: NO_TENANT,
-        home: NO_TENANT,
+        done: false,
         located: false,
+        upper: false,
+        index: 0,
+        hops: 0,
+        room: 0,
+        source_nc: None,
+        tenant_line: 0,
+        tenant: NO_TENANT,
+        peer: NO_TENANT,
+        walk: None,
         vm: NO_VM,
-        nexthop: 0,
-        cut: false,
-        nc_v6: false,
-        nc: Addr { hi: 0, lo: 0 },
     };
+
+    /// Forgets the packet before: what stages read without having written it.
+    #[inline(always)]
+    pub fn reset(&mut self) {
+        self.inner = 0;
+        self.kind = Kind::Ipv4;
+        self.source_v6 = false;
+        self.inner_error = None;
+        self.attributed = false;
+        self.located = false;
+        self.hops = 0;
+        self.room = 0;
+    }
 
     /// The inner packet is IPv6.
     #[inline(always)]
     pub fn v6(&self) -> bool {
         matches!(self.kind, Kind::Ipv6 | Kind::Nd)
+    }
+
+    /// The VPC that the destination is in, as far as the route is known.
+    #[inline(always)]
+    pub fn home(&self) -> &Tenant {
+        match self.hops {
+            0 => &self.tenant,
+            _ => &self.peer,
+        }
+    }
+
+    /// The inner frame of a packet that was parsed and not rewritten.
+    #[inline(always)]
+    pub fn inner_frame<'a>(&self, f: &'a Frame<'_>) -> &'a [u8] {
+        let start = self.inner as usize;
+        f.data().get(start..start + self.inner_len as usize).unwrap_or(&[])
     }
 }

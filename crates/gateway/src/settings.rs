@@ -32,10 +32,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Takes the words of table memory apart.
+    /// The settings in table memory.
     pub fn read(tables: &Tables) -> Settings {
-        let (options, vtep4, (hi, lo)) = (tables.options(), tables.vtep4(), tables.vtep6());
-        let vtep6 = Addr { hi, lo };
+        let (hi, lo) = tables.vtep6();
+        Settings::new(tables.options(), tables.vtep4(), Addr { hi, lo })
+    }
+
+    /// Takes the options word apart.
+    pub fn new(options: u64, vtep4: u32, vtep6: Addr) -> Settings {
         Settings {
             vtep4,
             vtep6,

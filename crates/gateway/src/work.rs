@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A batch on its way: the packets that are still alive, and what every stage needs.
+//! What every stage needs for one batch, and how a packet's way ends.
 
 use abi::{DropReason, Stage};
-use tables::{NexthopView, StatsSlot, Tables};
+use std::net::IpAddr;
+use tables::{Count, NexthopView, StatsSlot, Tables};
 
-use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, BATCH_MAX};
+use crate::frame::{Frame, Generated, Output, Unresolved, Verdict};
 use crate::icmp;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
 
-/// Everything the stages share for one batch. Packets are named by index; indices fit a byte, and so need no bounds check
-/// in arrays of [`BATCH_MAX`].
-pub(crate) struct Work<'w, 'f, R> {
+/// Everything the stages share for one batch.
+pub(crate) struct Work<'w, R> {
     pub tables: &'w Tables,
     pub settings: Settings,
-    pub frames: &'w mut [Frame<'f>],
-    pub packets: &'w mut [Packet; BATCH_MAX],
     pub output: &'w mut Output,
     pub recorder: &'w mut R,
     pub stats: StatsSlot<'w>,
@@ -24,8 +22,11 @@ pub(crate) struct Work<'w, 'f, R> {
     pub slot: u32,
     /// Time of the batch, ns.
     pub now: u64,
-    live: [u8; BATCH_MAX],
-    alive: usize,
+    /// Packets taken in and sent on in this batch.
+    pub rx: Count,
+    pub sent: Count,
+    /// Packets whose route tree is being walked.
+    pub walking: usize,
 }
 
 impl From<DropReason> for Verdict {
@@ -42,129 +43,110 @@ pub(crate) struct Path {
     pub nc: Addr,
     /// It is an IPv6 address.
     pub nc_v6: bool,
+    /// The packet exceeds the MTU and is to be cut.
+    pub cut: bool,
     /// Line of the next hop.
     pub line: u32,
     /// The next hop.
     pub nexthop: NexthopView,
 }
 
-/// What a worker brings to a batch, besides the frames.
-pub(crate) struct Tools<'w, R> {
-    pub tables: &'w Tables,
-    pub packets: &'w mut [Packet; BATCH_MAX],
-    pub output: &'w mut Output,
-    pub recorder: &'w mut R,
-    pub slot: u32,
-    pub now: u64,
-}
-
-impl<'w, 'f, R: Recorder> Work<'w, 'f, R> {
-    /// All frames are alive.
-    pub fn begin(tools: Tools<'w, R>, frames: &'w mut [Frame<'f>]) -> Work<'w, 'f, R> {
-        let Tools { tables, packets, output, recorder, slot, now } = tools;
-        let alive = frames.len().min(BATCH_MAX);
-        Work {
-            tables,
-            settings: Settings::read(tables),
-            frames,
-            packets,
-            output,
-            recorder,
-            stats: tables.stats(slot),
-            slot,
-            now,
-            live: std::array::from_fn(|i| i as u8),
-            alive,
-        }
-    }
-
-    /// Runs a step for every packet that is alive; an `Err` is its end. The order of packets stays.
+impl<R: Recorder> Work<'_, R> {
+    /// Runs a step for every packet that is alive; an `Err` is its end.
     #[inline(always)]
-    pub fn each(&mut self, mut step: impl FnMut(&mut Self, u8) -> Result<(), Verdict>) {
-        let mut kept = 0;
-        for k in 0..self.alive.min(BATCH_MAX) {
-            let i = self.live[k];
-            match step(self, i) {
-                Ok(()) => {
-                    self.live[kept & (BATCH_MAX - 1)] = i;
-                    kept += 1;
-                }
-                Err(verdict) => self.finish(i, verdict),
+    pub fn each(
+        &mut self,
+        packets: &mut [Packet],
+        frames: &mut [Frame<'_>],
+        mut step: impl FnMut(&mut Self, &mut Packet, &mut Frame<'_>) -> Result<(), Verdict>,
+    ) {
+        for (p, f) in packets.iter_mut().zip(frames) {
+            if p.done {
+                continue;
+            }
+            if let Err(verdict) = step(self, p, f) {
+                self.finish(p, f, verdict);
             }
         }
-        self.alive = kept;
     }
 
-    /// Ends a packet's way: its one outcome is counted here, and an ICMP error is sent if one is owed.
+    /// Ends the way of a packet that is not sent on: its one outcome is counted here, and an ICMP error is sent if one is
+    /// owed.
     #[cold]
     #[inline(never)]
-    pub fn finish(&mut self, i: u8, verdict: Verdict) {
-        if let Verdict::Drop(reason) = verdict {
-            icmp::on_drop(self, i, reason);
-            self.stats.dropped(reason);
-            let p = &self.packets[i as usize];
-            if p.attributed && !self.tables.count_drop(p.vni, reason) {
-                self.tables.count_drop_overflow(self.slot);
-            }
-        }
+    pub fn finish(&mut self, p: &mut Packet, f: &mut Frame<'_>, verdict: Verdict) {
         match verdict {
-            Verdict::Drop(_) => (),
+            Verdict::Drop(reason) => {
+                icmp::on_drop(self, p, f, reason);
+                self.stats.dropped(reason);
+                if p.attributed && !self.tables.count_drop(p.vni, reason) {
+                    self.tables.count_drop_overflow(self.slot);
+                }
+            }
             Verdict::Pass => self.stats.passed(),
             Verdict::Answer { .. } => self.stats.answered(),
-            Verdict::Forward { .. } => self.stats.forwarded(self.frames[i as usize].len as u64),
+            Verdict::Forward { .. } => self.count_forwarded(f),
         }
+        p.done = true;
+        f.verdict = verdict;
         if R::ON {
-            let stage = match verdict {
-                Verdict::Drop(reason) => reason.stage(),
-                Verdict::Pass => Stage::Parse,
-                Verdict::Answer { .. } | Verdict::Forward { .. } => Stage::Emit,
-            };
-            self.note(i, stage, Event::Outcome { verdict });
+            self.note_outcome(p, verdict);
         }
-        self.frames[i as usize].verdict = verdict;
     }
 
     /// Ends the way of a packet that is sent on.
     #[inline(always)]
-    pub fn forward(&mut self, i: u8, verdict: Verdict) {
-        let frame = &mut self.frames[i as usize];
-        frame.verdict = verdict;
-        self.stats.forwarded(frame.len as u64);
+    pub fn forward(&mut self, p: &mut Packet, f: &mut Frame<'_>, ifindex: u32) {
+        f.verdict = Verdict::Forward { ifindex };
+        self.count_forwarded(f);
+        if R::ON {
+            self.note_outcome(p, f.verdict);
+        }
+    }
+
+    #[inline(always)]
+    fn count_forwarded(&mut self, f: &Frame<'_>) {
+        self.sent.packets += 1;
+        self.sent.bytes += f.len as u64;
+    }
+
+    fn note_outcome(&mut self, p: &Packet, verdict: Verdict) {
+        let stage = match verdict {
+            Verdict::Drop(reason) => reason.stage(),
+            Verdict::Pass => Stage::Parse,
+            Verdict::Answer { .. } | Verdict::Forward { .. } => Stage::Emit,
+        };
+        self.note(p, stage, Event::Outcome { verdict });
+    }
+
+    /// Adds the batch to the statistics.
+    pub fn end(self) {
+        self.stats.batch(self.rx, self.sent);
     }
 
     /// A packet of the gateway's own is sent besides.
-    pub fn generate(&mut self, i: u8, stage: Stage, packet: Generated) {
+    pub fn generate(&mut self, p: &Packet, stage: Stage, packet: Generated) {
         self.stats.generated();
         self.stats.forwarded(packet.data.len() as u64);
         if R::ON {
-            self.note(i, stage, Event::Generated { bytes: packet.data.clone(), ifindex: packet.ifindex });
+            self.note(p, stage, Event::Generated { bytes: packet.data.clone(), ifindex: packet.ifindex });
         }
         self.output.generated.push(packet);
     }
 
-    /// Starts to load the headers of a frame, if there is one.
+    /// Starts to load the headers of a frame.
     #[inline(always)]
-    pub fn prefetch_frame(&self, i: usize) {
-        if let Some(frame) = self.frames.get(i) {
-            self.tables.prefetch_bytes(frame.buffer, frame.offset as usize);
-            self.tables.prefetch_bytes(frame.buffer, frame.offset as usize + 64);
-        }
+    pub fn prefetch_frame(&self, f: &Frame<'_>) {
+        self.tables.prefetch_bytes(f.buffer, f.offset as usize);
+        self.tables.prefetch_bytes(f.buffer, f.offset as usize + 64);
     }
 
     /// Tells the recorder.
     #[inline(always)]
-    pub fn note(&mut self, i: u8, stage: Stage, event: Event) {
+    pub fn note(&mut self, p: &Packet, stage: Stage, event: Event) {
         if R::ON {
-            self.recorder.record(i as usize, stage, event);
+            self.recorder.record(p.index as usize, stage, event);
         }
-    }
-
-    /// The inner frame of a packet that was parsed.
-    #[inline(always)]
-    pub fn inner_frame(&self, i: u8) -> &[u8] {
-        let p = &self.packets[i as usize];
-        let start = p.inner as usize;
-        self.frames[i as usize].data().get(start..start + p.inner_len as usize).unwrap_or(&[])
     }
 
     /// The way to an NC for a flow. A neighbour that is not resolved is noted as needed.
@@ -172,8 +154,8 @@ impl<'w, 'f, R: Recorder> Work<'w, 'f, R> {
     pub fn path_to(&mut self, nc: u32, flow: u64) -> Result<Path, DropReason> {
         let nc = self.tables.nc(nc).ok_or(DropReason::UnderlayNoRoute)?;
         let (addr, nc_v6) = match nc.addr {
-            std::net::IpAddr::V4(a) => (Addr::v4(a.to_bits()), false),
-            std::net::IpAddr::V6(a) => (Addr::v6(a.to_bits()), true),
+            IpAddr::V4(a) => (Addr::v4(a.to_bits()), false),
+            IpAddr::V6(a) => (Addr::v6(a.to_bits()), true),
         };
         if nc.group == 0 || !self.settings.has_vtep(nc_v6) {
             return Err(DropReason::UnderlayNoRoute);
@@ -187,7 +169,7 @@ impl<'w, 'f, R: Recorder> Work<'w, 'f, R> {
             self.need(line, nexthop.ifindex);
             return Err(DropReason::NexthopUnresolved);
         }
-        Ok(Path { nc: addr, nc_v6, line, nexthop })
+        Ok(Path { nc: addr, nc_v6, cut: false, line, nexthop })
     }
 
     #[cold]
@@ -197,8 +179,7 @@ impl<'w, 'f, R: Recorder> Work<'w, 'f, R> {
     }
 
     /// Id of the NC that sent a packet.
-    pub fn sending_nc(&self, i: u8) -> Option<u32> {
-        let p = &self.packets[i as usize];
+    pub fn sending_nc(&self, p: &Packet) -> Option<u32> {
         match p.source_v6 {
             true => self.tables.nc_by_addr6(p.source.halves()),
             false => self.tables.nc_by_addr4(p.source.as_v4()),

@@ -43,6 +43,15 @@ impl StatsSlot<'_> {
         self.add(stat!(rx_bytes), bytes);
     }
 
+    /// Packets of a batch were taken in and sent on.
+    #[inline]
+    pub fn batch(&self, rx: Count, forwarded: Count) {
+        self.add(stat!(rx), rx.packets);
+        self.add(stat!(rx_bytes), rx.bytes);
+        self.add(stat!(forwarded), forwarded.packets);
+        self.add(stat!(forwarded_bytes), forwarded.bytes);
+    }
+
     /// A packet was generated.
     #[inline(always)]
     pub fn generated(&self) {
@@ -147,17 +156,26 @@ impl Tables {
         unsafe { std::mem::transmute(total) }
     }
 
+    #[inline(always)]
     fn tenant_counter(&self, tenant: u32, slot: u32) -> Option<(&AtomicU64, &AtomicU64)> {
-        let line = tenant.wrapping_add(TENANT_COUNTERS_LINE).wrapping_add(slot / 4);
+        if tenant == 0 {
+            return None;
+        }
+        let line = self.engine_line(tenant.wrapping_add(TENANT_COUNTERS_LINE).wrapping_add(slot / 4))?;
         let word = (slot as usize & 3) * 2;
-        (tenant != 0).then_some(())?;
-        Some((self.engine_word(line, word)?, self.engine_word(line, word + 1)?))
+        Some((&line.0[word], &line.0[word + 1]))
     }
 
     /// Counts a packet accepted from a VPC. `slot` belongs to the caller alone.
     #[inline(always)]
     pub fn count_tenant(&self, tenant: &Tenant, slot: u32, bytes: u64) {
-        if let Some((p, b)) = self.tenant_counter(tenant.line, slot) {
+        self.count_tenant_at(tenant.line, slot, bytes);
+    }
+
+    /// Counts a packet accepted from the VPC whose block begins at a line.
+    #[inline(always)]
+    pub fn count_tenant_at(&self, line: u32, slot: u32, bytes: u64) {
+        if let Some((p, b)) = self.tenant_counter(line, slot) {
             bump(p, 1);
             bump(b, bytes);
         }

@@ -39,7 +39,7 @@ pub use epoch::{Readers, READERS_MAX};
 pub use line::Line;
 pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
 pub use meter::{gcra, rate_limit, Color};
-pub use reader::{Guard, Nc, NexthopView, Tables, Tenant, VmEntry};
+pub use reader::{Guard, Home, Nc, NexthopView, Tables, Tenant, VmEntry, VmTable};
 pub use route::Walk;
 pub use writer::{
     AttachError, GroupId, Limits, NexthopId, NexthopSpec, RouteInterval, TenantDump, VmDump, Writer, WriterOptions,

@@ -25,10 +25,52 @@ impl Line {
         self.0[i & 7].load(Ordering::Acquire)
     }
 
-    /// Half word `i` (0–15).
+    /// Half word `i` (0–15). A load of four bytes out of an aligned word that is stored whole: x86 keeps the two coherent.
     #[inline(always)]
     pub fn half(&self, i: usize) -> u32 {
-        (self.word(i >> 1) >> ((i & 1) * 32)) as u32
+        // SAFETY: a line is 16 aligned half words, and `i & 15` is one of them.
+        unsafe { &*self.0.as_ptr().cast::<AtomicU32>().add(i & 15) }.load(Ordering::Acquire)
+    }
+
+    /// Which of the first seven words equal `word` in the bits of `mask`, which is all ones or the upper half: bit 2i is set
+    /// for word i. Only a hint, since the words may change while they are compared: whoever uses it loads the word again.
+    #[inline(always)]
+    fn hits<const UPPER: bool>(&self, word: u64) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: SSE2 belongs to x86-64; the line is 64 aligned bytes. The words may be stored to meanwhile; an aligned
+        // vector load gives each of them old or new, and the result is only a hint.
+        let pairs = unsafe {
+            use std::arch::x86_64::*;
+            let at = self.0.as_ptr().cast::<__m128i>();
+            let key = _mm_set1_epi64x(word as i64);
+            let eq = |i: usize| _mm_cmpeq_epi32(_mm_load_si128(at.add(i)), key);
+            let (low, high) = (_mm_packs_epi32(eq(0), eq(1)), _mm_packs_epi32(eq(2), eq(3)));
+            _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let pairs = (0..7).fold(0, |pairs, i| {
+            let x = self.word(i) ^ word;
+            pairs | u32::from(x as u32 == 0) << (2 * i) | u32::from(x >> 32 == 0) << (2 * i + 1)
+        });
+        // Bit 2i says that the lower half of word i is equal, bit 2i + 1 the upper half. Word 7 is no entry.
+        (pairs >> 1) & if UPPER { 0x1555 } else { pairs & 0x1555 }
+    }
+
+    /// The first of the seven entries of a word bucket that equals `word`, in its upper half alone or as a whole. Where in
+    /// its bucket an entry lies is random, so the search must not branch on it. An empty entry is never found.
+    #[inline(always)]
+    pub(crate) fn find<const UPPER: bool>(&self, word: u64) -> Option<u64> {
+        if UPPER && word >> 32 == 0 {
+            // Empty entries look like this key: VNI 0, VM 0.
+            return (0..7).map(|i| self.word(i)).find(|entry| entry >> 32 == 0 && *entry != 0);
+        }
+        let hits = self.hits::<UPPER>(word);
+        if hits == 0 {
+            return None;
+        }
+        let entry = self.word(hits.trailing_zeros() as usize / 2);
+        let same = if UPPER { entry >> 32 == word >> 32 } else { entry == word };
+        (same && entry != 0).then_some(entry)
     }
 
     /// Stores word `i`: the publishing store.
@@ -90,6 +132,16 @@ impl Lines {
             return &ZERO;
         }
         // SAFETY: lines below the limit are mapped and stay mapped while the Memory lives; all access is atomic.
+        unsafe { &*self.base.add(line as usize) }
+    }
+
+    /// The line with this number, which was seen to be below the limit.
+    ///
+    /// # Safety
+    /// `line` must be less than a value that `limit` returned.
+    #[inline(always)]
+    pub(crate) unsafe fn at_known<'a>(&self, line: u32) -> &'a Line {
+        // SAFETY: the limit never shrinks, so the line exists (see `at`).
         unsafe { &*self.base.add(line as usize) }
     }
 
@@ -192,6 +244,30 @@ pub(crate) use root;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn find_equals_a_plain_search() {
+        let mut x = 1u64;
+        let mut random = |n: u64| {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 33) % n
+        };
+        for _ in 0..100_000 {
+            let line = Line::default();
+            // Few distinct halves, so that halves match without their words, and unique whole words among the entries.
+            for i in 0..8 {
+                let word = random(3) << 32 | random(3);
+                if word == 0 || (0..i).all(|j| line.word(j) != word) {
+                    line.set(i, word);
+                }
+            }
+            let word = random(3) << 32 | random(3);
+            let whole = (0..7).map(|i| line.word(i)).find(|w| *w == word && *w != 0);
+            assert_eq!(line.find::<false>(word), whole, "{line:?} {word:x}");
+            let upper = (0..7).map(|i| line.word(i)).find(|w| w >> 32 == word >> 32 && *w != 0);
+            assert_eq!(line.find::<true>(word), upper, "{line:?} {word:x}");
+        }
+    }
 
     #[test]
     fn half_words_are_the_fields_of_the_layout() {

@@ -19,6 +19,9 @@ pub struct Tables {
     memory: Arc<dyn Memory>,
     pub(crate) lines: Lines,
     pub(crate) root: RootRef,
+    /// Lines below this exist: the limit as last seen. It never shrinks, so it is asked for again only when it seems to be
+    /// passed.
+    known: Cell<u32>,
     slot: usize,
     depth: Cell<u32>,
 }
@@ -96,6 +99,50 @@ pub(crate) fn visible(key: u64, generation: u8) -> bool {
     key & KEY_VALID != 0 && (key & KEY_ADDING == 0 || same) && (key & KEY_DYING == 0 || !same)
 }
 
+/// The slot of a VM bucket to compare with a key in its lasting state. Which of the three it is must not be a branch, for that
+/// would be mispredicted: so one is chosen first, and compared then.
+#[inline(always)]
+fn lasting_slot(bucket: &Line, lasting: u64) -> usize {
+    usize::from(bucket.word(1) == lasting) + 2 * usize::from(bucket.word(2) == lasting)
+}
+
+/// The entry of a VM bucket with this key that a commit under way has marked and that is visible.
+#[inline(never)]
+fn visible_in_commit(bucket: &Line, key: u64, generation: u8) -> Option<usize> {
+    (0..3).find(|i| {
+        let word = bucket.word(*i);
+        word & !KEY_STATE_MASK == key && visible(word, generation)
+    })
+}
+
+/// Where a lookup in the VM-NC table begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// The table's TABLE_REF word.
+    table: u64,
+    /// Home line.
+    line: u32,
+}
+
+impl Home {
+    /// Of no table: a lookup from here begins afresh.
+    pub const NONE: Home = Home { table: u64::MAX, line: 0 };
+}
+
+/// The VM-NC table of IPv4 as it was at one instant.
+#[derive(Clone, Copy, Debug)]
+pub struct VmTable {
+    table: u64,
+    salt: u64,
+}
+
+/// Home line of a hash in the table of a TABLE_REF word; 0, the line that holds nothing, if there is no table.
+#[inline(always)]
+fn bucket_line(table: u64, hash: u64, bucket_lines: u32) -> u32 {
+    let buckets = (table >> TABLE_REF_BUCKETS_SHIFT) as u32;
+    (table as u32).wrapping_add(bucket_of(hash, buckets).wrapping_mul(bucket_lines))
+}
+
 /// What the VM-NC table says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmEntry {
@@ -141,7 +188,7 @@ impl Tables {
     pub fn new(memory: Arc<dyn Memory>) -> Tables {
         let slot = memory.readers().claim().expect("at most 512 readers of one table memory: drop unused ones");
         let (lines, root) = (Lines::new(&*memory), RootRef::new(&*memory));
-        Tables { memory, lines, root, slot, depth: Cell::new(0) }
+        Tables { memory, lines, root, known: Cell::new(0), slot, depth: Cell::new(0) }
     }
 
     fn readers(&self) -> &Readers {
@@ -198,6 +245,23 @@ impl Tables {
         (slots, (self.root.get(root!(xdp_slots)) as u32).min(slots))
     }
 
+    /// The line with this number; an all-zero line if there is none.
+    #[inline(always)]
+    pub(crate) fn at(&self, line: u32) -> &Line {
+        if line >= self.known.get() {
+            return self.at_beyond(line);
+        }
+        // SAFETY: `known` is a value that `limit` returned.
+        unsafe { self.lines.at_known(line) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn at_beyond(&self, line: u32) -> &Line {
+        self.known.set(self.lines.limit());
+        self.lines.at(line)
+    }
+
     #[inline(always)]
     pub(crate) fn salt(&self) -> u64 {
         self.root.get(root!(salt))
@@ -214,17 +278,20 @@ impl Tables {
         Some((word as u32).wrapping_add(bucket_of(hash, buckets).wrapping_mul(bucket_lines)))
     }
 
-    /// Finds the entry of a word table whose upper bits equal `key` (value bits zero).
+    /// Finds the entry of a word table that equals `key`, as a whole or in its upper half.
     #[inline(always)]
-    pub(crate) fn word_find(&self, table: usize, key: u64, shift: u32) -> Option<u64> {
-        let mut line = self.home(table, hash1(key, self.salt()), 1)?;
+    pub(crate) fn word_find<const UPPER: bool>(&self, table: usize, key: u64) -> Option<u64> {
+        self.word_find_from::<UPPER>(bucket_line(self.root.get(table), hash1(key, self.salt()), 1), key)
+    }
+
+    /// As `word_find`, from a home line that is known.
+    #[inline(always)]
+    fn word_find_from<const UPPER: bool>(&self, mut line: u32, key: u64) -> Option<u64> {
         for _ in 0..CHAIN_MAX {
-            let bucket = self.lines.at(line);
-            for i in 0..7 {
-                let entry = bucket.word(i);
-                if entry >> shift == key >> shift && entry != 0 {
-                    return Some(entry);
-                }
+            let bucket = self.at(line);
+            let found = bucket.find::<UPPER>(key);
+            if found.is_some() {
+                return found;
             }
             line = bucket.half(14);
             if line == 0 {
@@ -232,6 +299,14 @@ impl Tables {
             }
         }
         None
+    }
+
+    /// Home line of a key in a word table, prefetched; 0, the line that holds nothing, if there is no table.
+    #[inline(always)]
+    fn word_home(&self, table: usize, key: u64) -> u32 {
+        let line = bucket_line(self.root.get(table), hash1(key, self.salt()), 1);
+        self.lines.prefetch(line);
+        line
     }
 
     #[inline(always)]
@@ -259,20 +334,40 @@ impl Tables {
     /// Prefetches for [`Tables::tenant_line`].
     #[inline(always)]
     pub fn prefetch_tenant(&self, vni: u32) {
-        self.prefetch_word(root!(tenants), u64::from(vni) << WORD_TENANT_SHIFT);
+        self.tenant_home(vni);
+    }
+
+    /// Prefetches for [`Tables::may_send4`].
+    #[inline(always)]
+    pub fn prefetch_member4(&self, vni: u32, src: u32) {
+        self.member4_home(vni, src);
+    }
+
+    /// Where the lookup of a VNI begins, prefetched; for [`Tables::tenant_line_from`].
+    #[inline(always)]
+    pub fn tenant_home(&self, vni: u32) -> u32 {
+        self.word_home(root!(tenants), u64::from(vni & 0xff_ffff) << WORD_TENANT_SHIFT)
+    }
+
+    /// As [`Tables::tenant_line`], from a home line that was asked for since the reader entered. A tenant that was
+    /// created in between may be missed.
+    #[inline(always)]
+    pub fn tenant_line_from(&self, home: u32, vni: u32) -> Option<u32> {
+        let key = u64::from(vni & 0xff_ffff) << WORD_TENANT_SHIFT;
+        self.word_find_from::<true>(home, key).map(|entry| entry as u32)
     }
 
     /// The line of the tenant block of a VNI.
     #[inline(always)]
     pub fn tenant_line(&self, vni: u32) -> Option<u32> {
         let key = u64::from(vni & 0xff_ffff) << WORD_TENANT_SHIFT;
-        self.word_find(root!(tenants), key, WORD_TENANT_SHIFT).map(|entry| entry as u32)
+        self.word_find::<true>(root!(tenants), key).map(|entry| entry as u32)
     }
 
     /// The tenant whose block begins at a line; None if there is none (a peer that is gone).
     #[inline(always)]
     pub fn tenant_at(&self, line: u32) -> Option<Tenant> {
-        let block = self.lines.at(line);
+        let block = self.at(line);
         let ident = block.word(0);
         if ident & TENANT_VALID == 0 {
             return None;
@@ -289,26 +384,39 @@ impl Tables {
     /// The gateway's MAC address in a VPC.
     #[inline(always)]
     pub fn gateway_mac(&self, tenant: &Tenant) -> u64 {
-        self.lines.at(tenant.line).word(2) & 0xffff_ffff_ffff
+        self.at(tenant.line).word(2) & 0xffff_ffff_ffff
+    }
+
+    /// The gateway's MAC address in the VPC whose block begins at a line.
+    #[inline(always)]
+    pub fn gateway_mac_at(&self, line: u32) -> u64 {
+        self.at(line).word(2) & 0xffff_ffff_ffff
     }
 
     /// The gateway's first IPv4 address in a VPC, 0 if none.
     #[inline(always)]
     pub fn gateway4(&self, tenant: &Tenant) -> u32 {
-        self.lines.at(tenant.line).half(6)
+        self.at(tenant.line).half(6)
     }
 
     /// The gateway's first IPv6 address in a VPC as (upper, lower) half; both 0 if none.
     #[inline(always)]
     pub fn gateway6(&self, tenant: &Tenant) -> (u64, u64) {
-        let block = self.lines.at(tenant.line);
+        let block = self.at(tenant.line);
         (block.word(4), block.word(5))
     }
 
-    /// Prefetches for [`Tables::may_send4`].
+    /// Where the lookup of an IPv4 sender begins, prefetched; for [`Tables::may_send4_from`].
     #[inline(always)]
-    pub fn prefetch_member4(&self, vni: u32, src: u32) {
-        self.prefetch_word(root!(members), member4_key(vni, src));
+    pub fn member4_home(&self, vni: u32, src: u32) -> u32 {
+        self.word_home(root!(members), member4_key(vni, src))
+    }
+
+    /// As [`Tables::may_send4`], from a home line that was asked for since the reader entered. A sender that was added
+    /// in between may be missed.
+    #[inline(always)]
+    pub fn may_send4_from(&self, home: u32, vni: u32, src: u32) -> bool {
+        self.word_find_from::<false>(home, member4_key(vni, src)).is_some()
     }
 
     /// Prefetches for [`Tables::may_send6`].
@@ -320,19 +428,19 @@ impl Tables {
     /// Whether the NC with this IPv4 tunnel address may send for a VNI.
     #[inline(always)]
     pub fn may_send4(&self, vni: u32, src: u32) -> bool {
-        self.word_find(root!(members), member4_key(vni, src), WORD_MEMBER_SHIFT).is_some()
+        self.may_send4_from(self.member4_home(vni, src), vni, src)
     }
 
     /// Whether the NC with this id (an IPv6 one, see [`Tables::nc_by_addr6`]) may send for a VNI.
     #[inline(always)]
     pub fn may_send6(&self, vni: u32, nc: u32) -> bool {
-        self.word_find(root!(members), member6_key(vni, nc), WORD_MEMBER_SHIFT).is_some()
+        self.word_find::<false>(root!(members), member6_key(vni, nc)).is_some()
     }
 
     /// Id of the NC with an IPv4 tunnel address.
     #[inline(always)]
     pub fn nc_by_addr4(&self, addr: u32) -> Option<u32> {
-        self.word_find(root!(nc4), u64::from(addr) << WORD_NC4_SHIFT, WORD_NC4_SHIFT).map(|e| e as u32)
+        self.word_find::<true>(root!(nc4), u64::from(addr) << WORD_NC4_SHIFT).map(|e| e as u32)
     }
 
     /// Prefetches for [`Tables::nc_by_addr6`].
@@ -349,27 +457,91 @@ impl Tables {
 
     // ---- locate stage ----
 
-    /// Prefetches for [`Tables::vm4`].
+    /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_from`].
     #[inline(always)]
-    pub fn prefetch_vm4(&self, vni: u32, addr: u32) {
-        if let Some(line) = self.home(root!(vm4), hash1(vm4_key(vni, addr), self.salt()), 1) {
-            self.lines.prefetch(line);
-        }
+    pub fn vm4_home(&self, vni: u32, addr: u32) -> Home {
+        let table = self.root.get(root!(vm4));
+        let line = bucket_line(table, hash1(vm4_key(vni, addr), self.salt()), 1);
+        self.lines.prefetch(line);
+        Home { table, line }
     }
 
     /// The VM-NC entry of an IPv4 address that is visible in a generation of its tenant.
     #[inline(always)]
     pub fn vm4(&self, vni: u32, addr: u32, generation: u8) -> Option<VmEntry> {
-        let key = vm4_key(vni, addr);
-        let mut line = self.home(root!(vm4), hash1(key, self.salt()), 1)?;
+        let table = self.root.get(root!(vm4));
+        let line = bucket_line(table, hash1(vm4_key(vni, addr), self.salt()), 1);
+        self.vm4_in(line, vni, addr, || generation)
+    }
+
+    /// As [`Tables::vm4`], from a home that was asked for since the reader entered. The tenant's generation may have been
+    /// loaded after that: if the table has been replaced since, the lookup begins afresh, so that it never looks for new
+    /// entries in an old table.
+    #[inline(always)]
+    pub fn vm4_from(&self, home: Home, tenant: &Tenant, addr: u32) -> Option<VmEntry> {
+        if self.root.get(root!(vm4)) != home.table {
+            return self.vm4_again(tenant, addr);
+        }
+        self.vm4_in(home.line, tenant.vni, addr, || tenant.generation())
+    }
+
+    /// The VM-NC table of IPv4, for [`Tables::vm4_line`].
+    #[inline(always)]
+    pub fn vm4_table(&self) -> VmTable {
+        VmTable { table: self.root.get(root!(vm4)), salt: self.salt() }
+    }
+
+    /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_lasting`].
+    #[inline(always)]
+    pub fn vm4_line(&self, at: VmTable, vni: u32, addr: u32) -> u32 {
+        let line = bucket_line(at.table, hash1(vm4_key(vni, addr), at.salt), 1);
+        self.lines.prefetch(line);
+        line
+    }
+
+    /// The VM-NC entry of an IPv4 address if it is there to stay. `None` says nothing: there may be an entry that a commit
+    /// under way adds or removes, or the table may have been replaced.
+    #[inline(always)]
+    pub fn vm4_lasting(&self, at: VmTable, mut line: u32, vni: u32, addr: u32) -> Option<VmEntry> {
+        if self.root.get(root!(vm4)) != at.table {
+            return None;
+        }
+        let lasting = vm4_key(vni, addr) | KEY_VALID;
         for _ in 0..CHAIN_MAX {
-            let bucket = self.lines.at(line);
-            for i in 0..3 {
-                let word = bucket.word(i);
-                if word & !KEY_STATE_MASK == key && visible(word, generation) {
-                    crate::pause!();
-                    return Some(vm4_value(bucket, i));
-                }
+            let bucket = self.at(line);
+            let i = lasting_slot(bucket, lasting);
+            if bucket.word(i) == lasting {
+                crate::pause!();
+                return Some(vm4_value(bucket, i));
+            }
+            line = bucket.half(15);
+            if line == 0 {
+                break;
+            }
+        }
+        None
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn vm4_again(&self, tenant: &Tenant, addr: u32) -> Option<VmEntry> {
+        self.vm4(tenant.vni, addr, tenant.generation())
+    }
+
+    #[inline(always)]
+    fn vm4_in(&self, mut line: u32, vni: u32, addr: u32, generation: impl Fn() -> u8) -> Option<VmEntry> {
+        let key = vm4_key(vni, addr);
+        for _ in 0..CHAIN_MAX {
+            let bucket = self.at(line);
+            let lasting = key | KEY_VALID;
+            let i = lasting_slot(bucket, lasting);
+            if bucket.word(i) == lasting {
+                crate::pause!();
+                return Some(vm4_value(bucket, i));
+            }
+            if let Some(i) = visible_in_commit(bucket, key, generation()) {
+                crate::pause!();
+                return Some(vm4_value(bucket, i));
             }
             line = bucket.half(15);
             if line == 0 {
@@ -377,6 +549,12 @@ impl Tables {
             }
         }
         None
+    }
+
+    /// Prefetches for [`Tables::vm4`].
+    #[inline(always)]
+    pub fn prefetch_vm4(&self, vni: u32, addr: u32) {
+        self.vm4_home(vni, addr);
     }
 
     /// Prefetches for [`Tables::vm6`].
@@ -406,7 +584,7 @@ impl Tables {
         let key = vm6_key(vni, hash);
         let mut line = self.home(table, hash, 2)?;
         for _ in 0..CHAIN_MAX {
-            let (first, second) = (self.lines.at(line), self.lines.at(line.wrapping_add(1)));
+            let (first, second) = (self.at(line), self.at(line.wrapping_add(1)));
             for i in 0..3 {
                 let word = first.word(i);
                 if word & !KEY_STATE_MASK != key || !visible(word, generation) {
@@ -438,7 +616,7 @@ impl Tables {
     /// The NC with an id.
     #[inline(always)]
     pub fn nc(&self, nc: u32) -> Option<Nc> {
-        let record = self.lines.at(self.nc_line(nc));
+        let record = self.at(self.nc_line(nc));
         let word = record.word(0);
         if word as u32 & NC_VALID == 0 {
             return None;
@@ -451,10 +629,18 @@ impl Tables {
         Some(Nc { addr, group: (word >> 32) as u32 })
     }
 
+    /// Group and address of an NC with an IPv4 address.
+    #[inline(always)]
+    pub fn nc4(&self, nc: u32) -> Option<(u32, u32)> {
+        let record = self.at(self.nc_line(nc));
+        let word = record.word(0);
+        (word as u32 & (NC_VALID | NC_V6) == NC_VALID).then(|| ((word >> 32) as u32, record.word(2) as u32))
+    }
+
     /// The next hop that a group chooses for a flow; 0 if the group is empty.
     #[inline(always)]
     pub fn group_member(&self, group: u32, flow_hash: u64) -> u32 {
-        let line = self.lines.at(group);
+        let line = self.at(group);
         let count = line.half(0).min(GROUP_NEXTHOPS_MAX);
         if count == 0 {
             return 0;
@@ -465,7 +651,7 @@ impl Tables {
     /// The next hop at a line.
     #[inline(always)]
     pub fn nexthop(&self, line: u32) -> NexthopView {
-        let l = self.lines.at(line);
+        let l = self.at(line);
         let (dmac, smac_mtu) = (l.word(0), l.word(1));
         NexthopView {
             dmac: dmac & 0xffff_ffff_ffff,
@@ -478,7 +664,7 @@ impl Tables {
 
     /// Neighbour address of the next hop at a line, for resolution.
     pub fn nexthop_addr(&self, line: u32) -> IpAddr {
-        let l = self.lines.at(line);
+        let l = self.at(line);
         match (l.word(3), l.word(4)) {
             (0, low) if low <= u64::from(u32::MAX) => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),
             (high, low) => IpAddr::V6(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low))),
@@ -490,7 +676,7 @@ impl Tables {
     /// Line of a VPC's meter block, 0 if it has none.
     #[inline(always)]
     pub fn tenant_meter(&self, tenant: &Tenant) -> u32 {
-        self.lines.at(tenant.line).half(7)
+        self.at(tenant.line).half(7)
     }
 
     /// Prefetches for [`Tables::vm_meter`].
@@ -502,7 +688,7 @@ impl Tables {
     /// Line of a VM's meter block; 0 if it has none.
     #[inline(always)]
     pub fn vm_meter(&self, vm: u32) -> u32 {
-        self.word_find(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT, WORD_METER_SHIFT).unwrap_or(0) as u32
+        self.word_find::<true>(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT).unwrap_or(0) as u32
     }
 
     /// Meters a packet with the meter block at `line`; no block (0) is green.
@@ -511,7 +697,7 @@ impl Tables {
         if line == 0 || line >= self.lines.limit() - 1 {
             return Color::Green;
         }
-        meter::meter(self.lines.at(line), self.lines.at(line + 1), bytes, now)
+        meter::meter(self.at(line), self.at(line + 1), bytes, now)
     }
 
     /// Packets that the meter block at `line` found green, yellow and red; no block (0): none.
@@ -547,13 +733,31 @@ impl Tables {
         if tenant.line == 0 || state >= self.lines.limit() {
             return false;
         }
-        meter::rate_limit(self.root.get(word), &self.lines.at(state).0[index], now)
+        meter::rate_limit(self.root.get(word), &self.at(state).0[index], now)
     }
 
     /// A word that engines change, if the line exists.
     #[inline(always)]
     pub(crate) fn engine_word(&self, line: u32, index: usize) -> Option<&AtomicU64> {
-        (line != 0 && line < self.lines.limit()).then(|| &self.lines.at(line).0[index & 7])
+        Some(&self.engine_line(line)?.0[index & 7])
+    }
+
+    /// A line that engines change, if it exists: never the line that stands for all others.
+    #[inline(always)]
+    pub(crate) fn engine_line(&self, line: u32) -> Option<&Line> {
+        if line == 0 || line >= self.known.get() {
+            return self.engine_line_beyond(line);
+        }
+        // SAFETY: `known` is a value that `limit` returned.
+        Some(unsafe { self.lines.at_known(line) })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn engine_line_beyond(&self, line: u32) -> Option<&Line> {
+        let limit = self.lines.limit();
+        self.known.set(limit);
+        (line != 0 && line < limit).then(|| self.lines.at(line))
     }
 }
 

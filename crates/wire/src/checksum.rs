@@ -13,12 +13,10 @@ pub const fn add(a: u64, b: u64) -> u64 {
 
 /// Folds a sum to 16 bits. 0 only for a sum of nothing but zeros.
 #[inline(always)]
-pub const fn fold(mut s: u64) -> u16 {
-    s = (s >> 32) + (s & 0xffff_ffff);
-    s = (s >> 32) + (s & 0xffff_ffff);
-    s = (s >> 16) + (s & 0xffff);
-    s = (s >> 16) + (s & 0xffff);
-    s as u16
+pub const fn fold(s: u64) -> u16 {
+    // Adding a word to itself with its halves exchanged leaves, in the upper half, their sum with end-around carry.
+    let s = (s.wrapping_add(s.rotate_left(32)) >> 32) as u32;
+    (s.wrapping_add(s.rotate_left(16)) >> 16) as u16
 }
 
 /// One's complement sum of bytes, unfolded; an odd last byte is the upper half of a word. The bytes must begin at an
@@ -39,14 +37,15 @@ pub fn sum(data: &[u8]) -> u64 {
     acc
 }
 
-/// Folded sum of an IPv4 header without options; 0xffff if its checksum is right.
+/// Folded sum of an IPv4 header without options, in the machine's byte order; 0xffff if its checksum is right. (The sum's
+/// bytes change places with the words' bytes, RFC 1071 §2, and 0xffff is the same both ways.)
 #[inline(always)]
 pub fn sum_ipv4_header(h: &[u8; 20]) -> u16 {
-    let a = crate::be::u64(h, 0);
-    let b = crate::be::u64(h, 8);
-    let c = crate::be::u32(h, 16) as u64;
-    // Halves of 32 bits cannot overflow 64 bits, so the adds need no carry and run side by side.
-    fold((a >> 32) + (a & 0xffff_ffff) + (b >> 32) + (b & 0xffff_ffff) + c)
+    let word = |at: usize| {
+        u64::from_ne_bytes([h[at], h[at + 1], h[at + 2], h[at + 3], h[at + 4], h[at + 5], h[at + 6], h[at + 7]])
+    };
+    let last = u32::from_ne_bytes([h[16], h[17], h[18], h[19]]) as u64;
+    fold(add(add(word(0), word(8)), last))
 }
 
 /// The checksum field for data that sums to `s` with a zero checksum field.
@@ -120,6 +119,19 @@ mod tests {
         }
         assert_eq!(sum_ipv4_header(&[0xff; 20]), 0xffff);
         assert_eq!(sum_ipv4_header(&[0; 20]), 0);
+    }
+
+    #[test]
+    fn fold_equals_division_by_ffff() {
+        let mut x = 0x9e37_79b9_7f4a_7c15u64;
+        for i in 0..100_000u64 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(i);
+            for s in [x, x >> 16, x >> 32, x >> 47, u64::MAX - (x >> 40), i, i << 32, i << 48] {
+                let want = if s == 0 { 0 } else { ((s - 1) % 0xffff + 1) as u16 };
+                assert_eq!(fold(s), want, "{s:#x}");
+            }
+        }
+        assert_eq!([fold(u64::MAX), fold(0x1_0000_0000 - 1), fold(0xffff_0001)], [0xffff, 0xffff, 1]);
     }
 
     #[test]

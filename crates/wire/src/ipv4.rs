@@ -275,7 +275,7 @@ impl Repr {
         be::set_u16(buffer, field::CHECKSUM, 0);
         be::set_u32(buffer, field::SRC, self.src);
         be::set_u32(buffer, field::DST, self.dst);
-        let c = !checksum::sum_ipv4_header(buffer);
+        let c = checksum::finish(checksum::sum(buffer));
         be::set_u16(buffer, field::CHECKSUM, c);
     }
 }

@@ -77,22 +77,28 @@ pub mod protocol {
 
 /// Big-endian loads and stores at fixed offsets. They panic beyond the buffer, which a checked view never asks for.
 pub mod be {
+    /// `N` bytes at `at`, loaded as one.
+    #[inline(always)]
+    fn load<const N: usize>(b: &[u8], at: usize) -> [u8; N] {
+        match b[at..at + N].first_chunk() {
+            Some(bytes) => *bytes,
+            None => unreachable!("the range has N bytes"),
+        }
+    }
     /// Two bytes at `at`.
     #[inline(always)]
     pub fn u16(b: &[u8], at: usize) -> u16 {
-        u16::from_be_bytes([b[at], b[at + 1]])
+        u16::from_be_bytes(load(b, at))
     }
     /// Four bytes at `at`.
     #[inline(always)]
     pub fn u32(b: &[u8], at: usize) -> u32 {
-        let b = &b[at..at + 4];
-        u32::from_be_bytes([b[0], b[1], b[2], b[3]])
+        u32::from_be_bytes(load(b, at))
     }
     /// Eight bytes at `at`.
     #[inline(always)]
     pub fn u64(b: &[u8], at: usize) -> u64 {
-        let b = &b[at..at + 8];
-        u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
+        u64::from_be_bytes(load(b, at))
     }
     /// Sixteen bytes at `at`.
     #[inline(always)]

@@ -4,31 +4,36 @@
 use abi::{DropReason, Stage, VM_FLAG_METERED};
 use tables::Color;
 
+use crate::packet::Packet;
 use crate::record::{Event, Recorder};
 use crate::work::Work;
+use crate::Verdict;
 
-/// The stage, over the batch.
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>) {
-    w.each(|w, i| {
-        let p = &w.packets[i as usize];
-        let vpc = w.tables.tenant_meter(&p.tenant);
-        if vpc | p.vm.flags & VM_FLAG_METERED == 0 {
-            return Ok(());
-        }
-        let metered = p.vm.flags & VM_FLAG_METERED != 0;
-        measure(w, i, "VPC", vpc, DropReason::MeterVpc)?;
-        if metered {
-            let line = w.tables.vm_meter(w.packets[i as usize].vm.vm);
-            measure(w, i, "VM", line, DropReason::MeterVm)?;
-        }
-        Ok(())
-    });
+/// The stage.
+#[inline(always)]
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(), Verdict> {
+    let vpc = w.tables.tenant_meter(&p.tenant);
+    if vpc | p.vm.flags & VM_FLAG_METERED == 0 {
+        return Ok(());
+    }
+    Ok(both(w, p, vpc)?)
+}
+
+/// The VPC's meter, then the VM's.
+#[cold]
+fn both<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, vpc: u32) -> Result<(), DropReason> {
+    measure(w, p, "VPC", vpc, DropReason::MeterVpc)?;
+    let vm = p.vm;
+    match vm.flags & VM_FLAG_METERED {
+        0 => Ok(()),
+        _ => measure(w, p, "VM", w.tables.vm_meter(vm.vm), DropReason::MeterVm),
+    }
 }
 
 /// Asks one meter; red is dropped.
 fn measure<R: Recorder>(
-    w: &mut Work<'_, '_, R>,
-    i: u8,
+    w: &mut Work<'_, R>,
+    p: &Packet,
     of: &'static str,
     line: u32,
     reason: DropReason,
@@ -36,14 +41,14 @@ fn measure<R: Recorder>(
     if line == 0 {
         return Ok(());
     }
-    let color = w.tables.meter(line, w.packets[i as usize].inner_len as u32, w.now);
+    let color = w.tables.meter(line, p.inner_len as u32, w.now);
     if R::ON {
         let color = match color {
             Color::Green => "green",
             Color::Yellow => "yellow",
             Color::Red => "red",
         };
-        w.note(i, Stage::Meter, Event::Meter { of, line, color });
+        w.note(p, Stage::Meter, Event::Meter { of, line, color });
     }
     match color {
         Color::Red => Err(reason),

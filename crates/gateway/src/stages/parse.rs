@@ -5,6 +5,7 @@
 //! that each layer costs one length check and its fields none.
 
 use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage};
+use tables::Tables;
 use wire::ethernet::{self, ethertype};
 use wire::{checksum, icmpv6::kind, ipv4, ipv6, protocol, udp, vxlan, Mac};
 
@@ -12,53 +13,40 @@ use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
 use crate::work::Work;
-use crate::Verdict;
+use crate::{Frame, Verdict};
 
-/// Frames ahead of the one being parsed whose headers are fetched.
-const AHEAD: usize = 6;
-
-/// The stage, over the batch.
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>) {
-    for i in 0..AHEAD {
-        w.prefetch_frame(i);
+/// The stage.
+#[inline(always)]
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
+    p.reset();
+    let result = parse(f.data(), &w.settings, p);
+    if R::ON {
+        note(w, p, f);
     }
-    w.each(|w, i| {
-        w.prefetch_frame(i as usize + AHEAD);
-        let frame = &w.frames[i as usize];
-        w.stats.rx(frame.len as u64);
-        let p = &mut w.packets[i as usize];
-        let result = parse(frame.data(), &w.settings, p);
-        if R::ON {
-            note(w, i);
-        }
-        result?;
-        prefetch(w, i);
-        Ok(())
-    });
+    result?;
+    prefetch(w.tables, w.settings.strict, p);
+    Ok(())
 }
 
 /// Starts to load what the next stages look up by what stands in the packet.
 #[inline(always)]
-fn prefetch<R: Recorder>(w: &Work<'_, '_, R>, i: u8) {
-    let p = &w.packets[i as usize];
-    w.tables.prefetch_tenant(p.vni);
-    if w.settings.strict {
-        match p.source_v6 {
-            true => w.tables.prefetch_nc6(p.source.halves()),
-            false => w.tables.prefetch_member4(p.vni, p.source.as_v4()),
-        }
+fn prefetch(tables: &Tables, strict: bool, p: &mut Packet) {
+    p.tenant_home = tables.tenant_home(p.vni);
+    if p.source_v6 {
+        tables.prefetch_nc6(p.source.halves());
+    } else if strict {
+        p.member_home = tables.member4_home(p.vni, p.source.as_v4());
     }
     match p.kind {
-        Kind::Ipv4 => w.tables.prefetch_vm4(p.vni, p.target.as_v4()),
-        Kind::Ipv6 => w.tables.prefetch_vm6(p.vni, p.target.halves()),
+        Kind::Ipv4 => p.vm_home = tables.vm4_home(p.vni, p.target.as_v4()),
+        Kind::Ipv6 => tables.prefetch_vm6(p.vni, p.target.halves()),
         Kind::Arp | Kind::Nd => (),
     }
 }
 
 /// Tells the recorder what was parsed.
 #[cold]
-fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let p = w.packets[i as usize];
+fn note<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) {
     if p.inner == 0 {
         return;
     }
@@ -72,18 +60,17 @@ fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
     };
     let (outer_src, outer_dst) = (p.source.ip(p.source_v6), own.ip(p.source_v6));
     let parsed = Event::Parsed { outer_src, outer_dst, vni: p.vni, inner, inner_len: p.inner_len as usize };
-    w.note(i, Stage::Parse, parsed);
+    w.note(p, Stage::Parse, parsed);
     match p.inner_error {
-        Some(reason) => w.note(i, Stage::Parse, Event::InnerError { reason }),
-        None if matches!(p.kind, Kind::Ipv4 | Kind::Ipv6) => note_flow(w, i),
+        Some(reason) => w.note(p, Stage::Parse, Event::InnerError { reason }),
+        None if matches!(p.kind, Kind::Ipv4 | Kind::Ipv6) => note_flow(w, p, f),
         None => (),
     }
 }
 
 /// Tells the recorder the inner flow, read once more from the packet.
-fn note_flow<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let p = w.packets[i as usize];
-    let ip = &w.inner_frame(i)[ethernet::HEADER_LEN..];
+fn note_flow<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) {
+    let ip = &p.inner_frame(f)[ethernet::HEADER_LEN..];
     let (src, proto, ports) = match p.v6() {
         true => {
             let ip = ipv6::Packet::new_unchecked(ip);
@@ -95,7 +82,7 @@ fn note_flow<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
             (Addr::v4(ip.src()), ip.protocol(), ports)
         }
     };
-    w.note(i, Stage::Parse, Event::Flow {
+    w.note(p, Stage::Parse, Event::Flow {
         src: src.ip(p.v6()),
         dst: p.target.ip(p.v6()),
         protocol: proto,
@@ -108,7 +95,6 @@ fn note_flow<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
 /// Fills `p` from the packet, or says why it goes no further.
 #[inline(always)]
 fn parse(data: &[u8], s: &Settings, p: &mut Packet) -> Result<(), Verdict> {
-    *p = Packet::EMPTY;
     let (eth, rest) = data.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
     let datagram = match ethernet::Frame::new_unchecked(eth).ethertype() {
         ethertype::IPV4 => outer_ipv4(rest, s, p)?,
@@ -319,13 +305,13 @@ fn inner_ipv4(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReaso
 
 /// 0.0.0.0/8, 127.0.0.0/8, 224.0.0.0/4 and 240.0.0.0/4 are no sources.
 #[inline(always)]
-fn martian_source_v4(src: u32) -> bool {
+pub(crate) fn martian_source_v4(src: u32) -> bool {
     src >= 0xe000_0000 || martian_destination_v4(src)
 }
 
 /// 0.0.0.0/8 and 127.0.0.0/8 are no destinations (and 240.0.0.0/4, which is checked with multicast).
 #[inline(always)]
-fn martian_destination_v4(dst: u32) -> bool {
+pub(crate) fn martian_destination_v4(dst: u32) -> bool {
     matches!(dst >> 24, 0 | 127)
 }
 
@@ -390,11 +376,17 @@ fn bad_addresses_v6(dst_mac: Mac, src: Addr, dst: Addr) -> Option<DropReason> {
     }
 }
 
+/// The protocol has ports in its first four bytes.
+#[inline(always)]
+pub(crate) fn has_ports(proto: u8) -> bool {
+    matches!(proto, protocol::TCP | protocol::UDP | protocol::SCTP)
+}
+
 /// Source and destination port as one number, 0 if the protocol has none or they are cut off.
 #[inline(always)]
 fn ports(proto: u8, payload: &[u8]) -> u32 {
-    match (proto, payload.first_chunk::<4>()) {
-        (protocol::TCP | protocol::UDP | protocol::SCTP, Some(ports)) => u32::from_be_bytes(*ports),
+    match payload.first_chunk::<4>() {
+        Some(ports) if has_ports(proto) => u32::from_be_bytes(*ports),
         _ => 0,
     }
 }

@@ -9,41 +9,42 @@ use crate::fragment;
 use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
-use crate::work::Work;
+use crate::work::{Path, Work};
+use crate::{Frame, Verdict};
 
-/// The stage, over the batch.
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>) {
-    w.each(|w, i| {
-        let before = if R::ON { w.frames[i as usize].data().to_vec() } else { Vec::new() };
-        let p = &w.packets[i as usize];
-        let frame = &mut w.frames[i as usize];
-        let gateway_mac = w.tables.gateway_mac(&p.home);
-        let at = frame.offset as usize + p.inner as usize;
-        let tos = new_tos(p, &w.settings);
-        rewrite_inner(frame.buffer, at, p, gateway_mac, tos.inner).ok_or(DropReason::TxFailed)?;
-        let nexthop = w.tables.nexthop(p.nexthop);
-        let outer = Outer {
-            dmac: nexthop.dmac,
-            smac: nexthop.smac,
-            v6: p.nc_v6,
-            remote: p.nc,
-            tos: tos.outer,
-            flow: p.flow,
-            vni: p.home.vni,
-        };
-        if p.cut {
-            fragment::cut(w, i, &outer)?;
-        } else {
-            let start = encapsulate(frame.buffer, at, p.inner_len as usize, &outer, &w.settings);
-            frame.offset = start.ok_or(DropReason::TxFailed)? as u32;
-            frame.len = (at - frame.offset as usize) as u32 + p.inner_len as u32;
-        }
-        if R::ON {
-            let after = w.frames[i as usize].data().to_vec();
-            w.note(i, Stage::Rewrite, Event::Bytes { before, after });
-        }
-        Ok(())
-    });
+/// The stage.
+#[inline(always)]
+pub(crate) fn run<R: Recorder>(
+    w: &mut Work<'_, R>,
+    p: &mut Packet,
+    f: &mut Frame<'_>,
+    path: &Path,
+) -> Result<(), Verdict> {
+    let before = if R::ON { f.data().to_vec() } else { Vec::new() };
+    let gateway_mac = w.tables.gateway_mac(p.home());
+    let at = f.offset as usize + p.inner as usize;
+    let tos = new_tos(p, &w.settings);
+    rewrite_inner(f.buffer, at, p, gateway_mac, tos.inner).ok_or(DropReason::TxFailed)?;
+    let outer = Outer {
+        dmac: path.nexthop.dmac,
+        smac: path.nexthop.smac,
+        v6: path.nc_v6,
+        remote: path.nc,
+        tos: tos.outer,
+        flow: p.flow,
+        vni: p.home().vni,
+    };
+    if path.cut {
+        fragment::cut(w, p, f, outer, path.nexthop)?;
+    } else {
+        let start = encapsulate(f.buffer, at, p.inner_len as usize, &outer, &w.settings);
+        f.offset = start.ok_or(DropReason::TxFailed)? as u32;
+        f.len = (at - f.offset as usize) as u32 + p.inner_len as u32;
+    }
+    if R::ON {
+        w.note(p, Stage::Rewrite, Event::Bytes { before, after: f.data().to_vec() });
+    }
+    Ok(())
 }
 
 /// DSCP and ECN of both headers as they are sent.

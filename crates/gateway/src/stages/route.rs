@@ -2,35 +2,54 @@
 //! Route: (VNI, inner destination) to a scope by longest prefix, going on in the peer VPC where the route says so.
 
 use abi::*;
-use tables::{Tenant, VmEntry};
+use tables::{Tables, Tenant, VmEntry, Walk};
 
-use crate::packet::{Addr, Packet};
+use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder, Scope};
 use crate::work::Work;
+use crate::{Frame, Verdict};
 
-/// The stage, over the batch.
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>) {
-    w.each(|w, i| {
-        let p = &mut w.packets[i as usize];
-        p.home = p.tenant;
-        let root = root(&p.tenant, p.v6());
-        if root & ROOT_SIMPLE != 0 {
-            if let Some(vm) = lookup_vm(w.tables, &p.tenant, p.target, p.v6()) {
-                p.vm = vm;
-                p.located = true;
-                if R::ON {
-                    note(w, i, p_vni(w, i), SCOPE_LOCAL << VALUE_SCOPE_SHIFT, true);
-                }
-                return Ok(());
-            }
-        }
-        walk(w, i)?;
-        Ok(())
-    });
+/// How the stage goes on.
+pub(crate) enum Found {
+    /// The VM-NC entry proved the route local: the destination is located already.
+    Vm,
+    /// The route tree is to be walked, by [`walk`] for the whole batch.
+    Tree,
 }
 
-fn p_vni<R>(w: &Work<'_, '_, R>, i: u8) -> u32 {
-    w.packets[i as usize].vni
+/// The stage.
+#[inline(always)]
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<Found, Verdict> {
+    if root(&p.tenant, p.v6()) & ROOT_SIMPLE != 0 {
+        if let Some(vm) = lookup_vm(w.tables, p, &p.tenant) {
+            p.vm = vm;
+            p.located = true;
+            if R::ON {
+                note(w, p, SCOPE_LOCAL << VALUE_SCOPE_SHIFT, true);
+            }
+            return Ok(Found::Vm);
+        }
+    }
+    p.walk = None;
+    begin(w, p)?;
+    Ok(Found::Tree)
+}
+
+/// Walks the route trees of all packets that are not located, a level of each at a time, so that the lines of all are
+/// loaded together.
+#[cold]
+#[inline(never)]
+pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames: &mut [Frame<'_>]) {
+    while w.walking > 0 {
+        w.each(packets, frames, |w, p, _| match p.walk {
+            Some(_) if !p.located => step(w, p),
+            _ => Ok(()),
+        });
+    }
+    w.each(packets, frames, |w, p, f| match p.located {
+        true => Ok(()),
+        false => super::locate::find(w, p, f),
+    });
 }
 
 /// The ROUTE_ROOT of a family.
@@ -42,59 +61,102 @@ fn root(tenant: &Tenant, v6: bool) -> u32 {
     }
 }
 
-/// The visible VM-NC entry of an address in a VPC.
+/// The visible VM-NC entry of the packet's target in a VPC.
 #[inline(always)]
-pub(crate) fn lookup_vm(tables: &tables::Tables, tenant: &Tenant, addr: Addr, v6: bool) -> Option<VmEntry> {
-    match v6 {
-        true => tables.vm6(tenant.vni, addr.halves(), tenant.generation()),
-        false => tables.vm4(tenant.vni, addr.as_v4(), tenant.generation()),
+pub(crate) fn lookup_vm(tables: &Tables, p: &Packet, vpc: &Tenant) -> Option<VmEntry> {
+    match p.kind {
+        // What the packet's own VPC has was looked for when the packet was parsed.
+        Kind::Ipv4 if p.hops == 0 => {
+            tables.vm4_from(p.vm_home, vpc, p.target.as_v4())
+        }
+        Kind::Ipv4 => tables.vm4(vpc.vni, p.target.as_v4(), vpc.generation()),
+        _ => tables.vm6(vpc.vni, p.target.halves(), vpc.generation()),
     }
 }
 
-/// Looks the destination up in the VPC's routes, and on in those of its peers.
-fn walk<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) -> Result<(), DropReason> {
-    for _ in 0..=PEER_HOPS_MAX {
-        let p = &w.packets[i as usize];
-        let value = match p.v6() {
-            true => w.tables.route6(p.home.root6(), p.target.halves()),
-            false => w.tables.route4(p.home.root4(), p.target.as_v4()),
-        };
-        if R::ON {
-            note(w, i, w.packets[i as usize].home.vni, value, false);
+/// Begins at the root of the VPC at hand.
+fn begin<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
+    let under_way = p.walk.is_some();
+    p.walk = Walk::begin(root(p.home(), p.v6()));
+    p.upper = true;
+    match p.walk {
+        Some(walk) => {
+            w.tables.prefetch_line(walk.line());
+            w.walking += usize::from(!under_way);
+            Ok(())
         }
-        let p: &mut Packet = &mut w.packets[i as usize];
-        match value >> VALUE_SCOPE_SHIFT {
-            SCOPE_LOCAL => {
-                // In a peer VPC nothing of the destination was prefetched.
-                if p.home.line != p.tenant.line {
-                    match p.v6() {
-                        true => w.tables.prefetch_vm6(p.home.vni, p.target.halves()),
-                        false => w.tables.prefetch_vm4(p.home.vni, p.target.as_v4()),
-                    }
-                }
-                return Ok(());
+        None => {
+            w.walking -= usize::from(under_way);
+            if R::ON {
+                note(w, p, 0, false);
             }
-            SCOPE_PEER => {
-                let peer = w.tables.tenant_at(value & VALUE_ARG_MASK);
-                p.home = peer.ok_or(DropReason::RoutePeerGone)?;
-            }
-            SCOPE_BLACKHOLE => return Err(DropReason::RouteBlackhole),
-            SCOPE_INTERNET => return Err(DropReason::ScopeInternet),
-            SCOPE_LINE => return Err(DropReason::ScopeLine),
-            SCOPE_REGION => return Err(DropReason::ScopeRegion),
-            _ => return Err(DropReason::RouteNone),
+            Err(DropReason::RouteNone.into())
         }
     }
-    Err(DropReason::RoutePeerLoop)
+}
+
+/// Takes one step down; at the end decides.
+fn step<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
+    let Some(walk) = &mut p.walk else { return Ok(()) };
+    let value = match (p.kind, p.upper) {
+        (Kind::Ipv4, _) => w.tables.step4(walk, p.target.as_v4()),
+        (_, true) => w.tables.step6(walk, p.target.hi),
+        (_, false) => w.tables.step6(walk, p.target.lo),
+    };
+    let Some(value) = value else { return Ok(()) };
+    if p.kind != Kind::Ipv4 && p.upper {
+        if let Some(lower) = w.tables.descend6(value) {
+            *walk = lower;
+            p.upper = false;
+            return Ok(());
+        }
+    }
+    if R::ON {
+        note(w, p, value, false);
+    }
+    decide(w, p, value)
+}
+
+/// Where the route leads.
+fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Result<(), Verdict> {
+    let reason = match value >> VALUE_SCOPE_SHIFT {
+        SCOPE_LOCAL => {
+            // In a peer VPC nothing of the destination was prefetched.
+            if p.hops > 0 {
+                match p.v6() {
+                    true => w.tables.prefetch_vm6(p.peer.vni, p.target.halves()),
+                    false => w.tables.prefetch_vm4(p.peer.vni, p.target.as_v4()),
+                }
+            }
+            p.walk = None;
+            w.walking -= 1;
+            return Ok(());
+        }
+        SCOPE_PEER if u32::from(p.hops) >= PEER_HOPS_MAX => DropReason::RoutePeerLoop,
+        SCOPE_PEER => match w.tables.tenant_at(value & VALUE_ARG_MASK) {
+            Some(peer) => {
+                p.peer = peer;
+                p.hops += 1;
+                return begin(w, p);
+            }
+            None => DropReason::RoutePeerGone,
+        },
+        SCOPE_BLACKHOLE => DropReason::RouteBlackhole,
+        SCOPE_INTERNET => DropReason::ScopeInternet,
+        SCOPE_LINE => DropReason::ScopeLine,
+        SCOPE_REGION => DropReason::ScopeRegion,
+        _ => DropReason::RouteNone,
+    };
+    w.walking -= 1;
+    Err(reason.into())
 }
 
 #[cold]
-fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8, vni: u32, value: u32, shortcut: bool) {
-    let p = w.packets[i as usize];
+fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, value: u32, shortcut: bool) {
     let scope = Scope::from_number(value >> VALUE_SCOPE_SHIFT);
     let peer = match scope {
         Scope::Peer => w.tables.tenant_at(value & VALUE_ARG_MASK).map(|t| t.vni),
         _ => None,
     };
-    w.note(i, Stage::Route, Event::Route { vni, destination: p.target.ip(p.v6()), scope, peer, shortcut });
+    w.note(p, Stage::Route, Event::Route { vni: p.home().vni, destination: p.target.ip(p.v6()), scope, peer, shortcut });
 }

@@ -3,94 +3,88 @@
 //! ND end here.
 
 use abi::{DropReason, Stage, TENANT_COUNTERS_LINE};
-use tables::Walk;
+use tables::Tables;
 use wire::Mac;
 
-use crate::packet::Kind;
+use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
-use crate::{arp, nd, Verdict};
+use crate::{arp, nd, Frame, Verdict};
 
-/// The stage, over the batch: first the line of each tenant, then, once the records are loaded, the checks.
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, '_, R>) {
-    w.each(|w, i| {
-        let p = &mut w.packets[i as usize];
-        p.tenant_line = w.tables.tenant_line(p.vni).ok_or(DropReason::VniUnknown)?;
-        w.tables.prefetch_line(p.tenant_line);
-        w.tables.prefetch_line(p.tenant_line.wrapping_add(TENANT_COUNTERS_LINE + w.slot / 4));
-        if p.source_v6 && w.settings.strict {
-            p.source_nc = w.tables.nc_by_addr6(p.source.halves());
-            w.tables.prefetch_member6(p.vni, p.source_nc.unwrap_or(0));
-        }
-        Ok(())
-    });
-    w.each(|w, i| {
-        let p = &mut w.packets[i as usize];
-        // The line came from the table of tenants, so a record that is not in use is no unknown VNI but a fault.
-        p.tenant = w.tables.tenant_at(p.tenant_line).filter(|t| t.vni == p.vni).ok_or(DropReason::TableFault)?;
-        p.attributed = true;
-        if w.settings.strict {
-            check_source(w, i)?;
-        }
-        let p = &w.packets[i as usize];
-        if !w.frames[i as usize].counted {
-            w.tables.count_tenant(&p.tenant, w.slot, p.inner_len as u64);
-        }
-        if R::ON {
-            note(w, i);
-        }
-        let p = &w.packets[i as usize];
-        if let Some(reason) = p.inner_error {
-            return Err(reason.into());
-        }
-        let root = match p.kind {
-            Kind::Ipv4 => p.tenant.root4(),
-            Kind::Ipv6 => p.tenant.root6(),
-            Kind::Arp => return Err(arp::answer(w, i).unwrap_or_else(Verdict::Drop)),
-            Kind::Nd => return Err(nd::answer(w, i).unwrap_or_else(Verdict::Drop)),
-        };
-        if root & abi::ROOT_SIMPLE == 0 {
-            if let Some(walk) = Walk::begin(root) {
-                w.tables.prefetch_line(walk.line());
-            }
-        }
-        Ok(())
-    });
+/// Finds the tenant's record and starts to load it.
+#[inline(always)]
+pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
+    let (tables, slot) = (w.tables, w.slot);
+    p.tenant_line = tables.tenant_line_from(p.tenant_home, p.vni).ok_or(DropReason::VniUnknown)?;
+    tables.prefetch_line(p.tenant_line);
+    tables.prefetch_line(p.tenant_line.wrapping_add(TENANT_COUNTERS_LINE + slot / 4));
+    if p.source_v6 {
+        p.source_nc = tables.nc_by_addr6(p.source.halves());
+        tables.prefetch_member6(p.vni, p.source_nc.unwrap_or(0));
+    }
+    Ok(())
+}
+
+/// The stage.
+#[inline(always)]
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
+    // The line came from the table of tenants, so a record that is not in use is no unknown VNI but a fault.
+    let tenant = w.tables.tenant_at(p.tenant_line).filter(|t| t.vni == p.vni).ok_or(DropReason::TableFault)?;
+    p.tenant = tenant;
+    p.attributed = true;
+    if w.settings.strict && !may_send(w.tables, p) {
+        return Err(refused(w, p));
+    }
+    if !f.counted {
+        w.tables.count_tenant(&tenant, w.slot, p.inner_len as u64);
+    }
+    if R::ON {
+        note(w, p);
+    }
+    if p.inner_error.is_some() || matches!(p.kind, Kind::Arp | Kind::Nd) {
+        return Err(not_routed(w, p, f));
+    }
+    Ok(())
 }
 
 /// An NC may send only for VNIs that it hosts.
 #[inline(always)]
-fn check_source<R: Recorder>(w: &Work<'_, '_, R>, i: u8) -> Result<(), DropReason> {
-    let p = &w.packets[i as usize];
-    let allowed = match p.source_v6 {
-        true => p.source_nc.is_some_and(|nc| w.tables.may_send6(p.vni, nc)),
-        false => w.tables.may_send4(p.vni, p.source.as_v4()),
-    };
-    match allowed {
-        true => Ok(()),
-        false => Err(refused(w, i)),
+fn may_send(tables: &Tables, p: &Packet) -> bool {
+    match p.source_v6 {
+        true => p.source_nc.is_some_and(|nc| tables.may_send6(p.vni, nc)),
+        false => tables.may_send4_from(p.member_home, p.vni, p.source.as_v4()),
     }
 }
 
 /// Tells an unknown sender from an NC that hosts other VPCs.
 #[cold]
-fn refused<R: Recorder>(w: &Work<'_, '_, R>, i: u8) -> DropReason {
-    match w.sending_nc(i) {
-        Some(_) => DropReason::SourceNotHosting,
-        None => DropReason::SourceUnknown,
+fn refused<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> Verdict {
+    match w.sending_nc(p) {
+        Some(_) => DropReason::SourceNotHosting.into(),
+        None => DropReason::SourceUnknown.into(),
     }
 }
 
+/// What ends here: a broken inner frame, ARP, ND.
 #[cold]
-fn note<R: Recorder>(w: &mut Work<'_, '_, R>, i: u8) {
-    let p = w.packets[i as usize];
+fn not_routed<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Verdict {
+    let answer = match (p.inner_error, p.kind) {
+        (Some(reason), _) => Err(reason),
+        (None, Kind::Arp) => arp::answer(w, p, f),
+        (None, _) => nd::answer(w, p, f),
+    };
+    answer.unwrap_or_else(Verdict::Drop)
+}
+
+#[cold]
+fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
     let gateway_mac = Mac(w.tables.gateway_mac(&p.tenant));
     let (vni, line, generation) = (p.vni, p.tenant.line, p.tenant.generation());
     let source = p.source.ip(p.source_v6);
-    w.note(i, Stage::Tenant, Event::Tenant { vni, line, generation, gateway_mac });
+    w.note(p, Stage::Tenant, Event::Tenant { vni, line, generation, gateway_mac });
     let event = match w.settings.strict {
         true => Event::Member { vni, source },
         false => Event::SourceNotChecked { source },
     };
-    w.note(i, Stage::Tenant, event);
+    w.note(p, Stage::Tenant, event);
 }
