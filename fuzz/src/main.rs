@@ -94,7 +94,8 @@ fn fuzz(target: &mut dyn Target, o: &Options, time: Duration) -> Result<(), Stri
     let start = Instant::now();
     let mut rounds = 0;
     while o.rounds.map_or(rounds % 16 != 0 || start.elapsed() < time, |n| rounds < n) {
-        let input = mutate::next(&mut r, pool.pick(&mut r), pool.pick(&mut r), target.words());
+        let (one, other) = (r.word(), r.word());
+        let input = mutate::next(&mut r, pool.pick(one), pool.pick(other), target.words());
         let signature = run(target, &input)?;
         if pool.add(signature, &input) && o.keep {
             pool::keep(&corpus, &input).map_err(|e| format!("{}: {e}", corpus.display()))?;

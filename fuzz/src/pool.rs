@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The inputs worth mutating, and the directory that keeps them.
 
-use crate::mutate::Random;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -61,9 +60,9 @@ impl Pool {
         true
     }
 
-    /// Any input.
-    pub fn pick(&self, r: &mut Random) -> &[u8] {
-        &self.inputs[r.below(self.inputs.len())]
+    /// The input that a random number stands for.
+    pub fn pick(&self, random: u64) -> &[u8] {
+        &self.inputs[random as usize % self.inputs.len()]
     }
 }
 

@@ -17,7 +17,7 @@ use testkit::rng::Rng;
 
 /// Regions that frames are tried on.
 const REGIONS: usize = 6;
-const SIZE: Size = Size { vpcs: 4, vms: 6, routes: 8, ncs: 4 };
+const SIZE: Size = Size { vpcs: 4, vms: 6, routes: 8, deep_routes: 200, ncs: 4 };
 
 struct Rig {
     _loader: Loader,

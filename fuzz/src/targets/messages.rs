@@ -77,7 +77,7 @@ impl Target for Event {
 
     fn seeds(&self) -> Vec<Vec<u8>> {
         let mut r = testkit::rng::Rng::new(3);
-        let region = testkit::random::region(&mut r, testkit::random::Size { vpcs: 3, vms: 4, routes: 4, ncs: 4 });
+        let region = testkit::random::region(&mut r, testkit::random::Size { vpcs: 3, vms: 4, routes: 4, deep_routes: 0, ncs: 4 });
         (0..60).map(|_| testkit::random::packet(&mut r, &region).encode()).collect()
     }
 }
