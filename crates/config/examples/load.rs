@@ -71,12 +71,12 @@ fn main() {
     let bytes = timed("write snapshot", || model.save_snapshot(&snapshot, 0).unwrap());
     println!("{} bytes", bytes);
     let (loaded, _) = timed("read snapshot", || Model::load_snapshot(&snapshot).unwrap());
-    let plan = timed("replace by what is equal", || model.replace(loaded));
+    let plan = timed("replace by what is equal", || model.replace(loaded).unwrap());
     assert!(plan.is_empty());
     drop(plan);
     let (loaded, _) = Model::load_snapshot(&snapshot).unwrap();
     let mut empty = Model::new();
-    let plan = timed("replace nothing", || empty.replace(loaded));
+    let plan = timed("replace nothing", || empty.replace(loaded).unwrap());
     let commit = timed("commit of that plan", || plan.commit(&empty));
     println!("{} tenants", commit.tenants.len());
     let memory: std::sync::Arc<dyn tables::Memory> = std::sync::Arc::new(tables::HeapMemory::new().unwrap());

@@ -38,6 +38,9 @@ const COMPACT_BYTES: u64 = 16 << 20;
 /// A compaction's snapshot before it takes its place.
 const COMPACTED: &str = "snapshot-compacted";
 
+/// Numbers of changes at most: at a million a second they last for ten thousand years.
+const NUMBER_MAX: u64 = 1 << 60;
+
 /// First byte of a record.
 const RECORD_CHANGE: u8 = 1;
 const RECORD_ABORT: u8 = 2;
@@ -302,8 +305,18 @@ pub struct Compaction {
 impl Compaction {
     /// Writes the snapshot and removes the journals that it covers; returns its size.
     pub fn run(self) -> Result<u64, StoreError> {
-        let state = Recovered::read(&self.dir, self.upto)?;
         let path = snapshot_path(&self.dir);
+        match self.fold(&path) {
+            // A snapshot of a later change came in between and took the journals away: nothing is left to do.
+            Err(_) if *self.gate.lock().unwrap_or_else(|e| e.into_inner()) > self.upto => {
+                std::fs::metadata(&path).map(|m| m.len()).map_err(io("read", &path))
+            }
+            done => done,
+        }
+    }
+
+    fn fold(&self, path: &Path) -> Result<u64, StoreError> {
+        let (path, state) = (path.to_path_buf(), Recovered::read(&self.dir, self.upto)?);
         if state.number != self.upto {
             let what = format!("the journals end at change {}, not at {}", state.number, self.upto);
             return Err(StoreError::Damaged { file: path, offset: 0, what });
@@ -415,7 +428,7 @@ impl Recovered {
             let bytes = std::fs::read(&path).map_err(io("read", &path))?;
             let last = i + 1 == files.len();
             let (good, found) = read_journal(&path, &bytes, *first, last)?;
-            let next = found.last().map_or(*first, |(n, _)| n + 1);
+            let next = found.last().map_or(*first, |(n, _)| n.saturating_add(1));
             state.journals.push(Journal { path, first: *first, next, good, len: bytes.len() as u64 });
             records.extend(found);
         }
@@ -434,6 +447,9 @@ impl Recovered {
             })
             .flatten()
             .collect();
+        if records.last().map_or(self.number, |(n, _)| *n) > NUMBER_MAX {
+            return Err(damaged("a change has an impossible number".into()));
+        }
         for (number, record) in records.into_iter().filter(|(n, _)| *n > self.snapshot_number) {
             if number != self.number + 1 {
                 return Err(damaged(format!("change {} is missing before change {number}", self.number + 1)));

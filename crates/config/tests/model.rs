@@ -218,9 +218,14 @@ fn a_replaced_model_differs_as_the_naive_ones_do() {
         let mut tables = NaiveTables::of(&model);
         for pair in versions.windows(2) {
             let before = bytes(&model);
-            let plan = model.replace(rebuilt(&pair[1]).unwrap());
+            let has_gateway = pair[1].keys().any(|k| k.0 == Kind::Gateway);
+            let Ok(plan) = model.replace(rebuilt(&pair[1]).unwrap()) else {
+                // The gateway that would stay does not go with the rest.
+                assert!(!has_gateway && bytes(&model) == before);
+                continue;
+            };
             tables.commit(&plan.commit(&model));
-            let gateway_kept = pair[1].keys().any(|k| k.0 == Kind::Gateway) == model.gateway().is_some();
+            let gateway_kept = has_gateway == model.gateway().is_some();
             assert_eq!(tables, NaiveTables::of(&model));
             if gateway_kept {
                 assert!(bytes(&model) == bytes(&rebuilt(&pair[1]).unwrap()));
@@ -228,7 +233,7 @@ fn a_replaced_model_differs_as_the_naive_ones_do() {
             assert!(model.revert(plan).is_none());
             assert!(bytes(&model) == before);
             tables = NaiveTables::of(&model);
-            let plan = model.replace(rebuilt(&pair[1]).unwrap());
+            let plan = model.replace(rebuilt(&pair[1]).unwrap()).unwrap();
             tables.commit(&plan.commit(&model));
         }
     }

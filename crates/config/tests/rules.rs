@@ -136,6 +136,22 @@ fn the_gateway_is_one_and_its_address_its_own() {
 }
 
 #[test]
+fn a_whole_configuration_keeps_the_gateway_that_is_or_is_refused() {
+    let mut m = base();
+    m.apply(&docs("Gateway gw {vtep: {ipv4: 192.0.2.254}, limits: {vms: 2}}")).unwrap();
+    let (other, _) = Model::from_documents(&docs("Nc z {address: 192.0.2.200}")).unwrap();
+    let plan = m.replace(other).unwrap();
+    assert!(m.gateway().is_some() && plan.tally(Kind::Vm).removed == 2 && plan.commit(&m).gateway.is_none());
+    assert!(m.revert(plan).is_none());
+    let clash = docs(&format!("{BASE}\nNc z {{address: 192.0.2.254}}\nVm r3 {{vpc: red, addresses: [10.0.0.13], mac: 02:00:00:00:00:13, nc: b}}"));
+    let errors = m.replace(Model::from_documents(&clash).unwrap().0).unwrap_err();
+    let text: String = errors.iter().map(|e| format!("{e}\n")).collect();
+    assert!(text.contains("Gateway gw: spec.vtep.ipv4 - 192.0.2.254 belongs to Nc `z`"), "{text}");
+    assert!(text.contains("limit of VMs (spec.limits.vms): 2 of 2 in use, this change needs 1 more"), "{text}");
+    assert_eq!(m.counts().vms, 2);
+}
+
+#[test]
 fn doubtful_things_are_warnings() {
     let mut m = base();
     let warnings = |m: &mut Model, d: &Documents| -> String {

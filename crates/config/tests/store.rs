@@ -165,6 +165,27 @@ fn a_compaction_killed_at_any_step_loses_nothing() {
 }
 
 #[test]
+fn a_compaction_that_comes_too_late_takes_nothing_back() {
+    let dir = tempfile::tempdir().unwrap();
+    history(dir.path(), 3);
+    let (mut store, mut model, _) = Store::open(dir.path()).unwrap();
+    let late = store.begin_compaction().unwrap();
+    let docs = route(60, Scope::Line);
+    model.apply(&docs).unwrap();
+    store.append(&docs, &model).unwrap();
+    let also_late = store.begin_compaction().unwrap();
+    model.apply(&route(61, Scope::Line)).unwrap();
+    store.replace(&model).unwrap();
+    late.run().unwrap();
+    also_late.run().unwrap();
+    let docs = route(62, Scope::Line);
+    model.apply(&docs).unwrap();
+    store.append(&docs, &model).unwrap();
+    drop(store);
+    assert!(bytes(&Store::open(dir.path()).unwrap().1) == bytes(&model));
+}
+
+#[test]
 fn an_aborted_change_does_not_count() {
     let dir = tempfile::tempdir().unwrap();
     let states = history(dir.path(), 2);
@@ -184,7 +205,7 @@ fn an_aborted_change_does_not_count() {
     // The same when the change had gone into a snapshot.
     let mut model = back;
     let other = Model::new();
-    let plan = model.replace(other);
+    let plan = model.replace(other).unwrap();
     store.replace(&model).unwrap();
     assert!(model.revert(plan).is_none());
     store.abort(1, &model).unwrap();

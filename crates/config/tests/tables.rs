@@ -104,7 +104,7 @@ fn a_replaced_configuration_is_one_commit() {
                     docs.puts.iter().for_each(|i| drop(naive.insert((i.object.kind(), i.object.name()), i.object.clone())));
                 }
             }
-            let plan = model.replace(next);
+            let Ok(plan) = model.replace(next) else { continue };
             w.commit(&plan.commit(&model)).unwrap();
             w.settle();
             assert_eq!(dump(&w), dump(&filled(&model)), "seed {seed}");

@@ -408,7 +408,7 @@ impl Node {
         let begun = Instant::now();
         let before = service(&core.model);
         let (plan, docs) = match change {
-            Change::Everything(model) => (core.model.replace(model), None),
+            Change::Everything(model) => (core.model.replace(model).map_err(sentences)?, None),
             Change::Documents(docs) => (core.model.apply(docs).map_err(sentences)?, Some(docs)),
         };
         let view = plan.view(&core.model, CHANGES_MAX);

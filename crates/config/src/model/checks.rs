@@ -6,7 +6,7 @@ use super::apply::Tx;
 use super::state::Target;
 use super::{Model, Undo};
 use crate::documents::Origin;
-use crate::error::Problem;
+use crate::error::{ConfigError, Problem};
 use crate::object::*;
 use crate::prefix::{Mac, Prefix};
 use std::net::IpAddr;
@@ -76,12 +76,7 @@ impl<'a> Tx<'a> {
             if now <= limit || (now <= used && !gateway_changed) {
                 continue;
             }
-            let what = match kind {
-                Kind::Vpc => "limit of VPCs (spec.limits.vpcs)",
-                Kind::Route => "limit of routes (spec.limits.routes)",
-                Kind::Vm => "limit of VMs (spec.limits.vms)",
-                _ => "limit of NCs (spec.limits.ncs)",
-            };
+            let what = limit_words(kind);
             let problem = Problem::LimitExceeded { what, used, limit, over: now - limit };
             let name = self.model.gateway.as_ref().map_or_else(|| "".into(), |g| g.name.clone());
             let docs = self.docs;
@@ -122,7 +117,43 @@ impl<'a> Tx<'a> {
     }
 }
 
+/// A limit's name.
+fn limit_words(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Vpc => "limit of VPCs (spec.limits.vpcs)",
+        Kind::Route => "limit of routes (spec.limits.routes)",
+        Kind::Vm => "limit of VMs (spec.limits.vms)",
+        _ => "limit of NCs (spec.limits.ncs)",
+    }
+}
+
 impl Model {
+    /// What stands against this model taking the gateway of another one: an NC with its address, a limit.
+    pub(super) fn faults_under_gateway(&self, gateway: &Gateway, before: [(Kind, u64, u64); 4]) -> Vec<ConfigError> {
+        let own = [("spec.vtep.ipv4", gateway.vtep4.map(IpAddr::V4)), ("spec.vtep.ipv6", gateway.vtep6.map(IpAddr::V6))];
+        let mut problems = Vec::new();
+        for (field, address) in own {
+            let Some((address, nc)) = address.and_then(|a| Some((a, *self.nc_addrs.get(&a)?))) else { continue };
+            let by = format!("Nc `{}`", self.nc(nc).name);
+            problems.push((field, Problem::AddressTaken { address: address.to_string(), by }));
+        }
+        let l = gateway.limits;
+        let limits = [l.vpcs, l.routes, l.vms, l.ncs].map(u64::from);
+        for (((kind, used, _), (_, now, _)), limit) in before.into_iter().zip(self.water_levels()).zip(limits) {
+            if now > limit {
+                let what = limit_words(kind);
+                problems.push(("", Problem::LimitExceeded { what, used, limit, over: now - limit }));
+            }
+        }
+        let error = |(field, problem): (&str, Problem)| ConfigError {
+            kind: Some(Kind::Gateway),
+            name: gateway.name.to_string(),
+            field: field.to_string(),
+            ..ConfigError::file("", problem)
+        };
+        problems.into_iter().map(error).collect()
+    }
+
     /// If no local route leads to a VM's address: the scope of the route that does, the VM and the VPC.
     fn unreachable(&self, vpc: u32, mac: Mac, a: IpAddr) -> Option<(Option<&'static str>, Name, &Name)> {
         let state = self.vpc(vpc);

@@ -36,11 +36,15 @@ impl Model {
         Ok((model, plan))
     }
 
-    /// Makes `new` the whole configuration. What it lacks is deleted, but a model without a Gateway keeps the one that
-    /// is: a node is always some gateway.
-    pub fn replace(&mut self, mut new: Model) -> Plan {
-        if new.gateway.is_none() {
-            new.gateway = self.gateway.clone();
+    /// Makes `new` the whole configuration. What it lacks is deleted, but a model without a Gateway takes over the one that
+    /// is, since a node is always some gateway; that can fail, if an NC has its address or a limit of it is passed.
+    pub fn replace(&mut self, mut new: Model) -> Result<Plan, Vec<ConfigError>> {
+        if let (None, Some(gateway)) = (&new.gateway, &self.gateway) {
+            let errors = new.faults_under_gateway(gateway, self.water_levels());
+            if !errors.is_empty() {
+                return Err(errors);
+            }
+            new.gateway = Some(gateway.clone());
         }
         let mut tallies = count_differences(self, &new);
         for kind in Kind::ALL {
@@ -49,7 +53,7 @@ impl Model {
         }
         new.generation = self.generation + 1;
         let old = std::mem::replace(self, new);
-        Plan::of_swap(self.generation, old, tallies)
+        Ok(Plan::of_swap(self.generation, old, tallies))
     }
 
     /// Takes the last change back. A plan that is not the last is handed back.
