@@ -117,7 +117,11 @@ fn a_switch_waits_for_readers_of_the_old_array() {
     writer.settle();
     // The array is replaced in the same commit: entries of the new generation are in the new one alone.
     let mut grown = super::world::change(1, 2, 1, false);
-    grown.vm_add.extend((0..5_000).map(|n| VmSpec { nc: super::world::ncs()[0], ipv4: Some(0x0b00_0000 + n), ..vm(n) }));
+    grown.vm_add.extend((0..5_000).map(|n| VmSpec {
+        nc: super::world::ncs()[0],
+        ipv4: Some(0x0b00_0000 + n),
+        ..vm(n)
+    }));
     let array = |w: &Writer| crate::line::RootRef::new(&**w.memory()).get(crate::line::root!(vm4));
     let before = array(&writer);
     assert_eq!(writer.commit(&Commit { tenants: vec![grown], ..Default::default() }).unwrap().graces, 1);

@@ -18,8 +18,11 @@
 mod apply;
 mod dump;
 mod plan;
+mod plan_routes;
+mod plan_vms;
 mod recover;
 mod state;
+mod trees;
 mod underlay;
 
 pub use dump::{RouteInterval, TenantDump, VmDump};

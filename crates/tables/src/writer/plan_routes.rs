@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Planning the routes of a VPC: prefixes are checked, targets become ROUTE_VALUE words, peers are counted.
+
+use super::plan::{limit, Plan, RoutesPlan, TenantPlan};
+use super::state::TenantState;
+use super::Writer;
+use crate::routes::{dense4, dense6, note_length, Routes4, Routes6};
+use crate::{CommitError, Prefix, Route, RoutesChange, Target, Vni};
+use abi::*;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+impl Writer {
+    pub(super) fn plan_routes(
+        &self,
+        state: &TenantState,
+        t: &mut TenantPlan<'_>,
+        plan: &mut Plan<'_>,
+    ) -> Result<(), CommitError> {
+        let vni = t.change.vni;
+        let before = state.routes_len();
+        let (after, mut peers) = match &t.change.routes {
+            RoutesChange::Keep => return Ok(()),
+            RoutesChange::Replace(routes) => {
+                let (r4, r6) = self.whole_set(vni, t.line, routes, plan)?;
+                if state.routes_known && !t.is_new && r4 == state.routes4 && r6 == state.routes6 {
+                    return Ok(());
+                }
+                let mut peers = BTreeMap::new();
+                r4.values().chain(r6.values()).for_each(|v| count_peer(&mut peers, *v, 1));
+                let after = r4.len() + r6.len();
+                t.routes = RoutesPlan::Whole(r4, r6);
+                (after, peers)
+            }
+            RoutesChange::Delta { remove, add } => {
+                if !state.routes_known {
+                    return Err(CommitError::RoutesUnknown { vni });
+                }
+                self.delta(state, t, remove, add, plan)?
+            }
+        };
+        limit("the number of routes of one VPC", after as u64, u64::from(self.options.limits.routes_per_tenant))?;
+        plan.routes += after as i64 - before as i64;
+        plan.tree_lines += match &t.routes {
+            RoutesPlan::Whole(r4, r6) => dense4(r4.len()) + dense6(r6.len()) + 2,
+            // A path is at most ten blocks of sixteen lines, written twice when nodes split; or the tree is built anew.
+            RoutesPlan::Delta(d4, d6) => {
+                let paths = 2 * 16 * TREE_LEVELS_MAX as usize * (d4.len() + d6.len());
+                let whole = |n: usize, dense: usize, d: usize| if d == 0 { 0 } else { dense + n / 4 };
+                let (n4, n6) = (state.routes4.len() + d4.len(), state.routes6.len() + d6.len());
+                paths + whole(n4, dense4(n4), d4.len()) + whole(n6, dense6(n6), d6.len())
+            }
+            RoutesPlan::Keep => 0,
+        } as u64;
+        peers.retain(|_, n| *n > 0);
+        for line in state.peers.keys().filter(|l| !peers.contains_key(l)) {
+            *plan.peer_refs.entry(*line).or_default() -= 1;
+        }
+        for line in peers.keys().filter(|l| !state.peers.contains_key(l)) {
+            *plan.peer_refs.entry(*line).or_default() += 1;
+        }
+        t.peers = Some(peers);
+        Ok(())
+    }
+
+    fn whole_set(
+        &self,
+        vni: Vni,
+        own: u32,
+        routes: &[Route],
+        plan: &Plan<'_>,
+    ) -> Result<(Routes4, Routes6), CommitError> {
+        let mut r4: Vec<((u32, u8), u32)> = Vec::with_capacity(routes.len());
+        let mut r6: Vec<((u128, u8), u32)> = Vec::new();
+        for route in routes {
+            check_prefix(vni, route.prefix)?;
+            let value = self.route_value(vni, own, route.target, plan)?;
+            match route.prefix.addr {
+                IpAddr::V4(a) => r4.push(((a.to_bits(), route.prefix.len), value)),
+                IpAddr::V6(a) => r6.push(((a.to_bits(), route.prefix.len), value)),
+            }
+        }
+        r4.sort_unstable();
+        r6.sort_unstable();
+        let twice4 = r4.windows(2).find(|w| w[0].0 == w[1].0).map(|w| prefix4(w[0].0));
+        let twice6 = r6.windows(2).find(|w| w[0].0 == w[1].0).map(|w| prefix6(w[0].0));
+        if let Some(prefix) = twice4.or(twice6) {
+            return Err(CommitError::RouteTwice { vni, prefix });
+        }
+        Ok((r4.into_iter().collect(), r6.into_iter().collect()))
+    }
+
+    fn delta(
+        &self,
+        state: &TenantState,
+        t: &mut TenantPlan<'_>,
+        remove: &[Prefix],
+        add: &[Route],
+        plan: &Plan<'_>,
+    ) -> Result<(usize, BTreeMap<u32, u32>), CommitError> {
+        let vni = t.change.vni;
+        let mut d4: BTreeMap<(u32, u8), Option<u32>> = BTreeMap::new();
+        let mut d6: BTreeMap<(u128, u8), Option<u32>> = BTreeMap::new();
+        for prefix in remove {
+            check_prefix(vni, *prefix)?;
+            let known = match prefix.addr {
+                IpAddr::V4(a) => {
+                    let key = (a.to_bits(), prefix.len);
+                    state.routes4.contains_key(&key) && d4.insert(key, None).is_none()
+                }
+                IpAddr::V6(a) => {
+                    let key = (a.to_bits(), prefix.len);
+                    state.routes6.contains_key(&key) && d6.insert(key, None).is_none()
+                }
+            };
+            if !known {
+                return Err(CommitError::UnknownRoute { vni, prefix: *prefix });
+            }
+        }
+        for route in add {
+            check_prefix(vni, route.prefix)?;
+            let value = self.route_value(vni, t.line, route.target, plan)?;
+            let twice = match route.prefix.addr {
+                IpAddr::V4(a) => d4.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
+                IpAddr::V6(a) => d6.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
+            };
+            if twice.is_some() {
+                return Err(CommitError::RouteTwice { vni, prefix: route.prefix });
+            }
+        }
+        d4.retain(|k, v| state.routes4.get(k) != v.as_ref());
+        d6.retain(|k, v| state.routes6.get(k) != v.as_ref());
+        let mut peers = state.peers.clone();
+        let mut after = state.routes_len();
+        let olds = d4.iter().map(|(k, v)| (state.routes4.get(k).copied(), *v));
+        for (old, new) in olds.chain(d6.iter().map(|(k, v)| (state.routes6.get(k).copied(), *v))) {
+            after = after + usize::from(new.is_some()) - usize::from(old.is_some());
+            old.into_iter().for_each(|v| count_peer(&mut peers, v, -1));
+            new.into_iter().for_each(|v| count_peer(&mut peers, v, 1));
+        }
+        if !d4.is_empty() || !d6.is_empty() {
+            t.routes = RoutesPlan::Delta(d4.into_iter().collect(), d6.into_iter().collect());
+        }
+        Ok((after, peers))
+    }
+
+    fn route_value(&self, vni: Vni, own: u32, target: Target, plan: &Plan<'_>) -> Result<u32, CommitError> {
+        Ok(match target {
+            Target::Local => SCOPE_LOCAL << VALUE_SCOPE_SHIFT,
+            Target::Blackhole => SCOPE_BLACKHOLE << VALUE_SCOPE_SHIFT,
+            Target::Internet => SCOPE_INTERNET << VALUE_SCOPE_SHIFT,
+            Target::Line => SCOPE_LINE << VALUE_SCOPE_SHIFT,
+            Target::Region => SCOPE_REGION << VALUE_SCOPE_SHIFT,
+            Target::Peer(peer) => {
+                let known = self.tenants.get(&peer).filter(|_| !plan.deletes.contains(&peer)).map(|t| t.line);
+                let line = known.or_else(|| plan.new_lines.get(&peer).copied()).or((peer == vni).then_some(own));
+                SCOPE_PEER << VALUE_SCOPE_SHIFT | line.ok_or(CommitError::UnknownPeer { vni, peer })?
+            }
+        })
+    }
+}
+
+fn count_peer(peers: &mut BTreeMap<u32, u32>, value: u32, by: i32) {
+    if value >> VALUE_SCOPE_SHIFT == SCOPE_PEER {
+        let n = peers.entry(value & VALUE_ARG_MASK).or_default();
+        *n = n.saturating_add_signed(by);
+    }
+}
+
+fn check_prefix(vni: Vni, prefix: Prefix) -> Result<(), CommitError> {
+    let good = match prefix.addr {
+        IpAddr::V4(a) => {
+            prefix.len <= 32 && a.to_bits() & u32::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0) == 0
+        }
+        IpAddr::V6(a) => {
+            prefix.len <= 128 && a.to_bits() & u128::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0) == 0
+        }
+    };
+    good.then_some(()).ok_or(CommitError::BadPrefix { vni, prefix })
+}
+
+fn prefix4((addr, len): (u32, u8)) -> Prefix {
+    Prefix { addr: IpAddr::V4(std::net::Ipv4Addr::from_bits(addr)), len }
+}
+
+fn prefix6((addr, len): (u128, u8)) -> Prefix {
+    Prefix { addr: IpAddr::V6(std::net::Ipv6Addr::from_bits(addr)), len }
+}
+
+/// Notes the lengths of a whole set.
+pub(super) fn lengths_of(r4: &Routes4, r6: &Routes6) -> [[u64; 3]; 2] {
+    let mut lengths = [[0; 3]; 2];
+    r4.keys().for_each(|k| note_length(&mut lengths[0], k.1));
+    r6.keys().for_each(|k| note_length(&mut lengths[1], k.1));
+    lengths
+}
