@@ -9,11 +9,19 @@ fn main() -> ExitCode {
     let check = args.iter().any(|a| a == "--check");
     match args.first().map(String::as_str) {
         Some("abi") => generate("bpf/include/abi.h", &abi::c_header(), check),
-        Some("reference") => generate("docs/reference/reasons.md", &abi::reasons_reference(), check),
+        Some("reference") => generate(
+            "docs/reference/reasons.md",
+            &abi::reasons_reference(),
+            check,
+        ),
         Some("style") => {
             let found = style::violations(std::path::Path::new("."));
             found.iter().for_each(|v| eprintln!("{v}"));
-            if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if found.is_empty() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         _ => {
             eprintln!("usage: cargo xtask abi|reference [--check] | style");
@@ -27,7 +35,14 @@ fn generate(path: &str, want: &str, check: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if check {
-        eprintln!("{path} is stale: run `cargo xtask {}`", if path.ends_with(".h") { "abi" } else { "reference" });
+        eprintln!(
+            "{path} is stale: run `cargo xtask {}`",
+            if path.ends_with(".h") {
+                "abi"
+            } else {
+                "reference"
+            }
+        );
         return ExitCode::FAILURE;
     }
     if let Err(e) = fs::write(path, want) {
