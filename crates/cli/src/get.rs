@@ -4,7 +4,7 @@
 use crate::output::{self, show, table};
 use crate::Global;
 use node::client::{escape, Client};
-use node::types::{Counters, EngineCounters, Level, Neighbour, Status, VmCounters};
+use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters, VmCounters};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -105,6 +105,9 @@ fn status(s: &Status) -> String {
     text
 }
 
+/// VPCs that are listed for people.
+const TENANTS_SHOWN: usize = 50;
+
 type Field = (&'static str, fn(&EngineCounters) -> u64);
 
 const FIELDS: [Field; 9] = [
@@ -137,13 +140,16 @@ fn counters_text(c: &Counters) -> String {
         text.push_str(&format!("punted and not yet taken in: {}\n", c.balance.in_flight));
     }
     text.push('\n');
-    text.push_str(&table(
-        &["vni", "vpc", "packets", "bytes", "drops"],
-        c.tenants.iter().map(|t| {
-            let drops: u64 = t.drops.values().sum();
-            vec![t.vni.to_string(), t.vpc.clone(), t.packets.to_string(), t.bytes.to_string(), drops.to_string()]
-        }),
-    ));
+    let drops = |t: &TenantCounters| t.drops.values().sum::<u64>();
+    let mut tenants: Vec<_> = c.tenants.iter().collect();
+    tenants.sort_by_key(|t| (std::cmp::Reverse(t.packets + drops(t)), t.vni));
+    let shown = tenants.iter().take(TENANTS_SHOWN).map(|t| {
+        vec![t.vni.to_string(), t.vpc.clone(), t.packets.to_string(), t.bytes.to_string(), drops(t).to_string()]
+    });
+    text.push_str(&table(&["vni", "vpc", "packets", "bytes", "drops"], shown));
+    if tenants.len() > TENANTS_SHOWN {
+        text.push_str(&format!("these are the busiest {TENANTS_SHOWN} of {} VPCs; -o json has all\n", tenants.len()));
+    }
     if !c.fast.punts.is_empty() {
         text.push('\n');
         text.push_str(&table(&["punt reason", "packets"], c.fast.punts.iter().map(|(r, n)| vec![r.clone(), n.to_string()])));

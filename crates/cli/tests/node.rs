@@ -287,3 +287,95 @@ fn every_view_is_json_and_text() {
     let nobody = Command::new(TUNNY).args(["get", "status", "--socket", "/nonexistent/s"]).output().unwrap();
     assert!(!nobody.status.success() && text(&nobody).contains("is `tunny node` running"), "{}", text(&nobody));
 }
+
+const TRACE: [&str; 9] =
+    ["trace", "vni=100", "src=10.0.0.11", "dst=10.1.0.11", "tcp", "sport=1000", "dport=443", "from=192.0.2.11", "ttl=9"];
+
+#[test]
+fn the_text_of_a_trace_is_as_written() {
+    let out = Command::new(TUNNY).args(TRACE).arg("--config").arg(example()).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out));
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trace.txt");
+    // Where in table memory something lies is nobody's business here.
+    let mut said = String::from_utf8_lossy(&out.stdout).into_owned();
+    for before in ["at line ", "next hop "] {
+        said = said
+            .split(before)
+            .enumerate()
+            .map(|(i, part)| if i == 0 { part.to_string() } else { format!("{before}N{}", part.trim_start_matches(|c: char| c.is_ascii_digit())) })
+            .collect();
+    }
+    if std::env::var_os("TUNNY_BLESS").is_some() {
+        std::fs::write(&golden, &said).unwrap();
+    }
+    assert_eq!(said, std::fs::read_to_string(&golden).unwrap(), "TUNNY_BLESS=1 accepts the new text");
+}
+
+#[test]
+fn both_engines_agree_in_a_trace() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: the XDP program needs root");
+        return;
+    }
+    let more = ["--engine", "xdp", "-o", "json"];
+    for dst in ["10.1.0.11", "10.0.0.12", "10.0.0.1", "10.0.0.200", "172.16.0.1"] {
+        let mut words = TRACE.map(String::from);
+        words[3] = format!("dst={dst}");
+        let out = Command::new(TUNNY).args(words).arg("--config").arg(example()).args(more).output().unwrap();
+        assert!(out.status.success(), "{dst}: {}", text(&out));
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(report["xdp"]["agrees"], true, "{dst}: {report}");
+    }
+}
+
+#[test]
+fn a_replay_accounts_for_every_packet() {
+    use node::describe::Description;
+    use node::pcap::{PcapNgWriter, Reader};
+    let dir = tempfile::tempdir().unwrap();
+    let (input, output) = (dir.path().join("in.pcapng"), dir.path().join("out.pcap"));
+    let mut writer = PcapNgWriter::new(std::fs::File::create(&input).unwrap(), "test").unwrap();
+    let packets = [
+        ("vni=100 src=10.0.0.11 dst=10.0.0.12 udp from=192.0.2.11", "forwarded"),
+        ("vni=100 src=10.0.0.11 dst=10.0.0.1 arp from=192.0.2.11", "answered"),
+        ("vni=100 src=10.0.0.11 dst=10.0.0.99 udp from=192.0.2.11", "vm_unknown"),
+        ("vni=999 src=10.0.0.11 dst=10.0.0.99 udp from=192.0.2.11", "vni_unknown"),
+        ("vni=100 src=10.0.0.11 dst=10.0.0.12 udp from=192.0.2.66", "source_unknown"),
+        ("vni=100 src=10.0.0.11 dst=10.0.0.12 udp from=192.0.2.11 port=53", "passed"),
+    ];
+    for (number, (words, _)) in packets.iter().enumerate() {
+        let frame = words.parse::<Description>().unwrap().frame(0xc000_0201, 0, 4789).unwrap();
+        writer.write(1, "up0", 1_000_000 * number as u64, frame.len() as u32, &frame, "").unwrap();
+    }
+    writer.flush().unwrap();
+    let out = Command::new(TUNNY).arg("replay").args([&input, &output]).arg("--config").arg(example()).args(["-o", "json"]).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out));
+    let summary: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&summary["packets"], &summary["balanced"]), (&6.into(), &true.into()));
+    for (_, what) in packets {
+        let times = if summary["outcomes"][what].is_null() { &summary["drops"][what] } else { &summary["outcomes"][what] };
+        assert_eq!(times, 1, "{what}: {summary}");
+    }
+    // The forwarded packet, the answer, and the ICMP error for the unknown VM.
+    let mut reader = Reader::new(std::fs::File::open(&output).unwrap()).unwrap();
+    let mut written = 0;
+    while reader.next_packet().unwrap().is_some() {
+        written += 1;
+    }
+    assert_eq!((written, &summary["written"]), (3, &3.into()));
+    let missing = Command::new(TUNNY).args(["replay", "/nonexistent", "x", "--config"]).arg(example()).output().unwrap();
+    assert!(!missing.status.success() && text(&missing).contains("cannot read /nonexistent"), "{}", text(&missing));
+}
+
+#[test]
+fn validate_reports_every_error_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.yaml");
+    std::fs::write(&file, vm(1).replace("mac:", "mak:") + &vm(2).replace("nc: host-a", "nc: 7")).unwrap();
+    let out = Command::new(TUNNY).arg("validate").arg(&file).output().unwrap();
+    assert!(!out.status.success() && text(&out).matches("bad.yaml:").count() >= 2, "{}", text(&out));
+    let json = Command::new(TUNNY).arg("validate").arg(&file).args(["-o", "json"]).output().unwrap();
+    let value: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(value["valid"] == false && value["errors"].as_array().unwrap().len() >= 2, "{value}");
+    assert!(Command::new(TUNNY).arg("validate").arg(example()).output().unwrap().status.success());
+}

@@ -25,6 +25,8 @@ use underlay::Underlay;
 const TICK: Duration = Duration::from_millis(250);
 /// Time that the start waits for the ways of the underlay.
 const UNDERLAY_PATIENCE: Duration = Duration::from_secs(2);
+/// Time that the start waits for the state of a process that is ending.
+const LOCK_PATIENCE: Duration = Duration::from_secs(4);
 /// Lines of the table of drop counters: four counters each.
 const DROP_LINES: u32 = 16_384;
 
@@ -94,7 +96,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, forever, forever);
     let (mut store, mut model, mut notes) = match &options.state {
         Some(dir) => {
-            let (store, model, notes) = Persist::open(dir)?;
+            let (store, model, notes) = open_state(dir)?;
             (Some(store), model, notes)
         }
         None => (None, Model::new(), Vec::new()),
@@ -185,6 +187,17 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Opens the state. A process before that was just killed may still hold it while the kernel takes it apart.
+fn open_state(dir: &Path) -> Result<(Persist, Model, Vec<String>), NodeError> {
+    let begun = Instant::now();
+    loop {
+        match Persist::open(dir) {
+            Err(NodeError::Locked(_)) if begun.elapsed() < LOCK_PATIENCE => std::thread::sleep(Duration::from_millis(20)),
+            other => return other,
+        }
     }
 }
 
