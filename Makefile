@@ -33,11 +33,11 @@ generate:
 	cargo xtask reference
 
 bench: build
-	$(TUNNY) bench all
+	$(TUNNY) bench all --save docs/results
 
 peers: build
 	@scripts/deps.sh peers
-	$(TUNNY) bench peers
+	$(TUNNY) bench peers --save docs/results
 
 fuzz: deps
 	cargo run --release --package fuzz -- --seconds $(or $(FUZZ_SECONDS),600)

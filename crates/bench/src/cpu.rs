@@ -98,6 +98,18 @@ pub fn processes_named(prefix: &str) -> Vec<i32> {
         .collect()
 }
 
+/// Asks for the cache line of an address, which need not be valid.
+#[inline(always)]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect but on caches.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch(at.cast::<i8>(), std::arch::x86_64::_MM_HINT_T0);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Waits until `ready` says so; false if it does not within the time.
 pub fn wait_for(limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
     let start = Instant::now();

@@ -10,6 +10,7 @@ pub mod drive;
 pub mod latency;
 pub mod linux;
 pub mod load;
+pub mod memory;
 pub mod netns;
 pub mod ovs;
 pub mod peers;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs the Rust path on packets in memory: each is copied once into a buffer, as a port would, processed in batches, and
 //! counted by a sink.
+use crate::memory::MissCost;
 use crate::setup::BpfNode;
 use crate::workload::{Workload, FRAME, PACKET_SLOT};
 use crate::{cpu, report, Context, Error, Goal, Report};
@@ -87,6 +88,7 @@ pub fn user_gateway(context: &Context) -> Result<Report, Error> {
         .detail("two_cores_goal", 1.8)
         .detail("batch", BATCH)
         .detail("table_bytes", node.table_bytes())
+        .detail("memory_prefetched_line_ns", report::round(MissCost::measure(node.table_bytes()).prefetched_ns))
         .detail("workload", "100k VPCs × (8 local + 2 peer routes, 10 VMs), 1M packets of 114 bytes, 20% to peers");
     Ok(report)
 }
@@ -140,18 +142,6 @@ fn huge_pages(memory: &[u8]) {
     }
 }
 
-/// Asks for the cache line of an address, which need not be valid.
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address has no effect but on caches.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch(at.cast::<i8>(), std::arch::x86_64::_MM_HINT_T0);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 fn monotonic() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is valid for writing.
@@ -194,8 +184,8 @@ impl UserRunner {
         self.next += BATCH * PACKET_SLOT;
         for (slot, buffer) in from.chunks_exact(PACKET_SLOT).zip(self.buffers.chunks_exact_mut(BUFFER)) {
             // A network card would have put the next batch into the cache meanwhile.
-            prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT));
-            prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT + 64));
+            cpu::prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT));
+            cpu::prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT + 64));
             buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
             let _ = batch.push(Frame::new(buffer, HEADROOM, FRAME, 1));
         }
