@@ -100,9 +100,9 @@ fn main() {
             assert_eq!(plan.commit(&model).tenants.len(), 1);
         }
     });
-    let (mut store, mut held, _) = Store::open(&dir.join("state")).unwrap();
+    let (mut store, ..) = Store::open(&dir.join("state")).unwrap();
     timed("store the model", || store.replace(&model).unwrap());
-    held = model.clone();
+    let mut held = model.clone();
     timed("journal 100000 changes, 1000 a sync", || {
         for sets in single.chunks(1000) {
             let deletions: Vec<Documents> = sets.iter().cloned().map(Documents::into_deletions).collect();

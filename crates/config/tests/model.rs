@@ -13,12 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use tables::{Commit, RoutesChange};
 
+/// Settings, routes and VMs of a VPC.
+type NaiveTenant = (String, BTreeMap<tables::Prefix, String>, BTreeMap<u64, String>);
+
 /// Tables as plain maps.
 #[derive(Default, Debug, PartialEq, Clone)]
 struct NaiveTables {
     gateway: String,
     ncs: BTreeSet<IpAddr>,
-    tenants: BTreeMap<u32, (String, BTreeMap<tables::Prefix, String>, BTreeMap<u64, String>)>,
+    tenants: BTreeMap<u32, NaiveTenant>,
 }
 
 impl NaiveTables {
