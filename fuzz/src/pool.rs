@@ -66,12 +66,13 @@ impl Pool {
     }
 }
 
-/// Writes an input to the corpus, unless it is too long to be kept.
+/// Writes an input to the corpus, unless it is too long to be kept or the corpus is large enough.
 pub fn keep(corpus: &Path, input: &[u8]) -> std::io::Result<()> {
-    const KEPT_MAX: usize = 2048;
-    if input.len() > KEPT_MAX {
+    const BYTES_MAX: usize = 1024;
+    const FILES_MAX: usize = 16;
+    std::fs::create_dir_all(corpus)?;
+    if input.len() > BYTES_MAX || std::fs::read_dir(corpus)?.count() >= FILES_MAX {
         return Ok(());
     }
-    std::fs::create_dir_all(corpus)?;
     std::fs::write(corpus.join(format!("{:016x}", hash(input))), input)
 }

@@ -191,10 +191,10 @@ impl Target for Damaged {
             file.write_all_at(what, arena + at * 8).unwrap_or_else(|e| panic!("table memory: {e}"));
         }
         let mut gateway = Gateway::new(loader.tables(), loader.tables().slots().1);
-        let mut seen = 0;
+        let mut seen = 0u64;
         for frame in &self.frames {
             let end = process_damaged(&mut gateway, frame);
-            seen = seen * 31 + signature(0, &end);
+            seen = u64::wrapping_add(u64::wrapping_mul(seen, 31), signature(0, &end));
         }
         seen
     }
