@@ -204,8 +204,10 @@ impl HashTable {
 
     /// Lines that an insert of `adds` entries may take at most, a new array included.
     pub(crate) fn lines_wanted(&self, adds: u64) -> u64 {
+        // At the loads of a bulk build a VM bucket overflows for one entry in twelve, a bucket of words for one in fifty.
+        let spill = if matches!(self.kind, Kind::Word(_)) { 20 } else { 8 };
         let chains = match self.wants(adds) {
-            Some(buckets) => u64::from(buckets) + (self.entries + adds) / 2 + 64,
+            Some(buckets) => u64::from(buckets) + (self.entries + adds) / spill + 64,
             None => adds,
         };
         chains * u64::from(self.kind.bucket_lines())

@@ -181,6 +181,14 @@ pub(crate) fn prefetch_address(at: *const u8) {
     let _ = at;
 }
 
+/// Starts to load the first lines of what a commit lists: its parts lie all over the heap.
+pub(crate) fn prefetch_slice<T>(slice: &[T]) {
+    let bytes = size_of_val(slice).min(24 * 64);
+    for at in (0..bytes).step_by(64) {
+        prefetch_address(slice.as_ptr().cast::<u8>().wrapping_add(at));
+    }
+}
+
 /// The words of `abi::Root`, by name.
 #[derive(Clone, Copy)]
 pub(crate) struct RootRef(*const abi::Root);

@@ -81,7 +81,7 @@ impl Writer {
         let tables = [&t.tenants, &t.members, &t.vm4, &t.vm6, &t.nc4, &t.nc6, &t.vm_meters];
         let mut lines = plan.tree_lines + 2 * plan.meters_new;
         lines += tables.iter().zip(adds).map(|(t, n)| t.lines_wanted(n)).sum::<u64>();
-        lines += u64::from(self.missing_chunks(plan).0) * u64::from(VM_CHUNK_LINES + VM_CHUNK_LINES / 2);
+        lines += u64::from(self.missing_chunks(plan).0) * u64::from(VM_CHUNK_LINES + VM_CHUNK_LINES / 8);
         lines += u64::from(self.missing_chunks(plan).1) * u64::from(NC_CHUNK_LINES);
         self.store.arena.reserve(lines)?;
         for (table, n) in self.tables.all().into_iter().zip(adds) {

@@ -7,6 +7,7 @@ use super::state::{TenantState, Vm};
 use super::{nc_key, Writer};
 use crate::arena::Block;
 use crate::fxmap::{FxMap, FxSet};
+use crate::line::prefetch_slice;
 use crate::reader::VmEntry;
 use crate::routes::{Routes4, Routes6};
 use crate::{Commit, CommitError, RoutesChange, TenantChange, Vni};
@@ -126,7 +127,14 @@ impl Writer {
         self.plan_tenant_names(commit, plan)?;
         plan.tenants.reserve(commit.tenants.len());
         plan.adds4.reserve(commit.tenants.iter().map(|t| t.vm_add.len()).sum());
-        for change in commit.tenants.iter().filter(|t| !t.delete) {
+        const AHEAD: usize = 3;
+        for (i, change) in commit.tenants.iter().enumerate().filter(|(_, t)| !t.delete) {
+            if let Some(next) = commit.tenants.get(i + AHEAD) {
+                prefetch_slice(&next.vm_add);
+                if let RoutesChange::Replace(routes) = &next.routes {
+                    prefetch_slice(routes);
+                }
+            }
             self.plan_tenant(change, plan)?;
         }
         self.plan_deletes(plan)?;

@@ -42,7 +42,10 @@ impl Writer {
         limit("the number of routes of one VPC", after as u64, u64::from(self.options.limits.routes_per_tenant))?;
         plan.routes += after as i64 - before as i64;
         plan.tree_lines += match &t.routes {
-            RoutesPlan::Whole(r4, r6) => dense4(r4.len()) + dense6(r6.len()) + 2,
+            RoutesPlan::Whole(r4, r6) => {
+                let lines = |n: usize, dense: usize| if n == 0 { 0 } else { dense };
+                lines(r4.len(), dense4(r4.len())) + lines(r6.len(), dense6(r6.len()))
+            }
             // A path is at most ten blocks of sixteen lines, written twice when nodes split; or the tree is built anew.
             RoutesPlan::Delta(d4, d6) => {
                 let paths = 2 * 16 * TREE_LEVELS_MAX as usize * (d4.len() + d6.len());
