@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What stage `locate` reads: the VM-NC table, NC records, groups and next hops.
+
+use super::*;
+
+impl Tables {
+    /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_from`].
+    #[inline(always)]
+    pub fn vm4_home(&self, vni: u32, addr: u32) -> Home {
+        let table = self.root.get(root!(vm4));
+        let line = bucket_line(table, hash1(vm4_key(vni, addr), self.salt()), 1);
+        self.lines.prefetch(line);
+        Home { table, line }
+    }
+
+    /// The VM-NC entry of an IPv4 address that is visible in a generation of its tenant.
+    #[inline(always)]
+    pub fn vm4(&self, vni: u32, addr: u32, generation: u8) -> Option<VmEntry> {
+        let table = self.root.get(root!(vm4));
+        let line = bucket_line(table, hash1(vm4_key(vni, addr), self.salt()), 1);
+        self.vm4_in(line, vni, addr, || generation)
+    }
+
+    /// As [`Tables::vm4`], from a home that was asked for since the reader entered. The tenant's generation may have been
+    /// loaded after that: if the table has been replaced since, the lookup begins afresh, so that it never looks for new
+    /// entries in an old table.
+    #[inline(always)]
+    pub fn vm4_from(&self, home: Home, tenant: &Tenant, addr: u32) -> Option<VmEntry> {
+        if self.root.get(root!(vm4)) != home.table {
+            return self.vm4_again(tenant, addr);
+        }
+        self.vm4_in(home.line, tenant.vni, addr, || tenant.generation())
+    }
+
+    /// The VM-NC table of IPv4, for [`Tables::vm4_line`].
+    #[inline(always)]
+    pub fn vm4_table(&self) -> VmTable {
+        VmTable { table: self.root.get(root!(vm4)), salt: self.salt() }
+    }
+
+    /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_lasting`].
+    #[inline(always)]
+    pub fn vm4_line(&self, at: VmTable, vni: u32, addr: u32) -> u32 {
+        let line = bucket_line(at.table, hash1(vm4_key(vni, addr), at.salt), 1);
+        self.lines.prefetch(line);
+        line
+    }
+
+    /// The VM-NC entry of an IPv4 address if it is there to stay. `None` says nothing: there may be an entry that a commit
+    /// under way adds or removes, or the table may have been replaced.
+    #[inline(always)]
+    pub fn vm4_lasting(&self, at: VmTable, mut line: u32, vni: u32, addr: u32) -> Option<VmEntry> {
+        if self.root.get(root!(vm4)) != at.table {
+            return None;
+        }
+        let lasting = vm4_key(vni, addr) | KEY_VALID;
+        for _ in 0..CHAIN_MAX {
+            let bucket = self.at(line);
+            let i = lasting_slot(bucket, lasting);
+            if bucket.word(i) == lasting {
+                crate::pause!();
+                return Some(vm4_value(bucket, i));
+            }
+            line = bucket.half(15);
+            if line == 0 {
+                break;
+            }
+        }
+        None
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn vm4_again(&self, tenant: &Tenant, addr: u32) -> Option<VmEntry> {
+        self.vm4(tenant.vni, addr, tenant.generation())
+    }
+
+    #[inline(always)]
+    fn vm4_in(&self, mut line: u32, vni: u32, addr: u32, generation: impl Fn() -> u8) -> Option<VmEntry> {
+        let key = vm4_key(vni, addr);
+        for _ in 0..CHAIN_MAX {
+            let bucket = self.at(line);
+            let lasting = key | KEY_VALID;
+            let i = lasting_slot(bucket, lasting);
+            if bucket.word(i) == lasting {
+                crate::pause!();
+                return Some(vm4_value(bucket, i));
+            }
+            if let Some(i) = visible_in_commit(bucket, key, generation()) {
+                crate::pause!();
+                return Some(vm4_value(bucket, i));
+            }
+            line = bucket.half(15);
+            if line == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Prefetches for [`Tables::vm4`].
+    #[inline(always)]
+    pub fn prefetch_vm4(&self, vni: u32, addr: u32) {
+        self.vm4_home(vni, addr);
+    }
+
+    /// Prefetches for [`Tables::vm6`].
+    #[inline(always)]
+    pub fn prefetch_vm6(&self, vni: u32, addr: (u64, u64)) {
+        self.prefetch_v6(root!(vm6), vni, addr);
+    }
+
+    /// The VM-NC entry of an IPv6 address (upper, lower half) that is visible in a generation of its tenant.
+    #[inline(always)]
+    pub fn vm6(&self, vni: u32, addr: (u64, u64), generation: u8) -> Option<VmEntry> {
+        let (mac_flags, vm_nc) = self.v6_find(root!(vm6), vni, addr, generation)?;
+        Some(vm6_value(mac_flags, vm_nc))
+    }
+
+    #[inline(always)]
+    pub(super) fn prefetch_v6(&self, table: usize, vni: u32, addr: (u64, u64)) {
+        if let Some(line) = self.home(table, hash3(u64::from(vni), addr.0, addr.1, self.salt()), 2) {
+            self.lines.prefetch(line);
+            self.lines.prefetch(line.wrapping_add(1));
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn v6_find(&self, table: usize, vni: u32, addr: (u64, u64), generation: u8) -> Option<(u64, u64)> {
+        let hash = hash3(u64::from(vni), addr.0, addr.1, self.salt());
+        let key = vm6_key(vni, hash);
+        let mut line = self.home(table, hash, 2)?;
+        for _ in 0..CHAIN_MAX {
+            let (first, second) = (self.at(line), self.at(line.wrapping_add(1)));
+            for i in 0..3 {
+                let word = first.word(i);
+                if word & !KEY_STATE_MASK != key || !visible(word, generation) {
+                    continue;
+                }
+                crate::pause!();
+                if (v6_word(first, second, 4 + 2 * i), v6_word(first, second, 5 + 2 * i)) == addr {
+                    return Some((v6_word(first, second, 10 + 2 * i), v6_word(first, second, 11 + 2 * i)));
+                }
+            }
+            line = first.word(3) as u32;
+            if line == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Line of an NC's record, to prefetch it; 0 if there is none.
+    #[inline(always)]
+    pub fn nc_line(&self, nc: u32) -> u32 {
+        let first = self.root.nc_chunk(nc >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
+        if first == 0 {
+            return 0;
+        }
+        first.wrapping_add(nc & ((1 << NC_CHUNK_SHIFT) - 1))
+    }
+
+    /// The NC with an id.
+    #[inline(always)]
+    pub fn nc(&self, nc: u32) -> Option<Nc> {
+        let record = self.at(self.nc_line(nc));
+        let word = record.word(0);
+        if word as u32 & NC_VALID == 0 {
+            return None;
+        }
+        let addr = if word as u32 & NC_V6 != 0 {
+            IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
+        } else {
+            IpAddr::V4(Ipv4Addr::from_bits(record.word(2) as u32))
+        };
+        Some(Nc { addr, group: (word >> 32) as u32 })
+    }
+
+    /// Group and address of an NC with an IPv4 address.
+    #[inline(always)]
+    pub fn nc4(&self, nc: u32) -> Option<(u32, u32)> {
+        let record = self.at(self.nc_line(nc));
+        let word = record.word(0);
+        (word as u32 & (NC_VALID | NC_V6) == NC_VALID).then(|| ((word >> 32) as u32, record.word(2) as u32))
+    }
+
+    /// The next hop that a group chooses for a flow; 0 if the group is empty.
+    #[inline(always)]
+    pub fn group_member(&self, group: u32, flow_hash: u64) -> u32 {
+        let line = self.at(group);
+        let count = line.half(0).min(GROUP_NEXTHOPS_MAX);
+        if count == 0 {
+            return 0;
+        }
+        line.half(1 + bucket_of(flow_hash, count) as usize)
+    }
+
+    /// The next hop at a line.
+    #[inline(always)]
+    pub fn nexthop(&self, line: u32) -> NexthopView {
+        let l = self.at(line);
+        let (dmac, smac_mtu) = (l.word(0), l.word(1));
+        NexthopView {
+            dmac: dmac & 0xffff_ffff_ffff,
+            smac: smac_mtu & 0xffff_ffff_ffff,
+            mtu: (smac_mtu >> 48) as u16,
+            ifindex: l.half(4),
+            ready: dmac & NEXTHOP_READY != 0,
+        }
+    }
+
+    /// Neighbour address of the next hop at a line, for resolution.
+    pub fn nexthop_addr(&self, line: u32) -> IpAddr {
+        let l = self.at(line);
+        match (l.word(3), l.word(4)) {
+            (0, low) if low <= u64::from(u32::MAX) => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),
+            (high, low) => IpAddr::V6(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low))),
+        }
+    }
+}
