@@ -16,6 +16,8 @@ const REGION: usize = HEADROOM + abi::FRAME_BYTES_MAX as usize + 128;
 /// Packets taken at once.
 pub const BURST: usize = 64;
 const CONTROL: usize = 64;
+/// PACKET_FANOUT_FLAG_IGNORE_OUTGOING (Linux 5.14).
+const FANOUT_IGNORE_OUTGOING: i32 = 0x4000;
 
 /// A socket that receives and sends whole frames on one port.
 pub struct PacketSocket {
@@ -78,7 +80,9 @@ impl PacketSocket {
         }
         bind(&fd, ifindex, libc::ETH_P_ALL as u16)?;
         if let Some(group) = fanout {
-            set_option(&fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &(i32::from(group) | (libc::PACKET_FANOUT_HASH as i32) << 16))?;
+            // A group has a flag of its own for packets that go out; the socket's does not count in it.
+            let kind = libc::PACKET_FANOUT_HASH as i32 | FANOUT_IGNORE_OUTGOING;
+            set_option(&fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &(i32::from(group) | kind << 16))?;
         }
         Ok(Self { fd, ifindex, regions: vec![0; REGION * BURST], control: vec![0; CONTROL * BURST], lengths: [0; BURST] })
     }

@@ -256,20 +256,13 @@ fn apply_files(
 
 /// A writer whose tables say what the model says.
 fn fill(plane: &DataPlane, model: &Model, notes: &mut Vec<String>) -> Result<Writer, NodeError> {
-    let limits = model.limits();
     let options = WriterOptions {
         salt: salt(),
         xdp_slots: if plane.xdp.is_some() { possible_cpus() } else { 0 },
         // One slot more than workers: traces count there, in their copy of the tables.
         worker_slots: WORKERS_MAX + 1,
         drop_lines: DROP_LINES,
-        limits: tables::Limits {
-            tenants: limits.vpcs,
-            routes: u64::from(limits.routes),
-            vms: limits.vms,
-            ncs: limits.ncs,
-            ..Default::default()
-        },
+        limits: crate::store::limits(model),
     };
     if plane.took_over() {
         match Writer::attach(plane.memory(), options) {

@@ -224,14 +224,23 @@ impl DataPlane {
 
     /// Attaches the fast path to an uplink, if it can be. Returns the mode.
     fn attach(&mut self, i: &Interface) -> Result<&'static str, NodeError> {
-        let how = match self.service.engine {
-            Engine::AfPacket => return Ok("user"),
-            Engine::Auto => xdp::Attach::NativeElseGeneric,
-            Engine::Native => xdp::Attach::Native,
-            Engine::Generic => xdp::Attach::Generic,
-        };
         let Some(xdp) = &mut self.xdp else { return Ok("user") };
-        match xdp.attach(i.ifindex, how) {
+        let (how, unwanted) = match self.service.engine {
+            Engine::AfPacket => {
+                // The fast path of an earlier configuration, or process, must not take the packets away. None there: fine.
+                let _ = xdp.detach(i.ifindex);
+                return Ok("user");
+            }
+            Engine::Auto => (xdp::Attach::NativeElseGeneric, None),
+            Engine::Native => (xdp::Attach::Native, Some(xdp::Mode::Generic)),
+            Engine::Generic => (xdp::Attach::Generic, Some(xdp::Mode::Native)),
+        };
+        let mut attached = xdp.attach(i.ifindex, how);
+        if attached.as_ref().is_ok_and(|a| Some(a.mode) == unwanted) {
+            xdp.detach(i.ifindex)?;
+            attached = xdp.attach(i.ifindex, how);
+        }
+        match attached {
             Ok(attached) => {
                 self.notes.extend(attached.note);
                 Ok(attached.mode.name())

@@ -428,6 +428,7 @@ impl Node {
         if let Err((error, recorded)) = self.carry_out(&mut core, docs, &commit, &before, &mut report) {
             core.times.refused += 1;
             core.model.revert(plan);
+            lock(&self.writer).set_limits(crate::store::limits(&core.model));
             let Core { model, store, .. } = &mut *core;
             if let (true, Some(store)) = (recorded, store) {
                 store.withdraw(model)?;
@@ -473,7 +474,11 @@ impl Node {
         }
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        let committed = lock(&self.writer).commit(commit);
+        let committed = {
+            let mut writer = lock(&self.writer);
+            writer.set_limits(crate::store::limits(&core.model));
+            writer.commit(commit)
+        };
         report.commit_s = begun.elapsed().as_secs_f64();
         report.generation = committed.map_err(|e| (e.into(), recorded))?.generation;
         if let Some(store) = &mut core.store {

@@ -89,6 +89,12 @@ pub fn read_into(
     Ok(())
 }
 
+/// The limits of the tables that a configuration asks for.
+pub fn limits(model: &Model) -> tables::Limits {
+    let config::Limits { vpcs, routes, vms, ncs } = model.limits();
+    tables::Limits { tenants: vpcs, routes: u64::from(routes), vms, ncs, ..Default::default() }
+}
+
 /// After a takeover: changes what differs between the tables and the model, and nothing else.
 pub fn reconcile(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
     let mut commit = model.full_commit();

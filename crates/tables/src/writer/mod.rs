@@ -270,6 +270,11 @@ impl Writer {
         &self.memory
     }
 
+    /// Other limits from the next commit on; what is there already stays. That of segments is fixed when the writer is made.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.options.limits = Limits { segments: self.options.limits.segments, ..limits };
+    }
+
     /// A new reader of the same memory.
     pub fn tables(&self) -> crate::Tables {
         crate::Tables::new(self.memory.clone())

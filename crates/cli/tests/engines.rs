@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node whose engine is changed while packets run, and what `tunny capture` sees in each. Needs root; without it the test
+//! says so and passes.
+
+use lab::plan::Names;
+use lab::progress::Progress;
+use lab::{region, traffic, Lab, Options};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
+
+struct Region {
+    lab: Option<Lab>,
+    names: Names,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the node's last words:\n{}", lab::node::tail(&self.names.dir().join("node.log")));
+        }
+        self.lab = None;
+        if let Err(error) = region::remove(&self.names) {
+            eprintln!("removing the region: {error}");
+        }
+    }
+}
+
+impl Region {
+    fn tunny(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(TUNNY);
+        command.arg("--socket").arg(lab::node::socket(&self.names)).args(args);
+        command
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let out = self.tunny(&[args, &["-o", "json"]].concat()).output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    /// Switches the engine and returns the mode of the first uplink.
+    fn switch(&self, engine: &str) -> String {
+        let gateways = self.json(&["get", "gateway"]);
+        let mut gateway = gateways[0].clone();
+        gateway["spec"]["engine"] = engine.into();
+        let file = self.names.dir().join("gateway.json");
+        std::fs::write(&file, gateway.to_string()).unwrap();
+        let out = self.tunny(&["apply", "--yes"]).arg(&file).output().unwrap();
+        assert!(out.status.success(), "{engine}: {}", String::from_utf8_lossy(&out.stderr));
+        self.json(&["get", "status"])["uplinks"][0]["mode"].as_str().unwrap().to_string()
+    }
+
+    fn reaches(&self, from: &str, to: &str) {
+        let ping = traffic::ping(&self.names.namespace(from), to, 3, &[]).unwrap();
+        assert_eq!((ping.sent, ping.received), (3, 3), "{from} to {to}: {}", ping.output);
+    }
+
+    /// The comments of what a capture sees while red-1 asks for green's address.
+    fn capture(&self) -> String {
+        let file = self.names.dir().join("capture.pcapng");
+        let mut command = self.tunny(&["capture", "--seconds", "1.5", "-w"]);
+        let child = command.arg(&file).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let refused = traffic::ping(&self.names.namespace("red-1"), "10.2.0.12", 3, &[]).unwrap();
+        assert_eq!(refused.received, 0);
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned()
+    }
+}
+
+#[test]
+fn engines_change_under_way_and_captures_name_reasons_in_each() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root to make network namespaces");
+        return;
+    }
+    let suffix = format!("e{}", std::process::id());
+    let options = Options { suffix: suffix.clone(), quiet: true, seconds: 1, ..Options::new(PathBuf::from(TUNNY)) };
+    let mut region = Region { lab: None, names: Names::new(&suffix) };
+    region.lab = Some(lab::up(&options, &Progress::new(true)).unwrap());
+    let balanced = |region: &Region| {
+        let counters = region.lab.as_ref().unwrap().node().unwrap().counters().unwrap();
+        assert!(counters.balanced, "{counters:?}");
+    };
+
+    region.reaches("blue-1", "10.0.0.12");
+    let seen = region.capture();
+    assert!(seen.contains("punt reason=icmp_due stage=locate vni="), "the fast path punts what is owed an ICMP error");
+    assert!(seen.contains("drop reason=route_none stage=route vni="), "the software path drops it");
+
+    assert_eq!(region.switch("af_packet"), "user");
+    assert_eq!(region.json(&["get", "status"])["engine"], "user");
+    region.reaches("blue-1", "10.0.0.12");
+    region.reaches("blue-2", "fd10:0:0:2::11");
+    let seen = region.capture();
+    assert!(seen.contains("drop reason=route_none stage=route vni=") && !seen.contains("punt reason"));
+    balanced(&region);
+
+    assert_eq!(region.switch("generic"), "generic");
+    region.reaches("blue-1", "10.0.0.12");
+    assert_eq!(region.switch("native"), "native");
+    region.reaches("blue-1", "10.0.0.12");
+    assert_eq!(region.json(&["get", "status"])["engine"], "xdp");
+    balanced(&region);
+}
