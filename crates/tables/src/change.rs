@@ -66,6 +66,22 @@ pub enum RoutesChange {
     },
 }
 
+impl RoutesChange {
+    /// Prefixes that it names.
+    pub fn len(&self) -> usize {
+        match self {
+            RoutesChange::Keep => 0,
+            RoutesChange::Replace(routes) => routes.len(),
+            RoutesChange::Delta { remove, add } => remove.len() + add.len(),
+        }
+    }
+
+    /// Names no prefix. (An empty `Replace` still removes all.)
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Two-rate three-color limits over one unit (bytes or packets). A rate of 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateSpec {

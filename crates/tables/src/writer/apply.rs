@@ -196,7 +196,8 @@ impl Writer {
         report: &mut CommitReport,
     ) -> io::Result<Ready> {
         let vni = t.change.vni;
-        let mut state = self.tenants.remove(&vni).unwrap_or_default();
+        let old = if t.is_new { None } else { self.tenants.remove(&vni) };
+        let mut state = old.unwrap_or_default();
         state.routes_known |= t.is_new;
         state.line = t.line;
         let trees = self.fill_trees(&mut state, t, scratch, report)?;

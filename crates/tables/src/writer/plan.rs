@@ -90,6 +90,8 @@ pub(super) struct Plan<'c> {
     /// Lines of tree nodes at most.
     pub tree_lines: u64,
     pub new_lines: FxMap<Vni, u32>,
+    /// Lines of new blocks by position in the commit, 0 for VPCs that exist.
+    pub lines: Vec<u32>,
     pub moves: Vec<(u32, i32)>,
     pub sets: Vec<VmSet>,
     /// Ids of IPv4 NCs that were looked up already: small enough for a cache.
@@ -135,7 +137,7 @@ impl Writer {
                     prefetch_slice(routes);
                 }
             }
-            self.plan_tenant(change, plan)?;
+            self.plan_tenant(change, plan.lines[i], plan)?;
         }
         self.plan_deletes(plan)?;
         for nc in &commit.nc_remove {
@@ -153,26 +155,39 @@ impl Writer {
     /// Who is created, changed, deleted; lines for the new ones.
     fn plan_tenant_names<'c>(&mut self, commit: &'c Commit, plan: &mut Plan<'c>) -> Result<(), CommitError> {
         let lines = self.tenant_lines();
-        let creates = |w: &Writer, t: &TenantChange| !t.delete && !w.tenants.contains_key(&t.vni);
-        let new = commit.tenants.iter().filter(|t| creates(self, t)).count();
-        self.store.arena.reserve(new as u64 * u64::from(lines))?;
-        plan.new_lines.reserve(new);
-        let mut seen: FxSet<Vni> = FxSet::default();
-        seen.reserve(commit.tenants.len());
+        let (mut new, mut bulk, mut sorted) = (0u64, 0, true);
+        let mut last = None;
+        plan.lines.reserve(commit.tenants.len());
         for t in &commit.tenants {
+            // u32::MAX stands for "to be made" until all are counted.
+            let creates = !t.delete && !self.tenants.contains_key(&t.vni);
+            plan.lines.push(if creates { u32::MAX } else { 0 });
+            new += u64::from(creates);
+            bulk += 6 * t.vm_add.len() as u64 / 5 + t.routes.len() as u64 / 2;
+            sorted &= last.is_none_or(|l| l < t.vni);
+            last = Some(t.vni);
+        }
+        // One step of growth for a bulk load; `reserve` knows better later, and refuses if it must.
+        if bulk < 10_000 || self.store.arena.reserve(new * u64::from(lines) + bulk).is_err() {
+            self.store.arena.reserve(new * u64::from(lines))?;
+        }
+        plan.new_lines.reserve(new as usize);
+        let mut seen: FxSet<Vni> = FxSet::default();
+        for (i, t) in commit.tenants.iter().enumerate() {
             let vni = t.vni;
             if vni >> 24 != 0 {
                 return Err(CommitError::BadVni { vni });
             }
-            if !seen.insert(vni) {
+            if !sorted && !seen.insert(vni) {
                 return Err(CommitError::TenantTwice { vni });
             }
-            if creates(self, t) {
+            if plan.lines[i] != 0 {
                 if t.settings.is_none() {
                     return Err(CommitError::UnknownTenant { vni });
                 }
                 let line = self.store.arena.alloc(lines)?;
                 plan.new_lines.insert(vni, line);
+                plan.lines[i] = line;
             } else if t.delete {
                 if !self.tenants.contains_key(&vni) {
                     return Err(CommitError::UnknownTenant { vni });
@@ -234,17 +249,22 @@ impl Writer {
         Ok(())
     }
 
-    fn plan_tenant<'c>(&mut self, change: &'c TenantChange, plan: &mut Plan<'c>) -> Result<(), CommitError> {
+    /// Plans one VPC; `new_line` is the line of its block if it is new, else 0.
+    fn plan_tenant<'c>(
+        &mut self,
+        change: &'c TenantChange,
+        new_line: u32,
+        plan: &mut Plan<'c>,
+    ) -> Result<(), CommitError> {
         let vni = change.vni;
-        let new_line = plan.new_lines.get(&vni).copied();
+        let is_new = new_line != 0;
         // The state is taken out so that ids can be drawn meanwhile; it goes back whatever happens.
-        let (is_new, state) = match self.tenants.remove(&vni) {
-            Some(state) => (false, state),
-            None => (true, Box::new(TenantState { routes_known: true, ..TenantState::default() })),
-        };
+        let old = if is_new { None } else { self.tenants.remove(&vni) };
+        let blank = || Box::new(TenantState { routes_known: true, line: new_line, ..TenantState::default() });
+        let state = old.unwrap_or_else(blank);
         let mut t = TenantPlan {
             change,
-            line: new_line.unwrap_or(state.line),
+            line: state.line,
             is_new,
             routes: RoutesPlan::Keep,
             peers: None,
