@@ -48,8 +48,10 @@ pub(crate) struct Lean {
     /// Home line of the VNI, then line of the tenant block.
     tenant: u32,
     member_home: u32,
+    /// Home line of the destination, then line of its counters.
     vm_home: u32,
     vm: u32,
+    /// Line of the NC.
     nc: u32,
     inner_len: u16,
     /// DSCP and ECN of the outer and the inner header as received, and the ECN that results.
@@ -106,11 +108,12 @@ impl Template {
         t.words()
     }
 
+    /// Words in the machine's byte order, so that the compiler may take several at once.
     #[inline(always)]
     fn matches(&self, head: &[u8; HEAD]) -> bool {
         let mut differs = 0;
         for i in 0..8 {
-            differs |= (be::u64(head, Template::FROM + 8 * i) & self.mask[i]) ^ self.value[i];
+            differs |= (word(head, Template::FROM + 8 * i) & self.mask[i]) ^ self.value[i];
         }
         differs == 0
     }
@@ -130,12 +133,17 @@ impl Bytes {
     }
 
     fn words(&self) -> Template {
-        let word = |b: &[u8; 64], i: usize| be::u64(b, 8 * i);
         Template {
-            mask: std::array::from_fn(|i| word(&self.mask, i)),
-            value: std::array::from_fn(|i| word(&self.value, i)),
+            mask: std::array::from_fn(|i| word(&self.mask, 8 * i)),
+            value: std::array::from_fn(|i| word(&self.value, 8 * i)),
         }
     }
+}
+
+/// Eight bytes in the machine's byte order.
+#[inline(always)]
+fn word(b: &[u8], at: usize) -> u64 {
+    be::u64(b, at).to_be()
 }
 
 /// Takes all common packets through. True if there were no others.
@@ -150,7 +158,8 @@ pub(crate) fn process<R: Recorder>(
         return false;
     }
     let vm4 = w.tables.vm4_table();
-    let template = Template::new(&s);
+    // Opaque to the compiler, which otherwise turns the constant masks into many narrow comparisons.
+    let template = std::hint::black_box(Template::new(&s));
     let lean = &mut lean[..frames.len().min(BATCH_MAX)];
     for f in frames.iter().take(AHEAD) {
         w.prefetch_frame(f);
@@ -260,9 +269,9 @@ fn locate<R: Recorder>(w: &Work<'_, R>, vm4: VmTable, l: &mut Lean) -> bool {
     if vm.flags != 0 {
         return false;
     }
-    (l.mac, l.vm, l.nc) = (vm.mac, vm.vm, vm.nc);
-    tables.prefetch_line(tables.nc_line(vm.nc));
-    tables.prefetch_line(tables.vm_cell_line(vm.vm));
+    (l.mac, l.vm, l.nc, l.vm_home) = (vm.mac, vm.vm, tables.nc_line(vm.nc), tables.vm_cell_line(vm.vm));
+    tables.prefetch_line(l.nc);
+    tables.prefetch_line(l.vm_home);
     true
 }
 
@@ -270,7 +279,7 @@ fn locate<R: Recorder>(w: &Work<'_, R>, vm4: VmTable, l: &mut Lean) -> bool {
 #[inline(always)]
 fn send<R: Recorder>(w: &mut Work<'_, R>, l: &Lean, f: &mut Frame<'_>) -> bool {
     let (tables, s) = (w.tables, &w.settings);
-    let Some((group, remote)) = tables.nc4(l.nc) else { return false };
+    let Some((group, remote)) = tables.nc4_at(l.nc) else { return false };
     let nexthop = tables.nexthop(tables.group_member(group, l.flow));
     let at = f.offset as usize + INNER;
     let Some(packet) = f.buffer.get_mut(at - INNER..).and_then(|b| b.first_chunk_mut::<HEAD>()) else { return false };
@@ -298,7 +307,7 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &Lean, f: &mut Frame<'_>) -> bool {
     if !f.counted {
         tables.count_tenant_at(l.tenant, w.slot, l.inner_len as u64);
     }
-    tables.count_vm(l.vm, l.inner_len as u64);
+    tables.count_vm_at(l.vm_home, l.vm, l.inner_len as u64);
     w.sent.packets += 1;
     w.sent.bytes += f.len as u64;
     true

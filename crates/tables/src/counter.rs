@@ -206,7 +206,12 @@ impl Tables {
     /// Counts a packet delivered to a VM.
     #[inline(always)]
     pub fn count_vm(&self, vm: u32, bytes: u64) {
-        let line = self.vm_cell_line(vm);
+        self.count_vm_at(self.vm_cell_line(vm), vm, bytes);
+    }
+
+    /// As [`Tables::count_vm`], with the line of the VM's packed cells.
+    #[inline(always)]
+    pub fn count_vm_at(&self, line: u32, vm: u32, bytes: u64) {
         let Some(cell) = self.engine_word(line, vm as usize & 7) else {
             return;
         };

@@ -176,10 +176,10 @@ impl Tables {
         Some(Nc { addr, group: (word >> 32) as u32 })
     }
 
-    /// Group and address of an NC with an IPv4 address.
+    /// Group and address of the NC whose record is at a line, if its address is IPv4.
     #[inline(always)]
-    pub fn nc4(&self, nc: u32) -> Option<(u32, u32)> {
-        let record = self.at(self.nc_line(nc));
+    pub fn nc4_at(&self, line: u32) -> Option<(u32, u32)> {
+        let record = self.at(line);
         let word = record.word(0);
         (word as u32 & (NC_VALID | NC_V6) == NC_VALID).then(|| ((word >> 32) as u32, record.word(2) as u32))
     }
