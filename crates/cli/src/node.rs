@@ -62,6 +62,10 @@ enum EngineArg {
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let pins = args.pins.unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/tunny").join(&global.instance));
     if args.uninstall {
+        let client = node::client::Client::new(&global.socket())?;
+        if let Ok(status) = client.get::<node::types::Status>("/v1/status") {
+            anyhow::bail!("instance {} still runs as process {}: stop it first", global.instance, status.pid);
+        }
         match daemon::uninstall(&pins)? {
             true => eprintln!("tunny: the fast path of instance {} is off its ports; its tables are gone", global.instance),
             false => eprintln!("tunny: instance {} has nothing installed under {}", global.instance, pins.display()),

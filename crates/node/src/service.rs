@@ -48,6 +48,8 @@ pub struct Node {
     underlay: Arc<OnceLock<Underlay>>,
     startup: Vec<Step>,
     notes: Vec<String>,
+    /// What kept the ports from being served at the last look.
+    trouble: Mutex<Option<String>>,
 }
 
 /// Everything that a node is made of; the daemon puts it together.
@@ -149,7 +151,8 @@ impl Node {
         let Parts { instance, hub, core, plane, writer, underlay, startup, notes } = parts;
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
-        Arc::new(Node { instance, started, hub, core, plane, writer, memory, underlay, startup, notes })
+        let trouble = Mutex::default();
+        Arc::new(Node { instance, started, hub, core, plane, writer, memory, underlay, startup, notes, trouble })
     }
 
     /// The distributor of captured packets.
@@ -168,9 +171,13 @@ impl Node {
 
     /// Once a second or so: finishes what commits left, serves uplinks that have come.
     pub fn tick(&self) {
-        if let Err(e) = lock(&self.plane).refresh() {
-            tracing::warn!("{e}");
+        let trouble = lock(&self.plane).refresh().err().map(|e| e.to_string());
+        let mut said = lock(&self.trouble);
+        if let (Some(what), true) = (&trouble, *said != trouble) {
+            tracing::warn!("{what}");
         }
+        *said = trouble;
+        drop(said);
         self.settle();
     }
 
@@ -188,6 +195,7 @@ impl Node {
         let plane = lock(&self.plane);
         let mut warnings = self.notes.clone();
         warnings.extend(plane.notes());
+        warnings.extend(lock(&self.trouble).clone());
         Status {
             instance: self.instance.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
