@@ -63,6 +63,21 @@ impl Addr {
     }
 }
 
+/// What the route stage waits for: each is a line that is being loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing: it has not begun.
+    Nothing,
+    /// A level of a route tree.
+    Tree(Walk),
+    /// The record of a peer VPC, at this line.
+    Peer(u32),
+    /// The VM-NC bucket that may prove the route in the peer VPC.
+    Proof,
+    /// It has ended: the route is local.
+    Done,
+}
+
 /// The state of one packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
@@ -103,7 +118,7 @@ pub(crate) struct Packet {
     pub attributed: bool,
     /// The packet has its verdict.
     pub done: bool,
-    /// The route was proven by the VM-NC entry, which is in `vm`.
+    /// The VM-NC entry is in `vm`: it proved the route.
     pub located: bool,
     /// A route tree is walked by the upper half of an IPv6 address.
     pub upper: bool,
@@ -125,8 +140,8 @@ pub(crate) struct Packet {
     // Written by route.
     /// The VPC that peer routes lead to.
     pub peer: Tenant,
-    /// The walk of a route tree under way.
-    pub walk: Option<Walk>,
+    /// What the route stage does next, if the VM-NC entry did not prove the route.
+    pub next: Next,
 
     // Written by route or locate.
     /// VM-NC entry of the destination.
@@ -166,7 +181,7 @@ impl Packet {
         tenant_line: 0,
         tenant: NO_TENANT,
         peer: NO_TENANT,
-        walk: None,
+        next: Next::Nothing,
         vm: NO_VM,
     };
 
@@ -179,6 +194,7 @@ impl Packet {
         self.inner_error = None;
         self.attributed = false;
         self.located = false;
+        self.next = Next::Nothing;
         self.hops = 0;
         self.room = 0;
     }

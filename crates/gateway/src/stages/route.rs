@@ -4,7 +4,7 @@
 use abi::*;
 use tables::{Tables, Tenant, VmEntry, Walk};
 
-use crate::packet::{Kind, Packet};
+use crate::packet::{Kind, Next, Packet};
 use crate::record::{Event, Recorder, Scope};
 use crate::work::Work;
 use crate::{Frame, Verdict};
@@ -30,25 +30,27 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<Fo
             return Ok(Found::Vm);
         }
     }
-    p.walk = None;
-    begin(w, p)?;
+    w.walking += 1;
+    tree(w, p)?;
     Ok(Found::Tree)
 }
 
-/// Walks the route trees of all packets that are not located, a level of each at a time, so that the lines of all are
+/// Walks the route trees of all packets that are not located, a line of each at a time, so that the lines of all are
 /// loaded together.
 #[cold]
 #[inline(never)]
 pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames: &mut [Frame<'_>]) {
     while w.walking > 0 {
-        w.each(packets, frames, |w, p, _| match p.walk {
-            Some(_) if !p.located => step(w, p),
-            _ => Ok(()),
+        w.each(packets, frames, |w, p, _| match p.next {
+            Next::Nothing | Next::Done => Ok(()),
+            Next::Tree(walk) => step(w, p, walk),
+            Next::Peer(line) => enter(w, p, line),
+            Next::Proof => prove(w, p),
         });
     }
-    w.each(packets, frames, |w, p, f| match p.located {
-        true => Ok(()),
-        false => super::locate::find(w, p, f),
+    w.each(packets, frames, |w, p, f| match p.next {
+        Next::Done => super::locate::find(w, p, f),
+        _ => Ok(()),
     });
 }
 
@@ -74,39 +76,38 @@ pub(crate) fn lookup_vm(tables: &Tables, p: &Packet, vpc: &Tenant) -> Option<VmE
     }
 }
 
-/// Begins at the root of the VPC at hand.
-fn begin<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
-    let under_way = p.walk.is_some();
-    p.walk = Walk::begin(root(p.home(), p.v6()));
+/// The walk is over.
+fn end<R: Recorder>(w: &mut Work<'_, R>, reason: DropReason) -> Result<(), Verdict> {
+    w.walking -= 1;
+    Err(reason.into())
+}
+
+/// Begins at the root of the route tree of the VPC at hand.
+fn tree<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
+    let Some(walk) = Walk::begin(root(p.home(), p.v6())) else {
+        if R::ON {
+            note(w, p, 0, false);
+        }
+        return end(w, DropReason::RouteNone);
+    };
+    w.tables.prefetch_line(walk.line());
+    p.next = Next::Tree(walk);
     p.upper = true;
-    match p.walk {
-        Some(walk) => {
-            w.tables.prefetch_line(walk.line());
-            w.walking += usize::from(!under_way);
-            Ok(())
-        }
-        None => {
-            w.walking -= usize::from(under_way);
-            if R::ON {
-                note(w, p, 0, false);
-            }
-            Err(DropReason::RouteNone.into())
-        }
-    }
+    Ok(())
 }
 
 /// Takes one step down; at the end decides.
-fn step<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
-    let Some(walk) = &mut p.walk else { return Ok(()) };
+fn step<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, mut walk: Walk) -> Result<(), Verdict> {
     let value = match (p.kind, p.upper) {
-        (Kind::Ipv4, _) => w.tables.step4(walk, p.target.as_v4()),
-        (_, true) => w.tables.step6(walk, p.target.hi),
-        (_, false) => w.tables.step6(walk, p.target.lo),
+        (Kind::Ipv4, _) => w.tables.step4(&mut walk, p.target.as_v4()),
+        (_, true) => w.tables.step6(&mut walk, p.target.hi),
+        (_, false) => w.tables.step6(&mut walk, p.target.lo),
     };
+    p.next = Next::Tree(walk);
     let Some(value) = value else { return Ok(()) };
     if p.kind != Kind::Ipv4 && p.upper {
         if let Some(lower) = w.tables.descend6(value) {
-            *walk = lower;
+            p.next = Next::Tree(lower);
             p.upper = false;
             return Ok(());
         }
@@ -121,34 +122,61 @@ fn step<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict>
 fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Result<(), Verdict> {
     let reason = match value >> VALUE_SCOPE_SHIFT {
         SCOPE_LOCAL => {
-            // In a peer VPC nothing of the destination was prefetched.
             if p.hops > 0 {
-                match p.v6() {
-                    true => w.tables.prefetch_vm6(p.peer.vni, p.target.halves()),
-                    false => w.tables.prefetch_vm4(p.peer.vni, p.target.as_v4()),
-                }
+                prefetch_vm(w.tables, p);
             }
-            p.walk = None;
+            p.next = Next::Done;
             w.walking -= 1;
             return Ok(());
         }
         SCOPE_PEER if u32::from(p.hops) >= PEER_HOPS_MAX => DropReason::RoutePeerLoop,
-        SCOPE_PEER => match w.tables.tenant_at(value & VALUE_ARG_MASK) {
-            Some(peer) => {
-                p.peer = peer;
-                p.hops += 1;
-                return begin(w, p);
-            }
-            None => DropReason::RoutePeerGone,
-        },
+        SCOPE_PEER => {
+            let line = value & VALUE_ARG_MASK;
+            w.tables.prefetch_line(line);
+            p.next = Next::Peer(line);
+            return Ok(());
+        }
         SCOPE_BLACKHOLE => DropReason::RouteBlackhole,
         SCOPE_INTERNET => DropReason::ScopeInternet,
         SCOPE_LINE => DropReason::ScopeLine,
         SCOPE_REGION => DropReason::ScopeRegion,
         _ => DropReason::RouteNone,
     };
+    end(w, reason)
+}
+
+/// Goes on in a peer VPC: by proof, if there can be one.
+fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, line: u32) -> Result<(), Verdict> {
+    let Some(peer) = w.tables.tenant_at(line) else { return end(w, DropReason::RoutePeerGone) };
+    p.peer = peer;
+    p.hops += 1;
+    if root(&peer, p.v6()) & ROOT_SIMPLE == 0 {
+        return tree(w, p);
+    }
+    prefetch_vm(w.tables, p);
+    p.next = Next::Proof;
+    Ok(())
+}
+
+/// A VM-NC entry proves the route in a peer VPC as it does in the packet's own.
+fn prove<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
+    let Some(vm) = lookup_vm(w.tables, p, &p.peer) else { return tree(w, p) };
+    p.vm = vm;
+    p.located = true;
+    p.next = Next::Done;
     w.walking -= 1;
-    Err(reason.into())
+    if R::ON {
+        note(w, p, SCOPE_LOCAL << VALUE_SCOPE_SHIFT, true);
+    }
+    Ok(())
+}
+
+/// Of a destination in a peer VPC nothing was prefetched when the packet was parsed.
+fn prefetch_vm(tables: &Tables, p: &Packet) {
+    match p.v6() {
+        true => tables.prefetch_vm6(p.peer.vni, p.target.halves()),
+        false => tables.prefetch_vm4(p.peer.vni, p.target.as_v4()),
+    }
 }
 
 #[cold]
