@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use tables::{
-    Commit, GatewaySettings, Memory, NexthopSpec, Prefix, Route, RoutesChange, Tables, Target, TenantChange, TenantSettings,
+    Commit, GatewaySettings, HeapMemory, Memory, NexthopSpec, Prefix, Route, RoutesChange, Tables, Target, TenantChange, TenantSettings,
     VmSpec, Writer, WriterOptions,
 };
 use xdp::object::{attach_program, XDP_NATIVE};
@@ -88,6 +88,14 @@ impl BpfNode {
     pub fn stats(&self) -> Stats {
         self.engine.stats_total()
     }
+}
+
+/// Tables of one process, on huge pages: no XDP program reads them. Returns the seconds that the commits took too.
+pub fn heap(workload: &Workload) -> Result<(Writer, f64), Error> {
+    let memory = HeapMemory::new().map_err(Error::io("reserving table memory"))?;
+    let mut writer = writer(Arc::new(memory))?;
+    let seconds = load(&mut writer, workload, 1)?;
+    Ok((writer, seconds))
 }
 
 /// A writer of new tables for this machine's CPUs and two workers.

@@ -2,7 +2,7 @@
 //! Runs the Rust path on packets in memory: each is copied once into a buffer, as a port would, processed in batches, and
 //! counted by a sink.
 use crate::memory::MissCost;
-use crate::setup::BpfNode;
+use crate::setup::{self, BpfNode};
 use crate::workload::{Workload, FRAME, PACKET_SLOT};
 use crate::{cpu, report, Context, Error, Goal, Report};
 use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
@@ -63,12 +63,21 @@ pub fn user_gateway(context: &Context) -> Result<Report, Error> {
     let runner = |share: u32, n: u64| UserRunner::new(node.tables(), workload.packets(1 << 20, share, context.seed + n), n as u32 % 2);
     let (mut one, mut other) = (runner(20, 0), runner(20, 1));
     let (mut local, mut peers) = (runner(0, 2), runner(100, 4));
+    let (heap, _) = setup::heap(&workload)?;
+    let mut huge = UserRunner::new(heap.tables(), workload.packets(1 << 20, 20, context.seed), 0);
     let cpu = cpu::count() - 1;
     one.run(cpu, WARM)?;
-    let (mut mixed, mut only_local, mut only_peers, mut scale) = (vec![], vec![], vec![], vec![]);
+    let (mut mixed, mut only_local, mut only_peers) = (vec![], vec![], vec![]);
+    let (mut on_huge, mut scale) = (vec![], vec![]);
     for n in 0..context.samples {
         context.say(&format!("user-gateway: sample {} of {}", n + 1, context.samples));
-        for (runner, rates) in [(&mut one, &mut mixed), (&mut local, &mut only_local), (&mut peers, &mut only_peers)] {
+        let sides = [
+            (&mut one, &mut mixed),
+            (&mut local, &mut only_local),
+            (&mut peers, &mut only_peers),
+            (&mut huge, &mut on_huge),
+        ];
+        for (runner, rates) in sides {
             let run = runner.run(cpu, SAMPLE)?;
             run.all_forwarded()?;
             rates.push(run.mpps());
@@ -84,6 +93,7 @@ pub fn user_gateway(context: &Context) -> Result<Report, Error> {
     report
         .detail_median("local_only_mpps", &only_local)
         .detail_median("peers_only_mpps", &only_peers)
+        .detail_median("heap_on_huge_pages_mpps", &on_huge)
         .detail_median("two_cores_factor", &scale)
         .detail("two_cores_goal", 1.8)
         .detail("batch", BATCH)
