@@ -117,11 +117,10 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
                 steps.done(what);
             }
         }
-    } else {
-        let lost = crate::counters::account_for_the_dead(&writer.tables());
-        if lost > 0 {
-            notes.push(format!("{lost} packets that the process before had in hand are counted as punt_no_listener"));
-        }
+    }
+    let lost = crate::counters::account_for_the_dead(&writer.tables());
+    if lost > 0 {
+        notes.push(format!("{lost} packets that the process before had in hand are counted as punt_no_listener"));
     }
     steps.done(format!("tables say what is configured: commit {}", writer.tables().commits()));
 
