@@ -29,7 +29,11 @@ __noinline int tunny_capture(struct xdp_md *ctx, __u32 kind, __u32 reason, __u32
 	e->reason = reason;
 	e->reserved = 0;
 	e->captured = captured;
-	if (captured && captured <= TUNNY_EVENT_BYTES && bpf_xdp_load_bytes(ctx, 0, e->data, captured) < 0)
+	/* Says 1 to 256 in a way that the verifier of 6.1 understands, too. */
+	captured -= 1;
+	OPAQUE(captured);
+	captured = (captured & (TUNNY_EVENT_BYTES - 1)) + 1;
+	if (bpf_xdp_load_bytes(ctx, 0, e->data, captured) < 0)
 		e->captured = 0;
 	bpf_ringbuf_submit(e, 0);
 	return 0;

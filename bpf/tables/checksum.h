@@ -63,9 +63,12 @@ static __always_inline __s64 sum_copied(struct xdp_md *ctx, __u32 at, __u32 byte
 		at += CHUNK_BYTES;
 		bytes -= CHUNK_BYTES;
 	}
-	bytes &= CHUNK_BYTES - 1;
 	if (bytes) {
-		*(__u64 *)(scratch + (bytes & (CHUNK_BYTES - 4))) = 0;
+		/* Says 1 to 1024 in a way that the verifier of 6.1 understands, too. */
+		bytes -= 1;
+		OPAQUE(bytes);
+		bytes = (bytes & (CHUNK_BYTES - 1)) + 1;
+		*(__u32 *)(scratch + (bytes - 1 & (CHUNK_BYTES - 4))) = 0;
 		if (bpf_xdp_load_bytes(ctx, at, scratch, bytes) < 0)
 			return -1;
 		if (bytes > 512) {
