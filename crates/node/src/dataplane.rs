@@ -79,6 +79,10 @@ impl DataPlane {
             Choice::Auto | Choice::Xdp => match XdpEngine::open_or_create(&xdp::Options { pins, object: None }) {
                 Ok(engine) => {
                     let took_over = engine.origin() == xdp::Origin::Adopted;
+                    if took_over {
+                        // The state's lock says that whoever read these tables before is dead.
+                        engine.memory().readers().forget_all();
+                    }
                     (engine.memory(), Some(engine), took_over)
                 }
                 Err(error) if choice == Choice::Xdp => return Err(error.into()),

@@ -43,7 +43,19 @@ impl Readers {
     pub(crate) fn claim(&self) -> Option<usize> {
         let me = std::process::id();
         let free = |s: &Slot| s.owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        self.slots.iter().position(free)
+        self.slots.iter().position(free).or_else(|| {
+            self.slots.iter().for_each(Slot::free_if_owner_is_gone);
+            self.slots.iter().position(free)
+        })
+    }
+
+    /// Frees every slot. For a process that knows that it is the only one left (it holds the lock of the instance) and has no
+    /// reader yet: a process before may have died inside, and its process id may be somebody else's by now, even our own.
+    pub fn forget_all(&self) {
+        for slot in &self.slots {
+            slot.epoch.store(0, Ordering::Release);
+            slot.owner.store(0, Ordering::Release);
+        }
     }
 
     /// Gives a slot back.
@@ -114,6 +126,23 @@ impl Slot {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn slots_of_the_dead_are_found_again() {
+        let readers = Readers::default();
+        // A process id beyond the largest that Linux gives.
+        let dead = (1 << 22) + 1;
+        for slot in &readers.slots {
+            slot.owner.store(dead, Ordering::Relaxed);
+        }
+        let first = readers.claim().expect("a slot of a dead process");
+        assert_eq!(readers.slots[first].owner.load(Ordering::Relaxed), std::process::id());
+        // A reader with our own process id died inside: only whoever knows better can tell.
+        readers.enter(readers.claim().unwrap());
+        readers.forget_all();
+        readers.wait();
+        assert_eq!(readers.claim(), Some(0));
+    }
 
     #[test]
     fn wait_returns_only_when_an_earlier_reader_has_left() {
