@@ -32,15 +32,7 @@ struct Message {
 #[cold]
 #[inline(never)]
 pub(crate) fn on_drop<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, reason: DropReason) {
-    let owed = matches!(
-        reason,
-        DropReason::RouteNone
-            | DropReason::VmUnknown
-            | DropReason::TtlExpired
-            | DropReason::TooBig
-            | DropReason::GatewayNotServed
-    );
-    if !owed || p.inner_error.is_some() || !w.settings.icmp {
+    if !w.settings.icmp {
         return;
     }
     let Some(message) = message(p, f, reason) else { return };
@@ -51,7 +43,7 @@ pub(crate) fn on_drop<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_
     }
 }
 
-/// The error that belongs to a reason.
+/// The error that belongs to a reason, if any does.
 fn message(p: &Packet, f: &Frame<'_>, reason: DropReason) -> Option<Message> {
     let v6 = p.v6();
     let (kind, code, rest) = match (reason, v6) {

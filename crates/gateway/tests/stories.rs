@@ -354,6 +354,45 @@ fn every_scope_has_its_end() {
 }
 
 #[test]
+fn a_route_inside_a_local_one_is_not_overruled_by_a_vm() {
+    let mut rig = Rig::new();
+    let host = format!("{}/32", std::net::Ipv4Addr::from(B));
+    rig.routes(RED, vec![route("10.0.0.0/8", Target::Local), route(&host, Target::Blackhole), route("fd00::/16", Target::Local)]);
+    assert_eq!(rig.send(&red_v4(B)).reason(), DropReason::RouteBlackhole, "the longest prefix decides");
+    rig.send(&red_v6(B6)).forwarded();
+    // The same in a peer VPC.
+    let host = format!("{}/32", std::net::Ipv4Addr::from(C));
+    rig.routes(RED, vec![route("11.0.0.0/8", Target::Peer(BLUE))]);
+    rig.send(&red_v4(C)).forwarded();
+    rig.routes(BLUE, vec![route("11.0.0.0/8", Target::Local), route(&host, Target::Blackhole)]);
+    assert_eq!(rig.send(&red_v4(C)).reason(), DropReason::RouteBlackhole);
+    let six = "fd00::3/128";
+    rig.routes(RED, vec![route("fd00::/16", Target::Local), route(six, Target::Internet)]);
+    assert_eq!(rig.send(&red_v6(B6)).reason(), DropReason::ScopeInternet);
+}
+
+#[test]
+fn drops_without_room_for_a_counter_are_counted_as_such() {
+    let options = tables::WriterOptions { drop_lines: 1, ..tables::WriterOptions::default() };
+    let mut rig = Rig::with(OPT_SOURCE_STRICT, options);
+    let vpc = |vni| TenantChange {
+        vni,
+        settings: Some(TenantSettings { gateways: vec![], ..settings() }),
+        vm_add: vec![vm(MAC_A, A, None, ip4(NC1))],
+        ..TenantChange::default()
+    };
+    rig.writer.commit(&tables::Commit { tenants: (1000..1100).map(vpc).collect(), ..Default::default() }).unwrap();
+    for vni in 1000..1100 {
+        let frame = tunnel(NC1, vni, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, C, b"x")));
+        assert_eq!(rig.send_unchecked(&frame), Verdict::Drop(DropReason::RouteNone));
+    }
+    let counted = rig.gateway.tables().drop_counts().len() as u64;
+    assert!(counted < 100, "{counted}");
+    assert_eq!(rig.stats().drop_overflow, 100 - counted);
+    assert_eq!(rig.stats().dropped, 100, "the totals know them all");
+}
+
+#[test]
 fn icmp_errors_reach_the_sender() {
     let mut rig = Rig::new();
     let mut expired = red_v4(B);

@@ -117,8 +117,12 @@ impl Rig {
     }
 
     pub fn with_options(options: u64) -> Rig {
+        Rig::with(options, WriterOptions::default())
+    }
+
+    pub fn with(options: u64, writer_options: WriterOptions) -> Rig {
         let memory = Arc::new(HeapMemory::new().unwrap());
-        let mut writer = Writer::create(memory, WriterOptions::default()).unwrap();
+        let mut writer = Writer::create(memory, writer_options).unwrap();
         let gateway = GatewaySettings {
             vtep4: Some(VTEP4.into()),
             vtep6: Some(vtep6().into()),
@@ -223,6 +227,16 @@ impl Rig {
         conserved(&before, &self.stats(), &seen);
         seen
     }
+
+    /// One frame, without looking at the counters.
+    pub fn send_unchecked(&mut self, frame: &[u8]) -> Verdict {
+        let mut buffer = vec![0xa5; HEADROOM];
+        buffer.extend(frame);
+        let mut batch = Batch::new();
+        batch.push(Frame::new(&mut buffer, HEADROOM, frame.len(), PORT)).unwrap();
+        self.gateway.process(&mut batch, self.now);
+        batch.frames()[0].verdict
+    }
 }
 
 /// In + generated = forwarded + answered + passed + dropped, and each counter is what was seen.
@@ -241,6 +255,7 @@ pub fn conserved(before: &Stats, after: &Stats, seen: &[Seen]) {
     assert_eq!(after.passed - before.passed, count(|s| s.verdict == Verdict::Pass));
     assert_eq!(after.dropped - before.dropped, count(|s| matches!(s.verdict, Verdict::Drop(_))));
     assert_eq!(after.drops.iter().sum::<u64>(), after.dropped);
+    assert_eq!(after.drop_overflow, 0, "there is room for every drop counter");
     let outcomes = after.forwarded + after.answered + after.passed + after.dropped;
     assert_eq!(after.rx + after.generated, outcomes);
 }
