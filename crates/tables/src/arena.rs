@@ -447,6 +447,11 @@ mod tests {
         let again = Arena::attach(arena.memory.clone(), 8, &mut blocks).unwrap();
         assert_eq!(again.used(), arena.used());
         check_partition(&again, &live);
+        // A block may end exactly where the memory ends, and not one line behind.
+        let limit = arena.lines.limit();
+        let at_end = |lines| vec![Block { line: limit - 3, lines }];
+        assert!(Arena::attach(arena.memory.clone(), 8, &mut at_end(3)).is_some_and(|a| a.used() == 3));
+        assert!(Arena::attach(arena.memory.clone(), 8, &mut at_end(4)).is_none());
         blocks[1].line = blocks[0].line;
         assert!(Arena::attach(arena.memory.clone(), 8, &mut blocks).is_none());
     }
