@@ -305,6 +305,8 @@ pub fn run(options: &Options) -> Result<(), NodeError> {
     let running = start(options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // Each request may hold a reader of the tables, of which there are 512.
+        .max_blocking_threads(64)
         .build()
         .map_err(NodeError::system("starting the event loop"))?;
     let result = runtime.block_on(serve(running.node.clone(), options));
