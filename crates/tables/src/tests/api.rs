@@ -259,3 +259,64 @@ fn the_writers_hasher_tells_keys_apart() {
     seen.dedup();
     assert_eq!(seen.len(), n);
 }
+
+#[test]
+fn root_simple_is_set_when_it_may_be_and_goes_when_it_must() {
+    let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+    let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
+    let t = w.tables();
+    let simple = || {
+        let tenant = t.tenant(vni(0)).unwrap();
+        (tenant.root4() & ROOT_SIMPLE != 0, tenant.root6() & ROOT_SIMPLE != 0)
+    };
+    let route = |addr, len, target| Route { prefix: Prefix { addr, len }, target };
+    let local4 = |n: u32| route(v4(0x0a00_0000 + (n << 12)), 24, Target::Local);
+    let local6 = |n: u128| route(v6(0x2001 << 112 | n << 72), 64, Target::Local);
+    // Large enough that single changes copy paths.
+    let mut routes: Vec<Route> = (0..200).map(local4).chain((0..200).map(local6)).collect();
+    routes.push(route(v4(0), 0, Target::Internet));
+    let mut c = change(0, 0, 0, true);
+    for (n, vm) in c.vm_add.iter_mut().enumerate() {
+        vm.ipv4 = vm.ipv4.map(|_| 0x0a00_0001 + ((n as u32) << 12));
+        vm.ipv6 = vm.ipv6.map(|_| 0x2001 << 112 | (n as u128) << 72 | 1);
+    }
+    c.routes = RoutesChange::Replace(routes);
+    w.commit(&Commit { nc_add: ncs(), tenants: vec![c.clone()], ..Default::default() }).unwrap();
+    assert_eq!(simple(), (true, true));
+    let mut delta = |remove: Vec<Prefix>, add: Vec<Route>| {
+        let routes = RoutesChange::Delta { remove, add };
+        w.commit(&commit(TenantChange { vni: vni(0), routes, ..Default::default() })).unwrap();
+        simple()
+    };
+    // Other scopes above or beside local routes, and more local ones, change nothing.
+    assert_eq!(delta(vec![], vec![route(v4(0x0a00_0000), 8, Target::Line), local4(300)]), (true, true));
+    assert_eq!(delta(vec![], vec![route(v6(0x2001 << 112), 16, Target::Line), local6(300)]), (true, true));
+    assert_eq!(delta(vec![Prefix { addr: v4(0x0a00_0000), len: 8 }], vec![]), (true, true));
+    // One inside a local route does.
+    assert_eq!(delta(vec![], vec![route(v4(0x0a00_0010), 28, Target::Blackhole)]), (false, true));
+    assert_eq!(delta(vec![], vec![route(v6(0x2001 << 112 | 8), 125, Target::Blackhole)]), (false, false));
+    // A whole set that is good again.
+    w.commit(&commit(c.clone())).unwrap();
+    assert_eq!(simple(), (true, true));
+    let mut delta = |remove: Vec<Prefix>, add: Vec<Route>| {
+        let routes = RoutesChange::Delta { remove, add };
+        w.commit(&commit(TenantChange { vni: vni(0), routes, ..Default::default() })).unwrap();
+        simple()
+    };
+    // A local route over everything, then another scope inside it; and one that goes (its VMs may lose their cover).
+    assert_eq!(delta(vec![], vec![route(v4(0), 0, Target::Local)]), (true, true));
+    assert_eq!(delta(vec![], vec![route(v4(0x0c00_0000), 24, Target::Line)]), (false, true));
+    assert_eq!(delta(vec![local6(0).prefix], vec![]), (false, false));
+    w.commit(&commit(c)).unwrap();
+    assert_eq!(simple(), (true, true));
+    // A VM outside every local route, first one with a mark, then one by a single store.
+    let vm = |n: u64, ipv4, ipv6| VmSpec { mac: 0x0a00_0000_0000 | n, ipv4, ipv6, more: Vec::new(), nc: ncs()[0], meter: None };
+    let inside = vm(1, Some(0x0a00_0009), Some(0x2001 << 112 | 9));
+    let mut add = |vm| {
+        w.commit(&commit(TenantChange { vni: vni(0), vm_add: vec![vm], ..Default::default() })).unwrap();
+        simple()
+    };
+    assert_eq!(add(inside), (true, true));
+    assert_eq!(add(vm(2, Some(0x0b00_0001), None)), (false, true));
+    assert_eq!(add(vm(3, Some(0x0a00_0011), Some(0x3001 << 112))), (false, false));
+}
