@@ -46,6 +46,20 @@ impl Tables {
         line
     }
 
+    /// Where the lookup of an IPv4 address goes on, prefetched, if its home bucket, which was prefetched, does not hold it: the
+    /// next bucket of the chain, which nothing else could ask for in time. Else the home line again.
+    #[inline(always)]
+    pub fn vm4_follow(&self, line: u32, vni: u32, addr: u32) -> u32 {
+        let bucket = self.at(line);
+        let lasting = vm4_key(vni, addr) | KEY_VALID;
+        let next = bucket.half(15);
+        if next == 0 || bucket.word(lasting_slot(bucket, lasting)) == lasting {
+            return line;
+        }
+        self.lines.prefetch(next);
+        next
+    }
+
     /// The VM-NC entry of an IPv4 address if it is there to stay. `None` says nothing: there may be an entry that a commit
     /// under way adds or removes, or the table may have been replaced.
     #[inline(always)]
