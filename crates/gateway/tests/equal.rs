@@ -51,6 +51,10 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Bytes of a packet over IPv4 that decide something: outer and inner IP header, UDP length and checksum, VXLAN, MAC addresses.
+const FIELDS: [usize; 24] =
+    [12, 14, 15, 16, 17, 20, 26, 29, 36, 38, 39, 40, 42, 47, 48, 50, 56, 62, 65, 66, 67, 70, 72, 83];
+
 fn mutate(r: &mut Random, frame: &mut Vec<u8>) {
     for _ in 0..r.below(3) {
         match r.below(8) {
@@ -67,9 +71,11 @@ fn mutate(r: &mut Random, frame: &mut Vec<u8>) {
             }
             // The fields that decide, with their checksum mended so that the fault itself is seen.
             n if frame.len() > 100 && frame[12] == 8 => {
-                let at = [15, 16, 17, 26, 29, 65, 66, 67, 70, 72, 76, 80, 83][r.below(13)];
+                let at = FIELDS[r.below(FIELDS.len())];
                 frame[at] = match n {
                     4 => r.next() as u8,
+                    5 => frame[at].wrapping_add(1),
+                    6 => frame[at].wrapping_sub(1 + r.below(3) as u8),
                     _ => [0, 1, 2, 3, 0x40, 0x7f, 0xe0, 0xff][r.below(8)],
                 };
                 match at < INNER {

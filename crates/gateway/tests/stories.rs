@@ -805,7 +805,7 @@ fn trace_tells_every_stage() {
     assert!(has(&|e| matches!(e, Event::Member { vni: RED, .. })));
     assert!(has(&|e| matches!(e, Event::Route { vni: RED, scope: Scope::Peer, peer: Some(BLUE), .. })));
     assert!(has(&|e| matches!(e, Event::Route { vni: BLUE, scope: Scope::Local, .. })));
-    assert!(has(&|e| matches!(e, Event::Vm { vni: BLUE, .. })));
+    assert!(has(&|e| matches!(e, Event::Vm { vni: BLUE, gateway: false, metered: false, .. })));
     assert!(has(&|e| matches!(e, Event::Nexthop { ifindex: PORT, .. })));
     assert!(has(&|e| matches!(e, Event::Bytes { before, after } if before != after)));
     assert!(has(&|e| matches!(e, Event::Outcome { verdict: Verdict::Forward { ifindex: PORT } })));
