@@ -177,7 +177,11 @@ fn host_traffic_passes_unchanged() {
         f
     };
     let bgp6 = eth(UPLINK_MAC, NEIGHBOUR_MAC, 0x86dd, &ip_v6(nc6(), vtep6(), 6, &[0; 20]));
-    let frames = [ssh, other_host, other_port, bgp6, eth(u64::MAX >> 16, NEIGHBOUR_MAC, 0x0806, &[0; 28])];
+    let other_host6 = {
+        let inner = eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, b"x"));
+        eth(UPLINK_MAC, NEIGHBOUR_MAC, 0x86dd, &ip_v6(nc6(), vtep6() + 1, 17, &vxlan_datagram(RED, &inner)))
+    };
+    let frames = [ssh, other_host, other_host6, other_port, bgp6, eth(u64::MAX >> 16, NEIGHBOUR_MAC, 0x0806, &[0; 28])];
     for frame in frames {
         let seen = rig.send(&frame);
         assert_eq!((seen.verdict, &seen.data), (Verdict::Pass, &frame));
