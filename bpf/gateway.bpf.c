@@ -38,7 +38,7 @@ static __always_inline int serve(struct packet *p, struct end *e, int *action)
 	int end = parse_inner(p);
 
 	if (unlikely(end))
-		return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : refuse(p->root, e, end);
+		return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : tunny_refuse(e, end);
 	end = tenant(p, e);
 	if (!end)
 		end = filter(p);
@@ -74,7 +74,7 @@ static __always_inline int way(struct packet *p, struct end *e, int *action)
 		p->inner_v6 = 1;
 		return serve(p, e, action);
 	}
-	return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : refuse(p->root, e, end);
+	return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : tunny_refuse(e, end);
 }
 
 SEC("xdp.frags")
@@ -98,7 +98,7 @@ int tunny_gateway(struct xdp_md *ctx)
 			end = type < 0 ? DROP_OUTER_TRUNCATED : PASS;
 		}
 	}
-	return end ? finish(ctx, &e, end) : action;
+	return end ? tunny_finish(ctx, &e, end) : action;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -46,11 +46,11 @@ static __always_inline int locate(struct packet *p)
 	int verdict;
 
 	if (!p->vm_found)
-		return icmp_or(p, DROP_VM_UNKNOWN);
+		return icmp_or(p->options, DROP_VM_UNKNOWN);
 	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_GATEWAY))
 		return PUNT + PUNT_GATEWAY_ADDRESS;
 	if (p->ttl <= 1)
-		return icmp_or(p, DROP_TTL_EXPIRED);
+		return icmp_or(p->options, DROP_TTL_EXPIRED);
 	verdict = find_nexthop(p);
 	if (verdict)
 		return verdict;

@@ -12,9 +12,9 @@
 #include "../tables/lpm.h"
 
 /* Who may owe an ICMP error: the software path decides. */
-static __always_inline int icmp_or(struct packet *p, int reason)
+static __always_inline int icmp_or(__u64 options, int reason)
 {
-	return p->options & TUNNY_OPT_ICMP ? PUNT + PUNT_ICMP_DUE : reason;
+	return options & TUNNY_OPT_ICMP ? PUNT + PUNT_ICMP_DUE : reason;
 }
 
 /*
@@ -31,6 +31,20 @@ static __always_inline int own_entry_holds(const struct packet *p)
 	return *(volatile __u64 *)((void *)p->vm_bucket->keys + at) == (p->own_key | TUNNY_KEY_VALID);
 }
 
+/* What the walk from VPC to VPC knows. In memory: tunny_walk is a global function, verified once for all families. */
+struct walk {
+	__u64 dst_hi;
+	__u64 dst_lo;		/* or the IPv4 address */
+	__u64 roots;		/* of the VPC at hand */
+	__u32 vni;		/* of the VPC at hand */
+	__u32 tenant_line;	/* of the VPC at hand, 0 for the ingress VPC */
+	__u32 own_line;		/* home line of the destination in the ingress VPC, if that has no settled entry of it; else 0 */
+	__u32 v6;
+	__u32 found;		/* the VPC at hand is the destination's, and the VM is `vm` */
+	__u32 pad;
+	struct vm vm;
+};
+
 /* The line in which a search of a bucket that lacks a settled entry goes on: the next, or the same if a commit is under way. */
 static __always_inline __u32 vm4_rest(const struct tunny_vm4_bucket *b, __u32 line)
 {
@@ -39,119 +53,153 @@ static __always_inline __u32 vm4_rest(const struct tunny_vm4_bucket *b, __u32 li
 	return unlikely(marks & (TUNNY_KEY_ADDING | TUNNY_KEY_DYING)) ? line : READ_ONCE(b->next);
 }
 
-/* Looks the destination up in the VM-NC table of VPC `to_vni` in its generation, and reads it into p->vm. 0: not found. */
-static __always_inline int find_vm4(struct packet *p, int own)
+static __always_inline int find_vm4(struct tunny_root *root, struct walk *w)
 {
-	struct tunny_root *root = p->root;
-	__u64 found, key = p->own_key;
-	struct tunny_vm4_bucket *b = p->vm_bucket;
-	__u32 at, line = p->vm_line;
+	__u64 found, key = vm4_key(w->vni, w->dst_lo);
+	struct tunny_vm4_bucket *b;
+	__u32 at, line = w->own_line;
 
-	if (!own) {
-		key = vm4_key(p->to_vni, p->dst_lo);
+	if (!line || w->tenant_line) {
 		line = home_line(root->vm4, tunny_hash1(key, root->salt));
 		b = line_at(line);
 		if (!b)
 			return 0;
 		at = vm4_match(b, key | TUNNY_KEY_VALID);
 		if (likely(at)) {
-			vm4_read(b, at - 1, &p->vm);
-			cells_of_vm(p);
+			vm4_read(b, at - 1, &w->vm);
 			return 1;
 		}
+	} else {
+		b = line_at(line);
+		if (!b)
+			return 0;
 	}
 	line = vm4_rest(b, line);
 	if (!line)
 		return 0;
-	found = tunny_vm4_chain(line, key, generation_of(p->roots));
+	found = tunny_vm4_chain(line, key, generation_of(w->roots));
 	if (!found)
 		return 0;
 	b = line_at(found >> 2);
 	if (!b)
 		return 0;
-	vm4_read(b, found & 3, &p->vm);
-	cells_of_vm(p);
+	vm4_read(b, found & 3, &w->vm);
 	return 1;
 }
 
-static __always_inline int find_vm6(struct packet *p)
+static __always_inline int find_vm6(struct tunny_root *root, struct walk *w)
 {
 	struct key6 key = {
-		.hi = p->dst_hi, .lo = p->dst_lo, .vni = p->to_vni, .generation = generation_of(p->roots),
+		.hi = w->dst_hi, .lo = w->dst_lo, .vni = w->vni, .generation = generation_of(w->roots),
 	};
-	__u64 found = tunny_vm6_chain(p->root->vm6, p->root->salt, &key);
+	__u64 found = tunny_vm6_chain(root->vm6, root->salt, &key);
 
-	if (!found || vm6_read(found, &p->vm))
-		return 0;
-	cells_of_vm(p);
-	return 1;
+	return found && !vm6_read(found, &w->vm);
 }
 
-/* `own`: in the packet's own VPC, whose home bucket is at hand and lacks a settled entry. */
-static __always_inline int find_vm(struct packet *p, int own)
+/* Looks the destination up in the VM-NC table of the VPC at hand, in its generation. */
+static __always_inline int find_vm(struct tunny_root *root, struct walk *w)
 {
-	return p->inner_v6 ? find_vm6(p) : find_vm4(p, own);
+	return w->v6 ? find_vm6(root, w) : find_vm4(root, w);
 }
 
-static __always_inline __u32 route_value(struct packet *p)
+static __always_inline __u32 route_value(const struct walk *w)
 {
-	if (p->inner_v6)
-		return route128(p->roots >> 32, p->dst_hi, p->dst_lo);
-	return tunny_route32(p->roots, p->dst_lo);
+	if (w->v6)
+		return route128(w->roots >> 32, w->dst_hi, w->dst_lo);
+	return tunny_route32(w->roots, w->dst_lo);
 }
 
-/* One VPC of the way. GO: the destination is here; ROUTE_ON: p->tenant is the next VPC; else the packet's end. */
-#define ROUTE_ON -1
-static __always_inline int route_in(struct packet *p, int own, int last)
+/* Goes over to the peer's VPC whose block is at `line`. */
+static __always_inline int enter_peer(struct walk *w, __u32 line)
 {
-	__u32 root = p->inner_v6 ? p->roots >> 32 : p->roots;
-	__u32 value, scope;
+	struct tunny_tenant_record *record = line_at(line);
 	__u64 ident;
 
-	p->vm_found = root & TUNNY_ROOT_SIMPLE ? find_vm(p, own) : 0;
-	if (p->vm_found)
-		return GO;
-	value = route_value(p);
-	scope = value >> TUNNY_VALUE_SCOPE_SHIFT;
-	if (scope == TUNNY_SCOPE_PEER) {
-		if (last)
-			return DROP_ROUTE_PEER_LOOP;
-		p->tenant = line_at(value & TUNNY_VALUE_ARG_MASK);
-		if (!p->tenant)
-			return DROP_ROUTE_PEER_GONE;
-		ident = READ_ONCE(p->tenant->ident);
-		if (!(ident & TUNNY_TENANT_VALID))
-			return DROP_ROUTE_PEER_GONE;
-		p->to_vni = ident & 0xffffff;
-		p->roots = READ_ONCE(p->tenant->roots);
-		return ROUTE_ON;
-	}
-	if (scope == TUNNY_SCOPE_LOCAL) {
-		p->vm_found = root & TUNNY_ROOT_SIMPLE ? 0 : find_vm(p, 0);
-		return GO;
-	}
+	if (!record)
+		return DROP_ROUTE_PEER_GONE;
+	ident = READ_ONCE(record->ident);
+	if (!(ident & TUNNY_TENANT_VALID))
+		return DROP_ROUTE_PEER_GONE;
+	w->vni = ident & 0xffffff;
+	w->tenant_line = line;
+	w->roots = READ_ONCE(record->roots);
+	return GO;
+}
+
+/* Why a packet ends that a route neither keeps nor hands to a peer. */
+static __always_inline int no_way(__u64 options, __u32 scope)
+{
 	if (scope == TUNNY_SCOPE_NONE)
-		return icmp_or(p, DROP_ROUTE_NONE);
+		return icmp_or(options, DROP_ROUTE_NONE);
 	return scope == TUNNY_SCOPE_BLACKHOLE ? DROP_ROUTE_BLACKHOLE :
 	       scope == TUNNY_SCOPE_INTERNET ? DROP_SCOPE_INTERNET :
 	       scope == TUNNY_SCOPE_LINE ? DROP_SCOPE_LINE :
 	       scope == TUNNY_SCOPE_REGION ? DROP_SCOPE_REGION : DROP_TABLE_FAULT;
 }
 
+/* The walk from the ingress VPC along peer routes. GO: the VPC at hand is the destination's. */
+__noinline int tunny_walk(struct walk *w)
+{
+	__u32 zero = 0, half, value, scope, simple;
+	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	int end;
+
+	if (!w || !root)
+		return DROP_TABLE_FAULT;
+	for (int hop = 0; hop <= TUNNY_PEER_HOPS_MAX; hop++) {
+		half = w->v6 ? w->roots >> 32 : w->roots;
+		simple = half & TUNNY_ROOT_SIMPLE;
+		w->found = simple ? find_vm(root, w) : 0;
+		if (w->found)
+			return GO;
+		value = route_value(w);
+		scope = value >> TUNNY_VALUE_SCOPE_SHIFT;
+		if (scope == TUNNY_SCOPE_LOCAL) {
+			w->found = simple ? 0 : find_vm(root, w);
+			return GO;
+		}
+		if (scope != TUNNY_SCOPE_PEER)
+			return no_way(root->options, scope);
+		if (hop == TUNNY_PEER_HOPS_MAX)
+			return DROP_ROUTE_PEER_LOOP;
+		end = enter_peer(w, value & TUNNY_VALUE_ARG_MASK);
+		if (end)
+			return end;
+	}
+	return DROP_ROUTE_PEER_LOOP;
+}
+
 static __always_inline int route(struct packet *p)
 {
+	struct walk w;
 	int end;
 
 	if (likely(p->own && p->roots & TUNNY_ROOT_SIMPLE && own_entry_holds(p))) {
 		p->vm_found = 1;
 		return GO;
 	}
+	__builtin_memset(&w, 0, sizeof(w));
+	w.dst_hi = p->inner_v6 ? p->dst_hi : 0;
+	w.dst_lo = p->dst_lo;
+	w.roots = p->roots;
+	w.vni = p->vni;
+	w.v6 = p->inner_v6;
 	/* An entry that changed under our eyes is looked up anew. */
-	end = route_in(p, !p->own, 0);
-#pragma clang loop unroll(disable)
-	for (int hop = 1; hop <= TUNNY_PEER_HOPS_MAX && end == ROUTE_ON; hop++)
-		end = route_in(p, 0, hop == TUNNY_PEER_HOPS_MAX);
-	return end;
+	w.own_line = p->own ? 0 : p->vm_line;
+	end = tunny_walk(&w);
+	if (end)
+		return end;
+	p->to_vni = w.vni;
+	if (w.tenant_line)
+		p->tenant = line_at(w.tenant_line);
+	if (!p->tenant)
+		return DROP_TABLE_FAULT;
+	p->vm_found = w.found;
+	p->vm = w.vm;
+	if (w.found)
+		cells_of_vm(p);
+	return GO;
 }
 
 #endif

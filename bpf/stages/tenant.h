@@ -36,8 +36,14 @@ static __always_inline int check_source4(struct tunny_root *root, const struct e
 											   DROP_SOURCE_UNKNOWN;
 }
 
-static __noinline int check_source(struct tunny_root *root, const struct end *e)
+/* Global, as is tunny_refuse: verified once, apart from the ways that lead here. */
+__noinline int tunny_check_source(const struct end *e)
 {
+	__u32 zero = 0;
+	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+
+	if (!e || !root)
+		return DROP_TABLE_FAULT;
 	return e->outer_v6 ? check_source6(root, e) : check_source4(root, e);
 }
 
@@ -47,12 +53,17 @@ static __always_inline int ident_holds(const struct tunny_tenant_record *record,
 }
 
 /* The tenant stage for what ends here with `verdict`, if tenant and source are in order. */
-static __noinline int refuse(struct tunny_root *root, struct end *e, int verdict)
+__noinline int tunny_refuse(struct end *e, int verdict)
 {
-	__u32 line = word_lookup(root->tenants, root->salt, e->vni, TUNNY_WORD_TENANT_SHIFT);
-	struct tunny_tenant_record *record = line_at(line);
+	__u32 line, zero = 0;
+	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_tenant_record *record;
 	int end;
 
+	if (!e || !root)
+		return DROP_TABLE_FAULT;
+	line = word_lookup(root->tenants, root->salt, e->vni, TUNNY_WORD_TENANT_SHIFT);
+	record = line_at(line);
 	if (!line)
 		return DROP_VNI_UNKNOWN;
 	if (!record || !ident_holds(record, e->vni))
@@ -60,7 +71,7 @@ static __noinline int refuse(struct tunny_root *root, struct end *e, int verdict
 	e->tenant_line = line;
 	e->standing = ATTRIBUTED;
 	if (root->options & TUNNY_OPT_SOURCE_STRICT) {
-		end = check_source(root, e);
+		end = tunny_check_source(e);
 		if (end)
 			return end;
 	}
@@ -97,7 +108,7 @@ static __always_inline int tenant(struct packet *p, struct end *e)
 	e->tenant_line = line;
 	e->standing = ATTRIBUTED;
 	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->outer_v6 || unlikely(!word_present(p->member_bucket, member)))) {
-		end = check_source(p->root, e);
+		end = tunny_check_source(e);
 		if (end)
 			return end;
 	}

@@ -47,7 +47,7 @@ static __always_inline int ipv4_checks(const void *header)
 	} while (0)
 
 /* The sum of bytes that may lie in any buffer of the frame, by way of a scratch buffer. -1: they are not all there. */
-static __always_inline __s64 sum_copied(struct xdp_md *ctx, __u32 at, __u32 bytes)
+__noinline __s64 tunny_sum_copied(struct xdp_md *ctx, __u32 at, __u32 bytes)
 {
 	__u32 zero = 0;
 	__u8 *scratch = bpf_map_lookup_elem(&tunny_scratch, &zero);
@@ -103,6 +103,13 @@ __noinline int tunny_sum(struct xdp_md *ctx, __u32 at, __u32 bytes, __u64 sum)
 		bytes -= 64;
 	}
 	sum += other;
+	/* One state for the verifier, wherever the loop ended. */
+	OPAQUE(at);
+	OPAQUE(bytes);
+	if (at > 0x3fff)
+		return -1;
+	p = (void *)(long)ctx->data + at;
+	end = (void *)(long)ctx->data_end;
 	/* At most 15 words and 3 bytes, if this is the first buffer's end, too. */
 	for (int i = 0; i < 15 && bytes >= 4 && bytes < 64; i++) {
 		if (p + 4 > end)
@@ -120,7 +127,7 @@ __noinline int tunny_sum(struct xdp_md *ctx, __u32 at, __u32 bytes, __u64 sum)
 		return fold(sum + *(__u16 *)p + *(__u8 *)(p + 2));
 	if (!bytes)
 		return fold(sum);
-	rest = sum_copied(ctx, at, bytes);
+	rest = tunny_sum_copied(ctx, at, bytes);
 	return rest < 0 ? -1 : fold(sum + rest);
 }
 

@@ -19,6 +19,7 @@ struct vm {
 	__u32 id;
 	__u32 nc;
 	__u32 flags;
+	__u32 pad;
 };
 
 /*
