@@ -4,7 +4,7 @@
 # make bench  benches: table and JSON        make peers  the same beside Open vSwitch and Linux
 # make build  everything in release mode     make deb    a Debian package   make fuzz  a longer fuzz run
 .PHONY: all build demo test bench peers deb deps lint fuzz generate
-TUNNY := target/release/tunny
+TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 

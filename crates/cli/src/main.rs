@@ -38,7 +38,7 @@ struct Cli {
 #[derive(Clone, Debug, clap::Args)]
 pub struct Global {
     /// Which node: several may run on one machine.
-    #[arg(long, global = true, default_value = "default", env = "TUNNY_INSTANCE")]
+    #[arg(long, global = true, default_value = "default", env = "TUNNY_INSTANCE", value_parser = instance_name)]
     pub instance: String,
     /// The node's API socket [default: /run/tunny/INSTANCE.sock].
     #[arg(long, global = true, env = "TUNNY_SOCKET")]
@@ -46,6 +46,15 @@ pub struct Global {
     /// How to print the result.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     pub output: Format,
+}
+
+/// An instance's name becomes part of file names, so it may hold nothing that leads elsewhere.
+fn instance_name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    match text.len() {
+        1..=40 if text.chars().all(fits) => Ok(text.to_string()),
+        _ => Err("an instance is named by 1 to 40 letters, digits, '-' and '_'".to_string()),
+    }
 }
 
 impl Global {

@@ -34,8 +34,18 @@ pub fn show<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> S
     print(&text)
 }
 
-/// YAML of a value, keys in the order in which the value has them.
+/// YAML of a value, keys in the order in which the value has them. Configuration objects become documents, which
+/// `tunny validate` and `tunny apply` read back.
 pub fn yaml(value: &serde_json::Value) -> String {
+    match value.as_array() {
+        Some(objects) if objects.iter().any(|o| o.get("apiVersion").is_some()) => {
+            objects.iter().map(|object| format!("---\n{}", one_document(object))).collect()
+        }
+        _ => one_document(value),
+    }
+}
+
+fn one_document(value: &serde_json::Value) -> String {
     let mut text = serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string());
     if !text.ends_with('\n') {
         text.push('\n');

@@ -9,6 +9,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::widgets::{Block, Paragraph};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         show(global.output, &client.get::<Top>(&path)?, text)?;
         return Ok(ExitCode::SUCCESS);
     }
+    anyhow::ensure!(std::io::stdout().is_terminal(), "top needs a terminal: use --once, or -o json");
     // The first reading before the screen is taken, so that "no node" is said in plain text.
     let mut top: Top = client.get(&path)?;
     let mut terminal = ratatui::init();

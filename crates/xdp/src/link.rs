@@ -107,15 +107,20 @@ impl XdpEngine {
     pub fn unpin_all(mut self) -> Result<(), XdpError> {
         self.links.clear();
         let Some(base) = self.base.take() else { return Ok(()) };
-        fs::remove_dir_all(&base).map_err(XdpError::call(format!("Removing {}", base.display())))
+        for path in own_entries(&base, &["layout-", "link-"])? {
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(XdpError::call(format!("Removing {}", path.display())))?;
+        }
+        // What is left is not ours: another instance may have been given a folder in here.
+        let _ = fs::remove_dir(&base);
+        Ok(())
     }
 
     /// Removes the pinned maps of other layouts. Call it when every port runs this engine's program.
     pub fn retire_other_layouts(&self) -> Result<u32, XdpError> {
         let (Some(base), Some(own)) = (&self.base, &self.pins) else { return Ok(0) };
         let mut removed = 0;
-        for entry in fs::read_dir(base).map_err(XdpError::call(format!("Reading {}", base.display())))?.flatten() {
-            let path = entry.path();
+        for path in own_entries(base, &["layout-"])? {
             if path.is_dir() && path != *own {
                 fs::remove_dir_all(&path).map_err(XdpError::call(format!("Removing {}", path.display())))?;
                 removed += 1;
@@ -264,4 +269,13 @@ impl TxWatch {
         }
         Ok(TxWatch { _links: links, _object: Some(object) })
     }
+}
+
+/// What lies in an instance's folder under names that this crate gives.
+fn own_entries(base: &std::path::Path, prefixes: &[&str]) -> Result<Vec<PathBuf>, XdpError> {
+    let entries = fs::read_dir(base).map_err(XdpError::call(format!("Reading {}", base.display())))?;
+    let ours = |path: &PathBuf| {
+        path.file_name().and_then(|n| n.to_str()).is_some_and(|n| prefixes.iter().any(|prefix| n.starts_with(prefix)))
+    };
+    Ok(entries.flatten().map(|entry| entry.path()).filter(ours).collect())
 }
