@@ -410,3 +410,19 @@ pub fn edit_outer_v4(frame: &mut [u8], edit: impl FnOnce(&mut ipv4::Packet<&mut 
     edit(&mut ip);
     ip.fill_checksum();
 }
+
+/// The inner Ethernet addresses and IPv4 packet.
+pub fn inner_v4(inner: &[u8]) -> (u64, u64, wire::ipv4::Packet<&[u8]>) {
+    let e = wire::ethernet::Frame::new_checked(inner).unwrap();
+    assert_eq!(e.ethertype(), 0x0800);
+    let ip = wire::ipv4::Packet::new_checked(&inner[14..]).unwrap();
+    assert!(ip.checksum_ok());
+    (e.dst(), e.src(), ip)
+}
+
+/// The inner Ethernet addresses and IPv6 packet.
+pub fn inner_v6(inner: &[u8]) -> (u64, u64, wire::ipv6::Packet<&[u8]>) {
+    let e = wire::ethernet::Frame::new_checked(inner).unwrap();
+    assert_eq!(e.ethertype(), 0x86dd);
+    (e.dst(), e.src(), wire::ipv6::Packet::new_checked(&inner[14..]).unwrap())
+}
