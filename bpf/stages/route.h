@@ -45,6 +45,14 @@ struct walk {
 	struct vm vm;
 };
 
+/* Not on the stack: 6.1 allows a chain of calls 512 bytes together. XDP never interrupts itself on a CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct walk);
+} tunny_walks SEC(".maps");
+
 /* The line in which a search of a bucket that lacks a settled entry goes on: the next, or the same if a commit is under way. */
 static __always_inline __u32 vm4_rest(const struct tunny_vm4_bucket *b, __u32 line)
 {
@@ -147,6 +155,8 @@ __noinline int tunny_walk(struct walk *w)
 
 	if (!w || !root)
 		return DROP_TABLE_FAULT;
+	/* Unrolled: clang lays the loop out with a back edge that falls through, which 6.1 refuses. */
+#pragma unroll
 	for (int hop = 0; hop <= TUNNY_PEER_HOPS_MAX; hop++) {
 		half = w->v6 ? w->roots >> 32 : w->roots;
 		simple = half & TUNNY_ROOT_SIMPLE;
@@ -172,32 +182,37 @@ __noinline int tunny_walk(struct walk *w)
 
 static __always_inline int route(struct packet *p)
 {
-	struct walk w;
+	__u32 zero = 0;
+	struct walk *w;
 	int end;
 
 	if (likely(p->own && p->roots & TUNNY_ROOT_SIMPLE && own_entry_holds(p))) {
 		p->vm_found = 1;
 		return GO;
 	}
-	__builtin_memset(&w, 0, sizeof(w));
-	w.dst_hi = p->inner_v6 ? p->dst_hi : 0;
-	w.dst_lo = p->dst_lo;
-	w.roots = p->roots;
-	w.vni = p->vni;
-	w.v6 = p->inner_v6;
-	/* An entry that changed under our eyes is looked up anew. */
-	w.own_line = p->own ? 0 : p->vm_line;
-	end = tunny_walk(&w);
+	w = bpf_map_lookup_elem(&tunny_walks, &zero);
+	if (!w)
+		return DROP_TABLE_FAULT;
+	w->tenant_line = 0;
+	w->found = 0;
+	w->dst_hi = p->inner_v6 ? p->dst_hi : 0;
+	w->dst_lo = p->dst_lo;
+	w->roots = p->roots;
+	w->vni = p->vni;
+	w->v6 = p->inner_v6;
+	/* An entry that changed under our eyes is looked up anew-> */
+	w->own_line = p->own ? 0 : p->vm_line;
+	end = tunny_walk(w);
 	if (end)
 		return end;
-	p->to_vni = w.vni;
-	if (w.tenant_line)
-		p->tenant = line_at(w.tenant_line);
+	p->to_vni = w->vni;
+	if (w->tenant_line)
+		p->tenant = line_at(w->tenant_line);
 	if (!p->tenant)
 		return DROP_TABLE_FAULT;
-	p->vm_found = w.found;
-	p->vm = w.vm;
-	if (w.found)
+	p->vm_found = w->found;
+	p->vm = w->vm;
+	if (w->found)
 		cells_of_vm(p);
 	return GO;
 }
