@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xe9f64114969a1ea1ULL
+#define TUNNY_ABI_HASH 0xce64cd09dac13f87ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -48,6 +48,10 @@
 #define TUNNY_TENANT_COUNTERS_LINE 0x2U
 #define TUNNY_TENANT_VALID 0x1000000ULL
 #define TUNNY_TENANT_ICMP_OFF 0x2000000ULL
+#define TUNNY_POLICY_NAT 0x1U
+#define TUNNY_POLICY_SOFTWARE 0x2U
+#define TUNNY_POLICY_PICKUP 0x4U
+#define TUNNY_POLICY_EPOCH_SHIFT 0x10U
 #define TUNNY_ROOT_LINE_MASK 0x3ffffffU
 #define TUNNY_ROOT_LEVELS_SHIFT 0x1aU
 #define TUNNY_ROOT_SIMPLE 0x40000000U
@@ -217,7 +221,7 @@ struct tunny_tenant_record {
 	__u64 gateway6_hi;
 	__u64 gateway6_lo;
 	__u64 generation;
-	__u64 reserved;
+	__u64 policy;
 };
 _Static_assert(sizeof(struct tunny_tenant_record) == 64, "TenantRecord");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_record, ident) == 0, "TenantRecord.ident");
@@ -228,7 +232,7 @@ _Static_assert(__builtin_offsetof(struct tunny_tenant_record, meter) == 28, "Ten
 _Static_assert(__builtin_offsetof(struct tunny_tenant_record, gateway6_hi) == 32, "TenantRecord.gateway6_hi");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_record, gateway6_lo) == 40, "TenantRecord.gateway6_lo");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_record, generation) == 48, "TenantRecord.generation");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_record, reserved) == 56, "TenantRecord.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_record, policy) == 56, "TenantRecord.policy");
 
 struct tunny_tenant_state {
 	__u64 punt_tat;

@@ -169,8 +169,8 @@ layouts! {
         gateway6_lo: u64,
         /// Number of commits to this tenant so far.
         generation: u64,
-        /// Room for later versions.
-        reserved: u64,
+        /// POLICY word: what sessions of this VPC may do, and the epoch under which they were judged; 0: no sessions.
+        policy: u64,
     }
 
     /// Second line of a tenant block: words that the engines change by atomics.
@@ -482,6 +482,15 @@ bits! {
     TENANT_VALID: u64 = 1 << 24;
     /// ident: the VPC has no ICMP errors sent for it.
     TENANT_ICMP_OFF: u64 = 1 << 25;
+
+    /// POLICY: the VPC has a way to the Internet (Snat or elastic addresses).
+    POLICY_NAT: u64 = 1 << 0;
+    /// POLICY: established sessions stay in the software path (`offload: off`).
+    POLICY_SOFTWARE: u64 = 1 << 1;
+    /// POLICY: a TCP packet without SYN and without a session makes one instead of being dropped.
+    POLICY_PICKUP: u64 = 1 << 2;
+    /// POLICY: shift of the 16-bit epoch, raised by each change that sessions must be judged again for.
+    POLICY_EPOCH_SHIFT: u32 = 16;
 
     /// ROUTE_ROOT: mask of the line of the tree's top node.
     ROOT_LINE_MASK: u32 = (1 << LINE_BITS) - 1;
