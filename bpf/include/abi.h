@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xce64cd09dac13f87ULL
+#define TUNNY_ABI_HASH 0xebdaf7868420dc67ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -143,6 +143,25 @@ enum tunny_drop {
 	DROP_TX_FAILED = 48,
 	DROP_TABLE_FAULT = 49,
 	DROP_INNER_MULTICAST_SOURCE_MAC = 50,
+	DROP_NAT_NO_POOL = 51,
+	DROP_NAT_SOURCE_UNKNOWN = 52,
+	DROP_NAT_PORTS_EXHAUSTED = 53,
+	DROP_NAT_PORT_QUOTA = 54,
+	DROP_NAT_CONFLICT = 55,
+	DROP_NAT_PROTOCOL = 56,
+	DROP_NAT_UNSOLICITED = 57,
+	DROP_NAT_ICMP_UNRELATED = 58,
+	DROP_NAT_ICMP_MALFORMED = 59,
+	DROP_NAT_L4_MALFORMED = 60,
+	DROP_SESSION_QUOTA_TENANT = 61,
+	DROP_SESSION_QUOTA_VM = 62,
+	DROP_SESSION_QUOTA_HALF_OPEN = 63,
+	DROP_SESSION_TABLE_FULL = 64,
+	DROP_SESSION_STRAY = 65,
+	DROP_SESSION_INVALID = 66,
+	DROP_FRAGMENT_EARLY = 67,
+	DROP_FRAGMENT_UNKNOWN = 68,
+	DROP_SESSION_FAULT = 69,
 };
 
 enum tunny_punt {
@@ -154,6 +173,13 @@ enum tunny_punt {
 	PUNT_INNER_OPTIONS = 6,
 	PUNT_NEXTHOP_UNRESOLVED = 7,
 	PUNT_NONLINEAR_HEADERS = 8,
+	PUNT_SESSION_NEW = 9,
+	PUNT_SESSION_CONTROL = 10,
+	PUNT_SESSION_STALE = 11,
+	PUNT_SESSION_SOFTWARE = 12,
+	PUNT_NAT_ICMP = 13,
+	PUNT_NAT_FRAGMENT = 14,
+	PUNT_NAT_HAIRPIN = 15,
 };
 
 struct tunny_root {
@@ -180,7 +206,9 @@ struct tunny_root {
 	__u64 generation;
 	__u32 vm_chunks[256];
 	__u32 nc_chunks[256];
-	__u64 reserved[259];
+	__u64 public_roots;
+	__u64 internet;
+	__u64 reserved[257];
 	__u64 punt_total_tat;
 	__u64 reserved_engine[7];
 };
@@ -208,7 +236,9 @@ _Static_assert(__builtin_offsetof(struct tunny_root, xdp_slots) == 152, "Root.xd
 _Static_assert(__builtin_offsetof(struct tunny_root, generation) == 160, "Root.generation");
 _Static_assert(__builtin_offsetof(struct tunny_root, vm_chunks) == 168, "Root.vm_chunks");
 _Static_assert(__builtin_offsetof(struct tunny_root, nc_chunks) == 1192, "Root.nc_chunks");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 2216, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, public_roots) == 2216, "Root.public_roots");
+_Static_assert(__builtin_offsetof(struct tunny_root, internet) == 2224, "Root.internet");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 2232, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4296, "Root.reserved_engine");
 
@@ -426,10 +456,10 @@ struct tunny_stats {
 	__u64 punted;
 	__u64 drop_overflow;
 	__u64 reserved[22];
-	__u64 drops[64];
+	__u64 drops[128];
 	__u64 punts[32];
 };
-_Static_assert(sizeof(struct tunny_stats) == 1024, "Stats");
+_Static_assert(sizeof(struct tunny_stats) == 1536, "Stats");
 _Static_assert(__builtin_offsetof(struct tunny_stats, rx) == 0, "Stats.rx");
 _Static_assert(__builtin_offsetof(struct tunny_stats, rx_bytes) == 8, "Stats.rx_bytes");
 _Static_assert(__builtin_offsetof(struct tunny_stats, generated) == 16, "Stats.generated");
@@ -442,7 +472,7 @@ _Static_assert(__builtin_offsetof(struct tunny_stats, punted) == 64, "Stats.punt
 _Static_assert(__builtin_offsetof(struct tunny_stats, drop_overflow) == 72, "Stats.drop_overflow");
 _Static_assert(__builtin_offsetof(struct tunny_stats, reserved) == 80, "Stats.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_stats, drops) == 256, "Stats.drops");
-_Static_assert(__builtin_offsetof(struct tunny_stats, punts) == 768, "Stats.punts");
+_Static_assert(__builtin_offsetof(struct tunny_stats, punts) == 1280, "Stats.punts");
 
 struct tunny_punt_meta {
 	__u32 magic;

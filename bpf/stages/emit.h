@@ -92,7 +92,7 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 	__u64 options = x->root->options;
 
 	x->stats->dropped++;
-	x->stats->drops[reason & 63]++;
+	x->stats->drops[reason & (DROP_REASONS - 1)]++;
 	count_accepted(x, e);
 	if (e->standing != STRANGER && tunny_count_drop(x->root->drops, x->root->salt, e->vni, reason))
 		x->stats->drop_overflow++;

@@ -24,8 +24,9 @@
 #include "../tables/ports.h"
 
 #define GO 0
-#define PUNT 64
-#define PASS 128
+#define DROP_REASONS 128
+#define PUNT DROP_REASONS
+#define PASS (PUNT + PUNT_REASONS)
 #define PUNT_REASONS 32
 
 #define ETH_BYTES 14

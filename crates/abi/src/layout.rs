@@ -142,8 +142,13 @@ layouts! {
         vm_chunks: [u32; 256],
         /// First line of each chunk of 2^12 NC records, 0 if none.
         nc_chunks: [u32; 256],
+        /// Public addresses and announced IPv6 prefixes: ROUTE_ROOT of IPv4 in the lower 32 bits, of IPv6 in the upper 32;
+        /// what is ours has scope local there. 0: nothing plain is for the gateway.
+        public_roots: u64,
+        /// Way to the Internet: line of the NexthopGroup for IPv4 in the lower 32 bits, for IPv6 in the upper 32; 0: none.
+        internet: u64,
         /// Room for later versions.
-        reserved: [u64; 259],
+        reserved: [u64; 257],
         /// GCRA time of all punts together (engine-written), ns.
         punt_total_tat: u64,
         /// Fills the engine-written line.
@@ -358,7 +363,7 @@ layouts! {
     }
 
     /// Statistics of one slot: an element of map `tunny_stats`. Only the slot's owner writes it.
-    Stats: 1024 {
+    Stats: 1536 {
         /// Packets taken in.
         rx: u64,
         /// Bytes taken in.
@@ -382,7 +387,7 @@ layouts! {
         /// Room for later versions.
         reserved: [u64; 22],
         /// Drops by reason number.
-        drops: [u64; 64],
+        drops: [u64; 128],
         /// Punts by reason number.
         punts: [u64; 32],
     }

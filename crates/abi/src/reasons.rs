@@ -14,7 +14,7 @@ pub enum Stage {
     Tenant,
     /// Security groups (passes everything until the filter is configured).
     Filter,
-    /// Address translation (passes everything until NAT is configured).
+    /// Sessions and address translation, where a VPC has a way to the Internet.
     Nat,
     /// VXLAN routing table: (VNI, inner destination) to scope, with peer recursion.
     Route,
@@ -108,7 +108,7 @@ macro_rules! reasons {
 }
 
 /// Numbers of drop reasons are below this.
-pub const DROP_REASONS_MAX: usize = 64;
+pub const DROP_REASONS_MAX: usize = 128;
 /// Numbers of punt reasons are below this.
 pub const PUNT_REASONS_MAX: usize = 32;
 
@@ -148,7 +148,7 @@ reasons! {
     RouteBlackhole = 31, "route_blackhole", Route, "The route says blackhole.", "None, if intended; else change the Route.";
     RoutePeerLoop = 32, "route_peer_loop", Route, "Peer routes led through more VPCs than the limit.", "Break the loop of peer routes; `tunny trace` names them.";
     RoutePeerGone = 33, "route_peer_gone", Route, "The route points at a peer VPC that no longer exists.", "Reapply the configuration; report a bug if it stays.";
-    ScopeInternet = 34, "scope_internet", Route, "The route's scope is internet, which is not yet served.", "Wait for SNAT, or use another path.";
+    ScopeInternet = 34, "scope_internet", Route, "The route's scope is internet, but the VPC has neither a Snat nor an elastic address.", "Create a Snat or an ElasticIp for the VPC, or use another path.";
     ScopeLine = 35, "scope_line", Route, "The route's scope is line, which is not yet served.", "Wait for the provider edge, or use another path.";
     ScopeRegion = 36, "scope_region", Route, "The route's scope is region, which is not yet served.", "Wait for cross-region routing, or use another path.";
     VmUnknown = 37, "vm_unknown", Locate, "The route is local, but no VM has this address.", "Create the Vm, or correct the destination.";
@@ -165,6 +165,25 @@ reasons! {
     TxFailed = 48, "tx_failed", Emit, "The driver or AF_XDP did not take the packet for transmission.", "Look at the link state and queue length of the egress port.";
     TableFault = 49, "table_fault", Emit, "A table entry points outside the table memory.", "Report a bug; restart `tunny node`, which rebuilds the entry.";
     InnerNonUnicastSource = 50, "inner_multicast_source_mac", Parse, "The inner source MAC address is a group address.", "Look at the sending VM.";
+    NatNoPool = 51, "nat_no_pool", Nat, "Neither a Snat nor an elastic address of the VPC serves the sending VM.", "Widen the Snat's sources or its IPv6 prefixes, or give the VM an ElasticIp.";
+    NatSourceUnknown = 52, "nat_source_unknown", Nat, "A packet for the Internet whose inner source is no VM of the VPC: no answer could find it.", "Create the Vm, or look for a VM that uses another one's address.";
+    NatPortsExhausted = 53, "nat_ports_exhausted", Nat, "No address of the pool has a free port for the VM.", "Add addresses to the PublicPool; `tunny get ports` shows who holds them.";
+    NatPortQuota = 54, "nat_port_quota", Nat, "The VM's or the VPC's limit of ports is reached.", "Raise the limit in the Snat; `tunny get ports` shows who holds them.";
+    NatConflict = 55, "nat_conflict", Nat, "The public endpoint is already taken by another session with the same remote endpoint.", "Expected where ports are reused or a forward and a Snat share an address; else use another source port.";
+    NatProtocol = 56, "nat_protocol", Nat, "A protocol without ports cannot share a public address.", "Give the VM an ElasticIp of its own, or use TCP, UDP or ICMP echo.";
+    NatUnsolicited = 57, "nat_unsolicited", Nat, "A packet from the Internet to a public address that nobody asked for.", "Expected from scanners; to let it in, create an ElasticIp, a port forward, or endpoint-independent filtering.";
+    NatIcmpUnrelated = 58, "nat_icmp_unrelated", Nat, "An ICMP error that quotes no packet of a known session.", "Expected for sessions that have ended; else somebody spoofs.";
+    NatIcmpMalformed = 59, "nat_icmp_malformed", Nat, "An ICMP message is truncated or has a wrong checksum, or quotes less than it must.", "Look at the sender.";
+    NatL4Malformed = 60, "nat_l4_malformed", Nat, "The packet ends inside its TCP, UDP or ICMP header, or that header contradicts itself.", "Look at the sender.";
+    SessionQuotaTenant = 61, "session_quota_tenant", Nat, "The VPC's limit of sessions is reached and none of its half-open sessions can make room.", "Raise the limit in the Snat; `tunny get sessions` shows what they are.";
+    SessionQuotaVm = 62, "session_quota_vm", Nat, "The VM's limit of sessions is reached.", "Raise the limit in the Snat, or look at what the VM does.";
+    SessionQuotaHalfOpen = 63, "session_quota_half_open", Nat, "The VPC's limit of half-open sessions is reached and none can make room.", "Raise the limit, or look for a VM that scans or floods.";
+    SessionTableFull = 64, "session_table_full", Nat, "Session memory is full and no half-open session of the VPC can make room.", "Raise the limit of sessions in the Gateway, or lower the VPCs' quotas.";
+    SessionStray = 65, "session_stray", Nat, "A TCP packet that neither belongs to a session nor begins one.", "Expected after a long silence; set the VPC's option to pick such connections up if they must live on.";
+    SessionInvalid = 66, "session_invalid", Nat, "A TCP packet that its session cannot have sent: flags or sequence numbers are out of order.", "Expected in small numbers from spoofers and late packets; else look at the sender.";
+    FragmentEarly = 67, "fragment_early", Nat, "A fragment came before the first one, which names its session. It is kept a while and sent when that comes.", "None, if packets arrive all the same; else the first fragments are lost on their way.";
+    FragmentUnknown = 68, "fragment_unknown", Nat, "A fragment whose first one was dropped or never came, or for which there is no room to wait.", "Lower the sender's MTU, or use path MTU discovery.";
+    SessionFault = 69, "session_fault", Nat, "A session record contradicts itself, or session memory is not there.", "Report a bug; restart `tunny node`, which walks the records.";
 }
 
 reasons! {
@@ -178,4 +197,11 @@ reasons! {
     InnerOptions = 6, "inner_options", Parse, "The inner IPv4 header has options.", "None.";
     NexthopUnresolved = 7, "nexthop_unresolved", Locate, "The underlay next hop has no MAC address yet.", "None: the software path starts the resolution.";
     NonlinearHeaders = 8, "nonlinear_headers", Parse, "The headers do not lie in the first buffer of a multi-buffer frame.", "None.";
+    SessionNew = 9, "session_new", Nat, "No session is known for the packet: one is made, or it is refused.", "None.";
+    SessionControl = 10, "session_control", Nat, "A packet that may change its session's state: TCP flags, or a session that is not established in both directions.", "None.";
+    SessionStale = 11, "session_stale", Nat, "The session was judged under an older configuration and is judged again.", "None: expected after a change, for as many packets as sessions are in use.";
+    SessionSoftware = 12, "session_software", Nat, "The VPC's sessions stay in the software path (offload: off).", "Switch `offload` on in the Snat to serve them here.";
+    NatIcmp = 13, "nat_icmp", Nat, "An ICMP message other than echo is related to its session, or refused.", "None.";
+    NatFragment = 14, "nat_fragment", Nat, "A fragment is related to the session of its first one.", "None.";
+    NatHairpin = 15, "nat_hairpin", Nat, "A VM talks to a public address of this gateway.", "None.";
 }
