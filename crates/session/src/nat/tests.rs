@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Stories of translation. The comparison with a naive twin under random operations is in `model`.
+
+mod model;
+
+use super::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+pub(super) const POOL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 0);
+const REMOTE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+
+pub(super) fn pool(first: u32, count: u32) -> PoolSpec {
+    let first = u32::from(POOL) + first;
+    let ranges = vec![(first, first + count - 1)];
+    PoolSpec { name: "p".into(), ranges, ports: (1024, 65535), block: 64, reuse: false }
+}
+
+pub(super) fn snat(vni: u32) -> SnatSpec {
+    let filtering = Filtering::AddressAndPortDependent;
+    SnatSpec { vni, pools: vec![0], filtering, ipv6: Vec::new(), ports_max: 1 << 20, vm_ports_max: 4096 }
+}
+
+fn spec(pools: Vec<PoolSpec>, snats: Vec<SnatSpec>) -> NatSpec {
+    NatSpec { pools, snats, elastics: Vec::new() }
+}
+
+pub(super) fn vm(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
+pub(super) fn flow(vni: u32, n: u8, port: u16) -> Flow {
+    Flow { vni, proto: 17, vm_addr: vm(n).into(), vm_port: port, remote: REMOTE.into(), remote_port: 53 }
+}
+
+fn v4(e: PublicEndpoint) -> (Ipv4Addr, u16) {
+    match e.addr {
+        IpAddr::V4(a) => (a, e.port),
+        IpAddr::V6(_) => panic!("{e:?}"),
+    }
+}
+
+#[test]
+fn one_port_looks_the_same_to_every_destination_and_a_vm_keeps_its_address() {
+    let t = Translator::new(1);
+    t.configure(&spec(vec![pool(0, 8)], vec![snat(7)]));
+    let a = v4(t.outbound(&flow(7, 5, 4000), 0).unwrap());
+    let other = Flow { remote: Ipv4Addr::new(9, 9, 9, 9).into(), remote_port: 1, ..flow(7, 5, 4000) };
+    assert_eq!(v4(t.outbound(&other, 0).unwrap()), a);
+    for port in 5000..5200 {
+        let (addr, p) = v4(t.outbound(&flow(7, 5, port), 0).unwrap());
+        assert!(addr == a.0 && p >= 1024);
+    }
+    // The same private address of another VPC is another VM.
+    t.configure(&spec(vec![pool(0, 8)], vec![snat(7), snat(8)]));
+    assert_ne!(v4(t.outbound(&flow(8, 5, 4000), 0).unwrap()), a);
+    assert_eq!(t.pool_use()[0].held, 5 * 64);
+}
+
+#[test]
+fn limits_refuse_and_give_back() {
+    let t = Translator::new(2);
+    let limited = SnatSpec { ports_max: 128, vm_ports_max: 64, ..snat(7) };
+    t.configure(&spec(vec![pool(0, 1)], vec![limited]));
+    let fill = |n| assert!((0..64).all(|p| t.outbound(&flow(7, n, 2000 + p), 0).is_ok()));
+    fill(1);
+    assert_eq!(t.outbound(&flow(7, 1, 9), 0), Err(Refusal::VmPorts));
+    fill(2);
+    assert_eq!(t.outbound(&flow(7, 3, 9), 0), Err(Refusal::TenantPorts));
+    let one = Binding { flow: flow(7, 1, 2000), public: t.outbound(&flow(7, 1, 2000), 0).unwrap() };
+    t.release(&one, 5);
+    assert_eq!(t.outbound(&flow(7, 1, 9), 5), Err(Refusal::VmPorts), "another session still uses it");
+    t.release(&one, 5);
+    assert_eq!(t.outbound(&flow(7, 1, 9), 6).unwrap(), one.public, "it lingers only until its port is wanted");
+    let u = t.tenant_use()[0];
+    assert_eq!((u.ports, u.refused_vm, u.refused_tenant, u.refused_dry), (128, 2, 1, 0));
+}
+
+#[test]
+fn a_dry_pool_refuses_and_is_filled_again() {
+    let t = Translator::new(3);
+    let narrow = PoolSpec { ports: (1024, 1024 + 127), ..pool(0, 1) };
+    t.configure(&spec(vec![narrow.clone()], vec![snat(7)]));
+    let of = |n, p| Binding { flow: flow(7, n, p), public: t.outbound(&flow(7, n, p), 0).unwrap() };
+    let held: Vec<Binding> = (0..128).map(|p| of(1, 3000 + p)).collect();
+    assert_eq!(t.outbound(&flow(7, 2, 1), 0), Err(Refusal::PoolDry));
+    held.iter().for_each(|b| t.release(b, 1));
+    let later = LINGER_NS;
+    assert!(t.outbound(&flow(7, 2, 1), later).is_ok());
+    t.release(&Binding { flow: flow(7, 2, 1), public: t.outbound(&flow(7, 2, 1), later).unwrap() }, later);
+    // Another address is added while the pool is in use.
+    t.configure(&spec(
+        vec![PoolSpec { ranges: vec![(u32::from(POOL), u32::from(POOL) + 1)], ..narrow }],
+        vec![snat(7)],
+    ));
+    assert_eq!(t.pool_use()[0].held, 64);
+    assert!((0..192).all(|p| t.outbound(&flow(7, 3, p), later).is_ok()));
+}
+
+#[test]
+fn elastic_addresses_lead_both_ways_and_forwards_keep_their_ports_from_snat() {
+    let (own, shared) = (u32::from(POOL) + 1, u32::from(POOL));
+    let forward = Forward { protocol: Protocol::Tcp, first: 8000, last: 8009, vm_addr: vm(6).into(), vm_port: 80 };
+    let low = Forward { protocol: Protocol::Udp, first: 1024, last: 1086, vm_addr: vm(6).into(), vm_port: 2000 };
+    let mut s = spec(vec![PoolSpec { ports: (1024, 1087), ..pool(0, 2) }], vec![snat(7)]);
+    s.elastics = vec![
+        ElasticSpec { addr: own, vni: 7, usage: ElasticUse::Vm(vm(5).into()) },
+        ElasticSpec { addr: shared, vni: 7, usage: ElasticUse::Forwards(vec![forward, low]) },
+    ];
+    let t = Translator::new(4);
+    t.configure(&s);
+    let gre = Flow { proto: 47, ..flow(7, 5, 0) };
+    assert_eq!(v4(t.outbound(&gre, 0).unwrap()).0, Ipv4Addr::from(own));
+    assert_eq!(t.outbound(&Flow { proto: 47, ..flow(7, 6, 0) }, 0), Err(Refusal::ProtocolUnserved));
+    let public = |addr: u32, port| PublicEndpoint { addr: Ipv4Addr::from(addr).into(), port };
+    let target = |n, vm_port| Some(Target { vni: 7, vm_addr: vm(n).into(), vm_port });
+    assert_eq!(t.inbound(public(own, 22), 6), target(5, 22));
+    assert_eq!(t.inbound(public(shared, 8003), 6), target(6, 83));
+    assert_eq!(t.inbound(public(shared, 8003), 17), None);
+    assert_eq!(t.inbound(public(shared, 8010), 6), None);
+    assert_eq!(t.outbound(&Flow { proto: 6, ..flow(7, 6, 83) }, 0), Ok(public(shared, 8003)));
+    // All UDP ports of the pool but one are forwarded; Snat has that one alone.
+    assert_eq!(t.outbound(&flow(7, 9, 1), 0), Ok(public(shared, 1087)));
+    assert_eq!(t.outbound(&flow(7, 9, 2), 0), Err(Refusal::PoolDry));
+    assert_eq!(t.config().public(IpAddr::V4(shared.into())), Some(PublicKind::Pool));
+    let elastic = PublicKind::Elastic { vni: 7, vm_addr: vm(5).into() };
+    assert_eq!(t.config().public(IpAddr::V4(own.into())), Some(elastic));
+    assert_eq!(t.config().public(Ipv4Addr::new(203, 0, 113, 2).into()), None);
+}
+
+#[test]
+fn an_open_mapping_lets_anyone_in_a_closed_one_nobody() {
+    let t = Translator::new(5);
+    let open = SnatSpec { filtering: Filtering::EndpointIndependent, ..snat(7) };
+    t.configure(&spec(vec![pool(0, 1)], vec![open, snat(8)]));
+    let a = t.outbound(&flow(7, 1, 4000), 0).unwrap();
+    let b = t.outbound(&flow(8, 1, 4000), 0).unwrap();
+    assert_eq!(t.inbound(a, 17), Some(Target { vni: 7, vm_addr: vm(1).into(), vm_port: 4000 }));
+    assert_eq!((t.inbound(a, 6), t.inbound(b, 17)), (None, None));
+    assert_eq!(t.mappings(), (2, 3), "a packet let in holds the mapping too");
+}
+
+#[test]
+fn reused_ports_serve_each_destination_once() {
+    let t = Translator::new(6);
+    let tight = PoolSpec { ports: (1024, 1033), reuse: true, ..pool(0, 1) };
+    t.configure(&spec(vec![tight], vec![snat(7)]));
+    let to = |n: u8, p: u16, r: u16| Flow { remote_port: r, ..flow(7, n, p) };
+    let mut seen = std::collections::HashSet::new();
+    for r in 1..=20 {
+        for i in 0..10 {
+            let public = t.outbound(&to(i, 7, r), 0).unwrap();
+            assert!(seen.insert((public.port, r)) && (1024..1034).contains(&public.port));
+        }
+        assert_eq!(t.outbound(&to(11, 7, r), 0), Err(Refusal::PoolDry));
+    }
+    assert_eq!(t.pool_use()[0].reused, 200);
+    let b = Binding { flow: to(3, 7, 4), public: PublicEndpoint { addr: POOL.into(), port: 0 } };
+    let port = (1024..1034).find(|p| {
+        t.release(&Binding { public: PublicEndpoint { port: *p, ..b.public }, ..b }, 0);
+        t.pool_use()[0].reused == 199
+    });
+    assert_eq!(t.outbound(&to(11, 7, 4), 0).unwrap().port, port.unwrap());
+}
+
+#[test]
+fn ipv6_goes_out_as_it_is_from_its_own_prefixes() {
+    let prefix = |n: u128| (0x2001_0db8_u128 << 96 | n << 64, 0x2001_0db8_u128 << 96 | n << 64 | u128::from(u64::MAX));
+    let t = Translator::new(7);
+    let with = |vni, n| SnatSpec { ipv6: vec![prefix(n)], ..snat(vni) };
+    t.configure(&spec(vec![pool(0, 1)], vec![with(7, 1), with(8, 2)]));
+    let own = Ipv6Addr::from(prefix(1).0 + 5);
+    let out = Flow { vm_addr: own.into(), remote: Ipv6Addr::LOCALHOST.into(), ..flow(7, 0, 99) };
+    let same = PublicEndpoint { addr: own.into(), port: 99 };
+    assert_eq!(t.outbound(&out, 0), Ok(same));
+    assert_eq!(t.outbound(&Flow { vni: 8, ..out }, 0), Err(Refusal::SourceOutside));
+    assert_eq!(t.inbound(same, 6), Some(Target { vni: 7, vm_addr: own.into(), vm_port: 99 }));
+    assert_eq!(t.config().public(Ipv6Addr::from(prefix(2).1).into()), Some(PublicKind::Ipv6 { vni: 8 }));
+    assert_eq!(t.config().public(Ipv6Addr::from(prefix(3).0).into()), None);
+}
+
+#[test]
+fn everything_comes_back_from_the_sessions() {
+    let s = spec(vec![pool(0, 4)], vec![snat(7), snat(8)]);
+    let (before, after) = (Translator::new(8), Translator::new(9));
+    before.configure(&s);
+    let make = |vni, n, p| Binding { flow: flow(vni, n, p), public: before.outbound(&flow(vni, n, p), 0).unwrap() };
+    let mut sessions: Vec<Binding> = (0..3000).map(|i| make(7 + i % 2, (i % 11) as u8, 1000 + i as u16)).collect();
+    sessions.reverse();
+    after.configure(&s);
+    assert!(sessions.iter().all(|b| after.restore(b)));
+    assert_eq!((after.pool_use(), after.tenant_use()), (before.pool_use(), before.tenant_use()));
+    let again = sessions.iter().all(|b| after.outbound(&b.flow, 0) == Ok(b.public));
+    assert!(again, "a mapping is the same after the restart");
+    // A second claim to a port is refused, and so is an address that is no longer in a pool.
+    let thief = Binding { flow: flow(7, 99, 1), public: sessions[0].public };
+    assert!(!after.restore(&thief));
+    let outside = PublicEndpoint { addr: Ipv4Addr::new(1, 2, 3, 4).into(), port: 5000 };
+    assert!(!after.restore(&Binding { public: outside, ..sessions[0] }));
+    assert_eq!(after.pool_use(), before.pool_use());
+}
+
+#[test]
+fn an_address_that_leaves_the_pool_is_left_by_new_connections() {
+    let t = Translator::new(10);
+    t.configure(&spec(vec![pool(0, 1)], vec![snat(7)]));
+    let old = Binding { flow: flow(7, 1, 4000), public: t.outbound(&flow(7, 1, 4000), 0).unwrap() };
+    t.configure(&spec(vec![pool(1, 1)], vec![snat(7)]));
+    assert!(!t.judge(&old));
+    let new = Binding { public: t.outbound(&old.flow, 0).unwrap(), ..old };
+    assert_ne!(new.public, old.public);
+    assert!(t.judge(&new));
+    t.release(&old, 0);
+    assert_eq!(t.mappings(), (1, 1));
+    t.release(&new, 0);
+    t.expire(LINGER_NS);
+    assert_eq!((t.mappings(), t.pool_use()[0].held, t.tenant_use()[0].ports), ((0, 0), 0, 0));
+}
