@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xebdaf7868420dc67ULL
+#define TUNNY_ABI_HASH 0xc06c733a5a3c6610ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -26,6 +26,9 @@
 #define TUNNY_SLOTS_MAX 256U
 #define TUNNY_PORTS_MAX 16U
 #define TUNNY_DROP_PROBES_MAX 4U
+#define TUNNY_SESSION_LINE_BITS 27U
+#define TUNNY_SESSION_SEGMENTS_MAX 2048U
+#define TUNNY_SESSION_SLOTS 14U
 #define TUNNY_EVENT_BYTES 256U
 #define TUNNY_FRAME_BYTES_MAX 9216U
 
@@ -48,9 +51,9 @@
 #define TUNNY_TENANT_COUNTERS_LINE 0x2U
 #define TUNNY_TENANT_VALID 0x1000000ULL
 #define TUNNY_TENANT_ICMP_OFF 0x2000000ULL
-#define TUNNY_POLICY_NAT 0x1U
-#define TUNNY_POLICY_SOFTWARE 0x2U
-#define TUNNY_POLICY_PICKUP 0x4U
+#define TUNNY_POLICY_NAT 0x1ULL
+#define TUNNY_POLICY_SOFTWARE 0x2ULL
+#define TUNNY_POLICY_PICKUP 0x4ULL
 #define TUNNY_POLICY_EPOCH_SHIFT 0x10U
 #define TUNNY_ROOT_LINE_MASK 0x3ffffffU
 #define TUNNY_ROOT_LEVELS_SHIFT 0x1aU
@@ -91,6 +94,49 @@
 #define TUNNY_EVENT_DROP 0x1U
 #define TUNNY_EVENT_PUNT 0x2U
 #define TUNNY_EVENT_SAMPLE 0x3U
+#define TUNNY_SESSION_MAGIC 0x31534e594e555400ULL
+#define TUNNY_SESSION_SEGMENT_FREE 0x0U
+#define TUNNY_SESSION_SEGMENT_V4 0x1U
+#define TUNNY_SESSION_SEGMENT_V6 0x2U
+#define TUNNY_SESSION_SEGMENT_INDEX 0x3U
+#define TUNNY_SESSION_SLOT_LINE 0x7ffffffU
+#define TUNNY_SESSION_SLOT_TAG_SHIFT 0x1bU
+#define TUNNY_SESSION_TAG_MASK 0x1ffU
+#define TUNNY_SESSION_BUCKET_LOCK 0x8000000000000000ULL
+#define TUNNY_SESSION_TIME_SHIFT 0x1aU
+#define TUNNY_SESSION_STATE_MASK 0xffULL
+#define TUNNY_SESSION_SYN_SENT 0x1U
+#define TUNNY_SESSION_SYN_BOTH 0x2U
+#define TUNNY_SESSION_SYN_RECEIVED 0x3U
+#define TUNNY_SESSION_ESTABLISHED 0x4U
+#define TUNNY_SESSION_FIN_OUT 0x5U
+#define TUNNY_SESSION_FIN_IN 0x6U
+#define TUNNY_SESSION_PAIRED 0x7U
+#define TUNNY_SESSION_ONE_WAY 0x8U
+#define TUNNY_SESSION_FIN_BOTH 0x9U
+#define TUNNY_SESSION_TIME_WAIT 0xaU
+#define TUNNY_SESSION_RESET 0xbU
+#define TUNNY_SESSION_ONE_SIDED 0xcU
+#define TUNNY_SESSION_PICKED_UP 0xdU
+#define TUNNY_SESSION_FAST_FIRST 0x4U
+#define TUNNY_SESSION_FAST_LAST 0x8U
+#define TUNNY_SESSION_FLAGS_SHIFT 0x8U
+#define TUNNY_SESSION_V6 0x100ULL
+#define TUNNY_SESSION_FROM_OUTSIDE 0x200ULL
+#define TUNNY_SESSION_LOOSE 0x400ULL
+#define TUNNY_SESSION_DOUBT 0x800ULL
+#define TUNNY_SESSION_OWNER_SHIFT 0xcU
+#define TUNNY_SESSION_OWNER_SNAT 0x0U
+#define TUNNY_SESSION_OWNER_ELASTIC 0x1U
+#define TUNNY_SESSION_OWNER_FORWARD 0x2U
+#define TUNNY_SESSION_OWNER_NONE 0x3U
+#define TUNNY_SESSION_LOCK 0x8000ULL
+#define TUNNY_SESSION_SCALE_OUT_SHIFT 0x10U
+#define TUNNY_SESSION_SCALE_IN_SHIFT 0x14U
+#define TUNNY_SESSION_WHEEL_SHIFT 0x18U
+#define TUNNY_SESSION_START_SHIFT 0x20U
+#define TUNNY_SESSION_COUNT_BYTES_SHIFT 0x1cU
+#define TUNNY_SESSION_COUNT_SPILL 0x8000000008000000ULL
 
 enum tunny_drop {
 	DROP_OUTER_TRUNCATED = 1,
@@ -517,6 +563,74 @@ _Static_assert(__builtin_offsetof(struct tunny_event, kind) == 22, "Event.kind")
 _Static_assert(__builtin_offsetof(struct tunny_event, reason) == 23, "Event.reason");
 _Static_assert(__builtin_offsetof(struct tunny_event, reserved) == 24, "Event.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_event, data) == 32, "Event.data");
+
+struct tunny_session_root {
+	__u64 magic;
+	__u64 abi_hash;
+	__u64 salt;
+	__u64 index;
+	__u64 index_old;
+	__u64 reserved[251];
+	__u8 kinds[2048];
+};
+_Static_assert(sizeof(struct tunny_session_root) == 4096, "SessionRoot");
+_Static_assert(__builtin_offsetof(struct tunny_session_root, magic) == 0, "SessionRoot.magic");
+_Static_assert(__builtin_offsetof(struct tunny_session_root, abi_hash) == 8, "SessionRoot.abi_hash");
+_Static_assert(__builtin_offsetof(struct tunny_session_root, salt) == 16, "SessionRoot.salt");
+_Static_assert(__builtin_offsetof(struct tunny_session_root, index) == 24, "SessionRoot.index");
+_Static_assert(__builtin_offsetof(struct tunny_session_root, index_old) == 32, "SessionRoot.index_old");
+_Static_assert(__builtin_offsetof(struct tunny_session_root, reserved) == 40, "SessionRoot.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_session_root, kinds) == 2048, "SessionRoot.kinds");
+
+struct tunny_session_bucket {
+	__u32 slots[14];
+	__u64 tags;
+};
+_Static_assert(sizeof(struct tunny_session_bucket) == 64, "SessionBucket");
+_Static_assert(__builtin_offsetof(struct tunny_session_bucket, slots) == 0, "SessionBucket.slots");
+_Static_assert(__builtin_offsetof(struct tunny_session_bucket, tags) == 56, "SessionBucket.tags");
+
+struct tunny_session_record {
+	__u64 inner0;
+	__u64 inner1;
+	__u64 outer;
+	__u64 state;
+	__u32 last_seen;
+	__u16 window_out;
+	__u16 window_in;
+	__u32 end_out;
+	__u32 ack_out;
+	__u32 end_in;
+	__u32 ack_in;
+	__u64 count;
+};
+_Static_assert(sizeof(struct tunny_session_record) == 64, "SessionRecord");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, inner0) == 0, "SessionRecord.inner0");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, inner1) == 8, "SessionRecord.inner1");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, outer) == 16, "SessionRecord.outer");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, state) == 24, "SessionRecord.state");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, last_seen) == 32, "SessionRecord.last_seen");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, window_out) == 36, "SessionRecord.window_out");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, window_in) == 38, "SessionRecord.window_in");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, end_out) == 40, "SessionRecord.end_out");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, ack_out) == 44, "SessionRecord.ack_out");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, end_in) == 48, "SessionRecord.end_in");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, ack_in) == 52, "SessionRecord.ack_in");
+_Static_assert(__builtin_offsetof(struct tunny_session_record, count) == 56, "SessionRecord.count");
+
+struct tunny_session_addresses {
+	__u64 vm_hi;
+	__u64 vm_lo;
+	__u64 remote_hi;
+	__u64 remote_lo;
+	__u64 reserved[4];
+};
+_Static_assert(sizeof(struct tunny_session_addresses) == 64, "SessionAddresses");
+_Static_assert(__builtin_offsetof(struct tunny_session_addresses, vm_hi) == 0, "SessionAddresses.vm_hi");
+_Static_assert(__builtin_offsetof(struct tunny_session_addresses, vm_lo) == 8, "SessionAddresses.vm_lo");
+_Static_assert(__builtin_offsetof(struct tunny_session_addresses, remote_hi) == 16, "SessionAddresses.remote_hi");
+_Static_assert(__builtin_offsetof(struct tunny_session_addresses, remote_lo) == 24, "SessionAddresses.remote_lo");
+_Static_assert(__builtin_offsetof(struct tunny_session_addresses, reserved) == 32, "SessionAddresses.reserved");
 
 #define TUNNY_HASH_MUL_A 0x9e3779b97f4a7c15ULL
 #define TUNNY_HASH_MUL_B 0xc4ceb9fe1a85ec53ULL

@@ -45,7 +45,7 @@ pub struct Layout {
     pub doc: &'static str,
 }
 
-trait CType {
+pub(crate) trait CType {
     const NAME: &'static str;
     const COUNT: usize = 0;
 }
@@ -67,7 +67,7 @@ impl<T: CType, const N: usize> CType for [T; N] {
 }
 
 macro_rules! layouts {
-    ($($(#[doc = $sdoc:literal])* $name:ident: $size:literal { $($(#[doc = $fdoc:literal])* $field:ident: $ty:ty,)* })*) => {
+    ($list:ident; $($(#[doc = $sdoc:literal])* $name:ident: $size:literal { $($(#[doc = $fdoc:literal])* $field:ident: $ty:ty,)* })*) => {
         $(
             $(#[doc = $sdoc])*
             #[repr(C, align(8))]
@@ -76,7 +76,7 @@ macro_rules! layouts {
             const _: () = assert!(size_of::<$name>() == $size);
         )*
         /// Every layout, in order of definition.
-        pub const LAYOUTS: &[Layout] = &[$(Layout {
+        pub const $list: &[Layout] = &[$(Layout {
             name: stringify!($name),
             size: $size,
             doc: concat!($($sdoc),*),
@@ -91,8 +91,10 @@ macro_rules! layouts {
         }),*];
     };
 }
+pub(crate) use layouts;
 
 layouts! {
+    LAYOUTS;
     /// The root of table memory: the one element of map `tunny_root`. Words up to `reserved` are written by the
     /// configuration writer, each by one aligned store; `punt_total_tat` onwards by the engines.
     Root: 4352 {
@@ -438,14 +440,16 @@ layouts! {
 }
 
 macro_rules! bits {
-    ($($(#[doc = $doc:literal])* $name:ident: $ty:ty = $value:expr;)*) => {
+    ($list:ident; $($(#[doc = $doc:literal])* $name:ident: $ty:ty = $value:expr;)*) => {
         $($(#[doc = $doc])* pub const $name: $ty = $value;)*
         /// Every bit constant as (name, value, documentation), for the C header.
-        pub const BITS: &[(&str, u64, &str)] = &[$((stringify!($name), $name as u64, concat!($($doc),*)),)*];
+        pub const $list: &[(&str, u64, &str)] = &[$((stringify!($name), $name as u64, concat!($($doc),*)),)*];
     };
 }
+pub(crate) use bits;
 
 bits! {
+    BITS;
     /// "TUNNY" and a version digit.
     ROOT_MAGIC: u64 = 0x0031_594e_4e55_5400;
     /// First word of punt metadata.

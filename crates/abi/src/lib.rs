@@ -8,11 +8,13 @@ pub mod hash;
 pub mod layout;
 pub mod limits;
 pub mod reasons;
+pub mod session;
 
 pub use hash::*;
 pub use layout::*;
 pub use limits::*;
 pub use reasons::*;
+pub use session::*;
 
 use std::fmt::Write;
 
@@ -37,7 +39,7 @@ fn c_body() -> String {
         let _ = writeln!(s, "#define TUNNY_{name} {value}U");
     }
     s.push('\n');
-    for (name, value, _) in layout::BITS {
+    for (name, value, _) in layout::BITS.iter().chain(session::SESSION_BITS) {
         let suffix = if *value > u64::from(u32::MAX) || is_word(name) { "ULL" } else { "U" };
         let _ = writeln!(s, "#define TUNNY_{name} {value:#x}{suffix}");
     }
@@ -50,7 +52,7 @@ fn c_body() -> String {
         let _ = writeln!(s, "\tPUNT_{} = {},", r.name().to_uppercase(), *r as u8);
     }
     s.push_str("};\n\n");
-    for l in layout::LAYOUTS {
+    for l in layout::LAYOUTS.iter().chain(session::SESSION_LAYOUTS) {
         let _ = writeln!(s, "struct tunny_{} {{", snake(l.name));
         for f in l.fields {
             let array = if f.count > 0 { format!("[{}]", f.count) } else { String::new() };
@@ -76,7 +78,10 @@ fn c_body() -> String {
 
 /// Constants that are combined with 64-bit words, whatever their value.
 fn is_word(name: &str) -> bool {
-    ["OPT_", "KEY_", "TENANT_V", "TENANT_I", "MEMBER_", "NEXTHOP_", "CELL_SPILL"].iter().any(|p| name.starts_with(p))
+    const PREFIXES: &[&str] = &["OPT_", "KEY_", "TENANT_V", "TENANT_I", "MEMBER_", "NEXTHOP_", "CELL_SPILL", "POLICY_"];
+    const SESSION: &[&str] = &["V6", "FROM_OUTSIDE", "LOOSE", "DOUBT", "LOCK", "STATE_MASK"];
+    (PREFIXES.iter().any(|p| name.starts_with(p))
+        || name.strip_prefix("SESSION_").is_some_and(|rest| SESSION.contains(&rest)))
         && !name.ends_with("_SHIFT")
 }
 
@@ -129,7 +134,7 @@ mod tests {
 
     #[test]
     fn layouts_have_no_holes() {
-        for l in LAYOUTS {
+        for l in LAYOUTS.iter().chain(SESSION_LAYOUTS) {
             let mut at = 0;
             for f in l.fields {
                 assert_eq!(f.offset, at, "{}.{}", l.name, f.name);

@@ -52,6 +52,12 @@ limits! {
     PORTS_MAX: u32 = 16;
     /// Lines that a drop counter may lie away from its home.
     DROP_PROBES_MAX: u32 = 4;
+    /// Bits in a line number of session memory: at most 2^27 lines, 8 GiB.
+    SESSION_LINE_BITS: u32 = 27;
+    /// Segments of session memory at most.
+    SESSION_SEGMENTS_MAX: u32 = 1 << (SESSION_LINE_BITS - SEGMENT_SHIFT);
+    /// Slots in a bucket of the session index.
+    SESSION_SLOTS: u32 = 14;
     /// Bytes of a packet that an event carries.
     EVENT_BYTES: u32 = 256;
     /// Largest frame, bytes.

@@ -1,5 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections and address translation. No I/O and no clock: time and randomness come in as arguments.
-#![forbid(unsafe_code)]
+//! Connections and address translation: session memory that every engine reads, the TCP state machine, timers, quotas,
+//! fragments, pools of public addresses.
+//!
+//! The essay is `docs/design/sessions.md`; the layouts are in crate `abi`. [`SessionMemory`] is where sessions live,
+//! [`Sessions`] finds them and keeps them current as a fast path does, [`Tracker`] makes, judges and ends them,
+//! [`nat::Translator`] gives them public endpoints. No I/O and no clock: time (nanoseconds of CLOCK_MONOTONIC) and randomness
+//! come in as arguments.
+#![deny(unsafe_code)]
+#![allow(dead_code, unused_imports, unused_variables)] // Signatures first; gone with the bodies.
 
+pub mod frag;
+mod key;
+mod limits;
+#[allow(unsafe_code)] // Maps memory.
+mod memory;
 pub mod nat;
+#[allow(unsafe_code)] // The one place where a line number becomes an address.
+mod record;
+mod table;
+pub mod tcp;
+mod track;
+mod view;
+
+pub use key::{InnerKey, OuterKey};
+pub use limits::{Options, TenantLimits, TenantStats, Timeouts};
+pub use memory::{HeapMemory, SessionMemory, SharedMemory, ARENA_BYTES};
+pub use record::{Counts, Owner, Record, State};
+pub use table::{Guard, Homes, SessionRef, Sessions};
+pub use track::{
+    AttachError, Cursor, EndReason, Ended, Filter, Judgement, NewSession, Progress, Recovered, Refusal, SessionInfo,
+    Tracker, TrackerStats, Verdict,
+};
+pub use view::{Direction, Embedded, L4View, Segment};
+
+/// Time in records: units of 2^26 ns (67 ms) of CLOCK_MONOTONIC.
+#[inline(always)]
+pub const fn coarse(now: u64) -> u32 {
+    (now >> abi::SESSION_TIME_SHIFT) as u32
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The two keys of a session as the words that records hold and hashes take (layout: `abi::session`).
+
+use abi::hash3;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What the VM sends: (VNI, protocol, VM address and port, remote address and port). For ICMP echo `vm_port` is the identifier
+/// and `remote_port` 0; for protocols without ports both are 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InnerKey {
+    /// IPv4: `vni << 40 | proto << 32 | vm`, `remote << 32 | vm_port << 16 | remote_port`.
+    V4([u64; 2]),
+    /// IPv6: `vni << 40 | proto << 32 | vm_port << 16 | remote_port`, then upper and lower halves of VM and remote.
+    V6([u64; 5]),
+}
+
+/// What the Internet sends: (protocol, public address and port, remote address and port), as words like [`InnerKey`]'s with VNI 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OuterKey {
+    /// IPv4.
+    V4([u64; 2]),
+    /// IPv6.
+    V6([u64; 5]),
+}
+
+fn ports(local: u16, remote: u16) -> u64 {
+    u64::from(local) << 16 | u64::from(remote)
+}
+
+fn words4(vni: u32, proto: u8, local: u32, local_port: u16, remote: u32, remote_port: u16) -> [u64; 2] {
+    [
+        u64::from(vni & 0xff_ffff) << 40 | u64::from(proto) << 32 | u64::from(local),
+        u64::from(remote) << 32 | ports(local_port, remote_port),
+    ]
+}
+
+fn words6(vni: u32, proto: u8, local: u128, local_port: u16, remote: u128, remote_port: u16) -> [u64; 5] {
+    let first = u64::from(vni & 0xff_ffff) << 40 | u64::from(proto) << 32 | ports(local_port, remote_port);
+    [first, (local >> 64) as u64, local as u64, (remote >> 64) as u64, remote as u64]
+}
+
+fn hash6(w: &[u64; 5], salt: u64) -> u64 {
+    hash3(hash3(w[0], w[1], w[2], salt), w[3], w[4], salt)
+}
+
+fn v6(hi: u64, lo: u64) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(u128::from(hi) << 64 | u128::from(lo)))
+}
+
+macro_rules! common {
+    ($name:ident, $domain:literal) => {
+        impl $name {
+            /// Protocol number.
+            #[inline(always)]
+            pub fn proto(&self) -> u8 {
+                (self.first() >> 32) as u8
+            }
+
+            /// First word.
+            #[inline(always)]
+            pub(crate) fn first(&self) -> u64 {
+                match self {
+                    Self::V4(w) => w[0],
+                    Self::V6(w) => w[0],
+                }
+            }
+
+            fn ports(&self) -> u64 {
+                match self {
+                    Self::V4(w) => w[1],
+                    Self::V6(w) => w[0],
+                }
+            }
+
+            /// Remote address.
+            pub fn remote(&self) -> IpAddr {
+                match self {
+                    Self::V4(w) => IpAddr::V4(Ipv4Addr::from((w[1] >> 32) as u32)),
+                    Self::V6(w) => v6(w[3], w[4]),
+                }
+            }
+
+            /// Remote port.
+            #[inline(always)]
+            pub fn remote_port(&self) -> u16 {
+                self.ports() as u16
+            }
+
+            fn local(&self) -> IpAddr {
+                match self {
+                    Self::V4(w) => IpAddr::V4(Ipv4Addr::from(w[0] as u32)),
+                    Self::V6(w) => v6(w[1], w[2]),
+                }
+            }
+
+            fn local_port(&self) -> u16 {
+                (self.ports() >> 16) as u16
+            }
+
+            /// Whether it is of IPv6.
+            #[inline(always)]
+            pub fn is_v6(&self) -> bool {
+                matches!(self, Self::V6(_))
+            }
+
+            /// The hash that chooses buckets and tag.
+            #[inline(always)]
+            pub fn hash(&self, salt: u64) -> u64 {
+                match self {
+                    Self::V4(w) => hash3($domain, w[0], w[1], salt),
+                    Self::V6(w) => hash6(w, salt),
+                }
+            }
+        }
+    };
+}
+
+common!(InnerKey, 0);
+common!(OuterKey, 1);
+
+impl InnerKey {
+    /// An IPv4 key.
+    #[inline(always)]
+    pub fn v4(vni: u32, proto: u8, vm: u32, vm_port: u16, remote: u32, remote_port: u16) -> InnerKey {
+        InnerKey::V4(words4(vni, proto, vm, vm_port, remote, remote_port))
+    }
+
+    /// An IPv6 key.
+    #[inline(always)]
+    pub fn v6(vni: u32, proto: u8, vm: u128, vm_port: u16, remote: u128, remote_port: u16) -> InnerKey {
+        InnerKey::V6(words6(vni, proto, vm, vm_port, remote, remote_port))
+    }
+
+    /// VNI.
+    #[inline(always)]
+    pub fn vni(&self) -> u32 {
+        (self.first() >> 40) as u32
+    }
+
+    /// Address of the VM.
+    pub fn vm(&self) -> IpAddr {
+        self.local()
+    }
+
+    /// Port of the VM (ICMP echo: its identifier).
+    #[inline(always)]
+    pub fn vm_port(&self) -> u16 {
+        self.local_port()
+    }
+
+    /// The outer key of a session that translates nothing (IPv6, or an elastic address that is the VM's own).
+    pub fn untranslated(&self) -> OuterKey {
+        const VNI: u64 = !0 << 40;
+        match *self {
+            InnerKey::V4(w) => OuterKey::V4([w[0] & !VNI, w[1]]),
+            InnerKey::V6(w) => OuterKey::V6([w[0] & !VNI, w[1], w[2], w[3], w[4]]),
+        }
+    }
+}
+
+impl OuterKey {
+    /// An IPv4 key.
+    #[inline(always)]
+    pub fn v4(proto: u8, public: u32, public_port: u16, remote: u32, remote_port: u16) -> OuterKey {
+        OuterKey::V4(words4(0, proto, public, public_port, remote, remote_port))
+    }
+
+    /// An IPv6 key.
+    #[inline(always)]
+    pub fn v6(proto: u8, public: u128, public_port: u16, remote: u128, remote_port: u16) -> OuterKey {
+        OuterKey::V6(words6(0, proto, public, public_port, remote, remote_port))
+    }
+
+    /// Public address.
+    pub fn public(&self) -> IpAddr {
+        self.local()
+    }
+
+    /// Public port (ICMP echo: the identifier outside).
+    #[inline(always)]
+    pub fn public_port(&self) -> u16 {
+        self.local_port()
+    }
+}
+
+impl fmt::Debug for InnerKey {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let (vni, proto) = (self.vni(), self.proto());
+        write!(f, "vni {vni} proto {proto} {}:{} > {}:{}", self.vm(), self.vm_port(), self.remote(), self.remote_port())
+    }
+}
+
+impl fmt::Debug for OuterKey {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let (public, port) = (self.public(), self.public_port());
+        write!(f, "proto {} {public}:{port} > {}:{}", self.proto(), self.remote(), self.remote_port())
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What sessions may take: timeouts, quotas, sizes.
+
+use std::time::Duration;
+
+/// How long a session lives after its last packet. Every one must lie between 1 s and 1 day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// TCP, established (RFC 5382 REQ-5: at least 2 h 4 min).
+    pub established: Duration,
+    /// TCP, handshake not done, from its last step, not from retransmissions.
+    pub half_open: Duration,
+    /// The same under pressure.
+    pub half_open_pressure: Duration,
+    /// TCP with a FIN, or with a RST in doubt; TIME_WAIT.
+    pub closing: Duration,
+    /// The same under pressure.
+    pub closing_pressure: Duration,
+    /// TCP after a RST.
+    pub reset: Duration,
+    /// UDP and others, seen from both sides (RFC 4787 REQ-5).
+    pub udp: Duration,
+    /// UDP and others, one packet from one side.
+    pub udp_one_sided: Duration,
+    /// UDP and others, several packets from one side.
+    pub udp_one_way: Duration,
+    /// ICMP echo (RFC 5508 REQ-2).
+    pub icmp: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        let s = Duration::from_secs;
+        Timeouts {
+            established: s(7440),
+            half_open: s(240),
+            half_open_pressure: s(20),
+            closing: s(240),
+            closing_pressure: s(30),
+            reset: s(10),
+            udp: s(300),
+            udp_one_sided: s(30),
+            udp_one_way: s(120),
+            icmp: s(60),
+        }
+    }
+}
+
+/// What a tracker may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Sessions at most (an IPv6 session counts as two).
+    pub sessions: u32,
+    /// Sessions for which room is made at the start.
+    pub initial: u32,
+    /// Random per node, so that nobody can choose keys that collide. An attached memory keeps its own.
+    pub salt: u64,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// Limits of tenants for which none are set.
+    pub tenant: TenantLimits,
+    /// Percent of `sessions` above which every tenant is under pressure.
+    pub water_level: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            sessions: 1 << 20,
+            initial: 1 << 16,
+            salt: 0,
+            timeouts: Timeouts::default(),
+            tenant: TenantLimits::default(),
+            water_level: 90,
+        }
+    }
+}
+
+/// What a tenant (a VNI) may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// Sessions.
+    pub sessions: u32,
+    /// Sessions of one VM.
+    pub vm_sessions: u32,
+    /// Half-open sessions.
+    pub half_open: u32,
+}
+
+impl Default for TenantLimits {
+    fn default() -> TenantLimits {
+        TenantLimits { sessions: u32::MAX, vm_sessions: u32::MAX, half_open: u32::MAX }
+    }
+}
+
+/// Counters of a tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantStats {
+    /// VNI.
+    pub vni: u32,
+    /// Sessions now.
+    pub sessions: u32,
+    /// Half-open sessions now.
+    pub half_open: u32,
+    /// Sessions begun.
+    pub created: u64,
+    /// Sessions evicted for newer ones.
+    pub evicted: u64,
+    /// New connections refused: the tenant's sessions.
+    pub refused_tenant: u64,
+    /// New connections refused: the VM's sessions.
+    pub refused_vm: u64,
+    /// New connections refused: half-open sessions.
+    pub refused_half_open: u64,
+    /// New connections refused: the node's sessions.
+    pub refused_full: u64,
+    /// Whether half-open sessions live short now.
+    pub pressure: bool,
+}
