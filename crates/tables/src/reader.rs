@@ -14,7 +14,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+mod internet;
 mod locate;
+
+pub use internet::Public;
 
 /// A reader of table memory. Each thread clones its own (it is `Send`, not `Sync`).
 pub struct Tables {

@@ -6,6 +6,7 @@ mod concurrent;
 mod corrupt;
 mod engine;
 mod growth;
+mod internet;
 mod kill;
 mod model;
 mod oracle;

@@ -17,6 +17,7 @@
 
 mod apply;
 mod dump;
+mod internet;
 mod plan;
 mod plan_routes;
 mod plan_vms;
@@ -26,6 +27,7 @@ mod trees;
 mod underlay;
 
 pub use dump::{RouteInterval, TenantDump, VmDump};
+pub use internet::PublicPrefix;
 pub use recover::AttachError;
 pub use underlay::{GroupId, NexthopId, NexthopSpec};
 

@@ -95,6 +95,7 @@ impl Writer {
         let mut marks = Marks { seen: vec![0; limit as usize / 64 + 1], live: Vec::new(), limit };
         w.find_tables(&mut marks)?;
         w.find_ncs(&mut marks)?;
+        w.find_internet(&mut marks)?;
         w.find_tenants(&mut marks)?;
         let mut repairs = Repairs::default();
         w.find_vms(&mut repairs);
@@ -178,6 +179,20 @@ impl Writer {
         }
         let used: FxSet<u32> = self.ncs.values().map(|n| n.id).collect();
         self.nc_ids = Ids::attach(1, next, |id| used.contains(&id));
+        Ok(())
+    }
+
+    /// Public addresses, and the groups that lead to the Internet.
+    fn find_internet(&mut self, marks: &mut Marks) -> Result<(), AttachError> {
+        let (roots, groups) = (self.store.root.get(root!(public_roots)), self.store.root.get(root!(internet)));
+        if !super::internet::public_blocks(self, roots, &mut |b| marks.take(b)) {
+            return Err(AttachError::Corrupt { what: "the tree of public addresses" });
+        }
+        for group in [groups as u32, (groups >> 32) as u32] {
+            if group != 0 && !marks.has(group) {
+                self.find_group(group, marks).ok_or(AttachError::Corrupt { what: "a next-hop group" })?;
+            }
+        }
         Ok(())
     }
 

@@ -188,7 +188,7 @@ impl Writer {
     /// Removes a group that no NC is bound to. False if one is, or it does not exist.
     pub fn remove_group(&mut self, id: GroupId) -> bool {
         let used = self.ncs.values().any(|nc| self.store.lines.at(self.nc_line(nc.id)).half(1) == id.0);
-        if used || self.underlay.groups.remove(&id).is_none() {
+        if used || self.internet_uses(id) || self.underlay.groups.remove(&id).is_none() {
             return false;
         }
         self.pending.blocks.push(Block { line: id.0, lines: 1 });

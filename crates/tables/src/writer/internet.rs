@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What leads to the Internet and back: public addresses, the way out, and each VPC's POLICY word.
+
+use super::Writer;
+use crate::arena::Block;
+use crate::intervals::Buffer;
+use crate::line::root;
+use crate::routes::{build4, build6, Routes4, Routes6};
+use crate::tree::{walk_all, Top};
+use crate::{GroupId, Prefix, Vni};
+use abi::*;
+use std::io;
+use std::net::IpAddr;
+
+/// A range of public addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublicPrefix {
+    /// The addresses; of two that overlap the longer counts.
+    pub prefix: Prefix,
+    /// A packet without a session may begin one: an elastic address, a forward, endpoint-independent filtering. Else the
+    /// fast path drops it by itself.
+    pub accepts: bool,
+}
+
+/// Word of `policy` in a tenant's record.
+const POLICY: usize = std::mem::offset_of!(TenantRecord, policy) / 8;
+const EPOCHS: u64 = 0xffff << POLICY_EPOCH_SHIFT;
+
+impl Writer {
+    /// Replaces the set of public addresses: one store, so a packet sees the old or the new one.
+    pub fn set_public(&mut self, public: &[PublicPrefix]) -> io::Result<()> {
+        let (mut r4, mut r6) = (Routes4::new(), Routes6::new());
+        for p in public {
+            let value = if p.accepts { SCOPE_LOCAL } else { SCOPE_BLACKHOLE } << VALUE_SCOPE_SHIFT;
+            match p.prefix.addr {
+                IpAddr::V4(a) => drop(r4.insert((a.to_bits(), p.prefix.len), value)),
+                IpAddr::V6(a) => drop(r6.insert((a.to_bits(), p.prefix.len), value)),
+            }
+        }
+        let old = self.store.root.get(root!(public_roots));
+        let top4 = build4(&mut self.forest(), &r4, &mut Buffer::default())?.top;
+        let top6 = build6(&mut self.forest(), &r6, &mut Buffer::default())?.top;
+        let new = u64::from(top4.root_bits()) | u64::from(top6.root_bits()) << 32;
+        self.store.root.set(root!(public_roots), new);
+        let mut blocks = Vec::new();
+        public_blocks(self, old, &mut |b| {
+            blocks.push(b);
+            true
+        });
+        self.pending.blocks.extend(blocks);
+        self.settle();
+        Ok(())
+    }
+
+    /// Leads the way to the Internet over these groups, or nowhere. One store.
+    pub fn set_internet(&mut self, v4: Option<GroupId>, v6: Option<GroupId>) {
+        let line = |g: Option<GroupId>| g.map_or(0, |g| u64::from(g.0));
+        self.store.root.set(root!(internet), line(v4) | line(v6) << 32);
+    }
+
+    /// Sets the flags (POLICY_*) of a VPC's POLICY word and raises its epoch, so that its sessions are judged again. False
+    /// if there is no such VPC.
+    pub fn set_policy(&mut self, vni: Vni, flags: u64) -> bool {
+        let Some(state) = self.tenants.get(&vni) else { return false };
+        let line = self.store.lines.at(state.line);
+        let epoch = line.word(POLICY).wrapping_add(1 << POLICY_EPOCH_SHIFT) & EPOCHS;
+        line.set(POLICY, epoch | flags & !EPOCHS);
+        true
+    }
+
+    /// The POLICY word of a VPC.
+    pub fn policy(&self, vni: Vni) -> Option<u64> {
+        self.tenants.get(&vni).map(|state| self.store.lines.at(state.line).word(POLICY))
+    }
+
+    /// Whether the way to the Internet leads over a group.
+    pub(super) fn internet_uses(&self, id: GroupId) -> bool {
+        let word = self.store.root.get(root!(internet));
+        word as u32 == id.0 || (word >> 32) as u32 == id.0
+    }
+}
+
+/// The blocks of the trees of public addresses, until `block` says false.
+pub(super) fn public_blocks(w: &Writer, roots: u64, block: &mut dyn FnMut(Block) -> bool) -> bool {
+    let lines = &w.store.lines;
+    walk_all::<u32>(lines, Top::of_root(roots as u32), block)
+        && walk_all::<u64>(lines, Top::of_root((roots >> 32) as u32), block)
+}
