@@ -12,6 +12,7 @@ mod host_commands;
 mod lab;
 mod node;
 mod output;
+mod plan;
 mod reference;
 mod replay;
 mod top;
@@ -77,6 +78,7 @@ enum Command {
     Replay(replay::Args),
     HostCommands(host_commands::Args),
     Lab(lab::Args),
+    Plan(Box<plan::Args>),
     Bench(bench::Args),
     Version(version::Args),
     #[command(hide = true)]
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args, global),
         Command::HostCommands(args) => host_commands::run(args, global),
         Command::Lab(args) => lab::run(args, global),
+        Command::Plan(args) => plan::run(*args, global),
         Command::Bench(args) => bench::run(args, global),
         Command::Version(args) => version::run(args, global),
         Command::CliReference(args) => reference::run(args, global),

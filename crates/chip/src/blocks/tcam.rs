@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ternary tables: blocks side by side for the width of the key, and an SRAM for what a hit says.
+
+use super::sram::{action_formats, ActionFormat};
+use super::{Geometry, Grid, Key, Part, Unplaced};
+
+/// Blocks side by side: a pair of blocks compares 11 key bytes (each 5, and the byte between them), so a remainder of
+/// up to 6 bytes takes one block and more takes two. Version and valid bits share the blocks' spare bits.
+pub fn width(key_bytes: u32, g: &Geometry) -> u32 {
+    let pair = g.tcam_pair_bytes;
+    let (pairs, rest) = (key_bytes / pair, key_bytes % pair);
+    2 * pairs
+        + match rest {
+            0 => u32::from(pairs == 0),
+            r if r <= pair / 2 + 1 => 1,
+            _ => 2,
+        }
+}
+
+/// Blocks of SRAM that hold what the hits of `entries` say.
+fn indirect(entries: u64, action: ActionFormat, g: &Geometry) -> u32 {
+    if action.immediate == 0 {
+        return 0;
+    }
+    let bits = action.immediate.next_power_of_two().max(8);
+    entries.div_ceil(u64::from(g.sram_depth * (g.sram_width / bits))) as u32
+}
+
+/// Places the table, as many whole rows of blocks a stage as it has.
+pub fn place(
+    key: &Key,
+    entries: u64,
+    action_bits: u32,
+    free: &mut dyn FnMut(usize) -> Option<Grid>,
+    g: &Geometry,
+) -> Result<Vec<(usize, Part)>, Unplaced> {
+    let width = width(key.bytes(), g);
+    if width > g.tcam_per_stage {
+        return Err(Unplaced::KeyTooWide);
+    }
+    let mut left = entries.div_ceil(u64::from(g.tcam_depth)) as u32;
+    let (mut out, mut stage) = (Vec::new(), 0);
+    while left > 0 {
+        let lost = u64::from(left) * u64::from(g.tcam_depth);
+        let Some(grid) = free(stage) else { return Err(Unplaced::Stages { left: lost }) };
+        let depth = (1..=left.min(grid.tcam / width)).rev().find_map(|depth| {
+            let n = u64::from(depth * g.tcam_depth);
+            let part = action_formats(action_bits, g.immediate_bits)
+                .into_iter()
+                .map(|a| Part {
+                    sram_action: a.blocks(n, g) + indirect(n, a, g),
+                    tcam: depth * width,
+                    entries: n,
+                    tcam_width: width,
+                    immediate: a.immediate,
+                    ..Part::default()
+                })
+                .min_by_key(|p| p.sram_action)?;
+            grid.takes(&part, g).then_some((depth, part))
+        });
+        if let Some((depth, part)) = depth {
+            left -= depth;
+            out.push((stage, part));
+        }
+        stage += 1;
+    }
+    Ok(out)
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A model of an RMT switch chip: what a table takes in blocks, how tables are compressed and placed, and what packets meet
+//! in them.
+//!
+//! The essay is `docs/design/chip.md`. [`blocks`] is the arithmetic of single tables, [`profile`] the chips.
+//! No I/O and no clock: texts, time and randomness come in as arguments.
+#![forbid(unsafe_code)]
+
+pub mod blocks;
+pub mod profile;
+
+pub use blocks::{Alpm, Blocks, Bucket, Geometry, Grid, Key, Kind, Part, Table, Unplaced, KEYS};
+pub use profile::{Profile, ProfileError};

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny plan`: what fits into a switch chip, and how.
+
+mod table;
+
+use crate::Global;
+use anyhow::Context;
+use chip::Profile;
+use std::process::ExitCode;
+
+/// Plan tables for a switch chip: how many blocks they take, where they go, what a compression saves.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Table(table::Args),
+}
+
+/// Runs the command.
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Table(args) => table::run(args, global),
+    }
+}
+
+/// The chip with this name, or from this file.
+fn profile(name: &str) -> anyhow::Result<Profile> {
+    if let Some(text) = chip::profile::built_in(name) {
+        return Ok(chip::profile::parse(&format!("{name}.yaml"), text)?);
+    }
+    let known: Vec<&str> = chip::profile::BUILT_IN.iter().map(|(n, _)| *n).collect();
+    let text = std::fs::read_to_string(name).with_context(|| {
+        format!("--profile {name} is neither one of {} nor a file that can be read", known.join(", "))
+    })?;
+    Ok(chip::profile::parse(name, &text)?)
+}
