@@ -1,0 +1,680 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The interpreter: runs a key through the tables and records a [`Traversal`].
+//!
+//! Callers wait on an explicit stack of frames, so that nothing recurses however a program is written, and what is left to do is
+//! part of every step's [`Entry`]. A frame with nothing left to do is not part of it: `resubmit` as the last action is a jump.
+//! Bounds are those of Open vSwitch: resubmits to the same or an earlier table nest 64 deep, 4096 resubmits in all.
+use crate::action::{Action, CtAction, LOCAL};
+use crate::conntrack::{Conntrack, CtCall};
+use crate::field::{Field, Prereq};
+use crate::group::action_set;
+use crate::key::{Key, Mask};
+use crate::op::{Machine, Need, Op, Reason, Sink, Target, ToController};
+use crate::pipeline::{FlowMod, Pipeline, RuleId};
+use crate::traversal::{need_before, Entry, Failure, Return, Step, Traversal};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Nested resubmits to the same or an earlier table.
+pub const DEPTH_MAX: u16 = 64;
+/// Resubmits in one pass.
+pub const RESUBMITS_MAX: u32 = 4096;
+/// Ops in one pass.
+pub const OPS_MAX: usize = 1 << 16;
+/// Passes of one packet through the connection tracker (each fork is one).
+pub const PASSES_MAX: usize = 64;
+
+struct Frame {
+    actions: Arc<[Action]>,
+    next: usize,
+    /// Depth of the caller.
+    depth: u16,
+    table: u8,
+    /// Runs on a copy of the key; set until the copy is made.
+    copy: Copy,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copy {
+    No,
+    Due,
+    Made,
+}
+
+struct Run<'a> {
+    pipeline: &'a Pipeline,
+    machine: Machine,
+    frames: Vec<Frame>,
+    steps: Vec<Step>,
+    depth: u16,
+    resubmits: u32,
+    ops: usize,
+    set: Vec<Action>,
+    learned: Vec<FlowMod>,
+    failed: Option<Failure>,
+}
+
+/// Ops that send something run again with a real sink; here they must not.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn output(&mut self, _: &Target, _: &Key) {}
+    fn ct(&mut self, _: &Arc<CtCall>, _: &mut Key) {}
+}
+
+impl Pipeline {
+    /// One pass from a point of the program. Depends on nothing else.
+    pub fn pass(&self, entry: &Entry, key: &Key) -> Traversal {
+        let mut run = Run {
+            pipeline: self,
+            machine: Machine::new(*key),
+            frames: Vec::new(),
+            steps: Vec::new(),
+            depth: entry.depth,
+            resubmits: 0,
+            ops: 0,
+            set: Vec::new(),
+            learned: Vec::new(),
+            failed: None,
+        };
+        for r in entry.returns.iter().flat_map(|r| r.iter()) {
+            run.frames.push(Frame {
+                actions: r.actions.clone(),
+                next: r.next as usize,
+                depth: r.depth,
+                table: r.table,
+                copy: Copy::No,
+            });
+        }
+        run.table(entry.table, entry.in_port, entry.ct, entry.depth);
+        run.all();
+        let end = run.machine.key;
+        Traversal { steps: run.steps, failed: run.failed, end }
+    }
+
+    /// A packet from table 0 to its ends, through the connection tracker as often as the program says, at a time in nanoseconds.
+    pub fn run(&self, key: &Key, ct: &mut Conntrack, now: u64) -> Journey {
+        self.journey(key, |pipeline, entry, key| pipeline.pass(entry, key), ct, now)
+    }
+
+    /// The same with somebody else's passes (a cache's).
+    pub fn journey(
+        &self,
+        key: &Key,
+        mut pass: impl FnMut(&Pipeline, &Entry, &Key) -> Traversal,
+        ct: &mut Conntrack,
+        now: u64,
+    ) -> Journey {
+        let mut journey = Journey::default();
+        let mut waiting = VecDeque::from([(Entry::table(0), *key)]);
+        while let Some((entry, key)) = waiting.pop_front() {
+            if journey.passes.len() >= PASSES_MAX {
+                journey.cut_off = true;
+                break;
+            }
+            let traversal = pass(self, &entry, &key);
+            let mut collect = Collect { journey: &mut journey, waiting: &mut waiting, ct, now };
+            traversal.run(&key, &mut collect);
+            journey.passes.push(traversal);
+        }
+        journey
+    }
+}
+
+/// All passes of a packet and what they did.
+#[derive(Clone, Debug, Default)]
+pub struct Journey {
+    /// The passes, in the order in which they began.
+    pub passes: Vec<Traversal>,
+    /// What was sent where, with the key as it was then.
+    pub outputs: Vec<(Target, Key)>,
+    /// Flows that the packet installs: give them to [`Pipeline::add`].
+    pub learned: Vec<FlowMod>,
+    /// Meters it counted against.
+    pub meters: Vec<u32>,
+    /// There were more than [`PASSES_MAX`] passes; the rest was dropped.
+    pub cut_off: bool,
+}
+
+struct Collect<'a> {
+    journey: &'a mut Journey,
+    waiting: &'a mut VecDeque<(Entry, Key)>,
+    ct: &'a mut Conntrack,
+    now: u64,
+}
+
+impl Sink for Collect<'_> {
+    fn output(&mut self, target: &Target, key: &Key) {
+        self.journey.outputs.push((target.clone(), *key));
+    }
+
+    fn ct(&mut self, call: &Arc<CtCall>, key: &mut Key) {
+        let mut tracked = *key;
+        self.ct.execute(call, &mut tracked, self.now);
+        match call.table {
+            Some(table) => self.waiting.push_back((Entry::table(table), tracked)),
+            // Without a table only the packet changes: the program goes on as if it had not been tracked.
+            None => {
+                for field in [Field::NwSrc, Field::NwDst, Field::Ipv6Src, Field::Ipv6Dst, Field::TcpSrc, Field::TcpDst]
+                {
+                    key.set(field, tracked.get(field));
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, learn: &Arc<crate::learn::Learn>, key: &Key) {
+        self.journey.learned.push(learn.flow(key));
+    }
+
+    fn meter(&mut self, meter: u32) {
+        self.journey.meters.push(meter);
+    }
+}
+
+impl Run<'_> {
+    fn all(&mut self) {
+        while self.failed.is_none() {
+            let Some(frame) = self.frames.last_mut() else {
+                if self.set.is_empty() {
+                    break;
+                }
+                let actions = action_set(&std::mem::take(&mut self.set)).into();
+                self.call(actions, self.depth, self.table_now(), false);
+                continue;
+            };
+            if frame.copy == Copy::Due {
+                frame.copy = Copy::Made;
+                self.emit(Op::Save);
+                continue;
+            }
+            match frame.actions.get(frame.next) {
+                Some(_) => {
+                    frame.next += 1;
+                    let (actions, at) = (frame.actions.clone(), frame.next - 1);
+                    self.action(&actions[at]);
+                }
+                None => self.leave(),
+            }
+        }
+        for n in 0..self.steps.len() {
+            let mut need = Need::default();
+            need_before(&self.steps[n], &mut need);
+            self.steps[n].mask = need.mask;
+        }
+    }
+
+    fn table_now(&self) -> u8 {
+        self.frames.last().map_or(0, |f| f.table)
+    }
+
+    fn leave(&mut self) {
+        if let Some(frame) = self.frames.pop() {
+            self.depth = frame.depth;
+            if frame.copy == Copy::Made {
+                self.emit(Op::Restore);
+            }
+        }
+    }
+
+    fn call(&mut self, actions: Arc<[Action]>, depth: u16, table: u8, copy: bool) {
+        self.frames.push(Frame { actions, next: 0, depth, table, copy: if copy { Copy::Due } else { Copy::No } });
+    }
+
+    fn emit(&mut self, op: Op) {
+        self.ops += 1;
+        if self.ops > OPS_MAX {
+            self.failed = Some(Failure::TooManyActions);
+            return;
+        }
+        self.machine.step(&op, &mut Nobody);
+        if let Some(step) = self.steps.last_mut() {
+            step.ops.push(op);
+        }
+    }
+
+    fn depend(&mut self, mask: Mask) {
+        if let Some(step) = self.steps.last_mut() {
+            let at = step.ops.len() as u32;
+            match step.events.last_mut() {
+                Some((last, bits)) if *last == at => bits.merge(&mask),
+                _ => step.events.push((at, mask)),
+            }
+        }
+    }
+
+    fn depends_on(&mut self, field: Field, bits: u128) {
+        let mut mask = Mask::default();
+        mask.add_bits(field, bits);
+        self.depend(mask);
+    }
+
+    /// Whether the packet is of a kind; that it was looked at is noted.
+    fn is(&mut self, prereq: Prereq) -> bool {
+        if prereq != Prereq::None {
+            let mut mask = Mask::default();
+            prereq.depends(&mut mask);
+            self.depend(mask);
+        }
+        prereq.holds(&self.machine.key)
+    }
+
+    /// Looks up in a table and runs what it finds.
+    fn table(&mut self, table: u8, in_port: Option<u16>, ct: bool, depth: u16) {
+        if self.depth >= DEPTH_MAX {
+            self.failed = Some(Failure::TooDeep);
+            return;
+        }
+        if self.resubmits >= RESUBMITS_MAX {
+            self.failed = Some(Failure::TooManyResubmits);
+            return;
+        }
+        let mut key = self.machine.key;
+        let mut lookup = Mask::default();
+        if let Some(port) = in_port {
+            key.set(Field::InPort, u128::from(port));
+        }
+        if ct {
+            exchange(&mut key.0);
+        }
+        if key.get(Field::NwFrag) & 1 != 0 {
+            // Fragments have no ports as far as flows are concerned.
+            lookup.add(Field::NwFrag);
+            key.set(Field::TcpSrc, 0);
+            key.set(Field::TcpDst, 0);
+        }
+        let fragment = !lookup.is_empty();
+        let mut rule = self.pipeline.lookup(table, &key, &mut lookup);
+        let learned = self.overlay(table, &key, rule, &mut lookup);
+        if fragment {
+            lookup.remove(Field::TcpSrc);
+            lookup.remove(Field::TcpDst);
+        } else if lookup.get(Field::TcpSrc) | lookup.get(Field::TcpDst) != 0 {
+            lookup.add_bits(Field::NwFrag, 1);
+        }
+        if ct {
+            exchange(&mut lookup.0);
+        }
+        if in_port.is_some() {
+            lookup.remove(Field::InPort);
+        }
+        lookup.remove(Field::ConjId);
+        let actions = match &learned {
+            Some(actions) => {
+                rule = None;
+                Some(actions.clone())
+            }
+            None => rule.and_then(|id| self.pipeline.rule(id)).map(|r| r.actions.clone()),
+        };
+        self.begin(Entry { table, in_port, ct, depth, returns: self.returns() }, rule, lookup);
+        if let Some(actions) = actions {
+            self.resubmits += 1;
+            let deeper =
+                self.frames.last().is_some_and(|f| table <= f.table) || self.frames.is_empty() && self.steps.len() > 1;
+            let caller = self.depth;
+            self.depth += u16::from(deeper && self.steps.len() > 1);
+            self.call(actions, caller, table, false);
+        }
+    }
+
+    fn begin(&mut self, entry: Entry, rule: Option<RuleId>, lookup: Mask) {
+        let alive = !self.machine.stack.is_empty() || !self.set.is_empty() || !self.learned.is_empty();
+        let cut = !alive && self.frames.iter().all(|f| f.copy == Copy::No);
+        let key = self.machine.key;
+        self.steps.push(Step {
+            entry,
+            rule,
+            key,
+            mask: Mask::default(),
+            lookup,
+            ops: Vec::new(),
+            cut,
+            events: Vec::new(),
+        });
+    }
+
+    /// What callers have left to do.
+    fn returns(&self) -> Option<Arc<[Return]>> {
+        let left = self.frames.iter().filter(|f| f.next < f.actions.len() || f.copy != Copy::No);
+        let returns: Vec<Return> = left
+            .map(|f| Return { actions: f.actions.clone(), next: f.next as u32, depth: f.depth, table: f.table })
+            .collect();
+        (!returns.is_empty()).then(|| returns.into())
+    }
+
+    /// Flows learned earlier in this pass count, too.
+    fn overlay(&self, table: u8, key: &Key, rule: Option<RuleId>, lookup: &mut Mask) -> Option<Arc<[Action]>> {
+        let found = rule.and_then(|id| self.pipeline.rule(id));
+        let mut best: Option<&FlowMod> = None;
+        for flow in self.learned.iter().rev().filter(|f| f.table == table) {
+            lookup.merge(&flow.matching.mask);
+            let above =
+                best.map_or(true, |b| flow.priority > b.priority) && found.is_none_or(|r| flow.priority >= r.priority);
+            if above && flow.matching.matches(key) {
+                best = Some(flow);
+            }
+        }
+        best.map(|flow| flow.actions.clone())
+    }
+
+    /// Ends the current list of actions.
+    fn stop_list(&mut self) {
+        if let Some(frame) = self.frames.last_mut() {
+            frame.next = frame.actions.len();
+        }
+    }
+
+    fn action(&mut self, action: &Action) {
+        match action {
+            Action::Output(port) => self.output(*port),
+            Action::OutputField(bits) => {
+                let port = bits.read(&self.machine.key);
+                self.depends_on(bits.field, bits.field_mask());
+                if let Ok(port) = u16::try_from(port) {
+                    self.output(port);
+                }
+            }
+            Action::InPort => self.emit(Op::Output(Target::InPort)),
+            Action::All => self.emit(Op::Output(Target::All)),
+            Action::Flood => self.emit(Op::Output(Target::Flood)),
+            Action::Normal => self.emit(Op::Output(Target::Normal)),
+            Action::Controller(to) => self.emit(Op::Output(Target::Controller(to.clone()))),
+            Action::Drop | Action::Note(_) | Action::Conjunction { .. } | Action::FinTimeout | Action::SetQueue(_) => {}
+            Action::Resubmit { in_port, table, ct } => {
+                let tracked = !*ct || self.machine.key.get(Field::CtNwProto) != 0;
+                if *ct {
+                    self.depends_on(Field::CtNwProto, u128::MAX);
+                }
+                if tracked {
+                    let table = table.unwrap_or(self.table_now());
+                    self.table(table, *in_port, *ct, self.depth);
+                }
+            }
+            Action::Goto(table) => self.table(*table, None, false, self.depth),
+            Action::Push(bits) => self.emit(Op::Push(*bits)),
+            Action::Pop(bits) => match self.machine.stack.is_empty() {
+                true => self.failed = Some(Failure::EmptyStack),
+                false => self.emit(Op::Pop(*bits)),
+            },
+            Action::Group(id) => self.group(*id),
+            Action::Ct(ct) => self.ct(ct),
+            Action::CtClear => self.emit(Op::CtClear),
+            Action::Clone(actions) => self.call(actions.clone(), self.depth, self.table_now(), true),
+            Action::Learn(learn) => {
+                let mut mask = Mask::default();
+                learn.depends(&mut mask);
+                self.depend(mask);
+                self.learned.push(learn.flow(&self.machine.key));
+                self.emit(Op::Learn(learn.clone()));
+            }
+            Action::Meter(meter) => self.emit(Op::Meter(*meter)),
+            Action::Exit => self.exit(),
+            Action::WriteActions(actions) => self.set.extend(actions.iter().cloned()),
+            Action::ClearActions => self.set.clear(),
+            Action::Unsupported(text) => {
+                let rule = self.steps.last().and_then(|s| s.rule).and_then(|id| self.pipeline.rule(id));
+                self.failed = Some(Failure::Unsupported { action: text.to_string(), line: rule.map_or(0, |r| r.line) });
+            }
+            other => self.rewrite(other),
+        }
+    }
+
+    /// Actions that change the packet.
+    fn rewrite(&mut self, action: &Action) {
+        let mut ops = Vec::new();
+        match action {
+            Action::Set { field, value, mask } => {
+                if self.is(field.info().prereq) {
+                    Op::set_masked(*field, *value, *mask, &mut ops);
+                    if *field == Field::VlanTci {
+                        ops.push(Op::FixVlanType);
+                    }
+                }
+            }
+            Action::Move { from, to } => {
+                if self.is(from.field.info().prereq) && self.is(to.field.info().prereq) {
+                    ops.push(Op::Move { from: *from, to: *to });
+                }
+            }
+            Action::SetVlanVid { vid, push } => self.set_vlan(u128::from(*vid), 0xfff, *push, &mut ops),
+            Action::SetVlanPcp { pcp, push } => self.set_vlan(u128::from(*pcp) << 13, 0xe000, *push, &mut ops),
+            Action::PushVlan(tpid) => ops.push(Op::PushVlan(*tpid)),
+            Action::PopVlan => ops.push(Op::PopVlan),
+            Action::PushMpls(ethertype) => match self.labels() {
+                3.. => self.failed = Some(Failure::TooManyLabels),
+                n => ops.push(Op::PushMpls { ethertype: *ethertype, first: n == 0 }),
+            },
+            Action::PopMpls(ethertype) => {
+                if self.is(Prereq::Mpls) {
+                    ops.push(Op::PopMpls(*ethertype));
+                }
+            }
+            Action::DecTtl => {
+                if self.is(Prereq::Ip) {
+                    self.decrement(Field::NwTtl, Op::DecTtl);
+                }
+            }
+            Action::DecMplsTtl => {
+                if self.is(Prereq::Mpls) {
+                    self.decrement(Field::MplsTtl, Op::DecMplsTtl);
+                }
+            }
+            Action::Multipath(multipath) => {
+                let mut mask = Mask::default();
+                let link = multipath.link(&self.machine.key, &mut mask);
+                self.depend(mask);
+                Op::set(multipath.to, u128::from(link), &mut ops);
+            }
+            Action::Bundle(bundle) => {
+                let mut mask = Mask::default();
+                let port = bundle.port(&self.machine.key, &mut mask);
+                self.depend(mask);
+                match bundle.to {
+                    Some(to) => Op::set(to, u128::from(port), &mut ops),
+                    None => self.output(port),
+                }
+            }
+            _ => {}
+        }
+        ops.into_iter().for_each(|op| self.emit(op));
+    }
+
+    fn set_vlan(&mut self, value: u128, bits: u128, push: bool, ops: &mut Vec<Op>) {
+        match self.is(Prereq::Vlan) {
+            true => Op::set_masked(Field::VlanTci, value, bits, ops),
+            false if push => {
+                Op::set_masked(Field::VlanTci, value | 0x1000, u128::MAX, ops);
+                Op::set_masked(Field::VlanTpid, 0x8100, u128::MAX, ops);
+            }
+            false => {}
+        }
+    }
+
+    fn labels(&mut self) -> usize {
+        if !self.is(Prereq::Mpls) {
+            return 0;
+        }
+        for (n, field) in [Field::MplsLse0, Field::MplsLse1].into_iter().enumerate() {
+            self.depends_on(field, 0x100);
+            if self.machine.key.get(field) & 0x100 != 0 {
+                return n + 1;
+            }
+        }
+        3
+    }
+
+    /// A TTL above 1 has a bit above the lowest set: that bit is all that the decision depends on.
+    fn decrement(&mut self, field: Field, op: Op) {
+        let ttl = self.machine.key.get(field) as u8;
+        if ttl > 1 {
+            self.depends_on(field, 1 << ttl.ilog2());
+            return self.emit(op);
+        }
+        self.depends_on(field, 0xfe);
+        let to = ToController {
+            max_len: u16::MAX,
+            reason: Reason::InvalidTtl,
+            id: 0,
+            userdata: Vec::new(),
+            pause: false,
+            meter: None,
+        };
+        self.emit(Op::Output(Target::Controller(Arc::new(to))));
+        self.stop_list();
+    }
+
+    fn output(&mut self, port: u16) {
+        let target = match port {
+            0xfff8 => Target::InPort,
+            0xfffa => Target::Normal,
+            0xfffb => Target::Flood,
+            0xfffc => Target::All,
+            0xfffd => Target::Controller(Arc::new(ToController {
+                max_len: u16::MAX,
+                reason: Reason::Action,
+                id: 0,
+                userdata: Vec::new(),
+                pause: false,
+                meter: None,
+            })),
+            0xfff9 => {
+                let table = self.table_now();
+                return self.table(table, None, false, self.depth);
+            }
+            0xffff => return,
+            port => {
+                debug_assert!(port < 0xff00 || port == LOCAL || port >= 0xff00);
+                Target::Port(port)
+            }
+        };
+        self.emit(Op::Output(target));
+    }
+
+    fn group(&mut self, id: u32) {
+        if self.depth >= DEPTH_MAX {
+            self.failed = Some(Failure::TooDeep);
+            return;
+        }
+        let Some(group) = self.pipeline.group(id).cloned() else {
+            // As in Open vSwitch: a missing group ends the list of actions, not the packet.
+            return self.stop_list();
+        };
+        let mut mask = Mask::default();
+        let chosen = group.choose(&self.machine.key, &mut mask);
+        self.depend(mask);
+        let (depth, table) = (self.depth, self.table_now());
+        for n in chosen.into_iter().rev() {
+            self.call(group.buckets[n].actions.clone(), depth, table, true);
+        }
+        self.depth += 1;
+    }
+
+    fn ct(&mut self, ct: &CtAction) {
+        let mut zone = ct.zone;
+        if let Some(bits) = ct.zone_from {
+            self.depends_on(bits.field, bits.field_mask());
+            zone = bits.read(&self.machine.key) as u16;
+        }
+        let mut exec = Vec::new();
+        for action in &ct.exec {
+            match action {
+                Action::Set { field, value, mask } => Op::set_masked(*field, *value, *mask, &mut exec),
+                Action::Move { from, to } => exec.push(Op::Move { from: *from, to: *to }),
+                _ => {}
+            }
+        }
+        let CtAction { commit, force, table, nat, alg, .. } = ct;
+        let (nat, alg) = (nat.clone(), alg.clone());
+        self.emit(Op::Ct(Arc::new(CtCall { commit: *commit, force: *force, zone, table: *table, nat, exec, alg })));
+    }
+
+    fn exit(&mut self) {
+        while let Some(frame) = self.frames.last_mut() {
+            frame.next = frame.actions.len();
+            if frame.copy != Copy::No {
+                return;
+            }
+            self.leave();
+        }
+    }
+}
+
+/// Exchanges addresses and ports with those of the connection's original direction.
+fn exchange(words: &mut [u64]) {
+    words.swap(31, 32);
+    words.swap(33, 37);
+    words.swap(34, 38);
+    words.swap(35, 39);
+    words.swap(36, 40);
+    words[46] = words[46].rotate_left(32);
+    let (proto, tracked) = (words[41] & 0xff, words[20] >> 48 & 0xff);
+    words[41] = words[41] & !0xff | tracked;
+    words[20] = words[20] & !(0xff << 48) | proto << 48;
+}
+
+/// The words of the key that actions read or write.
+pub(crate) fn words_of(actions: &[Action]) -> u64 {
+    let mut mask = Mask::default();
+    for action in actions {
+        match action {
+            Action::Set { field, .. } => {
+                mask.add(*field);
+                field.info().prereq.depends(&mut mask);
+            }
+            Action::Move { from, to } => [from, to].iter().for_each(|b| {
+                mask.add(b.field);
+                b.field.info().prereq.depends(&mut mask);
+            }),
+            Action::Push(b) | Action::Pop(b) | Action::OutputField(b) => mask.add(b.field),
+            Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } | Action::PushVlan(_) | Action::PopVlan => {
+                mask.add(Field::VlanTci)
+            }
+            Action::PushMpls(_) | Action::PopMpls(_) | Action::DecMplsTtl => {
+                mask =
+                    [Field::EthType, Field::MplsLse0, Field::MplsLse2, Field::NwTtl].iter().fold(mask, |mut m, f| {
+                        m.add(*f);
+                        m
+                    });
+            }
+            Action::DecTtl => [Field::EthType, Field::NwTtl].iter().for_each(|f| mask.add(*f)),
+            Action::Ct(ct) => {
+                crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f));
+                ct.zone_from.iter().for_each(|b| mask.add(b.field));
+                [Field::EthType, Field::NwProto, Field::TcpSrc, Field::NwSrc, Field::Ipv6Src, Field::Ipv6Dst]
+                    .iter()
+                    .for_each(|f| mask.add(*f));
+            }
+            Action::CtClear => crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f)),
+            Action::Learn(learn) => learn.depends(&mut mask),
+            Action::Multipath(m) => {
+                m.fields.depends(&Key::default(), &mut mask);
+                mask.add(m.to.field);
+            }
+            Action::Bundle(b) => b.to.iter().for_each(|t| mask.add(t.field)),
+            Action::Clone(inner) | Action::WriteActions(inner) => {
+                mask.0.iter_mut().enumerate().for_each(|(n, w)| *w |= words_of(inner) >> n & 1)
+            }
+            _ => {}
+        }
+    }
+    let hashes = |a: &Action| matches!(a, Action::Multipath(_) | Action::Bundle(_) | Action::Group(_));
+    if actions.iter().any(hashes) {
+        // A hash may look at any address or port.
+        for field in [
+            Field::EthSrc,
+            Field::EthDst,
+            Field::EthType,
+            Field::VlanTci,
+            Field::NwSrc,
+            Field::Ipv6Src,
+            Field::Ipv6Dst,
+            Field::NwProto,
+        ] {
+            mask.add(field);
+        }
+        mask.0[34] = !0;
+        mask.0[36] = !0;
+        mask.add(Field::TcpSrc);
+    }
+    mask.words()
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Multi-table match-action programs in the OpenFlow model: imported from the text that `ovs-ofctl` prints and reads, run on keys, and
+//! explained.
+//!
+//! The way of a packet: its fields become a [`Key`]; [`Pipeline::run`] takes it through the tables in passes (each visit to the
+//! connection tracker that names a table begins another one); every pass is recorded as a [`Traversal`] of [`Step`]s,
+//! each with the exact bits it depended on and the [`Op`]s it did, so that a cache can replay any range of them on another key.
+//!
+//! No I/O, no clock, no randomness: times come in as arguments in nanoseconds.
+#![forbid(unsafe_code)]
+
+pub mod action;
+pub mod classifier;
+pub mod conntrack;
+pub mod field;
+pub mod group;
+pub mod hash;
+mod interpret;
+pub mod key;
+mod learn;
+mod matching;
+mod nat;
+pub mod op;
+mod pipeline;
+mod select;
+pub mod traversal;
+mod trie;
+
+pub use action::{Action, CtAction, LOCAL};
+pub use conntrack::{Conntrack, CtCall, Nat, NatKind};
+pub use field::{Field, Format, Prereq, Subfield};
+pub use group::{Bucket, Group, GroupKind};
+pub use interpret::{Journey, DEPTH_MAX, OPS_MAX, PASSES_MAX, RESUBMITS_MAX};
+pub use key::{Key, Mask, STAGES, WORDS};
+pub use learn::{Learn, Source, Spec};
+pub use matching::Match;
+pub use op::{Machine, Need, Op, Reason, Sink, Target, ToController};
+pub use pipeline::{FlowMod, Names, Pipeline, Rule, RuleId, FLOWS_MAX, TABLES};
+pub use select::{Algorithm, Bundle, Multipath, PORT_NONE};
+pub use traversal::{Entry, Failure, Return, Step, Traversal, Uncacheable};
