@@ -58,17 +58,28 @@ pub(crate) fn may_cut(packet: &[u8], room: usize) -> bool {
     !ip.dont_fragment() && fits && ip.fragment_offset() + ip.payload().len() <= usize::from(u16::MAX)
 }
 
-/// Cuts packet `i`, whose inner frame has been rewritten and which [`may_cut`], and encapsulates the pieces.
+/// What carries the pieces.
+pub(crate) enum Carrier {
+    /// A tunnel of their own each.
+    Tunnel(Outer),
+    /// Nothing: they leave as they are.
+    Plain,
+}
+
+/// Cuts the packet in `inner`, a frame that has been rewritten and which [`may_cut`], and sends the pieces.
 #[cold]
 pub(crate) fn cut<R: Recorder>(
     w: &mut Work<'_, R>,
     p: &Packet,
     f: &mut Frame<'_>,
-    outer: Outer,
+    inner: &[u8],
+    carrier: Carrier,
     nexthop: NexthopView,
 ) -> Result<(), DropReason> {
-    let room = room(nexthop.mtu, outer.v6);
-    let inner = p.inner_frame(f).to_vec();
+    let room = match &carrier {
+        Carrier::Tunnel(outer) => room(nexthop.mtu, outer.v6),
+        Carrier::Plain => nexthop.mtu as usize,
+    };
     let (eth, packet) = inner.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::TooBig)?;
     if !may_cut(packet, room) {
         // The next hop changed since locate.
@@ -85,7 +96,7 @@ pub(crate) fn cut<R: Recorder>(
         let len = if whole_rest { payload.len() - done } else { (room - header.len()) & !7 };
         let more = !whole_rest || ip.flags_offset() & ipv4::MORE_FRAGMENTS != 0;
         let piece = build(eth, header, &payload[done..done + len], base + done, more);
-        send(w, p, f, &piece, &outer, pieces == 0, nexthop.ifindex)?;
+        send(w, p, f, &piece, &carrier, pieces == 0, nexthop.ifindex)?;
         done += len;
         pieces += 1;
     }
@@ -113,24 +124,41 @@ fn send<R: Recorder>(
     p: &Packet,
     f: &mut Frame<'_>,
     piece: &[u8],
-    outer: &Outer,
+    carrier: &Carrier,
     first: bool,
     ifindex: u32,
 ) -> Result<(), DropReason> {
     if first {
         let at = f.offset as usize + p.inner as usize;
         f.buffer.get_mut(at..at + piece.len()).ok_or(DropReason::TxFailed)?.copy_from_slice(piece);
-        let start = encapsulate(f.buffer, at, piece.len(), outer, &w.settings).ok_or(DropReason::TxFailed)?;
+        let start = wrap(w, f.buffer, at, piece.len(), carrier)?;
         f.offset = start as u32;
         f.len = (at - start + piece.len()) as u32;
         return Ok(());
     }
-    let at = OVERHEAD[outer.v6 as usize];
+    let at = match carrier {
+        Carrier::Tunnel(outer) => OVERHEAD[outer.v6 as usize],
+        Carrier::Plain => 0,
+    };
     let mut data = w.output.buffer(at + piece.len());
     data[at..].copy_from_slice(piece);
-    encapsulate(&mut data, at, piece.len(), outer, &w.settings).ok_or(DropReason::TxFailed)?;
+    wrap(w, &mut data, at, piece.len(), carrier)?;
     w.generate(p, Stage::Rewrite, Generated { data, ifindex, cause: p.index as usize });
     Ok(())
+}
+
+/// Writes the tunnel in front of the frame at `at`, if there is to be one; returns where the packet starts.
+fn wrap<R: Recorder>(
+    w: &Work<'_, R>,
+    buffer: &mut [u8],
+    at: usize,
+    len: usize,
+    carrier: &Carrier,
+) -> Result<usize, DropReason> {
+    match carrier {
+        Carrier::Tunnel(outer) => encapsulate(buffer, at, len, outer, &w.settings).ok_or(DropReason::TxFailed),
+        Carrier::Plain => Ok(at),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::answer::{outer_back, path_back, Back};
 use crate::echo::OWN_TTL;
 use crate::encap::{encapsulate, OVERHEAD};
 use crate::frame::{Frame, Generated};
+use crate::nat::answer;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
@@ -22,7 +23,7 @@ const ERROR_V6_MAX: usize = 1280;
 
 /// Type, code and second word of an error.
 #[derive(Clone, Copy)]
-struct Message {
+pub(crate) struct Message {
     kind: u8,
     code: u8,
     rest: u32,
@@ -36,7 +37,10 @@ pub(crate) fn on_drop<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_
         return;
     }
     let Some(message) = message(p, f, reason) else { return };
-    let sent = error(w, p, f, message);
+    let sent = match p.inward {
+        true => answer::error(w, p, f, reason, message),
+        false => error(w, p, f, message),
+    };
     if R::ON {
         let why = sent.err().unwrap_or_default();
         w.note(p, reason.stage(), Event::Icmp { kind: message.kind, code: message.code, sent: sent.is_ok(), why });
@@ -57,10 +61,42 @@ fn message(p: &Packet, f: &Frame<'_>, reason: DropReason) -> Option<Message> {
             (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::FRAGMENTATION_NEEDED, inner_mtu(p)?)
         }
         (DropReason::TooBig, true) => (icmpv6::kind::PACKET_TOO_BIG, 0, inner_mtu(p)?),
+        // A connection that is refused for want of room: RFC 6888 REQ-8.
+        (reason, v6) if lacks_room(reason) => match v6 {
+            true => (icmpv6::kind::UNREACHABLE, icmpv6::unreachable::ADDRESS, 0),
+            false => (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::HOST, 0),
+        },
+        (DropReason::NatNoPool | DropReason::NatSourceUnknown, true) => (icmpv6::kind::UNREACHABLE, PROHIBITED_V6, 0),
+        (DropReason::NatNoPool | DropReason::NatSourceUnknown, false) => (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0),
+        (DropReason::NatProtocol, false) if !is_icmp(p, f) => {
+            (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::PROTOCOL, 0)
+        }
         (DropReason::GatewayNotServed, _) => return not_served(&p.inner_frame(f)[ethernet::HEADER_LEN..], v6),
         _ => return None,
     };
     Some(Message { kind, code, rest })
+}
+
+/// Communication administratively prohibited (RFC 1812 §5.2.7.1, RFC 4443 §3.1).
+const PROHIBITED_V4: u8 = 13;
+const PROHIBITED_V6: u8 = 1;
+
+fn lacks_room(reason: DropReason) -> bool {
+    use DropReason::*;
+    matches!(
+        reason,
+        NatPortsExhausted
+            | NatPortQuota
+            | NatConflict
+            | SessionQuotaTenant
+            | SessionQuotaVm
+            | SessionQuotaHalfOpen
+            | SessionTableFull
+    )
+}
+
+fn is_icmp(p: &Packet, f: &Frame<'_>) -> bool {
+    p.inner_frame(f).get(ethernet::HEADER_LEN + 9) == Some(&protocol::ICMP)
 }
 
 /// MTU for inner packets on the way to the destination. `None` if that is not what is too small, but the way back.
@@ -107,12 +143,9 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     let frame = p.inner_frame(f);
     let (eth, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or("no inner packet")?;
     let host_mac = ethernet::Frame::new_unchecked(eth).src();
-    let (host, quote_len, header_len) = match p.v6() {
-        true => (quotable_v6(packet)?, ERROR_V6_MAX, ipv6::HEADER_LEN),
-        false => (quotable_v4(packet)?, ERROR_V4_MAX, ipv4::HEADER_LEN),
-    };
-    let quote_len = ip_len(packet, p.v6()).min(quote_len - header_len - icmpv4::HEADER_LEN);
-    let inner_len = ethernet::HEADER_LEN + header_len + icmpv4::HEADER_LEN + quote_len;
+    let host = quotable(packet, p.v6())?;
+    let quote_len = quote(packet, p.v6()).len();
+    let inner_len = error_len(quote_len, p.v6());
     let flow = match p.v6() {
         true => flow_hash_v6(own.halves(), host.halves(), protocol::ICMPV6, 0),
         false => flow_hash_v4(own.as_v4(), host.as_v4(), protocol::ICMP, 0),
@@ -130,6 +163,29 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     encapsulate(&mut data, at, inner_len, &outer, &w.settings).ok_or("no room")?;
     w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize });
     Ok(())
+}
+
+/// The source of a packet about which an error may be sent.
+pub(crate) fn quotable(packet: &[u8], v6: bool) -> Result<Addr, &'static str> {
+    match v6 {
+        true => quotable_v6(packet),
+        false => quotable_v4(packet),
+    }
+}
+
+/// As much of a packet as an error quotes.
+pub(crate) fn quote(packet: &[u8], v6: bool) -> &[u8] {
+    let max = match v6 {
+        true => ERROR_V6_MAX - ipv6::HEADER_LEN,
+        false => ERROR_V4_MAX - ipv4::HEADER_LEN,
+    };
+    packet.get(..ip_len(packet, v6).min(max - icmpv4::HEADER_LEN)).unwrap_or(&[])
+}
+
+/// Bytes of the frame of an error that quotes so many.
+pub(crate) fn error_len(quote_len: usize, v6: bool) -> usize {
+    let header_len = if v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
+    ethernet::HEADER_LEN + header_len + icmpv4::HEADER_LEN + quote_len
 }
 
 /// Bytes of an inner packet that passed parse, without the padding behind it.
@@ -173,7 +229,7 @@ fn quotable_v6(packet: &[u8]) -> Result<Addr, &'static str> {
 }
 
 /// Writes the inner frame of an error.
-fn build(
+pub(crate) fn build(
     frame: &mut [u8],
     eth: ethernet::Repr,
     own: Addr,

@@ -24,6 +24,7 @@ mod encap;
 mod fragment;
 mod frame;
 mod icmp;
+mod nat;
 mod nd;
 mod packet;
 mod record;
@@ -32,12 +33,15 @@ mod stages;
 mod work;
 
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, BATCH_MAX, HEADROOM};
+pub use nat::{EndLog, Nat};
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
 use common::Lean;
 use packet::Packet;
-use stages::{emit, filter, locate, meter, nat, parse, rewrite, route, tenant};
+use stages::{emit, filter, locate, meter, parse, rewrite, route, tenant};
 use settings::Settings;
+use session::Sessions;
+use std::sync::Arc;
 use tables::{Count, Tables};
 use work::Work;
 
@@ -47,13 +51,20 @@ pub struct Gateway {
     slot: u32,
     lean: Box<[Lean; BATCH_MAX]>,
     packets: Box<[Packet; BATCH_MAX]>,
+    sessions: Option<(Arc<Nat>, Sessions)>,
 }
 
 impl Gateway {
     /// A worker that reads `tables` and counts in `slot`, which must be no other worker's or CPU's.
     pub fn new(tables: Tables, slot: u32) -> Gateway {
         let packets = Box::new(std::array::from_fn(|i| Packet { index: i as u8, ..Packet::EMPTY }));
-        Gateway { tables, slot, lean: Box::new([Lean::EMPTY; BATCH_MAX]), packets }
+        Gateway { tables, slot, lean: Box::new([Lean::EMPTY; BATCH_MAX]), packets, sessions: None }
+    }
+
+    /// A worker that serves the ways to the Internet as well.
+    pub fn with_nat(tables: Tables, slot: u32, nat: Arc<Nat>) -> Gateway {
+        let sessions = nat.tracker().sessions();
+        Gateway { sessions: Some((nat, sessions)), ..Gateway::new(tables, slot) }
     }
 
     /// The tables it reads.
@@ -81,13 +92,21 @@ impl Gateway {
         let (settings, stats, slot) = (Settings::read(tables), tables.stats(self.slot), self.slot);
         let bytes = frames.iter().map(|f| f.len as u64).sum();
         let (rx, sent) = (Count { packets: frames.len() as u64, bytes }, Count::default());
-        let mut w = Work { tables, settings, output, recorder, stats, slot, now: now_ns, rx, sent, walking: 0 };
-        let packets = &mut self.packets[..frames.len().min(BATCH_MAX)];
+        let guard = self.sessions.as_ref().map(|(nat, sessions)| (nat, sessions.enter()));
+        let nat = guard.as_ref().map(|(nat, guard)| nat::Sight { nat, guard });
+        let (walking, now, held) = (0, now_ns, Vec::new());
+        let mut w =
+            Work { tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again: false };
+        let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         packets.iter_mut().for_each(|p| p.done = false);
 
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.
         if R::ON || !common::process(&mut w, &mut self.lean, packets, frames) {
             process_all(&mut w, packets, frames);
+        }
+        if !w.held.is_empty() {
+            let mut last = Packet { index: packets.len().saturating_sub(1) as u8, ..Packet::EMPTY };
+            process_held(&mut w, spare.first_mut().unwrap_or(&mut last));
         }
         w.end();
     }
@@ -100,11 +119,17 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
     w.each(packets, frames, |w, p, f| {
         tenant::run(w, p, f)?;
         filter::run(w, p)?;
-        nat::run(w, p)?;
-        match route::run(w, p)? {
-            route::Found::Vm => locate::find(w, p, f),
-            route::Found::Tree => Ok(()),
+        if p.inward {
+            nat::inward::run(w, p, f)?;
+            return locate::find(w, p, f);
         }
+        if route::proven(w, p) {
+            return locate::find(w, p, f);
+        }
+        if stages::nat::run(w, p, f)? {
+            return locate::find(w, p, f);
+        }
+        route::run(w, p)
     });
     if w.walking > 0 {
         route::walk(w, packets, frames);
@@ -115,4 +140,25 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
         rewrite::run(w, p, f, &path)?;
         emit::run(w, p, f, &path)
     });
+}
+
+/// Fragments that waited for their first one, which has come with this batch: each goes its way as a packet of the
+/// gateway's own, for it was counted as dropped when it came.
+#[cold]
+fn process_held<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
+    w.again = true;
+    for bytes in std::mem::take(&mut w.held) {
+        let mut buffer = w.output.buffer(HEADROOM + bytes.len());
+        buffer[HEADROOM..].copy_from_slice(&bytes);
+        let mut frame = Frame::new(&mut buffer, HEADROOM, bytes.len(), 0);
+        frame.counted = true;
+        packet.done = false;
+        process_all(w, std::slice::from_mut(packet), std::slice::from_mut(&mut frame));
+        if let Verdict::Forward { ifindex } = frame.verdict {
+            let data = frame.data().to_vec();
+            w.stats.generated();
+            w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize });
+        }
+    }
+    w.again = false;
 }

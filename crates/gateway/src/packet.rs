@@ -38,6 +38,14 @@ impl Addr {
         Addr { hi: (a >> 64) as u64, lo: a as u64 }
     }
 
+    /// Of either family.
+    pub fn of(a: std::net::IpAddr) -> Addr {
+        match a {
+            std::net::IpAddr::V4(a) => Addr::v4(a.to_bits()),
+            std::net::IpAddr::V6(a) => Addr::v6(a.to_bits()),
+        }
+    }
+
     /// Upper and lower half.
     #[inline(always)]
     pub fn halves(self) -> (u64, u64) {
@@ -76,6 +84,8 @@ pub(crate) enum Next {
     Proof,
     /// It has ended: the route is local.
     Done,
+    /// It has ended: the route leads to the Internet, and the VPC has a way there.
+    Internet,
 }
 
 /// The state of one packet.
@@ -129,6 +139,15 @@ pub(crate) struct Packet {
     /// Bytes of an inner packet that fit the way to the destination, if this one does not.
     pub room: u16,
 
+    /// It is plain, from the Internet (or a hairpin), for a VM; its Ethernet header is to be replaced.
+    pub inward: bool,
+    /// It came from a VM and goes in again by a public address.
+    pub hairpin: bool,
+    /// Line of its session's record, once that is known.
+    pub session: u32,
+    /// POLICY word of the VPC at hand, where nat has asked for it.
+    pub policy: u64,
+
     // Written by tenant.
     /// Id of the sending NC, if its address is IPv6.
     pub source_nc: Option<u32>,
@@ -177,6 +196,10 @@ impl Packet {
         index: 0,
         hops: 0,
         room: 0,
+        inward: false,
+        hairpin: false,
+        session: 0,
+        policy: 0,
         source_nc: None,
         tenant_line: 0,
         tenant: NO_TENANT,
@@ -197,6 +220,9 @@ impl Packet {
         self.next = Next::Nothing;
         self.hops = 0;
         self.room = 0;
+        self.inward = false;
+        self.hairpin = false;
+        self.policy = 0;
     }
 
     /// The inner packet is IPv6.

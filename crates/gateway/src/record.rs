@@ -93,6 +93,8 @@ pub enum Event {
     Bytes { before: Vec<u8>, after: Vec<u8> },
     /// A packet that is sent besides.
     Generated { bytes: Vec<u8>, ifindex: u32 },
+    /// The session of a packet to or from the Internet.
+    Session { inner: String, outer: String, state: &'static str, inward: bool },
     /// The end.
     Outcome { verdict: Verdict },
 }
@@ -170,6 +172,9 @@ impl std::fmt::Display for Event {
             Event::Fragmented { fragments } => write!(f, "cut into {fragments} fragments"),
             Event::Bytes { before, after } => write!(f, "{} bytes rewritten to {}", before.len(), after.len()),
             Event::Generated { bytes, ifindex } => write!(f, "{} bytes of the gateway's own sent on port {ifindex}", bytes.len()),
+            Event::Session { inner, outer, state, inward } => {
+                write!(f, "{} session {inner}, outside {outer}, {state}", if *inward { "inwards:" } else { "outwards:" })
+            }
             Event::Outcome { verdict } => match verdict {
                 Verdict::Forward { ifindex } => write!(f, "forwarded on port {ifindex}"),
                 Verdict::Answer { ifindex } => write!(f, "answered on port {ifindex}"),

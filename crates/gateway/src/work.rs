@@ -7,6 +7,7 @@ use tables::{Count, NexthopView, StatsSlot, Tables};
 
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict};
 use crate::icmp;
+use crate::nat::Sight;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
@@ -27,6 +28,12 @@ pub(crate) struct Work<'w, R> {
     pub sent: Count,
     /// Packets whose route tree is being walked.
     pub walking: usize,
+    /// Sessions, if the gateway serves any.
+    pub nat: Option<Sight<'w>>,
+    /// Fragments that waited for one of this batch.
+    pub held: Vec<Vec<u8>>,
+    /// The packet was counted when it was taken in: it is one that waited.
+    pub again: bool,
 }
 
 impl From<DropReason> for Verdict {
@@ -76,6 +83,8 @@ impl<R: Recorder> Work<'_, R> {
     #[inline(never)]
     pub fn finish(&mut self, p: &mut Packet, f: &mut Frame<'_>, verdict: Verdict) {
         match verdict {
+            // What waited was counted as dropped when it came.
+            Verdict::Drop(_) | Verdict::Pass if self.again => (),
             Verdict::Drop(reason) => {
                 icmp::on_drop(self, p, f, reason);
                 self.stats.dropped(reason);
@@ -157,10 +166,19 @@ impl<R: Recorder> Work<'_, R> {
             IpAddr::V4(a) => (Addr::v4(a.to_bits()), false),
             IpAddr::V6(a) => (Addr::v6(a.to_bits()), true),
         };
-        if nc.group == 0 || !self.settings.has_vtep(nc_v6) {
+        if !self.settings.has_vtep(nc_v6) {
             return Err(DropReason::UnderlayNoRoute);
         }
-        let line = self.tables.group_member(nc.group, flow);
+        Ok(Path { nc: addr, nc_v6, ..self.path_over(nc.group, flow)? })
+    }
+
+    /// The way over a group (0: none) for a flow.
+    #[inline(always)]
+    pub fn path_over(&mut self, group: u32, flow: u64) -> Result<Path, DropReason> {
+        if group == 0 {
+            return Err(DropReason::UnderlayNoRoute);
+        }
+        let line = self.tables.group_member(group, flow);
         if line == 0 {
             return Err(DropReason::UnderlayNoRoute);
         }
@@ -169,7 +187,7 @@ impl<R: Recorder> Work<'_, R> {
             self.need(line, nexthop.ifindex);
             return Err(DropReason::NexthopUnresolved);
         }
-        Ok(Path { nc: addr, nc_v6, cut: false, line, nexthop })
+        Ok(Path { nc: Addr::default(), nc_v6: false, cut: false, line, nexthop })
     }
 
     #[cold]

@@ -159,7 +159,8 @@ fn every_reason_of_the_path_is_reached() {
         DropReason::TxFailed,
         DropReason::TableFault,
     ]);
-    for reason in DropReason::ALL {
+    // Those of the stage nat need sessions: tests/packets/nat has a case for each.
+    for reason in DropReason::ALL.iter().filter(|r| r.stage() != abi::Stage::Nat) {
         assert!(reached.contains(reason), "{} is reached by no packet", reason.name());
     }
 }

@@ -30,6 +30,9 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fra
         note_vm(w, p);
     }
     if p.vm.flags & VM_FLAG_GATEWAY != 0 {
+        if p.inward {
+            return Err(DropReason::VmUnknown.into());
+        }
         return Err(echo::answer(w, p, f).unwrap_or_else(Verdict::Drop));
     }
     if p.ttl <= 1 {

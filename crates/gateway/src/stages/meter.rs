@@ -12,11 +12,18 @@ use crate::Verdict;
 /// The stage.
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(), Verdict> {
-    let vpc = w.tables.tenant_meter(&p.tenant);
+    // A VPC's meter is for what it sends.
+    let vpc = if p.inward { 0 } else { w.tables.tenant_meter(&p.tenant) };
     if vpc | p.vm.flags & VM_FLAG_METERED == 0 {
         return Ok(());
     }
     Ok(both(w, p, vpc)?)
+}
+
+/// The VPC's meter alone, for what leaves to the Internet.
+pub(crate) fn vpc<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(), DropReason> {
+    let line = w.tables.tenant_meter(&p.tenant);
+    measure(w, p, "VPC", line, DropReason::MeterVpc)
 }
 
 /// The VPC's meter, then the VM's.

@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nat: address translation. Passes everything; the stage has its name so that both engines, traces and docs have its place.
+//! Nat: sessions and address translation. What it does is in `crate::nat`; here is when it is asked.
 
+use abi::POLICY_NAT;
+
+use crate::nat::outward;
 use crate::packet::Packet;
 use crate::record::Recorder;
 use crate::work::Work;
-use crate::Verdict;
+use crate::{Frame, Verdict};
 
-/// The stage.
+/// The stage, for a packet whose destination no VM-NC entry proves local. A settled session of the present policy proves that
+/// the way is the Internet, and the packet goes it; any other packet is routed first. True: it has come in again by a public
+/// address of ours and is to be located.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(_: &mut Work<'_, R>, _: &mut Packet) -> Result<(), Verdict> {
-    Ok(())
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<bool, Verdict> {
+    let Some(sight) = w.nat else { return Ok(false) };
+    p.policy = w.tables.policy(&p.tenant);
+    if p.policy & POLICY_NAT == 0 || outward::settled(sight, p, f).is_none() {
+        return Ok(false);
+    }
+    outward::run(w, p, f)?;
+    Ok(true)
 }

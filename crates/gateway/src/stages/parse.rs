@@ -19,11 +19,17 @@ use crate::{Frame, Verdict};
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
     p.reset();
-    let result = parse(f.data(), &w.settings, p);
+    let mut result = parse(f.data(), &w.settings, p);
+    if result == Err(Verdict::Pass) && w.nat.is_some() && w.tables.public_roots() != 0 {
+        result = crate::nat::inward::parse(w, p, f);
+    }
     if R::ON {
         note(w, p, f);
     }
     result?;
+    if p.inward {
+        return Ok(());
+    }
     prefetch(w.tables, w.settings.strict, p);
     Ok(())
 }
@@ -359,7 +365,7 @@ fn inner_ipv6(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReaso
 
 /// Addresses that are not routed, in the order in which they are reported.
 #[inline(always)]
-fn bad_addresses_v6(dst_mac: Mac, src: Addr, dst: Addr) -> Option<DropReason> {
+pub(crate) fn bad_addresses_v6(dst_mac: Mac, src: Addr, dst: Addr) -> Option<DropReason> {
     let link_local = |a: Addr| a.hi >> 54 == 0xfe80 >> 6;
     let multicast = |a: Addr| a.hi >> 56 == 0xff;
     let special = |a: Addr| a.hi == 0 && a.lo <= 1;

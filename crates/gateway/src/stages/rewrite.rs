@@ -21,6 +21,9 @@ pub(crate) fn run<R: Recorder>(
     path: &Path,
 ) -> Result<(), Verdict> {
     let before = if R::ON { f.data().to_vec() } else { Vec::new() };
+    if p.inward {
+        crate::nat::inward::translate(w, p, f)?;
+    }
     let gateway_mac = w.tables.gateway_mac(p.home());
     let at = f.offset as usize + p.inner as usize;
     let tos = new_tos(p, &w.settings);
@@ -35,7 +38,8 @@ pub(crate) fn run<R: Recorder>(
         vni: p.home().vni,
     };
     if path.cut {
-        fragment::cut(w, p, f, outer, path.nexthop)?;
+        let inner = p.inner_frame(f).to_vec();
+        fragment::cut(w, p, f, &inner, fragment::Carrier::Tunnel(outer), path.nexthop)?;
     } else {
         let start = encapsulate(f.buffer, at, p.inner_len as usize, &outer, &w.settings);
         f.offset = start.ok_or(DropReason::TxFailed)? as u32;
@@ -48,14 +52,14 @@ pub(crate) fn run<R: Recorder>(
 }
 
 /// DSCP and ECN of both headers as they are sent.
-struct Tos {
-    inner: u8,
-    outer: u8,
+pub(crate) struct Tos {
+    pub inner: u8,
+    pub outer: u8,
 }
 
 /// RFC 2983 (pipe or uniform) and RFC 6040.
 #[inline(always)]
-fn new_tos(p: &Packet, s: &Settings) -> Tos {
+pub(crate) fn new_tos(p: &Packet, s: &Settings) -> Tos {
     let inner_dscp = if s.uniform { p.outer_tos & 0xfc } else { p.inner_tos & 0xfc };
     let outer_dscp = if s.uniform { inner_dscp } else { s.dscp };
     let outer_ecn = if s.ecn_off { 0 } else { p.ecn };

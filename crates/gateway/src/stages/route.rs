@@ -9,30 +9,26 @@ use crate::record::{Event, Recorder, Scope};
 use crate::work::Work;
 use crate::{Frame, Verdict};
 
-/// How the stage goes on.
-pub(crate) enum Found {
-    /// The VM-NC entry proved the route local: the destination is located already.
-    Vm,
-    /// The route tree is to be walked, by [`walk`] for the whole batch.
-    Tree,
+/// Whether the VM-NC entry proves the route local: the destination is located then.
+#[inline(always)]
+pub(crate) fn proven<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> bool {
+    if root(&p.tenant, p.v6()) & ROOT_SIMPLE == 0 {
+        return false;
+    }
+    let Some(vm) = lookup_vm(w.tables, p, &p.tenant) else { return false };
+    p.vm = vm;
+    p.located = true;
+    if R::ON {
+        note(w, p, SCOPE_LOCAL << VALUE_SCOPE_SHIFT, true);
+    }
+    true
 }
 
-/// The stage.
+/// The stage: the route tree is to be walked, by [`walk`] for the whole batch.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<Found, Verdict> {
-    if root(&p.tenant, p.v6()) & ROOT_SIMPLE != 0 {
-        if let Some(vm) = lookup_vm(w.tables, p, &p.tenant) {
-            p.vm = vm;
-            p.located = true;
-            if R::ON {
-                note(w, p, SCOPE_LOCAL << VALUE_SCOPE_SHIFT, true);
-            }
-            return Ok(Found::Vm);
-        }
-    }
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
     w.walking += 1;
-    tree(w, p)?;
-    Ok(Found::Tree)
+    tree(w, p)
 }
 
 /// Walks the route trees of all packets that are not located, a line of each at a time, so that the lines of all are
@@ -42,7 +38,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<Fo
 pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames: &mut [Frame<'_>]) {
     while w.walking > 0 {
         w.each(packets, frames, |w, p, _| match p.next {
-            Next::Nothing | Next::Done => Ok(()),
+            Next::Nothing | Next::Done | Next::Internet => Ok(()),
             Next::Tree(walk) => step(w, p, walk),
             Next::Peer(line) => enter(w, p, line),
             Next::Proof => prove(w, p),
@@ -50,6 +46,10 @@ pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], fra
     }
     w.each(packets, frames, |w, p, f| match p.next {
         Next::Done => super::locate::find(w, p, f),
+        Next::Internet => {
+            crate::nat::outward::run(w, p, f)?;
+            super::locate::find(w, p, f)
+        }
         _ => Ok(()),
     });
 }
@@ -137,6 +137,11 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
             return Ok(());
         }
         SCOPE_BLACKHOLE => DropReason::RouteBlackhole,
+        SCOPE_INTERNET if p.hops == 0 && p.policy & POLICY_NAT != 0 => {
+            p.next = Next::Internet;
+            w.walking -= 1;
+            return Ok(());
+        }
         SCOPE_INTERNET => DropReason::ScopeInternet,
         SCOPE_LINE => DropReason::ScopeLine,
         SCOPE_REGION => DropReason::ScopeRegion,

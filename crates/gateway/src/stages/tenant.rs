@@ -14,6 +14,10 @@ use crate::{arp, nd, Frame, Verdict};
 /// Finds the tenant's record and starts to load it.
 #[inline(always)]
 pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
+    if p.inward {
+        // Its session tells.
+        return Ok(());
+    }
     let (tables, slot) = (w.tables, w.slot);
     p.tenant_line = tables.tenant_line_from(p.tenant_home, p.vni).ok_or(DropReason::VniUnknown)?;
     tables.prefetch_line(p.tenant_line);
@@ -28,6 +32,9 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(
 /// The stage.
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
+    if p.inward {
+        return Ok(());
+    }
     // The line came from the table of tenants, so a record that is not in use is no unknown VNI but a fault.
     let tenant = w.tables.tenant_at(p.tenant_line).filter(|t| t.vni == p.vni).ok_or(DropReason::TableFault)?;
     p.tenant = tenant;

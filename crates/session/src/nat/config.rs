@@ -194,6 +194,16 @@ impl NatConfig {
         }
     }
 
+    /// Who translates a public IPv4 endpoint.
+    pub fn owner(&self, public: PublicEndpoint, proto: u8) -> crate::Owner {
+        match public.addr {
+            IpAddr::V4(a) if matches!(self.public(public.addr), Some(PublicKind::Elastic { .. })) => crate::Owner::Elastic,
+            IpAddr::V4(a) if self.fixed_target(a.into(), proto, public.port).is_some() => crate::Owner::Forward,
+            IpAddr::V4(_) => crate::Owner::Snat,
+            IpAddr::V6(_) => crate::Owner::None,
+        }
+    }
+
     /// Whether a VPC has a way out.
     pub fn serves(&self, vni: u32) -> bool {
         self.tenants.contains_key(&vni)

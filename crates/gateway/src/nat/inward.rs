@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From the Internet to a VM: what is ours among plain packets, its session or a new one, its VPC. From there on it is
+//! located, metered, rewritten and emitted like any packet to a VM.
+
+use abi::{DropReason, POLICY_NAT};
+use session::nat::PublicEndpoint;
+use session::{Direction, NewSession, SessionRef};
+use tables::Public;
+use wire::{ethernet, ipv4, ipv6};
+
+use super::l4::{Icmp, L4};
+use super::outward::{begins, flow, ip_of, owner};
+use super::translate::{End, Endpoint};
+use super::{epoch, inner_key, outer_key, picks_up, related, translate, Sight};
+use crate::packet::{Addr, Kind, Packet};
+use crate::record::Recorder;
+use crate::stages::parse::{bad_addresses_v6, has_ports, martian_source_v4};
+use crate::work::Work;
+use crate::{Frame, Verdict};
+
+/// What the packet is from here on: a frame whose Ethernet header is to be replaced.
+pub(crate) fn enter(p: &mut Packet, v6: bool, dst: Addr, ip_len: usize, tos: u8, ttl: u8) {
+    p.inward = true;
+    p.kind = if v6 { Kind::Ipv6 } else { Kind::Ipv4 };
+    p.target = dst;
+    p.inner = 0;
+    p.inner_len = (ethernet::HEADER_LEN + ip_len) as u16;
+    (p.outer_tos, p.inner_tos, p.ecn) = (tos, tos, tos & 3);
+    p.ttl = ttl;
+    p.inner_error = None;
+    p.attributed = false;
+    p.located = false;
+    p.hops = 0;
+    p.room = 0;
+}
+
+/// A plain packet that parse would pass: is it for a public address? `Err(Pass)`: no.
+pub(crate) fn parse<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
+    let Some((eth, rest)) = f.data().split_first_chunk::<{ ethernet::HEADER_LEN }>() else { return Err(Verdict::Pass) };
+    match ethernet::Frame::new_unchecked(eth).ethertype() {
+        ethernet::ethertype::IPV4 => parse_v4(w, p, rest),
+        ethernet::ethertype::IPV6 => parse_v6(w, p, rest),
+        _ => Err(Verdict::Pass),
+    }
+}
+
+fn parse_v4<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, rest: &[u8]) -> Result<(), Verdict> {
+    // Parse has seen that it is whole.
+    let Ok(ip) = ipv4::Packet::new_checked(rest) else { return Err(Verdict::Pass) };
+    if w.tables.public4(ip.dst()).is_none() {
+        return Err(Verdict::Pass);
+    }
+    if !ip.checksum_ok() {
+        return Err(DropReason::OuterIpChecksum.into());
+    }
+    if martian_source_v4(ip.src()) || w.tables.public4(ip.src()).is_some() {
+        return Err(DropReason::InnerMartian.into());
+    }
+    enter(p, false, Addr::v4(ip.dst()), ip.total_len(), ip.tos(), ip.ttl());
+    Ok(())
+}
+
+fn parse_v6<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, rest: &[u8]) -> Result<(), Verdict> {
+    let Ok(ip) = ipv6::Packet::new_checked(rest) else { return Err(Verdict::Pass) };
+    let (src, dst) = (Addr::v6(ip.src()), Addr::v6(ip.dst()));
+    if w.tables.public6(dst.halves()).is_none() {
+        return Err(Verdict::Pass);
+    }
+    if let Some(reason) = bad_addresses_v6(wire::Mac(0), src, dst) {
+        return Err(reason.into());
+    }
+    if w.tables.public6(src.halves()).is_some() {
+        return Err(DropReason::InnerMartian.into());
+    }
+    enter(p, true, dst, ipv6::HEADER_LEN + ip.payload_len(), ip.traffic_class(), ip.hop_limit());
+    Ok(())
+}
+
+/// Finds or makes the session and with it VPC and VM. `Ok`: the packet goes on to be located.
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
+    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    let packet = ip_of(p, f);
+    let l4 = L4::read(packet, p.v6())?;
+    let session = match l4.icmp {
+        Icmp::Other => return Err(DropReason::NatUnsolicited.into()),
+        Icmp::Error => {
+            let session = related::inward(sight, packet, &l4)?;
+            tenant_of(w, p, sight, session)?;
+            session
+        }
+        _ => session_of(w, sight, p, f, &l4)?,
+    };
+    let inner = sight.found(session).inner;
+    p.session = session.0;
+    p.target = Addr::of(inner.vm());
+    p.flow = arriving(&l4, ip_of(p, f), p.target, inner.vm_port());
+    if !l4.v6 {
+        p.vm_home = w.tables.vm4_home(p.vni, p.target.as_v4());
+    }
+    if R::ON {
+        super::note(w, p, sight, session);
+    }
+    Ok(())
+}
+
+/// Hash of the flow as the VM gets it.
+fn arriving(l4: &L4, packet: &[u8], vm: Addr, vm_port: u16) -> u64 {
+    let ports = match packet.get(l4.at..).and_then(|l| l.first_chunk::<4>()) {
+        Some(ports) if has_ports(l4.proto) && l4.piece.is_none() => u32::from_be_bytes(*ports),
+        _ => 0,
+    };
+    let ports = if ports != 0 && l4.has_ports() { ports & 0xffff_0000 | u32::from(vm_port) } else { ports };
+    flow(l4.v6, l4.src, vm, l4.proto, ports)
+}
+
+/// The VPC of a session. From here on drops are attributed.
+fn tenant_of<R: Recorder>(
+    w: &Work<'_, R>,
+    p: &mut Packet,
+    sight: Sight<'_>,
+    session: SessionRef,
+) -> Result<(), DropReason> {
+    enter_vpc(w, p, sight.found(session).inner.vni())
+}
+
+fn enter_vpc<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, vni: u32) -> Result<(), DropReason> {
+    let tenant = w.tables.tenant(vni).ok_or(DropReason::NatUnsolicited)?;
+    p.policy = w.tables.policy(&tenant);
+    if p.policy & POLICY_NAT == 0 {
+        return Err(DropReason::NatUnsolicited);
+    }
+    (p.vni, p.tenant, p.tenant_line, p.attributed) = (vni, tenant, tenant.line, true);
+    Ok(())
+}
+
+fn session_of<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &mut Packet,
+    f: &Frame<'_>,
+    l4: &L4,
+) -> Result<SessionRef, DropReason> {
+    let packet = ip_of(p, f);
+    let ports = match l4.later() {
+        true => {
+            let (src, dst) = sight.later_ports(None, l4, f.data(), w.now)?;
+            if l4.proto == wire::protocol::ICMP || l4.proto == wire::protocol::ICMPV6 {
+                (src, dst)
+            } else {
+                (dst, src)
+            }
+        }
+        false => l4.ports_of(Direction::In),
+    };
+    let (public, remote) = (l4.dst.ip(l4.v6), l4.src.ip(l4.v6));
+    let key = outer_key(l4.proto, public, remote, ports).ok_or(DropReason::SessionFault)?;
+    let mut found = sight.outer(&key);
+    if let Some(session) = found {
+        tenant_of(w, p, sight, session)?;
+        let good = sight.current(session, p.policy) || sight.renew(session, p.policy, w.now);
+        if !good || !sight.judge(session, Direction::In, l4, packet, w.now)? {
+            p.attributed = false;
+            found = None;
+        }
+    }
+    let session = match found {
+        Some(session) => session,
+        None if l4.later() => return Err(DropReason::FragmentUnknown),
+        None => begin(w, sight, p, packet, l4, ports)?,
+    };
+    if l4.piece.is_some_and(|piece| piece.offset == 0) {
+        sight.first_ports(None, l4, w.now, &mut w.held)?;
+    }
+    Ok(session)
+}
+
+/// A new session from outside, if the configuration lets one in.
+fn begin<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &mut Packet,
+    packet: &[u8],
+    l4: &L4,
+    ports: (u16, u16),
+) -> Result<SessionRef, DropReason> {
+    let ours = match l4.v6 {
+        true => w.tables.public6(l4.dst.halves()),
+        false => w.tables.public4(l4.dst.as_v4()),
+    };
+    if ours != Some(Public::Accepts) || l4.icmp == Icmp::Reply {
+        return Err(DropReason::NatUnsolicited);
+    }
+    let public = PublicEndpoint { addr: l4.dst.ip(l4.v6), port: ports.0 };
+    let target = sight.nat.translator.inbound(public, l4.proto).ok_or(DropReason::NatUnsolicited)?;
+    let remote = l4.src.ip(l4.v6);
+    let inner = inner_key(target.vni, l4.proto, target.vm_addr, remote, (target.vm_port, ports.1));
+    let outer = outer_key(l4.proto, public.addr, remote, ports);
+    let (Some(inner), Some(outer)) = (inner, outer) else { return Err(DropReason::SessionFault) };
+    // What `inbound` gave is held until `create`, or given back here.
+    let release = |why| {
+        sight.nat.translator.release(&super::binding(&inner, &outer), w.now);
+        why
+    };
+    enter_vpc(w, p, target.vni).map_err(release)?;
+    if !begins(l4, packet, p.policy) {
+        return Err(release(DropReason::SessionStray));
+    }
+    let new = NewSession {
+        inner,
+        outer,
+        owner: owner(sight, public, l4.proto),
+        direction: Direction::In,
+        view: l4.view(packet),
+        bytes: l4.len as u32,
+        epoch: epoch(p.policy),
+        pick_up: picks_up(p.policy),
+    };
+    sight.create(&new, w.now)
+}
+
+/// Gives the packet its private destination; the last step before it is rewritten.
+pub(crate) fn translate<R: Recorder>(w: &Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<(), DropReason> {
+    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    let inner = sight.found(SessionRef(p.session)).inner;
+    let to = Endpoint { addr: p.target, port: inner.vm_port() };
+    let start = f.offset as usize + ethernet::HEADER_LEN;
+    let end = f.offset as usize + p.inner_len as usize;
+    let packet = f.buffer.get_mut(start..end).ok_or(DropReason::TxFailed)?;
+    let l4 = L4::read(packet, p.v6())?;
+    match l4.icmp {
+        Icmp::Error => related::translate(packet, &l4, End::Destination, to),
+        _ => {
+            translate::translate(packet, &l4, End::Destination, to);
+            Ok(())
+        }
+    }
+}

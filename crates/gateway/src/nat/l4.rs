@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a session is known by in an IP packet: addresses, protocol, ports; and what the TCP machine judges.
+
+use abi::DropReason;
+use session::{Direction, L4View, Segment};
+use wire::{be, icmpv4, icmpv6, ipv4, ipv6, protocol, tcp, udp};
+
+use crate::packet::Addr;
+
+/// A piece of a fragmented packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Identification.
+    pub id: u32,
+    /// Offset of its first byte.
+    pub offset: usize,
+    /// It is not the last.
+    pub more: bool,
+}
+
+/// What an ICMP message is to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Icmp {
+    /// Not ICMP.
+    None,
+    /// Begins or continues a pseudo connection; the identifier is the near side's port.
+    Request,
+    /// Continues one.
+    Reply,
+    /// Belongs to the packet that it quotes.
+    Error,
+    /// Something else.
+    Other,
+}
+
+/// The header of an IP packet and of what is in it. The packet's length fields are believed: parse has checked them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct L4 {
+    pub v6: bool,
+    pub src: Addr,
+    pub dst: Addr,
+    /// The upper layer's protocol, behind IPv6 extension headers.
+    pub proto: u8,
+    /// Offset of the upper layer's header in the IP packet.
+    pub at: usize,
+    /// Bytes of the IP packet.
+    pub len: usize,
+    /// Ports, 0 if the protocol has none; for ICMP echo the identifier is in the first and the other 0.
+    pub src_port: u16,
+    pub dst_port: u16,
+    pub icmp: Icmp,
+    /// There are fragments.
+    pub piece: Option<Piece>,
+}
+
+impl L4 {
+    /// Reads an IP packet that is whole and well-formed. An error: its upper header is not.
+    pub fn read(packet: &[u8], v6: bool) -> Result<L4, DropReason> {
+        let mut l4 = match v6 {
+            true => head_v6(packet)?,
+            false => head_v4(packet)?,
+        };
+        if l4.piece.is_none_or(|p| p.offset == 0) {
+            l4.ports(packet)?;
+        }
+        Ok(l4)
+    }
+
+    fn ports(&mut self, packet: &[u8]) -> Result<(), DropReason> {
+        let payload = packet.get(self.at..self.len).unwrap_or(&[]);
+        let (need, icmp) = match (self.proto, self.v6) {
+            (protocol::TCP, _) => (tcp::HEADER_LEN, false),
+            (protocol::UDP, _) => (udp::HEADER_LEN, false),
+            (protocol::ICMP, false) | (protocol::ICMPV6, true) => (icmpv4::HEADER_LEN, true),
+            _ => return Ok(()),
+        };
+        let head = payload.get(..need).ok_or(DropReason::NatL4Malformed)?;
+        if icmp {
+            self.icmp = icmp_kind(head[0], head[1], self.v6);
+            if matches!(self.icmp, Icmp::Request | Icmp::Reply) {
+                self.src_port = be::u16(head, 4);
+            }
+            return Ok(());
+        }
+        self.src_port = be::u16(head, 0);
+        self.dst_port = be::u16(head, 2);
+        // The data offset of a first fragment may lead into the next one: options are nobody's concern here.
+        let header = (head.get(12).copied().unwrap_or(0x50) >> 4) as usize * 4;
+        if self.proto == protocol::TCP && (header < tcp::HEADER_LEN || self.piece.is_none() && header > payload.len()) {
+            return Err(DropReason::NatL4Malformed);
+        }
+        Ok(())
+    }
+
+    /// The protocol has ports (or identifiers) that can be translated.
+    pub fn has_ports(&self) -> bool {
+        matches!(self.proto, protocol::TCP | protocol::UDP) || matches!(self.icmp, Icmp::Request | Icmp::Reply)
+    }
+
+    /// It is a fragment beyond the first.
+    pub fn later(&self) -> bool {
+        self.piece.is_some_and(|p| p.offset != 0)
+    }
+
+    /// Ports of the near and the far side of a packet that goes outwards (its source is near) or inwards. An identifier is
+    /// the near side's both ways.
+    pub fn ports_of(&self, direction: Direction) -> (u16, u16) {
+        match direction {
+            Direction::In if self.icmp == Icmp::None => (self.dst_port, self.src_port),
+            _ => (self.src_port, self.dst_port),
+        }
+    }
+
+    /// What the state machines need to know.
+    pub fn view(&self, packet: &[u8]) -> L4View {
+        match (self.proto, self.icmp) {
+            (protocol::TCP, _) if !self.later() => L4View::Tcp(self.segment(packet)),
+            (_, Icmp::Request | Icmp::Reply) => L4View::Echo { request: self.icmp == Icmp::Request },
+            _ => L4View::Other,
+        }
+    }
+
+    fn segment(&self, packet: &[u8]) -> Segment {
+        let head = packet.get(self.at..self.len).unwrap_or(&[]);
+        let Some(fixed) = head.first_chunk::<{ tcp::HEADER_LEN }>() else { return Segment::default() };
+        let header = (fixed[12] >> 4) as usize * 4;
+        let flags = fixed[13];
+        let options = head.get(tcp::HEADER_LEN..header).unwrap_or(&[]);
+        Segment {
+            flags,
+            seq: be::u32(fixed, 4),
+            ack: be::u32(fixed, 8),
+            window: be::u16(fixed, 14),
+            len: head.len().saturating_sub(header) as u32,
+            scale: if flags & tcp::SYN != 0 { window_scale(options) } else { None },
+        }
+    }
+}
+
+/// The window scale option (RFC 7323 §2), at most 14.
+fn window_scale(options: &[u8]) -> Option<u8> {
+    let mut rest = options;
+    loop {
+        rest = match rest {
+            [3, 3, shift, ..] => return Some((*shift).min(14)),
+            [1, rest @ ..] => rest,
+            [0, ..] | [] => return None,
+            [_, len, ..] if *len >= 2 => rest.get(*len as usize..)?,
+            _ => return None,
+        };
+    }
+}
+
+fn icmp_kind(kind: u8, code: u8, v6: bool) -> Icmp {
+    match (v6, kind, code) {
+        (false, icmpv4::kind::ECHO, 0) | (true, icmpv6::kind::ECHO, 0) => Icmp::Request,
+        (false, icmpv4::kind::ECHO_REPLY, 0) | (true, icmpv6::kind::ECHO_REPLY, 0) => Icmp::Reply,
+        (false, _, _) if icmpv4::is_error(kind) => Icmp::Error,
+        (true, 1..=4, _) => Icmp::Error,
+        _ => Icmp::Other,
+    }
+}
+
+fn head_v4(packet: &[u8]) -> Result<L4, DropReason> {
+    let ip = ipv4::Packet::new_checked(packet).map_err(|_| DropReason::NatL4Malformed)?;
+    let piece = Piece {
+        id: ip.ident() as u32,
+        offset: ip.fragment_offset(),
+        more: ip.flags_offset() & ipv4::MORE_FRAGMENTS != 0,
+    };
+    Ok(L4 {
+        v6: false,
+        src: Addr::v4(ip.src()),
+        dst: Addr::v4(ip.dst()),
+        proto: ip.protocol(),
+        at: ip.header_len(),
+        len: ip.total_len(),
+        src_port: 0,
+        dst_port: 0,
+        icmp: Icmp::None,
+        piece: ip.is_fragment().then_some(piece),
+    })
+}
+
+fn head_v6(packet: &[u8]) -> Result<L4, DropReason> {
+    let ip = ipv6::Packet::new_checked(packet).map_err(|_| DropReason::NatL4Malformed)?;
+    let payload = ip.payload();
+    let upper = ipv6::skip_extensions(ip.next_header(), payload).map_err(|_| DropReason::NatL4Malformed)?;
+    let (mut proto, mut at, mut piece) = (upper.protocol, upper.offset, None);
+    if proto == protocol::FRAGMENT {
+        let fragment = ipv6::Fragment::new_checked(&payload[at..]).map_err(|_| DropReason::NatL4Malformed)?;
+        piece = Some(Piece { id: be::u32(payload, at + 4), offset: fragment.offset(), more: fragment.more() });
+        proto = fragment.next_header();
+        at += ipv6::FRAGMENT_LEN;
+    }
+    Ok(L4 {
+        v6: true,
+        src: Addr::v6(ip.src()),
+        dst: Addr::v6(ip.dst()),
+        proto,
+        at: ipv6::HEADER_LEN + at,
+        len: ipv6::HEADER_LEN + ip.payload_len(),
+        src_port: 0,
+        dst_port: 0,
+        icmp: Icmp::None,
+        piece,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(proto: u8, flags_offset: u16, payload: &[u8]) -> Vec<u8> {
+        let mut head = [0; 20];
+        let (src, dst, payload_len) = (0x0a000005, 0x08080808, payload.len());
+        ipv4::Repr { tos: 0, payload_len, ident: 77, flags_offset, ttl: 64, protocol: proto, src, dst }.emit(&mut head);
+        [&head[..], payload].concat()
+    }
+
+    #[test]
+    fn ports_and_identifiers() {
+        let l4 = L4::read(&v4(17, 0, &[0, 7, 0, 9, 0, 8, 0, 0]), false).unwrap();
+        assert_eq!((l4.src_port, l4.dst_port, l4.at, l4.len, l4.has_ports()), (7, 9, 20, 28, true));
+        let l4 = L4::read(&v4(1, 0, &[8, 0, 0, 0, 0x12, 0x34, 0, 0]), false).unwrap();
+        assert_eq!((l4.icmp, l4.src_port, l4.dst_port), (Icmp::Request, 0x1234, 0));
+        let l4 = L4::read(&v4(1, 0, &[11, 0, 0, 0, 0, 0, 0, 0]), false).unwrap();
+        assert_eq!((l4.icmp, l4.has_ports()), (Icmp::Error, false));
+        let l4 = L4::read(&v4(1, 0, &[13, 0, 0, 0, 0, 0, 0, 0]), false).unwrap();
+        assert_eq!(l4.icmp, Icmp::Other);
+        assert!(!L4::read(&v4(47, 0, &[]), false).unwrap().has_ports());
+    }
+
+    #[test]
+    fn headers_that_are_cut_off_are_malformed() {
+        for (proto, len) in [(6, 19), (17, 7), (1, 7)] {
+            let bad = L4::read(&v4(proto, 0, &vec![0x55; len]), false);
+            assert_eq!(bad.unwrap_err(), DropReason::NatL4Malformed);
+        }
+        // A data offset below five words, and one beyond the packet; the latter is legal in a first fragment.
+        let mut segment = [0; 20];
+        for (offset, whole, first) in [(0x40, false, false), (0x60, false, true), (0x50, true, true)] {
+            segment[12] = offset;
+            assert_eq!(L4::read(&v4(6, 0, &segment), false).is_ok(), whole);
+            assert_eq!(L4::read(&v4(6, ipv4::MORE_FRAGMENTS, &segment), false).is_ok(), first);
+        }
+    }
+
+    #[test]
+    fn window_scale_is_found_behind_other_options_and_never_leads_out() {
+        assert_eq!(window_scale(&[2, 4, 5, 0xb4, 1, 3, 3, 7]), Some(7));
+        assert_eq!(window_scale(&[3, 3, 20, 0]), Some(14));
+        for bad in [&[0, 3, 3, 7][..], &[2, 0, 3, 3], &[2, 9, 1], &[3, 3], &[8], &[]] {
+            assert_eq!(window_scale(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn later_fragments_have_no_ports() {
+        let l4 = L4::read(&v4(17, 3, &[1, 2, 3, 4]), false).unwrap();
+        assert_eq!((l4.piece, l4.later()), (Some(Piece { id: 77, offset: 24, more: false }), true));
+        assert_eq!((l4.src_port, l4.dst_port), (0, 0));
+    }
+
+    #[test]
+    fn behind_ipv6_extension_headers() {
+        let mut head = [0; 40];
+        let body = [[17, 0, 1, 4, 0, 0, 0, 0], [0, 7, 0, 9, 0, 8, 0, 0]].concat();
+        let r = ipv6::Repr {
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: 16,
+            next_header: 60,
+            hop_limit: 9,
+            src: 1 << 100,
+            dst: 2 << 100,
+        };
+        r.emit(&mut head);
+        let l4 = L4::read(&[&head[..], &body].concat(), true).unwrap();
+        assert_eq!((l4.proto, l4.at, l4.src_port, l4.dst_port), (17, 48, 7, 9));
+        let fragment = [[17, 0, 0, 1, 0, 0, 1, 0], [0, 7, 0, 9, 0, 8, 0, 0]].concat();
+        ipv6::Repr { next_header: 44, ..r }.emit(&mut head);
+        let l4 = L4::read(&[&head[..], &fragment].concat(), true).unwrap();
+        assert_eq!(l4.piece, Some(Piece { id: 256, offset: 0, more: true }));
+        assert_eq!((l4.proto, l4.src_port), (17, 7));
+    }
+}

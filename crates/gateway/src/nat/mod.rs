@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ways to the Internet and back: sessions, translation, ICMP errors, fragments.
+//!
+//! The order of checks is that of `docs/design/packet-path.md`, section Nat; what a session is, of `docs/design/sessions.md`.
+//! [`outward`] and [`inward`] decide; [`translate`] and [`related`] change bytes; [`send`] is the way out without a tunnel (a
+//! packet inwards takes the stages locate to emit like any other).
+//!
+//! [`Nat`] is shared by all workers: the tracker, the translator and the fragments. A worker holds one guard of session
+//! memory while it works on a batch.
+
+pub(crate) mod answer;
+pub(crate) mod inward;
+pub(crate) mod l4;
+pub(crate) mod outward;
+pub(crate) mod related;
+pub(crate) mod send;
+pub(crate) mod translate;
+
+use abi::{DropReason, Stage, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
+use session::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
+use session::nat::{Binding, Flow, PublicEndpoint, Translator};
+use session::{
+    Direction, Ended, Guard, InnerKey, NewSession, OuterKey, Progress, SessionInfo, SessionRef, Tracker, Verdict,
+};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::packet::Packet;
+use crate::record::{Event, Recorder};
+use crate::work::Work;
+use l4::L4;
+
+/// Sessions and translation of a node, shared by its workers.
+pub struct Nat {
+    tracker: Arc<Tracker>,
+    translator: Arc<Translator>,
+    fragments: Mutex<FragTable>,
+    log: Option<EndLog>,
+}
+
+/// Hears of every session that ends.
+pub type EndLog = Box<dyn Fn(&Ended) + Send + Sync>;
+
+impl Nat {
+    /// On this tracker and translator; `log` hears of every session that ends.
+    pub fn new(tracker: Arc<Tracker>, translator: Arc<Translator>, limits: FragLimits, log: Option<EndLog>) -> Nat {
+        Nat { tracker, translator, fragments: Mutex::new(FragTable::new(limits)), log }
+    }
+
+    /// The tracker.
+    pub fn tracker(&self) -> &Arc<Tracker> {
+        &self.tracker
+    }
+
+    /// The translator.
+    pub fn translator(&self) -> &Arc<Translator> {
+        &self.translator
+    }
+
+    /// Ends what is due: sessions (at most `budget` looked at), idle mappings, fragments that waited too long. One thread calls it
+    /// some times a second, outside of any batch.
+    pub fn expire(&self, now: u64, budget: u32) -> Progress {
+        let progress = self.tracker.expire(now, budget, &mut |e| self.ended(e, now));
+        self.translator.expire(now);
+        // What was held is counted as dropped since it came.
+        self.fragments().expire(now, &mut |_, _| ());
+        progress
+    }
+
+    /// Ends every session that is chosen, of at most `budget` records looked at from `from` on.
+    pub fn remove_where(
+        &self,
+        from: session::Cursor,
+        budget: u32,
+        which: &mut dyn FnMut(&SessionInfo) -> bool,
+        now: u64,
+    ) -> Option<session::Cursor> {
+        self.tracker.remove_where(from, budget, which, &mut |e| self.ended(e, now))
+    }
+
+    /// Gives back the ports of a session that has ended, and tells the log.
+    fn ended(&self, e: &Ended, now: u64) {
+        if e.released {
+            self.translator.release(&binding(&e.session.inner, &e.session.outer), now);
+        }
+        if let Some(log) = &self.log {
+            log(e);
+        }
+    }
+
+    fn fragments(&self) -> MutexGuard<'_, FragTable> {
+        self.fragments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a session stands for, in the translator's words.
+fn binding(inner: &InnerKey, outer: &OuterKey) -> Binding {
+    let flow = Flow {
+        vni: inner.vni(),
+        proto: inner.proto(),
+        vm_addr: inner.vm(),
+        vm_port: inner.vm_port(),
+        remote: inner.remote(),
+        remote_port: inner.remote_port(),
+    };
+    Binding { flow, public: PublicEndpoint { addr: outer.public(), port: outer.public_port() } }
+}
+
+/// The shared state as a worker sees it during a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight<'w> {
+    pub nat: &'w Nat,
+    pub guard: &'w Guard<'w>,
+}
+
+/// A session at hand, and what a packet needs of it.
+pub(crate) struct Found {
+    pub inner: InnerKey,
+    pub outer: OuterKey,
+}
+
+impl<'w> Sight<'w> {
+    pub fn inner(self, key: &InnerKey) -> Option<SessionRef> {
+        self.guard.find_inner(key)
+    }
+
+    pub fn outer(self, key: &OuterKey) -> Option<SessionRef> {
+        self.guard.find_outer(key)
+    }
+
+    pub fn found(self, session: SessionRef) -> Found {
+        let record = self.guard.record(session);
+        Found { inner: record.inner(), outer: record.outer() }
+    }
+
+    /// The session was judged under this policy.
+    pub fn current(self, session: SessionRef, policy: u64) -> bool {
+        self.guard.record(session).epoch() == epoch(policy)
+    }
+
+    /// Judges a session of an older policy again. False: it is gone.
+    pub fn renew(self, session: SessionRef, policy: u64, now: u64) -> bool {
+        let found = self.found(session);
+        if self.nat.translator.judge(&binding(&found.inner, &found.outer)) {
+            return self.nat.tracker.stamp(session, epoch(policy));
+        }
+        self.nat.tracker.remove(session, &mut |e| self.nat.ended(e, now));
+        false
+    }
+
+    /// Lets the state machine judge a packet. `Ok(false)`: the session is gone.
+    pub fn judge(
+        self,
+        session: SessionRef,
+        direction: Direction,
+        l4: &L4,
+        packet: &[u8],
+        now: u64,
+    ) -> Result<bool, DropReason> {
+        let view = l4.view(packet);
+        if l4.later() {
+            self.guard.record(session).touch(now, l4.len as u32);
+            return Ok(true);
+        }
+        let ended = &mut |e: &Ended| self.nat.ended(e, now);
+        match self.nat.tracker.judge(session, direction, &view, l4.len as u32, now, ended).verdict {
+            Verdict::Forward => Ok(true),
+            Verdict::Gone => Ok(false),
+            Verdict::Drop(reason) => Err(reason),
+        }
+    }
+
+    /// Makes the session; what the translator gave for it is given back if there can be none.
+    pub fn create(self, new: &NewSession, now: u64) -> Result<SessionRef, DropReason> {
+        let made = self.nat.tracker.create(new, now, &mut |e| self.nat.ended(e, now));
+        let reason = match made {
+            Ok(session) => return Ok(session),
+            Err(session::Refusal::Exists(session)) => {
+                self.nat.translator.release(&binding(&new.inner, &new.outer), now);
+                return Ok(session);
+            }
+            Err(session::Refusal::OuterTaken) => DropReason::NatConflict,
+            Err(session::Refusal::Drop(reason)) => reason,
+        };
+        self.nat.translator.release(&binding(&new.inner, &new.outer), now);
+        Err(reason)
+    }
+
+    /// Ports of a fragment beyond the first, if its first one is known.
+    pub fn later_ports(self, vni: Option<u32>, l4: &L4, frame: &[u8], now: u64) -> Result<(u16, u16), DropReason> {
+        let Some((key, piece)) = fragment(vni, l4) else { return Err(DropReason::FragmentUnknown) };
+        match self.nat.fragments().later(&key, piece, frame, now) {
+            Fate::Known(ports) => Ok(ports),
+            Fate::Held => Err(DropReason::FragmentEarly),
+            Fate::Drop => Err(DropReason::FragmentUnknown),
+        }
+    }
+
+    /// Remembers a first fragment; pieces that came before it are added to `held`.
+    pub fn first_ports(self, vni: Option<u32>, l4: &L4, now: u64, held: &mut Vec<Vec<u8>>) -> Result<(), DropReason> {
+        let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };
+        let ports = (l4.src_port, l4.dst_port);
+        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(frame)) {
+            true => Ok(()),
+            false => Err(DropReason::FragmentUnknown),
+        }
+    }
+}
+
+fn fragment(vni: Option<u32>, l4: &L4) -> Option<(FragKey, Piece)> {
+    let p = l4.piece?;
+    let (src, dst) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
+    let len = l4.len.saturating_sub(l4.at) as u32;
+    Some((FragKey { vni, src, dst, proto: l4.proto, id: p.id }, Piece { offset: p.offset as u32, len, more: p.more }))
+}
+
+/// Epoch of a POLICY word.
+pub(crate) fn epoch(policy: u64) -> u16 {
+    (policy >> POLICY_EPOCH_SHIFT) as u16
+}
+
+/// A TCP packet without SYN may begin a session.
+pub(crate) fn picks_up(policy: u64) -> bool {
+    policy & POLICY_PICKUP != 0
+}
+
+/// The inner key of a packet or of what it quotes.
+pub(crate) fn inner_key(vni: u32, proto: u8, vm: IpAddr, remote: IpAddr, (near, far): (u16, u16)) -> Option<InnerKey> {
+    match (vm, remote) {
+        (IpAddr::V4(vm), IpAddr::V4(remote)) => {
+            Some(InnerKey::v4(vni, proto, vm.to_bits(), near, remote.to_bits(), far))
+        }
+        (IpAddr::V6(vm), IpAddr::V6(remote)) => {
+            Some(InnerKey::v6(vni, proto, vm.to_bits(), near, remote.to_bits(), far))
+        }
+        _ => None,
+    }
+}
+
+/// The outer key of a packet or of what it quotes.
+pub(crate) fn outer_key(proto: u8, public: IpAddr, remote: IpAddr, (near, far): (u16, u16)) -> Option<OuterKey> {
+    match (public, remote) {
+        (IpAddr::V4(public), IpAddr::V4(remote)) => {
+            Some(OuterKey::v4(proto, public.to_bits(), near, remote.to_bits(), far))
+        }
+        (IpAddr::V6(public), IpAddr::V6(remote)) => {
+            Some(OuterKey::v6(proto, public.to_bits(), near, remote.to_bits(), far))
+        }
+        _ => None,
+    }
+}
+
+/// Tells the recorder of the session at hand.
+#[cold]
+pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, sight: Sight<'_>, session: SessionRef) {
+    let found = sight.found(session);
+    let state = sight.guard.record(session).state().name();
+    let (inner, outer) = (format!("{:?}", found.inner), format!("{:?}", found.outer));
+    w.note(p, Stage::Nat, Event::Session { inner, outer, state, inward: p.inward });
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a VM to the Internet: the session of a packet, or a new one; its public endpoint; hairpins.
+
+use abi::{flow_hash_v4, flow_hash_v6, DropReason};
+use session::nat::{Flow, PublicEndpoint, Refusal};
+use session::{Direction, NewSession, Owner, SessionRef};
+use wire::{ethernet, protocol, tcp};
+
+use super::l4::{Icmp, L4};
+use super::translate::{End, Endpoint};
+use super::{epoch, inner_key, inward, outer_key, picks_up, related, send, translate, Sight};
+use crate::packet::{Addr, Packet};
+use crate::record::Recorder;
+use crate::stages::{meter, parse::has_ports, rewrite};
+use crate::work::Work;
+use crate::{Frame, Verdict};
+
+/// The inner IP packet.
+pub(crate) fn ip_of<'a>(p: &Packet, f: &'a Frame<'_>) -> &'a [u8] {
+    p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[])
+}
+
+/// The session that a packet belongs to, if it is one of the present policy and the packet tells it by itself.
+pub(crate) fn settled(sight: Sight<'_>, p: &Packet, f: &Frame<'_>) -> Option<SessionRef> {
+    let l4 = L4::read(ip_of(p, f), p.v6()).ok()?;
+    if l4.piece.is_some() || matches!(l4.icmp, Icmp::Error | Icmp::Other) {
+        return None;
+    }
+    let session = find(sight, p.vni, &l4, l4.ports_of(Direction::Out))?;
+    sight.current(session, p.policy).then_some(session)
+}
+
+fn find(sight: Sight<'_>, vni: u32, l4: &L4, ports: (u16, u16)) -> Option<SessionRef> {
+    sight.inner(&inner_key(vni, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), ports)?)
+}
+
+/// A packet whose way is the Internet. `Ok`: it came in again by a public address of ours and goes on to be located.
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
+    let sight = w.nat.ok_or(DropReason::ScopeInternet)?;
+    if p.ttl <= 1 {
+        return Err(DropReason::TtlExpired.into());
+    }
+    let packet = ip_of(p, f);
+    let l4 = L4::read(packet, p.v6())?;
+    let session = match l4.icmp {
+        Icmp::Other => return Err(DropReason::NatProtocol.into()),
+        Icmp::Error => related::outward(sight, p.vni, packet, &l4)?,
+        _ => session_of(w, sight, p, f, &l4)?,
+    };
+    p.session = session.0;
+    let public = sight.found(session).outer;
+    let to = Endpoint { addr: Addr::of(public.public()), port: public.public_port() };
+    if R::ON {
+        super::note(w, p, sight, session);
+    }
+    let ours = match l4.v6 {
+        true => w.tables.public6(l4.dst.halves()),
+        false => w.tables.public4(l4.dst.as_v4()),
+    };
+    if ours.is_some() {
+        meter::vpc(w, p)?;
+        hairpin(w, p, f, &l4, to)?;
+        return inward::run(w, p, f);
+    }
+    let flow = leaving(&l4, ip_of(p, f), to);
+    let path = send::path(w, p, f, &l4, flow)?;
+    meter::vpc(w, p)?;
+    let tos = rewrite::new_tos(p, &w.settings).inner;
+    Err(send::out(w, p, f, &l4, to, tos, path)?)
+}
+
+/// Hash of the flow as it leaves.
+fn leaving(l4: &L4, packet: &[u8], to: Endpoint) -> u64 {
+    let ports = match packet.get(l4.at..).and_then(|l| l.first_chunk::<4>()) {
+        Some(ports) if has_ports(l4.proto) && l4.piece.is_none() => u32::from_be_bytes(*ports),
+        _ => 0,
+    };
+    let ports = if ports != 0 && l4.has_ports() { u32::from(to.port) << 16 | ports & 0xffff } else { ports };
+    flow(l4.v6, to.addr, l4.dst, l4.proto, ports)
+}
+
+pub(crate) fn flow(v6: bool, src: Addr, dst: Addr, proto: u8, ports: u32) -> u64 {
+    match v6 {
+        true => flow_hash_v6(src.halves(), dst.halves(), proto, ports),
+        false => flow_hash_v4(src.as_v4(), dst.as_v4(), proto, ports),
+    }
+}
+
+/// The session that the packet belongs to, judged; or a new one.
+fn session_of<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    f: &Frame<'_>,
+    l4: &L4,
+) -> Result<SessionRef, DropReason> {
+    let packet = ip_of(p, f);
+    let ports = match l4.later() {
+        true => sight.later_ports(Some(p.vni), l4, f.data(), w.now)?,
+        false => l4.ports_of(Direction::Out),
+    };
+    let mut found = find(sight, p.vni, l4, ports);
+    if let Some(session) = found {
+        let good = sight.current(session, p.policy) || sight.renew(session, p.policy, w.now);
+        if !good || !sight.judge(session, Direction::Out, l4, packet, w.now)? {
+            found = None;
+        }
+    }
+    let session = match found {
+        Some(session) => session,
+        None if l4.later() => return Err(DropReason::FragmentUnknown),
+        None => begin(w, sight, p, packet, l4, ports)?,
+    };
+    if l4.piece.is_some_and(|piece| piece.offset == 0) {
+        sight.first_ports(Some(p.vni), l4, w.now, &mut w.held)?;
+    }
+    Ok(session)
+}
+
+/// A TCP packet that may begin a session.
+pub(crate) fn begins(l4: &L4, packet: &[u8], policy: u64) -> bool {
+    if l4.proto != protocol::TCP {
+        return l4.icmp != Icmp::Reply;
+    }
+    let flags = packet.get(l4.at + 13).copied().unwrap_or(0) & (tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN);
+    flags == tcp::SYN || picks_up(policy) && flags & tcp::ACK != 0 && flags & (tcp::SYN | tcp::RST) == 0
+}
+
+/// A new session from inside.
+fn begin<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    packet: &[u8],
+    l4: &L4,
+    ports: (u16, u16),
+) -> Result<SessionRef, DropReason> {
+    if !begins(l4, packet, p.policy) {
+        return Err(DropReason::SessionStray);
+    }
+    let generation = p.tenant.generation();
+    let source = match l4.v6 {
+        true => w.tables.vm6(p.vni, l4.src.halves(), generation),
+        false => w.tables.vm4(p.vni, l4.src.as_v4(), generation),
+    };
+    if source.is_none_or(|vm| vm.flags & abi::VM_FLAG_GATEWAY != 0) {
+        return Err(DropReason::NatSourceUnknown);
+    }
+    let (vm_addr, remote) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
+    let flow = Flow { vni: p.vni, proto: l4.proto, vm_addr, vm_port: ports.0, remote, remote_port: ports.1 };
+    let public = sight.nat.translator.outbound(&flow, w.now).map_err(reason)?;
+    let inner = inner_key(p.vni, l4.proto, vm_addr, remote, ports).ok_or(DropReason::SessionFault)?;
+    let outer = outer_key(l4.proto, public.addr, remote, (public.port, ports.1)).ok_or(DropReason::SessionFault)?;
+    let new = NewSession {
+        inner,
+        outer,
+        owner: owner(sight, public, l4.proto),
+        direction: Direction::Out,
+        view: l4.view(packet),
+        bytes: l4.len as u32,
+        epoch: epoch(p.policy),
+        pick_up: picks_up(p.policy),
+    };
+    sight.create(&new, w.now)
+}
+
+/// Who translates.
+pub(crate) fn owner(sight: Sight<'_>, public: PublicEndpoint, proto: u8) -> Owner {
+    match public.addr.is_ipv6() {
+        true => Owner::None,
+        false => sight.nat.translator.config().owner(public, proto),
+    }
+}
+
+fn reason(refusal: Refusal) -> DropReason {
+    match refusal {
+        Refusal::NotServed | Refusal::SourceOutside => DropReason::NatNoPool,
+        Refusal::ProtocolUnserved => DropReason::NatProtocol,
+        Refusal::PoolDry => DropReason::NatPortsExhausted,
+        Refusal::TenantPorts | Refusal::VmPorts => DropReason::NatPortQuota,
+    }
+}
+
+/// The packet leaves its tunnel where it lies and is plain, with its public source.
+fn hairpin<R: Recorder>(
+    w: &mut Work<'_, R>,
+    p: &mut Packet,
+    f: &mut Frame<'_>,
+    l4: &L4,
+    to: Endpoint,
+) -> Result<(), DropReason> {
+    let tos = rewrite::new_tos(p, &w.settings).inner;
+    let at = f.offset as usize + p.inner as usize;
+    let start = at + ethernet::HEADER_LEN;
+    let packet = f.buffer.get_mut(start..start + l4.len).ok_or(DropReason::TxFailed)?;
+    match l4.icmp {
+        Icmp::Error => related::translate(packet, l4, End::Source, to)?,
+        _ => translate::translate(packet, l4, End::Source, to),
+    }
+    translate::set_tos(packet, l4.v6, tos);
+    f.offset = at as u32;
+    f.len = (ethernet::HEADER_LEN + l4.len) as u32;
+    p.hairpin = true;
+    inward::enter(p, l4.v6, l4.dst, l4.len, tos, p.ttl);
+    Ok(())
+}
