@@ -5,6 +5,7 @@
 //! Overlapping fragments, even by one byte, end the datagram (RFC 5722, also for IPv4): ports that were checked must be
 //! those that the receiver sees.
 
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 /// What the fragments of one datagram have in common.
@@ -74,19 +75,92 @@ impl Default for FragLimits {
     }
 }
 
-/// The table. One per worker, or behind a lock.
+/// Pieces of a datagram at most.
+const PIECES_MAX: usize = 128;
+/// Bytes of a datagram's payload at most.
+const DATAGRAM_MAX: u32 = 65_535;
+
+#[derive(Debug, Default)]
+struct Datagram {
+    born: u64,
+    ports: Option<Ports>,
+    /// Bytes seen: from, to; in no order.
+    pieces: Vec<(u32, u32)>,
+    /// Length, once the last piece has come.
+    end: Option<u32>,
+    /// Contradicts itself: nothing of it goes on.
+    spoilt: bool,
+    held: Vec<Vec<u8>>,
+    held_bytes: usize,
+}
+
+impl Datagram {
+    /// Takes note of a piece. False: it is a repetition, or spoils the datagram, or did before.
+    fn note(&mut self, piece: Piece) -> bool {
+        let (from, to) = (piece.offset, piece.offset.saturating_add(piece.len));
+        if self.spoilt || self.pieces.contains(&(from, to)) {
+            return false;
+        }
+        let wrong_end = match self.end {
+            Some(end) => to > end || (!piece.more && to != end),
+            None => !piece.more && self.pieces.iter().any(|(_, t)| *t > to),
+        };
+        let overlap = self.pieces.iter().any(|(f, t)| from < *t && *f < to);
+        let malformed = piece.len == 0 || to > DATAGRAM_MAX || (piece.more && piece.len % 8 != 0) || from % 8 != 0;
+        if wrong_end || overlap || malformed || self.pieces.len() == PIECES_MAX {
+            self.spoilt = true;
+            return false;
+        }
+        self.pieces.push((from, to));
+        if !piece.more {
+            self.end = Some(to);
+        }
+        true
+    }
+
+    /// Whether all of it has been seen: no piece overlaps another, so the lengths tell.
+    fn complete(&self) -> bool {
+        self.end.is_some_and(|end| self.pieces.iter().map(|(f, t)| t - f).sum::<u32>() == end)
+    }
+}
+
+/// The table. One per worker whose packets no other worker sees, or behind a lock.
 pub struct FragTable {
     limits: FragLimits,
+    datagrams: HashMap<FragKey, Datagram>,
+    /// In order of birth; an entry whose datagram is complete is passed over.
+    order: VecDeque<(u64, FragKey)>,
+    tenants: HashMap<Option<u32>, usize>,
+    held_bytes: usize,
+    /// Held fragments of datagrams that grew too old, until `expire` tells them.
+    lost: Vec<(FragKey, Vec<u8>)>,
 }
 
 impl FragTable {
     /// An empty one.
     pub fn new(limits: FragLimits) -> FragTable {
-        FragTable { limits }
+        FragTable {
+            limits,
+            datagrams: HashMap::new(),
+            order: VecDeque::new(),
+            tenants: HashMap::new(),
+            held_bytes: 0,
+            lost: Vec::new(),
+        }
     }
 
-    /// A first fragment (offset 0, more follow) came with these ports. Held fragments that came before are handed to
-    /// `release` in their order of arrival, each to be treated as `Known`. False: it is to be dropped.
+    /// Datagrams that are remembered.
+    pub fn len(&self) -> usize {
+        self.datagrams.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.datagrams.is_empty()
+    }
+
+    /// A first fragment (offset 0, more follow) came with these ports. Held fragments that came before are handed to `release`
+    /// in their order of arrival, each to be treated as `Known`. False: it is to be dropped.
     pub fn first(
         &mut self,
         key: &FragKey,
@@ -95,16 +169,221 @@ impl FragTable {
         now: u64,
         release: &mut dyn FnMut(Vec<u8>),
     ) -> bool {
-        todo!()
+        let Some(datagram) = self.of(key, now) else { return false };
+        if !datagram.note(piece) {
+            self.drop_held(key);
+            return false;
+        }
+        datagram.ports = Some(ports);
+        let (held, bytes) = (std::mem::take(&mut datagram.held), std::mem::take(&mut datagram.held_bytes));
+        let complete = datagram.complete();
+        self.held_bytes -= bytes;
+        held.into_iter().for_each(release);
+        if complete {
+            self.forget(key);
+        }
+        true
     }
 
     /// A later fragment came; `frame` is copied if it must be held.
     pub fn later(&mut self, key: &FragKey, piece: Piece, frame: &[u8], now: u64) -> Fate {
-        todo!()
+        let (limits, all_held) = (self.limits, self.held_bytes);
+        let Some(datagram) = self.of(key, now) else { return Fate::Drop };
+        if !datagram.note(piece) {
+            self.drop_held(key);
+            return Fate::Drop;
+        }
+        if let Some(ports) = datagram.ports {
+            if datagram.complete() {
+                self.forget(key);
+            }
+            return Fate::Known(ports);
+        }
+        let fits = datagram.held_bytes + frame.len() <= limits.held_bytes_datagram;
+        if !fits || all_held + frame.len() > limits.held_bytes {
+            // Without this piece the datagram is of no use.
+            datagram.spoilt = true;
+            self.drop_held(key);
+            return Fate::Drop;
+        }
+        datagram.held.push(frame.to_vec());
+        datagram.held_bytes += frame.len();
+        self.held_bytes += frame.len();
+        Fate::Held
     }
 
-    /// Forgets what is too old; held fragments go to `dropped` (they are to be counted as `nat_fragment`). Call it now and then.
+    /// Forgets what is too old; held fragments that were not sent go to `dropped`. Call it now and then.
     pub fn expire(&mut self, now: u64, dropped: &mut dyn FnMut(&FragKey, Vec<u8>)) {
-        todo!()
+        self.age(now, usize::MAX);
+        for (key, frame) in self.lost.drain(..) {
+            self.held_bytes -= frame.len();
+            dropped(&key, frame);
+        }
+    }
+
+    /// The datagram, new if there is room for it.
+    fn of(&mut self, key: &FragKey, now: u64) -> Option<&mut Datagram> {
+        self.age(now, 4);
+        if !self.datagrams.contains_key(key) {
+            let tenant = self.tenants.get(&key.vni).copied().unwrap_or(0);
+            if self.datagrams.len() >= self.limits.datagrams || tenant >= self.limits.datagrams_tenant {
+                return None;
+            }
+            self.tenants.insert(key.vni, tenant + 1);
+            self.order.push_back((now, *key));
+            self.datagrams.insert(*key, Datagram { born: now, ..Datagram::default() });
+        }
+        self.datagrams.get_mut(key)
+    }
+
+    /// Forgets up to `n` datagrams that are too old.
+    fn age(&mut self, now: u64, n: usize) {
+        for _ in 0..n {
+            let Some((born, key)) = self.order.front().copied() else { return };
+            let current = self.datagrams.get(&key).is_some_and(|d| d.born == born);
+            if current && now.saturating_sub(born) < self.limits.lifetime {
+                return;
+            }
+            self.order.pop_front();
+            if current {
+                self.drop_held(&key);
+                self.forget(&key);
+            }
+        }
+    }
+
+    /// Held fragments will not be sent.
+    fn drop_held(&mut self, key: &FragKey) {
+        if let Some(datagram) = self.datagrams.get_mut(key) {
+            datagram.held_bytes = 0;
+            self.lost.extend(datagram.held.drain(..).map(|frame| (*key, frame)));
+        }
+    }
+
+    fn forget(&mut self, key: &FragKey) {
+        if self.datagrams.remove(key).is_some() {
+            if let Some(n) = self.tenants.get_mut(&key.vni) {
+                *n -= 1;
+                if *n == 0 {
+                    self.tenants.remove(&key.vni);
+                }
+            }
+        }
+        // Datagrams that were completed leave entries behind.
+        if self.order.len() > 2 * self.datagrams.len() + 64 {
+            let datagrams = &self.datagrams;
+            self.order.retain(|(born, key)| datagrams.get(key).is_some_and(|d| d.born == *born));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(vni: u32, id: u32) -> FragKey {
+        FragKey { vni: Some(vni), src: [10, 0, 0, 1].into(), dst: [8, 8, 8, 8].into(), proto: 17, id }
+    }
+
+    fn piece(offset: u32, len: u32, more: bool) -> Piece {
+        Piece { offset, len, more }
+    }
+
+    fn first(table: &mut FragTable, id: u32, p: Piece, now: u64) -> (bool, Vec<Vec<u8>>) {
+        let mut out = Vec::new();
+        let taken = table.first(&key(1, id), p, (1000, 53), now, &mut |f| out.push(f));
+        (taken, out)
+    }
+
+    #[test]
+    fn later_fragments_have_the_ports_of_the_first_one() {
+        let mut t = FragTable::new(FragLimits::default());
+        assert_eq!(first(&mut t, 1, piece(0, 1480, true), 0), (true, vec![]));
+        assert_eq!(t.later(&key(1, 2), piece(1480, 1480, true), b"x", 0), Fate::Held);
+        assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Known((1000, 53)));
+        assert_eq!(t.later(&key(2, 1), piece(1480, 1480, true), b"another tenant", 0), Fate::Held);
+        assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Known((1000, 53)));
+        // Complete: the identification may be used again.
+        assert_eq!(first(&mut t, 1, piece(0, 8, true), 0), (true, vec![]));
+    }
+
+    #[test]
+    fn fragments_that_come_early_are_held_and_given_back_in_order() {
+        let mut t = FragTable::new(FragLimits::default());
+        assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Held);
+        assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Held);
+        assert_eq!(first(&mut t, 1, piece(0, 1480, true), 0), (true, vec![b"c".to_vec(), b"b".to_vec()]));
+        assert_eq!((t.len(), t.held_bytes), (0, 0));
+    }
+
+    #[test]
+    fn an_overlap_by_one_unit_ends_the_datagram_and_a_repetition_does_not() {
+        let mut t = FragTable::new(FragLimits::default());
+        assert!(first(&mut t, 1, piece(0, 1480, true), 0).0);
+        assert_eq!(t.later(&key(1, 1), piece(1472, 8, true), b"", 0), Fate::Drop);
+        assert_eq!(t.later(&key(1, 1), piece(1480, 8, false), b"", 0), Fate::Drop);
+        assert!(first(&mut t, 2, piece(0, 1480, true), 0).0);
+        assert!(!first(&mut t, 2, piece(0, 1480, true), 0).0);
+        assert_eq!(t.later(&key(1, 2), piece(1480, 8, false), b"", 0), Fate::Known((1000, 53)));
+        for bad in [piece(8, 0, true), piece(8, 7, true), piece(65_528, 8, false), piece(4, 8, true)] {
+            assert!(first(&mut t, 3, piece(0, 8, true), 0).0);
+            assert_eq!(t.later(&key(1, 3), bad, b"", 0), Fate::Drop, "{bad:?}");
+            t.forget(&key(1, 3));
+        }
+        // Beyond the end, or another end.
+        assert!(first(&mut t, 4, piece(0, 8, true), 0).0);
+        assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53)));
+        assert_eq!(t.later(&key(1, 4), piece(24, 8, true), b"", 0), Fate::Drop);
+    }
+
+    #[test]
+    fn room_and_time_are_limited() {
+        let limits =
+            FragLimits { datagrams: 3, datagrams_tenant: 2, held_bytes: 20, held_bytes_datagram: 10, lifetime: 15 };
+        let mut t = FragTable::new(limits);
+        let mut lost = Vec::new();
+        assert_eq!(t.later(&key(1, 1), piece(8, 8, true), &[1; 8], 0), Fate::Held);
+        assert_eq!(t.later(&key(1, 1), piece(16, 8, true), &[2; 8], 0), Fate::Drop, "bytes of a datagram");
+        assert_eq!(t.later(&key(1, 2), piece(8, 8, true), &[3; 8], 1), Fate::Held);
+        assert_eq!(t.later(&key(1, 3), piece(8, 8, true), &[4; 8], 1), Fate::Drop, "datagrams of a tenant");
+        assert_eq!(t.later(&key(2, 3), piece(8, 8, true), &[5; 8], 1), Fate::Drop, "bytes of all");
+        assert_eq!(t.later(&key(3, 3), piece(8, 8, true), &[], 1), Fate::Drop, "datagrams");
+        t.expire(15, &mut |k, f| lost.push((k.id, f[0])));
+        assert_eq!((lost.as_slice(), t.len()), (&[(1, 1)][..], 2));
+        t.expire(16, &mut |k, f| lost.push((k.id, f[0])));
+        assert_eq!((lost.as_slice(), t.len(), t.held_bytes), (&[(1, 1), (2, 3)][..], 0, 0));
+        assert_eq!((t.order.len(), t.tenants.len()), (0, 0));
+    }
+
+    #[test]
+    fn random_pieces_keep_the_books() {
+        use rand::{rngs::StdRng, RngExt, SeedableRng};
+        let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random::<u64>);
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        let limits = FragLimits {
+            datagrams: 50,
+            datagrams_tenant: 20,
+            held_bytes: 4000,
+            held_bytes_datagram: 600,
+            lifetime: 100,
+        };
+        let mut t = FragTable::new(limits);
+        for now in 0..100_000 {
+            let k = key(rng.random_range(0..4), rng.random_range(0..40));
+            let p = piece(rng.random_range(0..6) * 8, rng.random_range(0..3) * 8, rng.random());
+            let _ = match p.offset {
+                0 => t.first(&k, p, (1, 2), now / 10, &mut |_| {}),
+                _ => t.later(&k, p, &vec![0; rng.random_range(0..200)], now / 10) != Fate::Drop,
+            };
+            let held: usize = t.datagrams.values().map(|d| d.held.iter().map(Vec::len).sum::<usize>()).sum();
+            let lost: usize = t.lost.iter().map(|(_, f)| f.len()).sum();
+            assert_eq!(t.held_bytes, held + lost);
+            assert!(t.held_bytes <= 4000 && t.len() <= 50 && t.tenants.values().all(|n| *n <= 20));
+            assert!(t.order.len() <= 2 * t.len() + 65 + 4);
+            if now % 1000 == 0 {
+                t.expire(now / 10, &mut |_, _| {});
+            }
+        }
     }
 }

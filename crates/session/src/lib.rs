@@ -7,20 +7,25 @@
 //! [`nat::Translator`] gives them public endpoints. No I/O and no clock: time (nanoseconds of CLOCK_MONOTONIC) and randomness
 //! come in as arguments.
 #![deny(unsafe_code)]
-#![allow(dead_code, unused_imports, unused_variables)] // Signatures first; gone with the bodies.
 
+mod alloc;
 pub mod frag;
+mod index;
 mod key;
 mod limits;
 #[allow(unsafe_code)] // Maps memory.
 mod memory;
 pub mod nat;
+mod quota;
 #[allow(unsafe_code)] // The one place where a line number becomes an address.
 mod record;
 mod table;
 pub mod tcp;
+#[cfg(test)]
+mod tests;
 mod track;
 mod view;
+mod wheel;
 
 pub use key::{InnerKey, OuterKey};
 pub use limits::{Options, TenantLimits, TenantStats, Timeouts};
@@ -28,8 +33,8 @@ pub use memory::{HeapMemory, SessionMemory, SharedMemory, ARENA_BYTES};
 pub use record::{Counts, Owner, Record, State};
 pub use table::{Guard, Homes, SessionRef, Sessions};
 pub use track::{
-    AttachError, Cursor, EndReason, Ended, Filter, Judgement, NewSession, Progress, Recovered, Refusal, SessionInfo,
-    Tracker, TrackerStats, Verdict,
+    AttachError, Cursor, EndReason, EndSink, Ended, Filter, Judgement, NewSession, Progress, Recovered, Refusal,
+    SessionInfo, Tracker, TrackerStats, Verdict,
 };
 pub use view::{Direction, Embedded, L4View, Segment};
 

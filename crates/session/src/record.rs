@@ -5,7 +5,7 @@
 //! all-zero line, so that garbage can lead a reader astray, but never out of the memory. A line is aligned atomic words;
 //! the engines' fields are stored by their own size (see `abi::SessionRecord`).
 
-use crate::{coarse, Direction, InnerKey, OuterKey, SessionMemory};
+use crate::{coarse, tcp, Direction, InnerKey, L4View, OuterKey, SessionMemory};
 use abi::*;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -42,10 +42,27 @@ impl Line {
         unsafe { &*self.0.as_ptr().cast::<AtomicU16>().add(i & 31) }
     }
 
-    /// All words.
+    /// Which of the 16 half words have these upper five bits: bit i for half word i. Only a hint, as they may change meanwhile.
     #[inline(always)]
-    pub(crate) fn load(&self) -> [u64; 8] {
-        std::array::from_fn(|i| self.0[i].load(Ordering::Acquire))
+    pub(crate) fn slots_with(&self, tag: u32) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: SSE2 belongs to x86-64; the line is 64 aligned bytes. They may be stored to meanwhile; an aligned vector
+        // load gives each half word old or new, and whoever uses the hint loads the slot again.
+        return unsafe {
+            use std::arch::x86_64::*;
+            let at = self.0.as_ptr().cast::<__m128i>();
+            let key = _mm_set1_epi32((tag & 31) as i32);
+            let eq = |i: usize| {
+                _mm_cmpeq_epi32(_mm_srli_epi32::<{ SESSION_SLOT_TAG_SHIFT as i32 }>(_mm_load_si128(at.add(i))), key)
+            };
+            let (low, high) = (_mm_packs_epi32(eq(0), eq(1)), _mm_packs_epi32(eq(2), eq(3)));
+            _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        (0..16).fold(0, |mask, i| {
+            let slot = self.half(i).load(Ordering::Acquire);
+            mask | u32::from(slot >> SESSION_SLOT_TAG_SHIFT == tag & 31) << i
+        })
     }
 }
 
@@ -338,16 +355,52 @@ impl Record<'_> {
         Counts::of(self.line.word(COUNT).load(Ordering::Relaxed))
     }
 
-    /// A packet was taken: last seen and counters, as every engine does for each packet that it forwards. Returns false when
-    /// the counters are so full that the packet should go to the software path (`Tracker::judge` empties them).
+    /// The session is alive: last seen moves forward.
     #[inline(always)]
-    pub fn touch(&self, now: u64, bytes: u32) -> bool {
+    pub fn seen(&self, now: u64) {
         let (seen, now) = (self.line.half(LAST_SEEN), coarse(now));
-        if seen.load(Ordering::Relaxed) != now {
+        if after(now, seen.load(Ordering::Relaxed)) {
             seen.store(now, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a packet. Returns false when the counters are so full that the packet should go to the software path
+    /// (`Tracker::judge` empties them).
+    #[inline(always)]
+    pub fn count(&self, bytes: u32) -> bool {
         let add = 1 | u64::from(bytes) << SESSION_COUNT_BYTES_SHIFT;
         self.line.word(COUNT).fetch_add(add, Ordering::Relaxed) & SESSION_COUNT_SPILL == 0
+    }
+
+    /// What a fast path does with a packet of this session, whose epoch it has compared: false, and nothing is changed: the
+    /// packet is for the software path (`Tracker::judge`); true: it goes on, and the record is current.
+    #[inline(always)]
+    pub fn fast(&self, direction: Direction, view: &L4View, bytes: u32, now: u64) -> bool {
+        let word = self.state_word();
+        let state = word as u8;
+        if !(SESSION_FAST_FIRST..=SESSION_FAST_LAST).contains(&state) || word & SESSION_DOUBT != 0 {
+            return false;
+        }
+        if self.line.word(COUNT).load(Ordering::Relaxed) & SESSION_COUNT_SPILL != 0 {
+            return false;
+        }
+        if state < SESSION_PAIRED {
+            let L4View::Tcp(segment) = view else { return false };
+            if segment.flags & !(wire::tcp::PSH | 0xc0) != wire::tcp::ACK {
+                return false;
+            }
+            if tcp::in_window(&tcp::Conn::of(self), direction, segment) {
+                self.progress(direction, segment.seq.wrapping_add(segment.len), segment.ack, segment.window);
+                self.seen(now);
+            }
+        } else {
+            if state == SESSION_ONE_WAY && (direction == Direction::In) != (word & SESSION_FROM_OUTSIDE != 0) {
+                return false;
+            }
+            self.seen(now);
+        }
+        self.count(bytes);
+        true
     }
 
     /// Highest sequence number after what this side sent.

@@ -3,11 +3,19 @@
 //!
 //! A worker enters once per batch ([`Sessions::enter`]); what it finds stays whole until it leaves. For a batch: `homes` and
 //! `prefetch` for all packets, then `prefetch_records` for all, then `find` for all.
-//! A miss is the truth of a moment: `Tracker::create` looks again under its locks.
+//! A miss is the truth of a moment (a session may be on its way from one bucket to the other): before a packet is treated as
+//! one without a session, `Tracker::create` or `Tracker::find_inner`/`find_outer` look again under the index's locks.
 
-use crate::record::{Line, Lines, Record, INNER0, INNER1, STATE};
+use crate::record::{Line, Lines, Record, INNER0, INNER1, OUTER, STATE};
 use crate::{InnerKey, OuterKey, SessionMemory};
+use abi::*;
+use std::cell::Cell;
+use std::mem::offset_of;
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+
+/// Readers at most.
+const READERS_MAX: usize = 512;
 
 /// A session: the number of its record's line. Means something while the guard lives under which it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,10 +30,173 @@ pub struct Homes {
     pub(crate) tag: u32,
 }
 
+/// The tag of a hash.
+#[inline(always)]
+pub(crate) fn tag_of(hash: u64) -> u32 {
+    (hash ^ hash >> 32) as u32 & SESSION_TAG_MASK
+}
+
+/// The two candidate buckets of a hash in the table that a TABLE_REF word names; 0 if there is no table.
+#[inline(always)]
+pub(crate) fn buckets_of(table: u64, hash: u64) -> [u32; 2] {
+    let (first, n) = (table as u32, (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
+    if n == 0 {
+        return [0; 2];
+    }
+    [first.wrapping_add(bucket_of(hash, n)), first.wrapping_add(bucket_of(hash << 32, n))]
+}
+
+/// One reader's place, on a line of its own: the epoch in which it entered, 0 = outside.
+#[repr(align(64))]
+#[derive(Default)]
+struct Slot {
+    taken: AtomicBool,
+    epoch: AtomicU64,
+}
+
+/// Session memory, and who reads it in this process.
+pub(crate) struct Shared {
+    pub(crate) memory: Arc<dyn SessionMemory>,
+    pub(crate) lines: Lines,
+    epoch: AtomicU64,
+    slots: Box<[Slot]>,
+}
+
+impl Shared {
+    pub(crate) fn new(memory: Arc<dyn SessionMemory>) -> Shared {
+        let lines = Lines::new(&*memory);
+        Shared { memory, lines, epoch: AtomicU64::new(1), slots: (0..READERS_MAX).map(|_| Slot::default()).collect() }
+    }
+
+    /// Begins a new epoch. What was made unreachable before may be reused once [`Shared::passed`] says so.
+    pub(crate) fn advance(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.epoch.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Whether every reader that was inside when `advance` returned this epoch has left.
+    pub(crate) fn passed(&self, epoch: u64) -> bool {
+        fence(Ordering::SeqCst);
+        self.slots.iter().all(|s| match s.epoch.load(Ordering::Acquire) {
+            0 => true,
+            at => at >= epoch,
+        })
+    }
+
+    /// A word of the root.
+    #[inline(always)]
+    pub(crate) fn root(&self, offset: usize) -> u64 {
+        self.lines.root(offset).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub(crate) fn salt(&self) -> u64 {
+        self.root(offset_of!(SessionRoot, salt))
+    }
+
+    /// Where a key with this hash may be found. The new index is asked for before the old one: see `abi::session`.
+    #[inline(always)]
+    pub(crate) fn homes(&self, hash: u64) -> Homes {
+        let [a, b] = buckets_of(self.root(offset_of!(SessionRoot, index)), hash);
+        let [c, d] = match self.root(offset_of!(SessionRoot, index_old)) {
+            0 => [0; 2],
+            old => buckets_of(old, hash),
+        };
+        Homes { lines: [a, b, c, d], tag: tag_of(hash) }
+    }
+
+    /// The first record with this tag in these buckets that `is` accepts.
+    #[inline(always)]
+    pub(crate) fn find(&self, homes: &Homes, mut is: impl FnMut(&Line, u32) -> bool) -> Option<u32> {
+        for line in homes.lines {
+            if line == 0 {
+                continue;
+            }
+            let bucket = self.lines.at(line);
+            let mut hits = bucket.slots_with(homes.tag) & ((1 << SESSION_SLOTS) - 1);
+            if hits == 0 {
+                continue;
+            }
+            let tags = bucket.word(7).load(Ordering::Acquire);
+            while hits != 0 {
+                let i = hits.trailing_zeros() as usize;
+                hits &= hits - 1;
+                let slot = bucket.half(i).load(Ordering::Acquire);
+                let at = slot & SESSION_SLOT_LINE;
+                if (tags >> (4 * i)) as u32 & 15 == homes.tag >> 5 && at != 0 && is(self.lines.at(at), at) {
+                    return Some(at);
+                }
+            }
+        }
+        None
+    }
+
+    #[inline(always)]
+    pub(crate) fn find_inner(&self, homes: &Homes, key: &InnerKey) -> Option<u32> {
+        self.find(homes, |record, at| inner_is(&self.lines, record, at, key))
+    }
+
+    #[inline(always)]
+    pub(crate) fn find_outer(&self, homes: &Homes, key: &OuterKey) -> Option<u32> {
+        self.find(homes, |record, at| outer_is(&self.lines, record, at, key))
+    }
+
+    #[inline(always)]
+    pub(crate) fn record<'a>(&self, at: u32) -> Record<'a> {
+        Record { line: self.lines.at(at), second: self.lines.at(at | 1) }
+    }
+}
+
+#[inline(always)]
+fn word(line: &Line, i: usize) -> u64 {
+    line.word(i).load(Ordering::Acquire)
+}
+
+#[inline(always)]
+fn family(record: &Line) -> Option<bool> {
+    let state = word(record, STATE);
+    (state & SESSION_STATE_MASK != 0).then_some(state & SESSION_V6 != 0)
+}
+
+fn addresses_are(lines: &Lines, at: u32, w: &[u64; 5]) -> bool {
+    let second = lines.at(at | 1);
+    (0..4).all(|i| word(second, i) == w[i + 1])
+}
+
+/// Whether the record is of a live session with this inner key.
+#[inline(always)]
+pub(crate) fn inner_is(lines: &Lines, record: &Line, at: u32, key: &InnerKey) -> bool {
+    match key {
+        InnerKey::V4(w) => {
+            word(record, INNER0) == w[0] && word(record, INNER1) == w[1] && family(record) == Some(false)
+        }
+        InnerKey::V6(w) => word(record, INNER0) == w[0] && family(record) == Some(true) && addresses_are(lines, at, w),
+    }
+}
+
+/// Whether the record is of a live session with this outer key.
+#[inline(always)]
+pub(crate) fn outer_is(lines: &Lines, record: &Line, at: u32, key: &OuterKey) -> bool {
+    const VNI: u64 = !0 << 40;
+    const PORT: u64 = 0xffff_0000;
+    match key {
+        OuterKey::V4(w) => {
+            let public = word(record, OUTER);
+            let first = word(record, INNER0) & !VNI & !0xffff_ffff | public >> 32;
+            let second = word(record, INNER1) & !PORT | public & PORT;
+            first == w[0] && second == w[1] && family(record) == Some(false)
+        }
+        OuterKey::V6(w) => {
+            word(record, INNER0) & !VNI == w[0] && family(record) == Some(true) && addresses_are(lines, at, w)
+        }
+    }
+}
+
 /// A reader of session memory. Each worker clones its own (`Send`, not `Sync`).
 pub struct Sessions {
-    memory: Arc<dyn SessionMemory>,
-    pub(crate) lines: Lines,
+    pub(crate) shared: Arc<Shared>,
+    slot: usize,
+    depth: Cell<u32>,
 }
 
 /// While it lives, no session that the reader can find is reused.
@@ -33,55 +204,101 @@ pub struct Guard<'a> {
     sessions: &'a Sessions,
 }
 
+impl Drop for Guard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let depth = self.sessions.depth.get() - 1;
+        self.sessions.depth.set(depth);
+        if depth == 0 {
+            self.sessions.shared.slots[self.sessions.slot].epoch.store(0, Ordering::Release);
+        }
+    }
+}
+
 impl Clone for Sessions {
     fn clone(&self) -> Sessions {
-        todo!()
+        Sessions::new(self.shared.clone())
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        let slot = &self.shared.slots[self.slot];
+        slot.epoch.store(0, Ordering::Release);
+        slot.taken.store(false, Ordering::Release);
     }
 }
 
 impl Sessions {
+    /// Takes a reader's place. Panics if there are 512 readers already.
+    pub(crate) fn new(shared: Arc<Shared>) -> Sessions {
+        let free = |s: &Slot| !s.taken.swap(true, Ordering::AcqRel);
+        let slot = shared.slots.iter().position(free).expect("no more than 512 readers of session memory");
+        Sessions { shared, slot, depth: Cell::new(0) }
+    }
+
     /// Enters: what is found stays whole until the guard is dropped.
     #[inline(always)]
     pub fn enter(&self) -> Guard<'_> {
-        todo!()
+        let depth = self.depth.get();
+        self.depth.set(depth + 1);
+        if depth == 0 {
+            let epoch = self.shared.epoch.load(Ordering::Relaxed);
+            self.shared.slots[self.slot].epoch.store(epoch, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
+        Guard { sessions: self }
     }
 }
 
 impl<'a> Guard<'a> {
+    #[inline(always)]
+    fn shared(&self) -> &'a Shared {
+        &self.sessions.shared
+    }
+
     /// Where this key may be found.
     #[inline(always)]
     pub fn homes_inner(&self, key: &InnerKey) -> Homes {
-        todo!()
+        self.shared().homes(key.hash(self.shared().salt()))
     }
 
     /// Where this key may be found.
     #[inline(always)]
     pub fn homes_outer(&self, key: &OuterKey) -> Homes {
-        todo!()
+        self.shared().homes(key.hash(self.shared().salt()))
     }
 
     /// Asks for the buckets.
     #[inline(always)]
     pub fn prefetch(&self, homes: &Homes) {
-        todo!()
+        self.shared().lines.prefetch(homes.lines[0]);
+        self.shared().lines.prefetch(homes.lines[1]);
+        if homes.lines[2] != 0 {
+            self.shared().lines.prefetch(homes.lines[2]);
+            self.shared().lines.prefetch(homes.lines[3]);
+        }
     }
 
     /// Asks for the records that have the key's tag; the buckets should have come.
     #[inline(always)]
     pub fn prefetch_records(&self, homes: &Homes) {
-        todo!()
+        self.shared().find(homes, |_, at| {
+            self.shared().lines.prefetch(at);
+            false
+        });
     }
 
     /// The session with this inner key.
     #[inline(always)]
     pub fn find_inner_at(&self, homes: &Homes, key: &InnerKey) -> Option<SessionRef> {
-        todo!()
+        self.shared().find_inner(homes, key).map(SessionRef)
     }
 
     /// The session with this outer key.
     #[inline(always)]
     pub fn find_outer_at(&self, homes: &Homes, key: &OuterKey) -> Option<SessionRef> {
-        todo!()
+        self.shared().find_outer(homes, key).map(SessionRef)
     }
 
     /// The session with this inner key.
@@ -97,6 +314,6 @@ impl<'a> Guard<'a> {
     /// Its record.
     #[inline(always)]
     pub fn record(&self, session: SessionRef) -> Record<'a> {
-        todo!()
+        self.shared().record(session.0)
     }
 }

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! [`Tracker`]: makes, judges and ends sessions. One per node, shared by its workers (`Sync`).
+//! What goes into the tracker and comes out of it.
 
-use crate::{
-    Counts, Direction, Embedded, InnerKey, L4View, Options, OuterKey, Owner, SessionMemory, SessionRef, Sessions,
-    State, TenantLimits, TenantStats,
-};
+use crate::{Counts, Direction, InnerKey, L4View, OuterKey, Owner, SessionRef, State};
 use abi::DropReason;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 /// What a new session is made of.
 #[derive(Clone, Copy, Debug)]
@@ -213,120 +209,5 @@ pub struct TrackerStats {
     pub ended: [u64; 5],
 }
 
-/// The tracker.
-pub struct Tracker {
-    memory: Arc<dyn SessionMemory>,
-    options: Options,
-}
-
 /// Where ended sessions are told; called without locks held on the session.
 pub type EndSink<'a> = &'a mut dyn FnMut(&Ended);
-
-impl Tracker {
-    /// A tracker on empty memory.
-    pub fn new(memory: Arc<dyn SessionMemory>, options: Options) -> Result<Tracker, AttachError> {
-        todo!()
-    }
-
-    /// A tracker on memory that another process wrote, which may have been killed at any instruction. Follow it with
-    /// [`Tracker::list`] to rebuild what hangs on sessions (ports).
-    pub fn attach(
-        memory: Arc<dyn SessionMemory>,
-        options: Options,
-        now: u64,
-    ) -> Result<(Tracker, Recovered), AttachError> {
-        todo!()
-    }
-
-    /// A reader.
-    pub fn sessions(&self) -> Sessions {
-        todo!()
-    }
-
-    /// Sets the limits of a tenant; `None` returns to the default. Nothing is ended: limits hold for new sessions.
-    pub fn set_limits(&self, vni: u32, limits: Option<TenantLimits>) {
-        todo!()
-    }
-
-    /// Makes a session of a packet that has none. May evict another of the same tenant, which is told to `ended`.
-    pub fn create(&self, new: &NewSession, now: u64, ended: EndSink) -> Result<SessionRef, Refusal> {
-        todo!()
-    }
-
-    /// Judges a packet of a session, changes its state, touches it. The caller holds a guard under which it was found.
-    /// A reopened connection is told to `ended` with `released: false`.
-    pub fn judge(
-        &self,
-        session: SessionRef,
-        direction: Direction,
-        view: &L4View,
-        bytes: u32,
-        now: u64,
-        ended: EndSink,
-    ) -> Judgement {
-        todo!()
-    }
-
-    /// The session that an ICMP error is about, if the embedded packet fits it.
-    pub fn related(&self, embedded: &Embedded) -> Option<SessionRef> {
-        todo!()
-    }
-
-    /// Stamps a session with the epoch under which it was judged again. False: it has ended.
-    pub fn stamp(&self, session: SessionRef, epoch: u16) -> bool {
-        todo!()
-    }
-
-    /// Ends a session. False: it had ended.
-    pub fn remove(&self, session: SessionRef, ended: EndSink) -> bool {
-        todo!()
-    }
-
-    /// Ends the sessions that `which` chooses, of at most `budget` lines looked at from `from` on. Returns where to go on.
-    pub fn remove_where(
-        &self,
-        from: Cursor,
-        budget: u32,
-        which: &mut dyn FnMut(&SessionInfo) -> bool,
-        ended: EndSink,
-    ) -> Option<Cursor> {
-        todo!()
-    }
-
-    /// Looks at sessions whose time may be up, at most `budget`; recycles records after a grace period; grows the index.
-    /// One thread calls it, some times a second, and holds no guard.
-    pub fn expire(&self, now: u64, budget: u32, ended: EndSink) -> Progress {
-        todo!()
-    }
-
-    /// Lists sessions from `from` on: looks at no more than `budget` lines. Returns where to go on, None at the end.
-    pub fn list(
-        &self,
-        from: Cursor,
-        budget: u32,
-        filter: &Filter,
-        out: &mut dyn FnMut(&SessionInfo),
-    ) -> Option<Cursor> {
-        todo!()
-    }
-
-    /// A session's copy.
-    pub fn info(&self, session: SessionRef) -> Option<SessionInfo> {
-        todo!()
-    }
-
-    /// Counters of every tenant that has, or had, sessions.
-    pub fn tenants(&self) -> Vec<TenantStats> {
-        todo!()
-    }
-
-    /// Counters of one tenant.
-    pub fn tenant(&self, vni: u32) -> Option<TenantStats> {
-        todo!()
-    }
-
-    /// Counters.
-    pub fn stats(&self) -> TrackerStats {
-        todo!()
-    }
-}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which records are free. All of it lies on the heap: a record is in use exactly if its state word is not 0, so a tracker
+//! that attaches finds the free ones by looking.
+
+use crate::table::Shared;
+use abi::*;
+use std::io;
+use std::sync::atomic::Ordering::*;
+
+const CHUNK: usize = 4096;
+
+/// A stack of line numbers that neither moves nor copies what it holds.
+#[derive(Default)]
+pub(crate) struct Stack {
+    chunks: Vec<Box<[u32; CHUNK]>>,
+    used: usize,
+    spare: Option<Box<[u32; CHUNK]>>,
+}
+
+impl Stack {
+    pub(crate) fn push(&mut self, line: u32) {
+        if self.chunks.is_empty() || self.used == CHUNK {
+            self.chunks.push(self.spare.take().unwrap_or_else(|| Box::new([0; CHUNK])));
+            self.used = 0;
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk[self.used] = line;
+            self.used += 1;
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        let chunk = self.chunks.last()?;
+        let line = chunk[self.used - 1];
+        self.used -= 1;
+        if self.used == 0 {
+            self.spare = self.chunks.pop();
+            self.used = CHUNK;
+        }
+        Some(line)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.chunks.len() * CHUNK).saturating_sub(if self.chunks.is_empty() { 0 } else { CHUNK - self.used })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.chunks.len() * CHUNK * 4) as u64
+    }
+}
+
+/// Free records of one family.
+#[derive(Default)]
+struct Family {
+    /// Never used lines: from, to.
+    fresh: (u32, u32),
+    free: Stack,
+}
+
+/// Free records and segments.
+pub(crate) struct Alloc {
+    families: [Family; 2],
+    /// Segments that exist and hold nothing.
+    segments: Vec<u32>,
+    /// Lines of records that exist, of both families.
+    lines: u64,
+    /// Lines of records at most.
+    max: u64,
+}
+
+fn lines_each(v6: bool) -> u32 {
+    1 + u32::from(v6)
+}
+
+fn kind_of(v6: bool) -> u8 {
+    if v6 {
+        SESSION_SEGMENT_V6
+    } else {
+        SESSION_SEGMENT_V4
+    }
+}
+
+impl Alloc {
+    /// `max` records of one line; room is made by whole segments.
+    pub(crate) fn new(max: u32) -> Alloc {
+        let max = u64::from(max).next_multiple_of(SEGMENT_LINES.into());
+        Alloc { families: Default::default(), segments: Vec::new(), lines: 0, max }
+    }
+
+    /// A free record. None: there is no room, or no memory.
+    pub(crate) fn take(&mut self, shared: &Shared, v6: bool) -> Option<u32> {
+        loop {
+            let family = &mut self.families[usize::from(v6)];
+            if let Some(line) = family.free.pop() {
+                return Some(line);
+            }
+            let (from, to) = family.fresh;
+            if from < to {
+                family.fresh.0 += lines_each(v6);
+                return Some(from);
+            }
+            self.grow(shared, v6).ok()?;
+        }
+    }
+
+    /// A record that nobody can reach any more.
+    pub(crate) fn give(&mut self, v6: bool, line: u32) {
+        self.families[usize::from(v6)].free.push(line);
+    }
+
+    /// A segment that was found with records.
+    pub(crate) fn adopt(&mut self) {
+        self.lines += u64::from(SEGMENT_LINES);
+    }
+
+    /// A segment that holds nothing any more; it is zeroed when it is used again.
+    pub(crate) fn give_segment(&mut self, n: u32) {
+        self.segments.push(n);
+    }
+
+    fn grow(&mut self, shared: &Shared, v6: bool) -> io::Result<()> {
+        if self.lines >= self.max {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if self.segments.is_empty() {
+            // By an eighth, so that a kernel that waits for RCU at each growth is not asked often.
+            let left = (self.max - self.lines) / u64::from(SEGMENT_LINES);
+            let more = (self.lines / u64::from(SEGMENT_LINES) / 8).clamp(1, 32).min(left) as u32;
+            self.extend(shared, more)?;
+        }
+        let Some(n) = self.segments.pop() else { return Err(io::ErrorKind::OutOfMemory.into()) };
+        self.prepare(shared, n, kind_of(v6));
+        let first = n * SEGMENT_LINES;
+        // Line 0 means none.
+        let from = if first == 0 { lines_each(v6) } else { first };
+        self.families[usize::from(v6)].fresh = (from, first + SEGMENT_LINES);
+        self.lines += u64::from(SEGMENT_LINES);
+        Ok(())
+    }
+
+    /// Adds segments to the memory; returns the first.
+    fn extend(&mut self, shared: &Shared, more: u32) -> io::Result<u32> {
+        let have = shared.memory.segments();
+        shared.memory.grow(have + more)?;
+        self.segments.extend((have..have + more).rev());
+        Ok(have)
+    }
+
+    fn prepare(&self, shared: &Shared, n: u32, kind: u8) {
+        let first = n * SEGMENT_LINES;
+        for line in first..first + SEGMENT_LINES {
+            let line = shared.lines.at(line);
+            for i in 0..8 {
+                // Reading does not make a page exist, writing does.
+                if line.word(i).load(Relaxed) != 0 {
+                    line.word(i).store(0, Relaxed);
+                }
+            }
+        }
+        shared.lines.kind(n).store(kind, Release);
+    }
+
+    /// Adjacent segments for an index, zeroed. Returns the first line.
+    pub(crate) fn take_index(&mut self, shared: &Shared, segments: u32) -> io::Result<u32> {
+        let first = self.extend(shared, segments)?;
+        self.segments.retain(|n| !(first..first + segments).contains(n));
+        for n in first..first + segments {
+            self.prepare(shared, n, SESSION_SEGMENT_INDEX);
+        }
+        Ok(first * SEGMENT_LINES)
+    }
+
+    /// Records for which there is room without growth.
+    pub(crate) fn room(&self) -> u64 {
+        let each = |v6: bool| {
+            let f = &self.families[usize::from(v6)];
+            f.free.len() as u64 + u64::from((f.fresh.1.saturating_sub(f.fresh.0)) / lines_each(v6))
+        };
+        each(false) + each(true)
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.families.iter().map(|f| f.free.bytes()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_gives_back_what_it_took() {
+        let mut stack = Stack::default();
+        assert_eq!((stack.len(), stack.pop()), (0, None));
+        for i in 0..10_000 {
+            stack.push(i);
+        }
+        assert_eq!(stack.len(), 10_000);
+        for i in (0..10_000).rev() {
+            assert_eq!(stack.pop(), Some(i));
+        }
+        assert_eq!((stack.len(), stack.pop()), (0, None));
+    }
+}

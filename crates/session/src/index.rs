@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The index from keys to records: writing. Reading is in `table`.
+//!
+//! # Shape
+//! Buckets of one line with 14 slots; a key lies in one of two buckets that its hash names, so a reader loads both at once and
+//! never follows a chain. A new key goes to the emptier of its two buckets; if both are full, an entry of either moves to its own
+//! other bucket, which at the loads that are allowed (85%) is needed for about one key in a hundred and always works.
+//!
+//! # Who writes
+//! Whoever holds the locks of the buckets (bit 63 of `tags`, a spin lock that readers disregard and `attach` clears). The
+//! buckets of all keys of a session are locked together, in order of their lines; a displacement only *tries* for the lock of
+//! the third bucket. So there is no deadlock, and of two sessions with one key one is refused.
+//!
+//! # What readers see
+//! The tag goes before the slot, a slot changes by one store. A displaced entry is stored in its new bucket before it is cleared
+//! in the old one; a reader between both may miss it, which is why a miss is confirmed under the locks.
+//!
+//! # Growth
+//! A larger index is begun beside the old one. The old one keeps its entries; they are copied bucket by bucket, by whoever
+//! creates sessions and by `expire`. New sessions enter the new one alone, sessions that end leave both. When all is copied,
+//! the old one is forgotten, and freed after a grace period.
+
+use crate::record::{Line, Lines};
+use crate::table::{buckets_of, tag_of};
+use crate::{InnerKey, OuterKey};
+use abi::*;
+use std::sync::atomic::Ordering::*;
+
+/// Percent of slots that may be in use before the index grows.
+pub(crate) const LOAD_MAX: u64 = 85;
+
+/// Locks held on up to four buckets.
+pub(crate) struct Locked<'a> {
+    lines: &'a Lines,
+    held: [u32; 4],
+}
+
+fn lock(bucket: &Line) -> bool {
+    bucket.word(7).fetch_or(SESSION_BUCKET_LOCK, Acquire) & SESSION_BUCKET_LOCK == 0
+}
+
+fn unlock(bucket: &Line) {
+    bucket.word(7).fetch_and(!SESSION_BUCKET_LOCK, Release);
+}
+
+impl<'a> Locked<'a> {
+    /// Locks these buckets; a line may occur twice, 0 is none.
+    pub(crate) fn new(lines: &'a Lines, mut wanted: [u32; 4]) -> Locked<'a> {
+        wanted.sort_unstable();
+        let mut last = 0;
+        for line in &mut wanted {
+            if *line == last {
+                *line = 0;
+                continue;
+            }
+            last = *line;
+            let bucket = lines.at(last);
+            let mut tries = 0u32;
+            while !lock(bucket) {
+                tries += 1;
+                if tries < 64 {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        Locked { lines, held: wanted }
+    }
+
+    fn holds(&self, line: u32) -> bool {
+        self.held.contains(&line)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        for line in self.held {
+            if line != 0 {
+                unlock(self.lines.at(line));
+            }
+        }
+    }
+}
+
+/// The slot word of a record.
+pub(crate) fn slot_of(tag: u32, at: u32) -> u32 {
+    tag << SESSION_SLOT_TAG_SHIFT | at
+}
+
+/// The tag that slot i of a bucket holds, with the line of its record; None if it is empty.
+pub(crate) fn entry(bucket: &Line, i: usize) -> Option<(u32, u32)> {
+    let slot = bucket.half(i).load(Acquire);
+    let at = slot & SESSION_SLOT_LINE;
+    let high = (bucket.word(7).load(Acquire) >> (4 * i)) as u32 & 15;
+    (slot != 0).then_some((high << 5 | slot >> SESSION_SLOT_TAG_SHIFT, at))
+}
+
+const SLOTS: usize = SESSION_SLOTS as usize;
+
+fn put(bucket: &Line, i: usize, tag: u32, at: u32) {
+    let tags = bucket.word(7);
+    let nibble = u64::from(tag >> 5) << (4 * i);
+    // Only the holder of the lock changes tags; others set and clear the lock bit alone.
+    tags.store(tags.load(Relaxed) & !(15 << (4 * i)) | nibble, Release);
+    bucket.half(i).store(slot_of(tag, at), Release);
+}
+
+fn empty_slot(bucket: &Line) -> (usize, Option<usize>) {
+    let mut used = 0;
+    let mut free = None;
+    for i in (0..SLOTS).rev() {
+        if bucket.half(i).load(Relaxed) == 0 {
+            free = Some(i);
+        } else {
+            used += 1;
+        }
+    }
+    (used, free)
+}
+
+/// Enters a record under a key's hash into the index `table`; both buckets are locked. False: there is no room.
+pub(crate) fn insert(locked: &Locked, lines: &Lines, salt: u64, table: u64, hash: u64, at: u32) -> bool {
+    let [a, b] = buckets_of(table, hash);
+    debug_assert!(locked.holds(a) && locked.holds(b));
+    let tag = tag_of(hash);
+    let (first, second) = (lines.at(a), lines.at(b));
+    let ((used_a, free_a), (used_b, free_b)) = (empty_slot(first), empty_slot(second));
+    match (free_a, free_b) {
+        (Some(i), None) => put(first, i, tag, at),
+        (Some(i), Some(_)) if used_a <= used_b => put(first, i, tag, at),
+        (_, Some(i)) => put(second, i, tag, at),
+        (None, None) => {
+            match displace(locked, lines, salt, table, a).or_else(|| displace(locked, lines, salt, table, b)) {
+                Some((line, i)) => put(lines.at(line), i, tag, at),
+                None => return false,
+            }
+        }
+    }
+    true
+}
+
+/// Moves one entry of a full, locked bucket to its other bucket. Returns the slot that is free now.
+fn displace(locked: &Locked, lines: &Lines, salt: u64, table: u64, from: u32) -> Option<(u32, usize)> {
+    let bucket = lines.at(from);
+    for i in 0..SLOTS {
+        lines.prefetch(bucket.half(i).load(Relaxed) & SESSION_SLOT_LINE);
+    }
+    for i in 0..SLOTS {
+        let Some((tag, at)) = entry(bucket, i) else { continue };
+        let Some(hash) = hash_in(lines, salt, table, at, tag, from) else { continue };
+        let [a, b] = buckets_of(table, hash);
+        let to = if a == from { b } else { a };
+        let held = locked.holds(to);
+        if to == from || !(held || lock(lines.at(to))) {
+            continue;
+        }
+        let free = empty_slot(lines.at(to)).1;
+        if let Some(j) = free {
+            put(lines.at(to), j, tag, at);
+            bucket.half(i).store(0, Release);
+        }
+        if !held {
+            unlock(lines.at(to));
+        }
+        if free.is_some() {
+            return Some((from, i));
+        }
+    }
+    None
+}
+
+/// The two hashes of a record's keys.
+pub(crate) fn hashes(lines: &Lines, salt: u64, at: u32) -> [u64; 2] {
+    let record = crate::Record { line: lines.at(at), second: lines.at(at | 1) };
+    let (inner, outer): (InnerKey, OuterKey) = (record.inner(), record.outer());
+    [inner.hash(salt), outer.hash(salt)]
+}
+
+/// Which of a record's hashes an entry in this bucket stands for. None if neither or, by chance, both.
+fn hash_in(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, bucket: u32) -> Option<u64> {
+    let fits = |h: &u64| tag_of(*h) == tag && buckets_of(table, *h).contains(&bucket);
+    let [inner, outer] = hashes(lines, salt, at);
+    match (fits(&inner), fits(&outer)) {
+        (true, false) => Some(inner),
+        (false, true) => Some(outer),
+        _ => None,
+    }
+}
+
+/// Whether an entry belongs where it is: its record has a key with this tag in this bucket.
+pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, bucket: u32) -> bool {
+    hashes(lines, salt, at).iter().any(|h| tag_of(*h) == tag && buckets_of(table, *h).contains(&bucket))
+}
+
+/// Clears the entries of a record in the two buckets of a hash; they are locked, or the table is the old one, into which
+/// nobody enters anything.
+pub(crate) fn clear(lines: &Lines, table: u64, hash: u64, at: u32) {
+    for line in buckets_of(table, hash) {
+        let bucket = lines.at(line);
+        for i in 0..SLOTS {
+            let slot = bucket.half(i);
+            let seen = slot.load(Relaxed);
+            if seen & SESSION_SLOT_LINE == at {
+                let _ = slot.compare_exchange(seen, 0, AcqRel, Relaxed);
+            }
+        }
+    }
+}
+
+/// Whether the table has this record under this hash.
+pub(crate) fn has(lines: &Lines, table: u64, hash: u64, at: u32) -> bool {
+    let tag = tag_of(hash);
+    buckets_of(table, hash)
+        .iter()
+        .any(|line| (0..SLOTS).any(|i| entry(lines.at(*line), i).is_some_and(|e| e == (tag, at))))
+}

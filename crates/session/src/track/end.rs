@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ending sessions.
+
+use super::*;
+use crate::quota::{vm_of, Tenant, Vm};
+use crate::record::COUNT;
+
+/// Entries of a tenant's queue that are looked at for a half-open session of one VM.
+const LOOK_FOR_VM: usize = 256;
+
+impl Tracker {
+    /// A copy of a session whose state word is `word`.
+    pub(super) fn copy(&self, at: u32, word: u64, now: u64) -> SessionInfo {
+        let record = self.shared.record(at);
+        SessionInfo {
+            inner: record.inner(),
+            outer: record.outer(),
+            owner: crate::Owner::of(word),
+            state: State::from_number(word as u8),
+            from_outside: word & SESSION_FROM_OUTSIDE != 0,
+            epoch: record.epoch(),
+            start: fine((word >> SESSION_START_SHIFT) as u32, now),
+            last: fine(record.last_seen(), now),
+            counts: self.counts(at, record.line.word(COUNT).load(Relaxed)),
+        }
+    }
+
+    /// Ends the session in this line if its state word satisfies `still`. False: it does not, or there is none.
+    pub(super) fn end(
+        &self,
+        at: u32,
+        reason: EndReason,
+        now: u64,
+        still: impl Fn(u64) -> bool,
+        ended: EndSink,
+    ) -> bool {
+        let record = self.shared.record(at);
+        let Some(word) = self.lock(&record) else { return false };
+        if !still(word) {
+            record.line.word(STATE).store(word, Release);
+            return false;
+        }
+        let info = self.copy(at, word, now);
+        // From here on it is gone: whoever is killed below leaves index entries without a session.
+        record.line.word(STATE).store(0, Release);
+        let hashes = [info.inner.hash(self.salt), info.outer.hash(self.salt)];
+        {
+            let _table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+            let (lines, index) = (&self.shared.lines, self.shared.root(INDEX));
+            let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
+            let _buckets = Locked::new(lines, [a, b, c, d]);
+            for hash in hashes {
+                index::clear(lines, index, hash, at);
+            }
+            let old = self.shared.root(INDEX_OLD);
+            if old != 0 {
+                hashes.iter().for_each(|h| index::clear(lines, old, *h, at));
+            }
+        }
+        self.forget_spilled(at);
+        let v6 = word & SESSION_V6 != 0;
+        let tenant = self.quotas.release_ended(&info);
+        if reason == EndReason::Evicted {
+            tenant.evicted.fetch_add(1, Relaxed);
+        }
+        self.lines_used.fetch_sub(1 + u64::from(v6), Relaxed);
+        self.sessions.fetch_sub(1, Relaxed);
+        self.ended[reason as usize].fetch_add(1, Relaxed);
+        locked(&self.recycle).push(at, v6);
+        ended(&Ended { session: info, reason, released: true });
+        true
+    }
+
+    /// Ends a half-open session of the tenant (of this VM), the oldest that is known. False: there is none.
+    pub(super) fn evict(&self, tenant: &Tenant, vm: Option<&Vm>, ended: EndSink) -> bool {
+        loop {
+            let mut queue = tenant.queue();
+            let at = match vm {
+                None => queue.pop_front(),
+                Some(vm) => {
+                    let of_vm = |(at, start): &(u32, u32)| {
+                        let inner = self.shared.record(*at).inner();
+                        self.is_half_open(*at, *start) && vm_of(inner.vni(), inner.vm()) == *vm
+                    };
+                    queue.iter().take(LOOK_FOR_VM).position(of_vm).and_then(|i| queue.remove(i))
+                }
+            };
+            drop(queue);
+            let Some((at, start)) = at else { return false };
+            let still = |word: u64| {
+                (word >> SESSION_START_SHIFT) as u32 == start
+                    && State::from_number(word as u8).half_open()
+                    && self.shared.record(at).inner().vni() == tenant.vni
+            };
+            let now = u64::from(start) << SESSION_TIME_SHIFT;
+            if self.end(at, EndReason::Evicted, now, still, ended) {
+                return true;
+            }
+        }
+    }
+
+    /// Ends a session. False: it had ended.
+    pub fn remove(&self, session: SessionRef, now: u64, ended: EndSink) -> bool {
+        self.end(session.0, EndReason::Removed, now, |_| true, ended)
+    }
+}
