@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rule space that a cache covers: how many different complete ways its entries form.
+//!
+//! A megaflow entry is one way. Entries of segments form a way if they lie in increasing cache tables, each starts where the one before
+//! ends, some packet matches all of them in turn, and the last one completes the verdict. Three figures, never mixed:
+//!
+//! * **exact**: ways counted by going through the entries; what is known of a packet after some entries is reduced to the bits that
+//!   later entries look at, and equal states are counted once. It is given up when its time is over.
+//! * **estimate**: Knuth's: a random way is followed, and the product of the choices on it is an unbiased estimate; with its standard
+//!   error over many ways.
+//! * **by tags**: what the paper counts: products of entries whose tags follow each other, whether any packet matches them or not.
+//!
+//! Ways that a longer entry shadows are counted; so are ways of unreachable packets, as for every cache.
+use crate::ltm::Ltm;
+use crate::partition::splitmix;
+use crate::segment::{Entry, Next, Nobody};
+use crate::table::{Sparse, Tag};
+use crate::words::{mix, WORDS};
+use pipeline::{Key, Machine, Mask, Op};
+use std::collections::HashMap;
+
+/// How many ways.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Ways {
+    /// Counted.
+    Exact {
+        /// The count.
+        ways: f64,
+    },
+    /// Estimated.
+    Estimate {
+        /// The mean.
+        ways: f64,
+        /// Its standard error.
+        error: f64,
+        /// From so many random ways.
+        samples: u64,
+    },
+}
+
+impl Ways {
+    /// The number, however it was found.
+    pub fn ways(&self) -> f64 {
+        match self {
+            Ways::Exact { ways } | Ways::Estimate { ways, .. } => *ways,
+        }
+    }
+}
+
+/// The coverage of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Coverage {
+    /// The ways.
+    pub counted: Ways,
+    /// The paper's figure.
+    pub by_tags: f64,
+}
+
+struct Node<'a> {
+    id: u64,
+    words: &'a Sparse,
+    values: Vec<u64>,
+    entry: &'a Entry,
+}
+
+/// What is known of a packet: some bits and their values.
+#[derive(Clone)]
+struct Known {
+    mask: Key,
+    value: Key,
+}
+
+impl Known {
+    fn nothing() -> Known {
+        Known { mask: Key::default(), value: Key::default() }
+    }
+
+    fn allows(&self, node: &Node<'_>) -> bool {
+        let differ =
+            |(&(i, m), v): (&(u8, u64), &u64)| (self.value.0[i as usize] ^ v) & self.mask.0[i as usize] & m == 0;
+        node.words.iter().zip(&node.values).all(differ)
+    }
+
+    fn after(&self, node: &Node<'_>) -> Known {
+        let mut known = self.clone();
+        for (&(i, m), v) in node.words.iter().zip(&node.values) {
+            known.mask.0[i as usize] |= m;
+            known.value.0[i as usize] = known.value.0[i as usize] & !m | v;
+        }
+        let (mut masks, mut values) = (Machine::new(known.mask), Machine::new(known.value));
+        for op in &node.entry.action.ops {
+            match op {
+                Op::Set { word, mask, .. } => {
+                    values.step(op, &mut Nobody);
+                    masks.key.0[usize::from(*word)] |= mask;
+                }
+                // What moves bits moves the knowledge of them.
+                Op::Move { .. } | Op::PushVlan(_) | Op::PopVlan => {
+                    let pushed = matches!(op, Op::PushVlan(_));
+                    values.step(op, &mut Nobody);
+                    masks.step(op, &mut Nobody);
+                    if pushed {
+                        masks.key.0[28] |= 0xffff_ffff << 32;
+                    }
+                }
+                Op::Output(_) | Op::Meter(_) | Op::Learn(_) => {}
+                _ => {
+                    let mut written = Mask::default();
+                    op.writes(&mut written);
+                    if matches!(op, Op::Restore | Op::Ct(_)) {
+                        written = Mask::all();
+                    }
+                    (0..WORDS).for_each(|i| masks.key.0[i] &= !written.0[i]);
+                }
+            }
+        }
+        known.mask = masks.key;
+        known.value = values.key;
+        known
+    }
+
+    /// A hash of what later entries can see.
+    fn digest(&self, relevant: &[u64; WORDS], from: u64) -> u64 {
+        (0..WORDS).filter(|&i| relevant[i] != 0).fold(from, |h, i| {
+            let mask = self.mask.0[i] & relevant[i];
+            mix(mix(h, mask), self.value.0[i] & mask)
+        })
+    }
+}
+
+struct Counter<'a> {
+    /// Entries by cache table and tag.
+    nodes: Vec<HashMap<Tag, Vec<Node<'a>>>>,
+    relevant: Vec<[u64; WORDS]>,
+    memo: HashMap<u64, f64>,
+    steps: u64,
+    give_up: bool,
+}
+
+/// Counts the ways from table `start`. `clock` is in ns; counting stops after `limit` of them and the rest of the answer is an estimate
+/// made in a quarter of that time more.
+pub fn coverage(cache: &Ltm, start: Tag, limit: u64, clock: &mut dyn FnMut() -> u64, seed: u64) -> Coverage {
+    let mut counter = Counter::new(cache);
+    let by_tags = by_tags(cache, start);
+    let end = clock().saturating_add(limit);
+    let exact = counter.count(0, start, &Known::nothing(), &mut || clock() > end);
+    if !counter.give_up {
+        return Coverage { counted: Ways::Exact { ways: exact }, by_tags };
+    }
+    let end = clock().saturating_add(limit / 4);
+    Coverage { counted: counter.estimate(start, &mut || clock() > end, seed), by_tags }
+}
+
+/// The paper's figure: entries whose tags follow each other.
+fn by_tags(cache: &Ltm, start: Tag) -> f64 {
+    let mut ways: HashMap<Tag, f64> = HashMap::new();
+    for table in cache.tables.iter().rev() {
+        let mut here: HashMap<Tag, f64> = HashMap::new();
+        for slot in table.occupied() {
+            let (Some(entry), Some((tag, ..))) = (table.value(slot), table.matched(slot)) else { continue };
+            let more = match entry.action.next {
+                Next::End => 1.0,
+                Next::Tag(next) => ways.get(&next).copied().unwrap_or(0.0),
+            };
+            *here.entry(tag).or_default() += more;
+        }
+        here.into_iter().for_each(|(tag, n)| *ways.entry(tag).or_default() += n);
+    }
+    ways.get(&start).copied().unwrap_or(0.0)
+}
+
+impl Counter<'_> {
+    fn new(cache: &Ltm) -> Counter<'_> {
+        let mut nodes: Vec<HashMap<Tag, Vec<Node<'_>>>> = Vec::new();
+        let mut relevant = vec![[0; WORDS]; cache.tables.len() + 1];
+        for table in &cache.tables {
+            let mut by_tag: HashMap<Tag, Vec<Node<'_>>> = HashMap::new();
+            for slot in table.occupied() {
+                let (Some(entry), Some((tag, _, words, values))) = (table.value(slot), table.matched(slot)) else {
+                    continue;
+                };
+                by_tag.entry(tag).or_default().push(Node { id: entry.id, words, values, entry });
+            }
+            nodes.push(by_tag);
+        }
+        for (k, by_tag) in nodes.iter().enumerate().rev() {
+            relevant[k] = relevant[k + 1];
+            for node in by_tag.values().flatten() {
+                node.words.iter().for_each(|&(i, m)| relevant[k][i as usize] |= m);
+                // A bit that is moved somewhere matters as much as one that is matched.
+                for op in &node.entry.action.ops {
+                    if let Op::Move { from, .. } = op {
+                        let mut mask = Mask::default();
+                        from.depends(&mut mask);
+                        (0..WORDS).for_each(|i| relevant[k][i] |= mask.0[i]);
+                    }
+                }
+            }
+        }
+        Counter { nodes, relevant, memo: HashMap::new(), steps: 0, give_up: false }
+    }
+
+    /// Entries that can follow, each with the cache table where it comes first; the same segment in a later table adds nothing.
+    fn candidates(&self, from: usize, tag: Tag, known: &Known) -> Vec<(usize, usize)> {
+        let mut seen = std::collections::HashSet::new();
+        let mut all = Vec::new();
+        for (k, by_tag) in self.nodes.iter().enumerate().skip(from) {
+            for (n, node) in by_tag.get(&tag).into_iter().flatten().enumerate() {
+                if known.allows(node) && seen.insert(node.id) {
+                    all.push((k, n));
+                }
+            }
+        }
+        all
+    }
+
+    fn count(&mut self, from: usize, tag: Tag, known: &Known, over: &mut dyn FnMut() -> bool) -> f64 {
+        if from >= self.nodes.len() || self.give_up {
+            return 0.0;
+        }
+        let state = known.digest(&self.relevant[from], mix(from as u64, u64::from(tag)));
+        if let Some(&known) = self.memo.get(&state) {
+            return known;
+        }
+        self.steps += 1;
+        if self.steps % 16 == 0 && over() || self.memo.len() > 20_000_000 {
+            self.give_up = true;
+            return 0.0;
+        }
+        let mut ways = 0.0;
+        for (k, n) in self.candidates(from, tag, known) {
+            let node = &self.nodes[k][&tag][n];
+            match node.entry.action.next {
+                Next::End => ways += 1.0,
+                Next::Tag(next) => {
+                    let after = known.after(node);
+                    ways += self.count(k + 1, next, &after, over);
+                }
+            }
+        }
+        self.memo.insert(state, ways);
+        ways
+    }
+
+    fn estimate(&self, start: Tag, over: &mut dyn FnMut() -> bool, seed: u64) -> Ways {
+        let (mut sum, mut squares, mut samples) = (0.0f64, 0.0f64, 0u64);
+        let mut random = seed;
+        while samples < 32 || !over() {
+            let (mut at, mut tag, mut known, mut product) = (0, start, Known::nothing(), 1.0f64);
+            let ways = loop {
+                let all = self.candidates(at, tag, &known);
+                if all.is_empty() {
+                    break 0.0;
+                }
+                product *= all.len() as f64;
+                let (k, n) = all[(splitmix(&mut random) % all.len() as u64) as usize];
+                let node = &self.nodes[k][&tag][n];
+                match node.entry.action.next {
+                    Next::End => break product,
+                    Next::Tag(next) => {
+                        known = known.after(node);
+                        (at, tag) = (k + 1, next);
+                    }
+                }
+            };
+            sum += ways;
+            squares += ways * ways;
+            samples += 1;
+        }
+        let mean = sum / samples as f64;
+        let variance = (squares / samples as f64 - mean * mean).max(0.0);
+        Ways::Estimate { ways: mean, error: (variance / samples as f64).sqrt(), samples }
+    }
+}

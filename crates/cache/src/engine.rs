@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A cache in front of a pipeline: look up, on a miss run the pipeline, install, answer.
+//!
+//! Property: whatever is in the cache, the answer is the pipeline's, byte for byte ([`Answer`] against [`pipeline::Journey`] is what the
+//! tests compare). A packet's way has one or more passes: `ct(table=N)` sends it to the connection tracker, and it comes back
+//! as another pass that starts in table N with what the tracker said in its key. Each pass is looked up and cached by itself; the tracker is
+//! asked on every packet, cached or not.
+use crate::adaptive::Adaptive;
+use crate::ltm::{Ask, Chain, Counters, Eviction, Ltm, Recheck};
+use crate::partition::{Partitions, Strategy};
+use crate::segment::{whole_id, Entry, Next, Segment, Tags, Walk};
+use crate::table::{sparse, Tag};
+use crate::words::{mix, Words, WORDS};
+use pipeline::{Conntrack, Entry as Point, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Which cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// One entry a packet header.
+    Exact,
+    /// One entry a traversal.
+    Megaflow,
+    /// One entry a segment.
+    Gigaflow,
+    /// By what traffic shows.
+    Adaptive,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Exact, Kind::Megaflow, Kind::Gigaflow, Kind::Adaptive];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Exact => "exact",
+            Kind::Megaflow => "megaflow",
+            Kind::Gigaflow => "gigaflow",
+            Kind::Adaptive => "adaptive",
+        }
+    }
+}
+
+/// How a cache is set up.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Setup {
+    /// Which cache.
+    pub kind: Kind,
+    /// Cache tables. Exact and Megaflow have one table of as many entries in all.
+    pub tables: usize,
+    /// Entries a table.
+    pub entries: usize,
+    /// When tables are full.
+    pub eviction: Eviction,
+    /// How traversals are cut.
+    pub strategy: Strategy,
+    /// Entries that were not used for so long (ns) go.
+    pub idle: u64,
+    /// For hashes and random choices.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// Four tables of 8K entries, least recently used, 10 s.
+    pub fn new(kind: Kind) -> Setup {
+        let (eviction, strategy) = (Eviction::Lru, Strategy::Disjoint);
+        Setup { kind, tables: 4, entries: 8192, eviction, strategy, idle: 10_000_000_000, seed: 1 }
+    }
+
+    /// With another number of tables and entries.
+    pub fn sized(self, tables: usize, entries: usize) -> Setup {
+        Setup { tables, entries, ..self }
+    }
+}
+
+/// Time spent on misses, by phase, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Phases {
+    /// Misses that were timed.
+    pub misses: u64,
+    /// Running the pipeline.
+    pub pipeline: u64,
+    /// Finding where to cut.
+    pub partition: u64,
+    /// Making entries.
+    pub generation: u64,
+    /// Putting them into tables.
+    pub install: u64,
+}
+
+/// What became of a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// What was sent where, with the key as it was then.
+    pub outputs: Vec<(Target, Key)>,
+    /// Flows that the packet installs.
+    pub learned: Vec<FlowMod>,
+    /// Meters it counted against.
+    pub meters: Vec<u32>,
+    /// There were more passes than are allowed.
+    pub cut_off: bool,
+    /// Passes in all, and those that the cache answered.
+    pub passes: u32,
+    /// Passes that the cache answered.
+    pub hits: u32,
+}
+
+struct Collect<'a> {
+    answer: &'a mut Answer,
+    waiting: &'a mut VecDeque<(u8, Key)>,
+    ct: &'a mut Conntrack,
+    now: u64,
+}
+
+impl Sink for Collect<'_> {
+    fn output(&mut self, target: &Target, key: &Key) {
+        self.answer.outputs.push((target.clone(), *key));
+    }
+
+    fn ct(&mut self, call: &Arc<pipeline::CtCall>, key: &mut Key) {
+        use pipeline::Field;
+        let mut tracked = *key;
+        self.ct.execute(call, &mut tracked, self.now);
+        match call.table {
+            Some(table) => self.waiting.push_back((table, tracked)),
+            None => {
+                for field in [Field::NwSrc, Field::NwDst, Field::Ipv6Src, Field::Ipv6Dst, Field::TcpSrc, Field::TcpDst]
+                {
+                    key.set(field, tracked.get(field));
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, learn: &Arc<pipeline::Learn>, key: &Key) {
+        self.answer.learned.push(learn.flow(key));
+    }
+
+    fn meter(&mut self, meter: u32) {
+        self.answer.meters.push(meter);
+    }
+}
+
+/// Checks old entries by running the pipeline again from where they start.
+struct Checker<'a> {
+    pipeline: &'a Pipeline,
+    tags: &'a Tags,
+}
+
+impl Recheck for Checker<'_> {
+    fn version(&self) -> u64 {
+        self.pipeline.version()
+    }
+
+    fn still_right(&mut self, tag: Tag, words: &[(u8, u64)], key: &Key, entry: &Entry) -> bool {
+        let untouched = |(table, _): &(u8, _)| self.pipeline.table_version(*table) <= entry.version;
+        // Versions of tables do not tell of groups.
+        if entry.path.iter().all(untouched) && self.pipeline.groups().next().is_none() {
+            return true;
+        }
+        let Some(point) = self.tags.point(tag) else { return false };
+        let traversal = self.pipeline.pass(point, key);
+        let n = entry.path.len();
+        let steps = &traversal.steps;
+        if traversal.uncacheable().is_some() || steps.len() < n {
+            return false;
+        }
+        let next = match (entry.action.next, steps.get(n)) {
+            (Next::End, None) => true,
+            (Next::Tag(tag), Some(step)) => step.cut && self.tags.point(tag) == Some(&step.entry),
+            _ => false,
+        };
+        let same_way = steps.iter().zip(entry.path.iter()).all(|(s, p)| (s.entry.table, s.rule) == *p);
+        let mut matched: Words = [0; WORDS];
+        words.iter().for_each(|&(i, m)| matched[i as usize] = m);
+        let mask = traversal.range_mask(0..n);
+        let narrow = mask.0.iter().zip(&matched).all(|(need, have)| need & !have == 0);
+        next && same_way && narrow && crate::segment::program(&steps[..n]) == entry.action.ops
+    }
+}
+
+/// A cache in front of a pipeline.
+#[derive(Debug)]
+pub struct Engine {
+    /// How it was set up.
+    pub setup: Setup,
+    /// Its tables.
+    pub cache: Ltm,
+    /// Points of the program that its entries name.
+    pub tags: Tags,
+    /// Its decisions, if it makes any.
+    pub adaptive: Option<Adaptive>,
+    /// Time spent on misses.
+    pub phases: Phases,
+    partitions: Partitions,
+    machine: Machine,
+    chain: Chain,
+    expire_at: u64,
+}
+
+impl Engine {
+    /// An empty cache.
+    pub fn new(setup: Setup) -> Engine {
+        let all = setup.tables * setup.entries;
+        let (k, entries) = match setup.kind {
+            Kind::Exact | Kind::Megaflow => (1, all),
+            Kind::Gigaflow | Kind::Adaptive => (setup.tables, setup.entries),
+        };
+        Engine {
+            setup,
+            cache: Ltm::new(k, entries, setup.eviction, setup.seed),
+            tags: Tags::default(),
+            adaptive: (setup.kind == Kind::Adaptive).then(|| Adaptive::new(all, setup.seed)),
+            phases: Phases::default(),
+            partitions: Partitions::new(k, setup.strategy, setup.seed, 16_384),
+            machine: Machine::default(),
+            chain: Vec::new(),
+            expire_at: 0,
+        }
+    }
+
+    /// Cuts chosen beforehand ([`Strategy::Optimal`]).
+    pub fn partitions(&mut self) -> &mut Partitions {
+        &mut self.partitions
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.cache.counters
+    }
+
+    /// Looks a pass up that starts in `table`; after a hit, [`Engine::run`] does what was found.
+    #[inline]
+    pub fn lookup(&mut self, table: u8, key: &Key, pipeline: &Pipeline, now: u64) -> bool {
+        let Some(tag) = self.tags.of(&Point::table(table)) else { return false };
+        if now >= self.expire_at {
+            self.expire_at = now + self.setup.idle / 16;
+            self.cache.expire(now.saturating_sub(self.setup.idle), 1024);
+        }
+        let mut checker = Checker { pipeline, tags: &self.tags };
+        let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
+        if let (true, Some(adaptive)) = (hit, &mut self.adaptive) {
+            note_hit(adaptive, &self.cache, &self.chain);
+        }
+        hit
+    }
+
+    /// The entries of the last hit, by table and slot.
+    pub fn chain(&self) -> &[(u8, u32)] {
+        &self.chain
+    }
+
+    /// Does what the last hit found.
+    #[inline]
+    pub fn run(&mut self, key: &Key, sink: &mut impl Sink) {
+        self.cache.run(key, &self.chain, &mut self.machine, sink);
+    }
+
+    /// Caches a pass that missed.
+    pub fn install(&mut self, traversal: &Traversal, pipeline: &Pipeline, now: u64, clock: &mut dyn FnMut() -> u64) {
+        if traversal.uncacheable().is_some() {
+            self.cache.counters.uncacheable += 1;
+            return;
+        }
+        let version = pipeline.version();
+        let done = match self.setup.kind {
+            Kind::Exact | Kind::Megaflow => self.install_whole(traversal, pipeline, version, now, clock),
+            Kind::Gigaflow | Kind::Adaptive => self.install_cut(traversal, version, now, clock),
+        };
+        if done.is_none() {
+            self.cache.counters.uncacheable += 1;
+        }
+        self.phases.misses += 1;
+    }
+
+    fn install_whole(
+        &mut self,
+        traversal: &Traversal,
+        pipeline: &Pipeline,
+        version: u64,
+        now: u64,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Option<()> {
+        let start = clock();
+        let walk = Walk::new(traversal);
+        let mut segment = walk.whole(version, &mut self.tags)?;
+        if self.setup.kind == Kind::Exact {
+            let used = pipeline.words_used();
+            let all: Words = std::array::from_fn(|i| {
+                if used >> i & 1 == 1 || segment.words.iter().any(|w| w.0 as usize == i) {
+                    !0
+                } else {
+                    0
+                }
+            });
+            segment.words = sparse(&all);
+        }
+        let made = clock();
+        self.cache.install_whole(&segment, now);
+        self.phases.generation += made - start;
+        self.phases.install += clock() - made;
+        Some(())
+    }
+
+    fn install_cut(
+        &mut self,
+        traversal: &Traversal,
+        version: u64,
+        now: u64,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Option<()> {
+        let start = clock();
+        let walk = Walk::new(traversal);
+        let ends = walk.steps_of(self.partitions.of(&walk.signature, &walk.fields).1);
+        let cut = clock();
+        let segments = walk.cut(&ends, version, &mut self.tags)?;
+        let mut whole = segments.len() == 1;
+        let mut parts = Vec::new();
+        if let Some(adaptive) = &mut self.adaptive {
+            parts.extend(segments.iter().map(|s| s.entry.id));
+            whole |= adaptive.miss(walk.way, whole_id(parts.iter().copied()), &parts);
+        }
+        let whole = match whole {
+            true => Some(self.whole(&walk, &segments, parts, version)?),
+            false => None,
+        };
+        let made = clock();
+        let evicted = self.cache.counters.evictions;
+        match whole {
+            Some(segment) => {
+                self.cache.counters.whole += u64::from(walk.blocks.len() == 1 && traversal.steps.len() > 1);
+                self.cache.install_whole(&segment, now);
+            }
+            None => {
+                if self.cache.install(&segments, now) == Some(0) {
+                    // All is there, and yet it missed: a longer entry stands before it and leads nowhere.
+                    self.cache.counters.shadowed += 1;
+                    let ids = segments.iter().map(|s| s.entry.id).collect();
+                    let segment = self.whole(&walk, &segments, ids, version)?;
+                    self.cache.install_whole(&segment, now);
+                }
+            }
+        }
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.evicted(self.cache.counters.evictions - evicted);
+        }
+        self.phases.partition += cut - start;
+        self.phases.generation += made - cut;
+        self.phases.install += clock() - made;
+        Some(())
+    }
+
+    fn whole(&mut self, walk: &Walk<'_>, segments: &[Segment], parts: Vec<u64>, version: u64) -> Option<Segment> {
+        let mut segment = match segments {
+            [only] => only.clone(),
+            _ => walk.whole(version, &mut self.tags)?,
+        };
+        segment.entry.parts = (self.adaptive.is_some()).then(|| parts.into());
+        Some(segment)
+    }
+
+    /// A packet: what the pipeline would answer.
+    pub fn packet(
+        &mut self,
+        key: &Key,
+        pipeline: &Pipeline,
+        ct: &mut Conntrack,
+        now: u64,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Answer {
+        let mut answer = Answer::default();
+        let mut waiting = VecDeque::from([(0u8, *key)]);
+        while let Some((table, key)) = waiting.pop_front() {
+            if answer.passes as usize >= PASSES_MAX {
+                answer.cut_off = true;
+                break;
+            }
+            answer.passes += 1;
+            let hit = self.lookup(table, &key, pipeline, now);
+            if hit {
+                answer.hits += 1;
+                self.run(&key, &mut Collect { answer: &mut answer, waiting: &mut waiting, ct, now });
+                continue;
+            }
+            let start = clock();
+            let traversal = pipeline.pass(&Point::table(table), &key);
+            self.phases.pipeline += clock() - start;
+            traversal.run(&key, &mut Collect { answer: &mut answer, waiting: &mut waiting, ct, now });
+            self.install(&traversal, pipeline, now, clock);
+        }
+        answer
+    }
+
+    /// Checks all entries that are older than the pipeline, now. Lookups do it by themselves when they meet one.
+    pub fn revalidate(&mut self, pipeline: &Pipeline) {
+        let mut from = Some((0, 0));
+        while let Some(at) = from {
+            from = self.revalidate_some(at, 4096, pipeline);
+        }
+    }
+
+    /// Checks at most `most` old entries from a place on; returns where to go on.
+    pub fn revalidate_some(&mut self, from: (usize, u32), most: usize, pipeline: &Pipeline) -> Option<(usize, u32)> {
+        self.cache.revalidate(from, most, &mut Checker { pipeline, tags: &self.tags })
+    }
+}
+
+fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &Chain) {
+    let way =
+        || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |h, (table, _)| mix(h, u64::from(*table) + 1));
+    let whole = cache.entries(chain).next().and_then(|e| e.parts.clone());
+    match whole {
+        Some(parts) => adaptive.hit(way, whole_id(parts.iter().copied()), parts.iter().copied()),
+        None => {
+            let ids = || cache.entries(chain).map(|e| e.id);
+            adaptive.hit(way, whole_id(ids()), ids());
+        }
+    }
+}

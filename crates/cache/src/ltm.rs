@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+//! K cache tables of sub-traversals and longest traversal matching over them. With K = 1 it is a megaflow cache.
+//!
+//! A lookup starts with the pipeline's first table as its tag and walks the cache tables in order. In each it takes the longest
+//! entry that matches tag and key, does what the entry says, and goes on to the next cache table with the entry's next tag; where
+//! nothing matches, it goes on with the same tag. It is a hit only if an entry says that the pass is complete.
+//!
+//! Longest matching is greedy: it can take an entry after which nothing follows, although a shorter one, or a whole traversal
+//! in a later table, would have led to the end. Then a second walk looks for whole traversals only. It costs probes on would-be
+//! misses alone, and it is what makes "never worse than Megaflow" possible when whole and partial entries share tables.
+//!
+//! Entries of older pipeline versions never answer: a lookup that meets one asks the [`Recheck`] that it was given, which keeps
+//! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
+//!
+//! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
+use crate::segment::{run_silently, Action, Entry, Next, Segment};
+use crate::table::{Place, Table, Tag};
+use pipeline::{Key, Machine, Sink};
+use std::sync::Arc;
+
+/// Decides what becomes of an entry of an older pipeline version.
+pub trait Recheck {
+    /// The pipeline's version now.
+    fn version(&self) -> u64;
+    /// Whether the entry, which matches `key`, is still right.
+    fn still_right(&mut self, tag: Tag, words: &[(u8, u64)], key: &Key, entry: &Entry) -> bool;
+}
+
+/// A pipeline that never changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Unchanged(pub u64);
+
+impl Recheck for Unchanged {
+    fn version(&self) -> u64 {
+        self.0
+    }
+    fn still_right(&mut self, _: Tag, _: &[(u8, u64)], _: &Key, _: &Entry) -> bool {
+        true
+    }
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Lookups that found a complete way.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Hits of the second walk.
+    pub second_walk: u64,
+    /// Entries that went because the table was full.
+    pub evictions: u64,
+    /// Entries that went because a rule changed.
+    pub revalidated: u64,
+    /// Entries that were checked after a change and stayed.
+    pub kept: u64,
+    /// Entries that went because nobody used them.
+    pub expired: u64,
+    /// Entries made.
+    pub installed: u64,
+    /// Traversals that were cached whole because they cannot be cut.
+    pub whole: u64,
+    /// Traversals whose segments were all there, but behind a longer entry: cached whole.
+    pub shadowed: u64,
+    /// Traversals that cannot be cached at all.
+    pub uncacheable: u64,
+}
+
+/// What to do when tables are full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Eviction {
+    /// The least recently used entry makes room.
+    Lru,
+    /// New entries are not taken, as in the published evaluation.
+    None,
+}
+
+/// The chain of entries that a lookup took.
+pub type Chain = Vec<(u8, u32)>;
+
+/// K cache tables.
+#[derive(Debug)]
+pub struct Ltm {
+    /// The tables.
+    pub tables: Vec<Table<Entry>>,
+    /// Counters.
+    pub counters: Counters,
+    eviction: Eviction,
+    clock: u64,
+}
+
+impl Ltm {
+    /// `k` tables of `limit` entries.
+    pub fn new(k: usize, limit: usize, eviction: Eviction, seed: u64) -> Ltm {
+        let tables = (0..k.clamp(1, 64)).map(|n| Table::new(limit, seed.wrapping_add(n as u64))).collect();
+        Ltm { tables, counters: Counters::default(), eviction, clock: 0 }
+    }
+
+    /// Entries in all tables.
+    pub fn len(&self) -> usize {
+        self.tables.iter().map(Table::len).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Looks a key up. On a hit `chain` lists the entries, `machine` holds the key where the last of them starts, and nothing has
+    /// been sent: [`Ltm::run`] does what they say.
+    #[inline]
+    pub fn lookup(
+        &mut self,
+        ask: Ask<'_>,
+        machine: &mut Machine,
+        recheck: &mut impl Recheck,
+        chain: &mut Chain,
+    ) -> bool {
+        self.clock += 1;
+        *machine = Machine::new(*ask.key);
+        chain.clear();
+        let mut tag = ask.tag;
+        let version = recheck.version();
+        let mut at = 0;
+        while at < self.tables.len() {
+            match self.tables[at].find(tag, &machine.key.0) {
+                Some(slot) if self.fresh(at, slot, version, tag, &machine.key, recheck) => {
+                    chain.push((at as u8, slot));
+                    match self.tables[at].value(slot).map(|e| &*e.action) {
+                        Some(Action { next: Next::Tag(next), ops, .. }) => {
+                            run_silently(ops, machine);
+                            tag = *next;
+                        }
+                        _ => return self.hit(chain, ask.now),
+                    }
+                    at += 1;
+                }
+                Some(_) => {} // it was removed: the same table again
+                None => at += 1,
+            }
+        }
+        if !chain.is_empty() && self.whole_only(ask, machine, recheck, chain) {
+            return true;
+        }
+        self.counters.misses += 1;
+        false
+    }
+
+    fn whole_only(
+        &mut self,
+        ask: Ask<'_>,
+        machine: &mut Machine,
+        recheck: &mut impl Recheck,
+        chain: &mut Chain,
+    ) -> bool {
+        *machine = Machine::new(*ask.key);
+        chain.clear();
+        let version = recheck.version();
+        let mut at = 0;
+        while at < self.tables.len() {
+            match self.tables[at].find_where(ask.tag, &ask.key.0, |e| e.action.next == Next::End) {
+                Some(slot) if self.fresh(at, slot, version, ask.tag, ask.key, recheck) => {
+                    chain.push((at as u8, slot));
+                    self.counters.second_walk += 1;
+                    return self.hit(chain, ask.now);
+                }
+                Some(_) => {}
+                None => at += 1,
+            }
+        }
+        false
+    }
+
+    /// Does what the entries of a chain say, after a hit. If only the last one sends anything, the machine is where it must be; else
+    /// the program runs again from the beginning, because a sink may change the key (address translation) for what follows in the
+    /// packet, but not for the lookups.
+    #[inline]
+    pub fn run(&self, key: &Key, chain: &[(u8, u32)], machine: &mut Machine, sink: &mut impl Sink) {
+        let Some((last, before)) = chain.split_last() else { return };
+        let mut from = std::slice::from_ref(last);
+        if !self.actions(before).all(|a| a.silent) {
+            *machine = Machine::new(*key);
+            from = chain;
+        }
+        for action in self.actions(from) {
+            machine.run(&action.ops, sink);
+        }
+    }
+
+    fn hit(&mut self, chain: &Chain, now: u64) -> bool {
+        for &(table, slot) in chain {
+            self.tables[usize::from(table)].touch(slot, self.clock, now);
+        }
+        self.counters.hits += 1;
+        true
+    }
+
+    /// Whether the entry may answer; if not, it is gone now.
+    #[inline]
+    fn fresh(
+        &mut self,
+        table: usize,
+        slot: u32,
+        version: u64,
+        tag: Tag,
+        key: &Key,
+        recheck: &mut impl Recheck,
+    ) -> bool {
+        match self.tables[table].value(slot) {
+            Some(entry) if entry.version == version => true,
+            Some(_) => self.check(table, slot, version, tag, key, recheck),
+            None => false,
+        }
+    }
+
+    fn check(
+        &mut self,
+        table: usize,
+        slot: u32,
+        version: u64,
+        tag: Tag,
+        key: &Key,
+        recheck: &mut impl Recheck,
+    ) -> bool {
+        let right = match (self.tables[table].words(slot), self.tables[table].value(slot)) {
+            (Some(words), Some(entry)) => recheck.still_right(tag, words, key, entry),
+            _ => false,
+        };
+        match (right, self.tables[table].value_mut(slot)) {
+            (true, Some(entry)) => {
+                entry.version = version;
+                self.counters.kept += 1;
+            }
+            _ => {
+                self.tables[table].remove(slot);
+                self.counters.revalidated += 1;
+            }
+        }
+        right
+    }
+
+    /// Checks entries that are older than the pipeline, beginning at `(table, slot)`, at most `most`; returns where to go on.
+    pub fn revalidate(&mut self, from: (usize, u32), most: usize, recheck: &mut impl Recheck) -> Option<(usize, u32)> {
+        let version = recheck.version();
+        let (mut table, mut slot) = from;
+        let mut done = 0;
+        while table < self.tables.len() {
+            if slot >= self.tables[table].slots() {
+                (table, slot) = (table + 1, 0);
+                continue;
+            }
+            if done == most {
+                return Some((table, slot));
+            }
+            let old = self.tables[table].value(slot).is_some_and(|e| e.version != version);
+            if old {
+                if let Some((tag, key)) = self.tables[table].example(slot) {
+                    self.check(table, slot, version, tag, &key, recheck);
+                    done += 1;
+                }
+            }
+            slot += 1;
+        }
+        None
+    }
+
+    /// Removes what was not used since `before`, at most `most` entries a table.
+    pub fn expire(&mut self, before: u64, most: usize) {
+        for table in &mut self.tables {
+            self.counters.expired += table.expire(before, most) as u64;
+        }
+    }
+
+    /// Puts a whole traversal where there is room, else where the entry that goes was used longest ago: over all tables this is one
+    /// least-recently-used order. Returns false if it was not taken.
+    pub fn install_whole(&mut self, segment: &Segment, now: u64) -> bool {
+        let known = (0..self.tables.len()).find(|&t| {
+            self.tables[t].find_exact(segment.tag, segment.priority, &segment.words, &segment.key.0).is_some()
+        });
+        let table = match known {
+            Some(table) => table,
+            None => {
+                let emptiest =
+                    (0..self.tables.len()).filter(|&t| !self.tables[t].is_full()).min_by_key(|&t| self.tables[t].len());
+                match (emptiest, self.eviction) {
+                    (Some(table), _) => table,
+                    (None, Eviction::None) => return false,
+                    (None, Eviction::Lru) => {
+                        (0..self.tables.len()).map(|t| (self.tables[t].price(), t)).min().map_or(0, |(_, t)| t)
+                    }
+                }
+            }
+        };
+        self.put(table, segment, now);
+        true
+    }
+
+    /// Puts segments in increasing cache tables. Those that are there already are used again. Returns how many were new, or none if
+    /// there was no room and nothing may be evicted.
+    pub fn install(&mut self, segments: &[Segment], now: u64) -> Option<usize> {
+        let places = self.places(segments)?;
+        let mut new = 0;
+        for (segment, (table, there)) in segments.iter().zip(places) {
+            match there {
+                Some(slot) => {
+                    self.tables[table].touch(slot, self.clock, now);
+                    if let Some(entry) = self.tables[table].value_mut(slot) {
+                        entry.version = segment.entry.version;
+                        entry.action = Arc::clone(&segment.entry.action);
+                        entry.path = Arc::clone(&segment.entry.path);
+                    }
+                }
+                None => {
+                    self.put(table, segment, now);
+                    new += 1;
+                }
+            }
+        }
+        Some(new)
+    }
+
+    fn put(&mut self, table: usize, segment: &Segment, now: u64) {
+        let place = Place { tag: segment.tag, priority: segment.priority, words: &segment.words, key: &segment.key.0 };
+        let (_, evicted) = self.tables[table].insert(place, segment.entry.clone(), self.clock.max(1), now);
+        self.counters.installed += 1;
+        self.counters.evictions += u64::from(evicted.is_some());
+    }
+
+    /// The cheapest increasing assignment of segments to tables, by dynamic programming: nothing for what is there already, else
+    /// an entry, and within that first tables with room near where the segment lies in its traversal, then the one whose oldest
+    /// entry is oldest.
+    fn places(&mut self, segments: &[Segment]) -> Option<Vec<(usize, Option<u32>)>> {
+        let (k, s) = (self.tables.len(), segments.len());
+        if s == 0 || s > k {
+            return None;
+        }
+        let prices: Vec<u64> = self.tables.iter_mut().map(Table::price).collect();
+        let newest = self.clock.max(1);
+        let mut cost = vec![vec![u64::MAX; k]; s];
+        let mut there = vec![vec![None; k]; s];
+        for (i, segment) in segments.iter().enumerate() {
+            let natural = if s == 1 { 0 } else { i * (k - 1) / (s - 1) };
+            for t in i..=(k - s + i) {
+                let slot = self.tables[t].find_exact(segment.tag, segment.priority, &segment.words, &segment.key.0);
+                there[i][t] = slot;
+                cost[i][t] = match slot {
+                    Some(_) => 0,
+                    None if prices[t] == 0 => 1_000_000 + 100 * t.abs_diff(natural) as u64,
+                    None if self.eviction == Eviction::None => u64::MAX,
+                    None => 1_001_000 + 10_000 * prices[t].min(newest) / newest + 100 * t.abs_diff(natural) as u64,
+                };
+            }
+        }
+        let mut best = cost.clone();
+        for i in 1..s {
+            for t in 0..k {
+                let before = best[i - 1][..t].iter().copied().min().unwrap_or(u64::MAX);
+                best[i][t] = cost[i][t].checked_add(before).unwrap_or(u64::MAX);
+            }
+        }
+        let mut places = vec![(0, None); s];
+        let mut end = k;
+        for i in (0..s).rev() {
+            let t = (0..end).min_by_key(|&t| best[i][t]).filter(|&t| best[i][t] != u64::MAX)?;
+            places[i] = (t, there[i][t]);
+            end = t;
+        }
+        Some(places)
+    }
+
+    /// The entries of a chain.
+    pub fn entries<'a>(&'a self, chain: &'a [(u8, u32)]) -> impl Iterator<Item = &'a Entry> + 'a {
+        chain.iter().filter_map(|&(table, slot)| self.tables[usize::from(table)].value(slot))
+    }
+
+    /// What the chain's entries do, in order.
+    pub fn actions<'a>(&'a self, chain: &'a [(u8, u32)]) -> impl Iterator<Item = &'a Action> + 'a {
+        self.entries(chain).map(|e| &*e.action)
+    }
+}
+
+/// What is looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Where the packet stands.
+    pub tag: Tag,
+    /// Its key.
+    pub key: &'a Key,
+    /// The time, ns.
+    pub now: u64,
+}

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cutting a traversal of N lookups into at most K consecutive segments.
+//!
+//! Each lookup is known by the set of packet fields that it consulted. Lookups of one segment are *coupled* if they are connected
+//! by shared fields; a coupled segment of length L scores L − 1, another one 0 (Gigaflow's score; its published example is a
+//! test below). Two neighbouring segments are *disjoint* if they share no field. [`disjoint`] maximises, in this order:
+//!
+//! 1. the sum of the scores;
+//! 2. the number of disjoint boundaries: without it a traversal whose lookups share nothing scores 0 however it is cut, and the
+//!    published code keeps it whole, although it is the best case for sharing;
+//! 3. the evenness of the lengths (the smallest sum of squares), and then the earliest cuts, so that the result is one.
+//!
+//! Every partition covers the whole traversal: it is a list of ends, the last of which is N.
+//!
+//! Cost: O(N³·K) steps, once for each sequence of field sets ([`Partitions`] remembers them), so that a slow-path pass pays for a
+//! hash of N words only.
+use std::collections::HashMap;
+
+/// A set of packet fields, one bit a field.
+pub type Fields = u64;
+
+/// The ends of consecutive segments: `[2, 5]` is lookups 0 and 1, then 2, 3 and 4.
+pub type Ends = Vec<usize>;
+
+/// What a partition is worth: compared in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Worth {
+    /// Sum of the segments' scores.
+    pub score: i64,
+    /// Boundaries whose two segments share no field.
+    pub disjoint: i64,
+    /// Minus the sum of squared lengths.
+    pub even: i64,
+}
+
+impl Worth {
+    const NOTHING: Worth = Worth { score: 0, disjoint: 0, even: 0 };
+
+    fn plus(self, other: Worth) -> Worth {
+        Worth {
+            score: self.score + other.score,
+            disjoint: self.disjoint + other.disjoint,
+            even: self.even + other.even,
+        }
+    }
+}
+
+/// Gigaflow's score of one segment: its length − 1 if its lookups are connected by shared fields. Lookups that consult no packet
+/// field at all (only registers, or nothing) connect with anything.
+pub fn score(segment: &[Fields]) -> i64 {
+    let mut parts: Vec<Fields> = Vec::with_capacity(4);
+    for &fields in segment {
+        join(&mut parts, fields);
+    }
+    if parts.len() <= 1 {
+        segment.len() as i64 - 1
+    } else {
+        0
+    }
+}
+
+/// Adds a lookup to the connected parts of a segment.
+fn join(parts: &mut Vec<Fields>, fields: Fields) {
+    if fields == 0 {
+        return;
+    }
+    let mut whole = fields;
+    parts.retain(|part| match part & fields {
+        0 => true,
+        _ => {
+            whole |= part;
+            false
+        }
+    });
+    parts.push(whole);
+}
+
+/// The worth of a partition, by the definition: the oracle of [`disjoint`].
+pub fn worth(lookups: &[Fields], ends: &[usize]) -> Worth {
+    let mut total = Worth::NOTHING;
+    let mut start = 0;
+    let mut before: Option<Fields> = None;
+    for &end in ends {
+        let segment = &lookups[start..end];
+        let union = segment.iter().fold(0, |a, b| a | b);
+        let apart = before.is_some_and(|b| b & union == 0);
+        let length = segment.len() as i64;
+        total = total.plus(Worth { score: score(segment), disjoint: i64::from(apart), even: -(length * length) });
+        before = Some(union);
+        start = end;
+    }
+    total
+}
+
+/// Scores and unions of all segments of a traversal.
+struct Segments {
+    n: usize,
+    score: Vec<i64>,
+    union: Vec<Fields>,
+}
+
+impl Segments {
+    fn of(lookups: &[Fields]) -> Segments {
+        let n = lookups.len();
+        let mut all = Segments { n, score: vec![0; n * (n + 1)], union: vec![0; n * (n + 1)] };
+        for start in 0..n {
+            let mut parts = Vec::with_capacity(4);
+            let mut union = 0;
+            for end in start + 1..=n {
+                join(&mut parts, lookups[end - 1]);
+                union |= lookups[end - 1];
+                let at = start * (n + 1) + end;
+                all.union[at] = union;
+                all.score[at] = if parts.len() <= 1 { (end - start) as i64 - 1 } else { 0 };
+            }
+        }
+        all
+    }
+
+    fn at(&self, start: usize, end: usize) -> usize {
+        start * (self.n + 1) + end
+    }
+}
+
+/// The best partition into at most `k` segments, by dynamic programming over (number of segments, last segment).
+pub fn disjoint(lookups: &[Fields], k: usize) -> Ends {
+    let n = lookups.len();
+    if n == 0 {
+        return Vec::new();
+    }
+    let k = k.clamp(1, n);
+    let segments = Segments::of(lookups);
+    let size = n * (n + 1);
+    // best[s][start..end]: the best way to cover 0..end with s + 1 segments, of which start..end is the last.
+    let mut best: Vec<Vec<Option<(Worth, usize)>>> = vec![vec![None; size]; k];
+    let alone = |start: usize, end: usize| {
+        let length = (end - start) as i64;
+        Worth { score: segments.score[segments.at(start, end)], disjoint: 0, even: -(length * length) }
+    };
+    for end in 1..=n {
+        best[0][segments.at(0, end)] = Some((alone(0, end), 0));
+    }
+    for s in 1..k {
+        for start in s..n {
+            for end in start + 1..=n {
+                let here = alone(start, end);
+                let union = segments.union[segments.at(start, end)];
+                let mut choice: Option<(Worth, usize)> = None;
+                for from in (s - 1)..start {
+                    let at = segments.at(from, start);
+                    let Some((before, _)) = best[s - 1][at] else { continue };
+                    let apart = i64::from(segments.union[at] & union == 0);
+                    let sum = before.plus(here).plus(Worth { score: 0, disjoint: apart, even: 0 });
+                    if choice.is_none_or(|(w, _)| sum > w) {
+                        choice = Some((sum, from));
+                    }
+                }
+                best[s][segments.at(start, end)] = choice;
+            }
+        }
+    }
+    trace_back(&best, &segments, k)
+}
+
+fn trace_back(best: &[Vec<Option<(Worth, usize)>>], segments: &Segments, k: usize) -> Ends {
+    let n = segments.n;
+    let mut top: Option<(Worth, usize, usize)> = None;
+    for (s, row) in best.iter().enumerate().take(k) {
+        for start in 0..n {
+            if let Some((worth, _)) = row[segments.at(start, n)] {
+                if top.is_none_or(|(w, _, _)| worth > w) {
+                    top = Some((worth, s, start));
+                }
+            }
+        }
+    }
+    let Some((_, mut s, mut start)) = top else { return vec![n] };
+    let mut ends = vec![n];
+    let mut end = n;
+    while s > 0 {
+        let from = best[s][segments.at(start, end)].map_or(0, |(_, from)| from);
+        ends.push(start);
+        end = start;
+        start = from;
+        s -= 1;
+    }
+    ends.reverse();
+    ends
+}
+
+/// One segment a lookup as long as tables last; the last table takes the rest.
+pub fn one_to_one(n: usize, k: usize) -> Ends {
+    let k = k.max(1);
+    if n <= k {
+        return (1..=n).collect();
+    }
+    let mut ends: Ends = (1..k).collect();
+    ends.push(n);
+    ends
+}
+
+/// Cuts drawn by `random`, a stream of random numbers: as many segments as there are tables.
+pub fn random(n: usize, k: usize, random: &mut dyn FnMut() -> u64) -> Ends {
+    let cuts = k.clamp(1, n.max(1)) - 1;
+    let mut places: Vec<usize> = (1..n).collect();
+    for i in 0..cuts {
+        let j = i + (random() % (places.len() - i) as u64) as usize;
+        places.swap(i, j);
+    }
+    places.truncate(cuts);
+    places.push(n);
+    places.sort_unstable();
+    places
+}
+
+/// How traversals are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// At random places, drawn once for each class of traversals.
+    Random,
+    /// One segment a lookup.
+    OneToOne,
+    /// [`disjoint`].
+    Disjoint,
+    /// In hindsight: the cuts with the fewest distinct segments over the whole trace, one choice a class.
+    Optimal,
+}
+
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Strategy; 4] = [Strategy::Random, Strategy::OneToOne, Strategy::Disjoint, Strategy::Optimal];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Random => "random",
+            Strategy::OneToOne => "one to one",
+            Strategy::Disjoint => "disjoint",
+            Strategy::Optimal => "optimal",
+        }
+    }
+}
+
+/// A class of traversals: those with the same tables and the same field sets. All of them are cut at the same places.
+pub type Class = u32;
+
+/// The partitions found so far, one a class.
+#[derive(Debug)]
+pub struct Partitions {
+    k: usize,
+    strategy: Strategy,
+    random: u64,
+    limit: usize,
+    classes: HashMap<Box<[u64]>, Class>,
+    ends: Vec<Ends>,
+    given: HashMap<Box<[u64]>, Ends>,
+}
+
+impl Partitions {
+    /// For caches of `k` tables; `seed` is for [`Strategy::Random`]. At most `limit` classes are remembered; when they are full,
+    /// all are forgotten together (traffic chooses the classes, so they may not grow without limit).
+    pub fn new(k: usize, strategy: Strategy, seed: u64, limit: usize) -> Partitions {
+        Partitions {
+            k,
+            strategy,
+            random: seed,
+            limit,
+            classes: HashMap::new(),
+            ends: Vec::new(),
+            given: HashMap::new(),
+        }
+    }
+
+    /// Cuts known beforehand, for [`Strategy::Optimal`].
+    pub fn give(&mut self, signature: Box<[u64]>, ends: Ends) {
+        self.given.insert(signature, ends);
+    }
+
+    /// The class and the cuts of a traversal with these tables and fields. `signature` holds a word a lookup that tells both.
+    pub fn of(&mut self, signature: &[u64], fields: &[Fields]) -> (Class, &[usize]) {
+        if let Some(&class) = self.classes.get(signature) {
+            return (class, &self.ends[class as usize]);
+        }
+        if self.ends.len() >= self.limit {
+            self.classes.clear();
+            self.ends.clear();
+        }
+        let n = fields.len();
+        let ends = match self.strategy {
+            Strategy::Random => random(n, self.k, &mut || splitmix(&mut self.random)),
+            Strategy::OneToOne => one_to_one(n, self.k),
+            Strategy::Disjoint => disjoint(fields, self.k),
+            Strategy::Optimal => self.given.get(signature).cloned().unwrap_or_else(|| disjoint(fields, self.k)),
+        };
+        let class = self.ends.len() as Class;
+        self.classes.insert(signature.into(), class);
+        self.ends.push(ends);
+        (class, &self.ends[class as usize])
+    }
+
+    /// How many classes were seen (since they were last forgotten).
+    pub fn classes(&self) -> usize {
+        self.ends.len()
+    }
+}
+
+/// The next number of a SplitMix64 stream: for choices whose only need is a seed.
+pub fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ETH: Fields = 1;
+    const IP: Fields = 2;
+    const PROTO: Fields = 4;
+    const SPORT: Fields = 8;
+    const DPORT: Fields = 16;
+    /// The traversal of the Gigaflow slides.
+    const SLIDES: [Fields; 8] = [ETH, IP, ETH | IP, PROTO | SPORT, PROTO, ETH | IP, DPORT, DPORT];
+
+    #[test]
+    fn the_example_of_the_slides_scores_0_0_3_0_4() {
+        let candidates: [&[usize]; 5] = [&[8], &[2, 5, 8], &[3, 6, 8], &[2, 4, 7, 8], &[3, 5, 6, 8]];
+        let scores: Vec<i64> = candidates.iter().map(|ends| worth(&SLIDES, ends).score).collect();
+        assert_eq!(scores, [0, 0, 3, 0, 4]);
+        assert_eq!(disjoint(&SLIDES, 4), [3, 5, 6, 8]);
+    }
+
+    fn all_partitions(n: usize, k: usize) -> Vec<Ends> {
+        (0..1u32 << (n - 1))
+            .filter(|cuts| cuts.count_ones() < k as u32)
+            .map(|cuts| (1..n).filter(|i| cuts >> (i - 1) & 1 == 1).chain([n]).collect())
+            .collect()
+    }
+
+    #[test]
+    fn the_partition_is_optimal_for_up_to_12_lookups() {
+        let mut state = 20_261_121u64;
+        for round in 0..400 {
+            let n = 1 + (splitmix(&mut state) % 12) as usize;
+            let k = 1 + (splitmix(&mut state) % 5) as usize;
+            let kinds = 1 + splitmix(&mut state) % 7;
+            let lookups: Vec<Fields> = (0..n)
+                .map(|_| (0..splitmix(&mut state) % 3).fold(0, |f, _| f | 1 << (splitmix(&mut state) % kinds)))
+                .collect();
+            let got = disjoint(&lookups, k);
+            let best = all_partitions(n, k).iter().map(|ends| worth(&lookups, ends)).max().unwrap();
+            assert_eq!(worth(&lookups, &got), best, "round {round}: {lookups:?} into {k}: {got:?}");
+            assert!(
+                got.len() <= k && got.last() == Some(&n) && got.windows(2).all(|w| w[0] < w[1]),
+                "it covers all of it"
+            );
+        }
+    }
+
+    #[test]
+    fn a_traversal_without_shared_fields_is_cut_into_k_disjoint_segments() {
+        let lookups: Vec<Fields> = (0..8).map(|i| 1 << i).collect();
+        assert_eq!(disjoint(&lookups, 4), [2, 4, 6, 8]);
+        assert_eq!(worth(&lookups, &disjoint(&lookups, 4)).disjoint, 3);
+    }
+
+    #[test]
+    fn random_and_one_to_one_cover_everything() {
+        let mut state = 7u64;
+        for n in 1..20 {
+            for k in 1..6 {
+                let ends = random(n, k, &mut || splitmix(&mut state));
+                assert_eq!((ends.len(), ends.last()), (k.min(n), Some(&n)), "{ends:?}");
+                assert!(ends.windows(2).all(|w| w[0] < w[1]));
+                assert_eq!(one_to_one(n, k).last(), Some(&n));
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a recorded traversal to cache entries.
+//!
+//! A segment is a run of consecutive lookups. Its entry matches the bits, as they stand where the segment starts, on which any of its
+//! lookups depended: [`pipeline::Traversal::range_mask`] walks the recorded program backwards, so bits that were written inside the segment do not
+//! widen the mask, and bits that were moved are matched where they came from. Live registers and metadata are words of
+//! the key like any other: what a lookup read of them is matched exactly. So whoever matches the entry goes exactly the same way,
+//! and doing the recorded program is doing what the pipeline does. That holds for every segment, however the traversal is
+//! cut; longest traversal matching then only decides which of several right entries is taken.
+//!
+//! A traversal may be cut before a step if nothing but the key and the point of the program is alive there ([`pipeline::Step::cut`]);
+//! [`Walk::blocks`] lists those places, elsewhere steps stay together. The point is more than a table: it holds what outer
+//! `resubmit`s have left to do. [`Tags`] numbers points, and the number is the tag.
+use crate::partition::Fields;
+use crate::table::{sparse, Sparse, Tag};
+use crate::words::{fields, hash_masked, mix};
+use pipeline::{Entry as Point, Key, Machine, Op, RuleId, Sink, Target, Traversal};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What follows a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A lookup at this point of the program.
+    Tag(Tag),
+    /// Nothing: the pass is complete.
+    End,
+}
+
+/// What an entry does.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Action {
+    /// The program between the segment's start and its end.
+    pub ops: Box<[Op]>,
+    /// Whether the program only changes the key: nothing is sent, counted or tracked.
+    pub silent: bool,
+    /// What follows.
+    pub next: Next,
+}
+
+/// A cache entry without its place.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Tells this entry from any other: a hash of its tag, mask, matched values and tables.
+    pub id: u64,
+    /// What it does.
+    pub action: Arc<Action>,
+    /// The tables and flows that it stands for.
+    pub path: Arc<[(u8, Option<RuleId>)]>,
+    /// The pipeline's version at which it was last known to be right.
+    pub version: u64,
+    /// For a whole traversal in an adaptive cache: the segments into which it would be cut.
+    pub parts: Option<Arc<[u64]>>,
+    /// The way (see [`Walk::way`]) of the traversal that it was made from.
+    pub way: u64,
+}
+
+/// An entry and what it matches.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// The point where it starts.
+    pub tag: Tag,
+    /// The number of lookups.
+    pub priority: u16,
+    /// Its mask.
+    pub words: Sparse,
+    /// The key at its start.
+    pub key: Key,
+    /// The rest.
+    pub entry: Entry,
+}
+
+/// Points of the program by number. A point is a table and whatever callers of the table still have to do.
+#[derive(Debug, Default)]
+pub struct Tags {
+    plain: HashMap<u8, Tag>,
+    other: HashMap<Point, Tag>,
+    points: Vec<Point>,
+}
+
+impl Tags {
+    /// Points at most; traffic chooses them, so they may not grow without limit.
+    pub const MAX: usize = 32_768;
+
+    /// The number of a point; none if there are too many.
+    pub fn of(&mut self, point: &Point) -> Option<Tag> {
+        let plain = point.returns.is_none() && *point == Point::table(point.table);
+        let known = if plain { self.plain.get(&point.table) } else { self.other.get(point) };
+        if let Some(&tag) = known {
+            return Some(tag);
+        }
+        if self.points.len() >= Self::MAX {
+            return None;
+        }
+        let tag = self.points.len() as Tag;
+        self.points.push(point.clone());
+        match plain {
+            true => self.plain.insert(point.table, tag),
+            false => self.other.insert(point.clone(), tag),
+        };
+        Some(tag)
+    }
+
+    /// The point of a number.
+    pub fn point(&self, tag: Tag) -> Option<&Point> {
+        self.points.get(usize::from(tag))
+    }
+}
+
+/// A sink that nothing reaches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nobody;
+
+impl Sink for Nobody {
+    fn output(&mut self, _: &Target, _: &Key) {}
+    fn ct(&mut self, _: &Arc<pipeline::CtCall>, _: &mut Key) {}
+}
+
+/// A traversal, seen as something to be cut.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    /// The traversal.
+    pub traversal: &'a Traversal,
+    /// Where it may be cut, each as the number of the step that would begin a segment; the last is the number of steps.
+    pub blocks: Vec<usize>,
+    /// The fields that the lookups of each block matched.
+    pub fields: Vec<Fields>,
+    /// For each block a word that tells its tables and fields.
+    pub signature: Vec<u64>,
+    /// A hash of the tables only: traversals with the same one go the same way.
+    pub way: u64,
+}
+
+impl<'a> Walk<'a> {
+    /// Prepares a traversal.
+    pub fn new(traversal: &'a Traversal) -> Walk<'a> {
+        let n = traversal.steps.len();
+        let mut walk = Walk {
+            traversal,
+            blocks: Vec::with_capacity(n),
+            fields: Vec::with_capacity(n),
+            signature: Vec::with_capacity(n),
+            way: 0,
+        };
+        let (mut of_block, mut sign) = (0, 0);
+        for (i, step) in traversal.steps.iter().enumerate() {
+            if i > 0 && step.cut {
+                walk.close(i, &mut of_block, &mut sign);
+            }
+            let here = fields(&step.lookup);
+            of_block |= here;
+            sign = mix(mix(sign, u64::from(step.entry.table) + 1), here);
+            walk.way = mix(walk.way, u64::from(step.entry.table) + 1);
+        }
+        walk.close(n, &mut of_block, &mut sign);
+        walk
+    }
+
+    fn close(&mut self, end: usize, fields: &mut Fields, sign: &mut u64) {
+        self.blocks.push(end);
+        self.fields.push(std::mem::take(fields));
+        self.signature.push(std::mem::take(sign));
+    }
+
+    /// The ends of segments as step numbers, from ends as block numbers.
+    pub fn steps_of(&self, ends: &[usize]) -> Vec<usize> {
+        ends.iter().map(|&e| self.blocks[e - 1]).collect()
+    }
+
+    /// The entry for steps `from..to`, which begin at a cut. None if there are too many points.
+    pub fn segment(&self, from: usize, to: usize, version: u64, tags: &mut Tags) -> Option<Segment> {
+        let steps = &self.traversal.steps;
+        let words = sparse(&self.traversal.range_mask(from..to).0);
+        let tag = tags.of(&steps[from].entry)?;
+        let next = match steps.get(to) {
+            Some(step) => Next::Tag(tags.of(&step.entry)?),
+            None => Next::End,
+        };
+        let path: Arc<[(u8, Option<RuleId>)]> = steps[from..to].iter().map(|s| (s.entry.table, s.rule)).collect();
+        let seed = path.iter().fold(u64::from(tag) + 1, |h, (table, _)| mix(h, u64::from(*table) + 1));
+        let key = steps[from].key;
+        let id = hash_masked(seed, &key, &words);
+        let ops = program(&steps[from..to]);
+        let silent = !ops.iter().any(|op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Learn(_) | Op::Meter(_)));
+        let action = Arc::new(Action { ops, silent, next });
+        let entry = Entry { id, action, path, version, parts: None, way: self.way };
+        Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
+    }
+
+    /// The entry for the whole traversal: a megaflow.
+    pub fn whole(&self, version: u64, tags: &mut Tags) -> Option<Segment> {
+        self.segment(0, self.traversal.steps.len(), version, tags)
+    }
+
+    /// The entries for consecutive segments that end at these steps.
+    pub fn cut(&self, ends: &[usize], version: u64, tags: &mut Tags) -> Option<Vec<Segment>> {
+        let mut from = 0;
+        let one = |&to: &usize| {
+            let segment = self.segment(from, to, version, tags);
+            from = to;
+            segment
+        };
+        ends.iter().map(one).collect()
+    }
+}
+
+/// The program of these steps, as an entry holds it.
+pub fn program(steps: &[pipeline::Step]) -> Box<[Op]> {
+    join(steps.iter().flat_map(|s| s.ops.iter()))
+}
+
+/// Runs a program on a key; nothing is sent.
+pub fn run_silently(ops: &[Op], machine: &mut Machine) {
+    machine.run(ops, &mut Nobody);
+}
+
+/// One program of several, with constant writes to the same word in a row made one.
+fn join<'a>(ops: impl Iterator<Item = &'a Op>) -> Box<[Op]> {
+    let mut all: Vec<Op> = Vec::new();
+    // Constants since the last op that is not one: they may change places among each other if they are of different words.
+    let mut run = 0;
+    for op in ops {
+        match op {
+            Op::Set { word, value, mask } => {
+                let same = all[run..].iter_mut().find_map(|o| match o {
+                    Op::Set { word: w, value: v, mask: m } if w == word => Some((v, m)),
+                    _ => None,
+                });
+                match same {
+                    Some((v, m)) => {
+                        *v = *v & !mask | value & mask;
+                        *m |= mask;
+                    }
+                    None => all.push(op.clone()),
+                }
+            }
+            other => {
+                all.push(other.clone());
+                run = all.len();
+            }
+        }
+    }
+    all.into()
+}
+
+/// The identity of a whole traversal as the sequence of its segments' identities.
+pub fn whole_id(parts: impl Iterator<Item = u64>) -> u64 {
+    parts.fold(0x77, mix)
+}
