@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const UNSAFE_CRATES: &[&str] = &["tables", "session", "xdp", "node", "lab", "bench"];
 
 /// Crates whose library code does no I/O and reads no clock: time and randomness come in as arguments.
-const PURE_CRATES: &[&str] = &["abi", "wire", "tables", "gateway", "session", "pipeline"];
+const PURE_CRATES: &[&str] = &["abi", "wire", "tables", "gateway", "session", "pipeline", "cache"];
 
 /// What no pure crate may name.
 const IMPURE: &[&str] = &[
@@ -30,6 +30,7 @@ const RANKS: &[(&str, u32)] = &[
     ("underlay", 2),
     ("session", 2),
     ("pipeline", 2),
+    ("cache", 3),
     ("gateway", 3),
     ("config", 3),
     ("xdp", 4),
