@@ -372,6 +372,13 @@ impl Record<'_> {
         self.line.word(COUNT).fetch_add(add, Ordering::Relaxed) & SESSION_COUNT_SPILL == 0
     }
 
+    /// A packet goes on that says nothing about the state: counted, and the session is alive. Returns what `count` does.
+    #[inline(always)]
+    pub fn touch(&self, now: u64, bytes: u32) -> bool {
+        self.seen(now);
+        self.count(bytes)
+    }
+
     /// What a fast path does with a packet of this session, whose epoch it has compared: false, and nothing is changed: the
     /// packet is for the software path (`Tracker::judge`); true: it goes on, and the record is current.
     #[inline(always)]

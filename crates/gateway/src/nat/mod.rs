@@ -75,7 +75,7 @@ impl Nat {
         which: &mut dyn FnMut(&SessionInfo) -> bool,
         now: u64,
     ) -> Option<session::Cursor> {
-        self.tracker.remove_where(from, budget, which, &mut |e| self.ended(e, now))
+        self.tracker.remove_where(from, budget, now, which, &mut |e| self.ended(e, now))
     }
 
     /// Gives back the ports of a session that has ended, and tells the log.
@@ -125,7 +125,8 @@ impl<'w> Sight<'w> {
     }
 
     pub fn outer(self, key: &OuterKey) -> Option<SessionRef> {
-        self.guard.find_outer(key)
+        // A miss of the moment would lose the packet: it is made certain.
+        self.guard.find_outer(key).or_else(|| self.nat.tracker.find_outer(key))
     }
 
     pub fn found(self, session: SessionRef) -> Found {
@@ -144,7 +145,7 @@ impl<'w> Sight<'w> {
         if self.nat.translator.judge(&binding(&found.inner, &found.outer)) {
             return self.nat.tracker.stamp(session, epoch(policy));
         }
-        self.nat.tracker.remove(session, &mut |e| self.nat.ended(e, now));
+        self.nat.tracker.remove(session, now, &mut |e| self.nat.ended(e, now));
         false
     }
 
