@@ -171,7 +171,7 @@ impl<'a> StepCommit<'a> {
                 Undo::VpcAdded(id) => c.deltas.entry(*id).or_default().created = true,
                 Undo::VpcRemoved(_, vpc) => c.deleted.push(vpc.spec.vni),
                 Undo::VpcChanged(id, _) => c.deltas.entry(*id).or_default().settings = true,
-                Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) => {}
+                Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Internet(..) => {}
                 Undo::VmAdded(v, mac) => drop(c.deltas.entry(*v).or_default().vms.entry(*mac).or_insert(false)),
                 Undo::VmRemoved(v, mac, _) => drop(c.deltas.entry(*v).or_default().vms.entry(*mac).or_insert(true)),
                 Undo::RouteAdded(v, p) => drop(c.deltas.entry(*v).or_default().routes.entry(*p).or_insert(false)),

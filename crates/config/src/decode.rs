@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a YAML tree to an object: every fault of a document is found in one go, each at its own line and column.
 
+mod internet;
+
+pub(crate) use internet::timeouts;
+
 use crate::error::{ConfigError, Place, Problem};
 use crate::object::*;
 use crate::prefix::{inner_address_fault, Mac, Prefix};
@@ -35,6 +39,9 @@ impl Names {
 /// Fields of one mapping that are looked at; no kind has as many.
 const KEYS_MAX: usize = 100;
 
+/// Sessions that a Gateway may allow.
+const SESSIONS_MAX: u64 = 120_000_000;
+
 /// A document being decoded.
 struct Doc<'a> {
     file: &'a Arc<str>,
@@ -67,6 +74,9 @@ pub(crate) fn decode(
         Kind::Peering => doc.peering().map(Object::Peering),
         Kind::Vm => doc.vm().map(Object::Vm),
         Kind::Route => doc.route().map(Object::Route),
+        Kind::PublicPool => doc.public_pool().map(|p| Object::PublicPool(Box::new(p))),
+        Kind::Snat => doc.snat().map(|s| Object::Snat(Box::new(s))),
+        Kind::ElasticIp => doc.elastic_ip().map(|e| Object::ElasticIp(Box::new(e))),
     };
     if errors.len() > before {
         return None;
@@ -305,6 +315,10 @@ impl Doc<'_> {
             let max = u64::from(*limit);
             *limit = self.integer(&format!("spec.limits.{name}"), 1, max).unwrap_or(max) as u32;
         }
+        if let Some(n) = self.integer("spec.limits.sessions", 1, SESSIONS_MAX) {
+            g.limits.sessions = n as u32;
+        }
+        self.gateway_internet(&mut g);
         g.metrics = self.get("spec.metrics", |s| s.parse().map_err(|_| format!("`{s}` is no address with a port")));
         Some(g)
     }
@@ -324,9 +338,10 @@ impl Doc<'_> {
         let gateway_mac = self.get("spec.gateway.mac", Mac::from_str).or_else(|| default_gateway_mac(vni?));
         let gateways = self.list("spec.gateway.addresses", 16, inner_address);
         let icmp = self.switch("spec.icmp", true);
+        let pick_up = self.choice("spec.strayTcp", &[("drop", false), ("pickUp", true)], false);
         let meter = self.meter();
         let peerings = self.name_list("spec.peerings", 65_536);
-        Some(Vpc { name: name?, vni: vni?, gateway_mac: gateway_mac?, gateways, icmp, meter, peerings })
+        Some(Vpc { name: name?, vni: vni?, gateway_mac: gateway_mac?, gateways, icmp, pick_up, meter, peerings })
     }
 
     fn nc(&mut self) -> Option<Nc> {

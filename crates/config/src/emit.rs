@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Objects as documents again: JSON, YAML, and the fields in which two objects differ.
 
+mod internet;
+
 use crate::decode::default_gateway_mac;
 use crate::object::*;
 use crate::quantity::{show_bits, show_bytes, show_packets};
@@ -78,6 +80,7 @@ impl Object {
                 Scope::Peer(to) => format!("{} in {} to peer {to}", r.prefix, r.vpc),
                 s => format!("{} in {} {}", r.prefix, r.vpc, s.name()),
             },
+            Object::PublicPool(_) | Object::Snat(_) | Object::ElasticIp(_) => internet::summary(self),
         }
     }
 
@@ -96,6 +99,9 @@ impl Object {
                     gateway["mac"] = v.gateway_mac.to_string().into();
                 }
                 let mut spec = json!({"vni": v.vni, "icmp": switch(v.icmp)});
+                if v.pick_up {
+                    spec["strayTcp"] = "pickUp".into();
+                }
                 if gateway != json!({}) {
                     spec["gateway"] = gateway;
                 }
@@ -103,6 +109,9 @@ impl Object {
                 put_list(&mut spec, "peerings", &v.peerings);
                 spec
             }
+            Object::PublicPool(p) => internet::pool_json(p),
+            Object::Snat(s) => internet::snat_json(s),
+            Object::ElasticIp(e) => internet::elastic_json(e),
             Object::Peering(p) => json!({"vpcs": [&*p.vpcs[0], &*p.vpcs[1]]}),
             Object::Vm(v) => {
                 let mut spec = json!({"vpc": &*v.vpc, "mac": v.mac.to_string(), "nc": &*v.nc});
@@ -186,12 +195,13 @@ fn gateway_json(g: &Gateway) -> Value {
         "icmp": icmp,
         "punt": {"vpc": limit(g.punt_limit_vpc), "total": limit(g.punt_limit_total)},
         "sampling": sampling,
-        "limits": {"vpcs": g.limits.vpcs, "routes": g.limits.routes, "vms": g.limits.vms, "ncs": g.limits.ncs},
+        "limits": {"vpcs": g.limits.vpcs, "routes": g.limits.routes, "vms": g.limits.vms, "ncs": g.limits.ncs, "sessions": g.limits.sessions},
     });
     put_list(&mut spec, "uplinks", &g.uplinks);
     if let Some(m) = g.metrics {
         spec["metrics"] = m.to_string().into();
     }
+    internet::put_gateway(&mut spec, g);
     spec
 }
 
@@ -218,7 +228,7 @@ fn yaml_map(out: &mut String, map: &Map<String, Value>, depth: usize) {
 /// A scalar as it must stand in YAML, also inside `[]`.
 fn yaml_scalar(value: &Value) -> String {
     let Value::String(s) = value else { return value.to_string() };
-    let plain = s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/' | b'-' | b'_' | b':'))
+    let plain = s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/' | b'-' | b'_' | b':' | b'='))
         && s.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
         && !s.ends_with(':')
         && !matches!(s.as_str(), "null" | "~");

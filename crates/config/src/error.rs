@@ -119,6 +119,42 @@ pub enum Problem {
         /// Its owner.
         by: String,
     },
+    /// A range of addresses or ports that belongs to something else, in whole or in part.
+    #[error("{range} overlaps {by}")]
+    RangeTaken {
+        /// The range.
+        range: String,
+        /// What it meets.
+        by: String,
+    },
+    /// An elastic address that no pool has.
+    #[error("{address} lies in no PublicPool")]
+    OutsidePools {
+        /// The address.
+        address: String,
+    },
+    /// A VPC with two Snats.
+    #[error("Vpc `{vpc}` has Snat `{by}`; a VPC has one at most")]
+    SecondSnat {
+        /// The VPC.
+        vpc: String,
+        /// The other.
+        by: String,
+    },
+    /// A VM that an elastic address cannot stand for.
+    #[error("names Vm `{vm}`, which {why}")]
+    VmUnfit {
+        /// The VM.
+        vm: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Warning: nothing leads out.
+    #[error("no Gateway has an {family} address in spec.internet.via: nothing can go out")]
+    NoWayOut {
+        /// IPv4 or IPv6.
+        family: &'static str,
+    },
     /// A prefix that has a route already.
     #[error("{prefix} is already routed by Route `{by}`; a VPC has one route a prefix")]
     PrefixTaken {

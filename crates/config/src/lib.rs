@@ -8,7 +8,9 @@ mod decode;
 mod documents;
 mod emit;
 mod error;
+mod internet;
 mod model;
+mod nat;
 mod object;
 mod plan;
 mod prefix;
@@ -23,6 +25,7 @@ pub use documents::{parse_files, parse_text, validate_files, Documents, Item, Or
 pub use emit::FieldChange;
 pub use error::{ConfigError, Place, Problem};
 pub use model::{Counts, Model, PEER_STEPS_MAX};
+pub use nat::NatPlan;
 pub use object::*;
 pub use plan::{Action, ChangeView, Plan, PlanView, Tally};
 pub use prefix::{Mac, Prefix};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The objects that documents describe, typed. References are by name; a [`crate::Model`] resolves them.
 
+pub use crate::internet::*;
 use crate::prefix::{Mac, Prefix};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,11 +26,27 @@ pub enum Kind {
     Vm = 4,
     /// A route of a VPC.
     Route = 5,
+    /// Public addresses.
+    PublicPool = 6,
+    /// How a VPC gets to the Internet.
+    Snat = 7,
+    /// A public address of a VM.
+    ElasticIp = 8,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 6] = [Kind::Gateway, Kind::Nc, Kind::Vpc, Kind::Peering, Kind::Vm, Kind::Route];
+    pub const ALL: [Kind; 9] = [
+        Kind::Gateway,
+        Kind::Nc,
+        Kind::Vpc,
+        Kind::Peering,
+        Kind::Vm,
+        Kind::Route,
+        Kind::PublicPool,
+        Kind::Snat,
+        Kind::ElasticIp,
+    ];
 
     /// As in `kind:`.
     pub const fn name(self) -> &'static str {
@@ -40,6 +57,9 @@ impl Kind {
             Kind::Peering => "Peering",
             Kind::Vm => "Vm",
             Kind::Route => "Route",
+            Kind::PublicPool => "PublicPool",
+            Kind::Snat => "Snat",
+            Kind::ElasticIp => "ElasticIp",
         }
     }
 
@@ -103,11 +123,19 @@ pub struct Limits {
     pub vms: u32,
     /// NCs.
     pub ncs: u32,
+    /// Sessions of all VPCs together; an IPv6 one counts as two.
+    pub sessions: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { vpcs: abi::TENANTS_MAX, routes: abi::ROUTES_MAX, vms: abi::VMS_MAX - 1, ncs: abi::NCS_MAX - 1 }
+        Limits {
+            vpcs: abi::TENANTS_MAX,
+            routes: abi::ROUTES_MAX,
+            vms: abi::VMS_MAX - 1,
+            ncs: abi::NCS_MAX - 1,
+            sessions: 1 << 20,
+        }
     }
 }
 
@@ -154,6 +182,14 @@ pub struct Gateway {
     pub limits: Limits,
     /// Where Prometheus metrics are served.
     pub metrics: Option<SocketAddr>,
+    /// The router to the Internet, for IPv4.
+    pub via4: Option<Ipv4Addr>,
+    /// The router to the Internet, for IPv6.
+    pub via6: Option<Ipv6Addr>,
+    /// How long sessions live.
+    pub timeouts: session::Timeouts,
+    /// Where the start and end of each session is told.
+    pub session_log: SessionLog,
 }
 
 impl Gateway {
@@ -180,6 +216,10 @@ impl Gateway {
             sampling: 0,
             limits: Limits::default(),
             metrics: None,
+            via4: None,
+            via6: None,
+            timeouts: session::Timeouts::default(),
+            session_log: SessionLog::Off,
         }
     }
 }
@@ -219,6 +259,8 @@ pub struct Vpc {
     pub gateways: Vec<IpAddr>,
     /// Whether ICMP errors are sent for this VPC (if the Gateway sends them at all).
     pub icmp: bool,
+    /// Whether a TCP packet without SYN and without session begins one.
+    pub pick_up: bool,
     /// Limit of what the VPC sends.
     pub meter: Option<Box<Meter>>,
     /// Names of the peerings that this VPC agrees to.
@@ -359,6 +401,12 @@ pub enum Object {
     Vm(Vm),
     /// See [`Route`].
     Route(Route),
+    /// See [`PublicPool`].
+    PublicPool(Box<PublicPool>),
+    /// See [`Snat`].
+    Snat(Box<Snat>),
+    /// See [`ElasticIp`].
+    ElasticIp(Box<ElasticIp>),
 }
 
 impl Object {
@@ -371,6 +419,9 @@ impl Object {
             Object::Peering(_) => Kind::Peering,
             Object::Vm(_) => Kind::Vm,
             Object::Route(_) => Kind::Route,
+            Object::PublicPool(_) => Kind::PublicPool,
+            Object::Snat(_) => Kind::Snat,
+            Object::ElasticIp(_) => Kind::ElasticIp,
         }
     }
 
@@ -381,6 +432,9 @@ impl Object {
             Object::Nc(o) => o.name.clone(),
             Object::Vpc(o) => o.name.clone(),
             Object::Peering(o) => o.name.clone(),
+            Object::PublicPool(o) => o.name.clone(),
+            Object::Snat(o) => o.name.clone(),
+            Object::ElasticIp(o) => o.name.clone(),
             Object::Vm(o) => o.name.clone().unwrap_or_else(|| vm_name(&o.vpc, o.addresses[0])),
             Object::Route(o) => o.name.clone().unwrap_or_else(|| route_name(&o.vpc, o.prefix)),
         }

@@ -27,7 +27,7 @@ pub struct Tally {
 pub struct Plan {
     pub(crate) generation: u64,
     pub(crate) work: Work,
-    tallies: [Tally; 6],
+    tallies: [Tally; Kind::ALL.len()],
     warnings: Vec<ConfigError>,
     more_warnings: u64,
 }
@@ -45,14 +45,14 @@ impl Plan {
     pub(crate) fn of_steps(
         generation: u64,
         log: Vec<Undo>,
-        tallies: [Tally; 6],
+        tallies: [Tally; Kind::ALL.len()],
         warnings: Vec<ConfigError>,
         more_warnings: u64,
     ) -> Plan {
         Plan { generation, work: Work::Steps(log), tallies, warnings, more_warnings }
     }
 
-    pub(crate) fn of_swap(generation: u64, old: Model, tallies: [Tally; 6]) -> Plan {
+    pub(crate) fn of_swap(generation: u64, old: Model, tallies: [Tally; Kind::ALL.len()]) -> Plan {
         Plan { generation, work: Work::Swap(Box::new(old)), tallies, warnings: Vec::new(), more_warnings: 0 }
     }
 
@@ -190,6 +190,7 @@ impl<'a> Before<'a> {
                     other => self.model.scope(other),
                 },
             }),
+            Undo::Internet(_, _, old) => *old.clone()?,
             _ => return None,
         })
     }
@@ -204,6 +205,7 @@ fn after(step: &Undo, model: &Model) -> Option<Object> {
         Undo::PeeringAdded(name) => Ref::Peering(name.clone()),
         Undo::VmAdded(vpc, mac) => Ref::Vm(*vpc, *mac),
         Undo::RouteAdded(vpc, prefix) => Ref::Route(*vpc, *prefix),
+        Undo::Internet(kind, name, _) => Ref::Internet(*kind, name.clone()),
         _ => return None,
     };
     // An NC that changed before it was deleted is no longer there.
@@ -254,7 +256,7 @@ pub struct PlanView {
     pub changes: Vec<ChangeView>,
     /// Changes that are not listed.
     pub more: u64,
-    tallies: [Tally; 6],
+    tallies: [Tally; Kind::ALL.len()],
     /// Warnings.
     pub warnings: Vec<ConfigError>,
     /// Warnings that are not listed.

@@ -40,7 +40,7 @@ macro_rules! field {
 /// Fields that every document has.
 pub const COMMON: &[Field] = &[
     field!("apiVersion", "text", REQUIRED, "tunny/v1", "Version of the document form."),
-    field!("kind", "text", REQUIRED, "Gateway, Nc, Vpc, Peering, Vm or Route", "What the document describes."),
+    field!("kind", "text", REQUIRED, "Gateway, Nc, Vpc, Peering, Vm, Route, PublicPool, Snat or ElasticIp", "What the document describes."),
 ];
 
 const METADATA_NAME: Field = field!("metadata.name", "name", REQUIRED, NAME, "Name, unique among the documents of its kind.");
@@ -71,7 +71,32 @@ const GATEWAY: &[Field] = &[
     field!("spec.limits.routes", "integer", "16777216", "1 to 16777216", "Routes of all VPCs at most."),
     field!("spec.limits.vms", "integer", "16777215", "1 to 16777215", "VMs of all VPCs at most."),
     field!("spec.limits.ncs", "integer", "1048575", "1 to 1048575", "NCs at most."),
+    field!("spec.limits.sessions", "integer", "1048576", "1 to 120000000", "Sessions of all VPCs at most; an IPv6 session counts as two. A new connection that would pass it is refused (`session_table_full`). It takes effect when the node starts."),
+    field!("spec.internet.via", "list of IP addresses", "none", "one IPv4 and one IPv6 address at most", "Router to the Internet for each family. The kernel must have a route to it; its next hop is found as an Nc's is."),
+    TIMEOUTS[0], TIMEOUTS[1], TIMEOUTS[2], TIMEOUTS[3], TIMEOUTS[4], TIMEOUTS[5], TIMEOUTS[6], TIMEOUTS[7], TIMEOUTS[8], TIMEOUTS[9],
+    field!("spec.sessions.log", "place", "off", "off, an absolute path, or ipfix:ADDRESS:PORT", "Where the start and end of each session is told: a file, one JSON object a line, or an IPFIX collector (UDP)."),
     field!("spec.metrics", "address and port", "none", "as 127.0.0.1:9464 or [::1]:9464", "Where Prometheus metrics are served over HTTP."),
+];
+
+const SECONDS: &str = "1 to 86400";
+
+macro_rules! timeout {
+    ($path:literal, $default:literal, $meaning:literal) => {
+        field!($path, "seconds", $default, SECONDS, $meaning)
+    };
+}
+
+const TIMEOUTS: [Field; 10] = [
+    timeout!("spec.sessions.timeouts.tcpEstablished", "7440", "TCP, established (RFC 5382 REQ-5: at least 2 h 4 min). Timeouts take effect when the node starts."),
+    timeout!("spec.sessions.timeouts.tcpHalfOpen", "240", "TCP, handshake not done (RFC 5382 REQ-5: 4 min)."),
+    timeout!("spec.sessions.timeouts.tcpHalfOpenPressure", "20", "The same while the VPC is above 80% of its sessions, or the node above 90%: less than RFC 5382 asks for, so that floods do not keep others out."),
+    timeout!("spec.sessions.timeouts.tcpClosing", "240", "TCP with a FIN; TIME_WAIT."),
+    timeout!("spec.sessions.timeouts.tcpClosingPressure", "30", "The same under pressure."),
+    timeout!("spec.sessions.timeouts.tcpReset", "10", "TCP after a RST."),
+    timeout!("spec.sessions.timeouts.udp", "300", "UDP and other protocols, seen from both sides (RFC 4787 REQ-5: at least 2 min, 5 recommended)."),
+    timeout!("spec.sessions.timeouts.udpOneSided", "30", "The same, one packet from one side."),
+    timeout!("spec.sessions.timeouts.udpOneWay", "120", "The same, several packets from one side."),
+    timeout!("spec.sessions.timeouts.icmp", "60", "ICMP echo (RFC 5508 REQ-2: at least 60 s)."),
 ];
 
 const METER: [Field; 8] = [
@@ -91,6 +116,7 @@ const VPC: &[Field] = &[
     field!("spec.gateway.mac", "MAC address", "02:00:00 and the VNI", "a unicast MAC address, as 02:00:00:00:00:01", "MAC address of the gateway in this VPC."),
     field!("spec.gateway.addresses", "list of IP addresses", "none", "up to 16 routable unicast addresses, no VM's", "Addresses that the gateway answers for (ARP, ND, ping) in this VPC. The first of each family is the source of ICMP errors; without one the VPC gets none of that family."),
     field!("spec.icmp", "switch", "on", ON_OFF, "Send ICMP errors for this VPC, if the Gateway sends them at all."),
+    field!("spec.strayTcp", "choice", "drop", "drop or pickUp", "A TCP packet for the Internet that neither has a session nor begins one: `drop` it (`session_stray`), or make a session of it, which lets connections live on that another gateway, or none, knew before."),
     METER[0], METER[1], METER[2], METER[3], METER[4], METER[5], METER[6], METER[7],
     field!("spec.peerings", "list of names", "none", "names of Peering documents, each once", "Peerings that this VPC agrees to. A Peering is valid only when both of its VPCs name it."),
 ];
@@ -114,13 +140,44 @@ const ROUTE: &[Field] = &[
     field!("metadata.name", "name", "`<vpc>/<prefix>`", NAME, "Name, unique among Routes. Without one the route is known by the default."),
     field!("spec.vpc", "name", REQUIRED, "name of a Vpc", "Its VPC."),
     field!("spec.prefix", "IP prefix", REQUIRED, "an address and a length without further bits, as 10.0.0.0/24, one route a prefix and VPC", "Destinations. The longest prefix wins."),
-    field!("spec.scope", "choice", REQUIRED, "local, peer, blackhole, internet, line or region", "Where it leads: VMs of this VPC, another VPC, nowhere. `internet`, `line` and `region` are accepted and not yet served: their packets are dropped with a reason of their own."),
+    field!("spec.scope", "choice", REQUIRED, "local, peer, blackhole, internet, line or region", "Where it leads: VMs of this VPC, another VPC, nowhere. `internet`: out by the VPC's Snat or elastic addresses. `line` and `region` are accepted and not yet served: their packets are dropped with a reason of their own."),
     field!("spec.peer", "name", "required with scope peer", "name of a Vpc joined to this one by a Peering; only with scope peer", "The VPC in which the search goes on."),
 ];
 
 const PEERING: &[Field] = &[
     METADATA_NAME,
     field!("spec.vpcs", "list of two names", REQUIRED, "names of two different Vpcs that both list this Peering in spec.peerings", "The two VPCs. Routes of scope `peer` may lead from either to the other."),
+];
+
+const POOL: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.ranges", "list of ranges", REQUIRED, "1 to 256 ranges, as 203.0.113.0/28, 203.0.113.7 or 203.0.113.5-203.0.113.9, at most 65536 addresses, none in another pool, none a tunnel address", "Public IPv4 addresses, which the Internet routes to this gateway."),
+    field!("spec.ports.first", "integer", "1024", "1024 to 65535", "First port that Snat gives out. Ports of forwards are kept out by themselves."),
+    field!("spec.ports.last", "integer", "65535", "1024 to 65535, at least 127 above the first", "Last port that Snat gives out."),
+    field!("spec.portBlock", "integer", "64", "64, 128, 256, 512, 1024, 2048 or 4096", "Ports that a VM gets at once; it gets more blocks as it needs them, up to its limit."),
+    field!("spec.reusePorts", "switch", "off", ON_OFF, "A port serves several connections as long as their destinations differ: more connections from fewer addresses, but a VM's port no longer looks the same to every destination (RFC 4787 REQ-1 is given up), so that peers behind other NATs may not find it."),
+];
+
+const SNAT: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.vpc", "name", REQUIRED, "name of a Vpc that has no other Snat", "The VPC. Its routes of scope `internet` say what goes out."),
+    field!("spec.pools", "list of names", "none", "1 to 64 names of PublicPools", "Pools whose addresses stand for the VPC's IPv4 addresses, in the order in which they are used. Pools may be shared."),
+    field!("spec.ipv6Prefixes", "list of IPv6 prefixes", "none", "up to 64 IPv6 prefixes of 16 bits or more, of no other VPC", "IPv6 sources that go out as they are."),
+    field!("spec.ipv6Inbound", "switch", "off", ON_OFF, "Let anyone begin a connection to an address in `spec.ipv6Prefixes`."),
+    field!("spec.filtering", "choice", "addressAndPort", "addressAndPort or endpointIndependent", "Who may send to a mapping in use (RFC 4787 section 5): only whom the VM has sent to, or anyone."),
+    field!("spec.offload", "switch", "on", ON_OFF, "Established sessions are served by the fast path; off keeps all of them in software."),
+    field!("spec.limits.ports", "integer", "1048576", "64 to 4294967295", "Ports that VMs of the VPC hold, in blocks."),
+    field!("spec.limits.vmPorts", "integer", "4096", "64 to 4294967295", "Ports that one VM holds."),
+    field!("spec.limits.sessions", "integer", "1000000", "1 to 4294967295", "Sessions of the VPC."),
+    field!("spec.limits.vmSessions", "integer", "100000", "1 to 4294967295", "Sessions of one VM."),
+    field!("spec.limits.halfOpen", "integer", "50000", "1 to 4294967295", "Sessions of the VPC whose handshake is not done."),
+];
+
+const ELASTIC: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.address", "IPv4 address", REQUIRED, "an address in a PublicPool, of no other ElasticIp", "The public address."),
+    field!("spec.vm", "name", "none", "name of a Vm with an IPv4 address and no other ElasticIp in spec.vm", "The VM that it stands for, all ports and protocols, both ways. Its first IPv4 address counts. Snat leaves this public address alone."),
+    field!("spec.forwards", "list of forwards", "none", "up to 256, as tcp/443=web1:8443 or udp/5000-5009=red/10.0.0.5, of Vms of one VPC", "Instead: public ports that lead to VMs (and stand for their ports when they send). The other ports of the address are left to Snat."),
 ];
 
 /// The fields of a kind, without those that every document has.
@@ -132,6 +189,9 @@ pub const fn fields(kind: Kind) -> &'static [Field] {
         Kind::Peering => PEERING,
         Kind::Vm => VM,
         Kind::Route => ROUTE,
+        Kind::PublicPool => POOL,
+        Kind::Snat => SNAT,
+        Kind::ElasticIp => ELASTIC,
     }
 }
 
@@ -171,6 +231,9 @@ const fn about(kind: Kind) -> &'static str {
         Kind::Peering => "Two VPCs that agreed to reach each other. Each side agrees by naming it in `spec.peerings`; routes decide what is reached.",
         Kind::Vm => "A virtual machine's port: which addresses of a VPC are behind which MAC address on which server.",
         Kind::Route => "One prefix of a VPC. A VPC without routes reaches nothing.",
+        Kind::PublicPool => "Public IPv4 addresses for Snat and elastic addresses.",
+        Kind::Snat => "The way of a VPC to the Internet: which public addresses stand for its VMs, and what they may take. A VPC has one at most.",
+        Kind::ElasticIp => "A public address of a VM, or some of its ports.",
     }
 }
 
@@ -223,7 +286,7 @@ mod tests {
     #[test]
     fn defaults_of_limits_are_those_of_the_code() {
         let l = crate::Limits::default();
-        for (path, value) in [("vpcs", l.vpcs), ("routes", l.routes), ("vms", l.vms), ("ncs", l.ncs)] {
+        for (path, value) in [("vpcs", l.vpcs), ("routes", l.routes), ("vms", l.vms), ("ncs", l.ncs), ("sessions", l.sessions)] {
             assert_eq!(find(Kind::Gateway, &format!("spec.limits.{path}")).unwrap().default, value.to_string());
         }
     }

@@ -214,7 +214,7 @@ fn hub(spokes: u32) -> Documents {
     let peerings = (0..spokes).map(|i| Name::from(format!("p{i}"))).collect();
     let vpc = |name: &str, vni: u32, peerings: Vec<Name>| {
         let gateway_mac = Mac::new(2 << 40).unwrap();
-        Object::Vpc(Box::new(Vpc { name: name.into(), vni, gateway_mac, gateways: vec![], icmp: true, meter: None, peerings }))
+        Object::Vpc(Box::new(Vpc { name: name.into(), vni, gateway_mac, gateways: vec![], icmp: true, pick_up: false, meter: None, peerings }))
     };
     let route = |vpc: &str, prefix, scope| Object::Route(Route { name: None, vpc: vpc.into(), prefix, scope });
     d.put(vpc("hub", 1, peerings));
@@ -312,4 +312,13 @@ fn every_example_is_valid_and_every_field_appears_in_one() {
             assert!(seen.contains(&format!("{kind}.{}", field.path)), "{kind}.{} is in no example", field.path);
         }
     }
+}
+
+#[test]
+fn a_refused_swap_of_nc_addresses_leaves_each_its_own() {
+    let mut m = Model::new();
+    m.apply(&docs("Nc a {address: 192.0.2.1}\nNc b {address: 192.0.2.2}\nNc c {address: 192.0.2.3}")).unwrap();
+    m.apply(&docs("Nc a {address: 192.0.2.2}\nNc b {address: 192.0.2.3}")).unwrap_err();
+    let taken = m.apply(&docs("Nc d {address: 192.0.2.2}")).unwrap_err();
+    assert_eq!(taken[0].problem.to_string(), "192.0.2.2 belongs to Nc `b`");
 }

@@ -91,7 +91,7 @@ pub fn read_into(
 
 /// The limits of the tables that a configuration asks for.
 pub fn limits(model: &Model) -> tables::Limits {
-    let config::Limits { vpcs, routes, vms, ncs } = model.limits();
+    let config::Limits { vpcs, routes, vms, ncs, .. } = model.limits();
     tables::Limits { tenants: vpcs, routes: u64::from(routes), vms, ncs, ..Default::default() }
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn put_vpc(out: &mut Vec<u8>, v: &Vpc) {
     put_u64(out, v.vni.into());
     put_mac(out, v.gateway_mac);
     put_addresses(out, &v.gateways);
-    out.push(u8::from(v.icmp));
+    out.push(u8::from(v.icmp) | u8::from(v.pick_up) << 1);
     put_optional_meter(out, v.meter.as_deref());
     put_names(out, &v.peerings);
 }
@@ -118,36 +118,39 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
     if vni == 0 {
         return Err("VNI 0 is no VPC's".into());
     }
+    let (gateway_mac, gateways, flags) = (r.mac()?, read_list(r, 16)?, r.byte()?);
     Ok(Vpc {
         name,
         vni,
-        gateway_mac: r.mac()?,
-        gateways: read_list(r, 16)?,
-        icmp: r.byte()? != 0,
+        gateway_mac,
+        gateways,
+        icmp: flags & 1 != 0,
+        pick_up: flags & 2 != 0,
         meter: read_optional_meter(r)?,
         peerings: read_names(r, names)?,
     })
 }
 
-/// A gateway is rare and has many fields: it goes as its document.
-pub(crate) fn put_gateway(out: &mut Vec<u8>, g: &Gateway) {
-    put_text(out, &Object::Gateway(Box::new(g.clone())).to_json().to_string());
+/// Objects that are rare and have many fields go as their documents.
+pub(crate) fn put_document(out: &mut Vec<u8>, object: &Object) {
+    put_text(out, &object.to_json().to_string());
 }
 
-pub(crate) fn read_gateway(r: &mut Reader<'_>, names: &mut Names) -> Result<Gateway, Fault> {
+/// Reads such an object: a Gateway, or one about the way to the Internet.
+pub(crate) fn read_document(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
     let (nodes, fault) = yaml::parse(r.text()?);
     let (file, mut errors): (Arc<str>, _) = ("".into(), Vec::new());
-    let node = nodes.first().filter(|_| fault.is_none()).ok_or("the gateway's document is no JSON")?;
+    let node = nodes.first().filter(|_| fault.is_none()).ok_or("a document is no JSON")?;
     match decode(&file, node, names, &mut errors) {
-        Some((Object::Gateway(g), _)) => Ok(*g),
-        _ => Err(errors.first().map_or("the gateway's document is another's".into(), |e| e.to_string())),
+        Some((object, _)) if matches!(object.kind(), Kind::Gateway | Kind::PublicPool | Kind::Snat | Kind::ElasticIp) => Ok(object),
+        _ => Err(errors.first().map_or("a document is another's".into(), |e| e.to_string())),
     }
 }
 
 fn put_object(out: &mut Vec<u8>, object: &Object) {
     out.push(object.kind() as u8);
     match object {
-        Object::Gateway(g) => put_gateway(out, g),
+        Object::Gateway(_) | Object::PublicPool(_) | Object::Snat(_) | Object::ElasticIp(_) => put_document(out, object),
         Object::Nc(n) => {
             put_text(out, &n.name);
             put_address(out, n.address);
@@ -179,8 +182,15 @@ fn put_object(out: &mut Vec<u8>, object: &Object) {
 }
 
 fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
-    Ok(match read_kind(r)? {
-        Kind::Gateway => Object::Gateway(Box::new(read_gateway(r, names)?)),
+    let kind = read_kind(r)?;
+    Ok(match kind {
+        Kind::Gateway | Kind::PublicPool | Kind::Snat | Kind::ElasticIp => {
+            let object = read_document(r, names)?;
+            if object.kind() != kind {
+                return Err("a document is of another kind than was said".into());
+            }
+            object
+        }
         Kind::Nc => Object::Nc(Nc { name: names.get(r.name()?), address: r.address()?, vpcs: read_names(r, names)? }),
         Kind::Vpc => Object::Vpc(Box::new(read_vpc(r, names)?)),
         Kind::Peering => {

@@ -4,7 +4,7 @@
 
 use super::codec::*;
 use super::frame::{frame_at, read_file_head, Found, FILE_HEAD};
-use super::objects::{read_addresses, read_gateway, read_optional, read_optional_meter, read_vpc};
+use super::objects::{read_addresses, read_document, read_optional, read_optional_meter, read_vpc};
 use super::write::{Part, PIECE, ROUTE_NAMED, SNAPSHOT_MARK, VM_METERED, VM_NAMED};
 use super::{SnapshotError, BINARY_VERSION};
 use crate::decode::Names;
@@ -88,10 +88,15 @@ impl Load {
         self.part = part;
         while !r.is_empty() {
             match part {
-                p if p == Part::Gateway as u8 => {
-                    let gateway = read_gateway(r, &mut self.names)?;
-                    if self.model.gateway.replace(Box::new(gateway)).is_some() {
-                        return Err("a second gateway".into());
+                p if p == Part::Documents as u8 => {
+                    let object = read_document(r, &mut self.names)?;
+                    let (kind, name) = (object.kind(), object.name());
+                    let twice = match object {
+                        Object::Gateway(g) => self.model.gateway.replace(g).is_some(),
+                        other => self.model.internet.put(other).is_some(),
+                    };
+                    if twice {
+                        return Err(format!("{kind} `{name}` is described twice, or there are two gateways"));
                     }
                 }
                 p if p == Part::Ncs as u8 => self.nc(r)?,
@@ -312,6 +317,9 @@ impl Load {
             if let Some(a) = own.into_iter().flatten().find(|a| m.nc_addrs.contains_key(a)) {
                 return Err(format!("{a} belongs to the gateway and to an NC"));
             }
+        }
+        if let Some((kind, name, field, problem)) = m.internet_faults().into_iter().next() {
+            return Err(format!("{kind} `{name}`: {field} {problem}"));
         }
         if m.peers_are_short() {
             return Ok(m);

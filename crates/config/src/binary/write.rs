@@ -4,7 +4,8 @@
 
 use super::codec::*;
 use super::frame::{file_head, put_frame};
-use super::objects::{put_addresses, put_gateway, put_optional_meter, put_vpc};
+use super::objects::{put_addresses, put_document, put_optional_meter, put_vpc};
+use crate::object::Kind;
 use super::SnapshotError;
 use crate::model::{Model, RouteState, Target, VmState, VpcState};
 use crate::prefix::{Mac, Prefix};
@@ -18,7 +19,7 @@ pub(crate) const SNAPSHOT_MARK: &[u8; 8] = b"TUNNYsnp";
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum Part {
-    Gateway = 1,
+    Documents = 1,
     Ncs = 2,
     Vpcs = 3,
     Peerings = 4,
@@ -73,11 +74,12 @@ impl Model {
     pub fn write_snapshot(&self, out: &mut dyn Write, number: u64) -> std::io::Result<()> {
         out.write_all(&file_head(SNAPSHOT_MARK, number))?;
         let mut f = Frames { out, payload: Vec::new(), frame: Vec::new() };
-        if let Some(g) = &self.gateway {
-            f.begin(Part::Gateway);
-            put_gateway(&mut f.payload, g);
-            f.end()?;
+        f.begin(Part::Documents);
+        for object in [Kind::Gateway, Kind::PublicPool, Kind::Snat, Kind::ElasticIp].into_iter().flat_map(|k| self.objects(k)) {
+            put_document(&mut f.payload, &object);
+            f.step(Part::Documents)?;
         }
+        f.end()?;
         f.begin(Part::Ncs);
         for (name, id) in &self.nc_names {
             put_text(&mut f.payload, name);

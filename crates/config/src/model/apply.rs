@@ -35,6 +35,8 @@ impl Model {
         for i in inserts {
             tx.insert(i);
         }
+        tx.put_internet();
+        tx.check_internet();
         tx.check_parted();
         tx.check_peers();
         tx.check_underlay();
@@ -76,7 +78,7 @@ pub(super) struct Tx<'a> {
     errors: Vec<ConfigError>,
     warnings: Vec<ConfigError>,
     more_warnings: u64,
-    tallies: [Tally; 6],
+    tallies: [Tally; Kind::ALL.len()],
     /// Objects that failed, so that what refers to them is not reported too.
     pub(super) failed: HashSet<(Kind, Name)>,
     /// Routes added or removed, with the origin of the document that did it.
@@ -102,7 +104,7 @@ impl<'a> Tx<'a> {
             errors: Vec::new(),
             warnings: Vec::new(),
             more_warnings: 0,
-            tallies: [Tally::default(); 6],
+            tallies: [Tally::default(); Kind::ALL.len()],
             failed,
             touched: Vec::new(),
             added_vms: Vec::new(),

@@ -12,6 +12,7 @@
 
 mod apply;
 mod checks;
+mod internet;
 mod lookup;
 mod peers;
 mod replace;
@@ -20,6 +21,7 @@ mod structure;
 mod undo;
 
 pub(crate) use apply::sort_errors;
+pub(crate) use internet::Internet;
 pub(crate) use replace::{for_each_difference, merge, Ref};
 pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
 pub(crate) use structure::agrees;
@@ -49,6 +51,12 @@ pub struct Counts {
     pub vms: u64,
     /// Routes.
     pub routes: u64,
+    /// Pools of public addresses.
+    pub pools: u64,
+    /// Snats.
+    pub snats: u64,
+    /// Elastic addresses.
+    pub elastics: u64,
 }
 
 impl Counts {
@@ -61,6 +69,9 @@ impl Counts {
             Kind::Peering => self.peerings,
             Kind::Vm => self.vms,
             Kind::Route => self.routes,
+            Kind::PublicPool => self.pools,
+            Kind::Snat => self.snats,
+            Kind::ElasticIp => self.elastics,
         }
     }
 }
@@ -78,6 +89,7 @@ pub struct Model {
     pub(crate) peerings: BTreeMap<Name, [u32; 2]>,
     pub(crate) vm_names: HashMap<Name, (u32, Mac)>,
     pub(crate) route_names: HashMap<Name, (u32, Prefix)>,
+    pub(crate) internet: Internet,
     pub(crate) vms: u64,
     pub(crate) routes: u64,
     /// Number of changes so far: a plan can be taken back only as long as it is the last.
@@ -99,6 +111,9 @@ impl Model {
             peerings: self.peerings.len() as u64,
             vms: self.vms,
             routes: self.routes,
+            pools: self.internet.pools.len() as u64,
+            snats: self.internet.snats.len() as u64,
+            elastics: self.internet.elastics.len() as u64,
         }
     }
 

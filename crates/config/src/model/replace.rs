@@ -19,6 +19,7 @@ pub(crate) enum Ref {
     Peering(Name),
     Vm(u32, Mac),
     Route(u32, Prefix),
+    Internet(Kind, Name),
 }
 
 /// An object that is in one of two models only, or differs between them.
@@ -76,6 +77,7 @@ impl Model {
             Ref::Vpc(id) => Object::Vpc(Box::new(self.vpc(*id).spec.clone())),
             Ref::Peering(name) => Object::Peering(self.peering_object(name, *self.peerings.get(name)?)),
             Ref::Vm(vpc, mac) => Object::Vm(self.vm_object(*vpc, *mac, self.vpc(*vpc).vms.get(mac)?)),
+            Ref::Internet(kind, name) => self.internet.get(*kind, name)?,
             Ref::Route(vpc, p) => Object::Route(self.route_object(*vpc, *p, self.vpc(*vpc).route(*p)?)),
         })
     }
@@ -90,6 +92,7 @@ impl Difference {
             Some(Ref::Peering(_)) => Kind::Peering,
             Some(Ref::Vm(..)) => Kind::Vm,
             Some(Ref::Route(..)) => Kind::Route,
+            Some(Ref::Internet(kind, _)) => *kind,
         }
     }
 }
@@ -120,8 +123,8 @@ pub(crate) fn merge<K: Ord, A, B>(
 }
 
 /// How many objects two models do not have in common. A VPC that only one of them has is counted, not walked.
-fn count_differences(old: &Model, new: &Model) -> [Tally; 6] {
-    let mut tallies = [Tally::default(); 6];
+fn count_differences(old: &Model, new: &Model) -> [Tally; Kind::ALL.len()] {
+    let mut tallies = [Tally::default(); Kind::ALL.len()];
     let mut count = |d: Difference| {
         let tally = &mut tallies[d.kind() as usize];
         match (&d.before, &d.after) {
@@ -179,14 +182,23 @@ fn structure_differences(old: &Model, new: &Model, f: &mut dyn FnMut(Difference)
             let same = matches!((&a, &b), (Some(a), Some(b)) if old.vpc(*a.1).spec == new.vpc(*b.1).spec);
             same || f(Difference { before: a.map(|a| Ref::Vpc(*a.1)), after: b.map(|b| Ref::Vpc(*b.1)) })
         });
-    vpcs && merge(old.peerings.iter(), new.peerings.iter(), |a, b| {
+    let peerings = vpcs && merge(old.peerings.iter(), new.peerings.iter(), |a, b| {
         let same = matches!((&a, &b), (Some(a), Some(b))
             if old.peering_object(a.0, *a.1) == new.peering_object(b.0, *b.1));
         same || f(Difference {
             before: a.map(|a| Ref::Peering(a.0.clone())),
             after: b.map(|b| Ref::Peering(b.0.clone())),
         })
-    })
+    });
+    peerings
+        && super::internet::INTERNET.into_iter().all(|kind| {
+            let of = |m: &Model| m.internet.objects(kind).map(|o| (o.name(), o)).collect::<Vec<_>>();
+            merge(of(old).into_iter(), of(new).into_iter(), |a, b| {
+                let same = matches!((&a, &b), (Some(a), Some(b)) if a.1 == b.1);
+                let at = |o: Option<(Name, Object)>| o.map(|(name, _)| Ref::Internet(kind, name));
+                same || f(Difference { before: at(a), after: at(b) })
+            })
+        })
 }
 
 /// The VMs and routes that two versions of a VPC do not have in common.

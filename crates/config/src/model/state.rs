@@ -314,6 +314,7 @@ mod tests {
             gateway_mac: default_gateway_mac(1).unwrap(),
             gateways: vec![],
             icmp: true,
+            pick_up: false,
             meter: None,
             peerings: vec![],
         })

@@ -108,6 +108,10 @@ impl<'a> Tx<'a> {
         let parted = self.parted.iter().filter(|(pair, ..)| pair.contains(&id));
         users.extend(parted.filter_map(|(pair, ..)| self.peering_users(*pair)));
         users.extend(vpc.links.values().map(|l| format!("Peering `{}`", l.peering)));
+        let name = &vpc.spec.name;
+        let goes = |s: &Snat| self.docs.deletes.iter().any(|d| d.0 == Kind::Snat && d.1 == s.name);
+        let snats = self.model.internet.snats.values().filter(|s| s.vpc == *name && !goes(s));
+        users.extend(snats.map(|s| format!("Snat `{}`", s.name)));
         users.extend(vpc.extra_ncs.iter().map(|n| format!("Nc `{}` (spec.vpcs)", self.model.nc(*n).name)));
         if !users.is_empty() {
             users.truncate(8);

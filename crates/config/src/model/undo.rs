@@ -25,6 +25,8 @@ pub(crate) enum Undo {
     VmRemoved(u32, Mac, VmState),
     RouteAdded(u32, Prefix),
     RouteRemoved(u32, Prefix, RouteState),
+    /// An object about the way to the Internet came, changed or went; what there was before.
+    Internet(Kind, Name, Option<Box<Object>>),
 }
 
 impl Model {
@@ -154,10 +156,19 @@ impl Model {
 
     /// Takes steps back, the last first.
     pub(super) fn undo(&mut self, log: Vec<Undo>) {
-        let mut redo = Vec::new();
+        let (mut redo, mut lent) = (Vec::new(), Vec::new());
         for step in log.into_iter().rev() {
             redo.clear();
+            if let Undo::NcAdded(id) | Undo::NcChanged(id, _) = &step {
+                lent.push(self.ncs.at(*id).address);
+            }
             self.undo_step(step, &mut redo);
+        }
+        // An NC may have taken the address of one that was about to get another and then could not.
+        lent.retain(|a| !self.nc_addrs.contains_key(a));
+        if !lent.is_empty() {
+            let owners = self.ncs.iter().filter(|(_, nc)| lent.contains(&nc.address));
+            self.nc_addrs.extend(owners.map(|(id, nc)| (nc.address, id)));
         }
     }
 
@@ -191,6 +202,8 @@ impl Model {
             Undo::VmRemoved(vpc, mac, vm) => self.add_vm(vpc, mac, vm, redo),
             Undo::RouteAdded(vpc, prefix) => self.remove_route(vpc, prefix, redo),
             Undo::RouteRemoved(vpc, prefix, route) => self.add_route(vpc, prefix, route, redo),
+            Undo::Internet(kind, name, None) => drop(self.internet.remove(kind, &name)),
+            Undo::Internet(_, _, Some(old)) => drop(self.internet.put(*old)),
         }
     }
 }

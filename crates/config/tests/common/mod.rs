@@ -73,6 +73,13 @@ impl Generator {
     }
 
     fn object(&mut self) -> Object {
+        if self.rng.random_ratio(1, 20) {
+            return match self.rng.random_range(0..4) {
+                0 => self.pool(),
+                1 => self.snat(),
+                _ => self.elastic(),
+            };
+        }
         match self.rng.random_range(0..20) {
             0 => {
                 let mut g = Gateway::new("gw".into());
@@ -96,6 +103,7 @@ impl Generator {
                     gateway_mac: Mac::new(0x0200_0000_0000 + u64::from(self.rng.random_range(1..20u32))).unwrap(),
                     gateways: self.addresses(2),
                     icmp: self.rng.random(),
+                    pick_up: self.rng.random(),
                     meter: self.meter(),
                     peerings: peerings.into_iter().collect(),
                 }))
@@ -131,6 +139,40 @@ impl Generator {
         }
     }
 
+    fn pool(&mut self) -> Object {
+        let i = self.rng.random_range(0..3u8);
+        let first = Ipv4Addr::new(203, 0, 113, i * 8 + self.rng.random_range(0..4u8));
+        let last = Ipv4Addr::new(203, 0, 113, i * 8 + self.rng.random_range(4..10u8));
+        let (ranges, reuse_ports) = (vec![AddressRange { first, last }], self.rng.random());
+        Object::PublicPool(Box::new(PublicPool {
+            name: format!("o{i}").into(),
+            ranges,
+            ports: (2000, 3000),
+            block: 64,
+            reuse_ports,
+        }))
+    }
+
+    fn snat(&mut self) -> Object {
+        let (vpc, pools) = (self.name("v", 4), vec![self.name("o", 3)]);
+        let prefix = ["fd00:1::/32", "fd00:1:2::/48", "fd00:2::/48"][self.rng.random_range(0..3)].parse().unwrap();
+        let (name, ipv6_prefixes) = (self.name("s", 3), vec![prefix]);
+        let (open, offload, limits) = (self.rng.random(), self.rng.random(), SnatLimits::default());
+        Object::Snat(Box::new(Snat { name, vpc, pools, ipv6_prefixes, ipv6_inbound: open, open, offload, limits }))
+    }
+
+    fn elastic(&mut self) -> Object {
+        let (name, address) = (self.name("e", 4), Ipv4Addr::new(203, 0, 113, self.rng.random_range(0..26)));
+        let vm = match self.rng.random() {
+            true => self.name("m", 10),
+            false => vm_name(&self.name("v", 4), self.address()),
+        };
+        let (protocol, first) = (session::nat::Protocol::Tcp, self.rng.random_range(1..9));
+        let forward = PortForward { protocol, first, last: first + 3, vm: vm.clone(), port: 7 };
+        let (vm, forwards) = if self.rng.random() { (Some(vm), vec![]) } else { (None, vec![forward]) };
+        Object::ElasticIp(Box::new(ElasticIp { name, address, vm, forwards }))
+    }
+
     /// A set of puts and deletions, each object once.
     pub fn documents(&mut self, naive: &Naive) -> Documents {
         let mut docs = Documents::new();
@@ -164,7 +206,16 @@ pub fn start(g: &mut Generator) -> Naive {
         let peerings = (0..6).map(|p| Name::from(format!("p{p}"))).collect();
         let gateway_mac = Mac::new(0x0200_0000_0000 + u64::from(i) + 1).unwrap();
         let (name, vni) = (format!("v{i}").into(), i + 1);
-        put(Object::Vpc(Box::new(Vpc { name, vni, gateway_mac, gateways: vec![], icmp: true, meter: None, peerings })));
+        put(Object::Vpc(Box::new(Vpc {
+            name,
+            vni,
+            gateway_mac,
+            gateways: vec![],
+            icmp: true,
+            pick_up: false,
+            meter: None,
+            peerings,
+        })));
     }
     if g.rng.random_bool(0.8) {
         for i in 0..5u32 {
@@ -174,4 +225,3 @@ pub fn start(g: &mut Generator) -> Naive {
     }
     naive
 }
-

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 /// A pool of public IPv4 addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PoolSpec {
     /// Name, for people.
     pub name: String,
@@ -25,7 +25,7 @@ pub struct PoolSpec {
 }
 
 /// How a VPC gets out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SnatSpec {
     /// The VPC.
     pub vni: u32,
@@ -35,6 +35,8 @@ pub struct SnatSpec {
     pub filtering: Filtering,
     /// IPv6 sources that may go out, as first and last address.
     pub ipv6: Vec<(u128, u128)>,
+    /// Anyone may begin a connection to those.
+    pub ipv6_inbound: bool,
     /// Ports that the VPC may hold.
     pub ports_max: u64,
     /// Ports that one of its VMs may hold.
@@ -42,7 +44,7 @@ pub struct SnatSpec {
 }
 
 /// Ports of an elastic address that lead to a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Forward {
     /// Protocol.
     pub protocol: Protocol,
@@ -57,7 +59,7 @@ pub struct Forward {
 }
 
 /// What an elastic address does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ElasticUse {
     /// It stands for this VM, all ports and protocols.
     Vm(u32),
@@ -66,7 +68,7 @@ pub enum ElasticUse {
 }
 
 /// An elastic address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ElasticSpec {
     /// The public address; it lies in a pool.
     pub addr: u32,
@@ -77,7 +79,7 @@ pub struct ElasticSpec {
 }
 
 /// Everything, as the configuration has it. The checks are those of crate `config`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NatSpec {
     /// Pools.
     pub pools: Vec<PoolSpec>,

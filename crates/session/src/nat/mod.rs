@@ -141,6 +141,7 @@ impl Translator {
             IpAddr::V4(a) => u32::from(a),
             IpAddr::V6(_) => {
                 let Some(PublicKind::Ipv6 { vni }) = config.public(public.addr) else { return None };
+                config.tenants.get(&vni)?.snat.as_ref().filter(|s| s.ipv6_inbound)?;
                 return Some(Target { vni, vm_addr: public.addr, vm_port: public.port });
             }
         };

@@ -17,7 +17,8 @@ pub(super) fn pool(first: u32, count: u32) -> PoolSpec {
 
 pub(super) fn snat(vni: u32) -> SnatSpec {
     let filtering = Filtering::AddressAndPortDependent;
-    SnatSpec { vni, pools: vec![0], filtering, ipv6: Vec::new(), ports_max: 1 << 20, vm_ports_max: 4096 }
+    let (ipv6, ports_max) = (Vec::new(), 1 << 20);
+    SnatSpec { vni, pools: vec![0], filtering, ipv6, ipv6_inbound: false, ports_max, vm_ports_max: 4096 }
 }
 
 fn spec(pools: Vec<PoolSpec>, snats: Vec<SnatSpec>) -> NatSpec {
@@ -173,6 +174,9 @@ fn ipv6_goes_out_as_it_is_from_its_own_prefixes() {
     let same = PublicEndpoint { addr: own.into(), port: 99 };
     assert_eq!(t.outbound(&out, 0), Ok(same));
     assert_eq!(t.outbound(&Flow { vni: 8, ..out }, 0), Err(Refusal::SourceOutside));
+    assert_eq!(t.inbound(same, 6), None);
+    let open = SnatSpec { ipv6_inbound: true, ..with(7, 1) };
+    t.configure(&spec(vec![pool(0, 1)], vec![open, with(8, 2)]));
     assert_eq!(t.inbound(same, 6), Some(Target { vni: 7, vm_addr: own.into(), vm_port: 99 }));
     assert_eq!(t.config().public(Ipv6Addr::from(prefix(2).1).into()), Some(PublicKind::Ipv6 { vni: 8 }));
     assert_eq!(t.config().public(Ipv6Addr::from(prefix(3).0).into()), None);

@@ -107,7 +107,7 @@ pub enum PublicKind {
 }
 
 /// Which packets to a mapping come in without a session of their own (RFC 4787 section 5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Filtering {
     /// Only from where the VM has sent to, address and port.
     #[default]

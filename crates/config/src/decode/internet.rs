@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Documents about the way to the Internet.
+
+use super::{integer, underlay, Doc};
+use crate::error::Problem;
+use crate::object::*;
+use crate::prefix::Prefix;
+use crate::schema;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Each timeout, by its name in `spec.sessions.timeouts`.
+pub(crate) fn timeouts(t: &mut session::Timeouts) -> [(&'static str, &mut Duration); 10] {
+    [
+        ("tcpEstablished", &mut t.established),
+        ("tcpHalfOpen", &mut t.half_open),
+        ("tcpHalfOpenPressure", &mut t.half_open_pressure),
+        ("tcpClosing", &mut t.closing),
+        ("tcpClosingPressure", &mut t.closing_pressure),
+        ("tcpReset", &mut t.reset),
+        ("udp", &mut t.udp),
+        ("udpOneSided", &mut t.udp_one_sided),
+        ("udpOneWay", &mut t.udp_one_way),
+        ("icmp", &mut t.icmp),
+    ]
+}
+
+impl Doc<'_> {
+    /// The Gateway's part: the routers to the Internet, sessions.
+    pub(super) fn gateway_internet(&mut self, g: &mut Gateway) {
+        for path in ["spec.internet", "spec.sessions", "spec.sessions.timeouts"] {
+            self.check_mapping(path);
+        }
+        let via = self.list("spec.internet.via", 2, underlay);
+        for (i, a) in via.into_iter().enumerate() {
+            let second = match a {
+                IpAddr::V4(a) => g.via4.replace(a).is_some(),
+                IpAddr::V6(a) => g.via6.replace(a).is_some(),
+            };
+            if second {
+                let at = self.node("spec.internet.via").map_or(self.root.at, |n| n.at);
+                let why = Problem::Value("is a second one of its family".into());
+                self.error(
+                    at,
+                    &format!("spec.internet.via[{i}]"),
+                    why,
+                    schema::allowed(Kind::Gateway, "spec.internet.via"),
+                );
+            }
+        }
+        for (name, value) in timeouts(&mut g.timeouts) {
+            if let Some(s) = self.integer(&format!("spec.sessions.timeouts.{name}"), 1, 86_400) {
+                *value = Duration::from_secs(s);
+            }
+        }
+        g.session_log = self.get("spec.sessions.log", SessionLog::from_str).unwrap_or_default();
+    }
+
+    pub(super) fn public_pool(&mut self) -> Option<PublicPool> {
+        for path in ["metadata", "spec", "spec.ports"] {
+            self.check_mapping(path);
+        }
+        let name = self.name_at("metadata.name");
+        let ranges = self.full_list("spec.ranges", 256, AddressRange::from_str);
+        self.check_ranges(&ranges);
+        let (low, high) = (u64::from(SNAT_PORTS.0), u64::from(SNAT_PORTS.1));
+        let first = self.integer("spec.ports.first", low, high).unwrap_or(low) as u16;
+        let last = self.integer("spec.ports.last", low, high).unwrap_or(high) as u16;
+        if u32::from(last) < u32::from(first) + 127 {
+            let at = self.node("spec.ports").map_or(self.root.at, |n| n.at);
+            let why = Problem::Value("leaves fewer than 128 ports".into());
+            self.error(at, "spec.ports.last", why, schema::allowed(Kind::PublicPool, "spec.ports.last"));
+        }
+        let block =
+            |s: &str| integer(s, 64, 4096).and_then(|b| power_of_two(b).ok_or(format!("{b} is no power of two")));
+        let block = self.get("spec.portBlock", block).unwrap_or(64) as u16;
+        let reuse_ports = self.switch("spec.reusePorts", false);
+        Some(PublicPool { name: name?, ranges, ports: (first, last), block, reuse_ports })
+    }
+
+    /// Not too many, none twice.
+    fn check_ranges(&mut self, ranges: &[AddressRange]) {
+        let at = self.node("spec.ranges").map_or(self.root.at, |n| n.at);
+        let allowed = schema::allowed(Kind::PublicPool, "spec.ranges");
+        let size: u64 = ranges.iter().map(AddressRange::size).sum();
+        if size > POOL_ADDRESSES_MAX {
+            self.error(at, "spec.ranges", Problem::Value(format!("has {size} addresses")), allowed);
+        }
+        for (i, r) in ranges.iter().enumerate() {
+            if let Some(other) = ranges[..i].iter().find(|o| o.overlaps(r)) {
+                let problem = Problem::RangeTaken { range: r.to_string(), by: format!("{other} of the same pool") };
+                self.error(at, &format!("spec.ranges[{i}]"), problem, String::new());
+            }
+        }
+    }
+
+    pub(super) fn snat(&mut self) -> Option<Snat> {
+        for path in ["metadata", "spec", "spec.limits"] {
+            self.check_mapping(path);
+        }
+        let name = self.name_at("metadata.name");
+        let vpc = self.name_at("spec.vpc");
+        let pools = self.name_list("spec.pools", 64);
+        let ipv6_prefixes = self.list("spec.ipv6Prefixes", 64, |s| match Prefix::from_str(s)? {
+            p @ Prefix::V6(_, 16..) => Ok(p),
+            _ => Err(format!("`{s}` is no IPv6 prefix of 16 bits or more")),
+        });
+        if self.node("spec.pools").or(self.node("spec.ipv6Prefixes")).is_none() {
+            let at = self.place_of("spec.pools");
+            self.error(at, "spec.pools", Problem::Missing, "pools, ipv6Prefixes or both".into());
+        }
+        let ipv6_inbound = self.switch("spec.ipv6Inbound", false);
+        let open = self.choice("spec.filtering", &[("addressAndPort", false), ("endpointIndependent", true)], false);
+        let offload = self.switch("spec.offload", true);
+        let mut limits = SnatLimits::default();
+        for (name, min, value) in [
+            ("ports", 64, &mut limits.ports),
+            ("vmPorts", 64, &mut limits.vm_ports),
+            ("sessions", 1, &mut limits.sessions),
+            ("vmSessions", 1, &mut limits.vm_sessions),
+            ("halfOpen", 1, &mut limits.half_open),
+        ] {
+            *value = self.integer(&format!("spec.limits.{name}"), min, u32::MAX.into()).map_or(*value, |v| v as u32);
+        }
+        Some(Snat { name: name?, vpc: vpc?, pools, ipv6_prefixes, ipv6_inbound, open, offload, limits })
+    }
+
+    pub(super) fn elastic_ip(&mut self) -> Option<ElasticIp> {
+        self.check_mapping("metadata");
+        self.check_mapping("spec");
+        let name = self.name_at("metadata.name");
+        let address = self.need("spec.address", |s| underlay(s).and_then(super::want_v4));
+        let vm = self.get("spec.vm", |s| check_vm_name(s).map(|()| s.to_string())).map(|s| self.names.get(&s));
+        let forwards = self.list("spec.forwards", 256, PortForward::from_str);
+        let at = self.node("spec.forwards").map_or(self.root.at, |n| n.at);
+        match (self.node("spec.vm").is_some(), self.node("spec.forwards").is_some()) {
+            (false, false) => {
+                let at = self.place_of("spec.vm");
+                self.error(at, "spec.vm", Problem::Missing, "vm or forwards".into());
+            }
+            (true, true) => self.error(
+                at,
+                "spec.forwards",
+                Problem::Value("is given beside spec.vm".into()),
+                "vm or forwards".into(),
+            ),
+            _ => {}
+        }
+        for (i, f) in forwards.iter().enumerate() {
+            let meets = |o: &&PortForward| o.protocol == f.protocol && o.first <= f.last && f.first <= o.last;
+            if let Some(other) = forwards[..i].iter().find(meets) {
+                let problem = Problem::RangeTaken { range: f.to_string(), by: other.to_string() };
+                self.error(at, &format!("spec.forwards[{i}]"), problem, String::new());
+            }
+        }
+        Some(ElasticIp { name: name?, address: address?, vm, forwards })
+    }
+
+    /// A list that must have an entry.
+    fn full_list<T: Eq + std::hash::Hash + Clone>(
+        &mut self,
+        path: &str,
+        max: usize,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        if !self.must_exist(path) {
+            return Vec::new();
+        }
+        let before = self.errors.len();
+        let list = self.list(path, max, parse);
+        if list.is_empty() && self.errors.len() == before {
+            let at = self.node(path).map_or(self.root.at, |n| n.at);
+            let allowed = schema::allowed(self.kind, path);
+            self.error(at, path, Problem::Value("has no entry".into()), allowed);
+        }
+        list
+    }
+}
+
+fn power_of_two(n: u64) -> Option<u64> {
+    n.is_power_of_two().then_some(n)
+}

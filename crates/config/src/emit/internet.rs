@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Documents about the way to the Internet.
+
+use super::{put_list, switch};
+use crate::decode::timeouts;
+use crate::object::*;
+use serde_json::{json, Map, Value};
+
+/// Adds the Gateway's part, as far as it is not the default.
+pub(super) fn put_gateway(spec: &mut Value, g: &Gateway) {
+    let via: Vec<String> = g.via4.map(|a| a.to_string()).into_iter().chain(g.via6.map(|a| a.to_string())).collect();
+    if !via.is_empty() {
+        spec["internet"] = json!({"via": via});
+    }
+    let (mut mine, mut usual) = (g.timeouts, session::Timeouts::default());
+    let pairs = timeouts(&mut mine).into_iter().zip(timeouts(&mut usual));
+    let differ = pairs.filter(|(a, b)| a.1 != b.1).map(|(a, _)| (a.0.to_string(), a.1.as_secs().into()));
+    let list: Map<String, Value> = differ.collect();
+    if !list.is_empty() {
+        spec["sessions"]["timeouts"] = list.into();
+    }
+    if g.session_log != SessionLog::Off {
+        spec["sessions"]["log"] = g.session_log.to_string().into();
+    }
+}
+
+pub(super) fn pool_json(p: &PublicPool) -> Value {
+    let mut spec = json!({
+        "ports": {"first": p.ports.0, "last": p.ports.1},
+        "portBlock": p.block,
+        "reusePorts": switch(p.reuse_ports),
+    });
+    put_list(&mut spec, "ranges", &p.ranges);
+    spec
+}
+
+pub(super) fn snat_json(s: &Snat) -> Value {
+    let l = s.limits;
+    let mut spec = json!({
+        "vpc": &*s.vpc,
+        "filtering": if s.open { "endpointIndependent" } else { "addressAndPort" },
+        "offload": switch(s.offload),
+        "ipv6Inbound": switch(s.ipv6_inbound),
+        "limits": {
+            "ports": l.ports,
+            "vmPorts": l.vm_ports,
+            "sessions": l.sessions,
+            "vmSessions": l.vm_sessions,
+            "halfOpen": l.half_open,
+        },
+    });
+    put_list(&mut spec, "pools", &s.pools);
+    put_list(&mut spec, "ipv6Prefixes", &s.ipv6_prefixes);
+    spec
+}
+
+pub(super) fn elastic_json(e: &ElasticIp) -> Value {
+    let mut spec = json!({"address": e.address.to_string()});
+    if let Some(vm) = &e.vm {
+        spec["vm"] = (&**vm).into();
+    }
+    put_list(&mut spec, "forwards", &e.forwards);
+    spec
+}
+
+/// A few words about one of these objects.
+pub(super) fn summary(o: &Object) -> String {
+    let texts = |list: &mut dyn Iterator<Item = String>| list.take(4).collect::<Vec<_>>().join(", ");
+    match o {
+        Object::PublicPool(p) => texts(&mut p.ranges.iter().map(|r| r.to_string())),
+        Object::Snat(s) => {
+            let prefixes = s.ipv6_prefixes.iter().map(|p| p.to_string());
+            format!("{} over {}", s.vpc, texts(&mut s.pools.iter().map(|p| p.to_string()).chain(prefixes)))
+        }
+        Object::ElasticIp(e) => match &e.vm {
+            Some(vm) => format!("{} for {vm}", e.address),
+            None => format!("{} {}", e.address, texts(&mut e.forwards.iter().map(|f| f.to_string()))),
+        },
+        _ => String::new(),
+    }
+}

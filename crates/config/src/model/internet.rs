@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pools, Snats and elastic addresses in the model. They are few beside VMs and routes, so they keep their references by
+//! name, and the rules that join them are checked anew whenever a change can touch them.
+
+use super::apply::Tx;
+use super::{Model, Undo};
+use crate::documents::Origin;
+use crate::error::Problem;
+use crate::object::*;
+use crate::prefix::Prefix;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The objects of these kinds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Internet {
+    pub pools: BTreeMap<Name, Box<PublicPool>>,
+    pub snats: BTreeMap<Name, Box<Snat>>,
+    pub elastics: BTreeMap<Name, Box<ElasticIp>>,
+}
+
+/// The kinds in question.
+pub(crate) const INTERNET: [Kind; 3] = [Kind::PublicPool, Kind::Snat, Kind::ElasticIp];
+
+/// What is wrong with an object: kind, name, field.
+pub(crate) type Fault = (Kind, Name, String, Problem);
+
+impl Internet {
+    pub fn get(&self, kind: Kind, name: &str) -> Option<Object> {
+        match kind {
+            Kind::PublicPool => self.pools.get(name).cloned().map(Object::PublicPool),
+            Kind::Snat => self.snats.get(name).cloned().map(Object::Snat),
+            Kind::ElasticIp => self.elastics.get(name).cloned().map(Object::ElasticIp),
+            _ => None,
+        }
+    }
+
+    /// Puts an object of these kinds in; the one of its name that was there.
+    pub fn put(&mut self, object: Object) -> Option<Object> {
+        match object {
+            Object::PublicPool(o) => self.pools.insert(o.name.clone(), o).map(Object::PublicPool),
+            Object::Snat(o) => self.snats.insert(o.name.clone(), o).map(Object::Snat),
+            Object::ElasticIp(o) => self.elastics.insert(o.name.clone(), o).map(Object::ElasticIp),
+            _ => None,
+        }
+    }
+
+    pub fn remove(&mut self, kind: Kind, name: &str) -> Option<Object> {
+        match kind {
+            Kind::PublicPool => self.pools.remove(name).map(Object::PublicPool),
+            Kind::Snat => self.snats.remove(name).map(Object::Snat),
+            Kind::ElasticIp => self.elastics.remove(name).map(Object::ElasticIp),
+            _ => None,
+        }
+    }
+
+    pub fn objects(&self, kind: Kind) -> Box<dyn Iterator<Item = Object> + '_> {
+        match kind {
+            Kind::PublicPool => Box::new(self.pools.values().cloned().map(Object::PublicPool)),
+            Kind::Snat => Box::new(self.snats.values().cloned().map(Object::Snat)),
+            Kind::ElasticIp => Box::new(self.elastics.values().cloned().map(Object::ElasticIp)),
+            _ => Box::new(std::iter::empty()),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pools.is_empty() && self.snats.is_empty() && self.elastics.is_empty()
+    }
+
+    /// The pool that an address lies in.
+    pub fn pool_of(&self, a: Ipv4Addr) -> Option<&PublicPool> {
+        self.pools.values().find(|p| p.ranges.iter().any(|r| r.contains(a))).map(|p| &**p)
+    }
+}
+
+impl Model {
+    pub(super) fn put_internet(&mut self, object: Object, log: &mut Vec<Undo>) {
+        let (kind, name) = (object.kind(), object.name());
+        let old = self.internet.put(object);
+        log.push(Undo::Internet(kind, name, old.map(Box::new)));
+    }
+
+    pub(super) fn remove_internet(&mut self, kind: Kind, name: &Name, log: &mut Vec<Undo>) -> bool {
+        let old = self.internet.remove(kind, name);
+        let found = old.is_some();
+        if let Some(old) = old {
+            log.push(Undo::Internet(kind, name.clone(), Some(Box::new(old))));
+        }
+        found
+    }
+
+    /// Every rule that joins these objects with each other and with the rest.
+    pub(crate) fn internet_faults(&self) -> Vec<Fault> {
+        let mut out = Vec::new();
+        if !self.internet.is_empty() {
+            self.pool_faults(&mut out);
+            self.snat_faults(&mut out);
+            self.elastic_faults(&mut out);
+        }
+        out
+    }
+
+    fn pool_faults(&self, out: &mut Vec<Fault>) {
+        let mut all: Vec<(AddressRange, &Name, usize)> = Vec::new();
+        for p in self.internet.pools.values() {
+            all.extend(p.ranges.iter().enumerate().map(|(i, r)| (*r, &p.name, i)));
+        }
+        all.sort_unstable();
+        let mut widest: Option<&(AddressRange, &Name, usize)> = None;
+        for r in &all {
+            if let Some(other) = widest.filter(|w| w.0.overlaps(&r.0)) {
+                // Told to both: either may be the one that a change brings.
+                for ((range, name, i), by) in [(r, other), (other, r)] {
+                    let by = format!("{} of PublicPool `{}`", by.0, by.1);
+                    let problem = Problem::RangeTaken { range: range.to_string(), by };
+                    out.push((Kind::PublicPool, (*name).clone(), format!("spec.ranges[{i}]"), problem));
+                }
+            }
+            if widest.is_none_or(|w| w.0.last < r.0.last) {
+                widest = Some(r);
+            }
+        }
+        let mut taken = |a: Ipv4Addr, by: String| {
+            let at = all.partition_point(|r| r.0.first <= a);
+            if let Some((range, name, i)) = all[..at].iter().rev().find(|r| r.0.contains(a)) {
+                let problem = Problem::RangeTaken { range: range.to_string(), by: format!("{a}, {by}") };
+                out.push((Kind::PublicPool, (*name).clone(), format!("spec.ranges[{i}]"), problem));
+            }
+        };
+        if let Some(g) = &self.gateway {
+            g.vtep4.into_iter().for_each(|a| taken(a, format!("the tunnel address of Gateway `{}`", g.name)));
+            g.via4.into_iter().for_each(|a| taken(a, format!("the router to the Internet of Gateway `{}`", g.name)));
+        }
+        if !all.is_empty() {
+            for (a, id) in &self.nc_addrs {
+                if let IpAddr::V4(a) = a {
+                    taken(*a, format!("the tunnel address of Nc `{}`", self.nc(*id).name));
+                }
+            }
+        }
+    }
+
+    fn snat_faults(&self, out: &mut Vec<Fault>) {
+        let (mut by_vpc, mut prefixes): (HashMap<&Name, &Name>, Vec<(Prefix, &Snat, usize)>) = Default::default();
+        for s in self.internet.snats.values() {
+            let mut fault = |field: String, problem| out.push((Kind::Snat, s.name.clone(), field, problem));
+            if !self.vpc_names.contains_key(&s.vpc) {
+                let problem = Problem::UnknownReference { kind: Kind::Vpc, name: s.vpc.to_string() };
+                fault("spec.vpc".into(), problem);
+            }
+            if let Some(by) = by_vpc.insert(&s.vpc, &s.name) {
+                let problem = Problem::SecondSnat { vpc: s.vpc.to_string(), by: by.to_string() };
+                fault("spec.vpc".into(), problem);
+            }
+            for (i, pool) in s.pools.iter().enumerate().filter(|(_, p)| !self.internet.pools.contains_key(*p)) {
+                let problem = Problem::UnknownReference { kind: Kind::PublicPool, name: pool.to_string() };
+                fault(format!("spec.pools[{i}]"), problem);
+            }
+            let own = self.gateway.as_ref().and_then(|g| g.vtep6).map(|a| Prefix::host(a.into()));
+            for (i, p) in s.ipv6_prefixes.iter().enumerate() {
+                if let Some(own) = own.filter(|own| p.covers(own)) {
+                    let by = format!("{}, the tunnel address of the Gateway", own.addr());
+                    fault(format!("spec.ipv6Prefixes[{i}]"), Problem::RangeTaken { range: p.to_string(), by });
+                }
+                prefixes.push((*p, s, i));
+            }
+        }
+        prefixes.sort_by_key(|(p, ..)| *p);
+        for pair in prefixes.windows(2) {
+            let [(a, first, _), (b, second, i)] = pair else { continue };
+            if a.covers(b) && !std::ptr::eq(*first, *second) {
+                let by = format!("{a} of Snat `{}`", first.name);
+                let problem = Problem::RangeTaken { range: b.to_string(), by };
+                out.push((Kind::Snat, second.name.clone(), format!("spec.ipv6Prefixes[{i}]"), problem));
+            }
+        }
+    }
+
+    fn elastic_faults(&self, out: &mut Vec<Fault>) {
+        let (mut addresses, mut owners) = (HashMap::new(), HashMap::new());
+        for e in self.internet.elastics.values() {
+            let mut fault = |field: String, problem| out.push((Kind::ElasticIp, e.name.clone(), field, problem));
+            if self.internet.pool_of(e.address).is_none() {
+                fault("spec.address".into(), Problem::OutsidePools { address: e.address.to_string() });
+            }
+            if let Some(other) = addresses.insert(e.address, &e.name) {
+                let by = format!("ElasticIp `{other}`");
+                fault("spec.address".into(), Problem::AddressTaken { address: e.address.to_string(), by });
+            }
+            let mut vpc = None;
+            for (field, name) in e.vms() {
+                let Some((v, mac)) = self.find_vm(name) else {
+                    fault(field, Problem::UnknownReference { kind: Kind::Vm, name: name.to_string() });
+                    continue;
+                };
+                let unfit = |why: String| Problem::VmUnfit { vm: name.to_string(), why };
+                if self.vpc(v).vms.get(&mac).is_none_or(|vm| !vm.addresses.iter().any(IpAddr::is_ipv4)) {
+                    fault(field, unfit("has no IPv4 address".into()));
+                } else if *vpc.get_or_insert(v) != v {
+                    fault(field, unfit("is in another Vpc than the ones before it".into()));
+                } else if let Some(other) = e.vm.as_ref().and_then(|_| owners.insert((v, mac), &e.name)) {
+                    fault(field, unfit(format!("has ElasticIp `{other}`")));
+                }
+            }
+        }
+    }
+
+    /// The IPv4 address of a VM by its name, with its VPC's number.
+    pub(crate) fn vm_ipv4(&self, name: &str) -> Option<(u32, Ipv4Addr)> {
+        let (v, mac) = self.find_vm(name)?;
+        let first = self.vpc(v).vms.get(&mac)?.addresses.iter().find_map(|a| match a {
+            IpAddr::V4(a) => Some(*a),
+            IpAddr::V6(_) => None,
+        })?;
+        Some((v, first))
+    }
+}
+
+impl<'a> Tx<'a> {
+    /// Deletes, creates and changes what the set says of these kinds.
+    pub(super) fn put_internet(&mut self) {
+        let docs = self.docs;
+        for (kind, name, origin) in docs.deletes.iter().filter(|d| INTERNET.contains(&d.0)) {
+            match self.model.remove_internet(*kind, name, &mut self.log) {
+                true => self.tally(*kind).removed += 1,
+                false => self.fail(origin, *kind, name.clone(), "", Problem::NothingToDelete),
+            }
+        }
+        for item in docs.puts.iter().filter(|i| INTERNET.contains(&i.object.kind())) {
+            let (kind, name) = (item.object.kind(), item.object.name());
+            if self.failed.contains(&(kind, name.clone())) {
+                continue;
+            }
+            match self.model.internet.get(kind, &name) {
+                Some(old) if old == item.object => self.tally(kind).unchanged += 1,
+                old => {
+                    match old.is_some() {
+                        true => self.tally(kind).changed += 1,
+                        false => self.tally(kind).added += 1,
+                    }
+                    self.model.put_internet(item.object.clone(), &mut self.log);
+                }
+            }
+        }
+    }
+
+    /// The rules of [`Model::internet_faults`], if the set can have broken one. A fault is told at the document that brought
+    /// it: the object itself, or the deletion of what it needs.
+    pub(super) fn check_internet(&mut self) {
+        let docs = self.docs;
+        let concerned = |k: Kind| INTERNET.contains(&k) || matches!(k, Kind::Gateway | Kind::Nc | Kind::Vm | Kind::Vpc);
+        let touched =
+            docs.puts.iter().any(|i| concerned(i.object.kind())) || docs.deletes.iter().any(|d| concerned(d.0));
+        if !touched || self.model.internet.is_empty() {
+            return;
+        }
+        let places: HashMap<(Kind, Name), &'a Origin> = docs
+            .puts
+            .iter()
+            .filter(|i| INTERNET.contains(&i.object.kind()))
+            .map(|i| ((i.object.kind(), i.object.name()), &i.origin))
+            .collect();
+        let mut told = std::collections::HashSet::new();
+        for (kind, name, field, problem) in self.model.internet_faults() {
+            if let Some(origin) = places.get(&(kind, name.clone())) {
+                match &problem {
+                    Problem::UnknownReference { kind: k, name: n } => {
+                        let n: Name = n.as_str().into();
+                        self.unknown(origin, (kind, name), &field, *k, &n);
+                    }
+                    _ => self.fail(origin, kind, name, &field, problem),
+                }
+                told.insert(kind);
+                continue;
+            }
+            self.blame(kind, name, field, problem, &told);
+        }
+        self.warn_of_no_way(&places);
+    }
+
+    /// Tells a fault of an object that the set does not describe.
+    fn blame(
+        &mut self,
+        kind: Kind,
+        name: Name,
+        field: String,
+        problem: Problem,
+        told: &std::collections::HashSet<Kind>,
+    ) {
+        let docs = self.docs;
+        if let Problem::UnknownReference { kind: k, name: n } = &problem {
+            let gone = docs.deletes.iter().find(|d| d.0 == *k && *d.1 == **n);
+            if let Some((k, n, origin)) = gone {
+                let by = format!("{kind} `{name}`");
+                return self.fail(origin, *k, n.clone(), "", Problem::StillUsed { by });
+            }
+        }
+        // An overlap of two is told once, at the one that the set describes.
+        if matches!(problem, Problem::RangeTaken { .. }) && told.contains(&kind) {
+            return;
+        }
+        let first = docs.puts.iter().map(|i| &i.origin).chain(docs.deletes.iter().map(|d| &d.2)).next();
+        self.fail(first.unwrap_or(&Origin::none()), kind, name, &field, problem);
+    }
+
+    /// Warns of a Snat or elastic address that has no way out.
+    fn warn_of_no_way(&mut self, places: &HashMap<(Kind, Name), &'a Origin>) {
+        let (v4, v6) = self.model.gateway.as_ref().map_or((false, false), |g| (g.via4.is_some(), g.via6.is_some()));
+        let mut doubts = Vec::new();
+        for ((kind, name), origin) in places {
+            let snat = self.model.internet.snats.get(name).filter(|_| *kind == Kind::Snat);
+            if !v4 && (*kind == Kind::ElasticIp || snat.is_some_and(|s| !s.pools.is_empty())) {
+                doubts.push((*kind, name.clone(), *origin, "IPv4"));
+            }
+            if !v6 && snat.is_some_and(|s| !s.ipv6_prefixes.is_empty()) {
+                doubts.push((*kind, name.clone(), *origin, "IPv6"));
+            }
+        }
+        doubts.sort_by(|a, b| (a.0, &a.1, a.3).cmp(&(b.0, &b.1, b.3)));
+        for (kind, name, origin, family) in doubts {
+            self.warn(origin, kind, name, "", Problem::NoWayOut { family });
+        }
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From the model to what translation, sessions and tables need for the Internet.
+
+use crate::model::Model;
+use crate::object::*;
+use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
+use session::TenantLimits;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use tables::{PublicPrefix, Vni};
+
+/// All that follows from pools, Snats and elastic addresses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NatPlan {
+    /// For the translator.
+    pub spec: NatSpec,
+    /// For the tables: which addresses are ours.
+    pub public: Vec<PublicPrefix>,
+    /// For the tables: POLICY_* flags of each VPC that is served, and in the upper 32 bits a number that differs when its
+    /// sessions must be judged again.
+    pub policies: BTreeMap<Vni, u64>,
+    /// For the sessions: limits of each VPC with Snat.
+    pub limits: BTreeMap<Vni, TenantLimits>,
+}
+
+impl Model {
+    /// The plan for the configuration as it is.
+    pub fn nat(&self) -> NatPlan {
+        let mut plan = NatPlan::default();
+        let positions: HashMap<&Name, usize> = self.internet.pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
+        plan.spec.pools = self.internet.pools.values().map(|p| pool(p)).collect();
+        let vni = |vpc: &Name| self.vpc_names.get(vpc).map(|id| self.vpc(*id).spec.vni);
+        for s in self.internet.snats.values() {
+            let Some(vni) = vni(&s.vpc) else { continue };
+            plan.spec.snats.push(snat(s, vni, &positions));
+            let SnatLimits { sessions, vm_sessions, half_open, .. } = s.limits;
+            plan.limits.insert(vni, TenantLimits { sessions, vm_sessions, half_open });
+            *plan.policies.entry(vni).or_default() |= if s.offload { 0 } else { abi::POLICY_SOFTWARE };
+        }
+        plan.spec.elastics = self.internet.elastics.values().filter_map(|e| self.elastic(e)).collect();
+        for e in &plan.spec.elastics {
+            plan.policies.entry(e.vni).or_default();
+        }
+        self.finish_policies(&mut plan);
+        plan.public = self.public(&plan.spec);
+        plan
+    }
+
+    fn elastic(&self, e: &ElasticIp) -> Option<ElasticSpec> {
+        let mut vpc = None;
+        let mut address = |vm: &Name| {
+            let (v, a) = self.vm_ipv4(vm)?;
+            vpc = Some(v);
+            Some(u32::from(a))
+        };
+        let usage = match &e.vm {
+            Some(vm) => ElasticUse::Vm(address(vm)?),
+            None => {
+                let forward = |f: &PortForward| {
+                    let vm_addr = address(&f.vm)?;
+                    Some(Forward { protocol: f.protocol, first: f.first, last: f.last, vm_addr, vm_port: f.port })
+                };
+                ElasticUse::Forwards(e.forwards.iter().filter_map(forward).collect())
+            }
+        };
+        Some(ElasticSpec { addr: e.address.into(), vni: self.vpc(vpc?).spec.vni, usage })
+    }
+
+    /// Completes the policies: flags, and a number made of all that a session is judged by.
+    fn finish_policies(&self, plan: &mut NatPlan) {
+        let mut elastics: HashMap<Vni, Vec<&ElasticSpec>> = HashMap::new();
+        plan.spec.elastics.iter().for_each(|e| elastics.entry(e.vni).or_default().push(e));
+        let snats: HashMap<Vni, &SnatSpec> = plan.spec.snats.iter().map(|s| (s.vni, s)).collect();
+        for (vni, policy) in &mut plan.policies {
+            let mut hash = DefaultHasher::new();
+            let snat = snats.get(vni);
+            (snat, elastics.get(vni)).hash(&mut hash);
+            let pools = snat.into_iter().flat_map(|s| &s.pools).filter_map(|p| plan.spec.pools.get(*p));
+            pools.for_each(|p| p.hash(&mut hash));
+            let vpc = self.vnis.get(vni).map(|id| &self.vpc(*id).spec);
+            let pick_up = if vpc.is_some_and(|v| v.pick_up) { abi::POLICY_PICKUP } else { 0 };
+            *policy |= abi::POLICY_NAT | pick_up | hash.finish() >> 32 << 32;
+        }
+    }
+
+    /// Pools and announced prefixes, and those of their addresses that anyone may send to.
+    fn public(&self, spec: &NatSpec) -> Vec<PublicPrefix> {
+        let open: Vec<&Name> = self.internet.snats.values().filter(|s| s.open).flat_map(|s| &s.pools).collect();
+        let mut list = Vec::new();
+        for p in self.internet.pools.values() {
+            let accepts = open.contains(&&p.name);
+            let prefixes = p.ranges.iter().flat_map(AddressRange::prefixes);
+            list.extend(prefixes.map(|p| PublicPrefix { prefix: p.into(), accepts }));
+        }
+        for s in self.internet.snats.values() {
+            let accepts = s.ipv6_inbound;
+            list.extend(s.ipv6_prefixes.iter().map(|p| PublicPrefix { prefix: (*p).into(), accepts }));
+        }
+        let host = |e: &ElasticSpec| tables::Prefix { addr: IpAddr::V4(e.addr.into()), len: 32 };
+        list.extend(spec.elastics.iter().map(|e| PublicPrefix { prefix: host(e), accepts: true }));
+        list
+    }
+}
+
+fn pool(p: &PublicPool) -> PoolSpec {
+    let ranges = p.ranges.iter().map(|r| (r.first.into(), r.last.into())).collect();
+    PoolSpec { name: p.name.to_string(), ranges, ports: p.ports, block: p.block, reuse: p.reuse_ports }
+}
+
+fn snat(s: &Snat, vni: Vni, pools: &HashMap<&Name, usize>) -> SnatSpec {
+    let bounds = |p: &crate::Prefix| match (p.addr(), p.last()) {
+        (IpAddr::V6(first), IpAddr::V6(last)) => Some((first.into(), last.into())),
+        _ => None,
+    };
+    SnatSpec {
+        vni,
+        pools: s.pools.iter().filter_map(|p| pools.get(p).copied()).collect(),
+        filtering: if s.open { Filtering::EndpointIndependent } else { Filtering::AddressAndPortDependent },
+        ipv6: s.ipv6_prefixes.iter().filter_map(bounds).collect(),
+        ipv6_inbound: s.ipv6_inbound,
+        ports_max: s.limits.ports.into(),
+        vm_ports_max: s.limits.vm_ports,
+    }
+}

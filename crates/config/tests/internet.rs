@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pools, Snats and elastic addresses: the rules, each with its place; change, undo, snapshot; what follows for the tables.
+
+use config::*;
+use session::nat::{ElasticUse, Filtering};
+
+const BASE: &str = "\
+apiVersion: tunny/v1
+kind: Gateway
+metadata: {name: gw}
+spec: {vtep: {ipv4: 10.0.0.1, ipv6: 2001:db8::1}, internet: {via: [192.0.2.1, 2001:db8::2]}}
+---
+{apiVersion: tunny/v1, kind: Nc, metadata: {name: nc1}, spec: {address: 10.0.0.5}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 7, strayTcp: pickUp}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: blue}, spec: {vni: 8}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 10.1.0.0/16, scope: local}}
+---
+{apiVersion: tunny/v1, kind: Vm, metadata: {name: web}, spec: {vpc: red, addresses: ['fd00::5', 10.1.0.5], mac: '02:00:00:00:00:05', nc: nc1}}
+---
+{apiVersion: tunny/v1, kind: Vm, spec: {vpc: red, addresses: [10.1.0.6], mac: '02:00:00:00:00:06', nc: nc1}}
+---
+{apiVersion: tunny/v1, kind: PublicPool, metadata: {name: out}, spec: {ranges: [203.0.113.0/28, 198.51.100.5-198.51.100.6], portBlock: 128}}
+---
+{apiVersion: tunny/v1, kind: Snat, metadata: {name: red}, spec: {vpc: red, pools: [out], ipv6Prefixes: ['2001:db8:7::/48'], filtering: endpointIndependent, offload: off, limits: {vmSessions: 9}}}
+---
+{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: web}, spec: {address: 203.0.113.3, vm: web}}
+---
+{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: ports}, spec: {address: 203.0.113.4, forwards: [tcp/8080=web:80, udp/5000-5009=red/10.1.0.6]}}
+";
+
+fn base() -> Model {
+    Model::from_documents(&parse_text("base.yaml", BASE).unwrap()).unwrap().0
+}
+
+/// The errors of one more document on top of the base, as `line:column field problem`.
+fn faults(document: &str) -> Vec<String> {
+    let text = format!("apiVersion: tunny/v1\n{document}\n");
+    let show = |e: &ConfigError| format!("{}:{} {} {}", e.place.line, e.place.column, e.field, e.problem);
+    match parse_text("x.yaml", &text) {
+        Ok(docs) => base().apply(&docs).map_or_else(|e| e.iter().map(show).collect(), |_| Vec::new()),
+        Err(errors) => errors.iter().map(show).collect(),
+    }
+}
+
+#[test]
+fn each_bad_document_is_refused_with_place_and_reason() {
+    let pool = |range: &str| format!("kind: PublicPool\nmetadata: {{name: p}}\nspec:\n  ranges:\n  - {range}");
+    let elastic = |spec: &str| format!("kind: ElasticIp\nmetadata: {{name: e}}\nspec: {{{spec}}}");
+    let snat = |spec: &str| format!("kind: Snat\nmetadata: {{name: s}}\nspec: {{{spec}}}");
+    for (document, wanted) in [
+        (pool("203.0.113.8/30"), "6:5 spec.ranges[0] 203.0.113.8/30 overlaps 203.0.113.0/28 of PublicPool `out`"),
+        (pool("10.0.0.0/24"), "6:5 spec.ranges[0] 10.0.0.0/24 overlaps 10.0.0.1, the tunnel address of Gateway `gw`"),
+        (pool("10.0.0.4/31"), "6:5 spec.ranges[0] 10.0.0.4/31 overlaps 10.0.0.5, the tunnel address of Nc `nc1`"),
+        (
+            pool("192.0.2.1"),
+            "6:5 spec.ranges[0] 192.0.2.1 overlaps 192.0.2.1, the router to the Internet of Gateway `gw`",
+        ),
+        (pool("9.0.0.0/15"), "6:5 spec.ranges has 131072 addresses"),
+        (pool("203.0.113.0/24x"), "6:5 spec.ranges[0] `24x` is no prefix length: 0 to 32"),
+        (elastic("address: 8.8.8.8, vm: web"), "4:17 spec.address 8.8.8.8 lies in no PublicPool"),
+        (elastic("address: 203.0.113.4, vm: red/10.1.0.6"), "4:17 spec.address 203.0.113.4 belongs to ElasticIp"),
+        (elastic("address: 203.0.113.5, vm: nobody"), "4:34 spec.vm names Vm `nobody`, which does not exist"),
+        (elastic("address: 203.0.113.5, vm: web"), "spec.vm names Vm `web`, which has ElasticIp `"),
+        (elastic("address: 203.0.113.5"), "4:7 spec.vm is missing"),
+        (
+            elastic("address: 203.0.113.5, forwards: [tcp/80-90=web, tcp/90=web:1]"),
+            "spec.forwards[1] tcp/90=web:1 overlaps tcp/80-90=web:80",
+        ),
+        (snat("vpc: green, pools: [out]"), "spec.vpc names Vpc `green`, which does not exist"),
+        (snat("vpc: blue, pools: [in]"), "spec.pools[0] names PublicPool `in`, which does not exist"),
+        (snat("vpc: red, pools: [out]"), "spec.vpc Vpc `red` has Snat `red`; a VPC has one at most"),
+        (
+            snat("vpc: blue, ipv6Prefixes: ['2001:db8:7:1::/64']"),
+            "spec.ipv6Prefixes[0] 2001:db8:7:1::/64 overlaps 2001:db8:7::/48 of Snat `red`",
+        ),
+        (
+            snat("vpc: blue, ipv6Prefixes: ['2001:db8::/64']"),
+            "spec.ipv6Prefixes[0] 2001:db8::/64 overlaps 2001:db8::1, the tunnel address of the Gateway",
+        ),
+        (snat("vpc: blue"), "4:7 spec.pools is missing"),
+    ] {
+        let found = faults(&document);
+        assert!(found.iter().any(|f| f.contains(wanted)), "{document}\nwanted {wanted}\nfound {found:#?}");
+    }
+}
+
+#[test]
+fn what_others_use_stays() {
+    for (kind, name, by) in [
+        (Kind::Vm, "web", "ElasticIp `"),
+        (Kind::Vm, "red/10.1.0.6", "ElasticIp `ports`"),
+        (Kind::PublicPool, "out", "Snat `red`"),
+        (Kind::Vpc, "red", "Snat `red`"),
+    ] {
+        let mut docs = Documents::new();
+        docs.delete(kind, name);
+        let errors = base().apply(&docs).unwrap_err();
+        assert!(errors.iter().any(|e| e.kind == Some(kind) && e.problem.to_string().contains(by)), "{errors:#?}");
+    }
+    // A VM that loses its IPv4 address while an elastic address stands for it.
+    let vm = "{apiVersion: tunny/v1, kind: Vm, metadata: {name: web}, spec: {vpc: red, addresses: ['fd00::5'], mac: '02:00:00:00:00:05', nc: nc1}}";
+    let errors = base().apply(&parse_text("x.yaml", vm).unwrap()).unwrap_err();
+    assert!(errors[0].problem.to_string().contains("which has no IPv4 address"), "{errors:?}");
+}
+
+#[test]
+fn changes_are_shown_undone_and_come_back_from_every_form() {
+    let mut model = base();
+    let (before, plan0) = (model.nat(), model.counts());
+    let change = "\
+{apiVersion: tunny/v1, kind: PublicPool, metadata: {name: out}, spec: {ranges: [203.0.113.0/28], reusePorts: on}}
+---
+{apiVersion: tunny/v1, kind: Snat, metadata: {name: blue}, spec: {vpc: blue, pools: [out]}}
+";
+    let mut docs = parse_text("x.yaml", change).unwrap();
+    docs.delete(Kind::ElasticIp, "ports");
+    let plan = model.apply(&docs).unwrap();
+    let shown = plan.view(&model, 100).to_string();
+    for line in [
+        "~ PublicPool out",
+        "spec.reusePorts: off → on",
+        "+ Snat blue  blue over out",
+        "- ElasticIp ports  203.0.113.4 tcp/8080=web:80",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    assert!(model.revert(plan).is_none());
+    assert_eq!((model.nat(), model.counts()), (before.clone(), plan0));
+    let mut bytes = Vec::new();
+    model.write_snapshot(&mut bytes, 3).unwrap();
+    let (back, _) = Model::from_snapshot(&bytes).unwrap();
+    assert_eq!(back.nat(), before);
+    let mut whole = Model::new();
+    let plan = whole.replace(back).unwrap();
+    assert_eq!(plan.tally(Kind::ElasticIp).added, 2);
+    for kind in Kind::ALL {
+        for object in model.objects(kind) {
+            let again = parse_text("x.yaml", &object.to_yaml()).unwrap();
+            assert_eq!(again.puts[0].object, object);
+            assert_eq!(whole.get(kind, &object.name()), Some(object));
+        }
+    }
+}
+
+#[test]
+fn tables_translator_and_sessions_get_what_the_documents_say() {
+    let plan = base().nat();
+    let pool = &plan.spec.pools[0];
+    assert_eq!((pool.block, pool.reuse, pool.ports, pool.ranges.len()), (128, false, (1024, 65535), 2));
+    let snat = &plan.spec.snats[0];
+    assert_eq!((snat.vni, &snat.pools[..], snat.filtering), (7, &[0][..], Filtering::EndpointIndependent));
+    assert_eq!(plan.limits[&7].vm_sessions, 9);
+    let [ports, web] = &plan.spec.elastics[..] else { panic!("{:?}", plan.spec.elastics) };
+    assert_eq!(web.usage, ElasticUse::Vm(0x0a01_0005));
+    let ElasticUse::Forwards(list) = &ports.usage else { panic!("{ports:?}") };
+    assert_eq!((list[1].first, list[1].last, list[1].vm_addr, list[1].vm_port), (5000, 5009, 0x0a01_0006, 5000));
+    let flags = abi::POLICY_NAT | abi::POLICY_SOFTWARE | abi::POLICY_PICKUP;
+    assert_eq!((plan.policies.len(), plan.policies[&7] & 0xffff), (1, flags));
+    let public: Vec<String> = plan.public.iter().map(|p| format!("{} {}", p.prefix, p.accepts)).collect();
+    let wanted = ["203.0.113.0/28 true", "198.51.100.5/32 true", "198.51.100.6/32 true", "2001:db8:7::/48 false"];
+    assert!(wanted.iter().all(|w| public.iter().any(|p| p == w)) && public.len() == 6, "{public:?}");
+    // Another forward makes sessions be judged again; another name of the pool does not.
+    let mut model = base();
+    let more = "{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: ports}, spec: {address: 203.0.113.4, forwards: [tcp/8080=web:81]}}";
+    model.apply(&parse_text("x.yaml", more).unwrap()).unwrap();
+    assert_ne!(model.nat().policies[&7], plan.policies[&7]);
+}
