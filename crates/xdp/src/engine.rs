@@ -3,7 +3,7 @@
 
 use crate::link::{Link, TxWatch};
 use crate::memory::{Maps, READERS_BYTES};
-use crate::{sys, BpfMemory, XdpError};
+use crate::{sys, BpfMemory, BpfSessionMemory, XdpError};
 use abi::{abi_hash, Root};
 use libbpf_rs::{MapCore, OpenObject};
 use std::fs;
@@ -24,6 +24,8 @@ pub static OBJECT: &[u8] = {
 /// Maps that are shared by a running program and its successor, and so are pinned.
 pub(crate) const PINNED: [&str; 7] =
     ["tunny_root", "tunny_segments", "tunny_stats", "tunny_ports", "tunny_port_slots", "tunny_xsks", "tunny_events"];
+/// Maps of session memory, pinned beside them by programs that have sessions.
+pub(crate) const SESSIONS: [&str; 2] = ["tunny_session_root", "tunny_session_segments"];
 const READERS: &str = "tunny_readers";
 const PROGRAM: &str = "tunny_gateway";
 
@@ -117,6 +119,13 @@ impl XdpEngine {
     /// The table memory.
     pub fn memory(&self) -> Arc<BpfMemory> {
         self.memory.clone()
+    }
+
+    /// The session memory, mapped anew: call it once and share the result.
+    pub fn session_memory(&self) -> Result<Arc<BpfSessionMemory>, XdpError> {
+        let [root, segments] = SESSIONS;
+        let memory = BpfSessionMemory::open(self.map(root)?, self.map(segments)?, self.pins.clone());
+        memory.map(Arc::new).map_err(XdpError::call("Mapping the session memory"))
     }
 
     /// Folder of this layout's pins.
@@ -216,6 +225,12 @@ fn adopt_maps(open: &mut OpenObject, dir: &Path) -> Result<Origin, XdpError> {
         let mut map = open.maps_mut().find(|m| m.name() == name).ok_or(XdpError::Missing { kind: "map", name })?;
         map.reuse_fd(fd.as_fd()).map_err(|e| load_error(&e))?;
     }
+    for name in SESSIONS {
+        if let Some(mut map) = open.maps_mut().find(|m| m.name() == name) {
+            let fd = sys::open_pin(&dir.join(name)).map_err(XdpError::call(format!("Opening the pinned map {name}")))?;
+            map.reuse_fd(fd.as_fd()).map_err(|e| load_error(&e))?;
+        }
+    }
     Ok(Origin::Adopted)
 }
 
@@ -258,6 +273,11 @@ fn pin_maps(object: &libbpf_rs::Object, readers: BorrowedFd, dir: &Path) -> Resu
     };
     for name in PINNED {
         pin(name, find_map(object, name)?)?;
+    }
+    for name in SESSIONS {
+        if let Ok(map) = find_map(object, name) {
+            pin(name, map)?;
+        }
     }
     pin(READERS, readers)
 }

@@ -2,7 +2,8 @@
 //! The XDP fast path from user space: loads the program, maps its tables, attaches it, and takes its punts over AF_XDP.
 //!
 //! Only this crate knows libbpf and the bpf(2) call. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
-//! table memory that crate `tables` writes and the program reads. The design is in `docs/design/xdp.md`.
+//! table memory that crate `tables` writes and the program reads,
+//! [`BpfSessionMemory`] the session memory of crate `session`. The design is in `docs/design/xdp.md`.
 
 mod afxdp;
 mod engine;
@@ -16,6 +17,7 @@ pub mod object;
 mod old;
 mod ports;
 mod run;
+mod sessions;
 mod sys;
 
 pub use afxdp::{AfXdpOptions, AfXdpSocket, CopyMode, Received, RECEIVE_MAX};
@@ -28,3 +30,4 @@ pub use memory::BpfMemory;
 pub use old::{pinned_layouts, OldSizes, OldTables};
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};
+pub use sessions::BpfSessionMemory;
