@@ -5,6 +5,7 @@ mod internet;
 
 pub(crate) use internet::timeouts;
 
+use crate::broken::{node_at, references, Broken};
 use crate::error::{ConfigError, Place, Problem};
 use crate::object::*;
 use crate::prefix::{inner_address_fault, Mac, Prefix};
@@ -52,21 +53,23 @@ struct Doc<'a> {
     errors: &'a mut Vec<ConfigError>,
 }
 
-/// The object of a document, or its errors in `errors`.
+/// The object of a document. Its errors go to `errors`; then what is known of it all the same is returned, if at least its
+/// kind is.
 pub(crate) fn decode(
     file: &Arc<str>,
     root: &Node,
     names: &mut Names,
     errors: &mut Vec<ConfigError>,
-) -> Option<(Object, Marks)> {
+) -> Result<(Object, Marks), Option<Broken>> {
     let before = errors.len();
-    let kind = head(file, root, errors)?;
+    let kind = head(file, root, errors).ok_or(None)?;
     let mut doc = Doc { file, root, kind, name: String::new(), names, errors };
     if let Some(Value::Scalar { text, .. }) = doc.node("metadata.name").map(|n| &n.value) {
         doc.name = text.clone();
     }
     let mut marks = Vec::new();
     doc.structure(root, "", &mut marks);
+    let of_form = doc.errors.len();
     let object = match kind {
         Kind::Gateway => doc.gateway().map(|g| Object::Gateway(Box::new(g))),
         Kind::Nc => doc.nc().map(Object::Nc),
@@ -78,10 +81,15 @@ pub(crate) fn decode(
         Kind::Snat => doc.snat().map(|s| Object::Snat(Box::new(s))),
         Kind::ElasticIp => doc.elastic_ip().map(|e| Object::ElasticIp(Box::new(e))),
     };
-    if errors.len() > before {
-        return None;
+    let (name, marks) = (doc.name.as_str().into(), marks.into());
+    match object {
+        Some(object) if errors.len() == before => Ok((object, marks)),
+        object => {
+            let object = object.filter(|_| errors.len() == of_form);
+            let references = if object.is_some() { Vec::new() } else { references(kind, root) };
+            Err(Some(Broken { kind, name, object, references, marks }))
+        }
     }
-    object.map(|o| (o, marks.into()))
 }
 
 /// Checks apiVersion and kind, without which nothing else means anything.
@@ -118,7 +126,7 @@ fn head(file: &Arc<str>, root: &Node, errors: &mut Vec<ConfigError>) -> Option<K
         fail(at, "kind", Problem::Value(format!("`{name}` is no kind")), kinds);
         return None;
     };
-    matches!(version, Some(("tunny/v1", _))).then_some(kind)
+    Some(kind)
 }
 
 impl Doc<'_> {
@@ -161,12 +169,7 @@ impl Doc<'_> {
 
     /// The node at a path; one without a value counts as absent.
     fn node(&self, path: &str) -> Option<&Node> {
-        let mut node = self.root;
-        for part in path.split('.') {
-            let Value::Map(map) = &node.value else { return None };
-            node = &map.iter().find(|(k, _, _)| k == part)?.2;
-        }
-        (!node.is_null()).then_some(node)
+        node_at(self.root, path)
     }
 
     /// Place of the nearest node at or above a path.
@@ -522,7 +525,7 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// Refuses what cannot be a name.
-pub(crate) fn check_name(s: &str) -> Result<(), String> {
+pub fn check_name(s: &str) -> Result<(), String> {
     let first = s.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     let rest = s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
     if first && rest && s.len() <= 63 {

@@ -5,8 +5,10 @@
 //! the way of YAML, which accepts all kinds and says what is wrong where.
 
 use crate::binary::SnapshotError;
+use crate::broken::Broken;
 use crate::decode::{check_name, decode, default_gateway_mac, Marks, Names};
 use crate::error::{ConfigError, Place, Problem};
+use crate::input::{is_ndjson, read_input};
 use crate::model::{sort_errors, Model};
 use crate::object::*;
 use crate::prefix::{inner_address_fault, Mac, Prefix};
@@ -48,7 +50,7 @@ pub struct Item {
 #[derive(Clone, Debug, Default)]
 pub struct Documents {
     files: Vec<Arc<str>>,
-    broken: Vec<(Kind, Name)>,
+    broken: Vec<(Arc<Broken>, Origin)>,
     /// Objects that shall be as described.
     pub puts: Vec<Item>,
     /// Objects that shall go.
@@ -88,8 +90,8 @@ impl Documents {
         self
     }
 
-    /// Objects whose documents have errors, so that references to them are not reported as well.
-    pub(crate) fn broken(&self) -> &[(Kind, Name)] {
+    /// Documents with errors. Those of which the whole object is known are among the puts, too.
+    pub(crate) fn broken(&self) -> &[(Arc<Broken>, Origin)] {
         &self.broken
     }
 
@@ -116,12 +118,19 @@ impl Documents {
         Place { file, line: at.line, column: at.column }
     }
 
-    /// Reads one text, YAML or (if `name` ends in `.ndjson` or `.jsonl`) NDJSON. Faults go to `errors`.
+    /// A doubt about a field of an object, at the place where one of these documents describes it.
+    pub fn doubt(&self, kind: Kind, name: &str, field: &str, problem: Problem) -> ConfigError {
+        let described = self.puts.iter().find(|i| i.object.kind() == kind && *i.object.name() == *name);
+        let place = self.place_of(described.map_or(&Origin::none(), |i| &i.origin), field);
+        ConfigError { place, kind: Some(kind), name: name.into(), field: field.into(), problem, allowed: String::new() }
+    }
+
+    /// Reads one text, YAML or (if `name` ends in `.ndjson` or `.jsonl`, or the text shows it) NDJSON. Faults go to `errors`.
     pub fn read_text(&mut self, name: &str, text: &str, errors: &mut Vec<ConfigError>) {
         let file: Arc<str> = name.into();
         self.files.push(file.clone());
         let index = self.files.len() as u32 - 1;
-        if name.ends_with(".ndjson") || name.ends_with(".jsonl") {
+        if name.ends_with(".ndjson") || name.ends_with(".jsonl") || is_ndjson(text.as_bytes()) {
             self.read_ndjson(index, &file, text, errors);
         } else {
             self.read_yaml(index, &file, text, errors);
@@ -152,12 +161,8 @@ impl Documents {
         let (nodes, fault) = yaml::parse(text);
         let mut names = Names::default();
         for node in nodes.iter().filter(|n| !n.is_null()) {
-            if let Some((object, marks)) = decode(file, node, &mut names, errors) {
-                let origin = Origin { file: index, at: node.at, marks: Some(Arc::new(marks)) };
-                self.puts.push(Item { object, origin });
-            } else {
-                self.note_broken(errors);
-            }
+            let decoded = decode(file, node, &mut names, errors);
+            self.take(decoded, index, node.at, |_| {});
             if errors.len() >= ERRORS_MAX {
                 return;
             }
@@ -171,10 +176,26 @@ impl Documents {
         }
     }
 
-    /// Remembers the document that the last error is about.
-    fn note_broken(&mut self, errors: &[ConfigError]) {
-        if let Some(ConfigError { kind: Some(kind), name, .. }) = errors.last() {
-            self.broken.push((*kind, name.as_str().into()));
+    /// Takes in what came of a document; `place` corrects its marks.
+    fn take(
+        &mut self,
+        decoded: Result<(Object, Marks), Option<Broken>>,
+        file: u32,
+        at: Pos,
+        place: impl FnOnce(&mut Marks),
+    ) {
+        let origin = |mut marks: Marks| {
+            place(&mut marks);
+            Origin { file, at, marks: Some(Arc::new(marks)) }
+        };
+        match decoded {
+            Ok((object, marks)) => self.puts.push(Item { object, origin: origin(marks) }),
+            Err(Some(mut broken)) => {
+                let origin = origin(std::mem::take(&mut broken.marks));
+                self.puts.extend(broken.object.clone().map(|object| Item { object, origin: origin.clone() }));
+                self.broken.push((Arc::new(broken), origin));
+            }
+            Err(None) => {}
         }
     }
 
@@ -227,12 +248,7 @@ impl Documents {
         let before = errors.len();
         let decoded = decode(file, node, names, errors);
         errors[before..].iter_mut().for_each(|e| e.place.line = at.line);
-        if let Some((object, mut marks)) = decoded {
-            marks.iter_mut().for_each(|(_, pos)| pos.line = at.line);
-            self.puts.push(Item { object, origin: Origin { file: index, at, marks: Some(Arc::new(marks)) } });
-        } else {
-            self.note_broken(errors);
-        }
+        self.take(decoded, index, at, |marks| marks.iter_mut().for_each(|(_, pos)| pos.line = at.line));
     }
 }
 
@@ -248,14 +264,19 @@ pub fn validate_files<P: AsRef<Path>>(
     paths: &[P],
     model: &mut Model,
 ) -> Result<(Documents, Vec<ConfigError>), Vec<ConfigError>> {
-    let (docs, mut errors) = read_files(paths);
-    match model.dry_run(&docs, |plan, _| plan.warnings().to_vec()) {
-        Ok(warnings) if errors.is_empty() => return Ok((docs, warnings)),
-        Ok(_) => {}
-        Err(more) => errors.extend(more),
+    let (docs, errors) = read_files(paths);
+    if errors.is_empty() {
+        let warnings = model.dry_run(&docs, |plan, _| plan.warnings().to_vec())?;
+        return Ok((docs, warnings));
     }
+    Err(every_error(&docs, errors, model))
+}
+
+/// The errors of texts with those of what the texts say together, on top of a model.
+pub fn every_error(docs: &Documents, mut errors: Vec<ConfigError>, model: &mut Model) -> Vec<ConfigError> {
+    errors.extend(model.dry_run(docs, |_, _| ()).err().into_iter().flatten());
     sort_errors(&mut errors);
-    Err(errors)
+    errors
 }
 
 fn read_files<P: AsRef<Path>>(paths: &[P]) -> (Documents, Vec<ConfigError>) {
@@ -263,7 +284,7 @@ fn read_files<P: AsRef<Path>>(paths: &[P]) -> (Documents, Vec<ConfigError>) {
     for path in paths {
         let path = path.as_ref();
         let name = path.display().to_string();
-        match read_limited(path) {
+        match read_input(path, u64::MAX) {
             Ok(bytes) => docs.read_bytes(&name, &bytes, &mut errors),
             Err(why) => errors.push(ConfigError::file(&name, Problem::Unreadable(why))),
         }
@@ -284,31 +305,6 @@ fn finish(docs: Documents, mut errors: Vec<ConfigError>) -> Result<Documents, Ve
     }
     errors.truncate(ERRORS_MAX);
     Err(errors)
-}
-
-/// Bytes of an NDJSON file or a snapshot at most.
-const LARGE_BYTES_MAX: u64 = 16 << 30;
-
-fn read_limited(path: &Path) -> Result<Vec<u8>, String> {
-    use std::io::Read;
-    let large = path.extension().is_some_and(|e| e == "ndjson" || e == "jsonl" || e == "tny");
-    let limit = if large { LARGE_BYTES_MAX } else { yaml::YAML_BYTES_MAX };
-    let mut bytes = Vec::new();
-    let read = |r: &mut dyn Read, bytes: &mut Vec<u8>| r.take(limit + 1).read_to_end(bytes);
-    let done = if path == Path::new("-") {
-        read(&mut std::io::stdin().lock(), &mut bytes)
-    } else {
-        std::fs::File::open(path).and_then(|mut f| {
-            let len = f.metadata().map_or(0, |m| m.len().min(limit));
-            bytes.try_reserve(len as usize).map_err(std::io::Error::other)?;
-            read(&mut f, &mut bytes)
-        })
-    };
-    done.map_err(|e| e.to_string())?;
-    if bytes.len() as u64 > limit {
-        return Err(format!("it has more than {limit} bytes; use a snapshot form for large sets"));
-    }
-    Ok(bytes)
 }
 
 /// The shape of the usual line. Borrowed text only: a line with escapes goes the slow way.

@@ -226,10 +226,12 @@ pub enum Problem {
         by: String,
     },
     /// The change would pass a limit.
-    #[error("{what}: {used} of {limit} in use, this change needs {over} more than the limit allows")]
+    #[error("{used} of {limit} {what} are in use; this change needs {over} more than the limit ({field}) allows")]
     LimitExceeded {
         /// What is limited.
         what: &'static str,
+        /// The Gateway's field that says so.
+        field: &'static str,
         /// In use before the change.
         used: u64,
         /// The limit.
@@ -246,6 +248,27 @@ pub enum Problem {
         vpc: String,
         /// Scope of the route that covers it.
         other: Option<&'static str>,
+    },
+    /// Warning: the node will be no gateway any more.
+    #[error(
+        "is deleted: the node takes its program off {uplinks} and forwards nothing for {vpcs} VPCs and {vms} VMs \
+         until a Gateway is applied again"
+    )]
+    GatewayGone {
+        /// Its uplinks, in words.
+        uplinks: String,
+        /// VPCs that stay configured.
+        vpcs: u64,
+        /// VMs that stay configured.
+        vms: u64,
+    },
+    /// Warning: an uplink that the host does not have.
+    #[error("names `{name}`, which is not there ({why}); no packet passes it until it appears")]
+    NoInterface {
+        /// The interface.
+        name: String,
+        /// What the system says.
+        why: String,
     },
     /// Warning: a VPC agrees to a peering that does not exist.
     #[error("names Peering `{name}`, which does not exist yet")]

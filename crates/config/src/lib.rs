@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod binary;
+mod broken;
 mod commit;
 mod decode;
 mod documents;
 mod emit;
 mod error;
+mod input;
 mod internet;
 mod model;
 mod nat;
@@ -21,9 +23,11 @@ mod yaml;
 
 pub use binary::{SnapshotError, BINARY_VERSION};
 pub use commit::gateway_settings;
-pub use documents::{parse_files, parse_text, validate_files, Documents, Item, Origin};
+pub use decode::check_name;
+pub use documents::{every_error, parse_files, parse_text, validate_files, Documents, Item, Origin};
 pub use emit::FieldChange;
 pub use error::{ConfigError, Place, Problem};
+pub use input::{is_standard_input, read_input};
 pub use model::{Counts, Model, PEER_STEPS_MAX};
 pub use nat::NatPlan;
 pub use object::*;

@@ -63,6 +63,11 @@ impl Kind {
         }
     }
 
+    /// Every kind as command lines name it, for those who asked for something else.
+    pub fn words() -> String {
+        Kind::ALL.map(|k| k.name().to_lowercase()).join(", ")
+    }
+
     /// The kind of this name; upper or lower case and a plural `s` do not matter (for command lines).
     pub fn from_name(s: &str) -> Option<Kind> {
         let s = s.to_ascii_lowercase();

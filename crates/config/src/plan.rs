@@ -71,6 +71,12 @@ impl Plan {
         &self.warnings
     }
 
+    /// Takes over what was doubtful about the documents that a whole configuration was made of.
+    pub fn warned_by(&mut self, of: &Plan) {
+        self.warnings.extend(of.warnings.iter().cloned());
+        self.more_warnings += of.more_warnings;
+    }
+
     /// The first `max` changes for people and programs. `model` is the model after the change.
     pub fn view(&self, model: &Model, max: usize) -> PlanView {
         let mut changes = match &self.work {

@@ -115,10 +115,13 @@ fn limits_are_told_with_use_and_excess() {
          Route r {vpc: red, prefix: 10.2.0.0/16, scope: local}",
     );
     let text = refused(&mut m, &more);
-    assert!(text.contains("limit of VMs (spec.limits.vms): 2 of 3 in use, this change needs 2 more than"), "{text}");
-    assert!(text.contains("limit of routes (spec.limits.routes): 2 of 2 in use, this change needs 1 more than"), "{text}");
+    assert!(text.contains("2 of 3 VMs are in use; this change needs 2 more than the limit (spec.limits.vms)"), "{text}");
+    assert!(text.contains("2 of 2 routes are in use; this change needs 1 more than"), "{text}");
+    // Named are the objects for which there is no room, not the Gateway.
+    assert!(text.contains("t:3:1: Vm r4: 2 of 3 VMs") && text.contains("t:7:1: Route r: 2 of 2 routes"), "{text}");
     let lower = docs("Gateway gw {vtep: {ipv4: 192.0.2.254}, limits: {vms: 1, routes: 2}}");
-    assert!(refused(&mut m, &lower).contains("2 of 1 in use"));
+    let text = refused(&mut m, &lower);
+    assert!(text.contains("Gateway gw: spec.limits.vms - 2 of 1 VMs are in use; this change needs 1 more"), "{text}");
     // What is there may go and change even at the limit.
     assert!(m.apply(&docs("Route red-own {vpc: red, prefix: 10.0.0.0/15, scope: local}")).is_ok());
 }
@@ -131,7 +134,10 @@ fn the_gateway_is_one_and_its_address_its_own() {
     m.apply(&docs("Gateway gw {vtep: {ipv4: 192.0.2.254}}")).unwrap();
     assert!(refused(&mut m, &docs("Nc c {address: 192.0.2.254}")).contains("belongs to Gateway `gw`"));
     assert!(refused(&mut m, &docs("Gateway other {vtep: {ipv4: 192.0.2.253}}")).contains("already `gw`"));
-    let commit = m.apply(&delete(&[(Kind::Gateway, "gw")])).unwrap().commit(&m);
+    let plan = m.apply(&delete(&[(Kind::Gateway, "gw")])).unwrap();
+    let text = plan.view(&m, 9).to_string();
+    assert!(text.contains("warning: Gateway gw: is deleted: the node takes its program off its ports and forwards nothing for 2 VPCs and 2 VMs"), "{text}");
+    let commit = plan.commit(&m);
     assert_eq!(commit.gateway, Some(gateway_settings(None)));
 }
 
@@ -147,7 +153,7 @@ fn a_whole_configuration_keeps_the_gateway_that_is_or_is_refused() {
     let errors = m.replace(Model::from_documents(&clash).unwrap().0).unwrap_err();
     let text: String = errors.iter().map(|e| format!("{e}\n")).collect();
     assert!(text.contains("Gateway gw: spec.vtep.ipv4 - 192.0.2.254 belongs to Nc `z`"), "{text}");
-    assert!(text.contains("limit of VMs (spec.limits.vms): 2 of 2 in use, this change needs 1 more"), "{text}");
+    assert!(text.contains("2 of 2 VMs are in use; this change needs 1 more"), "{text}");
     assert_eq!(m.counts().vms, 2);
 }
 

@@ -48,3 +48,8 @@ pub enum SnapshotError {
     #[error("the snapshot breaks a rule: {0}")]
     Invalid(String),
 }
+
+/// Whether bytes begin as a snapshot does.
+pub(crate) fn is_snapshot(bytes: &[u8]) -> bool {
+    frame::read_file_head(write::SNAPSHOT_MARK, bytes).is_some()
+}

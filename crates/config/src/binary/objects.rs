@@ -142,7 +142,7 @@ pub(crate) fn read_document(r: &mut Reader<'_>, names: &mut Names) -> Result<Obj
     let (file, mut errors): (Arc<str>, _) = ("".into(), Vec::new());
     let node = nodes.first().filter(|_| fault.is_none()).ok_or("a document is no JSON")?;
     match decode(&file, node, names, &mut errors) {
-        Some((object, _)) if matches!(object.kind(), Kind::Gateway | Kind::PublicPool | Kind::Snat | Kind::ElasticIp) => Ok(object),
+        Ok((object, _)) if matches!(object.kind(), Kind::Gateway | Kind::PublicPool | Kind::Snat | Kind::ElasticIp) => Ok(object),
         _ => Err(errors.first().map_or("a document is another's".into(), |e| e.to_string())),
     }
 }

@@ -37,10 +37,12 @@ impl Model {
         }
         tx.put_internet();
         tx.check_internet();
+        tx.check_broken();
         tx.check_parted();
         tx.check_peers();
         tx.check_underlay();
         tx.check_limits(used);
+        tx.check_gateway_gone();
         tx.check_reach();
         let Tx { log, mut errors, warnings, more_warnings, tallies, .. } = tx;
         if !errors.is_empty() {
@@ -90,14 +92,19 @@ pub(super) struct Tx<'a> {
     pub(super) consents: HashMap<u32, HashSet<Name>>,
     /// Peerings that were taken out because they change.
     pub(super) replaced_peerings: HashSet<Name>,
+    /// Objects that may be added, by kind, and the first object for which there is no room.
+    pub(super) room: [u64; Kind::ALL.len()],
+    pub(super) overflow: [Option<(Name, &'a Origin)>; Kind::ALL.len()],
     last_vpc: Option<(Name, u32)>,
     last_nc: Option<(Name, u32)>,
 }
 
 impl<'a> Tx<'a> {
     fn new(model: &'a mut Model, docs: &'a Documents) -> Self {
-        let failed = docs.broken().iter().cloned().collect();
+        let failed = docs.broken().iter().map(|(b, _)| (b.kind, b.name.clone())).collect();
         Tx {
+            room: super::checks::room(model, docs),
+            overflow: Default::default(),
             model,
             docs,
             log: Vec::new(),
@@ -156,6 +163,24 @@ impl<'a> Tx<'a> {
         self.fail(origin, at.0, at.1, field, problem);
     }
 
+    /// What documents with errors refer to must exist, too.
+    fn check_broken(&mut self) {
+        let docs = self.docs;
+        for (broken, origin) in docs.broken() {
+            for (field, kind, name) in &broken.references {
+                let exists = match kind {
+                    Kind::Vpc => self.model.vpc_names.contains_key(name),
+                    Kind::Nc => self.model.nc_names.contains_key(name),
+                    Kind::PublicPool => self.model.internet.pools.contains_key(name),
+                    _ => true,
+                };
+                if !exists {
+                    self.unknown(origin, (broken.kind, broken.name.clone()), field, *kind, name);
+                }
+            }
+        }
+    }
+
     fn vpc_id(&mut self, name: &Name) -> Option<u32> {
         if let Some((last, id)) = &self.last_vpc {
             if Arc::ptr_eq(last, name) {
@@ -180,7 +205,7 @@ impl<'a> Tx<'a> {
 
     /// Two documents for one object.
     fn find_duplicates(&mut self) {
-        if self.docs.len() < 2 {
+        if self.docs.len() + self.docs.broken().len() < 2 {
             return;
         }
         let mut seen: HashMap<(Kind, Name), &Origin> = HashMap::with_capacity(self.docs.len());
@@ -189,8 +214,10 @@ impl<'a> Tx<'a> {
             o => Some((o.kind(), o.name(), &i.origin)),
         });
         let deletes = self.docs.deletes.iter().map(|(k, n, o)| (*k, n.clone(), o));
+        let broken = self.docs.broken().iter().filter(|(b, _)| b.object.is_none() && !b.name.is_empty());
+        let broken = broken.map(|(b, o)| (b.kind, b.name.clone(), o));
         let mut twice = Vec::new();
-        for (kind, name, origin) in puts.chain(deletes) {
+        for (kind, name, origin) in puts.chain(deletes).chain(broken) {
             match seen.entry((kind, name)) {
                 std::collections::hash_map::Entry::Occupied(first) => {
                     twice.push((origin, kind, first.key().1.clone(), self.docs.place(first.get())));
@@ -232,7 +259,7 @@ impl<'a> Tx<'a> {
             match (found, same) {
                 (_, true) => self.tally(kind).unchanged += 1,
                 (true, _) => self.tally(kind).changed += 1,
-                (false, _) => self.tally(kind).added += 1,
+                (false, _) => self.count_added(kind, || item.object.name(), &item.origin),
             }
             if !same {
                 inserts.push(i);

@@ -69,20 +69,50 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// No kind may have more objects than its limit. `before` are the water levels before the change.
+    /// A node without a Gateway forwards nothing: whoever deletes it is told what stops.
+    pub(super) fn check_gateway_gone(&mut self) {
+        let docs = self.docs;
+        let Some(Undo::Gateway(Some(old))) = self.log.iter().find(|s| matches!(s, Undo::Gateway(_))) else { return };
+        if self.model.gateway.is_some() {
+            return;
+        }
+        let uplinks = if old.uplinks.is_empty() { "its ports".to_string() } else { old.uplinks.join(", ") };
+        let (name, counts) = (old.name.clone(), self.model.counts());
+        let deleted = docs.deletes.iter().find(|(kind, ..)| *kind == Kind::Gateway).map(|(.., origin)| origin);
+        let problem = Problem::GatewayGone { uplinks, vpcs: counts.vpcs, vms: counts.vms };
+        self.warn(deleted.unwrap_or(&Origin::none()), Kind::Gateway, name, "", problem);
+    }
+
+    /// No kind may have more objects than its limit. `before` are the water levels before the change. The error is that of
+    /// the first object for which there is no room, or of the Gateway that lowers a limit.
     pub(super) fn check_limits(&mut self, before: [(Kind, u64, u64); 4]) {
+        let docs = self.docs;
         let gateway_changed = self.log.iter().rev().any(|s| matches!(s, Undo::Gateway(_)));
         for ((kind, used, _), (_, now, limit)) in before.into_iter().zip(self.model.water_levels()) {
             if now <= limit || (now <= used && !gateway_changed) {
                 continue;
             }
-            let what = limit_words(kind);
-            let problem = Problem::LimitExceeded { what, used, limit, over: now - limit };
-            let name = self.model.gateway.as_ref().map_or_else(|| "".into(), |g| g.name.clone());
-            let docs = self.docs;
-            let first = docs.puts.iter().map(|i| (&i.object, &i.origin));
-            let origin = first.filter(|(o, _)| o.kind() == kind || o.kind() == Kind::Gateway).map(|(_, o)| o).next();
-            self.fail(origin.unwrap_or(&Origin::none()), Kind::Gateway, name, "", problem);
+            let (what, field) = limit_words(kind);
+            let problem = Problem::LimitExceeded { what, field, used, limit, over: now - limit };
+            match self.overflow[kind as usize].take() {
+                Some((name, origin)) => self.fail(origin, kind, name, "", problem),
+                None => {
+                    let name = self.model.gateway.as_ref().map_or_else(|| "".into(), |g| g.name.clone());
+                    let mut origins = docs.puts.iter().filter(|i| i.object.kind() == Kind::Gateway).map(|i| &i.origin);
+                    self.fail(origins.next().unwrap_or(&Origin::none()), Kind::Gateway, name, field, problem);
+                }
+            }
+        }
+    }
+
+    /// Counts a new object, and remembers the first of its kind for which there is no room. What goes was counted before.
+    pub(super) fn count_added(&mut self, kind: Kind, name: impl FnOnce() -> Name, origin: &'a Origin) {
+        let tally = self.tally(kind);
+        tally.added += 1;
+        let added = tally.added.saturating_sub(tally.removed);
+        let at = kind as usize;
+        if self.overflow[at].is_none() && added > self.room[at] {
+            self.overflow[at] = Some((name(), origin));
         }
     }
 
@@ -117,14 +147,30 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// A limit's name.
-fn limit_words(kind: Kind) -> &'static str {
+/// What a limit counts, and its field.
+fn limit_words(kind: Kind) -> (&'static str, &'static str) {
     match kind {
-        Kind::Vpc => "limit of VPCs (spec.limits.vpcs)",
-        Kind::Route => "limit of routes (spec.limits.routes)",
-        Kind::Vm => "limit of VMs (spec.limits.vms)",
-        _ => "limit of NCs (spec.limits.ncs)",
+        Kind::Vpc => ("VPCs", "spec.limits.vpcs"),
+        Kind::Route => ("routes", "spec.limits.routes"),
+        Kind::Vm => ("VMs", "spec.limits.vms"),
+        _ => ("NCs", "spec.limits.ncs"),
     }
+}
+
+/// How many objects of each kind may be added on top of what is, under the gateway that will be.
+pub(super) fn room(model: &Model, docs: &crate::Documents) -> [u64; Kind::ALL.len()] {
+    let described = docs.puts.iter().find_map(|i| match &i.object {
+        Object::Gateway(g) => Some(g.limits),
+        _ => None,
+    });
+    let limits = described.unwrap_or_else(|| model.limits());
+    let mut room = [u64::MAX; Kind::ALL.len()];
+    for (kind, limit) in
+        [(Kind::Vpc, limits.vpcs), (Kind::Route, limits.routes), (Kind::Vm, limits.vms), (Kind::Nc, limits.ncs)]
+    {
+        room[kind as usize] = u64::from(limit).saturating_sub(model.counts().of(kind));
+    }
+    room
 }
 
 impl Model {
@@ -141,8 +187,8 @@ impl Model {
         let limits = [l.vpcs, l.routes, l.vms, l.ncs].map(u64::from);
         for (((kind, used, _), (_, now, _)), limit) in before.into_iter().zip(self.water_levels()).zip(limits) {
             if now > limit {
-                let what = limit_words(kind);
-                problems.push(("", Problem::LimitExceeded { what, used, limit, over: now - limit }));
+                let (what, field) = limit_words(kind);
+                problems.push((field, Problem::LimitExceeded { what, field, used, limit, over: now - limit }));
             }
         }
         let error = |(field, problem): (&str, Problem)| ConfigError {

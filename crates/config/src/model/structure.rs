@@ -191,14 +191,14 @@ impl<'a> Tx<'a> {
         self.log.push(Undo::Gateway(old));
     }
 
-    fn put_vpc(&mut self, v: &Vpc, origin: &Origin) {
+    fn put_vpc(&mut self, v: &Vpc, origin: &'a Origin) {
         let fail = |tx: &mut Self, field: &str, problem| tx.fail(origin, Kind::Vpc, v.name.clone(), field, problem);
         let owner = self.model.vnis.get(&v.vni).map(|id| self.model.vpc(*id).spec.name.clone());
         let Some(id) = self.model.vpc_names.get(&v.name).copied() else {
             if let Some(by) = owner {
                 return fail(self, "spec.vni", Problem::VniTaken { vni: v.vni, by: by.to_string() });
             }
-            self.tally(Kind::Vpc).added += 1;
+            self.count_added(Kind::Vpc, || v.name.clone(), origin);
             return self.model.add_vpc(v.clone(), &mut self.log);
         };
         let state = self.model.vpc(id);
@@ -243,7 +243,7 @@ impl<'a> Tx<'a> {
         ncs.collect()
     }
 
-    fn put_nc(&mut self, nc: &Nc, described: &HashMap<&str, IpAddr>, origin: &Origin) {
+    fn put_nc(&mut self, nc: &Nc, described: &HashMap<&str, IpAddr>, origin: &'a Origin) {
         let existing = self.model.nc_names.get(&nc.name).copied();
         if existing.is_some_and(|id| self.model.nc_object(id) == *nc) {
             return self.tally(Kind::Nc).unchanged += 1;
@@ -274,7 +274,7 @@ impl<'a> Tx<'a> {
                 self.model.change_nc(id, NcState { name, address, vpcs, vms }, &mut self.log);
             }
             None => {
-                self.tally(Kind::Nc).added += 1;
+                self.count_added(Kind::Nc, || name.clone(), origin);
                 self.model.add_nc(NcState { name, address, vpcs, vms: 0 }, &mut self.log);
             }
         }
