@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny apply`: the plan, then all of it or nothing.
 
-use crate::output::{print, Format};
+use crate::output::{print, say, Format, Patience};
 use crate::Global;
-use anyhow::Context;
-use indicatif::ProgressBar;
 use node::client::Client;
 use node::service::write_document;
 use node::types::ApplyReport;
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Change a node's configuration: shows the plan, then commits it whole or not at all.
 ///
@@ -42,54 +39,16 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 
 /// The files as the body of a request.
 pub fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<u8>> {
+    let files = crate::input::files(paths)?;
+    let _patience = crate::input::patience(&files);
     let mut body = Vec::new();
-    for path in node::daemon::expand(paths)? {
-        let name = path.display().to_string();
-        let mut content = Vec::new();
-        if name == "-" {
-            std::io::stdin().read_to_end(&mut content).context("cannot read standard input")?;
-        } else {
-            content = std::fs::read(&path).with_context(|| format!("cannot read {name}"))?;
-        }
-        write_document(&mut body, &name, &content);
+    for path in files {
+        let left = (node::api::BODY_MAX as u64).saturating_sub(body.len() as u64 + path.as_os_str().len() as u64 + 12);
+        let content = config::read_input(&path, left);
+        let content = content.map_err(|why| anyhow::anyhow!("{}: cannot be read: {why}", path.display()))?;
+        write_document(&mut body, &path.display().to_string(), &content);
     }
     Ok(body)
-}
-
-/// A spinner that appears when something takes longer than two seconds.
-pub struct Patience {
-    bar: ProgressBar,
-}
-
-impl Patience {
-    /// Starts to wait.
-    pub fn new(what: &'static str) -> Patience {
-        let bar = ProgressBar::hidden();
-        bar.set_message(what);
-        let shown = bar.clone();
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs(2));
-            if !shown.is_finished() {
-                shown.set_draw_target(indicatif::ProgressDrawTarget::stderr());
-                if let Ok(style) = indicatif::ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-                    shown.set_style(style);
-                }
-                shown.enable_steady_tick(Duration::from_millis(200));
-            }
-        });
-        Patience { bar }
-    }
-
-    /// Changes what is said.
-    pub fn say(&self, what: String) {
-        self.bar.set_message(what);
-    }
-}
-
-impl Drop for Patience {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
 }
 
 /// Shows the plan of a change, asks, and carries it out.
@@ -115,11 +74,11 @@ pub fn change(body: &[u8], options: &str, dry_run: bool, yes: bool, global: &Glo
     if !std::io::stdin().is_terminal() {
         anyhow::bail!("nothing was changed: there is no terminal to ask on; give --yes to apply without asking");
     }
-    eprint!("Apply? [y/N] ");
+    let _ = write!(std::io::stderr(), "Apply? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     if !["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
-        eprintln!("nothing was changed");
+        say("nothing was changed");
         return Ok(ExitCode::FAILURE);
     }
     finish(&post(false, "applying")?, global, false)

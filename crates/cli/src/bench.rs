@@ -53,7 +53,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         match measure(b, &args, (n + 1, chosen.len())) {
             Ok(report) => reports.push(report),
             Err(error) if group.is_some() => {
-                eprintln!("tunny: bench {}: {error:#}", b.name);
+                output::say(format_args!("tunny: bench {}: {error:#}", b.name));
                 failed.push(b.name);
             }
             Err(error) => return Err(error),
@@ -72,7 +72,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("tunny: could not run: {}", failed.join(", "));
+    output::say(format_args!("tunny: could not run: {}", failed.join(", ")));
     Ok(ExitCode::FAILURE)
 }
 
@@ -94,7 +94,7 @@ fn measure(b: &Bench, args: &Args, (n, of): (usize, usize)) -> anyhow::Result<Re
     let context = Context { seed: args.seed, samples: args.samples as usize, progress: &progress };
     let result = b.run(&context);
     if terminal {
-        eprint!("\r\x1b[K");
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
     Ok(result?)
 }

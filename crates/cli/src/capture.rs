@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny capture`: punted and dropped packets with their reasons.
 
-use crate::output::{print, Format};
+use crate::output::{print, say, Format};
 use crate::Global;
 use anyhow::Context;
 use node::client::Client;
@@ -68,7 +68,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let (mut buffer, mut taken, mut failed) = (Vec::new(), 0u64, None);
     let mut reasons: HashMap<&'static str, u64> = HashMap::new();
-    eprintln!("tunny: capturing; Ctrl-C stops");
+    say("tunny: capturing; Ctrl-C stops");
     client.stream("/v1/capture", serde_json::to_vec(&filter)?, Duration::from_millis(200), |piece| {
         buffer.extend_from_slice(piece);
         let mut used = 0;
@@ -97,7 +97,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(name, n)| (std::cmp::Reverse(*n), *name));
     let list: Vec<_> = reasons.iter().map(|(name, n)| format!("{name} {n}")).collect();
-    eprintln!("tunny: {taken} packets{}{}", if list.is_empty() { "" } else { ": " }, list.join(", "));
+    say(format_args!("tunny: {taken} packets{}{}", if list.is_empty() { "" } else { ": " }, list.join(", ")));
     Ok(ExitCode::SUCCESS)
 }
 

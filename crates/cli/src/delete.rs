@@ -35,7 +35,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut options = String::from("delete=true");
     if let Some(kind) = &args.kind {
         let kind = Kind::from_name(kind)
-            .ok_or_else(|| anyhow::anyhow!("`{kind}` is no kind of object; there are gateway, nc, vpc, peering, vm, route"))?;
+            .ok_or_else(|| anyhow::anyhow!("`{kind}` is no kind of object; there are {}", Kind::words()))?;
         let names: Vec<_> = args.names.iter().map(|n| serde_json::json!([kind.name(), n])).collect();
         write_document(&mut body, "names", serde_json::Value::from(names).to_string().as_bytes());
         options = "names=true".into();

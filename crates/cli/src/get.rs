@@ -3,6 +3,7 @@
 
 use crate::output::{self, show, table};
 use crate::Global;
+use config::Kind;
 use node::client::{escape, Client};
 use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters, VmCounters};
 use serde_json::Value;
@@ -26,8 +27,19 @@ pub struct Args {
     limit: usize,
 }
 
+/// What there is besides objects.
+const STATES: [&str; 9] =
+    ["status", "counters", "drops", "vm-counters", "levels", "neighbours", "neighbors", "underlay", "all"];
+
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    if !STATES.contains(&args.kind.as_str()) && Kind::from_name(&args.kind).is_none() {
+        anyhow::bail!(
+            "there is no `{}` to get; there are {}, all, status, counters, drops, vm-counters, levels, neighbours, underlay",
+            args.kind,
+            Kind::words()
+        );
+    }
     let client = Client::new(&global.socket())?;
     let format = global.output;
     match args.kind.as_str() {
@@ -71,7 +83,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
                 _ => show(format, &objects, |objects| objects_text(objects))?,
             }
             if full {
-                eprintln!("tunny: these are the first {}; raise --limit for more", args.limit);
+                output::say(format_args!("tunny: these are the first {}; raise --limit for more", args.limit));
             }
         }
     }
@@ -251,11 +263,23 @@ fn kind_text(objects: &[Value]) -> String {
     table(
         &headers,
         objects.iter().map(|object| {
-            let head = [object["kind"].as_str(), object["metadata"]["name"].as_str()];
             let spec = columns.iter().map(|c| compact(&object["spec"][*c]));
-            head.into_iter().map(|t| t.unwrap_or("").to_string()).chain(spec).collect()
+            [object["kind"].as_str().unwrap_or("").to_string(), name(object)].into_iter().chain(spec).collect()
         }),
     )
+}
+
+/// The name of an object: the one that it was given, or the one that it has by what it is.
+fn name(object: &Value) -> String {
+    if let Some(name) = object["metadata"]["name"].as_str() {
+        return name.to_string();
+    }
+    let spec = &object["spec"];
+    let own = spec["prefix"].as_str().or_else(|| spec["addresses"][0].as_str());
+    match (spec["vpc"].as_str(), own) {
+        (Some(vpc), Some(own)) => format!("{vpc}/{own}"),
+        _ => String::new(),
+    }
 }
 
 /// A value in one cell.

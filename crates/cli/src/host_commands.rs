@@ -3,10 +3,10 @@
 
 use crate::Global;
 use anyhow::Context;
-use config::{Kind, Model, Object};
+use config::{Kind, Mac, Model, Object};
 use lab::host::{Port, Vtep};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -18,15 +18,16 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the host: of its Nc in the configuration, or any name with --local.
+    #[arg(value_parser = name)]
     nc: String,
     /// Configuration files that name the Gateway, the Nc and its VMs.
     #[arg(long, value_name = "FILE", required_unless_present = "local")]
     config: Vec<PathBuf>,
     /// The host's own tunnel address: `spec.address` of its Nc.
-    #[arg(long, requires = "gateway", requires = "vni", conflicts_with = "config")]
+    #[arg(long, requires = "gateway", requires = "vni", conflicts_with = "config", value_parser = endpoint)]
     local: Option<IpAddr>,
     /// The gateway's tunnel address of the same family: `spec.vtep` of the Gateway.
-    #[arg(long, requires = "local")]
+    #[arg(long, requires = "local", value_parser = endpoint)]
     gateway: Option<IpAddr>,
     /// VNIs of the VPCs that the host serves.
     #[arg(long, requires = "local", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=0xff_ffff))]
@@ -52,8 +53,11 @@ struct Host {
 }
 
 fn from_files(nc: &str, files: &[PathBuf]) -> anyhow::Result<Host> {
-    let documents = config::parse_files(files);
-    let (model, _) = documents.and_then(|d| Model::from_documents(&d)).map_err(|errors| {
+    let files = crate::input::files(files)?;
+    let _patience = crate::input::patience(&files);
+    let mut model = Model::new();
+    let tried = config::validate_files(&files, &mut model).and_then(|(docs, _)| model.apply(&docs));
+    tried.map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(|e| e.to_string()).collect();
         anyhow::anyhow!("the configuration is not valid:\n{}", lines.join("\n"))
     })?;
@@ -84,25 +88,37 @@ fn from_files(nc: &str, files: &[PathBuf]) -> anyhow::Result<Host> {
     Ok(host)
 }
 
+fn name(text: &str) -> Result<String, String> {
+    config::check_name(text).map(|()| text.to_string())
+}
+
+/// An address that a tunnel can end at.
+fn endpoint(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| format!("`{text}` is no IP address"))?;
+    let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if address.is_unspecified() || address.is_loopback() || address.is_multicast() || broadcast {
+        return Err(format!("`{text}` is no unicast address of a host"));
+    }
+    Ok(address)
+}
+
 fn port(text: &str) -> Result<Port, String> {
     let parts: Vec<&str> = text.split(',').collect();
     let [device, mac, vni] = parts[..] else {
         return Err("three parts are needed: DEVICE,MAC,VNI".into());
     };
-    let octets: Vec<&str> = mac.split(':').collect();
-    if octets.len() != 6 || !octets.iter().all(|o| o.len() == 2 && u8::from_str_radix(o, 16).is_ok()) {
-        return Err(format!("`{mac}` is no MAC address"));
+    let mac: Mac = mac.parse()?;
+    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
+    if !(1..=15).contains(&device.len()) || device.starts_with('-') || device.contains(odd) || [".", ".."].contains(&device) {
+        return Err(format!("`{}` is no interface name", device.escape_debug()));
     }
-    let named = (1..=15).contains(&device.len()) && !device.contains(|c: char| c.is_whitespace() || c == '/');
-    if !named {
-        return Err(format!("`{device}` is no interface name"));
-    }
-    let vni = vni.parse().map_err(|_| format!("`{vni}` is no VNI"))?;
-    Ok(Port { device: device.into(), vni, mac: mac.into() })
+    let vni = vni.parse().ok().filter(|vni| (1..=0xff_ffff).contains(vni));
+    let vni = vni.ok_or("the last part is no VNI: a whole number from 1 to 16777215")?;
+    Ok(Port { device: device.into(), vni, mac: mac.to_string() })
 }
 
 /// Runs the command.
-pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let host = match (args.local, args.gateway) {
         (Some(local), Some(gateway)) => Host { local, gateway, vnis: args.vni.iter().copied().collect(), vms: Vec::new() },
         _ => from_files(&args.nc, &args.config)?,
@@ -113,7 +129,10 @@ pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
         host.local,
         host.gateway
     );
+    anyhow::ensure!(host.local != host.gateway, "{} is the host's own address and the gateway's", host.local);
+    let mut devices = BTreeSet::new();
     for port in &args.port {
+        anyhow::ensure!(devices.insert(&port.device), "--port {} is given twice", port.device);
         anyhow::ensure!(host.vnis.contains(&port.vni), "--port {} names VNI {}, which the host does not serve", port.device, port.vni);
     }
     let vtep = |vni: &u32| Vtep {
@@ -124,10 +143,23 @@ pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
         zero_checksum: args.zero_checksum,
     };
     let vteps: Vec<Vtep> = host.vnis.iter().map(vtep).collect();
-    let mut text = lab::host_commands(&args.nc, &vteps, &args.port);
-    for (name, mac, vni) in host.vms.iter().filter(|(_, mac, _)| !args.port.iter().any(|p| p.mac.eq_ignore_ascii_case(mac))) {
-        text += &format!("\n# VM {name}: run again with --port DEVICE,{mac},{vni} for the commands of its port.\n");
-    }
-    print!("{text}");
+    let steps = lab::host::host_steps(&vteps, &args.port);
+    let given = |mac: &str| args.port.iter().any(|p| p.mac.eq_ignore_ascii_case(mac));
+    let without_port: Vec<_> = host.vms.iter().filter(|(_, mac, _)| !given(mac)).collect();
+    let value = serde_json::json!({
+        "nc": args.nc,
+        "steps": steps.iter().map(|s| serde_json::json!({"why": s.why, "argv": s.argv})).collect::<Vec<_>>(),
+        "withoutPort": without_port
+            .iter()
+            .map(|(vm, mac, vni)| serde_json::json!({"vm": vm, "mac": mac, "vni": vni}))
+            .collect::<Vec<_>>(),
+    });
+    crate::output::show(global.output, &value, |_| {
+        let mut text = lab::host_commands(&args.nc, &steps);
+        for (name, mac, vni) in &without_port {
+            text += &format!("\n# VM {name}: run again with --port DEVICE,{mac},{vni} for the commands of its port.\n");
+        }
+        text
+    })?;
     Ok(ExitCode::SUCCESS)
 }

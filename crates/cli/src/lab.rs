@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny lab`: a region in network namespaces.
 
-use crate::output::Format;
+use crate::output::{print, say, Format};
 use crate::Global;
 use lab::progress::Progress;
 use std::process::ExitCode;
@@ -80,11 +80,11 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Down => {
             let removed = lab::down(&args.suffix)?;
             match removed.len() {
-                0 => println!("There was nothing to remove."),
-                _ => removed.iter().for_each(|what| println!("removed {what}")),
+                0 => print("There was nothing to remove.\n")?,
+                _ => print(&removed.iter().map(|what| format!("removed {what}\n")).collect::<String>())?,
             }
         }
-        Command::Status => lab::status(&args.suffix).iter().for_each(|line| println!("{line}")),
+        Command::Status => print(&lab::status(&args.suffix).iter().map(|line| format!("{line}\n")).collect::<String>())?,
         Command::Demo { shape, keep, seconds } => {
             let options = lab::Options { keep, seconds, ..shape.options(&args.suffix)? };
             let good = lab::demo(&options, global.output == Format::Json)?;
@@ -100,7 +100,7 @@ fn up(options: &lab::Options) -> anyhow::Result<()> {
     match lab::up(options, &progress) {
         Ok(_) => {
             progress.done();
-            eprintln!("{}", lab::demo::look_around(options));
+            say(lab::demo::look_around(options));
             Ok(())
         }
         Err(error) => {

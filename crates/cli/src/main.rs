@@ -9,6 +9,7 @@ mod capture;
 mod delete;
 mod get;
 mod host_commands;
+mod input;
 mod lab;
 mod node;
 mod output;
@@ -86,7 +87,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return help_or_refusal(&answer),
+    };
     let global = &cli.global;
     let result = match cli.command {
         Command::Node(args) => node::run(*args, global),
@@ -106,9 +110,20 @@ fn main() -> ExitCode {
         Command::CliReference(args) => reference::run(args, global),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tunny: {}", sentence(&error));
+        output::say(format_args!("tunny: {}", sentence(&error)));
         ExitCode::FAILURE
     })
+}
+
+/// Prints what clap has to say: help and version to standard output, a wrong command line to standard error.
+fn help_or_refusal(answer: &clap::Error) -> ExitCode {
+    match answer.print() {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            output::say(format_args!("tunny: cannot write the help: {e}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2)),
+    }
 }
 
 /// An error with those of its causes that it does not name itself.

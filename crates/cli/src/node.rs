@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny node`: the daemon.
 
+use crate::output::say;
 use crate::Global;
 use node::daemon::{self, Options};
 use node::dataplane::Choice;
@@ -67,8 +68,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             anyhow::bail!("instance {} still runs as process {}: stop it first", global.instance, status.pid);
         }
         match daemon::uninstall(&pins)? {
-            true => eprintln!("tunny: the fast path of instance {} is off its ports; its tables are gone", global.instance),
-            false => eprintln!("tunny: instance {} has nothing installed under {}", global.instance, pins.display()),
+            true => say(format_args!("tunny: the fast path of instance {} is off its ports; its tables are gone", global.instance)),
+            false => say(format_args!("tunny: instance {} has nothing installed under {}", global.instance, pins.display())),
         }
         return Ok(ExitCode::SUCCESS);
     }

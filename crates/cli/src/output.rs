@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Printing results: a table for people, JSON or YAML for programs.
 
+use anyhow::Context;
+use indicatif::ProgressBar;
 use serde::Serialize;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 /// How to print the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -16,11 +19,57 @@ pub enum Format {
     Yaml,
 }
 
-/// Writes to standard output; a reader that went away (`| head`) is no error.
+/// Writes to standard output. A reader that went away (`| head`) is no error: there is nobody left to work for.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => Ok(other?),
+        other => other.context("cannot write to standard output"),
+    }
+}
+
+/// Says something on standard error. Whether anybody hears it changes nothing.
+pub fn say(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Says what is being done when it takes longer than two seconds: a spinner on a terminal, one line elsewhere.
+pub struct Patience {
+    bar: ProgressBar,
+}
+
+impl Patience {
+    /// Starts to wait.
+    pub fn new(what: impl Into<String>) -> Patience {
+        let bar = ProgressBar::hidden();
+        bar.set_message(what.into());
+        let shown = bar.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(2));
+            if shown.is_finished() {
+                return;
+            }
+            if !std::io::stderr().is_terminal() {
+                return say(format_args!("tunny: {}", shown.message()));
+            }
+            shown.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+            if let Ok(style) = indicatif::ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+                shown.set_style(style);
+            }
+            shown.enable_steady_tick(Duration::from_millis(200));
+        });
+        Patience { bar }
+    }
+
+    /// Changes what is said.
+    pub fn say(&self, what: String) {
+        self.bar.set_message(what);
+    }
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 

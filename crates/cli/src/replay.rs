@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny replay`: a capture through the software path.
 
-use crate::apply::Patience;
-use crate::output::{show, table};
+use crate::output::{say, show, table, Patience};
 use crate::Global;
 use anyhow::Context;
 use node::offline::{replay, Offline, Summary};
@@ -10,7 +9,8 @@ use node::pcap::{PcapWriter, Reader};
 use node::NodeError;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Send the packets of a capture through the gateway's software path, without privileges.
@@ -35,13 +35,15 @@ pub struct Args {
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let offline = Offline::new(&args.config, args.mtu)?;
     for warning in &offline.warnings {
-        eprintln!("warning: {warning}");
+        say(format_args!("warning: {warning}"));
     }
     let (from, to) = (args.input.display(), args.output_file.display());
     let source = File::open(&args.input).with_context(|| format!("cannot read {from}"))?;
+    same_file(&source, &args)?;
     let mut reader = Reader::new(BufReader::with_capacity(1 << 20, source)).with_context(|| from.to_string())?;
-    let sink = File::create(&args.output_file).with_context(|| format!("cannot write {to}"))?;
-    let mut writer = PcapWriter::new(BufWriter::with_capacity(1 << 20, sink)).with_context(|| to.to_string())?;
+    let sink = Sink::create(&args.output_file).with_context(|| format!("cannot write {to}"))?;
+    let file = sink.file.try_clone().with_context(|| format!("cannot write {to}"))?;
+    let mut writer = PcapWriter::new(BufWriter::with_capacity(1 << 20, file)).with_context(|| to.to_string())?;
     let patience = Patience::new("replaying");
     let failed = |path: &dyn std::fmt::Display, error: &dyn std::fmt::Display| NodeError::Request(format!("{path}: {error}"));
     let summary = replay(
@@ -51,9 +53,57 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         |packets| patience.say(format!("replaying: {packets} packets")),
     )?;
     writer.flush().with_context(|| to.to_string())?;
+    sink.keep().with_context(|| format!("cannot write {to}"))?;
     drop(patience);
     show(global.output, &summary, text)?;
     Ok(if summary.balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Refuses to write over the capture that is being read.
+fn same_file(source: &File, args: &Args) -> anyhow::Result<()> {
+    let (Ok(a), Ok(b)) = (source.metadata(), std::fs::metadata(&args.output_file)) else { return Ok(()) };
+    let same = a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino());
+    anyhow::ensure!(!same, "{} is the capture that is read: name another file to write", args.output_file.display());
+    Ok(())
+}
+
+/// The file to write. Under another name until it is whole, so that a failure leaves what was there before; a pipe or device is
+/// written as it is.
+struct Sink {
+    file: File,
+    /// Where the bytes are, and where they shall be.
+    rename: Option<(PathBuf, PathBuf)>,
+}
+
+impl Sink {
+    fn create(path: &Path) -> std::io::Result<Sink> {
+        if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+            return Ok(Sink { file: File::options().write(true).open(path)?, rename: None });
+        }
+        // Behind a symbolic link the file itself is replaced.
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let mut name = target.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_os_string();
+        name.push(format!(".{}.new", std::process::id()));
+        let temporary = target.with_file_name(name);
+        let file = File::create_new(&temporary)?;
+        Ok(Sink { file, rename: Some((temporary, target)) })
+    }
+
+    /// The file is whole.
+    fn keep(mut self) -> std::io::Result<()> {
+        let Some((temporary, target)) = &self.rename else { return Ok(()) };
+        std::fs::rename(temporary, target)?;
+        self.rename = None;
+        Ok(())
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if let Some((temporary, _)) = &self.rename {
+            let _ = std::fs::remove_file(temporary);
+        }
+    }
 }
 
 fn text(s: &Summary) -> String {

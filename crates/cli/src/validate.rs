@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny validate`: every error of configuration files at once.
 
-use crate::output::{print, Format};
+use crate::output::{print, say, Format};
 use crate::Global;
 use anyhow::Context;
 use config::Model;
@@ -23,7 +23,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let files = node::daemon::expand(&args.files)?;
+    let files = crate::input::files(&args.files)?;
+    let patience = crate::input::patience(&files);
     let mut model = Model::new();
     let (documents, errors, warnings) = match config::validate_files(&files, &mut model) {
         Ok((docs, warnings)) => {
@@ -37,16 +38,17 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         Err(errors) => (0, errors, Vec::new()),
     };
+    drop(patience);
     if global.output == Format::Table {
         for error in &errors {
-            eprintln!("{error}");
+            say(error);
         }
         for warning in &warnings {
-            eprintln!("warning: {warning}");
+            say(format_args!("warning: {warning}"));
         }
         match errors.len() {
             0 => print(&format!("{documents} documents, no errors\n"))?,
-            n => eprintln!("{n} error{}", if n == 1 { "" } else { "s" }),
+            n => say(format_args!("{n} error{}", if n == 1 { "" } else { "s" })),
         }
     } else {
         let list = |list: &[config::ConfigError]| list.iter().map(|e| e.to_json()).collect::<Vec<_>>();

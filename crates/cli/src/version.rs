@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny version`.
 
-use crate::output::Format;
 use crate::Global;
 use std::process::ExitCode;
 
@@ -12,10 +11,7 @@ pub struct Args {}
 /// Runs the command.
 pub fn run(_args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let (version, layout) = (env!("CARGO_PKG_VERSION"), format!("{:016x}", abi::abi_hash()));
-    match global.output {
-        Format::Table => println!("tunny {version}, table layout {layout}"),
-        Format::Json => println!("{}", serde_json::json!({"version": version, "layout": layout})),
-        Format::Yaml => println!("version: {version}\nlayout: \"{layout}\""),
-    }
+    let value = serde_json::json!({"version": version, "layout": layout});
+    crate::output::show(global.output, &value, |_| format!("tunny {version}, table layout {layout}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

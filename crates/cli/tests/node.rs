@@ -27,8 +27,11 @@ impl Node {
 
     fn in_dir(dir: TempDir, more: &[&str]) -> Node {
         let (socket, state) = (dir.path().join("s"), dir.path().join("state"));
+        let engine = if more.contains(&"--engine") { &[][..] } else { &["--engine", "none"][..] };
         let mut child = Command::new(TUNNY)
-            .args(["node", "--engine", "none", "--instance", "test", "--socket"])
+            .args(["node", "--instance", "test"])
+            .args(engine)
+            .arg("--socket")
             .arg(&socket)
             .arg("--state")
             .arg(&state)
@@ -286,6 +289,117 @@ fn every_view_is_json_and_text() {
     assert!(!node.run(&["get", "nonsense"]).status.success());
     let nobody = Command::new(TUNNY).args(["get", "status", "--socket", "/nonexistent/s"]).output().unwrap();
     assert!(!nobody.status.success() && text(&nobody).contains("is `tunny node` running"), "{}", text(&nobody));
+}
+
+#[test]
+fn who_stops_the_gateway_or_names_an_absent_uplink_is_told() {
+    let node = Node::in_dir(tempfile::tempdir().unwrap(), &["--engine", "user", "--no-pins"]);
+    let region = std::fs::read_to_string(example()).unwrap().replace("eth0", "absent0");
+    let mut out = node.run_with(&["apply", "--dry-run", "-"], &region);
+    let said = text(&out);
+    assert!(said.contains("spec.uplinks[0] names `absent0`, which is not there") && said.contains("warning: -:"), "{said}");
+    out = node.apply(&region);
+    assert!(out.status.success() && text(&out).contains("absent0"), "{}", text(&out));
+    let file = node.dir.path().join("other.yaml");
+    std::fs::write(&file, region.replace("absent0", "absent1")).unwrap();
+    let report = node.json(&["apply", "--dry-run", "--replace", file.to_str().unwrap()]);
+    assert!(report["plan"]["warnings"][0]["problem"].as_str().unwrap().contains("absent1"), "{report}");
+    out = node.run(&["delete", "--dry-run", "gateway", "gw1"]);
+    let said = text(&out);
+    assert!(said.contains("takes its program off absent0 and forwards nothing for 3 VPCs and 6 VMs"), "{said}");
+    // A Gateway that can forward nothing more is deleted without a word.
+    assert!(node.run(&["delete", "--yes", "-f", example().to_str().unwrap()]).status.success());
+}
+
+#[test]
+fn an_engine_that_cannot_be_had_is_refused_and_auto_goes_on_aloud() {
+    let dir = tempfile::tempdir().unwrap();
+    let pins = dir.path().join("no-bpffs").display().to_string();
+    let node = Node::in_dir(dir, &["--engine", "auto", "--pins", &pins]);
+    let gateway = |engine: &str| {
+        format!("{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: g}}, spec: {{vtep: {{ipv4: 192.0.2.1}}, engine: {engine}, uplinks: [absent0]}}}}")
+    };
+    for engine in ["native", "generic"] {
+        let out = node.apply(&gateway(engine));
+        let said = text(&out);
+        assert!(!out.status.success() && said.contains("has no fast path") && said.contains("spec.engine to auto"), "{said}");
+        assert_eq!(node.json(&["get", "gateway"]).as_array().unwrap().len(), 0);
+    }
+    assert!(node.apply(&gateway("auto")).status.success());
+    let status = node.json(&["get", "status"]);
+    let warnings = status["warnings"].to_string();
+    assert!(status["engine"] == "user" && warnings.contains("ATTENTION: there is no fast path"), "{status}");
+}
+
+#[test]
+fn levels_and_metrics_have_the_configured_limits() {
+    let node = Node::start();
+    let limits = "limits: {vms: 7, routes: 8, vpcs: 9, ncs: 10}";
+    let gateway = "apiVersion: tunny/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {vtep: {ipv4: 192.0.2.1}, ";
+    assert!(node.apply(&format!("{gateway}{limits}}}\n")).status.success());
+    for node in [node.json(&["get", "levels"]), node.kill_and_restart().json(&["get", "levels"])] {
+        let limit = |name: &str| node.as_array().unwrap().iter().find(|l| l["name"] == name).unwrap()["limit"].clone();
+        assert_eq!([limit("vms"), limit("routes"), limit("tenants"), limit("ncs")], [7, 8, 9, 10]);
+    }
+}
+
+#[test]
+fn what_is_not_there_to_ask_for_is_answered_with_what_is() {
+    let node = Node::in_dir(tempfile::tempdir().unwrap(), &["--config", example().to_str().unwrap()]);
+    let out = node.run(&["get", "frob"]);
+    assert!(text(&out).contains("there are gateway, nc") && text(&out).contains("vm-counters, levels"), "{}", text(&out));
+    // Objects without a name of their own have one all the same.
+    assert!(node.apply("{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 192.168.7.0/24, scope: blackhole}}").status.success());
+    assert!(text(&node.run(&["get", "route"])).contains("red/192.168.7.0/24"));
+    assert!(node.run(&["get", "route", "red/192.168.7.0/24"]).status.success());
+    let ask = |words: &str| {
+        let mut socket = std::os::unix::net::UnixStream::connect(node.dir.path().join("s")).unwrap();
+        write!(socket, "{words} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap_or_else(|e| panic!("{words}: {e}: {answer}"));
+        (head[9..12].to_string(), body["errors"][0].as_str().unwrap().to_string())
+    };
+    for (words, status, wanted) in [
+        ("GET /v1/frob", "404", "there is nothing at /v1/frob; there are GET /v1/status"),
+        ("GET /", "404", "there are GET /v1/status"),
+        ("POST /v1/status", "405", "POST means nothing at /v1/status"),
+        ("GET /v1/top?ms=x", "400", "ms: invalid digit"),
+        ("POST /v1/trace", "415", "Content-Type"),
+    ] {
+        let (got, error) = ask(words);
+        assert!(got == status && error.contains(wanted), "{words}: {got} {error}");
+    }
+}
+
+#[test]
+fn every_error_of_a_change_at_once_also_against_what_is() {
+    let node = Node::in_dir(tempfile::tempdir().unwrap(), &["--config", example().to_str().unwrap()]);
+    let out = node.apply(&format!("{}{}", vm(1).replace("mac:", "mak:"), vm(2).replace("nc: host-a", "nc: nobody")));
+    let said = text(&out);
+    assert!(!out.status.success() && said.contains("spec.mak is unknown") && said.contains("names Nc `nobody`"), "{said}");
+}
+
+#[test]
+fn a_node_outlives_the_reader_of_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut child =
+        Command::new(TUNNY).args(["node", "--engine", "none", "--no-state", "--socket"]).arg(&socket).stderr(full).spawn().unwrap();
+    let client = node::client::Client::new(&socket).unwrap();
+    let begun = std::time::Instant::now();
+    let answered = loop {
+        match client.get::<node::types::Status>("/v1/status") {
+            Ok(_) => break true,
+            Err(_) if begun.elapsed().as_secs() > 20 || child.try_wait().unwrap().is_some() => break false,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(20)),
+        }
+    };
+    let _ = child.kill();
+    let _ = child.wait();
+    assert!(answered, "the node ended for want of a log");
 }
 
 const TRACE: [&str; 9] =

@@ -237,18 +237,15 @@ pub fn demo(options: &Options, json: bool) -> Result<bool, LabError> {
         Ok(rows) => rows,
         Err(error) => {
             if let Some(log) = log.filter(|l| !l.is_empty() && !matches!(error, LabError::Interrupted)) {
-                eprintln!("The node's last words:\n{log}");
+                crate::progress::say(&format!("The node's last words:\n{log}"));
             }
             return Err(error);
         }
     };
-    if json {
-        println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default());
-    } else {
-        println!("{}", table(&rows));
-    }
+    let text = if json { serde_json::to_string_pretty(&rows).unwrap_or_default() } else { table(&rows).to_string() };
+    crate::progress::print(&text)?;
     if options.keep {
-        eprintln!("{}", look_around(options));
+        crate::progress::say(&look_around(options));
     }
     Ok(rows.iter().all(|r| r.problems.is_empty()))
 }

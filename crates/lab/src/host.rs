@@ -121,18 +121,23 @@ pub fn vtep_steps(v: &Vtep) -> Vec<Step> {
 /// The steps that connect a VM's port to its VPC.
 pub fn port_steps(p: &Port) -> Vec<Step> {
     let br = bridge_device(p.vni);
-    vec![
+    let mut steps = vec![
         Step::new(
             &format!("The port of VM {}: a tap or veth that exists already.", p.mac),
-            &format!("ip link set dev {} master {br} addrgenmode none", p.device),
+            &format!("ip link set dev DEVICE master {br} addrgenmode none"),
         ),
         Step::new(
             "It gets frames for its own MAC (static, not learned) and broadcast, but no frames for VMs elsewhere.",
-            &format!("bridge link set dev {} learning off flood off", p.device),
+            "bridge link set dev DEVICE learning off flood off",
         ),
-        Step::new("", &format!("bridge fdb replace {} dev {} master static", p.mac, p.device)),
-        Step::new("", &format!("ip link set dev {} up", p.device)),
-    ]
+        Step::new("", &format!("bridge fdb replace {} dev DEVICE master static", p.mac)),
+        Step::new("", "ip link set dev DEVICE up"),
+    ];
+    // The kernel allows almost any byte in a device's name, blanks in a word included.
+    for word in steps.iter_mut().flat_map(|s| &mut s.argv).filter(|word| *word == "DEVICE") {
+        p.device.clone_into(word);
+    }
+    steps
 }
 
 /// The steps as a shell script with comments.
@@ -140,23 +145,35 @@ pub fn script(title: &str, steps: &[Step]) -> String {
     let mut out = format!("#!/bin/sh\n# {title}\nset -eu\n");
     for step in steps {
         if !step.why.is_empty() {
-            out += &format!("\n# {}\n", step.why);
+            out += &format!("\n# {}\n", step.why.replace('\n', " "));
         }
-        out += &step.argv.join(" ");
+        out += &step.argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         out.push('\n');
     }
     out
 }
 
-/// What `tunny host-commands` prints: a host that serves `vteps`, with the ports of its VMs.
-pub fn host_commands(nc: &str, vteps: &[Vtep], ports: &[Port]) -> String {
-    let steps: Vec<Step> =
-        vteps.iter().flat_map(vtep_steps).chain(ports.iter().flat_map(port_steps)).collect();
+/// A word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,+@%=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_string();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// The steps that make a host serve `vteps`, with the ports of its VMs.
+pub fn host_steps(vteps: &[Vtep], ports: &[Port]) -> Vec<Step> {
+    vteps.iter().flat_map(vtep_steps).chain(ports.iter().flat_map(port_steps)).collect()
+}
+
+/// What `tunny host-commands` prints: the steps of a host.
+pub fn host_commands(nc: &str, steps: &[Step]) -> String {
     let title = format!(
         "Makes this Linux host the NC `{nc}`. Run as root. To undo: delete the vx* and br* devices.\n\
          # The VMs' MTU must be that of the vx device at most. UDP port {VXLAN_PORT} must be open to the gateway."
     );
-    script(&title, &steps)
+    script(&title, steps)
 }
 
 #[cfg(test)]
@@ -183,9 +200,20 @@ mod tests {
     #[test]
     fn the_script_explains_itself_and_ends_with_the_ports() {
         let port = Port { device: "tap0".into(), vni: 100, mac: "02:00:00:00:00:01".into() };
-        let text = host_commands("nc-1", &[vtep("192.0.2.9")], &[port]);
+        let text = host_commands("nc-1", &host_steps(&[vtep("192.0.2.9")], &[port]));
         assert!(text.starts_with("#!/bin/sh\n# Makes this Linux host the NC `nc-1`."));
         assert!(text.contains("bridge fdb append 00:00:00:00:00:00 dev vx100 dst 192.0.2.9"));
         assert!(text.trim_end().ends_with("ip link set dev tap0 up"));
+    }
+
+    #[test]
+    fn words_are_quoted_for_the_shell() {
+        for (word, wanted) in [("tap0", "tap0"), ("a b", "'a b'"), ("$(reboot)", "'$(reboot)'"), ("it's", "'it'\\''s'"), ("", "''")] {
+            assert_eq!(quoted(word), wanted);
+        }
+        let port = Port { device: "t;reboot".into(), vni: 100, mac: "02:00:00:00:00:01".into() };
+        let text = host_commands("nc-1", &host_steps(&[], &[port]));
+        assert_eq!(text.matches("'t;reboot'").count(), 4, "{text}");
+        assert_eq!(text.matches("t;reboot").count(), 4, "{text}");
     }
 }

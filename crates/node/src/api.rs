@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 /// Longest request: a snapshot of millions of entries.
-const BODY_MAX: usize = 4 << 30;
+pub const BODY_MAX: usize = 4 << 30;
 
 type Shared = State<Arc<Node>>;
 
@@ -26,7 +26,7 @@ struct Failure(NodeError);
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = match &self.0 {
-            NodeError::Config(_) | NodeError::Request(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            NodeError::Config(_) | NodeError::Request(_) | NodeError::NoFastPath { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             NodeError::Commit(_) => StatusCode::CONFLICT,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -127,8 +127,37 @@ pub fn router(node: Arc<Node>) -> Router {
         )
         .route("/v1/capture", post(capture))
         .route("/metrics", get(metrics))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(axum::middleware::map_response(in_json))
         .with_state(node)
+}
+
+/// What may be asked for, for those who asked for something else.
+const PATHS: &str = "GET /v1/status, /v1/counters, /v1/levels, /v1/neighbours, /v1/underlay, /v1/vm-counters, \
+                     /v1/objects/KIND, /v1/top, /metrics; POST /v1/apply, /v1/trace, /v1/capture";
+
+async fn unknown(uri: axum::http::Uri) -> Response {
+    let error = format!("there is nothing at {}; there are {PATHS}", uri.path());
+    (StatusCode::NOT_FOUND, Json(ErrorBody { errors: vec![error] })).into_response()
+}
+
+async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> Response {
+    let error = format!("{method} means nothing at {}; there are {PATHS}", uri.path());
+    (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody { errors: vec![error] })).into_response()
+}
+
+/// Refusals of the HTTP library (a query or body that cannot be read) are text: here they become errors like all others.
+async fn in_json(response: Response) -> Response {
+    let text = response.headers().get(header::CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/plain"));
+    if !text || !response.status().is_client_error() {
+        return response;
+    }
+    let status = response.status();
+    let why = axum::body::to_bytes(response.into_body(), 4096).await.unwrap_or_default();
+    let error = format!("the request cannot be read: {}", String::from_utf8_lossy(&why));
+    (status, Json(ErrorBody { errors: vec![error] })).into_response()
 }
 
 async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>) -> Response {

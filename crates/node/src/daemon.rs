@@ -53,13 +53,24 @@ pub struct Options {
     pub detach: bool,
 }
 
-/// Sends the log to standard error; RUST_LOG chooses what is said (default: info).
+/// Sends the log to standard error; RUST_LOG chooses what is said (default: info), as `debug` or `warn,underlay=trace`.
 pub fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+    let wanted = std::env::var("RUST_LOG").unwrap_or_default().parse::<Targets>().ok();
+    let filter = wanted.filter(|f| f.iter().next().is_some() || f.default_level().is_some());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    // A log that nobody takes any more (a closed pipe, a full disk) must not end the node.
+    let log = log.log_internal_errors(false);
     let log = log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
-    // A second call finds it set up already.
-    let _ = if std::env::var_os("INVOCATION_ID").is_some() { log.without_time().try_init() } else { log.try_init() };
+    let registry = tracing_subscriber::registry().with(filter);
+    // systemd has the time already. A second call finds everything set up.
+    let _ = match std::env::var_os("INVOCATION_ID") {
+        Some(_) => registry.with(log.without_time()).try_init(),
+        None => registry.with(log).try_init(),
+    };
 }
 
 /// A started node and the threads that belong to it.
@@ -225,6 +236,7 @@ pub fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, NodeError> {
         for entry in std::fs::read_dir(path).map_err(refused())? {
             let file = entry.map_err(refused())?.path();
             let known = file.extension().is_some_and(|e| ["yaml", "yml", "ndjson", "jsonl"].iter().any(|k| e == *k));
+            let known = known && !file.is_dir();
             if known {
                 inside.push(file);
             }

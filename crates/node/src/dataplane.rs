@@ -65,6 +65,7 @@ pub struct DataPlane {
     service: Service,
     served: Vec<(String, u32)>,
     uplinks: Vec<Uplink>,
+    /// Why there is no fast path.
     memory_note: Option<String>,
     notes: Vec<String>,
 }
@@ -87,10 +88,7 @@ impl DataPlane {
                 }
                 Err(error) if choice == Choice::Xdp => return Err(error.into()),
                 Err(error) => {
-                    memory_note = Some(format!(
-                        "ATTENTION: there is no fast path; packets go through the software path alone, and stop when this \
-                         process stops. {error}"
-                    ));
+                    memory_note = Some(error.to_string());
                     (Arc::new(heap()?), None, false)
                 }
             },
@@ -140,7 +138,13 @@ impl DataPlane {
     /// What an operator must know.
     pub fn notes(&self) -> Vec<String> {
         let engine = self.xdp.iter().flat_map(|x| x.notes().iter().cloned());
-        self.memory_note.iter().cloned().chain(self.notes.iter().cloned()).chain(engine).collect()
+        let slow = self.memory_note.iter().map(|why| {
+            format!(
+                "ATTENTION: there is no fast path; packets go through the software path alone, and stop when this process \
+                 stops. {why}"
+            )
+        });
+        slow.chain(self.notes.iter().cloned()).chain(engine).collect()
     }
 
     /// The uplinks as they are now.
@@ -163,8 +167,30 @@ impl DataPlane {
         if service == self.service && !self.threads.is_empty() {
             return Ok(());
         }
+        self.check_engine(&service)?;
         self.service = service;
         self.apply()
+    }
+
+    /// Which of these interfaces are not there, by their place in the list, and what the system says.
+    pub fn absent(&self, names: &[String]) -> Vec<(usize, String)> {
+        if self.choice == Choice::None {
+            return Vec::new();
+        }
+        names.iter().enumerate().filter_map(|(at, name)| Some((at, interface(name).err()?.to_string()))).collect()
+    }
+
+    /// Refuses an engine that this node cannot give: whoever asks for XDP wants to hear that there is none.
+    fn check_engine(&self, service: &Service) -> Result<(), NodeError> {
+        let name = match service.engine {
+            Engine::Native => "native",
+            Engine::Generic => "generic",
+            Engine::Auto | Engine::AfPacket => return Ok(()),
+        };
+        match (&self.memory_note, service.uplinks.first()) {
+            (Some(why), Some(_)) => Err(NodeError::NoFastPath { engine: name, why: why.clone() }),
+            _ => Ok(()),
+        }
     }
 
     /// Looks whether uplinks have come, gone or been replaced, and serves what is there.
@@ -256,7 +282,7 @@ impl DataPlane {
                 ));
                 Ok("user")
             }
-            Err(e) => Err(e.into()),
+            Err(e) => Err(NodeError::Uplink { name: i.name.clone(), what: "XDP", source: std::io::Error::other(e) }),
         }
     }
 

@@ -35,6 +35,17 @@ pub enum NodeError {
     /// The underlay watcher.
     #[error("{0}")]
     Underlay(#[from] underlay::UnderlayError),
+    /// XDP was asked for, and cannot be had.
+    #[error(
+        "spec.engine is {engine}, but this node has no fast path, so it serves no uplink: {why} Mend that and start the node \
+         again, or set spec.engine to auto: then the software path serves the uplinks alone"
+    )]
+    NoFastPath {
+        /// The engine that was asked for.
+        engine: &'static str,
+        /// Why there is none.
+        why: String,
+    },
     /// An uplink.
     #[error("uplink {name}: {what}: {source}")]
     Uplink {

@@ -13,7 +13,7 @@ use crate::metrics::Scrape;
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, VmCounters};
-use config::{ConfigError, Documents, Kind, Model, Object};
+use config::{ConfigError, Documents, Kind, Model, Object, Plan};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -98,8 +98,8 @@ pub enum Mode {
 enum Change<'a> {
     /// Some objects.
     Documents(&'a Documents),
-    /// All of it.
-    Everything(Model),
+    /// All of it, and what was doubtful about its documents.
+    Everything(Model, Option<Plan>),
 }
 
 /// Takes a request's frames of (u32 length, name, u64 length, content) apart; numbers are little-endian.
@@ -116,13 +116,13 @@ fn frames(body: &[u8]) -> Option<Vec<(String, &[u8])>> {
     Some(list)
 }
 
-/// The documents of a request.
-pub fn read_documents(body: &[u8], mode: Mode) -> Result<Documents, NodeError> {
+/// The documents of a request, and the errors in their texts.
+pub fn read_documents(body: &[u8], mode: Mode) -> Result<(Documents, Vec<ConfigError>), NodeError> {
     let cut = || NodeError::Request("the request is cut off; are node and command of one version?".into());
     let (mut docs, mut errors) = (Documents::new(), Vec::new());
     for (name, content) in frames(body).ok_or_else(cut)? {
         if mode != Mode::DeleteNames {
-            crate::store::read_into(&mut docs, &name, content, &mut errors)?;
+            docs.read_bytes(&name, content, &mut errors);
             continue;
         }
         let names: Vec<(String, String)> = serde_json::from_slice(content).map_err(|_| cut())?;
@@ -130,11 +130,7 @@ pub fn read_documents(body: &[u8], mode: Mode) -> Result<Documents, NodeError> {
             docs.delete(Kind::from_name(&kind).ok_or_else(|| unknown_kind(&kind))?, &name);
         }
     }
-    match errors.is_empty() {
-        true if mode == Mode::Delete => Ok(docs.into_deletions()),
-        true => Ok(docs),
-        false => Err(sentences(errors)),
-    }
+    Ok((if mode == Mode::Delete { docs.into_deletions() } else { docs }, errors))
 }
 
 /// Appends one file to the body of an apply request.
@@ -394,10 +390,17 @@ impl Node {
             if let Some(model) = crate::store::snapshot(content) {
                 let model = model?;
                 let parse_s = begun.elapsed().as_secs_f64();
-                return self.change(Change::Everything(model), dry_run).map(|r| ApplyReport { parse_s, ..r });
+                return self.change(Change::Everything(model, None), dry_run).map(|r| ApplyReport { parse_s, ..r });
             }
         }
-        let docs = read_documents(body, mode)?;
+        let (docs, errors) = read_documents(body, mode)?;
+        if !errors.is_empty() {
+            let errors = match mode {
+                Mode::Replace => config::every_error(&docs, errors, &mut Model::new()),
+                _ => config::every_error(&docs, errors, &mut lock(&self.core).model),
+            };
+            return Err(sentences(errors));
+        }
         let parse_s = begun.elapsed().as_secs_f64();
         self.apply_documents(&docs, dry_run, mode == Mode::Replace).map(|r| ApplyReport { parse_s, ..r })
     }
@@ -407,8 +410,8 @@ impl Node {
         if !replace {
             return self.change(Change::Documents(docs), dry_run);
         }
-        let (model, _) = Model::from_documents(docs).map_err(sentences)?;
-        self.change(Change::Everything(model), dry_run)
+        let (model, plan) = Model::from_documents(docs).map_err(sentences)?;
+        self.change(Change::Everything(model, Some(plan)), dry_run)
     }
 
     fn change(&self, change: Change, dry_run: bool) -> Result<ApplyReport, NodeError> {
@@ -416,10 +419,18 @@ impl Node {
         let begun = Instant::now();
         let before = service(&core.model);
         let (plan, docs) = match change {
-            Change::Everything(model) => (core.model.replace(model).map_err(sentences)?, None),
+            Change::Everything(model, doubts) => {
+                let mut plan = core.model.replace(model).map_err(sentences)?;
+                doubts.iter().for_each(|of| plan.warned_by(of));
+                (plan, None)
+            }
             Change::Documents(docs) => (core.model.apply(docs).map_err(sentences)?, Some(docs)),
         };
-        let view = plan.view(&core.model, CHANGES_MAX);
+        let mut view = plan.view(&core.model, CHANGES_MAX);
+        let gateway = plan.tally(Kind::Gateway);
+        if gateway.added + gateway.changed + gateway.unchanged > 0 {
+            view.warnings.extend(self.absent_uplinks(&core.model, docs.unwrap_or(&Documents::new())));
+        }
         let mut report = ApplyReport {
             plan: view.to_json(),
             text: view.render(false),
@@ -458,6 +469,17 @@ impl Node {
         // A commit of gateway settings stores the whole option word.
         self.set_capture(configured);
         Ok(report)
+    }
+
+    /// A warning for each uplink of the gateway that this host does not have.
+    fn absent_uplinks(&self, model: &Model, docs: &Documents) -> Vec<ConfigError> {
+        let Some(gateway) = model.gateway() else { return Vec::new() };
+        let absent = lock(&self.plane).absent(&gateway.uplinks);
+        let warning = |(at, why): (usize, String)| {
+            let problem = config::Problem::NoInterface { name: gateway.uplinks[at].clone(), why };
+            docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem)
+        };
+        absent.into_iter().map(warning).collect()
     }
 
     /// Ports, journal, tables, underlay, in this order: what can be refused comes first, and what is acknowledged is on disk.
@@ -560,7 +582,7 @@ impl Node {
 }
 
 fn unknown_kind(kind: &str) -> NodeError {
-    NodeError::Request(format!("`{kind}` is no kind of object; there are gateway, nc, vpc, peering, vm, route, and all"))
+    NodeError::Request(format!("`{kind}` is no kind of object; there are {}, and all", Kind::words()))
 }
 
 /// What the data plane must serve for a configuration.

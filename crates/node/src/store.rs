@@ -2,7 +2,7 @@
 //! The state on disk, and making the tables say what it says.
 
 use crate::error::NodeError;
-use config::{ConfigError, Documents, Kind, Model, SnapshotError, Store, StoreError};
+use config::{Documents, Model, SnapshotError, Store, StoreError};
 use std::path::Path;
 use std::thread::JoinHandle;
 use tables::{RoutesChange, TenantChange, Writer};
@@ -66,27 +66,6 @@ pub fn snapshot(content: &[u8]) -> Option<Result<Model, NodeError>> {
         Err(other) => Some(Err(NodeError::Request(other.to_string()))),
         Ok((model, _)) => Some(Ok(model)),
     }
-}
-
-/// Reads one file of a request: a binary snapshot, NDJSON or YAML.
-pub fn read_into(
-    docs: &mut Documents,
-    name: &str,
-    content: &[u8],
-    errors: &mut Vec<ConfigError>,
-) -> Result<(), NodeError> {
-    if let Some(model) = snapshot(content) {
-        let model = model?;
-        for kind in Kind::ALL {
-            model.objects(kind).for_each(|object| docs.put(object));
-        }
-        return Ok(());
-    }
-    match std::str::from_utf8(content) {
-        Ok(text) => docs.read_text(name, text, errors),
-        Err(e) => return Err(NodeError::Request(format!("{name}: byte {} is not UTF-8; is this a configuration file?", e.valid_up_to()))),
-    }
-    Ok(())
 }
 
 /// The limits of the tables that a configuration asks for.

@@ -25,10 +25,12 @@ pub fn objects(
             _ => return Err(NodeError::Request(format!("the tables have no `{text}`; they have nc, vpc, vm and route"))),
         },
     };
-    let mut list = Vec::new();
+    let wanted = |o: &Value| name.is_empty() || o["metadata"]["name"] == name;
+    let mut list: Vec<Value> = Vec::new();
     for kind in kinds {
         if kind == Kind::Nc {
-            list.extend(writer.ncs().into_iter().take(limit).map(|(address, id, group)| {
+            let ncs = writer.ncs().into_iter().filter(|(address, ..)| name.is_empty() || address.to_string() == name);
+            list.extend(ncs.take(limit).map(|(address, id, group)| {
                 let spec = json!({"address": address.to_string(), "id": id, "group": group.map(|g| g.0)});
                 object(kind, &address.to_string(), spec)
             }));
@@ -42,9 +44,9 @@ pub fn objects(
             if let Some(dump) = writer.dump(vni) {
                 tenant(kind, &vpc, &dump, &mut list);
             }
+            list.retain(|o| wanted(o));
         }
     }
-    list.retain(|o| name.is_empty() || o["metadata"]["name"] == name);
     list.truncate(limit);
     Ok(list)
 }

@@ -157,7 +157,8 @@ impl XdpEngine {
             native,
             generic,
             advice: match errno {
-                Some(libc::EBUSY) => "Another XDP program is attached: remove it with `ip link set dev … xdp off`.",
+                Some(libc::EBUSY) => ATTACHED,
+                Some(libc::EEXIST) => ATTACHED_ELSEWHERE,
                 Some(libc::ENODEV) => "The interface does not exist in this network namespace.",
                 _ => "Use the `user` engine, or an interface whose driver supports XDP with multi-buffer frames.",
             },
@@ -212,6 +213,13 @@ impl XdpEngine {
         &self.notes
     }
 }
+
+/// A link cannot be taken off by `ip`, which is what most people would try first.
+const ATTACHED: &str = "A program is attached to it already. One of another Tunny instance goes with \
+     `tunny --instance NAME node --uninstall`; one that `ip` attached, with `ip link set dev … xdp off`; any other ends with \
+     the process that holds its link (`bpftool link`).";
+const ATTACHED_ELSEWHERE: &str = "A program is attached to it in the other XDP mode, or to a bond or team above it \
+     (`ip -d link`): take that off, or name the upper interface as the uplink.";
 
 fn note(ifindex: u32, mode: Mode, why: Option<String>) -> Option<String> {
     match (mode, why) {

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reading the files that commands are given: what may be a folder, a pipe, a terminal or standard input.
+
+use crate::output::Patience;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// Files as given, folders as the configuration files in them. A folder without any is an error: it is a slip of the hand.
+pub fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        let inside = node::daemon::expand(std::slice::from_ref(path))?;
+        if inside.is_empty() {
+            anyhow::bail!("the folder {} has no file that ends in .yaml, .yml, .ndjson or .jsonl", path.display());
+        }
+        files.extend(inside);
+    }
+    Ok(files)
+}
+
+/// Says what is waited for, if reading these files takes long.
+pub fn patience(files: &[PathBuf]) -> Patience {
+    let waits = |path: &Path| {
+        if config::is_standard_input(path) {
+            return Some("reading standard input until it ends (on a terminal: Ctrl-D)".to_string());
+        }
+        let fifo = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_fifo());
+        fifo.then(|| format!("reading the pipe {} until its writer opens and closes it", path.display()))
+    };
+    let waiting: Vec<String> = files.iter().filter_map(|f| waits(f)).collect();
+    Patience::new(if waiting.is_empty() { "reading".to_string() } else { waiting.join("; ") })
+}
