@@ -5,6 +5,7 @@
 # make build  everything in release mode     make deb    a Debian package   make fuzz  a longer fuzz run
 .PHONY: all build demo test bench peers deb deps lint fuzz generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
+DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
@@ -19,9 +20,11 @@ build: deps
 demo: build
 	@$(TUNNY) lab demo $(if $(KEEP),--keep)
 
+# One build serves all: building a package by itself would compile its dependencies again with other features.
 test: deps lint
-	cargo test --workspace --no-fail-fast
-	cargo run --quiet --package fuzz -- --seconds $(or $(FUZZ_SECONDS),20)
+	cargo build --workspace --bins --tests --examples
+	cargo test --workspace --lib --bins --tests --no-fail-fast
+	$(DEBUG)/fuzz --seconds $(or $(FUZZ_SECONDS),20)
 
 lint:
 	@cargo xtask abi --check
@@ -31,6 +34,7 @@ lint:
 generate:
 	cargo xtask abi
 	cargo xtask reference
+	cargo run --quiet --package cli -- cli-reference --write docs/reference
 
 bench: build
 	$(TUNNY) bench all --save docs/results

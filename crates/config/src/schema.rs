@@ -273,7 +273,7 @@ mod tests {
     fn committed_reference_is_current() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/configuration.md");
         let have = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(have == reference(), "stale: run `cargo run -p config --example reference > docs/reference/configuration.md`");
+        assert!(have == reference(), "docs/reference/configuration.md is stale: run `make generate`");
     }
 
     #[test]

@@ -58,9 +58,9 @@ pub fn log_to_stderr() {
     use tracing_subscriber::filter::Targets;
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
-    let wanted = std::env::var("RUST_LOG").unwrap_or_default().parse::<Targets>().ok();
-    let filter = wanted.filter(|f| f.iter().next().is_some() || f.default_level().is_some());
-    let filter = filter.unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
+    let wanted = std::env::var("RUST_LOG").ok().filter(|words| !words.is_empty());
+    let wanted = wanted.and_then(|words| words.parse::<Targets>().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
     // A log that nobody takes any more (a closed pipe, a full disk) must not end the node.
     let log = log.log_internal_errors(false);
