@@ -86,7 +86,7 @@ pub struct Classifier {
 
 #[inline]
 fn mix(hash: u64, word: u64) -> u64 {
-    let product = u128::from(hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835_u128);
+    let product = u128::from(hash ^ word ^ 0x2127_599b_f432_5c37) * 0x9e37_79b9_7f4a_7c15_u128;
     (product >> 64) as u64 ^ product as u64
 }
 

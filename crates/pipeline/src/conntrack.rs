@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub mod state {
     /// Not yet committed.
     pub const NEW: u16 = 0x01;
-    /// Both... the tracker has seen it before.
+    /// Committed, and seen in a way that its protocol takes for established.
     pub const EST: u16 = 0x02;
     /// Belongs to another connection.
     pub const REL: u16 = 0x04;
@@ -179,7 +179,7 @@ enum Update {
 #[derive(Clone, Debug)]
 enum Mode {
     Tracking,
-    /// Every visit gives the next of these states, the last one for ever; nothing is remembered.
+    /// Every visit gives the next of these states; nothing is remembered.
     Scripted(VecDeque<u16>),
 }
 
@@ -221,7 +221,7 @@ impl Conntrack {
         }
     }
 
-    /// A tracker that remembers nothing and answers with these states in turn, then `trk|new`: `ofproto/trace --ct-next`.
+    /// A tracker that remembers nothing and answers with these states in turn, then `trk|new`, as `ofproto/trace --ct-next` does.
     pub fn scripted(states: impl IntoIterator<Item = u16>) -> Conntrack {
         Conntrack { mode: Mode::Scripted(states.into_iter().collect()), ..Conntrack::new(0) }
     }
@@ -244,13 +244,8 @@ impl Conntrack {
     /// Takes a packet through the tracker at a time in nanoseconds: sets the `ct_` fields of the key and may rewrite addresses.
     pub fn execute(&mut self, call: &CtCall, key: &mut Key, now: u64) {
         if let Mode::Scripted(states) = &mut self.mode {
-            let next = states.pop_front().unwrap_or(TRK | NEW);
-            for field in crate::op::CT_FIELDS {
-                key.set(field, 0);
-            }
-            key.set(Field::CtState, u128::from(next | TRK));
-            key.set(Field::CtZone, u128::from(call.zone));
-            return;
+            let next = states.pop_front().unwrap_or(TRK | NEW) | TRK;
+            return script(call, key, next);
         }
         self.expire(now);
         let (mark, label) = (exec_writes(call, key, Field::CtMark), exec_writes(call, key, Field::CtLabel));
@@ -519,6 +514,29 @@ fn translate(key: &mut Key, connection: &Connection, reply: bool) -> u16 {
         SNAT
     } else {
         DNAT
+    }
+}
+
+/// What a trace assumes: this state, marks and labels as written, the first address and port of a translation.
+fn script(call: &CtCall, key: &mut Key, next: u16) {
+    for field in [Field::CtMark, Field::CtLabel] {
+        let (value, bits) = exec_writes(call, key, field);
+        key.set(field, key.get(field) & !bits | value & bits);
+    }
+    key.set(Field::CtState, u128::from(next));
+    key.set(Field::CtZone, u128::from(call.zone));
+    let Some((nat, kind)) = call.nat.as_ref().and_then(|n| n.kind.map(|k| (n, k))) else { return };
+    let (address, port) = match (kind, nat.v6) {
+        (NatKind::Source, false) => (Field::NwSrc, Field::TcpSrc),
+        (NatKind::Source, true) => (Field::Ipv6Src, Field::TcpSrc),
+        (NatKind::Destination, false) => (Field::NwDst, Field::TcpDst),
+        (NatKind::Destination, true) => (Field::Ipv6Dst, Field::TcpDst),
+    };
+    if let Some((first, _)) = nat.addresses {
+        key.set(address, first);
+        if let Some((low, _)) = nat.ports.filter(|p| p.0 != 0) {
+            key.set(port, u128::from(low));
+        }
     }
 }
 

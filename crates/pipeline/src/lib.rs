@@ -12,6 +12,7 @@
 pub mod action;
 pub mod classifier;
 pub mod conntrack;
+pub mod explain;
 pub mod field;
 pub mod group;
 pub mod hash;
@@ -23,6 +24,7 @@ mod nat;
 pub mod op;
 mod pipeline;
 mod select;
+pub mod text;
 pub mod traversal;
 mod trie;
 
@@ -37,4 +39,5 @@ pub use matching::Match;
 pub use op::{Machine, Need, Op, Reason, Sink, Target, ToController};
 pub use pipeline::{FlowMod, Names, Pipeline, Rule, RuleId, FLOWS_MAX, TABLES};
 pub use select::{Algorithm, Bundle, Multipath, PORT_NONE};
+pub use text::{Import, ImportError, ImportErrors, ImportOptions};
 pub use traversal::{Entry, Failure, Return, Step, Traversal, Uncacheable};

@@ -113,7 +113,7 @@ pub enum Op {
     Restore,
     /// Sends the packet as it is now.
     Output(Target),
-    /// Sends it through the connection tracker, perhaps to come back as another traversal.
+    /// Sends it through the connection tracker, perhaps to come back as another traversal. What goes on here is not tracked any more.
     Ct(Arc<CtCall>),
     /// Forgets what the connection tracker said.
     CtClear,
@@ -164,8 +164,7 @@ impl Op {
                 mask.0[MPLS] = !0;
                 mask.add(Field::MplsLse2);
             }
-            Op::CtClear => CT_FIELDS.iter().for_each(|field| mask.add(*field)),
-            Op::Ct(call) if call.table.is_some() => CT_FIELDS.iter().for_each(|field| mask.add(*field)),
+            Op::CtClear | Op::Ct(_) => CT_FIELDS.iter().for_each(|field| mask.add(*field)),
             _ => {}
         }
     }
@@ -252,9 +251,7 @@ impl Machine {
             Op::Output(target) => sink.output(target, key),
             Op::Ct(call) => {
                 sink.ct(call, key);
-                if call.table.is_some() {
-                    clear_ct(key);
-                }
+                clear_ct(key);
             }
             Op::CtClear => {
                 clear_ct(key);
@@ -266,7 +263,7 @@ impl Machine {
     }
 }
 
-/// Forgets what the connection tracker said, as after a fork to another table.
+/// Forgets what the connection tracker said: that is known only to the copy that comes back.
 fn clear_ct(key: &mut Key) {
     for field in CT_FIELDS {
         key.set(field, 0);
@@ -397,8 +394,7 @@ impl Need {
                     self.merge_popped(popped);
                 }
             }
-            Op::CtClear => CT_FIELDS.iter().for_each(|field| mask.remove(*field)),
-            Op::Ct(call) if call.table.is_some() => CT_FIELDS.iter().for_each(|field| mask.remove(*field)),
+            Op::CtClear | Op::Ct(_) => CT_FIELDS.iter().for_each(|field| mask.remove(*field)),
             _ => {}
         }
     }

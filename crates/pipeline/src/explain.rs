@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A packet's way told as `ofproto/trace` tells it: the steps, the final packet, the megaflow that a cache would hold, and the datapath
+//! actions that would come out.
+//!
+//! The datapath actions are what changed since the last thing that was sent, field by field. A rewrite that changes nothing for this
+//! packet is left out of them, so the megaflow that goes with them holds every written field of the packet exactly; the
+//! narrower [`crate::Traversal::mask`] goes with the ops themselves.
+use crate::conntrack::{Conntrack, CtCall, Nat, NatKind};
+use crate::field::Field;
+use crate::interpret::Journey;
+use crate::key::{Key, Mask};
+use crate::op::{Machine, Op, Sink, Target};
+use crate::pipeline::{Names, Pipeline};
+use crate::text::{format_key, format_match, format_subset};
+use crate::traversal::Traversal;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// One step.
+#[derive(Clone, Debug)]
+pub struct ExplainedStep {
+    /// Which pass, from 0.
+    pub pass: usize,
+    /// The table.
+    pub table: u8,
+    /// Its name, if it has one.
+    pub table_name: Option<String>,
+    /// Priority of the flow that matched; `None` if none did.
+    pub priority: Option<u16>,
+    /// What it matches.
+    pub matching: String,
+    /// What it does.
+    pub actions: String,
+    /// Its cookie.
+    pub cookie: u64,
+    /// The line it was read from.
+    pub line: u32,
+    /// What the lookup and the actions of this step depended on.
+    pub depends: String,
+}
+
+/// One pass.
+#[derive(Clone, Debug)]
+pub struct ExplainedPass {
+    /// The packet at its beginning.
+    pub packet: String,
+    /// The packet at its end.
+    pub final_packet: String,
+    /// The megaflow that goes with the datapath actions.
+    pub megaflow: String,
+    /// The same as a mask.
+    pub megaflow_mask: Mask,
+    /// The bits that the pass depended on, exactly.
+    pub depends: String,
+    /// What the datapath would do.
+    pub datapath_actions: String,
+    /// Why it was broken off, if it was.
+    pub failed: Option<String>,
+    /// The connection state it came with, for passes after the tracker.
+    pub ct_state: Option<String>,
+}
+
+/// A packet's way.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// All steps of all passes.
+    pub steps: Vec<ExplainedStep>,
+    /// All passes, at least one.
+    pub passes: Vec<ExplainedPass>,
+    /// What happened.
+    pub journey: Journey,
+}
+
+/// Explains a packet.
+pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> Explanation {
+    let journey = pipeline.run(key, ct, now);
+    let names = pipeline.names();
+    let mut steps = Vec::new();
+    let mut passes = Vec::new();
+    let mut recirculations = 0;
+    for (pass, traversal) in journey.passes.iter().enumerate() {
+        for step in &traversal.steps {
+            let rule = step.rule.and_then(|id| pipeline.rule(id));
+            steps.push(ExplainedStep {
+                pass,
+                table: step.entry.table,
+                table_name: names.table(step.entry.table).map(str::to_string),
+                priority: rule.map(|r| r.priority),
+                matching: rule.map_or(String::new(), |r| format_match(&r.matching(), names)),
+                actions: rule.map_or("drop".into(), |r| r.text.to_string()),
+                cookie: rule.map_or(0, |r| r.cookie),
+                line: rule.map_or(0, |r| r.line),
+                depends: format_subset(&step.key, &step.mask, names),
+            });
+        }
+        passes.push(explain_pass(traversal, pass, names, &mut recirculations));
+    }
+    Explanation { steps, passes, journey }
+}
+
+fn explain_pass(traversal: &Traversal, pass: usize, names: &Names, recirculations: &mut u32) -> ExplainedPass {
+    let start = traversal.start();
+    let mask = megaflow(traversal);
+    let state = start.get(Field::CtState);
+    ExplainedPass {
+        packet: format_key(start, names),
+        final_packet: format_key(&traversal.end, names),
+        megaflow: format!(
+            "recirc_id={},eth,{}",
+            if pass == 0 { "0".to_string() } else { format!("{pass:#x}") },
+            format_subset(start, &mask, names)
+        ),
+        megaflow_mask: mask,
+        depends: format_subset(start, &traversal.mask(), names),
+        datapath_actions: datapath_actions(traversal, recirculations),
+        failed: traversal.failed.as_ref().map(ToString::to_string),
+        ct_state: (pass > 0).then(|| state_names(state as u16)),
+    }
+}
+
+fn state_names(state: u16) -> String {
+    let names = ["new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat"];
+    let set: Vec<&str> = names.iter().enumerate().filter(|(n, _)| state >> n & 1 != 0).map(|(_, name)| *name).collect();
+    set.join("|")
+}
+
+/// Fields of the packet itself that a datapath can match.
+const PACKET: [Field; 30] = [
+    Field::PktMark,
+    Field::CtState,
+    Field::CtZone,
+    Field::CtMark,
+    Field::CtLabel,
+    Field::EthSrc,
+    Field::EthDst,
+    Field::EthType,
+    Field::VlanTci,
+    Field::VlanTpid,
+    Field::InnerTci,
+    Field::MplsLse0,
+    Field::MplsLse1,
+    Field::MplsLse2,
+    Field::NwSrc,
+    Field::NwDst,
+    Field::Ipv6Src,
+    Field::Ipv6Dst,
+    Field::Ipv6Label,
+    Field::NwTos,
+    Field::NwTtl,
+    Field::NwProto,
+    Field::NdTarget,
+    Field::ArpSha,
+    Field::ArpTha,
+    Field::TcpSrc,
+    Field::TcpDst,
+    Field::TcpFlags,
+    Field::NwFrag,
+    Field::InPort,
+];
+
+/// The mask of the megaflow that goes with the datapath actions, as Open vSwitch would install it.
+pub fn megaflow(traversal: &Traversal) -> Mask {
+    let start = traversal.start();
+    let mut mask = traversal.mask();
+    let mut written = Mask::default();
+    for op in traversal.steps.iter().flat_map(|s| &s.ops) {
+        op.writes(&mut written);
+        if matches!(op, Op::Output(Target::Normal)) {
+            mask.add(Field::EthSrc);
+            mask.add(Field::EthDst);
+            mask.add_bits(Field::VlanTci, 0x1fff);
+        }
+        if matches!(op, Op::Ct(_) | Op::CtClear) {
+            // These forget; they do not rewrite the packet.
+            for field in crate::op::CT_FIELDS {
+                written.remove(field);
+            }
+        }
+    }
+    for field in PACKET {
+        mask.add_bits(field, written.get(field));
+    }
+    mask.add(Field::InPort);
+    mask.add(Field::EthType);
+    if matches!(start.get(Field::EthType), 0x0800 | 0x86dd) {
+        mask.add_bits(Field::NwFrag, 3);
+    }
+    let mut packet = Mask::of(&PACKET);
+    for field in [
+        Field::TunId,
+        Field::TunSrc,
+        Field::TunDst,
+        Field::TunIpv6Src,
+        Field::TunIpv6Dst,
+        Field::TunTos,
+        Field::TunTtl,
+        Field::TunFlags,
+        Field::CtNwProto,
+        Field::CtNwSrc,
+        Field::CtNwDst,
+        Field::CtIpv6Src,
+        Field::CtIpv6Dst,
+        Field::CtTpSrc,
+        Field::CtTpDst,
+        Field::SkbPriority,
+    ] {
+        packet.add(field);
+    }
+    for (word, allowed) in mask.0.iter_mut().zip(&packet.0) {
+        *word &= allowed;
+    }
+    mask.remove(Field::VlanTpid);
+    absent(start, &mut mask);
+    for tci in [Field::VlanTci, Field::InnerTci] {
+        if mask.get(tci) != 0 {
+            mask.add_bits(tci, 0x1000);
+        }
+    }
+    mask
+}
+
+/// Bits of headers that the packet does not have say nothing.
+fn absent(start: &Key, mask: &mut Mask) {
+    let eth = start.get(Field::EthType);
+    if !matches!(eth, 0x8847 | 0x8848) {
+        [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2].iter().for_each(|f| mask.remove(*f));
+    }
+    if start.get(Field::InnerTci) == 0 {
+        mask.remove(Field::InnerTci);
+    }
+    if start.get(Field::NwFrag) & 2 != 0 {
+        mask.remove(Field::TcpSrc);
+        mask.remove(Field::TcpDst);
+    }
+}
+
+struct Actions<'a> {
+    base: Key,
+    parts: Vec<String>,
+    recirculations: &'a mut u32,
+}
+
+/// What the datapath would do.
+fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) -> String {
+    let mut actions = Actions { base: *traversal.start(), parts: Vec::new(), recirculations };
+    if traversal.failed.is_none() {
+        traversal.run(traversal.start(), &mut actions);
+    }
+    match actions.parts.is_empty() {
+        true => "drop".into(),
+        false => actions.parts.join(","),
+    }
+}
+
+impl Sink for Actions<'_> {
+    fn output(&mut self, target: &Target, key: &Key) {
+        let text = match target {
+            Target::Port(port) => port_text(*port),
+            Target::InPort => port_text(key.get(Field::InPort) as u16),
+            Target::All => "all".into(),
+            Target::Flood => "flood".into(),
+            Target::Normal => "normal".into(),
+            Target::Controller(to) => {
+                let reason = to.reason as u8;
+                format!("userspace(controller(reason={reason},controller_id={},max_len={}))", to.id, to.max_len)
+            }
+        };
+        self.commit(key);
+        self.parts.push(text);
+    }
+
+    fn ct(&mut self, call: &Arc<CtCall>, key: &mut Key) {
+        self.commit(key);
+        self.parts.push(ct_text(call, key));
+        if call.table.is_some() {
+            *self.recirculations += 1;
+            self.parts.push(format!("recirc({:#x})", self.recirculations));
+        }
+    }
+
+    fn ct_clear(&mut self) {
+        self.parts.push("ct_clear".into());
+    }
+
+    fn meter(&mut self, meter: u32) {
+        self.parts.push(format!("meter({meter})"));
+    }
+}
+
+fn port_text(port: u16) -> String {
+    match port {
+        0xfffe => "LOCAL".into(),
+        n => n.to_string(),
+    }
+}
+
+fn ct_text(call: &CtCall, key: &Key) -> String {
+    let mut parts = Vec::new();
+    if call.commit {
+        parts.push(if call.force { "force_commit".to_string() } else { "commit".into() });
+    }
+    if call.zone != 0 {
+        parts.push(format!("zone={}", call.zone));
+    }
+    let mut machine = Machine::new(*key);
+    machine.run(&call.exec, &mut Silent);
+    let mut written = Mask::default();
+    call.exec.iter().for_each(|op| op.writes(&mut written));
+    for (field, name) in [(Field::CtMark, "mark"), (Field::CtLabel, "label")] {
+        let bits = written.get(field);
+        if bits != 0 {
+            parts.push(format!("{name}={:#x}/{bits:#x}", machine.key.get(field) & bits));
+        }
+    }
+    if let Some(alg) = &call.alg {
+        parts.push(format!("helper={alg}"));
+    }
+    if let Some(nat) = &call.nat {
+        parts.push(nat_text(nat));
+    }
+    match parts.is_empty() {
+        true => "ct".into(),
+        false => format!("ct({})", parts.join(",")),
+    }
+}
+
+struct Silent;
+
+impl Sink for Silent {
+    fn output(&mut self, _: &Target, _: &Key) {}
+    fn ct(&mut self, _: &Arc<CtCall>, _: &mut Key) {}
+}
+
+fn nat_text(nat: &Nat) -> String {
+    let Some(kind) = nat.kind else { return "nat".into() };
+    let mut text = String::from(if kind == NatKind::Source { "src" } else { "dst" });
+    let address = |a: u128| match nat.v6 {
+        true if nat.ports.is_some() => format!("[{}]", Ipv6Addr::from(a)),
+        true => Ipv6Addr::from(a).to_string(),
+        false => Ipv4Addr::from(a as u32).to_string(),
+    };
+    if let Some((first, last)) = nat.addresses {
+        let _ = write!(text, "={}", address(first));
+        if last != first {
+            let _ = write!(text, "-{}", address(last));
+        }
+        if let Some((low, high)) = nat.ports {
+            let _ = write!(text, ":{low}");
+            if low != high {
+                let _ = write!(text, "-{high}");
+            }
+        }
+    }
+    for (set, name) in [(nat.persistent, "persistent"), (nat.hash, "hash"), (nat.random, "random")] {
+        if set {
+            let _ = write!(text, ",{name}");
+        }
+    }
+    format!("nat({text})")
+}
+
+impl Actions<'_> {
+    /// Rewrites the packet from what it was when something was sent last.
+    fn commit(&mut self, key: &Key) {
+        self.set("eth", key, &[(Field::EthSrc, "src"), (Field::EthDst, "dst")]);
+        let mpls = |k: &Key| matches!(k.get(Field::EthType), 0x8847 | 0x8848);
+        if mpls(&self.base) && !mpls(key) {
+            self.mpls(key);
+        }
+        self.network(key);
+        if mpls(key) {
+            self.mpls(key);
+        }
+        self.vlan(key);
+        for (field, name) in [(Field::SkbPriority, "skb_priority"), (Field::PktMark, "skb_mark")] {
+            if self.base.get(field) != key.get(field) {
+                self.parts.push(format!("set({name}({:#x}))", key.get(field)));
+            }
+        }
+        self.base = *key;
+    }
+
+    fn set(&mut self, header: &str, key: &Key, fields: &[(Field, &str)]) {
+        let changed: Vec<String> = fields
+            .iter()
+            .filter(|(f, _)| self.base.get(*f) != key.get(*f))
+            .map(|(f, name)| format!("{name}={}", field_text(*f, key.get(*f))))
+            .collect();
+        if !changed.is_empty() {
+            self.parts.push(format!("set({header}({}))", changed.join(",")));
+        }
+    }
+
+    fn network(&mut self, key: &Key) {
+        let eth = key.get(Field::EthType);
+        let proto = key.get(Field::NwProto);
+        match eth {
+            0x0800 => self.set(
+                "ipv4",
+                key,
+                &[(Field::NwSrc, "src"), (Field::NwDst, "dst"), (Field::NwTos, "tos"), (Field::NwTtl, "ttl")],
+            ),
+            0x86dd => self.set(
+                "ipv6",
+                key,
+                &[
+                    (Field::Ipv6Src, "src"),
+                    (Field::Ipv6Dst, "dst"),
+                    (Field::Ipv6Label, "label"),
+                    (Field::NwTos, "tclass"),
+                    (Field::NwTtl, "hlimit"),
+                ],
+            ),
+            0x0806 | 0x8035 => self.set(
+                "arp",
+                key,
+                &[
+                    (Field::ArpSpa, "sip"),
+                    (Field::ArpTpa, "tip"),
+                    (Field::ArpOp, "op"),
+                    (Field::ArpSha, "sha"),
+                    (Field::ArpTha, "tha"),
+                ],
+            ),
+            _ => return,
+        }
+        let ports = [(Field::TcpSrc, "src"), (Field::TcpDst, "dst")];
+        match (eth, proto) {
+            (0x0800 | 0x86dd, 6) => self.set("tcp", key, &ports),
+            (0x0800 | 0x86dd, 17) => self.set("udp", key, &ports),
+            (0x0800 | 0x86dd, 132) => self.set("sctp", key, &ports),
+            (0x0800, 1) => self.set("icmp", key, &[(Field::IcmpType, "type"), (Field::IcmpCode, "code")]),
+            (0x86dd, 58) => {
+                self.set("icmpv6", key, &[(Field::IcmpType, "type"), (Field::IcmpCode, "code")]);
+                self.set("nd", key, &[(Field::NdTarget, "target"), (Field::NdSll, "sll"), (Field::NdTll, "tll")]);
+            }
+            _ => {}
+        }
+    }
+
+    fn vlan(&mut self, key: &Key) {
+        let tags = |k: &Key| {
+            let all =
+                [(k.get(Field::VlanTpid), k.get(Field::VlanTci)), (k.get(Field::InnerTpid), k.get(Field::InnerTci))];
+            all.into_iter().filter(|(_, tci)| tci & 0x1000 != 0).collect::<Vec<_>>()
+        };
+        let (mut from, mut to) = (tags(&self.base), tags(key));
+        while let (Some(a), Some(b)) = (from.last(), to.last()) {
+            if a != b {
+                break;
+            }
+            from.pop();
+            to.pop();
+        }
+        from.iter().for_each(|_| self.parts.push("pop_vlan".into()));
+        for (tpid, tci) in to.iter().rev() {
+            let kind = if *tpid == 0x8100 { String::new() } else { format!("tpid={tpid:#06x},") };
+            self.parts.push(format!("push_vlan({kind}vid={},pcp={})", tci & 0xfff, tci >> 13));
+        }
+    }
+
+    fn mpls(&mut self, key: &Key) {
+        let labels = |k: &Key| {
+            let mut out = Vec::new();
+            if matches!(k.get(Field::EthType), 0x8847 | 0x8848) {
+                for field in [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2] {
+                    out.push(k.get(field));
+                    if k.get(field) & 0x100 != 0 {
+                        break;
+                    }
+                }
+            }
+            out
+        };
+        let (mut from, mut to) = (labels(&self.base), labels(key));
+        while let (Some(a), Some(b)) = (from.last(), to.last()) {
+            if a != b {
+                break;
+            }
+            from.pop();
+            to.pop();
+        }
+        let eth = key.get(Field::EthType);
+        let lse = |l: &u128| format!("label={},tc={},ttl={},bos={}", l >> 12, l >> 9 & 7, l & 0xff, l >> 8 & 1);
+        while from.len() > 1 || !from.is_empty() && to.is_empty() {
+            let kind = if from.len() > 1 && !matches!(eth, 0x8847 | 0x8848) { 0x8847 } else { eth };
+            self.parts.push(format!("pop_mpls(eth_type={kind:#x})"));
+            from.pop();
+        }
+        if !from.is_empty() {
+            if let Some(label) = to.pop() {
+                self.parts.push(format!("set(mpls({}))", lse(&label)));
+            }
+        }
+        for label in to.iter().rev() {
+            self.parts.push(format!("push_mpls({},eth_type={eth:#x})", lse(label)));
+        }
+    }
+}
+
+fn field_text(field: Field, value: u128) -> String {
+    use crate::field::Format;
+    let b = value.to_be_bytes();
+    match field.info().format {
+        Format::Mac => format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[10], b[11], b[12], b[13], b[14], b[15]),
+        Format::Ipv4 => Ipv4Addr::from(value as u32).to_string(),
+        Format::Ipv6 => Ipv6Addr::from(value).to_string(),
+        Format::Hex => format!("{value:#x}"),
+        _ if field == Field::NwTos => format!("{value:#x}"),
+        _ => value.to_string(),
+    }
+}

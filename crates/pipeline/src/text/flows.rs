@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lines of flows, and whole files.
+use super::actions::Actions;
+use super::matches::Reader;
+use super::names::{number_tables, Context};
+use super::split::{item, list, trim};
+use super::value::{number, small};
+use super::{
+    bad, groups, unsupported, Bad, Import, ImportError, ImportErrors, ImportOptions, Read, Source, ERRORS_MAX, TEXT_MAX,
+};
+use crate::action::Action;
+use crate::field::Field;
+use crate::pipeline::{FlowMod, Names, Pipeline, FLOWS_MAX};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Imports files.
+pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<Import, ImportErrors> {
+    let texts: Vec<&str> = files.iter().map(|f| f.1).collect();
+    let one = |file: usize, bad: &Bad<'_>| Source { text: files[file].1, name: files[file].0 }.error(bad);
+    if let Some(at) = texts.iter().position(|t| t.len() > TEXT_MAX) {
+        let error =
+            one(at, &Bad { at: texts[at], message: "the text is longer than 1 GiB".into(), unsupported: false });
+        return Err(ImportErrors { errors: vec![error], more: 0 });
+    }
+    let tables = number_tables(&texts, &options.tables).map_err(|b| {
+        let inside =
+            |t: &&str| (t.as_ptr() as usize..=t.as_ptr() as usize + t.len()).contains(&(b.at.as_ptr() as usize));
+        ImportErrors { errors: vec![one(texts.iter().position(inside).unwrap_or(0), &b)], more: 0 }
+    })?;
+    let names = Names { ports: options.ports.iter().cloned().collect(), tables };
+    let mut reader = FileReader {
+        context: Context::open(names),
+        lenient: options.lenient,
+        pipeline: Pipeline::default(),
+        flows: Vec::new(),
+        groups: 0,
+        lists: HashMap::new(),
+        unsupported: Vec::new(),
+        errors: Vec::new(),
+        more: 0,
+    };
+    for (name, text) in files {
+        reader.file(&Source { text, name });
+    }
+    reader.finish()
+}
+
+struct FileReader<'n> {
+    context: Context<'n>,
+    lenient: bool,
+    pipeline: Pipeline,
+    flows: Vec<FlowMod>,
+    groups: usize,
+    /// Lists of actions that were read, by their text and what their meaning depends on.
+    lists: HashMap<(String, u8, u8), (Arc<[Action]>, Arc<str>)>,
+    unsupported: Vec<ImportError>,
+    errors: Vec<ImportError>,
+    more: usize,
+}
+
+/// Logical lines with the number of their first physical one: a backslash at the end joins the next line, unless that is a flow of
+/// its own.
+fn lines(text: &str) -> impl Iterator<Item = (u32, &str)> {
+    let mut rest = Some(text);
+    let mut number = 1u32;
+    std::iter::from_fn(move || {
+        let all = rest?;
+        let first = number;
+        let mut end = 0;
+        loop {
+            number += 1;
+            match all[end..].find('\n') {
+                Some(at)
+                    if all[..end + at].trim_end_matches('\r').ends_with('\\') && !is_flow(&all[end + at + 1..]) =>
+                {
+                    end += at + 1
+                }
+                Some(at) => {
+                    rest = Some(&all[end + at + 1..]);
+                    return Some((first, &all[..end + at]));
+                }
+                None => {
+                    rest = None;
+                    return Some((first, all));
+                }
+            }
+        }
+    })
+}
+
+/// Whether the first line of a text is a whole flow.
+fn is_flow(text: &str) -> bool {
+    split_actions(text.split('\n').next().unwrap_or("")).is_some()
+}
+
+/// Headings of dumps, comments, empty lines.
+fn is_skipped(line: &str) -> bool {
+    let heading = |prefix: &str| line.starts_with(prefix) && line.contains("reply");
+    line.is_empty() || line.starts_with('#') || heading("NXST_") || heading("OFPST_") || line.starts_with("OFPT_")
+}
+
+impl FileReader<'_> {
+    fn file(&mut self, source: &Source<'_>) {
+        for (number, line) in lines(source.text) {
+            let cut_off = line.trim_end_matches('\r').ends_with('\\');
+            let line = trim(line);
+            if is_skipped(line) {
+                continue;
+            }
+            if let Err(bad) = self.line(number, line, cut_off, source) {
+                match self.errors.len() < ERRORS_MAX {
+                    true => self.errors.push(source.error(&bad)),
+                    false => self.more += 1,
+                }
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Import, ImportErrors> {
+        if !self.errors.is_empty() {
+            return Err(ImportErrors { errors: self.errors, more: self.more });
+        }
+        let count = self.flows.len();
+        self.pipeline.add_all(self.flows, 0);
+        self.pipeline.names = self.context.names;
+        Ok(Import { pipeline: self.pipeline, flows: count, groups: self.groups, unsupported: self.unsupported })
+    }
+
+    fn line<'a>(&mut self, number: u32, line: &'a str, cut_off: bool, source: &Source<'_>) -> Read<'a, ()> {
+        let line = match line.split_once([' ', '\t']) {
+            Some(("add", rest)) => trim(rest),
+            Some((
+                command @ ("modify" | "modify_strict" | "delete" | "delete_strict" | "insert_bucket" | "remove_bucket"),
+                _,
+            )) => {
+                return bad(line, format!("\"{command}\" changes flows that a file would have to have before: only flows to add can be imported"));
+            }
+            _ => line,
+        };
+        if line.starts_with("group_id") {
+            let mut actions =
+                Actions { context: &mut self.context, table: 0, proto: 0, lenient: self.lenient, left_out: None };
+            let (id, group) = groups::read(line, &mut actions)?;
+            if let Some(why) = actions.left_out {
+                self.unsupported.push(source.error(&why));
+            }
+            self.pipeline.set_group(id, group);
+            self.groups += 1;
+            return Ok(());
+        }
+        if self.flows.len() >= FLOWS_MAX {
+            return bad(line, format!("there are more than {FLOWS_MAX} flows"));
+        }
+        let (flow, left_out) = match self.flow(number, line, cut_off) {
+            Err(why) if self.lenient && why.unsupported => {
+                // Not a flow at all: there is nothing that traffic could reach.
+                self.unsupported.push(source.error(&why));
+                return Ok(());
+            }
+            other => other?,
+        };
+        if let Some(why) = left_out {
+            self.unsupported.push(source.error(&why));
+        }
+        self.flows.push(flow);
+        Ok(())
+    }
+
+    fn flow<'a>(&mut self, line_number: u32, line: &'a str, cut_off: bool) -> Read<'a, (FlowMod, Option<Bad<'a>>)> {
+        let Some((head, actions_text)) = split_actions(line) else {
+            return unsupported(line, "a flow needs actions: \"… actions=output:1\", or \"actions=drop\"");
+        };
+        let mut flow = FlowMod {
+            table: 0,
+            priority: 32768,
+            matching: Default::default(),
+            actions: Arc::new([]),
+            text: Arc::from(""),
+            cookie: 0,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            line: line_number,
+        };
+        let mut left_out = None;
+        let mut reader = Reader::default();
+        for part in list(head, true)? {
+            let item = item(part)?;
+            match item.name {
+                "table" => flow.table = self.context.table(item.needed()?)?,
+                "priority" => flow.priority = small(item.needed()?, 16)? as u16,
+                "cookie" => flow.cookie = number(item.needed()?.split('/').next().unwrap_or(""), 64)? as u64,
+                "idle_timeout" => flow.idle_timeout = small(item.needed()?, 16)? as u16,
+                "hard_timeout" => flow.hard_timeout = small(item.needed()?, 16)? as u16,
+                "duration" | "n_packets" | "n_bytes" | "idle_age" | "hard_age" | "importance" => {
+                    item.needed()?;
+                }
+                "send_flow_rem" | "check_overlap" | "reset_counts" | "no_packet_counts" | "no_byte_counts" => {
+                    item.alone()?
+                }
+                _ => match reader.item(item, &mut self.context) {
+                    Err(bad) if bad.unsupported && self.lenient => left_out = Some(bad),
+                    other => other?,
+                },
+            }
+        }
+        flow.matching = reader.finish()?;
+        if let Some(why) = left_out {
+            flow.actions = Arc::new([Action::Unsupported(Arc::from(why.at))]);
+            flow.text = Arc::from(actions_text);
+            return Ok((flow, Some(why)));
+        }
+        if cut_off {
+            let why = Bad {
+                at: actions_text,
+                message: "the line ends with a backslash, but the next one is a flow of its own".into(),
+                unsupported: true,
+            };
+            if !self.lenient {
+                return Err(why);
+            }
+            flow.actions = Arc::new([Action::Unsupported(Arc::from(actions_text))]);
+            flow.text = Arc::from(actions_text);
+            return Ok((flow, Some(why)));
+        }
+        let proto = flow.matching.exactly(Field::NwProto).unwrap_or(0) as u8;
+        let known = (actions_text.to_string(), flow.table, proto);
+        if let Some((actions, text)) = self.lists.get(&known) {
+            flow.actions = actions.clone();
+            flow.text = text.clone();
+            return Ok((flow, None));
+        }
+        let mut reader =
+            Actions { context: &mut self.context, table: flow.table, proto, lenient: self.lenient, left_out: None };
+        flow.actions = reader.list(actions_text)?.into();
+        flow.text = Arc::from(actions_text);
+        let left_out = reader.left_out;
+        if left_out.is_none() {
+            self.lists.insert(known, (flow.actions.clone(), flow.text.clone()));
+        }
+        Ok((flow, left_out))
+    }
+}
+
+/// The match and the actions of a line.
+fn split_actions(line: &str) -> Option<(&str, &str)> {
+    let mut from = 0;
+    while let Some(at) = line[from..].find("action") {
+        let at = from + at;
+        let rest = &line[at + 6..];
+        let rest = rest.strip_prefix('s').unwrap_or(rest);
+        let separated = at == 0 || line.as_bytes()[at - 1] == b',' || line.as_bytes()[at - 1].is_ascii_whitespace();
+        if let (true, Some(actions)) = (separated, rest.strip_prefix('=')) {
+            return Some((&line[..at], trim(actions)));
+        }
+        from = at + 6;
+    }
+    None
+}

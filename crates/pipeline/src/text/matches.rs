@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Matches of flows.
+use super::names::Context;
+use super::split::{item, list, Item};
+use super::value::{exact, masked, number};
+use super::{bad, field_named, unsupported, Read};
+use crate::field::{Field, Format, Prereq};
+use crate::matching::Match;
+
+/// Ethernet type and IP protocol that a word stands for.
+pub(super) fn protocol(name: &str) -> Option<(u16, Option<u8>)> {
+    Some(match name {
+        "ip" | "ipv4" | "ip4" => (0x0800, None),
+        "icmp" | "icmp4" => (0x0800, Some(1)),
+        "igmp" => (0x0800, Some(2)),
+        "tcp" => (0x0800, Some(6)),
+        "udp" => (0x0800, Some(17)),
+        "sctp" => (0x0800, Some(132)),
+        "ipv6" | "ip6" => (0x86dd, None),
+        "icmp6" => (0x86dd, Some(58)),
+        "tcp6" => (0x86dd, Some(6)),
+        "udp6" => (0x86dd, Some(17)),
+        "sctp6" => (0x86dd, Some(132)),
+        "arp" => (0x0806, None),
+        "rarp" => (0x8035, None),
+        "mpls" => (0x8847, None),
+        "mplsm" => (0x8848, None),
+        _ => return None,
+    })
+}
+
+/// A match alone.
+pub(super) fn read<'a>(text: &'a str, context: &mut Context<'_>) -> Read<'a, Match> {
+    let mut reader = Reader::default();
+    for part in list(text, true)? {
+        reader.item(item(part)?, context)?;
+    }
+    reader.finish()
+}
+
+/// A match while its parts are read.
+#[derive(Default)]
+pub(super) struct Reader<'a> {
+    pub matching: Match,
+    needs: Vec<(Field, &'a str)>,
+}
+
+impl<'a> Reader<'a> {
+    fn require(&mut self, field: Field, value: u128, mask: u128, at: &'a str) -> Read<'a, ()> {
+        let both = self.matching.mask.get(field) & mask;
+        if (self.matching.key.get(field) ^ value) & both != 0 {
+            return bad(at, format!("\"{at}\" contradicts what the flow matches already"));
+        }
+        self.matching.masked(field, value, mask);
+        Ok(())
+    }
+
+    /// One part of a match.
+    pub fn item(&mut self, item: Item<'a>, context: &mut Context<'_>) -> Read<'a, ()> {
+        if let Some((eth, proto)) = protocol(item.name) {
+            item.alone()?;
+            self.require(Field::EthType, u128::from(eth), 0xffff, item.whole)?;
+            return match proto {
+                Some(p) => self.require(Field::NwProto, u128::from(p), 0xff, item.whole),
+                None => Ok(()),
+            };
+        }
+        match item.name {
+            "eth" => return item.alone(),
+            "packet_type" if item.value == Some("(0,0)") || item.value == Some("0,0") => return Ok(()),
+            "dl_vlan" => return self.vlan_id(item),
+            "dl_vlan_pcp" | "vlan_pcp" => {
+                let pcp = number(item.needed()?, 3)?;
+                return self.require(Field::VlanTci, pcp << 13 | 0x1000, 0xf000, item.whole);
+            }
+            "vlan_vid" => {
+                let (value, mask) =
+                    item.needed()?.split_once('/').map_or((item.needed()?, None), |(v, m)| (v, Some(m)));
+                let mask = mask.map_or(Ok(0x1fff), |m| number(m, 13))?;
+                return self.require(Field::VlanTci, number(value, 13)? & mask, mask, item.whole);
+            }
+            "nw_tos" => return self.tos(item, 0),
+            "ip_dscp" => return self.tos(item, 2),
+            _ => {}
+        }
+        let Some(field) = field_named(item.name).filter(|f| f.info().readable) else {
+            return unsupported(item.whole, format!("\"{}\" is not a field that a flow can match", item.name));
+        };
+        let (value, mask) = masked(field, item.needed()?, context)?;
+        self.needs.push((field, item.whole));
+        self.require(field, value & mask, mask, item.whole)
+    }
+
+    fn vlan_id(&mut self, item: Item<'a>) -> Read<'a, ()> {
+        let value = item.needed()?;
+        match number(value, 16)? {
+            0xffff => self.require(Field::VlanTci, 0, 0xffff, item.whole),
+            id if id < 4096 => self.require(Field::VlanTci, id | 0x1000, 0x1fff, item.whole),
+            _ => bad(value, format!("{value} is not a VLAN id: 0 to 4095, or 0xffff for none")),
+        }
+    }
+
+    fn tos(&mut self, item: Item<'a>, shift: u8) -> Read<'a, ()> {
+        let text = item.needed()?;
+        let value = number(text, 8 - shift)? << shift;
+        if value & 3 != 0 {
+            return bad(text, format!("{text} sets bits of the ECN field: match nw_ecn for those"));
+        }
+        self.needs.push((Field::NwTos, item.whole));
+        self.require(Field::NwTos, value, 0xfc, item.whole)
+    }
+
+    /// The match, if the packet that it describes has all fields that it names.
+    pub fn finish(self) -> Read<'a, Match> {
+        for (field, at) in &self.needs {
+            let name = field.info().name;
+            // `tp_src` is written for every protocol with ports, and for the type of ICMP.
+            let prereq = match field {
+                Field::TcpSrc | Field::TcpDst if at.starts_with("tp_") => return_ports(&self.matching),
+                _ => field.info().prereq,
+            };
+            if let Some(what) = missing(prereq, &self.matching) {
+                return bad(at, format!("{name} needs a match on {what}"));
+            }
+        }
+        Ok(self.matching)
+    }
+}
+
+fn return_ports(matching: &Match) -> Prereq {
+    match (matching.exactly(Field::EthType), matching.exactly(Field::NwProto)) {
+        (_, Some(17)) => Prereq::Udp,
+        (_, Some(132)) => Prereq::Sctp,
+        (Some(0x0800), Some(1)) => Prereq::Icmp4,
+        (Some(0x86dd), Some(58)) => Prereq::Icmp6,
+        _ => Prereq::Tcp,
+    }
+}
+
+/// What a match lacks for a field with this prerequisite.
+pub(super) fn missing(prereq: Prereq, matching: &Match) -> Option<&'static str> {
+    let eth = matching.exactly(Field::EthType);
+    let proto = matching.exactly(Field::NwProto);
+    let ip = matches!(eth, Some(0x0800 | 0x86dd));
+    let arp = matches!(eth, Some(0x0806 | 0x8035));
+    let icmp6 = eth == Some(0x86dd) && proto == Some(58);
+    let kind = matching.key.get(Field::Icmpv6Type);
+    let (fits, what) = match prereq {
+        Prereq::None => (true, ""),
+        Prereq::Vlan => {
+            (matching.mask.get(Field::VlanTci) & 0x1000 != 0, "a VLAN tag (vlan_tci=0x1000/0x1000 or dl_vlan)")
+        }
+        Prereq::Mpls => (matches!(eth, Some(0x8847 | 0x8848)), "mpls or mplsm"),
+        // Old flows name the addresses in ARP so.
+        Prereq::Ipv4 => (eth == Some(0x0800) || arp, "ip"),
+        Prereq::Ipv6 => (eth == Some(0x86dd), "ipv6"),
+        Prereq::Ip => (ip || arp, "ip or ipv6"),
+        Prereq::Arp => (arp, "arp"),
+        Prereq::Tcp => (ip && proto == Some(6), "tcp or tcp6"),
+        Prereq::Udp => (ip && proto == Some(17), "udp or udp6"),
+        Prereq::Sctp => (ip && proto == Some(132), "sctp or sctp6"),
+        // OpenFlow 1.0 has one name for both.
+        Prereq::Icmp4 => (eth == Some(0x0800) && proto == Some(1) || icmp6, "icmp or icmp6"),
+        Prereq::Icmp6 => (icmp6, "icmp6"),
+        Prereq::Nd => (icmp6 && (kind == 135 || kind == 136), "icmp6,icmp_type=135 or 136"),
+        Prereq::NdSol => (icmp6 && kind == 135, "icmp6,icmp_type=135"),
+        Prereq::NdAdv => (icmp6 && kind == 136, "icmp6,icmp_type=136"),
+        Prereq::Ct => (ip, "ip or ipv6, and ct_state=+trk"),
+    };
+    (!fits).then_some(what)
+}
+
+/// A field with an exact value, as `learn` names one.
+pub(super) fn value_of<'a>(field: Field, text: &'a str, context: &mut Context<'_>) -> Read<'a, u128> {
+    match field.info().format {
+        // Numbers are taken for addresses, too.
+        Format::Mac | Format::Ipv4 | Format::Ipv6 if text.starts_with("0x") => number(text, field.info().bits),
+        _ => exact(field, text, context),
+    }
+}
