@@ -33,7 +33,7 @@ mod stages;
 mod work;
 
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, BATCH_MAX, HEADROOM};
-pub use nat::{EndLog, Nat};
+pub use nat::{BeginLog, EndLog, Nat};
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
 use common::Lean;

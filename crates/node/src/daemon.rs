@@ -8,6 +8,7 @@
 use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
 use crate::error::NodeError;
 use crate::events::Hub;
+use crate::internet::Internet;
 use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
 use crate::store::Persist;
@@ -113,15 +114,16 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         None => (None, Model::new(), Vec::new()),
     };
     steps.done(format!("state read: {}", counts(&model)));
+    let mut changed = false;
     if !options.config.is_empty() {
-        apply_files(&options.config, &mut model, store.as_mut(), &mut notes)?;
+        changed = apply_files(&options.config, &mut model, store.as_mut(), &mut notes)?;
         steps.done(format!("configuration files applied: {}", counts(&model)));
     }
 
     let hub = Arc::new(Hub::default());
     let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, hub.clone())?;
     steps.done(if plane.took_over() { "took over running tables" } else { "made table memory" });
-    let writer = fill(&plane, &model, &mut notes)?;
+    let mut writer = fill(&plane, &model, &mut notes)?;
     if !plane.took_over() {
         if let (Some(pins), Some(xdp)) = (&options.pins, &plane.xdp) {
             if let Some(what) = crate::upgrade::convert_counters(pins, xdp, options.state.as_deref()) {
@@ -135,11 +137,16 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     }
     steps.done(format!("tables say what is configured: commit {}", writer.tables().commits()));
 
+    let internet = Internet::open(plane.session_memory()?, &model, &mut writer, (salt(), changed), &mut notes)?;
+    let (routers, _) = internet.set_ways(&mut writer, &model);
+    plane.set_nat(internet.nat());
+    steps.done(format!("{} sessions at hand", internet.nat().tracker().stats().sessions));
+
     let writer = Arc::new(Mutex::new(writer));
     let underlay: Arc<OnceLock<Underlay>> = Arc::default();
     if options.choice != Choice::None {
-        let watcher = Underlay::start(underlay::Options::default(), TableSink::new(writer.clone()))?;
-        watcher.add_ncs(model.objects(config::Kind::Nc).filter_map(nc_address).collect());
+        let watcher = Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), internet.ways()))?;
+        watcher.add_ncs(model.objects(config::Kind::Nc).filter_map(nc_address).chain(routers).collect());
         if !watcher.sync(UNDERLAY_PATIENCE) {
             notes.push("the underlay was not known within 2 s; packets wait for it".into());
         }
@@ -166,6 +173,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if let Some(dir) = &options.state {
         crate::upgrade::describe_layout(dir);
     }
+    internet.start()?;
     let stop = Arc::new(AtomicBool::new(false));
     let events = plane.xdp.as_ref().map(|xdp| event_thread(xdp, hub.clone(), stop.clone())).transpose()?;
     for note in notes.iter().chain(&plane.notes()) {
@@ -173,7 +181,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     }
     let core = Core { model, store: store.take(), times: Default::default() };
     let instance = options.instance.clone();
-    let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, startup: steps.list, notes });
+    let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, internet, startup: steps.list, notes });
     // Sampling may be configured.
     node.update_capture();
     Ok(Running { node, stop, events })
@@ -247,13 +255,13 @@ pub fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, NodeError> {
     Ok(files)
 }
 
-/// Applies the files of the command line: they win over the state, what they do not name stays.
+/// Applies the files of the command line: they win over the state, what they do not name stays. Whether anything changes.
 fn apply_files(
     paths: &[PathBuf],
     model: &mut Model,
     store: Option<&mut Persist>,
     notes: &mut Vec<String>,
-) -> Result<(), NodeError> {
+) -> Result<bool, NodeError> {
     let sentences = |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
     let files = expand(paths)?;
     let docs = config::parse_files(&files).map_err(sentences)?;
@@ -262,7 +270,7 @@ fn apply_files(
     if let (Some(store), false) = (store, plan.is_empty()) {
         store.record(&docs, false, model)?;
     }
-    Ok(())
+    Ok(!plan.is_empty())
 }
 
 /// A writer whose tables say what the model says.

@@ -60,6 +60,7 @@ pub struct DataPlane {
     took_over: bool,
     workers: u32,
     shared: Shared,
+    nat: Option<Arc<gateway::Nat>>,
     threads: Vec<JoinHandle<()>>,
     silencer: Option<Silencer>,
     service: Service,
@@ -101,6 +102,7 @@ impl DataPlane {
             took_over,
             workers: workers.clamp(1, WORKERS_MAX),
             shared,
+            nat: None,
             threads: Vec::new(),
             silencer: None,
             service: Service::default(),
@@ -114,6 +116,22 @@ impl DataPlane {
     /// Sets who is told of neighbours that the software path needs. Before [`DataPlane::serve`].
     pub fn on_wanted(&mut self, wanted: impl Fn(Vec<IpAddr>) + Send + Sync + 'static) {
         self.shared.wanted = Arc::new(wanted);
+    }
+
+    /// Sets the sessions that the workers serve. Before [`DataPlane::serve`].
+    pub fn set_nat(&mut self, nat: Arc<gateway::Nat>) {
+        self.nat = Some(nat);
+    }
+
+    /// Session memory: on BPF maps, where it outlives this process, or of this process.
+    pub fn session_memory(&mut self) -> Result<Arc<dyn session::SessionMemory>, NodeError> {
+        if let Some(xdp) = &self.xdp {
+            match xdp.session_memory() {
+                Ok(memory) => return Ok(memory),
+                Err(e) => self.memory_note = Some(format!("ATTENTION: sessions end with this process. {e}")),
+            }
+        }
+        Ok(Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?))
     }
 
     /// The table memory.
@@ -320,7 +338,11 @@ impl DataPlane {
                 let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "AF_PACKET", source };
                 egress.push(PacketSocket::egress(i.ifindex).map_err(refused)?);
             }
-            let gateway = Gateway::new(tables.clone(), xdp_slots + number as u32);
+            let slot = xdp_slots + number as u32;
+            let gateway = match &self.nat {
+                Some(nat) => Gateway::with_nat(tables.clone(), slot, nat.clone()),
+                None => Gateway::new(tables.clone(), slot),
+            };
             let worker = Worker::new(gateway, list, egress, self.shared.clone());
             let thread = std::thread::Builder::new().name(format!("tunny-worker{number}")).spawn(move || worker.run());
             self.threads.push(thread.map_err(NodeError::system("starting a worker thread"))?);

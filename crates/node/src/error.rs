@@ -7,6 +7,9 @@ use std::path::PathBuf;
 /// Why the node cannot start, or refuses something.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
+    /// Session memory.
+    #[error("{0}")]
+    Sessions(String),
     /// Another node uses the same state.
     #[error("another `tunny node` runs on {} (its lock is held); stop it first, or give this one another --state and --instance", .0.display())]
     Locked(PathBuf),

@@ -8,6 +8,7 @@ use crate::counters::{self, monotonic_ns};
 use crate::dataplane::{DataPlane, Service};
 use crate::error::NodeError;
 use crate::events::{EventFilter, Hub, Wanted};
+use crate::internet::Internet;
 use crate::flows::{exponent_for, Sampler};
 use crate::metrics::Scrape;
 use crate::store::Persist;
@@ -46,6 +47,7 @@ pub struct Node {
     writer: Arc<Mutex<Writer>>,
     memory: Arc<dyn Memory>,
     underlay: Arc<OnceLock<Underlay>>,
+    internet: Internet,
     startup: Vec<Step>,
     notes: Vec<String>,
     /// What kept the ports from being served at the last look.
@@ -66,6 +68,8 @@ pub struct Parts {
     pub writer: Arc<Mutex<Writer>>,
     /// The underlay watcher, if there is one.
     pub underlay: Arc<OnceLock<Underlay>>,
+    /// Sessions and translation.
+    pub internet: Internet,
     /// What the start did.
     pub startup: Vec<Step>,
     /// What an operator must know.
@@ -144,11 +148,11 @@ pub fn write_document(body: &mut Vec<u8>, name: &str, content: &[u8]) {
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
-        let Parts { instance, hub, core, plane, writer, underlay, startup, notes } = parts;
+        let Parts { instance, hub, core, plane, writer, underlay, internet, startup, notes } = parts;
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
         let trouble = Mutex::default();
-        Arc::new(Node { instance, started, hub, core, plane, writer, memory, underlay, startup, notes, trouble })
+        Arc::new(Node { instance, started, hub, core, plane, writer, memory, underlay, internet, startup, notes, trouble })
     }
 
     /// The distributor of captured packets.
@@ -504,27 +508,42 @@ impl Node {
         }
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        let committed = {
-            let mut writer = lock(&self.writer);
-            writer.set_limits(crate::store::limits(&core.model));
-            writer.commit(commit)
-        };
+        let (generation, ways) = self.commit(core, commit).map_err(|e| (e, recorded))?;
         report.commit_s = begun.elapsed().as_secs_f64();
-        report.generation = committed.map_err(|e| (e.into(), recorded))?.generation;
+        report.generation = generation;
         if let Some(store) = &mut core.store {
             store.tidy();
         }
         if let Some(underlay) = self.underlay.get() {
-            if !commit.nc_remove.is_empty() {
-                underlay.remove_ncs(commit.nc_remove.clone());
+            let (mut come, mut gone) = ways;
+            come.extend(&commit.nc_add);
+            gone.extend(commit.nc_remove.iter().filter(|nc| !self.internet.leads_over(**nc)));
+            if !gone.is_empty() {
+                underlay.remove_ncs(gone);
             }
-            if !commit.nc_add.is_empty() {
-                underlay.add_ncs(commit.nc_add.clone());
+            if !come.is_empty() {
+                underlay.add_ncs(come);
                 // An acknowledged NC is reachable, as far as the kernel knows a way.
                 underlay.sync(Duration::from_millis(500));
             }
         }
         Ok(())
+    }
+
+    /// The tables and the way to the Internet: all of it or nothing. The number of the commit, and the routers that come and go.
+    fn commit(&self, core: &Core, commit: &tables::Commit) -> Result<(u64, (Vec<IpAddr>, Vec<IpAddr>)), NodeError> {
+        let mut writer = lock(&self.writer);
+        writer.set_limits(crate::store::limits(&core.model));
+        let plan = self.internet.prepare(&mut writer, &core.model)?;
+        let generation = match writer.commit(commit) {
+            Ok(report) => report.generation,
+            Err(e) => {
+                self.internet.withdraw(&mut writer);
+                return Err(e.into());
+            }
+        };
+        self.internet.carry_out(&mut writer, &plan, commit, &core.model);
+        Ok((generation, self.internet.set_ways(&mut writer, &core.model)))
     }
 
     /// Serves the ports as configured. The daemon calls it once, when the tables are filled.
@@ -536,6 +555,7 @@ impl Node {
     /// Ends the software workers; the fast path goes on.
     pub fn stop(&self) {
         lock(&self.plane).stop();
+        self.internet.stop();
         self.settle();
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the underlay watcher decides, written into the tables.
 
+use crate::internet::{lead, Ways};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tables::{GroupId, NexthopId, Writer};
@@ -9,6 +10,8 @@ use underlay::{Change, Sink};
 /// Maps the watcher's ids to those of the tables. Next hops and groups that a process before has left are removed once
 /// nothing leads over them any more.
 pub struct TableSink {
+    /// Routers to the Internet: followed as NCs are, and bound in the root.
+    ways: Ways,
     writer: Arc<Mutex<Writer>>,
     nexthops: HashMap<u32, NexthopId>,
     groups: HashMap<u32, GroupId>,
@@ -18,13 +21,13 @@ pub struct TableSink {
 
 impl TableSink {
     /// A sink for these tables.
-    pub fn new(writer: Arc<Mutex<Writer>>) -> Self {
+    pub fn new(writer: Arc<Mutex<Writer>>, ways: Ways) -> Self {
         let (stale_groups, stale_nexthops) = {
             let writer = writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let groups = writer.groups().into_iter().map(|(id, _)| id).collect();
             (groups, writer.nexthops().into_iter().map(|(id, _)| id).collect())
         };
-        Self { writer, nexthops: HashMap::new(), groups: HashMap::new(), stale_groups, stale_nexthops }
+        Self { ways, writer, nexthops: HashMap::new(), groups: HashMap::new(), stale_groups, stale_nexthops }
     }
 
     fn one(&mut self, writer: &mut Writer, change: &Change) -> Result<(), String> {
@@ -54,7 +57,13 @@ impl TableSink {
                     Some(id) => Some(*self.groups.get(id).ok_or("an NC is led over a group that was not entered")?),
                     None => None,
                 };
-                writer.bind_nc_group(*nc, line).then_some(()).ok_or_else(|| format!("NC {nc} is not in the tables"))
+                let ways = *self.ways.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let family = ways.iter().position(|way| *way == Some(*nc));
+                if let Some(family) = family {
+                    lead(writer, family == 1, line);
+                }
+                let bound = writer.bind_nc_group(*nc, line) || family.is_some();
+                bound.then_some(()).ok_or_else(|| format!("NC {nc} is not in the tables"))
             }
             Change::DropGroup { id } => match self.groups.remove(id) {
                 Some(line) if !writer.remove_group(line) => {

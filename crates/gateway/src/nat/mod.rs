@@ -36,15 +36,23 @@ pub struct Nat {
     translator: Arc<Translator>,
     fragments: Mutex<FragTable>,
     log: Option<EndLog>,
+    begins: Option<BeginLog>,
 }
 
 /// Hears of every session that ends.
 pub type EndLog = Box<dyn Fn(&Ended) + Send + Sync>;
+/// Hears of every session that begins, and when.
+pub type BeginLog = Box<dyn Fn(&NewSession, u64) + Send + Sync>;
 
 impl Nat {
     /// On this tracker and translator; `log` hears of every session that ends.
     pub fn new(tracker: Arc<Tracker>, translator: Arc<Translator>, limits: FragLimits, log: Option<EndLog>) -> Nat {
-        Nat { tracker, translator, fragments: Mutex::new(FragTable::new(limits)), log }
+        Nat { tracker, translator, fragments: Mutex::new(FragTable::new(limits)), log, begins: None }
+    }
+
+    /// `log` hears of every session that begins.
+    pub fn on_begin(self, log: BeginLog) -> Nat {
+        Nat { begins: Some(log), ..self }
     }
 
     /// The tracker.
@@ -175,7 +183,12 @@ impl<'w> Sight<'w> {
     pub fn create(self, new: &NewSession, now: u64) -> Result<SessionRef, DropReason> {
         let made = self.nat.tracker.create(new, now, &mut |e| self.nat.ended(e, now));
         let reason = match made {
-            Ok(session) => return Ok(session),
+            Ok(session) => {
+                if let Some(log) = &self.nat.begins {
+                    log(new, now);
+                }
+                return Ok(session);
+            }
             Err(session::Refusal::Exists(session)) => {
                 self.nat.translator.release(&binding(&new.inner, &new.outer), now);
                 return Ok(session);

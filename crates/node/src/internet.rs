@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The way to the Internet: sessions, translation, and what of the configuration concerns them.
+//!
+//! Sessions lie in memory that outlives the process (BPF maps, pinned) if there is one. A node that starts takes them over and
+//! builds all else from them: quotas and timers (the tracker), ports and mappings (the translator). A change of the
+//! configuration reaches new connections first (the translator), then those that exist: the VPC's policy epoch is raised, so
+//! that each session is judged again with its next packet.
+
+use crate::counters::monotonic_ns;
+use crate::error::NodeError;
+use crate::sessionlog::SessionLog;
+use config::{Model, NatPlan};
+use gateway::Nat;
+use session::nat::{Binding, Flow, PublicEndpoint, Translator};
+use session::{Cursor, Options, SessionInfo, SessionMemory, Tracker};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tables::{Commit, GroupId, RoutesChange, Vni, Writer};
+
+/// Time between two looks at what has expired.
+const EXPIRE: Duration = Duration::from_millis(100);
+/// Sessions that are looked at in one go; in between workers get at the locks.
+const BUDGET: u32 = 4096;
+/// The bits of a POLICY word that hold the epoch.
+const EPOCH: u64 = 0xffff << abi::POLICY_EPOCH_SHIFT;
+
+/// The routers to the Internet, as the underlay's sink needs them.
+pub type Ways = Arc<Mutex<[Option<IpAddr>; 2]>>;
+
+/// Sessions and translation of a node.
+pub struct Internet {
+    nat: Arc<Nat>,
+    log: Arc<SessionLog>,
+    plan: Mutex<NatPlan>,
+    ways: Ways,
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a session holds of the translator.
+pub fn binding(s: &SessionInfo) -> Binding {
+    let flow = Flow {
+        vni: s.inner.vni(),
+        proto: s.inner.proto(),
+        vm_addr: s.inner.vm(),
+        vm_port: s.inner.vm_port(),
+        remote: s.inner.remote(),
+        remote_port: s.inner.remote_port(),
+    };
+    Binding { flow, public: PublicEndpoint { addr: s.outer.public(), port: s.outer.public_port() } }
+}
+
+fn options(model: &Model, salt: u64) -> Options {
+    let timeouts = model.gateway().map_or_else(Default::default, |g| g.timeouts);
+    let sessions = model.limits().sessions;
+    Options { sessions, initial: sessions.min(1 << 16), salt, timeouts, ..Options::default() }
+}
+
+/// The routers of a configuration.
+fn routers(model: &Model) -> [Option<IpAddr>; 2] {
+    let g = model.gateway();
+    [g.and_then(|g| g.via4).map(IpAddr::V4), g.and_then(|g| g.via6).map(IpAddr::V6)]
+}
+
+impl Internet {
+    /// Takes over the sessions in `memory`, or begins with none. `changed`: the configuration is not the one under which
+    /// the tables were left, so that every session is to be judged again. What an operator should know goes to `notes`.
+    pub fn open(
+        memory: Arc<dyn SessionMemory>,
+        model: &Model,
+        writer: &mut Writer,
+        (salt, changed): (u64, bool),
+        notes: &mut Vec<String>,
+    ) -> Result<Internet, NodeError> {
+        let now = monotonic_ns();
+        let refused = |e: session::AttachError| NodeError::Sessions(e.to_string());
+        let (tracker, found) = match Tracker::attach(memory.clone(), options(model, salt), now) {
+            Err(session::AttachError::Layout) => {
+                notes.push("ATTENTION: session memory has another layout; all sessions begin anew".into());
+                (Tracker::new(memory, options(model, salt), now).map_err(refused)?, Default::default())
+            }
+            other => other.map_err(refused)?,
+        };
+        let (plan, log) = (model.nat(), Arc::new(SessionLog::default()));
+        let translator = Arc::new(Translator::new(salt));
+        translator.configure(&plan.spec);
+        let told = log.clone();
+        let nat = Nat::new(Arc::new(tracker), translator, Default::default(), Some(Box::new(move |e| told.ended(e))));
+        let told = log.clone();
+        let nat = Arc::new(nat.on_begin(Box::new(move |new, now| told.began(new, now))));
+        let lost = restore(&nat, now);
+        if found.sessions > 0 {
+            let torn = found.refused + lost;
+            let rest = if torn > 0 { format!(", {torn} could not go on") } else { String::new() };
+            tracing::info!("{} sessions taken over{rest}", found.sessions);
+        }
+        let internet = Internet {
+            nat,
+            log,
+            plan: Mutex::default(),
+            ways: Arc::new(Mutex::new([None; 2])),
+            stop: Arc::default(),
+            thread: Mutex::default(),
+        };
+        internet.set_log(model);
+        if plan.public.is_empty() && writer.tables().public_roots() != 0 {
+            writer.set_public(&[]).map_err(NodeError::system("removing public addresses"))?;
+        }
+        internet.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
+        Ok(internet)
+    }
+
+    /// What workers share.
+    pub fn nat(&self) -> Arc<Nat> {
+        self.nat.clone()
+    }
+
+    /// The session log.
+    pub fn log(&self) -> &SessionLog {
+        &self.log
+    }
+
+    /// The plan in force.
+    pub fn plan(&self) -> NatPlan {
+        lock(&self.plan).clone()
+    }
+
+    /// The routers to the Internet, shared with the sink of the underlay.
+    pub fn ways(&self) -> Ways {
+        self.ways.clone()
+    }
+
+    /// Begins to end what expires.
+    pub fn start(&self) -> Result<(), NodeError> {
+        let (nat, stop) = (self.nat.clone(), self.stop.clone());
+        let body = move || {
+            while !stop.load(Ordering::Relaxed) {
+                let mut busy = true;
+                while busy && !stop.load(Ordering::Relaxed) {
+                    busy = nat.expire(monotonic_ns(), BUDGET).more;
+                }
+                std::thread::sleep(EXPIRE);
+            }
+        };
+        let thread = std::thread::Builder::new().name("tunny-sessions".into()).spawn(body);
+        *lock(&self.thread) = Some(thread.map_err(NodeError::system("starting a thread"))?);
+        Ok(())
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = lock(&self.thread).take() {
+            if thread.join().is_err() {
+                tracing::error!("the thread that ends sessions failed; please report it");
+            }
+        }
+        self.log.set(None);
+    }
+
+    /// Before a commit: makes the addresses of `model` public as well. Returns whether there was anything to do.
+    pub fn prepare(&self, writer: &mut Writer, model: &Model) -> Result<NatPlan, NodeError> {
+        let plan = model.nat();
+        let mut both = lock(&self.plan).public.clone();
+        if plan.public != both {
+            both.extend(plan.public.iter().copied());
+            writer.set_public(&both).map_err(NodeError::system("entering public addresses"))?;
+        }
+        Ok(plan)
+    }
+
+    /// Takes back what [`Internet::prepare`] did.
+    pub fn withdraw(&self, writer: &mut Writer) {
+        let public = lock(&self.plan).public.clone();
+        if let Err(e) = writer.set_public(&public) {
+            tracing::error!("public addresses could not be put back as they were: {e}");
+        }
+    }
+
+    /// After the commit: brings the plan into force.
+    pub fn carry_out(&self, writer: &mut Writer, plan: &NatPlan, commit: &Commit, model: &Model) {
+        let routed: BTreeSet<Vni> =
+            commit.tenants.iter().filter(|t| t.routes != RoutesChange::Keep).map(|t| t.vni).collect();
+        self.set_log(model);
+        if let Err(e) = self.change(writer, plan, &|vni| routed.contains(&vni)) {
+            // Addresses that are ours no longer stay public: what comes for them is dropped here instead of passed to the host.
+            tracing::error!("public addresses are more than are configured: {e}");
+        }
+    }
+
+    /// Whether this address is a router to the Internet.
+    pub fn leads_over(&self, address: IpAddr) -> bool {
+        lock(&self.ways).contains(&Some(address))
+    }
+
+    /// Translator, limits, policies, public addresses; `judge` says whose sessions are to be judged again in any case.
+    fn change(&self, writer: &mut Writer, plan: &NatPlan, judge: &dyn Fn(Vni) -> bool) -> Result<(), NodeError> {
+        let mut old = lock(&self.plan);
+        if old.spec != plan.spec {
+            self.nat.translator().configure(&plan.spec);
+        }
+        let tracker = self.nat.tracker();
+        for vni in old.limits.keys().filter(|vni| !plan.limits.contains_key(vni)) {
+            tracker.set_limits(*vni, None);
+        }
+        plan.limits.iter().for_each(|(vni, limits)| tracker.set_limits(*vni, Some(*limits)));
+        let served: BTreeSet<Vni> = old.policies.keys().chain(plan.policies.keys()).copied().collect();
+        for vni in served {
+            let wanted = plan.policies.get(&vni).copied().unwrap_or(0) & !EPOCH;
+            let differs = writer.policy(vni).is_some_and(|have| have & !EPOCH != wanted);
+            if differs || (wanted != 0 && judge(vni)) {
+                writer.set_policy(vni, wanted);
+            }
+        }
+        let public = std::mem::take(&mut old.public) != plan.public;
+        *old = plan.clone();
+        if public {
+            writer.set_public(&plan.public).map_err(NodeError::system("entering public addresses"))?;
+        }
+        Ok(())
+    }
+
+    /// Learns where the routers are. Returns those that the underlay is to follow now, and those that it may forget.
+    pub fn set_ways(&self, writer: &mut Writer, model: &Model) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let wanted = routers(model);
+        let mut ways = lock(&self.ways);
+        let (mut come, mut gone) = (Vec::new(), Vec::new());
+        for family in 0..2 {
+            let old = std::mem::replace(&mut ways[family], wanted[family]);
+            if old == wanted[family] {
+                continue;
+            }
+            gone.extend(old.filter(|a| group_of(writer, *a).is_none()));
+            // An Nc with this address is followed already, and tells nothing new.
+            let known = wanted[family].and_then(|a| group_of(writer, a)).flatten();
+            lead(writer, family == 1, known);
+            come.extend(wanted[family]);
+        }
+        (come, gone)
+    }
+
+    fn set_log(&self, model: &Model) {
+        let wanted = model.gateway().map_or(config::SessionLog::Off, |g| g.session_log.clone());
+        self.log.set(Some(&wanted));
+    }
+}
+
+impl Drop for Internet {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The group that leads to an NC; none if there is no NC of this address.
+fn group_of(writer: &Writer, address: IpAddr) -> Option<Option<GroupId>> {
+    writer.ncs().into_iter().find(|(a, ..)| *a == address).map(|(.., group)| group)
+}
+
+/// Leads one family out over a group, or nowhere.
+pub fn lead(writer: &mut Writer, ipv6: bool, group: Option<GroupId>) {
+    let tables = writer.tables();
+    let now = |v6: bool| Some(tables.internet_group(v6)).filter(|line| *line != 0).map(GroupId);
+    let (v4, v6) = if ipv6 { (now(false), group) } else { (group, now(true)) };
+    writer.set_internet(v4, v6);
+}
+
+/// Gives the translator what the sessions in memory hold; those for which it has no place end. Returns how many.
+fn restore(nat: &Nat, now: u64) -> u64 {
+    let (mut lost, mut at) = (0, Some(Cursor::default()));
+    while let Some(from) = at {
+        let mut ends = |s: &SessionInfo| {
+            let torn = !nat.translator().restore(&binding(s));
+            lost += u64::from(torn);
+            torn
+        };
+        at = nat.remove_where(from, 65_536, &mut ends, now);
+    }
+    lost
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The session log: one record for the start and one for the end of each session, to a file as JSON lines or to an IPFIX
+//! collector.
+//!
+//! Workers hand records over by a bounded queue and never wait: what finds it full is lost, and counted. A thread writes.
+//! A file that was moved away (logrotate) is opened anew within a second.
+
+use crate::counters::monotonic_ns;
+use crate::ipfix::Exporter;
+use serde_json::json;
+use session::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+/// Records that wait at most.
+const QUEUE: usize = 65_536;
+/// Time after which what was written reaches the file, and a moved file is noticed.
+const FLUSH: Duration = Duration::from_millis(200);
+
+/// What is told of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// The VM's side.
+    pub inner: InnerKey,
+    /// The public side.
+    pub outer: OuterKey,
+    /// Whether the remote side began it.
+    pub from_outside: bool,
+    /// Milliseconds since 1970.
+    pub start: u64,
+    /// The end, if it has ended.
+    pub end: Option<End>,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// Milliseconds since 1970.
+    pub time: u64,
+    /// Why.
+    pub reason: EndReason,
+    /// Last state.
+    pub state: &'static str,
+    /// Packets, both ways.
+    pub packets: u64,
+    /// Bytes of inner IP packets, both ways.
+    pub bytes: u64,
+}
+
+impl Record {
+    /// As one JSON object.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut out = json!({
+            "event": if self.end.is_some() { "end" } else { "start" },
+            "vni": self.inner.vni(),
+            "protocol": self.inner.proto(),
+            "vm": self.inner.vm().to_string(),
+            "vmPort": self.inner.vm_port(),
+            "public": self.outer.public().to_string(),
+            "publicPort": self.outer.public_port(),
+            "remote": self.inner.remote().to_string(),
+            "remotePort": self.inner.remote_port(),
+            "direction": if self.from_outside { "in" } else { "out" },
+            "startMs": self.start,
+        });
+        if let Some(e) = &self.end {
+            out["endMs"] = e.time.into();
+            out["reason"] = e.reason.name().into();
+            out["state"] = e.state.into();
+            out["packets"] = e.packets.into();
+            out["bytes"] = e.bytes.into();
+        }
+        out
+    }
+}
+
+struct Writing {
+    target: config::SessionLog,
+    thread: JoinHandle<()>,
+}
+
+/// The log.
+#[derive(Default)]
+pub struct SessionLog {
+    queue: RwLock<Option<SyncSender<Record>>>,
+    writing: Mutex<Option<Writing>>,
+    on: AtomicBool,
+    lost: AtomicU64,
+}
+
+/// Wall-clock milliseconds of a time of CLOCK_MONOTONIC.
+fn wall_ms(at: u64) -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    now.saturating_sub(monotonic_ns().saturating_sub(at) / 1_000_000)
+}
+
+impl SessionLog {
+    /// Where to write from now on; `None` ends it.
+    pub fn set(&self, target: Option<&config::SessionLog>) {
+        let target = target.cloned().unwrap_or_default();
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if writing.as_ref().map_or(config::SessionLog::Off, |w| w.target.clone()) == target {
+            return;
+        }
+        self.on.store(false, Ordering::Relaxed);
+        // Without a sender the thread writes what is left and ends.
+        *self.queue.write().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(old) = writing.take() {
+            let _ = old.thread.join();
+        }
+        if target == config::SessionLog::Off {
+            return;
+        }
+        let (sender, receiver) = sync_channel(QUEUE);
+        let to = target.clone();
+        match std::thread::Builder::new().name("tunny-log".into()).spawn(move || write(&to, &receiver)) {
+            Ok(thread) => {
+                *self.queue.write().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+                *writing = Some(Writing { target, thread });
+                self.on.store(true, Ordering::Relaxed);
+            }
+            Err(e) => tracing::error!("the session log cannot be written: {e}"),
+        }
+    }
+
+    /// Records that were lost since their writer was slow.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn put(&self, record: Record) {
+        let queue = self.queue.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(queue) = queue.as_ref() else { return };
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(record) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A session began.
+    pub fn began(&self, new: &NewSession, now: u64) {
+        if self.on.load(Ordering::Relaxed) {
+            let from_outside = new.direction == Direction::In;
+            self.put(Record { inner: new.inner, outer: new.outer, from_outside, start: wall_ms(now), end: None });
+        }
+    }
+
+    /// A session ended.
+    pub fn ended(&self, e: &Ended) {
+        if !self.on.load(Ordering::Relaxed) {
+            return;
+        }
+        let s = &e.session;
+        let (packets, bytes, time) = (s.counts.packets, s.counts.bytes, wall_ms(monotonic_ns()));
+        let end = Some(End { time, reason: e.reason, state: s.state.name(), packets, bytes });
+        let (from_outside, start) = (s.from_outside, wall_ms(s.start));
+        self.put(Record { inner: s.inner, outer: s.outer, from_outside, start, end });
+    }
+}
+
+fn write(target: &config::SessionLog, records: &Receiver<Record>) {
+    match target {
+        config::SessionLog::Off => {}
+        config::SessionLog::File(path) => write_file(PathBuf::from(path), records),
+        config::SessionLog::Ipfix(to) => {
+            let mut exporter = Exporter::new(*to);
+            while let Some(list) = next(records) {
+                if let Err(e) = exporter.send(&list, wall_ms(monotonic_ns())) {
+                    tracing::warn!("sessions could not be told to the IPFIX collector {to}: {e}");
+                }
+            }
+        }
+    }
+}
+
+/// What is there after at most [`FLUSH`]; `None` at the end.
+fn next(records: &Receiver<Record>) -> Option<Vec<Record>> {
+    let first = match records.recv_timeout(FLUSH) {
+        Ok(record) => record,
+        Err(RecvTimeoutError::Timeout) => return Some(Vec::new()),
+        Err(RecvTimeoutError::Disconnected) => return None,
+    };
+    Some(std::iter::once(first).chain(records.try_iter().take(4096)).collect())
+}
+
+fn write_file(path: PathBuf, records: &Receiver<Record>) {
+    let open = || std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    let mut file: Option<std::fs::File> = None;
+    let mut said = false;
+    let mut text = Vec::new();
+    while let Some(list) = next(records) {
+        let there = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
+        let ours = file.as_ref().and_then(|f| f.metadata().ok()).map(|m| (m.dev(), m.ino()));
+        if file.is_none() || there != ours {
+            match open() {
+                Ok(f) => (file, said) = (Some(f), false),
+                Err(e) if !said => {
+                    tracing::warn!("the session log {} cannot be written: {e}; it is tried again", path.display());
+                    said = true;
+                }
+                Err(_) => {}
+            }
+        }
+        text.clear();
+        for record in &list {
+            // Writing to memory cannot fail.
+            let _ = writeln!(text, "{}", record.to_json());
+        }
+        if let Some(f) = &mut file {
+            if let Err(e) = f.write_all(&text) {
+                tracing::warn!("the session log {} cannot be written: {e}", path.display());
+                file = None;
+            }
+        }
+    }
+}
