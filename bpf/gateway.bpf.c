@@ -6,12 +6,12 @@
 #include "stages/parse.h"
 #include "stages/tenant.h"
 #include "stages/filter.h"
-#include "stages/nat.h"
 #include "stages/route.h"
 #include "stages/locate.h"
 #include "stages/meter.h"
 #include "stages/rewrite.h"
 #include "stages/emit.h"
+#include "stages/nat.h"
 
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
@@ -45,7 +45,7 @@ static __always_inline int serve(struct packet *p, struct end *e, int *action)
 	if (!end)
 		end = nat(p);
 	if (!end)
-		end = route(p);
+		end = nat_verdict(p, route(p));
 	if (!end)
 		end = locate(p);
 	if (!end)
@@ -77,28 +77,43 @@ static __always_inline int way(struct packet *p, struct end *e, int *action)
 	return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : tunny_refuse(e, end);
 }
 
-SEC("xdp.frags")
-int tunny_gateway(struct xdp_md *ctx)
+/* What comes in a tunnel; a global function, so that what else the program does need not share its stack. */
+__noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 {
 	struct packet p = { .ctx = ctx };
-	struct end e = {};
 	int action = XDP_PASS, end = enter(&p), type;
 
-	if (end < 0)
-		return XDP_PASS;
+	if (!e || end < 0)
+		return PASS;
 	if (!end) {
 		type = outer_type(&p);
 		if (likely(type == bpf_htons(ETH_P_IP))) {
 			p.outer_v6 = 0;
-			end = way(&p, &e, &action);
+			end = way(&p, e, &action);
 		} else if (type == bpf_htons(ETH_P_IPV6)) {
 			p.outer_v6 = 1;
-			end = way(&p, &e, &action);
+			end = way(&p, e, &action);
 		} else {
 			end = type < 0 ? DROP_OUTER_TRUNCATED : PASS;
 		}
 	}
-	return end ? tunny_finish(ctx, &e, end) : action;
+	return end ? end : -action;
+}
+
+SEC("xdp.frags")
+int tunny_gateway(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	struct end *e = bpf_map_lookup_elem(&tunny_ends, &zero);
+	int end;
+
+	if (!e)
+		return XDP_PASS;
+	__builtin_memset(e, 0, sizeof(*e));
+	end = tunny_tunnel(ctx, e);
+	if (unlikely(end == PASS))
+		end = nat_in(ctx, e);
+	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

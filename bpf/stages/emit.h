@@ -104,7 +104,7 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 /* Two budgets: the tenant's, so that one cannot starve the others, and the total. */
 static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u64 now)
 {
-	if (e->standing == ACCEPTED) {
+	if (e->standing != STRANGER) {
 		struct tunny_tenant_state *state = line_at(e->tenant_line + 1);
 
 		if (state && !rate_limit(x->root->punt_limit_tenant, &state->punt_tat, now))

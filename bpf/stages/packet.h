@@ -49,6 +49,14 @@ struct end {
 	__u32 standing;
 };
 
+/* Not on the stack: 6.1 allows a chain of calls 512 bytes together. XDP never interrupts itself on a CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct end);
+} tunny_ends SEC(".maps");
+
 struct packet {
 	struct xdp_md *ctx;
 	struct tunny_root *root;
@@ -81,6 +89,7 @@ struct packet {
 	struct tunny_tenant_counter *counters;
 	struct tunny_vm_cells *cells;
 	__u32 cell_line;
+	__u32 nat;		/* nat has been asked, and its work names this packet */
 	/* tenant, route, locate */
 	struct tunny_tenant_record *tenant;	/* of the VPC at hand: first the ingress VPC, then along peer routes */
 	__u32 meter;				/* of the ingress VPC */

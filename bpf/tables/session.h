@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Session memory as the fast path sees it: a memory of its own beside table memory, of the same kind (lines, segments), with
+ * its own root. Keys, hashes and places are described in crate abi, session.rs.
+ *
+ * A key has two candidate buckets, which are asked for together. Within a bucket nothing branches on where a tag matches: the
+ * lines of all slots with the tag are or-ed, which is the line itself as long as there is one (19 of 20 keys); what is more
+ * is looked at one by one. The whole key in the record decides.
+ */
+#ifndef TUNNY_SESSION_H
+#define TUNNY_SESSION_H
+
+#include "memory.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct tunny_session_root);
+} tunny_session_root SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, TUNNY_SESSION_SEGMENTS_MAX);
+	__type(key, __u32);
+	__array(values, struct {
+		__uint(type, BPF_MAP_TYPE_ARRAY);
+		__uint(max_entries, 1);
+		__uint(map_flags, BPF_F_MMAPABLE);
+		__uint(key_size, sizeof(__u32));
+		__uint(value_size, TUNNY_SEGMENT_BYTES);
+	});
+} tunny_session_segments SEC(".maps");
+
+/* A key in the words of its record, its hash, and which of the two it is. */
+struct session_key {
+	__u64 w[5];		/* IPv4: two words */
+	__u64 hash;
+	__u32 v6;
+	__u32 outer;
+};
+
+/* Address of a line of session memory, or NULL. */
+static __always_inline void *session_line(__u32 line)
+{
+	__u32 segment = line >> TUNNY_SEGMENT_SHIFT, zero = 0;
+	void *map = bpf_map_lookup_elem(&tunny_session_segments, &segment);
+
+	if (!map)
+		return NULL;
+	map = bpf_map_lookup_elem(map, &zero);
+	if (!map)
+		return NULL;
+	return map + (line & (TUNNY_SEGMENT_LINES - 1)) * TUNNY_LINE_BYTES;
+}
+
+/* The second line of a record of two, which begins at an even line. */
+static __always_inline struct tunny_session_addresses *session_second(__u32 line)
+{
+	return session_line(line | 1);
+}
+
+static __always_inline void hash_session(struct session_key *k, __u64 salt)
+{
+	if (k->v6)
+		k->hash = tunny_hash3(tunny_hash3(k->w[0], k->w[1], k->w[2], salt), k->w[3], k->w[4], salt);
+	else
+		k->hash = tunny_hash3(k->outer, k->w[0], k->w[1], salt);
+}
+
+/* Is the record that of the key? */
+static __always_inline int session_is(const struct session_key *k, __u32 line)
+{
+	struct tunny_session_record *r = session_line(line);
+	struct tunny_session_addresses *a;
+	__u64 state, w0, w1, outer;
+
+	if (!r)
+		return 0;
+	state = READ_ONCE(r->state);
+	w0 = READ_ONCE(r->inner0);
+	if (!(state & TUNNY_SESSION_STATE_MASK) || !(state & TUNNY_SESSION_V6) != !k->v6)
+		return 0;
+	if (!k->v6) {
+		w1 = READ_ONCE(r->inner1);
+		if (!k->outer)
+			return w0 == k->w[0] && w1 == k->w[1];
+		outer = READ_ONCE(r->outer);
+		w0 = (w0 & 0xffULL << 32) | outer >> 32;
+		w1 = (w1 & ~0xffff0000ULL) | (outer & 0xffff0000);
+		return w0 == k->w[0] && w1 == k->w[1];
+	}
+	a = session_second(line);
+	if (!a)
+		return 0;
+	if (k->outer)
+		w0 &= (1ULL << 40) - 1;
+	return w0 == k->w[0] && a->vm_hi == k->w[1] && a->vm_lo == k->w[2] && a->remote_hi == k->w[3] &&
+	       a->remote_lo == k->w[4];
+}
+
+/* A bucket's slots that have the tag: their lines or-ed, and in *n how many. */
+static __always_inline __u64 session_match(const struct tunny_session_bucket *b, __u32 low, __u32 high, __u64 *n)
+{
+	__u64 tags = READ_ONCE(b->tags), lines = 0;
+
+#pragma unroll
+	for (int i = 0; i < TUNNY_SESSION_SLOTS; i++) {
+		__u64 slot = READ_ONCE(b->slots[i]);
+		__u64 differ = ((slot >> TUNNY_SESSION_SLOT_TAG_SHIFT) ^ low) | ((tags >> 4 * i & 15) ^ high);
+		__u64 mask = differ - 1;
+
+		OPAQUE(mask);
+		mask = (__u64)((__s64)mask >> 63);
+		lines |= slot & mask;
+		*n -= mask;
+		/* One slot at a time: all at once do not fit into registers. */
+		OPAQUE(lines);
+		OPAQUE(*n);
+		OPAQUE(tags);
+	}
+	return lines & TUNNY_SESSION_SLOT_LINE;
+}
+
+/* Candidate buckets of a key in the index that a TABLE_REF word names. */
+static __always_inline void session_homes(__u64 ref, __u64 hash, __u32 *first, __u32 *second)
+{
+	*first = (__u32)ref + tunny_bucket_of(hash, ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT);
+	*second = (__u32)ref + tunny_bucket_of(hash << 32, ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT);
+}
+
+static __always_inline __u32 session_in(__u64 ref, const struct session_key *k)
+{
+	__u32 first, second, tag = (k->hash ^ k->hash >> 32) & TUNNY_SESSION_TAG_MASK, line;
+	struct tunny_session_bucket *a, *b;
+	__u64 n = 0, lines;
+
+	session_homes(ref, k->hash, &first, &second);
+	a = session_line(first);
+	b = session_line(second);
+	if (!a || !b)
+		return 0;
+	/* The second bucket's line comes while the first is looked at. */
+	n = READ_ONCE(b->tags);
+	OPAQUE(n);
+	n = 0;
+	lines = session_match(a, tag & 31, tag >> 5, &n);
+	lines |= session_match(b, tag & 31, tag >> 5, &n);
+	if (likely(n <= 1))
+		return n && session_is(k, lines) ? lines : 0;
+	/* Two or more have the tag: one by one. */
+	for (int i = 0; i < 2 * TUNNY_SESSION_SLOTS; i++) {
+		__u32 at = i < TUNNY_SESSION_SLOTS ? i : i - TUNNY_SESSION_SLOTS, slot;
+		struct tunny_session_bucket *c = session_line(i < TUNNY_SESSION_SLOTS ? first : second);
+
+		if (!c)
+			return 0;
+		slot = READ_ONCE(c->slots[at]);
+		line = slot & TUNNY_SESSION_SLOT_LINE;
+		if (line && slot >> TUNNY_SESSION_SLOT_TAG_SHIFT == (tag & 31) && session_is(k, line))
+			return line;
+	}
+	return 0;
+}
+
+/* Line of the record of a key, 0 if there is none. */
+__noinline __u32 tunny_session_find(struct session_key *k)
+{
+	__u32 zero = 0, line;
+	struct tunny_session_root *root = bpf_map_lookup_elem(&tunny_session_root, &zero);
+	__u64 old;
+
+	if (!k || !root || READ_ONCE(root->magic) != TUNNY_SESSION_MAGIC)
+		return 0;
+	hash_session(k, root->salt);
+	old = READ_ONCE(root->index_old);
+	if (unlikely(old)) {
+		line = session_in(old, k);
+		if (line)
+			return line;
+	}
+	return session_in(READ_ONCE(root->index), k);
+}
+
+/* ---- what a packet of a session changes ---- */
+
+/* A TCP segment as the sequence rules need it. */
+struct segment {
+	__u32 seq;
+	__u32 end;		/* sequence number behind it */
+	__u32 ack;
+	__u32 window;
+};
+
+static __always_inline int seq_after(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) > 0;
+}
+
+/* A side's window in bytes: scale 15 stands for no option. */
+static __always_inline __u32 window_bytes(__u32 window, __u32 scale)
+{
+	if (!window)
+		window = 1;
+	return scale > 14 ? window : window << (scale & 15);
+}
+
+/*
+ * A segment that lies in the windows moves the stored numbers forward, and says that the connection lives. The same rules as
+ * session::tcp::in_window and Record::progress; `in`: it goes to the VM.
+ */
+static __always_inline int session_progress(struct tunny_session_record *r, __u64 state, const struct segment *s, int in)
+{
+	__u32 *end = in ? &r->end_in : &r->end_out, *ack = in ? &r->ack_in : &r->ack_out;
+	__u16 *window = in ? &r->window_in : &r->window_out;
+	__u32 their_end = in ? READ_ONCE(r->end_out) : READ_ONCE(r->end_in);
+	__u32 their_ack = in ? READ_ONCE(r->ack_out) : READ_ONCE(r->ack_in);
+	__u32 their_window = in ? READ_ONCE(r->window_out) : READ_ONCE(r->window_in);
+	__u32 scale_out = state >> TUNNY_SESSION_SCALE_OUT_SHIFT & 15, scale_in = state >> TUNNY_SESSION_SCALE_IN_SHIFT & 15;
+	__u32 my_end = READ_ONCE(*end), mine, theirs, old;
+
+	mine = window_bytes(READ_ONCE(*window), in ? scale_in : scale_out);
+	theirs = window_bytes(their_window, in ? scale_out : scale_in);
+	old = mine > 66000 ? mine : 66000;
+	if (seq_after(s->seq, their_ack + theirs) || !seq_after(s->end, my_end - theirs - 1) ||
+	    seq_after(s->ack, their_end) || !seq_after(s->ack, their_end - old - 1))
+		return 0;
+	if (seq_after(s->end, my_end))
+		WRITE_ONCE(*end, s->end);
+	if (seq_after(s->ack, READ_ONCE(*ack)))
+		WRITE_ONCE(*ack, s->ack);
+	if (s->window > READ_ONCE(*window))
+		WRITE_ONCE(*window, s->window);
+	return 1;
+}
+
+/* Last seen, and counters. */
+static __always_inline void session_touch(struct tunny_session_record *r, int alive, __u32 bytes, __u64 now)
+{
+	__u32 coarse = now >> TUNNY_SESSION_TIME_SHIFT;
+
+	if (alive && READ_ONCE(r->last_seen) != coarse)
+		WRITE_ONCE(r->last_seen, coarse);
+	__sync_fetch_and_add(&r->count, 1ULL | (__u64)bytes << TUNNY_SESSION_COUNT_BYTES_SHIFT);
+}
+
+#endif
