@@ -653,6 +653,9 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct nat_work *w, struct end
 		return end;
 	outer_key(w);
 	w->line = tunny_session_find(&w->key);
+	/* A session that moves from one bucket to the other may be overlooked once. */
+	if (unlikely(!w->line))
+		w->line = tunny_session_find(&w->key);
 	r = w->line ? session_line(w->line) : NULL;
 	if (!r)
 		return scope == TUNNY_SCOPE_BLACKHOLE ? DROP_NAT_UNSOLICITED : PUNT + PUNT_SESSION_NEW;
