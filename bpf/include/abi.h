@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xc06c733a5a3c6610ULL
+#define TUNNY_ABI_HASH 0xc4f9de60addda206ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -18,6 +18,9 @@
 #define TUNNY_NC_CHUNK_SHIFT 12U
 #define TUNNY_NC_CHUNKS_MAX 256U
 #define TUNNY_TENANTS_MAX 1048576U
+#define TUNNY_TENANT_CHUNK_SHIFT 12U
+#define TUNNY_TENANT_CHUNKS_MAX 256U
+#define TUNNY_TENANT_WORDS_MAX 8U
 #define TUNNY_ROUTES_MAX 16777216U
 #define TUNNY_GROUP_NEXTHOPS_MAX 15U
 #define TUNNY_PEER_HOPS_MAX 4U
@@ -48,8 +51,11 @@
 #define TUNNY_OPT_SAMPLE_SHIFT 0x20U
 #define TUNNY_RATE_LIMIT_BURST_SHIFT 0x20U
 #define TUNNY_TABLE_REF_BUCKETS_SHIFT 0x20U
-#define TUNNY_TENANT_COUNTERS_LINE 0x2U
-#define TUNNY_TENANT_VALID 0x1000000ULL
+#define TUNNY_TENANT_VNI_SHIFT 0x28U
+#define TUNNY_TENANT_VALID 0x8000000000ULL
+#define TUNNY_TENANT_METERED 0x4000000000ULL
+#define TUNNY_TENANT_NAT 0x2000000000ULL
+#define TUNNY_TENANT_ID_SHIFT 0x10U
 #define TUNNY_TENANT_ICMP_OFF 0x2000000ULL
 #define TUNNY_POLICY_NAT 0x1ULL
 #define TUNNY_POLICY_SOFTWARE 0x2ULL
@@ -57,6 +63,7 @@
 #define TUNNY_POLICY_EPOCH_SHIFT 0x10U
 #define TUNNY_ROOT_LINE_MASK 0x3ffffffU
 #define TUNNY_ROOT_LEVELS_SHIFT 0x1aU
+#define TUNNY_ROOT_FLAT 0xfU
 #define TUNNY_ROOT_SIMPLE 0x40000000U
 #define TUNNY_ROOT_GENERATION 0x80000000U
 #define TUNNY_VALUE_SCOPE_SHIFT 0x1cU
@@ -80,7 +87,6 @@
 #define TUNNY_KEY_GENERATION_SHIFT 0x3U
 #define TUNNY_VM_FLAG_METERED 0x1U
 #define TUNNY_VM_FLAG_GATEWAY 0x2U
-#define TUNNY_WORD_TENANT_SHIFT 0x28U
 #define TUNNY_WORD_MEMBER_SHIFT 0x0U
 #define TUNNY_MEMBER_V4 0x1ULL
 #define TUNNY_MEMBER_V6 0x2ULL
@@ -88,6 +94,7 @@
 #define TUNNY_WORD_METER_SHIFT 0x20U
 #define TUNNY_CELL_PACKETS_SHIFT 0x28U
 #define TUNNY_CELL_SPILL_MASK 0x8000008000000000ULL
+#define TUNNY_CELL_CARRY_SHIFT 0x20U
 #define TUNNY_NC_VALID 0x1U
 #define TUNNY_NC_V6 0x2U
 #define TUNNY_NEXTHOP_READY 0x1000000000000ULL
@@ -254,7 +261,11 @@ struct tunny_root {
 	__u32 nc_chunks[256];
 	__u64 public_roots;
 	__u64 internet;
-	__u64 reserved[257];
+	__u32 tenant_chunks[256];
+	__u64 tenant_words;
+	__u64 vm_groups;
+	__u64 tenant_groups;
+	__u64 reserved[126];
 	__u64 punt_total_tat;
 	__u64 reserved_engine[7];
 };
@@ -284,14 +295,29 @@ _Static_assert(__builtin_offsetof(struct tunny_root, vm_chunks) == 168, "Root.vm
 _Static_assert(__builtin_offsetof(struct tunny_root, nc_chunks) == 1192, "Root.nc_chunks");
 _Static_assert(__builtin_offsetof(struct tunny_root, public_roots) == 2216, "Root.public_roots");
 _Static_assert(__builtin_offsetof(struct tunny_root, internet) == 2224, "Root.internet");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 2232, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, tenant_chunks) == 2232, "Root.tenant_chunks");
+_Static_assert(__builtin_offsetof(struct tunny_root, tenant_words) == 3256, "Root.tenant_words");
+_Static_assert(__builtin_offsetof(struct tunny_root, vm_groups) == 3264, "Root.vm_groups");
+_Static_assert(__builtin_offsetof(struct tunny_root, tenant_groups) == 3272, "Root.tenant_groups");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3280, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4296, "Root.reserved_engine");
 
+struct tunny_tenant_bucket {
+	__u64 keys[3];
+	__u64 roots[3];
+	__u32 macs[3];
+	__u32 next;
+};
+_Static_assert(sizeof(struct tunny_tenant_bucket) == 64, "TenantBucket");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, keys) == 0, "TenantBucket.keys");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, roots) == 24, "TenantBucket.roots");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, macs) == 48, "TenantBucket.macs");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, next) == 60, "TenantBucket.next");
+
 struct tunny_tenant_record {
 	__u64 ident;
-	__u64 roots;
-	__u64 gateway_mac;
+	__u64 reserved_hot[2];
 	__u32 gateway4;
 	__u32 meter;
 	__u64 gateway6_hi;
@@ -301,8 +327,7 @@ struct tunny_tenant_record {
 };
 _Static_assert(sizeof(struct tunny_tenant_record) == 64, "TenantRecord");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_record, ident) == 0, "TenantRecord.ident");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_record, roots) == 8, "TenantRecord.roots");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_record, gateway_mac) == 16, "TenantRecord.gateway_mac");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_record, reserved_hot) == 8, "TenantRecord.reserved_hot");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_record, gateway4) == 24, "TenantRecord.gateway4");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_record, meter) == 28, "TenantRecord.meter");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_record, gateway6_hi) == 32, "TenantRecord.gateway6_hi");
@@ -313,20 +338,14 @@ _Static_assert(__builtin_offsetof(struct tunny_tenant_record, policy) == 56, "Te
 struct tunny_tenant_state {
 	__u64 punt_tat;
 	__u64 icmp_tat;
-	__u64 reserved[6];
+	__u64 totals;
+	__u64 reserved[5];
 };
 _Static_assert(sizeof(struct tunny_tenant_state) == 64, "TenantState");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punt_tat) == 0, "TenantState.punt_tat");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, icmp_tat) == 8, "TenantState.icmp_tat");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_state, reserved) == 16, "TenantState.reserved");
-
-struct tunny_tenant_counter {
-	__u64 packets;
-	__u64 bytes;
-};
-_Static_assert(sizeof(struct tunny_tenant_counter) == 16, "TenantCounter");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_counter, packets) == 0, "TenantCounter.packets");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_counter, bytes) == 8, "TenantCounter.bytes");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, totals) == 16, "TenantState.totals");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, reserved) == 24, "TenantState.reserved");
 
 struct tunny_word_bucket {
 	__u64 entries[7];
@@ -362,11 +381,9 @@ _Static_assert(__builtin_offsetof(struct tunny_vm6_bucket, values) == 80, "Vm6Bu
 
 struct tunny_vm_cells {
 	__u64 packed[8];
-	__u64 totals[16];
 };
-_Static_assert(sizeof(struct tunny_vm_cells) == 192, "VmCells");
+_Static_assert(sizeof(struct tunny_vm_cells) == 64, "VmCells");
 _Static_assert(__builtin_offsetof(struct tunny_vm_cells, packed) == 0, "VmCells.packed");
-_Static_assert(__builtin_offsetof(struct tunny_vm_cells, totals) == 64, "VmCells.totals");
 
 struct tunny_nc_record {
 	__u32 flags;
@@ -465,6 +482,18 @@ _Static_assert(sizeof(struct tunny_leaf32) == 64, "Leaf32");
 _Static_assert(__builtin_offsetof(struct tunny_leaf32, bounds) == 0, "Leaf32.bounds");
 _Static_assert(__builtin_offsetof(struct tunny_leaf32, reserved) == 28, "Leaf32.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_leaf32, values) == 32, "Leaf32.values");
+
+struct tunny_flat32 {
+	__u32 bounds[20];
+	__u64 picks;
+	__u32 values[8];
+	__u64 reserved;
+};
+_Static_assert(sizeof(struct tunny_flat32) == 128, "Flat32");
+_Static_assert(__builtin_offsetof(struct tunny_flat32, bounds) == 0, "Flat32.bounds");
+_Static_assert(__builtin_offsetof(struct tunny_flat32, picks) == 80, "Flat32.picks");
+_Static_assert(__builtin_offsetof(struct tunny_flat32, values) == 88, "Flat32.values");
+_Static_assert(__builtin_offsetof(struct tunny_flat32, reserved) == 120, "Flat32.reserved");
 
 struct tunny_inner64 {
 	__u64 bounds[7];

@@ -47,25 +47,35 @@ static __always_inline void sample(struct packet *p)
 		tunny_capture(p->ctx, TUNNY_EVENT_SAMPLE, 0, 0);
 }
 
-/* Only the CPU that owns the slot writes it. */
-static __always_inline void count_tenant(struct tunny_tenant_counter *line, __u32 slot, __u32 bytes)
+/* A word that belongs to the slot alone takes a plain addition; if there are more slots than words, an atomic one. */
+static __always_inline void count_tenant(const struct tunny_root *root, __u64 *cells, __u32 id, __u32 slot, __u32 bytes)
 {
-	struct tunny_tenant_counter *c = line + (slot & 3);
+	__u64 before, add = 1ULL << TUNNY_CELL_PACKETS_SHIFT | bytes, *cell = cells + (id & 7);
 
-	c->packets++;
-	c->bytes += bytes;
+	if (unlikely(root->slots > root->tenant_words)) {
+		before = __sync_fetch_and_add(cell, add);
+	} else {
+		before = *cell;
+		*cell = before + add;
+	}
+	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
+		tunny_carry(tenant_words_line(root, id / 8, slot), tenant_record(root, id) + (1 << TUNNY_TENANT_CHUNK_SHIFT),
+			    (id & 7) | 2 << 3);
 }
 
 static __always_inline void count_vm(struct packet *p)
 {
 	__u64 before;
+	__u32 line;
 
 	if (!p->cells)
 		return;
 	before = __sync_fetch_and_add(&p->cells->packed[p->vm.id & 7],
 				      1ULL << TUNNY_CELL_PACKETS_SHIFT | p->inner_bytes);
-	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
-		tunny_spill_cell(p->cell_line, p->vm.id & 7);
+	if (unlikely(before & TUNNY_CELL_SPILL_MASK)) {
+		line = cell_line(p->root, p->vm.id >> 3);
+		tunny_carry(line, line + (1 << (TUNNY_VM_CHUNK_SHIFT - 3)), (p->vm.id & 7) * 9);
+	}
 }
 
 /* What the ways out look up again: they are not taken often, and the hot path need not carry it. */
@@ -78,13 +88,15 @@ struct exit {
 
 static __always_inline void count_accepted(struct exit *x, const struct end *e)
 {
-	void *line;
+	__u64 *cells;
+	__u32 line;
 
 	if (e->standing != ACCEPTED || x->slot >= x->root->xdp_slots)
 		return;
-	line = line_at(e->tenant_line + TUNNY_TENANT_COUNTERS_LINE + x->slot / 4);
-	if (line)
-		count_tenant(line, x->slot, e->inner_bytes);
+	line = tenant_words_line(x->root, e->tenant / 8, x->slot);
+	cells = line ? line_at(line) : NULL;
+	if (cells)
+		count_tenant(x->root, cells, e->tenant, x->slot, e->inner_bytes);
 }
 
 static __always_inline int drop(struct exit *x, const struct end *e, __u32 reason)
@@ -105,16 +117,17 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u64 now)
 {
 	if (e->standing != STRANGER) {
-		struct tunny_tenant_state *state = line_at(e->tenant_line + 1);
+		__u32 record = tenant_record(x->root, e->tenant);
+		struct tunny_tenant_state *state = line_at(record + (1 << TUNNY_TENANT_CHUNK_SHIFT));
 
-		if (state && !rate_limit(x->root->punt_limit_tenant, &state->punt_tat, now))
+		if (record && state && !rate_limit(x->root->punt_limit_tenant, &state->punt_tat, now))
 			return 0;
 	}
 	return rate_limit(x->root->punt_limit_total, &x->root->punt_total_tat, now);
 }
 
 /* Writes struct tunny_punt_meta in front of the packet. 0: the driver knows no metadata. */
-static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, __u32 reason, __u64 now)
+static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, __u32 tenant, __u32 reason, __u64 now)
 {
 	struct tunny_punt_meta *meta;
 
@@ -130,7 +143,7 @@ static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, _
 	meta->vni = e->vni;
 	meta->ifindex = ctx->ingress_ifindex;
 	meta->time = now;
-	meta->tenant = e->standing == ACCEPTED ? e->tenant_line : 0;
+	meta->tenant = tenant;
 	meta->reserved = 0;
 	return 1;
 }
@@ -148,7 +161,7 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 		return drop(x, e, DROP_PUNT_NO_LISTENER);
 	if (unlikely(x->root->options & TUNNY_OPT_CAPTURE_PUNTS))
 		tunny_capture(x->ctx, TUNNY_EVENT_PUNT, reason, e->vni);
-	if (write_meta(x->ctx, e, reason, now))
+	if (write_meta(x->ctx, e, e->standing == ACCEPTED ? tenant_record(x->root, e->tenant) : 0, reason, now))
 		count_accepted(x, e);
 	x->stats->punted++;
 	x->stats->punts[reason & (PUNT_REASONS - 1)]++;
@@ -187,7 +200,7 @@ static __always_inline int emit(struct packet *p, int *action)
 			return DROP_TX_FAILED;
 	}
 	if (p->counters && p->slot < p->root->xdp_slots)
-		count_tenant(p->counters, p->slot, p->inner_bytes);
+		count_tenant(p->root, p->counters, tenant_id(p->tenant_key), p->slot, p->inner_bytes);
 	count_vm(p);
 	p->stats->forwarded++;
 	p->stats->forwarded_bytes += p->inner_at + p->inner_bytes;

@@ -27,7 +27,7 @@ static __always_inline int find_nexthop(struct packet *p)
 		return DROP_UNDERLAY_NO_ROUTE;
 	group = line_near(&near, line);
 	if (!group)
-		return DROP_TABLE_FAULT;
+		return DROP_UNDERLAY_NO_ROUTE;
 	count = READ_ONCE(group->count);
 	if (!count || count > TUNNY_GROUP_NEXTHOPS_MAX)
 		return DROP_UNDERLAY_NO_ROUTE;

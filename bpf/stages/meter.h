@@ -11,8 +11,11 @@ static __always_inline int meter(struct packet *p)
 	struct tunny_root *root = p->root;
 	__u32 line;
 
-	if (unlikely(p->meter) && tunny_meter(p->meter, p->inner_bytes, bpf_ktime_get_ns()) == RED)
-		return DROP_METER_VPC;
+	if (unlikely(p->tenant_key & TUNNY_TENANT_METERED)) {
+		line = tenant_meter(root, p->tenant_key);
+		if (line && tunny_meter(line, p->inner_bytes, bpf_ktime_get_ns()) == RED)
+			return DROP_METER_VPC;
+	}
 	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_METERED)) {
 		line = word_lookup(root->vm_meters, root->salt, p->vm.id, TUNNY_WORD_METER_SHIFT);
 		if (line && tunny_meter(line, p->inner_bytes, bpf_ktime_get_ns()) == RED)

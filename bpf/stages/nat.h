@@ -450,7 +450,7 @@ static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
 	if (end >= 0)
 		return end;
 	if (p->counters && p->slot < p->root->xdp_slots)
-		count_tenant(p->counters, p->slot, p->inner_bytes);
+		count_tenant(p->root, p->counters, tenant_id(p->tenant_key), p->slot, p->inner_bytes);
 	p->stats->forwarded++;
 	p->stats->forwarded_bytes += ETH_BYTES + w->bytes;
 	return end;
@@ -459,11 +459,14 @@ static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
 /* The hook before route. GO: the packet is routed. Negative: it was sent. */
 static __always_inline int nat(struct packet *p)
 {
-	__u64 policy = READ_ONCE(p->tenant->policy);
+	__u64 policy;
 	__u32 zero = 0;
 	struct nat_work *w;
 
-	if (likely(!(policy & TUNNY_POLICY_NAT)) || (p->own && p->roots & TUNNY_ROOT_SIMPLE))
+	if (likely(!(p->tenant_key & TUNNY_TENANT_NAT)) || (p->own && p->roots & TUNNY_ROOT_SIMPLE))
+		return GO;
+	policy = tenant_policy(p->root, p->tenant_key);
+	if (!(policy & TUNNY_POLICY_NAT))
 		return GO;
 	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
 	if (!w)
@@ -475,7 +478,7 @@ static __always_inline int nat(struct packet *p)
 	w->v6 = p->inner_v6;
 	w->vni = p->vni;
 	w->policy = policy;
-	w->meter = p->meter;
+	w->meter = tenant_meter(p->root, p->tenant_key);
 	w->tos = new_inner_tos(p);
 	p->nat = 1;
 	/* The destination may be a VM in the chain of its bucket, or an IPv6 one: then the route is asked first. */
@@ -498,7 +501,7 @@ static __always_inline int nat_verdict(struct packet *p, int end)
 	if (!w || !walk)
 		return DROP_TABLE_FAULT;
 	/* Nobody lends his way out to a peer. */
-	if (!(READ_ONCE(p->tenant->policy) & TUNNY_POLICY_NAT) || walk->tenant_line)
+	if (!(tenant_policy(p->root, p->tenant_key) & TUNNY_POLICY_NAT) || walk->hops)
 		return end;
 	/* A VM's entry went away under our eyes. */
 	if (unlikely(!p->nat))
@@ -516,17 +519,17 @@ static __always_inline int nat_verdict(struct packet *p, int end)
 /* The VPC of the session: its record, and what the ways out need to know. Returns GO or a verdict. */
 static __always_inline int enter_vpc(struct tunny_root *root, struct nat_work *w, struct end *e)
 {
-	__u32 line = word_lookup(root->tenants, root->salt, w->vni, TUNNY_WORD_TENANT_SHIFT);
-	struct tunny_tenant_record *record = line ? line_at(line) : NULL;
+	struct tenant t;
 
-	if (!record || !ident_holds(record, w->vni))
+	if (!tenant_lookup(root, w->vni, &t))
 		return DROP_NAT_UNSOLICITED;
-	w->policy = READ_ONCE(record->policy);
+	w->policy = tenant_policy(root, t.key);
 	if (!(w->policy & TUNNY_POLICY_NAT))
 		return DROP_NAT_UNSOLICITED;
-	w->walk.roots = READ_ONCE(record->roots);
+	w->walk.roots = t.roots;
+	w->walk.gateway_mac = t.mac;
 	e->vni = w->vni;
-	e->tenant_line = line;
+	e->tenant = tenant_id(t.key);
 	e->standing = ATTRIBUTED;
 	return GO;
 }
@@ -536,7 +539,7 @@ static __always_inline void find_target(struct tunny_root *root, struct nat_work
 {
 	struct tunny_session_addresses *a;
 
-	w->walk.tenant_line = 0;
+	w->walk.hops = 0;
 	w->walk.own_line = 0;
 	w->walk.vni = w->vni;
 	w->walk.v6 = w->v6;
@@ -685,9 +688,8 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct nat_work *w, const s
 	p.stats = bpf_map_lookup_elem(&tunny_stats, &slot);
 	if (!e || !w || !p.root || !p.stats)
 		return DROP_TABLE_FAULT;
-	p.tenant = line_at(e->tenant_line);
-	if (!p.tenant)
-		return DROP_TABLE_FAULT;
+	p.gateway_mac = w->walk.gateway_mac;
+	p.cell_group = ~0U;
 	p.options = READ_ONCE(p.root->options);
 	p.vm = w->walk.vm;
 	p.vm_found = 1;

@@ -45,7 +45,7 @@ struct end {
 	__u32 vni;
 	__u32 inner_at;		/* offset of the inner Ethernet header, 0 if not parsed */
 	__u32 inner_bytes;	/* of the inner frame */
-	__u32 tenant_line;	/* of the ingress VPC, 0 if not looked up */
+	__u32 tenant;		/* id of the ingress VPC, 0 if not looked up */
 	__u32 standing;
 };
 
@@ -80,20 +80,21 @@ struct packet {
 	__u32 inner_tos;
 	__u32 ecn;		/* new inner ECN */
 	/* hint: what was asked for before it is needed */
-	struct tunny_word_bucket *tenant_bucket;
+	struct tunny_tenant_bucket *tenant_bucket;
 	struct tunny_word_bucket *member_bucket;
 	struct tunny_vm4_bucket *vm_bucket;
 	__u32 vm_line;
 	__u64 own_key;		/* of the destination in the packet's own VPC */
 	__u32 own;		/* position + 1 of that key in vm_bucket, and p->vm is read from it */
-	struct tunny_tenant_counter *counters;
-	struct tunny_vm_cells *cells;
-	__u32 cell_line;
+	__u64 *counters;	/* line of the counting words of counter_group */
+	__u32 counter_group;
+	struct tunny_vm_cells *cells;	/* of cell_group */
+	__u32 cell_group;
 	__u32 nat;		/* nat has been asked, and its work names this packet */
 	/* tenant, route, locate */
-	struct tunny_tenant_record *tenant;	/* of the VPC at hand: first the ingress VPC, then along peer routes */
-	__u32 meter;				/* of the ingress VPC */
+	__u64 tenant_key;	/* of the ingress VPC */
 	__u64 roots;
+	__u64 gateway_mac;	/* of the destination's VPC, as is to_vni */
 	__u32 to_vni;
 	__u32 vm_found;
 	struct vm vm;

@@ -113,7 +113,7 @@ static __always_inline int fill_udp_checksum(struct packet *p, __u32 at, __u32 b
 
 static __always_inline int rewrite(struct packet *p)
 {
-	__u64 dmac = p->nexthop->dmac, smac = p->nexthop->smac_mtu, gateway_mac = p->tenant->gateway_mac;
+	__u64 dmac = p->nexthop->dmac, smac = p->nexthop->smac_mtu, gateway_mac = p->gateway_mac;
 	__u32 udp_bytes = UDP_BYTES + VXLAN_BYTES + p->inner_bytes;
 	__u64 pseudo = 0;
 	void *data, *udp, *inner;

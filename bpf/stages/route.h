@@ -10,6 +10,7 @@
 
 #include "packet.h"
 #include "../tables/lpm.h"
+#include "../tables/hint.h"
 
 /* Who may owe an ICMP error: the software path decides. */
 static __always_inline int icmp_or(__u64 options, int reason)
@@ -36,8 +37,9 @@ struct walk {
 	__u64 dst_hi;
 	__u64 dst_lo;		/* or the IPv4 address */
 	__u64 roots;		/* of the VPC at hand */
+	__u64 gateway_mac;	/* of the VPC at hand */
 	__u32 vni;		/* of the VPC at hand */
-	__u32 tenant_line;	/* of the VPC at hand, 0 for the ingress VPC */
+	__u32 hops;		/* 0: the VPC at hand is the ingress VPC */
 	__u32 own_line;		/* home line of the destination in the ingress VPC, if that has no settled entry of it; else 0 */
 	__u32 v6;
 	__u32 found;		/* the VPC at hand is the destination's, and the VM is `vm` */
@@ -67,7 +69,7 @@ static __always_inline int find_vm4(struct tunny_root *root, struct walk *w)
 	struct tunny_vm4_bucket *b;
 	__u32 at, line = w->own_line;
 
-	if (!line || w->tenant_line) {
+	if (!line || w->hops) {
 		line = home_line(root->vm4, tunny_hash1(key, root->salt));
 		b = line_at(line);
 		if (!b)
@@ -118,20 +120,47 @@ static __always_inline __u32 route_value(const struct walk *w)
 	return tunny_route32(w->roots, w->dst_lo);
 }
 
-/* Goes over to the peer's VPC whose block is at `line`. */
-static __always_inline int enter_peer(struct walk *w, __u32 line)
+static __always_inline void touch_line(__u32 line)
 {
-	struct tunny_tenant_record *record = line_at(line);
-	__u64 ident;
+	const void *at = line_at(line);
 
-	if (!record)
+	if (at)
+		touch(at);
+}
+
+/* Asks for what the tree's top needs, before a chain of the VM-NC table is followed in vain. */
+static __always_inline void touch_tree(__u32 half)
+{
+	__u32 line = half & TUNNY_ROOT_LINE_MASK;
+
+	touch_line(line);
+	if ((half >> TUNNY_ROOT_LEVELS_SHIFT & 0xf) == TUNNY_ROOT_FLAT)
+		touch_line(line + 1);
+}
+
+/* Goes over to the peer's VPC. Asks for the destination's VM-NC entry there, and its cell, together with the VPC's entry. */
+static __always_inline int enter_peer(struct tunny_root *root, struct walk *w, __u32 vni)
+{
+	__u64 salt = root->salt, hash = tunny_hash1(vm4_key(vni, w->dst_lo), salt);
+	struct tunny_tenant_bucket *b =
+		line_at(home_line(root->tenants, tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, salt)));
+	const void *vm = line_at(home_line(root->vm4, hash));
+	const void *cells = line_at(cell_line(root, tunny_bucket_of(hash, root->vm_groups)));
+	struct tenant t;
+
+	if (!b)
 		return DROP_ROUTE_PEER_GONE;
-	ident = READ_ONCE(record->ident);
-	if (!(ident & TUNNY_TENANT_VALID))
+	if (vm)
+		touch(vm);
+	touch(b);
+	if (cells)
+		touch(cells);
+	if (!tenant_match(b, vni, &t) && !tenant_lookup(root, vni, &t))
 		return DROP_ROUTE_PEER_GONE;
-	w->vni = ident & 0xffffff;
-	w->tenant_line = line;
-	w->roots = READ_ONCE(record->roots);
+	w->vni = vni;
+	w->hops++;
+	w->roots = t.roots;
+	w->gateway_mac = t.mac;
 	return GO;
 }
 
@@ -160,6 +189,7 @@ __noinline int tunny_walk(struct walk *w)
 	for (int hop = 0; hop <= TUNNY_PEER_HOPS_MAX; hop++) {
 		half = w->v6 ? w->roots >> 32 : w->roots;
 		simple = half & TUNNY_ROOT_SIMPLE;
+		touch_tree(half);
 		w->found = simple ? find_vm(root, w) : 0;
 		if (w->found)
 			return GO;
@@ -173,7 +203,7 @@ __noinline int tunny_walk(struct walk *w)
 			return no_way(root->options, scope);
 		if (hop == TUNNY_PEER_HOPS_MAX)
 			return DROP_ROUTE_PEER_LOOP;
-		end = enter_peer(w, value & TUNNY_VALUE_ARG_MASK);
+		end = enter_peer(root, w, value & 0xffffff);
 		if (end)
 			return end;
 	}
@@ -193,11 +223,12 @@ static __always_inline int route(struct packet *p)
 	w = bpf_map_lookup_elem(&tunny_walks, &zero);
 	if (!w)
 		return DROP_TABLE_FAULT;
-	w->tenant_line = 0;
+	w->hops = 0;
 	w->found = 0;
 	w->dst_hi = p->inner_v6 ? p->dst_hi : 0;
 	w->dst_lo = p->dst_lo;
 	w->roots = p->roots;
+	w->gateway_mac = p->gateway_mac;
 	w->vni = p->vni;
 	w->v6 = p->inner_v6;
 	/* An entry that changed under our eyes is looked up anew-> */
@@ -206,10 +237,7 @@ static __always_inline int route(struct packet *p)
 	if (end)
 		return end;
 	p->to_vni = w->vni;
-	if (w->tenant_line)
-		p->tenant = line_at(w->tenant_line);
-	if (!p->tenant)
-		return DROP_TABLE_FAULT;
+	p->gateway_mac = w->gateway_mac;
 	p->vm_found = w->found;
 	p->vm = w->vm;
 	if (w->found)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * tenant: VNI to tenant record; may this source send for it.
+ * tenant: VNI to tenant; may this source send for it.
  *
  * `tenant` serves what goes on to the next stage. `tunny_refuse` serves what was found wrong with the inner frame, ARP and
  * ND: the same two questions, slowly, then the verdict that waits. So it is counted for the tenant, and only if the
@@ -51,28 +51,19 @@ __noinline int tunny_check_source(const struct end *e)
 	return e && root ? source_of(root, e) : DROP_TABLE_FAULT;
 }
 
-static __always_inline int ident_holds(const struct tunny_tenant_record *record, __u32 vni)
-{
-	return (READ_ONCE(record->ident) & (TUNNY_TENANT_VALID | 0xffffff)) == (TUNNY_TENANT_VALID | vni);
-}
-
 /* The tenant stage for what ends here with `verdict`, if tenant and source are in order. */
 __noinline int tunny_refuse(struct end *e, int verdict)
 {
-	__u32 line, zero = 0;
+	__u32 zero = 0;
 	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
-	struct tunny_tenant_record *record;
+	struct tenant t;
 	int end;
 
 	if (!e || !root)
 		return DROP_TABLE_FAULT;
-	line = word_lookup(root->tenants, root->salt, e->vni, TUNNY_WORD_TENANT_SHIFT);
-	record = line_at(line);
-	if (!line)
+	if (!tenant_lookup(root, e->vni, &t))
 		return DROP_VNI_UNKNOWN;
-	if (!record || !ident_holds(record, e->vni))
-		return DROP_TABLE_FAULT;
-	e->tenant_line = line;
+	e->tenant = tenant_id(t.key);
 	e->standing = ATTRIBUTED;
 	if (root->options & TUNNY_OPT_SOURCE_STRICT) {
 		end = source_of(root, e);
@@ -83,33 +74,28 @@ __noinline int tunny_refuse(struct end *e, int verdict)
 	return verdict;
 }
 
-/* The VNI is not in its home bucket: follow the chain. Returns the line, 0 if there is none. */
-static __always_inline __u32 find_tenant(struct packet *p)
+/* The VNI is not in its home bucket: follow the chain. */
+static __always_inline int find_tenant(struct packet *p)
 {
-	__u32 line = word_lookup(p->root->tenants, p->root->salt, p->vni, TUNNY_WORD_TENANT_SHIFT);
+	struct tenant t;
 
-	if (line) {
-		p->tenant = line_at(line);
-		p->counters = line_at(line + TUNNY_TENANT_COUNTERS_LINE + p->slot / 4);
-	}
-	return line;
+	if (!tenant_lookup(p->root, p->vni, &t))
+		return 0;
+	p->tenant_key = t.key;
+	p->roots = t.roots;
+	p->gateway_mac = t.mac;
+	counters_of_tenant(p);
+	return 1;
 }
 
 static __always_inline int tenant(struct packet *p, struct end *e)
 {
-	__u32 line = second_lines(p);
 	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
 	int end;
 
-	if (unlikely(!line)) {
-		line = find_tenant(p);
-		if (!line)
-			return DROP_VNI_UNKNOWN;
-	}
-	/* The table of tenants led here, so this is no unknown VNI. */
-	if (!p->tenant || !ident_holds(p->tenant, p->vni))
-		return DROP_TABLE_FAULT;
-	e->tenant_line = line;
+	if (unlikely(!second_lines(p)) && !find_tenant(p))
+		return DROP_VNI_UNKNOWN;
+	e->tenant = tenant_id(p->tenant_key);
 	e->standing = ATTRIBUTED;
 	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->outer_v6 || unlikely(!word_present(p->member_bucket, member)))) {
 		end = tunny_check_source(e);
@@ -118,8 +104,6 @@ static __always_inline int tenant(struct packet *p, struct end *e)
 	}
 	e->standing = ACCEPTED;
 	p->to_vni = p->vni;
-	p->roots = READ_ONCE(p->tenant->roots);
-	p->meter = READ_ONCE(p->tenant->meter);
 	return GO;
 }
 

@@ -50,29 +50,39 @@ __noinline int tunny_count_drop(__u64 ref, __u64 salt, __u32 vni, __u32 reason)
 	return 1;
 }
 
-/* Line of the cells of a VM id, 0 if there are none. */
-static __always_inline __u32 cell_line(const struct tunny_root *root, __u32 id)
+/* Line of the cells of a group of eight VM ids, 0 if there are none. */
+static __always_inline __u32 cell_line(const struct tunny_root *root, __u32 group)
 {
-	__u32 first = root->vm_chunks[id >> TUNNY_VM_CHUNK_SHIFT & (TUNNY_VM_CHUNKS_MAX - 1)];
+	__u32 first = root->vm_chunks[group >> (TUNNY_VM_CHUNK_SHIFT - 3) & (TUNNY_VM_CHUNKS_MAX - 1)];
 
-	if (!first)
-		return 0;
-	return first + (id & ((1U << TUNNY_VM_CHUNK_SHIFT) - 1)) / 8 * 3;
+	return first ? first + (group & ((1U << (TUNNY_VM_CHUNK_SHIFT - 3)) - 1)) : 0;
 }
 
-/* Moves a full cell word into the totals, which lie one line (cells 0-3) or two lines (cells 4-7) behind. */
-__noinline int tunny_spill_cell(__u32 line, __u32 cell)
+/*
+ * Line of the counting words of a group of eight tenants for a slot, 0 if there is none. The words of one slot lie together, eight tenants a
+ * line: no two CPUs write the same line, and those of 100,000 tenants are less than a megabyte for each CPU.
+ */
+static __always_inline __u32 tenant_words_line(const struct tunny_root *root, __u32 group, __u32 slot)
 {
-	struct tunny_vm_cells *packed = line_at(line);
-	__u64 *totals = line_at(line + 1 + (cell >> 2 & 1));
-	__u64 word;
+	__u32 first = root->tenant_chunks[group >> (TUNNY_TENANT_CHUNK_SHIFT - 3) & (TUNNY_TENANT_CHUNKS_MAX - 1)];
+	__u32 words = root->tenant_words;
 
-	if (!packed || !totals)
+	if (unlikely(slot >= words))
+		slot = words ? slot % words : 0;
+	return first ? first + (2U << TUNNY_TENANT_CHUNK_SHIFT) + (slot << (TUNNY_TENANT_CHUNK_SHIFT - 3)) +
+			       (group & ((1U << (TUNNY_TENANT_CHUNK_SHIFT - 3)) - 1)) : 0;
+}
+
+/* Moves the upper part of a full counting word into its totals. Of several CPUs that try, each bit is carried by one. */
+__noinline int tunny_carry(__u32 line, __u32 totals_line, __u32 words)
+{
+	__u64 *cells = line_at(line), *totals = line_at(totals_line), old;
+
+	if (!cells || !totals)
 		return -1;
-	word = __sync_lock_test_and_set(&packed->packed[cell & 7], 0);
-	totals += (cell & 3) * 2;
-	__sync_fetch_and_add(&totals[0], word >> TUNNY_CELL_PACKETS_SHIFT);
-	__sync_fetch_and_add(&totals[1], word & ((1ULL << TUNNY_CELL_PACKETS_SHIFT) - 1));
+	old = __sync_fetch_and_and(&cells[words & 7], ~TUNNY_CELL_SPILL_MASK);
+	__sync_fetch_and_add(&totals[words >> 3 & 7], (old >> 63) << TUNNY_CELL_CARRY_SHIFT |
+			     (old >> (TUNNY_CELL_PACKETS_SHIFT - 1) & 1));
 	return 0;
 }
 

@@ -22,23 +22,126 @@ struct vm {
 	__u32 pad;
 };
 
-/*
- * Line of a tenant in this bucket of table `tenants`, 0 if it is not here. An entry that differs from the key in its upper
- * 24 bits gives a mask of zero, the one that does not gives its lower bits.
- */
-static __always_inline __u32 tenant_match(const struct tunny_word_bucket *b, __u32 vni)
+/* A VPC as table `tenants` has it. */
+struct tenant {
+	__u64 key;
+	__u64 roots;
+	__u64 mac;
+};
+
+static __always_inline __u64 tenant_key(__u32 vni)
 {
-	__u64 key = (__u64)vni << TUNNY_WORD_TENANT_SHIFT, line = 0;
+	return (__u64)vni << TUNNY_TENANT_VNI_SHIFT | TUNNY_TENANT_VALID;
+}
 
-#pragma unroll
-	for (int i = 0; i < 7; i++) {
-		__u64 x = READ_ONCE(b->entries[i]) ^ key;
-		__s64 mask = (x >> TUNNY_WORD_TENANT_SHIFT) - 1;
+/* 1 if a key word is this VPC's and valid, else 0, without a branch. */
+static __always_inline __u64 tenant_is(__u64 word, __u64 key)
+{
+	__u64 differs = (word ^ key) >> (TUNNY_TENANT_VNI_SHIFT - 1);
 
-		OPAQUE(mask);
-		line |= x & mask >> 63;
+	differs -= 1;
+	OPAQUE(differs);
+	return differs >> 63;
+}
+
+/* Reads entry `slot` (0-3; 3 is none and reads garbage inside the line). */
+static __always_inline void tenant_read(const struct tunny_tenant_bucket *b, __u64 slot, struct tenant *t)
+{
+	const void *at;
+	__u32 mac;
+
+	slot &= 3;
+	OPAQUE(slot);
+	slot &= 3;
+	at = (const void *)b + slot * 8;
+	t->key = READ_ONCE(*(const __u64 *)at);
+	t->roots = READ_ONCE(*(const __u64 *)(at + 24));
+	mac = READ_ONCE(*(const __u32 *)((const void *)b + slot * 4 + 48));
+	t->mac = (t->key & 0xffff) << 32 | mac;
+}
+
+/* Reads the VPC's entry if it is in this line. */
+static __always_inline int tenant_match(const struct tunny_tenant_bucket *b, __u32 vni, struct tenant *t)
+{
+	__u64 key = tenant_key(vni);
+	__u64 slot = tenant_is(READ_ONCE(b->keys[1]), key) + 2 * tenant_is(READ_ONCE(b->keys[2]), key);
+
+	tenant_read(b, slot, t);
+	return (t->key ^ key) >> (TUNNY_TENANT_VNI_SHIFT - 1) == 0;
+}
+
+/* Looks a VPC up, chain and all. Returns line << 2 | slot, 0 if there is none. */
+__noinline __u64 tunny_tenant_chain(__u64 ref, __u64 salt, __u32 vni)
+{
+	__u64 key = tenant_key(vni);
+	__u32 line = home_line(ref, tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, salt));
+
+	for (int i = 0; i < TUNNY_CHAIN_MAX && line; i++) {
+		struct tunny_tenant_bucket *b = line_at(line);
+
+		if (!b)
+			return 0;
+		for (__u32 j = 0; j < 3; j++) {
+			if (tenant_is(READ_ONCE(b->keys[j]), key))
+				return (__u64)line << 2 | j;
+		}
+		line = READ_ONCE(b->next);
 	}
-	return line;
+	return 0;
+}
+
+/* The same, and reads it. 0 if there is none. */
+static __always_inline int tenant_lookup(const struct tunny_root *root, __u32 vni, struct tenant *t)
+{
+	__u64 found = tunny_tenant_chain(root->tenants, root->salt, vni);
+	struct tunny_tenant_bucket *b;
+
+	if (!found)
+		return 0;
+	b = line_at(found >> 2);
+	if (!b)
+		return 0;
+	tenant_read(b, found & 3, t);
+	return 1;
+}
+
+static __always_inline __u32 tenant_id(__u64 key)
+{
+	return key >> TUNNY_TENANT_ID_SHIFT & (TUNNY_TENANTS_MAX - 1);
+}
+
+/* Line of a tenant's record, 0 if there is none. Its state lies 2^12 lines behind, its counting words behind that. */
+static __always_inline __u32 tenant_record(const struct tunny_root *root, __u32 id)
+{
+	__u32 first = root->tenant_chunks[id >> TUNNY_TENANT_CHUNK_SHIFT & (TUNNY_TENANT_CHUNKS_MAX - 1)];
+
+	return first ? first + (id & ((1U << TUNNY_TENANT_CHUNK_SHIFT) - 1)) : 0;
+}
+
+/* POLICY word of a VPC, 0 if it has none. */
+static __always_inline __u64 tenant_policy(const struct tunny_root *root, __u64 key)
+{
+	struct tunny_tenant_record *record;
+	__u32 line;
+
+	if (likely(!(key & TUNNY_TENANT_NAT)))
+		return 0;
+	line = tenant_record(root, tenant_id(key));
+	record = line_at(line);
+	return line && record ? READ_ONCE(record->policy) : 0;
+}
+
+/* Line of the meter block of a VPC, 0 if it has none. */
+static __always_inline __u32 tenant_meter(const struct tunny_root *root, __u64 key)
+{
+	struct tunny_tenant_record *record;
+	__u32 line;
+
+	if (likely(!(key & TUNNY_TENANT_METERED)))
+		return 0;
+	line = tenant_record(root, tenant_id(key));
+	record = line_at(line);
+	return line && record ? READ_ONCE(record->meter) : 0;
 }
 
 /* Not zero if the whole word is in this line. */

@@ -4,10 +4,11 @@
  * CPU goes on with what follows, and several cache misses cost as much as one. Two rounds:
  *
  * first_lines, once the outer headers are parsed: the home buckets of the packet's VNI, of its sender, and of its
- * destination in its own VPC. They depend on the packet alone.
+ * destination in its own VPC, and the words in which such a VPC and such a VM are counted as a rule. They depend on the
+ * packet alone, so they cost one access to memory together.
  *
- * second_lines, before the first bucket is looked at in earnest: what those buckets lead to. The tenant's record and its
- * counters; and, if the destination is a settled entry of the own VPC, its NC and its cell. Which of it is true is
+ * second_lines, before the first bucket is looked at in earnest: what those buckets lead to: the counting words of tenant
+ * and VM, if they are not where they were expected. Which of it is true is
  * decided later, in the order of the stages: the entry counts only if its key word is still the same after the
  * tenant's roots have been read, so the packet sees one state of its VPC.
  */
@@ -23,28 +24,52 @@ static __always_inline void touch(const void *line)
 	OPAQUE(x);
 }
 
+/* Where the cells of a group of eight VMs are. */
+static __always_inline void place_cells(struct packet *p, __u32 group)
+{
+	__u32 line = cell_line(p->root, group);
+
+	p->cell_group = group;
+	p->cells = line ? line_at(line) : NULL;
+}
+
+/* Where the counting words of a group of eight VPCs are. */
+static __always_inline void place_counters(struct packet *p, __u32 group)
+{
+	__u32 line = tenant_words_line(p->root, group, p->slot);
+
+	p->counter_group = group;
+	p->counters = line ? line_at(line) : NULL;
+}
+
+/*
+ * First all places, then all loads, one behind the other: a CPU looks some 300 instructions ahead of a load that it waits
+ * for, and the places take as many.
+ */
 static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 {
 	struct tunny_root *root = p->root;
 	__u64 salt = root->salt;
 	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+	__u64 hash = tunny_hash1((__u64)p->vni << TUNNY_TENANT_VNI_SHIFT, salt);
 
-	/* The longest way first: bucket, record, then what the record allows. */
-	p->tenant_bucket =
-		line_at(home_line(root->tenants, tunny_hash1((__u64)p->vni << TUNNY_WORD_TENANT_SHIFT, salt)));
-	if (!p->tenant_bucket)
-		return DROP_TABLE_FAULT;
-	touch(p->tenant_bucket);
+	p->tenant_bucket = line_at(home_line(root->tenants, hash));
+	place_counters(p, tunny_bucket_of(hash, root->tenant_groups));
 	p->own_key = vm4_key(p->vni, inner_dst);
-	p->vm_line = home_line(root->vm4, tunny_hash1(p->own_key, salt));
+	hash = tunny_hash1(p->own_key, salt);
+	p->vm_line = home_line(root->vm4, hash);
 	p->vm_bucket = line_at(p->vm_line);
-	if (!p->vm_bucket)
+	place_cells(p, tunny_bucket_of(hash, root->vm_groups));
+	p->member_bucket = line_at(home_line(root->members, tunny_hash1(member, salt)));
+	if (!p->tenant_bucket || !p->vm_bucket || !p->member_bucket)
 		return DROP_TABLE_FAULT;
 	touch(p->vm_bucket);
-	p->member_bucket = line_at(home_line(root->members, tunny_hash1(member, salt)));
-	if (!p->member_bucket)
-		return DROP_TABLE_FAULT;
+	touch(p->tenant_bucket);
 	touch(p->member_bucket);
+	if (p->cells)
+		touch(p->cells);
+	if (p->counters)
+		touch(p->counters);
 	return GO;
 }
 
@@ -58,33 +83,43 @@ static __always_inline struct tunny_nc_record *nc_record(struct packet *p, struc
 	return line_near(near, chunk + (p->vm.nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)));
 }
 
-/* Asks for the cell of p->vm. */
+/* Asks for the cell of p->vm, unless it was asked for already. */
 static __always_inline void cells_of_vm(struct packet *p)
 {
-	p->cell_line = cell_line(p->root, p->vm.id);
-	p->cells = p->cell_line ? line_at(p->cell_line) : NULL;
+	if (likely(p->vm.id >> 3 == p->cell_group))
+		return;
+	place_cells(p, p->vm.id >> 3);
 	if (p->cells)
 		touch(p->cells);
 }
 
-/* Returns the line of the tenant's record, 0 if its VNI is not in its home bucket. */
-static __always_inline __u32 second_lines(struct packet *p)
+static __always_inline void counters_of_tenant(struct packet *p)
 {
-	struct near near = {};
-	__u32 line = tenant_match(p->tenant_bucket, p->vni);
+	__u32 group = tenant_id(p->tenant_key) / 8;
 
-	p->tenant = line_near(&near, line);
-	p->counters = line_near(&near, line + TUNNY_TENANT_COUNTERS_LINE + p->slot / 4);
-	if (p->tenant)
-		touch(p->tenant);
+	if (likely(group == p->counter_group))
+		return;
+	place_counters(p, group);
 	if (p->counters)
 		touch(p->counters);
+}
+
+/* Reads the tenant's entry. 0 if its VNI is not in its home bucket. */
+static __always_inline int second_lines(struct packet *p)
+{
+	struct tenant t;
+	int found = tenant_match(p->tenant_bucket, p->vni, &t);
+
+	p->tenant_key = t.key;
+	p->roots = t.roots;
+	p->gateway_mac = t.mac;
+	counters_of_tenant(p);
 	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID);
 	if (p->own) {
 		vm4_read(p->vm_bucket, p->own - 1, &p->vm);
 		cells_of_vm(p);
 	}
-	return line;
+	return found;
 }
 
 #endif

@@ -25,12 +25,33 @@ static __always_inline __u64 below64(__u64 a, __u64 b)
 	return d >> 63;
 }
 
+/* Value of a key in the flat node at `line`, whose second line lies in the same segment. */
+static __always_inline __u32 flat32(__u32 line, __u32 key)
+{
+	const __u32 *first = line_at(line), *second = line_at(line + 1);
+	__u64 n = 0, pick;
+
+	if (!first || !second)
+		return 0;
+#pragma unroll
+	for (int j = 0; j < 16; j++)
+		n += below32(first[j], key);
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		n += below32(second[j], key);
+	pick = *(const __u64 *)(second + 4) >> (n * 3 & 63) & 7;
+	OPAQUE(pick);
+	return second[6 + (pick & 7)];
+}
+
 /* Value of the route that covers a 32-bit key; 0 if there is none. `root` is a ROUTE_ROOT. */
 __noinline __u32 tunny_route32(__u32 root, __u32 key)
 {
 	__u32 levels = root >> TUNNY_ROOT_LEVELS_SHIFT & 0xf;
 	__u32 line = root & TUNNY_ROOT_LINE_MASK;
 
+	if (levels == TUNNY_ROOT_FLAT)
+		return flat32(line, key);
 	for (int i = 0; i < TUNNY_TREE_LEVELS_MAX && levels && line; i++) {
 		void *node = line_at(line);
 		__u64 n = 0;

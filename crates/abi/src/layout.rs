@@ -118,7 +118,7 @@ layouts! {
         punt_limit_total: u64,
         /// ICMP errors that the gateway sends for a tenant: RATE_LIMIT word.
         icmp_limit_tenant: u64,
-        /// Table VNI -> tenant block line (WordBucket): TABLE_REF word.
+        /// Table of VPCs by VNI (TenantBucket): TABLE_REF word.
         tenants: u64,
         /// Table of (VNI, NC) pairs that may send (WordBucket): TABLE_REF word.
         members: u64,
@@ -134,7 +134,7 @@ layouts! {
         vm_meters: u64,
         /// Drop counters by (VNI, reason) (DropBucket), written by the engines: TABLE_REF word, fixed size.
         drops: u64,
-        /// Counter slots in each tenant block; XDP uses slot = CPU number, software workers the slots behind.
+        /// Counter slots; XDP uses slot = CPU number, software workers the slots behind.
         slots: u64,
         /// Slots used by XDP, that is, the number of possible CPUs.
         xdp_slots: u64,
@@ -149,26 +149,47 @@ layouts! {
         public_roots: u64,
         /// Way to the Internet: line of the NexthopGroup for IPv4 in the lower 32 bits, for IPv6 in the upper 32; 0: none.
         internet: u64,
+        /// First line of each chunk of 2^12 tenants, 0 if none. A chunk is 2^12 TenantRecord, 2^12 TenantState, then for
+        /// each of `tenant_words` 2^12 counting words (CELL).
+        tenant_chunks: [u32; 256],
+        /// Counting words of each tenant: slot s counts in word s modulo this number. If there are more slots, they share
+        /// words by atomic additions, else each word belongs to its slot.
+        tenant_words: u64,
+        /// Groups of eight VM ids among which a VM's address chooses: `bucket_of(hash1(VM4_KEY), vm_groups)`. A VM whose
+        /// group is full has its id elsewhere; the entry says which, this only where to look early.
+        vm_groups: u64,
+        /// The same for tenant ids: `bucket_of(hash1(VNI << 40), tenant_groups)`.
+        tenant_groups: u64,
         /// Room for later versions.
-        reserved: [u64; 257],
+        reserved: [u64; 126],
         /// GCRA time of all punts together (engine-written), ns.
         punt_total_tat: u64,
         /// Fills the engine-written line.
         reserved_engine: [u64; 7],
     }
 
-    /// First line of a tenant block: configuration. A tenant block is TENANT_COUNTERS_LINE + ceil(slots / 4) lines.
-    TenantRecord: 64 {
-        /// VNI in bits 0-23, TENANT_* bits above; 0 while not in use. Published last.
-        ident: u64,
+    /// Bucket of table `tenants`: all that a common packet needs of three VPCs.
+    TenantBucket: 64 {
+        /// TENANT_KEY words, 0 = empty; published last.
+        keys: [u64; 3],
         /// ROUTE_ROOT of IPv4 in the lower 32 bits, of IPv6 in the upper 32: one store changes the whole route set and,
         /// through the two generation bits, which VM entries are visible.
-        roots: u64,
-        /// MAC address of the gateway in this VPC, lower 48 bits.
-        gateway_mac: u64,
+        roots: [u64; 3],
+        /// Lower 32 bits of the gateway's MAC address in the VPC.
+        macs: [u32; 3],
+        /// Line of the next bucket in the chain, 0 if none.
+        next: u32,
+    }
+
+    /// What is seldom asked of a tenant, by its id.
+    TenantRecord: 64 {
+        /// VNI and TENANT_ICMP_OFF; 0 while not in use.
+        ident: u64,
+        /// Room for later versions.
+        reserved_hot: [u64; 2],
         /// IPv4 address of the gateway in this VPC (source of its ICMP), 0 if none.
         gateway4: u32,
-        /// Line of the VPC's meter block, 0 if none.
+        /// Line of the VPC's meter block, if its key has TENANT_METERED.
         meter: u32,
         /// Upper half of the gateway's IPv6 address.
         gateway6_hi: u64,
@@ -180,22 +201,16 @@ layouts! {
         policy: u64,
     }
 
-    /// Second line of a tenant block: words that the engines change by atomics.
+    /// Words of a tenant that the engines change by atomics, by its id.
     TenantState: 64 {
         /// GCRA time of the punt limit, ns.
         punt_tat: u64,
         /// GCRA time of the ICMP limit, ns.
         icmp_tat: u64,
+        /// What was carried out of the tenant's counting words: CELL_CARRY word.
+        totals: u64,
         /// Room for later versions.
-        reserved: [u64; 6],
-    }
-
-    /// Counters of a tenant in one slot: packets accepted from this VPC, and bytes of their inner frames.
-    TenantCounter: 16 {
-        /// Packets.
-        packets: u64,
-        /// Bytes of inner frames.
-        bytes: u64,
+        reserved: [u64; 5],
     }
 
     /// Bucket of a table of one-word entries: key in the upper bits, value in the lower, 0 = empty. Each entry changes by
@@ -232,12 +247,12 @@ layouts! {
         values: [u64; 6],
     }
 
-    /// Three lines that count the packets delivered to eight VMs: cell i belongs to VM id 8n + i.
-    VmCells: 192 {
-        /// CELL words: packets << 40 | bytes, added to by one atomic; spilled into `totals` when a top bit is set.
+    /// Counts the packets delivered to eight VMs: cell i belongs to VM id 8n + i. A chunk is 2^13 lines of cells, then as
+    /// many lines of CELL_CARRY words: what was carried out of them.
+    VmCells: 64 {
+        /// CELL words: packets << 40 | bytes, added to by one atomic. An addition that finds a CELL_SPILL_MASK bit set
+        /// carries it over.
         packed: [u64; 8],
-        /// Spilled packets and bytes, for each VM.
-        totals: [u64; 16],
     }
 
     /// An NC. Immutable while published, but for `group`.
@@ -340,6 +355,19 @@ layouts! {
         values: [u32; 8],
     }
 
+    /// The whole tree of a VPC with few routes, over 32-bit keys: 21 intervals of eight values, in two adjacent lines. The
+    /// value of key x is number (pick >> 3n & 7), where n is the number of bounds that are less than x.
+    Flat32: 128 {
+        /// Inclusive upper bounds of all intervals but the last. Unused bounds are all ones.
+        bounds: [u32; 20],
+        /// Numbers of values: three bits an interval.
+        picks: u64,
+        /// ROUTE_VALUE words.
+        values: [u32; 8],
+        /// Room for later versions.
+        reserved: u64,
+    }
+
     /// Inner node over 64-bit keys: eight children.
     Inner64: 64 {
         /// Inclusive upper bounds of all children but the last. Unused bounds are all ones.
@@ -410,7 +438,7 @@ layouts! {
         ifindex: u32,
         /// Time of arrival, CLOCK_MONOTONIC ns.
         time: u64,
-        /// Line of the tenant block, 0 if not looked up.
+        /// Line of the tenant's record, 0 if not looked up.
         tenant: u32,
         /// Not used.
         reserved: u32,
@@ -485,10 +513,16 @@ bits! {
     /// TABLE_REF: shift of the number of buckets; the lower 32 bits are the first line. 0 = no table.
     TABLE_REF_BUCKETS_SHIFT: u32 = 32;
 
-    /// Line of the first counters in a tenant block, counted from its first line.
-    TENANT_COUNTERS_LINE: u32 = 2;
-    /// ident: the record is in use.
-    TENANT_VALID: u64 = 1 << 24;
+    /// TENANT_KEY: shift of the VNI.
+    TENANT_VNI_SHIFT: u32 = 40;
+    /// TENANT_KEY: the entry is in use. A key that is not zero but lacks it is a slot that may not be refilled yet.
+    TENANT_VALID: u64 = 1 << 39;
+    /// TENANT_KEY: the VPC has a meter.
+    TENANT_METERED: u64 = 1 << 38;
+    /// TENANT_KEY: the VPC has a way to the Internet (POLICY_NAT).
+    TENANT_NAT: u64 = 1 << 37;
+    /// TENANT_KEY: shift of the tenant id (20 bits); the upper 16 bits of the gateway's MAC address are below.
+    TENANT_ID_SHIFT: u32 = 16;
     /// ident: the VPC has no ICMP errors sent for it.
     TENANT_ICMP_OFF: u64 = 1 << 25;
 
@@ -505,6 +539,8 @@ bits! {
     ROOT_LINE_MASK: u32 = (1 << LINE_BITS) - 1;
     /// ROUTE_ROOT: shift of the 4-bit number of levels; 0 = no routes, 1 = the line is a leaf.
     ROOT_LEVELS_SHIFT: u32 = 26;
+    /// ROUTE_ROOT of IPv4: in place of the number of levels: the line is the first of a Flat32.
+    ROOT_FLAT: u32 = 15;
     /// ROUTE_ROOT: no route of another scope lies inside a local route, and every VM of this family lies inside a local
     /// route, so an entry in the VM-NC table proves that the route is local.
     ROOT_SIMPLE: u32 = 1 << 30;
@@ -513,13 +549,13 @@ bits! {
 
     /// ROUTE_VALUE: shift of the 4-bit scope (SCOPE_*); the lower 28 bits are its argument.
     VALUE_SCOPE_SHIFT: u32 = 28;
-    /// ROUTE_VALUE: mask of the argument: for peer the line of the peer's tenant block, for SCOPE_DESCEND a line.
+    /// ROUTE_VALUE: mask of the argument: for peer the peer's VNI, for SCOPE_DESCEND a line.
     VALUE_ARG_MASK: u32 = (1 << 28) - 1;
     /// No route.
     SCOPE_NONE: u32 = 0;
     /// In this VPC.
     SCOPE_LOCAL: u32 = 1;
-    /// In the VPC whose tenant block the argument names.
+    /// In the VPC whose VNI the argument is.
     SCOPE_PEER: u32 = 2;
     /// Dropped on purpose.
     SCOPE_BLACKHOLE: u32 = 3;
@@ -556,8 +592,6 @@ bits! {
     /// VM entry flag: the address is the gateway's own in this VPC; NC id and VM id are 0.
     VM_FLAG_GATEWAY: u32 = 1 << 1;
 
-    /// Table `tenants`: shift of the VNI; the lower 32 bits are the line of the tenant block.
-    WORD_TENANT_SHIFT: u32 = 40;
     /// Table `members`: key is VNI << 40 | outer IPv4 source << 8 | MEMBER_V4, or VNI << 40 | NC id << 8 | MEMBER_V6. The
     /// whole word is the key; there is no value.
     WORD_MEMBER_SHIFT: u32 = 0;
@@ -572,8 +606,10 @@ bits! {
 
     /// CELL: shift of the packet count.
     CELL_PACKETS_SHIFT: u32 = 40;
-    /// CELL: when one of these bits was set before an addition, the adder swaps the word for 0 and adds it to the totals.
+    /// CELL: when one of these bits was set before an addition, the adder clears both and carries those that were set.
     CELL_SPILL_MASK: u64 = 1 << 63 | 1 << 39;
+    /// CELL_CARRY: the upper 32 bits count carries of 2^23 packets, the lower ones carries of 2^39 bytes.
+    CELL_CARRY_SHIFT: u32 = 32;
 
     /// NcRecord.flags: in use.
     NC_VALID: u32 = 1 << 0;

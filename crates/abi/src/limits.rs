@@ -34,8 +34,14 @@ limits! {
     NC_CHUNK_SHIFT: u32 = 12;
     /// Chunks of NC records at most.
     NC_CHUNKS_MAX: u32 = NCS_MAX >> NC_CHUNK_SHIFT;
-    /// Tenants (VPCs) at most by default.
+    /// Tenants (VPCs) at most (20-bit tenant ids).
     TENANTS_MAX: u32 = 1 << 20;
+    /// log2 of the tenant ids in a chunk of tenants.
+    TENANT_CHUNK_SHIFT: u32 = 12;
+    /// Chunks of tenants at most.
+    TENANT_CHUNKS_MAX: u32 = TENANTS_MAX >> TENANT_CHUNK_SHIFT;
+    /// Counting words of a tenant at most; more slots share them.
+    TENANT_WORDS_MAX: u32 = 8;
     /// Routes at most by default.
     ROUTES_MAX: u32 = 1 << 24;
     /// Next hops in an ECMP group at most.
@@ -67,6 +73,6 @@ limits! {
 const _: () = {
     assert!(SEGMENT_BYTES == 4 << 20);
     assert!(SEGMENTS_MAX == 1024);
-    assert!(VM_CHUNKS_MAX == 256 && NC_CHUNKS_MAX == 256);
+    assert!(VM_CHUNKS_MAX == 256 && NC_CHUNKS_MAX == 256 && TENANT_CHUNKS_MAX == 256);
     assert!(LINE_BITS + 6 == 32, "a route root packs line, height, simple and generation into 32 bits");
 };

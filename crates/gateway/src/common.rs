@@ -42,10 +42,11 @@ const AHEAD: usize = 6;
 pub(crate) struct Lean {
     flow: u64,
     mac: u64,
+    gateway_mac: u64,
     source: u32,
     target: u32,
     vni: u32,
-    /// Home line of the VNI, then line of the tenant block.
+    /// Home line of the VNI, then the tenant's id.
     tenant: u32,
     member_home: u32,
     /// Home line of the destination, then line of its counters.
@@ -66,6 +67,7 @@ impl Lean {
     pub const EMPTY: Lean = Lean {
         flow: 0,
         mac: 0,
+        gateway_mac: 0,
         source: 0,
         target: 0,
         vni: 0,
@@ -242,29 +244,25 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
     }
 }
 
-/// The tenant's record begins to load.
+/// The VM-NC entry will prove that the route is local, and nothing is metered. The tenant's counter begins to load.
 #[inline(always)]
 fn tenant<R: Recorder>(w: &Work<'_, R>, l: &mut Lean) -> bool {
-    let Some(line) = w.tables.tenant_line_from(l.tenant, l.vni) else { return false };
-    l.tenant = line;
-    w.tables.prefetch_line(line);
-    w.tables.prefetch_line(line.wrapping_add(TENANT_COUNTERS_LINE + w.slot / 4));
+    let Some(tenant) = w.tables.tenant_from(l.tenant, l.vni) else { return false };
+    if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & TENANT_METERED != 0 {
+        return false;
+    }
+    (l.tenant, l.gateway_mac) = (tenant.id(), tenant.gateway_mac());
+    w.tables.prefetch_line(w.tables.tenant_cell_line(l.tenant, w.slot));
     // About one VM in nine lies in the chain of its bucket.
     l.vm_home = w.tables.vm4_follow(l.vm_home, l.vni, l.target);
     true
 }
 
-/// The sender may send, nothing is metered, and the VM-NC entry proves that the route is local.
+/// The sender may send, and there is a VM-NC entry.
 #[inline(always)]
 fn locate<R: Recorder>(w: &Work<'_, R>, vm4: VmTable, l: &mut Lean) -> bool {
     let tables = w.tables;
-    let Some(tenant) = tables.tenant_at(l.tenant) else { return false };
-    if tenant.vni != l.vni
-        || tenant.root4() & ROOT_SIMPLE == 0
-        || tables.tenant_meter(&tenant) != 0
-        || !tables.may_send4_from(l.member_home, l.vni, l.source)
-        || l.ttl <= 1
-    {
+    if l.ttl <= 1 || !tables.may_send4_from(l.member_home, l.vni, l.source) {
         return false;
     }
     let Some(vm) = tables.vm4_lasting(vm4, l.vm_home, l.vni, l.target) else { return false };
@@ -291,7 +289,7 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &Lean, f: &mut Frame<'_>) -> bool {
     let tos = if s.uniform { l.outer_tos & 0xfc | l.ecn } else { l.inner_tos & 0xfc | l.ecn };
     let outer_tos = if s.uniform { l.outer_tos & 0xfc } else { s.dscp } | if s.ecn_off { 0 } else { l.ecn };
     let (tunnel, inner) = packet.split_at_mut(INNER);
-    rewrite_inner(inner, l, tables.gateway_mac_at(l.tenant), tos);
+    rewrite_inner(inner, l, l.gateway_mac, tos);
     let outer = Outer {
         dmac: nexthop.dmac,
         smac: nexthop.smac,
@@ -307,7 +305,7 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &Lean, f: &mut Frame<'_>) -> bool {
     f.len = INNER as u32 + l.inner_len as u32;
     f.verdict = Verdict::Forward { ifindex: nexthop.ifindex };
     if !f.counted {
-        tables.count_tenant_at(l.tenant, w.slot, l.inner_len as u64);
+        tables.count_tenant_id(l.tenant, w.slot, l.inner_len as u64);
     }
     tables.count_vm_at(l.vm_home, l.vm, l.inner_len as u64);
     w.sent.packets += 1;

@@ -129,7 +129,7 @@ fn not_served(packet: &[u8], v6: bool) -> Option<Message> {
 
 /// Sends an error about packet `i`, or says why not.
 fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: Message) -> Result<(), &'static str> {
-    if p.tenant.ident & TENANT_ICMP_OFF != 0 {
+    if w.tables.tenant_ident(&p.tenant) & TENANT_ICMP_OFF != 0 {
         return Err("switched off for the VPC");
     }
     let own = match p.v6() {

@@ -79,7 +79,12 @@ pub(crate) enum Next {
     /// A level of a route tree.
     Tree(Walk),
     /// The record of a peer VPC, at this line.
-    Peer(u32),
+    Peer {
+        /// The peer's VNI.
+        vni: u32,
+        /// Where its lookup begins.
+        home: u32,
+    },
     /// The VM-NC bucket that may prove the route in the peer VPC.
     Proof,
     /// It has ended: the route is local.
@@ -151,8 +156,6 @@ pub(crate) struct Packet {
     // Written by tenant.
     /// Id of the sending NC, if its address is IPv6.
     pub source_nc: Option<u32>,
-    /// Line of the tenant block of `vni`.
-    pub tenant_line: u32,
     /// The VPC that the packet came from.
     pub tenant: Tenant,
 
@@ -167,7 +170,7 @@ pub(crate) struct Packet {
     pub vm: VmEntry,
 }
 
-const NO_TENANT: Tenant = Tenant { line: 0, vni: 0, ident: 0, roots: 0 };
+const NO_TENANT: Tenant = Tenant::NONE;
 const NO_VM: VmEntry = VmEntry { mac: 0, vm: 0, nc: 0, flags: 0 };
 
 impl Packet {
@@ -201,7 +204,6 @@ impl Packet {
         session: 0,
         policy: 0,
         source_nc: None,
-        tenant_line: 0,
         tenant: NO_TENANT,
         peer: NO_TENANT,
         next: Next::Nothing,

@@ -576,7 +576,8 @@ fn punted_packets_are_counted_once() {
     let frame = red_v4(B);
     let tenant = rig.gateway.tables().tenant(RED).unwrap();
     let mut meta = PuntMeta { magic: PUNT_MAGIC, reason: 4, flags: 0, inner_offset: 50, vni: RED, ifindex: 3, time: 0, tenant: 0, reserved: 0 };
-    for (line, counted) in [(tenant.line, 0), (0, 1)] {
+    let record = rig.gateway.tables().tenant_record(tenant.id());
+    for (line, counted) in [(record, 0), (0, 1)] {
         meta.tenant = line;
         let mut buffer = vec![0; gateway::HEADROOM];
         buffer.extend(&frame);

@@ -220,14 +220,9 @@ fn lookups(w: &Writer, commit: &Commit, rng: &mut ChaCha8Rng) {
             tables.prefetch_member4(p.0, p.2);
             tables.prefetch_vm4(p.0, p.1);
         }
-        let mut lines = [0u32; 64];
-        for (line, p) in lines.iter_mut().zip(batch) {
-            *line = tables.tenant_line(p.0).unwrap_or(0);
-            tables.prefetch_line(*line);
-        }
         let mut n = 0;
-        for (line, p) in lines.iter().zip(batch) {
-            if let Some(t) = tables.tenant_at(*line) {
+        for p in batch {
+            if let Some(t) = tables.tenant(p.0) {
                 n += u64::from(tables.may_send4(p.0, p.2) && tables.vm4(p.0, p.1, t.generation()).is_some());
             }
         }
@@ -235,15 +230,13 @@ fn lookups(w: &Writer, commit: &Commit, rng: &mut ChaCha8Rng) {
     });
     run("tenant, route tree, batch of 64", &mut |batch| {
         batch.iter().for_each(|p| tables.prefetch_tenant(p.0));
-        let mut lines = [0u32; 64];
-        for (line, p) in lines.iter_mut().zip(batch) {
-            *line = tables.tenant_line(p.0).unwrap_or(0);
-            tables.prefetch_line(*line);
-        }
         let mut walks = [None; 64];
-        for (walk, line) in walks.iter_mut().zip(&lines[..batch.len()]) {
-            *walk = tables.tenant_at(*line).and_then(|t| Walk::begin(t.root4()));
-            walk.iter().for_each(|w| tables.prefetch_line(w.line()));
+        for (walk, p) in walks.iter_mut().zip(batch) {
+            *walk = tables.tenant(p.0).and_then(|t| Walk::begin(t.root4()));
+            for w in walk.iter() {
+                tables.prefetch_line(w.line());
+                tables.prefetch_line(w.second_line());
+            }
         }
         let mut n = 0;
         loop {

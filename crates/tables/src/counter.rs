@@ -18,6 +18,13 @@ pub struct Count {
     pub bytes: u64,
 }
 
+impl Count {
+    fn add(&mut self, more: Count) {
+        self.packets = self.packets.wrapping_add(more.packets);
+        self.bytes = self.bytes.wrapping_add(more.bytes);
+    }
+}
+
 /// Adds to a word that only the calling slot writes.
 #[inline(always)]
 fn bump(word: &AtomicU64, n: u64) {
@@ -156,39 +163,67 @@ impl Tables {
         unsafe { std::mem::transmute(total) }
     }
 
+    /// Line of the counting words of a tenant id that belong to a slot, to prefetch it; 0 if there is none.
     #[inline(always)]
-    fn tenant_counter(&self, tenant: u32, slot: u32) -> Option<(&AtomicU64, &AtomicU64)> {
-        if tenant == 0 {
-            return None;
-        }
-        let line = self.engine_line(tenant.wrapping_add(TENANT_COUNTERS_LINE).wrapping_add(slot / 4))?;
-        let word = (slot as usize & 3) * 2;
-        Some((&line.0[word], &line.0[word + 1]))
+    pub fn tenant_cell_line(&self, id: u32, slot: u32) -> u32 {
+        let words = self.tenant_words();
+        let word = if slot < words { slot } else { slot % words };
+        self.tenant_words_line(id, word)
     }
 
-    /// Counts a packet accepted from a VPC. `slot` belongs to the caller alone.
+    /// Counting words of each tenant.
+    #[inline(always)]
+    fn tenant_words(&self) -> u32 {
+        (self.root.get(root!(tenant_words)) as u32).clamp(1, TENANT_WORDS_MAX)
+    }
+
+    #[inline(always)]
+    fn tenant_words_line(&self, id: u32, word: u32) -> u32 {
+        let first = self.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
+        let at = (id & ((1 << TENANT_CHUNK_SHIFT) - 1)) / 8;
+        let words = (2 << TENANT_CHUNK_SHIFT) + (word << (TENANT_CHUNK_SHIFT - 3));
+        if first == 0 {
+            return 0;
+        }
+        first.wrapping_add(words + at)
+    }
+
+    /// Counts a packet accepted from a VPC.
     #[inline(always)]
     pub fn count_tenant(&self, tenant: &Tenant, slot: u32, bytes: u64) {
-        self.count_tenant_at(tenant.line, slot, bytes);
+        self.count_tenant_id(tenant.id(), slot, bytes);
     }
 
-    /// Counts a packet accepted from the VPC whose block begins at a line.
+    /// As [`Tables::count_tenant`], by the tenant's id.
     #[inline(always)]
-    pub fn count_tenant_at(&self, line: u32, slot: u32, bytes: u64) {
-        if let Some((p, b)) = self.tenant_counter(line, slot) {
-            bump(p, 1);
-            bump(b, bytes);
+    pub fn count_tenant_id(&self, id: u32, slot: u32, bytes: u64) {
+        let Some(cell) = self.engine_word(self.tenant_cell_line(id, slot), id as usize & 7) else { return };
+        let add = 1 << CELL_PACKETS_SHIFT | bytes;
+        // Slots that share a word add to it by an atomic; a word of its own takes a load and a store.
+        let before = if self.root.get(root!(slots)) > u64::from(self.tenant_words()) {
+            cell.fetch_add(add, Ordering::Relaxed)
+        } else {
+            let before = cell.load(Ordering::Relaxed);
+            cell.store(before.wrapping_add(add), Ordering::Relaxed);
+            before
+        };
+        if before & CELL_SPILL_MASK != 0 {
+            self.carry(cell, self.tenant_totals(id));
         }
+    }
+
+    fn tenant_totals(&self, id: u32) -> Option<&AtomicU64> {
+        let record = self.tenant_record(id);
+        self.engine_word(if record == 0 { 0 } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) }, 2)
     }
 
     /// Packets accepted from a VPC, over all slots.
     pub fn tenant_count(&self, tenant: &Tenant) -> Count {
-        let mut sum = Count::default();
-        for slot in 0..self.slots().0 {
-            if let Some((p, b)) = self.tenant_counter(tenant.line, slot) {
-                sum.packets = sum.packets.wrapping_add(p.load(Ordering::Relaxed));
-                sum.bytes = sum.bytes.wrapping_add(b.load(Ordering::Relaxed));
-            }
+        let id = tenant.id();
+        let mut sum = carried(self.tenant_totals(id));
+        for word in 0..self.tenant_words() {
+            let cell = self.engine_word(self.tenant_words_line(id, word), id as usize & 7);
+            sum.add(packed(cell));
         }
         sum
     }
@@ -200,7 +235,7 @@ impl Tables {
         if first == 0 {
             return 0;
         }
-        first.wrapping_add((vm & ((1 << VM_CHUNK_SHIFT) - 1)) / 8 * 3)
+        first.wrapping_add((vm & ((1 << VM_CHUNK_SHIFT) - 1)) / 8)
     }
 
     /// Counts a packet delivered to a VM.
@@ -217,32 +252,29 @@ impl Tables {
         };
         let before = cell.fetch_add(1 << CELL_PACKETS_SHIFT | bytes, Ordering::Relaxed);
         if before & CELL_SPILL_MASK != 0 {
-            self.spill(line, vm, cell);
+            self.carry(cell, self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm as usize & 7));
         }
     }
 
+    /// Moves the upper part of a full counting word to its totals. Of several that try, each bit is carried by one.
     #[cold]
-    fn spill(&self, line: u32, vm: u32, cell: &AtomicU64) {
-        let taken = cell.swap(0, Ordering::Relaxed);
-        let (line, word) = totals(line, vm);
-        let (Some(p), Some(b)) = (self.engine_word(line, word), self.engine_word(line, word + 1)) else {
-            return;
-        };
-        p.fetch_add(taken >> CELL_PACKETS_SHIFT, Ordering::Relaxed);
-        b.fetch_add(taken & ((1 << CELL_PACKETS_SHIFT) - 1), Ordering::Relaxed);
+    fn carry(&self, cell: &AtomicU64, totals: Option<&AtomicU64>) {
+        let old = cell.fetch_and(!CELL_SPILL_MASK, Ordering::Relaxed);
+        let carries = (old >> 63) << CELL_CARRY_SHIFT | old >> (CELL_PACKETS_SHIFT - 1) & 1;
+        if let Some(totals) = totals {
+            totals.fetch_add(carries, Ordering::Relaxed);
+        }
     }
 
     /// Packets delivered to a VM id.
     pub fn vm_count(&self, vm: u32) -> Count {
         let line = self.vm_cell_line(vm);
-        let (totals_line, word) = totals(line, vm);
-        let read = |line, word| self.engine_word(line, word).map_or(0, |w| w.load(Ordering::Relaxed));
-        let packed = if line == 0 { 0 } else { read(line, vm as usize & 7) };
-        let (p, b) = if line == 0 { (0, 0) } else { (read(totals_line, word), read(totals_line, word + 1)) };
-        Count {
-            packets: p.wrapping_add(packed >> CELL_PACKETS_SHIFT),
-            bytes: b.wrapping_add(packed & ((1 << CELL_PACKETS_SHIFT) - 1)),
+        if line == 0 {
+            return Count::default();
         }
+        let mut count = carried(self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm as usize & 7));
+        count.add(packed(self.engine_word(line, vm as usize & 7)));
+        count
     }
 
     /// Counts a drop that is attributed to a VNI. False if its neighbourhood in the table is full: then the caller
@@ -324,8 +356,17 @@ fn drop_key(vni: u32, reason: DropReason) -> u64 {
     u64::from(vni) << 16 | u64::from(reason as u8) << 8 | 1
 }
 
-/// Line and word of the totals of a VM whose packed cells are at `line`.
-fn totals(line: u32, vm: u32) -> (u32, usize) {
-    let word = (vm as usize & 7) * 2;
-    (line.wrapping_add(1 + (word >> 3) as u32), word & 7)
+/// A CELL word.
+fn packed(cell: Option<&AtomicU64>) -> Count {
+    let word = cell.map_or(0, |w| w.load(Ordering::Relaxed));
+    Count { packets: word >> CELL_PACKETS_SHIFT, bytes: word & ((1 << CELL_PACKETS_SHIFT) - 1) }
+}
+
+/// A CELL_CARRY word.
+fn carried(totals: Option<&AtomicU64>) -> Count {
+    let word = totals.map_or(0, |w| w.load(Ordering::Relaxed));
+    Count {
+        packets: word >> CELL_CARRY_SHIFT << (63 - CELL_PACKETS_SHIFT),
+        bytes: (word & 0xffff_ffff) << (CELL_PACKETS_SHIFT - 1),
+    }
 }

@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Vm4,
     /// Vm6Bucket.
     Vm6,
+    /// TenantBucket.
+    Tenant,
 }
 
 impl Kind {
@@ -40,12 +42,30 @@ impl Kind {
     }
     /// Mean entries a bucket ×16: at most before it grows, and after a bulk build.
     fn loads(self) -> (u64, u64) {
-        if matches!(self, Kind::Word(_)) {
-            (88, 72)
-        } else {
-            (42, 34)
+        match self {
+            Kind::Word(_) => (88, 72),
+            Kind::Vm4 => (42, 28),
+            Kind::Vm6 => (42, 34),
+            Kind::Tenant => (34, 22),
         }
     }
+    /// The bit of a key that says that its entry is in use; without it a slot may not be refilled yet.
+    fn valid(self) -> u64 {
+        match self {
+            Kind::Word(_) => u64::MAX,
+            Kind::Vm4 | Kind::Vm6 => KEY_VALID,
+            Kind::Tenant => TENANT_VALID,
+        }
+    }
+}
+
+/// A VPC as its bucket holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TenantEntry {
+    pub key: u64,
+    pub roots: u64,
+    /// Lower half of the MAC address.
+    pub mac: u32,
 }
 
 /// Everything that table operations need beside the table.
@@ -156,7 +176,7 @@ impl HashTable {
     fn next(&self, lines: &Lines, line: u32) -> u32 {
         match self.kind {
             Kind::Word(_) => lines.at(line).half(14),
-            Kind::Vm4 => lines.at(line).half(15),
+            Kind::Vm4 | Kind::Tenant => lines.at(line).half(15),
             Kind::Vm6 => lines.at(line).word(3) as u32,
         }
     }
@@ -164,7 +184,7 @@ impl HashTable {
     fn set_next(&self, lines: &Lines, line: u32, next: u32) {
         match self.kind {
             Kind::Word(_) => lines.at(line).set_half(14, next),
-            Kind::Vm4 => lines.at(line).set_half(15, next),
+            Kind::Vm4 | Kind::Tenant => lines.at(line).set_half(15, next),
             Kind::Vm6 => lines.at(line).set(3, u64::from(next)),
         }
     }
@@ -178,6 +198,7 @@ impl HashTable {
         match self.kind {
             Kind::Word(shift) => hash1(key >> shift << shift, store.salt),
             Kind::Vm4 => hash1(key & !KEY_STATE_MASK, store.salt),
+            Kind::Tenant => hash1(key >> TENANT_VNI_SHIFT << TENANT_VNI_SHIFT, store.salt),
             Kind::Vm6 => {
                 let (hi, lo) = self.addr6(&store.lines, line, slot);
                 hash3(key >> VM6_VNI_SHIFT, hi, lo, store.salt)
@@ -260,8 +281,7 @@ impl HashTable {
     fn copy_bucket(&mut self, store: &mut Store, line: u32) -> io::Result<()> {
         for slot in 0..self.kind.slots() {
             let key = store.lines.at(line).word(slot);
-            let dead = !matches!(self.kind, Kind::Word(_)) && key & KEY_VALID == 0;
-            if key == 0 || dead {
+            if key & self.kind.valid() == 0 {
                 continue;
             }
             let hash = self.hash_at(store, line, slot);
@@ -275,6 +295,10 @@ impl HashTable {
     fn copy_values(&self, lines: &Lines, from: Place, to: Place) {
         match self.kind {
             Kind::Word(_) => {}
+            Kind::Tenant => {
+                lines.at(to.line).set(3 + to.slot, lines.at(from.line).word(3 + from.slot));
+                lines.at(to.line).set_half(12 + to.slot, lines.at(from.line).half(12 + from.slot));
+            }
             Kind::Vm4 => {
                 for i in 0..3 {
                     lines.at(to.line).set_half(6 + 3 * to.slot + i, lines.at(from.line).half(6 + 3 * from.slot + i));
@@ -390,6 +414,66 @@ impl HashTable {
         };
         self.clear(store, place);
         true
+    }
+
+    // ---- the table of tenants ----
+
+    /// Where the entry of a VPC is.
+    pub(crate) fn find_tenant(&self, store: &Store, vni: u32) -> Option<Place> {
+        let key = u64::from(vni) << TENANT_VNI_SHIFT | TENANT_VALID;
+        self.scan(store, tenant_hash(store, vni), |word, _| (word ^ key) & TENANT_KEY_MASK == 0).map(|(place, _)| place)
+    }
+
+    /// A slot that held the entry of a VPC and may not be refilled yet.
+    pub(crate) fn find_dead_tenant(&self, store: &Store, vni: u32) -> Option<Place> {
+        let key = u64::from(vni) << TENANT_VNI_SHIFT;
+        let dead = |word: u64, _| word != 0 && (word ^ key) & TENANT_KEY_MASK == 0;
+        self.scan(store, tenant_hash(store, vni), dead).map(|(place, _)| place)
+    }
+
+    /// The valid entry of a VPC whose key is not `keep`.
+    pub(crate) fn find_twin(&self, store: &Store, vni: u32, keep: u64) -> Option<Place> {
+        let key = u64::from(vni) << TENANT_VNI_SHIFT | TENANT_VALID;
+        let twin = |word: u64, _| (word ^ key) & TENANT_KEY_MASK == 0 && word != keep;
+        self.scan(store, tenant_hash(store, vni), twin).map(|(place, _)| place)
+    }
+
+    /// Whether an array was built that is not published.
+    pub(crate) fn staged(&self) -> bool {
+        !self.published
+    }
+
+    /// Starts to load the home bucket of a VPC.
+    pub(crate) fn prefetch_tenant(&self, store: &Store, vni: u32) {
+        if self.buckets > 0 {
+            store.lines.prefetch(self.home(tenant_hash(store, vni)));
+        }
+    }
+
+    /// Puts the entry of a VPC in: values first, then the key.
+    pub(crate) fn insert_tenant(&mut self, store: &mut Store, e: &TenantEntry) -> io::Result<Place> {
+        let place = self.empty_slot(store, tenant_hash(store, (e.key >> TENANT_VNI_SHIFT) as u32))?;
+        let bucket = store.lines.at(place.line);
+        bucket.set(3 + place.slot, e.roots);
+        bucket.set_half(12 + place.slot, e.mac);
+        bucket.set(place.slot, e.key);
+        Ok(place)
+    }
+
+    /// The entry at a place.
+    pub(crate) fn tenant_at(&self, lines: &Lines, place: Place) -> TenantEntry {
+        let bucket = lines.at(place.line);
+        TenantEntry {
+            key: bucket.word(place.slot),
+            roots: bucket.word(3 + place.slot),
+            mac: bucket.half(12 + place.slot),
+        }
+    }
+
+    /// Takes the entry at a place out: readers find it no more, but the slot is not free before a grace period.
+    pub(crate) fn kill_tenant(&self, lines: &Lines, place: Place) {
+        let bucket = lines.at(place.line);
+        bucket.set(place.slot, bucket.word(place.slot) & !TENANT_VALID);
     }
 
     // ---- VM tables ----
@@ -520,6 +604,13 @@ impl HashTable {
             }
         }
     }
+}
+
+/// What is compared of a TENANT_KEY: the VNI, and that it is valid.
+const TENANT_KEY_MASK: u64 = u64::MAX << TENANT_VNI_SHIFT | TENANT_VALID;
+
+fn tenant_hash(store: &Store, vni: u32) -> u64 {
+    hash1(u64::from(vni) << TENANT_VNI_SHIFT, store.salt)
 }
 
 fn set_v6_word(lines: &Lines, line: u32, i: usize, value: u64) {

@@ -234,6 +234,12 @@ impl RootRef {
         self.half(root!(vm_chunks) + 4 * (chunk as usize & 255))
     }
 
+    /// First line of chunk `chunk` of tenants.
+    #[inline(always)]
+    pub(crate) fn tenant_chunk(&self, chunk: u32) -> &AtomicU32 {
+        self.half(root!(tenant_chunks) + 4 * (chunk as usize & 255))
+    }
+
     /// First line of NC chunk `chunk`.
     #[inline(always)]
     pub(crate) fn nc_chunk(&self, chunk: u32) -> &AtomicU32 {

@@ -59,19 +59,34 @@ impl Drop for Tables {
 }
 
 /// A tenant as a packet sees it: loaded once, used to the end, so that the packet sees one state of its VPC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tenant {
-    /// Line of its block.
-    pub line: u32,
-    /// VNI.
-    pub vni: u32,
-    /// The ident word (`TENANT_*`).
-    pub ident: u64,
+    /// Its TENANT_KEY: VNI, flags, id, upper part of the gateway's MAC address.
+    pub key: u64,
     /// The roots word: both route trees and the generation.
     pub roots: u64,
+    /// Lower part of the gateway's MAC address.
+    pub mac: u32,
+    /// VNI.
+    pub vni: u32,
 }
 
 impl Tenant {
+    /// No tenant.
+    pub const NONE: Tenant = Tenant { key: 0, roots: 0, mac: 0, vni: 0 };
+
+    /// Tenant id: where its record and its counters are.
+    #[inline(always)]
+    pub fn id(&self) -> u32 {
+        (self.key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1)
+    }
+
+    /// The gateway's MAC address in the VPC.
+    #[inline(always)]
+    pub fn gateway_mac(&self) -> u64 {
+        (self.key & 0xffff) << 32 | u64::from(self.mac)
+    }
+
     /// The ROUTE_ROOT of IPv4.
     #[inline(always)]
     pub fn root4(&self) -> u32 {
@@ -336,7 +351,7 @@ impl Tables {
 
     // ---- tenant stage ----
 
-    /// Prefetches for [`Tables::tenant_line`].
+    /// Prefetches for [`Tables::tenant`].
     #[inline(always)]
     pub fn prefetch_tenant(&self, vni: u32) {
         self.tenant_home(vni);
@@ -348,66 +363,74 @@ impl Tables {
         self.member4_home(vni, src);
     }
 
-    /// Where the lookup of a VNI begins, prefetched; for [`Tables::tenant_line_from`].
+    /// Where the lookup of a VNI begins, prefetched; for [`Tables::tenant_from`].
     #[inline(always)]
     pub fn tenant_home(&self, vni: u32) -> u32 {
-        self.word_home(root!(tenants), u64::from(vni & 0xff_ffff) << WORD_TENANT_SHIFT)
+        let line = bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 1);
+        self.lines.prefetch(line);
+        line
     }
 
-    /// As [`Tables::tenant_line`], from a home line that was asked for since the reader entered. A tenant that was
-    /// created in between may be missed.
+    /// The tenant with a VNI, from a home line that was asked for since the reader entered. One that was created in
+    /// between may be missed.
     #[inline(always)]
-    pub fn tenant_line_from(&self, home: u32, vni: u32) -> Option<u32> {
-        let key = u64::from(vni & 0xff_ffff) << WORD_TENANT_SHIFT;
-        self.word_find_from::<true>(home, key).map(|entry| entry as u32)
-    }
-
-    /// The line of the tenant block of a VNI.
-    #[inline(always)]
-    pub fn tenant_line(&self, vni: u32) -> Option<u32> {
-        let key = u64::from(vni & 0xff_ffff) << WORD_TENANT_SHIFT;
-        self.word_find::<true>(root!(tenants), key).map(|entry| entry as u32)
-    }
-
-    /// The tenant whose block begins at a line; None if there is none (a peer that is gone).
-    #[inline(always)]
-    pub fn tenant_at(&self, line: u32) -> Option<Tenant> {
-        let block = self.at(line);
-        let ident = block.word(0);
-        if ident & TENANT_VALID == 0 {
-            return None;
+    pub fn tenant_from(&self, mut home: u32, vni: u32) -> Option<Tenant> {
+        let want = u64::from(vni & 0xff_ffff) << TENANT_VNI_SHIFT | TENANT_VALID;
+        let holds = |bucket: &Line, slot: usize| bucket.word(slot) & TENANT_KEY_MASK == want;
+        for _ in 0..CHAIN_MAX {
+            let bucket = self.at(home);
+            // Which of the three it is must not be a branch, for that would be mispredicted.
+            let slot = usize::from(holds(bucket, 1)) + 2 * usize::from(holds(bucket, 2));
+            let key = bucket.word(slot % 3);
+            if key & TENANT_KEY_MASK == want {
+                let slot = slot % 3;
+                return Some(Tenant { key, roots: bucket.word(3 + slot), mac: bucket.half(12 + slot), vni });
+            }
+            home = bucket.half(15);
+            if home == 0 {
+                return None;
+            }
         }
-        Some(Tenant { line, vni: ident as u32 & 0xff_ffff, ident, roots: block.word(1) })
+        None
     }
 
     /// The tenant with a VNI.
     #[inline(always)]
     pub fn tenant(&self, vni: u32) -> Option<Tenant> {
-        self.tenant_at(self.tenant_line(vni)?).filter(|t| t.vni == vni)
+        self.tenant_from(bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 1), vni)
     }
 
     /// The gateway's MAC address in a VPC.
     #[inline(always)]
     pub fn gateway_mac(&self, tenant: &Tenant) -> u64 {
-        self.at(tenant.line).word(2) & 0xffff_ffff_ffff
+        tenant.gateway_mac()
     }
 
-    /// The gateway's MAC address in the VPC whose block begins at a line.
+    /// Line of a tenant's record, 0 if there is none.
     #[inline(always)]
-    pub fn gateway_mac_at(&self, line: u32) -> u64 {
-        self.at(line).word(2) & 0xffff_ffff_ffff
+    pub fn tenant_record(&self, id: u32) -> u32 {
+        let first = self.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
+        if first == 0 {
+            return 0;
+        }
+        first.wrapping_add(id & ((1 << TENANT_CHUNK_SHIFT) - 1))
+    }
+
+    /// The first word of a tenant's record (`TENANT_ICMP_OFF`).
+    pub fn tenant_ident(&self, tenant: &Tenant) -> u64 {
+        self.at(self.tenant_record(tenant.id())).word(0)
     }
 
     /// The gateway's first IPv4 address in a VPC, 0 if none.
     #[inline(always)]
     pub fn gateway4(&self, tenant: &Tenant) -> u32 {
-        self.at(tenant.line).half(6)
+        self.at(self.tenant_record(tenant.id())).half(6)
     }
 
     /// The gateway's first IPv6 address in a VPC as (upper, lower) half; both 0 if none.
     #[inline(always)]
     pub fn gateway6(&self, tenant: &Tenant) -> (u64, u64) {
-        let block = self.at(tenant.line);
+        let block = self.at(self.tenant_record(tenant.id()));
         (block.word(4), block.word(5))
     }
 
@@ -465,7 +488,10 @@ impl Tables {
     /// Line of a VPC's meter block, 0 if it has none.
     #[inline(always)]
     pub fn tenant_meter(&self, tenant: &Tenant) -> u32 {
-        self.at(tenant.line).half(7)
+        if tenant.key & TENANT_METERED == 0 {
+            return 0;
+        }
+        self.at(self.tenant_record(tenant.id())).half(7)
     }
 
     /// Prefetches for [`Tables::vm_meter`].
@@ -518,11 +544,10 @@ impl Tables {
 
     #[inline(always)]
     fn tenant_limit(&self, tenant: &Tenant, word: usize, index: usize, now: u64) -> bool {
-        let state = tenant.line.wrapping_add(1);
-        if tenant.line == 0 || state >= self.lines.limit() {
-            return false;
-        }
-        meter::rate_limit(self.root.get(word), &self.at(state).0[index], now)
+        let record = self.tenant_record(tenant.id());
+        let none = record == 0 || tenant.id() == 0;
+        let state = self.engine_line(if none { 0 } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) });
+        state.is_some_and(|state| meter::rate_limit(self.root.get(word), &state.0[index], now))
     }
 
     /// A word that engines change, if the line exists.
@@ -548,6 +573,15 @@ impl Tables {
         self.known.set(limit);
         (line != 0 && line < limit).then(|| self.lines.at(line))
     }
+}
+
+/// What is compared of a TENANT_KEY: the VNI, and that it is valid.
+const TENANT_KEY_MASK: u64 = u64::MAX << TENANT_VNI_SHIFT | TENANT_VALID;
+
+/// Hash of a VNI in the table of tenants.
+#[inline(always)]
+fn tenant_hash(vni: u32, salt: u64) -> u64 {
+    hash1(u64::from(vni & 0xff_ffff) << TENANT_VNI_SHIFT, salt)
 }
 
 /// Key of `members` for an IPv4 sender.

@@ -26,7 +26,18 @@ impl Walk {
     pub fn line(&self) -> u32 {
         self.line
     }
+
+    /// A second line that the next step reads, or the same again.
+    #[inline(always)]
+    pub fn second_line(&self) -> u32 {
+        self.line.wrapping_add(u32::from(self.levels == ROOT_FLAT))
+    }
 }
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(Flat32, picks) == 64 + 16 && offset_of!(Flat32, values) == 64 + 24);
+};
 
 /// Number of bounds less than the key: the child or interval that covers it.
 #[inline(always)]
@@ -46,10 +57,22 @@ fn rank64<const N: usize>(line: &Line, key: u64) -> usize {
     words[..N].iter().map(|b| usize::from(*b < key)).sum()
 }
 
+/// The value of a key in a Flat32: its first line at `line`.
+#[inline(always)]
+fn flat32(lines: &Lines, line: u32, key: u32) -> u32 {
+    let (first, second) = (lines.at(line), lines.at(line.wrapping_add(1)));
+    let n = rank32::<16>(first, key) + rank32::<4>(second, key);
+    let pick = second.word(2) >> (3 * n) & 7;
+    second.half(6 + pick as usize)
+}
+
 /// One step over 32-bit keys: a value at the leaf, else the walk goes on.
 #[inline(always)]
 fn step32(lines: &Lines, walk: &mut Walk, key: u32) -> Option<u32> {
     crate::pause!();
+    if walk.levels == ROOT_FLAT {
+        return Some(flat32(lines, walk.line, key));
+    }
     let node = lines.at(walk.line);
     if walk.levels <= 1 {
         return Some(node.half(8 + rank32::<7>(node, key)));

@@ -109,7 +109,7 @@ pub(crate) fn change4(
     changed: &[(u32, u8)],
 ) -> io::Result<Option<Top>> {
     let budget = routes.len() / 8;
-    if routes.len() <= SMALL || top.levels == 0 || changed.len() > budget {
+    if routes.len() <= SMALL || matches!(top.levels, 0 | abi::ROOT_FLAT) || changed.len() > budget {
         return Ok(None);
     }
     let mut edits: Vec<Edit<u32>> = Vec::new();
@@ -308,7 +308,7 @@ mod tests {
                     }
                 };
                 setup.settle::<u32>(top);
-                assert!(top.levels <= abi::TREE_LEVELS_MAX);
+                assert!(top.levels <= abi::TREE_LEVELS_MAX || top.levels == abi::ROOT_FLAT);
                 for (addr, len) in changed {
                     let (first, last) = span4(addr, len);
                     for a in [first, last, first.wrapping_sub(1), last.wrapping_add(1), rng.random()] {

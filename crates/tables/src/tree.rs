@@ -12,6 +12,7 @@ use crate::intervals::{Interval, Key};
 use crate::line::Lines;
 use abi::*;
 use std::io;
+use std::mem::offset_of;
 
 /// A node's content and the largest key below it.
 #[derive(Clone, Copy)]
@@ -26,6 +27,12 @@ pub(crate) trait TreeKey: Key {
     const LEAF: usize;
     /// Children of an inner node.
     const FANOUT: usize;
+    /// Intervals in a tree of one node of two lines (ROOT_FLAT), 0 if there is none.
+    const FLAT: usize;
+    /// Such a tree, if the intervals fit.
+    fn flat(intervals: &[Interval<Self>]) -> Option<[[u64; 8]; 2]>;
+    /// The intervals of such a tree.
+    fn flat_intervals(words: &[[u64; 8]; 2]) -> Vec<Interval<Self>>;
     /// A leaf.
     fn leaf(intervals: &[Interval<Self>]) -> [u64; 8];
     /// An inner node with these upper bounds.
@@ -47,9 +54,45 @@ fn set_half(words: &mut [u64; 8], i: usize, value: u32) {
     words[i >> 1] = words[i >> 1] & !(0xffff_ffff << shift) | u64::from(value) << shift;
 }
 
+/// Half words of the fields of a Flat32.
+const FLAT_BOUNDS: usize = 20;
+const FLAT_VALUES: usize = offset_of!(Flat32, values) / 4;
+const FLAT_PICKS: usize = offset_of!(Flat32, picks) / 8;
+
 impl TreeKey for u32 {
     const LEAF: usize = 8;
     const FANOUT: usize = 16;
+    const FLAT: usize = FLAT_BOUNDS + 1;
+    fn flat(intervals: &[Interval<u32>]) -> Option<[[u64; 8]; 2]> {
+        if intervals.len() > Self::FLAT {
+            return None;
+        }
+        let mut words = [[u64::MAX; 8], [0; 8]];
+        let set = |words: &mut [[u64; 8]; 2], i: usize, v: u32| set_half(&mut words[i / 16], i % 16, v);
+        let (mut values, mut known) = ([0; 8], 0);
+        for (i, interval) in intervals.iter().enumerate() {
+            let pick = values[..known].iter().position(|v| *v == interval.value).unwrap_or(known);
+            if pick == known {
+                *values.get_mut(known)? = interval.value;
+                known += 1;
+                set(&mut words, FLAT_VALUES + pick, interval.value);
+            }
+            words[1][FLAT_PICKS - 8] |= (pick as u64) << (3 * i);
+        }
+        for i in 0..FLAT_BOUNDS {
+            let more = i + 1 < intervals.len();
+            set(&mut words, i, if more { intervals[i].upper } else { u32::MAX });
+        }
+        Some(words)
+    }
+    fn flat_intervals(words: &[[u64; 8]; 2]) -> Vec<Interval<u32>> {
+        let at = |i: usize| half(&words[i / 16], i % 16);
+        let used = (0..FLAT_BOUNDS).take_while(|i| at(*i) != u32::MAX).count();
+        let value = |i: usize| at(FLAT_VALUES + (words[1][FLAT_PICKS - 8] >> (3 * i) & 7) as usize);
+        (0..=used)
+            .map(|i| Interval { upper: if i < used { at(i) } else { u32::MAX }, value: value(i) })
+            .collect()
+    }
     fn leaf(intervals: &[Interval<u32>]) -> [u64; 8] {
         let mut words = [0; 8];
         for i in 0..7 {
@@ -78,6 +121,13 @@ impl TreeKey for u32 {
 impl TreeKey for u64 {
     const LEAF: usize = 6;
     const FANOUT: usize = 8;
+    const FLAT: usize = 0;
+    fn flat(_: &[Interval<u64>]) -> Option<[[u64; 8]; 2]> {
+        None
+    }
+    fn flat_intervals(_: &[[u64; 8]; 2]) -> Vec<Interval<u64>> {
+        Vec::new()
+    }
     fn leaf(intervals: &[Interval<u64>]) -> [u64; 8] {
         let mut words = [0; 8];
         for (i, word) in words.iter_mut().take(5).enumerate() {
@@ -189,12 +239,19 @@ impl Forest<'_> {
             self.lines.fill(line, &K::leaf(intervals));
             return Ok(Top { line, levels: 1 });
         }
+        // Most VPCs have a few routes: all of them in one node, so that a packet waits for memory once.
+        if let Some(words) = K::flat(intervals) {
+            let line = self.arena.alloc(2)?;
+            self.lines.fill(line, &words[0]);
+            self.lines.fill(line + 1, &words[1]);
+            return Ok(Top { line, levels: ROOT_FLAT });
+        }
         let count = intervals.len().div_ceil(K::LEAF);
         if count > K::FANOUT {
             let nodes = leaves(intervals);
             return self.raise(nodes, 1);
         }
-        // Most VPCs have a few routes: two levels, without buffers.
+        // Two levels, without buffers.
         let part = |i: usize| &intervals[i * intervals.len() / count..(i + 1) * intervals.len() / count];
         let block = self.arena.alloc(count as u32)?;
         for i in 0..count {
@@ -339,6 +396,13 @@ pub(crate) fn walk<K: TreeKey>(
 ) -> bool {
     if top.levels == 0 {
         return true;
+    }
+    if K::FLAT > 0 && top.levels == ROOT_FLAT {
+        let words = [0, 1].map(|i| lines.at(top.line.wrapping_add(i)).snapshot());
+        return block(Block { line: top.line, lines: 2 }) && {
+            K::flat_intervals(&words).into_iter().for_each(interval);
+            true
+        };
     }
     block(Block { line: top.line, lines: 1 })
         && walk_node(lines, lines.at(top.line).snapshot(), K::MAX, top.levels, block, interval)

@@ -4,7 +4,7 @@
 //! Both engines drop with a reason of their own, count every packet exactly once, and neither crashes nor hangs.
 mod common;
 
-use abi::{DropReason, LINE_BYTES, SEGMENT_LINES};
+use abi::*;
 use common::XdpRunner;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -64,31 +64,54 @@ fn region() -> (Region, Vec<u8>) {
     (case.region, frame)
 }
 
-fn damaged_record_is_told(engine: &mut dyn Engine) {
+/// The word of the table of VPCs that holds a VPC's key.
+fn key_of(vandal: &Vandal, vni: u32) -> (u32, u32) {
+    let want = u64::from(vni) << TENANT_VNI_SHIFT | TENANT_VALID;
+    let mask = u64::MAX << TENANT_VNI_SHIFT | TENANT_VALID;
+    let places = vandal.used().into_iter().flat_map(|line| (0..3).map(move |word| (line, word)));
+    // An NC's membership has the VNI in the same bits, but nothing else.
+    let mut found = places.filter(|(l, w)| (vandal.read(*l, *w) ^ want) & mask == 0 && vandal.read(*l, 3 + w) != 0);
+    found.find(|(l, w)| vandal.read(*l, *w) >> TENANT_ID_SHIFT & 0xf_ffff != 0).expect("the VPC's key")
+}
+
+fn damaged_tables_are_told(engine: &mut dyn Engine) {
     let (region, frame) = region();
-    for (vni, reason) in [(200, DropReason::RoutePeerGone), (100, DropReason::TableFault)] {
+    let gone = |v: &Vandal, vni| {
+        let (line, word) = key_of(v, vni);
+        v.write(line, word, v.read(line, word) & !TENANT_VALID);
+    };
+    let scope = |v: &Vandal, vni| {
+        let (line, word) = key_of(v, vni);
+        let root = v.read(line, 3 + word) as u32;
+        let node = root & ROOT_LINE_MASK;
+        // Whatever kind of node it is, every value of it has a scope that is none; bounds stay below.
+        let values = if root >> ROOT_LEVELS_SHIFT & 0xf == ROOT_FLAT { (node + 1, 3..7) } else { (node, 4..8) };
+        values.1.for_each(|w| v.write(values.0, w, 0x9000_0000_9000_0000));
+    };
+    let cases: [(&str, &dyn Fn(&Vandal), DropReason); 3] = [
+        ("the peer's VPC is gone", &|v| gone(v, 200), DropReason::RoutePeerGone),
+        ("the VPC is gone", &|v| gone(v, 100), DropReason::VniUnknown),
+        ("a scope that is none", &|v| scope(v, 100), DropReason::TableFault),
+    ];
+    for (what, damage, reason) in cases {
         engine.start(&region).unwrap();
         assert!(matches!(engine.run(&frame, 1, 1).unwrap().end, End::Forward(..)));
-        let tables = engine.reader().unwrap();
-        let line = tables.tenant_line(vni).unwrap();
-        let vandal = Vandal::new(&**tables.memory());
-        assert_eq!(vandal.read(line, 0) & 0xff_ffff, u64::from(vni), "the ident of the record");
-        vandal.write(line, 0, 0);
+        damage(&Vandal::new(&**engine.reader().unwrap().memory()));
         let seen = engine.run(&frame, 1, 1).unwrap();
-        assert_eq!(seen.end, End::Drop(reason), "engine {}, record of VPC {vni} not in use", engine.name());
+        assert_eq!(seen.end, End::Drop(reason), "engine {}: {what}", engine.name());
         engine.conserved().unwrap();
     }
 }
 
 #[test]
-fn a_record_that_is_not_in_use_on_the_rust_path() {
-    damaged_record_is_told(&mut UserEngine::default());
+fn damaged_tables_on_the_rust_path() {
+    damaged_tables_are_told(&mut UserEngine::default());
 }
 
 #[test]
-fn a_record_that_is_not_in_use_on_the_xdp_program() {
+fn damaged_tables_on_the_xdp_program() {
     if let Some(mut engine) = XdpRunner::new() {
-        damaged_record_is_told(&mut engine);
+        damaged_tables_are_told(&mut engine);
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn error<R: Recorder>(
     if !matches!(reason, DropReason::TooBig | DropReason::TtlExpired) || !p.attributed {
         return Err("the Internet is told of sizes and hops alone");
     }
-    if p.tenant.ident & TENANT_ICMP_OFF != 0 {
+    if w.tables.tenant_ident(&p.tenant) & TENANT_ICMP_OFF != 0 {
         return Err("switched off for the VPC");
     }
     let eth = f.data().first_chunk::<{ ethernet::HEADER_LEN }>().ok_or("no packet")?;

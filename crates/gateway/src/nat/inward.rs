@@ -129,7 +129,7 @@ fn enter_vpc<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, vni: u32) -> Result<(
     if p.policy & POLICY_NAT == 0 {
         return Err(DropReason::NatUnsolicited);
     }
-    (p.vni, p.tenant, p.tenant_line, p.attributed) = (vni, tenant, tenant.line, true);
+    (p.vni, p.tenant, p.attributed) = (vni, tenant, true);
     Ok(())
 }
 

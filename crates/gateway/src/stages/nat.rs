@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Nat: sessions and address translation. What it does is in `crate::nat`; here is when it is asked.
 
-use abi::POLICY_NAT;
+use abi::{POLICY_NAT, TENANT_NAT};
 
 use crate::nat::outward;
 use crate::packet::Packet;
@@ -15,6 +15,9 @@ use crate::{Frame, Verdict};
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<bool, Verdict> {
     let Some(sight) = w.nat else { return Ok(false) };
+    if p.tenant.key & TENANT_NAT == 0 {
+        return Ok(false);
+    }
     p.policy = w.tables.policy(&p.tenant);
     if p.policy & POLICY_NAT == 0 || outward::settled(sight, p, f).is_none() {
         return Ok(false);

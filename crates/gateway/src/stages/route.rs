@@ -40,7 +40,7 @@ pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], fra
         w.each(packets, frames, |w, p, _| match p.next {
             Next::Nothing | Next::Done | Next::Internet => Ok(()),
             Next::Tree(walk) => step(w, p, walk),
-            Next::Peer(line) => enter(w, p, line),
+            Next::Peer { vni, home } => enter(w, p, vni, home),
             Next::Proof => prove(w, p),
         });
     }
@@ -91,6 +91,7 @@ fn tree<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict>
         return end(w, DropReason::RouteNone);
     };
     w.tables.prefetch_line(walk.line());
+    w.tables.prefetch_line(walk.second_line());
     p.next = Next::Tree(walk);
     p.upper = true;
     Ok(())
@@ -122,18 +123,16 @@ fn step<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, mut walk: Walk) -> Res
 fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Result<(), Verdict> {
     let reason = match value >> VALUE_SCOPE_SHIFT {
         SCOPE_LOCAL => {
-            if p.hops > 0 {
-                prefetch_vm(w.tables, p);
-            }
             p.next = Next::Done;
             w.walking -= 1;
             return Ok(());
         }
         SCOPE_PEER if u32::from(p.hops) >= PEER_HOPS_MAX => DropReason::RoutePeerLoop,
         SCOPE_PEER => {
-            let line = value & VALUE_ARG_MASK;
-            w.tables.prefetch_line(line);
-            p.next = Next::Peer(line);
+            // What the peer's record will most likely ask for is its VM-NC entry.
+            let vni = value & 0xff_ffff;
+            p.next = Next::Peer { vni, home: w.tables.tenant_home(vni) };
+            prefetch_vm(w.tables, p, vni);
             return Ok(());
         }
         SCOPE_BLACKHOLE => DropReason::RouteBlackhole,
@@ -145,20 +144,20 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
         SCOPE_INTERNET => DropReason::ScopeInternet,
         SCOPE_LINE => DropReason::ScopeLine,
         SCOPE_REGION => DropReason::ScopeRegion,
-        _ => DropReason::RouteNone,
+        SCOPE_NONE => DropReason::RouteNone,
+        _ => DropReason::TableFault,
     };
     end(w, reason)
 }
 
 /// Goes on in a peer VPC: by proof, if there can be one.
-fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, line: u32) -> Result<(), Verdict> {
-    let Some(peer) = w.tables.tenant_at(line) else { return end(w, DropReason::RoutePeerGone) };
+fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, vni: u32, home: u32) -> Result<(), Verdict> {
+    let Some(peer) = w.tables.tenant_from(home, vni) else { return end(w, DropReason::RoutePeerGone) };
     p.peer = peer;
     p.hops += 1;
     if root(&peer, p.v6()) & ROOT_SIMPLE == 0 {
         return tree(w, p);
     }
-    prefetch_vm(w.tables, p);
     p.next = Next::Proof;
     Ok(())
 }
@@ -177,10 +176,10 @@ fn prove<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict
 }
 
 /// Of a destination in a peer VPC nothing was prefetched when the packet was parsed.
-fn prefetch_vm(tables: &Tables, p: &Packet) {
+fn prefetch_vm(tables: &Tables, p: &Packet, vni: u32) {
     match p.v6() {
-        true => tables.prefetch_vm6(p.peer.vni, p.target.halves()),
-        false => tables.prefetch_vm4(p.peer.vni, p.target.as_v4()),
+        true => tables.prefetch_vm6(vni, p.target.halves()),
+        false => tables.prefetch_vm4(vni, p.target.as_v4()),
     }
 }
 
@@ -188,7 +187,7 @@ fn prefetch_vm(tables: &Tables, p: &Packet) {
 fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, value: u32, shortcut: bool) {
     let scope = Scope::from_number(value >> VALUE_SCOPE_SHIFT);
     let peer = match scope {
-        Scope::Peer => w.tables.tenant_at(value & VALUE_ARG_MASK).map(|t| t.vni),
+        Scope::Peer => Some(value & 0xff_ffff).filter(|vni| w.tables.tenant(*vni).is_some()),
         _ => None,
     };
     w.note(p, Stage::Route, Event::Route { vni: p.home().vni, destination: p.target.ip(p.v6()), scope, peer, shortcut });

@@ -2,7 +2,7 @@
 //! Tenant: the VNI's record, whether the outer source may send for it, then what is wrong with the inner frame; ARP and
 //! ND end here.
 
-use abi::{DropReason, Stage, TENANT_COUNTERS_LINE};
+use abi::{DropReason, Stage};
 use tables::Tables;
 use wire::Mac;
 
@@ -11,7 +11,7 @@ use crate::record::{Event, Recorder};
 use crate::work::Work;
 use crate::{arp, nd, Frame, Verdict};
 
-/// Finds the tenant's record and starts to load it.
+/// Finds the tenant and starts to load its counter.
 #[inline(always)]
 pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
     if p.inward {
@@ -19,9 +19,8 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(
         return Ok(());
     }
     let (tables, slot) = (w.tables, w.slot);
-    p.tenant_line = tables.tenant_line_from(p.tenant_home, p.vni).ok_or(DropReason::VniUnknown)?;
-    tables.prefetch_line(p.tenant_line);
-    tables.prefetch_line(p.tenant_line.wrapping_add(TENANT_COUNTERS_LINE + slot / 4));
+    p.tenant = tables.tenant_from(p.tenant_home, p.vni).ok_or(DropReason::VniUnknown)?;
+    tables.prefetch_line(tables.tenant_cell_line(p.tenant.id(), slot));
     if p.source_v6 {
         p.source_nc = tables.nc_by_addr6(p.source.halves());
         tables.prefetch_member6(p.vni, p.source_nc.unwrap_or(0));
@@ -35,15 +34,12 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     if p.inward {
         return Ok(());
     }
-    // The line came from the table of tenants, so a record that is not in use is no unknown VNI but a fault.
-    let tenant = w.tables.tenant_at(p.tenant_line).filter(|t| t.vni == p.vni).ok_or(DropReason::TableFault)?;
-    p.tenant = tenant;
     p.attributed = true;
     if w.settings.strict && !may_send(w.tables, p) {
         return Err(refused(w, p));
     }
     if !f.counted {
-        w.tables.count_tenant(&tenant, w.slot, p.inner_len as u64);
+        w.tables.count_tenant(&p.tenant, w.slot, p.inner_len as u64);
     }
     if R::ON {
         note(w, p);
@@ -86,7 +82,7 @@ fn not_routed<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_
 #[cold]
 fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
     let gateway_mac = Mac(w.tables.gateway_mac(&p.tenant));
-    let (vni, line, generation) = (p.vni, p.tenant.line, p.tenant.generation());
+    let (vni, line, generation) = (p.vni, w.tables.tenant_record(p.tenant.id()), p.tenant.generation());
     let source = p.source.ip(p.source_v6);
     w.note(p, Stage::Tenant, Event::Tenant { vni, line, generation, gateway_mac });
     let event = match w.settings.strict {

@@ -49,6 +49,6 @@ impl Tables {
     /// POLICY word of a VPC.
     #[inline(always)]
     pub fn policy(&self, tenant: &Tenant) -> u64 {
-        self.at(tenant.line).word(std::mem::offset_of!(TenantRecord, policy) / 8)
+        self.at(self.tenant_record(tenant.id())).word(std::mem::offset_of!(TenantRecord, policy) / 8)
     }
 }

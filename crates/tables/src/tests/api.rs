@@ -76,7 +76,7 @@ fn settings_reach_the_block_and_the_entries() {
         let dump = w.dump(vni(4)).unwrap();
         assert_eq!((dump.gateways, dump.gateway_mac), (settings(0).gateways, mac));
         assert!(dump.members.contains(&ncs()[15]));
-        assert_eq!(tenant().ident & TENANT_ICMP_OFF, 0);
+        assert_eq!(t.tenant_ident(&tenant()) & TENANT_ICMP_OFF, 0);
     }
     // What does not change costs no entry.
     let same = commit(TenantChange { vni: vni(4), settings: Some(settings(0x0200_0000_0022)), ..Default::default() });
@@ -88,7 +88,7 @@ fn settings_reach_the_block_and_the_entries() {
     let report = w.commit(&commit(TenantChange { vni: vni(4), settings: Some(fewer), ..Default::default() })).unwrap();
     assert_eq!((report.addresses_added, report.addresses_removed), (0, 3));
     assert!(entry(v4(0x0a01_0000)).is_none() && entry(v6(0x2001 << 112 | 1)).is_some());
-    assert_eq!((t.gateway4(&tenant()), tenant().ident & TENANT_ICMP_OFF), (0, TENANT_ICMP_OFF));
+    assert_eq!((t.gateway4(&tenant()), t.tenant_ident(&tenant()) & TENANT_ICMP_OFF), (0, TENANT_ICMP_OFF));
     // Attach tells the gateways' order from the block.
     w.commit(&same).unwrap();
     w.settle();
@@ -139,8 +139,9 @@ fn every_byte_is_accounted_for() {
     let all = w.bytes_by_table();
     let of = |name| all.iter().find(|b| b.0 == name).unwrap().1;
     assert_eq!(all.iter().map(|b| b.1).sum::<u64>(), w.bytes_used());
-    assert_eq!(of("tenant_blocks"), u64::from(VPCS) * 3 * 64);
-    assert_eq!((of("vm_cells"), of("nc_records")), (24_576 * 64, 4096 * 64));
+    // One chunk of tenants: records, states and three counting words each.
+    assert_eq!(of("tenant_blocks"), 4096 * (64 + 64 + 3 * 8));
+    assert_eq!((of("vm_cells"), of("nc_records")), (16_384 * 64, 4096 * 64));
     assert_eq!(of("other"), size_of::<Root>() as u64 + 64 * 64);
     // The trees, counted by walking them, and the tables, by their load.
     let trees: u64 = w.vnis().iter().map(|v| u64::from(tree_lines(&w, *v)) * 64).sum();

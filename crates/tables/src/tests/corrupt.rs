@@ -27,7 +27,7 @@ fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
     tables.prefetch_vm6(vni, (x, y));
     tables.prefetch_tenant(vni);
     tables.prefetch_line(a);
-    let t = tables.tenant(vni).or(tables.tenant_at(a)).unwrap_or(Tenant { line: b, vni, ident: x, roots: y });
+    let t = tables.tenant(vni).or(tables.tenant_from(a, vni)).unwrap_or(Tenant { key: x, roots: y, vni, ..Tenant::NONE });
     let _ = (tables.gateway_mac(&t), tables.gateway4(&t), tables.gateway6(&t));
     let _ = (tables.may_send4(vni, a), tables.may_send6(vni, b), tables.nc_by_addr4(c), tables.nc_by_addr6((x, y)));
     let _ = (tables.route4(t.root4(), c), tables.route6(t.root6(), (x, y)));
@@ -39,10 +39,10 @@ fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
     let _ = (tables.vm4_from(tables.vm4_home(vni, c), &t, c), tables.vm4_from(Home::NONE, &t, a));
     let at = tables.vm4_table();
     let _ = (tables.vm4_lasting(at, tables.vm4_line(at, vni, c), vni, c), tables.vm4_lasting(at, a, vni, c));
-    let _ = (tables.tenant_line_from(tables.tenant_home(vni), vni), tables.tenant_line_from(a, vni));
+    let _ = (tables.tenant_from(tables.tenant_home(vni), vni), tables.tenant_ident(&t), tables.tenant_record(c));
     let _ = (tables.may_send4_from(tables.member4_home(vni, c), vni, c), tables.may_send4_from(b, vni, c));
-    let _ = (tables.nc4_at(a), tables.meter_colors(b), tables.gateway_mac_at(c));
-    tables.count_tenant_at(a, b, 5);
+    let _ = (tables.nc4_at(a), tables.meter_colors(b));
+    tables.count_tenant_id(a, b, 5);
     let nc = tables.nc(a).map_or(b, |nc| nc.group);
     let hop = tables.group_member(nc, y);
     let _ = (tables.nexthop(hop), tables.nexthop(a), tables.nexthop_addr(b));

@@ -150,7 +150,7 @@ fn limits_of_punts_and_icmp_are_per_tenant_and_total() {
     assert_eq!(count(&|| tables.punt_allowed(&a, 200_001_000)), 2, "0.2 s later");
     w.set_gateway(&GatewaySettings { punt_limit_tenant: limit(0, 3), ..Default::default() });
     assert_eq!(count(&|| tables.punt_allowed(&a, 1_000)), 20, "0 = no limit");
-    assert!(!tables.punt_allowed(&Tenant { line: 0, ..a }, 1));
+    assert!(!tables.punt_allowed(&Tenant { key: TENANT_VALID, ..a }, 1));
     assert_eq!(limit(2_000_000_000, 0).word(), 1 << 32 | 1);
     let tat = AtomicU64::new(0);
     assert!(gcra(&tat, 10, 5, 5) && !gcra(&tat, 10, 1, 5) && gcra(&tat, 11, 1, 5) && tat.load(Ordering::Relaxed) == 16);

@@ -6,17 +6,18 @@ use super::state::{NcState, TenantState};
 use super::trees::Scratch;
 use super::{halves, nc_key, Writer};
 use crate::arena::Block;
+use crate::hashtable::TenantEntry;
+use crate::line::root;
 use crate::reader::VmEntry;
 use crate::{Commit, CommitReport, Vni};
 use abi::*;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A VPC whose new state is filled and waits for publication.
 struct Ready {
     vni: Vni,
-    line: u32,
     is_new: bool,
     roots: u64,
     /// Index of the one entry that is added without marks, IPv4 or IPv6.
@@ -24,7 +25,7 @@ struct Ready {
     direct_kill: Option<IpAddr>,
     /// The generation switches.
     switches: bool,
-    /// New ident word, if settings change.
+    /// New ident word of the record, if settings change.
     ident: Option<u64>,
 }
 
@@ -32,7 +33,7 @@ impl Writer {
     pub(super) fn apply(&mut self, commit: &Commit, mut plan: Plan<'_>) -> io::Result<CommitReport> {
         let mut report = CommitReport::default();
         self.reserve(&plan)?;
-        self.make_chunks(&plan)?;
+        self.make_chunks()?;
         let mut ready = Vec::with_capacity(plan.tenants.len());
         let mut scratch = Scratch::default();
         self.tenants.reserve(plan.tenants.iter().filter(|t| t.is_new).count());
@@ -58,7 +59,7 @@ impl Writer {
         self.remove_ncs(&plan);
         self.after(&plan);
         self.commits += 1;
-        self.store.root.set(crate::line::root!(generation), self.commits);
+        self.store.root.set(root!(generation), self.commits);
         report.generation = self.commits;
         Ok(report)
     }
@@ -68,7 +69,7 @@ impl Writer {
         let t = &self.tables;
         let v4 = plan.nc_new.values().filter(|id| self.nc_addr(**id).is_ipv4()).count() as u64;
         let v6 = plan.nc_new.len() as u64 - v4;
-        let new = plan.tenants.iter().filter(|t| t.is_new).count() as u64;
+        let new = plan.new_ids.len() as u64;
         let adds = [
             new,
             plan.member_adds.len() as u64,
@@ -81,8 +82,9 @@ impl Writer {
         let tables = [&t.tenants, &t.members, &t.vm4, &t.vm6, &t.nc4, &t.nc6, &t.vm_meters];
         let mut lines = plan.tree_lines + 2 * plan.meters_new;
         lines += tables.iter().zip(adds).map(|(t, n)| t.lines_wanted(n)).sum::<u64>();
-        lines += u64::from(self.missing_chunks(plan).0) * u64::from(VM_CHUNK_LINES + VM_CHUNK_LINES / 8);
-        lines += u64::from(self.missing_chunks(plan).1) * u64::from(NC_CHUNK_LINES);
+        lines += u64::from(self.missing_chunks().0) * u64::from(VM_CHUNK_LINES + VM_CHUNK_LINES / 8);
+        lines += u64::from(self.missing_chunks().1) * u64::from(NC_CHUNK_LINES);
+        lines += u64::from(self.missing_chunks().2) * u64::from(self.tenant_chunk_lines() + NC_CHUNK_LINES);
         self.store.arena.reserve(lines)?;
         for (table, n) in self.tables.all().into_iter().zip(adds) {
             if let Some(buckets) = table.wants(n) {
@@ -92,34 +94,49 @@ impl Writer {
         Ok(())
     }
 
-    /// Chunks of VM cells and NC records that ids in use lack.
-    fn missing_chunks(&self, _plan: &Plan<'_>) -> (u32, u32) {
+    /// Chunks of VM cells, NC records and tenants that ids in use lack.
+    fn missing_chunks(&self) -> (u32, u32, u32) {
         let root = &self.store.root;
-        let vm = self.vm_ids.bound(0).div_ceil(1 << VM_CHUNK_SHIFT).min(VM_CHUNKS_MAX);
-        let nc = self.nc_ids.bound(0).div_ceil(1 << NC_CHUNK_SHIFT).min(NC_CHUNKS_MAX);
-        let missing = |n: u32, at: &dyn Fn(u32) -> u32| (0..n).filter(|c| at(*c) == 0).count() as u32;
+        let missing = |n: u32, lacks: &dyn Fn(u32) -> bool| (0..n).filter(|c| lacks(*c)).count() as u32;
+        let tenants = &self.tenant_ids;
         (
-            missing(vm, &|c| root.vm_chunk(c).load(Ordering::Relaxed)),
-            missing(nc, &|c| root.nc_chunk(c).load(Ordering::Relaxed)),
+            missing(VM_CHUNKS_MAX, &|c| self.vm_ids.uses_chunk(c) && root.vm_chunk(c).load(Ordering::Relaxed) == 0),
+            missing(self.nc_chunks(), &|c| root.nc_chunk(c).load(Ordering::Relaxed) == 0),
+            missing(TENANT_CHUNKS_MAX, &|c| tenants.uses_chunk(c) && root.tenant_chunk(c).load(Ordering::Relaxed) == 0),
         )
     }
 
-    fn make_chunks(&mut self, plan: &Plan<'_>) -> io::Result<()> {
-        if self.missing_chunks(plan) == (0, 0) {
-            return Ok(());
+    /// Chunks of NC records that ids in use lie in.
+    fn nc_chunks(&self) -> u32 {
+        match self.nc_ids.bound(0) {
+            0 | 1 => 0,
+            bound => bound.div_ceil(1 << NC_CHUNK_SHIFT).min(NC_CHUNKS_MAX),
         }
-        for chunk in 0..self.vm_ids.bound(0).div_ceil(1 << VM_CHUNK_SHIFT).min(VM_CHUNKS_MAX) {
-            if self.store.root.vm_chunk(chunk).load(Ordering::Relaxed) == 0 {
-                let line = self.store.arena.alloc_zeroed(VM_CHUNK_LINES, 1, true)?;
-                self.store.root.vm_chunk(chunk).store(line, Ordering::Release);
+    }
+
+    fn make_chunks(&mut self) -> io::Result<()> {
+        if self.missing_chunks() != (0, 0, 0) {
+            let chunk_lines = self.tenant_chunk_lines();
+            let ncs = self.nc_chunks();
+            let (arena, root) = (&mut self.store.arena, &self.store.root);
+            let mut make = |first: &AtomicU32, lines: u32| {
+                if first.load(Ordering::Relaxed) == 0 {
+                    first.store(arena.alloc_zeroed(lines, 1, true)?, Ordering::Release);
+                }
+                io::Result::Ok(())
+            };
+            for chunk in (0..VM_CHUNKS_MAX).filter(|c| self.vm_ids.uses_chunk(*c)) {
+                make(root.vm_chunk(chunk), VM_CHUNK_LINES)?;
+            }
+            for chunk in 0..ncs {
+                make(root.nc_chunk(chunk), NC_CHUNK_LINES)?;
+            }
+            for chunk in (0..TENANT_CHUNKS_MAX).filter(|c| self.tenant_ids.uses_chunk(*c)) {
+                make(root.tenant_chunk(chunk), chunk_lines)?;
             }
         }
-        for chunk in 0..self.nc_ids.bound(0).div_ceil(1 << NC_CHUNK_SHIFT).min(NC_CHUNKS_MAX) {
-            if self.store.root.nc_chunk(chunk).load(Ordering::Relaxed) == 0 {
-                let line = self.store.arena.alloc_zeroed(NC_CHUNK_LINES, 1, true)?;
-                self.store.root.nc_chunk(chunk).store(line, Ordering::Release);
-            }
-        }
+        self.store.root.set(root!(vm_groups), u64::from(self.vm_ids.groups()));
+        self.store.root.set(root!(tenant_groups), u64::from(self.tenant_ids.groups()));
         Ok(())
     }
 
@@ -159,7 +176,7 @@ impl Writer {
             let roots = self.tenants[&t.change.vni].roots;
             let next = next_generation(roots);
             let bits = (next & 1) << 31 | (next >> 1) << 63;
-            self.store.lines.at(t.line).set(1, roots & !(1 << 31 | 1 << 63) | bits);
+            self.set_roots(t.change.vni, roots & !(1 << 31 | 1 << 63) | bits);
         }
         std::thread::yield_now();
     }
@@ -199,16 +216,14 @@ impl Writer {
         let old = if t.is_new { None } else { self.tenants.remove(&vni) };
         let mut state = old.unwrap_or_default();
         state.routes_known |= t.is_new;
-        state.line = t.line;
+        state.id = t.id;
         let trees = self.fill_trees(&mut state, t, scratch, report)?;
         self.fill_vms(&mut state, t, &mut scratch.meters)?;
         let block = self.fill_settings(&mut state, t)?;
         let roots = self.new_roots(&state, t, plan, trees);
         state.commits += 1;
         if t.is_new {
-            self.store.lines.zero(t.line, self.tenant_lines());
-            self.store_settings(&state, block.unwrap_or(0));
-            self.store.lines.at(t.line).set(1, roots);
+            self.store_record(&state, block.unwrap_or(0));
         }
         let single = !t.is_new && !t.marks;
         let direct_add = match (single, t.adds4.is_empty(), t.adds6.is_empty()) {
@@ -223,7 +238,6 @@ impl Writer {
         state.roots = roots;
         let ready = Ready {
             vni,
-            line: t.line,
             is_new: t.is_new,
             roots,
             direct_add,
@@ -334,20 +348,75 @@ impl Writer {
             self.drop_meter(old);
         }
         let off = if settings.icmp { 0 } else { TENANT_ICMP_OFF };
-        Ok(Some(u64::from(t.change.vni) | TENANT_VALID | off))
+        Ok(Some(u64::from(t.change.vni) | off))
     }
 
-    /// Stores the settings of a VPC into its block, each word by one store, ident last.
-    fn store_settings(&self, state: &TenantState, ident: u64) {
-        let line = self.store.lines.at(state.line);
+    /// Stores the settings of a VPC that are seldom asked for, each word by one store.
+    fn store_record(&self, state: &TenantState, ident: u64) {
+        let line = self.store.lines.at(self.tenant_line(state.id));
         let v4 = state.gateways.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(a.to_bits()) } else { None });
         let v6 = state.gateways.iter().find_map(|a| if let IpAddr::V6(a) = a { Some(a.to_bits()) } else { None });
         let (hi, lo) = halves(v6.unwrap_or(0));
-        line.set(2, state.gateway_mac);
         line.set(3, u64::from(state.meter) << 32 | u64::from(v4.unwrap_or(0)));
         line.set(4, hi);
         line.set(5, lo);
+        line.set(6, state.commits);
         line.set(0, ident);
+    }
+
+    /// What the table of VPCs shall hold of one.
+    fn entry_of(&self, vni: Vni, roots: u64) -> TenantEntry {
+        let state = &self.tenants[&vni];
+        let metered = if state.meter != 0 { TENANT_METERED } else { 0 };
+        let key = u64::from(vni) << TENANT_VNI_SHIFT
+            | TENANT_VALID
+            | metered
+            | self.nat_flag(state.id)
+            | u64::from(state.id) << TENANT_ID_SHIFT
+            | state.gateway_mac >> 32 & 0xffff;
+        TenantEntry { key, roots, mac: state.gateway_mac as u32 }
+    }
+
+    /// The store that switches a VPC to its new state.
+    fn set_roots(&self, vni: Vni, roots: u64) {
+        if let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) {
+            self.store.lines.at(place.line).set(3 + place.slot, roots);
+        }
+    }
+
+    /// Stores changed settings of a VPC that exists, record and entry. A packet must not see half of a MAC address, whose
+    /// halves lie in two words: if both change, a second entry goes in beside the first.
+    fn store_settings(&mut self, vni: Vni, ident: u64) -> io::Result<()> {
+        self.store_record(&self.tenants[&vni], ident);
+        let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) else {
+            return Ok(());
+        };
+        let lines = self.store.lines;
+        let old = self.tables.tenants.tenant_at(&lines, place);
+        let new = self.entry_of(vni, old.roots);
+        if (old.key ^ new.key) & 0xffff == 0 || old.mac == new.mac {
+            lines.at(place.line).set_half(12 + place.slot, new.mac);
+            lines.at(place.line).set(place.slot, new.key);
+            return Ok(());
+        }
+        self.tables.tenants.insert_tenant(&mut self.store, &new)?;
+        if self.tables.tenants.publish(&self.store.root) {
+            // The table has grown and holds both: the old one is the one that is found first or second.
+            return self.drop_twin(vni, new.key);
+        }
+        self.grace();
+        self.drop_twin(vni, new.key)
+    }
+
+    /// Of two entries of a VPC takes out the one that has another key.
+    fn drop_twin(&mut self, vni: Vni, keep: u64) -> io::Result<()> {
+        let twin = self.tables.tenants.find_twin(&self.store, vni, keep);
+        if let Some(place) = twin {
+            self.tables.tenants.kill_tenant(&self.store.lines, place);
+            self.pending.dead_tenants.push(vni);
+            self.pending.tenants.insert(vni);
+        }
+        Ok(())
     }
 
     // ---- publication ----
@@ -367,22 +436,20 @@ impl Writer {
         }
         // A reader may find its home lines before it reads a VPC's roots. One that found them in the old array must be gone
         // before a generation switches, since only the new array holds what the switch makes visible.
-        if self.tables.publish(&self.store.root) && ready.iter().any(|r| r.switches) {
+        if self.tables.publish_others(&self.store.root) && ready.iter().any(|r| r.switches) {
             self.grace();
         }
         if let Some(gateway) = &commit.gateway {
             self.set_gateway(gateway);
         }
-        for r in ready.iter().filter(|r| r.is_new) {
-            self.tables.tenants.put_word(&mut self.store, u64::from(r.vni) << WORD_TENANT_SHIFT | u64::from(r.line))?;
-        }
+        self.publish_tenants(ready)?;
         for r in ready.iter().filter(|r| !r.is_new) {
             if let Some(ident) = r.ident {
-                self.store_settings(&self.tenants[&r.vni], ident);
+                self.store_settings(r.vni, ident)?;
             }
-            let commits = self.tenants[&r.vni].commits;
-            self.store.lines.at(r.line).set(6, commits);
-            self.store.lines.at(r.line).set(1, r.roots);
+            let state = &self.tenants[&r.vni];
+            self.store.lines.at(self.tenant_line(state.id)).set(6, state.commits);
+            self.set_roots(r.vni, r.roots);
             match r.direct_add {
                 Some((true, i)) => {
                     self.tables.vm4.insert4(&mut self.store, plan.adds4[i].0, &plan.adds4[i].1)?;
@@ -402,7 +469,29 @@ impl Writer {
             self.tables.members.remove_word(&mut self.store, *word);
         }
         // An insert may have found its chain too long and staged a larger array.
-        self.tables.publish(&self.store.root);
+        self.tables.publish_others(&self.store.root);
+        Ok(())
+    }
+
+    /// New VPCs become visible. Routes of one may lead to another: so all come at once with a new array, or else first
+    /// without routes, then with them.
+    fn publish_tenants(&mut self, ready: &[Ready]) -> io::Result<()> {
+        const AHEAD: usize = 8;
+        let new = || ready.iter().filter(|r| r.is_new);
+        let mut ahead = new().skip(AHEAD);
+        let alone = new().nth(1).is_none();
+        for r in new() {
+            if let Some(next) = ahead.next() {
+                self.tables.tenants.prefetch_tenant(&self.store, next.vni);
+            }
+            let whole = alone || self.tables.tenants.staged() || self.tenants[&r.vni].peers.is_empty();
+            let entry = self.entry_of(r.vni, if whole { r.roots } else { 0 });
+            self.tables.tenants.insert_tenant(&mut self.store, &entry)?;
+        }
+        for r in new().filter(|r| !alone && !self.tenants[&r.vni].peers.is_empty()) {
+            self.set_roots(r.vni, r.roots);
+        }
+        self.tables.tenants.publish(&self.store.root);
         Ok(())
     }
 
@@ -431,13 +520,14 @@ impl Writer {
         let Some(mut state) = self.tenants.remove(&vni) else {
             return 0;
         };
-        self.tables.tenants.remove_word(&mut self.store, u64::from(vni) << WORD_TENANT_SHIFT);
-        self.store.lines.at(state.line).set(0, 0);
+        if let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) {
+            self.tables.tenants.kill_tenant(&self.store.lines, place);
+        }
+        self.pending.dead_tenants.push(vni);
+        self.pending.tenant_ids.push(state.id);
         self.routes -= state.routes_len() as u64;
         self.forest().retire_tree::<u32>(state.top(0));
         self.forest().retire_tree::<u64>(state.top(1));
-        let lines = self.tenant_lines();
-        self.store.retired.push(Block { line: state.line, lines });
         self.drop_meter(state.meter);
         self.pending.tenants.insert(vni);
         let before = self.pending.purge.len();
@@ -477,11 +567,11 @@ impl Writer {
     /// Counts, and what waits for the grace period.
     fn after(&mut self, plan: &Plan<'_>) {
         self.vms = self.vms.saturating_add_signed(plan.vms);
-        for (line, by) in &plan.peer_refs {
-            let n = self.peer_refs.entry(*line).or_default();
+        for (peer, by) in &plan.peer_refs {
+            let n = self.peer_refs.entry(*peer).or_default();
             *n = (i64::from(*n) + by).max(0) as u32;
             if *n == 0 {
-                self.peer_refs.remove(line);
+                self.peer_refs.remove(peer);
             }
         }
         for (id, by) in plan.nc_refs.iter().enumerate().filter(|(_, by)| **by != 0) {
@@ -496,7 +586,7 @@ impl Writer {
 }
 
 /// Lines of a chunk of VM cells.
-pub(super) const VM_CHUNK_LINES: u32 = (1 << VM_CHUNK_SHIFT) / 8 * 3;
+pub(super) const VM_CHUNK_LINES: u32 = (1 << VM_CHUNK_SHIFT) / 8 * 2;
 /// Lines of a chunk of NC records.
 pub(super) const NC_CHUNK_LINES: u32 = 1 << NC_CHUNK_SHIFT;
 

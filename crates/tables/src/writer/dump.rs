@@ -77,7 +77,7 @@ impl Writer {
     pub fn target(&self, value: u32) -> Option<Target> {
         Some(match value >> VALUE_SCOPE_SHIFT {
             SCOPE_LOCAL => Target::Local,
-            SCOPE_PEER => Target::Peer(self.store.lines.at(value & VALUE_ARG_MASK).word(0) as u32 & 0xff_ffff),
+            SCOPE_PEER => Target::Peer(value & 0xff_ffff),
             SCOPE_BLACKHOLE => Target::Blackhole,
             SCOPE_INTERNET => Target::Internet,
             SCOPE_LINE => Target::Line,
@@ -89,7 +89,9 @@ impl Writer {
     /// What the tables hold of a VPC.
     pub fn dump(&self, vni: Vni) -> Option<TenantDump> {
         let t = self.tenants.get(&vni)?;
-        let block = self.store.lines.at(t.line);
+        let place = self.tables.tenants.find_tenant(&self.store, vni)?;
+        let entry = self.tables.tenants.tenant_at(&self.store.lines, place);
+        let record = self.store.lines.at(self.tenant_line(t.id));
         let vms = t.vms.iter().map(|(mac, vm)| {
             let mut addresses: Vec<IpAddr> = vm.addresses().collect();
             addresses.sort_unstable();
@@ -99,14 +101,14 @@ impl Writer {
         let mut members: Vec<IpAddr> = ncs.map(|nc| self.nc_addr(nc)).collect();
         members.sort_unstable();
         members.dedup();
-        let mut intervals = self.intervals4(Top::of_root(block.word(1) as u32));
-        intervals.extend(self.intervals6(Top::of_root((block.word(1) >> 32) as u32)));
+        let mut intervals = self.intervals4(Top::of_root(entry.roots as u32));
+        intervals.extend(self.intervals6(Top::of_root((entry.roots >> 32) as u32)));
         Some(TenantDump {
             vni,
-            gateway_mac: block.word(2),
+            gateway_mac: (entry.key & 0xffff) << 32 | u64::from(entry.mac),
             gateways: t.gateways.clone(),
-            icmp: block.word(0) & TENANT_ICMP_OFF == 0,
-            metered: block.half(7) != 0,
+            icmp: record.word(0) & TENANT_ICMP_OFF == 0,
+            metered: entry.key & TENANT_METERED != 0,
             intervals,
             vms: vms.collect(),
             members,

@@ -62,15 +62,28 @@ impl Writer {
     /// if there is no such VPC.
     pub fn set_policy(&mut self, vni: Vni, flags: u64) -> bool {
         let Some(state) = self.tenants.get(&vni) else { return false };
-        let line = self.store.lines.at(state.line);
+        let line = self.store.lines.at(self.tenant_line(state.id));
         let epoch = line.word(POLICY).wrapping_add(1 << POLICY_EPOCH_SHIFT) & EPOCHS;
         line.set(POLICY, epoch | flags & !EPOCHS);
+        // Engines look at the word only if the entry says so.
+        if let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) {
+            let bucket = self.store.lines.at(place.line);
+            bucket.set(place.slot, bucket.word(place.slot) & !TENANT_NAT | self.nat_flag(state.id));
+        }
         true
+    }
+
+    /// What the entry of a VPC says of its POLICY word.
+    pub(super) fn nat_flag(&self, id: u32) -> u64 {
+        match self.store.lines.at(self.tenant_line(id)).word(POLICY) & POLICY_NAT {
+            0 => 0,
+            _ => TENANT_NAT,
+        }
     }
 
     /// The POLICY word of a VPC.
     pub fn policy(&self, vni: Vni) -> Option<u64> {
-        self.tenants.get(&vni).map(|state| self.store.lines.at(state.line).word(POLICY))
+        self.tenants.get(&vni).map(|state| self.store.lines.at(self.tenant_line(state.id)).word(POLICY))
     }
 
     /// Whether the way to the Internet leads over a group.

@@ -37,7 +37,7 @@ use crate::hashtable::{HashTable, Kind, Store};
 use crate::line::{root, Lines, RootRef};
 use crate::{Commit, CommitError, CommitReport, GatewaySettings, Memory, Vni, WaterLevel};
 use abi::*;
-use state::{Ids, NcState, TenantState};
+use state::{CellIds, CellKind, Ids, NcState, TenantState};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -121,12 +121,17 @@ struct Pending {
     tenants: FxSet<Vni>,
     vms: Vec<u32>,
     ncs: Vec<u32>,
+    /// Ids of VPCs that are gone.
+    tenant_ids: Vec<u32>,
+    /// VPCs whose slot in the table is to be emptied.
+    dead_tenants: Vec<Vni>,
     lines: u64,
 }
 
 impl Pending {
     fn is_empty(&self) -> bool {
-        let Pending { blocks, pairs, promote, kill, purge, kill_nc6, tenants, vms, ncs, lines: _ } = self;
+        let Pending { blocks, pairs, promote, kill, purge, kill_nc6, tenants, vms, ncs, tenant_ids, dead_tenants, lines: _ } =
+            self;
         blocks.is_empty()
             && pairs.is_empty()
             && promote.is_empty()
@@ -136,6 +141,8 @@ impl Pending {
             && tenants.is_empty()
             && vms.is_empty()
             && ncs.is_empty()
+            && tenant_ids.is_empty()
+            && dead_tenants.is_empty()
     }
 }
 
@@ -153,7 +160,7 @@ struct TableSet {
 impl TableSet {
     fn new() -> TableSet {
         TableSet {
-            tenants: HashTable::new(Kind::Word(WORD_TENANT_SHIFT), root!(tenants)),
+            tenants: HashTable::new(Kind::Tenant, root!(tenants)),
             members: HashTable::new(Kind::Word(WORD_MEMBER_SHIFT), root!(members)),
             vm4: HashTable::new(Kind::Vm4, root!(vm4)),
             vm6: HashTable::new(Kind::Vm6, root!(vm6)),
@@ -175,9 +182,9 @@ impl TableSet {
         ]
     }
 
-    /// Swaps the TABLE_REF words of arrays that were built beside. Whether there were any.
-    fn publish(&mut self, root: &RootRef) -> bool {
-        self.all().into_iter().fold(false, |any, t| t.publish(root) | any)
+    /// Swaps the TABLE_REF words of arrays that were built beside, but that of the VPCs. Whether there were any.
+    fn publish_others(&mut self, root: &RootRef) -> bool {
+        self.all().into_iter().skip(1).fold(false, |any, t| t.publish(root) | any)
     }
 }
 
@@ -188,14 +195,15 @@ pub struct Writer {
     options: WriterOptions,
     tables: TableSet,
     tenants: FxMap<Vni, Box<TenantState>>,
-    /// Distinct VPCs whose routes lead to the tenant block at a line.
-    peer_refs: FxMap<u32, u32>,
+    /// Distinct VPCs whose routes lead to a VPC.
+    peer_refs: FxMap<Vni, u32>,
     /// NCs by `nc_key` of their address.
     ncs: FxMap<u128, NcState>,
     /// Address by NC id.
     nc_addrs: Vec<IpAddr>,
     nc_ids: Ids,
-    vm_ids: Ids,
+    tenant_ids: CellIds,
+    vm_ids: CellIds,
     routes: u64,
     vms: u64,
     underlay: underlay::UnderlayState,
@@ -230,6 +238,7 @@ impl Writer {
         root.set(root!(salt), options.salt);
         root.set(root!(slots), u64::from(slots));
         root.set(root!(xdp_slots), u64::from(options.xdp_slots.min(slots)));
+        root.set(root!(tenant_words), u64::from(slots.min(TENANT_WORDS_MAX)));
         root.set(root!(drops), u64::from(options.drop_lines.max(4)) << TABLE_REF_BUCKETS_SHIFT | u64::from(drops));
         writer.set_gateway(&GatewaySettings::default());
         root.set(root!(magic), ROOT_MAGIC);
@@ -255,7 +264,8 @@ impl Writer {
             ncs: FxMap::default(),
             nc_addrs: Vec::new(),
             nc_ids: Ids::new(1),
-            vm_ids: Ids::new(1),
+            tenant_ids: CellIds::new(CellKind::TENANTS),
+            vm_ids: CellIds::new(CellKind::VMS),
             routes: 0,
             vms: 0,
             underlay: underlay::UnderlayState::default(),
@@ -368,6 +378,15 @@ impl Writer {
             self.zero_vm_cell(id);
             self.vm_ids.free(id);
         }
+        for id in pending.tenant_ids {
+            self.zero_tenant(id);
+            self.tenant_ids.free(id);
+        }
+        for vni in pending.dead_tenants {
+            if let Some(place) = self.tables.tenants.find_dead_tenant(&self.store, vni) {
+                self.tables.tenants.clear(&self.store, place);
+            }
+        }
         for id in pending.ncs {
             let line = self.nc_line(id);
             self.store.lines.zero(line, 1);
@@ -434,12 +453,35 @@ impl Writer {
         if first == 0 {
             return;
         }
-        let line = first + (id & ((1 << VM_CHUNK_SHIFT) - 1)) / 8 * 3;
-        let word = (id as usize & 7) * 2;
+        let line = first + (id & ((1 << VM_CHUNK_SHIFT) - 1)) / 8;
         self.store.lines.at(line).set(id as usize & 7, 0);
-        for i in 0..2 {
-            self.store.lines.at(line + 1 + ((word + i) >> 3) as u32).set((word + i) & 7, 0);
+        self.store.lines.at(line + (1 << (VM_CHUNK_SHIFT - 3))).set(id as usize & 7, 0);
+    }
+
+    /// Line of the record of a tenant; its state lies 2^12 lines behind.
+    fn tenant_line(&self, id: u32) -> u32 {
+        let chunk = self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        chunk + (id & ((1 << TENANT_CHUNK_SHIFT) - 1))
+    }
+
+    /// Clears the record, the state and the counters of a tenant id.
+    fn zero_tenant(&mut self, id: u32) {
+        if self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed) == 0 {
+            return;
         }
+        let (line, at) = (self.tenant_line(id), id & ((1 << TENANT_CHUNK_SHIFT) - 1));
+        let lines = &self.store.lines;
+        lines.zero(line, 1);
+        lines.zero(line + (1 << TENANT_CHUNK_SHIFT), 1);
+        for word in 0..self.tenant_words() {
+            let first = line - at + (2 << TENANT_CHUNK_SHIFT) + (word << (TENANT_CHUNK_SHIFT - 3));
+            lines.at(first + at / 8).set(at as usize & 7, 0);
+        }
+    }
+
+    /// Counting words of each tenant.
+    fn tenant_words(&self) -> u32 {
+        (self.store.root.get(root!(tenant_words)) as u32).clamp(1, TENANT_WORDS_MAX)
     }
 
     fn nc_addr(&self, id: u32) -> IpAddr {
@@ -497,11 +539,12 @@ impl Writer {
         .map(|(name, table)| (name, u64::from(table.lines_used()) * 64))
         .to_vec();
         let tables: u64 = out.iter().map(|(_, b)| b).sum();
-        let blocks = self.tenants.len() as u64 * u64::from(self.tenant_lines()) * 64;
         let trees: u64 = self.tenants.values().map(|t| u64::from(t.tree_lines[0] + t.tree_lines[1]) * 64).sum();
         let chunks = |n: u32, at: &dyn Fn(u32) -> u32| (0..n).filter(|c| at(*c) != 0).count() as u64;
         let relaxed = std::sync::atomic::Ordering::Relaxed;
-        let cells = chunks(VM_CHUNKS_MAX, &|c| self.store.root.vm_chunk(c).load(relaxed)) * 24576 * 64;
+        let cells = chunks(VM_CHUNKS_MAX, &|c| self.store.root.vm_chunk(c).load(relaxed)) * u64::from(apply::VM_CHUNK_LINES) * 64;
+        let blocks = chunks(TENANT_CHUNKS_MAX, &|c| self.store.root.tenant_chunk(c).load(relaxed));
+        let blocks = blocks * u64::from(self.tenant_chunk_lines()) * 64;
         let ncs = chunks(NC_CHUNKS_MAX, &|c| self.store.root.nc_chunk(c).load(relaxed)) * 4096 * 64;
         let known = [("tenant_blocks", blocks), ("trees", trees), ("vm_cells", cells), ("nc_records", ncs)];
         out.extend(known);
@@ -510,9 +553,9 @@ impl Writer {
         out
     }
 
-    /// Lines of a tenant block.
-    fn tenant_lines(&self) -> u32 {
-        TENANT_COUNTERS_LINE + (self.store.root.get(root!(slots)) as u32).clamp(1, SLOTS_MAX).div_ceil(4)
+    /// Lines of a chunk of tenants.
+    fn tenant_chunk_lines(&self) -> u32 {
+        (2 << TENANT_CHUNK_SHIFT) + (self.tenant_words() << (TENANT_CHUNK_SHIFT - 3))
     }
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Step 1 of a commit: everything is checked and resolved into ids, lines and entries; no table changes.
 //!
-//! What a plan takes (VM ids, NC ids, lines for new tenant blocks) is given back if it is refused.
+//! What a plan takes (ids of VMs, NCs and VPCs) is given back if it is refused.
 
 use super::state::{TenantState, Vm};
 use super::{nc_key, Writer};
-use crate::arena::Block;
 use crate::fxmap::{FxMap, FxSet};
 use crate::line::prefetch_slice;
 use crate::reader::VmEntry;
@@ -37,10 +36,10 @@ pub(super) struct VmSet {
 /// What happens to one VPC.
 pub(super) struct TenantPlan<'c> {
     pub change: &'c TenantChange,
-    pub line: u32,
+    pub id: u32,
     pub is_new: bool,
     pub routes: RoutesPlan,
-    /// New counts of routes by peer block, if routes change.
+    /// New counts of routes by peer, if routes change.
     pub peers: Option<BTreeMap<u32, u32>>,
     pub set: Vec<VmSet>,
     /// All VMs of a new VPC, if none has a meter: nothing else is to be done for them.
@@ -83,15 +82,15 @@ pub(super) struct Plan<'c> {
     pub member_adds: Vec<u64>,
     pub member_removes: Vec<u64>,
     pub meters_new: u64,
-    /// Change of the number of VPCs whose routes lead to a block.
-    pub peer_refs: FxMap<u32, i64>,
+    /// Change of the number of VPCs whose routes lead to a VPC.
+    pub peer_refs: FxMap<Vni, i64>,
     pub routes: i64,
     pub vms: i64,
     /// Lines of tree nodes at most.
     pub tree_lines: u64,
-    pub new_lines: FxMap<Vni, u32>,
-    /// Lines of new blocks by position in the commit, 0 for VPCs that exist.
-    pub lines: Vec<u32>,
+    pub new_ids: FxMap<Vni, u32>,
+    /// Ids of new VPCs by position in the commit, 0 for VPCs that exist.
+    pub ids: Vec<u32>,
     pub moves: Vec<(u32, i32)>,
     pub sets: Vec<VmSet>,
     /// Ids of IPv4 NCs that were looked up already: small enough for a cache.
@@ -107,8 +106,7 @@ impl Writer {
         match self.plan_all(commit, &mut plan) {
             Ok(()) => Ok(plan),
             Err(e) => {
-                let lines = self.tenant_lines();
-                plan.new_lines.values().for_each(|l| self.store.arena.free(Block { line: *l, lines }));
+                plan.new_ids.values().for_each(|id| self.tenant_ids.free(*id));
                 plan.nc_new.values().for_each(|id| self.nc_ids.free(*id));
                 plan.taken_vms.iter().for_each(|id| self.vm_ids.free(*id));
                 Err(e)
@@ -128,7 +126,9 @@ impl Writer {
         limit("the number of NCs", ncs as u64, u64::from(self.options.limits.ncs))?;
         self.plan_tenant_names(commit, plan)?;
         plan.tenants.reserve(commit.tenants.len());
-        plan.adds4.reserve(commit.tenants.iter().map(|t| t.vm_add.len()).sum());
+        let vms: usize = commit.tenants.iter().map(|t| t.vm_add.len()).sum();
+        plan.adds4.reserve(vms);
+        self.vm_ids.expect(self.vms + vms as u64);
         const AHEAD: usize = 3;
         for (i, change) in commit.tenants.iter().enumerate().filter(|(_, t)| !t.delete) {
             if let Some(next) = commit.tenants.get(i + AHEAD) {
@@ -137,7 +137,7 @@ impl Writer {
                     prefetch_slice(routes);
                 }
             }
-            self.plan_tenant(change, plan.lines[i], plan)?;
+            self.plan_tenant(change, plan.ids[i], plan)?;
         }
         self.plan_deletes(plan)?;
         for nc in &commit.nc_remove {
@@ -154,24 +154,24 @@ impl Writer {
 
     /// Who is created, changed, deleted; lines for the new ones.
     fn plan_tenant_names<'c>(&mut self, commit: &'c Commit, plan: &mut Plan<'c>) -> Result<(), CommitError> {
-        let lines = self.tenant_lines();
         let (mut new, mut bulk, mut sorted) = (0u64, 0, true);
         let mut last = None;
-        plan.lines.reserve(commit.tenants.len());
+        plan.ids.reserve(commit.tenants.len());
         for t in &commit.tenants {
             // u32::MAX stands for "to be made" until all are counted.
             let creates = !t.delete && !self.tenants.contains_key(&t.vni);
-            plan.lines.push(if creates { u32::MAX } else { 0 });
+            plan.ids.push(if creates { u32::MAX } else { 0 });
             new += u64::from(creates);
             bulk += 6 * t.vm_add.len() as u64 / 5 + t.routes.len() as u64 / 2;
             sorted &= last.is_none_or(|l| l < t.vni);
             last = Some(t.vni);
         }
         // One step of growth for a bulk load; `reserve` knows better later, and refuses if it must.
-        if bulk < 10_000 || self.store.arena.reserve(new * u64::from(lines) + bulk).is_err() {
-            self.store.arena.reserve(new * u64::from(lines))?;
+        if bulk >= 10_000 {
+            let _ = self.store.arena.reserve(new * 4 + bulk);
         }
-        plan.new_lines.reserve(new as usize);
+        plan.new_ids.reserve(new as usize);
+        self.tenant_ids.expect(self.tenants.len() as u64 + new);
         let mut seen: FxSet<Vni> = FxSet::default();
         for (i, t) in commit.tenants.iter().enumerate() {
             let vni = t.vni;
@@ -181,13 +181,17 @@ impl Writer {
             if !sorted && !seen.insert(vni) {
                 return Err(CommitError::TenantTwice { vni });
             }
-            if plan.lines[i] != 0 {
+            if plan.ids[i] != 0 {
                 if t.settings.is_none() {
                     return Err(CommitError::UnknownTenant { vni });
                 }
-                let line = self.store.arena.alloc(lines)?;
-                plan.new_lines.insert(vni, line);
-                plan.lines[i] = line;
+                // After a crash a route may still lead to a VPC that is gone: it must not lead into another one.
+                if self.peer_refs.contains_key(&vni) {
+                    return Err(CommitError::PeerInUse { vni, by: self.leading_to(vni).unwrap_or(vni) });
+                }
+                let id = self.tenant_ids.take(hash1(u64::from(vni) << TENANT_VNI_SHIFT, self.store.salt));
+                plan.new_ids.insert(vni, id);
+                plan.ids[i] = id;
             } else if t.delete {
                 if !self.tenants.contains_key(&vni) {
                     return Err(CommitError::UnknownTenant { vni });
@@ -204,11 +208,12 @@ impl Writer {
 
     fn plan_limits(&self, plan: &Plan<'_>) -> Result<(), CommitError> {
         let l = &self.options.limits;
-        let tenants = (self.tenants.len() + plan.new_lines.len() - plan.deletes.len()) as u64;
+        let tenants = (self.tenants.len() + plan.new_ids.len() - plan.deletes.len()) as u64;
         limit("the number of VPCs", tenants, u64::from(l.tenants))?;
         limit("the number of routes", self.routes.saturating_add_signed(plan.routes), l.routes)?;
         limit("the number of VMs", self.vms.saturating_add_signed(plan.vms), u64::from(l.vms))?;
-        limit("the number of VM ids", u64::from(self.vm_ids.bound(0)), u64::from(VMS_MAX))?;
+        limit("the number of VM ids", u64::from(self.vm_ids.bound()), u64::from(VMS_MAX))?;
+        limit("the number of VPC ids", u64::from(self.tenant_ids.bound()), u64::from(TENANTS_MAX))?;
         let addresses = self.tables.vm4.entries() + self.tables.vm6.entries();
         let addresses = addresses + (plan.adds4.len() + plan.adds6.len()) as u64;
         limit("the number of addresses", addresses - plan.kills.len().min(addresses as usize) as u64, l.addresses)
@@ -223,7 +228,7 @@ impl Writer {
     fn plan_deletes(&mut self, plan: &mut Plan<'_>) -> Result<(), CommitError> {
         for vni in &plan.deletes {
             let t = &self.tenants[vni];
-            t.peers.keys().for_each(|line| *plan.peer_refs.entry(*line).or_default() -= 1);
+            t.peers.keys().for_each(|peer| *plan.peer_refs.entry(*peer).or_default() -= 1);
             plan.routes -= t.routes_len() as i64;
             plan.vms -= t.vms.len() as i64;
             let ncs = t.members.iter().map(|m| m.0).chain(t.extra.iter().copied());
@@ -236,12 +241,11 @@ impl Writer {
             }
         }
         for vni in &plan.deletes {
-            let line = self.tenants[vni].line;
-            let refs = i64::from(self.peer_refs.get(&line).copied().unwrap_or(0));
-            if refs + plan.peer_refs.get(&line).copied().unwrap_or(0) != 0 {
-                let leads = |t: &&Box<TenantState>| t.peers.contains_key(&line);
+            let refs = i64::from(self.peer_refs.get(vni).copied().unwrap_or(0));
+            if refs + plan.peer_refs.get(vni).copied().unwrap_or(0) != 0 {
+                let leads = |t: &&Box<TenantState>| t.peers.contains_key(vni);
                 let old = self.tenants.iter().find(|(v, t)| !plan.deletes.contains(v) && leads(t)).map(|(v, _)| *v);
-                let new = plan.tenants.iter().find(|t| t.peers.as_ref().is_some_and(|p| p.contains_key(&line)));
+                let new = plan.tenants.iter().find(|t| t.peers.as_ref().is_some_and(|p| p.contains_key(vni)));
                 let by = new.map(|t| t.change.vni).or(old).unwrap_or(*vni);
                 return Err(CommitError::PeerInUse { vni: *vni, by });
             }
@@ -249,22 +253,27 @@ impl Writer {
         Ok(())
     }
 
-    /// Plans one VPC; `new_line` is the line of its block if it is new, else 0.
+    /// A VPC whose routes lead to this one.
+    fn leading_to(&self, vni: Vni) -> Option<Vni> {
+        self.tenants.iter().find(|(_, t)| t.peers.contains_key(&vni)).map(|(v, _)| *v)
+    }
+
+    /// Plans one VPC; `new_id` is its id if it is new, else 0.
     fn plan_tenant<'c>(
         &mut self,
         change: &'c TenantChange,
-        new_line: u32,
+        new_id: u32,
         plan: &mut Plan<'c>,
     ) -> Result<(), CommitError> {
         let vni = change.vni;
-        let is_new = new_line != 0;
+        let is_new = new_id != 0;
         // The state is taken out so that ids can be drawn meanwhile; it goes back whatever happens.
         let old = if is_new { None } else { self.tenants.remove(&vni) };
-        let blank = || Box::new(TenantState { routes_known: true, line: new_line, ..TenantState::default() });
+        let blank = || Box::new(TenantState { routes_known: true, id: new_id, ..TenantState::default() });
         let state = old.unwrap_or_else(blank);
         let mut t = TenantPlan {
             change,
-            line: state.line,
+            id: state.id,
             is_new,
             routes: RoutesPlan::Keep,
             peers: None,

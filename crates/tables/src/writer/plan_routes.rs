@@ -22,7 +22,7 @@ impl Writer {
         let (after, mut peers) = match &t.change.routes {
             RoutesChange::Keep => return Ok(()),
             RoutesChange::Replace(routes) => {
-                let (r4, r6) = self.whole_set(vni, t.line, routes, plan)?;
+                let (r4, r6) = self.whole_set(vni, routes, plan)?;
                 if state.routes_known && !t.is_new && r4 == state.routes4 && r6 == state.routes6 {
                     return Ok(());
                 }
@@ -56,11 +56,11 @@ impl Writer {
             RoutesPlan::Keep => 0,
         } as u64;
         peers.retain(|_, n| *n > 0);
-        for line in state.peers.keys().filter(|l| !peers.contains_key(l)) {
-            *plan.peer_refs.entry(*line).or_default() -= 1;
+        for peer in state.peers.keys().filter(|p| !peers.contains_key(p)) {
+            *plan.peer_refs.entry(*peer).or_default() -= 1;
         }
-        for line in peers.keys().filter(|l| !state.peers.contains_key(l)) {
-            *plan.peer_refs.entry(*line).or_default() += 1;
+        for peer in peers.keys().filter(|p| !state.peers.contains_key(p)) {
+            *plan.peer_refs.entry(*peer).or_default() += 1;
         }
         t.peers = Some(peers);
         Ok(())
@@ -69,7 +69,6 @@ impl Writer {
     fn whole_set(
         &self,
         vni: Vni,
-        own: u32,
         routes: &[Route],
         plan: &Plan<'_>,
     ) -> Result<(Routes4, Routes6), CommitError> {
@@ -77,7 +76,7 @@ impl Writer {
         let mut r6: Vec<((u128, u8), u32)> = Vec::new();
         for route in routes {
             check_prefix(vni, route.prefix)?;
-            let value = self.route_value(vni, own, route.target, plan)?;
+            let value = self.route_value(vni, route.target, plan)?;
             match route.prefix.addr {
                 IpAddr::V4(a) => r4.push(((a.to_bits(), route.prefix.len), value)),
                 IpAddr::V6(a) => r6.push(((a.to_bits(), route.prefix.len), value)),
@@ -122,7 +121,7 @@ impl Writer {
         }
         for route in add {
             check_prefix(vni, route.prefix)?;
-            let value = self.route_value(vni, t.line, route.target, plan)?;
+            let value = self.route_value(vni, route.target, plan)?;
             let twice = match route.prefix.addr {
                 IpAddr::V4(a) => d4.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
                 IpAddr::V6(a) => d6.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
@@ -147,7 +146,7 @@ impl Writer {
         Ok((after, peers))
     }
 
-    fn route_value(&self, vni: Vni, own: u32, target: Target, plan: &Plan<'_>) -> Result<u32, CommitError> {
+    fn route_value(&self, vni: Vni, target: Target, plan: &Plan<'_>) -> Result<u32, CommitError> {
         Ok(match target {
             Target::Local => SCOPE_LOCAL << VALUE_SCOPE_SHIFT,
             Target::Blackhole => SCOPE_BLACKHOLE << VALUE_SCOPE_SHIFT,
@@ -155,9 +154,11 @@ impl Writer {
             Target::Line => SCOPE_LINE << VALUE_SCOPE_SHIFT,
             Target::Region => SCOPE_REGION << VALUE_SCOPE_SHIFT,
             Target::Peer(peer) => {
-                let known = self.tenants.get(&peer).filter(|_| !plan.deletes.contains(&peer)).map(|t| t.line);
-                let line = known.or_else(|| plan.new_lines.get(&peer).copied()).or((peer == vni).then_some(own));
-                SCOPE_PEER << VALUE_SCOPE_SHIFT | line.ok_or(CommitError::UnknownPeer { vni, peer })?
+                let stays = self.tenants.contains_key(&peer) && !plan.deletes.contains(&peer);
+                if !stays && !plan.new_ids.contains_key(&peer) && peer != vni {
+                    return Err(CommitError::UnknownPeer { vni, peer });
+                }
+                SCOPE_PEER << VALUE_SCOPE_SHIFT | peer
             }
         })
     }

@@ -123,7 +123,7 @@ impl Writer {
         let same_meter = words.as_ref().is_some_and(|w| kept != 0 && self.store.lines.at(kept).snapshot() == **w);
         let id = old.map_or_else(
             || {
-                let id = self.vm_ids.take();
+                let id = self.vm_ids.take(self.place_hash(vni, &v4, more.as_deref()));
                 plan.taken_vms.push(id);
                 id
             },
@@ -162,6 +162,17 @@ impl Writer {
         let meter = words.filter(|_| !same_meter);
         plan.sets.push(VmSet { mac: spec.mac, vm, is_new: old.is_none(), meter });
         Ok(())
+    }
+
+    /// By which a VM chooses its id: as its first IPv4 address chooses its bucket.
+    fn place_hash(&self, vni: Vni, v4: &u32, more: Option<&[IpAddr]>) -> u64 {
+        match more.and_then(|m| m.first()) {
+            Some(IpAddr::V6(a)) if *v4 == 0 => {
+                let (hi, lo) = halves(a.to_bits());
+                hash3(u64::from(vni), hi, lo, self.store.salt)
+            }
+            _ => hash1(vm4_key(vni, *v4), self.store.salt),
+        }
     }
 
     fn plan_settings(

@@ -6,7 +6,7 @@
 //! not is undone. Engines go on reading meanwhile: nothing that is visible changes.
 
 use super::apply::{NC_CHUNK_LINES, VM_CHUNK_LINES};
-use super::state::{Ids, NcState, TenantState, Vm};
+use super::state::{CellIds, CellKind, Ids, NcState, TenantState, Vm};
 use super::underlay::{GroupId, NexthopId};
 use super::{TableSet, Writer, WriterOptions};
 use crate::arena::{Arena, Block};
@@ -68,6 +68,7 @@ struct Repairs {
     clear6: Vec<Place>,
     plain4: Vec<Place>,
     plain6: Vec<Place>,
+    tenants: Vec<Place>,
     words: Vec<(u8, u64)>,
     used_vms: FxSet<u32>,
 }
@@ -96,8 +97,8 @@ impl Writer {
         w.find_tables(&mut marks)?;
         w.find_ncs(&mut marks)?;
         w.find_internet(&mut marks)?;
-        w.find_tenants(&mut marks)?;
         let mut repairs = Repairs::default();
+        w.find_tenants(&mut marks, &mut repairs)?;
         w.find_vms(&mut repairs);
         w.find_meters(&mut marks, &mut repairs)?;
         w.find_members(&mut repairs);
@@ -140,6 +141,10 @@ impl Writer {
         for chunk in 0..NC_CHUNKS_MAX {
             let line = root.nc_chunk(chunk).load(Ordering::Relaxed);
             good &= line == 0 || marks.take(Block { line, lines: NC_CHUNK_LINES });
+        }
+        for chunk in 0..TENANT_CHUNKS_MAX {
+            let line = root.tenant_chunk(chunk).load(Ordering::Relaxed);
+            good &= line == 0 || marks.take(Block { line, lines: self.tenant_chunk_lines() });
         }
         good.then_some(()).ok_or(AttachError::Corrupt { what: "drop counters or chunks" })
     }
@@ -233,27 +238,33 @@ impl Writer {
         }
     }
 
-    fn find_tenants(&mut self, marks: &mut Marks) -> Result<(), AttachError> {
+    fn find_tenants(&mut self, marks: &mut Marks, repairs: &mut Repairs) -> Result<(), AttachError> {
         let lines = self.store.lines;
-        let block_lines = self.tenant_lines();
-        let mut words = Vec::new();
-        self.tables.tenants.for_each(&lines, |_, word| words.push(word));
-        let mut peer_lines: FxSet<u32> = FxSet::default();
-        for word in words {
-            let (vni, line) = ((word >> WORD_TENANT_SHIFT) as Vni, word as u32);
-            if !marks.take(Block { line, lines: block_lines }) {
-                return Err(AttachError::Corrupt { what: "a tenant block" });
+        let mut places = Vec::new();
+        self.tables.tenants.for_each(&lines, |place, key| places.push((place, key)));
+        let mut used: FxSet<u32> = FxSet::default();
+        for (place, key) in places {
+            let vni = (key >> TENANT_VNI_SHIFT) as Vni;
+            let id = (key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1);
+            // One that was taken out, or the twin of one whose MAC address was being changed.
+            if key & TENANT_VALID == 0 || self.tenants.get(&vni).is_some_and(|t| t.id == id) {
+                repairs.tenants.push(place);
+                continue;
             }
-            let block = lines.at(line);
-            if block.word(0) & TENANT_VALID == 0 || block.word(0) as u32 & 0xff_ffff != vni {
-                return Err(AttachError::Corrupt { what: "a tenant's ident" });
+            let chunk = self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
+            if id == 0 || chunk == 0 || !used.insert(id) || self.tenants.contains_key(&vni) {
+                return Err(AttachError::Corrupt { what: "a VPC's id" });
+            }
+            let (entry, record) = (self.tables.tenants.tenant_at(&lines, place), lines.at(self.tenant_line(id)));
+            if record.word(0) as u32 & 0xff_ffff != vni {
+                return Err(AttachError::Corrupt { what: "a VPC's record" });
             }
             let mut state = TenantState {
-                line,
-                roots: block.word(1),
-                gateway_mac: block.word(2),
-                meter: block.half(7),
-                commits: block.word(6),
+                id,
+                roots: entry.roots,
+                gateway_mac: (key & 0xffff) << 32 | u64::from(entry.mac),
+                meter: if key & TENANT_METERED != 0 { record.half(7) } else { 0 },
+                commits: record.word(6),
                 ..Default::default()
             };
             if state.meter != 0 && !marks.take(Block { line: state.meter, lines: 2 }) {
@@ -262,18 +273,16 @@ impl Writer {
             self.find_trees(&mut state, marks)?;
             for peer in state.peers.keys() {
                 *self.peer_refs.entry(*peer).or_default() += 1;
-                peer_lines.insert(*peer);
             }
             self.tenants.insert(vni, Box::new(state));
         }
-        // A block that a route still names must not be reused, even if its VPC is gone (two VPCs that were being deleted
-        // together).
-        let known: FxSet<u32> = self.tenants.values().map(|t| t.line).collect();
-        for line in peer_lines.into_iter().filter(|l| !known.contains(l)) {
-            if !marks.take(Block { line, lines: block_lines }) {
-                return Err(AttachError::Corrupt { what: "a peer route" });
+        let groups = self.store.root.get(root!(tenant_groups)) as u32;
+        self.tenant_ids = CellIds::attach(CellKind::TENANTS, groups, &used);
+        for chunk in 0..TENANT_CHUNKS_MAX {
+            if self.store.root.tenant_chunk(chunk).load(Ordering::Relaxed) != 0 {
+                let ids = chunk << TENANT_CHUNK_SHIFT..(chunk + 1) << TENANT_CHUNK_SHIFT;
+                ids.filter(|id| !used.contains(id)).for_each(|id| self.zero_tenant(id));
             }
-            lines.at(line).set(0, 0);
         }
         Ok(())
     }
@@ -351,7 +360,7 @@ impl Writer {
         }
         for state in self.tenants.values_mut() {
             // The first of each family is the one in the block.
-            let block = self.store.lines.at(state.line);
+            let block = self.store.lines.at(self.store.root.tenant_chunk(state.id >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed) + (state.id & (NC_CHUNK_LINES - 1)));
             let first4 = IpAddr::V4(Ipv4Addr::from_bits(block.half(6)));
             let first6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(block.word(4)) << 64 | u128::from(block.word(5))));
             state.gateways.sort_unstable_by_key(|a| (*a != first4 && *a != first6, *a));
@@ -423,6 +432,9 @@ impl Writer {
         for place in repairs.clear6 {
             self.tables.vm6.clear(&self.store, place);
         }
+        for place in repairs.tenants {
+            self.tables.tenants.clear(&self.store, place);
+        }
         let mut dead6 = Vec::new();
         self.tables.nc6.for_each(&self.store.lines, |place, key| {
             if key & KEY_VALID == 0 {
@@ -434,8 +446,7 @@ impl Writer {
             let table = if table == b'm' { &mut self.tables.vm_meters } else { &mut self.tables.members };
             table.remove_word(&mut self.store, word);
         }
-        let next = repairs.used_vms.iter().max().map_or(1, |m| m + 1);
-        self.vm_ids = Ids::attach(1, next, |id| repairs.used_vms.contains(&id));
+        self.vm_ids = CellIds::attach(CellKind::VMS, self.store.root.get(root!(vm_groups)) as u32, &repairs.used_vms);
         for chunk in 0..VM_CHUNKS_MAX {
             if self.store.root.vm_chunk(chunk).load(Ordering::Relaxed) != 0 {
                 let ids = chunk << VM_CHUNK_SHIFT..(chunk + 1) << VM_CHUNK_SHIFT;

@@ -2,8 +2,10 @@
 //! What the writer remembers outside table memory: prefixes, VMs by MAC, reference counts, free ids. All of it but the
 //! prefixes can be told from table memory again (`recover`).
 
+use crate::fxmap::FxSet;
 use crate::routes::{Routes4, Routes6};
 use crate::tree::Top;
+use abi::*;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -38,6 +40,148 @@ impl Ids {
     /// The numbers that the next `n` calls of `take` give are below this.
     pub(crate) fn bound(&self, n: u32) -> u32 {
         self.next + n.saturating_sub(self.free.len() as u32)
+    }
+}
+
+/// Ids of VMs or VPCs. An id is the place of a counting cell, eight cells a line. So that an engine can ask for a packet's
+/// cell before it has found its VM or VPC, the hash that finds the entry chooses among the eight ids of a group
+/// (`Root::vm_groups`, `tenant_groups`); only if none of them is free, the id comes from behind the groups. Nothing
+/// depends on which id it is.
+#[derive(Debug)]
+pub(crate) struct CellIds {
+    kind: CellKind,
+    /// Free ids of each group, a bit each.
+    groups: Vec<u8>,
+    /// Groups below this are full.
+    open: usize,
+    rest: Ids,
+    /// Ids in use, by chunk.
+    used: Vec<u32>,
+}
+
+/// What has ids in groups.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CellKind {
+    /// log2 of the ids in a chunk.
+    shift: u32,
+    /// Ids at most.
+    max: u32,
+    /// Ids in use in a group of eight on average, times ten, when there are as many as expected.
+    tenths: u64,
+}
+
+impl CellKind {
+    pub(crate) const VMS: CellKind = CellKind { shift: VM_CHUNK_SHIFT, max: VMS_MAX, tenths: 63 };
+    pub(crate) const TENANTS: CellKind = CellKind { shift: TENANT_CHUNK_SHIFT, max: TENANTS_MAX, tenths: 70 };
+}
+
+impl CellIds {
+    pub(crate) fn new(kind: CellKind) -> CellIds {
+        let used = vec![0; (kind.max >> kind.shift) as usize];
+        CellIds { kind, groups: Vec::new(), open: 0, rest: Ids::new(1), used }
+    }
+
+    /// As an earlier writer left them.
+    pub(crate) fn attach(kind: CellKind, groups: u32, used: &FxSet<u32>) -> CellIds {
+        let groups = (groups as usize).min(kind.max as usize / 8);
+        let mut ids = CellIds::new(kind);
+        ids.groups = vec![0xff; groups];
+        let next = used.iter().max().map_or(1, |m| m + 1).max(groups as u32 * 8).max(1);
+        if let Some(first) = ids.groups.first_mut() {
+            *first &= !1;
+        }
+        ids.rest = Ids::attach((groups as u32 * 8).max(1), next, |id| used.contains(&id));
+        for id in used {
+            *ids.used_in(*id) += 1;
+            if let Some(group) = ids.groups.get_mut(*id as usize / 8) {
+                *group &= !(1 << (id % 8));
+            }
+        }
+        ids
+    }
+
+    fn used_in(&mut self, id: u32) -> &mut u32 {
+        let chunk = (id >> self.kind.shift) as usize % self.used.len();
+        &mut self.used[chunk]
+    }
+
+    /// Prepares for so many in all. The number of groups changes seldom, for what is there keeps ids of the old number.
+    pub(crate) fn expect(&mut self, total: u64) {
+        let wanted = (total * 10).div_ceil(self.kind.tenths).next_multiple_of(1 << (self.kind.shift - 3));
+        let wanted = wanted.min(u64::from(self.kind.max) / 8) as usize;
+        let old = self.groups.len();
+        if total == 0 || wanted * 2 <= old * 3 {
+            return;
+        }
+        self.groups.resize(wanted, 0xff);
+        self.groups[0] &= !1;
+        let first = wanted as u32 * 8;
+        let (below, above) = self.rest.free.iter().partition(|id| **id < first);
+        let below: Vec<u32> = below;
+        // What was given out from behind the old groups stays in use.
+        for id in (old as u32 * 8).max(1)..self.rest.next.min(first) {
+            self.groups[id as usize / 8] &= !(1 << (id % 8));
+        }
+        below.iter().for_each(|id| self.groups[*id as usize / 8] |= 1 << (id % 8));
+        self.rest = Ids { next: self.rest.next.max(first), free: above };
+        self.open = 0;
+    }
+
+    /// Number of groups.
+    pub(crate) fn groups(&self) -> u32 {
+        self.groups.len() as u32
+    }
+
+    pub(crate) fn take(&mut self, hash: u64) -> u32 {
+        let id = self.choose(hash);
+        *self.used_in(id) += 1;
+        id
+    }
+
+    fn choose(&mut self, hash: u64) -> u32 {
+        let own = bucket_of(hash, self.groups()) as usize;
+        if self.groups.get(own).is_some_and(|g| *g != 0) {
+            return self.take_of(own);
+        }
+        if self.rest.bound(1) <= self.kind.max {
+            return self.rest.take();
+        }
+        while self.groups.get(self.open).is_some_and(|g| *g == 0) {
+            self.open += 1;
+        }
+        match self.groups.get(self.open) {
+            Some(_) => self.take_of(self.open),
+            // Beyond all limits: whoever asked will be refused.
+            None => self.rest.take(),
+        }
+    }
+
+    fn take_of(&mut self, group: usize) -> u32 {
+        let free = &mut self.groups[group];
+        let bit = free.trailing_zeros();
+        *free &= *free - 1;
+        group as u32 * 8 + bit
+    }
+
+    pub(crate) fn free(&mut self, id: u32) {
+        *self.used_in(id) -= 1;
+        match self.groups.get_mut(id as usize / 8) {
+            Some(group) => {
+                *group |= 1 << (id % 8);
+                self.open = self.open.min(id as usize / 8);
+            }
+            None => self.rest.free(id),
+        }
+    }
+
+    /// All ids in use are below this.
+    pub(crate) fn bound(&self) -> u32 {
+        self.rest.bound(0)
+    }
+
+    /// Whether a chunk has ids in use.
+    pub(crate) fn uses_chunk(&self, chunk: u32) -> bool {
+        self.used[chunk as usize % self.used.len()] > 0
     }
 }
 
@@ -85,7 +229,8 @@ impl Vm {
 /// A VPC.
 #[derive(Debug, Default)]
 pub(crate) struct TenantState {
-    pub line: u32,
+    /// Tenant id: where its record and its counters are.
+    pub id: u32,
     /// The roots word as published.
     pub roots: u64,
     pub gateway_mac: u64,
@@ -100,7 +245,7 @@ pub(crate) struct TenantState {
     pub lengths: [[u64; 3]; 2],
     /// Lines of the trees: IPv4, IPv6.
     pub tree_lines: [u32; 2],
-    /// Lines of peers' blocks that routes lead to, and by how many routes.
+    /// VNIs of peers that routes lead to, and by how many routes.
     pub peers: BTreeMap<u32, u32>,
     /// VMs by MAC.
     pub vms: BTreeMap<u64, Vm>,
@@ -145,6 +290,43 @@ impl TenantState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vm_ids_are_where_their_address_looks() {
+        let mut ids = CellIds::new(CellKind::VMS);
+        let hash = |i: u64| hash1(i, 7);
+        ids.expect(50_000);
+        let groups = ids.groups();
+        assert_eq!(groups, 8192);
+        let mut taken: FxSet<u32> = FxSet::default();
+        let at_home = (0..50_000u64)
+            .filter(|i| {
+                let id = ids.take(hash(*i));
+                assert!(id != 0 && taken.insert(id), "id {id} twice");
+                id / 8 == bucket_of(hash(*i), groups)
+            })
+            .count();
+        assert!(at_home > 46_000, "{at_home}");
+        // A small step leaves the groups alone, a large one keeps what is taken.
+        ids.expect(51_000);
+        assert_eq!(ids.groups(), groups);
+        ids.expect(200_000);
+        assert!(ids.groups() > groups);
+        for i in 50_000..200_000u64 {
+            assert!(taken.insert(ids.take(hash(i))));
+        }
+        let mut back: Vec<u32> = taken.iter().copied().filter(|id| id % 3 == 0).collect();
+        back.iter().for_each(|id| ids.free(*id));
+        taken.retain(|id| id % 3 != 0);
+        // Whoever takes over gives out what is free, and nothing else.
+        let mut other = CellIds::attach(CellKind::VMS, ids.groups(), &taken);
+        for ids in [&mut ids, &mut other] {
+            let again: FxSet<u32> = (0..back.len() as u64).map(|i| ids.take(hash(i))).collect();
+            assert_eq!(again.len(), back.len());
+            assert!(again.is_disjoint(&taken) && !again.contains(&0));
+        }
+        back.clear();
+    }
 
     #[test]
     fn ids_come_back() {

@@ -52,17 +52,17 @@ fn word_entry(memory: &BpfMemory, first: u32, key: u64, value: u64) {
 pub fn build(memory: &Arc<BpfMemory>, options: u64) {
     memory.grow(1).unwrap();
     let table = |line: u64| 4 << TABLE_REF_BUCKETS_SHIFT | line;
-    let tenant = 128u32;
-    word_entry(memory, 16, (VNI as u64) << WORD_TENANT_SHIFT, tenant as u64);
+    // The VPC has id 1, its chunk lies at 1024. Routes: one leaf that says local everywhere.
+    let home = 16 + bucket_of(hash1((VNI as u64) << TENANT_VNI_SHIFT, SALT), 4);
+    set(memory, home, 3, (1 << ROOT_LEVELS_SHIFT | ROOT_SIMPLE) as u64 | 112);
+    set(memory, home, 6, GATEWAY_MAC & 0xffff_ffff);
+    set(memory, home, 0, (VNI as u64) << TENANT_VNI_SHIFT | TENANT_VALID | 1 << TENANT_ID_SHIFT | GATEWAY_MAC >> 32);
+    set(memory, 1025, 0, VNI as u64);
     for nc in [NC_A, NC_B] {
         word_entry(memory, 32, (VNI as u64) << 40 | (nc as u64) << 8 | MEMBER_V4, 0);
     }
     word_entry(memory, 64, (NC_A as u64) << WORD_NC4_SHIFT, 1);
     word_entry(memory, 64, (NC_B as u64) << WORD_NC4_SHIFT, 2);
-    set(memory, tenant, 0, TENANT_VALID | VNI as u64);
-    // Routes: one leaf that says local everywhere.
-    set(memory, tenant, 1, (1 << ROOT_LEVELS_SHIFT | ROOT_SIMPLE) as u64 | 112);
-    set(memory, tenant, 2, GATEWAY_MAC);
     for i in 0..4 {
         set(memory, 112, i, u64::MAX);
         set(memory, 112, 4 + i, 0x1000_0000_1000_0000);
@@ -96,6 +96,8 @@ pub fn build(memory: &Arc<BpfMemory>, options: u64) {
         (*root).drops = table(80);
         (*root).vm_chunks[0] = 160;
         (*root).nc_chunks[0] = 96;
+        (*root).tenant_chunks[0] = 1024;
+        (*root).tenant_words = 8;
         (*root).slots = 8;
         (*root).xdp_slots = 8;
         (&raw mut (*root).magic).write_volatile(ROOT_MAGIC);
