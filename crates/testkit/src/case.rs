@@ -115,12 +115,18 @@ impl Case {
     }
 }
 
-/// Reads every `*.case` file of a directory, in order of names.
+/// Reads every `*.case` file of a directory and of those in it, in order of names.
 pub fn read_dir(dir: &Path) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let mut paths: Vec<_> = std::fs::read_dir(dir)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
     paths.retain(|p| p.extension().is_some_and(|e| e == "case"));
     paths.sort();
     let mut out = Vec::new();
+    let folders = std::fs::read_dir(dir)?.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir());
+    let mut folders: Vec<_> = folders.collect();
+    folders.sort();
+    for folder in folders {
+        out.extend(read_dir(&folder)?);
+    }
     for path in paths {
         let text = std::fs::read_to_string(&path)?;
         let name = path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());

@@ -172,6 +172,9 @@ impl<'a> Cursor<'a> {
 
     /// `text`, a part of `word`, as a number.
     pub fn number_of(&self, word: &Word, text: &str, what: &str, max: u64) -> Result<u64, CaseError> {
+        if let Some(place) = crate::ports::place(text).filter(|_| max == 0xffff) {
+            return Ok(place.into());
+        }
         let parsed = match text.strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16),
             None => text.parse(),

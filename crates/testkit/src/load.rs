@@ -16,6 +16,7 @@ pub struct Loader {
     region: Region,
     hops: HashMap<String, NexthopId>,
     groups: HashMap<IpAddr, GroupId>,
+    way_out: Option<GroupId>,
 }
 
 impl Loader {
@@ -23,7 +24,7 @@ impl Loader {
     pub fn new(memory: Arc<dyn Memory>, options: WriterOptions, region: &Region) -> Result<Loader, String> {
         let writer = Writer::create(memory, options).map_err(|e| format!("the tables cannot be created: {e}"))?;
         let empty = Region { switches: 0, ..Region::default() };
-        let mut loader = Loader { writer, region: empty, hops: HashMap::new(), groups: HashMap::new() };
+        let mut loader = Loader { writer, region: empty, hops: HashMap::new(), groups: HashMap::new(), way_out: None };
         loader.change(region)?;
         Ok(loader)
     }
@@ -49,6 +50,7 @@ impl Loader {
         // An NC needs its way before packets are sent to it, and loses it after.
         self.writer.commit(&commit).map_err(|e| format!("the writer refuses the tables: {e}"))?;
         self.underlay(region)?;
+        self.internet(region)?;
         self.region = region.clone();
         Ok(())
     }
@@ -78,6 +80,33 @@ impl Loader {
                 return Err(format!("NC {} is not known to the writer", nc.name));
             }
         }
+        Ok(())
+    }
+}
+
+impl Loader {
+    /// Public addresses, the way out, and what sessions may do; a VPC whose routes or ways changed has its sessions judged
+    /// again.
+    fn internet(&mut self, region: &Region) -> Result<(), String> {
+        let (old, new) = (&self.region.internet, &region.internet);
+        for v in &region.vpcs {
+            let (before, policy) = (self.region.vpc(v.vni), new.policy(v.vni));
+            let same = before.is_some_and(|b| b.routes == v.routes) && old == new;
+            if policy != old.policy(v.vni) || policy != 0 && !same {
+                self.writer.set_policy(v.vni, policy);
+            }
+        }
+        if new.public() != old.public() {
+            self.writer.set_public(&new.public()).map_err(|e| format!("public addresses cannot be written: {e}"))?;
+        }
+        if new.via.is_empty() {
+            self.writer.set_internet(None, None);
+            return Ok(());
+        }
+        let members: Vec<NexthopId> = new.via.iter().filter_map(|name| self.hops.get(name)).copied().collect();
+        let group = self.writer.set_group(self.way_out, &members).map_err(|e| format!("the way out: {e}"))?;
+        self.way_out = Some(group);
+        self.writer.set_internet(Some(group), Some(group));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //! The tables of a case: what the gateway is told of its region. Plain data; the text form is in [`crate::tables_text`],
 //! the way into table memory in [`crate::load`], the naive reading in [`crate::oracle`].
 
+use crate::internet::Internet;
 use crate::layers::Mac;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -195,6 +196,8 @@ pub struct Region {
     pub ncs: Vec<Nc>,
     /// VPCs.
     pub vpcs: Vec<Vpc>,
+    /// What leads to the Internet.
+    pub internet: Internet,
 }
 
 impl Default for Region {
@@ -212,6 +215,7 @@ impl Default for Region {
             nexthops: Vec::new(),
             ncs: Vec::new(),
             vpcs: Vec::new(),
+            internet: Internet::default(),
         }
     }
 }

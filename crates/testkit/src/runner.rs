@@ -5,6 +5,7 @@
 //! XDP program's runner lives in this crate's tests, so that the library does not need libbpf.
 
 use crate::case::{Case, Counter, Input, Outcome, Step};
+use crate::ports::Ports;
 use crate::print;
 use crate::region::Region;
 use abi::{DropReason, PuntReason};
@@ -45,6 +46,8 @@ pub trait Engine {
     fn start(&mut self, region: &Region) -> Result<(), String>;
     /// Changes the tables while packets flow.
     fn change(&mut self, region: &Region) -> Result<(), String>;
+    /// Time has gone on to `now_ns`: what is due ends.
+    fn tick(&mut self, now_ns: u64);
     /// Processes one frame that came in by `port` at time `now_ns` (counted from `start`).
     fn run(&mut self, frame: &[u8], port: u32, now_ns: u64) -> Result<Seen, String>;
     /// Reads a counter, counted from `start`.
@@ -77,20 +80,25 @@ pub fn run_case(engine: &mut dyn Engine, case: &Case) -> Result<bool, String> {
 
 fn steps(engine: &mut dyn Engine, case: &Case, region: &mut Region, line: &mut usize) -> Result<(), String> {
     engine.start(region)?;
-    let mut now = 1_000_000_000_000;
+    let mut now = START;
+    let mut ports = Ports::new();
     for step in &case.steps {
         match step {
             Step::Tables(next) => {
                 engine.change(next)?;
                 *region = *next.clone();
             }
-            Step::Time(span) => now += span,
+            Step::Time(span) => {
+                now += span;
+                engine.tick(now);
+            }
             Step::Input(input) => {
                 *line = input.line;
                 engine.split(input.split);
                 for time in 1..=input.times {
-                    let frame = input.packet.encode();
+                    let frame = ports.known(&input.packet)?.encode();
                     let seen = engine.run(&frame, input.port, now)?;
+                    let input = &ports.learn(input, &seen)?;
                     compare(engine.punts(), input, &frame, &seen)
                         .map_err(|e| if input.times > 1 { format!("{e} (time {time} of {})", input.times) } else { e })?;
                 }
@@ -106,6 +114,9 @@ fn steps(engine: &mut dyn Engine, case: &Case, region: &mut Region, line: &mut u
     }
     engine.conserved()
 }
+
+/// The time at which every case begins, ns.
+pub const START: u64 = 1_000_000_000_000;
 
 /// Compares what was seen with what the case expects.
 pub fn compare(punts: bool, input: &Input, frame: &[u8], seen: &Seen) -> Result<(), String> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The statements of a `tables` section, into a [`Region`] and back into text. Listed in tests/packets/README.md.
 
+use crate::internet;
 use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Named, Names, Word};
 use crate::region::*;
@@ -9,7 +10,8 @@ use std::net::IpAddr;
 
 type Parsed<T> = Result<T, CaseError>;
 
-const STATEMENTS: &str = "node option limit port nexthop nc vpc host route vm name delete";
+const STATEMENTS: &str =
+    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions delete";
 
 /// Carries out one statement. `names` grows by what the statement defines.
 pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Names) -> Parsed<()> {
@@ -28,6 +30,10 @@ pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Na
             "route" => route(&mut c, region)?,
             "vm" => vm(&mut c, region)?,
             "name" => name(&mut c)?,
+            other if internet::STATEMENTS.contains(&other) => {
+                internet::statement(&mut c, first, region)?;
+                None
+            }
             "delete" => delete(&mut c, region)?,
             other => {
                 let message = format!("`{other}` is no statement of a tables section; there are: {STATEMENTS}");
@@ -374,7 +380,11 @@ fn delete(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
             let addr = known_nc(c, region)?;
             region.ncs.retain(|n| n.addr != addr);
         }
-        other => return Err(c.error(word, &format!("`{other}` is none of: vpc route vm nc"))),
+        other if internet::delete(c, other, region)? => (),
+        other => {
+            let known = "vpc route vm nc snat elastic forward pool";
+            return Err(c.error(word, &format!("`{other}` is none of: {known}")));
+        }
     }
     Ok(None)
 }
@@ -433,7 +443,8 @@ impl fmt::Display for Region {
             v.meter.map_or(Ok(()), |m| write!(f, " {m}"))?;
             writeln!(f)?;
         }
-        self.vpcs.iter().try_for_each(|v| fmt_vpc(self, v, f))
+        self.vpcs.iter().try_for_each(|v| fmt_vpc(self, v, f))?;
+        write!(f, "{}", self.internet)
     }
 }
 

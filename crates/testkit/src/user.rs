@@ -6,7 +6,9 @@ use crate::load::Loader;
 use crate::region::Region;
 use crate::runner::{End, Engine, Seen};
 use abi::{PuntMeta, Stats};
-use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
+use crate::runner::START;
+use crate::sessions;
+use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
 use std::fmt::Write;
 use std::sync::Arc;
 use tables::{HeapMemory, Tables, WriterOptions};
@@ -38,6 +40,7 @@ pub fn process(gateway: &mut Gateway, frame: &[u8], port: u32, meta: Option<&Pun
 #[derive(Default)]
 pub struct UserEngine {
     state: Option<(Loader, Gateway)>,
+    nat: Option<Arc<Nat>>,
 }
 
 const NOT_STARTED: &str = "the engine was not started";
@@ -55,13 +58,25 @@ impl Engine for UserEngine {
         let memory = Arc::new(HeapMemory::new().map_err(|e| e.to_string())?);
         let loader = Loader::new(memory, WriterOptions::default(), region)?;
         let slot = loader.tables().slots().1;
-        let gateway = Gateway::new(loader.tables(), slot);
-        self.state = Some((loader, gateway));
+        let memory = Arc::new(session::HeapMemory::new().map_err(|e| e.to_string())?);
+        let nat = sessions::start(memory, region, START)?;
+        let gateway = Gateway::with_nat(loader.tables(), slot, nat.clone());
+        (self.state, self.nat) = (Some((loader, gateway)), Some(nat));
         Ok(())
     }
 
     fn change(&mut self, region: &Region) -> Result<(), String> {
-        self.state.as_mut().ok_or(NOT_STARTED)?.0.change(region)
+        let loader = &mut self.state.as_mut().ok_or(NOT_STARTED)?.0;
+        if let Some(nat) = &self.nat {
+            sessions::change(nat, Some(loader.region()), region);
+        }
+        loader.change(region)
+    }
+
+    fn tick(&mut self, now_ns: u64) {
+        if let Some(nat) = &self.nat {
+            sessions::tick(nat, now_ns);
+        }
     }
 
     fn run(&mut self, frame: &[u8], port: u32, now_ns: u64) -> Result<Seen, String> {

@@ -49,6 +49,9 @@ impl Engine for Liar {
         }
         self.honest.conserved()
     }
+    fn tick(&mut self, now_ns: u64) {
+        self.honest.tick(now_ns);
+    }
     fn split(&mut self, bytes: u32) -> bool {
         self.honest.split(bytes)
     }

@@ -6,7 +6,7 @@
 #![allow(dead_code)]
 
 use abi::{DropReason, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
-use gateway::Gateway;
+use gateway::{Gateway, Nat};
 use nix::sched::{sched_getcpu, sched_setaffinity, unshare, CloneFlags, CpuSet};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,9 @@ use std::process::Command;
 use testkit::case::Counter;
 use testkit::load::Loader;
 use testkit::region::{Port, Region};
-use testkit::runner::{End, Engine, Seen};
+use std::sync::Arc;
+use testkit::runner::{End, Engine, Seen, START};
+use testkit::sessions;
 use testkit::user::{self, conserved, process, stats_between};
 use tables::{Tables, WriterOptions};
 use xdp::object::{run_program, RunOptions};
@@ -45,12 +47,16 @@ pub struct XdpRunner {
     out: Vec<u8>,
     /// Bytes of a frame in its first buffer; 0: all that fit.
     pub linear: u32,
+    sessions: Arc<xdp::BpfSessionMemory>,
+    /// By so much the case's clock is ahead of the kernel's, ns.
+    ahead: u64,
 }
 
 struct State {
     loader: Loader,
     gateway: Gateway,
     region: Region,
+    nat: Arc<Nat>,
     fast_before: Stats,
     slow_before: Stats,
     reader: Tables,
@@ -72,7 +78,8 @@ impl XdpRunner {
         sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).unwrap();
         let engine = XdpEngine::load().unwrap_or_else(|e| panic!("{e}"));
         let (ports, sockets, out) = (HashSet::new(), Vec::new(), vec![0; 65_536]);
-        Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out, linear: 0 })
+        let sessions = engine.session_memory().unwrap_or_else(|e| panic!("{e}"));
+        Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out, linear: 0, sessions, ahead: 0 })
     }
 
     /// Whether the kernel can split the frame of a test run (Linux 6.18).
@@ -160,6 +167,13 @@ impl XdpRunner {
     }
 }
 
+/// The kernel's monotonic clock to a hundredth of a second (as long as the machine has not slept), which is enough for timeouts.
+fn monotonic_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/uptime").expect("the clock");
+    let seconds: f64 = text.split(' ').next().and_then(|s| s.parse().ok()).expect("seconds");
+    (seconds * 1e9) as u64
+}
+
 fn ip(args: &[&str]) {
     let _ = Command::new("ip").args(args).stderr(std::process::Stdio::null()).status();
 }
@@ -199,14 +213,17 @@ impl Engine for XdpRunner {
         let options = WriterOptions { xdp_slots: cpus, worker_slots: 2, ..WriterOptions::default() };
         let loader = Loader::new(self.engine.memory(), options, region)?;
         let (reader, slot) = (loader.tables(), cpus);
-        let gateway = Gateway::new(loader.tables(), slot);
+        let nat = sessions::start(self.sessions.clone(), region, monotonic_ns())?;
+        let gateway = Gateway::with_nat(loader.tables(), slot, nat.clone());
         let (fast_before, slow_before) = (reader.stats(self.cpu).read(), reader.stats(slot).read());
-        self.state = Some(State { loader, gateway, region: region.clone(), fast_before, slow_before, reader });
+        self.ahead = 0;
+        self.state = Some(State { loader, gateway, nat, region: region.clone(), fast_before, slow_before, reader });
         Ok(())
     }
 
     fn change(&mut self, region: &Region) -> Result<(), String> {
         let state = self.state();
+        sessions::change(&state.nat, Some(&state.region), region);
         state.loader.change(region)?;
         state.region = region.clone();
         for p in &region.ports {
@@ -215,13 +232,20 @@ impl Engine for XdpRunner {
         Ok(())
     }
 
+    fn tick(&mut self, now_ns: u64) {
+        // The program has the kernel's clock; the software path's runs ahead of it.
+        self.ahead = now_ns - START;
+        sessions::tick(&self.state().nat, monotonic_ns() + now_ns - START);
+    }
+
     fn run(&mut self, frame: &[u8], port: u32, _now_ns: u64) -> Result<Seen, String> {
         let (fast, meta) = self.fast(frame, port)?;
         match fast {
             Fast::End(end) => Ok(Seen { end, generated: Vec::new(), punt: None }),
             Fast::Punt(reason, frame) => {
                 let meta = meta.ok_or("no metadata")?;
-                let seen = process(&mut self.state().gateway, &frame, port, Some(&meta), meta.time);
+                let now = meta.time + self.ahead;
+                let seen = process(&mut self.state().gateway, &frame, port, Some(&meta), now);
                 Ok(Seen { punt: Some(reason), ..seen })
             }
         }
