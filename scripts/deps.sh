@@ -21,6 +21,8 @@ iperf3:/usr/bin/iperf3
 iputils-ping:/usr/bin/ping
 util-linux:/usr/bin/nsenter
 procps:/usr/bin/pgrep
+nginx-light:/usr/sbin/nginx
+curl:/usr/bin/curl
 "
 if [ "${1:-}" = peers ]; then
     need="$need

@@ -12,10 +12,12 @@ use std::process::ExitCode;
 
 /// Show a node's objects, tables, counters and water levels.
 ///
-/// Objects: gateway, vpc, nc, vm, route, peering, or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay.
+/// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, or all. State: status, counters, drops,
+/// vm-counters, levels, neighbours, underlay, sessions, ports.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay.
+    /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
+    /// ports.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -25,6 +27,8 @@ pub struct Args {
     /// Objects at most.
     #[arg(long, default_value_t = 1000)]
     limit: usize,
+    #[command(flatten)]
+    which: crate::sessions::Which,
 }
 
 /// What there is besides objects.
@@ -65,6 +69,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             let value: Value = client.get("/v1/underlay")?;
             show(format, &value, output::yaml)?;
         }
+        "sessions" | "session" => crate::sessions::sessions(&client, &args.which, args.limit, format)?,
+        "ports" | "port" => crate::sessions::ports(&client, &args.which, args.limit, format)?,
         kind => {
             let path = format!(
                 "/v1/objects/{}?name={}&limit={}&tables={}",

@@ -16,6 +16,7 @@ mod output;
 mod plan;
 mod reference;
 mod replay;
+mod sessions;
 mod top;
 mod trace;
 mod validate;

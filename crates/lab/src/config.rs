@@ -10,6 +10,8 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
     let ports: Vec<String> = (0..uplinks).map(|u| format!("up{u}")).collect();
     document(&mut y, "Gateway", Some("gw"));
     let _ = writeln!(y, "  vtep:\n    ipv4: {VTEP4}\n    ipv6: \"{VTEP6}\"\n  uplinks: [{}]\n  engine: {engine}", ports.join(", "));
+    let via = Segment::uplink(0);
+    let _ = writeln!(y, "  internet:\n    via: [{}, \"{}\"]", via.router4(), via.router6());
     for host in 0..HOSTS.len() {
         for v6 in [false, true] {
             document(&mut y, "Nc", Some(&nc_name(host, v6)));
@@ -35,6 +37,11 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
             }
         }
     }
+    for (vpc, prefix) in VPCS.iter().flat_map(|v| INTERNET.map(|p| (v.name, p))) {
+        document(&mut y, "Route", None);
+        let _ = writeln!(y, "  vpc: {vpc}\n  prefix: \"{prefix}\"\n  scope: internet");
+    }
+    internet(&mut y);
     for vm in &VMS {
         document(&mut y, "Vm", Some(vm.name));
         let nc = nc_name(vm.host, vpc(vm.vpc).underlay6);
@@ -42,6 +49,20 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
         let _ = writeln!(y, "  vpc: {}\n  addresses: {addresses}\n  mac: \"{}\"\n  nc: {nc}", vm.vpc, vm.mac);
     }
     y
+}
+
+/// Pool, Snats and elastic addresses.
+fn internet(y: &mut String) {
+    document(y, "PublicPool", Some("public"));
+    let _ = writeln!(y, "  ranges: [{PUBLIC}]");
+    for (vpc, prefixes) in [("blue", format!("  ipv6Prefixes: [\"{BLUE6}\"]\n")), ("green", String::new())] {
+        document(y, "Snat", Some(vpc));
+        let _ = write!(y, "  vpc: {vpc}\n  pools: [public]\n{prefixes}  limits: {{vmPorts: 32768}}\n");
+    }
+    document(y, "ElasticIp", Some("red-1"));
+    let _ = writeln!(y, "  address: {ELASTIC}\n  vm: red-1");
+    document(y, "ElasticIp", Some("blue-2-iperf"));
+    let _ = writeln!(y, "  address: {FORWARD}\n  forwards: [\"tcp/8080=blue-2:5201\"]");
 }
 
 fn document(y: &mut String, kind: &str, name: Option<&str>) {

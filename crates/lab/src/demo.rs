@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Least share of packets on the fast path during a transfer.
 pub const FAST_SHARE_MIN: f64 = 0.999;
 /// Echo requests a row.
-const PINGS: u32 = 5;
+pub(crate) const PINGS: u32 = 5;
 /// MTU of the underlay for the rows with jumbo frames.
 const JUMBO: u32 = 9000;
 
@@ -160,6 +160,7 @@ pub fn run_routes(lab: &mut Lab, seconds: u32, progress: &Progress) -> Result<Ve
     let routes = routes();
     for (n, route) in routes.iter().enumerate() {
         if route.jumbo && lab.shape.mtu != JUMBO {
+            rows.extend(crate::internet::run(lab, seconds, progress)?);
             progress.step(&format!("underlay to {JUMBO} bytes, while it runs"));
             lab.set_mtu(JUMBO)?;
         }
@@ -183,16 +184,16 @@ pub fn table(rows: &[Row]) -> Table {
         } else {
             Cell::new(format!("NO: {}", row.problems.join("; "))).fg(Color::Red).add_attribute(Attribute::Bold)
         };
-        let refused = row.fast_share.is_none();
+        let refused = row.fast_share.is_none() && row.pings > 0;
         table.add_row(vec![
             Cell::new(&row.route),
             Cell::new(&row.path),
             Cell::new(row.family),
             right(row.underlay_mtu.to_string()),
-            right(format!("{}/{}", row.replies, row.pings)),
+            right(if row.pings > 0 { format!("{}/{}", row.replies, row.pings) } else { "–".into() }),
             right(row.rtt_ms.map_or("–".into(), |r| format!("{r:.2} ms"))),
             right(if row.tcp_bps > 0.0 { rate(row.tcp_bps) } else if refused { "refused".into() } else { "–".into() }),
-            right(if refused { "–".into() } else { row.retransmits.to_string() }),
+            right(if row.fast_share.is_none() { "–".into() } else { row.retransmits.to_string() }),
             right(row.fast_share.map_or("–".into(), percent)),
             Cell::new(row.drops.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join("\n")),
             verdict,

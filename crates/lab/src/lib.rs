@@ -12,6 +12,7 @@
 pub mod config;
 pub mod demo;
 pub mod host;
+pub mod internet;
 pub mod interrupt;
 pub mod lifecycle;
 pub mod node;

@@ -85,6 +85,8 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
     for vm in &VMS {
         lab.background(vm.name, &format!("iperf3 server of {}", vm.name), &["iperf3", "-s"])?;
     }
+    lab.background("inet", "iperf3 server on the Internet", &["iperf3", "-s"])?;
+    crate::internet::start_web(&mut lab)?;
     if options.node {
         progress.step("gateway: tunny node");
         mount_bpffs()?;
@@ -236,6 +238,8 @@ fn check_machine() -> Result<(), LabError> {
         ("nsenter", "util-linux"),
         ("ping", "iputils-ping"),
         ("iperf3", "iperf3"),
+        ("nginx", "nginx-light"),
+        ("curl", "curl"),
     ] {
         let found = ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin", "/usr/local/sbin"]
             .iter()

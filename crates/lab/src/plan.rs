@@ -144,6 +144,23 @@ pub const VTEP4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The gateway's IPv6 tunnel address, on its loopback.
 pub const VTEP6: Ipv6Addr = Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 1);
 
+/// A server on the Internet: nginx and iperf3.
+pub const WEB4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
+/// The same over IPv6.
+pub const WEB6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x64, 0, 0, 0, 0, 0x10);
+/// What the Internet is to the VPCs; they route nothing else there, so that other unknown addresses stay unknown.
+pub const INTERNET: [&str; 2] = ["198.51.100.0/24", "2001:db8:64::/48"];
+/// Largest packet of the way between router and server: less than the VMs', so that they must find out.
+pub const INTERNET_MTU: u32 = 1400;
+/// The gateway's public addresses.
+pub const PUBLIC: &str = "203.0.113.0/28";
+/// The public address of red-1.
+pub const ELASTIC: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
+/// The public address of which port 8080 leads to iperf3 in blue-2.
+pub const FORWARD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
+/// Announced by blue: its IPv6 addresses go out as they are.
+pub const BLUE6: &str = "fd10:0:0:1::/64";
+
 /// The VPC of this name.
 pub fn vpc(name: &str) -> &'static Vpc {
     VPCS.iter().find(|v| v.name == name).expect("a VM names a VPC of the plan")
@@ -166,6 +183,10 @@ impl Segment {
     /// The segment of an uplink of the gateway.
     pub fn uplink(index: usize) -> Segment {
         Segment(16 + index as u8)
+    }
+    /// The segment of the server on the Internet.
+    pub fn internet() -> Segment {
+        Segment(32)
     }
     /// The router's IPv4 address in it.
     pub fn router4(self) -> Ipv4Addr {
@@ -208,7 +229,7 @@ impl Names {
     /// Every namespace of the lab.
     pub fn namespaces(&self) -> Vec<Namespace> {
         let vms = VMS.iter().map(|v| v.name);
-        ["net", "gw"].into_iter().chain(HOSTS).chain(vms).map(|n| self.namespace(n)).collect()
+        ["net", "gw", "inet"].into_iter().chain(HOSTS).chain(vms).map(|n| self.namespace(n)).collect()
     }
 
     /// The node's instance name.
@@ -292,6 +313,6 @@ mod tests {
     fn a_suffix_keeps_labs_apart() {
         assert_eq!(Names::new("").namespace("gw").0, "tny-gw");
         assert_eq!(Names::new("t7").namespace("gw").0, "tny-t7-gw");
-        assert_eq!(Names::new("").namespaces().len(), 2 + 2 + 6);
+        assert_eq!(Names::new("").namespaces().len(), 3 + 2 + 6);
     }
 }

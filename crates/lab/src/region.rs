@@ -57,6 +57,7 @@ pub fn build(shape: &Shape, progress: &Progress) -> Result<(), LabError> {
         build_host(shape, host)?;
     }
     progress.step("virtual machines");
+    build_internet(shape)?;
     for vm in &VMS {
         build_vm(shape, vm)?;
     }
@@ -126,6 +127,26 @@ fn route_to_hosts(shape: &Shape) -> Result<(), LabError> {
     gw.run(&format!("ip -6 route add default{}", over("up", &|s| s.router6().into())))?;
     net.run(&format!("ip route add {VTEP4}/32{}", over("to-gw", &|s| s.node4().into())))?;
     net.run(&format!("ip -6 route add {VTEP6}/128{}", over("to-gw", &|s| s.node6().into())))?;
+    Ok(())
+}
+
+/// A server on the Internet behind the router, which knows the way to the gateway's public addresses.
+fn build_internet(shape: &Shape) -> Result<(), LabError> {
+    let (net, inet) = (shape.names.namespace("net"), shape.names.namespace("inet"));
+    let segment = Segment::internet();
+    cable(shape, segment, "to-inet", &inet, "wan")?;
+    inet.run(&format!("ip addr add {WEB4}/32 dev lo"))?;
+    inet.run(&format!("ip addr add {WEB6}/128 dev lo nodad"))?;
+    inet.run(&format!("ip route add default via {} src {WEB4}", segment.router4()))?;
+    inet.run(&format!("ip -6 route add default via {} src {WEB6}", segment.router6()))?;
+    // The MTU of a link further on: the ends learn of it by ICMP alone.
+    net.run(&format!("ip route add {} via {} mtu lock {INTERNET_MTU}", INTERNET[0], segment.node4()))?;
+    net.run(&format!("ip -6 route add {} via {}", INTERNET[1], segment.node6()))?;
+    let over = |address: &dyn Fn(Segment) -> IpAddr| -> String {
+        (0..shape.uplinks).map(|u| format!(" nexthop via {} dev to-gw{u}", address(Segment::uplink(u)))).collect()
+    };
+    net.run(&format!("ip route add {PUBLIC}{}", over(&|s| s.node4().into())))?;
+    net.run(&format!("ip -6 route add {BLUE6}{}", over(&|s| s.node6().into())))?;
     Ok(())
 }
 

@@ -64,9 +64,14 @@ fn parse_ping(text: String) -> Ping {
 
 /// Transfers by TCP for some seconds.
 pub fn tcp(from: &Namespace, to: &str, seconds: u32) -> Result<Tcp, LabError> {
-    let seconds = seconds.to_string();
+    tcp_to_port(from, to, 5201, seconds)
+}
+
+/// The same to another port than the usual one.
+pub fn tcp_to_port(from: &Namespace, to: &str, port: u16, seconds: u32) -> Result<Tcp, LabError> {
+    let (seconds, port) = (seconds.to_string(), port.to_string());
     let output =
-        from.try_argv(&["iperf3", "-J", "--connect-timeout", "2000", "-t", &seconds, "-c", to])?;
+        from.try_argv(&["iperf3", "-J", "--connect-timeout", "2000", "-p", &port, "-t", &seconds, "-c", to])?;
     Ok(parse_iperf(&String::from_utf8_lossy(&output.stdout)))
 }
 

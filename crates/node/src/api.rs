@@ -126,6 +126,11 @@ pub fn router(node: Arc<Node>) -> Router {
             post(|State(n): Shared, Json(request): Json<crate::trace::Request>| blocking(move || n.trace(&request))),
         )
         .route("/v1/capture", post(capture))
+        .route("/v1/sessions", post(sessions))
+        .route(
+            "/v1/ports",
+            post(|State(n): Shared, Json(q): Json<crate::sessions::SessionQuery>| blocking(move || n.ports(&q))),
+        )
         .route("/metrics", get(metrics))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
@@ -136,7 +141,7 @@ pub fn router(node: Arc<Node>) -> Router {
 
 /// What may be asked for, for those who asked for something else.
 const PATHS: &str = "GET /v1/status, /v1/counters, /v1/levels, /v1/neighbours, /v1/underlay, /v1/vm-counters, \
-                     /v1/objects/KIND, /v1/top, /metrics; POST /v1/apply, /v1/trace, /v1/capture";
+                     /v1/objects/KIND, /v1/top, /metrics; POST /v1/apply, /v1/trace, /v1/capture, /v1/sessions, /v1/ports";
 
 async fn unknown(uri: axum::http::Uri) -> Response {
     let error = format!("there is nothing at {}; there are {PATHS}", uri.path());
@@ -169,6 +174,27 @@ async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>) -> Resp
         }
         _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
+}
+
+/// Streams sessions, one JSON object a line.
+async fn sessions(State(node): Shared, Json(query): Json<crate::sessions::SessionQuery>) -> Response {
+    let asked = node.clone();
+    let listing = match tokio::task::spawn_blocking(move || asked.sessions(&query)).await {
+        Ok(Ok(listing)) => listing,
+        Ok(Err(e)) => return Failure(e).into_response(),
+        Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    };
+    let stream = futures_util::stream::unfold(listing, |mut listing| async move {
+        let (piece, listing) = tokio::task::spawn_blocking(move || {
+            // Pieces of which nothing is wanted are passed over here.
+            let piece = listing.by_ref().find(|piece| !piece.is_empty());
+            (piece, listing)
+        })
+        .await
+        .ok()?;
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(piece?)), listing))
+    });
+    Body::from_stream(stream).into_response()
 }
 
 /// Streams captured packets until the client hangs up.

@@ -72,7 +72,8 @@ impl Exporter {
         let socket = match self.socket.take() {
             Some(socket) => socket,
             None => {
-                let any: IpAddr = if self.to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+                let any: IpAddr =
+                    if self.to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
                 UdpSocket::bind((any, 0))?
             }
         };
@@ -161,7 +162,8 @@ mod tests {
         let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
         let inner = InnerKey::v4(100, 6, 0x0a00_0005, 4000, 0xc633_6407, 443);
         let outer = OuterKey::v4(6, 0xcb00_7101, 1025, 0xc633_6407, 443);
-        let end = End { time: 1_700_000_005_000, reason: EndReason::Closed, state: "time-wait", packets: 7, bytes: 900 };
+        let end =
+            End { time: 1_700_000_005_000, reason: EndReason::Closed, state: "time-wait", packets: 7, bytes: 900 };
         let begun = Record { inner, outer, from_outside: false, start: 1_700_000_000_000, end: None };
         let all: Vec<Record> = (0..40).map(|i| Record { end: (i % 2 == 1).then_some(end), ..begun }).collect();
         Exporter::new(collector.local_addr().unwrap()).send(&all, 1_700_000_006_000).unwrap();

@@ -21,6 +21,7 @@ pub mod pcap;
 mod punt;
 pub mod service;
 pub mod sessionlog;
+pub mod sessions;
 mod sink;
 mod store;
 mod tabledump;

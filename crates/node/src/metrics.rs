@@ -2,6 +2,7 @@
 //! Prometheus metrics, computed from the counters at each scrape: nothing is counted twice, so they cannot disagree with
 //! `tunny get counters`.
 
+use crate::sessions::{PoolView, TenantView};
 use crate::types::{Counters, EngineCounters, Level, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -25,6 +26,14 @@ pub struct Scrape {
     pub vms: Vec<(String, u64, u64)>,
     /// Captured or sampled packets lost because a watcher was too slow.
     pub events_lost: u64,
+    /// Counters of sessions.
+    pub sessions: session::TrackerStats,
+    /// How full the pools are.
+    pub pools: Vec<PoolView>,
+    /// What each VPC with a way to the Internet holds.
+    pub nat: Vec<TenantView>,
+    /// Records of the session log that were lost.
+    pub log_lost: u64,
 }
 
 /// The metrics in the OpenMetrics text format.
@@ -89,6 +98,7 @@ impl Collector for Scrape {
         let e = &mut encoder;
         self.packets(e)?;
         self.tenants(e)?;
+self.internet(e)?;
         self.node(e)
     }
 }
@@ -114,6 +124,39 @@ impl Scrape {
             None,
             c.slots.iter().map(|s| (vec![("slot", s.name.clone())], s.rx)),
         )
+    }
+
+    fn internet(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        let s = &self.sessions;
+        gauges(e, "tunny_sessions", "Sessions now", None, [(vec![], s.sessions as f64)])?;
+        gauges(e, "tunny_session_memory", "Session memory", Some(&Unit::Bytes), [(vec![], s.memory_bytes as f64)])?;
+        counters(e, "tunny_sessions_created", "Sessions begun", None, [(vec![], s.created)])?;
+        let reasons = ["timeout", "closed", "evicted", "removed", "reopened"];
+        let ended = reasons.iter().zip(s.ended).map(|(r, n)| (vec![("reason", r.to_string())], n));
+        counters(e, "tunny_sessions_ended", "Sessions ended, by reason", None, ended)?;
+        counters(e, "tunny_session_log_lost", "Records of the session log lost, its writer being slow", None, [(vec![], self.log_lost)])?;
+        let software: u64 = self.counters.fast.punts.iter().filter(|(r, _)| by_nat(r)).map(|(_, n)| n).sum();
+        counters(e, "tunny_nat_software_packets", "Packets of sessions that the software path served for the fast path", None, [(vec![], software)])?;
+        let pool = |p: &PoolView| vec![("pool", p.pool.clone())];
+        gauges(e, "tunny_pool_ports", "Ports of a pool", None, self.pools.iter().map(|p| (pool(p), p.ports as f64)))?;
+        gauges(e, "tunny_pool_ports_held", "Ports of a pool that VMs hold", None, self.pools.iter().map(|p| (pool(p), p.held as f64)))?;
+        gauges(e, "tunny_pool_reused", "Connections over reused ports", None, self.pools.iter().map(|p| (pool(p), p.reused as f64)))?;
+        let vpc = |t: &TenantView| vec![("vni", t.vni.to_string()), ("vpc", t.vpc.clone())];
+        let each = |f: fn(&TenantView) -> u64| self.nat.iter().map(move |t| (vpc(t), f(t) as f64)).collect::<Vec<_>>();
+        gauges(e, "tunny_vpc_sessions", "Sessions of a VPC", None, each(|t| t.sessions))?;
+        gauges(e, "tunny_vpc_sessions_limit", "Sessions of a VPC at most", None, each(|t| t.sessions_limit))?;
+        gauges(e, "tunny_vpc_half_open", "Half-open sessions of a VPC", None, each(|t| t.half_open))?;
+        gauges(e, "tunny_vpc_ports", "Ports that VMs of a VPC hold", None, each(|t| t.ports))?;
+        gauges(e, "tunny_vpc_ports_limit", "Ports that VMs of a VPC hold at most", None, each(|t| t.ports_limit))?;
+        counters(e, "tunny_vpc_evicted", "Half-open sessions evicted for newer ones", None, self.nat.iter().map(|t| (vpc(t), t.evicted)))?;
+        let refused = self.nat.iter().flat_map(|t| {
+            t.refused.iter().map(|(why, n)| {
+                let mut labels = vpc(t);
+                labels.push(("limit", why.clone()));
+                (labels, *n)
+            })
+        });
+        counters(e, "tunny_vpc_refused", "New connections refused, by the limit that did it", None, refused)
     }
 
     fn tenants(&self, e: &mut DescriptorEncoder) -> fmt::Result {
@@ -188,6 +231,11 @@ impl Scrape {
         )?;
         gauges(e, "tunny_uptime", "Time since the start", Some(&Unit::Seconds), [(vec![], s.uptime_s as f64)])
     }
+}
+
+/// Whether a punt is the stage nat's.
+fn by_nat(reason: &str) -> bool {
+    abi::PuntReason::from_name(reason).is_some_and(|r| r.stage() == abi::Stage::Nat)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::events::{EventFilter, Hub, Wanted};
 use crate::internet::Internet;
 use crate::flows::{exponent_for, Sampler};
 use crate::metrics::Scrape;
+use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, VmCounters};
@@ -226,7 +227,9 @@ impl Node {
 
     /// `GET /v1/levels`.
     pub fn levels(&self) -> Vec<Level> {
-        let usage = lock(&self.writer).usage();
+        let mut usage = lock(&self.writer).usage();
+        let sessions = self.internet.nat().tracker().stats();
+        usage.push(tables::WaterLevel { name: "sessions", used: sessions.sessions, limit: sessions.limit });
         usage
             .into_iter()
             .map(|l| Level {
@@ -264,6 +267,16 @@ impl Node {
                 ready: spec.dmac.is_some(),
             })
             .collect()
+    }
+
+    /// `POST /v1/sessions`.
+    pub fn sessions(&self, query: &SessionQuery) -> Result<Listing, NodeError> {
+        Listing::new(&self.internet, query, self.vpc_names())
+    }
+
+    /// `POST /v1/ports`.
+    pub fn ports(&self, query: &SessionQuery) -> Result<Ports, NodeError> {
+        crate::sessions::ports(&self.internet, query, &self.vpc_names())
     }
 
     /// `GET /v1/underlay`.
@@ -597,6 +610,10 @@ impl Node {
             status: self.status(),
             vms: vms.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
             events_lost: self.hub.lost.load(std::sync::atomic::Ordering::Relaxed),
+            sessions: self.internet.nat().tracker().stats(),
+            pools: crate::sessions::pools(&self.internet),
+            nat: crate::sessions::tenants(&self.internet, &self.vpc_names()),
+            log_lost: self.internet.log().lost(),
         })
     }
 }

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny get sessions` and `tunny get ports`.
+
+use crate::output::{show, table, Format};
+use node::client::Client;
+use node::sessions::{Ports, SessionQuery, SessionView};
+use std::io::Write;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Which sessions, or holders of ports, are wanted.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Options of sessions and ports")]
+pub struct Which {
+    /// Only of this VPC.
+    #[arg(long)]
+    vpc: Option<String>,
+    /// Only of this VM, by its address in the VPC.
+    #[arg(long)]
+    vm: Option<IpAddr>,
+    /// Only with this port of the VM.
+    #[arg(long)]
+    vm_port: Option<u16>,
+    /// Only with this public address.
+    #[arg(long)]
+    public: Option<IpAddr>,
+    /// Only with this public port: who holds it?
+    #[arg(long)]
+    public_port: Option<u16>,
+    /// Only with this other side.
+    #[arg(long)]
+    remote: Option<IpAddr>,
+    /// Only with this port of the other side.
+    #[arg(long)]
+    remote_port: Option<u16>,
+    /// Only of this protocol: tcp, udp, icmp, or a number.
+    #[arg(long)]
+    protocol: Option<String>,
+    /// Only in this state.
+    #[arg(long)]
+    state: Option<String>,
+}
+
+impl Which {
+    fn query(&self, limit: usize) -> anyhow::Result<Vec<u8>> {
+        let Which { vpc, vm, vm_port, public, public_port, remote, remote_port, protocol, state } = self.clone();
+        let limit = limit as u64;
+        let query = SessionQuery { vpc, protocol, vm, vm_port, public, public_port, remote, remote_port, state, limit };
+        Ok(serde_json::to_vec(&query)?)
+    }
+}
+
+fn endpoint(address: &str, port: u16) -> String {
+    if address.contains(':') {
+        format!("[{address}]:{port}")
+    } else {
+        format!("{address}:{port}")
+    }
+}
+
+/// Shows sessions as they come: for people in columns of fixed width, as JSON one object a line.
+pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) -> anyhow::Result<()> {
+    let people = matches!(format, Format::Table);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let line = |v: &SessionView| {
+        format!(
+            "{:<12} {:<6} {:<3} {:<28} {:<24} {:<28} {:<12} {:>8} {:>7} {:>10} {:>12}",
+            v.vpc,
+            v.protocol,
+            v.direction,
+            endpoint(&v.vm, v.vm_port),
+            endpoint(&v.public, v.public_port),
+            endpoint(&v.remote, v.remote_port),
+            v.state,
+            v.age_s,
+            v.idle_s,
+            v.packets,
+            v.bytes
+        )
+    };
+    if people {
+        let head = ["vpc", "proto", "dir", "vm", "public", "remote", "state", "age s", "idle s", "packets", "bytes"];
+        let [a, b, c, d, e, f, g, h, i, j, k] = head;
+        writeln!(out, "{a:<12} {b:<6} {c:<3} {d:<28} {e:<24} {f:<28} {g:<12} {h:>8} {i:>7} {j:>10} {k:>12}")?;
+    }
+    let (mut rest, mut count, mut failed) = (Vec::new(), 0usize, None);
+    let mut put = |text: &[u8]| -> anyhow::Result<()> {
+        count += 1;
+        if people {
+            writeln!(out, "{}", line(&serde_json::from_slice(text)?))?;
+        } else {
+            out.write_all(text)?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    };
+    client.stream("/v1/sessions", which.query(limit)?, Duration::from_secs(3600), |piece| {
+        rest.extend_from_slice(piece);
+        let mut begin = 0;
+        while let Some(n) = rest[begin..].iter().position(|b| *b == b'\n') {
+            if let Err(e) = put(&rest[begin..begin + n]) {
+                failed = Some(e);
+                return false;
+            }
+            begin += n + 1;
+        }
+        rest.drain(..begin);
+        true
+    })?;
+    out.flush()?;
+    if let Some(e) = failed {
+        return Err(e);
+    }
+    if limit > 0 && count >= limit {
+        eprintln!("tunny: these are the first {count}; raise --limit for more, 0 for all");
+    }
+    Ok(())
+}
+
+/// Shows pools, VPCs and who holds which ports.
+pub fn ports(client: &Client, which: &Which, limit: usize, format: Format) -> anyhow::Result<()> {
+    let ports: Ports = client.post("/v1/ports", which.query(limit)?)?;
+    show(format, &ports, |p| {
+        let number = |n: u64| n.to_string();
+        let pools = p.pools.iter().map(|p| {
+            let percent = format!("{:.2} %", p.percent);
+            vec![p.pool.clone(), number(p.addresses), number(p.ports), number(p.held), percent, number(p.reused)]
+        });
+        let mut text = table(&["pool", "addresses", "ports", "held", "level", "reused"], pools);
+        text.push('\n');
+        let vpcs = p.vpcs.iter().map(|t| {
+            let refused = t.refused.iter().filter(|(_, n)| **n > 0).map(|(why, n)| format!("{why} {n}"));
+            let of = |n: u64, limit: u64| format!("{n} of {limit}");
+            vec![
+                t.vpc.clone(),
+                of(t.ports, t.ports_limit),
+                of(t.sessions, t.sessions_limit),
+                number(t.half_open),
+                number(t.evicted),
+                refused.collect::<Vec<_>>().join(" "),
+            ]
+        });
+        text.push_str(&table(&["vpc", "ports", "sessions", "half-open", "evicted", "refused"], vpcs));
+        text.push('\n');
+        let holders = p.holders.iter().map(|h| {
+            let range = format!("{}-{}", h.first, h.last);
+            let used = [h.tcp, h.udp, h.icmp].map(|n| n.to_string());
+            let [tcp, udp, icmp] = used;
+            vec![h.public.clone(), range, h.vpc.clone(), h.vm.clone(), tcp, udp, icmp]
+        });
+        text.push_str(&table(&["public", "ports", "vpc", "vm", "tcp", "udp", "icmp"], holders));
+        if p.more {
+            text.push_str("there are more; raise --limit, or choose with --vpc, --vm, --public\n");
+        }
+        text
+    })?;
+    Ok(())
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny get sessions` and `tunny get ports`: what there is, in pieces. A node may hold a hundred million sessions: nobody ever
+//! has all of them in memory.
+
+use crate::counters::monotonic_ns;
+use crate::error::NodeError;
+use crate::internet::Internet;
+use serde::{Deserialize, Serialize};
+use session::{Cursor, Filter, State, Tracker};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Records that are looked at for one piece.
+const PIECE: u32 = 16_384;
+
+/// Which sessions are wanted, and how many.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionQuery {
+    /// Name of a VPC.
+    pub vpc: Option<String>,
+    /// `tcp`, `udp`, `icmp`, or a number.
+    pub protocol: Option<String>,
+    /// The VM's address.
+    pub vm: Option<IpAddr>,
+    /// The VM's port.
+    pub vm_port: Option<u16>,
+    /// The public address.
+    pub public: Option<IpAddr>,
+    /// The public port.
+    pub public_port: Option<u16>,
+    /// The other side's address.
+    pub remote: Option<IpAddr>,
+    /// The other side's port.
+    pub remote_port: Option<u16>,
+    /// A state, as the list shows it.
+    pub state: Option<String>,
+    /// Sessions at most; 0: all.
+    pub limit: u64,
+}
+
+/// One session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionView {
+    /// VNI.
+    pub vni: u32,
+    /// Name of the VPC.
+    pub vpc: String,
+    /// Protocol.
+    pub protocol: String,
+    /// The VM's address.
+    pub vm: String,
+    /// The VM's port, or identifier of an ICMP query.
+    pub vm_port: u16,
+    /// The public address.
+    pub public: String,
+    /// The public port.
+    pub public_port: u16,
+    /// The other side's address.
+    pub remote: String,
+    /// The other side's port.
+    pub remote_port: u16,
+    /// `out`: the VM began it.
+    pub direction: String,
+    /// State.
+    pub state: String,
+    /// Seconds since it began.
+    pub age_s: u64,
+    /// Seconds since its last packet.
+    pub idle_s: u64,
+    /// Packets both ways.
+    pub packets: u64,
+    /// Bytes both ways.
+    pub bytes: u64,
+}
+
+/// Name of a protocol.
+pub fn protocol_name(number: u8) -> String {
+    match number {
+        1 => "icmp".into(),
+        6 => "tcp".into(),
+        17 => "udp".into(),
+        58 => "icmpv6".into(),
+        n => n.to_string(),
+    }
+}
+
+impl SessionQuery {
+    /// As the tracker understands it.
+    pub fn filter(&self, vpcs: &BTreeMap<u32, String>) -> Result<Filter, NodeError> {
+        let unknown = |what: &str, name: &str| NodeError::Request(format!("there is no {what} `{name}`"));
+        let vni = match &self.vpc {
+            Some(name) => {
+                let found = vpcs.iter().find(|(_, n)| *n == name).map(|(vni, _)| *vni);
+                Some(found.ok_or_else(|| unknown("Vpc", name))?)
+            }
+            None => None,
+        };
+        let proto = match &self.protocol {
+            Some(name) => {
+                let found = (0..=255).find(|n| protocol_name(*n) == *name || n.to_string() == *name);
+                Some(found.ok_or_else(|| unknown("protocol", name))?)
+            }
+            None => None,
+        };
+        let state = match &self.state {
+            Some(name) => {
+                let found = (1..=255).map(State::from_number).find(|s| s.name() == name);
+                Some(found.ok_or_else(|| unknown("state", name))?)
+            }
+            None => None,
+        };
+        let Self { vm, vm_port, public, public_port, remote, remote_port, .. } = self.clone();
+        Ok(Filter { vni, proto, vm, vm_port, public, public_port, remote, remote_port, state })
+    }
+}
+
+/// Sessions in pieces of text, a JSON object a line.
+pub struct Listing {
+    tracker: Arc<Tracker>,
+    filter: Filter,
+    vpcs: BTreeMap<u32, String>,
+    at: Option<Cursor>,
+    left: u64,
+}
+
+impl Listing {
+    /// From the beginning.
+    pub fn new(internet: &Internet, query: &SessionQuery, vpcs: BTreeMap<u32, String>) -> Result<Listing, NodeError> {
+        let left = if query.limit == 0 { u64::MAX } else { query.limit };
+        let filter = query.filter(&vpcs)?;
+        Ok(Listing { tracker: internet.nat().tracker().clone(), filter, vpcs, at: Some(Cursor::default()), left })
+    }
+}
+
+impl Iterator for Listing {
+    type Item = Vec<u8>;
+
+    /// The sessions among the next records; empty if none of these is wanted.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let from = self.at.filter(|_| self.left > 0)?;
+        let now = monotonic_ns();
+        let (mut text, mut left) = (Vec::new(), self.left);
+        let ago = |t: u64| now.saturating_sub(t) / 1_000_000_000;
+        let vpcs = &self.vpcs;
+        self.at = self.tracker.list(from, PIECE, &self.filter, now, &mut |_, s| {
+            if left == 0 {
+                return;
+            }
+            left -= 1;
+            let view = SessionView {
+                vni: s.inner.vni(),
+                vpc: vpcs.get(&s.inner.vni()).cloned().unwrap_or_default(),
+                protocol: protocol_name(s.inner.proto()),
+                vm: s.inner.vm().to_string(),
+                vm_port: s.inner.vm_port(),
+                public: s.outer.public().to_string(),
+                public_port: s.outer.public_port(),
+                remote: s.inner.remote().to_string(),
+                remote_port: s.inner.remote_port(),
+                direction: if s.from_outside { "in" } else { "out" }.into(),
+                state: s.state.name().into(),
+                age_s: ago(s.start),
+                idle_s: ago(s.last),
+                packets: s.counts.packets,
+                bytes: s.counts.bytes,
+            };
+            // Writing to memory cannot fail.
+            let _ = serde_json::to_writer(&mut text, &view);
+            text.push(b'\n');
+        });
+        self.left = left;
+        Some(text)
+    }
+}
+
+/// How full a pool is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolView {
+    /// Name.
+    pub pool: String,
+    /// Addresses that Snat may use.
+    pub addresses: u64,
+    /// Ports of these.
+    pub ports: u64,
+    /// Ports that VMs hold, in blocks.
+    pub held: u64,
+    /// Percent.
+    pub percent: f64,
+    /// Connections over ports that are reused.
+    pub reused: u64,
+}
+
+/// What a VPC holds, and was refused.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantView {
+    /// VNI.
+    pub vni: u32,
+    /// Name of the VPC.
+    pub vpc: String,
+    /// Ports that its VMs hold.
+    pub ports: u64,
+    /// Its limit of ports.
+    pub ports_limit: u64,
+    /// Connections over ports that are reused.
+    pub reused: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Its limit of sessions.
+    pub sessions_limit: u64,
+    /// Half-open sessions.
+    pub half_open: u64,
+    /// Sessions evicted for newer ones.
+    pub evicted: u64,
+    /// New connections refused, by what refused them.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// Ports of one address that a VM holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HolderView {
+    /// VNI.
+    pub vni: u32,
+    /// Name of the VPC.
+    pub vpc: String,
+    /// The VM's address.
+    pub vm: String,
+    /// Public address.
+    pub public: String,
+    /// First port.
+    pub first: u16,
+    /// Last port.
+    pub last: u16,
+    /// In use by TCP.
+    pub tcp: u32,
+    /// In use by UDP.
+    pub udp: u32,
+    /// In use by ICMP queries.
+    pub icmp: u32,
+}
+
+/// `GET /v1/ports`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ports {
+    /// Pools.
+    pub pools: Vec<PoolView>,
+    /// VPCs.
+    pub vpcs: Vec<TenantView>,
+    /// Who holds which ports.
+    pub holders: Vec<HolderView>,
+    /// Whether there are more holders than were asked for.
+    pub more: bool,
+}
+
+/// How full pools are.
+pub fn pools(internet: &Internet) -> Vec<PoolView> {
+    let percent = |p: &session::nat::PoolUse| if p.ports == 0 { 0.0 } else { p.held as f64 / p.ports as f64 * 100.0 };
+    let view = |p: session::nat::PoolUse| PoolView {
+        percent: percent(&p),
+        pool: p.name,
+        addresses: p.addresses,
+        ports: p.ports,
+        held: p.held,
+        reused: p.reused,
+    };
+    internet.nat().translator().pool_use().into_iter().map(view).collect()
+}
+
+/// What VPCs hold.
+pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>) -> Vec<TenantView> {
+    let plan = internet.plan();
+    let mut list: BTreeMap<u32, TenantView> = BTreeMap::new();
+    let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
+    for t in internet.nat().translator().tenant_use() {
+        let refused =
+            [("ports_of_pools", t.refused_dry), ("ports_of_vpc", t.refused_tenant), ("ports_of_vm", t.refused_vm)];
+        let refused = refused.map(|(k, n)| (k.to_string(), n)).into();
+        let (vni, ports, ports_limit, reused) = (t.vni, t.ports, t.ports_max, t.reused);
+        list.insert(vni, TenantView { vni, vpc: name(vni), ports, ports_limit, reused, refused, ..Default::default() });
+    }
+    for t in internet.nat().tracker().tenants() {
+        let Some(view) = list.get_mut(&t.vni) else { continue };
+        view.sessions = t.sessions.into();
+        view.half_open = t.half_open.into();
+        view.evicted = t.evicted;
+        view.sessions_limit = plan.limits.get(&t.vni).map_or(0, |l| l.sessions.into());
+        let refused = [
+            ("sessions_of_vpc", t.refused_tenant),
+            ("sessions_of_vm", t.refused_vm),
+            ("half_open", t.refused_half_open),
+            ("sessions_of_node", t.refused_full),
+        ];
+        view.refused.extend(refused.map(|(k, n)| (k.to_string(), n)));
+    }
+    list.into_values().collect()
+}
+
+/// Pools, VPCs, and at most `limit` holders of ports that the query chooses.
+pub fn ports(internet: &Internet, query: &SessionQuery, vpcs: &BTreeMap<u32, String>) -> Result<Ports, NodeError> {
+    let filter = query.filter(vpcs)?;
+    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX).max(1);
+    let (mut holders, mut more) = (Vec::new(), false);
+    let wanted = |vni: u32, vm: std::net::Ipv4Addr| {
+        filter.vni.is_none_or(|v| v == vni) && filter.vm.is_none_or(|a| a == IpAddr::V4(vm))
+    };
+    internet.nat().translator().holders(wanted, |h| {
+        let in_block = filter.public_port.is_none_or(|p| p >= h.first && p - h.first < 64);
+        if !in_block || filter.public.is_some_and(|a| a != IpAddr::V4(h.addr)) {
+            return true;
+        }
+        more = holders.len() >= limit;
+        if !more {
+            let [icmp, tcp, udp] = h.used;
+            let (vm, public, vpc) =
+                (h.vm.to_string(), h.addr.to_string(), vpcs.get(&h.vni).cloned().unwrap_or_default());
+            holders.push(HolderView {
+                vni: h.vni,
+                vpc,
+                vm,
+                public,
+                first: h.first,
+                last: h.first + 63,
+                tcp,
+                udp,
+                icmp,
+            });
+        }
+        !more
+    });
+    holders.sort_by(|a, b| (&a.public, a.first).cmp(&(&b.public, b.first)));
+    Ok(Ports { pools: pools(internet), vpcs: tenants(internet, vpcs), holders, more })
+}
