@@ -137,3 +137,20 @@ fn sentence(error: &anyhow::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_name_leads_nowhere_else() {
+        for name in ["default", "lab-t7", "A_1", &"x".repeat(40)] {
+            assert_eq!(instance_name(name).as_deref(), Ok(name));
+        }
+        for name in ["", ".", "..", "a/b", "../../etc", "a b", "a\n", "ä", "a.b", &"x".repeat(41)] {
+            assert!(instance_name(name).is_err(), "{name:?}");
+            let refused = Cli::try_parse_from(["tunny", "--instance", name, "get", "status"]);
+            assert!(refused.is_err(), "{name:?}");
+        }
+    }
+}

@@ -206,6 +206,17 @@ fn a_stopped_node_loses_no_packet_either() {
     region.start_node().unwrap();
     let ping = stream.join().unwrap().unwrap();
     assert_eq!((ping.sent, ping.received), (1500, 1500), "{}", ping.output);
+
+    // A software path that does not keep up loses what finds its ring full, and says so. Here it stands still.
+    region.reaches("blue-1", "10.0.0.1");
+    let pid = nix::unistd::Pid::from_raw(region.node().unwrap().process.pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    for _ in 0..3 {
+        traffic::ping(&region.ns("blue-1"), "10.0.0.1", 3000, &["-q", "-l", "3000", "-w", "1"]).unwrap();
+    }
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    wait_for("punts that found the ring full", || region.drops("punt_ring_full") > 0);
+    region.balanced();
 }
 
 #[test]

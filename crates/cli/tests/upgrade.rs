@@ -67,9 +67,19 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
     assert!(dropped >= 3 && before.drops["route_none"] >= 3, "{before:?}");
 
     let blue = region.names.namespace("blue-1");
+    // Counters of VPCs and VMs, which each layout keeps in a form of its own.
+    let counted = |lab: &Lab| -> [u64; 3] {
+        let (tenants, node) = (by_vpc(lab), lab.node().unwrap());
+        let vpc = tenants.as_array().unwrap().iter().find(|t| t["vpc"] == "blue").unwrap().clone();
+        let vm = node.get("/v1/vm-counters?name=blue-2").unwrap()[0].clone();
+        [&vpc["packets"], &vpc["bytes"], &vm["packets"]].map(|n| n.as_u64().unwrap())
+    };
+    let vpc_and_vm = counted(lab);
+    assert!(vpc_and_vm.iter().all(|n| *n >= 3), "{vpc_and_vm:?}");
+
     let stream = std::thread::spawn(move || traffic::ping(&blue, "10.0.0.12", 2000, &["-q", "-i", "0.002"]));
     std::thread::sleep(Duration::from_millis(500));
-    lab.node().unwrap().process.kill();
+    stop(lab.node().unwrap().process.pid);
     std::fs::rename(pins.join(format!("layout-{own}")), pins.join(format!("layout-{OTHER}"))).unwrap();
     let described = region.names.dir().join("node/layouts");
     std::fs::rename(described.join(format!("{own}.json")), described.join(format!("{OTHER}.json"))).unwrap();
@@ -87,4 +97,19 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
     assert!(after.drops["route_none"] >= before.drops["route_none"], "{before:?} {after:?}");
     assert!(after.balanced, "{after:?}");
     assert!(drops(&by_vpc(lab)) >= dropped);
+    let now = counted(lab);
+    assert!(now.iter().zip(vpc_and_vm).all(|(now, before)| *now >= before), "{vpc_and_vm:?} became {now:?}");
+    // A restart on the same tables neither forgets nor doubles what was carried over.
+    stop(lab.node().unwrap().process.pid);
+    lab.start_node().unwrap();
+    assert_eq!(counted(lab), now);
+}
+
+/// Ends a node in order, as `systemctl stop` does.
+fn stop(pid: i32) {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    while nix::sys::signal::kill(pid, None).is_ok() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

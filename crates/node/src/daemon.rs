@@ -12,7 +12,7 @@ use crate::internet::Internet;
 use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
 use crate::store::Persist;
-use crate::types::Step;
+use crate::steps::Steps;
 use config::Model;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -80,24 +80,7 @@ pub struct Running {
     pub node: Arc<Node>,
     stop: Arc<AtomicBool>,
     events: Option<std::thread::JoinHandle<()>>,
-}
-
-struct Steps {
-    list: Vec<Step>,
-    at: Instant,
-}
-
-impl Steps {
-    fn new() -> Self {
-        Self { list: Vec::new(), at: Instant::now() }
-    }
-
-    fn done(&mut self, what: impl Into<String>) {
-        let step = Step { what: what.into(), seconds: self.at.elapsed().as_secs_f64() };
-        tracing::info!("{} ({:.3} s)", step.what, step.seconds);
-        self.list.push(step);
-        self.at = Instant::now();
-    }
+    state: Option<PathBuf>,
 }
 
 /// Starts a node in the network namespace of the calling thread. It serves its ports when this returns.
@@ -106,6 +89,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     // Buffers of AF_XDP count as locked memory. Where the limit may not be raised, the sockets say what is missing.
     let forever = nix::sys::resource::RLIM_INFINITY;
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, forever, forever);
+    steps.begin("reading the state");
     let (mut store, mut model, mut notes) = match &options.state {
         Some(dir) => {
             let (store, model, notes) = open_state(dir)?;
@@ -116,14 +100,26 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     steps.done(format!("state read: {}", counts(&model)));
     let mut changed = false;
     if !options.config.is_empty() {
+        steps.begin("applying the configuration files");
         changed = apply_files(&options.config, &mut model, store.as_mut(), &mut notes)?;
         steps.done(format!("configuration files applied: {}", counts(&model)));
     }
 
     let hub = Arc::new(Hub::default());
+    steps.begin("opening the fast path");
     let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, hub.clone())?;
     steps.done(if plane.took_over() { "took over running tables" } else { "made table memory" });
-    let mut writer = fill(&plane, &model, &mut notes)?;
+    let known = plane.took_over().then(|| attach(&plane, &model, &mut steps, &mut notes)).flatten();
+    let carried = carried_counters(options, known.is_some(), plane.took_over());
+    steps.begin("making the tables say what is configured");
+    let mut writer = match known {
+        Some(mut writer) => {
+            let difference = model.reconcile(&writer);
+            writer.commit(&difference)?;
+            writer
+        }
+        None => build(&plane, &model)?,
+    };
     if !plane.took_over() {
         if let (Some(pins), Some(xdp)) = (&options.pins, &plane.xdp) {
             if let Some(what) = crate::upgrade::convert_counters(pins, xdp, options.state.as_deref()) {
@@ -137,6 +133,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     }
     steps.done(format!("tables say what is configured: commit {}", writer.tables().commits()));
 
+    steps.begin("finding the sessions");
     let internet = Internet::open(plane.session_memory()?, &model, &mut writer, (salt(), changed), &mut notes)?;
     let (routers, _) = internet.set_ways(&mut writer, &model);
     plane.set_nat(internet.nat());
@@ -145,6 +142,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let writer = Arc::new(Mutex::new(writer));
     let underlay: Arc<OnceLock<Underlay>> = Arc::default();
     if options.choice != Choice::None {
+        steps.begin("learning the ways of the underlay");
         let watcher = Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), internet.ways()))?;
         watcher.add_ncs(model.objects(config::Kind::Nc).filter_map(nc_address).chain(routers).collect());
         if !watcher.sync(UNDERLAY_PATIENCE) {
@@ -160,6 +158,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         steps.done("ways of the underlay entered");
     }
 
+    steps.begin("serving the ports");
     plane.serve(crate::service::service(&model))?;
     let served: Vec<String> = plane.uplinks().iter().map(|u| format!("{} {}", u.name, u.mode)).collect();
     steps.done(format!("ports served: {}", if served.is_empty() { "none".into() } else { served.join(", ") }));
@@ -181,10 +180,14 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     }
     let core = Core { model, store: store.take(), times: Default::default() };
     let instance = options.instance.clone();
-    let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, internet, startup: steps.list, notes });
+    let startup = steps.list();
+    let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, internet, carried, startup, notes });
     // Sampling may be configured.
     node.update_capture();
-    Ok(Running { node, stop, events })
+    if let Some(state) = &options.state {
+        node.save_counters(state);
+    }
+    Ok(Running { node, stop, events, state: options.state.clone() })
 }
 
 impl Running {
@@ -196,6 +199,9 @@ impl Running {
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.node.stop();
+        if let Some(state) = self.state.take() {
+            self.node.save_counters(&state);
+        }
         if let Some(thread) = self.events.take() {
             let _ = thread.join();
         }
@@ -273,28 +279,52 @@ fn apply_files(
     Ok(!plan.is_empty())
 }
 
-/// A writer whose tables say what the model says.
-fn fill(plane: &DataPlane, model: &Model, notes: &mut Vec<String>) -> Result<Writer, NodeError> {
-    let options = WriterOptions {
+fn writer_options(plane: &DataPlane, model: &Model) -> WriterOptions {
+    WriterOptions {
         salt: salt(),
         xdp_slots: if plane.xdp.is_some() { possible_cpus() } else { 0 },
         // One slot more than workers: traces count there, in their copy of the tables.
         worker_slots: WORKERS_MAX + 1,
         drop_lines: DROP_LINES,
         limits: crate::store::limits(model),
-    };
-    if plane.took_over() {
-        match Writer::attach(plane.memory(), options) {
-            Ok(mut writer) => {
-                crate::store::reconcile(&mut writer, model)?;
-                return Ok(writer);
-            }
-            Err(e) => notes.push(format!("ATTENTION: the running tables could not be taken over and were rebuilt: {e}")),
+    }
+}
+
+/// A writer of the running tables, if they can be read.
+fn attach(plane: &DataPlane, model: &Model, steps: &mut Steps, notes: &mut Vec<String>) -> Option<Writer> {
+    steps.begin("reading the running tables");
+    match Writer::attach(plane.memory(), writer_options(plane, model)) {
+        Ok(writer) => {
+            steps.done("running tables read");
+            Some(writer)
+        }
+        Err(e) => {
+            notes.push(format!("ATTENTION: the running tables could not be taken over and were rebuilt: {e}"));
+            None
         }
     }
+}
+
+/// A writer of new tables that say what the model says.
+fn build(plane: &DataPlane, model: &Model) -> Result<Writer, NodeError> {
+    let options = writer_options(plane, model);
     let mut writer = Writer::create(plane.memory(), options).map_err(NodeError::system("building the tables"))?;
     writer.commit(&model.full_commit())?;
     Ok(writer)
+}
+
+/// Counters of VPCs and VMs that the present tables do not have.
+fn carried_counters(options: &Options, same_tables: bool, damaged: bool) -> crate::carried::Counts {
+    let Some(state) = &options.state else { return Default::default() };
+    let saved = crate::carried::load(state);
+    // Without tables of any kind this is a first start, or one after a reboot: counters begin at zero.
+    let pinned = || options.pins.as_ref().map_or(Vec::new(), |pins| xdp::pinned_layouts(pins));
+    let others = damaged || pinned().iter().any(|(layout, _)| *layout != abi::abi_hash());
+    match (same_tables, others) {
+        (true, _) => saved.before,
+        (false, true) => saved.total,
+        (false, false) => Default::default(),
+    }
 }
 
 fn salt() -> u64 {

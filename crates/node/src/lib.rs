@@ -3,6 +3,7 @@
 
 mod afpacket;
 pub mod api;
+pub mod carried;
 pub mod client;
 pub mod copy;
 pub mod counters;
@@ -23,6 +24,7 @@ pub mod service;
 pub mod sessionlog;
 pub mod sessions;
 mod sink;
+mod steps;
 mod store;
 mod tabledump;
 pub mod top;

@@ -4,6 +4,7 @@
 //! Three locks, always taken in this order: `core` (model and store: one change at a time), `plane` (ports and workers),
 //! `writer` (the tables; the underlay takes this one alone). Packets take none of them.
 
+use crate::carried::{self, Counts, Saved};
 use crate::counters::{self, monotonic_ns};
 use crate::dataplane::{DataPlane, Service};
 use crate::error::NodeError;
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
-use tables::{Memory, Tables, Writer};
+use tables::{Count, Memory, Tables, Writer};
 use underlay::Underlay;
 
 /// Changes of a plan that are listed.
@@ -51,6 +52,8 @@ pub struct Node {
     internet: Internet,
     startup: Vec<Step>,
     notes: Vec<String>,
+    /// Counted by tables of another layout, before an upgrade.
+    carried: Counts,
     /// What kept the ports from being served at the last look.
     trouble: Mutex<Option<String>>,
 }
@@ -71,6 +74,8 @@ pub struct Parts {
     pub underlay: Arc<OnceLock<Underlay>>,
     /// Sessions and translation.
     pub internet: Internet,
+    /// Counted before, by tables of another layout.
+    pub carried: Counts,
     /// What the start did.
     pub startup: Vec<Step>,
     /// What an operator must know.
@@ -149,11 +154,11 @@ pub fn write_document(body: &mut Vec<u8>, name: &str, content: &[u8]) {
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
-        let Parts { instance, hub, core, plane, writer, underlay, internet, startup, notes } = parts;
+        let Parts { instance, hub, core, plane, writer, underlay, internet, carried, startup, notes } = parts;
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
         let trouble = Mutex::default();
-        Arc::new(Node { instance, started, hub, core, plane, writer, memory, underlay, internet, startup, notes, trouble })
+        Arc::new(Node { instance, started, hub, core, plane, writer, memory, underlay, internet, carried, startup, notes, trouble })
     }
 
     /// The distributor of captured packets.
@@ -222,7 +227,26 @@ impl Node {
 
     /// `GET /v1/counters`.
     pub fn counters(&self) -> Counters {
-        counters::read(&self.tables(), &self.vpc_names())
+        let mut counters = counters::read(&self.tables(), &self.vpc_names());
+        for tenant in &mut counters.tenants {
+            let before = self.carried.vpc(tenant.vni);
+            tenant.packets += before.packets;
+            tenant.bytes += before.bytes;
+        }
+        counters
+    }
+
+    /// Leaves the counters of VPCs and VMs to whoever comes after, under whatever table layout.
+    pub fn save_counters(&self, state: &std::path::Path) {
+        let vpcs = self.counters().tenants.into_iter().filter(|t| t.packets > 0);
+        let vms = self.vm_counters("", usize::MAX).into_iter().filter(|v| v.packets > 0);
+        let total = Counts {
+            vpcs: vpcs.map(|t| (t.vni, Count { packets: t.packets, bytes: t.bytes })).collect(),
+            vms: vms.map(|v| (v.vm, Count { packets: v.packets, bytes: v.bytes })).collect(),
+        };
+        if let Err(e) = carried::save(state, &Saved { before: self.carried.clone(), total }) {
+            tracing::warn!("the counters could not be saved, so an upgrade would lose those of VPCs and VMs: {e}");
+        }
     }
 
     /// `GET /v1/levels`.
@@ -307,8 +331,8 @@ impl Node {
                 }
             };
             let Some(entry) = entry else { continue };
-            let count = tables.vm_count(entry.vm);
-            list.push(VmCounters { vm: name, packets: count.packets, bytes: count.bytes });
+            let (count, before) = (tables.vm_count(entry.vm), self.carried.vm(&name));
+            list.push(VmCounters { vm: name, packets: count.packets + before.packets, bytes: count.bytes + before.bytes });
         }
         list
     }

@@ -5,7 +5,6 @@ use crate::error::NodeError;
 use config::{Documents, Model, SnapshotError, Store, StoreError};
 use std::path::Path;
 use std::thread::JoinHandle;
-use tables::{RoutesChange, TenantChange, Writer};
 
 fn refused(error: StoreError) -> NodeError {
     match error {
@@ -72,24 +71,4 @@ pub fn snapshot(content: &[u8]) -> Option<Result<Model, NodeError>> {
 pub fn limits(model: &Model) -> tables::Limits {
     let config::Limits { vpcs, routes, vms, ncs, .. } = model.limits();
     tables::Limits { tenants: vpcs, routes: u64::from(routes), vms, ncs, ..Default::default() }
-}
-
-/// After a takeover: changes what differs between the tables and the model, and nothing else.
-pub fn reconcile(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
-    let mut commit = model.full_commit();
-    for change in &mut commit.tenants {
-        change.vm_replace = true;
-        change.routes = match std::mem::take(&mut change.routes) {
-            RoutesChange::Replace(routes) => RoutesChange::Replace(routes),
-            RoutesChange::Delta { add, .. } => RoutesChange::Replace(add),
-            RoutesChange::Keep => RoutesChange::Replace(Vec::new()),
-        };
-    }
-    let wanted: std::collections::HashSet<_> = commit.tenants.iter().map(|t| t.vni).collect();
-    let gone = writer.vnis().into_iter().filter(|vni| !wanted.contains(vni));
-    commit.tenants.extend(gone.map(|vni| TenantChange { vni, delete: true, ..Default::default() }));
-    let known: std::collections::HashSet<_> = commit.nc_add.iter().copied().collect();
-    commit.nc_remove = writer.ncs().into_iter().map(|(nc, ..)| nc).filter(|nc| !known.contains(nc)).collect();
-    writer.commit(&commit)?;
-    Ok(())
 }

@@ -287,3 +287,29 @@ fn own_entries(base: &std::path::Path, prefixes: &[&str]) -> Result<Vec<PathBuf>
     };
     Ok(entries.flatten().map(|entry| entry.path()).filter(ours).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_put_into_the_folder_is_not_ours() {
+        let base = std::env::temp_dir().join(format!("tunny-own-{}", std::process::id()));
+        for name in ["layout-1", "layout-other", "layouts", "tables"] {
+            fs::create_dir_all(base.join(name)).unwrap();
+        }
+        for name in ["link-3-native", "linked", "notes.txt"] {
+            fs::write(base.join(name), "").unwrap();
+        }
+        let names = |prefixes: &[&str]| {
+            let mut names: Vec<_> =
+                own_entries(&base, prefixes).unwrap().iter().map(|p| p.file_name().unwrap().to_str().unwrap().to_string()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&["layout-", "link-"]), ["layout-1", "layout-other", "link-3-native"]);
+        assert_eq!(names(&["layout-"]), ["layout-1", "layout-other"]);
+        fs::remove_dir_all(&base).unwrap();
+        assert!(own_entries(&base, &["link-"]).unwrap_err().to_string().contains("tunny-own-"), "an absent folder is named");
+    }
+}

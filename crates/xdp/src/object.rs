@@ -2,9 +2,10 @@
 //! A BPF object beside the gateway's own: what benches and traffic generators load. A thin cover over libbpf, so that this
 //! crate stays the only one that knows it.
 
+use crate::sys;
 use libbpf_rs::MapCore;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Why an object could not be loaded or used.
 #[derive(Debug, thiserror::Error)]
@@ -78,90 +79,46 @@ impl Object {
     }
 }
 
-/// An mmapable array map in this process's memory.
-pub struct Mapping {
-    start: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: the mapping is shared memory; callers synchronise through atomics or by turns, as the kernel does.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
+/// An mmapable array map in this process's memory. Callers synchronise through atomics or by turns, as the kernel does.
+pub struct Mapping(sys::Mapping);
 
 impl Mapping {
     /// Maps the first `bytes` of an array map made with BPF_F_MMAPABLE.
     pub fn new(map: BorrowedFd, bytes: usize) -> Result<Mapping, ObjectError> {
-        // SAFETY: a fresh shared mapping of a descriptor that we hold; the result is checked.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, map.as_raw_fd(), 0)
-        };
-        if start == libc::MAP_FAILED {
-            return Err(call("mapping a BPF array"));
-        }
-        Ok(Mapping { start: start.cast(), bytes })
+        sys::Mapping::of_map(map, bytes, true).map(Mapping).map_err(call("mapping a BPF array"))
     }
 
     /// First byte.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.start
+        self.0.at()
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.bytes
+        self.0.bytes()
     }
 
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.len() == 0
     }
 }
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range is ours since `new`, and nobody holds it any more.
-        unsafe { libc::munmap(self.start.cast(), self.bytes) };
-    }
+fn call(what: impl Into<String>) -> impl FnOnce(io::Error) -> ObjectError {
+    let what = what.into();
+    move |source| ObjectError::Call { what, source }
 }
-
-fn call(what: &str) -> ObjectError {
-    ObjectError::Call { what: what.into(), source: io::Error::last_os_error() }
-}
-
-const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
-const BPF_PROG_TEST_RUN: libc::c_long = 10;
-const BPF_LINK_CREATE: libc::c_long = 28;
-const BPF_XDP: u32 = 37;
 
 /// Frames are real: they leave by the program's verdict (redirect, TX) instead of being handed back.
-pub const TEST_LIVE_FRAMES: u32 = 1 << 1;
+pub const TEST_LIVE_FRAMES: u32 = sys::LIVE_FRAMES;
 /// XDP in native mode only.
 pub const XDP_NATIVE: u32 = 1 << 2;
 /// XDP in generic mode.
 pub const XDP_GENERIC: u32 = 1 << 1;
 
-fn bpf<T>(command: libc::c_long, attr: &mut T) -> libc::c_long {
-    // SAFETY: attr is a zero-padded prefix of union bpf_attr for this command, and its pointers outlive the call.
-    unsafe { libc::syscall(libc::SYS_bpf, command, attr as *mut T, size_of::<T>()) }
-}
-
 /// Sets one element of an array or hash map.
 pub fn map_update(map: BorrowedFd, key: &[u8], value: &[u8]) -> Result<(), ObjectError> {
-    #[repr(C)]
-    struct Attr {
-        fd: u32,
-        pad: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
-    let mut attr =
-        Attr { fd: map.as_raw_fd() as u32, pad: 0, key: key.as_ptr() as u64, value: value.as_ptr() as u64, flags: 0 };
-    if bpf(BPF_MAP_UPDATE_ELEM, &mut attr) < 0 {
-        return Err(call("writing a BPF map element"));
-    }
-    Ok(())
+    sys::update(map, key, value).map_err(call("writing a BPF map element"))
 }
 
 /// How a program is run on one packet by [`run_program`].
@@ -182,60 +139,14 @@ pub struct RunOptions {
 /// Runs an XDP program on a packet by BPF_PROG_TEST_RUN. Returns its verdict, the mean ns a run, and the length of the packet
 /// written to `out`.
 pub fn run_program(program: BorrowedFd, packet: &[u8], out: &mut [u8], options: RunOptions) -> Result<(u32, u32, usize), ObjectError> {
-    #[repr(C)]
-    #[derive(Default)]
-    struct Attr {
-        fd: u32,
-        retval: u32,
-        data_size_in: u32,
-        data_size_out: u32,
-        data_in: u64,
-        data_out: u64,
-        repeat: u32,
-        duration: u32,
-        ctx_size_in: u32,
-        ctx_size_out: u32,
-        ctx_in: u64,
-        ctx_out: u64,
-        flags: u32,
-        cpu: u32,
-        batch: u32,
-        pad: u32,
-    }
-    let live = options.flags & TEST_LIVE_FRAMES != 0;
-    // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-    let first = if options.linear == 0 { packet.len() as u32 } else { options.linear };
-    let mut ctx = [0u32, first, 0, options.ifindex, 0, 0];
-    let mut attr = Attr {
-        fd: program.as_raw_fd() as u32,
-        data_size_in: packet.len() as u32,
-        data_in: packet.as_ptr() as u64,
-        repeat: options.repeat,
-        flags: options.flags,
-        batch: options.batch,
-        ..Attr::default()
-    };
-    if !live {
-        attr.data_size_out = out.len() as u32;
-        attr.data_out = out.as_mut_ptr() as u64;
-    }
-    if options.ifindex != 0 {
-        attr.ctx_size_in = size_of_val(&ctx) as u32;
-        attr.ctx_in = ctx.as_mut_ptr() as u64;
-    }
-    if bpf(BPF_PROG_TEST_RUN, &mut attr) < 0 {
-        return Err(call("BPF_PROG_TEST_RUN"));
-    }
-    Ok((attr.retval, attr.duration, attr.data_size_out as usize))
+    let RunOptions { repeat, ifindex, flags, batch, linear } = options;
+    let how = sys::How { repeat, from: (ifindex, 0), flags, batch, linear };
+    let run = sys::run(program, packet, out, how).map_err(call("BPF_PROG_TEST_RUN"))?;
+    Ok((run.verdict, run.ns, run.bytes))
 }
 
 /// Attaches an XDP program to an interface through a link; it is detached when the result is dropped.
 pub fn attach_program(program: BorrowedFd, ifindex: u32, mode: u32) -> Result<OwnedFd, ObjectError> {
-    let mut attr = [program.as_raw_fd() as u32, ifindex, BPF_XDP, mode];
-    let fd = bpf(BPF_LINK_CREATE, &mut attr);
-    if fd < 0 {
-        return Err(call(&format!("attaching an XDP program to interface {ifindex}")));
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    let attached = sys::create_xdp_link(program, ifindex, mode);
+    attached.map_err(call(format!("attaching an XDP program to interface {ifindex}")))
 }

@@ -64,8 +64,8 @@ impl XdpEngine {
     pub fn test_run(&self, frame: &[u8], ifindex: u32, repeat: u32) -> Result<TestRun, XdpError> {
         let mut out = vec![0; FRAME_BYTES_MAX as usize + 1024];
         let before = self.stats_total();
-        let run = sys::test_run(self.program(), frame, &mut out, (ifindex.max(1), 0), repeat)
-            .map_err(XdpError::call("BPF_PROG_TEST_RUN"))?;
+        let how = sys::How { repeat, from: (ifindex.max(1), 0), ..Default::default() };
+        let run = sys::run(self.program(), frame, &mut out, how).map_err(XdpError::call("BPF_PROG_TEST_RUN"))?;
         let after = self.stats_total();
         out.truncate(run.bytes);
         let frame = out.split_off(run.meta.min(out.len()));

@@ -12,6 +12,7 @@ const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
 const MAP_GET_NEXT_KEY: libc::c_long = 4;
+const PROG_LOAD: libc::c_long = 5;
 const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
 const PROG_TEST_RUN: libc::c_long = 10;
@@ -23,6 +24,7 @@ const LINK_CREATE: libc::c_long = 28;
 const LINK_UPDATE: libc::c_long = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
+const PROG_TYPE_XDP: u32 = 6;
 /// BPF_F_MMAPABLE.
 pub(crate) const MMAPABLE: u32 = 1 << 10;
 const BPF_XDP: u32 = 37;
@@ -119,6 +121,11 @@ pub(crate) fn lookup_u32(map: BorrowedFd, key: u32) -> io::Result<Option<u32>> {
 pub(crate) fn update_u32(map: BorrowedFd, key: u32, value: u32) -> io::Result<()> {
     let (key, value) = (key.to_ne_bytes(), value.to_ne_bytes());
     call(MAP_UPDATE_ELEM, &mut element(map, &key, value.as_ptr() as u64)).map(drop)
+}
+
+/// Writes an element of any form; key and value are as long as the map's.
+pub(crate) fn update(map: BorrowedFd, key: &[u8], value: &[u8]) -> io::Result<()> {
+    call(MAP_UPDATE_ELEM, &mut element(map, key, value.as_ptr() as u64)).map(drop)
 }
 
 /// Deletes an element; it need not exist.
@@ -254,58 +261,116 @@ pub(crate) struct RawRun {
     pub(crate) bytes: usize,
 }
 
-/// Runs an XDP program on `frame` as if it came from queue `queue` of `ifindex` (0: from loopback).
-pub(crate) fn test_run(
-    program: BorrowedFd,
-    frame: &[u8],
-    out: &mut [u8],
-    (ifindex, queue): (u32, u32),
+/// The fields of BPF_PROG_TEST_RUN.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RunFields {
+    fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
     repeat: u32,
-) -> io::Result<RawRun> {
-    #[repr(C)]
-    #[derive(Clone, Copy, Default)]
-    struct Fields {
-        fd: u32,
-        retval: u32,
-        data_size_in: u32,
-        data_size_out: u32,
-        data_in: u64,
-        data_out: u64,
-        repeat: u32,
-        duration: u32,
-        ctx_size_in: u32,
-        ctx_size_out: u32,
-        ctx_in: u64,
-        ctx_out: u64,
-        flags: u32,
-        cpu: u32,
-        batch_size: u32,
-        pad: u32,
-    }
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    pad: u32,
+}
+
+/// How a program is run by [`run`].
+#[derive(Clone, Copy, Default)]
+pub(crate) struct How {
+    /// Times in a row; 0 counts as 1.
+    pub(crate) repeat: u32,
+    /// Interface and queue that the packet seems to come from; interface 0: none is given.
+    pub(crate) from: (u32, u32),
+    /// LIVE_FRAMES or 0.
+    pub(crate) flags: u32,
+    /// Frames at a time with LIVE_FRAMES; 0 is the kernel's default.
+    pub(crate) batch: u32,
+    /// Bytes of the packet in its first buffer, with an interface (Linux 6.18); 0: as many as fit.
+    pub(crate) linear: u32,
+}
+
+/// The verdict is carried out, as on a packet that really came in, instead of being handed back.
+pub(crate) const LIVE_FRAMES: u32 = 1 << 1;
+
+/// Runs an XDP program on `frame`.
+pub(crate) fn run(program: BorrowedFd, frame: &[u8], out: &mut [u8], how: How) -> io::Result<RawRun> {
+    let (ifindex, queue) = how.from;
+    let first = if how.linear == 0 { frame.len() as u32 } else { how.linear };
     // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-    let ctx_in = [0u32, frame.len() as u32, 0, ifindex, queue, 0];
+    let ctx_in = [0u32, first, 0, ifindex, queue, 0];
     let mut ctx_out = [0u32; 6];
-    let mut attr = Attr::new(Fields {
+    let mut fields = RunFields {
         fd: program.as_raw_fd() as u32,
         data_size_in: frame.len() as u32,
-        data_size_out: out.len() as u32,
         data_in: frame.as_ptr() as u64,
-        data_out: out.as_mut_ptr() as u64,
-        repeat,
-        ctx_size_in: size_of_val(&ctx_in) as u32,
-        ctx_size_out: size_of_val(&ctx_out) as u32,
-        ctx_in: ctx_in.as_ptr() as u64,
-        ctx_out: ctx_out.as_mut_ptr() as u64,
-        ..Fields::default()
-    });
+        repeat: how.repeat,
+        flags: how.flags,
+        batch_size: how.batch,
+        ..RunFields::default()
+    };
+    let live = how.flags & LIVE_FRAMES != 0;
+    if !live {
+        fields.data_size_out = out.len() as u32;
+        fields.data_out = out.as_mut_ptr() as u64;
+    }
+    if ifindex != 0 {
+        fields.ctx_size_in = size_of_val(&ctx_in) as u32;
+        fields.ctx_in = ctx_in.as_ptr() as u64;
+        if !live {
+            fields.ctx_size_out = size_of_val(&ctx_out) as u32;
+            fields.ctx_out = ctx_out.as_mut_ptr() as u64;
+        }
+    }
+    let mut attr = Attr::new(fields);
     call(PROG_TEST_RUN, &mut attr)?;
-    let done: Fields = attr.get();
+    let done: RunFields = attr.get();
     Ok(RawRun {
         verdict: done.retval,
         ns: done.duration,
         meta: ctx_out[0] as usize,
         bytes: (done.data_size_out as usize).min(out.len()),
     })
+}
+
+/// Loads an XDP program of a few instructions.
+pub(crate) fn load_xdp(name: &[u8; 16], instructions: &[u64]) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Fields {
+        kind: u32,
+        count: u32,
+        instructions: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log: u64,
+        kernel: u32,
+        flags: u32,
+        name: [u8; 16],
+    }
+    let license = c"Dual BSD/GPL";
+    let mut attr = Attr::new(Fields {
+        kind: PROG_TYPE_XDP,
+        count: instructions.len() as u32,
+        instructions: instructions.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel: 0,
+        flags: 0,
+        name: *name,
+    });
+    call(PROG_LOAD, &mut attr).map(owned)
 }
 
 /// Name of the driver of an interface.

@@ -129,6 +129,31 @@ fn a_full_af_xdp_ring_is_counted() {
 }
 
 #[test]
+fn a_packet_of_the_host_is_given_back_to_its_stack() {
+    in_namespace(|| {
+        if engine().is_none() {
+            return;
+        }
+        let (port, _) = veth("tnyup", "tnyfar", 1500);
+        ip("link set tnyup address 02:aa:00:00:00:01");
+        ip("addr add 10.0.0.1/24 dev tnyup");
+        let socket = std::net::UdpSocket::bind("10.0.0.1:4789").unwrap();
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+        let injector = xdp::Injector::new().unwrap();
+        let mut got = [0; 2048];
+        for bytes in [0, 64, 1400] {
+            let frame = packet(NC_A, VNI, VM_B, bytes);
+            injector.inject(&frame, port).unwrap();
+            let (length, from) = socket.recv_from(&mut got).expect("the stack has it");
+            assert_eq!(from.to_string(), "10.0.0.10:49152");
+            assert!(got[..length] == frame[42..], "{bytes}: {length} bytes");
+        }
+        assert!(injector.inject(&[0; 13], port).is_err(), "less than an Ethernet header");
+        assert!(injector.inject(&packet(NC_A, VNI, VM_B, 64), 9999).is_err(), "no such interface");
+    });
+}
+
+#[test]
 fn what_the_driver_does_not_take_is_dropped_as_tx_failed() {
     in_namespace(|| {
         let Some(mut engine) = engine() else { return };
