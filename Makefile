@@ -2,8 +2,9 @@
 # make demo   a whole region on this machine, real traffic, one table      (root)
 # make test   every test                                                  (root for the XDP and namespace tests)
 # make bench  benches: table and JSON        make peers  the same beside Open vSwitch and Linux
-# make build  everything in release mode     make deb    a Debian package   make fuzz  a longer fuzz run
-.PHONY: all build demo test bench peers deb deps lint fuzz generate
+# make build  everything in release mode     make deb    a Debian package   make deb-test  installs and runs it (root)
+# make fuzz   a longer fuzz run              make generate  writes what is generated from the code
+.PHONY: all build demo test bench peers deb deb-test deps lint fuzz generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
@@ -48,3 +49,8 @@ fuzz: deps
 
 deb: build
 	packaging/build-deb.sh
+
+# Installs the package in a throwaway copy of this system and runs the unit's command line as systemd would.
+deb-test: deb
+	@scripts/deps.sh deb
+	packaging/test-deb.sh

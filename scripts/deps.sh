@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Tunny needs to build, test and demonstrate on Debian 12, and says what it cannot install itself.
-# `deps.sh` for build, test and demo; `deps.sh peers` adds the peers of `make peers`.
+# `deps.sh` for build, test and demo; `deps.sh peers` adds the peers of `make peers`, `deps.sh deb`
+# what `make deb-test` needs.
 set -eu
 
 # package:file that proves it is there (a file, so that no package query is needed when all is well)
@@ -30,6 +31,13 @@ openvswitch-switch-dpdk:/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
 librte-net-pcap23:/usr/lib/x86_64-linux-gnu/librte_net_pcap.so.23
 librte-mempool-ring23:/usr/lib/x86_64-linux-gnu/librte_mempool_ring.so.23
 librte-bus-vdev23:/usr/lib/x86_64-linux-gnu/librte_bus_vdev.so.23
+"
+fi
+
+if [ "${1:-}" = deb ]; then
+    need="$need
+strace:/usr/bin/strace
+systemd:/usr/bin/systemd-analyze
 "
 fi
 

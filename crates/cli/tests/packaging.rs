@@ -24,7 +24,7 @@ fn the_unit_has_few_rights() {
 
 #[test]
 fn scripts_parse_and_an_upgrade_never_uninstalls() {
-    for name in ["postinst", "prerm", "postrm", "build-deb.sh"] {
+    for name in ["postinst", "prerm", "postrm", "build-deb.sh", "test-deb.sh"] {
         let shell = if name.ends_with(".sh") { "bash" } else { "sh" };
         assert!(Command::new(shell).arg("-n").arg(packaging().join(name)).status().unwrap().success(), "{name}");
     }
