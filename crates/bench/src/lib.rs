@@ -5,6 +5,7 @@
 //! Rates are per second of CPU time of the measured thread. Unsafe code: system calls on threads and namespaces, and packet
 //! memory shared with the kernel.
 
+pub mod classify;
 pub mod cpu;
 pub mod drive;
 pub mod latency;
@@ -13,6 +14,7 @@ pub mod load;
 pub mod memory;
 pub mod netns;
 pub mod ovs;
+pub mod ovs_trace;
 pub mod peers;
 pub mod registry;
 pub mod report;

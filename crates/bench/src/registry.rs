@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
-use crate::{cpu, drive, latency, load, peers, user, Context, Error, Report};
+use crate::{classify, cpu, drive, latency, load, ovs_trace, peers, user, Context, Error, Report};
 
 /// Which benches run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -86,6 +86,27 @@ pub const BENCHES: &[Bench] = &[
         what: "time through the XDP gateway on veth against plain Linux forwarding: p50, p99, p99.9",
         group: Group::Own,
         run: latency::latency,
+    },
+    Bench {
+        name: "import-flows",
+        unit: "s",
+        what: "100k flows in the text of ovs-ofctl dump-flows into a pipeline",
+        group: Group::Own,
+        run: classify::import_flows,
+    },
+    Bench {
+        name: "classify",
+        unit: "ns",
+        what: "a lookup among 10k flows with its exact mask: staged tuple space search, TupleMerge, a list",
+        group: Group::Own,
+        run: classify::classify,
+    },
+    Bench {
+        name: "peer-ovs-trace",
+        unit: "differences",
+        what: "explanations of random packets beside ofproto/trace of Open vSwitch: ways and datapath actions that differ",
+        group: Group::Peer,
+        run: ovs_trace::peer,
     },
     Bench {
         name: "peer-ovs",

@@ -5,6 +5,7 @@
 
 mod apply;
 mod bench;
+mod cache;
 mod capture;
 mod delete;
 mod get;
@@ -80,6 +81,7 @@ enum Command {
     Replay(replay::Args),
     HostCommands(host_commands::Args),
     Lab(lab::Args),
+    Cache(cache::Args),
     Plan(Box<plan::Args>),
     Bench(bench::Args),
     Version(version::Args),
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args, global),
         Command::HostCommands(args) => host_commands::run(args, global),
         Command::Lab(args) => lab::run(args, global),
+        Command::Cache(args) => cache::run(args, global),
         Command::Plan(args) => plan::run(*args, global),
         Command::Bench(args) => bench::run(args, global),
         Command::Version(args) => version::run(args, global),

@@ -159,13 +159,36 @@ const PACKET: [Field; 30] = [
     Field::InPort,
 ];
 
+/// What came with the packet from a tunnel.
+const TUNNEL: [Field; 12] = [
+    Field::TunId,
+    Field::TunSrc,
+    Field::TunDst,
+    Field::TunIpv6Src,
+    Field::TunIpv6Dst,
+    Field::TunTos,
+    Field::TunTtl,
+    Field::TunFlags,
+    Field::TunGbpId,
+    Field::TunGbpFlags,
+    Field::TunMetadata0,
+    Field::TunMetadata1,
+];
+
 /// The mask of the megaflow that goes with the datapath actions, as Open vSwitch would install it.
 pub fn megaflow(traversal: &Traversal) -> Mask {
     let start = traversal.start();
     let mut mask = traversal.mask();
     let mut written = Mask::default();
+    let sends = |op: &Op| matches!(op, Op::Output(_) | Op::Ct(_));
+    let sent = traversal.steps.iter().flat_map(|s| &s.ops).any(sends);
     for op in traversal.steps.iter().flat_map(|s| &s.ops) {
-        op.writes(&mut written);
+        // Tags matter when something is sent with them.
+        let tag = matches!(op, Op::PopVlan | Op::PushVlan(_)) && !sent;
+        // What a label was does not matter to taking it away.
+        if !tag && !matches!(op, Op::PopMpls(_) | Op::PushMpls { .. }) {
+            op.writes(&mut written);
+        }
         if matches!(op, Op::Output(Target::Normal)) {
             mask.add(Field::EthSrc);
             mask.add(Field::EthDst);
@@ -187,24 +210,7 @@ pub fn megaflow(traversal: &Traversal) -> Mask {
         mask.add_bits(Field::NwFrag, 3);
     }
     let mut packet = Mask::of(&PACKET);
-    for field in [
-        Field::TunId,
-        Field::TunSrc,
-        Field::TunDst,
-        Field::TunIpv6Src,
-        Field::TunIpv6Dst,
-        Field::TunTos,
-        Field::TunTtl,
-        Field::TunFlags,
-        Field::CtNwProto,
-        Field::CtNwSrc,
-        Field::CtNwDst,
-        Field::CtIpv6Src,
-        Field::CtIpv6Dst,
-        Field::CtTpSrc,
-        Field::CtTpDst,
-        Field::SkbPriority,
-    ] {
+    for field in TUNNEL.into_iter().chain(crate::op::CT_FIELDS).chain([Field::SkbPriority]) {
         packet.add(field);
     }
     for (word, allowed) in mask.0.iter_mut().zip(&packet.0) {
@@ -212,6 +218,11 @@ pub fn megaflow(traversal: &Traversal) -> Mask {
     }
     mask.remove(Field::VlanTpid);
     absent(start, &mut mask);
+    for ttl in [Field::NwTtl, Field::MplsTtl] {
+        if mask.get(ttl) != 0 {
+            mask.add(ttl);
+        }
+    }
     for tci in [Field::VlanTci, Field::InnerTci] {
         if mask.get(tci) != 0 {
             mask.add_bits(tci, 0x1000);
@@ -226,8 +237,17 @@ fn absent(start: &Key, mask: &mut Mask) {
     if !matches!(eth, 0x8847 | 0x8848) {
         [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2].iter().for_each(|f| mask.remove(*f));
     }
-    if start.get(Field::InnerTci) == 0 {
-        mask.remove(Field::InnerTci);
+    if start.get(Field::MplsBos) != 0 {
+        [Field::MplsLse1, Field::MplsLse2].iter().for_each(|f| mask.remove(*f));
+    }
+    for tci in [Field::VlanTci, Field::InnerTci] {
+        // A datapath tells tagged from untagged packets by their type.
+        if start.get(tci) & 0x1000 == 0 {
+            mask.remove(tci);
+        }
+    }
+    if [Field::TunDst, Field::TunSrc, Field::TunIpv6Dst].iter().all(|f| start.get(*f) == 0) {
+        TUNNEL.iter().for_each(|f| mask.remove(*f));
     }
     if start.get(Field::NwFrag) & 2 != 0 {
         mask.remove(Field::TcpSrc);

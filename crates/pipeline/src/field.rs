@@ -219,7 +219,7 @@ fields! {
     Ipv6Dst: "ipv6_dst" ["NXM_NX_IPV6_DST", "OXM_OF_IPV6_DST"] 35 0 128 128 Ipv6 Ipv6 "RW";
     CtIpv6Src: "ct_ipv6_src" ["NXM_NX_CT_IPV6_SRC"] 37 0 128 128 Ipv6 Ct "R";
     CtIpv6Dst: "ct_ipv6_dst" ["NXM_NX_CT_IPV6_DST"] 39 0 128 128 Ipv6 Ct "R";
-    Ipv6Label: "ipv6_label" ["NXM_NX_IPV6_LABEL", "OXM_OF_IPV6_FLABEL"] 41 32 32 20 Hex Ipv6 "RW";
+    Ipv6Label: "ipv6_label" ["NXM_NX_IPV6_LABEL", "OXM_OF_IPV6_FLABEL"] 41 32 20 20 Hex Ipv6 "RW";
     NwFrag: "nw_frag" ["ip_frag", "NXM_NX_IP_FRAG"] 41 24 8 8 Frag Ip "R";
     NwTos: "nw_tos" ["NXM_OF_IP_TOS"] 41 16 8 8 Dec Ip "RWX";
     IpDscp: "ip_dscp" ["OXM_OF_IP_DSCP"] 41 18 6 6 Dec Ip "RWXA";
@@ -234,7 +234,7 @@ fields! {
     ArpTha: "arp_tha" ["NXM_NX_ARP_THA", "OXM_OF_ARP_THA"] 45 16 48 48 Mac Arp "RW";
     NdSll: "nd_sll" ["NXM_NX_ND_SLL", "OXM_OF_IPV6_ND_SLL"] 44 16 48 48 Mac NdSol "RWA";
     NdTll: "nd_tll" ["NXM_NX_ND_TLL", "OXM_OF_IPV6_ND_TLL"] 45 16 48 48 Mac NdAdv "RWA";
-    TcpFlags: "tcp_flags" ["NXM_NX_TCP_FLAGS", "OXM_OF_TCP_FLAGS"] 44 0 16 12 TcpFlags Tcp "R";
+    TcpFlags: "tcp_flags" ["NXM_NX_TCP_FLAGS", "OXM_OF_TCP_FLAGS"] 44 0 12 12 TcpFlags Tcp "R";
     NdOptionsType: "nd_options_type" ["ERICOXM_OF_ICMPV6_ND_OPTIONS_TYPE"] 44 0 8 8 Dec Nd "RWXA";
     NdReserved: "nd_reserved" ["ERICOXM_OF_ICMPV6_ND_RESERVED"] 47 0 32 32 Hex Nd "RW";
     CtTpSrc: "ct_tp_src" ["NXM_NX_CT_TP_SRC"] 46 16 16 16 Dec Ct "R";
@@ -245,10 +245,10 @@ fields! {
     UdpDst: "udp_dst" ["OXM_OF_UDP_DST", "NXM_OF_UDP_DST"] 46 32 16 16 Dec Udp "RWA";
     SctpSrc: "sctp_src" ["OXM_OF_SCTP_SRC"] 46 48 16 16 Dec Sctp "RWA";
     SctpDst: "sctp_dst" ["OXM_OF_SCTP_DST"] 46 32 16 16 Dec Sctp "RWA";
-    IcmpType: "icmp_type" ["icmpv4_type", "NXM_OF_ICMP_TYPE", "OXM_OF_ICMPV4_TYPE"] 46 48 8 8 Dec Icmp4 "RWXA";
-    IcmpCode: "icmp_code" ["icmpv4_code", "NXM_OF_ICMP_CODE", "OXM_OF_ICMPV4_CODE"] 46 32 8 8 Dec Icmp4 "RWXA";
-    Icmpv6Type: "icmpv6_type" ["NXM_NX_ICMPV6_TYPE", "OXM_OF_ICMPV6_TYPE"] 46 48 8 8 Dec Icmp6 "RWXA";
-    Icmpv6Code: "icmpv6_code" ["NXM_NX_ICMPV6_CODE", "OXM_OF_ICMPV6_CODE"] 46 32 8 8 Dec Icmp6 "RWXA";
+    IcmpType: "icmp_type" ["icmpv4_type", "NXM_OF_ICMP_TYPE", "OXM_OF_ICMPV4_TYPE"] 46 48 8 8 Dec Icmp4 "RWA";
+    IcmpCode: "icmp_code" ["icmpv4_code", "NXM_OF_ICMP_CODE", "OXM_OF_ICMPV4_CODE"] 46 32 8 8 Dec Icmp4 "RWA";
+    Icmpv6Type: "icmpv6_type" ["NXM_NX_ICMPV6_TYPE", "OXM_OF_ICMPV6_TYPE"] 46 48 8 8 Dec Icmp6 "RWA";
+    Icmpv6Code: "icmpv6_code" ["NXM_NX_ICMPV6_CODE", "OXM_OF_ICMPV6_CODE"] 46 32 8 8 Dec Icmp6 "RWA";
 }
 
 impl Field {

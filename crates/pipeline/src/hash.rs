@@ -73,8 +73,11 @@ impl HashFields {
         if ip && matches!(self, HashFields::SymmetricL4 | HashFields::SymmetricL3L4 | HashFields::SymmetricL3L4Udp) {
             mask.add(Field::NwProto);
             mask.add(Field::NwFrag);
-            mask.add(Field::TcpSrc);
-            mask.add(Field::TcpDst);
+            let proto = key.get(Field::NwProto);
+            if matches!(proto, 6 | 132) || self == HashFields::SymmetricL3L4Udp && proto == 17 {
+                mask.add(Field::TcpSrc);
+                mask.add(Field::TcpDst);
+            }
         }
     }
 

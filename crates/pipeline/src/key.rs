@@ -13,7 +13,7 @@ use crate::field::Field;
 pub const WORDS: usize = 48;
 
 /// Where the stages of a staged lookup end (exclusive): metadata, layer 2, layer 3, layer 4.
-pub const STAGES: [usize; 4] = [26, 31, 46, WORDS];
+pub const STAGES: [usize; 4] = [26, 31, 42, WORDS];
 
 /// The match fields of a packet and its metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

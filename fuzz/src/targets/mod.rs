@@ -3,6 +3,7 @@
 
 mod captures;
 mod documents;
+mod flows;
 mod frames;
 mod messages;
 mod views;
@@ -34,6 +35,8 @@ pub fn all() -> Vec<Box<dyn Target>> {
         Box::new(documents::Snapshot),
         Box::new(documents::Case),
         Box::new(documents::Description),
+        Box::new(flows::Flows),
+        Box::new(flows::Packets),
         Box::new(captures::Capture),
         Box::new(messages::Netlink),
         Box::new(messages::Event),

@@ -143,12 +143,14 @@ pub(super) fn controller(whole: Item<'_>) -> Read<'_, ToController> {
                     "action_set" => Reason::ActionSet,
                     "group" => Reason::Group,
                     "packet_out" => Reason::PacketOut,
-                    other => return bad(
-                        other,
-                        format!(
+                    other => {
+                        return bad(
+                            other,
+                            format!(
                             "\"{other}\" is not a reason: action, no_match, invalid_ttl, action_set, group, packet_out"
                         ),
-                    ),
+                        )
+                    }
                 }
             }
             _ => return bad(part, format!("\"{}\" is not an argument of controller", item.name)),

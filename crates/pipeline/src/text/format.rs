@@ -59,10 +59,14 @@ pub fn format_subset(key: &Key, mask: &Mask, names: &Names) -> String {
 /// All fields of a key that are not zero, as a packet would be written.
 pub fn format_key(key: &Key, names: &Names) -> String {
     let mut mask = Mask::default();
-    for field in Field::all().filter(|f| f.info().primary && key.get(*f) != 0) {
+    let shown = |f: &Field| key.get(*f) != 0 && !f.info().name.starts_with('x'); // not xreg and xxreg: they are registers
+    for field in Field::all().filter(shown) {
         if field.info().prereq.holds(key) {
             mask.add(field);
         }
+    }
+    if key.get(Field::VlanTci) != 0 {
+        mask.add(Field::VlanTci);
     }
     mask.remove(Field::VlanTpid);
     format_subset(key, &mask, names)
@@ -283,6 +287,11 @@ fn address(value: u128, mask: u128, width: u8, show: impl Fn(u128) -> String) ->
 }
 
 fn flags(value: u128, mask: u128, names: &[(&str, u128)]) -> String {
+    let all = names.iter().fold(0, |all, (_, bit)| all | bit);
+    if mask & all == all && names.len() > 1 {
+        let set: Vec<&str> = names.iter().filter(|(_, bit)| value & bit != 0).map(|(name, _)| *name).collect();
+        return if set.is_empty() { "0".into() } else { set.join("|") };
+    }
     let mut out = String::new();
     for (name, bit) in names.iter().filter(|(_, bit)| mask & bit != 0) {
         let _ = write!(out, "{}{name}", if value & bit != 0 { '+' } else { '-' });

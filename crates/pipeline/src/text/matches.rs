@@ -38,6 +38,15 @@ pub(super) fn read<'a>(text: &'a str, context: &mut Context<'_>) -> Read<'a, Mat
     reader.finish()
 }
 
+/// The same, whatever the packet would need to have the fields.
+pub(super) fn read_any<'a>(text: &'a str, context: &mut Context<'_>) -> Read<'a, Match> {
+    let mut reader = Reader::default();
+    for part in list(text, true)? {
+        reader.item(item(part)?, context)?;
+    }
+    Ok(reader.matching)
+}
+
 /// A match while its parts are read.
 #[derive(Default)]
 pub(super) struct Reader<'a> {
@@ -116,7 +125,7 @@ impl<'a> Reader<'a> {
             let name = field.info().name;
             // `tp_src` is written for every protocol with ports, and for the type of ICMP.
             let prereq = match field {
-                Field::TcpSrc | Field::TcpDst if at.starts_with("tp_") => return_ports(&self.matching),
+                Field::TcpSrc | Field::TcpDst if at.starts_with("tp_") => ports_of(&self.matching),
                 _ => field.info().prereq,
             };
             if let Some(what) = missing(prereq, &self.matching) {
@@ -127,7 +136,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn return_ports(matching: &Match) -> Prereq {
+fn ports_of(matching: &Match) -> Prereq {
     match (matching.exactly(Field::EthType), matching.exactly(Field::NwProto)) {
         (_, Some(17)) => Prereq::Udp,
         (_, Some(132)) => Prereq::Sctp,

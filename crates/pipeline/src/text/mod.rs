@@ -159,6 +159,13 @@ pub fn matching(text: &str, names: &Names) -> Result<Match, ImportError> {
     matches::read(text, &mut context).map_err(|b| source.error(&b))
 }
 
+/// Reads bits of a packet as [`format_subset`] and megaflows print them: like a match, but without the fields that it would need.
+pub fn subset(text: &str, names: &Names) -> Result<Match, ImportError> {
+    let source = Source { text, name: "" };
+    let mut context = names::Context::fixed(names);
+    matches::read_any(text, &mut context).map_err(|b| source.error(&b))
+}
+
 /// Reads connection states as `--ct-next` takes them: `trk,new` or `trk|est|rpl`.
 pub fn ct_state(text: &str) -> Result<u16, ImportError> {
     let source = Source { text, name: "" };

@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The explanations of crate `pipeline` beside those of Debian's Open vSwitch: the same flows, random packets, every difference
+//! listed.
+//!
+//! `ovs-vswitchd` runs with the dummy datapath in directories of its own: it needs no kernel module and touches no interface.
+use crate::netns::run;
+use crate::{cpu, Context, Error, Goal, Report};
+use pipeline::explain::Explanation;
+use pipeline::text::{self, ImportOptions};
+use pipeline::{Conntrack, Field, Key, Mask, Pipeline};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Ports of the bridge: 1 to this.
+const PORTS: u16 = 12;
+
+/// A switch of our own; ends when dropped.
+pub struct DummySwitch {
+    dir: tempfile::TempDir,
+    children: Vec<Child>,
+}
+
+impl DummySwitch {
+    /// Starts one with a bridge and ports.
+    pub fn start() -> Result<DummySwitch, Error> {
+        const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+        for file in [SCHEMA, "/usr/sbin/ovs-vswitchd", "/usr/sbin/ovsdb-server"] {
+            if !Path::new(file).exists() {
+                return Err(Error::Missing { what: format!("Open vSwitch ({file})") });
+            }
+        }
+        let dir =
+            tempfile::Builder::new().prefix("tunny-trace").tempdir().map_err(Error::io("creating a directory"))?;
+        let mut switch = DummySwitch { dir, children: Vec::new() };
+        let (database, socket) = (switch.path("conf.db"), switch.path("db.sock"));
+        run("ovsdb-tool", &["create", &database, SCHEMA])?;
+        switch.spawn(
+            "ovsdb-server",
+            &[database.clone(), format!("--remote=punix:{socket}"), format!("--unixctl={}", switch.path("dbctl"))],
+        )?;
+        let ready = || Path::new(&socket).exists();
+        if !cpu::wait_for(Duration::from_secs(5), ready) {
+            return Err(Error::Failed { what: "ovsdb-server".into(), why: "no socket after 5 s".into() });
+        }
+        switch.vsctl(&["--no-wait", "init"])?;
+        let control = format!("--unixctl={}", switch.path("ctl"));
+        switch.spawn(
+            "ovs-vswitchd",
+            &[format!("unix:{socket}"), "--enable-dummy=override".into(), "--disable-system".into(), control],
+        )?;
+        let mut arguments = String::from("set Open_vSwitch . other_config:vlan-limit=2 -- add-br br0 -- set bridge br0 datapath_type=dummy fail-mode=secure");
+        for port in 1..=PORTS {
+            let _ =
+                write!(arguments, " -- add-port br0 p{port} -- set interface p{port} type=dummy ofport_request={port}");
+        }
+        switch.vsctl(&arguments.split(' ').collect::<Vec<_>>())?;
+        Ok(switch)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn spawn(&mut self, program: &str, arguments: &[String]) -> Result<(), Error> {
+        let log = std::fs::File::create(self.path(&format!("{program}.out"))).map_err(Error::io("creating a log"))?;
+        let mut command = Command::new(program);
+        for variable in ["OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"] {
+            command.env(variable, self.dir.path());
+        }
+        command.args(arguments).args(["--no-chdir", "-vconsole:off"]).stdin(Stdio::null());
+        command.stdout(log.try_clone().map_err(Error::io("creating a log"))?).stderr(log);
+        self.children
+            .push(command.spawn().map_err(|source| Error::Io { what: format!("starting {program}"), source })?);
+        Ok(())
+    }
+
+    fn vsctl(&self, arguments: &[&str]) -> Result<String, Error> {
+        let database = format!("--db=unix:{}", self.path("db.sock"));
+        let mut all = vec![database.as_str(), "--timeout=20"];
+        all.extend(arguments);
+        run("ovs-vsctl", &all)
+    }
+
+    /// Replaces all flows and groups.
+    pub fn load(&self, flows: &str, groups: &str) -> Result<(), Error> {
+        let bridge = format!("unix:{}", self.path("br0.mgmt"));
+        let (flow_file, group_file) = (self.path("flows.txt"), self.path("groups.txt"));
+        std::fs::write(&flow_file, flows).map_err(Error::io("writing flows"))?;
+        std::fs::write(&group_file, groups).map_err(Error::io("writing groups"))?;
+        run("ovs-ofctl", &["-O", "OpenFlow15", "del-flows", &bridge])?;
+        run("ovs-ofctl", &["-O", "OpenFlow15", "del-groups", &bridge])?;
+        run("ovs-ofctl", &["-O", "OpenFlow15", "add-groups", &bridge, &group_file])?;
+        run("ovs-ofctl", &["-O", "OpenFlow15", "add-flows", &bridge, &flow_file])?;
+        Ok(())
+    }
+
+    /// What it says of a packet.
+    pub fn trace(&self, packet: &str) -> Result<String, Error> {
+        let target = self.path("ctl");
+        run("ovs-appctl", &["-t", &target, "-T", "20", "ofproto/trace", "br0", packet])
+    }
+}
+
+impl Drop for DummySwitch {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// One pass of one side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TracedPass {
+    /// Table, priority and match of each step; no priority for a miss.
+    pub steps: Vec<(u8, Option<u16>, String)>,
+    /// Megaflow as printed.
+    pub megaflow: String,
+    /// Datapath actions as printed.
+    pub actions: String,
+}
+
+/// Reads what `ofproto/trace` printed.
+pub fn parse_trace(text: &str) -> Vec<TracedPass> {
+    let mut passes = vec![TracedPass::default()];
+    for line in text.lines() {
+        let pass = passes.last_mut().expect("there is one");
+        if let Some(rest) = line.strip_prefix("Megaflow: ") {
+            pass.megaflow = rest.to_string();
+        } else if let Some(rest) = line.strip_prefix("Datapath actions: ") {
+            pass.actions = rest.to_string();
+        } else if line.starts_with("recirc(") {
+            passes.push(TracedPass::default());
+        } else if let Some((table, rest)) = line.trim_start().split_once(". ") {
+            let Ok(table) = table.parse::<u8>() else { continue };
+            if rest.starts_with("No match") {
+                pass.steps.push((table, None, String::new()));
+            } else if let Some((matching, priority)) = rest.rsplit_once("priority ") {
+                let priority = priority.split(',').next().and_then(|p| p.trim().parse().ok());
+                pass.steps.push((table, priority, matching.trim_end_matches([' ', ',']).to_string()));
+            }
+        }
+    }
+    passes
+}
+
+fn ours(explanation: &Explanation) -> Vec<TracedPass> {
+    let pass = |(n, p): (usize, &pipeline::explain::ExplainedPass)| TracedPass {
+        steps: explanation
+            .steps
+            .iter()
+            .filter(|s| s.pass == n)
+            .map(|s| (s.table, s.priority, s.matching.clone()))
+            .collect(),
+        megaflow: p.megaflow.clone(),
+        actions: p.datapath_actions.clone(),
+    };
+    explanation.passes.iter().enumerate().map(pass).collect()
+}
+
+/// What differed.
+#[derive(Clone, Debug, Default)]
+pub struct Differences {
+    /// Packets traced on both sides.
+    pub packets: usize,
+    /// Passes compared.
+    pub passes: usize,
+    /// Another way through the tables.
+    pub steps: usize,
+    /// Other datapath actions.
+    pub actions: usize,
+    /// Another number of passes.
+    pub recirculations: usize,
+    /// The same megaflow mask.
+    pub mask_equal: usize,
+    /// Ours has fewer bits and none that theirs lacks.
+    pub mask_wider: usize,
+    /// Ours has a bit that theirs lacks.
+    pub mask_other: usize,
+    /// The first differences, in words.
+    pub listed: Vec<String>,
+}
+
+impl Differences {
+    /// Ways and actions that differ: what must be none.
+    pub fn total(&self) -> usize {
+        self.steps + self.actions + self.recirculations
+    }
+
+    fn add(&mut self, other: Differences) {
+        self.packets += other.packets;
+        self.passes += other.passes;
+        self.steps += other.steps;
+        self.actions += other.actions;
+        self.recirculations += other.recirculations;
+        self.mask_equal += other.mask_equal;
+        self.mask_wider += other.mask_wider;
+        self.mask_other += other.mask_other;
+        other.listed.into_iter().for_each(|l| self.list(l));
+    }
+
+    fn list(&mut self, what: String) {
+        if self.listed.len() < 40 {
+            self.listed.push(what);
+        }
+    }
+}
+
+/// Numbers of recirculations are not compared, and of controllers and lists of flags only that they are there.
+fn normal(actions: &str) -> String {
+    let mut out = String::new();
+    let mut rest = actions;
+    while let Some(at) = rest.find("recirc(").or_else(|| rest.find("userspace(")) {
+        let at = rest.find("userspace(").map_or(at, |u| u.min(at));
+        let name = if rest[at..].starts_with("recirc(") { "recirc" } else { "userspace" };
+        out.push_str(&rest[..at]);
+        out.push_str(name);
+        let mut depth = 0;
+        let end = rest[at..].char_indices().find(|(_, c)| {
+            depth += i32::from(*c == '(') - i32::from(*c == ')');
+            *c == ')' && depth == 0
+        });
+        rest = end.map_or("", |(n, _)| &rest[at + n + 1..]);
+    }
+    out.push_str(rest);
+    // A mask behind a value says which bits a rewrite touched, not what comes out.
+    let mut text = String::new();
+    let mut chars = out.chars().peekable();
+    let mut in_ct = 0;
+    while let Some(c) = chars.next() {
+        if text.ends_with("ct(") {
+            in_ct = 1;
+        }
+        if in_ct > 0 {
+            in_ct += i32::from(c == '(') - i32::from(c == ')');
+        }
+        if c == '/' && in_ct == 0 {
+            while chars.peek().is_some_and(|c| !matches!(c, ',' | ')')) {
+                chars.next();
+            }
+            continue;
+        }
+        text.push(c);
+    }
+    text
+}
+
+fn mask_of(megaflow: &str, pipeline: &Pipeline) -> Result<(Key, Mask), String> {
+    let parts: Vec<&str> = megaflow.split(',').filter(|p| !p.starts_with("recirc_id=") && *p != "eth").collect();
+    let m = text::subset(&parts.join(","), pipeline.names()).map_err(|e| format!("{e} in {megaflow}"))?;
+    Ok((m.key, m.mask))
+}
+
+fn compare(
+    packet: &str,
+    theirs: &[TracedPass],
+    own: &[TracedPass],
+    pipeline: &Pipeline,
+    differences: &mut Differences,
+) {
+    differences.packets += 1;
+    if theirs.len() != own.len() {
+        differences.recirculations += 1;
+        differences.list(format!("{packet}: {} passes, theirs {}", own.len(), theirs.len()));
+        return;
+    }
+    for (mine, other) in own.iter().zip(theirs) {
+        differences.passes += 1;
+        let canonical = |steps: &[(u8, Option<u16>, String)]| -> Vec<(u8, Option<u16>, Option<pipeline::Match>)> {
+            steps.iter().map(|(t, p, m)| (*t, *p, text::matching(m, pipeline.names()).ok())).collect()
+        };
+        if canonical(&mine.steps) != canonical(&other.steps) {
+            differences.steps += 1;
+            differences.list(format!("{packet}: steps {:?}, theirs {:?}", mine.steps, other.steps));
+        }
+        let (a, b) = (normal(&mine.actions), normal(&other.actions));
+        if a != b {
+            differences.actions += 1;
+            differences.list(format!("{packet}: actions {}, theirs {}", mine.actions, other.actions));
+        }
+        match (mask_of(&mine.megaflow, pipeline), mask_of(&other.megaflow, pipeline)) {
+            (Ok((_, a)), Ok((_, b))) if a == b => differences.mask_equal += 1,
+            (Ok((_, a)), Ok((_, b))) if a.is_subset(&b) => differences.mask_wider += 1,
+            (Ok(_), Ok(_)) => {
+                differences.mask_other += 1;
+                differences.list(format!("{packet}: megaflow {}, theirs {}", mine.megaflow, other.megaflow));
+            }
+            (a, b) => {
+                differences.mask_other += 1;
+                differences.list(format!("{packet}: {:?} {:?}", a.err(), b.err()));
+            }
+        }
+    }
+}
+
+/// A random packet that has a chance to match something: a kind of packet, with values taken from random flows.
+pub fn random_packet(pipeline_matches: &[pipeline::Match], random: &mut StdRng) -> Key {
+    let mut key = Key::default();
+    let kinds: [(u128, u128); 9] = [
+        (0x0800, 6),
+        (0x0800, 17),
+        (0x0800, 1),
+        (0x86dd, 6),
+        (0x86dd, 17),
+        (0x86dd, 58),
+        (0x0806, 1),
+        (0x0800, 6),
+        (0x8847, 0),
+    ];
+    let (eth, proto) = kinds[random.random_range(0..kinds.len())];
+    key.set(Field::InPort, u128::from(random.random_range(1..=PORTS)));
+    key.set(Field::EthSrc, 0x0a00_0000_0000 | u128::from(random.random::<u8>()));
+    key.set(Field::EthDst, 0x0a00_0000_0000 | u128::from(random.random::<u8>()));
+    for _ in 0..random.random_range(0..6) {
+        if pipeline_matches.is_empty() {
+            break;
+        }
+        let m = &pipeline_matches[random.random_range(0..pipeline_matches.len())];
+        for field in FROM_FLOWS {
+            let bits = m.mask.get(*field);
+            let noise = if random.random_range(0..4) == 0 { u128::from(random.random::<u64>()) } else { 0 };
+            let old = key.get(*field);
+            if bits != 0 {
+                key.set(*field, m.key.get(*field) & bits | (old ^ noise) & !bits);
+            }
+        }
+    }
+    key.set(Field::EthType, eth);
+    key.set(Field::NwProto, proto);
+    let ip = matches!(eth, 0x0800 | 0x86dd);
+    if ip && key.get(Field::NwTtl) == 0 {
+        key.set(Field::NwTtl, *[64u128, 1, 255, 2].get(random.random_range(0..8)).unwrap_or(&64));
+    }
+    if eth == 0x8847 {
+        key.set(Field::MplsLse1, 0);
+        key.set(Field::MplsTtl, u128::from(random.random_range(1..=64u8)));
+        key.set(Field::MplsBos, 1);
+    }
+    match (ip, proto) {
+        (true, 6) => key.set(Field::TcpFlags, *[2u128, 0x10, 0x12, 4].get(random.random_range(0..4)).unwrap_or(&2)),
+        (true, 58) if random.random_range(0..2) == 0 => {
+            key.set(Field::Icmpv6Type, 135 + u128::from(random.random_range(0..2u8)))
+        }
+        _ => {}
+    }
+    if proto == 58 && matches!(key.get(Field::Icmpv6Type), 135 | 136) {
+        key.set(Field::Icmpv6Code, 0);
+    }
+    if matches!(proto, 1 | 58) {
+        key.set(Field::TcpSrc, key.get(Field::TcpSrc) & 0xff);
+        key.set(Field::TcpDst, key.get(Field::TcpDst) & 0xff);
+    }
+    if random.random_range(0..3) != 0 && key.get(Field::VlanTci) & 0x1000 == 0 {
+        key.set(Field::VlanTci, 0);
+    } else if key.get(Field::VlanTci) != 0 {
+        key.set(Field::VlanTci, key.get(Field::VlanTci) | 0x1000);
+    }
+    // Only what such a packet has.
+    let mut has = Mask::default();
+    Field::all().filter(|f| f.info().prereq.holds(&key)).for_each(|f| has.add(f));
+    key.masked(&has)
+}
+
+/// Fields that random packets take from flows.
+const FROM_FLOWS: &[Field] = &[
+    Field::InPort,
+    Field::EthSrc,
+    Field::EthDst,
+    Field::VlanTci,
+    Field::NwSrc,
+    Field::NwDst,
+    Field::Ipv6Src,
+    Field::Ipv6Dst,
+    Field::Ipv6Label,
+    Field::NwTos,
+    Field::NwTtl,
+    Field::TcpSrc,
+    Field::TcpDst,
+    Field::NdTarget,
+    Field::ArpSha,
+    Field::ArpTha,
+    Field::MplsLabel,
+    Field::TunId,
+    Field::ArpOp,
+];
+
+/// The packet as text for both sides.
+pub fn packet_text(key: &Key, pipeline: &Pipeline) -> String {
+    let mut text = text::format_key(key, pipeline.names());
+    if !text.contains("in_port") {
+        let _ = write!(text, ",in_port={}", key.get(Field::InPort));
+    }
+    // Its parser of packets takes the protocols' own names only.
+    let protocol = match (key.get(Field::EthType), key.get(Field::NwProto)) {
+        (0x86dd, 58) => return text.replace("icmp_type", "icmpv6_type").replace("icmp_code", "icmpv6_code"),
+        (_, 17) => "udp",
+        (_, 132) => "sctp",
+        _ => "tcp",
+    };
+    text.replace(",tp_", &format!(",{protocol}_"))
+}
+
+/// Traces random packets through the same flows on both sides.
+pub fn run_comparison(
+    switch: &DummySwitch,
+    flows: &str,
+    packets: usize,
+    seed: u64,
+    context: &Context,
+) -> Result<Differences, Error> {
+    let group = |l: &&str| l.starts_with("group_id");
+    let groups: Vec<&str> = flows.lines().filter(group).collect();
+    let rest: Vec<&str> = flows.lines().filter(|l| !group(l)).collect();
+    switch.load(&rest.join("\n"), &groups.join("\n"))?;
+    let pipeline = text::import(flows, &ImportOptions::default()).map_err(Error::failed("importing"))?.pipeline;
+    let mut matches: Vec<_> = pipeline.rules().collect();
+    matches.sort_by_key(|(id, _)| *id);
+    let matches: Vec<pipeline::Match> = matches.into_iter().map(|(_, r)| r.matching()).collect();
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut differences = Differences::default();
+    for n in 0..packets {
+        if n % 100 == 0 {
+            context.say(&format!("tracing packet {n} of {packets}"));
+        }
+        let packet = packet_text(&random_packet(&matches, &mut random), &pipeline);
+        let key = text::packet(&packet, pipeline.names())
+            .map_err(|e| Error::Failed { what: packet.clone(), why: e.to_string() })?;
+        let explanation = pipeline::explain::explain(&pipeline, &key, &mut Conntrack::scripted([]), 0);
+        let theirs = parse_trace(&switch.trace(&packet)?);
+        compare(&packet, &theirs, &ours(&explanation), &pipeline, &mut differences);
+    }
+    Ok(differences)
+}
+
+/// The pipeline with every kind of match and action.
+const FEATURES: &str = include_str!("../../../tests/pipelines/features.flows");
+
+/// `peer-ovs-trace`.
+pub fn peer(context: &Context) -> Result<Report, Error> {
+    let switch = DummySwitch::start()?;
+    let mut totals = Vec::new();
+    let mut all = Differences::default();
+    for n in 0..context.samples.max(5) as u64 {
+        let flows = match n % 2 {
+            0 => FEATURES.to_string(),
+            _ => random_flows(context.seed + n),
+        };
+        let found = run_comparison(&switch, &flows, 200, context.seed.wrapping_mul(1000) + n, context)?;
+        totals.push(found.total() as f64);
+        all.add(found);
+    }
+    let mut report = Report::new(
+        "peer-ovs-trace",
+        "differences",
+        totals,
+        Some(Goal::AtMost(0.0)),
+        "ofproto/trace of Debian's Open vSwitch",
+    );
+    report
+        .detail("packets", all.packets)
+        .detail("passes", all.passes)
+        .detail("other_way", all.steps)
+        .detail("other_actions", all.actions)
+        .detail("other_number_of_passes", all.recirculations)
+        .detail("megaflow_equal", all.mask_equal)
+        .detail("megaflow_wider", all.mask_wider)
+        .detail("megaflow_other", all.mask_other)
+        .detail("listed", all.listed);
+    Ok(report)
+}
+
+/// Tables of overlapping flows with distinct priorities, registers and jumps.
+fn random_flows(seed: u64) -> String {
+    const MATCHES: [&str; 20] = [
+        "",
+        "ip",
+        "ip,nw_dst=10.0.0.0/8",
+        "ip,nw_dst=10.1.0.0/16",
+        "ip,nw_dst=10.1.2.0/24",
+        "ip,nw_src=10.0.0.0/9",
+        "tcp",
+        "tcp,tp_dst=80",
+        "tcp,tp_dst=0x50/0xfff0",
+        "udp,tp_dst=53",
+        "ipv6",
+        "ipv6,ipv6_dst=2001:db8::/32",
+        "tcp6,tp_dst=80",
+        "arp",
+        "arp,arp_tpa=10.1.2.3",
+        "in_port=1",
+        "reg0=1",
+        "reg0=0x2/0xf",
+        "metadata=7",
+        "dl_vlan=5",
+    ];
+    const ACTIONS: [&str; 12] = [
+        "output:1",
+        "output:2",
+        "load:1->NXM_NX_REG0[]",
+        "load:0x2->NXM_NX_REG0[0..3]",
+        "move:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15]",
+        "set_field:7->metadata",
+        "mod_dl_dst:0a:00:00:00:00:01",
+        "pop_vlan",
+        "mod_vlan_vid:5",
+        "push:NXM_NX_REG0[],pop:NXM_NX_REG1[]",
+        "ct_clear",
+        "clone(load:2->NXM_NX_REG0[],output:3)",
+    ];
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut text = String::new();
+    for table in 0..6u32 {
+        for priority in 1..random.random_range(6..24) {
+            let matching = MATCHES[random.random_range(0..MATCHES.len())];
+            let _ = write!(text, "table={table},priority={priority},{matching} actions=");
+            for _ in 0..random.random_range(0..3) {
+                let _ = write!(text, "{},", ACTIONS[random.random_range(0..ACTIONS.len())]);
+            }
+            let _ = match table + random.random_range(1..3) {
+                next if next > 5 => writeln!(text, "output:7"),
+                next if random.random_range(0..3) == 0 => writeln!(text, "resubmit(,{next}),output:6"),
+                next => writeln!(text, "resubmit(,{next})"),
+            };
+        }
+    }
+    text
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny cache explain`: the way of a packet through a pipeline.
+
+use crate::output;
+use crate::Global;
+use anyhow::{bail, Context};
+use pipeline::explain::{ExplainedPass, ExplainedStep, Explanation};
+use pipeline::text::{self, ImportOptions};
+use pipeline::{Conntrack, Pipeline};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show the way of a packet through OpenFlow tables, as `ovs-appctl ofproto/trace` does.
+///
+/// Flows are read as `ovs-ofctl dump-flows` prints them and `add-flows` reads them. The packet is written in the syntax of
+/// ofproto/trace: `in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_dst=80`. A packet that comes back from the connection tracker is new
+/// (`trk|new`) unless --ct-next says otherwise; with --track a real tracker decides, which remembers the packets given before.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// File with flows (and groups). May be given several times.
+    #[arg(long, required = true, value_name = "FILE")]
+    flows: Vec<PathBuf>,
+    /// File with groups, as `dump-groups` prints them.
+    #[arg(long, value_name = "FILE")]
+    groups: Vec<PathBuf>,
+    /// The packet. May be given several times.
+    #[arg(long, required = true, value_name = "FLOW")]
+    packet: Vec<String>,
+    /// The number of a named port. Names without one get numbers from 57344 upwards.
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = port)]
+    port: Vec<(String, u16)>,
+    /// Take flows with fields and actions that are not understood; packets that reach them say so.
+    #[arg(long)]
+    lenient: bool,
+    /// State of the connection at the next return from the connection tracker: `trk,est`. May be given several times.
+    #[arg(long, value_name = "STATES", conflicts_with = "track")]
+    ct_next: Vec<String>,
+    /// Ask a real connection tracker, empty at first.
+    #[arg(long)]
+    track: bool,
+}
+
+fn port(text: &str) -> Result<(String, u16), String> {
+    let (name, number) = text.rsplit_once('=').ok_or("a port is given as NAME=NUMBER")?;
+    let number = number.parse().map_err(|_| format!("\"{number}\" is not a port's number"))?;
+    Ok((name.trim_matches('"').to_string(), number))
+}
+
+/// Runs the command.
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let mut pipeline = load(&args)?;
+    let mut ct = match args.track {
+        true => Conntrack::default(),
+        false => {
+            let states: Result<Vec<u16>, _> = args.ct_next.iter().map(|s| text::ct_state(s)).collect();
+            Conntrack::scripted(states.map_err(|e| anyhow::anyhow!("--ct-next:{e}"))?)
+        }
+    };
+    let mut ways = Vec::new();
+    for (n, packet) in args.packet.iter().enumerate() {
+        let key = text::packet(packet, pipeline.names()).map_err(|e| anyhow::anyhow!("--packet:{e}"))?;
+        let now = n as u64 * 1_000_000;
+        let explanation = pipeline::explain::explain(&pipeline, &key, &mut ct, now);
+        // The next packet finds what this one installed.
+        pipeline.add_all(explanation.journey.learned.iter().cloned(), now);
+        ways.push(explanation);
+    }
+    let views: Vec<View> = ways.iter().map(View::new).collect();
+    match &views[..] {
+        [one] => output::show(global.output, one, |_| tell(&ways[0]))?,
+        many => output::show(global.output, &many, |_| ways.iter().map(tell).collect::<Vec<_>>().join("\n"))?,
+    }
+    let failed = ways.iter().flat_map(|w| &w.passes).any(|p| p.failed.is_some());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn load(args: &Args) -> anyhow::Result<Pipeline> {
+    let mut files = Vec::new();
+    for path in args.flows.iter().chain(&args.groups) {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        files.push((path.display().to_string(), text));
+    }
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let options = ImportOptions { lenient: args.lenient, ports: args.port.clone(), ..ImportOptions::default() };
+    let import = text::import_all(&files, &options)?;
+    for error in import.unsupported.iter().take(20) {
+        output::say(format_args!("tunny: unsupported: {error}"));
+    }
+    if import.unsupported.len() > 20 {
+        output::say(format_args!("tunny: {} unsupported flows in all", import.unsupported.len()));
+    }
+    if import.flows == 0 {
+        bail!("there are no flows in {}", files.iter().map(|f| f.0).collect::<Vec<_>>().join(", "));
+    }
+    Ok(import.pipeline)
+}
+
+/// What a program reads.
+#[derive(Serialize)]
+struct View<'a> {
+    steps: Vec<StepView<'a>>,
+    final_packet: &'a str,
+    megaflow_mask: &'a str,
+    datapath_actions: &'a str,
+    depends_on: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<&'a str>,
+    /// What came back from the connection tracker.
+    recirculations: Vec<PassView<'a>>,
+}
+
+#[derive(Serialize)]
+struct StepView<'a> {
+    pass: usize,
+    table: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table_name: Option<&'a str>,
+    priority: Option<u16>,
+    #[serde(rename = "match")]
+    matching: &'a str,
+    actions: &'a str,
+    line: u32,
+    depends_on: &'a str,
+}
+
+#[derive(Serialize)]
+struct PassView<'a> {
+    pass: usize,
+    packet: &'a str,
+    ct_state: Option<&'a str>,
+    final_packet: &'a str,
+    megaflow_mask: &'a str,
+    datapath_actions: &'a str,
+    depends_on: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<&'a str>,
+}
+
+impl View<'_> {
+    fn new(way: &Explanation) -> View<'_> {
+        let first = &way.passes[0];
+        View {
+            steps: way.steps.iter().map(step_view).collect(),
+            final_packet: &first.final_packet,
+            megaflow_mask: &first.megaflow,
+            datapath_actions: &first.datapath_actions,
+            depends_on: &first.depends,
+            failed: first.failed.as_deref(),
+            recirculations: way.passes.iter().enumerate().skip(1).map(|(n, p)| pass_view(n, p)).collect(),
+        }
+    }
+}
+
+fn step_view(step: &ExplainedStep) -> StepView<'_> {
+    StepView {
+        pass: step.pass,
+        table: step.table,
+        table_name: step.table_name.as_deref(),
+        priority: step.priority,
+        matching: &step.matching,
+        actions: &step.actions,
+        line: step.line,
+        depends_on: &step.depends,
+    }
+}
+
+fn pass_view(pass: usize, p: &ExplainedPass) -> PassView<'_> {
+    PassView {
+        pass,
+        packet: &p.packet,
+        ct_state: p.ct_state.as_deref(),
+        final_packet: &p.final_packet,
+        megaflow_mask: &p.megaflow,
+        datapath_actions: &p.datapath_actions,
+        depends_on: &p.depends,
+        failed: p.failed.as_deref(),
+    }
+}
+
+/// What a person reads.
+fn tell(way: &Explanation) -> String {
+    let mut out = String::new();
+    for (n, pass) in way.passes.iter().enumerate() {
+        if n > 0 {
+            let line = "=".repeat(79);
+            let state = pass.ct_state.as_deref().unwrap_or("");
+            let _ = writeln!(
+                out,
+                "\n{line}\nrecirc({n:#x}) - back from the connection tracker with ct_state={state}\n{line}\n"
+            );
+        }
+        let _ = writeln!(out, "Flow: {}\n", pass.packet);
+        for step in way.steps.iter().filter(|s| s.pass == n) {
+            tell_step(step, &mut out);
+        }
+        let _ = writeln!(
+            out,
+            "\nFinal flow: {}",
+            if pass.final_packet == pass.packet { "unchanged" } else { &pass.final_packet }
+        );
+        let _ = writeln!(out, "Megaflow: {}", pass.megaflow);
+        let _ = writeln!(out, "Depends on: {}", if pass.depends.is_empty() { "nothing" } else { &pass.depends });
+        let _ = writeln!(out, "Datapath actions: {}", pass.datapath_actions);
+        if let Some(failed) = &pass.failed {
+            let _ = writeln!(out, "Broken off: {failed}");
+        }
+    }
+    out
+}
+
+fn tell_step(step: &ExplainedStep, out: &mut String) {
+    let table = step.table_name.clone().unwrap_or_else(|| step.table.to_string());
+    let Some(priority) = step.priority else {
+        let _ = writeln!(out, "{table:>2}. No match.\n    drop");
+        return;
+    };
+    let matching = if step.matching.is_empty() { String::new() } else { format!("{}, ", step.matching) };
+    let line = if step.line > 0 { format!(" (line {})", step.line) } else { String::new() };
+    let cookie = if step.cookie != 0 { format!(", cookie {:#x}", step.cookie) } else { String::new() };
+    let _ = writeln!(out, "{table:>2}. {matching}priority {priority}{cookie}{line}");
+    let mut depth = 0i32;
+    let mut from = 0;
+    for (at, c) in step.actions.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                let _ = writeln!(out, "    {}", step.actions[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    let _ = writeln!(out, "    {}", step.actions[from..].trim());
+}

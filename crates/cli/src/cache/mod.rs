@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny cache`: multi-table pipelines and the caches in front of them.
+
+mod explain;
+
+use crate::Global;
+use std::process::ExitCode;
+
+/// Pipelines of match-action tables and the caches in front of them: run a packet through one, compare caches on traffic.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Explain(Box<explain::Args>),
+}
+
+/// Runs the command.
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Explain(args) => explain::run(*args, global),
+    }
+}
