@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long)]
     punts: bool,
     /// Also one packet in 2^N of all.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
     sample: Option<u8>,
     /// Only this reason; may be given several times.
     #[arg(long = "reason", value_name = "NAME")]
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(short = 'c', long, value_name = "N")]
     count: Option<u64>,
     /// Stop after this many seconds.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = crate::input::seconds)]
     seconds: Option<f64>,
 }
 

@@ -33,17 +33,23 @@ pub struct Args {
 
 /// What there is besides objects.
 const STATES: [&str; 9] =
-    ["status", "counters", "drops", "vm-counters", "levels", "neighbours", "neighbors", "underlay", "all"];
+    ["status", "counters", "drops", "vm-counters", "levels", "neighbours", "underlay", "sessions", "ports"];
+
+/// Refuses what there is not, before a node is asked.
+fn check(args: &Args) -> anyhow::Result<()> {
+    let kind = args.kind.as_str();
+    let object = kind == "all" || Kind::from_name(kind).is_some();
+    let state = STATES.contains(&kind) || ["neighbors", "session", "port"].contains(&kind);
+    anyhow::ensure!(object || state, "there is no `{kind}` to get; there are {}, all, {}", Kind::words(), STATES.join(", "));
+    if let (Some(name), false) = (&args.name, object || kind == "vm-counters") {
+        anyhow::bail!("`{kind}` is one whole: there is no `{name}` in it to get alone");
+    }
+    Ok(())
+}
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    if !STATES.contains(&args.kind.as_str()) && Kind::from_name(&args.kind).is_none() {
-        anyhow::bail!(
-            "there is no `{}` to get; there are {}, all, status, counters, drops, vm-counters, levels, neighbours, underlay",
-            args.kind,
-            Kind::words()
-        );
-    }
+    check(&args)?;
     let client = Client::new(&global.socket())?;
     let format = global.output;
     match args.kind.as_str() {

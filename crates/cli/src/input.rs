@@ -15,7 +15,18 @@ pub fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         }
         files.extend(inside);
     }
+    // A file that is named twice, perhaps once by its folder, says what it says once.
+    let mut seen = std::collections::HashSet::new();
+    files.retain(|file| !file.is_file() || file.canonicalize().is_ok_and(|real| seen.insert(real)));
     Ok(files)
+}
+
+/// A time in seconds, as an option.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.05..=86_400.0).contains(&s) => Ok(s),
+        _ => Err("seconds are a number from 0.05 to 86400".into()),
+    }
 }
 
 /// Says what is waited for, if reading these files takes long.

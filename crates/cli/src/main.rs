@@ -18,6 +18,7 @@ mod plan;
 mod reference;
 mod replay;
 mod sessions;
+mod sink;
 mod top;
 mod trace;
 mod validate;

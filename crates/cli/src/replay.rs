@@ -2,6 +2,7 @@
 //! `tunny replay`: a capture through the software path.
 
 use crate::output::{say, show, table, Patience};
+use crate::sink::Sink;
 use crate::Global;
 use anyhow::Context;
 use node::offline::{replay, Offline, Summary};
@@ -10,7 +11,7 @@ use node::NodeError;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Send the packets of a capture through the gateway's software path, without privileges.
@@ -65,45 +66,6 @@ fn same_file(source: &File, args: &Args) -> anyhow::Result<()> {
     let same = a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino());
     anyhow::ensure!(!same, "{} is the capture that is read: name another file to write", args.output_file.display());
     Ok(())
-}
-
-/// The file to write. Under another name until it is whole, so that a failure leaves what was there before; a pipe or device is
-/// written as it is.
-struct Sink {
-    file: File,
-    /// Where the bytes are, and where they shall be.
-    rename: Option<(PathBuf, PathBuf)>,
-}
-
-impl Sink {
-    fn create(path: &Path) -> std::io::Result<Sink> {
-        if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-            return Ok(Sink { file: File::options().write(true).open(path)?, rename: None });
-        }
-        // Behind a symbolic link the file itself is replaced.
-        let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let mut name = target.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_os_string();
-        name.push(format!(".{}.new", std::process::id()));
-        let temporary = target.with_file_name(name);
-        let file = File::create_new(&temporary)?;
-        Ok(Sink { file, rename: Some((temporary, target)) })
-    }
-
-    /// The file is whole.
-    fn keep(mut self) -> std::io::Result<()> {
-        let Some((temporary, target)) = &self.rename else { return Ok(()) };
-        std::fs::rename(temporary, target)?;
-        self.rename = None;
-        Ok(())
-    }
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        if let Some((temporary, _)) = &self.rename {
-            let _ = std::fs::remove_file(temporary);
-        }
-    }
 }
 
 fn text(s: &Summary) -> String {

@@ -21,8 +21,8 @@ pub struct Args {
     /// Print one reading and leave.
     #[arg(long)]
     once: bool,
-    /// Seconds between readings.
-    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    /// Seconds between readings, 60 at most.
+    #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = crate::input::seconds)]
     interval: f64,
 }
 

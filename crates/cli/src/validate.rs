@@ -2,10 +2,11 @@
 //! `tunny validate`: every error of configuration files at once.
 
 use crate::output::{print, say, Format};
+use crate::sink::Sink;
 use crate::Global;
 use anyhow::Context;
 use config::Model;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Check configuration files and report every error at once.
@@ -31,7 +32,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             if let Some(path) = &args.snapshot {
                 // The documents were just accepted, so this cannot fail on their account.
                 if model.apply(&docs).is_ok() {
-                    model.save_snapshot(path, 0).with_context(|| format!("cannot write {}", path.display()))?;
+                    snapshot(&model, path).with_context(|| format!("cannot write {}", path.display()))?;
                 }
             }
             (docs.len(), Vec::new(), warnings)
@@ -58,4 +59,12 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         crate::output::show(global.output, &value, |_| String::new())?;
     }
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn snapshot(model: &Model, path: &Path) -> anyhow::Result<()> {
+    let sink = Sink::create(path)?;
+    let mut file = std::io::BufWriter::with_capacity(1 << 20, &sink.file);
+    model.write_snapshot(&mut file, 0)?;
+    file.into_inner().map_err(|e| e.into_error())?;
+    Ok(sink.keep()?)
 }

@@ -114,6 +114,43 @@ fn standard_input_has_many_names_and_every_form() {
 }
 
 #[test]
+fn a_snapshot_replaces_files_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshot = |to: &Path| tunny(&["validate", "--snapshot", to.to_str().unwrap(), example().to_str().unwrap()]).output().unwrap();
+    let (file, beside) = (dir.path().join("s.tny"), dir.path().join("s.new"));
+    std::fs::write(&beside, "precious").unwrap();
+    assert!(snapshot(&file).status.success() && snapshot(&file).status.success());
+    assert_eq!(std::fs::read_to_string(&beside).unwrap(), "precious");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    // A device stays a device (a node of the test's own: were it replaced, the machine would miss it).
+    let device = dir.path().join("full");
+    if Command::new("mknod").arg(&device).args(["c", "1", "7"]).status().is_ok_and(|s| s.success()) {
+        let out = snapshot(&device);
+        assert!(!out.status.success() && said(&out).contains("No space left"), "{}", said(&out));
+        assert!(std::os::unix::fs::FileTypeExt::is_char_device(&device.metadata().unwrap().file_type()));
+    }
+    let nowhere = said(&snapshot(Path::new("/nonexistent/s.tny")));
+    assert_eq!(nowhere.matches("cannot write").count(), 1, "{nowhere}");
+}
+
+#[test]
+fn a_file_named_twice_counts_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("region.yaml");
+    std::fs::copy(example(), &file).unwrap();
+    let out = tunny(&["validate", dir.path().to_str().unwrap(), file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(said(&out), "23 documents, no errors\n");
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_before_anything_waits() {
+    for words in ["top --once --interval 1e9", "top --once --interval 0", "capture --seconds nan", "capture --sample 32"] {
+        let out = tunny(&words.split(' ').collect::<Vec<_>>()).output().unwrap();
+        assert_eq!(out.status.code(), Some(2), "{words}: {}", said(&out));
+    }
+}
+
+#[test]
 fn host_commands_take_no_word_that_a_shell_could_misread() {
     let local = ["host-commands", "h1", "--local", "192.0.2.11", "--gateway", "192.0.2.1", "--vni", "100"];
     let with = |more: &[&str]| tunny(&[&local[..], more].concat()).output().unwrap();

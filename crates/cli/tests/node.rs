@@ -348,6 +348,10 @@ fn what_is_not_there_to_ask_for_is_answered_with_what_is() {
     let node = Node::in_dir(tempfile::tempdir().unwrap(), &["--config", example().to_str().unwrap()]);
     let out = node.run(&["get", "frob"]);
     assert!(text(&out).contains("there are gateway, nc") && text(&out).contains("vm-counters, levels"), "{}", text(&out));
+    for what in ["sessions", "ports"] {
+        assert!(!text(&node.run(&["get", what])).contains("there is no"), "{what} is answered");
+    }
+    assert!(text(&node.run(&["get", "status", "x"])).contains("there is no `x` in it"));
     // Objects without a name of their own have one all the same.
     assert!(node.apply("{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 192.168.7.0/24, scope: blackhole}}").status.success());
     assert!(text(&node.run(&["get", "route"])).contains("red/192.168.7.0/24"));

@@ -92,7 +92,7 @@ fn value<T: FromStr>(word: &str, text: &str) -> Result<T, DescribeError>
 where
     T::Err: std::fmt::Display,
 {
-    text.parse().map_err(|e: T::Err| DescribeError::Value { word: word.into(), why: e.to_string() })
+    text.parse().map_err(|e: T::Err| DescribeError::Value { word: word.into(), why: format!("the value does not fit: {e}") })
 }
 
 impl FromStr for Description {

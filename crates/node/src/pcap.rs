@@ -66,7 +66,10 @@ impl<R: Read> Reader<R> {
     /// Reads the head of a capture.
     pub fn new(mut source: R) -> Result<Self, PcapError> {
         let mut magic = [0; 4];
-        source.read_exact(&mut magic).map_err(|_| PcapError::NotACapture)?;
+        source.read_exact(&mut magic).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => PcapError::NotACapture,
+            _ => PcapError::Io(e),
+        })?;
         let mut reader = Self { source, big_endian: false, format: Format::Pcap { unit: 1 }, packets: 0 };
         if u32::from_le_bytes(magic) == PCAPNG {
             reader.format = Format::PcapNg { interfaces: Vec::new() };
