@@ -96,7 +96,7 @@ impl Gateway {
         let nat = guard.as_ref().map(|(nat, guard)| nat::Sight { nat, guard });
         let (walking, now, held) = (0, now_ns, Vec::new());
         let mut w =
-            Work { tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again: false };
+            Work { tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again: None };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         packets.iter_mut().for_each(|p| p.done = false);
 
@@ -146,8 +146,9 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
 /// gateway's own, for it was counted as dropped when it came.
 #[cold]
 fn process_held<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
-    w.again = true;
-    for bytes in std::mem::take(&mut w.held) {
+    for held in std::mem::take(&mut w.held) {
+        w.again = Some(held.ports);
+        let bytes = held.frame;
         let mut buffer = w.output.buffer(HEADROOM + bytes.len());
         buffer[HEADROOM..].copy_from_slice(&bytes);
         let mut frame = Frame::new(&mut buffer, HEADROOM, bytes.len(), 0);
@@ -160,5 +161,5 @@ fn process_held<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
             w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize });
         }
     }
-    w.again = false;
+    w.again = None;
 }

@@ -30,10 +30,18 @@ pub(crate) struct Work<'w, R> {
     pub walking: usize,
     /// Sessions, if the gateway serves any.
     pub nat: Option<Sight<'w>>,
-    /// Fragments that waited for one of this batch.
-    pub held: Vec<Vec<u8>>,
-    /// The packet was counted when it was taken in: it is one that waited.
-    pub again: bool,
+    /// Fragments that waited for one of this batch, with the ports that it told.
+    pub held: Vec<Held>,
+    /// The packet at hand is one that waited: it was counted when it came, and these are its ports.
+    pub again: Option<(u16, u16)>,
+}
+
+/// A fragment that waited for the first one of its packet.
+pub(crate) struct Held {
+    /// The frame as it came.
+    pub frame: Vec<u8>,
+    /// Source and destination port that the first one told.
+    pub ports: (u16, u16),
 }
 
 impl From<DropReason> for Verdict {
@@ -84,7 +92,7 @@ impl<R: Recorder> Work<'_, R> {
     pub fn finish(&mut self, p: &mut Packet, f: &mut Frame<'_>, verdict: Verdict) {
         match verdict {
             // What waited was counted as dropped when it came.
-            Verdict::Drop(_) | Verdict::Pass if self.again => (),
+            Verdict::Drop(_) | Verdict::Pass if self.again.is_some() => (),
             Verdict::Drop(reason) => {
                 icmp::on_drop(self, p, f, reason);
                 self.stats.dropped(reason);

@@ -8,7 +8,7 @@ use session::{Options, SessionMemory, Tracker};
 use std::sync::Arc;
 
 /// Sessions that an engine of cases has room for, if the region does not say.
-const SESSIONS: u32 = 1 << 12;
+const SESSIONS: u32 = 1 << 17;
 
 /// Sessions on this memory, whose content is forgotten, for this region.
 pub fn start(memory: Arc<dyn SessionMemory>, region: &Region, now: u64) -> Result<Arc<Nat>, String> {
@@ -16,7 +16,7 @@ pub fn start(memory: Arc<dyn SessionMemory>, region: &Region, now: u64) -> Resul
         0 => SESSIONS,
         n => n,
     };
-    let options = Options { sessions, initial: sessions, salt: 0x5eed, ..Options::default() };
+    let options = Options { sessions, initial: sessions.min(1 << 10), salt: 0x5eed, ..Options::default() };
     let tracker = Tracker::new(memory, options, now).map_err(|e| e.to_string())?;
     let nat = Nat::new(Arc::new(tracker), Arc::new(Translator::new(0x5eed)), Default::default(), None);
     change(&nat, None, region);

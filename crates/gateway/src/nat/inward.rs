@@ -143,7 +143,8 @@ fn session_of<R: Recorder>(
     let packet = ip_of(p, f);
     let ports = match l4.later() {
         true => {
-            let (src, dst) = sight.later_ports(None, l4, f.data(), w.now)?;
+            let known = w.again.filter(|_| !p.hairpin);
+            let (src, dst) = known.map_or_else(|| sight.later_ports(None, l4, f.data(), w.now), Ok)?;
             if l4.proto == wire::protocol::ICMP || l4.proto == wire::protocol::ICMPV6 {
                 (src, dst)
             } else {

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
-use crate::work::Work;
+use crate::work::{Held, Work};
 use l4::L4;
 
 /// Sessions and translation of a node, shared by its workers.
@@ -211,10 +211,10 @@ impl<'w> Sight<'w> {
     }
 
     /// Remembers a first fragment; pieces that came before it are added to `held`.
-    pub fn first_ports(self, vni: Option<u32>, l4: &L4, now: u64, held: &mut Vec<Vec<u8>>) -> Result<(), DropReason> {
+    pub fn first_ports(self, vni: Option<u32>, l4: &L4, now: u64, held: &mut Vec<Held>) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };
         let ports = (l4.src_port, l4.dst_port);
-        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(frame)) {
+        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(Held { frame, ports })) {
             true => Ok(()),
             false => Err(DropReason::FragmentUnknown),
         }

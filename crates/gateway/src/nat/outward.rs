@@ -96,7 +96,7 @@ fn session_of<R: Recorder>(
 ) -> Result<SessionRef, DropReason> {
     let packet = ip_of(p, f);
     let ports = match l4.later() {
-        true => sight.later_ports(Some(p.vni), l4, f.data(), w.now)?,
+        true => w.again.map_or_else(|| sight.later_ports(Some(p.vni), l4, f.data(), w.now), Ok)?,
         false => l4.ports_of(Direction::Out),
     };
     let mut found = find(sight, p.vni, l4, ports);
