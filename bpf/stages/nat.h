@@ -422,7 +422,7 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
 	if (w->ttl <= 1)
 		return icmp_or(root->options, DROP_TTL_EXPIRED);
 	addr = READ_ONCE(r->outer) >> 32;
-	port = READ_ONCE(r->outer) >> 16 & 0xffff;
+	port = w->v6 ? w->src_port : READ_ONCE(r->outer) >> 16 & 0xffff;
 	end = internet_nexthop(root, w->v6, leaving(w, addr, port), &hop);
 	if (end)
 		return end;

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rust = XDP with sessions: random conversations through stage nat, packet by packet on both engines, each with sessions of its
+//! own: same bytes, same reason, same generated packets. VMs and the Internet talk UDP, TCP with all kinds of flags, ping, send
+//! ICMP errors about what they got, fragments, strangers; tables change and time passes meanwhile.
+//!
+//! TUNNY_SEED repeats a run, TUNNY_NAT_PACKETS says how many packets (default 24,000).
+mod common;
+
+use common::XdpRunner;
+use std::collections::BTreeMap;
+use std::path::Path;
+use testkit::case;
+use testkit::dissect::dissect;
+use testkit::internet::Internet;
+use testkit::layers::{Entropy, Frag, Icmp, Layer, Packet};
+use testkit::print;
+use testkit::region::Region;
+use testkit::rng::Rng;
+use testkit::runner::{describe, End, Engine, Seen, START};
+use testkit::user::UserEngine;
+
+const PER_REGION: usize = 1500;
+
+/// VMs: VNI, gateway's and own MAC address, own address, outer headers from their host.
+const VMS: &[(u32, &str, &str, &str, &str)] = &[
+    (100, "02:00:00:00:64:01", "02:00:00:00:64:05", "10.0.0.5", "192.0.2.11"),
+    (100, "02:00:00:00:64:01", "02:00:00:00:64:06", "10.0.0.6", "192.0.2.12"),
+    (200, "02:00:00:00:c8:01", "02:00:00:00:c8:05", "10.0.0.5", "192.0.2.11"),
+    (300, "02:00:00:01:2c:01", "02:00:00:01:2c:05", "10.9.0.5", "192.0.2.11"),
+];
+const REMOTES: &[&str] = &["198.51.100.7", "198.51.100.8", "203.0.113.10", "203.0.113.20", "203.0.113.21", "10.0.0.6", "10.9.0.5"];
+const FLAGS: &[&str] = &["syn", "syn ack=1", "ack=1", "psh ack=1", "fin ack=1", "rst", "rst ack=1", "flags=0", "syn fin", "flags=0xd0 ack=1"];
+
+struct World {
+    rng: Rng,
+    /// Frames that came out, of which answers and errors are made.
+    seen: Vec<Packet>,
+}
+
+fn parse(text: &str) -> Packet {
+    let text = format!("case x\n  in {text}\n  pass\n");
+    let case = case::parse("random", &text, &|_| None).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let packet = case[0].inputs().next().expect("one packet").packet.clone();
+    packet
+}
+
+fn region(rng: &mut Rng) -> Region {
+    let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets/nat"));
+    let text = "tables from region.tables\ncase x\n  in eth h1 > gw\n  pass\n";
+    let cases = case::parse("x", text, &|f| std::fs::read_to_string(dir.join(f)).ok()).unwrap_or_else(|e| panic!("{e}"));
+    let mut region = cases[0].region.clone();
+    // Two routers: which one a flow takes is its hash's choice.
+    let mut second = region.nexthop("isp").expect("the router").clone();
+    (second.name, second.port) = ("isp2".into(), 1);
+    region.nexthops.push(second);
+    region.internet.via.push("isp2".into());
+    vary(rng, &mut region.internet);
+    region
+}
+
+fn vary(rng: &mut Rng, internet: &mut Internet) {
+    for s in &mut internet.snats {
+        s.independent = rng.chance(50);
+        s.software = rng.chance(5);
+        s.pick_up = rng.chance(30);
+        s.sessions[0] = if rng.chance(20) { 20 } else { u32::MAX };
+    }
+    if rng.chance(20) {
+        internet.pools[0].ports = (1024, 1151);
+    }
+}
+
+impl World {
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.rng.below(of.len())]
+    }
+
+    fn upper(&mut self) -> String {
+        let (a, b) = (self.pick(&[1000, 1001, 80, 8080, 8083, 5000, 500]), self.pick(&[53, 80, 443, 1024, 8080, 5000]));
+        let data = self.pick(&[0, 1, 20, 700, 1450]);
+        match self.rng.below(10) {
+            0..=3 => format!("udp {a} > {b}{} / data {data}", if self.rng.chance(10) { " csum=0" } else { "" }),
+            4..=6 => {
+                let (flags, seq) = (self.pick(FLAGS), self.pick(&[100, 101, 102, 5000, 3_000_000_000u32]));
+                format!("tcp {a} > {b} {flags} seq={seq} / data {data}")
+            }
+            7 | 8 => format!("icmp echo-request id={} seq=3 / data {data}", self.pick(&[7, 8])),
+            _ => self.pick(&["icmp echo-reply id=7", "icmp type=13", "sctp 1 > 2", "hex 00"]).to_string(),
+        }
+    }
+
+    fn ip_fields(&mut self) -> String {
+        let mut s = String::new();
+        if self.rng.chance(5) {
+            s += &format!(" ttl={}", self.rng.below(3));
+        }
+        if self.rng.chance(20) {
+            s += " df";
+        }
+        if self.rng.chance(3) {
+            s += " options=94040000";
+        }
+        if self.rng.chance(4) {
+            s += self.pick(&[" id=5 mf frag=0..24", " id=5 mf frag=24..48", " id=5 frag=48"]);
+        }
+        s
+    }
+
+    /// A packet of a VM.
+    fn outward(&mut self) -> Packet {
+        let (vni, gateway, mac, addr, host) = self.pick(VMS);
+        if vni == 100 && self.rng.chance(15) {
+            let (remote, upper) = (self.pick(&["2001:db8:ffff::7", "2001:db8:64::9", "2001:db8:ffff::8"]), self.upper());
+            let (from, upper) = (self.pick(&["2001:db8:64::5", "2001:db8:64::6"]), upper.replace("icmp ", "icmp6 ").replace("type=13", "type=200"));
+            let hop = if self.rng.chance(5) { " hop=1" } else { "" };
+            return parse(&format!(
+                "eth 02:00:00:00:01:01 > 02:00:00:00:00:01 / ip {host} > 192.0.2.1 / udp 50000 > 4789 / vxlan {vni} \
+                 / eth {mac} > {gateway} / ip6 {from} > {remote}{hop} / {upper}"
+            ));
+        }
+        let (remote, fields, upper) = (self.pick(REMOTES), self.ip_fields(), self.upper());
+        parse(&format!(
+            "eth 02:00:00:00:01:01 > 02:00:00:00:00:01 / ip {host} > 192.0.2.1 / udp 50000 > 4789 / vxlan {vni} \
+             / eth {mac} > {gateway} / ip {addr} > {remote}{fields} / {upper}"
+        ))
+    }
+
+    /// A packet from nowhere to a public address.
+    fn stranger(&mut self) -> Packet {
+        let (to, fields, upper) = (self.pick(&["203.0.113.10", "203.0.113.20", "203.0.113.21", "203.0.113.22", "203.0.114.1"]), self.ip_fields(), self.upper());
+        let from = self.pick(&["198.51.100.7", "198.51.100.8", "203.0.113.10", "127.0.0.1"]);
+        parse(&format!("eth 02:00:00:00:09:01 > 02:00:00:00:00:02 / ip {from} > {to}{fields} / {upper}"))
+    }
+
+    /// The answer to something that came out: the innermost headers turned round, with other flags and numbers.
+    fn answer(&mut self) -> Option<Packet> {
+        let mut p = self.seen.get(self.rng.below(self.seen.len().max(1)))?.clone();
+        p.layers.retain(|l| !matches!(l, Layer::Hex(_)));
+        p.patches.clear();
+        let inner = p.layers.iter().position(|l| matches!(l, Layer::Vxlan(_)));
+        if inner.is_some() {
+            // To a VM: its host sends the answer.
+            if let Layer::Ipv4(ip) = &mut p.layers[1] {
+                std::mem::swap(&mut ip.src, &mut ip.dst);
+            }
+            if let Layer::Udp(u) = &mut p.layers[2] {
+                u.src = Entropy::Value(50_000);
+            }
+        }
+        let at = inner.map_or(0, |i| i + 1);
+        let (mut seq, mut ack) = (0, 0);
+        for layer in &mut p.layers[at..] {
+            match layer {
+                Layer::Eth(e) => std::mem::swap(&mut e.src, &mut e.dst),
+                Layer::Ipv4(ip) => {
+                    std::mem::swap(&mut ip.src, &mut ip.dst);
+                    ip.ttl = 64;
+                }
+                Layer::Ipv6(ip) => {
+                    std::mem::swap(&mut ip.src, &mut ip.dst);
+                    ip.hop = 64;
+                }
+                Layer::Udp(u) => {
+                    let Entropy::Value(src) = u.src else { continue };
+                    (u.src, u.dst) = (Entropy::Value(u.dst.into()), src as u16);
+                    u.len = None;
+                }
+                Layer::Tcp(t) => {
+                    std::mem::swap(&mut t.src, &mut t.dst);
+                    (seq, ack) = (t.ack, t.seq.wrapping_add(u32::from(t.flags & 3 != 0)));
+                }
+                Layer::Icmp(i) if i.ty == 8 => i.ty = 0,
+                Layer::Icmp(i) if i.ty == 128 => i.ty = 129,
+                _ => {}
+            }
+        }
+        let (flags, stray) = (self.pick(&[0x12u8, 0x10, 0x10, 0x18, 0x18, 0x11, 0x14, 0x02]), self.rng.chance(10));
+        for layer in &mut p.layers[at..] {
+            if let Layer::Tcp(t) = layer {
+                (t.flags, t.seq, t.ack) = (flags, if stray { seq.wrapping_add(1 << 30) } else { seq }, ack);
+                if flags & 2 != 0 && seq == 0 {
+                    t.seq = 700;
+                }
+            }
+        }
+        Some(p)
+    }
+
+    /// An ICMP error about something that came out.
+    fn error(&mut self) -> Option<Packet> {
+        let got = self.seen.get(self.rng.below(self.seen.len().max(1)))?.clone();
+        let mut p = self.answer()?;
+        let at = p.layers.iter().position(|l| matches!(l, Layer::Vxlan(_))).map_or(0, |i| i + 1);
+        let quoted = got.layers.iter().position(|l| matches!(l, Layer::Vxlan(_))).map_or(0, |i| i + 1);
+        let (Some(Layer::Ipv4(of)), Some(Layer::Ipv4(outer))) = (got.layers.get(quoted + 1), p.layers.get_mut(at + 1)) else {
+            return None;
+        };
+        // The error goes to whom the quoted packet came from.
+        (outer.src, outer.dst) = (of.dst, of.src);
+        (outer.df, outer.mf, outer.frag, outer.options) = (false, false, Frag::default(), vec![]);
+        outer.proto = None;
+        p.layers.truncate(at + 2);
+        let keep = Some(self.pick(&[28, 28, 28, 27, 48, 200]));
+        let (ty, code) = self.pick(&[(3, 1), (3, 3), (3, 4), (11, 0), (5, 1)]);
+        p.layers.push(Layer::Icmp(Icmp { ty, code, rest: 1400, keep, ..Icmp::default() }));
+        p.layers.extend(got.layers[quoted + 1..].iter().cloned());
+        // If the frame came out of a tunnel's side that is not that of the answer, it is no error of anybody.
+        Some(p)
+    }
+
+    fn packet(&mut self) -> Packet {
+        let packet = match self.rng.below(20) {
+            0..=7 => Some(self.outward()),
+            8..=15 => self.answer(),
+            16 | 17 => self.error(),
+            _ => Some(self.stranger()),
+        };
+        packet.unwrap_or_else(|| self.outward())
+    }
+}
+
+fn difference(fast: &Seen, slow: &Seen) -> Option<String> {
+    match (&fast.end, &slow.end) {
+        (End::Forward(to, a), End::Forward(at, b)) if a != b || to != at => {
+            Some(format!("sent by port {at:?} (- Rust) and {to:?} (+ XDP):\n{}", print::diff(b, a)))
+        }
+        (a, b) if a != b || fast.generated != slow.generated => {
+            Some(format!("XDP:{}\nthe Rust path:{}", describe(fast), describe(slow)))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn rust_and_xdp_agree_on_random_conversations() {
+    let Some(mut xdp) = XdpRunner::new() else { return };
+    let mut rust = UserEngine::default();
+    let (seed, rng) = Rng::seeded("sessions");
+    let packets: usize = std::env::var("TUNNY_NAT_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(24_000);
+    let mut w = World { rng, seen: Vec::new() };
+    let (mut counts, mut fast, mut done) = (BTreeMap::<String, u64>::new(), 0u64, 0);
+    while done < packets {
+        let mut tables = region(&mut w.rng);
+        w.seen.clear();
+        rust.start(&tables).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        xdp.start(&tables).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let mut now = START;
+        for i in 1..=PER_REGION {
+            if i % 500 == 0 {
+                vary(&mut w.rng, &mut tables.internet);
+                rust.change(&tables).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                xdp.change(&tables).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            }
+            if i % 700 == 0 {
+                // Beyond every timeout but that of established TCP: what the clocks differ by decides nothing.
+                now += 1_000_000_000_000;
+                rust.tick(now);
+                xdp.tick(now);
+            }
+            let packet = w.packet();
+            let (frame, port) = (packet.encode(), if packet.layers.iter().any(|l| matches!(l, Layer::Vxlan(_))) { 1 } else { 2 });
+            let slow = rust.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {done}: {e}"));
+            let quick = xdp.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {done}: {e}"));
+            if let Some(what) = difference(&quick, &slow) {
+                panic!("seed {seed}, packet {done}: {what}\n  in port {port} {}\n{tables}", dissect(&frame));
+            }
+            done += 1;
+            fast += u64::from(quick.punt.is_none() && matches!(quick.end, End::Forward(..)));
+            let kind = match (&quick.end, quick.punt) {
+                (End::Drop(reason), _) => format!("drop {}", reason.name()),
+                (_, Some(reason)) => format!("punt {}", reason.name()),
+                (End::Pass(_), _) => "pass".into(),
+                _ => "fast".into(),
+            };
+            *counts.entry(kind).or_default() += 1;
+            for bytes in quick.generated.iter().map(|g| &g.1).chain(match &quick.end {
+                End::Forward(_, b) => Some(b),
+                _ => None,
+            }) {
+                w.seen.push(dissect(bytes));
+                if w.seen.len() > 60 {
+                    let old = w.rng.below(60);
+                    w.seen.swap_remove(old);
+                }
+            }
+        }
+        rust.conserved().and_then(|()| xdp.conserved()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    println!("{done} packets, no difference in bytes and reasons; {fast} sent on by the XDP program alone:");
+    counts.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
+    // The generator has teeth only while sessions settle and fail in many ways.
+    assert!(fast * 50 > done as u64, "too few packets are fast: {fast}");
+    assert!(counts.len() >= 15, "too few kinds of outcome: {}", counts.len());
+}
