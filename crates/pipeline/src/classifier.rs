@@ -11,7 +11,7 @@
 //! Conjunctive matches: flows whose action is `conjunction` are collected while they have a higher priority than the best
 //! ordinary flow; if all clauses of a conjunction are there, the table is searched again with its id.
 use crate::field::Field;
-use crate::key::{Key, Mask, STAGES, WORDS};
+use crate::key::{Key, Mask, STAGES};
 use crate::trie::{Found, Trie};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -51,6 +51,38 @@ struct Entry {
     clauses: Option<Box<[Clause]>>,
 }
 
+/// The hashes over the first stages of a subtable's flows. Often there is only one: then the map is not asked.
+#[derive(Clone, Debug, Default)]
+struct Partial {
+    counts: ByHash<u32>,
+    only: Option<u64>,
+}
+
+impl Partial {
+    fn add(&mut self, hash: u64) {
+        *self.counts.entry(hash).or_insert(0) += 1;
+        self.only = (self.counts.len() == 1).then_some(hash);
+    }
+
+    fn remove(&mut self, hash: u64) {
+        if let Some(count) = self.counts.get_mut(&hash) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&hash);
+                self.only = if self.counts.len() == 1 { self.counts.keys().next().copied() } else { None };
+            }
+        }
+    }
+
+    #[inline]
+    fn has(&self, hash: u64) -> bool {
+        match self.only {
+            Some(only) => only == hash,
+            None => self.counts.contains_key(&hash),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Subtable {
     /// Word and its mask, in order.
@@ -60,7 +92,7 @@ struct Subtable {
     /// Heads of chains, highest priority first.
     heads: ByHash<u32>,
     /// How many flows have this hash over the first stages; only where a stage adds words and more follow.
-    partial: [Option<ByHash<u32>>; 3],
+    partial: [Option<Partial>; 3],
     /// Length of the prefix for each of `TRIES`, 0 for none.
     prefixes: [u8; 4],
     ports: Option<(u32, u8, Trie)>,
@@ -111,7 +143,7 @@ impl Subtable {
         let mut before = 0;
         for (slot, end) in partial.iter_mut().zip(stages) {
             if end > before && end < words.len() {
-                *slot = Some(ByHash::default());
+                *slot = Some(Partial::default());
             }
             before = end;
         }
@@ -159,9 +191,8 @@ impl Classifier {
         let values: Box<[u64]> = sub.words.iter().map(|(n, m)| key.0[usize::from(*n)] & m).collect();
         let hash = sub.hash(&values, values.len());
         for (slot, end) in sub.partial.iter_mut().zip(sub.stages) {
-            if let Some(map) = slot {
-                let part = values[..end].iter().fold(SEED, |h, w| mix(h, *w));
-                *map.entry(part).or_insert(0) += 1;
+            if let Some(partial) = slot {
+                partial.add(values[..end].iter().fold(SEED, |h, w| mix(h, *w)));
             }
         }
         for ((trie, (field, width)), len) in self.tries.iter_mut().zip(TRIES).zip(sub.prefixes) {
@@ -245,14 +276,8 @@ impl Classifier {
             (b, n) => self.entries[b as usize].next = n,
         }
         for (slot, end) in sub.partial.iter_mut().zip(sub.stages) {
-            if let Some(map) = slot {
-                let part = values[..end].iter().fold(SEED, |h, w| mix(h, *w));
-                if let Some(count) = map.get_mut(&part) {
-                    *count -= 1;
-                    if *count == 0 {
-                        map.remove(&part);
-                    }
-                }
+            if let Some(partial) = slot {
+                partial.remove(values[..end].iter().fold(SEED, |h, w| mix(h, *w)));
             }
         }
         for ((trie, (field, width)), len) in self.tries.iter_mut().zip(TRIES).zip(sub.prefixes) {
@@ -322,13 +347,13 @@ impl Classifier {
             if i32::from(sub.max_priority) <= best_priority {
                 break;
             }
-            let Some((mut at, values)) = self.find(sub, key, mask, tries) else { continue };
+            let Some(mut at) = self.find(sub, key, mask, tries) else { continue };
             while at != NONE {
                 let entry = &self.entries[at as usize];
                 if i32::from(entry.priority) <= best_priority {
                     break;
                 }
-                if entry.values[..] == values[..entry.values.len()] {
+                if equals(entry, sub, key) {
                     if entry.clauses.is_none() {
                         best = Some(at);
                         best_priority = i32::from(entry.priority);
@@ -344,42 +369,33 @@ impl Classifier {
         best
     }
 
-    /// The first entry of a subtable that equals the key, with the masked words.
+    /// The first entry of a subtable that equals the key.
     #[inline]
-    fn find(
-        &self,
-        sub: &Subtable,
-        key: &Key,
-        mask: &mut Mask,
-        tries: &mut [Option<Found>; 4],
-    ) -> Option<(u32, [u64; WORDS])> {
-        let mut values = [0; WORDS];
+    fn find(&self, sub: &Subtable, key: &Key, mask: &mut Mask, tries: &mut [Option<Found>; 4]) -> Option<u32> {
         let mut hash = SEED;
         let mut done = 0;
         for (stage, end) in sub.stages.into_iter().chain([sub.words.len()]).enumerate() {
             if stage == 2 && !self.prefixes_possible(sub, key, mask, tries) {
                 return None;
             }
-            for n in done..end {
-                let (word, bits) = sub.words[n];
-                values[n] = key.0[usize::from(word)] & bits;
-                hash = mix(hash, values[n]);
+            for (word, bits) in &sub.words[done..end] {
+                hash = mix(hash, key.0[usize::from(*word)] & bits);
             }
             done = end;
-            if let Some(Some(map)) = sub.partial.get(stage) {
-                if !map.contains_key(&hash) {
+            if let Some(Some(partial)) = sub.partial.get(stage) {
+                if !partial.has(hash) {
                     add(mask, &sub.words[..done]);
                     return None;
                 }
             }
         }
         let mut at = sub.heads.get(&hash).copied().unwrap_or(NONE);
-        while at != NONE && self.entries[at as usize].values[..] != values[..done] {
+        while at != NONE && !equals(&self.entries[at as usize], sub, key) {
             at = self.entries[at as usize].next;
         }
         if at != NONE {
             add(mask, &sub.words);
-            return Some((at, values));
+            return Some(at);
         }
         if let Some((bits, len, trie)) = &sub.ports {
             let found = trie.find(u128::from((key.0[PORTS] >> 32) as u32 & bits) << 96, 32);
@@ -442,6 +458,11 @@ impl Classifier {
         }
         None
     }
+}
+
+#[inline]
+fn equals(entry: &Entry, sub: &Subtable, key: &Key) -> bool {
+    entry.values.iter().zip(sub.words.iter()).all(|(value, (word, bits))| key.0[usize::from(*word)] & bits == *value)
 }
 
 fn add(mask: &mut Mask, words: &[(u8, u64)]) {

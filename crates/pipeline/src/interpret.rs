@@ -86,7 +86,7 @@ impl Pipeline {
                 copy: Copy::No,
             });
         }
-        run.table(entry.table, entry.in_port, entry.ct, entry.depth);
+        run.table(entry.table, entry.in_port, entry.ct, Some(entry.deeper));
         run.all();
         let end = run.machine.key;
         Traversal { steps: run.steps, failed: run.failed, end }
@@ -260,7 +260,7 @@ impl Run<'_> {
     }
 
     /// Looks up in a table and runs what it finds.
-    fn table(&mut self, table: u8, in_port: Option<u16>, ct: bool, depth: u16) {
+    fn table(&mut self, table: u8, in_port: Option<u16>, ct: bool, deeper: Option<bool>) {
         if self.depth >= DEPTH_MAX {
             self.failed = Some(Failure::TooDeep);
             return;
@@ -306,13 +306,13 @@ impl Run<'_> {
             }
             None => rule.and_then(|id| self.pipeline.rule(id)).map(|r| r.actions.clone()),
         };
-        self.begin(Entry { table, in_port, ct, depth, returns: self.returns() }, rule, lookup);
+        let back = || self.frames.last().is_some_and(|f| table <= f.table);
+        let deeper = deeper.unwrap_or_else(back);
+        self.begin(Entry { table, in_port, ct, depth: self.depth, deeper, returns: self.returns() }, rule, lookup);
         if let Some(actions) = actions {
             self.resubmits += 1;
-            let deeper =
-                self.frames.last().is_some_and(|f| table <= f.table) || self.frames.is_empty() && self.steps.len() > 1;
             let caller = self.depth;
-            self.depth += u16::from(deeper && self.steps.len() > 1);
+            self.depth += u16::from(deeper);
             self.call(actions, caller, table, false);
         }
     }
@@ -387,10 +387,10 @@ impl Run<'_> {
                 }
                 if tracked {
                     let table = table.unwrap_or(self.table_now());
-                    self.table(table, *in_port, *ct, self.depth);
+                    self.table(table, *in_port, *ct, None);
                 }
             }
-            Action::Goto(table) => self.table(*table, None, false, self.depth),
+            Action::Goto(table) => self.table(*table, None, false, None),
             Action::Push(bits) => self.emit(Op::Push(*bits)),
             Action::Pop(bits) => match self.machine.stack.is_empty() {
                 true => self.failed = Some(Failure::EmptyStack),
@@ -539,7 +539,7 @@ impl Run<'_> {
             })),
             0xfff9 => {
                 let table = self.table_now();
-                return self.table(table, None, false, self.depth);
+                return self.table(table, None, false, None);
             }
             0xffff => return,
             port => {

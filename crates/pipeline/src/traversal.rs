@@ -51,6 +51,8 @@ pub struct Entry {
     pub ct: bool,
     /// How deep resubmits are nested (they are bounded).
     pub depth: u16,
+    /// Whether it led to the same or an earlier table, which nests one deeper.
+    pub deeper: bool,
     /// What callers still have to do; `None` for nothing, which is the usual case.
     pub returns: Option<Arc<[Return]>>,
 }

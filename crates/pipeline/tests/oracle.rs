@@ -92,6 +92,8 @@ fn flows(random: &mut ChaCha8Rng) -> String {
             };
         }
     }
+    text.push_str("table=5,priority=90,ip,reg3=0/0x1 actions=load:1->NXM_NX_REG3[0],resubmit(,2),output:9\n");
+    text.push_str("table=4,priority=91,tcp,reg3=0x1/0x3 actions=load:1->NXM_NX_REG3[1],resubmit(,2)\n");
     for (n, source) in ["10.1.2.3", "10.1.2.4"].iter().enumerate() {
         let _ = writeln!(text, "table=3,priority=50,ip,nw_src={source} actions=conjunction({},1/2)", 7 + n);
         let _ = writeln!(text, "table=3,priority=50,tcp,tp_dst={} actions=conjunction({},2/2)", 80 + n, 7 + n);

@@ -53,7 +53,7 @@ struct FileReader<'n> {
     flows: Vec<FlowMod>,
     groups: usize,
     /// Lists of actions that were read, by their text and what their meaning depends on.
-    lists: HashMap<(String, u8, u8), (Arc<[Action]>, Arc<str>)>,
+    lists: HashMap<(u8, u8), HashMap<Arc<str>, Arc<[Action]>>>,
     unsupported: Vec<ImportError>,
     errors: Vec<ImportError>,
     more: usize,
@@ -224,8 +224,8 @@ impl FileReader<'_> {
             return Ok((flow, Some(why)));
         }
         let proto = flow.matching.exactly(Field::NwProto).unwrap_or(0) as u8;
-        let known = (actions_text.to_string(), flow.table, proto);
-        if let Some((actions, text)) = self.lists.get(&known) {
+        let lists = self.lists.entry((flow.table, proto)).or_default();
+        if let Some((text, actions)) = lists.get_key_value(actions_text) {
             flow.actions = actions.clone();
             flow.text = text.clone();
             return Ok((flow, None));
@@ -236,7 +236,7 @@ impl FileReader<'_> {
         flow.text = Arc::from(actions_text);
         let left_out = reader.left_out;
         if left_out.is_none() {
-            self.lists.insert(known, (flow.actions.clone(), flow.text.clone()));
+            lists.insert(flow.text.clone(), flow.actions.clone());
         }
         Ok((flow, left_out))
     }

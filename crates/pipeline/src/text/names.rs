@@ -69,7 +69,7 @@ impl<'n> Context<'n> {
         }
         let fits = !name.is_empty()
             && name.len() <= 64
-            && name.bytes().all(|b| b.is_ascii_graphic() && !b"()=,\"".contains(&b));
+            && name.bytes().all(|b| (b.is_ascii_graphic() || b == b' ') && !b"()=,\"".contains(&b));
         if !self.open || !fits {
             return bad(text, format!("there is no port \"{name}\""));
         }
