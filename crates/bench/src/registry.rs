@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
-use crate::{classify, cpu, drive, latency, load, ovs_trace, peers, user, Context, Error, Report};
+use crate::{classify, cpu, drive, latency, load, newconn, ovs_trace, peers, sessions, user, Context, Error, Report};
 
 /// Which benches run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -107,6 +107,20 @@ pub const BENCHES: &[Bench] = &[
         what: "explanations of random packets beside ofproto/trace of Open vSwitch: ways and datapath actions that differ",
         group: Group::Peer,
         run: ovs_trace::peer,
+    },
+    Bench {
+        name: "new-connections",
+        unit: "per second",
+        what: "first packets of new UDP connections to the Internet through the Rust path on one core, port and session made",
+        group: Group::Own,
+        run: newconn::new_connections,
+    },
+    Bench {
+        name: "snat-100m",
+        unit: "bytes",
+        what: "memory a session with 100M IPv4 sessions, both keys and timer included; inserts, lookups, expiry",
+        group: Group::Own,
+        run: sessions::snat_100m,
     },
     Bench {
         name: "peer-ovs",

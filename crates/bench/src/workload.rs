@@ -179,6 +179,16 @@ impl Workload {
         memory
     }
 
+    /// One packet from each VM, VPC after VPC, the VMs of a VPC side by side.
+    pub fn packets_from_each(&self, seed: u64) -> Vec<u8> {
+        let mut random = Random(seed ^ 0x4541_4348);
+        let mut memory = vec![0u8; self.vms.len() * PACKET_SLOT];
+        for (slot, from) in memory.chunks_exact_mut(PACKET_SLOT).zip(&self.vms) {
+            write_frame(slot, from, from.address, random.word());
+        }
+        memory
+    }
+
     /// `count` packets to different destinations (`count` ≤ VMs), each VPC's own.
     pub fn distinct_packets(&self, count: usize, seed: u64) -> Vec<u8> {
         let mut random = Random(seed ^ 0x4449_5354_494E_4354);

@@ -83,7 +83,8 @@ fn kind_of(v6: bool) -> u8 {
 impl Alloc {
     /// `max` records of one line; room is made by whole segments.
     pub(crate) fn new(max: u32) -> Alloc {
-        let max = u64::from(max).next_multiple_of(SEGMENT_LINES.into());
+        // A segment holds one family: one more for the other.
+        let max = u64::from(max).next_multiple_of(SEGMENT_LINES.into()) + u64::from(SEGMENT_LINES);
         Alloc { families: Default::default(), segments: Vec::new(), lines: 0, max }
     }
 
@@ -108,9 +109,10 @@ impl Alloc {
         self.families[usize::from(v6)].free.push(line);
     }
 
-    /// A segment that was found with records.
-    pub(crate) fn adopt(&mut self) {
+    /// A segment that was found with records, and those of its lines that are free.
+    pub(crate) fn adopt(&mut self, v6: bool, free: &[u32]) {
         self.lines += u64::from(SEGMENT_LINES);
+        free.iter().rev().for_each(|at| self.give(v6, *at));
     }
 
     /// A segment that holds nothing any more; it is zeroed when it is used again.

@@ -106,17 +106,10 @@ fn put(bucket: &Line, i: usize, tag: u32, at: u32) {
     bucket.half(i).store(slot_of(tag, at), Release);
 }
 
+/// How many slots are in use, and the first empty one.
 fn empty_slot(bucket: &Line) -> (usize, Option<usize>) {
-    let mut used = 0;
-    let mut free = None;
-    for i in (0..SLOTS).rev() {
-        if bucket.half(i).load(Relaxed) == 0 {
-            free = Some(i);
-        } else {
-            used += 1;
-        }
-    }
-    (used, free)
+    let empty = bucket.empty_slots() & ((1 << SLOTS) - 1);
+    (SLOTS - empty.count_ones() as usize, (empty != 0).then(|| empty.trailing_zeros() as usize))
 }
 
 /// Enters a record under a key's hash into the index `table`; both buckets are locked. False: there is no room.
@@ -196,13 +189,16 @@ pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, b
 /// Clears the entries of a record in the two buckets of a hash; they are locked, or the table is the old one, into which
 /// nobody enters anything.
 pub(crate) fn clear(lines: &Lines, table: u64, hash: u64, at: u32) {
+    let tag = tag_of(hash);
+    let wanted = slot_of(tag, at);
     for line in buckets_of(table, hash) {
         let bucket = lines.at(line);
-        for i in 0..SLOTS {
-            let slot = bucket.half(i);
-            let seen = slot.load(Relaxed);
-            if seen & SESSION_SLOT_LINE == at {
-                let _ = slot.compare_exchange(seen, 0, AcqRel, Relaxed);
+        let mut hits = bucket.slots_with(tag) & ((1 << SLOTS) - 1);
+        while hits != 0 {
+            let slot = bucket.half(hits.trailing_zeros() as usize);
+            hits &= hits - 1;
+            if slot.load(Relaxed) == wanted {
+                let _ = slot.compare_exchange(wanted, 0, AcqRel, Relaxed);
             }
         }
     }

@@ -24,6 +24,7 @@ pub mod tcp;
 #[cfg(test)]
 mod tests;
 mod track;
+pub mod upgrade;
 mod view;
 mod wheel;
 

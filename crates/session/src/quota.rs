@@ -10,14 +10,14 @@ use abi::hash3;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const SHARDS: usize = 256;
-/// Entries of a queue at most.
-const QUEUE_MAX: usize = 1 << 16;
+/// Entries of a queue at most. A tenant with more half-open sessions has these, which were the oldest when they were entered.
+const QUEUE_MAX: usize = 1024;
 /// Stale entries that are left alone.
-const QUEUE_SLACK: usize = 1024;
+const QUEUE_SLACK: usize = 256;
 
 /// A salted hash for maps whose keys are a few numbers.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,7 @@ pub(crate) enum Limit {
 }
 
 /// One tenant.
+#[repr(align(64))]
 pub(crate) struct Tenant {
     pub(crate) vni: u32,
     limits: [AtomicU32; 3],
@@ -125,9 +126,8 @@ impl Tenant {
     pub(crate) fn enqueue(&self, at: u32, start: u32, lives: impl Fn(u32, u32) -> bool) {
         let mut queue = self.queue();
         let want = self.half_open.load(Relaxed) as usize;
-        if queue.len() >= (2 * want).min(QUEUE_MAX) + QUEUE_SLACK {
+        if queue.len() >= 2 * want + QUEUE_SLACK {
             queue.retain(|(at, start)| lives(*at, *start));
-            queue.shrink_to(want.min(QUEUE_MAX) + QUEUE_SLACK);
         }
         if queue.len() < QUEUE_MAX {
             queue.push_back((at, start));
@@ -157,12 +157,109 @@ impl Tenant {
     }
 }
 
+/// Tenants by VNI: 2^16 chunks of 2^8, each made when it is first asked for. No lock, no hash, and a tenant stays where it is.
+struct Tenants {
+    chunks: Box<[OnceLock<Box<[OnceLock<Box<Tenant>>]>>]>,
+}
+
+const CHUNK: usize = 256;
+
+impl Tenants {
+    fn new() -> Tenants {
+        Tenants { chunks: (0..(1 << 24) / CHUNK).map(|_| OnceLock::new()).collect() }
+    }
+
+    fn get(&self, vni: u32) -> Option<&Tenant> {
+        let vni = vni as usize & 0xff_ffff;
+        self.chunks[vni / CHUNK].get()?[vni % CHUNK].get().map(|t| &**t)
+    }
+
+    fn get_or_make(&self, vni: u32, default: &TenantLimits) -> &Tenant {
+        let at = vni as usize & 0xff_ffff;
+        let chunk = self.chunks[at / CHUNK].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
+        chunk[at % CHUNK].get_or_init(|| Box::new(Tenant::new(vni, default)))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Tenant> {
+        self.chunks.iter().filter_map(|c| c.get()).flat_map(|c| c.iter().filter_map(|t| t.get().map(|t| &**t)))
+    }
+}
+
+/// Sessions of VMs with IPv4 addresses: (VNI << 32 | address, sessions) in an array that is probed line by line. One whose
+/// sessions have ended stays until the array is made anew.
+#[derive(Default)]
+struct Vms4 {
+    entries: Vec<(u64, u32)>,
+    used: usize,
+}
+
+impl Vms4 {
+    /// Where the key is, or would be.
+    fn slot(&self, key: u64, hash: u64) -> Option<usize> {
+        let mask = self.entries.len().wrapping_sub(1);
+        let mut at = hash as usize & mask;
+        for _ in 0..self.entries.len() {
+            let (have, _) = self.entries[at];
+            if have == key + 1 || have == 0 {
+                return Some(at);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    fn get(&self, key: u64, hash: u64) -> u32 {
+        self.slot(key, hash).map_or(0, |at| self.entries[at].1)
+    }
+
+    /// The number of a VM's sessions; entered if it is not there.
+    fn number(&mut self, key: u64, hash: u64, mix: &Mix) -> &mut u32 {
+        if (self.used + 1) * 8 > self.entries.len() * 5 {
+            let old = std::mem::take(&mut self.entries);
+            let live = old.iter().filter(|(_, n)| *n > 0).count();
+            self.entries = vec![(0, 0); (2 * (live + 8)).next_power_of_two()];
+            self.used = live;
+            for entry in old.into_iter().filter(|(_, n)| *n > 0) {
+                if let Some(at) = self.slot(entry.0 - 1, mix.hash_one(entry.0 - 1)) {
+                    self.entries[at] = entry;
+                }
+            }
+        }
+        // There is room: the array is less than full.
+        let at = self.slot(key, hash).unwrap_or(0);
+        if self.entries[at].0 == 0 {
+            self.entries[at].0 = key + 1;
+            self.used += 1;
+        }
+        &mut self.entries[at].1
+    }
+}
+
+#[derive(Default)]
+struct Vms {
+    v4: Vms4,
+    v6: HashMap<Vm, u32>,
+}
+
+/// A part of the VMs; where the array of its IPv4 part begins and how long it is, as hints for prefetching.
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard {
+    vms: Mutex<Vms>,
+    hint: AtomicUsize,
+    mask: AtomicUsize,
+}
+
 /// All tenants and VMs.
 pub(crate) struct Quotas {
-    tenants: Vec<RwLock<HashMap<u32, Arc<Tenant>, Mix>>>,
-    vms: Vec<Mutex<HashMap<Vm, u32, Mix>>>,
+    tenants: Tenants,
+    shards: Vec<Shard>,
     mix: Mix,
     default: TenantLimits,
+}
+
+fn key4(vm: &Vm) -> Option<u64> {
+    (vm.1 >> 32 == 1).then(|| u64::from(vm.0) << 32 | u64::from(vm.1 as u32))
 }
 
 fn add(n: &AtomicU32, limit: u32) -> bool {
@@ -175,38 +272,60 @@ fn add(n: &AtomicU32, limit: u32) -> bool {
 
 impl Quotas {
     pub(crate) fn new(salt: u64, default: TenantLimits) -> Quotas {
-        let mix = Mix(salt);
-        Quotas {
-            tenants: (0..SHARDS).map(|_| RwLock::new(HashMap::with_hasher(mix))).collect(),
-            vms: (0..SHARDS).map(|_| Mutex::new(HashMap::with_hasher(mix))).collect(),
-            mix,
-            default,
-        }
+        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        Quotas { tenants: Tenants::new(), shards, mix: Mix(salt), default }
     }
 
     /// The tenant; made when it is first asked for.
-    pub(crate) fn tenant(&self, vni: u32) -> Arc<Tenant> {
-        let shard = &self.tenants[vni as usize % SHARDS];
-        if let Some(tenant) = shard.read().unwrap_or_else(PoisonError::into_inner).get(&vni) {
-            return tenant.clone();
-        }
-        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-        shard.entry(vni).or_insert_with(|| Arc::new(Tenant::new(vni, &self.default))).clone()
+    pub(crate) fn tenant(&self, vni: u32) -> &Tenant {
+        self.tenants.get_or_make(vni, &self.default)
     }
 
     /// The tenant, if it was ever asked for.
-    pub(crate) fn known(&self, vni: u32) -> Option<Arc<Tenant>> {
-        self.tenants[vni as usize % SHARDS].read().unwrap_or_else(PoisonError::into_inner).get(&vni).cloned()
+    pub(crate) fn known(&self, vni: u32) -> Option<&Tenant> {
+        self.tenants.get(vni)
     }
 
     pub(crate) fn set(&self, vni: u32, limits: Option<TenantLimits>) {
         self.tenant(vni).set(&limits.unwrap_or(self.default));
     }
 
-    fn vms(&self, vm: &Vm) -> MutexGuard<'_, HashMap<Vm, u32, Mix>> {
-        // Not the bits by which the map itself chooses.
-        let i = (self.mix.hash_one(vm) >> 24) as usize % SHARDS;
-        self.vms[i].lock().unwrap_or_else(PoisonError::into_inner)
+    fn hash(&self, vm: &Vm) -> u64 {
+        key4(vm).map_or_else(|| self.mix.hash_one(vm), |key| self.mix.hash_one(key))
+    }
+
+    /// Asks for what `reserve` and `release` will need.
+    pub(crate) fn prefetch(&self, vm: &Vm) {
+        let hash = self.hash(vm);
+        let shard = &self.shards[(hash >> 56) as usize % SHARDS];
+        let at = shard.hint.load(Relaxed) + (hash as usize & shard.mask.load(Relaxed)) * size_of::<(u64, u32)>();
+        crate::record::prefetch_address(at);
+        if let Some(tenant) = self.known(vm.0) {
+            crate::record::prefetch_address(tenant as *const Tenant as usize);
+            crate::record::prefetch_address(tenant as *const Tenant as usize + 64);
+        }
+    }
+
+    /// Lets `with` see, and change, the number of a VM's sessions.
+    fn with_vm<T>(&self, vm: &Vm, with: impl FnOnce(&mut u32) -> T) -> T {
+        let hash = self.hash(vm);
+        let shard = &self.shards[(hash >> 56) as usize % SHARDS];
+        let mut vms = shard.vms.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(key) = key4(vm) else {
+            let n = vms.v6.entry(*vm).or_insert(0);
+            let result = with(n);
+            if *n == 0 {
+                vms.v6.remove(vm);
+            }
+            return result;
+        };
+        let result = with(vms.v4.number(key, hash, &self.mix));
+        let (at, mask) = (vms.v4.entries.as_ptr() as usize, vms.v4.entries.len().wrapping_sub(1));
+        if shard.hint.load(Relaxed) != at {
+            shard.hint.store(at, Relaxed);
+            shard.mask.store(mask, Relaxed);
+        }
+        result
     }
 
     /// Takes one half-open session out of what tenant and VM may have.
@@ -218,14 +337,13 @@ impl Quotas {
         let failed = if !add(&tenant.half_open, limits.half_open) {
             Limit::HalfOpen
         } else {
-            let mut vms = self.vms(vm);
-            let n = vms.entry(*vm).or_insert(0);
-            if *n < limits.vm_sessions {
-                *n += 1;
+            let fits = self.with_vm(vm, |n| {
+                let fits = *n < limits.vm_sessions;
+                *n += u32::from(fits);
+                fits
+            });
+            if fits {
                 return Ok(());
-            }
-            if *n == 0 {
-                vms.remove(vm);
             }
             tenant.half_open.fetch_sub(1, Relaxed);
             Limit::Vm
@@ -238,47 +356,84 @@ impl Quotas {
     pub(crate) fn adopt(&self, tenant: &Tenant, vm: &Vm, half_open: bool) {
         tenant.sessions.fetch_add(1, Relaxed);
         tenant.half_open.fetch_add(half_open.into(), Relaxed);
-        *self.vms(vm).entry(*vm).or_insert(0) += 1;
+        self.with_vm(vm, |n| *n += 1);
     }
 
     /// Gives back what a session had.
     pub(crate) fn release(&self, tenant: &Tenant, vm: &Vm, half_open: bool) {
         tenant.sessions.fetch_sub(1, Relaxed);
         tenant.half_open.fetch_sub(half_open.into(), Relaxed);
-        let mut vms = self.vms(vm);
-        if let Some(n) = vms.get_mut(vm) {
-            *n -= 1;
-            if *n == 0 {
-                vms.remove(vm);
-            }
-        }
+        self.with_vm(vm, |n| *n = n.saturating_sub(1));
     }
 
-    pub(crate) fn release_ended(&self, info: &SessionInfo) -> Arc<Tenant> {
+    pub(crate) fn release_ended(&self, info: &SessionInfo) -> &Tenant {
         let vni = info.inner.vni();
         let tenant = self.tenant(vni);
-        self.release(&tenant, &vm_of(vni, info.inner.vm()), info.state.half_open());
+        self.release(tenant, &vm_of(vni, info.inner.vm()), info.state.half_open());
         tenant
+    }
+
+    /// Whether ending one session, or two, could make room below this limit: not if it was lowered far below what is there.
+    pub(crate) fn is_near(&self, tenant: &Tenant, vm: &Vm, limit: Limit) -> bool {
+        let limits = tenant.limits();
+        let (n, most) = match limit {
+            Limit::Tenant => (tenant.sessions.load(Relaxed), limits.sessions),
+            Limit::Vm => (self.of_vm(vm), limits.vm_sessions),
+            Limit::HalfOpen => (tenant.half_open.load(Relaxed), limits.half_open),
+            Limit::Node => return true,
+        };
+        most > 0 && n <= most.saturating_add(1)
     }
 
     /// Sessions of a VM.
     pub(crate) fn of_vm(&self, vm: &Vm) -> u32 {
-        self.vms(vm).get(vm).copied().unwrap_or(0)
+        let hash = self.hash(vm);
+        let vms = self.shards[(hash >> 56) as usize % SHARDS].vms.lock().unwrap_or_else(PoisonError::into_inner);
+        key4(vm).map_or_else(|| vms.v6.get(vm).copied().unwrap_or(0), |key| vms.v4.get(key, hash))
     }
 
     pub(crate) fn stats(&self) -> Vec<TenantStats> {
-        let mut all: Vec<_> = self
-            .tenants
-            .iter()
-            .flat_map(|s| {
-                s.read().unwrap_or_else(PoisonError::into_inner).values().map(|t| t.stats()).collect::<Vec<_>>()
-            })
-            .collect();
+        let mut all: Vec<_> = self.tenants.all().map(Tenant::stats).collect();
         all.sort_by_key(|t| t.vni);
         all
     }
 
     pub(crate) fn stats_of(&self, vni: u32) -> Option<TenantStats> {
-        self.known(vni).map(|t| t.stats())
+        self.known(vni).map(Tenant::stats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::RngExt;
+
+    #[test]
+    fn numbers_of_vms_are_kept_like_a_map_keeps_them() {
+        let (_, mut rng) = crate::tests::seeded("vms");
+        let quotas = Quotas::new(rng.random(), TenantLimits::default());
+        let mut twin: HashMap<Vm, u32> = HashMap::new();
+        for _ in 0..200_000 {
+            let addr: IpAddr = match rng.random_range(0..10) {
+                0 => IpAddr::V6(u128::from(rng.random_range(0..50u32)).into()),
+                _ => IpAddr::V4(rng.random_range(0..3000u32).into()),
+            };
+            let vm = vm_of(rng.random_range(1..4), addr);
+            let tenant = quotas.tenant(vm.0);
+            let n = twin.entry(vm).or_insert(0);
+            if rng.random() {
+                quotas.reserve(tenant, &vm).unwrap();
+                *n += 1;
+            } else if *n > 0 {
+                quotas.release(tenant, &vm, true);
+                *n -= 1;
+            }
+            quotas.prefetch(&vm);
+            assert_eq!(quotas.of_vm(&vm), *n);
+        }
+        assert!(twin.iter().all(|(vm, n)| quotas.of_vm(vm) == *n));
+        let entries: usize = quotas.shards.iter().map(|s| s.vms.lock().unwrap().v4.entries.len()).sum();
+        assert!(entries < 9000 * 8, "{entries}");
+        assert_eq!(quotas.stats().iter().map(|t| t.sessions).sum::<u32>(), twin.values().sum::<u32>());
     }
 }

@@ -64,6 +64,35 @@ impl Line {
             mask | u32::from(slot >> SESSION_SLOT_TAG_SHIFT == tag & 31) << i
         })
     }
+
+    /// Which of the 16 half words are 0. A hint as above, but for whoever holds the bucket's lock.
+    #[inline(always)]
+    pub(crate) fn empty_slots(&self) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `slots_with`.
+        return unsafe {
+            use std::arch::x86_64::*;
+            let at = self.0.as_ptr().cast::<__m128i>();
+            let eq = |i: usize| _mm_cmpeq_epi32(_mm_load_si128(at.add(i)), _mm_setzero_si128());
+            let (low, high) = (_mm_packs_epi32(eq(0), eq(1)), _mm_packs_epi32(eq(2), eq(3)));
+            _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        (0..16).fold(0, |mask, i| mask | u32::from(self.half(i).load(Ordering::Acquire) == 0) << i)
+    }
+}
+
+/// Starts to load what lies at an address; any address will do.
+#[inline(always)]
+pub(crate) fn prefetch_address(at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        use std::arch::x86_64::*;
+        _mm_prefetch::<_MM_HINT_T0>(at as *const i8);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// The lines of one session memory. Whoever holds one also holds the memory.
@@ -104,14 +133,7 @@ impl Lines {
     /// Starts to load a line into the cache.
     #[inline(always)]
     pub(crate) fn prefetch(&self, line: u32) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch of any address is harmless.
-        unsafe {
-            use std::arch::x86_64::*;
-            _mm_prefetch::<_MM_HINT_T0>(self.base.wrapping_add(line as usize).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
+        prefetch_address(self.base.wrapping_add(line as usize) as usize);
     }
 
     /// A word of the root, by its byte offset.

@@ -386,6 +386,8 @@ fn synchronized(plain: Step, side: Direction, seg: &Segment) -> Step {
         } else if after(conn.ack[p], seg.seq) || after(seg.seq, conn.ack[p].wrapping_add(conn.bytes(p))) {
             return Step { action: Action::Drop, ..plain };
         } else {
+            // A long idle connection, too, has time for the challenge ACK.
+            step.alive = !conn.doubt;
             conn.doubt = true;
         }
         return step;

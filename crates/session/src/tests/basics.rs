@@ -2,7 +2,6 @@
 //! One thing at a time.
 
 use super::*;
-use abi::DropReason;
 use wire::tcp::{ACK, SYN};
 
 #[test]

@@ -2,12 +2,33 @@
 //! Tests of the tracker on memory of its own.
 
 mod basics;
+mod concurrent;
+mod growth;
+mod handshakes;
+mod kill;
+mod limits;
+mod model;
+mod peers;
+mod upgrade;
 
+use crate::record::STATE;
 use crate::*;
+use abi::*;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
 /// A second.
 pub(crate) const S: u64 = 1_000_000_000;
+
+/// A random number generator whose seed is printed; TUNNY_SEED repeats one.
+pub(crate) fn seeded(what: &str) -> (u64, ChaCha8Rng) {
+    let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("{what}: seed {seed} (TUNNY_SEED={seed} repeats it)");
+    (seed, ChaCha8Rng::seed_from_u64(seed))
+}
 
 pub(crate) fn tracker(options: Options) -> Tracker {
     Tracker::new(Arc::new(HeapMemory::new().unwrap()), options, S).unwrap()
@@ -29,4 +50,80 @@ pub(crate) fn udp(vni: u32, vm: u32, port: u16) -> NewSession {
 
 pub(crate) fn never(ended: &Ended) {
     panic!("unexpected end: {ended:?}");
+}
+
+/// Every live session.
+pub(crate) fn all(t: &Tracker, now: u64) -> Vec<(SessionRef, SessionInfo)> {
+    let mut out = Vec::new();
+    let mut from = Some(Cursor::default());
+    while let Some(cursor) = from {
+        from = t.list(cursor, 10_000, &Filter::default(), now, &mut |at, info| out.push((at, *info)));
+    }
+    out
+}
+
+/// Nothing contradicts itself: every session is found by both keys, every index entry has its session, every number that the
+/// tracker keeps is the number that is there. Nobody else may use the tracker meanwhile.
+pub(crate) fn check(t: &Tracker, now: u64) {
+    let sessions = t.sessions();
+    let guard = sessions.enter();
+    let (mut tenants, mut vms, mut lines) = (HashMap::new(), HashMap::new(), 0);
+    let list = all(t, now);
+    for (at, info) in &list {
+        assert_eq!(guard.find_inner(&info.inner), Some(*at), "{info:?}");
+        assert_eq!(guard.find_outer(&info.outer), Some(*at), "{info:?}");
+        let tenant: &mut (u32, u32) = tenants.entry(info.inner.vni()).or_default();
+        tenant.0 += 1;
+        tenant.1 += u32::from(info.state.half_open());
+        *vms.entry((info.inner.vni(), info.inner.vm())).or_insert(0) += 1;
+        lines += 1 + u64::from(info.inner.is_v6());
+        assert_eq!(guard.record(*at).state_word() & SESSION_LOCK, 0);
+    }
+    assert_eq!(t.stats().sessions, list.len() as u64);
+    assert_eq!(t.lines_in_use(), lines);
+    for stats in t.tenants() {
+        let (n, half_open) = tenants.get(&stats.vni).copied().unwrap_or_default();
+        assert_eq!((stats.sessions, stats.half_open), (n, half_open), "vni {}", stats.vni);
+    }
+    for ((vni, vm), n) in vms {
+        assert_eq!(t.sessions_of_vm(vni, vm), n);
+    }
+    assert_eq!(t.index_entries(), 2 * list.len(), "entries of the index");
+}
+
+impl Tracker {
+    fn lines_in_use(&self) -> u64 {
+        self.shared_for_tests().1
+    }
+
+    /// Entries of both indexes that stand for live sessions; panics at one that does not, or a lock. An entry that is in both
+    /// counts once.
+    fn index_entries(&self) -> usize {
+        let (shared, _) = self.shared_for_tests();
+        let mut seen = std::collections::HashSet::new();
+        for table in [shared.root(0x18), shared.root(0x20)] {
+            let (first, n) = (table as u32, (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
+            for line in first..first + n {
+                let bucket = shared.lines.at(line);
+                assert_eq!(bucket.word(7).load(Acquire) & SESSION_BUCKET_LOCK, 0, "a bucket is locked");
+                for i in 0..SESSION_SLOTS as usize {
+                    let Some((tag, at)) = crate::index::entry(bucket, i) else { continue };
+                    let state = shared.lines.at(at).word(STATE).load(Acquire);
+                    assert_ne!(state & SESSION_STATE_MASK, 0, "line {line} slot {i}: no session in line {at}");
+                    let salt = shared.salt();
+                    assert!(crate::index::belongs(&shared.lines, salt, table, at, tag, line), "line {line} slot {i}");
+                    let hashes = crate::index::hashes(&shared.lines, salt, at);
+                    let fits = |h: &u64| {
+                        crate::table::tag_of(*h) == tag && crate::table::buckets_of(table, *h).contains(&line)
+                    };
+                    for (which, hash) in hashes.iter().enumerate() {
+                        if fits(hash) {
+                            seen.insert((at, which));
+                        }
+                    }
+                }
+            }
+        }
+        seen.len()
+    }
 }

@@ -72,9 +72,7 @@ impl Tracker {
             let kind = self.shared.lines.kind(n);
             if named(n) {
                 kind.store(SESSION_SEGMENT_INDEX, Release);
-            } else if matches!(kind.load(Acquire), SESSION_SEGMENT_V4 | SESSION_SEGMENT_V6) {
-                alloc.adopt();
-            } else {
+            } else if !matches!(kind.load(Acquire), SESSION_SEGMENT_V4 | SESSION_SEGMENT_V6) {
                 kind.store(SESSION_SEGMENT_FREE, Release);
                 alloc.give_segment(n);
             }
@@ -161,7 +159,13 @@ impl Tracker {
                 self.adopt(at, &mut half_open, found, now);
             }
             let mut alloc = locked(&self.alloc);
-            free.iter().rev().for_each(|at| alloc.give(step == 2, *at));
+            if n > 0 && free.len() == (end - first) as usize / step {
+                // Nobody is left in it: the other family may have it.
+                lines.kind(n).store(SESSION_SEGMENT_FREE, Release);
+                alloc.give_segment(n);
+            } else {
+                alloc.adopt(step == 2, &free);
+            }
         }
         for (vni, mut sessions) in half_open {
             sessions.sort_unstable_by_key(|(_, start)| coarse(now).wrapping_sub(*start));

@@ -78,6 +78,8 @@ impl Tracker {
         for line in hashes.iter().flat_map(|h| buckets_of(index, *h)) {
             self.shared.lines.prefetch(line);
         }
+        let vm = vm_of(new.inner.vni(), new.inner.vm());
+        self.quotas.prefetch(&vm);
         let Some((state, conn)) = beginning(new) else {
             return Err(self.find_inner(&new.inner).map_or(Refusal::Drop(DropReason::SessionStray), Refusal::Exists));
         };
@@ -86,18 +88,17 @@ impl Tracker {
             return Err(Refusal::Drop(DropReason::SessionFault));
         }
         let tenant = self.quotas.tenant(new.inner.vni());
-        let vm = vm_of(new.inner.vni(), new.inner.vm());
-        self.reserve(&tenant, &vm, v6, ended)?;
+        self.reserve(tenant, &vm, v6, ended)?;
         let Some(at) = locked(&self.alloc).take(&self.shared, v6) else {
             tenant.refuse(Limit::Node);
-            self.unreserve(&tenant, &vm, v6);
+            self.unreserve(tenant, &vm, v6);
             return Err(Refusal::Drop(DropReason::SessionTableFull));
         };
         let from = conn.as_ref().map_or(new.direction, |c| c.init);
         let word = state_word(state, conn.as_ref(), new.owner, v6, from, coarse(now));
         let word = self.fill(at, new, word, conn.as_ref(), now);
-        if let Err(refusal) = self.enter(at, new, word, &hashes) {
-            self.unreserve(&tenant, &vm, v6);
+        if let Err(refusal) = self.enter(at, &new.inner, &new.outer, word, &hashes) {
+            self.unreserve(tenant, &vm, v6);
             if refusal == Refusal::Drop(DropReason::SessionTableFull) {
                 // A reader may have found it by one of its keys.
                 locked(&self.recycle).push(at, v6);
@@ -133,7 +134,7 @@ impl Tracker {
                 Err(limit) => limit,
             };
             let of = (limit == Limit::Vm).then_some(vm);
-            if evictions > 0 && self.evict(tenant, of, ended) {
+            if evictions > 0 && self.quotas.is_near(tenant, vm, limit) && self.evict(tenant, of, ended) {
                 evictions -= 1;
                 continue;
             }
@@ -183,15 +184,22 @@ impl Tracker {
     }
 
     /// Publishes a filled record: the session exists once its state word is stored.
-    fn enter(&self, at: u32, new: &NewSession, word: u64, hashes: &[u64; 2]) -> Result<(), Refusal> {
+    pub(super) fn enter(
+        &self,
+        at: u32,
+        inner: &InnerKey,
+        outer: &OuterKey,
+        word: u64,
+        hashes: &[u64; 2],
+    ) -> Result<(), Refusal> {
         let _table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let (shared, index) = (&self.shared, self.shared.root(INDEX));
         let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
         let buckets = Locked::new(&shared.lines, [a, b, c, d]);
-        if let Some(other) = shared.find_inner(&shared.homes(hashes[0]), &new.inner) {
+        if let Some(other) = shared.find_inner(&shared.homes(hashes[0]), inner) {
             return Err(Refusal::Exists(SessionRef(other)));
         }
-        if shared.find_outer(&shared.homes(hashes[1]), &new.outer).is_some() {
+        if shared.find_outer(&shared.homes(hashes[1]), outer).is_some() {
             return Err(Refusal::OuterTaken);
         }
         let state = shared.lines.at(at).word(STATE);

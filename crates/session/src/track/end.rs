@@ -8,6 +8,16 @@ use crate::record::COUNT;
 /// Entries of a tenant's queue that are looked at for a half-open session of one VM.
 const LOOK_FOR_VM: usize = 256;
 
+/// Entries of the queue that may be stale before they are swept out.
+const STALE: usize = 64;
+
+/// What sessions that ended leave to be done, summed up.
+#[derive(Default)]
+pub(super) struct Tally {
+    records: Vec<(u32, bool)>,
+    ended: [u64; 5],
+}
+
 impl Tracker {
     /// A copy of a session whose state word is `word`.
     pub(super) fn copy(&self, at: u32, word: u64, now: u64) -> SessionInfo {
@@ -32,6 +42,39 @@ impl Tracker {
         reason: EndReason,
         now: u64,
         still: impl Fn(u64) -> bool,
+        ended: EndSink,
+    ) -> bool {
+        let mut tally = Tally::default();
+        let done = self.end_one(at, reason, now, still, &mut tally, ended);
+        self.settle(&mut tally);
+        done
+    }
+
+    /// Enters what a few ends leave to be done.
+    pub(super) fn settle(&self, tally: &mut Tally) {
+        if tally.records.is_empty() {
+            return;
+        }
+        self.sessions.fetch_sub(tally.records.len() as u64, Relaxed);
+        for (sum, n) in self.ended.iter().zip(tally.ended) {
+            if n > 0 {
+                sum.fetch_add(n, Relaxed);
+            }
+        }
+        let mut recycle = locked(&self.recycle);
+        tally.records.drain(..).for_each(|(at, v6)| recycle.push(at, v6));
+        drop(recycle);
+        *tally = Tally { records: std::mem::take(&mut tally.records), ..Tally::default() };
+    }
+
+    /// As `end`, but what is shared by all sessions is left to `settle`.
+    pub(super) fn end_one(
+        &self,
+        at: u32,
+        reason: EndReason,
+        now: u64,
+        still: impl Fn(u64) -> bool,
+        tally: &mut Tally,
         ended: EndSink,
     ) -> bool {
         let record = self.shared.record(at);
@@ -63,10 +106,10 @@ impl Tracker {
         if reason == EndReason::Evicted {
             tenant.evicted.fetch_add(1, Relaxed);
         }
+        // At once: it decides about pressure.
         self.lines_used.fetch_sub(1 + u64::from(v6), Relaxed);
-        self.sessions.fetch_sub(1, Relaxed);
-        self.ended[reason as usize].fetch_add(1, Relaxed);
-        locked(&self.recycle).push(at, v6);
+        tally.ended[reason as usize] += 1;
+        tally.records.push((at, v6));
         ended(&Ended { session: info, reason, released: true });
         true
     }
@@ -82,6 +125,9 @@ impl Tracker {
                         let inner = self.shared.record(*at).inner();
                         self.is_half_open(*at, *start) && vm_of(inner.vni(), inner.vm()) == *vm
                     };
+                    if queue.len() > tenant.half_open.load(Relaxed) as usize + STALE {
+                        queue.retain(|(at, start)| self.is_half_open(*at, *start));
+                    }
                     queue.iter().take(LOOK_FOR_VM).position(of_vm).and_then(|i| queue.remove(i))
                 }
             };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Time: sessions whose time is up, records whose grace period is over.
 
+use super::end::Tally;
 use super::*;
 use crate::wheel::Opened;
 
@@ -15,6 +16,7 @@ pub(super) struct Due {
     opened: Opened,
     batch: Vec<u32>,
     up: Vec<u32>,
+    tally: Tally,
 }
 
 /// What nobody can find any more, but somebody may still hold.
@@ -62,11 +64,12 @@ impl Tracker {
                 break;
             }
             let want = BATCH.min((budget - progress.visited) as usize);
-            let Due { opened, batch, up } = &mut *due;
+            let Due { opened, batch, up, tally } = &mut *due;
             batch.clear();
             self.wheel.take(opened, want, batch);
             progress.visited += batch.len() as u32;
-            progress.ended += self.look(opened.place, batch, up, now, ended);
+            progress.ended += self.look(opened.place, batch, up, tally, now, ended);
+            self.settle(tally);
         }
         drop(due);
         self.recycle(now);
@@ -75,7 +78,7 @@ impl Tracker {
     }
 
     /// Looks at the sessions of one batch. Returns how many ended.
-    fn look(&self, place: u8, batch: &[u32], up: &mut Vec<u32>, now: u64, ended: EndSink) -> u32 {
+    fn look(&self, place: u8, batch: &[u32], up: &mut Vec<u32>, tally: &mut Tally, now: u64, ended: EndSink) -> u32 {
         let lines = &self.shared.lines;
         batch.iter().for_each(|at| lines.prefetch(*at));
         let index = self.shared.root(INDEX);
@@ -85,6 +88,8 @@ impl Tracker {
                 for hash in index::hashes(lines, self.salt, at) {
                     buckets_of(index, hash).iter().for_each(|line| lines.prefetch(*line));
                 }
+                let inner = self.shared.record(at).inner();
+                self.quotas.prefetch(&crate::quota::vm_of(inner.vni(), inner.vm()));
                 up.push(at);
             }
         }
@@ -95,7 +100,7 @@ impl Tracker {
                 |word: u64| (word >> SESSION_WHEEL_SHIFT) as u8 == place && self.due(&record, word, now).0 <= now;
             let closed = |word: u64| matches!(State::from_number(word as u8), State::TimeWait | State::Reset);
             let reason = if closed(record.state_word()) { EndReason::Closed } else { EndReason::Timeout };
-            if self.end(at, reason, now, still, ended) {
+            if self.end_one(at, reason, now, still, tally, ended) {
                 count += 1;
             } else if self.time_is_up(at, place, now) {
                 // Its time was up, then it was not, and now it is again: the next turn will see.

@@ -72,7 +72,7 @@ impl Tracker {
         }
         if (new ^ word) & (SESSION_STATE_MASK | SESSION_DOUBT) != 0 || action == Action::Reopen {
             new = self.retime(at, &record, new, now);
-            self.transition(&record, at, before, after);
+            self.transition(&record, at, before, after, action == Action::Reopen);
         }
         record.line.word(STATE).store(new, Release);
         let verdict = match action {
@@ -113,15 +113,17 @@ impl Tracker {
     }
 
     /// Keeps the number and the queue of half-open sessions.
-    fn transition(&self, record: &Record, at: u32, before: State, after: State) {
-        if before.half_open() == after.half_open() {
+    fn transition(&self, record: &Record, at: u32, before: State, after: State, anew: bool) {
+        if before.half_open() == after.half_open() && !anew {
             return;
         }
         let tenant = self.quotas.tenant((record.line.word(INNER0).load(Relaxed) >> 40) as u32);
         if before.half_open() {
             tenant.half_open.fetch_sub(1, Relaxed);
-        } else {
+        }
+        if after.half_open() {
             tenant.half_open.fetch_add(1, Relaxed);
+            // Its entry in the queue, if any, is that of the connection before.
             tenant.enqueue(at, record.last_seen(), |at, start| self.is_half_open(at, start));
         }
     }

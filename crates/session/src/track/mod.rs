@@ -16,6 +16,7 @@ mod create;
 mod end;
 mod expire;
 mod grow;
+mod import;
 mod judge;
 mod list;
 mod types;
@@ -113,7 +114,7 @@ impl Tracker {
             return Err(AttachError::TooMany(options.sessions, most));
         }
         // Records that ended wait for a grace period: some more than sessions.
-        let records = options.sessions + (options.sessions / 64).max(4096);
+        let records = options.sessions + (options.sessions / 256).max(4096);
         Ok(Tracker {
             shared: Arc::new(Shared::new(memory)),
             options,
@@ -290,6 +291,13 @@ impl Tracker {
             created: self.created.load(Relaxed),
             ended: [0, 1, 2, 3, 4].map(|i: usize| self.ended[i].load(Relaxed)),
         }
+    }
+}
+
+#[cfg(test)]
+impl Tracker {
+    pub(crate) fn shared_for_tests(&self) -> (&Shared, u64) {
+        (&self.shared, self.lines_used.load(Acquire))
     }
 }
 

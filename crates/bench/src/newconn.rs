@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `new-connections`: first packets of new UDP connections from VMs to the Internet, through the Rust path, memory to memory.
+//!
+//! Each packet is of a connection that is new in every respect: another port of its VM (so another public port is chosen), another
+//! remote endpoint. What is paid for: the whole packet path, the route, the public port, the session with both keys and its
+//! timer, and the packet rewritten and without its tunnel. Samples follow each other on a growing table; nothing expires meanwhile.
+use crate::setup;
+use crate::user::BATCH;
+use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
+use crate::{cpu, Context, Error, Goal, Report};
+use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
+use session::nat::{Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
+use session::{HeapMemory, Options, SessionMemory, TenantLimits, Tracker};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use tables::{Commit, Prefix, Route, RoutesChange, Target, TenantChange, Writer};
+
+const VPCS: u32 = 1000;
+const VMS: u32 = 10;
+/// Connections of a sample.
+const EACH: u32 = 400_000;
+const BUFFER: usize = HEADROOM + FRAME.next_multiple_of(64) + 64;
+
+/// A gateway whose VPCs go to the Internet over one pool of 65,536 addresses.
+fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer, Arc<Nat>), Error> {
+    let (mut writer, _) = setup::heap(workload)?;
+    let route = Route { prefix: Prefix { addr: Ipv4Addr::UNSPECIFIED.into(), len: 0 }, target: Target::Internet };
+    let tenants = (0..VPCS).map(|vpc| TenantChange {
+        vni: FIRST_VNI + vpc,
+        routes: RoutesChange::Delta { remove: vec![], add: vec![route] },
+        ..TenantChange::default()
+    });
+    let commit = Commit { tenants: tenants.collect(), ..Commit::default() };
+    writer.commit(&commit).map_err(Error::failed("a commit"))?;
+    let router = std::net::IpAddr::V4(Ipv4Addr::from_bits(crate::workload::VTEP & !0xff | 253));
+    let (dmac, smac) = (Some(crate::workload::ROUTER_MAC), crate::workload::UPLINK_MAC);
+    let spec = tables::NexthopSpec { addr: router, ifindex: 1, dmac, smac, mtu: 1500 };
+    let nexthop = writer.set_nexthop(&spec).map_err(Error::io("writing a next hop"))?;
+    let group = writer.set_group(None, &[nexthop]).map_err(Error::io("writing a group"))?;
+    writer.set_internet(Some(group), None);
+    for vpc in 0..VPCS {
+        writer.set_policy(FIRST_VNI + vpc, abi::POLICY_NAT);
+    }
+    let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().map_err(Error::io("reserving session memory"))?);
+    let tenant = TenantLimits { sessions: connections, vm_sessions: connections, half_open: connections };
+    let options = Options { sessions: connections, initial: connections, salt, tenant, ..Options::default() };
+    let tracker = Tracker::new(memory, options, 1).map_err(Error::failed("making the tracker"))?;
+    let translator = Translator::new(salt);
+    let first = 0x6440_0000;
+    let pool = PoolSpec {
+        name: "bench".into(),
+        ranges: vec![(first, first + 0xffff)],
+        ports: (1024, 65535),
+        block: 64,
+        reuse: false,
+    };
+    let snats = (0..VPCS).map(|vpc| SnatSpec {
+        vni: FIRST_VNI + vpc,
+        pools: vec![0],
+        filtering: Filtering::default(),
+        ipv6: vec![],
+        ipv6_inbound: false,
+        ports_max: u64::MAX,
+        vm_ports_max: 65_536,
+    });
+    translator.configure(&NatSpec { pools: vec![pool], snats: snats.collect(), elastics: vec![] });
+    Ok((writer, Arc::new(Nat::new(Arc::new(tracker), Arc::new(translator), Default::default(), None))))
+}
+
+/// Turns a packet between VMs into the first one of connection n: its VM's n-th port, an Internet address of its own.
+fn first_packet(frame: &mut [u8], n: u32) {
+    let port = 1024 + (n / (VPCS * VMS)) as u16;
+    let remote = 0x0800_0000 | (abi::hash1(n.into(), 3) >> 40) as u32;
+    frame[80..84].copy_from_slice(&remote.to_be_bytes());
+    frame[84..86].copy_from_slice(&port.to_be_bytes());
+    frame[74..76].fill(0);
+    let sum: u32 = frame[64..84].chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
+    frame[74..76].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// `new-connections`.
+pub fn new_connections(context: &Context) -> Result<Report, Error> {
+    let all = EACH * (context.samples as u32 + 1);
+    context.say(&format!("new-connections: {all} connections of {} VMs", VPCS * VMS));
+    let workload = Workload::region(VPCS, VMS, 64, context.seed);
+    let (writer, nat) = internet(&workload, all + 1024, context.seed)?;
+    let mut gateway = Gateway::with_nat(writer.tables(), writer.tables().slots().1, nat.clone());
+    let packets = workload.packets_from_each(context.seed);
+    let cpu_of = cpu::count() - 1;
+    cpu::pin(0, cpu_of).map_err(Error::io("pinning the worker"))?;
+    let (mut rates, mut next) = (Vec::new(), 0u32);
+    let mut staged = vec![0u8; EACH as usize * PACKET_SLOT];
+    let mut buffers = vec![0u8; BATCH * BUFFER];
+    for sample in 0..=context.samples {
+        context.say(&format!("new-connections: sample {sample} of {}", context.samples));
+        for slot in staged.chunks_exact_mut(PACKET_SLOT) {
+            // Neighbours in time are of different VMs.
+            let from = next % (VPCS * VMS);
+            slot.copy_from_slice(&packets[from as usize * PACKET_SLOT..][..PACKET_SLOT]);
+            first_packet(slot, next);
+            next += 1;
+        }
+        let (mut forwarded, begin) = (0u32, cpu::thread_time());
+        let mut batch = Batch::new();
+        for part in staged.chunks_exact(BATCH * PACKET_SLOT) {
+            let mut b = batch.recycle();
+            for (slot, buffer) in part.chunks_exact(PACKET_SLOT).zip(buffers.chunks_exact_mut(BUFFER)) {
+                buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
+                let _ = b.push(Frame::new(buffer, HEADROOM, FRAME, 1));
+            }
+            gateway.process(&mut b, 1_000_000_000);
+            forwarded += b.frames().iter().filter(|f| matches!(f.verdict, Verdict::Forward { .. })).count() as u32;
+            batch = b.recycle();
+        }
+        let ns = cpu::thread_time() - begin;
+        if forwarded != EACH {
+            let why = format!("{forwarded} of {EACH} first packets were forwarded");
+            return Err(Error::Failed { what: "new-connections".into(), why });
+        }
+        // The first sample fills caches and makes the public addresses' blocks.
+        if sample > 0 {
+            rates.push(f64::from(EACH) * 1e9 / ns as f64);
+        }
+    }
+    let stats = nat.tracker().stats();
+    if stats.sessions != u64::from(all) {
+        return Err(Error::Failed {
+            what: "new-connections".into(),
+            why: format!("{} sessions of {all}", stats.sessions),
+        });
+    }
+    let mut report =
+        Report::new("new-connections", "per second", rates, Some(Goal::AtLeast(1e6)), "one core, memory to memory");
+    report.detail("sessions", stats.sessions).detail("vms", VPCS * VMS).detail(
+        "workload",
+        "UDP, each packet another port of its VM and another remote endpoint; 1,000 VPCs of 10 VMs; one pool of 65,536 addresses",
+    );
+    Ok(report)
+}

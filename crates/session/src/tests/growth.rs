@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The index grows while sessions are made, found and ended; full buckets make room.
+
+use super::*;
+
+fn nth(i: u32) -> NewSession {
+    let mut new = udp(1 + i % 7, 0x0a00_0000 + i / 7 % 5000, (i % 50_000) as u16);
+    new.inner = InnerKey::v4(1 + i % 7, 17, 0x0a00_0000 + i / 7 % 5000, (i % 50_000) as u16, 0x0101_0101 + i, 53);
+    new.outer = OuterKey::v4(17, 0xc633_6400 + i / 50_000, (i % 50_000) as u16, 0x0101_0101 + i, 53);
+    new
+}
+
+#[test]
+fn the_index_grows_under_readers_and_loses_nobody() {
+    let n: u32 = std::env::var("TUNNY_GROWTH").ok().and_then(|s| s.parse().ok()).unwrap_or(420_000);
+    let options = Options { sessions: 2 * n, initial: 1, ..Options::default() };
+    let t = tracker(options);
+    let done = std::sync::atomic::AtomicU32::new(0);
+    let reader = |seed: u32| {
+        let sessions = t.sessions();
+        let (mut i, mut unsure) = (seed, 0);
+        loop {
+            let made = done.load(Acquire);
+            if made == n {
+                return unsure;
+            }
+            if made == 0 {
+                continue;
+            }
+            i = i.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let new = nth(i % made);
+            let guard = sessions.enter();
+            if guard.find_inner(&new.inner).is_none() {
+                unsure += 1;
+                assert!(t.find_inner(&new.inner).is_some(), "{:?} is lost", new.inner);
+            }
+            if guard.find_outer(&new.outer).is_none() {
+                unsure += 1;
+                assert!(t.find_outer(&new.outer).is_some(), "{:?} is lost", new.outer);
+            }
+        }
+    };
+    std::thread::scope(|s| {
+        let readers: Vec<_> = (1..3).map(|seed| s.spawn(move || reader(seed))).collect();
+        for i in 0..n {
+            if let Err(e) = t.create(&nth(i), S + u64::from(i), &mut never) {
+                done.store(n, Release);
+                panic!("session {i}: {e:?}");
+            }
+            done.store(i + 1, Release);
+        }
+        let unsure: u32 = readers.into_iter().map(|r| r.join().expect("the reader")).sum();
+        println!("{unsure} misses of the moment");
+    });
+    let before = t.stats();
+    println!("{before:?}");
+    t.expire(2 * S, 1000, &mut never);
+    t.expire(2 * S, 1000, &mut never);
+    check(&t, 2 * S);
+    // Half of them go; their records are used again.
+    for i in (0..n).step_by(2) {
+        assert!(t.remove(t.find_inner(&nth(i).inner).unwrap(), 2 * S, &mut |_| {}));
+    }
+    for _ in 0..3 {
+        t.expire(2 * S, 1000, &mut never);
+    }
+    for i in (0..n).step_by(2) {
+        t.create(&nth(i), 3 * S, &mut never).unwrap();
+    }
+    check(&t, 3 * S);
+    assert_eq!(t.stats().memory_bytes, before.memory_bytes);
+    // All of it ends by itself, at whatever rate it is asked for.
+    let mut ended = 0;
+    for now in 4..60 {
+        while t.expire(now * S, 5000, &mut |_| ended += 1).more {}
+    }
+    assert_eq!((ended, t.stats().sessions), (n, 0));
+    check(&t, 60 * S);
+}

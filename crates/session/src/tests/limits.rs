@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Quotas, eviction, pressure.
+
+use super::*;
+
+fn limited(sessions: u32, vm_sessions: u32, half_open: u32) -> Tracker {
+    let tenant = TenantLimits { sessions, vm_sessions, half_open };
+    tracker(Options { sessions: 1000, tenant, ..Options::default() })
+}
+
+fn establish(t: &Tracker, new: &NewSession, now: u64) -> SessionRef {
+    let at = t.create(new, now, &mut never).unwrap();
+    assert_eq!(t.judge(at, Direction::In, &L4View::Other, 1, now, &mut never).after, State::Paired);
+    at
+}
+
+fn port(e: &Ended) -> (EndReason, u16) {
+    (e.reason, e.session.inner.vm_port())
+}
+
+#[test]
+fn the_oldest_half_open_session_of_the_tenant_gives_way_and_an_established_one_never_does() {
+    let t = limited(4, 100, 100);
+    establish(&t, &udp(1, 1, 1), S);
+    for i in 2..5 {
+        t.create(&udp(1, 1, i), u64::from(i) * S, &mut never).unwrap();
+    }
+    // Another tenant has room of its own.
+    t.create(&udp(2, 1, 1 + 256), 9 * S, &mut never).unwrap_or_else(|e| panic!("{e:?}"));
+    let mut ended = Vec::new();
+    t.create(&udp(1, 1, 5), 10 * S, &mut |e| ended.push(port(e))).unwrap();
+    assert_eq!(ended, [(EndReason::Evicted, 2)]);
+    // The one that would be next is answered: it is safe now.
+    let three = t.find_inner(&udp(1, 1, 3).inner).unwrap();
+    t.judge(three, Direction::In, &L4View::Other, 1, 10 * S, &mut never);
+    t.create(&udp(1, 1, 6), 10 * S, &mut |e| ended.push(port(e))).unwrap();
+    assert_eq!(ended[1..], [(EndReason::Evicted, 4)]);
+    for i in [5, 6] {
+        let at = t.find_inner(&udp(1, 1, i).inner).unwrap();
+        t.judge(at, Direction::In, &L4View::Other, 1, 10 * S, &mut never);
+    }
+    let full = Err(Refusal::Drop(DropReason::SessionQuotaTenant));
+    assert_eq!(t.create(&udp(1, 1, 7), 10 * S, &mut never), full);
+    let stats = t.tenant(1).unwrap();
+    assert_eq!((stats.sessions, stats.half_open, stats.evicted, stats.refused_tenant), (4, 0, 2, 1));
+    assert_eq!(t.tenant(2).unwrap().sessions, 1);
+    t.set_limits(1, Some(TenantLimits { sessions: 5, vm_sessions: 5, half_open: 5 }));
+    t.create(&udp(1, 1, 7), 10 * S, &mut never).unwrap();
+    t.set_limits(1, None);
+    assert_eq!(t.create(&udp(1, 2, 8), 10 * S, &mut |e| ended.push(port(e))).map(|_| ()), full.map(|_: SessionRef| ()));
+    check(&t, 10 * S);
+}
+
+#[test]
+fn a_vm_at_its_limit_gives_up_its_own_half_open_sessions_only() {
+    let t = limited(100, 2, 100);
+    t.create(&udp(1, 2, 9), S, &mut never).unwrap();
+    t.create(&udp(1, 1, 1), 2 * S, &mut never).unwrap();
+    establish(&t, &udp(1, 1, 2), 2 * S);
+    let mut ended = Vec::new();
+    let at = t.create(&udp(1, 1, 3), 3 * S, &mut |e| ended.push(port(e))).unwrap();
+    assert_eq!(ended, [(EndReason::Evicted, 1)]);
+    t.judge(at, Direction::In, &L4View::Other, 1, 3 * S, &mut never);
+    let full = Err(Refusal::Drop(DropReason::SessionQuotaVm));
+    assert_eq!(t.create(&udp(1, 1, 4), 3 * S, &mut never), full);
+    assert_eq!(t.tenant(1).unwrap().refused_vm, 1);
+    check(&t, 3 * S);
+}
+
+#[test]
+fn half_open_sessions_have_a_limit_of_their_own() {
+    let t = limited(100, 100, 2);
+    for i in 1..5 {
+        let mut ended = Vec::new();
+        t.create(&udp(1, 1, i), u64::from(i) * S, &mut |e| ended.push(port(e))).unwrap();
+        assert_eq!(ended.len(), usize::from(i > 2));
+    }
+    assert_eq!((t.tenant(1).unwrap().half_open, t.tenant(1).unwrap().evicted), (2, 2));
+    t.set_limits(1, Some(TenantLimits { sessions: 100, vm_sessions: 100, half_open: 0 }));
+    t.create(&udp(1, 1, 5), 6 * S, &mut |_| {}).unwrap_err();
+    check(&t, 6 * S);
+}
+
+#[test]
+fn a_full_node_evicts_inside_the_tenant_that_asks_and_refuses_others() {
+    let t = tracker(Options { sessions: 10, ..Options::default() });
+    for i in 0..9 {
+        t.create(&udp(1, 1, i), S, &mut never).unwrap();
+    }
+    let mut v6 = udp(2, 1, 1);
+    v6.inner = InnerKey::v6(2, 17, 1, 1, 2, 53);
+    v6.outer = v6.inner.untranslated();
+    let full = Err(Refusal::Drop(DropReason::SessionTableFull));
+    assert_eq!(t.create(&v6, S, &mut never), full, "an IPv6 session takes two lines");
+    t.create(&udp(2, 9, 1), S, &mut never).unwrap();
+    assert_eq!(t.create(&udp(3, 8, 1), S, &mut never), full);
+    let mut ended = Vec::new();
+    t.create(&udp(1, 1, 100), S, &mut |e| ended.push(port(e))).unwrap();
+    assert_eq!(ended, [(EndReason::Evicted, 0)]);
+    assert_eq!((t.tenant(2).unwrap().refused_full, t.tenant(3).unwrap().refused_full), (1, 1));
+    check(&t, S);
+}
+
+fn syn(vni: u32, port: u16) -> NewSession {
+    let mut new = udp(vni, 1, port);
+    new.inner = InnerKey::v4(vni, 6, 1, port, 7, 80);
+    new.outer = OuterKey::v4(6, 9, port, 7, 80);
+    new.view = L4View::Tcp(Segment { flags: wire::tcp::SYN, seq: 1, window: 1, ..Segment::default() });
+    new
+}
+
+#[test]
+fn under_pressure_half_open_connections_live_short() {
+    let t = limited(10, 100, 100);
+    for i in 0..4 {
+        t.create(&syn(1, i), 10 * S, &mut never).unwrap();
+    }
+    t.create(&syn(2, 99), 10 * S, &mut never).unwrap();
+    for now in 11..60 {
+        t.expire(now * S, 1000, &mut never);
+    }
+    // Nine of ten: more than four fifths.
+    for i in 4..9 {
+        establish(&t, &udp(1, 1, i), 59 * S);
+    }
+    assert!(t.tenant(1).unwrap().pressure && !t.tenant(2).unwrap().pressure);
+    let mut ended = Vec::new();
+    for now in 60..84 {
+        t.expire(now * S, 1000, &mut |e| ended.push((e.session.inner.vni(), e.reason, e.session.state)));
+    }
+    assert!(!ended.is_empty() && ended.iter().all(|e| *e == (1, EndReason::Timeout, State::SynSent)), "{ended:?}");
+    // Without pressure: four minutes, RFC 5382 REQ-5.
+    for now in 84..248 {
+        t.expire(now * S, 1000, &mut |e| assert_eq!(e.session.inner.vni(), 1));
+    }
+    assert!(t.find_inner(&syn(2, 99).inner).is_some());
+    for now in 248..256 {
+        t.expire(now * S, 1000, &mut |_| {});
+    }
+    assert!(t.find_inner(&syn(2, 99).inner).is_none());
+    check(&t, 256 * S);
+}
