@@ -169,18 +169,20 @@ __noinline __u32 tunny_session_find(struct session_key *k)
 {
 	__u32 zero = 0, line;
 	struct tunny_session_root *root = bpf_map_lookup_elem(&tunny_session_root, &zero);
-	__u64 old;
+	__u64 index, old;
 
 	if (!k || !root || READ_ONCE(root->magic) != TUNNY_SESSION_MAGIC)
 		return 0;
 	hash_session(k, root->salt);
+	/* In this order: whoever sees a new index sees the old one, too, in which the session may still be. */
+	index = READ_ONCE(root->index);
 	old = READ_ONCE(root->index_old);
 	if (unlikely(old)) {
 		line = session_in(old, k);
 		if (line)
 			return line;
 	}
-	return session_in(READ_ONCE(root->index), k);
+	return session_in(index, k);
 }
 
 /* ---- what a packet of a session changes ---- */
