@@ -105,7 +105,8 @@ fn offline(args: &Args, request: &Request) -> anyhow::Result<Report> {
     }
     let copy = Arc::new(tables::HeapMemory::new()?);
     node::copy::copy(&*memory, &*copy).context("copying the tables")?;
-    let mut report = run_trace(copy, &frame, ifindex, monotonic_ns());
+    let now = monotonic_ns();
+    let mut report = run_trace(copy, node::internet::offline(&offline.model, now)?, &frame, ifindex, now);
     if let Some(engine) = &engine {
         report.xdp = Some(run_xdp(engine, &frame, ifindex, &report)?);
     }

@@ -2,7 +2,8 @@
 //! A copy of table memory, for traces: the production stages run on the very same lines, and neither counters nor meters
 //! of the running gateway notice.
 
-use abi::{Root, LINE_BYTES};
+use abi::{Root, SessionRoot, LINE_BYTES};
+use session::SessionMemory;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tables::Memory;
@@ -18,6 +19,20 @@ pub fn copy(from: &dyn Memory, to: &dyn Memory) -> io::Result<()> {
     unsafe { copy_words(from.base(), to.base(), bytes) };
     // SAFETY: both memories promise a whole, 8-byte aligned Root.
     unsafe { copy_words(from.root().cast(), to.root().cast(), size_of::<Root>()) };
+    Ok(())
+}
+
+/// The same for session memory. Workers go on meanwhile: what they change while it is copied may be torn, which whoever attaches
+/// to the copy mends as after a kill.
+pub fn copy_sessions(from: &dyn SessionMemory, to: &dyn SessionMemory) -> io::Result<()> {
+    let segments = from.segments();
+    to.grow(segments)?;
+    let bytes = segments as usize * abi::SEGMENT_LINES as usize * LINE_BYTES as usize;
+    // SAFETY: both memories promise `limit` lines behind `base`, 64-byte aligned, and `grow` has made as many in `to`; access
+    // is by aligned atomic words.
+    unsafe { copy_words(from.base(), to.base(), bytes) };
+    // SAFETY: both memories promise a whole, 8-byte aligned SessionRoot.
+    unsafe { copy_words(from.root().cast(), to.root().cast(), size_of::<SessionRoot>()) };
     Ok(())
 }
 

@@ -25,6 +25,8 @@ use tables::{Commit, GroupId, RoutesChange, Vni, Writer};
 const EXPIRE: Duration = Duration::from_millis(100);
 /// Sessions that are looked at in one go; in between workers get at the locks.
 const BUDGET: u32 = 4096;
+/// Segments of session memory (4 MiB) that are copied for a trace.
+const COPIED_SEGMENTS_MAX: u32 = 128;
 /// The bits of a POLICY word that hold the epoch.
 const EPOCH: u64 = 0xffff << abi::POLICY_EPOCH_SHIFT;
 
@@ -33,6 +35,7 @@ pub type Ways = Arc<Mutex<[Option<IpAddr>; 2]>>;
 
 /// Sessions and translation of a node.
 pub struct Internet {
+    memory: Arc<dyn SessionMemory>,
     nat: Arc<Nat>,
     log: Arc<SessionLog>,
     plan: Mutex<NatPlan>,
@@ -85,7 +88,7 @@ impl Internet {
         let (tracker, found) = match Tracker::attach(memory.clone(), options(model, salt), now) {
             Err(session::AttachError::Layout) => {
                 notes.push("ATTENTION: session memory has another layout; all sessions begin anew".into());
-                (Tracker::new(memory, options(model, salt), now).map_err(refused)?, Default::default())
+                (Tracker::new(memory.clone(), options(model, salt), now).map_err(refused)?, Default::default())
             }
             other => other.map_err(refused)?,
         };
@@ -103,6 +106,7 @@ impl Internet {
             tracing::info!("{} sessions taken over{rest}", found.sessions);
         }
         let internet = Internet {
+            memory,
             nat,
             log,
             plan: Mutex::default(),
@@ -121,6 +125,23 @@ impl Internet {
     /// What workers share.
     pub fn nat(&self) -> Arc<Nat> {
         self.nat.clone()
+    }
+
+    /// A copy of all sessions with a translator of its own, for traces: nothing that is done to it reaches the node. Without
+    /// sessions if these are too many to copy. The fast path of `xdp` gets a copy, too.
+    pub fn rehearsal(&self, xdp: Option<&xdp::XdpEngine>) -> Result<Arc<Nat>, NodeError> {
+        let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
+        if self.memory.segments() <= COPIED_SEGMENTS_MAX {
+            crate::copy::copy_sessions(&*self.memory, &*memory).map_err(NodeError::system("copying sessions"))?;
+            if let Some(xdp) = xdp {
+                let to = xdp.session_memory()?;
+                crate::copy::copy_sessions(&*self.memory, &*to).map_err(NodeError::system("copying sessions"))?;
+            }
+        }
+        let (options, now) = (*self.nat.tracker().options(), monotonic_ns());
+        let nat = on(memory, options, now, &self.plan())?;
+        restore(&nat, now);
+        Ok(Arc::new(nat))
     }
 
     /// The session log.
@@ -270,6 +291,32 @@ pub fn lead(writer: &mut Writer, ipv6: bool, group: Option<GroupId>) {
     let now = |v6: bool| Some(tables.internet_group(v6)).filter(|line| *line != 0).map(GroupId);
     let (v4, v6) = if ipv6 { (now(false), group) } else { (group, now(true)) };
     writer.set_internet(v4, v6);
+}
+
+/// Sessions in `memory`, and translation by a plan.
+fn on(memory: Arc<dyn SessionMemory>, options: Options, now: u64, plan: &NatPlan) -> Result<Nat, NodeError> {
+    let refused = |e: session::AttachError| NodeError::Sessions(e.to_string());
+    let (tracker, _) = Tracker::attach(memory, options, now).map_err(refused)?;
+    let translator = Arc::new(Translator::new(options.salt));
+    translator.configure(&plan.spec);
+    plan.limits.iter().for_each(|(vni, limits)| tracker.set_limits(*vni, Some(*limits)));
+    Ok(Nat::new(Arc::new(tracker), translator, Default::default(), None))
+}
+
+/// Sessions of a gateway without ports, none at first. `now` is the time of its first packet.
+pub fn offline(model: &Model, now: u64) -> Result<Arc<Nat>, NodeError> {
+    let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?);
+    on(memory, options(model, 0x7475_6e6e_7921), now, &model.nat()).map(Arc::new)
+}
+
+/// Enters into the tables of a gateway without ports what a model says of the Internet.
+pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
+    let plan = model.nat();
+    writer.set_public(&plan.public).map_err(NodeError::system("entering public addresses"))?;
+    for (vni, policy) in &plan.policies {
+        writer.set_policy(*vni, *policy & !EPOCH);
+    }
+    Ok(())
 }
 
 /// Gives the translator what the sessions in memory hold; those for which it has no place end. Returns how many.

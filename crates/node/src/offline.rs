@@ -5,12 +5,12 @@
 use crate::error::NodeError;
 use crate::pcap::Packet;
 use config::{Kind, Model, Object};
-use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
+use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tables::{HeapMemory, NexthopSpec, Writer, WriterOptions};
+use tables::{GroupId, HeapMemory, NexthopSpec, Writer, WriterOptions};
 
 /// Port number that everything comes from and leaves by.
 pub const PORT: u32 = 1;
@@ -39,6 +39,7 @@ impl Offline {
         let options = WriterOptions { xdp_slots: 0, worker_slots: 1, ..Default::default() };
         let mut writer = Writer::create(memory, options).map_err(NodeError::system("building the tables"))?;
         writer.commit(&model.full_commit())?;
+        crate::internet::enter(&mut writer, &model)?;
         writer.settle();
         let warnings = warnings.iter().map(|w| w.to_string()).collect();
         let mut offline = Self { model, writer, warnings };
@@ -52,21 +53,28 @@ impl Offline {
             .objects(Kind::Nc)
             .filter_map(|o| if let Object::Nc(nc) = o { Some(nc.address) } else { None })
             .collect();
+        let routers = self.model.gateway().map_or([None; 2], |g| [g.via4.map(IpAddr::V4), g.via6.map(IpAddr::V6)]);
+        let count = ncs.len() as u64;
         for (number, nc) in ncs.into_iter().enumerate() {
-            let full = NodeError::system("table memory cannot grow");
-            let spec = NexthopSpec {
-                addr: nc,
-                ifindex: PORT,
-                dmac: Some(0x0200_0a00_0000 + number as u64 + 1),
-                smac: 0x0200_0b00_0001,
-                mtu,
-            };
-            let hop = self.writer.set_nexthop(&spec).map_err(full)?;
-            let full = NodeError::system("table memory cannot grow");
-            let group = self.writer.set_group(None, &[hop]).map_err(full)?;
+            let group = self.neighbour(nc, number as u64, mtu)?;
             self.writer.bind_nc_group(nc, Some(group));
         }
+        for (family, router) in routers.into_iter().enumerate() {
+            if let Some(router) = router {
+                let group = self.neighbour(router, count + family as u64, mtu)?;
+                crate::internet::lead(&mut self.writer, family == 1, Some(group));
+            }
+        }
         Ok(())
+    }
+
+    /// A neighbour with a MAC address of its own, and the group that leads to it alone.
+    fn neighbour(&mut self, addr: IpAddr, number: u64, mtu: u16) -> Result<GroupId, NodeError> {
+        let full = || NodeError::system("table memory cannot grow");
+        let (dmac, smac) = (Some(0x0200_0a00_0000 + number + 1), 0x0200_0b00_0001);
+        let spec = NexthopSpec { addr, ifindex: PORT, dmac, smac, mtu };
+        let hop = self.writer.set_nexthop(&spec).map_err(full())?;
+        self.writer.set_group(None, &[hop]).map_err(full())
     }
 }
 
@@ -95,7 +103,7 @@ pub fn replay(
     mut write: impl FnMut(u64, &[u8]) -> Result<(), NodeError>,
     mut progress: impl FnMut(u64),
 ) -> Result<Summary, NodeError> {
-    let mut gateway = Gateway::new(offline.writer.tables(), 0);
+    let mut serving: Option<(Gateway, Arc<Nat>)> = None;
     let mut summary = Summary::default();
     let mut regions: Vec<Vec<u8>> = vec![Vec::new(); BURST];
     let mut batch: Batch<'static> = Batch::new();
@@ -112,6 +120,11 @@ pub fn replay(
             times.push((packet.time_ns, packet.data.len()));
         }
         let Some((now, _)) = times.last().copied() else { break };
+        if serving.is_none() {
+            let nat = crate::internet::offline(&offline.model, times.first().map_or(now, |t| t.0))?;
+            serving = Some((Gateway::with_nat(offline.writer.tables(), 0, nat.clone()), nat));
+        }
+        let Some((gateway, nat)) = &mut serving else { break };
         let mut full: Batch<'_> = batch.recycle();
         for (region, (_, length)) in regions.iter_mut().zip(&times) {
             // The batch holds as many.
@@ -141,9 +154,11 @@ pub fn replay(
             summary.written += 1;
         }
         batch = full.recycle();
+        // As far as time goes on in the capture.
+        while nat.expire(now, BURST as u32 * 16).more {}
         progress(summary.packets);
     }
-    let stats = gateway.tables().stats_total();
+    let stats = offline.writer.tables().stats_total();
     summary.balanced = stats.rx == summary.packets
         && stats.rx + stats.generated == stats.forwarded + stats.answered + stats.passed + stats.dropped;
     Ok(summary)

@@ -614,7 +614,8 @@ impl Node {
                 crate::copy::copy(&*self.memory, &*engine.memory()).map_err(NodeError::system("copying the tables"))?;
             }
         }
-        let mut report = crate::trace::run(heap, &frame, ifindex, monotonic_ns());
+        let nat = self.internet.rehearsal(engine.as_ref())?;
+        let mut report = crate::trace::run(heap, nat, &frame, ifindex, monotonic_ns());
         if let Some(engine) = &engine {
             report.xdp = Some(crate::trace::run_xdp(engine, &frame, ifindex, &report)?);
         }

@@ -106,10 +106,11 @@ impl Request {
 }
 
 /// Runs a frame through the stages over `memory`, which must be nobody else's: a copy, or tables made for this.
-pub fn run(memory: Arc<dyn Memory>, frame: &[u8], ifindex: u32, now_ns: u64) -> Report {
+/// So must `nat` be.
+pub fn run(memory: Arc<dyn Memory>, nat: Arc<gateway::Nat>, frame: &[u8], ifindex: u32, now_ns: u64) -> Report {
     let tables = Tables::new(memory);
     let (slots, _) = tables.slots();
-    let mut gateway = Gateway::new(tables, slots.saturating_sub(1));
+    let mut gateway = Gateway::with_nat(tables, slots.saturating_sub(1), nat);
     let mut region = vec![0; HEADROOM + frame.len() + 256];
     region[HEADROOM..HEADROOM + frame.len()].copy_from_slice(frame);
     let mut batch = Batch::new();
@@ -203,4 +204,34 @@ fn changes(before: &[u8], after: &[u8]) -> Vec<Changed> {
         }
     }
     changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offline::{Offline, PORT};
+
+    #[test]
+    fn a_trace_goes_out_by_snat_and_leaves_the_tunnel_behind() {
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/internet.yaml");
+        let offline = Offline::new(&[example.into()], 9000).unwrap();
+        let trace = |description: &str| {
+            let request = Request { description: Some(description.into()), ..Default::default() };
+            let frame = request.bytes(&offline.writer.tables()).unwrap();
+            let nat = crate::internet::offline(&offline.model, 1 << 40).unwrap();
+            run(offline.writer.memory().clone(), nat, &frame, PORT, 1 << 40)
+        };
+        // green has Snat alone; web1 of red has an address of its own, which is the same private one.
+        let report = trace("vni=300 src=10.0.0.5 dst=198.51.100.7 udp sport=4000 dport=53 from=192.0.2.11");
+        assert_eq!((report.verdict.as_str(), report.egress), ("forward", Some(PORT)), "{report:?}");
+        assert!(report.steps.iter().any(|s| s.stage == "nat"), "{:?}", report.steps);
+        let out = from_hex(report.out.as_deref().unwrap()).unwrap();
+        assert_eq!((&out[12..14], &out[26..29], &out[30..34]), (&[8, 0][..], &[203, 0, 113][..], &[198, 51, 100, 7][..]));
+        assert!(out[29] < 16 && u16::from_be_bytes([out[34], out[35]]) >= 1024, "{out:x?}");
+        let own = trace("vni=100 src=10.0.0.5 dst=198.51.100.7 udp sport=4000 dport=53 from=192.0.2.11");
+        let out = from_hex(own.out.as_deref().unwrap()).unwrap();
+        assert_eq!((&out[26..30], u16::from_be_bytes([out[34], out[35]])), (&[203, 0, 113, 8][..], 4000));
+        let refused = trace("vni=300 src=10.0.0.99 dst=198.51.100.7 udp from=192.0.2.11");
+        assert_eq!(refused.reason.as_deref(), Some("nat_source_unknown"), "{refused:?}");
+    }
 }
