@@ -34,6 +34,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let waiting = crate::input::patience(&[&args.config[..], std::slice::from_ref(&args.input)].concat());
     let offline = Offline::new(&args.config, args.mtu)?;
     for warning in &offline.warnings {
         say(format_args!("warning: {warning}"));
@@ -45,6 +46,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let sink = Sink::create(&args.output_file).with_context(|| format!("cannot write {to}"))?;
     let file = sink.file.try_clone().with_context(|| format!("cannot write {to}"))?;
     let mut writer = PcapWriter::new(BufWriter::with_capacity(1 << 20, file)).with_context(|| to.to_string())?;
+    drop(waiting);
     let patience = Patience::new("replaying");
     let failed = |path: &dyn std::fmt::Display, error: &dyn std::fmt::Display| NodeError::Request(format!("{path}: {error}"));
     let summary = replay(

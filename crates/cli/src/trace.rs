@@ -95,7 +95,9 @@ fn frame(args: &Args) -> anyhow::Result<Option<String>> {
 
 /// Traces over tables made of configuration files.
 fn offline(args: &Args, request: &Request) -> anyhow::Result<Report> {
+    let waiting = crate::input::patience(&args.config);
     let offline = Offline::new(&args.config, 9000)?;
+    drop(waiting);
     let memory = offline.writer.memory().clone();
     let frame = request.bytes(&offline.writer.tables())?;
     let ifindex = if request.ifindex == 0 { PORT } else { request.ifindex };
