@@ -21,6 +21,9 @@ build: deps
 demo: build
 	@$(TUNNY) lab demo $(if $(KEEP),--keep)
 
+# Tests want to be compiled soon rather than run fast: without ThinLTO inside each crate compiling takes a third less CPU time
+# (config 19 s instead of 28), and tests run about 15 % longer (tables 4.1 s instead of 3.5).
+test: export CARGO_PROFILE_DEV_LTO := off
 # One build serves all: building a package by itself would compile its dependencies again with other features.
 test: deps lint
 	cargo build --workspace --bins --tests --examples
