@@ -40,7 +40,8 @@ if [ -z "${TUNNY_DEB_CHROOT:-}" ]; then
     exit $status
 fi
 
-# From here on inside the copy.
+# From here on inside the copy. Whatever fails, no node stays behind.
+trap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT
 ip link set lo up
 ip link add up0 type veth peer name far0
 ip link set up0 up
