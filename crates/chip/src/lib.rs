@@ -6,8 +6,12 @@
 //! No I/O and no clock: texts, time and randomness come in as arguments.
 #![forbid(unsafe_code)]
 
+pub mod alloc;
 pub mod blocks;
+pub mod model;
 pub mod profile;
+pub mod sailfish;
+pub mod technique;
 
-pub use blocks::{Alpm, Blocks, Bucket, Geometry, Grid, Key, Kind, Part, Table, Unplaced, KEYS};
+pub use blocks::{Alpm, Blocks, Bucket, Geometry, Grid, Key, Kind, Packing, Part, Table, Unplaced, KEYS};
 pub use profile::{Profile, ProfileError};

@@ -11,13 +11,19 @@ fn tofino() -> Geometry {
 }
 
 fn exact(key: &str, entries: u64, action_bits: u32, digest: Option<u32>) -> Blocks {
-    let t = Table { kind: Kind::Exact { digest }, key: Key::named(key).expect("known"), entries, action_bits };
+    let t = Table {
+        kind: Kind::Exact { digest },
+        key: Key::named(key).expect("known"),
+        entries,
+        action_bits,
+        packing: Default::default(),
+    };
     Blocks::of(&t.alone(&tofino()).expect("placed"))
 }
 
 fn alpm(key: &str, entries: u64, partitions: u32, subtrees: u32, bucket: Bucket) -> Blocks {
     let kind = Kind::Alpm(Alpm { partitions, subtrees, bucket });
-    let t = Table { kind, key: Key::named(key).expect("known"), entries, action_bits: 16 };
+    let t = Table { kind, key: Key::named(key).expect("known"), entries, action_bits: 16, packing: Default::default() };
     Blocks::of(&t.alone(&tofino()).expect("placed"))
 }
 
@@ -42,7 +48,13 @@ fn ternary_widths() {
     for (key, width) in [("vni", 1), ("ip4", 1), ("vni_ip4", 2), ("five_tuple4", 3), ("ip6", 3), ("vni_ip6", 4)] {
         assert_eq!(tcam::width(Key::named(key).expect("known").bytes(), &g), width, "{key}");
     }
-    let t = Table { kind: Kind::Ternary, key: Key::named("vni_ip6").unwrap(), entries: 229_376, action_bits: 16 };
+    let t = Table {
+        kind: Kind::Ternary,
+        key: Key::named("vni_ip6").unwrap(),
+        entries: 229_376,
+        action_bits: 16,
+        packing: Default::default(),
+    };
     assert_eq!(Blocks::of(&t.alone(&g).unwrap()).tcam, 1792);
 }
 
@@ -97,7 +109,8 @@ fn no_table_overfills_a_stage() {
                 bucket: Bucket::Whole,
             }),
         };
-        let t = Table { kind, key, entries, action_bits: [0, 8, 16, 32, 64][rng.below(5)] };
+        let t =
+            Table { kind, key, entries, action_bits: [0, 8, 16, 32, 64][rng.below(5)], packing: Default::default() };
         let parts = t.alone(&g).unwrap_or_else(|e| panic!("round {round}, {t:?}: {e}"));
         let mut capacity = 0;
         for (stage, p) in &parts {
@@ -147,7 +160,7 @@ fn the_compilers_block_counts() {
             _ => Kind::Ternary,
         };
         let (entries, action_bits) = (n(3).unwrap(), n(4).unwrap() as u32);
-        let t = Table { kind, key: Key::named(f[1]).unwrap(), entries, action_bits };
+        let t = Table { kind, key: Key::named(f[1]).unwrap(), entries, action_bits, packing: Default::default() };
         let b = Blocks::of(&t.alone(&tofino()).unwrap());
         let want = n(10).unwrap() as i64;
         let off = (i64::from(b.sram_match) - want).abs();

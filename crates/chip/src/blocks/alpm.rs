@@ -7,7 +7,7 @@
 
 use super::format::{fits, Request};
 use super::sram::{layouts, Layout, Match};
-use super::{tcam, Geometry, Grid, Key, Part, Unplaced};
+use super::{tcam, Geometry, Grid, Key, Packing, Part, Stages, Table, Unplaced};
 
 /// What of the key is compared in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -67,7 +67,7 @@ impl Alpm {
             Bucket::Exclude { lpm_bits } => twice(key.lpm_bits.saturating_sub(lpm_bits).max(1)),
         };
         let groups = (0..bytes.len()).map(|i| (i as u32 / g.crossbar_group) as u8).collect();
-        Match { bytes, groups, ghosts: false, ranked: true }
+        Match { bytes, groups, ghosts: false, ranked: true, packing: Packing::Straddling }
     }
 }
 
@@ -119,33 +119,27 @@ impl Sized {
 }
 
 /// Places the TCAM, and behind it the partitions.
-pub fn place(
-    key: &Key,
-    entries: u64,
-    action_bits: u32,
-    a: &Alpm,
-    free: &mut dyn FnMut(usize) -> Option<Grid>,
-    g: &Geometry,
-) -> Result<Vec<(usize, Part)>, Unplaced> {
+pub fn place(t: &Table, a: &Alpm, stages: &mut dyn Stages, g: &Geometry) -> Result<Vec<(usize, Part)>, Unplaced> {
     let index_bits = a.partitions.ilog2();
-    let mut out = tcam::place(key, u64::from(a.pivots()), index_bits, free, g)?;
+    let mut out = tcam::place(&t.key, u64::from(a.pivots()), index_bits, stages, g)?;
     let first = out.last().map_or(0, |(stage, _)| stage + 1);
-    let m = a.stored(key, g);
-    let all: Vec<Layout> = layouts(&m, action_bits, g)
+    let m = Match { packing: t.packing, ..a.stored(&t.key, g) };
+    let all: Vec<Layout> = layouts(&m, t.action_bits, g)
         .into_iter()
         .filter_map(|l| [l, Layout { width: l.width + 1, ..l }].into_iter().find(|l| format_fits(&m, l, g)))
         .collect();
     if all.is_empty() {
         return Err(Unplaced::KeyTooWide);
     }
-    let mut left = a.bucket_entries(entries) as u32;
+    let mut left = a.bucket_entries(t.entries) as u32;
     let mut stage = first;
     while left > 0 {
-        let Some(grid) = free(stage) else {
+        let Some(grid) = stages.free(stage) else {
             return Err(Unplaced::Stages { left: u64::from(left) * u64::from(a.partitions) });
         };
         if let Some(s) = pick(&all, left, a, &grid, g) {
             left = left.saturating_sub(s.entries());
+            stages.take(stage, &s.part(a, g));
             out.push((stage, s.part(a, g)));
         }
         stage += 1;

@@ -111,6 +111,10 @@ pub struct Part {
     pub alus: u32,
     /// Statistics ALUs.
     pub stats_alus: u32,
+    /// Bytes of the exact-match crossbar.
+    pub crossbar_exact: u32,
+    /// Bytes of the ternary crossbar.
+    pub crossbar_ternary: u32,
 }
 
 impl Part {
@@ -135,6 +139,10 @@ pub struct Grid {
     pub alus: u32,
     /// Free statistics ALUs.
     pub stats_alus: u32,
+    /// Free bytes of the exact-match crossbar.
+    pub crossbar_exact: u32,
+    /// Free bytes of the ternary crossbar.
+    pub crossbar_ternary: u32,
 }
 
 impl Grid {
@@ -147,7 +155,14 @@ impl Grid {
             tables: g.tables_per_stage,
             alus: g.meter_alus,
             stats_alus: g.stats_alus,
+            crossbar_exact: g.crossbar_exact,
+            crossbar_ternary: g.crossbar_ternary,
         }
+    }
+
+    /// A stage that takes nothing more.
+    fn shut(&self) -> Grid {
+        Grid { rows: vec![0; self.rows.len()], tcam: 0, ..self.clone() }
     }
 
     /// Free SRAM blocks.
@@ -169,6 +184,8 @@ impl Grid {
             && p.logical_tables.max(1) <= self.tables
             && p.alus <= self.alus
             && p.stats_alus <= self.stats_alus
+            && p.crossbar_exact <= self.crossbar_exact
+            && p.crossbar_ternary <= self.crossbar_ternary
             && p.sram() <= self.sram();
         if !enough {
             return None;
@@ -188,6 +205,8 @@ impl Grid {
         self.tables -= p.logical_tables.max(1);
         self.alus -= p.alus;
         self.stats_alus -= p.stats_alus;
+        self.crossbar_exact -= p.crossbar_exact;
+        self.crossbar_ternary -= p.crossbar_ternary;
         Some(out)
     }
 
@@ -197,6 +216,51 @@ impl Grid {
         let free = |first: u32| (first..first + width).all(|r| self.rows[r as usize] >= columns);
         let last = g.sram_rows.checked_sub(width)?;
         (0..=last).filter(|r| r.is_multiple_of(width)).find(|r| free(*r)).or_else(|| (0..=last).find(|r| free(*r)))
+    }
+}
+
+/// Stages that a table is placed in, one behind the other.
+pub trait Stages {
+    /// What is free in a stage; None behind the last.
+    fn free(&mut self, stage: usize) -> Option<Grid>;
+    /// The table takes this part of it.
+    fn take(&mut self, stage: usize, part: &Part);
+}
+
+/// As many empty stages as a table needs.
+struct Endless<'a>(&'a Geometry);
+
+impl Stages for Endless<'_> {
+    fn free(&mut self, stage: usize) -> Option<Grid> {
+        (stage < 4096).then(|| Grid::empty(self.0))
+    }
+
+    fn take(&mut self, _: usize, _: &Part) {}
+}
+
+/// A stage whose crossbar has no room for the key takes no part of the table.
+struct Crossbar<'a> {
+    stages: &'a mut dyn Stages,
+    bytes: u32,
+}
+
+impl Crossbar<'_> {
+    fn with_bytes(&self, part: &Part) -> Part {
+        let of = |blocks: u32| if blocks > 0 { self.bytes } else { 0 };
+        Part { crossbar_exact: of(part.sram_match), crossbar_ternary: of(part.tcam), ..part.clone() }
+    }
+}
+
+impl Stages for Crossbar<'_> {
+    fn free(&mut self, stage: usize) -> Option<Grid> {
+        let grid = self.stages.free(stage)?;
+        let enough = grid.crossbar_exact >= self.bytes && (grid.crossbar_ternary >= self.bytes || grid.tcam == 0);
+        Some(if enough { grid } else { grid.shut() })
+    }
+
+    fn take(&mut self, stage: usize, part: &Part) {
+        let part = self.with_bytes(part);
+        self.stages.take(stage, &part);
     }
 }
 
@@ -256,27 +320,42 @@ pub struct Table {
     pub entries: u64,
     /// Action data bits of an entry.
     pub action_bits: u32,
+    /// Whether entries may lie across words.
+    pub packing: Packing,
+}
+
+/// How entries may lie in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Packing {
+    /// As the chip allows: several entries over several words, parts of two entries in one word.
+    #[default]
+    Straddling,
+    /// Whole entries in whole words, as the Sailfish paper's figures say that its compiler did: no word holds parts of
+    /// two entries.
+    Aligned,
 }
 
 impl Table {
-    /// Places the table; `free` tells what each stage still has.
-    pub fn place(
-        &self,
-        free: &mut dyn FnMut(usize) -> Option<Grid>,
-        g: &Geometry,
-    ) -> Result<Vec<(usize, Part)>, Unplaced> {
-        match &self.kind {
+    /// Places the table into these stages.
+    pub fn place(&self, stages: &mut dyn Stages, g: &Geometry) -> Result<Vec<(usize, Part)>, Unplaced> {
+        let mut crossbar = Crossbar { stages, bytes: self.key.bytes() };
+        let mut parts = match &self.kind {
             Kind::Exact { digest } => {
-                sram::place(&sram::Match::exact(&self.key, *digest, g), self.entries, self.action_bits, free, g)
+                let m = sram::Match { packing: self.packing, ..sram::Match::exact(&self.key, *digest, g) };
+                sram::place(&m, self.entries, self.action_bits, &mut crossbar, g)
             }
-            Kind::Ternary => tcam::place(&self.key, self.entries, self.action_bits, free, g),
-            Kind::Alpm(a) => alpm::place(&self.key, self.entries, self.action_bits, a, free, g),
+            Kind::Ternary => tcam::place(&self.key, self.entries, self.action_bits, &mut crossbar, g),
+            Kind::Alpm(a) => alpm::place(self, a, &mut crossbar, g),
+        }?;
+        for (_, part) in &mut parts {
+            *part = crossbar.with_bytes(part);
         }
+        Ok(parts)
     }
 
     /// Places the table in empty stages, as many as it needs.
     pub fn alone(&self, g: &Geometry) -> Result<Vec<(usize, Part)>, Unplaced> {
-        self.place(&mut |stage| (stage < 4096).then(|| Grid::empty(g)), g)
+        self.place(&mut Endless(g), g)
     }
 }
 

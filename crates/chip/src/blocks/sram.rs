@@ -5,7 +5,7 @@
 //! one column, so a width that does not divide the rows leaves rows that only action data can use.
 
 use super::format::{fits, ghost, Request, VERSION_BITS};
-use super::{Geometry, Key, Part, Unplaced};
+use super::{Geometry, Key, Packing, Part, Stages, Unplaced};
 
 /// How action data is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Match {
     pub ghosts: bool,
     /// Entries have priorities.
     pub ranked: bool,
+    /// Whether entries may lie across words.
+    pub packing: Packing,
 }
 
 impl Match {
@@ -67,7 +69,7 @@ impl Match {
             Some(bits) => Key::of(&[bits]).byte_bits(),
         };
         let groups = (0..bytes.len()).map(|i| (i as u32 / g.crossbar_group) as u8).collect();
-        Match { bytes, groups, ghosts: digest.is_none(), ranked: false }
+        Match { bytes, groups, ghosts: digest.is_none(), ranked: false, packing: Packing::Straddling }
     }
 
     /// Bits stored if `ways` hash bits beyond the row are known.
@@ -109,7 +111,8 @@ pub fn layouts(m: &Match, action_bits: u32, g: &Geometry) -> Vec<Layout> {
                 .max(overhead_width)
                 .max(pack.div_ceil(g.row_entries_max));
             let (left, least) = if width > pack { (width % pack, pack) } else { (pack % width, width) };
-            if left == 0 && least != 1 {
+            let straddles = width != 1 && pack != 1;
+            if left == 0 && least != 1 || straddles && m.packing == Packing::Aligned {
                 continue;
             }
             if width > g.sram_rows {
@@ -204,7 +207,7 @@ pub fn place(
     m: &Match,
     mut entries: u64,
     action_bits: u32,
-    free: &mut dyn FnMut(usize) -> Option<super::Grid>,
+    stages: &mut dyn Stages,
     g: &Geometry,
 ) -> Result<Vec<(usize, Part)>, Unplaced> {
     let all = layouts(m, action_bits, g);
@@ -214,9 +217,10 @@ pub fn place(
     let mut out = Vec::new();
     let mut stage = 0;
     while entries > 0 {
-        let Some(grid) = free(stage) else { return Err(Unplaced::Stages { left: entries }) };
+        let Some(grid) = stages.free(stage) else { return Err(Unplaced::Stages { left: entries }) };
         if let Some(s) = whole(m, &all, entries, &grid, g).or_else(|| most(m, &all, &grid, g)) {
             entries = entries.saturating_sub(s.entries(g));
+            stages.take(stage, &s.part(g));
             out.push((stage, s.part(g)));
         }
         stage += 1;

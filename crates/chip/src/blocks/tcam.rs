@@ -2,7 +2,7 @@
 //! Ternary tables: blocks side by side for the width of the key, and an SRAM for what a hit says.
 
 use super::sram::{action_formats, ActionFormat};
-use super::{Geometry, Grid, Key, Part, Unplaced};
+use super::{Geometry, Key, Part, Stages, Unplaced};
 
 /// Blocks side by side: a pair of blocks compares 11 key bytes (each 5, and the byte between them), so a remainder of
 /// up to 6 bytes takes one block and more takes two. Version and valid bits share the blocks' spare bits.
@@ -31,7 +31,7 @@ pub fn place(
     key: &Key,
     entries: u64,
     action_bits: u32,
-    free: &mut dyn FnMut(usize) -> Option<Grid>,
+    stages: &mut dyn Stages,
     g: &Geometry,
 ) -> Result<Vec<(usize, Part)>, Unplaced> {
     let width = width(key.bytes(), g);
@@ -42,7 +42,7 @@ pub fn place(
     let (mut out, mut stage) = (Vec::new(), 0);
     while left > 0 {
         let lost = u64::from(left) * u64::from(g.tcam_depth);
-        let Some(grid) = free(stage) else { return Err(Unplaced::Stages { left: lost }) };
+        let Some(grid) = stages.free(stage) else { return Err(Unplaced::Stages { left: lost }) };
         let depth = (1..=left.min(grid.tcam / width)).rev().find_map(|depth| {
             let n = u64::from(depth * g.tcam_depth);
             let part = action_formats(action_bits, g.immediate_bits)
@@ -60,6 +60,7 @@ pub fn place(
         });
         if let Some((depth, part)) = depth {
             left -= depth;
+            stages.take(stage, &part);
             out.push((stage, part));
         }
         stage += 1;

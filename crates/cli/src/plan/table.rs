@@ -183,5 +183,5 @@ fn read(args: &Args) -> anyhow::Result<Table> {
             Kind::Alpm(Alpm { partitions, subtrees, bucket })
         }
     };
-    Ok(Table { kind, key, entries: args.entries, action_bits: args.action_bits })
+    Ok(Table { kind, key, entries: args.entries, action_bits: args.action_bits, packing: Default::default() })
 }

@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Algorithmic LPM as the chip builds it: pivots in TCAM, partitions in SRAM.
+//!
+//! The prefixes are a trie over VNI and address, 152 bits. It is cut into subtrees of bounded size; the root of each is a
+//! pivot, an entry of the TCAM that names a partition. A packet takes the longest pivot that covers it, then the longest
+//! prefix in that partition. Since the prefix that covers a whole subtree lies above its pivot, each partition entry set
+//! carries a copy of it, and takes a place for it. Up to `subtrees` pivots share a partition; its rows hold the pivot's
+//! prefixes with all bits, so prefixes of another subtree of the partition never match.
+
+use super::key::{Bits, Prefix, BITS};
+use std::collections::BTreeMap;
+
+/// Shape of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Partitions.
+    pub partitions: u32,
+    /// Pivots that may share a partition.
+    pub subtrees: u32,
+    /// Prefixes of a partition, the spare place not counted.
+    pub bucket: u32,
+    /// Pivots must keep at least so many leading bits (24: one VPC each, where buckets do not compare the VNI).
+    pub pivot_min: u32,
+    /// Bits below the pivot that a partition compares; BITS: all.
+    pub window: u32,
+}
+
+/// A subtree.
+#[derive(Clone, Debug)]
+struct Subtree {
+    root: Prefix,
+    partition: u32,
+    prefixes: BTreeMap<Prefix, u32>,
+    /// The longest prefix above the root.
+    covering: Option<(u32, u32)>,
+}
+
+impl Subtree {
+    fn size(&self) -> u32 {
+        self.prefixes.len() as u32 + u32::from(self.covering.is_some())
+    }
+}
+
+/// The table.
+#[derive(Clone, Debug)]
+pub struct Alpm {
+    shape: Shape,
+    subtrees: Vec<Subtree>,
+    /// What the TCAM says, as borders: from this value on, the subtree.
+    borders: Vec<(Bits, u32)>,
+    /// Room left and pivots of each partition.
+    partitions: Vec<(u32, u32)>,
+    moved: u64,
+    stale: bool,
+}
+
+/// No room.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no partition takes another subtree: {pivots} pivots and {prefixes} prefixes are in, {free} places are free but scattered")]
+pub struct Full {
+    /// Pivots.
+    pub pivots: usize,
+    /// Prefixes.
+    pub prefixes: usize,
+    /// Free places.
+    pub free: u64,
+}
+
+struct Carver<'a> {
+    sorted: &'a [(Prefix, u32)],
+    shape: Shape,
+    limit: u32,
+    roots: Vec<(Prefix, Vec<usize>)>,
+}
+
+impl Carver<'_> {
+    /// Cuts the prefixes `range`, all below `node`; returns those that stay with the node.
+    fn cut(&mut self, range: std::ops::Range<usize>, node: Prefix) -> Vec<usize> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        // A run under one long common prefix needs no walk down bit by bit.
+        let (first, last) = (self.sorted[range.start].0, self.sorted[range.end - 1].0);
+        let shallowest = self.sorted[range.clone()].iter().map(|p| p.0.len).min().unwrap_or(BITS);
+        let mut len = node.len;
+        while len < shallowest && len < BITS && first.bits.bit(len) == last.bits.bit(len) {
+            len += 1;
+        }
+        let node = Prefix { bits: first.bits.first(len), len };
+        let fits_window = |n: &Prefix, s: &Self, all: &[usize]| {
+            s.shape.window >= BITS || all.iter().all(|i| s.sorted[*i].0.len <= n.len + s.shape.window)
+        };
+        let all: Vec<usize> = range.clone().collect();
+        // A subtree takes one place more for the prefix that covers it.
+        if all.len() as u32 + 1 <= self.limit / 2 && fits_window(&node, self, &all) && len >= self.shape.pivot_min {
+            return all;
+        }
+        if len >= BITS {
+            return all;
+        }
+        let own = self.sorted[range.clone()].iter().take_while(|p| p.0.len == len && p.0.bits == node.bits).count();
+        let rest = range.start + own..range.end;
+        let middle = rest.start + self.sorted[rest.clone()].partition_point(|p| !p.0.bits.bit(len));
+        let child = |bit: bool| {
+            let mut bits = node.bits;
+            if bit {
+                if len < 24 {
+                    bits.vni |= 1 << (23 - len)
+                } else {
+                    bits.addr |= 1 << (BITS - 1 - len)
+                }
+            }
+            Prefix { bits, len: len + 1 }
+        };
+        let mut left = self.cut(rest.start..middle, child(false));
+        let mut right = self.cut(middle..rest.end, child(true));
+        let mut mine: Vec<usize> = (range.start..rest.start).collect();
+        let size = |v: &[usize]| v.len() as u32 + 1;
+        // Kept below the limit by giving the larger child a pivot of its own.
+        for _ in 0..2 {
+            let total = size(&mine) + left.len() as u32 + right.len() as u32;
+            let inside: Vec<usize> = left.iter().chain(&right).copied().collect();
+            let apart = len < self.shape.pivot_min && !inside.is_empty();
+            if total <= self.limit && fits_window(&node, self, &inside) && !apart {
+                break;
+            }
+            let (side, other) =
+                if left.len() >= right.len() { (&mut left, child(false)) } else { (&mut right, child(true)) };
+            let taken = std::mem::take(side);
+            if !taken.is_empty() {
+                self.root(other, taken);
+            }
+        }
+        mine.extend(left);
+        mine.extend(right);
+        mine
+    }
+
+    /// Makes a pivot of the deepest node above these prefixes.
+    fn root(&mut self, node: Prefix, mut taken: Vec<usize>) {
+        taken.sort_unstable();
+        let first = self.sorted[taken[0]].0;
+        let shallowest = taken.iter().map(|i| self.sorted[*i].0.len).min().unwrap_or(node.len);
+        let mut len = node.len;
+        let last = self.sorted[taken[taken.len() - 1]].0;
+        while len < shallowest && first.bits.bit(len) == last.bits.bit(len) {
+            len += 1;
+        }
+        self.roots.push((Prefix { bits: first.bits.first(len), len }, taken));
+    }
+}
+
+impl Alpm {
+    /// Builds the table; `prefixes` need no order, the last of equal ones counts.
+    pub fn build(shape: Shape, prefixes: &[(Prefix, u32)]) -> Result<Alpm, Full> {
+        let mut sorted = prefixes.to_vec();
+        sorted.sort_by_key(|p| p.0);
+        sorted.dedup_by(|later, first| {
+            let same = later.0 == first.0;
+            if same {
+                first.1 = later.1;
+            }
+            same
+        });
+        // The larger the subtrees the fewer the pivots, the smaller the better they fill the partitions.
+        let pivots_max = shape.partitions * shape.subtrees;
+        let per_pivot = (shape.bucket / shape.subtrees.max(1)).max(2);
+        let mut best = Err(Full { pivots: 0, prefixes: sorted.len(), free: 0 });
+        let mut limit = per_pivot.max(3);
+        while limit <= shape.bucket {
+            let mut carver = Carver { sorted: &sorted, shape, limit, roots: Vec::new() };
+            let left = carver.cut(0..sorted.len(), Prefix { bits: Bits { vni: 0, addr: 0 }, len: 0 });
+            if !left.is_empty() {
+                carver.root(Prefix { bits: Bits { vni: 0, addr: 0 }, len: 0 }, left);
+            }
+            if carver.roots.len() as u32 <= pivots_max {
+                best = Alpm::pack(shape, &sorted, carver.roots);
+                if best.is_ok() {
+                    return best;
+                }
+            }
+            limit += (limit / 16).max(1);
+        }
+        best
+    }
+
+    fn pack(shape: Shape, sorted: &[(Prefix, u32)], roots: Vec<(Prefix, Vec<usize>)>) -> Result<Alpm, Full> {
+        let mut subtrees: Vec<Subtree> = roots
+            .into_iter()
+            .map(|(root, taken)| {
+                let prefixes = taken.iter().map(|i| sorted[*i]).collect();
+                Subtree { root, partition: u32::MAX, prefixes, covering: covering(sorted, &root) }
+            })
+            .collect();
+        // Largest first, into the partition with least room that still takes it and keeps room for its other pivots.
+        let mut order: Vec<usize> = (0..subtrees.len()).collect();
+        order.sort_by_key(|i| std::cmp::Reverse(subtrees[*i].size()));
+        let mut partitions = vec![(shape.bucket, 0u32); shape.partitions as usize];
+        let mut room: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        room.insert(shape.bucket, (0..shape.partitions).rev().collect());
+        let used = order.len() as u32;
+        let spread = used.div_ceil(shape.partitions.max(1)).min(shape.subtrees);
+        for (n, i) in order.into_iter().enumerate() {
+            let size = subtrees[i].size();
+            // While partitions are empty each gets a large one first; then best fit.
+            let first_round = n < shape.partitions as usize && spread > 1;
+            let fit = if first_round { Some(shape.bucket) } else { room.range(size..).next().map(|(k, _)| *k) };
+            let Some((k, p)) = fit.and_then(|k| Some((k, room.get_mut(&k)?.pop()?))) else {
+                let free = partitions.iter().map(|p| u64::from(p.0)).sum();
+                return Err(Full { pivots: n, prefixes: sorted.len(), free });
+            };
+            if room.get(&k).is_some_and(Vec::is_empty) {
+                room.remove(&k);
+            }
+            subtrees[i].partition = p;
+            let part = &mut partitions[p as usize];
+            part.0 -= size;
+            part.1 += 1;
+            if part.1 < shape.subtrees {
+                room.entry(part.0).or_default().push(p);
+            }
+        }
+        let mut table = Alpm { shape, subtrees, borders: Vec::new(), partitions, moved: 0, stale: false };
+        table.flatten();
+        Ok(table)
+    }
+
+    /// What the TCAM answers, as borders between subtrees: pivots are nested or apart.
+    fn flatten(&mut self) {
+        let mut order: Vec<usize> = (0..self.subtrees.len()).collect();
+        order.sort_by_key(|i| self.subtrees[*i].root);
+        let mut out: Vec<(Bits, u32)> = Vec::with_capacity(2 * order.len() + 1);
+        let mut open: Vec<(Bits, u32)> = Vec::new();
+        let push = |out: &mut Vec<(Bits, u32)>, at: Bits, id: u32| match out.last_mut() {
+            Some(last) if last.0 == at => last.1 = id,
+            _ => out.push((at, id)),
+        };
+        let close = |out: &mut Vec<(Bits, u32)>, open: &mut Vec<(Bits, u32)>, before: Option<Bits>| {
+            while let Some(&(last, _)) = open.last().filter(|(last, _)| before.is_none_or(|b| *last < b)) {
+                open.pop();
+                if let Some(at) = last.next() {
+                    push(out, at, open.last().map_or(u32::MAX, |o| o.1));
+                }
+            }
+        };
+        for i in order {
+            let root = self.subtrees[i].root;
+            close(&mut out, &mut open, Some(root.bits));
+            push(&mut out, root.bits, i as u32);
+            open.push((root.bits.last(root.len), i as u32));
+        }
+        close(&mut out, &mut open, None);
+        self.borders = out;
+        self.stale = false;
+    }
+
+    /// The subtree that the TCAM says.
+    fn subtree(&self, b: &Bits) -> Option<usize> {
+        let i = self.borders.partition_point(|(at, _)| at <= b).checked_sub(1)?;
+        self.subtrees.get(self.borders[i].1 as usize).map(|_| self.borders[i].1 as usize)
+    }
+
+    /// The longest prefix: its length and value.
+    pub fn lookup(&self, b: &Bits) -> Option<(u32, u32)> {
+        let s = &self.subtrees[self.subtree(b)?];
+        // The rows of a partition are compared at once; the walk here only finds what they would say.
+        let mut best = s.covering;
+        for (p, v) in s.prefixes.range(..=Prefix { bits: *b, len: BITS }) {
+            if p.covers(b) {
+                best = Some((p.len, *v));
+            }
+        }
+        best
+    }
+
+    /// Pivots.
+    pub fn pivots(&self) -> usize {
+        self.subtrees.len()
+    }
+
+    /// Prefixes, copies not counted.
+    pub fn len(&self) -> usize {
+        self.subtrees.iter().map(|s| s.prefixes.len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Share of the places that prefixes and copies take.
+    pub fn fill(&self) -> f64 {
+        let used: u64 = self.subtrees.iter().map(|s| u64::from(s.size())).sum();
+        used as f64 / (f64::from(self.shape.partitions) * f64::from(self.shape.bucket))
+    }
+
+    /// Prefixes that were moved between partitions by updates.
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Prefixes in a partition and pivots of it, counted afresh, are within limits; says which is not.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut count = vec![(0u32, 0u32); self.shape.partitions as usize];
+        for s in &self.subtrees {
+            let c = count.get_mut(s.partition as usize).ok_or(format!("subtree {:?} has no partition", s.root))?;
+            c.0 += s.size();
+            c.1 += 1;
+            if let Some(p) =
+                s.prefixes.keys().find(|p| !s.root.covers(&p.bits) || p.len > s.root.len + self.shape.window)
+            {
+                return Err(format!("{p:?} is outside of its subtree {:?}", s.root));
+            }
+        }
+        match count.iter().enumerate().find(|(_, c)| c.0 > self.shape.bucket || c.1 > self.shape.subtrees) {
+            Some((i, c)) => Err(format!("partition {i} holds {} prefixes and {} pivots", c.0, c.1)),
+            None => Ok(()),
+        }
+    }
+
+    /// Inserts a prefix or changes its value. A partition that is full is relieved by cutting the subtree in two.
+    pub fn insert(&mut self, p: Prefix, value: u32) -> Result<(), Full> {
+        let Some(mut id) = self.home(&p) else { return self.plant(p, value) };
+        if let Some(v) = self.subtrees[id].prefixes.get_mut(&p) {
+            *v = value;
+            self.recover_below(&p, Some((p.len, value)));
+            return Ok(());
+        }
+        let mut tries = 0;
+        while self.partitions[self.subtrees[id].partition as usize].0 == 0
+            || p.len > self.subtrees[id].root.len + self.shape.window
+        {
+            tries += 1;
+            if tries > BITS || !self.relieve(id) {
+                return Err(self.full());
+            }
+            id = self.home(&p).unwrap_or(id);
+        }
+        self.room_for_copies(&p)?;
+        let Some(id) = self.home(&p).filter(|id| self.partitions[self.subtrees[*id].partition as usize].0 > 0) else {
+            return Err(self.full());
+        };
+        self.subtrees[id].prefixes.insert(p, value);
+        let partition = self.subtrees[id].partition as usize;
+        self.partitions[partition].0 -= 1;
+        self.recover_below(&p, Some((p.len, value)));
+        Ok(())
+    }
+
+    /// Removes a prefix; its value if it was there.
+    pub fn remove(&mut self, p: &Prefix) -> Option<u32> {
+        let id = self.home(p)?;
+        let value = self.subtrees[id].prefixes.remove(p)?;
+        let partition = self.subtrees[id].partition as usize;
+        self.partitions[partition].0 += 1;
+        let above = self.above(p);
+        self.recover_below(p, above);
+        if self.subtrees[id].prefixes.is_empty() {
+            self.fell(id);
+        }
+        Some(value)
+    }
+
+    fn full(&self) -> Full {
+        let free = self.partitions.iter().map(|p| u64::from(p.0)).sum();
+        Full { pivots: self.subtrees.len(), prefixes: self.len(), free }
+    }
+
+    /// The subtree that must hold a prefix: that of the longest pivot that covers all of it.
+    fn home(&self, p: &Prefix) -> Option<usize> {
+        let mut id = self.subtree(&p.bits)?;
+        while self.subtrees[id].root.len > p.len {
+            id = self.parent(id)?;
+        }
+        Some(id)
+    }
+
+    fn parent(&self, id: usize) -> Option<usize> {
+        let root = self.subtrees[id].root;
+        let outer = self.subtrees.iter().enumerate();
+        outer
+            .filter(|(i, s)| *i != id && s.root.len < root.len && s.root.covers(&root.bits))
+            .max_by_key(|(_, s)| s.root.len)
+            .map(|(i, _)| i)
+    }
+
+    /// The longest prefix strictly above `p`.
+    fn above(&self, p: &Prefix) -> Option<(u32, u32)> {
+        let mut best = None;
+        let mut at = self.home(p);
+        while let Some(id) = at {
+            let s = &self.subtrees[id];
+            let shorter =
+                s.prefixes.iter().filter(|(q, _)| q.len < p.len && q.covers(&p.bits)).map(|(q, v)| (q.len, *v));
+            best = best.max(shorter.max()).max(s.covering.filter(|c| c.0 < p.len));
+            if best.is_some() {
+                break;
+            }
+            at = self.parent(id);
+        }
+        best
+    }
+
+    /// Pivots below `p` whose covering prefix is `p` or something shorter: they get the new one.
+    fn recover_below(&mut self, p: &Prefix, new: Option<(u32, u32)>) {
+        for s in &mut self.subtrees {
+            let below = s.root.len > p.len && p.covers(&s.root.bits);
+            if !below || s.covering.is_some_and(|c| c.0 > p.len) {
+                continue;
+            }
+            let part = &mut self.partitions[s.partition as usize].0;
+            // `room_for_copies` made room.
+            match (s.covering, new) {
+                (None, Some(_)) => *part -= 1,
+                (Some(_), None) => *part += 1,
+                _ => {}
+            }
+            s.covering = new;
+        }
+    }
+
+    /// Every pivot below `p` that had no covering prefix gets a copy of it: its partition needs a place, and `p`'s own too.
+    fn room_for_copies(&mut self, p: &Prefix) -> Result<(), Full> {
+        for _ in 0..BITS {
+            let mut need: BTreeMap<u32, u32> = BTreeMap::new();
+            let own = self.home(p).map(|id| self.subtrees[id].partition);
+            own.into_iter().for_each(|o| *need.entry(o).or_default() += 1);
+            let mut short = None;
+            for (i, s) in self.subtrees.iter().enumerate() {
+                if s.root.len > p.len && s.covering.is_none() && p.covers(&s.root.bits) {
+                    let n = need.entry(s.partition).or_default();
+                    *n += 1;
+                    if *n > self.partitions[s.partition as usize].0 {
+                        short = Some(i);
+                    }
+                }
+            }
+            let Some(i) = short else { return Ok(()) };
+            if !self.relieve(i) {
+                return Err(self.full());
+            }
+        }
+        Err(self.full())
+    }
+
+    /// A first subtree for a place that no pivot covers.
+    fn plant(&mut self, p: Prefix, value: u32) -> Result<(), Full> {
+        let len = p.len.min(self.shape.pivot_min.max(24));
+        let root = Prefix { bits: p.bits.first(len), len };
+        let partition = self.roomiest(1).ok_or_else(|| self.full())?;
+        self.partitions[partition].0 -= 1;
+        self.partitions[partition].1 += 1;
+        let prefixes = BTreeMap::from([(p, value)]);
+        self.subtrees.push(Subtree { root, partition: partition as u32, prefixes, covering: None });
+        self.flatten();
+        Ok(())
+    }
+
+    fn roomiest(&self, need: u32) -> Option<usize> {
+        let open = self.partitions.iter().enumerate().filter(|(_, p)| p.1 < self.shape.subtrees && p.0 >= need);
+        open.max_by_key(|(_, p)| p.0).map(|(i, _)| i)
+    }
+
+    /// Cuts about half of a subtree off into another partition. False if there is none with room.
+    fn relieve(&mut self, id: usize) -> bool {
+        let sorted: Vec<(Prefix, u32)> = self.subtrees[id].prefixes.iter().map(|(p, v)| (*p, *v)).collect();
+        let limit = (self.subtrees[id].size() / 2).max(2);
+        let shape = Shape { window: self.shape.window, ..self.shape };
+        let mut carver = Carver { sorted: &sorted, shape, limit, roots: Vec::new() };
+        carver.cut(0..sorted.len(), self.subtrees[id].root);
+        let mine = self.subtrees[id].root;
+        let mut roots = carver.roots;
+        roots.retain(|(root, taken)| *root != mine && !taken.is_empty());
+        roots.sort_by_key(|(_, taken)| std::cmp::Reverse(taken.len()));
+        let Some((root, taken)) = roots.into_iter().next() else { return false };
+        let covering = covering(&sorted, &root).or(self.subtrees[id].covering);
+        let size = taken.len() as u32 + u32::from(covering.is_some());
+        let Some(to) = self.roomiest(size) else { return false };
+        // New places are filled first, then the pivot is set, then the old places are freed: packets never miss.
+        let prefixes: BTreeMap<Prefix, u32> = taken.iter().map(|i| sorted[*i]).collect();
+        let from = self.subtrees[id].partition as usize;
+        for p in prefixes.keys() {
+            self.subtrees[id].prefixes.remove(p);
+        }
+        self.partitions[from].0 += prefixes.len() as u32;
+        self.partitions[to].0 -= size;
+        self.partitions[to].1 += 1;
+        self.moved += prefixes.len() as u64;
+        self.subtrees.push(Subtree { root, partition: to as u32, prefixes, covering });
+        self.flatten();
+        true
+    }
+
+    /// An empty subtree's pivot goes.
+    fn fell(&mut self, id: usize) {
+        let gone = self.subtrees.swap_remove(id);
+        let p = &mut self.partitions[gone.partition as usize];
+        p.0 += gone.size();
+        p.1 -= 1;
+        self.flatten();
+    }
+}
+
+/// The longest prefix strictly above a root.
+fn covering(sorted: &[(Prefix, u32)], root: &Prefix) -> Option<(u32, u32)> {
+    (0..root.len).rev().find_map(|len| {
+        let p = Prefix { bits: root.bits.first(len), len };
+        let i = sorted.binary_search_by_key(&p, |e| e.0).ok()?;
+        Some((len, sorted[i].1))
+    })
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sailfish's techniques of compression, each on or off by itself, and what they make of a load.
+
+use crate::alloc::{Chip, NoRoom};
+use crate::blocks::{Alpm, Blocks, Key, Kind, Packing, Table, Unplaced};
+use crate::Profile;
+
+/// Entries of the two large tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Load {
+    /// Routes over IPv4.
+    pub routes4: u64,
+    /// Routes over IPv6.
+    pub routes6: u64,
+    /// VM addresses, IPv4.
+    pub vms4: u64,
+    /// VM addresses, IPv6.
+    pub vms6: u64,
+    /// VPCs.
+    pub vnis: u64,
+    /// Servers that host VMs.
+    pub ncs: u64,
+}
+
+impl Load {
+    /// The entries behind Table 2 of the Sailfish paper, so many percent of them IPv6: 311% and 622% of 288 TCAM blocks
+    /// are 448 blocks deep, 229,376 routes; 58% and 233% of 960 SRAM blocks at two entries a word and one in two are 560
+    /// blocks deep, 1,146,880 VM addresses.
+    pub fn sailfish(ipv6_percent: u64) -> Load {
+        let share = |n: u64| (n * (100 - ipv6_percent) / 100, n * ipv6_percent / 100);
+        let ((routes4, routes6), (vms4, vms6)) = (share(229_376), share(1_146_880));
+        Load { routes4, routes6, vms4, vms6, vnis: 65_536, ncs: 65_536 }
+    }
+
+    /// One of `n` equal parts.
+    pub fn part(&self, n: u64) -> Load {
+        let d = |v: u64| v.div_ceil(n);
+        Load {
+            routes4: d(self.routes4),
+            routes6: d(self.routes6),
+            vms4: d(self.vms4),
+            vms6: d(self.vms6),
+            vnis: d(self.vnis),
+            ncs: self.ncs,
+        }
+    }
+
+    /// Routes of both families.
+    pub fn routes(&self) -> u64 {
+        self.routes4 + self.routes6
+    }
+
+    /// VM addresses of both families.
+    pub fn vms(&self) -> u64 {
+        self.vms4 + self.vms6
+    }
+}
+
+/// How entries are divided between the two halves of a folded chip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    /// By the parity of the VNI: a VPC is in one half.
+    Vni,
+    /// By the parity of the inner destination: a large VPC is in both.
+    Address,
+}
+
+/// How routes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routes {
+    /// Plain TCAM.
+    Ternary,
+    /// Algorithmic LPM.
+    Alpm(Alpm),
+    /// One exact table a prefix length, found by (VNI → lengths); digests of so many bits.
+    Lengths {
+        /// Digest bits, 0 = whole keys.
+        digest: u32,
+        /// Room of the table for prefixes that share a digest with another.
+        spill: u64,
+    },
+}
+
+/// How VM addresses are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vms {
+    /// Whole keys, a table a family.
+    Whole,
+    /// The paper's pooling: IPv6 hashed to 32 bits, a label bit for the family, and a table that holds keys that share a
+    /// hash exactly.
+    Label {
+        /// Room of that table.
+        conflicts: u64,
+    },
+    /// A digest of VNI, label and address, and the NC's index; keys that share a digest are held exactly.
+    Digest {
+        /// Digest bits.
+        bits: u32,
+        /// Room of the table of exceptions.
+        conflicts: u64,
+        /// The whole address lies in an action RAM and is compared behind the lookup, so that no address hits falsely.
+        verify: bool,
+    },
+}
+
+/// Techniques, each on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Techniques {
+    /// Two pipes behind each other.
+    pub fold: bool,
+    /// Entries divided between the halves of the chip.
+    pub split: Option<Split>,
+    /// A table may lie in more than one pipe.
+    pub across: bool,
+    /// IPv4 and IPv6 routes in one table of 128-bit prefixes.
+    pub pool_routes: bool,
+    /// Routes.
+    pub routes: Routes,
+    /// VM addresses.
+    pub vms: Vms,
+    /// Whether entries may lie across words.
+    pub packing: Packing,
+    /// Metadata bytes that each crossing of pipes carries.
+    pub bridge_bytes: u32,
+    /// Clusters that share the tenants.
+    pub clusters: u64,
+    /// Bits of a VM's result: 32 for an NC's address, 16 for its index.
+    pub nc_bits: u32,
+}
+
+impl Techniques {
+    /// Nothing: what Table 2 counts.
+    pub const NONE: Techniques = Techniques {
+        fold: false,
+        split: None,
+        across: true,
+        pool_routes: false,
+        routes: Routes::Ternary,
+        vms: Vms::Whole,
+        packing: Packing::Aligned,
+        bridge_bytes: 0,
+        clusters: 1,
+        nc_bits: 32,
+    };
+}
+
+/// A table with its name and whose columns of Table 3 it counts in.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Name.
+    pub name: &'static str,
+    /// It belongs to the VXLAN routing table, else to the VM-NC table.
+    pub routing: bool,
+    /// The table.
+    pub table: Table,
+}
+
+/// Name, routing table or not, kind, key, entries, action bits.
+type Row = (&'static str, bool, Kind, &'static str, u64, u32);
+
+/// Prefix lengths that a gateway's routes have, in the hash-per-length scheme: tables in parallel.
+pub const LENGTHS: u64 = 8;
+
+/// The tables that a load becomes in one half (or in all, if it is not split).
+pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
+    let parts = t.clusters.max(1) * if t.split.is_some() { 2 } else { 1 };
+    let l = load.part(parts);
+    let mut rows: Vec<Row> = Vec::new();
+    let exact = Kind::Exact { digest: None };
+    let route_kind = match t.routes {
+        Routes::Alpm(a) => Kind::Alpm(a),
+        _ => Kind::Ternary,
+    };
+    match t.routes {
+        Routes::Lengths { digest, spill } => {
+            let kind = Kind::Exact { digest: (digest > 0).then_some(digest) };
+            rows.push(("vni-lengths", true, exact.clone(), "vni", l.vnis, 32));
+            rows.push(("routes", true, kind, "vni_ip6", l.routes(), 16));
+            rows.push(("routes-spill", true, exact.clone(), "vni_ip6", spill, 16));
+        }
+        _ if t.pool_routes => rows.push(("routes", true, route_kind, "vni_ip6", l.routes(), 16)),
+        _ => {
+            rows.push(("routes4", true, route_kind.clone(), "vni_ip4", l.routes4, 16));
+            rows.push(("routes6", true, route_kind, "vni_ip6", l.routes6, 16));
+        }
+    }
+    match t.vms {
+        Vms::Whole => {
+            rows.push(("vm-nc4", false, exact.clone(), "vni_ip4", l.vms4, t.nc_bits));
+            rows.push(("vm-nc6", false, exact, "vni_ip6", l.vms6, t.nc_bits));
+        }
+        Vms::Label { conflicts } => {
+            rows.push(("vm-conflicts", false, exact.clone(), "vni_ip6", conflicts, t.nc_bits));
+            rows.push(("vm-nc", false, exact, "vni_lbl1_ip4", l.vms(), t.nc_bits));
+        }
+        Vms::Digest { bits, conflicts, verify } => {
+            rows.push(("vm-conflicts", false, exact.clone(), "vni_ip6", conflicts, 16));
+            // The verified form keeps VNI, label and address, 153 bits, beside the index in the action RAM.
+            let action = if verify { 16 + 153 } else { 16 };
+            rows.push(("vm-nc", false, Kind::Exact { digest: Some(bits) }, "vni_lbl1_ip6", l.vms(), action));
+        }
+    }
+    if t.nc_bits < 32 || matches!(t.vms, Vms::Digest { .. }) {
+        rows.push(("nc", false, Kind::Exact { digest: None }, "nc_index", l.ncs, 32));
+    }
+    let named = rows.into_iter().filter(|r| r.4 > 0).map(|(name, routing, kind, key, entries, action_bits)| {
+        let key = Key::named(key).unwrap_or_else(|| Key::of(&[16]));
+        Named { name, routing, table: Table { kind, key, entries, action_bits, packing: t.packing } }
+    });
+    named.collect()
+}
+
+/// Blocks of a load under some techniques.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Usage {
+    /// Share of the SRAM that a packet can reach, match memory alone (what the paper counts).
+    pub sram_percent: f64,
+    /// The same with action data.
+    pub sram_with_action_percent: f64,
+    /// Share of the TCAM.
+    pub tcam_percent: f64,
+    /// Match memory of the routing table and of the VM-NC table.
+    pub routing_sram_percent: f64,
+    /// The VM-NC table's.
+    pub vm_sram_percent: f64,
+    /// Blocks: match.
+    pub sram_match: u32,
+    /// Blocks: action data.
+    pub sram_action: u32,
+    /// Blocks: TCAM.
+    pub tcam: u32,
+    /// Blocks of SRAM that a packet can reach.
+    pub sram_pool: u32,
+    /// Blocks of TCAM.
+    pub tcam_pool: u32,
+}
+
+/// An index table is an array: it takes no match memory, only the words that the index addresses.
+fn blocks_of(n: &Named, p: &Profile) -> Result<Blocks, Unplaced> {
+    if n.name == "nc" {
+        let a = crate::blocks::sram::ActionFormat { ram_bytes: n.table.action_bits.div_ceil(8), immediate: 0 };
+        return Ok(Blocks { sram_action: a.blocks(n.table.entries, &p.geometry), ..Blocks::default() });
+    }
+    Ok(Blocks::of(&n.table.alone(&p.geometry)?))
+}
+
+/// Counts the blocks, whether they fit or not.
+pub fn usage(profile: &Profile, load: &Load, t: &Techniques) -> Result<Usage, Unplaced> {
+    let pipes = if t.fold { 2 } else { 1 };
+    let mut u = Usage {
+        sram_pool: profile.sram_per_pipe() * pipes,
+        tcam_pool: profile.tcam_per_pipe() * pipes,
+        ..Usage::default()
+    };
+    let percent = |n: u32, of: u32| 100.0 * f64::from(n) / f64::from(of.max(1));
+    for n in tables(load, t) {
+        let b = blocks_of(&n, profile)?;
+        u.sram_match += b.sram_match;
+        u.sram_action += b.sram_action;
+        u.tcam += b.tcam;
+        let share = if n.routing { &mut u.routing_sram_percent } else { &mut u.vm_sram_percent };
+        *share += percent(b.sram_match, u.sram_pool);
+    }
+    u.sram_percent = percent(u.sram_match, u.sram_pool);
+    u.sram_with_action_percent = percent(u.sram_match + u.sram_action, u.sram_pool);
+    u.tcam_percent = percent(u.tcam, u.tcam_pool);
+    Ok(u)
+}
+
+/// Places the load into the stages of one half of the chip. Routes come first: what they say decides what is looked up in
+/// the VM-NC table.
+pub fn place(profile: &Profile, load: &Load, t: &Techniques) -> Result<Chip, NoRoom> {
+    let mut chip = if t.fold { Chip::folded(profile) } else { Chip::flat(profile) };
+    chip.across = t.across;
+    let (mut routes_end, mut vms_end) = (0, 0);
+    let all = tables(load, t);
+    for n in all.iter().filter(|n| n.routing) {
+        // Tables of the two families do not depend on each other; what the lengths say, the routes wait for.
+        let from = if n.name == "routes" || n.name == "routes-spill" { routes_end } else { 0 };
+        let end = chip.place(n.name, &n.table, from)?;
+        routes_end = match n.name {
+            "vni-lengths" => end,
+            _ => routes_end.max(end),
+        };
+    }
+    for n in all.iter().filter(|n| !n.routing) {
+        let from = if n.name == "nc" { vms_end } else { routes_end };
+        let end = match n.name {
+            // An array that the index addresses: no match memory, four bytes a row, in as many stages as it needs.
+            "nc" => place_array(&mut chip, n, from)?,
+            _ => chip.place(n.name, &n.table, from)?,
+        };
+        vms_end = vms_end.max(end);
+    }
+    Ok(chip)
+}
+
+fn place_array(chip: &mut Chip, n: &Named, from: usize) -> Result<usize, NoRoom> {
+    let b = blocks_of(n, &chip.profile).unwrap_or_default();
+    let part = crate::blocks::Part { sram_action: b.sram_action, entries: n.table.entries, ..Default::default() };
+    // The index is known when the VM-NC table was read, so its stage is behind that one's last.
+    chip.place_part(n.name, &part, from.min(chip.slots()))
+}
