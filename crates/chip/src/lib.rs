@@ -8,8 +8,13 @@
 
 pub mod alloc;
 pub mod blocks;
+pub mod cofilter;
 pub mod model;
+pub mod month;
+pub mod optimise;
+pub mod performance;
 pub mod profile;
+pub mod region;
 pub mod sailfish;
 pub mod technique;
 

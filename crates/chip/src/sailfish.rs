@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The Sailfish paper's figures beside ours: Tables 2 to 4 and the steps of Fig. 17.
 
-use crate::blocks::{Alpm, Bucket, Unplaced};
+use crate::alloc::{Chip, NoRoom};
+use crate::blocks::state::{part, State};
+use crate::blocks::{Alpm, Bucket, Key, Kind, Packing, Table, Unplaced};
 use crate::technique::{usage, Load, Routes, Split, Techniques, Usage, Vms};
 use crate::Profile;
 
@@ -113,4 +115,60 @@ pub fn table3(profile: &Profile) -> Result<Vec<Cell>, Unplaced> {
         cell("Sum", "SRAM", u.sram_percent, 36.0),
         cell("Sum", "TCAM", u.tcam_percent, 11.0),
     ])
+}
+
+/// A service table: name, exact or ternary, pipe, key fields, entries, action bits.
+type Service = (&'static str, bool, usize, &'static [u32], u64, u32);
+
+/// The other tables of a gateway. The paper counts them in Table 4 and names them nowhere; these are what its sections 2
+/// and 3.3 tell of (tenants, ACLs, meters, counters, tunnels, steering to the software gateways). Their sizes are assumed,
+/// in round numbers for a region of this size, so the row sums are an example, not a reproduction.
+const SERVICES: &[Service] = &[
+    ("acl-in", false, 0, &[24, 32, 32, 16, 16, 8], 6_144, 16),
+    ("cross-region", false, 0, &[24, 32], 6_144, 16),
+    ("tenant", true, 0, &[24], 262_144, 64),
+    ("source-check", true, 0, &[24, 32], 524_288, 0),
+    ("acl-out", false, 1, &[24, 32, 32, 16, 16, 8], 10_240, 16),
+    ("nc-tunnel", true, 1, &[32], 262_144, 64),
+    ("service-vip", true, 1, &[24, 32, 16], 262_144, 32),
+    ("vni-steering", true, 1, &[24, 8], 131_072, 16),
+    ("qos-class", true, 1, &[24, 8], 131_072, 32),
+];
+
+/// Table 4: the two large tables and the services, on the folded chip. What it holds is ours; the paper's list is unknown.
+pub fn overall(profile: &Profile) -> Result<(Chip, Vec<Cell>), NoRoom> {
+    let all = techniques();
+    let load = Load::sailfish(25);
+    let t = all[all.len() - 1].1;
+    let stages = profile.geometry.stages as usize;
+    let mut chip = Chip::folded(profile);
+    // As Fig. 13 has it, in the order of lookups: what a packet meets first in ingress 0, VM-NC from egress 1 on.
+    for n in crate::technique::tables(&load, &t) {
+        chip.place(n.name, &n.table, if n.routing { 0 } else { stages })?;
+    }
+    for (name, exact, pipe, fields, entries, action_bits) in SERVICES {
+        let kind = if *exact { Kind::Exact { digest: None } } else { Kind::Ternary };
+        let (key, packing) = (Key::of(fields), Packing::Straddling);
+        let table = Table { kind, key, entries: *entries, action_bits: *action_bits, packing };
+        chip.place(name, &table, pipe * stages)?;
+    }
+    for (name, state, cells) in
+        [("tenant-meter", State::Meter, 16_384), ("vm-counter", State::Counter { bits: 64 }, 65_536)]
+    {
+        if let Ok(part) = part(state, cells, &profile.geometry) {
+            chip.place_part(name, &part, 0)?;
+        }
+    }
+    let percent = |n: u32, of: u32| 100.0 * f64::from(n) / f64::from(of.max(1));
+    let (s, t) = (profile.sram_per_pipe(), profile.tcam_per_pipe());
+    let ((m0, _, t0), (m1, _, t1)) = (chip.used(0), chip.used(1));
+    let cells = vec![
+        cell("Pipeline 0/2", "SRAM", percent(m0, s), 70.0),
+        cell("Pipeline 0/2", "TCAM", percent(t0, t), 41.0),
+        cell("Pipeline 1/3", "SRAM", percent(m1, s), 68.0),
+        cell("Pipeline 1/3", "TCAM", percent(t1, t), 22.0),
+        cell("Sum", "SRAM", percent(m0 + m1, 2 * s), 69.0),
+        cell("Sum", "TCAM", percent(t0 + t1, 2 * t), 32.0),
+    ];
+    Ok((chip, cells))
 }

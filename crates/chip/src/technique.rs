@@ -3,6 +3,7 @@
 
 use crate::alloc::{Chip, NoRoom};
 use crate::blocks::{Alpm, Blocks, Key, Kind, Packing, Table, Unplaced};
+use crate::model::routes::SLOTS;
 use crate::Profile;
 
 /// Entries of the two large tables.
@@ -29,7 +30,7 @@ impl Load {
     pub fn sailfish(ipv6_percent: u64) -> Load {
         let share = |n: u64| (n * (100 - ipv6_percent) / 100, n * ipv6_percent / 100);
         let ((routes4, routes6), (vms4, vms6)) = (share(229_376), share(1_146_880));
-        Load { routes4, routes6, vms4, vms6, vnis: 65_536, ncs: 65_536 }
+        Load { routes4, routes6, vms4, vms6, vnis: 65_536, ncs: 32_768 }
     }
 
     /// One of `n` equal parts.
@@ -73,11 +74,9 @@ pub enum Routes {
     Ternary,
     /// Algorithmic LPM.
     Alpm(Alpm),
-    /// One exact table a prefix length, found by (VNI → lengths); digests of so many bits.
+    /// Eight exact tables of whole keys, each for one of a VPC's prefix lengths; a VPC's record says which.
     Lengths {
-        /// Digest bits, 0 = whole keys.
-        digest: u32,
-        /// Room of the table for prefixes that share a digest with another.
+        /// Room of the TCAM for what does not fit this.
         spill: u64,
     },
 }
@@ -99,8 +98,6 @@ pub enum Vms {
         bits: u32,
         /// Room of the table of exceptions.
         conflicts: u64,
-        /// The whole address lies in an action RAM and is compared behind the lookup, so that no address hits falsely.
-        verify: bool,
     },
 }
 
@@ -159,8 +156,10 @@ pub struct Named {
 /// Name, routing table or not, kind, key, entries, action bits.
 type Row = (&'static str, bool, Kind, &'static str, u64, u32);
 
-/// Prefix lengths that a gateway's routes have, in the hash-per-length scheme: tables in parallel.
-pub const LENGTHS: u64 = 8;
+/// Share of a hash table's places that four ways with several entries a row can really take.
+pub const LOAD_PERCENT: u64 = 95;
+/// Plans of lengths that VPCs share: a VPC's record is the number of one.
+pub const LENGTH_PLANS: u64 = 4096;
 
 /// The tables that a load becomes in one half (or in all, if it is not split).
 pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
@@ -173,11 +172,14 @@ pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
         _ => Kind::Ternary,
     };
     match t.routes {
-        Routes::Lengths { digest, spill } => {
-            let kind = Kind::Exact { digest: (digest > 0).then_some(digest) };
-            rows.push(("vni-lengths", true, exact.clone(), "vni", l.vnis, 32));
-            rows.push(("routes", true, kind, "vni_ip6", l.routes(), 16));
-            rows.push(("routes-spill", true, exact.clone(), "vni_ip6", spill, 16));
+        Routes::Lengths { spill } => {
+            rows.push(("vni-lengths", true, exact.clone(), "vni_lbl1", 2 * l.vnis, 16));
+            rows.push(("length-plans", true, exact.clone(), "", LENGTH_PLANS, 64));
+            let each = (l.routes() * 100).div_ceil(SLOTS as u64 * LOAD_PERCENT);
+            let names =
+                ["routes-1", "routes-2", "routes-3", "routes-4", "routes-5", "routes-6", "routes-7", "routes-8"];
+            rows.extend(names.map(|n| (n, true, exact.clone(), "vni_lbl1_hi64", each, 16)));
+            rows.push(("routes-spill", true, Kind::Ternary, "vni_ip6", spill, 16));
         }
         _ if t.pool_routes => rows.push(("routes", true, route_kind, "vni_ip6", l.routes(), 16)),
         _ => {
@@ -194,15 +196,13 @@ pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
             rows.push(("vm-conflicts", false, exact.clone(), "vni_ip6", conflicts, t.nc_bits));
             rows.push(("vm-nc", false, exact, "vni_lbl1_ip4", l.vms(), t.nc_bits));
         }
-        Vms::Digest { bits, conflicts, verify } => {
-            rows.push(("vm-conflicts", false, exact.clone(), "vni_ip6", conflicts, 16));
-            // The verified form keeps VNI, label and address, 153 bits, beside the index in the action RAM.
-            let action = if verify { 16 + 153 } else { 16 };
-            rows.push(("vm-nc", false, Kind::Exact { digest: Some(bits) }, "vni_lbl1_ip6", l.vms(), action));
+        Vms::Digest { bits, conflicts } => {
+            rows.push(("vm-conflicts", false, exact.clone(), "vni_ip6", conflicts, t.nc_bits));
+            rows.push(("vm-nc", false, Kind::Exact { digest: Some(bits) }, "vni_lbl1_ip6", l.vms(), t.nc_bits));
         }
     }
-    if t.nc_bits < 32 || matches!(t.vms, Vms::Digest { .. }) {
-        rows.push(("nc", false, Kind::Exact { digest: None }, "nc_index", l.ncs, 32));
+    if t.nc_bits < 32 {
+        rows.push(("nc", false, Kind::Exact { digest: None }, "", l.ncs, 32));
     }
     let named = rows.into_iter().filter(|r| r.4 > 0).map(|(name, routing, kind, key, entries, action_bits)| {
         let key = Key::named(key).unwrap_or_else(|| Key::of(&[16]));
@@ -236,9 +236,13 @@ pub struct Usage {
     pub tcam_pool: u32,
 }
 
-/// An index table is an array: it takes no match memory, only the words that the index addresses.
+/// Tables that an index addresses are arrays: they take no match memory, only the words.
+fn is_array(n: &Named) -> bool {
+    matches!(n.name, "nc" | "length-plans")
+}
+
 fn blocks_of(n: &Named, p: &Profile) -> Result<Blocks, Unplaced> {
-    if n.name == "nc" {
+    if is_array(n) {
         let a = crate::blocks::sram::ActionFormat { ram_bytes: n.table.action_bits.div_ceil(8), immediate: 0 };
         return Ok(Blocks { sram_action: a.blocks(n.table.entries, &p.geometry), ..Blocks::default() });
     }
@@ -275,21 +279,25 @@ pub fn place(profile: &Profile, load: &Load, t: &Techniques) -> Result<Chip, NoR
     chip.across = t.across;
     let (mut routes_end, mut vms_end) = (0, 0);
     let all = tables(load, t);
+    // What a VPC's lengths are must be known before its routes are looked up; tables of different lengths or families do
+    // not wait for each other.
+    let mut known = 0;
     for n in all.iter().filter(|n| n.routing) {
-        // Tables of the two families do not depend on each other; what the lengths say, the routes wait for.
-        let from = if n.name == "routes" || n.name == "routes-spill" { routes_end } else { 0 };
-        let end = chip.place(n.name, &n.table, from)?;
-        routes_end = match n.name {
-            "vni-lengths" => end,
-            _ => routes_end.max(end),
-        };
-    }
-    for n in all.iter().filter(|n| !n.routing) {
-        let from = if n.name == "nc" { vms_end } else { routes_end };
         let end = match n.name {
-            // An array that the index addresses: no match memory, four bytes a row, in as many stages as it needs.
-            "nc" => place_array(&mut chip, n, from)?,
-            _ => chip.place(n.name, &n.table, from)?,
+            "length-plans" => place_array(&mut chip, n, known)?,
+            _ => chip.place(n.name, &n.table, known)?,
+        };
+        if matches!(n.name, "vni-lengths" | "length-plans") {
+            known = end;
+        }
+        routes_end = routes_end.max(end);
+    }
+    // Keys that are held whole decide over the main table, which may stand beside them: the action engine takes the one
+    // that says more. The NC's array needs the index.
+    for n in all.iter().filter(|n| !n.routing) {
+        let end = match is_array(n) {
+            true => place_array(&mut chip, n, vms_end)?,
+            false => chip.place(n.name, &n.table, routes_end)?,
         };
         vms_end = vms_end.max(end);
     }
@@ -299,6 +307,5 @@ pub fn place(profile: &Profile, load: &Load, t: &Techniques) -> Result<Chip, NoR
 fn place_array(chip: &mut Chip, n: &Named, from: usize) -> Result<usize, NoRoom> {
     let b = blocks_of(n, &chip.profile).unwrap_or_default();
     let part = crate::blocks::Part { sram_action: b.sram_action, entries: n.table.entries, ..Default::default() };
-    // The index is known when the VM-NC table was read, so its stage is behind that one's last.
-    chip.place_part(n.name, &part, from.min(chip.slots()))
+    chip.place_part(n.name, &part, from)
 }

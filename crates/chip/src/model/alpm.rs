@@ -162,24 +162,26 @@ impl Alpm {
             }
             same
         });
-        // The larger the subtrees the fewer the pivots, the smaller the better they fill the partitions.
+        // The larger the subtrees the fewer pivots and copies of covering prefixes, which leaves most for updates; the
+        // smaller the better they fill the partitions. So: the largest that can be packed.
         let pivots_max = shape.partitions * shape.subtrees;
-        let per_pivot = (shape.bucket / shape.subtrees.max(1)).max(2);
+        let least = (shape.bucket / shape.subtrees.max(1) / 2).max(3);
         let mut best = Err(Full { pivots: 0, prefixes: sorted.len(), free: 0 });
-        let mut limit = per_pivot.max(3);
-        while limit <= shape.bucket {
+        let mut limit = (shape.bucket * 3 / 4).max(least);
+        while limit >= least {
             let mut carver = Carver { sorted: &sorted, shape, limit, roots: Vec::new() };
             let left = carver.cut(0..sorted.len(), Prefix { bits: Bits { vni: 0, addr: 0 }, len: 0 });
             if !left.is_empty() {
                 carver.root(Prefix { bits: Bits { vni: 0, addr: 0 }, len: 0 }, left);
             }
-            if carver.roots.len() as u32 <= pivots_max {
-                best = Alpm::pack(shape, &sorted, carver.roots);
-                if best.is_ok() {
-                    return best;
-                }
+            if carver.roots.len() as u32 > pivots_max {
+                break;
             }
-            limit += (limit / 16).max(1);
+            best = Alpm::pack(shape, &sorted, carver.roots);
+            if best.is_ok() {
+                break;
+            }
+            limit = (limit * 5 / 6).min(limit - 1);
         }
         best
     }
@@ -294,6 +296,13 @@ impl Alpm {
         used as f64 / (f64::from(self.shape.partitions) * f64::from(self.shape.bucket))
     }
 
+    /// Share of the free places that lie in partitions which can take no further subtree.
+    pub fn fragmentation(&self) -> f64 {
+        let all: u64 = self.partitions.iter().map(|p| u64::from(p.0)).sum();
+        let shut = self.partitions.iter().filter(|p| p.1 >= self.shape.subtrees).map(|p| u64::from(p.0)).sum::<u64>();
+        shut as f64 / all.max(1) as f64
+    }
+
     /// Prefixes that were moved between partitions by updates.
     pub fn moved(&self) -> u64 {
         self.moved
@@ -320,7 +329,10 @@ impl Alpm {
 
     /// Inserts a prefix or changes its value. A partition that is full is relieved by cutting the subtree in two.
     pub fn insert(&mut self, p: Prefix, value: u32) -> Result<(), Full> {
-        let Some(mut id) = self.home(&p) else { return self.plant(p, value) };
+        if self.home(&p).is_none() {
+            self.plant(&p)?;
+        }
+        let Some(mut id) = self.home(&p) else { return Err(self.full()) };
         if let Some(v) = self.subtrees[id].prefixes.get_mut(&p) {
             *v = value;
             self.recover_below(&p, Some((p.len, value)));
@@ -443,15 +455,13 @@ impl Alpm {
         Err(self.full())
     }
 
-    /// A first subtree for a place that no pivot covers.
-    fn plant(&mut self, p: Prefix, value: u32) -> Result<(), Full> {
+    /// A first, empty subtree for a place that no pivot covers.
+    fn plant(&mut self, p: &Prefix) -> Result<(), Full> {
         let len = p.len.min(self.shape.pivot_min.max(24));
         let root = Prefix { bits: p.bits.first(len), len };
         let partition = self.roomiest(1).ok_or_else(|| self.full())?;
-        self.partitions[partition].0 -= 1;
         self.partitions[partition].1 += 1;
-        let prefixes = BTreeMap::from([(p, value)]);
-        self.subtrees.push(Subtree { root, partition: partition as u32, prefixes, covering: None });
+        self.subtrees.push(Subtree { root, partition: partition as u32, prefixes: BTreeMap::new(), covering: None });
         self.flatten();
         Ok(())
     }
@@ -469,13 +479,21 @@ impl Alpm {
         let mut carver = Carver { sorted: &sorted, shape, limit, roots: Vec::new() };
         carver.cut(0..sorted.len(), self.subtrees[id].root);
         let mine = self.subtrees[id].root;
-        let mut roots = carver.roots;
+        // Everything of this subtree below the new root goes with it, also what the carver cut off deeper down.
+        let half = sorted.len() / 2;
+        let below = |root: &Prefix| -> Vec<usize> {
+            (0..sorted.len()).filter(|i| sorted[*i].0.len >= root.len && root.covers(&sorted[*i].0.bits)).collect()
+        };
+        let mut roots: Vec<(Prefix, Vec<usize>)> = carver.roots.iter().map(|(root, _)| (*root, below(root))).collect();
         roots.retain(|(root, taken)| *root != mine && !taken.is_empty());
-        roots.sort_by_key(|(_, taken)| std::cmp::Reverse(taken.len()));
-        let Some((root, taken)) = roots.into_iter().next() else { return false };
-        let covering = covering(&sorted, &root).or(self.subtrees[id].covering);
-        let size = taken.len() as u32 + u32::from(covering.is_some());
-        let Some(to) = self.roomiest(size) else { return false };
+        roots.sort_by_key(|(_, taken)| taken.len().abs_diff(half));
+        let old = self.subtrees[id].covering;
+        let found = roots.into_iter().find_map(|(root, taken)| {
+            let covering = covering(&sorted, &root).or(old);
+            let size = taken.len() as u32 + u32::from(covering.is_some());
+            Some((root, taken, covering, size, self.roomiest(size)?))
+        });
+        let Some((root, taken, covering, size, to)) = found else { return false };
         // New places are filled first, then the pivot is set, then the old places are freed: packets never miss.
         let prefixes: BTreeMap<Prefix, u32> = taken.iter().map(|i| sorted[*i]).collect();
         let from = self.subtrees[id].partition as usize;

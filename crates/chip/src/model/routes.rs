@@ -136,21 +136,18 @@ impl Lengths {
         let mut vpcs: Vec<_> = by_vpc.into_iter().collect();
         vpcs.sort_by_key(|(key, lengths)| (std::cmp::Reverse(lengths.values().map(Vec::len).sum::<usize>()), *key));
         for ((vni, v6), lengths) in vpcs {
-            let mut groups: Vec<(u8, Vec<&Route>)> = lengths.into_iter().collect();
-            groups.sort_by_key(|(_, routes)| std::cmp::Reverse(routes.len()));
-            let mut open: Vec<usize> = (0..SLOTS).collect();
-            for (len, routes) in groups {
-                // The emptiest of the tables that this VPC does not use yet.
-                let roomiest = open.iter().copied().min_by_key(|s| self.slots[*s].len());
-                let slot = roomiest.filter(|s| {
-                    let room = self.slots[*s].places() * 96 / 100;
-                    !(v6 && len > 64) && self.slots[*s].len() + routes.len() <= room
-                });
-                let Some(slot) = slot else {
+            // Which of the eight rotations brings the largest length into the emptiest table: so there are few plans.
+            let groups: Vec<(u8, Vec<&Route>)> = lengths.into_iter().collect();
+            let largest = groups.iter().enumerate().max_by_key(|(_, g)| g.1.len()).map_or(0, |(i, _)| i);
+            let emptiest = (0..SLOTS).min_by_key(|s| self.slots[*s].len()).unwrap_or(0);
+            let turn = SLOTS + emptiest - largest % SLOTS;
+            for (i, (len, routes)) in groups.into_iter().enumerate() {
+                let slot = (i + turn) % SLOTS;
+                let full = self.slots[slot].len() + routes.len() > self.slots[slot].places();
+                if i >= SLOTS || v6 && len > 64 || full {
                     self.spill.extend(routes.iter().map(|r| (Prefix::route(vni, v6, r.addr, len.into()), r.value)));
                     continue;
-                };
-                open.retain(|s| *s != slot);
+                }
                 self.plan.entry((vni, v6)).or_default().push((len, slot as u8));
                 for r in routes {
                     let key = masked(&Address { vni, v6, addr: r.addr }, len);
@@ -175,6 +172,11 @@ impl Lengths {
         let from = exact.map_or(base, |e| base + u32::from(e.0) + 1);
         let spilled = (from..=BITS).rev().find_map(|len| self.spill.get(&Prefix { bits: bits.first(len), len }));
         spilled.copied().or(exact.map(|e| e.1))
+    }
+
+    /// Different plans of lengths.
+    pub fn plans(&self) -> usize {
+        self.plan.values().collect::<std::collections::HashSet<_>>().len()
     }
 
     /// Routes in the TCAM for exceptions, and its room.
