@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const UNSAFE_CRATES: &[&str] = &["tables", "session", "xdp", "node", "lab", "bench"];
 
 /// Crates whose library code does no I/O and reads no clock: time and randomness come in as arguments.
-const PURE_CRATES: &[&str] = &["abi", "wire", "tables", "gateway", "session", "pipeline", "cache"];
+const PURE_CRATES: &[&str] = &["abi", "wire", "tables", "gateway", "session", "pipeline", "cache", "chip"];
 
 /// What no pure crate may name.
 const IMPURE: &[&str] = &[
@@ -34,6 +34,7 @@ const RANKS: &[(&str, u32)] = &[
     ("gateway", 3),
     ("config", 3),
     ("xdp", 4),
+    ("chip", 4),
     ("testkit", 5),
     ("node", 5),
     ("lab", 6),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
-use crate::{classify, cpu, drive, latency, load, newconn, ovs_trace, peers, sessions, user, Context, Error, Report};
+use crate::{
+    chip_model, classify, cpu, drive, latency, load, newconn, ovs_trace, peers, sessions, user, Context, Error, Report,
+};
 
 /// Which benches run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -86,6 +88,20 @@ pub const BENCHES: &[Bench] = &[
         what: "time through the XDP gateway on veth against plain Linux forwarding: p50, p99, p99.9",
         group: Group::Own,
         run: latency::latency,
+    },
+    Bench {
+        name: "chip-plan",
+        unit: "s",
+        what: "a whole plan of 1M routes + 1M VMs for a switch chip: steps, stages, front, its tables built and looked up",
+        group: Group::Own,
+        run: chip_model::plan,
+    },
+    Bench {
+        name: "chip-lookup",
+        unit: "Mpps",
+        what: "the chip model on one core: route and VM-NC lookup of one packet in the compressed tables of half a chip",
+        group: Group::Own,
+        run: chip_model::lookup,
     },
     Bench {
         name: "import-flows",

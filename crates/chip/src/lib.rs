@@ -9,10 +9,12 @@
 pub mod alloc;
 pub mod blocks;
 pub mod cofilter;
+pub mod html;
 pub mod model;
 pub mod month;
 pub mod optimise;
 pub mod performance;
+pub mod plan;
 pub mod profile;
 pub mod region;
 pub mod sailfish;

@@ -31,6 +31,10 @@ pub struct Performance {
     pub line_rate_from_bytes: u32,
     /// Crossings of pipes on a packet's way, and the bytes that each carries along.
     pub crossings: u32,
+    /// Bytes that each crossing carries along.
+    pub bridge_bytes: u32,
+    /// What bridging leaves of the throughput at 256 bytes: L / (L + b) on the looped-back port.
+    pub bridge_factor_256: f64,
     /// By packet length.
     pub points: Vec<Point>,
     /// What the paper measured.
@@ -65,6 +69,8 @@ pub fn performance(p: &Profile, fold: bool, bridge_bytes: u32) -> Performance {
         pipe_gpps,
         line_rate_from_bytes,
         crossings: 2 * passes - 1,
+        bridge_bytes,
+        bridge_factor_256: 256.0 / (256.0 + bridged),
         points: [64, 128, 202, 256, 512, 1024, 1500].map(at).to_vec(),
         paper: "3.2 Tbit/s, 1.8 Gpps with packets below 256 B, 2.173 us (128 B) to 2.303 us (1024 B)",
     }

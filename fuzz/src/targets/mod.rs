@@ -6,6 +6,7 @@ mod documents;
 mod flows;
 mod frames;
 mod messages;
+mod profiles;
 mod views;
 
 /// A fuzz target.
@@ -40,6 +41,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
         Box::new(captures::Capture),
         Box::new(messages::Netlink),
         Box::new(messages::Event),
+        Box::new(profiles::Profile),
     ]
 }
 

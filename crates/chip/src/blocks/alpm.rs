@@ -83,7 +83,9 @@ struct Sized {
 impl Sized {
     fn new(layout: Layout, depth: u32, a: &Alpm, g: &Geometry) -> Sized {
         let ways = a.partitions.div_ceil(g.sram_depth);
-        let entries = u64::from(depth * ways * layout.pack) * u64::from(g.sram_depth.min(a.partitions));
+        let depth = depth.min(1 << 16);
+        let rows = u64::from(g.sram_depth.min(a.partitions));
+        let entries = u64::from(depth) * u64::from(ways) * u64::from(layout.pack) * rows;
         Sized { layout, depth, ways, action: layout.action.blocks(entries, g) }
     }
 
@@ -131,7 +133,7 @@ pub fn place(t: &Table, a: &Alpm, stages: &mut dyn Stages, g: &Geometry) -> Resu
     if all.is_empty() {
         return Err(Unplaced::KeyTooWide);
     }
-    let mut left = a.bucket_entries(t.entries) as u32;
+    let mut left = a.bucket_entries(t.entries).min(1 << 22) as u32;
     let mut stage = first;
     while left > 0 {
         let Some(grid) = stages.free(stage) else {

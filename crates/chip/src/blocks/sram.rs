@@ -7,6 +7,9 @@
 use super::format::{fits, ghost, Request, VERSION_BITS};
 use super::{Geometry, Key, Packing, Part, Stages, Unplaced};
 
+/// More blocks than any chip has: counts stop here instead of overflowing.
+const LARGE: u64 = 1 << 24;
+
 /// How action data is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActionFormat {
@@ -33,8 +36,10 @@ impl ActionFormat {
     pub fn blocks(&self, entries: u64, g: &Geometry) -> u32 {
         match self.ram_bytes {
             0 => 0,
-            n if n * 8 <= g.sram_width => entries.div_ceil(u64::from(g.sram_depth * (g.sram_width / 8 / n))) as u32,
-            n => (entries.div_ceil(u64::from(g.sram_depth)) * u64::from(n * 8 / g.sram_width)) as u32,
+            n if n * 8 <= g.sram_width => {
+                entries.div_ceil(u64::from(g.sram_depth) * u64::from(g.sram_width / 8 / n)).min(LARGE) as u32
+            }
+            n => (entries.div_ceil(u64::from(g.sram_depth)) * u64::from(n * 8 / g.sram_width)).min(LARGE) as u32,
         }
     }
 }
@@ -162,12 +167,12 @@ struct Sized {
 impl Sized {
     fn new(layout: Layout, depth: u32, g: &Geometry) -> Sized {
         let depth = depth.max(4);
-        let entries = u64::from(depth * layout.pack * g.sram_depth);
+        let entries = u64::from(depth) * u64::from(layout.pack) * u64::from(g.sram_depth);
         Sized { layout, depth, action: layout.action.blocks(entries, g) }
     }
 
     fn entries(&self, g: &Geometry) -> u64 {
-        u64::from(self.depth) * u64::from(self.layout.pack * g.sram_depth)
+        u64::from(self.depth) * u64::from(self.layout.pack) * u64::from(g.sram_depth)
     }
 
     fn blocks(&self) -> u32 {
@@ -231,7 +236,7 @@ pub fn place(
 /// The cheapest packing that takes all entries in this stage.
 fn whole(m: &Match, all: &[Layout], entries: u64, grid: &super::Grid, g: &Geometry) -> Option<Sized> {
     let size = |l: Layout| {
-        let depth = entries.div_ceil(u64::from(l.pack * g.sram_depth)).min(1 << 20);
+        let depth = entries.div_ceil(u64::from(l.pack) * u64::from(g.sram_depth)).min(1 << 20);
         Sized::new(l, depth as u32, g)
     };
     let mut options: Vec<(Sized, bool)> = all.iter().map(|l| (size(*l), false)).collect();

@@ -38,7 +38,7 @@ pub fn place(
     if width > g.tcam_per_stage {
         return Err(Unplaced::KeyTooWide);
     }
-    let mut left = entries.div_ceil(u64::from(g.tcam_depth)) as u32;
+    let mut left = entries.div_ceil(u64::from(g.tcam_depth)).min(1 << 30) as u32;
     let (mut out, mut stage) = (Vec::new(), 0);
     while left > 0 {
         let lost = u64::from(left) * u64::from(g.tcam_depth);

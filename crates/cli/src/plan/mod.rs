@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny plan`: what fits into a switch chip, and how.
 
+mod chip_plan;
 mod table;
 
 use crate::Global;
@@ -18,12 +19,14 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Chip(Box<chip_plan::Args>),
     Table(table::Args),
 }
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     match args.command {
+        Command::Chip(args) => chip_plan::run(*args, global),
         Command::Table(args) => table::run(args, global),
     }
 }
