@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xc4f9de60addda206ULL
+#define TUNNY_ABI_HASH 0xddc4f495684524b8ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -95,8 +95,9 @@
 #define TUNNY_CELL_PACKETS_SHIFT 0x28U
 #define TUNNY_CELL_SPILL_MASK 0x8000008000000000ULL
 #define TUNNY_CELL_CARRY_SHIFT 0x20U
-#define TUNNY_NC_VALID 0x1U
-#define TUNNY_NC_V6 0x2U
+#define TUNNY_NC_VALID 0x1ULL
+#define TUNNY_NC_V6 0x2ULL
+#define TUNNY_NC_GROUP_SHIFT 0x4U
 #define TUNNY_NEXTHOP_READY 0x1000000000000ULL
 #define TUNNY_EVENT_DROP 0x1U
 #define TUNNY_EVENT_PUNT 0x2U
@@ -386,15 +387,13 @@ _Static_assert(sizeof(struct tunny_vm_cells) == 64, "VmCells");
 _Static_assert(__builtin_offsetof(struct tunny_vm_cells, packed) == 0, "VmCells.packed");
 
 struct tunny_nc_record {
-	__u32 flags;
-	__u32 group;
+	__u64 reserved_first;
 	__u64 addr_hi;
 	__u64 addr_lo;
 	__u64 reserved[5];
 };
 _Static_assert(sizeof(struct tunny_nc_record) == 64, "NcRecord");
-_Static_assert(__builtin_offsetof(struct tunny_nc_record, flags) == 0, "NcRecord.flags");
-_Static_assert(__builtin_offsetof(struct tunny_nc_record, group) == 4, "NcRecord.group");
+_Static_assert(__builtin_offsetof(struct tunny_nc_record, reserved_first) == 0, "NcRecord.reserved_first");
 _Static_assert(__builtin_offsetof(struct tunny_nc_record, addr_hi) == 8, "NcRecord.addr_hi");
 _Static_assert(__builtin_offsetof(struct tunny_nc_record, addr_lo) == 16, "NcRecord.addr_lo");
 _Static_assert(__builtin_offsetof(struct tunny_nc_record, reserved) == 24, "NcRecord.reserved");

@@ -13,16 +13,21 @@ static __always_inline int find_nexthop(struct packet *p)
 	struct tunny_nc_record *nc;
 	struct near near = {};
 	__u32 line, count, member;
+	__u64 word = nc_word(root, p->vm.nc);
 
-	nc = nc_record(p, &near);
-	if (!nc)
+	line = word >> TUNNY_NC_GROUP_SHIFT & TUNNY_ROOT_LINE_MASK;
+	if (!(word & TUNNY_NC_VALID) || !line)
 		return DROP_UNDERLAY_NO_ROUTE;
-	line = READ_ONCE(nc->group);
-	if (!(nc->flags & TUNNY_NC_VALID) || !line)
-		return DROP_UNDERLAY_NO_ROUTE;
-	p->nc_v6 = nc->flags & TUNNY_NC_V6;
-	p->nc_hi = nc->addr_hi;
-	p->nc_lo = nc->addr_lo;
+	p->nc_v6 = !!(word & TUNNY_NC_V6);
+	p->nc_hi = 0;
+	p->nc_lo = word >> 32;
+	if (unlikely(p->nc_v6)) {
+		nc = nc_record(root, p->vm.nc);
+		if (!nc)
+			return DROP_UNDERLAY_NO_ROUTE;
+		p->nc_hi = nc->addr_hi;
+		p->nc_lo = nc->addr_lo;
+	}
 	if (p->nc_v6 ? !(root->vtep6_hi | root->vtep6_lo) : !root->vtep4)
 		return DROP_UNDERLAY_NO_ROUTE;
 	group = line_near(&near, line);

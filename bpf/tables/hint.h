@@ -73,14 +73,25 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	return GO;
 }
 
-/* Address of an NC's record by its id, NULL if there is none. */
-static __always_inline struct tunny_nc_record *nc_record(struct packet *p, struct near *near)
+/* First line of the chunk of an NC, 0 if there is none. */
+static __always_inline __u32 nc_chunk(const struct tunny_root *root, __u32 nc)
 {
-	__u32 chunk = p->root->nc_chunks[p->vm.nc >> TUNNY_NC_CHUNK_SHIFT & (TUNNY_NC_CHUNKS_MAX - 1)];
+	return root->nc_chunks[nc >> TUNNY_NC_CHUNK_SHIFT & (TUNNY_NC_CHUNKS_MAX - 1)];
+}
 
-	if (!chunk)
-		return NULL;
-	return line_near(near, chunk + (p->vm.nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)));
+/* The NC_WORD of an NC, 0 if there is none. */
+static __always_inline __u64 nc_word(const struct tunny_root *root, __u32 nc)
+{
+	__u32 chunk = nc_chunk(root, nc);
+	const __u64 *line = line_at(chunk + (nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)) / 8);
+
+	return chunk && line ? READ_ONCE(line[nc & 7]) : 0;
+}
+
+/* The record of an NC whose word is not zero. */
+static __always_inline struct tunny_nc_record *nc_record(const struct tunny_root *root, __u32 nc)
+{
+	return line_at(nc_chunk(root, nc) + (1U << (TUNNY_NC_CHUNK_SHIFT - 3)) + (nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)));
 }
 
 /* Asks for the cell of p->vm, unless it was asked for already. */

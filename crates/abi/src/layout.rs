@@ -142,7 +142,7 @@ layouts! {
         generation: u64,
         /// First line of each chunk of 2^16 VM cells, 0 if none.
         vm_chunks: [u32; 256],
-        /// First line of each chunk of 2^12 NC records, 0 if none.
+        /// First line of each chunk of 2^12 NCs, 0 if none. A chunk is 2^12 NC_WORD words, then 2^12 NcRecord.
         nc_chunks: [u32; 256],
         /// Public addresses and announced IPv6 prefixes: ROUTE_ROOT of IPv4 in the lower 32 bits, of IPv6 in the upper 32;
         /// what is ours has scope local there. 0: nothing plain is for the gateway.
@@ -255,12 +255,10 @@ layouts! {
         packed: [u64; 8],
     }
 
-    /// An NC. Immutable while published, but for `group`.
+    /// Address of an NC. Immutable while published.
     NcRecord: 64 {
-        /// NC_* bits; 0 while not in use.
-        flags: u32,
-        /// Line of the NexthopGroup that leads to it, 0 if the kernel has no route.
-        group: u32,
+        /// Room for later versions.
+        reserved_first: u64,
         /// Upper half of an IPv6 address; 0 for IPv4.
         addr_hi: u64,
         /// Lower half of an IPv6 address, or an IPv4 address.
@@ -611,10 +609,12 @@ bits! {
     /// CELL_CARRY: the upper 32 bits count carries of 2^23 packets, the lower ones carries of 2^39 bytes.
     CELL_CARRY_SHIFT: u32 = 32;
 
-    /// NcRecord.flags: in use.
-    NC_VALID: u32 = 1 << 0;
-    /// NcRecord.flags: the address is IPv6.
-    NC_V6: u32 = 1 << 1;
+    /// NC_WORD: the NC is in use. One word an NC, so that those of a few thousand NCs stay in the first caches.
+    NC_VALID: u64 = 1 << 0;
+    /// NC_WORD: its address is IPv6 and is in its record; else it is in the upper 32 bits.
+    NC_V6: u64 = 1 << 1;
+    /// NC_WORD: shift of the line (26 bits) of the NexthopGroup that leads to the NC, 0 if the kernel has no route.
+    NC_GROUP_SHIFT: u32 = 4;
     /// Nexthop.dmac: the MAC address is known and the link is up.
     NEXTHOP_READY: u64 = 1 << 48;
 

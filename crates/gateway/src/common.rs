@@ -52,7 +52,7 @@ pub(crate) struct Lean {
     /// Home line of the destination, then line of its counters.
     vm_home: u32,
     vm: u32,
-    /// Line of the NC.
+    /// Id of the NC.
     nc: u32,
     inner_len: u16,
     /// DSCP and ECN of the outer and the inner header as received, and the ECN that results.
@@ -269,8 +269,8 @@ fn locate<R: Recorder>(w: &Work<'_, R>, vm4: VmTable, l: &mut Lean) -> bool {
     if vm.flags != 0 {
         return false;
     }
-    (l.mac, l.vm, l.nc, l.vm_home) = (vm.mac, vm.vm, tables.nc_line(vm.nc), tables.vm_cell_line(vm.vm));
-    tables.prefetch_line(l.nc);
+    (l.mac, l.vm, l.nc, l.vm_home) = (vm.mac, vm.vm, vm.nc, tables.vm_cell_line(vm.vm));
+    tables.prefetch_line(tables.nc_line(l.nc));
     tables.prefetch_line(l.vm_home);
     true
 }
@@ -279,7 +279,7 @@ fn locate<R: Recorder>(w: &Work<'_, R>, vm4: VmTable, l: &mut Lean) -> bool {
 #[inline(always)]
 fn send<R: Recorder>(w: &mut Work<'_, R>, l: &Lean, f: &mut Frame<'_>) -> bool {
     let (tables, s) = (w.tables, &w.settings);
-    let Some((group, remote)) = tables.nc4_at(l.nc) else { return false };
+    let Some((group, remote)) = tables.nc4(l.nc) else { return false };
     let nexthop = tables.nexthop(tables.group_member(group, l.flow));
     let at = f.offset as usize + INNER;
     let Some(packet) = f.buffer.get_mut(at - INNER..).and_then(|b| b.first_chunk_mut::<HEAD>()) else { return false };

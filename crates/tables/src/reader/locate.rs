@@ -164,38 +164,47 @@ impl Tables {
         None
     }
 
-    /// Line of an NC's record, to prefetch it; 0 if there is none.
+    /// Line of an NC's NC_WORD, to prefetch it; 0 if there is none.
     #[inline(always)]
     pub fn nc_line(&self, nc: u32) -> u32 {
         let first = self.root.nc_chunk(nc >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
         if first == 0 {
             return 0;
         }
-        first.wrapping_add(nc & ((1 << NC_CHUNK_SHIFT) - 1))
+        first.wrapping_add((nc & ((1 << NC_CHUNK_SHIFT) - 1)) / 8)
+    }
+
+    /// The NC_WORD of an NC; 0 if there is none.
+    #[inline(always)]
+    fn nc_word(&self, nc: u32) -> u64 {
+        self.at(self.nc_line(nc)).word(nc as usize & 7)
     }
 
     /// The NC with an id.
     #[inline(always)]
     pub fn nc(&self, nc: u32) -> Option<Nc> {
-        let record = self.at(self.nc_line(nc));
-        let word = record.word(0);
-        if word as u32 & NC_VALID == 0 {
+        let word = self.nc_word(nc);
+        if word & NC_VALID == 0 {
             return None;
         }
-        let addr = if word as u32 & NC_V6 != 0 {
-            IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
-        } else {
-            IpAddr::V4(Ipv4Addr::from_bits(record.word(2) as u32))
+        let addr = match word & NC_V6 {
+            0 => IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32)),
+            _ => {
+                let first = self.root.nc_chunk(nc >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
+                let at = (1 << (NC_CHUNK_SHIFT - 3)) + (nc & ((1 << NC_CHUNK_SHIFT) - 1));
+                let record = self.at(first.wrapping_add(at));
+                IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
+            }
         };
-        Some(Nc { addr, group: (word >> 32) as u32 })
+        Some(Nc { addr, group: (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK })
     }
 
-    /// Group and address of the NC whose record is at a line, if its address is IPv4.
+    /// Group and address of an NC whose address is IPv4.
     #[inline(always)]
-    pub fn nc4_at(&self, line: u32) -> Option<(u32, u32)> {
-        let record = self.at(line);
-        let word = record.word(0);
-        (word as u32 & (NC_VALID | NC_V6) == NC_VALID).then(|| ((word >> 32) as u32, record.word(2) as u32))
+    pub fn nc4(&self, nc: u32) -> Option<(u32, u32)> {
+        let word = self.nc_word(nc);
+        let group = (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
+        (word & (NC_VALID | NC_V6) == NC_VALID).then(|| (group, (word >> 32) as u32))
     }
 
     /// The next hop that a group chooses for a flow; 0 if the group is empty.

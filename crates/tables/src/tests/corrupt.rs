@@ -41,7 +41,7 @@ fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
     let _ = (tables.vm4_lasting(at, tables.vm4_line(at, vni, c), vni, c), tables.vm4_lasting(at, a, vni, c));
     let _ = (tables.tenant_from(tables.tenant_home(vni), vni), tables.tenant_ident(&t), tables.tenant_record(c));
     let _ = (tables.may_send4_from(tables.member4_home(vni, c), vni, c), tables.may_send4_from(b, vni, c));
-    let _ = (tables.nc4_at(a), tables.meter_colors(b));
+    let _ = (tables.nc4(a), tables.meter_colors(b));
     tables.count_tenant_id(a, b, 5);
     let nc = tables.nc(a).map_or(b, |nc| nc.group);
     let hop = tables.group_member(nc, y);

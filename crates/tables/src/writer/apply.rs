@@ -84,7 +84,7 @@ impl Writer {
         lines += tables.iter().zip(adds).map(|(t, n)| t.lines_wanted(n)).sum::<u64>();
         lines += u64::from(self.missing_chunks().0) * u64::from(VM_CHUNK_LINES + VM_CHUNK_LINES / 8);
         lines += u64::from(self.missing_chunks().1) * u64::from(NC_CHUNK_LINES);
-        lines += u64::from(self.missing_chunks().2) * u64::from(self.tenant_chunk_lines() + NC_CHUNK_LINES);
+        lines += u64::from(self.missing_chunks().2) * u64::from(self.tenant_chunk_lines() + (1 << TENANT_CHUNK_SHIFT));
         self.store.arena.reserve(lines)?;
         for (table, n) in self.tables.all().into_iter().zip(adds) {
             if let Some(buckets) = table.wants(n) {
@@ -496,14 +496,14 @@ impl Writer {
     }
 
     fn publish_nc(&mut self, addr: IpAddr, id: u32) -> io::Result<()> {
-        let line = self.nc_line(id);
-        let (flags, bits) = match addr {
-            IpAddr::V4(a) => (NC_VALID, u128::from(a.to_bits())),
+        let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
+        let (word, bits) = match addr {
+            IpAddr::V4(a) => (NC_VALID | u64::from(a.to_bits()) << 32, u128::from(a.to_bits())),
             IpAddr::V6(a) => (NC_VALID | NC_V6, a.to_bits()),
         };
         let (hi, lo) = halves(bits);
         self.store.lines.fill(line, &[0, hi, lo, 0, 0, 0, 0, 0]);
-        self.store.lines.at(line).set(0, u64::from(flags));
+        self.store.lines.at(words).set(at, word);
         match addr {
             IpAddr::V4(a) => {
                 let word = u64::from(a.to_bits()) << WORD_NC4_SHIFT | u64::from(id);
@@ -587,8 +587,8 @@ impl Writer {
 
 /// Lines of a chunk of VM cells.
 pub(super) const VM_CHUNK_LINES: u32 = (1 << VM_CHUNK_SHIFT) / 8 * 2;
-/// Lines of a chunk of NC records.
-pub(super) const NC_CHUNK_LINES: u32 = 1 << NC_CHUNK_SHIFT;
+/// Lines of a chunk of NCs: words, then records.
+pub(super) const NC_CHUNK_LINES: u32 = (1 << NC_CHUNK_SHIFT) + (1 << (NC_CHUNK_SHIFT - 3));
 
 fn vm6_words(e: &VmEntry) -> (u64, u64) {
     (e.mac << 16 | u64::from(e.flags), u64::from(e.vm) << 32 | u64::from(e.nc))

@@ -388,7 +388,8 @@ impl Writer {
             }
         }
         for id in pending.ncs {
-            let line = self.nc_line(id);
+            let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
+            self.store.lines.at(words).set(at, 0);
             self.store.lines.zero(line, 1);
             self.nc_ids.free(id);
         }
@@ -497,7 +498,13 @@ impl Writer {
 
     fn nc_line(&self, id: u32) -> u32 {
         let chunk = self.store.root.nc_chunk(id >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        chunk + (id & ((1 << NC_CHUNK_SHIFT) - 1))
+        chunk + (1 << (NC_CHUNK_SHIFT - 3)) + (id & ((1 << NC_CHUNK_SHIFT) - 1))
+    }
+
+    /// Line of the NC_WORD of an NC, and which word of it.
+    fn nc_word(&self, id: u32) -> (u32, usize) {
+        let chunk = self.store.root.nc_chunk(id >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        (chunk + (id & ((1 << NC_CHUNK_SHIFT) - 1)) / 8, id as usize & 7)
     }
 
     /// How full everything is that has a limit.
@@ -545,7 +552,7 @@ impl Writer {
         let cells = chunks(VM_CHUNKS_MAX, &|c| self.store.root.vm_chunk(c).load(relaxed)) * u64::from(apply::VM_CHUNK_LINES) * 64;
         let blocks = chunks(TENANT_CHUNKS_MAX, &|c| self.store.root.tenant_chunk(c).load(relaxed));
         let blocks = blocks * u64::from(self.tenant_chunk_lines()) * 64;
-        let ncs = chunks(NC_CHUNKS_MAX, &|c| self.store.root.nc_chunk(c).load(relaxed)) * 4096 * 64;
+        let ncs = chunks(NC_CHUNKS_MAX, &|c| self.store.root.nc_chunk(c).load(relaxed)) * u64::from(apply::NC_CHUNK_LINES) * 64;
         let known = [("tenant_blocks", blocks), ("trees", trees), ("vm_cells", cells), ("nc_records", ncs)];
         out.extend(known);
         let rest = self.bytes_used() - tables - known.iter().map(|(_, b)| b).sum::<u64>();

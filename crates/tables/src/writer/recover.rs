@@ -158,25 +158,26 @@ impl Writer {
             if chunk == 0 {
                 continue;
             }
-            let line = chunk + (id & (NC_CHUNK_LINES - 1));
-            let record = lines.at(line);
-            if record.word(0) as u32 & NC_VALID == 0 {
+            let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
+            let (record, word) = (lines.at(line), lines.at(words).word(at));
+            if word & NC_VALID == 0 {
                 continue;
             }
-            let addr = if record.word(0) as u32 & NC_V6 != 0 {
+            let addr = if word & NC_V6 != 0 {
                 IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
             } else {
-                IpAddr::V4(Ipv4Addr::from_bits(record.word(2) as u32))
+                IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32))
             };
             if self.published_nc(addr) != Some(id) {
                 // Added but not published, or taken out but not yet cleared.
+                lines.at(words).set(at, 0);
                 lines.zero(line, 1);
                 continue;
             }
             next = id + 1;
             self.set_nc_addr(id, addr);
             self.ncs.insert(super::nc_key(addr), NcState { id, tenants: 0 });
-            let group = record.half(1);
+            let group = (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
             if group != 0 && !marks.has(group) {
                 let corrupt = || AttachError::Corrupt { what: "a next-hop group" };
                 self.find_group(group, marks).ok_or_else(corrupt)?;
@@ -360,7 +361,8 @@ impl Writer {
         }
         for state in self.tenants.values_mut() {
             // The first of each family is the one in the block.
-            let block = self.store.lines.at(self.store.root.tenant_chunk(state.id >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed) + (state.id & (NC_CHUNK_LINES - 1)));
+            let chunk = self.store.root.tenant_chunk(state.id >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
+            let block = self.store.lines.at(chunk + (state.id & ((1 << TENANT_CHUNK_SHIFT) - 1)));
             let first4 = IpAddr::V4(Ipv4Addr::from_bits(block.half(6)));
             let first6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(block.word(4)) << 64 | u128::from(block.word(5))));
             state.gateways.sort_unstable_by_key(|a| (*a != first4 && *a != first6, *a));

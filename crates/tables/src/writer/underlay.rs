@@ -187,7 +187,7 @@ impl Writer {
 
     /// Removes a group that no NC is bound to. False if one is, or it does not exist.
     pub fn remove_group(&mut self, id: GroupId) -> bool {
-        let used = self.ncs.values().any(|nc| self.store.lines.at(self.nc_line(nc.id)).half(1) == id.0);
+        let used = self.ncs.values().any(|nc| self.nc_group(nc.id) == id.0);
         if used || self.internet_uses(id) || self.underlay.groups.remove(&id).is_none() {
             return false;
         }
@@ -207,13 +207,22 @@ impl Writer {
         let Some(state) = self.ncs.get(&super::nc_key(nc)) else {
             return false;
         };
-        self.store.lines.at(self.nc_line(state.id)).set_half(1, group.map_or(0, |g| g.0));
+        let (line, at) = self.nc_word(state.id);
+        let line = self.store.lines.at(line);
+        let other = line.word(at) & !(u64::from(ROOT_LINE_MASK) << NC_GROUP_SHIFT);
+        line.set(at, other | u64::from(group.map_or(0, |g| g.0)) << NC_GROUP_SHIFT);
         true
+    }
+
+    /// Line of the group that leads to an NC, 0 if none does.
+    fn nc_group(&self, id: u32) -> u32 {
+        let (line, at) = self.nc_word(id);
+        (self.store.lines.at(line).word(at) >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK
     }
 
     /// Every NC, its id and the group that leads to it.
     pub fn ncs(&self) -> Vec<(IpAddr, u32, Option<GroupId>)> {
-        let group = |id: u32| Some(self.store.lines.at(self.nc_line(id)).half(1)).filter(|g| *g != 0).map(GroupId);
+        let group = |id: u32| Some(self.nc_group(id)).filter(|g| *g != 0).map(GroupId);
         let mut all: Vec<_> = self.ncs.values().map(|nc| (self.nc_addr(nc.id), nc.id, group(nc.id))).collect();
         all.sort_unstable_by_key(|(a, _, _)| *a);
         all

@@ -75,9 +75,8 @@ pub fn build(memory: &Arc<BpfMemory>, options: u64) {
     set(memory, line, 3, v0 as u64 | (v1 as u64) << 32);
     set(memory, line, 4, v2 as u64);
     set(memory, line, 0, key | KEY_VALID);
-    // NC records at 96, group at 116, next hop at 117, cells at 160.
-    set(memory, 98, 0, NC_VALID as u64 | 116 << 32);
-    set(memory, 98, 2, NC_B as u64);
+    // NC words at 96, group at 116, next hop at 117, cells at 160.
+    set(memory, 96, 2, NC_VALID | 116 << NC_GROUP_SHIFT | (NC_B as u64) << 32);
     set(memory, 116, 0, 1 | 117 << 32);
     set(memory, 117, 0, NEXTHOP_READY | 0x02_aa_00_00_00_02);
     set(memory, 117, 1, 1500 << 48 | 0x02_aa_00_00_00_01);
