@@ -65,17 +65,25 @@ static __always_inline void count_tenant(const struct tunny_root *root, __u64 *c
 
 static __always_inline void count_vm(struct packet *p)
 {
+	__u32 line = cell_line(p->root, p->vm.id >> 3);
+	struct tunny_vm_cells *cells = line ? line_at(line) : NULL;
 	__u64 before;
-	__u32 line;
 
-	if (!p->cells)
+	if (!cells)
 		return;
-	before = __sync_fetch_and_add(&p->cells->packed[p->vm.id & 7],
-				      1ULL << TUNNY_CELL_PACKETS_SHIFT | p->inner_bytes);
-	if (unlikely(before & TUNNY_CELL_SPILL_MASK)) {
-		line = cell_line(p->root, p->vm.id >> 3);
+	before = __sync_fetch_and_add(&cells->packed[p->vm.id & 7], 1ULL << TUNNY_CELL_PACKETS_SHIFT | p->inner_bytes);
+	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
 		tunny_carry(line, line + (1 << (TUNNY_VM_CHUNK_SHIFT - 3)), (p->vm.id & 7) * 9);
-	}
+}
+
+/* Counts the packet for its tenant, by the CPU's own slot. */
+static __always_inline void count_ingress(struct packet *p)
+{
+	__u32 id = tenant_id(p->tenant_key), line = tenant_words_line(p->root, id / 8, p->slot);
+	__u64 *cells = line ? line_at(line) : NULL;
+
+	if (p->tenant_key && cells && p->slot < p->root->xdp_slots)
+		count_tenant(p->root, cells, id, p->slot, p->inner_bytes);
 }
 
 /* What the ways out look up again: they are not taken often, and the hot path need not carry it. */
@@ -199,8 +207,7 @@ static __always_inline int emit(struct packet *p, int *action)
 		if (*action != XDP_REDIRECT)
 			return DROP_TX_FAILED;
 	}
-	if (p->counters && p->slot < p->root->xdp_slots)
-		count_tenant(p->root, p->counters, tenant_id(p->tenant_key), p->slot, p->inner_bytes);
+	count_ingress(p);
 	count_vm(p);
 	p->stats->forwarded++;
 	p->stats->forwarded_bytes += p->inner_at + p->inner_bytes;

@@ -449,8 +449,7 @@ static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
 
 	if (end >= 0)
 		return end;
-	if (p->counters && p->slot < p->root->xdp_slots)
-		count_tenant(p->root, p->counters, tenant_id(p->tenant_key), p->slot, p->inner_bytes);
+	count_ingress(p);
 	p->stats->forwarded++;
 	p->stats->forwarded_bytes += ETH_BYTES + w->bytes;
 	return end;
@@ -689,7 +688,6 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct nat_work *w, const s
 	if (!e || !w || !p.root || !p.stats)
 		return DROP_TABLE_FAULT;
 	p.gateway_mac = w->walk.gateway_mac;
-	p.cell_group = ~0U;
 	p.options = READ_ONCE(p.root->options);
 	p.vm = w->walk.vm;
 	p.vm_found = 1;
@@ -700,7 +698,6 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct nat_work *w, const s
 	p.ecn = w->tos & 3;
 	p.ttl = w->ttl;
 	p.flow_hash = arriving(w, w->port);
-	cells_of_vm(&p);
 	end = locate(&p);
 	if (!end)
 		end = meter(&p);

@@ -86,9 +86,7 @@ struct packet {
 	__u32 vm_line;
 	__u64 own_key;		/* of the destination in the packet's own VPC */
 	__u32 own;		/* position + 1 of that key in vm_bucket, and p->vm is read from it */
-	__u64 *counters;	/* line of the counting words of counter_group */
-	__u32 counter_group;
-	struct tunny_vm_cells *cells;	/* of cell_group */
+	__u32 counter_group;	/* groups whose counting words were asked for */
 	__u32 cell_group;
 	__u32 nat;		/* nat has been asked, and its work names this packet */
 	/* tenant, route, locate */

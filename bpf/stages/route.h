@@ -120,22 +120,14 @@ static __always_inline __u32 route_value(const struct walk *w)
 	return tunny_route32(w->roots, w->dst_lo);
 }
 
-static __always_inline void touch_line(__u32 line)
-{
-	const void *at = line_at(line);
-
-	if (at)
-		touch(at);
-}
-
 /* Asks for what the tree's top needs, before a chain of the VM-NC table is followed in vain. */
 static __always_inline void touch_tree(__u32 half)
 {
 	__u32 line = half & TUNNY_ROOT_LINE_MASK;
 
-	touch_line(line);
+	touch_line(line_at(line));
 	if ((half >> TUNNY_ROOT_LEVELS_SHIFT & 0xf) == TUNNY_ROOT_FLAT)
-		touch_line(line + 1);
+		touch_line(line_at(line + 1));
 }
 
 /* Goes over to the peer's VPC. Asks for the destination's VM-NC entry there, and its cell, together with the VPC's entry. */
@@ -145,16 +137,14 @@ static __always_inline int enter_peer(struct tunny_root *root, struct walk *w, _
 	struct tunny_tenant_bucket *b =
 		line_at(home_line(root->tenants, tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, salt)));
 	const void *vm = line_at(home_line(root->vm4, hash));
-	const void *cells = line_at(cell_line(root, tunny_bucket_of(hash, root->vm_groups)));
+	const void *cells = cells_at(root, tunny_bucket_of(hash, root->vm_groups));
 	struct tenant t;
 
 	if (!b)
 		return DROP_ROUTE_PEER_GONE;
-	if (vm)
-		touch(vm);
+	touch_line(vm);
 	touch(b);
-	if (cells)
-		touch(cells);
+	touch_line(cells);
 	if (!tenant_match(b, vni, &t) && !tenant_lookup(root, vni, &t))
 		return DROP_ROUTE_PEER_GONE;
 	w->vni = vni;
@@ -240,8 +230,6 @@ static __always_inline int route(struct packet *p)
 	p->gateway_mac = w->gateway_mac;
 	p->vm_found = w->found;
 	p->vm = w->vm;
-	if (w->found)
-		cells_of_vm(p);
 	return GO;
 }
 

@@ -84,7 +84,6 @@ static __always_inline int find_tenant(struct packet *p)
 	p->tenant_key = t.key;
 	p->roots = t.roots;
 	p->gateway_mac = t.mac;
-	counters_of_tenant(p);
 	return 1;
 }
 

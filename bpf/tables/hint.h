@@ -24,22 +24,28 @@ static __always_inline void touch(const void *line)
 	OPAQUE(x);
 }
 
-/* Where the cells of a group of eight VMs are. */
-static __always_inline void place_cells(struct packet *p, __u32 group)
+/*
+ * Counting words are asked for and forgotten; who counts works their place out again. A pointer that may be NULL, kept to
+ * the end of the packet's way, would double what the verifier must look at.
+ */
+static __always_inline void touch_line(const void *line)
 {
-	__u32 line = cell_line(p->root, group);
-
-	p->cell_group = group;
-	p->cells = line ? line_at(line) : NULL;
+	if (line)
+		touch(line);
 }
 
-/* Where the counting words of a group of eight VPCs are. */
-static __always_inline void place_counters(struct packet *p, __u32 group)
+static __always_inline void *cells_at(const struct tunny_root *root, __u32 group)
 {
-	__u32 line = tenant_words_line(p->root, group, p->slot);
+	__u32 line = cell_line(root, group);
 
-	p->counter_group = group;
-	p->counters = line ? line_at(line) : NULL;
+	return line ? line_at(line) : NULL;
+}
+
+static __always_inline void *counters_at(const struct tunny_root *root, __u32 group, __u32 slot)
+{
+	__u32 line = tenant_words_line(root, group, slot);
+
+	return line ? line_at(line) : NULL;
 }
 
 /*
@@ -52,24 +58,25 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	__u64 salt = root->salt;
 	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
 	__u64 hash = tunny_hash1((__u64)p->vni << TUNNY_TENANT_VNI_SHIFT, salt);
+	const void *cells, *counters;
 
 	p->tenant_bucket = line_at(home_line(root->tenants, hash));
-	place_counters(p, tunny_bucket_of(hash, root->tenant_groups));
+	p->counter_group = tunny_bucket_of(hash, root->tenant_groups);
+	counters = counters_at(root, p->counter_group, p->slot);
 	p->own_key = vm4_key(p->vni, inner_dst);
 	hash = tunny_hash1(p->own_key, salt);
 	p->vm_line = home_line(root->vm4, hash);
 	p->vm_bucket = line_at(p->vm_line);
-	place_cells(p, tunny_bucket_of(hash, root->vm_groups));
+	p->cell_group = tunny_bucket_of(hash, root->vm_groups);
+	cells = cells_at(root, p->cell_group);
 	p->member_bucket = line_at(home_line(root->members, tunny_hash1(member, salt)));
 	if (!p->tenant_bucket || !p->vm_bucket || !p->member_bucket)
 		return DROP_TABLE_FAULT;
 	touch(p->vm_bucket);
 	touch(p->tenant_bucket);
 	touch(p->member_bucket);
-	if (p->cells)
-		touch(p->cells);
-	if (p->counters)
-		touch(p->counters);
+	touch_line(cells);
+	touch_line(counters);
 	return GO;
 }
 
@@ -94,27 +101,6 @@ static __always_inline struct tunny_nc_record *nc_record(const struct tunny_root
 	return line_at(nc_chunk(root, nc) + (1U << (TUNNY_NC_CHUNK_SHIFT - 3)) + (nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)));
 }
 
-/* Asks for the cell of p->vm, unless it was asked for already. */
-static __always_inline void cells_of_vm(struct packet *p)
-{
-	if (likely(p->vm.id >> 3 == p->cell_group))
-		return;
-	place_cells(p, p->vm.id >> 3);
-	if (p->cells)
-		touch(p->cells);
-}
-
-static __always_inline void counters_of_tenant(struct packet *p)
-{
-	__u32 group = tenant_id(p->tenant_key) / 8;
-
-	if (likely(group == p->counter_group))
-		return;
-	place_counters(p, group);
-	if (p->counters)
-		touch(p->counters);
-}
-
 /* Reads the tenant's entry. 0 if its VNI is not in its home bucket. */
 static __always_inline int second_lines(struct packet *p)
 {
@@ -124,11 +110,13 @@ static __always_inline int second_lines(struct packet *p)
 	p->tenant_key = t.key;
 	p->roots = t.roots;
 	p->gateway_mac = t.mac;
-	counters_of_tenant(p);
+	if (unlikely(tenant_id(t.key) / 8 != p->counter_group))
+		touch_line(counters_at(p->root, tenant_id(t.key) / 8, p->slot));
 	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID);
 	if (p->own) {
 		vm4_read(p->vm_bucket, p->own - 1, &p->vm);
-		cells_of_vm(p);
+		if (unlikely(p->vm.id >> 3 != p->cell_group))
+			touch_line(cells_at(p->root, p->vm.id >> 3));
 	}
 	return found;
 }
