@@ -384,7 +384,7 @@ static __always_inline int hairpin(struct tunny_root *root, const struct nat_wor
 {
 	__u64 roots = READ_ONCE(root->public_roots);
 
-	return w->v6 ? route128(roots >> 32, w->dst_hi, w->dst_lo) : tunny_route32(roots, w->dst_lo);
+	return w->v6 ? route128(roots >> 32, w->dst_hi, w->dst_lo) : route32(roots, w->dst_lo);
 }
 
 /*
@@ -602,7 +602,7 @@ static __always_inline int read_plain(struct xdp_md *ctx, struct tunny_root *roo
 		if (ip + IPV4_BYTES > behind(ctx))
 			return PASS;
 		w->v6 = 0;
-		*scope = tunny_route32(roots, load_be32(ip + 16)) >> TUNNY_VALUE_SCOPE_SHIFT;
+		*scope = route32(roots, load_be32(ip + 16)) >> TUNNY_VALUE_SCOPE_SHIFT;
 		if (!*scope)
 			return PASS;
 		ip = front(ctx) + ETH_BYTES;
@@ -634,7 +634,7 @@ static __always_inline int read_plain(struct xdp_md *ctx, struct tunny_root *roo
 		if ((!w->src_hi && w->src_lo <= 1) || w->src_hi >> 56 == 0xff ||
 		    route128(roots >> 32, w->src_hi, w->src_lo) >> TUNNY_VALUE_SCOPE_SHIFT)
 			return DROP_INNER_MARTIAN;
-	} else if (martian4_source(w->src_lo) || tunny_route32(roots, w->src_lo) >> TUNNY_VALUE_SCOPE_SHIFT) {
+	} else if (martian4_source(w->src_lo) || route32(roots, w->src_lo) >> TUNNY_VALUE_SCOPE_SHIFT) {
 		return DROP_INNER_MARTIAN;
 	}
 	return why ? PUNT + why : GO;

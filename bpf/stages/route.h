@@ -45,6 +45,7 @@ struct walk {
 	__u32 found;		/* the VPC at hand is the destination's, and the VM is `vm` */
 	__u32 pad;
 	struct vm vm;
+	struct key6 key6;	/* of a lookup; here, for the stack has no room for it */
 };
 
 /* Not on the stack: 6.1 allows a chain of calls 512 bytes together. XDP never interrupts itself on a CPU. */
@@ -99,10 +100,13 @@ static __always_inline int find_vm4(struct tunny_root *root, struct walk *w)
 
 static __always_inline int find_vm6(struct tunny_root *root, struct walk *w)
 {
-	struct key6 key = {
-		.hi = w->dst_hi, .lo = w->dst_lo, .vni = w->vni, .generation = generation_of(w->roots),
-	};
-	__u64 found = tunny_vm6_chain(root->vm6, root->salt, &key);
+	__u64 found;
+
+	w->key6.hi = w->dst_hi;
+	w->key6.lo = w->dst_lo;
+	w->key6.vni = w->vni;
+	w->key6.generation = generation_of(w->roots);
+	found = tunny_vm6_chain(root->vm6, root->salt, &w->key6);
 
 	return found && !vm6_read(found, &w->vm);
 }
@@ -117,7 +121,7 @@ static __always_inline __u32 route_value(const struct walk *w)
 {
 	if (w->v6)
 		return route128(w->roots >> 32, w->dst_hi, w->dst_lo);
-	return tunny_route32(w->roots, w->dst_lo);
+	return route32(w->roots, w->dst_lo);
 }
 
 /* Asks for what the tree's top needs, before a chain of the VM-NC table is followed in vain. */

@@ -7,8 +7,7 @@
  * destination in its own VPC, and the words in which such a VPC and such a VM are counted as a rule. They depend on the
  * packet alone, so they cost one access to memory together.
  *
- * second_lines, before the first bucket is looked at in earnest: what those buckets lead to: the counting words of tenant
- * and VM, if they are not where they were expected. Which of it is true is
+ * second_lines: reads the tenant; and asks for the VM's cell, if it is not where it was expected. Which of it is true is
  * decided later, in the order of the stages: the entry counts only if its key word is still the same after the
  * tenant's roots have been read, so the packet sees one state of its VPC.
  */
@@ -61,8 +60,7 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	const void *cells, *counters;
 
 	p->tenant_bucket = line_at(home_line(root->tenants, hash));
-	p->counter_group = tunny_bucket_of(hash, root->tenant_groups);
-	counters = counters_at(root, p->counter_group, p->slot);
+	counters = counters_at(root, tunny_bucket_of(hash, root->tenant_groups), p->slot);
 	p->own_key = vm4_key(p->vni, inner_dst);
 	hash = tunny_hash1(p->own_key, salt);
 	p->vm_line = home_line(root->vm4, hash);
@@ -110,8 +108,6 @@ static __always_inline int second_lines(struct packet *p)
 	p->tenant_key = t.key;
 	p->roots = t.roots;
 	p->gateway_mac = t.mac;
-	if (unlikely(tenant_id(t.key) / 8 != p->counter_group))
-		touch_line(counters_at(p->root, tenant_id(t.key) / 8, p->slot));
 	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID);
 	if (p->own) {
 		vm4_read(p->vm_bucket, p->own - 1, &p->vm);

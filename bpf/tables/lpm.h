@@ -26,32 +26,35 @@ static __always_inline __u64 below64(__u64 a, __u64 b)
 }
 
 /* Value of a key in the flat node at `line`, whose second line lies in the same segment. */
-static __always_inline __u32 flat32(__u32 line, __u32 key)
+__noinline __u32 tunny_flat32(__u32 line, __u32 key)
 {
-	const __u32 *first = line_at(line), *second = line_at(line + 1);
+	const __u32 *half = line_at(line);
 	__u64 n = 0, pick;
 
-	if (!first || !second)
+	if (!half)
 		return 0;
 #pragma unroll
 	for (int j = 0; j < 16; j++)
-		n += below32(first[j], key);
+		n += below32(half[j], key);
+	/* One line after the other: with both at hand the function would need more stack than 6.1 has left. */
+	OPAQUE(n);
+	half = line_at(line + 1);
+	if (!half)
+		return 0;
 #pragma unroll
 	for (int j = 0; j < 4; j++)
-		n += below32(second[j], key);
-	pick = *(const __u64 *)(second + 4) >> (n * 3 & 63) & 7;
+		n += below32(half[j], key);
+	pick = *(const __u64 *)(half + 4) >> (n * 3 & 63) & 7;
 	OPAQUE(pick);
-	return second[6 + (pick & 7)];
+	return half[6 + (pick & 7)];
 }
 
-/* Value of the route that covers a 32-bit key; 0 if there is none. `root` is a ROUTE_ROOT. */
+/* Value of the route that covers a 32-bit key in a tree of nodes; 0 if there is none. `root` is a ROUTE_ROOT. */
 __noinline __u32 tunny_route32(__u32 root, __u32 key)
 {
 	__u32 levels = root >> TUNNY_ROOT_LEVELS_SHIFT & 0xf;
 	__u32 line = root & TUNNY_ROOT_LINE_MASK;
 
-	if (levels == TUNNY_ROOT_FLAT)
-		return flat32(line, key);
 	for (int i = 0; i < TUNNY_TREE_LEVELS_MAX && levels && line; i++) {
 		void *node = line_at(line);
 		__u64 n = 0;
@@ -74,6 +77,14 @@ __noinline __u32 tunny_route32(__u32 root, __u32 key)
 		line = inner->child + n;
 	}
 	return 0;
+}
+
+/* Whichever it is. Two functions, for 6.1 allows the frames of a chain of calls 512 bytes together. */
+static __always_inline __u32 route32(__u32 root, __u32 key)
+{
+	if ((root >> TUNNY_ROOT_LEVELS_SHIFT & 0xf) == TUNNY_ROOT_FLAT)
+		return tunny_flat32(root & TUNNY_ROOT_LINE_MASK, key);
+	return tunny_route32(root, key);
 }
 
 /* The same for a 64-bit key. */
