@@ -55,6 +55,30 @@ impl MissCost {
     }
 }
 
+/// ns of CPU time for a round of `width` reads of random lines that overlap, where the next round's addresses depend on this one's:
+/// what a packet costs at least that needs `width` lines and knows all of them from its headers.
+pub fn round_ns(bytes: u64, width: usize) -> f64 {
+    let lines = (bytes as usize / LINE).next_power_of_two();
+    let mut random = Random(2);
+    let memory: Vec<u64> = (0..lines * LINE / 8).map(|_| random.word()).collect();
+    let mut at = 1u64;
+    let rounds = READS as u64 / 8;
+    let time = cpu::thread_time();
+    for round in 0..rounds {
+        let mut next = 0u64;
+        for i in 0..width as u64 {
+            // Each read takes its address from the round before alone, so a CPU may have all of them under way.
+            let line = (at.rotate_left(11 * i as u32) ^ i.wrapping_mul(0x9E37_79B9_7F4A_7C15)) as usize & (lines - 1);
+            next = next.wrapping_add(memory[line * (LINE / 8)]);
+        }
+        // The number of the round goes in, for what depends on one line alone would soon go round in a circle.
+        at = (next ^ round).wrapping_mul(0xC4CE_B9FE_1A85_EC53).rotate_left(23);
+    }
+    let time = cpu::thread_time() - time;
+    std::hint::black_box(at);
+    time as f64 / rounds as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
