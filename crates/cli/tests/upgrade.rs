@@ -77,6 +77,9 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
     let vpc_and_vm = counted(lab);
     assert!(vpc_and_vm.iter().all(|n| *n >= 3), "{vpc_and_vm:?}");
 
+    // A connection to the Internet, which lives on its session alone; slow, so that it fills no queue of the echo requests.
+    let (vm, server) = (region.names.namespace("red-1"), lab::plan::WEB4.to_string());
+    let transfer = std::thread::spawn(move || vm.try_argv(&["timeout", "30", "iperf3", "-b", "10M", "-t", "6", "-c", &server]));
     let stream = std::thread::spawn(move || traffic::ping(&blue, "10.0.0.12", 2000, &["-q", "-i", "0.002"]));
     std::thread::sleep(Duration::from_millis(500));
     stop(lab.node().unwrap().process.pid);
@@ -90,6 +93,11 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
     assert_eq!(status["took_over"], false, "tables of another layout are not taken over: {status}");
     assert!(status["startup"].to_string().contains("carried over"), "{status}");
     assert_eq!(layouts(&pins), [own], "the old tables are gone");
+    assert!(status["startup"].to_string().contains("sessions of layout"), "{status}");
+    let transfer = transfer.join().unwrap().unwrap();
+    assert!(transfer.status.success(), "{}", String::from_utf8_lossy(&transfer.stderr));
+    let stray = lab.node().unwrap().counters().unwrap().drops.get("session_stray").copied();
+    assert_eq!(stray, None, "packets that lacked their session");
     let ping = stream.join().unwrap().unwrap();
     assert_eq!((ping.sent, ping.received), (2000, 2000), "{}", ping.output);
     let after = lab.node().unwrap().counters().unwrap();

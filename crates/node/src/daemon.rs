@@ -137,6 +137,21 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let internet = Internet::open(plane.session_memory()?, &model, &mut writer, (salt(), changed), &mut notes)?;
     let (routers, _) = internet.set_ways(&mut writer, &model);
     plane.set_nat(internet.nat());
+    let old = match (&options.pins, &plane.xdp) {
+        (Some(pins), Some(_)) if !plane.took_over() => crate::upgrade::Sessions::find(pins, options.state.as_deref()),
+        _ => None,
+    };
+    let old = match old {
+        Some(Err(lost)) => {
+            notes.push(lost);
+            None
+        }
+        Some(Ok(old)) => Some(old),
+        None => None,
+    };
+    if let Some(old) = &old {
+        steps.done(old.import(&internet));
+    }
     steps.done(format!("{} sessions at hand", internet.nat().tracker().stats().sessions));
 
     let writer = Arc::new(Mutex::new(writer));
@@ -162,6 +177,10 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     plane.serve(crate::service::service(&model))?;
     let served: Vec<String> = plane.uplinks().iter().map(|u| format!("{} {}", u.name, u.mode)).collect();
     steps.done(format!("ports served: {}", if served.is_empty() { "none".into() } else { served.join(", ") }));
+    if let Some(old) = &old {
+        // The old program has let go of the ports.
+        old.refresh(&internet);
+    }
     if let Some(xdp) = &plane.xdp {
         match xdp.retire_other_layouts() {
             Ok(0) => {}

@@ -11,6 +11,7 @@ use crate::error::NodeError;
 use crate::sessionlog::SessionLog;
 use config::{Model, NatPlan};
 use gateway::Nat;
+use session::upgrade::Image;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
 use session::{Cursor, Options, SessionInfo, SessionMemory, Tracker};
 use std::collections::BTreeSet;
@@ -142,6 +143,25 @@ impl Internet {
         let nat = on(memory, options, now, &self.plan())?;
         restore(&nat, now);
         Ok(Arc::new(nat))
+    }
+
+    /// Takes in the sessions that `export` tells, of another layout. How many were taken in, and how many could not be.
+    pub fn import(&self, export: &mut dyn FnMut(&mut dyn FnMut(&Image))) -> (u64, u64) {
+        let (now, mut refused) = (monotonic_ns(), 0);
+        export(&mut |image| refused += u64::from(self.nat.tracker().import(image, now).is_err()));
+        let torn = restore(&self.nat, now);
+        (self.nat.tracker().stats().sessions, refused + torn)
+    }
+
+    /// Brings sessions that were taken in up to date; those that have ended here meanwhile stay ended.
+    pub fn refresh(&self, export: &mut dyn FnMut(&mut dyn FnMut(&Image))) {
+        let (now, tracker) = (monotonic_ns(), self.nat.tracker());
+        export(&mut |image| {
+            if tracker.find_inner(&image.inner).is_some() {
+                // One that was reopened meanwhile, or lost the race with its end, is as this node has it.
+                let _ = tracker.import(image, now);
+            }
+        });
     }
 
     /// The session log.

@@ -7,13 +7,15 @@
 //! lies) into its state, and its successor reads the old words by the names of their fields. A field that is unknown on
 //! one side is left at zero. Counters of packets between the reading and the switch are lost; packets are not.
 
-use abi::{DropReason, Stats, LAYOUTS, LIMITS};
+use abi::{DropReason, Stats, LAYOUTS, LIMITS, SESSION_LAYOUTS};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tables::{Memory, Tables};
-use xdp::{pinned_layouts, OldSizes, OldTables, XdpEngine};
+use crate::internet::Internet;
+use session::upgrade::OldMemory;
+use xdp::{pinned_layouts, OldSessions, OldSizes, OldTables, XdpEngine};
 
 fn path(state: &Path, hash: u64) -> PathBuf {
     state.join("layouts").join(format!("{hash:016x}.json"))
@@ -23,6 +25,7 @@ fn path(state: &Path, hash: u64) -> PathBuf {
 pub fn description() -> Value {
     let structures: BTreeMap<&str, Value> = LAYOUTS
         .iter()
+        .chain(SESSION_LAYOUTS)
         .map(|l| {
             let fields: BTreeMap<&str, Value> =
                 l.fields.iter().map(|f| (f.name, json!({"offset": f.offset, "bytes": f.size, "count": f.count}))).collect();
@@ -96,6 +99,56 @@ pub fn convert_counters(base: &Path, xdp: &XdpEngine, state: Option<&Path>) -> O
     let Some(packets) = statistics(&old, &tables, &*memory) else { return lost("its description lacks statistics") };
     let drops = drops(&old, &tables, &Tables::new(memory)).unwrap_or(0);
     Some(format!("counters of layout {hash:016x} carried over: {packets} packets, {drops} drops by VPC"))
+}
+
+/// Sessions of an earlier layout, as long as its maps are pinned.
+pub struct Sessions {
+    hash: u64,
+    old: Old,
+    memory: OldSessions,
+}
+
+impl Sessions {
+    /// Finds them; `Err` says why there are none although that layout may have had some.
+    pub fn find(base: &Path, state: Option<&Path>) -> Option<Result<Sessions, String>> {
+        let own = abi::abi_hash();
+        let (hash, dir) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
+        let lost = |why: String| Some(Err(format!("ATTENTION: sessions of layout {hash:016x} are lost: {why}")));
+        let Some(old) = state.and_then(|s| Old::read(s, hash)) else {
+            return lost("the state has no description of that layout".into());
+        };
+        // A version without sessions.
+        let root = old.bytes("SessionRoot")?;
+        let Some(segment) = sizes(&old).map(|s| s.segment) else { return lost("its description lacks sizes".into()) };
+        match OldSessions::open(&dir, root, segment) {
+            Ok(memory) => Some(Ok(Sessions { hash, old, memory })),
+            Err(e) => lost(format!("its maps cannot be opened: {e}")),
+        }
+    }
+
+    fn export(&self, each: &mut dyn FnMut(&session::upgrade::Image)) {
+        let segment_bytes = sizes(&self.old).map_or(0, |s| s.segment);
+        let old = OldMemory {
+            field: &|structure, field| self.old.field(structure, field, "offset"),
+            root: &|at| self.memory.root(at),
+            word: &|at| self.memory.word(at),
+            segments: self.memory.segments(),
+            segment_bytes,
+        };
+        old.export(each);
+    }
+
+    /// Before the switch: all of them.
+    pub fn import(&self, internet: &Internet) -> String {
+        let (taken, lost) = internet.import(&mut |each| self.export(each));
+        let rest = if lost > 0 { format!(", {lost} could not go on") } else { String::new() };
+        format!("{taken} sessions of layout {:016x} carried over{rest}", self.hash)
+    }
+
+    /// After the switch: what the old fast path moved on since.
+    pub fn refresh(&self, internet: &Internet) {
+        internet.refresh(&mut |each| self.export(each));
+    }
 }
 
 fn sizes(old: &Old) -> Option<OldSizes> {

@@ -27,7 +27,7 @@ pub use events::EventRing;
 pub use inject::Injector;
 pub use link::{Attach, Attached, Mode};
 pub use memory::BpfMemory;
-pub use old::{pinned_layouts, OldSizes, OldTables};
+pub use old::{OldSessions, OldSizes, OldTables, pinned_layouts};
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};
 pub use sessions::BpfSessionMemory;

@@ -28,6 +28,44 @@ pub struct OldTables {
     sizes: OldSizes,
 }
 
+/// Session memory of another layout.
+pub struct OldSessions {
+    root: Mapping,
+    segments: Vec<Mapping>,
+    root_bytes: usize,
+    segment_bytes: usize,
+}
+
+impl OldSessions {
+    /// Maps the session memory pinned in a layout's folder; sizes in bytes.
+    pub fn open(dir: &Path, root_bytes: usize, segment_bytes: usize) -> io::Result<OldSessions> {
+        let page = |bytes: usize| bytes.next_multiple_of(4096);
+        let mut segments = Vec::new();
+        while let Ok(fd) = sys::open_pin(&crate::sessions::segment_pin(dir, segments.len() as u32)) {
+            segments.push(Mapping::of_map(fd.as_fd(), page(segment_bytes), false)?);
+        }
+        let root = sys::open_pin(&dir.join(crate::engine::SESSIONS[0]))?;
+        let root = Mapping::of_map(root.as_fd(), page(root_bytes), false)?;
+        Ok(OldSessions { root, segments, root_bytes, segment_bytes })
+    }
+
+    /// Segments.
+    pub fn segments(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    /// A word of the root.
+    pub fn root(&self, offset: usize) -> Option<u64> {
+        OldTables::word(&self.root, offset, self.root_bytes)
+    }
+
+    /// A word of the segments, by its offset from the first.
+    pub fn word(&self, offset: usize) -> Option<u64> {
+        let segment = self.segments.get(offset / self.segment_bytes.max(1))?;
+        OldTables::word(segment, offset % self.segment_bytes, self.segment_bytes)
+    }
+}
+
 /// The layouts pinned under an instance's folder: hash and folder.
 pub fn pinned_layouts(base: &Path) -> Vec<(u64, PathBuf)> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
