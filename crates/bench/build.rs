@@ -6,7 +6,7 @@ use std::process::Command;
 fn main() {
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let machine = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_else(|_| "x86_64".into());
-    for name in ["traffic", "driver"] {
+    for name in ["traffic", "driver", "natdrive"] {
         let source = format!("bpf/{name}.bpf.c");
         println!("cargo:rerun-if-changed={source}");
         let object = Path::new(&out).join(format!("{name}.o"));

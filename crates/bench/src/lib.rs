@@ -13,6 +13,7 @@ pub mod latency;
 pub mod linux;
 pub mod load;
 pub mod memory;
+pub mod nat;
 pub mod netns;
 pub mod newconn;
 pub mod ovs;

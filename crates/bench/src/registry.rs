@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, cpu, drive, latency, load, newconn, ovs_trace, peers, sessions, user, Context, Error, Report,
+    chip_model, classify, cpu, drive, latency, load, nat, newconn, ovs_trace, peers, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -46,6 +46,13 @@ pub const BENCHES: &[Bench] = &[
         what: "the XDP program as attached, a packet, 1M routes + 1M VMs in 100k VPCs, uniformly at random",
         group: Group::Own,
         run: drive::xdp_gateway,
+    },
+    Bench {
+        name: "xdp-nat",
+        unit: "ns",
+        what: "established SNAT sessions on the XDP program, a packet, 1M and 10M sessions uniformly at random",
+        group: Group::Own,
+        run: nat::xdp_nat,
     },
     Bench {
         name: "user-gateway",

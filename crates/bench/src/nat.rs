@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `xdp-nat`: established SNAT sessions on the XDP program as attached, driven as in `xdp-gateway`.
+//!
+//! One million VMs in 100k VPCs, sessions uniformly at random among them, one for each VM (1M) or ten (10M). Half the samples go
+//! outwards (the tunnel is removed), half inwards (a tunnel is put around): the value is the outward one, which is also what comes
+//! first for a new connection; the inward one is beside it.
+use crate::drive::{Driver, PACKETS};
+use crate::memory::MissCost;
+use crate::setup::BpfNode;
+use crate::workload::{
+    nc_address, Random, Vm, Workload, FIRST_VNI, GATEWAY_MAC, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC, VTEP,
+};
+use crate::{cpu, report, stats, Context, Error, Goal, Report};
+use abi::{POLICY_EPOCH_SHIFT, POLICY_NAT};
+use session::{Direction, InnerKey, L4View, NewSession, Options, OuterKey, Owner, Tracker};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use tables::{Commit, Prefix, PublicPrefix, Route, RoutesChange, Target, TenantChange};
+use wire::{be, checksum, ipv4};
+use xdp::object::{map_update, run_program, Mapping, Object, RunOptions};
+
+static NATDRIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/natdrive.o"));
+
+/// First public address; each has this many ports in use.
+const PUBLIC: u32 = 0xcb00_7100;
+const PORTS: u32 = 60_000;
+/// Bytes of the frames outwards (in a tunnel) and inwards (plain).
+const OUTWARD: usize = 114;
+const INWARD: usize = 64;
+const NOW: u64 = 1_000_000_000_000;
+const XDP_TX: u32 = 3;
+
+/// One session of the workload.
+#[derive(Clone, Copy)]
+struct Flow {
+    vm: Vm,
+    vm_port: u16,
+    public: u32,
+    public_port: u16,
+    remote: u32,
+}
+
+const REMOTE_PORT: u16 = 443;
+
+/// The n-th session: VM, public endpoint and remote address are functions of n.
+fn flow(workload: &Workload, n: u32) -> Flow {
+    let vms = workload.vms.len() as u32;
+    Flow {
+        vm: workload.vms[(n % vms) as usize],
+        vm_port: 2000 + (n / vms) as u16,
+        public: PUBLIC + n / PORTS,
+        public_port: (1024 + n % PORTS) as u16,
+        remote: 0x0808_0000 + (n.wrapping_mul(2_654_435_761) >> 12),
+    }
+}
+
+/// An IPv4 packet with UDP and `payload` bytes of data, without a UDP checksum's work: it is computed.
+fn udp(src: u32, dst: u32, ports: (u16, u16), payload: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    let mut head = [0; 20];
+    ipv4::Repr { tos: 0, payload_len: 8 + payload, ident: 0, flags_offset: 0, ttl: 64, protocol: 17, src, dst }
+        .emit(&mut head);
+    out.extend(head);
+    let mut datagram = vec![0; 8 + payload];
+    be::set_u16(&mut datagram, 0, ports.0);
+    be::set_u16(&mut datagram, 2, ports.1);
+    be::set_u16(&mut datagram, 4, 8 + payload as u16);
+    let sum = checksum::add(checksum::sum(&datagram), checksum::pseudo_v4(src, dst, 17, datagram.len() as u32));
+    be::set_u16(&mut datagram, 6, checksum::finish(sum));
+    out.extend(&datagram);
+    debug_assert_eq!(out.len() - start, 28 + payload);
+}
+
+fn ethernet(dst: u64, src: u64, out: &mut Vec<u8>) {
+    out.extend(&dst.to_be_bytes()[2..]);
+    out.extend(&src.to_be_bytes()[2..]);
+    out.extend([8, 0]);
+}
+
+/// The session's next packet from the VM, in its tunnel.
+fn outward(f: &Flow) -> Vec<u8> {
+    let mut inner = Vec::new();
+    ethernet(GATEWAY_MAC, f.vm.mac, &mut inner);
+    udp(f.vm.address, f.remote, (f.vm_port, REMOTE_PORT), OUTWARD - 50 - 14 - 28, &mut inner);
+    let mut out = Vec::new();
+    ethernet(UPLINK_MAC, ROUTER_MAC, &mut out);
+    udp(nc_address(f.vm.nc), VTEP, (50_000, 4789), 8 + inner.len(), &mut out);
+    // VTEPs send no UDP checksum.
+    be::set_u16(&mut out, 40, 0);
+    be::set_u32(&mut out, 42, 0x0800_0000);
+    be::set_u32(&mut out, 46, f.vm.vni << 8);
+    out.truncate(50);
+    out.extend(inner);
+    out
+}
+
+/// The answer from the Internet.
+fn inward(f: &Flow) -> Vec<u8> {
+    let mut out = Vec::new();
+    ethernet(UPLINK_MAC, ROUTER_MAC, &mut out);
+    udp(f.remote, f.public, (REMOTE_PORT, f.public_port), INWARD - 14 - 28, &mut out);
+    out
+}
+
+fn slots(frames: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    let mut all = Vec::with_capacity(PACKETS * PACKET_SLOT);
+    for frame in frames {
+        all.extend(&frame);
+        all.resize(all.len().next_multiple_of(PACKET_SLOT), 0);
+    }
+    all
+}
+
+/// The driver of frames that change their length.
+struct NatDriver {
+    object: Object,
+    state: Mapping,
+    packets: Mapping,
+}
+
+impl NatDriver {
+    fn new() -> Result<NatDriver, Error> {
+        let object = Object::load("tunny_natdrive", NATDRIVE, &[], &[])?;
+        let state = Mapping::new(object.map("natdrive_states")?, 4096)?;
+        let packets = Mapping::new(object.map("natdrive_packets")?, PACKETS * PACKET_SLOT)?;
+        Ok(NatDriver { object, state, packets })
+    }
+
+    fn load(&self, packets: &[u8], bytes: usize) {
+        let count = packets.len() / PACKET_SLOT;
+        assert!(count.is_power_of_two() && count <= PACKETS);
+        // SAFETY: the mapping holds PACKETS slots, the state three words; no program runs meanwhile.
+        unsafe {
+            std::ptr::copy_nonoverlapping(packets.as_ptr(), self.packets.as_ptr(), packets.len());
+            let state = self.state.as_ptr().cast::<u64>();
+            state.write_volatile(0);
+            state.add(1).write_volatile(count as u64);
+            state.add(2).write_volatile(bytes as u64);
+        }
+    }
+
+    /// ns a packet of CPU time.
+    fn time(&self, program: BorrowedFd, bytes: usize, runs: u32) -> Result<f64, Error> {
+        let fd = program.as_raw_fd() as u32;
+        map_update(self.object.map("natdrive_program")?, &0u32.to_ne_bytes(), &fd.to_ne_bytes())?;
+        let (frame, mut out) = (vec![0u8; bytes], [0u8; 512]);
+        let drive = self.object.program("drive_nat")?;
+        let time = cpu::thread_time();
+        let options = RunOptions { repeat: runs, ifindex: 1, ..RunOptions::default() };
+        let (verdict, _, _) = run_program(drive, &frame, &mut out, options)?;
+        let time = cpu::thread_time() - time;
+        if verdict != XDP_TX {
+            let why = format!("verdict {verdict} instead of {XDP_TX}");
+            return Err(Error::Failed { what: "a program under test".into(), why });
+        }
+        Ok(time as f64 / f64::from(runs))
+    }
+}
+
+/// Makes `count` sessions, seen from both sides.
+fn fill(tracker: &Tracker, workload: &Workload, count: u32, epoch: u16) -> Result<(), Error> {
+    let view = L4View::Other;
+    for n in 0..count {
+        let f = flow(workload, n);
+        let new = NewSession {
+            inner: InnerKey::v4(f.vm.vni, 17, f.vm.address, f.vm_port, f.remote, REMOTE_PORT),
+            outer: OuterKey::v4(17, f.public, f.public_port, f.remote, REMOTE_PORT),
+            owner: Owner::Snat,
+            direction: Direction::Out,
+            view,
+            bytes: 50,
+            epoch,
+            pick_up: false,
+        };
+        let failed = |why: String| Error::Failed { what: "making a session".into(), why };
+        let session = tracker.create(&new, NOW, &mut |_| ()).map_err(|e| failed(format!("{e:?}")))?;
+        tracker.judge(session, Direction::In, &view, 50, NOW, &mut |_| ());
+        if n % 65_536 == 0 {
+            // The index grows in the background.
+            while tracker.expire(NOW, 1 << 16, &mut |_| ()).more {}
+        }
+    }
+    Ok(())
+}
+
+/// Medians of one size: outwards, inwards; and bytes of session memory.
+struct Size {
+    outward: Vec<f64>,
+    inward: Vec<f64>,
+    nothing: Vec<f64>,
+    bytes: u64,
+}
+
+fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u32) -> Result<Size, Error> {
+    let memory = node.engine.session_memory().map_err(Error::failed("mapping session memory"))?;
+    let options = Options { sessions: count + (1 << 16), initial: count, salt: context.seed, ..Options::default() };
+    let tracker = Tracker::new(memory, options, NOW).map_err(Error::failed("session memory"))?;
+    let policy = node.writer.policy(workload.vms[0].vni).unwrap_or(0);
+    context.say(&format!("xdp-nat: making {count} sessions"));
+    fill(&tracker, workload, count, (policy >> POLICY_EPOCH_SHIFT) as u16)?;
+    let mut random = Random(context.seed);
+    let chosen: Vec<Flow> = (0..PACKETS).map(|_| flow(workload, random.below(count))).collect();
+    let driver = NatDriver::new()?;
+    let mut size = Size { outward: vec![], inward: vec![], nothing: vec![], bytes: tracker.stats().memory_bytes };
+    let runs = PACKETS as u32;
+    let nothing = driver.object.program("nat_nothing")?;
+    let sides = [(OUTWARD, slots(chosen.iter().map(outward))), (INWARD, slots(chosen.iter().map(inward)))];
+    for (bytes, packets) in sides {
+        driver.load(&packets, bytes);
+        let before = node.stats();
+        for n in 0..=context.samples {
+            context.say(&format!("xdp-nat: {count} sessions, {bytes} bytes, sample {n} of {}", context.samples));
+            let ns = driver.time(node.engine.program(), bytes, runs)?;
+            let idle = driver.time(nothing, bytes, runs)?;
+            if n > 0 {
+                if bytes == OUTWARD { &mut size.outward } else { &mut size.inward }.push(ns);
+                size.nothing.push(idle);
+            }
+        }
+        let after = node.stats();
+        let total = (context.samples as u64 + 1) * u64::from(runs);
+        if after.forwarded - before.forwarded != total {
+            let (done, punted) = (after.forwarded - before.forwarded, after.punted - before.punted);
+            let why = format!(
+                "{done} of {total} packets were forwarded, {punted} punted, {} dropped",
+                after.dropped - before.dropped
+            );
+            return Err(Error::Failed { what: "the XDP program".into(), why });
+        }
+    }
+    Ok(size)
+}
+
+/// `xdp-nat`.
+pub fn xdp_nat(context: &Context) -> Result<Report, Error> {
+    context.say("xdp-nat: 1M VMs in 100k VPCs");
+    let workload = Workload::region(100_000, 10, 4096, context.seed);
+    let mut node = BpfNode::new(&workload)?;
+    let default = Prefix { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), len: 0 };
+    let add = vec![Route { prefix: default, target: Target::Internet }];
+    let vnis = FIRST_VNI..FIRST_VNI + workload.vpcs;
+    let routes = RoutesChange::Delta { remove: Vec::new(), add };
+    let change = |vni| TenantChange { vni, routes: routes.clone(), ..TenantChange::default() };
+    let commit = Commit { tenants: vnis.clone().map(change).collect(), ..Commit::default() };
+    node.writer.commit(&commit).map_err(Error::failed("a commit"))?;
+    let served = vnis.filter(|vni| node.writer.set_policy(*vni, POLICY_NAT)).count();
+    debug_assert_eq!(served, workload.vpcs as usize);
+    let public = Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(PUBLIC)), len: 24 };
+    node.writer
+        .set_public(&[PublicPrefix { prefix: public, accepts: false }])
+        .map_err(Error::io("public addresses"))?;
+    let group = node.writer.groups().first().map(|g| g.0);
+    node.writer.set_internet(group, None);
+    let cpu = cpu::count() - 1;
+    cpu::pin(0, cpu).map_err(Error::io("pinning the driver"))?;
+    let small = measure(context, &mut node, &workload, 1_000_000)?;
+    let large = measure(context, &mut node, &workload, 10_000_000)?;
+    context.say("xdp-nat: tables of comparison");
+    let mixed = workload.packets(PACKETS, 0, context.seed);
+    let bare_over = |bytes: u64| -> Result<Vec<f64>, Error> {
+        let driver = Driver::new(&mixed, bytes)?;
+        let bare = driver.program("bare")?;
+        driver.time(bare, PACKETS as u32)?;
+        (0..context.samples).map(|_| driver.time(bare, PACKETS as u32)).collect()
+    };
+    let bare = bare_over(small.bytes + node.table_bytes())?;
+    let mut report = Report::new(
+        "xdp-nat",
+        "ns",
+        small.outward.clone(),
+        Some(Goal::AtMost(140.0)),
+        "goal 140 ns with driver, 1M established UDP sessions uniformly at random, outwards; 220 ns with 10M",
+    );
+    report
+        .detail_median("inward_ns", &small.inward)
+        .detail_median("outward_10m_ns", &large.outward)
+        .detail_median("inward_10m_ns", &large.inward)
+        .detail("goal_10m_ns", 220.0)
+        .detail("goal_10m_met", stats::median(&large.outward) <= 220.0)
+        .detail_median("driver_ns", &small.nothing)
+        .detail_median("bare_ns", &bare)
+        .detail("memory_dependent_read_ns", report::round(MissCost::measure(small.bytes + node.table_bytes()).dependent_ns))
+        .detail("memory_dependent_read_10m_ns", report::round(MissCost::measure(large.bytes + node.table_bytes()).dependent_ns))
+        .detail("session_bytes_1m", small.bytes)
+        .detail("session_bytes_10m", large.bytes)
+        .detail("table_bytes", node.table_bytes())
+        .detail("workload", "100k VPCs × 10 VMs, one or ten sessions a VM, 1M packets of 114 (outwards) and 64 bytes (inwards), sessions uniform");
+    Ok(report)
+}
