@@ -259,11 +259,18 @@ struct Actions<'a> {
     base: Key,
     parts: Vec<String>,
     recirculations: &'a mut u32,
+    /// There is something that `ct_clear` could forget.
+    tracked: bool,
 }
 
 /// What the datapath would do.
 fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) -> String {
-    let mut actions = Actions { base: *traversal.start(), parts: Vec::new(), recirculations };
+    let mut actions = Actions {
+        base: *traversal.start(),
+        parts: Vec::new(),
+        recirculations,
+        tracked: traversal.start().get(Field::CtState) != 0,
+    };
     if traversal.failed.is_none() {
         traversal.run(traversal.start(), &mut actions);
     }
@@ -292,6 +299,7 @@ impl Sink for Actions<'_> {
 
     fn ct(&mut self, call: &Arc<CtCall>, key: &mut Key) {
         self.commit(key);
+        self.tracked = false;
         self.parts.push(ct_text(call, key));
         if call.table.is_some() {
             *self.recirculations += 1;
@@ -300,7 +308,9 @@ impl Sink for Actions<'_> {
     }
 
     fn ct_clear(&mut self) {
-        self.parts.push("ct_clear".into());
+        if std::mem::take(&mut self.tracked) {
+            self.parts.push("ct_clear".into());
+        }
     }
 
     fn meter(&mut self, meter: u32) {
