@@ -143,6 +143,8 @@ pub fn place(t: &Table, a: &Alpm, stages: &mut dyn Stages, g: &Geometry) -> Resu
             left = left.saturating_sub(s.entries());
             stages.take(stage, &s.part(a, g));
             out.push((stage, s.part(a, g)));
+        } else if grid == Grid::empty(g) {
+            return Err(Unplaced::KeyTooWide);
         }
         stage += 1;
     }

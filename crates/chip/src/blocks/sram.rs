@@ -227,6 +227,9 @@ pub fn place(
             entries = entries.saturating_sub(s.entries(g));
             stages.take(stage, &s.part(g));
             out.push((stage, s.part(g)));
+        } else if grid == super::Grid::empty(g) {
+            // What an empty stage does not take, none does.
+            return Err(Unplaced::KeyTooWide);
         }
         stage += 1;
     }

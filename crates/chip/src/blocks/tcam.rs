@@ -62,6 +62,8 @@ pub fn place(
             left -= depth;
             stages.take(stage, &part);
             out.push((stage, part));
+        } else if grid == super::Grid::empty(g) {
+            return Err(Unplaced::KeyTooWide);
         }
         stage += 1;
     }
