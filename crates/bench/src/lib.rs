@@ -12,6 +12,7 @@ pub mod drive;
 pub mod latency;
 pub mod linux;
 pub mod load;
+pub mod lookups;
 pub mod memory;
 pub mod nat;
 pub mod netns;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, cpu, drive, latency, load, nat, newconn, ovs_trace, peers, sessions, user, Context, Error, Report,
+    chip_model, classify, cpu, drive, latency, load, lookups, nat, newconn, ovs_trace, peers, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -123,6 +123,13 @@ pub const BENCHES: &[Bench] = &[
         what: "a lookup among 10k flows with its exact mask: staged tuple space search, TupleMerge, a list",
         group: Group::Own,
         run: classify::classify,
+    },
+    Bench {
+        name: "cache-lookup",
+        unit: "Mpps",
+        what: "lookups in a full sub-traversal cache of 4 tables of 8K entries, one core, masks of the OVN switch model",
+        group: Group::Own,
+        run: lookups::cache_lookup,
     },
     Bench {
         name: "peer-ovs-trace",

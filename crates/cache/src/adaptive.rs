@@ -36,6 +36,7 @@
 //! (EPOCH + entries) / (EPOCH · PENALTY_MAX), 1.6% with the figures here and 32K entries, and where traffic is stationary it
 //! loses one epoch once.
 use crate::partition::splitmix;
+use crate::table::Taken;
 use std::collections::HashMap;
 
 /// One in so many traversals is in the sample.
@@ -53,42 +54,63 @@ const WAYS_MAX: usize = 4096;
 /// Events of a way before its own figures count.
 const ENOUGH: f64 = 48.0;
 
-/// Which identities a cache of a given size would hold: least recently used, exact, 24 bytes an entry.
+/// Which identities a cache of a given size would hold: least recently used, exact; a list through an array.
 #[derive(Debug)]
 pub struct Ghost {
     limit: usize,
-    at: HashMap<u64, u64>,
-    order: std::collections::BTreeMap<u64, u64>,
-    clock: u64,
+    at: HashMap<u64, u32, Taken>,
+    /// (identity, newer, older); the first element ties both ends.
+    list: Vec<(u64, u32, u32)>,
 }
 
 impl Ghost {
     /// Of a cache with `limit` entries.
     pub fn new(limit: usize) -> Ghost {
-        Ghost { limit: limit.max(1), at: HashMap::new(), order: std::collections::BTreeMap::new(), clock: 0 }
+        Ghost { limit: limit.clamp(1, 1 << 30), at: HashMap::default(), list: vec![(0, 0, 0)] }
+    }
+
+    fn unlink(&mut self, n: u32) {
+        let (_, newer, older) = self.list[n as usize];
+        self.list[newer as usize].2 = older;
+        self.list[older as usize].1 = newer;
+    }
+
+    fn link(&mut self, n: u32) {
+        let newest = self.list[0].2;
+        (self.list[n as usize].1, self.list[n as usize].2) = (0, newest);
+        self.list[newest as usize].1 = n;
+        self.list[0].2 = n;
     }
 
     /// Uses an identity; returns whether it was there.
     pub fn access(&mut self, id: u64) -> bool {
-        self.clock += 1;
-        let before = self.at.insert(id, self.clock);
-        if let Some(stamp) = before {
-            self.order.remove(&stamp);
+        if self.refresh(id) {
+            return true;
         }
-        self.order.insert(self.clock, id);
-        if self.at.len() > self.limit {
-            if let Some((_, oldest)) = self.order.pop_first() {
-                self.at.remove(&oldest);
+        let n = match self.at.len() < self.limit {
+            true => {
+                self.list.push((id, 0, 0));
+                self.list.len() as u32 - 1
             }
-        }
-        before.is_some()
+            false => {
+                let oldest = self.list[0].1;
+                self.unlink(oldest);
+                self.at.remove(&self.list[oldest as usize].0);
+                self.list[oldest as usize].0 = id;
+                oldest
+            }
+        };
+        self.at.insert(id, n);
+        self.link(n);
+        false
     }
 
-    /// Uses an identity if it is there.
-    pub fn refresh(&mut self, id: u64) {
-        if self.at.contains_key(&id) {
-            self.access(id);
-        }
+    /// Uses an identity if it is there; returns whether it is.
+    pub fn refresh(&mut self, id: u64) -> bool {
+        let Some(&n) = self.at.get(&id) else { return false };
+        self.unlink(n);
+        self.link(n);
+        true
     }
 
     /// Whether an identity is there.

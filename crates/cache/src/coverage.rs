@@ -64,6 +64,9 @@ struct Node<'a> {
     entry: &'a Entry,
 }
 
+/// Random ways at least: with few of them the standard error is too small, because ways are unevenly spread.
+const SAMPLES_MIN: u64 = 2000;
+
 /// What is known of a packet: some bits and their values.
 #[derive(Clone)]
 struct Known {
@@ -246,7 +249,7 @@ impl Counter<'_> {
     fn estimate(&self, start: Tag, over: &mut dyn FnMut() -> bool, seed: u64) -> Ways {
         let (mut sum, mut squares, mut samples) = (0.0f64, 0.0f64, 0u64);
         let mut random = seed;
-        while samples < 32 || !over() {
+        while samples < SAMPLES_MIN || !over() {
             let (mut at, mut tag, mut known, mut product) = (0, start, Known::nothing(), 1.0f64);
             let ways = loop {
                 let all = self.candidates(at, tag, &known);

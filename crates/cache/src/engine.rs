@@ -6,9 +6,9 @@
 //! as another pass that starts in table N with what the tracker said in its key. Each pass is looked up and cached by itself; the tracker is
 //! asked on every packet, cached or not.
 use crate::adaptive::Adaptive;
-use crate::ltm::{Ask, Chain, Counters, Eviction, Ltm, Recheck};
+use crate::ltm::{Ask, Chain, Checked, Counters, Eviction, Ltm, Recheck};
 use crate::partition::{Partitions, Strategy};
-use crate::segment::{whole_id, Entry, Next, Segment, Tags, Walk};
+use crate::segment::{whole_id, Action, Entry, Next, Segment, Tags, Walk};
 use crate::table::{sparse, Tag};
 use crate::words::{mix, Words, WORDS};
 use pipeline::{Conntrack, Entry as Point, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX};
@@ -57,17 +57,17 @@ pub struct Setup {
     pub eviction: Eviction,
     /// How traversals are cut.
     pub strategy: Strategy,
-    /// Entries that were not used for so long (ns) go.
+    /// Entries that were not used for so long (ns) go; 0: they stay until their place is needed.
     pub idle: u64,
     /// For hashes and random choices.
     pub seed: u64,
 }
 
 impl Setup {
-    /// Four tables of 8K entries, least recently used, 10 s.
+    /// Four tables of 8K entries, least recently used.
     pub fn new(kind: Kind) -> Setup {
         let (eviction, strategy) = (Eviction::Lru, Strategy::Disjoint);
-        Setup { kind, tables: 4, entries: 8192, eviction, strategy, idle: 10_000_000_000, seed: 1 }
+        Setup { kind, tables: 4, entries: 8192, eviction, strategy, idle: 0, seed: 1 }
     }
 
     /// With another number of tables and entries.
@@ -87,6 +87,8 @@ pub struct Phases {
     pub partition: u64,
     /// Making entries.
     pub generation: u64,
+    /// Deciding between cut and whole (the adaptive cache only).
+    pub decision: u64,
     /// Putting them into tables.
     pub install: u64,
 }
@@ -155,30 +157,37 @@ impl Recheck for Checker<'_> {
         self.pipeline.version()
     }
 
-    fn still_right(&mut self, tag: Tag, words: &[(u8, u64)], key: &Key, entry: &Entry) -> bool {
-        let untouched = |(table, _): &(u8, _)| self.pipeline.table_version(*table) <= entry.version;
+    fn check(&mut self, tag: Tag, words: &[(u8, u64)], key: &Key, entry: &Entry) -> Checked {
+        let untouched = |table: &u8| self.pipeline.table_version(*table) <= entry.version;
         // Versions of tables do not tell of groups.
         if entry.path.iter().all(untouched) && self.pipeline.groups().next().is_none() {
-            return true;
+            return Checked::Right;
         }
-        let Some(point) = self.tags.point(tag) else { return false };
+        let Some(point) = self.tags.point(tag) else { return Checked::Wrong };
         let traversal = self.pipeline.pass(point, key);
         let n = entry.path.len();
         let steps = &traversal.steps;
         if traversal.uncacheable().is_some() || steps.len() < n {
-            return false;
+            return Checked::Wrong;
         }
         let next = match (entry.action.next, steps.get(n)) {
             (Next::End, None) => true,
             (Next::Tag(tag), Some(step)) => step.cut && self.tags.point(tag) == Some(&step.entry),
             _ => false,
         };
-        let same_way = steps.iter().zip(entry.path.iter()).all(|(s, p)| (s.entry.table, s.rule) == *p);
+        let same_way = steps.iter().zip(entry.path.iter()).all(|(s, table)| s.entry.table == *table);
         let mut matched: Words = [0; WORDS];
         words.iter().for_each(|&(i, m)| matched[i as usize] = m);
         let mask = traversal.range_mask(0..n);
         let narrow = mask.0.iter().zip(&matched).all(|(need, have)| need & !have == 0);
-        next && same_way && narrow && crate::segment::program(&steps[..n]) == entry.action.ops
+        if !(next && same_way && narrow) {
+            return Checked::Wrong;
+        }
+        let ops = crate::segment::program(&steps[..n]);
+        match ops == entry.action.ops {
+            true => Checked::Right,
+            false => Checked::Does(Arc::new(Action::new(ops, entry.action.next))),
+        }
     }
 }
 
@@ -215,7 +224,7 @@ impl Engine {
             tags: Tags::default(),
             adaptive: (setup.kind == Kind::Adaptive).then(|| Adaptive::new(all, setup.seed)),
             phases: Phases::default(),
-            partitions: Partitions::new(k, setup.strategy, setup.seed, 16_384),
+            partitions: Partitions::new(setup.strategy, setup.seed, 16_384),
             machine: Machine::default(),
             chain: Vec::new(),
             expire_at: 0,
@@ -236,9 +245,9 @@ impl Engine {
     #[inline]
     pub fn lookup(&mut self, table: u8, key: &Key, pipeline: &Pipeline, now: u64) -> bool {
         let Some(tag) = self.tags.of(&Point::table(table)) else { return false };
-        if now >= self.expire_at {
-            self.expire_at = now + self.setup.idle / 16;
-            self.cache.expire(now.saturating_sub(self.setup.idle), 1024);
+        if now >= self.expire_at && self.setup.idle > 0 {
+            self.expire_at = now + self.setup.idle / 4096;
+            self.cache.expire(now.saturating_sub(self.setup.idle), 32);
         }
         let mut checker = Checker { pipeline, tags: &self.tags };
         let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
@@ -314,17 +323,30 @@ impl Engine {
     ) -> Option<()> {
         let start = clock();
         let walk = Walk::new(traversal);
-        let ends = walk.steps_of(self.partitions.of(&walk.signature, &walk.fields).1);
+        let k = self.cache.tables.len();
+        let mut ends = walk.steps_of(0, self.partitions.of(&walk.signature, &walk.fields, k));
+        let stuck = &self.cache.stuck;
+        let (mut from, mut first) = (0, 0);
+        if stuck.steps > 0 && stuck.table < k && !ends.contains(&stuck.steps) {
+            if let Some(block) = walk.blocks[..walk.blocks.len() - 1].iter().position(|&b| b == stuck.steps) {
+                (from, first) = (stuck.steps, stuck.table);
+                let rest = self.partitions.of(&walk.signature[block + 1..], &walk.fields[block + 1..], k - first);
+                ends = walk.steps_of(block + 1, rest);
+                self.cache.counters.resumed += 1;
+            }
+        }
         let cut = clock();
-        let segments = walk.cut(&ends, version, &mut self.tags)?;
-        let mut whole = segments.len() == 1;
-        let mut parts = Vec::new();
+        let segments = walk.cut(from, &ends, version, &mut self.tags)?;
+        let generated = clock();
+        let mut whole = from == 0 && segments.len() == 1;
+        let mut parts = if from > 0 { self.cache.stuck.ids.clone() } else { Vec::new() };
         if let Some(adaptive) = &mut self.adaptive {
             parts.extend(segments.iter().map(|s| s.entry.id));
             whole |= adaptive.miss(walk.way, whole_id(parts.iter().copied()), &parts);
         }
+        let decided = clock();
         let whole = match whole {
-            true => Some(self.whole(&walk, &segments, parts, version)?),
+            true => Some(self.whole(&walk, parts, version)?),
             false => None,
         };
         let made = clock();
@@ -335,11 +357,11 @@ impl Engine {
                 self.cache.install_whole(&segment, now);
             }
             None => {
-                if self.cache.install(&segments, now) == Some(0) {
+                if self.cache.install(&segments, first, now) == Some(0) {
                     // All is there, and yet it missed: a longer entry stands before it and leads nowhere.
                     self.cache.counters.shadowed += 1;
                     let ids = segments.iter().map(|s| s.entry.id).collect();
-                    let segment = self.whole(&walk, &segments, ids, version)?;
+                    let segment = self.whole(&walk, ids, version)?;
                     self.cache.install_whole(&segment, now);
                 }
             }
@@ -348,16 +370,14 @@ impl Engine {
             adaptive.evicted(self.cache.counters.evictions - evicted);
         }
         self.phases.partition += cut - start;
-        self.phases.generation += made - cut;
+        self.phases.generation += made - decided + (generated - cut);
+        self.phases.decision += decided - generated;
         self.phases.install += clock() - made;
         Some(())
     }
 
-    fn whole(&mut self, walk: &Walk<'_>, segments: &[Segment], parts: Vec<u64>, version: u64) -> Option<Segment> {
-        let mut segment = match segments {
-            [only] => only.clone(),
-            _ => walk.whole(version, &mut self.tags)?,
-        };
+    fn whole(&mut self, walk: &Walk<'_>, parts: Vec<u64>, version: u64) -> Option<Segment> {
+        let mut segment = walk.whole(version, &mut self.tags)?;
         segment.entry.parts = (self.adaptive.is_some()).then(|| parts.into());
         Some(segment)
     }
@@ -409,8 +429,7 @@ impl Engine {
 }
 
 fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &Chain) {
-    let way =
-        || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |h, (table, _)| mix(h, u64::from(*table) + 1));
+    let way = || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |h, table| mix(h, u64::from(*table) + 1));
     let whole = cache.entries(chain).next().and_then(|e| e.parts.clone());
     match whole {
         Some(parts) => adaptive.hit(way, whole_id(parts.iter().copied()), parts.iter().copied()),

@@ -4,12 +4,13 @@
 //!
 //! A traversal recorded by [`pipeline`] becomes entries in [`segment`]; [`partition`] says where it is cut; [`table`] is one cache table,
 //! [`ltm`] K of them with longest traversal matching; [`adaptive`] decides between whole and cut; [`engine`] is cache and pipeline together.
-//! [`workload`] makes pipelines and traffic, [`coverage`] counts what a cache's entries serve.
+//! [`workload`] makes pipelines and traffic, [`compare`] runs caches side by side, [`coverage`] counts what a cache's entries serve.
 //!
 //! No I/O and no clock: time and randomness come in as arguments.
 #![forbid(unsafe_code)]
 
 pub mod adaptive;
+pub mod compare;
 pub mod coverage;
 pub mod engine;
 pub mod ltm;

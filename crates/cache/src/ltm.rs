@@ -9,6 +9,9 @@
 //! in a later table, would have led to the end. Then a second walk looks for whole traversals only. It costs probes on would-be
 //! misses alone, and it is what makes "never worse than Megaflow" possible when whole and partial entries share tables.
 //!
+//! A miss also says how far the first walk came ([`Stuck`]). Where a longer entry of another way was taken, the rest of the traversal is
+//! cached from there on, so that ways that are cut differently do not stand in each other's way.
+//!
 //! Entries of older pipeline versions never answer: a lookup that meets one asks the [`Recheck`] that it was given, which keeps
 //! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
 //!
@@ -22,8 +25,19 @@ use std::sync::Arc;
 pub trait Recheck {
     /// The pipeline's version now.
     fn version(&self) -> u64;
-    /// Whether the entry, which matches `key`, is still right.
-    fn still_right(&mut self, tag: Tag, words: &[(u8, u64)], key: &Key, entry: &Entry) -> bool;
+    /// What the entry, which matches `key`, is now.
+    fn check(&mut self, tag: Tag, words: &[(u8, u64)], key: &Key, entry: &Entry) -> Checked;
+}
+
+/// What became of an entry after a change of rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// It is right as it is.
+    Right,
+    /// It matches what it should, but does something else now.
+    Does(Arc<Action>),
+    /// It must go.
+    Wrong,
 }
 
 /// A pipeline that never changes.
@@ -34,8 +48,8 @@ impl Recheck for Unchanged {
     fn version(&self) -> u64 {
         self.0
     }
-    fn still_right(&mut self, _: Tag, _: &[(u8, u64)], _: &Key, _: &Entry) -> bool {
-        true
+    fn check(&mut self, _: Tag, _: &[(u8, u64)], _: &Key, _: &Entry) -> Checked {
+        Checked::Right
     }
 }
 
@@ -52,8 +66,10 @@ pub struct Counters {
     pub evictions: u64,
     /// Entries that went because a rule changed.
     pub revalidated: u64,
-    /// Entries that were checked after a change and stayed.
+    /// Entries that were checked after a change and stayed as they were.
     pub kept: u64,
+    /// Entries that were given another action because a rule changed.
+    pub updated: u64,
     /// Entries that went because nobody used them.
     pub expired: u64,
     /// Entries made.
@@ -62,6 +78,8 @@ pub struct Counters {
     pub whole: u64,
     /// Traversals whose segments were all there, but behind a longer entry: cached whole.
     pub shadowed: u64,
+    /// Traversals of which the rest was cached behind a longer entry of another way.
+    pub resumed: u64,
     /// Traversals that cannot be cached at all.
     pub uncacheable: u64,
 }
@@ -79,6 +97,17 @@ pub enum Eviction {
 /// The chain of entries that a lookup took.
 pub type Chain = Vec<(u8, u32)>;
 
+/// How far the last lookup came that missed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stuck {
+    /// Pipeline lookups that entries stood for.
+    pub steps: usize,
+    /// The first cache table after those entries.
+    pub table: usize,
+    /// The entries.
+    pub ids: Vec<u64>,
+}
+
 /// K cache tables.
 #[derive(Debug)]
 pub struct Ltm {
@@ -86,6 +115,8 @@ pub struct Ltm {
     pub tables: Vec<Table<Entry>>,
     /// Counters.
     pub counters: Counters,
+    /// How far the last miss came.
+    pub stuck: Stuck,
     eviction: Eviction,
     clock: u64,
 }
@@ -94,7 +125,7 @@ impl Ltm {
     /// `k` tables of `limit` entries.
     pub fn new(k: usize, limit: usize, eviction: Eviction, seed: u64) -> Ltm {
         let tables = (0..k.clamp(1, 64)).map(|n| Table::new(limit, seed.wrapping_add(n as u64))).collect();
-        Ltm { tables, counters: Counters::default(), eviction, clock: 0 }
+        Ltm { tables, counters: Counters::default(), stuck: Stuck::default(), eviction, clock: 0 }
     }
 
     /// Entries in all tables.
@@ -138,6 +169,15 @@ impl Ltm {
                 }
                 Some(_) => {} // it was removed: the same table again
                 None => at += 1,
+            }
+        }
+        self.stuck.ids.clear();
+        (self.stuck.steps, self.stuck.table) = (0, 0);
+        for &(table, slot) in chain.iter() {
+            if let Some(entry) = self.tables[usize::from(table)].value(slot) {
+                self.stuck.steps += entry.path.len();
+                self.stuck.table = usize::from(table) + 1;
+                self.stuck.ids.push(entry.id);
             }
         }
         if !chain.is_empty() && self.whole_only(ask, machine, recheck, chain) {
@@ -223,21 +263,26 @@ impl Ltm {
         key: &Key,
         recheck: &mut impl Recheck,
     ) -> bool {
-        let right = match (self.tables[table].words(slot), self.tables[table].value(slot)) {
-            (Some(words), Some(entry)) => recheck.still_right(tag, words, key, entry),
-            _ => false,
+        let checked = match (self.tables[table].words(slot), self.tables[table].value(slot)) {
+            (Some(words), Some(entry)) => recheck.check(tag, words, key, entry),
+            _ => Checked::Wrong,
         };
-        match (right, self.tables[table].value_mut(slot)) {
-            (true, Some(entry)) => {
+        match (checked, self.tables[table].value_mut(slot)) {
+            (Checked::Right, Some(entry)) => {
                 entry.version = version;
                 self.counters.kept += 1;
+            }
+            (Checked::Does(action), Some(entry)) => {
+                (entry.version, entry.action) = (version, action);
+                self.counters.updated += 1;
             }
             _ => {
                 self.tables[table].remove(slot);
                 self.counters.revalidated += 1;
+                return false;
             }
         }
-        right
+        true
     }
 
     /// Checks entries that are older than the pipeline, beginning at `(table, slot)`, at most `most`; returns where to go on.
@@ -296,10 +341,10 @@ impl Ltm {
         true
     }
 
-    /// Puts segments in increasing cache tables. Those that are there already are used again. Returns how many were new, or none if
+    /// Puts segments in increasing cache tables from `first` on. Those that are there already are used again. Returns how many were new, or none if
     /// there was no room and nothing may be evicted.
-    pub fn install(&mut self, segments: &[Segment], now: u64) -> Option<usize> {
-        let places = self.places(segments)?;
+    pub fn install(&mut self, segments: &[Segment], first: usize, now: u64) -> Option<usize> {
+        let places = self.places(segments, first)?;
         let mut new = 0;
         for (segment, (table, there)) in segments.iter().zip(places) {
             match there {
@@ -330,9 +375,9 @@ impl Ltm {
     /// The cheapest increasing assignment of segments to tables, by dynamic programming: nothing for what is there already, else
     /// an entry, and within that first tables with room near where the segment lies in its traversal, then the one whose oldest
     /// entry is oldest.
-    fn places(&mut self, segments: &[Segment]) -> Option<Vec<(usize, Option<u32>)>> {
+    fn places(&mut self, segments: &[Segment], first: usize) -> Option<Vec<(usize, Option<u32>)>> {
         let (k, s) = (self.tables.len(), segments.len());
-        if s == 0 || s > k {
+        if s == 0 || first + s > k {
             return None;
         }
         let prices: Vec<u64> = self.tables.iter_mut().map(Table::price).collect();
@@ -340,8 +385,8 @@ impl Ltm {
         let mut cost = vec![vec![u64::MAX; k]; s];
         let mut there = vec![vec![None; k]; s];
         for (i, segment) in segments.iter().enumerate() {
-            let natural = if s == 1 { 0 } else { i * (k - 1) / (s - 1) };
-            for t in i..=(k - s + i) {
+            let natural = if s == 1 { first } else { first + i * (k - first - 1) / (s - 1) };
+            for t in first + i..=(k - s + i) {
                 let slot = self.tables[t].find_exact(segment.tag, segment.priority, &segment.words, &segment.key.0);
                 there[i][t] = slot;
                 cost[i][t] = match slot {

@@ -8,12 +8,16 @@
 //! 1. the sum of the scores;
 //! 2. the number of disjoint boundaries: without it a traversal whose lookups share nothing scores 0 however it is cut, and the
 //!    published code keeps it whole, although it is the best case for sharing;
-//! 3. the evenness of the lengths (the smallest sum of squares), and then the earliest cuts, so that the result is one.
+//! 3. evenness: the smallest sum of squares of the bits that each segment's fields have, because a segment has the more different
+//!    values the more bits it matches; then evenness of the lengths.
 //!
 //! Every partition covers the whole traversal: it is a list of ends, the last of which is N.
 //!
-//! Cost: O(N³·K) steps, once for each sequence of field sets ([`Partitions`] remembers them), so that a slow-path pass pays for a
-//! hash of N words only.
+//! All traversals that go the same way are cut alike ([`Partitions`]): a table's fields are those that any lookup in it has consulted so
+//! far. Else two flows through the same tables, one of which happened to leave a field of one lookup out, could be cut
+//! differently and would share nothing.
+//!
+//! Cost: O(N³·K) steps, once a way, and again while tables still show new fields; a slow-path pass pays for a hash of N words.
 use std::collections::HashMap;
 
 /// A set of packet fields, one bit a field.
@@ -29,7 +33,7 @@ pub struct Worth {
     pub score: i64,
     /// Boundaries whose two segments share no field.
     pub disjoint: i64,
-    /// Minus the sum of squared lengths.
+    /// Minus the sum of squares of bits, times 4096, and of lengths.
     pub even: i64,
 }
 
@@ -59,6 +63,11 @@ pub fn score(segment: &[Fields]) -> i64 {
     }
 }
 
+fn even(union: Fields, length: usize) -> i64 {
+    let bits = i64::from(crate::words::bits(union));
+    -(bits * bits * 4096 + (length * length) as i64)
+}
+
 /// Adds a lookup to the connected parts of a segment.
 fn join(parts: &mut Vec<Fields>, fields: Fields) {
     if fields == 0 {
@@ -84,8 +93,8 @@ pub fn worth(lookups: &[Fields], ends: &[usize]) -> Worth {
         let segment = &lookups[start..end];
         let union = segment.iter().fold(0, |a, b| a | b);
         let apart = before.is_some_and(|b| b & union == 0);
-        let length = segment.len() as i64;
-        total = total.plus(Worth { score: score(segment), disjoint: i64::from(apart), even: -(length * length) });
+        total =
+            total.plus(Worth { score: score(segment), disjoint: i64::from(apart), even: even(union, segment.len()) });
         before = Some(union);
         start = end;
     }
@@ -134,8 +143,8 @@ pub fn disjoint(lookups: &[Fields], k: usize) -> Ends {
     // best[s][start..end]: the best way to cover 0..end with s + 1 segments, of which start..end is the last.
     let mut best: Vec<Vec<Option<(Worth, usize)>>> = vec![vec![None; size]; k];
     let alone = |start: usize, end: usize| {
-        let length = (end - start) as i64;
-        Worth { score: segments.score[segments.at(start, end)], disjoint: 0, even: -(length * length) }
+        let at = segments.at(start, end);
+        Worth { score: segments.score[at], disjoint: 0, even: even(segments.union[at], end - start) }
     };
     for end in 1..=n {
         best[0][segments.at(0, end)] = Some((alone(0, end), 0));
@@ -242,66 +251,65 @@ impl Strategy {
     }
 }
 
-/// A class of traversals: those with the same tables and the same field sets. All of them are cut at the same places.
-pub type Class = u32;
-
-/// The partitions found so far, one a class.
+/// How to cut each way, as far as ways were seen. A way is a sequence of blocks, each a few tables that cannot be cut apart.
 #[derive(Debug)]
 pub struct Partitions {
-    k: usize,
+    key: Vec<u64>,
     strategy: Strategy,
     random: u64,
     limit: usize,
-    classes: HashMap<Box<[u64]>, Class>,
-    ends: Vec<Ends>,
+    fields: HashMap<u64, Fields>,
+    ends: HashMap<Box<[u64]>, Ends>,
     given: HashMap<Box<[u64]>, Ends>,
 }
 
 impl Partitions {
-    /// For caches of `k` tables; `seed` is for [`Strategy::Random`]. At most `limit` classes are remembered; when they are full,
-    /// all are forgotten together (traffic chooses the classes, so they may not grow without limit).
-    pub fn new(k: usize, strategy: Strategy, seed: u64, limit: usize) -> Partitions {
-        Partitions {
-            k,
-            strategy,
-            random: seed,
-            limit,
-            classes: HashMap::new(),
-            ends: Vec::new(),
-            given: HashMap::new(),
-        }
+    /// `seed` is for [`Strategy::Random`]. At most `limit` ways are remembered; when they are full, all are
+    /// forgotten together (traffic chooses the ways, so they may not grow without limit).
+    pub fn new(strategy: Strategy, seed: u64, limit: usize) -> Partitions {
+        let (fields, ends, given) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Partitions { key: Vec::new(), strategy, random: seed, limit, fields, ends, given }
     }
 
     /// Cuts known beforehand, for [`Strategy::Optimal`].
-    pub fn give(&mut self, signature: Box<[u64]>, ends: Ends) {
-        self.given.insert(signature, ends);
+    pub fn give(&mut self, blocks: Box<[u64]>, ends: Ends) {
+        self.given.insert(blocks, ends);
     }
 
-    /// The class and the cuts of a traversal with these tables and fields. `signature` holds a word a lookup that tells both.
-    pub fn of(&mut self, signature: &[u64], fields: &[Fields]) -> (Class, &[usize]) {
-        if let Some(&class) = self.classes.get(signature) {
-            return (class, &self.ends[class as usize]);
+    /// The cuts into at most `k` segments of a way with these blocks, whose lookups consulted these fields this time.
+    pub fn of(&mut self, blocks: &[u64], fields: &[Fields], k: usize) -> &[usize] {
+        let mut new = false;
+        for (block, here) in blocks.iter().zip(fields) {
+            let all = self.fields.entry(*block).or_insert(0);
+            new |= *all | here != *all;
+            *all |= here;
         }
-        if self.ends.len() >= self.limit {
-            self.classes.clear();
+        if new && self.strategy == Strategy::Disjoint || self.ends.len() >= self.limit {
             self.ends.clear();
         }
-        let n = fields.len();
-        let ends = match self.strategy {
-            Strategy::Random => random(n, self.k, &mut || splitmix(&mut self.random)),
-            Strategy::OneToOne => one_to_one(n, self.k),
-            Strategy::Disjoint => disjoint(fields, self.k),
-            Strategy::Optimal => self.given.get(signature).cloned().unwrap_or_else(|| disjoint(fields, self.k)),
-        };
-        let class = self.ends.len() as Class;
-        self.classes.insert(signature.into(), class);
-        self.ends.push(ends);
-        (class, &self.ends[class as usize])
+        if self.fields.len() > 4 * self.limit {
+            self.fields.clear();
+        }
+        self.key.clear();
+        self.key.extend_from_slice(blocks);
+        self.key.push(k as u64);
+        if !self.ends.contains_key(self.key.as_slice()) {
+            let ends = self.find(blocks, fields, k);
+            self.ends.insert(self.key.as_slice().into(), ends);
+        }
+        self.ends.get(self.key.as_slice()).map_or(&[], Vec::as_slice)
     }
 
-    /// How many classes were seen (since they were last forgotten).
-    pub fn classes(&self) -> usize {
-        self.ends.len()
+    fn find(&mut self, blocks: &[u64], fields: &[Fields], k: usize) -> Ends {
+        let all = |(block, here): (&u64, &Fields)| self.fields.get(block).copied().unwrap_or(*here);
+        let fields: Vec<Fields> = blocks.iter().zip(fields).map(all).collect();
+        let n = fields.len();
+        match self.strategy {
+            Strategy::Random => random(n, k, &mut || splitmix(&mut self.random)),
+            Strategy::OneToOne => one_to_one(n, k),
+            Strategy::Disjoint => disjoint(&fields, k),
+            Strategy::Optimal => self.given.get(blocks).cloned().unwrap_or_else(|| disjoint(&fields, k)),
+        }
     }
 }
 

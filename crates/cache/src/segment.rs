@@ -14,7 +14,7 @@
 use crate::partition::Fields;
 use crate::table::{sparse, Sparse, Tag};
 use crate::words::{fields, hash_masked, mix};
-use pipeline::{Entry as Point, Key, Machine, Op, RuleId, Sink, Target, Traversal};
+use pipeline::{Entry as Point, Key, Machine, Op, Sink, Target, Traversal};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -38,6 +38,14 @@ pub struct Action {
     pub next: Next,
 }
 
+impl Action {
+    /// What a program and what follows it do.
+    pub fn new(ops: Box<[Op]>, next: Next) -> Action {
+        let silent = !ops.iter().any(|op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Learn(_) | Op::Meter(_)));
+        Action { ops, silent, next }
+    }
+}
+
 /// A cache entry without its place.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -45,8 +53,8 @@ pub struct Entry {
     pub id: u64,
     /// What it does.
     pub action: Arc<Action>,
-    /// The tables and flows that it stands for.
-    pub path: Arc<[(u8, Option<RuleId>)]>,
+    /// The tables whose lookups it stands for.
+    pub path: Arc<[u8]>,
     /// The pipeline's version at which it was last known to be right.
     pub version: u64,
     /// For a whole traversal in an adaptive cache: the segments into which it would be cut.
@@ -125,7 +133,7 @@ pub struct Walk<'a> {
     pub blocks: Vec<usize>,
     /// The fields that the lookups of each block matched.
     pub fields: Vec<Fields>,
-    /// For each block a word that tells its tables and fields.
+    /// For each block a word that tells its tables.
     pub signature: Vec<u64>,
     /// A hash of the tables only: traversals with the same one go the same way.
     pub way: u64,
@@ -149,7 +157,7 @@ impl<'a> Walk<'a> {
             }
             let here = fields(&step.lookup);
             of_block |= here;
-            sign = mix(mix(sign, u64::from(step.entry.table) + 1), here);
+            sign = mix(sign, u64::from(step.entry.table) + 1);
             walk.way = mix(walk.way, u64::from(step.entry.table) + 1);
         }
         walk.close(n, &mut of_block, &mut sign);
@@ -162,9 +170,9 @@ impl<'a> Walk<'a> {
         self.signature.push(std::mem::take(sign));
     }
 
-    /// The ends of segments as step numbers, from ends as block numbers.
-    pub fn steps_of(&self, ends: &[usize]) -> Vec<usize> {
-        ends.iter().map(|&e| self.blocks[e - 1]).collect()
+    /// The ends of segments as step numbers, from ends as block numbers counted from block `first` on.
+    pub fn steps_of(&self, first: usize, ends: &[usize]) -> Vec<usize> {
+        ends.iter().map(|&e| self.blocks[first + e - 1]).collect()
     }
 
     /// The entry for steps `from..to`, which begin at a cut. None if there are too many points.
@@ -176,13 +184,12 @@ impl<'a> Walk<'a> {
             Some(step) => Next::Tag(tags.of(&step.entry)?),
             None => Next::End,
         };
-        let path: Arc<[(u8, Option<RuleId>)]> = steps[from..to].iter().map(|s| (s.entry.table, s.rule)).collect();
-        let seed = path.iter().fold(u64::from(tag) + 1, |h, (table, _)| mix(h, u64::from(*table) + 1));
+        let path: Arc<[u8]> = steps[from..to].iter().map(|s| s.entry.table).collect();
+        let seed = path.iter().fold(u64::from(tag) + 1, |h, table| mix(h, u64::from(*table) + 1));
         let key = steps[from].key;
         let id = hash_masked(seed, &key, &words);
         let ops = program(&steps[from..to]);
-        let silent = !ops.iter().any(|op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Learn(_) | Op::Meter(_)));
-        let action = Arc::new(Action { ops, silent, next });
+        let action = Arc::new(Action::new(ops, next));
         let entry = Entry { id, action, path, version, parts: None, way: self.way };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
     }
@@ -192,9 +199,8 @@ impl<'a> Walk<'a> {
         self.segment(0, self.traversal.steps.len(), version, tags)
     }
 
-    /// The entries for consecutive segments that end at these steps.
-    pub fn cut(&self, ends: &[usize], version: u64, tags: &mut Tags) -> Option<Vec<Segment>> {
-        let mut from = 0;
+    /// The entries for consecutive segments that begin at step `from` and end at these steps.
+    pub fn cut(&self, mut from: usize, ends: &[usize], version: u64, tags: &mut Tags) -> Option<Vec<Segment>> {
         let one = |&to: &usize| {
             let segment = self.segment(from, to, version, tags);
             from = to;

@@ -12,12 +12,19 @@ use crate::words::{Words, WORDS};
 use pipeline::Key;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasher, Hasher};
 
 /// Where a lookup starts: the pipeline's table. Live registers and metadata are part of the key's words, and so exact.
 pub type Tag = u16;
 
 /// The words of a mask that are not zero.
 pub type Sparse = Box<[(u8, u64)]>;
+
+/// A hash of what tells one tuple from another.
+pub fn shape(tag: Tag, priority: u16, words: &[(u8, u64)]) -> u64 {
+    let seed = u64::from(tag) << 16 | u64::from(priority);
+    words.iter().fold(crate::words::mix(1, seed), |h, &(i, m)| crate::words::mix(h, m ^ u64::from(i) << 56))
+}
 
 /// The words of `mask` that are not zero.
 pub fn sparse(mask: &Words) -> Sparse {
@@ -138,6 +145,118 @@ impl Tuple {
     }
 }
 
+/// Takes hashes as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken(u64);
+
+impl Hasher for Taken {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = mix(self.0, u64::from(*b)));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+impl BuildHasher for Taken {
+    type Hasher = Taken;
+    fn build_hasher(&self) -> Taken {
+        Taken(0)
+    }
+}
+
+/// Tuples at most that are simply tried one after the other.
+const FEW: usize = 4;
+
+/// The tuples of one tag. When there are many of them, entries are divided by the bits that all masks of the tag have in common: only
+/// tuples with an entry in the key's part are tried.
+#[derive(Debug, Default)]
+struct Directory {
+    /// All tuples, highest priority first.
+    all: Vec<u32>,
+    /// The bits that all masks have.
+    common: Vec<(u8, u64)>,
+    /// For each value of those bits (its hash): tuples in the same order, and how many entries each has there.
+    parts: HashMap<u64, Vec<(u32, u32)>, Taken>,
+    /// Whether `parts` is kept.
+    divided: bool,
+}
+
+impl Directory {
+    #[inline]
+    fn part(&self, key: &Words) -> u64 {
+        let hash = self.common.iter().fold(0x51, |h, &(i, m)| mix(h, key[i as usize % WORDS] & m));
+        (hash ^ (hash >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb)
+    }
+
+    #[inline]
+    fn find(&self, tuples: &[Tuple], key: &Words) -> Option<u32> {
+        if !self.divided {
+            return self.all.iter().find_map(|&t| tuples[t as usize].find(key));
+        }
+        self.parts.get(&self.part(key))?.iter().find_map(|&(t, _)| tuples[t as usize].find(key))
+    }
+
+    fn add(&mut self, tuples: &[Tuple], tuple: u32, key: &Words) {
+        let part = self.part(key);
+        let list = self.parts.entry(part).or_default();
+        match list.iter_mut().find(|(t, _)| *t == tuple) {
+            Some((_, count)) => *count += 1,
+            None => {
+                let priority = tuples[tuple as usize].priority;
+                let at = list.partition_point(|&(t, _)| tuples[t as usize].priority >= priority);
+                list.insert(at, (tuple, 1));
+            }
+        }
+    }
+
+    fn take(&mut self, tuple: u32, key: &Words) {
+        let part = self.part(key);
+        let Some(list) = self.parts.get_mut(&part) else { return };
+        if let Some(at) = list.iter().position(|(t, _)| *t == tuple) {
+            list[at].1 -= 1;
+            if list[at].1 == 0 {
+                list.remove(at);
+            }
+        }
+        if list.is_empty() {
+            self.parts.remove(&part);
+        }
+    }
+
+    /// Divides anew after a tuple came that lacks some of the common bits.
+    fn divide(&mut self, tuples: &[Tuple]) {
+        self.parts.clear();
+        self.divided = self.all.len() > FEW;
+        if !self.divided {
+            return;
+        }
+        let mut common: Words = [!0; WORDS];
+        for &t in &self.all {
+            let mut mask: Words = [0; WORDS];
+            tuples[t as usize].words.iter().for_each(|&(i, m)| mask[i as usize] = m);
+            common.iter_mut().zip(&mask).for_each(|(c, m)| *c &= m);
+        }
+        self.common = sparse(&common).into();
+        for t in self.all.clone() {
+            let tuple = &tuples[t as usize];
+            let stride = tuple.words.len() + 1;
+            for cell in tuple.cells.chunks_exact(stride).filter(|c| c[0] != 0) {
+                let mut key: Words = [0; WORDS];
+                tuple.words.iter().zip(&cell[1..]).for_each(|(&(i, _), v)| key[i as usize] = *v);
+                self.add(tuples, t, &key);
+            }
+        }
+    }
+
+    fn has_common(&self, words: &[(u8, u64)]) -> bool {
+        self.common.iter().all(|&(i, c)| words.iter().any(|&(j, m)| i == j && c & !m == 0))
+    }
+}
+
 /// A place for one entry.
 #[derive(Debug)]
 struct Slot<T> {
@@ -157,8 +276,8 @@ pub struct Table<T> {
     seed: u64,
     tuples: Vec<Tuple>,
     empty_tuples: Vec<u32>,
-    by_shape: HashMap<(Tag, u16, Sparse), u32>,
-    order: Vec<Vec<u32>>,
+    by_shape: HashMap<u64, u32, Taken>,
+    order: Vec<Directory>,
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     oldest: BinaryHeap<Reverse<(u64, u32)>>,
@@ -174,7 +293,7 @@ impl<T> Table<T> {
             seed: seed | 1,
             tuples: Vec::new(),
             empty_tuples: Vec::new(),
-            by_shape: HashMap::new(),
+            by_shape: HashMap::default(),
             order: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
@@ -206,21 +325,24 @@ impl<T> Table<T> {
 
     /// How many hash tables a lookup with this tag may have to probe.
     pub fn tuples(&self, tag: Tag) -> usize {
-        self.order.get(tag as usize).map_or(0, Vec::len)
+        self.order.get(tag as usize).map_or(0, |d| d.all.len())
     }
 
     /// The longest match for this tag and key.
     #[inline]
     pub fn find(&self, tag: Tag, key: &Words) -> Option<u32> {
-        let order = self.order.get(tag as usize)?;
-        order.iter().find_map(|&t| self.tuples[t as usize].find(key))
+        self.order.get(tag as usize)?.find(&self.tuples, key)
     }
 
     /// The longest match whose value passes the test.
     pub fn find_where(&self, tag: Tag, key: &Words, test: impl Fn(&T) -> bool) -> Option<u32> {
         let order = self.order.get(tag as usize)?;
         let passes = |slot: &u32| self.value(*slot).is_some_and(&test);
-        order.iter().find_map(|&t| self.tuples[t as usize].find(key).filter(passes))
+        if order.divided {
+            let part = order.parts.get(&order.part(key))?;
+            return part.iter().find_map(|&(t, _)| self.tuples[t as usize].find(key).filter(passes));
+        }
+        order.all.iter().find_map(|&t| self.tuples[t as usize].find(key).filter(passes))
     }
 
     /// The mask of an entry.
@@ -242,11 +364,23 @@ impl<T> Table<T> {
         self.slots.len() as u32
     }
 
+    /// The tuple of a shape. Two shapes with one hash are told apart by trying the next hash.
+    fn tuple_of(&self, tag: Tag, priority: u16, words: &Sparse) -> Result<u32, u64> {
+        let mut hash = shape(tag, priority, words);
+        loop {
+            let Some(&tuple) = self.by_shape.get(&hash) else { return Err(hash) };
+            let t = &self.tuples[tuple as usize];
+            if (t.tag, t.priority, &t.words) == (tag, priority, words) {
+                return Ok(tuple);
+            }
+            hash = hash.wrapping_add(1);
+        }
+    }
+
     /// The entry with exactly this shape and these values.
     pub fn find_exact(&self, tag: Tag, priority: u16, words: &Sparse, key: &Words) -> Option<u32> {
-        // The look-up key owns its words; shapes are few, so the copy is on the slow path only.
-        let tuple = self.by_shape.get(&(tag, priority, words.clone()))?;
-        self.tuples[*tuple as usize].find(key)
+        let tuple = self.tuple_of(tag, priority, words).ok()?;
+        self.tuples[tuple as usize].find(key)
     }
 
     /// Notes a use.
@@ -344,6 +478,10 @@ impl<T> Table<T> {
             }
         };
         self.tuples[tuple as usize].insert(key, place);
+        let directory = &mut self.order[tag as usize];
+        if directory.divided {
+            directory.add(&self.tuples, tuple, key);
+        }
         self.oldest.push(Reverse((stamp.max(1), place)));
         self.used += 1;
         self.changes += 1;
@@ -354,10 +492,10 @@ impl<T> Table<T> {
     }
 
     fn tuple(&mut self, tag: Tag, priority: u16, words: &Sparse) -> u32 {
-        let shape = (tag, priority, words.clone());
-        if let Some(&tuple) = self.by_shape.get(&shape) {
-            return tuple;
-        }
+        let hash = match self.tuple_of(tag, priority, words) {
+            Ok(tuple) => return tuple,
+            Err(hash) => hash,
+        };
         let seed = mix(self.seed, u64::from(tag) << 16 | u64::from(priority));
         let new = Tuple::new(tag, priority, words.clone(), seed);
         let id = match self.empty_tuples.pop() {
@@ -370,23 +508,26 @@ impl<T> Table<T> {
                 self.tuples.len() as u32 - 1
             }
         };
-        self.by_shape.insert(shape, id);
+        self.by_shape.insert(hash, id);
         if self.order.len() <= tag as usize {
-            self.order.resize_with(tag as usize + 1, Vec::new);
+            self.order.resize_with(tag as usize + 1, Directory::default);
         }
         let order = &mut self.order[tag as usize];
-        let at = order.partition_point(|&t| self.tuples[t as usize].priority >= priority);
-        order.insert(at, id);
+        let at = order.all.partition_point(|&t| self.tuples[t as usize].priority >= priority);
+        order.all.insert(at, id);
+        if !order.divided && order.all.len() > FEW || order.divided && !order.has_common(words) {
+            order.divide(&self.tuples);
+        }
         id
     }
 
     /// Within one priority, tuples with most hits come first; old hits count half.
     fn sort_by_hits(&mut self) {
+        let tuples = &self.tuples;
+        let rank = |t: u32| (Reverse(tuples[t as usize].priority), Reverse(tuples[t as usize].hits));
         for order in &mut self.order {
-            order.sort_by_key(|&t| {
-                let tuple = &self.tuples[t as usize];
-                (Reverse(tuple.priority), Reverse(tuple.hits))
-            });
+            order.all.sort_by_key(|&t| rank(t));
+            order.parts.values_mut().for_each(|part| part.sort_by_key(|&(t, _)| rank(t)));
         }
         self.tuples.iter_mut().for_each(|t| t.hits /= 2);
     }
@@ -399,11 +540,15 @@ impl<T> Table<T> {
 
     /// Removes an entry.
     pub fn remove(&mut self, slot: u32) -> Option<T> {
+        let (tag, example) = self.example(slot)?;
         let s = self.slots.get_mut(slot as usize)?;
         let value = s.value.take()?;
         s.stamp = 0;
         let (tuple, hash) = (s.tuple, s.hash);
         self.tuples[tuple as usize].remove(hash, slot);
+        if self.order[tag as usize].divided {
+            self.order[tag as usize].take(tuple, &example.0);
+        }
         self.free.push(slot);
         self.used -= 1;
         // A freed slot that is used again would else be in the heap twice: drop what is at the top, and rebuild when it is mostly air.
@@ -416,14 +561,37 @@ impl<T> Table<T> {
             let live = self.slots.iter().enumerate().filter(|(_, s)| s.stamp != 0);
             self.oldest = live.map(|(i, s)| Reverse((s.stamp, i as u32))).collect();
         }
-        let t = &self.tuples[tuple as usize];
-        if t.used == 0 {
-            let shape = (t.tag, t.priority, t.words.clone());
-            self.by_shape.remove(&shape);
-            self.order[shape.0 as usize].retain(|&x| x != tuple);
-            self.empty_tuples.push(tuple);
+        if self.tuples[tuple as usize].used == 0 {
+            self.forget_tuple(tuple);
         }
         Some(value)
+    }
+
+    fn forget_tuple(&mut self, tuple: u32) {
+        let t = &self.tuples[tuple as usize];
+        let tag = t.tag;
+        let mut hash = shape(tag, t.priority, &t.words);
+        while self.by_shape.get(&hash).is_some_and(|&at| at != tuple) {
+            hash = hash.wrapping_add(1);
+        }
+        self.by_shape.remove(&hash);
+        // Others with the same hash may stand behind it: they are put in again.
+        let mut next = hash.wrapping_add(1);
+        while let Some(other) = self.by_shape.remove(&next) {
+            let o = &self.tuples[other as usize];
+            let mut place = shape(o.tag, o.priority, &o.words);
+            while self.by_shape.contains_key(&place) {
+                place = place.wrapping_add(1);
+            }
+            self.by_shape.insert(place, other);
+            next = next.wrapping_add(1);
+        }
+        let order = &mut self.order[tag as usize];
+        order.all.retain(|&x| x != tuple);
+        if order.all.is_empty() {
+            *order = Directory::default();
+        }
+        self.empty_tuples.push(tuple);
     }
 
     /// Removes entries that were not used since `before` (ns), at most `most` of them; returns how many.

@@ -52,6 +52,17 @@ const GROUPS: &[&[Field]] = &[
     &[Field::CtTpDst],
 ];
 
+/// How many bits these fields have in an IPv4 packet: a measure of how many values they may take.
+pub fn bits(mut fields: Fields) -> u32 {
+    let mut all = 0;
+    while fields != 0 {
+        let group = GROUPS.get(fields.trailing_zeros() as usize).and_then(|g| g.first());
+        all += group.map_or(16, |f| u32::from(f.info().stored));
+        fields &= fields - 1;
+    }
+    all
+}
+
 /// For each word, masks of groups that have bits in it.
 fn by_word() -> &'static Vec<Vec<(u64, Fields)>> {
     static TABLE: OnceLock<Vec<Vec<(u64, Fields)>>> = OnceLock::new();

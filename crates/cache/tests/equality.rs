@@ -324,7 +324,7 @@ fn revalidation_leaves_no_stale_entry() {
                         .for_each(|&(i, m)| filled.0[i as usize] = filled.0[i as usize] & !m | key.0[i as usize]);
                     let now = pipeline.pass(engine.tags.point(tag).unwrap(), &filled);
                     let n = entry.path.len();
-                    let path: Vec<_> = now.steps[..n].iter().map(|s| (s.entry.table, s.rule)).collect();
+                    let path: Vec<_> = now.steps[..n].iter().map(|s| s.entry.table).collect();
                     assert_eq!(path, entry.path.to_vec(), "seed {seed}");
                     let ops: Vec<Op> = cache::segment::program(&now.steps[..n]).into();
                     assert_eq!(ops, entry.action.ops.to_vec(), "seed {seed}");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pipelines with traffic: five models with rules and flows from a seed, or the user's own flows and trace.
 pub mod generate;
+pub mod input;
 pub mod models;
 pub mod rules;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny cache`: multi-table pipelines and the caches in front of them.
 
+mod compare;
 mod explain;
 
 use crate::Global;
@@ -15,12 +16,14 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Compare(Box<compare::Args>),
     Explain(Box<explain::Args>),
 }
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     match args.command {
+        Command::Compare(args) => compare::run(*args, global),
         Command::Explain(args) => explain::run(*args, global),
     }
 }

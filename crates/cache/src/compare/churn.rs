@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules that change under load: the experiment of the Triton poster (figure 4), with up to 2M flows in the cache.
+//!
+//! All flows are sent once, so that the cache holds what it can. Then packets of random flows are sent as fast as they are answered,
+//! while the clock runs; at a given time a share of the rules of one table is given other actions, at once. Each interval counts
+//! the packets that were answered in it. No packet is answered by an entry older than the change: the first packet that meets one has it
+//! checked ([`crate::ltm::Recheck`]), which costs part of a pipeline pass, and in between packets the rest is checked in slices.
+use super::Subject;
+use crate::engine::{Engine, Setup};
+use crate::partition::splitmix;
+use pipeline::{Conntrack, Pipeline, RuleId};
+
+/// How the experiment is run.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Plan {
+    /// The cache.
+    pub setup: Setup,
+    /// Length of an interval, ns.
+    pub interval: u64,
+    /// Intervals before the change.
+    pub before: usize,
+    /// Intervals after it.
+    pub after: usize,
+    /// Percent of the rules of the table that change.
+    pub percent: u64,
+    /// The table.
+    pub table: u8,
+    /// Old entries checked after every 64 packets.
+    pub slice: usize,
+    /// Seed.
+    pub seed: u64,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Churn {
+    /// The cache.
+    pub cache: &'static str,
+    /// Flows sent.
+    pub flows: usize,
+    /// Entries before the change.
+    pub entries: usize,
+    /// Rules changed.
+    pub rules: usize,
+    /// Thousands of packets a second in each interval.
+    pub kpps: Vec<f64>,
+    /// The interval in which the rules changed.
+    pub changed_at: usize,
+    /// Rate in the worst interval after the change against the mean before it, percent.
+    pub worst_percent: f64,
+    /// How long the rate was below 95% of the mean before, seconds.
+    pub below_seconds: f64,
+    /// Entries removed.
+    pub removed: u64,
+    /// Entries that were given another action.
+    pub updated: u64,
+    /// Entries checked and kept as they were.
+    pub kept: u64,
+}
+
+/// Runs it.
+pub fn churn(
+    subject: Subject<'_>,
+    mut pipeline: Pipeline,
+    plan: &Plan,
+    clock: &mut dyn FnMut() -> u64,
+    progress: &mut dyn FnMut(u64),
+) -> Churn {
+    let mut engine = Engine::new(plan.setup);
+    let mut ct = Conntrack::new(1 << 20);
+    let mut random = plan.seed;
+    for (n, key) in subject.headers.iter().enumerate() {
+        engine.packet(key, &pipeline, &mut ct, n as u64, &mut || 0);
+        if n % 4096 == 0 {
+            progress(n as u64);
+        }
+    }
+    let entries = engine.cache.len();
+    let now = subject.headers.len() as u64;
+    let (mut kpps, mut rules, mut sweeping) = (Vec::new(), 0, None);
+    for interval in 0..plan.before + plan.after {
+        let start = clock();
+        if interval == plan.before {
+            rules = change(&mut pipeline, plan, &mut random);
+            sweeping = Some((0, 0));
+        }
+        let mut packets = 0u64;
+        while clock() - start < plan.interval {
+            for _ in 0..64 {
+                let key = &subject.headers[(splitmix(&mut random) % subject.headers.len() as u64) as usize];
+                engine.packet(key, &pipeline, &mut ct, now, &mut || 0);
+            }
+            packets += 64;
+            if let Some(at) = sweeping {
+                sweeping = engine.revalidate_some(at, plan.slice, &pipeline);
+            }
+        }
+        kpps.push(packets as f64 * 1e6 / (clock() - start).max(1) as f64);
+        progress(now);
+    }
+    let mean = kpps[..plan.before].iter().sum::<f64>() / plan.before.max(1) as f64;
+    let after = &kpps[plan.before..];
+    let worst = after.iter().copied().fold(f64::INFINITY, f64::min);
+    let below = after.iter().filter(|r| **r < 0.95 * mean).count();
+    Churn {
+        cache: plan.setup.kind.name(),
+        flows: subject.headers.len(),
+        entries,
+        rules,
+        changed_at: plan.before,
+        worst_percent: 100.0 * worst / mean,
+        below_seconds: below as f64 * plan.interval as f64 / 1e9,
+        removed: engine.counters().revalidated,
+        updated: engine.counters().updated,
+        kept: engine.counters().kept,
+        kpps,
+    }
+}
+
+/// Gives each of a share of a table's rules the actions of the next of them: other next hops, the same prefixes.
+fn change(pipeline: &mut Pipeline, plan: &Plan, random: &mut u64) -> usize {
+    let mut of_table: Vec<RuleId> = pipeline.rules().filter(|(_, r)| r.table == plan.table).map(|(id, _)| id).collect();
+    of_table.sort_unstable();
+    of_table.retain(|_| splitmix(random) % 100 < plan.percent);
+    let does: Vec<_> =
+        of_table.iter().filter_map(|id| pipeline.rule(*id).map(|r| (r.actions.clone(), r.text.clone()))).collect();
+    for (n, id) in of_table.iter().enumerate() {
+        let (actions, text) = does[(n + 1) % does.len()].clone();
+        pipeline.modify(*id, actions, text);
+    }
+    of_table.len()
+}

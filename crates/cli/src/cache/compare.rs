@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny cache compare`: caches side by side.
+
+use crate::output::{self, Format};
+use crate::Global;
+use anyhow::{bail, Context as _};
+use cache::compare::churn::{churn, Plan};
+use cache::compare::report::{html, Results};
+use cache::compare::strategies::{strategies, sweep};
+use cache::compare::{run as run_cache, Env, Outcome, Subject};
+use cache::engine::{Engine, Kind, Setup};
+use cache::ltm::Eviction;
+use cache::workload::{generate, input, models, rules, Locality, Packet, Parameters};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pipeline::text::{import, ImportOptions};
+use pipeline::{Key, Pipeline};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Caches side by side on one pipeline and one trace: exact match, Megaflow, Gigaflow, and the adaptive cache that chooses between the last two.
+///
+/// The pipeline is one of five models (`--workload`), or a file of flows (`--flows`) with a text trace, a pcap file, or traffic that is made
+/// to explore it. All caches hold the same number of entries.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A model pipeline: ofd (OF-DPA), psc (PISCES), ols (OVN logical switch), ant (Antrea), otl (OpenFlow TTP), or all.
+    #[arg(long, value_parser = ["ofd", "psc", "ols", "ant", "otl", "all"], required_unless_present = "flows", conflicts_with = "flows")]
+    workload: Option<String>,
+    /// Whether flows share rules' parts much or little.
+    #[arg(long, value_parser = ["high", "low"], default_value = "high")]
+    locality: String,
+    /// Seed of rules, flows and trace.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The rule set: acl1 to acl5, fw1 to fw5, ipc1, ipc2, each with _1k or _10k.
+    #[arg(long, default_value = "acl1_10k")]
+    rules: String,
+    /// Read rule sets from ClassBench files in this folder instead of making sets like them.
+    #[arg(long, value_name = "DIR")]
+    classbench: Option<PathBuf>,
+    /// Distinct flows of the trace.
+    #[arg(long, default_value_t = Parameters::FIXED.flows as u32, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    flow_count: u32,
+    /// The pipeline: flows as `ovs-ofctl dump-flows` prints them.
+    #[arg(long, value_name = "FILE")]
+    flows: Option<PathBuf>,
+    /// Take flows that are not understood, and let traffic that reaches them fail.
+    #[arg(long, requires = "flows")]
+    lenient: bool,
+    /// The traffic: lines of a time in seconds and a packet as `ovs-appctl ofproto/trace` takes it.
+    #[arg(long, value_name = "FILE", requires = "flows", conflicts_with = "pcap")]
+    trace: Option<PathBuf>,
+    /// The traffic: a pcap file.
+    #[arg(long, value_name = "FILE", requires = "flows")]
+    pcap: Option<PathBuf>,
+    /// The port by which packets of the pcap file come in.
+    #[arg(long, default_value_t = 1)]
+    in_port: u16,
+    /// Cache tables.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
+    tables: u32,
+    /// Entries in each; caches with one table have as many in all.
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    entries: u32,
+    /// When tables are full: the least recently used entry goes, or new ones are not taken (as published).
+    #[arg(long, value_parser = ["lru", "none"], default_value = "lru")]
+    eviction: String,
+    /// Entries that were not used for so many seconds go; 0: never.
+    #[arg(long, default_value_t = 0.0)]
+    idle: f64,
+    /// Seconds to count coverage exactly before it is estimated.
+    #[arg(long, default_value_t = 60.0)]
+    coverage_seconds: f64,
+    /// Traffic changes to another seed's flows in the middle.
+    #[arg(long, requires = "workload")]
+    new_workload: bool,
+    /// Compare ways to cut traversals: random, one to one, disjoint, optimal.
+    #[arg(long)]
+    strategies: bool,
+    /// Sweep over 1 to 5 tables of 100K entries.
+    #[arg(long)]
+    sweep: bool,
+    /// Change a tenth of the rules of this pipeline table under load.
+    #[arg(long, value_name = "TABLE")]
+    change_rules: Option<u8>,
+    /// Write a page with plots, ours and the published values side by side.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+struct Loaded {
+    name: String,
+    locality: Option<Locality>,
+    pipeline: Pipeline,
+    headers: Vec<Key>,
+    packets: Vec<Packet>,
+}
+
+/// Runs the command.
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let names: Vec<&str> = match args.workload.as_deref() {
+        Some("all") => models::all().iter().map(|m| m.name).collect(),
+        Some(name) => vec![name],
+        None => vec![""],
+    };
+    let mut all = Vec::new();
+    for name in names {
+        let loaded = match args.workload {
+            Some(_) => model(name, &args)?,
+            None => own(&args)?,
+        };
+        all.push(compare(&loaded, &args)?);
+    }
+    if let Some(file) = &args.html {
+        let page = html(&all, "Caches in front of a pipeline");
+        std::fs::write(file, page).with_context(|| format!("{} cannot be written", file.display()))?;
+    }
+    show(&all, &args, global)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One object a cache; with further experiments, one object a workload that holds all of them.
+fn show(all: &[Results], args: &Args, global: &Global) -> anyhow::Result<()> {
+    if global.output == Format::Table {
+        return output::print(&all.iter().map(|r| table(r)).collect::<String>());
+    }
+    let plain = all.len() == 1 && !args.strategies && !args.sweep && args.change_rules.is_none();
+    match plain {
+        true => output::show(global.output, &all[0].caches, |_| String::new()),
+        false => output::show(global.output, &all, |_| String::new()),
+    }
+}
+
+fn table(r: &Results) -> String {
+    let mut text = format!("{} ({}), rules {}, seed {}\n", r.workload, locality_name(r.locality), r.rules, r.seed);
+    let row = |o: &Outcome| {
+        let coverage = o.coverage_detail.map_or("-".into(), |c| match c.counted {
+            cache::coverage::Ways::Exact { ways } => format!("{ways:.0}"),
+            cache::coverage::Ways::Estimate { ways, error, .. } => format!("~{ways:.2e}±{error:.0e}"),
+        });
+        let c = &o.slow_path;
+        vec![
+            o.cache.into(),
+            format!("{:.2}", o.hit_percent),
+            o.misses.to_string(),
+            o.entries.to_string(),
+            coverage,
+            o.coverage_detail.map_or("-".into(), |c| format!("{:.2e}", c.by_tags)),
+            format!(
+                "{:.0}+{:.0}+{:.0}+{:.0}+{:.0}",
+                c.pipeline_ns, c.partition_ns, c.generation_ns, c.decision_ns, c.install_ns
+            ),
+            format!("{}/{}/{}", o.latency.p50, o.latency.p99, o.latency.p999),
+        ]
+    };
+    let heads = [
+        "cache",
+        "hit %",
+        "misses",
+        "entries",
+        "coverage",
+        "by tags",
+        "miss ns: run+cut+make+decide+install",
+        "ns p50/p99/p99.9",
+    ];
+    text += &output::table(&heads, r.caches.iter().map(row));
+    for (title, rows) in [("cut", &r.strategies), ("tables", &r.sweep)] {
+        if !rows.is_empty() {
+            let row = |w: &cache::compare::strategies::Row| {
+                vec![w.name.clone(), w.misses.to_string(), w.entries.to_string(), format!("{:.2}", w.hit_percent)]
+            };
+            text += "\n";
+            text += &output::table(&[title, "misses", "entries", "hit %"], rows.iter().map(row));
+        }
+    }
+    if !r.churn.is_empty() {
+        let row = |c: &cache::compare::churn::Churn| {
+            let (before, after) = c.kpps.split_at(c.changed_at);
+            let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len().max(1) as f64;
+            vec![
+                c.cache.into(),
+                c.flows.to_string(),
+                c.entries.to_string(),
+                c.rules.to_string(),
+                format!("{:.0}", mean(before)),
+                format!("{:.0}", c.worst_percent),
+                format!("{:.1}", c.below_seconds),
+                format!("{:.0}", mean(after)),
+                c.updated.to_string(),
+                c.removed.to_string(),
+            ]
+        };
+        text += "\n";
+        let heads = [
+            "rules change",
+            "flows",
+            "entries",
+            "rules",
+            "kpps before",
+            "worst %",
+            "below 95% s",
+            "kpps after",
+            "updated",
+            "removed",
+        ];
+        text += &output::table(&heads, r.churn.iter().map(row));
+    }
+    text + "\n"
+}
+
+fn locality_name(locality: Option<Locality>) -> &'static str {
+    match locality {
+        Some(Locality::High) => "high locality",
+        Some(Locality::Low) => "low locality",
+        None => "own traffic",
+    }
+}
+
+/// A model pipeline with rules and traffic from the seed.
+fn model(name: &str, args: &Args) -> anyhow::Result<Loaded> {
+    let model = models::named(name).with_context(|| format!("there is no workload {name}"))?;
+    let set = match &args.classbench {
+        Some(folder) => {
+            let file = folder.join(&args.rules);
+            rules::parse(&file.display().to_string(), &read(&file)?)?
+        }
+        None => match rules::made(&args.rules, args.seed) {
+            Some(set) => set,
+            None => bail!("there is no rule set {}; there are {}", args.rules, rules::set_names().join(", ")),
+        },
+    };
+    let locality = if args.locality == "high" { Locality::High } else { Locality::Low };
+    let parameters = Parameters::with_flows(args.flow_count as usize);
+    let mut work = generate(&model, &set, locality, &parameters, args.seed);
+    if args.new_workload {
+        let second = generate(&model, &set, locality, &parameters, args.seed.wrapping_add(1_000_003));
+        let flows = work.headers.len() as u32;
+        work.flows += &second.flows;
+        work.headers.extend(second.headers);
+        let later = second.packets.iter().map(|p| Packet { time: p.time + parameters.duration, flow: p.flow + flows });
+        work.packets.extend(later);
+    }
+    let program = import(&work.flows, &ImportOptions { source: name.into(), ..ImportOptions::default() })?;
+    Ok(Loaded {
+        name: name.into(),
+        locality: Some(locality),
+        pipeline: program.pipeline,
+        headers: work.headers,
+        packets: work.packets,
+    })
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
+}
+
+/// The user's flows and traffic.
+fn own(args: &Args) -> anyhow::Result<Loaded> {
+    let Some(file) = &args.flows else { bail!("--workload or --flows is needed") };
+    let name = file.display().to_string();
+    let options = ImportOptions { source: name.clone(), lenient: args.lenient, ..ImportOptions::default() };
+    let pipeline = import(&read(file)?, &options)?.pipeline;
+    let traffic = match (&args.trace, &args.pcap) {
+        (Some(trace), _) => input::parse(&trace.display().to_string(), &read(trace)?, pipeline.names())?,
+        (None, Some(pcap)) => frames(pcap, args.in_port)?,
+        (None, None) => input::explore(&pipeline, 20_000, &Parameters::with_flows(args.flow_count as usize), args.seed),
+    };
+    let name = file.file_stem().map_or(name.clone(), |s| s.to_string_lossy().into_owned());
+    Ok(Loaded { name, locality: None, pipeline, headers: traffic.headers, packets: traffic.packets })
+}
+
+fn frames(file: &Path, port: u16) -> anyhow::Result<input::Trace> {
+    let name = file.display().to_string();
+    let open = std::fs::File::open(file).with_context(|| format!("{name} cannot be read"))?;
+    let mut reader = pcap_file::pcap::PcapReader::new(std::io::BufReader::new(open))
+        .with_context(|| format!("{name} is not a pcap file"))?;
+    let mut trace = input::Trace::default();
+    let mut number = 0;
+    while let Some(packet) = reader.next_packet() {
+        number += 1;
+        let packet = packet.with_context(|| format!("{name}: packet {number}"))?;
+        let key = input::frame(&packet.data, port).map_err(|what| input::TraceError::Frame {
+            file: name.clone(),
+            number,
+            what,
+        })?;
+        trace.add(packet.timestamp.as_nanos() as u64, key);
+    }
+    Ok(trace.finish(&name)?)
+}
+
+fn bar(length: u64, what: String) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(5));
+    if let Ok(style) = ProgressStyle::with_template("{msg:32} {bar:40} {percent:>3}% {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}
+
+fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
+    let subject = Subject { pipeline: &loaded.pipeline, headers: &loaded.headers, packets: &loaded.packets };
+    let begin = Instant::now();
+    let mut clock = || begin.elapsed().as_nanos() as u64;
+    let base = Setup {
+        eviction: if args.eviction == "none" { Eviction::None } else { Eviction::Lru },
+        idle: (args.idle.max(0.0) * 1e9) as u64,
+        seed: args.seed,
+        ..Setup::new(Kind::Gigaflow).sized(args.tables as usize, args.entries as usize)
+    };
+    let length = loaded.packets.len() as u64;
+    let mut caches = Vec::new();
+    for kind in Kind::ALL {
+        let shown = bar(length, format!("{}: {}", loaded.name, kind.name()));
+        let coverage = (args.coverage_seconds.max(0.0) * 1e9) as u64;
+        let mut env = Env { clock: &mut clock, progress: &mut |n| shown.set_position(n), coverage };
+        caches.push(run_cache(subject, Engine::new(Setup { kind, ..base }), &mut env));
+        shown.finish_and_clear();
+    }
+    let shown = bar(length, format!("{}: further runs", loaded.name));
+    let mut env = Env { clock: &mut clock, progress: &mut |n| shown.set_position(n), coverage: 0 };
+    let cuts = if args.strategies { strategies(subject, base, &mut env) } else { Vec::new() };
+    let swept = if args.sweep { sweep(subject, base, 5, 100_000, &mut env) } else { Vec::new() };
+    let mut changed = Vec::new();
+    if let Some(table) = args.change_rules {
+        for kind in Kind::ALL {
+            let plan = Plan {
+                setup: Setup { kind, ..base },
+                interval: 250_000_000,
+                before: 12,
+                after: 28,
+                percent: 10,
+                table,
+                slice: 16,
+                seed: args.seed,
+            };
+            changed.push(churn(subject, loaded.pipeline.clone(), &plan, &mut clock, &mut |n| shown.set_position(n)));
+        }
+    }
+    shown.finish_and_clear();
+    Ok(Results {
+        workload: loaded.name.clone(),
+        locality: loaded.locality,
+        seed: args.seed,
+        rules: args.rules.clone(),
+        caches,
+        strategies: cuts,
+        sweep: swept,
+        churn: changed,
+    })
+}
