@@ -289,7 +289,7 @@ impl Adaptive {
         // A tenth of the cost is kept as hysteresis: a change of mind costs a refill.
         let change = |whole: bool, a: &Account| {
             let slack = 0.05 * (a.whole_misses + a.cut_misses);
-            a.excess(q) > if whole { -slack } else { slack }
+            q > 0.0 && a.excess(q) > if whole { -slack } else { slack }
         };
         if enough(&self.total) {
             self.all_whole = change(self.all_whole, &self.total);
