@@ -340,7 +340,9 @@ fn ct_text(call: &CtCall, key: &Key) -> String {
     for (field, name) in [(Field::CtMark, "mark"), (Field::CtLabel, "label")] {
         let bits = written.get(field);
         if bits != 0 {
-            parts.push(format!("{name}={:#x}/{bits:#x}", machine.key.get(field) & bits));
+            let value = machine.key.get(field) & bits;
+            let value = if value == 0 { "0".into() } else { format!("{value:#x}") };
+            parts.push(format!("{name}={value}/{bits:#x}"));
         }
     }
     if let Some(alg) = &call.alg {
