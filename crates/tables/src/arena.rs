@@ -439,8 +439,11 @@ mod tests {
         }
         check_partition(&arena, &live);
         // Whether chance reached the limit or not: in the end it is reached.
-        while let Ok(line) = arena.alloc_zeroed(90_000, 2, false) {
-            live.push((Block { line, lines: 90_000 }, 'a'));
+        // (The smaller blocks fit into one segment, for the last one may stand alone.)
+        for lines in [90_000, 60_000] {
+            while let Ok(line) = arena.alloc_zeroed(lines, 2, false) {
+                live.push((Block { line, lines }, 'a'));
+            }
         }
         assert_eq!(arena.lines.limit(), 8 * SEGMENT_LINES);
         check_partition(&arena, &live);
