@@ -322,7 +322,8 @@ mod tests {
                     assert_eq!(lookup32(&setup.lines, top.root_bits(), a), naive4(&routes, a));
                 }
             }
-            assert!(if size >= 500 { edited > 100 } else { rebuilt > 100 }, "{size}: {edited} {rebuilt}");
+            // Small sets grow at random, so how often they were built anew is chance; that they were is not.
+            assert!(if size >= 500 { edited > 100 } else { rebuilt > 0 }, "{size}: {edited} {rebuilt}");
         }
     }
 
