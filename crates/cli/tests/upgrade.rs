@@ -103,7 +103,7 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
     let after = lab.node().unwrap().counters().unwrap();
     assert!(after.forwarded > before.forwarded, "{before:?} {after:?}");
     assert!(after.drops["route_none"] >= before.drops["route_none"], "{before:?} {after:?}");
-    assert!(after.balanced, "{after:?}");
+    // No word about `balanced`: the old statistics are read while a packet may be half counted (docs/design/node.md).
     assert!(drops(&by_vpc(lab)) >= dropped);
     let now = counted(lab);
     assert!(now.iter().zip(vpc_and_vm).all(|(now, before)| *now >= before), "{vpc_and_vm:?} became {now:?}");
