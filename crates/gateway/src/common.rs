@@ -2,19 +2,24 @@
 //! The common packet: a short cut through the stages.
 //!
 //! Nearly every packet has the same shape: unfragmented IPv4 without options in VXLAN over IPv4 without UDP checksum, from a
-//! known NC, to a VM of the same VPC whose route the VM-NC entry proves, on an IPv4 NC whose next hop is ready, with
-//! nothing to meter. For these the path is a few comparisons and stores, and what costs is the number of instructions and
-//! of cache lines. So they are treated here, on one cache line of state each.
+//! known NC, to a VM whose route its VM-NC entry proves, in the same VPC or in a peer, on an IPv4 NC whose next hop is ready,
+//! with nothing to meter. For these the path is a few comparisons and stores, and what costs is the number of instructions and
+//! of cache lines. So they are treated here, with little more than a cache line of state each.
 //!
 //! **The property it keeps:** until the last step, where nothing can go wrong any more, it changes and counts nothing. A
 //! packet that turns out to be uncommon anywhere is left as it came and takes the stages from the beginning, which alone
 //! decide what is wrong with it. Both must give the same bytes, verdicts and counters; with a recorder there is no short
 //! cut, and a test compares the two (`tests/equal.rs`).
 //!
+//! # In a line, not in passes
+//! A pass over the whole batch asks for all of its lines at once and then computes while the memory rests. Here a packet takes
+//! a step while the one [`AHEAD`] in front of it takes its next, so that both are busy all the time. Packets that need more
+//! steps than most (a chained bucket, a route tree, a peer) go on in a queue beside the line, a step at a time.
+//!
 //! What it costs: an uncommon packet is looked at twice.
 
 use abi::*;
-use tables::VmTable;
+use tables::{Tables4, VmEntry, Walk};
 use wire::{be, checksum, ethernet, ipv4, protocol, udp, vxlan};
 
 use crate::encap::{encapsulate_v4, Outer};
@@ -34,23 +39,49 @@ const PORTS: usize = INNER_IP + ipv4::HEADER_LEN;
 const HEAD: usize = PORTS + 4;
 
 /// Frames ahead of the one being parsed whose headers are fetched.
-const AHEAD: usize = 6;
+const FETCH: usize = 6;
+/// Packets between two steps of one packet: so many lines of each step are under way.
+const AHEAD: usize = 16;
+/// Packets that wait in the queue at least, for the same reason.
+const LATE: usize = 8;
 
-/// State of one common packet: a cache line.
+/// What a packet does next.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// Nothing here: it is uncommon.
+    Stages,
+    /// Nothing any more: it is sent.
+    Sent,
+    /// Its VPC, its sender and its destination's home bucket are being loaded.
+    Vpc,
+    /// The next bucket of a chain is.
+    Chain,
+    /// A line of its VPC's route tree is.
+    Tree(Walk),
+    /// A peer VPC and the destination's home bucket there are.
+    Peer,
+    /// The destination's NC and counters are.
+    Send,
+}
+
+/// State of one common packet.
 #[derive(Clone, Copy)]
-#[repr(align(64))]
 pub(crate) struct Lean {
     flow: u64,
     mac: u64,
     gateway_mac: u64,
+    next: Next,
+    /// The sender, then the VPC's ROUTE_ROOT.
     source: u32,
     target: u32,
+    /// VPC that the destination is in, as far as is known.
     vni: u32,
     /// Home line of the VNI, then the tenant's id.
     tenant: u32,
-    member_home: u32,
-    /// Home line of the destination, then line of its counters.
-    vm_home: u32,
+    /// Home line of the sender, then that of the peer's VNI.
+    member: u32,
+    /// Line of the destination's bucket, then of its counters.
+    line: u32,
     vm: u32,
     /// Id of the NC.
     nc: u32,
@@ -60,7 +91,8 @@ pub(crate) struct Lean {
     inner_tos: u8,
     ecn: u8,
     ttl: u8,
-    common: bool,
+    /// The destination is in a peer VPC, or must be in this one.
+    last: bool,
 }
 
 impl Lean {
@@ -68,12 +100,13 @@ impl Lean {
         flow: 0,
         mac: 0,
         gateway_mac: 0,
+        next: Next::Stages,
         source: 0,
         target: 0,
         vni: 0,
         tenant: 0,
-        member_home: 0,
-        vm_home: 0,
+        member: 0,
+        line: 0,
         vm: 0,
         nc: 0,
         inner_len: 0,
@@ -81,8 +114,33 @@ impl Lean {
         inner_tos: 0,
         ecn: 0,
         ttl: 0,
-        common: false,
+        last: false,
     };
+}
+
+/// Packets that take further steps, first in, first out; each is in it once, so that it never overflows.
+struct Queue {
+    places: [u8; BATCH_MAX],
+    first: u8,
+    len: usize,
+}
+
+const _: () = assert!(BATCH_MAX == 256, "places of the queue are counted modulo 256");
+
+impl Queue {
+    #[inline(always)]
+    fn push(&mut self, place: u8) {
+        self.places[self.first.wrapping_add(self.len as u8) as usize] = place;
+        self.len += 1;
+    }
+
+    #[inline(always)]
+    fn pop(&mut self) -> u8 {
+        let place = self.places[self.first as usize];
+        self.first = self.first.wrapping_add(1);
+        self.len -= 1;
+        place
+    }
 }
 
 /// What the first 64 bytes from the outer EtherType on must be, where they have one right value.
@@ -148,7 +206,12 @@ fn word(b: &[u8], at: usize) -> u64 {
     be::u64(b, at).to_be()
 }
 
-/// Takes all common packets through. True if there were no others.
+/// Whether there is a short cut under these settings.
+pub(crate) fn serves(s: &Settings) -> bool {
+    s.vtep4 != 0 && !s.udp4_checksum && s.strict
+}
+
+/// Takes all common packets through. True if there were no others; else the others' `done` is false.
 pub(crate) fn process<R: Recorder>(
     w: &mut Work<'_, R>,
     lean: &mut [Lean; BATCH_MAX],
@@ -156,40 +219,74 @@ pub(crate) fn process<R: Recorder>(
     frames: &mut [Frame<'_>],
 ) -> bool {
     let s = w.settings;
-    if s.vtep4 == 0 || s.udp4_checksum || !s.strict {
-        return false;
-    }
-    let vm4 = w.tables.vm4_table();
+    let at = w.tables.tables4();
     // Opaque to the compiler, which otherwise turns the constant masks into many narrow comparisons.
     let template = std::hint::black_box(Template::new(&s));
-    let lean = &mut lean[..frames.len().min(BATCH_MAX)];
-    for f in frames.iter().take(AHEAD) {
-        w.prefetch_frame(f);
-    }
-    for (i, l) in lean.iter_mut().enumerate() {
-        if let Some(next) = frames.get(i + AHEAD) {
+    let n = frames.len().min(BATCH_MAX);
+    let mut queue = Queue { places: [0; BATCH_MAX], first: 0, len: 0 };
+    let mut sent = 0;
+    frames.iter().take(FETCH).for_each(|f| w.prefetch_frame(f));
+    for i in 0..n + 2 * AHEAD {
+        if let Some(next) = frames.get(i + FETCH) {
             w.prefetch_frame(next);
         }
-        let Some(f) = frames.get(i) else { break };
-        l.common = parse(f.data(), &s, &template, l);
-        if l.common {
-            l.tenant = w.tables.tenant_home(l.vni);
-            l.member_home = w.tables.member4_home(l.vni, l.source);
-            l.vm_home = w.tables.vm4_line(vm4, l.vni, l.target);
+        if let (Some(l), Some(f)) = (lean.get_mut(i), frames.get(i)) {
+            l.next = Next::Stages;
+            if parse(f.data(), &s, &template, l) {
+                l.next = Next::Vpc;
+                l.tenant = w.tables.tenant_line(&at, l.vni);
+                l.member = w.tables.member4_line(&at, l.vni, l.source);
+                l.line = w.tables.vm4_line(&at, l.vni, l.target);
+            }
+        }
+        if let Some(l) = lean[..n].get_mut(i.wrapping_sub(AHEAD)) {
+            if let Next::Vpc = l.next {
+                l.next = vpc(w, &at, l);
+            }
+        }
+        let oldest = i.wrapping_sub(2 * AHEAD);
+        if let (Some(l), Some(f)) = (lean.get_mut(oldest), frames.get_mut(oldest)) {
+            match l.next {
+                Next::Send => sent += usize::from(send(w, l, f)),
+                Next::Stages => (),
+                _ => queue.push(oldest as u8),
+            }
+        }
+        if queue.len > LATE {
+            sent += late(w, &at, &mut queue, lean, frames);
         }
     }
-    for l in lean.iter_mut().filter(|l| l.common) {
-        l.common = tenant(w, l);
+    while queue.len > 0 {
+        sent += late(w, &at, &mut queue, lean, frames);
     }
-    for l in lean.iter_mut().filter(|l| l.common) {
-        l.common = locate(w, vm4, l);
+    if sent < n {
+        packets.iter_mut().zip(lean).for_each(|(p, l)| p.done = matches!(l.next, Next::Sent));
     }
-    let mut left = 0;
-    for ((l, p), f) in lean.iter_mut().zip(packets).zip(frames) {
-        p.done = l.common && send(w, l, f);
-        left += usize::from(!p.done);
+    sent == n
+}
+
+/// A step of the packet that has waited longest. Returns how many it sent.
+#[inline(always)]
+fn late<R: Recorder>(
+    w: &mut Work<'_, R>,
+    at: &Tables4,
+    queue: &mut Queue,
+    lean: &mut [Lean; BATCH_MAX],
+    frames: &mut [Frame<'_>],
+) -> usize {
+    let place = queue.pop();
+    let l = &mut lean[place as usize];
+    l.next = match l.next {
+        Next::Chain => find(w, at, l),
+        Next::Tree(walk) => tree(w, at, l, walk),
+        Next::Peer => peer(w, at, l),
+        Next::Send => return frames.get_mut(place as usize).map_or(0, |f| usize::from(send(w, l, f))),
+        Next::Stages | Next::Sent | Next::Vpc => Next::Stages,
+    };
+    if !matches!(l.next, Next::Stages) {
+        queue.push(place);
     }
-    left == 0
+    0
 }
 
 /// Recognises the shape; anything else is for the parse stage to understand.
@@ -244,40 +341,85 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
     }
 }
 
-/// The VM-NC entry will prove that the route is local, and nothing is metered. The tenant's counter begins to load.
+/// The sender may send, and an entry of the VM-NC table will prove the route. The tenant's counter begins to load.
 #[inline(always)]
-fn tenant<R: Recorder>(w: &Work<'_, R>, l: &mut Lean) -> bool {
-    let Some(tenant) = w.tables.tenant_from(l.tenant, l.vni) else { return false };
-    if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & TENANT_METERED != 0 {
-        return false;
+fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
+    let tables = w.tables;
+    let Some(tenant) = tables.tenant_from(l.tenant, l.vni) else { return Next::Stages };
+    if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & TENANT_METERED != 0 || l.ttl <= 1 {
+        return Next::Stages;
     }
-    (l.tenant, l.gateway_mac) = (tenant.id(), tenant.gateway_mac());
-    w.tables.prefetch_line(w.tables.tenant_cell_line(l.tenant, w.slot));
-    // About one VM in nine lies in the chain of its bucket.
-    l.vm_home = w.tables.vm4_follow(l.vm_home, l.vni, l.target);
-    true
+    if !tables.may_send4_from(l.member, l.vni, l.source) {
+        return Next::Stages;
+    }
+    (l.tenant, l.gateway_mac, l.source) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
+    // A session may know a way that no route tells.
+    l.last = tenant.key & TENANT_NAT != 0 && w.nat.is_some();
+    tables.prefetch_line(tables.tenant_cell_line(l.tenant, w.slot));
+    find(w, at, l)
 }
 
-/// The sender may send, and there is a VM-NC entry.
+/// A bucket of the VM-NC table: the entry, or where to look for it.
 #[inline(always)]
-fn locate<R: Recorder>(w: &Work<'_, R>, vm4: VmTable, l: &mut Lean) -> bool {
-    let tables = w.tables;
-    if l.ttl <= 1 || !tables.may_send4_from(l.member_home, l.vni, l.source) {
-        return false;
+fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
+    match w.tables.vm4_lasting(at, l.line, l.vni, l.target) {
+        Ok(vm) => found(w, l, vm),
+        Err(0) if l.last => Next::Stages,
+        Err(0) => Walk::begin(l.source).map_or(Next::Stages, |walk| {
+            w.tables.prefetch_line(walk.line());
+            w.tables.prefetch_line(walk.second_line());
+            Next::Tree(walk)
+        }),
+        Err(line) => {
+            w.tables.prefetch_line(line);
+            l.line = line;
+            Next::Chain
+        }
     }
-    let Some(vm) = tables.vm4_lasting(vm4, l.vm_home, l.vni, l.target) else { return false };
+}
+
+/// The destination is known.
+#[inline(always)]
+fn found<R: Recorder>(w: &Work<'_, R>, l: &mut Lean, vm: VmEntry) -> Next {
     if vm.flags != 0 {
-        return false;
+        return Next::Stages;
     }
-    (l.mac, l.vm, l.nc, l.vm_home) = (vm.mac, vm.vm, vm.nc, tables.vm_cell_line(vm.vm));
-    tables.prefetch_line(tables.nc_line(l.nc));
-    tables.prefetch_line(l.vm_home);
-    true
+    (l.mac, l.vm, l.nc, l.line) = (vm.mac, vm.vm, vm.nc, w.tables.vm_cell_line(vm.vm));
+    w.tables.prefetch_line(w.tables.nc_line(l.nc));
+    w.tables.prefetch_line(l.line);
+    Next::Send
+}
+
+/// A line of the route tree: on to the next, or to the peer.
+#[inline(always)]
+fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean, mut walk: Walk) -> Next {
+    let Some(value) = w.tables.step4(&mut walk, l.target) else { return Next::Tree(walk) };
+    if value >> VALUE_SCOPE_SHIFT != SCOPE_PEER {
+        return Next::Stages;
+    }
+    l.vni = value & 0xff_ffff;
+    l.last = true;
+    l.member = w.tables.tenant_line(at, l.vni);
+    l.line = w.tables.vm4_line(at, l.vni, l.target);
+    Next::Peer
+}
+
+/// An entry of the VM-NC table may prove the route in the peer.
+#[inline(always)]
+fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
+    match w.tables.tenant_from(l.member, l.vni) {
+        Some(peer) if peer.root4() & ROOT_SIMPLE != 0 => {
+            l.gateway_mac = peer.gateway_mac();
+            find(w, at, l)
+        }
+        _ => Next::Stages,
+    }
 }
 
 /// The way out; if there is one that fits, the packet is rewritten and counted.
 #[inline(always)]
-fn send<R: Recorder>(w: &mut Work<'_, R>, l: &Lean, f: &mut Frame<'_>) -> bool {
+fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut Lean, f: &mut Frame<'_>) -> bool {
+    l.next = Next::Stages;
     let (tables, s) = (w.tables, &w.settings);
     let Some((group, remote)) = tables.nc4(l.nc) else { return false };
     let nexthop = tables.nexthop(tables.group_member(group, l.flow));
@@ -307,9 +449,10 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &Lean, f: &mut Frame<'_>) -> bool {
     if !f.counted {
         tables.count_tenant_id(l.tenant, w.slot, l.inner_len as u64);
     }
-    tables.count_vm_at(l.vm_home, l.vm, l.inner_len as u64);
+    tables.count_vm_at(l.line, l.vm, l.inner_len as u64);
     w.sent.packets += 1;
     w.sent.bytes += f.len as u64;
+    l.next = Next::Sent;
     true
 }
 

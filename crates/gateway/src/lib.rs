@@ -98,10 +98,12 @@ impl Gateway {
         let mut w =
             Work { tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again: None };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
-        packets.iter_mut().for_each(|p| p.done = false);
-
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.
-        if R::ON || !common::process(&mut w, &mut self.lean, packets, frames) {
+        let short = !R::ON && common::serves(&w.settings);
+        if !short {
+            packets.iter_mut().for_each(|p| p.done = false);
+        }
+        if !short || !common::process(&mut w, &mut self.lean, packets, frames) {
             process_all(&mut w, packets, frames);
         }
         if !w.held.is_empty() {

@@ -10,7 +10,7 @@ use common::*;
 
 use abi::*;
 use gateway::{NoRecorder, Trace, BATCH_MAX};
-use tables::{MeterSpec, RateSpec, VmSpec};
+use tables::{MeterSpec, RateSpec, Target, VmSpec};
 
 struct Random(u64);
 
@@ -49,6 +49,10 @@ fn seeds() -> Vec<Vec<u8>> {
         tunnel6(nc6(), RED, &inner(0x0800, udp_v4(A, B, b"x"))),
         options,
     ]
+    .into_iter()
+    .chain((0..MANY / 10).flat_map(|i| [red_v4(A + 0x1_0000 + i * 10), red_v4(C + 0x1_0000 + i * 10)]))
+    .chain((0..20).map(|i| red_v4(0x0b02_0000 + i * 256)))
+    .collect()
 }
 
 /// Bytes of a packet over IPv4 that decide something: outer and inner IP header, UDP length and checksum, VXLAN, MAC addresses.
@@ -78,8 +82,11 @@ fn mutate(r: &mut Random, frame: &mut Vec<u8>) {
                     6 => frame[at].wrapping_sub(1 + r.below(3) as u8),
                     _ => [0, 1, 2, 3, 0x40, 0x7f, 0xe0, 0xff][r.below(8)],
                 };
+                // A header that its own length field leads out of the frame has no checksum.
+                let inner_header = INNER + 14 + usize::from(frame[INNER + 14] & 15) * 4;
                 match at < INNER {
                     true => edit_outer_v4(frame, |_| ()),
+                    false if inner_header > frame.len() => (),
                     false => edit_inner_v4(frame, |_| ()),
                 }
             }
@@ -94,15 +101,30 @@ fn rig(options: u64) -> Rig {
     let meter = Some(Box::new(MeterSpec { packets: limit, bytes: RateSpec::default() }));
     let spec = VmSpec { meter, ..vm(MAC_C + 7, A + 40, None, ip4(NC1)) };
     rig.change(tables::TenantChange { vni: RED, vm_add: vec![spec], ..Default::default() });
+    // So many that buckets have chains, and so many routes that the tree has levels.
+    for (vni, base) in [(RED, A + 0x1_0000), (BLUE, C + 0x1_0000)] {
+        let vm_add = (0..MANY).map(|i| vm(MAC_C + 8 + i as u64, base + i, None, ip4([NC1, NC2][i as usize % 2]))).collect();
+        rig.change(tables::TenantChange { vni, vm_add, ..Default::default() });
+    }
+    let add = (0..60).map(|i| route(&format!("11.2.{}.0/24", 2 * i), [Target::Peer(GREEN), Target::Blackhole][i % 2])).collect();
+    let routes = tables::RoutesChange::Delta { remove: vec![], add };
+    rig.change(tables::TenantChange { vni: RED, routes, ..Default::default() });
     rig
 }
+
+/// Seeds that are no VMs of many.
+const SPECIAL: usize = 17;
+/// VMs more in each of two VPCs.
+const MANY: u32 = 1500;
 
 /// A batch of random size.
 fn batch(r: &mut Random, seeds: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let n = [1, 2, 7, 64, 255, BATCH_MAX][r.below(6)];
     (0..n)
         .map(|_| {
-            let mut frame = seeds[r.below(seeds.len())].clone();
+            // Half of them of the few special kinds that stand first.
+            let among = [SPECIAL, seeds.len()][r.below(2)];
+            let mut frame = seeds[r.below(among)].clone();
             mutate(r, &mut frame);
             frame
         })
@@ -145,7 +167,7 @@ fn short_cut_equals_stages() {
         let count = |rig: &Rig| {
             let tables = rig.gateway.tables();
             let tenants = [RED, BLUE, GREEN].map(|vni| tables.tenant_count(&tables.tenant(vni).unwrap()));
-            let vms: Vec<_> = (0..8).map(|vm| tables.vm_count(vm)).collect();
+            let vms: Vec<_> = (0..2 * MANY + 8).map(|vm| tables.vm_count(vm)).collect();
             let mut drops = tables.drop_counts();
             drops.sort();
             (tenants, vms, drops)

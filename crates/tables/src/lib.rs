@@ -39,7 +39,7 @@ pub use epoch::{Readers, READERS_MAX};
 pub use line::Line;
 pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
 pub use meter::{gcra, rate_limit, Color};
-pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tenant, VmEntry, VmTable};
+pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry};
 pub use route::Walk;
 pub use writer::{
     AttachError, GroupId, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, Writer, WriterOptions,

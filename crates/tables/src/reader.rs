@@ -149,10 +149,12 @@ impl Home {
     pub const NONE: Home = Home { table: u64::MAX, line: 0 };
 }
 
-/// The VM-NC table of IPv4 as it was at one instant.
+/// The tables that IPv4 packets are looked up in, as they were when a batch began.
 #[derive(Clone, Copy, Debug)]
-pub struct VmTable {
-    table: u64,
+pub struct Tables4 {
+    tenants: u64,
+    members: u64,
+    vm4: u64,
     salt: u64,
 }
 

@@ -32,55 +32,54 @@ impl Tables {
         self.vm4_in(home.line, tenant.vni, addr, || tenant.generation())
     }
 
-    /// The VM-NC table of IPv4, for [`Tables::vm4_line`].
+    /// The tables of IPv4 packets as they are now. While the reader is inside they stay whole; what is added to others that take
+    /// their place may be missed.
     #[inline(always)]
-    pub fn vm4_table(&self) -> VmTable {
-        VmTable { table: self.root.get(root!(vm4)), salt: self.salt() }
+    pub fn tables4(&self) -> Tables4 {
+        let word = |offset| self.root.get(offset);
+        Tables4 { tenants: word(root!(tenants)), members: word(root!(members)), vm4: word(root!(vm4)), salt: self.salt() }
     }
 
-    /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_lasting`].
+    /// As [`Tables::tenant_home`].
     #[inline(always)]
-    pub fn vm4_line(&self, at: VmTable, vni: u32, addr: u32) -> u32 {
-        let line = bucket_line(at.table, hash1(vm4_key(vni, addr), at.salt), 1);
+    pub fn tenant_line(&self, at: &Tables4, vni: u32) -> u32 {
+        let line = bucket_line(at.tenants, tenant_hash(vni, at.salt), 1);
         self.lines.prefetch(line);
         line
     }
 
-    /// Where the lookup of an IPv4 address goes on, prefetched, if its home bucket, which was prefetched, does not hold it: the
-    /// next bucket of the chain, which nothing else could ask for in time. Else the home line again.
+    /// As [`Tables::member4_home`].
     #[inline(always)]
-    pub fn vm4_follow(&self, line: u32, vni: u32, addr: u32) -> u32 {
-        let bucket = self.at(line);
-        let lasting = vm4_key(vni, addr) | KEY_VALID;
-        let next = bucket.half(15);
-        if next == 0 || bucket.word(lasting_slot(bucket, lasting)) == lasting {
-            return line;
-        }
-        self.lines.prefetch(next);
-        next
+    pub fn member4_line(&self, at: &Tables4, vni: u32, src: u32) -> u32 {
+        let line = bucket_line(at.members, hash1(member4_key(vni, src), at.salt), 1);
+        self.lines.prefetch(line);
+        line
     }
 
-    /// The VM-NC entry of an IPv4 address if it is there to stay. `None` says nothing: there may be an entry that a commit
-    /// under way adds or removes, or the table may have been replaced.
+    /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_lasting`].
     #[inline(always)]
-    pub fn vm4_lasting(&self, at: VmTable, mut line: u32, vni: u32, addr: u32) -> Option<VmEntry> {
-        if self.root.get(root!(vm4)) != at.table {
-            return None;
+    pub fn vm4_line(&self, at: &Tables4, vni: u32, addr: u32) -> u32 {
+        let line = bucket_line(at.vm4, hash1(vm4_key(vni, addr), at.salt), 1);
+        self.lines.prefetch(line);
+        line
+    }
+
+    /// The VM-NC entry of an IPv4 address if it is there to stay. `Err` says nothing: there may be an entry that a commit
+    /// under way adds or removes, or the table may have been replaced. With a line: so far nothing was found and the lookup
+    /// goes on there, once it is loaded.
+    #[inline(always)]
+    pub fn vm4_lasting(&self, at: &Tables4, line: u32, vni: u32, addr: u32) -> Result<VmEntry, u32> {
+        if self.root.get(root!(vm4)) != at.vm4 {
+            return Err(0);
         }
         let lasting = vm4_key(vni, addr) | KEY_VALID;
-        for _ in 0..CHAIN_MAX {
-            let bucket = self.at(line);
-            let i = lasting_slot(bucket, lasting);
-            if bucket.word(i) == lasting {
-                crate::pause!();
-                return Some(vm4_value(bucket, i));
-            }
-            line = bucket.half(15);
-            if line == 0 {
-                break;
-            }
+        let bucket = self.at(line);
+        let i = lasting_slot(bucket, lasting);
+        if bucket.word(i) != lasting {
+            return Err(bucket.half(15));
         }
-        None
+        crate::pause!();
+        Ok(vm4_value(bucket, i))
     }
 
     #[cold]

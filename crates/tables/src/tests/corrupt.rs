@@ -37,8 +37,10 @@ fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
         tables.count_vm(vm.vm, 100);
     }
     let _ = (tables.vm4_from(tables.vm4_home(vni, c), &t, c), tables.vm4_from(Home::NONE, &t, a));
-    let at = tables.vm4_table();
+    let at = &tables.tables4();
     let _ = (tables.vm4_lasting(at, tables.vm4_line(at, vni, c), vni, c), tables.vm4_lasting(at, a, vni, c));
+    let _ = tables.tenant_from(tables.tenant_line(at, vni), vni);
+    let _ = tables.may_send4_from(tables.member4_line(at, vni, c), vni, c);
     let _ = (tables.tenant_from(tables.tenant_home(vni), vni), tables.tenant_ident(&t), tables.tenant_record(c));
     let _ = (tables.may_send4_from(tables.member4_home(vni, c), vni, c), tables.may_send4_from(b, vni, c));
     let _ = (tables.nc4(a), tables.meter_colors(b));
