@@ -17,6 +17,7 @@ pub mod object;
 mod old;
 mod ports;
 mod run;
+mod segments;
 mod sessions;
 mod sys;
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pinned tables of another layout, for reading: what their words mean is known to whoever has a description of that layout.
 
-use crate::memory::segment_pin;
+use crate::memory::TABLE_SEGMENTS;
+use crate::segments::Kind;
+use crate::sessions::SESSION_SEGMENTS;
 use crate::sys::{self, Mapping};
 use std::fs;
 use std::io;
@@ -39,13 +41,9 @@ pub struct OldSessions {
 impl OldSessions {
     /// Maps the session memory pinned in a layout's folder; sizes in bytes.
     pub fn open(dir: &Path, root_bytes: usize, segment_bytes: usize) -> io::Result<OldSessions> {
-        let page = |bytes: usize| bytes.next_multiple_of(4096);
-        let mut segments = Vec::new();
-        while let Ok(fd) = sys::open_pin(&crate::sessions::segment_pin(dir, segments.len() as u32)) {
-            segments.push(Mapping::of_map(fd.as_fd(), page(segment_bytes), false)?);
-        }
+        let segments = pinned_segments(&SESSION_SEGMENTS, dir, segment_bytes)?;
         let root = sys::open_pin(&dir.join(crate::engine::SESSIONS[0]))?;
-        let root = Mapping::of_map(root.as_fd(), page(root_bytes), false)?;
+        let root = Mapping::of_map(root.as_fd(), pages(root_bytes), false)?;
         Ok(OldSessions { root, segments, root_bytes, segment_bytes })
     }
 
@@ -66,6 +64,19 @@ impl OldSessions {
     }
 }
 
+fn pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(4096)
+}
+
+/// Maps every segment of a memory that is pinned in a layout's folder.
+fn pinned_segments(kind: &Kind, dir: &Path, bytes: usize) -> io::Result<Vec<Mapping>> {
+    let mut segments = Vec::new();
+    while let Ok(fd) = sys::open_pin(&kind.pin(dir, segments.len() as u32)) {
+        segments.push(Mapping::of_map(fd.as_fd(), pages(bytes), false)?);
+    }
+    Ok(segments)
+}
+
 /// The layouts pinned under an instance's folder: hash and folder.
 pub fn pinned_layouts(base: &Path) -> Vec<(u64, PathBuf)> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
@@ -81,12 +92,8 @@ pub fn pinned_layouts(base: &Path) -> Vec<(u64, PathBuf)> {
 impl OldTables {
     /// Maps the tables pinned in a layout's folder.
     pub fn open(dir: &Path, sizes: OldSizes) -> io::Result<OldTables> {
-        let page = |bytes: usize| bytes.next_multiple_of(4096);
-        let map = |name: &str, bytes| Mapping::of_map(sys::open_pin(&dir.join(name))?.as_fd(), page(bytes), false);
-        let mut segments = Vec::new();
-        while let Ok(fd) = sys::open_pin(&segment_pin(dir, segments.len() as u32)) {
-            segments.push(Mapping::of_map(fd.as_fd(), page(sizes.segment), false)?);
-        }
+        let map = |name: &str, bytes| Mapping::of_map(sys::open_pin(&dir.join(name))?.as_fd(), pages(bytes), false);
+        let segments = pinned_segments(&TABLE_SEGMENTS, dir, sizes.segment)?;
         Ok(OldTables { root: map("tunny_root", sizes.root)?, stats: map("tunny_stats", sizes.stats)?, segments, sizes })
     }
 
