@@ -19,5 +19,6 @@ fn main() {
             .expect("clang is missing: run `make deps`");
         assert!(status.success(), "clang could not compile {source}");
     }
+    println!("cargo:rerun-if-changed=bpf/drive.h");
     println!("cargo:rerun-if-changed=../../bpf/include/abi.h");
 }

@@ -4,48 +4,9 @@
  * program. `nothing` measures the driver itself; `bare` is the comparison: the least parse and one lookup in a table of
  * cache-line buckets with as many bytes as the gateway's tables; `kernel_hash` is the same with the kernel's hash map.
  */
-#include <linux/bpf.h>
-#include <linux/types.h>
-#include <bpf/bpf_helpers.h>
+#include "drive.h"
 #include <bpf/bpf_endian.h>
 #include "abi.h"
-
-#define PACKET_SLOT 128
-
-struct packet_slot {
-	__u64 words[PACKET_SLOT / 8];
-};
-
-struct drive_state {
-	__u64 next;
-	__u64 packets; /* a power of two */
-	__u64 misses; /* lookups of `bare` and `kernel_hash` that found nothing */
-	__u64 buckets;
-	__u64 salt;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct drive_state);
-} drive_states SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1 << 20);
-	__type(key, __u32);
-	__type(value, struct packet_slot);
-} packets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} under_test SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -121,28 +121,28 @@ struct NatDriver {
 impl NatDriver {
     fn new() -> Result<NatDriver, Error> {
         let object = Object::load("tunny_natdrive", NATDRIVE, &[], &[])?;
-        let state = Mapping::new(object.map("natdrive_states")?, 4096)?;
-        let packets = Mapping::new(object.map("natdrive_packets")?, PACKETS * PACKET_SLOT)?;
+        let state = Mapping::new(object.map("drive_states")?, 4096)?;
+        let packets = Mapping::new(object.map("packets")?, PACKETS * PACKET_SLOT)?;
         Ok(NatDriver { object, state, packets })
     }
 
     fn load(&self, packets: &[u8], bytes: usize) {
         let count = packets.len() / PACKET_SLOT;
         assert!(count.is_power_of_two() && count <= PACKETS);
-        // SAFETY: the mapping holds PACKETS slots, the state three words; no program runs meanwhile.
+        // SAFETY: the mapping holds PACKETS slots, the state six words; no program runs meanwhile.
         unsafe {
             std::ptr::copy_nonoverlapping(packets.as_ptr(), self.packets.as_ptr(), packets.len());
             let state = self.state.as_ptr().cast::<u64>();
             state.write_volatile(0);
             state.add(1).write_volatile(count as u64);
-            state.add(2).write_volatile(bytes as u64);
+            state.add(5).write_volatile(bytes as u64);
         }
     }
 
     /// ns a packet of CPU time.
     fn time(&self, program: BorrowedFd, bytes: usize, runs: u32) -> Result<f64, Error> {
         let fd = program.as_raw_fd() as u32;
-        map_update(self.object.map("natdrive_program")?, &0u32.to_ne_bytes(), &fd.to_ne_bytes())?;
+        map_update(self.object.map("under_test")?, &0u32.to_ne_bytes(), &fd.to_ne_bytes())?;
         let (frame, mut out) = (vec![0u8; bytes], [0u8; 512]);
         let drive = self.object.program("drive_nat")?;
         let time = cpu::thread_time();
@@ -183,15 +183,20 @@ fn fill(tracker: &Tracker, workload: &Workload, count: u32, epoch: u16) -> Resul
     Ok(())
 }
 
-/// Medians of one size: outwards, inwards; and bytes of session memory.
-struct Size {
-    outward: Vec<f64>,
-    inward: Vec<f64>,
-    nothing: Vec<f64>,
-    bytes: u64,
+/// Samples of one size, ns a packet with driver; and bytes of session memory.
+pub struct Size {
+    /// From VMs to the Internet.
+    pub outward: Vec<f64>,
+    /// From the Internet to VMs.
+    pub inward: Vec<f64>,
+    /// The driver alone.
+    pub nothing: Vec<f64>,
+    /// Bytes of session memory.
+    pub bytes: u64,
 }
 
-fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u32) -> Result<Size, Error> {
+/// Makes `count` sessions and sends packets of them through the program of a node that [`prepare`] has seen.
+pub fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u32) -> Result<Size, Error> {
     let memory = node.engine.session_memory().map_err(Error::failed("mapping session memory"))?;
     let options = Options { sessions: count + (1 << 16), initial: count, salt: context.seed, ..Options::default() };
     let tracker = Tracker::new(memory, options, NOW).map_err(Error::failed("session memory"))?;
@@ -231,11 +236,8 @@ fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u3
     Ok(size)
 }
 
-/// `xdp-nat`.
-pub fn xdp_nat(context: &Context) -> Result<Report, Error> {
-    context.say("xdp-nat: 1M VMs in 100k VPCs");
-    let workload = Workload::region(100_000, 10, 4096, context.seed);
-    let mut node = BpfNode::new(&workload)?;
+/// Gives every VPC of a node a way to the Internet.
+pub fn prepare(node: &mut BpfNode, workload: &Workload) -> Result<(), Error> {
     let default = Prefix { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), len: 0 };
     let add = vec![Route { prefix: default, target: Target::Internet }];
     let vnis = FIRST_VNI..FIRST_VNI + workload.vpcs;
@@ -251,6 +253,15 @@ pub fn xdp_nat(context: &Context) -> Result<Report, Error> {
         .map_err(Error::io("public addresses"))?;
     let group = node.writer.groups().first().map(|g| g.0);
     node.writer.set_internet(group, None);
+    Ok(())
+}
+
+/// `xdp-nat`.
+pub fn xdp_nat(context: &Context) -> Result<Report, Error> {
+    context.say("xdp-nat: 1M VMs in 100k VPCs");
+    let workload = Workload::region(100_000, 10, 4096, context.seed);
+    let mut node = BpfNode::new(&workload)?;
+    prepare(&mut node, &workload)?;
     let cpu = cpu::count() - 1;
     cpu::pin(0, cpu).map_err(Error::io("pinning the driver"))?;
     let small = measure(context, &mut node, &workload, 1_000_000)?;

@@ -68,7 +68,8 @@ impl BpfNode {
         BpfNode::with(engine, workload, 1)
     }
 
-    fn with(engine: XdpEngine, workload: &Workload, ifindex: u32) -> Result<BpfNode, Error> {
+    /// A node on an engine that is there, whose packets leave by `ifindex`.
+    pub fn with(engine: XdpEngine, workload: &Workload, ifindex: u32) -> Result<BpfNode, Error> {
         let mut writer = writer(engine.memory())?;
         let load_seconds = load(&mut writer, workload, ifindex)?;
         Ok(BpfNode { engine, writer, load_seconds, _link: None })
