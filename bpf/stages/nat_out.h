@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Nat outwards: packets of VMs to the Internet lose their tunnel. */
+#ifndef TUNNY_NAT_OUT_H
+#define TUNNY_NAT_OUT_H
+
+#include "nat_rewrite.h"
+#include "meter.h"
+#include "emit.h"
+
+/* The next hop towards the Internet for a flow. Returns GO or the verdict. */
+static __always_inline int internet_nexthop(struct tunny_root *root, __u32 v6, __u64 flow, struct tunny_nexthop **hop)
+{
+	__u64 word = READ_ONCE(root->internet);
+	__u32 line = v6 ? word >> 32 : word, count, member;
+	struct tunny_nexthop_group *group;
+
+	if (!line)
+		return DROP_UNDERLAY_NO_ROUTE;
+	group = line_at(line);
+	if (!group)
+		return DROP_TABLE_FAULT;
+	count = READ_ONCE(group->count);
+	if (!count || count > TUNNY_GROUP_NEXTHOPS_MAX)
+		return DROP_UNDERLAY_NO_ROUTE;
+	member = tunny_bucket_of(flow, count);
+	OPAQUE(member);
+	if (member >= TUNNY_GROUP_NEXTHOPS_MAX)
+		return DROP_UNDERLAY_NO_ROUTE;
+	line = READ_ONCE(group->members[member]);
+	*hop = line ? line_at(line) : NULL;
+	if (!*hop)
+		return DROP_UNDERLAY_NO_ROUTE;
+	return READ_ONCE((*hop)->dmac) & TUNNY_NEXTHOP_READY ? GO : PUNT + PUNT_NEXTHOP_UNRESOLVED;
+}
+
+/* Hash of the flow as it leaves with this source. */
+static __always_inline __u64 leaving(const struct nat_work *w, __u32 addr, __u32 port)
+{
+	__u32 proto = w->key.w[0] >> 32 & 0xff, ports = w->src_port << 16 | w->dst_port;
+
+	if (w->upper == UPPER_ECHO)
+		ports = 0;
+	else if (ports)
+		ports = port << 16 | w->dst_port;
+	if (w->v6)
+		return tunny_flow_hash_v6(w->src_hi, w->src_lo, w->dst_hi, w->dst_lo, proto, ports);
+	return tunny_flow_hash_v4(addr, w->dst_lo, proto, ports);
+}
+
+static __always_inline int transmit(struct xdp_md *ctx, __u32 ifindex)
+{
+	int action;
+
+	if (ifindex == ctx->ingress_ifindex && !READ_ONCE(tunny_redirect_back))
+		return XDP_TX;
+	action = bpf_redirect_map(&tunny_ports, ifindex, XDP_DROP);
+	return action == XDP_REDIRECT ? action : 0;
+}
+
+/* Is the remote side one of our own public addresses? */
+static __always_inline int hairpin(struct tunny_root *root, const struct nat_work *w)
+{
+	__u64 roots = READ_ONCE(root->public_roots);
+
+	return w->v6 ? route128(roots >> 32, w->dst_hi, w->dst_lo) : route32(roots, w->dst_lo);
+}
+
+/*
+ * A packet of a VM. Negative: sent. GO: not by the fast path, w->why says why not, if the route leads to the Internet. Else a
+ * verdict.
+ */
+__noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
+{
+	__u32 zero = 0, line, addr, port, ifindex;
+	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_session_record *r;
+	struct tunny_nexthop *hop = NULL;
+	__u64 state;
+	int end;
+
+	if (!w || !root)
+		return DROP_TABLE_FAULT;
+	w->why = read_packet(ctx, w);
+	if (w->why)
+		return GO;
+	inner_key(w);
+	w->why = PUNT_SESSION_NEW;
+	line = tunny_session_find(&w->key);
+	r = line ? session_line(line) : NULL;
+	if (!r)
+		return GO;
+	state = READ_ONCE(r->state);
+	w->why = settled(w, r, state, 0);
+	if (w->why)
+		return GO;
+	if (hairpin(root, w)) {
+		w->why = PUNT_NAT_HAIRPIN;
+		return GO;
+	}
+	if (w->ttl <= 1)
+		return icmp_or(root->options, DROP_TTL_EXPIRED);
+	addr = READ_ONCE(r->outer) >> 32;
+	port = w->v6 ? w->src_port : READ_ONCE(r->outer) >> 16 & 0xffff;
+	end = internet_nexthop(root, w->v6, leaving(w, addr, port), &hop);
+	if (end)
+		return end;
+	if (!hop)
+		return DROP_UNDERLAY_NO_ROUTE;
+	if (w->bytes > READ_ONCE(hop->smac_mtu) >> 48)
+		return PUNT + PUNT_ICMP_DUE;
+	if (w->meter && tunny_meter(w->meter, w->inner_bytes, bpf_ktime_get_ns()) == RED)
+		return DROP_METER_VPC;
+	ifindex = hop->ifindex;
+	if (unwrap(ctx, w) || rewrite_plain(ctx, w, hop, addr, port))
+		return DROP_TX_FAILED;
+	end = transmit(ctx, ifindex);
+	if (!end)
+		return DROP_TX_FAILED;
+	take(w, r, state, 0);
+	return -end;
+}
+
+/* Serves a packet outwards, and counts it as emit would. */
+static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
+{
+	int end = tunny_nat_out(p->ctx, w);
+
+	if (end >= 0)
+		return end;
+	count_ingress(p);
+	p->stats->forwarded++;
+	p->stats->forwarded_bytes += ETH_BYTES + w->bytes;
+	return end;
+}
+
+/* The hook before route. GO: the packet is routed. Negative: it was sent. */
+static __always_inline int nat(struct packet *p)
+{
+	__u64 policy;
+	__u32 zero = 0;
+	struct nat_work *w;
+
+	if (likely(!(p->tenant_key & TUNNY_TENANT_NAT)) || (p->own && p->roots & TUNNY_ROOT_SIMPLE))
+		return GO;
+	policy = tenant_policy(p->root, p->tenant_key);
+	if (!(policy & TUNNY_POLICY_NAT))
+		return GO;
+	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
+	if (!w)
+		return DROP_TABLE_FAULT;
+	w->why = 0;
+	w->at = p->inner_at + ETH_BYTES;
+	w->frame = p->bytes;
+	w->inner_bytes = p->inner_bytes;
+	w->v6 = p->inner_v6;
+	w->vni = p->vni;
+	w->policy = policy;
+	w->meter = tenant_meter(p->root, p->tenant_key);
+	w->tos = new_inner_tos(p);
+	p->nat = 1;
+	/* The destination may be a VM in the chain of its bucket, or an IPv6 one: then the route is asked first. */
+	if (p->roots & TUNNY_ROOT_SIMPLE && (p->inner_v6 || vm4_rest(p->vm_bucket, p->vm_line)))
+		return GO;
+	return nat_serve(p, w);
+}
+
+/* The verdict of route. If the way is the Internet, nat says what becomes of the packet. Negative: it was sent. */
+static __always_inline int nat_verdict(struct packet *p, int end)
+{
+	__u32 zero = 0;
+	struct nat_work *w;
+	struct walk *walk;
+
+	if (likely(end != DROP_SCOPE_INTERNET))
+		return end;
+	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
+	walk = bpf_map_lookup_elem(&tunny_walks, &zero);
+	if (!w || !walk)
+		return DROP_TABLE_FAULT;
+	/* Nobody lends his way out to a peer. */
+	if (!(tenant_policy(p->root, p->tenant_key) & TUNNY_POLICY_NAT) || walk->hops)
+		return end;
+	/* A VM's entry went away under our eyes. */
+	if (unlikely(!p->nat))
+		return PUNT + PUNT_SESSION_NEW;
+	if (!w->why) {
+		end = nat_serve(p, w);
+		if (end)
+			return end;
+	}
+	return PUNT + (w->why & (PUNT_REASONS - 1));
+}
+
+#endif
