@@ -13,7 +13,7 @@ static __always_inline int enter_vpc(struct tunny_root *root, struct nat_work *w
 {
 	struct tenant t;
 
-	if (!tenant_lookup(root, w->vni, &t))
+	if (!tenant_find(root, w->vni, &t))
 		return DROP_NAT_UNSOLICITED;
 	w->policy = tenant_policy(root, t.key);
 	if (!(w->policy & TUNNY_POLICY_NAT))
@@ -139,6 +139,7 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct nat_work *w, struct end
 		return scope == TUNNY_SCOPE_BLACKHOLE ? DROP_NAT_UNSOLICITED : PUNT + PUNT_SESSION_NEW;
 	w->state = READ_ONCE(r->state);
 	w->vni = READ_ONCE(r->inner0) >> 40;
+	tunny_ask(w->vni, READ_ONCE(r->inner0), bpf_get_smp_processor_id());
 	end = enter_vpc(root, w, e);
 	if (end)
 		return end;

@@ -86,8 +86,10 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
 	inner_key(w);
 	w->why = PUNT_SESSION_NEW;
 	line = tunny_session_find(&w->key);
+	/* The VPC's policy is asked for while the session's record is on its way: nothing in between waits for either. */
+	w->policy = policy_at(w->record);
 	r = line ? session_line(line) : NULL;
-	if (!r)
+	if (!r || !(w->policy & TUNNY_POLICY_NAT))
 		return GO;
 	state = READ_ONCE(r->state);
 	w->why = settled(w, r, state, 0);
@@ -136,14 +138,10 @@ static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
 /* The hook before route. GO: the packet is routed. Negative: it was sent. */
 static __always_inline int nat(struct packet *p)
 {
-	__u64 policy;
 	__u32 zero = 0;
 	struct nat_work *w;
 
 	if (likely(!(p->tenant_key & TUNNY_TENANT_NAT)) || (p->own && p->roots & TUNNY_ROOT_SIMPLE))
-		return GO;
-	policy = tenant_policy(p->root, p->tenant_key);
-	if (!(policy & TUNNY_POLICY_NAT))
 		return GO;
 	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
 	if (!w)
@@ -154,12 +152,12 @@ static __always_inline int nat(struct packet *p)
 	w->inner_bytes = p->inner_bytes;
 	w->v6 = p->inner_v6;
 	w->vni = p->vni;
-	w->policy = policy;
+	w->record = tenant_record(p->root, tenant_id(p->tenant_key));
 	w->meter = tenant_meter(p->root, p->tenant_key);
 	w->tos = new_inner_tos(p);
 	p->nat = 1;
 	/* The destination may be a VM in the chain of its bucket, or an IPv6 one: then the route is asked first. */
-	if (p->roots & TUNNY_ROOT_SIMPLE && (p->inner_v6 || vm4_rest(p->vm_bucket, p->vm_line)))
+	if (!p->far && p->roots & TUNNY_ROOT_SIMPLE && (p->inner_v6 || vm4_rest(p->vm_bucket, p->vm_line)))
 		return GO;
 	return nat_serve(p, w);
 }

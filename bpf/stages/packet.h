@@ -87,6 +87,7 @@ struct packet {
 	__u64 own_key;		/* of the destination in the packet's own VPC */
 	__u32 own;		/* position + 1 of that key in vm_bucket, and p->vm is read from it */
 	__u32 cell_group;	/* of VM ids whose cells were asked for */
+	__u32 far;		/* the destination may be on the Internet, and its session was asked for */
 	__u32 nat;		/* nat has been asked, and its work names this packet */
 	/* tenant, route, locate */
 	__u64 tenant_key;	/* of the ingress VPC */

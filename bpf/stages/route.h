@@ -137,19 +137,10 @@ static __always_inline void touch_tree(__u32 half)
 /* Goes over to the peer's VPC. Asks for the destination's VM-NC entry there, and its cell, together with the VPC's entry. */
 static __always_inline int enter_peer(struct tunny_root *root, struct walk *w, __u32 vni)
 {
-	__u64 salt = root->salt, hash = tunny_hash1(vm4_key(vni, w->dst_lo), salt);
-	struct tunny_tenant_bucket *b =
-		line_at(home_line(root->tenants, tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, salt)));
-	const void *vm = line_at(home_line(root->vm4, hash));
-	const void *cells = cells_at(root, tunny_bucket_of(hash, root->vm_groups));
 	struct tenant t;
 
-	if (!b)
-		return DROP_ROUTE_PEER_GONE;
-	touch_line(vm);
-	touch(b);
-	touch_line(cells);
-	if (!tenant_match(b, vni, &t) && !tenant_lookup(root, vni, &t))
+	tunny_ask(vni, w->dst_lo, TUNNY_SLOTS_MAX);
+	if (!tenant_find(root, vni, &t))
 		return DROP_ROUTE_PEER_GONE;
 	w->vni = vni;
 	w->hops++;

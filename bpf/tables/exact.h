@@ -105,6 +105,15 @@ static __always_inline int tenant_lookup(const struct tunny_root *root, __u32 vn
 	return 1;
 }
 
+/* The same for an entry that was asked for: its home line first, without a branch. */
+static __always_inline int tenant_find(const struct tunny_root *root, __u32 vni, struct tenant *t)
+{
+	struct tunny_tenant_bucket *b =
+		line_at(home_line(root->tenants, tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, root->salt)));
+
+	return b && (tenant_match(b, vni, t) || tenant_lookup(root, vni, t));
+}
+
 static __always_inline __u32 tenant_id(__u64 key)
 {
 	return key >> TUNNY_TENANT_ID_SHIFT & (TUNNY_TENANTS_MAX - 1);
@@ -118,17 +127,20 @@ static __always_inline __u32 tenant_record(const struct tunny_root *root, __u32 
 	return first ? first + (id & ((1U << TUNNY_TENANT_CHUNK_SHIFT) - 1)) : 0;
 }
 
+/* POLICY word of the tenant whose record is at a line, 0 if there is none. */
+static __always_inline __u64 policy_at(__u32 line)
+{
+	struct tunny_tenant_record *record = line_at(line);
+
+	return line && record ? READ_ONCE(record->policy) : 0;
+}
+
 /* POLICY word of a VPC, 0 if it has none. */
 static __always_inline __u64 tenant_policy(const struct tunny_root *root, __u64 key)
 {
-	struct tunny_tenant_record *record;
-	__u32 line;
-
 	if (likely(!(key & TUNNY_TENANT_NAT)))
 		return 0;
-	line = tenant_record(root, tenant_id(key));
-	record = line_at(line);
-	return line && record ? READ_ONCE(record->policy) : 0;
+	return policy_at(tenant_record(root, tenant_id(key)));
 }
 
 /* Line of the meter block of a VPC, 0 if it has none. */

@@ -7,6 +7,9 @@
  * destination in its own VPC, and the words in which such a VPC and such a VM are counted as a rule. They depend on the
  * packet alone, so they cost one access to memory together.
  *
+ * A destination that is no private address may be on the Internet: then, on a gateway with public addresses, both buckets of the
+ * packet's session are asked for as well.
+ *
  * second_lines: reads the tenant; and asks for the VM's cell, if it is not where it was expected. Which of it is true is
  * decided later, in the order of the stages: the entry counts only if its key word is still the same after the
  * tenant's roots have been read, so the packet sees one state of its VPC.
@@ -15,6 +18,7 @@
 #define TUNNY_HINT_H
 
 #include "../stages/packet.h"
+#include "session.h"
 
 static __always_inline void touch(const void *line)
 {
@@ -47,6 +51,29 @@ static __always_inline void *counters_at(const struct tunny_root *root, __u32 gr
 	return line ? line_at(line) : NULL;
 }
 
+static __always_inline int private4(__u32 a)
+{
+	return a >> 24 == 10 || a >> 20 == 0xac1 || a >> 16 == 0xc0a8;
+}
+
+/* Asks for the session of an inner IPv4 packet with ports and no options, if it may have one. Anything else is looked up unasked. */
+static __always_inline void session_lines(struct packet *p)
+{
+	const void *ip = data_of(p->ctx) + p->inner_at + ETH_BYTES;
+	__u64 w0, w1;
+	__u32 dst, proto;
+
+	if (ip + IPV4_BYTES + 4 > end_of(p->ctx))
+		return;
+	dst = __builtin_bswap32(*(const __u32 *)(ip + 16));
+	proto = *(const __u8 *)(ip + 9);
+	if (private4(dst) || (proto != IPPROTO_TCP && proto != IPPROTO_UDP))
+		return;
+	w0 = (__u64)p->vni << 40 | (__u64)proto << 32 | __builtin_bswap32(*(const __u32 *)(ip + 12));
+	w1 = (__u64)dst << 32 | __builtin_bswap32(*(const __u32 *)(ip + 20));
+	p->far = tunny_session_ask(w0, w1);
+}
+
 /*
  * First all places, then all loads, one behind the other: a CPU looks some 300 instructions ahead of a load that it waits
  * for, and the places take as many.
@@ -75,7 +102,31 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	touch(p->member_bucket);
 	touch_line(cells);
 	touch_line(counters);
+	if (unlikely(root->public_roots))
+		session_lines(p);
 	return GO;
+}
+
+/*
+ * Asks for what a packet to an IPv4 address of a VPC needs that it did not come from: the VPC's entry and counting words (if
+ * `slot` is one), the VM's entry and cell.
+ */
+__noinline int tunny_ask(__u32 vni, __u32 addr, __u32 slot)
+{
+	__u32 zero = 0;
+	const struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	__u64 tenant, vm;
+
+	if (!root)
+		return 0;
+	tenant = tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, root->salt);
+	vm = tunny_hash1(vm4_key(vni, addr), root->salt);
+	touch_line(line_at(home_line(root->tenants, tenant)));
+	touch_line(line_at(home_line(root->vm4, vm)));
+	touch_line(cells_at(root, tunny_bucket_of(vm, root->vm_groups)));
+	if (slot < TUNNY_SLOTS_MAX)
+		touch_line(counters_at(root, tunny_bucket_of(tenant, root->tenant_groups), slot));
+	return 1;
 }
 
 /* First line of the chunk of an NC, 0 if there is none. */

@@ -130,6 +130,34 @@ static __always_inline void session_homes(__u64 ref, __u64 hash, __u32 *first, _
 	*second = (__u32)ref + tunny_bucket_of(hash << 32, ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT);
 }
 
+static __always_inline void session_touch_line(__u32 line)
+{
+	const volatile __u64 *at = session_line(line);
+	__u64 x;
+
+	if (!at)
+		return;
+	x = *at;
+	OPAQUE(x);
+}
+
+/*
+ * Asks for both buckets of an IPv4 inner key before anything else of it is known to matter. Wrong words cost time and nothing
+ * else: who looks the session up reads the key from the packet itself.
+ */
+__noinline int tunny_session_ask(__u64 w0, __u64 w1)
+{
+	__u32 zero = 0, first, second;
+	struct tunny_session_root *root = bpf_map_lookup_elem(&tunny_session_root, &zero);
+
+	if (!root)
+		return 0;
+	session_homes(READ_ONCE(root->index), tunny_hash3(0, w0, w1, root->salt), &first, &second);
+	session_touch_line(first);
+	session_touch_line(second);
+	return 1;
+}
+
 static __always_inline __u32 session_in(__u64 ref, const struct session_key *k)
 {
 	__u32 first, second, tag = (k->hash ^ k->hash >> 32) & TUNNY_SESSION_TAG_MASK, line;
