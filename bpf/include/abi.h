@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xddc4f495684524b8ULL
+#define TUNNY_ABI_HASH 0xd1601a5df7c48456ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -145,6 +145,28 @@
 #define TUNNY_SESSION_START_SHIFT 0x20U
 #define TUNNY_SESSION_COUNT_BYTES_SHIFT 0x1cU
 #define TUNNY_SESSION_COUNT_SPILL 0x8000000008000000ULL
+#define TUNNY_STATES_MAGIC 0x315453594e555400ULL
+#define TUNNY_STATES_EXACT 0x1U
+#define TUNNY_STATES_COMPACT 0x2U
+#define TUNNY_STATES_DIGEST 0x3U
+#define TUNNY_STATES_NONE 0x0U
+#define TUNNY_STATES_OPENING 0x1U
+#define TUNNY_STATES_OPEN 0x2U
+#define TUNNY_STATES_CLOSING 0x3U
+#define TUNNY_STATES_UNSURE 0x4U
+#define TUNNY_STATES_KIND_SYN 0x0U
+#define TUNNY_STATES_KIND_SYN_ACK 0x1U
+#define TUNNY_STATES_KIND_ACK 0x2U
+#define TUNNY_STATES_KIND_FIN 0x3U
+#define TUNNY_STATES_KIND_RST 0x4U
+#define TUNNY_STATES_KIND_PLAIN 0x5U
+#define TUNNY_STATES_KIND_BAD 0x6U
+#define TUNNY_STATES_TRIES 0x4U
+#define TUNNY_STATES_DIGEST_BITS 0xaU
+#define TUNNY_STATES_SLOTS 0x4U
+#define TUNNY_STATES_KEYS4 0x3U
+#define TUNNY_STATES_KEYS6 0x2U
+#define TUNNY_STATES_FINGERPRINT_MAX 0x10U
 
 enum tunny_drop {
 	DROP_OUTER_TRUNCATED = 1,
@@ -659,6 +681,54 @@ _Static_assert(__builtin_offsetof(struct tunny_session_addresses, vm_lo) == 8, "
 _Static_assert(__builtin_offsetof(struct tunny_session_addresses, remote_hi) == 16, "SessionAddresses.remote_hi");
 _Static_assert(__builtin_offsetof(struct tunny_session_addresses, remote_lo) == 24, "SessionAddresses.remote_lo");
 _Static_assert(__builtin_offsetof(struct tunny_session_addresses, reserved) == 32, "SessionAddresses.reserved");
+
+struct tunny_states_root {
+	__u64 magic;
+	__u64 salt;
+	__u64 control;
+	__u64 keys4;
+	__u64 keys6;
+	__u64 cells;
+	__u64 geometry;
+	__u64 abi_hash;
+};
+_Static_assert(sizeof(struct tunny_states_root) == 64, "StatesRoot");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, magic) == 0, "StatesRoot.magic");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, salt) == 8, "StatesRoot.salt");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, control) == 16, "StatesRoot.control");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, keys4) == 24, "StatesRoot.keys4");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, keys6) == 32, "StatesRoot.keys6");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, cells) == 40, "StatesRoot.cells");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, geometry) == 48, "StatesRoot.geometry");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, abi_hash) == 56, "StatesRoot.abi_hash");
+
+struct tunny_states_moves {
+	__u64 moves_keys;
+	__u64 moves_digests;
+	__u64 reserved[6];
+};
+_Static_assert(sizeof(struct tunny_states_moves) == 64, "StatesMoves");
+_Static_assert(__builtin_offsetof(struct tunny_states_moves, moves_keys) == 0, "StatesMoves.moves_keys");
+_Static_assert(__builtin_offsetof(struct tunny_states_moves, moves_digests) == 8, "StatesMoves.moves_digests");
+_Static_assert(__builtin_offsetof(struct tunny_states_moves, reserved) == 16, "StatesMoves.reserved");
+
+struct tunny_states_keys4 {
+	__u64 keys[6];
+	__u32 values[4];
+};
+_Static_assert(sizeof(struct tunny_states_keys4) == 64, "StatesKeys4");
+_Static_assert(__builtin_offsetof(struct tunny_states_keys4, keys) == 0, "StatesKeys4.keys");
+_Static_assert(__builtin_offsetof(struct tunny_states_keys4, values) == 48, "StatesKeys4.values");
+
+struct tunny_states_key6 {
+	__u64 key[5];
+	__u64 value;
+	__u64 reserved[2];
+};
+_Static_assert(sizeof(struct tunny_states_key6) == 64, "StatesKey6");
+_Static_assert(__builtin_offsetof(struct tunny_states_key6, key) == 0, "StatesKey6.key");
+_Static_assert(__builtin_offsetof(struct tunny_states_key6, value) == 40, "StatesKey6.value");
+_Static_assert(__builtin_offsetof(struct tunny_states_key6, reserved) == 48, "StatesKey6.reserved");
 
 #define TUNNY_HASH_MUL_A 0x9e3779b97f4a7c15ULL
 #define TUNNY_HASH_MUL_B 0xc4ceb9fe1a85ec53ULL

@@ -14,9 +14,12 @@ fn main() {
         let source = root.join(format!("{name}.bpf.c"));
         compile(&source, &out.join(format!("{name}.bpf.o")));
     }
-    // What tests/agree.rs runs to compare the hash functions of both languages.
-    println!("cargo:rerun-if-changed=tests/hashes.bpf.c");
-    compile(Path::new("tests/hashes.bpf.c"), &out.join("hashes.bpf.o"));
+    // What tests/agree.rs and tests/states.rs run to compare hash functions and state tables of both languages.
+    for name in ["hashes", "states"] {
+        let source = format!("tests/{name}.bpf.c");
+        println!("cargo:rerun-if-changed={source}");
+        compile(Path::new(&source), &out.join(format!("{name}.bpf.o")));
+    }
 }
 
 /// Cargo looks at a folder's own entries only, so every file is named.

@@ -9,12 +9,14 @@ pub mod layout;
 pub mod limits;
 pub mod reasons;
 pub mod session;
+pub mod states;
 
 pub use hash::*;
 pub use layout::*;
 pub use limits::*;
 pub use reasons::*;
 pub use session::*;
+pub use states::*;
 
 use std::fmt::Write;
 
@@ -39,7 +41,7 @@ fn c_body() -> String {
         let _ = writeln!(s, "#define TUNNY_{name} {value}U");
     }
     s.push('\n');
-    for (name, value, _) in layout::BITS.iter().chain(session::SESSION_BITS) {
+    for (name, value, _) in layout::BITS.iter().chain(session::SESSION_BITS).chain(states::STATES_BITS) {
         let suffix = if *value > u64::from(u32::MAX) || is_word(name) { "ULL" } else { "U" };
         let _ = writeln!(s, "#define TUNNY_{name} {value:#x}{suffix}");
     }
@@ -52,7 +54,7 @@ fn c_body() -> String {
         let _ = writeln!(s, "\tPUNT_{} = {},", r.name().to_uppercase(), *r as u8);
     }
     s.push_str("};\n\n");
-    for l in layout::LAYOUTS.iter().chain(session::SESSION_LAYOUTS) {
+    for l in layout::LAYOUTS.iter().chain(session::SESSION_LAYOUTS).chain(states::STATES_LAYOUTS) {
         let _ = writeln!(s, "struct tunny_{} {{", snake(l.name));
         for f in l.fields {
             let array = if f.count > 0 { format!("[{}]", f.count) } else { String::new() };
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn layouts_have_no_holes() {
-        for l in LAYOUTS.iter().chain(SESSION_LAYOUTS) {
+        for l in LAYOUTS.iter().chain(SESSION_LAYOUTS).chain(STATES_LAYOUTS) {
             let mut at = 0;
             for f in l.fields {
                 assert_eq!(f.offset, at, "{}.{}", l.name, f.name);

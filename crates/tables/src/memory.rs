@@ -6,10 +6,10 @@
 //! in crate `xdp`. All of them reserve 4 GiB of address space at once and make segments accessible as the writer asks.
 
 use crate::epoch::Readers;
-use abi::{Root, Stats, LINE_BITS, SEGMENTS_MAX, SEGMENT_BYTES, SEGMENT_LINES, SLOTS_MAX};
+use abi::{Root, Stats, LINE_BITS, LINE_BYTES, SEGMENTS_MAX, SEGMENT_BYTES, SEGMENT_LINES, SLOTS_MAX};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Address space that table memory may take.
 pub const ARENA_BYTES: usize = 64 << LINE_BITS;
@@ -191,6 +191,13 @@ impl SharedMemory {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let map = Mapping::new(HEAD_BYTES + ARENA_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, fd.as_raw_fd())?;
         Ok(SharedMemory { map, fd })
+    }
+
+    /// The words of the lines that exist, for structures that keep to one writer and whole-word stores.
+    pub fn words(&self) -> &[AtomicU64] {
+        let words = self.limit().load(Ordering::Acquire) as usize * LINE_BYTES as usize / 8;
+        // SAFETY: lines below the limit are mapped as long as `self` lives, aligned to 64 bytes, and accessed by atomics only.
+        unsafe { std::slice::from_raw_parts(self.base().cast(), words) }
     }
 
     /// The descriptor, to hand to another process.

@@ -104,6 +104,14 @@ impl Mapping {
     }
 }
 
+impl states::Memory for Mapping {
+    fn words(&self) -> &[std::sync::atomic::AtomicU64] {
+        // SAFETY: the mapping is page-aligned, as long as this, and lives as long as `self`; who maps a state table changes it by
+        // whole words only, and so does whoever else has the map.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len() / 8) }
+    }
+}
+
 fn call(what: impl Into<String>) -> impl FnOnce(io::Error) -> ObjectError {
     let what = what.into();
     move |source| ObjectError::Call { what, source }

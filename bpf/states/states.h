@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * State tables as the fast path sees them: exact, compact or digest, told by the root's magic. Layouts and hashes are
+ * described in crate abi, states.rs; crates/states/src/reader.rs is the same in Rust, and a test in crate xdp compares both.
+ */
+#ifndef TUNNY_STATES_H
+#define TUNNY_STATES_H
+
+#include "memory.h"
+#include "keys.h"
+#include "compact.h"
+#include "digest.h"
+
+/* The state that a table of any kind has for a key. */
+static __always_inline __u32 states_look(const struct tunny_states_root *root, const struct state_key *k)
+{
+	__u32 kind = root->magic & 0xff;
+	__u32 value = states_keys(k->v6 ? root->keys6 : root->keys4, k);
+
+	if (kind == TUNNY_STATES_COMPACT)
+		return value ? compact_cell(root, value - 1) & 3 : compact_home(root, k->hash);
+	if (value)
+		return value & 3;
+	return kind == TUNNY_STATES_DIGEST ? digest_state(root, k->hash) : TUNNY_STATES_NONE;
+}
+
+/* 0-3, or TUNNY_STATES_UNSURE if moves overtook this reader again and again. The key's hash is set here. */
+__noinline __u32 tunny_state(struct state_key *k)
+{
+	struct tunny_states_root *root = states_line(0);
+	struct tunny_states_moves *moves = states_line(1);
+
+	if (!k || !root || !moves || (root->magic & ~0xffULL) != TUNNY_STATES_MAGIC)
+		return TUNNY_STATES_NONE;
+	states_hash(k, root->salt);
+	for (int i = 0; i < TUNNY_STATES_TRIES; i++) {
+		__u64 keys = READ_ONCE(moves->moves_keys), digests = READ_ONCE(moves->moves_digests);
+		__u32 state = states_look(root, k);
+
+		if (READ_ONCE(moves->moves_keys) == keys && (state || READ_ONCE(moves->moves_digests) == digests))
+			return state;
+	}
+	return TUNNY_STATES_UNSURE;
+}
+
+enum states_verdict { STATES_ACCEPT, STATES_DROP, STATES_AGENT };
+
+/* Kind of a TCP packet with these flags. */
+static __always_inline __u32 states_kind(__u32 flags)
+{
+	switch (flags & 0x17) {
+	case 0x02:
+		return TUNNY_STATES_KIND_SYN;
+	case 0x12:
+		return TUNNY_STATES_KIND_SYN_ACK;
+	case 0x10:
+		return TUNNY_STATES_KIND_ACK;
+	case 0x11:
+		return TUNNY_STATES_KIND_FIN;
+	case 0x04:
+	case 0x14:
+		return TUNNY_STATES_KIND_RST;
+	}
+	return TUNNY_STATES_KIND_BAD;
+}
+
+/* What becomes of a packet of this kind when the table says this state. */
+static __always_inline enum states_verdict states_judge(__u64 control, __u32 state, __u32 kind)
+{
+	if (kind >= TUNNY_STATES_KIND_BAD)
+		return STATES_DROP;
+	if (state > TUNNY_STATES_CLOSING || (control >> (8 * state + kind) & 1))
+		return STATES_AGENT;
+	if (state == TUNNY_STATES_OPEN && (kind == TUNNY_STATES_KIND_ACK || kind == TUNNY_STATES_KIND_PLAIN))
+		return STATES_ACCEPT;
+	return STATES_DROP;
+}
+
+#endif

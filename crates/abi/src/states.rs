@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Layouts of state tables: which connections the filter lets through, as the fast path reads it.
+//!
+//! A state table is a memory of its own: 64-byte lines in one mmapable BPF array map `tunny_states` (element = line). Lines 0
+//! and 1 are the root; the root says where the parts lie. There are three kinds, told by the magic:
+//! *exact* has full keys with their states; *compact* registers of 2-bit states (with fingerprints of 0–16 bits) and full keys
+//! of connections that collide, with the register that is theirs instead; *digest* buckets of four slots of a 10-bit digest with a
+//! 2-bit state, and full keys of connections whose digest another one has.
+//!
+//! *Keys* are the words of a session's inner key and its hash is theirs (`session`).
+//! *Full keys.* Candidate buckets are `bucket_of(hash, n)` and `bucket_of(hash << 32, n)`. IPv4: a bucket is a line of three keys
+//! (StatesKeys4). IPv6: two lines with a key each (StatesKey6). A value of 0 is an empty place; otherwise the state, or for
+//! compact tables the number of the register + 1.
+//! *Registers.* Register `bucket_of(hash, m)`; a word holds as many cells as fit: state in the lower 2 bits, above it the
+//! fingerprint: the lower bits of the hash. Their number in a word stands in the root.
+//! *Digest slots.* The digest d is the lower 10 bits of the hash. Bucket b is `bucket_of(hash, n)`, the other one
+//! `(n + bucket_of(hash1(d, salt), n) - b) mod n`, so that either follows from the other and the digest. Bucket i is three pieces of 16
+//! bits at piece 3i. Slots 0–2: `digest << 2 | state` in the lower 12 bits of their piece; slot 3: its lowest, middle and
+//! highest four bits in the upper four bits of the three pieces. State 0 is an empty slot.
+//! *Reading.* Who moves a key or a digest stores it in its new place, counts `moves_keys` or `moves_digests` up, and clears
+//! the old place. A reader whose full-key lookup began at another count, or that found no digest and began at another count, looks again.
+
+use crate::layout::{bits, layouts, CType, Field, Layout};
+
+layouts! {
+    STATES_LAYOUTS;
+    /// The root of a state table: line 0. Whoever makes the table writes it.
+    StatesRoot: 64 {
+        /// STATES_MAGIC + kind once the table is whole.
+        magic: u64,
+        /// Salt of the hashes.
+        salt: u64,
+        /// Which packets go to the agent: bit `8 * state + STATES_KIND_*`.
+        control: u64,
+        /// Full IPv4 keys (StatesKeys4): TABLE_REF word.
+        keys4: u64,
+        /// Full IPv6 keys (two StatesKey6 a bucket): TABLE_REF word.
+        keys6: u64,
+        /// Registers or buckets of digests: first line, number << 32.
+        cells: u64,
+        /// Compact: bits of a cell; cells in a word << 8; stages << 16. Digest, exact: 0.
+        geometry: u64,
+        /// ABI_HASH of the writer.
+        abi_hash: u64,
+    }
+
+    /// Line 1, which the writer changes: what moved while readers looked.
+    StatesMoves: 64 {
+        /// Full keys moved so far.
+        moves_keys: u64,
+        /// Digests moved so far.
+        moves_digests: u64,
+        /// Room for later versions.
+        reserved: [u64; 6],
+    }
+
+    /// Three full IPv4 keys.
+    StatesKeys4: 64 {
+        /// Keys, two words each; stored before their value.
+        keys: [u64; 6],
+        /// Values; the fourth is not used.
+        values: [u32; 4],
+    }
+
+    /// A full IPv6 key.
+    StatesKey6: 64 {
+        /// The key; stored before the value.
+        key: [u64; 5],
+        /// Its value.
+        value: u64,
+        /// Room for later versions.
+        reserved: [u64; 2],
+    }
+}
+
+bits! {
+    STATES_BITS;
+    /// First word of a state table's root, kind in the lowest byte.
+    STATES_MAGIC: u64 = 0x3154_5359_4e55_5400;
+    /// Kind of table: full keys.
+    STATES_EXACT: u8 = 1;
+    /// Kind of table: registers of 2-bit states.
+    STATES_COMPACT: u8 = 2;
+    /// Kind of table: digests.
+    STATES_DIGEST: u8 = 3;
+
+    /// State: no such connection.
+    STATES_NONE: u8 = 0;
+    /// State: the handshake is not over.
+    STATES_OPENING: u8 = 1;
+    /// State: established.
+    STATES_OPEN: u8 = 2;
+    /// State: closing, or being asked whether it lives.
+    STATES_CLOSING: u8 = 3;
+    /// What a reader says that was overtaken by moves again and again: the agent knows.
+    STATES_UNSURE: u8 = 4;
+
+    /// Kind of packet: SYN alone.
+    STATES_KIND_SYN: u8 = 0;
+    /// Kind of packet: SYN and ACK.
+    STATES_KIND_SYN_ACK: u8 = 1;
+    /// Kind of packet: ACK without SYN, FIN, RST.
+    STATES_KIND_ACK: u8 = 2;
+    /// Kind of packet: FIN and ACK.
+    STATES_KIND_FIN: u8 = 3;
+    /// Kind of packet: RST.
+    STATES_KIND_RST: u8 = 4;
+    /// Kind of packet: of a protocol without connections.
+    STATES_KIND_PLAIN: u8 = 5;
+    /// Kind of packet: TCP flags that no host sends.
+    STATES_KIND_BAD: u8 = 6;
+
+    /// Times that a reader looks.
+    STATES_TRIES: u32 = 4;
+    /// Bits of a digest.
+    STATES_DIGEST_BITS: u32 = 10;
+    /// Digest slots in a bucket.
+    STATES_SLOTS: u32 = 4;
+    /// Full IPv4 keys in a bucket.
+    STATES_KEYS4: u32 = 3;
+    /// Full IPv6 keys in a bucket.
+    STATES_KEYS6: u32 = 2;
+    /// Compact: fingerprint bits at most.
+    STATES_FINGERPRINT_MAX: u32 = 16;
+}

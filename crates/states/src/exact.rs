@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! [`Exact`]: full keys, compared whole. No packet of an unknown connection is accepted; 25 bytes an IPv4 connection.
+
+use crate::keys::Keys;
+use crate::memory::{clear, Root, LINE_WORDS, ROOT_LINES};
+use crate::{Error, InnerKey, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
+use abi::*;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How large an exact table is.
+#[derive(Clone, Copy, Debug)]
+pub struct ExactOptions {
+    /// IPv4 connections.
+    pub connections4: u64,
+    /// IPv6 connections.
+    pub connections6: u64,
+    /// Salt of the hashes: random, and never told to a tenant.
+    pub salt: u64,
+    /// Control packets: [`crate::PAPER`] or [`crate::CAREFUL`].
+    pub control: u64,
+}
+
+/// An exact table's writer.
+pub struct Exact {
+    memory: Arc<dyn Memory>,
+    root: Root,
+    pub(crate) keys: Keys,
+}
+
+impl Exact {
+    /// Lines that a table of this size takes.
+    pub fn lines(o: &ExactOptions) -> u64 {
+        Keys::layout(ROOT_LINES, o.connections4, o.connections6).2
+    }
+
+    /// A new, empty table.
+    pub fn create(memory: Arc<dyn Memory>, o: &ExactOptions) -> Result<Exact, Error> {
+        let (keys4, keys6, need) = Keys::layout(ROOT_LINES, o.connections4, o.connections6);
+        room(&*memory, need)?;
+        let root = Root { kind: STATES_EXACT, salt: o.salt, control: o.control, keys4, keys6, cells: 0, geometry: 0 };
+        clear(memory.words());
+        root.write(memory.words());
+        Exact::attach(memory)
+    }
+
+    /// The table that a predecessor left.
+    pub fn attach(memory: Arc<dyn Memory>) -> Result<Exact, Error> {
+        let root = Root::read(memory.words())?;
+        if root.kind != STATES_EXACT {
+            return Err(Error::OtherKind);
+        }
+        let mut keys = Keys::new(root.salt, root.keys4, root.keys6);
+        keys.attach(memory.words());
+        Ok(Exact { memory, root, keys })
+    }
+
+    pub(crate) fn get(&self, key: &InnerKey) -> Option<u32> {
+        self.keys.get(self.memory.words(), key)
+    }
+
+    pub(crate) fn put(&mut self, key: &InnerKey, value: u32) -> Result<(), Error> {
+        self.keys.insert(self.memory.words(), key, value)
+    }
+
+    pub(crate) fn change(&mut self, key: &InnerKey, value: u32) -> bool {
+        self.keys.set(self.memory.words(), key, value)
+    }
+
+    pub(crate) fn scan(&self, from: u64, n: u64) -> impl Iterator<Item = (InnerKey, u32)> + '_ {
+        self.keys.scan(self.memory.words(), from, n)
+    }
+}
+
+/// Whether the memory has these lines, and they can be numbered.
+pub(crate) fn room(memory: &dyn Memory, need: u64) -> Result<(), Error> {
+    let have = (memory.words().len() / LINE_WORDS) as u64;
+    if need > have || need > u64::from(u32::MAX) {
+        return Err(Error::TooSmall { need, have });
+    }
+    Ok(())
+}
+
+impl StateTable for Exact {
+    fn insert(&mut self, key: &InnerKey, state: State) -> Result<Placed, Error> {
+        self.put(key, state as u32).map(|()| Placed::Key)
+    }
+
+    fn set(&mut self, key: &InnerKey, state: State) {
+        let found = self.change(key, state as u32);
+        debug_assert!(found, "{key:?} is not in the table");
+    }
+
+    fn remove(&mut self, key: &InnerKey) {
+        let found = self.change(key, 0);
+        debug_assert!(found, "{key:?} is not in the table");
+    }
+
+    fn rested(&mut self) {
+        self.keys.rested();
+    }
+
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (InnerKey, State)>) -> Recovered {
+        let mut found = Recovered::default();
+        let wanted: HashMap<InnerKey, State> = connections.collect();
+        let here: Vec<(InnerKey, u32)> = self.scan(0, u64::MAX).collect();
+        for (key, _) in here.iter().filter(|(key, _)| !wanted.contains_key(key)) {
+            self.change(key, 0);
+            found.cleared += 1;
+        }
+        for (key, state) in &wanted {
+            match self.get(key) {
+                Some(value) if value == *state as u32 => continue,
+                Some(_) => self.set(key, *state),
+                None if self.insert(key, *state).is_err() => {
+                    found.lost += 1;
+                    continue;
+                }
+                None => {}
+            }
+            found.mended += 1;
+        }
+        found
+    }
+
+    fn usage(&self) -> Usage {
+        let bytes = (self.root.lines()) * u64::from(LINE_BYTES);
+        Usage { connections: self.keys.len(), collisions: 0, places: self.keys.places(), bytes }
+    }
+
+    fn reader(&self) -> Reader {
+        Reader::of(self.memory.clone(), self.root)
+    }
+}

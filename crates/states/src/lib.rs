@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The stateful filter split between a fast path and an agent, as CoFilter (TPDS 2021) does: the fast path reads a 2-bit state
+//! of each connection and judges data packets by it; control packets go to the agent, which follows the TCP state machine
+//! and writes the states.
+//!
+//! The essay is `docs/design/states.md`; the layouts are in crate `abi`. Three tables hold the states and are interchangeable
+//! ([`StateTable`]): [`Exact`] full keys, [`Compact`] the paper's registers with settled collisions, [`Digest`] a cuckoo table
+//! of digests with exact collisions. One [`Reader`] reads all three, and so does `bpf/states/states.h`. [`Agent`] settles
+//! control packets with any of them. [`migrate`] says how many flows of a tenant leave a full fast path, [`prefixes`] which ones.
+//! No I/O and no clock: time (nanoseconds of CLOCK_MONOTONIC) comes in as an argument, randomness as a salt.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod compact;
+mod cuckoo;
+mod digest;
+mod exact;
+mod fig3;
+mod keys;
+mod memory;
+pub mod migrate;
+pub mod prefixes;
+mod reader;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use agent::{Agent, Connection, Control, Ended, Outcome, Refusal, Timeouts};
+pub use compact::{Compact, CompactOptions};
+pub use digest::{Class, Digest, DigestOptions};
+pub use exact::{Exact, ExactOptions};
+pub use fig3::{step, Fsm, Step};
+pub use memory::Memory;
+pub use reader::Reader;
+pub use session::{Direction, InnerKey};
+pub use table::{judge, Error, Kind, Placed, Recovered, State, StateTable, Usage, Verdict, CAREFUL, PAPER};

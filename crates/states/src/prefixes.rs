@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which flows of a tenant migrate (§5.2, Fig. 8): prefixes of addresses instead of single flows, chosen so that as much traffic
+//! as possible stays in the fast path, and merged and split so that `Migrate_Tbl` stays small.
+//!
+//! The longest prefix, the unit, is the tenant's choice. Every unit counts its flows and their bytes; the counters of bytes are
+//! cleared from time to time. To migrate n flows the units with the fewest bytes a flow go first. Two halves of a prefix that
+//! both migrate become one entry. When the last flow of a unit ends, the entry that covers it is split: the largest part that has
+//! no flow leaves the table, and the halves beside the way to it stay as entries of their own.
+//!
+//! The table is a set of prefixes that never cover one another; [`Edit`]s keep any longest-prefix table equal to it ([`edits_as_routes`]
+//! for those of crate `tables`). Addresses are 128-bit numbers, IPv4 in the lowest 32 bits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A prefix of addresses of one family. Bits behind `len` are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix {
+    /// First address.
+    pub addr: u128,
+    /// Bits that count.
+    pub len: u8,
+}
+
+/// A change of `Migrate_Tbl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// This prefix migrates.
+    Add(Prefix),
+    /// This entry goes; entries that come in its place are added after it, in the same list.
+    Remove(Prefix),
+}
+
+/// What is counted for a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Flows that exist.
+    pub flows: u64,
+    /// Their bytes since the counters were cleared.
+    pub bytes: u64,
+}
+
+/// One tenant's part of `Migrate_Tbl`, with its counters.
+#[derive(Clone, Debug)]
+pub struct Prefixes {
+    width: u8,
+    unit: u8,
+    /// Counters by first address of the unit.
+    units: BTreeMap<u128, Count>,
+    /// Entries, none inside another.
+    entries: BTreeSet<Prefix>,
+}
+
+impl Prefixes {
+    /// No entries. `width` is 32 or 128; `unit`, at most that, is the longest prefix.
+    pub fn new(width: u8, unit: u8) -> Prefixes {
+        let width = width.clamp(1, 128);
+        Prefixes { width, unit: unit.min(width), units: BTreeMap::new(), entries: BTreeSet::new() }
+    }
+
+    /// The prefix of this length that an address lies in.
+    pub fn prefix(&self, addr: u128, len: u8) -> Prefix {
+        let host = u32::from(self.width - len.min(self.width));
+        Prefix { addr: addr.checked_shr(host).map_or(0, |a| a << host), len: len.min(self.width) }
+    }
+
+    fn unit_of(&self, addr: u128) -> u128 {
+        self.prefix(addr, self.unit).addr
+    }
+
+    /// The other half of a prefix's parent.
+    fn sibling(&self, p: Prefix) -> Prefix {
+        Prefix { addr: p.addr ^ 1u128 << (self.width - p.len), len: p.len }
+    }
+
+    /// The last address of a prefix.
+    fn last(&self, p: Prefix) -> u128 {
+        let host = u32::from(self.width - p.len);
+        p.addr | 1u128.checked_shl(host).map_or(u128::MAX, |n| n - 1)
+    }
+
+    /// A flow begins.
+    pub fn begin(&mut self, addr: u128) {
+        self.units.entry(self.unit_of(addr)).or_default().flows += 1;
+    }
+
+    /// Bytes of a flow, as the fast path's counters say.
+    pub fn add_bytes(&mut self, addr: u128, bytes: u64) {
+        if let Some(count) = self.units.get_mut(&self.unit_of(addr)) {
+            count.bytes = count.bytes.saturating_add(bytes);
+        }
+    }
+
+    /// Begins a new period of counting bytes.
+    pub fn clear_bytes(&mut self) {
+        self.units.values_mut().for_each(|count| count.bytes = 0);
+    }
+
+    /// What an address's unit counts.
+    pub fn count(&self, addr: u128) -> Count {
+        self.units.get(&self.unit_of(addr)).copied().unwrap_or_default()
+    }
+
+    /// The entry that covers an address: its packets go to the software path.
+    pub fn entry(&self, addr: u128) -> Option<Prefix> {
+        // Entries do not cover one another, so only the last one that begins at or before the address can.
+        let most = Prefix { addr, len: u8::MAX };
+        self.entries.range(..=most).next_back().copied().filter(|p| self.last(*p) >= addr)
+    }
+
+    /// The entries.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = Prefix> + '_ {
+        self.entries.iter().copied()
+    }
+
+    /// Flows that are in the fast path.
+    pub fn fast_flows(&self) -> u64 {
+        self.units.iter().filter(|(addr, _)| self.entry(**addr).is_none()).map(|(_, count)| count.flows).sum()
+    }
+
+    /// Lets at least `flows` flows migrate, or all that there are, by units with the fewest bytes a flow.
+    pub fn migrate(&mut self, flows: u64) -> Vec<Edit> {
+        let fast = |addr: &u128| self.entry(*addr).is_none();
+        let mut by_size: Vec<(u128, Count)> = self.units.iter().filter(|(a, _)| fast(a)).map(|(a, c)| (*a, *c)).collect();
+        // Bytes ÷ flows, without dividing. No unit is without a flow.
+        let times = |c: &Count, d: &Count| u128::from(c.bytes) * u128::from(d.flows);
+        by_size.sort_by(|(a, c), (b, d)| times(c, d).cmp(&times(d, c)).then(a.cmp(b)));
+        let (mut edits, mut left) = (Vec::new(), flows);
+        for (addr, count) in by_size {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(count.flows);
+            self.add(self.prefix(addr, self.unit), &mut edits);
+        }
+        edits
+    }
+
+    /// Enters a prefix, merged with its other half as long as that is an entry.
+    fn add(&mut self, mut p: Prefix, edits: &mut Vec<Edit>) {
+        while p.len > 0 && self.entries.remove(&self.sibling(p)) {
+            edits.push(Edit::Remove(self.sibling(p)));
+            p = self.prefix(p.addr, p.len - 1);
+        }
+        self.entries.insert(p);
+        edits.push(Edit::Add(p));
+    }
+
+    /// A flow ends. If it had migrated and its unit is empty now, the largest part around it that has no flow comes back.
+    pub fn end(&mut self, addr: u128) -> Vec<Edit> {
+        let unit = self.unit_of(addr);
+        let Some(count) = self.units.get_mut(&unit) else { return Vec::new() };
+        count.flows = count.flows.saturating_sub(1);
+        if count.flows > 0 {
+            return Vec::new();
+        }
+        self.units.remove(&unit);
+        let Some(entry) = self.entry(addr) else { return Vec::new() };
+        let empty = |p: &Prefix| self.units.range(p.addr..=self.last(*p)).next().is_none();
+        let Some(back) = (entry.len..=self.unit).map(|len| self.prefix(addr, len)).find(empty) else { return Vec::new() };
+        self.entries.remove(&entry);
+        let mut edits = vec![Edit::Remove(entry)];
+        for len in entry.len + 1..=back.len {
+            let beside = self.sibling(self.prefix(addr, len));
+            self.entries.insert(beside);
+            edits.push(Edit::Add(beside));
+        }
+        edits
+    }
+}
+
+/// The edits as a change of routes of crate `tables`, whose longest-prefix trees then serve as `Migrate_Tbl`: an address migrates if
+/// a blackhole route covers it.
+pub fn edits_as_routes(edits: &[Edit], width: u8) -> tables::RoutesChange {
+    let net = |p: &Prefix| match width {
+        32 => tables::Prefix { addr: std::net::Ipv4Addr::from_bits(p.addr as u32).into(), len: p.len },
+        _ => tables::Prefix { addr: std::net::Ipv6Addr::from_bits(p.addr).into(), len: p.len },
+    };
+    // What is added and removed again in between is neither.
+    let mut state: BTreeMap<Prefix, (bool, bool)> = BTreeMap::new();
+    for edit in edits {
+        let (p, is) = match edit {
+            Edit::Add(p) => (p, true),
+            Edit::Remove(p) => (p, false),
+        };
+        state.entry(*p).or_insert((!is, is)).1 = is;
+    }
+    let of = |before: bool, after: bool| {
+        state.iter().filter(move |(_, s)| **s == (before, after)).map(|(p, _)| net(p))
+    };
+    tables::RoutesChange::Delta {
+        remove: of(true, false).collect(),
+        add: of(false, true).map(|prefix| tables::Route { prefix, target: tables::Target::Blackhole }).collect(),
+    }
+}

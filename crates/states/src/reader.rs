@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//! [`Reader`]: what the fast path sees of a state table, any kind. `bpf/states/states.h` is its twin in C.
+
+use crate::compact::Cells;
+use crate::digest::Buckets;
+use crate::keys::Area;
+use crate::memory::{load, Root, MOVES_DIGESTS, MOVES_KEYS};
+use crate::{judge, Error, InnerKey, Kind, Memory, Verdict};
+use abi::*;
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+/// A reader of a state table.
+#[derive(Clone)]
+pub struct Reader {
+    memory: Arc<dyn Memory>,
+    root: Root,
+}
+
+impl Reader {
+    /// Reads the table in this memory.
+    pub fn open(memory: Arc<dyn Memory>) -> Result<Reader, Error> {
+        let root = Root::read(memory.words())?;
+        Ok(Reader { memory, root })
+    }
+
+    pub(crate) fn of(memory: Arc<dyn Memory>, root: Root) -> Reader {
+        Reader { memory, root }
+    }
+
+    /// The state of a connection: 0–3, or STATES_UNSURE if moves overtook this reader again and again.
+    #[inline]
+    pub fn state(&self, key: &InnerKey) -> u8 {
+        let words = self.memory.words();
+        let hash = key.hash(self.root.salt);
+        for _ in 0..STATES_TRIES {
+            let (keys, digests) = (load(words, MOVES_KEYS), load(words, MOVES_DIGESTS));
+            let state = self.look(words, key, hash);
+            let missed = state == STATES_NONE && load(words, MOVES_DIGESTS) != digests;
+            if load(words, MOVES_KEYS) == keys && !missed {
+                return state;
+            }
+        }
+        STATES_UNSURE
+    }
+
+    #[inline(always)]
+    fn look(&self, words: &[AtomicU64], key: &InnerKey, hash: u64) -> u8 {
+        let area = if key.is_v6() { Area::new(self.root.keys6, true) } else { Area::new(self.root.keys4, false) };
+        let exact = area.find(words, key, hash).map(|(value, _)| value);
+        match (self.root.kind, exact) {
+            (STATES_COMPACT, None) => Cells::new(&self.root).state_at_home(words, hash),
+            (STATES_COMPACT, Some(value)) => Cells::new(&self.root).get(words, value.wrapping_sub(1)) as u8 & 3,
+            (_, Some(value)) => value as u8 & 3,
+            (STATES_DIGEST, None) => Buckets::new(&self.root).state(words, hash),
+            (_, None) => STATES_NONE,
+        }
+    }
+
+    /// What the fast path does with a packet of this kind.
+    #[inline]
+    pub fn judge(&self, key: &InnerKey, kind: Kind) -> Verdict {
+        judge(self.root.control, self.state(key), kind)
+    }
+}
