@@ -289,7 +289,7 @@ const END: [usize; 2] = [offset_of!(SessionRecord, end_out) / 4, offset_of!(Sess
 const ACK: [usize; 2] = [offset_of!(SessionRecord, ack_out) / 4, offset_of!(SessionRecord, ack_in) / 4];
 pub(crate) const COUNT: usize = offset_of!(SessionRecord, count) / 8;
 
-/// A session as it lies in memory. Its key does not change while the guard lives; the rest may.
+/// A session as it lies in memory. Its key and owner do not change while the guard lives, not even by its end; the rest may.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     pub(crate) line: &'a Line,

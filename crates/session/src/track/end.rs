@@ -84,8 +84,9 @@ impl Tracker {
             return false;
         }
         let info = self.copy(at, word, now);
-        // From here on it is gone: whoever is killed below leaves index entries without a session.
-        record.line.word(STATE).store(0, Release);
+        // From here on it is gone: whoever is killed below leaves index entries without a session. The rest of the word stays:
+        // who found the session before reads its key and owner until the record is used again.
+        record.line.word(STATE).store(word & !SESSION_STATE_MASK, Release);
         let hashes = [info.inner.hash(self.salt), info.outer.hash(self.salt)];
         {
             let _table = self.table.read().unwrap_or_else(PoisonError::into_inner);
