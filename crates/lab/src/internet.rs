@@ -14,9 +14,12 @@ use crate::{interrupt, Lab, LabError};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Requests of each tenant when both go out at once.
 const REQUESTS: usize = 20;
+/// How long the server may take to write down a request that it has answered.
+const LOG_PATIENCE: Duration = Duration::from_secs(3);
 
 fn log(lab: &Lab) -> PathBuf {
     lab.shape.names.dir().join("web.log")
@@ -40,8 +43,20 @@ pub(crate) fn start_web(lab: &mut Lab) -> Result<(), LabError> {
 /// One address and port that the server saw, for a path that was asked for.
 type Seen = (IpAddr, u16);
 
-/// Who asked for a path, by the server's log.
-fn seen(lab: &Lab, path: &str) -> Vec<Seen> {
+/// Who asked for a path, by the server's log: at least `wanted` requests, or as many as there are in the end. The server writes its
+/// log after its answer, so a request may be in it a little later.
+fn seen(lab: &Lab, path: &str, wanted: usize) -> Vec<Seen> {
+    let deadline = Instant::now() + LOG_PATIENCE;
+    loop {
+        let seen = seen_by_now(lab, path);
+        if seen.len() >= wanted || Instant::now() >= deadline {
+            return seen;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn seen_by_now(lab: &Lab, path: &str) -> Vec<Seen> {
     let text = std::fs::read_to_string(log(lab)).unwrap_or_default();
     let line = |l: &str| {
         let mut words = l.split(' ');
@@ -120,7 +135,7 @@ impl<'a> Trial<'a> {
         let path = format!("/{from}-{}", if server.is_ipv4() { 4 } else { 6 });
         let status = curl(&self.ns(from), &url(server, &path))?;
         self.expect(status == "200", || format!("curl: status {status}"));
-        let sources = seen(self.lab, &path);
+        let sources = seen(self.lab, &path, 1);
         let good = sources.last().is_some_and(|(a, _)| right(*a));
         self.expect(good, || format!("the server saw {:?}", sources.last()));
         if let Some((a, _)) = sources.last() {
@@ -217,7 +232,7 @@ fn at_once(lab: &Lab, _: u32) -> Result<Row, LabError> {
         t.expect(result.is_ok(), || format!("{name}: a request failed"));
     }
     let [blue, green] =
-        names.map(|name| seen(lab, &format!("/at-once-{name}")).into_iter().collect::<BTreeSet<Seen>>());
+        names.map(|name| seen(lab, &format!("/at-once-{name}"), REQUESTS).into_iter().collect::<BTreeSet<Seen>>());
     t.expect(blue.len() == REQUESTS && green.len() == REQUESTS, || format!("{} and {} came", blue.len(), green.len()));
     t.expect(blue.is_disjoint(&green), || "a public endpoint was both tenants'".into());
     let all = blue.iter().chain(&green);
