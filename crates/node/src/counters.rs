@@ -151,15 +151,12 @@ fn tenants(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Vec<TenantCounters>
     by_vni.into_values().collect()
 }
 
-/// After a takeover, before any packet can be punted: packets that an earlier process had taken in, or that waited in
-/// its rings, are gone. Counts them in the first worker's slot, and returns their number.
-pub fn account_for_the_dead(tables: &Tables) -> u64 {
-    let (slots, xdp_slots) = tables.slots();
-    if xdp_slots >= slots {
-        return 0;
-    }
-    let (mut waiting, mut unfinished) = (0i64, 0i64);
-    for slot in 0..slots {
+/// Packets that an earlier process had taken in, or that waited in its rings, are gone: counts them in the last of the slots in
+/// which it counted, and returns their number. No packet may be punted in these slots meanwhile.
+pub fn account_for_the_dead(tables: &Tables, slots: impl IntoIterator<Item = u32>) -> u64 {
+    let (_, xdp_slots) = tables.slots();
+    let (mut waiting, mut unfinished, mut software) = (0i64, 0i64, None);
+    for slot in slots {
         let s = tables.stats(slot).read();
         let done = (s.forwarded + s.answered + s.passed + s.dropped) as i64;
         if slot < xdp_slots {
@@ -167,9 +164,11 @@ pub fn account_for_the_dead(tables: &Tables) -> u64 {
         } else {
             waiting -= s.punted as i64;
             unfinished += (s.rx + s.generated) as i64 - done;
+            software = Some(slot);
         }
     }
-    let stats = tables.stats(xdp_slots);
+    let Some(software) = software else { return 0 };
+    let stats = tables.stats(software);
     let (waiting, unfinished) = (waiting.max(0) as u64, unfinished.max(0) as u64);
     stats.taken(waiting);
     stats.lost(DropReason::PuntNoListener, waiting);

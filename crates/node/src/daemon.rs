@@ -120,16 +120,11 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         }
         None => build(&plane, &model)?,
     };
-    if !plane.took_over() {
-        if let (Some(pins), Some(xdp)) = (&options.pins, &plane.xdp) {
-            if let Some(what) = crate::upgrade::convert_counters(pins, xdp, options.state.as_deref()) {
-                steps.done(what);
-            }
-        }
-    }
-    let lost = crate::counters::account_for_the_dead(&writer.tables());
-    if lost > 0 {
-        notes.push(format!("{lost} packets that the process before had in hand are counted as punt_no_listener"));
+    let in_hand = |lost: u64| format!("{lost} packets that the process before had in hand are counted as punt_no_listener");
+    if plane.took_over() {
+        let tables = writer.tables();
+        let lost = crate::counters::account_for_the_dead(&tables, 0..tables.slots().0);
+        notes.extend((lost > 0).then(|| in_hand(lost)));
     }
     steps.done(format!("tables say what is configured: commit {}", writer.tables().commits()));
 
@@ -137,10 +132,9 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let internet = Internet::open(plane.session_memory()?, &model, &mut writer, (salt(), changed), &mut notes)?;
     let (routers, _) = internet.set_ways(&mut writer, &model);
     plane.set_nat(internet.nat());
-    let old = match (&options.pins, &plane.xdp) {
-        (Some(pins), Some(_)) if !plane.took_over() => crate::upgrade::Sessions::find(pins, options.state.as_deref()),
-        _ => None,
-    };
+    let other_layout = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
+    let old_counters = other_layout.and_then(|pins| crate::upgrade::Counters::find(pins, options.state.as_deref()));
+    let old = other_layout.and_then(|pins| crate::upgrade::Sessions::find(pins, options.state.as_deref()));
     let old = match old {
         Some(Err(lost)) => {
             notes.push(lost);
@@ -180,6 +174,15 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if let Some(old) = &old {
         // The old program has let go of the ports.
         old.refresh(&internet);
+    }
+    match old_counters {
+        Some(Ok(old)) => {
+            let (what, lost) = old.carry_over(plane.memory());
+            steps.done(what);
+            notes.extend((lost > 0).then(|| in_hand(lost)));
+        }
+        Some(Err(lost)) => notes.push(lost),
+        None => {}
     }
     if let Some(xdp) = &plane.xdp {
         match xdp.retire_other_layouts() {
@@ -301,8 +304,9 @@ fn apply_files(
 fn writer_options(plane: &DataPlane, model: &Model) -> WriterOptions {
     WriterOptions {
         salt: salt(),
-        xdp_slots: if plane.xdp.is_some() { possible_cpus() } else { 0 },
-        // One slot more than workers: traces count there, in their copy of the tables.
+        // One slot more than CPUs, for what programs of earlier layouts counted.
+        xdp_slots: if plane.xdp.is_some() { possible_cpus() + 1 } else { 0 },
+        // One slot more than workers: traces count there, in their copy of the tables; and earlier layouts' software.
         worker_slots: WORKERS_MAX + 1,
         drop_lines: DROP_LINES,
         limits: crate::store::limits(model),
@@ -356,7 +360,7 @@ fn salt() -> u64 {
 fn possible_cpus() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<u32>().ok());
-    last.map_or(abi::SLOTS_MAX - WORKERS_MAX - 1, |n| n + 1).min(abi::SLOTS_MAX - WORKERS_MAX - 1)
+    last.map_or(abi::SLOTS_MAX - WORKERS_MAX - 2, |n| n + 1).min(abi::SLOTS_MAX - WORKERS_MAX - 2)
 }
 
 fn event_thread(xdp: &xdp::XdpEngine, hub: Arc<Hub>, stop: Arc<AtomicBool>) -> Result<std::thread::JoinHandle<()>, NodeError> {

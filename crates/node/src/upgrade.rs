@@ -5,17 +5,19 @@
 //! Meanwhile the old program forwards on the old tables. The switch is the update of the links. What the state does not have,
 //! the counters, is read from the old maps: every version writes a description of its layout (where each field of each structure
 //! lies) into its state, and its successor reads the old words by the names of their fields. A field that is unknown on
-//! one side is left at zero. Counters of packets between the reading and the switch are lost; packets are not.
+//! one side is left at zero. They are read after the switch, when the old program runs no more, and added to slots of their own,
+//! in which no engine counts.
 
 use abi::{DropReason, Stats, LAYOUTS, LIMITS, SESSION_LAYOUTS};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tables::{Memory, Tables};
 use crate::internet::Internet;
 use session::upgrade::OldMemory;
-use xdp::{pinned_layouts, OldSessions, OldSizes, OldTables, XdpEngine};
+use xdp::{pinned_layouts, OldSessions, OldSizes, OldTables};
 
 fn path(state: &Path, hash: u64) -> PathBuf {
     state.join("layouts").join(format!("{hash:016x}.json"))
@@ -81,24 +83,68 @@ impl Old {
     }
 }
 
-/// Carries the counters of an earlier layout over into new, unused tables. Returns what was done, if anything.
-pub fn convert_counters(base: &Path, xdp: &XdpEngine, state: Option<&Path>) -> Option<String> {
-    let own = abi::abi_hash();
-    let (hash, dir) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
-    let lost = |why: &str| Some(format!("counters of layout {hash:016x} are lost: {why}"));
-    let Some(old) = state.and_then(|s| Old::read(s, hash)) else {
-        return lost("the state has no description of that layout");
-    };
-    let Some(sizes) = sizes(&old) else { return lost("its description lacks sizes") };
-    let tables = match OldTables::open(&dir, sizes) {
-        Ok(tables) => tables,
-        Err(e) => return lost(&format!("its maps cannot be opened: {e}")),
-    };
-    let memory = xdp.memory();
-    let tables = Words { root: &|at| tables.root(at), stats: &|at| tables.stats(at), lines: &|at| tables.lines(at) };
-    let Some(packets) = statistics(&old, &tables, &*memory) else { return lost("its description lacks statistics") };
-    let drops = drops(&old, &tables, &Tables::new(memory)).unwrap_or(0);
-    Some(format!("counters of layout {hash:016x} carried over: {packets} packets, {drops} drops by VPC"))
+/// How often, and how long apart, old statistics are read until two readings are equal.
+const READINGS: u32 = 50;
+const BETWEEN_READINGS: Duration = Duration::from_millis(2);
+
+/// Counters of an earlier layout, as long as its maps are pinned.
+pub struct Counters {
+    hash: u64,
+    old: Old,
+    tables: OldTables,
+}
+
+impl Counters {
+    /// Finds them; `Err` says why there are none although that layout had some.
+    pub fn find(base: &Path, state: Option<&Path>) -> Option<Result<Counters, String>> {
+        let own = abi::abi_hash();
+        let (hash, dir) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
+        let lost = |why: String| Some(Err(format!("counters of layout {hash:016x} are lost: {why}")));
+        let Some(old) = state.and_then(|s| Old::read(s, hash)) else {
+            return lost("the state has no description of that layout".into());
+        };
+        let Some(sizes) = sizes(&old) else { return lost("its description lacks sizes".into()) };
+        match OldTables::open(&dir, sizes) {
+            Ok(tables) => Some(Ok(Counters { hash, old, tables })),
+            Err(e) => lost(format!("its maps cannot be opened: {e}")),
+        }
+    }
+
+    /// After the switch: adds them to what has been counted since. Returns what was done, and how many packets that the old
+    /// process had in hand are counted as `punt_no_listener`.
+    pub fn carry_over(&self, memory: std::sync::Arc<dyn Memory>) -> (String, u64) {
+        let t = &self.tables;
+        let words = Words { root: &|at| t.root(at), stats: &|at| t.stats(at), lines: &|at| t.lines(at) };
+        let Some(sums) = self.settled(&words) else {
+            return (format!("counters of layout {:016x} are lost: its description lacks statistics", self.hash), 0);
+        };
+        let tables = Tables::new(memory.clone());
+        let (slots, xdp_slots) = tables.slots();
+        let packets = sums.enter(&*memory, slots, xdp_slots);
+        let in_hand = crate::counters::account_for_the_dead(&tables, carried_slots(slots, xdp_slots));
+        let drops = drops(&self.old, &words, &tables).unwrap_or(0);
+        (format!("counters of layout {:016x} carried over: {packets} packets, {drops} drops by VPC", self.hash), in_hand)
+    }
+
+    /// The old program was taken off its ports a moment ago: another CPU may still be at its last packets.
+    fn settled(&self, words: &Words) -> Option<Sums> {
+        let mut last = statistics(&self.old, words)?;
+        for _ in 0..READINGS {
+            std::thread::sleep(BETWEEN_READINGS);
+            let now = statistics(&self.old, words)?;
+            if now == last {
+                break;
+            }
+            last = now;
+        }
+        Some(last)
+    }
+}
+
+/// The slots for what earlier layouts counted: the last of the fast path's, which is no CPU's, and the last of all, in which traces
+/// count in their own copy of the tables.
+fn carried_slots(slots: u32, xdp_slots: u32) -> Vec<u32> {
+    xdp_slots.checked_sub(1).into_iter().chain([slots - 1]).collect()
 }
 
 /// Sessions of an earlier layout, as long as its maps are pinned.
@@ -159,39 +205,52 @@ fn sizes(old: &Old) -> Option<OldSizes> {
     })
 }
 
-/// Statistics, slot by slot and field by field. A slot of a CPU stays that CPU's, a worker's a worker's.
-fn statistics(old: &Old, tables: &Words, memory: &dyn Memory) -> Option<u64> {
+/// Statistics of an earlier layout: fast path and software, each a sum by offset in this version's `Stats`.
+#[derive(Debug, PartialEq)]
+struct Sums {
+    fast: BTreeMap<usize, u64>,
+    software: BTreeMap<usize, u64>,
+}
+
+impl Sums {
+    /// Adds them to the slots that are nobody's. Returns the packets received.
+    fn enter(&self, memory: &dyn Memory, slots: u32, xdp_slots: u32) -> u64 {
+        let rx = std::mem::offset_of!(Stats, rx);
+        let target = carried_slots(slots, xdp_slots);
+        for (sums, slot) in [(&self.fast, target[0]), (&self.software, target[target.len() - 1])] {
+            for (offset, value) in sums {
+                add(memory, slot as usize, *offset, *value);
+            }
+        }
+        [&self.fast, &self.software].iter().filter_map(|sums| sums.get(&rx)).sum()
+    }
+}
+
+/// Sums them over slots, field by field.
+fn statistics(old: &Old, tables: &Words) -> Option<Sums> {
     let layout = LAYOUTS.iter().find(|l| l.name == "Stats")?;
     let element = old.bytes("Stats")?;
-    let xdp_slots = |root: Option<u64>| root.map(|n| n as usize);
-    let old_cpus = xdp_slots((tables.root)(old.field("Root", "xdp_slots", "offset")?))?;
-    let old_slots = xdp_slots((tables.root)(old.field("Root", "slots", "offset")?))?.min(old.limit("SLOTS_MAX")?);
-    let (slots, cpus) = {
-        // The new root is complete, since the tables have been built.
-        let root = memory.root();
-        // SAFETY: Memory promises a whole Root; both words are aligned and read once.
-        unsafe { ((&raw const (*root).slots).read_volatile() as usize, (&raw const (*root).xdp_slots).read_volatile() as usize) }
-    };
-    let mut packets = 0;
-    for slot in 0..old_slots {
-        let target = if slot < old_cpus { slot.min(cpus.saturating_sub(1)) } else { (cpus + slot - old_cpus).min(slots.saturating_sub(1)) };
+    let count = |field| Some((tables.root)(old.field("Root", field, "offset")?)? as usize);
+    let (slots, cpus) = (count("slots")?.min(old.limit("SLOTS_MAX")?), count("xdp_slots")?);
+    let mut sums = Sums { fast: BTreeMap::new(), software: BTreeMap::new() };
+    for slot in 0..slots {
+        let sum = if slot < cpus { &mut sums.fast } else { &mut sums.software };
         for field in layout.fields.iter().filter(|f| !f.name.starts_with("reserved")) {
             let Some(offset) = old.field("Stats", field.name, "offset") else { continue };
             let words = old.field("Stats", field.name, "bytes")?.min(field.size) / 8;
             for word in 0..words {
                 let value = (tables.stats)(slot * element + offset + word * 8).unwrap_or(0);
-                if field.name == "rx" {
-                    packets += value;
+                if value != 0 {
+                    *sum.entry(field.offset + word * 8).or_default() += value;
                 }
-                add(memory, target, field.offset + word * 8, value);
             }
         }
     }
-    Some(packets)
+    Some(sums)
 }
 
 fn add(memory: &dyn Memory, slot: usize, offset: usize, value: u64) {
-    if value == 0 || slot >= memory.stats_slots() as usize || offset + 8 > size_of::<Stats>() {
+    if slot >= memory.stats_slots() as usize || offset + 8 > size_of::<Stats>() {
         return;
     }
     // SAFETY: Memory promises `stats_slots` elements of Stats, 8-byte aligned; slot and offset were checked, and access is atomic.
@@ -256,15 +315,16 @@ mod tests {
             _ => 0,
         });
         let memory: std::sync::Arc<dyn Memory> = std::sync::Arc::new(tables::HeapMemory::new().unwrap());
-        let options = tables::WriterOptions { xdp_slots: 1, worker_slots: 2, ..Default::default() };
+        let options = tables::WriterOptions { xdp_slots: 2, worker_slots: 3, ..Default::default() };
         let writer = tables::Writer::create(memory.clone(), options).unwrap();
         let words = Words { root: &root, stats: &stats, lines: &lines };
-        assert_eq!(statistics(&old, &words, &*memory), Some(107));
+        assert_eq!(statistics(&old, &words).unwrap().enter(&*memory, 5, 2), 107);
         let tables = writer.tables();
         assert_eq!(drops(&old, &words, &tables), Some(4));
-        let cpu = tables.stats(0).read();
-        assert_eq!((cpu.rx, cpu.dropped, cpu.drops[1], cpu.forwarded), (100, 4, 4, 0));
-        assert_eq!(tables.stats(1).read().rx, 7, "the worker's counters stay a worker's");
+        let fast = tables.stats(1).read();
+        assert_eq!((fast.rx, fast.dropped, fast.drops[1], fast.forwarded), (100, 4, 4, 0));
+        assert_eq!(tables.stats(4).read().rx, 7, "software's counters stay software's");
+        assert_eq!([0, 2, 3].map(|slot| tables.stats(slot).read().rx), [0; 3], "slots that engines count in");
         assert_eq!(tables.drop_count(77, DropReason::OuterTruncated), 4);
     }
 
