@@ -2,31 +2,14 @@
 //! A node whose engine is changed while packets run, and what `tunny capture` sees in each. Needs root; without it the test
 //! says so and passes.
 
-use lab::plan::Names;
-use lab::progress::Progress;
-use lab::{region, traffic, Lab, Options};
+mod region;
+
+use lab::traffic;
+use region::{region, Region};
 use serde_json::Value;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
-
-struct Region {
-    lab: Option<Lab>,
-    names: Names,
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the node's last words:\n{}", lab::node::tail(&self.names.dir().join("node.log")));
-        }
-        self.lab = None;
-        if let Err(error) = region::remove(&self.names) {
-            eprintln!("removing the region: {error}");
-        }
-    }
-}
 
 impl Region {
     fn tunny(&self, args: &[&str]) -> Command {
@@ -74,16 +57,9 @@ impl Region {
 
 #[test]
 fn engines_change_under_way_and_captures_name_reasons_in_each() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root to make network namespaces");
-        return;
-    }
-    let suffix = format!("e{}", std::process::id());
-    let options = Options { suffix: suffix.clone(), quiet: true, seconds: 1, ..Options::new(PathBuf::from(TUNNY)) };
-    let mut region = Region { lab: None, names: Names::new(&suffix) };
-    region.lab = Some(lab::up(&options, &Progress::new(true)).unwrap());
+    let Some(region) = region("e") else { return };
     let balanced = |region: &Region| {
-        let counters = region.lab.as_ref().unwrap().node().unwrap().counters().unwrap();
+        let counters = region.node().unwrap().counters().unwrap();
         assert!(counters.balanced, "{counters:?}");
     };
 

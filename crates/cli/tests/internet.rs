@@ -2,72 +2,27 @@
 //! Sessions and translation in a running node, in network namespaces (see crate `lab`): 10,000 live TCP connections through a
 //! SIGKILL of the node, and a pool that runs dry and is filled again. Without root they say so and pass.
 
-use lab::plan::{Names, WEB4};
-use lab::progress::Progress;
+mod region;
+
+use lab::plan::WEB4;
 use lab::shell::Namespace;
-use lab::{Lab, Options};
 use nix::sys::socket::{setsockopt, sockopt};
 use node::client::Client;
 use node::sessions::{Ports, SessionQuery};
 use node::types::{ApplyReport, Level};
+use region::{region, Region};
 use std::net::{SocketAddr, UdpSocket};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-static TURN: Mutex<()> = Mutex::new(());
 const CONNECTIONS: u32 = 10_000;
 /// Connections that begin in a second: each punts some packets, and a VPC may punt 10,000 a second.
 const BEGIN_RATE: u32 = 2000;
 
-/// A region that is removed when the test ends, also by a panic.
-struct Region {
-    lab: Option<Lab>,
-    names: Names,
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the node's last words:\n{}", lab::node::tail(&self.names.dir().join("node.log")));
-            if let Some(Ok(counters)) = self.lab.as_ref().and_then(|l| l.node.as_ref()).map(|n| n.counters()) {
-                eprintln!("the node's counters: {counters:?}");
-            }
-        }
-        self.lab = None;
-        if let Err(error) = lab::lifecycle::remove_all(&self.names) {
-            eprintln!("removing the region: {error}");
-        }
-    }
-}
-
-fn region(name: &str) -> Option<Region> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root to make network namespaces");
-        return None;
-    }
-    let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
-    let suffix = format!("{name}{}", std::process::id());
-    let options = Options { suffix, quiet: true, ..Options::new(PathBuf::from(env!("CARGO_BIN_EXE_tunny"))) };
-    let names = Names::new(&options.suffix);
-    match lab::up(&options, &Progress::new(true)) {
-        Ok(lab) => Some(Region { lab: Some(lab), names, _turn: turn }),
-        Err(error) => {
-            lab::lifecycle::remove_all(&names).unwrap();
-            panic!("the region did not come up: {error}");
-        }
-    }
-}
-
 impl Region {
-    fn lab(&mut self) -> &mut Lab {
-        self.lab.as_mut().expect("up until the end")
-    }
-
     fn ns(&self, what: &str) -> Namespace {
         self.names.namespace(what)
     }
@@ -94,7 +49,7 @@ impl Region {
     }
 
     fn drops(&mut self, reason: &str) -> u64 {
-        self.lab().node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
+        self.node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
     }
 }
 
@@ -211,7 +166,7 @@ fn ten_thousand_connections_go_on_through_a_kill_of_the_node() {
     assert!(most > u64::from(CONNECTIONS) + 100, "{most} files are too few for {CONNECTIONS} connections");
     let seen = Arc::new(Seen::default());
     let program = std::env::current_exe().unwrap().display().to_string();
-    region.lab().background("inet", "echo server", &[&program, "--ignored", "--exact", "the_server"]).unwrap();
+    region.background("inet", "echo server", &[&program, "--ignored", "--exact", "the_server"]).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     let clients = inside(&region.ns("blue-1"), {
         let seen = seen.clone();
@@ -220,11 +175,11 @@ fn ten_thousand_connections_go_on_through_a_kill_of_the_node() {
     all_done(&seen, 0);
     let (before, ports) = (region.sessions(), region.ports());
     assert!(before >= u64::from(CONNECTIONS), "{before} sessions");
-    region.lab().node().unwrap().process.kill();
+    region.node().unwrap().process.kill();
     // Nobody but the fast path is there.
     seen.phase.store(1, Relaxed);
     all_done(&seen, 1);
-    region.lab().start_node().unwrap();
+    region.start_node().unwrap();
     seen.phase.store(2, Relaxed);
     all_done(&seen, 2);
     assert!(region.sessions() >= u64::from(CONNECTIONS), "{} sessions after the restart", region.sessions());
@@ -293,5 +248,5 @@ fn a_pool_runs_dry_tells_the_vm_disturbs_nobody_and_is_filled_again() {
     assert_eq!(datagrams(&blue, 21_000..21_050), 0);
     assert_eq!(region.drops("nat_ports_exhausted"), exhausted);
     assert_eq!(page(blue), "hello\n");
-    assert!(region.lab().node().unwrap().counters().unwrap().balanced);
+    assert!(region.node().unwrap().counters().unwrap().balanced);
 }

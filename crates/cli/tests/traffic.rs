@@ -2,80 +2,15 @@
 //! Real traffic between Linux hosts through a running node, in network namespaces (see crate `lab`). Each test brings up a
 //! region of its own and removes it; they take turns, since each is worth a machine. Without root they say so and pass.
 
+mod region;
+
 use lab::plan::{self, HOSTS};
 use lab::progress::Progress;
 use lab::shell::Namespace;
-use lab::{demo, traffic, Lab, LabError, Options};
+use lab::{demo, traffic, LabError, Options};
+use region::{options, region, region_with, Region};
 use std::net::UdpSocket;
-use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-static TURN: Mutex<()> = Mutex::new(());
-
-/// A region that is removed when the test ends, also by a panic.
-struct Region {
-    lab: Option<Lab>,
-    names: plan::Names,
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl std::ops::Deref for Region {
-    type Target = Lab;
-    fn deref(&self) -> &Lab {
-        self.lab.as_ref().expect("up until the end")
-    }
-}
-
-impl std::ops::DerefMut for Region {
-    fn deref_mut(&mut self) -> &mut Lab {
-        self.lab.as_mut().expect("up until the end")
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the node's last words:\n{}", lab::node::tail(&self.names.dir().join("node.log")));
-            if let Some(Ok(counters)) = self.lab.as_ref().and_then(|l| l.node.as_ref()).map(|n| n.counters()) {
-                eprintln!("the node's counters: {counters:?}");
-            }
-        }
-        self.lab = None;
-        if let Err(error) = lab::lifecycle::remove_all(&self.names) {
-            eprintln!("removing the region: {error}");
-        }
-    }
-}
-
-fn options(name: &str) -> Options {
-    Options {
-        suffix: format!("{name}{}", std::process::id()),
-        quiet: true,
-        seconds: 1,
-        ..Options::new(PathBuf::from(env!("CARGO_BIN_EXE_tunny")))
-    }
-}
-
-fn region_with(options: &Options) -> Option<Region> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root to make network namespaces");
-        return None;
-    }
-    let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
-    let names = plan::Names::new(&options.suffix);
-    match lab::up(options, &Progress::new(true)) {
-        Ok(lab) => Some(Region { lab: Some(lab), names, _turn: turn }),
-        Err(error) => {
-            lab::lifecycle::remove_all(&names).unwrap();
-            panic!("the region did not come up: {error}");
-        }
-    }
-}
-
-fn region(name: &str) -> Option<Region> {
-    region_with(&options(name))
-}
 
 impl Region {
     fn ns(&self, what: &str) -> Namespace {
