@@ -13,6 +13,7 @@ use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
 use crate::store::Persist;
 use crate::steps::Steps;
+use crate::upgrade::Predecessor;
 use config::Model;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -132,17 +133,11 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let internet = Internet::open(plane.session_memory()?, &model, &mut writer, (salt(), changed), &mut notes)?;
     let (routers, _) = internet.set_ways(&mut writer, &model);
     plane.set_nat(internet.nat());
-    let other_layout = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
-    let old_counters = other_layout.and_then(|pins| crate::upgrade::Counters::find(pins, options.state.as_deref()));
-    let old = other_layout.and_then(|pins| crate::upgrade::Sessions::find(pins, options.state.as_deref()));
-    let old = match old {
-        Some(Err(lost)) => {
-            notes.push(lost);
-            None
-        }
-        Some(Ok(old)) => Some(old),
-        None => None,
-    };
+    let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
+    let predecessor = replaced.and_then(|pins| Predecessor::find(pins, options.state.as_deref()));
+    let predecessor = predecessor.and_then(|found| known_or_said(found, &mut notes));
+    let old_counters = predecessor.as_ref().and_then(|p| known_or_said(p.counters(), &mut notes));
+    let old = predecessor.as_ref().and_then(Predecessor::sessions).and_then(|found| known_or_said(found, &mut notes));
     if let Some(old) = &old {
         steps.done(old.import(&internet));
     }
@@ -175,14 +170,10 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         // The old program has let go of the ports.
         old.refresh(&internet);
     }
-    match old_counters {
-        Some(Ok(old)) => {
-            let (what, lost) = old.carry_over(plane.memory());
-            steps.done(what);
-            notes.extend((lost > 0).then(|| in_hand(lost)));
-        }
-        Some(Err(lost)) => notes.push(lost),
-        None => {}
+    if let Some(old) = old_counters {
+        let (what, lost) = old.carry_over(plane.memory());
+        steps.done(what);
+        notes.extend((lost > 0).then(|| in_hand(lost)));
     }
     if let Some(xdp) = &plane.xdp {
         match xdp.retire_other_layouts() {
@@ -311,6 +302,11 @@ fn writer_options(plane: &DataPlane, model: &Model) -> WriterOptions {
         drop_lines: DROP_LINES,
         limits: crate::store::limits(model),
     }
+}
+
+/// What was found, or a note that says why it was not.
+fn known_or_said<T>(found: Result<T, String>, notes: &mut Vec<String>) -> Option<T> {
+    found.map_err(|why| notes.push(why)).ok()
 }
 
 /// A writer of the running tables, if they can be read.

@@ -87,51 +87,72 @@ impl Old {
 const READINGS: u32 = 50;
 const BETWEEN_READINGS: Duration = Duration::from_millis(2);
 
-/// Counters of an earlier layout, as long as its maps are pinned.
-pub struct Counters {
+/// An earlier version with another layout, as long as its maps are pinned.
+pub struct Predecessor {
     hash: u64,
+    maps: PathBuf,
     old: Old,
-    tables: OldTables,
+    sizes: OldSizes,
 }
 
-impl Counters {
-    /// Finds them; `Err` says why there are none although that layout had some.
-    pub fn find(base: &Path, state: Option<&Path>) -> Option<Result<Counters, String>> {
+impl Predecessor {
+    /// Finds it; `Err` says why nothing can be had of it although it was there.
+    pub fn find(base: &Path, state: Option<&Path>) -> Option<Result<Predecessor, String>> {
         let own = abi::abi_hash();
-        let (hash, dir) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
-        let lost = |why: String| Some(Err(format!("counters of layout {hash:016x} are lost: {why}")));
+        let (hash, maps) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
+        let lost = |why| Some(Err(format!("ATTENTION: sessions and counters of layout {hash:016x} are lost: {why}")));
         let Some(old) = state.and_then(|s| Old::read(s, hash)) else {
-            return lost("the state has no description of that layout".into());
+            return lost("the state has no description of that layout");
         };
-        let Some(sizes) = sizes(&old) else { return lost("its description lacks sizes".into()) };
-        match OldTables::open(&dir, sizes) {
-            Ok(tables) => Some(Ok(Counters { hash, old, tables })),
-            Err(e) => lost(format!("its maps cannot be opened: {e}")),
+        match sizes(&old) {
+            Some(sizes) => Some(Ok(Predecessor { hash, maps, old, sizes })),
+            None => lost("its description lacks sizes"),
         }
     }
 
+    /// Its counters.
+    pub fn counters(&self) -> Result<Counters<'_>, String> {
+        let lost = |e| format!("counters of layout {:016x} are lost: its maps cannot be opened: {e}", self.hash);
+        OldTables::open(&self.maps, self.sizes).map(|tables| Counters { of: self, tables }).map_err(lost)
+    }
+
+    /// Its sessions; none if it is a version without sessions.
+    pub fn sessions(&self) -> Option<Result<Sessions<'_>, String>> {
+        let lost = |e| format!("ATTENTION: sessions of layout {:016x} are lost: its maps cannot be opened: {e}", self.hash);
+        let memory = OldSessions::open(&self.maps, self.old.bytes("SessionRoot")?, self.sizes.segment);
+        Some(memory.map(|memory| Sessions { of: self, memory }).map_err(lost))
+    }
+}
+
+/// Counters of an earlier layout.
+pub struct Counters<'a> {
+    of: &'a Predecessor,
+    tables: OldTables,
+}
+
+impl Counters<'_> {
     /// After the switch: adds them to what has been counted since. Returns what was done, and how many packets that the old
     /// process had in hand are counted as `punt_no_listener`.
     pub fn carry_over(&self, memory: std::sync::Arc<dyn Memory>) -> (String, u64) {
         let t = &self.tables;
         let words = Words { root: &|at| t.root(at), stats: &|at| t.stats(at), lines: &|at| t.lines(at) };
         let Some(sums) = self.settled(&words) else {
-            return (format!("counters of layout {:016x} are lost: its description lacks statistics", self.hash), 0);
+            return (format!("counters of layout {:016x} are lost: its description lacks statistics", self.of.hash), 0);
         };
         let tables = Tables::new(memory.clone());
         let (slots, xdp_slots) = tables.slots();
         let packets = sums.enter(&*memory, slots, xdp_slots);
         let in_hand = crate::counters::account_for_the_dead(&tables, carried_slots(slots, xdp_slots));
-        let drops = drops(&self.old, &words, &tables).unwrap_or(0);
-        (format!("counters of layout {:016x} carried over: {packets} packets, {drops} drops by VPC", self.hash), in_hand)
+        let drops = drops(&self.of.old, &words, &tables).unwrap_or(0);
+        (format!("counters of layout {:016x} carried over: {packets} packets, {drops} drops by VPC", self.of.hash), in_hand)
     }
 
     /// The old program was taken off its ports a moment ago: another CPU may still be at its last packets.
     fn settled(&self, words: &Words) -> Option<Sums> {
-        let mut last = statistics(&self.old, words)?;
+        let mut last = statistics(&self.of.old, words)?;
         for _ in 0..READINGS {
             std::thread::sleep(BETWEEN_READINGS);
-            let now = statistics(&self.old, words)?;
+            let now = statistics(&self.of.old, words)?;
             if now == last {
                 break;
             }
@@ -147,39 +168,20 @@ fn carried_slots(slots: u32, xdp_slots: u32) -> Vec<u32> {
     xdp_slots.checked_sub(1).into_iter().chain([slots - 1]).collect()
 }
 
-/// Sessions of an earlier layout, as long as its maps are pinned.
-pub struct Sessions {
-    hash: u64,
-    old: Old,
+/// Sessions of an earlier layout.
+pub struct Sessions<'a> {
+    of: &'a Predecessor,
     memory: OldSessions,
 }
 
-impl Sessions {
-    /// Finds them; `Err` says why there are none although that layout may have had some.
-    pub fn find(base: &Path, state: Option<&Path>) -> Option<Result<Sessions, String>> {
-        let own = abi::abi_hash();
-        let (hash, dir) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
-        let lost = |why: String| Some(Err(format!("ATTENTION: sessions of layout {hash:016x} are lost: {why}")));
-        let Some(old) = state.and_then(|s| Old::read(s, hash)) else {
-            return lost("the state has no description of that layout".into());
-        };
-        // A version without sessions.
-        let root = old.bytes("SessionRoot")?;
-        let Some(segment) = sizes(&old).map(|s| s.segment) else { return lost("its description lacks sizes".into()) };
-        match OldSessions::open(&dir, root, segment) {
-            Ok(memory) => Some(Ok(Sessions { hash, old, memory })),
-            Err(e) => lost(format!("its maps cannot be opened: {e}")),
-        }
-    }
-
+impl Sessions<'_> {
     fn export(&self, each: &mut dyn FnMut(&session::upgrade::Image)) {
-        let segment_bytes = sizes(&self.old).map_or(0, |s| s.segment);
         let old = OldMemory {
-            field: &|structure, field| self.old.field(structure, field, "offset"),
+            field: &|structure, field| self.of.old.field(structure, field, "offset"),
             root: &|at| self.memory.root(at),
             word: &|at| self.memory.word(at),
             segments: self.memory.segments(),
-            segment_bytes,
+            segment_bytes: self.of.sizes.segment,
         };
         old.export(each);
     }
@@ -188,7 +190,7 @@ impl Sessions {
     pub fn import(&self, internet: &Internet) -> String {
         let (taken, lost) = internet.import(&mut |each| self.export(each));
         let rest = if lost > 0 { format!(", {lost} could not go on") } else { String::new() };
-        format!("{taken} sessions of layout {:016x} carried over{rest}", self.hash)
+        format!("{taken} sessions of layout {:016x} carried over{rest}", self.of.hash)
     }
 
     /// After the switch: what the old fast path moved on since.
