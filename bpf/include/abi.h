@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xd1601a5df7c48456ULL
+#define TUNNY_ABI_HASH 0x9a32bc621d1dd0a9ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -56,6 +56,10 @@
 #define TUNNY_TENANT_METERED 0x4000000000ULL
 #define TUNNY_TENANT_NAT 0x2000000000ULL
 #define TUNNY_TENANT_ID_SHIFT 0x10U
+#define TUNNY_PEER_NETWORK_SHIFT 0x20U
+#define TUNNY_PEER_VNI_SHIFT 0x8U
+#define TUNNY_PEER_LENGTH_SHIFT 0x2U
+#define TUNNY_PEER_ENTRY_MASK 0x3U
 #define TUNNY_TENANT_ICMP_OFF 0x2000000ULL
 #define TUNNY_POLICY_NAT 0x1ULL
 #define TUNNY_POLICY_SOFTWARE 0x2ULL
@@ -331,12 +335,18 @@ struct tunny_tenant_bucket {
 	__u64 roots[3];
 	__u32 macs[3];
 	__u32 next;
+	__u64 peers[6];
+	__u32 policies[3];
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct tunny_tenant_bucket) == 64, "TenantBucket");
+_Static_assert(sizeof(struct tunny_tenant_bucket) == 128, "TenantBucket");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, keys) == 0, "TenantBucket.keys");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, roots) == 24, "TenantBucket.roots");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, macs) == 48, "TenantBucket.macs");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, next) == 60, "TenantBucket.next");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, peers) == 64, "TenantBucket.peers");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, policies) == 112, "TenantBucket.policies");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_bucket, reserved) == 124, "TenantBucket.reserved");
 
 struct tunny_tenant_record {
 	__u64 ident;

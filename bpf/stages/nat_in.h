@@ -15,7 +15,7 @@ static __always_inline int enter_vpc(struct tunny_root *root, struct nat_work *w
 
 	if (!tenant_find(root, w->vni, &t))
 		return DROP_NAT_UNSOLICITED;
-	w->policy = tenant_policy(root, t.key);
+	w->policy = t.policy;
 	if (!(w->policy & TUNNY_POLICY_NAT))
 		return DROP_NAT_UNSOLICITED;
 	w->walk.roots = t.roots;

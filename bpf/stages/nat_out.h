@@ -86,10 +86,8 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
 	inner_key(w);
 	w->why = PUNT_SESSION_NEW;
 	line = tunny_session_find(&w->key);
-	/* The VPC's policy is asked for while the session's record is on its way: nothing in between waits for either. */
-	w->policy = policy_at(w->record);
 	r = line ? session_line(line) : NULL;
-	if (!r || !(w->policy & TUNNY_POLICY_NAT))
+	if (!r)
 		return GO;
 	state = READ_ONCE(r->state);
 	w->why = settled(w, r, state, 0);
@@ -141,7 +139,7 @@ static __always_inline int nat(struct packet *p)
 	__u32 zero = 0;
 	struct nat_work *w;
 
-	if (likely(!(p->tenant_key & TUNNY_TENANT_NAT)) || (p->own && p->roots & TUNNY_ROOT_SIMPLE))
+	if (likely(!(p->policy & TUNNY_POLICY_NAT)) || (p->own && p->roots & TUNNY_ROOT_SIMPLE))
 		return GO;
 	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
 	if (!w)
@@ -152,7 +150,7 @@ static __always_inline int nat(struct packet *p)
 	w->inner_bytes = p->inner_bytes;
 	w->v6 = p->inner_v6;
 	w->vni = p->vni;
-	w->record = tenant_record(p->root, tenant_id(p->tenant_key));
+	w->policy = p->policy;
 	w->meter = tenant_meter(p->root, p->tenant_key);
 	w->tos = new_inner_tos(p);
 	p->nat = 1;
@@ -176,7 +174,7 @@ static __always_inline int nat_verdict(struct packet *p, int end)
 	if (!w || !walk)
 		return DROP_TABLE_FAULT;
 	/* Nobody lends his way out to a peer. */
-	if (!(tenant_policy(p->root, p->tenant_key) & TUNNY_POLICY_NAT) || walk->hops)
+	if (!(p->policy & TUNNY_POLICY_NAT) || walk->hops)
 		return end;
 	/* A VM's entry went away under our eyes. */
 	if (unlikely(!p->nat))

@@ -41,7 +41,6 @@ struct nat_work {
 	__u32 ttl;
 	__u32 tos;		/* as it is to be sent */
 	__u32 line;		/* of the session's record */
-	__u32 record;		/* line of the VPC's record */
 	__u32 port;		/* of the VM */
 	__u64 state;
 	__u32 why;		/* why the software path must have it, if the way is the Internet */

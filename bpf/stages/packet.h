@@ -92,6 +92,7 @@ struct packet {
 	/* tenant, route, locate */
 	__u64 tenant_key;	/* of the ingress VPC */
 	__u64 roots;
+	__u32 policy;		/* of the ingress VPC */
 	__u64 gateway_mac;	/* of the destination's VPC, as is to_vni */
 	__u32 to_vni;
 	__u32 vm_found;

@@ -160,15 +160,52 @@ static __always_inline int no_way(__u64 options, __u32 scope)
 	       scope == TUNNY_SCOPE_REGION ? DROP_SCOPE_REGION : DROP_TABLE_FAULT;
 }
 
+/*
+ * The peer that an IPv4 destination of the ingress VPC leads to, if the VPC's entry says so by itself; else 0. The packet's roots
+ * still stand in the entry, so the words that are loaded after them belong to them.
+ */
+static __always_inline __u32 peer_of(struct tunny_root *root, const struct walk *w)
+{
+	const struct tunny_tenant_bucket *b = tenant_home(root, tenant_hash(w->vni, root->salt));
+	__u64 slot, vni = 0;
+	struct tenant t;
+
+	if (!b || !((__u32)w->roots >> TUNNY_ROOT_LEVELS_SHIFT & 0xf))
+		return 0;
+	slot = tenant_slot(b, tenant_key(w->vni));
+	tenant_read(b, slot, &t);
+	if (t.roots != w->roots || (t.key ^ tenant_key(w->vni)) >> (TUNNY_TENANT_VNI_SHIFT - 1))
+		return 0;
+	slot++;
+#pragma unroll
+	for (int i = 0; i < 6; i++) {
+		__u64 word = READ_ONCE(b->peers[i]), length = word >> TUNNY_PEER_LENGTH_SHIFT & 63;
+		__u64 differ = ((word >> TUNNY_PEER_NETWORK_SHIFT) ^ w->dst_lo) >> (32 - length & 63);
+
+		differ |= (word & TUNNY_PEER_ENTRY_MASK) ^ slot;
+		vni |= word >> TUNNY_PEER_VNI_SHIFT & 0xffffff & mask_if_zero(differ);
+		/* One word at a time: all at once do not fit into registers. */
+		OPAQUE(vni);
+	}
+	return vni;
+}
+
 /* The walk from the ingress VPC along peer routes. GO: the VPC at hand is the destination's. */
 __noinline int tunny_walk(struct walk *w)
 {
-	__u32 zero = 0, half, value, scope, simple;
+	__u32 zero = 0, half, value, scope, simple, peer;
 	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
 	int end;
 
 	if (!w || !root)
 		return DROP_TABLE_FAULT;
+	peer = w->v6 ? 0 : peer_of(root, w);
+	/* No VM of a VPC that is ROOT_SIMPLE lies in a route to a peer, and that of another one does not count. */
+	if (peer) {
+		end = enter_peer(root, w, peer);
+		if (end)
+			return end;
+	}
 	/* Unrolled: clang lays the loop out with a back edge that falls through, which 6.1 refuses. */
 #pragma unroll
 	for (int hop = 0; hop <= TUNNY_PEER_HOPS_MAX; hop++) {
@@ -186,7 +223,7 @@ __noinline int tunny_walk(struct walk *w)
 		}
 		if (scope != TUNNY_SCOPE_PEER)
 			return no_way(root->options, scope);
-		if (hop == TUNNY_PEER_HOPS_MAX)
+		if (w->hops >= TUNNY_PEER_HOPS_MAX)
 			return DROP_ROUTE_PEER_LOOP;
 		end = enter_peer(root, w, value & 0xffffff);
 		if (end)

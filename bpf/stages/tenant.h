@@ -84,6 +84,7 @@ static __always_inline int find_tenant(struct packet *p)
 	p->tenant_key = t.key;
 	p->roots = t.roots;
 	p->gateway_mac = t.mac;
+	p->policy = t.policy;
 	return 1;
 }
 

@@ -27,6 +27,7 @@ struct tenant {
 	__u64 key;
 	__u64 roots;
 	__u64 mac;
+	__u32 policy;		/* lower half of its POLICY word */
 };
 
 static __always_inline __u64 tenant_key(__u32 vni)
@@ -58,15 +59,32 @@ static __always_inline void tenant_read(const struct tunny_tenant_bucket *b, __u
 	t->roots = READ_ONCE(*(const __u64 *)(at + 24));
 	mac = READ_ONCE(*(const __u32 *)((const void *)b + slot * 4 + 48));
 	t->mac = (t->key & 0xffff) << 32 | mac;
+	t->policy = READ_ONCE(*(const __u32 *)((const void *)b + slot * 4 + __builtin_offsetof(struct tunny_tenant_bucket, policies)));
+}
+
+/* Home bucket of a VPC, or NULL. */
+static __always_inline struct tunny_tenant_bucket *tenant_home(const struct tunny_root *root, __u64 hash)
+{
+	return line_pair_at((__u32)root->tenants + 2 * tunny_bucket_of(hash, root->tenants >> TUNNY_TABLE_REF_BUCKETS_SHIFT));
+}
+
+static __always_inline __u64 tenant_hash(__u32 vni, __u64 salt)
+{
+	return tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, salt);
+}
+
+/* Number of the VPC's entry if it is in this bucket, else that of another one. */
+static __always_inline __u64 tenant_slot(const struct tunny_tenant_bucket *b, __u64 key)
+{
+	return tenant_is(READ_ONCE(b->keys[1]), key) + 2 * tenant_is(READ_ONCE(b->keys[2]), key);
 }
 
 /* Reads the VPC's entry if it is in this line. */
 static __always_inline int tenant_match(const struct tunny_tenant_bucket *b, __u32 vni, struct tenant *t)
 {
 	__u64 key = tenant_key(vni);
-	__u64 slot = tenant_is(READ_ONCE(b->keys[1]), key) + 2 * tenant_is(READ_ONCE(b->keys[2]), key);
 
-	tenant_read(b, slot, t);
+	tenant_read(b, tenant_slot(b, key), t);
 	return (t->key ^ key) >> (TUNNY_TENANT_VNI_SHIFT - 1) == 0;
 }
 
@@ -74,10 +92,10 @@ static __always_inline int tenant_match(const struct tunny_tenant_bucket *b, __u
 __noinline __u64 tunny_tenant_chain(__u64 ref, __u64 salt, __u32 vni)
 {
 	__u64 key = tenant_key(vni);
-	__u32 line = home_line(ref, tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, salt));
+	__u32 line = (__u32)ref + 2 * tunny_bucket_of(tenant_hash(vni, salt), ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT);
 
 	for (int i = 0; i < TUNNY_CHAIN_MAX && line; i++) {
-		struct tunny_tenant_bucket *b = line_at(line);
+		struct tunny_tenant_bucket *b = line_pair_at(line);
 
 		if (!b)
 			return 0;
@@ -98,7 +116,7 @@ static __always_inline int tenant_lookup(const struct tunny_root *root, __u32 vn
 
 	if (!found)
 		return 0;
-	b = line_at(found >> 2);
+	b = line_pair_at(found >> 2);
 	if (!b)
 		return 0;
 	tenant_read(b, found & 3, t);
@@ -108,8 +126,7 @@ static __always_inline int tenant_lookup(const struct tunny_root *root, __u32 vn
 /* The same for an entry that was asked for: its home line first, without a branch. */
 static __always_inline int tenant_find(const struct tunny_root *root, __u32 vni, struct tenant *t)
 {
-	struct tunny_tenant_bucket *b =
-		line_at(home_line(root->tenants, tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, root->salt)));
+	struct tunny_tenant_bucket *b = tenant_home(root, tenant_hash(vni, root->salt));
 
 	return b && (tenant_match(b, vni, t) || tenant_lookup(root, vni, t));
 }
@@ -125,22 +142,6 @@ static __always_inline __u32 tenant_record(const struct tunny_root *root, __u32 
 	__u32 first = root->tenant_chunks[id >> TUNNY_TENANT_CHUNK_SHIFT & (TUNNY_TENANT_CHUNKS_MAX - 1)];
 
 	return first ? first + (id & ((1U << TUNNY_TENANT_CHUNK_SHIFT) - 1)) : 0;
-}
-
-/* POLICY word of the tenant whose record is at a line, 0 if there is none. */
-static __always_inline __u64 policy_at(__u32 line)
-{
-	struct tunny_tenant_record *record = line_at(line);
-
-	return line && record ? READ_ONCE(record->policy) : 0;
-}
-
-/* POLICY word of a VPC, 0 if it has none. */
-static __always_inline __u64 tenant_policy(const struct tunny_root *root, __u64 key)
-{
-	if (likely(!(key & TUNNY_TENANT_NAT)))
-		return 0;
-	return policy_at(tenant_record(root, tenant_id(key)));
 }
 
 /* Line of the meter block of a VPC, 0 if it has none. */

@@ -83,10 +83,10 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	struct tunny_root *root = p->root;
 	__u64 salt = root->salt;
 	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
-	__u64 hash = tunny_hash1((__u64)p->vni << TUNNY_TENANT_VNI_SHIFT, salt);
+	__u64 hash = tenant_hash(p->vni, salt);
 	const void *cells, *counters;
 
-	p->tenant_bucket = line_at(home_line(root->tenants, hash));
+	p->tenant_bucket = tenant_home(root, hash);
 	counters = counters_at(root, tunny_bucket_of(hash, root->tenant_groups), p->slot);
 	p->own_key = vm4_key(p->vni, inner_dst);
 	hash = tunny_hash1(p->own_key, salt);
@@ -99,6 +99,8 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 		return DROP_TABLE_FAULT;
 	touch(p->vm_bucket);
 	touch(p->tenant_bucket);
+	/* Peers and policy. The same page, so next to nothing. */
+	touch(p->tenant_bucket->peers);
 	touch(p->member_bucket);
 	touch_line(cells);
 	touch_line(counters);
@@ -119,9 +121,9 @@ __noinline int tunny_ask(__u32 vni, __u32 addr, __u32 slot)
 
 	if (!root)
 		return 0;
-	tenant = tunny_hash1((__u64)vni << TUNNY_TENANT_VNI_SHIFT, root->salt);
+	tenant = tenant_hash(vni, root->salt);
 	vm = tunny_hash1(vm4_key(vni, addr), root->salt);
-	touch_line(line_at(home_line(root->tenants, tenant)));
+	touch_line(tenant_home(root, tenant));
 	touch_line(line_at(home_line(root->vm4, vm)));
 	touch_line(cells_at(root, tunny_bucket_of(vm, root->vm_groups)));
 	if (slot < TUNNY_SLOTS_MAX)
@@ -159,6 +161,7 @@ static __always_inline int second_lines(struct packet *p)
 	p->tenant_key = t.key;
 	p->roots = t.roots;
 	p->gateway_mac = t.mac;
+	p->policy = t.policy;
 	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID);
 	if (p->own) {
 		vm4_read(p->vm_bucket, p->own - 1, &p->vm);

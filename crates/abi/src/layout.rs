@@ -168,8 +168,8 @@ layouts! {
         reserved_engine: [u64; 7],
     }
 
-    /// Bucket of table `tenants`: all that a common packet needs of three VPCs.
-    TenantBucket: 64 {
+    /// Bucket of table `tenants`: all that a common packet needs of three VPCs, in two adjacent lines at an even line number.
+    TenantBucket: 128 {
         /// TENANT_KEY words, 0 = empty; published last.
         keys: [u64; 3],
         /// ROUTE_ROOT of IPv4 in the lower 32 bits, of IPv6 in the upper 32: one store changes the whole route set and,
@@ -179,6 +179,14 @@ layouts! {
         macs: [u32; 3],
         /// Line of the next bucket in the chain, 0 if none.
         next: u32,
+        /// PEER words of the three VPCs, in any order; 0 = empty. They repeat what the IPv4 tree says of some addresses, so that
+        /// an engine need not ask it: each holds as long as the entry's `roots`, if it is loaded after that. A VPC whose
+        /// `roots` name no IPv4 tree has none, whatever stands here.
+        peers: [u64; 6],
+        /// Lower halves of the POLICY words.
+        policies: [u32; 3],
+        /// Not used.
+        reserved: u32,
     }
 
     /// What is seldom asked of a tenant, by its id.
@@ -197,7 +205,8 @@ layouts! {
         gateway6_lo: u64,
         /// Number of commits to this tenant so far.
         generation: u64,
-        /// POLICY word: what sessions of this VPC may do, and the epoch under which they were judged; 0: no sessions.
+        /// POLICY word: what sessions of this VPC may do, and the epoch under which they were judged; 0: no sessions. Its
+        /// lower half stands in the VPC's entry too.
         policy: u64,
     }
 
@@ -521,6 +530,14 @@ bits! {
     TENANT_NAT: u64 = 1 << 37;
     /// TENANT_KEY: shift of the tenant id (20 bits); the upper 16 bits of the gateway's MAC address are below.
     TENANT_ID_SHIFT: u32 = 16;
+    /// PEER: shift of the network address of an IPv4 route to a peer inside which there is no other route.
+    PEER_NETWORK_SHIFT: u32 = 32;
+    /// PEER: shift of the peer's VNI.
+    PEER_VNI_SHIFT: u32 = 8;
+    /// PEER: shift of the prefix length (6 bits, 1 to 32).
+    PEER_LENGTH_SHIFT: u32 = 2;
+    /// PEER: whose word it is: number of the entry in the bucket, plus one.
+    PEER_ENTRY_MASK: u64 = 3;
     /// ident: the VPC has no ICMP errors sent for it.
     TENANT_ICMP_OFF: u64 = 1 << 25;
 

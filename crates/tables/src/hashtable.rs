@@ -8,6 +8,7 @@
 
 use crate::arena::{Arena, Block};
 use crate::line::{Lines, RootRef};
+use crate::peers::{self, PeerWords};
 use crate::reader::{v6_word, vm4_key, vm4_value, vm4_words, vm6_key, vm6_value, VmEntry};
 use abi::*;
 use std::io;
@@ -27,7 +28,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     fn bucket_lines(self) -> u32 {
-        if self == Kind::Vm6 {
+        if matches!(self, Kind::Vm6 | Kind::Tenant) {
             2
         } else {
             1
@@ -66,8 +67,12 @@ pub(crate) struct TenantEntry {
     pub roots: u64,
     /// Lower half of the MAC address.
     pub mac: u32,
+    /// Lower half of the POLICY word.
+    pub policy: u32,
 }
 
+/// Halves of a bucket's second line before the policies.
+const POLICIES: usize = (std::mem::offset_of!(TenantBucket, policies) - LINE_BYTES as usize) / 4;
 /// Everything that table operations need beside the table.
 pub(crate) struct Store {
     pub arena: Arena,
@@ -272,8 +277,8 @@ impl HashTable {
     }
 
     fn retire_bucket(&self, store: &mut Store, line: u32) {
-        match self.kind {
-            Kind::Vm6 => store.retired_pairs.push(line),
+        match self.kind.bucket_lines() {
+            2 => store.retired_pairs.push(line),
             _ => store.retired.push(Block { line, lines: 1 }),
         }
     }
@@ -298,6 +303,9 @@ impl HashTable {
             Kind::Tenant => {
                 lines.at(to.line).set(3 + to.slot, lines.at(from.line).word(3 + from.slot));
                 lines.at(to.line).set_half(12 + to.slot, lines.at(from.line).half(12 + from.slot));
+                let policy = lines.at(from.line + 1).half(POLICIES + from.slot);
+                lines.at(to.line + 1).set_half(POLICIES + to.slot, policy);
+                peers::set(lines, to, &peers::at(lines, from));
             }
             Kind::Vm4 => {
                 for i in 0..3 {
@@ -367,7 +375,7 @@ impl HashTable {
     }
 
     fn new_line(&self, store: &mut Store) -> io::Result<u32> {
-        if self.kind == Kind::Vm6 {
+        if self.kind.bucket_lines() == 2 {
             return store.arena.alloc_pair();
         }
         let line = store.arena.alloc(1)?;
@@ -450,14 +458,23 @@ impl HashTable {
         }
     }
 
-    /// Puts the entry of a VPC in: values first, then the key.
-    pub(crate) fn insert_tenant(&mut self, store: &mut Store, e: &TenantEntry) -> io::Result<Place> {
+    /// Puts the entry of a VPC in, with PEER words: values first, then the key.
+    pub(crate) fn insert_tenant(&mut self, store: &mut Store, e: &TenantEntry, words: &PeerWords) -> io::Result<Place> {
         let place = self.empty_slot(store, tenant_hash(store, (e.key >> TENANT_VNI_SHIFT) as u32))?;
         let bucket = store.lines.at(place.line);
         bucket.set(3 + place.slot, e.roots);
         bucket.set_half(12 + place.slot, e.mac);
+        store.lines.at(place.line + 1).set_half(POLICIES + place.slot, e.policy);
+        // Whoever had the slot before may have left some, and died.
+        peers::clear(&store.lines, place);
+        peers::set(&store.lines, place, words);
         bucket.set(place.slot, e.key);
         Ok(place)
+    }
+
+    /// Stores the policy of the entry at a place.
+    pub(crate) fn set_policy(&self, lines: &Lines, place: Place, policy: u32) {
+        lines.at(place.line + 1).set_half(POLICIES + place.slot, policy);
     }
 
     /// The entry at a place.
@@ -467,6 +484,7 @@ impl HashTable {
             key: bucket.word(place.slot),
             roots: bucket.word(3 + place.slot),
             mac: bucket.half(12 + place.slot),
+            policy: lines.at(place.line + 1).half(POLICIES + place.slot),
         }
     }
 
@@ -567,6 +585,9 @@ impl HashTable {
 
     /// Empties a slot. No reader may be able to match the key it held.
     pub(crate) fn clear(&mut self, store: &Store, place: Place) {
+        if self.kind == Kind::Tenant {
+            peers::clear(&store.lines, place);
+        }
         store.lines.at(place.line).set(place.slot, 0);
         self.entries -= 1;
     }

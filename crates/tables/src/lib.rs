@@ -23,6 +23,7 @@ mod intervals;
 mod line;
 mod memory;
 mod meter;
+mod peers;
 mod reader;
 mod route;
 mod routes;

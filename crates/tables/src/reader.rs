@@ -368,7 +368,7 @@ impl Tables {
     /// Where the lookup of a VNI begins, prefetched; for [`Tables::tenant_from`].
     #[inline(always)]
     pub fn tenant_home(&self, vni: u32) -> u32 {
-        let line = bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 1);
+        let line = bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 2);
         self.lines.prefetch(line);
         line
     }
@@ -399,7 +399,7 @@ impl Tables {
     /// The tenant with a VNI.
     #[inline(always)]
     pub fn tenant(&self, vni: u32) -> Option<Tenant> {
-        self.tenant_from(bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 1), vni)
+        self.tenant_from(bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 2), vni)
     }
 
     /// The gateway's MAC address in a VPC.

@@ -87,6 +87,8 @@ fn damaged_tables_are_told(engine: &mut dyn Engine) {
         // Whatever kind of node it is, every value of it has a scope that is none; bounds stay below.
         let values = if root >> ROOT_LEVELS_SHIFT & 0xf == ROOT_FLAT { (node + 1, 3..7) } else { (node, 4..8) };
         values.1.for_each(|w| v.write(values.0, w, 0x9000_0000_9000_0000));
+        // What the VPC's entry says of its peers by itself must not answer for the tree.
+        (0..6).for_each(|w| v.write(line + 1, w, 0));
     };
     let cases: [(&str, &dyn Fn(&Vandal), DropReason); 3] = [
         ("the peer's VPC is gone", &|v| gone(v, 200), DropReason::RoutePeerGone),

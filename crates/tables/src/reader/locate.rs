@@ -43,9 +43,38 @@ impl Tables {
     /// As [`Tables::tenant_home`].
     #[inline(always)]
     pub fn tenant_line(&self, at: &Tables4, vni: u32) -> u32 {
-        let line = bucket_line(at.tenants, tenant_hash(vni, at.salt), 1);
+        let line = bucket_line(at.tenants, tenant_hash(vni, at.salt), 2);
         self.lines.prefetch(line);
         line
+    }
+
+    /// The VPC that an IPv4 address leads to from another one, if that one's entry says so by itself (PEER words). Its tree says the
+    /// same.
+    pub fn peer4(&self, tenant: &Tenant, addr: u32) -> Option<u32> {
+        let mut line = bucket_line(self.root.get(root!(tenants)), tenant_hash(tenant.vni, self.salt()), 2);
+        if tenant.root4() >> ROOT_LEVELS_SHIFT & 0xf == 0 {
+            return None;
+        }
+        for _ in 0..CHAIN_MAX {
+            let bucket = self.at(line);
+            // The packet's roots still stand there, so the words that are loaded now belong to them.
+            let entry = (0..3).find(|i| bucket.word(*i) == tenant.key && bucket.word(3 + i) == tenant.roots);
+            if let Some(entry) = entry {
+                crate::pause!();
+                let words = self.at(line.wrapping_add(1));
+                let leads = |word: &u64| {
+                    let length = (word >> PEER_LENGTH_SHIFT) as u32 & 63;
+                    let differ = (word >> PEER_NETWORK_SHIFT ^ u64::from(addr)) >> (32u32.wrapping_sub(length) & 63);
+                    word & PEER_ENTRY_MASK == entry as u64 + 1 && differ == 0
+                };
+                return (0..6).map(|i| words.word(i)).find(leads).map(|word| (word >> PEER_VNI_SHIFT) as u32 & 0xff_ffff);
+            }
+            line = bucket.half(15);
+            if line == 0 {
+                break;
+            }
+        }
+        None
     }
 
     /// As [`Tables::member4_home`].

@@ -37,6 +37,7 @@ fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
         tables.count_vm(vm.vm, 100);
     }
     let _ = (tables.vm4_from(tables.vm4_home(vni, c), &t, c), tables.vm4_from(Home::NONE, &t, a));
+    let _ = (tables.peer4(&t, a), tables.peer4(&t, c));
     let at = &tables.tables4();
     let _ = (tables.vm4_lasting(at, tables.vm4_line(at, vni, c), vni, c), tables.vm4_lasting(at, a, vni, c));
     let _ = tables.tenant_from(tables.tenant_line(at, vni), vni);

@@ -42,7 +42,7 @@ fn writer_child() {
                 continue;
             }
             versions[i as usize] += 1;
-            commit.tenants.push(change(i, versions[i as usize], rng.random_range(0..50), false));
+            commit.tenants.push(leading(i, versions[i as usize], rng.random_range(0..50)));
         }
         if passers.len() < 20 {
             next = (next + 1) % (1 << 20);

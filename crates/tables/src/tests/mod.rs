@@ -10,6 +10,7 @@ mod internet;
 mod kill;
 mod model;
 mod oracle;
+mod peers;
 mod refusals;
 mod world;
 

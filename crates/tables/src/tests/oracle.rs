@@ -10,7 +10,9 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 
 /// Compares every answer that the small world can ask for.
-fn check(model: &Model, writer: &Writer, tables: &Tables, rng: &mut ChaCha8Rng) {
+/// Returns how often a VPC's entry told the peer by itself.
+fn check(model: &Model, writer: &Writer, tables: &Tables, rng: &mut ChaCha8Rng) -> u32 {
+    let mut peers = 0;
     let _guard = tables.enter();
     let view = View(tables, writer);
     for _ in 0..12 {
@@ -21,6 +23,12 @@ fn check(model: &Model, writer: &Writer, tables: &Tables, rng: &mut ChaCha8Rng) 
             assert_eq!(view.route(vni, addr), model.route(vni, addr), "route of {addr} in {vni}");
             assert_eq!(view.vm(vni, addr), model.vm(vni, addr), "VM of {addr} in {vni}");
             let t = tables.tenant(vni);
+            if let (Some(t), std::net::IpAddr::V4(a)) = (&t, addr) {
+                if let Some(peer) = tables.peer4(t, a.to_bits()) {
+                    assert_eq!(model.route(vni, addr), Some(Target::Peer(peer)), "a PEER word lies about {addr} in {vni}");
+                    peers += 1;
+                }
+            }
             let simple = t.is_some_and(|t| match addr {
                 std::net::IpAddr::V4(_) => t.root4() & abi::ROOT_SIMPLE != 0,
                 std::net::IpAddr::V6(_) => t.root6() & abi::ROOT_SIMPLE != 0,
@@ -32,6 +40,7 @@ fn check(model: &Model, writer: &Writer, tables: &Tables, rng: &mut ChaCha8Rng) 
         let nc = some_nc(rng);
         assert_eq!(view.may_send(vni, nc), model.may_send(vni, nc), "{nc} for {vni}");
     }
+    peers
 }
 
 /// Everything that the writer says it holds, against the model.
@@ -65,7 +74,7 @@ fn check_dump(model: &Model, writer: &Writer) {
 #[test]
 fn random_commits_equal_the_model_and_refused_ones_change_nothing() {
     let (_seed, mut rng) = seeded("oracle");
-    let (mut accepted, mut refused) = (0, 0);
+    let (mut accepted, mut refused, mut peers) = (0, 0, 0);
     for round in 0..6 {
         let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
         let mut writer =
@@ -84,10 +93,10 @@ fn random_commits_equal_the_model_and_refused_ones_change_nothing() {
                 }
                 Err(_) => refused += 1,
             }
-            check(&model, &writer, &tables, &mut rng);
+            peers += check(&model, &writer, &tables, &mut rng);
             if rng.random_bool(0.1) {
                 writer.settle();
-                check(&model, &writer, &tables, &mut rng);
+                peers += check(&model, &writer, &tables, &mut rng);
             }
             if step % 50 == 49 {
                 check_dump(&model, &writer);
@@ -100,7 +109,7 @@ fn random_commits_equal_the_model_and_refused_ones_change_nothing() {
                 };
                 writer = Writer::attach(memory.clone(), WriterOptions::default()).unwrap();
                 assert_eq!(writer.bytes_used(), used, "attach lost or leaked lines");
-                check(&model, &writer, &tables, &mut rng);
+                peers += check(&model, &writer, &tables, &mut rng);
                 check_dump(&model, &writer);
                 let again = |(vni, t): (&Vni, &ModelTenant)| TenantChange {
                     vni: *vni,
@@ -112,11 +121,12 @@ fn random_commits_equal_the_model_and_refused_ones_change_nothing() {
                 };
                 let commit = Commit { tenants: model.tenants.iter().map(again).collect(), ..Default::default() };
                 writer.commit(&commit).unwrap();
-                check(&model, &writer, &tables, &mut rng);
+                peers += check(&model, &writer, &tables, &mut rng);
                 check_dump(&model, &writer);
             }
         }
     }
-    println!("{accepted} accepted, {refused} refused");
+    println!("{accepted} accepted, {refused} refused, {peers} peers told by entries");
+    assert!(peers > 0, "no entry told a peer");
     assert!(accepted > 300 && refused > 300, "{accepted} {refused}");
 }

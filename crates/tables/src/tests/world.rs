@@ -7,6 +7,7 @@ use crate::*;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// VPCs that exist all the time.
 pub(crate) const VPCS: u32 = 24;
@@ -34,6 +35,14 @@ fn addr6(n: u32) -> u128 {
 fn mac(i: u32, n: u32, version: u32) -> u64 {
     0x02 << 40 | u64::from(i & 0xff) << 32 | u64::from(n & 0xff) << 24 | u64::from(version & 0xff_ffff)
 }
+
+/// The VPC that VPC `i` has a route to while the lower four bits of its version are these.
+fn peer(i: u32, low: u32) -> Vni {
+    vni((i + 1 + low) % VPCS)
+}
+
+/// Addresses of which a VPC's entry told the peer by itself, in all worlds of this process.
+pub(crate) static TOLD: AtomicU64 = AtomicU64::new(0);
 
 const TARGETS: [Target; 4] = [Target::Local, Target::Blackhole, Target::Internet, Target::Line];
 
@@ -91,6 +100,16 @@ pub(crate) fn change(i: u32, version: u32, filler: u32, create: bool) -> TenantC
     }
 }
 
+/// The same with a route to a peer.
+pub(crate) fn leading(i: u32, version: u32, filler: u32) -> TenantChange {
+    let mut c = change(i, version, filler, false);
+    let prefix = Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(0x0d00_0000)), len: 16 };
+    if let RoutesChange::Replace(routes) = &mut c.routes {
+        routes.push(Route { prefix, target: Target::Peer(peer(i, version & 15)) });
+    }
+    c
+}
+
 /// The commit that builds the world, all VPCs in version 0.
 pub(crate) fn first() -> Commit {
     Commit { nc_add: ncs(), tenants: (0..VPCS).map(|i| change(i, 0, i, true)).collect(), ..Default::default() }
@@ -124,6 +143,12 @@ pub(crate) fn observe(tables: &Tables, i: u32) -> Result<u32, String> {
     let probe = (0x2001_0db9u64 << 32, 5);
     let low6 =
         scope(tables.route6(t.root6(), probe))? | scope(tables.route6(t.root6(), (0x2001_0dba << 32, 0x77)))? << 2;
+    if let Some(told) = tables.peer4(&t, 0x0d00_0102) {
+        if told != peer(i, low4) {
+            return Err(format!("VPC {i}: the entry tells peer {told}, routes are of version {low4}"));
+        }
+        TOLD.fetch_add(1, Ordering::Relaxed);
+    }
     if low4 != low6 {
         return Err(format!("VPC {i}: IPv4 routes of version {low4}, IPv6 routes of version {low6}"));
     }

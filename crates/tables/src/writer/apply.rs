@@ -8,6 +8,7 @@ use super::{halves, nc_key, Writer};
 use crate::arena::Block;
 use crate::hashtable::TenantEntry;
 use crate::line::root;
+use crate::peers::PeerWords;
 use crate::reader::VmEntry;
 use crate::{Commit, CommitReport, Vni};
 use abi::*;
@@ -374,7 +375,8 @@ impl Writer {
             | self.nat_flag(state.id)
             | u64::from(state.id) << TENANT_ID_SHIFT
             | state.gateway_mac >> 32 & 0xffff;
-        TenantEntry { key, roots, mac: state.gateway_mac as u32 }
+        let policy = self.record_policy(state.id) as u32;
+        TenantEntry { key, roots, mac: state.gateway_mac as u32, policy }
     }
 
     /// The store that switches a VPC to its new state.
@@ -399,7 +401,8 @@ impl Writer {
             lines.at(place.line).set(place.slot, new.key);
             return Ok(());
         }
-        self.tables.tenants.insert_tenant(&mut self.store, &new)?;
+        // Its roots are still the old ones: `switch_roots` sees to the PEER words.
+        self.tables.tenants.insert_tenant(&mut self.store, &new, &PeerWords::default())?;
         if self.tables.tenants.publish(&self.store.root) {
             // The table has grown and holds both: the old one is the one that is found first or second.
             return self.drop_twin(vni, new.key);
@@ -449,7 +452,7 @@ impl Writer {
             }
             let state = &self.tenants[&r.vni];
             self.store.lines.at(self.tenant_line(state.id)).set(6, state.commits);
-            self.set_roots(r.vni, r.roots);
+            self.switch_roots(r.vni, r.roots);
             match r.direct_add {
                 Some((true, i)) => {
                     self.tables.vm4.insert4(&mut self.store, plan.adds4[i].0, &plan.adds4[i].1)?;
@@ -486,7 +489,8 @@ impl Writer {
             }
             let whole = alone || self.tables.tenants.staged() || self.tenants[&r.vni].peers.is_empty();
             let entry = self.entry_of(r.vni, if whole { r.roots } else { 0 });
-            self.tables.tenants.insert_tenant(&mut self.store, &entry)?;
+            let peers = self.tenants[&r.vni].peer_words().unwrap_or_default();
+            self.tables.tenants.insert_tenant(&mut self.store, &entry, &peers)?;
         }
         for r in new().filter(|r| !alone && !self.tenants[&r.vni].peers.is_empty()) {
             self.set_roots(r.vni, r.roots);

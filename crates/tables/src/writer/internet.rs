@@ -67,6 +67,7 @@ impl Writer {
         line.set(POLICY, epoch | flags & !EPOCHS);
         // Engines look at the word only if the entry says so.
         if let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) {
+            self.tables.tenants.set_policy(&self.store.lines, place, line.word(POLICY) as u32);
             let bucket = self.store.lines.at(place.line);
             bucket.set(place.slot, bucket.word(place.slot) & !TENANT_NAT | self.nat_flag(state.id));
         }
@@ -75,7 +76,7 @@ impl Writer {
 
     /// What the entry of a VPC says of its POLICY word.
     pub(super) fn nat_flag(&self, id: u32) -> u64 {
-        match self.store.lines.at(self.tenant_line(id)).word(POLICY) & POLICY_NAT {
+        match self.record_policy(id) & POLICY_NAT {
             0 => 0,
             _ => TENANT_NAT,
         }
@@ -83,7 +84,12 @@ impl Writer {
 
     /// The POLICY word of a VPC.
     pub fn policy(&self, vni: Vni) -> Option<u64> {
-        self.tenants.get(&vni).map(|state| self.store.lines.at(self.tenant_line(state.id)).word(POLICY))
+        self.tenants.get(&vni).map(|state| self.record_policy(state.id))
+    }
+
+    /// The POLICY word in the record of a VPC's id.
+    pub(super) fn record_policy(&self, id: u32) -> u64 {
+        self.store.lines.at(self.tenant_line(id)).word(POLICY)
     }
 
     /// Whether the way to the Internet leads over a group.

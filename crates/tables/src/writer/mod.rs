@@ -18,6 +18,7 @@
 mod apply;
 mod dump;
 mod internet;
+mod peers;
 mod plan;
 mod plan_routes;
 mod plan_vms;
@@ -125,12 +126,14 @@ struct Pending {
     tenant_ids: Vec<u32>,
     /// VPCs whose slot in the table is to be emptied.
     dead_tenants: Vec<Vni>,
+    /// VPCs whose PEER words may be written.
+    peers: FxSet<Vni>,
     lines: u64,
 }
 
 impl Pending {
     fn is_empty(&self) -> bool {
-        let Pending { blocks, pairs, promote, kill, purge, kill_nc6, tenants, vms, ncs, tenant_ids, dead_tenants, lines: _ } =
+        let Pending { blocks, pairs, promote, kill, purge, kill_nc6, tenants, vms, ncs, tenant_ids, dead_tenants, peers, lines: _ } =
             self;
         blocks.is_empty()
             && pairs.is_empty()
@@ -143,6 +146,7 @@ impl Pending {
             && ncs.is_empty()
             && tenant_ids.is_empty()
             && dead_tenants.is_empty()
+            && peers.is_empty()
     }
 }
 
@@ -387,6 +391,7 @@ impl Writer {
                 self.tables.tenants.clear(&self.store, place);
             }
         }
+        self.refill_peers(pending.peers.into_iter());
         for id in pending.ncs {
             let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
             self.store.lines.at(words).set(at, 0);

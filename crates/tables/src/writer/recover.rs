@@ -260,6 +260,8 @@ impl Writer {
             if record.word(0) as u32 & 0xff_ffff != vni {
                 return Err(AttachError::Corrupt { what: "a VPC's record" });
             }
+            // A writer may have died between the two stores of `set_policy`.
+            self.tables.tenants.set_policy(&lines, place, self.record_policy(id) as u32);
             let mut state = TenantState {
                 id,
                 roots: entry.roots,
