@@ -19,16 +19,45 @@ pub struct ActionFormat {
     pub immediate: u32,
 }
 
-/// The ways to store `bits` of action data: all in an action RAM; up to 32 bits beside the entry and the rest in the RAM.
+/// The ways to store `bits` of action data. It lies in slots of 32, 16 and 8 bits, as the packet header vector takes it. All
+/// of it may stand in an action RAM, whose entries are powers of two of bytes; moving whole slots beside the entry halves
+/// that (from more than 16 bytes it takes 16 away), until no more than `immediate_max` bits can be moved.
 pub fn action_formats(bits: u32, immediate_max: u32) -> Vec<ActionFormat> {
-    let ram = |bits: u32| if bits == 0 { 0 } else { bits.div_ceil(8).next_power_of_two() };
-    let mut out = vec![ActionFormat { ram_bytes: ram(bits), immediate: 0 }];
-    if bits > 0 && bits <= immediate_max {
-        out.push(ActionFormat { ram_bytes: 0, immediate: bits });
-    } else if bits > immediate_max && bits <= 2 * immediate_max {
-        out.push(ActionFormat { ram_bytes: ram(bits - immediate_max), immediate: immediate_max });
+    let bytes = |bits: u32| match bits.div_ceil(8) {
+        n if n > 16 => n.next_multiple_of(16),
+        0 => 0,
+        n => n.next_power_of_two(),
+    };
+    let mut slots = vec![32; (bits / 32) as usize];
+    let rest = bits % 32;
+    slots.extend([16, 8].iter().filter(|s| rest.next_multiple_of(8) & **s != 0));
+    let whole: u32 = slots.iter().sum();
+    // Bits of the last slot that hold nothing need no place beside the entry.
+    let padding = whole - bits;
+    let mut out = vec![ActionFormat { ram_bytes: bytes(whole), immediate: 0 }];
+    let mut now = bytes(whole);
+    while now > 0 {
+        let next = if now > 16 { now - 16 } else { now / 2 };
+        let need = whole.saturating_sub(next * 8);
+        let Some(moved) = fewest(&slots, need).filter(|m| *m <= immediate_max) else { break };
+        now = bytes(whole - moved);
+        let last = if moved == whole || moved % 32 != 0 { padding } else { 0 };
+        let format = ActionFormat { ram_bytes: now, immediate: moved - last };
+        if out.contains(&format) {
+            break;
+        }
+        out.push(format);
     }
     out
+}
+
+/// The least sum of some of the slots that is at least `need`.
+fn fewest(slots: &[u32], need: u32) -> Option<u32> {
+    let mut sums = std::collections::BTreeSet::from([0]);
+    for slot in slots {
+        sums.extend(sums.clone().iter().map(|s| s + slot));
+    }
+    sums.range(need..).next().copied()
 }
 
 impl ActionFormat {
@@ -77,6 +106,24 @@ impl Match {
         Match { bytes, groups, ghosts: digest.is_none(), ranked: false, packing: Packing::Straddling }
     }
 
+    /// Bits and bytes that are surely stored: those of the row address are not, nor are bytes that it says whole.
+    fn size(&self, g: &Geometry) -> (u32, u32) {
+        let (mut bits, mut bytes) = (self.bytes.iter().sum::<u32>(), self.bytes.len() as u32);
+        if self.ghosts {
+            let mut left = g.row_bits();
+            bits -= left.min(bits);
+            let mut sizes = self.bytes.clone();
+            sizes.sort_unstable();
+            for size in sizes {
+                if left >= size {
+                    left -= size;
+                    bytes -= 1;
+                }
+            }
+        }
+        (bits, bytes)
+    }
+
     /// Bits stored if `ways` hash bits beyond the row are known.
     fn stored(&self, g: &Geometry, extra: u32) -> Vec<u32> {
         match self.ghosts {
@@ -99,8 +146,7 @@ pub struct Layout {
 
 /// All packings that could fit if only bits were counted.
 pub fn layouts(m: &Match, action_bits: u32, g: &Geometry) -> Vec<Layout> {
-    let stored = m.stored(g, 0);
-    let (bits, bytes) = (stored.iter().sum::<u32>(), stored.iter().filter(|b| **b > 0).count() as u32);
+    let (bits, bytes) = m.size(g);
     let mut out = Vec::new();
     for action in action_formats(action_bits, g.immediate_bits) {
         for pack in 1..=g.pack_max {
@@ -131,7 +177,8 @@ pub fn layouts(m: &Match, action_bits: u32, g: &Geometry) -> Vec<Layout> {
 
 /// Sizes of the ways for so many blocks of depth: at least four independent hash functions.
 pub fn ways(depth: u32, g: &Geometry) -> Vec<u32> {
-    let depth = depth.max(4);
+    // What is more than a stage is divided as the stage is.
+    let depth = depth.clamp(4, g.sram_per_stage().max(4));
     if depth < 8 {
         return (0..4).map(|i| if i < depth - 4 { 2 } else { 1 }).collect();
     }
@@ -162,13 +209,35 @@ struct Sized {
     layout: Layout,
     depth: u32,
     action: u32,
+    /// One word more than the bits ask for, because the bytes did not fit.
+    widened: bool,
 }
 
 impl Sized {
-    fn new(layout: Layout, depth: u32, g: &Geometry) -> Sized {
-        let depth = depth.max(4);
+    fn new(layout: Layout, depth: u32, widened: bool, g: &Geometry) -> Sized {
+        let depth = if depth == 0 { 0 } else { depth.max(4) };
         let entries = u64::from(depth) * u64::from(layout.pack) * u64::from(g.sram_depth);
-        Sized { layout, depth, action: layout.action.blocks(entries, g) }
+        Sized { layout, depth, action: layout.action.blocks(entries, g), widened }
+    }
+
+    /// With room for so many entries.
+    fn holding(&self, entries: u64, g: &Geometry) -> Sized {
+        let depth = entries.div_ceil(u64::from(self.layout.pack) * u64::from(g.sram_depth)).min(1 << 20);
+        Sized::new(self.layout, depth as u32, self.widened, g)
+    }
+
+    /// As deep as so many blocks allow. Four ways are the least, even if they are more than that.
+    fn within(&self, room: u32, g: &Geometry) -> Sized {
+        let fits = |depth: u32| {
+            let entries = u64::from(depth) * u64::from(self.layout.pack) * u64::from(g.sram_depth);
+            u64::from(depth * self.layout.width) + u64::from(self.layout.action.blocks(entries, g)) <= u64::from(room)
+        };
+        let (mut low, mut high) = (0, room);
+        while low < high {
+            let middle = high - (high - low) / 2;
+            (low, high) = if fits(middle) { (middle, high) } else { (low, middle - 1) };
+        }
+        Sized::new(self.layout, low, self.widened, g)
     }
 
     fn entries(&self, g: &Geometry) -> u64 {
@@ -223,7 +292,8 @@ pub fn place(
     let mut stage = 0;
     while entries > 0 {
         let Some(grid) = stages.free(stage) else { return Err(Unplaced::Stages { left: entries }) };
-        if let Some(s) = whole(m, &all, entries, &grid, g).or_else(|| most(m, &all, &grid, g)) {
+        let mut search = Search { m, g, grid: &grid, options: Vec::new() };
+        if let Some(s) = search.whole(&all, entries).or_else(|| search.most()) {
             entries = entries.saturating_sub(s.entries(g));
             stages.take(stage, &s.part(g));
             out.push((stage, s.part(g)));
@@ -236,15 +306,83 @@ pub fn place(
     Ok(out)
 }
 
-/// The cheapest packing that takes all entries in this stage.
-fn whole(m: &Match, all: &[Layout], entries: u64, grid: &super::Grid, g: &Geometry) -> Option<Sized> {
-    let size = |l: Layout| {
-        let depth = entries.div_ceil(u64::from(l.pack) * u64::from(g.sram_depth)).min(1 << 20);
-        Sized::new(l, depth as u32, g)
-    };
-    let mut options: Vec<(Sized, bool)> = all.iter().map(|l| (size(*l), false)).collect();
-    while !options.is_empty() {
-        options.sort_by(|(a, _), (b, _)| {
+/// The compiler's search for the packing in one stage.
+///
+/// It first tries all packings with all entries. A packing whose bytes do not fit with the ways that *all* entries would
+/// have is widened by a word, or given up, for this stage: also where fewer entries, with other ways and so with other
+/// bits known from the address, would fit. Then it shrinks what is left to the stage.
+struct Search<'a> {
+    m: &'a Match,
+    g: &'a Geometry,
+    grid: &'a super::Grid,
+    options: Vec<Sized>,
+}
+
+impl Search<'_> {
+    fn takes(&self, s: &Sized) -> bool {
+        s.depth > 0 && s.blocks() <= self.grid.sram() && self.grid.takes(&s.part(self.g), self.g)
+    }
+
+    /// The cheapest packing that takes all entries in this stage.
+    fn whole(&mut self, all: &[Layout], entries: u64) -> Option<Sized> {
+        self.options = all.iter().map(|l| Sized::new(*l, 0, false, self.g)).collect();
+        self.cheapest(entries);
+        let mut at = 0;
+        while at < self.options.len() {
+            let s = self.options[at];
+            if !format_fits(self.m, &s, self.g) {
+                self.widen(at);
+                self.cheapest(entries);
+                at = 0;
+            } else if self.takes(&s) {
+                return Some(s);
+            } else {
+                at += 1;
+            }
+        }
+        None
+    }
+
+    /// The packing that brings most entries into this stage.
+    fn most(&mut self) -> Option<Sized> {
+        let (g, room) = (self.g, self.grid.sram());
+        self.options.iter_mut().for_each(|s| *s = s.within(room, g));
+        self.options.retain(|s| s.depth > 0);
+        self.options.sort_by_key(|s| {
+            let data = s.action > 0;
+            (s.blocks() > room, std::cmp::Reverse(s.entries(g)), s.layout.width, s.layout.pack, data)
+        });
+        while let Some(&first) = self.options.first() {
+            if !format_fits(self.m, &first, g) {
+                // Others take its place with as many entries, the cheapest first.
+                self.widen(0);
+                self.cheapest(first.entries(g));
+            } else if self.takes(&first) {
+                return Some(first);
+            } else {
+                self.shrink();
+            }
+        }
+        None
+    }
+
+    /// Makes the first packing smaller by a block at least; then most entries come first.
+    fn shrink(&mut self) {
+        let (g, first) = (self.g, self.options[0]);
+        match first.depth {
+            0..=4 => drop(self.options.remove(0)),
+            depth => self.options[0] = Sized::new(first.layout, depth - 1, first.widened, g),
+        }
+        self.options.sort_by_key(|s| {
+            (std::cmp::Reverse(s.entries(g)), s.blocks(), s.layout.width, s.layout.pack, s.action > 0)
+        });
+    }
+
+    /// Sizes all packings for so many entries, fewest blocks first.
+    fn cheapest(&mut self, entries: u64) {
+        let g = self.g;
+        self.options.iter_mut().for_each(|s| *s = s.holding(entries, g));
+        self.options.sort_by(|a, b| {
             let same = a.entries(g) == b.entries(g);
             let cost = |s: &Sized| (s.blocks(), s.layout.width);
             cost(a)
@@ -253,44 +391,18 @@ fn whole(m: &Match, all: &[Layout], entries: u64, grid: &super::Grid, g: &Geomet
                 .then((a.action > 0).cmp(&(b.action > 0)))
                 .then(b.entries(g).cmp(&a.entries(g)))
         });
-        let (best, widened) = options.remove(0);
-        if best.blocks() > grid.sram() {
-            return None;
-        }
-        match format_fits(m, &best, g) {
-            true if grid.takes(&best.part(g), g) => return Some(best),
-            false if !widened => options.extend(wider(best.layout, g).map(|l| (size(l), true))),
-            _ => {}
-        }
     }
-    None
-}
 
-/// The packing with one word more, where bytes got in the way of what the bits allow.
-fn wider(l: Layout, g: &Geometry) -> Option<Layout> {
-    let width = l.width + 1;
-    let dividable = width.is_multiple_of(l.pack) && l.pack != 1;
-    (!dividable && width <= g.sram_rows).then_some(Layout { width, ..l })
-}
-
-/// The packing that brings most entries into this stage.
-fn most(m: &Match, all: &[Layout], grid: &super::Grid, g: &Geometry) -> Option<Sized> {
-    let shrink = |l: Layout, room: u32| (4..=room).rev().map(|d| Sized::new(l, d, g)).find(|s| s.blocks() <= room);
-    let mut options: Vec<(Sized, bool)> = all.iter().filter_map(|l| Some((shrink(*l, grid.sram())?, false))).collect();
-    while !options.is_empty() {
-        options.sort_by_key(|(s, _)| {
-            (std::cmp::Reverse(s.entries(g)), s.blocks(), s.layout.width, s.layout.pack, s.action > 0)
-        });
-        let (best, widened) = options.remove(0);
-        if !format_fits(m, &best, g) {
-            if !widened {
-                options.extend(wider(best.layout, g).and_then(|l| Some((shrink(l, grid.sram())?, true))));
-            }
-        } else if grid.takes(&best.part(g), g) {
-            return Some(best);
+    /// Gives a packing one word more, where bytes got in the way of what the bits allow; or gives it up.
+    fn widen(&mut self, at: usize) {
+        let s = &mut self.options[at];
+        let width = s.layout.width + 1;
+        let dividable = width.is_multiple_of(s.layout.pack) && s.layout.pack != 1;
+        if s.widened || dividable || width > self.g.sram_rows {
+            self.options.remove(at);
         } else {
-            options.extend(shrink(best.layout, best.blocks() - 1).map(|s| (s, widened)));
+            s.layout.width = width;
+            s.widened = true;
         }
     }
-    None
 }
