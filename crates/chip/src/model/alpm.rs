@@ -31,11 +31,65 @@ struct Subtree {
     root: Prefix,
     partition: u32,
     prefixes: BTreeMap<Prefix, u32>,
+    /// The prefixes in order, each with the one around it.
+    rows: Vec<Row>,
+    /// Of each its number in that order.
+    keys: Vec<u64>,
     /// The longest prefix above the root.
     covering: Option<(u32, u32)>,
 }
 
+/// A prefix of a subtree. The chip compares a partition's rows all at once; here they lie in order, so that the longest
+/// that covers an address is the last one not behind it, or one of those around that.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    prefix: Prefix,
+    value: u32,
+    /// The next shorter prefix around this one; NONE if there is none.
+    around: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
 impl Subtree {
+    fn new(root: Prefix, partition: u32, prefixes: BTreeMap<Prefix, u32>, covering: Option<(u32, u32)>) -> Subtree {
+        let mut s = Subtree { root, partition, prefixes, rows: Vec::new(), keys: Vec::new(), covering };
+        s.rank();
+        s
+    }
+
+    /// Writes the rows anew.
+    fn rank(&mut self) {
+        self.rows.clear();
+        self.keys.clear();
+        for (prefix, value) in &self.prefixes {
+            let mut around = (self.rows.len() as u32).wrapping_sub(1);
+            while around != NONE && !self.rows[around as usize].prefix.covers(&prefix.bits) {
+                around = self.rows[around as usize].around;
+            }
+            self.rows.push(Row { prefix: *prefix, value: *value, around });
+            self.keys.push(prefix.bits.order(self.root.len));
+        }
+    }
+
+    /// The longest prefix that covers an address below the root.
+    fn longest(&self, b: &Bits) -> Option<(u32, u32)> {
+        let key = b.order(self.root.len);
+        // All of them: that is quicker than a search, whose every step would wait for memory.
+        let not_behind: u32 = self.keys.iter().map(|k| u32::from(*k <= key)).sum();
+        let mut at = not_behind.wrapping_sub(1);
+        while self.rows.get(at as usize).is_some_and(|r| r.prefix.bits > *b) {
+            at = at.wrapping_sub(1);
+        }
+        while let Some(r) = self.rows.get(at as usize) {
+            if r.prefix.covers(b) {
+                return Some((r.prefix.len, r.value));
+            }
+            at = r.around;
+        }
+        self.covering
+    }
+
     fn size(&self) -> u32 {
         self.prefixes.len() as u32 + u32::from(self.covering.is_some())
     }
@@ -48,10 +102,11 @@ pub struct Alpm {
     subtrees: Vec<Subtree>,
     /// What the TCAM says, as borders: from this value on, the subtree.
     borders: Vec<(Bits, u32)>,
+    /// Of each value of the VNI's upper 12 bits, the first border not below it.
+    begin: Vec<u32>,
     /// Room left and pivots of each partition.
     partitions: Vec<(u32, u32)>,
     moved: u64,
-    stale: bool,
 }
 
 /// No room.
@@ -191,7 +246,7 @@ impl Alpm {
             .into_iter()
             .map(|(root, taken)| {
                 let prefixes = taken.iter().map(|i| sorted[*i]).collect();
-                Subtree { root, partition: u32::MAX, prefixes, covering: covering(sorted, &root) }
+                Subtree::new(root, u32::MAX, prefixes, covering(sorted, &root))
             })
             .collect();
         // Largest first, into the partition with least room that still takes it and keeps room for its other pivots.
@@ -222,7 +277,7 @@ impl Alpm {
                 room.entry(part.0).or_default().push(p);
             }
         }
-        let mut table = Alpm { shape, subtrees, borders: Vec::new(), partitions, moved: 0, stale: false };
+        let mut table = Alpm { shape, subtrees, borders: Vec::new(), begin: Vec::new(), partitions, moved: 0 };
         table.flatten();
         Ok(table)
     }
@@ -252,27 +307,22 @@ impl Alpm {
             open.push((root.bits.last(root.len), i as u32));
         }
         close(&mut out, &mut open, None);
+        self.begin = (0..=1 << 12).map(|top| out.partition_point(|(at, _)| at.vni >> 12 < top) as u32).collect();
         self.borders = out;
-        self.stale = false;
     }
 
     /// The subtree that the TCAM says.
     fn subtree(&self, b: &Bits) -> Option<usize> {
-        let i = self.borders.partition_point(|(at, _)| at <= b).checked_sub(1)?;
-        self.subtrees.get(self.borders[i].1 as usize).map(|_| self.borders[i].1 as usize)
+        let top = (b.vni >> 12) as usize;
+        let (from, to) = (self.begin[top] as usize, self.begin[top + 1] as usize);
+        let i = (from + self.borders[from..to].partition_point(|(at, _)| at <= b)).checked_sub(1)?;
+        let id = self.borders[i].1 as usize;
+        (id < self.subtrees.len()).then_some(id)
     }
 
     /// The longest prefix: its length and value.
     pub fn lookup(&self, b: &Bits) -> Option<(u32, u32)> {
-        let s = &self.subtrees[self.subtree(b)?];
-        // The rows of a partition are compared at once; the walk here only finds what they would say.
-        let mut best = s.covering;
-        for (p, v) in s.prefixes.range(..=Prefix { bits: *b, len: BITS }) {
-            if p.covers(b) {
-                best = Some((p.len, *v));
-            }
-        }
-        best
+        self.subtrees[self.subtree(b)?].longest(b)
     }
 
     /// Pivots.
@@ -335,6 +385,7 @@ impl Alpm {
         let Some(mut id) = self.home(&p) else { return Err(self.full()) };
         if let Some(v) = self.subtrees[id].prefixes.get_mut(&p) {
             *v = value;
+            self.subtrees[id].rank();
             self.recover_below(&p, Some((p.len, value)));
             return Ok(());
         }
@@ -353,6 +404,7 @@ impl Alpm {
             return Err(self.full());
         };
         self.subtrees[id].prefixes.insert(p, value);
+        self.subtrees[id].rank();
         let partition = self.subtrees[id].partition as usize;
         self.partitions[partition].0 -= 1;
         self.recover_below(&p, Some((p.len, value)));
@@ -363,6 +415,7 @@ impl Alpm {
     pub fn remove(&mut self, p: &Prefix) -> Option<u32> {
         let id = self.home(p)?;
         let value = self.subtrees[id].prefixes.remove(p)?;
+        self.subtrees[id].rank();
         let partition = self.subtrees[id].partition as usize;
         self.partitions[partition].0 += 1;
         let above = self.above(p);
@@ -461,7 +514,7 @@ impl Alpm {
         let root = Prefix { bits: p.bits.first(len), len };
         let partition = self.roomiest(1).ok_or_else(|| self.full())?;
         self.partitions[partition].1 += 1;
-        self.subtrees.push(Subtree { root, partition: partition as u32, prefixes: BTreeMap::new(), covering: None });
+        self.subtrees.push(Subtree::new(root, partition as u32, BTreeMap::new(), None));
         self.flatten();
         Ok(())
     }
@@ -500,11 +553,12 @@ impl Alpm {
         for p in prefixes.keys() {
             self.subtrees[id].prefixes.remove(p);
         }
+        self.subtrees[id].rank();
         self.partitions[from].0 += prefixes.len() as u32;
         self.partitions[to].0 -= size;
         self.partitions[to].1 += 1;
         self.moved += prefixes.len() as u64;
-        self.subtrees.push(Subtree { root, partition: to as u32, prefixes, covering });
+        self.subtrees.push(Subtree::new(root, to as u32, prefixes, covering));
         self.flatten();
         true
     }

@@ -7,9 +7,8 @@
 //! exceptions that is looked up first, whole. For keys that are not installed nobody knows: that is the false match which
 //! the digest's width makes rare and only whole keys make impossible.
 
-use super::key::Address;
+use super::key::{Address, Map};
 use super::rng::{mix, Rng};
-use std::collections::HashMap;
 
 /// Shape of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +17,7 @@ pub struct Shape {
     pub rows: u32,
     /// Entries of a row.
     pub pack: u32,
-    /// Bits of the digest; None: whole keys.
+    /// Bits of the digest, at most 32; None: whole keys.
     pub digest: Option<u32>,
 }
 
@@ -28,22 +27,32 @@ const FREE: u32 = u32::MAX;
 /// Moves before an entry is given up.
 const MOVES_MAX: u32 = 500;
 
+/// What lies in a place.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Number of the key, FREE if none.
+    id: u32,
+    value: u32,
+}
+
+const EMPTY: Slot = Slot { id: FREE, value: 0 };
+
 /// The table, and what the control plane knows of it.
 #[derive(Clone, Debug)]
 pub struct HashTable {
     shape: Shape,
     salt: u64,
-    /// What the chip compares: digests, or hashes of the whole key that stand for it and are checked against it.
-    tags: Vec<u64>,
-    /// Number of the key in each place, FREE if none.
-    places: Vec<u32>,
+    /// What the chip compares, apart from the rest so that a row is a cache line: digests, or hashes of the whole key that
+    /// stand for it and are checked against it. A free place has any.
+    tags: Vec<u32>,
+    slots: Vec<Slot>,
     keys: Vec<Address>,
     values: Vec<u32>,
     home: Vec<u32>,
     unused: Vec<u32>,
-    index: HashMap<Address, u32>,
-    same_digest: HashMap<u64, Vec<u32>>,
-    exceptions: HashMap<Address, u32>,
+    index: Map<Address, u32>,
+    same_digest: Map<u32, Vec<u32>>,
+    exceptions: Map<Address, u32>,
     rng: Rng,
     moves: u64,
 }
@@ -66,14 +75,14 @@ impl HashTable {
             shape: Shape { rows: shape.rows.max(1), ..shape },
             salt: mix(salt),
             tags: vec![0; n],
-            places: vec![FREE; n],
+            slots: vec![EMPTY; n],
             keys: Vec::new(),
             values: Vec::new(),
             home: Vec::new(),
             unused: Vec::new(),
-            index: HashMap::new(),
-            same_digest: HashMap::new(),
-            exceptions: HashMap::new(),
+            index: Map::default(),
+            same_digest: Map::default(),
+            exceptions: Map::default(),
             rng: Rng::new(salt),
             moves: 0,
         }
@@ -81,7 +90,7 @@ impl HashTable {
 
     /// Places in all.
     pub fn places(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 
     /// Keys, exceptions included.
@@ -104,21 +113,26 @@ impl HashTable {
         self.moves
     }
 
-    fn tag(&self, key: &Address) -> u64 {
-        let h = key.hash(self.salt ^ 0xd16e);
+    fn tag(&self, key: &Address) -> u32 {
+        self.tag_of(key.hash(self.salt))
+    }
+
+    /// The digest is a function of its own beside those of the rows: bits of neither say anything of the other.
+    fn tag_of(&self, hash: u64) -> u32 {
+        let h = mix(hash ^ 0xd16e) as u32;
         match self.shape.digest {
-            Some(bits) => h & ((1 << bits.min(63)) - 1),
-            None => h,
+            Some(bits) if bits < 32 => h & ((1 << bits) - 1),
+            _ => h,
         }
     }
 
     /// First place of the key's row in each way.
-    fn rows(&self, key: &Address) -> [usize; WAYS] {
-        let (a, b) = (key.hash(self.salt), key.hash(self.salt ^ 0x0ddb_a11));
+    fn rows(&self, hash: u64) -> [usize; WAYS] {
+        let other = mix(hash ^ 0x0ddb_a11);
         let row = |w: usize, h: u32| {
             (u64::from(h) * u64::from(self.shape.rows) >> 32) as usize + w * self.shape.rows as usize
         };
-        let h = [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32];
+        let h = [hash as u32, (hash >> 32) as u32, other as u32, (other >> 32) as u32];
         std::array::from_fn(|w| row(w, h[w]) * self.shape.pack as usize)
     }
 
@@ -130,18 +144,21 @@ impl HashTable {
                 return Some(*v);
             }
         }
-        self.match_main(key).map(|id| self.values[id as usize])
+        self.match_main(key).map(|s| s.value)
     }
 
-    fn match_main(&self, key: &Address) -> Option<u32> {
-        let tag = self.tag(key);
+    fn match_main(&self, key: &Address) -> Option<&Slot> {
+        let hash = key.hash(self.salt);
+        let tag = self.tag_of(hash);
         let pack = self.shape.pack as usize;
-        for row in self.rows(key) {
-            for i in row..row + pack {
-                let id = self.places[i];
-                if self.tags[i] == tag && id != FREE && (self.shape.digest.is_some() || self.keys[id as usize] == *key)
-                {
-                    return Some(id);
+        for row in self.rows(hash) {
+            for (i, t) in self.tags[row..row + pack].iter().enumerate() {
+                if *t == tag {
+                    let slot = &self.slots[row + i];
+                    let whole = || self.shape.digest.is_some() || self.keys[slot.id as usize] == *key;
+                    if slot.id != FREE && whole() {
+                        return Some(slot);
+                    }
                 }
             }
         }
@@ -161,6 +178,7 @@ impl HashTable {
         }
         if let Some(id) = self.index.get(&key) {
             self.values[*id as usize] = value;
+            self.slots[self.home[*id as usize] as usize].value = value;
             return Ok(());
         }
         // It would be found as another, or another would be found as it: held whole.
@@ -193,9 +211,9 @@ impl HashTable {
     fn settle(&mut self, id: u32) -> bool {
         let (mut now, mut trail) = (id, Vec::new());
         for _ in 0..MOVES_MAX {
-            let rows = self.rows(&self.keys[now as usize]);
+            let rows = self.rows(self.keys[now as usize].hash(self.salt));
             let pack = self.shape.pack as usize;
-            if let Some(i) = rows.iter().flat_map(|r| *r..r + pack).find(|i| self.places[*i] == FREE) {
+            if let Some(i) = rows.iter().flat_map(|r| *r..r + pack).find(|i| self.slots[*i].id == FREE) {
                 self.put(now, i);
                 self.moves += trail.len() as u64;
                 for (moved, _) in &trail {
@@ -205,7 +223,7 @@ impl HashTable {
             }
             let pick = self.rng.below((WAYS * pack) as u64) as usize;
             let i = rows[pick / pack] + pick % pack;
-            let old = self.places[i];
+            let old = self.slots[i].id;
             self.put(now, i);
             trail.push((old, i));
             now = old;
@@ -220,7 +238,7 @@ impl HashTable {
 
     fn put(&mut self, id: u32, place: usize) {
         self.tags[place] = self.tag(&self.keys[id as usize]);
-        self.places[place] = id;
+        self.slots[place] = Slot { id, value: self.values[id as usize] };
         self.home[id as usize] = place as u32;
     }
 
@@ -233,7 +251,7 @@ impl HashTable {
         let Some(same) = self.same_digest.get(&tag).filter(|s| s.len() > 1).cloned() else { return };
         for other in same {
             let key = self.keys[other as usize];
-            if self.home[other as usize] != FREE && self.match_main(&key) != Some(other) {
+            if self.home[other as usize] != FREE && self.match_main(&key).map(|s| s.id) != Some(other) {
                 let value = self.values[other as usize];
                 self.take_out(&key);
                 self.exceptions.insert(key, value);
@@ -244,8 +262,8 @@ impl HashTable {
     fn take_out(&mut self, key: &Address) -> Option<u32> {
         let id = self.index.remove(key)?;
         let place = std::mem::replace(&mut self.home[id as usize], FREE);
-        if let Some(p) = self.places.get_mut(place as usize) {
-            *p = FREE;
+        if let Some(slot) = self.slots.get_mut(place as usize) {
+            *slot = EMPTY;
         }
         if let Some(same) = self.same_digest.get_mut(&self.tag(key)) {
             same.retain(|other| *other != id);
@@ -261,8 +279,10 @@ impl HashTable {
 
     /// Every installed key is found as itself.
     pub fn complete(&self) -> Result<(), Address> {
-        let main =
-            self.index.iter().find(|(k, id)| self.match_main(k) != Some(**id) || self.exceptions.contains_key(k));
+        let main = self
+            .index
+            .iter()
+            .find(|(k, id)| self.match_main(k).map(|s| s.id) != Some(**id) || self.exceptions.contains_key(k));
         main.map_or(Ok(()), |(k, _)| Err(*k))
     }
 }

@@ -2,6 +2,45 @@
 //! Addresses and prefixes in a VPC as the chip's tables know them.
 
 use super::rng::mix;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A map by address or VPC. Its hash is quick and no secret: nobody from outside chooses what a plan is made of.
+pub type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<MixHasher>>;
+
+/// The hash of [`Map`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MixHasher(u64);
+
+impl Hasher for MixHasher {
+    fn finish(&self) -> u64 {
+        mix(self.0)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u64((*b).into()));
+    }
+
+    fn write_u8(&mut self, n: u8) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(29) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u128(&mut self, n: u128) {
+        self.write_u64((n >> 64) as u64);
+        self.write_u64(n as u64);
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
+    }
+}
 
 /// An address in a VPC. IPv4 lies in the low 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,6 +110,18 @@ impl Bits {
             None if self.vni < 0xff_ffff => Some(Bits { vni: self.vni + 1, addr: 0 }),
             None => None,
         }
+    }
+
+    /// A number in the order of the values below a prefix of `len` bits, in which IPv4 addresses differ: what their place
+    /// among IPv6 addresses has in common is left out. Far apart values may get the same number if both are IPv6.
+    pub fn order(&self, len: u32) -> u64 {
+        let of_vni = 24u32.saturating_sub(len);
+        let left = 62 - of_vni;
+        let (class, address) = match self.addr >> 32 {
+            0xffff => (1, u64::from(self.addr as u32) << (left - 32)),
+            n => (if n < 0xffff { 0 } else { 2 }, (self.addr >> (128 - left)) as u64),
+        };
+        u64::from(self.vni & ((1 << of_vni) - 1)) << (64 - of_vni).min(63) | class << left | address
     }
 
     /// Bit `n` from the left.

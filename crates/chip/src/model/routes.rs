@@ -8,8 +8,8 @@
 
 use super::alpm::{self, Alpm};
 use super::hash::{HashTable, Shape, WAYS};
-use super::key::{Address, Prefix, BITS};
-use std::collections::{BTreeMap, HashMap};
+use super::key::{Address, Map, Prefix};
+use std::collections::BTreeMap;
 
 /// A route of a VPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,13 @@ pub struct Route {
     pub len: u8,
     /// What it says: an index.
     pub value: u32,
+}
+
+impl Route {
+    /// Its first address in its VPC.
+    pub fn address(&self) -> Address {
+        Address { vni: self.vni, v6: self.v6, addr: self.addr }
+    }
 }
 
 /// Tables that are looked up in parallel by length.
@@ -60,11 +67,30 @@ pub enum Routes {
 #[derive(Clone, Debug)]
 pub struct Lengths {
     slots: Vec<HashTable>,
-    /// Of a VPC and family: lengths and their tables, longest first.
-    plan: HashMap<(u32, bool), Vec<(u8, u8)>>,
-    spill: BTreeMap<Prefix, u32>,
+    /// Of a VPC and family: which plan, and its routes in the TCAM.
+    records: Map<(u32, bool), Record>,
+    plans: Vec<Plan>,
+    /// The TCAM for exceptions, by VPC and family: length, first address and value, longest first.
+    spill: Vec<Vec<(u8, u128, u32)>>,
     spill_max: usize,
 }
+
+/// What is known of a VPC's routes of a family.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    plan: u32,
+    /// Its exceptions; NONE if there are none.
+    spill: u32,
+}
+
+/// Which of the tables are asked for which lengths, the longest first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plan {
+    count: u8,
+    lengths: [(u8, u8); SLOTS],
+}
+
+const NONE: u32 = u32::MAX;
 
 impl Routes {
     /// ALPM with these routes.
@@ -84,11 +110,12 @@ impl Routes {
     ) -> Result<Routes, RoutesFull> {
         let rows = places.div_ceil(WAYS as u64 * u64::from(pack)) as u32;
         let slot = |i: usize| HashTable::new(Shape { rows, pack, digest: None }, salt ^ (i as u64 + 1) << 40);
-        let mut l =
-            Lengths { slots: (0..SLOTS).map(slot).collect(), plan: HashMap::new(), spill: BTreeMap::new(), spill_max };
+        let slots = (0..SLOTS).map(slot).collect();
+        let mut l = Lengths { slots, records: Map::default(), plans: Vec::new(), spill: Vec::new(), spill_max };
         l.fill(routes);
-        if l.spill.len() > spill_max {
-            return Err(RoutesFull::Spill { routes: l.spill.len(), room: spill_max });
+        let (spilled, _) = l.spilled();
+        if spilled > spill_max {
+            return Err(RoutesFull::Spill { routes: spilled, room: spill_max });
         }
         Ok(Routes::Lengths(Box::new(l)))
     }
@@ -107,11 +134,24 @@ impl Routes {
         }
     }
 
+    /// Tables that a packet to this address is looked up in.
+    pub fn tables(&self, a: &Address) -> u32 {
+        match self {
+            // The pivots and a partition.
+            Routes::Alpm(_) => 2,
+            // The VPC's record, its plan, the tables that the plan names, and the TCAM.
+            Routes::Lengths(l) => {
+                let record = l.records.get(&(a.vni, a.v6));
+                3 + record.map_or(0, |r| u32::from(l.plans[r.plan as usize].count))
+            }
+        }
+    }
+
     /// Routes.
     pub fn len(&self) -> usize {
         match self {
             Routes::Alpm(t) => t.len(),
-            Routes::Lengths(l) => l.slots.iter().map(HashTable::len).sum::<usize>() + l.spill.len(),
+            Routes::Lengths(l) => l.slots.iter().map(HashTable::len).sum::<usize>() + l.spilled().0,
         }
     }
 
@@ -134,6 +174,7 @@ impl Lengths {
             by_vpc.entry((r.vni, r.v6)).or_default().entry(r.len).or_default().push(r);
         }
         let mut vpcs: Vec<_> = by_vpc.into_iter().collect();
+        let mut numbers: BTreeMap<Vec<(u8, u8)>, u32> = BTreeMap::new();
         vpcs.sort_by_key(|(key, lengths)| (std::cmp::Reverse(lengths.values().map(Vec::len).sum::<usize>()), *key));
         for ((vni, v6), lengths) in vpcs {
             // Which of the eight rotations brings the largest length into the emptiest table: so there are few plans.
@@ -141,46 +182,63 @@ impl Lengths {
             let largest = groups.iter().enumerate().max_by_key(|(_, g)| g.1.len()).map_or(0, |(i, _)| i);
             let emptiest = (0..SLOTS).min_by_key(|s| self.slots[*s].len()).unwrap_or(0);
             let turn = SLOTS + emptiest - largest % SLOTS;
+            let (mut plan, mut spill) = (Vec::new(), Vec::new());
             for (i, (len, routes)) in groups.into_iter().enumerate() {
                 let slot = (i + turn) % SLOTS;
                 let full = self.slots[slot].len() + routes.len() > self.slots[slot].places();
                 if i >= SLOTS || v6 && len > 64 || full {
-                    self.spill.extend(routes.iter().map(|r| (Prefix::route(vni, v6, r.addr, len.into()), r.value)));
+                    spill.extend(routes.iter().map(|r| (len, r.addr, r.value)));
                     continue;
                 }
-                self.plan.entry((vni, v6)).or_default().push((len, slot as u8));
+                plan.push((len, slot as u8));
                 for r in routes {
                     let key = masked(&Address { vni, v6, addr: r.addr }, len);
                     if self.slots[slot].insert(key, r.value).is_err() {
-                        self.spill.insert(Prefix::route(vni, v6, r.addr, len.into()), r.value);
+                        spill.push((len, r.addr, r.value));
                     }
                 }
             }
+            plan.sort_unstable_by(|a, b| b.cmp(a));
+            spill.sort_unstable_by(|a, b| b.cmp(a));
+            let next = numbers.len() as u32;
+            let number = *numbers.entry(plan.clone()).or_insert(next);
+            if number == next {
+                let mut lengths = [(0, 0); SLOTS];
+                lengths[..plan.len()].copy_from_slice(&plan);
+                self.plans.push(Plan { count: plan.len() as u8, lengths });
+            }
+            let mut record = Record { plan: number, spill: NONE };
+            if !spill.is_empty() {
+                record.spill = self.spill.len() as u32;
+                self.spill.push(spill);
+            }
+            self.records.insert((vni, v6), record);
         }
-        self.plan.values_mut().for_each(|p| p.sort_unstable_by(|a, b| b.cmp(a)));
     }
 
+    #[inline]
     fn lookup(&self, a: &Address) -> Option<u32> {
-        let exact = self.plan.get(&(a.vni, a.v6)).and_then(|plan| {
-            plan.iter().find_map(|(len, slot)| Some((*len, self.slots[usize::from(*slot)].lookup(&masked(a, *len))?)))
-        });
-        if self.spill.is_empty() {
+        let record = self.records.get(&(a.vni, a.v6))?;
+        let plan = &self.plans[record.plan as usize];
+        let exact = plan.lengths[..usize::from(plan.count)]
+            .iter()
+            .find_map(|(len, slot)| Some((*len, self.slots[usize::from(*slot)].lookup(&masked(a, *len))?)));
+        if record.spill == NONE {
             return exact.map(|e| e.1);
         }
-        let bits = a.pooled();
-        let base = if a.v6 { 24 } else { 24 + 96 };
-        let from = exact.map_or(base, |e| base + u32::from(e.0) + 1);
-        let spilled = (from..=BITS).rev().find_map(|len| self.spill.get(&Prefix { bits: bits.first(len), len }));
-        spilled.copied().or(exact.map(|e| e.1))
+        // The TCAM says the longest of its own; the longer of both counts.
+        let longer = self.spill[record.spill as usize].iter().take_while(|s| exact.is_none_or(|e| s.0 > e.0));
+        let spilled = longer.into_iter().find(|s| masked(a, s.0).addr == s.1);
+        spilled.map(|s| s.2).or(exact.map(|e| e.1))
     }
 
     /// Different plans of lengths.
     pub fn plans(&self) -> usize {
-        self.plan.values().collect::<std::collections::HashSet<_>>().len()
+        self.plans.len()
     }
 
     /// Routes in the TCAM for exceptions, and its room.
     pub fn spilled(&self) -> (usize, usize) {
-        (self.spill.len(), self.spill_max)
+        (self.spill.iter().map(Vec::len).sum(), self.spill_max)
     }
 }

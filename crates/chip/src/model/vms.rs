@@ -2,9 +2,8 @@
 //! The VM-NC table in its forms.
 
 use super::hash::{Full, HashTable, Shape, WAYS};
-use super::key::Address;
+use super::key::{Address, Map};
 use super::rng::mix;
-use std::collections::HashMap;
 
 /// How addresses are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +31,8 @@ pub struct Vms {
     form: Form,
     main: HashTable,
     /// Of the paper's form: what lies in the main table under a compressed key, and the keys held whole.
-    owners: HashMap<Address, Address>,
-    conflicts: HashMap<Address, u32>,
+    owners: Map<Address, Address>,
+    conflicts: Map<Address, u32>,
     salt: u64,
 }
 
@@ -47,7 +46,7 @@ impl Vms {
         };
         let rows = places.div_ceil(WAYS as u64 * u64::from(pack)) as u32;
         let main = HashTable::new(Shape { rows, pack, digest }, salt);
-        Vms { form, main, owners: HashMap::new(), conflicts: HashMap::new(), salt: mix(salt ^ 0x1abe1) }
+        Vms { form, main, owners: Map::default(), conflicts: Map::default(), salt: mix(salt ^ 0x1abe1) }
     }
 
     /// What the paper's form stores instead of the address.
