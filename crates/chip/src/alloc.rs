@@ -67,8 +67,12 @@ pub struct NoRoom {
     pub binds: &'static str,
     /// Segment and stage where it ends.
     pub place: String,
-    /// The smallest change that would fit.
+    /// What of this table fits.
     pub change: String,
+    /// Entries that it must have room for.
+    pub entries: u64,
+    /// Entries of it that fit here.
+    pub fit: u64,
 }
 
 impl Chip {
@@ -128,7 +132,7 @@ impl Chip {
             let (binds, place) = self.binding(part, from);
             let change = format!("Free a stage with {} SRAM blocks and {} map RAMs.", part.sram(), part.map_ram);
             let reason = Unplaced::Stages { left: part.entries };
-            return Err(NoRoom { table: name.into(), reason, binds, place, change });
+            return Err(NoRoom { table: name.into(), reason, binds, place, change, entries: part.entries, fit: 0 });
         };
         self.commit(name, slot, part.clone());
         Ok(slot + 1)
@@ -202,12 +206,10 @@ impl Chip {
             (low, high) = if fits { (middle, high) } else { (low, middle - 1) };
         }
         let change = match low {
-            0 => "Not one entry fits behind the tables before it: take another technique or a larger chip.".into(),
-            n => {
-                format!("{n} entries fit: take {} away, or spread them over more pipes or clusters.", table.entries - n)
-            }
+            0 => "Not one of its entries fits behind the tables before it.".into(),
+            n => format!("{n} of its {} entries fit.", table.entries),
         };
-        NoRoom { table: name.into(), reason, binds, place, change }
+        NoRoom { table: name.into(), reason, binds, place, change, entries: table.entries, fit: low }
     }
 
     /// Blocks taken in a pipe: SRAM match, SRAM in all, TCAM.
@@ -251,7 +253,7 @@ pub fn audit(chip: &Chip) -> Result<(), String> {
                 chip.placed.iter().filter(|p| p.segment.pipe == pipe && p.stage == stage).collect();
             let mut rows = vec![0u32; g.sram_rows as usize];
             let (mut tcam, mut map_ram, mut tables, mut alus, mut stats) = (0, 0, 0, 0, 0);
-            let (mut exact, mut ternary) = (0, 0);
+            let (mut exact, mut ternary, mut hashes, mut ternary_tables) = (0, 0, 0, 0);
             for p in &here {
                 let mut counted = 0;
                 for &(first, width, columns) in &p.placement.columns {
@@ -280,6 +282,8 @@ pub fn audit(chip: &Chip) -> Result<(), String> {
                 stats += p.part.stats_alus;
                 exact += p.part.crossbar_exact;
                 ternary += p.part.crossbar_ternary;
+                hashes += p.part.hash_groups;
+                ternary_tables += u32::from(p.part.tcam > 0);
             }
             let over = rows.iter().any(|r| *r > g.sram_columns)
                 || tcam > g.tcam_per_stage
@@ -288,7 +292,9 @@ pub fn audit(chip: &Chip) -> Result<(), String> {
                 || alus > g.meter_alus
                 || stats > g.stats_alus
                 || exact > g.crossbar_exact
-                || ternary > g.crossbar_ternary;
+                || ternary > g.crossbar_ternary
+                || hashes > g.hash_groups
+                || ternary_tables > g.ternary_tables_per_stage;
             if over {
                 return Err(format!("pipe {pipe} stage {stage} is over its limits: rows {rows:?}, TCAM {tcam}, map RAM {map_ram}, tables {tables}"));
             }

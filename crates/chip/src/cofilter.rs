@@ -30,8 +30,30 @@ pub struct Placement {
     pub crossbar_percent: f64,
     /// The stage behind the last one that is used.
     pub stages: usize,
-    /// What the paper's Table 1 says.
-    pub paper: &'static str,
+    /// The paper's Table 1 beside ours.
+    pub table1: Vec<Row>,
+    /// What Table 1 stands on.
+    pub note: &'static str,
+}
+
+/// A row of Table 1. The paper gives shares of what another program, switch.p4, takes, and not what that is. So each row
+/// says what switch.p4 would have to take for both to be right; the chip has no more than `of`.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    /// Resource.
+    pub resource: &'static str,
+    /// What we count.
+    pub ours: u32,
+    /// What a pipe has.
+    pub of: u32,
+    /// Share of a pipe's.
+    pub percent_of_pipe: f64,
+    /// The paper's share of switch.p4's.
+    pub paper_percent_of_switch_p4: f64,
+    /// What switch.p4 would take.
+    pub implied_switch_p4: f64,
+    /// That is no more than a pipe has.
+    pub possible: bool,
 }
 
 /// Places CoFilter with so many connections, a table of so many collided ones, and meters for so many tenants.
@@ -70,6 +92,13 @@ pub fn place(p: &Profile, connections: u64, collisions: u64, tenants: u64) -> Re
     let sum = |f: &dyn Fn(&crate::blocks::Part) -> u32| chip.placed.iter().map(|x| f(&x.part)).sum::<u32>();
     let percent = |n: u32, of: u32| 100.0 * f64::from(n) / f64::from(of.max(1));
     let (sram, tcam) = (sum(&|x| x.sram()), sum(&|x| x.tcam));
+    let crossbar = sum(&|x| x.crossbar_exact + x.crossbar_ternary);
+    let row = |resource, ours: u32, of: u32, paper: f64| {
+        let implied_switch_p4 = f64::from(ours) * 100.0 / paper;
+        let possible = implied_switch_p4 <= f64::from(of);
+        let percent_of_pipe = percent(ours, of);
+        Row { resource, ours, of, percent_of_pipe, paper_percent_of_switch_p4: paper, implied_switch_p4, possible }
+    };
     Ok(Placement {
         connections,
         collisions,
@@ -79,19 +108,41 @@ pub fn place(p: &Profile, connections: u64, collisions: u64, tenants: u64) -> Re
         tcam_percent: percent(tcam, p.tcam_per_pipe()),
         alu_percent: percent(sum(&|x| x.alus), g.meter_alus * g.stages),
         map_ram: sum(&|x| x.map_ram),
-        crossbar_percent: percent(
-            sum(&|x| x.crossbar_exact + x.crossbar_ternary),
-            (g.crossbar_exact + g.crossbar_ternary) * g.stages,
-        ),
+        crossbar_percent: percent(crossbar, (g.crossbar_exact + g.crossbar_ternary) * g.stages),
         stages,
-        paper: "Table 1 (2M connections, 10K collisions): SRAM 43.7%, TCAM 11.5%, crossbar 18.2%, stateful ALUs 9.1% — shares of \
-                what switch.p4 takes, which the paper does not give, so blocks cannot be compared with them",
+        table1: vec![
+            row("SRAM blocks", sram, p.sram_per_pipe(), 43.7),
+            row("TCAM blocks", tcam, p.tcam_per_pipe(), 11.5),
+            row("crossbar bytes", crossbar, (g.crossbar_exact + g.crossbar_ternary) * g.stages, 18.2),
+            row("hash bits", hash_bits(&chip), g.hash_groups * g.hash_bits * g.stages, 25.8),
+            row("stateful ALUs", 2 * pairs as u32, g.meter_alus * g.stages, 9.1),
+        ],
+        note: "the paper's shares are of what switch.p4 takes, which it does not give (Table 1: 2M connections, 10K collisions); \
+               instruction words (19.3%) and header vector (24.5%) are not modelled. 1-bit register pairs are the least that \
+               the states can take: cells of 8 bits would take four times their blocks",
     })
+}
+
+/// Hash bits: of an exact table a row address a way and what chooses a block, of a register its index.
+fn hash_bits(chip: &Chip) -> u32 {
+    let g = &chip.profile.geometry;
+    let of = |x: &crate::alloc::Placed| {
+        if x.part.alus > 0 && x.table.starts_with("Reg_Tbl") {
+            x.part.entries.next_power_of_two().ilog2()
+        } else if x.part.sram_match > 0 {
+            let ways = crate::blocks::sram::ways(x.part.sram_match / x.part.width.max(1), g);
+            let select: u32 = ways.iter().take(g.hash_ways as usize).map(|w| w.ilog2()).sum();
+            g.hash_ways * g.row_bits() + select
+        } else {
+            0
+        }
+    };
+    chip.placed.iter().map(of).sum()
 }
 
 fn impossible(table: &str, reason: crate::Unplaced) -> NoRoom {
     let change = "Split it over more stages.".to_string();
-    NoRoom { table: table.into(), reason, binds: "map RAM", place: "any stage".into(), change }
+    NoRoom { table: table.into(), reason, binds: "map RAM", place: "any stage".into(), change, entries: 0, fit: 0 }
 }
 
 /// A row of Fig. 17a.

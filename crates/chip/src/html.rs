@@ -40,7 +40,8 @@ pub fn page(p: &Plan) -> String {
         p.usage.tcam_percent
     );
     if let Some(why) = &p.does_not_fit {
-        let _ = write!(h, "<p class=\"bad\">{}</p>", text(why));
+        let change = text(&p.would_fit.join("; "));
+        let _ = write!(h, "<p class=\"bad\">{}<br>To make it fit: {change}.</p>", text(why));
     }
     if !p.steps.is_empty() {
         h += "<h2>Step by step (Fig. 17)</h2>";
@@ -62,6 +63,14 @@ pub fn page(p: &Plan) -> String {
             h += &cells_table(cells);
         }
         let _ = write!(h, "<p class=\"note\">Table 4: {}.</p>", text(p.table4_note));
+        h += "<h2>Addresses that were never installed</h2>";
+        let rows = p.uninstalled.iter().map(|u| {
+            let mut row = vec![u.store.into()];
+            row.extend([u.sram_match, u.sram_action].map(|n| n.to_string()));
+            row.extend([format!("{:+}", u.more_than_paper), format!("{} of {}", u.false_matches, u.tried)]);
+            row
+        });
+        h += &table(&["VM addresses", "Match blocks", "Action blocks", "More than the paper's", "False matches"], rows);
     }
     if !p.stages.is_empty() {
         h += "<h2>Where it stands</h2>";
@@ -234,10 +243,14 @@ fn best(p: &Plan) -> String {
     }
     let rows = p.best.iter().map(|c| {
         let verified = c.verified.map_or("not built".into(), |v| {
-            format!("{} routes, {} VMs, {} lookups, {} held whole", v.routes, v.vms, v.lookups, v.exceptions)
+            format!(
+                "{} routes, {} VMs, {} lookups in at most {} tables, {} held whole",
+                v.routes, v.vms, v.lookups, v.tables_a_packet, v.exceptions
+            )
         });
         vec![
-            format!("{} / {}", c.routes, c.vms),
+            format!("{}{}: {} / {}", if c.chosen { "chosen: " } else { "" }, c.pipes, c.routes, c.vms),
+            format!("{:.1}", c.port_tbps),
             format!("{:.1}", c.usage.sram_percent),
             format!("{:.1}", c.usage.sram_with_action_percent),
             format!("{:.1}", c.usage.tcam_percent),
@@ -246,7 +259,7 @@ fn best(p: &Plan) -> String {
             verified,
         ]
     });
-    let head = ["Layout", "SRAM match %", "with action %", "TCAM %", "Lookups", "False match", "Verified"];
+    let head = ["Layout", "Tbit/s", "SRAM match %", "with action %", "TCAM %", "Lookups", "False match", "Verified"];
     "<h2>Better than the paper</h2>".to_string() + &table(&head, rows)
 }
 

@@ -1,29 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The search for the layout that takes least, and the proof that it works.
 //!
-//! Candidates are all combinations of how routes and VM addresses can be stored, with their parameters. Each is counted
-//! in blocks and placed into real stages; what is no better than another in SRAM, TCAM and false matches is left out. A
-//! candidate is shown only after its tables were really built with the full number of entries and looked up.
+//! Candidates are all combinations of how the pipes are used (folded or not, entries divided between halves or not), how
+//! routes and VM addresses can be stored, families pooled or not, and their parameters. Each is counted in blocks and
+//! placed into real stages; what is no better than another in SRAM, TCAM, false matches and throughput is left out. The
+//! one whose scarcest memory is used least is chosen. [`verify`] builds the tables of a candidate with the full number of
+//! entries and looks them up.
 
 use crate::alloc::{audit, Chip};
 use crate::blocks::{Alpm, Bucket, Packing};
 use crate::model::alpm::Shape;
 use crate::model::key::{Address, BITS};
 use crate::model::rng::Rng;
-use crate::model::routes::{Routes as Built, SLOTS};
+use crate::model::routes::{Route, Routes as Built, SLOTS};
 use crate::model::vms::{Form, Vms as BuiltVms};
 use crate::model::workload::{address, Size, Workload};
+use crate::performance::performance;
 use crate::technique::{place, usage, Load, Routes, Split, Techniques, Usage, Vms, LENGTH_PLANS};
 use crate::Profile;
 
 /// Room for exceptions in the digest forms; what is needed is measured.
 pub const EXCEPTIONS: u64 = 4096;
+/// What is chosen mistakes no more addresses than this for others.
+pub const CHOSEN_FALSE_MATCHES: f64 = 1e-4;
 /// Room for routes that the tables by length do not take.
 pub const SPILL: u64 = 1024;
 
 /// A layout with what it takes.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Candidate {
+    /// How the pipes are used.
+    pub pipes: &'static str,
+    /// Terabits a second that the entry ports take.
+    pub port_tbps: f64,
+    /// The memory of which the larger share is taken, action data included.
+    pub binds: &'static str,
+    /// That share.
+    pub binds_percent: f64,
+    /// It is the one whose scarcest memory is used least.
+    pub chosen: bool,
     /// How routes are stored.
     pub routes: String,
     /// How VM addresses are stored.
@@ -53,6 +68,8 @@ pub struct Verified {
     pub vms: u64,
     /// Lookups compared.
     pub lookups: u64,
+    /// Most tables that one packet was looked up in.
+    pub tables_a_packet: u32,
     /// VM addresses held whole.
     pub exceptions: u64,
     /// Share of the VM-NC table's places taken.
@@ -72,23 +89,23 @@ fn keys(slots: u64) -> u64 {
 /// this much more room, and building it shows whether that is enough.
 const ALPM_ROOM_PERCENT: u64 = 108;
 
-fn base() -> Techniques {
-    Techniques {
-        fold: true,
-        split: Some(Split::Vni),
-        pool_routes: true,
-        packing: Packing::Straddling,
-        nc_bits: 16,
-        bridge_bytes: 28,
-        ..Techniques::NONE
+/// How the pipes can be used.
+fn structures(profile: &Profile) -> Vec<(&'static str, Techniques)> {
+    let flat = Techniques { packing: Packing::Straddling, ..Techniques::NONE };
+    let mut out = vec![("all pipes alike", flat)];
+    if profile.loopback {
+        let folded = Techniques { fold: true, bridge_bytes: profile.bridge_header_bytes, ..flat };
+        out.push(("folded", folded));
+        out.push(("folded, halves by VNI", Techniques { split: Some(Split::Vni), ..folded }));
     }
+    out
 }
 
 fn route_forms() -> Vec<(String, Routes)> {
     let mut out = vec![("ternary".to_string(), Routes::Ternary)];
     for partitions in [1024, 2048, 4096, 8192] {
-        for subtrees in [1, 2, 4, 8] {
-            if partitions * subtrees == 8192 || partitions * subtrees == 4096 {
+        for subtrees in 1..=10 {
+            if (4096..=16_384).contains(&(partitions * subtrees)) {
                 let a = Alpm { partitions, subtrees, bucket: Bucket::Whole };
                 out.push((format!("alpm {partitions} x {subtrees}"), Routes::Alpm(a)));
             }
@@ -133,44 +150,73 @@ fn form(t: &Techniques, profile: &Profile) -> Form {
     Form::Digest { bits, pack: pack.unwrap_or(1).max(1) }
 }
 
-/// All candidates that fit, counted and placed.
+/// All candidates that could fit by their sums.
 pub fn candidates(profile: &Profile, load: &Load) -> Vec<Candidate> {
     let mut out = Vec::new();
-    for (route_name, routes) in route_forms() {
-        for (vm_name, vms, nc_bits) in vm_forms(load) {
-            let t = Techniques { routes, vms, nc_bits, ..base() };
-            let l = roomy(load, &t);
-            let Ok(usage) = usage(profile, &l, &t) else { continue };
-            if usage.sram_with_action_percent > 100.0 || usage.tcam_percent > 100.0 {
-                continue;
+    for (pipes, structure) in structures(profile) {
+        let port_tbps = performance(profile, structure.fold, structure.bridge_bytes).port_tbps;
+        for (route_name, routes) in route_forms() {
+            // Whole keys with a label are one table for both families anyway.
+            let pooled: &[bool] = if matches!(routes, Routes::Lengths { .. }) { &[true] } else { &[true, false] };
+            for pool_routes in pooled {
+                for (vm_name, vms, nc_bits) in vm_forms(load) {
+                    let t = Techniques { routes, vms, nc_bits, pool_routes: *pool_routes, ..structure };
+                    let routes =
+                        if *pool_routes { route_name.clone() } else { format!("{route_name}, a table a family") };
+                    out.extend(candidate(profile, load, t).map(|c| Candidate {
+                        pipes,
+                        port_tbps,
+                        routes,
+                        vms: vm_name,
+                        ..c
+                    }));
+                }
             }
-            let lookups = match routes {
-                Routes::Lengths { .. } => 3 + SLOTS as u32,
-                Routes::Alpm(_) => 2,
-                Routes::Ternary => 1,
-            } + match vms {
-                Vms::Whole => 1,
-                _ => 2,
-            } + u32::from(nc_bits < 32);
-            let fill = keys(1_146_880) as f64 / 1_146_880.0;
-            let false_match_probability = match form(&t, profile) {
-                Form::Whole { .. } => 0.0,
-                Form::Label => keys(load.vms6 / 2) as f64 / 4_294_967_296.0,
-                Form::Digest { bits, pack } => 4.0 * f64::from(pack) * fill / (1u64 << bits) as f64,
-            };
-            out.push(Candidate {
-                routes: route_name.clone(),
-                vms: vm_name.clone(),
-                usage,
-                lookups,
-                false_match_probability,
-                verified: None,
-                why: String::new(),
-                techniques: t,
-            });
         }
     }
     out
+}
+
+fn candidate(profile: &Profile, load: &Load, t: Techniques) -> Option<Candidate> {
+    let usage = usage(profile, &roomy(load, &t), &t).ok()?;
+    let shares = [("SRAM", usage.sram_with_action_percent), ("TCAM", usage.tcam_percent)];
+    let (binds, binds_percent) = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    if binds_percent > 100.0 {
+        return None;
+    }
+    let lookups = match t.routes {
+        Routes::Lengths { .. } => 3 + SLOTS as u32,
+        Routes::Alpm(_) => 2,
+        Routes::Ternary => 1,
+    } + vm_lookups(&t);
+    let fill = keys(1_146_880) as f64 / 1_146_880.0;
+    let halves = if t.split.is_some() { 2 } else { 1 };
+    let false_match_probability = match form(&t, profile) {
+        Form::Whole { .. } => 0.0,
+        Form::Label => keys(load.vms6 / halves) as f64 / 4_294_967_296.0,
+        Form::Digest { bits, pack } => 4.0 * f64::from(pack) * fill / (1u64 << bits) as f64,
+    };
+    Some(Candidate {
+        pipes: "",
+        port_tbps: 0.0,
+        binds,
+        binds_percent,
+        chosen: false,
+        routes: String::new(),
+        vms: String::new(),
+        usage,
+        lookups,
+        false_match_probability,
+        verified: None,
+        why: String::new(),
+        techniques: t,
+    })
+}
+
+/// Tables that a packet meets in the VM-NC part: the main one, the one for exceptions, the array of NCs.
+fn vm_lookups(t: &Techniques) -> u32 {
+    let tables = if t.vms == Vms::Whole { 1 } else { 2 };
+    tables + u32::from(t.nc_bits < 32)
 }
 
 /// ALPM is given the room that it needs to really hold the routes.
@@ -184,33 +230,44 @@ fn roomy(load: &Load, t: &Techniques) -> Load {
     }
 }
 
-/// The candidates that none beats in SRAM with action data, TCAM and false matches at once, least SRAM first.
+/// The candidates that none beats in SRAM with action data, TCAM, false matches and throughput at once, least SRAM first.
 pub fn front(profile: &Profile, load: &Load) -> Vec<Candidate> {
-    let all = candidates(profile, load);
-    let cost = |c: &Candidate| (c.usage.sram_with_action_percent, c.usage.tcam_percent, c.false_match_probability);
-    let beats = |a: &Candidate, b: &Candidate| {
-        let (a, b) = (cost(a), cost(b));
-        a.0 <= b.0 && a.1 <= b.1 && a.2 <= b.2 && a != b
+    let stands = |c: &Candidate| {
+        place(profile, &roomy(load, &c.techniques), &c.techniques).is_ok_and(|chip: Chip| audit(&chip).is_ok())
     };
-    let mut out: Vec<Candidate> = all
-        .iter()
-        .filter(|c| !all.iter().any(|other| beats(other, c)))
-        .filter(|c| {
-            place(profile, &roomy(load, &c.techniques), &c.techniques).is_ok_and(|chip: Chip| audit(&chip).is_ok())
-        })
-        .cloned()
-        .collect();
-    out.sort_by(|a, b| cost(a).0.total_cmp(&cost(b).0));
-    out.dedup_by(|b, a| cost(a) == cost(b));
+    let cost = |c: &Candidate| {
+        (c.usage.sram_with_action_percent, c.usage.tcam_percent, c.false_match_probability, -c.port_tbps)
+    };
+    let mut all = candidates(profile, load);
+    all.sort_by(|a, b| {
+        let (a, b) = (cost(a), cost(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2)).then(a.3.total_cmp(&b.3))
+    });
+    let mut out: Vec<Candidate> = Vec::new();
+    for c in all {
+        // Whatever could beat it has no more SRAM, so it was seen before.
+        let beaten = |o: &Candidate| {
+            let (o, c) = (cost(o), cost(&c));
+            o.0 <= c.0 && o.1 <= c.1 && o.2 <= c.2 && o.3 <= c.3
+        };
+        if !out.iter().any(beaten) && stands(&c) {
+            out.push(c);
+        }
+    }
+    let careful = out.iter_mut().filter(|c| c.false_match_probability <= CHOSEN_FALSE_MATCHES);
+    if let Some(least) = careful.min_by(|a, b| a.binds_percent.total_cmp(&b.binds_percent)) {
+        least.chosen = true;
+    }
     out
 }
 
 /// The front, and the points that the paper's routing scheme gives; each with a word why.
 pub fn best(profile: &Profile, load: &Load, seed: u64, verify_all: bool) -> Vec<Candidate> {
     let mut out = front(profile, load);
-    let mut alpm: Vec<Candidate> =
-        candidates(profile, load).into_iter().filter(|c| matches!(c.techniques.routes, Routes::Alpm(_))).collect();
-    alpm.retain(|c| c.usage.tcam_percent <= 11.2);
+    let paper = |c: &Candidate| {
+        matches!(c.techniques.routes, Routes::Alpm(_)) && c.techniques.pool_routes && c.usage.tcam_percent <= 11.2
+    };
+    let mut alpm: Vec<Candidate> = candidates(profile, load).into_iter().filter(paper).collect();
     alpm.sort_by(|a, b| a.usage.sram_with_action_percent.total_cmp(&b.usage.sram_with_action_percent));
     for exact in [false, true] {
         let found =
@@ -222,9 +279,9 @@ pub fn best(profile: &Profile, load: &Load, seed: u64, verify_all: bool) -> Vec<
     for c in &mut out {
         c.why = why(c);
         if verify_all {
-            c.verified = verify(profile, load, &c.techniques, seed).ok();
-            if c.verified.is_none() {
-                c.why += "; not shown to work: building its tables failed";
+            match verify(profile, load, &c.techniques, seed) {
+                Ok(v) => c.verified = Some(v),
+                Err(e) => c.why += &format!("; not shown to work: {e}"),
             }
         }
     }
@@ -246,36 +303,62 @@ fn why(c: &Candidate) -> String {
             "VM addresses as short digests, several a word; installed ones that share a digest are held whole"
         }
     };
-    format!("{routes}; {vms}")
+    let choice = match c.chosen {
+        true => "; chosen: of all candidates that stand in the stages with at most 1e-4 false matches its scarcest memory is used least",
+        false => "",
+    };
+    format!("{} binds at {:.1}%; {routes}; {vms}{choice}", c.binds, c.binds_percent)
 }
 
-/// Builds the tables of one half with all entries and compares lookups with what was installed.
+/// The routes of a half: one table for both families, or one a family.
+struct Tables(Vec<Built>);
+
+impl Tables {
+    fn of(&self, v6: bool) -> &Built {
+        &self.0[usize::from(v6).min(self.0.len() - 1)]
+    }
+}
+
+/// Builds the tables of one half (or of the whole, if it is not divided) with all entries and compares lookups with what
+/// was installed.
 pub fn verify(profile: &Profile, load: &Load, t: &Techniques, seed: u64) -> Result<Verified, String> {
-    let half = load.part(2);
+    let parts = t.clusters * if t.split.is_some() { 2 } else { 1 };
+    let half = load.part(parts);
     let installed = keys(half.vms());
     let six = if half.vms() == 0 { 0 } else { half.vms6 * 100 / half.vms() };
     let size = Size { vnis: half.vnis, routes: half.routes(), vms: installed, ipv6_percent: six };
     let w = Workload::new(size, seed);
-    let routes = match t.routes {
+    let room = roomy(load, t).part(parts);
+    let build = |routes: &[Route], room: u64| match t.routes {
         Routes::Alpm(a) => {
-            let bucket = roomy(load, t).part(2).routes().div_ceil(u64::from(a.partitions)) as u32;
+            let bucket = room.div_ceil(u64::from(a.partitions)) as u32;
             let shape = Shape { partitions: a.partitions, subtrees: a.subtrees, bucket, pivot_min: 0, window: BITS };
-            Built::alpm(shape, &w.routes)
+            Built::alpm(shape, routes)
         }
         Routes::Lengths { spill } => {
-            let each = (half.routes() * 100).div_ceil(SLOTS as u64 * crate::technique::LOAD_PERCENT);
-            Built::lengths(each, 3, spill as usize, &w.routes, seed)
+            let each = (room * 100).div_ceil(SLOTS as u64 * crate::technique::LOAD_PERCENT);
+            Built::lengths(each, 3, spill as usize, routes, seed)
         }
-        // A TCAM holds what it holds; one partition stands for it.
+        // A TCAM holds what it holds; many small partitions stand for it.
         Routes::Ternary => {
             let shape = Shape { partitions: 1 << 16, subtrees: 4, bucket: 64, pivot_min: 0, window: BITS };
-            Built::alpm(shape, &w.routes)
+            Built::alpm(shape, routes)
         }
     };
-    let routes = routes.map_err(|e| e.to_string())?;
-    if let Built::Lengths(l) = &routes {
-        if l.plans() as u64 > LENGTH_PLANS {
-            return Err(format!("{} plans of lengths, room for {LENGTH_PLANS}", l.plans()));
+    let built = if t.pool_routes || matches!(t.routes, Routes::Lengths { .. }) {
+        vec![build(&w.routes, room.routes())]
+    } else {
+        let (six, four): (Vec<Route>, Vec<Route>) = w.routes.iter().partition(|r| r.v6);
+        // The families' shares of a random workload differ from those of the load by chance.
+        let of = |n: usize, room: u64| room.max(n as u64 * ALPM_ROOM_PERCENT / 100);
+        vec![build(&four, of(four.len(), room.routes4)), build(&six, of(six.len(), room.routes6))]
+    };
+    let routes = Tables(built.into_iter().collect::<Result<_, _>>().map_err(|e| e.to_string())?);
+    for table in &routes.0 {
+        if let Built::Lengths(l) = table {
+            if l.plans() as u64 > LENGTH_PLANS {
+                return Err(format!("{} plans of lengths, room for {LENGTH_PLANS}", l.plans()));
+            }
         }
     }
     let mut vms = BuiltVms::new(form(t, profile), half.vms(), seed);
@@ -285,7 +368,7 @@ pub fn verify(profile: &Profile, load: &Load, t: &Techniques, seed: u64) -> Resu
     check(t, &w, &routes, &vms, seed)
 }
 
-fn check(t: &Techniques, w: &Workload, routes: &Built, vms: &BuiltVms, seed: u64) -> Result<Verified, String> {
+fn check(t: &Techniques, w: &Workload, routes: &Tables, vms: &BuiltVms, seed: u64) -> Result<Verified, String> {
     let room = match t.vms {
         Vms::Digest { conflicts, .. } | Vms::Label { conflicts } => conflicts,
         Vms::Whole => 0,
@@ -300,7 +383,7 @@ fn check(t: &Techniques, w: &Workload, routes: &Built, vms: &BuiltVms, seed: u64
     let map: std::collections::HashMap<(u32, bool, u128, u8), u32> =
         w.routes.iter().map(|r| ((r.vni, r.v6, r.addr, r.len), r.value)).collect();
     let mut rng = Rng::new(seed ^ 0xbe57);
-    let lookups = 200_000u64;
+    let (lookups, mut tables) = (200_000u64, 0);
     for _ in 0..lookups {
         let r = &w.routes[rng.below(w.routes.len() as u64) as usize];
         let random = address(r.vni, r.v6, &mut rng);
@@ -312,9 +395,11 @@ fn check(t: &Techniques, w: &Workload, routes: &Built, vms: &BuiltVms, seed: u64
             let first = if low >= 128 { 0 } else { addr >> low << low };
             map.get(&(r.vni, r.v6, first, len)).copied()
         });
-        if routes.lookup(&a) != want {
-            return Err(format!("{a:?}: the compressed table says {:?}, the routes {want:?}", routes.lookup(&a)));
+        let found = routes.of(a.v6).lookup(&a);
+        if found != want {
+            return Err(format!("{a:?}: the compressed table says {found:?}, the routes {want:?}"));
         }
+        tables = tables.max(if t.routes == Routes::Ternary { 1 } else { routes.of(a.v6).tables(&a) });
     }
     let known: std::collections::HashSet<Address> = w.vms.iter().map(|(key, _)| *key).collect();
     let (mut false_matches, mut uninstalled) = (0, 0);
@@ -330,6 +415,7 @@ fn check(t: &Techniques, w: &Workload, routes: &Built, vms: &BuiltVms, seed: u64
         routes: w.routes.len() as u64,
         vms: w.vms.len() as u64,
         lookups: lookups + w.vms.len() as u64,
+        tables_a_packet: tables + vm_lookups(t),
         exceptions: vms.exceptions() as u64,
         vm_fill: vms.fill(),
         false_matches,

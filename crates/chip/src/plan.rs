@@ -8,7 +8,7 @@ use crate::optimise::{self, Candidate};
 use crate::performance::{balance, performance, Balance, Performance};
 use crate::region::{self, Demand, Region};
 use crate::sailfish::{self, Cell, Step};
-use crate::technique::{place, usage, Load, Split, Techniques, Usage};
+use crate::technique::{header_vector_bits, place, remedies, usage, Load, Split, Techniques, Usage};
 use crate::{Profile, Unplaced};
 
 /// What is planned.
@@ -85,8 +85,14 @@ pub struct Plan {
     pub load: Load,
     /// What the chosen techniques take.
     pub usage: Usage,
+    /// Bits of the packet header vector that headers, bridged metadata and results take.
+    pub header_vector_bits: u32,
+    /// Bits there are.
+    pub header_vector_bits_of: u32,
     /// Why the load does not fit, if it does not.
     pub does_not_fit: Option<String>,
+    /// What would make it fit, the smallest change of each kind.
+    pub would_fit: Vec<String>,
     /// Table by table and stage by stage.
     pub blocks: Vec<Block>,
     /// Stage by stage.
@@ -101,6 +107,8 @@ pub struct Plan {
     pub table4: Vec<Cell>,
     /// What Table 4 stands on.
     pub table4_note: &'static str,
+    /// What addresses that were never installed are taken for, and what it costs that they are not.
+    pub uninstalled: Vec<sailfish::Store>,
     /// Fig. 18, simulated.
     pub performance: Performance,
     /// Fig. 20 and 21, simulated.
@@ -126,6 +134,14 @@ pub enum PlanError {
     /// A table in its stages.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
+    /// The header vector.
+    #[error("the packet header vector has {have} bits, and headers, bridged metadata and results take {need}: it binds before any stage; bridge fewer bytes or take a chip with more (phv_bits)")]
+    HeaderVector {
+        /// Bits needed.
+        need: u32,
+        /// Bits there are.
+        have: u32,
+    },
     /// The month.
     #[error("the month of updates failed: {0}")]
     Month(String),
@@ -164,15 +180,13 @@ fn stages(chip: &Chip) -> Vec<StageUse> {
 /// Makes the plan.
 pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
     let t = &r.techniques;
+    let (need, have) = (header_vector_bits(&r.load, t), profile.phv_bits);
+    if need > have {
+        return Err(PlanError::HeaderVector { need, have });
+    }
     let placed = place(profile, &r.load, t);
     let paper = r.paper && profile.loopback;
-    let (table4, blocks_of, stages_of) = match &placed {
-        Ok(chip) => {
-            let cells = if paper { sailfish::overall(profile)?.1 } else { Vec::new() };
-            (cells, blocks(chip), stages(chip))
-        }
-        Err(_) => (Vec::new(), Vec::new(), Vec::new()),
-    };
+    let (blocks_of, stages_of) = placed.as_ref().map_or(Default::default(), |chip| (blocks(chip), stages(chip)));
     let p = performance(profile, t.fold, t.bridge_bytes);
     let demand = Demand { load: r.load, ..Demand::sailfish() };
     let month = match r.month {
@@ -183,14 +197,18 @@ pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
         chip: profile.name.clone(),
         load: r.load,
         usage: usage(profile, &r.load, t)?,
+        header_vector_bits: need,
+        header_vector_bits_of: have,
+        would_fit: if placed.is_err() { remedies(profile, &r.load, t) } else { Vec::new() },
         does_not_fit: placed.err().map(|e| e.to_string()),
         blocks: blocks_of,
         stages: stages_of,
         steps: if paper { sailfish::steps(profile)? } else { Vec::new() },
         table2: if paper { sailfish::table2(profile)? } else { Vec::new() },
         table3: if paper { sailfish::table3(profile)? } else { Vec::new() },
-        table4,
+        table4: if paper { sailfish::overall(profile)?.1 } else { Vec::new() },
         table4_note: "the paper names no other table than the two large ones; the services here are assumed",
+        uninstalled: if paper { sailfish::uninstalled(profile, 100_000, 400_000, r.seed)? } else { Vec::new() },
         region: region::size(profile, &demand, t, p.port_tbps),
         performance: p,
         balance: [Split::Vni, Split::Address]

@@ -4,6 +4,10 @@
 use crate::alloc::{Chip, NoRoom};
 use crate::blocks::state::{part, State};
 use crate::blocks::{Alpm, Bucket, Key, Kind, Packing, Table, Unplaced};
+use crate::model::key::Address;
+use crate::model::rng::Rng;
+use crate::model::vms::{Form, Vms as Built};
+use crate::model::workload::address;
 use crate::technique::{usage, Load, Routes, Split, Techniques, Usage, Vms};
 use crate::Profile;
 
@@ -115,6 +119,73 @@ pub fn table3(profile: &Profile) -> Result<Vec<Cell>, Unplaced> {
         cell("Sum", "SRAM", u.sram_percent, 36.0),
         cell("Sum", "TCAM", u.tcam_percent, 11.0),
     ])
+}
+
+/// A way to store VM addresses, and what an address that was never installed may be taken for.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Store {
+    /// The way.
+    pub store: &'static str,
+    /// Blocks of a half of the folded chip: match.
+    pub sram_match: u32,
+    /// Action data.
+    pub sram_action: u32,
+    /// Match blocks more than the paper's.
+    pub more_than_paper: i64,
+    /// Addresses of a VPC that were tried and had never been installed.
+    pub tried: u64,
+    /// Of them reached somebody's VM.
+    pub false_matches: u64,
+    /// As many were to be expected.
+    pub expected: f64,
+}
+
+/// The hole in the paper's scheme, shown by building it: a VPC with so many IPv6 addresses, and as many tries as given with
+/// others. What closes it costs the blocks beside it.
+pub fn uninstalled(profile: &Profile, installed: u64, tries: u64, seed: u64) -> Result<Vec<Store>, Unplaced> {
+    let load = Load::sailfish(25);
+    let fold = techniques()[2].1;
+    let straddling = Techniques { packing: Packing::Straddling, ..fold };
+    let label = Vms::Label { conflicts: PAPER_CONFLICTS };
+    let digest = Vms::Digest { bits: 20, conflicts: crate::optimise::EXCEPTIONS };
+    let ways = [
+        ("32-bit hash and label: the paper's", Techniques { vms: label, ..fold }, Form::Label),
+        ("whole keys, words as the paper's", fold, Form::Whole { pack: 1 }),
+        ("whole keys over word borders", straddling, Form::Whole { pack: 3 }),
+        (
+            "20-bit digest over word borders",
+            Techniques { vms: digest, nc_bits: 15, ..straddling },
+            Form::Digest { bits: 20, pack: 5 },
+        ),
+    ];
+    let mut rng = Rng::new(seed ^ 0x0041_e5);
+    let mut any = || Address { vni: 7, v6: true, addr: address(7, true, &mut rng) };
+    let known: Vec<Address> = (0..installed).map(|_| any()).collect();
+    let others: Vec<Address> = (0..tries).map(|_| any()).collect();
+    let set: std::collections::HashSet<&Address> = known.iter().collect();
+    let others: Vec<&Address> = others.iter().filter(|a| !set.contains(a)).collect();
+    let mut out: Vec<Store> = Vec::new();
+    for (store, t, form) in ways {
+        let only = Techniques { routes: Routes::Ternary, ..t };
+        let u = usage(profile, &Load { routes4: 0, routes6: 0, vnis: 0, ..load }, &only)?;
+        let mut table = Built::new(form, installed * 1_146_880 / (1 << 20), seed);
+        let all = known.iter().zip(0..).try_for_each(|(key, value)| table.insert(*key, value));
+        if all.is_err() {
+            continue;
+        }
+        let false_matches = others.iter().filter(|a| table.lookup(a).is_some()).count() as u64;
+        let paper = out.first().map_or(u.sram_match, |p| p.sram_match);
+        out.push(Store {
+            store,
+            sram_match: u.sram_match,
+            sram_action: u.sram_action,
+            more_than_paper: i64::from(u.sram_match) - i64::from(paper),
+            tried: others.len() as u64,
+            false_matches,
+            expected: others.len() as f64 * table.false_match_probability(installed),
+        });
+    }
+    Ok(out)
 }
 
 /// A service table: name, exact or ternary, pipe, key fields, entries, action bits.

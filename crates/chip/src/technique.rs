@@ -63,7 +63,8 @@ impl Load {
 pub enum Split {
     /// By the parity of the VNI: a VPC is in one half.
     Vni,
-    /// By the parity of the inner destination: a large VPC is in both.
+    /// By the parity of the inner destination: a large VPC's addresses are in both, and so are all routes, since a prefix
+    /// covers even and odd addresses.
     Address,
 }
 
@@ -163,8 +164,12 @@ pub const LENGTH_PLANS: u64 = 4096;
 
 /// The tables that a load becomes in one half (or in all, if it is not split).
 pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
-    let parts = t.clusters.max(1) * if t.split.is_some() { 2 } else { 1 };
-    let l = load.part(parts);
+    let parts = t.clusters.max(1);
+    let halves = |split: bool| if split { 2 * parts } else { parts };
+    // A half's share of what belongs to VPCs, and of what belongs to addresses.
+    let l = Load { vms4: 0, vms6: 0, ..load.part(halves(t.split == Some(Split::Vni))) };
+    let addresses = load.part(halves(t.split.is_some()));
+    let l = Load { vms4: addresses.vms4, vms6: addresses.vms6, ..l };
     let mut rows: Vec<Row> = Vec::new();
     let exact = Kind::Exact { digest: None };
     let route_kind = match t.routes {
@@ -209,6 +214,16 @@ pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
         Named { name, routing, table: Table { kind, key, entries, action_bits, packing: t.packing } }
     });
     named.collect()
+}
+
+/// Bits of the headers that a gateway parses and writes: Ethernet, IPv6, UDP, VXLAN, Ethernet, IPv6 and ports.
+const HEADER_BITS: u32 = 112 + 320 + 64 + 64 + 112 + 320 + 32;
+
+/// Bits of the packet header vector: the headers as they came and the outer ones anew, what is carried over a crossing,
+/// and what the tables say.
+pub fn header_vector_bits(load: &Load, t: &Techniques) -> u32 {
+    let results: u32 = tables(load, t).iter().map(|n| n.table.action_bits).sum();
+    2 * HEADER_BITS + 8 * t.bridge_bytes + results
 }
 
 /// Blocks of a load under some techniques.
@@ -275,18 +290,38 @@ pub fn usage(profile: &Profile, load: &Load, t: &Techniques) -> Result<Usage, Un
 /// Places the load into the stages of one half of the chip. Routes come first: what they say decides what is looked up in
 /// the VM-NC table.
 pub fn place(profile: &Profile, load: &Load, t: &Techniques) -> Result<Chip, NoRoom> {
+    let (chip, mut lost) = fill(profile, load, t, false);
+    match lost.is_empty() {
+        true => Ok(chip),
+        false => Err(lost.remove(0)),
+    }
+}
+
+/// Places all tables. The first that has no room ends it; or, if `reduce`, as much of it stands as there is room for, and
+/// it goes on.
+fn fill(profile: &Profile, load: &Load, t: &Techniques, reduce: bool) -> (Chip, Vec<NoRoom>) {
     let mut chip = if t.fold { Chip::folded(profile) } else { Chip::flat(profile) };
     chip.across = t.across;
-    let (mut routes_end, mut vms_end) = (0, 0);
+    let mut lost = Vec::new();
+    let mut put = |chip: &mut Chip, n: &Named, from: usize| match put(chip, n, from) {
+        Ok(end) => Some(end),
+        Err(e) => {
+            let less = Named { table: Table { entries: e.fit, ..n.table.clone() }, ..n.clone() };
+            let end = (reduce && e.fit > 0).then(|| self::put(chip, &less, from)).and_then(Result::ok);
+            lost.push(e);
+            end.or(reduce.then_some(from))
+        }
+    };
+    // Which half of the chip a packet belongs to is chosen where it goes over to the second pipe, so what is divided
+    // between the halves stands behind that.
+    let first = if t.fold && t.split.is_some() { profile.geometry.stages as usize } else { 0 };
+    let (mut routes_end, mut vms_end) = (first, first);
     let all = tables(load, t);
     // What a VPC's lengths are must be known before its routes are looked up; tables of different lengths or families do
     // not wait for each other.
-    let mut known = 0;
+    let mut known = first;
     for n in all.iter().filter(|n| n.routing) {
-        let end = match n.name {
-            "length-plans" => place_array(&mut chip, n, known)?,
-            _ => chip.place(n.name, &n.table, known)?,
-        };
+        let Some(end) = put(&mut chip, n, known) else { return (chip, lost) };
         if matches!(n.name, "vni-lengths" | "length-plans") {
             known = end;
         }
@@ -295,13 +330,55 @@ pub fn place(profile: &Profile, load: &Load, t: &Techniques) -> Result<Chip, NoR
     // Keys that are held whole decide over the main table, which may stand beside them: the action engine takes the one
     // that says more. The NC's array needs the index.
     for n in all.iter().filter(|n| !n.routing) {
-        let end = match is_array(n) {
-            true => place_array(&mut chip, n, vms_end)?,
-            false => chip.place(n.name, &n.table, routes_end)?,
-        };
+        let from = if is_array(n) { vms_end } else { routes_end };
+        let Some(end) = put(&mut chip, n, from) else { return (chip, lost) };
         vms_end = vms_end.max(end);
     }
-    Ok(chip)
+    (chip, lost)
+}
+
+fn put(chip: &mut Chip, n: &Named, from: usize) -> Result<usize, NoRoom> {
+    match is_array(n) {
+        true => place_array(chip, n, from),
+        false => chip.place(n.name, &n.table, from),
+    }
+}
+
+/// What would make a load fit that does not: each tried by placing everything, the smallest change of each kind.
+pub fn remedies(profile: &Profile, load: &Load, t: &Techniques) -> Vec<String> {
+    let mut out = Vec::new();
+    let (_, lost) = fill(profile, load, t, true);
+    let less = |e: &NoRoom| format!("{} of {}'s {} entries", e.entries - e.fit, e.table, e.entries);
+    let list: Vec<String> = lost.iter().map(less).collect();
+    let each = if t.split.is_some() { " in each half" } else { "" };
+    out.push(format!("take away {}{each}", list.join(", ")));
+    let fits = |t: &Techniques| place(profile, load, t).is_ok();
+    let alpm = match t.routes {
+        Routes::Alpm(a) => a,
+        _ => crate::sailfish::PAPER_ALPM,
+    };
+    let digest = Vms::Digest { bits: 20, conflicts: crate::optimise::EXCEPTIONS };
+    let lengths = Routes::Lengths { spill: crate::optimise::SPILL };
+    let fold = profile.loopback && !t.fold;
+    let switches = [
+        (fold, "fold", Techniques { fold: true, bridge_bytes: profile.bridge_header_bytes, ..*t }),
+        (t.fold && t.split != Some(Split::Vni), "split-vni", Techniques { split: Some(Split::Vni), ..*t }),
+        (!t.across, "across", Techniques { across: true, ..*t }),
+        (!t.pool_routes, "pool-routes", Techniques { pool_routes: true, ..*t }),
+        (t.packing == Packing::Aligned, "straddle", Techniques { packing: Packing::Straddling, ..*t }),
+        (t.routes == Routes::Ternary, "alpm", Techniques { routes: Routes::Alpm(alpm), ..*t }),
+        (!matches!(t.vms, Vms::Digest { .. }), "digest", Techniques { vms: digest, nc_bits: 16, ..*t }),
+        (!matches!(t.routes, Routes::Lengths { .. }), "lengths", Techniques { routes: lengths, ..*t }),
+    ];
+    let names: Vec<&str> = switches.iter().filter(|(open, _, t)| *open && fits(t)).map(|(_, name, _)| *name).collect();
+    if !names.is_empty() {
+        out.push(format!("or use one technique more: {}", names.join(", or ")));
+    }
+    let clusters = (t.clusters + 1..=64).find(|clusters| fits(&Techniques { clusters: *clusters, ..*t }));
+    if let Some(clusters) = clusters {
+        out.push(format!("or divide the tenants between {clusters} clusters"));
+    }
+    out
 }
 
 fn place_array(chip: &mut Chip, n: &Named, from: usize) -> Result<usize, NoRoom> {

@@ -3,7 +3,7 @@
 
 use chip::alloc::audit;
 use chip::sailfish;
-use chip::technique::{place, Load, Routes, Techniques};
+use chip::technique::{place, remedies, Load, Routes, Techniques};
 use chip::{profile, Profile};
 
 fn tofino() -> Profile {
@@ -46,9 +46,25 @@ fn what_does_not_fit_is_named_with_the_smallest_change() {
     let e = place(&tofino(), &Load::sailfish(25), &Techniques::NONE).err().expect("does not fit");
     eprintln!("{e}");
     assert_eq!(e.binds, "TCAM");
-    assert!(e.change.contains("entries fit"), "{e}");
+    assert!(e.change.contains("entries fit") && e.fit > 0 && e.fit < e.entries, "{e}");
+    let changes = remedies(&tofino(), &Load::sailfish(25), &Techniques::NONE);
+    eprintln!("{changes:?}");
+    assert!(changes[0].contains("routes4") && changes.last().is_some_and(|c| c.contains("clusters")), "{changes:?}");
     let pool = sailfish::techniques()[3].1;
     assert!(matches!(pool.routes, Routes::Ternary));
     let e = place(&tofino(), &Load::sailfish(25), &pool).err().expect("does not fit");
     assert!(e.place.contains("stage"), "{e}");
+}
+
+/// The paper's hash lets addresses through that nobody installed; whole keys never do, and take more blocks.
+#[test]
+fn the_hole_in_the_hash_and_what_closes_it() {
+    let all = sailfish::uninstalled(&tofino(), 100_000, 400_000, 3).unwrap();
+    all.iter().for_each(|s| eprintln!("{s:?}"));
+    assert_eq!(all.len(), 4);
+    assert!(all[0].false_matches > 0 && all[0].expected > 5.0, "{:?}", all[0]);
+    for whole in &all[1..3] {
+        assert!(whole.false_matches == 0 && whole.more_than_paper > 0, "{whole:?}");
+    }
+    assert!(all[2].sram_match < all[1].sram_match, "over word borders whole keys take less");
 }

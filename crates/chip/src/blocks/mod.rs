@@ -53,8 +53,12 @@ pub struct Geometry {
     pub hash_bits: u32,
     /// Ways that have a row address of their own on the bus.
     pub hash_ways: u32,
+    /// Hash functions of a stage that can be computed at once.
+    pub hash_groups: u32,
     /// Logical tables of a stage.
     pub tables_per_stage: u32,
+    /// Ternary tables among them.
+    pub ternary_tables_per_stage: u32,
     /// Statistics ALUs of a stage.
     pub stats_alus: u32,
     /// Meter or stateful ALUs of a stage.
@@ -115,6 +119,8 @@ pub struct Part {
     pub crossbar_exact: u32,
     /// Bytes of the ternary crossbar.
     pub crossbar_ternary: u32,
+    /// Hash functions.
+    pub hash_groups: u32,
 }
 
 impl Part {
@@ -143,6 +149,10 @@ pub struct Grid {
     pub crossbar_exact: u32,
     /// Free bytes of the ternary crossbar.
     pub crossbar_ternary: u32,
+    /// Free hash functions.
+    pub hash_groups: u32,
+    /// Free ternary tables.
+    pub ternary_tables: u32,
 }
 
 impl Grid {
@@ -157,6 +167,8 @@ impl Grid {
             stats_alus: g.stats_alus,
             crossbar_exact: g.crossbar_exact,
             crossbar_ternary: g.crossbar_ternary,
+            hash_groups: g.hash_groups,
+            ternary_tables: g.ternary_tables_per_stage,
         }
     }
 
@@ -186,6 +198,8 @@ impl Grid {
             && p.stats_alus <= self.stats_alus
             && p.crossbar_exact <= self.crossbar_exact
             && p.crossbar_ternary <= self.crossbar_ternary
+            && p.hash_groups <= self.hash_groups
+            && u32::from(p.tcam > 0) <= self.ternary_tables
             && p.sram() <= self.sram();
         if !enough {
             return None;
@@ -207,6 +221,8 @@ impl Grid {
         self.stats_alus -= p.stats_alus;
         self.crossbar_exact -= p.crossbar_exact;
         self.crossbar_ternary -= p.crossbar_ternary;
+        self.hash_groups -= p.hash_groups;
+        self.ternary_tables -= u32::from(p.tcam > 0);
         Some(out)
     }
 
@@ -242,19 +258,24 @@ impl Stages for Endless<'_> {
 struct Crossbar<'a> {
     stages: &'a mut dyn Stages,
     bytes: u32,
+    /// Hash functions of a part in SRAM: one addresses the ways, another gives the digest.
+    hashes: u32,
 }
 
 impl Crossbar<'_> {
     fn with_bytes(&self, part: &Part) -> Part {
         let of = |blocks: u32| if blocks > 0 { self.bytes } else { 0 };
-        Part { crossbar_exact: of(part.sram_match), crossbar_ternary: of(part.tcam), ..part.clone() }
+        let hash_groups = if part.sram_match > 0 { self.hashes } else { 0 };
+        Part { crossbar_exact: of(part.sram_match), crossbar_ternary: of(part.tcam), hash_groups, ..part.clone() }
     }
 }
 
 impl Stages for Crossbar<'_> {
     fn free(&mut self, stage: usize) -> Option<Grid> {
         let grid = self.stages.free(stage)?;
-        let enough = grid.crossbar_exact >= self.bytes && (grid.crossbar_ternary >= self.bytes || grid.tcam == 0);
+        let enough = grid.crossbar_exact >= self.bytes
+            && (grid.crossbar_ternary >= self.bytes || grid.tcam == 0)
+            && grid.hash_groups >= self.hashes;
         Some(if enough { grid } else { grid.shut() })
     }
 
@@ -338,7 +359,11 @@ pub enum Packing {
 impl Table {
     /// Places the table into these stages.
     pub fn place(&self, stages: &mut dyn Stages, g: &Geometry) -> Result<Vec<(usize, Part)>, Unplaced> {
-        let mut crossbar = Crossbar { stages, bytes: self.key.bytes() };
+        let hashes = match &self.kind {
+            Kind::Exact { digest } => 1 + u32::from(digest.is_some()),
+            _ => 0,
+        };
+        let mut crossbar = Crossbar { stages, bytes: self.key.bytes(), hashes };
         let mut parts = match &self.kind {
             Kind::Exact { digest } => {
                 let m = sram::Match { packing: self.packing, ..sram::Match::exact(&self.key, *digest, g) };

@@ -2,13 +2,15 @@
 //! Packets through the compressed tables, stage by stage: parse → tenant → route → locate → rewrite → emit.
 //!
 //! The chip handles what nearly every packet is: unicast IPv4 and IPv6 without options in VXLAN over either, without outer
-//! UDP checksum (a chip cannot sum a payload), to a VM of this VPC or a peer. It gives the same bytes and the same verdict as crate `gateway`, or hands the packet over with a word
+//! UDP checksum (a chip cannot sum a payload), to a VM of this VPC or a peer. If entries are divided between the halves of
+//! the chip, a packet goes on in the half that holds what it needs next. It gives the same bytes and the same verdict as crate `gateway`, or hands the packet over with a word
 //! why; that is XGW-x86's part in Sailfish. Routes and VM addresses come from the compressed tables and nowhere else;
 //! tenants, NCs and next hops, small tables that are stored whole, are read from table memory.
 
 use super::key::Address;
 use super::routes::Routes;
 use super::vms::Vms;
+use crate::technique::Split;
 use abi::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tables::{Tables, Target, Tenant, VmEntry};
@@ -21,6 +23,8 @@ pub enum Outcome {
     Forward {
         /// Egress interface.
         ifindex: u32,
+        /// Times that it went on to the other half of the chip: a peer's tables may lie there.
+        turns: u8,
     },
     /// Dropped.
     Drop(DropReason),
@@ -28,11 +32,19 @@ pub enum Outcome {
     Punt(&'static str),
 }
 
+/// The large tables of a half of the chip; of all of it if entries are not divided.
+pub struct Half {
+    /// Routes.
+    pub routes: Routes,
+    /// VM addresses.
+    pub vms: Vms,
+}
+
 /// The chip with a gateway's tables.
 pub struct ChipGateway {
     tables: Tables,
-    routes: Routes,
-    vms: Vms,
+    halves: Vec<Half>,
+    split: Option<Split>,
     targets: Vec<Target>,
     entries: Vec<VmEntry>,
 }
@@ -48,6 +60,9 @@ struct Packet<'a> {
     ttl: u8,
     flow: u64,
     target: Address,
+    /// The half that it is in.
+    half: usize,
+    turns: u8,
 }
 
 type Stage<T> = Result<T, Outcome>;
@@ -56,20 +71,30 @@ fn punt<T>(why: &'static str) -> Stage<T> {
     Err(Outcome::Punt(why))
 }
 
+/// The half that holds an address's entries.
+pub fn half_of(split: Option<Split>, a: &Address) -> usize {
+    match split {
+        None => 0,
+        Some(Split::Vni) => a.vni as usize & 1,
+        Some(Split::Address) => a.addr as usize & 1,
+    }
+}
+
 impl ChipGateway {
-    /// A chip with these tables; `targets` and `entries` are what the values index.
-    pub fn new(tables: Tables, routes: Routes, vms: Vms, targets: Vec<Target>, entries: Vec<VmEntry>) -> ChipGateway {
-        ChipGateway { tables, routes, vms, targets, entries }
+    /// A chip with these tables; `targets` and `entries` are what the values index. Divided there are two halves.
+    pub fn new(
+        tables: Tables,
+        halves: Vec<Half>,
+        split: Option<Split>,
+        targets: Vec<Target>,
+        entries: Vec<VmEntry>,
+    ) -> ChipGateway {
+        ChipGateway { tables, halves, split, targets, entries }
     }
 
-    /// The VM-NC table.
-    pub fn vms(&self) -> &Vms {
-        &self.vms
-    }
-
-    /// The routes.
-    pub fn routes(&self) -> &Routes {
-        &self.routes
+    /// The halves.
+    pub fn halves(&self) -> &[Half] {
+        &self.halves
     }
 
     /// Processes a frame; if it is forwarded, `out` holds what is sent.
@@ -200,7 +225,9 @@ impl ChipGateway {
             (1, 2) => 1,
             (_, inner) => inner,
         };
-        Ok(Packet { vni, source, inner, outer_tos, inner_tos, ecn, ttl, flow, target: Address { vni, v6, addr } })
+        let target = Address { vni, v6, addr };
+        let half = half_of(self.split, &target);
+        Ok(Packet { vni, source, inner, outer_tos, inner_tos, ecn, ttl, flow, target, half, turns: 0 })
     }
 
     fn tenant(&self, p: &Packet<'_>, options: u64) -> Stage<Tenant> {
@@ -219,7 +246,11 @@ impl ChipGateway {
         let mut home = tenant;
         for hops in 0.. {
             p.target.vni = home.vni;
-            let target = self.routes.lookup(&p.target).and_then(|v| self.targets.get(v as usize));
+            let half = half_of(self.split, &p.target);
+            p.turns += u8::from(half != p.half);
+            p.half = half;
+            let Some(tables) = self.halves.get(half) else { return punt("half") };
+            let target = tables.routes.lookup(&p.target).and_then(|v| self.targets.get(v as usize));
             match target {
                 Some(Target::Local) => return Ok(home),
                 Some(Target::Peer(_)) if hops >= PEER_HOPS_MAX => return Err(Outcome::Drop(DropReason::RoutePeerLoop)),
@@ -238,7 +269,8 @@ impl ChipGateway {
 
     /// The VM in the compressed table.
     fn locate(&self, p: &Packet<'_>, options: u64) -> Stage<VmEntry> {
-        let vm = self.vms.lookup(&p.target).and_then(|v| self.entries.get(v as usize));
+        let vm =
+            self.halves.get(p.half).and_then(|h| h.vms.lookup(&p.target)).and_then(|v| self.entries.get(v as usize));
         let Some(vm) = vm else {
             let due = options & OPT_ICMP != 0;
             return if due { punt("icmp due") } else { Err(Outcome::Drop(DropReason::VmUnknown)) };
@@ -261,7 +293,8 @@ impl ChipGateway {
         let outer_ip = if nc.addr.is_ipv6() { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
         let tunnel = udp::HEADER_LEN + vxlan::HEADER_LEN;
         let too_long = outer_ip + tunnel + p.inner.len() > usize::from(hop.mtu);
-        if line == 0 || !hop.ready || too_long || nc.addr.is_ipv6() && vtep6 == 0 {
+        let no_vtep = if nc.addr.is_ipv6() { vtep6 == 0 } else { self.tables.vtep4() == 0 };
+        if line == 0 || !hop.ready || too_long || no_vtep {
             return punt("underlay");
         }
         let uniform = options & OPT_DSCP_UNIFORM != 0;
@@ -322,7 +355,7 @@ impl ChipGateway {
             IpAddr::V6(dst) if options & OPT_UDP6_CHECKSUM != 0 => u.fill_checksum_v6(vtep6, dst.to_bits()),
             _ => {}
         }
-        Ok(Outcome::Forward { ifindex: hop.ifindex })
+        Ok(Outcome::Forward { ifindex: hop.ifindex, turns: p.turns })
     }
 
     fn rewrite_inner(&self, p: &Packet<'_>, home: &Tenant, vm: &VmEntry, tos: u8, inner: &mut [u8]) {

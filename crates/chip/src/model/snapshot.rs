@@ -2,10 +2,11 @@
 //! What a gateway's tables hold, taken over into compressed ones.
 
 use super::alpm;
-use super::gateway::ChipGateway;
+use super::gateway::{half_of, ChipGateway, Half};
 use super::key::{Address, BITS};
 use super::routes::{Route, Routes};
 use super::vms::{Form, Vms};
+use crate::technique::Split;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use tables::{Tables, Target, VmEntry, Writer};
@@ -74,23 +75,42 @@ impl Snapshot {
         tables: Tables,
         by_length: bool,
         form: Form,
+        split: Option<Split>,
         fill: f64,
         seed: u64,
     ) -> Result<ChipGateway, String> {
+        let count = if split.is_some() { 2 } else { 1 };
+        let halves = (0..count).map(|half| self.half(half, by_length, form, split, fill, seed));
+        let halves = halves.collect::<Result<Vec<Half>, String>>()?;
+        Ok(ChipGateway::new(tables, halves, split, self.targets.clone(), self.entries.clone()))
+    }
+
+    fn half(
+        &self,
+        half: usize,
+        by_length: bool,
+        form: Form,
+        split: Option<Split>,
+        fill: f64,
+        seed: u64,
+    ) -> Result<Half, String> {
         let places = |n: usize, fill: f64| ((n as f64 / fill) as u64).max(16);
+        // A prefix covers even and odd addresses: divided by address, routes are in both halves.
+        let own = |r: &&Route| split != Some(Split::Vni) || half_of(split, &r.address()) == half;
+        let list: Vec<Route> = self.routes.iter().filter(own).copied().collect();
         let routes = if by_length {
-            Routes::lengths(places(self.routes.len(), 0.4), 3, self.routes.len(), &self.routes, seed)
+            Routes::lengths(places(list.len(), 0.4), 3, list.len(), &list, seed)
         } else {
-            let partitions = (self.routes.len() as u32 / 40).clamp(4, 8192);
-            let bucket = (self.routes.len() as u32 * 5 / 4 / partitions + 16).max(16);
+            let partitions = (list.len() as u32 / 40).clamp(4, 8192);
+            let bucket = (list.len() as u32 * 5 / 4 / partitions + 16).max(16);
             let shape = alpm::Shape { partitions, subtrees: 4, bucket, pivot_min: 0, window: BITS };
-            Routes::alpm(shape, &self.routes)
+            Routes::alpm(shape, &list)
         };
         let routes = routes.map_err(|e| e.to_string())?;
         let mut vms = Vms::new(form, places(self.vms.len(), fill), seed);
-        for (key, value) in &self.vms {
+        for (key, value) in self.vms.iter().filter(|(a, _)| half_of(split, a) == half) {
             vms.insert(*key, *value).map_err(|e| e.to_string())?;
         }
-        Ok(ChipGateway::new(tables, routes, vms, self.targets.clone(), self.entries.clone()))
+        Ok(Half { routes, vms })
     }
 }

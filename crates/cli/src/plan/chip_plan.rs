@@ -229,7 +229,7 @@ fn text(p: &Plan, blocks: bool) -> String {
         p.chip, u.sram_percent, u.sram_with_action_percent, u.tcam_percent
     );
     if let Some(why) = &p.does_not_fit {
-        out += &format!("DOES NOT FIT: {why}\n");
+        out += &format!("DOES NOT FIT: {why}\nTo make it fit: {}.\n", p.would_fit.join("; "));
     }
     if !p.steps.is_empty() {
         let paper = |v: Option<f64>| v.map_or("-".into(), percent);
@@ -242,6 +242,18 @@ fn text(p: &Plan, blocks: bool) -> String {
         out += &cells("Table 3", &p.table3);
         out += &cells("Table 4", &p.table4);
         out += &format!("({})\n", p.table4_note);
+        let rows = p.uninstalled.iter().map(|u| {
+            let mut row = vec![u.store.to_string()];
+            row.extend([u.sram_match, u.sram_action].map(|n| n.to_string()));
+            row.extend([format!("{:+}", u.more_than_paper), u.false_matches.to_string(), percent(u.expected)]);
+            row
+        });
+        let head = ["VM ADDRESSES", "MATCH BLOCKS", "ACTION", "MORE THAN PAPER", "FALSE MATCHES", "EXPECTED"];
+        let tried = p.uninstalled.first().map_or(0, |u| u.tried);
+        out += &format!(
+            "\n{tried} addresses never installed, in a VPC with 100,000 IPv6 addresses\n{}",
+            table(&head, rows)
+        );
     }
     let rows = p.stages.iter().map(|s| {
         let of = |n: u32, all: u32| format!("{n}/{all}");
@@ -280,16 +292,33 @@ fn more(p: &Plan) -> String {
     if !p.best.is_empty() {
         let rows = p.best.iter().map(|c| {
             let u = &c.usage;
-            let numbers = [u.sram_percent, u.sram_with_action_percent, u.tcam_percent].map(percent);
-            let mut row = vec![c.routes.clone(), c.vms.clone()];
+            let numbers = [c.port_tbps, u.sram_percent, u.sram_with_action_percent, u.tcam_percent].map(percent);
+            let mut row = vec![c.pipes.to_string(), c.routes.clone(), c.vms.clone()];
             row.extend(numbers);
             row.push(c.lookups.to_string());
             row.push(format!("{:.1e}", c.false_match_probability));
-            row.push(c.verified.map_or("-".into(), |v| format!("{} lookups", v.lookups)));
+            row.push(
+                c.verified
+                    .map_or("-".into(), |v| format!("{} lookups, at most {} a packet", v.lookups, v.tables_a_packet)),
+            );
             row
         });
-        let head = ["ROUTES", "VMS", "SRAM %", "WITH ACTION", "TCAM %", "LOOKUPS", "FALSE MATCH", "VERIFIED"];
+        let head = [
+            "PIPES",
+            "ROUTES",
+            "VMS",
+            "TBIT/S",
+            "SRAM %",
+            "WITH ACTION",
+            "TCAM %",
+            "LOOKUPS",
+            "FALSE MATCH",
+            "VERIFIED",
+        ];
         out += &format!("\nBetter than the paper\n{}", table(&head, rows));
+        if let Some(c) = p.best.iter().find(|c| c.chosen) {
+            out += &format!("Chosen: {}, {}, {}. {}\n", c.pipes, c.routes, c.vms, c.why);
+        }
     }
     if let Some(c) = &p.cofilter {
         out += &format!(
@@ -302,6 +331,16 @@ fn more(p: &Plan) -> String {
             row.extend([percent(c.digest_millions), percent(100.0 * c.digest_false_accepts)]);
             row
         });
+        let capacity = rows.collect::<Vec<_>>();
+        let rows = c.table1.iter().map(|r| {
+            let numbers = [r.percent_of_pipe, r.paper_percent_of_switch_p4, r.implied_switch_p4].map(percent);
+            let mut row = vec![r.resource.to_string(), r.ours.to_string(), r.of.to_string()];
+            row.extend(numbers);
+            row
+        });
+        let head = ["TABLE 1", "OURS", "OF A PIPE", "OURS %", "PAPER % OF SWITCH.P4", "SO SWITCH.P4 TAKES"];
+        out += &format!("{}({})\n\nFig. 17a\n", table(&head, rows), c.note);
+        let rows = capacity;
         let head = ["MB", "PAPER'S CLAIM M", "HASHED M", "FALSE ACCEPTS %", "DIGESTS M", "FALSE ACCEPTS %"];
         out += &table(&head, rows);
     }
