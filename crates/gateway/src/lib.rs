@@ -117,7 +117,7 @@ impl Gateway {
 /// The packet path, for every packet that has no verdict yet.
 fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames: &mut [Frame<'_>]) {
     w.each(packets, frames, |w, p, f| parse::run(w, p, f));
-    w.each(packets, frames, |w, p, _| tenant::find(w, p));
+    w.each(packets, frames, |w, p, f| tenant::find(w, p, f));
     w.each(packets, frames, |w, p, f| {
         tenant::run(w, p, f)?;
         filter::run(w, p)?;

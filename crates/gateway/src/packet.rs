@@ -2,9 +2,11 @@
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
 use abi::DropReason;
+use session::{nat::PublicEndpoint, Homes};
 use tables::{Home, Tenant, VmEntry, Walk};
 
 use crate::frame::Frame;
+use crate::nat::l4::L4;
 
 /// What the inner frame is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,6 +154,10 @@ pub(crate) struct Packet {
     pub session: u32,
     /// POLICY word of the VPC at hand, where nat has asked for it.
     pub policy: u64,
+    /// What its session is known by, and where the lookup of that begins, if its VPC goes to the Internet.
+    pub asked: Option<(L4, Homes)>,
+    /// What the translator gave for a session that is yet to be made.
+    pub public: Option<PublicEndpoint>,
 
     // Written by tenant.
     /// Id of the sending NC, if its address is IPv6.
@@ -203,6 +209,8 @@ impl Packet {
         hairpin: false,
         session: 0,
         policy: 0,
+        asked: None,
+        public: None,
         source_nc: None,
         tenant: NO_TENANT,
         peer: NO_TENANT,
@@ -225,6 +233,8 @@ impl Packet {
         self.inward = false;
         self.hairpin = false;
         self.policy = 0;
+        self.asked = None;
+        self.public = None;
     }
 
     /// The inner packet is IPv6.

@@ -140,6 +140,21 @@ impl Alloc {
         Ok(())
     }
 
+    /// Makes memory for so many records of IPv4 sessions in advance, and its pages with it, those of an index of so many segments
+    /// as well: who makes a session then never waits for the kernel to find and zero them.
+    pub(crate) fn prepare_records(&mut self, shared: &Shared, records: u32, index: (u32, u32)) -> io::Result<()> {
+        touch(shared, index.0, index.1);
+        let segments = records.div_ceil(SEGMENT_LINES).min(((self.max - self.lines) / u64::from(SEGMENT_LINES)) as u32);
+        let more = segments.saturating_sub(self.segments.len() as u32);
+        if more > 0 {
+            let first = self.extend(shared, more)?;
+            // Records come out of the memory in its order.
+            self.segments.sort_unstable_by(|a, b| b.cmp(a));
+            touch(shared, first * SEGMENT_LINES, more);
+        }
+        Ok(())
+    }
+
     /// Adds segments to the memory; returns the first.
     fn extend(&mut self, shared: &Shared, more: u32) -> io::Result<u32> {
         let have = shared.memory.segments();
@@ -184,6 +199,14 @@ impl Alloc {
     /// Bytes on the heap.
     pub(crate) fn bytes(&self) -> u64 {
         self.families.iter().map(|f| f.free.bytes()).sum()
+    }
+}
+
+/// Makes the pages of segments, from this line on.
+fn touch(shared: &Shared, first: u32, segments: u32) {
+    const PAGE_LINES: usize = 4096 / 64;
+    for line in (first..first + segments * SEGMENT_LINES).step_by(PAGE_LINES) {
+        shared.lines.at(line).word(0).fetch_or(0, Relaxed);
     }
 }
 

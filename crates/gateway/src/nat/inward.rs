@@ -11,7 +11,7 @@ use wire::{ethernet, ipv4, ipv6};
 use super::l4::{Icmp, L4};
 use super::outward::{begins, flow, ip_of, owner};
 use super::translate::{End, Endpoint};
-use super::{epoch, inner_key, outer_key, picks_up, related, translate, Sight};
+use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, Sight};
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::parse::{bad_addresses_v6, has_ports, martian_source_v4};
@@ -216,7 +216,13 @@ fn begin<R: Recorder>(
         epoch: epoch(p.policy),
         pick_up: picks_up(p.policy),
     };
-    sight.create(&new, w.now)
+    match sight.create(&new, w.now)? {
+        Made::New(session) => Ok(session),
+        Made::Found(session) => {
+            sight.judge(session, Direction::In, l4, packet, w.now)?;
+            Ok(session)
+        }
+    }
 }
 
 /// Gives the packet its private destination; the last step before it is rewritten.

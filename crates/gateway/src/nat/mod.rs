@@ -121,6 +121,14 @@ pub(crate) struct Sight<'w> {
     pub guard: &'w Guard<'w>,
 }
 
+/// A session for a packet that seemed to have none.
+pub(crate) enum Made {
+    /// It is new and has counted the packet.
+    New(SessionRef),
+    /// Another packet made it meanwhile; this one is to be judged.
+    Found(SessionRef),
+}
+
 /// A session at hand, and what a packet needs of it.
 pub(crate) struct Found {
     pub inner: InnerKey,
@@ -179,19 +187,19 @@ impl<'w> Sight<'w> {
         }
     }
 
-    /// Makes the session; what the translator gave for it is given back if there can be none.
-    pub fn create(self, new: &NewSession, now: u64) -> Result<SessionRef, DropReason> {
+    /// Makes the session; what the translator gave for it is given back if there can be none, or was one already.
+    pub fn create(self, new: &NewSession, now: u64) -> Result<Made, DropReason> {
         let made = self.nat.tracker.create(new, now, &mut |e| self.nat.ended(e, now));
         let reason = match made {
             Ok(session) => {
                 if let Some(log) = &self.nat.begins {
                     log(new, now);
                 }
-                return Ok(session);
+                return Ok(Made::New(session));
             }
             Err(session::Refusal::Exists(session)) => {
                 self.nat.translator.release(&binding(&new.inner, &new.outer), now);
-                return Ok(session);
+                return Ok(Made::Found(session));
             }
             Err(session::Refusal::OuterTaken) => DropReason::NatConflict,
             Err(session::Refusal::Drop(reason)) => reason,

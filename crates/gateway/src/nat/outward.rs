@@ -3,13 +3,13 @@
 
 use abi::{flow_hash_v4, flow_hash_v6, DropReason};
 use session::nat::{Flow, PublicEndpoint, Refusal};
-use session::{Direction, NewSession, Owner, SessionRef};
+use session::{Direction, InnerKey, NewSession, Owner, SessionRef};
 use wire::{ethernet, protocol, tcp};
 
 use super::l4::{Icmp, L4};
 use super::translate::{End, Endpoint};
-use super::{epoch, inner_key, inward, outer_key, picks_up, related, send, translate, Sight};
-use crate::packet::{Addr, Packet};
+use super::{epoch, inner_key, inward, outer_key, picks_up, related, send, translate, Made, Sight};
+use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::{meter, parse::has_ports, rewrite};
 use crate::work::Work;
@@ -20,18 +20,81 @@ pub(crate) fn ip_of<'a>(p: &Packet, f: &'a Frame<'_>) -> &'a [u8] {
     p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[])
 }
 
+/// Starts to load what tells whether the packet belongs to a session: the index, the POLICY word, the notes of its VM.
+#[inline(always)]
+pub(crate) fn ask<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
+    let Some(sight) = w.nat else { return };
+    if p.inner_error.is_some() || !matches!(p.kind, Kind::Ipv4 | Kind::Ipv6) {
+        return;
+    }
+    w.tables.prefetch_line(w.tables.tenant_record(p.tenant.id()));
+    let Ok(l4) = L4::read(ip_of(p, f), p.v6()) else { return };
+    let Some(key) = key_of(p.vni, &l4, l4.ports_of(Direction::Out)) else { return };
+    let homes = sight.guard.homes_inner(&key);
+    sight.guard.prefetch(&homes);
+    if !l4.v6 {
+        sight.nat.translator.prefetch_vm(p.vni, l4.src.as_v4());
+    }
+    p.asked = Some((l4, homes));
+}
+
+/// Starts to load what a new session will need; the packet, which has none, is routed meanwhile.
+#[inline(always)]
+pub(crate) fn ask_more<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, p: &Packet) {
+    let Some((l4, _)) = &p.asked else { return };
+    if l4.v6 {
+        return w.tables.prefetch_vm6(p.vni, l4.src.halves());
+    }
+    w.tables.prefetch_vm4(p.vni, l4.src.as_v4());
+    sight.nat.translator.prefetch(p.vni, l4.proto, l4.src.as_v4(), l4.src_port);
+    sight.nat.tracker.prefetch_vm(p.vni, l4.src.ip(false));
+}
+
 /// The session that a packet belongs to, if it is one of the present policy and the packet tells it by itself.
 pub(crate) fn settled(sight: Sight<'_>, p: &Packet, f: &Frame<'_>) -> Option<SessionRef> {
-    let l4 = L4::read(ip_of(p, f), p.v6()).ok()?;
+    let l4 = read(p, f).ok()?;
     if l4.piece.is_some() || matches!(l4.icmp, Icmp::Error | Icmp::Other) {
         return None;
     }
-    let session = find(sight, p.vni, &l4, l4.ports_of(Direction::Out))?;
+    let key = key_of(p.vni, &l4, l4.ports_of(Direction::Out))?;
+    let session = match &p.asked {
+        Some((_, homes)) => sight.guard.find_inner_at(homes, &key),
+        None => sight.inner(&key),
+    }?;
     sight.current(session, p.policy).then_some(session)
 }
 
+/// The headers of a packet as it came out of its tunnel.
+#[inline(always)]
+fn read(p: &Packet, f: &Frame<'_>) -> Result<L4, DropReason> {
+    p.asked.map_or_else(|| L4::read(ip_of(p, f), p.v6()), |(l4, _)| Ok(l4))
+}
+
+fn key_of(vni: u32, l4: &L4, ports: (u16, u16)) -> Option<InnerKey> {
+    inner_key(vni, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), ports)
+}
+
 fn find(sight: Sight<'_>, vni: u32, l4: &L4, ports: (u16, u16)) -> Option<SessionRef> {
-    sight.inner(&inner_key(vni, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), ports)?)
+    sight.inner(&key_of(vni, l4, ports)?)
+}
+
+/// What a new session needs of the translator, and then its outer key's buckets begin to load: a pass over the batch before
+/// [`run`], which makes the session. Packets that need no new session, or need more than this, are left to `run`.
+pub(crate) fn prepare<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
+    let (Some(sight), Some((l4, _))) = (w.nat, p.asked) else { return Ok(()) };
+    if p.ttl <= 1 || l4.piece.is_some() || !matches!(l4.icmp, Icmp::None | Icmp::Request) {
+        return Ok(());
+    }
+    let ports = l4.ports_of(Direction::Out);
+    if find(sight, p.vni, &l4, ports).is_some() {
+        return Ok(());
+    }
+    let public = translated(w, sight, p, ip_of(p, f), &l4, ports)?;
+    if let Some(key) = outer_key(l4.proto, public.addr, l4.dst.ip(l4.v6), (public.port, ports.1)) {
+        sight.guard.prefetch(&sight.guard.homes_outer(&key));
+    }
+    p.public = Some(public);
+    Ok(())
 }
 
 /// A packet whose way is the Internet. `Ok`: it came in again by a public address of ours and goes on to be located.
@@ -41,7 +104,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
         return Err(DropReason::TtlExpired.into());
     }
     let packet = ip_of(p, f);
-    let l4 = L4::read(packet, p.v6())?;
+    let l4 = read(p, f)?;
     let session = match l4.icmp {
         Icmp::Other => return Err(DropReason::NatProtocol.into()),
         Icmp::Error => related::outward(sight, p.vni, packet, &l4)?,
@@ -90,7 +153,7 @@ pub(crate) fn flow(v6: bool, src: Addr, dst: Addr, proto: u8, ports: u32) -> u64
 fn session_of<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: Sight<'_>,
-    p: &Packet,
+    p: &mut Packet,
     f: &Frame<'_>,
     l4: &L4,
 ) -> Result<SessionRef, DropReason> {
@@ -99,6 +162,9 @@ fn session_of<R: Recorder>(
         true => w.again.map_or_else(|| sight.later_ports(Some(p.vni), l4, f.data(), w.now), Ok)?,
         false => l4.ports_of(Direction::Out),
     };
+    if let Some(public) = p.public.take() {
+        return create(sight, p, packet, l4, ports, public, w.now);
+    }
     let mut found = find(sight, p.vni, l4, ports);
     if let Some(session) = found {
         let good = sight.current(session, p.policy) || sight.renew(session, p.policy, w.now);
@@ -109,7 +175,10 @@ fn session_of<R: Recorder>(
     let session = match found {
         Some(session) => session,
         None if l4.later() => return Err(DropReason::FragmentUnknown),
-        None => begin(w, sight, p, packet, l4, ports)?,
+        None => {
+            let public = translated(w, sight, p, packet, l4, ports)?;
+            create(sight, p, packet, l4, ports, public, w.now)?
+        }
     };
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
         sight.first_ports(Some(p.vni), l4, w.now, &mut w.held)?;
@@ -126,15 +195,15 @@ pub(crate) fn begins(l4: &L4, packet: &[u8], policy: u64) -> bool {
     flags == tcp::SYN || picks_up(policy) && flags & tcp::ACK != 0 && flags & (tcp::SYN | tcp::RST) == 0
 }
 
-/// A new session from inside.
-fn begin<R: Recorder>(
-    w: &mut Work<'_, R>,
+/// The public endpoint of a new session from inside.
+fn translated<R: Recorder>(
+    w: &Work<'_, R>,
     sight: Sight<'_>,
     p: &Packet,
     packet: &[u8],
     l4: &L4,
     ports: (u16, u16),
-) -> Result<SessionRef, DropReason> {
+) -> Result<PublicEndpoint, DropReason> {
     if !begins(l4, packet, p.policy) {
         return Err(DropReason::SessionStray);
     }
@@ -148,7 +217,21 @@ fn begin<R: Recorder>(
     }
     let (vm_addr, remote) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
     let flow = Flow { vni: p.vni, proto: l4.proto, vm_addr, vm_port: ports.0, remote, remote_port: ports.1 };
-    let public = sight.nat.translator.outbound(&flow, w.now).map_err(reason)?;
+    sight.nat.translator.outbound(&flow, w.now).map_err(reason)
+}
+
+/// A new session from inside over a public endpoint, which it holds from now on. If another packet has made it meanwhile, this
+/// one belongs to it.
+fn create(
+    sight: Sight<'_>,
+    p: &Packet,
+    packet: &[u8],
+    l4: &L4,
+    ports: (u16, u16),
+    public: PublicEndpoint,
+    now: u64,
+) -> Result<SessionRef, DropReason> {
+    let (vm_addr, remote) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
     let inner = inner_key(p.vni, l4.proto, vm_addr, remote, ports).ok_or(DropReason::SessionFault)?;
     let outer = outer_key(l4.proto, public.addr, remote, (public.port, ports.1)).ok_or(DropReason::SessionFault)?;
     let new = NewSession {
@@ -161,7 +244,13 @@ fn begin<R: Recorder>(
         epoch: epoch(p.policy),
         pick_up: picks_up(p.policy),
     };
-    sight.create(&new, w.now)
+    match sight.create(&new, now)? {
+        Made::New(session) => Ok(session),
+        Made::Found(session) => {
+            sight.judge(session, Direction::Out, l4, packet, now)?;
+            Ok(session)
+        }
+    }
 }
 
 /// Who translates.

@@ -19,7 +19,11 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
         return Ok(false);
     }
     p.policy = w.tables.policy(&p.tenant);
-    if p.policy & POLICY_NAT == 0 || outward::settled(sight, p, f).is_none() {
+    if p.policy & POLICY_NAT == 0 {
+        return Ok(false);
+    }
+    if outward::settled(sight, p, f).is_none() {
+        outward::ask_more(w, sight, p);
         return Ok(false);
     }
     outward::run(w, p, f)?;

@@ -44,6 +44,12 @@ pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], fra
             Next::Proof => prove(w, p),
         });
     }
+    if w.nat.is_some() {
+        w.each(packets, frames, |w, p, f| match p.next {
+            Next::Internet => crate::nat::outward::prepare(w, p, f),
+            _ => Ok(()),
+        });
+    }
     w.each(packets, frames, |w, p, f| match p.next {
         Next::Done => super::locate::find(w, p, f),
         Next::Internet => {

@@ -2,10 +2,11 @@
 //! Tenant: the VNI's record, whether the outer source may send for it, then what is wrong with the inner frame; ARP and
 //! ND end here.
 
-use abi::{DropReason, Stage};
+use abi::{DropReason, Stage, TENANT_NAT};
 use tables::Tables;
 use wire::Mac;
 
+use crate::nat::outward;
 use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
@@ -13,7 +14,7 @@ use crate::{arp, nd, Frame, Verdict};
 
 /// Finds the tenant and starts to load its counter.
 #[inline(always)]
-pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
+pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
     if p.inward {
         // Its session tells.
         return Ok(());
@@ -24,6 +25,9 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(
     if p.source_v6 {
         p.source_nc = tables.nc_by_addr6(p.source.halves());
         tables.prefetch_member6(p.vni, p.source_nc.unwrap_or(0));
+    }
+    if p.tenant.key & TENANT_NAT != 0 {
+        outward::ask(w, p, f);
     }
     Ok(())
 }

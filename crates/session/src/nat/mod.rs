@@ -19,6 +19,8 @@
 //! for each chunk held, about 40 for each mapping.
 
 mod config;
+mod flat;
+mod hint;
 mod pool;
 mod reuse;
 mod types;
@@ -34,9 +36,11 @@ pub use usage::{Holder, PoolUse, TenantPorts};
 
 use arc_swap::{ArcSwap, Guard};
 use config::Tenant;
+use flat::Flat;
+use hint::Hints;
 use pool::{owner_word, Address, CHUNK};
 use reuse::{Reused, Side};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +57,8 @@ const PARTS: usize = 256;
 /// VMs of one part.
 #[derive(Debug)]
 struct Part {
-    vms: HashMap<u64, Vm, Mix>,
+    /// Each in a box, so that it stays where it is and can be asked for ahead.
+    vms: Flat<u64, Box<Vm>>,
     /// VMs with idle mappings, each once, and when to look at them.
     looks: VecDeque<(u64, u64)>,
 }
@@ -74,6 +79,7 @@ pub struct Translator {
     parts: Vec<Mutex<Part>>,
     reused: Reused,
     mix: Mix,
+    hints: Hints,
     /// A pool was found dry: nothing lingers until the next look.
     dry: AtomicBool,
 }
@@ -82,12 +88,13 @@ impl Translator {
     /// Without any configuration it serves nobody. `salt` is random.
     pub fn new(salt: u64) -> Translator {
         let mix = Mix(salt);
-        let part = || Mutex::new(Part { vms: HashMap::with_hasher(mix), looks: VecDeque::new() });
+        let part = || Mutex::new(Part { vms: Flat::new(mix), looks: VecDeque::new() });
         Translator {
             config: ArcSwap::from_pointee(NatConfig::default()),
             parts: (0..PARTS).map(|_| part()).collect(),
             reused: Reused::new(mix),
             mix,
+            hints: Hints::new(mix),
             dry: AtomicBool::new(false),
         }
     }
@@ -104,9 +111,12 @@ impl Translator {
         self.config.load()
     }
 
+    fn part_of(&self, vm: u64) -> usize {
+        (abi::hash1(vm, self.mix.0) >> 56) as usize % PARTS
+    }
+
     fn part(&self, vm: u64) -> MutexGuard<'_, Part> {
-        let i = (abi::hash1(vm, self.mix.0) >> 56) as usize;
-        self.parts[i].lock().unwrap_or_else(PoisonError::into_inner)
+        self.parts[self.part_of(vm)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The public endpoint for a new connection from a VM. It is held until [`Translator::release`].
@@ -133,6 +143,21 @@ impl Translator {
         Ok(PublicEndpoint { addr: IpAddr::V4(public.0.into()), port: public.1 })
     }
 
+    /// Starts to load where a VM's ports are noted, for [`Translator::prefetch`] some packets later.
+    #[inline]
+    pub fn prefetch_vm(&self, vni: u32, vm: u32) {
+        self.hints.prefetch(u64::from(vni) << 32 | u64::from(vm));
+    }
+
+    /// Starts to load what [`Translator::outbound`] will need for a new connection of a VM's port.
+    #[inline]
+    pub fn prefetch(&self, vni: u32, proto: u8, vm: u32, vm_port: u16) {
+        if let Some(protocol) = Protocol::from_number(proto) {
+            let vm = u64::from(vni) << 32 | u64::from(vm);
+            self.hints.follow(self.part_of(vm), vm, vm::key(protocol, vm_port));
+        }
+    }
+
     /// Whom a packet without a session is for, if anyone. A mapping that it comes through is held as by
     /// [`Translator::outbound`].
     pub fn inbound(&self, public: PublicEndpoint, proto: u8) -> Option<Target> {
@@ -156,7 +181,7 @@ impl Translator {
             return None;
         }
         let vm_word = u64::from(vni) << 32 | u64::from(vm);
-        let vm_port = self.part(vm_word).vms.get_mut(&vm_word)?.behind(protocol, addr, public.port)?;
+        let vm_port = self.part(vm_word).vms.get_mut(vm_word)?.behind(protocol, addr, public.port)?;
         Some(Target { vni, vm_addr: IpAddr::V4(vm.into()), vm_port })
     }
 
@@ -166,7 +191,7 @@ impl Translator {
         let Some((vm_word, side)) = words(b) else { return };
         let user = (b.flow.vni, vm_word as u32, b.flow.vm_port);
         let mut part = self.part(vm_word);
-        let Some(vm) = part.vms.get_mut(&vm_word) else { return };
+        let Some(vm) = part.vms.get_mut(vm_word) else { return };
         if vm.reused > 0 && self.reused.release(side, b.public.port, user) {
             vm.reused -= 1;
             vm.usage.give_back_reused();
@@ -182,7 +207,7 @@ impl Translator {
             }
         }
         if vm.is_empty() {
-            part.vms.remove(&vm_word);
+            part.vms.remove(vm_word);
         }
     }
 
@@ -204,7 +229,7 @@ impl Translator {
         };
         let reuse = config.pool_of(side.public).is_some_and(|p| config.pools[p].spec.reuse);
         let mut part = self.part(vm_word);
-        let vm = part.vms.entry(vm_word).or_insert_with(|| Vm::new(tenant.usage.clone(), self.mix));
+        let vm = part.vms.get_or_make(vm_word, || Box::new(Vm::new(tenant.usage.clone(), self.mix)));
         let done = if reuse {
             let new = self.reused.restore(side, b.public.port, (b.flow.vni, vm_word as u32, b.flow.vm_port));
             if new == Some(true) {
@@ -223,7 +248,7 @@ impl Translator {
         };
         vm.trim();
         if vm.is_empty() {
-            part.vms.remove(&vm_word);
+            part.vms.remove(vm_word);
         }
         done
     }
@@ -241,11 +266,11 @@ impl Translator {
             for _ in 0..part.looks.len() {
                 let Some((_, vm_word)) = part.looks.front().copied().filter(|(at, _)| *at <= now || all) else { break };
                 part.looks.pop_front();
-                let Some(vm) = part.vms.get_mut(&vm_word) else { continue };
+                let Some(vm) = part.vms.get_mut(vm_word) else { continue };
                 if vm.free_idle(if all { u64::MAX } else { now }) {
                     part.looks.push_back((now + LOOK_NS, vm_word));
                 } else if vm.is_empty() {
-                    part.vms.remove(&vm_word);
+                    part.vms.remove(vm_word);
                 }
             }
         }
@@ -255,7 +280,7 @@ impl Translator {
         let snat = ask.tenant.snat.as_ref().ok_or(Refusal::NotServed)?;
         let vm_word = u64::from(ask.flow.vni) << 32 | u64::from(ask.vm_addr);
         let mut part = self.part(vm_word);
-        let vm = part.vms.entry(vm_word).or_insert_with(|| Vm::new(ask.tenant.usage.clone(), self.mix));
+        let vm = part.vms.get_or_make(vm_word, || Box::new(Vm::new(ask.tenant.usage.clone(), self.mix)));
         if vm.version != ask.config.version {
             vm.version = ask.config.version;
             vm.keep_only(|addr| {
@@ -264,9 +289,11 @@ impl Translator {
             });
         }
         let result = self.snat_of_vm(ask, snat, vm);
+        self.hints.tell(vm_word, vm, ask.protocol);
         if vm.is_empty() {
-            part.vms.remove(&vm_word);
+            part.vms.remove(vm_word);
         }
+        self.hints.tell_part(self.part_of(vm_word), part.vms.place());
         result
     }
 

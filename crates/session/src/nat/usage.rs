@@ -100,8 +100,8 @@ impl Translator {
         for part in &self.parts {
             {
                 let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-                for (word, vm) in &part.vms {
-                    let (vni, addr) = ((*word >> 32) as u32, Ipv4Addr::from(*word as u32));
+                for (word, vm) in part.vms.iter() {
+                    let (vni, addr) = ((word >> 32) as u32, Ipv4Addr::from(word as u32));
                     if wanted(vni, addr) {
                         let of = |h: super::vm::Held| Holder {
                             vni,
@@ -128,7 +128,7 @@ impl Translator {
         let mut sum = (0, 0);
         for part in &self.parts {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            for (mappings, sessions) in part.vms.values().map(of) {
+            for (mappings, sessions) in part.vms.iter().map(|(_, vm)| of(vm)) {
                 sum = (sum.0 + mappings, sum.1 + sessions);
             }
         }

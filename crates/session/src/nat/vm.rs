@@ -5,11 +5,12 @@
 //! that use it; without any it stays a while, so that the next connection from the same port looks the same from outside,
 //! and is then freed, or at once when ports are wanted.
 
+use super::flat::{Flat, Place};
 use super::pool::{Address, TenantUse, CHUNK};
 use super::types::Protocol;
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
+use std::num::NonZeroU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -52,6 +53,8 @@ impl Hasher for MixHasher {
 #[derive(Debug)]
 struct Block {
     address: Arc<Address>,
+    /// The address itself, as what the other word leads to is a cache line of its own.
+    addr: u32,
     chunk: u16,
     usable: [u64; 3],
     used: [u64; 3],
@@ -62,7 +65,7 @@ struct Block {
 impl Block {
     fn new(address: Arc<Address>, chunk: u16) -> Block {
         let usable = Protocol::ALL.map(|p| address.usable(chunk, p));
-        Block { address, chunk, usable, used: [0; 3], vm_ports: [None, None, None] }
+        Block { addr: address.addr, address, chunk, usable, used: [0; 3], vm_ports: [None, None, None] }
     }
 
     fn set(&mut self, protocol: Protocol, bit: u32, vm_port: u16) {
@@ -72,16 +75,48 @@ impl Block {
     }
 }
 
-/// Where a mapping leads, and who uses it.
+/// Where a mapping leads, and who uses it: 16 bytes with its key.
 #[derive(Clone, Copy, Debug)]
-struct Mapping {
-    block: u32,
-    bit: u8,
+pub(super) struct Mapping {
+    /// Block plus 1, and the bit in it.
+    at: NonZeroU32,
     sessions: u32,
-    /// If there are no sessions: when it may go.
-    until: u64,
-    /// Whether it stands in the VM's list of idle ones, or did when it was last idle.
-    listed: bool,
+    /// Bits 1–31: if there are no sessions, when it may go ([`tick`]). Bit 0: whether it stands in the VM's list of idle ones, or did
+    /// when it was last idle.
+    idle: u32,
+}
+
+/// A time in units of 2^24 ns (17 ms), modulo 2^31, after which it is.
+fn tick(ns: u64) -> u32 {
+    (ns.div_ceil(1 << 24) as u32) << 1
+}
+
+impl Mapping {
+    fn new(block: usize, bit: u32) -> Mapping {
+        let at = NonZeroU32::MIN.saturating_add(((block as u32) << 6 | bit) + 63);
+        Mapping { at, sessions: 1, idle: 0 }
+    }
+
+    fn block(&self) -> usize {
+        (self.at.get() >> 6) as usize - 1
+    }
+
+    fn bit(&self) -> u8 {
+        (self.at.get() & 63) as u8
+    }
+
+    fn listed(&self) -> bool {
+        self.idle & 1 != 0
+    }
+
+    fn list(&mut self, listed: bool) {
+        self.idle = self.idle & !1 | u32::from(listed);
+    }
+
+    /// Whether it is to stay at a time, if it has no sessions.
+    fn stays(&self, now: u64) -> bool {
+        now != u64::MAX && ((self.idle & !1).wrapping_sub(tick(now)) as i32) > 0
+    }
 }
 
 /// Everything that a VM holds.
@@ -90,7 +125,7 @@ pub(super) struct Vm {
     blocks: Vec<Option<Block>>,
     /// Below this position no block has a free port of the protocol.
     first_free: [usize; 3],
-    mappings: HashMap<u32, Mapping, Mix>,
+    mappings: Flat<u32, Mapping>,
     /// Mappings without sessions, each once, about the oldest first; some may be in use again.
     idle: VecDeque<u32>,
     pub usage: Arc<TenantUse>,
@@ -109,7 +144,7 @@ pub(super) struct Held {
     pub used: [u32; 3],
 }
 
-fn key(protocol: Protocol, vm_port: u16) -> u32 {
+pub(super) fn key(protocol: Protocol, vm_port: u16) -> u32 {
     (protocol.index() as u32) << 16 | u32::from(vm_port)
 }
 
@@ -122,7 +157,7 @@ impl Vm {
         Vm {
             blocks: Vec::new(),
             first_free: [0; 3],
-            mappings: HashMap::with_hasher(mix),
+            mappings: Flat::new(mix),
             idle: VecDeque::new(),
             usage,
             reused: 0,
@@ -176,7 +211,11 @@ impl Vm {
         }
         self.first_free = [0; 3];
         if !gone.is_empty() {
-            self.mappings.retain(|_, m| !gone.contains(&m.block));
+            let of_gone: Vec<u32> =
+                self.mappings.iter().filter(|(_, m)| gone.contains(&(m.block() as u32))).map(|(k, _)| k).collect();
+            for k in of_gone {
+                self.mappings.remove(k);
+            }
             gone.iter().for_each(|i| self.drop_block(*i));
         }
     }
@@ -190,10 +229,10 @@ impl Vm {
 
     /// The public endpoint of a port that has a mapping, with one session more.
     pub fn mapped(&mut self, protocol: Protocol, vm_port: u16) -> Option<(u32, u16)> {
-        let m = self.mappings.get_mut(&key(protocol, vm_port))?;
-        let b = self.blocks.get(m.block as usize)?.as_ref()?;
+        let m = self.mappings.get_mut(key(protocol, vm_port))?;
+        let b = self.blocks.get(m.block())?.as_ref()?;
         m.sessions += 1;
-        Some((b.address.addr, port(b.chunk, m.bit)))
+        Some((b.addr, port(b.chunk, m.bit())))
     }
 
     /// A new mapping on a free port of the chunks it holds, if there is one. `mixed` chooses among several.
@@ -211,8 +250,8 @@ impl Vm {
         let turn = (mixed % 64) as u32;
         let bit = (free(b).rotate_right(turn).trailing_zeros() + turn) % 64;
         b.set(protocol, bit, vm_port);
-        let m = Mapping { block: at as u32, bit: bit as u8, sessions: 1, until: 0, listed: false };
-        let public = (b.address.addr, port(b.chunk, m.bit));
+        let m = Mapping::new(at, bit);
+        let public = (b.addr, port(b.chunk, m.bit()));
         self.mappings.insert(key(protocol, vm_port), m);
         Some(public)
     }
@@ -234,7 +273,7 @@ impl Vm {
     }
 
     fn find_block(&self, addr: u32, chunk: u16) -> Option<usize> {
-        self.blocks.iter().position(|b| b.as_ref().is_some_and(|b| b.address.addr == addr && b.chunk == chunk))
+        self.blocks.iter().position(|b| b.as_ref().is_some_and(|b| b.addr == addr && b.chunk == chunk))
     }
 
     /// Whether it holds the chunk.
@@ -247,22 +286,18 @@ impl Vm {
         let (p, bit) = (protocol.index(), u32::from(public) % CHUNK);
         let Some(at) = self.find_block(addr, (u32::from(public) / CHUNK) as u16) else { return false };
         let Some(b) = self.blocks[at].as_mut() else { return false };
-        match self.mappings.entry(key(protocol, vm_port)) {
-            Entry::Occupied(mut m) => {
-                let m = m.get_mut();
-                let same = m.block == at as u32 && u32::from(m.bit) == bit;
-                m.sessions += u32::from(same);
-                same
-            }
-            Entry::Vacant(v) => {
-                let free = b.used[p] >> bit & 1 == 0;
-                if free {
-                    b.set(protocol, bit, vm_port);
-                    v.insert(Mapping { block: at as u32, bit: bit as u8, sessions: 1, until: 0, listed: false });
-                }
-                free
-            }
+        let k = key(protocol, vm_port);
+        if let Some(m) = self.mappings.get_mut(k) {
+            let same = m.block() == at && u32::from(m.bit()) == bit;
+            m.sessions += u32::from(same);
+            return same;
         }
+        let free = b.used[p] >> bit & 1 == 0;
+        if free {
+            b.set(protocol, bit, vm_port);
+            self.mappings.insert(k, Mapping::new(at, bit));
+        }
+        free
     }
 
     /// The VM's port behind a public one, with one session more.
@@ -274,7 +309,7 @@ impl Vm {
             return None;
         }
         let vm_port = b.vm_ports[p].as_ref()?[bit];
-        self.mappings.get_mut(&key(protocol, vm_port))?.sessions += 1;
+        self.mappings.get_mut(key(protocol, vm_port))?.sessions += 1;
         Some(vm_port)
     }
 
@@ -282,39 +317,39 @@ impl Vm {
     /// no idle mapping before and has one now.
     pub fn release(&mut self, protocol: Protocol, vm_port: u16, public: (u32, u16), until: u64, at_once: bool) -> bool {
         let k = key(protocol, vm_port);
-        let Some(m) = self.mappings.get_mut(&k) else { return false };
-        let block = self.blocks.get(m.block as usize).and_then(Option::as_ref);
-        if m.sessions == 0 || block.is_none_or(|b| (b.address.addr, port(b.chunk, m.bit)) != public) {
+        let Some(m) = self.mappings.get_mut(k) else { return false };
+        let block = self.blocks.get(m.block()).and_then(Option::as_ref);
+        if m.sessions == 0 || block.is_none_or(|b| (b.addr, port(b.chunk, m.bit())) != public) {
             return false;
         }
         m.sessions -= 1;
         if m.sessions > 0 {
             return false;
         }
-        m.until = until;
+        m.idle = tick(until) | m.idle & 1;
         if at_once {
             self.unmap(k);
             return false;
         }
-        if m.listed {
+        if m.listed() {
             return false;
         }
-        m.listed = true;
+        m.list(true);
         self.idle.push_back(k);
         self.idle.len() == 1
     }
 
     fn unmap(&mut self, k: u32) {
-        let Some(m) = self.mappings.remove(&k) else { return };
-        let (p, i) = ((k >> 16) as usize, m.block as usize);
+        let Some(m) = self.mappings.remove(k) else { return };
+        let (p, i) = ((k >> 16) as usize, m.block());
         let Some(b) = self.blocks[i].as_mut() else { return };
-        b.used[p] &= !(1 << m.bit);
+        b.used[p] &= !(1 << m.bit());
         if b.used[p] == 0 {
             b.vm_ports[p] = None;
         }
         self.first_free[p] = self.first_free[p].min(i);
         if b.used == [0; 3] {
-            self.drop_block(m.block);
+            self.drop_block(i as u32);
         }
         self.trim();
     }
@@ -323,9 +358,9 @@ impl Vm {
     pub fn free_idle(&mut self, now: u64) -> bool {
         for _ in 0..self.idle.len() {
             let Some(k) = self.idle.pop_front() else { break };
-            match self.mappings.get_mut(&k) {
-                Some(m) if m.sessions > 0 => m.listed = false,
-                Some(m) if m.until > now => self.idle.push_back(k),
+            match self.mappings.get_mut(k) {
+                Some(m) if m.sessions > 0 => m.list(false),
+                Some(m) if m.stays(now) => self.idle.push_back(k),
                 _ => self.unmap(k),
             }
         }
@@ -335,8 +370,8 @@ impl Vm {
     /// Frees one mapping that nobody uses, whatever its time.
     pub fn free_one(&mut self) -> bool {
         while let Some(k) = self.idle.pop_front() {
-            match self.mappings.get_mut(&k) {
-                Some(m) if m.sessions > 0 => m.listed = false,
+            match self.mappings.get_mut(k) {
+                Some(m) if m.sessions > 0 => m.list(false),
                 Some(_) => {
                     self.unmap(k);
                     return true;
@@ -345,6 +380,14 @@ impl Vm {
             }
         }
         false
+    }
+
+    /// Where its mappings lie, and the block of its next one of a protocol, with the list of ports in it: for prefetching.
+    pub fn places(&self, protocol: Protocol) -> (Place, [usize; 2]) {
+        let p = protocol.index();
+        let block = self.blocks.get(self.first_free[p]).and_then(Option::as_ref);
+        let ports = block.and_then(|b| b.vm_ports[p].as_ref()).map_or(0, |ports| ports.as_ptr() as usize);
+        (self.mappings.place(), [block.map_or(0, |b| b as *const Block as usize), ports])
     }
 
     /// What it holds.
@@ -363,7 +406,7 @@ impl Vm {
 
     /// Sessions over its mappings.
     pub fn sessions(&self) -> u64 {
-        self.mappings.values().map(|m| u64::from(m.sessions)).sum()
+        self.mappings.iter().map(|(_, m)| u64::from(m.sessions)).sum()
     }
 
     /// Enters ports that were held before a restart, whatever the limit is now.

@@ -9,7 +9,8 @@
 //!
 //! # Locks, in order
 //! the index's reader-writer lock (shared by all but the moment of growth) → buckets of all keys of one session, by line →
-//! nothing. Quotas, timers and free lists have small locks of their own, never held together with one another.
+//! nothing. Quotas, timers and free lists have small locks of their own, taken last and never held together with one another.
+//! Who holds the lock bit of a record takes none of the index.
 
 mod attach;
 mod create;
@@ -36,7 +37,7 @@ use abi::*;
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 const INDEX: usize = offset_of!(SessionRoot, index);
@@ -101,6 +102,7 @@ impl Tracker {
         }
         let segments = index_segments(u64::from(options.initial.min(options.sessions)));
         let first = alloc.take_index(shared, segments)?;
+        alloc.prepare_records(shared, options.initial.min(options.sessions), (first, segments))?;
         drop(alloc);
         root(INDEX).store(table_ref(first, segments), Release);
         tracker.publish();
@@ -165,8 +167,13 @@ impl Tracker {
         self.find_certainly(key.hash(self.salt), |homes| self.shared.find_outer(homes, key))
     }
 
+    /// The lock of the index, as all take it but who begins or ends its growth.
+    fn table(&self) -> RwLockReadGuard<'_, ()> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn find_certainly(&self, hash: u64, find: impl Fn(&crate::Homes) -> Option<u32>) -> Option<SessionRef> {
-        let _table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let _table = self.table();
         let [a, b] = buckets_of(self.shared.root(INDEX), hash);
         let _buckets = Locked::new(&self.shared.lines, [a, b, 0, 0]);
         find(&self.shared.homes(hash)).map(SessionRef)
@@ -260,6 +267,12 @@ impl Tracker {
             spilled.remove(&at);
             self.spilled_len.store(spilled.len(), Release);
         }
+    }
+
+    /// Starts to load what a new session of a VM is counted in.
+    #[inline]
+    pub fn prefetch_vm(&self, vni: u32, vm: std::net::IpAddr) {
+        self.quotas.prefetch(&crate::quota::vm_of(vni, vm));
     }
 
     /// Counters of every tenant that has, or had, sessions.
