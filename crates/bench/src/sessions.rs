@@ -84,7 +84,7 @@ fn look_up(tracker: &Tracker, n: u32, lookups: u32, seed: u64) -> Result<f64, Er
             let i = ((abi::hash1(u64::from(first) + k as u64, seed) >> 32) * u64::from(n)) >> 32;
             let new = nth(i as u32);
             let homes = if k % 2 == 0 { guard.homes_inner(&new.inner) } else { guard.homes_outer(&new.outer) };
-            guard.prefetch(&homes);
+            guard.prefetch_first(&homes);
             (new.inner, new.outer, homes)
         });
         batch.iter().for_each(|(_, _, homes)| guard.prefetch_records(homes));

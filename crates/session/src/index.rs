@@ -3,8 +3,10 @@
 //!
 //! # Shape
 //! Buckets of one line with 14 slots; a key lies in one of two buckets that its hash names, so a reader loads both at once and
-//! never follows a chain. A new key goes to the emptier of its two buckets; if both are full, an entry of either moves to its own
-//! other bucket, which at the loads that are allowed (85%) is needed for about one key in a hundred and always works.
+//! never follows a chain. A new key goes to the first of them while that has a slot, else to the second; if both are full, an entry
+//! of either moves to its own other bucket. At the highest load that is allowed (85%) about one key in fifteen lies in its second
+//! bucket: whoever has a batch of keys asks for the first buckets alone, and then for the others of those that it did not
+//! find, which saves nearly a third of the cache lines of a lookup and of an end.
 //!
 //! # Who writes
 //! Whoever holds the locks of the buckets (bit 63 of `tags`, a spin lock that readers disregard and `attach` clears). The
@@ -24,7 +26,7 @@ use crate::record::{Line, Lines};
 use crate::table::{buckets_of, tag_of};
 use crate::{InnerKey, OuterKey};
 use abi::*;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Percent of slots that may be in use before the index grows.
 pub(crate) const LOAD_MAX: u64 = 85;
@@ -106,10 +108,10 @@ fn put(bucket: &Line, i: usize, tag: u32, at: u32) {
     bucket.half(i).store(slot_of(tag, at), Release);
 }
 
-/// How many slots are in use, and the first empty one.
-fn empty_slot(bucket: &Line) -> (usize, Option<usize>) {
+/// The first empty slot.
+fn empty_slot(bucket: &Line) -> Option<usize> {
     let empty = bucket.empty_slots() & ((1 << SLOTS) - 1);
-    (SLOTS - empty.count_ones() as usize, (empty != 0).then(|| empty.trailing_zeros() as usize))
+    (empty != 0).then(|| empty.trailing_zeros() as usize)
 }
 
 /// Enters a record under a key's hash into the index `table`; both buckets are locked. False: there is no room.
@@ -118,11 +120,9 @@ pub(crate) fn insert(locked: &Locked, lines: &Lines, salt: u64, table: u64, hash
     debug_assert!(locked.holds(a) && locked.holds(b));
     let tag = tag_of(hash);
     let (first, second) = (lines.at(a), lines.at(b));
-    let ((used_a, free_a), (used_b, free_b)) = (empty_slot(first), empty_slot(second));
-    match (free_a, free_b) {
-        (Some(i), None) => put(first, i, tag, at),
-        (Some(i), Some(_)) if used_a <= used_b => put(first, i, tag, at),
-        (_, Some(i)) => put(second, i, tag, at),
+    match (empty_slot(first), empty_slot(second)) {
+        (Some(i), _) => put(first, i, tag, at),
+        (None, Some(i)) => put(second, i, tag, at),
         (None, None) => {
             match displace(locked, lines, salt, table, a).or_else(|| displace(locked, lines, salt, table, b)) {
                 Some((line, i)) => put(lines.at(line), i, tag, at),
@@ -148,7 +148,7 @@ fn displace(locked: &Locked, lines: &Lines, salt: u64, table: u64, from: u32) ->
         if to == from || !(held || lock(lines.at(to))) {
             continue;
         }
-        let free = empty_slot(lines.at(to)).1;
+        let free = empty_slot(lines.at(to));
         if let Some(j) = free {
             put(lines.at(to), j, tag, at);
             bucket.half(i).store(0, Release);
@@ -189,17 +189,36 @@ pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, b
 /// Clears the entries of a record in the two buckets of a hash; they are locked, or the table is the old one, into which
 /// nobody enters anything.
 pub(crate) fn clear(lines: &Lines, table: u64, hash: u64, at: u32) {
+    for line in buckets_of(table, hash) {
+        // Of the old table nobody holds a lock: two that end one record each clear it.
+        each_of(lines, line, hash, at, |slot, wanted| {
+            let _ = slot.compare_exchange(wanted, 0, AcqRel, Relaxed);
+        });
+    }
+}
+
+/// Clears the entries of a record in one bucket of a hash, which is locked. True if there was one: as long as that lock is
+/// held there is none in the other bucket, for an entry moves under the locks of both.
+pub(crate) fn clear_in(lines: &Lines, line: u32, hash: u64, at: u32) -> bool {
+    let mut cleared = false;
+    each_of(lines, line, hash, at, |slot, _| {
+        slot.store(0, Release);
+        cleared = true;
+    });
+    cleared
+}
+
+/// The slots of a bucket that hold this record under this hash, with the word that they hold.
+fn each_of(lines: &Lines, line: u32, hash: u64, at: u32, mut each: impl FnMut(&AtomicU32, u32)) {
     let tag = tag_of(hash);
     let wanted = slot_of(tag, at);
-    for line in buckets_of(table, hash) {
-        let bucket = lines.at(line);
-        let mut hits = bucket.slots_with(tag) & ((1 << SLOTS) - 1);
-        while hits != 0 {
-            let slot = bucket.half(hits.trailing_zeros() as usize);
-            hits &= hits - 1;
-            if slot.load(Relaxed) == wanted {
-                let _ = slot.compare_exchange(wanted, 0, AcqRel, Relaxed);
-            }
+    let bucket = lines.at(line);
+    let mut hits = bucket.slots_with(tag) & ((1 << SLOTS) - 1);
+    while hits != 0 {
+        let slot = bucket.half(hits.trailing_zeros() as usize);
+        hits &= hits - 1;
+        if slot.load(Relaxed) == wanted {
+            each(slot, wanted);
         }
     }
 }

@@ -2,7 +2,8 @@
 //! [`Sessions`]: finding sessions without locks, as the fast path does.
 //!
 //! A worker enters once per batch ([`Sessions::enter`]); what it finds stays whole until it leaves. For a batch: `homes` and
-//! `prefetch` for all packets, then `prefetch_records` for all, then `find` for all.
+//! `prefetch_first` for all packets (`prefetch` for those that most likely have no session), then `prefetch_records` for all,
+//! then `find` for all.
 //! A miss is the truth of a moment (a session may be on its way from one bucket to the other): before a packet is treated as
 //! one without a session, `Tracker::create` or `Tracker::find_inner`/`find_outer` look again under the index's locks.
 
@@ -280,13 +281,30 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Asks for the records that have the key's tag; the buckets should have come.
+    /// Asks for the first buckets, where nearly every key that has a session lies.
+    #[inline(always)]
+    pub fn prefetch_first(&self, homes: &Homes) {
+        self.shared().lines.prefetch(homes.lines[0]);
+        if homes.lines[2] != 0 {
+            self.shared().lines.prefetch(homes.lines[2]);
+        }
+    }
+
+    /// Asks for the records that have the key's tag in the first buckets, which should have come; if none has, for the second
+    /// buckets.
     #[inline(always)]
     pub fn prefetch_records(&self, homes: &Homes) {
-        self.shared().find(homes, |_, at| {
-            self.shared().lines.prefetch(at);
+        let (shared, [first, second, old, old_second]) = (self.shared(), homes.lines);
+        let mut any = false;
+        shared.find(&Homes { lines: [first, old, 0, 0], tag: homes.tag }, |_, at| {
+            shared.lines.prefetch(at);
+            any = true;
             false
         });
+        if !any {
+            shared.lines.prefetch(second);
+            shared.lines.prefetch(old_second);
+        }
     }
 
     /// The session with this inner key.

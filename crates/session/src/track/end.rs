@@ -45,7 +45,9 @@ impl Tracker {
         ended: EndSink,
     ) -> bool {
         let mut tally = Tally::default();
-        let done = self.end_one(at, reason, now, still, &mut tally, ended);
+        let table = self.table();
+        let done = self.end_one(&table, at, reason, now, still, &mut tally, ended);
+        drop(table);
         self.settle(&mut tally);
         done
     }
@@ -67,9 +69,11 @@ impl Tracker {
         *tally = Tally { records: std::mem::take(&mut tally.records), ..Tally::default() };
     }
 
-    /// As `end`, but what is shared by all sessions is left to `settle`.
+    /// As `end`, but what is shared by all sessions is left to `settle`. The caller holds the lock of the index.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn end_one(
         &self,
+        _table: &RwLockReadGuard<'_, ()>,
         at: u32,
         reason: EndReason,
         now: u64,
@@ -88,18 +92,19 @@ impl Tracker {
         // who found the session before reads its key and owner until the record is used again.
         record.line.word(STATE).store(word & !SESSION_STATE_MASK, Release);
         let hashes = [info.inner.hash(self.salt), info.outer.hash(self.salt)];
-        {
-            let _table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-            let (lines, index) = (&self.shared.lines, self.shared.root(INDEX));
-            let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
+        let (lines, index) = (&self.shared.lines, self.shared.root(INDEX));
+        let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
+        // Nearly always both keys lie in their first buckets.
+        let firsts = Locked::new(lines, [a, c, 0, 0]);
+        let found = [(a, hashes[0]), (c, hashes[1])].map(|(line, hash)| index::clear_in(lines, line, hash, at));
+        drop(firsts);
+        if found != [true; 2] {
             let _buckets = Locked::new(lines, [a, b, c, d]);
-            for hash in hashes {
-                index::clear(lines, index, hash, at);
-            }
-            let old = self.shared.root(INDEX_OLD);
-            if old != 0 {
-                hashes.iter().for_each(|h| index::clear(lines, old, *h, at));
-            }
+            hashes.iter().for_each(|hash| index::clear(lines, index, *hash, at));
+        }
+        let old = self.shared.root(INDEX_OLD);
+        if old != 0 {
+            hashes.iter().for_each(|h| index::clear(lines, old, *h, at));
         }
         self.forget_spilled(at);
         let v6 = word & SESSION_V6 != 0;

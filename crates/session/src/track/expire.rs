@@ -86,7 +86,7 @@ impl Tracker {
         for &at in batch {
             if self.time_is_up(at, place, now) {
                 for hash in index::hashes(lines, self.salt, at) {
-                    buckets_of(index, hash).iter().for_each(|line| lines.prefetch(*line));
+                    lines.prefetch(buckets_of(index, hash)[0]);
                 }
                 let inner = self.shared.record(at).inner();
                 self.quotas.prefetch(&crate::quota::vm_of(inner.vni(), inner.vm()));
@@ -94,13 +94,14 @@ impl Tracker {
             }
         }
         let mut count = 0;
+        let table = self.table();
         for &at in up.iter() {
             let record = self.shared.record(at);
             let still =
                 |word: u64| (word >> SESSION_WHEEL_SHIFT) as u8 == place && self.due(&record, word, now).0 <= now;
             let closed = |word: u64| matches!(State::from_number(word as u8), State::TimeWait | State::Reset);
             let reason = if closed(record.state_word()) { EndReason::Closed } else { EndReason::Timeout };
-            if self.end_one(at, reason, now, still, tally, ended) {
+            if self.end_one(&table, at, reason, now, still, tally, ended) {
                 count += 1;
             } else if self.time_is_up(at, place, now) {
                 // Its time was up, then it was not, and now it is again: the next turn will see.
