@@ -24,6 +24,7 @@ mod line;
 mod memory;
 mod meter;
 mod peers;
+mod plain;
 mod reader;
 mod route;
 mod routes;
@@ -40,6 +41,7 @@ pub use epoch::{Readers, READERS_MAX};
 pub use line::Line;
 pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
 pub use meter::{gcra, rate_limit, Color};
+pub use plain::PlainMemory;
 pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry};
 pub use route::Walk;
 pub use writer::{
