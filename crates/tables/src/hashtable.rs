@@ -407,9 +407,33 @@ impl HashTable {
 
     /// Puts a word in, in place of one with the same key. One store.
     pub(crate) fn put_word(&mut self, store: &mut Store, entry: u64) -> io::Result<()> {
-        let place = match self.find_word(store, entry) {
-            Some((place, _)) => place,
-            None => self.empty_slot(store, hash1(self.key_of(entry), store.salt))?,
+        let key = self.key_of(entry);
+        let hash = hash1(key, store.salt);
+        let (mut line, mut free) = (if self.buckets == 0 { 0 } else { self.home(hash) }, None);
+        // Key and empty slot are looked for together.
+        for _ in 0..CHAIN_MAX {
+            if line == 0 {
+                break;
+            }
+            let bucket = store.lines.at(line);
+            for slot in 0..self.kind.slots() {
+                match bucket.word(slot) {
+                    0 => free = free.or(Some(Place { line, slot })),
+                    word if self.key_of(word) == key => {
+                        bucket.set(slot, entry);
+                        return Ok(());
+                    }
+                    _ => {}
+                }
+            }
+            line = self.next(&store.lines, line);
+        }
+        let place = match free {
+            Some(place) => {
+                self.entries += 1;
+                place
+            }
+            None => self.empty_slot(store, hash)?,
         };
         store.lines.at(place.line).set(place.slot, entry);
         Ok(())
