@@ -73,6 +73,18 @@ pub fn run_time(process: i32, thread: i32) -> io::Result<u64> {
     text.split(' ').next().and_then(|n| n.parse().ok()).ok_or_else(|| io::Error::other("schedstat has no run time"))
 }
 
+/// ns that a thread of this process was ready to run and had no CPU.
+pub fn waited(thread: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
+    text.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// The calling thread's number.
+pub fn thread_id() -> i32 {
+    // SAFETY: plain system call.
+    unsafe { libc::gettid() }
+}
+
 /// Threads of a process by the beginning of their name.
 pub fn threads_named(process: i32, prefix: &str) -> Vec<i32> {
     let dir = PathBuf::from(format!("/proc/{process}/task"));
