@@ -211,7 +211,9 @@ __noinline int tunny_walk(struct walk *w)
 	for (int hop = 0; hop <= TUNNY_PEER_HOPS_MAX; hop++) {
 		half = w->v6 ? w->roots >> 32 : w->roots;
 		simple = half & TUNNY_ROOT_SIMPLE;
-		touch_tree(half);
+		/* A peer's tree is next to never asked: he leads here because the VM is his. */
+		if (!w->hops)
+			touch_tree(half);
 		w->found = simple ? find_vm(root, w) : 0;
 		if (w->found)
 			return GO;

@@ -67,7 +67,7 @@ static __always_inline void session_lines(struct packet *p)
 		return;
 	dst = __builtin_bswap32(*(const __u32 *)(ip + 16));
 	proto = *(const __u8 *)(ip + 9);
-	if (private4(dst) || (proto != IPPROTO_TCP && proto != IPPROTO_UDP))
+	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP)
 		return;
 	w0 = (__u64)p->vni << 40 | (__u64)proto << 32 | __builtin_bswap32(*(const __u32 *)(ip + 12));
 	w1 = (__u64)dst << 32 | __builtin_bswap32(*(const __u32 *)(ip + 20));
@@ -102,10 +102,12 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	/* Peers and policy. The same page, so next to nothing. */
 	touch(p->tenant_bucket->peers);
 	touch(p->member_bucket);
-	touch_line(cells);
 	touch_line(counters);
-	if (unlikely(root->public_roots))
+	/* No VM is counted for what goes to the Internet, and each line that is asked for is waited for at the packet's end. */
+	if (unlikely(root->public_roots) && !private4(inner_dst))
 		session_lines(p);
+	else
+		touch_line(cells);
 	return GO;
 }
 

@@ -100,25 +100,27 @@ static __always_inline int session_is(const struct session_key *k, __u32 line)
 	       a->remote_lo == k->w[4];
 }
 
-/* A bucket's slots that have the tag: their lines or-ed, and in *n how many. */
+/*
+ * A bucket's slots that have the tag: their lines or-ed, and in *n how many. The upper four bits of all tags are compared at once;
+ * of the slots that are left, one or two in a full bucket, the place of each in its word is read off a product.
+ */
 static __always_inline __u64 session_match(const struct tunny_session_bucket *b, __u32 low, __u32 high, __u64 *n)
 {
-	__u64 tags = READ_ONCE(b->tags), lines = 0;
+	const __u64 ones = 0x11111111111111ULL;
+	__u64 left = READ_ONCE(b->tags) ^ high * ones, lines = 0;
 
-#pragma unroll
-	for (int i = 0; i < TUNNY_SESSION_SLOTS; i++) {
-		__u64 slot = READ_ONCE(b->slots[i]);
-		__u64 differ = ((slot >> TUNNY_SESSION_SLOT_TAG_SHIFT) ^ low) | ((tags >> 4 * i & 15) ^ high);
-		__u64 mask = differ - 1;
+	left |= left >> 1;
+	left |= left >> 2;
+	left = ~left & ones;
+	for (int i = 0; i < TUNNY_SESSION_SLOTS && left; i++) {
+		__u64 bit = left & -left, at = 15 - (bit * 0xfedcba9876543210ULL >> 60), slot, mask;
 
-		OPAQUE(mask);
-		mask = (__u64)((__s64)mask >> 63);
+		left ^= bit;
+		OPAQUE(at);
+		slot = READ_ONCE(*(const __u32 *)((const void *)b + (at & 15) * 4));
+		mask = mask_if_zero(slot >> TUNNY_SESSION_SLOT_TAG_SHIFT ^ low);
 		lines |= slot & mask;
 		*n -= mask;
-		/* One slot at a time: all at once do not fit into registers. */
-		OPAQUE(lines);
-		OPAQUE(*n);
-		OPAQUE(tags);
 	}
 	return lines & TUNNY_SESSION_SLOT_LINE;
 }
