@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the XDP program's time goes: rounds of overlapping reads, and the program on tables that fit the cache and on those of
+//! the benches. `cargo run --release -p bench --example xdp_probe -- [rounds] [cache] [gateway] [nat] [nat10m]
+//! [BENCH...]`, as root; a bench by its name is run as by `tunny bench`, without the other crates that the binary needs.
+//!
+//! TUNNY_OBJECT: another compiled `gateway.bpf.c` than the one built in, to compare two of them without building anything else.
+//! TUNNY_SAMPLES: samples of each figure (5); the median is printed.
+
+use bench::drive::{Driver, PACKETS};
+use bench::setup::BpfNode;
+use bench::workload::Workload;
+use bench::{cpu, memory, nat, stats, Context, Error, Report, BENCHES};
+use xdp::{Options, XdpEngine};
+
+const SEED: u64 = 1;
+
+fn node(workload: &Workload) -> Result<BpfNode, Error> {
+    let object = match std::env::var("TUNNY_OBJECT") {
+        Ok(path) => Some(std::fs::read(path).map_err(Error::io("reading the object"))?),
+        Err(_) => None,
+    };
+    let engine = XdpEngine::open_or_create(&Options { pins: None, object });
+    BpfNode::with(engine.map_err(Error::failed("loading the XDP program"))?, workload, 1)
+}
+
+fn rounds() {
+    for mib in [1, 8, 32, 128] {
+        let cost: Vec<String> = (1..=7).map(|n| format!("{:.0}", memory::round_ns(mib << 20, n))).collect();
+        println!("{mib:4} MiB: a round of 1 to 7 reads: {} ns", cost.join(" "));
+    }
+}
+
+/// Medians: driver, bare, own VPC, 20% to peers, peers alone.
+fn gateway(vpcs: u32, samples: usize) -> Result<(), Error> {
+    let workload = Workload::region(vpcs, 10, 4096.min(vpcs), SEED);
+    let node = node(&workload)?;
+    let packets = [0, 20, 100].map(|share| workload.packets(PACKETS, share, SEED));
+    let driver = Driver::new(&packets[1], node.table_bytes())?;
+    let names = ["nothing", "bare", "own VPC", "20% to peers", "peers alone"];
+    let mut times: [Vec<f64>; 5] = Default::default();
+    for n in 0..=samples {
+        for (i, time) in times.iter_mut().enumerate() {
+            driver.load(&packets[[1, 1, 0, 1, 2][i]]);
+            let program = match i {
+                0 => driver.program("nothing")?,
+                1 => driver.program("bare")?,
+                _ => node.engine.program(),
+            };
+            let ns = driver.time(program, PACKETS as u32)?;
+            if n > 0 {
+                time.push(ns);
+            }
+        }
+    }
+    let line: Vec<String> = names.iter().zip(&times).map(|(name, t)| format!("{name} {:.0}", stats::median(t))).collect();
+    println!("gateway, {vpcs} VPCs, {} MB: {} ns", node.table_bytes() >> 20, line.join(", "));
+    Ok(())
+}
+
+fn sessions(vpcs: u32, sizes: &[u32], samples: usize) -> Result<(), Error> {
+    let workload = Workload::region(vpcs, 10, 4096.min(vpcs), SEED);
+    for &count in sizes {
+        let mut node = node(&workload)?;
+        nat::prepare(&mut node, &workload)?;
+        let context = Context { seed: SEED, samples, progress: &|_| () };
+        let size = nat::measure(&context, &mut node, &workload, count)?;
+        let [driver, out, inwards] = [&size.nothing, &size.outward, &size.inward].map(|s| stats::median(s));
+        println!("nat, {vpcs} VPCs, {count} sessions: driver {driver:.0}, outwards {out:.0}, inwards {inwards:.0} ns");
+    }
+    Ok(())
+}
+
+/// Benches of the registry that are named.
+fn benches(wanted: &[String], samples: usize) -> Result<(), Error> {
+    let context = Context { seed: SEED, samples, progress: &|_| () };
+    let named = BENCHES.iter().filter(|bench| wanted.iter().any(|w| w == bench.name));
+    let reports: Result<Vec<Report>, Error> = named.map(|bench| bench.run(&context)).collect();
+    let reports = reports?;
+    if !reports.is_empty() {
+        let json = serde_json::to_string_pretty(&reports).map_err(Error::failed("printing a report"))?;
+        println!("{json}");
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Error> {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let want = |what: &str| wanted.is_empty() || wanted.iter().any(|w| w == what);
+    let samples = std::env::var("TUNNY_SAMPLES").ok().and_then(|s| s.parse().ok()).unwrap_or(5);
+    cpu::pin(0, cpu::count() - 1).map_err(Error::io("pinning"))?;
+    if want("rounds") {
+        rounds();
+    }
+    if want("cache") {
+        gateway(40, samples)?;
+        sessions(40, &[400], samples)?;
+    }
+    if want("gateway") {
+        gateway(100_000, samples)?;
+    }
+    if want("nat") {
+        sessions(100_000, &[1_000_000], samples)?;
+    }
+    if want("nat10m") {
+        sessions(100_000, &[10_000_000], samples)?;
+    }
+    benches(&wanted, samples)?;
+    Ok(())
+}
