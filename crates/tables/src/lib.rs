@@ -38,7 +38,7 @@ mod writer;
 pub use change::*;
 pub use counter::{Count, StatsSlot};
 pub use epoch::{Readers, READERS_MAX};
-pub use line::Line;
+pub use line::{prefetch, Line};
 pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
 pub use meter::{gcra, rate_limit, Color};
 pub use plain::PlainMemory;
