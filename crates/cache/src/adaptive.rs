@@ -36,7 +36,7 @@
 //! (EPOCH + entries) / (EPOCH · PENALTY_MAX), 1.6% with the figures here and 32K entries, and where traffic is stationary it
 //! loses one epoch once.
 use crate::partition::splitmix;
-use crate::table::Taken;
+use crate::words::Taken;
 use std::collections::HashMap;
 
 /// One in so many traversals is in the sample.

@@ -6,9 +6,10 @@
 //! as another pass that starts in table N with what the tracker said in its key. Each pass is looked up and cached by itself; the tracker is
 //! asked on every packet, cached or not.
 use crate::adaptive::Adaptive;
+use crate::batch::Batch;
 use crate::ltm::{Ask, Chain, Checked, Counters, Eviction, Ltm, Recheck};
 use crate::partition::{Partitions, Strategy};
-use crate::segment::{whole_id, Action, Entry, Next, Segment, Tags, Walk};
+use crate::segment::{whole_id, Entry, Next, Segment, Tags, Walk};
 use crate::table::{sparse, Tag};
 use crate::words::{mix, Words, WORDS};
 use pipeline::{Conntrack, Entry as Point, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX};
@@ -149,7 +150,7 @@ impl Sink for Collect<'_> {
 /// Checks old entries by running the pipeline again from where they start.
 struct Checker<'a> {
     pipeline: &'a Pipeline,
-    tags: &'a Tags,
+    tags: &'a mut Tags,
 }
 
 impl Recheck for Checker<'_> {
@@ -186,7 +187,7 @@ impl Recheck for Checker<'_> {
         let ops = crate::segment::program(&steps[..n]);
         match ops == entry.action.ops {
             true => Checked::Right,
-            false => Checked::Does(Arc::new(Action::new(ops, entry.action.next))),
+            false => Checked::Does(self.tags.actions.of(ops, entry.action.next)),
         }
     }
 }
@@ -244,17 +245,44 @@ impl Engine {
     /// Looks a pass up that starts in `table`; after a hit, [`Engine::run`] does what was found.
     #[inline]
     pub fn lookup(&mut self, table: u8, key: &Key, pipeline: &Pipeline, now: u64) -> bool {
-        let Some(tag) = self.tags.of(&Point::table(table)) else { return false };
-        if now >= self.expire_at && self.setup.idle > 0 {
-            self.expire_at = now + self.setup.idle / 4096;
-            self.cache.expire(now.saturating_sub(self.setup.idle), 32);
-        }
-        let mut checker = Checker { pipeline, tags: &self.tags };
+        let Some(tag) = self.tags.of_table(table) else { return false };
+        self.expire(now);
+        let mut checker = Checker { pipeline, tags: &mut self.tags };
         let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
         if let (true, Some(adaptive)) = (hit, &mut self.adaptive) {
             note_hit(adaptive, &self.cache, &self.chain);
         }
         hit
+    }
+
+    /// Lets some idle entries go, if it is time.
+    #[inline]
+    fn expire(&mut self, now: u64) {
+        if now >= self.expire_at && self.setup.idle > 0 {
+            self.expire_at = now + self.setup.idle / 4096;
+            self.cache.expire(now.saturating_sub(self.setup.idle), 32);
+        }
+    }
+
+    /// Looks passes up that start in `table`, all at once. Those for which [`Batch::hit`] says no are to be looked up by
+    /// [`Engine::lookup`], which also counts them; after a hit, [`Engine::run_of`] does what was found.
+    pub fn lookup_batch(&mut self, table: u8, keys: &[Key], pipeline: &Pipeline, now: u64, batch: &mut Batch) {
+        let Some(tag) = self.tags.of_table(table) else {
+            return batch.forget(keys.len());
+        };
+        self.expire(now);
+        self.cache.lookup_batch(tag, keys, now, pipeline.version(), batch);
+        if let Some(adaptive) = &mut self.adaptive {
+            for n in (0..keys.len()).filter(|n| batch.hit(*n)) {
+                note_hit(adaptive, &self.cache, batch.chain(n));
+            }
+        }
+    }
+
+    /// Does what was found for key N of a batch.
+    #[inline]
+    pub fn run_of(&self, batch: &mut Batch, n: usize, key: &Key, sink: &mut impl Sink) {
+        self.cache.run_of(batch, n, key, sink);
     }
 
     /// The entries of the last hit, by table and slot.
@@ -424,11 +452,11 @@ impl Engine {
 
     /// Checks at most `most` old entries from a place on; returns where to go on.
     pub fn revalidate_some(&mut self, from: (usize, u32), most: usize, pipeline: &Pipeline) -> Option<(usize, u32)> {
-        self.cache.revalidate(from, most, &mut Checker { pipeline, tags: &self.tags })
+        self.cache.revalidate(from, most, &mut Checker { pipeline, tags: &mut self.tags })
     }
 }
 
-fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &Chain) {
+fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)]) {
     let way = || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |h, table| mix(h, u64::from(*table) + 1));
     let whole = cache.entries(chain).next().and_then(|e| e.parts.clone());
     match whole {

@@ -2,17 +2,19 @@
 //! Caches in front of a multi-table pipeline: one entry a traversal (Megaflow), one entry a sub-traversal (after Gigaflow), both in the same
 //! tables by choice of what traffic shows (adaptive), and one entry a packet header (exact).
 //!
-//! A traversal recorded by [`pipeline`] becomes entries in [`segment`]; [`partition`] says where it is cut; [`table`] is one cache table,
-//! [`ltm`] K of them with longest traversal matching; [`adaptive`] decides between whole and cut; [`engine`] is cache and pipeline together.
+//! A traversal recorded by [`pipeline`] becomes entries in [`segment`]; [`partition`] says where it is cut; [`table`] is one cache table, which
+//! finds its entries by [`index`]; [`ltm`] is K of them with longest traversal matching, [`batch`] the same for many packets at once; [`adaptive`] decides between whole and cut; [`engine`] is cache and pipeline together.
 //! [`workload`] makes pipelines and traffic, [`compare`] runs caches side by side, [`coverage`] counts what a cache's entries serve.
 //!
 //! No I/O and no clock: time and randomness come in as arguments.
 #![forbid(unsafe_code)]
 
 pub mod adaptive;
+pub mod batch;
 pub mod compare;
 pub mod coverage;
 pub mod engine;
+pub mod index;
 pub mod ltm;
 pub mod partition;
 pub mod segment;

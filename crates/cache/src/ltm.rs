@@ -149,7 +149,7 @@ impl Ltm {
         chain: &mut Chain,
     ) -> bool {
         self.clock += 1;
-        *machine = Machine::new(*ask.key);
+        machine.reset(ask.key);
         chain.clear();
         let mut tag = ask.tag;
         let version = recheck.version();
@@ -194,7 +194,7 @@ impl Ltm {
         recheck: &mut impl Recheck,
         chain: &mut Chain,
     ) -> bool {
-        *machine = Machine::new(*ask.key);
+        machine.reset(ask.key);
         chain.clear();
         let version = recheck.version();
         let mut at = 0;
@@ -220,12 +220,18 @@ impl Ltm {
         let Some((last, before)) = chain.split_last() else { return };
         let mut from = std::slice::from_ref(last);
         if !self.actions(before).all(|a| a.silent) {
-            *machine = Machine::new(*key);
+            machine.reset(key);
             from = chain;
         }
         for action in self.actions(from) {
             machine.run(&action.ops, sink);
         }
+    }
+
+    /// Notes a hit of a batch.
+    pub(crate) fn note_hit(&mut self, chain: &Chain, now: u64) {
+        self.clock += 1;
+        self.hit(chain, now);
     }
 
     fn hit(&mut self, chain: &Chain, now: u64) -> bool {

@@ -13,10 +13,10 @@
 //! `resubmit`s have left to do. [`Tags`] numbers points, and the number is the tag.
 use crate::partition::Fields;
 use crate::table::{sparse, Sparse, Tag};
-use crate::words::{fields, hash_masked, mix};
+use crate::words::{fields, hash_masked, mix, Taken};
 use pipeline::{Entry as Point, Key, Machine, Op, Sink, Target, Traversal};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What follows a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,21 +46,72 @@ impl Action {
     }
 }
 
-/// A cache entry without its place.
+/// A cache entry without its place. What a hit reads comes first: it shares a cache line with the entry's stamps.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Entry {
-    /// Tells this entry from any other: a hash of its tag, mask, matched values and tables.
-    pub id: u64,
     /// What it does.
     pub action: Arc<Action>,
-    /// The tables whose lookups it stands for.
-    pub path: Arc<[u8]>,
     /// The pipeline's version at which it was last known to be right.
     pub version: u64,
-    /// For a whole traversal in an adaptive cache: the segments into which it would be cut.
-    pub parts: Option<Arc<[u64]>>,
+    /// Tells this entry from any other: a hash of its tag, mask, matched values and tables.
+    pub id: u64,
     /// The way (see [`Walk::way`]) of the traversal that it was made from.
     pub way: u64,
+    /// The tables whose lookups it stands for.
+    pub path: Arc<[u8]>,
+    /// For a whole traversal in an adaptive cache: the segments into which it would be cut.
+    pub parts: Option<Arc<[u64]>>,
+}
+
+/// Actions, each once. Entries are many and what they do is little: shared, it stays near the core.
+#[derive(Debug, Default)]
+pub struct Actions {
+    known: HashMap<u64, Vec<Weak<Action>>, Taken>,
+    since: usize,
+}
+
+impl Actions {
+    /// New actions after which those that nobody has any more are forgotten, at least.
+    const PRUNE: usize = 4096;
+
+    /// The action of this program and what follows it.
+    pub fn of(&mut self, ops: Box<[Op]>, next: Next) -> Arc<Action> {
+        let seed = match next {
+            Next::Tag(tag) => u64::from(tag) + 2,
+            Next::End => 1,
+        };
+        let same = self.known.entry(ops.iter().fold(seed, sign)).or_default();
+        let equal = |a: &Arc<Action>| a.next == next && a.ops == ops;
+        if let Some(action) = same.iter().filter_map(Weak::upgrade).find(equal) {
+            return action;
+        }
+        let action = Arc::new(Action::new(ops, next));
+        same.push(Arc::downgrade(&action));
+        self.since += 1;
+        if self.since > Self::PRUNE.max(self.known.len()) {
+            self.since = 0;
+            self.known.retain(|_, same| {
+                same.retain(|a| a.strong_count() > 0);
+                !same.is_empty()
+            });
+        }
+        action
+    }
+}
+
+/// Adds an op to a hash. Equal ops have equal hashes; of rare ones only the kind counts.
+fn sign(hash: u64, op: &Op) -> u64 {
+    match op {
+        Op::Set { word, value, mask } => mix(mix(mix(hash, u64::from(*word)), *value), *mask),
+        Op::Output(Target::Port(port)) => mix(hash, 0x100 | u64::from(*port) << 16),
+        Op::Move { from, to } => {
+            let place = |s: &pipeline::Subfield| (s.field as u64) << 16 | u64::from(s.offset) << 8 | u64::from(s.bits);
+            mix(hash, 0x200 | place(from) << 40 | place(to) << 12)
+        }
+        Op::Output(_) => mix(hash, 0x300),
+        _ => mix(hash, 0x400),
+    }
 }
 
 /// An entry and what it matches.
@@ -81,31 +132,49 @@ pub struct Segment {
 /// Points of the program by number. A point is a table and whatever callers of the table still have to do.
 #[derive(Debug, Default)]
 pub struct Tags {
-    plain: HashMap<u8, Tag>,
+    /// By table, number + 1.
+    plain: Vec<u32>,
     other: HashMap<Point, Tag>,
     points: Vec<Point>,
+    /// What entries do.
+    pub actions: Actions,
 }
 
 impl Tags {
     /// Points at most; traffic chooses them, so they may not grow without limit.
     pub const MAX: usize = 32_768;
 
+    /// The number of the beginning of a table.
+    #[inline]
+    pub fn of_table(&mut self, table: u8) -> Option<Tag> {
+        match self.plain.get(usize::from(table)) {
+            Some(n @ 1..) => Some((n - 1) as Tag),
+            _ => self.of(&Point::table(table)),
+        }
+    }
+
     /// The number of a point; none if there are too many.
     pub fn of(&mut self, point: &Point) -> Option<Tag> {
         let plain = point.returns.is_none() && *point == Point::table(point.table);
-        let known = if plain { self.plain.get(&point.table) } else { self.other.get(point) };
-        if let Some(&tag) = known {
-            return Some(tag);
+        let known = match plain {
+            true => self.plain.get(usize::from(point.table)).filter(|n| **n > 0).map(|n| (n - 1) as Tag),
+            false => self.other.get(point).copied(),
+        };
+        if known.is_some() {
+            return known;
         }
         if self.points.len() >= Self::MAX {
             return None;
         }
         let tag = self.points.len() as Tag;
         self.points.push(point.clone());
-        match plain {
-            true => self.plain.insert(point.table, tag),
-            false => self.other.insert(point.clone(), tag),
-        };
+        if plain {
+            let at = usize::from(point.table);
+            self.plain.resize(self.plain.len().max(at + 1), 0);
+            self.plain[at] = u32::from(tag) + 1;
+        } else {
+            self.other.insert(point.clone(), tag);
+        }
         Some(tag)
     }
 
@@ -189,7 +258,7 @@ impl<'a> Walk<'a> {
         let key = steps[from].key;
         let id = hash_masked(seed, &key, &words);
         let ops = program(&steps[from..to]);
-        let action = Arc::new(Action::new(ops, next));
+        let action = tags.actions.of(ops, next);
         let entry = Entry { id, action, path, version, parts: None, way: self.way };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
     }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keys as plain words, and which bits of them are which packet field.
+use crate::index::Sparse;
 use crate::partition::Fields;
 use pipeline::{Field, Key, Mask};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
 
 /// Words in a key.
@@ -100,6 +102,34 @@ pub fn fields(mask: &Mask) -> Fields {
 pub fn mix(hash: u64, word: u64) -> u64 {
     let product = u128::from(hash ^ word ^ 0xda94_2042_e4dd_58b5) * 0x9e37_79b9_7f4a_7c15;
     (product as u64) ^ (product >> 64) as u64 ^ hash.rotate_left(17)
+}
+
+/// Takes hashes as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken(u64);
+
+impl Hasher for Taken {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = mix(self.0, u64::from(*b)));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+impl BuildHasher for Taken {
+    type Hasher = Taken;
+    fn build_hasher(&self) -> Taken {
+        Taken(0)
+    }
+}
+
+/// The words of `mask` that are not zero.
+pub fn sparse(mask: &Words) -> Sparse {
+    (0..WORDS).filter(|&i| mask[i] != 0).map(|i| (i as u8, mask[i])).collect()
 }
 
 /// A hash of the masked words of a key.

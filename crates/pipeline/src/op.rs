@@ -202,6 +202,14 @@ impl Machine {
         Machine { key, stack: Vec::new(), saved: Vec::new() }
     }
 
+    /// Begins again with another key; keeps its memory.
+    #[inline]
+    pub fn reset(&mut self, key: &Key) {
+        self.key = *key;
+        self.stack.clear();
+        self.saved.clear();
+    }
+
     /// Runs ops.
     pub fn run(&mut self, ops: &[Op], sink: &mut impl Sink) {
         for op in ops {

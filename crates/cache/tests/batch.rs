@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lookups in batches against lookups one by one.
+use cache::batch::Batch;
+use cache::engine::{Engine, Kind, Setup};
+use cache::partition::splitmix;
+use cache::workload::{generate, models, rules, Locality, Parameters};
+use pipeline::{Conntrack, CtCall, Key, Pipeline, RuleId, Sink, Target};
+use std::sync::Arc;
+
+/// What was sent where.
+#[derive(Debug, Default, PartialEq)]
+struct Sent(Vec<(Target, Key)>);
+
+impl Sink for Sent {
+    fn output(&mut self, target: &Target, key: &Key) {
+        self.0.push((target.clone(), *key));
+    }
+    fn ct(&mut self, _: &Arc<CtCall>, _: &mut Key) {}
+}
+
+fn filled(model: &str, kind: Kind, seed: u64) -> (Pipeline, Engine, Vec<Key>) {
+    let model = models::named(model).unwrap();
+    let work =
+        generate(&model, &rules::made("acl1_1k", seed).unwrap(), Locality::Low, &Parameters::with_flows(3_000), seed);
+    let pipeline = pipeline::text::import(&work.flows, &Default::default()).unwrap().pipeline;
+    let mut engine = Engine::new(Setup { seed, ..Setup::new(kind).sized(4, 256) });
+    let mut ct = Conntrack::new(1);
+    for (n, key) in work.headers.iter().enumerate() {
+        engine.packet(key, &pipeline, &mut ct, n as u64, &mut || 0);
+    }
+    (pipeline, engine, work.headers)
+}
+
+/// Every packet in batches of random size, against the same one alone. Returns hits of batches.
+fn compare(pipeline: &Pipeline, engine: &mut Engine, headers: &[Key], seed: u64) -> usize {
+    let (mut batch, mut random, mut hits) = (Batch::default(), seed, 0);
+    let mut rest = headers;
+    while !rest.is_empty() {
+        let (some, after) = rest.split_at((1 + splitmix(&mut random) % 70).min(rest.len() as u64) as usize);
+        rest = after;
+        engine.lookup_batch(0, some, pipeline, 0, &mut batch);
+        for (n, key) in some.iter().enumerate().filter(|(n, _)| batch.hit(*n)).collect::<Vec<_>>() {
+            hits += 1;
+            let (mut sent, mut alone, mut right) = (Sent::default(), Sent::default(), Sent::default());
+            engine.run_of(&mut batch, n, key, &mut sent);
+            assert!(engine.lookup(0, key, pipeline, 0), "seed {seed}");
+            assert_eq!(engine.chain(), batch.chain(n), "seed {seed}: the same entries");
+            engine.run(key, &mut alone);
+            pipeline.pass(&pipeline::Entry::table(0), key).run(key, &mut right);
+            assert_eq!((&sent, &alone), (&right, &right), "seed {seed}: {key:?}");
+        }
+    }
+    hits
+}
+
+#[test]
+fn a_batch_finds_what_single_lookups_find() {
+    for (n, model) in ["ols", "ofd", "otl"].into_iter().enumerate() {
+        for kind in Kind::ALL {
+            let (pipeline, mut engine, headers) = filled(model, kind, n as u64 + 1);
+            let before = engine.counters().hits;
+            let hits = compare(&pipeline, &mut engine, &headers, n as u64 + 1);
+            assert!(hits > 300, "{model}, {}: {hits} hits", kind.name());
+            assert_eq!(engine.counters().hits - before, 2 * hits as u64, "those of batches are counted");
+        }
+    }
+}
+
+#[test]
+fn a_batch_answers_by_no_entry_older_than_the_rules() {
+    let (mut pipeline, mut engine, headers) = filled("ofd", Kind::Gigaflow, 7);
+    let mut routes: Vec<RuleId> = pipeline.rules().filter(|(_, r)| r.table == 30).map(|(id, _)| id).collect();
+    routes.sort_unstable();
+    let (actions, text) = pipeline.rule(routes[0]).map(|r| (r.actions.clone(), r.text.clone())).unwrap();
+    for id in routes {
+        assert!(pipeline.modify(id, actions.clone(), text.clone()).is_some());
+    }
+    let mut batch = Batch::default();
+    for some in headers.chunks(32) {
+        engine.lookup_batch(0, some, &pipeline, 0, &mut batch);
+        assert!((0..some.len()).all(|n| !batch.hit(n)), "every entry is of before the change");
+    }
+    // Lookups one by one check what they meet; then batches answer again, and rightly.
+    for key in &headers {
+        engine.packet(key, &pipeline, &mut Conntrack::new(1), 0, &mut || 0);
+    }
+    assert!(compare(&pipeline, &mut engine, &headers, 7) > 300);
+}
