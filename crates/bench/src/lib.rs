@@ -18,6 +18,7 @@ pub mod nat;
 pub mod netns;
 pub mod newconn;
 pub mod ovs;
+pub mod ovs_lookup;
 pub mod ovs_trace;
 pub mod peers;
 pub mod registry;

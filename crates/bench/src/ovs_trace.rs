@@ -512,7 +512,7 @@ pub fn peer(context: &Context) -> Result<Report, Error> {
 
 /// Real dumps from a folder beside the project, if it is there: names of ports become numbers, groups that a dump of flows lacks
 /// get one bucket, so that both sides take the same text.
-fn shared_dumps() -> Vec<(String, String)> {
+pub(crate) fn shared_dumps() -> Vec<(String, String)> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let found = here.ancestors().map(|a| a.join("shared/data/ovs-pipelines")).find(|p| p.is_dir());
     let Some(folder) = found else { return Vec::new() };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, cpu, drive, latency, load, lookups, nat, newconn, ovs_trace, peers, sessions, user, Context, Error, Report,
+    chip_model, classify, cpu, drive, latency, load, lookups, nat, newconn, ovs_lookup, ovs_trace, peers, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -137,6 +137,13 @@ pub const BENCHES: &[Bench] = &[
         what: "explanations of random packets beside ofproto/trace of Open vSwitch: ways and datapath actions that differ",
         group: Group::Peer,
         run: ovs_trace::peer,
+    },
+    Bench {
+        name: "peer-ovs-lookup",
+        unit: "ratio",
+        what: "CPU time of a megaflow lookup in Open vSwitch-DPDK ÷ of a lookup in the cache, the same flows and packets",
+        group: Group::Peer,
+        run: ovs_lookup::peer,
     },
     Bench {
         name: "new-connections",
