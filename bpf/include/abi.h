@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0x9a32bc621d1dd0a9ULL
+#define TUNNY_ABI_HASH 0xde8c41112ec57fdbULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -292,9 +292,12 @@ struct tunny_root {
 	__u64 tenant_words;
 	__u64 vm_groups;
 	__u64 tenant_groups;
-	__u64 reserved[126];
+	__u64 punt_peak_tenant;
+	__u64 punt_peak_total;
+	__u64 reserved[124];
 	__u64 punt_total_tat;
-	__u64 reserved_engine[7];
+	__u64 punt_total_peak_tat;
+	__u64 reserved_engine[6];
 };
 _Static_assert(sizeof(struct tunny_root) == 4352, "Root");
 _Static_assert(__builtin_offsetof(struct tunny_root, magic) == 0, "Root.magic");
@@ -326,9 +329,12 @@ _Static_assert(__builtin_offsetof(struct tunny_root, tenant_chunks) == 2232, "Ro
 _Static_assert(__builtin_offsetof(struct tunny_root, tenant_words) == 3256, "Root.tenant_words");
 _Static_assert(__builtin_offsetof(struct tunny_root, vm_groups) == 3264, "Root.vm_groups");
 _Static_assert(__builtin_offsetof(struct tunny_root, tenant_groups) == 3272, "Root.tenant_groups");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3280, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, punt_peak_tenant) == 3280, "Root.punt_peak_tenant");
+_Static_assert(__builtin_offsetof(struct tunny_root, punt_peak_total) == 3288, "Root.punt_peak_total");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3296, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4296, "Root.reserved_engine");
+_Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4304, "Root.reserved_engine");
 
 struct tunny_tenant_bucket {
 	__u64 keys[3];
@@ -372,13 +378,19 @@ struct tunny_tenant_state {
 	__u64 punt_tat;
 	__u64 icmp_tat;
 	__u64 totals;
-	__u64 reserved[5];
+	__u64 punt_peak_tat;
+	__u64 punts;
+	__u64 punts_limited;
+	__u64 reserved[2];
 };
 _Static_assert(sizeof(struct tunny_tenant_state) == 64, "TenantState");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punt_tat) == 0, "TenantState.punt_tat");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, icmp_tat) == 8, "TenantState.icmp_tat");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, totals) == 16, "TenantState.totals");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_state, reserved) == 24, "TenantState.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, punt_peak_tat) == 24, "TenantState.punt_peak_tat");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, punts) == 32, "TenantState.punts");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, punts_limited) == 40, "TenantState.punts_limited");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, reserved) == 48, "TenantState.reserved");
 
 struct tunny_word_bucket {
 	__u64 entries[7];

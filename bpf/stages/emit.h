@@ -121,17 +121,29 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 	return XDP_DROP;
 }
 
-/* Two budgets: the tenant's, so that one cannot starve the others, and the total. */
+/* N + 1 meters: one of all punts together, one of each tenant. A packet whose tenant is not known counts as yellow. */
 static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u64 now)
 {
-	if (e->standing != STRANGER) {
-		__u32 record = tenant_record(x->root, e->tenant);
-		struct tunny_tenant_state *state = line_at(record + (1 << TUNNY_TENANT_CHUNK_SHIFT));
+	struct tunny_root *root = x->root;
+	struct tunny_tenant_state *state = NULL;
+	int total = packet_color(root->punt_limit_total, root->punt_peak_total, &root->punt_total_tat,
+				 &root->punt_total_peak_tat, now);
+	__u32 record;
 
-		if (record && state && !rate_limit(x->root->punt_limit_tenant, &state->punt_tat, now))
-			return 0;
+	if (e->standing != STRANGER) {
+		record = tenant_record(root, e->tenant);
+		if (record)
+			state = line_at(record + (1 << TUNNY_TENANT_CHUNK_SHIFT));
 	}
-	return rate_limit(x->root->punt_limit_total, &x->root->punt_total_tat, now);
+	if (!state)
+		return punt_passes(total, YELLOW);
+	if (!punt_passes(total, packet_color(root->punt_limit_tenant, root->punt_peak_tenant, &state->punt_tat,
+					     &state->punt_peak_tat, now))) {
+		__sync_fetch_and_add(&state->punts_limited, 1);
+		return 0;
+	}
+	__sync_fetch_and_add(&state->punts, 1);
+	return 1;
 }
 
 /* Writes struct tunny_punt_meta in front of the packet. 0: the driver knows no metadata. */

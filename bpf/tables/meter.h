@@ -46,6 +46,23 @@ static __always_inline int trtcm(__u64 units, __u64 cir, __u64 cbs, __u64 pir, _
 	return GREEN;
 }
 
+/* One packet by two RATE_LIMIT words (RFC 2698, color-blind). */
+static __always_inline int packet_color(__u64 committed, __u64 peak, __u64 *c_tat, __u64 *p_tat, __u64 now)
+{
+	if (!rate_limit(peak, p_tat, now))
+		return RED;
+	return rate_limit(committed, c_tat, now) ? GREEN : YELLOW;
+}
+
+/*
+ * A tenant is limited only while the total is congested: above the total's committed rate red tenants are, above its peak
+ * rate all but green ones.
+ */
+static __always_inline int punt_passes(int total, int tenant)
+{
+	return total + tenant <= RED || total == GREEN;
+}
+
 /* Runs the meter block at `line`. Returns a color; a block that is not there is green. */
 __noinline int tunny_meter(__u32 line, __u32 bytes, __u64 now)
 {

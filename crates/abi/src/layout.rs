@@ -112,9 +112,9 @@ layouts! {
         vtep6_hi: u64,
         /// Lower half of the gateway's own IPv6 tunnel address; both halves 0 if none.
         vtep6_lo: u64,
-        /// Punts a tenant may make: RATE_LIMIT word.
+        /// Punts of a tenant, committed rate: RATE_LIMIT word.
         punt_limit_tenant: u64,
-        /// Punts of all tenants together: RATE_LIMIT word.
+        /// Punts of all tenants together, committed rate: RATE_LIMIT word.
         punt_limit_total: u64,
         /// ICMP errors that the gateway sends for a tenant: RATE_LIMIT word.
         icmp_limit_tenant: u64,
@@ -160,12 +160,18 @@ layouts! {
         vm_groups: u64,
         /// The same for tenant ids: `bucket_of(hash1(VNI << 40), tenant_groups)`.
         tenant_groups: u64,
+        /// Punts of a tenant, peak rate: RATE_LIMIT word.
+        punt_peak_tenant: u64,
+        /// Punts of all tenants together, peak rate: RATE_LIMIT word.
+        punt_peak_total: u64,
         /// Room for later versions.
-        reserved: [u64; 126],
-        /// GCRA time of all punts together (engine-written), ns.
+        reserved: [u64; 124],
+        /// GCRA time of all punts together, committed rate (engine-written), ns.
         punt_total_tat: u64,
+        /// The same, peak rate.
+        punt_total_peak_tat: u64,
         /// Fills the engine-written line.
-        reserved_engine: [u64; 7],
+        reserved_engine: [u64; 6],
     }
 
     /// Bucket of table `tenants`: all that a common packet needs of three VPCs, in two adjacent lines at an even line number.
@@ -212,14 +218,20 @@ layouts! {
 
     /// Words of a tenant that the engines change by atomics, by its id.
     TenantState: 64 {
-        /// GCRA time of the punt limit, ns.
+        /// GCRA time of punts, committed rate, ns.
         punt_tat: u64,
         /// GCRA time of the ICMP limit, ns.
         icmp_tat: u64,
         /// What was carried out of the tenant's counting words: CELL_CARRY word.
         totals: u64,
+        /// GCRA time of punts, peak rate, ns.
+        punt_peak_tat: u64,
+        /// Punts that the meters let through.
+        punts: u64,
+        /// Punts that they dropped.
+        punts_limited: u64,
         /// Room for later versions.
-        reserved: [u64; 5],
+        reserved: [u64; 2],
     }
 
     /// Bucket of a table of one-word entries: key in the upper bits, value in the lower, 0 = empty. Each entry changes by

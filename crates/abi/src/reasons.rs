@@ -159,7 +159,7 @@ reasons! {
     TooBig = 42, "too_big", Locate, "The packet does not fit the underlay MTU towards the NC.", "Raise the underlay MTU or lower the VMs' MTU.";
     MeterVpc = 43, "meter_vpc", Meter, "The VPC's rate limit is exceeded.", "Raise the limit in the Vpc, or leave it.";
     MeterVm = 44, "meter_vm", Meter, "The VM's rate limit is exceeded.", "Raise the limit in the Vm, or leave it.";
-    PuntLimited = 45, "punt_limited", Emit, "The tenant's, or the total, limit of packets to the software path is exceeded.", "`tunny top` shows which tenant and why it punts; raise the limit in the Gateway if it is honest traffic.";
+    PuntLimited = 45, "punt_limited", Emit, "Packets to the software path are congested, and this tenant is above its rate: its peak rate while all together are above their committed rate, its committed rate while they are above their peak rate.", "`tunny top` shows which tenant and why it punts; raise the limit in the Gateway if it is honest traffic.";
     PuntRingFull = 46, "punt_ring_full", Emit, "The AF_XDP ring to the software path was full.", "The software path is too slow for what is punted: lower the punt limit or give it a core.";
     PuntNoListener = 47, "punt_no_listener", Emit, "The packet needs the software path, and `tunny node` does not run.", "Start `tunny node`.";
     TxFailed = 48, "tx_failed", Emit, "The driver or AF_XDP did not take the packet for transmission.", "Look at the link state and queue length of the egress port.";

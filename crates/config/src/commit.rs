@@ -10,7 +10,7 @@ use crate::plan::{Plan, Work};
 use crate::prefix::{Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tables::{Commit, GatewaySettings, MeterSpec, RateLimit, RateSpec, RoutesChange, TenantChange, TenantSettings, VmKey, VmSpec};
+use tables::{Commit, GatewaySettings, MeterSpec, PuntRates, RateLimit, RateSpec, RoutesChange, TenantChange, TenantSettings, VmKey, VmSpec};
 
 impl From<Prefix> for tables::Prefix {
     fn from(p: Prefix) -> Self {
@@ -59,8 +59,8 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         vtep4: g.vtep4,
         vtep6: g.vtep6,
         options: tables::options_word(flags, g.vxlan_port, g.dscp, g.sampling),
-        punt_limit_tenant: limit(g.punt_limit_vpc),
-        punt_limit_total: limit(g.punt_limit_total),
+        punts_tenant: PuntRates { committed: limit(g.punt_limit_vpc), peak: limit(g.punt_peak_vpc) },
+        punts_total: PuntRates { committed: limit(g.punt_limit_total), peak: limit(g.punt_peak_total) },
         icmp_limit_tenant: limit(g.icmp_limit),
     }
 }

@@ -307,7 +307,9 @@ impl Doc<'_> {
         g.icmp = self.switch("spec.icmp.enabled", g.icmp);
         g.icmp_limit = self.packet_limit("spec.icmp", g.icmp_limit);
         g.punt_limit_vpc = self.packet_limit("spec.punt.vpc", g.punt_limit_vpc);
+        g.punt_peak_vpc = self.packet_peak("spec.punt.vpc", g.punt_limit_vpc, 5);
         g.punt_limit_total = self.packet_limit("spec.punt.total", g.punt_limit_total);
+        g.punt_peak_total = self.packet_peak("spec.punt.total", g.punt_limit_total, 2);
         g.sampling = self.get("spec.sampling", sampling).unwrap_or(0);
         for (name, limit) in [
             ("vpcs", &mut g.limits.vpcs),
@@ -330,6 +332,22 @@ impl Doc<'_> {
         let rate = self.get(&format!("{path}.rate"), |s| in_range(parse_packets(s)?, 1, 1_000_000_000));
         let burst = self.integer(&format!("{path}.burst"), 1, u64::from(u32::MAX));
         PacketLimit { rate: rate.unwrap_or(default.rate), burst: burst.map_or(default.burst, |b| b as u32) }
+    }
+
+    /// Peak rate and burst beside a committed limit; absent: `times` as much. The peak is not below the committed rate.
+    fn packet_peak(&mut self, path: &str, committed: PacketLimit, times: u32) -> PacketLimit {
+        let rate_path = format!("{path}.peakRate");
+        let rate = self.get(&rate_path, |s| in_range(parse_packets(s)?, 1, 1_000_000_000));
+        let burst = self.integer(&format!("{path}.peakBurst"), 1, u64::from(u32::MAX));
+        if rate.is_some_and(|r| r < committed.rate) {
+            let at = self.place_of(&rate_path);
+            let why = Problem::Value("is below the committed rate".into());
+            self.error(at, &rate_path, why, schema::allowed(self.kind, &rate_path));
+        }
+        PacketLimit {
+            rate: rate.unwrap_or((committed.rate * u64::from(times)).min(1_000_000_000)),
+            burst: burst.map_or(committed.burst.saturating_mul(times), |b| b as u32),
+        }
     }
 
     fn vpc(&mut self) -> Option<Vpc> {

@@ -169,6 +169,10 @@ fn put_meter(spec: &mut Value, meter: Option<&Meter>) {
 
 fn gateway_json(g: &Gateway) -> Value {
     let limit = |l: PacketLimit| json!({"rate": show_packets(l.rate), "burst": l.burst});
+    let two_rates = |l: PacketLimit, peak: PacketLimit| {
+        let (rate, peak_rate) = (show_packets(l.rate), show_packets(peak.rate));
+        json!({"rate": rate, "burst": l.burst, "peakRate": peak_rate, "peakBurst": peak.burst})
+    };
     let engine = Engine::ALL.iter().find(|e| e.1 == g.engine).map_or("auto", |e| e.0);
     let mut icmp = limit(g.icmp_limit);
     icmp["enabled"] = switch(g.icmp).into();
@@ -193,7 +197,10 @@ fn gateway_json(g: &Gateway) -> Value {
         "dscp": {"model": if g.dscp_uniform { "uniform" } else { "pipe" }, "value": g.dscp},
         "ecn": if g.ecn { "rfc6040" } else { "off" },
         "icmp": icmp,
-        "punt": {"vpc": limit(g.punt_limit_vpc), "total": limit(g.punt_limit_total)},
+        "punt": {
+            "vpc": two_rates(g.punt_limit_vpc, g.punt_peak_vpc),
+            "total": two_rates(g.punt_limit_total, g.punt_peak_total),
+        },
         "sampling": sampling,
         "limits": {"vpcs": g.limits.vpcs, "routes": g.limits.routes, "vms": g.limits.vms, "ncs": g.limits.ncs, "sessions": g.limits.sessions},
     });

@@ -177,10 +177,14 @@ pub struct Gateway {
     pub icmp: bool,
     /// ICMP errors for one VPC.
     pub icmp_limit: PacketLimit,
-    /// Punts of one VPC.
+    /// Punts of one VPC, committed rate.
     pub punt_limit_vpc: PacketLimit,
-    /// Punts of all VPCs together.
+    /// Punts of one VPC, peak rate.
+    pub punt_peak_vpc: PacketLimit,
+    /// Punts of all VPCs together, committed rate.
     pub punt_limit_total: PacketLimit,
+    /// Punts of all VPCs together, peak rate.
+    pub punt_peak_total: PacketLimit,
     /// One packet in 2^n is sampled; 0 = none.
     pub sampling: u8,
     /// Limits of the tables.
@@ -217,7 +221,9 @@ impl Gateway {
             icmp: true,
             icmp_limit: PacketLimit { rate: 1_000, burst: 100 },
             punt_limit_vpc: PacketLimit { rate: 10_000, burst: 1_000 },
+            punt_peak_vpc: PacketLimit { rate: 50_000, burst: 5_000 },
             punt_limit_total: PacketLimit { rate: 100_000, burst: 10_000 },
+            punt_peak_total: PacketLimit { rate: 200_000, burst: 20_000 },
             sampling: 0,
             limits: Limits::default(),
             metrics: None,

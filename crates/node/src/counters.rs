@@ -141,7 +141,16 @@ fn tenants(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Vec<TenantCounters>
     for (vni, name) in vpcs {
         let Some(tenant) = tables.tenant(*vni) else { continue };
         let count = tables.tenant_count(&tenant);
-        let counters = TenantCounters { vni: *vni, vpc: name.clone(), packets: count.packets, bytes: count.bytes, ..Default::default() };
+        let (punts, punts_limited) = tables.tenant_punts(&tenant);
+        let counters = TenantCounters {
+            vni: *vni,
+            vpc: name.clone(),
+            packets: count.packets,
+            bytes: count.bytes,
+            punts,
+            punts_limited,
+            ..Default::default()
+        };
         by_vni.insert(*vni, counters);
     }
     for (vni, reason, n) in tables.drop_counts() {

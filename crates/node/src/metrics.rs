@@ -163,6 +163,14 @@ impl Scrape {
         let label = |vni: u32, vpc: &str| vec![("vni", vni.to_string()), ("vpc", vpc.to_string())];
         let tenants = &self.counters.tenants;
         counters(e, "tunny_vpc_packets", "Packets accepted from a VPC", None, tenants.iter().map(|t| (label(t.vni, &t.vpc), t.packets)))?;
+        let punts = tenants.iter().flat_map(|t| {
+            [("passed", t.punts), ("limited", t.punts_limited)].map(|(outcome, n)| {
+                let mut labels = label(t.vni, &t.vpc);
+                labels.push(("outcome", outcome.into()));
+                (labels, n)
+            })
+        });
+        counters(e, "tunny_vpc_punts", "Packets of a VPC to the software path, by what its meter did", None, punts)?;
         counters(
             e,
             "tunny_vpc_received",
@@ -246,13 +254,14 @@ mod tests {
     #[test]
     fn metrics_name_reasons_and_vpcs_and_end_properly() {
         let drops = BTreeMap::from([("vm_unknown".to_string(), 7u64)]);
-        let tenants = vec![TenantCounters { vni: 100, vpc: "a\"b".into(), packets: 5, bytes: 500, drops: drops.clone() }];
+        let tenants = vec![TenantCounters { vni: 100, vpc: "a\"b".into(), packets: 5, bytes: 500, punts: 3, punts_limited: 4, drops: drops.clone() }];
         let mut counters = Counters { tenants, ..Default::default() };
         counters.total.drops = drops;
         let text = render(Scrape { counters, ..Default::default() }).unwrap();
         assert!(text.contains("tunny_drops_total{reason=\"vm_unknown\"} 7\n"), "{text}");
         assert!(text.contains("tunny_vpc_drops_total{vni=\"100\",vpc=\"a\\\"b\",reason=\"vm_unknown\"} 7\n"), "{text}");
         assert!(text.contains("tunny_vpc_received_bytes_total{vni=\"100\""), "{text}");
+        assert!(text.contains("tunny_vpc_punts_total{vni=\"100\",vpc=\"a\\\"b\",outcome=\"limited\"} 4\n"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }
 }

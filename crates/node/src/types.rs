@@ -132,6 +132,12 @@ pub struct TenantCounters {
     pub packets: u64,
     /// Bytes of their inner frames.
     pub bytes: u64,
+    /// Packets handed to the software path.
+    #[serde(default)]
+    pub punts: u64,
+    /// Packets that were to be, and were dropped by the meters (`punt_limited`).
+    #[serde(default)]
+    pub punts_limited: u64,
     /// Drops by reason name.
     pub drops: BTreeMap<String, u64>,
 }

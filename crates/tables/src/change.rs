@@ -188,6 +188,15 @@ impl RateLimit {
     }
 }
 
+/// Two rates of packets (RFC 2698, color-blind): green within the committed one, yellow within the peak one, else red.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PuntRates {
+    /// Committed rate; 0 = no limit, never yellow.
+    pub committed: RateLimit,
+    /// Peak rate; 0 = no limit, never red.
+    pub peak: RateLimit,
+}
+
 /// Settings of the whole gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewaySettings {
@@ -197,10 +206,10 @@ pub struct GatewaySettings {
     pub vtep6: Option<Ipv6Addr>,
     /// `OPT_*` bits with the VXLAN port and DSCP; see [`options_word`].
     pub options: u64,
-    /// Punts a tenant may make.
-    pub punt_limit_tenant: RateLimit,
-    /// Punts of all tenants together.
-    pub punt_limit_total: RateLimit,
+    /// Punts of a tenant.
+    pub punts_tenant: PuntRates,
+    /// Punts of all tenants together: only while these are exceeded is a tenant limited.
+    pub punts_total: PuntRates,
     /// ICMP errors for a tenant.
     pub icmp_limit_tenant: RateLimit,
 }
@@ -211,8 +220,14 @@ impl Default for GatewaySettings {
             vtep4: None,
             vtep6: None,
             options: options_word(OPT_SOURCE_STRICT | OPT_ICMP, 4789, 0, 0),
-            punt_limit_tenant: RateLimit { per_second: 1_000, burst: 256 },
-            punt_limit_total: RateLimit { per_second: 100_000, burst: 4_096 },
+            punts_tenant: PuntRates {
+                committed: RateLimit { per_second: 1_000, burst: 256 },
+                peak: RateLimit { per_second: 5_000, burst: 1_280 },
+            },
+            punts_total: PuntRates {
+                committed: RateLimit { per_second: 100_000, burst: 4_096 },
+                peak: RateLimit { per_second: 200_000, burst: 8_192 },
+            },
             icmp_limit_tenant: RateLimit { per_second: 100, burst: 32 },
         }
     }

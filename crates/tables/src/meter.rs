@@ -48,6 +48,30 @@ pub fn rate_limit(word: u64, tat: &AtomicU64, now: u64) -> bool {
     ns == 0 || gcra(tat, now, ns, ns.wrapping_mul(word >> abi::RATE_LIMIT_BURST_SHIFT))
 }
 
+/// One two-rate three-color step (color-blind) of one packet, by RATE_LIMIT words of the committed and the peak rate.
+#[inline]
+pub(crate) fn packet_color([committed, peak]: [u64; 2], c_tat: &AtomicU64, p_tat: &AtomicU64, now: u64) -> Color {
+    if !rate_limit(peak, p_tat, now) {
+        Color::Red
+    } else if !rate_limit(committed, c_tat, now) {
+        Color::Yellow
+    } else {
+        Color::Green
+    }
+}
+
+/// Whether a packet to the software path passes when all together and its tenant have these colors: a tenant is limited only
+/// while the total is congested. Within its committed rate it always passes, within its peak rate as long as the total is not above its
+/// own peak. So what passes is at most the total's peak rate and the tenants' committed rates.
+#[inline]
+pub(crate) fn punt_passes(total: Color, tenant: Color) -> bool {
+    match total {
+        Color::Green => true,
+        Color::Yellow => tenant != Color::Red,
+        Color::Red => tenant == Color::Green,
+    }
+}
+
 /// Cost in ns of `amount` units at a rate of `ns << 16` per unit.
 #[inline]
 fn cost(amount: u64, rate: u64) -> u64 {

@@ -202,6 +202,13 @@ pub struct NexthopView {
     pub ready: bool,
 }
 
+/// A word of a tenant's state line.
+macro_rules! state_word {
+    ($line:expr, $field:ident) => {
+        &$line.0[std::mem::offset_of!(TenantState, $field) / 8]
+    };
+}
+
 impl Tables {
     /// A reader of `memory`.
     ///
@@ -526,16 +533,32 @@ impl Tables {
         [state.word(4), state.word(5), state.word(6)]
     }
 
-    /// Whether a tenant may punt one more packet (its own limit alone).
-    #[inline(always)]
-    pub fn punt_allowed(&self, tenant: &Tenant, now: u64) -> bool {
-        self.tenant_limit(tenant, root!(punt_limit_tenant), 0, now)
+    /// Whether one more packet may be punted: N + 1 two-rate three-color meters, one of all punts together, one of each
+    /// tenant, see [`crate::meter::punt_passes`]. None: the packet came before its tenant was known.
+    #[inline]
+    pub fn punt(&self, tenant: Option<&Tenant>, now: u64) -> bool {
+        let rates = |committed, peak| [self.root.get(committed), self.root.get(peak)];
+        let total = meter::packet_color(
+            rates(root!(punt_limit_total), root!(punt_peak_total)),
+            self.root.word(root!(punt_total_tat)),
+            self.root.word(root!(punt_total_peak_tat)),
+            now,
+        );
+        let Some(state) = tenant.and_then(|t| self.tenant_state(t)) else {
+            return meter::punt_passes(total, Color::Yellow);
+        };
+        let rates = rates(root!(punt_limit_tenant), root!(punt_peak_tenant));
+        let mine = meter::packet_color(rates, state_word!(state, punt_tat), state_word!(state, punt_peak_tat), now);
+        let passes = meter::punt_passes(total, mine);
+        let counter = if passes { state_word!(state, punts) } else { state_word!(state, punts_limited) };
+        counter.fetch_add(1, Ordering::Relaxed);
+        passes
     }
 
-    /// Whether one more packet of all tenants together may be punted.
-    #[inline(always)]
-    pub fn punt_allowed_total(&self, now: u64) -> bool {
-        meter::rate_limit(self.root.get(root!(punt_limit_total)), self.root.word(root!(punt_total_tat)), now)
+    /// Punts of a tenant that the meters let through and that they dropped.
+    pub fn tenant_punts(&self, tenant: &Tenant) -> (u64, u64) {
+        let load = |w: &AtomicU64| w.load(Ordering::Relaxed);
+        self.tenant_state(tenant).map_or((0, 0), |s| (load(state_word!(s, punts)), load(state_word!(s, punts_limited))))
     }
 
     /// Whether one more ICMP error may be sent for a tenant.
@@ -546,10 +569,15 @@ impl Tables {
 
     #[inline(always)]
     fn tenant_limit(&self, tenant: &Tenant, word: usize, index: usize, now: u64) -> bool {
+        self.tenant_state(tenant).is_some_and(|state| meter::rate_limit(self.root.get(word), &state.0[index], now))
+    }
+
+    /// The line of a tenant that engines change.
+    #[inline(always)]
+    fn tenant_state(&self, tenant: &Tenant) -> Option<&Line> {
         let record = self.tenant_record(tenant.id());
         let none = record == 0 || tenant.id() == 0;
-        let state = self.engine_line(if none { 0 } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) });
-        state.is_some_and(|state| meter::rate_limit(self.root.get(word), &state.0[index], now))
+        self.engine_line(if none { 0 } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) })
     }
 
     /// A word that engines change, if the line exists.

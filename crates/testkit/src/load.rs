@@ -121,8 +121,8 @@ pub fn gateway_settings(r: &Region) -> GatewaySettings {
         vtep4: r.vtep4,
         vtep6: r.vtep6,
         options: r.options(),
-        punt_limit_tenant: limit(r.punt_tenant),
-        punt_limit_total: limit(r.punt_total),
+        punts_tenant: PuntRates { committed: limit(r.punt_tenant), peak: limit(r.punt_tenant_peak) },
+        punts_total: PuntRates { committed: limit(r.punt_total), peak: limit(r.punt_total_peak) },
         icmp_limit_tenant: limit(r.icmp_tenant),
     }
 }

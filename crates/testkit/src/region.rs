@@ -184,8 +184,12 @@ pub struct Region {
     pub switches: u64,
     /// Limit of punts of one tenant.
     pub punt_tenant: Limit,
+    /// Punts of a tenant, peak rate.
+    pub punt_tenant_peak: Limit,
     /// Limit of all punts.
     pub punt_total: Limit,
+    /// Punts of all tenants, peak rate.
+    pub punt_total_peak: Limit,
     /// Limit of ICMP errors for one tenant.
     pub icmp_tenant: Limit,
     /// Uplinks.
@@ -210,6 +214,8 @@ impl Default for Region {
             switches: abi::OPT_SOURCE_STRICT | abi::OPT_ICMP,
             punt_tenant: Limit::default(),
             punt_total: Limit::default(),
+            punt_tenant_peak: Limit::default(),
+            punt_total_peak: Limit::default(),
             icmp_tenant: Limit::default(),
             ports: Vec::new(),
             nexthops: Vec::new(),

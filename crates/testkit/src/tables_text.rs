@@ -92,7 +92,7 @@ fn option(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
 }
 
 fn limit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
-    let which = c.next("punt-tenant, punt-total or icmp")?;
+    let which = c.next("punt-tenant, punt-tenant-peak, punt-total, punt-total-peak or icmp")?;
     let word = c.next("N/s or none")?;
     let mut limit = Limit::default();
     if word.text != "none" {
@@ -106,9 +106,14 @@ fn limit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
     }
     match which.text.as_str() {
         "punt-tenant" => region.punt_tenant = limit,
+        "punt-tenant-peak" => region.punt_tenant_peak = limit,
         "punt-total" => region.punt_total = limit,
+        "punt-total-peak" => region.punt_total_peak = limit,
         "icmp" => region.icmp_tenant = limit,
-        other => return Err(c.error(which, &format!("`{other}` is no limit; there are: punt-tenant punt-total icmp"))),
+        other => {
+            let known = "punt-tenant punt-tenant-peak punt-total punt-total-peak icmp";
+            return Err(c.error(which, &format!("`{other}` is no limit; there are: {known}")));
+        }
     }
     Ok(None)
 }
@@ -422,7 +427,13 @@ impl fmt::Display for Region {
             write!(f, " {}{name}", if self.switches & bit != 0 { "" } else { "no-" })?;
         }
         writeln!(f)?;
-        let limits = [("punt-tenant", self.punt_tenant), ("punt-total", self.punt_total), ("icmp", self.icmp_tenant)];
+        let limits = [
+            ("punt-tenant", self.punt_tenant),
+            ("punt-tenant-peak", self.punt_tenant_peak),
+            ("punt-total", self.punt_total),
+            ("punt-total-peak", self.punt_total_peak),
+            ("icmp", self.icmp_tenant),
+        ];
         for (name, l) in limits.iter().filter(|(_, l)| l.per_second != 0) {
             writeln!(f, "  limit {name} {}/s burst {}", l.per_second, l.burst)?;
         }

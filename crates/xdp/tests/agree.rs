@@ -181,3 +181,69 @@ fn the_event_ring_tells_of_drops_when_asked() {
     assert_eq!((e.kind, e.reason, e.vni), (EVENT_DROP, DropReason::VniUnknown as u8, VNI + 1));
     assert_eq!((e.length as usize, &e.data[..lost.len()]), (lost.len(), &lost[..]));
 }
+
+/// Two rates as RFC 2698 has them, when no time passes: what is left of both bursts; None is no limit.
+struct TwoRates([Option<u64>; 2]);
+
+impl TwoRates {
+    /// 0 green, 1 yellow, 2 red.
+    fn color(&mut self) -> u32 {
+        let mut take = |n: usize| match &mut self.0[n] {
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+            None => true,
+        };
+        if !take(1) {
+            return 2;
+        }
+        u32::from(!take(0))
+    }
+
+    /// RATE_LIMIT words that let one packet through in four seconds beyond the burst.
+    fn words(&self) -> [u64; 2] {
+        self.0.map(|burst| burst.map_or(0, |b| b << RATE_LIMIT_BURST_SHIFT | 0xffff_ffff))
+    }
+}
+
+#[test]
+fn punts_are_metered_as_rfc_2698_has_it() {
+    in_namespace(|| {
+        let Some(engine) = engine() else { return };
+        let (port, _far) = veth("tnyup", "tnyfar", 1500);
+        let _listener = engine.prepare_test(port).unwrap();
+        let mut state = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        println!("seed {state:#x}");
+        // ARP of the VPC, and a packet whose tenant is not known when it is handed over.
+        let mut arp = packet(NC_A, VNI, VM_B, 64);
+        arp[62..64].copy_from_slice(&[8, 6]);
+        let mut stranger = packet(NC_A, VNI, VM_B, 64);
+        stranger[14] = 0x46;
+        stranger.splice(34..34, [1; 4]);
+        let length = (stranger.len() - 14) as u16;
+        stranger[16..18].copy_from_slice(&length.to_be_bytes());
+        build(&engine.memory(), 0);
+        for round in 0..60 {
+            let mut limit = || (random(&mut state) % 5 != 0).then(|| 1 + random(&mut state) % 8);
+            let (mut total, mut tenant) = (TwoRates([limit(), limit()]), TwoRates([limit(), limit()]));
+            set_punts(&engine.memory(), total.words(), tenant.words());
+            let mut want = (0, 0);
+            for i in 0..24 {
+                let known = random(&mut state) % 4 != 0;
+                let mine = if known { tenant.color() } else { 1 };
+                let passes = [true, mine != 2, mine == 0][total.color() as usize];
+                let run = engine.test_run(if known { &arp } else { &stranger }, port, 1).unwrap();
+                let expected = match (passes, known) {
+                    (false, _) => xdp::TestVerdict::Drop(DropReason::PuntLimited),
+                    (true, true) => xdp::TestVerdict::Punt(PuntReason::Arp),
+                    (true, false) => xdp::TestVerdict::Punt(PuntReason::OuterOptions),
+                };
+                assert_eq!(run.verdict, expected, "round {round} packet {i} known {known}");
+                *(if passes { &mut want.0 } else { &mut want.1 }) += u64::from(known);
+            }
+            assert_eq!(punts(&engine.memory()), want, "round {round}");
+        }
+    });
+}

@@ -50,7 +50,7 @@ fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
     let hop = tables.group_member(nc, y);
     let _ = (tables.nexthop(hop), tables.nexthop(a), tables.nexthop_addr(b));
     let _ = (tables.meter(tables.tenant_meter(&t), 1500, x), tables.meter(tables.vm_meter(a), 64, y));
-    let _ = (tables.punt_allowed(&t, x), tables.punt_allowed_total(y), tables.icmp_allowed(&t, x));
+    let _ = (tables.punt(Some(&t), x), tables.punt(None, y), tables.tenant_punts(&t), tables.icmp_allowed(&t, x));
     tables.count_tenant(&t, a, 1000);
     let _ = (tables.tenant_count(&t), tables.vm_count(b));
     tables.count_vm(c, 1 << 39);

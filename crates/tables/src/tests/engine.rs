@@ -135,25 +135,95 @@ fn the_worse_color_of_bytes_and_packets_wins() {
 fn limits_of_punts_and_icmp_are_per_tenant_and_total() {
     let (mut w, tables) = build(WriterOptions::default());
     let limit = |per_second, burst| RateLimit { per_second, burst };
+    let rates = |committed, peak| PuntRates { committed: limit(10, committed), peak: limit(10, peak) };
+    let unlimited = PuntRates { committed: limit(0, 0), peak: limit(0, 0) };
     w.set_gateway(&GatewaySettings {
-        punt_limit_tenant: limit(10, 3),
-        punt_limit_total: limit(10, 5),
+        punts_tenant: rates(3, 5),
+        punts_total: rates(4, 7),
         icmp_limit_tenant: limit(1, 2),
         ..Default::default()
     });
     let (a, b) = (tables.tenant(vni(0)).unwrap(), tables.tenant(vni(1)).unwrap());
     let count = |f: &dyn Fn() -> bool| (0..20).filter(|_| f()).count();
-    assert_eq!(count(&|| tables.punt_allowed(&a, 1_000)), 3);
-    assert_eq!(count(&|| tables.punt_allowed(&b, 1_000)), 3, "one tenant does not starve another");
-    assert_eq!(count(&|| tables.punt_allowed_total(1_000)), 5);
+    // Four while the total is green, a fifth within the tenant's peak rate while it is yellow, none while it is red.
+    assert_eq!(count(&|| tables.punt(Some(&a), 1_000)), 5);
+    assert_eq!(count(&|| tables.punt(Some(&b), 1_000)), 3, "one tenant does not starve another");
+    assert_eq!(count(&|| tables.punt(None, 1_000)), 0, "who is unknown waits");
+    assert_eq!((tables.tenant_punts(&a), tables.tenant_punts(&b)), ((5, 15), (3, 17)));
     assert_eq!(count(&|| tables.icmp_allowed(&a, 1_000)), 2);
-    assert_eq!(count(&|| tables.punt_allowed(&a, 200_001_000)), 2, "0.2 s later");
-    w.set_gateway(&GatewaySettings { punt_limit_tenant: limit(0, 3), ..Default::default() });
-    assert_eq!(count(&|| tables.punt_allowed(&a, 1_000)), 20, "0 = no limit");
-    assert!(!tables.punt_allowed(&Tenant { key: TENANT_VALID, ..a }, 1));
+    assert_eq!(count(&|| tables.punt(Some(&a), 200_001_000)), 2, "0.2 s later");
+    w.set_gateway(&GatewaySettings { punts_tenant: rates(3, 5), punts_total: unlimited, ..Default::default() });
+    assert_eq!(count(&|| tables.punt(Some(&a), 1_000)), 20, "no total, nobody is limited");
+    w.set_gateway(&GatewaySettings { punts_tenant: unlimited, punts_total: rates(1, 1), ..Default::default() });
+    assert_eq!(count(&|| tables.punt(Some(&a), 1_000)), 20, "0 = no limit");
+    assert!(!tables.icmp_allowed(&Tenant { key: TENANT_VALID, ..a }, 1));
     assert_eq!(limit(2_000_000_000, 0).word(), 1 << 32 | 1);
     let tat = AtomicU64::new(0);
     assert!(gcra(&tat, 10, 5, 5) && !gcra(&tat, 10, 1, 5) && gcra(&tat, 11, 1, 5) && tat.load(Ordering::Relaxed) == 16);
+}
+
+/// N + 1 meters as RFC 2698 has them, with buckets of tokens.
+struct TwoRates {
+    committed: Bucket,
+    peak: Bucket,
+}
+
+impl TwoRates {
+    fn new(r: &PuntRates) -> TwoRates {
+        let bucket = |l: RateLimit| Bucket::new(l.per_second.into(), l.burst.into());
+        TwoRates { committed: bucket(r.committed), peak: bucket(r.peak) }
+    }
+
+    fn color(&mut self, now: u64) -> Color {
+        self.committed.fill(now);
+        self.peak.fill(now);
+        if !self.peak.has(1) {
+            return Color::Red;
+        }
+        self.peak.take(1);
+        if !self.committed.has(1) {
+            return Color::Yellow;
+        }
+        self.committed.take(1);
+        Color::Green
+    }
+}
+
+#[test]
+fn meters_of_punts_equal_token_buckets() {
+    let (_seed, mut rng) = seeded("punts");
+    let mut outcomes = [0; 2];
+    for _ in 0..30 {
+        let (mut w, tables) = build(WriterOptions::default());
+        // Rates whose packets take whole nanoseconds, so that nothing is rounded.
+        let limit = |rng: &mut rand_chacha::ChaCha8Rng| RateLimit {
+            per_second: [0, 100, 200, 500, 1000, 2000, 5000][rng.random_range(0..7)],
+            burst: rng.random_range(1..30),
+        };
+        let rates = |rng: &mut rand_chacha::ChaCha8Rng| PuntRates { committed: limit(rng), peak: limit(rng) };
+        let (punts_tenant, punts_total) = (rates(&mut rng), rates(&mut rng));
+        w.set_gateway(&GatewaySettings { punts_tenant, punts_total, ..Default::default() });
+        let tenants: Vec<Tenant> = (0..3).map(|n| tables.tenant(vni(n)).unwrap()).collect();
+        let (mut total, mut each) = (TwoRates::new(&punts_total), [(); 3].map(|()| TwoRates::new(&punts_tenant)));
+        let (mut now, mut counts) = (1u64 << 40, [(0, 0); 3]);
+        for _ in 0..1000 {
+            now += rng.random_range(0..1_500_000);
+            let n = rng.random_range(0..8usize).min(3);
+            let mine = each.get_mut(n).map_or(Color::Yellow, |t| t.color(now));
+            let want = match total.color(now) {
+                Color::Green => true,
+                Color::Yellow => mine != Color::Red,
+                Color::Red => mine == Color::Green,
+            };
+            assert_eq!(tables.punt(tenants.get(n), now), want, "{punts_tenant:?} {punts_total:?} {mine:?}");
+            outcomes[usize::from(want)] += 1;
+            if let Some((passed, limited)) = counts.get_mut(n) {
+                *if want { passed } else { limited } += 1;
+            }
+        }
+        assert_eq!(tenants.iter().map(|t| tables.tenant_punts(t)).collect::<Vec<_>>(), counts);
+    }
+    assert!(outcomes.iter().all(|n| *n > 1000), "{outcomes:?}");
 }
 
 #[test]

@@ -322,8 +322,10 @@ impl Writer {
             (root!(vtep4), u64::from(g.vtep4.map_or(0, |a| a.to_bits()))),
             (root!(vtep6_hi), (v6 >> 64) as u64),
             (root!(vtep6_lo), v6 as u64),
-            (root!(punt_limit_tenant), g.punt_limit_tenant.word()),
-            (root!(punt_limit_total), g.punt_limit_total.word()),
+            (root!(punt_limit_tenant), g.punts_tenant.committed.word()),
+            (root!(punt_limit_total), g.punts_total.committed.word()),
+            (root!(punt_peak_tenant), g.punts_tenant.peak.word()),
+            (root!(punt_peak_total), g.punts_total.peak.word()),
             (root!(icmp_limit_tenant), g.icmp_limit_tenant.word()),
             (root!(options), g.options),
         ] {

@@ -103,6 +103,27 @@ pub fn build(memory: &Arc<BpfMemory>, options: u64) {
     }
 }
 
+/// Line of the VPC's TenantState in `build`'s layout.
+const STATE: u32 = 1024 + (1 << TENANT_CHUNK_SHIFT) + 1;
+
+/// RATE_LIMIT words (committed, peak) of all punts and of the VPC's, with fresh meters.
+pub fn set_punts(memory: &BpfMemory, total: [u64; 2], tenant: [u64; 2]) {
+    (0..8).for_each(|word| set(memory, STATE, word, 0));
+    let root = memory.root();
+    // SAFETY: Memory promises a whole Root; no program runs meanwhile.
+    unsafe {
+        [(*root).punt_limit_total, (*root).punt_peak_total] = total;
+        [(*root).punt_limit_tenant, (*root).punt_peak_tenant] = tenant;
+        [(*root).punt_total_tat, (*root).punt_total_peak_tat] = [0; 2];
+    }
+}
+
+/// Punts of the VPC that passed and that were limited.
+pub fn punts(memory: &BpfMemory) -> (u64, u64) {
+    let word = |offset: usize| get(memory, STATE, offset / 8);
+    (word(std::mem::offset_of!(TenantState, punts)), word(std::mem::offset_of!(TenantState, punts_limited)))
+}
+
 fn ip_sum(header: &[u8]) -> u16 {
     let mut sum: u32 = header.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(c[1])).sum();
     while sum >> 16 != 0 {
