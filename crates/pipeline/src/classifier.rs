@@ -5,7 +5,8 @@
 //! highest priority; the search ends when no later one can win. The bits that the answer depends on are collected on the way and
 //! kept few: a subtable is compared in stages (metadata, layer 2, layer 3, layer 4) and only the stages up to the first that
 //! fails count; prefixes of addresses are looked up in a trie first, and where that excludes the subtable only the leading bits that
-//! show it count; ports likewise. Any packet that agrees on the collected bits gets the same answer: that is the property
+//! show it count; ports likewise. Once such bits are in the mask, every later subtable that they exclude is passed over without a look:
+//! that leaves a few of hundreds. Any packet that agrees on the collected bits gets the same answer: that is the property
 //! the naive oracle beside this file checks.
 //!
 //! Conjunctive matches: flows whose action is `conjunction` are collected while they have a higher priority than the best
@@ -101,6 +102,33 @@ struct Subtable {
     order: u64,
 }
 
+/// What decides whether a subtable has to be looked at, side by side for all of them.
+#[derive(Clone, Copy, Debug)]
+struct Visit {
+    subtable: u32,
+    max_priority: u16,
+    prefixes: [u8; 4],
+}
+
+/// What a lookup has learned of the key's prefixes.
+#[derive(Clone, Copy, Debug)]
+struct Prefixes {
+    found: [Option<Found>; 4],
+    /// Lengths that are possible as far as the bits in the mask show: bit N for N + 1.
+    possible: [u128; 4],
+}
+
+impl Prefixes {
+    const UNKNOWN: Prefixes = Prefixes { found: [None; 4], possible: [!0; 4] };
+
+    /// Whether bits that the mask has anyway exclude prefixes of these lengths.
+    #[inline]
+    fn exclude(&self, lengths: [u8; 4]) -> bool {
+        let excluded = |(len, possible): (&u8, &u128)| *len > 0 && possible >> (len - 1) & 1 == 0;
+        lengths != [0; 4] && lengths.iter().zip(&self.possible).any(excluded)
+    }
+}
+
 /// One table's flows.
 #[derive(Clone, Debug, Default)]
 pub struct Classifier {
@@ -108,8 +136,8 @@ pub struct Classifier {
     free: Vec<u32>,
     by_mask: HashMap<Box<[(u8, u64)]>, usize>,
     subtables: Vec<Subtable>,
-    /// Indexes of non-empty subtables, highest priority first.
-    visit: Vec<u32>,
+    /// Non-empty subtables, highest priority first.
+    visit: Vec<Visit>,
     tries: [Trie; 4],
     clauses: usize,
     created: u64,
@@ -308,22 +336,22 @@ impl Classifier {
     /// Puts the subtables in order after changes; a lookup needs it.
     pub fn settle(&mut self) {
         if std::mem::take(&mut self.stale) {
-            self.visit = (0..self.subtables.len() as u32)
-                .filter(|n| !self.subtables[*n as usize].priorities.is_empty())
-                .collect();
+            let used = self.subtables.iter().enumerate().filter(|(_, sub)| !sub.priorities.is_empty());
+            let visit = |(n, sub): (usize, &Subtable)| Visit {
+                subtable: n as u32,
+                max_priority: sub.max_priority,
+                prefixes: sub.prefixes,
+            };
+            self.visit = used.map(visit).collect();
             let subtables = &self.subtables;
-            self.visit.sort_by_key(|n| {
-                let sub = &subtables[*n as usize];
-                (std::cmp::Reverse(sub.max_priority), sub.order)
-            });
+            self.visit.sort_by_key(|v| (std::cmp::Reverse(v.max_priority), subtables[v.subtable as usize].order));
         }
     }
 
     /// The flow with the highest priority that matches. Adds to `mask` the bits that the answer depends on.
     pub fn lookup(&self, key: &Key, mask: &mut Mask) -> Option<u32> {
-        let mut tries = [None; 4];
         let mut soft: Vec<u32> = Vec::new();
-        let best = self.search(key, mask, &mut tries, &mut soft, true);
+        let best = self.search(key, mask, &mut soft, true);
         if soft.is_empty() {
             return best.map(|e| self.entries[e as usize].rule);
         }
@@ -331,23 +359,20 @@ impl Classifier {
         self.conjunctive(key, mask, soft, floor).or(best).map(|e| self.entries[e as usize].rule)
     }
 
-    fn search(
-        &self,
-        key: &Key,
-        mask: &mut Mask,
-        tries: &mut [Option<Found>; 4],
-        soft: &mut Vec<u32>,
-        conjunctive: bool,
-    ) -> Option<u32> {
+    fn search(&self, key: &Key, mask: &mut Mask, soft: &mut Vec<u32>, conjunctive: bool) -> Option<u32> {
         debug_assert!(!self.stale, "lookup before settle");
+        let mut prefixes = Prefixes::UNKNOWN;
         let mut best: Option<u32> = None;
         let mut best_priority = -1i32;
-        for n in &self.visit {
-            let sub = &self.subtables[*n as usize];
-            if i32::from(sub.max_priority) <= best_priority {
+        for visit in &self.visit {
+            if i32::from(visit.max_priority) <= best_priority {
                 break;
             }
-            let Some(mut at) = self.find(sub, key, mask, tries) else { continue };
+            if prefixes.exclude(visit.prefixes) {
+                continue;
+            }
+            let sub = &self.subtables[visit.subtable as usize];
+            let Some(mut at) = self.find(sub, key, mask, &mut prefixes) else { continue };
             while at != NONE {
                 let entry = &self.entries[at as usize];
                 if i32::from(entry.priority) <= best_priority {
@@ -371,11 +396,11 @@ impl Classifier {
 
     /// The first entry of a subtable that equals the key.
     #[inline]
-    fn find(&self, sub: &Subtable, key: &Key, mask: &mut Mask, tries: &mut [Option<Found>; 4]) -> Option<u32> {
+    fn find(&self, sub: &Subtable, key: &Key, mask: &mut Mask, prefixes: &mut Prefixes) -> Option<u32> {
         let mut hash = SEED;
         let mut done = 0;
         for (stage, end) in sub.stages.into_iter().chain([sub.words.len()]).enumerate() {
-            if stage == 2 && !self.prefixes_possible(sub, key, mask, tries) {
+            if stage == 2 && !self.prefixes_possible(sub, key, mask, prefixes) {
                 return None;
             }
             for (word, bits) in &sub.words[done..end] {
@@ -412,16 +437,18 @@ impl Classifier {
 
     /// Whether the prefixes of the key's addresses allow a match here; if not, the bits that exclude it are added.
     #[inline]
-    fn prefixes_possible(&self, sub: &Subtable, key: &Key, mask: &mut Mask, tries: &mut [Option<Found>; 4]) -> bool {
+    fn prefixes_possible(&self, sub: &Subtable, key: &Key, mask: &mut Mask, prefixes: &mut Prefixes) -> bool {
         for (n, len) in sub.prefixes.into_iter().enumerate() {
             if len == 0 {
                 continue;
             }
             let (field, width) = TRIES[n];
-            let found = *tries[n].get_or_insert_with(|| self.tries[n].find(key.get(field) << (128 - width), width));
+            let find = || self.tries[n].find(key.get(field) << (128 - width), width);
+            let found = *prefixes.found[n].get_or_insert_with(find);
             if found.lengths >> (len - 1) & 1 == 0 {
                 let bits = (!crate::key::low128(128 - found.bits)) >> (128 - width);
                 mask.add_bits(field, bits);
+                prefixes.possible[n] = found.lengths;
                 return false;
             }
         }
@@ -448,7 +475,7 @@ impl Classifier {
                 let mut with_id = *key;
                 with_id.set(Field::ConjId, u128::from(id));
                 let mut bits = Mask::default();
-                let found = self.search(&with_id, &mut bits, &mut [None; 4], &mut Vec::new(), false);
+                let found = self.search(&with_id, &mut bits, &mut Vec::new(), false);
                 bits.remove(Field::ConjId);
                 mask.merge(&bits);
                 if found.is_some() {
