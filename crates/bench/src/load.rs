@@ -202,24 +202,26 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
     let start = Instant::now();
     // The time of the last change that was seen; odd and even counts tell which state was seen.
     let (seen, stop, watcher) = (AtomicU64::new(0), AtomicBool::new(false), AtomicI32::new(0));
+    // How long the worker had waited for a CPU when it saw that change.
+    let watcher_waited = AtomicU64::new(0);
     let me = cpu::thread_id();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _ = cpu::pin(0, cpu::count() - 1);
             watcher.store(cpu::thread_id(), Ordering::Release);
-            watch(tables, &packet, &start, &seen, &stop);
+            watch(tables, &packet, &start, (&seen, &watcher_waited), &stop);
         });
         cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != 0);
-        let waited = || cpu::waited(me) + cpu::waited(watcher.load(Ordering::Acquire));
         let (mut times, mut waits) = (Vec::new(), Vec::new());
         for n in 0..CHANGES {
             let before = seen.load(Ordering::Acquire);
             let target = if n % 2 == 0 { Target::Blackhole } else { Target::Local };
             let routes = RoutesChange::Delta { remove: vec![], add: vec![Route { prefix, target }] };
             let commit = Commit { tenants: vec![TenantChange { vni, routes, ..TenantChange::default() }], ..Commit::default() };
-            let before_wait = waited();
+            let before_wait = cpu::waited(me) + cpu::waited(watcher.load(Ordering::Acquire));
             let called = start.elapsed();
             let result = node.writer.commit(&commit).map_err(Error::failed("a commit"));
+            let own_wait = cpu::waited(me);
             let changed = cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != before);
             if result.is_err() || !changed {
                 stop.store(true, Ordering::Relaxed);
@@ -227,7 +229,7 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
                 return Err(Error::Failed { what: "a route change".into(), why: "no packet saw it within 1 s".into() });
             }
             times.push((seen.load(Ordering::Acquire) as f64 - called.as_nanos() as f64) / 1e3);
-            waits.push((waited() - before_wait) as f64 / 1e3);
+            waits.push((own_wait + watcher_waited.load(Ordering::Acquire)).saturating_sub(before_wait) as f64 / 1e3);
         }
         stop.store(true, Ordering::Relaxed);
         Ok((times, waits))
@@ -235,7 +237,13 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
 }
 
 /// Sends one packet through the Rust path again and again, and notes when its verdict is another than before.
-fn watch(tables: tables::Tables, packet: &[u8], start: &Instant, seen: &AtomicU64, stop: &AtomicBool) {
+fn watch(
+    tables: tables::Tables,
+    packet: &[u8],
+    start: &Instant,
+    (seen, waited): (&AtomicU64, &AtomicU64),
+    stop: &AtomicBool,
+) {
     let slot = tables.slots().1 + 1;
     let mut gateway = Gateway::new(tables, slot);
     let mut buffer = vec![0u8; HEADROOM + PACKET_SLOT];
@@ -247,7 +255,9 @@ fn watch(tables: tables::Tables, packet: &[u8], start: &Instant, seen: &AtomicU6
         gateway.process(&mut batch, start.elapsed().as_nanos() as u64 + 1);
         let forwarded = matches!(batch.frames()[0].verdict, Verdict::Forward { .. });
         if last != Some(forwarded) {
-            seen.store(start.elapsed().as_nanos() as u64, Ordering::Release);
+            let at = start.elapsed().as_nanos() as u64;
+            waited.store(cpu::waited(cpu::thread_id()), Ordering::Release);
+            seen.store(at, Ordering::Release);
         }
         last = Some(forwarded);
     }
