@@ -24,6 +24,7 @@ pub mod peers;
 pub mod registry;
 pub mod report;
 pub mod rig;
+pub mod rule_change;
 pub mod sessions;
 pub mod setup;
 pub mod snapshot;

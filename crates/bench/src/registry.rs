@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, cpu, drive, latency, load, lookups, nat, newconn, ovs_lookup, ovs_trace, peers, sessions, user, Context, Error, Report,
+    chip_model, classify, cpu, drive, latency, load, lookups, nat, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -130,6 +130,13 @@ pub const BENCHES: &[Bench] = &[
         what: "lookups in a full sub-traversal cache of 4 tables of 8K entries, one core, masks of the OVN switch model",
         group: Group::Own,
         run: lookups::cache_lookup,
+    },
+    Bench {
+        name: "cache-rule-change",
+        unit: "percent",
+        what: "how far the rate of a cache under 2M flows falls when a tenth of the routes changes, and for how long",
+        group: Group::Own,
+        run: rule_change::rule_change,
     },
     Bench {
         name: "peer-ovs-trace",
