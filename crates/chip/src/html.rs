@@ -62,7 +62,7 @@ pub fn page(p: &Plan) -> String {
             let _ = write!(h, "<h2>{title}</h2>");
             h += &cells_table(cells);
         }
-        let _ = write!(h, "<p class=\"note\">Table 4: {}.</p>", text(p.table4_note));
+        let _ = write!(h, "<p class=\"note\">Table 4: {}.</p>", text(&p.table4_note));
         h += "<h2>Addresses that were never installed</h2>";
         let rows = p.uninstalled.iter().map(|u| {
             let mut row = vec![u.store.into()];
@@ -135,11 +135,15 @@ fn stages(p: &Plan) -> String {
     let colour = |table: &str| COLOURS[names.iter().position(|n| *n == table).unwrap_or(0) % COLOURS.len()];
     let mut s = String::new();
     let pipes = p.stages.iter().map(|s| s.pipe).max().map_or(0, |m| m + 1);
+    // A stage is as wide as its rows of SRAM or its label, and its TCAM lies below.
+    let (pitch, below) = ((p.sram_columns * 5 + 10).max(60), p.sram_rows * 10 + 20);
+    let tcam_rows = p.stages.iter().map(|s| s.tcam_of.div_ceil(12)).max().unwrap_or(0);
+    let end = below + tcam_rows * 8;
     for pipe in 0..pipes {
         let of: Vec<_> = p.stages.iter().filter(|s| s.pipe == pipe).collect();
-        let _ = write!(s, "<h3>Pipe {pipe}</h3><svg viewBox=\"0 0 {} 150\">", of.len() * 60 + 10);
+        let _ = write!(s, "<h3>Pipe {pipe}</h3><svg viewBox=\"0 0 {} {}\">", of.len() as u32 * pitch + 10, end + 30);
         for stage in &of {
-            let x = 5 + stage.stage * 60;
+            let x = 5 + stage.stage * pitch;
             let (mut row_used, mut tcam_used) = ([0u32; 32], 0);
             for b in p.blocks.iter().filter(|b| b.pipe == pipe && b.stage == stage.stage) {
                 let fill = colour(&b.table);
@@ -165,14 +169,20 @@ fn stages(p: &Plan) -> String {
                         s,
                         "<rect x=\"{}\" y=\"{}\" width=\"3.4\" height=\"7\" fill=\"{fill}\"/>",
                         x + dx,
-                        100 + dy
+                        below + dy
                     );
                     tcam_used += 1;
                 }
             }
-            let _ = write!(s, "<text x=\"{x}\" y=\"140\">{}: {} / {}</text>", stage.stage, stage.sram, stage.tcam);
             let _ =
-                write!(s, "<rect x=\"{}\" y=\"3\" width=\"54\" height=\"118\" fill=\"none\" stroke=\"#bbb\"/>", x - 2);
+                write!(s, "<text x=\"{x}\" y=\"{}\">{}: {}/{}</text>", end + 20, stage.stage, stage.sram, stage.tcam);
+            let _ = write!(
+                s,
+                "<rect x=\"{}\" y=\"3\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#bbb\"/>",
+                x - 2,
+                pitch - 6,
+                end
+            );
         }
         s += "</svg>";
     }

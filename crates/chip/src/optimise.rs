@@ -23,7 +23,7 @@ use crate::Profile;
 pub const EXCEPTIONS: u64 = 4096;
 /// What is chosen mistakes no more addresses than this for others.
 pub const CHOSEN_FALSE_MATCHES: f64 = 1e-4;
-/// Room for routes that the tables by length do not take.
+/// Room for routes that the tables by length do not take, at least.
 pub const SPILL: u64 = 1024;
 
 /// A layout with what it takes.
@@ -160,6 +160,7 @@ pub fn candidates(profile: &Profile, load: &Load) -> Vec<Candidate> {
             let pooled: &[bool] = if matches!(routes, Routes::Lengths { .. }) { &[true] } else { &[true, false] };
             for pool_routes in pooled {
                 for (vm_name, vms, nc_bits) in vm_forms(load) {
+                    let routes = with_spill(routes, load, &structure);
                     let t = Techniques { routes, vms, nc_bits, pool_routes: *pool_routes, ..structure };
                     let routes =
                         if *pool_routes { route_name.clone() } else { format!("{route_name}, a table a family") };
@@ -175,6 +176,19 @@ pub fn candidates(profile: &Profile, load: &Load) -> Vec<Candidate> {
         }
     }
     out
+}
+
+/// The tables by length with room for exceptions: long IPv6 prefixes and what the tables do not take are less than 6 in
+/// 1000 routes of a region; building the tables shows whether that is enough.
+fn with_spill(routes: Routes, load: &Load, t: &Techniques) -> Routes {
+    match routes {
+        Routes::Lengths { spill } => {
+            let part = load.part(if t.split.is_some() { 2 } else { 1 });
+            let need = (part.routes() * 6).div_ceil(1000).next_multiple_of(512);
+            Routes::Lengths { spill: spill.max(need) }
+        }
+        other => other,
+    }
 }
 
 fn candidate(profile: &Profile, load: &Load, t: Techniques) -> Option<Candidate> {

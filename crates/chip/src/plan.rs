@@ -95,6 +95,10 @@ pub struct Plan {
     pub would_fit: Vec<String>,
     /// Table by table and stage by stage.
     pub blocks: Vec<Block>,
+    /// Rows of SRAM blocks in a stage.
+    pub sram_rows: u32,
+    /// Blocks of a row.
+    pub sram_columns: u32,
     /// Stage by stage.
     pub stages: Vec<StageUse>,
     /// Fig. 17.
@@ -106,7 +110,7 @@ pub struct Plan {
     /// Table 4.
     pub table4: Vec<Cell>,
     /// What Table 4 stands on.
-    pub table4_note: &'static str,
+    pub table4_note: String,
     /// What addresses that were never installed are taken for, and what it costs that they are not.
     pub uninstalled: Vec<sailfish::Store>,
     /// Fig. 18, simulated.
@@ -187,8 +191,23 @@ pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
     let placed = place(profile, &r.load, t);
     let paper = r.paper && profile.loopback;
     let (blocks_of, stages_of) = placed.as_ref().map_or(Default::default(), |chip| (blocks(chip), stages(chip)));
+    let mut table4_note =
+        "the paper names no other table than the two large ones; the services here are assumed".to_string();
+    let table4 = match sailfish::overall(profile) {
+        _ if !paper => Vec::new(),
+        Ok((_, cells)) => cells,
+        Err(e) => {
+            table4_note += &format!("; with them the paper's load does not fit this chip: {e}");
+            Vec::new()
+        }
+    };
     let p = performance(profile, t.fold, t.bridge_bytes);
     let demand = Demand { load: r.load, ..Demand::sailfish() };
+    let region = region::size(profile, &demand, t, p.port_tbps);
+    let mut would_fit = if placed.is_err() { remedies(profile, &r.load, t) } else { Vec::new() };
+    if placed.is_err() && region.loads_a_chip > 0.0 {
+        would_fit.push(format!("or keep {:.0}% of every table", 100.0 * region.loads_a_chip));
+    }
     let month = match r.month {
         true => month::run(&month_of(&r.load), r.seed).map_err(PlanError::Month)?,
         false => Vec::new(),
@@ -199,17 +218,19 @@ pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
         usage: usage(profile, &r.load, t)?,
         header_vector_bits: need,
         header_vector_bits_of: have,
-        would_fit: if placed.is_err() { remedies(profile, &r.load, t) } else { Vec::new() },
+        would_fit,
         does_not_fit: placed.err().map(|e| e.to_string()),
         blocks: blocks_of,
+        sram_rows: profile.geometry.sram_rows,
+        sram_columns: profile.geometry.sram_columns,
         stages: stages_of,
         steps: if paper { sailfish::steps(profile)? } else { Vec::new() },
         table2: if paper { sailfish::table2(profile)? } else { Vec::new() },
         table3: if paper { sailfish::table3(profile)? } else { Vec::new() },
-        table4: if paper { sailfish::overall(profile)?.1 } else { Vec::new() },
-        table4_note: "the paper names no other table than the two large ones; the services here are assumed",
+        table4,
+        table4_note,
         uninstalled: if paper { sailfish::uninstalled(profile, 100_000, 400_000, r.seed)? } else { Vec::new() },
-        region: region::size(profile, &demand, t, p.port_tbps),
+        region,
         performance: p,
         balance: [Split::Vni, Split::Address]
             .into_iter()

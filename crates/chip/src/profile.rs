@@ -247,7 +247,7 @@ fn check(l: &Lines, p: &Profile) -> Result<(), ProfileError> {
             ),
         );
     }
-    if g.crossbar_group * 8 > g.sram_width.next_power_of_two() {
+    if g.crossbar_group * 8 > g.sram_width {
         return at(
             "crossbar_group",
             format!("{} bytes are more than a word of {} bits compares", g.crossbar_group, g.sram_width),

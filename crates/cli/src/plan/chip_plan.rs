@@ -102,7 +102,7 @@ pub struct Args {
 }
 
 fn count() -> clap::builder::RangedU64ValueParser<u64> {
-    clap::value_parser!(u64).range(0..=1 << 28)
+    clap::value_parser!(u64).range(0..=1 << 23)
 }
 
 fn alpm(text: &str) -> Result<(u32, u32), String> {
