@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny cache` from the shell: every kind of input, every output, and what bad input gets.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
+const FLOWS: &str = "table=0,priority=10,in_port=1 actions=load:1->NXM_NX_REG0[],goto_table:1\n\
+    table=0,priority=10,in_port=2 actions=load:2->NXM_NX_REG0[],goto_table:1\n\
+    table=1,priority=5,ip,nw_dst=10.0.0.0/8 actions=goto_table:2\n\
+    table=1,priority=9,ip,nw_dst=10.9.0.0/16 actions=drop\n\
+    table=2,priority=5,tcp,tp_dst=80 actions=output:3\n\
+    table=2,priority=1 actions=output:4\n";
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("tunny-cache-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.display().to_string()
+    }
+}
+
+fn tunny(args: &[&str]) -> Output {
+    Command::new(TUNNY).arg("cache").args(args).output().unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let out = tunny(&[args, &["-o", "json"]].concat());
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// What stands on standard error of a command that must fail and print nothing else.
+fn refused(args: &[&str]) -> String {
+    let out = tunny(args);
+    assert!(!out.status.success(), "{args:?} was taken");
+    assert!(out.stdout.is_empty(), "{args:?}: nothing is half done");
+    String::from_utf8(out.stderr).unwrap()
+}
+
+fn four_caches(caches: &Value, packets: u64) {
+    let names: Vec<_> = caches.as_array().unwrap().iter().map(|c| c["cache"].as_str().unwrap()).collect();
+    assert_eq!(names, ["exact", "megaflow", "gigaflow", "adaptive"]);
+    for cache in caches.as_array().unwrap() {
+        let hits = cache["hit_percent"].as_f64().unwrap();
+        let misses = cache["misses"].as_u64().unwrap();
+        assert!((hits - 100.0 * (packets - misses) as f64 / packets as f64).abs() < 0.01, "{cache}");
+        assert!(cache["entries"].as_u64().unwrap() > 0 && cache["coverage"].as_f64().unwrap() >= 1.0, "{cache}");
+    }
+}
+
+const TRACE: &str = "# time packet\n0.0 in_port=1,tcp,nw_src=1.1.1.1,nw_dst=10.0.0.1,tp_dst=80\n\
+    0.5 in_port=2,tcp,nw_src=1.1.1.1,nw_dst=10.0.0.1,tp_dst=80\n1.0 in_port=1,tcp,nw_src=1.1.1.2,nw_dst=10.0.0.1,tp_dst=80\n\
+    1.5 in_port=1,tcp,nw_src=1.1.1.1,nw_dst=10.0.0.1,tp_dst=81\n";
+
+#[test]
+fn a_text_trace_goes_through_four_caches() {
+    let folder = Folder::new("trace");
+    let (flows, trace) = (folder.file("flows", FLOWS), folder.file("trace", TRACE));
+    let caches = json(&["compare", "--flows", &flows, "--trace", &trace]);
+    four_caches(&caches, 4);
+    assert_eq!(caches[0]["misses"], 4, "four headers");
+    assert_eq!(caches[1]["misses"], 3, "the source address does not matter");
+}
+
+/// A pcap file with these frames, a second apart.
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for word in [0xa1b2_c3d4u32, 4 << 16 | 2, 0, 0, 65_535, 1] {
+        all.extend(word.to_ne_bytes());
+    }
+    // The version is two numbers of 16 bits.
+    all[4..8].copy_from_slice(&[2u16.to_ne_bytes(), 4u16.to_ne_bytes()].concat());
+    for (second, frame) in frames.iter().enumerate() {
+        for word in [second as u32, 0, frame.len() as u32, frame.len() as u32] {
+            all.extend(word.to_ne_bytes());
+        }
+        all.extend(frame);
+    }
+    all
+}
+
+fn tcp(last: u8, port: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend([0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 1, 1, 1, last, 10, 0, 0, 1, 0x12, 0x34]);
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0]);
+    frame
+}
+
+#[test]
+fn a_pcap_file_goes_through_four_caches() {
+    let folder = Folder::new("pcap");
+    let flows = folder.file("flows", FLOWS);
+    let good = folder.file("good.pcap", pcap(&[tcp(1, 80), tcp(2, 80), tcp(1, 80), tcp(1, 81)]));
+    let caches = json(&["compare", "--flows", &flows, "--pcap", &good, "--in-port", "2"]);
+    four_caches(&caches, 4);
+    assert_eq!((&caches[0]["misses"], &caches[1]["misses"]), (&Value::from(3), &Value::from(2)));
+    let mut short = tcp(2, 80);
+    short.truncate(30);
+    let bad = folder.file("bad.pcap", pcap(&[tcp(1, 80), short]));
+    let error = refused(&["compare", "--flows", &flows, "--pcap", &bad]);
+    assert!(error.contains("bad.pcap: packet 2: the packet ends after 30 bytes, within the IPv4 header"), "{error}");
+    let none = folder.file("none.pcap", "not a capture");
+    assert!(refused(&["compare", "--flows", &flows, "--pcap", &none]).contains("none.pcap is not a pcap file"));
+    let empty = folder.file("empty.pcap", pcap(&[]));
+    assert!(refused(&["compare", "--flows", &flows, "--pcap", &empty]).contains("no packet"));
+}
+
+#[test]
+fn a_workload_that_changes_is_seen_over_time_and_on_a_page() {
+    let folder = Folder::new("page");
+    let page = folder.0.join("page.html").display().to_string();
+    let small = ["--rules", "acl1_1k", "--flow-count", "400", "--entries", "64", "--coverage-seconds", "1"];
+    let of = |more: &[&str]| json(&[&["compare", "--workload", "psc"], &small[..], more].concat());
+    let plain = of(&[]);
+    let changed = of(&["--new-workload"]);
+    let span = |r: &Value| r[1]["timeline"].as_array().unwrap().last().unwrap()["seconds"].as_f64().unwrap();
+    assert!(span(&changed) > 1.9 * span(&plain), "twice as long");
+    let all = of(&["--strategies", "--sweep", "--html", &page]);
+    let one = &all[0];
+    assert_eq!(one["sweep"].as_array().unwrap().len(), 5);
+    let names: Vec<_> = one["strategies"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["random", "one to one", "disjoint", "optimal"]);
+    let html = std::fs::read_to_string(Path::new(&page)).unwrap();
+    for word in ["<svg", "megaflow", "adaptive", "published"] {
+        assert!(html.to_lowercase().contains(word), "the page has no {word}");
+    }
+}
+
+#[test]
+fn bad_lines_are_named_with_file_line_and_column() {
+    let folder = Folder::new("bad");
+    let flows = folder.file("flows", FLOWS);
+    let packet = ["--packet", "in_port=1,tcp,nw_dst=10.0.0.1,tp_dst=80"];
+    let bad = [
+        ("table=0,priority=1,nosuch=3 actions=drop\n", ":1:20:"),
+        ("table=0 actions=drop\n\ntable=1,ip,nw_dst=10.0.0.300 actions=drop\n", ":3:"),
+        ("table=0 actions=outptu:3\n", ":1:17:"),
+        ("table=0 actions=output:3,\ntable=999 actions=drop\n", ":2:7:"),
+    ];
+    for (n, (text, place)) in bad.iter().enumerate() {
+        let file = folder.file(&format!("bad{n}"), text);
+        let error = refused(&[&["explain", "--flows", &file], &packet[..]].concat());
+        assert!(error.contains(&format!("bad{n}{place}")), "{text}: {error}");
+    }
+    for (text, place) in
+        [("0.0 in_port=1\nx in_port=1\n", ":2:1:"), ("0.0 in_port=1,nosuch=3\n", ":1:15:"), ("0.0\n", ":1:1:")]
+    {
+        let trace = folder.file("trace", text);
+        let error = refused(&["compare", "--flows", &flows, "--trace", &trace]);
+        assert!(error.contains(&format!("trace{place}")), "{text}: {error}");
+    }
+    let rules = folder.file(
+        "acl1_1k",
+        "@10.0.0.0/8 1.1.1.1/32 0 : 1 0 : 1 0x06/0xFF\n@10.0.0.0/33 1.1.1.1/32 0 : 1 0 : 1 0x06/0xFF\n",
+    );
+    let dir = Path::new(&rules).parent().unwrap().display().to_string();
+    let error = refused(&["compare", "--workload", "psc", "--rules", "acl1_1k", "--classbench", &dir]);
+    assert!(error.contains("acl1_1k:2:2:"), "{error}");
+    let error = refused(&["explain", "--flows", &flows, "--packet", "in_port=1,nosuch=1"]);
+    assert!(error.contains("--packet:1:11:"), "{error}");
+}
+
+#[test]
+fn a_loop_of_resubmits_is_bounded_and_says_why() {
+    let folder = Folder::new("loop");
+    let flows = folder.file("flows", "table=0 actions=resubmit(,1)\ntable=1 actions=resubmit(,0)\n");
+    let out = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1", "-o", "json"]);
+    assert!(!out.status.success());
+    let way: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(way["failed"].as_str().unwrap().contains("resubmits"), "{}", way["failed"]);
+    assert_eq!(way["datapath_actions"], "drop");
+    let trace = folder.file("trace", "0 in_port=1\n1 in_port=1\n");
+    let caches = json(&["compare", "--flows", &flows, "--trace", &trace]);
+    for cache in caches.as_array().unwrap() {
+        assert_eq!(
+            (&cache["misses"], &cache["counters"]["uncacheable"]),
+            (&Value::from(2), &Value::from(2)),
+            "{cache}"
+        );
+    }
+}
+
+#[test]
+fn an_explanation_has_the_parts_that_it_is_compared_by() {
+    let folder = Folder::new("explain");
+    let flows = folder.file("flows", FLOWS);
+    let way = json(&["explain", "--flows", &flows, "--packet", "in_port=1,tcp,nw_dst=10.0.0.1,tp_dst=80"]);
+    let steps = way["steps"].as_array().unwrap();
+    let tables: Vec<_> = steps.iter().map(|s| s["table"].as_u64().unwrap()).collect();
+    assert_eq!(tables, [0, 1, 2]);
+    for step in steps {
+        assert!(step["priority"].is_u64() && step["match"].is_string() && step["actions"].is_string(), "{step}");
+    }
+    assert_eq!(way["datapath_actions"], "3");
+    assert!(way["final_packet"].as_str().unwrap().contains("nw_dst=10.0.0.1"));
+    assert!(way["megaflow_mask"].as_str().unwrap().contains("tp_dst"), "{}", way["megaflow_mask"]);
+    let text = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1,tcp,nw_dst=10.9.0.1"]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("Datapath actions: drop"));
+}
