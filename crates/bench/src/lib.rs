@@ -7,6 +7,7 @@
 
 pub mod chip_model;
 pub mod classify;
+pub mod compact;
 pub mod cpu;
 pub mod drive;
 pub mod latency;
@@ -21,6 +22,7 @@ pub mod ovs;
 pub mod ovs_lookup;
 pub mod ovs_trace;
 pub mod peers;
+pub mod plot;
 pub mod registry;
 pub mod report;
 pub mod rig;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, cpu, drive, latency, load, lookups, nat, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
+    chip_model, classify, compact, cpu, drive, latency, load, lookups, nat, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user,
+    Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -165,6 +166,13 @@ pub const BENCHES: &[Bench] = &[
         what: "memory a session with 100M IPv4 sessions, both keys and timer included; inserts, lookups, expiry",
         group: Group::Own,
         run: sessions::snat_100m,
+    },
+    Bench {
+        name: "compact-memory",
+        unit: "MiB",
+        what: "state tables of 10M and 100M connections: memory at each collision rate, false accepts, beside the paper's curve",
+        group: Group::Own,
+        run: compact::compact_memory,
     },
     Bench {
         name: "peer-ovs",

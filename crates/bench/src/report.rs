@@ -76,6 +76,9 @@ pub struct Report {
     pub details: BTreeMap<String, serde_json::Value>,
     /// Where and when.
     pub machine: Machine,
+    /// Plots, kept beside the table when results are saved.
+    #[serde(skip)]
+    pub plots: Vec<crate::plot::Plot>,
 }
 
 impl Report {
@@ -98,6 +101,7 @@ impl Report {
             seed: 0,
             details: BTreeMap::new(),
             machine: Machine::describe(),
+            plots: Vec::new(),
         }
     }
 

@@ -24,7 +24,7 @@ pub struct Args {
     /// Samples of each side.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     samples: u32,
-    /// Keep the results in this folder too, as a table and as JSON.
+    /// Keep the results in this folder too, as a table, as JSON, and their plots as SVG.
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
 }
@@ -112,12 +112,16 @@ fn table_and_details(reports: &[Report]) -> String {
     text
 }
 
-/// Writes `<date>-<name>.json` and `.md`.
+/// Writes `<date>-<name>.json` and `.md`, and a `.svg` for each plot.
 fn save(dir: &Path, name: &str, reports: &[Report]) -> anyhow::Result<()> {
     let Some(first) = reports.first() else { return Ok(()) };
     let m = &first.machine;
     let stem = format!("{}-{name}", m.date.get(..10).unwrap_or("undated"));
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    for plot in reports.iter().flat_map(|r| &r.plots) {
+        let file = dir.join(format!("{stem}-{}.svg", plot.name));
+        std::fs::write(&file, plot.svg()).with_context(|| format!("writing {}", file.display()))?;
+    }
     let json = dir.join(format!("{stem}.json"));
     std::fs::write(&json, serde_json::to_string_pretty(reports)? + "\n").with_context(|| format!("writing {}", json.display()))?;
     let text = format!(

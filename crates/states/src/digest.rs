@@ -35,14 +35,14 @@ pub struct DigestOptions {
 }
 
 impl DigestOptions {
-    /// For so many IPv4 connections: 95% load, and room for a fifth more collisions than are expected.
+    /// For so many IPv4 connections: 95% load, and room for six standard deviations more collisions than are expected.
     pub fn for_connections(connections: u64, salt: u64, control: u64) -> DigestOptions {
         let buckets = (connections * 100).div_ceil(95 * u64::from(STATES_SLOTS)).clamp(1, u64::from(u32::MAX));
         // n²/2 pairs; a pair meets in one of `buckets / 2` pairs of buckets, with one of 1024 digests.
         let collisions4 = (connections as f64).powi(2) / (buckets as f64 * 1024.0);
         DigestOptions {
             buckets: buckets as u32,
-            collisions4: (collisions4 * 1.2) as u64 + 64,
+            collisions4: (collisions4 * 1.02 + 6.0 * collisions4.sqrt()) as u64 + 64,
             collisions6: 0,
             salt,
             control,
