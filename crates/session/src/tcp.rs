@@ -297,12 +297,21 @@ fn syn_both(plain: Step, side: Direction, seg: &Segment) -> Step {
             conn.state = State::Reset;
             step.alive = true;
         }
-        f if f & FIN == 0 && (conn.acknowledges(side, seg.ack) || seg.ack == conn.ack[s]) => {
+        f if conn.acknowledges(side, seg.ack) || seg.ack == conn.ack[s] => {
+            let settled = seg.ack == conn.end[p] && conn.ack[p] == conn.end[s];
+            if f & FIN != 0 && !settled {
+                return drop;
+            }
             conn.ack[s] = seg.ack;
-            if conn.ack[s] == conn.end[p] && conn.ack[p] == conn.end[s] {
+            if settled {
                 conn.settle_scale();
                 conn.state = State::Established;
                 step.alive = true;
+                // Data, or a FIN, may be the first that is seen behind the SYNs.
+                if in_window(conn, side, seg) {
+                    conn.progress(side, seg);
+                    take_fin(conn, side, seg);
+                }
             }
         }
         _ => return drop,

@@ -290,6 +290,10 @@ fn simultaneous_open() {
          > S 100 : syn-both
          < A 301 101 : syn-both
          > A 101 301 : established");
+    // What acknowledged a SYN was lost: data or a FIN may be the first that is seen of the open connection, not before.
+    let open = "> S 100 : syn-sent\n < S 300 : syn-both\n > FA 101 301 : drop\n < A 301 101 : syn-both";
+    run(&format!("{open}\n > PA 101 301 +50 : established\n < FA 301 151 : fin-in"));
+    run(&format!("{open}\n > FA 101 301 : fin-out\n < FA 301 102 : fin-both\n > A 102 302 : time-wait"));
     run("> S 100 : syn-sent\n < S 300 : syn-both\n < R 300 : drop\n < R 301 : reset");
 }
 
