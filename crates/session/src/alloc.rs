@@ -40,6 +40,12 @@ impl Stack {
         Some(line)
     }
 
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let last = self.chunks.len().saturating_sub(1);
+        let used = move |i: usize| if i == last { self.used } else { CHUNK };
+        self.chunks.iter().enumerate().flat_map(move |(i, chunk)| chunk[..used(i)].iter().copied())
+    }
+
     pub(crate) fn len(&self) -> usize {
         (self.chunks.len() * CHUNK).saturating_sub(if self.chunks.is_empty() { 0 } else { CHUNK - self.used })
     }
@@ -55,6 +61,11 @@ struct Family {
     /// Never used lines: from, to.
     fresh: (u32, u32),
     free: Stack,
+    /// Segments that it has.
+    segments: u32,
+    /// Records given back, and how many that were when it was last looked for segments without any record.
+    given: u64,
+    looked: u64,
 }
 
 /// Free records and segments.
@@ -100,18 +111,23 @@ impl Alloc {
                 family.fresh.0 += lines_each(v6);
                 return Some(from);
             }
-            self.grow(shared, v6).ok()?;
+            if self.grow(shared, v6).is_err() && !self.reclaim(shared, !v6) {
+                return None;
+            }
         }
     }
 
     /// A record that nobody can reach any more.
     pub(crate) fn give(&mut self, v6: bool, line: u32) {
-        self.families[usize::from(v6)].free.push(line);
+        let family = &mut self.families[usize::from(v6)];
+        family.free.push(line);
+        family.given += 1;
     }
 
     /// A segment that was found with records, and those of its lines that are free.
     pub(crate) fn adopt(&mut self, v6: bool, free: &[u32]) {
         self.lines += u64::from(SEGMENT_LINES);
+        self.families[usize::from(v6)].segments += 1;
         free.iter().rev().for_each(|at| self.give(v6, *at));
     }
 
@@ -121,7 +137,9 @@ impl Alloc {
     }
 
     fn grow(&mut self, shared: &Shared, v6: bool) -> io::Result<()> {
-        if self.lines >= self.max {
+        // The last segment is for a family that has none yet.
+        let kept = if self.families[usize::from(!v6)].segments > 0 { 0 } else { u64::from(SEGMENT_LINES) };
+        if self.lines + kept >= self.max {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         if self.segments.is_empty() {
@@ -135,7 +153,9 @@ impl Alloc {
         let first = n * SEGMENT_LINES;
         // Line 0 means none.
         let from = if first == 0 { lines_each(v6) } else { first };
-        self.families[usize::from(v6)].fresh = (from, first + SEGMENT_LINES);
+        let family = &mut self.families[usize::from(v6)];
+        family.fresh = (from, first + SEGMENT_LINES);
+        family.segments += 1;
         self.lines += u64::from(SEGMENT_LINES);
         Ok(())
     }
@@ -144,7 +164,7 @@ impl Alloc {
     /// as well: who makes a session then never waits for the kernel to find and zero them.
     pub(crate) fn prepare_records(&mut self, shared: &Shared, records: u32, index: (u32, u32)) -> io::Result<()> {
         touch(shared, index.0, index.1);
-        let segments = records.div_ceil(SEGMENT_LINES).min(((self.max - self.lines) / u64::from(SEGMENT_LINES)) as u32);
+        let segments = records.div_ceil(SEGMENT_LINES).min((self.max.saturating_sub(self.lines) / u64::from(SEGMENT_LINES)) as u32);
         let more = segments.saturating_sub(self.segments.len() as u32);
         if more > 0 {
             let first = self.extend(shared, more)?;
@@ -153,6 +173,39 @@ impl Alloc {
             touch(shared, first * SEGMENT_LINES, more);
         }
         Ok(())
+    }
+
+    /// Takes from a family the segments in which it has no record any more: the other one needs them. False: there are none. What
+    /// this costs is paid for by records that were given back since it was last in vain.
+    fn reclaim(&mut self, shared: &Shared, v6: bool) -> bool {
+        let each = SEGMENT_LINES / lines_each(v6);
+        let family = &mut self.families[usize::from(v6)];
+        let enough = u64::from(each / 2).max(family.free.len() as u64 / 16);
+        if family.looked != 0 && family.given - family.looked < enough {
+            return false;
+        }
+        family.looked = family.given.max(1);
+        let (from, to) = std::mem::take(&mut family.fresh);
+        (from..to).step_by(lines_each(v6) as usize).for_each(|line| family.free.push(line));
+        let mut free = vec![0u32; SESSION_SEGMENTS_MAX as usize];
+        family.free.iter().for_each(|line| free[(line / SEGMENT_LINES) as usize] += 1);
+        // Segment 0 has one record less, so it stays.
+        let whole = |n: u32| free[n as usize] == each;
+        let mut kept = Stack::default();
+        while let Some(line) = family.free.pop() {
+            if !whole(line / SEGMENT_LINES) {
+                kept.push(line);
+            }
+        }
+        family.free = kept;
+        let before = self.segments.len();
+        for n in (0..SESSION_SEGMENTS_MAX).rev().filter(|n| whole(*n)) {
+            shared.lines.kind(n).store(SESSION_SEGMENT_FREE, Release);
+            self.segments.push(n);
+            self.lines -= u64::from(SEGMENT_LINES);
+            family.segments -= 1;
+        }
+        self.segments.len() > before
     }
 
     /// Adds segments to the memory; returns the first.

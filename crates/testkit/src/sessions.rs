@@ -8,7 +8,7 @@ use session::{Options, SessionMemory, Tracker};
 use std::sync::Arc;
 
 /// Sessions that an engine of cases has room for, if the region does not say.
-const SESSIONS: u32 = 1 << 17;
+const SESSIONS: u32 = 1 << 12;
 
 /// Sessions on this memory, whose content is forgotten, for this region.
 pub fn start(memory: Arc<dyn SessionMemory>, region: &Region, now: u64) -> Result<Arc<Nat>, String> {

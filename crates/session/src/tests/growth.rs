@@ -77,3 +77,69 @@ fn the_index_grows_under_readers_and_loses_nobody() {
     assert_eq!((ended, t.stats().sessions), (n, 0));
     check(&t, 60 * S);
 }
+
+/// The same session in IPv6.
+fn nth6(i: u32) -> NewSession {
+    let vm = 0x2001_0db8 << 96 | u128::from(i);
+    let mut new = udp(1, 1, 1);
+    new.inner = InnerKey::v6(1, 17, vm, 7, 0x2001_0db9 << 96, 53);
+    new.outer = OuterKey::v6(17, vm, 7, 0x2001_0db9 << 96, 53);
+    new
+}
+
+#[test]
+fn each_family_finds_room_below_the_limit_whatever_the_other_had() {
+    // One segment of records for each family; what has ended waits for the next look.
+    let t = tracker(Options { sessions: 4096, initial: 64, ..Options::default() });
+    let mut refused = None;
+    for i in 0..200_000 {
+        match t.create(&nth(i), S, &mut never) {
+            Ok(at) => assert!(t.remove(at, S, &mut |_| {})),
+            Err(e) => {
+                refused = Some((i, e));
+                break;
+            }
+        }
+    }
+    // All of IPv4's segment waits for a grace period, and the other one is not IPv4's to take.
+    assert_eq!(refused, Some((SEGMENT_LINES - 1, Refusal::Drop(DropReason::SessionTableFull))));
+    t.create(&nth6(0), S, &mut never).unwrap();
+    for _ in 0..3 {
+        t.expire(S, 1000, &mut never);
+    }
+    t.create(&nth(0), S, &mut never).unwrap();
+    check(&t, S);
+}
+
+#[test]
+fn segments_without_records_go_to_the_family_that_needs_them() {
+    let n = SEGMENT_LINES * 3;
+    let t = tracker(Options { sessions: n, initial: n, ..Options::default() });
+    for i in 0..n {
+        t.create(&nth(i), S, &mut never).unwrap_or_else(|e| panic!("session {i}: {e:?}"));
+    }
+    let memory = t.stats().memory_bytes;
+    for i in 0..n {
+        assert!(t.remove(t.find_inner(&nth(i).inner).unwrap(), S, &mut |_| {}));
+    }
+    for _ in 0..3 {
+        t.expire(S, 1000, &mut never);
+    }
+    // The other family takes all there is, two lines each; then it is the other way round.
+    for i in 0..n / 2 {
+        t.create(&nth6(i), S, &mut never).unwrap_or_else(|e| panic!("IPv6 session {i}: {e:?}"));
+    }
+    check(&t, S);
+    for i in 0..n / 2 {
+        assert!(t.remove(t.find_inner(&nth6(i).inner).unwrap(), S, &mut |_| {}));
+    }
+    for _ in 0..3 {
+        t.expire(S, 1000, &mut never);
+    }
+    for i in 0..n {
+        t.create(&nth(i), S, &mut never).unwrap_or_else(|e| panic!("session {i} again: {e:?}"));
+    }
+    check(&t, S);
+    // One segment that IPv6 had not had before, and no more.
+    assert!(t.stats().memory_bytes <= memory + 2 * u64::from(SEGMENT_BYTES), "{}", t.stats().memory_bytes);
+}
