@@ -58,6 +58,25 @@ fn one_port_looks_the_same_to_every_destination_and_a_vm_keeps_its_address() {
 }
 
 #[test]
+fn udp_keeps_parity_while_there_are_such_ports_and_nobody_gets_a_well_known_one() {
+    let t = Translator::new(11);
+    t.configure(&spec(vec![pool(0, 1)], vec![snat(7)]));
+    let port = |f: Flow| t.outbound(&f, 0).unwrap().port;
+    for (i, vm_port) in (53..117).step_by(2).chain((500..564).step_by(2)).enumerate() {
+        let public = port(flow(7, 1, vm_port));
+        assert!(public >= 1024 && public % 2 == vm_port % 2, "{i}: {public} for {vm_port}");
+    }
+    assert_eq!(t.pool_use()[0].held, 64, "odd ones and even ones share a block");
+    // Without one of its parity in the block at hand it takes the other rather than a new block.
+    let odd: Vec<u16> = (0..64).map(|i| port(flow(7, 2, 3001 + 2 * i))).collect();
+    assert_eq!(odd.iter().filter(|p| **p % 2 == 1).count(), 32);
+    assert_eq!(t.pool_use()[0].held, 128);
+    // TCP has no use for parity: its ports are as hard to guess as a block lets them be.
+    let even = (0..32).filter(|i| port(Flow { proto: 6, ..flow(7, 3, 4000 + 2 * i) }) % 2 == 0).count();
+    assert!((1..32).contains(&even), "{even}");
+}
+
+#[test]
 fn limits_refuse_and_give_back() {
     let t = Translator::new(2);
     let limited = SnatSpec { ports_max: 128, vm_ports_max: 64, ..snat(7) };

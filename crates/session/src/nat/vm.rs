@@ -75,6 +75,9 @@ impl Block {
     }
 }
 
+/// The even ports of a chunk, which begins with one.
+const EVEN: u64 = 0x5555_5555_5555_5555;
+
 /// Where a mapping leads, and who uses it: 16 bytes with its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mapping {
@@ -235,7 +238,8 @@ impl Vm {
         Some((b.addr, port(b.chunk, m.bit())))
     }
 
-    /// A new mapping on a free port of the chunks it holds, if there is one. `mixed` chooses among several.
+    /// A new mapping on a free port of the chunks it holds, if there is one. `mixed` chooses among several; UDP keeps the parity
+    /// of its port where the chunk has such a one (RFC 4787 REQ-4).
     pub fn map(&mut self, protocol: Protocol, vm_port: u16, mixed: u64) -> Option<(u32, u16)> {
         let p = protocol.index();
         let from = self.first_free[p].min(self.blocks.len());
@@ -247,8 +251,10 @@ impl Vm {
         };
         self.first_free[p] = at;
         let b = self.blocks[at].as_mut()?;
+        let alike = free(b) & (EVEN << (vm_port & 1));
+        let choice = if protocol == Protocol::Udp && alike != 0 { alike } else { free(b) };
         let turn = (mixed % 64) as u32;
-        let bit = (free(b).rotate_right(turn).trailing_zeros() + turn) % 64;
+        let bit = (choice.rotate_right(turn).trailing_zeros() + turn) % 64;
         b.set(protocol, bit, vm_port);
         let m = Mapping::new(at, bit);
         let public = (b.addr, port(b.chunk, m.bit()));
