@@ -3,7 +3,7 @@
 
 mod internet;
 
-pub(crate) use internet::timeouts;
+pub(crate) use internet::TIMEOUTS;
 
 use crate::broken::{node_at, references, Broken};
 use crate::error::{ConfigError, Place, Problem};

@@ -180,6 +180,8 @@ pub struct Snat {
     pub offload: bool,
     /// Limits.
     pub limits: SnatLimits,
+    /// Timeouts of the VPC's sessions, where they are not the Gateway's.
+    pub timeouts: session::OwnTimeouts,
 }
 
 /// Ports of a public address that lead to a VM, written as `tcp/8000-8009=web1:80`.

@@ -4,7 +4,7 @@
 use crate::model::Model;
 use crate::object::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
-use session::TenantLimits;
+use session::{OwnTimeouts, TenantLimits, Timeouts};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -22,12 +22,19 @@ pub struct NatPlan {
     pub policies: BTreeMap<Vni, u64>,
     /// For the sessions: limits of each VPC with Snat.
     pub limits: BTreeMap<Vni, TenantLimits>,
+    /// For the sessions: timeouts of those that have own ones.
+    pub own_timeouts: BTreeMap<Vni, OwnTimeouts>,
+    /// For the sessions: the node's timeouts, and how many sessions there may be.
+    pub timeouts: Timeouts,
+    /// See `timeouts`.
+    pub sessions: u32,
 }
 
 impl Model {
     /// The plan for the configuration as it is.
     pub fn nat(&self) -> NatPlan {
-        let mut plan = NatPlan::default();
+        let timeouts = self.gateway().map_or_else(Default::default, |g| g.timeouts);
+        let mut plan = NatPlan { timeouts, sessions: self.limits().sessions, ..NatPlan::default() };
         let positions: HashMap<&Name, usize> = self.internet.pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
         plan.spec.pools = self.internet.pools.values().map(|p| pool(p)).collect();
         let vni = |vpc: &Name| self.vpc_names.get(vpc).map(|id| self.vpc(*id).spec.vni);
@@ -36,6 +43,9 @@ impl Model {
             plan.spec.snats.push(snat(s, vni, &positions));
             let SnatLimits { sessions, vm_sessions, half_open, .. } = s.limits;
             plan.limits.insert(vni, TenantLimits { sessions, vm_sessions, half_open });
+            if s.timeouts != OwnTimeouts::default() {
+                plan.own_timeouts.insert(vni, s.timeouts);
+            }
             *plan.policies.entry(vni).or_default() |= if s.offload { 0 } else { abi::POLICY_SOFTWARE };
         }
         plan.spec.elastics = self.internet.elastics.values().filter_map(|e| self.elastic(e)).collect();

@@ -75,7 +75,7 @@ const GATEWAY: &[Field] = &[
     field!("spec.limits.routes", "integer", "16777216", "1 to 16777216", "Routes of all VPCs at most."),
     field!("spec.limits.vms", "integer", "16777215", "1 to 16777215", "VMs of all VPCs at most."),
     field!("spec.limits.ncs", "integer", "1048575", "1 to 1048575", "NCs at most."),
-    field!("spec.limits.sessions", "integer", "1048576", "1 to 120000000", "Sessions of all VPCs at most; an IPv6 session counts as two. A new connection that would pass it is refused (`session_table_full`). It takes effect when the node starts."),
+    field!("spec.limits.sessions", "integer", "1048576", "1 to 120000000", "Sessions of all VPCs at most; an IPv6 session counts as two. A new connection that would pass it is refused (`session_table_full`). A lower limit ends nobody."),
     field!("spec.internet.via", "list of IP addresses", "none", "one IPv4 and one IPv6 address at most", "Router to the Internet for each family. The kernel must have a route to it; its next hop is found as an Nc's is."),
     TIMEOUTS[0], TIMEOUTS[1], TIMEOUTS[2], TIMEOUTS[3], TIMEOUTS[4], TIMEOUTS[5], TIMEOUTS[6], TIMEOUTS[7], TIMEOUTS[8], TIMEOUTS[9],
     field!("spec.sessions.log", "place", "off", "off, an absolute path, or ipfix:ADDRESS:PORT", "Where the start and end of each session is told: a file, one JSON object a line, or an IPFIX collector (UDP)."),
@@ -91,7 +91,7 @@ macro_rules! timeout {
 }
 
 const TIMEOUTS: [Field; 10] = [
-    timeout!("spec.sessions.timeouts.tcpEstablished", "7440", "TCP, established (RFC 5382 REQ-5: at least 2 h 4 min). Timeouts take effect when the node starts."),
+    timeout!("spec.sessions.timeouts.tcpEstablished", "7440", "TCP, established (RFC 5382 REQ-5: at least 2 h 4 min). A change reaches sessions that live within five minutes."),
     timeout!("spec.sessions.timeouts.tcpHalfOpen", "240", "TCP, handshake not done (RFC 5382 REQ-5: 4 min)."),
     timeout!("spec.sessions.timeouts.tcpHalfOpenPressure", "20", "The same while the VPC is above 80% of its sessions, or the node above 90%: less than RFC 5382 asks for, so that floods do not keep others out."),
     timeout!("spec.sessions.timeouts.tcpClosing", "240", "TCP with a FIN; TIME_WAIT."),
@@ -101,6 +101,25 @@ const TIMEOUTS: [Field; 10] = [
     timeout!("spec.sessions.timeouts.udpOneSided", "30", "The same, one packet from one side."),
     timeout!("spec.sessions.timeouts.udpOneWay", "120", "The same, several packets from one side."),
     timeout!("spec.sessions.timeouts.icmp", "60", "ICMP echo (RFC 5508 REQ-2: at least 60 s)."),
+];
+
+macro_rules! own_timeout {
+    ($path:literal) => {
+        field!($path, "seconds", "the Gateway's", SECONDS, "The same of `spec.sessions.timeouts` of the Gateway, for this VPC alone.")
+    };
+}
+
+const OWN_TIMEOUTS: [Field; 10] = [
+    own_timeout!("spec.timeouts.tcpEstablished"),
+    own_timeout!("spec.timeouts.tcpHalfOpen"),
+    own_timeout!("spec.timeouts.tcpHalfOpenPressure"),
+    own_timeout!("spec.timeouts.tcpClosing"),
+    own_timeout!("spec.timeouts.tcpClosingPressure"),
+    own_timeout!("spec.timeouts.tcpReset"),
+    own_timeout!("spec.timeouts.udp"),
+    own_timeout!("spec.timeouts.udpOneSided"),
+    own_timeout!("spec.timeouts.udpOneWay"),
+    own_timeout!("spec.timeouts.icmp"),
 ];
 
 const METER: [Field; 8] = [
@@ -175,6 +194,7 @@ const SNAT: &[Field] = &[
     field!("spec.limits.sessions", "integer", "1000000", "1 to 4294967295", "Sessions of the VPC."),
     field!("spec.limits.vmSessions", "integer", "100000", "1 to 4294967295", "Sessions of one VM."),
     field!("spec.limits.halfOpen", "integer", "50000", "1 to 4294967295", "Sessions of the VPC whose handshake is not done."),
+    OWN_TIMEOUTS[0], OWN_TIMEOUTS[1], OWN_TIMEOUTS[2], OWN_TIMEOUTS[3], OWN_TIMEOUTS[4], OWN_TIMEOUTS[5], OWN_TIMEOUTS[6], OWN_TIMEOUTS[7], OWN_TIMEOUTS[8], OWN_TIMEOUTS[9],
 ];
 
 const ELASTIC: &[Field] = &[

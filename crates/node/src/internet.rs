@@ -139,7 +139,7 @@ impl Internet {
                 crate::copy::copy_sessions(&*self.memory, &*to).map_err(NodeError::system("copying sessions"))?;
             }
         }
-        let (options, now) = (*self.nat.tracker().options(), monotonic_ns());
+        let (options, now) = (self.nat.tracker().options(), monotonic_ns());
         let nat = on(memory, options, now, &self.plan())?;
         restore(&nat, now);
         Ok(Arc::new(nat))
@@ -253,6 +253,15 @@ impl Internet {
             tracker.set_limits(*vni, None);
         }
         plan.limits.iter().for_each(|(vni, limits)| tracker.set_limits(*vni, Some(*limits)));
+        for vni in old.own_timeouts.keys().filter(|vni| !plan.own_timeouts.contains_key(vni)) {
+            tracker.set_own_timeouts(*vni, &Default::default());
+        }
+        plan.own_timeouts.iter().for_each(|(vni, own)| tracker.set_own_timeouts(*vni, own));
+        tracker.set_timeouts(&plan.timeouts);
+        // `validate` has seen that so many fit.
+        if let Err(e) = tracker.set_sessions(plan.sessions) {
+            tracing::error!("the limit of sessions stays as it is: {e}");
+        }
         let served: BTreeSet<Vni> = old.policies.keys().chain(plan.policies.keys()).copied().collect();
         for vni in served {
             let wanted = plan.policies.get(&vni).copied().unwrap_or(0) & !EPOCH;
@@ -320,6 +329,7 @@ fn on(memory: Arc<dyn SessionMemory>, options: Options, now: u64, plan: &NatPlan
     let translator = Arc::new(Translator::new(options.salt));
     translator.configure(&plan.spec);
     plan.limits.iter().for_each(|(vni, limits)| tracker.set_limits(*vni, Some(*limits)));
+    plan.own_timeouts.iter().for_each(|(vni, own)| tracker.set_own_timeouts(*vni, own));
     Ok(Nat::new(Arc::new(tracker), translator, Default::default(), None))
 }
 

@@ -94,9 +94,15 @@ fn kind_of(v6: bool) -> u8 {
 impl Alloc {
     /// `max` records of one line; room is made by whole segments.
     pub(crate) fn new(max: u32) -> Alloc {
+        let mut alloc = Alloc { families: Default::default(), segments: Vec::new(), lines: 0, max: 0 };
+        alloc.set_max(max);
+        alloc
+    }
+
+    /// Another number of records at most. Those that exist stay.
+    pub(crate) fn set_max(&mut self, max: u32) {
         // A segment holds one family: one more for the other.
-        let max = u64::from(max).next_multiple_of(SEGMENT_LINES.into()) + u64::from(SEGMENT_LINES);
-        Alloc { families: Default::default(), segments: Vec::new(), lines: 0, max }
+        self.max = u64::from(max).next_multiple_of(SEGMENT_LINES.into()) + u64::from(SEGMENT_LINES);
     }
 
     /// A free record. None: there is no room, or no memory.
@@ -144,7 +150,7 @@ impl Alloc {
         }
         if self.segments.is_empty() {
             // By an eighth, so that a kernel that waits for RCU at each growth is not asked often.
-            let left = (self.max - self.lines) / u64::from(SEGMENT_LINES);
+            let left = self.max.saturating_sub(self.lines) / u64::from(SEGMENT_LINES);
             let more = (self.lines / u64::from(SEGMENT_LINES) / 8).clamp(1, 32).min(left) as u32;
             self.extend(shared, more)?;
         }

@@ -29,7 +29,7 @@ mod view;
 mod wheel;
 
 pub use key::{InnerKey, OuterKey};
-pub use limits::{Options, TenantLimits, TenantStats, Timeouts};
+pub use limits::{Options, OwnTimeouts, TenantLimits, TenantStats, Timeouts};
 pub use memory::{HeapMemory, SessionMemory, SharedMemory, ARENA_BYTES};
 pub use record::{Counts, Owner, Record, State};
 pub use table::{Guard, Homes, SessionRef, Sessions};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What sessions may take: timeouts, quotas, sizes.
 
+use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
 /// How long a session lives after its last packet. Every one must lie between 1 s and 1 day.
@@ -26,6 +27,72 @@ pub struct Timeouts {
     pub udp_one_way: Duration,
     /// ICMP echo (RFC 5508 REQ-2).
     pub icmp: Duration,
+}
+
+/// Timeouts of one tenant in seconds, in the order of [`Timeouts::each`]; 0: the node's.
+pub type OwnTimeouts = [u32; 10];
+
+impl Timeouts {
+    /// Every one.
+    pub fn each(&mut self) -> [&mut Duration; 10] {
+        [
+            &mut self.established,
+            &mut self.half_open,
+            &mut self.half_open_pressure,
+            &mut self.closing,
+            &mut self.closing_pressure,
+            &mut self.reset,
+            &mut self.udp,
+            &mut self.udp_one_sided,
+            &mut self.udp_one_way,
+            &mut self.icmp,
+        ]
+    }
+}
+
+/// Which timeout; the order of [`Timeouts::each`].
+#[derive(Clone, Copy)]
+pub(crate) enum Life {
+    Established,
+    HalfOpen,
+    HalfOpenPressure,
+    Closing,
+    ClosingPressure,
+    Reset,
+    Udp,
+    UdpOneSided,
+    UdpOneWay,
+    Icmp,
+}
+
+/// Timeouts that change while they are read, in ms; 0: none.
+#[derive(Default)]
+pub(crate) struct Lives([AtomicU32; 10]);
+
+impl Lives {
+    pub(crate) fn set(&self, timeouts: &Timeouts) {
+        let mut timeouts = *timeouts;
+        for (to, from) in self.0.iter().zip(timeouts.each()) {
+            to.store(from.as_millis().clamp(1, u32::MAX.into()) as u32, Relaxed);
+        }
+    }
+
+    pub(crate) fn set_own(&self, own: &OwnTimeouts) {
+        self.0.iter().zip(own).for_each(|(to, s)| to.store(s.saturating_mul(1000), Relaxed));
+    }
+
+    pub(crate) fn get(&self) -> Timeouts {
+        let mut timeouts = Timeouts::default();
+        for (to, from) in timeouts.each().into_iter().zip(&self.0) {
+            *to = Duration::from_millis(from.load(Relaxed).into());
+        }
+        timeouts
+    }
+
+    /// One, in ns.
+    pub(crate) fn ns(&self, life: Life) -> u64 {
+        u64::from(self.0[life as usize].load(Relaxed)) * 1_000_000
+    }
 }
 
 impl Default for Timeouts {

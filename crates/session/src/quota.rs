@@ -5,7 +5,8 @@
 //! holds hints: an entry whose session is no longer half-open (or another one by now) is passed over. It is bounded, and
 //! swept when more than half of it is stale; when it was full, the sweep of the timers enters again whom it finds.
 
-use crate::{SessionInfo, TenantLimits, TenantStats};
+use crate::limits::{Life, Lives};
+use crate::{OwnTimeouts, SessionInfo, TenantLimits, TenantStats};
 use abi::hash3;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
@@ -81,6 +82,8 @@ pub(crate) struct Tenant {
     pub(crate) evicted: AtomicU64,
     refused: [AtomicU64; 4],
     queue: Mutex<VecDeque<(u32, u32)>>,
+    /// Timeouts of its own, once it had any.
+    own: OnceLock<Box<Lives>>,
 }
 
 impl Tenant {
@@ -95,6 +98,18 @@ impl Tenant {
             evicted: AtomicU64::new(0),
             refused: Default::default(),
             queue: Mutex::default(),
+            own: OnceLock::new(),
+        }
+    }
+
+    /// A timeout of its own, ns.
+    pub(crate) fn own(&self, life: Life) -> Option<u64> {
+        self.own.get().map(|own| own.ns(life)).filter(|ns| *ns > 0)
+    }
+
+    fn set_own(&self, own: &OwnTimeouts) {
+        if self.own.get().is_some() || own.iter().any(|s| *s > 0) {
+            self.own.get_or_init(Default::default).set_own(own);
         }
     }
 
@@ -288,6 +303,10 @@ impl Quotas {
 
     pub(crate) fn set(&self, vni: u32, limits: Option<TenantLimits>) {
         self.tenant(vni).set(&limits.unwrap_or(self.default));
+    }
+
+    pub(crate) fn set_own(&self, vni: u32, own: &OwnTimeouts) {
+        self.tenant(vni).set_own(own);
     }
 
     fn hash(&self, vm: &Vm) -> u64 {

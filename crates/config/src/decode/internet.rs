@@ -10,21 +10,19 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Each timeout, by its name in `spec.sessions.timeouts`.
-pub(crate) fn timeouts(t: &mut session::Timeouts) -> [(&'static str, &mut Duration); 10] {
-    [
-        ("tcpEstablished", &mut t.established),
-        ("tcpHalfOpen", &mut t.half_open),
-        ("tcpHalfOpenPressure", &mut t.half_open_pressure),
-        ("tcpClosing", &mut t.closing),
-        ("tcpClosingPressure", &mut t.closing_pressure),
-        ("tcpReset", &mut t.reset),
-        ("udp", &mut t.udp),
-        ("udpOneSided", &mut t.udp_one_sided),
-        ("udpOneWay", &mut t.udp_one_way),
-        ("icmp", &mut t.icmp),
-    ]
-}
+/// Names of the timeouts in the order of [`session::Timeouts::each`], as in `spec.sessions.timeouts` and a Snat's `spec.timeouts`.
+pub(crate) const TIMEOUTS: [&str; 10] = [
+    "tcpEstablished",
+    "tcpHalfOpen",
+    "tcpHalfOpenPressure",
+    "tcpClosing",
+    "tcpClosingPressure",
+    "tcpReset",
+    "udp",
+    "udpOneSided",
+    "udpOneWay",
+    "icmp",
+];
 
 impl Doc<'_> {
     /// The Gateway's part: the routers to the Internet, sessions.
@@ -49,7 +47,7 @@ impl Doc<'_> {
                 );
             }
         }
-        for (name, value) in timeouts(&mut g.timeouts) {
+        for (name, value) in TIMEOUTS.into_iter().zip(g.timeouts.each()) {
             if let Some(s) = self.integer(&format!("spec.sessions.timeouts.{name}"), 1, 86_400) {
                 *value = Duration::from_secs(s);
             }
@@ -96,7 +94,7 @@ impl Doc<'_> {
     }
 
     pub(super) fn snat(&mut self) -> Option<Snat> {
-        for path in ["metadata", "spec", "spec.limits"] {
+        for path in ["metadata", "spec", "spec.limits", "spec.timeouts"] {
             self.check_mapping(path);
         }
         let name = self.name_at("metadata.name");
@@ -123,7 +121,11 @@ impl Doc<'_> {
         ] {
             *value = self.integer(&format!("spec.limits.{name}"), min, u32::MAX.into()).map_or(*value, |v| v as u32);
         }
-        Some(Snat { name: name?, vpc: vpc?, pools, ipv6_prefixes, ipv6_inbound, open, offload, limits })
+        let mut timeouts = session::OwnTimeouts::default();
+        for (name, value) in TIMEOUTS.into_iter().zip(&mut timeouts) {
+            *value = self.integer(&format!("spec.timeouts.{name}"), 1, 86_400).map_or(0, |s| s as u32);
+        }
+        Some(Snat { name: name?, vpc: vpc?, pools, ipv6_prefixes, ipv6_inbound, open, offload, limits, timeouts })
     }
 
     pub(super) fn elastic_ip(&mut self) -> Option<ElasticIp> {

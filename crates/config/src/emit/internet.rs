@@ -2,7 +2,7 @@
 //! Documents about the way to the Internet.
 
 use super::{put_list, switch};
-use crate::decode::timeouts;
+use crate::decode::TIMEOUTS;
 use crate::object::*;
 use serde_json::{json, Map, Value};
 
@@ -13,9 +13,9 @@ pub(super) fn put_gateway(spec: &mut Value, g: &Gateway) {
         spec["internet"] = json!({"via": via});
     }
     let (mut mine, mut usual) = (g.timeouts, session::Timeouts::default());
-    let pairs = timeouts(&mut mine).into_iter().zip(timeouts(&mut usual));
-    let differ = pairs.filter(|(a, b)| a.1 != b.1).map(|(a, _)| (a.0.to_string(), a.1.as_secs().into()));
-    let list: Map<String, Value> = differ.collect();
+    let pairs = TIMEOUTS.iter().zip(mine.each().into_iter().zip(usual.each()));
+    let differ = pairs.filter(|(_, (mine, usual))| mine != usual);
+    let list: Map<String, Value> = differ.map(|(name, (mine, _))| (name.to_string(), mine.as_secs().into())).collect();
     if !list.is_empty() {
         spec["sessions"]["timeouts"] = list.into();
     }
@@ -49,6 +49,11 @@ pub(super) fn snat_json(s: &Snat) -> Value {
             "halfOpen": l.half_open,
         },
     });
+    let own: Map<String, Value> =
+        TIMEOUTS.iter().zip(s.timeouts).filter(|(_, s)| *s > 0).map(|(name, s)| (name.to_string(), s.into())).collect();
+    if !own.is_empty() {
+        spec["timeouts"] = own.into();
+    }
     put_list(&mut spec, "pools", &s.pools);
     put_list(&mut spec, "ipv6Prefixes", &s.ipv6_prefixes);
     spec

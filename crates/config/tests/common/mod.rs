@@ -158,7 +158,9 @@ impl Generator {
         let prefix = ["fd00:1::/32", "fd00:1:2::/48", "fd00:2::/48"][self.rng.random_range(0..3)].parse().unwrap();
         let (name, ipv6_prefixes) = (self.name("s", 3), vec![prefix]);
         let (open, offload, limits) = (self.rng.random(), self.rng.random(), SnatLimits::default());
-        Object::Snat(Box::new(Snat { name, vpc, pools, ipv6_prefixes, ipv6_inbound: open, open, offload, limits }))
+        let mut timeouts = [0; 10];
+        timeouts[self.rng.random_range(0..10)] = self.rng.random_range(0..86_400);
+        Object::Snat(Box::new(Snat { name, vpc, pools, ipv6_prefixes, ipv6_inbound: open, open, offload, limits, timeouts }))
     }
 
     fn elastic(&mut self) -> Object {

@@ -2,6 +2,7 @@
 //! Quotas, eviction, pressure.
 
 use super::*;
+use std::time::Duration;
 
 fn limited(sessions: u32, vm_sessions: u32, half_open: u32) -> Tracker {
     let tenant = TenantLimits { sessions, vm_sessions, half_open };
@@ -139,4 +140,51 @@ fn under_pressure_half_open_connections_live_short() {
     }
     assert!(t.find_inner(&syn(2, 99).inner).is_none());
     check(&t, 256 * S);
+}
+
+#[test]
+fn timeouts_and_the_limit_of_sessions_change_while_sessions_live() {
+    let t = tracker(Options { sessions: 1000, ..Options::default() });
+    t.set_own_timeouts(2, &[0, 0, 0, 0, 0, 0, 600, 0, 0, 0]);
+    for vni in [1, 2] {
+        for i in 0..20 {
+            establish(&t, &udp(vni, 1 + (vni - 1) * 256, 100 * vni as u16 + i), S);
+        }
+    }
+    // Half as long for all, but not for tenant 2. It is known at the latest when the wheel has turned once.
+    t.set_timeouts(&Timeouts { udp: Duration::from_secs(150), ..Timeouts::default() });
+    assert_eq!(t.options().timeouts.udp, Duration::from_secs(150));
+    let until = |seconds: u64| {
+        let mut ended = Vec::new();
+        for now in 0..=seconds * 2 {
+            while t.expire(now * S / 2, 1000, &mut |e| ended.push((e.session.inner.vni(), e.reason))).more {}
+        }
+        ended
+    };
+    assert_eq!(until(140), []);
+    assert_eq!(until(290), [(1, EndReason::Timeout); 20]);
+    let again = 290 * S;
+    establish(&t, &udp(1, 1, 7), again);
+    assert_eq!(until(438), [], "the new timeout is exact for who begins under it");
+    assert_eq!(until(444), [(1, EndReason::Timeout)]);
+    // Without own timeouts the second tenant's have ended long since.
+    t.set_own_timeouts(2, &[0; 10]);
+    assert_eq!(until(730).len(), 20);
+    check(&t, 730 * S);
+    // A lower limit ends nobody and refuses who is new; a higher one lets in more than there was room for at the start.
+    for i in 0..100 {
+        establish(&t, &udp(1, 1, i), 730 * S);
+    }
+    t.set_sessions(50).unwrap();
+    let full = Err(Refusal::Drop(DropReason::SessionTableFull));
+    assert_eq!(t.create(&udp(1, 1, 900), 730 * S, &mut never), full);
+    assert_eq!((t.stats().sessions, t.stats().limit), (100, 50));
+    t.set_sessions(200_000).unwrap();
+    for i in 0..150_000u32 {
+        let new = udp(1 + i / 50_000, 0x0a00_0000 + i / 50_000, 1000 + (i % 50_000) as u16);
+        t.create(&new, 730 * S, &mut never).unwrap_or_else(|e| panic!("{i}: {e:?}"));
+    }
+    assert!(t.set_sessions(0).is_err() && t.set_sessions(u32::MAX).is_err());
+    assert_eq!(t.stats().limit, 200_000);
+    check(&t, 730 * S);
 }

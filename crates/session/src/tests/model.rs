@@ -28,11 +28,15 @@ struct World {
     twins: HashMap<InnerKey, Twin>,
     limits: HashMap<u32, TenantLimits>,
     now: u64,
+    restarted: u64,
     events: u64,
     seen: HashMap<String, u64>,
 }
 
 const TENANTS: u32 = 4;
+/// This one has timeouts of its own, all but one.
+const OWN: u32 = 3;
+const OWN_TIMEOUTS: OwnTimeouts = [600, 100, 0, 400, 15, 4, 150, 15, 60, 25];
 
 fn random_new(rng: &mut ChaCha8Rng) -> NewSession {
     let vni = rng.random_range(1..=TENANTS);
@@ -83,13 +87,16 @@ impl World {
             tenant: TenantLimits { sessions: 300, vm_sessions: 90, half_open: 150 },
             ..Options::default()
         };
+        let t = Tracker::new(memory.clone(), options, S).unwrap();
+        t.set_own_timeouts(OWN, &OWN_TIMEOUTS);
         World {
-            t: Tracker::new(memory.clone(), options, S).unwrap(),
+            t,
             memory,
             options,
             twins: HashMap::new(),
             limits: HashMap::new(),
             now: S,
+            restarted: 0,
             events: 0,
             seen: HashMap::new(),
         }
@@ -119,7 +126,18 @@ impl World {
     /// How long a twin may live after `last`, in whole seconds; the same table as the essay's.
     fn timeout(&self, twin: &Twin, pressure: bool) -> u64 {
         let icmp = twin.new.inner.proto() == 1;
+        let own = twin.new.inner.vni() == OWN;
         match twin.state {
+            State::SynSent | State::SynBoth | State::SynReceived | State::PickedUp if own && !pressure => 100,
+            State::Established if own && !twin.conn.unwrap().doubt => 600,
+            State::Established | State::FinOut | State::FinIn | State::FinBoth | State::TimeWait if own => {
+                [400, 15][usize::from(pressure)]
+            }
+            State::Reset if own => 4,
+            State::OneSided | State::OneWay | State::Paired if own && icmp => 25,
+            State::OneSided if own => 15,
+            State::OneWay if own => 60,
+            State::Paired if own => 150,
             State::SynSent | State::SynBoth | State::SynReceived | State::PickedUp if pressure => 20,
             State::SynSent | State::SynBoth | State::SynReceived | State::PickedUp => 240,
             State::Established if !twin.conn.unwrap().doubt => 7440,
@@ -416,7 +434,9 @@ impl World {
         for twin in self.twins.values() {
             // Pressure, which comes and goes, shortens this; `limits` has a test of its own for that.
             let due = u64::from(twin.last) * (1 << SESSION_TIME_SHIFT) + self.timeout(twin, false) * S;
-            let late = 4 * S;
+            // A restarted tracker learns of a tenant's own timeouts when the sessions are in the wheel already.
+            let own = twin.new.inner.vni() == OWN && self.now < self.restarted + 600 * S;
+            let late = if own { 280 * S } else { 4 * S };
             assert!(due + late > self.now, "{} s late: {twin:?}", (self.now - due) / S);
         }
     }
@@ -428,6 +448,8 @@ impl World {
         assert_eq!(found.sessions, self.twins.len() as u64);
         assert_eq!((found.completed, found.dangling, found.refused), (0, 0, 0));
         self.t = t;
+        self.t.set_own_timeouts(OWN, &OWN_TIMEOUTS);
+        self.restarted = self.now;
         for (vni, limits) in &self.limits {
             self.t.set_limits(*vni, Some(*limits));
         }

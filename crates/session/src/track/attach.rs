@@ -79,7 +79,7 @@ impl Tracker {
         }
         if tables[0] == 0 {
             // Garbage in the root: the index is made anew from the records.
-            let segments = index_segments(self.options.sessions.into());
+            let segments = index_segments(self.limit.load(Relaxed).into());
             let first = alloc.take_index(&self.shared, segments)?;
             root(INDEX).store(table_ref(first, segments), Release);
         }

@@ -2,7 +2,7 @@
 //! Making sessions.
 
 use super::*;
-use crate::quota::{vm_of, Limit, Tenant, Vm};
+use crate::quota::{vm_of, Limit, Vm};
 use crate::record::{COUNT, INNER1, OUTER};
 use crate::tcp::Conn;
 use crate::{Direction, L4View};
@@ -125,7 +125,7 @@ impl Tracker {
             let limit = match self.quotas.reserve(tenant, vm) {
                 Ok(()) => {
                     let lines = 1 + u64::from(v6);
-                    if self.lines_used.fetch_add(lines, Relaxed) + lines <= u64::from(self.options.sessions) {
+                    if self.lines_used.fetch_add(lines, Relaxed) + lines <= u64::from(self.limit.load(Relaxed)) {
                         return Ok(());
                     }
                     self.unreserve(tenant, vm, v6);

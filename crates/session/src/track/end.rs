@@ -2,7 +2,7 @@
 //! Ending sessions.
 
 use super::*;
-use crate::quota::{vm_of, Tenant, Vm};
+use crate::quota::{vm_of, Vm};
 use crate::record::COUNT;
 
 /// Entries of a tenant's queue that are looked at for a half-open session of one VM.

@@ -19,7 +19,7 @@ impl Tracker {
         let Ok(mut next) = self.migrate.try_lock() else { return };
         let index = self.shared.root(INDEX);
         let have = (index >> TABLE_REF_BUCKETS_SHIFT) as u32 / SEGMENT_LINES;
-        let most = index_segments(self.options.sessions.into());
+        let most = index_segments(self.limit.load(Relaxed).into());
         if self.shared.root(INDEX_OLD) != 0 || have >= most {
             return;
         }

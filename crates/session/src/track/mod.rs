@@ -26,19 +26,20 @@ pub use types::*;
 
 use crate::alloc::Alloc;
 use crate::index::{self, Locked};
-use crate::quota::{Mix, Quotas};
+use crate::limits::{Life, Lives};
+use crate::quota::{Mix, Quotas, Tenant};
 use crate::record::{after, Record, INNER0, LAST_SEEN, STATE};
 use crate::table::{buckets_of, Shared};
 use crate::wheel::Wheel;
 use crate::{
-    coarse, InnerKey, Options, OuterKey, SessionMemory, SessionRef, Sessions, State, TenantLimits, TenantStats,
+    coarse, InnerKey, Options, OuterKey, OwnTimeouts, SessionMemory, SessionRef, Sessions, State, TenantLimits,
+    TenantStats, Timeouts,
 };
 use abi::*;
 use std::collections::HashMap;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
 
 const INDEX: usize = offset_of!(SessionRoot, index);
 const INDEX_OLD: usize = offset_of!(SessionRoot, index_old);
@@ -46,7 +47,11 @@ const INDEX_OLD: usize = offset_of!(SessionRoot, index_old);
 /// The tracker.
 pub struct Tracker {
     shared: Arc<Shared>,
+    /// As it began; what may change is in `limit` and `lives`.
     options: Options,
+    /// Sessions at most.
+    limit: AtomicU32,
+    lives: Lives,
     salt: u64,
     quotas: Quotas,
     wheel: Wheel,
@@ -111,14 +116,13 @@ impl Tracker {
 
     /// Heap state alone.
     fn bare(memory: Arc<dyn SessionMemory>, options: Options, salt: u64, now: u64) -> Result<Tracker, AttachError> {
-        let most = sessions_max();
-        if options.sessions == 0 || options.sessions > most {
-            return Err(AttachError::TooMany(options.sessions, most));
-        }
-        // Records that ended wait for a grace period: some more than sessions.
-        let records = options.sessions + (options.sessions / 256).max(4096);
+        let records = records_for(options.sessions)?;
+        let lives = Lives::default();
+        lives.set(&options.timeouts);
         Ok(Tracker {
             shared: Arc::new(Shared::new(memory)),
+            limit: AtomicU32::new(options.sessions),
+            lives,
             options,
             salt,
             quotas: Quotas::new(salt, options.tenant),
@@ -148,8 +152,27 @@ impl Tracker {
     }
 
     /// What it may take.
-    pub fn options(&self) -> &Options {
-        &self.options
+    pub fn options(&self) -> Options {
+        Options { sessions: self.limit.load(Relaxed), timeouts: self.lives.get(), ..self.options }
+    }
+
+    /// Other timeouts from now on. A session that exists has them when it is looked at next: at once if it lives longer now, and
+    /// within a turn of the wheel (275 s) if it lives shorter.
+    pub fn set_timeouts(&self, timeouts: &Timeouts) {
+        self.lives.set(timeouts);
+    }
+
+    /// Timeouts of a tenant's own; `[0; 10]` returns to the node's.
+    pub fn set_own_timeouts(&self, vni: u32, own: &OwnTimeouts) {
+        self.quotas.set_own(vni, own);
+    }
+
+    /// Another number of sessions at most. Nothing is ended: a limit below what is there holds for new sessions.
+    pub fn set_sessions(&self, sessions: u32) -> Result<(), AttachError> {
+        let records = records_for(sessions)?;
+        locked(&self.alloc).set_max(records);
+        self.limit.store(sessions, Relaxed);
+        Ok(())
     }
 
     /// Sets the limits of a tenant; `None` returns to the default. Nothing is ended: limits hold for new sessions.
@@ -205,39 +228,41 @@ impl Tracker {
         }
     }
 
-    /// How long a session of this state lives, and after how long it is looked at at the latest.
-    fn timeout(&self, word: u64, inner0: u64) -> (Duration, Option<Duration>) {
-        let t = &self.options.timeouts;
+    /// How long a session of this state lives, and after how long it is looked at at the latest; ns.
+    fn timeout(&self, word: u64, inner0: u64) -> (u64, Option<u64>) {
+        let tenant = self.quotas.known((inner0 >> 40) as u32);
+        let life = |life| tenant.and_then(|t| t.own(life)).unwrap_or_else(|| self.lives.ns(life));
+        let shortened = |usual, short| {
+            let (usual, short) = (life(usual), life(short));
+            (if self.pressure(tenant) { usual.min(short) } else { usual }, Some(short))
+        };
         match State::from_number(word as u8) {
             State::SynSent | State::SynBoth | State::SynReceived | State::PickedUp => {
-                let short = self.pressure(inner0).then_some(t.half_open_pressure);
-                (short.map_or(t.half_open, |s| s.min(t.half_open)), Some(t.half_open_pressure))
+                shortened(Life::HalfOpen, Life::HalfOpenPressure)
             }
-            State::Established if word & SESSION_DOUBT == 0 => (t.established, None),
+            State::Established if word & SESSION_DOUBT == 0 => (life(Life::Established), None),
             State::Established | State::FinOut | State::FinIn | State::FinBoth | State::TimeWait => {
-                let short = self.pressure(inner0).then_some(t.closing_pressure);
-                (short.map_or(t.closing, |s| s.min(t.closing)), Some(t.closing_pressure))
+                shortened(Life::Closing, Life::ClosingPressure)
             }
-            State::Reset | State::None => (t.reset, None),
-            _ if icmp(inner0) => (t.icmp, None),
-            State::OneSided => (t.udp_one_sided, None),
-            State::OneWay => (t.udp_one_way, None),
-            State::Paired => (t.udp, None),
+            State::Reset | State::None => (life(Life::Reset), None),
+            _ if icmp(inner0) => (life(Life::Icmp), None),
+            State::OneSided => (life(Life::UdpOneSided), None),
+            State::OneWay => (life(Life::UdpOneWay), None),
+            State::Paired => (life(Life::Udp), None),
         }
     }
 
-    /// Whether the node or this session's tenant is short of sessions.
-    fn pressure(&self, inner0: u64) -> bool {
-        let level = u64::from(self.options.sessions) * u64::from(self.options.water_level) / 100;
-        self.lines_used.load(Relaxed) > level
-            || self.quotas.known((inner0 >> 40) as u32).is_some_and(|tenant| tenant.pressed())
+    /// Whether the node or this tenant is short of sessions.
+    fn pressure(&self, tenant: Option<&Tenant>) -> bool {
+        let level = u64::from(self.limit.load(Relaxed)) * u64::from(self.options.water_level) / 100;
+        self.lines_used.load(Relaxed) > level || tenant.is_some_and(Tenant::pressed)
     }
 
     /// When the time of a session is up, and when to look at it again if that is sooner; ns.
     fn due(&self, record: &Record, word: u64, now: u64) -> (u64, u64) {
         let (timeout, look) = self.timeout(word, record.line.word(INNER0).load(Relaxed));
-        let due = fine(record.line.half(LAST_SEEN).load(Relaxed), now).saturating_add(timeout.as_nanos() as u64);
-        (due, look.map_or(due, |look| due.min(now + look.as_nanos() as u64)))
+        let due = fine(record.line.half(LAST_SEEN).load(Relaxed), now).saturating_add(timeout);
+        (due, look.map_or(due, |look| due.min(now + look)))
     }
 
     /// Adds a count that leaves its record.
@@ -298,7 +323,7 @@ impl Tracker {
         TrackerStats {
             sessions: self.sessions.load(Relaxed),
             room,
-            limit: self.options.sessions.into(),
+            limit: self.limit.load(Relaxed).into(),
             memory_bytes: u64::from(self.shared.memory.segments()) * u64::from(SEGMENT_BYTES),
             heap_bytes: heap + self.wheel.bytes() + locked(&self.recycle).bytes(),
             created: self.created.load(Relaxed),
@@ -333,6 +358,16 @@ fn index_segments(sessions: u64) -> u32 {
 
 fn table_ref(first: u32, segments: u32) -> u64 {
     u64::from(segments * SEGMENT_LINES) << TABLE_REF_BUCKETS_SHIFT | u64::from(first)
+}
+
+/// Records for so many sessions: some more, since those that ended wait for a grace period.
+fn records_for(sessions: u32) -> Result<u32, AttachError> {
+    let most = sessions_max();
+    match sessions {
+        0 => Err(AttachError::TooMany(sessions, most)),
+        n if n > most => Err(AttachError::TooMany(sessions, most)),
+        n => Ok(n + (n / 256).max(4096)),
+    }
 }
 
 /// Sessions of one line for which there is room in session memory, index included.
