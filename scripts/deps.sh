@@ -27,6 +27,7 @@ curl:/usr/bin/curl
 "
 if [ "${1:-}" = peers ]; then
     need="$need
+nftables:/usr/sbin/nft
 openvswitch-switch:/usr/sbin/ovs-vswitchd
 openvswitch-switch-dpdk:/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
 librte-net-pcap23:/usr/lib/x86_64-linux-gnu/librte_net_pcap.so.23

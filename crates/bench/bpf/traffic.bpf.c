@@ -8,6 +8,7 @@
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #define PACKET_SLOT 128
@@ -58,7 +59,27 @@ struct {
 	__type(value, __u64);
 } latencies SEC(".maps");
 
-static __always_inline int generate(struct xdp_md *ctx, int words, int probe)
+/*
+ * Every round over the packets has source ports of its own, so that each frame is the first one of a new connection. `at` is
+ * where the UDP header stands; a checksum follows the change (RFC 1624).
+ */
+static __always_inline void renew(__u8 *data, int at, __u64 round)
+{
+	__be16 *port = (void *)(data + at);
+	__be16 *sum = (void *)(data + at + 6);
+	__u16 before = bpf_ntohs(*port), after = before + (__u16)round;
+
+	*port = bpf_htons(after);
+	if (*sum) {
+		__u32 s = (__u16)~bpf_ntohs(*sum) + (__u16)~before + after;
+
+		s = (s & 0xffff) + (s >> 16);
+		s = (s & 0xffff) + (s >> 16);
+		*sum = bpf_htons((__u16)~s ? (__u16)~s : 0xffff);
+	}
+}
+
+static __always_inline int generate(struct xdp_md *ctx, int words, int probe, int udp)
 {
 	__u32 zero = 0;
 	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
@@ -69,13 +90,16 @@ static __always_inline int generate(struct xdp_md *ctx, int words, int probe)
 		return XDP_ABORTED;
 	if (s->sent - *(volatile __u64 *)&s->received >= s->window || !s->budget)
 		return XDP_DROP;
-	__u32 index = s->next++ & (s->packets - 1);
+	__u64 number = s->next++;
+	__u32 index = number & (s->packets - 1);
 	struct packet_slot *p = bpf_map_lookup_elem(&packets, &index);
 	if (!p)
 		return XDP_ABORTED;
 #pragma unroll
 	for (int i = 0; i < words; i++)
 		data[i] = p->words[i];
+	if (udp)
+		renew((__u8 *)data, udp, s->packets ? number / s->packets : 0);
 	if (probe) {
 		__u64 offset = s->probe_offset & 127;
 		__u8 *at = (__u8 *)data + offset;
@@ -94,26 +118,39 @@ static __always_inline int generate(struct xdp_md *ctx, int words, int probe)
 SEC("xdp")
 int generate_vxlan(struct xdp_md *ctx)
 {
-	return generate(ctx, 14, 0);
+	return generate(ctx, 14, 0, 0);
 }
 
 /* 64 bytes: a plain frame. */
 SEC("xdp")
 int generate_plain(struct xdp_md *ctx)
 {
-	return generate(ctx, 8, 0);
+	return generate(ctx, 8, 0, 0);
+}
+
+/* The same, each the first of a new connection. */
+SEC("xdp")
+int generate_new_vxlan(struct xdp_md *ctx)
+{
+	return generate(ctx, 14, 0, 84);
+}
+
+SEC("xdp")
+int generate_new_plain(struct xdp_md *ctx)
+{
+	return generate(ctx, 8, 0, 34);
 }
 
 SEC("xdp")
 int probe_vxlan(struct xdp_md *ctx)
 {
-	return generate(ctx, 14, 1);
+	return generate(ctx, 14, 1, 0);
 }
 
 SEC("xdp")
 int probe_plain(struct xdp_md *ctx)
 {
-	return generate(ctx, 8, 1);
+	return generate(ctx, 8, 1, 0);
 }
 
 static __always_inline int arrived(struct xdp_md *ctx, struct traffic_state *s)

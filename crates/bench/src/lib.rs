@@ -14,6 +14,7 @@ pub mod latency;
 pub mod linux;
 pub mod load;
 pub mod lookups;
+pub mod masquerade;
 pub mod memory;
 pub mod nat;
 pub mod netns;

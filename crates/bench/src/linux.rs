@@ -15,12 +15,16 @@ fn mac_text(mac: u64) -> String {
     format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
 }
 
-/// Addresses and forwarding that both kinds need, and the underlay's router as a neighbour that needs no resolution.
-fn uplink(side: &Side) -> Result<(), Error> {
+/// Addresses and forwarding that all kinds need, and the underlay's router as a neighbour that needs no resolution.
+pub(crate) fn addresses(side: &Side) -> Result<(), Error> {
     let port = &side.port;
     side.gateway.shell("echo 1 > /proc/sys/net/ipv4/ip_forward; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done; for f in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $f; done")?;
     side.gateway.ip(&format!("addr add {}/24 dev {port}", Ipv4Addr::from(VTEP)))?;
-    side.gateway.ip(&format!("neigh add {ROUTER} lladdr {} dev {port} nud permanent", mac_text(crate::workload::ROUTER_MAC)))?;
+    side.gateway.ip(&format!("neigh add {ROUTER} lladdr {} dev {port} nud permanent", mac_text(crate::workload::ROUTER_MAC))).map(drop)
+}
+
+fn uplink(side: &Side) -> Result<(), Error> {
+    addresses(side)?;
     side.receive_without_xdp()
 }
 
@@ -65,6 +69,46 @@ pub fn router(workload: &Workload, packets: &[u8]) -> Result<Side, Error> {
     batch(&side, &lines)?;
     side.pin_threads()?;
     Ok(side)
+}
+
+/// The kernel as a router that masquerades all that leaves by its port, and keeps what got no answer for `kept` seconds.
+/// `packets` are plain, to the Internet.
+pub fn masquerade(packets: &[u8], kept: u32) -> Result<Side, Error> {
+    let mut side = Side::create("masq", Frames::Plain, packets)?;
+    uplink(&side)?;
+    let port = &side.port;
+    side.gateway.ip(&format!("route add default via {ROUTER} dev {port}"))?;
+    let rules = format!(
+        "add table ip nat; add chain ip nat post {{ type nat hook postrouting priority srcnat; }}; add rule ip nat post oifname {port} masquerade"
+    );
+    side.gateway.shell(&format!("nft '{rules}' && echo {kept} > /proc/sys/net/netfilter/nf_conntrack_udp_timeout"))?;
+    side.pin_threads()?;
+    Ok(side)
+}
+
+/// Room for many connections in the kernel's table, which all network namespaces share; as it was when dropped.
+pub struct Conntrack([(&'static str, String); 2]);
+
+impl Conntrack {
+    /// Makes room for `connections`, a bucket for each two.
+    pub fn enlarge(connections: u64) -> Result<Conntrack, Error> {
+        let files = ["/sys/module/nf_conntrack/parameters/hashsize", "/proc/sys/net/netfilter/nf_conntrack_max"];
+        let io = Error::io;
+        let old = files.map(|f| (f, std::fs::read_to_string(f).unwrap_or_default().trim().to_string()));
+        let kept = Conntrack(old);
+        for (file, wanted) in files.into_iter().zip([connections / 2, connections]) {
+            std::fs::write(file, wanted.to_string()).map_err(io("making room in the kernel's connection table"))?;
+        }
+        Ok(kept)
+    }
+}
+
+impl Drop for Conntrack {
+    fn drop(&mut self) {
+        for (file, value) in &self.0 {
+            let _ = std::fs::write(file, value);
+        }
+    }
 }
 
 /// The workload of the veth benches: 64 VPCs of 1024 VMs.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, compact, cpu, drive, latency, load, lookups, nat, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user,
-    Context, Error, Report,
+    chip_model, classify, compact, cpu, drive, latency, load, lookups, masquerade, nat, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -194,6 +193,13 @@ pub const BENCHES: &[Bench] = &[
         what: "CPU per packet of plain kernel routing ÷ Tunny's XDP path, on veth",
         group: Group::Peer,
         run: peers::linux_route,
+    },
+    Bench {
+        name: "peer-masquerade",
+        unit: "ratio",
+        what: "CPU per new UDP connection of Linux nftables masquerade ÷ a whole Tunny node's SNAT, all threads, on veth",
+        group: Group::Peer,
+        run: masquerade::peer,
     },
 ];
 

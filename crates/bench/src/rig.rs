@@ -54,6 +54,15 @@ impl Frames {
         }
     }
 
+    fn generator(self, new: bool) -> &'static str {
+        match (self, new) {
+            (Frames::Vxlan, false) => "generate_vxlan",
+            (Frames::Plain, false) => "generate_plain",
+            (Frames::Vxlan, true) => "generate_new_vxlan",
+            (Frames::Plain, true) => "generate_new_plain",
+        }
+    }
+
     /// Where the inner (or only) IP header stands.
     fn ip_offset(self) -> usize {
         self.bytes() - INNER_FRAME + 14
@@ -69,6 +78,8 @@ pub struct Interval {
     pub lost: u64,
     /// CPU time of the gateway, ns.
     pub cpu_ns: u64,
+    /// The part of it that its own threads took, beside those of its port.
+    pub threads_ns: u64,
     /// Wall time, ns.
     pub wall_ns: u64,
 }
@@ -96,6 +107,8 @@ pub struct Side {
     latencies: Mapping,
     sink: Option<OwnedFd>,
     gateway_thread: i32,
+    /// Threads of the gateway beside those of its port.
+    threads: Vec<i32>,
 }
 
 impl Side {
@@ -126,7 +139,7 @@ impl Side {
         let latencies = Mapping::new(object.map("latencies")?, LATENCIES * 8)?;
         let far_index = outside.ifindex(&far)?;
         let side =
-            Side { gateway, outside, port, far, far_index, frames, object, state, latencies, sink: None, gateway_thread: 0 };
+            Side { gateway, outside, port, far, far_index, frames, object, state, latencies, sink: None, gateway_thread: 0, threads: vec![] };
         side.word(PACKETS).store(count as u64, Ordering::Relaxed);
         side.word(PROBE_OFFSET).store((frames.bytes() - INNER_FRAME + 42) as u64, Ordering::Relaxed);
         Ok(side)
@@ -183,6 +196,15 @@ impl Side {
         Ok(())
     }
 
+    /// Threads whose time counts as the gateway's too.
+    pub fn count_threads(&mut self, threads: Vec<i32>) {
+        self.threads = threads;
+    }
+
+    fn threads_time(&self) -> u64 {
+        self.threads.iter().filter_map(|t| cpu::run_time(*t, *t).ok()).sum()
+    }
+
     fn gateway_time(&self) -> u64 {
         let softirq = cpu::processes_named(&format!("ksoftirqd/{GATEWAY_CPU}"));
         let threads = softirq.first().copied().into_iter().chain([self.gateway_thread]);
@@ -201,22 +223,32 @@ impl Side {
 
     /// Sends for a while, as fast as the gateway takes it.
     pub fn run(&self, duration: Duration) -> Result<Interval, Error> {
+        self.drive(self.frames.generator(false), u64::MAX >> 1, duration)
+    }
+
+    /// Sends `count` packets as fast as the gateway takes them, each the first one of a connection that was never before.
+    pub fn run_new(&self, count: u64, limit: Duration) -> Result<Interval, Error> {
+        self.drive(self.frames.generator(true), count, limit)
+    }
+
+    /// Sends `count` packets, round after round of the same ones.
+    pub fn run_same(&self, count: u64, limit: Duration) -> Result<Interval, Error> {
+        self.drive(self.frames.generator(false), count, limit)
+    }
+
+    fn drive(&self, generator: &str, budget: u64, limit: Duration) -> Result<Interval, Error> {
         self.settle();
         self.word(WINDOW_WORD).store(WINDOW, Ordering::Relaxed);
-        self.word(BUDGET).store(u64::MAX >> 1, Ordering::Relaxed);
-        let name = match self.frames {
-            Frames::Vxlan => "generate_vxlan",
-            Frames::Plain => "generate_plain",
-        };
-        let program = self.object.program(name)?;
+        self.word(BUDGET).store(budget, Ordering::Relaxed);
+        let program = self.object.program(generator)?;
         let received = self.word(RECEIVED).load(Ordering::Relaxed);
-        let time = self.gateway_time();
+        let (threads, time) = (self.threads_time(), self.gateway_time());
         let start = Instant::now();
         self.outside.inside(|| {
             cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
             let frame = [0u8; FRAME];
             let options = RunOptions { repeat: 1 << 17, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 64, ..RunOptions::default() };
-            while start.elapsed() < duration {
+            while start.elapsed() < limit && self.word(BUDGET).load(Ordering::Relaxed) > 0 {
                 run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;
             }
             Ok(())
@@ -224,17 +256,24 @@ impl Side {
         let wall_ns = start.elapsed().as_nanos() as u64;
         let sent = self.word(SENT).load(Ordering::Relaxed);
         cpu::wait_for(Duration::from_millis(100), || self.word(RECEIVED).load(Ordering::Relaxed) >= sent);
-        let cpu_ns = self.gateway_time() - time;
+        let threads_ns = self.threads_time() - threads;
+        let cpu_ns = self.gateway_time() - time + threads_ns;
         let packets = self.word(RECEIVED).load(Ordering::Relaxed) - received;
         let lost = (sent - received).saturating_sub(packets);
-        Ok(Interval { packets, lost, cpu_ns, wall_ns })
+        Ok(Interval { packets, lost, cpu_ns, threads_ns, wall_ns })
+    }
+
+    /// The packet that came back last of those that the sink keeps (one of 1,024).
+    pub fn last(&self) -> [u8; PACKET_SLOT] {
+        let mut last = [0u8; PACKET_SLOT];
+        // SAFETY: the state holds PACKET_SLOT bytes behind LAST; a torn copy would at worst fail a check.
+        unsafe { std::ptr::copy_nonoverlapping(self.state.as_ptr().add(LAST * 8), last.as_mut_ptr(), PACKET_SLOT) };
+        last
     }
 
     /// Whether a packet that came back was really routed: its TTL is one less. Says what is wrong otherwise.
     pub fn check(&self, outer_destination: impl Fn(u32) -> bool) -> Result<(), Error> {
-        let mut last = [0u8; PACKET_SLOT];
-        // SAFETY: the state holds PACKET_SLOT bytes behind LAST; a torn copy would at worst fail the check.
-        unsafe { std::ptr::copy_nonoverlapping(self.state.as_ptr().add(LAST * 8), last.as_mut_ptr(), PACKET_SLOT) };
+        let last = self.last();
         let ip = self.frames.ip_offset();
         let destination = u32::from_be_bytes([last[30], last[31], last[32], last[33]]);
         let strange = self.word(STRANGE).load(Ordering::Relaxed);

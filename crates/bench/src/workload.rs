@@ -189,6 +189,16 @@ impl Workload {
         memory
     }
 
+    /// One packet from each VM to an Internet address, VPC after VPC.
+    pub fn packets_to_internet(&self, seed: u64) -> Vec<u8> {
+        let mut random = Random(seed ^ 0x494E_5445_524E);
+        let mut memory = vec![0u8; self.vms.len() * PACKET_SLOT];
+        for (slot, from) in memory.chunks_exact_mut(PACKET_SLOT).zip(&self.vms) {
+            write_frame(slot, from, 0x0800_0000 | random.below(1 << 24), random.word());
+        }
+        memory
+    }
+
     /// `count` packets to different destinations (`count` ≤ VMs), each VPC's own.
     pub fn distinct_packets(&self, count: usize, seed: u64) -> Vec<u8> {
         let mut random = Random(seed ^ 0x4449_5354_494E_4354);
