@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xde8c41112ec57fdbULL
+#define TUNNY_ABI_HASH 0x34755c5fa40b99bbULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -573,7 +573,8 @@ struct tunny_stats {
 	__u64 dropped;
 	__u64 punted;
 	__u64 drop_overflow;
-	__u64 reserved[22];
+	__u64 nat;
+	__u64 reserved[21];
 	__u64 drops[128];
 	__u64 punts[32];
 };
@@ -588,7 +589,8 @@ _Static_assert(__builtin_offsetof(struct tunny_stats, passed) == 48, "Stats.pass
 _Static_assert(__builtin_offsetof(struct tunny_stats, dropped) == 56, "Stats.dropped");
 _Static_assert(__builtin_offsetof(struct tunny_stats, punted) == 64, "Stats.punted");
 _Static_assert(__builtin_offsetof(struct tunny_stats, drop_overflow) == 72, "Stats.drop_overflow");
-_Static_assert(__builtin_offsetof(struct tunny_stats, reserved) == 80, "Stats.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_stats, nat) == 80, "Stats.nat");
+_Static_assert(__builtin_offsetof(struct tunny_stats, reserved) == 88, "Stats.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_stats, drops) == 256, "Stats.drops");
 _Static_assert(__builtin_offsetof(struct tunny_stats, punts) == 1280, "Stats.punts");
 

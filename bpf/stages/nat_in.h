@@ -191,6 +191,7 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct nat_work *w, const s
 	r = session_line(w->line);
 	if (r)
 		take(w, r, w->state, 1);
+	p.stats->nat++;
 	return -action;
 }
 

@@ -130,6 +130,7 @@ static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
 	count_ingress(p);
 	p->stats->forwarded++;
 	p->stats->forwarded_bytes += ETH_BYTES + w->bytes;
+	p->stats->nat++;
 	return end;
 }
 

@@ -433,8 +433,10 @@ layouts! {
         punted: u64,
         /// Drops that found no room in the table of drop counters.
         drop_overflow: u64,
+        /// Packets that stage nat sent on, of those in `forwarded`.
+        nat: u64,
         /// Room for later versions.
-        reserved: [u64; 22],
+        reserved: [u64; 21],
         /// Drops by reason number.
         drops: [u64; 128],
         /// Punts by reason number.

@@ -4,6 +4,7 @@
 use crate::output::{show, table, Format};
 use node::client::Client;
 use node::sessions::{Ports, SessionQuery, SessionView};
+use std::fmt::Write as _;
 use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -135,12 +136,13 @@ pub fn ports(client: &Client, which: &Which, limit: usize, format: Format) -> an
                 t.vpc.clone(),
                 of(t.ports, t.ports_limit),
                 of(t.sessions, t.sessions_limit),
+                number(t.sessions_fast),
                 number(t.half_open),
                 number(t.evicted),
                 refused.collect::<Vec<_>>().join(" "),
             ]
         });
-        text.push_str(&table(&["vpc", "ports", "sessions", "half-open", "evicted", "refused"], vpcs));
+        text.push_str(&table(&["vpc", "ports", "sessions", "fast", "half-open", "evicted", "refused"], vpcs));
         text.push('\n');
         let holders = p.holders.iter().map(|h| {
             let range = format!("{}-{}", h.first, h.last);
@@ -149,6 +151,11 @@ pub fn ports(client: &Client, which: &Which, limit: usize, format: Format) -> an
             vec![h.public.clone(), range, h.vpc.clone(), h.vm.clone(), tcp, udp, icmp]
         });
         text.push_str(&table(&["public", "ports", "vpc", "vm", "tcp", "udp", "icmp"], holders));
+        let (fast, all) = (p.packets.fast, p.packets.fast + p.packets.software);
+        if all > 0 {
+            let share = fast as f64 / all as f64 * 100.0;
+            let _ = writeln!(text, "\n{all} packets to and from the Internet, {share:.3} % of them by the fast path");
+        }
         if p.more {
             text.push_str("there are more; raise --limit, or choose with --vpc, --vm, --public\n");
         }

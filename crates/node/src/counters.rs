@@ -31,6 +31,7 @@ fn add(sum: &mut EngineCounters, s: &Stats) {
     sum.passed += s.passed;
     sum.dropped += s.dropped;
     sum.punted += s.punted;
+    sum.nat += s.nat;
     for (number, n) in s.drops.iter().enumerate().filter(|(_, n)| **n > 0) {
         let name = DropReason::from_number(number as u8).map_or("unknown", |r| r.name());
         *sum.drops.entry(name.to_string()).or_default() += n;
@@ -117,6 +118,7 @@ pub fn read(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Counters {
         passed: fast.passed + software.passed,
         dropped: fast.dropped + software.dropped,
         punted: fast.punted,
+        nat: fast.nat + software.nat,
         drops: fast.drops.clone(),
         punts: fast.punts.clone(),
     };

@@ -135,8 +135,7 @@ impl Scrape {
         let ended = reasons.iter().zip(s.ended).map(|(r, n)| (vec![("reason", r.to_string())], n));
         counters(e, "tunny_sessions_ended", "Sessions ended, by reason", None, ended)?;
         counters(e, "tunny_session_log_lost", "Records of the session log lost, its writer being slow", None, [(vec![], self.log_lost)])?;
-        let software: u64 = self.counters.fast.punts.iter().filter(|(r, _)| by_nat(r)).map(|(_, n)| n).sum();
-        counters(e, "tunny_nat_software_packets", "Packets of sessions that the software path served for the fast path", None, [(vec![], software)])?;
+        counters(e, "tunny_nat_packets", "Packets to and from the Internet sent on by each engine", None, engines(&self.counters, |x| x.nat))?;
         let pool = |p: &PoolView| vec![("pool", p.pool.clone())];
         gauges(e, "tunny_pool_ports", "Ports of a pool", None, self.pools.iter().map(|p| (pool(p), p.ports as f64)))?;
         gauges(e, "tunny_pool_ports_held", "Ports of a pool that VMs hold", None, self.pools.iter().map(|p| (pool(p), p.held as f64)))?;
@@ -144,6 +143,7 @@ impl Scrape {
         let vpc = |t: &TenantView| vec![("vni", t.vni.to_string()), ("vpc", t.vpc.clone())];
         let each = |f: fn(&TenantView) -> u64| self.nat.iter().map(move |t| (vpc(t), f(t) as f64)).collect::<Vec<_>>();
         gauges(e, "tunny_vpc_sessions", "Sessions of a VPC", None, each(|t| t.sessions))?;
+        gauges(e, "tunny_vpc_sessions_fast", "Sessions of a VPC that the fast path serves", None, each(|t| t.sessions_fast))?;
         gauges(e, "tunny_vpc_sessions_limit", "Sessions of a VPC at most", None, each(|t| t.sessions_limit))?;
         gauges(e, "tunny_vpc_half_open", "Half-open sessions of a VPC", None, each(|t| t.half_open))?;
         gauges(e, "tunny_vpc_ports", "Ports that VMs of a VPC hold", None, each(|t| t.ports))?;
@@ -239,11 +239,6 @@ impl Scrape {
         )?;
         gauges(e, "tunny_uptime", "Time since the start", Some(&Unit::Seconds), [(vec![], s.uptime_s as f64)])
     }
-}
-
-/// Whether a punt is the stage nat's.
-fn by_nat(reason: &str) -> bool {
-    abi::PuntReason::from_name(reason).is_some_and(|r| r.stage() == abi::Stage::Nat)
 }
 
 #[cfg(test)]

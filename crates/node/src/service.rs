@@ -300,7 +300,9 @@ impl Node {
 
     /// `POST /v1/ports`.
     pub fn ports(&self, query: &SessionQuery) -> Result<Ports, NodeError> {
-        crate::sessions::ports(&self.internet, query, &self.vpc_names())
+        let c = self.counters();
+        let packets = crate::sessions::Shares { fast: c.fast.nat, software: c.software.nat };
+        crate::sessions::ports(&self.internet, query, &self.vpc_names(), packets)
     }
 
     /// `GET /v1/underlay`.

@@ -210,6 +210,9 @@ pub struct TenantView {
     pub reused: u64,
     /// Sessions.
     pub sessions: u64,
+    /// Those of them that the fast path serves: seen from both sides (or a stream that goes on), and `offload` is on.
+    #[serde(default)]
+    pub sessions_fast: u64,
     /// Its limit of sessions.
     pub sessions_limit: u64,
     /// Half-open sessions.
@@ -255,6 +258,18 @@ pub struct Ports {
     pub holders: Vec<HolderView>,
     /// Whether there are more holders than were asked for.
     pub more: bool,
+    /// Packets to and from the Internet that each engine sent on.
+    #[serde(default)]
+    pub packets: Shares,
+}
+
+/// How the two engines share something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shares {
+    /// The fast path's part.
+    pub fast: u64,
+    /// The software path's part.
+    pub software: u64,
 }
 
 /// How full pools are.
@@ -287,6 +302,8 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>) -> Vec<TenantV
         let Some(view) = list.get_mut(&t.vni) else { continue };
         view.sessions = t.sessions.into();
         view.half_open = t.half_open.into();
+        let software = plan.policies.get(&t.vni).is_none_or(|policy| policy & abi::POLICY_SOFTWARE != 0);
+        view.sessions_fast = if software { 0 } else { t.sessions.saturating_sub(t.half_open).into() };
         view.evicted = t.evicted;
         view.sessions_limit = plan.limits.get(&t.vni).map_or(0, |l| l.sessions.into());
         let refused = [
@@ -301,7 +318,12 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>) -> Vec<TenantV
 }
 
 /// Pools, VPCs, and at most `limit` holders of ports that the query chooses.
-pub fn ports(internet: &Internet, query: &SessionQuery, vpcs: &BTreeMap<u32, String>) -> Result<Ports, NodeError> {
+pub fn ports(
+    internet: &Internet,
+    query: &SessionQuery,
+    vpcs: &BTreeMap<u32, String>,
+    packets: Shares,
+) -> Result<Ports, NodeError> {
     let filter = query.filter(vpcs)?;
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX).max(1);
     let (mut holders, mut more) = (Vec::new(), false);
@@ -333,5 +355,5 @@ pub fn ports(internet: &Internet, query: &SessionQuery, vpcs: &BTreeMap<u32, Str
         !more
     });
     holders.sort_by(|a, b| (&a.public, a.first).cmp(&(&b.public, b.first)));
-    Ok(Ports { pools: pools(internet), vpcs: tenants(internet, vpcs), holders, more })
+    Ok(Ports { pools: pools(internet), vpcs: tenants(internet, vpcs), holders, more, packets })
 }

@@ -104,6 +104,9 @@ pub struct EngineCounters {
     pub dropped: u64,
     /// Packets handed to the software path.
     pub punted: u64,
+    /// Packets to or from the Internet, of those sent on.
+    #[serde(default)]
+    pub nat: u64,
     /// Drops by reason name.
     pub drops: BTreeMap<String, u64>,
     /// Punts by reason name.

@@ -72,6 +72,12 @@ impl StatsSlot<'_> {
         self.add(stat!(forwarded_bytes), bytes);
     }
 
+    /// A packet went through stage nat.
+    #[inline(always)]
+    pub fn nat(&self) {
+        self.add(stat!(nat), 1);
+    }
+
     /// A packet was turned into its answer.
     #[inline(always)]
     pub fn answered(&self) {

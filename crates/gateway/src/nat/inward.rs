@@ -229,6 +229,7 @@ fn begin<R: Recorder>(
 pub(crate) fn translate<R: Recorder>(w: &Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<(), DropReason> {
     let sight = w.nat.ok_or(DropReason::SessionFault)?;
     let inner = sight.found(SessionRef(p.session)).inner;
+    w.stats.nat();
     let to = Endpoint { addr: p.target, port: inner.vm_port() };
     let start = f.offset as usize + ethernet::HEADER_LEN;
     let end = f.offset as usize + p.inner_len as usize;

@@ -129,7 +129,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     let path = send::path(w, p, f, &l4, flow)?;
     meter::vpc(w, p)?;
     let tos = rewrite::new_tos(p, &w.settings).inner;
-    Err(send::out(w, p, f, &l4, to, tos, path)?)
+    let sent = send::out(w, p, f, &l4, to, tos, path)?;
+    w.stats.nat();
+    Err(sent)
 }
 
 /// Hash of the flow as it leaves.
