@@ -17,6 +17,7 @@ pub mod lookups;
 pub mod masquerade;
 pub mod memory;
 pub mod nat;
+pub mod natshare;
 pub mod netns;
 pub mod newconn;
 pub mod ovs;

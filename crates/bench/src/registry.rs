@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, compact, cpu, drive, latency, load, lookups, masquerade, nat, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
+    chip_model, classify, compact, cpu, drive, latency, load, lookups, masquerade, nat, natshare, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -53,6 +53,13 @@ pub const BENCHES: &[Bench] = &[
         what: "established SNAT sessions on the XDP program, a packet, 1M and 10M sessions uniformly at random",
         group: Group::Own,
         run: nat::xdp_nat,
+    },
+    Bench {
+        name: "nat-share",
+        unit: "percent",
+        what: "packets and sessions of SNAT that are the software path's, offload on and off on the same streams, whole nodes on veth",
+        group: Group::Own,
+        run: natshare::nat_share,
     },
     Bench {
         name: "user-gateway",
