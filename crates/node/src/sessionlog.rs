@@ -12,7 +12,7 @@ use session::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
@@ -22,6 +22,9 @@ use std::time::{Duration, SystemTime};
 const QUEUE: usize = 65_536;
 /// Time after which what was written reaches the file, and a moved file is noticed.
 const FLUSH: Duration = Duration::from_millis(200);
+
+/// A difference of the clocks that means that the wall clock was set.
+const CLOCK_SET_MS: i64 = 500;
 
 /// What is told of a session.
 #[derive(Clone, Copy, Debug)]
@@ -92,15 +95,35 @@ pub struct SessionLog {
     writing: Mutex<Option<Writing>>,
     on: AtomicBool,
     lost: AtomicU64,
+    /// What turns times of CLOCK_MONOTONIC into those of the log.
+    offset: AtomicI64,
 }
 
-/// Wall-clock milliseconds of a time of CLOCK_MONOTONIC.
-fn wall_ms(at: u64) -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    now.saturating_sub(monotonic_ns().saturating_sub(at) / 1_000_000)
+fn wall_now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// Wall-clock milliseconds minus those of CLOCK_MONOTONIC.
+fn offset_now() -> i64 {
+    wall_now() as i64 - (monotonic_ns() / 1_000_000) as i64
 }
 
 impl SessionLog {
+    /// Wall-clock milliseconds of a time of CLOCK_MONOTONIC. The same time always gives the same, unless the clock was set.
+    fn wall_ms(&self, at: u64) -> u64 {
+        let (now, mut offset) = (offset_now(), self.offset.load(Ordering::Relaxed));
+        if (now - offset).abs() > CLOCK_SET_MS {
+            offset = now;
+            self.offset.store(now, Ordering::Relaxed);
+        }
+        (at / 1_000_000).saturating_add_signed(offset)
+    }
+
+    /// The same for the beginning of a session, as exact as sessions keep it: its end must tell the same.
+    fn start_ms(&self, at: u64) -> u64 {
+        self.wall_ms(at >> abi::SESSION_TIME_SHIFT << abi::SESSION_TIME_SHIFT)
+    }
+
     /// Where to write from now on; `None` ends it.
     pub fn set(&self, target: Option<&config::SessionLog>) {
         let target = target.cloned().unwrap_or_default();
@@ -146,7 +169,7 @@ impl SessionLog {
     pub fn began(&self, new: &NewSession, now: u64) {
         if self.on.load(Ordering::Relaxed) {
             let from_outside = new.direction == Direction::In;
-            self.put(Record { inner: new.inner, outer: new.outer, from_outside, start: wall_ms(now), end: None });
+            self.put(Record { inner: new.inner, outer: new.outer, from_outside, start: self.start_ms(now), end: None });
         }
     }
 
@@ -156,9 +179,9 @@ impl SessionLog {
             return;
         }
         let s = &e.session;
-        let (packets, bytes, time) = (s.counts.packets, s.counts.bytes, wall_ms(monotonic_ns()));
+        let (packets, bytes, time) = (s.counts.packets, s.counts.bytes, self.wall_ms(monotonic_ns()));
         let end = Some(End { time, reason: e.reason, state: s.state.name(), packets, bytes });
-        let (from_outside, start) = (s.from_outside, wall_ms(s.start));
+        let (from_outside, start) = (s.from_outside, self.start_ms(s.start));
         self.put(Record { inner: s.inner, outer: s.outer, from_outside, start, end });
     }
 }
@@ -170,7 +193,7 @@ fn write(target: &config::SessionLog, records: &Receiver<Record>) {
         config::SessionLog::Ipfix(to) => {
             let mut exporter = Exporter::new(*to);
             while let Some(list) = next(records) {
-                if let Err(e) = exporter.send(&list, wall_ms(monotonic_ns())) {
+                if let Err(e) = exporter.send(&list, wall_now()) {
                     tracing::warn!("sessions could not be told to the IPFIX collector {to}: {e}");
                 }
             }

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an operator sees of sessions in a running node: `tunny get sessions` and `get ports` with their filters, the metrics, the
+//! session log as JSON lines and as IPFIX; and timeouts that change without a restart. Without root they say so and pass.
+
+mod region;
+
+use lab::plan::WEB4;
+use node::client::Client;
+use region::{region, Region};
+use serde_json::Value;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long what must come may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Region {
+    /// Runs the program against the region's node; what it wrote.
+    fn tunny(&self, args: &[&str]) -> String {
+        let socket = lab::node::socket(&self.names);
+        let out =
+            Command::new(env!("CARGO_BIN_EXE_tunny")).args(args).arg("--socket").arg(socket).output().unwrap();
+        assert!(out.status.success(), "tunny {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// Sessions that these filters choose.
+    fn get(&self, filters: &[&str]) -> Vec<Value> {
+        let text = self.tunny(&[&["get", "sessions", "-o", "json"], filters].concat());
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+
+    fn apply(&self, text: &str) {
+        let file = self.names.dir().join("change.yaml");
+        std::fs::write(&file, text).unwrap();
+        self.tunny(&["apply", "--yes", file.to_str().unwrap()]);
+    }
+
+    /// The node's Gateway with another session log.
+    fn log_to(&self, place: &str) {
+        let gateway: Vec<Value> =
+            Client::new(&lab::node::socket(&self.names)).unwrap().get("/v1/objects/gateway").unwrap();
+        let mut gateway = gateway[0].clone();
+        gateway["apiVersion"] = "tunny/v1".into();
+        gateway["spec"]["sessions"]["log"] = place.into();
+        self.apply(&gateway.to_string());
+    }
+
+    /// A page of the web server, fetched by a VM.
+    fn page(&self, vm: &str) {
+        let page = self.names.namespace(vm).run(&format!("curl -s --max-time 5 http://{WEB4}/"));
+        assert_eq!(page.unwrap(), "hello\n");
+    }
+
+    fn metric(&self, name: &str) -> f64 {
+        let text: String = self.metrics();
+        let line = text.lines().find(|l| l.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no metric {name}:\n{text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    fn metrics(&self) -> String {
+        Client::new(&lab::node::socket(&self.names)).unwrap().text("/metrics").unwrap()
+    }
+}
+
+/// Polls until there is something.
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: it did not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Short timeouts for what begins from now on, without a restart.
+const SHORT: &str = "{apiVersion: tunny/v1, kind: Snat, metadata: {name: blue}, spec: {vpc: blue, pools: [public], \
+                     ipv6Prefixes: ['fd10:0:0:1::/64'], timeouts: {tcpClosing: 1, icmp: 1}}}\n";
+
+#[test]
+fn sessions_ports_metrics_and_the_log_say_the_same() {
+    let Some(region) = region("o") else { return };
+    let log = region.names.dir().join("sessions.ndjson");
+    region.log_to(log.to_str().unwrap());
+    region.apply(SHORT);
+    region.page("green-1");
+    region.page("blue-1");
+    let web = WEB4.to_string();
+
+    // The same private address in two VPCs: two sessions, told apart by every filter.
+    let of = |vpc: &str| region.get(&["--vpc", vpc, "--remote", &web, "--remote-port", "80", "--protocol", "tcp"]);
+    let green = of("green");
+    assert_eq!(green.len(), 1, "{green:?}");
+    let s = &green[0];
+    assert_eq!((s["vm"].as_str(), s["direction"].as_str(), s["vpc"].as_str()), (Some("10.0.0.11"), Some("out"), Some("green")));
+    assert_eq!(s["state"], "time-wait", "{s}");
+    assert!(s["packets"].as_u64() >= Some(8) && s["bytes"].as_u64() > Some(400), "{s}");
+    let (vm_port, public, public_port) =
+        (s["vmPort"].to_string(), s["public"].as_str().unwrap().to_string(), s["publicPort"].to_string());
+    let same = |filters: &[&str]| assert_eq!(region.get(filters).iter().map(|f| &f["publicPort"]).collect::<Vec<_>>(), [&s["publicPort"]]);
+    same(&["--public", &public, "--public-port", &public_port]);
+    same(&["--vpc", "green", "--vm", "10.0.0.11", "--vm-port", &vm_port]);
+    same(&["--vpc", "green", "--state", "time-wait"]);
+    assert_eq!(region.get(&["--state", "established", "--vpc", "green"]), Vec::<Value>::new());
+    assert_eq!(region.get(&["--limit", "1"]).len(), 1);
+    let table = region.tunny(&["get", "sessions", "--vpc", "green"]);
+    assert!(table.lines().next().unwrap().starts_with("vpc ") && table.contains(&format!("{public}:{public_port}")), "{table}");
+
+    // Who holds this port, and how full is what?
+    let ports: Value =
+        serde_json::from_str(&region.tunny(&["get", "ports", "--public-port", &public_port, "--public", &public, "-o", "json"])).unwrap();
+    let holders = ports["holders"].as_array().unwrap();
+    assert_eq!(holders.len(), 1, "{ports}");
+    assert_eq!((&holders[0]["vpc"], &holders[0]["vm"], &holders[0]["tcp"]), (&"green".into(), &"10.0.0.11".into(), &1.into()));
+    let pool = ports["pools"].as_array().unwrap().iter().find(|p| p["pool"] == "public").unwrap();
+    assert!(pool["held"].as_u64() >= Some(64) && pool["percent"].as_f64() > Some(0.0), "{pool}");
+    assert!(region.tunny(&["get", "ports"]).contains("packets to and from the Internet"));
+
+    // The metrics are of the same numbers.
+    assert_eq!(region.metric("tunny_vpc_sessions{vni=\"300\"") as usize, region.get(&["--vpc", "green", "--limit", "0"]).len());
+    assert_eq!(region.metric("tunny_pool_ports_held{pool=\"public\"}"), pool["held"].as_f64().unwrap());
+    let (fast, software) =
+        (region.metric("tunny_nat_packets_total{engine=\"fast\"}"), region.metric("tunny_nat_packets_total{engine=\"software\"}"));
+    assert!(software >= 6.0, "SYN, SYN-ACK and FINs of two connections: {software} in software, {fast} fast");
+    assert_eq!(region.metric("tunny_session_log_lost_total"), 0.0);
+
+    // The log has the start of both, and the end of blue's, whose timeout was made short.
+    let records = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect()
+    };
+    let is = |r: &Value, event: &str, vni: u32| {
+        r["event"] == event && r["vni"] == vni && r["protocol"] == 6 && r["remote"] == *web && r["remotePort"] == 80
+    };
+    let start = wait("the start in the log", || records().into_iter().find(|r| is(r, "start", 300)));
+    assert_eq!((start["publicPort"].to_string(), start["vm"].as_str(), start.get("endMs")), (public_port, Some("10.0.0.11"), None));
+    let end = wait("the end in the log", || records().into_iter().find(|r| is(r, "end", 100)));
+    assert_eq!((end["reason"].as_str(), end["state"].as_str()), (Some("closed"), Some("time-wait")));
+    assert!(end["endMs"].as_u64() >= end["startMs"].as_u64() && end["packets"].as_u64() >= Some(8), "{end}");
+    let begun = records().into_iter().find(|r| is(r, "start", 100)).unwrap();
+    assert_eq!((&begun["startMs"], &begun["publicPort"]), (&end["startMs"], &end["publicPort"]));
+    assert_eq!(of("blue"), Vec::<Value>::new(), "it has ended");
+    assert!(region.metric("tunny_sessions_ended_total{reason=\"closed\"}") >= 1.0);
+    assert!(!records().iter().any(|r| is(r, "end", 300)), "green's lives for four minutes");
+}
+
+/// The data records of one IPFIX message with template 256: (VM address, VM port, public address, public port, event).
+fn nat44(message: &[u8]) -> Vec<([u8; 4], u16, [u8; 4], u16, u8)> {
+    let u16_at = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
+    assert_eq!((u16_at(0), usize::from(u16_at(2))), (10, message.len()), "version and length");
+    let (mut at, mut lengths, mut found) = (16, Vec::new(), Vec::new());
+    while at + 4 <= message.len() {
+        let (id, end) = (u16_at(at), at + usize::from(u16_at(at + 2)));
+        if id == 2 && u16_at(at + 4) == 256 {
+            let fields = usize::from(u16_at(at + 6));
+            lengths = (0..fields).map(|i| (u16_at(at + 8 + 4 * i), usize::from(u16_at(at + 10 + 4 * i)))).collect();
+        }
+        if id == 256 {
+            let size: usize = lengths.iter().map(|(_, n)| n).sum();
+            assert!(size > 0, "records come behind their template");
+            for record in message[at + 4..end].chunks_exact(size) {
+                let field = |wanted: u16| {
+                    let before = lengths.iter().take_while(|(id, _)| *id != wanted).map(|(_, n)| n).sum::<usize>();
+                    let length = lengths.iter().find(|(id, _)| *id == wanted).expect("in the template").1;
+                    &record[before..before + length]
+                };
+                let port = |id| u16::from_be_bytes(field(id).try_into().unwrap());
+                found.push((field(8).try_into().unwrap(), port(7), field(225).try_into().unwrap(), port(227), field(230)[0]));
+            }
+        }
+        at = end.max(at + 4);
+    }
+    found
+}
+
+#[test]
+fn an_ipfix_collector_is_told_of_starts_and_ends() {
+    let Some(region) = region("f") else { return };
+    // The collector is where the node is.
+    let path = region.names.namespace("gw").path();
+    let collector = std::thread::spawn(move || {
+        nix::sched::setns(std::fs::File::open(path).unwrap(), nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        socket
+    });
+    let socket = collector.join().unwrap();
+    region.log_to(&format!("ipfix:{}", socket.local_addr().unwrap()));
+    region.apply(SHORT);
+    region.page("blue-1");
+    let mut told = Vec::new();
+    let mut buffer = [0; 2048];
+    wait("the end of the session", || {
+        if let Ok(n) = socket.recv(&mut buffer) {
+            told.extend(nat44(&buffer[..n]));
+        }
+        told.iter().any(|r| r.0 == [10, 0, 0, 11] && r.4 == 5).then_some(())
+    });
+    let end = told.iter().find(|r| r.0 == [10, 0, 0, 11] && r.4 == 5).unwrap();
+    let start = told.iter().find(|r| r.4 == 4 && (r.0, r.1) == (end.0, end.1)).expect("a start before the end");
+    assert_eq!((start.2, start.3), (end.2, end.3), "the same public endpoint");
+    assert_eq!(start.2[..3], [203, 0, 113]);
+}
