@@ -5,13 +5,13 @@
  */
 #include "stages/parse.h"
 #include "stages/tenant.h"
-#include "stages/filter.h"
 #include "stages/route.h"
 #include "stages/locate.h"
 #include "stages/meter.h"
 #include "stages/rewrite.h"
 #include "stages/emit.h"
 #include "stages/nat.h"
+#include "stages/filter.h"
 
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
@@ -41,11 +41,11 @@ static __always_inline int serve(struct packet *p, struct end *e, int *action)
 		return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : tunny_refuse(e, end);
 	end = tenant(p, e);
 	if (!end)
-		end = filter(p);
-	if (!end)
 		end = nat(p);
 	if (!end)
 		end = nat_verdict(p, route(p));
+	if (!end)
+		end = filter(p, e);
 	if (!end)
 		end = locate(p);
 	if (!end)

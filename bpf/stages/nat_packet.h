@@ -44,6 +44,11 @@ struct nat_work {
 	__u32 port;		/* of the VM */
 	__u64 state;
 	__u32 why;		/* why the software path must have it, if the way is the Internet */
+	__u32 to_vni;		/* of the other end inside */
+	__u64 sender_hi;	/* outer source */
+	__u64 sender_lo;
+	__u32 sender_v6;
+	__u32 pad;
 };
 
 struct {

@@ -93,7 +93,8 @@ struct packet {
 	__u64 tenant_key;	/* of the ingress VPC */
 	__u64 roots;
 	__u32 policy;		/* of the ingress VPC */
-	__u64 gateway_mac;	/* of the destination's VPC, as is to_vni */
+	__u32 to_policy;	/* of the destination's VPC, as are to_vni and gateway_mac */
+	__u64 gateway_mac;
 	__u32 to_vni;
 	__u32 vm_found;
 	struct vm vm;

@@ -38,6 +38,7 @@ struct walk {
 	__u64 dst_lo;		/* or the IPv4 address */
 	__u64 roots;		/* of the VPC at hand */
 	__u64 gateway_mac;	/* of the VPC at hand */
+	__u64 policy;		/* of the VPC at hand */
 	__u32 vni;		/* of the VPC at hand */
 	__u32 hops;		/* 0: the VPC at hand is the ingress VPC */
 	__u32 own_line;		/* home line of the destination in the ingress VPC, if that has no settled entry of it; else 0 */
@@ -146,6 +147,7 @@ static __always_inline int enter_peer(struct tunny_root *root, struct walk *w, _
 	w->hops++;
 	w->roots = t.roots;
 	w->gateway_mac = t.mac;
+	w->policy = t.policy;
 	return GO;
 }
 
@@ -242,6 +244,7 @@ static __always_inline int route(struct packet *p)
 
 	if (likely(p->own && p->roots & TUNNY_ROOT_SIMPLE && own_entry_holds(p))) {
 		p->vm_found = 1;
+		p->to_policy = p->policy;
 		return GO;
 	}
 	w = bpf_map_lookup_elem(&tunny_walks, &zero);
@@ -253,6 +256,7 @@ static __always_inline int route(struct packet *p)
 	w->dst_lo = p->dst_lo;
 	w->roots = p->roots;
 	w->gateway_mac = p->gateway_mac;
+	w->policy = p->policy;
 	w->vni = p->vni;
 	w->v6 = p->inner_v6;
 	/* An entry that changed under our eyes is looked up anew-> */
@@ -262,6 +266,7 @@ static __always_inline int route(struct packet *p)
 		return end;
 	p->to_vni = w->vni;
 	p->gateway_mac = w->gateway_mac;
+	p->to_policy = w->policy;
 	p->vm_found = w->found;
 	p->vm = w->vm;
 	return GO;

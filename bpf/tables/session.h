@@ -38,7 +38,7 @@ struct session_key {
 	__u64 w[5];		/* IPv4: two words */
 	__u64 hash;
 	__u32 v6;
-	__u32 outer;
+	__u32 outer;		/* 0: inner key, 1: outer key; a pair: 2 | VNI of the other end << 8 */
 };
 
 /* Address of a line of session memory, or NULL. */
@@ -64,9 +64,16 @@ static __always_inline struct tunny_session_addresses *session_second(__u32 line
 static __always_inline void hash_session(struct session_key *k, __u64 salt)
 {
 	if (k->v6)
-		k->hash = tunny_hash3(tunny_hash3(k->w[0], k->w[1], k->w[2], salt), k->w[3], k->w[4], salt);
+		k->hash = tunny_hash3(tunny_hash3(k->w[0], k->w[1], k->w[2], salt) ^ (k->outer > 1 ? k->outer : 0),
+				      k->w[3], k->w[4], salt);
 	else
 		k->hash = tunny_hash3(k->outer, k->w[0], k->w[1], salt);
+}
+
+/* A session of the filter has one key for both directions. */
+static __always_inline int session_is_pair(__u64 state)
+{
+	return (state >> TUNNY_SESSION_OWNER_SHIFT & 7) == TUNNY_SESSION_OWNER_FILTER;
 }
 
 /* Is the record that of the key? */
@@ -82,9 +89,11 @@ static __always_inline int session_is(const struct session_key *k, __u32 line)
 	w0 = READ_ONCE(r->inner0);
 	if (!(state & TUNNY_SESSION_STATE_MASK) || !(state & TUNNY_SESSION_V6) != !k->v6)
 		return 0;
+	if (session_is_pair(state) != (k->outer > 1) || (k->outer > 1 && READ_ONCE(r->outer) >> 40 != k->outer >> 8))
+		return 0;
 	if (!k->v6) {
 		w1 = READ_ONCE(r->inner1);
-		if (!k->outer)
+		if (k->outer != 1)
 			return w0 == k->w[0] && w1 == k->w[1];
 		outer = READ_ONCE(r->outer);
 		w0 = (w0 & 0xffULL << 32) | outer >> 32;
@@ -94,7 +103,7 @@ static __always_inline int session_is(const struct session_key *k, __u32 line)
 	a = session_second(line);
 	if (!a)
 		return 0;
-	if (k->outer)
+	if (k->outer == 1)
 		w0 &= (1ULL << 40) - 1;
 	return w0 == k->w[0] && a->vm_hi == k->w[1] && a->vm_lo == k->w[2] && a->remote_hi == k->w[3] &&
 	       a->remote_lo == k->w[4];

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const UNSAFE_CRATES: &[&str] = &["tables", "session", "xdp", "node", "lab", "bench"];
 
 /// Crates whose library code does no I/O and reads no clock: time and randomness come in as arguments.
-const PURE_CRATES: &[&str] = &["abi", "wire", "tables", "gateway", "session", "states", "pipeline", "cache", "chip"];
+const PURE_CRATES: &[&str] = &["abi", "wire", "tables", "filter", "gateway", "session", "states", "pipeline", "cache", "chip"];
 
 /// What no pure crate may name.
 const IMPURE: &[&str] = &[
@@ -27,6 +27,7 @@ const RANKS: &[(&str, u32)] = &[
     ("abi", 0),
     ("wire", 0),
     ("tables", 1),
+    ("filter", 1),
     ("underlay", 2),
     ("session", 2),
     ("states", 3),

@@ -542,6 +542,8 @@ bits! {
     TENANT_METERED: u64 = 1 << 38;
     /// TENANT_KEY: the VPC has a way to the Internet (POLICY_NAT).
     TENANT_NAT: u64 = 1 << 37;
+    /// TENANT_KEY: the VPC has security groups (POLICY_FILTER).
+    TENANT_FILTERED: u64 = 1 << 36;
     /// TENANT_KEY: shift of the tenant id (20 bits); the upper 16 bits of the gateway's MAC address are below.
     TENANT_ID_SHIFT: u32 = 16;
     /// PEER: shift of the network address of an IPv4 route to a peer inside which there is no other route.
@@ -561,6 +563,8 @@ bits! {
     POLICY_SOFTWARE: u64 = 1 << 1;
     /// POLICY: a TCP packet without SYN and without a session makes one instead of being dropped.
     POLICY_PICKUP: u64 = 1 << 2;
+    /// POLICY: security groups judge what this VPC sends and receives.
+    POLICY_FILTER: u64 = 1 << 3;
     /// POLICY: shift of the 16-bit epoch, raised by each change that sessions must be judged again for.
     POLICY_EPOCH_SHIFT: u32 = 16;
 

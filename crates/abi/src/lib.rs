@@ -80,7 +80,7 @@ fn c_body() -> String {
 
 /// Constants that are combined with 64-bit words, whatever their value.
 fn is_word(name: &str) -> bool {
-    const PREFIXES: &[&str] = &["OPT_", "KEY_", "TENANT_VALID", "TENANT_ICMP", "TENANT_METERED", "TENANT_NAT", "MEMBER_", "NEXTHOP_", "NC_V", "CELL_SPILL", "POLICY_"];
+    const PREFIXES: &[&str] = &["OPT_", "KEY_", "TENANT_VALID", "TENANT_ICMP", "TENANT_METERED", "TENANT_NAT", "TENANT_FILTERED", "MEMBER_", "NEXTHOP_", "NC_V", "CELL_SPILL", "POLICY_"];
     const SESSION: &[&str] = &["V6", "FROM_OUTSIDE", "LOOSE", "DOUBT", "LOCK", "STATE_MASK"];
     (PREFIXES.iter().any(|p| name.starts_with(p))
         || name.strip_prefix("SESSION_").is_some_and(|rest| SESSION.contains(&rest)))

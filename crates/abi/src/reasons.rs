@@ -12,7 +12,7 @@ pub enum Stage {
     Parse,
     /// VNI to tenant record; may this source send for it; ARP and ND.
     Tenant,
-    /// Security groups (passes everything until the filter is configured).
+    /// Security groups.
     Filter,
     /// Sessions and address translation, where a VPC has a way to the Internet.
     Nat,
@@ -184,6 +184,12 @@ reasons! {
     FragmentEarly = 67, "fragment_early", Nat, "A fragment came before the first one, which names its session. It is kept a while and sent when that comes.", "None, if packets arrive all the same; else the first fragments are lost on their way.";
     FragmentUnknown = 68, "fragment_unknown", Nat, "A fragment whose first one was dropped or never came, or for which there is no room to wait.", "Lower the sender's MTU, or use path MTU discovery.";
     SessionFault = 69, "session_fault", Nat, "A session record contradicts itself, or session memory is not there.", "Report a bug; restart `tunny node`, which walks the records.";
+    FilterEgress = 70, "filter_egress", Filter, "A security group of the sender does not allow the connection.", "`tunny trace` names the rule; allow it in the SecurityGroup, or leave it.";
+    FilterIngress = 71, "filter_ingress", Filter, "A security group of the receiver does not allow the connection.", "`tunny trace` names the rule; allow it in the SecurityGroup, or leave it.";
+    FilterSpoofed = 72, "filter_spoofed", Filter, "The inner source address is no VM of this VPC on the NC that sent it, nor in a prefix that has security groups.", "Look for a VM that uses another one's address; or create the Vm, or give the prefix to a group.";
+    FilterTcpMalformed = 73, "filter_tcp_malformed", Filter, "A TCP header that no TCP sends: flags that exclude each other or none, data in a SYN, a length that contradicts itself.", "Look at the sender: a scanner, or a broken stack.";
+    FilterL4Malformed = 74, "filter_l4_malformed", Filter, "The packet ends inside its UDP or ICMP header, or its length contradicts itself.", "Look at the sender.";
+    FilterFragment = 75, "filter_fragment_overlap", Filter, "A fragment overlaps another of its packet, or contradicts what was seen of it.", "Somebody tries to hide a header from the filter, or a stack is broken.";
 }
 
 reasons! {
@@ -204,4 +210,5 @@ reasons! {
     NatIcmp = 13, "nat_icmp", Nat, "An ICMP message other than echo is related to its session, or refused.", "None.";
     NatFragment = 14, "nat_fragment", Nat, "A fragment is related to the session of its first one.", "None.";
     NatHairpin = 15, "nat_hairpin", Nat, "A VM talks to a public address of this gateway.", "None.";
+    FilterSource = 16, "filter_source", Filter, "The inner source is no VM; it may be in a prefix that has security groups.", "None.";
 }

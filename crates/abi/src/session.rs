@@ -11,6 +11,10 @@
 //! inner (`vni << 40 | proto << 32 | vm`, `remote << 32 | vm_port << 16 | remote_port`),
 //! outer (`proto << 32 | public`, `remote << 32 | public_port << 16 | remote_port`); IPv6: first word
 //! `vni << 40 | proto << 32 | vm_port << 16 | remote_port` (outer: VNI 0), then the four halves of both addresses.
+//! *Pairs.* A session of the filter (SESSION_OWNER_FILTER) has one key for both directions: the words of an inner key in which the
+//! lower of both ends (by address, then VNI, then port) stands for the VM, and the VNI of the other end, which lies in bits
+//! 40-63 of `outer` above the epoch. Its hash is `hash3(2 | other VNI << 8, w0, w1, salt)`; IPv6:
+//! `hash3(hash3(w0, vm_hi, vm_lo, salt) ^ (2 | other VNI << 8), remote_hi, remote_lo, salt)`.
 //! *Hashes.* IPv4: inner `hash3(0, w0, w1, salt)`, outer `hash3(1, w0, w1, salt)`. IPv6, both:
 //! `hash3(hash3(w0, vm_hi, vm_lo, salt), remote_hi, remote_lo, salt)`.
 //! *Places.* The two candidate buckets are `first + bucket_of(hash, n)` and `first + bucket_of(hash << 32, n)`; the tag is
@@ -56,7 +60,7 @@ layouts! {
         inner0: u64,
         /// IPv4: second word of the inner key. IPv6: 0.
         inner1: u64,
-        /// Public address << 32 | public port << 16 | policy epoch. IPv6: the epoch alone.
+        /// Public address << 32 | public port << 16 | policy epoch. IPv6: the epoch alone. A pair: other VNI << 40 | epoch.
         outer: u64,
         /// SESSION_STATE word; 0: no session. Stored last when a session begins, zeroed first when it ends.
         state: u64,
@@ -162,7 +166,7 @@ bits! {
     SESSION_LOOSE: u64 = 1 << 10;
     /// SESSION_STATE: a RST came that may or may not have ended it; the fast path leaves it to the software path.
     SESSION_DOUBT: u64 = 1 << 11;
-    /// SESSION_STATE: shift of two bits for the owner (who translates: SESSION_OWNER_*).
+    /// SESSION_STATE: shift of three bits for the owner (who translates: SESSION_OWNER_*).
     SESSION_OWNER_SHIFT: u32 = 12;
     /// Owner: Snat.
     SESSION_OWNER_SNAT: u8 = 0;
@@ -172,6 +176,8 @@ bits! {
     SESSION_OWNER_FORWARD: u8 = 2;
     /// Owner: nobody, nothing is translated.
     SESSION_OWNER_NONE: u8 = 3;
+    /// Owner: the filter. A pair of ends inside, found under one key by the packets of both.
+    SESSION_OWNER_FILTER: u8 = 4;
     /// SESSION_STATE: the tracker's lock.
     SESSION_LOCK: u64 = 1 << 15;
     /// SESSION_STATE: shift of the VM's window scale, 4 bits.

@@ -5,6 +5,7 @@ use crate::output::{self, show, table};
 use crate::Global;
 use config::Kind;
 use node::client::{escape, Client};
+use node::rules::{RuleQuery, RuleView};
 use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters, VmCounters};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -12,12 +13,12 @@ use std::process::ExitCode;
 
 /// Show a node's objects, tables, counters and water levels.
 ///
-/// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, or all. State: status, counters, drops,
-/// vm-counters, levels, neighbours, underlay, sessions, ports.
+/// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, securitygroup, securitybinding, or
+/// all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, ports, rules.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
-    /// ports.
+    /// ports, rules.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -27,21 +28,24 @@ pub struct Args {
     /// Objects at most.
     #[arg(long, default_value_t = 1000)]
     limit: usize,
+    /// Of rules: those that decided about nothing since they came.
+    #[arg(long)]
+    unused: bool,
     #[command(flatten)]
     which: crate::sessions::Which,
 }
 
 /// What there is besides objects.
-const STATES: [&str; 9] =
-    ["status", "counters", "drops", "vm-counters", "levels", "neighbours", "underlay", "sessions", "ports"];
+const STATES: [&str; 10] =
+    ["status", "counters", "drops", "vm-counters", "levels", "neighbours", "underlay", "sessions", "ports", "rules"];
 
 /// Refuses what there is not, before a node is asked.
 fn check(args: &Args) -> anyhow::Result<()> {
     let kind = args.kind.as_str();
     let object = kind == "all" || Kind::from_name(kind).is_some();
-    let state = STATES.contains(&kind) || ["neighbors", "session", "port"].contains(&kind);
+    let state = STATES.contains(&kind) || ["neighbors", "session", "port", "rule"].contains(&kind);
     anyhow::ensure!(object || state, "there is no `{kind}` to get; there are {}, all, {}", Kind::words(), STATES.join(", "));
-    if let (Some(name), false) = (&args.name, object || kind == "vm-counters") {
+    if let (Some(name), false) = (&args.name, object || ["vm-counters", "rules", "rule"].contains(&kind)) {
         anyhow::bail!("`{kind}` is one whole: there is no `{name}` in it to get alone");
     }
     Ok(())
@@ -77,6 +81,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         "sessions" | "session" => crate::sessions::sessions(&client, &args.which, args.limit, format)?,
         "ports" | "port" => crate::sessions::ports(&client, &args.which, args.limit, format)?,
+        "rules" | "rule" => rules(&client, &args, format)?,
         kind => {
             let path = format!(
                 "/v1/objects/{}?name={}&limit={}&tables={}",
@@ -100,6 +105,20 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The rules of all security groups, or of one, with what they decided about.
+fn rules(client: &Client, args: &Args, format: output::Format) -> anyhow::Result<()> {
+    let query = RuleQuery { group: args.name.clone(), unused: args.unused, limit: args.limit as u64 };
+    let list: Vec<RuleView> = client.post("/v1/rules", serde_json::to_vec(&query)?)?;
+    show(format, &list, |list| {
+        let rows = list.iter().map(|r| vec![r.group.clone(), r.index.to_string(), r.hits.to_string(), r.rule.clone()]);
+        table(&["group", "index", "hits", "rule"], rows)
+    })?;
+    if list.len() >= args.limit {
+        output::say(format_args!("tunny: these are the first {}; raise --limit for more", args.limit));
+    }
+    Ok(())
 }
 
 fn status(s: &Status) -> String {

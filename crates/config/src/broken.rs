@@ -26,6 +26,9 @@ const fn referring_fields(kind: Kind) -> &'static [(&'static str, Kind)] {
         Kind::Route => &[("spec.vpc", Kind::Vpc), ("spec.peer", Kind::Vpc)],
         Kind::Nc | Kind::Peering => &[("spec.vpcs", Kind::Vpc)],
         Kind::Snat => &[("spec.vpc", Kind::Vpc), ("spec.pools", Kind::PublicPool)],
+        Kind::SecurityBinding => {
+            &[("spec.vpc", Kind::Vpc), ("spec.vms", Kind::Vm), ("spec.groups", Kind::SecurityGroup)]
+        }
         _ => &[],
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a YAML tree to an object: every fault of a document is found in one go, each at its own line and column.
 
+mod groups;
 mod internet;
 
 pub(crate) use internet::TIMEOUTS;
@@ -80,6 +81,8 @@ pub(crate) fn decode(
         Kind::PublicPool => doc.public_pool().map(|p| Object::PublicPool(Box::new(p))),
         Kind::Snat => doc.snat().map(|s| Object::Snat(Box::new(s))),
         Kind::ElasticIp => doc.elastic_ip().map(|e| Object::ElasticIp(Box::new(e))),
+        Kind::SecurityGroup => doc.security_group().map(|g| Object::SecurityGroup(Box::new(g))),
+        Kind::SecurityBinding => doc.security_binding().map(|b| Object::SecurityBinding(Box::new(b))),
     };
     let (name, marks) = (doc.name.as_str().into(), marks.into());
     match object {

@@ -81,6 +81,10 @@ impl Object {
                 s => format!("{} in {} {}", r.prefix, r.vpc, s.name()),
             },
             Object::PublicPool(_) | Object::Snat(_) | Object::ElasticIp(_) => internet::summary(self),
+            Object::SecurityGroup(g) => format!("{} rules", g.spec.rules.len()),
+            Object::SecurityBinding(b) => {
+                format!("{} in {}: {} VMs, {} prefixes", b.groups.join(", "), b.vpc, b.vms.len(), b.prefixes.len())
+            }
         }
     }
 
@@ -112,6 +116,8 @@ impl Object {
             Object::PublicPool(p) => internet::pool_json(p),
             Object::Snat(s) => internet::snat_json(s),
             Object::ElasticIp(e) => internet::elastic_json(e),
+            Object::SecurityGroup(g) => internet::group_json(g),
+            Object::SecurityBinding(b) => internet::binding_json(b),
             Object::Peering(p) => json!({"vpcs": [&*p.vpcs[0], &*p.vpcs[1]]}),
             Object::Vm(v) => {
                 let mut spec = json!({"vpc": &*v.vpc, "mac": v.mac.to_string(), "nc": &*v.nc});

@@ -127,6 +127,30 @@ pub enum Problem {
         /// What it meets.
         by: String,
     },
+    /// A rule of a security group that other rules leave nothing to decide.
+    #[error("`{rule}` can never match: {by} takes all that it is about")]
+    NeverMatches {
+        /// The rule.
+        rule: String,
+        /// What comes before it.
+        by: String,
+    },
+    /// A number of rules beyond the node's limit.
+    #[error("the rules of all groups are {rules}; a node takes {limit}")]
+    TooManyRules {
+        /// How many there are.
+        rules: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// A VM of another VPC.
+    #[error("names Vm `{vm}`, which is not in Vpc `{vpc}`")]
+    VmElsewhere {
+        /// The VM.
+        vm: String,
+        /// The VPC that is meant.
+        vpc: String,
+    },
     /// An elastic address that no pool has.
     #[error("{address} lies in no PublicPool")]
     OutsidePools {

@@ -10,6 +10,7 @@ mod documents;
 mod emit;
 mod error;
 mod input;
+mod groups;
 mod internet;
 mod model;
 mod nat;
@@ -28,7 +29,7 @@ pub use documents::{every_error, parse_files, parse_text, validate_files, Docume
 pub use emit::FieldChange;
 pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input};
-pub use model::{Counts, Model, PEER_STEPS_MAX};
+pub use model::{Counts, FilterPlan, Model, PEER_STEPS_MAX};
 pub use nat::NatPlan;
 pub use object::*;
 pub use plan::{Action, ChangeView, Plan, PlanView, Tally};

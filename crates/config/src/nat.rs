@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the model to what translation, sessions and tables need for the Internet.
 
-use crate::model::Model;
+use crate::model::{FilterPlan, Model};
 use crate::object::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use session::{OwnTimeouts, TenantLimits, Timeouts};
@@ -28,6 +28,8 @@ pub struct NatPlan {
     pub timeouts: Timeouts,
     /// See `timeouts`.
     pub sessions: u32,
+    /// For the filter.
+    pub filter: FilterPlan,
 }
 
 impl Model {
@@ -53,6 +55,13 @@ impl Model {
             plan.policies.entry(e.vni).or_default();
         }
         self.finish_policies(&mut plan);
+        plan.filter = self.filter();
+        for (vni, version) in &plan.filter.versions {
+            let vpc = self.vnis.get(vni).map(|id| &self.vpc(*id).spec);
+            let pick_up = if vpc.is_some_and(|v| v.pick_up) { abi::POLICY_PICKUP } else { 0 };
+            *plan.policies.entry(*vni).or_default() ^= abi::POLICY_FILTER | version >> 32 << 32;
+            *plan.policies.entry(*vni).or_default() |= pick_up;
+        }
         plan.public = self.public(&plan.spec);
         plan
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The objects that documents describe, typed. References are by name; a [`crate::Model`] resolves them.
 
+pub use crate::groups::*;
 pub use crate::internet::*;
 use crate::prefix::{Mac, Prefix};
 use std::fmt;
@@ -32,11 +33,15 @@ pub enum Kind {
     Snat = 7,
     /// A public address of a VM.
     ElasticIp = 8,
+    /// Rules about connections.
+    SecurityGroup = 9,
+    /// Whose rules they are.
+    SecurityBinding = 10,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Gateway,
         Kind::Nc,
         Kind::Vpc,
@@ -46,6 +51,8 @@ impl Kind {
         Kind::PublicPool,
         Kind::Snat,
         Kind::ElasticIp,
+        Kind::SecurityGroup,
+        Kind::SecurityBinding,
     ];
 
     /// As in `kind:`.
@@ -60,6 +67,8 @@ impl Kind {
             Kind::PublicPool => "PublicPool",
             Kind::Snat => "Snat",
             Kind::ElasticIp => "ElasticIp",
+            Kind::SecurityGroup => "SecurityGroup",
+            Kind::SecurityBinding => "SecurityBinding",
         }
     }
 
@@ -418,6 +427,10 @@ pub enum Object {
     Snat(Box<Snat>),
     /// See [`ElasticIp`].
     ElasticIp(Box<ElasticIp>),
+    /// See [`SecurityGroup`].
+    SecurityGroup(Box<SecurityGroup>),
+    /// See [`SecurityBinding`].
+    SecurityBinding(Box<SecurityBinding>),
 }
 
 impl Object {
@@ -433,6 +446,8 @@ impl Object {
             Object::PublicPool(_) => Kind::PublicPool,
             Object::Snat(_) => Kind::Snat,
             Object::ElasticIp(_) => Kind::ElasticIp,
+            Object::SecurityGroup(_) => Kind::SecurityGroup,
+            Object::SecurityBinding(_) => Kind::SecurityBinding,
         }
     }
 
@@ -446,6 +461,8 @@ impl Object {
             Object::PublicPool(o) => o.name.clone(),
             Object::Snat(o) => o.name.clone(),
             Object::ElasticIp(o) => o.name.clone(),
+            Object::SecurityGroup(o) => o.spec.name.clone(),
+            Object::SecurityBinding(o) => o.name.clone(),
             Object::Vm(o) => o.name.clone().unwrap_or_else(|| vm_name(&o.vpc, o.addresses[0])),
             Object::Route(o) => o.name.clone().unwrap_or_else(|| route_name(&o.vpc, o.prefix)),
         }

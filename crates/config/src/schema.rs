@@ -40,7 +40,7 @@ macro_rules! field {
 /// Fields that every document has.
 pub const COMMON: &[Field] = &[
     field!("apiVersion", "text", REQUIRED, "tunny/v1", "Version of the document form."),
-    field!("kind", "text", REQUIRED, "Gateway, Nc, Vpc, Peering, Vm, Route, PublicPool, Snat or ElasticIp", "What the document describes."),
+    field!("kind", "text", REQUIRED, "Gateway, Nc, Vpc, Peering, Vm, Route, PublicPool, Snat, ElasticIp, SecurityGroup or SecurityBinding", "What the document describes."),
 ];
 
 const METADATA_NAME: Field = field!("metadata.name", "name", REQUIRED, NAME, "Name, unique among the documents of its kind.");
@@ -204,6 +204,19 @@ const ELASTIC: &[Field] = &[
     field!("spec.forwards", "list of forwards", "none", "up to 256, as tcp/443=web1:8443 or udp/5000-5009=red/10.0.0.5, of Vms of one VPC", "Instead: public ports that lead to VMs (and stand for their ports when they send). The other ports of the address are left to Snat."),
 ];
 
+const SECURITY_GROUP: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.rules", "list of rules", "none", "up to 10000 of the form `ingress|egress allow|deny SERVICES REMOTE [priority N]`, none that can never match", "Which connections may begin, as the member sees them. SERVICES: `any`, `tcp`, `udp`, `icmp`, `icmpv6` or a protocol number; `tcp/80`, `udp/5000-5009`, `icmp/8`, `icmpv6/128.0`. REMOTE, the other end: `any`, an address, a prefix, or `group NAME` for the members of a group. Of the rules that match, the lowest priority number decides (0 to 65535, 1000 if not given), deny before allow, then the earlier one. What no rule matches is denied. Answers need no rule."),
+];
+
+const SECURITY_BINDING: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.vpc", "name", REQUIRED, "name of a Vpc", "The VPC whose members these are."),
+    field!("spec.vms", "list of names", "none", "Vms of the Vpc", "VMs, with all their addresses. vms, prefixes or both are needed."),
+    field!("spec.prefixes", "list of prefixes", "none", "addresses or prefixes, without bits behind the length", "Addresses, whoever has them. A VM of its own counts before a prefix, a longer prefix before a shorter. They may send though they are no Vm's."),
+    field!("spec.groups", "list of names", REQUIRED, "up to 16 SecurityGroups", "Their groups. Of the rules of several groups the same decides as of one."),
+];
+
 /// The fields of a kind, without those that every document has.
 pub const fn fields(kind: Kind) -> &'static [Field] {
     match kind {
@@ -216,6 +229,8 @@ pub const fn fields(kind: Kind) -> &'static [Field] {
         Kind::PublicPool => POOL,
         Kind::Snat => SNAT,
         Kind::ElasticIp => ELASTIC,
+        Kind::SecurityGroup => SECURITY_GROUP,
+        Kind::SecurityBinding => SECURITY_BINDING,
     }
 }
 
@@ -258,6 +273,8 @@ const fn about(kind: Kind) -> &'static str {
         Kind::PublicPool => "Public IPv4 addresses for Snat and elastic addresses.",
         Kind::Snat => "The way of a VPC to the Internet: which public addresses stand for its VMs, and what they may take. A VPC has one at most.",
         Kind::ElasticIp => "A public address of a VM, or some of its ports.",
+        Kind::SecurityGroup => "Rules about which connections may begin. Who has no group allows everything.",
+        Kind::SecurityBinding => "VMs and prefixes of a VPC, and their security groups. As soon as a VPC has one, its inner sources are checked: a VM may send from its own addresses alone.",
     }
 }
 

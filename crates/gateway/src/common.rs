@@ -346,7 +346,7 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
 fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
     let tables = w.tables;
     let Some(tenant) = tables.tenant_from(l.tenant, l.vni) else { return Next::Stages };
-    if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & TENANT_METERED != 0 || l.ttl <= 1 {
+    if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
         return Next::Stages;
     }
     if !tables.may_send4_from(l.member, l.vni, l.source) {
@@ -408,7 +408,7 @@ fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean, mut walk: Walk
 #[inline(always)]
 fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
     match w.tables.tenant_from(l.member, l.vni) {
-        Some(peer) if peer.root4() & ROOT_SIMPLE != 0 => {
+        Some(peer) if peer.root4() & ROOT_SIMPLE != 0 && peer.key & TENANT_FILTERED == 0 => {
             l.gateway_mac = peer.gateway_mac();
             find(w, at, l)
         }

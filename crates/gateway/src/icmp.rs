@@ -66,6 +66,12 @@ fn message(p: &Packet, f: &Frame<'_>, reason: DropReason) -> Option<Message> {
             true => (icmpv6::kind::UNREACHABLE, icmpv6::unreachable::ADDRESS, 0),
             false => (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::HOST, 0),
         },
+        (DropReason::FilterEgress | DropReason::FilterIngress, true) => {
+            (icmpv6::kind::UNREACHABLE, PROHIBITED_V6, 0)
+        }
+        (DropReason::FilterEgress | DropReason::FilterIngress, false) => {
+            (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0)
+        }
         (DropReason::NatNoPool | DropReason::NatSourceUnknown, true) => (icmpv6::kind::UNREACHABLE, PROHIBITED_V6, 0),
         (DropReason::NatNoPool | DropReason::NatSourceUnknown, false) => (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0),
         (DropReason::NatProtocol, false) if !is_icmp(p, f) => {

@@ -27,13 +27,14 @@ mod icmp;
 mod nat;
 mod nd;
 mod packet;
+mod pair;
 mod record;
 mod settings;
 mod stages;
 mod work;
 
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, BATCH_MAX, HEADROOM};
-pub use nat::{BeginLog, EndLog, Nat};
+pub use nat::{BeginLog, EndLog, Nat, RefusalLog, Refused};
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
 use common::Lean;
@@ -93,7 +94,9 @@ impl Gateway {
         let bytes = frames.iter().map(|f| f.len as u64).sum();
         let (rx, sent) = (Count { packets: frames.len() as u64, bytes }, Count::default());
         let guard = self.sessions.as_ref().map(|(nat, sessions)| (nat, sessions.enter()));
-        let nat = guard.as_ref().map(|(nat, guard)| nat::Sight { nat, guard });
+        let rules = self.sessions.as_ref().map(|(nat, _)| nat.rules());
+        let sight = guard.as_ref().zip(rules.as_ref());
+        let nat = sight.map(|((nat, guard), rules)| nat::Sight { nat, guard, filter: rules });
         let (walking, now, held) = (0, now_ns, Vec::new());
         let mut w =
             Work { tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again: None };
@@ -120,7 +123,6 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
     w.each(packets, frames, |w, p, f| tenant::find(w, p, f));
     w.each(packets, frames, |w, p, f| {
         tenant::run(w, p, f)?;
-        filter::run(w, p)?;
         if p.inward {
             nat::inward::run(w, p, f)?;
             return locate::find(w, p, f);
@@ -137,6 +139,7 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
         route::walk(w, packets, frames);
     }
     w.each(packets, frames, |w, p, f| {
+        filter::run(w, p, f)?;
         let path = locate::run(w, p, f)?;
         meter::run(w, p)?;
         rewrite::run(w, p, f, &path)?;

@@ -95,6 +95,12 @@ pub enum Event {
     Generated { bytes: Vec<u8>, ifindex: u32 },
     /// The session of a packet to or from the Internet.
     Session { inner: String, outer: String, state: &'static str, inward: bool },
+    /// The rule of a security group that decided; none matched, so it is denied.
+    Rule { direction: &'static str, rule: Option<(String, usize, String)>, allowed: bool },
+    /// Neither end has a security group.
+    NoGroups,
+    /// The session of a connection inside.
+    Pair { key: String, state: &'static str, begun: bool },
     /// The end.
     Outcome { verdict: Verdict },
 }
@@ -174,6 +180,15 @@ impl std::fmt::Display for Event {
             Event::Generated { bytes, ifindex } => write!(f, "{} bytes of the gateway's own sent on port {ifindex}", bytes.len()),
             Event::Session { inner, outer, state, inward } => {
                 write!(f, "{} session {inner}, outside {outer}, {state}", if *inward { "inwards:" } else { "outwards:" })
+            }
+            Event::Rule { direction, rule: Some((group, i, rule)), allowed } => {
+                let word = if *allowed { "allowed" } else { "denied" };
+                write!(f, "{direction} {word} by group {group}, rules[{i}]: {rule}")
+            }
+            Event::Rule { direction, rule: None, .. } => write!(f, "{direction} denied: no rule of its groups matches"),
+            Event::NoGroups => f.write_str("neither end has a security group"),
+            Event::Pair { key, state, begun } => {
+                write!(f, "{} {key}, {state}", if *begun { "session begins:" } else { "session" })
             }
             Event::Outcome { verdict } => match verdict {
                 Verdict::Forward { ifindex } => write!(f, "forwarded on port {ifindex}"),

@@ -42,6 +42,7 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
         let _ = writeln!(y, "  vpc: {vpc}\n  prefix: \"{prefix}\"\n  scope: internet");
     }
     internet(&mut y);
+    groups(&mut y);
     for vm in &VMS {
         document(&mut y, "Vm", Some(vm.name));
         let nc = nc_name(vm.host, vpc(vm.vpc).underlay6);
@@ -63,6 +64,18 @@ fn internet(y: &mut String) {
     let _ = writeln!(y, "  address: {ELASTIC}\n  vm: red-1");
     document(y, "ElasticIp", Some("blue-2-iperf"));
     let _ = writeln!(y, "  address: {FORWARD}\n  forwards: [\"tcp/8080=blue-2:5201\"]");
+}
+
+/// A group of green-2: everybody may ping it and come to its iperf3, nobody to anything else; it may begin what it wants.
+fn groups(y: &mut String) {
+    document(y, "SecurityGroup", Some("iperf"));
+    y.push_str("  rules:\n");
+    let all = ["ingress allow tcp/5201 any", "ingress allow icmp/8 any", "ingress allow icmpv6/128 any", "egress allow any any"];
+    for rule in all {
+        let _ = writeln!(y, "    - {rule}");
+    }
+    document(y, "SecurityBinding", Some("green-2"));
+    y.push_str("  vpc: green\n  vms: [green-2]\n  groups: [iperf]\n");
 }
 
 fn document(y: &mut String, kind: &str, name: Option<&str>) {

@@ -161,6 +161,7 @@ pub fn run_routes(lab: &mut Lab, seconds: u32, progress: &Progress) -> Result<Ve
     for (n, route) in routes.iter().enumerate() {
         if route.jumbo && lab.shape.mtu != JUMBO {
             rows.extend(crate::internet::run(lab, seconds, progress)?);
+            rows.extend(crate::filter::run(lab, seconds, progress)?);
             progress.step(&format!("underlay to {JUMBO} bytes, while it runs"));
             lab.set_mtu(JUMBO)?;
         }

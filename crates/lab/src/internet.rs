@@ -66,7 +66,7 @@ fn seen_by_now(lab: &Lab, path: &str) -> Vec<Seen> {
     text.lines().filter_map(line).collect()
 }
 
-fn url(server: IpAddr, path: &str) -> String {
+pub(crate) fn url(server: IpAddr, path: &str) -> String {
     match server {
         IpAddr::V4(a) => format!("http://{a}{path}"),
         IpAddr::V6(a) => format!("http://[{a}]{path}"),
@@ -74,7 +74,7 @@ fn url(server: IpAddr, path: &str) -> String {
 }
 
 /// Asks for a page; the answer's status, `000` if there was none.
-fn curl(ns: &Namespace, url: &str) -> Result<String, LabError> {
+pub(crate) fn curl(ns: &Namespace, url: &str) -> Result<String, LabError> {
     let argv = ["curl", "-s", "-g", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "5", url];
     Ok(String::from_utf8_lossy(&ns.try_argv(&argv)?.stdout).into_owned())
 }
@@ -90,9 +90,9 @@ fn of_snat(a: IpAddr) -> bool {
 }
 
 /// A row in the making.
-struct Trial<'a> {
+pub(crate) struct Trial<'a> {
     lab: &'a Lab,
-    before: Counters,
+    pub(crate) before: Counters,
     what: &'static str,
     path: String,
     v6: bool,
@@ -100,23 +100,23 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    fn new(lab: &'a Lab, what: &'static str, path: String, v6: bool) -> Result<Self, LabError> {
+    pub(crate) fn new(lab: &'a Lab, what: &'static str, path: String, v6: bool) -> Result<Self, LabError> {
         interrupt::check()?;
         Ok(Trial { lab, before: lab.node()?.counters()?, what, path, v6, problems: Vec::new() })
     }
 
-    fn expect(&mut self, ok: bool, what: impl FnOnce() -> String) {
+    pub(crate) fn expect(&mut self, ok: bool, what: impl FnOnce() -> String) {
         if !ok {
             self.problems.push(what());
         }
     }
 
-    fn ns(&self, what: &str) -> Namespace {
+    pub(crate) fn ns(&self, what: &str) -> Namespace {
         self.lab.shape.names.namespace(what)
     }
 
     /// Ping and TCP, both of which must get through.
-    fn traffic(&mut self, from: &str, to: &str, port: u16, seconds: u32) -> Result<(Ping, Tcp, f64, u64), LabError> {
+    pub(crate) fn traffic(&mut self, from: &str, to: &str, port: u16, seconds: u32) -> Result<(Ping, Tcp, f64, u64), LabError> {
         let ns = self.ns(from);
         let ping = if port == 5201 { traffic::ping(&ns, to, PINGS, &[])? } else { Ping::default() };
         self.expect(ping.received == ping.sent, || format!("{} of {} pings answered", ping.received, ping.sent));
@@ -144,7 +144,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    fn row(mut self, traffic: Option<(Ping, Tcp, f64, u64)>) -> Result<Row, LabError> {
+    pub(crate) fn row(mut self, traffic: Option<(Ping, Tcp, f64, u64)>) -> Result<Row, LabError> {
         let all = self.lab.node()?.counters()?.since(&self.before);
         self.expect(all.balanced, || "the gateway's counters do not balance".into());
         let (ping, tcp, share, packets) =

@@ -12,6 +12,7 @@
 pub mod config;
 pub mod demo;
 pub mod host;
+pub mod filter;
 pub mod internet;
 pub mod interrupt;
 pub mod lifecycle;

@@ -10,22 +10,25 @@ use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::sessionlog::SessionLog;
 use config::{Model, NatPlan};
+use filter::Filter;
 use gateway::Nat;
 use session::upgrade::Image;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
-use session::{Cursor, Options, SessionInfo, SessionMemory, Tracker};
+use session::{Cursor, Options, Owner, SessionInfo, SessionMemory, Tracker};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tables::{Commit, GroupId, RoutesChange, Vni, Writer};
+use tables::{Commit, GroupId, RoutesChange, Tables, Vni, Writer};
 
 /// Time between two looks at what has expired.
 const EXPIRE: Duration = Duration::from_millis(100);
 /// Sessions that are looked at in one go; in between workers get at the locks.
 const BUDGET: u32 = 4096;
+/// Budgets of records that are judged again in one go, after rules have changed: one million records a second.
+const SWEEPS: u32 = 25;
 /// Segments of session memory (4 MiB) that are copied for a trace.
 const COPIED_SEGMENTS_MAX: u32 = 128;
 /// The bits of a POLICY word that hold the epoch.
@@ -43,6 +46,9 @@ pub struct Internet {
     ways: Ways,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    tables: Mutex<Tables>,
+    /// Rules have changed: sessions are to be judged again.
+    changed: Arc<AtomicBool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,7 +105,9 @@ impl Internet {
         let told = log.clone();
         let nat = Nat::new(Arc::new(tracker), translator, Default::default(), Some(Box::new(move |e| told.ended(e))));
         let told = log.clone();
-        let nat = Arc::new(nat.on_begin(Box::new(move |new, now| told.began(new, now))));
+        let nat = nat.on_begin(Box::new(move |new, now| told.began(new, now)));
+        let told = log.clone();
+        let nat = Arc::new(nat.on_refusal(Box::new(move |refused| told.refused(refused))));
         let lost = restore(&nat, now);
         if found.sessions > 0 {
             let torn = found.refused + lost;
@@ -114,6 +122,8 @@ impl Internet {
             ways: Arc::new(Mutex::new([None; 2])),
             stop: Arc::default(),
             thread: Mutex::default(),
+            tables: Mutex::new(writer.tables()),
+            changed: Arc::default(),
         };
         internet.set_log(model);
         if plan.public.is_empty() && writer.tables().public_roots() != 0 {
@@ -141,6 +151,7 @@ impl Internet {
         }
         let (options, now) = (self.nat.tracker().options(), monotonic_ns());
         let nat = on(memory, options, now, &self.plan())?;
+        nat.set_filter(self.nat.rules().clone());
         restore(&nat, now);
         Ok(Arc::new(nat))
     }
@@ -182,8 +193,16 @@ impl Internet {
     /// Begins to end what expires.
     pub fn start(&self) -> Result<(), NodeError> {
         let (nat, stop) = (self.nat.clone(), self.stop.clone());
+        let (tables, changed) = (lock(&self.tables).clone(), self.changed.clone());
         let body = move || {
+            let mut at = None;
             while !stop.load(Ordering::Relaxed) {
+                if changed.swap(false, Ordering::AcqRel) {
+                    at = Some(Cursor::default());
+                }
+                for _ in 0..SWEEPS {
+                    at = at.and_then(|from| nat.sweep(&tables, from, BUDGET, monotonic_ns()));
+                }
                 let mut busy = true;
                 while busy && !stop.load(Ordering::Relaxed) {
                     busy = nat.expire(monotonic_ns(), BUDGET).more;
@@ -209,7 +228,8 @@ impl Internet {
 
     /// Before a commit: makes the addresses of `model` public as well. Returns whether there was anything to do.
     pub fn prepare(&self, writer: &mut Writer, model: &Model) -> Result<NatPlan, NodeError> {
-        let plan = model.nat();
+        let mut plan = model.nat();
+        plan.filter.keep(&lock(&self.plan).filter);
         let mut both = lock(&self.plan).public.clone();
         if plan.public != both {
             both.extend(plan.public.iter().copied());
@@ -248,6 +268,12 @@ impl Internet {
         if old.spec != plan.spec {
             self.nat.translator().configure(&plan.spec);
         }
+        let filter = !old.filter.same(&plan.filter);
+        if filter {
+            // Before the epochs: whoever sees a new one asks the new rules.
+            let rules = Filter::new(&plan.filter.groups, &plan.filter.members, &self.nat.rules());
+            self.nat.set_filter(Arc::new(rules));
+        }
         let tracker = self.nat.tracker();
         for vni in old.limits.keys().filter(|vni| !plan.limits.contains_key(vni)) {
             tracker.set_limits(*vni, None);
@@ -269,6 +295,9 @@ impl Internet {
             if differs || (wanted != 0 && judge(vni)) {
                 writer.set_policy(vni, wanted);
             }
+        }
+        if filter {
+            self.changed.store(true, Ordering::Release);
         }
         let public = std::mem::take(&mut old.public) != plan.public;
         *old = plan.clone();
@@ -336,7 +365,10 @@ fn on(memory: Arc<dyn SessionMemory>, options: Options, now: u64, plan: &NatPlan
 /// Sessions of a gateway without ports, none at first. `now` is the time of its first packet.
 pub fn offline(model: &Model, now: u64) -> Result<Arc<Nat>, NodeError> {
     let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?);
-    on(memory, options(model, 0x7475_6e6e_7921), now, &model.nat()).map(Arc::new)
+    let plan = model.nat();
+    let nat = on(memory, options(model, 0x7475_6e6e_7921), now, &plan)?;
+    nat.set_filter(Arc::new(Filter::new(&plan.filter.groups, &plan.filter.members, &Filter::default())));
+    Ok(Arc::new(nat))
 }
 
 /// Enters into the tables of a gateway without ports what a model says of the Internet.
@@ -354,7 +386,7 @@ fn restore(nat: &Nat, now: u64) -> u64 {
     let (mut lost, mut at) = (0, Some(Cursor::default()));
     while let Some(from) = at {
         let mut ends = |s: &SessionInfo| {
-            let torn = !nat.translator().restore(&binding(s));
+            let torn = s.owner != Owner::Filter && !nat.translator().restore(&binding(s));
             lost += u64::from(torn);
             torn
         };

@@ -56,7 +56,9 @@ impl Exporter {
 
     /// Sends these records; `now` in milliseconds since 1970.
     pub fn send(&mut self, records: &[Record], now: u64) -> io::Result<()> {
-        let (v4, v6): (Vec<_>, Vec<_>) = records.iter().partition(|r| !r.inner.is_v6());
+        // The templates are of translations: connections that were refused have none.
+        let begun = records.iter().filter(|r| r.refused.is_none());
+        let (v4, v6): (Vec<_>, Vec<_>) = begun.partition(|r| !r.inner.is_v6());
         for (list, template) in [(v4, TEMPLATE4), (v6, TEMPLATE6)] {
             let room = (MESSAGE_MAX - 16 - 4 - 4 - 4 - 4 * (COMMON.len() + V4.len())) / usize::from(length(template));
             for part in list.chunks(room) {
@@ -164,8 +166,9 @@ mod tests {
         let outer = OuterKey::v4(6, 0xcb00_7101, 1025, 0xc633_6407, 443);
         let end =
             End { time: 1_700_000_005_000, reason: EndReason::Closed, state: "time-wait", packets: 7, bytes: 900 };
-        let begun = Record { inner, outer, from_outside: false, start: 1_700_000_000_000, end: None };
-        let all: Vec<Record> = (0..40).map(|i| Record { end: (i % 2 == 1).then_some(end), ..begun }).collect();
+        let start = 1_700_000_000_000;
+        let begun = Record { refused: None, pair: false, inner, outer, from_outside: false, start, end: None };
+        let all: Vec<Record> = (0..40).map(|i| Record { end: (i % 2 == 1).then_some(end), ..begun.clone() }).collect();
         Exporter::new(collector.local_addr().unwrap()).send(&all, 1_700_000_006_000).unwrap();
         let (mut seen, mut buffer) = (Vec::new(), [0; 2000]);
         while seen.len() < all.len() {

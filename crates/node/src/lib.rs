@@ -22,6 +22,7 @@ pub mod pcap;
 mod punt;
 pub mod service;
 pub mod sessionlog;
+pub mod rules;
 pub mod sessions;
 mod sink;
 mod steps;

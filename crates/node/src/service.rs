@@ -298,6 +298,11 @@ impl Node {
         Listing::new(&self.internet, query, self.vpc_names())
     }
 
+    /// `POST /v1/rules`.
+    pub fn rules(&self, query: &crate::rules::RuleQuery) -> Vec<crate::rules::RuleView> {
+        crate::rules::rules(&self.internet, query)
+    }
+
     /// `POST /v1/ports`.
     pub fn ports(&self, query: &SessionQuery) -> Result<Ports, NodeError> {
         let c = self.counters();

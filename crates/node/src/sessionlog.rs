@@ -8,13 +8,14 @@
 use crate::counters::monotonic_ns;
 use crate::ipfix::Exporter;
 use serde_json::json;
-use session::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey};
+use session::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey, Owner};
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -27,8 +28,12 @@ const FLUSH: Duration = Duration::from_millis(200);
 const CLOCK_SET_MS: i64 = 500;
 
 /// What is told of a session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Record {
+    /// A connection that the rules refused: nothing began. The side that wanted to begin stands as the VM.
+    pub refused: Option<Refusal>,
+    /// Whether it is between two ends inside; then `outer` names the other end's VNI alone.
+    pub pair: bool,
     /// The VM's side.
     pub inner: InnerKey,
     /// The public side.
@@ -39,6 +44,15 @@ pub struct Record {
     pub start: u64,
     /// The end, if it has ended.
     pub end: Option<End>,
+}
+
+/// What refused a connection.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// VNI of the other end; none: outside.
+    pub other: Option<u32>,
+    /// The group and its rule; none: no rule matched.
+    pub rule: Option<(Arc<str>, String)>,
 }
 
 /// How a session ended.
@@ -59,8 +73,14 @@ pub struct End {
 impl Record {
     /// As one JSON object.
     pub fn to_json(&self) -> serde_json::Value {
+        let event = match (&self.refused, &self.end) {
+            (Some(_), _) => "denied",
+            (None, Some(_)) => "end",
+            (None, None) => "start",
+        };
         let mut out = json!({
-            "event": if self.end.is_some() { "end" } else { "start" },
+            "event": event,
+            "verdict": if self.refused.is_some() { "deny" } else { "allow" },
             "vni": self.inner.vni(),
             "protocol": self.inner.proto(),
             "vm": self.inner.vm().to_string(),
@@ -72,6 +92,19 @@ impl Record {
             "direction": if self.from_outside { "in" } else { "out" },
             "startMs": self.start,
         });
+        if self.pair {
+            // Nothing is translated.
+            for name in ["public", "publicPort"] {
+                out.as_object_mut().map(|o| o.remove(name));
+            }
+            out["remoteVni"] = self.outer.vni_bits().into();
+        }
+        if let Some(refused) = &self.refused {
+            if let Some((group, rule)) = &refused.rule {
+                out["group"] = group.to_string().into();
+                out["rule"] = rule.clone().into();
+            }
+        }
         if let Some(e) = &self.end {
             out["endMs"] = e.time.into();
             out["reason"] = e.reason.name().into();
@@ -169,8 +202,39 @@ impl SessionLog {
     pub fn began(&self, new: &NewSession, now: u64) {
         if self.on.load(Ordering::Relaxed) {
             let from_outside = new.direction == Direction::In;
-            self.put(Record { inner: new.inner, outer: new.outer, from_outside, start: self.start_ms(now), end: None });
+            let (refused, pair) = (None, new.owner == Owner::Filter);
+            let start = self.start_ms(now);
+            self.put(Record { refused, pair, inner: new.inner, outer: new.outer, from_outside, start, end: None });
         }
+    }
+
+    /// The rules did not let a connection begin.
+    pub fn refused(&self, r: &gateway::Refused) {
+        if !self.on.load(Ordering::Relaxed) {
+            return;
+        }
+        let (proto, port) = ((r.service >> 16) as u8, r.service as u16);
+        let vm = r.from.vni.or(r.to.vni).unwrap_or(0);
+        let (local, remote, from_outside) = match r.from.vni {
+            Some(_) => (r.from.addr, r.to.addr, false),
+            None => (r.to.addr, r.from.addr, true),
+        };
+        let ports = if from_outside { (port, 0) } else { (0, port) };
+        let inner = match (local, remote) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => InnerKey::v4(vm, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
+            (IpAddr::V6(a), IpAddr::V6(b)) => InnerKey::v6(vm, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
+            _ => return,
+        };
+        let refused = Some(Refusal { other: r.to.vni, rule: r.rule.clone() });
+        let pair = r.from.vni.is_some() && r.to.vni.is_some();
+        let outer = match (pair, r.to.vni, remote, local) {
+            (true, Some(other), IpAddr::V4(b), IpAddr::V4(_)) => {
+                OuterKey::V4([u64::from(other) << 40 | u64::from(proto) << 32, u64::from(b.to_bits()) << 32])
+            }
+            (true, Some(other), ..) => OuterKey::V6([u64::from(other) << 40 | u64::from(proto) << 32, 0, 0, 0, 0]),
+            _ => inner.untranslated(),
+        };
+        self.put(Record { refused, pair, inner, outer, from_outside, start: self.start_ms(r.now), end: None });
     }
 
     /// A session ended.
@@ -182,7 +246,8 @@ impl SessionLog {
         let (packets, bytes, time) = (s.counts.packets, s.counts.bytes, self.wall_ms(monotonic_ns()));
         let end = Some(End { time, reason: e.reason, state: s.state.name(), packets, bytes });
         let (from_outside, start) = (s.from_outside, self.start_ms(s.start));
-        self.put(Record { inner: s.inner, outer: s.outer, from_outside, start, end });
+        let (refused, pair) = (None, s.owner == Owner::Filter);
+        self.put(Record { refused, pair, inner: s.inner, outer: s.outer, from_outside, start, end });
     }
 }
 

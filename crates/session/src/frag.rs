@@ -137,6 +137,11 @@ pub struct FragTable {
 }
 
 impl FragTable {
+    /// Whether a datagram contradicts itself: pieces overlap, or lengths do not fit.
+    pub fn contradicts(&self, key: &FragKey) -> bool {
+        self.datagrams.get(key).is_some_and(|d| d.spoilt)
+    }
+
     /// An empty one.
     pub fn new(limits: FragLimits) -> FragTable {
         FragTable {

@@ -24,7 +24,6 @@
 
 use crate::record::{Line, Lines};
 use crate::table::{buckets_of, tag_of};
-use crate::{InnerKey, OuterKey};
 use abi::*;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -166,8 +165,7 @@ fn displace(locked: &Locked, lines: &Lines, salt: u64, table: u64, from: u32) ->
 /// The two hashes of a record's keys.
 pub(crate) fn hashes(lines: &Lines, salt: u64, at: u32) -> [u64; 2] {
     let record = crate::Record { line: lines.at(at), second: lines.at(at | 1) };
-    let (inner, outer): (InnerKey, OuterKey) = (record.inner(), record.outer());
-    [inner.hash(salt), outer.hash(salt)]
+    crate::key::hashes_of(record.owner(), &record.inner(), &record.outer(), salt)
 }
 
 /// Which of a record's hashes an entry in this bucket stands for. None if neither or, by chance, both.
@@ -175,6 +173,7 @@ fn hash_in(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, bucket: u32)
     let fits = |h: &u64| tag_of(*h) == tag && buckets_of(table, *h).contains(&bucket);
     let [inner, outer] = hashes(lines, salt, at);
     match (fits(&inner), fits(&outer)) {
+        (true, true) if inner == outer => Some(inner),
         (true, false) => Some(inner),
         (false, true) => Some(outer),
         _ => None,

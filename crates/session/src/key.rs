@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The two keys of a session as the words that records hold and hashes take (layout: `abi::session`).
 
+use crate::{Direction, Owner};
 use abi::hash3;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -177,11 +178,100 @@ impl OuterKey {
         self.local()
     }
 
+    /// Of a pair: the other end's VNI.
+    pub fn vni_bits(&self) -> u32 {
+        (self.first() >> 40) as u32
+    }
+
     /// Public port (ICMP echo: the identifier outside).
     #[inline(always)]
     pub fn public_port(&self) -> u16 {
         self.local_port()
     }
+}
+
+/// One end of a connection inside: VNI, address, port.
+pub type End = (u32, IpAddr, u16);
+
+/// The one key of a pair of ends inside, whichever of them sends: the lower end (by address, then VNI, then port) stands as the VM
+/// of an inner key, and the other end's VNI beside it. For ICMP echo the identifier is the lower end's port both ways.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PairKey {
+    pub(crate) inner: InnerKey,
+    pub(crate) other: u32,
+}
+
+impl PairKey {
+    /// The key of a packet, and whether it goes from the lower end (`Out`) or to it. None if the families differ.
+    pub fn new(proto: u8, from: End, to: End, echo: bool) -> Option<(PairKey, Direction)> {
+        let place = |(vni, addr, port): End| (addr, vni, if echo { 0 } else { port });
+        let direction = if place(from) <= place(to) { Direction::Out } else { Direction::In };
+        let ((vni, low, low_port), (other, high, high_port)) = match direction {
+            Direction::Out => (from, to),
+            Direction::In => (to, from),
+        };
+        let ports = if echo { (from.2, 0) } else { (low_port, high_port) };
+        let inner = match (low, high) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => InnerKey::v4(vni, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
+            (IpAddr::V6(a), IpAddr::V6(b)) => InnerKey::v6(vni, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
+            _ => return None,
+        };
+        Some((PairKey { inner, other }, direction))
+    }
+
+    /// The lower end and protocol, as an inner key.
+    pub fn inner(&self) -> InnerKey {
+        self.inner
+    }
+
+    /// VNI of the other end.
+    pub fn other(&self) -> u32 {
+        self.other
+    }
+
+    /// What stands in place of the outer key of such a session.
+    pub fn outer(&self) -> OuterKey {
+        let bits = u64::from(self.other & 0xff_ffff) << 40;
+        match self.inner.untranslated() {
+            OuterKey::V4(w) => OuterKey::V4([w[0] | bits, w[1]]),
+            OuterKey::V6(w) => OuterKey::V6([w[0] | bits, w[1], w[2], w[3], w[4]]),
+        }
+    }
+
+    /// Of a session's two keys, the other way round.
+    pub(crate) fn of(inner: InnerKey, outer: &OuterKey) -> PairKey {
+        PairKey::of_session(inner, outer)
+    }
+
+    /// Of a pair's session: its inner key, and what stands in place of its outer key.
+    pub fn of_session(inner: InnerKey, outer: &OuterKey) -> PairKey {
+        PairKey { inner, other: (outer.first() >> 40) as u32 }
+    }
+
+    /// The hash that chooses buckets and tag.
+    #[inline(always)]
+    pub fn hash(&self, salt: u64) -> u64 {
+        let domain = 2 | u64::from(self.other) << 8;
+        match &self.inner {
+            InnerKey::V4(w) => hash3(domain, w[0], w[1], salt),
+            InnerKey::V6(w) => hash3(hash3(w[0], w[1], w[2], salt) ^ domain, w[3], w[4], salt),
+        }
+    }
+}
+
+/// The hashes under which a session of this owner is entered: of a pair twice the same.
+#[inline(always)]
+pub(crate) fn hashes_of(owner: Owner, inner: &InnerKey, outer: &OuterKey, salt: u64) -> [u64; 2] {
+    match owner {
+        Owner::Filter => [PairKey::of(*inner, outer).hash(salt); 2],
+        _ => [inner.hash(salt), outer.hash(salt)],
+    }
+}
+
+/// Each of them once.
+#[inline(always)]
+pub(crate) fn distinct(hashes: &[u64; 2]) -> &[u64] {
+    &hashes[..1 + usize::from(hashes[0] != hashes[1])]
 }
 
 impl fmt::Debug for InnerKey {

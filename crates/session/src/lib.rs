@@ -28,7 +28,7 @@ pub mod upgrade;
 mod view;
 mod wheel;
 
-pub use key::{InnerKey, OuterKey};
+pub use key::{End, InnerKey, OuterKey, PairKey};
 pub use limits::{Options, OwnTimeouts, TenantLimits, TenantStats, Timeouts};
 pub use memory::{HeapMemory, SessionMemory, SharedMemory, ARENA_BYTES};
 pub use record::{Counts, Owner, Record, State};

@@ -5,7 +5,7 @@
 //! all-zero line, so that garbage can lead a reader astray, but never out of the memory. A line is aligned atomic words;
 //! the engines' fields are stored by their own size (see `abi::SessionRecord`).
 
-use crate::{coarse, tcp, Direction, InnerKey, L4View, OuterKey, SessionMemory};
+use crate::{coarse, tcp, Direction, InnerKey, L4View, OuterKey, PairKey, SessionMemory};
 use abi::*;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -244,14 +244,17 @@ pub enum Owner {
     Forward = SESSION_OWNER_FORWARD,
     /// Nobody: nothing is translated (IPv6).
     None = SESSION_OWNER_NONE,
+    /// The filter: a pair of ends inside ([`crate::PairKey`]).
+    Filter = SESSION_OWNER_FILTER,
 }
 
 impl Owner {
     pub(crate) fn of(state: u64) -> Owner {
-        match state >> SESSION_OWNER_SHIFT & 3 {
+        match state >> SESSION_OWNER_SHIFT & 7 {
             0 => Owner::Snat,
             1 => Owner::Elastic,
             2 => Owner::Forward,
+            4 => Owner::Filter,
             _ => Owner::None,
         }
     }
@@ -325,6 +328,10 @@ impl Record<'_> {
     #[inline]
     pub fn outer(&self) -> OuterKey {
         let inner = self.inner();
+        if self.owner() == Owner::Filter {
+            let other = (self.line.word(OUTER).load(Ordering::Acquire) >> 40) as u32;
+            return PairKey { inner, other }.outer();
+        }
         match inner {
             InnerKey::V4(w) => {
                 let public = self.line.word(OUTER).load(Ordering::Acquire);

@@ -8,7 +8,7 @@
 //! one without a session, `Tracker::create` or `Tracker::find_inner`/`find_outer` look again under the index's locks.
 
 use crate::record::{Line, Lines, Record, INNER0, INNER1, OUTER, STATE};
-use crate::{InnerKey, OuterKey, SessionMemory};
+use crate::{InnerKey, OuterKey, Owner, PairKey, SessionMemory};
 use abi::*;
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -143,6 +143,11 @@ impl Shared {
     }
 
     #[inline(always)]
+    pub(crate) fn find_pair(&self, homes: &Homes, key: &PairKey) -> Option<u32> {
+        self.find(homes, |record, at| pair_is(&self.lines, record, at, key))
+    }
+
+    #[inline(always)]
     pub(crate) fn record<'a>(&self, at: u32) -> Record<'a> {
         Record { line: self.lines.at(at), second: self.lines.at(at | 1) }
     }
@@ -156,7 +161,22 @@ fn word(line: &Line, i: usize) -> u64 {
 #[inline(always)]
 fn family(record: &Line) -> Option<bool> {
     let state = word(record, STATE);
-    (state & SESSION_STATE_MASK != 0).then_some(state & SESSION_V6 != 0)
+    let lives = state & SESSION_STATE_MASK != 0 && Owner::of(state) != Owner::Filter;
+    lives.then_some(state & SESSION_V6 != 0)
+}
+
+/// Whether the record is of the live session of this pair.
+#[inline(always)]
+pub(crate) fn pair_is(lines: &Lines, record: &Line, at: u32, key: &PairKey) -> bool {
+    let state = word(record, STATE);
+    let lives = state & SESSION_STATE_MASK != 0 && Owner::of(state) == Owner::Filter;
+    let v6 = state & SESSION_V6 != 0;
+    lives
+        && word(record, OUTER) >> 40 == u64::from(key.other)
+        && match &key.inner {
+            InnerKey::V4(w) => !v6 && word(record, INNER0) == w[0] && word(record, INNER1) == w[1],
+            InnerKey::V6(w) => v6 && word(record, INNER0) == w[0] && addresses_are(lines, at, w),
+        }
 }
 
 fn addresses_are(lines: &Lines, at: u32, w: &[u64; 5]) -> bool {
@@ -268,6 +288,23 @@ impl<'a> Guard<'a> {
     #[inline(always)]
     pub fn homes_outer(&self, key: &OuterKey) -> Homes {
         self.shared().homes(key.hash(self.shared().salt()))
+    }
+
+    /// Where this key may be found.
+    #[inline(always)]
+    pub fn homes_pair(&self, key: &PairKey) -> Homes {
+        self.shared().homes(key.hash(self.shared().salt()))
+    }
+
+    /// The session of this pair.
+    #[inline(always)]
+    pub fn find_pair_at(&self, homes: &Homes, key: &PairKey) -> Option<SessionRef> {
+        self.shared().find_pair(homes, key).map(SessionRef)
+    }
+
+    /// The session of this pair.
+    pub fn find_pair(&self, key: &PairKey) -> Option<SessionRef> {
+        self.find_pair_at(&self.homes_pair(key), key)
     }
 
     /// Asks for the buckets.

@@ -5,7 +5,7 @@
 //! changed since; the second time a session that is there already is brought up to date. What a field means does not
 //! change with its place; a field that the old layout lacks is taken as 0.
 
-use crate::{Direction, InnerKey, OuterKey};
+use crate::{Direction, InnerKey, OuterKey, Owner, PairKey};
 use abi::*;
 
 /// A session by its fields.
@@ -68,7 +68,9 @@ impl OldMemory<'_> {
             let addr = |name: &str| self.get(base + line, "SessionAddresses", name, 8);
             InnerKey::V6([first, addr("vm_hi")?, addr("vm_lo")?, addr("remote_hi")?, addr("remote_lo")?])
         };
+        let pair = PairKey { inner, other: (outer >> 40) as u32 };
         let outer_key = match inner {
+            _ if Owner::of(state) == Owner::Filter => pair.outer(),
             InnerKey::V4(w) => {
                 OuterKey::V4([w[0] & (0xff << 32) | outer >> 32, w[1] & !0xffff_0000 | outer & 0xffff_0000])
             }

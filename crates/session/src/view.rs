@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the state machines need to know of a packet.
 
-use crate::{InnerKey, OuterKey};
+use crate::{InnerKey, OuterKey, PairKey};
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +68,15 @@ pub enum Embedded {
     FromInside {
         /// Its key: VM is the embedded destination.
         key: InnerKey,
+        /// Its TCP sequence number.
+        seq: Option<u32>,
+    },
+    /// The error is about a packet between two ends inside.
+    OfPair {
+        /// Its key.
+        key: PairKey,
+        /// Which way it went.
+        sent: Direction,
         /// Its TCP sequence number.
         seq: Option<u32>,
     },

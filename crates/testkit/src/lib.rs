@@ -5,6 +5,7 @@
 pub mod case;
 pub mod dissect;
 pub mod encode;
+pub mod groups;
 pub mod internet;
 pub mod layers;
 pub mod lex;

@@ -2,6 +2,7 @@
 //! The tables of a case: what the gateway is told of its region. Plain data; the text form is in [`crate::tables_text`],
 //! the way into table memory in [`crate::load`], the naive reading in [`crate::oracle`].
 
+use crate::groups::Groups;
 use crate::internet::Internet;
 use crate::layers::Mac;
 use std::fmt;
@@ -202,6 +203,8 @@ pub struct Region {
     pub vpcs: Vec<Vpc>,
     /// What leads to the Internet.
     pub internet: Internet,
+    /// What filters.
+    pub groups: Groups,
 }
 
 impl Default for Region {
@@ -222,6 +225,7 @@ impl Default for Region {
             ncs: Vec::new(),
             vpcs: Vec::new(),
             internet: Internet::default(),
+            groups: Groups::default(),
         }
     }
 }
@@ -241,6 +245,11 @@ impl Region {
     /// The word `Root::options`.
     pub fn options(&self) -> u64 {
         self.switches | u64::from(self.dscp) << abi::OPT_DSCP_SHIFT | u64::from(self.udp_port) << abi::OPT_PORT_SHIFT
+    }
+
+    /// Flags of a VPC's POLICY word.
+    pub fn policy(&self, vni: u32) -> u64 {
+        self.internet.policy(vni) | self.groups.policy(vni)
     }
 
     /// The VPC with this VNI.

@@ -28,6 +28,10 @@ pub fn change(nat: &Nat, before: Option<&Region>, region: &Region) {
     if before.map(|b| b.internet.spec()) != Some(region.internet.spec()) {
         nat.translator().configure(&region.internet.spec());
     }
+    if before.is_none_or(|b| b.groups != region.groups) {
+        let filter = filter::Filter::new(&region.groups.specs(), &region.groups.vpcs(), &nat.rules());
+        nat.set_filter(Arc::new(filter));
+    }
     for v in &region.vpcs {
         nat.tracker().set_limits(v.vni, region.internet.limits(v.vni));
     }

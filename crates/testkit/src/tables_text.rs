@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The statements of a `tables` section, into a [`Region`] and back into text. Listed in tests/packets/README.md.
 
-use crate::internet;
+use crate::{groups, internet};
 use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Named, Names, Word};
 use crate::region::*;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 type Parsed<T> = Result<T, CaseError>;
 
 const STATEMENTS: &str =
-    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions delete";
+    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions rule member pick-up delete";
 
 /// Carries out one statement. `names` grows by what the statement defines.
 pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Names) -> Parsed<()> {
@@ -32,6 +32,10 @@ pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Na
             "name" => name(&mut c)?,
             other if internet::STATEMENTS.contains(&other) => {
                 internet::statement(&mut c, first, region)?;
+                None
+            }
+            other if groups::STATEMENTS.contains(&other) => {
+                groups::statement(&mut c, first, region)?;
                 None
             }
             "delete" => delete(&mut c, region)?,
@@ -385,9 +389,9 @@ fn delete(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
             let addr = known_nc(c, region)?;
             region.ncs.retain(|n| n.addr != addr);
         }
-        other if internet::delete(c, other, region)? => (),
+        other if internet::delete(c, other, region)? || groups::delete(c, other, region)? => (),
         other => {
-            let known = "vpc route vm nc snat elastic forward pool";
+            let known = "vpc route vm nc snat elastic forward pool group member";
             return Err(c.error(word, &format!("`{other}` is none of: {known}")));
         }
     }
@@ -455,7 +459,7 @@ impl fmt::Display for Region {
             writeln!(f)?;
         }
         self.vpcs.iter().try_for_each(|v| fmt_vpc(self, v, f))?;
-        write!(f, "{}", self.internet)
+        write!(f, "{}{}", self.internet, self.groups)
     }
 }
 

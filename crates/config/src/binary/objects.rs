@@ -142,7 +142,7 @@ pub(crate) fn read_document(r: &mut Reader<'_>, names: &mut Names) -> Result<Obj
     let (file, mut errors): (Arc<str>, _) = ("".into(), Vec::new());
     let node = nodes.first().filter(|_| fault.is_none()).ok_or("a document is no JSON")?;
     match decode(&file, node, names, &mut errors) {
-        Ok((object, _)) if matches!(object.kind(), Kind::Gateway | Kind::PublicPool | Kind::Snat | Kind::ElasticIp) => Ok(object),
+        Ok((object, _)) if !matches!(object.kind(), Kind::Nc | Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route) => Ok(object),
         _ => Err(errors.first().map_or("a document is another's".into(), |e| e.to_string())),
     }
 }
@@ -150,7 +150,12 @@ pub(crate) fn read_document(r: &mut Reader<'_>, names: &mut Names) -> Result<Obj
 fn put_object(out: &mut Vec<u8>, object: &Object) {
     out.push(object.kind() as u8);
     match object {
-        Object::Gateway(_) | Object::PublicPool(_) | Object::Snat(_) | Object::ElasticIp(_) => put_document(out, object),
+        Object::Gateway(_)
+        | Object::PublicPool(_)
+        | Object::Snat(_)
+        | Object::ElasticIp(_)
+        | Object::SecurityGroup(_)
+        | Object::SecurityBinding(_) => put_document(out, object),
         Object::Nc(n) => {
             put_text(out, &n.name);
             put_address(out, n.address);
@@ -184,7 +189,12 @@ fn put_object(out: &mut Vec<u8>, object: &Object) {
 fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
     let kind = read_kind(r)?;
     Ok(match kind {
-        Kind::Gateway | Kind::PublicPool | Kind::Snat | Kind::ElasticIp => {
+        Kind::Gateway
+        | Kind::PublicPool
+        | Kind::Snat
+        | Kind::ElasticIp
+        | Kind::SecurityGroup
+        | Kind::SecurityBinding => {
             let object = read_document(r, names)?;
             if object.kind() != kind {
                 return Err("a document is of another kind than was said".into());

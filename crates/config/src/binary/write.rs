@@ -75,7 +75,7 @@ impl Model {
         out.write_all(&file_head(SNAPSHOT_MARK, number))?;
         let mut f = Frames { out, payload: Vec::new(), frame: Vec::new() };
         f.begin(Part::Documents);
-        for object in [Kind::Gateway, Kind::PublicPool, Kind::Snat, Kind::ElasticIp].into_iter().flat_map(|k| self.objects(k)) {
+        for object in [Kind::Gateway, Kind::PublicPool, Kind::Snat, Kind::ElasticIp, Kind::SecurityGroup, Kind::SecurityBinding].into_iter().flat_map(|k| self.objects(k)) {
             put_document(&mut f.payload, &object);
             f.step(Part::Documents)?;
         }

@@ -68,6 +68,20 @@ pub(super) fn elastic_json(e: &ElasticIp) -> Value {
     spec
 }
 
+pub(super) fn group_json(g: &SecurityGroup) -> Value {
+    let mut spec = json!({});
+    put_list(&mut spec, "rules", &g.spec.rules);
+    spec
+}
+
+pub(super) fn binding_json(b: &SecurityBinding) -> Value {
+    let mut spec = json!({"vpc": &*b.vpc});
+    put_list(&mut spec, "vms", &b.vms);
+    put_list(&mut spec, "prefixes", &b.prefixes);
+    put_list(&mut spec, "groups", &b.groups);
+    spec
+}
+
 /// A few words about one of these objects.
 pub(super) fn summary(o: &Object) -> String {
     let texts = |list: &mut dyn Iterator<Item = String>| list.take(4).collect::<Vec<_>>().join(", ");

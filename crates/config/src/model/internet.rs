@@ -17,10 +17,13 @@ pub(crate) struct Internet {
     pub pools: BTreeMap<Name, Box<PublicPool>>,
     pub snats: BTreeMap<Name, Box<Snat>>,
     pub elastics: BTreeMap<Name, Box<ElasticIp>>,
+    pub groups: BTreeMap<Name, Box<SecurityGroup>>,
+    pub bindings: BTreeMap<Name, Box<SecurityBinding>>,
 }
 
 /// The kinds in question.
-pub(crate) const INTERNET: [Kind; 3] = [Kind::PublicPool, Kind::Snat, Kind::ElasticIp];
+pub(crate) const INTERNET: [Kind; 5] =
+    [Kind::PublicPool, Kind::Snat, Kind::ElasticIp, Kind::SecurityGroup, Kind::SecurityBinding];
 
 /// What is wrong with an object: kind, name, field.
 pub(crate) type Fault = (Kind, Name, String, Problem);
@@ -31,6 +34,8 @@ impl Internet {
             Kind::PublicPool => self.pools.get(name).cloned().map(Object::PublicPool),
             Kind::Snat => self.snats.get(name).cloned().map(Object::Snat),
             Kind::ElasticIp => self.elastics.get(name).cloned().map(Object::ElasticIp),
+            Kind::SecurityGroup => self.groups.get(name).cloned().map(Object::SecurityGroup),
+            Kind::SecurityBinding => self.bindings.get(name).cloned().map(Object::SecurityBinding),
             _ => None,
         }
     }
@@ -41,6 +46,8 @@ impl Internet {
             Object::PublicPool(o) => self.pools.insert(o.name.clone(), o).map(Object::PublicPool),
             Object::Snat(o) => self.snats.insert(o.name.clone(), o).map(Object::Snat),
             Object::ElasticIp(o) => self.elastics.insert(o.name.clone(), o).map(Object::ElasticIp),
+            Object::SecurityGroup(o) => self.groups.insert(o.spec.name.clone(), o).map(Object::SecurityGroup),
+            Object::SecurityBinding(o) => self.bindings.insert(o.name.clone(), o).map(Object::SecurityBinding),
             _ => None,
         }
     }
@@ -50,6 +57,8 @@ impl Internet {
             Kind::PublicPool => self.pools.remove(name).map(Object::PublicPool),
             Kind::Snat => self.snats.remove(name).map(Object::Snat),
             Kind::ElasticIp => self.elastics.remove(name).map(Object::ElasticIp),
+            Kind::SecurityGroup => self.groups.remove(name).map(Object::SecurityGroup),
+            Kind::SecurityBinding => self.bindings.remove(name).map(Object::SecurityBinding),
             _ => None,
         }
     }
@@ -59,12 +68,15 @@ impl Internet {
             Kind::PublicPool => Box::new(self.pools.values().cloned().map(Object::PublicPool)),
             Kind::Snat => Box::new(self.snats.values().cloned().map(Object::Snat)),
             Kind::ElasticIp => Box::new(self.elastics.values().cloned().map(Object::ElasticIp)),
+            Kind::SecurityGroup => Box::new(self.groups.values().cloned().map(Object::SecurityGroup)),
+            Kind::SecurityBinding => Box::new(self.bindings.values().cloned().map(Object::SecurityBinding)),
             _ => Box::new(std::iter::empty()),
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.pools.is_empty() && self.snats.is_empty() && self.elastics.is_empty()
+        let internet = self.pools.is_empty() && self.snats.is_empty() && self.elastics.is_empty();
+        internet && self.groups.is_empty() && self.bindings.is_empty()
     }
 
     /// The pool that an address lies in.
@@ -96,6 +108,7 @@ impl Model {
             self.pool_faults(&mut out);
             self.snat_faults(&mut out);
             self.elastic_faults(&mut out);
+            self.group_faults(&mut out);
         }
         out
     }

@@ -114,7 +114,7 @@ impl Model {
                 let (vpc, prefix) = self.find_route(name)?;
                 Some(Object::Route(self.route_object(vpc, prefix, self.vpc(vpc).route(prefix)?)))
             }
-            Kind::PublicPool | Kind::Snat | Kind::ElasticIp => self.internet.get(kind, name),
+            _ => self.internet.get(kind, name),
         }
     }
 
@@ -135,7 +135,7 @@ impl Model {
                 let routes = self.vpc(*id).routes();
                 routes.map(move |(prefix, r)| Object::Route(self.route_object(*id, prefix, r)))
             })),
-            Kind::PublicPool | Kind::Snat | Kind::ElasticIp => self.internet.objects(kind),
+            _ => self.internet.objects(kind),
         }
     }
 

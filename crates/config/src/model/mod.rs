@@ -12,6 +12,7 @@
 
 mod apply;
 mod checks;
+mod groups;
 mod internet;
 mod lookup;
 mod peers;
@@ -21,6 +22,7 @@ mod structure;
 mod undo;
 
 pub(crate) use apply::sort_errors;
+pub use groups::FilterPlan;
 pub(crate) use internet::Internet;
 pub(crate) use replace::{for_each_difference, merge, Ref};
 pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
@@ -57,6 +59,10 @@ pub struct Counts {
     pub snats: u64,
     /// Elastic addresses.
     pub elastics: u64,
+    /// Security groups.
+    pub groups: u64,
+    /// Bindings of them.
+    pub bindings: u64,
 }
 
 impl Counts {
@@ -72,6 +78,8 @@ impl Counts {
             Kind::PublicPool => self.pools,
             Kind::Snat => self.snats,
             Kind::ElasticIp => self.elastics,
+            Kind::SecurityGroup => self.groups,
+            Kind::SecurityBinding => self.bindings,
         }
     }
 }
@@ -114,6 +122,8 @@ impl Model {
             pools: self.internet.pools.len() as u64,
             snats: self.internet.snats.len() as u64,
             elastics: self.internet.elastics.len() as u64,
+            groups: self.internet.groups.len() as u64,
+            bindings: self.internet.bindings.len() as u64,
         }
     }
 

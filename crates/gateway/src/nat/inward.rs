@@ -2,21 +2,21 @@
 //! From the Internet to a VM: what is ours among plain packets, its session or a new one, its VPC. From there on it is
 //! located, metered, rewritten and emitted like any packet to a VM.
 
-use abi::{DropReason, POLICY_NAT};
+use abi::{DropReason, POLICY_FILTER, POLICY_NAT};
 use session::nat::PublicEndpoint;
 use session::{Direction, NewSession, SessionRef};
 use tables::Public;
 use wire::{ethernet, ipv4, ipv6};
 
 use super::l4::{Icmp, L4};
-use super::outward::{begins, flow, ip_of, owner};
+use super::outward::{begins, flow, ip_of, owner, renew};
 use super::translate::{End, Endpoint};
 use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, Sight};
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::parse::{bad_addresses_v6, has_ports, martian_source_v4};
 use crate::work::Work;
-use crate::{Frame, Verdict};
+use crate::{pair, Frame, Verdict};
 
 /// What the packet is from here on: a frame whose Ethernet header is to be replaced.
 pub(crate) fn enter(p: &mut Packet, v6: bool, dst: Addr, ip_len: usize, tos: u8, ttl: u8) {
@@ -158,7 +158,7 @@ fn session_of<R: Recorder>(
     let mut found = sight.outer(&key);
     if let Some(session) = found {
         tenant_of(w, p, sight, session)?;
-        let good = sight.current(session, p.policy) || sight.renew(session, p.policy, w.now);
+        let good = sight.current(session, p.policy) || renew(w, sight, p, session)?;
         if !good || !sight.judge(session, Direction::In, l4, packet, w.now)? {
             p.attributed = false;
             found = None;
@@ -198,11 +198,16 @@ fn begin<R: Recorder>(
     let outer = outer_key(l4.proto, public.addr, remote, ports);
     let (Some(inner), Some(outer)) = (inner, outer) else { return Err(DropReason::SessionFault) };
     // What `inbound` gave is held until `create`, or given back here.
+    let now = w.now;
     let release = |why| {
-        sight.nat.translator.release(&super::binding(&inner, &outer), w.now);
+        sight.nat.translator.release(&super::binding(&inner, &outer), now);
         why
     };
     enter_vpc(w, p, target.vni).map_err(release)?;
+    if p.policy & POLICY_FILTER != 0 {
+        let permitted = pair::permits(w, sight, p, &inner, Direction::In, begins(l4, packet, p.policy));
+        permitted.map_err(release)?;
+    }
     if !begins(l4, packet, p.policy) {
         return Err(release(DropReason::SessionStray));
     }

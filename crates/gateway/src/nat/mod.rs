@@ -14,16 +14,18 @@ pub(crate) mod l4;
 pub(crate) mod outward;
 pub(crate) mod related;
 pub(crate) mod send;
+mod sweep;
 pub(crate) mod translate;
 
 use abi::{DropReason, Stage, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
 use session::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
+use filter::{Filter, Side};
 use session::{
-    Direction, Ended, Guard, InnerKey, NewSession, OuterKey, Progress, SessionInfo, SessionRef, Tracker, Verdict,
+    Direction, Ended, Guard, InnerKey, NewSession, OuterKey, Owner, Progress, SessionInfo, SessionRef, Tracker, Verdict,
 };
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
@@ -37,7 +39,27 @@ pub struct Nat {
     fragments: Mutex<FragTable>,
     log: Option<EndLog>,
     begins: Option<BeginLog>,
+    refusals: Option<RefusalLog>,
+    filter: RwLock<Arc<Filter>>,
 }
+
+/// A connection that the rules did not let begin.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// Who wanted to begin it.
+    pub from: Side,
+    /// With whom.
+    pub to: Side,
+    /// Protocol and port, or ICMP type and code (`filter::service`).
+    pub service: u32,
+    /// The group and the rule that denied it; none: no rule matched.
+    pub rule: Option<(Arc<str>, String)>,
+    /// When, ns.
+    pub now: u64,
+}
+
+/// Hears of every connection that the rules did not let begin.
+pub type RefusalLog = Box<dyn Fn(&Refused) + Send + Sync>;
 
 /// Hears of every session that ends.
 pub type EndLog = Box<dyn Fn(&Ended) + Send + Sync>;
@@ -47,7 +69,37 @@ pub type BeginLog = Box<dyn Fn(&NewSession, u64) + Send + Sync>;
 impl Nat {
     /// On this tracker and translator; `log` hears of every session that ends.
     pub fn new(tracker: Arc<Tracker>, translator: Arc<Translator>, limits: FragLimits, log: Option<EndLog>) -> Nat {
-        Nat { tracker, translator, fragments: Mutex::new(FragTable::new(limits)), log, begins: None }
+        let fragments = Mutex::new(FragTable::new(limits));
+        Nat { tracker, translator, fragments, log, begins: None, refusals: None, filter: RwLock::default() }
+    }
+
+    /// `log` hears of every connection that the rules refuse.
+    pub fn on_refusal(self, log: RefusalLog) -> Nat {
+        Nat { refusals: Some(log), ..self }
+    }
+
+    /// The security groups in force. While it is held, no others come into force.
+    pub fn rules(&self) -> RwLockReadGuard<'_, Arc<Filter>> {
+        self.filter.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings other security groups into force; when it returns, no batch goes on under those before. So a session that is made
+    /// under the old ones has an old epoch, and is judged again, if the VPC's epoch is raised now.
+    pub fn set_filter(&self, filter: Arc<Filter>) {
+        *self.filter.write().unwrap_or_else(PoisonError::into_inner) = filter;
+    }
+
+    pub(crate) fn refused(&self, refused: &Refused) {
+        if let Some(log) = &self.refusals {
+            log(refused);
+        }
+    }
+
+    /// Gives back what the translator gave for a session, if it is one that is translated.
+    fn release(&self, owner: Owner, inner: &InnerKey, outer: &OuterKey, now: u64) {
+        if owner != Owner::Filter {
+            self.translator.release(&binding(inner, outer), now);
+        }
     }
 
     /// `log` hears of every session that begins.
@@ -89,7 +141,7 @@ impl Nat {
     /// Gives back the ports of a session that has ended, and tells the log.
     fn ended(&self, e: &Ended, now: u64) {
         if e.released {
-            self.translator.release(&binding(&e.session.inner, &e.session.outer), now);
+            self.release(e.session.owner, &e.session.inner, &e.session.outer, now);
         }
         if let Some(log) = &self.log {
             log(e);
@@ -119,6 +171,7 @@ fn binding(inner: &InnerKey, outer: &OuterKey) -> Binding {
 pub(crate) struct Sight<'w> {
     pub nat: &'w Nat,
     pub guard: &'w Guard<'w>,
+    pub filter: &'w Filter,
 }
 
 /// A session for a packet that seemed to have none.
@@ -153,6 +206,16 @@ impl<'w> Sight<'w> {
     /// The session was judged under this policy.
     pub fn current(self, session: SessionRef, policy: u64) -> bool {
         self.guard.record(session).epoch() == epoch(policy)
+    }
+
+    /// Ends a session that the rules no longer allow.
+    pub fn end(self, session: SessionRef, now: u64) {
+        self.nat.tracker.remove(session, now, &mut |e| self.nat.ended(e, now));
+    }
+
+    /// Whether the fragments of a packet of a VM contradict each other.
+    pub fn contradicts(self, vni: u32, l4: &L4) -> bool {
+        fragment(Some(vni), l4).is_some_and(|(key, _)| self.nat.fragments().contradicts(&key))
     }
 
     /// Judges a session of an older policy again. False: it is gone.
@@ -198,13 +261,13 @@ impl<'w> Sight<'w> {
                 return Ok(Made::New(session));
             }
             Err(session::Refusal::Exists(session)) => {
-                self.nat.translator.release(&binding(&new.inner, &new.outer), now);
+                self.nat.release(new.owner, &new.inner, &new.outer, now);
                 return Ok(Made::Found(session));
             }
             Err(session::Refusal::OuterTaken) => DropReason::NatConflict,
             Err(session::Refusal::Drop(reason)) => reason,
         };
-        self.nat.translator.release(&binding(&new.inner, &new.outer), now);
+        self.nat.release(new.owner, &new.inner, &new.outer, now);
         Err(reason)
     }
 

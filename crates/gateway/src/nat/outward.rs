@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a VM to the Internet: the session of a packet, or a new one; its public endpoint; hairpins.
 
-use abi::{flow_hash_v4, flow_hash_v6, DropReason};
+use abi::{flow_hash_v4, flow_hash_v6, DropReason, POLICY_FILTER};
 use session::nat::{Flow, PublicEndpoint, Refusal};
 use session::{Direction, InnerKey, NewSession, Owner, SessionRef};
 use wire::{ethernet, protocol, tcp};
@@ -13,7 +13,7 @@ use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::{meter, parse::has_ports, rewrite};
 use crate::work::Work;
-use crate::{Frame, Verdict};
+use crate::{pair, Frame, Verdict};
 
 /// The inner IP packet.
 pub(crate) fn ip_of<'a>(p: &Packet, f: &'a Frame<'_>) -> &'a [u8] {
@@ -169,7 +169,7 @@ fn session_of<R: Recorder>(
     }
     let mut found = find(sight, p.vni, l4, ports);
     if let Some(session) = found {
-        let good = sight.current(session, p.policy) || sight.renew(session, p.policy, w.now);
+        let good = sight.current(session, p.policy) || renew(w, sight, p, session)?;
         if !good || !sight.judge(session, Direction::Out, l4, packet, w.now)? {
             found = None;
         }
@@ -188,6 +188,25 @@ fn session_of<R: Recorder>(
     Ok(session)
 }
 
+/// Judges a session of an older policy again, by the rules of the VM's groups first. `Ok(false)`: it is gone.
+pub(crate) fn renew<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    session: SessionRef,
+) -> Result<bool, DropReason> {
+    if p.policy & POLICY_FILTER != 0 {
+        let record = sight.guard.record(session);
+        let (inner, from_outside) = (record.inner(), record.from_outside());
+        let direction = if from_outside { Direction::In } else { Direction::Out };
+        if let Err(why) = pair::permits(w, sight, p, &inner, direction, false) {
+            sight.end(session, w.now);
+            return Err(why);
+        }
+    }
+    Ok(sight.renew(session, p.policy, w.now))
+}
+
 /// A TCP packet that may begin a session.
 pub(crate) fn begins(l4: &L4, packet: &[u8], policy: u64) -> bool {
     if l4.proto != protocol::TCP {
@@ -199,7 +218,7 @@ pub(crate) fn begins(l4: &L4, packet: &[u8], policy: u64) -> bool {
 
 /// The public endpoint of a new session from inside.
 fn translated<R: Recorder>(
-    w: &Work<'_, R>,
+    w: &mut Work<'_, R>,
     sight: Sight<'_>,
     p: &Packet,
     packet: &[u8],
@@ -218,6 +237,10 @@ fn translated<R: Recorder>(
         return Err(DropReason::NatSourceUnknown);
     }
     let (vm_addr, remote) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
+    let inner = inner_key(p.vni, l4.proto, vm_addr, remote, ports).ok_or(DropReason::SessionFault)?;
+    if p.policy & POLICY_FILTER != 0 {
+        pair::permits(w, sight, p, &inner, Direction::Out, true)?;
+    }
     let flow = Flow { vni: p.vni, proto: l4.proto, vm_addr, vm_port: ports.0, remote, remote_port: ports.1 };
     sight.nat.translator.outbound(&flow, w.now).map_err(reason)
 }

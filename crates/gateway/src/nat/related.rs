@@ -34,7 +34,7 @@ pub(crate) fn inward(sight: Sight<'_>, packet: &[u8], l4: &L4) -> Result<Session
 }
 
 /// Checks the error and reads what it quotes, with the TCP sequence number.
-fn quote_of(packet: &[u8], l4: &L4) -> Result<(L4, Option<u32>), DropReason> {
+pub(crate) fn quote_of(packet: &[u8], l4: &L4) -> Result<(L4, Option<u32>), DropReason> {
     let message = packet.get(l4.at..l4.len).ok_or(MALFORMED)?;
     let whole = match l4.v6 {
         true => icmpv6::checksum_ok(l4.src.as_v6(), l4.dst.as_v6(), message),

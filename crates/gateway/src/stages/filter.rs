@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Filter: security groups. Passes everything; the stage has its name so that both engines, traces and docs have its place.
+//! Filter: security groups. What they judge is in `crate::pair`; here is when they are asked.
+
+use abi::TENANT_FILTERED;
 
 use crate::packet::Packet;
 use crate::record::Recorder;
 use crate::work::Work;
-use crate::Verdict;
+use crate::{pair, Frame, Verdict};
 
-/// The stage.
+/// The stage, for a packet whose destination is known. What goes to the Internet or comes from there is judged with its
+/// session, in nat.
 #[inline(always)]
-pub(crate) fn run<R: Recorder>(_: &mut Work<'_, R>, _: &mut Packet) -> Result<(), Verdict> {
-    Ok(())
+pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
+    if p.inward || (p.tenant.key | p.home().key) & TENANT_FILTERED == 0 {
+        return Ok(());
+    }
+    pair::judge(w, p, f).map_err(Verdict::Drop)
 }

@@ -80,3 +80,43 @@ fn a_stray_is_refused_or_picked_up() {
     assert_eq!(t.judge(at, Direction::In, &reply, 40, S, &mut never).after, State::Established);
     assert_eq!(t.judge(at, Direction::In, &segment(SYN), 40, S, &mut never).after, State::Established);
 }
+
+/// A pair's packets find it under one key from both sides; nobody else's do: not the same addresses in another VPC, not translated
+/// sessions of the same words.
+#[test]
+fn a_pair_is_found_by_both_directions_and_by_nobody_else() {
+    let t = tracker(Options::default());
+    let v4 = |n: u8| std::net::IpAddr::from([10, 0, 0, n]);
+    let v6 = |n: u16| std::net::IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, n]);
+    for (a, b) in [(v4(5), v4(6)), (v6(5), v6(6))] {
+        let there = PairKey::new(17, (7, a, 1000), (9, b, 53), false).unwrap();
+        let back = PairKey::new(17, (9, b, 53), (7, a, 1000), false).unwrap();
+        assert_eq!((there.0, there.1, back.1), (back.0, Direction::Out, Direction::In));
+        let new = NewSession {
+            inner: there.0.inner(),
+            outer: there.0.outer(),
+            owner: Owner::Filter,
+            direction: there.1,
+            view: L4View::Other,
+            bytes: 100,
+            epoch: 3,
+            pick_up: false,
+        };
+        let made = t.create(&new, S, &mut never).unwrap();
+        assert_eq!(t.create(&new, S, &mut never), Err(Refusal::Exists(made)));
+        assert_eq!(t.find_pair(&back.0), Some(made));
+        assert_eq!((t.find_inner(&new.inner), t.find_outer(&new.outer)), (None, None));
+        let other = PairKey::new(17, (7, a, 1000), (8, b, 53), false).unwrap();
+        assert_eq!(t.find_pair(&other.0), None, "another peer with the same address");
+        let translated = NewSession { outer: new.inner.untranslated(), owner: Owner::None, ..new };
+        let second = t.create(&translated, S, &mut never).unwrap();
+        assert_eq!((t.find_inner(&new.inner), t.find_pair(&there.0)), (Some(second), Some(made)));
+        check(&t, S);
+        let sessions = t.sessions();
+        let guard = sessions.enter();
+        assert_eq!((guard.find_pair(&there.0), guard.record(made).epoch()), (Some(made), 3));
+        drop(guard);
+        assert!(t.remove(made, S, &mut |_| {}) && t.find_pair(&there.0).is_none());
+        check(&t, S);
+    }
+}

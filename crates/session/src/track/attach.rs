@@ -13,6 +13,7 @@
 
 use super::*;
 use crate::quota::vm_of;
+use crate::{Owner, PairKey};
 use std::collections::BTreeMap;
 
 /// Lines looked at together.
@@ -182,13 +183,17 @@ impl Tracker {
         let mut word = record.state_word() & !SESSION_LOCK;
         let (inner, outer) = (record.inner(), record.outer());
         let tables = [INDEX, INDEX_OLD].map(|offset| self.shared.root(offset));
-        let hashes = [inner.hash(self.salt), outer.hash(self.salt)];
+        let hashes = crate::key::hashes_of(record.owner(), &inner, &outer, self.salt);
         let entered = |h: u64| tables.iter().any(|t| *t != 0 && index::has(lines, *t, h, at));
-        let missing: Vec<u64> = hashes.iter().copied().filter(|h| !entered(*h)).collect();
+        let missing: Vec<u64> = crate::key::distinct(&hashes).iter().copied().filter(|h| !entered(*h)).collect();
         if !missing.is_empty() {
             // Its keys may have been given to another one, if this memory is garbage.
-            let taken = self.shared.find_inner(&self.shared.homes(hashes[0]), &inner).is_some_and(|o| o != at)
-                || self.shared.find_outer(&self.shared.homes(hashes[1]), &outer).is_some_and(|o| o != at);
+            let other = |found: Option<u32>| found.is_some_and(|o| o != at);
+            let [first, second] = hashes.map(|h| self.shared.homes(h));
+            let taken = match record.owner() {
+                Owner::Filter => other(self.shared.find_pair(&first, &PairKey::of(inner, &outer))),
+                _ => other(self.shared.find_inner(&first, &inner)) || other(self.shared.find_outer(&second, &outer)),
+            };
             let enter = |h: &u64| {
                 let [a, b] = buckets_of(tables[0], *h);
                 let locked = Locked::new(lines, [a, b, 0, 0]);

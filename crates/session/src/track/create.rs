@@ -5,7 +5,8 @@ use super::*;
 use crate::quota::{vm_of, Limit, Vm};
 use crate::record::{COUNT, INNER1, OUTER};
 use crate::tcp::Conn;
-use crate::{Direction, L4View};
+use crate::key::{distinct, hashes_of};
+use crate::{Direction, L4View, Owner, PairKey};
 
 /// What a new session begins as: state and sequence space; None: the packet begins none.
 fn beginning(new: &NewSession) -> Option<(State, Option<Conn>)> {
@@ -70,18 +71,38 @@ pub(super) fn store_conn(record: &Record, conn: &Conn) {
     }
 }
 
+/// Bits 40-63 of `outer`: the other end's VNI, if the session is a pair.
+pub(super) fn other_vni(owner: Owner, outer: &OuterKey) -> u64 {
+    match owner {
+        Owner::Filter => outer.first() & !0 << 40,
+        _ => 0,
+    }
+}
+
+/// `outer` of an IPv4 session.
+pub(super) fn outer_word(owner: Owner, outer: &[u64; 2], epoch: u16) -> u64 {
+    match owner {
+        Owner::Filter => outer[0] & !0 << 40 | u64::from(epoch),
+        _ => outer[0] << 32 | outer[1] & 0xffff_0000 | u64::from(epoch),
+    }
+}
+
 impl Tracker {
     /// Makes a session of a packet that has none. May evict another of the same tenant, which is told to `ended`.
     pub fn create(&self, new: &NewSession, now: u64, ended: EndSink) -> Result<SessionRef, Refusal> {
-        let hashes = [new.inner.hash(self.salt), new.outer.hash(self.salt)];
+        let hashes = hashes_of(new.owner, &new.inner, &new.outer, self.salt);
         let index = self.shared.root(INDEX);
-        for line in hashes.iter().flat_map(|h| buckets_of(index, *h)) {
+        for line in distinct(&hashes).iter().flat_map(|h| buckets_of(index, *h)) {
             self.shared.lines.prefetch(line);
         }
         let vm = vm_of(new.inner.vni(), new.inner.vm());
         self.quotas.prefetch(&vm);
         let Some((state, conn)) = beginning(new) else {
-            return Err(self.find_inner(&new.inner).map_or(Refusal::Drop(DropReason::SessionStray), Refusal::Exists));
+            let there = match new.owner {
+                Owner::Filter => self.find_pair(&PairKey::of(new.inner, &new.outer)),
+                _ => self.find_inner(&new.inner),
+            };
+            return Err(there.map_or(Refusal::Drop(DropReason::SessionStray), Refusal::Exists));
         };
         let v6 = new.inner.is_v6();
         if v6 != new.outer.is_v6() || new.inner.proto() != new.outer.proto() {
@@ -97,7 +118,7 @@ impl Tracker {
         let from = conn.as_ref().map_or(new.direction, |c| c.init);
         let word = state_word(state, conn.as_ref(), new.owner, v6, from, coarse(now));
         let word = self.fill(at, new, word, conn.as_ref(), now);
-        if let Err(refusal) = self.enter(at, &new.inner, &new.outer, word, &hashes) {
+        if let Err(refusal) = self.enter(at, (&new.inner, &new.outer, new.owner), word, &hashes) {
             self.unreserve(tenant, &vm, v6);
             if refusal == Refusal::Drop(DropReason::SessionTableFull) {
                 // A reader may have found it by one of its keys.
@@ -161,12 +182,12 @@ impl Tracker {
             (InnerKey::V4(inner), OuterKey::V4(outer)) => {
                 set(INNER0, inner[0]);
                 set(INNER1, inner[1]);
-                set(OUTER, outer[0] << 32 | outer[1] & 0xffff_0000 | u64::from(new.epoch));
+                set(OUTER, outer_word(new.owner, outer, new.epoch));
             }
-            (InnerKey::V6(inner), _) => {
+            (InnerKey::V6(inner), outer) => {
                 set(INNER0, inner[0]);
                 set(INNER1, 0);
-                set(OUTER, new.epoch.into());
+                set(OUTER, other_vni(new.owner, outer) | u64::from(new.epoch));
                 for i in 0..4 {
                     record.second.word(i).store(inner[i + 1], Relaxed);
                 }
@@ -187,8 +208,7 @@ impl Tracker {
     pub(super) fn enter(
         &self,
         at: u32,
-        inner: &InnerKey,
-        outer: &OuterKey,
+        (inner, outer, owner): (&InnerKey, &OuterKey, Owner),
         word: u64,
         hashes: &[u64; 2],
     ) -> Result<(), Refusal> {
@@ -196,15 +216,21 @@ impl Tracker {
         let (shared, index) = (&self.shared, self.shared.root(INDEX));
         let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
         let buckets = Locked::new(&shared.lines, [a, b, c, d]);
-        if let Some(other) = shared.find_inner(&shared.homes(hashes[0]), inner) {
+        let pair = owner == Owner::Filter;
+        let homes = shared.homes(hashes[0]);
+        let other = match pair {
+            true => shared.find_pair(&homes, &PairKey::of(*inner, outer)),
+            false => shared.find_inner(&homes, inner),
+        };
+        if let Some(other) = other {
             return Err(Refusal::Exists(SessionRef(other)));
         }
-        if shared.find_outer(&shared.homes(hashes[1]), outer).is_some() {
+        if !pair && shared.find_outer(&shared.homes(hashes[1]), outer).is_some() {
             return Err(Refusal::OuterTaken);
         }
         let state = shared.lines.at(at).word(STATE);
         state.store(word, Release);
-        for hash in hashes {
+        for hash in distinct(hashes) {
             if !index::insert(&buckets, &shared.lines, self.salt, index, *hash, at) {
                 state.store(0, Release);
                 hashes.iter().for_each(|h| index::clear(&shared.lines, index, *h, at));

@@ -91,7 +91,7 @@ impl Tracker {
         // From here on it is gone: whoever is killed below leaves index entries without a session. The rest of the word stays:
         // who found the session before reads its key and owner until the record is used again.
         record.line.word(STATE).store(word & !SESSION_STATE_MASK, Release);
-        let hashes = [info.inner.hash(self.salt), info.outer.hash(self.salt)];
+        let hashes = crate::key::hashes_of(info.owner, &info.inner, &info.outer, self.salt);
         let (lines, index) = (&self.shared.lines, self.shared.root(INDEX));
         let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
         // Nearly always both keys lie in their first buckets.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sessions of another layout.
 
+use super::create::{other_vni, outer_word};
 use super::*;
 use crate::quota::vm_of;
 use crate::record::{COUNT, INNER1, OUTER};
@@ -18,8 +19,9 @@ impl Tracker {
         let full = Refusal::Drop(DropReason::SessionTableFull);
         let at = locked(&self.alloc).take(&self.shared, v6).ok_or(full)?;
         let word = self.fill_image(at, image, now);
-        let hashes = [image.inner.hash(self.salt), image.outer.hash(self.salt)];
-        match self.enter(at, &image.inner, &image.outer, word, &hashes) {
+        let owner = crate::Owner::of(image.state);
+        let hashes = crate::key::hashes_of(owner, &image.inner, &image.outer, self.salt);
+        match self.enter(at, (&image.inner, &image.outer, owner), word, &hashes) {
             Ok(()) => {}
             Err(Refusal::Exists(there)) => {
                 locked(&self.alloc).give(v6, at);
@@ -45,18 +47,18 @@ impl Tracker {
     }
 
     fn fill_image(&self, at: u32, image: &Image, now: u64) -> u64 {
-        let record = self.shared.record(at);
+        let (record, owner) = (self.shared.record(at), crate::Owner::of(image.state));
         let set = |i: usize, value: u64| record.line.word(i).store(value, Relaxed);
         match (&image.inner, &image.outer) {
             (InnerKey::V4(inner), OuterKey::V4(outer)) => {
                 set(INNER0, inner[0]);
                 set(INNER1, inner[1]);
-                set(OUTER, outer[0] << 32 | outer[1] & 0xffff_0000 | u64::from(image.epoch));
+                set(OUTER, outer_word(owner, outer, image.epoch));
             }
-            (InnerKey::V6(inner), _) => {
+            (InnerKey::V6(inner), outer) => {
                 set(INNER0, inner[0]);
                 set(INNER1, 0);
-                set(OUTER, image.epoch.into());
+                set(OUTER, other_vni(owner, outer) | u64::from(image.epoch));
                 (0..4).for_each(|i| record.second.word(i).store(inner[i + 1], Relaxed));
             }
             _ => {}

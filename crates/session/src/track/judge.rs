@@ -134,6 +134,7 @@ impl Tracker {
         let (session, side, seq) = match embedded {
             Embedded::FromOutside { key, seq } => (self.find_outer(key)?, Direction::Out, seq),
             Embedded::FromInside { key, seq } => (self.find_inner(key)?, Direction::In, seq),
+            Embedded::OfPair { key, sent, seq } => (self.find_pair(key)?, *sent, seq),
         };
         let record = self.shared.record(session.0);
         if record.state() == State::None {

@@ -190,6 +190,11 @@ impl Tracker {
         self.find_certainly(key.hash(self.salt), |homes| self.shared.find_outer(homes, key))
     }
 
+    /// The session of this pair, looked for under the index's locks: a miss is certain.
+    pub fn find_pair(&self, key: &crate::PairKey) -> Option<SessionRef> {
+        self.find_certainly(key.hash(self.salt), |homes| self.shared.find_pair(homes, key))
+    }
+
     /// The lock of the index, as all take it but who begins or ends its growth.
     fn table(&self) -> RwLockReadGuard<'_, ()> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)

@@ -69,17 +69,16 @@ impl Writer {
         if let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) {
             self.tables.tenants.set_policy(&self.store.lines, place, line.word(POLICY) as u32);
             let bucket = self.store.lines.at(place.line);
-            bucket.set(place.slot, bucket.word(place.slot) & !TENANT_NAT | self.nat_flag(state.id));
+            bucket.set(place.slot, bucket.word(place.slot) & !(TENANT_NAT | TENANT_FILTERED) | self.nat_flag(state.id));
         }
         true
     }
 
     /// What the entry of a VPC says of its POLICY word.
     pub(super) fn nat_flag(&self, id: u32) -> u64 {
-        match self.record_policy(id) & POLICY_NAT {
-            0 => 0,
-            _ => TENANT_NAT,
-        }
+        let policy = self.record_policy(id);
+        let flag = |policy_flag: u64, flag: u64| if policy & policy_flag != 0 { flag } else { 0 };
+        flag(POLICY_NAT, TENANT_NAT) | flag(POLICY_FILTER, TENANT_FILTERED)
     }
 
     /// The POLICY word of a VPC.

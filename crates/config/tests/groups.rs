@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Security groups and their bindings: what is refused, with its place; change, undo, snapshot; what the filter is told.
+
+use config::*;
+
+const BASE: &str = "\
+apiVersion: tunny/v1
+kind: Gateway
+metadata: {name: gw}
+spec: {vtep: {ipv4: 10.0.0.1}}
+---
+{apiVersion: tunny/v1, kind: Nc, metadata: {name: nc1}, spec: {address: 10.0.0.5}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 7, strayTcp: pickUp}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: blue}, spec: {vni: 8}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 10.1.0.0/16, scope: local}}
+---
+{apiVersion: tunny/v1, kind: Vm, metadata: {name: web}, spec: {vpc: red, addresses: ['fd00::5', 10.1.0.5], mac: '02:00:00:00:00:05', nc: nc1}}
+---
+{apiVersion: tunny/v1, kind: Vm, metadata: {name: other}, spec: {vpc: blue, addresses: [10.1.0.5], mac: '02:00:00:00:00:05', nc: nc1}}
+---
+apiVersion: tunny/v1
+kind: SecurityGroup
+metadata: {name: web}
+spec:
+  rules:
+  - ingress allow tcp/80-81 any
+  - ingress deny any group web priority 5
+  - egress allow any any
+---
+{apiVersion: tunny/v1, kind: SecurityBinding, metadata: {name: web}, spec: {vpc: red, vms: [web], prefixes: [10.1.9.0/24], groups: [web]}}
+";
+
+fn base() -> Model {
+    Model::from_documents(&parse_text("base.yaml", BASE).unwrap()).unwrap().0
+}
+
+/// The errors of one more document on top of the base, as `line:column field problem`; the base is as it was.
+fn faults(document: &str) -> Vec<String> {
+    let text = format!("apiVersion: tunny/v1\n{document}\n");
+    let show = |e: &ConfigError| format!("{}:{} {} {}", e.place.line, e.place.column, e.field, e.problem);
+    match parse_text("x.yaml", &text) {
+        Ok(docs) => {
+            let mut model = base();
+            let told = model.apply(&docs).map_or_else(|e| e.iter().map(show).collect(), |_| Vec::new());
+            assert!(told.is_empty() || model.nat() == base().nat(), "nothing half-applied");
+            told
+        }
+        Err(errors) => errors.iter().map(show).collect(),
+    }
+}
+
+#[test]
+fn each_bad_document_is_refused_with_place_and_reason() {
+    let group = |rules: &str| format!("kind: SecurityGroup\nmetadata: {{name: g}}\nspec:\n  rules:\n{rules}");
+    let binding = |spec: &str| format!("kind: SecurityBinding\nmetadata: {{name: b}}\nspec: {{{spec}}}");
+    for (document, wanted) in [
+        (
+            group("  - ingress allow tcp any\n  - ingress deny tcp/22 10.0.0.0/8"),
+            "6:5 spec.rules[1] `ingress deny tcp/22 10.0.0.0/8 priority 1000` can never match: spec.rules[0], `ingress allow tcp any priority 1000`",
+        ),
+        (
+            group("  - egress deny udp/1-9 any priority 5\n  - egress deny udp/10-19 any priority 5\n  - egress allow udp/5-15 any"),
+            "7:5 spec.rules[2] `egress allow udp/5-15 any priority 1000` can never match: several rules that are asked before it",
+        ),
+        (group("  - ingress allow tcp/90-80 any"), "5:5 spec.rules[0] `ingress allow tcp/90-80 any priority 1000` ends before it begins"),
+        (group("  - ingress allow tcp/80 group nobody"), "5:5 spec.rules[0] names SecurityGroup `nobody`, which does not exist"),
+        (group("  - ingress permit tcp/80 any"), "5:5 spec.rules[0] `permit` is neither allow nor deny"),
+        (group("  - ingress allow tcp/80 10.0.0.1/8"), "5:5 spec.rules[0] `10.0.0.1/8` has bits behind its length"),
+        (binding("vpc: red, vms: [web], groups: [nobody]"), "4:46 spec.groups[0] names SecurityGroup `nobody`, which does not exist"),
+        (binding("vpc: red, vms: [gone], groups: [web]"), "names Vm `gone`, which does not exist"),
+        (binding("vpc: red, vms: [other], groups: [web]"), "names Vm `other`, which is not in Vpc `red`"),
+        (binding("vpc: green, vms: [web], groups: [web]"), "names Vpc `green`, which does not exist"),
+        (binding("vpc: red, vms: [web]"), "spec.groups is missing"),
+        (binding("vpc: red, groups: [web]"), "spec.vms is missing"),
+    ] {
+        let told = faults(&document);
+        assert!(told.iter().any(|t| t.contains(wanted.split_once(' ').map_or(wanted, |(_, w)| w))), "{document}\n{told:?}");
+    }
+    let many: String = (0..10_001).map(|i| format!("  - egress allow tcp/{i} any\n")).collect();
+    assert!(faults(&group(&many)).iter().any(|t| t.contains("10001")), "more rules than a group may have");
+}
+
+#[test]
+fn what_is_in_use_cannot_be_deleted() {
+    let mut docs = Documents::new();
+    docs.delete(Kind::SecurityGroup, "web");
+    let refused = base().apply(&docs).err().map(|e| e.iter().map(|e| e.problem.to_string()).collect::<Vec<_>>());
+    assert!(refused.is_some_and(|r| r.iter().any(|p| p.contains("SecurityBinding `web`"))));
+}
+
+#[test]
+fn groups_come_back_from_text_snapshot_and_undo_and_the_filter_is_told_of_them() {
+    let mut model = base();
+    let plan = model.nat();
+    assert_eq!(plan.policies[&7] & 0xffff, abi::POLICY_FILTER | abi::POLICY_PICKUP);
+    assert!(!plan.policies.contains_key(&8));
+    let members = &plan.filter.members;
+    let list: Vec<String> = members[0].1.iter().map(|m| m.prefix.to_string()).collect();
+    assert_eq!((members.len(), members[0].0), (1, 7));
+    assert_eq!(list, ["10.1.9.0/24", "10.1.0.5/32", "fd00::5/128"]);
+    let change = "apiVersion: tunny/v1\nkind: SecurityGroup\nmetadata: {name: web}\nspec: {rules: [ingress allow tcp/80 any]}\n";
+    let docs = parse_text("x.yaml", change).unwrap();
+    model.apply(&docs).unwrap();
+    let after = model.nat();
+    assert_ne!(after.policies[&7], plan.policies[&7], "sessions are to be judged again");
+    assert!(!after.filter.same(&plan.filter));
+    let mut same = base().nat();
+    same.filter.keep(&plan.filter);
+    assert!(std::sync::Arc::ptr_eq(&same.filter.members[0].1, &plan.filter.members[0].1));
+    let mut bytes = Vec::new();
+    model.write_snapshot(&mut bytes, 3).unwrap();
+    let back = Model::from_snapshot(&bytes).unwrap().0;
+    assert_eq!(back.nat(), after);
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who is judged by which groups, and the judgement.
+
+use crate::group::Group;
+use crate::rule::{GroupSpec, Prefix, Rule, RuleDirection};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A member: an address (a prefix of full length) or a prefix of a VPC, and the names of its groups.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// Its addresses.
+    pub prefix: Prefix,
+    /// Its groups.
+    pub groups: Vec<Arc<str>>,
+}
+
+/// Mixes keys by the hash of the tables; addresses come from the configuration, not from packets.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = abi::hash1(self.0 ^ u64::from_le_bytes(word), 0x51ed);
+        }
+    }
+
+    fn write_u128(&mut self, n: u128) {
+        self.0 = abi::hash1(self.0 ^ n as u64 ^ abi::hash1((n >> 64) as u64, 0x9e37), 0x51ed);
+    }
+}
+
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+
+fn number(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(a) => a.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(a) => a.to_bits(),
+    }
+}
+
+/// The members of a VPC.
+#[derive(Debug, Default)]
+struct Members {
+    spec: Arc<Vec<Member>>,
+    hosts: Map<u128, Box<[u32]>>,
+    /// Longest first.
+    prefixes: Vec<(Prefix, Box<[u32]>)>,
+}
+
+impl Members {
+    fn new(spec: Arc<Vec<Member>>, position: &HashMap<Arc<str>, u32>) -> Members {
+        let mut members = Members { spec: spec.clone(), ..Members::default() };
+        for m in spec.iter() {
+            let groups: Box<[u32]> = m.groups.iter().filter_map(|name| position.get(name).copied()).collect();
+            match m.prefix.len == if m.prefix.addr.is_ipv4() { 32 } else { 128 } {
+                true => drop(members.hosts.insert(number(m.prefix.addr), groups)),
+                false => members.prefixes.push((m.prefix, groups)),
+            }
+        }
+        members.prefixes.sort_by_key(|(p, _)| std::cmp::Reverse(p.len));
+        members
+    }
+
+    #[inline]
+    fn groups(&self, addr: IpAddr) -> &[u32] {
+        if let Some(groups) = self.hosts.get(&number(addr)) {
+            return groups;
+        }
+        self.prefixes.iter().find(|(p, _)| p.covers(addr)).map_or(&[], |(_, groups)| groups)
+    }
+}
+
+/// One end of a connection: VNI (none: outside) and address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// VNI of its VPC; None: outside of all of them.
+    pub vni: Option<u32>,
+    /// Address.
+    pub addr: IpAddr,
+}
+
+/// Whose groups refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deny {
+    /// Those of the sender.
+    Egress,
+    /// Those of the receiver.
+    Ingress,
+}
+
+/// A judgement and the rules that made it, by group; none: no rule matched, or no group was to be asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict<'a> {
+    /// None: the connection may begin.
+    pub deny: Option<Deny>,
+    /// What decided outwards.
+    pub egress: Option<(&'a Group, usize)>,
+    /// What decided inwards.
+    pub ingress: Option<(&'a Group, usize)>,
+}
+
+impl<'a> Verdict<'a> {
+    /// Counts the connection for the rules that decided.
+    pub fn count(&self) {
+        for (group, rule) in [self.egress, self.ingress].into_iter().flatten() {
+            group.hit(rule);
+        }
+    }
+
+    /// The rule that decided last.
+    pub fn rule(&self) -> Option<(&'a Group, &'a Rule)> {
+        let (group, i) = match self.deny {
+            Some(Deny::Egress) => self.egress,
+            Some(Deny::Ingress) => self.ingress,
+            None => self.ingress.or(self.egress),
+        }?;
+        Some((group, group.rule(i)?))
+    }
+}
+
+/// All groups and members of a node. Never changes but for counters.
+#[derive(Debug, Default)]
+pub struct Filter {
+    /// By id.
+    groups: Vec<Option<Arc<Group>>>,
+    /// Ids of names: once given, an id stays, so that what was compiled stays right.
+    ids: Arc<HashMap<Arc<str>, u32>>,
+    vpcs: HashMap<u32, Arc<Members>>,
+}
+
+impl Filter {
+    /// Of these groups and the members of each VPC. What is as in `before` is taken from there: a group or a VPC whose `Arc` is
+    /// the same.
+    pub fn new(groups: &[Arc<GroupSpec>], vpcs: &[(u32, Arc<Vec<Member>>)], before: &Filter) -> Filter {
+        let mut ids = before.ids.clone();
+        let mut know = |name: &Arc<str>| {
+            if !ids.contains_key(name) {
+                let next = ids.len() as u32;
+                Arc::make_mut(&mut ids).insert(name.clone(), next);
+            }
+        };
+        let old = |name: &Arc<str>| {
+            let i = *before.ids.get(name)?;
+            before.groups.get(i as usize)?.as_ref()
+        };
+        let same = |spec: &Arc<GroupSpec>| old(&spec.name).filter(|g| Arc::ptr_eq(g.spec(), spec));
+        for spec in groups.iter().filter(|spec| same(spec).is_none()) {
+            know(&spec.name);
+            spec.references().for_each(|(_, name)| know(name));
+        }
+        vpcs.iter().filter(|(vni, m)| before.vpcs.get(vni).is_none_or(|b| !Arc::ptr_eq(&b.spec, m))).for_each(|(_, m)| {
+            m.iter().flat_map(|m| &m.groups).for_each(&mut know);
+        });
+        let mut compiled = vec![None; ids.len()];
+        for spec in groups {
+            let group = match same(spec) {
+                Some(g) => g.clone(),
+                None => Arc::new(Group::new(spec.clone(), old(&spec.name).map(|g| &**g), &|name| {
+                    ids.get(name).copied().unwrap_or(u32::MAX)
+                })),
+            };
+            if let Some(slot) = ids.get(&spec.name).and_then(|i| compiled.get_mut(*i as usize)) {
+                *slot = Some(group);
+            }
+        }
+        let members = vpcs.iter().map(|(vni, spec)| match before.vpcs.get(vni) {
+            Some(m) if Arc::ptr_eq(&m.spec, spec) => (*vni, m.clone()),
+            _ => (*vni, Arc::new(Members::new(spec.clone(), &ids))),
+        });
+        let vpcs = members.collect();
+        Filter { groups: compiled, ids, vpcs }
+    }
+
+    /// Its groups.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.groups.iter().flatten()
+    }
+
+    /// Whether a VPC has members.
+    pub fn judges(&self, vni: u32) -> bool {
+        self.vpcs.contains_key(&vni)
+    }
+
+    /// Whether an address belongs to a prefix that has groups.
+    pub fn in_prefix(&self, vni: u32, addr: IpAddr) -> bool {
+        self.vpcs.get(&vni).is_some_and(|m| m.prefixes.iter().any(|(p, _)| p.covers(addr)))
+    }
+
+    fn groups_of(&self, side: Side) -> &[u32] {
+        side.vni.and_then(|vni| self.vpcs.get(&vni)).map_or(&[], |m| m.groups(side.addr))
+    }
+
+    fn group(&self, i: u32) -> Option<&Group> {
+        self.groups.get(i as usize)?.as_deref()
+    }
+
+    /// Whether a connection from one side to the other may begin.
+    pub fn judge(&self, from: Side, to: Side, service: u32) -> Verdict<'_> {
+        let (source, target) = (self.groups_of(from), self.groups_of(to));
+        let mut verdict = Verdict { deny: None, egress: None, ingress: None };
+        if !source.is_empty() {
+            verdict.egress = self.decide(RuleDirection::Egress, source, (to.addr, target), service);
+            if !verdict.egress.is_some_and(allows) {
+                verdict.deny = Some(Deny::Egress);
+                return verdict;
+            }
+        }
+        if !target.is_empty() {
+            verdict.ingress = self.decide(RuleDirection::Ingress, target, (from.addr, source), service);
+            if !verdict.ingress.is_some_and(allows) {
+                verdict.deny = Some(Deny::Ingress);
+            }
+        }
+        verdict
+    }
+
+    /// The rule that decides among those of several groups.
+    fn decide(
+        &self,
+        direction: RuleDirection,
+        own: &[u32],
+        (addr, theirs): (IpAddr, &[u32]),
+        service: u32,
+    ) -> Option<(&Group, usize)> {
+        let mut best: Option<((u16, bool), &Group, usize)> = None;
+        for group in own.iter().filter_map(|i| self.group(*i)) {
+            let Some(i) = group.lookup(direction, addr, theirs, service) else { continue };
+            let Some(rule) = group.rule(i) else { continue };
+            let key = (rule.priority, rule.allow);
+            if best.is_none_or(|b| key < b.0) {
+                best = Some((key, group, i));
+            }
+        }
+        best.map(|(_, group, i)| (group, i))
+    }
+}
+
+fn allows((group, i): (&Group, usize)) -> bool {
+    group.rule(i).is_some_and(|r| r.allow)
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sweep behind a change of rules: sessions of older rules are judged again, so many at a time. A packet of such a session that
+//! comes first is judged on its own account; the sweep is for those that would never be asked again.
+
+use abi::POLICY_FILTER;
+use session::{Cursor, Direction, Owner, SessionInfo};
+use tables::Tables;
+
+use super::{epoch, Nat};
+use crate::pair;
+
+impl Nat {
+    /// Judges the sessions of older rules among `budget` records from `from` on. Those that are refused end, pairs that are allowed
+    /// take the present epoch; what is translated keeps its old one, for nat to judge. Returns where to go on.
+    pub fn sweep(&self, tables: &Tables, from: Cursor, budget: u32, now: u64) -> Option<Cursor> {
+        let rules = self.rules();
+        let _inside = tables.enter();
+        let policy = |vni: u32| tables.tenant(vni).map_or(0, |t| pair::policy_of(tables, &t));
+        let mut refused = |s: &SessionInfo| {
+            let (near, far) = (s.inner.vni(), s.outer.vni_bits());
+            let word = match s.owner {
+                Owner::Filter => pair::sum((near, policy(near)), (far, policy(far))),
+                _ => policy(near),
+            };
+            if word & POLICY_FILTER == 0 || s.epoch == epoch(word) {
+                return false;
+            }
+            let direction = if s.from_outside { Direction::In } else { Direction::Out };
+            let (from, to, service) = match s.owner {
+                Owner::Filter => pair::first_of(&s.inner, Some(far), direction),
+                _ => pair::first_of(&s.inner, None, direction),
+            };
+            if rules.judge(from, to, service).deny.is_some() {
+                return true;
+            }
+            if s.owner == Owner::Filter {
+                let found = self.tracker().find_pair(&session::PairKey::of_session(s.inner, &s.outer));
+                found.map(|session| self.tracker().stamp(session, epoch(word)));
+            }
+            false
+        };
+        self.remove_where(from, budget, &mut refused, now)
+    }
+}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections between two ends inside: who may send, whether rules let a connection begin, its session.
+//!
+//! The order of checks is that of `docs/design/packet-path.md`, section Filter. A connection has one session, found by the packets
+//! of both directions; the rules are asked when it begins, and again when they have changed.
+
+use abi::{DropReason, Stage, POLICY_PICKUP, TENANT_FILTERED, VM_FLAG_GATEWAY};
+use filter::{Deny, RuleDirection, Side};
+use session::{Direction, Embedded, NewSession, Owner, PairKey, SessionRef};
+use std::net::IpAddr;
+use wire::{be, icmpv4, protocol, tcp};
+
+use crate::nat::l4::{Icmp, L4};
+use crate::nat::outward::{begins, ip_of};
+use crate::nat::{epoch, related, Made, Sight};
+use crate::packet::{Addr, Packet};
+use crate::record::{Event, Recorder};
+use crate::work::Work;
+use crate::Frame;
+
+/// What is known of a packet between two ends inside.
+struct Pair<'p> {
+    packet: &'p [u8],
+    l4: L4,
+    from: Side,
+    to: Side,
+    /// POLICY words of both VPCs together: flags, and the sum of their epochs.
+    policy: u64,
+}
+
+/// Whether a packet may go on. Makes, keeps and ends its session.
+#[inline(never)]
+pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), DropReason> {
+    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    let packet = ip_of(p, f);
+    let source = source(packet, p.v6()).ok_or(DropReason::FilterL4Malformed)?;
+    check_source(w, sight, p, source)?;
+    let l4 = L4::read(packet, p.v6()).map_err(|_| malformed(packet, p.v6()))?;
+    check_tcp(packet, &l4)?;
+    let (from, to) = (Side { vni: Some(p.vni), addr: source.ip(l4.v6) }, Side { vni: Some(p.home().vni), addr: l4.dst.ip(l4.v6) });
+    let pair = Pair { packet, l4, from, to, policy: policy(w, p) };
+    match l4.icmp {
+        Icmp::Other => by_rules(w, sight, p, &pair, first_service(&pair, (0, 0))),
+        Icmp::Error => match related_session(sight, &pair)? {
+            Some(_) => Ok(()),
+            None => by_rules(w, sight, p, &pair, first_service(&pair, (0, 0))),
+        },
+        _ => with_session(w, sight, p, f, &pair),
+    }
+}
+
+/// The source address of an IP packet that parse has seen.
+fn source(packet: &[u8], v6: bool) -> Option<Addr> {
+    match v6 {
+        true => packet.get(8..24).map(|b| Addr { hi: be::u64(b, 0), lo: be::u64(b, 8) }),
+        false => packet.get(12..16).map(|b| Addr::v4(be::u32(b, 0))),
+    }
+}
+
+/// A source must be a VM of the VPC that is on the NC which sent the packet, or in a prefix that has groups.
+fn check_source<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, p: &Packet, source: Addr) -> Result<(), DropReason> {
+    let generation = p.tenant.generation();
+    let vm = match p.v6() {
+        true => w.tables.vm6(p.vni, source.halves(), generation),
+        false => w.tables.vm4(p.vni, source.as_v4(), generation),
+    };
+    let good = match vm {
+        Some(vm) if vm.flags & VM_FLAG_GATEWAY != 0 => false,
+        Some(vm) => !w.settings.strict || w.tables.nc(vm.nc).is_some_and(|nc| nc.addr == p.source.ip(p.source_v6)),
+        None => sight.filter.in_prefix(p.vni, source.ip(p.v6())),
+    };
+    if good {
+        Ok(())
+    } else {
+        Err(DropReason::FilterSpoofed)
+    }
+}
+
+fn malformed(packet: &[u8], v6: bool) -> DropReason {
+    match packet.get(if v6 { 6 } else { 9 }) {
+        Some(&protocol::TCP) => DropReason::FilterTcpMalformed,
+        _ => DropReason::FilterL4Malformed,
+    }
+}
+
+/// Flags that exclude each other, none at all, data in a SYN.
+fn check_tcp(packet: &[u8], l4: &L4) -> Result<(), DropReason> {
+    if l4.proto != protocol::TCP || l4.later() {
+        return Ok(());
+    }
+    let head = packet.get(l4.at..l4.len).unwrap_or(&[]);
+    let (Some(flags), Some(offset)) = (head.get(13), head.get(12)) else { return Err(DropReason::FilterTcpMalformed) };
+    let ends = flags & (tcp::SYN | tcp::FIN | tcp::RST);
+    let alone = ends.count_ones() <= 1 && (matches!(ends, tcp::SYN | tcp::RST) || flags & tcp::ACK != 0);
+    let data = head.len() > usize::from(offset >> 4) * 4 || l4.piece.is_some();
+    if !alone || (flags & (tcp::SYN | tcp::ACK) == tcp::SYN && data) {
+        return Err(DropReason::FilterTcpMalformed);
+    }
+    Ok(())
+}
+
+/// What the VPCs of both ends say, as far as they have groups.
+fn policy<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> u64 {
+    sum((p.vni, policy_of(w.tables, &p.tenant)), (p.home().vni, policy_of(w.tables, p.home())))
+}
+
+/// The POLICY word of a VPC that has groups, else 0.
+pub(crate) fn policy_of(tables: &tables::Tables, t: &tables::Tenant) -> u64 {
+    if t.key & TENANT_FILTERED != 0 {
+        tables.policy(t)
+    } else {
+        0
+    }
+}
+
+/// What both VPCs say together: flags, and the sum of their epochs, so that a change of either is seen.
+pub(crate) fn sum((vni, near): (u32, u64), (other, far): (u32, u64)) -> u64 {
+    if vni == other {
+        return near & 0xffff_ffff;
+    }
+    (near | far) & 0xffff | u64::from(epoch(near).wrapping_add(epoch(far))) << abi::POLICY_EPOCH_SHIFT
+}
+
+/// The service that a packet asks for as the first of its connection.
+fn first_service(pair: &Pair<'_>, ports: (u16, u16)) -> u32 {
+    let l4 = &pair.l4;
+    match l4.icmp {
+        Icmp::None => filter::service(l4.proto, ports.1),
+        _ => {
+            let at = |i: usize| pair.packet.get(l4.at + i).copied().unwrap_or(0);
+            filter::icmp_service(l4.proto, at(0), at(1))
+        }
+    }
+}
+
+/// The service of a session's first packet, from its key.
+fn service_of(proto: u8, port: u16) -> u32 {
+    match proto {
+        protocol::ICMP => filter::icmp_service(proto, icmpv4::kind::ECHO, 0),
+        protocol::ICMPV6 => filter::icmp_service(proto, wire::icmpv6::kind::ECHO, 0),
+        _ => filter::service(proto, port),
+    }
+}
+
+fn reason(deny: Deny) -> DropReason {
+    match deny {
+        Deny::Egress => DropReason::FilterEgress,
+        Deny::Ingress => DropReason::FilterIngress,
+    }
+}
+
+/// A packet that has no session is judged by itself.
+fn by_rules<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    service: u32,
+) -> Result<(), DropReason> {
+    ask(w, sight, p, (pair.from, pair.to), service, true)
+}
+
+/// Asks the rules whether a connection may begin; `count`: for the rules that decide.
+pub(crate) fn ask<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    (from, to): (Side, Side),
+    service: u32,
+    count: bool,
+) -> Result<(), DropReason> {
+    let verdict = sight.filter.judge(from, to, service);
+    if R::ON {
+        note(w, p, &verdict);
+    } else if count {
+        verdict.count();
+    }
+    match verdict.deny {
+        None => Ok(()),
+        Some(deny) => {
+            sight.nat.refused(&filter_refusal(from, to, service, &verdict, w.now));
+            Err(reason(deny))
+        }
+    }
+}
+
+fn filter_refusal(from: Side, to: Side, service: u32, verdict: &filter::Verdict<'_>, now: u64) -> crate::Refused {
+    let rule = verdict.rule().map(|(g, r)| (g.spec().name.clone(), r.to_string()));
+    crate::Refused { from, to, service, rule, now }
+}
+
+/// A packet of a connection: its session is judged, or begins.
+fn with_session<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    f: &Frame<'_>,
+    pair: &Pair<'_>,
+) -> Result<(), DropReason> {
+    let l4 = &pair.l4;
+    let overlap = |why, sight: Sight<'_>| match sight.contradicts(p.vni, l4) {
+        true => DropReason::FilterFragment,
+        false => why,
+    };
+    let ports = match l4.later() {
+        true => w
+            .again
+            .map_or_else(|| sight.later_ports(Some(p.vni), l4, f.data(), w.now), Ok)
+            .map_err(|why| overlap(why, sight))?,
+        false => l4.ports_of(Direction::Out),
+    };
+    let (key, direction) = key(pair, ports).ok_or(DropReason::SessionFault)?;
+    let mut found = sight.guard.find_pair(&key).or_else(|| sight.nat.tracker().find_pair(&key));
+    if let Some(session) = found {
+        renew(w, sight, p, pair, session)?;
+        if !sight.judge(session, direction, l4, pair.packet, w.now)? {
+            found = None;
+        } else if R::ON {
+            explain(w, sight, p, pair, session);
+        }
+    }
+    if found.is_none() {
+        if l4.later() {
+            return Err(DropReason::FragmentUnknown);
+        }
+        begin(w, sight, p, pair, (key, direction), ports)?;
+    }
+    if l4.piece.is_some_and(|piece| piece.offset == 0) {
+        sight.first_ports(Some(p.vni), l4, w.now, &mut w.held).map_err(|why| overlap(why, sight))?;
+    }
+    Ok(())
+}
+
+fn key(pair: &Pair<'_>, ports: (u16, u16)) -> Option<(PairKey, Direction)> {
+    let echo = pair.l4.icmp != Icmp::None || matches!(pair.l4.proto, protocol::ICMP | protocol::ICMPV6);
+    let end = |side: Side, port| (side.vni.unwrap_or(0), side.addr, port);
+    PairKey::new(pair.l4.proto, end(pair.from, ports.0), end(pair.to, ports.1), echo)
+}
+
+/// The two ends of a session, who began it first, and the service that it was begun for.
+fn beginning(sight: Sight<'_>, session: SessionRef) -> ((Side, Side), u32) {
+    let record = sight.guard.record(session);
+    let direction = if record.from_outside() { Direction::In } else { Direction::Out };
+    let (from, to, service) = first_of(&record.inner(), Some(record.outer().vni_bits()), direction);
+    ((from, to), service)
+}
+
+/// Who began a session of this inner key with whom, for which service; `other`: the VNI of the remote end, none outside.
+pub(crate) fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> (Side, Side, u32) {
+    let low = Side { vni: Some(inner.vni()), addr: inner.vm() };
+    let high = Side { vni: other, addr: inner.remote() };
+    match direction {
+        Direction::Out => (low, high, service_of(inner.proto(), inner.remote_port())),
+        Direction::In => (high, low, service_of(inner.proto(), inner.vm_port())),
+    }
+}
+
+/// A session of older rules is judged again; one that they no longer allow ends.
+fn renew<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    session: SessionRef,
+) -> Result<(), DropReason> {
+    if sight.current(session, pair.policy) {
+        return Ok(());
+    }
+    let (ends, service) = beginning(sight, session);
+    if let Err(why) = ask(w, sight, p, ends, service, false) {
+        sight.end(session, w.now);
+        return Err(why);
+    }
+    sight.nat.tracker().stamp(session, epoch(pair.policy));
+    Ok(())
+}
+
+fn begin<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    (key, direction): (PairKey, Direction),
+    ports: (u16, u16),
+) -> Result<(), DropReason> {
+    if !begins(&pair.l4, pair.packet, pair.policy) {
+        return Err(DropReason::SessionStray);
+    }
+    by_rules(w, sight, p, pair, first_service(pair, ports))?;
+    let new = NewSession {
+        inner: key.inner(),
+        outer: key.outer(),
+        owner: Owner::Filter,
+        direction,
+        view: pair.l4.view(pair.packet),
+        bytes: pair.l4.len as u32,
+        epoch: epoch(pair.policy),
+        pick_up: pair.policy & POLICY_PICKUP != 0,
+    };
+    let session = match sight.create(&new, w.now)? {
+        Made::New(session) => session,
+        // Another packet made it meanwhile: this one belongs to it.
+        Made::Found(session) => {
+            sight.judge(session, direction, &pair.l4, pair.packet, w.now)?;
+            session
+        }
+    };
+    if R::ON {
+        let state = sight.guard.record(session).state().name();
+        w.note(p, Stage::Filter, Event::Pair { key: format!("{:?}", key.inner()), state, begun: true });
+    }
+    Ok(())
+}
+
+/// The session that an ICMP error is about; it goes to whom the quoted packet came from.
+fn related_session(sight: Sight<'_>, pair: &Pair<'_>) -> Result<Option<SessionRef>, DropReason> {
+    let (q, seq) = related::quote_of(pair.packet, &pair.l4)?;
+    let end = |side: Side, addr: IpAddr, port| (side.vni.unwrap_or(0), addr, port);
+    let from = end(pair.to, q.src.ip(q.v6), q.src_port);
+    let to = end(pair.from, q.dst.ip(q.v6), q.dst_port);
+    let Some((key, sent)) = PairKey::new(q.proto, from, to, q.icmp != Icmp::None) else { return Ok(None) };
+    Ok(sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }))
+}
+
+/// Whether the rules let a session's connection to or from the Internet begin, which nat makes or renews.
+pub(crate) fn permits<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    inner: &session::InnerKey,
+    direction: Direction,
+    count: bool,
+) -> Result<(), DropReason> {
+    let (from, to, service) = first_of(inner, None, direction);
+    ask(w, sight, p, (from, to), service, count)
+}
+
+#[cold]
+fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, verdict: &filter::Verdict<'_>) {
+    let asked = [(RuleDirection::Egress, verdict.egress, Deny::Egress), (RuleDirection::Ingress, verdict.ingress, Deny::Ingress)];
+    for (direction, found, deny) in asked {
+        let rule = found.and_then(|(g, i)| Some((g.spec().name.to_string(), i, g.rule(i)?.to_string())));
+        if rule.is_some() || verdict.deny == Some(deny) {
+            w.note(p, Stage::Filter, Event::Rule { direction: direction.name(), rule, allowed: verdict.deny != Some(deny) });
+        }
+    }
+    if verdict.deny.is_none() && verdict.egress.is_none() && verdict.ingress.is_none() {
+        w.note(p, Stage::Filter, Event::NoGroups);
+    }
+}
+
+/// Tells of a session that goes on, and which rules it began by.
+#[cold]
+fn explain<R: Recorder>(w: &mut Work<'_, R>, sight: Sight<'_>, p: &Packet, pair: &Pair<'_>, session: SessionRef) {
+    let record = sight.guard.record(session);
+    let (key, state) = (format!("{:?}", record.inner()), record.state().name());
+    w.note(p, Stage::Filter, Event::Pair { key, state, begun: false });
+    if sight.current(session, pair.policy) {
+        let ((from, to), service) = beginning(sight, session);
+        let verdict = sight.filter.judge(from, to, service);
+        note(w, p, &verdict);
+    }
+}
