@@ -58,8 +58,8 @@ fn each_bad_document_is_refused_with_place_and_reason() {
     let binding = |spec: &str| format!("kind: SecurityBinding\nmetadata: {{name: b}}\nspec: {{{spec}}}");
     for (document, wanted) in [
         (
-            group("  - ingress allow tcp any\n  - ingress deny tcp/22 10.0.0.0/8"),
-            "6:5 spec.rules[1] `ingress deny tcp/22 10.0.0.0/8 priority 1000` can never match: spec.rules[0], `ingress allow tcp any priority 1000`",
+            group("  - ingress allow tcp any\n  - ingress deny tcp/22 10.0.0.0/8 priority 2000"),
+            "6:5 spec.rules[1] `ingress deny tcp/22 10.0.0.0/8 priority 2000` can never match: spec.rules[0], `ingress allow tcp any priority 1000`",
         ),
         (
             group("  - egress deny udp/1-9 any priority 5\n  - egress deny udp/10-19 any priority 5\n  - egress allow udp/5-15 any"),
