@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Security groups and their bindings: what is refused, with its place; change, undo, snapshot; what the filter is told.
 
+mod common;
+
 use config::*;
 
 const BASE: &str = "\
@@ -37,19 +39,8 @@ fn base() -> Model {
     Model::from_documents(&parse_text("base.yaml", BASE).unwrap()).unwrap().0
 }
 
-/// The errors of one more document on top of the base, as `line:column field problem`; the base is as it was.
 fn faults(document: &str) -> Vec<String> {
-    let text = format!("apiVersion: tunny/v1\n{document}\n");
-    let show = |e: &ConfigError| format!("{}:{} {} {}", e.place.line, e.place.column, e.field, e.problem);
-    match parse_text("x.yaml", &text) {
-        Ok(docs) => {
-            let mut model = base();
-            let told = model.apply(&docs).map_or_else(|e| e.iter().map(show).collect(), |_| Vec::new());
-            assert!(told.is_empty() || model.nat() == base().nat(), "nothing half-applied");
-            told
-        }
-        Err(errors) => errors.iter().map(show).collect(),
-    }
+    common::faults(base(), document)
 }
 
 #[test]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pools, Snats and elastic addresses: the rules, each with its place; change, undo, snapshot; what follows for the tables.
 
+mod common;
+
 use config::*;
 use session::nat::{ElasticUse, Filtering};
 
@@ -37,12 +39,7 @@ fn base() -> Model {
 
 /// The errors of one more document on top of the base, as `line:column field problem`.
 fn faults(document: &str) -> Vec<String> {
-    let text = format!("apiVersion: tunny/v1\n{document}\n");
-    let show = |e: &ConfigError| format!("{}:{} {} {}", e.place.line, e.place.column, e.field, e.problem);
-    match parse_text("x.yaml", &text) {
-        Ok(docs) => base().apply(&docs).map_or_else(|e| e.iter().map(show).collect(), |_| Vec::new()),
-        Err(errors) => errors.iter().map(show).collect(),
-    }
+    common::faults(base(), document)
 }
 
 #[test]

@@ -7,9 +7,8 @@
 //! So every *known* connection is exact. A packet of an *unknown* connection finds the state of whoever has its register: it is
 //! accepted with the share of registers in state 2. Fingerprint bits beside the state halve that share each.
 
-use crate::exact::room;
 use crate::keys::Keys;
-use crate::memory::{clear, load, reference, set_bits, Root, LINE_WORDS, ROOT_LINES};
+use crate::memory::{load, reference, set_bits, Root, LINE_WORDS, ROOT_LINES};
 use crate::{Error, InnerKey, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
 use abi::*;
 use std::sync::atomic::AtomicU64;
@@ -139,20 +138,13 @@ impl Compact {
     /// A new, empty table.
     pub fn create(memory: Arc<dyn Memory>, o: &CompactOptions) -> Result<Compact, Error> {
         let (root, need) = Compact::layout(o)?;
-        room(&*memory, need)?;
-        clear(memory.words());
-        root.write(memory.words());
+        root.begin(&*memory, need)?;
         Compact::attach(memory)
     }
 
     /// The table that a predecessor left. Call [`StateTable::recover`] before anything else.
     pub fn attach(memory: Arc<dyn Memory>) -> Result<Compact, Error> {
-        let root = Root::read(memory.words())?;
-        if root.kind != STATES_COMPACT {
-            return Err(Error::OtherKind);
-        }
-        let mut keys = Keys::new(root.salt, root.keys4, root.keys6);
-        keys.attach(memory.words());
+        let (root, keys) = Root::left(&*memory, STATES_COMPACT)?;
         let cells = Cells::new(&root);
         let used = (0..cells.number).filter(|at| cells.get(memory.words(), *at) != 0).count() as u64;
         Ok(Compact { memory, root, cells, keys, used })

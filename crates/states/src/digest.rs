@@ -10,9 +10,8 @@
 //! state is stored last, it never moves, and once it was given up it rests until all readers of it have ended.
 
 use crate::cuckoo::{make_room, Nest, Place};
-use crate::exact::room;
 use crate::keys::Keys;
-use crate::memory::{clear, count, load, reference, set_bits, Root, LINE_WORDS, MOVES_DIGESTS, ROOT_LINES};
+use crate::memory::{count, load, reference, set_bits, Root, LINE_WORDS, MOVES_DIGESTS, ROOT_LINES};
 use crate::{Error, InnerKey, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
 use abi::*;
 use std::collections::{HashMap, HashSet};
@@ -207,20 +206,13 @@ impl Digest {
     /// A new, empty table.
     pub fn create(memory: Arc<dyn Memory>, o: &DigestOptions) -> Result<Digest, Error> {
         let (root, need) = Digest::layout(o)?;
-        room(&*memory, need)?;
-        clear(memory.words());
-        root.write(memory.words());
+        root.begin(&*memory, need)?;
         Digest::attach(memory)
     }
 
     /// The table that a predecessor left. Call [`StateTable::recover`] before anything else.
     pub fn attach(memory: Arc<dyn Memory>) -> Result<Digest, Error> {
-        let root = Root::read(memory.words())?;
-        if root.kind != STATES_DIGEST {
-            return Err(Error::OtherKind);
-        }
-        let mut keys = Keys::new(root.salt, root.keys4, root.keys6);
-        keys.attach(memory.words());
+        let (root, keys) = Root::left(&*memory, STATES_DIGEST)?;
         let buckets = Buckets::new(&root);
         let used = mend(&buckets, memory.words());
         Ok(Digest { memory, root, buckets, keys, used, resting: HashSet::new() })

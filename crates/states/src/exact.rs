@@ -2,7 +2,7 @@
 //! [`Exact`]: full keys, compared whole. No packet of an unknown connection is accepted; 25 bytes an IPv4 connection.
 
 use crate::keys::Keys;
-use crate::memory::{clear, Root, LINE_WORDS, ROOT_LINES};
+use crate::memory::{Root, ROOT_LINES};
 use crate::{Error, InnerKey, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
 use abi::*;
 use std::collections::HashMap;
@@ -37,21 +37,14 @@ impl Exact {
     /// A new, empty table.
     pub fn create(memory: Arc<dyn Memory>, o: &ExactOptions) -> Result<Exact, Error> {
         let (keys4, keys6, need) = Keys::layout(ROOT_LINES, o.connections4, o.connections6);
-        room(&*memory, need)?;
         let root = Root { kind: STATES_EXACT, salt: o.salt, control: o.control, keys4, keys6, cells: 0, geometry: 0 };
-        clear(memory.words());
-        root.write(memory.words());
+        root.begin(&*memory, need)?;
         Exact::attach(memory)
     }
 
     /// The table that a predecessor left.
     pub fn attach(memory: Arc<dyn Memory>) -> Result<Exact, Error> {
-        let root = Root::read(memory.words())?;
-        if root.kind != STATES_EXACT {
-            return Err(Error::OtherKind);
-        }
-        let mut keys = Keys::new(root.salt, root.keys4, root.keys6);
-        keys.attach(memory.words());
+        let (root, keys) = Root::left(&*memory, STATES_EXACT)?;
         Ok(Exact { memory, root, keys })
     }
 
@@ -70,15 +63,6 @@ impl Exact {
     pub(crate) fn scan(&self, from: u64, n: u64) -> impl Iterator<Item = (InnerKey, u32)> + '_ {
         self.keys.scan(self.memory.words(), from, n)
     }
-}
-
-/// Whether the memory has these lines, and they can be numbered.
-pub(crate) fn room(memory: &dyn Memory, need: u64) -> Result<(), Error> {
-    let have = (memory.words().len() / LINE_WORDS) as u64;
-    if need > have || need > u64::from(u32::MAX) {
-        return Err(Error::TooSmall { need, have });
-    }
-    Ok(())
 }
 
 impl StateTable for Exact {

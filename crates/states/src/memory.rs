@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory of a state table: aligned 8-byte words, eight a line, written by one writer with whole-word stores.
 
+use crate::keys::Keys;
 use crate::Error;
 use abi::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,8 +81,30 @@ pub(crate) struct Root {
 }
 
 impl Root {
+    /// Begins a new, empty table in memory that is to have this many lines.
+    pub(crate) fn begin(&self, memory: &dyn Memory, need: u64) -> Result<(), Error> {
+        let have = (memory.words().len() / LINE_WORDS) as u64;
+        if need > have || need > u64::from(u32::MAX) {
+            return Err(Error::TooSmall { need, have });
+        }
+        clear(memory.words());
+        self.write(memory.words());
+        Ok(())
+    }
+
+    /// The root and the full keys of the table of this kind that a predecessor left.
+    pub(crate) fn left(memory: &dyn Memory, kind: u8) -> Result<(Root, Keys), Error> {
+        let root = Root::read(memory.words())?;
+        if root.kind != kind {
+            return Err(Error::OtherKind);
+        }
+        let mut keys = Keys::new(root.salt, root.keys4, root.keys6);
+        keys.attach(memory.words());
+        Ok((root, keys))
+    }
+
     /// Writes it; the magic goes last.
-    pub(crate) fn write(&self, words: &[AtomicU64]) {
+    fn write(&self, words: &[AtomicU64]) {
         store(words, word_of!(magic), 0);
         let fields = [
             (word_of!(salt), self.salt),
@@ -163,6 +186,6 @@ pub(crate) fn reference(first: u32, number: u32) -> u64 {
 }
 
 /// Zeroes everything: a new table begins empty, whatever lay there.
-pub(crate) fn clear(words: &[AtomicU64]) {
+fn clear(words: &[AtomicU64]) {
     words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
 }

@@ -18,6 +18,18 @@ pub fn bytes(m: &Model) -> Vec<u8> {
     out
 }
 
+/// The errors of one more document on top of `base`, as `line:column field problem`; what is refused changes nothing.
+pub fn faults(mut base: Model, document: &str) -> Vec<String> {
+    let show = |e: &ConfigError| format!("{}:{} {} {}", e.place.line, e.place.column, e.field, e.problem);
+    let shown = |errors: Vec<ConfigError>| errors.iter().map(show).collect();
+    let before = base.nat();
+    let told = parse_text("x.yaml", &format!("apiVersion: tunny/v1\n{document}\n"))
+        .and_then(|docs| base.apply(&docs).map(|_| ()))
+        .map_or_else(shown, |()| Vec::new());
+    assert!(told.is_empty() || base.nat() == before, "nothing half-applied");
+    told
+}
+
 pub fn rebuilt(naive: &Naive) -> Result<Model, Vec<ConfigError>> {
     let mut docs = Documents::new();
     naive.values().for_each(|o| docs.put(o.clone()));
