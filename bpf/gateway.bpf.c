@@ -12,6 +12,7 @@
 #include "stages/emit.h"
 #include "stages/nat.h"
 #include "stages/filter.h"
+#include "stages/wires.h"
 
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
@@ -29,6 +30,8 @@ static __always_inline int enter(struct packet *p)
 	p->stats->rx_bytes += p->bytes;
 	p->options = READ_ONCE(p->root->options);
 	sample(p);
+	if (unlikely(p->options & TUNNY_OPT_WIRES))
+		return PASS;
 	return READ_ONCE(p->root->magic) == TUNNY_ROOT_MAGIC ? GO : PASS;
 }
 
@@ -100,6 +103,17 @@ __noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 	return end ? end : -action;
 }
 
+/* What comes in no tunnel: for a public address, or on a wire. */
+static __always_inline int plain(struct xdp_md *ctx, struct end *e)
+{
+	__u32 zero = 0;
+	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+
+	if (root && unlikely(READ_ONCE(root->options) & TUNNY_OPT_WIRES))
+		return READ_ONCE(root->magic) == TUNNY_ROOT_MAGIC ? tunny_wire(ctx, e) : PASS;
+	return nat_in(ctx, e);
+}
+
 SEC("xdp.frags")
 int tunny_gateway(struct xdp_md *ctx)
 {
@@ -112,7 +126,7 @@ int tunny_gateway(struct xdp_md *ctx)
 	__builtin_memset(e, 0, sizeof(*e));
 	end = tunny_tunnel(ctx, e);
 	if (unlikely(end == PASS))
-		end = nat_in(ctx, e);
+		end = plain(ctx, e);
 	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
 }
 

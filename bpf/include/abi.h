@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0x65427f4ed25e4a95ULL
+#define TUNNY_ABI_HASH 0x79b3546a55efa43bULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -28,6 +28,7 @@
 #define TUNNY_TREE_LEVELS_MAX 10U
 #define TUNNY_SLOTS_MAX 256U
 #define TUNNY_PORTS_MAX 16U
+#define TUNNY_WIRES_MAX 8U
 #define TUNNY_DROP_PROBES_MAX 4U
 #define TUNNY_SESSION_LINE_BITS 27U
 #define TUNNY_SESSION_SEGMENTS_MAX 2048U
@@ -49,6 +50,8 @@
 #define TUNNY_OPT_CAPTURE_PUNTS 0x4000ULL
 #define TUNNY_OPT_PORT_SHIFT 0x10U
 #define TUNNY_OPT_SAMPLE_SHIFT 0x20U
+#define TUNNY_OPT_WIRES 0x10000000000ULL
+#define TUNNY_WIRE_VNI_SHIFT 0x20U
 #define TUNNY_RATE_LIMIT_BURST_SHIFT 0x20U
 #define TUNNY_TABLE_REF_BUCKETS_SHIFT 0x20U
 #define TUNNY_TENANT_VNI_SHIFT 0x28U
@@ -251,6 +254,7 @@ enum tunny_drop {
 	DROP_FILTER_TCP_MALFORMED = 73,
 	DROP_FILTER_L4_MALFORMED = 74,
 	DROP_FILTER_FRAGMENT_OVERLAP = 75,
+	DROP_SERVER_UNKNOWN = 76,
 };
 
 enum tunny_punt {
@@ -304,7 +308,10 @@ struct tunny_root {
 	__u64 tenant_groups;
 	__u64 punt_peak_tenant;
 	__u64 punt_peak_total;
-	__u64 reserved[124];
+	__u64 wire_ends[16];
+	__u64 wire_servers[8];
+	__u64 wire_words[8];
+	__u64 reserved[92];
 	__u64 punt_total_tat;
 	__u64 punt_total_peak_tat;
 	__u64 reserved_engine[6];
@@ -341,7 +348,10 @@ _Static_assert(__builtin_offsetof(struct tunny_root, vm_groups) == 3264, "Root.v
 _Static_assert(__builtin_offsetof(struct tunny_root, tenant_groups) == 3272, "Root.tenant_groups");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_peak_tenant) == 3280, "Root.punt_peak_tenant");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_peak_total) == 3288, "Root.punt_peak_total");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3296, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, wire_ends) == 3296, "Root.wire_ends");
+_Static_assert(__builtin_offsetof(struct tunny_root, wire_servers) == 3424, "Root.wire_servers");
+_Static_assert(__builtin_offsetof(struct tunny_root, wire_words) == 3488, "Root.wire_words");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3552, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4304, "Root.reserved_engine");

@@ -48,7 +48,14 @@ struct nat_work {
 	__u64 sender_hi;	/* outer source */
 	__u64 sender_lo;
 	__u32 sender_v6;
-	__u32 pad;
+	/* wires */
+	__u32 servers_side;	/* the frame came from there */
+	__u64 servers;		/* ROUTE_ROOT pair of the servers behind the wire */
+	__u64 tenant_key;
+	__u32 known;		/* its server is one of them */
+	__u32 group;		/* destination MAC address: 1 a group, 2 everybody */
+	__u32 options;		/* of the IPv4 header */
+	__u32 checked;		/* its checksum */
 };
 
 struct {

@@ -164,8 +164,17 @@ layouts! {
         punt_peak_tenant: u64,
         /// Punts of all tenants together, peak rate: RATE_LIMIT word.
         punt_peak_total: u64,
+        /// Ends of wires (OPT_WIRES): number 2n is the server side of wire n, 2n + 1 its network side. Interface index of the end
+        /// in the lower 32 bits, of the wire's other end in the upper 32; 0: no such end.
+        wire_ends: [u64; 16],
+        /// Servers behind each wire: ROUTE_ROOT of IPv4 in the lower 32 bits, of IPv6 in the upper 32. The value of a server's
+        /// prefix is scope local with the VNI of its VPC.
+        wire_servers: [u64; 8],
+        /// Of each wire: MTU of its server side in bits 0-15, of its network side in bits 16-31; WIRE_VNI_SHIFT: the VNI of all its
+        /// servers, 0 if they are of several VPCs.
+        wire_words: [u64; 8],
         /// Room for later versions.
-        reserved: [u64; 124],
+        reserved: [u64; 92],
         /// GCRA time of all punts together, committed rate (engine-written), ns.
         punt_total_tat: u64,
         /// The same, peak rate.
@@ -528,6 +537,10 @@ bits! {
     OPT_PORT_SHIFT: u32 = 16;
     /// options: shift of the 8-bit sampling exponent n: one packet in 2^n goes to the event ring; 0 = none.
     OPT_SAMPLE_SHIFT: u32 = 32;
+    /// options: role filter. Frames pass between the two ends of wires; nothing is a tunnel.
+    OPT_WIRES: u64 = 1 << 40;
+    /// wire_words: shift of the VNI.
+    WIRE_VNI_SHIFT: u32 = 32;
 
     /// RATE_LIMIT: shift of the burst in packets; the lower 32 bits are ns per packet, 0 = no limit.
     RATE_LIMIT_BURST_SHIFT: u32 = 32;

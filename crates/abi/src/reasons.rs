@@ -186,10 +186,11 @@ reasons! {
     SessionFault = 69, "session_fault", Nat, "A session record contradicts itself, or session memory is not there.", "Report a bug; restart `tunny node`, which walks the records.";
     FilterEgress = 70, "filter_egress", Filter, "A security group of the sender does not allow the connection.", "`tunny trace` names the rule; allow it in the SecurityGroup, or leave it.";
     FilterIngress = 71, "filter_ingress", Filter, "A security group of the receiver does not allow the connection.", "`tunny trace` names the rule; allow it in the SecurityGroup, or leave it.";
-    FilterSpoofed = 72, "filter_spoofed", Filter, "The inner source address is no VM of this VPC on the NC that sent it, nor in a prefix that has security groups.", "Look for a VM that uses another one's address; or create the Vm, or give the prefix to a group.";
+    FilterSpoofed = 72, "filter_spoofed", Filter, "The inner source address is no VM of this VPC on the NC that sent it, nor in a prefix that has security groups; on a wire: it is no Server's behind this port.", "Look for a VM or server that uses another one's address; or create the Vm or Server, or give the prefix to a group.";
     FilterTcpMalformed = 73, "filter_tcp_malformed", Filter, "A TCP header that no TCP sends: flags that exclude each other or none, data in a SYN, a length that contradicts itself.", "Look at the sender: a scanner, or a broken stack.";
     FilterL4Malformed = 74, "filter_l4_malformed", Filter, "The packet ends inside its UDP or ICMP header, or its length contradicts itself.", "Look at the sender.";
     FilterFragment = 75, "filter_fragment_overlap", Filter, "A fragment overlaps another of its packet, or contradicts what was seen of it.", "Somebody tries to hide a header from the filter, or a stack is broken.";
+    ServerUnknown = 76, "server_unknown", Tenant, "A frame from the network for an address that no Server behind this wire has.", "Create the Server, or look for a stale neighbour entry or a flooding switch.";
 }
 
 reasons! {

@@ -208,7 +208,7 @@ fn word(b: &[u8], at: usize) -> u64 {
 
 /// Whether there is a short cut under these settings.
 pub(crate) fn serves(s: &Settings) -> bool {
-    s.vtep4 != 0 && !s.udp4_checksum && s.strict
+    s.vtep4 != 0 && !s.udp4_checksum && s.strict && !s.wires
 }
 
 /// Takes all common packets through. True if there were no others; else the others' `done` is false.

@@ -31,6 +31,7 @@ mod pair;
 mod record;
 mod settings;
 mod stages;
+mod wires;
 mod work;
 
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, BATCH_MAX, HEADROOM};
@@ -119,6 +120,9 @@ impl Gateway {
 
 /// The packet path, for every packet that has no verdict yet.
 fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames: &mut [Frame<'_>]) {
+    if w.settings.wires {
+        return w.each(packets, frames, |w, p, f| wires::run(w, p, f));
+    }
     w.each(packets, frames, |w, p, f| parse::run(w, p, f));
     w.each(packets, frames, |w, p, f| tenant::find(w, p, f));
     w.each(packets, frames, |w, p, f| {
@@ -156,7 +160,7 @@ fn process_held<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
         let bytes = held.frame;
         let mut buffer = w.output.buffer(HEADROOM + bytes.len());
         buffer[HEADROOM..].copy_from_slice(&bytes);
-        let mut frame = Frame::new(&mut buffer, HEADROOM, bytes.len(), 0);
+        let mut frame = Frame::new(&mut buffer, HEADROOM, bytes.len(), held.ifindex);
         frame.counted = true;
         packet.done = false;
         process_all(w, std::slice::from_mut(packet), std::slice::from_mut(&mut frame));

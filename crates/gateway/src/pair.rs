@@ -26,6 +26,8 @@ struct Pair<'p> {
     to: Side,
     /// POLICY words of both VPCs together: flags, and the sum of their epochs.
     policy: u64,
+    /// It passes a wire: from the server, or to it. None: through a tunnel.
+    wire: Option<Direction>,
 }
 
 /// Whether a packet may go on. Makes, keeps and ends its session.
@@ -35,10 +37,35 @@ pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>)
     let packet = ip_of(p, f);
     let source = source(packet, p.v6()).ok_or(DropReason::FilterL4Malformed)?;
     check_source(w, sight, p, source)?;
+    connection(w, sight, p, f, None)
+}
+
+/// The same for a packet on a wire, whose server is known to be one: `Out` from the server.
+#[inline(never)]
+pub(crate) fn judge_wire<R: Recorder>(
+    w: &mut Work<'_, R>,
+    p: &Packet,
+    f: &Frame<'_>,
+    direction: Direction,
+) -> Result<(), DropReason> {
+    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    connection(w, sight, p, f, Some(direction))
+}
+
+/// A packet whose source is in order.
+fn connection<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    f: &Frame<'_>,
+    wire: Option<Direction>,
+) -> Result<(), DropReason> {
+    let packet = ip_of(p, f);
     let l4 = L4::read(packet, p.v6()).map_err(|_| malformed(packet, p.v6()))?;
     check_tcp(packet, &l4)?;
-    let (from, to) = (Side { vni: Some(p.vni), addr: source.ip(l4.v6) }, Side { vni: Some(p.home().vni), addr: l4.dst.ip(l4.v6) });
-    let pair = Pair { packet, l4, from, to, policy: policy(w, p) };
+    let side = |vni, addr: Addr| Side { vni: Some(vni), addr: addr.ip(l4.v6) };
+    let (from, to) = (side(p.vni, l4.src), side(p.home().vni, l4.dst));
+    let pair = Pair { packet, l4, from, to, policy: policy(w, p), wire };
     match l4.icmp {
         Icmp::Other => by_rules(w, sight, p, &pair, first_service(&pair, (0, 0))),
         Icmp::Error => match related_session(sight, &pair)? {
@@ -198,14 +225,16 @@ fn with_session<R: Recorder>(
     pair: &Pair<'_>,
 ) -> Result<(), DropReason> {
     let l4 = &pair.l4;
-    let overlap = |why, sight: Sight<'_>| match sight.contradicts(p.vni, l4) {
+    // A packet may pass two wires of a node: its fragments are put together on each.
+    let place = p.vni | u32::from(pair.wire == Some(Direction::In)) << 24;
+    let overlap = |why, sight: Sight<'_>| match sight.contradicts(place, l4) {
         true => DropReason::FilterFragment,
         false => why,
     };
     let ports = match l4.later() {
         true => w
             .again
-            .map_or_else(|| sight.later_ports(Some(p.vni), l4, f.data(), w.now), Ok)
+            .map_or_else(|| sight.later_ports(Some(place), l4, f.data(), w.now), Ok)
             .map_err(|why| overlap(why, sight))?,
         false => l4.ports_of(Direction::Out),
     };
@@ -226,13 +255,22 @@ fn with_session<R: Recorder>(
         begin(w, sight, p, pair, (key, direction), ports)?;
     }
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(Some(p.vni), l4, w.now, &mut w.held).map_err(|why| overlap(why, sight))?;
+        sight.first_ports(Some(place), l4, (f.ifindex, w.now), &mut w.held).map_err(|why| overlap(why, sight))?;
     }
     Ok(())
 }
 
 fn key(pair: &Pair<'_>, ports: (u16, u16)) -> Option<(PairKey, Direction)> {
     let echo = pair.l4.icmp != Icmp::None || matches!(pair.l4.proto, protocol::ICMP | protocol::ICMPV6);
+    if let Some(direction) = pair.wire {
+        let (server, remote) = match direction {
+            Direction::Out => (pair.from, pair.to),
+            Direction::In => (pair.to, pair.from),
+        };
+        let ports = if direction == Direction::In && !echo { (ports.1, ports.0) } else { ports };
+        let key = PairKey::of_server(pair.l4.proto, server.vni?, server.addr, remote.addr, ports)?;
+        return Some((key, direction));
+    }
     let end = |side: Side, port| (side.vni.unwrap_or(0), side.addr, port);
     PairKey::new(pair.l4.proto, end(pair.from, ports.0), end(pair.to, ports.1), echo)
 }
@@ -245,10 +283,11 @@ fn beginning(sight: Sight<'_>, session: SessionRef) -> ((Side, Side), u32) {
     ((from, to), service)
 }
 
-/// Who began a session of this inner key with whom, for which service; `other`: the VNI of the remote end, none outside.
+/// Who began a session of this inner key with whom, for which service; `other`: the VNI of the remote end, none outside; 0 beyond a
+/// wire, where rules take it for one of the server's VPC.
 pub(crate) fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> (Side, Side, u32) {
     let low = Side { vni: Some(inner.vni()), addr: inner.vm() };
-    let high = Side { vni: other, addr: inner.remote() };
+    let high = Side { vni: other.map(|vni| if vni == 0 { inner.vni() } else { vni }), addr: inner.remote() };
     match direction {
         Direction::Out => (low, high, service_of(inner.proto(), inner.remote_port())),
         Direction::In => (high, low, service_of(inner.proto(), inner.vm_port())),
@@ -315,6 +354,20 @@ fn begin<R: Recorder>(
 /// The session that an ICMP error is about; it goes to whom the quoted packet came from.
 fn related_session(sight: Sight<'_>, pair: &Pair<'_>) -> Result<Option<SessionRef>, DropReason> {
     let (q, seq) = related::quote_of(pair.packet, &pair.l4)?;
+    if let Some(direction) = pair.wire {
+        let (src, dst) = (q.src.ip(q.v6), q.dst.ip(q.v6));
+        let echo = q.icmp != Icmp::None;
+        let vni = pair.from.vni.unwrap_or(0);
+        // What the server gets to hear of it sent, and the other way round.
+        let (sent, key) = match direction {
+            Direction::In => (Direction::Out, PairKey::of_server(q.proto, vni, src, dst, (q.src_port, q.dst_port))),
+            Direction::Out => {
+                let ports = if echo { (q.src_port, q.dst_port) } else { (q.dst_port, q.src_port) };
+                (Direction::In, PairKey::of_server(q.proto, vni, dst, src, ports))
+            }
+        };
+        return Ok(key.and_then(|key| sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq })));
+    }
     let end = |side: Side, addr: IpAddr, port| (side.vni.unwrap_or(0), addr, port);
     let from = end(pair.to, q.src.ip(q.v6), q.src_port);
     let to = end(pair.from, q.dst.ip(q.v6), q.dst_port);

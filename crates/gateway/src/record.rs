@@ -101,6 +101,10 @@ pub enum Event {
     NoGroups,
     /// The session of a connection inside.
     Pair { key: String, state: &'static str, begun: bool },
+    /// A frame on a wire: from which side, the port of the other end, and what it is.
+    Wire { servers_side: bool, other: u32, what: &'static str },
+    /// The server of a frame on a wire, and its VPC; none: nobody behind the wire has the address.
+    Server { address: IpAddr, vni: Option<u32> },
     /// The end.
     Outcome { verdict: Verdict },
 }
@@ -186,6 +190,12 @@ impl std::fmt::Display for Event {
                 write!(f, "{direction} {word} by group {group}, rules[{i}]: {rule}")
             }
             Event::Rule { direction, rule: None, .. } => write!(f, "{direction} denied: no rule of its groups matches"),
+            Event::Wire { servers_side, other, what } => {
+                let side = if *servers_side { "servers" } else { "network" };
+                write!(f, "{what} from the {side}, other end of the wire: port {other}")
+            }
+            Event::Server { address, vni: Some(vni) } => write!(f, "server {address} of vni {vni}"),
+            Event::Server { address, vni: None } => write!(f, "{address} is no server behind this wire"),
             Event::NoGroups => f.write_str("neither end has a security group"),
             Event::Pair { key, state, begun } => {
                 write!(f, "{} {key}, {state}", if *begun { "session begins:" } else { "session" })

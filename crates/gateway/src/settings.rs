@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub ecn_off: bool,
     /// ICMP errors are sent.
     pub icmp: bool,
+    /// Role filter: frames pass between the two ends of wires.
+    pub wires: bool,
     /// DSCP of outer headers in the pipe model, shifted to its place in the TOS byte.
     pub dscp: u8,
     /// Sum of the outer IPv4 header's constant words, for its checksum.
@@ -50,7 +52,8 @@ impl Settings {
             udp6_zero_refused: options & OPT_UDP6_ZERO_REFUSED != 0,
             uniform: options & OPT_DSCP_UNIFORM != 0,
             ecn_off: options & OPT_ECN_OFF != 0,
-            icmp: options & OPT_ICMP != 0,
+            icmp: options & (OPT_ICMP | OPT_WIRES) == OPT_ICMP,
+            wires: options & OPT_WIRES != 0,
             dscp: ((options >> OPT_DSCP_SHIFT) as u8 & 0x3f) << 2,
             ipv4_sum: 0x4500 + 0x4000 + 0x4011 + (vtep4 >> 16) + (vtep4 & 0xffff),
         }

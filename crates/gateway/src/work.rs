@@ -42,6 +42,8 @@ pub(crate) struct Held {
     pub frame: Vec<u8>,
     /// Source and destination port that the first one told.
     pub ports: (u16, u16),
+    /// The port that the first one came in by, and this one before it.
+    pub ifindex: u32,
 }
 
 impl From<DropReason> for Verdict {

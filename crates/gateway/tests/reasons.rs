@@ -158,6 +158,8 @@ fn every_reason_of_the_path_is_reached() {
         DropReason::PuntNoListener,
         DropReason::TxFailed,
         DropReason::TableFault,
+        // tests/packets/wires has a case.
+        DropReason::ServerUnknown,
     ]);
     // Those of the stages filter and nat need sessions: tests/packets/filter and nat have a case for each.
     let with_sessions = [abi::Stage::Filter, abi::Stage::Nat];

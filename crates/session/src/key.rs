@@ -219,6 +219,18 @@ impl PairKey {
         Some((PairKey { inner, other }, direction))
     }
 
+    /// The key of a packet between a server behind a wire and anybody: the server's end stands as the VM, whatever its address, and
+    /// the other one has no VNI, so that a packet that passes two wires of a node has a session on each. `ports`: the
+    /// server's, the other's (an echo identifier is the server's). None if the families differ.
+    pub fn of_server(proto: u8, vni: u32, server: IpAddr, remote: IpAddr, ports: (u16, u16)) -> Option<PairKey> {
+        let inner = match (server, remote) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => InnerKey::v4(vni, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
+            (IpAddr::V6(a), IpAddr::V6(b)) => InnerKey::v6(vni, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
+            _ => return None,
+        };
+        Some(PairKey { inner, other: 0 })
+    }
+
     /// The lower end and protocol, as an inner key.
     pub fn inner(&self) -> InnerKey {
         self.inner

@@ -42,8 +42,8 @@ pub use line::{prefetch, Line};
 pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
 pub use meter::{gcra, rate_limit, Color};
 pub use plain::PlainMemory;
-pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry};
+pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry, WireEnd};
 pub use route::Walk;
 pub use writer::{
-    AttachError, GroupId, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, Writer, WriterOptions,
+    AttachError, GroupId, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, WirePort, WireSpec, Writer, WriterOptions,
 };

@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 mod internet;
+mod wires;
 mod locate;
 
 pub use internet::Public;
+pub use wires::WireEnd;
 
 /// A reader of table memory. Each thread clones its own (it is `Send`, not `Sync`).
 pub struct Tables {

@@ -67,7 +67,7 @@ pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<boo
 }
 
 /// An address, a name or a prefix.
-fn prefix(c: &mut Cursor<'_>) -> Parsed<Prefix> {
+pub(crate) fn prefix(c: &mut Cursor<'_>) -> Parsed<Prefix> {
     let known = c.peek().filter(|w| !w.text.contains('/'));
     if known.is_some() {
         if let Some(addr) = c.maybe_ip() {

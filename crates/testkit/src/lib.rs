@@ -22,3 +22,4 @@ pub mod runner;
 pub mod sessions;
 pub mod tables_text;
 pub mod user;
+pub mod wires;

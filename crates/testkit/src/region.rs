@@ -5,6 +5,7 @@
 use crate::groups::Groups;
 use crate::internet::Internet;
 use crate::layers::Mac;
+use crate::wires::Wires;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -205,6 +206,8 @@ pub struct Region {
     pub internet: Internet,
     /// What filters.
     pub groups: Groups,
+    /// Wires: the node is a filter in front of servers.
+    pub wires: Wires,
 }
 
 impl Default for Region {
@@ -226,6 +229,7 @@ impl Default for Region {
             vpcs: Vec::new(),
             internet: Internet::default(),
             groups: Groups::default(),
+            wires: Wires::default(),
         }
     }
 }
@@ -244,7 +248,8 @@ pub const SWITCHES: &[(&str, u64)] = &[
 impl Region {
     /// The word `Root::options`.
     pub fn options(&self) -> u64 {
-        self.switches | u64::from(self.dscp) << abi::OPT_DSCP_SHIFT | u64::from(self.udp_port) << abi::OPT_PORT_SHIFT
+        let role = if self.wires.wires.is_empty() { 0 } else { abi::OPT_WIRES };
+        self.switches | role | u64::from(self.dscp) << abi::OPT_DSCP_SHIFT | u64::from(self.udp_port) << abi::OPT_PORT_SHIFT
     }
 
     /// Flags of a VPC's POLICY word.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The statements of a `tables` section, into a [`Region`] and back into text. Listed in tests/packets/README.md.
 
-use crate::{groups, internet};
+use crate::{groups, internet, wires};
 use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Named, Names, Word};
 use crate::region::*;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 type Parsed<T> = Result<T, CaseError>;
 
 const STATEMENTS: &str =
-    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions rule member pick-up delete";
+    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions rule member pick-up wire server delete";
 
 /// Carries out one statement. `names` grows by what the statement defines.
 pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Names) -> Parsed<()> {
@@ -36,6 +36,10 @@ pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Na
             }
             other if groups::STATEMENTS.contains(&other) => {
                 groups::statement(&mut c, first, region)?;
+                None
+            }
+            other if wires::STATEMENTS.contains(&other) => {
+                wires::statement(&mut c, first, region)?;
                 None
             }
             "delete" => delete(&mut c, region)?,
@@ -390,8 +394,9 @@ fn delete(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
             region.ncs.retain(|n| n.addr != addr);
         }
         other if internet::delete(c, other, region)? || groups::delete(c, other, region)? => (),
+        other if wires::delete(c, other, region)? => (),
         other => {
-            let known = "vpc route vm nc snat elastic forward pool group member";
+            let known = "vpc route vm nc snat elastic forward pool group member server";
             return Err(c.error(word, &format!("`{other}` is none of: {known}")));
         }
     }
@@ -459,7 +464,7 @@ impl fmt::Display for Region {
             writeln!(f)?;
         }
         self.vpcs.iter().try_for_each(|v| fmt_vpc(self, v, f))?;
-        write!(f, "{}{}", self.internet, self.groups)
+        write!(f, "{}{}{}", self.internet, self.groups, self.wires)
     }
 }
 

@@ -281,11 +281,17 @@ impl<'w> Sight<'w> {
         }
     }
 
-    /// Remembers a first fragment; pieces that came before it are added to `held`.
-    pub fn first_ports(self, vni: Option<u32>, l4: &L4, now: u64, held: &mut Vec<Held>) -> Result<(), DropReason> {
+    /// Remembers a first fragment that came in by a port; pieces that came before it are added to `held`.
+    pub fn first_ports(
+        self,
+        vni: Option<u32>,
+        l4: &L4,
+        (ifindex, now): (u32, u64),
+        held: &mut Vec<Held>,
+    ) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };
         let ports = (l4.src_port, l4.dst_port);
-        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(Held { frame, ports })) {
+        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(Held { frame, ports, ifindex })) {
             true => Ok(()),
             false => Err(DropReason::FragmentUnknown),
         }

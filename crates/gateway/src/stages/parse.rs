@@ -140,7 +140,7 @@ fn outer_ipv4<'a>(rest: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a [u
 
 /// The checksum of a well-formed IPv4 header at the front of `packet`.
 #[inline(always)]
-fn ipv4_checksum_ok(packet: &[u8], head: &[u8; ipv4::HEADER_LEN]) -> bool {
+pub(crate) fn ipv4_checksum_ok(packet: &[u8], head: &[u8; ipv4::HEADER_LEN]) -> bool {
     match head[0] {
         0x45 => checksum::sum_ipv4_header(head) == 0xffff,
         _ => ipv4::Packet::new_unchecked(packet).checksum_ok(),
@@ -295,8 +295,8 @@ fn inner_ipv4(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReaso
         return Err(DropReason::InnerIpChecksum);
     }
     let (src, dst) = (ip.src(), ip.dst());
-    if dst_mac.is_group() || dst >= 0xe000_0000 || martian_source_v4(src) || martian_destination_v4(dst) {
-        return Err(bad_addresses_v4(dst_mac, src, dst));
+    if let Some(reason) = misaddressed_v4(dst_mac, src, dst) {
+        return Err(reason);
     }
     let ports = match ip.is_fragment() {
         true => 0,
@@ -319,6 +319,13 @@ pub(crate) fn martian_source_v4(src: u32) -> bool {
 #[inline(always)]
 pub(crate) fn martian_destination_v4(dst: u32) -> bool {
     matches!(dst >> 24, 0 | 127)
+}
+
+/// What is wrong with the addresses of an IPv4 packet, if anything is.
+#[inline(always)]
+pub(crate) fn misaddressed_v4(dst_mac: Mac, src: u32, dst: u32) -> Option<DropReason> {
+    let bad = dst_mac.is_group() || dst >= 0xe000_0000 || martian_source_v4(src) || martian_destination_v4(dst);
+    bad.then(|| bad_addresses_v4(dst_mac, src, dst))
 }
 
 /// Which of the address checks comes first, when one of them failed.

@@ -7,6 +7,7 @@ mod corrupt;
 mod engine;
 mod growth;
 mod internet;
+mod wires;
 mod kill;
 mod model;
 mod oracle;

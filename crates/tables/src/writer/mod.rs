@@ -18,6 +18,7 @@
 mod apply;
 mod dump;
 mod internet;
+mod wires;
 mod peers;
 mod plan;
 mod plan_routes;
@@ -29,6 +30,7 @@ mod underlay;
 
 pub use dump::{RouteInterval, TenantDump, VmDump};
 pub use internet::PublicPrefix;
+pub use wires::{WirePort, WireSpec};
 pub use recover::AttachError;
 pub use underlay::{GroupId, NexthopId, NexthopSpec};
 

@@ -194,6 +194,9 @@ impl Writer {
         if !super::internet::public_blocks(self, roots, &mut |b| marks.take(b)) {
             return Err(AttachError::Corrupt { what: "the tree of public addresses" });
         }
+        if !self.wire_blocks(&mut |b| marks.take(b)) {
+            return Err(AttachError::Corrupt { what: "the trees of servers" });
+        }
         for group in [groups as u32, (groups >> 32) as u32] {
             if group != 0 && !marks.has(group) {
                 self.find_group(group, marks).ok_or(AttachError::Corrupt { what: "a next-hop group" })?;
