@@ -23,8 +23,7 @@ pub fn plan(context: &Context) -> Result<Report, Error> {
     let (mut samples, mut verified) = (Vec::new(), Vec::new());
     for n in 0..context.samples {
         context.say(&format!("chip-plan: sample {} of {}", n + 1, context.samples));
-        let mut request =
-            Request { load, paper: true, best: true, verify: false, month: false, cofilter: true, techniques, seed: 1 };
+        let mut request = Request { load, best: true, cofilter: true, ..Request::sailfish(techniques) };
         let start = Instant::now();
         make(&profile, &request).map_err(Error::failed("the plan"))?;
         samples.push(start.elapsed().as_secs_f64());

@@ -6,6 +6,8 @@
 //! egress share the blocks of the same stages. A table stands behind those that it depends on, in the first slots with
 //! room, over as many as it needs, and over the border between pipes if that is allowed.
 
+pub use crate::binding::NoRoom;
+use crate::binding::{explain, Wanted};
 use crate::blocks::{Geometry, Grid, Part, Placement, Stages, Table, Unplaced};
 use crate::Profile;
 
@@ -55,26 +57,6 @@ pub struct Chip {
     pub placed: Vec<Placed>,
 }
 
-/// A load that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("table {table} does not fit: {reason}. {binds} binds first, at {place}. {change}")]
-pub struct NoRoom {
-    /// Table.
-    pub table: String,
-    /// What the placement says.
-    pub reason: Unplaced,
-    /// Resource that ends first.
-    pub binds: &'static str,
-    /// Segment and stage where it ends.
-    pub place: String,
-    /// What of this table fits.
-    pub change: String,
-    /// Entries that it must have room for.
-    pub entries: u64,
-    /// Entries of it that fit here.
-    pub fit: u64,
-}
-
 impl Chip {
     /// A chip whose pipes all hold the same tables: a packet passes ingress and egress of one.
     pub fn flat(profile: &Profile) -> Chip {
@@ -103,7 +85,8 @@ impl Chip {
         self.way.len() * self.profile.geometry.stages as usize
     }
 
-    fn at(&self, slot: usize) -> Option<(Segment, usize)> {
+    /// The segment and stage of a slot.
+    pub(crate) fn at(&self, slot: usize) -> Option<(Segment, usize)> {
         let stages = self.profile.geometry.stages as usize;
         self.way.get(slot / stages).map(|s| (*s, slot % stages))
     }
@@ -116,7 +99,12 @@ impl Chip {
 
     /// Places a table behind slot `from`; returns the slot behind its last.
     pub fn place(&mut self, name: &str, table: &Table, from: usize) -> Result<usize, NoRoom> {
-        let parts = self.try_place(table, from).map_err(|reason| self.no_room(name, table, from, reason))?;
+        self.put(name, table, from).map_err(|reason| explain(self, name, &Wanted::Table(table), from, reason))
+    }
+
+    /// The same, without a look at what binds if it has no room.
+    pub fn put(&mut self, name: &str, table: &Table, from: usize) -> Result<usize, Unplaced> {
+        let parts = self.try_place(table, from)?;
         let end = parts.last().map_or(from, |(slot, _)| slot + 1);
         for (slot, part) in parts {
             self.commit(name, slot, part);
@@ -126,16 +114,25 @@ impl Chip {
 
     /// Places a part that must be in one stage (a register) in the first slot from `from` with room.
     pub fn place_part(&mut self, name: &str, part: &Part, from: usize) -> Result<usize, NoRoom> {
+        let reason = Unplaced::Stages { left: part.entries };
+        self.put_part(name, part, from).ok_or_else(|| explain(self, name, &Wanted::Part(part), from, reason))
+    }
+
+    /// The same, without a look at what binds if it has no room.
+    pub fn put_part(&mut self, name: &str, part: &Part, from: usize) -> Option<usize> {
         let g = self.profile.geometry.clone();
-        let slot = (from..self.slots()).find(|s| self.free(*s).is_some_and(|f| f.takes(part, &g)));
-        let Some(slot) = slot else {
-            let (binds, place) = self.binding(part, from);
-            let change = format!("Free a stage with {} SRAM blocks and {} map RAMs.", part.sram(), part.map_ram);
-            let reason = Unplaced::Stages { left: part.entries };
-            return Err(NoRoom { table: name.into(), reason, binds, place, change, entries: part.entries, fit: 0 });
-        };
+        let slot = (from..self.slots()).find(|s| self.free(*s).is_some_and(|f| f.takes(part, &g)))?;
         self.commit(name, slot, part.clone());
-        Ok(slot + 1)
+        Some(slot + 1)
+    }
+
+    /// The same chip with other numbers, and what was placed where it was.
+    pub fn with(&self, profile: &Profile) -> Chip {
+        let mut chip = Chip { across: self.across, ..Chip::new(profile, self.way.clone(), self.pipes()) };
+        for p in &self.placed {
+            chip.commit(&p.table, p.slot, p.part.clone());
+        }
+        chip
     }
 
     fn commit(&mut self, name: &str, slot: usize, part: Part) {
@@ -166,50 +163,6 @@ impl Chip {
             }
         }
         last
-    }
-
-    /// Which resource ends first behind `from`, and where.
-    fn binding(&self, part: &Part, from: usize) -> (&'static str, String) {
-        let total = |f: &dyn Fn(&Grid) -> u32| (from..self.slots()).filter_map(|s| self.free(s)).map(f).sum::<u32>();
-        let share = |need: u32, free: u32| f64::from(need) / f64::from(free.max(1));
-        let resources = [
-            ("TCAM", share(part.tcam, total(&|g| g.tcam))),
-            ("SRAM", share(part.sram(), total(&|g| g.sram()))),
-            ("map RAM", share(part.map_ram, total(&|g| g.map_ram))),
-            ("stateful ALUs", share(part.alus, total(&|g| g.alus))),
-        ];
-        let binds = resources.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("SRAM", |r| r.0);
-        let full = (from..self.slots()).rfind(|s| {
-            self.free(*s).is_some_and(|g| if binds == "TCAM" { g.tcam < part.tcam_width.max(1) } else { g.sram() < 4 })
-        });
-        let place = match self.at(full.unwrap_or(self.slots().saturating_sub(1))) {
-            Some((segment, stage)) => format!("{segment}, stage {stage}"),
-            None => "the first stage".into(),
-        };
-        (binds, place)
-    }
-
-    fn no_room(&self, name: &str, table: &Table, from: usize, reason: Unplaced) -> NoRoom {
-        let whole = table.alone(&self.profile.geometry).unwrap_or_default();
-        let mut sum = Part::default();
-        for (_, p) in &whole {
-            sum.sram_match += p.sram_match;
-            sum.sram_action += p.sram_action;
-            sum.tcam += p.tcam;
-            sum.tcam_width = sum.tcam_width.max(p.tcam_width);
-        }
-        let (binds, place) = self.binding(&sum, from);
-        let (mut low, mut high) = (0, table.entries);
-        while low < high {
-            let middle = high - (high - low) / 2;
-            let fits = self.try_place(&Table { entries: middle, ..table.clone() }, from).is_ok();
-            (low, high) = if fits { (middle, high) } else { (low, middle - 1) };
-        }
-        let change = match low {
-            0 => "Not one of its entries fits behind the tables before it.".into(),
-            n => format!("{n} of its {} entries fit.", table.entries),
-        };
-        NoRoom { table: name.into(), reason, binds, place, change, entries: table.entries, fit: low }
     }
 
     /// Blocks taken in a pipe: SRAM match, SRAM in all, TCAM.

@@ -75,7 +75,7 @@ pub fn place(p: &Profile, connections: u64, collisions: u64, tenants: u64) -> Re
     // A state of 2 bits is two 1-bit registers side by side: one read gives one bit. Each pair is as large as one ALU
     // reaches, and stands behind its collision table, which may rewrite the index.
     let cells = u64::from(g.register_blocks_max) * u64::from(g.sram_width * g.sram_depth);
-    let pairs = connections.div_ceil(cells).max(1);
+    let pairs = connections.div_ceil(cells.max(1)).clamp(1, connections.max(1));
     let mut from = classify.max(migrate);
     for _ in 0..pairs {
         let exact = Kind::Exact { digest: None };
@@ -140,9 +140,11 @@ fn hash_bits(chip: &Chip) -> u32 {
     chip.placed.iter().map(of).sum()
 }
 
-fn impossible(table: &str, reason: crate::Unplaced) -> NoRoom {
-    let change = "Split it over more stages.".to_string();
-    NoRoom { table: table.into(), reason, binds: "map RAM", place: "any stage".into(), change, entries: 0, fit: 0 }
+/// A register or meter that one ALU cannot reach: [`crate::culprit`] says what the profile would need.
+pub(crate) fn impossible(table: &str, reason: crate::Unplaced) -> NoRoom {
+    let (resource, segment) = ("blocks of one register", "any pipe".into());
+    let binds = crate::binding::Binding { resource, segment, pipe: 0, stage: 0, free: 0, of: 0 };
+    NoRoom { table: table.into(), binds, reason, entries: 0, fit: 0 }
 }
 
 /// A row of Fig. 17a.

@@ -7,16 +7,23 @@
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+pub mod binding;
 pub mod blocks;
+pub mod choice;
 pub mod cofilter;
+pub mod culprit;
+pub mod explain;
 pub mod html;
+pub mod load;
 pub mod model;
 pub mod month;
 pub mod optimise;
 pub mod performance;
+pub mod pipes;
 pub mod plan;
 pub mod profile;
 pub mod region;
+pub mod remedy;
 pub mod sailfish;
 pub mod technique;
 

@@ -2,6 +2,7 @@
 //! A month of route updates (Fig. 23: slow growth, sudden jumps) into the tables as they stand: nothing that is installed
 //! is mapped anew, only what an insert needs is moved.
 
+use crate::load::{thousands, Load};
 use crate::model::alpm::{Alpm, Shape};
 use crate::model::key::{Prefix, BITS};
 use crate::model::rng::Rng;
@@ -49,6 +50,20 @@ pub struct Month {
     pub subtrees: u32,
     /// Places of a partition.
     pub bucket: u32,
+}
+
+impl Month {
+    /// What the month is run on, and what that is of the load.
+    pub fn says(&self, load: &Load) -> String {
+        let n = [self.routes, self.vnis, self.vms].map(thousands);
+        let half = load.part(2);
+        let whole = if self.routes == half.routes() {
+            "half of the load"
+        } else {
+            "a sample: half of the load is not of that size"
+        };
+        format!("{} routes of {} VPCs and {} VM addresses at its beginning, {whole}", n[0], n[1], n[2])
+    }
 }
 
 /// Days on which a large customer comes, and its share of the routes at the beginning, in thousandths.

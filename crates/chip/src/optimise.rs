@@ -16,6 +16,7 @@ use crate::model::routes::{Route, Routes as Built, SLOTS};
 use crate::model::vms::{Form, Vms as BuiltVms};
 use crate::model::workload::{address, Size, Workload};
 use crate::performance::performance;
+use crate::pipes::arrange;
 use crate::technique::{place, usage, Load, Routes, Split, Techniques, Usage, Vms, LENGTH_PLANS};
 use crate::Profile;
 
@@ -25,6 +26,15 @@ pub const EXCEPTIONS: u64 = 4096;
 pub const CHOSEN_FALSE_MATCHES: f64 = 1e-4;
 /// Room for routes that the tables by length do not take, at least.
 pub const SPILL: u64 = 1024;
+
+/// A probability in words: none is none.
+pub fn probability(p: f64) -> String {
+    if p == 0.0 {
+        "0".into()
+    } else {
+        format!("{p:.1e}")
+    }
+}
 
 /// A layout with what it takes.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -93,11 +103,11 @@ const ALPM_ROOM_PERCENT: u64 = 108;
 fn structures(profile: &Profile) -> Vec<(&'static str, Techniques)> {
     let flat = Techniques { packing: Packing::Straddling, ..Techniques::NONE };
     let mut out = vec![("all pipes alike", flat)];
-    if profile.loopback {
-        let folded = Techniques { fold: true, bridge_bytes: profile.bridge_header_bytes, ..flat };
-        out.push(("folded", folded));
-        out.push(("folded, halves by VNI", Techniques { split: Some(Split::Vni), ..folded }));
-    }
+    let folded = Techniques { fold: true, bridge_bytes: profile.bridge_header_bytes, ..flat };
+    out.push(("folded", folded));
+    out.push(("folded, halves by VNI", Techniques { split: Some(Split::Vni), ..folded }));
+    // A chip without loopback, or with too few pipes, has not all of these.
+    out.retain(|(_, t)| arrange(profile, t).is_ok());
     out
 }
 
@@ -116,7 +126,7 @@ fn route_forms() -> Vec<(String, Routes)> {
 }
 
 fn vm_forms(load: &Load) -> Vec<(String, Vms, u32)> {
-    let index = if load.ncs <= 1 << 15 { 15 } else { 16 };
+    let index = load.nc_index_bits();
     let mut out = vec![
         ("whole keys".to_string(), Vms::Whole, index),
         (
@@ -154,7 +164,7 @@ fn form(t: &Techniques, profile: &Profile) -> Form {
 pub fn candidates(profile: &Profile, load: &Load) -> Vec<Candidate> {
     let mut out = Vec::new();
     for (pipes, structure) in structures(profile) {
-        let port_tbps = performance(profile, structure.fold, structure.bridge_bytes).port_tbps;
+        let port_tbps = arrange(profile, &structure).map_or(0.0, |a| performance(profile, &a, 0).port_tbps);
         for (route_name, routes) in route_forms() {
             // Whole keys with a label are one table for both families anyway.
             let pooled: &[bool] = if matches!(routes, Routes::Lengths { .. }) { &[true] } else { &[true, false] };
@@ -180,7 +190,7 @@ pub fn candidates(profile: &Profile, load: &Load) -> Vec<Candidate> {
 
 /// The tables by length with room for exceptions: long IPv6 prefixes and what the tables do not take are less than 6 in
 /// 1000 routes of a region; building the tables shows whether that is enough.
-fn with_spill(routes: Routes, load: &Load, t: &Techniques) -> Routes {
+pub(crate) fn with_spill(routes: Routes, load: &Load, t: &Techniques) -> Routes {
     match routes {
         Routes::Lengths { spill } => {
             let part = load.part(if t.split.is_some() { 2 } else { 1 });

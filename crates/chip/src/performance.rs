@@ -2,6 +2,7 @@
 //! Throughput and latency of a folded pipeline, simulated, and the balance between its halves.
 
 use crate::model::rng::{mix, Rng};
+use crate::pipes::Arrangement;
 use crate::technique::Split;
 use crate::Profile;
 
@@ -46,9 +47,10 @@ const WIRE_BYTES: f64 = 20.0;
 
 /// Throughput and latency. A crossing that goes over a looped-back port carries the bridged bytes on the wire, so it takes
 /// the share L / (L + b); all others are inside the chip.
-pub fn performance(p: &Profile, fold: bool, bridge_bytes: u32) -> Performance {
+pub fn performance(p: &Profile, pipes: &Arrangement, bridge_bytes: u32) -> Performance {
+    let fold = pipes.looped_back > 0;
     let passes = if fold { 2 } else { 1 };
-    let pipes = p.pipes / passes;
+    let pipes = pipes.entry;
     let gbps = f64::from(pipes * p.ports_per_pipe * p.port_gbps);
     let pipe_gpps = f64::from(pipes * p.clock_mhz) / 1000.0;
     let bridged = if fold { f64::from(bridge_bytes) } else { 0.0 };
@@ -90,6 +92,9 @@ pub struct Balance {
     /// Largest distance from one half, in points.
     pub worst_points: f64,
 }
+
+/// VPCs whose traffic is simulated.
+pub const TENANTS: u64 = 2000;
 
 /// Traffic of `tenants` VPCs, Zipf with exponent `skew`, divided by parity; simulated.
 pub fn balance(split: Split, tenants: u64, skew: f64, seed: u64) -> Balance {

@@ -2,20 +2,30 @@
 //! A whole plan: what `tunny plan chip` prints and exports.
 
 use crate::alloc::{Chip, NoRoom};
+use crate::binding::Binding;
 use crate::cofilter;
+use crate::culprit::{blame, suits};
+use crate::load::{thousands, Origin, Source};
 use crate::month::{self, Day, Month};
 use crate::optimise::{self, Candidate};
-use crate::performance::{balance, performance, Balance, Performance};
+use crate::performance::{balance, performance, Balance, Performance, TENANTS};
+use crate::pipes::{arrange, Arrangement};
+use crate::profile::ProfileError;
 use crate::region::{self, Demand, Region};
+use crate::remedy::{remedies, Remedy, MEASURE};
 use crate::sailfish::{self, Cell, Step};
-use crate::technique::{header_vector_bits, place, remedies, usage, Load, Split, Techniques, Usage};
-use crate::{Profile, Unplaced};
+use crate::technique::{header_vector_bits, place, usage, Load, Split, Techniques, Usage};
+use crate::Profile;
 
 /// What is planned.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// Entries.
     pub load: Load,
+    /// Where their counts come from.
+    pub origin: Origin,
+    /// Traffic of the region, terabits a second; None: the paper's.
+    pub tbps: Option<f64>,
     /// With the paper's tables and figures beside.
     pub paper: bool,
     /// With the optimiser's front.
@@ -30,6 +40,42 @@ pub struct Request {
     pub techniques: Techniques,
     /// Seed of what is random.
     pub seed: u64,
+}
+
+impl Request {
+    /// The paper's load with the paper's tables beside, and nothing more.
+    pub fn sailfish(techniques: Techniques) -> Request {
+        Request {
+            load: Load::sailfish(25),
+            origin: Origin { counts: [Source::Paper; 6], says: "the Sailfish paper's".into() },
+            tbps: None,
+            paper: true,
+            best: false,
+            verify: false,
+            month: false,
+            cofilter: false,
+            techniques,
+            seed: 1,
+        }
+    }
+}
+
+/// What a section of the plan is computed from.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Basis {
+    /// The section, by its field.
+    pub of: &'static str,
+    /// Load, techniques, chip.
+    pub from: String,
+}
+
+/// A section that was left out.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct LeftOut {
+    /// The section.
+    pub section: &'static str,
+    /// Why.
+    pub reason: String,
 }
 
 /// A part of a table in a stage, as it is exported.
@@ -81,18 +127,32 @@ pub struct StageUse {
 pub struct Plan {
     /// Chip.
     pub chip: String,
+    /// How its pipes are used.
+    pub pipes: Arrangement,
+    /// Techniques of the placement.
+    pub techniques: Vec<&'static str>,
     /// Entries.
     pub load: Load,
-    /// What the chosen techniques take.
-    pub usage: Usage,
+    /// Where their counts come from.
+    pub load_origin: Origin,
+    /// What each section is computed from.
+    pub computed_from: Vec<Basis>,
+    /// Sections that this chip or load cannot have.
+    pub left_out: Vec<LeftOut>,
+    /// What the chosen techniques take; None: more than 4096 stages.
+    pub usage: Option<Usage>,
     /// Bits of the packet header vector that headers, bridged metadata and results take.
     pub header_vector_bits: u32,
     /// Bits there are.
     pub header_vector_bits_of: u32,
     /// Why the load does not fit, if it does not.
     pub does_not_fit: Option<String>,
-    /// What would make it fit, the smallest change of each kind.
-    pub would_fit: Vec<String>,
+    /// What binds then, and at which stage.
+    pub binds: Option<Binding>,
+    /// What would make it fit, the smallest change first.
+    pub would_fit: Vec<Remedy>,
+    /// How changes are measured.
+    pub change_measure: &'static str,
     /// Table by table and stage by stage.
     pub blocks: Vec<Block>,
     /// Rows of SRAM blocks in a stage.
@@ -109,8 +169,6 @@ pub struct Plan {
     pub table3: Vec<Cell>,
     /// Table 4.
     pub table4: Vec<Cell>,
-    /// What Table 4 stands on.
-    pub table4_note: String,
     /// What addresses that were never installed are taken for, and what it costs that they are not.
     pub uninstalled: Vec<sailfish::Store>,
     /// Fig. 18, simulated.
@@ -129,23 +187,22 @@ pub struct Plan {
     pub cofilter_capacity: Vec<cofilter::Capacity>,
 }
 
+impl Plan {
+    /// What a section is computed from.
+    pub fn basis(&self, of: &str) -> &str {
+        self.computed_from.iter().find(|b| b.of == of).map_or("", |b| &b.from)
+    }
+}
+
 /// A plan cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// A table.
+    /// The chip has not what is asked for.
     #[error(transparent)]
-    Table(#[from] Unplaced),
-    /// A table in its stages.
-    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// CoFilter has no room.
+    #[error("CoFilter: {0}")]
     NoRoom(#[from] NoRoom),
-    /// The header vector.
-    #[error("the packet header vector has {have} bits, and headers, bridged metadata and results take {need}: it binds before any stage; bridge fewer bytes or take a chip with more (phv_bits)")]
-    HeaderVector {
-        /// Bits needed.
-        need: u32,
-        /// Bits there are.
-        have: u32,
-    },
     /// The month.
     #[error("the month of updates failed: {0}")]
     Month(String),
@@ -181,73 +238,215 @@ fn stages(chip: &Chip) -> Vec<StageUse> {
     out
 }
 
+/// Connections, collided ones and tenants of CoFilter's Table 1.
+const COFILTER: (u64, u64, u64) = (2_000_000, 10_000, 1024);
+
 /// Makes the plan.
 pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
     let t = &r.techniques;
+    let pipes = arrange(profile, t)?;
+    suits(profile, &r.load, t)?;
     let (need, have) = (header_vector_bits(&r.load, t), profile.phv_bits);
     if need > have {
-        return Err(PlanError::HeaderVector { need, have });
+        let reason = format!(
+            "{have} bits are too few: headers, bridged metadata and results take {need}, and it binds before any stage; bridge \
+             fewer bytes, or take a chip with more"
+        );
+        return Err(profile.refuse("phv_bits", reason).into());
     }
+    let cofilter = r.cofilter.then(|| cofiltered(profile)).transpose()?;
     let placed = place(profile, &r.load, t);
-    let paper = r.paper && profile.loopback;
     let (blocks_of, stages_of) = placed.as_ref().map_or(Default::default(), |chip| (blocks(chip), stages(chip)));
-    let mut table4_note =
-        "the paper names no other table than the two large ones; the services here are assumed".to_string();
-    let table4 = match sailfish::overall(profile) {
-        _ if !paper => Vec::new(),
-        Ok((_, cells)) => cells,
-        Err(e) => {
-            table4_note += &format!("; with them the paper's load does not fit this chip: {e}");
-            Vec::new()
-        }
-    };
-    let p = performance(profile, t.fold, t.bridge_bytes);
-    let demand = Demand { load: r.load, ..Demand::sailfish() };
-    let region = region::size(profile, &demand, t, p.port_tbps);
-    let mut would_fit = if placed.is_err() { remedies(profile, &r.load, t) } else { Vec::new() };
-    if placed.is_err() && region.loads_a_chip > 0.0 {
-        would_fit.push(format!("or keep {:.0}% of every table", 100.0 * region.loads_a_chip));
-    }
+    let p = performance(profile, &pipes, t.bridge_bytes);
+    let tbps = r.tbps.unwrap_or(Demand::sailfish().tbps);
+    let region = region::size(profile, &Demand { tbps, load: r.load, ..Demand::sailfish() }, t, p.port_tbps);
+    let month_of = month_of(&r.load);
     let month = match r.month {
-        true => month::run(&month_of(&r.load), r.seed).map_err(PlanError::Month)?,
+        true => month::run(&month_of, r.seed).map_err(PlanError::Month)?,
         false => Vec::new(),
     };
+    let mut left_out = Vec::new();
+    let paper = if r.paper { beside(profile, r, &mut left_out) } else { Beside::default() };
+    let best = if r.best { optimise::best(profile, &r.load, r.seed, r.verify) } else { Vec::new() };
+    if r.best && best.is_empty() {
+        let reason = "no layout that the search knows fits this load into this chip".to_string();
+        left_out.push(LeftOut { section: "best", reason });
+    }
     Ok(Plan {
         chip: profile.name.clone(),
+        techniques: t.words(),
+        computed_from: computed_from(profile, r, &pipes, &region, &month_of),
+        pipes,
         load: r.load,
-        usage: usage(profile, &r.load, t)?,
+        load_origin: r.origin.clone(),
+        usage: usage(profile, &r.load, t).ok(),
         header_vector_bits: need,
         header_vector_bits_of: have,
-        would_fit,
+        would_fit: if placed.is_err() { remedies(profile, &r.load, t) } else { Vec::new() },
+        change_measure: MEASURE,
+        binds: placed.as_ref().err().map(|e| e.binds.clone()),
         does_not_fit: placed.err().map(|e| e.to_string()),
         blocks: blocks_of,
         sram_rows: profile.geometry.sram_rows,
         sram_columns: profile.geometry.sram_columns,
         stages: stages_of,
-        steps: if paper { sailfish::steps(profile)? } else { Vec::new() },
-        table2: if paper { sailfish::table2(profile)? } else { Vec::new() },
-        table3: if paper { sailfish::table3(profile)? } else { Vec::new() },
-        table4,
-        table4_note,
-        uninstalled: if paper { sailfish::uninstalled(profile, 100_000, 400_000, r.seed)? } else { Vec::new() },
+        steps: paper.steps,
+        table2: paper.table2,
+        table3: paper.table3,
+        table4: paper.table4,
+        uninstalled: paper.uninstalled,
+        left_out,
         region,
         performance: p,
         balance: [Split::Vni, Split::Address]
             .into_iter()
-            .flat_map(|s| [0.6, 0.9, 1.1].map(|skew| balance(s, 2000, skew, r.seed)))
+            .flat_map(|s| [0.6, 0.9, 1.1].map(|skew| balance(s, TENANTS, skew, r.seed)))
             .collect(),
-        best: if r.best { optimise::best(profile, &r.load, r.seed, r.verify) } else { Vec::new() },
+        best,
         month,
-        cofilter: r.cofilter.then(|| cofilter::place(profile, 2_000_000, 10_000, 1024)).transpose()?,
-        cofilter_capacity: if r.cofilter {
-            [4.0, 8.0, 16.0, 32.0, 64.0].map(cofilter::capacity).to_vec()
-        } else {
-            Vec::new()
+        cofilter,
+        cofilter_capacity: match r.cofilter {
+            true => [4.0, 8.0, 16.0, 32.0, 64.0].map(cofilter::capacity).to_vec(),
+            false => Vec::new(),
         },
     })
 }
 
-/// A month on one half of the load, in partitions with a fifth of room to grow.
+/// CoFilter on this chip; a profile that lacks what it takes is at fault.
+fn cofiltered(profile: &Profile) -> Result<cofilter::Placement, PlanError> {
+    let (connections, collisions, tenants) = COFILTER;
+    let works = |g: &crate::Geometry| {
+        let p = Profile { geometry: g.clone(), ..profile.clone() };
+        cofilter::place(&p, connections, collisions, tenants).is_ok()
+    };
+    match cofilter::place(profile, connections, collisions, tenants) {
+        Ok(placement) => Ok(placement),
+        Err(e) => Err(blame(profile, "CoFilter", &works).map_or(PlanError::NoRoom(e), PlanError::Profile)),
+    }
+}
+
+/// What stands beside the paper's tables and figures.
+#[derive(Default)]
+struct Beside {
+    steps: Vec<Step>,
+    table2: Vec<Cell>,
+    table3: Vec<Cell>,
+    table4: Vec<Cell>,
+    uninstalled: Vec<sailfish::Store>,
+}
+
+fn beside(profile: &Profile, r: &Request, left_out: &mut Vec<LeftOut>) -> Beside {
+    let load = &r.load;
+    let mut no = |section, reason: String| left_out.push(LeftOut { section, reason });
+    // A profile may be too small for one entry of a table that the paper's techniques have.
+    let suited = sailfish::techniques().iter().try_for_each(|(_, t)| suits(profile, load, t));
+    if let Err(e) = suited {
+        no("steps, table2, table3, table4, uninstalled", e.to_string());
+        return Beside::default();
+    }
+    let many = |e: crate::Unplaced| format!("more than 4096 stages: {e}");
+    for (step, t) in &sailfish::techniques()[1..3] {
+        if let Err(e) = arrange(profile, t) {
+            let reason = format!("'{step}' cannot be here, and what follows is without it: {e}");
+            no("steps, table3", reason);
+        }
+    }
+    let steps = sailfish::steps(profile, load).map_err(many).unwrap_or_else(|reason| {
+        no("steps", reason);
+        Vec::new()
+    });
+    let mut list = |section, found: Result<Vec<Cell>, String>| {
+        found.unwrap_or_else(|reason| {
+            no(section, reason);
+            Vec::new()
+        })
+    };
+    let table2 = list("table2", sailfish::table2(profile, load).map_err(many));
+    let table3 = list("table3", sailfish::table3(profile, load).map_err(many));
+    // Table 4 is about the two pipes of a pair.
+    let pair = arrange(profile, &sailfish::techniques()[1].1).map_err(|e| e.to_string());
+    let overall = pair.and_then(|_| {
+        sailfish::table4(profile, load)
+            .map_err(|e| format!("with the services that Table 4 counts and does not name, which are assumed, {e}"))
+    });
+    let table4 = list("table4", overall);
+    let uninstalled = match sailfish::uninstalled(profile, load, INSTALLED, 400_000, r.seed) {
+        Ok(stores) => stores,
+        Err(e) => {
+            no("uninstalled", e.to_string());
+            Vec::new()
+        }
+    };
+    Beside { steps, table2, table3, table4, uninstalled }
+}
+
+/// IPv6 addresses of the VPC in which addresses that were never installed are tried.
+const INSTALLED: u64 = 100_000;
+
+fn computed_from(p: &Profile, r: &Request, pipes: &Arrangement, region: &Region, month: &Month) -> Vec<Basis> {
+    let (load, t) = (&r.load, &r.techniques);
+    let whose = if *load == Load::sailfish(25) { "the Sailfish paper's load" } else { "this load" };
+    let clusters = match t.clusters {
+        1 => "one cluster".to_string(),
+        n => format!("one of {n} clusters"),
+    };
+    let part = match t.split {
+        None => format!("{whose} in {clusters}"),
+        Some(_) => format!("a half of {whose} in {clusters}"),
+    };
+    let techniques = t.words().join(", ");
+    let last = sailfish::techniques().pop().map_or(Techniques::NONE, |t| t.1);
+    let allowed = if arrange(p, &last).is_ok() { "" } else { " that its pipes allow" };
+    let paper = format!("{whose} in one cluster on {}, with the paper's techniques{allowed}", p.name);
+    let traffic = match r.tbps {
+        None => format!("{} Tbit/s, the paper's (section 2.3)", region.demand.tbps),
+        Some(tbps) => format!("{tbps} Tbit/s as given"),
+    };
+    let prices = format!(
+        "{:.0}% water level, {:.1}% of the traffic to software, {} Gbit/s a software node, ${} a node: the paper's",
+        100.0 * region.demand.water_level,
+        100.0 * region.demand.software_share,
+        region.demand.software_gbps,
+        thousands(region.demand.node_price as u64)
+    );
+    let (connections, collisions, tenants) = COFILTER;
+    let sections = [
+        ("usage", format!("{part}, with {techniques}; {}", pipes.says)),
+        ("stages", format!("{part}, with {techniques}")),
+        ("steps", format!("{paper}, one after the other")),
+        (
+            "table2",
+            format!(
+                "{whose} in one cluster on {}, with no technique; one family's rows have all entries in it",
+                p.name
+            ),
+        ),
+        ("table3", paper.clone()),
+        ("table4", format!("{paper}, and services of assumed size that do not depend on the load")),
+        (
+            "uninstalled",
+            format!("blocks for {whose}; false matches in one VPC with {} IPv6 addresses", thousands(INSTALLED)),
+        ),
+        ("performance", format!("{}, {}; no load", p.name, pipes.says)),
+        ("balance", format!("{} VPCs whose traffic is Zipf; neither the load nor the chip", thousands(TENANTS))),
+        ("region", format!("{whose} with {techniques}; {traffic}; {prices}")),
+        ("best", format!("{whose} in one cluster, on {}", p.name)),
+        ("month", month.says(load)),
+        (
+            "cofilter",
+            format!(
+                "the CoFilter paper's {} connections, {} collided ones and {} tenants on {}; not the load",
+                thousands(connections),
+                thousands(collisions),
+                thousands(tenants),
+                p.name
+            ),
+        ),
+    ];
+    sections.into_iter().map(|(of, from)| Basis { of, from }).collect()
+}
+
+/// A month on one half of the load, in partitions with a fifth of room to grow; large ones by a sample.
 fn month_of(load: &Load) -> Month {
     let half = load.part(2);
     let routes = half.routes().clamp(1000, 200_000);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chips as data files: a flat YAML mapping, every number with its source in a comment.
 //!
-//! The file is read here, line by line, so that every error can name its line and field; the caller brings the text.
+//! The file is read here, line by line, so that every error can name its line and field; the caller brings the text. A
+//! profile remembers its lines: that a number does not suffice may show only when a plan asks for it
+//! ([`Profile::refuse`], [`crate::culprit`]).
 
 use crate::blocks::Geometry;
+use std::collections::BTreeMap;
 
 /// A chip.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +33,10 @@ pub struct Profile {
     pub loopback: bool,
     /// Bytes that a crossing between pipes carries along.
     pub bridge_header_bytes: u32,
+    /// The file it was read from, for messages.
+    pub file: String,
+    /// Where each field stands in it, from 1.
+    pub lines: BTreeMap<String, usize>,
 }
 
 /// What is wrong with a profile.
@@ -47,7 +54,7 @@ pub struct ProfileError {
 }
 
 /// The fields that are numbers, with what they may be.
-const FIELDS: &[(&str, u32, u32)] = &[
+pub(crate) const FIELDS: &[(&str, u32, u32)] = &[
     ("pipes", 1, 16),
     ("stages", 1, 64),
     ("sram_rows", 1, 32),
@@ -96,7 +103,7 @@ pub fn built_in(name: &str) -> Option<&'static str> {
 /// Lines of a profile, by field.
 struct Lines<'a> {
     file: &'a str,
-    fields: std::collections::BTreeMap<&'a str, (usize, &'a str)>,
+    fields: BTreeMap<&'a str, (usize, &'a str)>,
     last: usize,
 }
 
@@ -207,18 +214,17 @@ pub fn parse(file: &str, text: &str) -> Result<Profile, ProfileError> {
         fixed_ns: n("fixed_ns")?,
         loopback,
         bridge_header_bytes: n("bridge_header_bytes")?,
+        file: file.into(),
+        lines: l.fields.iter().map(|(field, (line, _))| (field.to_string(), *line)).collect(),
     };
-    check(&l, &p)?;
+    check(&p)?;
     Ok(p)
 }
 
 /// What no single field shows: numbers that contradict each other.
-fn check(l: &Lines, p: &Profile) -> Result<(), ProfileError> {
+fn check(p: &Profile) -> Result<(), ProfileError> {
     let g = &p.geometry;
-    let at = |field: &str, reason: String| {
-        let line = l.get(field).map_or(l.last, |(line, _)| line);
-        Err(l.error(line, field, reason))
-    };
+    let at = |field: &str, reason: String| Err(p.refuse(field, reason));
     for (field, value) in [("sram_depth", g.sram_depth), ("tcam_depth", g.tcam_depth)] {
         if !value.is_power_of_two() {
             return at(field, format!("{value} is impossible: addresses are whole bits, so it must be a power of two"));
@@ -253,6 +259,22 @@ fn check(l: &Lines, p: &Profile) -> Result<(), ProfileError> {
             format!("{} bytes are more than a word of {} bits compares", g.crossbar_group, g.sram_width),
         );
     }
+    if g.crossbar_group > g.crossbar_exact {
+        let reason =
+            format!("{} bytes cannot be a part of the {} of crossbar_exact", g.crossbar_group, g.crossbar_exact);
+        return at("crossbar_group", reason);
+    }
+    if g.ternary_tables_per_stage > g.tables_per_stage {
+        let reason =
+            format!("{} of the {} of tables_per_stage cannot be", g.ternary_tables_per_stage, g.tables_per_stage);
+        return at("ternary_tables_per_stage", reason);
+    }
+    let ternary = [("crossbar_ternary", g.crossbar_ternary), ("ternary_tables_per_stage", g.ternary_tables_per_stage)];
+    if let Some((field, _)) = ternary.into_iter().find(|(_, n)| g.tcam_per_stage > 0 && *n == 0) {
+        let reason =
+            format!("0 leaves the {} TCAM blocks of a stage without a use: give some, or no TCAM", g.tcam_per_stage);
+        return at(field, reason);
+    }
     if p.loopback && p.pipes < 2 {
         return at("loopback", "a single pipe has no other to be folded with: set it to no".into());
     }
@@ -260,6 +282,12 @@ fn check(l: &Lines, p: &Profile) -> Result<(), ProfileError> {
 }
 
 impl Profile {
+    /// An error about one of the fields.
+    pub fn refuse(&self, field: &str, reason: impl Into<String>) -> ProfileError {
+        let line = self.lines.get(field).copied().unwrap_or(1);
+        ProfileError { file: self.file.clone(), line, field: field.into(), reason: reason.into() }
+    }
+
     /// SRAM blocks of a pipe.
     pub fn sram_per_pipe(&self) -> u32 {
         self.geometry.sram_per_stage() * self.geometry.stages

@@ -2,60 +2,12 @@
 //! Sailfish's techniques of compression, each on or off by itself, and what they make of a load.
 
 use crate::alloc::{Chip, NoRoom};
+use crate::binding::{explain, Wanted};
 use crate::blocks::{Alpm, Blocks, Key, Kind, Packing, Table, Unplaced};
+pub use crate::load::Load;
 use crate::model::routes::SLOTS;
+use crate::pipes::arrange;
 use crate::Profile;
-
-/// Entries of the two large tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Load {
-    /// Routes over IPv4.
-    pub routes4: u64,
-    /// Routes over IPv6.
-    pub routes6: u64,
-    /// VM addresses, IPv4.
-    pub vms4: u64,
-    /// VM addresses, IPv6.
-    pub vms6: u64,
-    /// VPCs.
-    pub vnis: u64,
-    /// Servers that host VMs.
-    pub ncs: u64,
-}
-
-impl Load {
-    /// The entries behind Table 2 of the Sailfish paper, so many percent of them IPv6: 311% and 622% of 288 TCAM blocks
-    /// are 448 blocks deep, 229,376 routes; 58% and 233% of 960 SRAM blocks at two entries a word and one in two are 560
-    /// blocks deep, 1,146,880 VM addresses.
-    pub fn sailfish(ipv6_percent: u64) -> Load {
-        let share = |n: u64| (n * (100 - ipv6_percent) / 100, n * ipv6_percent / 100);
-        let ((routes4, routes6), (vms4, vms6)) = (share(229_376), share(1_146_880));
-        Load { routes4, routes6, vms4, vms6, vnis: 65_536, ncs: 32_768 }
-    }
-
-    /// One of `n` equal parts.
-    pub fn part(&self, n: u64) -> Load {
-        let d = |v: u64| v.div_ceil(n);
-        Load {
-            routes4: d(self.routes4),
-            routes6: d(self.routes6),
-            vms4: d(self.vms4),
-            vms6: d(self.vms6),
-            vnis: d(self.vnis),
-            ncs: self.ncs,
-        }
-    }
-
-    /// Routes of both families.
-    pub fn routes(&self) -> u64 {
-        self.routes4 + self.routes6
-    }
-
-    /// VM addresses of both families.
-    pub fn vms(&self) -> u64 {
-        self.vms4 + self.vms6
-    }
-}
 
 /// How entries are divided between the two halves of a folded chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -143,6 +95,30 @@ impl Techniques {
     };
 }
 
+impl Techniques {
+    /// The words that `--techniques` has for them.
+    pub fn words(&self) -> Vec<&'static str> {
+        let all = [
+            (self.fold, "fold"),
+            (self.split == Some(Split::Vni), "split-vni"),
+            (self.split == Some(Split::Address), "split-address"),
+            (self.fold && self.across, "across"),
+            (self.pool_routes && !matches!(self.routes, Routes::Lengths { .. }), "pool-routes"),
+            (matches!(self.routes, Routes::Alpm(_)), "alpm"),
+            (matches!(self.routes, Routes::Lengths { .. }), "lengths"),
+            (matches!(self.vms, Vms::Label { .. }), "pool-vms"),
+            (matches!(self.vms, Vms::Digest { .. }), "digest"),
+            (self.packing == Packing::Straddling, "straddle"),
+        ];
+        let words: Vec<&str> = all.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect();
+        if words.is_empty() {
+            vec!["none"]
+        } else {
+            words
+        }
+    }
+}
+
 /// A table with its name and whose columns of Table 3 it counts in.
 #[derive(Clone, Debug)]
 pub struct Named {
@@ -177,6 +153,7 @@ pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
         _ => Kind::Ternary,
     };
     match t.routes {
+        _ if l.routes() == 0 => {}
         Routes::Lengths { spill } => {
             rows.push(("vni-lengths", true, exact.clone(), "vni_lbl1", 2 * l.vnis, 16));
             rows.push(("length-plans", true, exact.clone(), "", LENGTH_PLANS, 64));
@@ -193,6 +170,7 @@ pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
         }
     }
     match t.vms {
+        _ if l.vms() == 0 => {}
         Vms::Whole => {
             rows.push(("vm-nc4", false, exact.clone(), "vni_ip4", l.vms4, t.nc_bits));
             rows.push(("vm-nc6", false, exact, "vni_ip6", l.vms6, t.nc_bits));
@@ -206,7 +184,7 @@ pub fn tables(load: &Load, t: &Techniques) -> Vec<Named> {
             rows.push(("vm-nc", false, Kind::Exact { digest: Some(bits) }, "vni_lbl1_ip6", l.vms(), t.nc_bits));
         }
     }
-    if t.nc_bits < 32 {
+    if t.nc_bits < 32 && l.vms() > 0 {
         rows.push(("nc", false, Kind::Exact { digest: None }, "", l.ncs, 32));
     }
     let named = rows.into_iter().filter(|r| r.4 > 0).map(|(name, routing, kind, key, entries, action_bits)| {
@@ -241,6 +219,8 @@ pub struct Usage {
     pub vm_sram_percent: f64,
     /// Blocks: match.
     pub sram_match: u32,
+    /// Of them the routing table's.
+    pub routing_sram_match: u32,
     /// Blocks: action data.
     pub sram_action: u32,
     /// Blocks: TCAM.
@@ -252,7 +232,7 @@ pub struct Usage {
 }
 
 /// Tables that an index addresses are arrays: they take no match memory, only the words.
-fn is_array(n: &Named) -> bool {
+pub(crate) fn is_array(n: &Named) -> bool {
     matches!(n.name, "nc" | "length-plans")
 }
 
@@ -278,9 +258,12 @@ pub fn usage(profile: &Profile, load: &Load, t: &Techniques) -> Result<Usage, Un
         u.sram_match += b.sram_match;
         u.sram_action += b.sram_action;
         u.tcam += b.tcam;
-        let share = if n.routing { &mut u.routing_sram_percent } else { &mut u.vm_sram_percent };
-        *share += percent(b.sram_match, u.sram_pool);
+        if n.routing {
+            u.routing_sram_match += b.sram_match;
+        }
     }
+    u.routing_sram_percent = percent(u.routing_sram_match, u.sram_pool);
+    u.vm_sram_percent = percent(u.sram_match - u.routing_sram_match, u.sram_pool);
     u.sram_percent = percent(u.sram_match, u.sram_pool);
     u.sram_with_action_percent = percent(u.sram_match + u.sram_action, u.sram_pool);
     u.tcam_percent = percent(u.tcam, u.tcam_pool);
@@ -290,38 +273,46 @@ pub fn usage(profile: &Profile, load: &Load, t: &Techniques) -> Result<Usage, Un
 /// Places the load into the stages of one half of the chip. Routes come first: what they say decides what is looked up in
 /// the VM-NC table.
 pub fn place(profile: &Profile, load: &Load, t: &Techniques) -> Result<Chip, NoRoom> {
-    let (chip, mut lost) = fill(profile, load, t, false);
-    match lost.is_empty() {
-        true => Ok(chip),
-        false => Err(lost.remove(0)),
+    let mut chip = empty(profile, t);
+    match fill(&mut chip, load, t) {
+        Ok(()) => Ok(chip),
+        Err((n, from, reason)) => Err(match array_part(&n, profile) {
+            Some(part) => explain(&chip, n.name, &Wanted::Part(&part), from, reason),
+            None => explain(&chip, n.name, &Wanted::Table(&n.table), from, reason),
+        }),
     }
 }
 
-/// Places all tables. The first that has no room ends it; or, if `reduce`, as much of it stands as there is room for, and
-/// it goes on.
-fn fill(profile: &Profile, load: &Load, t: &Techniques, reduce: bool) -> (Chip, Vec<NoRoom>) {
+/// Whether the load fits, without a word why not.
+pub fn fits(profile: &Profile, load: &Load, t: &Techniques) -> bool {
+    arrange(profile, t).is_ok() && fill(&mut empty(profile, t), load, t).is_ok()
+}
+
+fn empty(profile: &Profile, t: &Techniques) -> Chip {
     let mut chip = if t.fold { Chip::folded(profile) } else { Chip::flat(profile) };
     chip.across = t.across;
-    let mut lost = Vec::new();
-    let mut put = |chip: &mut Chip, n: &Named, from: usize| match put(chip, n, from) {
-        Ok(end) => Some(end),
-        Err(e) => {
-            let less = Named { table: Table { entries: e.fit, ..n.table.clone() }, ..n.clone() };
-            let end = (reduce && e.fit > 0).then(|| self::put(chip, &less, from)).and_then(Result::ok);
-            lost.push(e);
-            end.or(reduce.then_some(from))
-        }
+    chip
+}
+
+/// Places all tables. The first that has no room ends it: the table, the slot that it may stand behind, and why not.
+fn fill(chip: &mut Chip, load: &Load, t: &Techniques) -> Result<(), (Named, usize, Unplaced)> {
+    let put = |chip: &mut Chip, n: &Named, from: usize| {
+        let end = match array_part(n, &chip.profile) {
+            Some(part) => chip.put_part(n.name, &part, from).ok_or(Unplaced::Stages { left: part.entries }),
+            None => chip.put(n.name, &n.table, from),
+        };
+        end.map_err(|reason| (n.clone(), from, reason))
     };
     // Which half of the chip a packet belongs to is chosen where it goes over to the second pipe, so what is divided
     // between the halves stands behind that.
-    let first = if t.fold && t.split.is_some() { profile.geometry.stages as usize } else { 0 };
+    let first = if t.fold && t.split.is_some() { chip.profile.geometry.stages as usize } else { 0 };
     let (mut routes_end, mut vms_end) = (first, first);
     let all = tables(load, t);
     // What a VPC's lengths are must be known before its routes are looked up; tables of different lengths or families do
     // not wait for each other.
     let mut known = first;
     for n in all.iter().filter(|n| n.routing) {
-        let Some(end) = put(&mut chip, n, known) else { return (chip, lost) };
+        let end = put(chip, n, known)?;
         if matches!(n.name, "vni-lengths" | "length-plans") {
             known = end;
         }
@@ -331,58 +322,13 @@ fn fill(profile: &Profile, load: &Load, t: &Techniques, reduce: bool) -> (Chip, 
     // that says more. The NC's array needs the index.
     for n in all.iter().filter(|n| !n.routing) {
         let from = if is_array(n) { vms_end } else { routes_end };
-        let Some(end) = put(&mut chip, n, from) else { return (chip, lost) };
-        vms_end = vms_end.max(end);
+        vms_end = vms_end.max(put(chip, n, from)?);
     }
-    (chip, lost)
+    Ok(())
 }
 
-fn put(chip: &mut Chip, n: &Named, from: usize) -> Result<usize, NoRoom> {
-    match is_array(n) {
-        true => place_array(chip, n, from),
-        false => chip.place(n.name, &n.table, from),
-    }
-}
-
-/// What would make a load fit that does not: each tried by placing everything, the smallest change of each kind.
-pub fn remedies(profile: &Profile, load: &Load, t: &Techniques) -> Vec<String> {
-    let mut out = Vec::new();
-    let (_, lost) = fill(profile, load, t, true);
-    let less = |e: &NoRoom| format!("{} of {}'s {} entries", e.entries - e.fit, e.table, e.entries);
-    let list: Vec<String> = lost.iter().map(less).collect();
-    let each = if t.split.is_some() { " in each half" } else { "" };
-    out.push(format!("take away {}{each}", list.join(", ")));
-    let fits = |t: &Techniques| place(profile, load, t).is_ok();
-    let alpm = match t.routes {
-        Routes::Alpm(a) => a,
-        _ => crate::sailfish::PAPER_ALPM,
-    };
-    let digest = Vms::Digest { bits: 20, conflicts: crate::optimise::EXCEPTIONS };
-    let lengths = Routes::Lengths { spill: crate::optimise::SPILL };
-    let fold = profile.loopback && !t.fold;
-    let switches = [
-        (fold, "fold", Techniques { fold: true, bridge_bytes: profile.bridge_header_bytes, ..*t }),
-        (t.fold && t.split != Some(Split::Vni), "split-vni", Techniques { split: Some(Split::Vni), ..*t }),
-        (!t.across, "across", Techniques { across: true, ..*t }),
-        (!t.pool_routes, "pool-routes", Techniques { pool_routes: true, ..*t }),
-        (t.packing == Packing::Aligned, "straddle", Techniques { packing: Packing::Straddling, ..*t }),
-        (t.routes == Routes::Ternary, "alpm", Techniques { routes: Routes::Alpm(alpm), ..*t }),
-        (!matches!(t.vms, Vms::Digest { .. }), "digest", Techniques { vms: digest, nc_bits: 16, ..*t }),
-        (!matches!(t.routes, Routes::Lengths { .. }), "lengths", Techniques { routes: lengths, ..*t }),
-    ];
-    let names: Vec<&str> = switches.iter().filter(|(open, _, t)| *open && fits(t)).map(|(_, name, _)| *name).collect();
-    if !names.is_empty() {
-        out.push(format!("or use one technique more: {}", names.join(", or ")));
-    }
-    let clusters = (t.clusters + 1..=64).find(|clusters| fits(&Techniques { clusters: *clusters, ..*t }));
-    if let Some(clusters) = clusters {
-        out.push(format!("or divide the tenants between {clusters} clusters"));
-    }
-    out
-}
-
-fn place_array(chip: &mut Chip, n: &Named, from: usize) -> Result<usize, NoRoom> {
-    let b = blocks_of(n, &chip.profile).unwrap_or_default();
-    let part = crate::blocks::Part { sram_action: b.sram_action, entries: n.table.entries, ..Default::default() };
-    chip.place_part(n.name, &part, from)
+/// What an array takes in its stage; None: it is none.
+fn array_part(n: &Named, p: &Profile) -> Option<crate::blocks::Part> {
+    let blocks = is_array(n).then(|| blocks_of(n, p).unwrap_or_default())?;
+    Some(crate::blocks::Part { sram_action: blocks.sram_action, entries: n.table.entries, ..Default::default() })
 }

@@ -3,11 +3,15 @@
 
 use chip::alloc::audit;
 use chip::performance::{balance, performance};
-use chip::technique::{Split, Techniques};
+use chip::technique::{Load, Split, Techniques};
 use chip::{cofilter, month, profile, region, sailfish, Profile};
 
 fn tofino() -> Profile {
     profile::parse("tofino1.yaml", profile::built_in("tofino1").expect("built in")).expect("valid")
+}
+
+fn pipes(fold: bool) -> chip::pipes::Arrangement {
+    chip::pipes::arrange(&tofino(), &Techniques { fold, ..Techniques::NONE }).unwrap()
 }
 
 #[test]
@@ -83,11 +87,11 @@ fn cofilter_stands_in_real_stages() {
 
 #[test]
 fn folded_performance_is_near_the_papers() {
-    let p = performance(&tofino(), true, 28);
+    let p = performance(&tofino(), &pipes(true), 28);
     assert!((p.port_tbps - 3.2).abs() < 1e-9 && p.line_rate_from_bytes < 256);
     let at = |bytes| p.points.iter().find(|x| x.bytes == bytes).unwrap().latency_us;
     assert!((at(128) - 2.173).abs() < 0.05 && (at(1024) - 2.303).abs() < 0.05, "{:?}", p.points);
-    let flat = performance(&tofino(), false, 0);
+    let flat = performance(&tofino(), &pipes(false), 0);
     assert!(flat.port_tbps > 2.0 * p.port_tbps - 1e-9);
 }
 
@@ -108,9 +112,9 @@ fn a_region_of_fourteen_instead_of_six_hundred() {
 
 #[test]
 fn all_tables_of_table_4_fit() {
-    let (chip, cells) = sailfish::overall(&tofino()).unwrap();
-    audit(&chip).unwrap();
-    for c in cells {
+    let load = Load::sailfish(25);
+    audit(&sailfish::overall(&tofino(), &load).unwrap()).unwrap();
+    for c in sailfish::table4(&tofino(), &load).unwrap() {
         eprintln!("{c:?}");
     }
 }

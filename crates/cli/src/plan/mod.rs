@@ -2,11 +2,13 @@
 //! `tunny plan`: what fits into a switch chip, and how.
 
 mod chip_plan;
+mod chip_text;
 mod table;
 
 use crate::Global;
-use anyhow::Context;
+use anyhow::{bail, Context};
 use chip::Profile;
+use std::io::Read;
 use std::process::ExitCode;
 
 /// Plan tables for a switch chip: how many blocks they take, where they go, what a compression saves.
@@ -37,8 +39,16 @@ fn profile(name: &str) -> anyhow::Result<Profile> {
         return Ok(chip::profile::parse(&format!("{name}.yaml"), text)?);
     }
     let known: Vec<&str> = chip::profile::BUILT_IN.iter().map(|(n, _)| *n).collect();
-    let text = std::fs::read_to_string(name).with_context(|| {
+    let mut text = String::new();
+    let read = std::fs::File::open(name).and_then(|f| f.take(PROFILE_MAX + 1).read_to_string(&mut text));
+    read.with_context(|| {
         format!("--profile {name} is neither one of {} nor a file that can be read", known.join(", "))
     })?;
+    if text.len() as u64 > PROFILE_MAX {
+        bail!("--profile {name}: more than {PROFILE_MAX} bytes are no profile: see those that come with the program");
+    }
     Ok(chip::profile::parse(name, &text)?)
 }
+
+/// A profile has some thirty lines; a larger file is not one.
+const PROFILE_MAX: u64 = 1 << 20;
