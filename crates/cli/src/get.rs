@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 /// Show a node's objects, tables, counters and water levels.
 ///
-/// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, securitygroup, securitybinding, or
-/// all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, ports, rules.
+/// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, securitygroup, securitybinding, server,
+/// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, ports, rules.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,

@@ -24,10 +24,11 @@ const fn referring_fields(kind: Kind) -> &'static [(&'static str, Kind)] {
     match kind {
         Kind::Vm => &[("spec.vpc", Kind::Vpc), ("spec.nc", Kind::Nc)],
         Kind::Route => &[("spec.vpc", Kind::Vpc), ("spec.peer", Kind::Vpc)],
+        Kind::Server => &[("spec.vpc", Kind::Vpc)],
         Kind::Nc | Kind::Peering => &[("spec.vpcs", Kind::Vpc)],
         Kind::Snat => &[("spec.vpc", Kind::Vpc), ("spec.pools", Kind::PublicPool)],
         Kind::SecurityBinding => {
-            &[("spec.vpc", Kind::Vpc), ("spec.vms", Kind::Vm), ("spec.groups", Kind::SecurityGroup)]
+            &[("spec.vpc", Kind::Vpc), ("spec.vms", Kind::Vm), ("spec.servers", Kind::Server), ("spec.groups", Kind::SecurityGroup)]
         }
         _ => &[],
     }

@@ -49,6 +49,7 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         (!g.ecn, abi::OPT_ECN_OFF),
         (g.icmp, abi::OPT_ICMP),
         (g.udp6_zero_refused, abi::OPT_UDP6_ZERO_REFUSED),
+        (g.role == Role::Filter, abi::OPT_WIRES),
     ] {
         if on {
             flags |= bit;

@@ -3,6 +3,7 @@
 
 mod groups;
 mod internet;
+mod servers;
 
 pub(crate) use internet::TIMEOUTS;
 
@@ -83,6 +84,7 @@ pub(crate) fn decode(
         Kind::ElasticIp => doc.elastic_ip().map(|e| Object::ElasticIp(Box::new(e))),
         Kind::SecurityGroup => doc.security_group().map(|g| Object::SecurityGroup(Box::new(g))),
         Kind::SecurityBinding => doc.security_binding().map(|b| Object::SecurityBinding(Box::new(b))),
+        Kind::Server => doc.server().map(|s| Object::Server(Box::new(s))),
     };
     let (name, marks) = (doc.name.as_str().into(), marks.into());
     match object {
@@ -292,10 +294,7 @@ impl Doc<'_> {
         let mut g = Gateway::new(self.name_at("metadata.name")?);
         g.vtep4 = self.get("spec.vtep.ipv4", |s| underlay(s).and_then(want_v4));
         g.vtep6 = self.get("spec.vtep.ipv6", |s| underlay(s).and_then(want_v6));
-        if self.node("spec.vtep.ipv4").or(self.node("spec.vtep.ipv6")).is_none() {
-            let at = self.place_of("spec.vtep.ipv4");
-            self.error(at, "spec.vtep", Problem::Missing, "ipv4, ipv6 or both".into());
-        }
+        self.gateway_role(&mut g);
         g.vxlan_port = self.integer("spec.vxlanPort", 1, 65_535).unwrap_or(4789) as u16;
         g.uplinks = self.list("spec.uplinks", abi::PORTS_MAX as usize, interface);
         g.engine = self.choice("spec.engine", &Engine::ALL, g.engine);
@@ -387,7 +386,7 @@ impl Doc<'_> {
         } else {
             Vec::new()
         };
-        let at = self.node("spec.addresses").filter(|n| matches!(&n.value, Value::List(l) if l.is_empty())).map(|n| n.at);
+        let at = self.node("spec.addresses").filter(|n| n.is_empty_list()).map(|n| n.at);
         if let Some(at) = at {
             let allowed = schema::allowed(Kind::Vm, "spec.addresses");
             self.error(at, "spec.addresses", Problem::Value("has no entry".into()), allowed);
@@ -569,7 +568,7 @@ fn in_range(v: u64, min: u64, max: u64) -> Result<u64, String> {
     Err(format!("{v} is out of range"))
 }
 
-fn interface(s: &str) -> Result<String, String> {
+pub(crate) fn interface(s: &str) -> Result<String, String> {
     let ok = (1..=15).contains(&s.len()) && s != "." && s != ".." && !s.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
     ok.then(|| s.to_string()).ok_or(format!("`{s}` is no interface name"))
 }

@@ -66,6 +66,10 @@ impl Object {
     pub fn summary(&self) -> String {
         match self {
             Object::Gateway(g) => {
+                if g.role == Role::Filter {
+                    let wires: Vec<String> = g.wires.iter().map(|w| w.to_string()).collect();
+                    return format!("filter, wires {}", wires.join(", "));
+                }
                 let addresses = [g.vtep4.map(|a| a.to_string()), g.vtep6.map(|a| a.to_string())];
                 format!("vtep {}", addresses.into_iter().flatten().collect::<Vec<_>>().join(", "))
             }
@@ -83,7 +87,12 @@ impl Object {
             Object::PublicPool(_) | Object::Snat(_) | Object::ElasticIp(_) => internet::summary(self),
             Object::SecurityGroup(g) => format!("{} rules", g.spec.rules.len()),
             Object::SecurityBinding(b) => {
-                format!("{} in {}: {} VMs, {} prefixes", b.groups.join(", "), b.vpc, b.vms.len(), b.prefixes.len())
+                let members = format!("{} VMs, {} servers, {} prefixes", b.vms.len(), b.servers.len(), b.prefixes.len());
+                format!("{} in {}: {members}", b.groups.join(", "), b.vpc)
+            }
+            Object::Server(s) => {
+                let list: Vec<String> = s.addresses.iter().take(4).map(|a| a.to_string()).collect();
+                format!("{} in {} behind {}", list.join(", "), s.vpc, s.port)
             }
         }
     }
@@ -118,6 +127,7 @@ impl Object {
             Object::ElasticIp(e) => internet::elastic_json(e),
             Object::SecurityGroup(g) => internet::group_json(g),
             Object::SecurityBinding(b) => internet::binding_json(b),
+            Object::Server(s) => internet::server_json(s),
             Object::Peering(p) => json!({"vpcs": [&*p.vpcs[0], &*p.vpcs[1]]}),
             Object::Vm(v) => {
                 let mut spec = json!({"vpc": &*v.vpc, "mac": v.mac.to_string(), "nc": &*v.nc});
@@ -210,7 +220,12 @@ fn gateway_json(g: &Gateway) -> Value {
         "sampling": sampling,
         "limits": {"vpcs": g.limits.vpcs, "routes": g.limits.routes, "vms": g.limits.vms, "ncs": g.limits.ncs, "sessions": g.limits.sessions},
     });
+    if g.role == Role::Filter {
+        spec["role"] = "filter".into();
+        spec.as_object_mut().map(|fields| fields.remove("vtep"));
+    }
     put_list(&mut spec, "uplinks", &g.uplinks);
+    put_list(&mut spec, "wires", &g.wires);
     if let Some(m) = g.metrics {
         spec["metrics"] = m.to_string().into();
     }

@@ -151,6 +151,26 @@ pub enum Problem {
         /// The VPC that is meant.
         vpc: String,
     },
+    /// A server of another VPC.
+    #[error("names Server `{server}`, which is not in Vpc `{vpc}`")]
+    ServerElsewhere {
+        /// The server.
+        server: String,
+        /// The VPC that is meant.
+        vpc: String,
+    },
+    /// A port that no wire has towards the servers.
+    #[error("`{port}` is the server side of no wire of the Gateway")]
+    NoWire {
+        /// The port.
+        port: String,
+    },
+    /// Kinds that mean nothing in the node's role.
+    #[error("role filter serves no {kinds}: delete them, or leave the role")]
+    NotServed {
+        /// How many of each kind there are.
+        kinds: String,
+    },
     /// An elastic address that no pool has.
     #[error("{address} lies in no PublicPool")]
     OutsidePools {

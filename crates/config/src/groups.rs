@@ -41,6 +41,8 @@ pub struct SecurityBinding {
     pub vpc: Name,
     /// VMs of it, with all their addresses.
     pub vms: Vec<Name>,
+    /// Servers of it, with all their addresses.
+    pub servers: Vec<Name>,
     /// Addresses of it, whoever has them.
     pub prefixes: Vec<filter::Prefix>,
     /// Their groups.

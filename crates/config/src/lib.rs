@@ -19,6 +19,7 @@ mod plan;
 mod prefix;
 pub mod quantity;
 pub mod schema;
+mod servers;
 mod store;
 mod yaml;
 
@@ -29,7 +30,7 @@ pub use documents::{every_error, parse_files, parse_text, validate_files, Docume
 pub use emit::FieldChange;
 pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input};
-pub use model::{Counts, FilterPlan, Model, PEER_STEPS_MAX};
+pub use model::{Counts, FilterPlan, Model, WirePlan, PEER_STEPS_MAX};
 pub use nat::NatPlan;
 pub use object::*;
 pub use plan::{Action, ChangeView, Plan, PlanView, Tally};

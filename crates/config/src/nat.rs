@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the model to what translation, sessions and tables need for the Internet.
 
-use crate::model::{FilterPlan, Model};
+use crate::model::{FilterPlan, Model, WirePlan};
 use crate::object::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use session::{OwnTimeouts, TenantLimits, Timeouts};
@@ -30,6 +30,8 @@ pub struct NatPlan {
     pub sessions: u32,
     /// For the filter.
     pub filter: FilterPlan,
+    /// For the tables: wires of a node in role filter.
+    pub wires: Vec<WirePlan>,
 }
 
 impl Model {
@@ -63,6 +65,7 @@ impl Model {
             *plan.policies.entry(*vni).or_default() |= pick_up;
         }
         plan.public = self.public(&plan.spec);
+        plan.wires = self.wires();
         plan
     }
 

@@ -3,6 +3,7 @@
 
 pub use crate::groups::*;
 pub use crate::internet::*;
+pub use crate::servers::*;
 use crate::prefix::{Mac, Prefix};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -37,11 +38,13 @@ pub enum Kind {
     SecurityGroup = 9,
     /// Whose rules they are.
     SecurityBinding = 10,
+    /// A bare-metal server behind a wire.
+    Server = 11,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Gateway,
         Kind::Nc,
         Kind::Vpc,
@@ -53,6 +56,7 @@ impl Kind {
         Kind::ElasticIp,
         Kind::SecurityGroup,
         Kind::SecurityBinding,
+        Kind::Server,
     ];
 
     /// As in `kind:`.
@@ -69,6 +73,7 @@ impl Kind {
             Kind::ElasticIp => "ElasticIp",
             Kind::SecurityGroup => "SecurityGroup",
             Kind::SecurityBinding => "SecurityBinding",
+            Kind::Server => "Server",
         }
     }
 
@@ -164,8 +169,12 @@ pub struct Gateway {
     pub vtep6: Option<Ipv6Addr>,
     /// UDP port of VXLAN.
     pub vxlan_port: u16,
+    /// What the node is.
+    pub role: Role,
     /// Interfaces that carry the underlay.
     pub uplinks: Vec<String>,
+    /// Role filter: pairs of interfaces between which frames pass.
+    pub wires: Vec<Wire>,
     /// Engine.
     pub engine: Engine,
     /// Only known NCs that host the VNI may send.
@@ -211,6 +220,14 @@ pub struct Gateway {
 }
 
 impl Gateway {
+    /// Every interface that the node serves.
+    pub fn ports(&self) -> Vec<String> {
+        let ends = self.wires.iter().flat_map(|w| [&w.server, &w.network]);
+        self.uplinks.iter().chain(ends).cloned().collect()
+    }
+}
+
+impl Gateway {
     /// A gateway with every default.
     pub fn new(name: Name) -> Gateway {
         Gateway {
@@ -218,7 +235,9 @@ impl Gateway {
             vtep4: None,
             vtep6: None,
             vxlan_port: 4789,
+            role: Role::Gateway,
             uplinks: Vec::new(),
+            wires: Vec::new(),
             engine: Engine::Auto,
             source_strict: true,
             udp4_checksum: false,
@@ -431,6 +450,8 @@ pub enum Object {
     SecurityGroup(Box<SecurityGroup>),
     /// See [`SecurityBinding`].
     SecurityBinding(Box<SecurityBinding>),
+    /// See [`Server`].
+    Server(Box<Server>),
 }
 
 impl Object {
@@ -448,6 +469,7 @@ impl Object {
             Object::ElasticIp(_) => Kind::ElasticIp,
             Object::SecurityGroup(_) => Kind::SecurityGroup,
             Object::SecurityBinding(_) => Kind::SecurityBinding,
+            Object::Server(_) => Kind::Server,
         }
     }
 
@@ -463,6 +485,7 @@ impl Object {
             Object::ElasticIp(o) => o.name.clone(),
             Object::SecurityGroup(o) => o.spec.name.clone(),
             Object::SecurityBinding(o) => o.name.clone(),
+            Object::Server(o) => o.name.clone(),
             Object::Vm(o) => o.name.clone().unwrap_or_else(|| vm_name(&o.vpc, o.addresses[0])),
             Object::Route(o) => o.name.clone().unwrap_or_else(|| route_name(&o.vpc, o.prefix)),
         }

@@ -40,17 +40,19 @@ macro_rules! field {
 /// Fields that every document has.
 pub const COMMON: &[Field] = &[
     field!("apiVersion", "text", REQUIRED, "tunny/v1", "Version of the document form."),
-    field!("kind", "text", REQUIRED, "Gateway, Nc, Vpc, Peering, Vm, Route, PublicPool, Snat, ElasticIp, SecurityGroup or SecurityBinding", "What the document describes."),
+    field!("kind", "text", REQUIRED, "Gateway, Nc, Vpc, Peering, Vm, Route, PublicPool, Snat, ElasticIp, SecurityGroup, SecurityBinding or Server", "What the document describes."),
 ];
 
 const METADATA_NAME: Field = field!("metadata.name", "name", REQUIRED, NAME, "Name, unique among the documents of its kind.");
 
 const GATEWAY: &[Field] = &[
     METADATA_NAME,
-    field!("spec.vtep.ipv4", "IPv4 address", "none", UNICAST4, "The gateway's own IPv4 tunnel address. At least one family is needed."),
+    field!("spec.role", "choice", "gateway", "gateway or filter", "`gateway`: a VXLAN gateway. `filter`: a node in front of bare-metal servers, through which their frames pass unchanged; it has `spec.wires` and no `spec.vtep`, `spec.uplinks` or `spec.internet`, and serves Vpc, Server, SecurityGroup and SecurityBinding alone."),
+    field!("spec.vtep.ipv4", "IPv4 address", "none", UNICAST4, "The gateway's own IPv4 tunnel address. At least one family is needed (role gateway)."),
     field!("spec.vtep.ipv6", "IPv6 address", "none", UNICAST6, "The gateway's own IPv6 tunnel address."),
     field!("spec.vxlanPort", "integer", "4789", "1 to 65535", "UDP port of VXLAN, on receipt and when sending."),
     field!("spec.uplinks", "list of interface names", "none", "up to 16 names of 1 to 15 characters", "Interfaces that carry the underlay."),
+    field!("spec.wires", "list of wires", "required with role filter", "1 to 8, as SERVERS=NETWORK (two interface names, as ens1=ens2), each interface once", "Pairs of interfaces. What comes in by one of them leaves by the other, if the security groups allow it: the first one is towards the servers. The node makes both promiscuous; neither needs an address."),
     field!("spec.engine", "choice", "auto", "auto, native, generic or af_packet", "How packets get in and out: native XDP, generic XDP, or the Rust path on AF_PACKET. `auto` takes the first that the port can do and says which."),
     field!("spec.sourceCheck", "choice", "strict", "strict or off", "`strict`: only an Nc that hosts the VPC may send for its VNI. `off`: any outer source; for closed underlays only."),
     field!("spec.udpChecksum.ipv4", "switch", "off", ON_OFF, "Compute the outer UDP checksum over IPv4; off sends 0 (RFC 7348)."),
@@ -212,9 +214,17 @@ const SECURITY_GROUP: &[Field] = &[
 const SECURITY_BINDING: &[Field] = &[
     METADATA_NAME,
     field!("spec.vpc", "name", REQUIRED, "name of a Vpc", "The VPC whose members these are."),
-    field!("spec.vms", "list of names", "none", "Vms of the Vpc", "VMs, with all their addresses. vms, prefixes or both are needed."),
+    field!("spec.vms", "list of names", "none", "Vms of the Vpc", "VMs, with all their addresses. At least one of vms, servers and prefixes is needed."),
+    field!("spec.servers", "list of names", "none", "Servers of the Vpc", "Servers, with all their addresses."),
     field!("spec.prefixes", "list of prefixes", "none", "addresses or prefixes, without bits behind the length", "Addresses, whoever has them. A VM of its own counts before a prefix, a longer prefix before a shorter. They may send though they are no Vm's."),
     field!("spec.groups", "list of names", REQUIRED, "up to 16 SecurityGroups", "Their groups. Of the rules of several groups the same decides as of one."),
+];
+
+const SERVER: &[Field] = &[
+    METADATA_NAME,
+    field!("spec.vpc", "name", REQUIRED, "name of a Vpc", "The tenant. Servers of several may be behind one port: then the prefix tells whose a packet is."),
+    field!("spec.port", "interface name", REQUIRED, "the server side of a wire in spec.wires of the Gateway", "The interface behind which it is. What comes from it with a source address of no Server behind this port is dropped (`filter_spoofed`)."),
+    field!("spec.addresses", "list of prefixes", REQUIRED, "1 to 4096 addresses or prefixes, without bits behind the length, each of one Server behind a port", "Its addresses, and prefixes that are routed to it. The longest counts. `0.0.0.0/0` and `::/0`: all that is behind the port is this tenant's (tenant by port)."),
 ];
 
 /// The fields of a kind, without those that every document has.
@@ -231,6 +241,7 @@ pub const fn fields(kind: Kind) -> &'static [Field] {
         Kind::ElasticIp => ELASTIC,
         Kind::SecurityGroup => SECURITY_GROUP,
         Kind::SecurityBinding => SECURITY_BINDING,
+        Kind::Server => SERVER,
     }
 }
 
@@ -274,7 +285,8 @@ const fn about(kind: Kind) -> &'static str {
         Kind::Snat => "The way of a VPC to the Internet: which public addresses stand for its VMs, and what they may take. A VPC has one at most.",
         Kind::ElasticIp => "A public address of a VM, or some of its ports.",
         Kind::SecurityGroup => "Rules about which connections may begin. Who has no group allows everything.",
-        Kind::SecurityBinding => "VMs and prefixes of a VPC, and their security groups. As soon as a VPC has one, its inner sources are checked: a VM may send from its own addresses alone.",
+        Kind::Server => "A bare-metal server behind a wire of a node in role filter.",
+        Kind::SecurityBinding => "VMs, servers and prefixes of a VPC, and their security groups. As soon as a VPC has one, its inner sources are checked: a VM may send from its own addresses alone.",
     }
 }
 

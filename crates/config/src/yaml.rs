@@ -45,6 +45,11 @@ impl Node {
         matches!(&self.value, Value::Scalar { text, plain: true } if text.is_empty() || text == "~" || text == "null")
     }
 
+    /// A list without entries.
+    pub fn is_empty_list(&self) -> bool {
+        matches!(&self.value, Value::List(list) if list.is_empty())
+    }
+
     /// What it is, in words.
     pub fn type_name(&self) -> &'static str {
         match self.value {

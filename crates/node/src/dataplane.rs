@@ -41,8 +41,10 @@ pub enum Choice {
 /// What the data plane serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// Names of the uplinks.
+    /// Names of the ports.
     pub uplinks: Vec<String>,
+    /// They are ends of wires: frames that are for others must be let in.
+    pub wires: bool,
     /// How they are to be served.
     pub engine: Engine,
     /// The gateway's own tunnel addresses.
@@ -235,6 +237,12 @@ impl DataPlane {
             return Ok(());
         }
         self.leave(&interfaces);
+        if self.service.wires {
+            for i in &interfaces {
+                let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "promiscuous mode", source };
+                crate::uplinks::promiscuous(&i.name).map_err(refused)?;
+            }
+        }
         let mut modes = Vec::new();
         for i in &interfaces {
             let mode = self.attach(i)?;
@@ -244,7 +252,7 @@ impl DataPlane {
         self.uplinks = interfaces.iter().zip(&modes).map(|(i, mode)| uplink(i, mode)).collect();
         let user = modes.contains(&"user");
         self.silencer = None;
-        if user {
+        if user && !self.service.wires {
             // Before the workers: so the kernel is never heard in between.
             match Silencer::new(&self.service.vteps, self.service.port) {
                 Ok(silencer) => self.silencer = Some(silencer),

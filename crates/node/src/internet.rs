@@ -9,7 +9,8 @@
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::sessionlog::SessionLog;
-use config::{Model, NatPlan};
+use crate::uplinks::interface;
+use config::{Model, NatPlan, WirePlan};
 use filter::Filter;
 use gateway::Nat;
 use session::upgrade::Image;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tables::{Commit, GroupId, RoutesChange, Tables, Vni, Writer};
+use tables::{Commit, GroupId, RoutesChange, Tables, Vni, WirePort, WireSpec, Writer};
 
 /// Time between two looks at what has expired.
 const EXPIRE: Duration = Duration::from_millis(100);
@@ -49,6 +50,8 @@ pub struct Internet {
     tables: Mutex<Tables>,
     /// Rules have changed: sessions are to be judged again.
     changed: Arc<AtomicBool>,
+    /// What the tables have been told of wires; none: nothing yet.
+    wires: Mutex<Option<Vec<WireSpec>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -124,12 +127,14 @@ impl Internet {
             thread: Mutex::default(),
             tables: Mutex::new(writer.tables()),
             changed: Arc::default(),
+            wires: Mutex::default(),
         };
         internet.set_log(model);
         if plan.public.is_empty() && writer.tables().public_roots() != 0 {
             writer.set_public(&[]).map_err(NodeError::system("removing public addresses"))?;
         }
         internet.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
+        internet.follow_wires(writer)?;
         Ok(internet)
     }
 
@@ -255,6 +260,21 @@ impl Internet {
             // Addresses that are ours no longer stay public: what comes for them is dropped here instead of passed to the host.
             tracing::error!("public addresses are more than are configured: {e}");
         }
+        if let Err(e) = self.follow_wires(writer) {
+            tracing::error!("wires and servers stay as they were: {e}");
+        }
+    }
+
+    /// Tells the tables of the wires as configured whose ports are there, if that has changed.
+    pub fn follow_wires(&self, writer: &mut Writer) -> Result<(), NodeError> {
+        let plan = lock(&self.plan);
+        let specs: Vec<WireSpec> = plan.wires.iter().filter_map(wire_spec).collect();
+        let mut told = lock(&self.wires);
+        if told.as_ref() != Some(&specs) {
+            writer.set_wires(&specs).map_err(NodeError::system("entering wires"))?;
+            *told = Some(specs);
+        }
+        Ok(())
     }
 
     /// Whether this address is a router to the Internet.
@@ -336,6 +356,16 @@ impl Drop for Internet {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A wire by the numbers of its ports, if both are there.
+fn wire_spec(plan: &WirePlan) -> Option<WireSpec> {
+    let port = |name: &str| {
+        let i = interface(name).ok()?;
+        Some(WirePort { ifindex: i.ifindex, mtu: i.mtu.min(u32::from(u16::MAX)) as u16 })
+    };
+    let (server, network) = (port(&plan.wire.server)?, port(&plan.wire.network)?);
+    Some(WireSpec { server, network, servers: plan.servers.clone() })
 }
 
 /// The group that leads to an NC; none if there is no NC of this address.

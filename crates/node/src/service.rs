@@ -184,6 +184,9 @@ impl Node {
         }
         *said = trouble;
         drop(said);
+        if let Err(e) = self.internet.follow_wires(&mut lock(&self.writer)) {
+            tracing::warn!("{e}");
+        }
         self.settle();
     }
 
@@ -658,5 +661,5 @@ fn unknown_kind(kind: &str) -> NodeError {
 pub fn service(model: &Model) -> Service {
     let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
     let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
-    Service { uplinks: g.uplinks.clone(), engine: g.engine, vteps, port: g.vxlan_port }
+    Service { uplinks: g.ports(), wires: g.role == config::Role::Filter, engine: g.engine, vteps, port: g.vxlan_port }
 }

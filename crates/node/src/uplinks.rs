@@ -41,14 +41,7 @@ pub struct Interface {
 /// Looks a port up in the network namespace of the calling thread.
 pub fn interface(name: &str) -> io::Result<Interface> {
     let ifindex = if_nametoindex(name)?;
-    // SAFETY: no pointers; the descriptor is new and owned by nobody else.
-    let socket = unsafe {
-        let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        OwnedFd::from_raw_fd(fd)
-    };
+    let socket = control_socket()?;
     let mut request = request(name);
     ioctl(&socket, libc::SIOCGIFMTU, &mut request)?;
     // SAFETY: the kernel has just filled in the MTU.
@@ -58,6 +51,33 @@ pub fn interface(name: &str) -> io::Result<Interface> {
     let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
     let up = flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0;
     Ok(Interface { name: name.to_string(), ifindex, mtu, up, queues: queues(&socket, name) })
+}
+
+/// Lets a port take in frames that are for others. It stays so: the fast path goes on when the process ends.
+pub fn promiscuous(name: &str) -> io::Result<()> {
+    let socket = control_socket()?;
+    let mut request = request(name);
+    ioctl(&socket, libc::SIOCGIFFLAGS, &mut request)?;
+    // SAFETY: the kernel has just filled in the flags.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    let wanted = flags | libc::IFF_PROMISC as libc::c_short;
+    if wanted == flags {
+        return Ok(());
+    }
+    request.ifr_ifru.ifru_flags = wanted;
+    ioctl(&socket, libc::SIOCSIFFLAGS, &mut request)
+}
+
+/// A socket to ask the kernel about ports with.
+fn control_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the descriptor is new and owned by nobody else.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
 }
 
 fn request(name: &str) -> libc::ifreq {

@@ -155,7 +155,8 @@ fn put_object(out: &mut Vec<u8>, object: &Object) {
         | Object::Snat(_)
         | Object::ElasticIp(_)
         | Object::SecurityGroup(_)
-        | Object::SecurityBinding(_) => put_document(out, object),
+        | Object::SecurityBinding(_)
+        | Object::Server(_) => put_document(out, object),
         Object::Nc(n) => {
             put_text(out, &n.name);
             put_address(out, n.address);
@@ -194,7 +195,8 @@ fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
         | Kind::Snat
         | Kind::ElasticIp
         | Kind::SecurityGroup
-        | Kind::SecurityBinding => {
+        | Kind::SecurityBinding
+        | Kind::Server => {
             let object = read_document(r, names)?;
             if object.kind() != kind {
                 return Err("a document is of another kind than was said".into());

@@ -48,15 +48,16 @@ impl Doc<'_> {
         let vpc = self.name_at("spec.vpc");
         let vms = self.list("spec.vms", 65_536, |s| check_vm_name(s).map(|()| s.to_string()));
         let vms: Vec<Name> = vms.iter().map(|s| self.names.get(s)).collect();
+        let servers = self.name_list("spec.servers", 65_536);
         let prefixes = self.list("spec.prefixes", 65_536, filter::Prefix::from_str);
         let groups = self.name_list("spec.groups", GROUPS_OF_MEMBER);
         for path in ["spec.vms", "spec.groups"] {
-            let other = if path == "spec.vms" { "spec.prefixes" } else { path };
-            if self.node(path).or(self.node(other)).is_none() {
+            let others: &[&str] = if path == "spec.vms" { &["spec.servers", "spec.prefixes"] } else { &[] };
+            if self.node(path).is_none() && others.iter().all(|p| self.node(p).is_none()) {
                 let at = self.place_of(path);
                 self.error(at, path, Problem::Missing, schema::allowed(self.kind, path));
             }
         }
-        Some(SecurityBinding { name: name?, vpc: vpc?, vms, prefixes, groups })
+        Some(SecurityBinding { name: name?, vpc: vpc?, vms, servers, prefixes, groups })
     }
 }

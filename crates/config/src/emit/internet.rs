@@ -77,8 +77,15 @@ pub(super) fn group_json(g: &SecurityGroup) -> Value {
 pub(super) fn binding_json(b: &SecurityBinding) -> Value {
     let mut spec = json!({"vpc": &*b.vpc});
     put_list(&mut spec, "vms", &b.vms);
+    put_list(&mut spec, "servers", &b.servers);
     put_list(&mut spec, "prefixes", &b.prefixes);
     put_list(&mut spec, "groups", &b.groups);
+    spec
+}
+
+pub(super) fn server_json(s: &Server) -> Value {
+    let mut spec = json!({"vpc": &*s.vpc, "port": s.port});
+    put_list(&mut spec, "addresses", &s.addresses);
     spec
 }
 

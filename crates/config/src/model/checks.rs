@@ -76,7 +76,8 @@ impl<'a> Tx<'a> {
         if self.model.gateway.is_some() {
             return;
         }
-        let uplinks = if old.uplinks.is_empty() { "its ports".to_string() } else { old.uplinks.join(", ") };
+        let ports = old.ports();
+        let uplinks = if ports.is_empty() { "its ports".to_string() } else { ports.join(", ") };
         let (name, counts) = (old.name.clone(), self.model.counts());
         let deleted = docs.deletes.iter().find(|(kind, ..)| *kind == Kind::Gateway).map(|(.., origin)| origin);
         let problem = Problem::GatewayGone { uplinks, vpcs: counts.vpcs, vms: counts.vms };

@@ -87,6 +87,16 @@ impl Model {
                 Some(_) => {}
             }
         }
+        for (i, name) in b.servers.iter().enumerate() {
+            match self.internet.servers.get(name) {
+                None => fault(format!("spec.servers[{i}]"), unknown(Kind::Server, name)),
+                Some(s) if s.vpc != b.vpc => {
+                    let problem = Problem::ServerElsewhere { server: name.to_string(), vpc: b.vpc.to_string() };
+                    fault(format!("spec.servers[{i}]"), problem);
+                }
+                Some(_) => {}
+            }
+        }
     }
 
     /// The plan for the configuration as it is.
@@ -97,7 +107,9 @@ impl Model {
             let of_vpc = members.entry(self.vpc(vpc).spec.vni).or_default();
             let vms = b.vms.iter().filter_map(|vm| self.find_vm(vm));
             let addresses = vms.filter_map(|(v, mac)| self.vpc(v).vms.get(&mac)).flat_map(|vm| vm.addresses.iter());
-            for p in addresses.map(|a| host(*a)).chain(b.prefixes.iter().copied()) {
+            let servers = b.servers.iter().filter_map(|name| self.internet.servers.get(name));
+            let servers = servers.flat_map(|s| s.addresses.iter().copied());
+            for p in addresses.map(|a| host(*a)).chain(servers).chain(b.prefixes.iter().copied()) {
                 let groups = of_vpc.entry((p.len, p.addr)).or_default();
                 groups.extend(b.groups.iter().filter(|g| !groups.contains(g)).cloned().collect::<Vec<_>>());
             }

@@ -19,11 +19,12 @@ pub(crate) struct Internet {
     pub elastics: BTreeMap<Name, Box<ElasticIp>>,
     pub groups: BTreeMap<Name, Box<SecurityGroup>>,
     pub bindings: BTreeMap<Name, Box<SecurityBinding>>,
+    pub servers: BTreeMap<Name, Box<Server>>,
 }
 
 /// The kinds in question.
-pub(crate) const INTERNET: [Kind; 5] =
-    [Kind::PublicPool, Kind::Snat, Kind::ElasticIp, Kind::SecurityGroup, Kind::SecurityBinding];
+pub(crate) const INTERNET: [Kind; 6] =
+    [Kind::PublicPool, Kind::Snat, Kind::ElasticIp, Kind::SecurityGroup, Kind::SecurityBinding, Kind::Server];
 
 /// What is wrong with an object: kind, name, field.
 pub(crate) type Fault = (Kind, Name, String, Problem);
@@ -36,6 +37,7 @@ impl Internet {
             Kind::ElasticIp => self.elastics.get(name).cloned().map(Object::ElasticIp),
             Kind::SecurityGroup => self.groups.get(name).cloned().map(Object::SecurityGroup),
             Kind::SecurityBinding => self.bindings.get(name).cloned().map(Object::SecurityBinding),
+            Kind::Server => self.servers.get(name).cloned().map(Object::Server),
             _ => None,
         }
     }
@@ -48,6 +50,7 @@ impl Internet {
             Object::ElasticIp(o) => self.elastics.insert(o.name.clone(), o).map(Object::ElasticIp),
             Object::SecurityGroup(o) => self.groups.insert(o.spec.name.clone(), o).map(Object::SecurityGroup),
             Object::SecurityBinding(o) => self.bindings.insert(o.name.clone(), o).map(Object::SecurityBinding),
+            Object::Server(o) => self.servers.insert(o.name.clone(), o).map(Object::Server),
             _ => None,
         }
     }
@@ -59,6 +62,7 @@ impl Internet {
             Kind::ElasticIp => self.elastics.remove(name).map(Object::ElasticIp),
             Kind::SecurityGroup => self.groups.remove(name).map(Object::SecurityGroup),
             Kind::SecurityBinding => self.bindings.remove(name).map(Object::SecurityBinding),
+            Kind::Server => self.servers.remove(name).map(Object::Server),
             _ => None,
         }
     }
@@ -70,13 +74,14 @@ impl Internet {
             Kind::ElasticIp => Box::new(self.elastics.values().cloned().map(Object::ElasticIp)),
             Kind::SecurityGroup => Box::new(self.groups.values().cloned().map(Object::SecurityGroup)),
             Kind::SecurityBinding => Box::new(self.bindings.values().cloned().map(Object::SecurityBinding)),
+            Kind::Server => Box::new(self.servers.values().cloned().map(Object::Server)),
             _ => Box::new(std::iter::empty()),
         }
     }
 
     pub fn is_empty(&self) -> bool {
         let internet = self.pools.is_empty() && self.snats.is_empty() && self.elastics.is_empty();
-        internet && self.groups.is_empty() && self.bindings.is_empty()
+        internet && self.groups.is_empty() && self.bindings.is_empty() && self.servers.is_empty()
     }
 
     /// The pool that an address lies in.
@@ -109,7 +114,9 @@ impl Model {
             self.snat_faults(&mut out);
             self.elastic_faults(&mut out);
             self.group_faults(&mut out);
+            self.server_faults(&mut out);
         }
+        self.role_faults(&mut out);
         out
     }
 
@@ -261,16 +268,17 @@ impl<'a> Tx<'a> {
     /// it: the object itself, or the deletion of what it needs.
     pub(super) fn check_internet(&mut self) {
         let docs = self.docs;
-        let concerned = |k: Kind| INTERNET.contains(&k) || matches!(k, Kind::Gateway | Kind::Nc | Kind::Vm | Kind::Vpc);
+        let concerned = |k: Kind| INTERNET.contains(&k) || matches!(k, Kind::Gateway | Kind::Nc | Kind::Vm | Kind::Vpc | Kind::Route | Kind::Peering);
         let touched =
             docs.puts.iter().any(|i| concerned(i.object.kind())) || docs.deletes.iter().any(|d| concerned(d.0));
-        if !touched || self.model.internet.is_empty() {
+        let filter = self.model.gateway().is_some_and(|g| g.role == Role::Filter);
+        if !touched || self.model.internet.is_empty() && !filter {
             return;
         }
         let places: HashMap<(Kind, Name), &'a Origin> = docs
             .puts
             .iter()
-            .filter(|i| INTERNET.contains(&i.object.kind()))
+            .filter(|i| INTERNET.contains(&i.object.kind()) || i.object.kind() == Kind::Gateway)
             .map(|i| ((i.object.kind(), i.object.name()), &i.origin))
             .collect();
         let mut told = std::collections::HashSet::new();

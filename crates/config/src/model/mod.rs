@@ -17,12 +17,15 @@ mod internet;
 mod lookup;
 mod peers;
 mod replace;
+mod servers;
 mod state;
 mod structure;
 mod undo;
 
 pub(crate) use apply::sort_errors;
 pub use groups::FilterPlan;
+pub(crate) use internet::INTERNET;
+pub use servers::WirePlan;
 pub(crate) use internet::Internet;
 pub(crate) use replace::{for_each_difference, merge, Ref};
 pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
@@ -63,6 +66,8 @@ pub struct Counts {
     pub groups: u64,
     /// Bindings of them.
     pub bindings: u64,
+    /// Servers behind wires.
+    pub servers: u64,
 }
 
 impl Counts {
@@ -80,6 +85,7 @@ impl Counts {
             Kind::ElasticIp => self.elastics,
             Kind::SecurityGroup => self.groups,
             Kind::SecurityBinding => self.bindings,
+            Kind::Server => self.servers,
         }
     }
 }
@@ -124,6 +130,7 @@ impl Model {
             elastics: self.internet.elastics.len() as u64,
             groups: self.internet.groups.len() as u64,
             bindings: self.internet.bindings.len() as u64,
+            servers: self.internet.servers.len() as u64,
         }
     }
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node in role filter: what its servers and the rest of the configuration must agree on, and what the tables are told.
+
+use super::internet::Fault;
+use super::Model;
+use crate::error::Problem;
+use crate::object::*;
+use std::collections::HashMap;
+use tables::Vni;
+
+/// A wire by the names of its ports, and who is behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WirePlan {
+    /// Its ends.
+    pub wire: Wire,
+    /// Addresses behind its server side, and the VPC of each.
+    pub servers: Vec<(tables::Prefix, Vni)>,
+}
+
+impl Model {
+    /// Every rule that joins servers with the rest.
+    pub(super) fn server_faults(&self, out: &mut Vec<Fault>) {
+        let mut owners: HashMap<(&str, filter::Prefix), &Name> = HashMap::new();
+        for s in self.internet.servers.values() {
+            let mut fault = |field: String, problem| out.push((Kind::Server, s.name.clone(), field, problem));
+            if !self.vpc_names.contains_key(&s.vpc) {
+                let problem = Problem::UnknownReference { kind: Kind::Vpc, name: s.vpc.to_string() };
+                fault("spec.vpc".into(), problem);
+            }
+            // Without a Gateway there is no knowing yet.
+            if self.gateway.as_ref().is_some_and(|g| !g.wires.iter().any(|w| w.server == s.port)) {
+                fault("spec.port".into(), Problem::NoWire { port: s.port.clone() });
+            }
+            for (i, p) in s.addresses.iter().enumerate() {
+                if let Some(other) = owners.insert((&s.port, *p), &s.name) {
+                    let (address, by) = (p.to_string(), format!("Server `{other}` behind the same port"));
+                    fault(format!("spec.addresses[{i}]"), Problem::AddressTaken { address, by });
+                }
+            }
+        }
+    }
+
+    /// A filter serves few kinds: what else there is would never be asked.
+    pub(super) fn role_faults(&self, out: &mut Vec<Fault>) {
+        let Some(g) = self.gateway().filter(|g| g.role == Role::Filter) else { return };
+        let served = [Kind::Gateway, Kind::Vpc, Kind::SecurityGroup, Kind::SecurityBinding, Kind::Server];
+        let counts = self.counts();
+        let foreign = Kind::ALL.into_iter().filter(|k| !served.contains(k) && counts.of(*k) > 0);
+        let kinds: Vec<String> = foreign.map(|k| format!("{} {k}", counts.of(k))).collect();
+        if !kinds.is_empty() {
+            out.push((Kind::Gateway, g.name.clone(), "spec.role".into(), Problem::NotServed { kinds: kinds.join(", ") }));
+        }
+    }
+
+    /// The wires of the configuration as it is, in their order.
+    pub fn wires(&self) -> Vec<WirePlan> {
+        let wires = self.gateway().map_or(&[][..], |g| &g.wires);
+        let plan = |wire: &Wire| {
+            let mut servers = Vec::new();
+            for s in self.internet.servers.values().filter(|s| s.port == wire.server) {
+                let Some(&vpc) = self.vpc_names.get(&s.vpc) else { continue };
+                let vni = self.vpc(vpc).spec.vni;
+                servers.extend(s.addresses.iter().map(|p| (tables::Prefix { addr: p.addr, len: p.len }, vni)));
+            }
+            WirePlan { wire: wire.clone(), servers }
+        };
+        wires.iter().map(plan).collect()
+    }
+}
