@@ -278,3 +278,47 @@ fn a_commit_that_cannot_be_filled_is_undone() {
     w.commit(&one(change(0, 0, 0, false))).unwrap();
     w.commit(&one(TenantChange { routes: add(Target::Line, v4(5 << 24, 8)), ..on(0) })).unwrap();
 }
+
+/// A commit of so many routes that a second thread checks them: refused, from whichever thread, it leaves nothing; as a whole it
+/// makes what the same changes make one by one.
+#[test]
+fn a_bulk_commit_is_refused_whole_and_equals_its_parts() {
+    let vpcs: Vec<TenantChange> = (0..3000)
+        .map(|i| {
+            let mut t = change(1, 0, 0, true);
+            t.vni = 100_000 + i;
+            let prefix = |n: u32| v4(0x0a00_0000 | i << 12 | n << 8, 24);
+            let target = if i % 3 == 0 { Target::Peer(100_000 + (i + 1) % 3000) } else { Target::Local };
+            t.routes = RoutesChange::Replace((0..12).map(|n| Route { prefix: prefix(n), target }).collect());
+            t
+        })
+        .collect();
+    let whole = Commit { tenants: vpcs.clone(), ..Default::default() };
+    let mut w = writer(Limits::default());
+    let before = dump(&w);
+    let spoiled = |at: usize, spoil: &dyn Fn(&mut TenantChange)| {
+        let mut bad = whole.clone();
+        spoil(&mut bad.tenants[at]);
+        bad
+    };
+    let twice = |t: &mut TenantChange| match &mut t.routes {
+        RoutesChange::Replace(routes) => routes.push(routes[0].clone()),
+        _ => unreachable!(),
+    };
+    for at in [0, 1500, 2999] {
+        let e = w.commit(&spoiled(at, &twice)).unwrap_err();
+        assert!(matches!(e, CommitError::RouteTwice { vni, .. } if vni == 100_000 + at as u32), "{e}");
+        let e = w.commit(&spoiled(at, &|t| t.vm_add[0].mac = 0)).unwrap_err();
+        assert!(matches!(e, CommitError::BadMac { vni, .. } if vni == 100_000 + at as u32), "{e}");
+        assert_eq!(dump(&w), before);
+    }
+    w.commit(&whole).unwrap();
+    let mut parts = writer(Limits::default());
+    // Peers must be there before routes lead to them.
+    let bare = |t: &TenantChange| TenantChange { routes: RoutesChange::Keep, ..t.clone() };
+    let routes = |t: &TenantChange| TenantChange { vni: t.vni, routes: t.routes.clone(), ..Default::default() };
+    for step in vpcs.iter().map(bare).chain(vpcs.iter().map(routes)) {
+        parts.commit(&one(step)).unwrap();
+    }
+    assert_eq!(dump(&w).0, dump(&parts).0);
+}

@@ -53,7 +53,7 @@ impl Writer {
         report.addresses_added = (plan.adds4.len() + plan.adds6.len()) as u32;
         report.addresses_removed = plan.kills.len() as u32;
         self.publish(commit, &plan, &ready, &scratch.meters)?;
-        for vni in &plan.deletes {
+        for vni in &plan.names.deletes {
             report.tenants_removed += 1;
             report.addresses_removed += self.delete_tenant(*vni);
         }
@@ -70,7 +70,7 @@ impl Writer {
         let t = &self.tables;
         let v4 = plan.nc_new.values().filter(|id| self.nc_addr(**id).is_ipv4()).count() as u64;
         let v6 = plan.nc_new.len() as u64 - v4;
-        let new = plan.new_ids.len() as u64;
+        let new = plan.names.new_ids.len() as u64;
         let adds = [
             new,
             plan.member_adds.len() as u64,

@@ -4,6 +4,7 @@
 //! What a plan takes (ids of VMs, NCs and VPCs) is given back if it is refused.
 
 use super::state::{TenantState, Vm};
+use super::plan_routes::{Known, WholeSet};
 use super::{nc_key, Writer};
 use crate::fxmap::{FxMap, FxSet};
 use crate::line::prefetch_slice;
@@ -65,10 +66,19 @@ pub(super) struct Add6 {
     pub value: VmEntry,
 }
 
+/// Who comes and goes with a commit.
+#[derive(Default)]
+pub(super) struct Names {
+    pub deletes: FxSet<Vni>,
+    pub new_ids: FxMap<Vni, u32>,
+    /// Ids of new VPCs by position in the commit, 0 for VPCs that exist.
+    pub ids: Vec<u32>,
+}
+
 #[derive(Default)]
 pub(super) struct Plan<'c> {
     pub tenants: Vec<TenantPlan<'c>>,
-    pub deletes: FxSet<Vni>,
+    pub names: Names,
     /// New NCs by key: their ids.
     pub nc_new: FxMap<u128, u32>,
     pub nc_gone: Vec<IpAddr>,
@@ -88,9 +98,6 @@ pub(super) struct Plan<'c> {
     pub vms: i64,
     /// Lines of tree nodes at most.
     pub tree_lines: u64,
-    pub new_ids: FxMap<Vni, u32>,
-    /// Ids of new VPCs by position in the commit, 0 for VPCs that exist.
-    pub ids: Vec<u32>,
     pub moves: Vec<(u32, i32)>,
     pub sets: Vec<VmSet>,
     /// Ids of IPv4 NCs that were looked up already: small enough for a cache.
@@ -99,6 +106,12 @@ pub(super) struct Plan<'c> {
     pub taken_vms: Vec<u32>,
 }
 
+/// Routes from which on a second thread makes sets of routes while the first one plans VMs.
+const BULK_ROUTES: usize = 20_000;
+/// Changes of VPCs that it hands over at a time, and hands over before it waits.
+const BULK_CHUNK: usize = 256;
+const BULK_AHEAD: usize = 16;
+
 impl Writer {
     /// Checks a commit and resolves it.
     pub(super) fn plan<'c>(&mut self, commit: &'c Commit) -> Result<Plan<'c>, CommitError> {
@@ -106,7 +119,7 @@ impl Writer {
         match self.plan_all(commit, &mut plan) {
             Ok(()) => Ok(plan),
             Err(e) => {
-                plan.new_ids.values().for_each(|id| self.tenant_ids.free(*id));
+                plan.names.new_ids.values().for_each(|id| self.tenant_ids.free(*id));
                 plan.nc_new.values().for_each(|id| self.nc_ids.free(*id));
                 plan.taken_vms.iter().for_each(|id| self.vm_ids.free(*id));
                 Err(e)
@@ -129,16 +142,11 @@ impl Writer {
         let vms: usize = commit.tenants.iter().map(|t| t.vm_add.len()).sum();
         plan.adds4.reserve(vms);
         self.vm_ids.expect(self.vms + vms as u64);
-        const AHEAD: usize = 3;
-        for (i, change) in commit.tenants.iter().enumerate().filter(|(_, t)| !t.delete) {
-            if let Some(next) = commit.tenants.get(i + AHEAD) {
-                prefetch_slice(&next.vm_add);
-                if let RoutesChange::Replace(routes) = &next.routes {
-                    prefetch_slice(routes);
-                }
-            }
-            self.plan_tenant(change, plan.ids[i], plan)?;
-        }
+        // Both are lent to a second thread, so they are taken out meanwhile and go back whatever happens.
+        let (tenants, names) = (std::mem::take(&mut self.tenants), std::mem::take(&mut plan.names));
+        let done = self.plan_changes(commit, Known { tenants: &tenants, names: &names }, plan);
+        (self.tenants, plan.names) = (tenants, names);
+        done?;
         self.plan_deletes(plan)?;
         for nc in &commit.nc_remove {
             let Some(state) = self.ncs.get(&nc_key(*nc)) else {
@@ -152,15 +160,60 @@ impl Writer {
         self.plan_limits(plan)
     }
 
+    /// Plans all VPCs that stay. A large commit has its sets of routes checked and sorted by a second thread.
+    fn plan_changes<'c>(
+        &mut self,
+        commit: &'c Commit,
+        known: Known<'_>,
+        plan: &mut Plan<'c>,
+    ) -> Result<(), CommitError> {
+        let sets = move |changes: &'c [TenantChange]| changes.iter().filter_map(move |t| known.whole_set(t));
+        if commit.tenants.iter().map(|t| t.routes.len()).sum::<usize>() < BULK_ROUTES {
+            return self.plan_each(commit, known, &mut sets(&commit.tenants), plan);
+        }
+        std::thread::scope(|scope| {
+            let (send, receive) = std::sync::mpsc::sync_channel::<Vec<_>>(BULK_AHEAD);
+            let work = move || {
+                // Nobody listens any more once the commit is refused.
+                commit.tenants.chunks(BULK_CHUNK).all(|chunk| send.send(sets(chunk).collect()).is_ok())
+            };
+            // Without a second thread nothing arrives, and `plan_each` makes the sets itself.
+            let _ = std::thread::Builder::new().name("routes".into()).spawn_scoped(scope, work);
+            self.plan_each(commit, known, &mut receive.into_iter().flatten(), plan)
+        })
+    }
+
+    /// Plans VPC by VPC; `sets` has the next VPC's whole set of routes, if it gets one.
+    fn plan_each<'c>(
+        &mut self,
+        commit: &'c Commit,
+        known: Known<'_>,
+        sets: &mut dyn Iterator<Item = Result<WholeSet, CommitError>>,
+        plan: &mut Plan<'c>,
+    ) -> Result<(), CommitError> {
+        const AHEAD: usize = 3;
+        for (i, change) in commit.tenants.iter().enumerate().filter(|(_, t)| !t.delete) {
+            if let Some(next) = commit.tenants.get(i + AHEAD) {
+                prefetch_slice(&next.vm_add);
+            }
+            let routes = match &change.routes {
+                RoutesChange::Replace(_) => sets.next().or_else(|| known.whole_set(change)).transpose()?,
+                _ => None,
+            };
+            self.plan_tenant(change, known.names.ids[i], (known, routes), plan)?;
+        }
+        Ok(())
+    }
+
     /// Who is created, changed, deleted; lines for the new ones.
     fn plan_tenant_names<'c>(&mut self, commit: &'c Commit, plan: &mut Plan<'c>) -> Result<(), CommitError> {
         let (mut new, mut bulk, mut sorted) = (0u64, 0, true);
         let mut last = None;
-        plan.ids.reserve(commit.tenants.len());
+        plan.names.ids.reserve(commit.tenants.len());
         for t in &commit.tenants {
             // u32::MAX stands for "to be made" until all are counted.
             let creates = !t.delete && !self.tenants.contains_key(&t.vni);
-            plan.ids.push(if creates { u32::MAX } else { 0 });
+            plan.names.ids.push(if creates { u32::MAX } else { 0 });
             new += u64::from(creates);
             bulk += 6 * t.vm_add.len() as u64 / 5 + t.routes.len() as u64 / 2;
             sorted &= last.is_none_or(|l| l < t.vni);
@@ -170,7 +223,7 @@ impl Writer {
         if bulk >= 10_000 {
             let _ = self.store.arena.reserve(new * 4 + bulk);
         }
-        plan.new_ids.reserve(new as usize);
+        plan.names.new_ids.reserve(new as usize);
         self.tenant_ids.expect(self.tenants.len() as u64 + new);
         let mut seen: FxSet<Vni> = FxSet::default();
         for (i, t) in commit.tenants.iter().enumerate() {
@@ -181,7 +234,7 @@ impl Writer {
             if !sorted && !seen.insert(vni) {
                 return Err(CommitError::TenantTwice { vni });
             }
-            if plan.ids[i] != 0 {
+            if plan.names.ids[i] != 0 {
                 if t.settings.is_none() {
                     return Err(CommitError::UnknownTenant { vni });
                 }
@@ -190,8 +243,8 @@ impl Writer {
                     return Err(CommitError::PeerInUse { vni, by: self.leading_to(vni).unwrap_or(vni) });
                 }
                 let id = self.tenant_ids.take(hash1(u64::from(vni) << TENANT_VNI_SHIFT, self.store.salt));
-                plan.new_ids.insert(vni, id);
-                plan.ids[i] = id;
+                plan.names.new_ids.insert(vni, id);
+                plan.names.ids[i] = id;
             } else if t.delete {
                 if !self.tenants.contains_key(&vni) {
                     return Err(CommitError::UnknownTenant { vni });
@@ -200,7 +253,7 @@ impl Writer {
                 if changed || !t.vm_add.is_empty() || !t.vm_remove.is_empty() {
                     return Err(CommitError::DeletedAndChanged { vni });
                 }
-                plan.deletes.insert(vni);
+                plan.names.deletes.insert(vni);
             }
         }
         Ok(())
@@ -208,7 +261,7 @@ impl Writer {
 
     fn plan_limits(&self, plan: &Plan<'_>) -> Result<(), CommitError> {
         let l = &self.options.limits;
-        let tenants = (self.tenants.len() + plan.new_ids.len() - plan.deletes.len()) as u64;
+        let tenants = (self.tenants.len() + plan.names.new_ids.len() - plan.names.deletes.len()) as u64;
         limit("the number of VPCs", tenants, u64::from(l.tenants))?;
         limit("the number of routes", self.routes.saturating_add_signed(plan.routes), l.routes)?;
         limit("the number of VMs", self.vms.saturating_add_signed(plan.vms), u64::from(l.vms))?;
@@ -226,7 +279,7 @@ impl Writer {
     }
 
     fn plan_deletes(&mut self, plan: &mut Plan<'_>) -> Result<(), CommitError> {
-        for vni in &plan.deletes {
+        for vni in &plan.names.deletes {
             let t = &self.tenants[vni];
             t.peers.keys().for_each(|peer| *plan.peer_refs.entry(*peer).or_default() -= 1);
             plan.routes -= t.routes_len() as i64;
@@ -240,11 +293,11 @@ impl Writer {
                 plan.member_removes.push(self.member_word(*vni, nc));
             }
         }
-        for vni in &plan.deletes {
+        for vni in &plan.names.deletes {
             let refs = i64::from(self.peer_refs.get(vni).copied().unwrap_or(0));
             if refs + plan.peer_refs.get(vni).copied().unwrap_or(0) != 0 {
                 let leads = |t: &&Box<TenantState>| t.peers.contains_key(vni);
-                let old = self.tenants.iter().find(|(v, t)| !plan.deletes.contains(v) && leads(t)).map(|(v, _)| *v);
+                let old = self.tenants.iter().find(|(v, t)| !plan.names.deletes.contains(v) && leads(t)).map(|(v, _)| *v);
                 let new = plan.tenants.iter().find(|t| t.peers.as_ref().is_some_and(|p| p.contains_key(vni)));
                 let by = new.map(|t| t.change.vni).or(old).unwrap_or(*vni);
                 return Err(CommitError::PeerInUse { vni: *vni, by });
@@ -263,14 +316,18 @@ impl Writer {
         &mut self,
         change: &'c TenantChange,
         new_id: u32,
+        (known, routes): (Known<'_>, Option<WholeSet>),
         plan: &mut Plan<'c>,
     ) -> Result<(), CommitError> {
-        let vni = change.vni;
         let is_new = new_id != 0;
-        // The state is taken out so that ids can be drawn meanwhile; it goes back whatever happens.
-        let old = if is_new { None } else { self.tenants.remove(&vni) };
-        let blank = || Box::new(TenantState { routes_known: true, id: new_id, ..TenantState::default() });
-        let state = old.unwrap_or_else(blank);
+        let blank;
+        let state = match known.tenants.get(&change.vni).filter(|_| !is_new) {
+            Some(state) => state,
+            None => {
+                blank = TenantState { routes_known: true, id: new_id, ..TenantState::default() };
+                &blank
+            }
+        };
         let mut t = TenantPlan {
             change,
             id: state.id,
@@ -287,11 +344,8 @@ impl Writer {
             kills: plan.kills.len()..0,
             marks: false,
         };
-        let done = self.plan_routes(&state, &mut t, plan).and_then(|()| self.plan_vms(&state, &mut t, plan));
-        if !is_new {
-            self.tenants.insert(vni, state);
-        }
-        done?;
+        self.plan_routes(state, &mut t, (known, routes), plan)?;
+        self.plan_vms(state, &mut t, plan)?;
         plan.tenants.push(t);
         Ok(())
     }

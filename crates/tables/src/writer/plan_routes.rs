@@ -1,42 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Planning the routes of a VPC: prefixes are checked, targets become ROUTE_VALUE words, peers are counted.
 
-use super::plan::{limit, Plan, RoutesPlan, TenantPlan};
+use super::plan::{limit, Names, Plan, RoutesPlan, TenantPlan};
 use super::state::TenantState;
 use super::Writer;
 use crate::routes::{dense4, dense6, note_length, Routes4, Routes6};
-use crate::{CommitError, Prefix, Route, RoutesChange, Target, Vni};
+use crate::fxmap::FxMap;
+use crate::line::prefetch_slice;
+use crate::{CommitError, Prefix, Route, RoutesChange, Target, TenantChange, Vni};
 use abi::*;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+
+/// Who is there before a commit, and who comes and goes with it: what the targets of routes are checked against.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub tenants: &'a FxMap<Vni, Box<TenantState>>,
+    pub names: &'a Names,
+}
+
+/// All routes of a VPC, checked and sorted.
+pub(super) struct WholeSet {
+    routes4: Routes4,
+    routes6: Routes6,
+    /// How many of them lead to each peer.
+    peers: BTreeMap<Vni, u32>,
+}
 
 impl Writer {
     pub(super) fn plan_routes(
         &self,
         state: &TenantState,
         t: &mut TenantPlan<'_>,
+        (known, whole): (Known<'_>, Option<WholeSet>),
         plan: &mut Plan<'_>,
     ) -> Result<(), CommitError> {
         let vni = t.change.vni;
         let before = state.routes_len();
-        let (after, mut peers) = match &t.change.routes {
-            RoutesChange::Keep => return Ok(()),
-            RoutesChange::Replace(routes) => {
-                let (r4, r6) = self.whole_set(vni, routes, plan)?;
-                if state.routes_known && !t.is_new && r4 == state.routes4 && r6 == state.routes6 {
-                    return Ok(());
-                }
-                let mut peers = BTreeMap::new();
-                r4.values().chain(r6.values()).for_each(|v| count_peer(&mut peers, *v, 1));
-                let after = r4.len() + r6.len();
-                t.routes = RoutesPlan::Whole(r4, r6);
-                (after, peers)
-            }
-            RoutesChange::Delta { remove, add } => {
+        let (after, mut peers) = match (&t.change.routes, whole) {
+            (RoutesChange::Delta { remove, add }, _) => {
                 if !state.routes_known {
                     return Err(CommitError::RoutesUnknown { vni });
                 }
-                self.delta(state, t, remove, add, plan)?
+                delta(known, state, t, remove, add)?
+            }
+            (_, None) => return Ok(()),
+            (_, Some(WholeSet { routes4, routes6, peers })) => {
+                if state.routes_known && !t.is_new && routes4 == state.routes4 && routes6 == state.routes6 {
+                    return Ok(());
+                }
+                let after = routes4.len() + routes6.len();
+                t.routes = RoutesPlan::Whole(routes4, routes6);
+                (after, peers)
             }
         };
         limit("the number of routes of one VPC", after as u64, u64::from(self.options.limits.routes_per_tenant))?;
@@ -65,18 +80,26 @@ impl Writer {
         t.peers = Some(peers);
         Ok(())
     }
+}
 
-    fn whole_set(
-        &self,
-        vni: Vni,
-        routes: &[Route],
-        plan: &Plan<'_>,
-    ) -> Result<(Routes4, Routes6), CommitError> {
+impl Known<'_> {
+    /// The set that a change replaces a VPC's routes by, None if it does no such thing.
+    pub(super) fn whole_set(&self, change: &TenantChange) -> Option<Result<WholeSet, CommitError>> {
+        match &change.routes {
+            RoutesChange::Replace(routes) if !change.delete => Some(self.check_set(change.vni, routes)),
+            _ => None,
+        }
+    }
+
+    fn check_set(&self, vni: Vni, routes: &[Route]) -> Result<WholeSet, CommitError> {
+        prefetch_slice(routes);
         let mut r4: Vec<((u32, u8), u32)> = Vec::with_capacity(routes.len());
         let mut r6: Vec<((u128, u8), u32)> = Vec::new();
+        let mut peers = BTreeMap::new();
         for route in routes {
             check_prefix(vni, route.prefix)?;
-            let value = self.route_value(vni, route.target, plan)?;
+            let value = self.route_value(vni, route.target)?;
+            count_peer(&mut peers, value, 1);
             match route.prefix.addr {
                 IpAddr::V4(a) => r4.push(((a.to_bits(), route.prefix.len), value)),
                 IpAddr::V6(a) => r6.push(((a.to_bits(), route.prefix.len), value)),
@@ -89,64 +112,9 @@ impl Writer {
         if let Some(prefix) = twice4.or(twice6) {
             return Err(CommitError::RouteTwice { vni, prefix });
         }
-        Ok((r4.into_iter().collect(), r6.into_iter().collect()))
+        Ok(WholeSet { routes4: r4.into_iter().collect(), routes6: r6.into_iter().collect(), peers })
     }
-
-    fn delta(
-        &self,
-        state: &TenantState,
-        t: &mut TenantPlan<'_>,
-        remove: &[Prefix],
-        add: &[Route],
-        plan: &Plan<'_>,
-    ) -> Result<(usize, BTreeMap<u32, u32>), CommitError> {
-        let vni = t.change.vni;
-        let mut d4: BTreeMap<(u32, u8), Option<u32>> = BTreeMap::new();
-        let mut d6: BTreeMap<(u128, u8), Option<u32>> = BTreeMap::new();
-        for prefix in remove {
-            check_prefix(vni, *prefix)?;
-            let known = match prefix.addr {
-                IpAddr::V4(a) => {
-                    let key = (a.to_bits(), prefix.len);
-                    state.routes4.contains_key(&key) && d4.insert(key, None).is_none()
-                }
-                IpAddr::V6(a) => {
-                    let key = (a.to_bits(), prefix.len);
-                    state.routes6.contains_key(&key) && d6.insert(key, None).is_none()
-                }
-            };
-            if !known {
-                return Err(CommitError::UnknownRoute { vni, prefix: *prefix });
-            }
-        }
-        for route in add {
-            check_prefix(vni, route.prefix)?;
-            let value = self.route_value(vni, route.target, plan)?;
-            let twice = match route.prefix.addr {
-                IpAddr::V4(a) => d4.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
-                IpAddr::V6(a) => d6.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
-            };
-            if twice.is_some() {
-                return Err(CommitError::RouteTwice { vni, prefix: route.prefix });
-            }
-        }
-        d4.retain(|k, v| state.routes4.get(k) != v.as_ref());
-        d6.retain(|k, v| state.routes6.get(k) != v.as_ref());
-        let mut peers = state.peers.clone();
-        let mut after = state.routes_len();
-        let olds = d4.iter().map(|(k, v)| (state.routes4.get(k).copied(), *v));
-        for (old, new) in olds.chain(d6.iter().map(|(k, v)| (state.routes6.get(k).copied(), *v))) {
-            after = after + usize::from(new.is_some()) - usize::from(old.is_some());
-            old.into_iter().for_each(|v| count_peer(&mut peers, v, -1));
-            new.into_iter().for_each(|v| count_peer(&mut peers, v, 1));
-        }
-        if !d4.is_empty() || !d6.is_empty() {
-            t.routes = RoutesPlan::Delta(d4.into_iter().collect(), d6.into_iter().collect());
-        }
-        Ok((after, peers))
-    }
-
-    fn route_value(&self, vni: Vni, target: Target, plan: &Plan<'_>) -> Result<u32, CommitError> {
+    fn route_value(&self, vni: Vni, target: Target) -> Result<u32, CommitError> {
         Ok(match target {
             Target::Local => SCOPE_LOCAL << VALUE_SCOPE_SHIFT,
             Target::Blackhole => SCOPE_BLACKHOLE << VALUE_SCOPE_SHIFT,
@@ -154,14 +122,68 @@ impl Writer {
             Target::Line => SCOPE_LINE << VALUE_SCOPE_SHIFT,
             Target::Region => SCOPE_REGION << VALUE_SCOPE_SHIFT,
             Target::Peer(peer) => {
-                let stays = self.tenants.contains_key(&peer) && !plan.deletes.contains(&peer);
-                if !stays && !plan.new_ids.contains_key(&peer) && peer != vni {
+                let stays = self.tenants.contains_key(&peer) && !self.names.deletes.contains(&peer);
+                if !stays && !self.names.new_ids.contains_key(&peer) && peer != vni {
                     return Err(CommitError::UnknownPeer { vni, peer });
                 }
                 SCOPE_PEER << VALUE_SCOPE_SHIFT | peer
             }
         })
     }
+}
+
+/// What a change by prefixes makes of a VPC's routes: how many there are then, and how many lead to each peer.
+fn delta(
+    known: Known<'_>,
+    state: &TenantState,
+    t: &mut TenantPlan<'_>,
+    remove: &[Prefix],
+    add: &[Route],
+) -> Result<(usize, BTreeMap<u32, u32>), CommitError> {
+    let vni = t.change.vni;
+    let mut d4: BTreeMap<(u32, u8), Option<u32>> = BTreeMap::new();
+    let mut d6: BTreeMap<(u128, u8), Option<u32>> = BTreeMap::new();
+    for prefix in remove {
+        check_prefix(vni, *prefix)?;
+        let known = match prefix.addr {
+            IpAddr::V4(a) => {
+                let key = (a.to_bits(), prefix.len);
+                state.routes4.contains_key(&key) && d4.insert(key, None).is_none()
+            }
+            IpAddr::V6(a) => {
+                let key = (a.to_bits(), prefix.len);
+                state.routes6.contains_key(&key) && d6.insert(key, None).is_none()
+            }
+        };
+        if !known {
+            return Err(CommitError::UnknownRoute { vni, prefix: *prefix });
+        }
+    }
+    for route in add {
+        check_prefix(vni, route.prefix)?;
+        let value = known.route_value(vni, route.target)?;
+        let twice = match route.prefix.addr {
+            IpAddr::V4(a) => d4.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
+            IpAddr::V6(a) => d6.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
+        };
+        if twice.is_some() {
+            return Err(CommitError::RouteTwice { vni, prefix: route.prefix });
+        }
+    }
+    d4.retain(|k, v| state.routes4.get(k) != v.as_ref());
+    d6.retain(|k, v| state.routes6.get(k) != v.as_ref());
+    let mut peers = state.peers.clone();
+    let mut after = state.routes_len();
+    let olds = d4.iter().map(|(k, v)| (state.routes4.get(k).copied(), *v));
+    for (old, new) in olds.chain(d6.iter().map(|(k, v)| (state.routes6.get(k).copied(), *v))) {
+        after = after + usize::from(new.is_some()) - usize::from(old.is_some());
+        old.into_iter().for_each(|v| count_peer(&mut peers, v, -1));
+        new.into_iter().for_each(|v| count_peer(&mut peers, v, 1));
+    }
+    if !d4.is_empty() || !d6.is_empty() {
+        t.routes = RoutesPlan::Delta(d4.into_iter().collect(), d6.into_iter().collect());
+    }
+    Ok((after, peers))
 }
 
 fn count_peer(peers: &mut BTreeMap<u32, u32>, value: u32, by: i32) {
