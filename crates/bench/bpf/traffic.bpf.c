@@ -22,7 +22,8 @@ struct traffic_state {
 	__u64 packets; /* distinct packets, a power of two */
 	__u64 probe_offset; /* where the time of sending stands in the frame */
 	__u64 budget; /* frames that may still be sent */
-	__u64 pad0[2];
+	__u64 rounds; /* rounds over the packets after which the first one's connections come again */
+	__u64 pad0;
 	/* Written by the sink, on a line of its own. */
 	__u64 received;
 	__u64 strange;
@@ -60,13 +61,13 @@ struct {
 } latencies SEC(".maps");
 
 /*
- * Every round over the packets has source ports of its own, so that each frame is the first one of a new connection. `at` is
- * where the UDP header stands; a checksum follows the change (RFC 1624).
+ * Every round over the packets has ports of its own, so that each frame is of another connection than in the round before. `at` is
+ * where one of the ports stands, `sum_at` the UDP checksum, which follows the change (RFC 1624).
  */
-static __always_inline void renew(__u8 *data, int at, __u64 round)
+static __always_inline void renew(__u8 *data, int at, int sum_at, __u64 round)
 {
 	__be16 *port = (void *)(data + at);
-	__be16 *sum = (void *)(data + at + 6);
+	__be16 *sum = (void *)(data + sum_at);
 	__u16 before = bpf_ntohs(*port), after = before + (__u16)round;
 
 	*port = bpf_htons(after);
@@ -79,8 +80,12 @@ static __always_inline void renew(__u8 *data, int at, __u64 round)
 	}
 }
 
-static __always_inline int generate(struct xdp_md *ctx, int words, int probe, int udp)
+/* Which ports another round changes. */
+enum renewed { RENEW_NONE, RENEW_SOURCE, RENEW_BOTH };
+
+static __always_inline int generate(struct xdp_md *ctx, int words, int probe, enum renewed renewed)
 {
+	int udp = words == 14 ? 84 : 34;
 	__u32 zero = 0;
 	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
 	__u64 *data = (void *)(long)ctx->data;
@@ -98,8 +103,15 @@ static __always_inline int generate(struct xdp_md *ctx, int words, int probe, in
 #pragma unroll
 	for (int i = 0; i < words; i++)
 		data[i] = p->words[i];
-	if (udp)
-		renew((__u8 *)data, udp, s->packets ? number / s->packets : 0);
+	if (renewed) {
+		__u64 round = s->packets ? number / s->packets : 0;
+
+		if (s->rounds)
+			round %= s->rounds;
+		renew((__u8 *)data, udp, udp + 6, round);
+		if (renewed == RENEW_BOTH)
+			renew((__u8 *)data, udp + 2, udp + 6, round);
+	}
 	if (probe) {
 		__u64 offset = s->probe_offset & 127;
 		__u8 *at = (__u8 *)data + offset;
@@ -118,39 +130,52 @@ static __always_inline int generate(struct xdp_md *ctx, int words, int probe, in
 SEC("xdp")
 int generate_vxlan(struct xdp_md *ctx)
 {
-	return generate(ctx, 14, 0, 0);
+	return generate(ctx, 14, 0, RENEW_NONE);
 }
 
 /* 64 bytes: a plain frame. */
 SEC("xdp")
 int generate_plain(struct xdp_md *ctx)
 {
-	return generate(ctx, 8, 0, 0);
+	return generate(ctx, 8, 0, RENEW_NONE);
 }
 
 /* The same, each the first of a new connection. */
 SEC("xdp")
 int generate_new_vxlan(struct xdp_md *ctx)
 {
-	return generate(ctx, 14, 0, 84);
+	return generate(ctx, 14, 0, RENEW_SOURCE);
 }
 
 SEC("xdp")
 int generate_new_plain(struct xdp_md *ctx)
 {
-	return generate(ctx, 8, 0, 34);
+	return generate(ctx, 8, 0, RENEW_SOURCE);
+}
+
+/* Packets and their answers, rounds of connections. */
+SEC("xdp")
+int generate_pairs_vxlan(struct xdp_md *ctx)
+{
+	return generate(ctx, 14, 0, RENEW_BOTH);
+}
+
+SEC("xdp")
+int generate_pairs_plain(struct xdp_md *ctx)
+{
+	return generate(ctx, 8, 0, RENEW_BOTH);
 }
 
 SEC("xdp")
 int probe_vxlan(struct xdp_md *ctx)
 {
-	return generate(ctx, 14, 1, 0);
+	return generate(ctx, 14, 1, RENEW_NONE);
 }
 
 SEC("xdp")
 int probe_plain(struct xdp_md *ctx)
 {
-	return generate(ctx, 8, 1, 0);
+	return generate(ctx, 8, 1, RENEW_NONE);
 }
 
 static __always_inline int arrived(struct xdp_md *ctx, struct traffic_state *s)

@@ -12,7 +12,7 @@ const GAP: Duration = Duration::from_micros(50);
 /// `latency`.
 pub fn latency(context: &Context) -> Result<Report, Error> {
     let (workload, packets) = linux::workload(context.seed);
-    let (mut tunny, _node) = setup::xdp_gateway(&workload, &packets)?;
+    let (mut tunny, _node) = setup::xdp_gateway("tunny", &workload, &packets)?;
     let (mut router, mut vxlan) = (linux::router(&workload, &packets)?, linux::vxlan_gateway(&workload, &packets)?);
     for side in [&mut tunny, &mut router, &mut vxlan] {
         side.release_threads()?;

@@ -60,13 +60,31 @@ pub fn vxlan_gateway(workload: &Workload, packets: &[u8]) -> Result<Side, Error>
 
 /// The kernel as a plain router; its packets are the inner ones.
 pub fn router(workload: &Workload, packets: &[u8]) -> Result<Side, Error> {
-    let mut side = Side::create("route", Frames::Plain, &plain(packets))?;
+    routing("route", workload, packets, None)
+}
+
+/// Rules by the state of a connection, as a guide for a stateful firewall has them.
+pub const TRACKING_RULES: &str = "ct state established,related accept; ct state invalid drop; ct state new udp dport 1-65535 accept";
+
+/// The kernel as a router that lets packets through by the state of their connection.
+pub fn tracking_router(workload: &Workload, packets: &[u8]) -> Result<Side, Error> {
+    routing("ctrack", workload, packets, Some(TRACKING_RULES))
+}
+
+fn routing(role: &str, workload: &Workload, packets: &[u8], rules: Option<&str>) -> Result<Side, Error> {
+    let mut side = Side::create(role, Frames::Plain, &plain(packets))?;
     uplink(&side)?;
     let mut lines = String::new();
     for (network, ..) in subnets(workload) {
         let _ = writeln!(lines, "route add {}/24 via {ROUTER} dev {}", Ipv4Addr::from(network), side.port);
     }
     batch(&side, &lines)?;
+    if let Some(rules) = rules {
+        let chain = "type filter hook forward priority filter; policy drop;";
+        side.gateway.shell(&format!("nft 'table ip filter {{ chain forward {{ {chain} {rules} }} }}'"))?;
+        // What was answered is kept longer than the bench takes.
+        side.gateway.shell("echo 900 > /proc/sys/net/netfilter/nf_conntrack_udp_timeout; echo 900 > /proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream")?;
+    }
     side.pin_threads()?;
     Ok(side)
 }

@@ -94,7 +94,7 @@ fn beside_linux(
 pub fn linux_vxlan(context: &Context) -> Result<Report, Error> {
     let (workload, packets) = linux::workload(context.seed);
     let theirs = linux::vxlan_gateway(&workload, &packets)?;
-    let (tunny, _node) = setup::xdp_gateway(&workload, &packets)?;
+    let (tunny, _node) = setup::xdp_gateway("tunny", &workload, &packets)?;
     let against = "the kernel's VXLAN gateway (vxlan external, ip route … encap ip), CPU per packet";
     let report = beside_linux(context, "peer-linux-vxlan", 8.0, against, &theirs, &tunny)?;
     theirs.check(linux::is_nc)?;
@@ -105,7 +105,7 @@ pub fn linux_vxlan(context: &Context) -> Result<Report, Error> {
 pub fn linux_route(context: &Context) -> Result<Report, Error> {
     let (workload, packets) = linux::workload(context.seed);
     let theirs = linux::router(&workload, &packets)?;
-    let (tunny, _node) = setup::xdp_gateway(&workload, &packets)?;
+    let (tunny, _node) = setup::xdp_gateway("tunny", &workload, &packets)?;
     let against = "plain IPv4 routing by the kernel of the inner packets, CPU per packet";
     let report = beside_linux(context, "peer-linux-route", 3.0, against, &theirs, &tunny)?;
     theirs.check(|destination| destination >> 24 == 10)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, compact, cpu, drive, latency, load, lookups, masquerade, nat, natshare, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
+    chip_model, classify, compact, cpu, drive, filter, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -53,6 +53,13 @@ pub const BENCHES: &[Bench] = &[
         what: "established SNAT sessions on the XDP program, a packet, 1M and 10M sessions uniformly at random",
         group: Group::Own,
         run: nat::xdp_nat,
+    },
+    Bench {
+        name: "xdp-filter",
+        unit: "ns",
+        what: "data packets of established connections between VMs with security groups, exact state table, 1M and 10M connections",
+        group: Group::Own,
+        run: filter::xdp_filter,
     },
     Bench {
         name: "nat-share",
@@ -200,6 +207,13 @@ pub const BENCHES: &[Bench] = &[
         what: "CPU per packet of plain kernel routing ÷ Tunny's XDP path, on veth",
         group: Group::Peer,
         run: peers::linux_route,
+    },
+    Bench {
+        name: "peer-netfilter",
+        unit: "ratio",
+        what: "CPU per packet that nf_conntrack adds to kernel forwarding ÷ what security groups add to Tunny's XDP path, on veth",
+        group: Group::Peer,
+        run: netfilter::peer,
     },
     Bench {
         name: "peer-masquerade",

@@ -30,6 +30,7 @@ const WINDOW_WORD: usize = 2;
 const PACKETS: usize = 3;
 const PROBE_OFFSET: usize = 4;
 const BUDGET: usize = 5;
+const ROUNDS: usize = 6;
 const RECEIVED: usize = 8;
 const STRANGE: usize = 9;
 const SAMPLES: usize = 10;
@@ -54,12 +55,14 @@ impl Frames {
         }
     }
 
-    fn generator(self, new: bool) -> &'static str {
-        match (self, new) {
-            (Frames::Vxlan, false) => "generate_vxlan",
-            (Frames::Plain, false) => "generate_plain",
-            (Frames::Vxlan, true) => "generate_new_vxlan",
-            (Frames::Plain, true) => "generate_new_plain",
+    fn generator(self, ports: Ports) -> &'static str {
+        match (self, ports) {
+            (Frames::Vxlan, Ports::Kept) => "generate_vxlan",
+            (Frames::Plain, Ports::Kept) => "generate_plain",
+            (Frames::Vxlan, Ports::NewSource) => "generate_new_vxlan",
+            (Frames::Plain, Ports::NewSource) => "generate_new_plain",
+            (Frames::Vxlan, Ports::Both) => "generate_pairs_vxlan",
+            (Frames::Plain, Ports::Both) => "generate_pairs_plain",
         }
     }
 
@@ -67,6 +70,17 @@ impl Frames {
     fn ip_offset(self) -> usize {
         self.bytes() - INNER_FRAME + 14
     }
+}
+
+/// Which ports of the packets a round changes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ports {
+    /// None.
+    Kept,
+    /// The source port.
+    NewSource,
+    /// Both by the same, so that answers stay answers.
+    Both,
 }
 
 /// What one interval of traffic did.
@@ -223,17 +237,24 @@ impl Side {
 
     /// Sends for a while, as fast as the gateway takes it.
     pub fn run(&self, duration: Duration) -> Result<Interval, Error> {
-        self.drive(self.frames.generator(false), u64::MAX >> 1, duration)
+        self.drive(self.frames.generator(Ports::Kept), u64::MAX >> 1, duration)
     }
 
     /// Sends `count` packets as fast as the gateway takes them, each the first one of a connection that was never before.
     pub fn run_new(&self, count: u64, limit: Duration) -> Result<Interval, Error> {
-        self.drive(self.frames.generator(true), count, limit)
+        self.drive(self.frames.generator(Ports::NewSource), count, limit)
     }
 
     /// Sends `count` packets, round after round of the same ones.
     pub fn run_same(&self, count: u64, limit: Duration) -> Result<Interval, Error> {
-        self.drive(self.frames.generator(false), count, limit)
+        self.drive(self.frames.generator(Ports::Kept), count, limit)
+    }
+
+    /// Sends for a while, as fast as the gateway takes it, `rounds` rounds of connections and then the first one's again. The packets
+    /// must hold the answers of half of them.
+    pub fn run_pairs(&self, rounds: u64, duration: Duration) -> Result<Interval, Error> {
+        self.word(ROUNDS).store(rounds, Ordering::Relaxed);
+        self.drive(self.frames.generator(Ports::Both), u64::MAX >> 1, duration)
     }
 
     fn drive(&self, generator: &str, budget: u64, limit: Duration) -> Result<Interval, Error> {

@@ -137,9 +137,9 @@ pub fn underlay(writer: &mut Writer, workload: &Workload, ifindex: u32) -> Resul
     Ok(())
 }
 
-/// Tunny's XDP path as the gateway of a veth rig.
-pub fn xdp_gateway(workload: &Workload, packets: &[u8]) -> Result<(Side, BpfNode), Error> {
-    let mut side = Side::create("tunny", Frames::Vxlan, packets)?;
+/// Tunny's XDP path as the gateway of a veth rig, whose name begins with `role`.
+pub fn xdp_gateway(role: &str, workload: &Workload, packets: &[u8]) -> Result<(Side, BpfNode), Error> {
+    let mut side = Side::create(role, Frames::Vxlan, packets)?;
     let ifindex = side.gateway.ifindex(&side.port)?;
     let engine = side.gateway.inside(|| XdpEngine::load().map_err(Error::failed("loading the XDP program")))?;
     let mut node = BpfNode::with(engine, workload, ifindex)?;

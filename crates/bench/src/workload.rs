@@ -250,6 +250,13 @@ fn write_udp(frame: &mut [u8], at: usize, source: u16, destination: u16, length:
     put(frame, at + 6, &[0, 0]);
 }
 
+/// Writes the frame of a packet of a UDP connection: [`FRAME`] bytes.
+pub fn write_ported(frame: &mut [u8], from: &Vm, to: u32, ports: (u16, u16), entropy: u64) {
+    write_frame(frame, from, to, entropy);
+    put(frame, 84, &ports.0.to_be_bytes());
+    put(frame, 86, &ports.1.to_be_bytes());
+}
+
 /// Writes the frame of one packet from a VM: [`FRAME`] bytes, UDP inside.
 fn write_frame(frame: &mut [u8], from: &Vm, to: u32, entropy: u64) {
     write_ethernet(frame, 0, UPLINK_MAC, ROUTER_MAC);
