@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0x79b3546a55efa43bULL
+#define TUNNY_ABI_HASH 0x652fb79f98211915ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -311,7 +311,8 @@ struct tunny_root {
 	__u64 wire_ends[16];
 	__u64 wire_servers[8];
 	__u64 wire_words[8];
-	__u64 reserved[92];
+	__u64 filtered;
+	__u64 reserved[91];
 	__u64 punt_total_tat;
 	__u64 punt_total_peak_tat;
 	__u64 reserved_engine[6];
@@ -351,7 +352,8 @@ _Static_assert(__builtin_offsetof(struct tunny_root, punt_peak_total) == 3288, "
 _Static_assert(__builtin_offsetof(struct tunny_root, wire_ends) == 3296, "Root.wire_ends");
 _Static_assert(__builtin_offsetof(struct tunny_root, wire_servers) == 3424, "Root.wire_servers");
 _Static_assert(__builtin_offsetof(struct tunny_root, wire_words) == 3488, "Root.wire_words");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3552, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, filtered) == 3552, "Root.filtered");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3560, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4304, "Root.reserved_engine");

@@ -71,7 +71,34 @@ static __always_inline void session_lines(struct packet *p)
 		return;
 	w0 = (__u64)p->vni << 40 | (__u64)proto << 32 | __builtin_bswap32(*(const __u32 *)(ip + 12));
 	w1 = (__u64)dst << 32 | __builtin_bswap32(*(const __u32 *)(ip + 20));
-	p->far = tunny_session_ask(w0, w1);
+	p->far = tunny_session_ask(0, w0, w1);
+}
+
+/*
+ * Asks for what security groups need of an inner IPv4 packet with ports and no options to its own VPC: the sender's entry, and the
+ * buckets of the session, whose key is the same both ways (filter.h).
+ */
+__noinline int tunny_pair_ask(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
+{
+	__u32 zero = 0, src, dst, proto, ports;
+	const struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	const void *ip = data_of(ctx) + (ip_at & 0xff);
+	int in;
+
+	if (!root || ip + IPV4_BYTES + 4 > end_of(ctx))
+		return 0;
+	proto = *(const __u8 *)(ip + 9);
+	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP)
+		return 0;
+	src = __builtin_bswap32(*(const __u32 *)(ip + 12));
+	dst = __builtin_bswap32(*(const __u32 *)(ip + 16));
+	ports = __builtin_bswap32(*(const __u32 *)(ip + 20));
+	touch_line(line_at(home_line(root->vm4, tunny_hash1(vm4_key(vni, src), root->salt))));
+	in = src != dst ? src > dst : ports >> 16 > (ports & 0xffff);
+	if (in)
+		ports = ports >> 16 | ports << 16;
+	return tunny_session_ask(2 | vni << 8, (__u64)vni << 40 | (__u64)proto << 32 | (in ? dst : src),
+				 (__u64)(in ? src : dst) << 32 | ports);
 }
 
 /*
@@ -108,6 +135,8 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 		session_lines(p);
 	else
 		touch_line(cells);
+	if (unlikely(root->filtered))
+		tunny_pair_ask(p->ctx, p->inner_at + ETH_BYTES, p->vni);
 	return GO;
 }
 

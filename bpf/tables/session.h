@@ -153,17 +153,17 @@ static __always_inline void session_touch_line(__u32 line)
 }
 
 /*
- * Asks for both buckets of an IPv4 inner key before anything else of it is known to matter. Wrong words cost time and nothing
- * else: who looks the session up reads the key from the packet itself.
+ * Asks for both buckets of an IPv4 key (`outer` as in session_key) before anything else of it is known to matter. Wrong words cost
+ * time and nothing else: who looks the session up reads the key from the packet itself.
  */
-__noinline int tunny_session_ask(__u64 w0, __u64 w1)
+__noinline int tunny_session_ask(__u32 outer, __u64 w0, __u64 w1)
 {
 	__u32 zero = 0, first, second;
 	struct tunny_session_root *root = bpf_map_lookup_elem(&tunny_session_root, &zero);
 
 	if (!root)
 		return 0;
-	session_homes(READ_ONCE(root->index), tunny_hash3(0, w0, w1, root->salt), &first, &second);
+	session_homes(READ_ONCE(root->index), tunny_hash3(outer, w0, w1, root->salt), &first, &second);
 	session_touch_line(first);
 	session_touch_line(second);
 	return 1;

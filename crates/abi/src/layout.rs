@@ -173,8 +173,10 @@ layouts! {
         /// Of each wire: MTU of its server side in bits 0-15, of its network side in bits 16-31; WIRE_VNI_SHIFT: the VNI of all its
         /// servers, 0 if they are of several VPCs.
         wire_words: [u64; 8],
+        /// VPCs that have security groups. If there are any, engines ask early for what judging a packet takes.
+        filtered: u64,
         /// Room for later versions.
-        reserved: [u64; 92],
+        reserved: [u64; 91],
         /// GCRA time of all punts together, committed rate (engine-written), ns.
         punt_total_tat: u64,
         /// The same, peak rate.

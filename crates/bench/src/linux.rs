@@ -81,7 +81,7 @@ fn routing(role: &str, workload: &Workload, packets: &[u8], rules: Option<&str>)
     batch(&side, &lines)?;
     if let Some(rules) = rules {
         let chain = "type filter hook forward priority filter; policy drop;";
-        side.gateway.shell(&format!("nft 'table ip filter {{ chain forward {{ {chain} {rules} }} }}'"))?;
+        side.gateway.shell(&format!("nft 'table ip filter {{ chain forward {{ {chain} {rules}; }}; }}'"))?;
         // What was answered is kept longer than the bench takes.
         side.gateway.shell("echo 900 > /proc/sys/net/netfilter/nf_conntrack_udp_timeout; echo 900 > /proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream")?;
     }

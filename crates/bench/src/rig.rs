@@ -250,11 +250,11 @@ impl Side {
         self.drive(self.frames.generator(Ports::Kept), count, limit)
     }
 
-    /// Sends for a while, as fast as the gateway takes it, `rounds` rounds of connections and then the first one's again. The packets
-    /// must hold the answers of half of them.
-    pub fn run_pairs(&self, rounds: u64, duration: Duration) -> Result<Interval, Error> {
+    /// Sends `count` packets as fast as the gateway takes them, `rounds` rounds of connections and then the first one's again. The
+    /// packets must hold the answers of half of them.
+    pub fn run_pairs(&self, rounds: u64, count: u64, limit: Duration) -> Result<Interval, Error> {
         self.word(ROUNDS).store(rounds, Ordering::Relaxed);
-        self.drive(self.frames.generator(Ports::Both), u64::MAX >> 1, duration)
+        self.drive(self.frames.generator(Ports::Both), count, limit)
     }
 
     fn drive(&self, generator: &str, budget: u64, limit: Duration) -> Result<Interval, Error> {

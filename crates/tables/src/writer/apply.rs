@@ -417,6 +417,9 @@ impl Writer {
         if let Some(place) = twin {
             self.tables.tenants.kill_tenant(&self.store.lines, place);
             self.pending.dead_tenants.push(vni);
+        if self.filtered.remove(&vni) {
+            self.store_filtered();
+        }
             self.pending.tenants.insert(vni);
         }
         Ok(())

@@ -65,6 +65,11 @@ impl Writer {
         let line = self.store.lines.at(self.tenant_line(state.id));
         let epoch = line.word(POLICY).wrapping_add(1 << POLICY_EPOCH_SHIFT) & EPOCHS;
         line.set(POLICY, epoch | flags & !EPOCHS);
+        match flags & POLICY_FILTER {
+            0 => self.filtered.remove(&vni),
+            _ => self.filtered.insert(vni),
+        };
+        self.store_filtered();
         // Engines look at the word only if the entry says so.
         if let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) {
             self.tables.tenants.set_policy(&self.store.lines, place, line.word(POLICY) as u32);
@@ -72,6 +77,11 @@ impl Writer {
             bucket.set(place.slot, bucket.word(place.slot) & !(TENANT_NAT | TENANT_FILTERED) | self.nat_flag(state.id));
         }
         true
+    }
+
+    /// Tells engines how many VPCs have security groups.
+    pub(super) fn store_filtered(&self) {
+        self.store.root.set(root!(filtered), self.filtered.len() as u64);
     }
 
     /// What the entry of a VPC says of its POLICY word.

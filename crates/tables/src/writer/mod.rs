@@ -203,6 +203,8 @@ pub struct Writer {
     tenants: FxMap<Vni, Box<TenantState>>,
     /// Distinct VPCs whose routes lead to a VPC.
     peer_refs: FxMap<Vni, u32>,
+    /// VPCs that have security groups.
+    filtered: FxSet<Vni>,
     /// NCs by `nc_key` of their address.
     ncs: FxMap<u128, NcState>,
     /// Address by NC id.
@@ -267,6 +269,7 @@ impl Writer {
             tables: TableSet::new(),
             tenants: FxMap::default(),
             peer_refs: FxMap::default(),
+            filtered: FxSet::default(),
             ncs: FxMap::default(),
             nc_addrs: Vec::new(),
             nc_ids: Ids::new(1),
