@@ -7,7 +7,7 @@
 //! table: the longest entry. Packets that need more than that (an entry older than the rules, a way that leads nowhere) are left to it.
 use crate::index::Way;
 use crate::ltm::{Chain, Ltm};
-use crate::segment::{run_silently, Next};
+use crate::segment::{run_silently, TagList};
 use crate::table::Tag;
 use pipeline::{Key, Machine, Sink};
 
@@ -15,6 +15,8 @@ use pipeline::{Key, Machine, Sink};
 #[derive(Debug)]
 struct Lane {
     tag: Tag,
+    /// Tags that entries left to look up.
+    left: TagList,
     /// Where it stands in the present table.
     way: Way,
     machine: Machine,
@@ -24,7 +26,7 @@ struct Lane {
 
 impl Default for Lane {
     fn default() -> Lane {
-        Lane { tag: 0, way: Way::Found(None), machine: Machine::default(), chain: Chain::new(), hit: false }
+        Lane { tag: 0, left: TagList::default(), way: Way::Found(None), machine: Machine::default(), chain: Chain::new(), hit: false }
     }
 }
 
@@ -73,10 +75,14 @@ impl Ltm {
             let lane = &mut batch.lanes[n];
             lane.machine.reset(key);
             lane.chain.clear();
-            (lane.tag, lane.hit) = (tag, false);
+            (lane.tag, lane.left, lane.hit) = (tag, TagList::default(), false);
             batch.active.push(n as u16);
         }
-        for table in 0..self.tables.len() {
+        for stage in 0..self.stages {
+            if batch.active.is_empty() {
+                break;
+            }
+            let table = self.table_of(stage);
             self.find_all(table, batch);
             self.follow(table, version, batch);
         }
@@ -135,7 +141,7 @@ impl Ltm {
             let lane = &mut lanes[usize::from(n)];
             let goes_on = match lane.way {
                 Way::Found(Some(slot)) => self.follow_one(table, slot, version, lane),
-                _ => true,
+                _ => !self.is_pooled(),
             };
             if goes_on {
                 active[left] = n;
@@ -150,13 +156,13 @@ impl Ltm {
     fn follow_one(&self, table: usize, slot: u32, version: u64, lane: &mut Lane) -> bool {
         let Some(entry) = self.tables[table].value(slot).filter(|e| e.version == version) else { return false };
         lane.chain.push((table as u8, slot));
-        match entry.action.next {
-            Next::Tag(next) => {
+        match entry.action.next.follow(&mut lane.left) {
+            Some(next) => {
                 run_silently(&entry.action.ops, &mut lane.machine);
                 lane.tag = next;
                 true
             }
-            Next::End => {
+            None => {
                 lane.hit = true;
                 false
             }

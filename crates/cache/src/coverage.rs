@@ -13,7 +13,7 @@
 //! Ways that a longer entry shadows are counted; so are ways of unreachable packets, as for every cache.
 use crate::ltm::Ltm;
 use crate::partition::splitmix;
-use crate::segment::{Entry, Next, Nobody};
+use crate::segment::{Entry, Next, Nobody, TagList};
 use crate::table::{Sparse, Tag};
 use crate::words::{mix, WORDS};
 use pipeline::{Key, Machine, Mask, Op};
@@ -133,6 +133,7 @@ impl Known {
 }
 
 struct Counter<'a> {
+    cache: &'a Ltm,
     /// Entries by cache table and tag.
     nodes: Vec<HashMap<Tag, Vec<Node<'a>>>>,
     relevant: Vec<[u64; WORDS]>,
@@ -147,7 +148,8 @@ pub fn coverage(cache: &Ltm, start: Tag, limit: u64, clock: &mut dyn FnMut() -> 
     let mut counter = Counter::new(cache);
     let by_tags = by_tags(cache, start);
     let end = clock().saturating_add(limit);
-    let exact = counter.count(0, start, &Known::nothing(), &mut || clock() > end);
+    let at = Place { stage: 0, tag: start, left: TagList::default() };
+    let exact = counter.count(at, &Known::nothing(), &mut || clock() > end);
     if !counter.give_up {
         return Coverage { counted: Ways::Exact { ways: exact }, by_tags };
     }
@@ -155,22 +157,52 @@ pub fn coverage(cache: &Ltm, start: Tag, limit: u64, clock: &mut dyn FnMut() -> 
     Coverage { counted: counter.estimate(start, &mut || clock() > end, seed), by_tags }
 }
 
+/// Where a way stands: the stage, and what is to be looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    stage: usize,
+    tag: Tag,
+    left: TagList,
+}
+
+impl Place {
+    /// After an entry that was found in this stage.
+    fn after(mut self, stage: usize, next: Next) -> Option<Place> {
+        let tag = next.follow(&mut self.left)?;
+        Some(Place { stage: stage + 1, tag, ..self })
+    }
+}
+
 /// The paper's figure: entries whose tags follow each other.
 fn by_tags(cache: &Ltm, start: Tag) -> f64 {
-    let mut ways: HashMap<Tag, f64> = HashMap::new();
-    for table in cache.tables.iter().rev() {
-        let mut here: HashMap<Tag, f64> = HashMap::new();
+    // How many entries of a table have this tag and this to follow.
+    let mut entries: Vec<HashMap<Tag, HashMap<Next, f64>>> = vec![HashMap::new(); cache.tables.len()];
+    for (table, here) in cache.tables.iter().zip(&mut entries) {
         for slot in table.occupied() {
             let (Some(entry), Some((tag, ..))) = (table.value(slot), table.matched(slot)) else { continue };
-            let more = match entry.action.next {
-                Next::End => 1.0,
-                Next::Tag(next) => ways.get(&next).copied().unwrap_or(0.0),
-            };
-            *here.entry(tag).or_default() += more;
+            *here.entry(tag).or_default().entry(entry.action.next).or_default() += 1.0;
         }
-        here.into_iter().for_each(|(tag, n)| *ways.entry(tag).or_default() += n);
     }
-    ways.get(&start).copied().unwrap_or(0.0)
+    fn ways(
+        at: Place,
+        cache: &Ltm,
+        entries: &[HashMap<Tag, HashMap<Next, f64>>],
+        known: &mut HashMap<Place, f64>,
+    ) -> f64 {
+        if let Some(ways) = known.get(&at) {
+            return *ways;
+        }
+        let mut all = 0.0;
+        let last = if cache.is_pooled() { cache.stages.min(at.stage + 1) } else { cache.stages };
+        for stage in at.stage..last {
+            for (next, n) in entries[cache.table_of(stage)].get(&at.tag).into_iter().flatten() {
+                all += n * at.after(stage, *next).map_or(1.0, |on| ways(on, cache, entries, known));
+            }
+        }
+        known.insert(at, all);
+        all
+    }
+    ways(Place { stage: 0, tag: start, left: TagList::default() }, cache, &entries, &mut HashMap::new())
 }
 
 impl Counter<'_> {
@@ -201,15 +233,17 @@ impl Counter<'_> {
                 }
             }
         }
-        Counter { nodes, relevant, memo: HashMap::new(), steps: 0, give_up: false }
+        Counter { cache, nodes, relevant, memo: HashMap::new(), steps: 0, give_up: false }
     }
 
     /// Entries that can follow, each with the cache table where it comes first; the same segment in a later table adds nothing.
-    fn candidates(&self, from: usize, tag: Tag, known: &Known) -> Vec<(usize, usize)> {
+    fn candidates(&self, at: Place, known: &Known) -> Vec<(usize, usize)> {
         let mut seen = std::collections::HashSet::new();
         let mut all = Vec::new();
-        for (k, by_tag) in self.nodes.iter().enumerate().skip(from) {
-            for (n, node) in by_tag.get(&tag).into_iter().flatten().enumerate() {
+        let last = if self.cache.is_pooled() { self.cache.stages.min(at.stage + 1) } else { self.cache.stages };
+        for k in at.stage..last {
+            let by_tag = &self.nodes[self.cache.table_of(k)];
+            for (n, node) in by_tag.get(&at.tag).into_iter().flatten().enumerate() {
                 if known.allows(node) && seen.insert(node.id) {
                     all.push((k, n));
                 }
@@ -218,11 +252,12 @@ impl Counter<'_> {
         all
     }
 
-    fn count(&mut self, from: usize, tag: Tag, known: &Known, over: &mut dyn FnMut() -> bool) -> f64 {
-        if from >= self.nodes.len() || self.give_up {
+    fn count(&mut self, at: Place, known: &Known, over: &mut dyn FnMut() -> bool) -> f64 {
+        if at.stage >= self.cache.stages || self.give_up {
             return 0.0;
         }
-        let state = known.digest(&self.relevant[from], mix(from as u64, u64::from(tag)));
+        let state = at.left.iter().fold(mix(at.stage as u64, u64::from(at.tag)), |hash, tag| mix(hash, u64::from(tag)));
+        let state = known.digest(&self.relevant[self.cache.table_of(at.stage)], state);
         if let Some(&known) = self.memo.get(&state) {
             return known;
         }
@@ -232,13 +267,13 @@ impl Counter<'_> {
             return 0.0;
         }
         let mut ways = 0.0;
-        for (k, n) in self.candidates(from, tag, known) {
-            let node = &self.nodes[k][&tag][n];
-            match node.entry.action.next {
-                Next::End => ways += 1.0,
-                Next::Tag(next) => {
+        for (k, n) in self.candidates(at, known) {
+            let node = &self.nodes[self.cache.table_of(k)][&at.tag][n];
+            match at.after(k, node.entry.action.next) {
+                None => ways += 1.0,
+                Some(on) => {
                     let after = known.after(node);
-                    ways += self.count(k + 1, next, &after, over);
+                    ways += self.count(on, &after, over);
                 }
             }
         }
@@ -250,20 +285,21 @@ impl Counter<'_> {
         let (mut sum, mut squares, mut samples) = (0.0f64, 0.0f64, 0u64);
         let mut random = seed;
         while samples < SAMPLES_MIN || !over() {
-            let (mut at, mut tag, mut known, mut product) = (0, start, Known::nothing(), 1.0f64);
+            let (mut known, mut product) = (Known::nothing(), 1.0f64);
+            let mut at = Place { stage: 0, tag: start, left: TagList::default() };
             let ways = loop {
-                let all = self.candidates(at, tag, &known);
+                let all = self.candidates(at, &known);
                 if all.is_empty() {
                     break 0.0;
                 }
                 product *= all.len() as f64;
                 let (k, n) = all[(splitmix(&mut random) % all.len() as u64) as usize];
-                let node = &self.nodes[k][&tag][n];
-                match node.entry.action.next {
-                    Next::End => break product,
-                    Next::Tag(next) => {
+                let node = &self.nodes[self.cache.table_of(k)][&at.tag][n];
+                match at.after(k, node.entry.action.next) {
+                    None => break product,
+                    Some(on) => {
                         known = known.after(node);
-                        (at, tag) = (k + 1, next);
+                        at = on;
                     }
                 }
             };

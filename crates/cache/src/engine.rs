@@ -7,11 +7,12 @@
 //! asked on every packet, cached or not.
 use crate::adaptive::Adaptive;
 use crate::batch::Batch;
+use crate::factor::Factors;
 use crate::ltm::{Ask, Chain, Checked, Counters, Eviction, Ltm, Recheck};
 use crate::partition::{Partitions, Strategy};
-use crate::segment::{whole_id, Entry, Next, Segment, Tags, Walk};
+use crate::segment::{in_way, whole_id, Entry, Next, Segment, Tags, Walk};
 use crate::table::{sparse, Tag};
-use crate::words::{mix, Words, WORDS};
+use crate::words::{Words, WORDS};
 use pipeline::{Conntrack, Entry as Point, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -164,6 +165,10 @@ impl Recheck for Checker<'_> {
         if entry.path.iter().all(untouched) && self.pipeline.groups().next().is_none() {
             return Checked::Right;
         }
+        // Its lookups do not follow each other: it is made anew when it is needed.
+        if entry.plan != 0 {
+            return Checked::Wrong;
+        }
         let Some(point) = self.tags.point(tag) else { return Checked::Wrong };
         let traversal = self.pipeline.pass(point, key);
         let n = entry.path.len();
@@ -192,6 +197,16 @@ impl Recheck for Checker<'_> {
     }
 }
 
+/// The entries of a traversal, not yet in any table.
+struct Made {
+    segments: Vec<Segment>,
+    /// All entries that the traversal consists of, also those that a lookup found.
+    parts: Vec<u64>,
+    /// The step, and the stage, where those begin that were not found.
+    from: usize,
+    first: usize,
+}
+
 /// A cache in front of a pipeline.
 #[derive(Debug)]
 pub struct Engine {
@@ -206,6 +221,8 @@ pub struct Engine {
     /// Time spent on misses.
     pub phases: Phases,
     partitions: Partitions,
+    /// What lookups belong together, in the adaptive cache.
+    pub factors: Option<Factors>,
     machine: Machine,
     chain: Chain,
     expire_at: u64,
@@ -221,11 +238,15 @@ impl Engine {
         };
         Engine {
             setup,
-            cache: Ltm::new(k, entries, setup.eviction, setup.seed),
+            cache: match setup.kind {
+                Kind::Adaptive => Ltm::pooled(setup.tables, all, setup.eviction, setup.seed),
+                _ => Ltm::new(k, entries, setup.eviction, setup.seed),
+            },
             tags: Tags::default(),
             adaptive: (setup.kind == Kind::Adaptive).then(|| Adaptive::new(all, setup.seed)),
             phases: Phases::default(),
             partitions: Partitions::new(setup.strategy, setup.seed, 16_384),
+            factors: (setup.kind == Kind::Adaptive).then(|| Factors::new(setup.tables)),
             machine: Machine::default(),
             chain: Vec::new(),
             expire_at: 0,
@@ -351,56 +372,85 @@ impl Engine {
     ) -> Option<()> {
         let start = clock();
         let walk = Walk::new(traversal);
-        let k = self.cache.tables.len();
-        let mut ends = walk.steps_of(0, self.partitions.of(&walk.signature, &walk.fields, k));
+        let planned = self.factors.as_mut().is_some_and(|f| f.observe(&walk, &self.tags));
+        let learned = clock();
+        let made = match (planned, &mut self.factors) {
+            (true, Some(factors)) => factors.entries(&walk, version, &mut self.tags),
+            _ => None,
+        };
+        if let Some(segments) = made {
+            let generated = clock();
+            self.phases.partition += learned - start;
+            self.phases.generation += generated - learned;
+            let parts = segments.iter().map(|s| s.entry.id).collect();
+            return self.place(&walk, Made { segments, parts, from: 0, first: 0 }, version, now, clock);
+        }
+        let k = self.cache.stages;
+        let fields = walk.fields();
+        let mut ends = walk.steps_of(0, self.partitions.of(&walk.signature, &fields, k));
         let stuck = &self.cache.stuck;
         let (mut from, mut first) = (0, 0);
-        if stuck.steps > 0 && stuck.table < k && !ends.contains(&stuck.steps) {
+        if stuck.steps > 0 && stuck.table < k && !stuck.apart && !ends.contains(&stuck.steps) {
             if let Some(block) = walk.blocks[..walk.blocks.len() - 1].iter().position(|&b| b == stuck.steps) {
                 (from, first) = (stuck.steps, stuck.table);
-                let rest = self.partitions.of(&walk.signature[block + 1..], &walk.fields[block + 1..], k - first);
+                let rest = self.partitions.of(&walk.signature[block + 1..], &fields[block + 1..], k - first);
                 ends = walk.steps_of(block + 1, rest);
                 self.cache.counters.resumed += 1;
             }
         }
         let cut = clock();
         let segments = walk.cut(from, &ends, version, &mut self.tags)?;
-        let generated = clock();
-        let mut whole = from == 0 && segments.len() == 1;
+        self.phases.partition += cut - start;
+        self.phases.generation += clock() - cut;
         let mut parts = if from > 0 { self.cache.stuck.ids.clone() } else { Vec::new() };
+        parts.extend(segments.iter().map(|s| s.entry.id));
+        self.place(&walk, Made { segments, parts, from, first }, version, now, clock)
+    }
+
+    /// Puts the entries of a traversal into the tables, or one for all of it.
+    fn place(
+        &mut self,
+        walk: &Walk<'_>,
+        made: Made,
+        version: u64,
+        now: u64,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Option<()> {
+        let start = clock();
+        let Made { segments, parts, from, first } = made;
+        let mut whole = from == 0 && segments.len() == 1;
         if let Some(adaptive) = &mut self.adaptive {
-            parts.extend(segments.iter().map(|s| s.entry.id));
             whole |= adaptive.miss(walk.way, whole_id(parts.iter().copied()), &parts);
         }
         let decided = clock();
-        let whole = match whole {
-            true => Some(self.whole(&walk, parts, version)?),
-            false => None,
-        };
-        let made = clock();
         let evicted = self.cache.counters.evictions;
-        match whole {
-            Some(segment) => {
-                self.cache.counters.whole += u64::from(walk.blocks.len() == 1 && traversal.steps.len() > 1);
-                self.cache.install_whole(&segment, now);
+        let plan = self.factors.as_ref().filter(|f| f.plan().is_some()).map(|f| f.generation);
+        if let Some(plan) = plan {
+            for segment in segments.iter().filter(|s| self.tags.point(s.tag).is_some()) {
+                self.cache.clear_outdated(segment.tag, &segment.key, plan);
             }
-            None => {
-                if self.cache.install(&segments, first, now) == Some(0) {
-                    // All is there, and yet it missed: a longer entry stands before it and leads nowhere.
-                    self.cache.counters.shadowed += 1;
-                    let ids = segments.iter().map(|s| s.entry.id).collect();
-                    let segment = self.whole(&walk, ids, version)?;
-                    self.cache.install_whole(&segment, now);
-                }
+        }
+        let mut making = 0;
+        if whole {
+            let segment = self.whole(walk, parts, version)?;
+            making = clock() - decided;
+            self.cache.counters.whole += u64::from(walk.blocks.len() == 1 && walk.traversal.steps.len() > 1);
+            self.cache.install_whole(&segment, now);
+        } else {
+            let new = self.cache.install(&segments, first, now);
+            if new == Some(0) || new.is_none() && self.cache.is_pooled() {
+                // All is there, and yet it missed: a longer entry, or one that leads elsewhere, stands before it.
+                self.cache.counters.shadowed += 1;
+                let segment = self.whole(walk, parts, version)?;
+                self.cache.install_whole(&segment, now);
             }
         }
         if let Some(adaptive) = &mut self.adaptive {
             adaptive.evicted(self.cache.counters.evictions - evicted);
         }
-        self.phases.partition += cut - start;
-        self.phases.generation += made - decided + (generated - cut);
-        self.phases.decision += decided - generated;
-        self.phases.install += clock() - made;
+        self.phases.generation += making;
+        self.phases.decision += decided - start;
+        self.phases.install += clock() - decided - making;
         Some(())
     }
 
@@ -457,7 +507,8 @@ impl Engine {
 }
 
 fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)]) {
-    let way = || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |h, table| mix(h, u64::from(*table) + 1));
+    let way =
+        || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |way: u64, table| way.wrapping_add(in_way(*table)));
     let whole = cache.entries(chain).next().and_then(|e| e.parts.clone());
     match whole {
         Some(parts) => adaptive.hit(way, whole_id(parts.iter().copied()), parts.iter().copied()),

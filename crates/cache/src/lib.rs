@@ -2,7 +2,7 @@
 //! Caches in front of a multi-table pipeline: one entry a traversal (Megaflow), one entry a sub-traversal (after Gigaflow), both in the same
 //! tables by choice of what traffic shows (adaptive), and one entry a packet header (exact).
 //!
-//! A traversal recorded by [`pipeline`] becomes entries in [`segment`]; [`partition`] says where it is cut; [`table`] is one cache table, which
+//! A traversal recorded by [`pipeline`] becomes entries in [`segment`]; [`partition`] says where it is cut, or [`factor`] which lookups wherever they stand go into one entry; [`table`] is one cache table, which
 //! finds its entries by [`index`]; [`ltm`] is K of them with longest traversal matching, [`batch`] the same for many packets at once; [`adaptive`] decides between whole and cut; [`engine`] is cache and pipeline together.
 //! [`workload`] makes pipelines and traffic, [`compare`] runs caches side by side, [`coverage`] counts what a cache's entries serve.
 //!
@@ -14,6 +14,7 @@ pub mod batch;
 pub mod compare;
 pub mod coverage;
 pub mod engine;
+pub mod factor;
 pub mod index;
 pub mod ltm;
 pub mod partition;

@@ -16,7 +16,7 @@
 //! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
 //!
 //! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
-use crate::segment::{run_silently, Action, Entry, Next, Segment};
+use crate::segment::{run_silently, Action, Entry, Next, Segment, TagList};
 use crate::table::{Place, Table, Tag};
 use pipeline::{Key, Machine, Sink};
 use std::sync::Arc;
@@ -82,6 +82,8 @@ pub struct Counters {
     pub resumed: u64,
     /// Traversals that cannot be cached at all.
     pub uncacheable: u64,
+    /// Entries of an earlier plan that went because they led nowhere.
+    pub outdated: u64,
 }
 
 /// What to do when tables are full.
@@ -106,6 +108,8 @@ pub struct Stuck {
     pub table: usize,
     /// The entries.
     pub ids: Vec<u64>,
+    /// One of them stands for lookups that do not follow each other.
+    pub apart: bool,
 }
 
 /// K cache tables.
@@ -119,13 +123,32 @@ pub struct Ltm {
     pub stuck: Stuck,
     eviction: Eviction,
     clock: u64,
+    /// Entries that a lookup may take. With one table all of them are in it.
+    pub(crate) stages: usize,
 }
 
 impl Ltm {
     /// `k` tables of `limit` entries.
     pub fn new(k: usize, limit: usize, eviction: Eviction, seed: u64) -> Ltm {
-        let tables = (0..k.clamp(1, 64)).map(|n| Table::new(limit, seed.wrapping_add(n as u64))).collect();
-        Ltm { tables, counters: Counters::default(), stuck: Stuck::default(), eviction, clock: 0 }
+        let tables: Vec<_> = (0..k.clamp(1, 64)).map(|n| Table::new(limit, seed.wrapping_add(n as u64))).collect();
+        let stages = tables.len();
+        Ltm { tables, counters: Counters::default(), stuck: Stuck::default(), eviction, clock: 0, stages }
+    }
+
+    /// `stages` tables that share room for `limit` entries as they need it, which is one table that is looked up as often.
+    pub fn pooled(stages: usize, limit: usize, eviction: Eviction, seed: u64) -> Ltm {
+        Ltm { stages: stages.clamp(1, 64), ..Ltm::new(1, limit, eviction, seed) }
+    }
+
+    /// Whether all stages share one table.
+    pub fn is_pooled(&self) -> bool {
+        self.tables.len() < self.stages
+    }
+
+    /// The table of a stage.
+    #[inline]
+    pub(crate) fn table_of(&self, stage: usize) -> usize {
+        stage.min(self.tables.len() - 1)
     }
 
     /// Entries in all tables.
@@ -152,32 +175,37 @@ impl Ltm {
         machine.reset(ask.key);
         chain.clear();
         let mut tag = ask.tag;
+        let mut left = TagList::default();
         let version = recheck.version();
-        let mut at = 0;
-        while at < self.tables.len() {
+        let mut stage = 0;
+        while stage < self.stages {
+            let at = self.table_of(stage);
             match self.tables[at].find(tag, &machine.key.0) {
                 Some(slot) if self.fresh(at, slot, version, tag, &machine.key, recheck) => {
                     chain.push((at as u8, slot));
-                    match self.tables[at].value(slot).map(|e| &*e.action) {
-                        Some(Action { next: Next::Tag(next), ops, .. }) => {
+                    let Some(Action { next, ops, .. }) = self.tables[at].value(slot).map(|e| &*e.action) else { break };
+                    match next.follow(&mut left) {
+                        Some(next) => {
                             run_silently(ops, machine);
-                            tag = *next;
+                            tag = next;
                         }
-                        _ => return self.hit(chain, ask.now),
+                        None => return self.hit(chain, ask.now),
                     }
-                    at += 1;
+                    stage += 1;
                 }
                 Some(_) => {} // it was removed: the same table again
-                None => at += 1,
+                None if self.is_pooled() => break,
+                None => stage += 1,
             }
         }
         self.stuck.ids.clear();
-        (self.stuck.steps, self.stuck.table) = (0, 0);
-        for &(table, slot) in chain.iter() {
+        (self.stuck.steps, self.stuck.table, self.stuck.apart) = (0, 0, false);
+        for (stage, &(table, slot)) in chain.iter().enumerate() {
             if let Some(entry) = self.tables[usize::from(table)].value(slot) {
                 self.stuck.steps += entry.path.len();
-                self.stuck.table = usize::from(table) + 1;
+                self.stuck.table = if self.is_pooled() { stage } else { usize::from(table) } + 1;
                 self.stuck.ids.push(entry.id);
+                self.stuck.apart |= entry.plan != 0;
             }
         }
         if !chain.is_empty() && self.whole_only(ask, machine, recheck, chain) {
@@ -347,21 +375,67 @@ impl Ltm {
         true
     }
 
+    /// Removes entries of other plans that match a key at a point of the program and do not end there: they would be taken first.
+    pub fn clear_outdated(&mut self, tag: Tag, key: &Key, plan: u32) {
+        for table in &mut self.tables {
+            let other = |e: &Entry| e.plan != plan && e.action.next != Next::End;
+            while let Some(slot) = table.find_where(tag, &key.0, other) {
+                table.remove(slot);
+                self.counters.outdated += 1;
+            }
+        }
+    }
+
+    /// Puts entries where all stages share one table. Returns how many were new; none if one of them takes the place of an entry that leads
+    /// elsewhere, or there is no room and nothing may be evicted.
+    fn install_pooled(&mut self, segments: &[Segment], first: usize, now: u64) -> Option<usize> {
+        let table = &self.tables[0];
+        let there = |s: &Segment| table.find_exact(s.tag, s.priority, &s.words, &s.key.0);
+        let slots: Vec<Option<u32>> = segments.iter().map(there).collect();
+        let new = slots.iter().filter(|s| s.is_none()).count();
+        let clash = |(s, slot): (&Segment, &Option<u32>)| {
+            let old = slot.and_then(|slot| table.value(slot));
+            old.is_some_and(|e| {
+                e.action.next != s.entry.action.next && (e.version, e.plan) == (s.entry.version, s.entry.plan)
+            })
+        };
+        let room = self.eviction == Eviction::Lru || table.len() + new <= table.limit();
+        if segments.is_empty()
+            || first + segments.len() > self.stages
+            || !room
+            || segments.iter().zip(&slots).any(clash)
+        {
+            return None;
+        }
+        // First those that are there, so that none of them makes room for the others.
+        for (segment, slot) in segments.iter().zip(&slots).filter_map(|(s, slot)| Some((s, (*slot)?))) {
+            self.use_again(0, slot, segment, now);
+        }
+        segments.iter().zip(&slots).filter(|(_, slot)| slot.is_none()).for_each(|(s, _)| self.put(0, s, now));
+        Some(new)
+    }
+
+    fn use_again(&mut self, table: usize, slot: u32, segment: &Segment, now: u64) {
+        self.tables[table].touch(slot, self.clock, now);
+        if let Some(entry) = self.tables[table].value_mut(slot) {
+            entry.version = segment.entry.version;
+            entry.plan = segment.entry.plan;
+            entry.action = Arc::clone(&segment.entry.action);
+            entry.path = Arc::clone(&segment.entry.path);
+        }
+    }
+
     /// Puts segments in increasing cache tables from `first` on. Those that are there already are used again. Returns how many were new, or none if
     /// there was no room and nothing may be evicted.
     pub fn install(&mut self, segments: &[Segment], first: usize, now: u64) -> Option<usize> {
+        if self.is_pooled() {
+            return self.install_pooled(segments, first, now);
+        }
         let places = self.places(segments, first)?;
         let mut new = 0;
         for (segment, (table, there)) in segments.iter().zip(places) {
             match there {
-                Some(slot) => {
-                    self.tables[table].touch(slot, self.clock, now);
-                    if let Some(entry) = self.tables[table].value_mut(slot) {
-                        entry.version = segment.entry.version;
-                        entry.action = Arc::clone(&segment.entry.action);
-                        entry.path = Arc::clone(&segment.entry.path);
-                    }
-                }
+                Some(slot) => self.use_again(table, slot, segment, now),
                 None => {
                     self.put(table, segment, now);
                     new += 1;

@@ -19,12 +19,74 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// What follows a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Next {
-    /// A lookup at this point of the program.
+    /// A lookup under this tag.
     Tag(Tag),
-    /// Nothing: the pass is complete.
+    /// Lookups under several tags, one after the other ([`crate::factor`]).
+    Tags(TagList),
+    /// What earlier entries left to do; if that is nothing, the pass is complete.
     End,
+}
+
+impl Next {
+    /// What follows an entry after which these tags are left.
+    pub fn of(tags: &[Tag]) -> Next {
+        match tags {
+            [] => Next::End,
+            [tag] => Next::Tag(*tag),
+            _ => Next::Tags(TagList::new(tags)),
+        }
+    }
+
+    /// Where to look next, given what earlier entries left; none if the pass is complete.
+    #[inline]
+    pub fn follow(self, left: &mut TagList) -> Option<Tag> {
+        match self {
+            Next::End => left.pop(),
+            Next::Tag(tag) => {
+                left.count = 0;
+                Some(tag)
+            }
+            Next::Tags(tags) => {
+                *left = tags;
+                left.pop()
+            }
+        }
+    }
+}
+
+/// A few tags, first to last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TagList {
+    count: u8,
+    /// From the last to the first, so that the first is taken off the end.
+    tags: [Tag; TagList::MAX],
+}
+
+impl TagList {
+    /// Tags at most.
+    pub const MAX: usize = 7;
+
+    /// A list; tags beyond [`TagList::MAX`] are left out.
+    pub fn new(tags: &[Tag]) -> TagList {
+        let mut list = TagList { count: tags.len().min(Self::MAX) as u8, ..TagList::default() };
+        let last = usize::from(list.count);
+        tags.iter().take(Self::MAX).enumerate().for_each(|(n, tag)| list.tags[last - 1 - n] = *tag);
+        list
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Tag> {
+        self.count = self.count.checked_sub(1)?;
+        // Nothing stays behind, so that equal lists are equal.
+        Some(std::mem::take(&mut self.tags[usize::from(self.count)]))
+    }
+
+    /// The tags, first to last.
+    pub fn iter(&self) -> impl Iterator<Item = Tag> + '_ {
+        self.tags[..usize::from(self.count)].iter().rev().copied()
+    }
 }
 
 /// What an entry does.
@@ -60,6 +122,8 @@ pub struct Entry {
     pub way: u64,
     /// The tables whose lookups it stands for.
     pub path: Arc<[u8]>,
+    /// The plan under which it was made ([`crate::factor`]); 0 if it stands for consecutive lookups.
+    pub plan: u32,
     /// For a whole traversal in an adaptive cache: the segments into which it would be cut.
     pub parts: Option<Arc<[u64]>>,
 }
@@ -79,6 +143,7 @@ impl Actions {
     pub fn of(&mut self, ops: Box<[Op]>, next: Next) -> Arc<Action> {
         let seed = match next {
             Next::Tag(tag) => u64::from(tag) + 2,
+            Next::Tags(tags) => tags.iter().fold(0, |hash, tag| mix(hash, tag.into())),
             Next::End => 1,
         };
         let same = self.known.entry(ops.iter().fold(seed, sign)).or_default();
@@ -135,7 +200,9 @@ pub struct Tags {
     /// By table, number + 1.
     plain: Vec<u32>,
     other: HashMap<Point, Tag>,
-    points: Vec<Point>,
+    /// None for a tag that is not a point.
+    points: Vec<Option<Point>>,
+    factors: HashMap<Box<[Tag]>, Tag, Taken>,
     /// What entries do.
     pub actions: Actions,
 }
@@ -167,7 +234,7 @@ impl Tags {
             return None;
         }
         let tag = self.points.len() as Tag;
-        self.points.push(point.clone());
+        self.points.push(Some(point.clone()));
         if plain {
             let at = usize::from(point.table);
             self.plain.resize(self.plain.len().max(at + 1), 0);
@@ -178,9 +245,28 @@ impl Tags {
         Some(tag)
     }
 
-    /// The point of a number.
+    /// The number of lookups that do not follow each other, told by a list of numbers; none if there are too many.
+    pub fn of_factor(&mut self, what: &[Tag]) -> Option<Tag> {
+        if let Some(tag) = self.factors.get(what) {
+            return Some(*tag);
+        }
+        if self.points.len() >= Self::MAX {
+            return None;
+        }
+        let tag = self.points.len() as Tag;
+        self.points.push(None);
+        self.factors.insert(what.into(), tag);
+        Some(tag)
+    }
+
+    /// How many numbers are left.
+    pub fn left(&self) -> usize {
+        Self::MAX - self.points.len()
+    }
+
+    /// The point of a number, if it is one.
     pub fn point(&self, tag: Tag) -> Option<&Point> {
-        self.points.get(usize::from(tag))
+        self.points.get(usize::from(tag))?.as_ref()
     }
 }
 
@@ -200,12 +286,15 @@ pub struct Walk<'a> {
     pub traversal: &'a Traversal,
     /// Where it may be cut, each as the number of the step that would begin a segment; the last is the number of steps.
     pub blocks: Vec<usize>,
-    /// The fields that the lookups of each block matched.
-    pub fields: Vec<Fields>,
     /// For each block a word that tells its tables.
     pub signature: Vec<u64>,
-    /// A hash of the tables only: traversals with the same one go the same way.
+    /// A hash of the tables only, whatever their order: traversals with the same one go the same way.
     pub way: u64,
+}
+
+/// What a table adds to [`Walk::way`].
+pub fn in_way(table: u8) -> u64 {
+    mix(0, u64::from(table) + 1)
 }
 
 impl<'a> Walk<'a> {
@@ -215,27 +304,33 @@ impl<'a> Walk<'a> {
         let mut walk = Walk {
             traversal,
             blocks: Vec::with_capacity(n),
-            fields: Vec::with_capacity(n),
             signature: Vec::with_capacity(n),
             way: 0,
         };
-        let (mut of_block, mut sign) = (0, 0);
+        let mut sign = 0;
         for (i, step) in traversal.steps.iter().enumerate() {
             if i > 0 && step.cut {
-                walk.close(i, &mut of_block, &mut sign);
+                walk.close(i, &mut sign);
             }
-            let here = fields(&step.lookup);
-            of_block |= here;
             sign = mix(sign, u64::from(step.entry.table) + 1);
-            walk.way = mix(walk.way, u64::from(step.entry.table) + 1);
+            walk.way = walk.way.wrapping_add(in_way(step.entry.table));
         }
-        walk.close(n, &mut of_block, &mut sign);
+        walk.close(n, &mut sign);
         walk
     }
 
-    fn close(&mut self, end: usize, fields: &mut Fields, sign: &mut u64) {
+    /// The fields that the lookups of each block matched.
+    pub fn fields(&self) -> Vec<Fields> {
+        let mut from = 0;
+        let of_block = |&to: &usize| {
+            let steps = &self.traversal.steps[std::mem::replace(&mut from, to)..to];
+            steps.iter().fold(0, |all, step| all | fields(&step.lookup))
+        };
+        self.blocks.iter().map(of_block).collect()
+    }
+
+    fn close(&mut self, end: usize, sign: &mut u64) {
         self.blocks.push(end);
-        self.fields.push(std::mem::take(fields));
         self.signature.push(std::mem::take(sign));
     }
 
@@ -259,7 +354,7 @@ impl<'a> Walk<'a> {
         let id = hash_masked(seed, &key, &words);
         let ops = program(&steps[from..to]);
         let action = tags.actions.of(ops, next);
-        let entry = Entry { id, action, path, version, parts: None, way: self.way };
+        let entry = Entry { id, action, path, version, parts: None, way: self.way, plan: 0 };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
     }
 
@@ -280,8 +375,8 @@ impl<'a> Walk<'a> {
 }
 
 /// The program of these steps, as an entry holds it.
-pub fn program(steps: &[pipeline::Step]) -> Box<[Op]> {
-    join(steps.iter().flat_map(|s| s.ops.iter()))
+pub fn program<'a>(steps: impl IntoIterator<Item = &'a pipeline::Step>) -> Box<[Op]> {
+    join(steps.into_iter().flat_map(|s| s.ops.iter()))
 }
 
 /// Runs a program on a key; nothing is sent.

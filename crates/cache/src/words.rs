@@ -113,7 +113,11 @@ impl Hasher for Taken {
         self.0
     }
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.0 = mix(self.0, u64::from(*b)));
+        for some in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..some.len()].copy_from_slice(some);
+            self.0 = mix(self.0, u64::from_le_bytes(word));
+        }
     }
     fn write_u64(&mut self, value: u64) {
         self.0 = value;

@@ -150,6 +150,23 @@ impl Op {
         }
     }
 
+    /// The bits whose values have a part in what this op does or sends. More than [`Need`] asks for: what is copied or sent must be there
+    /// already when ops change places, though nothing depends on its value.
+    pub fn reads(&self, mask: &mut Mask) {
+        match self {
+            Op::Set { .. } | Op::Pop(_) | Op::CtClear => {}
+            Op::Move { from, .. } | Op::Push(from) => from.depends(mask),
+            Op::DecTtl => mask.add(Field::NwTtl),
+            Op::DecMplsTtl => mask.add(Field::MplsTtl),
+            Op::PushVlan(_) | Op::PopVlan | Op::FixVlanType => mask.0[VLAN] = !0,
+            Op::PushMpls { .. } | Op::PopMpls(_) => {
+                [Field::EthType, Field::MplsLse2, Field::NwTos, Field::NwTtl].iter().for_each(|f| mask.add(*f));
+                mask.0[MPLS] = !0;
+            }
+            Op::Save | Op::Restore | Op::Output(_) | Op::Ct(_) | Op::Learn(_) | Op::Meter(_) => *mask = Mask::all(),
+        }
+    }
+
     /// The bits that this op writes.
     pub fn writes(&self, mask: &mut Mask) {
         match self {

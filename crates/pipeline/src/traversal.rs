@@ -149,9 +149,14 @@ impl Traversal {
 
     /// The bits of the key at the beginning of a range of steps that anything in it depended on.
     pub fn range_mask(&self, range: Range<usize>) -> Mask {
+        self.mask_of(range)
+    }
+
+    /// The same for any steps in order, where what other steps do between them is done before or has nothing to do with them.
+    pub fn mask_of(&self, steps: impl DoubleEndedIterator<Item = usize>) -> Mask {
         let mut need = Need::default();
-        for step in self.steps[range].iter().rev() {
-            need_before(step, &mut need);
+        for step in steps.rev() {
+            need_before(&self.steps[step], &mut need);
         }
         need.mask
     }
