@@ -152,10 +152,10 @@ pub struct Origin {
 
 /// Counts that contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--{count}: {reason}")]
+#[error("{what}: {reason}")]
 pub struct BadLoad {
-    /// The count.
-    pub count: &'static str,
+    /// The option that gives the count, or the load.
+    pub what: &'static str,
     /// What is wrong, what to do.
     pub reason: String,
 }
@@ -217,25 +217,28 @@ impl Counts {
 
 /// Refuses what cannot be.
 fn check(l: &Load) -> Result<(), BadLoad> {
-    let bad = |count, reason: String| Err(BadLoad { count, reason });
+    let bad = |what, reason: String| Err(BadLoad { what, reason });
     if l.entries() == 0 {
         return bad(
-            "routes4",
+            "the load",
             "no routes and no VM addresses: there is nothing to plan; give counts, or a region".into(),
         );
     }
     if l.vnis == 0 {
-        return bad("vnis", format!("0 is impossible: {} routes and addresses belong to VPCs", thousands(l.entries())));
+        return bad(
+            "--vnis",
+            format!("0 is impossible: {} routes and addresses belong to VPCs", thousands(l.entries())),
+        );
     }
     if l.vnis > VNIS_MAX {
-        return bad("vnis", format!("{} are more than VNIs of 24 bits tell apart", thousands(l.vnis)));
+        return bad("--vnis", format!("{} are more than VNIs of 24 bits tell apart", thousands(l.vnis)));
     }
     if l.ncs == 0 && l.vms() > 0 {
-        return bad("ncs", format!("0 is impossible: {} VM addresses are on servers", thousands(l.vms())));
+        return bad("--ncs", format!("0 is impossible: {} VM addresses are on servers", thousands(l.vms())));
     }
     if l.ncs > l.vms() {
         let (ncs, vms) = (thousands(l.ncs), thousands(l.vms()));
-        return bad("ncs", format!("{ncs} servers that host VMs cannot be more than the {vms} VM addresses"));
+        return bad("--ncs", format!("{ncs} servers that host VMs cannot be more than the {vms} VM addresses"));
     }
     Ok(())
 }
@@ -295,7 +298,7 @@ mod tests {
             (Counts { vnis: Some(1 << 25), ..Counts::default() }, "vnis", "24 bits"),
         ] {
             let e = counts.load(Some(paper)).unwrap_err();
-            assert!(e.count == name && e.reason.contains(reason), "{e}");
+            assert!(e.what == format!("--{name}") && e.reason.contains(reason), "{e}");
         }
         let nothing = Counts { vnis: Some(7), ..Counts::default() }.load(None).unwrap_err();
         assert!(nothing.reason.contains("nothing to plan"), "{nothing}");

@@ -50,19 +50,23 @@ pub struct Month {
     pub subtrees: u32,
     /// Places of a partition.
     pub bucket: u32,
+    /// Percent of routes and addresses over IPv6.
+    pub ipv6_percent: u64,
 }
 
 impl Month {
     /// What the month is run on, and what that is of the load.
     pub fn says(&self, load: &Load) -> String {
         let n = [self.routes, self.vnis, self.vms].map(thousands);
-        let half = load.part(2);
-        let whole = if self.routes == half.routes() {
-            "half of the load"
-        } else {
-            "a sample: half of the load is not of that size"
+        let whole = match self.routes == load.part(2).routes() {
+            true => "half of the load",
+            false => "a sample of the load, which has from 1,000 to 200,000 routes",
         };
-        format!("{} routes of {} VPCs and {} VM addresses at its beginning, {whole}", n[0], n[1], n[2])
+        format!(
+            "{} random routes of {} VPCs and {} VM addresses, {}% IPv6, at its beginning, {whole}; ALPM of {} partitions x {} with \
+             {} places each",
+            n[0], n[1], n[2], self.ipv6_percent, self.partitions, self.subtrees, self.bucket
+        )
     }
 }
 
@@ -71,7 +75,7 @@ const JUMPS: [(u32, u64); 3] = [(6, 60), (15, 25), (23, 90)];
 
 /// Runs the month; every lookup structure is checked against an oracle at its end.
 pub fn run(m: &Month, seed: u64) -> Result<Vec<Day>, String> {
-    let size = Size { vnis: m.vnis, routes: m.routes * 3 / 2, vms: m.vms * 11 / 10, ipv6_percent: 25 };
+    let size = Size { vnis: m.vnis, routes: m.routes * 3 / 2, vms: m.vms * 11 / 10, ipv6_percent: m.ipv6_percent };
     let pool = Workload::new(size, seed);
     let prefix = |i: usize| {
         let r = &pool.routes[i];

@@ -62,6 +62,8 @@ pub struct Candidate {
     pub false_match_probability: f64,
     /// What was checked by building it; None: not built.
     pub verified: Option<Verified>,
+    /// Why building it did not show that it works.
+    pub failed: Option<String>,
     /// Why it is chosen.
     pub why: String,
     /// The techniques.
@@ -232,6 +234,7 @@ fn candidate(profile: &Profile, load: &Load, t: Techniques) -> Option<Candidate>
         lookups,
         false_match_probability,
         verified: None,
+        failed: None,
         why: String::new(),
         techniques: t,
     })
@@ -305,7 +308,7 @@ pub fn best(profile: &Profile, load: &Load, seed: u64, verify_all: bool) -> Vec<
         if verify_all {
             match verify(profile, load, &c.techniques, seed) {
                 Ok(v) => c.verified = Some(v),
-                Err(e) => c.why += &format!("; not shown to work: {e}"),
+                Err(e) => c.failed = Some(format!("not shown to work: {e}")),
             }
         }
     }

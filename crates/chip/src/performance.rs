@@ -28,7 +28,7 @@ pub struct Performance {
     pub port_tbps: f64,
     /// Gigapackets a second that the entry pipes take.
     pub pipe_gpps: f64,
-    /// Smallest frame that is forwarded at line rate.
+    /// Smallest frame at which the ports, bridged bytes included, and not the pipes limit the rate.
     pub line_rate_from_bytes: u32,
     /// Crossings of pipes on a packet's way, and the bytes that each carries along.
     pub crossings: u32,
@@ -81,6 +81,8 @@ pub fn performance(p: &Profile, pipes: &Arrangement, bridge_bytes: u32) -> Perfo
 /// Shares of traffic of the two halves.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Balance {
+    /// Always true.
+    pub simulated: bool,
     /// How entries are divided.
     pub split: Split,
     /// Exponent of the tenants' Zipf distribution.
@@ -124,5 +126,5 @@ pub fn balance(split: Split, tenants: u64, skew: f64, seed: u64) -> Balance {
     let clusters: Vec<f64> = (0..8).map(|c| share(c, 12)).collect();
     let hours: Vec<f64> = (0..24).map(|h| share(0, h)).collect();
     let worst = clusters.iter().chain(&hours).map(|s| (s - 0.5).abs()).fold(0.0, f64::max);
-    Balance { split, skew, clusters, hours, worst_points: 100.0 * worst }
+    Balance { simulated: true, split, skew, clusters, hours, worst_points: 100.0 * worst }
 }

@@ -267,7 +267,8 @@ pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
     };
     let mut left_out = Vec::new();
     let paper = if r.paper { beside(profile, r, &mut left_out) } else { Beside::default() };
-    let best = if r.best { optimise::best(profile, &r.load, r.seed, r.verify) } else { Vec::new() };
+    let cluster = r.load.part(t.clusters);
+    let best = if r.best { optimise::best(profile, &cluster, r.seed, r.verify) } else { Vec::new() };
     if r.best && best.is_empty() {
         let reason = "no layout that the search knows fits this load into this chip".to_string();
         left_out.push(LeftOut { section: "best", reason });
@@ -430,7 +431,7 @@ fn computed_from(p: &Profile, r: &Request, pipes: &Arrangement, region: &Region,
         ("performance", format!("{}, {}; no load", p.name, pipes.says)),
         ("balance", format!("{} VPCs whose traffic is Zipf; neither the load nor the chip", thousands(TENANTS))),
         ("region", format!("{whose} with {techniques}; {traffic}; {prices}")),
-        ("best", format!("{whose} in one cluster, on {}", p.name)),
+        ("best", format!("{whose} in {clusters}, on {}", p.name)),
         ("month", month.says(load)),
         (
             "cofilter",
@@ -450,7 +451,7 @@ fn computed_from(p: &Profile, r: &Request, pipes: &Arrangement, region: &Region,
 fn month_of(load: &Load) -> Month {
     let half = load.part(2);
     let routes = half.routes().clamp(1000, 200_000);
-    let partitions = (routes / 112).next_power_of_two().clamp(64, 1024) as u32;
+    let partitions = (routes / 112).next_power_of_two().clamp(64, 8192) as u32;
     let bucket = (routes * 15 / 10 / u64::from(partitions) + 8) as u32;
     Month {
         routes,
@@ -459,5 +460,6 @@ fn month_of(load: &Load) -> Month {
         partitions,
         subtrees: 8,
         bucket,
+        ipv6_percent: 100 * (load.routes6 + load.vms6) / load.entries().max(1),
     }
 }

@@ -20,6 +20,16 @@ pub enum Split {
     Address,
 }
 
+impl Split {
+    /// What the parity is of.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Split::Vni => "VNI",
+            Split::Address => "address",
+        }
+    }
+}
+
 /// How routes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routes {

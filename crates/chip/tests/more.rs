@@ -33,6 +33,9 @@ fn impossible_profiles_are_refused_with_line_and_field() {
         ("hash_bits", "20", "cannot address"),
         ("map_ram_per_stage", "500", "each belongs to one block"),
         ("crossbar_group", "60", "more than a word"),
+        ("ternary_tables_per_stage", "17", "of the 16 of tables_per_stage"),
+        ("ternary_tables_per_stage", "0", "without a use"),
+        ("crossbar_ternary", "0", "without a use"),
         ("pipes", "1", "cannot"),
         ("loopback", "maybe", "yes or no"),
         ("name", "a/b", "letters"),
@@ -63,7 +66,15 @@ fn impossible_profiles_are_refused_with_line_and_field() {
 
 #[test]
 fn a_month_needs_no_new_mapping() {
-    let m = month::Month { routes: 4000, vnis: 1500, vms: 8000, partitions: 256, subtrees: 8, bucket: 26 };
+    let m = month::Month {
+        routes: 4000,
+        vnis: 1500,
+        vms: 8000,
+        partitions: 256,
+        subtrees: 8,
+        bucket: 26,
+        ipv6_percent: 25,
+    };
     let days = month::run(&m, 0x23).unwrap();
     assert_eq!(days.len(), 30);
     assert_eq!(days.iter().map(|d| d.refused).sum::<u64>(), 0);

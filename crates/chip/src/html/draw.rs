@@ -58,6 +58,13 @@ pub fn stages(p: &Plan) -> String {
         let _ = write!(s, "<h3>Pipe {pipe}</h3><svg viewBox=\"0 0 {} {}\">", of.len() as u32 * pitch + 10, end + 30);
         for stage in &of {
             let x = 5 + stage.stage * pitch;
+            // What is free shows through.
+            for (y, width, height) in [
+                (5, p.sram_columns * 5, p.sram_rows * 10),
+                (below, stage.tcam_of.min(12) * 4, stage.tcam_of.div_ceil(12) * 8),
+            ] {
+                let _ = write!(s, "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"#f1f1f1\"/>");
+            }
             let (mut row_used, mut tcam_used) = ([0u32; 32], 0);
             for b in p.blocks.iter().filter(|b| b.pipe == pipe && b.stage == stage.stage) {
                 let fill = colour(&b.table);
@@ -104,5 +111,5 @@ pub fn stages(p: &Plan) -> String {
     for n in &names {
         let _ = write!(s, "<span style=\"color:{}\">■</span> {} ", colour(n), text(n));
     }
-    s + "(above SRAM, action data paler; below TCAM; under each stage its number: SRAM / TCAM blocks)</p>"
+    s + "(above SRAM, action data paler; below TCAM; grey what is free; under each stage its number: SRAM / TCAM blocks)</p>"
 }

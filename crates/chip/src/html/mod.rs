@@ -186,7 +186,8 @@ fn cells_table(cells: &[Cell]) -> String {
 fn performance(p: &Plan) -> String {
     let f = &p.performance;
     let mut h = format!(
-        "<h2>Throughput and latency (Fig. 18, simulated)</h2>{}<p>{:.1} Tbit/s of ports, {:.2} Gpps of pipes, line rate from {} bytes, {} \
+        "<h2>Throughput and latency (Fig. 18, simulated)</h2>{}<p>{:.1} Tbit/s of ports, {:.2} Gpps of pipes, limited by ports and not \
+         pipes from {} bytes, {} \
          crossings with {} bridged bytes each, which leave {:.1}% of the throughput at 256 B. Paper (measured): {}.</p>",
         from(p, "performance"),
         f.port_tbps,
@@ -206,7 +207,7 @@ fn performance(p: &Plan) -> String {
     let rows = p.balance.iter().map(|b| {
         let share = |v: &[f64]| format!("{:.1} to {:.1}", 100.0 * min(v), 100.0 * max(v));
         vec![
-            format!("{:?}", b.split),
+            b.split.name().into(),
             b.skew.to_string(),
             share(&b.clusters),
             share(&b.hours),
@@ -246,7 +247,7 @@ fn best(p: &Plan) -> String {
         return String::new();
     }
     let rows = p.best.iter().map(|c| {
-        let verified = c.verified.map_or("not built".into(), |v| {
+        let verified = c.verified.map_or(c.failed.clone().unwrap_or("not built".into()), |v| {
             format!(
                 "{} routes, {} VMs, {} lookups in at most {} tables, {} held whole",
                 v.routes, v.vms, v.lookups, v.tables_a_packet, v.exceptions

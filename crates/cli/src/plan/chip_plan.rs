@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny plan chip`: a region's tables on a switch chip.
 
-use crate::output::show;
+use crate::input;
+use crate::output::{say, show};
 use crate::sink::Sink;
 use crate::Global;
 use anyhow::{bail, Context};
@@ -200,7 +201,13 @@ fn load(args: &Args) -> anyhow::Result<(Load, Origin)> {
 
 /// The entries of a region's configuration.
 fn counted(files: &[PathBuf]) -> anyhow::Result<Load> {
-    let offline = node::offline::Offline::new(files, 9000)?;
+    let files = input::files(files)?;
+    let waiting = input::patience(&files);
+    let offline = node::offline::Offline::new(&files, 9000)?;
+    drop(waiting);
+    for warning in &offline.warnings {
+        say(format_args!("warning: {warning}"));
+    }
     let s = Snapshot::of(&offline.writer);
     let of = |v6: bool| {
         let routes = s.routes.iter().filter(|r| r.v6 == v6).count() as u64;

@@ -110,20 +110,29 @@ fn uninstalled(p: &Plan) -> String {
 }
 
 fn more(p: &Plan) -> String {
+    performance(p) + &region(p) + &best(p) + &cofilter(p) + &month(p)
+}
+
+/// Fig. 18, 20 and 21.
+fn performance(p: &Plan) -> String {
     let f = &p.performance;
     let at = |bytes: u32| f.points.iter().find(|x| x.bytes == bytes).map_or(0.0, |x| x.latency_us);
     let mut out = format!(
-        "\nThroughput and latency, simulated (Fig. 18)\n{}{:.1} Tbit/s of ports, {:.2} Gpps of pipes, line rate from {} bytes, {:.2} us (128 B) to {:.2} us (1024 B);\n{} crossings with {} bytes each leave {:.1}% of the throughput at 256 B\nPaper: {}\n",
+        "\nThroughput and latency, simulated (Fig. 18)\n{}{:.1} Tbit/s of ports, {:.2} Gpps of pipes, limited by ports and not pipes from {} bytes, {:.2} us (128 B) to {:.2} us (1024 B);\n{} crossings with {} bytes each leave {:.1}% of the throughput at 256 B\nPaper: {}\n",
         from(p, "performance"), f.port_tbps, f.pipe_gpps, f.line_rate_from_bytes, at(128), at(1024), f.crossings, f.bridge_bytes, 100.0 * f.bridge_factor_256, f.paper
     );
-    let rows = p.balance.iter().map(|b| vec![format!("{:?}", b.split), b.skew.to_string(), percent(b.worst_points)]);
+    let rows = p.balance.iter().map(|b| vec![b.split.name().into(), b.skew.to_string(), percent(b.worst_points)]);
     out += &format!(
         "\nBalance of halves, simulated (Fig. 20, 21)\n{}{}",
         from(p, "balance"),
         table(&["SPLIT", "ZIPF", "WORST, POINTS FROM HALF"], rows)
     );
+    out
+}
+
+fn region(p: &Plan) -> String {
     let r = &p.region;
-    out += &format!(
+    format!(
         "\nRegion\n{}{} software nodes (${:.2}M), or {} hardware and {} software nodes (${:.2}M, {:.1}% saved). {}\nPaper: {}\n",
         from(p, "region"),
         r.software_only_nodes,
@@ -134,81 +143,82 @@ fn more(p: &Plan) -> String {
         r.saved_percent,
         r.clusters_say(),
         r.paper
-    );
-    if !p.best.is_empty() {
-        let rows = p.best.iter().map(|c| {
-            let u = &c.usage;
-            let numbers = [c.port_tbps, u.sram_percent, u.sram_with_action_percent, u.tcam_percent].map(percent);
-            let mut row = vec![c.pipes.to_string(), c.routes.clone(), c.vms.clone()];
-            row.extend(numbers);
-            row.push(c.lookups.to_string());
-            row.push(chip::optimise::probability(c.false_match_probability));
-            row.push(
-                c.verified
-                    .map_or("-".into(), |v| format!("{} lookups, at most {} a packet", v.lookups, v.tables_a_packet)),
-            );
-            row
-        });
-        let head = [
-            "PIPES",
-            "ROUTES",
-            "VMS",
-            "TBIT/S",
-            "SRAM %",
-            "WITH ACTION",
-            "TCAM %",
-            "LOOKUPS",
-            "FALSE MATCH",
-            "VERIFIED",
-        ];
-        out += &format!("\nBetter than the paper\n{}{}", from(p, "best"), table(&head, rows));
-        if let Some(c) = p.best.iter().find(|c| c.chosen) {
-            out += &format!("Chosen: {}, {}, {}. {}\n", c.pipes, c.routes, c.vms, c.why);
-        }
+    )
+}
+
+/// The optimiser's front.
+fn best(p: &Plan) -> String {
+    if p.best.is_empty() {
+        return String::new();
     }
-    if let Some(c) = &p.cofilter {
-        out += &format!(
-            "\nCoFilter\n{}{} SRAM blocks ({:.1}%), {} TCAM ({:.1}%), ALUs {:.1}%, {} stages\n",
-            from(p, "cofilter"),
-            c.sram,
-            c.sram_percent,
-            c.tcam,
-            c.tcam_percent,
-            c.alu_percent,
-            c.stages
-        );
-        let rows = p.cofilter_capacity.iter().map(|c| {
-            let numbers = [c.megabytes, c.paper_millions, c.hashed_millions, 100.0 * c.hashed_false_accepts];
-            let mut row: Vec<String> = numbers.map(percent).to_vec();
-            row.extend([percent(c.digest_millions), percent(100.0 * c.digest_false_accepts)]);
-            row
-        });
-        let capacity = rows.collect::<Vec<_>>();
-        let rows = c.table1.iter().map(|r| {
-            let numbers = [r.percent_of_pipe, r.paper_percent_of_switch_p4, r.implied_switch_p4].map(percent);
-            let mut row = vec![r.resource.to_string(), r.ours.to_string(), r.of.to_string()];
-            row.extend(numbers);
-            row
-        });
-        let head = ["TABLE 1", "OURS", "OF A PIPE", "OURS %", "PAPER % OF SWITCH.P4", "SO SWITCH.P4 TAKES"];
-        out += &format!("{}({})\n\nFig. 17a\n", table(&head, rows), c.note);
-        let rows = capacity;
-        let head = ["MB", "PAPER'S CLAIM M", "HASHED M", "FALSE ACCEPTS %", "DIGESTS M", "FALSE ACCEPTS %"];
-        out += &table(&head, rows);
-    }
-    if let (Some(first), Some(last)) = (p.month.first(), p.month.last()) {
-        let sum = |f: fn(&chip::month::Day) -> u64| p.month.iter().map(f).sum::<u64>();
-        out += &format!(
-            "\nA month (Fig. 23)\n{}{} to {} routes, {} updates, {} prefixes moved, {} refused, fill {:.3}, fragmentation {:.3}\n",
-            from(p, "month"),
-            first.routes,
-            last.routes,
-            sum(|d| d.updates),
-            sum(|d| d.moved),
-            sum(|d| d.refused),
-            last.fill,
-            last.fragmentation
-        );
+    let rows = p.best.iter().map(|c| {
+        let u = &c.usage;
+        let numbers = [c.port_tbps, u.sram_percent, u.sram_with_action_percent, u.tcam_percent].map(percent);
+        let mut row = vec![c.pipes.to_string(), c.routes.clone(), c.vms.clone()];
+        row.extend(numbers);
+        row.push(c.lookups.to_string());
+        row.push(chip::optimise::probability(c.false_match_probability));
+        row.push(c.verified.map_or(c.failed.clone().unwrap_or("-".into()), |v| {
+            format!("{} lookups, at most {} a packet", v.lookups, v.tables_a_packet)
+        }));
+        row
+    });
+    let head =
+        ["PIPES", "ROUTES", "VMS", "TBIT/S", "SRAM %", "WITH ACTION", "TCAM %", "LOOKUPS", "FALSE MATCH", "VERIFIED"];
+    let mut out = format!("\nBetter than the paper\n{}{}", from(p, "best"), table(&head, rows));
+    if let Some(c) = p.best.iter().find(|c| c.chosen) {
+        out += &format!("Chosen: {}, {}, {}. {}\n", c.pipes, c.routes, c.vms, c.why);
     }
     out
+}
+
+/// CoFilter's Table 1 and Fig. 17a.
+fn cofilter(p: &Plan) -> String {
+    let Some(c) = &p.cofilter else { return String::new() };
+    let mut out = format!(
+        "\nCoFilter\n{}{} SRAM blocks ({:.1}%), {} TCAM ({:.1}%), ALUs {:.1}%, {} stages\n",
+        from(p, "cofilter"),
+        c.sram,
+        c.sram_percent,
+        c.tcam,
+        c.tcam_percent,
+        c.alu_percent,
+        c.stages
+    );
+    let rows = p.cofilter_capacity.iter().map(|c| {
+        let numbers = [c.megabytes, c.paper_millions, c.hashed_millions, 100.0 * c.hashed_false_accepts];
+        let mut row: Vec<String> = numbers.map(percent).to_vec();
+        row.extend([percent(c.digest_millions), percent(100.0 * c.digest_false_accepts)]);
+        row
+    });
+    let capacity = rows.collect::<Vec<_>>();
+    let rows = c.table1.iter().map(|r| {
+        let numbers = [r.percent_of_pipe, r.paper_percent_of_switch_p4, r.implied_switch_p4].map(percent);
+        let mut row = vec![r.resource.to_string(), r.ours.to_string(), r.of.to_string()];
+        row.extend(numbers);
+        row
+    });
+    let head = ["TABLE 1", "OURS", "OF A PIPE", "OURS %", "PAPER % OF SWITCH.P4", "SO SWITCH.P4 TAKES"];
+    out += &format!("{}({})\n\nFig. 17a\n", table(&head, rows), c.note);
+    let rows = capacity;
+    let head = ["MB", "PAPER'S CLAIM M", "HASHED M", "FALSE ACCEPTS %", "DIGESTS M", "FALSE ACCEPTS %"];
+    out += &table(&head, rows);
+    out
+}
+
+/// Fig. 23.
+fn month(p: &Plan) -> String {
+    let (Some(first), Some(last)) = (p.month.first(), p.month.last()) else { return String::new() };
+    let sum = |f: fn(&chip::month::Day) -> u64| p.month.iter().map(f).sum::<u64>();
+    format!(
+        "\nA month (Fig. 23)\n{}{} to {} routes, {} updates, {} prefixes moved, {} refused, fill {:.3}, fragmentation {:.3}\n",
+        from(p, "month"),
+        first.routes,
+        last.routes,
+        sum(|d| d.updates),
+        sum(|d| d.moved),
+        sum(|d| d.refused),
+        last.fill,
+        last.fragmentation
+    )
 }
