@@ -3,6 +3,7 @@
 
 use crate::object::Name;
 use filter::GroupSpec;
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ pub struct SecurityGroup {
     pub spec: Arc<GroupSpec>,
     /// A number that differs if the rules do.
     pub digest: u64,
+    /// The groups that its rules name, each with the position of the first that does.
+    pub references: Arc<[(usize, Name)]>,
 }
 
 impl SecurityGroup {
@@ -20,7 +23,9 @@ impl SecurityGroup {
     pub fn new(spec: GroupSpec) -> SecurityGroup {
         let mut hash = DefaultHasher::new();
         spec.hash(&mut hash);
-        SecurityGroup { spec: Arc::new(spec), digest: hash.finish() }
+        let mut named = HashSet::new();
+        let references = spec.references().filter(|(_, name)| named.insert(*name)).map(|(i, name)| (i, name.clone())).collect();
+        SecurityGroup { spec: Arc::new(spec), digest: hash.finish(), references }
     }
 }
 

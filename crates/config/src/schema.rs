@@ -208,7 +208,8 @@ const ELASTIC: &[Field] = &[
 
 const SECURITY_GROUP: &[Field] = &[
     METADATA_NAME,
-    field!("spec.rules", "list of rules", "none", "up to 10000 of the form `ingress|egress allow|deny SERVICES REMOTE [priority N]`, none that can never match", "Which connections may begin, as the member sees them. SERVICES: `any`, `tcp`, `udp`, `icmp`, `icmpv6` or a protocol number; `tcp/80`, `udp/5000-5009`, `icmp/8`, `icmpv6/128.0`. REMOTE, the other end: `any`, an address, a prefix, or `group NAME` for the members of a group. Of the rules that match, the lowest priority number decides (0 to 65535, 1000 if not given), deny before allow, then the earlier one. What no rule matches is denied. Answers need no rule."),
+    field!("spec.rules", "list of rules", "none", "up to 10000 of the form `ingress|egress allow|deny SERVICES REMOTE [priority N] [stateless]`, none that can never match", "Which connections may begin, as the member sees them. SERVICES: `any`, `tcp`, `udp`, `icmp`, `icmpv6` or a protocol number; `tcp/80`, `udp/5000-5009`, `icmp/8`, `icmpv6/128.0`. REMOTE, the other end: `any`, an address, a prefix, or `group NAME` for the members of a group. Of the rules that match, the lowest priority number decides (0 to 65535, 1000 if not given), deny before allow, then the earlier one. What no rule matches is denied. Answers need no rule, unless the rule that allowed is `stateless`: then no session is made, and every packet of either direction is judged by the rules, in software."),
+    field!("spec.stateful", "choice", "true", "true or false", "`false`: all its rules that allow are `stateless`."),
 ];
 
 const SECURITY_BINDING: &[Field] = &[

@@ -141,9 +141,23 @@ pub(crate) struct Table<A> {
     pool: Pool,
 }
 
+/// How the prefixes of a table lie in each other; only the search for rules that never decide needs it.
+#[derive(Debug, Default)]
+struct Shape {
+    /// The node of each rank; NONE: its rule is about another family, or a group.
+    node: Vec<u32>,
+    /// Behind the last node that lies in each.
+    end: Vec<u32>,
+}
+
 impl<A: Address> Table<A> {
     /// Of the rules in this order.
     fn new(rules: &[Rule], order: &[u32]) -> Table<A> {
+        Table::with_shape(rules, order).0
+    }
+
+    fn with_shape(rules: &[Rule], order: &[u32]) -> (Table<A>, Shape) {
+        let mut shape = Shape { node: vec![NONE; order.len()], end: Vec::new() };
         let mut by_prefix: Vec<((A, Reverse<A>), u32)> = Vec::new();
         for (rank, i) in order.iter().enumerate() {
             let bounds = match &rules[*i as usize].remote {
@@ -159,7 +173,7 @@ impl<A: Address> Table<A> {
         let mut open: Vec<(A, u32)> = Vec::new();
         for same in by_prefix.chunk_by(|a, b| a.0 == b.0) {
             let ((first, Reverse(last)), _) = same[0];
-            table.close(&mut open, Some(first));
+            table.close(&mut open, &mut shape, Some(first));
             let mut entries: Vec<(u32, u32, u32)> = same
                 .iter()
                 .map(|(_, rank)| {
@@ -172,12 +186,14 @@ impl<A: Address> Table<A> {
             let best = same.iter().map(|s| s.1).min().unwrap_or(NONE).min(above);
             let services = table.pool.add(&mut entries);
             let node = table.nodes.len() as u32;
+            same.iter().for_each(|s| shape.node[s.1 as usize] = node);
+            shape.end.push(NONE);
             table.nodes.push(Node { services, parent, best });
             table.begin(first, node);
             open.push((last, node));
         }
-        table.close(&mut open, None);
-        table
+        table.close(&mut open, &mut shape, None);
+        (table, shape)
     }
 
     /// An interval begins at `first`; one that began there before has nothing in it.
@@ -195,9 +211,10 @@ impl<A: Address> Table<A> {
     }
 
     /// Ends the open prefixes that end before `before` (None: all of them).
-    fn close(&mut self, open: &mut Vec<(A, u32)>, before: Option<A>) {
-        while let Some((last, _)) = open.last().copied().filter(|(last, _)| before.is_none_or(|b| *last < b)) {
+    fn close(&mut self, open: &mut Vec<(A, u32)>, shape: &mut Shape, before: Option<A>) {
+        while let Some((last, node)) = open.last().copied().filter(|(last, _)| before.is_none_or(|b| *last < b)) {
             open.pop();
+            shape.end[node as usize] = self.nodes.len() as u32;
             if let Some(next) = last.next() {
                 self.begin(next, open.last().map_or(NONE, |o| o.1));
             }
@@ -216,30 +233,41 @@ impl<A: Address> Table<A> {
         best
     }
 
-    /// Whether a rule of this rank decides about any address from `first` to `last` and any of its services.
-    fn decides(&self, (first, last): (A, A), rank: u32, (from, to): (u32, u32)) -> bool {
-        let i = self.bounds.partition_point(|b| *b <= first).saturating_sub(1);
-        let inside = self.bounds[i..].iter().take_while(|b| **b <= last).count().max(1);
-        self.longest[i..i + inside].iter().any(|leaf| self.uncovered(*leaf, rank, from, to))
+    /// Which nodes have addresses that no longer prefix covers.
+    fn bare(&self) -> Vec<bool> {
+        let mut bare = vec![false; self.nodes.len()];
+        self.longest.iter().filter(|n| **n != NONE).for_each(|n| bare[*n as usize] = true);
+        bare
     }
 
-    /// Whether no lower rank takes all services from `from` to `to` at a leaf.
-    fn uncovered(&self, leaf: u32, rank: u32, mut from: u32, to: u32) -> bool {
-        loop {
-            let (mut at, mut end, mut better) = (leaf, from, false);
+    /// Whether a rule of this rank decides about any address and any of its services. What is taken where a prefix begins is taken
+    /// in all prefixes inside of it, so these need not be looked at.
+    fn decides(&self, (shape, bare): &(Shape, Vec<bool>), rank: u32, services: (u32, u32)) -> bool {
+        let Some(own) = shape.node.get(rank as usize).filter(|n| **n != NONE) else { return false };
+        let (mut at, end) = (*own as usize, shape.end[*own as usize] as usize);
+        while at < end {
+            match self.uncovered(at as u32, rank, services) {
+                true if bare[at] => return true,
+                true => at += 1,
+                false => at = shape.end[at] as usize,
+            }
+        }
+        false
+    }
+
+    /// Whether lower ranks in a prefix and those around it leave some of these services.
+    fn uncovered(&self, prefix: u32, rank: u32, services: (u32, u32)) -> bool {
+        leaves_some(services, |service| {
+            let (mut at, mut taken) = (prefix, None);
             while let Some(node) = self.nodes.get(at as usize) {
-                let (found, until) = self.pool.at(node.services, from);
+                let (found, until) = self.pool.at(node.services, service);
                 if found < rank {
-                    (better, end) = (true, end.max(until));
+                    taken = taken.max(Some(until));
                 }
                 at = node.parent;
             }
-            match (better, end >= to) {
-                (false, _) => return true,
-                (true, true) => return false,
-                (true, false) => from = end + 1,
-            }
-        }
+            taken
+        })
     }
 
     fn bytes(&self) -> usize {
@@ -306,26 +334,66 @@ fn by_group(rules: &[Rule], order: &[u32], id_of: &dyn Fn(&Arc<str>) -> u32) -> 
     (groups, pool)
 }
 
-/// The rules of a direction that never decide, with the one that covers each, if one does so alone.
-pub(crate) fn unreachable(rules: &[Rule], direction: RuleDirection, found: &mut Vec<(usize, Option<usize>)>) {
-    // Rules about groups are compared by name, not looked up.
-    let c = Compiled::new(rules, direction, &|_| NONE);
-    for (rank, i) in c.order.iter().enumerate() {
-        let (rule, rank) = (&rules[*i as usize], rank as u32);
-        let range = rule.services;
-        let any = |a: Option<(u32, u32)>, b: Option<(u128, u128)>| {
-            a.is_some_and(|a| c.v4.decides(a, rank, range)) || b.is_some_and(|b| c.v6.decides(b, rank, range))
-        };
-        let decides = match &rule.remote {
-            Remote::Any => any(u32::bounds(None), u128::bounds(None)),
-            Remote::Prefix(p) => any(u32::bounds(Some(p)), u128::bounds(Some(p))),
-            // Its members may have any address: only rules about everybody, or about the same group, come before it for certain.
-            Remote::Group(_) => !alone(rules, &c.order, rank).any(|_| true),
-        };
-        if !decides {
-            found.push((*i as usize, alone(rules, &c.order, rank).next()));
+/// Whether any service is left of a range. `taken` says up to which one the services from its argument on are taken, if it is.
+fn leaves_some((mut from, to): (u32, u32), taken: impl Fn(u32) -> Option<u32>) -> bool {
+    loop {
+        match taken(from) {
+            None => return true,
+            Some(until) if until >= to => return false,
+            Some(until) => from = until + 1,
         }
     }
+}
+
+/// The first `most` rules of a direction that never decide, with the one that covers each, if one does so alone.
+pub(crate) fn unreachable(rules: &[Rule], direction: RuleDirection, most: usize) -> Vec<(usize, Option<usize>)> {
+    let order = order(rules, direction);
+    let (v4, shape4) = Table::<u32>::with_shape(rules, &order);
+    let (v6, shape6) = Table::<u128>::with_shape(rules, &order);
+    let (shape4, shape6) = ((shape4, v4.bare()), (shape6, v6.bare()));
+    let about_groups = about_groups(rules, &order);
+    let mut found = Vec::new();
+    for (rank, i) in order.iter().enumerate().map(|(rank, i)| (rank as u32, *i as usize)) {
+        let services = rules[i].services;
+        let decides = match &rules[i].remote {
+            Remote::Group(name) => about_groups.get(name).is_some_and(|(pool, all)| {
+                leaves_some(services, |service| {
+                    let (found, until) = pool.at(*all, service);
+                    (found < rank).then_some(until)
+                })
+            }),
+            _ => v4.decides(&shape4, rank, services) || v6.decides(&shape6, rank, services),
+        };
+        if !decides {
+            found.push((i, alone(rules, &order, rank).next()));
+            if found.len() >= most {
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// For each group that rules name, what decides about its members for certain: rules about it and about everybody. Members may have
+/// any address.
+fn about_groups<'a>(rules: &'a [Rule], order: &[u32]) -> HashMap<&'a Arc<str>, (Pool, Services)> {
+    let (mut everybody, mut of_group) = (Vec::new(), HashMap::<_, Vec<_>>::new());
+    for (rank, i) in order.iter().enumerate() {
+        let rule = &rules[*i as usize];
+        let entry = (rule.services.0, rule.services.1, rank as u32);
+        match &rule.remote {
+            Remote::Any => everybody.push(entry),
+            Remote::Group(name) => of_group.entry(name).or_default().push(entry),
+            Remote::Prefix(_) => {}
+        }
+    }
+    let both = |own: Vec<_>| {
+        let (mut pool, mut all) = (Pool::default(), own);
+        all.extend_from_slice(&everybody);
+        let services = pool.add(&mut all);
+        (pool, services)
+    };
+    of_group.into_iter().map(|(name, own)| (name, both(own))).collect()
 }
 
 /// Rules of a lower rank that match all that this one matches.

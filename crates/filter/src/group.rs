@@ -15,6 +15,7 @@ pub struct Group {
     ingress: Compiled,
     egress: Compiled,
     hits: Box<[AtomicU64]>,
+    stateless: bool,
 }
 
 impl Group {
@@ -27,7 +28,8 @@ impl Group {
             counted = before.rules().filter(|(_, hits)| *hits > 0).collect();
         }
         let hits = spec.rules.iter().map(|r| AtomicU64::new(counted.get(r).copied().unwrap_or(0))).collect();
-        Group { spec, ingress, egress, hits }
+        let stateless = spec.rules.iter().any(|r| !r.stateful);
+        Group { spec, ingress, egress, hits, stateless }
     }
 
     /// As it was written down.
@@ -59,6 +61,11 @@ impl Group {
             return None;
         }
         c.order.get(rank as usize).map(|i| *i as usize)
+    }
+
+    /// Whether one of its rules is stateless.
+    pub(crate) fn stateless(&self) -> bool {
+        self.stateless
     }
 
     /// A rule by its position.

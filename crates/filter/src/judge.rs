@@ -117,6 +117,13 @@ impl<'a> Verdict<'a> {
         }
     }
 
+    /// The connection may begin, but one of the rules that allow it does not want it remembered: then none of it is, and each packet,
+    /// of either direction, is asked about by itself.
+    pub fn stateless(&self) -> bool {
+        let allowed = [self.egress, self.ingress].into_iter().flatten();
+        self.deny.is_none() && allowed.filter_map(|(group, i)| group.rule(i)).any(|r| !r.stateful)
+    }
+
     /// The rule that decided last.
     pub fn rule(&self) -> Option<(&'a Group, &'a Rule)> {
         let (group, i) = match self.deny {
@@ -136,6 +143,8 @@ pub struct Filter {
     /// Ids of names: once given, an id stays, so that what was compiled stays right.
     ids: Arc<HashMap<Arc<str>, u32>>,
     vpcs: HashMap<u32, Arc<Members>>,
+    /// Some rule is stateless.
+    stateless: bool,
 }
 
 impl Filter {
@@ -178,7 +187,13 @@ impl Filter {
             _ => (*vni, Arc::new(Members::new(spec.clone(), &ids))),
         });
         let vpcs = members.collect();
-        Filter { groups: compiled, ids, vpcs }
+        let stateless = compiled.iter().flatten().any(|g| g.stateless());
+        Filter { groups: compiled, ids, vpcs, stateless }
+    }
+
+    /// Whether any rule is stateless. If none is, a packet that begins nothing need not be asked about.
+    pub fn has_stateless(&self) -> bool {
+        self.stateless
     }
 
     /// Its groups.

@@ -25,25 +25,24 @@ fn groups_of(members: &[(u32, Arc<Vec<Member>>)], side: Side) -> Vec<Arc<str>> {
     covering.max_by_key(|m| m.prefix.len).map_or(Vec::new(), |m| m.groups.clone())
 }
 
-/// Whether a connection may begin.
+/// Whether a connection may begin; if so, whether all rules that allow it want it remembered.
 pub fn judge(
     groups: &[Arc<GroupSpec>],
     members: &[(u32, Arc<Vec<Member>>)],
     from: Side,
     to: Side,
     service: u32,
-) -> Option<Deny> {
+) -> Result<bool, Deny> {
     let (source, target) = (groups_of(members, from), groups_of(members, to));
     let allowed = |own: &[Arc<str>], direction, addr, theirs: &[Arc<str>]| {
         if own.is_empty() {
-            return true;
+            return Some(true);
         }
         let specs = own.iter().filter_map(|name| groups.iter().find(|g| g.name == *name));
         let found = specs.filter_map(|g| lookup(&g.rules, direction, addr, theirs, service).map(|i| &g.rules[i]));
-        found.min_by_key(|r| (r.priority, r.allow)).is_some_and(|r| r.allow)
+        found.min_by_key(|r| (r.priority, r.allow)).filter(|r| r.allow).map(|r| r.stateful)
     };
-    if !allowed(&source, RuleDirection::Egress, to.addr, &target) {
-        return Some(Deny::Egress);
-    }
-    (!allowed(&target, RuleDirection::Ingress, from.addr, &source)).then_some(Deny::Ingress)
+    let outwards = allowed(&source, RuleDirection::Egress, to.addr, &target).ok_or(Deny::Egress)?;
+    let inwards = allowed(&target, RuleDirection::Ingress, from.addr, &source).ok_or(Deny::Ingress)?;
+    Ok(outwards && inwards)
 }

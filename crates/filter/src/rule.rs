@@ -127,6 +127,9 @@ pub struct Rule {
     pub priority: u16,
     /// Allow; else deny.
     pub allow: bool,
+    /// What it allows is remembered as a connection, so that answers need no rule; else every packet is asked about by itself.
+    /// A rule that denies remembers nothing, and says true.
+    pub stateful: bool,
 }
 
 impl Rule {
@@ -145,8 +148,8 @@ impl Rule {
 impl FromStr for Rule {
     type Err = String;
 
-    /// `ingress allow tcp/80-90 10.0.0.0/8 priority 100`; the remote side is `any`, an address, a prefix or `group NAME`, the
-    /// priority may be left out.
+    /// `ingress allow tcp/80-90 10.0.0.0/8 priority 100 stateless`; the remote side is `any`, an address, a prefix or
+    /// `group NAME`, the priority and `stateless` may be left out.
     fn from_str(s: &str) -> Result<Rule, String> {
         let mut words = s.split_whitespace();
         let mut next = |what: &str| words.next().ok_or_else(|| format!("`{s}` lacks {what}"));
@@ -166,17 +169,19 @@ impl FromStr for Rule {
             "group" => Remote::Group(next("the name of the group")?.into()),
             prefix => Remote::Prefix(prefix.parse()?),
         };
-        let priority = match words.next() {
-            None => PRIORITY_DEFAULT,
-            Some("priority") => {
-                let n = words.next().ok_or_else(|| format!("`{s}` lacks the priority"))?;
-                n.parse().map_err(|_| format!("`{n}` is no priority from 0 to {PRIORITY_MAX}"))?
-            }
-            Some(other) => return Err(format!("`{other}` is not understood behind the remote side")),
-        };
-        match words.next() {
+        let (mut priority, mut next) = (PRIORITY_DEFAULT, words.next());
+        if next == Some("priority") {
+            let n = words.next().ok_or_else(|| format!("`{s}` lacks the priority"))?;
+            priority = n.parse().map_err(|_| format!("`{n}` is no priority from 0 to {PRIORITY_MAX}"))?;
+            next = words.next();
+        }
+        let stateful = next != Some("stateless");
+        if !stateful && !allow {
+            return Err("`stateless` is for rules that allow: what is denied has no state".into());
+        }
+        match if stateful { next } else { words.next() } {
             Some(more) => Err(format!("`{more}` is not understood at the end")),
-            None => Ok(Rule { direction, remote, services, priority, allow }),
+            None => Ok(Rule { direction, remote, services, priority, allow, stateful }),
         }
     }
 }
@@ -263,7 +268,8 @@ impl fmt::Display for Rule {
         let action = if self.allow { "allow" } else { "deny" };
         write!(f, "{} {action} ", self.direction.name())?;
         write_services(f, self.services)?;
-        write!(f, " {} priority {}", self.remote, self.priority)
+        write!(f, " {} priority {}", self.remote, self.priority)?;
+        f.write_str(if self.stateful { "" } else { " stateless" })
     }
 }
 
@@ -290,23 +296,24 @@ pub enum Fault {
 }
 
 impl GroupSpec {
-    /// What of it can be told wrong without the other groups; if anything is, the group is not to be compiled.
-    pub fn faults(&self) -> Vec<Fault> {
+    /// What of it can be told wrong without the other groups, at most about so many rules; if anything is, the group is not to be
+    /// compiled.
+    pub fn faults(&self, most: usize) -> Vec<Fault> {
         if self.rules.len() > GROUP_RULES_MAX {
             return vec![Fault::TooMany(self.rules.len())];
         }
         let bad = |r: &Rule| r.services.0 > r.services.1 || r.services.1 > SERVICE_MAX;
         let upside: Vec<Fault> =
-            self.rules.iter().enumerate().filter(|(_, r)| bad(r)).map(|(i, _)| Fault::UpsideDown(i)).collect();
+            self.rules.iter().enumerate().filter(|(_, r)| bad(r)).map(|(i, _)| Fault::UpsideDown(i)).take(most).collect();
         if !upside.is_empty() {
             return upside;
         }
         let mut found = Vec::new();
         for direction in [RuleDirection::Ingress, RuleDirection::Egress] {
-            crate::compile::unreachable(&self.rules, direction, &mut found);
+            found.extend(crate::compile::unreachable(&self.rules, direction, most));
         }
         found.sort_unstable();
-        found.into_iter().map(|(i, by)| Fault::Unreachable(i, by)).collect()
+        found.into_iter().take(most).map(|(i, by)| Fault::Unreachable(i, by)).collect()
     }
 
     /// The groups that its rules name, each with the position of a rule that does.

@@ -30,6 +30,39 @@ struct Pair<'p> {
     wire: Option<Direction>,
 }
 
+/// A connection that the rules are asked about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub from: Side,
+    pub to: Side,
+    /// The port that it comes from; 0: none.
+    pub port: u16,
+    pub service: u32,
+}
+
+/// What the rules say of a connection that may begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permit {
+    /// It is remembered as a session.
+    Stateful,
+    /// It is not: each packet is asked about by itself.
+    Stateless,
+}
+
+impl Asked {
+    /// What answers it.
+    fn answer(self) -> Asked {
+        let proto = (self.service >> 16) as u8;
+        Asked { from: self.to, to: self.from, port: self.service as u16, service: reply_service(proto, self.port) }
+    }
+}
+
+impl Pair<'_> {
+    fn asks(&self, service: u32, port: u16) -> Asked {
+        Asked { from: self.from, to: self.to, port, service }
+    }
+}
+
 /// Whether a packet may go on. Makes, keeps and ends its session.
 #[inline(never)]
 pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), DropReason> {
@@ -67,11 +100,9 @@ fn connection<R: Recorder>(
     let (from, to) = (side(p.vni, l4.src), side(p.home().vni, l4.dst));
     let pair = Pair { packet, l4, from, to, policy: policy(w, p), wire };
     match l4.icmp {
-        Icmp::Other => by_rules(w, sight, p, &pair, first_service(&pair, (0, 0))),
-        Icmp::Error => match related_session(sight, &pair)? {
-            Some(_) => Ok(()),
-            None => by_rules(w, sight, p, &pair, first_service(&pair, (0, 0))),
-        },
+        Icmp::Error if related_session(sight, &pair)?.is_some() => Ok(()),
+        // A message that has no session is judged by itself.
+        Icmp::Error | Icmp::Other => ask(w, sight, p, pair.asks(first_service(&pair, (0, 0)), 0), true).map(|_| ()),
         _ => with_session(w, sight, p, f, &pair),
     }
 }
@@ -169,6 +200,15 @@ fn service_of(proto: u8, port: u16) -> u32 {
     }
 }
 
+/// The service of what answers it; `port`: the one that the first packet came from.
+fn reply_service(proto: u8, port: u16) -> u32 {
+    match proto {
+        protocol::ICMP => filter::icmp_service(proto, icmpv4::kind::ECHO_REPLY, 0),
+        protocol::ICMPV6 => filter::icmp_service(proto, wire::icmpv6::kind::ECHO_REPLY, 0),
+        _ => filter::service(proto, port),
+    }
+}
+
 fn reason(deny: Deny) -> DropReason {
     match deny {
         Deny::Egress => DropReason::FilterEgress,
@@ -176,26 +216,15 @@ fn reason(deny: Deny) -> DropReason {
     }
 }
 
-/// A packet that has no session is judged by itself.
-fn by_rules<R: Recorder>(
-    w: &mut Work<'_, R>,
-    sight: Sight<'_>,
-    p: &Packet,
-    pair: &Pair<'_>,
-    service: u32,
-) -> Result<(), DropReason> {
-    ask(w, sight, p, (pair.from, pair.to), service, true)
-}
-
 /// Asks the rules whether a connection may begin; `count`: for the rules that decide.
 pub(crate) fn ask<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: Sight<'_>,
     p: &Packet,
-    (from, to): (Side, Side),
-    service: u32,
+    asked: Asked,
     count: bool,
-) -> Result<(), DropReason> {
+) -> Result<Permit, DropReason> {
+    let Asked { from, to, port, service } = asked;
     let verdict = sight.filter.judge(from, to, service);
     if R::ON {
         note(w, p, &verdict);
@@ -203,17 +232,13 @@ pub(crate) fn ask<R: Recorder>(
         verdict.count();
     }
     match verdict.deny {
-        None => Ok(()),
+        None if verdict.stateless() => Ok(Permit::Stateless),
+        None => Ok(Permit::Stateful),
         Some(deny) => {
-            sight.nat.refused(&filter_refusal(from, to, service, &verdict, w.now));
+            sight.nat.refused(&crate::Refused { from, to, port, service, verdict, now: w.now });
             Err(reason(deny))
         }
     }
-}
-
-fn filter_refusal(from: Side, to: Side, service: u32, verdict: &filter::Verdict<'_>, now: u64) -> crate::Refused {
-    let rule = verdict.rule().map(|(g, r)| (g.spec().name.clone(), r.to_string()));
-    crate::Refused { from, to, service, rule, now }
 }
 
 /// A packet of a connection: its session is judged, or begins.
@@ -241,17 +266,13 @@ fn with_session<R: Recorder>(
     let (key, direction) = key(pair, ports).ok_or(DropReason::SessionFault)?;
     let mut found = sight.guard.find_pair(&key).or_else(|| sight.nat.tracker().find_pair(&key));
     if let Some(session) = found {
-        renew(w, sight, p, pair, session)?;
-        if !sight.judge(session, direction, l4, pair.packet, w.now)? {
+        if !renew(w, sight, p, pair, session)? || !sight.judge(session, direction, l4, pair.packet, w.now)? {
             found = None;
         } else if R::ON {
             explain(w, sight, p, pair, session);
         }
     }
     if found.is_none() {
-        if l4.later() {
-            return Err(DropReason::FragmentUnknown);
-        }
         begin(w, sight, p, pair, (key, direction), ports)?;
     }
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
@@ -276,44 +297,62 @@ fn key(pair: &Pair<'_>, ports: (u16, u16)) -> Option<(PairKey, Direction)> {
 }
 
 /// The two ends of a session, who began it first, and the service that it was begun for.
-fn beginning(sight: Sight<'_>, session: SessionRef) -> ((Side, Side), u32) {
+fn beginning(sight: Sight<'_>, session: SessionRef) -> Asked {
     let record = sight.guard.record(session);
     let direction = if record.from_outside() { Direction::In } else { Direction::Out };
-    let (from, to, service) = first_of(&record.inner(), Some(record.outer().vni_bits()), direction);
-    ((from, to), service)
+    first_of(&record.inner(), Some(record.outer().vni_bits()), direction)
 }
 
 /// Who began a session of this inner key with whom, for which service; `other`: the VNI of the remote end, none outside; 0 beyond a
 /// wire, where rules take it for one of the server's VPC.
-pub(crate) fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> (Side, Side, u32) {
+fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> Asked {
     let low = Side { vni: Some(inner.vni()), addr: inner.vm() };
     let high = Side { vni: other.map(|vni| if vni == 0 { inner.vni() } else { vni }), addr: inner.remote() };
-    match direction {
-        Direction::Out => (low, high, service_of(inner.proto(), inner.remote_port())),
-        Direction::In => (high, low, service_of(inner.proto(), inner.vm_port())),
-    }
+    let (from, to, (port, at)) = match direction {
+        Direction::Out => (low, high, (inner.vm_port(), inner.remote_port())),
+        Direction::In => (high, low, (inner.remote_port(), inner.vm_port())),
+    };
+    Asked { from, to, port, service: service_of(inner.proto(), at) }
 }
 
-/// A session of older rules is judged again; one that they no longer allow ends.
+/// A session of older rules is judged again; one that they no longer allow ends. False: it ended because they no longer want it
+/// remembered, and the packet is to be asked about by itself.
 fn renew<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: Sight<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     session: SessionRef,
-) -> Result<(), DropReason> {
+) -> Result<bool, DropReason> {
     if sight.current(session, pair.policy) {
-        return Ok(());
+        return Ok(true);
     }
-    let (ends, service) = beginning(sight, session);
-    if let Err(why) = ask(w, sight, p, ends, service, false) {
-        sight.end(session, w.now);
-        return Err(why);
+    match ask(w, sight, p, beginning(sight, session), false) {
+        Ok(Permit::Stateful) => {
+            sight.nat.tracker().stamp(session, epoch(pair.policy));
+            Ok(true)
+        }
+        other => {
+            sight.end(session, w.now);
+            other.map(|_| false)
+        }
     }
-    sight.nat.tracker().stamp(session, epoch(pair.policy));
-    Ok(())
 }
 
+/// What a packet that begins no connection asks for, if rules without state let it go on by itself.
+fn alone(sight: Sight<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Option<u32> {
+    let l4 = &pair.l4;
+    let (asked, other) = match (l4.later(), l4.proto) {
+        (false, _) => (first_service(pair, ports), None),
+        // The first fragment went on, as request or as reply.
+        (true, protocol::ICMP | protocol::ICMPV6) => (service_of(l4.proto, 0), Some(reply_service(l4.proto, 0))),
+        (true, _) => (filter::service(l4.proto, ports.1), None),
+    };
+    let services = [Some(asked), other].into_iter().flatten();
+    services.filter(|_| sight.filter.has_stateless()).find(|s| sight.filter.judge(pair.from, pair.to, *s).stateless())
+}
+
+/// A packet that has no session: it begins one, or goes on by itself.
 fn begin<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: Sight<'_>,
@@ -322,10 +361,16 @@ fn begin<R: Recorder>(
     (key, direction): (PairKey, Direction),
     ports: (u16, u16),
 ) -> Result<(), DropReason> {
-    if !begins(&pair.l4, pair.packet, pair.policy) {
-        return Err(DropReason::SessionStray);
+    let service = match pair.l4.later() {
+        false if begins(&pair.l4, pair.packet, pair.policy) => first_service(pair, ports),
+        later => {
+            let why = if later { DropReason::FragmentUnknown } else { DropReason::SessionStray };
+            alone(sight, pair, ports).ok_or(why)?
+        }
+    };
+    if ask(w, sight, p, pair.asks(service, ports.0), true)? == Permit::Stateless {
+        return Ok(());
     }
-    by_rules(w, sight, p, pair, first_service(pair, ports))?;
     let new = NewSession {
         inner: key.inner(),
         outer: key.outer(),
@@ -375,7 +420,8 @@ fn related_session(sight: Sight<'_>, pair: &Pair<'_>) -> Result<Option<SessionRe
     Ok(sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }))
 }
 
-/// Whether the rules let a session's connection to or from the Internet begin, which nat makes or renews.
+/// Whether the rules let a session's connection to or from the Internet begin, which nat makes or renews. Translation needs the
+/// session; so rules without state are asked about both directions now instead of about each packet.
 pub(crate) fn permits<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: Sight<'_>,
@@ -384,8 +430,19 @@ pub(crate) fn permits<R: Recorder>(
     direction: Direction,
     count: bool,
 ) -> Result<(), DropReason> {
-    let (from, to, service) = first_of(inner, None, direction);
-    ask(w, sight, p, (from, to), service, count)
+    let first = first_of(inner, None, direction);
+    if ask(w, sight, p, first, count)? == Permit::Stateless {
+        ask(w, sight, p, first.answer(), count)?;
+    }
+    Ok(())
+}
+
+/// Whether rules still allow a session and want it remembered: what the sweep asks. `other`: as for [`first_of`].
+pub(crate) fn stands(rules: &filter::Filter, inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> bool {
+    let first = first_of(inner, other, direction);
+    let judge = |a: Asked| rules.judge(a.from, a.to, a.service);
+    let (verdict, translated) = (judge(first), other.is_none());
+    verdict.deny.is_none() && (!verdict.stateless() || translated && judge(first.answer()).deny.is_none())
 }
 
 #[cold]
@@ -409,8 +466,8 @@ fn explain<R: Recorder>(w: &mut Work<'_, R>, sight: Sight<'_>, p: &Packet, pair:
     let (key, state) = (format!("{:?}", record.inner()), record.state().name());
     w.note(p, Stage::Filter, Event::Pair { key, state, begun: false });
     if sight.current(session, pair.policy) {
-        let ((from, to), service) = beginning(sight, session);
-        let verdict = sight.filter.judge(from, to, service);
+        let first = beginning(sight, session);
+        let verdict = sight.filter.judge(first.from, first.to, first.service);
         note(w, p, &verdict);
     }
 }

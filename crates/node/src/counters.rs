@@ -151,6 +151,7 @@ fn tenants(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Vec<TenantCounters>
             bytes: count.bytes,
             punts,
             punts_limited,
+            meter: tables.meter_colors(tables.tenant_meter(&tenant)),
             ..Default::default()
         };
         by_vni.insert(*vni, counters);

@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn metrics_name_reasons_and_vpcs_and_end_properly() {
         let drops = BTreeMap::from([("vm_unknown".to_string(), 7u64)]);
-        let tenants = vec![TenantCounters { vni: 100, vpc: "a\"b".into(), packets: 5, bytes: 500, punts: 3, punts_limited: 4, drops: drops.clone() }];
+        let tenants = vec![TenantCounters { vni: 100, vpc: "a\"b".into(), packets: 5, bytes: 500, punts: 3, punts_limited: 4, meter: [0; 3], drops: drops.clone() }];
         let mut counters = Counters { tenants, ..Default::default() };
         counters.total.drops = drops;
         let text = render(Scrape { counters, ..Default::default() }).unwrap();

@@ -49,8 +49,6 @@ pub struct Record {
 /// What refused a connection.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// VNI of the other end; none: outside.
-    pub other: Option<u32>,
     /// The group and its rule; none: no rule matched.
     pub rule: Option<(Arc<str>, String)>,
 }
@@ -100,6 +98,13 @@ impl Record {
             out["remoteVni"] = self.outer.vni_bits().into();
         }
         if let Some(refused) = &self.refused {
+            if let Some((kind, code)) = self.icmp() {
+                // It has no ports.
+                for name in ["vmPort", "publicPort", "remotePort"] {
+                    out.as_object_mut().map(|o| o.remove(name));
+                }
+                (out["icmpType"], out["icmpCode"]) = (kind.into(), code.into());
+            }
             if let Some((group, rule)) = &refused.rule {
                 out["group"] = group.to_string().into();
                 out["rule"] = rule.clone().into();
@@ -113,6 +118,15 @@ impl Record {
             out["bytes"] = e.bytes.into();
         }
         out
+    }
+}
+
+impl Record {
+    /// Type and code of an ICMP message that was refused.
+    pub fn icmp(&self) -> Option<(u8, u8)> {
+        let icmp = self.refused.is_some() && matches!(self.inner.proto(), wire::protocol::ICMP | wire::protocol::ICMPV6);
+        let service = if self.from_outside { self.inner.vm_port() } else { self.inner.remote_port() };
+        icmp.then_some(((service >> 8) as u8, service as u8))
     }
 }
 
@@ -209,7 +223,7 @@ impl SessionLog {
     }
 
     /// The rules did not let a connection begin.
-    pub fn refused(&self, r: &gateway::Refused) {
+    pub fn refused(&self, r: &gateway::Refused<'_>) {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
@@ -219,13 +233,14 @@ impl SessionLog {
             Some(_) => (r.from.addr, r.to.addr, false),
             None => (r.to.addr, r.from.addr, true),
         };
-        let ports = if from_outside { (port, 0) } else { (0, port) };
+        let ports = if from_outside { (port, r.port) } else { (r.port, port) };
         let inner = match (local, remote) {
             (IpAddr::V4(a), IpAddr::V4(b)) => InnerKey::v4(vm, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
             (IpAddr::V6(a), IpAddr::V6(b)) => InnerKey::v6(vm, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
             _ => return,
         };
-        let refused = Some(Refusal { other: r.to.vni, rule: r.rule.clone() });
+        let rule = r.verdict.rule().map(|(g, r)| (g.spec().name.clone(), r.to_string()));
+        let refused = Some(Refusal { rule });
         let pair = r.from.vni.is_some() && r.to.vni.is_some();
         let outer = match (pair, r.to.vni, remote, local) {
             (true, Some(other), IpAddr::V4(b), IpAddr::V4(_)) => {

@@ -80,7 +80,7 @@ pub(crate) fn prefix(c: &mut Cursor<'_>) -> Parsed<Prefix> {
     parsed.ok_or_else(|| c.error(word, &format!("`{}` is no prefix", word.text)))
 }
 
-/// `ingress|egress allow|deny SERVICE any|PREFIX|group NAME [priority N]`.
+/// `ingress|egress allow|deny SERVICE any|PREFIX|group NAME [priority N] [stateless]`.
 fn rule(c: &mut Cursor<'_>) -> Parsed<Rule> {
     let one_of = |c: &mut Cursor<'_>, yes: &str, no: &str| {
         let word = c.next(&format!("{yes} or {no}"))?;
@@ -102,7 +102,8 @@ fn rule(c: &mut Cursor<'_>) -> Parsed<Rule> {
         Remote::Prefix(filter::Prefix { addr: p.addr, len: p.len })
     };
     let priority = if c.eat("priority") { c.number("priority", 65_535)? as u16 } else { 100 };
-    Ok(Rule { direction, remote, services, priority, allow })
+    let stateful = !(allow && c.eat("stateless"));
+    Ok(Rule { direction, remote, services, priority, allow, stateful })
 }
 
 /// `any`, `tcp`, `tcp/80`, `udp/53-54`, `icmp/8`, `proto/47`.
@@ -190,7 +191,8 @@ impl fmt::Display for Groups {
         for (group, r) in &self.rules {
             let (way, action) = (r.direction.name(), if r.allow { "allow" } else { "deny" });
             let (services, remote) = (service_text(r.services), remote(&r.remote));
-            writeln!(f, "  rule {group} {way} {action} {services} {remote} priority {}", r.priority)?;
+            let state = if r.stateful { "" } else { " stateless" };
+            writeln!(f, "  rule {group} {way} {action} {services} {remote} priority {}{state}", r.priority)?;
         }
         for (vni, prefix, groups) in &self.members {
             writeln!(f, "  member {vni} {prefix} {}", groups.join(" "))?;

@@ -5,6 +5,7 @@ use super::Doc;
 use crate::error::Problem;
 use crate::object::*;
 use crate::schema;
+use crate::yaml::Value;
 use crate::ERRORS_MAX;
 use filter::{Fault, GroupSpec, Rule, GROUPS_OF_MEMBER, GROUP_RULES_MAX};
 use std::str::FromStr;
@@ -15,7 +16,10 @@ impl Doc<'_> {
         self.check_mapping("spec");
         let name = self.name_at("metadata.name");
         let before = self.errors.len();
-        let rules = self.list("spec.rules", GROUP_RULES_MAX, Rule::from_str);
+        let mut rules = self.list("spec.rules", GROUP_RULES_MAX, Rule::from_str);
+        if !self.choice("spec.stateful", &[("true", true), ("false", false)], true) {
+            rules.iter_mut().for_each(|r| r.stateful = !r.allow);
+        }
         let spec = GroupSpec { name: name?, rules };
         if self.errors.len() == before {
             self.rule_faults(&spec);
@@ -24,7 +28,7 @@ impl Doc<'_> {
     }
 
     fn rule_faults(&mut self, spec: &GroupSpec) {
-        for fault in spec.faults().into_iter().take(ERRORS_MAX) {
+        for fault in spec.faults(ERRORS_MAX) {
             let (i, problem) = match fault {
                 Fault::UpsideDown(i) => (i, Problem::Value(format!("`{}` ends before it begins", spec.rules[i]))),
                 Fault::Unreachable(i, by) => {
@@ -36,7 +40,9 @@ impl Doc<'_> {
                 Fault::UnknownGroup(..) => continue,
             };
             let field = format!("spec.rules[{i}]");
-            let at = self.node(&field).or(self.node("spec.rules")).map_or(self.root.at, |n| n.at);
+            let list = self.node("spec.rules");
+            let item = list.and_then(|n| if let Value::List(items) = &n.value { items.get(i) } else { None });
+            let at = item.or(list).map_or(self.root.at, |n| n.at);
             self.error(at, &field, problem, schema::allowed(self.kind, "spec.rules"));
         }
     }

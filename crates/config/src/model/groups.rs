@@ -5,7 +5,7 @@ use super::internet::Fault;
 use super::Model;
 use crate::error::Problem;
 use crate::object::*;
-use filter::{GroupSpec, Member, Remote, RULES_MAX};
+use filter::{GroupSpec, Member, RULES_MAX};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -50,15 +50,13 @@ impl Model {
     /// Every rule that joins groups and bindings with the rest.
     pub(super) fn group_faults(&self, out: &mut Vec<Fault>) {
         let internet = &self.internet;
-        let mut rules = 0;
+        let rules: usize = internet.groups.values().map(|g| g.spec.rules.len()).sum();
+        if let (true, Some(name)) = (rules > RULES_MAX, internet.groups.keys().last()) {
+            let problem = Problem::TooManyRules { rules: rules as u64, limit: RULES_MAX as u64 };
+            out.push((Kind::SecurityGroup, name.clone(), "spec.rules".into(), problem));
+        }
         for (name, g) in &internet.groups {
-            rules += g.spec.rules.len();
-            if rules > RULES_MAX {
-                let problem = Problem::TooManyRules { rules: rules as u64, limit: RULES_MAX as u64 };
-                out.push((Kind::SecurityGroup, name.clone(), "spec.rules".into(), problem));
-                break;
-            }
-            for (i, other) in g.spec.references().filter(|(_, n)| !internet.groups.contains_key(*n)) {
+            for (i, other) in g.references.iter().filter(|(_, n)| !internet.groups.contains_key(n)) {
                 let problem = Problem::UnknownReference { kind: Kind::SecurityGroup, name: other.to_string() };
                 out.push((Kind::SecurityGroup, name.clone(), format!("spec.rules[{i}]"), problem));
             }
@@ -136,7 +134,7 @@ impl Model {
             let mut refers = false;
             for g in names.iter().filter_map(|n| self.internet.groups.get(*n)) {
                 g.digest.hash(&mut hash);
-                refers |= g.spec.rules.iter().any(|r| matches!(r.remote, Remote::Group(_)));
+                refers |= !g.references.is_empty();
             }
             of_vpc.push((*vni, hash.finish(), refers));
         }

@@ -320,6 +320,11 @@ impl<'a> Tx<'a> {
         if matches!(problem, Problem::RangeTaken { .. }) && told.contains(&kind) {
             return;
         }
+        // Whichever group is too many: a set that brings rules is to blame for their number.
+        let group = docs.puts.iter().rev().find(|i| i.object.kind() == Kind::SecurityGroup);
+        if let (Problem::TooManyRules { .. }, Some(put)) = (&problem, group) {
+            return self.fail(&put.origin, kind, put.object.name(), &field, problem);
+        }
         let first = docs.puts.iter().map(|i| &i.origin).chain(docs.deletes.iter().map(|d| &d.2)).next();
         self.fail(first.unwrap_or(&Origin::none()), kind, name, &field, problem);
     }

@@ -44,22 +44,24 @@ pub struct Nat {
 }
 
 /// A connection that the rules did not let begin.
-#[derive(Clone, Debug)]
-pub struct Refused {
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<'a> {
     /// Who wanted to begin it.
     pub from: Side,
     /// With whom.
     pub to: Side,
-    /// Protocol and port, or ICMP type and code (`filter::service`).
+    /// The port that it comes from; 0: none.
+    pub port: u16,
+    /// Protocol and port that it is for, or ICMP type and code (`filter::service`).
     pub service: u32,
-    /// The group and the rule that denied it; none: no rule matched.
-    pub rule: Option<(Arc<str>, String)>,
+    /// What denied it.
+    pub verdict: filter::Verdict<'a>,
     /// When, ns.
     pub now: u64,
 }
 
 /// Hears of every connection that the rules did not let begin.
-pub type RefusalLog = Box<dyn Fn(&Refused) + Send + Sync>;
+pub type RefusalLog = Box<dyn Fn(&Refused<'_>) + Send + Sync>;
 
 /// Hears of every session that ends.
 pub type EndLog = Box<dyn Fn(&Ended) + Send + Sync>;
@@ -89,7 +91,7 @@ impl Nat {
         *self.filter.write().unwrap_or_else(PoisonError::into_inner) = filter;
     }
 
-    pub(crate) fn refused(&self, refused: &Refused) {
+    pub(crate) fn refused(&self, refused: &Refused<'_>) {
         if let Some(log) = &self.refusals {
             log(refused);
         }

@@ -26,11 +26,8 @@ impl Nat {
                 return false;
             }
             let direction = if s.from_outside { Direction::In } else { Direction::Out };
-            let (from, to, service) = match s.owner {
-                Owner::Filter => pair::first_of(&s.inner, Some(far), direction),
-                _ => pair::first_of(&s.inner, None, direction),
-            };
-            if rules.judge(from, to, service).deny.is_some() {
+            let other = (s.owner == Owner::Filter).then_some(far);
+            if !pair::stands(&rules, &s.inner, other, direction) {
                 return true;
             }
             if s.owner == Owner::Filter {
