@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod case;
+pub mod connections;
 pub mod dissect;
 pub mod encode;
 pub mod groups;

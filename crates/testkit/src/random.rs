@@ -44,7 +44,7 @@ pub fn pool6(r: &mut Rng) -> Ipv6Addr {
     Ipv6Addr::new(top, 0, spot(r), spot(r), spot(r), 0, spot(r), r.below(8) as u16)
 }
 
-fn pool(r: &mut Rng, v6: bool) -> IpAddr {
+pub(crate) fn pool(r: &mut Rng, v6: bool) -> IpAddr {
     if v6 {
         IpAddr::V6(pool6(r))
     } else {
@@ -311,7 +311,7 @@ fn valid(r: &mut Rng, region: &Region) -> Packet {
     Packet::new(layers)
 }
 
-fn outer(r: &mut Rng, region: &Region, source: IpAddr) -> Vec<Layer> {
+pub(crate) fn outer(r: &mut Rng, region: &Region, source: IpAddr) -> Vec<Layer> {
     let tos = if r.chance(60) { 0 } else { r.word() as u8 };
     let port = if r.chance(98) { region.udp_port } else { r.word() as u16 };
     let refused = region.switches & abi::OPT_UDP6_ZERO_REFUSED != 0 && source.is_ipv6();

@@ -6,17 +6,17 @@
 //! TUNNY_SEED repeats a run, TUNNY_NAT_PACKETS says how many packets (default 24,000).
 mod common;
 
-use common::XdpRunner;
+use common::{difference, XdpRunner};
 use std::collections::BTreeMap;
 use std::path::Path;
 use testkit::case;
+use testkit::connections;
 use testkit::dissect::dissect;
 use testkit::internet::Internet;
-use testkit::layers::{Entropy, Frag, Icmp, Layer, Packet};
-use testkit::print;
+use testkit::layers::{Layer, Packet};
 use testkit::region::Region;
 use testkit::rng::Rng;
-use testkit::runner::{describe, End, Engine, Seen, START};
+use testkit::runner::{End, Engine, START};
 use testkit::user::UserEngine;
 
 const PER_REGION: usize = 1500;
@@ -132,102 +132,14 @@ impl World {
         parse(&format!("eth 02:00:00:00:09:01 > 02:00:00:00:00:02 / ip {from} > {to}{fields} / {upper}"))
     }
 
-    /// The answer to something that came out: the innermost headers turned round, with other flags and numbers.
-    fn answer(&mut self) -> Option<Packet> {
-        let mut p = self.seen.get(self.rng.below(self.seen.len().max(1)))?.clone();
-        p.layers.retain(|l| !matches!(l, Layer::Hex(_)));
-        p.patches.clear();
-        let inner = p.layers.iter().position(|l| matches!(l, Layer::Vxlan(_)));
-        if inner.is_some() {
-            // To a VM: its host sends the answer.
-            if let Layer::Ipv4(ip) = &mut p.layers[1] {
-                std::mem::swap(&mut ip.src, &mut ip.dst);
-            }
-            if let Layer::Udp(u) = &mut p.layers[2] {
-                u.src = Entropy::Value(50_000);
-            }
-        }
-        let at = inner.map_or(0, |i| i + 1);
-        let (mut seq, mut ack) = (0, 0);
-        for layer in &mut p.layers[at..] {
-            match layer {
-                Layer::Eth(e) => std::mem::swap(&mut e.src, &mut e.dst),
-                Layer::Ipv4(ip) => {
-                    std::mem::swap(&mut ip.src, &mut ip.dst);
-                    ip.ttl = 64;
-                }
-                Layer::Ipv6(ip) => {
-                    std::mem::swap(&mut ip.src, &mut ip.dst);
-                    ip.hop = 64;
-                }
-                Layer::Udp(u) => {
-                    let Entropy::Value(src) = u.src else { continue };
-                    (u.src, u.dst) = (Entropy::Value(u.dst.into()), src as u16);
-                    u.len = None;
-                }
-                Layer::Tcp(t) => {
-                    std::mem::swap(&mut t.src, &mut t.dst);
-                    (seq, ack) = (t.ack, t.seq.wrapping_add(u32::from(t.flags & 3 != 0)));
-                }
-                Layer::Icmp(i) if i.ty == 8 => i.ty = 0,
-                Layer::Icmp(i) if i.ty == 128 => i.ty = 129,
-                _ => {}
-            }
-        }
-        let (flags, stray) = (self.pick(&[0x12u8, 0x10, 0x10, 0x18, 0x18, 0x11, 0x14, 0x02]), self.rng.chance(10));
-        for layer in &mut p.layers[at..] {
-            if let Layer::Tcp(t) = layer {
-                (t.flags, t.seq, t.ack) = (flags, if stray { seq.wrapping_add(1 << 30) } else { seq }, ack);
-                if flags & 2 != 0 && seq == 0 {
-                    t.seq = 700;
-                }
-            }
-        }
-        Some(p)
-    }
-
-    /// An ICMP error about something that came out.
-    fn error(&mut self) -> Option<Packet> {
-        let got = self.seen.get(self.rng.below(self.seen.len().max(1)))?.clone();
-        let mut p = self.answer()?;
-        let at = p.layers.iter().position(|l| matches!(l, Layer::Vxlan(_))).map_or(0, |i| i + 1);
-        let quoted = got.layers.iter().position(|l| matches!(l, Layer::Vxlan(_))).map_or(0, |i| i + 1);
-        let (Some(Layer::Ipv4(of)), Some(Layer::Ipv4(outer))) = (got.layers.get(quoted + 1), p.layers.get_mut(at + 1)) else {
-            return None;
-        };
-        // The error goes to whom the quoted packet came from.
-        (outer.src, outer.dst) = (of.dst, of.src);
-        (outer.df, outer.mf, outer.frag, outer.options) = (false, false, Frag::default(), vec![]);
-        outer.proto = None;
-        p.layers.truncate(at + 2);
-        let keep = Some(self.pick(&[28, 28, 28, 27, 48, 200]));
-        let (ty, code) = self.pick(&[(3, 1), (3, 3), (3, 4), (11, 0), (5, 1)]);
-        p.layers.push(Layer::Icmp(Icmp { ty, code, rest: 1400, keep, ..Icmp::default() }));
-        p.layers.extend(got.layers[quoted + 1..].iter().cloned());
-        // If the frame came out of a tunnel's side that is not that of the answer, it is no error of anybody.
-        Some(p)
-    }
-
     fn packet(&mut self) -> Packet {
         let packet = match self.rng.below(20) {
             0..=7 => Some(self.outward()),
-            8..=15 => self.answer(),
-            16 | 17 => self.error(),
+            8..=15 => connections::answer(&mut self.rng, &self.seen),
+            16 | 17 => connections::error(&mut self.rng, &self.seen),
             _ => Some(self.stranger()),
         };
         packet.unwrap_or_else(|| self.outward())
-    }
-}
-
-fn difference(fast: &Seen, slow: &Seen) -> Option<String> {
-    match (&fast.end, &slow.end) {
-        (End::Forward(to, a), End::Forward(at, b)) if a != b || to != at => {
-            Some(format!("sent by port {at:?} (- Rust) and {to:?} (+ XDP):\n{}", print::diff(b, a)))
-        }
-        (a, b) if a != b || fast.generated != slow.generated => {
-            Some(format!("XDP:{}\nthe Rust path:{}", describe(fast), describe(slow)))
-        }
-        _ => None,
     }
 }
 

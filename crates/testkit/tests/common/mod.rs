@@ -15,7 +15,8 @@ use testkit::case::Counter;
 use testkit::load::Loader;
 use testkit::region::{Port, Region};
 use std::sync::Arc;
-use testkit::runner::{End, Engine, Seen, START};
+use testkit::print;
+use testkit::runner::{describe, End, Engine, Seen, START};
 use testkit::sessions;
 use testkit::user::{self, conserved, process, stats_between};
 use tables::{Tables, WriterOptions};
@@ -279,5 +280,18 @@ impl Engine for XdpRunner {
 
     fn dump(&self) -> String {
         self.state.as_ref().map_or(String::new(), |s| user::dump(&s.reader, &s.region))
+    }
+}
+
+/// What differs between the two engines, if anything does.
+pub fn difference(fast: &Seen, slow: &Seen) -> Option<String> {
+    match (&fast.end, &slow.end) {
+        (End::Forward(to, a), End::Forward(at, b)) if a != b || to != at => {
+            Some(format!("sent by port {at:?} (- Rust) and {to:?} (+ XDP):\n{}", print::diff(b, a)))
+        }
+        (a, b) if a != b || fast.generated != slow.generated => {
+            Some(format!("XDP:{}\nthe Rust path:{}", describe(fast), describe(slow)))
+        }
+        _ => None,
     }
 }
