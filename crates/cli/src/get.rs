@@ -187,9 +187,12 @@ fn counters_text(c: &Counters) -> String {
     let mut tenants: Vec<_> = c.tenants.iter().collect();
     tenants.sort_by_key(|t| (std::cmp::Reverse(t.packets + drops(t)), t.vni));
     let shown = tenants.iter().take(TENANTS_SHOWN).map(|t| {
-        vec![t.vni.to_string(), t.vpc.clone(), t.packets.to_string(), t.bytes.to_string(), drops(t).to_string()]
+        let meter = if t.meter == [0; 3] { String::new() } else { t.meter.map(|n| n.to_string()).join("/") };
+        let numbers = [t.packets, t.bytes, drops(t), t.punts, t.punts_limited].map(|n| n.to_string());
+        [vec![t.vni.to_string(), t.vpc.clone()], numbers.to_vec(), vec![meter]].concat()
     });
-    text.push_str(&table(&["vni", "vpc", "packets", "bytes", "drops"], shown));
+    let columns = ["vni", "vpc", "packets", "bytes", "drops", "punts", "punts limited", "meter green/yellow/red"];
+    text.push_str(&table(&columns, shown));
     if tenants.len() > TENANTS_SHOWN {
         text.push_str(&format!("these are the busiest {TENANTS_SHOWN} of {} VPCs; -o json has all\n", tenants.len()));
     }

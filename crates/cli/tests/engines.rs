@@ -7,21 +7,11 @@ mod region;
 use lab::traffic;
 use region::{region, Region};
 use serde_json::Value;
-use std::process::{Command, Stdio};
-
-const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
+use std::process::Stdio;
 
 impl Region {
-    fn tunny(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(TUNNY);
-        command.arg("--socket").arg(lab::node::socket(&self.names)).args(args);
-        command
-    }
-
     fn json(&self, args: &[&str]) -> Value {
-        let out = self.tunny(&[args, &["-o", "json"]].concat()).output().unwrap();
-        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-        serde_json::from_slice(&out.stdout).unwrap()
+        serde_json::from_str(&self.tunny(&[args, &["-o", "json"]].concat())).unwrap()
     }
 
     /// Switches the engine and returns the mode of the first uplink.
@@ -29,10 +19,7 @@ impl Region {
         let gateways = self.json(&["get", "gateway"]);
         let mut gateway = gateways[0].clone();
         gateway["spec"]["engine"] = engine.into();
-        let file = self.names.dir().join("gateway.json");
-        std::fs::write(&file, gateway.to_string()).unwrap();
-        let out = self.tunny(&["apply", "--yes"]).arg(&file).output().unwrap();
-        assert!(out.status.success(), "{engine}: {}", String::from_utf8_lossy(&out.stderr));
+        self.apply(&gateway.to_string());
         self.json(&["get", "status"])["uplinks"][0]["mode"].as_str().unwrap().to_string()
     }
 
@@ -44,7 +31,7 @@ impl Region {
     /// The comments of what a capture sees while red-1 asks for green's address.
     fn capture(&self) -> String {
         let file = self.names.dir().join("capture.pcapng");
-        let mut command = self.tunny(&["capture", "--seconds", "1.5", "-w"]);
+        let mut command = self.command(&["capture", "--seconds", "1.5", "-w"]);
         let child = command.arg(&file).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(500));
         let refused = traffic::ping(&self.names.namespace("red-1"), "10.2.0.12", 3, &[]).unwrap();

@@ -9,8 +9,8 @@ use lab::shell::Namespace;
 use nix::sys::socket::{setsockopt, sockopt};
 use node::client::Client;
 use node::sessions::{Ports, SessionQuery};
-use node::types::{ApplyReport, Level};
-use region::{region, Region};
+use node::types::Level;
+use region::{inside, region, Region};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::Arc;
@@ -41,26 +41,9 @@ impl Region {
         self.client().post("/v1/ports", serde_json::to_vec(&query).unwrap()).unwrap()
     }
 
-    fn apply(&self, yaml: &str) {
-        let mut body = Vec::new();
-        node::service::write_document(&mut body, "test.yaml", yaml.as_bytes());
-        let report: ApplyReport = self.client().post("/v1/apply", body).unwrap();
-        assert!(report.committed, "{}", report.text);
-    }
-
     fn drops(&mut self, reason: &str) -> u64 {
         self.node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
     }
-}
-
-/// Runs in a namespace, in a thread of its own.
-fn inside<T: Send + 'static>(ns: &Namespace, work: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
-    let path = ns.path();
-    std::thread::spawn(move || {
-        let namespace = std::fs::File::open(path).unwrap();
-        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-        work()
-    })
 }
 
 /// What the connections have seen so far.

@@ -6,47 +6,10 @@ mod region;
 
 use lab::plan::WEB4;
 use node::client::Client;
-use region::{region, Region};
+use region::{heard, region, wait, Region, Told};
 use serde_json::Value;
-use std::net::UdpSocket;
-use std::process::Command;
-use std::time::{Duration, Instant};
-
-/// How long what must come may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Region {
-    /// Runs the program against the region's node; what it wrote.
-    fn tunny(&self, args: &[&str]) -> String {
-        let socket = lab::node::socket(&self.names);
-        let out =
-            Command::new(env!("CARGO_BIN_EXE_tunny")).args(args).arg("--socket").arg(socket).output().unwrap();
-        assert!(out.status.success(), "tunny {args:?}: {}", String::from_utf8_lossy(&out.stderr));
-        String::from_utf8(out.stdout).unwrap()
-    }
-
-    /// Sessions that these filters choose.
-    fn get(&self, filters: &[&str]) -> Vec<Value> {
-        let text = self.tunny(&[&["get", "sessions", "-o", "json"], filters].concat());
-        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
-    }
-
-    fn apply(&self, text: &str) {
-        let file = self.names.dir().join("change.yaml");
-        std::fs::write(&file, text).unwrap();
-        self.tunny(&["apply", "--yes", file.to_str().unwrap()]);
-    }
-
-    /// The node's Gateway with another session log.
-    fn log_to(&self, place: &str) {
-        let gateway: Vec<Value> =
-            Client::new(&lab::node::socket(&self.names)).unwrap().get("/v1/objects/gateway").unwrap();
-        let mut gateway = gateway[0].clone();
-        gateway["apiVersion"] = "tunny/v1".into();
-        gateway["spec"]["sessions"]["log"] = place.into();
-        self.apply(&gateway.to_string());
-    }
-
     /// A page of the web server, fetched by a VM.
     fn page(&self, vm: &str) {
         let page = self.names.namespace(vm).run(&format!("curl -s --max-time 5 http://{WEB4}/"));
@@ -62,18 +25,6 @@ impl Region {
 
     fn metrics(&self) -> String {
         Client::new(&lab::node::socket(&self.names)).unwrap().text("/metrics").unwrap()
-    }
-}
-
-/// Polls until there is something.
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{what}: it did not come");
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -148,60 +99,20 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     assert!(!records().iter().any(|r| is(r, "end", 300)), "green's lives for four minutes");
 }
 
-/// The data records of one IPFIX message with template 256: (VM address, VM port, public address, public port, event).
-fn nat44(message: &[u8]) -> Vec<([u8; 4], u16, [u8; 4], u16, u8)> {
-    let u16_at = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
-    assert_eq!((u16_at(0), usize::from(u16_at(2))), (10, message.len()), "version and length");
-    let (mut at, mut lengths, mut found) = (16, Vec::new(), Vec::new());
-    while at + 4 <= message.len() {
-        let (id, end) = (u16_at(at), at + usize::from(u16_at(at + 2)));
-        if id == 2 && u16_at(at + 4) == 256 {
-            let fields = usize::from(u16_at(at + 6));
-            lengths = (0..fields).map(|i| (u16_at(at + 8 + 4 * i), usize::from(u16_at(at + 10 + 4 * i)))).collect();
-        }
-        if id == 256 {
-            let size: usize = lengths.iter().map(|(_, n)| n).sum();
-            assert!(size > 0, "records come behind their template");
-            for record in message[at + 4..end].chunks_exact(size) {
-                let field = |wanted: u16| {
-                    let before = lengths.iter().take_while(|(id, _)| *id != wanted).map(|(_, n)| n).sum::<usize>();
-                    let length = lengths.iter().find(|(id, _)| *id == wanted).expect("in the template").1;
-                    &record[before..before + length]
-                };
-                let port = |id| u16::from_be_bytes(field(id).try_into().unwrap());
-                found.push((field(8).try_into().unwrap(), port(7), field(225).try_into().unwrap(), port(227), field(230)[0]));
-            }
-        }
-        at = end.max(at + 4);
-    }
-    found
-}
-
 #[test]
 fn an_ipfix_collector_is_told_of_starts_and_ends() {
     let Some(region) = region("f") else { return };
-    // The collector is where the node is.
-    let path = region.names.namespace("gw").path();
-    let collector = std::thread::spawn(move || {
-        nix::sched::setns(std::fs::File::open(path).unwrap(), nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        socket
-    });
-    let socket = collector.join().unwrap();
-    region.log_to(&format!("ipfix:{}", socket.local_addr().unwrap()));
+    let socket = region.collector();
     region.apply(SHORT);
     region.page("blue-1");
+    // Of blue-1: natEvent 4 and 5 are NAT44 session create and delete.
     let mut told = Vec::new();
-    let mut buffer = [0; 2048];
-    wait("the end of the session", || {
-        if let Ok(n) = socket.recv(&mut buffer) {
-            told.extend(nat44(&buffer[..n]));
-        }
-        told.iter().any(|r| r.0 == [10, 0, 0, 11] && r.4 == 5).then_some(())
+    let of = |told: &[Told], event: u128| told.iter().find(|r| r.0 == 256 && r.1[&8] == 0x0a00_000b && r.1[&230] == event).cloned();
+    let end = wait("the end of the session", || {
+        told.extend(heard(&socket));
+        of(&told, 5)
     });
-    let end = told.iter().find(|r| r.0 == [10, 0, 0, 11] && r.4 == 5).unwrap();
-    let start = told.iter().find(|r| r.4 == 4 && (r.0, r.1) == (end.0, end.1)).expect("a start before the end");
-    assert_eq!((start.2, start.3), (end.2, end.3), "the same public endpoint");
-    assert_eq!(start.2[..3], [203, 0, 113]);
+    let start = of(&told, 4).expect("a start before the end");
+    assert_eq!([7, 225, 227].map(|id| start.1[&id]), [7, 225, 227].map(|id| end.1[&id]), "the same ports and public endpoint");
+    assert_eq!(start.1[&225] >> 8, 0xcb_0071);
 }

@@ -8,7 +8,7 @@ use lab::plan::{self, HOSTS};
 use lab::progress::Progress;
 use lab::shell::Namespace;
 use lab::{demo, traffic, LabError, Options};
-use region::{options, region, region_with, Region};
+use region::{inside, options, region, region_with, Region};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
@@ -82,16 +82,6 @@ fn guests_reach_their_gateway_and_each_other_and_nobody_else() {
     region.reaches("blue-2", "10.0.0.11");
     assert_eq!((heard("blue-1") - blue, heard("green-1") - green), (3, 0));
     region.balanced();
-}
-
-/// Runs something in a namespace: only the thread that this makes enters it, and ends there.
-fn inside<T: Send + 'static>(ns: &Namespace, work: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
-    let path = ns.path();
-    std::thread::spawn(move || {
-        let namespace = std::fs::File::open(path).unwrap();
-        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-        work()
-    })
 }
 
 #[test]

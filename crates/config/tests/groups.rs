@@ -142,7 +142,7 @@ fn rules_beyond_the_limit_of_a_node_are_refused_at_the_document_that_brings_them
     let told = parse_text("x.yaml", &format!("apiVersion: tunny/v1\n{text}")).and_then(|docs| model.apply(&docs).map(|_| ())).unwrap_err();
     let told: Vec<String> = told.iter().map(|e| e.to_string()).collect();
     assert_eq!(told.len(), 1);
-    assert!(told[0].starts_with("x.yaml:6:3: SecurityGroup a: spec.rules") && told[0].contains("1000001"), "{told:?}");
+    assert!(told[0].starts_with("x.yaml:6:5: SecurityGroup a: spec.rules") && told[0].contains("1000001"), "{told:?}");
     assert!(model.filter().same(&before), "nothing half-applied");
     // One that takes the place of another may come.
     let replace = text.replace("name: a", "name: g007");

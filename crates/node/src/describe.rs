@@ -21,7 +21,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("tcp udp icmp arp nd", "what the inner packet is [default: udp]"),
     ("sport=N dport=N", "ports [default: 40000, 80]"),
     ("ttl=N", "inner TTL or hop limit [default: 64]"),
-    ("len=N", "bytes of L4 payload [default: 18]"),
+    ("len=N", "bytes of L4 payload [default: 18; none of tcp, which is a SYN then, else data of a connection]"),
     ("df", "inner IPv4 don't-fragment bit"),
     ("tos=N", "inner TOS or traffic class byte"),
     ("outer-tos=N", "outer TOS or traffic class byte"),
@@ -100,7 +100,7 @@ impl FromStr for Description {
 
     fn from_str(text: &str) -> Result<Self, DescribeError> {
         let (mut vni, mut src, mut dst, mut from, mut to) = (None, None, None, None, None);
-        let (mut kind, mut sport, mut dport, mut ttl, mut len) = (Kind::Udp, 40000, 80, 64, 18usize);
+        let (mut kind, mut sport, mut dport, mut ttl, mut len) = (Kind::Udp, 40000, 80, 64, None);
         let (mut df, mut tos, mut outer_tos, mut smac, mut dmac, mut port) = (false, 0, 0, 0x0200_0000_0001, None, None);
         for word in text.split_whitespace() {
             let (key, v) = word.split_once('=').unwrap_or((word, ""));
@@ -119,7 +119,7 @@ impl FromStr for Description {
                 "sport" => sport = value(word, v)?,
                 "dport" => dport = value(word, v)?,
                 "ttl" => ttl = value(word, v)?,
-                "len" => len = value(word, v)?,
+                "len" => len = Some(value(word, v)?),
                 "df" => df = true,
                 "tos" => tos = value(word, v)?,
                 "outer-tos" => outer_tos = value(word, v)?,
@@ -134,6 +134,8 @@ impl FromStr for Description {
         if vni >= 1 << 24 {
             return Err(DescribeError::Value { word: format!("vni={vni}"), why: "a VNI is at most 16777215".into() });
         }
+        // Data in a SYN is nothing that a sender should send.
+        let len: usize = len.unwrap_or(if kind == Kind::Tcp { 0 } else { 18 });
         if len > 9000 {
             return Err(DescribeError::Value { word: format!("len={len}"), why: "at most 9000".into() });
         }
@@ -222,7 +224,8 @@ impl Description {
         let number = match (self.kind, self.src, self.dst) {
             (Kind::Other(number), ..) => number,
             (Kind::Tcp, ..) => {
-                let repr = tcp::Repr { src_port, dst_port, seq: 1, ack: 0, flags: tcp::SYN, window: 65535 };
+                let flags = if self.len == 0 { tcp::SYN } else { tcp::PSH | tcp::ACK };
+                let repr = tcp::Repr { src_port, dst_port, seq: 1, ack: u32::from(self.len > 0), flags, window: 65535 };
                 let _ = repr.emit(pseudo(protocol::TCP), &mut segment);
                 protocol::TCP
             }

@@ -4,9 +4,20 @@
 
 use lab::plan::Names;
 use lab::progress::Progress;
+use lab::shell::Namespace;
 use lab::{Lab, Options};
+use node::client::Client;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long what must come may take.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -76,3 +87,110 @@ pub fn region(name: &str) -> Option<Region> {
     region_with(&options(name))
 }
 
+impl Region {
+    /// The program, against the region's node.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tunny"));
+        command.arg("--socket").arg(lab::node::socket(&self.names)).args(args);
+        command
+    }
+
+    /// Runs it; what it wrote.
+    pub fn tunny(&self, args: &[&str]) -> String {
+        let out = self.command(args).output().unwrap();
+        assert!(out.status.success(), "tunny {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// Sessions that these filters choose.
+    pub fn get(&self, filters: &[&str]) -> Vec<Value> {
+        let text = self.tunny(&[&["get", "sessions", "-o", "json"], filters].concat());
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+
+    /// Applies documents.
+    pub fn apply(&self, text: &str) {
+        let file = self.names.dir().join("change.yaml");
+        std::fs::write(&file, text).unwrap();
+        self.tunny(&["apply", "--yes", file.to_str().unwrap()]);
+    }
+
+    /// The node's Gateway with another session log.
+    pub fn log_to(&self, place: &str) {
+        let gateway: Vec<Value> =
+            Client::new(&lab::node::socket(&self.names)).unwrap().get("/v1/objects/gateway").unwrap();
+        let mut gateway = gateway[0].clone();
+        gateway["apiVersion"] = "tunny/v1".into();
+        gateway["spec"]["sessions"]["log"] = place.into();
+        self.apply(&gateway.to_string());
+    }
+
+    /// An IPFIX collector where the node is, to which the node tells its sessions from now on.
+    pub fn collector(&self) -> UdpSocket {
+        let socket = inside(&self.names.namespace("gw"), || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            socket
+        });
+        let socket = socket.join().unwrap();
+        self.log_to(&format!("ipfix:{}", socket.local_addr().unwrap()));
+        socket
+    }
+}
+
+/// Polls until there is something.
+pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: it did not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs something in a namespace: only the thread that this makes enters it, and ends there.
+pub fn inside<T: Send + 'static>(ns: &Namespace, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let path = ns.path();
+    std::thread::spawn(move || {
+        let namespace = std::fs::File::open(path).unwrap();
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        work()
+    })
+}
+
+/// A data record of IPFIX: its template, and what it says by information element.
+pub type Told = (u16, BTreeMap<u16, u128>);
+
+/// The data records of the next message that a collector gets, if one comes soon.
+pub fn heard(socket: &UdpSocket) -> Vec<Told> {
+    let mut buffer = [0; 2048];
+    let Ok(n) = socket.recv(&mut buffer) else { return Vec::new() };
+    let message = &buffer[..n];
+    let u16_at = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
+    assert_eq!((u16_at(0), usize::from(u16_at(2))), (10, message.len()), "version and length");
+    let (mut at, mut templates, mut found) = (16, BTreeMap::<u16, Vec<(u16, usize)>>::new(), Vec::new());
+    while at + 4 <= message.len() {
+        let (id, end) = (u16_at(at), at + usize::from(u16_at(at + 2)));
+        if id == 2 {
+            let fields = usize::from(u16_at(at + 6));
+            let list = (0..fields).map(|i| (u16_at(at + 8 + 4 * i), usize::from(u16_at(at + 10 + 4 * i))));
+            templates.insert(u16_at(at + 4), list.collect());
+        } else {
+            let fields = &templates[&id];
+            let size: usize = fields.iter().map(|(_, n)| n).sum();
+            for record in message[at + 4..end].chunks_exact(size) {
+                let mut rest = record;
+                let value = |(id, n): &(u16, usize)| {
+                    let (field, behind) = rest.split_at(*n);
+                    rest = behind;
+                    (*id, field.iter().fold(0, |v, b| v << 8 | u128::from(*b)))
+                };
+                found.push((id, fields.iter().map(value).collect()));
+            }
+        }
+        at = end.max(at + 4);
+    }
+    found
+}
