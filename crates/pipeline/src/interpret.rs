@@ -32,6 +32,8 @@ struct Frame {
     table: u8,
     /// Runs on a copy of the key; set until the copy is made.
     copy: Copy,
+    /// What all frames below have left to do: that does not change while this one is there.
+    below: Option<Arc<Return>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,6 +47,8 @@ struct Run<'a> {
     pipeline: &'a Pipeline,
     machine: Machine,
     frames: Vec<Frame>,
+    /// Frames that run on a copy.
+    copies: usize,
     steps: Vec<Step>,
     depth: u16,
     resubmits: u32,
@@ -69,6 +73,7 @@ impl Pipeline {
             pipeline: self,
             machine: Machine::new(*key),
             frames: Vec::new(),
+            copies: 0,
             steps: Vec::new(),
             depth: entry.depth,
             resubmits: 0,
@@ -77,15 +82,17 @@ impl Pipeline {
             learned: Vec::new(),
             failed: None,
         };
-        for r in entry.returns.iter().flat_map(|r| r.iter()) {
+        for r in entry.returns.iter().flat_map(|r| r.outwards()) {
             run.frames.push(Frame {
                 actions: r.actions.clone(),
                 next: r.next as usize,
                 depth: r.depth,
                 table: r.table,
                 copy: Copy::No,
+                below: r.below(),
             });
         }
+        run.frames.reverse();
         run.table(entry.table, entry.in_port, entry.ct, Some(entry.deeper));
         run.all();
         let end = run.machine.key;
@@ -211,14 +218,22 @@ impl Run<'_> {
     fn leave(&mut self) {
         if let Some(frame) = self.frames.pop() {
             self.depth = frame.depth;
+            self.copies -= usize::from(frame.copy != Copy::No);
             if frame.copy == Copy::Made {
                 self.emit(Op::Restore);
             }
         }
     }
 
-    fn call(&mut self, actions: Arc<[Action]>, depth: u16, table: u8, copy: bool) {
-        self.frames.push(Frame { actions, next: 0, depth, table, copy: if copy { Copy::Due } else { Copy::No } });
+    /// Runs actions; when they end, `depth` holds again. A caller that has nothing left to do is done with.
+    fn call(&mut self, actions: Arc<[Action]>, mut depth: u16, table: u8, copy: bool) {
+        while let Some(done) = self.frames.pop_if(|f| f.next >= f.actions.len() && f.copy == Copy::No) {
+            depth = done.depth;
+        }
+        let below = self.returns();
+        self.copies += usize::from(copy);
+        let copy = if copy { Copy::Due } else { Copy::No };
+        self.frames.push(Frame { actions, next: 0, depth, table, copy, below });
     }
 
     fn emit(&mut self, op: Op) {
@@ -319,7 +334,7 @@ impl Run<'_> {
 
     fn begin(&mut self, entry: Entry, rule: Option<RuleId>, lookup: Mask) {
         let alive = !self.machine.stack.is_empty() || !self.set.is_empty() || !self.learned.is_empty();
-        let cut = !alive && self.frames.iter().all(|f| f.copy == Copy::No);
+        let cut = !alive && self.copies == 0;
         let key = self.machine.key;
         self.steps.push(Step {
             entry,
@@ -334,12 +349,12 @@ impl Run<'_> {
     }
 
     /// What callers have left to do.
-    fn returns(&self) -> Option<Arc<[Return]>> {
-        let left = self.frames.iter().filter(|f| f.next < f.actions.len() || f.copy != Copy::No);
-        let returns: Vec<Return> = left
-            .map(|f| Return { actions: f.actions.clone(), next: f.next as u32, depth: f.depth, table: f.table })
-            .collect();
-        (!returns.is_empty()).then(|| returns.into())
+    fn returns(&self) -> Option<Arc<Return>> {
+        let f = self.frames.last()?;
+        match f.next < f.actions.len() || f.copy != Copy::No {
+            true => Some(Arc::new(Return::new(f.actions.clone(), f.next as u32, f.depth, f.table, f.below.clone()))),
+            false => f.below.clone(),
+        }
     }
 
     /// Flows learned earlier in this pass count, too.
