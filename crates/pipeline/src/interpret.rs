@@ -27,7 +27,7 @@ pub const PASSES_MAX: usize = 64;
 struct Frame {
     actions: Arc<[Action]>,
     next: usize,
-    /// Depth of the caller.
+    /// How deep its own resubmits are nested.
     depth: u16,
     table: u8,
     /// Runs on a copy of the key; set until the copy is made.
@@ -187,7 +187,7 @@ impl Run<'_> {
                     break;
                 }
                 let actions = action_set(&std::mem::take(&mut self.set)).into();
-                self.call(actions, self.depth, self.table_now(), false);
+                self.call(actions, self.table_now(), false);
                 continue;
             };
             if frame.copy == Copy::Due {
@@ -217,7 +217,7 @@ impl Run<'_> {
 
     fn leave(&mut self) {
         if let Some(frame) = self.frames.pop() {
-            self.depth = frame.depth;
+            self.depth = self.frames.last().map_or(0, |f| f.depth);
             self.copies -= usize::from(frame.copy != Copy::No);
             if frame.copy == Copy::Made {
                 self.emit(Op::Restore);
@@ -225,15 +225,13 @@ impl Run<'_> {
         }
     }
 
-    /// Runs actions; when they end, `depth` holds again. A caller that has nothing left to do is done with.
-    fn call(&mut self, actions: Arc<[Action]>, mut depth: u16, table: u8, copy: bool) {
-        while let Some(done) = self.frames.pop_if(|f| f.next >= f.actions.len() && f.copy == Copy::No) {
-            depth = done.depth;
-        }
+    /// Runs actions. A caller that has nothing left to do is done with.
+    fn call(&mut self, actions: Arc<[Action]>, table: u8, copy: bool) {
+        while self.frames.pop_if(|f| f.next >= f.actions.len() && f.copy == Copy::No).is_some() {}
         let below = self.returns();
         self.copies += usize::from(copy);
         let copy = if copy { Copy::Due } else { Copy::No };
-        self.frames.push(Frame { actions, next: 0, depth, table, copy, below });
+        self.frames.push(Frame { actions, next: 0, depth: self.depth, table, copy, below });
     }
 
     fn emit(&mut self, op: Op) {
@@ -326,9 +324,8 @@ impl Run<'_> {
         self.begin(Entry { table, in_port, ct, depth: self.depth, deeper, returns: self.returns() }, rule, lookup);
         if let Some(actions) = actions {
             self.resubmits += 1;
-            let caller = self.depth;
             self.depth += u16::from(deeper);
-            self.call(actions, caller, table, false);
+            self.call(actions, table, false);
         }
     }
 
@@ -414,7 +411,7 @@ impl Run<'_> {
             Action::Group(id) => self.group(*id),
             Action::Ct(ct) => self.ct(ct),
             Action::CtClear => self.emit(Op::CtClear),
-            Action::Clone(actions) => self.call(actions.clone(), self.depth, self.table_now(), true),
+            Action::Clone(actions) => self.call(actions.clone(), self.table_now(), true),
             Action::Learn(learn) => {
                 let mut mask = Mask::default();
                 learn.depends(&mut mask);
@@ -577,11 +574,11 @@ impl Run<'_> {
         let mut mask = Mask::default();
         let chosen = group.choose(&self.machine.key, &mut mask);
         self.depend(mask);
-        let (depth, table) = (self.depth, self.table_now());
-        for n in chosen.into_iter().rev() {
-            self.call(group.buckets[n].actions.clone(), depth, table, true);
-        }
+        let table = self.table_now();
         self.depth += 1;
+        for n in chosen.into_iter().rev() {
+            self.call(group.buckets[n].actions.clone(), table, true);
+        }
     }
 
     fn ct(&mut self, ct: &CtAction) {
