@@ -259,9 +259,6 @@ fn roomy(load: &Load, t: &Techniques) -> Load {
 
 /// The candidates that none beats in SRAM with action data, TCAM, false matches and throughput at once, least SRAM first.
 pub fn front(profile: &Profile, load: &Load) -> Vec<Candidate> {
-    let stands = |c: &Candidate| {
-        place(profile, &roomy(load, &c.techniques), &c.techniques).is_ok_and(|chip: Chip| audit(&chip).is_ok())
-    };
     let cost = |c: &Candidate| {
         (c.usage.sram_with_action_percent, c.usage.tcam_percent, c.false_match_probability, -c.port_tbps)
     };
@@ -277,15 +274,27 @@ pub fn front(profile: &Profile, load: &Load) -> Vec<Candidate> {
             let (o, c) = (cost(o), cost(&c));
             o.0 <= c.0 && o.1 <= c.1 && o.2 <= c.2 && o.3 <= c.3
         };
-        if !out.iter().any(beaten) && stands(&c) {
+        if !out.iter().any(beaten) && stands(profile, load, &c) {
             out.push(c);
         }
     }
-    let careful = out.iter_mut().filter(|c| c.false_match_probability <= CHOSEN_FALSE_MATCHES);
+    choose(&mut out);
+    out
+}
+
+/// The layout stands in real stages, by the independent count too.
+fn stands(profile: &Profile, load: &Load, c: &Candidate) -> bool {
+    place(profile, &roomy(load, &c.techniques), &c.techniques).is_ok_and(|chip: Chip| audit(&chip).is_ok())
+}
+
+/// Chooses the one whose scarcest memory is used least, of those that mistake few enough addresses and that building did not
+/// show to fail.
+fn choose(all: &mut [Candidate]) {
+    all.iter_mut().for_each(|c| c.chosen = false);
+    let careful = all.iter_mut().filter(|c| c.false_match_probability <= CHOSEN_FALSE_MATCHES && c.failed.is_none());
     if let Some(least) = careful.min_by(|a, b| a.binds_percent.total_cmp(&b.binds_percent)) {
         least.chosen = true;
     }
-    out
 }
 
 /// The front, and the points that the paper's routing scheme gives; each with a word why.
@@ -297,14 +306,15 @@ pub fn best(profile: &Profile, load: &Load, seed: u64, verify_all: bool) -> Vec<
     let mut alpm: Vec<Candidate> = candidates(profile, load).into_iter().filter(paper).collect();
     alpm.sort_by(|a, b| a.usage.sram_with_action_percent.total_cmp(&b.usage.sram_with_action_percent));
     for exact in [false, true] {
-        let found =
-            alpm.iter().find(|c| (c.false_match_probability == 0.0) == exact && c.false_match_probability < 1e-4);
-        if let Some(c) = found.filter(|c| !out.iter().any(|o| o.routes == c.routes && o.vms == c.vms)) {
+        let found = alpm.iter().find(|c| {
+            (c.false_match_probability == 0.0) == exact && c.false_match_probability < 1e-4 && stands(profile, load, c)
+        });
+        let same = |o: &Candidate, c: &Candidate| o.pipes == c.pipes && o.routes == c.routes && o.vms == c.vms;
+        if let Some(c) = found.filter(|c| !out.iter().any(|o| same(o, c))) {
             out.push(c.clone());
         }
     }
     for c in &mut out {
-        c.why = why(c);
         if verify_all {
             match verify(profile, load, &roomy(load, &c.techniques), &c.techniques, seed) {
                 Ok(v) => c.verified = Some(v),
@@ -312,6 +322,8 @@ pub fn best(profile: &Profile, load: &Load, seed: u64, verify_all: bool) -> Vec<
             }
         }
     }
+    choose(&mut out);
+    out.iter_mut().for_each(|c| c.why = why(c));
     out
 }
 
@@ -453,4 +465,22 @@ fn check(t: &Techniques, w: &Workload, routes: &Tables, vms: &BuiltVms, seed: u6
         false_matches,
         uninstalled,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_building_shows_to_fail_is_not_chosen() {
+        let p = crate::explain::reference().unwrap();
+        let mut all = front(&p, &Load::sailfish(25).hundredths(3));
+        let first = all.iter().position(|c| c.chosen).unwrap();
+        all[first].failed = Some("not shown to work".into());
+        choose(&mut all);
+        let second = all.iter().position(|c| c.chosen).unwrap();
+        assert!(first != second && all.iter().filter(|c| c.chosen).count() == 1);
+        assert!(all[second].binds_percent >= all[first].binds_percent);
+        assert!(all[second].false_match_probability <= CHOSEN_FALSE_MATCHES);
+    }
 }
