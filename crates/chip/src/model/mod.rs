@@ -5,6 +5,8 @@ pub mod alpm;
 pub mod gateway;
 pub mod hash;
 pub mod key;
+pub mod outcome;
+mod parse;
 pub mod rng;
 pub mod routes;
 pub mod snapshot;
