@@ -11,7 +11,6 @@ pub mod compact;
 pub mod cpu;
 pub mod drive;
 pub mod filter;
-pub mod isolation;
 pub mod latency;
 pub mod linux;
 pub mod load;

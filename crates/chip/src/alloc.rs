@@ -205,6 +205,7 @@ pub fn audit(chip: &Chip) -> Result<(), String> {
             let here: Vec<&Placed> =
                 chip.placed.iter().filter(|p| p.segment.pipe == pipe && p.stage == stage).collect();
             let mut rows = vec![0u32; g.sram_rows as usize];
+            let mut state_rows = rows.clone();
             let (mut tcam, mut map_ram, mut tables, mut alus, mut stats) = (0, 0, 0, 0, 0);
             let (mut exact, mut ternary, mut hashes, mut ternary_tables) = (0, 0, 0, 0);
             for p in &here {
@@ -220,6 +221,10 @@ pub fn audit(chip: &Chip) -> Result<(), String> {
                 for &row in &p.placement.single {
                     *rows.get_mut(row as usize).ok_or(format!("row {row} of pipe {pipe} stage {stage}"))? += 1;
                     counted += 1;
+                }
+                // State comes first, and stands beside the map RAMs of its row.
+                for &row in p.placement.single.iter().take(p.part.sram_indirect as usize) {
+                    state_rows[row as usize] += 1;
                 }
                 if counted != p.part.sram() {
                     return Err(format!(
@@ -239,6 +244,7 @@ pub fn audit(chip: &Chip) -> Result<(), String> {
                 ternary_tables += u32::from(p.part.tcam > 0);
             }
             let over = rows.iter().any(|r| *r > g.sram_columns)
+                || (0..g.sram_rows).any(|row| state_rows[row as usize] > g.map_rams_of_row(row))
                 || tcam > g.tcam_per_stage
                 || map_ram > g.map_ram_per_stage
                 || tables > g.tables_per_stage

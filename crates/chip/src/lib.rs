@@ -27,5 +27,7 @@ pub mod remedy;
 pub mod sailfish;
 pub mod technique;
 
-pub use blocks::{Alpm, Blocks, Bucket, Geometry, Grid, Key, Kind, Packing, Part, Table, Unplaced, KEYS};
+pub use blocks::{
+    Alpm, Attached, Blocks, Bucket, Geometry, Grid, Key, Kind, Packing, Part, State, Table, Unplaced, KEYS,
+};
 pub use profile::{Profile, ProfileError};

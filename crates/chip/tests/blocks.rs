@@ -3,6 +3,7 @@
 
 use chip::blocks::{sram, state, tcam, Blocks, Geometry, Grid};
 use chip::{profile, Alpm, Bucket, Key, Kind, Table};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 fn tofino() -> Geometry {
@@ -127,51 +128,75 @@ fn no_table_overfills_a_stage() {
     }
 }
 
+/// The measured counts, which are not part of this project. Where the folder is absent the line goes past the test
+/// harness, which keeps what a passing test prints to itself; where TUNNY_SHARED names a folder it must be there.
 fn data() -> Option<PathBuf> {
+    let file = "data/tofino/blocks.csv";
+    if let Some(shared) = std::env::var_os("TUNNY_SHARED") {
+        let path = Path::new(&shared).join(file);
+        assert!(path.exists(), "TUNNY_SHARED is set and {} does not exist", path.display());
+        return Some(path);
+    }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().map(|a| a.join("shared/data/tofino/blocks.csv")).find(|p| p.exists())
+    let found = here.ancestors().map(|a| a.join("shared").join(file)).find(|p| p.exists());
+    if found.is_none() {
+        let line = "SKIPPED the_compilers_block_counts: no shared/data/tofino/blocks.csv beside this checkout (TUNNY_SHARED names \
+                    the folder), so the blocks were NOT compared with the real compiler's\n";
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+    found
 }
 
-/// The vendor's compiler: SRAM match equal, within 2 blocks or 3% on at least 95% of the rows; TCAM equal on all.
+/// A line of blocks.csv.
+fn measured(line: &str) -> (Table, Blocks) {
+    let f: Vec<&str> = line.split(',').collect();
+    let n = |i: usize| f[i].parse::<u32>().ok();
+    let kind = match f[0] {
+        "exact" => Kind::Exact { digest: n(5) },
+        "alpm" => Kind::Alpm(Alpm {
+            partitions: n(6).unwrap(),
+            subtrees: n(7).unwrap(),
+            bucket: match f[8] {
+                "exvni" => Bucket::Exclude { lpm_bits: 0 },
+                "subset32" => Bucket::Subset32,
+                _ => Bucket::Whole,
+            },
+        }),
+        _ => Kind::Ternary,
+    };
+    let key = Key::named(f[1]).unwrap();
+    assert_eq!(Some(key.bits()), n(2), "bits of {line}");
+    let (entries, action_bits) = (n(3).unwrap().into(), n(4).unwrap());
+    let t = Table { kind, key, entries, action_bits, packing: Default::default() };
+    t.check(matches!(f[0], "lpm" | "alpm"), &tofino()).unwrap_or_else(|e| panic!("{line}: {e}"));
+    let [stages, sram_match, sram_action, sram_indirect, other, tcam] = [9, 10, 11, 12, 13, 14].map(|i| n(i).unwrap());
+    assert_eq!(other, 0, "{line}: blocks of another kind are not counted here");
+    (t, Blocks { stages, sram_match, sram_action, sram_indirect, tcam, map_ram: 0 })
+}
+
+/// The vendor's compiler, all columns: stages, indirect blocks and TCAM equal on every row; match and action blocks within 2
+/// blocks or 2% on every row (the project's aim is 3% on 95%), and equal on all but one.
 #[test]
 fn the_compilers_block_counts() {
-    let Some(path) = data() else {
-        eprintln!(
-            "skipped: no folder shared/data/tofino above this one, so there are no measured counts to compare with"
-        );
-        return;
-    };
+    let Some(path) = data() else { return };
     let text = std::fs::read_to_string(path).expect("readable");
-    let (mut rows, mut good) = (0, 0);
+    let (mut rows, mut equal) = (0, 0);
     for line in text.lines().skip(1) {
-        let f: Vec<&str> = line.split(',').collect();
-        let n = |i: usize| f[i].parse::<u64>().ok();
-        let kind = match f[0] {
-            "exact" => Kind::Exact { digest: n(5).map(|d| d as u32) },
-            "alpm" => Kind::Alpm(Alpm {
-                partitions: n(6).unwrap() as u32,
-                subtrees: n(7).unwrap() as u32,
-                bucket: match f[8] {
-                    "exvni" => Bucket::Exclude { lpm_bits: 0 },
-                    "subset32" => Bucket::Subset32,
-                    _ => Bucket::Whole,
-                },
-            }),
-            _ => Kind::Ternary,
-        };
-        let (entries, action_bits) = (n(3).unwrap(), n(4).unwrap() as u32);
-        let t = Table { kind, key: Key::named(f[1]).unwrap(), entries, action_bits, packing: Default::default() };
+        let (t, want) = measured(line);
         let b = Blocks::of(&t.alone(&tofino()).unwrap());
-        let want = n(10).unwrap() as i64;
-        let off = (i64::from(b.sram_match) - want).abs();
-        assert_eq!(u64::from(b.tcam), n(14).unwrap(), "TCAM of {line}");
+        let exact = |b: &Blocks| (b.stages, b.sram_indirect, b.tcam);
+        assert_eq!(exact(&b), exact(&want), "{line}: {b:?}");
+        for (ours, theirs) in [(b.sram_match, want.sram_match), (b.sram_action, want.sram_action)] {
+            let off = ours.abs_diff(theirs);
+            assert!(off <= 2 || f64::from(off) <= 0.02 * f64::from(theirs), "{line}: {b:?}");
+        }
         rows += 1;
-        let fine = off <= 2 || off as f64 <= 0.03 * want as f64;
-        good += i32::from(fine);
-        if off != 0 {
-            eprintln!("{line}: {} blocks here", b.sram_match);
+        let same = (b.sram_match, b.sram_action) == (want.sram_match, want.sram_action);
+        equal += i32::from(same);
+        if !same {
+            eprintln!("{line}: {b:?} here");
         }
     }
-    eprintln!("{good} of {rows} rows equal or within 2 blocks or 3%");
-    assert!(good * 100 >= rows * 95);
+    eprintln!("{equal} of {rows} rows equal in all columns");
+    assert!(rows >= 90 && equal >= rows - 1, "{equal} of {rows} rows are equal");
 }

@@ -7,7 +7,13 @@
 
 use super::format::{fits, Request};
 use super::sram::{layouts, Layout, Match};
+use super::state::Attached;
 use super::{tcam, Geometry, Grid, Key, Packing, Part, Stages, Table, Unplaced};
+
+/// How many partitions there can be.
+pub const PARTITIONS: &[u32] = &[1024, 2048, 4096, 8192];
+/// Subtrees that can share a partition.
+pub const SUBTREES_MAX: u32 = 10;
 
 /// What of the key is compared in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -78,6 +84,8 @@ struct Sized {
     depth: u32,
     ways: u32,
     action: u32,
+    /// Blocks of counters, meters and registers.
+    state: u32,
 }
 
 impl Sized {
@@ -86,7 +94,19 @@ impl Sized {
         let depth = depth.min(1 << 16);
         let rows = u64::from(g.sram_depth.min(a.partitions));
         let entries = u64::from(depth) * u64::from(ways) * u64::from(layout.pack) * rows;
-        Sized { layout, depth, ways, action: layout.action.blocks(entries, g) }
+        let mut s = Sized { layout, depth, ways, action: layout.action.blocks(entries, g), state: 0 };
+        if !layout.attached.is_empty() {
+            s.state = s.beside(a, g).map_or(1 << 24, |p| p.sram_indirect);
+        }
+        s
+    }
+
+    /// What is attached: each logical table has its own.
+    fn beside(&self, a: &Alpm, g: &Geometry) -> Option<Part> {
+        let of = |depth: &u32| u64::from(depth * self.layout.pack) * u64::from(a.partitions);
+        self.logical(a, g)
+            .iter()
+            .try_fold(Part::default(), |sum, depth| Some(sum.with_state(&self.layout.attached.beside(of(depth), g)?)))
     }
 
     fn entries(&self) -> u32 {
@@ -94,7 +114,7 @@ impl Sized {
     }
 
     fn blocks(&self) -> u32 {
-        self.depth * self.ways * self.layout.width + self.action
+        self.depth * self.ways * self.layout.width + self.action + self.state
     }
 
     /// Prefixes with priority lie in one row, at most five blocks of them; more are further logical tables.
@@ -106,7 +126,8 @@ impl Sized {
     fn part(&self, a: &Alpm, g: &Geometry) -> Part {
         let logical = self.logical(a, g);
         let columns = logical.iter().flat_map(|d| std::iter::repeat_n(*d, self.ways as usize)).collect();
-        Part {
+        let state = self.beside(a, g).unwrap_or_default();
+        let part = Part {
             sram_match: self.depth * self.ways * self.layout.width,
             sram_action: self.action,
             entries: u64::from(self.entries()) * u64::from(a.partitions),
@@ -116,17 +137,24 @@ impl Sized {
             pack: self.layout.pack,
             immediate: self.layout.action.immediate,
             ..Part::default()
-        }
+        };
+        part.with_state(&state)
     }
 }
 
 /// Places the TCAM, and behind it the partitions.
-pub fn place(t: &Table, a: &Alpm, stages: &mut dyn Stages, g: &Geometry) -> Result<Vec<(usize, Part)>, Unplaced> {
+pub fn place(
+    t: &Table,
+    a: &Alpm,
+    attached: Attached,
+    stages: &mut dyn Stages,
+    g: &Geometry,
+) -> Result<Vec<(usize, Part)>, Unplaced> {
     let index_bits = a.partitions.ilog2();
-    let mut out = tcam::place(&t.key, u64::from(a.pivots()), index_bits, stages, g)?;
+    let mut out = tcam::place(&t.key, u64::from(a.pivots()), index_bits, Attached::default(), stages, g)?;
     let first = out.last().map_or(0, |(stage, _)| stage + 1);
     let m = Match { packing: t.packing, ..a.stored(&t.key, g) };
-    let all: Vec<Layout> = layouts(&m, t.action_bits, g)
+    let all: Vec<Layout> = layouts(&m, t.action_bits, attached, g)
         .into_iter()
         .filter_map(|l| [l, Layout { width: l.width + 1, ..l }].into_iter().find(|l| format_fits(&m, l, g)))
         .collect();
@@ -144,7 +172,7 @@ pub fn place(t: &Table, a: &Alpm, stages: &mut dyn Stages, g: &Geometry) -> Resu
             stages.take(stage, &s.part(a, g));
             out.push((stage, s.part(a, g)));
         } else if grid == Grid::empty(g) {
-            return Err(Unplaced::KeyTooWide);
+            return Err(Unplaced::NoPart);
         }
         stage += 1;
     }
@@ -166,11 +194,13 @@ fn format_fits(m: &Match, l: &Layout, g: &Geometry) -> bool {
 fn pick(all: &[Layout], left: u32, a: &Alpm, grid: &Grid, g: &Geometry) -> Option<Sized> {
     let mut sized: Vec<Sized> = all.iter().map(|l| Sized::new(*l, left.div_ceil(l.pack), a, g)).collect();
     sized.sort_by_key(|s| (s.blocks(), s.layout.width, s.layout.pack, s.action > 0));
-    if let Some(s) = sized.iter().find(|s| grid.takes(&s.part(a, g), g)) {
+    let room = grid.sram();
+    if let Some(s) = sized.iter().find(|s| s.blocks() <= room && grid.takes(&s.part(a, g), g)) {
         return Some(*s);
     }
-    let room = grid.sram();
-    let shrink = |l: Layout, from: u32| (1..=from).rev().map(|d| Sized::new(l, d, a, g)).find(|s| s.blocks() <= room);
+    // A depth takes a block at least.
+    let shrink =
+        |l: Layout, from: u32| (1..=from.min(room)).rev().map(|d| Sized::new(l, d, a, g)).find(|s| s.blocks() <= room);
     let mut options: Vec<Sized> = all.iter().filter_map(|l| shrink(*l, left.div_ceil(l.pack))).collect();
     while !options.is_empty() {
         options.sort_by_key(|s| (std::cmp::Reverse(s.entries()), s.blocks(), s.layout.width, s.layout.pack));

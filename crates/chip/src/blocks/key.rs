@@ -37,6 +37,11 @@ impl Key {
         Key { fields: fields.to_vec(), lpm_bits: *fields.last().unwrap_or(&0) }
     }
 
+    /// Whether it begins with a VNI (24 bits) before other fields.
+    pub fn has_vni(&self) -> bool {
+        self.fields.len() > 1 && self.fields[0] == 24
+    }
+
     /// Bits in all.
     pub fn bits(&self) -> u32 {
         self.fields.iter().sum()

@@ -7,6 +7,8 @@
 //! are what it is checked against (`docs/design/chip.md`).
 
 pub mod alpm;
+mod check;
+mod fit;
 pub mod format;
 mod key;
 pub mod sram;
@@ -14,7 +16,10 @@ pub mod state;
 pub mod tcam;
 
 pub use alpm::{Alpm, Bucket};
+pub use check::{Nonsense, Resource, Unplaced};
+pub use fit::{fit, Ask, Change, Misfit};
 pub use key::{Key, KEYS};
+pub use state::{Attached, State};
 
 /// What a stage is made of; from the profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +76,11 @@ impl Geometry {
     /// SRAM blocks of a stage.
     pub fn sram_per_stage(&self) -> u32 {
         self.sram_rows * self.sram_columns
+    }
+
+    /// Map RAMs of a row: they are spread evenly.
+    pub fn map_rams_of_row(&self, row: u32) -> u32 {
+        self.map_ram_per_stage / self.sram_rows + u32::from(row < self.map_ram_per_stage % self.sram_rows)
     }
 
     /// Address bits of a block's rows.
@@ -139,6 +149,8 @@ pub struct Grid {
     pub tcam: u32,
     /// Free map RAMs.
     pub map_ram: u32,
+    /// Free map RAMs of each row: they stand beside the blocks of some columns only.
+    pub map_rows: Vec<u32>,
     /// Free logical tables.
     pub tables: u32,
     /// Free stateful and meter ALUs.
@@ -162,6 +174,7 @@ impl Grid {
             rows: vec![g.sram_columns; g.sram_rows as usize],
             tcam: g.tcam_per_stage,
             map_ram: g.map_ram_per_stage,
+            map_rows: (0..g.sram_rows).map(|row| g.map_rams_of_row(row)).collect(),
             tables: g.tables_per_stage,
             alus: g.meter_alus,
             stats_alus: g.stats_alus,
@@ -209,7 +222,19 @@ impl Grid {
             (first..first + p.width).for_each(|r| self.rows[r as usize] -= columns);
             out.columns.push((first, p.width, columns));
         }
-        for _ in 0..p.sram_action + p.sram_indirect {
+        // State stands where map RAMs are; what of them is over (colours of meters) is taken from any row.
+        for _ in 0..p.sram_indirect {
+            let free = |r: &usize| self.rows[*r] > 0 && self.map_rows[*r] > 0;
+            let row = (0..self.rows.len()).rev().find(free)?;
+            self.rows[row] -= 1;
+            self.map_rows[row] -= 1;
+            out.single.push(row as u32);
+        }
+        for _ in p.sram_indirect..p.map_ram {
+            let row = (0..self.map_rows.len()).find(|r| self.map_rows[*r] > 0)?;
+            self.map_rows[row] -= 1;
+        }
+        for _ in 0..p.sram_action {
             let row = (0..self.rows.len()).rev().max_by_key(|r| (self.rows[*r] > 0, *r))?;
             self.rows[row] = self.rows[row].checked_sub(1)?;
             out.single.push(row as u32);
@@ -243,12 +268,15 @@ pub trait Stages {
     fn take(&mut self, stage: usize, part: &Part);
 }
 
+/// Stages that are counted at most: no chip has more than a tenth of them.
+pub const STAGES_MAX: usize = 1024;
+
 /// As many empty stages as a table needs.
-struct Endless<'a>(&'a Geometry);
+pub(crate) struct Endless<'a>(&'a Geometry);
 
 impl Stages for Endless<'_> {
     fn free(&mut self, stage: usize) -> Option<Grid> {
-        (stage < 4096).then(|| Grid::empty(self.0))
+        (stage < STAGES_MAX).then(|| Grid::empty(self.0))
     }
 
     fn take(&mut self, _: usize, _: &Part) {}
@@ -258,6 +286,10 @@ impl Stages for Endless<'_> {
 struct Crossbar<'a> {
     stages: &'a mut dyn Stages,
     bytes: u32,
+    /// The key is compared in SRAM, so it is on the exact-match crossbar.
+    exact: bool,
+    /// The key is compared in TCAM, so it is on the ternary crossbar.
+    ternary: bool,
     /// Hash functions of a part in SRAM: one addresses the ways, another gives the digest.
     hashes: u32,
 }
@@ -273,10 +305,17 @@ impl Crossbar<'_> {
 impl Stages for Crossbar<'_> {
     fn free(&mut self, stage: usize) -> Option<Grid> {
         let grid = self.stages.free(stage)?;
-        let enough = grid.crossbar_exact >= self.bytes
-            && (grid.crossbar_ternary >= self.bytes || grid.tcam == 0)
-            && grid.hash_groups >= self.hashes;
-        Some(if enough { grid } else { grid.shut() })
+        let in_sram = grid.crossbar_exact >= self.bytes && grid.hash_groups >= self.hashes;
+        let in_tcam = grid.crossbar_ternary >= self.bytes && grid.ternary_tables > 0;
+        Some(match (self.exact, self.ternary) {
+            // Pivots stand in TCAM and buckets in SRAM: what a stage cannot feed is as good as taken.
+            (true, true) if in_sram != in_tcam => match in_sram {
+                true => Grid { tcam: 0, ..grid },
+                false => Grid { rows: vec![0; grid.rows.len()], ..grid },
+            },
+            (exact, ternary) if (!exact || in_sram) && (!ternary || in_tcam) => grid,
+            _ => grid.shut(),
+        })
     }
 
     fn take(&mut self, stage: usize, part: &Part) {
@@ -290,30 +329,8 @@ impl Stages for Crossbar<'_> {
 pub struct Placement {
     /// First row, rows and columns of match blocks.
     pub columns: Vec<(u32, u32, u32)>,
-    /// Rows of single blocks: action data, registers.
+    /// Rows of single blocks: registers, counters and meters first, then action data.
     pub single: Vec<u32>,
-}
-
-/// Why a table has no place.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unplaced {
-    /// No packing takes the key.
-    #[error("the key is wider than any format of the chip: use a digest or fewer fields")]
-    KeyTooWide,
-    /// The stages end before the entries.
-    #[error("{left} entries are left when the last stage is full: use more stages, a shorter key or fewer entries")]
-    Stages {
-        /// Entries without a place.
-        left: u64,
-    },
-    /// A register is larger than one stage can serve.
-    #[error("a register of {blocks} data blocks is wider than the {most} that one ALU reaches: split it")]
-    Register {
-        /// Blocks needed.
-        blocks: u32,
-        /// Blocks that one register may have.
-        most: u32,
-    },
 }
 
 /// A single table.
@@ -359,23 +376,40 @@ pub enum Packing {
 impl Table {
     /// Places the table into these stages.
     pub fn place(&self, stages: &mut dyn Stages, g: &Geometry) -> Result<Vec<(usize, Part)>, Unplaced> {
-        let hashes = match &self.kind {
-            Kind::Exact { digest } => 1 + u32::from(digest.is_some()),
-            _ => 0,
-        };
-        let mut crossbar = Crossbar { stages, bytes: self.key.bytes(), hashes };
+        self.place_with(Attached::default(), stages, g)
+    }
+
+    /// Places the table with state beside its entries.
+    pub fn place_with(
+        &self,
+        attached: Attached,
+        stages: &mut dyn Stages,
+        g: &Geometry,
+    ) -> Result<Vec<(usize, Part)>, Unplaced> {
+        check::possible(self, attached, g)?;
+        let ternary = !matches!(self.kind, Kind::Exact { .. });
+        let exact = self.kind != Kind::Ternary;
+        let mut crossbar = Crossbar { stages, bytes: self.key.bytes(), exact, ternary, hashes: self.hashes() };
         let mut parts = match &self.kind {
             Kind::Exact { digest } => {
                 let m = sram::Match { packing: self.packing, ..sram::Match::exact(&self.key, *digest, g) };
-                sram::place(&m, self.entries, self.action_bits, &mut crossbar, g)
+                sram::place(&m, self.entries, self.action_bits, attached, &mut crossbar, g)
             }
-            Kind::Ternary => tcam::place(&self.key, self.entries, self.action_bits, &mut crossbar, g),
-            Kind::Alpm(a) => alpm::place(self, a, &mut crossbar, g),
+            Kind::Ternary => tcam::place(&self.key, self.entries, self.action_bits, attached, &mut crossbar, g),
+            Kind::Alpm(a) => alpm::place(self, a, attached, &mut crossbar, g),
         }?;
         for (_, part) in &mut parts {
             *part = crossbar.with_bytes(part);
         }
         Ok(parts)
+    }
+
+    /// Hash functions of a part in SRAM.
+    fn hashes(&self) -> u32 {
+        match &self.kind {
+            Kind::Exact { digest } => 1 + u32::from(digest.is_some()),
+            _ => 0,
+        }
     }
 
     /// Places the table in empty stages, as many as it needs.

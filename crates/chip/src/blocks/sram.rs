@@ -5,6 +5,7 @@
 //! one column, so a width that does not divide the rows leaves rows that only action data can use.
 
 use super::format::{fits, ghost, Request, VERSION_BITS};
+use super::state::Attached;
 use super::{Geometry, Key, Packing, Part, Stages, Unplaced};
 
 /// More blocks than any chip has: counts stop here instead of overflowing.
@@ -28,12 +29,8 @@ pub fn action_formats(bits: u32, immediate_max: u32) -> Vec<ActionFormat> {
         0 => 0,
         n => n.next_power_of_two(),
     };
-    let mut slots = vec![32; (bits / 32) as usize];
-    let rest = bits % 32;
-    slots.extend([16, 8].iter().filter(|s| rest.next_multiple_of(8) & **s != 0));
+    let slots = slots(bits);
     let whole: u32 = slots.iter().sum();
-    // Bits of the last slot that hold nothing need no place beside the entry.
-    let padding = whole - bits;
     let mut out = vec![ActionFormat { ram_bytes: bytes(whole), immediate: 0 }];
     let mut now = bytes(whole);
     while now > 0 {
@@ -41,14 +38,40 @@ pub fn action_formats(bits: u32, immediate_max: u32) -> Vec<ActionFormat> {
         let need = whole.saturating_sub(next * 8);
         let Some(moved) = fewest(&slots, need).filter(|m| *m <= immediate_max) else { break };
         now = bytes(whole - moved);
-        let last = if moved == whole || moved % 32 != 0 { padding } else { 0 };
-        let format = ActionFormat { ram_bytes: now, immediate: moved - last };
+        let format = ActionFormat { ram_bytes: now, immediate: moved - padding(&slots, moved, whole - bits) };
         if out.contains(&format) {
             break;
         }
         out.push(format);
     }
     out
+}
+
+/// Slots for so many bits, the last one perhaps not full: as many of 32 as are full, then one of 32, of 16 and 8, of 16 or
+/// of 8 for the rest, whichever is the least that holds it.
+fn slots(bits: u32) -> Vec<u32> {
+    let mut slots = vec![32; (bits / 32) as usize];
+    let rest: &[u32] = match (bits % 32).div_ceil(8) {
+        0 => &[],
+        1 => &[8],
+        2 => &[16],
+        3 => &[16, 8],
+        _ => &[32],
+    };
+    slots.extend(rest);
+    slots
+}
+
+/// Bits that hold nothing among `moved` bits of slots: those of the last slot, which need no place beside the entry, if it is
+/// one of them.
+fn padding(slots: &[u32], moved: u32, empty: u32) -> u32 {
+    let Some((last, others)) = slots.split_last() else { return 0 };
+    let with_last = moved.checked_sub(*last).is_some_and(|rest| fewest(others, rest) == Some(rest));
+    if with_last {
+        empty
+    } else {
+        0
+    }
 }
 
 /// The least sum of some of the slots that is at least `need`.
@@ -142,10 +165,19 @@ pub struct Layout {
     pub width: u32,
     /// Action data.
     pub action: ActionFormat,
+    /// State beside the entries.
+    pub attached: Attached,
+}
+
+impl Layout {
+    /// Blocks with room for what so many entries say and count.
+    fn beside(&self, entries: u64, g: &Geometry) -> u32 {
+        self.action.blocks(entries, g) + self.attached.blocks(entries, g)
+    }
 }
 
 /// All packings that could fit if only bits were counted.
-pub fn layouts(m: &Match, action_bits: u32, g: &Geometry) -> Vec<Layout> {
+pub fn layouts(m: &Match, action_bits: u32, attached: Attached, g: &Geometry) -> Vec<Layout> {
     let (bits, bytes) = m.size(g);
     let mut out = Vec::new();
     for action in action_formats(action_bits, g.immediate_bits) {
@@ -169,7 +201,7 @@ pub fn layouts(m: &Match, action_bits: u32, g: &Geometry) -> Vec<Layout> {
             if width > g.sram_rows {
                 break;
             }
-            out.push(Layout { pack, width, action });
+            out.push(Layout { pack, width, action, attached });
         }
     }
     out
@@ -209,6 +241,8 @@ struct Sized {
     layout: Layout,
     depth: u32,
     action: u32,
+    /// Blocks of counters, meters and registers.
+    state: u32,
     /// One word more than the bits ask for, because the bytes did not fit.
     widened: bool,
 }
@@ -217,7 +251,8 @@ impl Sized {
     fn new(layout: Layout, depth: u32, widened: bool, g: &Geometry) -> Sized {
         let depth = if depth == 0 { 0 } else { depth.max(4) };
         let entries = u64::from(depth) * u64::from(layout.pack) * u64::from(g.sram_depth);
-        Sized { layout, depth, action: layout.action.blocks(entries, g), widened }
+        let state = layout.attached.blocks(entries, g);
+        Sized { layout, depth, action: layout.action.blocks(entries, g), state, widened }
     }
 
     /// With room for so many entries.
@@ -230,7 +265,7 @@ impl Sized {
     fn within(&self, room: u32, g: &Geometry) -> Sized {
         let fits = |depth: u32| {
             let entries = u64::from(depth) * u64::from(self.layout.pack) * u64::from(g.sram_depth);
-            u64::from(depth * self.layout.width) + u64::from(self.layout.action.blocks(entries, g)) <= u64::from(room)
+            u64::from(depth * self.layout.width) + u64::from(self.layout.beside(entries, g)) <= u64::from(room)
         };
         let (mut low, mut high) = (0, room);
         while low < high {
@@ -245,11 +280,12 @@ impl Sized {
     }
 
     fn blocks(&self) -> u32 {
-        self.depth * self.layout.width + self.action
+        self.depth * self.layout.width + self.action + self.state
     }
 
     fn part(&self, g: &Geometry) -> Part {
-        Part {
+        let state = self.layout.attached.beside(self.entries(g), g).unwrap_or_default();
+        let part = Part {
             sram_match: self.depth * self.layout.width,
             sram_action: self.action,
             entries: self.entries(g),
@@ -258,21 +294,32 @@ impl Sized {
             pack: self.layout.pack,
             immediate: self.layout.action.immediate,
             ..Part::default()
-        }
+        };
+        part.with_state(&state)
     }
 }
 
-fn format_fits(m: &Match, s: &Sized, g: &Geometry) -> bool {
-    let extra = ways(s.depth, g).iter().min().map_or(0, |w| w.ilog2());
-    fits(&Request {
-        bytes: m.stored(g, extra),
-        groups: m.groups.clone(),
-        overhead: s.layout.action.immediate,
-        entries: s.layout.pack,
-        width: s.layout.width,
-        word_bytes: (g.sram_width / 8) as usize,
-        ranked: m.ranked,
-    })
+/// What was found out about packings of one key: which fit byte for byte. Stages of a table ask for the same again and again.
+#[derive(Default)]
+struct Formats(std::collections::HashMap<(u32, u32, u32, u32), bool>);
+
+impl Formats {
+    fn fits(&mut self, m: &Match, s: &Sized, g: &Geometry) -> bool {
+        let extra = ways(s.depth, g).iter().min().map_or(0, |w| w.ilog2());
+        let Layout { pack, width, action, .. } = s.layout;
+        let found = || {
+            fits(&Request {
+                bytes: m.stored(g, extra),
+                groups: m.groups.clone(),
+                overhead: action.immediate,
+                entries: pack,
+                width,
+                word_bytes: (g.sram_width / 8) as usize,
+                ranked: m.ranked,
+            })
+        };
+        *self.0.entry((pack, width, action.immediate, extra)).or_insert_with(found)
+    }
 }
 
 /// Places `entries` in as few stages as the compiler's search finds: whole if any packing fits into the stage, else as
@@ -281,25 +328,26 @@ pub fn place(
     m: &Match,
     mut entries: u64,
     action_bits: u32,
+    attached: Attached,
     stages: &mut dyn Stages,
     g: &Geometry,
 ) -> Result<Vec<(usize, Part)>, Unplaced> {
-    let all = layouts(m, action_bits, g);
+    let all = layouts(m, action_bits, attached, g);
     if all.is_empty() {
         return Err(Unplaced::KeyTooWide);
     }
-    let mut out = Vec::new();
+    let (mut out, mut formats) = (Vec::new(), Formats::default());
     let mut stage = 0;
     while entries > 0 {
         let Some(grid) = stages.free(stage) else { return Err(Unplaced::Stages { left: entries }) };
-        let mut search = Search { m, g, grid: &grid, options: Vec::new() };
+        let mut search = Search { m, g, grid: &grid, options: Vec::new(), formats: &mut formats };
         if let Some(s) = search.whole(&all, entries).or_else(|| search.most()) {
             entries = entries.saturating_sub(s.entries(g));
             stages.take(stage, &s.part(g));
             out.push((stage, s.part(g)));
         } else if grid == super::Grid::empty(g) {
             // What an empty stage does not take, none does.
-            return Err(Unplaced::KeyTooWide);
+            return Err(Unplaced::NoPart);
         }
         stage += 1;
     }
@@ -316,6 +364,7 @@ struct Search<'a> {
     g: &'a Geometry,
     grid: &'a super::Grid,
     options: Vec<Sized>,
+    formats: &'a mut Formats,
 }
 
 impl Search<'_> {
@@ -330,7 +379,7 @@ impl Search<'_> {
         let mut at = 0;
         while at < self.options.len() {
             let s = self.options[at];
-            if !format_fits(self.m, &s, self.g) {
+            if !self.formats.fits(self.m, &s, self.g) {
                 self.widen(at);
                 self.cheapest(entries);
                 at = 0;
@@ -353,7 +402,7 @@ impl Search<'_> {
             (s.blocks() > room, std::cmp::Reverse(s.entries(g)), s.layout.width, s.layout.pack, data)
         });
         while let Some(&first) = self.options.first() {
-            if !format_fits(self.m, &first, g) {
+            if !self.formats.fits(self.m, &first, g) {
                 // Others take its place with as many entries, the cheapest first.
                 self.widen(0);
                 self.cheapest(first.entries(g));

@@ -2,6 +2,7 @@
 //! Ternary tables: blocks side by side for the width of the key, and an SRAM for what a hit says.
 
 use super::sram::{action_formats, ActionFormat};
+use super::state::Attached;
 use super::{Geometry, Key, Part, Stages, Unplaced};
 
 /// Blocks side by side: a pair of blocks compares 11 key bytes (each 5, and the byte between them), so a remainder of
@@ -31,31 +32,32 @@ pub fn place(
     key: &Key,
     entries: u64,
     action_bits: u32,
+    attached: Attached,
     stages: &mut dyn Stages,
     g: &Geometry,
 ) -> Result<Vec<(usize, Part)>, Unplaced> {
     let width = width(key.bytes(), g);
-    if width > g.tcam_per_stage {
-        return Err(Unplaced::KeyTooWide);
-    }
     let mut left = entries.div_ceil(u64::from(g.tcam_depth)).min(1 << 30) as u32;
+    let formats = action_formats(action_bits, g.immediate_bits);
     let (mut out, mut stage) = (Vec::new(), 0);
     while left > 0 {
         let lost = u64::from(left) * u64::from(g.tcam_depth);
         let Some(grid) = stages.free(stage) else { return Err(Unplaced::Stages { left: lost }) };
         let depth = (1..=left.min(grid.tcam / width)).rev().find_map(|depth| {
             let n = u64::from(depth * g.tcam_depth);
-            let part = action_formats(action_bits, g.immediate_bits)
-                .into_iter()
+            let state = attached.beside(n, g)?;
+            let part = formats
+                .iter()
                 .map(|a| Part {
-                    sram_action: a.blocks(n, g) + indirect(n, a, g),
+                    sram_action: a.blocks(n, g) + indirect(n, *a, g),
                     tcam: depth * width,
                     entries: n,
                     tcam_width: width,
                     immediate: a.immediate,
                     ..Part::default()
                 })
-                .min_by_key(|p| p.sram_action)?;
+                .min_by_key(|p| p.sram_action)?
+                .with_state(&state);
             grid.takes(&part, g).then_some((depth, part))
         });
         if let Some((depth, part)) = depth {
@@ -63,7 +65,7 @@ pub fn place(
             stages.take(stage, &part);
             out.push((stage, part));
         } else if grid == super::Grid::empty(g) {
-            return Err(Unplaced::KeyTooWide);
+            return Err(Unplaced::NoPart);
         }
         stage += 1;
     }
