@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0x652fb79f98211915ULL
+#define TUNNY_ABI_HASH 0xc109c423f525d10bULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -171,6 +171,10 @@
 #define TUNNY_STATES_KIND_RST 0x4U
 #define TUNNY_STATES_KIND_PLAIN 0x5U
 #define TUNNY_STATES_KIND_BAD 0x6U
+#define TUNNY_STATES_PAIR_OTHER 0x1000000U
+#define TUNNY_STATES_PAIR_V4 0x2000000U
+#define TUNNY_STATES_SLOT_TABLE 0x0U
+#define TUNNY_STATES_SLOT_RECORDS 0x1U
 #define TUNNY_STATES_TRIES 0x4U
 #define TUNNY_STATES_DIGEST_BITS 0xaU
 #define TUNNY_STATES_SLOTS 0x4U
@@ -767,14 +771,14 @@ _Static_assert(__builtin_offsetof(struct tunny_states_keys4, keys) == 0, "States
 _Static_assert(__builtin_offsetof(struct tunny_states_keys4, values) == 48, "StatesKeys4.values");
 
 struct tunny_states_key6 {
-	__u64 key[5];
+	__u64 key[6];
 	__u64 value;
-	__u64 reserved[2];
+	__u64 reserved;
 };
 _Static_assert(sizeof(struct tunny_states_key6) == 64, "StatesKey6");
 _Static_assert(__builtin_offsetof(struct tunny_states_key6, key) == 0, "StatesKey6.key");
-_Static_assert(__builtin_offsetof(struct tunny_states_key6, value) == 40, "StatesKey6.value");
-_Static_assert(__builtin_offsetof(struct tunny_states_key6, reserved) == 48, "StatesKey6.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_states_key6, value) == 48, "StatesKey6.value");
+_Static_assert(__builtin_offsetof(struct tunny_states_key6, reserved) == 56, "StatesKey6.reserved");
 
 #define TUNNY_HASH_MUL_A 0x9e3779b97f4a7c15ULL
 #define TUNNY_HASH_MUL_B 0xc4ceb9fe1a85ec53ULL

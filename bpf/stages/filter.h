@@ -3,13 +3,16 @@
  * filter: security groups. The verdict of a connection lies in its session, which the software path makes; a packet of a settled
  * session whose rules are the present ones goes on here, every other one is the software path's.
  *
+ * Or a state table tells what becomes of a packet (bpf/states): then data packets are judged by it, and control packets are the
+ * software path's, whose agent writes the table.
+ *
  * It is asked once the destination is known: a session is of two ends. What leads to the Internet or comes from there has its
  * verdict in nat's session. A packet between VPCs without groups meets one test.
  */
 #ifndef TUNNY_FILTER_H
 #define TUNNY_FILTER_H
 
-#include "nat_packet.h"
+#include "connection.h"
 
 /* What the VPCs of both ends say, as far as they have groups: flags, and the sum of their epochs. */
 static __always_inline __u64 pair_policy(const struct packet *p)
@@ -103,6 +106,8 @@ __noinline int tunny_filter(struct xdp_md *ctx, struct nat_work *w)
 	if (end)
 		return end;
 	in = pair_key(w);
+	if (states_memory())
+		return by_state(w);
 	line = tunny_session_find(&w->key);
 	r = line ? session_line(line) : NULL;
 	if (!r)

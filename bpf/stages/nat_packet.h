@@ -8,6 +8,7 @@
 
 #include "route.h"
 #include "../tables/session.h"
+#include "../states/memory.h"
 
 #define TCP_BYTES 20
 #define ICMP_BYTES 8
@@ -56,6 +57,7 @@ struct nat_work {
 	__u32 group;		/* destination MAC address: 1 a group, 2 everybody */
 	__u32 options;		/* of the IPv4 header */
 	__u32 checked;		/* its checksum */
+	struct state_key connection;	/* in a state table */
 };
 
 struct {

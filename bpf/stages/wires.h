@@ -286,6 +286,8 @@ __noinline int tunny_wire_judge(struct xdp_md *ctx, struct nat_work *w, struct e
 	if (w->why)
 		return PUNT + (w->why & (PUNT_REASONS - 1));
 	server_key(w, in);
+	if (states_memory())
+		return by_state(w);
 	line = tunny_session_find(&w->key);
 	r = line ? session_line(line) : NULL;
 	if (!r)

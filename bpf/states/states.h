@@ -12,33 +12,41 @@
 #include "digest.h"
 
 /* The state that a table of any kind has for a key. */
-static __always_inline __u32 states_look(const struct tunny_states_root *root, const struct state_key *k)
+static __always_inline __u32 states_look(void *memory, const struct tunny_states_root *root, const struct state_key *k)
 {
 	__u32 kind = root->magic & 0xff;
-	__u32 value = states_keys(k->v6 ? root->keys6 : root->keys4, k);
+	__u32 value = states_keys(memory, k->wide ? root->keys6 : root->keys4, k);
 
 	if (kind == TUNNY_STATES_COMPACT)
-		return value ? compact_cell(root, value - 1) & 3 : compact_home(root, k->hash);
+		return value ? compact_cell(memory, root, value - 1) & 3 : compact_home(memory, root, k->hash);
 	if (value)
 		return value & 3;
-	return kind == TUNNY_STATES_DIGEST ? digest_state(root, k->hash) : TUNNY_STATES_NONE;
+	return kind == TUNNY_STATES_DIGEST ? digest_state(memory, root, k->hash) : TUNNY_STATES_NONE;
 }
 
-/* 0-3, or TUNNY_STATES_UNSURE if moves overtook this reader again and again. The key's hash is set here. */
-__noinline __u32 tunny_state(struct state_key *k)
+/*
+ * 0-3, or TUNNY_STATES_UNSURE if moves overtook this reader again and again, or there is no table. In the upper half which kinds of
+ * packets are control packets in this state: bit 32 + kind. The key's hash is set here.
+ */
+__noinline __u64 tunny_state(struct state_key *k)
 {
-	struct tunny_states_root *root = states_line(0);
-	struct tunny_states_moves *moves = states_line(1);
+	struct tunny_states_root *root;
+	struct tunny_states_moves *moves;
+	void *memory = states_memory();
 
-	if (!k || !root || !moves || (root->magic & ~0xffULL) != TUNNY_STATES_MAGIC)
-		return TUNNY_STATES_NONE;
+	if (!k || !memory)
+		return TUNNY_STATES_UNSURE;
+	root = states_line(memory, 0);
+	moves = states_line(memory, 1);
+	if (!root || !moves || (root->magic & ~0xffULL) != TUNNY_STATES_MAGIC)
+		return TUNNY_STATES_UNSURE;
 	states_hash(k, root->salt);
 	for (int i = 0; i < TUNNY_STATES_TRIES; i++) {
 		__u64 keys = READ_ONCE(moves->moves_keys), digests = READ_ONCE(moves->moves_digests);
-		__u32 state = states_look(root, k);
+		__u32 state = states_look(memory, root, k);
 
 		if (READ_ONCE(moves->moves_keys) == keys && (state || READ_ONCE(moves->moves_digests) == digests))
-			return state;
+			return state | (root->control >> (8 * (state & 3)) & 0xff) << 32;
 	}
 	return TUNNY_STATES_UNSURE;
 }
@@ -64,12 +72,14 @@ static __always_inline __u32 states_kind(__u32 flags)
 	return TUNNY_STATES_KIND_BAD;
 }
 
-/* What becomes of a packet of this kind when the table says this state. */
-static __always_inline enum states_verdict states_judge(__u64 control, __u32 state, __u32 kind)
+/* What becomes of a packet of this kind when the table says this: see tunny_state. */
+static __always_inline enum states_verdict states_judge(__u64 said, __u32 kind)
 {
+	__u32 state = said;
+
 	if (kind >= TUNNY_STATES_KIND_BAD)
 		return STATES_DROP;
-	if (state > TUNNY_STATES_CLOSING || (control >> (8 * state + kind) & 1))
+	if (state > TUNNY_STATES_CLOSING || (said >> (32 + (kind & 7)) & 1))
 		return STATES_AGENT;
 	if (state == TUNNY_STATES_OPEN && (kind == TUNNY_STATES_KIND_ACK || kind == TUNNY_STATES_KIND_PLAIN))
 		return STATES_ACCEPT;

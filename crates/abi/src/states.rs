@@ -7,7 +7,9 @@
 //! of connections that collide, with the register that is theirs instead; *digest* buckets of four slots of a 10-bit digest with a
 //! 2-bit state, and full keys of connections whose digest another one has.
 //!
-//! *Keys* are the words of a session's inner key and its hash is theirs (`session`).
+//! *Keys* are the words of a session's inner key (`session`), of a pair of ends inside, and their hash is theirs. IPv6 keys have a sixth
+//! word: 0, or if the ends are in two VPCs the other one's VNI with STATES_PAIR_OTHER; it is xored into the hash of the first three words.
+//! IPv4 between two VPCs has such a key too, with the addresses as ::ffff:a.b.c.d and STATES_PAIR_V4 in the sixth word.
 //! *Full keys.* Candidate buckets are `bucket_of(hash, n)` and `bucket_of(hash << 32, n)`. IPv4: a bucket is a line of three keys
 //! (StatesKeys4). IPv6: two lines with a key each (StatesKey6). A value of 0 is an empty place; otherwise the state, or for
 //! compact tables the number of the register + 1.
@@ -65,11 +67,11 @@ layouts! {
     /// A full IPv6 key.
     StatesKey6: 64 {
         /// The key; stored before the value.
-        key: [u64; 5],
+        key: [u64; 6],
         /// Its value.
         value: u64,
         /// Room for later versions.
-        reserved: [u64; 2],
+        reserved: u64,
     }
 }
 
@@ -109,6 +111,15 @@ bits! {
     STATES_KIND_PLAIN: u8 = 5;
     /// Kind of packet: TCP flags that no host sends.
     STATES_KIND_BAD: u8 = 6;
+
+    /// Sixth word of a key: the ends are in two VPCs, the lower 24 bits are the other end's VNI.
+    STATES_PAIR_OTHER: u64 = 0x100_0000;
+    /// Sixth word of a key: the addresses are of IPv4.
+    STATES_PAIR_V4: u64 = 0x200_0000;
+    /// Slot of the map `tunny_states`: the table that the fast path reads. Empty: sessions tell the states (exact).
+    STATES_SLOT_TABLE: u32 = 0;
+    /// Slot of the map `tunny_states`: the agent's records, which no program reads.
+    STATES_SLOT_RECORDS: u32 = 1;
 
     /// Times that a reader looks.
     STATES_TRIES: u32 = 4;

@@ -19,9 +19,9 @@ const OUR_ENTRY_BITS: f64 = 512.0 / 3.0 / 0.88;
 const MIB: f64 = 1048576.0;
 
 /// Connection i of a set; sets do not share keys.
-fn key(set: u32, i: u64, seed: u64) -> InnerKey {
+fn key(set: u32, i: u64, seed: u64) -> Key {
     let first = u64::from(set << 20 | (i >> 32) as u32) << 40 | 6 << 32 | i & 0xffff_ffff;
-    InnerKey::V4([first, abi::hash1(i, seed ^ u64::from(set))])
+    Key::V4([first, abi::hash1(i, seed ^ u64::from(set))])
 }
 
 fn memory(lines: u64) -> Arc<dyn Memory> {

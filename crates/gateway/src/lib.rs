@@ -19,6 +19,7 @@
 mod answer;
 mod arp;
 mod common;
+mod connection;
 mod echo;
 mod encap;
 mod fragment;
@@ -95,9 +96,9 @@ impl Gateway {
         let bytes = frames.iter().map(|f| f.len as u64).sum();
         let (rx, sent) = (Count { packets: frames.len() as u64, bytes }, Count::default());
         let guard = self.sessions.as_ref().map(|(nat, sessions)| (nat, sessions.enter()));
-        let rules = self.sessions.as_ref().map(|(nat, _)| nat.rules());
+        let rules = self.sessions.as_ref().map(|(nat, _)| (nat.rules(), nat.states()));
         let sight = guard.as_ref().zip(rules.as_ref());
-        let nat = sight.map(|((nat, guard), rules)| nat::Sight { nat, guard, filter: rules });
+        let nat = sight.map(|((nat, guard), (rules, states))| nat::Sight { nat, guard, filter: rules, states: states.as_deref() });
         let (walking, now, held) = (0, now_ns, Vec::new());
         let mut w =
             Work { tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again: None };

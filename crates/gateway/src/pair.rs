@@ -10,22 +10,23 @@ use session::{Direction, Embedded, NewSession, Owner, PairKey, SessionRef};
 use std::net::IpAddr;
 use wire::{be, icmpv4, protocol, tcp};
 
+use crate::connection;
 use crate::nat::l4::{Icmp, L4};
 use crate::nat::outward::{begins, ip_of};
-use crate::nat::{epoch, related, Made, Sight};
+use crate::nat::{epoch, related::quote_of, Made, Sight};
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
 use crate::Frame;
 
 /// What is known of a packet between two ends inside.
-struct Pair<'p> {
-    packet: &'p [u8],
-    l4: L4,
-    from: Side,
-    to: Side,
+pub(crate) struct Pair<'p> {
+    pub packet: &'p [u8],
+    pub l4: L4,
+    pub from: Side,
+    pub to: Side,
     /// POLICY words of both VPCs together: flags, and the sum of their epochs.
-    policy: u64,
+    pub policy: u64,
     /// It passes a wire: from the server, or to it. None: through a tunnel.
     wire: Option<Direction>,
 }
@@ -41,7 +42,7 @@ pub(crate) struct Asked {
 }
 
 /// What the rules say of a connection that may begin.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Permit {
     /// It is remembered as a session.
     Stateful,
@@ -58,7 +59,7 @@ impl Asked {
 }
 
 impl Pair<'_> {
-    fn asks(&self, service: u32, port: u16) -> Asked {
+    pub(crate) fn asks(&self, service: u32, port: u16) -> Asked {
         Asked { from: self.from, to: self.to, port, service }
     }
 }
@@ -100,7 +101,7 @@ fn connection<R: Recorder>(
     let (from, to) = (side(p.vni, l4.src), side(p.home().vni, l4.dst));
     let pair = Pair { packet, l4, from, to, policy: policy(w, p), wire };
     match l4.icmp {
-        Icmp::Error if related_session(sight, &pair)?.is_some() => Ok(()),
+        Icmp::Error if related(sight, &pair)? => Ok(()),
         // A message that has no session is judged by itself.
         Icmp::Error | Icmp::Other => ask(w, sight, p, pair.asks(first_service(&pair, (0, 0)), 0), true).map(|_| ()),
         _ => with_session(w, sight, p, f, &pair),
@@ -180,7 +181,7 @@ pub(crate) fn sum((vni, near): (u32, u64), (other, far): (u32, u64)) -> u64 {
 }
 
 /// The service that a packet asks for as the first of its connection.
-fn first_service(pair: &Pair<'_>, ports: (u16, u16)) -> u32 {
+pub(crate) fn first_service(pair: &Pair<'_>, ports: (u16, u16)) -> u32 {
     let l4 = &pair.l4;
     match l4.icmp {
         Icmp::None => filter::service(l4.proto, ports.1),
@@ -192,7 +193,7 @@ fn first_service(pair: &Pair<'_>, ports: (u16, u16)) -> u32 {
 }
 
 /// The service of a session's first packet, from its key.
-fn service_of(proto: u8, port: u16) -> u32 {
+pub(crate) fn service_of(proto: u8, port: u16) -> u32 {
     match proto {
         protocol::ICMP => filter::icmp_service(proto, icmpv4::kind::ECHO, 0),
         protocol::ICMPV6 => filter::icmp_service(proto, wire::icmpv6::kind::ECHO, 0),
@@ -264,6 +265,27 @@ fn with_session<R: Recorder>(
         false => l4.ports_of(Direction::Out),
     };
     let (key, direction) = key(pair, ports).ok_or(DropReason::SessionFault)?;
+    if let Some(states) = sight.states {
+        connection::judge(w, sight, p, pair, states, (&key, direction), ports)?;
+    } else {
+        by_session(w, sight, p, pair, (key, direction), ports)?;
+    }
+    if l4.piece.is_some_and(|piece| piece.offset == 0) {
+        sight.first_ports(Some(place), l4, (f.ifindex, w.now), &mut w.held).map_err(|why| overlap(why, sight))?;
+    }
+    Ok(())
+}
+
+/// The session of a packet is judged, or begins.
+fn by_session<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    (key, direction): (PairKey, Direction),
+    ports: (u16, u16),
+) -> Result<(), DropReason> {
+    let l4 = &pair.l4;
     let mut found = sight.guard.find_pair(&key).or_else(|| sight.nat.tracker().find_pair(&key));
     if let Some(session) = found {
         if !renew(w, sight, p, pair, session)? || !sight.judge(session, direction, l4, pair.packet, w.now)? {
@@ -274,9 +296,6 @@ fn with_session<R: Recorder>(
     }
     if found.is_none() {
         begin(w, sight, p, pair, (key, direction), ports)?;
-    }
-    if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(Some(place), l4, (f.ifindex, w.now), &mut w.held).map_err(|why| overlap(why, sight))?;
     }
     Ok(())
 }
@@ -340,7 +359,7 @@ fn renew<R: Recorder>(
 }
 
 /// What a packet that begins no connection asks for, if rules without state let it go on by itself.
-fn alone(sight: Sight<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Option<u32> {
+pub(crate) fn alone(sight: Sight<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Option<u32> {
     let l4 = &pair.l4;
     let (asked, other) = match (l4.later(), l4.proto) {
         (false, _) => (first_service(pair, ports), None),
@@ -396,9 +415,13 @@ fn begin<R: Recorder>(
     Ok(())
 }
 
-/// The session that an ICMP error is about; it goes to whom the quoted packet came from.
-fn related_session(sight: Sight<'_>, pair: &Pair<'_>) -> Result<Option<SessionRef>, DropReason> {
-    let (q, seq) = related::quote_of(pair.packet, &pair.l4)?;
+/// Whether an ICMP error is about a connection that is known; it goes to whom the quoted packet came from.
+fn related(sight: Sight<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> {
+    let (q, seq) = quote_of(pair.packet, &pair.l4)?;
+    let known = |key: PairKey, sent| match sight.states {
+        Some(states) => states.get(&(&key).into()).is_some(),
+        None => sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }).is_some(),
+    };
     if let Some(direction) = pair.wire {
         let (src, dst) = (q.src.ip(q.v6), q.dst.ip(q.v6));
         let echo = q.icmp != Icmp::None;
@@ -411,13 +434,13 @@ fn related_session(sight: Sight<'_>, pair: &Pair<'_>) -> Result<Option<SessionRe
                 (Direction::In, PairKey::of_server(q.proto, vni, dst, src, ports))
             }
         };
-        return Ok(key.and_then(|key| sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq })));
+        return Ok(key.is_some_and(|key| known(key, sent)));
     }
     let end = |side: Side, addr: IpAddr, port| (side.vni.unwrap_or(0), addr, port);
     let from = end(pair.to, q.src.ip(q.v6), q.src_port);
     let to = end(pair.from, q.dst.ip(q.v6), q.dst_port);
-    let Some((key, sent)) = PairKey::new(q.proto, from, to, q.icmp != Icmp::None) else { return Ok(None) };
-    Ok(sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }))
+    let Some((key, sent)) = PairKey::new(q.proto, from, to, q.icmp != Icmp::None) else { return Ok(false) };
+    Ok(known(key, sent))
 }
 
 /// Whether the rules let a session's connection to or from the Internet begin, which nat makes or renews. Translation needs the
@@ -446,7 +469,7 @@ pub(crate) fn stands(rules: &filter::Filter, inner: &session::InnerKey, other: O
 }
 
 #[cold]
-fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, verdict: &filter::Verdict<'_>) {
+pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, verdict: &filter::Verdict<'_>) {
     let asked = [(RuleDirection::Egress, verdict.egress, Deny::Egress), (RuleDirection::Ingress, verdict.ingress, Deny::Ingress)];
     for (direction, found, deny) in asked {
         let rule = found.and_then(|(g, i)| Some((g.spec().name.to_string(), i, g.rule(i)?.to_string())));

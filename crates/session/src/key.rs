@@ -231,6 +231,11 @@ impl PairKey {
         Some(PairKey { inner, other: 0 })
     }
 
+    /// A pair of which the lower end is the VM of this inner key, and the other end is in this VPC.
+    pub fn with(inner: InnerKey, other: u32) -> PairKey {
+        PairKey { inner, other }
+    }
+
     /// The lower end and protocol, as an inner key.
     pub fn inner(&self) -> InnerKey {
         self.inner

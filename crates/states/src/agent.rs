@@ -13,8 +13,9 @@
 //!
 //! *Timers* are a hand that walks over the records, a bounded number of places a call.
 
-use crate::{step, Direction, Error, Exact, Fsm, InnerKey, Kind, Memory, Recovered, State, StateTable, Step};
+use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Recovered, State, StateTable, Step, Verdict};
 use session::coarse;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How long a connection may stay in a state. At most three days each.
@@ -30,8 +31,10 @@ pub struct Timeouts {
     pub closing: u64,
     /// TimeWait: ns.
     pub time_wait: u64,
-    /// Protocols without connections: ns.
+    /// Protocols without connections, seen from both sides, until it is asked whether they live, and how long they have to answer: ns.
     pub plain: u64,
+    /// The same, seen from one side: ns.
+    pub one_sided: u64,
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -45,6 +48,24 @@ impl Default for Timeouts {
             closing: 120 * SECOND,
             time_wait: 120 * SECOND,
             plain: 120 * SECOND,
+            one_sided: 120 * SECOND,
+        }
+    }
+}
+
+impl From<&session::Timeouts> for Timeouts {
+    /// What comes nearest: an established connection is asked after half of its time, and then has all of it to answer, since what it sent
+    /// in the first half was not seen.
+    fn from(t: &session::Timeouts) -> Timeouts {
+        let ns = |d: std::time::Duration| d.as_nanos() as u64;
+        Timeouts {
+            opening: ns(t.half_open),
+            established: ns(t.established) / 2,
+            asked: ns(t.established),
+            closing: ns(t.closing),
+            time_wait: ns(t.closing),
+            plain: ns(t.udp),
+            one_sided: ns(t.udp_one_sided),
         }
     }
 }
@@ -53,7 +74,7 @@ impl Default for Timeouts {
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     /// Its connection.
-    pub key: InnerKey,
+    pub key: Key,
     /// What it is.
     pub kind: Kind,
     /// Which side sent it.
@@ -80,11 +101,22 @@ pub enum Refusal {
     Invalid,
     /// A table is full.
     Full,
+    /// The tenant has as many connections that are not established as one may have.
+    Opening,
 }
 
 /// A connection that ended by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended(pub InnerKey);
+pub struct Ended(pub Key);
+
+/// Connections of a tenant: those whose lower end is in its VPC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantUse {
+    /// All.
+    pub connections: u64,
+    /// Those that are not established: SYN_SENT, SYN_RECV, datagrams seen from one side.
+    pub opening: u64,
+}
 
 /// A connection as the agent knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +185,10 @@ impl Record {
         }
     }
 
+    fn connection(self) -> Connection {
+        Connection { tcp: self.fsm(), state: self.state(), began: self.began(), asked: self.asked() }
+    }
+
     fn due_at(self, time: u64) -> Record {
         Record(self.0 & ((1 << DUE_SHIFT) - 1) | coarse(time) << DUE_SHIFT)
     }
@@ -164,30 +200,89 @@ impl Record {
     }
 }
 
+/// What an agent has that only reads its records.
+pub(crate) struct NoTable;
+
 /// The agent.
 pub struct Agent<T> {
     records: Exact,
     table: T,
     timeouts: Timeouts,
     hand: u64,
+    tenants: HashMap<u32, TenantUse>,
+    opening_max: u64,
+    judged_by: u64,
+}
+
+impl<T> Agent<T> {
+    /// An agent with empty records and an empty table.
+    pub fn new(records: Exact, table: T, timeouts: Timeouts) -> Agent<T> {
+        Agent { records, table, timeouts, hand: 0, tenants: HashMap::new(), opening_max: u64::MAX, judged_by: u64::MAX }
+    }
+
+    /// The connections at places `from..from + n` of its records, each once a round.
+    pub fn scan(&self, from: u64, n: u64) -> impl Iterator<Item = (Key, Connection)> + '_ {
+        let alive = self.records.scan(from, n).map(|(key, value)| (key, Record(value))).filter(|(_, r)| r.number() != ENDING);
+        alive.map(|(key, record)| (key, record.connection()))
+    }
 }
 
 impl<T: StateTable> Agent<T> {
-    /// An agent with empty records and an empty table.
-    pub fn new(records: Exact, table: T, timeouts: Timeouts) -> Agent<T> {
-        Agent { records, table, timeouts, hand: 0 }
+    /// No tenant has more connections than this that are not established: a flood of SYNs fills nobody else's places.
+    pub fn limit_opening(&mut self, connections: u64) {
+        self.opening_max = connections.max(1);
+    }
+
+    /// What is neither a control packet nor accepted by this list in the true state of its connection is refused: [`crate::PAPER`].
+    pub fn judge_by(&mut self, control: u64) {
+        self.judged_by = control;
+    }
+
+    /// Other timeouts, for what changes from now on.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) {
+        self.timeouts = timeouts;
+    }
+
+    /// Connections of a tenant.
+    pub fn tenant(&self, vni: u32) -> TenantUse {
+        self.tenants.get(&vni).copied().unwrap_or_default()
+    }
+
+    /// Every tenant that has connections.
+    pub fn tenants(&self) -> impl Iterator<Item = (u32, TenantUse)> + '_ {
+        self.tenants.iter().map(|(vni, n)| (*vni, *n))
+    }
+
+    /// Counts a record that changes; none: it begins or ends.
+    fn count(&mut self, key: &Key, before: Option<Record>, after: Option<Record>) {
+        let opening = |r: Option<Record>| i64::from(r.is_some_and(|r| r.state() == State::Opening));
+        let change = i64::from(after.is_some()) - i64::from(before.is_some());
+        let tenant = self.tenants.entry(key.vni()).or_default();
+        tenant.connections = tenant.connections.saturating_add_signed(change);
+        tenant.opening = tenant.opening.saturating_add_signed(opening(after) - opening(before));
+        if tenant.connections == 0 {
+            self.tenants.remove(&key.vni());
+        }
     }
 
     /// The successor of an agent: its records stand in this memory.
     pub fn attach(memory: Arc<dyn Memory>, table: T, timeouts: Timeouts) -> Result<(Agent<T>, Recovered), Error> {
-        let mut agent = Agent::new(Exact::attach(memory)?, table, timeouts);
-        let all: Vec<(InnerKey, Record)> = agent.records.scan(0, u64::MAX).map(|(k, v)| (k, Record(v))).collect();
+        Ok(Agent::with(Exact::attach(memory)?, table, timeouts))
+    }
+
+    /// An agent of these records, which another agent has left; the table becomes what they say.
+    pub fn with(records: Exact, table: T, timeouts: Timeouts) -> (Agent<T>, Recovered) {
+        let mut agent = Agent::new(records, table, timeouts);
+        let all: Vec<(Key, Record)> = agent.records.scan(0, u64::MAX).map(|(k, v)| (k, Record(v))).collect();
         let (ending, alive): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, r)| r.number() == ENDING);
+        for (key, record) in &alive {
+            agent.count(key, None, Some(*record));
+        }
         let recovered = agent.table.recover(&mut alive.into_iter().map(|(key, record)| (key, record.state())));
         for (key, _) in ending {
             agent.records.change(&key, 0);
         }
-        Ok((agent, recovered))
+        (agent, recovered)
     }
 
     /// The table that it settles.
@@ -200,16 +295,22 @@ impl<T: StateTable> Agent<T> {
         self.records.keys.len()
     }
 
+    /// Places of its records, and their bytes.
+    pub fn records(&self) -> (u64, u64) {
+        (self.records.keys.places(), self.records.usage().bytes)
+    }
+
     /// A connection.
-    pub fn get(&self, key: &InnerKey) -> Option<Connection> {
+    pub fn get(&self, key: &Key) -> Option<Connection> {
         let r = Record(self.records.get(key)?);
-        (r.number() != ENDING).then(|| Connection { tcp: r.fsm(), state: r.state(), began: r.began(), asked: r.asked() })
+        (r.number() != ENDING).then(|| r.connection())
     }
 
     fn timeout(&self, record: Record) -> u64 {
         match record.fsm() {
-            _ if record.asked() => self.timeouts.asked,
+            None if record.number() == ONE_SIDED => self.timeouts.one_sided,
             None => self.timeouts.plain,
+            _ if record.asked() => self.timeouts.asked,
             Some(Fsm::SynSent | Fsm::SynReceived) => self.timeouts.opening,
             Some(Fsm::Established) => self.timeouts.established,
             Some(Fsm::TimeWait) => self.timeouts.time_wait,
@@ -226,6 +327,9 @@ impl<T: StateTable> Agent<T> {
             let number = if packet.from == record.began() { record.number() } else { PAIRED };
             return self.change(&packet.key, record, Record::new(number, record.began(), record.closed(), false), now);
         };
+        if judge(self.judged_by, record.state() as u8, packet.kind) == Verdict::Drop {
+            return Outcome::Refuse(Refusal::Invalid);
+        }
         if packet.kind == Kind::Syn && fsm.state() != State::Opening {
             return self.syn_again(packet, record, fsm, now, admit);
         }
@@ -267,10 +371,33 @@ impl<T: StateTable> Agent<T> {
             Kind::Plain => ONE_SIDED,
             _ => return Outcome::Refuse(Refusal::Unknown),
         };
+        self.begin_as(packet, number, now, admit)
+    }
+
+    /// A TCP packet without SYN of a connection that is not known and may be older than this node: it is taken for established, if
+    /// the rules allow it, with the sender as the side that began.
+    pub fn pick_up(&mut self, packet: &Control, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
+        match self.get(&packet.key) {
+            None if packet.kind == Kind::Ack => self.begin_as(packet, Fsm::Established as u32, now, admit),
+            _ => Outcome::Refuse(Refusal::Unknown),
+        }
+    }
+
+    /// Takes in a connection that is established elsewhere. False: there is no room, or it is known.
+    pub fn adopt(&mut self, key: &Key, tcp: bool, began: Direction, now: u64) -> bool {
+        let packet = Control { key: *key, kind: if tcp { Kind::Ack } else { Kind::Plain }, from: began };
+        let number = if tcp { Fsm::Established as u32 } else { PAIRED };
+        self.get(key).is_none() && self.begin_as(&packet, number, now, &mut |_| true) == Outcome::Pass
+    }
+
+    fn begin_as(&mut self, packet: &Control, number: u32, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
         if !admit(packet) {
             return Outcome::Refuse(Refusal::Denied);
         }
         let record = Record::new(number, packet.from, packet.from, false);
+        if record.state() == State::Opening && self.tenant(packet.key.vni()).opening >= self.opening_max {
+            return Outcome::Refuse(Refusal::Opening);
+        }
         let record = record.due_at(now + self.timeout(record));
         if self.records.get(&packet.key).is_some() || self.records.put(&packet.key, record.0).is_err() {
             return Outcome::Refuse(Refusal::Full);
@@ -279,28 +406,32 @@ impl<T: StateTable> Agent<T> {
             self.records.change(&packet.key, 0);
             return Outcome::Refuse(Refusal::Full);
         }
+        self.count(&packet.key, None, Some(record));
         Outcome::Pass
     }
 
-    fn change(&mut self, key: &InnerKey, old: Record, new: Record, now: u64) -> Outcome {
+    fn change(&mut self, key: &Key, old: Record, new: Record, now: u64) -> Outcome {
         let new = new.due_at(now + self.timeout(new));
         if new != old {
             self.records.change(key, new.0);
         }
         if new.state() != old.state() {
+            self.count(key, Some(old), Some(new));
             self.table.set(key, new.state());
         }
         Outcome::Pass
     }
 
-    fn end(&mut self, key: &InnerKey) {
+    fn end(&mut self, key: &Key) {
+        let record = self.records.get(key).map(Record);
+        self.count(key, record, None);
         self.records.change(key, ENDING);
         self.table.remove(key);
         self.records.change(key, 0);
     }
 
     /// Ends a connection: the rules that allowed it have changed. Whether there was one.
-    pub fn revoke(&mut self, key: &InnerKey) -> bool {
+    pub fn revoke(&mut self, key: &Key) -> bool {
         let found = self.get(key).is_some();
         if found {
             self.end(key);
@@ -308,10 +439,18 @@ impl<T: StateTable> Agent<T> {
         found
     }
 
+    /// Asks of the connections at `places` places from `from` on whether they may go on; those that may not end. Returns where to go on,
+    /// None at the end.
+    pub fn review(&mut self, from: u64, places: u64, keep: &mut dyn FnMut(&Key, &Connection) -> bool) -> Option<u64> {
+        let refused: Vec<Key> = self.scan(from, places).filter(|(key, c)| !keep(key, c)).map(|(key, _)| key).collect();
+        refused.iter().for_each(|key| self.end(key));
+        Some(from + places).filter(|next| *next < self.records.keys.places())
+    }
+
     /// Looks at the next `places` records for what is due. The caller calls again so that the hand comes round in
     /// good time: `places / interval ≥ room for connections / shortest timeout`.
     pub fn expire(&mut self, now: u64, places: u64, ended: &mut dyn FnMut(Ended)) {
-        let due: Vec<(InnerKey, Record)> = self
+        let due: Vec<(Key, Record)> = self
             .records
             .scan(self.hand, places)
             .map(|(key, value)| (key, Record(value)))
@@ -333,7 +472,12 @@ impl<T: StateTable> Agent<T> {
         }
     }
 
-    /// Every reader that began before the last change has ended: places may be used again.
+    /// As [`StateTable::rest`].
+    pub fn rest(&mut self) -> bool {
+        self.records.rest() | self.table.rest()
+    }
+
+    /// As [`StateTable::rested`].
     pub fn rested(&mut self) {
         self.records.rested();
         self.table.rested();

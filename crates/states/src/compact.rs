@@ -9,7 +9,7 @@
 
 use crate::keys::Keys;
 use crate::memory::{load, reference, set_bits, Root, LINE_WORDS, ROOT_LINES};
-use crate::{Error, InnerKey, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
+use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
 use abi::*;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ pub struct Compact {
 }
 
 impl Compact {
-    fn layout(o: &CompactOptions) -> Result<(Root, u64), Error> {
+    pub(crate) fn layout(o: &CompactOptions) -> Result<(Root, u64), Error> {
         if o.registers == 0 || o.stages == 0 || u32::from(o.fingerprint) > STATES_FINGERPRINT_MAX {
             return Err(Error::Damaged);
         }
@@ -151,13 +151,13 @@ impl Compact {
     }
 
     /// The register that a key's hash names, and its fingerprint. Two keys with the same pair cannot be told apart by the registers.
-    pub fn home(&self, key: &InnerKey) -> (u32, u32) {
+    pub fn home(&self, key: &Key) -> (u32, u32) {
         let hash = key.hash(self.root.salt);
         (self.cells.home(hash), self.cells.fingerprint(hash))
     }
 
     /// The register of a connection that is in the table, and its fingerprint.
-    pub fn place_of(&self, key: &InnerKey) -> (u32, u32) {
+    pub fn place_of(&self, key: &Key) -> (u32, u32) {
         (self.register(key), self.home(key).1)
     }
 
@@ -165,7 +165,7 @@ impl Compact {
         self.memory.words()
     }
 
-    fn cell(&self, key: &InnerKey, state: State) -> u32 {
+    fn cell(&self, key: &Key, state: State) -> u32 {
         self.cells.fingerprint(key.hash(self.root.salt)) << 2 | state as u32
     }
 
@@ -179,14 +179,14 @@ impl Compact {
     }
 
     /// The register of a connection that is in the table.
-    fn register(&self, key: &InnerKey) -> u32 {
+    fn register(&self, key: &Key) -> u32 {
         match self.keys.get(self.words(), key) {
             Some(value) => value.wrapping_sub(1),
             None => self.cells.home(key.hash(self.root.salt)),
         }
     }
 
-    fn settle(&mut self, key: &InnerKey, cell: u32, home: u32, hash: u64) -> Result<Placed, Error> {
+    fn settle(&mut self, key: &Key, cell: u32, home: u32, hash: u64) -> Result<Placed, Error> {
         let at = self.free(home, hash).ok_or(Error::Full)?;
         // The register first: it is found only by the key's entry.
         self.cells.set(self.words(), at, cell);
@@ -198,7 +198,7 @@ impl Compact {
         Ok(Placed::Settled(at))
     }
 
-    fn forget_key(&mut self, key: &InnerKey) {
+    fn forget_key(&mut self, key: &Key) {
         let memory = self.memory.clone();
         self.keys.set(memory.words(), key, 0);
     }
@@ -219,7 +219,7 @@ impl Compact {
 }
 
 impl StateTable for Compact {
-    fn insert(&mut self, key: &InnerKey, state: State) -> Result<Placed, Error> {
+    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         let hash = key.hash(self.root.salt);
         let (home, cell) = (self.cells.home(hash), self.cell(key, state));
         let placed = match self.cells.get(self.words(), home) {
@@ -233,26 +233,30 @@ impl StateTable for Compact {
         Ok(placed)
     }
 
-    fn set(&mut self, key: &InnerKey, state: State) {
+    fn set(&mut self, key: &Key, state: State) {
         self.cells.set(self.words(), self.register(key), self.cell(key, state));
     }
 
-    fn remove(&mut self, key: &InnerKey) {
+    fn remove(&mut self, key: &Key) {
         // The register first: its number must not be given away while the key's entry names it.
         self.cells.set(self.words(), self.register(key), 0);
         self.forget_key(key);
         self.used -= 1;
     }
 
+    fn rest(&mut self) -> bool {
+        self.keys.rest()
+    }
+
     fn rested(&mut self) {
         self.keys.rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (InnerKey, State)>) -> Recovered {
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered {
         let mut found = Recovered::default();
         let mut owned = vec![0u64; (self.cells.number as usize).div_ceil(64)];
         let memory = self.memory.clone();
-        let mut named: std::collections::HashMap<InnerKey, u32> = self.keys.scan(memory.words(), 0, u64::MAX).collect();
+        let mut named: std::collections::HashMap<Key, u32> = self.keys.scan(memory.words(), 0, u64::MAX).collect();
         let (mut at_home, mut homeless) = (Vec::new(), Vec::new());
         for (key, state) in connections {
             match named.remove(&key) {

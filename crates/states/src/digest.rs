@@ -12,9 +12,10 @@
 use crate::cuckoo::{make_room, Nest, Place};
 use crate::keys::Keys;
 use crate::memory::{count, load, reference, set_bits, Root, LINE_WORDS, MOVES_DIGESTS, ROOT_LINES};
-use crate::{Error, InnerKey, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
+use crate::rest::Resting;
+use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
 use abi::*;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
@@ -154,14 +155,14 @@ pub struct Digest {
     keys: Keys,
     used: u64,
     /// Buckets whose slot 3 was given up since readers last rested.
-    resting: HashSet<u32>,
+    resting: Resting<u32>,
 }
 
 /// The moves of digests.
 struct Moving<'a> {
     buckets: Buckets,
     words: &'a [AtomicU64],
-    resting: &'a HashSet<u32>,
+    resting: &'a Resting<u32>,
 }
 
 impl Nest for Moving<'_> {
@@ -188,7 +189,7 @@ impl Nest for Moving<'_> {
 }
 
 impl Digest {
-    fn layout(o: &DigestOptions) -> Result<(Root, u64), Error> {
+    pub(crate) fn layout(o: &DigestOptions) -> Result<(Root, u64), Error> {
         if o.buckets == 0 {
             return Err(Error::Damaged);
         }
@@ -215,11 +216,11 @@ impl Digest {
         let (root, keys) = Root::left(&*memory, STATES_DIGEST)?;
         let buckets = Buckets::new(&root);
         let used = mend(&buckets, memory.words());
-        Ok(Digest { memory, root, buckets, keys, used, resting: HashSet::new() })
+        Ok(Digest { memory, root, buckets, keys, used, resting: Resting::default() })
     }
 
     /// The class of a key.
-    pub fn class(&self, key: &InnerKey) -> Class {
+    pub fn class(&self, key: &Key) -> Class {
         let ([a, b], digest) = self.buckets.homes(key.hash(self.root.salt));
         Class { buckets: [a.min(b), a.max(b)], digest }
     }
@@ -235,12 +236,12 @@ impl Digest {
         }
     }
 
-    fn set_key(&mut self, key: &InnerKey, value: u32) -> bool {
+    fn set_key(&mut self, key: &Key, value: u32) -> bool {
         let memory = self.memory.clone();
         self.keys.set(memory.words(), key, value)
     }
 
-    fn slot_of(&self, key: &InnerKey) -> Option<(Place, u32)> {
+    fn slot_of(&self, key: &Key) -> Option<(Place, u32)> {
         let (homes, digest) = self.buckets.homes(key.hash(self.root.salt));
         self.buckets.find(self.words(), homes, digest)
     }
@@ -277,7 +278,7 @@ fn mend(buckets: &Buckets, words: &[AtomicU64]) -> u64 {
 }
 
 impl StateTable for Digest {
-    fn insert(&mut self, key: &InnerKey, state: State) -> Result<Placed, Error> {
+    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         let (homes, digest) = self.buckets.homes(key.hash(self.root.salt));
         let place = match self.buckets.find(self.words(), homes, digest) {
             None => self.place_for(homes),
@@ -293,7 +294,7 @@ impl StateTable for Digest {
         self.keys.insert(memory.words(), key, state as u32).map(|()| Placed::Key)
     }
 
-    fn set(&mut self, key: &InnerKey, state: State) {
+    fn set(&mut self, key: &Key, state: State) {
         if !self.set_key(key, state as u32) {
             let slot = self.slot_of(key);
             debug_assert!(slot.is_some(), "{key:?} is not in the table");
@@ -303,7 +304,7 @@ impl StateTable for Digest {
         }
     }
 
-    fn remove(&mut self, key: &InnerKey) {
+    fn remove(&mut self, key: &Key) {
         if !self.set_key(key, 0) {
             if let Some((place, _)) = self.slot_of(key) {
                 self.clear_slot(place);
@@ -312,17 +313,21 @@ impl StateTable for Digest {
         }
     }
 
-    fn rested(&mut self) {
-        self.keys.rested();
-        self.resting.clear();
+    fn rest(&mut self) -> bool {
+        self.keys.rest() | self.resting.begin()
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (InnerKey, State)>) -> Recovered {
+    fn rested(&mut self) {
+        self.keys.rested();
+        self.resting.end();
+    }
+
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered {
         let mut found = Recovered::default();
         let memory = self.memory.clone();
         let words = memory.words();
         let mut owned = vec![0u8; self.buckets.number as usize];
-        let mut exact: HashMap<InnerKey, u32> = self.keys.scan(words, 0, u64::MAX).collect();
+        let mut exact: HashMap<Key, u32> = self.keys.scan(words, 0, u64::MAX).collect();
         let mut homeless = Vec::new();
         for (key, state) in connections {
             if let Some(value) = exact.remove(&key) {

@@ -3,7 +3,7 @@
 
 use crate::keys::Keys;
 use crate::memory::{Root, ROOT_LINES};
-use crate::{Error, InnerKey, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
+use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
 use abi::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,10 +36,27 @@ impl Exact {
 
     /// A new, empty table.
     pub fn create(memory: Arc<dyn Memory>, o: &ExactOptions) -> Result<Exact, Error> {
-        let (keys4, keys6, need) = Keys::layout(ROOT_LINES, o.connections4, o.connections6);
-        let root = Root { kind: STATES_EXACT, salt: o.salt, control: o.control, keys4, keys6, cells: 0, geometry: 0 };
-        root.begin(&*memory, need)?;
+        Exact::root(o).begin(&*memory, Exact::lines(o))?;
         Exact::attach(memory)
+    }
+
+    pub(crate) fn root(o: &ExactOptions) -> Root {
+        let (keys4, keys6, _) = Keys::layout(ROOT_LINES, o.connections4, o.connections6);
+        Root { kind: STATES_EXACT, salt: o.salt, control: o.control, keys4, keys6, cells: 0, geometry: 0 }
+    }
+
+    /// TABLE_REF words of its keys.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        (self.root.keys4, self.root.keys6)
+    }
+
+    /// Enters what another table holds. Returns how many found no room.
+    pub(crate) fn take_over(&mut self, other: &Exact) -> u64 {
+        let mut lost = 0;
+        for (key, value) in other.scan(0, u64::MAX) {
+            lost += u64::from(self.put(&key, value).is_err());
+        }
+        lost
     }
 
     /// The table that a predecessor left.
@@ -48,46 +65,50 @@ impl Exact {
         Ok(Exact { memory, root, keys })
     }
 
-    pub(crate) fn get(&self, key: &InnerKey) -> Option<u32> {
+    pub(crate) fn get(&self, key: &Key) -> Option<u32> {
         self.keys.get(self.memory.words(), key)
     }
 
-    pub(crate) fn put(&mut self, key: &InnerKey, value: u32) -> Result<(), Error> {
+    pub(crate) fn put(&mut self, key: &Key, value: u32) -> Result<(), Error> {
         self.keys.insert(self.memory.words(), key, value)
     }
 
-    pub(crate) fn change(&mut self, key: &InnerKey, value: u32) -> bool {
+    pub(crate) fn change(&mut self, key: &Key, value: u32) -> bool {
         self.keys.set(self.memory.words(), key, value)
     }
 
-    pub(crate) fn scan(&self, from: u64, n: u64) -> impl Iterator<Item = (InnerKey, u32)> + '_ {
+    pub(crate) fn scan(&self, from: u64, n: u64) -> impl Iterator<Item = (Key, u32)> + '_ {
         self.keys.scan(self.memory.words(), from, n)
     }
 }
 
 impl StateTable for Exact {
-    fn insert(&mut self, key: &InnerKey, state: State) -> Result<Placed, Error> {
+    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         self.put(key, state as u32).map(|()| Placed::Key)
     }
 
-    fn set(&mut self, key: &InnerKey, state: State) {
+    fn set(&mut self, key: &Key, state: State) {
         let found = self.change(key, state as u32);
         debug_assert!(found, "{key:?} is not in the table");
     }
 
-    fn remove(&mut self, key: &InnerKey) {
+    fn remove(&mut self, key: &Key) {
         let found = self.change(key, 0);
         debug_assert!(found, "{key:?} is not in the table");
+    }
+
+    fn rest(&mut self) -> bool {
+        self.keys.rest()
     }
 
     fn rested(&mut self) {
         self.keys.rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (InnerKey, State)>) -> Recovered {
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered {
         let mut found = Recovered::default();
-        let wanted: HashMap<InnerKey, State> = connections.collect();
-        let here: Vec<(InnerKey, u32)> = self.scan(0, u64::MAX).collect();
+        let wanted: HashMap<Key, State> = connections.collect();
+        let here: Vec<(Key, u32)> = self.scan(0, u64::MAX).collect();
         for (key, _) in here.iter().filter(|(key, _)| !wanted.contains_key(key)) {
             self.change(key, 0);
             found.cleared += 1;

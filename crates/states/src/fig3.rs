@@ -59,6 +59,19 @@ impl Fsm {
         Fsm::ALL.into_iter().find(|s| *s as u8 == n)
     }
 
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fsm::SynSent => "syn-sent",
+            Fsm::SynReceived => "syn-received",
+            Fsm::Established => "established",
+            Fsm::FinWait => "fin-wait",
+            Fsm::CloseWait => "close-wait",
+            Fsm::LastAck => "last-ack",
+            Fsm::TimeWait => "time-wait",
+        }
+    }
+
     /// What the fast path knows of it.
     pub const fn state(self) -> State {
         match self {

@@ -3,14 +3,14 @@
 //! Layout and places: `abi::states`.
 //!
 //! A key is stored before its value, and the value makes it visible. A place that was given up rests until every reader that
-//! may look at it has ended ([`Keys::rested`]); a place that became free because its key moved may be used at once, since the
+//! may look at it has ended ([`Keys::rest`]); a place that became free because its key moved may be used at once, since the
 //! move is counted and readers look again.
 
 use crate::cuckoo::{make_room, Nest, Place};
 use crate::memory::{count, load, reference, set_bits, store, LINE_WORDS, MOVES_KEYS};
-use crate::{Error, InnerKey};
+use crate::rest::Resting;
+use crate::{Error, Key};
 use abi::*;
-use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 
 /// A table of keys of one family in some memory: what a reader needs.
@@ -59,7 +59,7 @@ impl Area {
     fn words_of(&self, (bucket, slot): Place) -> (usize, usize, u32) {
         if self.v6 {
             let line = (self.first as usize + 2 * bucket as usize + slot as usize) * LINE_WORDS;
-            (line, line + 5, 0)
+            (line, line + 6, 0)
         } else {
             let line = (self.first as usize + bucket as usize) * LINE_WORDS;
             (line + 2 * slot as usize, line + 6 + slot as usize / 2, slot % 2 * 32)
@@ -74,8 +74,8 @@ impl Area {
 
     /// Value and place of a key. A caller that must not miss a key in motion compares `moves_keys` (see `abi::states`).
     #[inline(always)]
-    pub(crate) fn find(&self, words: &[AtomicU64], key: &InnerKey, hash: u64) -> Option<(u32, Place)> {
-        if self.buckets == 0 || key.is_v6() != self.v6 {
+    pub(crate) fn find(&self, words: &[AtomicU64], key: &Key, hash: u64) -> Option<(u32, Place)> {
+        if self.buckets == 0 || key.is_wide() != self.v6 {
             return None;
         }
         for bucket in self.homes(hash) {
@@ -83,8 +83,8 @@ impl Area {
                 let value = self.value(words, (bucket, slot));
                 let at = self.words_of((bucket, slot)).0;
                 let same = match key {
-                    InnerKey::V4(w) => load(words, at) == w[0] && load(words, at + 1) == w[1],
-                    InnerKey::V6(w) => (0..5).all(|i| load(words, at + i) == w[i]),
+                    Key::V4(w) => load(words, at) == w[0] && load(words, at + 1) == w[1],
+                    Key::Wide(w) => (0..6).all(|i| load(words, at + i) == w[i]),
                 };
                 if value != 0 && same {
                     return Some((value, (bucket, slot)));
@@ -94,11 +94,11 @@ impl Area {
         None
     }
 
-    fn key(&self, words: &[AtomicU64], place: Place) -> InnerKey {
+    fn key(&self, words: &[AtomicU64], place: Place) -> Key {
         let at = self.words_of(place).0;
         match self.v6 {
-            false => InnerKey::V4([load(words, at), load(words, at + 1)]),
-            true => InnerKey::V6(std::array::from_fn(|i| load(words, at + i))),
+            false => Key::V4([load(words, at), load(words, at + 1)]),
+            true => Key::Wide(std::array::from_fn(|i| load(words, at + i))),
         }
     }
 }
@@ -107,11 +107,11 @@ impl Area {
 struct Family {
     area: Area,
     len: u64,
-    resting: HashSet<Place>,
+    resting: Resting<Place>,
 }
 
 impl Family {
-    fn insert(&mut self, words: &[AtomicU64], salt: u64, key: &InnerKey, value: u32) -> Result<(), Error> {
+    fn insert(&mut self, words: &[AtomicU64], salt: u64, key: &Key, value: u32) -> Result<(), Error> {
         if self.area.buckets == 0 {
             return Err(Error::Full);
         }
@@ -122,11 +122,11 @@ impl Family {
         Ok(())
     }
 
-    fn put(&self, words: &[AtomicU64], place: Place, key: &InnerKey, value: u32) {
+    fn put(&self, words: &[AtomicU64], place: Place, key: &Key, value: u32) {
         let at = self.area.words_of(place).0;
         match key {
-            InnerKey::V4(w) => w.iter().enumerate().for_each(|(i, w)| store(words, at + i, *w)),
-            InnerKey::V6(w) => w.iter().enumerate().for_each(|(i, w)| store(words, at + i, *w)),
+            Key::V4(w) => w.iter().enumerate().for_each(|(i, w)| store(words, at + i, *w)),
+            Key::Wide(w) => w.iter().enumerate().for_each(|(i, w)| store(words, at + i, *w)),
         }
         self.set(words, place, value);
     }
@@ -209,7 +209,7 @@ pub(crate) struct Keys {
 impl Keys {
     /// The tables that these TABLE_REF words name, as they are.
     pub(crate) fn new(salt: u64, keys4: u64, keys6: u64) -> Keys {
-        let family = |area| Family { area, len: 0, resting: HashSet::new() };
+        let family = |area| Family { area, len: 0, resting: Resting::default() };
         Keys { salt, v4: family(Area::new(keys4, false)), v6: family(Area::new(keys6, true)) }
     }
 
@@ -234,21 +234,21 @@ impl Keys {
         }
     }
 
-    pub(crate) fn get(&self, words: &[AtomicU64], key: &InnerKey) -> Option<u32> {
-        let family = if key.is_v6() { &self.v6 } else { &self.v4 };
+    pub(crate) fn get(&self, words: &[AtomicU64], key: &Key) -> Option<u32> {
+        let family = if key.is_wide() { &self.v6 } else { &self.v4 };
         family.area.find(words, key, key.hash(self.salt)).map(|(value, _)| value)
     }
 
     /// Enters a key that is not there. The value is not 0.
-    pub(crate) fn insert(&mut self, words: &[AtomicU64], key: &InnerKey, value: u32) -> Result<(), Error> {
+    pub(crate) fn insert(&mut self, words: &[AtomicU64], key: &Key, value: u32) -> Result<(), Error> {
         let salt = self.salt;
-        self.family(key.is_v6()).insert(words, salt, key, value)
+        self.family(key.is_wide()).insert(words, salt, key, value)
     }
 
     /// Changes the value of a key; 0 removes it. Whether it was there.
-    pub(crate) fn set(&mut self, words: &[AtomicU64], key: &InnerKey, value: u32) -> bool {
+    pub(crate) fn set(&mut self, words: &[AtomicU64], key: &Key, value: u32) -> bool {
         let salt = self.salt;
-        let family = self.family(key.is_v6());
+        let family = self.family(key.is_wide());
         let Some((_, place)) = family.area.find(words, key, key.hash(salt)) else { return false };
         family.set(words, place, value);
         if value == 0 {
@@ -258,9 +258,14 @@ impl Keys {
         true
     }
 
+    /// Whether anything is to rest until all readers have ended.
+    pub(crate) fn rest(&mut self) -> bool {
+        self.v4.resting.begin() | self.v6.resting.begin()
+    }
+
     pub(crate) fn rested(&mut self) {
-        self.v4.resting.clear();
-        self.v6.resting.clear();
+        self.v4.resting.end();
+        self.v6.resting.end();
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -279,7 +284,7 @@ impl Keys {
         words: &'a [AtomicU64],
         from: u64,
         n: u64,
-    ) -> impl Iterator<Item = (InnerKey, u32)> + 'a {
+    ) -> impl Iterator<Item = (Key, u32)> + 'a {
         let split = u64::from(self.v4.area.buckets) * u64::from(STATES_KEYS4);
         (from..self.places().min(from.saturating_add(n))).filter_map(move |i| {
             let (area, i) = if i < split { (&self.v4.area, i) } else { (&self.v6.area, i - split) };

@@ -6,7 +6,8 @@
 //! The essay is `docs/design/states.md`; the layouts are in crate `abi`. Three tables hold the states and are interchangeable
 //! ([`StateTable`]): [`Exact`] full keys, [`Compact`] the paper's registers with settled collisions, [`Digest`] a cuckoo table
 //! of digests with exact collisions. One [`Reader`] reads all three, and so does `bpf/states/states.h`. [`Agent`] settles
-//! control packets with any of them. [`migrate`] says how many flows of a tenant leave a full fast path, [`prefixes`] which ones.
+//! control packets with any of them; [`Shared`] is both as the workers of a node share them, as large as a [`Spec`] says. [`migrate`] says
+//! how many flows of a tenant leave a full fast path, [`prefixes`] which ones.
 //! No I/O and no clock: time (nanoseconds of CLOCK_MONOTONIC) comes in as an argument, randomness as a salt.
 #![forbid(unsafe_code)]
 
@@ -16,21 +17,28 @@ mod cuckoo;
 mod digest;
 mod exact;
 mod fig3;
+mod key;
 mod keys;
 mod memory;
 pub mod migrate;
 pub mod prefixes;
 mod reader;
+mod rest;
+mod shared;
+mod spec;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{Agent, Connection, Control, Ended, Outcome, Refusal, Timeouts};
+pub use agent::{Agent, Connection, Control, Ended, Outcome, Refusal, TenantUse, Timeouts};
 pub use compact::{Compact, CompactOptions};
 pub use digest::{Class, Digest, DigestOptions};
 pub use exact::{Exact, ExactOptions};
 pub use fig3::{step, Fsm, Step};
 pub use memory::Memory;
 pub use reader::Reader;
-pub use session::{Direction, InnerKey};
-pub use table::{judge, Error, Kind, Placed, Recovered, State, StateTable, Usage, Verdict, CAREFUL, PAPER};
+pub use key::Key;
+pub use session::Direction;
+pub use shared::{left_connections, Adopted, Backing, HeapSlots, OpenError, Shared, Status};
+pub use spec::{Spec, TableKind, REGISTERS_A_CONNECTION};
+pub use table::{judge, Error, Kind, Placed, Recovered, State, StateTable, Usage, Verdict, CAREFUL, CLASSIFIED, PAPER, STRAYS};

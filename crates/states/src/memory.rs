@@ -69,7 +69,7 @@ macro_rules! word_of {
 }
 
 /// What the root says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     pub(crate) kind: u8,
     pub(crate) salt: u64,
@@ -142,6 +142,17 @@ impl Root {
             true => Ok(root),
             false => Err(Error::Damaged),
         }
+    }
+
+    /// Which packets are control packets, as it is now.
+    #[inline(always)]
+    pub(crate) fn control_now(words: &[AtomicU64]) -> u64 {
+        load(words, word_of!(control))
+    }
+
+    /// Changes it; readers have the old word or the new one.
+    pub(crate) fn set_control(words: &[AtomicU64], control: u64) {
+        store(words, word_of!(control), control);
     }
 
     /// Lines of registers or digests.

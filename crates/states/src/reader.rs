@@ -5,7 +5,7 @@ use crate::compact::Cells;
 use crate::digest::Buckets;
 use crate::keys::Area;
 use crate::memory::{load, Root, MOVES_DIGESTS, MOVES_KEYS};
-use crate::{judge, Error, InnerKey, Kind, Memory, Verdict};
+use crate::{judge, Error, Key, Kind, Memory, Verdict};
 use abi::*;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Reader {
 
     /// The state of a connection: 0–3, or STATES_UNSURE if moves overtook this reader again and again.
     #[inline]
-    pub fn state(&self, key: &InnerKey) -> u8 {
+    pub fn state(&self, key: &Key) -> u8 {
         let words = self.memory.words();
         let hash = key.hash(self.root.salt);
         for _ in 0..STATES_TRIES {
@@ -45,8 +45,8 @@ impl Reader {
     }
 
     #[inline(always)]
-    fn look(&self, words: &[AtomicU64], key: &InnerKey, hash: u64) -> u8 {
-        let area = if key.is_v6() { Area::new(self.root.keys6, true) } else { Area::new(self.root.keys4, false) };
+    fn look(&self, words: &[AtomicU64], key: &Key, hash: u64) -> u8 {
+        let area = if key.is_wide() { Area::new(self.root.keys6, true) } else { Area::new(self.root.keys4, false) };
         let exact = area.find(words, key, hash).map(|(value, _)| value);
         match (self.root.kind, exact) {
             (STATES_COMPACT, None) => Cells::new(&self.root).state_at_home(words, hash),
@@ -57,9 +57,20 @@ impl Reader {
         }
     }
 
+    /// What becomes of a packet of this kind in this state.
+    #[inline(always)]
+    pub fn verdict(&self, state: u8, kind: Kind) -> Verdict {
+        judge(Root::control_now(self.memory.words()), state, kind)
+    }
+
+    /// Changes which packets are control packets. For the table's writer.
+    pub(crate) fn set_control(&self, control: u64) {
+        Root::set_control(self.memory.words(), control);
+    }
+
     /// What the fast path does with a packet of this kind.
     #[inline]
-    pub fn judge(&self, key: &InnerKey, kind: Kind) -> Verdict {
-        judge(self.root.control, self.state(key), kind)
+    pub fn judge(&self, key: &Key, kind: Kind) -> Verdict {
+        self.verdict(self.state(key), kind)
     }
 }

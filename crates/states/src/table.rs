@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the three tables have in common: states, kinds of packets, verdicts, and the writer's interface.
 
-use crate::InnerKey;
+use crate::Key;
 use abi::*;
 
 /// State of a connection as the fast path knows it (Fig. 3).
@@ -100,6 +100,22 @@ pub const PAPER: u64 = control([
 /// was restarted, or takes a port anew, waits until the filter's timeout).
 pub const CAREFUL: u64 = PAPER | control([&[], &[], &[Kind::Syn, Kind::SynAck], &[Kind::Syn]]);
 
+/// What a fast path needs to send on so that the agent can judge by [`PAPER`]: a SYN whatever the state is. Its connection is not known
+/// yet, so the register that its hash names may be another one's, and Fig. 3 has a SYN dropped in states 2 and 3: by the
+/// figure alone a connection whose register is another one's could never begin. (Fig. 5's Classify_Tbl tells a SYN by its flags alone.) The
+/// agent knows the state itself, and refuses the SYN of a connection that is in state 2 or 3.
+pub const CLASSIFIED: u64 = PAPER | control([&[], &[], &[Kind::Syn], &[Kind::Syn]]);
+
+/// Everything but data packets of established connections: where rules without state let packets go on that belong to no connection,
+/// only the agent knows what belongs to none, whatever state a hash finds.
+pub const STRAYS: u64 = CAREFUL
+    | control([
+        &[Kind::SynAck, Kind::Ack, Kind::Fin, Kind::Rst],
+        &[Kind::Fin],
+        &[],
+        &[Kind::SynAck],
+    ]);
+
 /// The verdict on a packet of this kind if the table says this state (0–3, or STATES_UNSURE).
 #[inline(always)]
 pub const fn judge(control: u64, state: u8, kind: Kind) -> Verdict {
@@ -184,15 +200,17 @@ pub struct Recovered {
 /// its connections ([`crate::Agent`]), the compressed tables do not.
 pub trait StateTable: Send {
     /// Enters a connection.
-    fn insert(&mut self, key: &InnerKey, state: State) -> Result<Placed, Error>;
+    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error>;
     /// Changes the state of a connection.
-    fn set(&mut self, key: &InnerKey, state: State);
+    fn set(&mut self, key: &Key, state: State);
     /// Forgets a connection.
-    fn remove(&mut self, key: &InnerKey);
-    /// Every reader that began before the last change has ended: places may be used again.
+    fn remove(&mut self, key: &Key);
+    /// Begins to wait for the readers that may still look at places that were given up. Whether there are such places.
+    fn rest(&mut self) -> bool;
+    /// Every reader that began before the last [`StateTable::rest`] has ended: the places given up by then may be used again.
     fn rested(&mut self);
     /// After a restart: makes the table hold exactly these connections. Readers go on; what was right stays as it is.
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (InnerKey, State)>) -> Recovered;
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered;
     /// What it holds and takes.
     fn usage(&self) -> Usage;
     /// A reader of it.
@@ -200,23 +218,27 @@ pub trait StateTable: Send {
 }
 
 impl StateTable for Box<dyn StateTable> {
-    fn insert(&mut self, key: &InnerKey, state: State) -> Result<Placed, Error> {
+    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         (**self).insert(key, state)
     }
 
-    fn set(&mut self, key: &InnerKey, state: State) {
+    fn set(&mut self, key: &Key, state: State) {
         (**self).set(key, state);
     }
 
-    fn remove(&mut self, key: &InnerKey) {
+    fn remove(&mut self, key: &Key) {
         (**self).remove(key);
+    }
+
+    fn rest(&mut self) -> bool {
+        (**self).rest()
     }
 
     fn rested(&mut self) {
         (**self).rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (InnerKey, State)>) -> Recovered {
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered {
         (**self).recover(connections)
     }
 

@@ -22,6 +22,7 @@ use crate::parse;
 use crate::region::Region;
 use crate::tables_text;
 use abi::{DropReason, PuntReason};
+use states::TableKind;
 use std::path::Path;
 
 /// What must become of a packet.
@@ -56,6 +57,8 @@ pub struct Input {
     pub generated: Vec<(u32, Packet)>,
     /// The XDP engine must hand it over with this reason; none: it must handle it itself.
     pub punt: Option<PuntReason>,
+    /// Any reason that a session or a state table has to hand it over is as good as `punt`, and so is none.
+    pub any_session_punt: bool,
 }
 
 /// A counter that is looked at.
@@ -103,6 +106,8 @@ pub struct Case {
     pub user_only: Option<String>,
     /// Why it cannot be run on the Rust path alone, if so.
     pub xdp_only: Option<String>,
+    /// Kinds of state tables with which it cannot be run, and why.
+    pub not_with: Vec<(TableKind, String)>,
 }
 
 impl Case {
@@ -198,6 +203,7 @@ impl Parser<'_> {
                     steps: Vec::new(),
                     user_only: None,
                     xdp_only: None,
+                    not_with: Vec::new(),
                 });
                 Ok(())
             }
@@ -235,15 +241,33 @@ impl Parser<'_> {
                 *place = Some(why.join(" "));
                 Ok(())
             }
+            "not-with" => self.not_with(words),
             "time" => self.time(words),
             "in" | "again" => self.input(words),
             "punt" | "out" | "answer" | "drop" | "pass" | "generated" => self.expectation(words),
             "count" => self.count(words),
             other => {
-                let known = "with user-only xdp-only time in again punt out answer drop pass generated count";
+                let known = "with user-only xdp-only not-with time in again punt out answer drop pass generated count";
                 Err(self.error(&words[0], &format!("`{other}` is no step of a case; there are: {known}")))
             }
         }
+    }
+
+    /// `not-with compact|digest|states WHY`: the case is not run with this kind of state table, or with none of them.
+    fn not_with(&mut self, words: &[Word]) -> Result<(), CaseError> {
+        let kinds: &[TableKind] = match words.get(1).map(|w| w.text.as_str()) {
+            Some("compact") => &[TableKind::Compact],
+            Some("digest") => &[TableKind::Digest],
+            Some("states") => &[TableKind::Exact, TableKind::Compact, TableKind::Digest],
+            _ => return Err(self.error(&words[0], "`not-with` needs one of: compact digest states")),
+        };
+        let why: Vec<&str> = words[2..].iter().map(|w| w.text.as_str()).collect();
+        if why.is_empty() {
+            return Err(self.error(&words[0], "`not-with` needs a reason"));
+        }
+        let case = self.case();
+        case.not_with.extend(kinds.iter().map(|kind| (*kind, why.join(" "))));
+        Ok(())
     }
 
     fn case(&mut self) -> &mut Case {
@@ -292,6 +316,7 @@ impl Parser<'_> {
             outcome: UNSET,
             generated: Vec::new(),
             punt: None,
+            any_session_punt: false,
         };
         if words[0].text == "again" {
             match self.case().inputs().last() {

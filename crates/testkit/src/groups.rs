@@ -4,6 +4,7 @@
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
 use filter::{GroupSpec, Member, Remote, Rule, RuleDirection, SERVICE_MAX};
+use states::{Spec, TableKind};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,10 +20,12 @@ pub struct Groups {
     pub members: Vec<(u32, Prefix, Vec<String>)>,
     /// VPCs in which TCP without SYN begins sessions.
     pub pick_up: Vec<u32>,
+    /// The state table of connections inside; none: sessions.
+    pub states: Option<Spec>,
 }
 
 /// Statements of this part.
-pub const STATEMENTS: &[&str] = &["rule", "member", "pick-up"];
+pub const STATEMENTS: &[&str] = &["rule", "member", "pick-up", "states"];
 
 /// Carries out one of [`STATEMENTS`].
 pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parsed<()> {
@@ -42,12 +45,38 @@ pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parse
             region.groups.members.retain(|m| (m.0, m.1) != (vni, prefix));
             region.groups.members.push((vni, prefix, groups));
         }
+        "states" => region.groups.states = states(c)?,
         _ => {
             let vni = c.vni()?;
             region.groups.pick_up.push(vni);
         }
     }
     Ok(())
+}
+
+/// Connections of each kind that a state table of cases has room for.
+const CONNECTIONS: u32 = 1 << 12;
+
+/// `exact|compact|digest [connections N] [registers N] [fingerprint N] [careful]`, or `sessions`.
+fn states(c: &mut Cursor<'_>) -> Parsed<Option<Spec>> {
+    let word = c.next("the kind of a state table")?;
+    let kind = match word.text.as_str() {
+        "sessions" => return Ok(None),
+        "exact" => TableKind::Exact,
+        "compact" => TableKind::Compact,
+        "digest" => TableKind::Digest,
+        other => return Err(c.error(word, &format!("`{other}` is none of: sessions exact compact digest"))),
+    };
+    let connections = if c.eat("connections") { c.number("connections", u64::from(u32::MAX))? as u32 } else { CONNECTIONS };
+    let mut spec = Spec::new(kind, connections, connections);
+    if c.eat("registers") {
+        spec.registers = c.number("registers", u64::from(u32::MAX))? as u32;
+    }
+    if c.eat("fingerprint") {
+        spec.fingerprint = c.number("fingerprint bits", 16)? as u8;
+    }
+    spec.careful |= c.eat("careful");
+    Ok(Some(spec))
 }
 
 /// `delete group NAME` (its rules), `delete member VPC PREFIX`. False: something else is to be deleted.
@@ -197,7 +226,10 @@ impl fmt::Display for Groups {
         for (vni, prefix, groups) in &self.members {
             writeln!(f, "  member {vni} {prefix} {}", groups.join(" "))?;
         }
-        self.pick_up.iter().try_for_each(|vni| writeln!(f, "  pick-up {vni}"))
+        self.pick_up.iter().try_for_each(|vni| writeln!(f, "  pick-up {vni}"))?;
+        let Some(s) = &self.states else { return Ok(()) };
+        let (kind, careful) = (s.kind.name(), if s.careful && s.kind == TableKind::Compact { " careful" } else { "" });
+        writeln!(f, "  states {kind} connections {} registers {} fingerprint {}{careful}", s.connections, s.registers, s.fingerprint)
     }
 }
 

@@ -1,30 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sessions and translation of an engine under test, told of each change of its region as the node would tell them.
+//! Sessions, translation and state table of an engine under test, told of each change of its region as the node would tell them.
 
 use crate::region::Region;
 use gateway::Nat;
 use session::nat::Translator;
 use session::{Options, SessionMemory, Tracker};
+use states::{Backing, Shared, Timeouts};
 use std::sync::Arc;
+use tables::Tables;
 
 /// Sessions that an engine of cases has room for, if the region does not say.
 const SESSIONS: u32 = 1 << 12;
+/// Salt of all hashes: cases come out the same each time.
+const SALT: u64 = 0x5eed;
+/// More places than any state table of cases has.
+const ALL: u64 = 1 << 32;
 
-/// Sessions on this memory, whose content is forgotten, for this region.
-pub fn start(memory: Arc<dyn SessionMemory>, region: &Region, now: u64) -> Result<Arc<Nat>, String> {
+/// Where an engine keeps what outlives a packet.
+pub struct Memories {
+    /// Of its sessions.
+    pub sessions: Arc<dyn SessionMemory>,
+    /// Of its state table.
+    pub states: Arc<dyn Backing>,
+}
+
+/// Sessions and states on these memories, whose content is forgotten, for this region.
+pub fn start(memories: &Memories, region: &Region, now: u64) -> Result<Arc<Nat>, String> {
     let sessions = match region.internet.sessions {
         0 => SESSIONS,
         n => n,
     };
-    let options = Options { sessions, initial: sessions.min(1 << 10), salt: 0x5eed, ..Options::default() };
-    let tracker = Tracker::new(memory, options, now).map_err(|e| e.to_string())?;
-    let nat = Nat::new(Arc::new(tracker), Arc::new(Translator::new(0x5eed)), Default::default(), None);
-    change(&nat, None, region);
+    let options = Options { sessions, initial: sessions.min(1 << 10), salt: SALT, ..Options::default() };
+    let tracker = Tracker::new(memories.sessions.clone(), options, now).map_err(|e| e.to_string())?;
+    let nat = Nat::new(Arc::new(tracker), Arc::new(Translator::new(SALT)), Default::default(), None);
+    for slot in [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS] {
+        memories.states.clear(slot).map_err(|e| e.to_string())?;
+    }
+    change(&nat, &*memories.states, None, region)?;
     Ok(Arc::new(nat))
 }
 
-/// Brings translator and limits up to date; the tables are the loader's.
-pub fn change(nat: &Nat, before: Option<&Region>, region: &Region) {
+/// Brings translator, limits and state table up to date; the tables are the loader's.
+pub fn change(nat: &Nat, states: &dyn Backing, before: Option<&Region>, region: &Region) -> Result<(), String> {
     if before.map(|b| b.internet.spec()) != Some(region.internet.spec()) {
         nat.translator().configure(&region.internet.spec());
     }
@@ -35,9 +52,39 @@ pub fn change(nat: &Nat, before: Option<&Region>, region: &Region) {
     for v in &region.vpcs {
         nat.tracker().set_limits(v.vni, region.internet.limits(v.vni));
     }
+    if before.is_none_or(|b| b.groups.states != region.groups.states) {
+        set_states(nat, states, region)?;
+    }
+    Ok(())
+}
+
+fn set_states(nat: &Nat, backing: &dyn Backing, region: &Region) -> Result<(), String> {
+    nat.set_states(|_| {
+        let Some(spec) = region.groups.states else {
+            return backing.clear(abi::STATES_SLOT_TABLE).map(|()| None).map_err(|e| e.to_string());
+        };
+        let (shared, found) = Shared::open(backing, spec, SALT, Timeouts::default()).map_err(|e| e.to_string())?;
+        match found.lost {
+            0 => Ok(Some(Arc::new(shared))),
+            lost => Err(format!("{lost} connections found no room in the state table")),
+        }
+    })
+}
+
+/// After a change of rules, and once the tables say it too: connections whose states a table has are judged again.
+pub fn sweep(nat: &Nat, tables: &Tables) {
+    let mut at = Some(0);
+    while let Some(from) = at {
+        at = nat.sweep_states(tables, from, 1000);
+    }
 }
 
 /// Ends everything that is due.
 pub fn tick(nat: &Nat, now: u64) {
     while nat.expire(now, 1 << 16).more {}
+    if let Some(states) = &*nat.states() {
+        states.expire(now, ALL, &mut |_| {});
+        // Nothing runs beside a case.
+        states.rest(&mut || ());
+    }
 }

@@ -7,7 +7,8 @@ use crate::region::Region;
 use crate::runner::{End, Engine, Seen};
 use abi::{PuntMeta, Stats};
 use crate::runner::START;
-use crate::sessions;
+use crate::sessions::{self, Memories};
+use states::{Backing, HeapSlots};
 use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -37,10 +38,28 @@ pub fn process(gateway: &mut Gateway, frame: &[u8], port: u32, meta: Option<&Pun
 }
 
 /// The Rust path alone.
-#[derive(Default)]
 pub struct UserEngine {
     state: Option<(Loader, Gateway)>,
     nat: Option<Arc<Nat>>,
+    states: Arc<dyn Backing>,
+}
+
+impl UserEngine {
+    /// Where its state table lies.
+    pub fn backing(&self) -> &dyn Backing {
+        &*self.states
+    }
+
+    /// Its sessions and state table, once started.
+    pub fn nat(&self) -> Option<&Arc<Nat>> {
+        self.nat.as_ref()
+    }
+}
+
+impl Default for UserEngine {
+    fn default() -> UserEngine {
+        UserEngine { state: None, nat: None, states: Arc::new(HeapSlots::default()) }
+    }
 }
 
 const NOT_STARTED: &str = "the engine was not started";
@@ -59,18 +78,20 @@ impl Engine for UserEngine {
         let loader = Loader::new(memory, WriterOptions::default(), region)?;
         let slot = loader.tables().slots().1;
         let memory = Arc::new(session::HeapMemory::new().map_err(|e| e.to_string())?);
-        let nat = sessions::start(memory, region, START)?;
+        let memories = Memories { sessions: memory, states: Arc::new(HeapSlots::default()) };
+        let nat = sessions::start(&memories, region, START)?;
         let gateway = Gateway::with_nat(loader.tables(), slot, nat.clone());
-        (self.state, self.nat) = (Some((loader, gateway)), Some(nat));
+        (self.state, self.nat, self.states) = (Some((loader, gateway)), Some(nat), memories.states);
         Ok(())
     }
 
     fn change(&mut self, region: &Region) -> Result<(), String> {
         let loader = &mut self.state.as_mut().ok_or(NOT_STARTED)?.0;
-        if let Some(nat) = &self.nat {
-            sessions::change(nat, Some(loader.region()), region);
-        }
-        loader.change(region)
+        let nat = self.nat.as_ref().ok_or(NOT_STARTED)?;
+        sessions::change(nat, &*self.states, Some(loader.region()), region)?;
+        loader.change(region)?;
+        sessions::sweep(nat, &loader.tables());
+        Ok(())
     }
 
     fn tick(&mut self, now_ns: u64) {

@@ -6,7 +6,8 @@ mod common;
 
 use std::path::Path;
 use testkit::case::{self, Case};
-use testkit::runner::{run_case, Engine};
+use states::{Spec, TableKind};
+use testkit::runner::{run_case, run_case_with, Engine};
 use testkit::user::UserEngine;
 
 fn cases() -> Vec<Case> {
@@ -19,10 +20,17 @@ fn cases() -> Vec<Case> {
 }
 
 fn run_all(engine: &mut dyn Engine) {
+    run_each(engine, &mut |engine, case| run_case(engine, case));
+}
+
+/// How a case is run.
+type How<'a> = &'a mut dyn FnMut(&mut dyn Engine, &Case) -> Result<bool, String>;
+
+fn run_each(engine: &mut dyn Engine, how: How<'_>) {
     let cases = cases();
     let (mut run, mut failures) = (0, Vec::new());
     for case in &cases {
-        match run_case(engine, case) {
+        match how(engine, case) {
             Ok(true) => run += 1,
             Ok(false) => {}
             Err(text) => failures.push(text),
@@ -47,5 +55,32 @@ fn all_cases_on_the_rust_path() {
 fn all_cases_on_the_xdp_program() {
     if let Some(mut engine) = common::XdpRunner::new() {
         run_all(&mut engine);
+    }
+}
+
+/// The state tables with which the cases of the filter are run again.
+fn state_tables() -> Vec<Spec> {
+    let of = |kind| Spec::new(kind, 4096, 4096);
+    let compact = of(TableKind::Compact);
+    vec![of(TableKind::Exact), compact, Spec { fingerprint: 8, ..compact }, of(TableKind::Digest)]
+}
+
+/// The same outcome with every kind of state table as with sessions; what they punt on the way is theirs (tests/packets/filter/states.case).
+fn run_with_states(engine: &mut dyn Engine) {
+    for spec in state_tables() {
+        println!("states {} with {} fingerprint bits:", spec.kind.name(), spec.fingerprint);
+        run_each(engine, &mut |engine, case| run_case_with(engine, case, spec));
+    }
+}
+
+#[test]
+fn filter_cases_with_state_tables_on_the_rust_path() {
+    run_with_states(&mut UserEngine::default());
+}
+
+#[test]
+fn filter_cases_with_state_tables_on_the_xdp_program() {
+    if let Some(mut engine) = common::XdpRunner::new() {
+        run_with_states(&mut engine);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::link::{Link, TxWatch};
 use crate::memory::{Maps, READERS_BYTES};
-use crate::{sys, BpfMemory, BpfSessionMemory, XdpError};
+use crate::{sys, BpfMemory, BpfSessionMemory, BpfStates, XdpError};
 use abi::{abi_hash, Root};
 use libbpf_rs::{MapCore, OpenObject};
 use std::fs;
@@ -26,6 +26,8 @@ pub(crate) const PINNED: [&str; 7] =
     ["tunny_root", "tunny_segments", "tunny_stats", "tunny_ports", "tunny_port_slots", "tunny_xsks", "tunny_events"];
 /// Maps of session memory, pinned beside them by programs that have sessions.
 pub(crate) const SESSIONS: [&str; 2] = ["tunny_session_root", "tunny_session_segments"];
+/// The slots of state tables, pinned beside them.
+const STATES: &str = "tunny_states";
 const READERS: &str = "tunny_readers";
 const PROGRAM: &str = "tunny_gateway";
 
@@ -128,6 +130,12 @@ impl XdpEngine {
         memory.map(Arc::new).map_err(XdpError::call("Mapping the session memory"))
     }
 
+    /// Where state tables of the filter lie. Call it once and share the result.
+    pub fn states(&self) -> Result<Arc<BpfStates>, XdpError> {
+        let states = BpfStates::open(self.map(STATES)?, self.pins.clone());
+        states.map(Arc::new).map_err(XdpError::call("Opening the slots of state tables"))
+    }
+
     /// Folder of this layout's pins.
     pub fn pins(&self) -> Option<&Path> {
         self.pins.as_deref()
@@ -225,7 +233,7 @@ fn adopt_maps(open: &mut OpenObject, dir: &Path) -> Result<Origin, XdpError> {
         let mut map = open.maps_mut().find(|m| m.name() == name).ok_or(XdpError::Missing { kind: "map", name })?;
         map.reuse_fd(fd.as_fd()).map_err(|e| load_error(&e))?;
     }
-    for name in SESSIONS {
+    for name in SESSIONS.into_iter().chain([STATES]) {
         if let Some(mut map) = open.maps_mut().find(|m| m.name() == name) {
             let fd = sys::open_pin(&dir.join(name)).map_err(XdpError::call(format!("Opening the pinned map {name}")))?;
             map.reuse_fd(fd.as_fd()).map_err(|e| load_error(&e))?;
@@ -274,7 +282,7 @@ fn pin_maps(object: &libbpf_rs::Object, readers: BorrowedFd, dir: &Path) -> Resu
     for name in PINNED {
         pin(name, find_map(object, name)?)?;
     }
-    for name in SESSIONS {
+    for name in SESSIONS.into_iter().chain([STATES]) {
         if let Ok(map) = find_map(object, name) {
             pin(name, map)?;
         }

@@ -3,7 +3,7 @@
 //!
 //! Only this crate knows libbpf and the bpf(2) call. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
 //! table memory that crate `tables` writes and the program reads,
-//! [`BpfSessionMemory`] the session memory of crate `session`. The design is in `docs/design/xdp.md`.
+//! [`BpfSessionMemory`] the session memory of crate `session`, [`BpfStates`] where its state tables (crate `states`) lie. The design is in `docs/design/xdp.md`.
 
 mod afxdp;
 mod engine;
@@ -19,6 +19,7 @@ mod ports;
 mod run;
 mod segments;
 mod sessions;
+mod states;
 mod sys;
 
 pub use afxdp::{AfXdpOptions, AfXdpSocket, CopyMode, Received, RECEIVE_MAX};
@@ -32,3 +33,4 @@ pub use old::{OldSessions, OldSizes, OldTables, pinned_layouts};
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};
 pub use sessions::BpfSessionMemory;
+pub use states::BpfStates;

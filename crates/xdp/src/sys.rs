@@ -27,6 +27,8 @@ const MAP_TYPE_ARRAY: u32 = 2;
 const PROG_TYPE_XDP: u32 = 6;
 /// BPF_F_MMAPABLE.
 pub(crate) const MMAPABLE: u32 = 1 << 10;
+/// Of arrays: entries of an array of maps may differ in their number of entries.
+const INNER_MAP: u32 = 1 << 12;
 const BPF_XDP: u32 = 37;
 
 /// `union bpf_attr` is at most this long in the kernels that matter; the tail is zero.
@@ -65,6 +67,15 @@ fn owned(fd: i64) -> OwnedFd {
 
 /// A new mmapable array map with 4-byte keys.
 pub(crate) fn create_array(name: &str, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+    create_array_with(name, value_bytes, entries, MMAPABLE)
+}
+
+/// The same, for an array of maps whose elements differ in their number of entries.
+pub(crate) fn create_inner_array(name: &str, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+    create_array_with(name, value_bytes, entries, MMAPABLE | INNER_MAP)
+}
+
+fn create_array_with(name: &str, value_bytes: u32, entries: u32, map_flags: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     #[derive(Clone, Copy)]
     struct Fields {
@@ -85,7 +96,7 @@ pub(crate) fn create_array(name: &str, value_bytes: u32, entries: u32) -> io::Re
         key_size: 4,
         value_size: value_bytes,
         max_entries: entries,
-        map_flags: MMAPABLE,
+        map_flags,
         inner_map_fd: 0,
         numa_node: 0,
         name: bytes,

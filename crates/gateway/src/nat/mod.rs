@@ -24,6 +24,7 @@ use filter::{Filter, Side};
 use session::{
     Direction, Ended, Guard, InnerKey, NewSession, OuterKey, Owner, Progress, SessionInfo, SessionRef, Tracker, Verdict,
 };
+use states::Shared;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -41,6 +42,7 @@ pub struct Nat {
     begins: Option<BeginLog>,
     refusals: Option<RefusalLog>,
     filter: RwLock<Arc<Filter>>,
+    states: RwLock<Option<Arc<Shared>>>,
 }
 
 /// A connection that the rules did not let begin.
@@ -72,7 +74,7 @@ impl Nat {
     /// On this tracker and translator; `log` hears of every session that ends.
     pub fn new(tracker: Arc<Tracker>, translator: Arc<Translator>, limits: FragLimits, log: Option<EndLog>) -> Nat {
         let fragments = Mutex::new(FragTable::new(limits));
-        Nat { tracker, translator, fragments, log, begins: None, refusals: None, filter: RwLock::default() }
+        Nat { tracker, translator, fragments, log, begins: None, refusals: None, filter: RwLock::default(), states: RwLock::default() }
     }
 
     /// `log` hears of every connection that the rules refuse.
@@ -88,7 +90,35 @@ impl Nat {
     /// Brings other security groups into force; when it returns, no batch goes on under those before. So a session that is made
     /// under the old ones has an old epoch, and is judged again, if the VPC's epoch is raised now.
     pub fn set_filter(&self, filter: Arc<Filter>) {
+        let stateless = filter.has_stateless();
         *self.filter.write().unwrap_or_else(PoisonError::into_inner) = filter;
+        if let Some(states) = &*self.states() {
+            states.ask_about_strays(stateless);
+        }
+    }
+
+    /// The state table that tells what becomes of connections inside; none: sessions do. While it is held, no other comes into force.
+    pub fn states(&self) -> RwLockReadGuard<'_, Option<Arc<Shared>>> {
+        self.states.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings another state table into force, which `make` makes of the one before; meanwhile, and when it returns, no batch goes on
+    /// with that.
+    pub fn set_states<E>(&self, make: impl FnOnce(Option<Arc<Shared>>) -> Result<Option<Arc<Shared>>, E>) -> Result<(), E> {
+        // Before the lock that batches need.
+        let stateless = self.rules().has_stateless();
+        let mut states = self.states.write().unwrap_or_else(PoisonError::into_inner);
+        // What cannot be made leaves the one before in force.
+        *states = make(states.clone())?;
+        if let Some(states) = &*states {
+            states.ask_about_strays(stateless);
+        }
+        Ok(())
+    }
+
+    /// Waits until every batch that began before has ended.
+    pub fn wait_for_batches(&self) {
+        drop(self.states.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(crate) fn refused(&self, refused: &Refused<'_>) {
@@ -174,6 +204,7 @@ pub(crate) struct Sight<'w> {
     pub nat: &'w Nat,
     pub guard: &'w Guard<'w>,
     pub filter: &'w Filter,
+    pub states: Option<&'w Shared>,
 }
 
 /// A session for a packet that seemed to have none.
@@ -220,6 +251,13 @@ impl<'w> Sight<'w> {
         fragment(Some(vni), l4).is_some_and(|(key, _)| self.nat.fragments().contradicts(&key))
     }
 
+    /// Tells the log of a connection inside that begins.
+    pub fn tell_begin(self, new: &NewSession, now: u64) {
+        if let Some(log) = &self.nat.begins {
+            log(new, now);
+        }
+    }
+
     /// Judges a session of an older policy again. False: it is gone.
     pub fn renew(self, session: SessionRef, policy: u64, now: u64) -> bool {
         let found = self.found(session);
@@ -257,9 +295,7 @@ impl<'w> Sight<'w> {
         let made = self.nat.tracker.create(new, now, &mut |e| self.nat.ended(e, now));
         let reason = match made {
             Ok(session) => {
-                if let Some(log) = &self.nat.begins {
-                    log(new, now);
-                }
+                self.tell_begin(new, now);
                 return Ok(Made::New(session));
             }
             Err(session::Refusal::Exists(session)) => {

@@ -4,10 +4,11 @@
 
 use abi::POLICY_FILTER;
 use session::{Cursor, Direction, Owner, SessionInfo};
+use states::{Connection, Key};
 use tables::Tables;
 
 use super::{epoch, Nat};
-use crate::pair;
+use crate::{connection, pair};
 
 impl Nat {
     /// Judges the sessions of older rules among `budget` records from `from` on. Those that are refused end, pairs that are allowed
@@ -37,5 +38,16 @@ impl Nat {
             false
         };
         self.remove_where(from, budget, &mut refused, now)
+    }
+
+    /// The same for the connections of a state table, at `places` places of its records. They have no epoch: each is asked about.
+    pub fn sweep_states(&self, tables: &Tables, from: u64, places: u64) -> Option<u64> {
+        let (rules, states) = (self.rules(), self.states());
+        let _inside = tables.enter();
+        let filtered = |vni: u32| tables.tenant(vni).is_some_and(|t| pair::policy_of(tables, &t) & POLICY_FILTER != 0);
+        let mut keep = |key: &Key, c: &Connection| {
+            !(filtered(key.vni()) || filtered(key.other_vni())) || connection::stands(&rules, key, c.began)
+        };
+        states.as_ref()?.review(from, places, &mut keep)
     }
 }

@@ -124,6 +124,7 @@ fn the_careful_list_mends_what_fig_3_leaves_hanging() {
         assert_eq!(send(&mut a, 5, Kind::Rst, Out, SECOND), ASKED);
         assert_eq!(a.connections(), 0);
         // A port that is used again while the filter waits.
+        a.rest();
         a.rested();
         open(&mut a, 5, SECOND);
         for (kind, from) in [(Kind::Fin, Out), (Kind::Fin, In), (Kind::Ack, Out)] {

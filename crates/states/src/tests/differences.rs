@@ -29,8 +29,16 @@ impl Table {
 
     fn rested(&mut self) {
         match self {
-            Table::Compact(agent) => agent.rested(),
-            Table::Digest(agent) => agent.rested(),
+            Table::Compact(agent) => {
+                agent.rest();
+                agent.rest();
+                agent.rested();
+            }
+            Table::Digest(agent) => {
+                agent.rest();
+                agent.rest();
+                agent.rested();
+            }
         }
     }
 
@@ -41,7 +49,7 @@ impl Table {
         }
     }
 
-    fn look(&self, key: &InnerKey) -> Look {
+    fn look(&self, key: &Key) -> Look {
         match self {
             Table::Compact(agent) => {
                 let (register, fingerprint) = agent.table().home(key);
@@ -85,8 +93,8 @@ fn digest(salt: u64) -> Table {
 }
 
 /// Where the states of a compact table really lie: the registers of collided connections may be others' homes.
-fn owners(table: &Table, exact: &Agent<Exact>, known: &[InnerKey]) -> HashMap<Look, Vec<InnerKey>> {
-    let mut out: HashMap<Look, Vec<InnerKey>> = HashMap::new();
+fn owners(table: &Table, exact: &Agent<Exact>, known: &[Key]) -> HashMap<Look, Vec<Key>> {
+    let mut out: HashMap<Look, Vec<Key>> = HashMap::new();
     for key in known.iter().filter(|key| exact.get(key).is_some()) {
         let at = match table {
             Table::Compact(agent) => {
@@ -108,7 +116,7 @@ fn every_difference_from_the_exact_table_is_a_hash_event() {
     let mut exact =
         Agent::new(records(salt), Exact::create(heap(Exact::lines(&o)), &o).unwrap(), Timeouts::default());
     let mut others = vec![compact(0, salt), compact(4, salt), compact(8, salt), compact(16, salt), digest(salt)];
-    let known: Vec<InnerKey> = (0..2 * N).map(|i| key(i, i % 8 == 0)).collect();
+    let known: Vec<Key> = (0..2 * N).map(|i| key(i, i % 8 == 0)).collect();
     let mut now = 1_000_000_000;
     let mut events = vec![0u32; others.len()];
     for round in 0..6 {
@@ -141,6 +149,7 @@ fn every_difference_from_the_exact_table_is_a_hash_event() {
             }
             // Places that were given up may be used again a few milliseconds later.
             if step % 100 == 0 {
+                exact.rest();
                 exact.rested();
                 others.iter_mut().for_each(Table::rested);
             }
@@ -158,7 +167,7 @@ fn every_difference_from_the_exact_table_is_a_hash_event() {
 }
 
 /// Data packets of connections that never were.
-fn strangers(rng: &mut ChaCha8Rng, exact: &Agent<Exact>, others: &[Table], known: &[InnerKey], events: &mut [u32]) {
+fn strangers(rng: &mut ChaCha8Rng, exact: &Agent<Exact>, others: &[Table], known: &[Key], events: &mut [u32]) {
     let mine: Vec<_> = others.iter().map(|t| owners(t, exact, known)).collect();
     for _ in 0..10_000 {
         let key = key(rng.random_range(2 * N..u32::MAX), rng.random_ratio(1, 8));

@@ -72,6 +72,7 @@ fn agent_child() {
         let outcome = send(agent, i, kind, from, 1_000_000_000);
         assert_ne!(outcome, Outcome::Refuse(Refusal::Full));
         if rng.random_ratio(1, 100) {
+            agent.rest();
             agent.rested();
         }
     }

@@ -8,6 +8,7 @@ mod kill;
 mod machine;
 mod migration;
 mod model;
+mod shared;
 
 use crate::*;
 use rand::RngExt;
@@ -25,11 +26,11 @@ fn seeded(what: &str) -> ChaCha8Rng {
 }
 
 /// Connection i of a set that is as large as the numbers are.
-fn key(i: u32, v6: bool) -> InnerKey {
+fn key(i: u32, v6: bool) -> Key {
     let (vni, port) = (1 + i % 7, (i >> 8) as u16);
     match v6 {
-        false => InnerKey::v4(vni, 6, 0x0a00_0000 | i & 0xff, port, i.rotate_left(16), 443),
-        true => InnerKey::v6(vni, 6, 1 << 64 | u128::from(i & 0xff), port, u128::from(i) << 40, 443),
+        false => Key::v4(vni, 6, 0x0a00_0000 | i & 0xff, port, i.rotate_left(16), 443),
+        true => Key::v6(vni, 6, 1 << 64 | u128::from(i & 0xff), port, u128::from(i) << 40, 443),
     }
 }
 

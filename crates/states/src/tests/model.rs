@@ -9,7 +9,7 @@ fn known_connections_are_exact_in_every_table() {
     let mut rng = seeded("model");
     const N: u64 = 3000;
     for (name, memory, mut table) in tables(N, &mut rng) {
-        let mut model: HashMap<InnerKey, u8> = HashMap::new();
+        let mut model: HashMap<Key, u8> = HashMap::new();
         let reader = table.reader();
         for round in 0..12 {
             // Rounds fill and empty it in turn.
@@ -34,6 +34,7 @@ fn known_connections_are_exact_in_every_table() {
                     None => {}
                 }
                 if rng.random_ratio(1, 50) {
+                    table.rest();
                     table.rested();
                 }
             }
@@ -50,6 +51,7 @@ fn known_connections_are_exact_in_every_table() {
         for key in model.keys() {
             table.remove(key);
         }
+        table.rest();
         table.rested();
         assert_eq!(table.usage().connections, 0, "{name}");
         assert!((0..4 * N as u32).all(|n| reader.state(&key(n, n % 10 == 0)) == 0), "{name} is empty again");
@@ -89,6 +91,7 @@ fn a_full_table_refuses_and_goes_on() {
         assert!(inside.iter().all(|i| table.reader().state(&key(*i, false)) == 2));
         let gone = inside.swap_remove(0);
         table.remove(&key(gone, false));
+        table.rest();
         table.rested();
         table.insert(&key(gone, false), State::Closing).unwrap();
         assert_eq!(table.reader().state(&key(gone, false)), 3);
@@ -106,6 +109,7 @@ fn digests_fill_to_95_percent_with_few_full_keys() {
     for i in 0..20_000 {
         digests += u64::from(table.insert(&key(i, false), state(i as u8)).unwrap() == Placed::Digest);
         if i % 64 == 0 {
+            table.rest();
             table.rested();
         }
     }

@@ -17,7 +17,7 @@ use testkit::region::{Port, Region};
 use std::sync::Arc;
 use testkit::print;
 use testkit::runner::{describe, End, Engine, Seen, START};
-use testkit::sessions;
+use testkit::sessions::{self, Memories};
 use testkit::user::{self, conserved, process, stats_between};
 use tables::{Tables, WriterOptions};
 use xdp::object::{run_program, RunOptions};
@@ -48,7 +48,7 @@ pub struct XdpRunner {
     out: Vec<u8>,
     /// Bytes of a frame in its first buffer; 0: all that fit.
     pub linear: u32,
-    sessions: Arc<xdp::BpfSessionMemory>,
+    memories: Memories,
     /// By so much the case's clock is ahead of the kernel's, ns.
     ahead: u64,
 }
@@ -80,7 +80,9 @@ impl XdpRunner {
         let engine = XdpEngine::load().unwrap_or_else(|e| panic!("{e}"));
         let (ports, sockets, out) = (HashSet::new(), Vec::new(), vec![0; 65_536]);
         let sessions = engine.session_memory().unwrap_or_else(|e| panic!("{e}"));
-        Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out, linear: 0, sessions, ahead: 0 })
+        let states = engine.states().unwrap_or_else(|e| panic!("{e}"));
+        let memories = Memories { sessions, states };
+        Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out, linear: 0, memories, ahead: 0 })
     }
 
     /// Whether the kernel can split the frame of a test run (Linux 6.18).
@@ -107,6 +109,17 @@ impl XdpRunner {
             self.engine.add_port(ifindex).map_err(|e| e.to_string())?;
         }
         Ok(())
+    }
+
+    /// Mean ns of the program on a frame.
+    pub fn mean_ns(&self, frame: &[u8], port: u32, repeat: u32) -> u32 {
+        let options = RunOptions { repeat, ifindex: port, ..RunOptions::default() };
+        run_program(self.engine.program(), frame, &mut vec![0; 65_536], options).expect("a run").1
+    }
+
+    /// Its sessions and state table, once started.
+    pub fn nat(&self) -> Option<&Arc<Nat>> {
+        self.state.as_ref().map(|s| &s.nat)
     }
 
     fn state(&mut self) -> &mut State {
@@ -214,7 +227,7 @@ impl Engine for XdpRunner {
         let options = WriterOptions { xdp_slots: cpus, worker_slots: 2, ..WriterOptions::default() };
         let loader = Loader::new(self.engine.memory(), options, region)?;
         let (reader, slot) = (loader.tables(), cpus);
-        let nat = sessions::start(self.sessions.clone(), region, monotonic_ns())?;
+        let nat = sessions::start(&self.memories, region, monotonic_ns())?;
         let gateway = Gateway::with_nat(loader.tables(), slot, nat.clone());
         let (fast_before, slow_before) = (reader.stats(self.cpu).read(), reader.stats(slot).read());
         self.ahead = 0;
@@ -223,9 +236,10 @@ impl Engine for XdpRunner {
     }
 
     fn change(&mut self, region: &Region) -> Result<(), String> {
-        let state = self.state();
-        sessions::change(&state.nat, Some(&state.region), region);
+        let state = self.state.as_mut().ok_or("not started")?;
+        sessions::change(&state.nat, &*self.memories.states, Some(&state.region), region)?;
         state.loader.change(region)?;
+        sessions::sweep(&state.nat, &state.reader);
         state.region = region.clone();
         for p in &region.ports {
             self.prepare_port(p)?;

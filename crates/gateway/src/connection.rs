@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections inside whose states a table tells (crate `states`): data packets are judged by it alone, control packets by its agent,
+//! which asks the rules when a connection begins. The fast path reads the same table (`bpf/stages/filter.h`).
+
+use abi::{DropReason, Stage, POLICY_PICKUP, STATES_NONE};
+use filter::Side;
+use session::{Direction, NewSession, Owner, PairKey};
+use states::{Control, Fsm, Key, Kind, Outcome, Refusal, Shared, Verdict};
+use wire::protocol;
+
+use crate::nat::l4::{Icmp, L4};
+use crate::nat::{epoch, Sight};
+use crate::packet::Packet;
+use crate::pair::{alone, ask, first_service, note, service_of, Asked, Pair, Permit};
+use crate::record::{Event, Recorder};
+use crate::work::Work;
+
+/// What a packet is to the agent.
+fn kind_of(l4: &L4, packet: &[u8]) -> Kind {
+    match l4.proto {
+        protocol::TCP => Kind::of_tcp(packet.get(l4.at + 13).copied().unwrap_or(0)),
+        _ => Kind::Plain,
+    }
+}
+
+/// Who began a connection with whom, for which service.
+fn first_of(key: &Key, began: Direction) -> Asked {
+    let ([low, high], [low_port, high_port]) = (key.ends(), key.ports());
+    let low = Side { vni: Some(key.vni()), addr: low };
+    // Beyond a wire there is no VPC; rules take it for one of the server's.
+    let other = if key.other_vni() == 0 { key.vni() } else { key.other_vni() };
+    let high = Side { vni: Some(other), addr: high };
+    let (from, to, port, at) = match began {
+        Direction::Out => (low, high, low_port, high_port),
+        Direction::In => (high, low, high_port, low_port),
+    };
+    Asked { from, to, port, service: service_of(key.proto(), at) }
+}
+
+/// Whether rules still allow a connection and want it remembered: what the sweep asks.
+pub(crate) fn stands(rules: &filter::Filter, key: &Key, began: Direction) -> bool {
+    let first = first_of(key, began);
+    let verdict = rules.judge(first.from, first.to, first.service);
+    verdict.deny.is_none() && !verdict.stateless()
+}
+
+/// A packet that has no connection and begins none: rules without state may let it go on.
+fn by_itself<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    ports: (u16, u16),
+    why: DropReason,
+) -> Result<(), DropReason> {
+    let service = alone(sight, pair, ports).ok_or(why)?;
+    ask(w, sight, p, pair.asks(service, ports.0), true).map(|_| ())
+}
+
+/// Whether a packet of a connection may go on. `direction`: from the lower end of its key, or to it.
+pub(crate) fn judge<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    states: &Shared,
+    (found, direction): (&PairKey, Direction),
+    ports: (u16, u16),
+) -> Result<(), DropReason> {
+    let (l4, key) = (&pair.l4, Key::from(found));
+    if l4.later() {
+        // It has no flags: it may go where its connection is.
+        return match states.get(&key) {
+            Some(_) => Ok(()),
+            None => by_itself(w, sight, p, pair, ports, DropReason::FragmentUnknown),
+        };
+    }
+    let kind = kind_of(l4, pair.packet);
+    let (state, verdict) = states.judge(&key, kind);
+    let pick_up = pair.policy & POLICY_PICKUP != 0;
+    match verdict {
+        Verdict::Accept => {
+            if R::ON {
+                tell(w, sight, p, states, &key, false);
+            }
+            return Ok(());
+        }
+        Verdict::Drop if state == STATES_NONE && kind == Kind::Ack && pick_up => {}
+        Verdict::Drop if state == STATES_NONE => return by_itself(w, sight, p, pair, ports, DropReason::SessionStray),
+        Verdict::Drop => return Err(DropReason::SessionInvalid),
+        Verdict::Agent => {}
+    }
+    // An answer begins nothing.
+    if l4.icmp == Icmp::Reply && states.get(&key).is_none() {
+        return by_itself(w, sight, p, pair, ports, DropReason::SessionStray);
+    }
+    let (now, mut asked) = (w.now, None);
+    let mut admit = |_: &Control| {
+        let said = ask(w, sight, p, pair.asks(first_service(pair, ports), ports.0), true);
+        asked = Some(said);
+        said == Ok(Permit::Stateful)
+    };
+    match states.control(&Control { key, kind, from: direction }, pick_up, now, &mut admit) {
+        Outcome::Pass if asked.is_some() => begun(w, sight, pair, found, direction),
+        Outcome::Pass => {}
+        // Allowed without state: it leaves nothing behind.
+        Outcome::Refuse(Refusal::Denied) => return asked.map_or(Err(DropReason::FilterIngress), |said| said.map(|_| ())),
+        Outcome::Refuse(Refusal::Unknown) => return by_itself(w, sight, p, pair, ports, DropReason::SessionStray),
+        Outcome::Refuse(Refusal::Invalid) => return Err(DropReason::SessionInvalid),
+        Outcome::Refuse(Refusal::Full) => return Err(DropReason::SessionTableFull),
+        Outcome::Refuse(Refusal::Opening) => return Err(DropReason::SessionQuotaHalfOpen),
+    }
+    if R::ON {
+        tell(w, sight, p, states, &key, asked.is_some());
+    }
+    Ok(())
+}
+
+/// The log hears of a connection that begins.
+fn begun<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, pair: &Pair<'_>, key: &PairKey, direction: Direction) {
+    let new = NewSession {
+        inner: key.inner(),
+        outer: key.outer(),
+        owner: Owner::Filter,
+        direction,
+        view: pair.l4.view(pair.packet),
+        bytes: pair.l4.len as u32,
+        epoch: epoch(pair.policy),
+        pick_up: pair.policy & POLICY_PICKUP != 0,
+    };
+    sight.tell_begin(&new, w.now);
+}
+
+/// Tells the recorder of the connection, and which rules it began by.
+#[cold]
+fn tell<R: Recorder>(w: &mut Work<'_, R>, sight: Sight<'_>, p: &Packet, states: &Shared, key: &Key, begun: bool) {
+    let Some(c) = states.get(key) else {
+        // It hashes to where another connection's state is.
+        w.note(p, Stage::Filter, Event::Pair { key: format!("{key:?}"), state: "unknown, accepted by its hash", begun });
+        return;
+    };
+    w.note(p, Stage::Filter, Event::Pair { key: format!("{key:?}"), state: c.tcp.map_or("datagrams", Fsm::name), begun });
+    if !begun {
+        let first = first_of(key, c.began);
+        let verdict = sight.filter.judge(first.from, first.to, first.service);
+        note(w, p, &verdict);
+    }
+}
