@@ -2,8 +2,8 @@
 //! `xdp-filter`: data packets of established connections between VMs through the whole program, security groups on.
 //!
 //! Every VPC has groups; a million or ten million UDP connections between VMs of the same VPC, seen from both sides, in the exact state
-//! table (a session each). Packets are uniformly at random among connections and directions. The same packets with the groups
-//! taken away tell what the stage adds.
+//! table (a session each), then in the compact and the digest one. Packets are uniformly at random among connections and directions. The
+//! same packets with the groups taken away tell what the stage adds.
 use crate::drive::{Driver, PACKETS};
 use crate::memory::MissCost;
 use crate::setup::BpfNode;
@@ -11,6 +11,7 @@ use crate::workload::{write_ported, Random, Vm, Workload, FIRST_VNI, PACKET_SLOT
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
 use abi::{POLICY_EPOCH_SHIFT, POLICY_FILTER};
 use session::{Direction, L4View, NewSession, Options, Owner, PairKey, Tracker};
+use states::{Adopted, Backing, Key, Shared, Spec, TableKind, Timeouts};
 use std::net::{IpAddr, Ipv4Addr};
 
 const NOW: u64 = 1_000_000_000_000;
@@ -92,6 +93,53 @@ struct Size {
     on: Vec<f64>,
     off: Vec<f64>,
     bytes: u64,
+    /// Instead of sessions: compact, digest.
+    tables: Vec<Table>,
+}
+
+/// The same with a state table: ns a packet, bytes that the fast path reads, bytes of the agent's records.
+struct Table {
+    kind: TableKind,
+    ns: Vec<f64>,
+    bytes: u64,
+    record_bytes: u64,
+}
+
+/// The same packets while a state table of this kind tells the connections' states.
+fn with_table(
+    context: &Context,
+    node: &BpfNode,
+    driver: &Driver,
+    (kind, connections): (TableKind, &mut dyn Iterator<Item = Connection>),
+) -> Result<Table, Error> {
+    let adopted = |c: Connection| {
+        let end = |i: usize| (c.ends[i].vni, IpAddr::V4(Ipv4Addr::from_bits(c.ends[i].address)), c.ports[i]);
+        PairKey::new(UDP, end(0), end(1), false).map(|(pair, began)| Adopted { key: Key::from(&pair), tcp: false, began })
+    };
+    let all: Vec<Adopted> = connections.filter_map(adopted).collect();
+    context.say(&format!("xdp-filter: {} connections in a {} table", all.len(), kind.name()));
+    let backing = node.engine.states().map_err(Error::failed("opening the slots of state tables"))?;
+    let spec = Spec::new(kind, all.len() as u32, 0);
+    let opened = Shared::open_with(&*backing, spec, context.seed, Timeouts::default(), (&all, NOW));
+    let (shared, found) = opened.map_err(Error::failed("making a state table"))?;
+    if found.lost > 0 {
+        return Err(Error::Failed { what: "filling a state table".into(), why: format!("{} connections found no room", found.lost) });
+    }
+    let (status, before, runs) = (shared.status(), node.stats(), PACKETS as u32);
+    let mut ns = Vec::new();
+    for n in 0..=context.samples {
+        let time = driver.time(node.engine.program(), runs)?;
+        ns.extend((n > 0).then_some(time));
+    }
+    let done = node.stats().forwarded - before.forwarded;
+    let total = (context.samples as u64 + 1) * u64::from(runs);
+    for slot in [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS] {
+        backing.clear(slot).map_err(Error::io("removing a state table"))?;
+    }
+    match done == total {
+        true => Ok(Table { kind, ns, bytes: status.usage.bytes, record_bytes: status.record_bytes }),
+        false => Err(Error::Failed { what: "the XDP program".into(), why: format!("{done} of {total} packets were forwarded") }),
+    }
 }
 
 fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u32) -> Result<Size, Error> {
@@ -108,7 +156,7 @@ fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u3
     }
     let bytes = tracker.stats().memory_bytes;
     let driver = Driver::new(&packets, bytes + node.table_bytes())?;
-    let mut size = Size { nothing: vec![], bare: vec![], on: vec![], off: vec![], bytes };
+    let mut size = Size { nothing: vec![], bare: vec![], on: vec![], off: vec![], bytes, tables: vec![] };
     let (nothing, bare) = (driver.program("nothing")?, driver.program("bare")?);
     let runs = PACKETS as u32;
     let before = node.stats();
@@ -124,6 +172,10 @@ fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u3
     if done != total {
         let why = format!("{done} of {total} packets were forwarded, {} punted, {} dropped", after.punted - before.punted, after.dropped - before.dropped);
         return Err(Error::Failed { what: "the XDP program".into(), why });
+    }
+    for kind in [TableKind::Compact, TableKind::Digest] {
+        let mut connections = (0..count).map(|n| connection(workload, n));
+        size.tables.push(with_table(context, node, &driver, (kind, &mut connections))?);
     }
     set_filtered(node, workload, false)?;
     for _ in 0..context.samples {
@@ -149,6 +201,15 @@ pub fn xdp_filter(context: &Context) -> Result<Report, Error> {
         Some(Goal::AtMost(140.0)),
         "goal 140 ns with driver, 1M established connections uniformly at random, exact state table, all stages; 220 ns with 10M",
     );
+    for (of, size) in [("", &small), ("_10m", &large)] {
+        for t in &size.tables {
+            let name = t.kind.name();
+            report
+                .detail_median(&format!("{name}{of}_ns"), &t.ns)
+                .detail(&format!("{name}{of}_bytes"), t.bytes)
+                .detail(&format!("{name}{of}_record_bytes"), t.record_bytes);
+        }
+    }
     report
         .detail_median("connections_10m_ns", &large.on)
         .detail("goal_10m_ns", 220.0)
