@@ -6,6 +6,7 @@ use crate::Global;
 use config::Kind;
 use node::client::{escape, Client};
 use node::rules::{RuleQuery, RuleView};
+use node::states::StatesView;
 use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters, VmCounters};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -14,11 +15,12 @@ use std::process::ExitCode;
 /// Show a node's objects, tables, counters and water levels.
 ///
 /// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, securitygroup, securitybinding, server,
-/// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, ports, rules.
+/// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, ports,
+/// rules.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
-    /// ports, rules.
+    /// states, ports, rules.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -36,8 +38,9 @@ pub struct Args {
 }
 
 /// What there is besides objects.
-const STATES: [&str; 10] =
-    ["status", "counters", "drops", "vm-counters", "levels", "neighbours", "underlay", "sessions", "ports", "rules"];
+const STATES: [&str; 11] = [
+    "status", "counters", "drops", "vm-counters", "levels", "neighbours", "underlay", "sessions", "states", "ports", "rules",
+];
 
 /// Refuses what there is not, before a node is asked.
 fn check(args: &Args) -> anyhow::Result<()> {
@@ -80,6 +83,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             show(format, &value, output::yaml)?;
         }
         "sessions" | "session" => crate::sessions::sessions(&client, &args.which, args.limit, format)?,
+        "states" => show(format, &client.get::<StatesView>("/v1/states")?, states)?,
         "ports" | "port" => crate::sessions::ports(&client, &args.which, args.limit, format)?,
         "rules" | "rule" => rules(&client, &args, format)?,
         kind => {
@@ -119,6 +123,37 @@ fn rules(client: &Client, args: &Args, format: output::Format) -> anyhow::Result
         output::say(format_args!("tunny: these are the first {}; raise --limit for more", args.limit));
     }
     Ok(())
+}
+
+/// What tells the states of connections inside.
+fn states(s: &StatesView) -> String {
+    let percent = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 * 100.0 };
+    let bits = if s.table == "compact" { format!(", {} fingerprint bits each", s.fingerprint_bits) } else { String::new() };
+    let what = match s.table.as_str() {
+        "compact" => "registers",
+        "digest" => "digest slots",
+        _ => "sessions, with their whole key",
+    };
+    let mut text = format!(
+        "table            {}: {} {what}{bits}\nconnections      {} of {} ({:.1}%)\ncollisions       {} ({:.3}%), held by their whole key\n\
+         memory           {} bytes, and {} of the agent's records\nfalse accepts    {:.6}% of the data packets of unknown connections\n",
+        s.table,
+        s.places,
+        s.connections,
+        s.limit,
+        percent(s.connections, s.limit),
+        s.collisions,
+        percent(s.collisions, s.connections),
+        s.bytes,
+        s.record_bytes,
+        s.false_accept_percent
+    );
+    if !s.vpcs.is_empty() {
+        let rows = s.vpcs.iter().map(|v| vec![v.vpc.clone(), v.vni.to_string(), v.connections.to_string(), v.opening.to_string()]);
+        text.push('\n');
+        text.push_str(&table(&["vpc", "vni", "connections", "not established"], rows));
+    }
+    text
 }
 
 fn status(s: &Status) -> String {

@@ -326,6 +326,7 @@ impl Doc<'_> {
             g.limits.sessions = n as u32;
         }
         self.gateway_internet(&mut g);
+        self.gateway_states(&mut g);
         g.metrics = self.get("spec.metrics", |s| s.parse().map_err(|_| format!("`{s}` is no address with a port")));
         Some(g)
     }

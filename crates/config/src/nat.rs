@@ -32,6 +32,8 @@ pub struct NatPlan {
     pub filter: FilterPlan,
     /// For the tables: wires of a node in role filter.
     pub wires: Vec<WirePlan>,
+    /// For the filter: the state table of connections inside; none: sessions.
+    pub states: Option<states::Spec>,
 }
 
 impl Model {
@@ -40,6 +42,7 @@ impl Model {
         let timeouts = self.gateway().map_or_else(Default::default, |g| g.timeouts);
         let mut plan = NatPlan { timeouts, sessions: self.limits().sessions, ..NatPlan::default() };
         let positions: HashMap<&Name, usize> = self.internet.pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
+        plan.states = self.gateway().and_then(|g| g.states.spec());
         plan.spec.pools = self.internet.pools.values().map(|p| pool(p)).collect();
         let vni = |vpc: &Name| self.vpc_names.get(vpc).map(|id| self.vpc(*id).spec.vni);
         for s in self.internet.snats.values() {

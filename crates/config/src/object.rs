@@ -158,6 +158,35 @@ impl Default for Limits {
     }
 }
 
+/// What tells the states of connections inside that security groups allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateTable {
+    /// None: sessions, which have the whole key and follow sequence numbers.
+    pub kind: Option<states::TableKind>,
+    /// IPv4 connections within a VPC at most.
+    pub connections: u32,
+    /// IPv6 connections and connections between VPCs at most; none: a quarter of `connections`.
+    pub wide: Option<u32>,
+    /// Registers of a compact table; none: eight a connection.
+    pub registers: Option<u32>,
+    /// Fingerprint bits of a compact table.
+    pub fingerprint: u8,
+}
+
+impl Default for StateTable {
+    fn default() -> Self {
+        StateTable { kind: None, connections: 1 << 20, wide: None, registers: None, fingerprint: 0 }
+    }
+}
+
+impl StateTable {
+    /// The table, if there is to be one.
+    pub fn spec(&self) -> Option<states::Spec> {
+        let usual = states::Spec::new(self.kind?, self.connections, self.wide.unwrap_or(self.connections / 4));
+        Some(states::Spec { registers: self.registers.unwrap_or(usual.registers), fingerprint: self.fingerprint, ..usual })
+    }
+}
+
 /// The gateway node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
@@ -217,6 +246,8 @@ pub struct Gateway {
     pub timeouts: session::Timeouts,
     /// Where the start and end of each session is told.
     pub session_log: SessionLog,
+    /// What tells the states of connections inside.
+    pub states: StateTable,
 }
 
 impl Gateway {
@@ -259,6 +290,7 @@ impl Gateway {
             via6: None,
             timeouts: session::Timeouts::default(),
             session_log: SessionLog::Off,
+            states: StateTable::default(),
         }
     }
 }

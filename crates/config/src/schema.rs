@@ -81,6 +81,11 @@ const GATEWAY: &[Field] = &[
     field!("spec.internet.via", "list of IP addresses", "none", "one IPv4 and one IPv6 address at most", "Router to the Internet for each family. The kernel must have a route to it; its next hop is found as an Nc's is."),
     TIMEOUTS[0], TIMEOUTS[1], TIMEOUTS[2], TIMEOUTS[3], TIMEOUTS[4], TIMEOUTS[5], TIMEOUTS[6], TIMEOUTS[7], TIMEOUTS[8], TIMEOUTS[9],
     field!("spec.sessions.log", "place", "off", "off, an absolute path, or ipfix:ADDRESS:PORT", "Where the start and end of each session is told: a file, one JSON object a line, or an IPFIX collector (UDP)."),
+    field!("spec.filter.states", "choice", "exact", "exact, compact or digest", "What tells the fast path the states of connections inside that security groups allowed. `exact`: a session each, with the whole key, sequence numbers and quotas. `compact`: CoFilter's registers of 2-bit states; `digest`: 10-bit digests. Both take a small part of the memory and know connections that exist exactly, but let through a small share of the data packets of connections that do not (`tunny get states` says which share), and believe a RST without looking at its sequence number."),
+    field!("spec.filter.connections", "integer", "1048576", "1 to 100000000", "With `compact` or `digest`: IPv4 connections within VPCs at most."),
+    field!("spec.filter.wideConnections", "integer", "a quarter of `connections`", "0 to 100000000", "With `compact` or `digest`: IPv6 connections, and connections between VPCs, at most."),
+    field!("spec.filter.registers", "integer", "8 a connection", "1 to 4294967295, at least as many as connections of both kinds", "With `compact`: registers. With n connections in m of them n²/2m collide, each of which needs its whole key, and n/m of all unknown data packets pass."),
+    field!("spec.filter.fingerprintBits", "integer", "0", "0 to 16", "With `compact`: bits beside each state. Each halves the share of unknown data packets that pass."),
     field!("spec.metrics", "address and port", "none", "as 127.0.0.1:9464 or [::1]:9464", "Where Prometheus metrics are served over HTTP."),
 ];
 

@@ -148,3 +148,42 @@ fn rules_beyond_the_limit_of_a_node_are_refused_at_the_document_that_brings_them
     let replace = text.replace("name: a", "name: g007");
     model.apply(&parse_text("x.yaml", &format!("apiVersion: tunny/v1\n{replace}")).unwrap()).unwrap();
 }
+
+#[test]
+fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
+    let gateway = |filter: &str| {
+        format!("apiVersion: tunny/v1\nkind: Gateway\nmetadata: {{name: gw}}\nspec:\n  vtep: {{ipv4: 10.0.0.1}}\n  filter: {{{filter}}}\n")
+    };
+    assert_eq!(base().nat().states, None, "sessions are the default");
+    let of = |filter: &str| {
+        let mut model = base();
+        model.apply(&parse_text("x.yaml", &gateway(filter)).unwrap()).unwrap();
+        let spec = model.nat().states;
+        let written = model.objects(Kind::Gateway).next().unwrap().to_yaml();
+        let mut again = base();
+        again.apply(&parse_text("back.yaml", &written).unwrap()).unwrap();
+        assert_eq!(again.nat().states, spec, "{filter}");
+        spec
+    };
+    assert_eq!(of("states: exact"), None);
+    let digest = of("states: digest").unwrap();
+    assert_eq!((digest.kind, digest.connections, digest.wide), (states::TableKind::Digest, 1 << 20, 1 << 18));
+    let compact = of("states: compact, connections: 1000, wideConnections: 0, registers: 5000, fingerprintBits: 16").unwrap();
+    assert_eq!((compact.kind, compact.connections, compact.wide), (states::TableKind::Compact, 1000, 0));
+    assert_eq!((compact.registers, compact.fingerprint, compact.careful), (5000, 16, false));
+    assert_eq!(of("states: compact, connections: 1000, wideConnections: 24").unwrap().registers, 8 * 1024);
+    for (filter, wanted) in [
+        ("states: bloom", "6:20 spec.filter.states `bloom` is no choice here"),
+        ("states: compact, fingerprintBits: 17", "spec.filter.fingerprintBits 17 is out of range"),
+        ("states: compact, connections: 0", "spec.filter.connections 0 is out of range"),
+        ("states: compact, connections: 100000001", "spec.filter.connections 100000001 is out of range"),
+        ("fingerprintBits: 4", "6:29 spec.filter.fingerprintBits has no effect unless `spec.filter.states` is compact"),
+        ("states: digest, fingerprintBits: 4", "spec.filter.fingerprintBits has no effect unless `spec.filter.states` is compact"),
+        ("states: exact, connections: 5", "spec.filter.connections has no effect unless `spec.filter.states` is compact or digest"),
+        ("states: compact, connections: 1000, registers: 1000", "are 1000 registers for 1250 connections: more than half"),
+        ("states: digest, bits: 4", "spec.filter.bits"),
+    ] {
+        let told = faults(gateway(filter).trim_start_matches("apiVersion: tunny/v1\n"));
+        assert!(told.iter().any(|t| t.contains(wanted)), "{filter}: {told:#?}");
+    }
+}

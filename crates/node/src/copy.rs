@@ -36,6 +36,16 @@ pub fn copy_sessions(from: &dyn SessionMemory, to: &dyn SessionMemory) -> io::Re
     Ok(())
 }
 
+/// Copies words, as many as both have; most of them are zero, and are not touched.
+pub fn copy_words_of(from: &[AtomicU64], to: &[AtomicU64]) {
+    for (source, target) in from.iter().zip(to) {
+        let value = source.load(Ordering::Relaxed);
+        if value != 0 {
+            target.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
 /// # Safety
 /// Both ranges must be valid for `bytes` bytes, 8-byte aligned, and accessed by atomics alone while this runs.
 unsafe fn copy_words(from: *const u8, to: *mut u8, bytes: usize) {

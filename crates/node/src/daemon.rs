@@ -130,7 +130,8 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     steps.done(format!("tables say what is configured: commit {}", writer.tables().commits()));
 
     steps.begin("finding the sessions");
-    let internet = Internet::open(plane.session_memory()?, &model, &mut writer, (salt(), changed), &mut notes)?;
+    let memories = (plane.session_memory()?, plane.states_backing());
+    let internet = Internet::open(memories, &model, &mut writer, (salt(), changed), &mut notes)?;
     let (routers, _) = internet.set_ways(&mut writer, &model);
     plane.set_nat(internet.nat());
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
@@ -140,6 +141,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let old = predecessor.as_ref().and_then(Predecessor::sessions).and_then(|found| known_or_said(found, &mut notes));
     if let Some(old) = &old {
         steps.done(old.import(&internet));
+        internet.states().take_in_sessions(crate::counters::monotonic_ns());
     }
     steps.done(format!("{} sessions at hand", internet.nat().tracker().stats().sessions));
 

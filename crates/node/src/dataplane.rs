@@ -136,6 +136,17 @@ impl DataPlane {
         Ok(Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?))
     }
 
+    /// Where state tables of the filter lie: on BPF maps, where they outlive this process, or in its memory.
+    pub fn states_backing(&mut self) -> Arc<dyn states::Backing> {
+        if let Some(xdp) = &self.xdp {
+            match xdp.states() {
+                Ok(backing) => return backing,
+                Err(e) => self.memory_note = Some(format!("ATTENTION: states of connections end with this process. {e}")),
+            }
+        }
+        Arc::new(states::HeapSlots::default())
+    }
+
     /// The table memory.
     pub fn memory(&self) -> Arc<dyn Memory> {
         self.memory.clone()

@@ -10,6 +10,9 @@ pub enum NodeError {
     /// Session memory.
     #[error("{0}")]
     Sessions(String),
+    /// The state table of connections inside.
+    #[error("{0}")]
+    States(String),
     /// Another node uses the same state.
     #[error("another `tunny node` runs on {} (its lock is held); stop it first, or give this one another --state and --instance", .0.display())]
     Locked(PathBuf),

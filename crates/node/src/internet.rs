@@ -9,6 +9,7 @@
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::sessionlog::SessionLog;
+use crate::states::{Hand, States};
 use crate::uplinks::interface;
 use config::{Model, NatPlan, WirePlan};
 use filter::Filter;
@@ -16,6 +17,7 @@ use gateway::Nat;
 use session::upgrade::Image;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
 use session::{Cursor, Options, Owner, SessionInfo, SessionMemory, Tracker};
+use ::states::Backing;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +44,7 @@ pub type Ways = Arc<Mutex<[Option<IpAddr>; 2]>>;
 pub struct Internet {
     memory: Arc<dyn SessionMemory>,
     nat: Arc<Nat>,
+    states: Arc<States>,
     log: Arc<SessionLog>,
     plan: Mutex<NatPlan>,
     ways: Ways,
@@ -87,7 +90,7 @@ impl Internet {
     /// Takes over the sessions in `memory`, or begins with none. `changed`: the configuration is not the one under which
     /// the tables were left, so that every session is to be judged again. What an operator should know goes to `notes`.
     pub fn open(
-        memory: Arc<dyn SessionMemory>,
+        (memory, backing): (Arc<dyn SessionMemory>, Arc<dyn Backing>),
         model: &Model,
         writer: &mut Writer,
         (salt, changed): (u64, bool),
@@ -117,9 +120,11 @@ impl Internet {
             let rest = if torn > 0 { format!(", {torn} could not go on") } else { String::new() };
             tracing::info!("{} sessions taken over{rest}", found.sessions);
         }
+        let states = Arc::new(States::new(backing, nat.clone(), salt));
         let internet = Internet {
             memory,
             nat,
+            states,
             log,
             plan: Mutex::default(),
             ways: Arc::new(Mutex::new([None; 2])),
@@ -134,6 +139,8 @@ impl Internet {
             writer.set_public(&[]).map_err(NodeError::system("removing public addresses"))?;
         }
         internet.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
+        // Whatever a predecessor left, and rules are known now; nothing to do if it was done.
+        internet.states.set(plan.states, &plan.timeouts, now, notes)?;
         internet.follow_wires(writer)?;
         Ok(internet)
     }
@@ -158,7 +165,13 @@ impl Internet {
         let nat = on(memory, options, now, &self.plan())?;
         nat.set_filter(self.nat.rules().clone());
         restore(&nat, now);
+        self.states.rehearse(&nat, xdp)?;
         Ok(Arc::new(nat))
+    }
+
+    /// The state table of connections inside.
+    pub fn states(&self) -> &States {
+        &self.states
     }
 
     /// Takes in the sessions that `export` tells, of another layout. How many were taken in, and how many could not be.
@@ -199,12 +212,15 @@ impl Internet {
     pub fn start(&self) -> Result<(), NodeError> {
         let (nat, stop) = (self.nat.clone(), self.stop.clone());
         let (tables, changed) = (lock(&self.tables).clone(), self.changed.clone());
+        let (states, memory) = (self.states.clone(), self.memory.clone());
         let body = move || {
-            let mut at = None;
+            let (mut at, mut hand) = (None, Hand::default());
             while !stop.load(Ordering::Relaxed) {
-                if changed.swap(false, Ordering::AcqRel) {
+                let judge = changed.swap(false, Ordering::AcqRel);
+                if judge {
                     at = Some(Cursor::default());
                 }
+                states.turn(&mut hand, (judge, u64::from(SWEEPS * BUDGET)), &tables, &*memory, monotonic_ns());
                 for _ in 0..SWEEPS {
                     at = at.and_then(|from| nat.sweep(&tables, from, BUDGET, monotonic_ns()));
                 }
@@ -234,6 +250,7 @@ impl Internet {
     /// Before a commit: makes the addresses of `model` public as well. Returns whether there was anything to do.
     pub fn prepare(&self, writer: &mut Writer, model: &Model) -> Result<NatPlan, NodeError> {
         let mut plan = model.nat();
+        self.states.try_out(plan.states)?;
         plan.filter.keep(&lock(&self.plan).filter);
         let mut both = lock(&self.plan).public.clone();
         if plan.public != both {
@@ -319,6 +336,14 @@ impl Internet {
         if filter {
             self.changed.store(true, Ordering::Release);
         }
+        if (old.states, old.timeouts) != (plan.states, plan.timeouts) {
+            let mut notes = Vec::new();
+            // `prepare` has seen that there is memory.
+            if let Err(e) = self.states.set(plan.states, &plan.timeouts, monotonic_ns(), &mut notes) {
+                tracing::error!("the state table stays as it is: {e}");
+            }
+            notes.iter().for_each(|note| tracing::warn!("{note}"));
+        }
         let public = std::mem::take(&mut old.public) != plan.public;
         *old = plan.clone();
         if public {
@@ -398,6 +423,7 @@ pub fn offline(model: &Model, now: u64) -> Result<Arc<Nat>, NodeError> {
     let plan = model.nat();
     let nat = on(memory, options(model, 0x7475_6e6e_7921), now, &plan)?;
     nat.set_filter(Arc::new(Filter::new(&plan.filter.groups, &plan.filter.members, &Filter::default())));
+    crate::states::offline(&nat, plan.states, &plan.timeouts, 0x7475_6e6e_7921)?;
     Ok(Arc::new(nat))
 }
 

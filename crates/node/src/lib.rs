@@ -25,6 +25,7 @@ pub mod sessionlog;
 pub mod rules;
 pub mod sessions;
 mod sink;
+pub mod states;
 mod steps;
 mod store;
 mod tabledump;

@@ -26,6 +26,8 @@ pub struct Scrape {
     pub vms: Vec<(String, u64, u64)>,
     /// Captured or sampled packets lost because a watcher was too slow.
     pub events_lost: u64,
+    /// What tells the states of connections inside.
+    pub states: crate::states::StatesView,
     /// Counters of sessions.
     pub sessions: session::TrackerStats,
     /// How full the pools are.
@@ -99,6 +101,7 @@ impl Collector for Scrape {
         self.packets(e)?;
         self.tenants(e)?;
 self.internet(e)?;
+        self.states(e)?;
         self.node(e)
     }
 }
@@ -124,6 +127,21 @@ impl Scrape {
             None,
             c.slots.iter().map(|s| (vec![("slot", s.name.clone())], s.rx)),
         )
+    }
+
+    fn states(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        let s = &self.states;
+        let of = |v: f64| [(vec![("table", s.table.clone())], v)];
+        gauges(e, "tunny_states_connections", "Connections inside, by what tells their states", None, of(s.connections as f64))?;
+        gauges(e, "tunny_states_connections_limit", "The same at most", None, of(s.limit as f64))?;
+        gauges(e, "tunny_states_collisions", "Connections that collide and are held by their full key", None, of(s.collisions as f64))?;
+        gauges(e, "tunny_states_places", "Registers or slots of the state table", None, of(s.places as f64))?;
+        gauges(e, "tunny_states_memory", "Memory of the state table", Some(&Unit::Bytes), of(s.bytes as f64))?;
+        let share = s.false_accept_percent / 100.0;
+        gauges(e, "tunny_states_false_accepts", "Share of unknown data packets let through, by formula", Some(&Unit::Ratios), of(share))?;
+        let vpc = |v: &crate::states::StatesVpc| vec![("vni", v.vni.to_string()), ("vpc", v.vpc.clone())];
+        gauges(e, "tunny_vpc_connections", "Connections of a VPC in the state table", None, s.vpcs.iter().map(|v| (vpc(v), v.connections as f64)))?;
+        gauges(e, "tunny_vpc_connections_opening", "Those that are not established", None, s.vpcs.iter().map(|v| (vpc(v), v.opening as f64)))
     }
 
     fn internet(&self, e: &mut DescriptorEncoder) -> fmt::Result {

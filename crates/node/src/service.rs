@@ -257,6 +257,10 @@ impl Node {
         let mut usage = lock(&self.writer).usage();
         let sessions = self.internet.nat().tracker().stats();
         usage.push(tables::WaterLevel { name: "sessions", used: sessions.sessions, limit: sessions.limit });
+        if let Some(states) = &*self.internet.nat().states() {
+            let s = states.status();
+            usage.push(tables::WaterLevel { name: "states", used: s.usage.connections, limit: s.spec.all() });
+        }
         usage
             .into_iter()
             .map(|l| Level {
@@ -294,6 +298,11 @@ impl Node {
                 ready: spec.dmac.is_some(),
             })
             .collect()
+    }
+
+    /// `GET /v1/states`.
+    pub fn states(&self) -> crate::states::StatesView {
+        self.internet.states().view(&self.vpc_names())
     }
 
     /// `POST /v1/sessions`.
@@ -649,6 +658,7 @@ impl Node {
             pools: crate::sessions::pools(&self.internet),
             nat: crate::sessions::tenants(&self.internet, &self.vpc_names()),
             log_lost: self.internet.log().lost(),
+            states: self.states(),
         })
     }
 }

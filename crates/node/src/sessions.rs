@@ -6,7 +6,7 @@ use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::internet::Internet;
 use serde::{Deserialize, Serialize};
-use session::{Cursor, Filter, State, Tracker};
+use session::{Cursor, Filter, SessionInfo, State, Tracker};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -123,6 +123,8 @@ pub struct Listing {
     filter: Filter,
     vpcs: BTreeMap<u32, String>,
     at: Option<Cursor>,
+    /// Of the state table, and where to go on in it.
+    states: (Option<Arc<::states::Shared>>, Option<u64>),
     left: u64,
 }
 
@@ -131,7 +133,49 @@ impl Listing {
     pub fn new(internet: &Internet, query: &SessionQuery, vpcs: BTreeMap<u32, String>) -> Result<Listing, NodeError> {
         let left = if query.limit == 0 { u64::MAX } else { query.limit };
         let filter = query.filter(&vpcs)?;
-        Ok(Listing { tracker: internet.nat().tracker().clone(), filter, vpcs, at: Some(Cursor::default()), left })
+        let (nat, at) = (internet.nat(), Some(Cursor::default()));
+        let states = (nat.states().clone(), Some(0));
+        Ok(Listing { tracker: nat.tracker().clone(), filter, vpcs, at, states, left })
+    }
+
+    fn put(&self, text: &mut Vec<u8>, s: &SessionInfo, now: u64) {
+        let ago = |t: u64| now.saturating_sub(t) / 1_000_000_000;
+        let view = SessionView {
+            vni: s.inner.vni(),
+            vpc: self.vpcs.get(&s.inner.vni()).cloned().unwrap_or_default(),
+            protocol: protocol_name(s.inner.proto()),
+            vm: s.inner.vm().to_string(),
+            vm_port: s.inner.vm_port(),
+            public: s.outer.public().to_string(),
+            public_port: s.outer.public_port(),
+            remote: s.inner.remote().to_string(),
+            remote_port: s.inner.remote_port(),
+            direction: if s.from_outside { "in" } else { "out" }.into(),
+            state: s.state.name().into(),
+            age_s: ago(s.start),
+            idle_s: ago(s.last),
+            packets: s.counts.packets,
+            bytes: s.counts.bytes,
+        };
+        // Writing to memory cannot fail.
+        let _ = serde_json::to_writer(&mut *text, &view);
+        text.push(b'\n');
+    }
+
+    /// The same for connections of the state table, which come behind the sessions.
+    fn next_states(&mut self) -> Option<Vec<u8>> {
+        let (table, from) = (self.states.0.clone()?, self.states.1.filter(|_| self.left > 0)?);
+        let (list, next) = table.list(from, u64::from(PIECE));
+        self.states.1 = next;
+        let (now, mut text) = (monotonic_ns(), Vec::new());
+        for (key, c) in list {
+            let info = crate::states::as_session(&key, &c, now);
+            if self.left > 0 && self.filter.matches(&info) {
+                self.left -= 1;
+                self.put(&mut text, &info, now);
+            }
+        }
+        Some(text)
     }
 }
 
@@ -140,38 +184,16 @@ impl Iterator for Listing {
 
     /// The sessions among the next records; empty if none of these is wanted.
     fn next(&mut self) -> Option<Vec<u8>> {
-        let from = self.at.filter(|_| self.left > 0)?;
+        let Some(from) = self.at.filter(|_| self.left > 0) else { return self.next_states() };
         let now = monotonic_ns();
         let (mut text, mut left) = (Vec::new(), self.left);
-        let ago = |t: u64| now.saturating_sub(t) / 1_000_000_000;
-        let vpcs = &self.vpcs;
-        self.at = self.tracker.list(from, PIECE, &self.filter, now, &mut |_, s| {
-            if left == 0 {
-                return;
+        let next = self.tracker.list(from, PIECE, &self.filter, now, &mut |_, s| {
+            if left > 0 {
+                left -= 1;
+                self.put(&mut text, s, now);
             }
-            left -= 1;
-            let view = SessionView {
-                vni: s.inner.vni(),
-                vpc: vpcs.get(&s.inner.vni()).cloned().unwrap_or_default(),
-                protocol: protocol_name(s.inner.proto()),
-                vm: s.inner.vm().to_string(),
-                vm_port: s.inner.vm_port(),
-                public: s.outer.public().to_string(),
-                public_port: s.outer.public_port(),
-                remote: s.inner.remote().to_string(),
-                remote_port: s.inner.remote_port(),
-                direction: if s.from_outside { "in" } else { "out" }.into(),
-                state: s.state.name().into(),
-                age_s: ago(s.start),
-                idle_s: ago(s.last),
-                packets: s.counts.packets,
-                bytes: s.counts.bytes,
-            };
-            // Writing to memory cannot fail.
-            let _ = serde_json::to_writer(&mut text, &view);
-            text.push(b'\n');
         });
-        self.left = left;
+        (self.at, self.left) = (next, left);
         Some(text)
     }
 }

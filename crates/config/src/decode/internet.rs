@@ -6,6 +6,7 @@ use crate::error::Problem;
 use crate::object::*;
 use crate::prefix::Prefix;
 use crate::schema;
+use states::TableKind;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,6 +24,9 @@ pub(crate) const TIMEOUTS: [&str; 10] = [
     "udpOneWay",
     "icmp",
 ];
+
+/// Connections that a state table may be made for, of each kind.
+const CONNECTIONS_MAX: u64 = 100_000_000;
 
 impl Doc<'_> {
     /// The Gateway's part: the routers to the Internet, sessions.
@@ -53,6 +57,43 @@ impl Doc<'_> {
             }
         }
         g.session_log = self.get("spec.sessions.log", SessionLog::from_str).unwrap_or_default();
+    }
+
+    /// The Gateway's part: the state table of connections inside.
+    pub(super) fn gateway_states(&mut self, g: &mut Gateway) {
+        self.check_mapping("spec.filter");
+        let (s, most) = (&mut g.states, CONNECTIONS_MAX);
+        let kinds = [("exact", None), ("compact", Some(TableKind::Compact)), ("digest", Some(TableKind::Digest))];
+        s.kind = self.choice("spec.filter.states", &kinds, None);
+        s.connections = self.integer("spec.filter.connections", 1, most).map_or(s.connections, |n| n as u32);
+        s.wide = self.integer("spec.filter.wideConnections", 0, most).map(|n| n as u32);
+        s.registers = self.integer("spec.filter.registers", 1, u64::from(u32::MAX)).map(|n| n as u32);
+        s.fingerprint = self.integer("spec.filter.fingerprintBits", 0, abi::STATES_FINGERPRINT_MAX.into()).unwrap_or(0) as u8;
+        let (kind, spec) = (s.kind, s.spec());
+        // What would have no effect is a mistake; what collides more than it is worth, too.
+        let of = |path: &str| match path {
+            "spec.filter.registers" | "spec.filter.fingerprintBits" => kind == Some(TableKind::Compact),
+            _ => kind.is_some(),
+        };
+        for (path, of_what) in [
+            ("spec.filter.connections", "compact or digest"),
+            ("spec.filter.wideConnections", "compact or digest"),
+            ("spec.filter.registers", "compact"),
+            ("spec.filter.fingerprintBits", "compact"),
+        ] {
+            if self.node(path).is_some() && !of(path) {
+                self.misplaced(path, format!("has no effect unless `spec.filter.states` is {of_what}"));
+            }
+        }
+        if let Some(spec) = spec.filter(|s| u64::from(s.registers) < s.all()) {
+            let why = format!("are {} registers for {} connections: more than half of these would collide", spec.registers, spec.all());
+            self.misplaced("spec.filter.registers", why);
+        }
+    }
+
+    fn misplaced(&mut self, path: &'static str, why: String) {
+        let at = self.node(path).map_or(self.root.at, |n| n.at);
+        self.error(at, path, Problem::Value(why), schema::allowed(Kind::Gateway, path));
     }
 
     pub(super) fn public_pool(&mut self) -> Option<PublicPool> {

@@ -22,6 +22,16 @@ pub(super) fn put_gateway(spec: &mut Value, g: &Gateway) {
     if g.session_log != SessionLog::Off {
         spec["sessions"]["log"] = g.session_log.to_string().into();
     }
+    let s = g.states;
+    let Some(kind) = s.kind else { return };
+    spec["filter"] = json!({"states": kind.name(), "connections": s.connections});
+    let numbers = [("wideConnections", s.wide), ("registers", s.registers)];
+    for (name, n) in numbers.into_iter().filter_map(|(name, n)| Some((name, n?))) {
+        spec["filter"][name] = n.into();
+    }
+    if s.fingerprint > 0 {
+        spec["filter"]["fingerprintBits"] = s.fingerprint.into();
+    }
 }
 
 pub(super) fn pool_json(p: &PublicPool) -> Value {

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The state table of connections inside (`spec.filter.states`): made, changed and taken over; what is due in it; what it tells.
+//!
+//! It lies where session memory does: in BPF maps that outlive the process, or in memory of this process. A change of its kind or size
+//! fills a new table beside the one in use, which then takes its place; between sessions (`exact`) and a table the connections change
+//! over, established ones as such.
+
+use crate::copy::copy_words_of;
+use crate::error::NodeError;
+use abi::{STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
+use gateway::Nat;
+use serde::{Deserialize, Serialize};
+use session::{Cursor, Direction, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo, SessionMemory, State};
+use ::states::{Adopted, Backing, Connection, Fsm, HeapSlots, Key, Shared, Spec, Timeouts};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Records that are looked at in one go; in between workers get at the lock.
+const PLACES: u64 = 4096;
+/// The hand that ends connections comes round in so many turns (of 100 ms).
+const TURNS: u64 = 100;
+/// Turns between two waits for readers, after which places are used again.
+const REST: u32 = 10;
+/// Lines of state tables that are copied for a trace: 512 MiB.
+const COPIED_LINES_MAX: u64 = 1 << 23;
+const ACK: u8 = 0x10;
+
+/// The state table of a node.
+pub struct States {
+    backing: Arc<dyn Backing>,
+    nat: Arc<Nat>,
+    salt: u64,
+    spec: Mutex<Option<Spec>>,
+}
+
+/// Where the thread that ends what is due goes on.
+#[derive(Default)]
+pub struct Hand {
+    sweep: Option<u64>,
+    turns: u32,
+}
+
+impl States {
+    /// None yet: sessions tell.
+    pub fn new(backing: Arc<dyn Backing>, nat: Arc<Nat>, salt: u64) -> States {
+        States { backing, nat, salt, spec: Mutex::default() }
+    }
+
+    /// Whether memory can be had for this table, if it is another one than there is: the same is asked for and given back.
+    pub fn try_out(&self, spec: Option<Spec>) -> Result<(), NodeError> {
+        let Some(wanted) = spec.filter(|_| spec != *lock(&self.spec)) else { return Ok(()) };
+        let lines = wanted.lines().map_err(|e| NodeError::States(e.to_string()))?;
+        let slots = [(STATES_SLOT_TABLE, lines), (STATES_SLOT_RECORDS, wanted.record_lines())];
+        let made = slots.into_iter().try_for_each(|(slot, lines)| {
+            let failed = |source| NodeError::States(::states::OpenError::Memory { lines, source }.to_string());
+            self.backing.make(slot, lines).map(drop).map_err(failed)
+        });
+        slots.into_iter().for_each(|(slot, _)| self.backing.give_back(slot));
+        made
+    }
+
+    /// Brings another table into force, or sessions; connections that exist change over. What an operator should know goes to `notes`.
+    pub fn set(&self, spec: Option<Spec>, timeouts: &session::Timeouts, now: u64, notes: &mut Vec<String>) -> Result<(), NodeError> {
+        let (timeouts, mut had) = (Timeouts::from(timeouts), lock(&self.spec));
+        if let (Some(states), true) = (&*self.nat.states(), *had == spec) {
+            states.set_timeouts(timeouts);
+            return Ok(());
+        }
+        let failed = |e: std::io::Error| NodeError::States(e.to_string());
+        self.nat.set_states::<NodeError>(|_| match spec {
+            Some(spec) => {
+                let mine = self.open_sessions(now);
+                let (shared, found) = Shared::open_with(&*self.backing, spec, self.salt, timeouts, (&mine, now))
+                    .map_err(|e| NodeError::States(e.to_string()))?;
+                if found.lost > 0 {
+                    notes.push(format!("ATTENTION: {} connections found no room in the state table", found.lost));
+                }
+                Ok(Some(Arc::new(shared)))
+            }
+            None => {
+                // Sessions first, then the table goes: the fast path reads the one or the other. (A predecessor may have left
+                // the table, and the choice is another one since.)
+                self.to_sessions(&::states::left_connections(&*self.backing), now);
+                self.backing.clear(STATES_SLOT_TABLE).and_then(|()| self.backing.clear(STATES_SLOT_RECORDS)).map_err(failed)?;
+                Ok(None)
+            }
+        })?;
+        *had = spec;
+        drop(had);
+        self.take_in_sessions(now);
+        Ok(())
+    }
+
+    /// Connections of a table become sessions that take their sequence numbers from the packets that come.
+    fn to_sessions(&self, connections: &[(Key, Connection)], now: u64) {
+        let mut lost = 0u64;
+        for (key, c) in connections.iter().filter(|(_, c)| c.tcp.is_none_or(|fsm| fsm == Fsm::Established)) {
+            let (inner, pair) = (inner_of(key), pair_of(key));
+            let tcp = L4View::Tcp(Segment { flags: ACK, ..Segment::default() });
+            let view = if c.tcp.is_some() { tcp } else { L4View::Other };
+            let (owner, direction) = (Owner::Filter, c.began);
+            let new = NewSession { inner, outer: pair.outer(), owner, direction, view, bytes: 0, epoch: 0, pick_up: true };
+            lost += u64::from(self.nat.tracker().create(&new, now, &mut |_| {}).is_err());
+        }
+        if lost > 0 {
+            tracing::warn!("{lost} connections found no room among the sessions");
+        }
+    }
+
+    /// Sessions of established connections inside.
+    fn open_sessions(&self, now: u64) -> Vec<Adopted> {
+        let (mut at, mut out) = (Some(Cursor::default()), Vec::new());
+        while let Some(from) = at {
+            at = self.nat.tracker().list(from, 65_536, &Filter::default(), now, &mut |_, s| out.extend(adopted(s)));
+        }
+        out
+    }
+
+    /// Sessions of connections inside become connections of the table, if there is one, as far as it has not got them.
+    pub fn take_in_sessions(&self, now: u64) {
+        let Some(states) = self.nat.states().clone() else { return };
+        let mut lost = 0u64;
+        let mut mine = |s: &SessionInfo| {
+            if let Some(a) = adopted(s).filter(|a| states.get(&a.key).is_none()) {
+                lost += u64::from(!states.adopt(&a.key, a.tcp, a.began, now));
+            }
+            s.owner == Owner::Filter
+        };
+        let mut at = Some(Cursor::default());
+        while let Some(from) = at {
+            at = self.nat.tracker().remove_where(from, 65_536, now, &mut mine, &mut |_| {});
+        }
+        if lost > 0 {
+            tracing::warn!("{lost} connections found no room in the state table");
+        }
+    }
+
+    /// A turn of the thread that ends what is due; `changed`: rules have changed, so that connections are to be judged again, `most` records
+    /// a turn at most.
+    pub fn turn(&self, hand: &mut Hand, (changed, most): (bool, u64), tables: &tables::Tables, memory: &dyn SessionMemory, now: u64) {
+        let Some(states) = self.nat.states().clone() else { return };
+        if changed {
+            hand.sweep = Some(0);
+        }
+        for _ in 0..most.div_ceil(PLACES) {
+            hand.sweep = hand.sweep.and_then(|from| self.nat.sweep_states(tables, from, PLACES));
+        }
+        let mut left = states.status().places / TURNS + 1;
+        while left > 0 {
+            let places = left.min(PLACES);
+            states.expire(now, places, &mut |_| {});
+            left -= places;
+        }
+        hand.turns += 1;
+        if hand.turns % REST == 0 {
+            states.rest(&mut || {
+                memory.grace();
+                self.nat.wait_for_batches();
+            });
+        }
+    }
+
+    /// A copy for traces in `nat`, and for the fast path of `xdp`: nothing that is done to it reaches the node. Without connections if
+    /// these are too many to copy.
+    pub fn rehearse(&self, nat: &Nat, xdp: Option<&xdp::XdpEngine>) -> Result<(), NodeError> {
+        let Some(spec) = *lock(&self.spec) else { return Ok(()) };
+        let failed = |e: &dyn std::fmt::Display| NodeError::States(e.to_string());
+        let heap = HeapSlots::default();
+        self.copy(&heap).map_err(|e| failed(&e))?;
+        if let Some(xdp) = xdp {
+            self.copy(&*xdp.states()?).map_err(|e| failed(&e))?;
+        }
+        nat.set_states(|_| Shared::open(&heap, spec, self.salt, Timeouts::default()).map(|(s, _)| Some(Arc::new(s))))
+            .map_err(|e| failed(&e))
+    }
+
+    fn copy(&self, to: &dyn Backing) -> std::io::Result<()> {
+        for slot in [STATES_SLOT_TABLE, STATES_SLOT_RECORDS] {
+            let Some(from) = self.backing.left(slot) else { continue };
+            let lines = from.words().len() as u64 / 8;
+            if lines <= COPIED_LINES_MAX {
+                copy_words_of(from.words(), to.make(slot, lines)?.words());
+                to.enter(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What it tells; `vpcs`: names by VNI.
+    pub fn view(&self, vpcs: &BTreeMap<u32, String>) -> StatesView {
+        let Some(states) = self.nat.states().clone() else {
+            let sessions = self.nat.tracker().stats();
+            return StatesView {
+                table: "exact".into(),
+                connections: sessions.sessions,
+                limit: sessions.limit,
+                places: sessions.limit,
+                bytes: sessions.memory_bytes,
+                ..StatesView::default()
+            };
+        };
+        let (s, mut tenants) = (states.status(), states.tenants());
+        tenants.sort_unstable_by_key(|(vni, _)| *vni);
+        let vpc = |(vni, n): (u32, ::states::TenantUse)| StatesVpc {
+            vni,
+            vpc: vpcs.get(&vni).cloned().unwrap_or_default(),
+            connections: n.connections,
+            opening: n.opening,
+        };
+        StatesView {
+            table: s.spec.kind.name().into(),
+            connections: s.usage.connections,
+            limit: s.spec.all(),
+            collisions: s.usage.collisions,
+            places: s.usage.places,
+            fingerprint_bits: u32::from(s.spec.fingerprint),
+            bytes: s.usage.bytes,
+            record_bytes: s.record_bytes,
+            false_accept_percent: s.false_accepts * 100.0,
+            vpcs: tenants.into_iter().map(vpc).collect(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A table of its own for a gateway without ports.
+pub fn offline(nat: &Nat, spec: Option<Spec>, timeouts: &session::Timeouts, salt: u64) -> Result<(), NodeError> {
+    let Some(spec) = spec else { return Ok(()) };
+    let open = |_| Shared::open(&HeapSlots::default(), spec, salt, Timeouts::from(timeouts)).map(|(s, _)| Some(Arc::new(s)));
+    nat.set_states(open).map_err(|e| NodeError::States(e.to_string()))
+}
+
+/// The connection of a session, if it is one inside and established.
+fn adopted(s: &SessionInfo) -> Option<Adopted> {
+    let open = matches!(s.state, State::Established | State::PickedUp | State::Paired);
+    let began = if s.from_outside { Direction::In } else { Direction::Out };
+    let key = Key::from(&PairKey::of_session(s.inner, &s.outer));
+    (s.owner == Owner::Filter && open).then_some(Adopted { key, tcp: s.inner.proto() == 6, began })
+}
+
+fn inner_of(key: &Key) -> InnerKey {
+    let (vni, proto, [a, b], [p, q]) = (key.vni(), key.proto(), key.ends(), key.ports());
+    match (a, b) {
+        (std::net::IpAddr::V4(a), std::net::IpAddr::V4(b)) => InnerKey::v4(vni, proto, a.to_bits(), p, b.to_bits(), q),
+        (a, b) => {
+            let bits = |addr| match addr {
+                std::net::IpAddr::V4(a) => a.to_ipv6_mapped().to_bits(),
+                std::net::IpAddr::V6(a) => a.to_bits(),
+            };
+            InnerKey::v6(vni, proto, bits(a), p, bits(b), q)
+        }
+    }
+}
+
+fn pair_of(key: &Key) -> PairKey {
+    PairKey::with(inner_of(key), key.other_vni())
+}
+
+/// A connection of the table as a session is shown; it has neither counters nor times.
+pub fn as_session(key: &Key, c: &Connection, now: u64) -> SessionInfo {
+    let state = match c.tcp {
+        Some(Fsm::SynSent) => State::SynSent,
+        Some(Fsm::SynReceived) => State::SynReceived,
+        Some(Fsm::Established) => State::Established,
+        Some(Fsm::FinWait | Fsm::CloseWait) => State::FinOut,
+        Some(Fsm::LastAck) => State::FinBoth,
+        Some(Fsm::TimeWait) => State::TimeWait,
+        None if c.state == ::states::State::Opening => State::OneSided,
+        None => State::Paired,
+    };
+    SessionInfo {
+        inner: inner_of(key),
+        outer: pair_of(key).outer(),
+        owner: Owner::Filter,
+        state,
+        from_outside: c.began == Direction::In,
+        epoch: 0,
+        start: now,
+        last: now,
+        counts: Default::default(),
+    }
+}
+
+/// What tells the states of connections inside, and how well.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StatesView {
+    /// exact (sessions), compact or digest.
+    pub table: String,
+    /// Connections (exact: all sessions).
+    pub connections: u64,
+    /// At most.
+    pub limit: u64,
+    /// Connections that collide, and are held by their full key.
+    pub collisions: u64,
+    /// Registers or digest slots (exact: sessions).
+    pub places: u64,
+    /// Bits beside each state.
+    pub fingerprint_bits: u32,
+    /// Memory that the fast path reads.
+    pub bytes: u64,
+    /// Memory of the agent's records.
+    pub record_bytes: u64,
+    /// Percent of the data packets of unknown connections that are let through, by formula.
+    pub false_accept_percent: f64,
+    /// By VPC (of the lower end of a connection).
+    pub vpcs: Vec<StatesVpc>,
+}
+
+/// Connections of a VPC.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StatesVpc {
+    /// VNI.
+    pub vni: u32,
+    /// Name.
+    pub vpc: String,
+    /// Connections.
+    pub connections: u64,
+    /// Those that are not established.
+    pub opening: u64,
+}
