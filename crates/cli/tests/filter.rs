@@ -135,6 +135,26 @@ fn the_rule_that_decided_is_named_counted_and_logged() {
 }
 
 #[test]
+fn what_a_vpcs_meter_did_is_shown() {
+    let Some(region) = region("m") else { return };
+    let mut vpc: Value = serde_json::from_str(&region.tunny(&["get", "vpc", "blue", "-o", "json"])).unwrap();
+    vpc["apiVersion"] = "tunny/v1".into();
+    vpc["spec"]["meter"] =
+        serde_json::json!({"packets": {"committed": "1pps", "committedBurst": 2, "peak": "1pps", "peakBurst": 4}});
+    region.apply(&vpc.to_string());
+    let ping = lab::traffic::ping(&region.names.namespace("blue-1"), BLUE_2, 10, &["-i", "0.02"]).unwrap();
+    assert!(ping.received > 0 && ping.received < 10, "{}", ping.output);
+    let counters: Value = serde_json::from_str(&region.tunny(&["get", "counters", "-o", "json"])).unwrap();
+    let of = |vni: u32| counters["tenants"].as_array().unwrap().iter().find(|t| t["vni"] == vni).unwrap().clone();
+    let (meter, limited) = (of(100)["meter"].clone(), of(100)["drops"]["meter_vpc"].clone());
+    assert!(meter[0].as_u64() >= Some(2) && meter[2].as_u64() > Some(0) && meter[2] == limited, "{}", of(100));
+    assert_eq!(of(200)["meter"], serde_json::json!([0, 0, 0]), "red has none");
+    let table = region.tunny(&["get", "counters"]);
+    let shown = format!("{}/{}/{}", meter[0], meter[1], meter[2]);
+    assert!(table.lines().any(|l| l.starts_with("100 ") && l.ends_with(&shown)), "{shown}: {table}");
+}
+
+#[test]
 fn an_ipfix_collector_is_told_of_refusals() {
     let Some(region) = region("q") else { return };
     region.apply(&group("iperf", &RULES));

@@ -82,6 +82,14 @@ impl Pool {
     /// Enters the rules of one node, as (first service, last service, rank).
     fn add(&mut self, rules: &mut [(u32, u32, u32)]) -> Services {
         let first = self.starts.len() as u32;
+        if let [(from, to, rank)] = *rules {
+            // Most prefixes have one rule.
+            let intervals = [(0, NONE), (from, rank), (to + 1, NONE)];
+            let begins = &intervals[usize::from(from == 0)..];
+            self.starts.extend(begins.iter().map(|i| i.0));
+            self.ranks.extend(begins.iter().map(|i| i.1));
+            return Services { first, len: begins.len() as u32 };
+        }
         rules.sort_unstable();
         let mut active: BinaryHeap<Reverse<(u32, u32)>> = BinaryHeap::new();
         let mut edges: Vec<u32> = rules.iter().flat_map(|(from, to, _)| [*from, to + 1]).collect();
@@ -170,17 +178,15 @@ impl<A: Address> Table<A> {
         // A prefix comes before those that it covers.
         by_prefix.sort_unstable();
         let mut table = Table { bounds: vec![A::default()], longest: vec![NONE], nodes: Vec::new(), pool: Pool::default() };
-        let mut open: Vec<(A, u32)> = Vec::new();
+        let (mut open, mut entries): (Vec<(A, u32)>, Vec<(u32, u32, u32)>) = Default::default();
         for same in by_prefix.chunk_by(|a, b| a.0 == b.0) {
             let ((first, Reverse(last)), _) = same[0];
             table.close(&mut open, &mut shape, Some(first));
-            let mut entries: Vec<(u32, u32, u32)> = same
-                .iter()
-                .map(|(_, rank)| {
-                    let (from, to) = rules[order[*rank as usize] as usize].services;
-                    (from, to, *rank)
-                })
-                .collect();
+            entries.clear();
+            entries.extend(same.iter().map(|(_, rank)| {
+                let (from, to) = rules[order[*rank as usize] as usize].services;
+                (from, to, *rank)
+            }));
             let parent = open.last().map_or(NONE, |o| o.1);
             let above = table.nodes.get(parent as usize).map_or(NONE, |n| n.best);
             let best = same.iter().map(|s| s.1).min().unwrap_or(NONE).min(above);
