@@ -11,6 +11,7 @@ pub mod compact;
 pub mod cpu;
 pub mod drive;
 pub mod filter;
+pub mod filter_rules;
 pub mod latency;
 pub mod linux;
 pub mod load;

@@ -209,7 +209,8 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
         scope.spawn(|| {
             let _ = cpu::pin(0, cpu::count() - 1);
             watcher.store(cpu::thread_id(), Ordering::Release);
-            watch(tables, &packet, &start, (&seen, &watcher_waited), &stop);
+            let slot = tables.slots().1 + 1;
+            watch(Gateway::new(tables, slot), &packet, &start, (&seen, &watcher_waited), &stop);
         });
         cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != 0);
         let (mut times, mut waits) = (Vec::new(), Vec::new());
@@ -237,15 +238,13 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
 }
 
 /// Sends one packet through the Rust path again and again, and notes when its verdict is another than before.
-fn watch(
-    tables: tables::Tables,
+pub(crate) fn watch(
+    mut gateway: Gateway,
     packet: &[u8],
     start: &Instant,
     (seen, waited): (&AtomicU64, &AtomicU64),
     stop: &AtomicBool,
 ) {
-    let slot = tables.slots().1 + 1;
-    let mut gateway = Gateway::new(tables, slot);
     let mut buffer = vec![0u8; HEADROOM + PACKET_SLOT];
     let mut last = None;
     while !stop.load(Ordering::Relaxed) {

@@ -78,8 +78,15 @@ fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer,
 fn first_packet(frame: &mut [u8], n: u32) {
     let port = 1024 + (n / (VPCS * VMS)) as u16;
     let remote = 0x0800_0000 | (abi::hash1(n.into(), 3) >> 40) as u32;
-    frame[80..84].copy_from_slice(&remote.to_be_bytes());
-    frame[84..86].copy_from_slice(&port.to_be_bytes());
+    let same = u16::from_be_bytes([frame[86], frame[87]]);
+    aim(frame, remote, port, same);
+}
+
+/// Gives the inner packet of a frame another destination and other ports.
+pub(crate) fn aim(frame: &mut [u8], to: u32, from_port: u16, port: u16) {
+    frame[80..84].copy_from_slice(&to.to_be_bytes());
+    frame[84..86].copy_from_slice(&from_port.to_be_bytes());
+    frame[86..88].copy_from_slice(&port.to_be_bytes());
     frame[74..76].fill(0);
     let sum: u32 = frame[64..84].chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);

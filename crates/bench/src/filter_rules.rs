@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `filter-compile`, `filter-change` and `filter-first`: security groups at their limits, 100 groups of 10,000 rules. What it costs to
+//! compile them, how soon a packet meets a changed rule, and how many first packets a second they judge.
+//!
+//! Of the rules of a group one half is about each direction: hosts with a port, /24s with a hundred ports, /20s with a thousand, and a
+//! wide one that the measured connections meet. None hides another, as `validate` demands.
+use crate::load::watch;
+use crate::newconn::aim;
+use crate::user::BATCH;
+use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
+use crate::{cpu, report, setup, snapshot, stats, Context, Error, Goal, Report};
+use config::Model;
+use filter::{Filter, GroupSpec, Member, Rule, Side, GROUP_RULES_MAX};
+use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
+use node::internet::Internet;
+use session::nat::Translator;
+use session::{HeapMemory, Options, SessionMemory, TenantLimits, Tracker};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tables::Writer;
+
+const GROUPS: u32 = 100;
+const VMS: u32 = 100;
+/// The port of the connections that are measured.
+const PORT: u16 = 7000;
+/// A port that every group denies.
+const DENIED: u16 = 7001;
+/// First packets of a sample.
+const EACH: u32 = 200_000;
+const BUFFER: usize = HEADROOM + FRAME.next_multiple_of(64) + 64;
+
+/// Rule `i` of a group, as it is written. Every rule is of other addresses or other services than those of its direction before it.
+fn rule(group: u32, i: u32) -> String {
+    let (way, n) = if i % 2 == 0 { ("ingress", i / 2) } else { ("egress", i / 2) };
+    let action = if n % 3 == 0 { "deny" } else { "allow" };
+    match n {
+        0 => return format!("{way} deny udp/{DENIED} any priority 1"),
+        1 => return format!("{way} allow udp/{PORT} 10.0.0.0/8 priority 2000"),
+        _ => {}
+    }
+    // An odd factor goes through all numbers of a power of two without repeating one.
+    let spot = |bits: u32| n.wrapping_mul(0x9e37_79b1).wrapping_add(group * 77) & ((1 << bits) - 1);
+    let prefix = |bits: u32, len: u32| Ipv4Addr::from_bits(10 << 24 | spot(bits) << (32 - len));
+    match n % 10 {
+        0 => format!("{way} {action} tcp/2000-2999 {}/20", prefix(12, 20)),
+        1 | 2 => format!("{way} {action} udp/5000-5099 {}/24", prefix(16, 24)),
+        _ => format!("{way} {action} tcp/{} {}/32", [22, 25, 53, 80, 110, 143, 443, 993, 3306, 8080][(n / 10 % 10) as usize], prefix(24, 32)),
+    }
+}
+
+fn rules(group: u32, count: u32) -> Vec<String> {
+    (0..count).map(|i| rule(group, i)).collect()
+}
+
+fn document(group: u32, rules: &[String]) -> String {
+    let mut out = String::new();
+    let list = rules.iter().map(|r| format!("\"{r}\"")).collect::<Vec<_>>().join(",");
+    let _ = writeln!(
+        out,
+        "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"SecurityGroup\",\"metadata\":{{\"name\":\"g{group}\"}},\"spec\":{{\"rules\":[{list}]}}}}"
+    );
+    out
+}
+
+/// Every VM of a VPC in the group of its number.
+fn bindings(workload: &Workload) -> String {
+    let mut out = String::new();
+    for group in 0..GROUPS {
+        let vms = workload.vms.iter().filter(|v| v.vni == FIRST_VNI + group);
+        let names = vms.map(|v| format!("\"v{group}/{}\"", Ipv4Addr::from_bits(v.address))).collect::<Vec<_>>().join(",");
+        let _ = writeln!(
+            out,
+            "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"SecurityBinding\",\"metadata\":{{\"name\":\"b{group}\"}},\
+             \"spec\":{{\"vpc\":\"v{group}\",\"vms\":[{names}],\"groups\":[\"g{group}\"]}}}}"
+        );
+    }
+    out
+}
+
+/// 1M rules as documents.
+fn all_rules() -> String {
+    (0..GROUPS).map(|g| document(g, &rules(g, GROUP_RULES_MAX as u32))).collect()
+}
+
+fn specs() -> Result<Vec<Arc<GroupSpec>>, Error> {
+    let parse = |r: String| r.parse::<Rule>().map_err(Error::failed("a rule"));
+    let group = |g: u32| {
+        let rules = rules(g, GROUP_RULES_MAX as u32).into_iter().map(parse).collect::<Result<_, _>>()?;
+        Ok(Arc::new(GroupSpec { name: format!("g{g}").into(), rules }))
+    };
+    (0..GROUPS).map(group).collect()
+}
+
+fn region(context: &Context) -> Workload {
+    Workload::region(GROUPS, VMS, 64, context.seed)
+}
+
+fn members(workload: &Workload) -> Vec<(u32, Arc<Vec<Member>>)> {
+    let member = |v: &crate::workload::Vm| Member {
+        prefix: filter::Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)), len: 32 },
+        groups: vec![format!("g{}", v.vni - FIRST_VNI).into()],
+    };
+    let of = |vni: u32| workload.vms.iter().filter(|v| v.vni == vni).map(member).collect::<Vec<_>>();
+    (FIRST_VNI..FIRST_VNI + GROUPS).map(|vni| (vni, Arc::new(of(vni)))).collect()
+}
+
+/// `filter-compile`.
+pub fn filter_compile(context: &Context) -> Result<Report, Error> {
+    context.say("filter-compile: 1M rules");
+    let (specs, members) = (specs()?, members(&region(context)));
+    let mut samples = Vec::new();
+    for n in 0..context.samples {
+        context.say(&format!("filter-compile: sample {} of {}", n + 1, context.samples));
+        let start = Instant::now();
+        let filter = Filter::new(&specs, &members, &Filter::default());
+        samples.push(start.elapsed().as_secs_f64());
+        drop(filter);
+    }
+    context.say("filter-compile: what validate asks of the rules");
+    let start = Instant::now();
+    let faults: usize = specs.iter().map(|s| s.faults(usize::MAX).len()).sum();
+    let checked = start.elapsed().as_secs_f64();
+    if faults > 0 {
+        return Err(Error::Failed { what: "filter-compile".into(), why: format!("{faults} rules are refused") });
+    }
+    let filter = Filter::new(&specs, &members, &Filter::default());
+    let bytes: usize = filter.groups().map(|g| g.bytes()).sum();
+    context.say("filter-compile: from the text of the documents");
+    let text = snapshot::ndjson(&region(context)) + &all_rules() + &bindings(&region(context));
+    let start = Instant::now();
+    let plan = snapshot::model(&text)?.filter();
+    let read = start.elapsed().as_secs_f64();
+    drop(Filter::new(&plan.groups, &plan.members, &Filter::default()));
+    let whole = start.elapsed().as_secs_f64();
+    let mut report = Report::new("filter-compile", "s", samples, Some(Goal::AtMost(5.0)), "goal: 1M rules into flat tables in 5 s");
+    report
+        .detail("rules", GROUPS as usize * GROUP_RULES_MAX)
+        .detail("check_for_rules_that_never_match_s", report::round(checked))
+        .detail("read_and_validated_from_text_s", report::round(read))
+        .detail("from_text_to_tables_s", report::round(whole))
+        .detail("text_bytes", text.len())
+        .detail("bytes_a_rule", report::round(bytes as f64 / (GROUPS as usize * GROUP_RULES_MAX) as f64))
+        .detail("workload", "100 groups of 10,000 rules, half of each direction; 100 VPCs of 100 VMs");
+    Ok(report)
+}
+
+/// A node's model, tables and sessions, without ports.
+struct Small {
+    model: Model,
+    writer: Writer,
+    internet: Internet,
+}
+
+impl Small {
+    fn new(workload: &Workload) -> Result<Small, Error> {
+        let text = snapshot::ndjson(workload) + &all_rules() + &bindings(workload);
+        let model = snapshot::model(&text)?;
+        let memory = tables::HeapMemory::new().map_err(Error::io("reserving table memory"))?;
+        let mut writer = setup::writer(Arc::new(memory))?;
+        writer.commit(&model.full_commit()).map_err(Error::failed("the commit"))?;
+        setup::underlay(&mut writer, workload, 1)?;
+        let sessions: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().map_err(Error::io("reserving session memory"))?);
+        let internet = Internet::open(sessions, &model, &mut writer, (1, false), &mut Vec::new())
+            .map_err(Error::failed("making the sessions"))?;
+        Ok(Small { model, writer, internet })
+    }
+
+    /// What a node does when a document is applied, but for the journal: read, validated, planned, committed.
+    fn apply(&mut self, text: &str) -> Result<(), Error> {
+        let refused = |e: Vec<config::ConfigError>| Error::Failed {
+            what: "a changed rule".into(),
+            why: e.first().map_or(String::new(), |e| e.to_string()),
+        };
+        let docs = config::parse_text("change.ndjson", text).map_err(refused)?;
+        let plan = self.model.apply(&docs).map_err(refused)?;
+        let commit = plan.commit(&self.model);
+        let wanted = self.internet.prepare(&mut self.writer, &self.model).map_err(Error::failed("preparing"))?;
+        self.writer.commit(&commit).map_err(Error::failed("a commit"))?;
+        self.internet.carry_out(&mut self.writer, &wanted, &commit, &self.model);
+        Ok(())
+    }
+}
+
+/// Milliseconds from a changed document's text until a packet meets the rule, `count` times.
+fn visible(small: &mut Small, packet: &[u8], texts: &[String; 2], count: usize) -> Result<Vec<f64>, Error> {
+    let start = Instant::now();
+    let (seen, stop, watcher, waited) = (AtomicU64::new(0), AtomicBool::new(false), AtomicI32::new(0), AtomicU64::new(0));
+    let (tables, nat) = (small.writer.tables(), small.internet.nat());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = cpu::pin(0, cpu::count() - 1);
+            watcher.store(cpu::thread_id(), Ordering::Release);
+            let slot = tables.slots().1 + 1;
+            watch(Gateway::with_nat(tables, slot, nat), packet, &start, (&seen, &waited), &stop);
+        });
+        cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != 0);
+        let mut times = Vec::new();
+        let mut run = || {
+            for text in texts.iter().cycle().take(count) {
+                let (before, called) = (seen.load(Ordering::Acquire), start.elapsed().as_nanos() as f64);
+                small.apply(text)?;
+                if !cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != before) {
+                    return Err(Error::Failed { what: "a changed rule".into(), why: "no packet met it within 1 s".into() });
+                }
+                times.push((seen.load(Ordering::Acquire) as f64 - called) / 1e6);
+            }
+            Ok(())
+        };
+        let result = run();
+        stop.store(true, Ordering::Relaxed);
+        result.map(|()| times)
+    })
+}
+
+/// `filter-change`.
+pub fn filter_change(context: &Context) -> Result<Report, Error> {
+    let workload = region(context);
+    context.say("filter-change: loading 1M rules");
+    let mut small = Small::new(&workload)?;
+    let mut packet = workload.packets_from_each(context.seed)[..PACKET_SLOT].to_vec();
+    let mate = workload.vms[1];
+    aim(&mut packet, mate.address, 1024, PORT);
+    // The second text has another action in the rule that the packet meets.
+    let pair = |count: u32| {
+        let own = rules(0, count);
+        let mut other = own.clone();
+        other[2] = other[2].replace("allow", "deny");
+        [document(0, &other), document(0, &own)]
+    };
+    context.say("filter-change: one rule of a group of 10,000");
+    let samples = visible(&mut small, &packet, &pair(GROUP_RULES_MAX as u32), context.samples.max(20))?;
+    context.say("filter-change: one rule of a group of 100");
+    let few = pair(100);
+    small.apply(&few[1])?;
+    let small_group = visible(&mut small, &packet, &few, context.samples.max(20))?;
+    let against = "goal: 10 ms from the text of the changed group until a packet meets the rule; 1M rules loaded";
+    let mut report = Report::new("filter-change", "ms", samples, Some(Goal::AtMost(10.0)), against);
+    report
+        .detail("slowest_ms", report::round(stats::quantile(&report.samples.clone(), 1.0)))
+        .detail_median("group_of_100_rules_ms", &small_group)
+        .detail("group_of_100_rules_slowest_ms", report::round(stats::quantile(&small_group, 1.0)))
+        .detail("rules_loaded", GROUPS as usize * GROUP_RULES_MAX)
+        .detail("not_counted", "the journal, which is written before a commit");
+    Ok(report)
+}
+
+/// Puts staged frames through the gateway. CPU nanoseconds, and how many were forwarded.
+fn through(gateway: &mut Gateway, staged: &[u8], buffers: &mut [u8]) -> (u64, u32) {
+    let (mut forwarded, begin) = (0, cpu::thread_time());
+    let mut batch = Batch::new();
+    for part in staged.chunks_exact(BATCH * PACKET_SLOT) {
+        let mut b = batch.recycle();
+        for (slot, buffer) in part.chunks_exact(PACKET_SLOT).zip(buffers.chunks_exact_mut(BUFFER)) {
+            buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
+            let _ = b.push(Frame::new(buffer, HEADROOM, FRAME, 1));
+        }
+        gateway.process(&mut b, 1_000_000_000);
+        forwarded += b.frames().iter().filter(|f| matches!(f.verdict, Verdict::Forward { .. })).count() as u32;
+        batch = b.recycle();
+    }
+    (cpu::thread_time() - begin, forwarded)
+}
+
+/// `filter-first`.
+pub fn filter_first(context: &Context) -> Result<Report, Error> {
+    let workload = region(context);
+    let all = EACH * (context.samples as u32 + 1);
+    context.say(&format!("filter-first: {all} connections under 1M rules"));
+    let (mut writer, _) = setup::heap(&workload)?;
+    for vpc in 0..GROUPS {
+        writer.set_policy(FIRST_VNI + vpc, abi::POLICY_FILTER);
+    }
+    let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().map_err(Error::io("reserving session memory"))?);
+    let tenant = TenantLimits { sessions: all, vm_sessions: all, half_open: all };
+    let options = Options { sessions: all + 1024, initial: all, salt: context.seed, tenant, ..Options::default() };
+    let tracker = Tracker::new(memory, options, 1).map_err(Error::failed("making the tracker"))?;
+    let nat = Arc::new(Nat::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None));
+    nat.set_filter(Arc::new(Filter::new(&specs()?, &members(&workload), &Filter::default())));
+    let mut gateway = Gateway::with_nat(writer.tables(), writer.tables().slots().1, nat.clone());
+    let packets = workload.packets_from_each(context.seed);
+    cpu::pin(0, cpu::count() - 1).map_err(Error::io("pinning the worker"))?;
+    let vms = workload.vms.len() as u32;
+    let mut staged = vec![0u8; EACH as usize * PACKET_SLOT];
+    let mut buffers = vec![0u8; BATCH * BUFFER];
+    // Neighbours in time are of different VMs, each with a mate of its VPC.
+    let mate = |n: u32| workload.vms[(n / VMS * VMS + (n + 1) % VMS) as usize];
+    let stage = |staged: &mut [u8], first: u32, port: u16| {
+        for (n, slot) in (first..).zip(staged.chunks_exact_mut(PACKET_SLOT)) {
+            let from = n % vms;
+            slot.copy_from_slice(&packets[from as usize * PACKET_SLOT..][..PACKET_SLOT]);
+            aim(slot, mate(from).address, 1024 + (n / vms) as u16, port);
+        }
+    };
+    let (mut rates, mut refusals, mut lookups) = (vec![], vec![], vec![]);
+    for sample in 0..=context.samples as u32 {
+        context.say(&format!("filter-first: sample {sample} of {}", context.samples));
+        stage(&mut staged, sample * EACH, PORT);
+        let (ns, forwarded) = through(&mut gateway, &staged, &mut buffers);
+        if forwarded != EACH {
+            let why = format!("{forwarded} of {EACH} first packets were forwarded");
+            return Err(Error::Failed { what: "filter-first".into(), why });
+        }
+        stage(&mut staged, sample * EACH, DENIED);
+        let (refused_ns, forwarded) = through(&mut gateway, &staged, &mut buffers);
+        if forwarded != 0 {
+            return Err(Error::Failed { what: "filter-first".into(), why: format!("{forwarded} refused packets were forwarded") });
+        }
+        let (rules, begin) = (nat.rules(), cpu::thread_time());
+        let side = |v: crate::workload::Vm| Side { vni: Some(v.vni), addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)) };
+        let asked = |n: u32| rules.judge(side(workload.vms[(n % vms) as usize]), side(mate(n % vms)), filter::service(17, PORT));
+        let allowed = (0..EACH).filter(|n| asked(*n).deny.is_none()).count();
+        let lookup_ns = cpu::thread_time() - begin;
+        // The first sample fills caches.
+        if sample > 0 && allowed == EACH as usize {
+            let rate = |ns: u64| f64::from(EACH) * 1e9 / ns as f64;
+            rates.push(rate(ns));
+            refusals.push(rate(refused_ns));
+            lookups.push(rate(lookup_ns));
+        }
+    }
+    let against = "one core, memory to memory; two groups of 10,000 rules asked for each, a session made";
+    let mut report = Report::new("filter-first", "per second", rates, Some(Goal::AtLeast(1e6)), against);
+    report
+        .detail_median("refused_per_s", &refusals)
+        .detail_median("judgements_alone_per_s", &lookups)
+        .detail("sessions", nat.tracker().stats().sessions)
+        .detail("workload", "UDP, 100 VPCs of 100 VMs, each packet another port of its VM; 100 groups of 10,000 rules");
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rule_hides_another() {
+        let rules: Vec<Rule> = rules(3, GROUP_RULES_MAX as u32).iter().map(|r| r.parse().unwrap()).collect();
+        let spec = GroupSpec { name: "g".into(), rules };
+        assert_eq!(spec.faults(5), []);
+    }
+}
