@@ -13,6 +13,7 @@
 
 #define PACKET_SLOT 128
 #define SAMPLES 65536
+#define LATE 1000000
 
 struct traffic_state {
 	/* Written by the generator. */
@@ -23,12 +24,13 @@ struct traffic_state {
 	__u64 probe_offset; /* where the time of sending stands in the frame */
 	__u64 budget; /* frames that may still be sent */
 	__u64 rounds; /* rounds over the packets after which the first one's connections come again */
-	__u64 pad0;
+	__u64 gap; /* ns from one frame to the next, 0: none */
 	/* Written by the sink, on a line of its own. */
 	__u64 received;
 	__u64 strange;
 	__u64 samples;
-	__u64 pad1[5];
+	__u64 due; /* the generator's: when the next frame is to be sent */
+	__u64 pad1[4];
 	__u8 last[PACKET_SLOT];
 };
 
@@ -95,6 +97,14 @@ static __always_inline int generate(struct xdp_md *ctx, int words, int probe, en
 		return XDP_ABORTED;
 	if (s->sent - *(volatile __u64 *)&s->received >= s->window || !s->budget)
 		return XDP_DROP;
+	if (s->gap) {
+		__u64 now = bpf_ktime_get_ns();
+
+		if (now < s->due)
+			return XDP_DROP;
+		/* Time that was not given to the generator is not made up for with a burst. */
+		s->due = now - s->due > LATE ? now + s->gap : s->due + s->gap;
+	}
 	__u64 number = s->next++;
 	__u32 index = number & (s->packets - 1);
 	struct packet_slot *p = bpf_map_lookup_elem(&packets, &index);
@@ -176,6 +186,75 @@ SEC("xdp")
 int probe_plain(struct xdp_md *ctx)
 {
 	return generate(ctx, 8, 1, RENEW_NONE);
+}
+
+/*
+ * The same with TCP: each frame the SYN of a new connection, whose sequence number is the time of sending. Nobody on the way looks at
+ * the checksum, which is not kept right.
+ */
+SEC("xdp")
+int generate_syn(struct xdp_md *ctx)
+{
+	__u8 *data = (void *)(long)ctx->data, *end;
+	int verdict = generate(ctx, 14, 0, RENEW_NONE);
+	__u32 zero = 0;
+	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
+
+	end = (void *)(long)ctx->data_end;
+	data = (void *)(long)ctx->data;
+	if (verdict != XDP_TX || !s || data + 112 > end || !s->packets)
+		return verdict;
+	renew(data, 84, 100, (s->next - 1) / s->packets);
+	*(__be32 *)(data + 88) = bpf_htonl((__u32)bpf_ktime_get_ns());
+	return verdict;
+}
+
+static __always_inline void swap(__u8 *a, __u8 *b, int bytes)
+{
+	for (int i = 0; i < bytes; i++) {
+		__u8 x = a[i];
+
+		a[i] = b[i];
+		b[i] = x;
+	}
+}
+
+/* A VXLAN frame with IPv4 and TCP inside: answers a SYN with what a server would send, and takes the time of the answer's arrival. */
+SEC("xdp")
+int reflect(struct xdp_md *ctx)
+{
+	__u8 *data = (void *)(long)ctx->data;
+	__u32 zero = 0, now, slot;
+	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
+	__u64 *sample;
+
+	if (!s || data + 112 > (__u8 *)(long)ctx->data_end)
+		return XDP_DROP;
+	if (data[23] != 17 || data[73] != 6) {
+		s->strange++;
+		return XDP_DROP;
+	}
+	if (data[97] == 0x02) {
+		swap(data, data + 6, 6);
+		swap(data + 26, data + 30, 4);
+		swap(data + 50, data + 56, 6);
+		swap(data + 76, data + 80, 4);
+		swap(data + 84, data + 86, 2);
+		*(__be32 *)(data + 92) = bpf_htonl(bpf_ntohl(*(__be32 *)(data + 88)) + 1);
+		data[97] = 0x12;
+		return XDP_TX;
+	}
+	s->received++;
+	if (data[97] != 0x12)
+		return XDP_DROP;
+	now = bpf_ktime_get_ns();
+	slot = s->samples & (SAMPLES - 1);
+	sample = bpf_map_lookup_elem(&latencies, &slot);
+	if (sample) {
+		*sample = (__u32)(now - (bpf_ntohl(*(__be32 *)(data + 92)) - 1));
+		s->samples++;
+	}
+	return XDP_DROP;
 }
 
 static __always_inline int arrived(struct xdp_md *ctx, struct traffic_state *s)

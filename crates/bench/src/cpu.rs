@@ -40,9 +40,9 @@ pub fn pin(thread: i32, cpu: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a thread the real-time policy FIFO at the lowest priority, so that it runs as soon as it has work.
-pub fn prefer(thread: i32) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
+/// Gives a thread the real-time policy FIFO at this priority (1 is the lowest), so that it runs as soon as it has work.
+pub fn prefer(thread: i32, priority: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: plain system call with a valid structure.
     if unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &parameters) } < 0 {
         return Err(io::Error::last_os_error());

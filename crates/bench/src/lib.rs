@@ -12,6 +12,7 @@ pub mod cpu;
 pub mod drive;
 pub mod filter;
 pub mod filter_rules;
+pub mod isolation;
 pub mod latency;
 pub mod linux;
 pub mod load;

@@ -17,10 +17,15 @@ fn mac_text(mac: u64) -> String {
 
 /// Addresses and forwarding that all kinds need, and the underlay's router as a neighbour that needs no resolution.
 pub(crate) fn addresses(side: &Side) -> Result<(), Error> {
+    addresses_of(side, VTEP, ROUTER)
+}
+
+/// The same for a port with an address of its own, in a /24 with its router.
+pub(crate) fn addresses_of(side: &Side, own: u32, router: &str) -> Result<(), Error> {
     let port = &side.port;
     side.gateway.shell("echo 1 > /proc/sys/net/ipv4/ip_forward; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done; for f in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $f; done")?;
-    side.gateway.ip(&format!("addr add {}/24 dev {port}", Ipv4Addr::from(VTEP)))?;
-    side.gateway.ip(&format!("neigh add {ROUTER} lladdr {} dev {port} nud permanent", mac_text(crate::workload::ROUTER_MAC))).map(drop)
+    side.gateway.ip(&format!("addr add {}/24 dev {port}", Ipv4Addr::from(own)))?;
+    side.gateway.ip(&format!("neigh add {router} lladdr {} dev {port} nud permanent", mac_text(crate::workload::ROUTER_MAC))).map(drop)
 }
 
 fn uplink(side: &Side) -> Result<(), Error> {

@@ -5,6 +5,7 @@
 //! 64 VPCs, hands each from XDP over AF_XDP to the Rust path, which makes port and session and sends the packet on. CPU time is that of the port's
 //! receive thread and, for Tunny, of every thread of the node (worker, expiry, underlay). Both sides make the same connections in turn
 //! and keep all of them.
+use crate::netns::Netns;
 use crate::rig::{Frames, Interval, Side};
 use crate::workload::{plain, Workload, FIRST_VNI, PACKET_SLOT, VTEP};
 use crate::{cpu, linux, report, snapshot, stats, Context, Error, Goal, Report};
@@ -59,9 +60,17 @@ pub(crate) fn tunny(
     let mut side = Side::create(role, Frames::Vxlan, packets)?;
     linux::addresses(&side)?;
     side.gateway.ip(&format!("route add default via 192.0.2.254 dev {}", side.port))?;
+    let (running, threads) = start(&side.gateway, &documents(workload, &side.port, connections, offload))?;
+    side.count_threads(threads);
+    side.pin_threads()?;
+    Ok((side, running))
+}
+
+/// A node with these documents in a rig's gateway, on the gateway's CPU. Returns its threads too.
+pub(crate) fn start(gateway: &Netns, documents: &str) -> Result<(Running, Vec<i32>), Error> {
     let dir = tempfile::tempdir().map_err(Error::io("creating a folder"))?;
     let config = dir.path().join("bench.ndjson");
-    std::fs::write(&config, documents(workload, &side.port, connections, offload)).map_err(Error::io("writing the configuration"))?;
+    std::fs::write(&config, documents).map_err(Error::io("writing the configuration"))?;
     let options = daemon::Options {
         instance: "bench".into(),
         config: vec![config],
@@ -74,7 +83,7 @@ pub(crate) fn tunny(
         detach: true,
     };
     let before = cpu::threads_named(std::process::id() as i32, "");
-    let running = side.gateway.inside(|| {
+    let running = gateway.inside(|| {
         cpu::pin(0, crate::rig::GATEWAY_CPU).map_err(Error::io("pinning the node"))?;
         daemon::start(&options).map_err(Error::failed("starting the node"))
     })?;
@@ -84,9 +93,7 @@ pub(crate) fn tunny(
         // As the port's thread has it: other work on the machine must not make packets wait.
         cpu::nice(*thread, -20).map_err(Error::io("setting the priority of the node's threads"))?;
     }
-    side.count_threads(threads);
-    side.pin_threads()?;
-    Ok((side, running))
+    Ok((running, threads))
 }
 
 /// Whether the last packet that came back is translated to an address that `public` accepts, one hop further.

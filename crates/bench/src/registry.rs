@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, compact, cpu, drive, filter, filter_rules, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
+    chip_model, classify, compact, cpu, drive, filter, filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -60,6 +60,13 @@ pub const BENCHES: &[Bench] = &[
         what: "data packets of established connections between VMs with security groups, exact state table, 1M and 10M connections",
         group: Group::Own,
         run: filter::xdp_filter,
+    },
+    Bench {
+        name: "isolation",
+        unit: "ratio",
+        what: "initial RTT (p99) of a tenant's new connections while another one floods SYNs ÷ while it sends as many permitted packets",
+        group: Group::Own,
+        run: isolation::isolation,
     },
     Bench {
         name: "nat-share",

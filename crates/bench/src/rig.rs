@@ -10,7 +10,8 @@ use crate::netns::Netns;
 use crate::workload::{FRAME, INNER_FRAME, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC};
 use crate::{cpu, Error};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdp::object::{attach_program, run_program, Mapping, Object, RunOptions, TEST_LIVE_FRAMES, XDP_NATIVE};
 
@@ -31,6 +32,7 @@ const PACKETS: usize = 3;
 const PROBE_OFFSET: usize = 4;
 const BUDGET: usize = 5;
 const ROUNDS: usize = 6;
+const GAP: usize = 7;
 const RECEIVED: usize = 8;
 const STRANGE: usize = 9;
 const SAMPLES: usize = 10;
@@ -108,7 +110,7 @@ impl Interval {
 /// One gateway with its port, its generator and its sink.
 pub struct Side {
     /// Where the gateway lives.
-    pub gateway: Netns,
+    pub gateway: Arc<Netns>,
     /// Where generator and sink live.
     outside: Netns,
     /// The gateway's port.
@@ -128,7 +130,11 @@ pub struct Side {
 impl Side {
     /// Builds the cable, the sink and the generator's packets (a power of two of them).
     pub fn create(role: &str, frames: Frames, packets: &[u8]) -> Result<Side, Error> {
-        let gateway = Netns::create(&format!("{role}-gw"))?;
+        Side::create_on(Arc::new(Netns::create(&format!("{role}-gw"))?), role, frames, packets)
+    }
+
+    /// The same for one more port of a gateway that is there; roles of one gateway begin with different letters.
+    pub fn create_on(gateway: Arc<Netns>, role: &str, frames: Frames, packets: &[u8]) -> Result<Side, Error> {
         let outside = Netns::create(&format!("{role}-out"))?;
         let tag = format!("{:x}{}", std::process::id(), role.as_bytes().first().map_or('x', |b| *b as char));
         let (port, far) = (format!("tu{tag}"), format!("tf{tag}"));
@@ -136,7 +142,7 @@ impl Side {
             "link add {port} numrxqueues 1 numtxqueues 1 type veth peer name {far} numrxqueues 1 numtxqueues 1 netns {}",
             outside.name()
         ))?;
-        for (ns, device, mac) in [(&gateway, &port, UPLINK_MAC), (&outside, &far, ROUTER_MAC)] {
+        for (ns, device, mac) in [(&*gateway, &port, UPLINK_MAC), (&outside, &far, ROUTER_MAC)] {
             let b = mac.to_be_bytes();
             ns.shell("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")?;
             ns.ip(&format!(
@@ -172,7 +178,7 @@ impl Side {
     /// Moves the receive work of both ends into kernel threads and pins them. Call it when the gateway is ready.
     pub fn pin_threads(&mut self) -> Result<(), Error> {
         self.attach_sink("count")?;
-        for (ns, device) in [(&self.gateway, &self.port), (&self.outside, &self.far)] {
+        for (ns, device) in [(&*self.gateway, &self.port), (&self.outside, &self.far)] {
             ns.shell(&format!("echo 1 > /sys/class/net/{device}/threaded"))?;
         }
         self.gateway_thread = self.napi_thread(&self.port)?;
@@ -180,12 +186,12 @@ impl Side {
         cpu::nice(self.gateway_thread, -20).map_err(Error::io("setting the priority of the gateway's NAPI thread"))?;
         let sink = self.napi_thread(&self.far)?;
         cpu::pin(sink, TRAFFIC_CPU).map_err(Error::io("pinning the sink's NAPI thread"))?;
-        cpu::prefer(sink).map_err(Error::io("setting the priority of the sink's NAPI thread"))
+        cpu::prefer(sink, 2).map_err(Error::io("setting the priority of the sink's NAPI thread"))
     }
 
     /// Gives the receive work back to softirqs, as it is by default.
     pub fn release_threads(&self) -> Result<(), Error> {
-        for (ns, device) in [(&self.gateway, &self.port), (&self.outside, &self.far)] {
+        for (ns, device) in [(&*self.gateway, &self.port), (&self.outside, &self.far)] {
             ns.shell(&format!("echo 0 > /sys/class/net/{device}/threaded"))?;
         }
         Ok(())
@@ -284,6 +290,60 @@ impl Side {
         Ok(Interval { packets, lost, cpu_ns, threads_ns, wall_ns })
     }
 
+    /// Opens `rate` connections a second, one by one, until told to stop. Returns how many, and in how many seconds.
+    pub fn open(&self, rate: u64, stop: &AtomicBool) -> Result<(u64, f64), Error> {
+        self.paced("generate_syn", 0, 1, stop, |sent| Duration::from_nanos(sent * 1_000_000_000 / rate))
+    }
+
+    /// Sends `rate` frames of a generator a second until told to stop; the generator watches the time itself and keeps its CPU busy.
+    /// Returns as `open`. It looks up every few tenths of a second only: between two calls that send more than one frame the kernel (6.18)
+    /// waits for some 30 ms.
+    pub fn flood(&self, generator: &str, rate: u64, stop: &AtomicBool) -> Result<(u64, f64), Error> {
+        self.paced(generator, 1_000_000_000 / rate, 1 << 22, stop, |_| Duration::ZERO)
+    }
+
+    fn paced(
+        &self,
+        generator: &str,
+        gap: u64,
+        runs: u32,
+        stop: &AtomicBool,
+        due: impl Fn(u64) -> Duration + Sync,
+    ) -> Result<(u64, f64), Error> {
+        self.settle();
+        self.word(WINDOW_WORD).store(u64::MAX >> 1, Ordering::Relaxed);
+        self.word(BUDGET).store(u64::MAX >> 1, Ordering::Relaxed);
+        self.word(GAP).store(gap, Ordering::Relaxed);
+        let program = self.object.program(generator)?;
+        let before = self.word(NEXT).load(Ordering::Relaxed);
+        let sent = || self.word(NEXT).load(Ordering::Relaxed) - before;
+        let seconds = self.outside.inside(|| {
+            cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
+            // A pace that other work on the machine sets says nothing. Who spins gives way to sinks, and these to who opens connections.
+            cpu::prefer(0, if gap == 0 { 3 } else { 1 }).map_err(Error::io("setting the priority of the generator"))?;
+            let frame = [0u8; FRAME];
+            let options = RunOptions { repeat: runs, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: runs.min(64), ..RunOptions::default() };
+            let start = Instant::now();
+            while !stop.load(Ordering::Relaxed) {
+                run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;
+                if let Some(wait) = due(sent()).checked_sub(start.elapsed()) {
+                    std::thread::sleep(wait);
+                }
+            }
+            Ok(start.elapsed().as_secs_f64())
+        })?;
+        self.word(GAP).store(0, Ordering::Relaxed);
+        Ok((sent(), seconds))
+    }
+
+    /// Takes the samples that the sink has written since the last call, ns.
+    pub fn take_samples(&self) -> Vec<f64> {
+        let taken = (self.word(SAMPLES).swap(0, Ordering::Relaxed) as usize).min(LATENCIES);
+        // SAFETY: the mapping holds LATENCIES words; a word that the sink writes meanwhile is a sample of the next interval.
+        let samples = unsafe { std::slice::from_raw_parts(self.latencies.as_ptr().cast::<u64>(), taken) };
+        samples.iter().map(|ns| *ns as f64).collect()
+    }
+
     /// The packet that came back last of those that the sink keeps (one of 1,024).
     pub fn last(&self) -> [u8; PACKET_SLOT] {
         let mut last = [0u8; PACKET_SLOT];
@@ -332,9 +392,6 @@ impl Side {
             Ok(())
         })?;
         std::thread::sleep(Duration::from_millis(20));
-        let taken = (self.word(SAMPLES).load(Ordering::Relaxed) as usize).min(LATENCIES);
-        // SAFETY: the mapping holds LATENCIES words, and the sink has nothing left to write.
-        let samples = unsafe { std::slice::from_raw_parts(self.latencies.as_ptr().cast::<u64>(), taken) };
-        Ok(samples.iter().map(|ns| *ns as f64).collect())
+        Ok(self.take_samples())
     }
 }

@@ -259,9 +259,6 @@ fn roomy(load: &Load, t: &Techniques) -> Load {
 
 /// The candidates that none beats in SRAM with action data, TCAM, false matches and throughput at once, least SRAM first.
 pub fn front(profile: &Profile, load: &Load) -> Vec<Candidate> {
-    let stands = |c: &Candidate| {
-        place(profile, &roomy(load, &c.techniques), &c.techniques).is_ok_and(|chip: Chip| audit(&chip).is_ok())
-    };
     let cost = |c: &Candidate| {
         (c.usage.sram_with_action_percent, c.usage.tcam_percent, c.false_match_probability, -c.port_tbps)
     };
@@ -277,15 +274,27 @@ pub fn front(profile: &Profile, load: &Load) -> Vec<Candidate> {
             let (o, c) = (cost(o), cost(&c));
             o.0 <= c.0 && o.1 <= c.1 && o.2 <= c.2 && o.3 <= c.3
         };
-        if !out.iter().any(beaten) && stands(&c) {
+        if !out.iter().any(beaten) && stands(profile, load, &c) {
             out.push(c);
         }
     }
-    let careful = out.iter_mut().filter(|c| c.false_match_probability <= CHOSEN_FALSE_MATCHES);
+    choose(&mut out);
+    out
+}
+
+/// The layout stands in real stages, by the independent count too.
+fn stands(profile: &Profile, load: &Load, c: &Candidate) -> bool {
+    place(profile, &roomy(load, &c.techniques), &c.techniques).is_ok_and(|chip: Chip| audit(&chip).is_ok())
+}
+
+/// Chooses the one whose scarcest memory is used least, of those that mistake few enough addresses and that building did not
+/// show to fail.
+fn choose(all: &mut [Candidate]) {
+    all.iter_mut().for_each(|c| c.chosen = false);
+    let careful = all.iter_mut().filter(|c| c.false_match_probability <= CHOSEN_FALSE_MATCHES && c.failed.is_none());
     if let Some(least) = careful.min_by(|a, b| a.binds_percent.total_cmp(&b.binds_percent)) {
         least.chosen = true;
     }
-    out
 }
 
 /// The front, and the points that the paper's routing scheme gives; each with a word why.
@@ -297,21 +306,24 @@ pub fn best(profile: &Profile, load: &Load, seed: u64, verify_all: bool) -> Vec<
     let mut alpm: Vec<Candidate> = candidates(profile, load).into_iter().filter(paper).collect();
     alpm.sort_by(|a, b| a.usage.sram_with_action_percent.total_cmp(&b.usage.sram_with_action_percent));
     for exact in [false, true] {
-        let found =
-            alpm.iter().find(|c| (c.false_match_probability == 0.0) == exact && c.false_match_probability < 1e-4);
-        if let Some(c) = found.filter(|c| !out.iter().any(|o| o.routes == c.routes && o.vms == c.vms)) {
+        let found = alpm.iter().find(|c| {
+            (c.false_match_probability == 0.0) == exact && c.false_match_probability < 1e-4 && stands(profile, load, c)
+        });
+        let same = |o: &Candidate, c: &Candidate| o.pipes == c.pipes && o.routes == c.routes && o.vms == c.vms;
+        if let Some(c) = found.filter(|c| !out.iter().any(|o| same(o, c))) {
             out.push(c.clone());
         }
     }
     for c in &mut out {
-        c.why = why(c);
         if verify_all {
-            match verify(profile, load, &c.techniques, seed) {
+            match verify(profile, load, &roomy(load, &c.techniques), &c.techniques, seed) {
                 Ok(v) => c.verified = Some(v),
                 Err(e) => c.failed = Some(format!("not shown to work: {e}")),
             }
         }
     }
+    choose(&mut out);
+    out.iter_mut().for_each(|c| c.why = why(c));
     out
 }
 
@@ -347,15 +359,19 @@ impl Tables {
 }
 
 /// Builds the tables of one half (or of the whole, if it is not divided) with all entries and compares lookups with what
-/// was installed.
-pub fn verify(profile: &Profile, load: &Load, t: &Techniques, seed: u64) -> Result<Verified, String> {
+/// was installed. `declared` is the load that they have places for.
+pub fn verify(profile: &Profile, load: &Load, declared: &Load, t: &Techniques, seed: u64) -> Result<Verified, String> {
     let parts = t.clusters * if t.split.is_some() { 2 } else { 1 };
     let half = load.part(parts);
     let installed = keys(half.vms());
     let six = if half.vms() == 0 { 0 } else { half.vms6 * 100 / half.vms() };
     let size = Size { vnis: half.vnis, routes: half.routes(), vms: installed, ipv6_percent: six };
+    // Random addresses are in networks of 2^24; where few are left, finding one that is new takes for ever.
+    if half.vms4 / half.vnis.max(1) > 1 << 23 {
+        return Err(format!("{} IPv4 addresses are too many for {} VPCs", half.vms4, half.vnis));
+    }
     let w = Workload::new(size, seed);
-    let room = roomy(load, t).part(parts);
+    let room = declared.part(parts);
     let build = |routes: &[Route], room: u64| match t.routes {
         Routes::Alpm(a) => {
             let bucket = room.div_ceil(u64::from(a.partitions)) as u32;
@@ -377,7 +393,8 @@ pub fn verify(profile: &Profile, load: &Load, t: &Techniques, seed: u64) -> Resu
     } else {
         let (six, four): (Vec<Route>, Vec<Route>) = w.routes.iter().partition(|r| r.v6);
         // The families' shares of a random workload differ from those of the load by chance.
-        let of = |n: usize, room: u64| room.max(n as u64 * ALPM_ROOM_PERCENT / 100);
+        let percent = if declared == load { 100 } else { ALPM_ROOM_PERCENT };
+        let of = |n: usize, room: u64| room.max(n as u64 * percent / 100);
         vec![build(&four, of(four.len(), room.routes4)), build(&six, of(six.len(), room.routes6))]
     };
     let routes = Tables(built.into_iter().collect::<Result<_, _>>().map_err(|e| e.to_string())?);
@@ -410,7 +427,7 @@ fn check(t: &Techniques, w: &Workload, routes: &Tables, vms: &BuiltVms, seed: u6
     let map: std::collections::HashMap<(u32, bool, u128, u8), u32> =
         w.routes.iter().map(|r| ((r.vni, r.v6, r.addr, r.len), r.value)).collect();
     let mut rng = Rng::new(seed ^ 0xbe57);
-    let (lookups, mut tables) = (200_000u64, 0);
+    let (lookups, mut tables) = (if w.routes.is_empty() { 0 } else { 200_000u64 }, 0);
     for _ in 0..lookups {
         let r = &w.routes[rng.below(w.routes.len() as u64) as usize];
         let random = address(r.vni, r.v6, &mut rng);
@@ -430,7 +447,7 @@ fn check(t: &Techniques, w: &Workload, routes: &Tables, vms: &BuiltVms, seed: u6
     }
     let known: std::collections::HashSet<Address> = w.vms.iter().map(|(key, _)| *key).collect();
     let (mut false_matches, mut uninstalled) = (0, 0);
-    for _ in 0..1_000_000u32 {
+    for _ in 0..if w.vms.is_empty() { 0 } else { 1_000_000u32 } {
         let (key, _) = w.vms[rng.below(w.vms.len() as u64) as usize];
         let a = Address { addr: address(key.vni, key.v6, &mut rng), ..key };
         if !known.contains(&a) {
@@ -448,4 +465,22 @@ fn check(t: &Techniques, w: &Workload, routes: &Tables, vms: &BuiltVms, seed: u6
         false_matches,
         uninstalled,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_building_shows_to_fail_is_not_chosen() {
+        let p = crate::explain::reference().unwrap();
+        let mut all = front(&p, &Load::sailfish(25).hundredths(3));
+        let first = all.iter().position(|c| c.chosen).unwrap();
+        all[first].failed = Some("not shown to work".into());
+        choose(&mut all);
+        let second = all.iter().position(|c| c.chosen).unwrap();
+        assert!(first != second && all.iter().filter(|c| c.chosen).count() == 1);
+        assert!(all[second].binds_percent >= all[first].binds_percent);
+        assert!(all[second].false_match_probability <= CHOSEN_FALSE_MATCHES);
+    }
 }

@@ -7,14 +7,14 @@ use crate::cofilter;
 use crate::culprit::{blame, suits};
 use crate::load::{thousands, Origin, Source};
 use crate::month::{self, Day, Month};
-use crate::optimise::{self, Candidate};
+use crate::optimise::{self, Candidate, Verified};
 use crate::performance::{balance, performance, Balance, Performance, TENANTS};
 use crate::pipes::{arrange, Arrangement};
 use crate::profile::ProfileError;
 use crate::region::{self, Demand, Region};
 use crate::remedy::{remedies, Remedy, MEASURE};
 use crate::sailfish::{self, Cell, Step};
-use crate::technique::{header_vector_bits, place, usage, Load, Split, Techniques, Usage};
+use crate::technique::{header_vector_bits, place, usage, Load, Routes, Split, Techniques, Usage};
 use crate::Profile;
 
 /// What is planned.
@@ -30,7 +30,7 @@ pub struct Request {
     pub paper: bool,
     /// With the optimiser's front.
     pub best: bool,
-    /// The front's tables are really built.
+    /// The tables of the plan and of the front are really built.
     pub verify: bool,
     /// With a month of updates.
     pub month: bool,
@@ -127,6 +127,8 @@ pub struct StageUse {
 pub struct Plan {
     /// Chip.
     pub chip: String,
+    /// The file that its profile was read from.
+    pub profile: String,
     /// How its pipes are used.
     pub pipes: Arrangement,
     /// Techniques of the placement.
@@ -145,6 +147,10 @@ pub struct Plan {
     pub header_vector_bits: u32,
     /// Bits there are.
     pub header_vector_bits_of: u32,
+    /// What building the plan's own tables showed.
+    pub verified: Option<Verified>,
+    /// Why building them did not show that they work.
+    pub verify_failed: Option<String>,
     /// Why the load does not fit, if it does not.
     pub does_not_fit: Option<String>,
     /// What binds then, and at which stage.
@@ -188,6 +194,23 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// What building the plan's own tables showed.
+    pub fn verified_says(&self) -> Option<String> {
+        let failed =
+            self.verify_failed.as_ref().map(|e| format!("the tables do not hold random entries of that number: {e}"));
+        let held = self.verified.map(|v| {
+            format!(
+                "{} random routes and {} VM addresses, {} lookups as they should be, {} of {} uninstalled addresses taken for others",
+                thousands(v.routes),
+                thousands(v.vms),
+                thousands(v.lookups),
+                v.false_matches,
+                thousands(v.uninstalled)
+            )
+        });
+        held.or(failed)
+    }
+
     /// What a section is computed from.
     pub fn basis(&self, of: &str) -> &str {
         self.computed_from.iter().find(|b| b.of == of).map_or("", |b| &b.from)
@@ -268,6 +291,11 @@ pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
     let mut left_out = Vec::new();
     let paper = if r.paper { beside(profile, r, &mut left_out) } else { Beside::default() };
     let cluster = r.load.part(t.clusters);
+    let one = Techniques { clusters: 1, ..*t };
+    // What does not fit need not be built.
+    let verify = r.verify && placed.is_ok();
+    let built = verify.then(|| optimise::verify(profile, &cluster, &cluster, &one, r.seed));
+    let (verified, verify_failed) = built.map_or((None, None), |b| (b.as_ref().ok().copied(), b.err()));
     let best = if r.best { optimise::best(profile, &cluster, r.seed, r.verify) } else { Vec::new() };
     if r.best && best.is_empty() {
         let reason = "no layout that the search knows fits this load into this chip".to_string();
@@ -275,12 +303,15 @@ pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
     }
     Ok(Plan {
         chip: profile.name.clone(),
+        profile: profile.file.clone(),
         techniques: t.words(),
         computed_from: computed_from(profile, r, &pipes, &region, &month_of),
         pipes,
         load: r.load,
         load_origin: r.origin.clone(),
         usage: usage(profile, &r.load, t).ok(),
+        verified,
+        verify_failed,
         header_vector_bits: need,
         header_vector_bits_of: have,
         would_fit: if placed.is_err() { remedies(profile, &r.load, t) } else { Vec::new() },
@@ -410,9 +441,15 @@ fn computed_from(p: &Profile, r: &Request, pipes: &Arrangement, region: &Region,
         region.demand.software_gbps,
         thousands(region.demand.node_price as u64)
     );
+    let declared = match t.routes {
+        Routes::Alpm(_) => {
+            "; places of ALPM are counted as the paper declares them, which real prefixes cannot fill: --verify builds them"
+        }
+        _ => "",
+    };
     let (connections, collisions, tenants) = COFILTER;
     let sections = [
-        ("usage", format!("{part}, with {techniques}; {}", pipes.says)),
+        ("usage", format!("{part}, with {techniques}; {}{declared}", pipes.says)),
         ("stages", format!("{part}, with {techniques}")),
         ("steps", format!("{paper}, one after the other")),
         (

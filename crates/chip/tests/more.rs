@@ -84,6 +84,19 @@ fn a_month_needs_no_new_mapping() {
     assert!(moved < 4 * updates, "{moved} moved for {updates} updates");
 }
 
+/// Where no partition has room for half of a subtree a smaller piece is moved, or a subtree that cannot be cut as a whole.
+#[test]
+fn a_month_with_little_room_refuses_nothing() {
+    for (bucket, ipv6_percent) in [(120, 0), (112, 25), (106, 0)] {
+        let size =
+            month::Month { routes: 5000, vnis: 1500, vms: 2000, partitions: 64, subtrees: 8, bucket, ipv6_percent };
+        let days = month::run(&size, 0x23).unwrap();
+        let refused: u64 = days.iter().map(|d| d.refused).sum();
+        eprintln!("{bucket} places, {ipv6_percent}% IPv6: {refused} refused, fill {:.3}", days[29].fill);
+        assert_eq!(refused, 0, "{bucket} places, fill {:.3}", days[29].fill);
+    }
+}
+
 #[test]
 fn cofilter_stands_in_real_stages() {
     let c = cofilter::place(&tofino(), 2_000_000, 10_000, 1024).unwrap();

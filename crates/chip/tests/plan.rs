@@ -343,6 +343,32 @@ fn every_section_says_what_it_is_computed_from() {
     }
 }
 
+/// `verify` builds the plan's own tables: what the paper declares for ALPM does not hold as many random prefixes, whole keys by
+/// length do; a load of one kind only is built too.
+#[test]
+fn the_plan_itself_is_built() {
+    let paper = sailfish::techniques().pop().unwrap().1;
+    let load = Load::sailfish(25).hundredths(5);
+    let spill = Routes::Lengths { spill: 1024 };
+    let lengths = Techniques { routes: spill, vms: Vms::Digest { bits: 20, conflicts: 4096 }, nc_bits: 15, ..paper };
+    let built = |t: Techniques, load| {
+        let p = plan(&tofino(), &Request { load, verify: true, ..Request::sailfish(t) }).unwrap();
+        assert!(p.does_not_fit.is_none() && p.verified_says().is_some());
+        (p.verified, p.verify_failed)
+    };
+    let (held, failed) = built(lengths, load);
+    assert!(
+        failed.is_none() && held.is_some_and(|v| v.routes == load.part(2).routes() && v.false_matches < 100),
+        "{failed:?}"
+    );
+    let (held, failed) = built(Techniques { vms: Vms::Whole, nc_bits: 32, ..paper }, load);
+    assert!(held.is_none() && failed.as_ref().is_some_and(|e| e.contains("prefixes")), "{failed:?}");
+    for load in [Load { routes4: 0, routes6: 0, ..load }, Load { vms4: 0, vms6: 0, ncs: 0, ..load }] {
+        let (held, failed) = built(lengths, load);
+        assert!(held.is_some(), "{failed:?}");
+    }
+}
+
 /// The essay's figures are those that `plan chip --sailfish` and `--month` print.
 #[test]
 fn the_essay_says_what_the_program_prints() {

@@ -40,7 +40,8 @@ pub struct Args {
     /// Engine: `xdp` also runs the XDP program and shows whether it agrees.
     #[arg(long, value_enum, default_value_t = EngineArg::User)]
     engine: EngineArg,
-    /// Interface index that the packet comes from [default: the first uplink].
+    /// Interface index that the packet comes from [default: the first uplink or wire]. With --config, wire n of a filter has 2n + 1
+    /// towards its servers and 2n + 2 towards the network, n from 0.
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
     ifindex: u32,
 }

@@ -20,6 +20,28 @@ pub fn read_input(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     if is_standard_input(path) {
         return read_limited(&mut std::io::stdin().lock(), path, bytes, most);
     }
+    let (mut file, length) = open(path)?;
+    let expected = length.min(most).min(LARGE_BYTES_MAX);
+    bytes.try_reserve(expected as usize).map_err(|e| e.to_string())?;
+    read_limited(&mut file, path, bytes, most)
+}
+
+/// The text of a file, a pipe or standard input, of whatever form, up to `most` bytes.
+pub fn read_text(path: &Path, most: u64) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let read = match is_standard_input(path) {
+        true => std::io::stdin().lock().take(most + 1).read_to_end(&mut bytes),
+        false => open(path)?.0.take(most + 1).read_to_end(&mut bytes),
+    };
+    read.map_err(|e| e.to_string())?;
+    if bytes.len() as u64 > most {
+        return Err(format!("it has more than {most} bytes; split it"));
+    }
+    String::from_utf8(bytes).map_err(|e| format!("byte {} is not UTF-8 text", e.utf8_error().valid_up_to() + 1))
+}
+
+/// A file or a pipe, and how long it says it is.
+fn open(path: &Path) -> Result<(std::fs::File, u64), String> {
     let about = std::fs::metadata(path).map_err(|e| e.to_string())?;
     let kind = about.file_type();
     let unfit = match () {
@@ -31,10 +53,7 @@ pub fn read_input(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     if let Some(what) = unfit {
         return Err(format!("it is {what}"));
     }
-    let mut file = std::fs::File::open(path).map_err(|e| e.to_string())?;
-    let expected = about.len().min(most).min(LARGE_BYTES_MAX);
-    bytes.try_reserve(expected as usize).map_err(|e| e.to_string())?;
-    read_limited(&mut file, path, bytes, most)
+    Ok((std::fs::File::open(path).map_err(|e| e.to_string())?, about.len()))
 }
 
 /// Reads on until the end. What is large must be of a form that is read piece by piece, which its name or its first bytes say.
@@ -77,6 +96,13 @@ mod tests {
     fn what_is_no_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read_input(dir.path(), 10).unwrap_err(), "it is a folder, not a file");
+        assert_eq!(read_text(dir.path(), 10).unwrap_err(), "it is a folder, not a file");
+        let file = dir.path().join("t");
+        std::fs::write(&file, "0123456789").unwrap();
+        assert_eq!(read_text(&file, 10).as_deref(), Ok("0123456789"));
+        assert_eq!(read_text(&file, 9).unwrap_err(), "it has more than 9 bytes; split it");
+        std::fs::write(&file, b"ab\xff").unwrap();
+        assert_eq!(read_text(&file, 9).unwrap_err(), "byte 3 is not UTF-8 text");
         let socket = dir.path().join("s");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert_eq!(read_input(&socket, 10).unwrap_err(), "it is a socket, not a file");

@@ -29,7 +29,7 @@ pub use decode::check_name;
 pub use documents::{every_error, parse_files, parse_text, validate_files, Documents, Item, Origin};
 pub use emit::FieldChange;
 pub use error::{ConfigError, Place, Problem};
-pub use input::{is_standard_input, read_input};
+pub use input::{is_standard_input, read_input, read_text};
 pub use model::{Counts, FilterPlan, Model, WirePlan, PEER_STEPS_MAX};
 pub use nat::NatPlan;
 pub use object::*;

@@ -52,6 +52,33 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
     y
 }
 
+/// The filter node in front of the bare-metal servers. Its rates of punts are low, so that a flood of a few seconds exceeds them.
+pub fn edge_yaml(engine: &str) -> String {
+    let mut y = String::from("# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny lab`; see crates/lab/src/plan.rs.\n");
+    document(&mut y, "Gateway", Some("edge"));
+    let wires: Vec<String> = (0..BARES.len()).map(|n| format!("srv{n}=net{n}")).collect();
+    let _ = writeln!(y, "  role: filter\n  wires: [{}]\n  engine: {engine}\n  punt:", wires.join(", "));
+    y.push_str("    vpc: {rate: 500pps, burst: 500, peakRate: 1kpps, peakBurst: 1000}\n");
+    y.push_str("    total: {rate: 1kpps, burst: 1000, peakRate: 2kpps, peakBurst: 2000}\n");
+    document(&mut y, "SecurityGroup", Some("server"));
+    y.push_str("  rules:\n");
+    let rules = ["ingress allow tcp/5201 any", "ingress allow icmp/8 any", "ingress allow icmpv6/128 any", "egress allow any any"];
+    for rule in rules {
+        let _ = writeln!(y, "    - {rule}");
+    }
+    for (n, bare) in BARES.iter().enumerate() {
+        let segment = Segment::bare(n);
+        document(&mut y, "Vpc", Some(bare.name));
+        let _ = writeln!(y, "  vni: {}", bare.vni);
+        document(&mut y, "Server", Some(bare.name));
+        let addresses = format!("[{}, \"{}\"]", segment.node4(), segment.node6());
+        let _ = writeln!(y, "  vpc: {}\n  port: srv{n}\n  addresses: {addresses}", bare.name);
+        document(&mut y, "SecurityBinding", Some(bare.name));
+        let _ = writeln!(y, "  vpc: {}\n  servers: [{}]\n  groups: [server]", bare.name, bare.name);
+    }
+    y
+}
+
 /// Pool, Snats and elastic addresses.
 fn internet(y: &mut String) {
     document(y, "PublicPool", Some("public"));

@@ -162,6 +162,7 @@ pub fn run_routes(lab: &mut Lab, seconds: u32, progress: &Progress) -> Result<Ve
         if route.jumbo && lab.shape.mtu != JUMBO {
             rows.extend(crate::internet::run(lab, seconds, progress)?);
             rows.extend(crate::filter::run(lab, seconds, progress)?);
+            rows.extend(crate::bare::run(lab, seconds, progress)?);
             progress.step(&format!("underlay to {JUMBO} bytes, while it runs"));
             lab.set_mtu(JUMBO)?;
         }

@@ -42,7 +42,7 @@ fn refused(lab: &Lab, v6: bool) -> Result<Row, LabError> {
     let server: Option<IpAddr> = to.parse().ok();
     let status = server.map(|server| curl(&t.ns("green-1"), &url(server, "/"))).transpose()?;
     t.expect(status.as_deref() == Some("000"), || format!("curl: status {status:?}"));
-    let drops = lab.node()?.counters()?.since(&t.before).drops;
+    let drops = t.drops()?;
     let counted = drops.get("filter_ingress").copied().unwrap_or(0);
     t.expect(counted > 0, || format!("filter_ingress was not counted: {drops:?}"));
     t.row(None)

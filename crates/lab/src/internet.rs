@@ -5,13 +5,13 @@
 //! The server is nginx. Which address a packet really came from is what its log says, and the rows are judged by that.
 
 use crate::demo::{Row, FAST_SHARE_MIN, PINGS};
-use crate::node::Counters;
+use crate::node::{Counters, Node};
 use crate::plan::{self, vm, ELASTIC, FORWARD, INTERNET_MTU, WEB4, WEB6};
 use crate::progress::Progress;
 use crate::shell::Namespace;
 use crate::traffic::{self, Ping, Tcp};
 use crate::{interrupt, Lab, LabError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -75,7 +75,12 @@ pub(crate) fn url(server: IpAddr, path: &str) -> String {
 
 /// Asks for a page; the answer's status, `000` if there was none.
 pub(crate) fn curl(ns: &Namespace, url: &str) -> Result<String, LabError> {
-    let argv = ["curl", "-s", "-g", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "5", url];
+    curl_within(ns, url, "5")
+}
+
+/// The same with so many seconds to wait.
+pub(crate) fn curl_within(ns: &Namespace, url: &str, seconds: &str) -> Result<String, LabError> {
+    let argv = ["curl", "-s", "-g", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", seconds, url];
     Ok(String::from_utf8_lossy(&ns.try_argv(&argv)?.stdout).into_owned())
 }
 
@@ -92,6 +97,7 @@ fn of_snat(a: IpAddr) -> bool {
 /// A row in the making.
 pub(crate) struct Trial<'a> {
     lab: &'a Lab,
+    node: &'a Node,
     pub(crate) before: Counters,
     what: &'static str,
     path: String,
@@ -101,14 +107,29 @@ pub(crate) struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     pub(crate) fn new(lab: &'a Lab, what: &'static str, path: String, v6: bool) -> Result<Self, LabError> {
+        Trial::through(lab, lab.node()?, what, path, v6)
+    }
+
+    /// One that goes through another node than the gateway.
+    pub(crate) fn through(lab: &'a Lab, node: &'a Node, what: &'static str, path: String, v6: bool) -> Result<Self, LabError> {
         interrupt::check()?;
-        Ok(Trial { lab, before: lab.node()?.counters()?, what, path, v6, problems: Vec::new() })
+        Ok(Trial { lab, node, before: node.counters()?, what, path, v6, problems: Vec::new() })
+    }
+
+    /// What the node has dropped since the trial began.
+    pub(crate) fn drops(&self) -> Result<BTreeMap<String, u64>, LabError> {
+        Ok(self.node.counters()?.since(&self.before).drops)
     }
 
     pub(crate) fn expect(&mut self, ok: bool, what: impl FnOnce() -> String) {
         if !ok {
             self.problems.push(what());
         }
+    }
+
+    /// Adds to what is said of the path.
+    pub(crate) fn note(&mut self, what: &str) {
+        self.path.push_str(what);
     }
 
     pub(crate) fn ns(&self, what: &str) -> Namespace {
@@ -120,9 +141,9 @@ impl<'a> Trial<'a> {
         let ns = self.ns(from);
         let ping = if port == 5201 { traffic::ping(&ns, to, PINGS, &[])? } else { Ping::default() };
         self.expect(ping.received == ping.sent, || format!("{} of {} pings answered", ping.received, ping.sent));
-        let middle = self.lab.node()?.counters()?;
+        let middle = self.node.counters()?;
         let tcp = traffic::tcp_to_port(&ns, to, port, seconds)?;
-        let transfer = self.lab.node()?.counters()?.since(&middle);
+        let transfer = self.node.counters()?.since(&middle);
         let share = transfer.fast_share();
         self.expect(tcp.error.is_none(), || format!("TCP: {}", tcp.error.as_deref().unwrap_or("")));
         self.expect(tcp.bytes > 0, || "TCP moved no byte".into());
@@ -145,7 +166,7 @@ impl<'a> Trial<'a> {
     }
 
     pub(crate) fn row(mut self, traffic: Option<(Ping, Tcp, f64, u64)>) -> Result<Row, LabError> {
-        let all = self.lab.node()?.counters()?.since(&self.before);
+        let all = self.node.counters()?.since(&self.before);
         self.expect(all.balanced, || "the gateway's counters do not balance".into());
         let (ping, tcp, share, packets) =
             traffic.map_or((Ping::default(), Tcp::default(), None, all.forwarded), |(p, t, s, n)| (p, t, Some(s), n));

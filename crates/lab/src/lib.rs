@@ -9,10 +9,12 @@
 //! - [`state`]: what was started, on disk;
 //! - [`shell`]: commands in namespaces; [`progress`]: what is being done.
 
+pub mod bare;
 pub mod config;
 pub mod demo;
 pub mod host;
 pub mod filter;
+pub mod flood;
 pub mod internet;
 pub mod interrupt;
 pub mod lifecycle;

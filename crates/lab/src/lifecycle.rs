@@ -2,8 +2,8 @@
 //! Up and down: the region with its processes, and what is left of it after a crash.
 
 use crate::config;
-use crate::node::{self, Node};
-use crate::plan::{Names, VMS};
+use crate::node::{self, Node, Place};
+use crate::plan::{Names, BARES, VMS};
 use crate::progress::Progress;
 use crate::region::{self, Shape};
 use crate::state::{Process, State};
@@ -60,6 +60,8 @@ pub struct Lab {
     pub shape: Shape,
     /// The gateway.
     pub node: Option<Node>,
+    /// The filter node in front of the bare-metal servers.
+    pub edge: Option<Node>,
     options: Options,
     state: State,
     _lock: Flock<File>,
@@ -76,14 +78,19 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
     let namespaces = names.namespaces().into_iter().map(|n| n.0).collect();
     let state = State { namespaces, processes: Vec::new(), mtu: options.mtu };
     state.save(&names.dir())?;
-    let mut lab = Lab { shape, node: None, options: options.clone(), state, _lock: lock };
+    let mut lab = Lab { shape, node: None, edge: None, options: options.clone(), state, _lock: lock };
     region::build(&lab.shape, progress)?;
     interrupt::check()?;
     let yaml = names.dir().join("region.yaml");
-    std::fs::write(&yaml, config::yaml(options.uplinks, &options.engine))
-        .map_err(|source| LabError::File { path: yaml.clone(), source })?;
+    let edge = names.dir().join("edge.yaml");
+    for (path, text) in [(yaml, config::yaml(options.uplinks, &options.engine)), (edge, config::edge_yaml(&options.engine))] {
+        std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })?;
+    }
     for vm in &VMS {
         lab.background(vm.name, &format!("iperf3 server of {}", vm.name), &["iperf3", "-s"])?;
+    }
+    for bare in &BARES {
+        lab.background(bare.name, &format!("iperf3 server of {}", bare.name), &["iperf3", "-s"])?;
     }
     lab.background("inet", "iperf3 server on the Internet", &["iperf3", "-s"])?;
     crate::internet::start_web(&mut lab)?;
@@ -91,7 +98,10 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
         progress.step("gateway: tunny node");
         mount_bpffs()?;
         lab.start_node()?;
-        lab.check_engine()?;
+        lab.check_engine(lab.node()?, options.uplinks)?;
+        progress.step("filter in front of bare metal: tunny node");
+        lab.start_edge()?;
+        lab.check_engine(lab.edge()?, 2 * BARES.len())?;
     }
     Ok(lab)
 }
@@ -109,20 +119,28 @@ fn mount_bpffs() -> Result<(), LabError> {
 impl Lab {
     /// Starts the gateway's process, again if it ran before.
     pub fn start_node(&mut self) -> Result<(), LabError> {
-        let node = node::start(&self.options.tunny, &self.shape.names)?;
+        let node = node::start(&self.options.tunny, &self.shape.names, &Place::gateway(&self.shape.names))?;
         self.remember(node.process.clone())?;
         self.node = Some(node);
         Ok(())
     }
 
+    /// Starts the filter node's process, again if it ran before.
+    pub fn start_edge(&mut self) -> Result<(), LabError> {
+        let edge = node::start(&self.options.tunny, &self.shape.names, &Place::edge(&self.shape.names))?;
+        self.remember(edge.process.clone())?;
+        self.edge = Some(edge);
+        Ok(())
+    }
+
     /// XDP in native mode where that was asked for: a demonstration on anything less would mislead.
-    fn check_engine(&self) -> Result<(), LabError> {
+    fn check_engine(&self, node: &Node, ports: usize) -> Result<(), LabError> {
         if self.options.engine != "native" {
             return Ok(());
         }
-        let status = self.node()?.status()?;
+        let status = node.status()?;
         let modes: Vec<&str> = status["uplinks"].as_array().into_iter().flatten().filter_map(|u| u["mode"].as_str()).collect();
-        if modes.len() == self.options.uplinks && modes.iter().all(|m| *m == "native") {
+        if modes.len() == ports && modes.iter().all(|m| *m == "native") {
             return Ok(());
         }
         let warnings: Vec<&str> = status["warnings"].as_array().into_iter().flatten().filter_map(|w| w.as_str()).collect();
@@ -132,6 +150,11 @@ impl Lab {
     /// The gateway, or an error that says that there is none.
     pub fn node(&self) -> Result<&Node, LabError> {
         self.node.as_ref().ok_or_else(|| LabError::Node("this lab runs without `tunny node`".into()))
+    }
+
+    /// The filter node, or an error that says that there is none.
+    pub fn edge(&self) -> Result<&Node, LabError> {
+        self.edge.as_ref().ok_or_else(|| LabError::Node("this lab runs without `tunny node`".into()))
     }
 
     /// A program in the background of a namespace of the lab, ended with it.

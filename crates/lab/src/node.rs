@@ -60,22 +60,51 @@ impl Counters {
     }
 }
 
-/// The command that runs the node.
-pub fn argv(tunny: &Path, names: &Names, config: &Path) -> Vec<String> {
-    let dir = names.dir();
-    [
-        tunny.display().to_string(),
-        "--instance".into(),
-        names.instance(),
-        "--socket".into(),
-        socket(names).display().to_string(),
-        "node".into(),
-        "--config".into(),
-        config.display().to_string(),
-        "--state".into(),
-        dir.join("node").display().to_string(),
-    ]
-    .into()
+/// Where one of the lab's nodes runs, and what it is called.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Instance name.
+    pub instance: String,
+    /// API socket.
+    pub socket: PathBuf,
+    /// Its namespace, behind the prefix.
+    namespace: &'static str,
+    /// Names of its configuration, state and log in the lab's folder.
+    files: [&'static str; 3],
+    what: &'static str,
+}
+
+impl Place {
+    /// The gateway.
+    pub fn gateway(names: &Names) -> Place {
+        let files = ["region.yaml", "node", "node.log"];
+        Place { instance: names.instance(), socket: socket(names), namespace: "gw", files, what: "tunny node" }
+    }
+
+    /// The filter node in front of the bare-metal servers.
+    pub fn edge(names: &Names) -> Place {
+        let instance = format!("{}-edge", names.instance());
+        let socket = PathBuf::from("/run/tunny").join(format!("{instance}.sock"));
+        let files = ["edge.yaml", "edge", "edge.log"];
+        Place { instance, socket, namespace: "edge", files, what: "tunny node, filter" }
+    }
+
+    /// The command that runs the node.
+    fn argv(&self, tunny: &Path, dir: &Path) -> Vec<String> {
+        [
+            tunny.display().to_string(),
+            "--instance".into(),
+            self.instance.clone(),
+            "--socket".into(),
+            self.socket.display().to_string(),
+            "node".into(),
+            "--config".into(),
+            dir.join(self.files[0]).display().to_string(),
+            "--state".into(),
+            dir.join(self.files[1]).display().to_string(),
+        ]
+        .into()
+    }
 }
 
 /// The node's API socket.
@@ -83,13 +112,12 @@ pub fn socket(names: &Names) -> PathBuf {
     PathBuf::from("/run/tunny").join(format!("{}.sock", names.instance()))
 }
 
-/// Starts the node in the gateway's namespace and waits until it forwards.
-pub fn start(tunny: &Path, names: &Names) -> Result<Node, LabError> {
+/// Starts a node in its namespace and waits until it forwards.
+pub fn start(tunny: &Path, names: &Names, place: &Place) -> Result<Node, LabError> {
     let dir = names.dir();
-    let log = dir.join("node.log");
-    let argv = argv(tunny, names, &dir.join("region.yaml"));
-    let mut child = names.namespace("gw").spawn(&argv, &log)?;
-    let node = Node { process: Process::record("tunny node", child.id()), socket: socket(names) };
+    let log = dir.join(place.files[2]);
+    let mut child = names.namespace(place.namespace).spawn(&place.argv(tunny, &dir), &log)?;
+    let node = Node { process: Process::record(place.what, child.id()), socket: place.socket.clone() };
     let begun = Instant::now();
     loop {
         if let Ok(Some(status)) = child.try_wait() {

@@ -130,6 +130,18 @@ pub const FORWARD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 /// Announced by blue: its IPv6 addresses go out as they are.
 pub const BLUE6: &str = "fd10:0:0:1::/64";
 
+/// A bare-metal server behind the filter node: a wire of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Bare {
+    /// Its name, also that of its namespace behind the prefix, and of its VPC.
+    pub name: &'static str,
+    /// VNI of its VPC.
+    pub vni: u32,
+}
+
+/// The servers behind the filter node; number n is in segment 48 + n.
+pub const BARES: [Bare; 2] = [Bare { name: "bare-1", vni: 1001 }, Bare { name: "bare-2", vni: 1002 }];
+
 /// The VPC of this name.
 pub fn vpc(name: &str) -> &'static Vpc {
     VPCS.iter().find(|v| v.name == name).expect("a VM names a VPC of the plan")
@@ -156,6 +168,10 @@ impl Segment {
     /// The segment of the server on the Internet.
     pub fn internet() -> Segment {
         Segment(32)
+    }
+    /// The segment of a bare-metal server: the filter node in between has no address.
+    pub fn bare(index: usize) -> Segment {
+        Segment(48 + index as u8)
     }
     /// The router's IPv4 address in it.
     pub fn router4(self) -> Ipv4Addr {
@@ -198,7 +214,8 @@ impl Names {
     /// Every namespace of the lab.
     pub fn namespaces(&self) -> Vec<Namespace> {
         let vms = VMS.iter().map(|v| v.name);
-        ["net", "gw", "inet"].into_iter().chain(HOSTS).chain(vms).map(|n| self.namespace(n)).collect()
+        let bares = BARES.iter().map(|b| b.name);
+        ["net", "gw", "inet", "edge"].into_iter().chain(HOSTS).chain(vms).chain(bares).map(|n| self.namespace(n)).collect()
     }
 
     /// The node's instance name.
@@ -282,6 +299,6 @@ mod tests {
     fn a_suffix_keeps_labs_apart() {
         assert_eq!(Names::new("").namespace("gw").0, "tny-gw");
         assert_eq!(Names::new("t7").namespace("gw").0, "tny-t7-gw");
-        assert_eq!(Names::new("").namespaces().len(), 3 + 2 + 6);
+        assert_eq!(Names::new("").namespaces().len(), 4 + 2 + 6 + 2);
     }
 }

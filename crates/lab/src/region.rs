@@ -58,6 +58,9 @@ pub fn build(shape: &Shape, progress: &Progress) -> Result<(), LabError> {
     }
     progress.step("virtual machines");
     build_internet(shape)?;
+    for bare in 0..BARES.len() {
+        build_bare(shape, bare)?;
+    }
     for vm in &VMS {
         build_vm(shape, vm)?;
     }
@@ -150,6 +153,31 @@ fn build_internet(shape: &Shape) -> Result<(), LabError> {
     Ok(())
 }
 
+/// A bare-metal server and its wire through the filter node. The ends beside the node's ports behave like wires, as `to-gwN` does.
+fn build_bare(shape: &Shape, index: usize) -> Result<(), LabError> {
+    let names = &shape.names;
+    let (net, edge, bare) = (names.namespace("net"), names.namespace("edge"), names.namespace(BARES[index].name));
+    let (segment, router_dev) = (Segment::bare(index), format!("to-bare{index}"));
+    shell::run(&format!("ip link add eth0 netns {} type veth peer name srv{index} netns {}", bare.0, edge.0))?;
+    shell::run(&format!("ip link add net{index} netns {} type veth peer name {router_dev} netns {}", edge.0, net.0))?;
+    for dev in ["srv", "net"] {
+        edge.run(&format!("ip link set dev {dev}{index} up addrgenmode none"))?;
+    }
+    let ends = [
+        (&net, router_dev.as_str(), segment.router4(), segment.router6()),
+        (&bare, "eth0", segment.node4(), segment.node6()),
+    ];
+    for (ns, dev, v4, v6) in ends {
+        ns.run(&format!("ip addr add {v4}/24 dev {dev}"))?;
+        ns.run(&format!("ip addr add {v6}/64 dev {dev} nodad"))?;
+        ns.run(&format!("ip link set dev {dev} up"))?;
+        ns.run(&format!("ethtool -K {dev} tx off"))?;
+        ns.run(&format!("ethtool -K {dev} gro on"))?;
+    }
+    bare.run(&format!("ip route add default via {}", segment.router4()))?;
+    bare.run(&format!("ip -6 route add default via {}", segment.router6())).map(drop)
+}
+
 fn build_host(shape: &Shape, host: usize) -> Result<(), LabError> {
     let ns = shape.names.namespace(HOSTS[host]);
     let segment = Segment::host(host);
@@ -220,16 +248,16 @@ pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
             removed.push(format!("(process {pid}, {name}, still runs in what was namespace {}: end it yourself)", ns.0));
         }
     }
-    let pins = std::path::Path::new("/sys/fs/bpf/tunny").join(names.instance());
-    for path in [pins, dir] {
+    let places = [crate::node::Place::gateway(names), crate::node::Place::edge(names)];
+    let pins = places.each_ref().map(|p| std::path::Path::new("/sys/fs/bpf/tunny").join(&p.instance));
+    for path in pins.into_iter().chain([dir]) {
         if path.exists() {
             std::fs::remove_dir_all(&path).map_err(|source| LabError::File { path: path.clone(), source })?;
             removed.push(path.display().to_string());
         }
     }
     // A node that was killed leaves its socket.
-    let socket = crate::node::socket(names);
-    if socket.exists() {
+    for socket in places.into_iter().map(|p| p.socket).filter(|s| s.exists()) {
         std::fs::remove_file(&socket).map_err(|source| LabError::File { path: socket.clone(), source })?;
         removed.push(socket.display().to_string());
     }

@@ -28,6 +28,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("smac=MAC dmac=MAC", "inner MAC addresses [default: 02:00:00:00:00:01, 02:00:00:00:00:fe]"),
     ("proto=N", "inner protocol number, with zeros as payload"),
     ("port=N", "outer UDP destination port [default: 4789]"),
+    ("plain", "no tunnel: the inner frame alone, as on a wire (role filter); vni and from are not needed"),
 ];
 
 /// Why a description is refused.
@@ -86,6 +87,7 @@ pub struct Description {
     smac: u64,
     dmac: Option<u64>,
     port: Option<u16>,
+    plain: bool,
 }
 
 fn value<T: FromStr>(word: &str, text: &str) -> Result<T, DescribeError>
@@ -102,6 +104,7 @@ impl FromStr for Description {
         let (mut vni, mut src, mut dst, mut from, mut to) = (None, None, None, None, None);
         let (mut kind, mut sport, mut dport, mut ttl, mut len) = (Kind::Udp, 40000, 80, 64, None);
         let (mut df, mut tos, mut outer_tos, mut smac, mut dmac, mut port) = (false, 0, 0, 0x0200_0000_0001, None, None);
+        let mut plain = false;
         for word in text.split_whitespace() {
             let (key, v) = word.split_once('=').unwrap_or((word, ""));
             match key {
@@ -121,6 +124,7 @@ impl FromStr for Description {
                 "ttl" => ttl = value(word, v)?,
                 "len" => len = Some(value(word, v)?),
                 "df" => df = true,
+                "plain" => plain = true,
                 "tos" => tos = value(word, v)?,
                 "outer-tos" => outer_tos = value(word, v)?,
                 "smac" => smac = value::<Mac>(word, v)?.0,
@@ -130,6 +134,10 @@ impl FromStr for Description {
             }
         }
         let need = DescribeError::Missing;
+        if plain {
+            // There is no outer header for them to be in.
+            (vni, from) = (vni.or(Some(0)), from.or(src));
+        }
         let vni = vni.ok_or(need("vni="))?;
         if vni >= 1 << 24 {
             return Err(DescribeError::Value { word: format!("vni={vni}"), why: "a VNI is at most 16777215".into() });
@@ -152,7 +160,7 @@ impl FromStr for Description {
             (Kind::Nd, IpAddr::V4(_)) => return mixed("nd is for IPv6; use arp"),
             _ => {}
         }
-        Ok(Self { vni, src, dst, from, to, kind, sport, dport, ttl, len, df, tos, outer_tos, smac, dmac, port })
+        Ok(Self { vni, src, dst, from, to, kind, sport, dport, ttl, len, df, tos, outer_tos, smac, dmac, port, plain })
     }
 }
 
@@ -160,6 +168,9 @@ impl Description {
     /// The whole frame as it would come in. `vtep4` and `vtep6` are the gateway's own addresses, 0 if it has none.
     pub fn frame(&self, vtep4: u32, vtep6: u128, vxlan_port: u16) -> Result<Vec<u8>, DescribeError> {
         let inner = self.inner();
+        if self.plain {
+            return Ok(inner);
+        }
         let port = self.port.unwrap_or(vxlan_port);
         let mut udp_payload = vec![0; vxlan::HEADER_LEN];
         put(&mut udp_payload, 0, |b: &mut [u8; vxlan::HEADER_LEN]| vxlan::Repr { vni: self.vni }.emit(b));

@@ -434,7 +434,12 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
     for (vni, policy) in &plan.policies {
         writer.set_policy(*vni, *policy & !EPOCH);
     }
-    Ok(())
+    // Made-up interfaces: wire n has 2n + 1 towards the servers and 2n + 2 towards the network.
+    let wires = plan.wires.iter().zip(0u32..).map(|(w, n)| {
+        let port = |ifindex| WirePort { ifindex, mtu: u16::MAX };
+        WireSpec { server: port(2 * n + 1), network: port(2 * n + 2), servers: w.servers.clone() }
+    });
+    writer.set_wires(&wires.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))
 }
 
 /// Gives the translator what the sessions in memory hold; those for which it has no place end. Returns how many.

@@ -95,7 +95,10 @@ impl Record {
             for name in ["public", "publicPort"] {
                 out.as_object_mut().map(|o| o.remove(name));
             }
-            out["remoteVni"] = self.outer.vni_bits().into();
+            // Beyond a wire nobody has one.
+            if self.outer.vni_bits() != 0 {
+                out["remoteVni"] = self.outer.vni_bits().into();
+            }
         }
         if let Some(refused) = &self.refused {
             if let Some((kind, code)) = self.icmp() {

@@ -27,11 +27,13 @@ pub const PASSES_MAX: usize = 64;
 struct Frame {
     actions: Arc<[Action]>,
     next: usize,
-    /// Depth of the caller.
+    /// How deep its own resubmits are nested.
     depth: u16,
     table: u8,
     /// Runs on a copy of the key; set until the copy is made.
     copy: Copy,
+    /// What all frames below have left to do: that does not change while this one is there.
+    below: Option<Arc<Return>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,6 +47,8 @@ struct Run<'a> {
     pipeline: &'a Pipeline,
     machine: Machine,
     frames: Vec<Frame>,
+    /// Frames that run on a copy.
+    copies: usize,
     steps: Vec<Step>,
     depth: u16,
     resubmits: u32,
@@ -69,6 +73,7 @@ impl Pipeline {
             pipeline: self,
             machine: Machine::new(*key),
             frames: Vec::new(),
+            copies: 0,
             steps: Vec::new(),
             depth: entry.depth,
             resubmits: 0,
@@ -77,15 +82,17 @@ impl Pipeline {
             learned: Vec::new(),
             failed: None,
         };
-        for r in entry.returns.iter().flat_map(|r| r.iter()) {
+        for r in entry.returns.iter().flat_map(|r| r.outwards()) {
             run.frames.push(Frame {
                 actions: r.actions.clone(),
                 next: r.next as usize,
                 depth: r.depth,
                 table: r.table,
                 copy: Copy::No,
+                below: r.below(),
             });
         }
+        run.frames.reverse();
         run.table(entry.table, entry.in_port, entry.ct, Some(entry.deeper));
         run.all();
         let end = run.machine.key;
@@ -180,7 +187,7 @@ impl Run<'_> {
                     break;
                 }
                 let actions = action_set(&std::mem::take(&mut self.set)).into();
-                self.call(actions, self.depth, self.table_now(), false);
+                self.call(actions, self.table_now(), false);
                 continue;
             };
             if frame.copy == Copy::Due {
@@ -210,15 +217,21 @@ impl Run<'_> {
 
     fn leave(&mut self) {
         if let Some(frame) = self.frames.pop() {
-            self.depth = frame.depth;
+            self.depth = self.frames.last().map_or(0, |f| f.depth);
+            self.copies -= usize::from(frame.copy != Copy::No);
             if frame.copy == Copy::Made {
                 self.emit(Op::Restore);
             }
         }
     }
 
-    fn call(&mut self, actions: Arc<[Action]>, depth: u16, table: u8, copy: bool) {
-        self.frames.push(Frame { actions, next: 0, depth, table, copy: if copy { Copy::Due } else { Copy::No } });
+    /// Runs actions. A caller that has nothing left to do is done with.
+    fn call(&mut self, actions: Arc<[Action]>, table: u8, copy: bool) {
+        while self.frames.pop_if(|f| f.next >= f.actions.len() && f.copy == Copy::No).is_some() {}
+        let below = self.returns();
+        self.copies += usize::from(copy);
+        let copy = if copy { Copy::Due } else { Copy::No };
+        self.frames.push(Frame { actions, next: 0, depth: self.depth, table, copy, below });
     }
 
     fn emit(&mut self, op: Op) {
@@ -311,15 +324,14 @@ impl Run<'_> {
         self.begin(Entry { table, in_port, ct, depth: self.depth, deeper, returns: self.returns() }, rule, lookup);
         if let Some(actions) = actions {
             self.resubmits += 1;
-            let caller = self.depth;
             self.depth += u16::from(deeper);
-            self.call(actions, caller, table, false);
+            self.call(actions, table, false);
         }
     }
 
     fn begin(&mut self, entry: Entry, rule: Option<RuleId>, lookup: Mask) {
         let alive = !self.machine.stack.is_empty() || !self.set.is_empty() || !self.learned.is_empty();
-        let cut = !alive && self.frames.iter().all(|f| f.copy == Copy::No);
+        let cut = !alive && self.copies == 0;
         let key = self.machine.key;
         self.steps.push(Step {
             entry,
@@ -334,12 +346,12 @@ impl Run<'_> {
     }
 
     /// What callers have left to do.
-    fn returns(&self) -> Option<Arc<[Return]>> {
-        let left = self.frames.iter().filter(|f| f.next < f.actions.len() || f.copy != Copy::No);
-        let returns: Vec<Return> = left
-            .map(|f| Return { actions: f.actions.clone(), next: f.next as u32, depth: f.depth, table: f.table })
-            .collect();
-        (!returns.is_empty()).then(|| returns.into())
+    fn returns(&self) -> Option<Arc<Return>> {
+        let f = self.frames.last()?;
+        match f.next < f.actions.len() || f.copy != Copy::No {
+            true => Some(Arc::new(Return::new(f.actions.clone(), f.next as u32, f.depth, f.table, f.below.clone()))),
+            false => f.below.clone(),
+        }
     }
 
     /// Flows learned earlier in this pass count, too.
@@ -399,7 +411,7 @@ impl Run<'_> {
             Action::Group(id) => self.group(*id),
             Action::Ct(ct) => self.ct(ct),
             Action::CtClear => self.emit(Op::CtClear),
-            Action::Clone(actions) => self.call(actions.clone(), self.depth, self.table_now(), true),
+            Action::Clone(actions) => self.call(actions.clone(), self.table_now(), true),
             Action::Learn(learn) => {
                 let mut mask = Mask::default();
                 learn.depends(&mut mask);
@@ -562,11 +574,11 @@ impl Run<'_> {
         let mut mask = Mask::default();
         let chosen = group.choose(&self.machine.key, &mut mask);
         self.depend(mask);
-        let (depth, table) = (self.depth, self.table_now());
-        for n in chosen.into_iter().rev() {
-            self.call(group.buckets[n].actions.clone(), depth, table, true);
-        }
+        let table = self.table_now();
         self.depth += 1;
+        for n in chosen.into_iter().rev() {
+            self.call(group.buckets[n].actions.clone(), table, true);
+        }
     }
 
     fn ct(&mut self, ct: &CtAction) {

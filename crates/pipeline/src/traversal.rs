@@ -14,20 +14,59 @@ use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What of a caller's actions is left to do after a table returns.
+/// What of a caller's actions is left to do after a table returns, and what its own callers have left. Callers are shared between all
+/// steps under them, so a step costs no more the deeper it is nested.
 #[derive(Clone, Debug)]
 pub struct Return {
     pub(crate) actions: Arc<[Action]>,
     pub(crate) next: u32,
     pub(crate) depth: u16,
     pub(crate) table: u8,
+    below: Option<Arc<Return>>,
+    /// Of it and all below.
+    hash: u64,
+}
+
+impl Return {
+    /// What one caller has left, above what its callers have.
+    pub(crate) fn new(actions: Arc<[Action]>, next: u32, depth: u16, table: u8, below: Option<Arc<Return>>) -> Return {
+        let mut hasher = std::hash::DefaultHasher::new();
+        let address = Arc::as_ptr(&actions).cast::<u8>() as usize;
+        (address, next, depth, table, below.as_ref().map_or(0, |b| b.hash)).hash(&mut hasher);
+        Return { actions, next, depth, table, below, hash: hasher.finish() }
+    }
+
+    /// It and its callers, from the innermost out.
+    pub(crate) fn outwards(&self) -> impl Iterator<Item = &Return> {
+        std::iter::successors(Some(self), |r| r.below.as_deref())
+    }
+
+    pub(crate) fn below(&self) -> Option<Arc<Return>> {
+        self.below.clone()
+    }
+
+    /// Whether both have the same to do, callers aside.
+    fn same(&self, other: &Return) -> bool {
+        // The lists are held, so an address stands for one list as long as anybody compares with it.
+        Arc::ptr_eq(&self.actions, &other.actions)
+            && (self.next, self.depth, self.table) == (other.next, other.depth, other.table)
+    }
 }
 
 impl PartialEq for Return {
     fn eq(&self, other: &Return) -> bool {
-        // The lists are held, so an address stands for one list as long as anybody compares with it.
-        Arc::ptr_eq(&self.actions, &other.actions)
-            && (self.next, self.depth, self.table) == (other.next, other.depth, other.table)
+        let (mut a, mut b) = (self, other);
+        loop {
+            if a.hash != b.hash || !a.same(b) {
+                return false;
+            }
+            match (&a.below, &b.below) {
+                (None, None) => return true,
+                (Some(x), Some(y)) if Arc::ptr_eq(x, y) => return true,
+                (Some(x), Some(y)) => (a, b) = (x, y),
+                _ => return false,
+            }
+        }
     }
 }
 
@@ -35,7 +74,17 @@ impl Eq for Return {}
 
 impl Hash for Return {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (Arc::as_ptr(&self.actions).cast::<u8>() as usize, self.next, self.depth, self.table).hash(state);
+        self.hash.hash(state);
+    }
+}
+
+/// One caller after the other: thousands may be nested, and each within the other's drop would need a stack of that depth.
+impl Drop for Return {
+    fn drop(&mut self) {
+        let mut next = self.below.take();
+        while let Some(mut last) = next.and_then(Arc::into_inner) {
+            next = last.below.take();
+        }
     }
 }
 
@@ -54,7 +103,7 @@ pub struct Entry {
     /// Whether it led to the same or an earlier table, which nests one deeper.
     pub deeper: bool,
     /// What callers still have to do; `None` for nothing, which is the usual case.
-    pub returns: Option<Arc<[Return]>>,
+    pub returns: Option<Arc<Return>>,
 }
 
 impl Entry {
@@ -213,4 +262,39 @@ pub(crate) fn need_before(step: &Step, need: &mut Need) {
         need.mask.merge(mask);
     }
     need.mask.merge(&step.lookup);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_are_shared_by_all_steps_under_them_however_deep() {
+        let mut text = String::new();
+        for table in 0..254 {
+            text += &format!("table={table} actions=resubmit(,{}),output:{}\n", table + 1, table + 1);
+        }
+        text += "table=254 actions=resubmit(,0),output:9\n";
+        let pipeline = crate::text::import(&text, &Default::default()).unwrap().pipeline;
+        let traversal = pipeline.pass(&Entry::table(0), &Key::default());
+        assert_eq!(traversal.failed, Some(Failure::TooManyResubmits));
+        assert!(traversal.steps.len() > 4000);
+        for (n, pair) in traversal.steps.windows(2).enumerate() {
+            let [outer, inner] = [0, 1].map(|i: usize| pair[i].entry.returns.as_ref().and_then(|r| r.below.as_ref()));
+            let below = inner.and_then(|r| r.below.as_ref());
+            assert!(below.map(Arc::as_ptr) == outer.map(Arc::as_ptr), "step {n} has callers of its own");
+        }
+        let last = traversal.steps.last().and_then(|s| s.entry.returns.clone()).unwrap();
+        assert!(last.outwards().count() > 4000);
+        // A pass that begins there does what is left, from the innermost caller out.
+        let outputs = |entry: &Entry| {
+            let traversal = pipeline.pass(entry, &Key::default());
+            let ops = traversal.steps.iter().flat_map(|s| &s.ops);
+            ops.filter(|op| matches!(op, Op::Output(_))).cloned().collect::<Vec<_>>()
+        };
+        let third = &traversal.steps[3].entry;
+        let entry = Entry { table: 255, returns: third.returns.clone(), ..Entry::default() };
+        let port = |n| Op::Output(crate::op::Target::Port(n));
+        assert_eq!(outputs(&entry), [port(3), port(2), port(1)]);
+    }
 }

@@ -24,10 +24,11 @@ pub fn page(p: &Plan) -> String {
     let mut h = String::from(HEAD);
     let _ = write!(
         h,
-        "<h1>Chip plan: {}</h1><p>Load: {}. Its counts: {}.</p><p>Pipes: {}. Techniques: {}.</p>",
+        "<h1>Chip plan: {}</h1><p>Load: {}. Its counts: {}.</p><p>Profile: {}. Pipes: {}. Techniques: {}.</p>",
         text(&p.chip),
         p.load,
         text(&p.load_origin.says),
+        text(&p.profile),
         text(&p.pipes.says),
         p.techniques.join(", ")
     );
@@ -39,6 +40,9 @@ pub fn page(p: &Plan) -> String {
         None => "<p>The load takes more than 4096 stages.</p>".to_string(),
     };
     h += &from(p, "usage");
+    if let Some(built) = p.verified_says() {
+        let _ = write!(h, "<p>Built: {}.</p>", text(&built));
+    }
     if let Some(why) = &p.does_not_fit {
         let _ = write!(h, "<p class=\"bad\">Does not fit: {}.</p>", text(why));
         h += "<h2>To make it fit, the smallest change first</h2>";

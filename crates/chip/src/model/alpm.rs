@@ -51,6 +51,18 @@ struct Row {
 
 const NONE: u32 = u32::MAX;
 
+/// A piece of a subtree on its way to another partition.
+struct Cut {
+    root: Prefix,
+    /// Its prefixes, by their place in order.
+    taken: Vec<usize>,
+    covering: Option<(u32, u32)>,
+    /// Places that it takes.
+    size: u32,
+    /// The partition.
+    to: usize,
+}
+
 impl Subtree {
     fn new(root: Prefix, partition: u32, prefixes: BTreeMap<Prefix, u32>, covering: Option<(u32, u32)>) -> Subtree {
         let mut s = Subtree { root, partition, prefixes, rows: Vec::new(), keys: Vec::new(), covering };
@@ -394,7 +406,8 @@ impl Alpm {
             || p.len > self.subtrees[id].root.len + self.shape.window
         {
             tries += 1;
-            if tries > BITS || !self.relieve(id) {
+            let full = self.partitions[self.subtrees[id].partition as usize].0 == 0;
+            if tries > BITS || !(self.relieve(id) || full && self.relocate(id)) {
                 return Err(self.full());
             }
             id = self.home(&p).unwrap_or(id);
@@ -501,7 +514,7 @@ impl Alpm {
                 }
             }
             let Some(i) = short else { return Ok(()) };
-            if !self.relieve(i) {
+            if !(self.relieve(i) || self.relocate(i)) {
                 return Err(self.full());
             }
         }
@@ -524,14 +537,13 @@ impl Alpm {
         open.max_by_key(|(_, p)| p.0).map(|(i, _)| i)
     }
 
-    /// Cuts about half of a subtree off into another partition. False if there is none with room.
-    fn relieve(&mut self, id: usize) -> bool {
-        let sorted: Vec<(Prefix, u32)> = self.subtrees[id].prefixes.iter().map(|(p, v)| (*p, *v)).collect();
-        let limit = (self.subtrees[id].size() / 2).max(2);
+    /// The piece of a subtree to cut off, of at most `limit` prefixes, that is nearest to half of it and that a partition has
+    /// room for.
+    fn cut(&self, id: usize, sorted: &[(Prefix, u32)], limit: u32) -> Option<Cut> {
         let shape = Shape { window: self.shape.window, ..self.shape };
-        let mut carver = Carver { sorted: &sorted, shape, limit, roots: Vec::new() };
-        carver.cut(0..sorted.len(), self.subtrees[id].root);
         let mine = self.subtrees[id].root;
+        let mut carver = Carver { sorted, shape, limit, roots: Vec::new() };
+        carver.cut(0..sorted.len(), mine);
         // Everything of this subtree below the new root goes with it, also what the carver cut off deeper down.
         let half = sorted.len() / 2;
         let below = |root: &Prefix| -> Vec<usize> {
@@ -541,12 +553,23 @@ impl Alpm {
         roots.retain(|(root, taken)| *root != mine && !taken.is_empty());
         roots.sort_by_key(|(_, taken)| taken.len().abs_diff(half));
         let old = self.subtrees[id].covering;
-        let found = roots.into_iter().find_map(|(root, taken)| {
-            let covering = covering(&sorted, &root).or(old);
+        roots.into_iter().find_map(|(root, taken)| {
+            let covering = covering(sorted, &root).or(old);
             let size = taken.len() as u32 + u32::from(covering.is_some());
-            Some((root, taken, covering, size, self.roomiest(size)?))
-        });
-        let Some((root, taken, covering, size, to)) = found else { return false };
+            Some(Cut { root, taken, covering, size, to: self.roomiest(size)? })
+        })
+    }
+
+    /// Cuts about half of a subtree off into another partition, or less if none has room for as much. False if there is none
+    /// with room.
+    fn relieve(&mut self, id: usize) -> bool {
+        let sorted: Vec<(Prefix, u32)> = self.subtrees[id].prefixes.iter().map(|(p, v)| (*p, *v)).collect();
+        let size = self.subtrees[id].size();
+        let limits = (1..).map(|halvings| size >> halvings).take_while(|limit| *limit > 2).chain([2]);
+        let Some(Cut { root, taken, covering, size, to }) = limits.into_iter().find_map(|l| self.cut(id, &sorted, l))
+        else {
+            return false;
+        };
         // New places are filled first, then the pivot is set, then the old places are freed: packets never miss.
         let prefixes: BTreeMap<Prefix, u32> = taken.iter().map(|i| sorted[*i]).collect();
         let from = self.subtrees[id].partition as usize;
@@ -560,6 +583,20 @@ impl Alpm {
         self.moved += prefixes.len() as u64;
         self.subtrees.push(Subtree::new(root, to as u32, prefixes, covering));
         self.flatten();
+        true
+    }
+
+    /// Moves a subtree that cannot be cut to another partition. False if none has room for it and what it is to take.
+    fn relocate(&mut self, id: usize) -> bool {
+        let (size, from) = (self.subtrees[id].size(), self.subtrees[id].partition as usize);
+        let Some(to) = self.roomiest(size + 1).filter(|to| *to != from) else { return false };
+        // As with a cut: new places, the pivot, and then the old places.
+        self.partitions[to].0 -= size;
+        self.partitions[to].1 += 1;
+        self.partitions[from].0 += size;
+        self.partitions[from].1 -= 1;
+        self.moved += self.subtrees[id].prefixes.len() as u64;
+        self.subtrees[id].partition = to as u32;
         true
     }
 

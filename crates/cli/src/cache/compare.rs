@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny cache compare`: caches side by side.
 
+use crate::input::text as input_text;
 use crate::output::{self, Format};
 use crate::Global;
 use anyhow::{bail, Context as _};
@@ -223,7 +224,7 @@ fn model(name: &str, args: &Args) -> anyhow::Result<Loaded> {
     let set = match &args.classbench {
         Some(folder) => {
             let file = folder.join(&args.rules);
-            rules::parse(&file.display().to_string(), &read(&file)?)?
+            rules::parse(&file.display().to_string(), &input_text(&file)?)?
         }
         None => match rules::made(&args.rules, args.seed) {
             Some(set) => set,
@@ -251,18 +252,14 @@ fn model(name: &str, args: &Args) -> anyhow::Result<Loaded> {
     })
 }
 
-fn read(file: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
-}
-
 /// The user's flows and traffic.
 fn own(args: &Args) -> anyhow::Result<Loaded> {
     let Some(file) = &args.flows else { bail!("--workload or --flows is needed") };
     let name = file.display().to_string();
     let options = ImportOptions { source: name.clone(), lenient: args.lenient, ..ImportOptions::default() };
-    let pipeline = import(&read(file)?, &options)?.pipeline;
+    let pipeline = import(&input_text(file)?, &options)?.pipeline;
     let traffic = match (&args.trace, &args.pcap) {
-        (Some(trace), _) => input::parse(&trace.display().to_string(), &read(trace)?, pipeline.names())?,
+        (Some(trace), _) => input::parse(&trace.display().to_string(), &input_text(trace)?, pipeline.names())?,
         (None, Some(pcap)) => frames(pcap, args.in_port)?,
         (None, None) => input::explore(&pipeline, 20_000, &Parameters::with_flows(args.flow_count as usize), args.seed),
     };

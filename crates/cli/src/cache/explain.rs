@@ -3,7 +3,7 @@
 
 use crate::output;
 use crate::Global;
-use anyhow::{bail, Context};
+use anyhow::bail;
 use pipeline::explain::{ExplainedPass, ExplainedStep, Explanation};
 use pipeline::text::{self, ImportOptions};
 use pipeline::{Conntrack, Pipeline};
@@ -79,7 +79,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 fn load(args: &Args) -> anyhow::Result<Pipeline> {
     let mut files = Vec::new();
     for path in args.flows.iter().chain(&args.groups) {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = crate::input::text(path)?;
         files.push((path.display().to_string(), text));
     }
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();

@@ -113,8 +113,8 @@ pub struct Args {
     /// Search layouts that take less.
     #[arg(long)]
     best: bool,
-    /// Build the tables of what the search finds with all entries, and look them up.
-    #[arg(long, requires = "best")]
+    /// Build the tables of the plan, and of what the search finds, with random entries of that number, and look them up.
+    #[arg(long)]
     verify: bool,
     /// A month of updates.
     #[arg(long)]

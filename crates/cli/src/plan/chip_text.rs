@@ -34,7 +34,7 @@ fn cells(p: &Plan, title: &str, section: &str, list: &[sailfish::Cell]) -> Strin
 /// The plan as text.
 pub fn text(p: &Plan, blocks: bool) -> String {
     let mut out = format!("Load: {}\n  {}\n", p.load, p.load_origin.says);
-    out += &format!("Chip: {}, {}\nTechniques: {}\n", p.chip, p.pipes.says, p.techniques.join(", "));
+    out += &format!("Chip: {} ({}), {}\nTechniques: {}\n", p.chip, p.profile, p.pipes.says, p.techniques.join(", "));
     out += &match &p.usage {
         Some(u) => format!(
             "{}: SRAM {:.1}% match ({:.1}% with action data), TCAM {:.1}% of what a packet can reach\n",
@@ -43,6 +43,7 @@ pub fn text(p: &Plan, blocks: bool) -> String {
         None => "The load takes more than 4096 stages.\n".to_string(),
     };
     out += &from(p, "usage");
+    out += &p.verified_says().map_or(String::new(), |built| format!("Built: {built}\n"));
     if let Some(why) = &p.does_not_fit {
         out += &format!("\nDOES NOT FIT: {why}.\n\nTo make it fit, the smallest change first\n");
         let rows = p.would_fit.iter().map(|r| vec![format!("{:.2}", r.percent), r.change.clone(), r.options.clone()]);
@@ -81,10 +82,21 @@ pub fn text(p: &Plan, blocks: bool) -> String {
             let mut row = vec![b.table.clone(), b.segment.clone(), b.stage.to_string(), b.entries.to_string()];
             row.extend(numbers);
             let rows: Vec<String> = b.match_rows.iter().map(|(r, w, c)| format!("{r}-{}x{c}", r + w - 1)).collect();
-            row.push(rows.join(" "));
+            row.extend([rows.join(" "), other_rows(&b.other_rows)]);
             row
         });
-        let head = ["TABLE", "SEGMENT", "STAGE", "ENTRIES", "MATCH", "ACTION", "STATE", "TCAM", "ROWS x COLUMNS"];
+        let head = [
+            "TABLE",
+            "SEGMENT",
+            "STAGE",
+            "ENTRIES",
+            "MATCH",
+            "ACTION",
+            "STATE",
+            "TCAM",
+            "ROWS x COLUMNS",
+            "OTHER ROWS",
+        ];
         out += &format!("\nBlocks\n{}", table(&head, rows));
     }
     out += &more(p);
@@ -92,6 +104,13 @@ pub fn text(p: &Plan, blocks: bool) -> String {
         out += &format!("\nLeft out: {}: {}\n", l.section, l.reason);
     }
     out
+}
+
+/// How many blocks of action data and state stand in which row.
+fn other_rows(list: &[u32]) -> String {
+    let mut count = std::collections::BTreeMap::new();
+    list.iter().for_each(|row| *count.entry(row).or_insert(0) += 1);
+    count.iter().map(|(row, n)| format!("{row}x{n}")).collect::<Vec<_>>().join(" ")
 }
 
 fn uninstalled(p: &Plan) -> String {
