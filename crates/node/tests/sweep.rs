@@ -63,7 +63,8 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     let mut writer = Writer::create(Arc::new(tables::HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();
     writer.commit(&model.full_commit()).unwrap();
     let open = |model: &config::Model, writer: &mut Writer| {
-        Internet::open(memory.clone(), model, writer, (1, false), &mut Vec::new()).unwrap()
+        let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
+        Internet::open(memories, model, writer, (1, false), &mut Vec::new()).unwrap()
     };
     let first = open(&model, &mut writer);
     [7, 8].iter().for_each(|vni| begin(&first, &writer, *vni));
