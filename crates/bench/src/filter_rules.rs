@@ -163,7 +163,8 @@ impl Small {
         writer.commit(&model.full_commit()).map_err(Error::failed("the commit"))?;
         setup::underlay(&mut writer, workload, 1)?;
         let sessions: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().map_err(Error::io("reserving session memory"))?);
-        let internet = Internet::open(sessions, &model, &mut writer, (1, false), &mut Vec::new())
+        let memories = (sessions, Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
+        let internet = Internet::open(memories, &model, &mut writer, (1, false), &mut Vec::new())
             .map_err(Error::failed("making the sessions"))?;
         Ok(Small { model, writer, internet })
     }
