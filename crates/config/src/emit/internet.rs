@@ -81,6 +81,10 @@ pub(super) fn elastic_json(e: &ElasticIp) -> Value {
 pub(super) fn group_json(g: &SecurityGroup) -> Value {
     let mut spec = json!({});
     put_list(&mut spec, "rules", &g.spec.rules);
+    let mut allowing = g.spec.rules.iter().filter(|r| r.allow).peekable();
+    if allowing.peek().is_some() && allowing.all(|r| !r.stateful) {
+        spec["stateful"] = json!(false);
+    }
     spec
 }
 
