@@ -297,7 +297,7 @@ fn what_the_chip_lacks_is_named() {
             "needs 7",
         ),
         (
-            with("ternary_tables_per_stage", 0),
+            Geometry { ternary_tables_per_stage: 0, ..geometry() },
             ask(table(Kind::Ternary, "ip4", 100, 0), none),
             Resource::TernaryTables,
             "none",
