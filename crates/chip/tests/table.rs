@@ -400,3 +400,16 @@ fn far_too_much_is_answered() {
         assert!(m.needs_stages.is_none() && m.reason.contains("more than 1024 stages"), "{m:?}");
     }
 }
+
+/// Beside wide state it is not the match memory that ends: a counter pair and a meter for every entry take the map RAMs, and a
+/// counter alone what its ALU reaches.
+#[test]
+fn state_binds_where_it_ends_first() {
+    let ask = |attached| Ask::Table { table: table(EXACT, "vni", 700_000, 0), attached, prefixes: false };
+    let both = Attached([Some(State::CounterPair { bits: 64 }), Some(State::Meter), None]);
+    let m = fit(&ask(both), &geometry()).unwrap_err();
+    assert_eq!(m.binds, Resource::MapRam, "{m:?}");
+    let one = Attached([Some(State::CounterPair { bits: 64 }), None, None]);
+    let m = fit(&ask(one), &geometry()).unwrap_err();
+    assert_eq!(m.binds, Resource::AluReach, "{m:?}");
+}
