@@ -111,12 +111,6 @@ impl XdpRunner {
         Ok(())
     }
 
-    /// Mean ns of the program on a frame.
-    pub fn mean_ns(&self, frame: &[u8], port: u32, repeat: u32) -> u32 {
-        let options = RunOptions { repeat, ifindex: port, ..RunOptions::default() };
-        run_program(self.engine.program(), frame, &mut vec![0; 65_536], options).expect("a run").1
-    }
-
     /// Its sessions and state table, once started.
     pub fn nat(&self) -> Option<&Arc<Nat>> {
         self.state.as_ref().map(|s| &s.nat)
