@@ -41,7 +41,12 @@ __noinline __u64 tunny_state(struct state_key *k)
 	if (!root || !moves || (root->magic & ~0xffULL) != TUNNY_STATES_MAGIC)
 		return TUNNY_STATES_UNSURE;
 	states_hash(k, root->salt);
-	for (int i = 0; i < TUNNY_STATES_TRIES; i++) {
+	/*
+	 * Unrolled, and half as often as software tries: of the loop the compiler makes one to whose head an instruction leads back that
+	 * is no jump, which Linux 6.1 refuses; four times unrolled it is too much for its verifier. Who is unsure asks the agent.
+	 */
+#pragma unroll
+	for (int i = 0; i < TUNNY_STATES_TRIES / 2; i++) {
 		__u64 keys = READ_ONCE(moves->moves_keys), digests = READ_ONCE(moves->moves_digests);
 		__u32 state = states_look(memory, root, k);
 
