@@ -336,6 +336,11 @@ impl Side {
         Ok((sent(), seconds))
     }
 
+    /// Packets that the sink has seen so far.
+    pub fn received(&self) -> u64 {
+        self.word(RECEIVED).load(Ordering::Relaxed)
+    }
+
     /// Takes the samples that the sink has written since the last call, ns.
     pub fn take_samples(&self) -> Vec<f64> {
         let taken = (self.word(SAMPLES).swap(0, Ordering::Relaxed) as usize).min(LATENCIES);
