@@ -272,9 +272,13 @@ fn every_difference_from_the_exact_table_is_a_hash_event() {
             }
             let (connection, packet, port) = talk.packet(&mut rng);
             let (frame, key) = (packet.encode(), connection.key());
-            let known = shared(&other).get(&key).is_some();
+            let knows = |engine: &UserEngine| shared(engine).get(&key).is_some();
+            let known = knows(&other);
             let (want, got) = (truth.run(&frame, port, now).expect("a run"), other.run(&frame, port, now).expect("a run"));
-            if want == got || parted.contains(&key) {
+            // The same end may hide an event: a first packet taken for another connection's data leaves no connection behind, and what
+            // follows differs, maybe when that other one is long gone.
+            let same = want == got && knows(&truth) == knows(&other);
+            if same || parted.contains(&key) {
                 // A connection that one of them holds and the other took for another one's goes on as each knows it.
                 continue;
             }
