@@ -89,11 +89,9 @@ static __always_inline int check_sender(struct tunny_root *root, struct nat_work
 /* A packet between two ends inside of which one has groups. GO or a verdict. */
 __noinline int tunny_filter(struct xdp_md *ctx, struct nat_work *w)
 {
-	__u32 zero = 0, line;
+	__u32 zero = 0;
 	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
-	struct tunny_session_record *r;
-	__u64 state;
-	int end, in;
+	int end;
 
 	if (!w || !root)
 		return DROP_TABLE_FAULT;
@@ -105,19 +103,7 @@ __noinline int tunny_filter(struct xdp_md *ctx, struct nat_work *w)
 	end = check_sender(root, w);
 	if (end)
 		return end;
-	in = pair_key(w);
-	if (states_memory())
-		return by_state(w);
-	line = tunny_session_find(&w->key);
-	r = line ? session_line(line) : NULL;
-	if (!r)
-		return PUNT + PUNT_SESSION_NEW;
-	state = READ_ONCE(r->state);
-	end = settled(w, r, state, in);
-	if (end)
-		return PUNT + (end & (PUNT_REASONS - 1));
-	take(w, r, state, in);
-	return GO;
+	return by_connection(w, pair_key(w));
 }
 
 /* The stage. What locate refuses is left to it. */

@@ -255,10 +255,8 @@ static __always_inline void server_key(struct nat_work *w, int in)
 /* What is behind the headers: the server, its VPC, the verdict of its session. GO, FREE, or the packet's end. */
 __noinline int tunny_wire_judge(struct xdp_md *ctx, struct nat_work *w, struct end *e)
 {
-	__u32 zero = 0, line, vni;
+	__u32 zero = 0, vni;
 	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
-	struct tunny_session_record *r;
-	__u64 state;
 	int end, in;
 
 	if (!w || !e || !root)
@@ -286,18 +284,7 @@ __noinline int tunny_wire_judge(struct xdp_md *ctx, struct nat_work *w, struct e
 	if (w->why)
 		return PUNT + (w->why & (PUNT_REASONS - 1));
 	server_key(w, in);
-	if (states_memory())
-		return by_state(w);
-	line = tunny_session_find(&w->key);
-	r = line ? session_line(line) : NULL;
-	if (!r)
-		return PUNT + PUNT_SESSION_NEW;
-	state = READ_ONCE(r->state);
-	end = settled(w, r, state, in);
-	if (end)
-		return PUNT + (end & (PUNT_REASONS - 1));
-	take(w, r, state, in);
-	return GO;
+	return by_connection(w, in);
 }
 
 /* A frame's whole way. PASS: the port is no end of a wire. Negative: sent. */

@@ -6,12 +6,12 @@
 //! wide one that the measured connections meet. None hides another, as `validate` demands.
 use crate::load::watch;
 use crate::newconn::aim;
-use crate::user::BATCH;
-use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
+use crate::user::{forward_staged, BATCH, BUFFER};
+use crate::workload::{Workload, FIRST_VNI, PACKET_SLOT};
 use crate::{cpu, report, setup, snapshot, stats, Context, Error, Goal, Report};
 use config::Model;
 use filter::{Filter, GroupSpec, Member, Rule, Side, GROUP_RULES_MAX};
-use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
+use gateway::{Gateway, Nat};
 use node::internet::Internet;
 use session::nat::Translator;
 use session::{HeapMemory, Options, SessionMemory, TenantLimits, Tracker};
@@ -30,7 +30,6 @@ const PORT: u16 = 7000;
 const DENIED: u16 = 7001;
 /// First packets of a sample.
 const EACH: u32 = 200_000;
-const BUFFER: usize = HEADROOM + FRAME.next_multiple_of(64) + 64;
 
 /// Rule `i` of a group, as it is written. Every rule is of other addresses or other services than those of its direction before it.
 fn rule(group: u32, i: u32) -> String {
@@ -248,23 +247,6 @@ pub fn filter_change(context: &Context) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Puts staged frames through the gateway. CPU nanoseconds, and how many were forwarded.
-fn through(gateway: &mut Gateway, staged: &[u8], buffers: &mut [u8]) -> (u64, u32) {
-    let (mut forwarded, begin) = (0, cpu::thread_time());
-    let mut batch = Batch::new();
-    for part in staged.chunks_exact(BATCH * PACKET_SLOT) {
-        let mut b = batch.recycle();
-        for (slot, buffer) in part.chunks_exact(PACKET_SLOT).zip(buffers.chunks_exact_mut(BUFFER)) {
-            buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
-            let _ = b.push(Frame::new(buffer, HEADROOM, FRAME, 1));
-        }
-        gateway.process(&mut b, 1_000_000_000);
-        forwarded += b.frames().iter().filter(|f| matches!(f.verdict, Verdict::Forward { .. })).count() as u32;
-        batch = b.recycle();
-    }
-    (cpu::thread_time() - begin, forwarded)
-}
-
 /// `filter-first`.
 pub fn filter_first(context: &Context) -> Result<Report, Error> {
     let workload = region(context);
@@ -299,13 +281,13 @@ pub fn filter_first(context: &Context) -> Result<Report, Error> {
     for sample in 0..=context.samples as u32 {
         context.say(&format!("filter-first: sample {sample} of {}", context.samples));
         stage(&mut staged, sample * EACH, PORT);
-        let (ns, forwarded) = through(&mut gateway, &staged, &mut buffers);
+        let (ns, forwarded) = forward_staged(&mut gateway, &staged, &mut buffers);
         if forwarded != EACH {
             let why = format!("{forwarded} of {EACH} first packets were forwarded");
             return Err(Error::Failed { what: "filter-first".into(), why });
         }
         stage(&mut staged, sample * EACH, DENIED);
-        let (refused_ns, forwarded) = through(&mut gateway, &staged, &mut buffers);
+        let (refused_ns, forwarded) = forward_staged(&mut gateway, &staged, &mut buffers);
         if forwarded != 0 {
             return Err(Error::Failed { what: "filter-first".into(), why: format!("{forwarded} refused packets were forwarded") });
         }

@@ -6,7 +6,7 @@
 //! timer, and the packet rewritten and without its tunnel. Samples follow each other on a growing table; nothing expires meanwhile.
 //! TCP handshakes are reported apart: three packets each, two out and one in, of which the first makes the session.
 use crate::setup;
-use crate::user::BATCH;
+use crate::user::{forward_staged, BATCH, BUFFER};
 use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
 use crate::{cpu, Context, Error, Goal, Report};
 use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
@@ -25,7 +25,6 @@ const EACH: u32 = 400_000;
 const HANDSHAKES: u32 = 64_000;
 /// First of 65,536 public addresses.
 const FIRST_PUBLIC: u32 = 0x6440_0000;
-const BUFFER: usize = HEADROOM + FRAME.next_multiple_of(64) + 64;
 
 /// A gateway whose VPCs go to the Internet over one pool of 65,536 addresses.
 fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer, Arc<Nat>), Error> {
@@ -197,19 +196,7 @@ pub fn new_connections(context: &Context) -> Result<Report, Error> {
             first_packet(slot, next);
             next += 1;
         }
-        let (mut forwarded, begin) = (0u32, cpu::thread_time());
-        let mut batch = Batch::new();
-        for part in staged.chunks_exact(BATCH * PACKET_SLOT) {
-            let mut b = batch.recycle();
-            for (slot, buffer) in part.chunks_exact(PACKET_SLOT).zip(buffers.chunks_exact_mut(BUFFER)) {
-                buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
-                let _ = b.push(Frame::new(buffer, HEADROOM, FRAME, 1));
-            }
-            gateway.process(&mut b, 1_000_000_000);
-            forwarded += b.frames().iter().filter(|f| matches!(f.verdict, Verdict::Forward { .. })).count() as u32;
-            batch = b.recycle();
-        }
-        let ns = cpu::thread_time() - begin;
+        let (ns, forwarded) = forward_staged(&mut gateway, &staged, &mut buffers);
         if forwarded != EACH {
             let why = format!("{forwarded} of {EACH} first packets were forwarded");
             return Err(Error::Failed { what: "new-connections".into(), why });

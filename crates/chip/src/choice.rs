@@ -35,6 +35,28 @@ pub enum Choice {
     Straddle,
 }
 
+/// Every technique with its name and what it does.
+pub const CHOICES: &[(Choice, &str, &str)] = &[
+    (Choice::None, "none", "No technique at all"),
+    (Choice::Fold, "fold", "Pipes behind each other over looped-back ports, in pairs; halves the throughput"),
+    (Choice::SplitVni, "split-vni", "Entries divided between two halves of the chip by the VNI's parity; needs fold and four pipes"),
+    (Choice::SplitAddress, "split-address", "Entries divided between two halves of the chip by the address's parity; needs fold and four pipes"),
+    (Choice::Across, "across", "A table may lie in both pipes of a pair; needs fold"),
+    (Choice::PoolRoutes, "pool-routes", "IPv4 and IPv6 routes in one table"),
+    (Choice::PoolVms, "pool-vms", "VM addresses of both families in one table, IPv6 as a 32-bit hash with a label and a table of conflicts; not with digest"),
+    (Choice::Digest, "digest", "Digests instead of VM addresses, both families in one table; not with pool-vms"),
+    (Choice::Alpm, "alpm", "Algorithmic LPM; not with lengths"),
+    (Choice::Lengths, "lengths", "Hashing by prefix length, both families in the same tables; not with alpm"),
+    (Choice::Straddle, "straddle", "Entries over the borders of words"),
+];
+
+impl Choice {
+    /// The name by which it is asked for.
+    pub fn name(self) -> &'static str {
+        CHOICES.iter().find(|(c, ..)| *c == self).map_or("", |(_, name, _)| name)
+    }
+}
+
 /// Parameters of techniques; None: the usual ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
@@ -75,31 +97,26 @@ pub enum BadChoice {
 }
 
 /// Pairs of which at most one can be used.
-const EXCLUDE: &[(Choice, &str, Choice, &str, &str)] = &[
+const EXCLUDE: &[(Choice, Choice, &str)] = &[
     (
         Choice::SplitVni,
-        "split-vni",
         Choice::SplitAddress,
-        "split-address",
         "a packet belongs to the half that one parity says; leave one of them out",
     ),
     (
         Choice::PoolVms,
-        "pool-vms",
         Choice::Digest,
-        "digest",
         "each is a way to store the same VM addresses, and digest has both families in one table too; leave one of them out",
     ),
-    (Choice::Alpm, "alpm", Choice::Lengths, "lengths", "each is a way to store the same routes; leave one of them out"),
+    (Choice::Alpm, Choice::Lengths, "each is a way to store the same routes; leave one of them out"),
 ];
 
 /// Techniques that mean nothing without another one.
-const NEEDS: &[(Choice, &str, &str)] = &[
-    (Choice::SplitVni, "split-vni", "the halves to divide between come from folding; add it, or leave this out"),
-    (Choice::SplitAddress, "split-address", "the halves to divide between come from folding; add it, or leave this out"),
+const NEEDS: &[(Choice, &str)] = &[
+    (Choice::SplitVni, "the halves to divide between come from folding; add it, or leave this out"),
+    (Choice::SplitAddress, "the halves to divide between come from folding; add it, or leave this out"),
     (
         Choice::Across,
-        "across",
         "without folding a packet passes one pipe only, so there is no other to map a table to; add it, or leave this out",
     ),
 ];
@@ -118,12 +135,12 @@ pub fn choose(list: Option<&[Choice]>, with: &Parameters, p: &Profile, load: &Lo
             reason: "none means no technique at all",
         });
     }
-    if let Some((_, one, _, other, reason)) = EXCLUDE.iter().find(|(a, _, b, _, _)| on(*a) && on(*b)) {
-        return Err(BadChoice::Exclude { one, other, reason });
+    if let Some((one, other, reason)) = EXCLUDE.iter().find(|(a, b, _)| on(*a) && on(*b)) {
+        return Err(BadChoice::Exclude { one: one.name(), other: other.name(), reason });
     }
     let fold = on(Choice::Fold);
-    if let Some((_, one, reason)) = NEEDS.iter().find(|(c, ..)| on(*c) && !fold) {
-        return Err(BadChoice::Needs { one, other: "fold", reason });
+    if let Some((one, reason)) = NEEDS.iter().find(|(c, _)| on(*c) && !fold) {
+        return Err(BadChoice::Needs { one: one.name(), other: Choice::Fold.name(), reason });
     }
     for (given, one, needed, other) in [
         (with.alpm.is_some(), "--alpm", on(Choice::Alpm), "alpm"),

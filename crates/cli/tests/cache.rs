@@ -2,7 +2,7 @@
 //! `tunny cache` from the shell: every kind of input, every output, and what bad input gets.
 
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
@@ -13,23 +13,15 @@ const FLOWS: &str = "table=0,priority=10,in_port=1 actions=load:1->NXM_NX_REG0[]
     table=2,priority=5,tcp,tp_dst=80 actions=output:3\n\
     table=2,priority=1 actions=output:4\n";
 
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+struct Folder(tempfile::TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tunny-cache-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
     }
 
     fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         std::fs::write(&path, content).unwrap();
         path.display().to_string()
     }
@@ -70,7 +62,7 @@ const TRACE: &str = "# time packet\n0.0 in_port=1,tcp,nw_src=1.1.1.1,nw_dst=10.0
 
 #[test]
 fn a_text_trace_goes_through_four_caches() {
-    let folder = Folder::new("trace");
+    let folder = Folder::new();
     let (flows, trace) = (folder.file("flows", FLOWS), folder.file("trace", TRACE));
     let caches = json(&["compare", "--flows", &flows, "--trace", &trace]);
     four_caches(&caches, 4);
@@ -105,7 +97,7 @@ fn tcp(last: u8, port: u16) -> Vec<u8> {
 
 #[test]
 fn a_pcap_file_goes_through_four_caches() {
-    let folder = Folder::new("pcap");
+    let folder = Folder::new();
     let flows = folder.file("flows", FLOWS);
     let good = folder.file("good.pcap", pcap(&[tcp(1, 80), tcp(2, 80), tcp(1, 80), tcp(1, 81)]));
     let caches = json(&["compare", "--flows", &flows, "--pcap", &good, "--in-port", "2"]);
@@ -124,8 +116,8 @@ fn a_pcap_file_goes_through_four_caches() {
 
 #[test]
 fn a_workload_that_changes_is_seen_over_time_and_on_a_page() {
-    let folder = Folder::new("page");
-    let page = folder.0.join("page.html").display().to_string();
+    let folder = Folder::new();
+    let page = folder.0.path().join("page.html").display().to_string();
     let small = ["--rules", "acl1_1k", "--flow-count", "400", "--entries", "64", "--coverage-seconds", "1"];
     let of = |more: &[&str]| json(&[&["compare", "--workload", "psc"], &small[..], more].concat());
     let plain = of(&[]);
@@ -145,7 +137,7 @@ fn a_workload_that_changes_is_seen_over_time_and_on_a_page() {
 
 #[test]
 fn bad_lines_are_named_with_file_line_and_column() {
-    let folder = Folder::new("bad");
+    let folder = Folder::new();
     let flows = folder.file("flows", FLOWS);
     let packet = ["--packet", "in_port=1,tcp,nw_dst=10.0.0.1,tp_dst=80"];
     let bad = [
@@ -179,7 +171,7 @@ fn bad_lines_are_named_with_file_line_and_column() {
 
 #[test]
 fn a_loop_of_resubmits_is_bounded_and_says_why() {
-    let folder = Folder::new("loop");
+    let folder = Folder::new();
     let flows = folder.file("flows", "table=0 actions=resubmit(,1)\ntable=1 actions=resubmit(,0)\n");
     let out = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1", "-o", "json"]);
     assert!(!out.status.success());
@@ -199,7 +191,7 @@ fn a_loop_of_resubmits_is_bounded_and_says_why() {
 
 #[test]
 fn an_explanation_has_the_parts_that_it_is_compared_by() {
-    let folder = Folder::new("explain");
+    let folder = Folder::new();
     let flows = folder.file("flows", FLOWS);
     let way = json(&["explain", "--flows", &flows, "--packet", "in_port=1,tcp,nw_dst=10.0.0.1,tp_dst=80"]);
     let steps = way["steps"].as_array().unwrap();

@@ -3,29 +3,20 @@
 //! say the same.
 
 use serde_json::Value;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
 const PROFILE: &str = include_str!("../../chip/profiles/tofino1.yaml");
 
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+struct Folder(tempfile::TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tunny-plan-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
     }
 
     fn file(&self, name: &str, content: &str) -> String {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         std::fs::write(&path, content).unwrap();
         path.display().to_string()
     }
@@ -87,8 +78,8 @@ fn each_number_says_what_load_it_is_of() {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
     // Each explanation of the JSON stands in the text and in the page.
-    let folder = Folder::new("said");
-    let page = folder.0.join("plan.html").display().to_string();
+    let folder = Folder::new();
+    let page = folder.0.path().join("plan.html").display().to_string();
     assert!(chip(&["--routes4", "100000", "--vms4", "500000", "--html", &page]).status.success());
     let page = std::fs::read_to_string(&page).unwrap();
     let mut said: Vec<&Value> =
@@ -146,7 +137,7 @@ fn clusters_cost_nodes() {
 
 #[test]
 fn bad_requests_are_refused_with_place_and_reason() {
-    let folder = Folder::new("bad");
+    let folder = Folder::new();
     for (args, parts) in [
         (vec!["--techniques", "fold,split-vni,split-address"], vec!["split-vni", "split-address", "one of them"]),
         (vec!["--techniques", "pool-vms,digest"], vec!["pool-vms", "digest", "one of them"]),

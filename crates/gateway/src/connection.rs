@@ -4,12 +4,12 @@
 
 use abi::{DropReason, Stage, POLICY_PICKUP, STATES_NONE};
 use filter::Side;
-use session::{Direction, NewSession, Owner, PairKey};
+use session::{Direction, PairKey};
 use states::{Control, Fsm, Key, Kind, Outcome, Refusal, Shared, Verdict};
 use wire::protocol;
 
 use crate::nat::l4::{Icmp, L4};
-use crate::nat::{epoch, Sight};
+use crate::nat::Sight;
 use crate::packet::Packet;
 use crate::pair::{alone, ask, first_service, note, service_of, Asked, Pair, Permit};
 use crate::record::{Event, Recorder};
@@ -118,16 +118,7 @@ pub(crate) fn judge<R: Recorder>(
 
 /// The log hears of a connection that begins.
 fn begun<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, pair: &Pair<'_>, key: &PairKey, direction: Direction) {
-    let new = NewSession {
-        inner: key.inner(),
-        outer: key.outer(),
-        owner: Owner::Filter,
-        direction,
-        view: pair.l4.view(pair.packet),
-        bytes: pair.l4.len as u32,
-        epoch: epoch(pair.policy),
-        pick_up: pair.policy & POLICY_PICKUP != 0,
-    };
+    let new = pair.session(key, direction);
     sight.tell_begin(&new, w.now);
 }
 

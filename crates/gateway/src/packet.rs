@@ -179,6 +179,12 @@ pub(crate) struct Packet {
 const NO_TENANT: Tenant = Tenant::NONE;
 const NO_VM: VmEntry = VmEntry { mac: 0, vm: 0, nc: 0, flags: 0 };
 
+/// Bytes of the frame around an IP packet, for `Packet::inner_len`. The longest packets leave no room for the Ethernet header in 16 bits;
+/// no link takes them, and a length that wraps would let them look short.
+pub(crate) fn framed(ip_len: usize) -> u16 {
+    (wire::ethernet::HEADER_LEN + ip_len).min(usize::from(u16::MAX)) as u16
+}
+
 impl Packet {
     /// Nothing is known yet.
     pub const EMPTY: Packet = Packet {

@@ -62,6 +62,20 @@ impl Pair<'_> {
     pub(crate) fn asks(&self, service: u32, port: u16) -> Asked {
         Asked { from: self.from, to: self.to, port, service }
     }
+
+    /// The session that the packet would begin.
+    pub(crate) fn session(&self, key: &PairKey, direction: Direction) -> NewSession {
+        NewSession {
+            inner: key.inner(),
+            outer: key.outer(),
+            owner: Owner::Filter,
+            direction,
+            view: self.l4.view(self.packet),
+            bytes: self.l4.len as u32,
+            epoch: epoch(self.policy),
+            pick_up: self.policy & POLICY_PICKUP != 0,
+        }
+    }
 }
 
 /// Whether a packet may go on. Makes, keeps and ends its session.
@@ -390,16 +404,7 @@ fn begin<R: Recorder>(
     if ask(w, sight, p, pair.asks(service, ports.0), true)? == Permit::Stateless {
         return Ok(());
     }
-    let new = NewSession {
-        inner: key.inner(),
-        outer: key.outer(),
-        owner: Owner::Filter,
-        direction,
-        view: pair.l4.view(pair.packet),
-        bytes: pair.l4.len as u32,
-        epoch: epoch(pair.policy),
-        pick_up: pair.policy & POLICY_PICKUP != 0,
-    };
+    let new = pair.session(&key, direction);
     let session = match sight.create(&new, w.now)? {
         Made::New(session) => session,
         // Another packet made it meanwhile: this one belongs to it.

@@ -9,7 +9,7 @@ use tables::WireEnd;
 use wire::ethernet::{self, ethertype};
 use wire::{be, icmpv6, ipv4, ipv6, protocol, Mac};
 
-use crate::packet::{Addr, Kind, Packet};
+use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::{meter, parse};
 use crate::work::Work;
@@ -115,7 +115,7 @@ fn look<'f>(data: &'f [u8], p: &mut Packet) -> Result<Seen<'f>, DropReason> {
 
 fn take(p: &mut Packet, kind: Kind, dst: Addr, ip_len: usize, ttl: u8) {
     (p.kind, p.target, p.ttl) = (kind, dst, ttl);
-    p.inner_len = (ethernet::HEADER_LEN + ip_len).min(usize::from(u16::MAX)) as u16;
+    p.inner_len = framed(ip_len);
 }
 
 /// Whether the packet's server is one that is behind this wire: then its VPC is entered, and counts the packet.

@@ -6,59 +6,15 @@ use crate::output::{say, show};
 use crate::sink::Sink;
 use crate::Global;
 use anyhow::{bail, Context};
-use chip::choice::{choose, Choice, Parameters};
+use chip::choice::{choose, Choice, Parameters, CHOICES};
 use chip::load::{Counts, Load, Origin};
 use chip::model::snapshot::Snapshot;
 use chip::plan::{plan, Request};
 use chip::technique::Techniques;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// Which techniques are used for the placement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Technique {
-    /// No technique at all.
-    None,
-    /// Pipes behind each other over looped-back ports, in pairs; halves the throughput.
-    Fold,
-    /// Entries divided between two halves of the chip by the VNI's parity; needs fold and four pipes.
-    SplitVni,
-    /// Entries divided between two halves of the chip by the address's parity; needs fold and four pipes.
-    SplitAddress,
-    /// A table may lie in both pipes of a pair; needs fold.
-    Across,
-    /// IPv4 and IPv6 routes in one table.
-    PoolRoutes,
-    /// VM addresses of both families in one table, IPv6 as a 32-bit hash with a label and a table of conflicts; not with digest.
-    PoolVms,
-    /// Digests instead of VM addresses, both families in one table; not with pool-vms.
-    Digest,
-    /// Algorithmic LPM; not with lengths.
-    Alpm,
-    /// Hashing by prefix length, both families in the same tables; not with alpm.
-    Lengths,
-    /// Entries over the borders of words.
-    Straddle,
-}
-
-impl From<Technique> for Choice {
-    fn from(t: Technique) -> Choice {
-        match t {
-            Technique::None => Choice::None,
-            Technique::Fold => Choice::Fold,
-            Technique::SplitVni => Choice::SplitVni,
-            Technique::SplitAddress => Choice::SplitAddress,
-            Technique::Across => Choice::Across,
-            Technique::PoolRoutes => Choice::PoolRoutes,
-            Technique::PoolVms => Choice::PoolVms,
-            Technique::Digest => Choice::Digest,
-            Technique::Alpm => Choice::Alpm,
-            Technique::Lengths => Choice::Lengths,
-            Technique::Straddle => Choice::Straddle,
-        }
-    }
-}
 
 /// Which tables fit into a switch chip, how, and what it would cost.
 ///
@@ -96,8 +52,8 @@ pub struct Args {
     #[arg(long, value_parser = tbps)]
     tbps: Option<f64>,
     /// Techniques to use, with commas [default: all of the paper's that the chip's pipes allow].
-    #[arg(long, value_enum, value_delimiter = ',')]
-    techniques: Option<Vec<Technique>>,
+    #[arg(long, value_delimiter = ',', value_parser = technique())]
+    techniques: Option<Vec<Choice>>,
     /// Partitions and subtrees of ALPM, as 4096x2.
     #[arg(long, value_name = "PxS", value_parser = alpm)]
     alpm: Option<(u32, u32)>,
@@ -147,6 +103,12 @@ fn tbps(text: &str) -> Result<f64, String> {
     }
 }
 
+fn technique() -> impl TypedValueParser<Value = Choice> {
+    let value = |(_, name, what): &(Choice, &'static str, &'static str)| PossibleValue::new(*name).help(*what);
+    PossibleValuesParser::new(CHOICES.iter().map(value))
+        .try_map(|text| CHOICES.iter().find(|(_, name, _)| *name == text).map(|(c, ..)| *c).ok_or("no such technique"))
+}
+
 fn alpm(text: &str) -> Result<(u32, u32), String> {
     let parts = text.split_once('x').and_then(|(p, s)| Some((p.parse().ok()?, s.parse().ok()?)));
     match parts {
@@ -159,9 +121,8 @@ fn alpm(text: &str) -> Result<(u32, u32), String> {
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let p = super::profile(&args.profile)?;
     let (load, origin) = load(&args)?;
-    let list: Option<Vec<Choice>> = args.techniques.as_ref().map(|l| l.iter().map(|t| Choice::from(*t)).collect());
     let with = Parameters { alpm: args.alpm, digest_bits: args.digest_bits, bridge_bytes: args.bridge_bytes };
-    let chosen = choose(list.as_deref(), &with, &p, &load).context("--techniques")?;
+    let chosen = choose(args.techniques.as_deref(), &with, &p, &load).context("--techniques")?;
     let techniques = Techniques { clusters: args.clusters, ..chosen };
     let (best, verify, month, cofilter) = (args.best, args.verify, args.month, args.cofilter);
     let (tbps, seed) = (args.tbps, args.seed);

@@ -12,7 +12,7 @@ use super::l4::{Icmp, L4};
 use super::outward::{begins, flow, ip_of, owner, renew};
 use super::translate::{End, Endpoint};
 use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, Sight};
-use crate::packet::{Addr, Kind, Packet};
+use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::parse::{bad_addresses_v6, has_ports, martian_source_v4};
 use crate::work::Work;
@@ -24,7 +24,7 @@ pub(crate) fn enter(p: &mut Packet, v6: bool, dst: Addr, ip_len: usize, tos: u8,
     p.kind = if v6 { Kind::Ipv6 } else { Kind::Ipv4 };
     p.target = dst;
     p.inner = 0;
-    p.inner_len = (ethernet::HEADER_LEN + ip_len) as u16;
+    p.inner_len = framed(ip_len);
     (p.outer_tos, p.inner_tos, p.ecn) = (tos, tos, tos & 3);
     p.ttl = ttl;
     p.inner_error = None;
