@@ -79,18 +79,15 @@ pub struct Workload {
 /// Makes the workload of a model.
 pub fn generate(model: &Model, rules: &[Rule], locality: Locality, parameters: &Parameters, seed: u64) -> Workload {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7475_6e6e_7963_6163;
-    let mut tables = Tables::new(model, parameters);
+    let mut out = Emitter::new(model, parameters);
     let draw = Draw::new(rules, locality);
-    let mut headers = Vec::with_capacity(parameters.flows);
     for _ in 0..parameters.flows {
         let way = (splitmix(&mut random) % model.ways.len() as u64) as usize;
-        let rule = &rules[draw.pick(&mut random)];
-        let sender = Sender::new(model, parameters, rule, way, &mut random);
-        tables.spread(rule, way, &sender);
-        headers.push(header(rule, &sender, &mut random));
+        out.flow(&rules[draw.pick(&mut random)], way, &mut random);
     }
+    let (flows, headers) = out.finish();
     let packets = trace(headers.len(), parameters, &mut random);
-    Workload { name: model.name.to_string(), flows: tables.text, headers, packets }
+    Workload { name: model.name.to_string(), flows, headers, packets }
 }
 
 /// Draws rules with weights.
@@ -210,6 +207,33 @@ struct Tables<'a> {
     parts: Vec<bool>,
     seen: HashSet<[u64; 6]>,
     text: String,
+}
+
+/// Flows one by one, each with a rule and a way that somebody else chose.
+pub(super) struct Emitter<'a> {
+    tables: Tables<'a>,
+    parameters: Parameters,
+    headers: Vec<Key>,
+}
+
+impl<'a> Emitter<'a> {
+    /// Without flows.
+    pub fn new(model: &'a Model, parameters: &Parameters) -> Emitter<'a> {
+        Emitter { tables: Tables::new(model, parameters), parameters: *parameters, headers: Vec::new() }
+    }
+
+    /// Adds a flow and what the tables need for it; returns its number.
+    pub fn flow(&mut self, rule: &Rule, way: usize, random: &mut u64) -> u32 {
+        let sender = Sender::new(self.tables.model, &self.parameters, rule, way, random);
+        self.tables.spread(rule, way, &sender);
+        self.headers.push(header(rule, &sender, random));
+        self.headers.len() as u32 - 1
+    }
+
+    /// The flow tables and the headers.
+    pub fn finish(self) -> (String, Vec<Key>) {
+        (self.tables.text, self.headers)
+    }
 }
 
 /// The rule as it stands at a table.

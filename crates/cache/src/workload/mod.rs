@@ -2,6 +2,7 @@
 //! Pipelines with traffic: five models with rules and flows from a seed, or the user's own flows and trace.
 pub mod generate;
 pub mod input;
+pub mod mixed;
 pub mod models;
 pub mod rules;
 

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Traffic that is mixed, and traffic made to hurt: what no rule set from outside contains.
+//!
+//! Two kinds of flows are put together. *Crossed* flows combine few sources, destinations and services in every way: whoever caches whole traversals
+//! has to see each combination, whoever caches parts has them soon. *Lone* flows share nothing with each other, not a prefix and not
+//! a port: cut into K parts each costs K entries that serve nobody else. Sizes are shares of the number of entries that the caches have in all, so that
+//! a smaller experiment is the same experiment.
+//!
+//! Each pattern aims at one decision: [`Traffic::Lone`] and [`Traffic::Bursts`] at cutting at all, [`Traffic::Phases`] and
+//! [`Traffic::Flip`] at how fast it is given up and taken up again, [`Traffic::Pairs`] at which lookups are put together, [`Traffic::Reveal`] at what
+//! of the program is known, [`Traffic::Mixed`] at telling flows apart that come at the same time.
+use super::generate::{Emitter, Packet, Parameters, Workload};
+use super::models::Model;
+use super::rules::{Ports, Prefix, Rule, ANY};
+use crate::partition::splitmix;
+use std::collections::HashMap;
+
+/// A pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Traffic {
+    /// Half of the packets of crossed flows, half of lone ones that fit into half of the entries.
+    Mixed,
+    /// Lone flows that just fit as whole entries.
+    Lone,
+    /// Ever new lone flows of three packets each, which come back just before a cache of whole entries forgets them.
+    Bursts,
+    /// Crossed and lone flows in turns, each for eight times as many packets as there are entries.
+    Phases,
+    /// The same in turns as long as an epoch of the adaptive cache.
+    Flip,
+    /// Crossed flows in which the destination depends on the source, then ones in which the service depends on the destination, in turns.
+    Pairs,
+    /// Crossed flows on ever more ways of the pipeline, those with least in common with the first one last.
+    Reveal,
+}
+
+impl Traffic {
+    /// All of them.
+    pub const ALL: [Traffic; 7] = [
+        Traffic::Mixed,
+        Traffic::Lone,
+        Traffic::Bursts,
+        Traffic::Phases,
+        Traffic::Flip,
+        Traffic::Pairs,
+        Traffic::Reveal,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Traffic::Mixed => "mixed",
+            Traffic::Lone => "lone",
+            Traffic::Bursts => "bursts",
+            Traffic::Phases => "phases",
+            Traffic::Flip => "flip",
+            Traffic::Pairs => "pairs",
+            Traffic::Reveal => "reveal",
+        }
+    }
+
+    /// The pattern of this name.
+    pub fn named(name: &str) -> Option<Traffic> {
+        Traffic::ALL.into_iter().find(|t| t.name() == name)
+    }
+}
+
+/// How much.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Size {
+    /// Entries that the caches to be compared have in all.
+    pub entries: usize,
+    /// Packets.
+    pub packets: usize,
+}
+
+/// Makes it for a model.
+pub fn traffic(model: &Model, what: Traffic, size: Size, seed: u64) -> Workload {
+    let parameters = Parameters::FIXED;
+    let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6d69_7865_6421;
+    let mut maker = Maker { model, out: Emitter::new(model, &parameters), flows: HashMap::new(), random, size };
+    let step = parameters.duration / size.packets.max(1) as u64;
+    let packets = (0..size.packets).map(|n| Packet { time: n as u64 * step, flow: maker.packet(what, n) }).collect();
+    let (flows, headers) = maker.out.finish();
+    Workload { name: format!("{}-{}", model.name, what.name()), flows, headers, packets }
+}
+
+struct Maker<'a> {
+    model: &'a Model,
+    out: Emitter<'a>,
+    /// Flows by what they are.
+    flows: HashMap<(Which, u64), u32>,
+    random: u64,
+    size: Size,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Which {
+    Crossed,
+    Lone,
+    BySource,
+    ByDestination,
+}
+
+/// Sources, destinations and services of crossed flows, each.
+const CROSSED: u64 = 64;
+
+impl Maker<'_> {
+    fn below(&mut self, n: u64) -> u64 {
+        splitmix(&mut self.random) % n.max(1)
+    }
+
+    fn packet(&mut self, what: Traffic, n: usize) -> u32 {
+        let (n, entries) = (n as u64, self.size.entries as u64);
+        let turn = |length: u64| n / length.max(1) % 2 == 0;
+        match what {
+            Traffic::Mixed if n % 2 == 0 => self.crossed(),
+            Traffic::Mixed => self.lone(entries / 2),
+            Traffic::Lone => self.lone(entries * 9 / 10),
+            Traffic::Bursts => {
+                let (width, round) = (entries * 8 / 10, n / (entries * 8 / 10).max(1));
+                let index = (round / 3) * width + n % width.max(1);
+                self.flow(Which::Lone, index)
+            }
+            Traffic::Phases if turn(8 * entries) => self.crossed(),
+            Traffic::Phases => self.lone(entries * 9 / 10),
+            Traffic::Flip if turn(entries) => self.crossed(),
+            Traffic::Flip => self.lone(entries * 9 / 10),
+            Traffic::Pairs => {
+                let which = if turn(6 * entries) { Which::BySource } else { Which::ByDestination };
+                let index = self.below(8 * entries);
+                self.flow(which, index)
+            }
+            Traffic::Reveal => {
+                let ways = self.model.ways.len() as u64;
+                let known = 1 + n * ways / self.size.packets.max(1) as u64;
+                let index = self.below(8 * entries) * ways + self.below(known.min(ways));
+                self.flow(Which::Crossed, index)
+            }
+        }
+    }
+
+    /// One of eight times as many crossed flows as there are entries.
+    fn crossed(&mut self) -> u32 {
+        let index = self.below(8 * self.size.entries as u64) * self.model.ways.len() as u64;
+        let way = self.below(self.model.ways.len() as u64);
+        self.flow(Which::Crossed, index + way)
+    }
+
+    fn lone(&mut self, most: u64) -> u32 {
+        let index = self.below(most);
+        self.flow(Which::Lone, index)
+    }
+
+    /// The flow of this number; crossed ones say their way by it.
+    fn flow(&mut self, which: Which, index: u64) -> u32 {
+        if let Some(flow) = self.flows.get(&(which, index)) {
+            return *flow;
+        }
+        let ways = self.model.ways.len() as u64;
+        // What a flow is depends on its number alone.
+        let mut state = index ^ (which as u64) << 56;
+        let mut draw = |n: u64| splitmix(&mut state) % n;
+        let (rule, way) = match which {
+            Which::Crossed => (rule(draw(CROSSED), draw(CROSSED), None, draw(CROSSED)), index % ways),
+            Which::Lone => {
+                (rule(1_000 + index, 1_000 + index, Some(index % 50_000), 1_000 + index % 60_000), draw(ways))
+            }
+            Which::BySource => {
+                let (source, service) = (draw(CROSSED * 8), draw(CROSSED));
+                (rule(source, source, None, service), draw(ways))
+            }
+            Which::ByDestination => {
+                let (source, destination) = (draw(CROSSED), draw(CROSSED * 8));
+                (rule(source, destination, None, destination), draw(ways))
+            }
+        };
+        let flow = self.out.flow(&rule, way as usize, &mut self.random);
+        self.flows.insert((which, index), flow);
+        flow
+    }
+}
+
+/// A rule for single addresses and ports.
+fn rule(source: u64, destination: u64, sport: Option<u64>, dport: u64) -> Rule {
+    // Neighbours in number are not neighbours as addresses: prefixes do not cover them together.
+    let spread = |n: u64| (n as u32).wrapping_mul(0x9e37_79b1);
+    let exact = |port: u64| -> Ports { (1 + port as u16, 1 + port as u16) };
+    Rule {
+        src: Prefix::new(spread(source), 32),
+        dst: Prefix::new(spread(destination) ^ 0x5555_5555, 32),
+        sport: sport.map_or(ANY, exact),
+        dport: exact(dport),
+        protocol: Some(6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::models;
+
+    #[test]
+    fn patterns_are_what_they_say() {
+        let model = models::named("psc").unwrap();
+        let size = Size { entries: 200, packets: 8_000 };
+        for what in Traffic::ALL {
+            let (one, two) = (traffic(&model, what, size, 5), traffic(&model, what, size, 5));
+            assert!(one.headers == two.headers && one.packets == two.packets && one.flows == two.flows, "{what:?}");
+            assert_eq!((one.packets.len(), Traffic::named(what.name())), (8_000, Some(what)));
+            let distinct: std::collections::HashSet<_> = one.packets.iter().map(|p| p.flow).collect();
+            assert_eq!(distinct.len(), one.headers.len(), "{what:?}: every flow is sent");
+        }
+        let lone = traffic(&model, Traffic::Lone, size, 1);
+        let source = |k: &pipeline::Key| k.get(pipeline::Field::NwSrc);
+        let sources: std::collections::HashSet<_> = lone.headers.iter().map(source).collect();
+        assert_eq!((sources.len(), lone.headers.len()), (180, 180), "nobody shares a source");
+        let crossed = traffic(&model, Traffic::Reveal, size, 1);
+        let sources: std::collections::HashSet<_> = crossed.headers.iter().map(source).collect();
+        assert!(sources.len() == 64 && crossed.headers.len() > 1_000, "{}", crossed.headers.len());
+        let bursts = traffic(&model, Traffic::Bursts, size, 1);
+        let mut sent = vec![0; bursts.headers.len()];
+        bursts.packets.iter().for_each(|p| sent[p.flow as usize] += 1);
+        assert!(sent.iter().filter(|n| **n == 3).count() * 10 > sent.len() * 9, "three packets each");
+    }
+}
