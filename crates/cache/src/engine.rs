@@ -8,11 +8,12 @@
 use crate::adaptive::Adaptive;
 use crate::batch::Batch;
 use crate::factor::Factors;
-use crate::ltm::{Ask, Chain, Checked, Counters, Eviction, Ltm, Recheck};
+use crate::ltm::{Ask, Chain, Counters, Eviction, Ltm};
 use crate::partition::{Partitions, Strategy};
-use crate::segment::{in_way, whole_id, Entry, Next, Segment, Tags, Walk};
-use crate::table::{sparse, Tag};
-use crate::words::{Words, WORDS};
+use crate::recheck::Checker;
+use crate::segment::{in_way, whole_id, Segment, Tags, Walk};
+use crate::table::sparse;
+use crate::words::Words;
 use pipeline::{Conntrack, Entry as Point, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -148,55 +149,6 @@ impl Sink for Collect<'_> {
     }
 }
 
-/// Checks old entries by running the pipeline again from where they start.
-struct Checker<'a> {
-    pipeline: &'a Pipeline,
-    tags: &'a mut Tags,
-}
-
-impl Recheck for Checker<'_> {
-    fn version(&self) -> u64 {
-        self.pipeline.version()
-    }
-
-    fn check(&mut self, tag: Tag, words: &[(u8, u64)], key: &Key, entry: &Entry) -> Checked {
-        let untouched = |table: &u8| self.pipeline.table_version(*table) <= entry.version;
-        // Versions of tables do not tell of groups.
-        if entry.path.iter().all(untouched) && self.pipeline.groups().next().is_none() {
-            return Checked::Right;
-        }
-        // Its lookups do not follow each other: it is made anew when it is needed.
-        if entry.plan != 0 {
-            return Checked::Wrong;
-        }
-        let Some(point) = self.tags.point(tag) else { return Checked::Wrong };
-        let traversal = self.pipeline.pass(point, key);
-        let n = entry.path.len();
-        let steps = &traversal.steps;
-        if traversal.uncacheable().is_some() || steps.len() < n {
-            return Checked::Wrong;
-        }
-        let next = match (entry.action.next, steps.get(n)) {
-            (Next::End, None) => true,
-            (Next::Tag(tag), Some(step)) => step.cut && self.tags.point(tag) == Some(&step.entry),
-            _ => false,
-        };
-        let same_way = steps.iter().zip(entry.path.iter()).all(|(s, table)| s.entry.table == *table);
-        let mut matched: Words = [0; WORDS];
-        words.iter().for_each(|&(i, m)| matched[i as usize] = m);
-        let mask = traversal.range_mask(0..n);
-        let narrow = mask.0.iter().zip(&matched).all(|(need, have)| need & !have == 0);
-        if !(next && same_way && narrow) {
-            return Checked::Wrong;
-        }
-        let ops = crate::segment::program(&steps[..n]);
-        match ops == entry.action.ops {
-            true => Checked::Right,
-            false => Checked::Does(self.tags.actions.of(ops, entry.action.next)),
-        }
-    }
-}
-
 /// The entries of a traversal, not yet in any table.
 struct Made {
     segments: Vec<Segment>,
@@ -226,6 +178,10 @@ pub struct Engine {
     machine: Machine,
     chain: Chain,
     expire_at: u64,
+    /// A sweep over all entries: the version in which it began, and where it is.
+    sweep: Option<(u64, (usize, u32))>,
+    /// No entry is older than this version.
+    swept: u64,
 }
 
 impl Engine {
@@ -250,6 +206,8 @@ impl Engine {
             machine: Machine::default(),
             chain: Vec::new(),
             expire_at: 0,
+            sweep: None,
+            swept: 0,
         }
     }
 
@@ -268,7 +226,8 @@ impl Engine {
     pub fn lookup(&mut self, table: u8, key: &Key, pipeline: &Pipeline, now: u64) -> bool {
         let Some(tag) = self.tags.of_table(table) else { return false };
         self.expire(now);
-        let mut checker = Checker { pipeline, tags: &mut self.tags };
+        let written = self.factors.as_ref().map(Factors::written);
+        let mut checker = Checker { pipeline, tags: &mut self.tags, written };
         let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
         if let (true, Some(adaptive)) = (hit, &mut self.adaptive) {
             note_hit(adaptive, &self.cache, &self.chain);
@@ -494,21 +453,29 @@ impl Engine {
 
     /// Checks all entries that are older than the pipeline, now. Lookups do it by themselves when they meet one.
     pub fn revalidate(&mut self, pipeline: &Pipeline) {
-        let mut from = Some((0, 0));
-        while let Some(at) = from {
-            from = self.revalidate_some(at, 4096, pipeline);
-        }
+        while !self.revalidate_some(4096, pipeline) {}
     }
 
-    /// Checks at most `most` old entries from a place on; returns where to go on.
-    pub fn revalidate_some(&mut self, from: (usize, u32), most: usize, pipeline: &Pipeline) -> Option<(usize, u32)> {
-        self.cache.revalidate(from, most, &mut Checker { pipeline, tags: &mut self.tags })
+    /// Goes on checking entries that are older than the pipeline, so that those which nobody looks up do not stay for ever. So much work: an entry
+    /// that is looked at costs 1, one for which the pipeline runs [`Ltm::RUN`]. Returns whether all entries are as new as the pipeline.
+    pub fn revalidate_some(&mut self, work: usize, pipeline: &Pipeline) -> bool {
+        let Some((version, from)) = self.sweep.or((self.swept < pipeline.version()).then_some((pipeline.version(), (0, 0))))
+        else {
+            return true;
+        };
+        let written = self.factors.as_ref().map(Factors::written);
+        let mut checker = Checker { pipeline, tags: &mut self.tags, written };
+        self.sweep = self.cache.revalidate(from, work, &mut checker).map(|at| (version, at));
+        if self.sweep.is_none() {
+            self.swept = version;
+        }
+        self.swept == pipeline.version()
     }
 }
 
 fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)]) {
     let way =
-        || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |way: u64, table| way.wrapping_add(in_way(*table)));
+        || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |way: u64, lookup| way.wrapping_add(in_way(lookup.table)));
     let whole = cache.entries(chain).next().and_then(|e| e.parts.clone());
     match whole {
         Some(parts) => adaptive.hit(way, whole_id(parts.iter().copied()), parts.iter().copied()),

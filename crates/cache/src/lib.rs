@@ -18,6 +18,7 @@ pub mod factor;
 pub mod index;
 pub mod ltm;
 pub mod partition;
+mod recheck;
 pub mod segment;
 pub mod table;
 pub mod words;

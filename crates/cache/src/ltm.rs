@@ -16,7 +16,7 @@
 //! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
 //!
 //! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
-use crate::segment::{run_silently, Action, Entry, Next, Segment, TagList};
+use crate::segment::{run_silently, Action, Entry, Lookup, Next, Segment, TagList};
 use crate::table::{Place, Table, Tag};
 use pipeline::{Key, Machine, Sink};
 use std::sync::Arc;
@@ -32,10 +32,10 @@ pub trait Recheck {
 /// What became of an entry after a change of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// It is right as it is.
+    /// It is right as it is, which could be told without running the pipeline.
     Right,
-    /// It matches what it should, but does something else now.
-    Does(Arc<Action>),
+    /// The pipeline was run: it matches what it should, and does this by these lookups.
+    Does(Arc<Action>, Arc<[Lookup]>),
     /// It must go.
     Wrong,
 }
@@ -68,6 +68,8 @@ pub struct Counters {
     pub revalidated: u64,
     /// Entries that were checked after a change and stayed as they were.
     pub kept: u64,
+    /// Entries for whose check the pipeline was run.
+    pub rerun: u64,
     /// Entries that were given another action because a rule changed.
     pub updated: u64,
     /// Entries that went because nobody used them.
@@ -306,9 +308,12 @@ impl Ltm {
                 entry.version = version;
                 self.counters.kept += 1;
             }
-            (Checked::Does(action), Some(entry)) => {
-                (entry.version, entry.action) = (version, action);
-                self.counters.updated += 1;
+            (Checked::Does(action, path), Some(entry)) => {
+                let same = Arc::ptr_eq(&action, &entry.action);
+                (entry.version, entry.action, entry.path) = (version, action, path);
+                self.counters.rerun += 1;
+                self.counters.kept += u64::from(same);
+                self.counters.updated += u64::from(!same);
             }
             _ => {
                 self.tables[table].remove(slot);
@@ -319,8 +324,12 @@ impl Ltm {
         true
     }
 
-    /// Checks entries that are older than the pipeline, beginning at `(table, slot)`, at most `most`; returns where to go on.
-    pub fn revalidate(&mut self, from: (usize, u32), most: usize, recheck: &mut impl Recheck) -> Option<(usize, u32)> {
+    /// What running the pipeline for a check counts as, where looking at an entry counts 1.
+    pub const RUN: usize = 32;
+
+    /// Checks entries that are older than the pipeline, beginning at `(table, slot)`, until it was `work` or more; returns where to go on. An entry
+    /// that is looked at is work of 1, one for which the pipeline runs, or that goes, of [`Ltm::RUN`].
+    pub fn revalidate(&mut self, from: (usize, u32), work: usize, recheck: &mut impl Recheck) -> Option<(usize, u32)> {
         let version = recheck.version();
         let (mut table, mut slot) = from;
         let mut done = 0;
@@ -329,14 +338,16 @@ impl Ltm {
                 (table, slot) = (table + 1, 0);
                 continue;
             }
-            if done == most {
+            if done >= work {
                 return Some((table, slot));
             }
+            done += 1;
             let old = self.tables[table].value(slot).is_some_and(|e| e.version != version);
-            if old {
-                if let Some((tag, key)) = self.tables[table].example(slot) {
-                    self.check(table, slot, version, tag, &key, recheck);
-                    done += 1;
+            if let Some((tag, key)) = old.then(|| self.tables[table].example(slot)).flatten() {
+                let before = (self.counters.rerun, self.counters.revalidated);
+                self.check(table, slot, version, tag, &key, recheck);
+                if (self.counters.rerun, self.counters.revalidated) != before {
+                    done += Self::RUN;
                 }
             }
             slot += 1;

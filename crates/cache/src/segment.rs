@@ -14,7 +14,7 @@
 use crate::partition::Fields;
 use crate::table::{sparse, Sparse, Tag};
 use crate::words::{fields, hash_masked, mix, Taken};
-use pipeline::{Entry as Point, Key, Machine, Op, Sink, Target, Traversal};
+use pipeline::{Entry as Point, Key, Machine, Mask, Op, Pipeline, RuleId, Sink, Target, Traversal};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -120,12 +120,45 @@ pub struct Entry {
     pub id: u64,
     /// The way (see [`Walk::way`]) of the traversal that it was made from.
     pub way: u64,
-    /// The tables whose lookups it stands for.
-    pub path: Arc<[u8]>,
+    /// The lookups that it stands for.
+    pub path: Arc<[Lookup]>,
     /// The plan under which it was made ([`crate::factor`]); 0 if it stands for consecutive lookups.
     pub plan: u32,
     /// For a whole traversal in an adaptive cache: the segments into which it would be cut.
     pub parts: Option<Arc<[u64]>>,
+}
+
+/// A lookup of a pipeline table and what it found, in eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// The flow's number; [`Lookup::MISS`] for none.
+    rule: u32,
+    /// Its priority.
+    priority: u16,
+    /// The table.
+    pub table: u8,
+    /// See [`pipeline::Step::loose`].
+    loose: bool,
+}
+
+impl Lookup {
+    const MISS: u32 = u32::MAX;
+
+    /// That of a step.
+    pub fn of(step: &pipeline::Step) -> Lookup {
+        let rule = step.rule.map_or(Lookup::MISS, |id| id.0);
+        Lookup { rule, priority: step.priority, table: step.entry.table, loose: step.loose }
+    }
+
+    /// Whether it would find the same now as at version `since`, with any key that agrees with this one on the known bits. No is said also
+    /// where only the pipeline can tell.
+    pub fn holds<'a>(&self, pipeline: &Pipeline, since: u64, key: &Key, known: impl FnOnce() -> &'a Mask) -> bool {
+        if pipeline.table_version(self.table) <= since {
+            return true;
+        }
+        let found = (self.rule != Lookup::MISS).then_some((RuleId(self.rule), self.priority));
+        !self.loose && pipeline.still_finds(self.table, since, found, key, known)
+    }
 }
 
 /// Actions, each once. Entries are many and what they do is little: shared, it stays near the core.
@@ -348,8 +381,8 @@ impl<'a> Walk<'a> {
             Some(step) => Next::Tag(tags.of(&step.entry)?),
             None => Next::End,
         };
-        let path: Arc<[u8]> = steps[from..to].iter().map(|s| s.entry.table).collect();
-        let seed = path.iter().fold(u64::from(tag) + 1, |h, table| mix(h, u64::from(*table) + 1));
+        let path: Arc<[Lookup]> = steps[from..to].iter().map(Lookup::of).collect();
+        let seed = path.iter().fold(u64::from(tag) + 1, |h, lookup| mix(h, u64::from(lookup.table) + 1));
         let key = steps[from].key;
         let id = hash_masked(seed, &key, &words);
         let ops = program(&steps[from..to]);

@@ -325,7 +325,7 @@ fn revalidation_leaves_no_stale_entry() {
                     let now = pipeline.pass(engine.tags.point(tag).unwrap(), &filled);
                     let n = entry.path.len();
                     let path: Vec<_> = now.steps[..n].iter().map(|s| s.entry.table).collect();
-                    assert_eq!(path, entry.path.to_vec(), "seed {seed}");
+                    assert_eq!(path, entry.path.iter().map(|l| l.table).collect::<Vec<_>>(), "seed {seed}");
                     let ops: Vec<Op> = cache::segment::program(&now.steps[..n]).into();
                     assert_eq!(ops, entry.action.ops.to_vec(), "seed {seed}");
                 }

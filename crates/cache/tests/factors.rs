@@ -124,7 +124,7 @@ fn factors_answer_as_the_pipeline_does() {
             let got = engine.packet(&packet, &pipeline, &mut ct, n, &mut || 0);
             assert_eq!(got.outputs, want.outputs, "seed {seed}, packet {n}: {packet:?}");
             hits += u64::from(got.hits);
-            let steps = |e: &cache::segment::Entry| e.path.windows(2).any(|w| w[1] > w[0] + 1);
+            let steps = |e: &cache::segment::Entry| e.path.windows(2).any(|w| w[1].table > w[0].table + 1);
             apart += u64::from(got.hits == 1 && engine.cache.entries(engine.chain()).any(steps));
         }
     }

@@ -129,6 +129,17 @@ impl Prefixes {
     }
 }
 
+/// Subtables changed places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The priorities that subtables have which changed places with each other: of two overlapping flows that both have one of them, the other
+    /// one may be found now. None: any.
+    pub priorities: Option<Vec<u16>>,
+}
+
+/// Pairs of subtables that are compared at most.
+const MOVED_MAX: usize = 1 << 16;
+
 /// One table's flows.
 #[derive(Clone, Debug, Default)]
 pub struct Classifier {
@@ -333,19 +344,51 @@ impl Classifier {
         self.stale = true;
     }
 
-    /// Puts the subtables in order after changes; a lookup needs it.
-    pub fn settle(&mut self) {
-        if std::mem::take(&mut self.stale) {
-            let used = self.subtables.iter().enumerate().filter(|(_, sub)| !sub.priorities.is_empty());
-            let visit = |(n, sub): (usize, &Subtable)| Visit {
-                subtable: n as u32,
-                max_priority: sub.max_priority,
-                prefixes: sub.prefixes,
-            };
-            self.visit = used.map(visit).collect();
-            let subtables = &self.subtables;
-            self.visit.sort_by_key(|v| (std::cmp::Reverse(v.max_priority), subtables[v.subtable as usize].order));
+    /// Puts the subtables in order after changes; a lookup needs it. Says what changed places with each other, if anything may have.
+    pub fn settle(&mut self) -> Option<Moved> {
+        if !std::mem::take(&mut self.stale) {
+            return None;
         }
+        let used = self.subtables.iter().enumerate().filter(|(_, sub)| !sub.priorities.is_empty());
+        let visit = |(n, sub): (usize, &Subtable)| Visit {
+            subtable: n as u32,
+            max_priority: sub.max_priority,
+            prefixes: sub.prefixes,
+        };
+        let before = std::mem::replace(&mut self.visit, used.map(visit).collect());
+        let subtables = &self.subtables;
+        self.visit.sort_by_key(|v| (std::cmp::Reverse(v.max_priority), subtables[v.subtable as usize].order));
+        Some(Moved { priorities: self.moved(&before) })
+    }
+
+    /// Priorities that are in two subtables which changed places; none if there is too much to compare.
+    fn moved(&self, before: &[Visit]) -> Option<Vec<u16>> {
+        let mut was: Vec<Option<u16>> = vec![None; self.subtables.len()];
+        before.iter().for_each(|v| was[v.subtable as usize] = Some(v.max_priority));
+        let stayed = || self.visit.iter().filter_map(|v| Some((v, was[v.subtable as usize]?)));
+        let changed: Vec<_> = stayed().filter(|(v, old)| v.max_priority != *old).collect();
+        if changed.len() * self.visit.len() > MOVED_MAX {
+            return None;
+        }
+        let mut priorities: Vec<u16> = Vec::new();
+        for (a, a_was) in changed {
+            let one = &self.subtables[a.subtable as usize];
+            for (b, b_was) in stayed().filter(|(b, _)| b.subtable != a.subtable) {
+                let other = &self.subtables[b.subtable as usize];
+                let first = |a: u16, b: u16| (b, one.order) < (a, other.order);
+                if first(a_was, b_was) != first(a.max_priority, b.max_priority) {
+                    priorities.extend(one.priorities.keys().filter(|p| other.priorities.contains_key(p)));
+                }
+            }
+        }
+        priorities.sort_unstable();
+        priorities.dedup();
+        Some(priorities)
+    }
+
+    /// Whether there are clauses of conjunctions.
+    pub fn has_clauses(&self) -> bool {
+        self.clauses > 0
     }
 
     /// The flow with the highest priority that matches. Adds to `mask` the bits that the answer depends on.

@@ -36,6 +36,13 @@ struct Frame {
     below: Option<Arc<Return>>,
 }
 
+/// What a lookup found.
+struct Looked {
+    rule: Option<RuleId>,
+    priority: u16,
+    loose: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Copy {
     No,
@@ -69,6 +76,12 @@ impl Sink for Nobody {
 impl Pipeline {
     /// One pass from a point of the program. Depends on nothing else.
     pub fn pass(&self, entry: &Entry, key: &Key) -> Traversal {
+        self.pass_of(entry, key, usize::MAX)
+    }
+
+    /// The first lookups of a pass, `most` of them: then the traversal is broken off where the next one has been made. What it did until then
+    /// is as in the whole pass, unless that fails later on.
+    pub fn pass_of(&self, entry: &Entry, key: &Key, most: usize) -> Traversal {
         let mut run = Run {
             pipeline: self,
             machine: Machine::new(*key),
@@ -94,7 +107,7 @@ impl Pipeline {
         }
         run.frames.reverse();
         run.table(entry.table, entry.in_port, entry.ct, Some(entry.deeper));
-        run.all();
+        run.all(most);
         let end = run.machine.key;
         Traversal { steps: run.steps, failed: run.failed, end }
     }
@@ -180,8 +193,8 @@ impl Sink for Collect<'_> {
 }
 
 impl Run<'_> {
-    fn all(&mut self) {
-        while self.failed.is_none() {
+    fn all(&mut self, most: usize) {
+        while self.failed.is_none() && self.steps.len() <= most {
             let Some(frame) = self.frames.last_mut() else {
                 if self.set.is_empty() {
                     break;
@@ -312,16 +325,20 @@ impl Run<'_> {
             lookup.remove(Field::InPort);
         }
         lookup.remove(Field::ConjId);
+        let flow = rule.and_then(|id| self.pipeline.rule(id));
+        let priority = flow.map_or(0, |r| r.priority);
+        let loose = in_port.is_some() || ct || self.pipeline.has_clauses(table);
         let actions = match &learned {
             Some(actions) => {
                 rule = None;
                 Some(actions.clone())
             }
-            None => rule.and_then(|id| self.pipeline.rule(id)).map(|r| r.actions.clone()),
+            None => flow.map(|r| r.actions.clone()),
         };
         let back = || self.frames.last().is_some_and(|f| table <= f.table);
         let deeper = deeper.unwrap_or_else(back);
-        self.begin(Entry { table, in_port, ct, depth: self.depth, deeper, returns: self.returns() }, rule, lookup);
+        let entry = Entry { table, in_port, ct, depth: self.depth, deeper, returns: self.returns() };
+        self.begin(entry, Looked { rule, priority, loose }, lookup);
         if let Some(actions) = actions {
             self.resubmits += 1;
             self.depth += u16::from(deeper);
@@ -329,13 +346,15 @@ impl Run<'_> {
         }
     }
 
-    fn begin(&mut self, entry: Entry, rule: Option<RuleId>, lookup: Mask) {
+    fn begin(&mut self, entry: Entry, found: Looked, lookup: Mask) {
         let alive = !self.machine.stack.is_empty() || !self.set.is_empty() || !self.learned.is_empty();
         let cut = !alive && self.copies == 0;
         let key = self.machine.key;
         self.steps.push(Step {
             entry,
-            rule,
+            rule: found.rule,
+            priority: found.priority,
+            loose: found.loose,
             key,
             mask: Mask::default(),
             lookup,

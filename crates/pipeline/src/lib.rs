@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod action;
+mod changes;
 pub mod classifier;
 pub mod conntrack;
 pub mod explain;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A pipeline: tables of flows, groups, names of ports and tables, and changes to them.
 use crate::action::Action;
+use crate::changes::Changes;
 use crate::classifier::{Classifier, Clause};
 use crate::group::Group;
 use crate::key::{Key, Mask};
@@ -83,6 +84,16 @@ impl Rule {
 pub(crate) struct Table {
     pub(crate) classifier: Classifier,
     version: u64,
+    changes: Changes,
+}
+
+impl Table {
+    /// Makes it ready for lookups after changes that ended with this version.
+    fn settle(&mut self, version: u64) {
+        if let Some(moved) = self.classifier.settle() {
+            self.changes.order(version, moved.priorities);
+        }
+    }
 }
 
 /// A multi-table match-action program.
@@ -97,6 +108,7 @@ pub struct Pipeline {
     pub(crate) names: Names,
     words: u64,
     version: u64,
+    groups_version: u64,
     with_timeout: Vec<u32>,
 }
 
@@ -133,9 +145,23 @@ impl Default for Pipeline {
             names: Names::default(),
             words: 0,
             version: 0,
+            groups_version: 0,
             with_timeout: Vec::new(),
         }
     }
+}
+
+/// What a flow matches of a packet as it comes to the table: the id of a conjunction is put in only while the table is searched.
+fn comparable(words: &Arc<[(u8, u64)]>, values: &[u64]) -> (Arc<[(u8, u64)]>, Box<[u64]>) {
+    let mut conjunction = Mask::default();
+    conjunction.add(crate::field::Field::ConjId);
+    let of_packet = |(n, m): &(u8, u64)| m & !conjunction.0[usize::from(*n)];
+    if words.iter().all(|w| of_packet(w) == w.1) {
+        return (words.clone(), values.into());
+    }
+    let both = words.iter().zip(values).map(|(w, v)| ((w.0, of_packet(w)), v & of_packet(w)));
+    let (words, values): (Vec<_>, Vec<_>) = both.unzip();
+    (words.into(), values.into())
 }
 
 fn digest(matching: &Match) -> u64 {
@@ -150,7 +176,7 @@ impl Pipeline {
     pub fn add(&mut self, flow: FlowMod, now: u64) -> RuleId {
         let id = self.add_unsettled(flow, now);
         let table = self.rules[&id.0].table;
-        self.tables[usize::from(table)].classifier.settle();
+        self.tables[usize::from(table)].settle(self.version);
         id
     }
 
@@ -160,13 +186,14 @@ impl Pipeline {
             self.add_unsettled(flow, now);
         }
         for table in &mut self.tables {
-            table.classifier.settle();
+            table.settle(self.version);
         }
     }
 
     fn add_unsettled(&mut self, flow: FlowMod, now: u64) -> RuleId {
         let matching = flow.matching;
-        if let Some(old) = self.find(flow.table, &matching, flow.priority) {
+        let old = self.find(flow.table, &matching, flow.priority);
+        if let Some(old) = old {
             self.take(old);
         }
         let id = self.next_rule;
@@ -175,7 +202,7 @@ impl Pipeline {
             matching.mask.0.iter().enumerate().filter(|(_, m)| **m != 0).map(|(n, m)| (n as u8, *m)).collect()
         });
         let words = words.clone();
-        let values = words.iter().map(|(n, _)| matching.key.0[usize::from(*n)]).collect();
+        let values: Box<[u64]> = words.iter().map(|(n, _)| matching.key.0[usize::from(*n)]).collect();
         let clauses: Vec<Clause> = flow
             .actions
             .iter()
@@ -192,7 +219,12 @@ impl Pipeline {
             self.with_timeout.push(id);
         }
         self.version += 1;
-        self.tables[usize::from(flow.table)].version = self.version;
+        let table = &mut self.tables[usize::from(flow.table)];
+        table.version = self.version;
+        if old.is_none() || !clauses.is_empty() {
+            let (words, values) = comparable(&words, &values);
+            table.changes.came(self.version, clauses.is_empty().then_some(flow.priority), words, values);
+        }
         let FlowMod { table, priority, actions, text, cookie, idle_timeout, hard_timeout, line, .. } = flow;
         let rule = Rule {
             table,
@@ -239,7 +271,7 @@ impl Pipeline {
     /// Removes a flow.
     pub fn remove(&mut self, id: RuleId) -> Option<Rule> {
         let rule = self.take(id)?;
-        self.tables[usize::from(rule.table)].classifier.settle();
+        self.tables[usize::from(rule.table)].settle(self.version);
         Some(rule)
     }
 
@@ -311,6 +343,7 @@ impl Pipeline {
     /// Adds or replaces a group.
     pub fn set_group(&mut self, id: u32, group: Group) {
         self.version += 1;
+        self.groups_version = self.version;
         for bucket in &group.buckets {
             self.words |= crate::interpret::words_of(&bucket.actions);
         }
@@ -321,6 +354,7 @@ impl Pipeline {
     /// Removes a group.
     pub fn remove_group(&mut self, id: u32) {
         self.version += 1;
+        self.groups_version = self.version;
         self.groups.remove(&id);
     }
 
@@ -342,6 +376,34 @@ impl Pipeline {
     /// Grows with every change to this table; equal means unchanged.
     pub fn table_version(&self, table: u8) -> u64 {
         self.tables.get(usize::from(table)).map_or(0, |t| t.version)
+    }
+
+    /// The version in which groups last changed.
+    pub fn groups_version(&self) -> u64 {
+        self.groups_version
+    }
+
+    /// Whether a table has clauses of conjunctions.
+    pub fn has_clauses(&self, table: u8) -> bool {
+        self.tables.get(usize::from(table)).is_some_and(|t| t.classifier.has_clauses())
+    }
+
+    /// Whether a lookup in a table at version `since`, which found this flow of this priority (or none), finds it still, for any key that
+    /// agrees with `key` on the bits of `known`; these must be all bits on which that answer depended, or some of them. No is
+    /// also said where it is not known. The table must have had no clauses then, or none that the key could have met.
+    ///
+    /// It costs a hash lookup and at most 256 comparisons.
+    pub fn still_finds<'a>(
+        &self,
+        table: u8,
+        since: u64,
+        found: Option<(RuleId, u16)>,
+        key: &Key,
+        known: impl FnOnce() -> &'a Mask,
+    ) -> bool {
+        let Some(t) = self.tables.get(usize::from(table)).filter(|t| t.version > since) else { return true };
+        found.is_none_or(|(id, _)| self.rules.contains_key(&id.0))
+            && (t.changes.none(since) || t.changes.leave(since, found.map(|f| f.1), known(), key))
     }
 
     /// Grows with every change anywhere (flows and groups).

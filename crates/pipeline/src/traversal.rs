@@ -120,6 +120,11 @@ pub struct Step {
     pub entry: Entry,
     /// The flow that matched; `None` for a table miss.
     pub rule: Option<RuleId>,
+    /// The priority of that flow; 0 for none.
+    pub priority: u16,
+    /// The lookup saw another input port or the connection's original addresses, or the table had clauses of conjunctions: after a change of
+    /// the table [`crate::Pipeline::still_finds`] cannot say whether it would find the same.
+    pub loose: bool,
     /// The key on entry.
     pub key: Key,
     /// The bits of the key on entry that the lookup and the actions up to the next one depended on.

@@ -4,7 +4,7 @@
 //! All flows are sent once, so that the cache holds what it can. Then packets of random flows are sent as fast as they are answered,
 //! while the clock runs; at a given time a share of the rules of one table is given other actions, at once. Each interval counts
 //! the packets that were answered in it. No packet is answered by an entry older than the change: the first packet that meets one has it
-//! checked ([`crate::ltm::Recheck`]), which costs part of a pipeline pass, and in between packets the rest is checked in slices.
+//! checked ([`crate::ltm::Recheck`]), and in between packets the rest is checked in slices.
 use super::Subject;
 use crate::engine::{Engine, Setup};
 use crate::partition::splitmix;
@@ -25,7 +25,7 @@ pub struct Plan {
     pub percent: u64,
     /// The table.
     pub table: u8,
-    /// Old entries checked after every 64 packets.
+    /// Work of checking old entries after every 64 packets ([`Engine::revalidate_some`]).
     pub slice: usize,
     /// Seed.
     pub seed: u64,
@@ -50,6 +50,8 @@ pub struct Churn {
     pub worst_percent: f64,
     /// How long the rate was below 95% of the mean before, seconds.
     pub below_seconds: f64,
+    /// After how many seconds the mean of five intervals was 95% of the mean before, for the first time; none if it never was.
+    pub recovered_seconds: Option<f64>,
     /// Entries removed.
     pub removed: u64,
     /// Entries that were given another action.
@@ -77,12 +79,11 @@ pub fn churn(
     }
     let entries = engine.cache.len();
     let now = subject.headers.len() as u64;
-    let (mut kpps, mut rules, mut sweeping) = (Vec::new(), 0, None);
+    let (mut kpps, mut rules) = (Vec::new(), 0);
     for interval in 0..plan.before + plan.after {
         let start = clock();
         if interval == plan.before {
             rules = change(&mut pipeline, plan, &mut random);
-            sweeping = Some((0, 0));
         }
         let mut packets = 0u64;
         while clock() - start < plan.interval {
@@ -91,9 +92,7 @@ pub fn churn(
                 engine.packet(key, &pipeline, &mut ct, now, &mut || 0);
             }
             packets += 64;
-            if let Some(at) = sweeping {
-                sweeping = engine.revalidate_some(at, plan.slice, &pipeline);
-            }
+            engine.revalidate_some(plan.slice, &pipeline);
         }
         kpps.push(packets as f64 * 1e6 / (clock() - start).max(1) as f64);
         progress(now);
@@ -110,11 +109,17 @@ pub fn churn(
         changed_at: plan.before,
         worst_percent: 100.0 * worst / mean,
         below_seconds: below as f64 * plan.interval as f64 / 1e9,
+        recovered_seconds: recovered(after, mean).map(|n| n as f64 * plan.interval as f64 / 1e9),
         removed: engine.counters().revalidated,
         updated: engine.counters().updated,
         kept: engine.counters().kept,
         kpps,
     }
+}
+
+/// Intervals until five in a row have this mean but for a twentieth.
+fn recovered(after: &[f64], mean: f64) -> Option<usize> {
+    after.windows(5).position(|some| some.iter().sum::<f64>() / 5.0 >= 0.95 * mean)
 }
 
 /// Gives each of a share of a table's rules the actions of the next of them: other next hops, the same prefixes.

@@ -86,11 +86,12 @@ struct Table {
 pub struct Dependence {
     tables: Vec<Option<Box<Table>>>,
     known: Set,
+    written: Mask,
 }
 
 impl Default for Dependence {
     fn default() -> Dependence {
-        Dependence { tables: (0..TABLES).map(|_| None).collect(), known: Set::default() }
+        Dependence { tables: (0..TABLES).map(|_| None).collect(), known: Set::default(), written: Mask::default() }
     }
 }
 
@@ -173,6 +174,7 @@ impl Dependence {
     /// Adds what a step reads and writes; returns whether that is in conflict with something new.
     fn grow(&mut self, at: u8, step: &Step) -> bool {
         let (reads, writes) = (reads(step), writes(step));
+        step.ops.iter().for_each(|op| op.writes(&mut self.written));
         let Some(mut table) = self.tables[usize::from(at)].take() else { return false };
         if reads.is_subset(&table.reads) && writes.is_subset(&table.writes) {
             self.tables[usize::from(at)] = Some(table);
@@ -225,6 +227,11 @@ impl Dependence {
         let mut all = if t.leads == Leads::Apart { t.later } else { t.later.and(&t.conflicts) };
         all.merge(&t.tied);
         all
+    }
+
+    /// The bits that any lookup's actions were seen to write in the key that lookups see.
+    pub fn written(&self) -> &Mask {
+        &self.written
     }
 
     /// The tables that were seen.

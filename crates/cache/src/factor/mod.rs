@@ -25,7 +25,7 @@
 pub mod depend;
 pub mod learn;
 
-use crate::segment::{program, Next, Segment, Tags, Walk};
+use crate::segment::{program, Lookup, Next, Segment, Tags, Walk};
 use crate::table::{sparse, Tag};
 use crate::words::{hash_masked, mix};
 use depend::{Dependence, Set, TABLES};
@@ -101,6 +101,11 @@ impl Factors {
             items: Vec::new(),
             what: Vec::new(),
         }
+    }
+
+    /// The bits that were ever seen to be written.
+    pub fn written(&self) -> &pipeline::Mask {
+        self.dependence.written()
     }
 
     /// The plan in force.
@@ -239,8 +244,8 @@ fn entry(
 ) -> Segment {
     let all = &walk.traversal.steps;
     let words = sparse(&walk.traversal.mask_of(steps.iter().copied()).0);
-    let path: std::sync::Arc<[u8]> = steps.iter().map(|&s| all[s].entry.table).collect();
-    let seed = path.iter().fold(u64::from(tag) + 1, |h, table| mix(h, u64::from(*table) + 1));
+    let path: std::sync::Arc<[Lookup]> = steps.iter().map(|&s| Lookup::of(&all[s])).collect();
+    let seed = path.iter().fold(u64::from(tag) + 1, |h, lookup| mix(h, u64::from(lookup.table) + 1));
     let id = hash_masked(seed, &key, &words);
     let action = tags.actions.of(program(steps.iter().map(|&s| &all[s])), next);
     let entry = crate::segment::Entry { id, action, path, version, parts: None, way: walk.way, plan };

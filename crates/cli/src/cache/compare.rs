@@ -330,7 +330,7 @@ fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
                 after: 28,
                 percent: 10,
                 table,
-                slice: 16,
+                slice: 4,
                 seed: args.seed,
             };
             changed.push(churn(subject, loaded.pipeline.clone(), &plan, &mut clock, &mut |n| shown.set_position(n)));
