@@ -11,6 +11,7 @@ pub mod compact;
 pub mod cpu;
 pub mod drive;
 pub mod filter;
+pub mod filter_change;
 pub mod filter_rules;
 pub mod isolation;
 pub mod latency;

@@ -210,7 +210,8 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
             let _ = cpu::pin(0, cpu::count() - 1);
             watcher.store(cpu::thread_id(), Ordering::Release);
             let slot = tables.slots().1 + 1;
-            watch(Gateway::new(tables, slot), &packet, &start, (&seen, &watcher_waited), &stop);
+            let forwarded = |v| matches!(v, Verdict::Forward { .. });
+            watch(Gateway::new(tables, slot), &packet, &start, (&seen, &watcher_waited), &stop, forwarded);
         });
         cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != 0);
         let (mut times, mut waits) = (Vec::new(), Vec::new());
@@ -244,6 +245,7 @@ pub(crate) fn watch(
     start: &Instant,
     (seen, waited): (&AtomicU64, &AtomicU64),
     stop: &AtomicBool,
+    wanted: impl Fn(Verdict) -> bool,
 ) {
     let mut buffer = vec![0u8; HEADROOM + PACKET_SLOT];
     let mut last = None;
@@ -252,7 +254,7 @@ pub(crate) fn watch(
         let mut batch = Batch::new();
         let _ = batch.push(Frame::new(&mut buffer, HEADROOM, FRAME, 1));
         gateway.process(&mut batch, start.elapsed().as_nanos() as u64 + 1);
-        let forwarded = matches!(batch.frames()[0].verdict, Verdict::Forward { .. });
+        let forwarded = wanted(batch.frames()[0].verdict);
         if last != Some(forwarded) {
             let at = start.elapsed().as_nanos() as u64;
             waited.store(cpu::waited(cpu::thread_id()), Ordering::Release);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, compact, cpu, drive, filter, filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
+    chip_model, classify, compact, cpu, drive, filter, filter_change, filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -199,7 +199,7 @@ pub const BENCHES: &[Bench] = &[
         unit: "ms",
         what: "from the text of a group with one changed rule until a packet meets it, 1M rules loaded",
         group: Group::Own,
-        run: filter_rules::filter_change,
+        run: filter_change::filter_change,
     },
     Bench {
         name: "filter-first",

@@ -12,12 +12,13 @@ use crate::input::{is_ndjson, read_input};
 use crate::model::{sort_errors, Model};
 use crate::object::*;
 use crate::prefix::{inner_address_fault, Mac, Prefix};
+use crate::quick;
 use crate::yaml::{self, Pos};
 use crate::ERRORS_MAX;
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of an NDJSON line at most.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
@@ -28,9 +29,44 @@ pub struct Origin {
     file: u32,
     at: Pos,
     marks: Option<Arc<Marks>>,
+    text: Option<Arc<Source>>,
+}
+
+/// The text of a document whose fields have not been placed. They are, once one of them is to be named.
+#[derive(Debug)]
+pub(crate) struct Source {
+    text: String,
+    /// The line of an NDJSON document in its file.
+    line: Option<u32>,
+    marks: OnceLock<Marks>,
+}
+
+impl Source {
+    fn new(text: &str, line: Option<u32>) -> Option<Arc<Source>> {
+        Some(Arc::new(Source { text: text.into(), line, marks: OnceLock::new() }))
+    }
+
+    fn marks(&self) -> &Marks {
+        self.marks.get_or_init(|| {
+            let (nodes, _) = yaml::parse(&self.text);
+            let decoded = nodes.iter().find(|n| !n.is_null()).map(|n| decode(&"".into(), n, &mut Names::default(), &mut Vec::new()));
+            let mut marks = match decoded {
+                Some(Ok((_, marks))) => marks,
+                Some(Err(Some(broken))) => broken.marks,
+                _ => Marks::default(),
+            };
+            marks.iter_mut().for_each(|(_, pos)| pos.line = self.line.unwrap_or(pos.line));
+            marks
+        })
+    }
 }
 
 impl Origin {
+    /// The text of the document, if it was kept.
+    pub(crate) fn text(&self) -> Option<&str> {
+        self.text.as_ref().map(|t| &*t.text)
+    }
+
     /// Of something that no file describes.
     pub(crate) fn none() -> Origin {
         Origin { file: u32::MAX, ..Origin::default() }
@@ -104,7 +140,8 @@ impl Documents {
     pub(crate) fn place_of(&self, origin: &Origin, field: &str) -> Place {
         let file = self.files.get(origin.file as usize).cloned().unwrap_or_else(|| "".into());
         let mut at = origin.at;
-        if let Some(marks) = &origin.marks {
+        let placed = || origin.text.as_ref().filter(|_| !field.is_empty()).map(|t| t.marks());
+        if let Some(marks) = origin.marks.as_deref().or_else(placed) {
             let mut path = field;
             loop {
                 if let Some((_, pos)) = marks.iter().find(|(p, _)| **p == *path) {
@@ -158,6 +195,10 @@ impl Documents {
     }
 
     fn read_yaml(&mut self, index: u32, file: &Arc<str>, text: &str, errors: &mut Vec<ConfigError>) {
+        if let Some((group, line)) = quick::group_of_yaml(text) {
+            let at = Pos { line, column: 1 };
+            return self.puts.push(Item { object: group, origin: Origin { file: index, at, marks: None, text: Source::new(text, None) } });
+        }
         let (nodes, fault) = yaml::parse(text);
         let mut names = Names::default();
         for node in nodes.iter().filter(|n| !n.is_null()) {
@@ -186,7 +227,7 @@ impl Documents {
     ) {
         let origin = |mut marks: Marks| {
             place(&mut marks);
-            Origin { file, at, marks: Some(Arc::new(marks)) }
+            Origin { file, at, marks: Some(Arc::new(marks)), text: None }
         };
         match decoded {
             Ok((object, marks)) => self.puts.push(Item { object, origin: origin(marks) }),
@@ -208,7 +249,12 @@ impl Documents {
                 continue;
             }
             if let Some(object) = fast_line(line, &mut names) {
-                self.puts.push(Item { object, origin: Origin { file: index, at, marks: None } });
+                self.puts.push(Item { object, origin: Origin { file: index, at, marks: None, text: None } });
+                continue;
+            }
+            if let Some(object) = quick::group_of_json(line) {
+                let text = Source::new(line, Some(at.line));
+                self.puts.push(Item { object, origin: Origin { file: index, at, marks: None, text } });
                 continue;
             }
             self.slow_line(index, file, at, line, &mut names, errors);

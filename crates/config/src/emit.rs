@@ -49,6 +49,7 @@ impl Object {
                 let _ = write!(out, "],\"mac\":\"{}\",\"nc\":\"{}\",\"vpc\":\"{}\"}}}}", v.mac, v.nc, v.vpc);
                 out
             }
+            Object::SecurityGroup(g) => internet::group_line(g, head("SecurityGroup", &Some(g.spec.name.clone()))),
             other => other.to_json().to_string(),
         }
     }
@@ -273,7 +274,10 @@ pub type FieldChange = (String, Option<String>, Option<String>);
 /// The fields in which two documents differ.
 pub fn changed_fields(before: &Object, after: &Object) -> Vec<FieldChange> {
     let mut out = Vec::new();
-    compare(&mut out, "spec", &before.spec_json(), &after.spec_json());
+    match (before, after) {
+        (Object::SecurityGroup(a), Object::SecurityGroup(b)) => internet::group_changes(&mut out, a, b),
+        _ => compare(&mut out, "spec", &before.spec_json(), &after.spec_json()),
+    }
     out
 }
 

@@ -17,6 +17,7 @@ mod nat;
 mod object;
 mod plan;
 mod prefix;
+mod quick;
 pub mod quantity;
 pub mod schema;
 mod servers;

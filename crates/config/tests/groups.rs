@@ -118,7 +118,7 @@ fn a_group_without_state_is_one_whose_rules_have_none() {
     let rules = |text: &str| {
         let mut model = base();
         model.apply(&parse_text("x.yaml", text).unwrap()).unwrap();
-        model.filter().groups[0].rules.iter().map(|r| r.to_string()).collect::<Vec<_>>()
+        model.filter().groups[0].spec().rules.iter().map(|r| r.to_string()).collect::<Vec<_>>()
     };
     let whole = group("{stateful: false, rules: [ingress allow tcp/80 any, ingress deny tcp/22 any]}");
     let single = group("{stateful: true, rules: [ingress allow tcp/80 any stateless, ingress deny tcp/22 any]}");
@@ -186,4 +186,49 @@ fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
         let told = faults(gateway(filter).trim_start_matches("apiVersion: tunny/v1\n"));
         assert!(told.iter().any(|t| t.contains(wanted)), "{filter}: {told:#?}");
     }
+}
+
+/// What is kept from change to change is what a model without a past looks up: random changes, refused ones and undone ones between.
+#[test]
+fn members_that_are_kept_are_those_that_a_fresh_model_finds() {
+    use rand::{RngExt, SeedableRng};
+    let seed: u64 = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("TUNNY_SEED={seed}");
+    let mut r = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let mut model = base();
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..400 {
+        let pick = |r: &mut rand_chacha::ChaCha8Rng, list: &[&str]| list[r.random_range(0..list.len())].to_string();
+        let mut text = String::new();
+        let mut docs = Documents::new();
+        for _ in 0..r.random_range(1..4) {
+            let (vpc, n) = (pick(&mut r, &["red", "blue"]), r.random_range(1..5));
+            let groups = pick(&mut r, &["web", "db", "web, db", "gone"]);
+            let rule = pick(&mut r, &["ingress allow tcp/80 any", "egress deny any any", "ingress allow udp group db", "ingress allow udp group web"]);
+            match r.random_range(0..8) {
+                0 => text += &format!("{{apiVersion: tunny/v1, kind: Vm, metadata: {{name: {vpc}{n}}}, spec: {{vpc: {vpc}, addresses: [10.1.1.{}], mac: '02:00:00:00:01:0{n}', nc: nc1}}}}\n---\n", r.random_range(0..9)),
+                1 | 2 => text += &format!("{{apiVersion: tunny/v1, kind: SecurityBinding, metadata: {{name: b{n}}}, spec: {{vpc: {vpc}, vms: [{vpc}{n}], prefixes: [10.1.{n}.0/24], groups: [{groups}]}}}}\n---\n"),
+                3 => text += &format!("apiVersion: tunny/v1\nkind: SecurityGroup\nmetadata: {{name: {}}}\nspec:\n  rules:\n  - {rule}\n---\n", pick(&mut r, &["web", "db"])),
+                4 => docs.delete(Kind::Vm, &format!("{vpc}{n}")),
+                5 => docs.delete(Kind::SecurityBinding, &format!("b{n}")),
+                6 => docs.delete(Kind::SecurityGroup, &pick(&mut r, &["web", "db"])),
+                _ => docs.delete(Kind::Vpc, "blue"),
+            }
+        }
+        let mut read = parse_text("x.yaml", &text).unwrap();
+        read.deletes.append(&mut docs.deletes);
+        let before = model.nat();
+        match model.apply(&read) {
+            Ok(plan) if r.random_bool(0.2) => assert!(model.revert(plan).is_none() && model.nat() == before),
+            Ok(_) => taken += 1,
+            Err(_) => {
+                assert_eq!(model.nat(), before);
+                refused += 1;
+            }
+        }
+        let mut bytes = Vec::new();
+        model.write_snapshot(&mut bytes, 1).unwrap();
+        assert_eq!(model.nat(), Model::from_snapshot(&bytes).unwrap().0.nat());
+    }
+    assert!(taken > 20 && refused > 20, "{taken} taken, {refused} refused");
 }

@@ -3,7 +3,7 @@
 
 use crate::rule::{Prefix, Remote, Rule, RuleDirection};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -44,13 +44,16 @@ impl Address for u128 {
     }
 }
 
+/// What says when the rule at a position is asked.
+fn turn(rules: &[Rule], position: u32) -> (u16, bool, u32) {
+    let r = &rules[position as usize];
+    (r.priority, r.allow, position)
+}
+
 /// The rules of one direction in the order in which they are asked: positions in the group, by rank.
-pub(crate) fn order(rules: &[Rule], direction: RuleDirection) -> Vec<u32> {
+fn order(rules: &[Rule], direction: RuleDirection) -> Vec<u32> {
     let mut order: Vec<u32> = (0..rules.len() as u32).filter(|i| rules[*i as usize].direction == direction).collect();
-    order.sort_by_key(|i| {
-        let r = &rules[*i as usize];
-        (r.priority, r.allow, *i)
-    });
+    order.sort_unstable_by_key(|i| turn(rules, *i));
     order
 }
 
@@ -138,6 +141,32 @@ impl Pool {
     }
 }
 
+/// First and last address of a rule's prefix, the longer one first among those that begin together, and its rank.
+type Entry<A> = ((A, Reverse<A>), u32);
+
+/// Of the rule of a rank; none: it is about another family, or a group.
+fn entry<A: Address>(rules: &[Rule], order: &[u32], rank: u32) -> Option<Entry<A>> {
+    let bounds = match &rules[order[rank as usize] as usize].remote {
+        Remote::Any => A::bounds(None),
+        Remote::Prefix(p) => A::bounds(Some(p)),
+        Remote::Group(_) => None,
+    };
+    bounds.map(|(first, last)| ((first, Reverse(last)), rank))
+}
+
+/// Two sorted lists as one. The second is short.
+pub(crate) fn merged<T: Copy>(long: &[T], short: &[T], before: impl Fn(&T, &T) -> bool) -> Vec<T> {
+    let (mut out, mut at) = (Vec::with_capacity(long.len() + short.len()), 0);
+    for new in short {
+        let until = at + long[at..].partition_point(|old| before(old, new));
+        out.extend_from_slice(&long[at..until]);
+        out.push(*new);
+        at = until;
+    }
+    out.extend_from_slice(&long[at..]);
+    out
+}
+
 /// The rules for addresses of one family.
 #[derive(Debug, Default)]
 pub(crate) struct Table<A> {
@@ -147,6 +176,8 @@ pub(crate) struct Table<A> {
     longest: Vec<u32>,
     nodes: Vec<Node>,
     pool: Pool,
+    /// Ranks in the order of their prefixes, one before those that it covers: where the table of a changed group begins.
+    sorted: Vec<u32>,
 }
 
 /// How the prefixes of a table lie in each other; only the search for rules that never decide needs it.
@@ -160,24 +191,30 @@ struct Shape {
 
 impl<A: Address> Table<A> {
     /// Of the rules in this order.
-    fn new(rules: &[Rule], order: &[u32]) -> Table<A> {
-        Table::with_shape(rules, order).0
-    }
-
-    fn with_shape(rules: &[Rule], order: &[u32]) -> (Table<A>, Shape) {
-        let mut shape = Shape { node: vec![NONE; order.len()], end: Vec::new() };
-        let mut by_prefix: Vec<((A, Reverse<A>), u32)> = Vec::new();
-        for (rank, i) in order.iter().enumerate() {
-            let bounds = match &rules[*i as usize].remote {
-                Remote::Any => A::bounds(None),
-                Remote::Prefix(p) => A::bounds(Some(p)),
-                Remote::Group(_) => None,
-            };
-            by_prefix.extend(bounds.map(|(first, last)| ((first, Reverse(last)), rank as u32)));
-        }
+    fn new(rules: &[Rule], order: &[u32]) -> (Table<A>, Shape) {
+        let ranks = 0..order.len() as u32;
+        let mut by_prefix: Vec<_> = ranks.filter_map(|rank| entry(rules, order, rank)).collect();
         // A prefix comes before those that it covers.
         by_prefix.sort_unstable();
-        let mut table = Table { bounds: vec![A::default()], longest: vec![NONE], nodes: Vec::new(), pool: Pool::default() };
+        Table::build(rules, order, &by_prefix)
+    }
+
+    /// Of rules of which this table has most: `now` gives the rank that each of its ranks has in `order`, `come` are the others.
+    /// The same as [`Table::new`], without sorting.
+    fn changed(&self, rules: &[Rule], order: &[u32], now: &[u32], come: &[u32]) -> (Table<A>, Shape) {
+        let of = |rank: u32| entry::<A>(rules, order, rank);
+        let kept: Vec<_> = self.sorted.iter().map(|r| now[*r as usize]).filter(|r| *r != NONE).filter_map(of).collect();
+        let mut new: Vec<_> = come.iter().filter_map(|rank| of(*rank)).collect();
+        new.sort_unstable();
+        Table::build(rules, order, &merged(&kept, &new, |a, b| a < b))
+    }
+
+    /// Of entries in the order of their prefixes.
+    fn build(rules: &[Rule], order: &[u32], by_prefix: &[Entry<A>]) -> (Table<A>, Shape) {
+        let mut shape = Shape { node: vec![NONE; order.len()], end: Vec::new() };
+        let sorted = by_prefix.iter().map(|e| e.1).collect();
+        let mut table =
+            Table { bounds: vec![A::default()], longest: vec![NONE], nodes: Vec::new(), pool: Pool::default(), sorted };
         let (mut open, mut entries): (Vec<(A, u32)>, Vec<(u32, u32, u32)>) = Default::default();
         for same in by_prefix.chunk_by(|a, b| a.0 == b.0) {
             let ((first, Reverse(last)), _) = same[0];
@@ -277,57 +314,125 @@ impl<A: Address> Table<A> {
     }
 
     fn bytes(&self) -> usize {
-        self.bounds.capacity() * size_of::<A>() + 4 * self.longest.capacity() + 16 * self.nodes.capacity() + self.pool.bytes()
+        let ranks = 4 * (self.longest.capacity() + self.sorted.capacity());
+        self.bounds.capacity() * size_of::<A>() + ranks + 16 * self.nodes.capacity() + self.pool.bytes()
     }
+}
+
+/// The tables of one direction of a group. They know ranks, not positions, so that a change of the other direction leaves them.
+#[derive(Debug, Default)]
+struct Tables {
+    v4: Table<u32>,
+    v6: Table<u128>,
+    /// Rules about members of a group: its name, its services.
+    groups: Vec<(Arc<str>, Services)>,
+    pool: Pool,
+}
+
+/// How the prefixes of both families lie.
+#[derive(Debug)]
+pub(crate) struct Shapes {
+    v4: (Shape, Vec<bool>),
+    v6: (Shape, Vec<bool>),
 }
 
 /// One direction of a group.
 #[derive(Debug, Default)]
-pub(crate) struct Compiled {
+pub(crate) struct Way {
     /// Positions of rules, by rank.
     pub(crate) order: Vec<u32>,
-    v4: Table<u32>,
-    v6: Table<u128>,
-    /// Rules about members of a group: its id, its services.
-    groups: Vec<(u32, Services)>,
-    pool: Pool,
+    tables: Arc<Tables>,
 }
 
-impl Compiled {
-    pub(crate) fn new(rules: &[Rule], direction: RuleDirection, id_of: &dyn Fn(&Arc<str>) -> u32) -> Compiled {
+impl Way {
+    pub(crate) fn new(rules: &[Rule], direction: RuleDirection) -> (Way, Shapes) {
         let order = order(rules, direction);
-        let (groups, pool) = by_group(rules, &order, id_of);
-        Compiled { v4: Table::new(rules, &order), v6: Table::new(rules, &order), order, groups, pool }
+        let (v4, v6) = (Table::new(rules, &order), Table::new(rules, &order));
+        Way::of(rules, order, v4, v6)
+    }
+
+    fn of(rules: &[Rule], order: Vec<u32>, v4: (Table<u32>, Shape), v6: (Table<u128>, Shape)) -> (Way, Shapes) {
+        let shapes = Shapes { v4: (v4.1, v4.0.bare()), v6: (v6.1, v6.0.bare()) };
+        let (groups, pool) = by_group(rules, &order);
+        (Way { order, tables: Arc::new(Tables { v4: v4.0, v6: v6.0, groups, pool }) }, shapes)
+    }
+
+    /// The same as [`Way::new`] of `rules`, out of what is there: `kept` gives the position that each of the rules before has now
+    /// ([`NONE`]: it is gone), `come` are the positions of the others. Shapes and the ranks that came, unless the tables are the same.
+    pub(crate) fn changed(
+        &self,
+        rules: &[Rule],
+        direction: RuleDirection,
+        kept: &[u32],
+        come: &[u32],
+    ) -> (Way, Option<(Shapes, Vec<u32>)>) {
+        let stay: Vec<u32> = self.order.iter().map(|i| kept[*i as usize]).filter(|i| *i != NONE).collect();
+        let mut new: Vec<u32> = come.iter().copied().filter(|i| rules[*i as usize].direction == direction).collect();
+        if new.is_empty() && stay.len() == self.order.len() {
+            return (Way { order: stay, tables: self.tables.clone() }, None);
+        }
+        new.sort_unstable_by_key(|i| turn(rules, *i));
+        let order = merged(&stay, &new, |a, b| turn(rules, *a) < turn(rules, *b));
+        let mut rank = vec![NONE; rules.len()];
+        (0u32..).zip(&order).for_each(|(r, i)| rank[*i as usize] = r);
+        let at = |i: u32| rank.get(i as usize).copied().unwrap_or(NONE);
+        let now: Vec<u32> = self.order.iter().map(|i| at(kept[*i as usize])).collect();
+        let new: Vec<u32> = new.into_iter().map(at).collect();
+        let v4 = self.tables.v4.changed(rules, &order, &now, &new);
+        let v6 = self.tables.v6.changed(rules, &order, &now, &new);
+        let (way, shapes) = Way::of(rules, order, v4, v6);
+        (way, Some((shapes, new)))
     }
 
     /// The rank of the rule that decides about an address and a service; NONE if none matches.
     #[inline]
     pub(crate) fn lookup(&self, addr: IpAddr, service: u32) -> u32 {
         match addr {
-            IpAddr::V4(a) => self.v4.lookup(a.to_bits(), service, NONE),
-            IpAddr::V6(a) => self.v6.lookup(a.to_bits(), service, NONE),
+            IpAddr::V4(a) => self.tables.v4.lookup(a.to_bits(), service, NONE),
+            IpAddr::V6(a) => self.tables.v6.lookup(a.to_bits(), service, NONE),
         }
     }
 
-    /// The groups that its rules name.
-    pub(crate) fn groups(&self) -> &[(u32, Services)] {
-        &self.groups
+    /// The groups that its rules name, each with what these say.
+    pub(crate) fn groups(&self) -> &[(Arc<str>, Services)] {
+        &self.tables.groups
     }
 
     /// The rank of the best rule about members of such a group.
     pub(crate) fn of_group(&self, services: Services, service: u32) -> u32 {
-        self.pool.rank(services, service)
+        self.tables.pool.rank(services, service)
+    }
+
+    /// Whether the rule of a rank decides about anything; `about` is what decides about members of groups.
+    pub(crate) fn decides(&self, rules: &[Rule], shapes: &Shapes, about: &AboutGroups<'_>, rank: u32) -> bool {
+        let rule = &rules[self.order[rank as usize] as usize];
+        match &rule.remote {
+            Remote::Group(name) => about.get(name).is_some_and(|(pool, all)| {
+                leaves_some(rule.services, |service| {
+                    let (found, until) = pool.at(*all, service);
+                    (found < rank).then_some(until)
+                })
+            }),
+            _ => {
+                let Tables { v4, v6, .. } = &*self.tables;
+                v4.decides(&shapes.v4, rank, rule.services) || v6.decides(&shapes.v6, rank, rule.services)
+            }
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        4 * self.order.capacity() + self.v4.bytes() + self.v6.bytes() + self.pool.bytes()
+        4 * self.order.capacity() + self.tables.v4.bytes() + self.tables.v6.bytes() + self.tables.pool.bytes()
+    }
+
+    /// Whether all of it is as in another one.
+    #[cfg(test)]
+    pub(crate) fn is(&self, other: &Way) -> bool {
+        self.order == other.order && format!("{:?}", self.tables) == format!("{:?}", other.tables)
     }
 }
 
-type ByGroup = (Vec<(u32, Services)>, Pool);
-
-fn by_group(rules: &[Rule], order: &[u32], id_of: &dyn Fn(&Arc<str>) -> u32) -> ByGroup {
-    let mut found: HashMap<&Arc<str>, Vec<(u32, u32, u32)>> = HashMap::new();
+fn by_group(rules: &[Rule], order: &[u32]) -> (Vec<(Arc<str>, Services)>, Pool) {
+    let mut found: BTreeMap<&Arc<str>, Vec<(u32, u32, u32)>> = BTreeMap::new();
     for (rank, i) in order.iter().enumerate() {
         let rule = &rules[*i as usize];
         if let Remote::Group(name) = &rule.remote {
@@ -335,8 +440,7 @@ fn by_group(rules: &[Rule], order: &[u32], id_of: &dyn Fn(&Arc<str>) -> u32) -> 
         }
     }
     let mut pool = Pool::default();
-    let mut groups: Vec<_> = found.into_iter().map(|(name, mut r)| (id_of(name), pool.add(&mut r))).collect();
-    groups.sort_unstable_by_key(|(id, _)| *id);
+    let groups = found.into_iter().map(|(name, mut r)| (name.clone(), pool.add(&mut r))).collect();
     (groups, pool)
 }
 
@@ -351,38 +455,11 @@ fn leaves_some((mut from, to): (u32, u32), taken: impl Fn(u32) -> Option<u32>) -
     }
 }
 
-/// The first `most` rules of a direction that never decide, with the one that covers each, if one does so alone.
-pub(crate) fn unreachable(rules: &[Rule], direction: RuleDirection, most: usize) -> Vec<(usize, Option<usize>)> {
-    let order = order(rules, direction);
-    let (v4, shape4) = Table::<u32>::with_shape(rules, &order);
-    let (v6, shape6) = Table::<u128>::with_shape(rules, &order);
-    let (shape4, shape6) = ((shape4, v4.bare()), (shape6, v6.bare()));
-    let about_groups = about_groups(rules, &order);
-    let mut found = Vec::new();
-    for (rank, i) in order.iter().enumerate().map(|(rank, i)| (rank as u32, *i as usize)) {
-        let services = rules[i].services;
-        let decides = match &rules[i].remote {
-            Remote::Group(name) => about_groups.get(name).is_some_and(|(pool, all)| {
-                leaves_some(services, |service| {
-                    let (found, until) = pool.at(*all, service);
-                    (found < rank).then_some(until)
-                })
-            }),
-            _ => v4.decides(&shape4, rank, services) || v6.decides(&shape6, rank, services),
-        };
-        if !decides {
-            found.push((i, alone(rules, &order, rank).next()));
-            if found.len() >= most {
-                break;
-            }
-        }
-    }
-    found
-}
-
 /// For each group that rules name, what decides about its members for certain: rules about it and about everybody. Members may have
 /// any address.
-fn about_groups<'a>(rules: &'a [Rule], order: &[u32]) -> HashMap<&'a Arc<str>, (Pool, Services)> {
+pub(crate) type AboutGroups<'a> = HashMap<&'a Arc<str>, (Pool, Services)>;
+
+pub(crate) fn about_groups<'a>(rules: &'a [Rule], order: &[u32]) -> AboutGroups<'a> {
     let (mut everybody, mut of_group) = (Vec::new(), HashMap::<_, Vec<_>>::new());
     for (rank, i) in order.iter().enumerate() {
         let rule = &rules[*i as usize];
@@ -400,23 +477,4 @@ fn about_groups<'a>(rules: &'a [Rule], order: &[u32]) -> HashMap<&'a Arc<str>, (
         (pool, services)
     };
     of_group.into_iter().map(|(name, own)| (name, both(own))).collect()
-}
-
-/// Rules of a lower rank that match all that this one matches.
-fn alone<'a>(rules: &'a [Rule], order: &'a [u32], rank: u32) -> impl Iterator<Item = usize> + 'a {
-    let rule = &rules[order[rank as usize] as usize];
-    order[..rank as usize].iter().map(|i| *i as usize).filter(move |i| {
-        let o = &rules[*i];
-        let services = o.services.0 <= rule.services.0 && rule.services.1 <= o.services.1;
-        services
-            && match (&o.remote, &rule.remote) {
-                (Remote::Any, _) => true,
-                (Remote::Prefix(a), Remote::Prefix(b)) => {
-                    let ((a0, a1), (b0, b1)) = (a.range(), b.range());
-                    a.addr.is_ipv4() == b.addr.is_ipv4() && a0 <= b0 && b1 <= a1
-                }
-                (Remote::Group(a), Remote::Group(b)) => a == b,
-                _ => false,
-            }
-    })
 }

@@ -2,7 +2,8 @@
 //! Who is judged by which groups, and the judgement.
 
 use crate::group::Group;
-use crate::rule::{GroupSpec, Prefix, Rule, RuleDirection};
+use crate::rule::{Prefix, Rule, RuleDirection};
+use crate::ruleset::Ruleset;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
@@ -150,7 +151,7 @@ pub struct Filter {
 impl Filter {
     /// Of these groups and the members of each VPC. What is as in `before` is taken from there: a group or a VPC whose `Arc` is
     /// the same.
-    pub fn new(groups: &[Arc<GroupSpec>], vpcs: &[(u32, Arc<Vec<Member>>)], before: &Filter) -> Filter {
+    pub fn new(groups: &[Arc<Ruleset>], vpcs: &[(u32, Arc<Vec<Member>>)], before: &Filter) -> Filter {
         let mut ids = before.ids.clone();
         let mut know = |name: &Arc<str>| {
             if !ids.contains_key(name) {
@@ -158,27 +159,27 @@ impl Filter {
                 Arc::make_mut(&mut ids).insert(name.clone(), next);
             }
         };
-        let old = |name: &Arc<str>| {
-            let i = *before.ids.get(name)?;
+        let old = |rules: &Ruleset| {
+            let i = *before.ids.get(&rules.spec().name)?;
             before.groups.get(i as usize)?.as_ref()
         };
-        let same = |spec: &Arc<GroupSpec>| old(&spec.name).filter(|g| Arc::ptr_eq(g.spec(), spec));
-        for spec in groups.iter().filter(|spec| same(spec).is_none()) {
-            know(&spec.name);
-            spec.references().for_each(|(_, name)| know(name));
+        let same = |rules: &Arc<Ruleset>| old(rules).filter(|g| Arc::ptr_eq(g.ruleset(), rules));
+        for rules in groups.iter().filter(|rules| same(rules).is_none()) {
+            know(&rules.spec().name);
+            rules.names().for_each(&mut know);
         }
         vpcs.iter().filter(|(vni, m)| before.vpcs.get(vni).is_none_or(|b| !Arc::ptr_eq(&b.spec, m))).for_each(|(_, m)| {
             m.iter().flat_map(|m| &m.groups).for_each(&mut know);
         });
         let mut compiled = vec![None; ids.len()];
-        for spec in groups {
-            let group = match same(spec) {
+        for rules in groups {
+            let group = match same(rules) {
                 Some(g) => g.clone(),
-                None => Arc::new(Group::new(spec.clone(), old(&spec.name).map(|g| &**g), &|name| {
+                None => Arc::new(Group::new(rules.clone(), old(rules).map(|g| &**g), &|name| {
                     ids.get(name).copied().unwrap_or(u32::MAX)
                 })),
             };
-            if let Some(slot) = ids.get(&spec.name).and_then(|i| compiled.get_mut(*i as usize)) {
+            if let Some(slot) = ids.get(&rules.spec().name).and_then(|i| compiled.get_mut(*i as usize)) {
                 *slot = Some(group);
             }
         }

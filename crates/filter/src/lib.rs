@@ -26,11 +26,13 @@ mod group;
 mod judge;
 pub mod oracle;
 mod rule;
+mod ruleset;
 #[cfg(test)]
 mod tests;
 
 pub use group::Group;
 pub use judge::{Deny, Filter, Member, Side, Verdict};
+pub use ruleset::{edits, Edit, Ruleset};
 pub use rule::{
     icmp_service, service, services, Fault, GroupSpec, Prefix, Remote, Rule, RuleDirection, GROUPS_OF_MEMBER, GROUP_RULES_MAX,
     PRIORITY_DEFAULT, PRIORITY_MAX, RULES_MAX, SERVICE_MAX,

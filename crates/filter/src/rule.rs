@@ -151,7 +151,7 @@ impl FromStr for Rule {
     /// `ingress allow tcp/80-90 10.0.0.0/8 priority 100 stateless`; the remote side is `any`, an address, a prefix or
     /// `group NAME`, the priority and `stateless` may be left out.
     fn from_str(s: &str) -> Result<Rule, String> {
-        let mut words = s.split_whitespace();
+        let mut words = s.split_ascii_whitespace();
         let mut next = |what: &str| words.next().ok_or_else(|| format!("`{s}` lacks {what}"));
         let direction = match next("ingress or egress")? {
             "ingress" => RuleDirection::Ingress,
@@ -299,21 +299,7 @@ impl GroupSpec {
     /// What of it can be told wrong without the other groups, at most about so many rules; if anything is, the group is not to be
     /// compiled.
     pub fn faults(&self, most: usize) -> Vec<Fault> {
-        if self.rules.len() > GROUP_RULES_MAX {
-            return vec![Fault::TooMany(self.rules.len())];
-        }
-        let bad = |r: &Rule| r.services.0 > r.services.1 || r.services.1 > SERVICE_MAX;
-        let upside: Vec<Fault> =
-            self.rules.iter().enumerate().filter(|(_, r)| bad(r)).map(|(i, _)| Fault::UpsideDown(i)).take(most).collect();
-        if !upside.is_empty() {
-            return upside;
-        }
-        let mut found = Vec::new();
-        for direction in [RuleDirection::Ingress, RuleDirection::Egress] {
-            found.extend(crate::compile::unreachable(&self.rules, direction, most));
-        }
-        found.sort_unstable();
-        found.into_iter().take(most).map(|(i, by)| Fault::Unreachable(i, by)).collect()
+        crate::Ruleset::checked(self.clone(), None, most).err().unwrap_or_default()
     }
 
     /// The groups that its rules name, each with the position of a rule that does.

@@ -6,7 +6,7 @@
 //!
 //! TUNNY_SEED repeats a run.
 
-use filter::{oracle, service, services, Filter, Fault, GroupSpec, Member, Prefix, Remote, Rule, RuleDirection, Side};
+use filter::{oracle, service, services, Filter, Fault, GroupSpec, Member, Prefix, Remote, Rule, RuleDirection, Ruleset, Side};
 use filter::{GROUP_RULES_MAX, SERVICE_MAX};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -163,7 +163,8 @@ fn as_one_group(lines: &[Line], r: &mut ChaCha8Rng) {
     let spec = Arc::new(GroupSpec { name: "all".into(), rules });
     let member: IpAddr = "192.0.2.1".parse().unwrap();
     let members = vec![Member { prefix: Prefix { addr: member, len: 32 }, groups: vec!["all".into()] }];
-    let filter = Filter::new(std::slice::from_ref(&spec), &[(VNI, Arc::new(members))], &Filter::default());
+    let compiled = [Arc::new(Ruleset::new(spec.clone()))];
+    let filter = Filter::new(&compiled, &[(VNI, Arc::new(members))], &Filter::default());
     let never: Vec<usize> = spec.faults(usize::MAX).iter().map(|f| match f {
         Fault::Unreachable(i, _) => *i,
         other => panic!("{other:?}"),
@@ -185,7 +186,10 @@ fn as_groups(lines: &[Line], r: &mut ChaCha8Rng) -> usize {
     let name = |key: &(IpAddr, u8)| -> Arc<str> { format!("{}/{}", key.0, key.1).into() };
     let groups: Vec<_> = of_dst
         .iter()
-        .map(|(key, of)| Arc::new(GroupSpec { name: name(key), rules: of.iter().flat_map(|i| lines[*i].rules(*i, allows(*i))).collect() }))
+        .map(|(key, of)| {
+            let rules = of.iter().flat_map(|i| lines[*i].rules(*i, allows(*i))).collect();
+            Arc::new(Ruleset::new(GroupSpec { name: name(key), rules }))
+        })
         .collect();
     let covering = |addr: IpAddr, len: u8| (0..=len).map(|l| (masked(addr, l), l)).filter(|key| of_dst.contains_key(key)).map(|k| name(&k)).collect();
     let member = |(addr, len): &(IpAddr, u8)| Member { prefix: Prefix { addr: *addr, len: *len }, groups: covering(*addr, *len) };

@@ -166,8 +166,14 @@ impl Node {
         &self.hub
     }
 
-    fn tables(&self) -> Tables {
+    /// Its tables.
+    pub fn tables(&self) -> Tables {
         Tables::new(self.memory.clone())
+    }
+
+    /// Sessions, translation and rules, as its workers have them.
+    pub fn nat(&self) -> Arc<gateway::Nat> {
+        self.internet.nat()
     }
 
     /// Where metrics are to be served over TCP.

@@ -46,7 +46,8 @@ pub fn change(nat: &Nat, states: &dyn Backing, before: Option<&Region>, region: 
         nat.translator().configure(&region.internet.spec());
     }
     if before.is_none_or(|b| b.groups != region.groups) {
-        let filter = filter::Filter::new(&region.groups.specs(), &region.groups.vpcs(), &nat.rules());
+        let compiled: Vec<_> = region.groups.specs().into_iter().map(|spec| Arc::new(filter::Ruleset::new(spec))).collect();
+        let filter = filter::Filter::new(&compiled, &region.groups.vpcs(), &nat.rules());
         nat.set_filter(Arc::new(filter));
     }
     for v in &region.vpcs {

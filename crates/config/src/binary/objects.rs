@@ -5,6 +5,7 @@ use super::codec::*;
 use crate::decode::{decode, Names};
 use crate::documents::Documents;
 use crate::object::*;
+use crate::quick;
 use crate::yaml;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +14,13 @@ use std::sync::Arc;
 pub(crate) fn put_documents(out: &mut Vec<u8>, docs: &Documents) {
     put_u64(out, docs.puts.len() as u64);
     for item in &docs.puts {
-        put_object(out, &item.object);
+        match item.origin.text() {
+            Some(text) => {
+                out.push(item.object.kind() as u8);
+                put_text(out, text);
+            }
+            None => put_object(out, &item.object),
+        }
     }
     put_u64(out, docs.deletes.len() as u64);
     for (kind, name, _) in &docs.deletes {
@@ -133,12 +140,16 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
 
 /// Objects that are rare and have many fields go as their documents.
 pub(crate) fn put_document(out: &mut Vec<u8>, object: &Object) {
-    put_text(out, &object.to_json().to_string());
+    put_text(out, &object.to_ndjson());
 }
 
 /// Reads such an object: a Gateway, or one about the way to the Internet.
 pub(crate) fn read_document(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
-    let (nodes, fault) = yaml::parse(r.text()?);
+    let text = r.text()?;
+    if let Some(group) = quick::group_of_json(text).or_else(|| quick::group_of_yaml(text).map(|(group, _)| group)) {
+        return Ok(group);
+    }
+    let (nodes, fault) = yaml::parse(text);
     let (file, mut errors): (Arc<str>, _) = ("".into(), Vec::new());
     let node = nodes.first().filter(|_| fault.is_none()).ok_or("a document is no JSON")?;
     match decode(&file, node, names, &mut errors) {

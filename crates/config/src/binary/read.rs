@@ -93,7 +93,11 @@ impl Load {
                     let (kind, name) = (object.kind(), object.name());
                     let twice = match object {
                         Object::Gateway(g) => self.model.gateway.replace(g).is_some(),
-                        other => self.model.internet.put(other).is_some(),
+                        Object::SecurityGroup(mut g) => {
+                            g.compile(None).map_err(|faults| format!("SecurityGroup `{name}`: {:?}", faults[0]))?;
+                            self.model.set_internet(Object::SecurityGroup(g)).is_some()
+                        }
+                        other => self.model.set_internet(other).is_some(),
                     };
                     if twice {
                         return Err(format!("{kind} `{name}` is described twice, or there are two gateways"));
@@ -306,7 +310,7 @@ impl Load {
             }
             self.model.ncs.at_mut(nc).vpcs.push(vpc);
         }
-        let m = self.model;
+        let mut m = self.model;
         for (kind, used, limit) in m.water_levels() {
             if used > limit {
                 return Err(format!("{used} {kind} objects, the limit is {limit} (spec.limits of the Gateway)"));
@@ -321,6 +325,7 @@ impl Load {
         if let Some((kind, name, field, problem)) = m.internet_faults().into_iter().next() {
             return Err(format!("{kind} `{name}`: {field} {problem}"));
         }
+        m.settle_bound();
         if m.peers_are_short() {
             return Ok(m);
         }

@@ -50,6 +50,7 @@ impl Model {
             sort_errors(&mut errors);
             return Err(errors);
         }
+        self.settle_bound();
         self.generation += 1;
         Ok(Plan::of_steps(self.generation, log, tallies, warnings, more_warnings))
     }
@@ -125,7 +126,7 @@ impl<'a> Tx<'a> {
 
     fn report(&self, origin: &Origin, kind: Kind, name: Name, field: &str, problem: Problem) -> ConfigError {
         let allowed = match &problem {
-            Problem::UnknownReference { .. } | Problem::NoPeering { .. } => schema::allowed(kind, field),
+            Problem::UnknownReference { .. } | Problem::NoPeering { .. } | Problem::NeverMatches { .. } | Problem::Value(_) => schema::allowed(kind, field),
             _ => String::new(),
         };
         let place = self.docs.place_of(origin, field);

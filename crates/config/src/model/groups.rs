@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Security groups in the model: the rules that join them with each other and with VMs, and what the filter is told.
 
+use super::apply::Tx;
+use super::bound::OfVpc;
 use super::internet::Fault;
 use super::Model;
+use crate::documents::Origin;
 use crate::error::Problem;
 use crate::object::*;
-use filter::{GroupSpec, Member, RULES_MAX};
+use filter::{GroupSpec, Member, Ruleset, RULES_MAX};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 use std::sync::Arc;
 use tables::Vni;
 
@@ -16,7 +18,7 @@ use tables::Vni;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FilterPlan {
     /// Groups, by name.
-    pub groups: Vec<Arc<GroupSpec>>,
+    pub groups: Vec<Arc<Ruleset>>,
     /// Members of each VPC, by VNI.
     pub members: Vec<(Vni, Arc<Vec<Member>>)>,
     /// A number for each VPC with members, which differs when its sessions must be judged again.
@@ -35,15 +37,11 @@ impl FilterPlan {
     pub fn keep(&mut self, before: &FilterPlan) {
         let old: BTreeMap<Vni, &Arc<Vec<Member>>> = before.members.iter().map(|(vni, m)| (*vni, m)).collect();
         for (vni, members) in &mut self.members {
-            if let Some(same) = old.get(vni).filter(|o| ***o == *members) {
+            if let Some(same) = old.get(vni).filter(|o| !Arc::ptr_eq(o, members) && ***o == *members) {
                 *members = (*same).clone();
             }
         }
     }
-}
-
-fn host(addr: IpAddr) -> filter::Prefix {
-    filter::Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }
 }
 
 impl Model {
@@ -61,17 +59,27 @@ impl Model {
                 out.push((Kind::SecurityGroup, name.clone(), format!("spec.rules[{i}]"), problem));
             }
         }
+        // Of a VPC of which nothing has changed everything is there; but for groups, which belong to none.
         for b in internet.bindings.values() {
-            self.binding_faults(b, out);
+            if !self.bound.is_settled(&b.vpc) {
+                self.binding_faults(b, out);
+            } else if self.bound.lost_groups() {
+                self.group_names(b, out);
+            }
+        }
+    }
+
+    fn group_names(&self, b: &SecurityBinding, out: &mut Vec<Fault>) {
+        for (i, g) in b.groups.iter().enumerate().filter(|(_, g)| !self.internet.groups.contains_key(*g)) {
+            let problem = Problem::UnknownReference { kind: Kind::SecurityGroup, name: g.to_string() };
+            out.push((Kind::SecurityBinding, b.name.clone(), format!("spec.groups[{i}]"), problem));
         }
     }
 
     fn binding_faults(&self, b: &SecurityBinding, out: &mut Vec<Fault>) {
+        self.group_names(b, out);
         let mut fault = |field: String, problem| out.push((Kind::SecurityBinding, b.name.clone(), field, problem));
         let unknown = |kind: Kind, name: &Name| Problem::UnknownReference { kind, name: name.to_string() };
-        for (i, g) in b.groups.iter().enumerate().filter(|(_, g)| !self.internet.groups.contains_key(*g)) {
-            fault(format!("spec.groups[{i}]"), unknown(Kind::SecurityGroup, g));
-        }
         let Some(&vpc) = self.vpc_names.get(&b.vpc) else {
             return fault("spec.vpc".into(), unknown(Kind::Vpc, &b.vpc));
         };
@@ -99,46 +107,47 @@ impl Model {
 
     /// The plan for the configuration as it is.
     pub fn filter(&self) -> FilterPlan {
-        let mut members: BTreeMap<Vni, BTreeMap<(u8, IpAddr), Vec<Name>>> = BTreeMap::new();
-        for b in self.internet.bindings.values() {
-            let Some(&vpc) = self.vpc_names.get(&b.vpc) else { continue };
-            let of_vpc = members.entry(self.vpc(vpc).spec.vni).or_default();
-            let vms = b.vms.iter().filter_map(|vm| self.find_vm(vm));
-            let addresses = vms.filter_map(|(v, mac)| self.vpc(v).vms.get(&mac)).flat_map(|vm| vm.addresses.iter());
-            let servers = b.servers.iter().filter_map(|name| self.internet.servers.get(name));
-            let servers = servers.flat_map(|s| s.addresses.iter().copied());
-            for p in addresses.map(|a| host(*a)).chain(servers).chain(b.prefixes.iter().copied()) {
-                let groups = of_vpc.entry((p.len, p.addr)).or_default();
-                groups.extend(b.groups.iter().filter(|g| !groups.contains(g)).cloned().collect::<Vec<_>>());
-            }
-        }
-        let mut plan = FilterPlan::default();
-        plan.groups = self.internet.groups.values().map(|g| g.spec.clone()).collect();
-        for (vni, of_vpc) in members {
-            let list = of_vpc.into_iter().map(|((len, addr), groups)| Member { prefix: filter::Prefix { addr, len }, groups });
-            plan.members.push((vni, Arc::new(list.collect())));
-        }
-        self.versions(&mut plan);
-        plan
+        let groups = self.internet.groups.values().map(|g| g.ruleset()).collect();
+        let of_vpcs = self.members();
+        let versions = self.versions(&of_vpcs);
+        let members = of_vpcs.into_iter().map(|(vni, m)| (vni, m.members)).collect();
+        FilterPlan { groups, members, versions }
     }
 
     /// What a VPC's connections are judged by: the groups of its members, these members, and if a rule names a group, all of them.
-    fn versions(&self, plan: &mut FilterPlan) {
-        let mut of_vpc: Vec<(Vni, u64, bool)> = Vec::new();
-        for (vni, members) in &plan.members {
-            let mut hash = DefaultHasher::new();
-            members.hash(&mut hash);
-            let mut names: Vec<&Name> = members.iter().flat_map(|m| &m.groups).collect();
-            names.sort_unstable();
-            names.dedup();
-            let mut refers = false;
-            for g in names.iter().filter_map(|n| self.internet.groups.get(*n)) {
-                g.digest.hash(&mut hash);
-                refers |= !g.references.is_empty();
-            }
-            of_vpc.push((*vni, hash.finish(), refers));
-        }
+    fn versions(&self, members: &[(Vni, OfVpc)]) -> BTreeMap<Vni, u64> {
+        let of_vpc: Vec<(Vni, u64, bool)> = members
+            .iter()
+            .map(|(vni, of)| {
+                let (mut hash, mut refers) = (DefaultHasher::new(), false);
+                of.digest.hash(&mut hash);
+                for g in of.groups.iter().filter_map(|n| self.internet.groups.get(n)) {
+                    g.ruleset().digest().hash(&mut hash);
+                    refers |= !g.references.is_empty();
+                }
+                (*vni, hash.finish(), refers)
+            })
+            .collect();
         let all = of_vpc.iter().fold(0u64, |sum, (_, hash, _)| sum.wrapping_add(*hash));
-        plan.versions = of_vpc.iter().map(|(vni, hash, refers)| (*vni, hash ^ if *refers { all } else { 0 })).collect();
+        of_vpc.iter().map(|(vni, hash, refers)| (*vni, hash ^ if *refers { all } else { 0 })).collect()
+    }
+}
+
+impl Tx<'_> {
+    /// Tells what is wrong with the rules of a group.
+    pub(super) fn rule_faults(&mut self, origin: &Origin, spec: &GroupSpec, faults: Vec<filter::Fault>) {
+        for fault in faults {
+            let (i, problem) = match fault {
+                filter::Fault::UpsideDown(i) => (i, Problem::Value(format!("`{}` ends before it begins", spec.rules[i]))),
+                filter::Fault::Unreachable(i, by) => {
+                    let by = by.map(|by| format!("spec.rules[{by}], `{}`", spec.rules[by]));
+                    let by = by.unwrap_or_else(|| "several rules that are asked before it".into());
+                    (i, Problem::NeverMatches { rule: spec.rules[i].to_string(), by })
+                }
+                filter::Fault::TooMany(n) => (0, Problem::Value(format!("has {n} entries"))),
+                filter::Fault::UnknownGroup(..) => continue,
+            };
+            self.fail(origin, Kind::SecurityGroup, spec.name.clone(), &format!("spec.rules[{i}]"), problem);
+        }
     }
 }

@@ -93,12 +93,27 @@ impl Internet {
 impl Model {
     pub(super) fn put_internet(&mut self, object: Object, log: &mut Vec<Undo>) {
         let (kind, name) = (object.kind(), object.name());
-        let old = self.internet.put(object);
+        let old = self.set_internet(object);
         log.push(Undo::Internet(kind, name, old.map(Box::new)));
     }
 
-    pub(super) fn remove_internet(&mut self, kind: Kind, name: &Name, log: &mut Vec<Undo>) -> bool {
+    /// Puts an object of these kinds in; the one of its name that was there.
+    pub(crate) fn set_internet(&mut self, object: Object) -> Option<Object> {
+        self.bound.changes(&object);
+        let old = self.internet.put(object);
+        old.iter().for_each(|o| self.bound.changes(o));
+        old
+    }
+
+    /// Takes one out.
+    pub(super) fn take_internet(&mut self, kind: Kind, name: &Name) -> Option<Object> {
         let old = self.internet.remove(kind, name);
+        old.iter().for_each(|o| self.bound.goes(o));
+        old
+    }
+
+    pub(super) fn remove_internet(&mut self, kind: Kind, name: &Name, log: &mut Vec<Undo>) -> bool {
+        let old = self.take_internet(kind, name);
         let found = old.is_some();
         if let Some(old) = old {
             log.push(Undo::Internet(kind, name.clone(), Some(Box::new(old))));
@@ -258,7 +273,15 @@ impl<'a> Tx<'a> {
                         true => self.tally(kind).changed += 1,
                         false => self.tally(kind).added += 1,
                     }
-                    self.model.put_internet(item.object.clone(), &mut self.log);
+                    let mut object = item.object.clone();
+                    if let Object::SecurityGroup(g) = &mut object {
+                        let before = self.model.internet.groups.get(&name).map(|g| &**g);
+                        if let Err(faults) = g.compile(before) {
+                            self.rule_faults(&item.origin, &g.spec, faults);
+                            continue;
+                        }
+                    }
+                    self.model.put_internet(object, &mut self.log);
                 }
             }
         }

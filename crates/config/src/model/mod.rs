@@ -11,6 +11,7 @@
 //! The model does no I/O and knows no files: errors get their places from the documents of the change.
 
 mod apply;
+mod bound;
 mod checks;
 mod groups;
 mod internet;
@@ -104,6 +105,7 @@ pub struct Model {
     pub(crate) vm_names: HashMap<Name, (u32, Mac)>,
     pub(crate) route_names: HashMap<Name, (u32, Prefix)>,
     pub(crate) internet: Internet,
+    pub(crate) bound: bound::Bound,
     pub(crate) vms: u64,
     pub(crate) routes: u64,
     /// Number of changes so far: a plan can be taken back only as long as it is the last.

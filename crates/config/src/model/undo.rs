@@ -75,6 +75,7 @@ impl Model {
     pub(super) fn add_vpc(&mut self, spec: Vpc, log: &mut Vec<Undo>) {
         let (name, vni) = (spec.name.clone(), spec.vni);
         let id = self.vpcs.insert(Box::new(VpcState::new(spec)));
+        self.bound.touch(&name);
         self.vpc_names.insert(name, id);
         self.vnis.insert(vni, id);
         log.push(Undo::VpcAdded(id));
@@ -83,6 +84,7 @@ impl Model {
     /// Removes a VPC that has nothing left in it.
     pub(super) fn remove_vpc(&mut self, id: u32, log: &mut Vec<Undo>) {
         if let Some(vpc) = self.vpcs.remove(id) {
+            self.bound.touch(&vpc.spec.name);
             self.vpc_names.remove(&vpc.spec.name);
             self.vnis.remove(&vpc.spec.vni);
             log.push(Undo::VpcRemoved(id, vpc));
@@ -119,13 +121,17 @@ impl Model {
         if let Some(name) = &vm.name {
             self.vm_names.insert(name.clone(), (vpc, mac));
         }
-        self.vpcs.at_mut(vpc).insert_vm(mac, vm);
+        let state = self.vpcs.at_mut(vpc);
+        self.bound.touch(&state.spec.name);
+        state.insert_vm(mac, vm);
         self.vms += 1;
         log.push(Undo::VmAdded(vpc, mac));
     }
 
     pub(super) fn remove_vm(&mut self, vpc: u32, mac: Mac, log: &mut Vec<Undo>) {
-        if let Some(vm) = self.vpcs.at_mut(vpc).remove_vm(mac) {
+        let state = self.vpcs.at_mut(vpc);
+        self.bound.touch(&state.spec.name);
+        if let Some(vm) = state.remove_vm(mac) {
             self.ncs.at_mut(vm.nc).vms -= 1;
             if let Some(name) = &vm.name {
                 self.vm_names.remove(name);
@@ -186,11 +192,13 @@ impl Model {
             Undo::NcChanged(id, old) => self.change_nc(id, old, redo),
             Undo::VpcAdded(id) => {
                 if let Some(vpc) = self.vpcs.retract(id) {
+                    self.bound.touch(&vpc.spec.name);
                     self.vpc_names.remove(&vpc.spec.name);
                     self.vnis.remove(&vpc.spec.vni);
                 }
             }
             Undo::VpcRemoved(id, vpc) => {
+                self.bound.touch(&vpc.spec.name);
                 self.vpc_names.insert(vpc.spec.name.clone(), id);
                 self.vnis.insert(vpc.spec.vni, id);
                 self.vpcs.restore(id, vpc);
@@ -202,8 +210,8 @@ impl Model {
             Undo::VmRemoved(vpc, mac, vm) => self.add_vm(vpc, mac, vm, redo),
             Undo::RouteAdded(vpc, prefix) => self.remove_route(vpc, prefix, redo),
             Undo::RouteRemoved(vpc, prefix, route) => self.add_route(vpc, prefix, route, redo),
-            Undo::Internet(kind, name, None) => drop(self.internet.remove(kind, &name)),
-            Undo::Internet(_, _, Some(old)) => drop(self.internet.put(*old)),
+            Undo::Internet(kind, name, None) => drop(self.take_internet(kind, &name)),
+            Undo::Internet(_, _, Some(old)) => drop(self.set_internet(*old)),
         }
     }
 }
