@@ -59,17 +59,21 @@ static __always_inline int by_state(struct nat_work *w)
 	return none ? DROP_SESSION_STRAY : DROP_SESSION_INVALID;
 }
 
-/* What is known of the packet's connection by w->key judges it: a session, or the state table. in: towards the inner end. GO or a verdict. */
-static __always_inline int by_connection(struct nat_work *w, int in)
+/*
+ * What is known of the packet's connection by w->key judges it: a session, or the state table. in: towards the inner end;
+ * guess: the line of its record, if it seems to have one, which is on its way already. GO or a verdict.
+ */
+static __always_inline int by_connection(struct nat_work *w, int in, __u32 guess)
 {
 	struct tunny_session_record *r;
-	__u32 line;
+	__u32 line = guess;
 	__u64 state;
 	int why;
 
 	if (states_memory())
 		return by_state(w);
-	line = tunny_session_find(&w->key);
+	if (!line || !session_is(&w->key, line))
+		line = tunny_session_find(&w->key);
 	r = line ? session_line(line) : NULL;
 	if (!r)
 		return PUNT + PUNT_SESSION_NEW;

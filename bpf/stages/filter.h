@@ -103,7 +103,7 @@ __noinline int tunny_filter(struct xdp_md *ctx, struct nat_work *w)
 	end = check_sender(root, w);
 	if (end)
 		return end;
-	return by_connection(w, pair_key(w));
+	return by_connection(w, pair_key(w), w->line);
 }
 
 /* The stage. What locate refuses is left to it. */
@@ -128,6 +128,7 @@ static __always_inline int filter(struct packet *p, const struct end *e)
 	w->sender_hi = e->outer_src_hi;
 	w->sender_lo = e->outer_src_lo;
 	w->sender_v6 = e->outer_v6;
+	w->line = e->guess;
 	return tunny_filter(p->ctx, w);
 }
 

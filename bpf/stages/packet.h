@@ -47,6 +47,7 @@ struct end {
 	__u32 inner_bytes;	/* of the inner frame */
 	__u32 tenant;		/* id of the ingress VPC, 0 if not looked up */
 	__u32 standing;
+	__u32 guess;		/* line of the record that the session of a pair of VMs seems to have, 0: none */
 };
 
 /* Not on the stack: 6.1 allows a chain of calls 512 bytes together. XDP never interrupts itself on a CPU. */

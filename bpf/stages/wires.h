@@ -284,7 +284,7 @@ __noinline int tunny_wire_judge(struct xdp_md *ctx, struct nat_work *w, struct e
 	if (w->why)
 		return PUNT + (w->why & (PUNT_REASONS - 1));
 	server_key(w, in);
-	return by_connection(w, in);
+	return by_connection(w, in, 0);
 }
 
 /* A frame's whole way. PASS: the port is no end of a wire. Negative: sent. */

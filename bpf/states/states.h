@@ -56,6 +56,56 @@ __noinline __u64 tunny_state(struct state_key *k)
 	return TUNNY_STATES_UNSURE;
 }
 
+static __always_inline void states_touch(void *memory, __u64 line)
+{
+	const struct states_line *at = states_line(memory, line);
+	__u64 x;
+
+	if (!at)
+		return;
+	x = READ_ONCE(at->words[0]);
+	OPAQUE(x);
+}
+
+/*
+ * Asks for the lines in which a table looks for the IPv4 key of two ends in one VPC. 0: there is no table. Wrong words cost time and
+ * nothing else.
+ */
+__noinline int tunny_state_ask(__u64 w0, __u64 w1)
+{
+	void *memory = states_memory();
+	struct tunny_states_root *root;
+	__u64 hash, ref;
+	__u32 n, at, per_word;
+
+	if (!memory)
+		return 0;
+	root = states_line(memory, 0);
+	if (!root || (root->magic & ~0xffULL) != TUNNY_STATES_MAGIC)
+		return 1;
+	hash = tunny_hash3(0, w0, w1, root->salt);
+	n = root->cells >> 32;
+	at = tunny_bucket_of(hash, n);
+	per_word = root->geometry >> 8 & 0xff;
+	if ((root->magic & 0xff) == TUNNY_STATES_DIGEST) {
+		__u32 digest = hash & ((1 << TUNNY_STATES_DIGEST_BITS) - 1);
+		__u64 other = (__u64)n + tunny_bucket_of(tunny_hash1(digest, root->salt), n) - at;
+
+		other = other >= n ? other - n : other;
+		states_touch(memory, (__u32)root->cells + 3ULL * at / TUNNY_PIECES_IN_LINE);
+		states_touch(memory, (__u32)root->cells + 3ULL * other / TUNNY_PIECES_IN_LINE);
+	} else if ((root->magic & 0xff) == TUNNY_STATES_COMPACT && per_word) {
+		states_touch(memory, (__u32)root->cells + (at / per_word >> 3));
+	}
+	ref = root->keys4;
+	n = ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT;
+	if (n) {
+		states_touch(memory, (__u32)ref + tunny_bucket_of(hash, n));
+		states_touch(memory, (__u32)ref + tunny_bucket_of(hash << 32, n));
+	}
+	return 1;
+}
+
 enum states_verdict { STATES_ACCEPT, STATES_DROP, STATES_AGENT };
 
 /* Kind of a TCP packet with these flags. */

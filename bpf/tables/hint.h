@@ -19,6 +19,7 @@
 
 #include "../stages/packet.h"
 #include "session.h"
+#include "../states/states.h"
 
 static __always_inline void touch(const void *line)
 {
@@ -75,17 +76,19 @@ static __always_inline void session_lines(struct packet *p)
 }
 
 /*
- * Asks for what security groups need of an inner IPv4 packet with ports and no options to its own VPC: the sender's entry, and the
- * buckets of the session, whose key is the same both ways (filter.h).
+ * Asks for what security groups need of an inner IPv4 packet with ports and no options to its own VPC: the sender's entry; then the
+ * lines of the state table, or the buckets of the session and the record that they name, whose key is the same both ways (filter.h).
  */
 __noinline int tunny_pair_ask(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
 {
 	__u32 zero = 0, src, dst, proto, ports;
 	const struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
-	const void *ip = data_of(ctx) + (ip_at & 0xff);
+	const void *ip = data_of(ctx) + (ip_at & 0xff), *sender;
+	struct end *e = bpf_map_lookup_elem(&tunny_ends, &zero);
+	__u64 w0, w1;
 	int in;
 
-	if (!root || ip + IPV4_BYTES + 4 > end_of(ctx))
+	if (!root || !e || ip + IPV4_BYTES + 4 > end_of(ctx))
 		return 0;
 	proto = *(const __u8 *)(ip + 9);
 	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP)
@@ -93,12 +96,18 @@ __noinline int tunny_pair_ask(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
 	src = __builtin_bswap32(*(const __u32 *)(ip + 12));
 	dst = __builtin_bswap32(*(const __u32 *)(ip + 16));
 	ports = __builtin_bswap32(*(const __u32 *)(ip + 20));
-	touch_line(line_at(home_line(root->vm4, tunny_hash1(vm4_key(vni, src), root->salt))));
 	in = src != dst ? src > dst : ports >> 16 > (ports & 0xffff);
 	if (in)
 		ports = ports >> 16 | ports << 16;
-	return tunny_session_ask(2 | vni << 8, (__u64)vni << 40 | (__u64)proto << 32 | (in ? dst : src),
-				 (__u64)(in ? src : dst) << 32 | ports);
+	w0 = (__u64)vni << 40 | (__u64)proto << 32 | (in ? dst : src);
+	w1 = (__u64)(in ? src : dst) << 32 | ports;
+	sender = line_at(home_line(root->vm4, tunny_hash1(vm4_key(vni, src), root->salt)));
+	if (!sender)
+		return 0;
+	if (!tunny_state_ask(w0, w1))
+		e->guess = tunny_session_guess(2 | vni << 8, w0, w1);
+	touch(sender);
+	return 0;
 }
 
 /*
@@ -124,6 +133,9 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	p->member_bucket = line_at(home_line(root->members, tunny_hash1(member, salt)));
 	if (!p->tenant_bucket || !p->vm_bucket || !p->member_bucket)
 		return DROP_TABLE_FAULT;
+	/* Its places are worked out before anything is waited for. */
+	if (unlikely(root->filtered))
+		tunny_pair_ask(p->ctx, p->inner_at + ETH_BYTES, p->vni);
 	touch(p->vm_bucket);
 	touch(p->tenant_bucket);
 	/* Peers and policy. The same page, so next to nothing. */
@@ -135,8 +147,6 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 		session_lines(p);
 	else
 		touch_line(cells);
-	if (unlikely(root->filtered))
-		tunny_pair_ask(p->ctx, p->inner_at + ETH_BYTES, p->vni);
 	return GO;
 }
 

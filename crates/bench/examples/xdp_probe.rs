@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the XDP program's time goes: rounds of overlapping reads, and the program on tables that fit the cache and on those of
-//! the benches. `cargo run --release -p bench --example xdp_probe -- [rounds] [cache] [gateway] [nat] [nat10m]
+//! the benches. `cargo run --release -p bench --example xdp_probe -- [rounds] [cache] [gateway] [nat] [nat10m] [filter] [filter10m]
 //! [BENCH...]`, as root; a bench by its name is run as by `tunny bench`, without the other crates that the binary needs.
 //!
 //! TUNNY_OBJECT: another compiled `gateway.bpf.c` than the one built in, to compare two of them without building anything else.
@@ -9,19 +9,9 @@
 use bench::drive::{Driver, PACKETS};
 use bench::setup::BpfNode;
 use bench::workload::Workload;
-use bench::{cpu, memory, nat, stats, Context, Error, Report, BENCHES};
-use xdp::{Options, XdpEngine};
+use bench::{cpu, filter, memory, nat, stats, Context, Error, Report, BENCHES};
 
 const SEED: u64 = 1;
-
-fn node(workload: &Workload) -> Result<BpfNode, Error> {
-    let object = match std::env::var("TUNNY_OBJECT") {
-        Ok(path) => Some(std::fs::read(path).map_err(Error::io("reading the object"))?),
-        Err(_) => None,
-    };
-    let engine = XdpEngine::open_or_create(&Options { pins: None, object });
-    BpfNode::with(engine.map_err(Error::failed("loading the XDP program"))?, workload, 1)
-}
 
 fn rounds() {
     for mib in [1, 8, 32, 128] {
@@ -33,7 +23,7 @@ fn rounds() {
 /// Medians: driver, bare, own VPC, 20% to peers, peers alone.
 fn gateway(vpcs: u32, samples: usize) -> Result<(), Error> {
     let workload = Workload::region(vpcs, 10, 4096.min(vpcs), SEED);
-    let node = node(&workload)?;
+    let node = BpfNode::new(&workload)?;
     let packets = [0, 20, 100].map(|share| workload.packets(PACKETS, share, SEED));
     let driver = Driver::new(&packets[1], node.table_bytes())?;
     let names = ["nothing", "bare", "own VPC", "20% to peers", "peers alone"];
@@ -60,13 +50,24 @@ fn gateway(vpcs: u32, samples: usize) -> Result<(), Error> {
 fn sessions(vpcs: u32, sizes: &[u32], samples: usize) -> Result<(), Error> {
     let workload = Workload::region(vpcs, 10, 4096.min(vpcs), SEED);
     for &count in sizes {
-        let mut node = node(&workload)?;
+        let mut node = BpfNode::new(&workload)?;
         nat::prepare(&mut node, &workload)?;
         let context = Context { seed: SEED, samples, progress: &|_| () };
         let size = nat::measure(&context, &mut node, &workload, count)?;
         let [driver, out, inwards] = [&size.nothing, &size.outward, &size.inward].map(|s| stats::median(s));
         println!("nat, {vpcs} VPCs, {count} sessions: driver {driver:.0}, outwards {out:.0}, inwards {inwards:.0} ns");
     }
+    Ok(())
+}
+
+/// Established connections under groups: exact, compact and digest, and the same packets without groups.
+fn filtered(vpcs: u32, count: u32, samples: usize) -> Result<(), Error> {
+    let workload = Workload::region(vpcs, 10, 4096.min(vpcs), SEED);
+    let mut node = BpfNode::new(&workload)?;
+    let size = filter::measure(&Context { seed: SEED, samples, progress: &|_| () }, &mut node, &workload, count)?;
+    let [driver, bare, on, off] = [&size.nothing, &size.bare, &size.on, &size.off].map(|s| stats::median(s));
+    let tables: String = size.tables.iter().map(|t| format!(", {} {:.0}", t.kind.name(), stats::median(&t.ns))).collect();
+    println!("filter, {count} connections: driver {driver:.0}, bare {bare:.0}, without groups {off:.0}, exact {on:.0}{tables} ns");
     Ok(())
 }
 
@@ -94,6 +95,15 @@ fn main() -> Result<(), Error> {
     if want("cache") {
         gateway(40, samples)?;
         sessions(40, &[400], samples)?;
+    }
+    if want("filter-cache") {
+        filtered(40, 2000, samples)?;
+    }
+    if want("filter") {
+        filtered(100_000, 1_000_000, samples)?;
+    }
+    if want("filter10m") {
+        filtered(100_000, 10_000_000, samples)?;
     }
     if want("gateway") {
         gateway(100_000, samples)?;

@@ -87,20 +87,26 @@ pub(crate) fn epoch_of(node: &BpfNode, vni: u32) -> u16 {
 }
 
 /// What a size costs, ns a packet: driver alone, bare program, groups on, groups off; and bytes of session memory.
-struct Size {
-    nothing: Vec<f64>,
-    bare: Vec<f64>,
-    on: Vec<f64>,
-    off: Vec<f64>,
+pub struct Size {
+    /// Driver alone.
+    pub nothing: Vec<f64>,
+    /// Bare program.
+    pub bare: Vec<f64>,
+    /// Groups on.
+    pub on: Vec<f64>,
+    /// Groups off.
+    pub off: Vec<f64>,
     bytes: u64,
     /// Instead of sessions: compact, digest.
-    tables: Vec<Table>,
+    pub tables: Vec<Table>,
 }
 
 /// The same with a state table: ns a packet, bytes that the fast path reads, bytes of the agent's records.
-struct Table {
-    kind: TableKind,
-    ns: Vec<f64>,
+pub struct Table {
+    /// Compact or digest.
+    pub kind: TableKind,
+    /// Nanoseconds a packet.
+    pub ns: Vec<f64>,
     bytes: u64,
     record_bytes: u64,
 }
@@ -142,7 +148,8 @@ fn with_table(
     }
 }
 
-fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u32) -> Result<Size, Error> {
+/// Measures `count` connections.
+pub fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count: u32) -> Result<Size, Error> {
     let memory = node.engine.session_memory().map_err(Error::failed("mapping session memory"))?;
     let options = Options { sessions: count + (1 << 16), initial: count, salt: context.seed, ..Options::default() };
     let tracker = Tracker::new(memory, options, NOW).map_err(Error::failed("session memory"))?;

@@ -64,8 +64,13 @@ pub struct BpfNode {
 impl BpfNode {
     /// A node whose packets leave by the port they came from, in this network namespace's loopback: for test runs.
     pub fn new(workload: &Workload) -> Result<BpfNode, Error> {
-        let engine = XdpEngine::load().map_err(Error::failed("loading the XDP program"))?;
-        BpfNode::with(engine, workload, 1)
+        // Another object than the one built in, to compare two (examples/xdp_probe.rs).
+        let object = match std::env::var("TUNNY_OBJECT") {
+            Ok(path) => Some(std::fs::read(path).map_err(Error::io("reading the object"))?),
+            Err(_) => None,
+        };
+        let engine = XdpEngine::open_or_create(&xdp::Options { pins: None, object });
+        BpfNode::with(engine.map_err(Error::failed("loading the XDP program"))?, workload, 1)
     }
 
     /// A node on an engine that is there, whose packets leave by `ifindex`.
