@@ -191,6 +191,8 @@ reasons! {
     FilterL4Malformed = 74, "filter_l4_malformed", Filter, "The packet ends inside its UDP or ICMP header, or its length contradicts itself.", "Look at the sender.";
     FilterFragment = 75, "filter_fragment_overlap", Filter, "A fragment overlaps another of its packet, or contradicts what was seen of it.", "Somebody tries to hide a header from the filter, or a stack is broken.";
     ServerUnknown = 76, "server_unknown", Tenant, "A frame from the network for an address that no Server behind this wire has.", "Create the Server, or look for a stale neighbour entry or a flooding switch.";
+    FilterAgentGone = 77, "filter_agent_gone", Filter, "A control packet of a connection, and the agent that judges it is on another host and not there. Established connections go on.", "`tunny get states` says why; start `tunny agent`, or look at the way to it.";
+    FilterAgentBusy = 78, "filter_agent_busy", Filter, "A control packet of a connection, and as many of this VPC, or of all, wait for the agent on another host as may.", "`tunny top` shows which VPC; lower its punt limit in the Gateway, or give the agent a shorter way.";
 }
 
 reasons! {

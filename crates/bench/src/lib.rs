@@ -5,6 +5,7 @@
 //! Rates are per second of CPU time of the measured thread. Unsafe code: system calls on threads and namespaces, and packet
 //! memory shared with the kernel.
 
+pub mod agent;
 pub mod chip_model;
 pub mod classify;
 pub mod compact;

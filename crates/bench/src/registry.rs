@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    chip_model, classify, compact, cpu, drive, filter, filter_change, filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
+    agent, chip_model, classify, compact, cpu, drive, filter, filter_change, filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -207,6 +207,13 @@ pub const BENCHES: &[Bench] = &[
         what: "first packets of UDP connections between VMs in groups of 10k rules through the Rust path on one core, session made",
         group: Group::Own,
         run: filter_rules::filter_first,
+    },
+    Bench {
+        name: "agent-remote",
+        unit: "ratio",
+        what: "connections a second through an agent on another host: packets that wait by themselves over one at a time",
+        group: Group::Own,
+        run: agent::agent_remote,
     },
     Bench {
         name: "compact-memory",

@@ -148,6 +148,14 @@ fn states(s: &StatesView) -> String {
         s.record_bytes,
         s.false_accept_percent
     );
+    if let Some(agent) = &s.agent {
+        let how = match (&agent.trouble, agent.up) {
+            (_, true) => "judges control packets".to_string(),
+            (Some(why), false) => format!("NOT THERE: {why}"),
+            (None, false) => "being connected to".to_string(),
+        };
+        text.push_str(&format!("agent            {}: {how}; {} packets wait for it\n", agent.address, agent.waiting));
+    }
     if !s.vpcs.is_empty() {
         let rows = s.vpcs.iter().map(|v| vec![v.vpc.clone(), v.vni.to_string(), v.connections.to_string(), v.opening.to_string()]);
         text.push('\n');

@@ -3,6 +3,7 @@
 //! manual page, and a `run` function. What several commands share is in [`output`].
 #![forbid(unsafe_code)]
 
+mod agent;
 mod apply;
 mod bench;
 mod cache;
@@ -72,6 +73,7 @@ impl Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     Node(Box<node::Args>),
+    Agent(agent::Args),
     Validate(validate::Args),
     Apply(apply::Args),
     Delete(delete::Args),
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
     let global = &cli.global;
     let result = match cli.command {
         Command::Node(args) => node::run(*args, global),
+        Command::Agent(args) => agent::run(args, global),
         Command::Validate(args) => validate::run(args, global),
         Command::Apply(args) => apply::run(args, global),
         Command::Delete(args) => delete::run(args, global),

@@ -70,7 +70,7 @@ pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) ->
             v.protocol,
             v.direction,
             endpoint(&v.vm, v.vm_port),
-            endpoint(&v.public, v.public_port),
+            v.public.as_deref().map_or("-".into(), |public| endpoint(public, v.public_port.unwrap_or(0))),
             endpoint(&v.remote, v.remote_port),
             v.state,
             v.age_s,

@@ -88,6 +88,66 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
     assert_eq!(counted(lab), now);
 }
 
+const GROUPS: &str = "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: web}, spec: {rules: [ingress allow tcp/80 any, egress allow any any]}}
+---
+{apiVersion: tunny/v1, kind: SecurityBinding, metadata: {name: web}, spec: {vpc: blue, prefixes: [10.0.0.0/24], groups: [web]}}
+";
+
+/// The connections of a state table go on, too: they are read out of the old records by the names of their fields.
+#[test]
+fn connections_of_a_state_table_go_on_behind_an_upgrade_to_another_layout() {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    let Some(mut region) = region("v") else { return };
+    region.apply(GROUPS);
+    let file = region.names.dir().join("region.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let at = text.find("kind: Gateway").and_then(|at| Some(at + text[at..].find("spec:\n")? + 6)).expect("a Gateway");
+    std::fs::write(&file, format!("{}  filter: {{states: digest, connections: 4000}}\n{}", &text[..at], &text[at..])).unwrap();
+    region.apply(&std::fs::read_to_string(&file).unwrap());
+    let listener = region::inside(&region.names.namespace("blue-2"), || TcpListener::bind("10.0.0.12:80").unwrap()).join().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+            });
+        }
+    });
+    let open = || {
+        let stream = TcpStream::connect("10.0.0.12:80").unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    };
+    let mut open = region::inside(&region.names.namespace("blue-1"), move || (0..30).map(|_| open()).collect::<Vec<_>>()).join().unwrap();
+    let mut talk = |byte: u8, when: &str| {
+        for (i, c) in open.iter_mut().enumerate() {
+            let mut got = [0];
+            c.write_all(&[byte]).and_then(|()| c.read_exact(&mut got)).unwrap_or_else(|e| panic!("connection {i} {when}: {e}"));
+            assert_eq!(got, [byte]);
+        }
+    };
+    talk(1, "at first");
+    let own = format!("{:016x}", abi::abi_hash());
+    let pins = Path::new("/sys/fs/bpf/tunny").join(region.names.instance());
+    let described = region.names.dir().join("node/layouts");
+    stop(region.node().unwrap().process.pid);
+    std::fs::rename(pins.join(format!("layout-{own}")), pins.join(format!("layout-{OTHER}"))).unwrap();
+    std::fs::rename(described.join(format!("{own}.json")), described.join(format!("{OTHER}.json"))).unwrap();
+    talk(2, "with the old program alone");
+    region.start_node().unwrap();
+    let status = region.node().unwrap().status().unwrap();
+    assert!(status["startup"].to_string().contains("30 connections of another layout's state table carried over"), "{status}");
+    assert_eq!(layouts(&pins), [own], "the old tables are gone");
+    talk(3, "behind the upgrade");
+    let view: node::states::StatesView =
+        node::client::Client::new(&lab::node::socket(&region.names)).unwrap().get("/v1/states").unwrap();
+    assert_eq!((view.table.as_str(), view.connections), ("digest", 30));
+    let drops = region.node().unwrap().counters().unwrap().drops;
+    assert!(!drops.contains_key("session_stray") && !drops.contains_key("session_invalid"), "{drops:?}");
+}
+
 /// Ends a node in order, as `systemctl stop` does.
 fn stop(pid: i32) {
     let pid = nix::unistd::Pid::from_raw(pid);

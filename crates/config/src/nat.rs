@@ -34,6 +34,8 @@ pub struct NatPlan {
     pub wires: Vec<WirePlan>,
     /// For the filter: the state table of connections inside; none: sessions.
     pub states: Option<states::Spec>,
+    /// Its agent, if that is on another host.
+    pub agent: Option<crate::RemoteAgent>,
 }
 
 impl Model {
@@ -43,6 +45,7 @@ impl Model {
         let mut plan = NatPlan { timeouts, sessions: self.limits().sessions, ..NatPlan::default() };
         let positions: HashMap<&Name, usize> = self.internet.pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
         plan.states = self.gateway().and_then(|g| g.states.spec());
+        plan.agent = self.gateway().and_then(|g| g.agent.clone()).filter(|_| plan.states.is_some());
         plan.spec.pools = self.internet.pools.values().map(|p| pool(p)).collect();
         let vni = |vpc: &Name| self.vpc_names.get(vpc).map(|id| self.vpc(*id).spec.vni);
         for s in self.internet.snats.values() {

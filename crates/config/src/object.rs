@@ -173,6 +173,15 @@ pub struct StateTable {
     pub fingerprint: u8,
 }
 
+/// The agent that judges control packets, on another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteAgent {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The file with the key that it shares with the node: an absolute path.
+    pub key: String,
+}
+
 impl Default for StateTable {
     fn default() -> Self {
         StateTable { kind: None, connections: 1 << 20, wide: None, registers: None, fingerprint: 0 }
@@ -248,6 +257,8 @@ pub struct Gateway {
     pub session_log: SessionLog,
     /// What tells the states of connections inside.
     pub states: StateTable,
+    /// Its agent, if it is on another host.
+    pub agent: Option<RemoteAgent>,
 }
 
 impl Gateway {
@@ -291,6 +302,7 @@ impl Gateway {
             timeouts: session::Timeouts::default(),
             session_log: SessionLog::Off,
             states: StateTable::default(),
+            agent: None,
         }
     }
 }

@@ -86,6 +86,8 @@ const GATEWAY: &[Field] = &[
     field!("spec.filter.wideConnections", "integer", "a quarter of `connections`", "0 to 100000000", "With `compact` or `digest`: IPv6 connections, and connections between VPCs, at most."),
     field!("spec.filter.registers", "integer", "8 a connection", "1 to 4294967295, at least as many as connections of both kinds", "With `compact`: registers. With n connections in m of them n²/2m collide, each of which needs its whole key, and n/m of all unknown data packets pass."),
     field!("spec.filter.fingerprintBits", "integer", "0", "0 to 16", "With `compact`: bits beside each state. Each halves the share of unknown data packets that pass."),
+    field!("spec.filter.agent", "address and port", "none: in the node's process", "as 10.0.0.9:4790 or [2001:db8::9]:4790", "With `compact` or `digest`: where `tunny agent` judges this node's control packets, on another host (CoFilter's hybrid pattern). While it is not there, established connections go on and control packets are dropped (`filter_agent_gone`)."),
+    field!("spec.filter.agentKey", "absolute path", "none", "required with `spec.filter.agent`", "The file with the key that node and agent share, 32 bytes or more, readable by its owner alone: `openssl rand -hex 32`."),
     field!("spec.metrics", "address and port", "none", "as 127.0.0.1:9464 or [::1]:9464", "Where Prometheus metrics are served over HTTP."),
 ];
 

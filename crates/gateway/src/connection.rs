@@ -5,7 +5,8 @@
 use abi::{DropReason, Stage, POLICY_PICKUP, STATES_NONE};
 use filter::Side;
 use session::{Direction, PairKey};
-use states::{Control, Fsm, Key, Kind, Outcome, Refusal, Shared, Verdict};
+use states::message::Begin;
+use states::{Answer, Control, Fsm, Key, Kind, Outcome, Refusal, Remote, Shared, Verdict};
 use wire::protocol;
 
 use crate::nat::l4::{Icmp, L4};
@@ -70,12 +71,16 @@ pub(crate) fn judge<R: Recorder>(
     let (l4, key) = (&pair.l4, Key::from(found));
     if l4.later() {
         // It has no flags: it may go where its connection is.
-        return match states.get(&key) {
-            Some(_) => Ok(()),
-            None => by_itself(w, sight, p, pair, ports, DropReason::FragmentUnknown),
+        return match states.knows(&key) {
+            true => Ok(()),
+            false => by_itself(w, sight, p, pair, ports, DropReason::FragmentUnknown),
         };
     }
     let kind = kind_of(l4, pair.packet);
+    let packet = Control { key, kind, from: direction };
+    if let Some((of, answer)) = w.answer.take() {
+        return answered(w, sight, p, pair, states, (found, &packet), ports, (of, answer));
+    }
     let (state, verdict) = states.judge(&key, kind);
     let pick_up = pair.policy & POLICY_PICKUP != 0;
     match verdict {
@@ -91,8 +96,11 @@ pub(crate) fn judge<R: Recorder>(
         Verdict::Agent => {}
     }
     // An answer begins nothing.
-    if l4.icmp == Icmp::Reply && states.get(&key).is_none() {
+    if l4.icmp == Icmp::Reply && !states.knows(&key) {
         return by_itself(w, sight, p, pair, ports, DropReason::SessionStray);
+    }
+    if let Some(remote) = states.remote() {
+        return send_on(w, sight, p, pair, remote, (&packet, state), ports);
     }
     let (now, mut asked) = (w.now, None);
     let mut admit = |_: &Control| {
@@ -100,7 +108,25 @@ pub(crate) fn judge<R: Recorder>(
         asked = Some(said);
         said == Ok(Permit::Stateful)
     };
-    match states.control(&Control { key, kind, from: direction }, pick_up, now, &mut admit) {
+    let outcome = states.control(&packet, pick_up, now, &mut admit);
+    settled(w, sight, p, pair, (found, direction), ports, (outcome, asked))?;
+    if R::ON {
+        tell(w, sight, p, states, &key, asked.is_some());
+    }
+    Ok(())
+}
+
+/// What the agent's outcome means; `asked`: what the rules said if it asked them.
+fn settled<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    (found, direction): (&PairKey, Direction),
+    ports: (u16, u16),
+    (outcome, asked): (Outcome, Option<Result<Permit, DropReason>>),
+) -> Result<(), DropReason> {
+    match outcome {
         Outcome::Pass if asked.is_some() => begun(w, sight, pair, found, direction),
         Outcome::Pass => {}
         // Allowed without state: it leaves nothing behind.
@@ -109,11 +135,81 @@ pub(crate) fn judge<R: Recorder>(
         Outcome::Refuse(Refusal::Invalid) => return Err(DropReason::SessionInvalid),
         Outcome::Refuse(Refusal::Full) => return Err(DropReason::SessionTableFull),
         Outcome::Refuse(Refusal::Opening) => return Err(DropReason::SessionQuotaHalfOpen),
-    }
-    if R::ON {
-        tell(w, sight, p, states, &key, asked.is_some());
+        Outcome::Refuse(Refusal::Gone) => return Err(DropReason::FilterAgentGone),
+        Outcome::Refuse(Refusal::Busy) => return Err(DropReason::FilterAgentBusy),
     }
     Ok(())
+}
+
+/// The agent is on another host: the packet is kept until it has answered. Rules are asked here and now; what they refuse and no table knows
+/// does not trouble the agent. `state`: as the table has it.
+fn send_on<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    remote: &Remote,
+    (packet, state): (&Control, u8),
+    ports: (u16, u16),
+) -> Result<(), DropReason> {
+    let pick_up = pair.policy & POLICY_PICKUP != 0;
+    let begins = match packet.kind {
+        Kind::Syn => true,
+        Kind::Plain => pair.l4.icmp != Icmp::Reply,
+        Kind::Ack => pick_up,
+        _ => false,
+    };
+    let asks = pair.asks(first_service(pair, ports), ports.0);
+    let allowed = begins && {
+        let verdict = sight.filter.judge(asks.from, asks.to, asks.service);
+        verdict.deny.is_none() && !verdict.stateless()
+    };
+    if state == STATES_NONE && !allowed {
+        return match begins {
+            true => ask(w, sight, p, asks, true).map(|_| ()),
+            false => by_itself(w, sight, p, pair, ports, DropReason::SessionStray),
+        };
+    }
+    let begin = match (begins, allowed) {
+        (false, _) => Begin::Never,
+        (true, false) => Begin::Denied,
+        (true, true) => Begin::Allowed,
+    };
+    let desk = w.desk.ok_or(DropReason::FilterAgentGone)?;
+    match remote.ask(desk, packet, begin, pick_up) {
+        Ok(ticket) => {
+            w.waits = Some((ticket, packet.key));
+            // It does not end by this: it waits.
+            Err(DropReason::FilterAgentGone)
+        }
+        Err(Refusal::Busy) => Err(DropReason::FilterAgentBusy),
+        Err(_) => Err(DropReason::FilterAgentGone),
+    }
+}
+
+/// A packet that has waited, and the agent's answer.
+#[allow(clippy::too_many_arguments)]
+fn answered<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    states: &Shared,
+    (found, packet): (&PairKey, &Control),
+    ports: (u16, u16),
+    (of, answer): (Key, Answer),
+) -> Result<(), DropReason> {
+    if of != packet.key {
+        // The configuration has changed meanwhile: it is a packet of another connection now, about which nobody was asked.
+        return Err(DropReason::FilterAgentGone);
+    }
+    let asked = answer.asked.then(|| ask(w, sight, p, pair.asks(first_service(pair, ports), ports.0), true));
+    if let (Outcome::Pass, Some(said)) = (answer.outcome, asked.filter(|said| *said != Ok(Permit::Stateful))) {
+        // Other rules meanwhile.
+        states.revoke(&packet.key);
+        return said.map(|_| ());
+    }
+    settled(w, sight, p, pair, (found, packet.from), ports, (answer.outcome, asked))
 }
 
 /// The log hears of a connection that begins.

@@ -7,6 +7,7 @@
 //! [`HEADROOM`] bytes in front of it.
 
 use abi::{DropReason, PuntMeta};
+use states::{Answer, Key};
 
 /// Bytes that a region must have in front of the packet, so that every packet can be rewritten in place.
 pub const HEADROOM: usize = 128;
@@ -30,6 +31,8 @@ pub enum Verdict {
     Pass,
     /// Gone, for this reason.
     Drop(DropReason),
+    /// Kept: it goes on when the agent on another host has answered ([`crate::Gateway::answered`]). Not counted until then.
+    Wait,
 }
 
 /// One packet in its region.
@@ -41,6 +44,7 @@ pub struct Frame<'a> {
     /// The port it came from.
     pub ifindex: u32,
     pub(crate) counted: bool,
+    pub(crate) punted: bool,
     /// What became of it; [`Verdict::Pass`] until processed.
     pub verdict: Verdict,
 }
@@ -52,7 +56,7 @@ impl<'a> Frame<'a> {
     pub fn new(buffer: &'a mut [u8], offset: usize, len: usize, ifindex: u32) -> Frame<'a> {
         let offset = offset.min(buffer.len());
         let len = len.min(buffer.len() - offset);
-        Frame { buffer, offset: offset as u32, len: len as u32, ifindex, counted: false, verdict: Verdict::Pass }
+        Frame { buffer, offset: offset as u32, len: len as u32, ifindex, counted: false, punted: false, verdict: Verdict::Pass }
     }
 
     /// A packet that the fast path punted with this metadata in front of it. Its headers are parsed again, for the
@@ -60,7 +64,7 @@ impl<'a> Frame<'a> {
     /// already counted the packet for its tenant.
     pub fn punted(buffer: &'a mut [u8], offset: usize, len: usize, meta: &PuntMeta) -> Frame<'a> {
         let mut frame = Frame::new(buffer, offset, len, meta.ifindex);
-        frame.counted = meta.tenant != 0;
+        (frame.counted, frame.punted) = (meta.tenant != 0, true);
         frame
     }
 
@@ -157,6 +161,43 @@ pub struct Unresolved {
     pub neighbour: std::net::IpAddr,
 }
 
+/// A packet that waits for the agent on another host.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Its number.
+    pub(crate) ticket: u64,
+    /// Its connection.
+    pub(crate) key: Key,
+    /// The answer, once there is one.
+    pub(crate) answer: Option<Answer>,
+    buffer: Vec<u8>,
+    ifindex: u32,
+    /// The fast path had punted it.
+    pub punted: bool,
+}
+
+impl Waiting {
+    pub(crate) fn new((ticket, key): (u64, Key), f: &Frame<'_>) -> Waiting {
+        let mut buffer = vec![0; HEADROOM + f.len()];
+        buffer[HEADROOM..].copy_from_slice(f.data());
+        Waiting { ticket, key, answer: None, buffer, ifindex: f.ifindex, punted: f.punted }
+    }
+
+    /// What its connection is, and what the agent says of it.
+    pub fn answer(&self) -> Option<(Key, Answer)> {
+        Some((self.key, self.answer?))
+    }
+
+    /// The packet as it came.
+    pub fn frame(&mut self) -> Frame<'_> {
+        let len = self.buffer.len() - HEADROOM;
+        let mut frame = Frame::new(&mut self.buffer, HEADROOM, len, self.ifindex);
+        // It was counted for its tenant when it came.
+        (frame.counted, frame.punted) = (true, self.punted);
+        frame
+    }
+}
+
 /// What a batch brought forth besides the frames themselves.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -164,6 +205,9 @@ pub struct Output {
     pub generated: Vec<Generated>,
     /// Neighbours to resolve, each once a batch.
     pub unresolved: Vec<Unresolved>,
+    /// Packets that the fast path had punted and that wait.
+    pub punts_waiting: u64,
+    pub(crate) waiting: Vec<Waiting>,
     spare: Vec<Vec<u8>>,
 }
 
@@ -172,6 +216,8 @@ impl Output {
     pub fn clear(&mut self) {
         self.spare.extend(self.generated.drain(..).map(|g| g.data));
         self.unresolved.clear();
+        self.waiting.clear();
+        self.punts_waiting = 0;
     }
 
     /// A zeroed buffer of `len` bytes for a generated frame.

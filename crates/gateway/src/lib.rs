@@ -35,7 +35,7 @@ mod stages;
 mod wires;
 mod work;
 
-pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, BATCH_MAX, HEADROOM};
+pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
 pub use nat::{BeginLog, EndLog, Nat, RefusalLog, Refused};
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
@@ -44,6 +44,8 @@ use packet::Packet;
 use stages::{emit, filter, locate, meter, parse, rewrite, route, tenant};
 use settings::Settings;
 use session::Sessions;
+use states::{Answer, Desk, Key};
+use std::collections::HashMap;
 use std::sync::Arc;
 use tables::{Count, Tables};
 use work::Work;
@@ -55,13 +57,15 @@ pub struct Gateway {
     lean: Box<[Lean; BATCH_MAX]>,
     packets: Box<[Packet; BATCH_MAX]>,
     sessions: Option<(Arc<Nat>, Sessions)>,
+    desk: Arc<Desk>,
+    waiting: HashMap<u64, Waiting>,
 }
 
 impl Gateway {
     /// A worker that reads `tables` and counts in `slot`, which must be no other worker's or CPU's.
     pub fn new(tables: Tables, slot: u32) -> Gateway {
         let packets = Box::new(std::array::from_fn(|i| Packet { index: i as u8, ..Packet::EMPTY }));
-        Gateway { tables, slot, lean: Box::new([Lean::EMPTY; BATCH_MAX]), packets, sessions: None }
+        Gateway { tables, slot, lean: Box::new([Lean::EMPTY; BATCH_MAX]), packets, sessions: None, desk: Arc::default(), waiting: HashMap::new() }
     }
 
     /// A worker that serves the ways to the Internet as well.
@@ -86,8 +90,40 @@ impl Gateway {
         self.process_recorded(batch, now_ns, &mut NoRecorder);
     }
 
+    /// Where answers come of an agent on another host, whose packets wait here meanwhile.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    /// Packets whose answers have come, at most a batch of them: [`Gateway::resume`] takes them on.
+    pub fn answered(&mut self) -> Vec<Waiting> {
+        let mut found = Vec::new();
+        for (ticket, answer) in self.desk.take(BATCH_MAX) {
+            if let Some(mut waiting) = self.waiting.remove(&ticket) {
+                waiting.answer = Some(answer);
+                found.push(waiting);
+            }
+        }
+        found
+    }
+
+    /// Forgets what waits: the worker ends. How many packets, and how many of these the fast path had punted.
+    pub fn give_up(&mut self) -> (u64, u64) {
+        let waiting = std::mem::take(&mut self.waiting);
+        (waiting.len() as u64, waiting.values().filter(|w| w.punted).count() as u64)
+    }
+
+    /// As [`Gateway::process`], for the frames of packets that have waited, in their order.
+    pub fn resume(&mut self, batch: &mut Batch<'_>, answers: &[(Key, Answer)], now_ns: u64) {
+        self.run(batch, now_ns, &mut NoRecorder, answers);
+    }
+
     /// As [`Gateway::process`], telling `recorder` what each packet met.
     pub fn process_recorded<R: Recorder>(&mut self, batch: &mut Batch<'_>, now_ns: u64, recorder: &mut R) {
+        self.run(batch, now_ns, recorder, &[]);
+    }
+
+    fn run<R: Recorder>(&mut self, batch: &mut Batch<'_>, now_ns: u64, recorder: &mut R, answers: &[(Key, Answer)]) {
         let Batch { frames, output } = batch;
         output.clear();
         let tables = &self.tables;
@@ -100,15 +136,23 @@ impl Gateway {
         let sight = guard.as_ref().zip(rules.as_ref());
         let nat = sight.map(|((nat, guard), (rules, states))| nat::Sight { nat, guard, filter: rules, states: states.as_deref() });
         let (walking, now, held) = (0, now_ns, Vec::new());
-        let mut w =
-            Work { tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again: None };
+        let (desk, again, answer, waits) = (Some(&self.desk), None, None, None);
+        let mut w = Work {
+            tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again, desk, answer, waits,
+        };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.
-        let short = !R::ON && common::serves(&w.settings);
+        let short = !R::ON && answers.is_empty() && common::serves(&w.settings);
         if !short {
             packets.iter_mut().for_each(|p| p.done = false);
         }
-        if !short || !common::process(&mut w, &mut self.lean, packets, frames) {
+        if !answers.is_empty() {
+            for ((packet, frame), answer) in packets.iter_mut().zip(frames.iter_mut()).zip(answers) {
+                w.answer = Some(*answer);
+                process_all(&mut w, std::slice::from_mut(packet), std::slice::from_mut(frame));
+            }
+            w.answer = None;
+        } else if !short || !common::process(&mut w, &mut self.lean, packets, frames) {
             process_all(&mut w, packets, frames);
         }
         if !w.held.is_empty() {
@@ -116,6 +160,7 @@ impl Gateway {
             process_held(&mut w, spare.first_mut().unwrap_or(&mut last));
         }
         w.end();
+        self.waiting.extend(batch.output.waiting.drain(..).map(|waiting| (waiting.ticket, waiting)));
     }
 }
 

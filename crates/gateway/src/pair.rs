@@ -424,7 +424,7 @@ fn begin<R: Recorder>(
 fn related(sight: Sight<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> {
     let (q, seq) = quote_of(pair.packet, &pair.l4)?;
     let known = |key: PairKey, sent| match sight.states {
-        Some(states) => states.get(&(&key).into()).is_some(),
+        Some(states) => states.knows(&(&key).into()),
         None => sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }).is_some(),
     };
     if let Some(direction) = pair.wire {

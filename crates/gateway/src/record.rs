@@ -205,6 +205,7 @@ impl std::fmt::Display for Event {
                 Verdict::Answer { ifindex } => write!(f, "answered on port {ifindex}"),
                 Verdict::Pass => write!(f, "passed to the host"),
                 Verdict::Drop(reason) => write!(f, "dropped: {}", reason.name()),
+                Verdict::Wait => write!(f, "waits for the agent"),
             },
         }
     }

@@ -2,10 +2,12 @@
 //! What every stage needs for one batch, and how a packet's way ends.
 
 use abi::{DropReason, Stage};
+use states::{Answer, Desk, Key};
 use std::net::IpAddr;
+use std::sync::Arc;
 use tables::{Count, NexthopView, StatsSlot, Tables};
 
-use crate::frame::{Frame, Generated, Output, Unresolved, Verdict};
+use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::icmp;
 use crate::nat::Sight;
 use crate::packet::{Addr, Packet};
@@ -34,6 +36,12 @@ pub(crate) struct Work<'w, R> {
     pub held: Vec<Held>,
     /// The packet at hand is one that waited: it was counted when it came, and these are its ports.
     pub again: Option<(u16, u16)>,
+    /// Where answers of an agent on another host come.
+    pub desk: Option<&'w Arc<Desk>>,
+    /// The packet at hand has waited for the agent, which says this of its connection.
+    pub answer: Option<(Key, Answer)>,
+    /// The packet at hand is to wait, under this number.
+    pub waits: Option<(u64, Key)>,
 }
 
 /// A fragment that waited for the first one of its packet.
@@ -92,6 +100,10 @@ impl<R: Recorder> Work<'_, R> {
     #[cold]
     #[inline(never)]
     pub fn finish(&mut self, p: &mut Packet, f: &mut Frame<'_>, verdict: Verdict) {
+        let verdict = match self.waits.take() {
+            Some(number) => self.keep(number, f),
+            None => verdict,
+        };
         match verdict {
             // What waited was counted as dropped when it came.
             Verdict::Drop(_) | Verdict::Pass if self.again.is_some() => (),
@@ -105,12 +117,22 @@ impl<R: Recorder> Work<'_, R> {
             Verdict::Pass => self.stats.passed(),
             Verdict::Answer { .. } => self.stats.answered(),
             Verdict::Forward { .. } => self.count_forwarded(f),
+            Verdict::Wait => (),
         }
         p.done = true;
         f.verdict = verdict;
         if R::ON {
             self.note_outcome(p, verdict);
         }
+    }
+
+    /// Keeps a packet until the agent has answered. It is counted when it goes on, as if it came then.
+    fn keep(&mut self, number: (u64, Key), f: &Frame<'_>) -> Verdict {
+        self.rx.packets -= 1;
+        self.rx.bytes -= f.len as u64;
+        self.output.punts_waiting += u64::from(f.punted);
+        self.output.waiting.push(Waiting::new(number, f));
+        Verdict::Wait
     }
 
     /// Ends the way of a packet that is sent on.
@@ -133,6 +155,7 @@ impl<R: Recorder> Work<'_, R> {
         let stage = match verdict {
             Verdict::Drop(reason) => reason.stage(),
             Verdict::Pass => Stage::Parse,
+            Verdict::Wait => Stage::Filter,
             Verdict::Answer { .. } | Verdict::Forward { .. } => Stage::Emit,
         };
         self.note(p, stage, Event::Outcome { verdict });

@@ -131,7 +131,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
 
     steps.begin("finding the sessions");
     let memories = (plane.session_memory()?, plane.states_backing());
-    let internet = Internet::open(memories, &model, &mut writer, (salt(), changed), &mut notes)?;
+    let internet = Internet::open((memories, &options.instance), &model, &mut writer, (salt(), changed), &mut notes)?;
     let (routers, _) = internet.set_ways(&mut writer, &model);
     plane.set_nat(internet.nat());
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
@@ -142,6 +142,12 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if let Some(old) = &old {
         steps.done(old.import(&internet));
         internet.states().take_in_sessions(crate::counters::monotonic_ns());
+    }
+    let connections = predecessor.as_ref().and_then(|p| known_or_said(p.connections(), &mut notes)).unwrap_or_default();
+    if !connections.is_empty() {
+        let lost = internet.states().take_in(&connections, crate::counters::monotonic_ns());
+        let rest = if lost > 0 { format!(", {lost} could not go on") } else { String::new() };
+        steps.done(format!("{} connections of another layout's state table carried over{rest}", connections.len() as u64 - lost));
     }
     steps.done(format!("{} sessions at hand", internet.nat().tracker().stats().sessions));
 
@@ -348,7 +354,8 @@ fn carried_counters(options: &Options, same_tables: bool, damaged: bool) -> crat
     }
 }
 
-fn salt() -> u64 {
+/// A random number for hashes.
+pub(crate) fn salt() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // The standard library seeds this from the system's random numbers.
     std::hash::RandomState::new().build_hasher().finish()
@@ -421,6 +428,24 @@ async fn serve(node: Arc<Node>, options: &Options) -> Result<(), NodeError> {
     .inspect(|()| {
         notify("STOPPING=1");
         tracing::info!("stopping; the fast path goes on");
+    })
+}
+
+/// Tells systemd that the process serves, and waits for SIGTERM or SIGINT.
+pub(crate) fn until_told() -> Result<(), NodeError> {
+    use tokio::signal::unix::{signal, SignalKind};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(NodeError::system("starting the event loop"))?.block_on(async {
+        let refused = || NodeError::system("listening for signals");
+        let (mut term, mut int) =
+            (signal(SignalKind::terminate()).map_err(refused())?, signal(SignalKind::interrupt()).map_err(refused())?);
+        notify("READY=1");
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        notify("STOPPING=1");
+        Ok(())
     })
 }
 

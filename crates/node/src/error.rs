@@ -13,6 +13,9 @@ pub enum NodeError {
     /// The state table of connections inside.
     #[error("{0}")]
     States(String),
+    /// The agent that judges control packets of other hosts.
+    #[error("the agent cannot run: {0}")]
+    Agent(String),
     /// Another node uses the same state.
     #[error("another `tunny node` runs on {} (its lock is held); stop it first, or give this one another --state and --instance", .0.display())]
     Locked(PathBuf),

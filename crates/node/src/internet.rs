@@ -90,7 +90,7 @@ impl Internet {
     /// Takes over the sessions in `memory`, or begins with none. `changed`: the configuration is not the one under which
     /// the tables were left, so that every session is to be judged again. What an operator should know goes to `notes`.
     pub fn open(
-        (memory, backing): (Arc<dyn SessionMemory>, Arc<dyn Backing>),
+        ((memory, backing), instance): ((Arc<dyn SessionMemory>, Arc<dyn Backing>), &str),
         model: &Model,
         writer: &mut Writer,
         (salt, changed): (u64, bool),
@@ -120,7 +120,9 @@ impl Internet {
             let rest = if torn > 0 { format!(", {torn} could not go on") } else { String::new() };
             tracing::info!("{} sessions taken over{rest}", found.sessions);
         }
-        let states = Arc::new(States::new(backing, nat.clone(), salt));
+        let told = log.clone();
+        let ends = Arc::new(move |e: &::states::Ended| told.connection_ended(e));
+        let states = Arc::new(States::new(backing, nat.clone(), (instance, salt), ends));
         let internet = Internet {
             memory,
             nat,
@@ -140,7 +142,7 @@ impl Internet {
         }
         internet.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
         // Whatever a predecessor left, and rules are known now; nothing to do if it was done.
-        internet.states.set(plan.states, &plan.timeouts, now, notes)?;
+        internet.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
         internet.follow_wires(writer)?;
         Ok(internet)
     }
@@ -244,6 +246,7 @@ impl Internet {
                 tracing::error!("the thread that ends sessions failed; please report it");
             }
         }
+        self.states.leave();
         self.log.set(None);
     }
 
@@ -336,10 +339,11 @@ impl Internet {
         if filter {
             self.changed.store(true, Ordering::Release);
         }
-        if (old.states, old.timeouts) != (plan.states, plan.timeouts) {
+        if (old.states, &old.agent, old.timeouts) != (plan.states, &plan.agent, plan.timeouts) {
             let mut notes = Vec::new();
             // `prepare` has seen that there is memory.
-            if let Err(e) = self.states.set(plan.states, &plan.timeouts, monotonic_ns(), &mut notes) {
+            let wanted = (plan.states, plan.agent.as_ref());
+            if let Err(e) = self.states.set(wanted, &plan.timeouts, monotonic_ns(), &mut notes) {
                 tracing::error!("the state table stays as it is: {e}");
             }
             notes.iter().for_each(|note| tracing::warn!("{note}"));

@@ -61,8 +61,8 @@ fn value(r: &Record, element: u16) -> u128 {
         // flowStartMilliseconds, flowEndMilliseconds (0 at the start), packetTotalCount, octetTotalCount.
         152 => r.start.into(),
         153 => r.end.map_or(0, |e| e.time).into(),
-        86 => r.end.map_or(0, |e| e.packets).into(),
-        85 => r.end.map_or(0, |e| e.bytes).into(),
+        86 => r.end.and_then(|e| e.counts).map_or(0, |(packets, _)| packets).into(),
+        85 => r.end.and_then(|e| e.counts).map_or(0, |(_, bytes)| bytes).into(),
         // layer2SegmentId: type 1 (VXLAN) and the VNI.
         351 => 1 << 56 | u128::from(r.inner.vni()),
         // sourceTransportPort, destinationTransportPort, protocolIdentifier.
@@ -226,7 +226,7 @@ mod tests {
         let inner = InnerKey::v4(100, 6, 0x0a00_0005, 4000, 0xc633_6407, 443);
         let outer = OuterKey::v4(6, 0xcb00_7101, 1025, 0xc633_6407, 443);
         let end =
-            End { time: 1_700_000_005_000, reason: EndReason::Closed, state: "time-wait", packets: 7, bytes: 900 };
+            End { time: 1_700_000_005_000, reason: EndReason::Closed, state: "time-wait", counts: Some((7, 900)) };
         let start = 1_700_000_000_000;
         let begun = Record { refused: None, pair: false, inner, outer, from_outside: false, start, end: None };
         let all: Vec<Record> = (0..40).map(|i| Record { end: (i % 2 == 1).then_some(end), ..begun.clone() }).collect();
@@ -244,7 +244,7 @@ mod tests {
         let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
         let inner = InnerKey::v4(100, 6, 0x0a00_0005, 4000, 0x0a00_0006, 443);
         let pair = Record { refused: None, pair: true, inner, outer: inner.untranslated(), from_outside: false, start: 5, end: None };
-        let end = End { time: 9, reason: EndReason::Timeout, state: "established", packets: 3, bytes: 200 };
+        let end = End { time: 9, reason: EndReason::Timeout, state: "established", counts: Some((3, 200)) };
         let refusal = Some(crate::sessionlog::Refusal { rule: Some(("web".into(), "ingress deny any any priority 1".into())) });
         let six = InnerKey::v6(100, 58, 5, 0, 6, 128 << 8 | 3);
         let all = [

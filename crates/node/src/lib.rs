@@ -2,6 +2,7 @@
 //! The node daemon: start-up, data plane, API, metrics, traces, upgrade. The design is in `docs/design/node.md`.
 
 mod afpacket;
+pub mod agent;
 pub mod api;
 pub mod carried;
 pub mod client;

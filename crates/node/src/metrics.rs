@@ -139,6 +139,10 @@ impl Scrape {
         gauges(e, "tunny_states_memory", "Memory of the state table", Some(&Unit::Bytes), of(s.bytes as f64))?;
         let share = s.false_accept_percent / 100.0;
         gauges(e, "tunny_states_false_accepts", "Share of unknown data packets let through, by formula", Some(&Unit::Ratios), of(share))?;
+        let agent = s.agent.iter().map(|a| (vec![("address", a.address.clone())], f64::from(u8::from(a.up))));
+        gauges(e, "tunny_states_agent_up", "Whether the agent on another host judges control packets", None, agent)?;
+        let waiting = s.agent.iter().map(|a| (vec![("address", a.address.clone())], a.waiting as f64));
+        gauges(e, "tunny_states_agent_waiting", "Control packets that wait for it", None, waiting)?;
         let vpc = |v: &crate::states::StatesVpc| vec![("vni", v.vni.to_string()), ("vpc", v.vpc.clone())];
         gauges(e, "tunny_vpc_connections", "Connections of a VPC in the state table", None, s.vpcs.iter().map(|v| (vpc(v), v.connections as f64)))?;
         gauges(e, "tunny_vpc_connections_opening", "Those that are not established", None, s.vpcs.iter().map(|v| (vpc(v), v.opening as f64)))

@@ -136,6 +136,7 @@ pub fn replay(
                 Verdict::Forward { .. } => "forwarded",
                 Verdict::Answer { .. } => "answered",
                 Verdict::Pass => "passed",
+                Verdict::Wait => "waiting",
                 Verdict::Drop(reason) => {
                     *summary.drops.entry(reason.name()).or_default() += 1;
                     "dropped"

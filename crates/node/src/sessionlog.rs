@@ -40,7 +40,7 @@ pub struct Record {
     pub outer: OuterKey,
     /// Whether the remote side began it.
     pub from_outside: bool,
-    /// Milliseconds since 1970.
+    /// Milliseconds since 1970; 0: not known, since a state table keeps no times.
     pub start: u64,
     /// The end, if it has ended.
     pub end: Option<End>,
@@ -62,10 +62,8 @@ pub struct End {
     pub reason: EndReason,
     /// Last state.
     pub state: &'static str,
-    /// Packets, both ways.
-    pub packets: u64,
-    /// Bytes of inner IP packets, both ways.
-    pub bytes: u64,
+    /// Packets, and bytes of inner IP packets, both ways; none: a state table does not count them.
+    pub counts: Option<(u64, u64)>,
 }
 
 impl Record {
@@ -88,8 +86,10 @@ impl Record {
             "remote": self.inner.remote().to_string(),
             "remotePort": self.inner.remote_port(),
             "direction": if self.from_outside { "in" } else { "out" },
-            "startMs": self.start,
         });
+        if self.start > 0 {
+            out["startMs"] = self.start.into();
+        }
         if self.pair {
             // Nothing is translated.
             for name in ["public", "publicPort"] {
@@ -117,8 +117,10 @@ impl Record {
             out["endMs"] = e.time.into();
             out["reason"] = e.reason.name().into();
             out["state"] = e.state.into();
-            out["packets"] = e.packets.into();
-            out["bytes"] = e.bytes.into();
+            if let Some((packets, bytes)) = e.counts {
+                out["packets"] = packets.into();
+                out["bytes"] = bytes.into();
+            }
         }
         out
     }
@@ -261,10 +263,29 @@ impl SessionLog {
             return;
         }
         let s = &e.session;
-        let (packets, bytes, time) = (s.counts.packets, s.counts.bytes, self.wall_ms(monotonic_ns()));
-        let end = Some(End { time, reason: e.reason, state: s.state.name(), packets, bytes });
+        let (counts, time) = (Some((s.counts.packets, s.counts.bytes)), self.wall_ms(monotonic_ns()));
+        let end = Some(End { time, reason: e.reason, state: s.state.name(), counts });
         let (from_outside, start) = (s.from_outside, self.start_ms(s.start));
         let (refused, pair) = (None, s.owner == Owner::Filter);
+        self.put(Record { refused, pair, inner: s.inner, outer: s.outer, from_outside, start, end });
+    }
+}
+
+impl SessionLog {
+    /// A connection of a state table ended, now or within the last tenth of a second. Neither its start nor what it carried is known.
+    pub fn connection_ended(&self, e: &states::Ended) {
+        if !self.on.load(Ordering::Relaxed) {
+            return;
+        }
+        let now = monotonic_ns();
+        let s = crate::states::as_session(&e.key, &e.connection, now);
+        let reason = match e.why {
+            states::Why::Timeout => EndReason::Timeout,
+            states::Why::Reset | states::Why::Closed => EndReason::Closed,
+            states::Why::Revoked => EndReason::Removed,
+        };
+        let end = Some(End { time: self.wall_ms(now), reason, state: s.state.name(), counts: None });
+        let (refused, pair, from_outside, start) = (None, true, s.from_outside, 0);
         self.put(Record { refused, pair, inner: s.inner, outer: s.outer, from_outside, start, end });
     }
 }

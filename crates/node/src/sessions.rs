@@ -6,7 +6,7 @@ use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::internet::Internet;
 use serde::{Deserialize, Serialize};
-use session::{Cursor, Filter, SessionInfo, State, Tracker};
+use session::{Cursor, Filter, Owner, SessionInfo, State, Tracker};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -54,10 +54,15 @@ pub struct SessionView {
     pub vm: String,
     /// The VM's port, or identifier of an ICMP query.
     pub vm_port: u16,
-    /// The public address.
-    pub public: String,
+    /// The public address; none: it is between two ends inside, and nothing is translated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public: Option<String>,
     /// The public port.
-    pub public_port: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_port: Option<u16>,
+    /// Between two ends inside: VNI of the other one; none beyond a wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_vni: Option<u32>,
     /// The other side's address.
     pub remote: String,
     /// The other side's port.
@@ -138,16 +143,23 @@ impl Listing {
         Ok(Listing { tracker: nat.tracker().clone(), filter, vpcs, at, states, left })
     }
 
+    /// Who asks for a public address or port does not mean connections inside, which have none.
+    fn hides(&self, s: &SessionInfo) -> bool {
+        s.owner == Owner::Filter && (self.filter.public.is_some() || self.filter.public_port.is_some())
+    }
+
     fn put(&self, text: &mut Vec<u8>, s: &SessionInfo, now: u64) {
         let ago = |t: u64| now.saturating_sub(t) / 1_000_000_000;
+        let inside = s.owner == Owner::Filter;
         let view = SessionView {
             vni: s.inner.vni(),
             vpc: self.vpcs.get(&s.inner.vni()).cloned().unwrap_or_default(),
             protocol: protocol_name(s.inner.proto()),
             vm: s.inner.vm().to_string(),
             vm_port: s.inner.vm_port(),
-            public: s.outer.public().to_string(),
-            public_port: s.outer.public_port(),
+            public: (!inside).then(|| s.outer.public().to_string()),
+            public_port: (!inside).then(|| s.outer.public_port()),
+            remote_vni: Some(s.outer.vni_bits()).filter(|vni| inside && *vni != 0),
             remote: s.inner.remote().to_string(),
             remote_port: s.inner.remote_port(),
             direction: if s.from_outside { "in" } else { "out" }.into(),
@@ -170,7 +182,7 @@ impl Listing {
         let (now, mut text) = (monotonic_ns(), Vec::new());
         for (key, c) in list {
             let info = crate::states::as_session(&key, &c, now);
-            if self.left > 0 && self.filter.matches(&info) {
+            if self.left > 0 && self.filter.matches(&info) && !self.hides(&info) {
                 self.left -= 1;
                 self.put(&mut text, &info, now);
             }
@@ -188,7 +200,7 @@ impl Iterator for Listing {
         let now = monotonic_ns();
         let (mut text, mut left) = (Vec::new(), self.left);
         let next = self.tracker.list(from, PIECE, &self.filter, now, &mut |_, s| {
-            if left > 0 {
+            if left > 0 && !self.hides(s) {
                 left -= 1;
                 self.put(&mut text, s, now);
             }

@@ -7,13 +7,17 @@
 
 use crate::copy::copy_words_of;
 use crate::error::NodeError;
+use crate::agent::link::{AgentLink, Hearers, Target};
 use abi::{STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
+use config::RemoteAgent;
 use gateway::Nat;
 use serde::{Deserialize, Serialize};
 use session::{Cursor, Direction, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo, SessionMemory, State};
-use ::states::{Adopted, Backing, Connection, Fsm, HeapSlots, Key, Shared, Spec, Timeouts};
+use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Records that are looked at in one go; in between workers get at the lock.
 const PLACES: u64 = 4096;
@@ -24,14 +28,28 @@ const REST: u32 = 10;
 /// Lines of state tables that are copied for a trace: 512 MiB.
 const COPIED_LINES_MAX: u64 = 1 << 23;
 const ACK: u8 = 0x10;
+/// Time that a change to an agent on another host waits for it; it goes on without.
+const AGENT_PATIENCE: Duration = Duration::from_secs(2);
+/// Connections of an agent on another host that a trace asks for.
+const TRACED_MAX: usize = 65_536;
 
 /// The state table of a node.
 pub struct States {
     backing: Arc<dyn Backing>,
     nat: Arc<Nat>,
+    /// Name of the node, as which an agent on another host knows it.
+    name: String,
     salt: u64,
-    spec: Mutex<Option<Spec>>,
+    had: Mutex<(Option<Spec>, Option<RemoteAgent>)>,
+    link: Mutex<Option<AgentLink>>,
+    /// Hears of connections that end.
+    ends: Ends,
+    /// An agent on another host is there again: rules may have changed meanwhile.
+    returned: Arc<AtomicBool>,
 }
+
+/// What hears of connections that end.
+pub type Ends = Arc<dyn Fn(&Ended) + Send + Sync>;
 
 /// Where the thread that ends what is due goes on.
 #[derive(Default)]
@@ -42,13 +60,19 @@ pub struct Hand {
 
 impl States {
     /// None yet: sessions tell.
-    pub fn new(backing: Arc<dyn Backing>, nat: Arc<Nat>, salt: u64) -> States {
-        States { backing, nat, salt, spec: Mutex::default() }
+    pub fn new(backing: Arc<dyn Backing>, nat: Arc<Nat>, (name, salt): (&str, u64), ends: Ends) -> States {
+        let (name, returned) = (name.to_string(), Arc::default());
+        States { backing, nat, name, salt, had: Mutex::default(), link: Mutex::default(), ends, returned }
+    }
+
+    /// Ends the connection to an agent on another host.
+    pub fn leave(&self) {
+        *lock(&self.link) = None;
     }
 
     /// Whether memory can be had for this table, if it is another one than there is: the same is asked for and given back.
     pub fn try_out(&self, spec: Option<Spec>) -> Result<(), NodeError> {
-        let Some(wanted) = spec.filter(|_| spec != *lock(&self.spec)) else { return Ok(()) };
+        let Some(wanted) = spec.filter(|_| spec != lock(&self.had).0) else { return Ok(()) };
         let lines = wanted.lines().map_err(|e| NodeError::States(e.to_string()))?;
         let slots = [(STATES_SLOT_TABLE, lines), (STATES_SLOT_RECORDS, wanted.record_lines())];
         let made = slots.into_iter().try_for_each(|(slot, lines)| {
@@ -59,40 +83,104 @@ impl States {
         made
     }
 
-    /// Brings another table into force, or sessions; connections that exist change over. What an operator should know goes to `notes`.
-    pub fn set(&self, spec: Option<Spec>, timeouts: &session::Timeouts, now: u64, notes: &mut Vec<String>) -> Result<(), NodeError> {
-        let (timeouts, mut had) = (Timeouts::from(timeouts), lock(&self.spec));
-        if let (Some(states), true) = (&*self.nat.states(), *had == spec) {
+    /// Brings another table or agent into force, or sessions; connections that exist change over. What an operator should know goes to `notes`.
+    pub fn set(
+        &self,
+        (spec, agent): (Option<Spec>, Option<&RemoteAgent>),
+        timeouts: &session::Timeouts,
+        now: u64,
+        notes: &mut Vec<String>,
+    ) -> Result<(), NodeError> {
+        let (timeouts, mut had) = (Timeouts::from(timeouts), lock(&self.had));
+        if let (Some(states), true) = (&*self.nat.states(), had.0 == spec && had.1.as_ref() == agent) {
             states.set_timeouts(timeouts);
             return Ok(());
         }
-        let failed = |e: std::io::Error| NodeError::States(e.to_string());
-        self.nat.set_states::<NodeError>(|_| match spec {
-            Some(spec) => {
-                let mine = self.open_sessions(now);
-                let (shared, found) = Shared::open_with(&*self.backing, spec, self.salt, timeouts, (&mine, now))
-                    .map_err(|e| NodeError::States(e.to_string()))?;
+        // What an agent on another host knows goes with it, unless that is the one that serves the new table, too.
+        let before = self.nat.states().clone();
+        let elsewhere = before.filter(|states| states.remote().is_some() && had.1.as_ref() != agent);
+        if let Some(remote) = elsewhere.as_ref().and_then(|states| states.remote()).filter(|remote| !remote.is_up()) {
+            let held = remote.held();
+            notes.push(format!("ATTENTION: the agent that goes is not there; what it knows of {held} connections goes with it"));
+        }
+        let known = elsewhere.map_or_else(Vec::new, |states| states.connections());
+        *lock(&self.link) = None;
+        self.nat.set_states::<NodeError>(|_| match (spec, agent) {
+            (Some(spec), Some(_)) => self.open_there(spec, &known, timeouts, now).map(|shared| Some(Arc::new(shared))),
+            (Some(spec), None) => {
+                let (shared, found) = self.open_here(spec, &known, timeouts, now)?;
                 if found.lost > 0 {
                     notes.push(format!("ATTENTION: {} connections found no room in the state table", found.lost));
                 }
                 Ok(Some(Arc::new(shared)))
             }
-            None => {
+            (None, _) => {
                 // Sessions first, then the table goes: the fast path reads the one or the other. (A predecessor may have left
                 // the table, and the choice is another one since.)
                 self.to_sessions(&::states::left_connections(&*self.backing), now);
+                self.to_sessions(&known, now);
+                let failed = |e: std::io::Error| NodeError::States(e.to_string());
                 self.backing.clear(STATES_SLOT_TABLE).and_then(|()| self.backing.clear(STATES_SLOT_RECORDS)).map_err(failed)?;
                 Ok(None)
             }
         })?;
-        *had = spec;
+        *had = (spec, agent.cloned());
         drop(had);
+        if let Some(agent) = agent.filter(|_| spec.is_some()) {
+            self.connect(agent, notes)?;
+        }
         self.take_in_sessions(now);
         Ok(())
     }
 
+    /// A table whose agent is in this process.
+    fn open_here(&self, spec: Spec, known: &[(Key, Connection)], timeouts: Timeouts, now: u64) -> Result<(Shared, Recovered), NodeError> {
+        let mut mine = self.open_sessions(now);
+        mine.extend(known.iter().filter_map(|(key, c)| established(key, c)));
+        let (shared, found) = Shared::open_with(&*self.backing, spec, self.salt, timeouts, (&mine, now))
+            .map_err(|e| NodeError::States(e.to_string()))?;
+        shared.tell_ends();
+        Ok((shared, found))
+    }
+
+    /// A table whose agent is on another host; it takes in what is established here.
+    fn open_there(&self, spec: Spec, known: &[(Key, Connection)], timeouts: Timeouts, now: u64) -> Result<Shared, NodeError> {
+        let mut mine = self.open_sessions(now);
+        let here = ::states::left_connections(&*self.backing);
+        mine.extend(here.iter().chain(known).filter_map(|(key, c)| established(key, c)));
+        Shared::open_remote(&self.backing, (&self.name, spec), self.salt, timeouts, mine).map_err(|e| NodeError::States(e.to_string()))
+    }
+
+    /// Begins to talk to the agent.
+    fn connect(&self, agent: &RemoteAgent, notes: &mut Vec<String>) -> Result<(), NodeError> {
+        let Some(remote) = self.nat.states().as_ref().and_then(|states| states.remote().cloned()) else { return Ok(()) };
+        let target = Target { address: agent.address, key: (&agent.key).into() };
+        let (ends, returned) = (self.ends.clone(), self.returned.clone());
+        let hearers =
+            Hearers { ends: Box::new(move |e| ends(e)), up: Box::new(move || returned.store(true, Ordering::Release)) };
+        let link = AgentLink::start(target, remote.clone(), hearers).map_err(NodeError::system("starting a thread"))?;
+        if !remote.wait_up(AGENT_PATIENCE) {
+            let why = link.trouble().unwrap_or_else(|| "it has not answered yet".into());
+            notes.push(format!(
+                "ATTENTION: the agent at {} is not there: {why}. Until it is, no connection begins or ends (filter_agent_gone)",
+                agent.address
+            ));
+        }
+        *lock(&self.link) = Some(link);
+        Ok(())
+    }
+
+    /// Takes in what the records of another layout held; becomes sessions where these tell. How many found no room.
+    pub fn take_in(&self, connections: &[(Key, Connection)], now: u64) -> u64 {
+        match self.nat.states().clone() {
+            Some(states) => connections.iter().filter(|(key, c)| states.get(key).is_none() && !states.restore(key, c, now)).count() as u64,
+            None => self.to_sessions(connections, now),
+        }
+    }
+
     /// Connections of a table become sessions that take their sequence numbers from the packets that come.
-    fn to_sessions(&self, connections: &[(Key, Connection)], now: u64) {
+    /// How many of these found no room.
+    fn to_sessions(&self, connections: &[(Key, Connection)], now: u64) -> u64 {
         let mut lost = 0u64;
         for (key, c) in connections.iter().filter(|(_, c)| c.tcp.is_none_or(|fsm| fsm == Fsm::Established)) {
             let (inner, pair) = (inner_of(key), pair_of(key));
@@ -105,6 +193,7 @@ impl States {
         if lost > 0 {
             tracing::warn!("{lost} connections found no room among the sessions");
         }
+        lost
     }
 
     /// Sessions of established connections inside.
@@ -139,7 +228,7 @@ impl States {
     /// a turn at most.
     pub fn turn(&self, hand: &mut Hand, (changed, most): (bool, u64), tables: &tables::Tables, memory: &dyn SessionMemory, now: u64) {
         let Some(states) = self.nat.states().clone() else { return };
-        if changed {
+        if changed || self.returned.swap(false, Ordering::AcqRel) {
             hand.sweep = Some(0);
         }
         for _ in 0..most.div_ceil(PLACES) {
@@ -148,9 +237,10 @@ impl States {
         let mut left = states.status().places / TURNS + 1;
         while left > 0 {
             let places = left.min(PLACES);
-            states.expire(now, places, &mut |_| {});
+            states.expire(now, places);
             left -= places;
         }
+        states.take_ended().iter().for_each(|ended| (self.ends)(ended));
         hand.turns += 1;
         if hand.turns % REST == 0 {
             states.rest(&mut || {
@@ -163,15 +253,31 @@ impl States {
     /// A copy for traces in `nat`, and for the fast path of `xdp`: nothing that is done to it reaches the node. Without connections if
     /// these are too many to copy.
     pub fn rehearse(&self, nat: &Nat, xdp: Option<&xdp::XdpEngine>) -> Result<(), NodeError> {
-        let Some(spec) = *lock(&self.spec) else { return Ok(()) };
+        let (Some(spec), agent) = lock(&self.had).clone() else { return Ok(()) };
         let failed = |e: &dyn std::fmt::Display| NodeError::States(e.to_string());
-        let heap = HeapSlots::default();
-        self.copy(&heap).map_err(|e| failed(&e))?;
+        let heap: Arc<dyn Backing> = Arc::new(HeapSlots::default());
+        self.copy(&*heap).map_err(|e| failed(&e))?;
         if let Some(xdp) = xdp {
             self.copy(&*xdp.states()?).map_err(|e| failed(&e))?;
         }
-        nat.set_states(|_| Shared::open(&heap, spec, self.salt, Timeouts::default()).map(|(s, _)| Some(Arc::new(s))))
-            .map_err(|e| failed(&e))
+        let states = self.nat.states().clone().filter(|_| agent.is_some());
+        let Some(known) = states.map(|states| some_connections(&states)) else {
+            return nat
+                .set_states(|_| Shared::open(&*heap, spec, self.salt, Timeouts::default()).map(|(s, _)| Some(Arc::new(s))))
+                .map_err(|e| failed(&e));
+        };
+        nat.set_states(|_| match known {
+            Some(known) => {
+                let (shared, _) = Shared::open(&*heap, spec, self.salt, Timeouts::default())?;
+                known.iter().for_each(|(key, c)| {
+                    shared.restore(key, c, crate::counters::monotonic_ns());
+                });
+                Ok(Some(Arc::new(shared)))
+            }
+            // Nobody answers the trace's packet either.
+            None => Shared::open_remote(&heap, (&self.name, spec), self.salt, Timeouts::default(), Vec::new()).map(|s| Some(Arc::new(s))),
+        })
+        .map_err(|e: ::states::OpenError| failed(&e))
     }
 
     fn copy(&self, to: &dyn Backing) -> std::io::Result<()> {
@@ -218,8 +324,26 @@ impl States {
             record_bytes: s.record_bytes,
             false_accept_percent: s.false_accepts * 100.0,
             vpcs: tenants.into_iter().map(vpc).collect(),
+            agent: lock(&self.link).as_ref().map(|link| AgentView {
+                address: link.target().address.to_string(),
+                up: link.remote().is_up(),
+                waiting: link.remote().waiting() as u64,
+                trouble: link.trouble(),
+            }),
         }
     }
+}
+
+/// The connections of an agent on another host, as many as a trace needs at most; None: it does not answer.
+fn some_connections(states: &Shared) -> Option<Vec<(Key, Connection)>> {
+    let remote = states.remote().filter(|remote| remote.is_up())?;
+    let (mut all, mut at) = (Vec::new(), Some(0));
+    while let Some(from) = at.filter(|_| all.len() < TRACED_MAX) {
+        let (list, next) = remote.list(from)?;
+        all.extend(list);
+        at = next;
+    }
+    Some(all)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -239,6 +363,12 @@ fn adopted(s: &SessionInfo) -> Option<Adopted> {
     let began = if s.from_outside { Direction::In } else { Direction::Out };
     let key = Key::from(&PairKey::of_session(s.inner, &s.outer));
     (s.owner == Owner::Filter && open).then_some(Adopted { key, tcp: s.inner.proto() == 6, began })
+}
+
+/// A connection that another agent knows, if it is established.
+fn established(key: &Key, c: &Connection) -> Option<Adopted> {
+    let open = c.tcp.map_or(c.state != ::states::State::Opening, |fsm| fsm == Fsm::Established);
+    open.then_some(Adopted { key: *key, tcp: c.tcp.is_some(), began: c.began })
 }
 
 fn inner_of(key: &Key) -> InnerKey {
@@ -308,6 +438,24 @@ pub struct StatesView {
     pub false_accept_percent: f64,
     /// By VPC (of the lower end of a connection).
     pub vpcs: Vec<StatesVpc>,
+    /// The agent, if it is on another host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentView>,
+}
+
+/// An agent on another host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentView {
+    /// Where it is.
+    pub address: String,
+    /// It judges control packets now.
+    pub up: bool,
+    /// Packets that wait for it.
+    pub waiting: u64,
+    /// Why it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// Connections of a VPC.

@@ -129,6 +129,8 @@ pub fn run(memory: Arc<dyn Memory>, nat: Arc<gateway::Nat>, frame: &[u8], ifinde
         Verdict::Forward { ifindex } => ("forward", Some(ifindex)),
         Verdict::Answer { ifindex } => ("answer", Some(ifindex)),
         Verdict::Pass => ("pass", None),
+        // A rehearsal has its agent with it.
+        Verdict::Wait => ("wait", None),
         Verdict::Drop(reason) => {
             report.reason = Some(reason.name().into());
             report.advice = Some(reason.advice().into());

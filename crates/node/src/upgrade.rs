@@ -8,7 +8,7 @@
 //! one side is left at zero. They are read after the switch, when the old program runs no more, and added to slots of their own,
 //! in which no engine counts.
 
-use abi::{DropReason, Stats, LAYOUTS, LIMITS, SESSION_LAYOUTS};
+use abi::{DropReason, Stats, LAYOUTS, LIMITS, SESSION_LAYOUTS, STATES_LAYOUTS};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use std::time::Duration;
 use tables::{Memory, Tables};
 use crate::internet::Internet;
 use session::upgrade::OldMemory;
-use xdp::{pinned_layouts, OldSessions, OldSizes, OldTables};
+use ::states::upgrade::OldRecords;
+use xdp::{pinned_layouts, BpfStates, OldSessions, OldSizes, OldTables};
 
 fn path(state: &Path, hash: u64) -> PathBuf {
     state.join("layouts").join(format!("{hash:016x}.json"))
@@ -28,6 +29,7 @@ pub fn description() -> Value {
     let structures: BTreeMap<&str, Value> = LAYOUTS
         .iter()
         .chain(SESSION_LAYOUTS)
+        .chain(STATES_LAYOUTS)
         .map(|l| {
             let fields: BTreeMap<&str, Value> =
                 l.fields.iter().map(|f| (f.name, json!({"offset": f.offset, "bytes": f.size, "count": f.count}))).collect();
@@ -36,6 +38,7 @@ pub fn description() -> Value {
         .collect();
     let limits: BTreeMap<&str, u64> = LIMITS.iter().map(|(name, value, _)| (*name, *value)).collect();
     json!({"layout": format!("{:016x}", abi::abi_hash()), "structures": structures, "limits": limits,
+        "states": {"recordFormat": ::states::upgrade::RECORD_FORMAT},
         "bits": {"TABLE_REF_BUCKETS_SHIFT": abi::TABLE_REF_BUCKETS_SHIFT}})
 }
 
@@ -121,6 +124,31 @@ impl Predecessor {
         let lost = |e| format!("ATTENTION: sessions of layout {:016x} are lost: its maps cannot be opened: {e}", self.hash);
         let memory = OldSessions::open(&self.maps, self.old.bytes("SessionRoot")?, self.sizes.segment);
         Some(memory.map(|memory| Sessions { of: self, memory }).map_err(lost))
+    }
+}
+
+impl Predecessor {
+    /// The connections of its state table, if it had one whose agent was in its process, or why they are lost.
+    pub fn connections(&self) -> Result<Vec<(::states::Key, ::states::Connection)>, String> {
+        let lost = |why: String| Err(format!("ATTENTION: connections of the state table of layout {:016x} are lost: {why}", self.hash));
+        let memory = match BpfStates::old_records(&self.maps) {
+            Ok(Some(memory)) => memory,
+            Ok(None) => return Ok(Vec::new()),
+            // A version without state tables.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return lost(format!("its maps cannot be opened: {e}")),
+        };
+        if self.old.number("/states/recordFormat") != Some(::states::upgrade::RECORD_FORMAT as usize) {
+            return lost("its records have another meaning".into());
+        }
+        let words = memory.words();
+        let records = OldRecords {
+            field: &|structure, field, what| self.old.field(structure, field, what),
+            bytes: &|structure| self.old.bytes(structure),
+            shift: self.old.number("/bits/TABLE_REF_BUCKETS_SHIFT").unwrap_or(0) as u32,
+            word: &|at| words.get(at / 8).map(|word| word.load(Ordering::Acquire)),
+        };
+        records.connections().map_or_else(|| lost("its description lacks their fields".into()), Ok)
     }
 }
 

@@ -13,7 +13,8 @@ use abi::{DropReason, Event};
 use gateway::{Batch, Frame, Gateway, Verdict};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,6 +79,27 @@ pub struct Worker {
     shared: Shared,
     samples: u64,
     outbox: Outbox,
+    bell: Option<Bell>,
+}
+
+/// Rings when answers of an agent on another host have come.
+struct Bell(UnixStream);
+
+impl Bell {
+    /// None, said aloud, if the system has no descriptors: then answers wait until the worker looks by itself.
+    fn new(desk: &states::Desk) -> Option<Bell> {
+        let pair = UnixStream::pair().and_then(|(bell, rope)| {
+            bell.set_nonblocking(true)?;
+            rope.set_nonblocking(true)?;
+            Ok((bell, rope))
+        });
+        let (bell, rope) = pair.inspect_err(|e| tracing::warn!("a worker has no bell: {e}")).ok()?;
+        desk.on_answers(move || {
+            // Full: it rings already.
+            let _ = std::io::Write::write(&mut &rope, &[1]);
+        });
+        Some(Bell(bell))
+    }
 }
 
 impl Worker {
@@ -87,13 +109,14 @@ impl Worker {
         let load = || xdp::Injector::new().inspect_err(|e| tracing::warn!("punted packets of the host will be lost: {e}"));
         let injector = if punts { load().ok() } else { None };
         let egress = egress.into_iter().map(|s| (s.ifindex, s)).collect();
-        Self { gateway, ports, egress, injector, shared, samples: 0, outbox: Outbox::default() }
+        Self { gateway, ports, egress, injector, shared, samples: 0, outbox: Outbox::default(), bell: None }
     }
 
     /// Runs until told to stop.
     pub fn run(mut self) {
         let mut batch = Batch::new();
         let mut losses_at = Instant::now();
+        self.bell = Bell::new(self.gateway.desk());
         while !self.shared.stop.load(Ordering::Relaxed) {
             let mut received = 0;
             for at in 0..self.ports.len() {
@@ -101,6 +124,8 @@ impl Worker {
                 received += n;
                 batch = empty;
             }
+            let (n, empty) = self.go_on(batch);
+            (received, batch) = (received + n, empty);
             if losses_at.elapsed() > LOSS_PERIOD {
                 losses_at = Instant::now();
                 self.count_losses();
@@ -110,14 +135,23 @@ impl Worker {
             }
         }
         self.count_losses();
+        let (waiting, punts) = self.gateway.give_up();
+        let stats = self.gateway.tables().stats(self.gateway.slot());
+        stats.taken(punts);
+        stats.lost(DropReason::FilterAgentGone, waiting);
     }
 
     fn wait(&self) {
         // SAFETY: the sockets belong to self and outlive this call.
         let borrowed = self.ports.iter().map(|p| unsafe { BorrowedFd::borrow_raw(p.raw_fd()) });
         let mut fds: Vec<_> = borrowed.map(|fd| nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)).collect();
+        fds.extend(self.bell.iter().map(|bell| nix::poll::PollFd::new(bell.0.as_fd(), nix::poll::PollFlags::POLLIN)));
         // EINTR and the like: the loop looks at everything anyway.
         let _ = nix::poll::poll(&mut fds, IDLE);
+        if let Some(Bell(bell)) = &self.bell {
+            // Whatever rang: the loop looks at the desk.
+            while std::io::Read::read(&mut &*bell, &mut [0; 64]).is_ok_and(|n| n > 0) {}
+        }
     }
 
     fn count_losses(&mut self) {
@@ -140,7 +174,7 @@ impl Worker {
     /// Takes one burst from a port through the path. Returns the number of packets and the empty batch.
     fn serve<'b>(&mut self, at: usize, batch: Batch<'_>) -> (usize, Batch<'b>) {
         let mut batch = batch.recycle();
-        let Self { gateway, ports, egress, injector, shared, samples, outbox } = self;
+        let Self { gateway, ports, egress, injector, shared, samples, outbox, .. } = self;
         let options = gateway.tables().options();
         let (mut sampled, punts) = (Vec::new(), matches!(ports[at], Port::Xdp(_)));
         let received = match &mut ports[at] {
@@ -162,15 +196,17 @@ impl Worker {
                 }
             },
             Port::Xdp(socket) => {
-                let n = socket.receive(&mut batch);
-                gateway.tables().stats(gateway.slot()).taken(n as u64);
-                n
+                socket.receive(&mut batch)
             }
         };
         if received == 0 {
             return (0, batch.recycle());
         }
         gateway.process(&mut batch, monotonic_ns());
+        if punts {
+            // Those that wait for the agent are taken in when they go on: till then they are in flight.
+            gateway.tables().stats(gateway.slot()).taken(received as u64 - batch.output.punts_waiting);
+        }
         sampled.iter().for_each(|event| shared.hub.publish(event));
         let way = if punts { Way::Later(outbox) } else { Way::Now(egress) };
         dispatch(gateway, &batch, way, injector.as_ref().filter(|_| punts), shared, options);
@@ -183,6 +219,33 @@ impl Worker {
         }
         self.send_outbox();
         (received, empty)
+    }
+
+    /// Takes on packets that have waited for an agent on another host. Returns their number and the empty batch.
+    fn go_on<'b>(&mut self, batch: Batch<'_>) -> (usize, Batch<'b>) {
+        let mut waited = self.gateway.answered();
+        let n = waited.len();
+        if n > 0 {
+            let answers: Vec<_> = waited.iter().filter_map(|w| w.answer()).collect();
+            let punts = waited.iter().filter(|w| w.punted).count() as u64;
+            let mut batch = batch.recycle();
+            for waiting in &mut waited {
+                // They are no more than a batch.
+                let _ = batch.push(waiting.frame());
+            }
+            let Self { gateway, injector, shared, outbox, .. } = self;
+            gateway.resume(&mut batch, &answers, monotonic_ns());
+            let stats = gateway.tables().stats(gateway.slot());
+            stats.taken(punts - batch.output.punts_waiting);
+            dispatch(gateway, &batch, Way::Later(outbox), injector.as_ref(), shared, gateway.tables().options());
+            if !batch.output.unresolved.is_empty() {
+                (shared.wanted)(batch.output.unresolved.iter().map(|u| u.neighbour).collect());
+            }
+            let empty = batch.recycle();
+            self.send_outbox();
+            return (n, empty);
+        }
+        (0, batch.recycle())
     }
 
     fn send_outbox(&mut self) {
@@ -285,6 +348,7 @@ fn dispatch(
                     stats.unsent_answer();
                 }
             }
+            Verdict::Wait => {}
             Verdict::Pass => {
                 // On AF_PACKET the kernel has the packet already; a punted one was taken from it.
                 if let Some(error) = injector.and_then(|i| i.inject(frame.data(), frame.ifindex).err()) {

@@ -64,7 +64,7 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     writer.commit(&model.full_commit()).unwrap();
     let open = |model: &config::Model, writer: &mut Writer| {
         let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
-        Internet::open(memories, model, writer, (1, false), &mut Vec::new()).unwrap()
+        Internet::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
     };
     let first = open(&model, &mut writer);
     [7, 8].iter().for_each(|vni| begin(&first, &writer, *vni));

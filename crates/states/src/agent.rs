@@ -13,13 +13,13 @@
 //!
 //! *Timers* are a hand that walks over the records, a bounded number of places a call.
 
-use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Recovered, State, StateTable, Step, Verdict};
+use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Placed, Recovered, State, StateTable, Step, Verdict};
 use session::coarse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How long a connection may stay in a state. At most three days each.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// SynSent, SynReceived: ns.
     pub opening: u64,
@@ -71,7 +71,7 @@ impl From<&session::Timeouts> for Timeouts {
 }
 
 /// A control packet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
     /// Its connection.
     pub key: Key,
@@ -103,11 +103,43 @@ pub enum Refusal {
     Full,
     /// The tenant has as many connections that are not established as one may have.
     Opening,
+    /// The agent is on another host, and not there.
+    Gone,
+    /// The agent is on another host, and as many packets wait for it, of this tenant or of all, as may.
+    Busy,
 }
 
-/// A connection that ended by time.
+/// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended(pub Key);
+#[repr(u8)]
+pub enum Why {
+    /// Nothing came for too long.
+    Timeout = 1,
+    /// A RST.
+    Reset = 2,
+    /// Both sides closed it.
+    Closed = 3,
+    /// The rules that allowed it have changed, or somebody asked for it.
+    Revoked = 4,
+}
+
+impl Why {
+    /// The reason with this number.
+    pub fn from_number(n: u8) -> Option<Why> {
+        [Why::Timeout, Why::Reset, Why::Closed, Why::Revoked].into_iter().find(|w| *w as u8 == n)
+    }
+}
+
+/// A connection that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its key.
+    pub key: Key,
+    /// As it was last.
+    pub connection: Connection,
+    /// Why.
+    pub why: Why,
+}
 
 /// Connections of a tenant: those whose lower end is in its VPC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,6 +173,18 @@ const DUE_BITS: u32 = 24;
 /// The word of a record: state in bits 0–3, who began in 4, who closed in 5, asked in 6, due time in 8–31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record(u32);
+
+/// A record's value, read out of the memory of another layout.
+pub(crate) struct Value(pub u32);
+
+impl Value {
+    /// The connection that it tells of, if it is one.
+    pub(crate) fn connection(self) -> Option<Connection> {
+        let record = Record(self.0);
+        let known = record.fsm().is_some() || matches!(record.number(), ONE_SIDED | PAIRED);
+        known.then(|| record.connection())
+    }
+}
 
 fn direction(bit: u32) -> Direction {
     if bit & 1 == 0 {
@@ -203,6 +247,48 @@ impl Record {
 /// What an agent has that only reads its records.
 pub(crate) struct NoTable;
 
+/// Where an agent's changes go: a state table in this process, or a message to where it is.
+pub trait Writes {
+    /// As [`StateTable::insert`].
+    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error>;
+    /// As [`StateTable::set`].
+    fn set(&mut self, key: &Key, state: State);
+    /// As [`StateTable::remove`].
+    fn remove(&mut self, key: &Key);
+    /// As [`StateTable::rest`].
+    fn rest(&mut self) -> bool;
+    /// As [`StateTable::rested`].
+    fn rested(&mut self);
+    /// As [`StateTable::recover`].
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered;
+}
+
+impl<T: StateTable> Writes for T {
+    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
+        StateTable::insert(self, key, state)
+    }
+
+    fn set(&mut self, key: &Key, state: State) {
+        StateTable::set(self, key, state);
+    }
+
+    fn remove(&mut self, key: &Key) {
+        StateTable::remove(self, key);
+    }
+
+    fn rest(&mut self) -> bool {
+        StateTable::rest(self)
+    }
+
+    fn rested(&mut self) {
+        StateTable::rested(self);
+    }
+
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
+        StateTable::recover(self, connections, lost)
+    }
+}
+
 /// The agent.
 pub struct Agent<T> {
     records: Exact,
@@ -212,12 +298,14 @@ pub struct Agent<T> {
     tenants: HashMap<u32, TenantUse>,
     opening_max: u64,
     judged_by: u64,
+    /// Connections that ended since they were last asked for; none: nobody asks.
+    ended: Option<Vec<Ended>>,
 }
 
 impl<T> Agent<T> {
     /// An agent with empty records and an empty table.
     pub fn new(records: Exact, table: T, timeouts: Timeouts) -> Agent<T> {
-        Agent { records, table, timeouts, hand: 0, tenants: HashMap::new(), opening_max: u64::MAX, judged_by: u64::MAX }
+        Agent { records, table, timeouts, hand: 0, tenants: HashMap::new(), opening_max: u64::MAX, judged_by: u64::MAX, ended: None }
     }
 
     /// The connections at places `from..from + n` of its records, each once a round.
@@ -227,7 +315,7 @@ impl<T> Agent<T> {
     }
 }
 
-impl<T: StateTable> Agent<T> {
+impl<T: Writes> Agent<T> {
     /// No tenant has more connections than this that are not established: a flood of SYNs fills nobody else's places.
     pub fn limit_opening(&mut self, connections: u64) {
         self.opening_max = connections.max(1);
@@ -278,7 +366,13 @@ impl<T: StateTable> Agent<T> {
         for (key, record) in &alive {
             agent.count(key, None, Some(*record));
         }
-        let recovered = agent.table.recover(&mut alive.into_iter().map(|(key, record)| (key, record.state())));
+        let mut lost = Vec::new();
+        let mut states = alive.into_iter().map(|(key, record)| (key, record.state()));
+        let recovered = agent.table.recover(&mut states, &mut |key| lost.push(*key));
+        for key in lost {
+            agent.count(&key, agent.records.get(&key).map(Record), None);
+            agent.records.change(&key, 0);
+        }
         for (key, _) in ending {
             agent.records.change(&key, 0);
         }
@@ -288,6 +382,21 @@ impl<T: StateTable> Agent<T> {
     /// The table that it settles.
     pub fn table(&self) -> &T {
         &self.table
+    }
+
+    /// The same, to be changed by whoever keeps it besides.
+    pub(crate) fn table_mut(&mut self) -> &mut T {
+        &mut self.table
+    }
+
+    /// From now on it remembers which connections end, for [`Agent::take_ended`].
+    pub fn tell_ends(&mut self) {
+        self.ended.get_or_insert_default();
+    }
+
+    /// Connections that have ended since the last call.
+    pub fn take_ended(&mut self) -> Vec<Ended> {
+        self.ended.as_mut().map_or_else(Vec::new, std::mem::take)
     }
 
     /// Connections that it follows.
@@ -318,6 +427,17 @@ impl<T: StateTable> Agent<T> {
         }
     }
 
+    /// Judges what a fast path sends it: control packets, and data packets that its table could not tell about. `pick_up`: an ACK may begin
+    /// a connection; `admit` asks the rules whether this one may begin.
+    pub fn settle(&mut self, packet: &Control, pick_up: bool, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
+        match self.get(&packet.key) {
+            None if pick_up && packet.kind == Kind::Ack => self.pick_up(packet, now, admit),
+            // The table could not say; a data packet changes nothing.
+            Some(c) if matches!(packet.kind, Kind::Ack | Kind::Plain) && c.state == State::Open => Outcome::Pass,
+            _ => self.control(packet, now, admit),
+        }
+    }
+
     /// Judges a control packet. `admit` asks the rules whether this connection may begin.
     pub fn control(&mut self, packet: &Control, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
         let Some(record) = self.records.get(&packet.key).map(Record).filter(|r| r.number() != ENDING) else {
@@ -336,7 +456,7 @@ impl<T: StateTable> Agent<T> {
         match step(fsm, packet.kind, packet.from, record.began(), record.closed()) {
             Step::Refuse => Outcome::Refuse(Refusal::Invalid),
             Step::End => {
-                self.end(&packet.key);
+                self.end(&packet.key, Why::Reset);
                 Outcome::Pass
             }
             Step::To(to) => {
@@ -362,7 +482,14 @@ impl<T: StateTable> Agent<T> {
         if !admit(packet) {
             return Outcome::Refuse(Refusal::Denied);
         }
+        self.note_end(&packet.key, record, Why::Closed);
         self.change(&packet.key, record, Record::new(Fsm::SynSent as u32, packet.from, packet.from, false), now)
+    }
+
+    fn note_end(&mut self, key: &Key, record: Record, why: Why) {
+        if let Some(ended) = &mut self.ended {
+            ended.push(Ended { key: *key, connection: record.connection(), why });
+        }
     }
 
     fn begin(&mut self, packet: &Control, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
@@ -387,6 +514,17 @@ impl<T: StateTable> Agent<T> {
     pub fn adopt(&mut self, key: &Key, tcp: bool, began: Direction, now: u64) -> bool {
         let packet = Control { key: *key, kind: if tcp { Kind::Ack } else { Kind::Plain }, from: began };
         let number = if tcp { Fsm::Established as u32 } else { PAIRED };
+        self.get(key).is_none() && self.begin_as(&packet, number, now, &mut |_| true) == Outcome::Pass
+    }
+
+    /// Takes in a connection in the state that another agent knows it in; who closed it first is not known and taken to be who began. False: there is no room, or it is known.
+    pub fn restore(&mut self, key: &Key, c: &Connection, now: u64) -> bool {
+        let number = match (c.tcp, c.state) {
+            (Some(fsm), _) => fsm as u32,
+            (None, State::Opening) => ONE_SIDED,
+            (None, _) => PAIRED,
+        };
+        let packet = Control { key: *key, kind: Kind::Plain, from: c.began };
         self.get(key).is_none() && self.begin_as(&packet, number, now, &mut |_| true) == Outcome::Pass
     }
 
@@ -422,9 +560,13 @@ impl<T: StateTable> Agent<T> {
         Outcome::Pass
     }
 
-    fn end(&mut self, key: &Key) {
+    fn end(&mut self, key: &Key, why: Why) {
         let record = self.records.get(key).map(Record);
         self.count(key, record, None);
+        if let Some(record) = record {
+            let closed = why == Why::Timeout && record.fsm() == Some(Fsm::TimeWait);
+            self.note_end(key, record, if closed { Why::Closed } else { why });
+        }
         self.records.change(key, ENDING);
         self.table.remove(key);
         self.records.change(key, 0);
@@ -434,7 +576,7 @@ impl<T: StateTable> Agent<T> {
     pub fn revoke(&mut self, key: &Key) -> bool {
         let found = self.get(key).is_some();
         if found {
-            self.end(key);
+            self.end(key, Why::Revoked);
         }
         found
     }
@@ -443,13 +585,13 @@ impl<T: StateTable> Agent<T> {
     /// None at the end.
     pub fn review(&mut self, from: u64, places: u64, keep: &mut dyn FnMut(&Key, &Connection) -> bool) -> Option<u64> {
         let refused: Vec<Key> = self.scan(from, places).filter(|(key, c)| !keep(key, c)).map(|(key, _)| key).collect();
-        refused.iter().for_each(|key| self.end(key));
+        refused.iter().for_each(|key| self.end(key, Why::Revoked));
         Some(from + places).filter(|next| *next < self.records.keys.places())
     }
 
     /// Looks at the next `places` records for what is due. The caller calls again so that the hand comes round in
     /// good time: `places / interval ≥ room for connections / shortest timeout`.
-    pub fn expire(&mut self, now: u64, places: u64, ended: &mut dyn FnMut(Ended)) {
+    pub fn expire(&mut self, now: u64, places: u64) {
         let due: Vec<(Key, Record)> = self
             .records
             .scan(self.hand, places)
@@ -466,20 +608,19 @@ impl<T: StateTable> Agent<T> {
                 let asked = Record::new(record.number(), record.began(), record.closed(), true);
                 self.change(&key, record, asked, now);
             } else {
-                self.end(&key);
-                ended(Ended(key));
+                self.end(&key, Why::Timeout);
             }
         }
     }
 
     /// As [`StateTable::rest`].
     pub fn rest(&mut self) -> bool {
-        self.records.rest() | self.table.rest()
+        StateTable::rest(&mut self.records) | self.table.rest()
     }
 
     /// As [`StateTable::rested`].
     pub fn rested(&mut self) {
-        self.records.rested();
+        StateTable::rested(&mut self.records);
         self.table.rested();
     }
 }

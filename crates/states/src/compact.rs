@@ -252,7 +252,7 @@ impl StateTable for Compact {
         self.keys.rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered {
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
         let mut found = Recovered::default();
         let mut owned = vec![0u64; (self.cells.number as usize).div_ceil(64)];
         let memory = self.memory.clone();
@@ -289,7 +289,10 @@ impl StateTable for Compact {
         for (key, state) in homeless {
             match self.insert(&key, state) {
                 Ok(_) => found.mended += 1,
-                Err(_) => found.lost += 1,
+                Err(_) => {
+                    found.lost += 1;
+                    lost(&key);
+                }
             }
         }
         found

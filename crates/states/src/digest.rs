@@ -322,7 +322,7 @@ impl StateTable for Digest {
         self.resting.end();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered {
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
         let mut found = Recovered::default();
         let memory = self.memory.clone();
         let words = memory.words();
@@ -362,7 +362,10 @@ impl StateTable for Digest {
         for (key, state) in homeless {
             match self.insert(&key, state) {
                 Ok(_) => found.mended += 1,
-                Err(_) => found.lost += 1,
+                Err(_) => {
+                    found.lost += 1;
+                    lost(&key);
+                }
             }
         }
         found

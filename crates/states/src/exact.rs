@@ -105,7 +105,7 @@ impl StateTable for Exact {
         self.keys.rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered {
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
         let mut found = Recovered::default();
         let wanted: HashMap<Key, State> = connections.collect();
         let here: Vec<(Key, u32)> = self.scan(0, u64::MAX).collect();
@@ -119,6 +119,7 @@ impl StateTable for Exact {
                 Some(_) => self.set(key, *state),
                 None if self.insert(key, *state).is_err() => {
                     found.lost += 1;
+                    lost(key);
                     continue;
                 }
                 None => {}

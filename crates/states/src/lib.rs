@@ -6,7 +6,7 @@
 //! The essay is `docs/design/states.md`; the layouts are in crate `abi`. Three tables hold the states and are interchangeable
 //! ([`StateTable`]): [`Exact`] full keys, [`Compact`] the paper's registers with settled collisions, [`Digest`] a cuckoo table
 //! of digests with exact collisions. One [`Reader`] reads all three, and so does `bpf/states/states.h`. [`Agent`] settles
-//! control packets with any of them; [`Shared`] is both as the workers of a node share them, as large as a [`Spec`] says. [`migrate`] says
+//! control packets with any of them, in the process of the node or, as [`Host`], on another host, of which the node has a [`Remote`]; [`Shared`] is both as the workers of a node share them, as large as a [`Spec`] says. [`migrate`] says
 //! how many flows of a tenant leave a full fast path, [`prefixes`] which ones.
 //! No I/O and no clock: time (nanoseconds of CLOCK_MONOTONIC) comes in as an argument, randomness as a salt.
 #![forbid(unsafe_code)]
@@ -17,26 +17,32 @@ mod cuckoo;
 mod digest;
 mod exact;
 mod fig3;
+mod host;
 mod key;
 mod keys;
 mod memory;
+pub mod message;
 pub mod migrate;
 pub mod prefixes;
 mod reader;
+pub mod remote;
 mod rest;
 mod shared;
 mod spec;
 mod table;
+pub mod upgrade;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{Agent, Connection, Control, Ended, Outcome, Refusal, TenantUse, Timeouts};
+pub use agent::{Agent, Connection, Control, Ended, Outcome, Refusal, TenantUse, Timeouts, Why};
 pub use compact::{Compact, CompactOptions};
 pub use digest::{Class, Digest, DigestOptions};
 pub use exact::{Exact, ExactOptions};
 pub use fig3::{step, Fsm, Step};
+pub use host::Host;
 pub use memory::Memory;
 pub use reader::Reader;
+pub use remote::{Answer, Desk, Remote};
 pub use key::Key;
 pub use session::Direction;
 pub use shared::{left_connections, Adopted, Backing, HeapSlots, OpenError, Shared, Status};

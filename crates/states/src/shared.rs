@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! [`Shared`]: a state table and its agent as the workers of a node share them: data packets read without a lock, control packets
-//! take turns.
+//! take turns, or are sent to the agent if that is on another host ([`Remote`]).
 
-use crate::{Agent, Connection, Control, Direction, Ended, Error, Exact, Key, Kind, Memory, Outcome, Reader, Recovered};
-use crate::{Spec, StateTable, TenantUse, Timeouts, Usage, Verdict, STRAYS};
+use crate::{Agent, Connection, Control, Direction, Ended, Error, Exact, Key, Kind, Memory, Outcome, Reader, Recovered, Refusal};
+use crate::{Remote, Spec, State, StateTable, TenantUse, Timeouts, Usage, Verdict, STRAYS};
 use abi::{STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A tenant may have this share of all connections that are not established.
-const OPENING_SHARE: u64 = 8;
+pub(crate) const OPENING_SHARE: u64 = 8;
+
+/// Places that are looked at in one go for a list of all connections.
+const PLACES: u64 = 4096;
 
 /// Where state tables lie: memories of any size in two slots, STATES_SLOT_TABLE and STATES_SLOT_RECORDS. What a slot holds outlives
 /// the process if anything can; fast paths read the table of its slot.
@@ -122,8 +125,29 @@ pub struct Status {
 /// A state table and its agent.
 pub struct Shared {
     spec: Spec,
-    agent: Mutex<Agent<Box<dyn StateTable>>>,
+    side: Side,
     reader: Reader,
+}
+
+/// Where the agent is.
+enum Side {
+    Here(Mutex<Agent<Box<dyn StateTable>>>),
+    There(Arc<Remote>),
+}
+
+/// The agent's records as they were left, as large as they are to be. How many found no room in new ones.
+pub(crate) fn open_records(backing: &dyn Backing, spec: &Spec, salt: u64) -> Result<(Exact, u64), OpenError> {
+    let left = backing.left(STATES_SLOT_RECORDS).and_then(|memory| Exact::attach(memory).ok());
+    let old = match left {
+        Some(records) if spec.has_records(&records) => return Ok((records, 0)),
+        old => old,
+    };
+    let lines = spec.record_lines();
+    let failed = |source| OpenError::Memory { lines, source };
+    let mut records = spec.make_records(backing.make(STATES_SLOT_RECORDS, lines).map_err(failed)?, salt)?;
+    let lost = old.map_or(0, |old| records.take_over(&old));
+    backing.enter(STATES_SLOT_RECORDS).map_err(failed)?;
+    Ok((records, lost))
 }
 
 impl Shared {
@@ -151,20 +175,7 @@ impl Shared {
             Some(table) => table,
             None => spec.make(make(STATES_SLOT_TABLE, lines)?, salt)?,
         };
-        let left = backing.left(STATES_SLOT_RECORDS).and_then(|memory| Exact::attach(memory).ok());
-        let mut lost = 0;
-        let records = match left {
-            Some(records) if spec.has_records(&records) => records,
-            old => {
-                let lines = spec.record_lines();
-                let mut records = spec.make_records(make(STATES_SLOT_RECORDS, lines)?, salt)?;
-                if let Some(old) = old {
-                    lost = records.take_over(&old);
-                }
-                enter(STATES_SLOT_RECORDS, lines)?;
-                records
-            }
-        };
+        let (records, lost) = open_records(backing, &spec, salt)?;
         let (mut agent, mut found) = Agent::with(records, table, timeouts);
         for a in adopted {
             found.lost += u64::from(!agent.adopt(&a.key, a.tcp, a.began, now));
@@ -176,7 +187,43 @@ impl Shared {
         agent.judge_by(spec.judged_by());
         agent.limit_opening(spec.all() / OPENING_SHARE);
         let reader = agent.table().reader();
-        Ok((Shared { spec, agent: Mutex::new(agent), reader }, found))
+        Ok((Shared { spec, side: Side::Here(Mutex::new(agent)), reader }, found))
+    }
+
+    /// A table whose agent is on another host, as which `name` it serves. A table that is there already and as it is wanted goes on; else
+    /// a new one takes its place as soon as the agent has told its connections. `adopted`: connections that the agent is to take in.
+    pub fn open_remote(
+        backing: &Arc<dyn Backing>,
+        (name, spec): (&str, Spec),
+        salt: u64,
+        timeouts: Timeouts,
+        adopted: Vec<Adopted>,
+    ) -> Result<Shared, OpenError> {
+        let lines = spec.lines()?;
+        let left = backing.left(STATES_SLOT_TABLE).and_then(|memory| spec.attach(memory));
+        let (table, made) = match left {
+            Some(table) => (table, false),
+            None => {
+                let made = backing.make(STATES_SLOT_TABLE, lines).map_err(|source| OpenError::Memory { lines, source })?;
+                (spec.make(made, salt)?, true)
+            }
+        };
+        let slots = backing.clone();
+        // Records of an agent that was here are with the other one now.
+        let enter = move || {
+            let entered = if made { slots.enter(STATES_SLOT_TABLE) } else { Ok(()) };
+            entered.and_then(|()| slots.clear(STATES_SLOT_RECORDS))
+        };
+        let remote = Arc::new(Remote::new(name, spec, table, Box::new(enter), adopted, timeouts));
+        Ok(Shared { spec, reader: remote.reader().clone(), side: Side::There(remote) })
+    }
+
+    /// The agent, if it is on another host.
+    pub fn remote(&self) -> Option<&Arc<Remote>> {
+        match &self.side {
+            Side::Here(_) => None,
+            Side::There(remote) => Some(remote),
+        }
     }
 
     /// As it was asked for.
@@ -184,9 +231,13 @@ impl Shared {
         &self.spec
     }
 
-    fn agent(&self) -> MutexGuard<'_, Agent<Box<dyn StateTable>>> {
-        // A worker that panicked has changed records and table by whole stores.
-        self.agent.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The agent here, or the one on another host.
+    fn agent(&self) -> Result<MutexGuard<'_, Agent<Box<dyn StateTable>>>, &Remote> {
+        match &self.side {
+            // A worker that panicked has changed records and table by whole stores.
+            Side::Here(agent) => Ok(agent.lock().unwrap_or_else(PoisonError::into_inner)),
+            Side::There(remote) => Err(remote),
+        }
     }
 
     /// What the table says of a connection, and what becomes of a packet of this kind by it.
@@ -196,80 +247,152 @@ impl Shared {
         (state, self.reader.verdict(state, kind))
     }
 
-    /// Lets the agent judge a control packet; `pick_up`: an ACK may begin a connection.
+    /// Lets the agent judge a control packet; `pick_up`: an ACK may begin a connection. One on another host is asked with [`Remote::ask`].
     pub fn control(&self, packet: &Control, pick_up: bool, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
-        let mut agent = self.agent();
-        match agent.get(&packet.key) {
-            None if pick_up && packet.kind == Kind::Ack => agent.pick_up(packet, now, admit),
-            // The table could not say; a data packet changes nothing.
-            Some(c) if matches!(packet.kind, Kind::Ack | Kind::Plain) && c.state == crate::State::Open => Outcome::Pass,
-            _ => agent.control(packet, now, admit),
+        self.agent().map_or(Outcome::Refuse(Refusal::Gone), |mut agent| agent.settle(packet, pick_up, now, admit))
+    }
+
+    /// As [`Agent::adopt`]; an agent on another host takes it in when it hears of it.
+    pub fn adopt(&self, key: &Key, tcp: bool, began: Direction, now: u64) -> bool {
+        match self.agent() {
+            Ok(mut agent) => agent.adopt(key, tcp, began, now),
+            Err(remote) => {
+                remote.adopt(Adopted { key: *key, tcp, began });
+                true
+            }
         }
     }
 
-    /// As [`Agent::adopt`].
-    pub fn adopt(&self, key: &Key, tcp: bool, began: Direction, now: u64) -> bool {
-        self.agent().adopt(key, tcp, began, now)
+    /// As [`Agent::restore`]; of an agent on another host no more than established connections.
+    pub fn restore(&self, key: &Key, c: &Connection, now: u64) -> bool {
+        match self.agent() {
+            Ok(mut agent) => agent.restore(key, c, now),
+            Err(_) => c.state == State::Open && self.adopt(key, c.tcp.is_some(), c.began, now),
+        }
     }
 
     /// Whether every packet but data of established connections goes to the agent, because rules without state may let a packet go on
     /// that belongs to no connection.
     pub fn ask_about_strays(&self, on: bool) {
-        let _writer = self.agent();
-        self.reader.set_control(if on { STRAYS } else { self.spec.control() });
+        let control = if on { STRAYS } else { self.spec.control() };
+        match self.agent() {
+            Ok(_writer) => self.reader.set_control(control),
+            Err(remote) => remote.set_control(control),
+        }
     }
 
-    /// A connection as the agent knows it.
+    /// A connection as the agent here knows it; None where it is on another host.
     pub fn get(&self, key: &Key) -> Option<Connection> {
-        self.agent().get(key)
+        self.agent().ok()?.get(key)
     }
 
-    /// Ends a connection. Whether there was one.
+    /// Whether there is this connection; with an agent on another host: as the table knows it, as for data packets.
+    pub fn knows(&self, key: &Key) -> bool {
+        match self.agent() {
+            Ok(agent) => agent.get(key).is_some(),
+            Err(_) => self.reader.state(key) != abi::STATES_NONE,
+        }
+    }
+
+    /// Ends a connection. Whether there was one, or an agent on another host was told to.
     pub fn revoke(&self, key: &Key) -> bool {
-        self.agent().revoke(key)
+        self.agent().map_or_else(|remote| remote.revoke(key), |mut agent| agent.revoke(key))
     }
 
-    /// As [`Agent::expire`].
-    pub fn expire(&self, now: u64, places: u64, ended: &mut dyn FnMut(Ended)) {
-        self.agent().expire(now, places, ended);
+    /// As [`Agent::tell_ends`]. One on another host tells by itself.
+    pub fn tell_ends(&self) {
+        if let Ok(mut agent) = self.agent() {
+            agent.tell_ends();
+        }
     }
 
-    /// As [`Agent::review`].
+    /// Connections that have ended since the last call.
+    pub fn take_ended(&self) -> Vec<Ended> {
+        self.agent().map_or_else(|_| Vec::new(), |mut agent| agent.take_ended())
+    }
+
+    /// As [`Agent::expire`]. One on another host does it by itself.
+    pub fn expire(&self, now: u64, places: u64) {
+        if let Ok(mut agent) = self.agent() {
+            agent.expire(now, places);
+        }
+    }
+
+    /// As [`Agent::review`]. None as well if an agent on another host does not answer.
     pub fn review(&self, from: u64, places: u64, keep: &mut dyn FnMut(&Key, &Connection) -> bool) -> Option<u64> {
-        self.agent().review(from, places, keep)
+        match self.agent() {
+            Ok(mut agent) => agent.review(from, places, keep),
+            Err(remote) => {
+                let (list, next) = remote.list(from)?;
+                list.iter().filter(|(key, c)| !keep(key, c)).for_each(|(key, _)| {
+                    remote.revoke(key);
+                });
+                next
+            }
+        }
     }
 
-    /// Connections at `places` places of the records from `from` on; where to go on, None at the end.
+    /// Connections at `places` places of the records from `from` on; where to go on, None at the end, or if an agent on another host does not
+    /// answer.
     pub fn list(&self, from: u64, places: u64) -> (Vec<(Key, Connection)>, Option<u64>) {
-        let agent = self.agent();
-        (agent.scan(from, places).collect(), Some(from + places).filter(|next| *next < agent.records().0))
+        match self.agent() {
+            Ok(agent) => (agent.scan(from, places).collect(), Some(from + places).filter(|next| *next < agent.records().0)),
+            Err(remote) => remote.list(from).unwrap_or_default(),
+        }
+    }
+
+    /// All connections.
+    pub fn connections(&self) -> Vec<(Key, Connection)> {
+        let (mut all, mut at) = (Vec::new(), Some(0));
+        while let Some(from) = at {
+            let (list, next) = self.list(from, PLACES);
+            all.extend(list);
+            at = next;
+        }
+        all
     }
 
     /// Other timeouts, for what changes from now on.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
-        self.agent().set_timeouts(timeouts);
+        match self.agent() {
+            Ok(mut agent) => agent.set_timeouts(timeouts),
+            Err(remote) => remote.set_timeouts(timeouts),
+        }
     }
 
     /// Gives places free that nobody looks at any more; `wait` returns when every reader has ended that had begun when it was called.
     pub fn rest(&self, wait: &mut dyn FnMut()) {
-        if self.agent().rest() {
+        let rests = match self.agent() {
+            Ok(mut agent) => agent.rest(),
+            Err(remote) => return remote.rest(wait),
+        };
+        if rests {
             wait();
-            self.agent().rested();
+            if let Ok(mut agent) = self.agent() {
+                agent.rested();
+            }
         }
     }
 
     /// Connections of each tenant.
     pub fn tenants(&self) -> Vec<(u32, TenantUse)> {
-        self.agent().tenants().collect()
+        self.agent().map_or_else(|remote| remote.status().2, |agent| agent.tenants().collect())
     }
 
     /// What is to be known of it as a whole.
     pub fn status(&self) -> Status {
-        let agent = self.agent();
-        let opening: u64 = agent.tenants().map(|(_, n)| n.opening).sum();
-        let established = agent.connections().saturating_sub(opening);
-        let (places, record_bytes) = agent.records();
+        let (usage, (places, record_bytes, opening)) = match self.agent() {
+            Ok(agent) => {
+                let (places, bytes) = agent.records();
+                (agent.table().usage(), (places, bytes, agent.tenants().map(|(_, n)| n.opening).sum()))
+            }
+            Err(remote) => {
+                let (usage, records, _) = remote.status();
+                (usage, records)
+            }
+        };
+        let established = usage.connections.saturating_sub(opening);
         let false_accepts = self.spec.false_accepts(established);
-        Status { spec: self.spec, usage: agent.table().usage(), established, places, record_bytes, false_accepts }
+        Status { spec: self.spec, usage, established, places, record_bytes, false_accepts }
     }
 }

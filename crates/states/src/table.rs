@@ -209,8 +209,9 @@ pub trait StateTable: Send {
     fn rest(&mut self) -> bool;
     /// Every reader that began before the last [`StateTable::rest`] has ended: the places given up by then may be used again.
     fn rested(&mut self);
-    /// After a restart: makes the table hold exactly these connections. Readers go on; what was right stays as it is.
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered;
+    /// After a restart: makes the table hold exactly these connections. Readers go on; what was right stays as it is. `lost` hears of those
+    /// for which there is no room any more: they are not in the table.
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered;
     /// What it holds and takes.
     fn usage(&self) -> Usage;
     /// A reader of it.
@@ -238,8 +239,8 @@ impl StateTable for Box<dyn StateTable> {
         (**self).rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>) -> Recovered {
-        (**self).recover(connections)
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
+        (**self).recover(connections, lost)
     }
 
     fn usage(&self) -> Usage {

@@ -5,6 +5,7 @@
 pub mod case;
 pub mod connections;
 pub mod dissect;
+pub mod elsewhere;
 pub mod encode;
 pub mod groups;
 pub mod internet;

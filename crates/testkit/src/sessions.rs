@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sessions, translation and state table of an engine under test, told of each change of its region as the node would tell them.
 
+use crate::elsewhere::Elsewhere;
 use crate::region::Region;
 use gateway::Nat;
 use session::nat::Translator;
@@ -72,11 +73,26 @@ fn set_states(nat: &Nat, backing: &dyn Backing, region: &Region) -> Result<(), S
     })
 }
 
+/// Puts the agent of this region's state table on another host; without a table: nowhere. For engines whose memories are their own.
+pub fn put_elsewhere(nat: &Nat, backing: &Arc<dyn Backing>, region: &Region, now: u64) -> Result<Option<Elsewhere>, String> {
+    let Some(spec) = region.groups.states else { return Ok(None) };
+    nat.set_states(|_| {
+        Shared::open_remote(backing, ("case", spec), SALT, Timeouts::default(), Vec::new()).map(|s| Some(Arc::new(s)))
+    })
+    .map_err(|e: states::OpenError| e.to_string())?;
+    let remote = nat.states().as_ref().and_then(|s| s.remote().cloned());
+    Ok(remote.map(|remote| Elsewhere::start(remote, now)))
+}
+
 /// After a change of rules, and once the tables say it too: connections whose states a table has are judged again.
 pub fn sweep(nat: &Nat, tables: &Tables) {
     let mut at = Some(0);
     while let Some(from) = at {
         at = nat.sweep_states(tables, from, 1000);
+    }
+    // An agent on another host answers in order: what it was told to end has ended when it answers this.
+    if let Some(remote) = nat.states().as_ref().and_then(|states| states.remote().cloned()) {
+        remote.list(0);
     }
 }
 
@@ -84,7 +100,7 @@ pub fn sweep(nat: &Nat, tables: &Tables) {
 pub fn tick(nat: &Nat, now: u64) {
     while nat.expire(now, 1 << 16).more {}
     if let Some(states) = &*nat.states() {
-        states.expire(now, ALL, &mut |_| {});
+        states.expire(now, ALL);
         // Nothing runs beside a case.
         states.rest(&mut || ());
     }

@@ -2,6 +2,7 @@
 //! The Rust path as an [`Engine`], on tables in plain memory.
 
 use crate::case::Counter;
+use crate::elsewhere::Elsewhere;
 use crate::load::Loader;
 use crate::region::Region;
 use crate::runner::{End, Engine, Seen};
@@ -26,12 +27,38 @@ pub fn process(gateway: &mut Gateway, frame: &[u8], port: u32, meta: Option<&Pun
     // An empty batch takes a frame.
     let _ = batch.push(input);
     gateway.process(&mut batch, now_ns);
+    if batch.frames()[0].verdict == Verdict::Wait {
+        return wait(gateway, now_ns);
+    }
+    seen(&batch)
+}
+
+/// The packet that waits goes on when the agent on another host has answered.
+fn wait(gateway: &mut Gateway, now_ns: u64) -> Seen {
+    let begun = std::time::Instant::now();
+    loop {
+        assert!(begun.elapsed().as_secs() < 20, "the agent on another host did not answer");
+        let mut waited = gateway.answered();
+        let Some(waiting) = waited.first_mut() else {
+            std::thread::yield_now();
+            continue;
+        };
+        let (answer, mut batch) = (waiting.answer(), Batch::new());
+        let _ = batch.push(waiting.frame());
+        gateway.resume(&mut batch, &answer.into_iter().collect::<Vec<_>>(), now_ns);
+        return seen(&batch);
+    }
+}
+
+/// What became of the one frame of a batch.
+fn seen(batch: &Batch<'_>) -> Seen {
     let done = &batch.frames()[0];
     let end = match done.verdict {
         Verdict::Forward { ifindex } => End::Forward(Some(ifindex), done.data().to_vec()),
         Verdict::Answer { ifindex } => End::Answer(Some(ifindex), done.data().to_vec()),
         Verdict::Pass => End::Pass(done.data().to_vec()),
         Verdict::Drop(reason) => End::Drop(reason),
+        Verdict::Wait => panic!("a packet waits twice"),
     };
     let generated = batch.output.generated.iter().map(|g| (g.ifindex, g.data.clone())).collect();
     Seen { end, generated, punt: None }
@@ -42,9 +69,16 @@ pub struct UserEngine {
     state: Option<(Loader, Gateway)>,
     nat: Option<Arc<Nat>>,
     states: Arc<dyn Backing>,
+    /// The agent of the state table is to be on another host; and there it is.
+    elsewhere: (bool, Option<Elsewhere>),
 }
 
 impl UserEngine {
+    /// One whose state table has its agent on another host.
+    pub fn with_agent_elsewhere() -> UserEngine {
+        UserEngine { elsewhere: (true, None), ..UserEngine::default() }
+    }
+
     /// Where its state table lies.
     pub fn backing(&self) -> &dyn Backing {
         &*self.states
@@ -58,7 +92,7 @@ impl UserEngine {
 
 impl Default for UserEngine {
     fn default() -> UserEngine {
-        UserEngine { state: None, nat: None, states: Arc::new(HeapSlots::default()) }
+        UserEngine { state: None, nat: None, states: Arc::new(HeapSlots::default()), elsewhere: (false, None) }
     }
 }
 
@@ -80,6 +114,9 @@ impl Engine for UserEngine {
         let memory = Arc::new(session::HeapMemory::new().map_err(|e| e.to_string())?);
         let memories = Memories { sessions: memory, states: Arc::new(HeapSlots::default()) };
         let nat = sessions::start(&memories, region, START)?;
+        if self.elsewhere.0 {
+            self.elsewhere.1 = sessions::put_elsewhere(&nat, &memories.states, region, START)?;
+        }
         let gateway = Gateway::with_nat(loader.tables(), slot, nat.clone());
         (self.state, self.nat, self.states) = (Some((loader, gateway)), Some(nat), memories.states);
         Ok(())
@@ -95,6 +132,10 @@ impl Engine for UserEngine {
     }
 
     fn tick(&mut self, now_ns: u64) {
+        if let Some(elsewhere) = &self.elsewhere.1 {
+            elsewhere.set_time(now_ns);
+            elsewhere.expire();
+        }
         if let Some(nat) = &self.nat {
             sessions::tick(nat, now_ns);
         }
@@ -102,6 +143,9 @@ impl Engine for UserEngine {
 
     fn run(&mut self, frame: &[u8], port: u32, now_ns: u64) -> Result<Seen, String> {
         let (_, gateway) = self.state.as_mut().ok_or(NOT_STARTED)?;
+        if let Some(elsewhere) = &self.elsewhere.1 {
+            elsewhere.set_time(now_ns);
+        }
         Ok(process(gateway, frame, port, None, now_ns))
     }
 

@@ -84,3 +84,8 @@ fn filter_cases_with_state_tables_on_the_xdp_program() {
         run_with_states(&mut engine);
     }
 }
+
+#[test]
+fn filter_cases_with_state_tables_whose_agent_is_elsewhere() {
+    run_with_states(&mut UserEngine::with_agent_elsewhere());
+}

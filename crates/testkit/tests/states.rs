@@ -200,6 +200,37 @@ fn rust_and_xdp_agree_with_every_state_table() {
     }
 }
 
+#[test]
+fn an_agent_on_another_host_judges_as_one_beside_the_fast_path() {
+    let (seed, mut rng) = Rng::seeded("elsewhere");
+    for spec in specs() {
+        let mut region = region(spec);
+        let (mut here, mut there) = (UserEngine::default(), UserEngine::with_agent_elsewhere());
+        here.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        there.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert!(shared(&there).remote().is_some());
+        let (mut now, mut counts) = (START, BTreeMap::<String, u64>::new());
+        let mut talk = Talk::new(&mut rng);
+        for i in 1..=packets() {
+            meanwhile(i, &mut region, &mut rng, &mut [&mut here, &mut there], &mut now);
+            let (_, packet, port) = talk.packet(&mut rng);
+            let frame = packet.encode();
+            let want = here.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {i}: {e}"));
+            let got = there.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {i}: {e}"));
+            assert!(want == got, "seed {seed}, {}, packet {i}: {packet}\nhere:{}\nthere:{}", name(&spec), describe(&want), describe(&got));
+            *counts.entry(kind(&got)).or_default() += 1;
+        }
+        here.conserved().and_then(|()| there.conserved()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let lists = [&here, &there].map(|engine| {
+            let mut list = shared(engine).connections();
+            list.sort_by_key(|entry| format!("{entry:?}"));
+            list
+        });
+        assert!(!lists[0].is_empty() && lists[0] == lists[1], "seed {seed}, {}", name(&spec));
+        println!("{}: {} packets, {} connections, no difference: {counts:?}", name(&spec), packets(), lists[0].len());
+    }
+}
+
 /// The Rust path alone says the port, the program by the frame's source address.
 fn same_forward(a: &Seen, b: &Seen) -> bool {
     matches!((&a.end, &b.end), (End::Forward(_, x), End::Forward(_, y)) if x == y)

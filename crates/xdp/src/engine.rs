@@ -27,7 +27,7 @@ pub(crate) const PINNED: [&str; 7] =
 /// Maps of session memory, pinned beside them by programs that have sessions.
 pub(crate) const SESSIONS: [&str; 2] = ["tunny_session_root", "tunny_session_segments"];
 /// The slots of state tables, pinned beside them.
-const STATES: &str = "tunny_states";
+pub(crate) const STATES: &str = "tunny_states";
 const READERS: &str = "tunny_readers";
 const PROGRAM: &str = "tunny_gateway";
 

@@ -45,6 +45,14 @@ impl BpfStates {
         Ok(states)
     }
 
+    /// The agent's records that are pinned in the folder of another layout, for reading; none if it has none, or its lines are of another length.
+    pub fn old_records(dir: &Path) -> io::Result<Option<Arc<dyn Memory>>> {
+        let slots = sys::open_pin(&dir.join(crate::engine::STATES))?;
+        let Some(id) = sys::lookup_u32(slots.as_fd(), abi::STATES_SLOT_RECORDS)? else { return Ok(None) };
+        let array = sys::open_pin(&path(dir, id)).or_else(|_| sys::map_by_id(id))?;
+        map(array.as_fd()).map(Some)
+    }
+
     /// Removes the pins of arrays that are in no slot.
     fn sweep(&self) -> io::Result<()> {
         let Some(dir) = &self.pins else { return Ok(()) };

@@ -85,6 +85,7 @@ fn signature(region: usize, end: &End) -> u64 {
         Verdict::Forward { .. } => (0, end.data.get(13).copied().unwrap_or(0)),
         Verdict::Answer { .. } => (1, end.data.get(13).copied().unwrap_or(0)),
         Verdict::Pass => (2, 0),
+        Verdict::Wait => panic!("there is no agent on another host to wait for"),
         Verdict::Drop(reason) => (3, reason as u8),
     };
     let generated = end.generated.len().min(3) as u64;

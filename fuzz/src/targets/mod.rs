@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The targets, one parser of outside bytes each.
 
+mod agents;
 mod captures;
 mod documents;
 mod flows;
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
         Box::new(messages::Netlink),
         Box::new(messages::Event),
         Box::new(profiles::Profile),
+        Box::new(agents::Agents),
     ]
 }
 

@@ -80,6 +80,8 @@ impl Doc<'_> {
             ("spec.filter.wideConnections", "compact or digest"),
             ("spec.filter.registers", "compact"),
             ("spec.filter.fingerprintBits", "compact"),
+            ("spec.filter.agent", "compact or digest"),
+            ("spec.filter.agentKey", "compact or digest"),
         ] {
             if self.node(path).is_some() && !of(path) {
                 self.misplaced(path, format!("has no effect unless `spec.filter.states` is {of_what}"));
@@ -89,6 +91,24 @@ impl Doc<'_> {
             let why = format!("are {} registers for {} connections: more than half of these would collide", spec.registers, spec.all());
             self.misplaced("spec.filter.registers", why);
         }
+        self.gateway_agent(g);
+    }
+
+    /// The Gateway's part: the agent on another host.
+    fn gateway_agent(&mut self, g: &mut Gateway) {
+        let address = self.get("spec.filter.agent", |s| s.parse().map_err(|_| format!("`{s}` is no address with a port")));
+        let absolute = |s: &str| match s.starts_with('/') {
+            true => Ok(s.to_string()),
+            false => Err(format!("`{s}` is no absolute path")),
+        };
+        let key = self.get("spec.filter.agentKey", absolute);
+        let given = |path: &str| self.node(path).is_some();
+        match (given("spec.filter.agent"), given("spec.filter.agentKey")) {
+            (true, false) => self.misplaced("spec.filter.agent", "needs `spec.filter.agentKey`, the key that it shares with the node".into()),
+            (false, true) => self.misplaced("spec.filter.agentKey", "has no effect without `spec.filter.agent`".into()),
+            _ => {}
+        }
+        g.agent = address.zip(key).map(|(address, key)| RemoteAgent { address, key });
     }
 
     fn misplaced(&mut self, path: &'static str, why: String) {

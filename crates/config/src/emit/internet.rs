@@ -33,6 +33,10 @@ pub(super) fn put_gateway(spec: &mut Value, g: &Gateway) {
     if s.fingerprint > 0 {
         spec["filter"]["fingerprintBits"] = s.fingerprint.into();
     }
+    if let Some(agent) = &g.agent {
+        spec["filter"]["agent"] = agent.address.to_string().into();
+        spec["filter"]["agentKey"] = agent.key.clone().into();
+    }
 }
 
 pub(super) fn pool_json(p: &PublicPool) -> Value {

@@ -22,8 +22,8 @@ impl Table {
 
     fn expire(&mut self, now: u64) {
         match self {
-            Table::Compact(agent) => agent.expire(now, u64::MAX, &mut |_| {}),
-            Table::Digest(agent) => agent.expire(now, u64::MAX, &mut |_| {}),
+            Table::Compact(agent) => agent.expire(now, u64::MAX),
+            Table::Digest(agent) => agent.expire(now, u64::MAX),
         }
     }
 
@@ -156,7 +156,7 @@ fn every_difference_from_the_exact_table_is_a_hash_event() {
         }
         if round % 2 == 1 {
             now += 130_000_000_000;
-            exact.expire(now, u64::MAX, &mut |_| {});
+            exact.expire(now, u64::MAX);
             others.iter_mut().for_each(|t| t.expire(now));
         }
         strangers(&mut rng, &exact, &others, &known, &mut events);

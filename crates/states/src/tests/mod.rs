@@ -8,7 +8,9 @@ mod kill;
 mod machine;
 mod migration;
 mod model;
+mod remote;
 mod shared;
+mod upgrade;
 
 use crate::*;
 use rand::RngExt;

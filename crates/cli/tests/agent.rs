@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent of a node's state table on another host (`spec.filter.agent`): a process of its own in a namespace of its own, over TCP. It is killed,
+//! stopped and started again, and so is the node. Without root it says so and passes.
+
+mod region;
+
+use lab::shell::Namespace;
+use node::client::Client;
+use node::states::StatesView;
+use region::{inside, region, wait, Region};
+use serde_json::{json, Value};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+const SERVER: &str = "10.0.0.12";
+const AGENT: &str = "198.51.100.2:4790";
+const CONNECTIONS: usize = 40;
+const GROUPS: &str = "apiVersion: tunny/v1
+kind: SecurityGroup
+metadata: {name: web}
+spec:
+  rules:
+  - ingress allow tcp/80 any
+  - egress allow any any
+---
+{apiVersion: tunny/v1, kind: SecurityBinding, metadata: {name: web}, spec: {vpc: blue, prefixes: [10.0.0.0/24], groups: [web]}}
+";
+
+/// The agent's host, and its process while it runs.
+struct AgentHost {
+    namespace: Namespace,
+    dir: std::path::PathBuf,
+    process: Option<Child>,
+}
+
+impl AgentHost {
+    fn new(region: &Region) -> AgentHost {
+        let (namespace, gw) = (Namespace(format!("{}-agent", region.names.namespace("gw").0)), region.names.namespace("gw"));
+        let ip = |args: &str| {
+            let done = std::process::Command::new("ip").args(args.split(' ')).output().unwrap();
+            assert!(done.status.success(), "ip {args}: {}", String::from_utf8_lossy(&done.stderr));
+        };
+        ip(&format!("netns add {}", namespace.0));
+        ip(&format!("-n {} link add toagent type veth peer name tonode netns {}", gw.0, namespace.0));
+        for (of, port, address) in [(&gw, "toagent", "198.51.100.1/30"), (&namespace, "tonode", "198.51.100.2/30")] {
+            ip(&format!("-n {} addr add {address} dev {port}", of.0));
+            ip(&format!("-n {} link set {port} up", of.0));
+        }
+        let host = AgentHost { namespace, dir: region.names.dir().join("agent"), process: None };
+        std::fs::create_dir_all(&host.dir).unwrap();
+        std::fs::write(host.key(), "0123456789abcdef0123456789abcdef\n").unwrap();
+        std::fs::set_permissions(host.key(), std::fs::Permissions::from_mode(0o600)).unwrap();
+        host
+    }
+
+    fn key(&self) -> std::path::PathBuf {
+        self.dir.join("key")
+    }
+
+    fn start(&mut self) {
+        let (key, records) = (self.key(), self.dir.join("records"));
+        let argv = [env!("CARGO_BIN_EXE_tunny"), "agent", "--listen", AGENT, "--key", key.to_str().unwrap(), "--records", records.to_str().unwrap()];
+        self.process = Some(self.namespace.spawn(&argv, &self.dir.join("log")).unwrap());
+    }
+
+    fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.process.as_ref().unwrap().id() as i32);
+        nix::sys::signal::kill(pid, signal).unwrap();
+        if signal == nix::sys::signal::Signal::SIGSTOP {
+            // A thread after the other comes to a stand.
+            let stands = |task: std::fs::DirEntry| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with('T'))
+            };
+            wait("the agent to stop", || {
+                std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| stands(task.unwrap())).then_some(())
+            });
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for AgentHost {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the agent's last words:\n{}", std::fs::read_to_string(self.dir.join("log")).unwrap_or_default());
+        }
+        self.kill();
+        let _ = std::process::Command::new("ip").args(["netns", "del", &self.namespace.0]).status();
+    }
+}
+
+fn client(region: &Region) -> Client {
+    Client::new(&lab::node::socket(&region.names)).unwrap()
+}
+
+fn view(region: &Region) -> StatesView {
+    client(region).get("/v1/states").unwrap()
+}
+
+fn set(region: &Region, filter: Value) {
+    let gateway: Vec<Value> = client(region).get("/v1/objects/gateway").unwrap();
+    let mut gateway = gateway[0].clone();
+    gateway["apiVersion"] = "tunny/v1".into();
+    gateway["spec"]["filter"] = filter;
+    region.apply(&gateway.to_string());
+}
+
+/// What the node reads at its next start.
+fn at_start(region: &Region, filter: &Value) {
+    let file = region.names.dir().join("region.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let at = text.find("kind: Gateway").and_then(|at| Some(at + text[at..].find("spec:\n")? + 6)).expect("a Gateway");
+    std::fs::write(&file, format!("{}  filter: {filter}\n{}", &text[..at], &text[at..])).unwrap();
+}
+
+fn drops(region: &Region, reason: &str) -> u64 {
+    region.node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
+}
+
+fn talk(connections: &mut [TcpStream], byte: u8, when: &str) {
+    for (i, c) in connections.iter_mut().enumerate() {
+        c.write_all(&[byte]).unwrap();
+        let mut got = [0];
+        c.read_exact(&mut got).unwrap_or_else(|e| panic!("connection {i} {when}: {e}"));
+        assert_eq!(got[0], byte, "connection {i} {when}");
+    }
+}
+
+/// Connections from blue-1 to a port of the server, those that come about.
+fn connect(region: &Region, n: usize, port: u16, patience: Duration) -> Vec<TcpStream> {
+    let to = SocketAddr::new(SERVER.parse().unwrap(), port);
+    let open = move || {
+        let stream = TcpStream::connect_timeout(&to, patience).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Some(stream)
+    };
+    inside(&region.names.namespace("blue-1"), move || (0..n).filter_map(|_| open()).collect()).join().unwrap()
+}
+
+fn serve(region: &Region) {
+    let listener = inside(&region.names.namespace("blue-2"), || TcpListener::bind((SERVER, 80)).unwrap()).join().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+            });
+        }
+    });
+}
+
+fn is_up(region: &Region) -> Option<()> {
+    view(region).agent.filter(|agent| agent.up).map(drop)
+}
+
+fn listed(region: &Region) -> usize {
+    region.tunny(&["get", "sessions", "-o", "json", "--vpc", "blue", "--state", "established"]).lines().count()
+}
+
+#[test]
+fn connections_go_on_whatever_becomes_of_the_agent_or_the_node() {
+    let Some(mut region) = region("g") else { return };
+    let mut agent = AgentHost::new(&region);
+    agent.start();
+    region.apply(GROUPS);
+    let key = agent.key();
+    let filter = |states: &str| json!({"states": states, "connections": 4000, "agent": AGENT, "agentKey": key});
+    set(&region, filter("compact"));
+    wait("the agent", || is_up(&region));
+    let log = agent.dir.join("sessions.log");
+    region.log_to(log.to_str().unwrap());
+    serve(&region);
+    let second = Duration::from_secs(1);
+    let mut open = connect(&region, CONNECTIONS, 80, Duration::from_secs(10));
+    assert_eq!(open.len(), CONNECTIONS);
+    talk(&mut open, 1, "at first");
+    assert_eq!((view(&region).connections as usize, listed(&region)), (CONNECTIONS, CONNECTIONS));
+    let text = region.tunny(&["get", "states"]);
+    println!("{text}");
+    assert!(text.contains(AGENT), "{text}");
+    assert!(connect(&region, 1, 81, second).is_empty(), "no rule allows it");
+    assert!(drops(&region, "filter_ingress") > 0);
+    assert_eq!(drops(&region, "filter_agent_gone"), 0);
+
+    // Killed: data goes on, nothing begins; and when it is back nothing that it answered is lost.
+    agent.kill();
+    talk(&mut open, 2, "without the agent");
+    assert!(connect(&region, 2, 80, second).is_empty());
+    assert!(drops(&region, "filter_agent_gone") > 0);
+    let of_vpc: Value = client(&region).get("/v1/counters").unwrap();
+    assert!(of_vpc["tenants"].to_string().contains("filter_agent_gone") || of_vpc.to_string().contains("filter_agent_gone"), "{of_vpc}");
+    agent.start();
+    wait("the agent again", || is_up(&region));
+    talk(&mut open, 3, "with the agent again");
+    assert_eq!(listed(&region), CONNECTIONS);
+    open.extend(connect(&region, 2, 80, Duration::from_secs(10)));
+    assert_eq!((open.len(), listed(&region)), (CONNECTIONS + 2, CONNECTIONS + 2));
+
+    // Stopped: it is noticed within seconds, and nobody waits for ever.
+    agent.signal(nix::sys::signal::Signal::SIGSTOP);
+    let begun = Instant::now();
+    assert!(connect(&region, 1, 80, second).is_empty());
+    talk(&mut open, 4, "beside an agent that stands still");
+    wait("a silent agent to be taken for gone", || view(&region).agent.filter(|a| !a.up && a.trouble.is_some()));
+    println!("an agent that stands still was taken for gone after {:?}", begun.elapsed());
+    agent.signal(nix::sys::signal::Signal::SIGCONT);
+    wait("the agent that goes on", || is_up(&region));
+    talk(&mut open, 5, "behind that");
+
+    // The node is killed; and the table changes its kind and its agent.
+    at_start(&region, &filter("compact"));
+    region.node().unwrap().process.kill();
+    talk(&mut open, 6, "while the node is dead");
+    region.start_node().unwrap();
+    wait("the agent, by the next node", || is_up(&region));
+    talk(&mut open, 7, "with the next node");
+    assert_eq!(listed(&region), CONNECTIONS + 2);
+    for (i, states) in [filter("digest"), json!({"states": "digest"}), filter("digest"), json!({}), filter("compact")].into_iter().enumerate() {
+        set(&region, states.clone());
+        if states.get("agent").is_some() {
+            wait("the agent behind a change", || is_up(&region));
+        }
+        talk(&mut open, 10 + i as u8, &format!("behind the change to {states}"));
+        if states.get("states").is_some() {
+            assert_eq!(listed(&region), CONNECTIONS + 2, "{states}");
+        }
+    }
+    region.log_to(log.to_str().unwrap());
+
+    // Rules that do not allow them any more end them; the log tells.
+    drop(open.split_off(CONNECTIONS));
+    region.apply(&GROUPS.replace("tcp/80", "tcp/443"));
+    wait("the sweep", || (listed(&region) == 0).then_some(()));
+    let ends = wait("the log", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let ends: Vec<Value> = text.lines().filter_map(|l| serde_json::from_str(l).ok()).filter(|r: &Value| r["event"] == "end").collect();
+        (ends.iter().filter(|r| r["reason"] == "removed").count() >= CONNECTIONS).then_some(ends)
+    });
+    let removed = ends.iter().find(|r| r["reason"] == "removed").unwrap();
+    assert!(removed["endMs"].as_u64() > Some(0) && removed.get("packets").is_none() && removed["verdict"] == "allow", "{removed}");
+    let counters = region.node().unwrap().counters().unwrap();
+    assert!(counters.balanced, "{counters:?}");
+}
+
+#[test]
+fn an_agent_with_another_key_is_refused_by_both() {
+    let Some(region) = region("h") else { return };
+    let mut agent = AgentHost::new(&region);
+    agent.start();
+    region.apply(GROUPS);
+    let other = agent.dir.join("other");
+    std::fs::write(&other, "another key, which is long enough, too").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
+    set(&region, json!({"states": "digest", "agent": AGENT, "agentKey": other}));
+    let view = wait("why it is not there", || view(&region).agent.filter(|a| a.trouble.is_some()));
+    assert!(!view.up && view.trouble.unwrap().contains("key"));
+    // It serves those that have it, all the while.
+    set(&region, json!({"states": "digest", "agent": AGENT, "agentKey": agent.key()}));
+    wait("the agent", || is_up(&region));
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o644)).unwrap();
+    set(&region, json!({"states": "digest", "agent": AGENT, "agentKey": other}));
+    let open = wait("a key that others can read", || self::view(&region).agent.and_then(|a| a.trouble));
+    assert!(open.contains("chmod 600"), "{open}");
+}

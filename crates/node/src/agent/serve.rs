@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tunny agent`: judges control packets for nodes on other hosts, each with records of its own.
+//!
+//! A thread a node. A node that connects again takes the place of its former connection. What is answered is in the records, which
+//! outlive the process.
+
+use super::frame::{self, FrameError, Opener, Secrets, Sealer, Side, HELLO, PROOF};
+use super::records::FileSlots;
+use crate::counters::monotonic_ns;
+use crate::error::NodeError;
+use states::message::{Ask, Messages, Outbox, Tell, NAME_MAX};
+use states::{Host, Spec, Timeouts};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at what is due, and whether the process is to end.
+const TURN: Duration = Duration::from_millis(100);
+/// Time that a handshake may take, and a node may take to read.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A node from which nothing comes for so long is gone; it asks more often whether the agent is there.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Connections that have not proved who they are, at most.
+const STRANGERS_MAX: u32 = 16;
+/// Bytes that are sent at once.
+const BURST: usize = 64 << 10;
+
+/// How an agent is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The file with the key that it shares with its nodes.
+    pub key: PathBuf,
+    /// Folder of the records.
+    pub records: PathBuf,
+    /// Connections that one node may have, both kinds together.
+    pub connections: u64,
+    /// Nodes at most.
+    pub nodes: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A node, whether it is connected or not.
+#[derive(Default)]
+struct Served {
+    host: Mutex<Option<Host>>,
+    /// Number of its last connection; an earlier one ends when it sees this.
+    last: AtomicU64,
+}
+
+struct Agent {
+    options: Options,
+    key: Vec<u8>,
+    nodes: Mutex<HashMap<String, Arc<Served>>>,
+    strangers: AtomicU32,
+    stop: Arc<AtomicBool>,
+}
+
+/// An agent that listens.
+pub struct Listening {
+    agent: Arc<Agent>,
+    listener: TcpListener,
+    _lock: std::fs::File,
+}
+
+impl Listening {
+    /// Listens; `stop` ends it.
+    pub fn new(options: Options, stop: Arc<AtomicBool>) -> Result<Listening, NodeError> {
+        let key = super::read_key(&options.key).map_err(NodeError::Agent)?;
+        FileSlots::open(&options.records).map_err(NodeError::file("making the folder", &options.records))?;
+        // Two agents on one folder would write over each other.
+        let at = options.records.join("lock");
+        let lock = std::fs::File::create(&at).map_err(NodeError::file("making", &at))?;
+        if lock.try_lock().is_err() {
+            return Err(NodeError::Agent(format!("another agent uses the folder {}", options.records.display())));
+        }
+        let listener = TcpListener::bind(options.listen)
+            .and_then(|l| l.set_nonblocking(true).map(|()| l))
+            .map_err(|e| NodeError::Agent(format!("it cannot listen on {}: {e}", options.listen)))?;
+        let agent = Agent { options, key, nodes: Mutex::default(), strangers: AtomicU32::new(0), stop };
+        Ok(Listening { agent: Arc::new(agent), listener, _lock: lock })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until it is told to stop.
+    pub fn run(self) {
+        let mut threads = Vec::new();
+        let mut number = 0;
+        while !self.agent.stop.load(Ordering::Acquire) {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    number += 1;
+                    if let Some(thread) = self.agent.begin(stream, from, number) {
+                        threads.push(thread);
+                    }
+                    threads.retain(|t: &std::thread::JoinHandle<()>| !t.is_finished());
+                }
+                // Nobody there; or a connection that ended before it began, or no descriptors, which is tried again.
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        threads.into_iter().for_each(|thread| {
+            let _ = thread.join();
+        });
+    }
+}
+
+impl Agent {
+    fn begin(self: &Arc<Agent>, stream: TcpStream, from: SocketAddr, number: u64) -> Option<std::thread::JoinHandle<()>> {
+        if self.strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
+            self.strangers.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("{from} is turned away: {STRANGERS_MAX} others have not said who they are yet");
+            return None;
+        }
+        let agent = self.clone();
+        let body = move || {
+            if let Err(why) = agent.connection(stream, number) {
+                tracing::warn!("the connection of {from} ends: {why}");
+            }
+        };
+        match std::thread::Builder::new().name("tunny-node".into()).spawn(body) {
+            Ok(thread) => Some(thread),
+            Err(e) => {
+                self.strangers.fetch_sub(1, Ordering::Relaxed);
+                tracing::warn!("no thread for {from}: {e}");
+                None
+            }
+        }
+    }
+
+    fn connection(&self, mut stream: TcpStream, number: u64) -> Result<(), String> {
+        let opened = self.open(&mut stream);
+        self.strangers.fetch_sub(1, Ordering::Relaxed);
+        let Opened { name, spec, timeouts, sealer, opener, rest } = opened?;
+        let mut wire = Wire { stream, sealer, out: Vec::with_capacity(BURST) };
+        match self.served(&name, &spec) {
+            Ok(served) => {
+                served.last.fetch_max(number, Ordering::AcqRel);
+                // The former connection of this node ends within a turn.
+                let mut place = lock(&served.host);
+                if served.last.load(Ordering::Acquire) != number {
+                    return Ok(());
+                }
+                let result = self.host(&mut place, &name, &spec, timeouts).map_err(|why| wire.refuse(why));
+                if let (Ok(()), Some(host)) = (result, place.as_mut()) {
+                    tracing::info!("node {name} is served: {} connections", host.connections());
+                    host.connected(timeouts);
+                    let ended = self.serve(host, &mut wire, opener, rest, &|| served.last.load(Ordering::Acquire) != number);
+                    host.gone();
+                    tracing::info!("node {name} is gone: {} connections are kept", host.connections());
+                    return ended;
+                }
+                Ok(())
+            }
+            Err(why) => Err(wire.refuse(why)),
+        }
+    }
+
+    /// Handshake and the first message.
+    fn open(&self, stream: &mut TcpStream) -> Result<Opened, String> {
+        let text = |e: std::io::Error| e.to_string();
+        stream.set_nonblocking(false).map_err(text)?;
+        stream.set_nodelay(true).map_err(text)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(text)?;
+        let secrets = self.greet(stream)?;
+        let (sealer, mut opener) = (secrets.sealer(Side::Agent), secrets.opener(Side::Node));
+        let (begun, mut buffer) = (Instant::now(), vec![0; 4096]);
+        let first = loop {
+            if let Some(chunk) = opener.next_chunk().map_err(|e| e.to_string())? {
+                break chunk;
+            }
+            let n = stream.read(&mut buffer).map_err(text)?;
+            if n == 0 || begun.elapsed() > PATIENCE {
+                return Err("it said nothing".into());
+            }
+            opener.feed(&buffer[..n]);
+        };
+        let mut messages = Messages::of(&first);
+        let Some(Ask::Open { name, spec, timeouts }) = messages.next_ask().map_err(|e| e.to_string())? else {
+            return Err("its first message does not say who it is".into());
+        };
+        let mut rest = Vec::new();
+        while let Some(ask) = messages.next_ask().map_err(|e| e.to_string())? {
+            rest.push(ask);
+        }
+        Ok(Opened { name, spec, timeouts, sealer, opener, rest })
+    }
+
+    fn greet(&self, stream: &mut TcpStream) -> Result<Secrets, String> {
+        let text = |e: std::io::Error| e.to_string();
+        let mut theirs = [0; HELLO];
+        stream.read_exact(&mut theirs).map_err(text)?;
+        let known = frame::check(&theirs);
+        if known == Err(FrameError::Magic) {
+            return Err(FrameError::Magic.to_string());
+        }
+        let mine = frame::hello(super::nonce().map_err(text)?);
+        stream.write_all(&mine).map_err(text)?;
+        // One of another version has learned this one.
+        known.map_err(|e| e.to_string())?;
+        let secrets = Secrets::new(&self.key, &theirs, &mine);
+        stream.write_all(&secrets.proof(Side::Agent)).map_err(text)?;
+        let mut proof = [0; PROOF];
+        stream.read_exact(&mut proof).map_err(text)?;
+        secrets.check(Side::Node, &proof).map_err(|e| e.to_string())?;
+        Ok(secrets)
+    }
+
+    /// The node of this name, if there may be one.
+    fn served(&self, name: &str, spec: &Spec) -> Result<Arc<Served>, String> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > NAME_MAX || name.starts_with('.') || !name.chars().all(fits) {
+            return Err(format!("`{}` is no name of a node: letters, digits, '-', '_' and '.', not first", name.escape_debug()));
+        }
+        let most = self.options.connections;
+        if spec.connections == 0 || spec.registers == 0 || spec.all() > most {
+            return Err(format!("it may have 1 to {most} connections and wants {}: raise --connections of the agent", spec.all()));
+        }
+        let mut nodes = lock(&self.nodes);
+        if !nodes.contains_key(name) && nodes.len() >= self.options.nodes {
+            return Err(format!("{} nodes are served already: raise --nodes of the agent", nodes.len()));
+        }
+        Ok(nodes.entry(name.to_string()).or_default().clone())
+    }
+
+    /// The records of this node, as large as its table is.
+    fn host(&self, place: &mut Option<Host>, name: &str, spec: &Spec, timeouts: Timeouts) -> Result<(), String> {
+        if place.as_ref().is_some_and(|host| host.spec() == spec) {
+            return Ok(());
+        }
+        // One writer a memory.
+        *place = None;
+        let dir = self.options.records.join(name);
+        let slots = FileSlots::open(&dir).map_err(|e| failed(&dir, &e))?;
+        *place = Some(Host::open(&slots, *spec, crate::daemon::salt(), timeouts).map_err(|e| failed(&dir, &e))?);
+        Ok(())
+    }
+
+    /// Answers, until the connection ends.
+    fn serve(
+        &self,
+        host: &mut Host,
+        wire: &mut Wire,
+        mut opener: Opener,
+        rest: Vec<Ask>,
+        replaced: &dyn Fn() -> bool,
+    ) -> Result<(), String> {
+        let text = |e: std::io::Error| e.to_string();
+        wire.stream.set_read_timeout(Some(TURN)).map_err(text)?;
+        rest.iter().for_each(|ask| host.ask(ask, monotonic_ns()));
+        let (mut turned, mut heard, mut buffer) = (Instant::now(), Instant::now(), vec![0; BURST]);
+        loop {
+            wire.flush(host).map_err(text)?;
+            match wire.stream.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(n) => {
+                    heard = Instant::now();
+                    opener.feed(&buffer[..n]);
+                }
+                Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.to_string()),
+            }
+            let now = monotonic_ns();
+            while let Some(chunk) = opener.next_chunk().map_err(|e| e.to_string())? {
+                let mut messages = Messages::of(&chunk);
+                while let Some(ask) = messages.next_ask().map_err(|e| e.to_string())? {
+                    host.ask(&ask, now);
+                }
+                // What is to be said stays within what was asked at once.
+                wire.flush(host).map_err(text)?;
+            }
+            if turned.elapsed() >= TURN {
+                turned = Instant::now();
+                host.turn(now);
+                if self.stop.load(Ordering::Acquire) || replaced() {
+                    return Ok(());
+                }
+                if heard.elapsed() > SILENCE {
+                    return Err(format!("nothing came for {} s", SILENCE.as_secs()));
+                }
+            }
+        }
+    }
+}
+
+fn failed(dir: &Path, e: &dyn std::fmt::Display) -> String {
+    format!("its records in {} cannot be had: {e}", dir.display())
+}
+
+struct Opened {
+    name: String,
+    spec: Spec,
+    timeouts: Timeouts,
+    sealer: Sealer,
+    opener: Opener,
+    rest: Vec<Ask>,
+}
+
+struct Wire {
+    stream: TcpStream,
+    sealer: Sealer,
+    out: Vec<u8>,
+}
+
+impl Wire {
+    /// Sends all that the host has to say, a bounded part at a time.
+    fn flush(&mut self, host: &mut Host) -> std::io::Result<()> {
+        loop {
+            self.out.clear();
+            while self.out.len() < BURST {
+                let Some(chunk) = host.pop() else { break };
+                self.sealer.seal(&chunk, &mut self.out);
+            }
+            if self.out.is_empty() {
+                return Ok(());
+            }
+            self.stream.write_all(&self.out)?;
+        }
+    }
+
+    /// Tells a node why it is not served.
+    fn refuse(&mut self, why: String) -> String {
+        let mut say = Outbox::default();
+        say.tell(&Tell::Refused(why.clone()));
+        self.out.clear();
+        if let Some(chunk) = say.pop() {
+            self.sealer.seal(&chunk, &mut self.out);
+        }
+        // It may be gone already.
+        let _ = self.stream.write_all(&self.out);
+        why
+    }
+}
+
+/// Runs an agent until SIGTERM or SIGINT.
+pub fn run(options: Options) -> Result<(), NodeError> {
+    let stop = Arc::<AtomicBool>::default();
+    let listening = Listening::new(options, stop.clone())?;
+    tracing::info!("listening on {}; records in {}", listening.agent.options.listen, listening.agent.options.records.display());
+    let serving = std::thread::spawn(move || listening.run());
+    crate::daemon::until_told()?;
+    stop.store(true, Ordering::Release);
+    if serving.join().is_err() {
+        tracing::error!("the agent failed; please report it");
+    }
+    Ok(())
+}
