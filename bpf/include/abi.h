@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0x976fbfac47ac74faULL
+#define TUNNY_ABI_HASH 0x37a84a604830e7ecULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -261,6 +261,7 @@ enum tunny_drop {
 	DROP_SERVER_UNKNOWN = 76,
 	DROP_FILTER_AGENT_GONE = 77,
 	DROP_FILTER_AGENT_BUSY = 78,
+	DROP_NAT_TUNNEL_END = 79,
 };
 
 enum tunny_punt {

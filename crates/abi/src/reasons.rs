@@ -165,7 +165,7 @@ reasons! {
     TxFailed = 48, "tx_failed", Emit, "The driver or AF_XDP did not take the packet for transmission.", "Look at the link state and queue length of the egress port.";
     TableFault = 49, "table_fault", Emit, "A table entry points outside the table memory.", "Report a bug; restart `tunny node`, which rebuilds the entry.";
     InnerNonUnicastSource = 50, "inner_multicast_source_mac", Parse, "The inner source MAC address is a group address.", "Look at the sending VM.";
-    NatNoPool = 51, "nat_no_pool", Nat, "Neither a Snat nor an elastic address of the VPC serves the sending VM.", "Widen the Snat's sources or its IPv6 prefixes, or give the VM an ElasticIp.";
+    NatNoPool = 51, "nat_no_pool", Nat, "Neither a Snat nor an elastic address of the VPC serves the sending VM.", "Create a Snat for the VPC, add the VM's prefix to its `ipv6Prefixes`, or give the VM an ElasticIp.";
     NatSourceUnknown = 52, "nat_source_unknown", Nat, "A packet for the Internet whose inner source is no VM of the VPC: no answer could find it.", "Create the Vm, or look for a VM that uses another one's address.";
     NatPortsExhausted = 53, "nat_ports_exhausted", Nat, "No address of the pool has a free port for the VM.", "Add addresses to the PublicPool; `tunny get ports` shows who holds them.";
     NatPortQuota = 54, "nat_port_quota", Nat, "The VM's or the VPC's limit of ports is reached.", "Raise the limit in the Snat; `tunny get ports` shows who holds them.";
@@ -193,6 +193,7 @@ reasons! {
     ServerUnknown = 76, "server_unknown", Tenant, "A frame from the network for an address that no Server behind this wire has.", "Create the Server, or look for a stale neighbour entry or a flooding switch.";
     FilterAgentGone = 77, "filter_agent_gone", Filter, "A control packet of a connection, and the agent that judges it is on another host and not there. Established connections go on.", "`tunny get states` says why; start `tunny agent`, or look at the way to it.";
     FilterAgentBusy = 78, "filter_agent_busy", Filter, "A control packet of a connection, and as many of this VPC, or of all, wait for the agent on another host as may.", "`tunny top` shows which VPC; lower its punt limit in the Gateway, or give the agent a shorter way.";
+    NatTunnelEnd = 79, "nat_tunnel_end", Nat, "A packet for the Internet whose destination is the tunnel address of an Nc or of the gateway: what it carries could come out of that tunnel in another VPC.", "A VM tries to reach the underlay: look at it.";
 }
 
 reasons! {

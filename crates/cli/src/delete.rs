@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Either KIND and NAMES, or --file with documents that name what goes. Objects that others refer to cannot go alone.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Kind: gateway, nc, vpc, peering, vm or route.
+    /// Kind, as in the documents, in lower case: vm, route, publicpool, …
     #[arg(required_unless_present = "files")]
     kind: Option<String>,
     /// Names.

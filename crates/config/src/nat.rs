@@ -5,9 +5,10 @@ use crate::model::{FilterPlan, Model, WirePlan};
 use crate::object::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use session::{OwnTimeouts, TenantLimits, Timeouts};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 use tables::{PublicPrefix, Vni};
 
 /// All that follows from pools, Snats and elastic addresses.
@@ -36,6 +37,8 @@ pub struct NatPlan {
     pub states: Option<states::Spec>,
     /// Its agent, if that is on another host.
     pub agent: Option<crate::RemoteAgent>,
+    /// For the sessions: the tunnel addresses of all NCs, which nobody may reach by way of the Internet.
+    pub tunnel_ends: Arc<HashSet<IpAddr>>,
 }
 
 impl Model {
@@ -72,6 +75,7 @@ impl Model {
         }
         plan.public = self.public(&plan.spec);
         plan.wires = self.wires();
+        plan.tunnel_ends = self.tunnel_ends.get_or_init(|| Arc::new(self.nc_addrs.keys().copied().collect())).clone();
         plan
     }
 

@@ -422,7 +422,7 @@ pub enum Scope {
     Peer(Name),
     /// Nowhere, on purpose.
     Blackhole,
-    /// The Internet (not yet served).
+    /// The Internet, by the VPC's Snat or elastic addresses.
     Internet,
     /// A dedicated line (not yet served).
     Line,

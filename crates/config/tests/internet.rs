@@ -77,6 +77,12 @@ fn each_bad_document_is_refused_with_place_and_reason() {
             snat("vpc: blue, ipv6Prefixes: ['2001:db8::/64']"),
             "spec.ipv6Prefixes[0] 2001:db8::/64 overlaps 2001:db8::1, the tunnel address of the Gateway",
         ),
+        (
+            format!("{}\n---\n{{apiVersion: tunny/v1, kind: Nc, metadata: {{name: nc6}}, spec: {{address: '2001:db8:9::5'}}}}", snat("vpc: blue, ipv6Prefixes: ['2001:db8:9::/64']")),
+            "spec.ipv6Prefixes[0] 2001:db8:9::/64 overlaps 2001:db8:9::5, the tunnel address of Nc `nc6`",
+        ),
+        (snat("vpc: blue, ipv6Prefixes: ['fe80::/64']"), "is link-local, multicast or reserved"),
+        (snat("vpc: blue, ipv6Prefixes: ['ff00::/16']"), "is link-local, multicast or reserved"),
         (snat("vpc: blue"), "4:7 spec.pools is missing"),
     ] {
         let found = faults(&document);

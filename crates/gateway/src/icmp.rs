@@ -72,8 +72,8 @@ fn message(p: &Packet, f: &Frame<'_>, reason: DropReason) -> Option<Message> {
         (DropReason::FilterEgress | DropReason::FilterIngress, false) => {
             (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0)
         }
-        (DropReason::NatNoPool | DropReason::NatSourceUnknown, true) => (icmpv6::kind::UNREACHABLE, PROHIBITED_V6, 0),
-        (DropReason::NatNoPool | DropReason::NatSourceUnknown, false) => (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0),
+        (DropReason::NatNoPool | DropReason::NatSourceUnknown | DropReason::NatTunnelEnd, true) => (icmpv6::kind::UNREACHABLE, PROHIBITED_V6, 0),
+        (DropReason::NatNoPool | DropReason::NatSourceUnknown | DropReason::NatTunnelEnd, false) => (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0),
         (DropReason::NatProtocol, false) if !is_icmp(p, f) => {
             (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::PROTOCOL, 0)
         }

@@ -59,6 +59,11 @@ impl Settings {
         }
     }
 
+    /// Whether an address is the gateway's own tunnel address.
+    pub fn is_vtep(&self, addr: Addr, v6: bool) -> bool {
+        self.has_vtep(v6) && if v6 { addr == self.vtep6 } else { addr.as_v4() == self.vtep4 }
+    }
+
     /// The gateway has a tunnel address of this family.
     #[inline(always)]
     pub fn has_vtep(&self, v6: bool) -> bool {

@@ -308,6 +308,10 @@ impl Internet {
         if old.spec != plan.spec {
             self.nat.translator().configure(&plan.spec);
         }
+        let ends = !Arc::ptr_eq(&old.tunnel_ends, &plan.tunnel_ends) && old.tunnel_ends != plan.tunnel_ends;
+        if ends {
+            self.nat.set_tunnel_ends(plan.tunnel_ends.clone());
+        }
         let filter = !old.filter.same(&plan.filter);
         if filter {
             // Before the epochs: whoever sees a new one asks the new rules.
@@ -336,7 +340,7 @@ impl Internet {
                 writer.set_policy(vni, wanted);
             }
         }
-        if filter {
+        if filter || ends {
             self.changed.store(true, Ordering::Release);
         }
         if (old.states, &old.agent, old.timeouts) != (plan.states, &plan.agent, plan.timeouts) {
@@ -418,7 +422,9 @@ fn on(memory: Arc<dyn SessionMemory>, options: Options, now: u64, plan: &NatPlan
     translator.configure(&plan.spec);
     plan.limits.iter().for_each(|(vni, limits)| tracker.set_limits(*vni, Some(*limits)));
     plan.own_timeouts.iter().for_each(|(vni, own)| tracker.set_own_timeouts(*vni, own));
-    Ok(Nat::new(Arc::new(tracker), translator, Default::default(), None))
+    let nat = Nat::new(Arc::new(tracker), translator, Default::default(), None);
+    nat.set_tunnel_ends(plan.tunnel_ends.clone());
+    Ok(nat)
 }
 
 /// Sessions of a gateway without ports, none at first. `now` is the time of its first packet.

@@ -211,6 +211,7 @@ impl Node {
         let mut warnings = self.notes.clone();
         warnings.extend(plane.notes());
         warnings.extend(lock(&self.trouble).clone());
+        warnings.extend(self.internet.log().trouble());
         Status {
             instance: self.instance.clone(),
             version: env!("CARGO_PKG_VERSION").into(),

@@ -140,13 +140,38 @@ struct Writing {
     thread: JoinHandle<()>,
 }
 
+/// How the writing goes.
+#[derive(Default)]
+struct Health {
+    /// Records that were not written.
+    lost: AtomicU64,
+    /// Why nothing can be written at present.
+    trouble: Mutex<Option<String>>,
+}
+
+impl Health {
+    /// `list` could not be written.
+    fn fails(&self, list: &[Record], why: String) {
+        self.lost.fetch_add(list.len() as u64, Ordering::Relaxed);
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble.as_ref() != Some(&why) {
+            tracing::warn!("{why}; it is tried again");
+            *trouble = Some(why);
+        }
+    }
+
+    fn goes_well(&self) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// The log.
 #[derive(Default)]
 pub struct SessionLog {
     queue: RwLock<Option<SyncSender<Record>>>,
     writing: Mutex<Option<Writing>>,
     on: AtomicBool,
-    lost: AtomicU64,
+    health: Arc<Health>,
     /// What turns times of CLOCK_MONOTONIC into those of the log.
     offset: AtomicI64,
 }
@@ -193,8 +218,9 @@ impl SessionLog {
             return;
         }
         let (sender, receiver) = sync_channel(QUEUE);
-        let to = target.clone();
-        match std::thread::Builder::new().name("tunny-log".into()).spawn(move || write(&to, &receiver)) {
+        let (to, health) = (target.clone(), self.health.clone());
+        health.goes_well();
+        match std::thread::Builder::new().name("tunny-log".into()).spawn(move || write(&to, &receiver, &health)) {
             Ok(thread) => {
                 *self.queue.write().unwrap_or_else(PoisonError::into_inner) = Some(sender);
                 *writing = Some(Writing { target, thread });
@@ -204,16 +230,21 @@ impl SessionLog {
         }
     }
 
-    /// Records that were lost since their writer was slow.
+    /// Why nothing can be written at present.
+    pub fn trouble(&self) -> Option<String> {
+        self.health.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records that were lost since their writer was slow or could not write.
     pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.health.lost.load(Ordering::Relaxed)
     }
 
     fn put(&self, record: Record) {
         let queue = self.queue.read().unwrap_or_else(PoisonError::into_inner);
         let Some(queue) = queue.as_ref() else { return };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(record) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.health.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -290,15 +321,16 @@ impl SessionLog {
     }
 }
 
-fn write(target: &config::SessionLog, records: &Receiver<Record>) {
+fn write(target: &config::SessionLog, records: &Receiver<Record>, health: &Health) {
     match target {
         config::SessionLog::Off => {}
-        config::SessionLog::File(path) => write_file(PathBuf::from(path), records),
+        config::SessionLog::File(path) => write_file(PathBuf::from(path), records, health),
         config::SessionLog::Ipfix(to) => {
             let mut exporter = Exporter::new(*to);
             while let Some(list) = next(records) {
-                if let Err(e) = exporter.send(&list, wall_now()) {
-                    tracing::warn!("sessions could not be told to the IPFIX collector {to}: {e}");
+                match exporter.send(&list, wall_now()) {
+                    Ok(()) => health.goes_well(),
+                    Err(e) => health.fails(&list, format!("the IPFIX collector {to} cannot be told of sessions: {e}")),
                 }
             }
         }
@@ -315,34 +347,54 @@ fn next(records: &Receiver<Record>) -> Option<Vec<Record>> {
     Some(std::iter::once(first).chain(records.try_iter().take(4096)).collect())
 }
 
-fn write_file(path: PathBuf, records: &Receiver<Record>) {
+fn write_file(path: PathBuf, records: &Receiver<Record>, health: &Health) {
     let open = || std::fs::OpenOptions::new().create(true).append(true).open(&path);
     let mut file: Option<std::fs::File> = None;
-    let mut said = false;
     let mut text = Vec::new();
     while let Some(list) = next(records) {
         let there = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
         let ours = file.as_ref().and_then(|f| f.metadata().ok()).map(|m| (m.dev(), m.ino()));
-        if file.is_none() || there != ours {
-            match open() {
-                Ok(f) => (file, said) = (Some(f), false),
-                Err(e) if !said => {
-                    tracing::warn!("the session log {} cannot be written: {e}; it is tried again", path.display());
-                    said = true;
-                }
-                Err(_) => {}
-            }
-        }
         text.clear();
         for record in &list {
             // Writing to memory cannot fail.
             let _ = writeln!(text, "{}", record.to_json());
         }
-        if let Some(f) = &mut file {
-            if let Err(e) = f.write_all(&text) {
-                tracing::warn!("the session log {} cannot be written: {e}", path.display());
-                file = None;
+        let opened = match file.take() {
+            Some(f) if there == ours => Ok(f),
+            _ => open(),
+        };
+        match opened.and_then(|mut f| f.write_all(&text).map(|()| f)) {
+            Ok(f) => {
+                file = Some(f);
+                health.goes_well();
             }
+            Err(e) => health.fails(&list, format!("the session log {} cannot be written: {e}", path.display())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_cannot_be_written_says_so_until_it_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("later/log");
+        let log = SessionLog::default();
+        let wait = |wanted: bool| {
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            while log.trouble().is_some() != wanted && std::time::Instant::now() < end {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            log.trouble()
+        };
+        log.set(Some(&config::SessionLog::File(path.display().to_string())));
+        let trouble = wait(true).unwrap();
+        assert!(trouble.contains("later/log cannot be written"), "{trouble}");
+        std::fs::create_dir(dir.path().join("later")).unwrap();
+        assert_eq!(wait(false), None);
+        assert!(path.exists());
+        log.set(None);
     }
 }

@@ -51,6 +51,7 @@ pub fn change(nat: &Nat, states: &dyn Backing, before: Option<&Region>, region: 
         let filter = filter::Filter::new(&compiled, &region.groups.vpcs(), &nat.rules());
         nat.set_filter(Arc::new(filter));
     }
+    nat.set_tunnel_ends(Arc::new(region.ncs.iter().map(|nc| nc.addr).collect()));
     for v in &region.vpcs {
         nat.tracker().set_limits(v.vni, region.internet.limits(v.vni));
     }

@@ -162,6 +162,9 @@ impl Doc<'_> {
         let vpc = self.name_at("spec.vpc");
         let pools = self.name_list("spec.pools", 64);
         let ipv6_prefixes = self.list("spec.ipv6Prefixes", 64, |s| match Prefix::from_str(s)? {
+            p if ["fe80::/10", "ff00::/8", "::/16"].iter().filter_map(|l| Prefix::from_str(l).ok()).any(|l| l.covers(&p)) => {
+                Err(format!("`{s}` is link-local, multicast or reserved: no router carries it"))
+            }
             p @ Prefix::V6(_, 16..) => Ok(p),
             _ => Err(format!("`{s}` is no IPv6 prefix of 16 bits or more")),
         });

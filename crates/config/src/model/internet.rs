@@ -197,6 +197,11 @@ impl Model {
                     let by = format!("{}, the tunnel address of the Gateway", own.addr());
                     fault(format!("spec.ipv6Prefixes[{i}]"), Problem::RangeTaken { range: p.to_string(), by });
                 }
+                let nc = self.nc_addrs.iter().filter(|(a, _)| p.covers(&Prefix::host(**a))).map(|(a, id)| (a, &self.nc(*id).name)).min();
+                if let Some((addr, name)) = nc {
+                    let by = format!("{addr}, the tunnel address of Nc `{name}`");
+                    fault(format!("spec.ipv6Prefixes[{i}]"), Problem::RangeTaken { range: p.to_string(), by });
+                }
                 prefixes.push((*p, s, i));
             }
         }

@@ -36,8 +36,9 @@ pub(crate) use undo::Undo;
 use crate::object::*;
 use crate::prefix::{Mac, Prefix};
 use state::Slab;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
 /// Steps of the search for peer loops at most, for one change of a route.
 pub const PEER_STEPS_MAX: u32 = 1_000_000;
@@ -98,6 +99,8 @@ pub struct Model {
     pub(crate) ncs: Slab<NcState>,
     pub(crate) nc_names: BTreeMap<Name, u32>,
     pub(crate) nc_addrs: HashMap<IpAddr, u32>,
+    /// The addresses of `nc_addrs`, for the data path; made when they are asked for.
+    pub(crate) tunnel_ends: OnceLock<Arc<HashSet<IpAddr>>>,
     pub(crate) vpcs: Slab<Box<VpcState>>,
     pub(crate) vpc_names: BTreeMap<Name, u32>,
     pub(crate) vnis: HashMap<u32, u32>,

@@ -41,6 +41,7 @@ impl Model {
         let nc = self.ncs.at(id);
         self.nc_names.insert(nc.name.clone(), id);
         self.nc_addrs.insert(nc.address, id);
+        self.tunnel_ends.take();
         for vpc in &nc.vpcs {
             self.vpcs.at_mut(*vpc).extra_ncs.insert(id);
         }
@@ -52,6 +53,7 @@ impl Model {
         if self.nc_addrs.get(&nc.address) == Some(&id) {
             self.nc_addrs.remove(&nc.address);
         }
+        self.tunnel_ends.take();
         for vpc in &nc.vpcs {
             self.vpcs.at_mut(*vpc).extra_ncs.remove(&id);
         }
@@ -175,6 +177,7 @@ impl Model {
         if !lent.is_empty() {
             let owners = self.ncs.iter().filter(|(_, nc)| lent.contains(&nc.address));
             self.nc_addrs.extend(owners.map(|(id, nc)| (nc.address, id)));
+            self.tunnel_ends.take();
         }
     }
 

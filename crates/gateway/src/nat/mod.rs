@@ -25,6 +25,7 @@ use session::{
     Direction, Ended, Guard, InnerKey, NewSession, OuterKey, Owner, Progress, SessionInfo, SessionRef, Tracker, Verdict,
 };
 use states::Shared;
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -43,6 +44,7 @@ pub struct Nat {
     refusals: Option<RefusalLog>,
     filter: RwLock<Arc<Filter>>,
     states: RwLock<Option<Arc<Shared>>>,
+    tunnel_ends: RwLock<Arc<HashSet<IpAddr>>>,
 }
 
 /// A connection that the rules did not let begin.
@@ -74,7 +76,17 @@ impl Nat {
     /// On this tracker and translator; `log` hears of every session that ends.
     pub fn new(tracker: Arc<Tracker>, translator: Arc<Translator>, limits: FragLimits, log: Option<EndLog>) -> Nat {
         let fragments = Mutex::new(FragTable::new(limits));
-        Nat { tracker, translator, fragments, log, begins: None, refusals: None, filter: RwLock::default(), states: RwLock::default() }
+        Nat {
+            tracker,
+            translator,
+            fragments,
+            log,
+            begins: None,
+            refusals: None,
+            filter: RwLock::default(),
+            states: RwLock::default(),
+            tunnel_ends: RwLock::default(),
+        }
     }
 
     /// `log` hears of every connection that the rules refuse.
@@ -95,6 +107,16 @@ impl Nat {
         if let Some(states) = &*self.states() {
             states.ask_about_strays(stateless);
         }
+    }
+
+    /// The tunnel addresses of all NCs, which no VM may reach by way of the Internet: a VTEP believes whatever comes to it in a tunnel.
+    pub fn tunnel_ends(&self) -> Arc<HashSet<IpAddr>> {
+        self.tunnel_ends.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Brings other tunnel addresses into force. Sessions to new ones end with the next sweep.
+    pub fn set_tunnel_ends(&self, ends: Arc<HashSet<IpAddr>>) {
+        *self.tunnel_ends.write().unwrap_or_else(PoisonError::into_inner) = ends;
     }
 
     /// The state table that tells what becomes of connections inside; none: sessions do. While it is held, no other comes into force.

@@ -237,6 +237,9 @@ fn translated<R: Recorder>(
         return Err(DropReason::NatSourceUnknown);
     }
     let (vm_addr, remote) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
+    if w.settings.is_vtep(l4.dst, l4.v6) || sight.nat.tunnel_ends().contains(&remote) {
+        return Err(DropReason::NatTunnelEnd);
+    }
     let inner = inner_key(p.vni, l4.proto, vm_addr, remote, ports).ok_or(DropReason::SessionFault)?;
     if p.policy & POLICY_FILTER != 0 {
         pair::permits(w, sight, p, &inner, Direction::Out, true)?;

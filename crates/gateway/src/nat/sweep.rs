@@ -11,13 +11,17 @@ use super::{epoch, Nat};
 use crate::{connection, pair};
 
 impl Nat {
-    /// Judges the sessions of older rules among `budget` records from `from` on. Those that are refused end, pairs that are allowed
+    /// Judges the sessions of older rules, and those to tunnel addresses, among `budget` records from `from` on. Those that are refused end, pairs that are allowed
     /// take the present epoch; what is translated keeps its old one, for nat to judge. Returns where to go on.
     pub fn sweep(&self, tables: &Tables, from: Cursor, budget: u32, now: u64) -> Option<Cursor> {
         let rules = self.rules();
         let _inside = tables.enter();
         let policy = |vni: u32| tables.tenant(vni).map_or(0, |t| pair::policy_of(tables, &t));
+        let tunnel_ends = self.tunnel_ends();
         let mut refused = |s: &SessionInfo| {
+            if s.owner != Owner::Filter && tunnel_ends.contains(&s.inner.remote()) {
+                return true;
+            }
             let (near, far) = (s.inner.vni(), s.outer.vni_bits());
             let word = match s.owner {
                 Owner::Filter => pair::sum((near, policy(near)), (far, policy(far))),
