@@ -35,6 +35,7 @@
 //! since penalties double, an adversary gets O(log) of them per PENALTY_MAX epochs: the share of lookups lost to it tends to
 //! (EPOCH + entries) / (EPOCH · PENALTY_MAX), 1.6% with the figures here and 32K entries, and where traffic is stationary it
 //! loses one epoch once.
+use crate::ghost::Ghost;
 use crate::partition::splitmix;
 use crate::words::Taken;
 use std::collections::HashMap;
@@ -53,71 +54,6 @@ pub const PENALTY_MAX: u64 = 128;
 const WAYS_MAX: usize = 4096;
 /// Events of a way before its own figures count.
 const ENOUGH: f64 = 48.0;
-
-/// Which identities a cache of a given size would hold: least recently used, exact; a list through an array.
-#[derive(Debug)]
-pub struct Ghost {
-    limit: usize,
-    at: HashMap<u64, u32, Taken>,
-    /// (identity, newer, older); the first element ties both ends.
-    list: Vec<(u64, u32, u32)>,
-}
-
-impl Ghost {
-    /// Of a cache with `limit` entries.
-    pub fn new(limit: usize) -> Ghost {
-        Ghost { limit: limit.clamp(1, 1 << 30), at: HashMap::default(), list: vec![(0, 0, 0)] }
-    }
-
-    fn unlink(&mut self, n: u32) {
-        let (_, newer, older) = self.list[n as usize];
-        self.list[newer as usize].2 = older;
-        self.list[older as usize].1 = newer;
-    }
-
-    fn link(&mut self, n: u32) {
-        let newest = self.list[0].2;
-        (self.list[n as usize].1, self.list[n as usize].2) = (0, newest);
-        self.list[newest as usize].1 = n;
-        self.list[0].2 = n;
-    }
-
-    /// Uses an identity; returns whether it was there.
-    pub fn access(&mut self, id: u64) -> bool {
-        if self.refresh(id) {
-            return true;
-        }
-        let n = match self.at.len() < self.limit {
-            true => {
-                self.list.push((id, 0, 0));
-                self.list.len() as u32 - 1
-            }
-            false => {
-                let oldest = self.list[0].1;
-                self.unlink(oldest);
-                self.at.remove(&self.list[oldest as usize].0);
-                self.list[oldest as usize].0 = id;
-                oldest
-            }
-        };
-        self.at.insert(id, n);
-        self.link(n);
-        false
-    }
-
-    /// Uses an identity if it is there; returns whether it is.
-    pub fn refresh(&mut self, id: u64) -> bool {
-        let Some(&n) = self.at.get(&id) else { return false };
-        self.unlink(n);
-        self.link(n);
-        true
-    }
-
-    /// Whether an identity is there.
-    pub fn holds(&self, id: u64) -> bool {
-        self.at.contains_key(&id)
-    }
-}
 
 /// What was counted for a way; halved from time to time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -160,7 +96,7 @@ pub struct Adaptive {
     whole: Ghost,
     segments: Ghost,
     installed: Ghost,
-    ways: HashMap<u64, Way>,
+    ways: HashMap<u64, Way, Taken>,
     total: Account,
     all_whole: bool,
     evictions: f64,
@@ -182,7 +118,7 @@ impl Adaptive {
             whole: Ghost::new((entries as u64 / SAMPLE) as usize),
             segments: Ghost::new(entries),
             installed: Ghost::new(entries * 2),
-            ways: HashMap::new(),
+            ways: HashMap::default(),
             total: Account::default(),
             all_whole: false,
             evictions: 0.0,
@@ -235,13 +171,28 @@ impl Adaptive {
         }
     }
 
-    /// A lookup hit: `id` is the traversal's identity, `parts` those of its segments.
-    pub fn hit(&mut self, way: impl Fn() -> u64, id: u64, parts: impl Iterator<Item = u64>) {
+    /// Says of a hit, before [`Adaptive::hit`] is told of it, whether the model of segments is to be refreshed with its segments, and asks
+    /// for the memory that the model of whole entries needs. In a batch this is done for all hits first.
+    #[inline]
+    pub fn expect(&mut self, id: u64) -> bool {
+        if Self::sampled(id) {
+            self.whole.prefetch(id);
+        }
+        splitmix(&mut self.random) % REFRESH == 0
+    }
+
+    /// Asks for the memory that refreshing a segment needs.
+    #[inline]
+    pub fn prefetch(&self, part: u64) {
+        self.segments.prefetch(part);
+    }
+
+    /// A lookup hit: `id` is the traversal's identity; `parts` are those of its segments, if they are to be refreshed.
+    #[inline]
+    pub fn hit(&mut self, way: impl Fn() -> u64, id: u64, parts: Option<impl Iterator<Item = u64>>) {
         self.model(way, id);
-        if splitmix(&mut self.random) % REFRESH == 0 {
-            for part in parts {
-                self.segments.refresh(part);
-            }
+        for part in parts.into_iter().flatten() {
+            self.segments.refresh(part);
         }
         self.lookup_done();
     }
@@ -324,16 +275,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ghost_is_a_least_recently_used_set() {
-        let mut ghost = Ghost::new(3);
-        assert!(!ghost.access(1) && !ghost.access(2) && !ghost.access(3) && ghost.access(1));
-        assert!(!ghost.access(4), "2 goes");
-        assert!(ghost.holds(1) && !ghost.holds(2) && ghost.holds(3) && ghost.holds(4));
-        ghost.refresh(9);
-        assert!(!ghost.holds(9), "only what is there is refreshed");
-    }
-
-    #[test]
     fn a_way_whose_segments_are_not_shared_is_cached_whole_under_pressure_and_a_shared_one_is_cut() {
         let mut adaptive = Adaptive::new(1000, 1);
         let mut random = 5u64;
@@ -348,7 +289,9 @@ mod tests {
                 9 << 50 | splitmix(&mut random) % 20,
             ];
             if b.iter().all(|p| adaptive.segments.holds(*p)) {
-                adaptive.hit(|| 2, splitmix(&mut random), b.into_iter());
+                let id = splitmix(&mut random);
+                let refresh = adaptive.expect(id);
+                adaptive.hit(|| 2, id, refresh.then(|| b.into_iter()));
             } else {
                 adaptive.miss(2, splitmix(&mut random), &b);
             }

@@ -1,32 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lookups of many packets at once.
 //!
-//! A lookup is a short chain of reads of which each says where the next one goes, and the memory of a full cache is larger than what is
-//! near a core. One after the other, a packet waits for each of them. In a batch, every packet in turn says what line it needs
-//! next, and goes on when the others have done the same: the waits of a whole batch overlap. What is found is what [`Ltm::lookup`] finds, table by
-//! table: the longest entry. Packets that need more than that (an entry older than the rules, a way that leads nowhere) are left to it.
-use crate::index::Way;
+//! A lookup is a chain of reads of which each says where the next one goes: a group's masks, a bucket's cell, a record with its entry, what
+//! the entry does, and so again in the next stage. The memory of a full cache is larger than what is near a core, so a packet by itself waits for each
+//! of them. In a batch every packet that learns what it needs next asks for it and stands in line for those that need the same
+//! kind of thing; the lines are served in turn, so the waits of the batch overlap, whatever stage each packet has come to, and each loop does one
+//! thing. What is found is what [`Ltm::lookup`] finds, table by table: the longest entry. Packets that need more than that (an entry older
+//! than the rules, a way that leads nowhere) are left to it.
+use crate::index::Ref;
 use crate::ltm::{Chain, Ltm};
-use crate::segment::{run_silently, TagList};
-use crate::table::Tag;
+use crate::segment::{Entry, TagList};
+use crate::table::{Table, Tag};
 use pipeline::{Key, Machine, Sink};
 
 /// Where one packet stands.
 #[derive(Debug)]
 struct Lane {
     tag: Tag,
+    stage: u8,
+    hit: bool,
+    /// Whether no entry but the last one sends anything.
+    silent: bool,
+    /// Whether the hit refreshes what the adaptive cache knows of segments.
+    refresh: bool,
+    /// The group or the entry that was asked for, and the hash in the group.
+    at: u32,
+    hash: u32,
+    /// The best entry of this stage so far, with its priority, while others may be better.
+    best: Option<(u32, u16)>,
+    /// Groups that stand beside those on the way here.
+    beside: Vec<u32>,
     /// Tags that entries left to look up.
     left: TagList,
-    /// Where it stands in the present table.
-    way: Way,
-    machine: Machine,
+    /// The identity of the traversal, after a hit.
+    identity: u64,
     chain: Chain,
-    hit: bool,
+    machine: Machine,
 }
 
-impl Default for Lane {
-    fn default() -> Lane {
-        Lane { tag: 0, left: TagList::default(), way: Way::Found(None), machine: Machine::default(), chain: Chain::new(), hit: false }
+impl Lane {
+    fn new() -> Lane {
+        Lane {
+            tag: 0,
+            stage: 0,
+            hit: false,
+            silent: true,
+            refresh: false,
+            at: 0,
+            hash: 0,
+            best: None,
+            beside: Vec::new(),
+            left: TagList::default(),
+            identity: 0,
+            chain: Chain::new(),
+            machine: Machine::default(),
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, tag: Tag, key: &Key) {
+        self.machine.reset(key);
+        self.chain.clear();
+        self.beside.clear();
+        (self.tag, self.stage, self.hit, self.silent) = (tag, 0, false, true);
+        (self.best, self.left) = (None, TagList::default());
+    }
+}
+
+/// Packets by what they wait for.
+#[derive(Debug, Default)]
+struct Lines {
+    buckets: Vec<u16>,
+    records: Vec<u16>,
+    actions: Vec<u16>,
+}
+
+impl Lines {
+    fn are_empty(&self) -> bool {
+        self.buckets.is_empty() && self.records.is_empty() && self.actions.is_empty()
     }
 }
 
@@ -34,11 +85,7 @@ impl Default for Lane {
 #[derive(Debug, Default)]
 pub struct Batch {
     lanes: Vec<Lane>,
-    /// Lanes that have not come to an end.
-    active: Vec<u16>,
-    /// Those of them that wait for a bucket, and for a record.
-    buckets: Vec<u16>,
-    chains: Vec<u16>,
+    lines: Lines,
 }
 
 impl Batch {
@@ -47,7 +94,7 @@ impl Batch {
 
     /// So many packets, none of them answered.
     pub(crate) fn forget(&mut self, packets: usize) {
-        self.lanes.resize_with(packets.min(Batch::MAX).max(self.lanes.len()), Lane::default);
+        self.lanes.resize_with(packets.min(Batch::MAX).max(self.lanes.len()), Lane::new);
         self.lanes.iter_mut().for_each(|lane| lane.hit = false);
     }
 
@@ -60,6 +107,16 @@ impl Batch {
     pub fn chain(&self, n: usize) -> &[(u8, u32)] {
         &self.lanes[n].chain
     }
+
+    /// Keeps the identity of the traversal of packet N, and whether its segments are to be refreshed.
+    pub(crate) fn note(&mut self, n: usize, identity: u64, refresh: bool) {
+        (self.lanes[n].identity, self.lanes[n].refresh) = (identity, refresh);
+    }
+
+    /// What was kept.
+    pub(crate) fn noted(&self, n: usize) -> (u64, bool) {
+        (self.lanes[n].identity, self.lanes[n].refresh)
+    }
 }
 
 impl Ltm {
@@ -68,111 +125,192 @@ impl Ltm {
     pub fn lookup_batch(&mut self, tag: Tag, keys: &[Key], now: u64, version: u64, batch: &mut Batch) {
         let keys = &keys[..keys.len().min(Batch::MAX)];
         if batch.lanes.len() < keys.len() {
-            batch.lanes.resize_with(keys.len(), Lane::default);
+            batch.lanes.resize_with(keys.len(), Lane::new);
         }
-        batch.active.clear();
-        for (n, key) in keys.iter().enumerate() {
-            let lane = &mut batch.lanes[n];
-            lane.machine.reset(key);
-            lane.chain.clear();
-            (lane.tag, lane.left, lane.hit) = (tag, TagList::default(), false);
-            batch.active.push(n as u16);
+        let Batch { lanes, lines } = batch;
+        let lanes = &mut lanes[..keys.len()];
+        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate() {
+            lane.begin(tag, key);
+            self.enter(lane, n as u16, lines);
         }
-        for stage in 0..self.stages {
-            if batch.active.is_empty() {
-                break;
-            }
-            let table = self.table_of(stage);
-            self.find_all(table, batch);
-            self.follow(table, version, batch);
+        while !lines.are_empty() {
+            self.serve_buckets(lanes, lines);
+            self.serve_records(lanes, lines);
+            self.serve_actions(version, lanes, lines);
         }
-        for lane in batch.lanes[..keys.len()].iter_mut().filter(|l| l.hit) {
+        for lane in lanes.iter().filter(|l| l.hit) {
             self.note_hit(&lane.chain, now);
         }
     }
 
-    /// Finds the entries of one table for all packets that are under way.
-    fn find_all(&self, table: usize, batch: &mut Batch) {
-        let table = &self.tables[table];
-        let Batch { lanes, active, buckets, chains } = batch;
-        buckets.clear();
-        chains.clear();
-        for &n in active.iter() {
-            let lane = &mut lanes[usize::from(n)];
-            lane.way = table.begin(lane.tag, &lane.machine.key.0);
-            match lane.way {
-                Way::Bucket(..) => buckets.push(n),
-                Way::Chain(_) => chains.push(n),
-                Way::Found(_) => {}
-            }
-        }
-        while !buckets.is_empty() {
-            let mut left = 0;
-            for at in 0..buckets.len() {
-                let n = buckets[at];
-                let lane = &mut lanes[usize::from(n)];
-                let Way::Bucket(group, hash) = lane.way else { continue };
-                lane.way = table.bucket(group, hash, &lane.machine.key.0);
-                match lane.way {
-                    Way::Bucket(..) => {
-                        buckets[left] = n;
-                        left += 1;
-                    }
-                    Way::Chain(_) => chains.push(n),
-                    Way::Found(_) => {}
+    #[inline(always)]
+    fn table_at(&self, lane: &Lane) -> &Table<Entry> {
+        &self.tables[self.table_of(usize::from(lane.stage))]
+    }
+
+    /// Begins with the first stage from the present one on in which the tag has entries. If there is none, the packet stands in no line any more.
+    #[inline]
+    fn enter(&self, lane: &mut Lane, n: u16, lines: &mut Lines) {
+        while usize::from(lane.stage) < self.stages {
+            let table = self.table_at(lane);
+            match table.index().begin(lane.tag) {
+                Ref::Nothing if self.is_pooled() => return,
+                Ref::Nothing => lane.stage += 1,
+                way => {
+                    Self::ask(table, way, lane, n, lines);
+                    return;
                 }
             }
-            buckets.truncate(left);
-        }
-        for &n in chains.iter() {
-            let lane = &mut lanes[usize::from(n)];
-            if let Way::Chain(slot) = lane.way {
-                lane.way = Way::Found(table.chain(slot, &lane.machine.key.0));
-            }
         }
     }
 
-    /// Does what the entries found say, up to the next lookup.
-    fn follow(&self, table: usize, version: u64, batch: &mut Batch) {
-        let Batch { lanes, active, .. } = batch;
-        let mut left = 0;
-        for at in 0..active.len() {
-            let n = active[at];
-            let lane = &mut lanes[usize::from(n)];
-            let goes_on = match lane.way {
-                Way::Found(Some(slot)) => self.follow_one(table, slot, version, lane),
-                _ => !self.is_pooled(),
-            };
-            if goes_on {
-                active[left] = n;
-                left += 1;
+    /// Asks for what a reference leads to; false if that is nothing.
+    #[inline(always)]
+    fn ask(table: &Table<Entry>, way: Ref, lane: &mut Lane, n: u16, lines: &mut Lines) -> bool {
+        match way {
+            Ref::Group(group) => Self::ask_group(table, group, lane, n, lines),
+            Ref::Record(slot) => {
+                table.prefetch(slot);
+                lane.at = slot;
+                lines.records.push(n);
             }
+            Ref::Nothing => return false,
         }
-        active.truncate(left);
+        true
     }
 
-    /// The same for one packet; false if nothing more is to be looked up for it.
+    /// Hashes by the masks of a group and asks for the cell.
+    #[inline(always)]
+    fn ask_group(table: &Table<Entry>, group: u32, lane: &mut Lane, n: u16, lines: &mut Lines) {
+        let index = table.index();
+        if let (Some(next), _) = index.beside(group) {
+            index.prefetch(next);
+            lane.beside.push(next);
+        }
+        lane.at = group;
+        lane.hash = index.hash(group, &lane.machine.key.0);
+        lines.buckets.push(n);
+    }
+
+    /// Reads cells.
+    fn serve_buckets(&self, lanes: &mut [Lane], lines: &mut Lines) {
+        let mut at = 0;
+        // It grows meanwhile: a bucket may hold a group.
+        while at < lines.buckets.len() {
+            let n = lines.buckets[at];
+            at += 1;
+            let lane = &mut lanes[usize::from(n)];
+            let table = self.table_at(lane);
+            let way = table.index().bucket(lane.at, lane.hash);
+            if !Self::ask(table, way, lane, n, lines) {
+                self.turn_back(lane, n, lines);
+            }
+        }
+        lines.buckets.clear();
+    }
+
+    /// Compares records.
+    fn serve_records(&self, lanes: &mut [Lane], lines: &mut Lines) {
+        let mut at = 0;
+        // So may this.
+        while at < lines.records.len() {
+            let n = lines.records[at];
+            at += 1;
+            let lane = &mut lanes[usize::from(n)];
+            let table = self.table_at(lane);
+            let (matches, next) = table.compare(lane.at, &lane.machine.key.0);
+            if next.is_none() && lane.beside.is_empty() && lane.best.is_none() {
+                match matches {
+                    true => self.take(lane.at, lane, n, lines),
+                    false => self.pass_by(lane, n, lines),
+                }
+            } else {
+                if matches {
+                    let priority = table.priority(lane.at);
+                    if lane.best.is_none_or(|(_, best)| priority > best) {
+                        lane.best = Some((lane.at, priority));
+                    }
+                }
+                let way = next.map_or(Ref::Nothing, Ref::Record);
+                if !Self::ask(table, way, lane, n, lines) {
+                    self.turn_back(lane, n, lines);
+                }
+            }
+        }
+        lines.records.clear();
+    }
+
+    /// Goes on beside the way here, or comes to the end of the stage.
     #[inline]
-    fn follow_one(&self, table: usize, slot: u32, version: u64, lane: &mut Lane) -> bool {
-        let Some(entry) = self.tables[table].value(slot).filter(|e| e.version == version) else { return false };
-        lane.chain.push((table as u8, slot));
-        match entry.action.next.follow(&mut lane.left) {
-            Some(next) => {
-                run_silently(&entry.action.ops, &mut lane.machine);
-                lane.tag = next;
-                true
+    fn turn_back(&self, lane: &mut Lane, n: u16, lines: &mut Lines) {
+        while let Some(group) = lane.beside.pop() {
+            let (next, top) = self.table_at(lane).index().beside(group);
+            if lane.best.is_none_or(|(_, best)| top > best) {
+                return Self::ask_group(self.table_at(lane), group, lane, n, lines);
             }
-            None => {
-                lane.hit = true;
-                false
+            lane.beside.extend(next);
+        }
+        match lane.best.take() {
+            Some((slot, _)) => self.take(slot, lane, n, lines),
+            None => self.pass_by(lane, n, lines),
+        }
+    }
+
+    /// An entry is found.
+    #[inline(always)]
+    fn take(&self, slot: u32, lane: &mut Lane, n: u16, lines: &mut Lines) {
+        if let Some(entry) = self.table_at(lane).value(slot) {
+            entry.action.prefetch();
+            lane.at = slot;
+            lines.actions.push(n);
+        }
+    }
+
+    /// This stage has none.
+    #[inline]
+    fn pass_by(&self, lane: &mut Lane, n: u16, lines: &mut Lines) {
+        if !self.is_pooled() {
+            lane.stage += 1;
+            self.enter(lane, n, lines);
+        }
+    }
+
+    /// Does what entries say, up to the next lookup.
+    fn serve_actions(&self, version: u64, lanes: &mut [Lane], lines: &mut Lines) {
+        for at in 0..lines.actions.len() {
+            let n = lines.actions[at];
+            let lane = &mut lanes[usize::from(n)];
+            let table = self.table_of(usize::from(lane.stage));
+            let Some(entry) = self.tables[table].value(lane.at).filter(|e| e.version == version) else { continue };
+            lane.chain.push((table as u8, lane.at));
+            match entry.action.next.follow(&mut lane.left) {
+                Some(next) => {
+                    lane.silent &= entry.action.silent;
+                    entry.action.run_silently(&mut lane.machine);
+                    lane.tag = next;
+                    lane.stage += 1;
+                    self.enter(lane, n, lines);
+                }
+                None => {
+                    entry.action.prefetch_rest();
+                    lane.hit = true;
+                }
             }
         }
+        lines.actions.clear();
     }
 
     /// Does what was found for packet N, after a hit.
     #[inline]
     pub fn run_of(&self, batch: &mut Batch, n: usize, key: &Key, sink: &mut impl Sink) {
-        let Lane { machine, chain, .. } = &mut batch.lanes[n];
-        self.run(key, chain, machine, sink);
+        let Lane { machine, chain, silent, .. } = &mut batch.lanes[n];
+        match (chain.last(), silent) {
+            (Some(&(table, slot)), true) => {
+                if let Some(entry) = self.tables[usize::from(table)].value(slot) {
+                    entry.action.run(machine, sink);
+                }
+            }
+            _ => self.run(key, chain, machine, sink),
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::factor::Factors;
 use crate::ltm::{Ask, Chain, Counters, Eviction, Ltm};
 use crate::partition::{Partitions, Strategy};
 use crate::recheck::Checker;
-use crate::segment::{in_way, whole_id, Segment, Tags, Walk};
+use crate::segment::{whole_id, Segment, Tags, Walk};
 use crate::table::sparse;
 use crate::words::Words;
 use pipeline::{Conntrack, Entry as Point, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX};
@@ -230,7 +230,9 @@ impl Engine {
         let mut checker = Checker { pipeline, tags: &mut self.tags, written };
         let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
         if let (true, Some(adaptive)) = (hit, &mut self.adaptive) {
-            note_hit(adaptive, &self.cache, &self.chain);
+            let of = identity(&self.cache, &self.chain);
+            let refresh = adaptive.expect(of);
+            note_hit(adaptive, &self.cache, &self.chain, of, refresh);
         }
         hit
     }
@@ -253,9 +255,7 @@ impl Engine {
         self.expire(now);
         self.cache.lookup_batch(tag, keys, now, pipeline.version(), batch);
         if let Some(adaptive) = &mut self.adaptive {
-            for n in (0..keys.len()).filter(|n| batch.hit(*n)) {
-                note_hit(adaptive, &self.cache, batch.chain(n));
-            }
+            note_hits(adaptive, &self.cache, keys.len().min(Batch::MAX), batch);
         }
     }
 
@@ -415,7 +415,10 @@ impl Engine {
 
     fn whole(&mut self, walk: &Walk<'_>, parts: Vec<u64>, version: u64) -> Option<Segment> {
         let mut segment = walk.whole(version, &mut self.tags)?;
-        segment.entry.parts = (self.adaptive.is_some()).then(|| parts.into());
+        if self.adaptive.is_some() {
+            segment.entry.whole = whole_id(parts.iter().copied());
+            segment.entry.parts = Some(parts.into());
+        }
         Some(segment)
     }
 
@@ -473,15 +476,52 @@ impl Engine {
     }
 }
 
-fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)]) {
-    let way =
-        || cache.entries(chain).flat_map(|e| e.path.iter()).fold(0, |way: u64, lookup| way.wrapping_add(in_way(lookup.table)));
-    let whole = cache.entries(chain).next().and_then(|e| e.parts.clone());
-    match whole {
-        Some(parts) => adaptive.hit(way, whole_id(parts.iter().copied()), parts.iter().copied()),
-        None => {
-            let ids = || cache.entries(chain).map(|e| e.id);
-            adaptive.hit(way, whole_id(ids()), ids());
+/// The identity of the traversal that a chain of entries stands for.
+#[inline]
+fn identity(cache: &Ltm, chain: &[(u8, u32)]) -> u64 {
+    match cache.entries(chain).next() {
+        Some(entry) if entry.whole != 0 => entry.whole,
+        _ => whole_id(cache.entries(chain).map(|e| e.id)),
+    }
+}
+
+/// Identities of its segments.
+fn parts<'a>(cache: &'a Ltm, chain: &'a [(u8, u32)]) -> impl Iterator<Item = u64> + 'a {
+    let whole = cache.entries(chain).next().and_then(|e| e.parts.as_deref());
+    let cut = if whole.is_some() { &[] } else { chain };
+    whole.into_iter().flatten().copied().chain(cache.entries(cut).map(|e| e.id))
+}
+
+/// Tells the adaptive cache of a hit.
+#[inline]
+fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity: u64, refresh: bool) {
+    let way = || cache.entries(chain).fold(0, |way: u64, e| way.wrapping_add(e.ways));
+    adaptive.hit(way, identity, refresh.then(|| parts(cache, chain)));
+}
+
+/// Tells it of all hits of a batch: memory is asked for first.
+fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut Batch) {
+    for n in 0..packets {
+        if !batch.hit(n) {
+            continue;
         }
+        let of = identity(cache, batch.chain(n));
+        let refresh = adaptive.expect(of);
+        batch.note(n, of, refresh);
+        if refresh {
+            cache
+                .entries(batch.chain(n))
+                .take(1)
+                .for_each(|e| tables::prefetch(e.parts.as_ref().and_then(|p| p.first())));
+        }
+    }
+    for n in (0..packets).filter(|n| batch.hit(*n)) {
+        if batch.noted(n).1 {
+            parts(cache, batch.chain(n)).for_each(|part| adaptive.prefetch(part));
+        }
+    }
+    for n in (0..packets).filter(|n| batch.hit(*n)) {
+        let (identity, refresh) = batch.noted(n);
+        note_hit(adaptive, cache, batch.chain(n), identity, refresh);
     }
 }

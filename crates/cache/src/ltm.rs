@@ -16,7 +16,7 @@
 //! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
 //!
 //! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
-use crate::segment::{run_silently, Action, Entry, Lookup, Next, Segment, TagList};
+use crate::segment::{Action, Entry, Lookup, Next, Segment, TagList};
 use crate::table::{Place, Table, Tag};
 use pipeline::{Key, Machine, Sink};
 use std::sync::Arc;
@@ -185,10 +185,10 @@ impl Ltm {
             match self.tables[at].find(tag, &machine.key.0) {
                 Some(slot) if self.fresh(at, slot, version, tag, &machine.key, recheck) => {
                     chain.push((at as u8, slot));
-                    let Some(Action { next, ops, .. }) = self.tables[at].value(slot).map(|e| &*e.action) else { break };
-                    match next.follow(&mut left) {
+                    let Some(action) = self.tables[at].value(slot).map(|e| &*e.action) else { break };
+                    match action.next.follow(&mut left) {
                         Some(next) => {
-                            run_silently(ops, machine);
+                            action.run_silently(machine);
                             tag = next;
                         }
                         None => return self.hit(chain, ask.now),
@@ -254,7 +254,7 @@ impl Ltm {
             from = chain;
         }
         for action in self.actions(from) {
-            machine.run(&action.ops, sink);
+            action.run(machine, sink);
         }
     }
 
@@ -432,7 +432,7 @@ impl Ltm {
             entry.version = segment.entry.version;
             entry.plan = segment.entry.plan;
             entry.action = Arc::clone(&segment.entry.action);
-            entry.path = Arc::clone(&segment.entry.path);
+            (entry.path, entry.ways) = (Arc::clone(&segment.entry.path), segment.entry.ways);
         }
     }
 

@@ -89,22 +89,70 @@ impl TagList {
     }
 }
 
-/// What an entry does.
+/// Constant writes at the beginning of a program that are kept beside it.
+const EARLY: usize = 5;
+
+/// What an entry does. What a lookup reads is two cache lines, in which most programs between two lookups are complete: they write
+/// a few constants into registers.
 #[derive(Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
 pub struct Action {
-    /// The program between the segment's start and its end.
-    pub ops: Box<[Op]>,
-    /// Whether the program only changes the key: nothing is sent, counted or tracked.
-    pub silent: bool,
     /// What follows.
     pub next: Next,
+    /// Whether the program only changes the key: nothing is sent, counted or tracked.
+    pub silent: bool,
+    /// How many constant writes the program begins with, as far as they lie here: the words, and new values with their masks.
+    early: u8,
+    words: [u8; EARLY],
+    writes: [(u64, u64); EARLY],
+    /// The program between the segment's start and its end.
+    pub ops: Box<[Op]>,
 }
 
 impl Action {
     /// What a program and what follows it do.
     pub fn new(ops: Box<[Op]>, next: Next) -> Action {
         let silent = !ops.iter().any(|op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Learn(_) | Op::Meter(_)));
-        Action { ops, silent, next }
+        let (mut early, mut words, mut writes) = (0, [0; EARLY], [(0, 0); EARLY]);
+        for op in ops.iter().take(EARLY) {
+            let Op::Set { word, value, mask } = op else { break };
+            let at = usize::from(early);
+            (words[at], writes[at], early) = (*word, (*value, *mask), early + 1);
+        }
+        Action { next, silent, early, words, writes, ops }
+    }
+
+    /// Does it.
+    #[inline]
+    pub fn run(&self, machine: &mut Machine, sink: &mut impl Sink) {
+        for (word, (value, mask)) in self.words.iter().zip(&self.writes).take(usize::from(self.early)) {
+            let word = &mut machine.key.0[usize::from(*word)];
+            *word = *word & !mask | value;
+        }
+        let rest = &self.ops[usize::from(self.early)..];
+        if !rest.is_empty() {
+            machine.run(rest, sink);
+        }
+    }
+
+    /// Does it; nothing is sent.
+    #[inline]
+    pub fn run_silently(&self, machine: &mut Machine) {
+        self.run(machine, &mut Nobody);
+    }
+
+    /// Asks for what [`Action::run`] reads first.
+    #[inline]
+    pub(crate) fn prefetch(self: &Arc<Action>) {
+        let action: &Action = self;
+        tables::prefetch(Some(action));
+        tables::prefetch(Some(&action.writes[2]));
+    }
+
+    /// Asks for what it reads after that.
+    #[inline]
+    pub(crate) fn prefetch_rest(&self) {
+        tables::prefetch(self.ops.get(usize::from(self.early)));
     }
 }
 
@@ -118,12 +166,16 @@ pub struct Entry {
     pub version: u64,
     /// Tells this entry from any other: a hash of its tag, mask, matched values and tables.
     pub id: u64,
-    /// The way (see [`Walk::way`]) of the traversal that it was made from.
-    pub way: u64,
-    /// The lookups that it stands for.
-    pub path: Arc<[Lookup]>,
+    /// For a whole traversal in an adaptive cache: the identity that it would have if it were cut ([`whole_id`] of its parts); else 0.
+    pub whole: u64,
     /// The plan under which it was made ([`crate::factor`]); 0 if it stands for consecutive lookups.
     pub plan: u32,
+    /// What its tables add to [`Walk::way`].
+    pub ways: u64,
+    /// The lookups that it stands for.
+    pub path: Arc<[Lookup]>,
+    /// The way (see [`Walk::way`]) of the traversal that it was made from.
+    pub way: u64,
     /// For a whole traversal in an adaptive cache: the segments into which it would be cut.
     pub parts: Option<Arc<[u64]>>,
 }
@@ -330,16 +382,16 @@ pub fn in_way(table: u8) -> u64 {
     mix(0, u64::from(table) + 1)
 }
 
+/// What tables add to [`Walk::way`].
+pub fn ways(path: &[Lookup]) -> u64 {
+    path.iter().fold(0, |way: u64, lookup| way.wrapping_add(in_way(lookup.table)))
+}
+
 impl<'a> Walk<'a> {
     /// Prepares a traversal.
     pub fn new(traversal: &'a Traversal) -> Walk<'a> {
         let n = traversal.steps.len();
-        let mut walk = Walk {
-            traversal,
-            blocks: Vec::with_capacity(n),
-            signature: Vec::with_capacity(n),
-            way: 0,
-        };
+        let mut walk = Walk { traversal, blocks: Vec::with_capacity(n), signature: Vec::with_capacity(n), way: 0 };
         let mut sign = 0;
         for (i, step) in traversal.steps.iter().enumerate() {
             if i > 0 && step.cut {
@@ -387,7 +439,8 @@ impl<'a> Walk<'a> {
         let id = hash_masked(seed, &key, &words);
         let ops = program(&steps[from..to]);
         let action = tags.actions.of(ops, next);
-        let entry = Entry { id, action, path, version, parts: None, way: self.way, plan: 0 };
+        let entry =
+            Entry { id, action, version, whole: 0, parts: None, way: self.way, ways: ways(&path), plan: 0, path };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
     }
 
@@ -410,11 +463,6 @@ impl<'a> Walk<'a> {
 /// The program of these steps, as an entry holds it.
 pub fn program<'a>(steps: impl IntoIterator<Item = &'a pipeline::Step>) -> Box<[Op]> {
     join(steps.into_iter().flat_map(|s| s.ops.iter()))
-}
-
-/// Runs a program on a key; nothing is sent.
-pub fn run_silently(ops: &[Op], machine: &mut Machine) {
-    machine.run(ops, &mut Nobody);
 }
 
 /// One program of several, with constant writes to the same word in a row made one.

@@ -6,7 +6,7 @@
 //!
 //! A hit writes one stamp. Eviction is exact least-recently-used all the same: a heap holds every entry under some older stamp, and
 //! whoever needs room pops until the popped stamp is still the entry's own. Each hit causes at most one such correction.
-use crate::index::{Index, Records, Way};
+use crate::index::{Index, Records};
 pub use crate::index::{Sparse, Tag};
 pub use crate::words::sparse;
 use crate::words::{Words, WORDS};
@@ -84,23 +84,29 @@ impl<T> Table<T> {
         self.index.find(&self.records, tag, key, |slot| self.value(slot).is_some_and(&wanted))
     }
 
-    /// Begins a [`Table::find`] that goes step by step.
-    #[inline]
-    pub(crate) fn begin(&self, tag: Tag, key: &Words) -> Way {
-        self.index.begin(&self.records, tag, key)
+    /// The tree, for a [`Table::find`] that goes step by step.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
     }
 
-    /// Looks into a bucket.
-    #[inline]
-    pub(crate) fn bucket(&self, group: u32, hash: u32, key: &Words) -> Way {
-        self.index.bucket(&self.records, group, hash, key)
+    /// Asks for an entry: what it matches and, as it mostly does, what it does then.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, slot: u32) {
+        self.records.prefetch(slot);
+        tables::prefetch(self.slots.get(slot as usize));
     }
 
-    /// Compares a chain; what is found is asked for.
+    /// Whether a key matches an entry, and the next entry of its chain.
+    #[inline(always)]
+    pub(crate) fn compare(&self, slot: u32, key: &Words) -> (bool, Option<u32>) {
+        (self.records.matches(slot, key), self.records.next(slot).checked_sub(1))
+    }
+
+    /// The priority of an entry.
     #[inline]
-    pub(crate) fn chain(&self, slot: u32, key: &Words) -> Option<u32> {
-        let found = self.index.chain(&self.records, slot, key);
-        found.inspect(|slot| tables::prefetch(self.slots.get(*slot as usize)))
+    pub(crate) fn priority(&self, slot: u32) -> u16 {
+        self.records.mask(slot).priority
     }
 
     /// The mask of an entry.

@@ -25,7 +25,7 @@
 pub mod depend;
 pub mod learn;
 
-use crate::segment::{program, Lookup, Next, Segment, Tags, Walk};
+use crate::segment::{program, ways, Lookup, Next, Segment, Tags, Walk};
 use crate::table::{sparse, Tag};
 use crate::words::{hash_masked, mix};
 use depend::{Dependence, Set, TABLES};
@@ -248,6 +248,16 @@ fn entry(
     let seed = path.iter().fold(u64::from(tag) + 1, |h, lookup| mix(h, u64::from(lookup.table) + 1));
     let id = hash_masked(seed, &key, &words);
     let action = tags.actions.of(program(steps.iter().map(|&s| &all[s])), next);
-    let entry = crate::segment::Entry { id, action, path, version, parts: None, way: walk.way, plan };
+    let entry = crate::segment::Entry {
+        id,
+        action,
+        version,
+        whole: 0,
+        parts: None,
+        way: walk.way,
+        ways: ways(&path),
+        plan,
+        path,
+    };
     Segment { tag, priority: steps.len().min(usize::from(u16::MAX)) as u16, words, key, entry }
 }

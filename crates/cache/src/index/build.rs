@@ -35,7 +35,7 @@ fn common(records: &Records, slots: &[u32]) -> Words {
 
 /// How many entries a lookup of one of them meets, if they are divided by these bits.
 fn met(records: &Records, slots: &[u32], words: &Sparse) -> f64 {
-    let group = Group::new(words.clone(), 1);
+    let group = Group::new(words, 1);
     let step = slots.len().div_ceil(SAMPLE);
     let mut counts: HashMap<u32, u64> = HashMap::new();
     let mut n = 0u64;
@@ -113,8 +113,16 @@ fn put_aside(records: &Records, slots: &[u32], words: &Sparse) -> Option<(Vec<u3
 }
 
 impl Group {
-    fn new(words: Sparse, seed: u64) -> Group {
-        Group { words, seed, cells: vec![0; 8], used: 0, top: 0, next: 0, entries: 0, changes: 0, built: 0 }
+    fn new(words: &[(u8, u64)], seed: u64) -> Group {
+        let count = words.len().min(super::NEAR);
+        let (mut numbers, mut masks) = ([0; super::NEAR], [0; super::NEAR]);
+        for (n, &(i, m)) in words[..count].iter().enumerate() {
+            (numbers[n], masks[n]) = (i, m);
+        }
+        let more = words[count..].into();
+        let (cells, count) = (vec![0; 8], count as u8);
+        let (used, entries, changes, built) = (0, 0, 0, 0);
+        Group { cells, seed, next: 0, top: 0, count, numbers, masks, more, used, entries, changes, built }
     }
 
     /// Lets a bucket refer to something, which is not 0.
@@ -196,7 +204,7 @@ impl Index {
     fn new_group(&mut self, words: Sparse) -> u32 {
         let id = self.free.pop().unwrap_or(self.groups.len() as u32);
         self.seed = crate::words::mix(self.seed, u64::from(id));
-        let group = Group::new(words, self.seed);
+        let group = Group::new(&words, self.seed);
         match self.groups.get_mut(id as usize) {
             Some(free) => *free = group,
             None => self.groups.push(group),
@@ -296,7 +304,7 @@ impl Index {
 
     /// Frees one group and all below it; its entries are added to the list.
     fn dissolve(&mut self, records: &Records, group: u32, slots: &mut Vec<u32>) {
-        let freed = std::mem::replace(self.group_mut(group), Group::new(Box::default(), 0));
+        let freed = std::mem::replace(self.group_mut(group), Group::new(&[], 0));
         self.free.push(group & !GROUP);
         for cell in freed.cells.into_iter().filter(|c| *c != 0) {
             let at = cell as u32;
@@ -398,7 +406,7 @@ impl Index {
 
     /// Takes an empty group out of its place.
     fn unlink(&mut self, place: Place, list: &[u32], n: usize) {
-        let empty = std::mem::replace(self.group_mut(list[n]), Group::new(Box::default(), 0));
+        let empty = std::mem::replace(self.group_mut(list[n]), Group::new(&[], 0));
         self.free.push(list[n] & !GROUP);
         if n > 0 {
             self.group_mut(list[n - 1]).next = empty.next;

@@ -49,19 +49,41 @@ pub const REBUILT_MAX: u32 = 65_536;
 /// Says that a reference is a group's number; else it is slot + 1 of a chain's first record, 0 for nothing.
 const GROUP: u32 = 1 << 31;
 
-/// Entries divided by the same bits.
+/// Masked words of a group that lie in it; further ones lie elsewhere.
+const NEAR: usize = 8;
+
+/// Odd numbers, one a word of a group, so that equal values in different words count differently.
+const FACTORS: [u64; NEAR] = [
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0xd6e8_feb8_6659_fd93,
+    0xa076_1d64_78bd_642f,
+    0xe703_7ed1_a0b4_28db,
+    0x8ebc_6af0_9c88_c6e3,
+    0x5895_1f5b_2a95_ea5d,
+];
+
+/// Entries divided by the same bits. What a lookup reads comes first and is two cache lines.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Group {
-    words: Sparse,
-    seed: u64,
     /// Hash above, reference below; 0 is an empty cell. As many as a power of two.
     cells: Vec<u64>,
-    /// Cells in use.
-    used: u32,
-    /// The highest priority that was ever put here.
-    top: u16,
+    seed: u64,
     /// The next group at the same place, as a reference; 0 for none.
     next: u32,
+    /// The highest priority that was ever put here.
+    top: u16,
+    /// Words of the mask that lie here.
+    count: u8,
+    /// Their numbers, and their masks; those that are not used are empty masks of word 0.
+    numbers: [u8; NEAR],
+    masks: [u64; NEAR],
+    /// Further words.
+    more: Sparse,
+    /// Cells in use.
+    used: u32,
     /// Entries in it.
     entries: u32,
     /// Of the first group of a place: entries that came since the place was built, and how many there were then.
@@ -69,14 +91,35 @@ struct Group {
     built: u32,
 }
 
+/// Mixes a masked word. No word waits for another one, so their multiplications overlap.
+#[inline(always)]
+fn fold(word: u64, factor: u64) -> u64 {
+    let product = u128::from(word) * u128::from(factor);
+    product as u64 ^ (product >> 64) as u64
+}
+
 impl Group {
+    /// Masks of a group as words.
+    fn words(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        let near = self.numbers.iter().copied().zip(self.masks).take(usize::from(self.count));
+        near.chain(self.more.iter().copied())
+    }
+
     #[inline]
     fn hash(&self, key: &Words) -> u32 {
-        let step = |h: u64, &(i, m): &(u8, u64)| {
-            (h.rotate_left(23) ^ key[usize::from(i)] & m).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let term = |n: usize| {
+            let word = key[usize::from(self.numbers[n])] & self.masks[n];
+            fold(word ^ self.seed, FACTORS[n])
         };
-        let hash = self.words.iter().fold(self.seed, step);
-        ((hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
+        // A fixed number of steps: groups of a few words, which are nearly all, take no branch that depends on them.
+        let mut sum = term(0).wrapping_add(term(1)).wrapping_add(term(2)).wrapping_add(term(3));
+        if self.count > 4 {
+            sum = sum.wrapping_add(term(4)).wrapping_add(term(5)).wrapping_add(term(6)).wrapping_add(term(7));
+            for &(i, m) in &self.more {
+                sum = fold(sum.rotate_left(23) ^ key[usize::from(i)] & m, FACTORS[0]);
+            }
+        }
+        (sum ^ sum >> 32) as u32
     }
 
     /// What the bucket of this hash refers to; 0 if there is none.
@@ -101,7 +144,7 @@ impl Group {
 
     /// Whether a mask has all bits of the group.
     fn takes(&self, mask: &Words) -> bool {
-        self.words.iter().all(|&(i, m)| m & !mask[usize::from(i)] == 0)
+        self.words().all(|(i, m)| m & !mask[usize::from(i)] == 0)
     }
 }
 
@@ -122,15 +165,25 @@ pub(crate) struct Index {
     seed: u64,
 }
 
-/// Where the search for an entry goes on; see [`Index::begin`].
+/// What a reference leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// In this group's bucket of this hash, whose cell was asked for.
-    Bucket(u32, u32),
-    /// In the chain that begins with this slot, whose record was asked for.
-    Chain(u32),
-    /// It is complete.
-    Found(Option<u32>),
+pub(crate) enum Ref {
+    Nothing,
+    /// A group, by number.
+    Group(u32),
+    /// The first record of a chain.
+    Record(u32),
+}
+
+impl Ref {
+    #[inline(always)]
+    fn of(at: u32) -> Ref {
+        match at {
+            0 => Ref::Nothing,
+            group if group & GROUP != 0 => Ref::Group(group & !GROUP),
+            slot => Ref::Record(slot - 1),
+        }
+    }
 }
 
 impl Index {
@@ -189,49 +242,41 @@ impl Index {
         }
     }
 
-    /// Begins a lookup that goes step by step, so that several can wait for memory together.
-    #[inline]
-    pub fn begin(&self, records: &Records, tag: Tag, key: &Words) -> Way {
-        self.go_on(records, self.root(tag), key)
+    /// Where the entries of a tag begin. A lookup that goes step by step, so that several can wait for memory together, begins here; whoever gets a
+    /// reference asks for what it leads to.
+    #[inline(always)]
+    pub fn begin(&self, tag: Tag) -> Ref {
+        Ref::of(self.root(tag))
     }
 
-    /// Looks into a bucket that [`Index::begin`] or this asked for.
-    #[inline]
-    pub fn bucket(&self, records: &Records, group: u32, hash: u32, key: &Words) -> Way {
-        self.go_on(records, self.groups[group as usize].bucket(hash), key)
+    /// Asks for a group.
+    #[inline(always)]
+    pub fn prefetch(&self, group: u32) {
+        let group = self.groups.get(group as usize);
+        prefetch(group);
+        prefetch(group.map(|g| &g.masks[2]));
     }
 
-    #[inline]
-    fn go_on(&self, records: &Records, at: u32, key: &Words) -> Way {
-        if at & GROUP == 0 {
-            return match at {
-                0 => Way::Found(None),
-                _ => {
-                    records.prefetch(at - 1);
-                    Way::Chain(at - 1)
-                }
-            };
-        }
-        let group = self.group(at);
-        if group.next != 0 {
-            let mut best = None;
-            self.search(records, at, key, &mut |_| true, &mut best);
-            return Way::Found(best.map(|(slot, _)| slot));
-        }
+    /// The hash of a key's bucket, whose cell is asked for.
+    #[inline(always)]
+    pub fn hash(&self, group: u32, key: &Words) -> u32 {
+        let group = &self.groups[group as usize];
         let hash = group.hash(key);
         prefetch(group.cells.get(hash as usize & (group.cells.len() - 1)));
-        Way::Bucket(at & !GROUP, hash)
+        hash
     }
 
-    /// Compares the entries of a chain.
-    #[inline]
-    pub fn chain(&self, records: &Records, slot: u32, key: &Words) -> Option<u32> {
-        if records.next(slot) == 0 {
-            return records.matches(slot, key).then_some(slot);
-        }
-        let mut best = None;
-        self.search(records, slot + 1, key, &mut |_| true, &mut best);
-        best.map(|(slot, _)| slot)
+    /// What a bucket leads to.
+    #[inline(always)]
+    pub fn bucket(&self, group: u32, hash: u32) -> Ref {
+        Ref::of(self.groups[group as usize].bucket(hash))
+    }
+
+    /// The group beside this one, and the highest priority of this one.
+    #[inline(always)]
+    pub fn beside(&self, group: u32) -> (Option<u32>, u16) {
+        let group = &self.groups[group as usize];
+        ((group.next != 0).then_some(group.next & !GROUP), group.top)
     }
 
     /// The entry of exactly this shape and these words.

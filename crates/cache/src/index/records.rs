@@ -17,6 +17,12 @@ const ROOM: usize = 7;
 struct Line([u64; ROOM + 1]);
 
 impl Line {
+    /// Of a record's first line.
+    #[inline(always)]
+    fn shape(&self) -> usize {
+        (self.0[0] >> 32) as usize
+    }
+
     /// Whether a key has these values under a line of masks, in every bit.
     #[inline(always)]
     fn holds(&self, masks: &Line, key: &Words) -> bool {
@@ -199,14 +205,19 @@ impl Records {
     }
 
     /// Whether the key matches the record.
-    #[inline]
+    #[inline(always)]
     pub fn matches(&self, slot: u32, key: &Words) -> bool {
+        match self.lines {
+            1 => self.records[slot as usize].holds(&self.masks[self.records[slot as usize].shape()], key),
+            _ => self.matches_long(slot, key),
+        }
+    }
+
+    #[inline(never)]
+    fn matches_long(&self, slot: u32, key: &Words) -> bool {
         let from = slot as usize * self.lines;
         let masks = self.shape(slot) as usize * self.lines;
-        if !self.records[from].holds(&self.masks[masks], key) {
-            return false;
-        }
-        (1..self.lines).all(|n| self.records[from + n].holds(&self.masks[masks + n], key))
+        (0..self.lines).all(|n| self.records[from + n].holds(&self.masks[masks + n], key))
     }
 
     /// Whether the record is of this shape and has the key's words.

@@ -30,14 +30,24 @@ fn mask(kind: u64, random: &mut u64) -> Words {
 }
 
 fn step_by_step(index: &Index, records: &Records, tag: Tag, key: &Words) -> Option<u32> {
-    let mut way = index.begin(records, tag, key);
-    loop {
-        way = match way {
-            Way::Bucket(group, hash) => index.bucket(records, group, hash, key),
-            Way::Chain(slot) => return index.chain(records, slot, key),
-            Way::Found(found) => return found,
+    let (mut best, mut waiting) = (None, vec![index.begin(tag)]);
+    while let Some(way) = waiting.pop() {
+        match way {
+            Ref::Nothing => {}
+            Ref::Group(group) => {
+                waiting.extend(index.beside(group).0.map(Ref::Group));
+                waiting.push(index.bucket(group, index.hash(group, key)));
+            }
+            Ref::Record(slot) => {
+                let priority = records.mask(slot).priority;
+                if records.matches(slot, key) && best.is_none_or(|(_, p)| priority > p) {
+                    best = Some((slot, priority));
+                }
+                waiting.extend(records.next(slot).checked_sub(1).map(Ref::Record));
+            }
         }
     }
+    best.map(|(slot, _)| slot)
 }
 
 fn check(index: &Index, records: &Records, list: &[Listed], tag: Tag, key: &Words, what: &str) {
