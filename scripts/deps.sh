@@ -31,6 +31,7 @@ nftables:/usr/sbin/nft
 openvswitch-switch:/usr/sbin/ovs-vswitchd
 openvswitch-switch-dpdk:/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
 librte-net-pcap23:/usr/lib/x86_64-linux-gnu/librte_net_pcap.so.23
+librte-net-null23:/usr/lib/x86_64-linux-gnu/librte_net_null.so.23
 librte-mempool-ring23:/usr/lib/x86_64-linux-gnu/librte_mempool_ring.so.23
 librte-bus-vdev23:/usr/lib/x86_64-linux-gnu/librte_bus_vdev.so.23
 "

@@ -128,6 +128,15 @@ impl Ovs {
         Ok(())
     }
 
+    /// Lets it install megaflows as ever, or an entry without wildcards for each packet header: then all its entries are under one mask, do the
+    /// same, and are found by one probe. Waits until no packet causes an upcall.
+    pub fn wildcards(&self, on: bool) -> Result<(), Error> {
+        self.yield_cpu(false);
+        self.appctl(&[if on { "upcall/enable-megaflows" } else { "upcall/disable-megaflows" }])?;
+        self.appctl(&["revalidator/purge"])?;
+        self.warm_up(0.99)
+    }
+
     /// Megaflows in its datapath.
     pub fn megaflows(&self) -> Result<usize, Error> {
         Ok(self.appctl(&["dpctl/dump-flows", "-m"])?.lines().filter(|l| l.contains("recirc_id")).count())
