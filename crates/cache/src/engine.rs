@@ -331,7 +331,11 @@ impl Engine {
     ) -> Option<()> {
         let start = clock();
         let walk = Walk::new(traversal);
+        let before = self.factors.as_ref().map(|f| f.generation);
         let planned = self.factors.as_mut().is_some_and(|f| f.observe(&walk, &self.tags));
+        if let Some(adaptive) = self.adaptive.as_mut().filter(|_| self.factors.as_ref().map(|f| f.generation) != before) {
+            adaptive.new_parts();
+        }
         let learned = clock();
         let made = match (planned, &mut self.factors) {
             (true, Some(factors)) => factors.entries(&walk, version, &mut self.tags),

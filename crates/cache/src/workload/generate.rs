@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
 /// Whether flows share parts of their ways much or little.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Locality {
     /// Rules are weighted by how often their parts recur.
