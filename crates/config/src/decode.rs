@@ -354,7 +354,7 @@ impl Doc<'_> {
     }
 
     fn vpc(&mut self) -> Option<Vpc> {
-        for path in ["metadata", "spec", "spec.gateway"] {
+        for path in ["metadata", "spec", "spec.gateway", "spec.limits"] {
             self.check_mapping(path);
         }
         let name = self.name_at("metadata.name");
@@ -363,9 +363,10 @@ impl Doc<'_> {
         let gateways = self.list("spec.gateway.addresses", 16, inner_address);
         let icmp = self.switch("spec.icmp", true);
         let pick_up = self.choice("spec.strayTcp", &[("drop", false), ("pickUp", true)], false);
+        let limits = self.vpc_limits();
         let meter = self.meter();
         let peerings = self.name_list("spec.peerings", 65_536);
-        Some(Vpc { name: name?, vni: vni?, gateway_mac: gateway_mac?, gateways, icmp, pick_up, meter, peerings })
+        Some(Vpc { name: name?, vni: vni?, gateway_mac: gateway_mac?, gateways, icmp, pick_up, limits, meter, peerings })
     }
 
     fn nc(&mut self) -> Option<Nc> {

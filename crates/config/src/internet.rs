@@ -4,6 +4,7 @@
 use crate::object::Name;
 use crate::prefix::Prefix;
 use session::nat::Protocol;
+use session::TenantLimits;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -158,6 +159,29 @@ pub struct SnatLimits {
 impl Default for SnatLimits {
     fn default() -> SnatLimits {
         SnatLimits { ports: 1 << 20, vm_ports: 4096, sessions: 1_000_000, vm_sessions: 100_000, half_open: 50_000 }
+    }
+}
+
+/// What a VPC's own document says that it may take; 0: says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VpcLimits {
+    /// Sessions.
+    pub sessions: u32,
+    /// Sessions of one VM.
+    pub vm_sessions: u32,
+    /// Half-open sessions.
+    pub half_open: u32,
+}
+
+impl VpcLimits {
+    /// These, and where they say nothing `other`.
+    pub fn or(self, other: TenantLimits) -> TenantLimits {
+        let or = |own: u32, other: u32| if own == 0 { other } else { own };
+        TenantLimits {
+            sessions: or(self.sessions, other.sessions),
+            vm_sessions: or(self.vm_sessions, other.vm_sessions),
+            half_open: or(self.half_open, other.half_open),
+        }
     }
 }
 

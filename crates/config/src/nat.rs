@@ -5,7 +5,7 @@ use crate::model::{FilterPlan, Model, WirePlan};
 use crate::object::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use session::{OwnTimeouts, TenantLimits, Timeouts};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct NatPlan {
     /// For the tables: POLICY_* flags of each VPC that is served, and in the upper 32 bits a number that differs when its
     /// sessions must be judged again.
     pub policies: BTreeMap<Vni, u64>,
-    /// For the sessions: limits of each VPC with Snat.
+    /// For the sessions: limits of VPCs that have own ones.
     pub limits: BTreeMap<Vni, TenantLimits>,
     /// For the sessions: timeouts of those that have own ones.
     pub own_timeouts: BTreeMap<Vni, OwnTimeouts>,
@@ -73,10 +73,26 @@ impl Model {
             *plan.policies.entry(*vni).or_default() ^= abi::POLICY_FILTER | version >> 32 << 32;
             *plan.policies.entry(*vni).or_default() |= pick_up;
         }
+        self.own_limits(&mut plan);
         plan.public = self.public(&plan.spec);
         plan.wires = self.wires();
         plan.tunnel_ends = self.tunnel_ends.get_or_init(|| Arc::new(self.nc_addrs.keys().copied().collect())).clone();
         plan
+    }
+
+    /// What the documents of VPCs say of their limits: of those that have sessions, and of their peers, in whose name some are counted.
+    fn own_limits(&self, plan: &mut NatPlan) {
+        let vpc = |vni: &Vni| self.vnis.get(vni).map(|id| &self.vpc(*id).spec);
+        let mut vnis: BTreeSet<Vni> = plan.policies.keys().copied().collect();
+        for name in plan.policies.keys().filter_map(vpc).flat_map(|v| &v.peerings) {
+            let pair = self.peerings.get(name).into_iter().flatten();
+            vnis.extend(pair.map(|id| self.vpc(*id).spec.vni));
+        }
+        for vni in vnis {
+            let Some(limits) = vpc(&vni).map(|v| v.limits).filter(|l| *l != VpcLimits::default()) else { continue };
+            let other = plan.limits.get(&vni).copied();
+            plan.limits.insert(vni, limits.or(other.unwrap_or_else(|| TenantLimits::share_of(plan.sessions))));
+        }
     }
 
     fn elastic(&self, e: &ElasticIp) -> Option<ElasticSpec> {

@@ -344,6 +344,8 @@ pub struct Vpc {
     pub icmp: bool,
     /// Whether a TCP packet without SYN and without session begins one.
     pub pick_up: bool,
+    /// Limits of its sessions.
+    pub limits: VpcLimits,
     /// Limit of what the VPC sends.
     pub meter: Option<Box<Meter>>,
     /// Names of the peerings that this VPC agrees to.

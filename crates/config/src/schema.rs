@@ -149,6 +149,9 @@ const VPC: &[Field] = &[
     field!("spec.gateway.addresses", "list of IP addresses", "none", "up to 16 routable unicast addresses, no VM's", "Addresses that the gateway answers for (ARP, ND, ping) in this VPC. The first of each family is the source of ICMP errors; without one the VPC gets none of that family."),
     field!("spec.icmp", "switch", "on", ON_OFF, "Send ICMP errors for this VPC, if the Gateway sends them at all."),
     field!("spec.strayTcp", "choice", "drop", "drop or pickUp", "A TCP packet for the Internet that neither has a session nor begins one: `drop` it (`session_stray`), or make a session of it, which lets connections live on that another gateway, or none, knew before."),
+    field!("spec.limits.sessions", "integer", "a quarter of the Gateway's, at most 1000000", "1 to 4294967295", "Sessions of the VPC, over elastic addresses, to the Internet untranslated and inside through security groups. Where the VPC has a Snat, that one's limits hold for what is not said here."),
+    field!("spec.limits.vmSessions", "integer", "half of the VPC's default, at most 100000", "1 to 4294967295", "Sessions of one VM."),
+    field!("spec.limits.halfOpen", "integer", "half of the VPC's default, at most 50000", "1 to 4294967295", "Sessions of the VPC whose handshake is not done."),
     METER[0], METER[1], METER[2], METER[3], METER[4], METER[5], METER[6], METER[7],
     field!("spec.peerings", "list of names", "none", "names of Peering documents, each once", "Peerings that this VPC agrees to. A Peering is valid only when both of its VPCs name it."),
 ];

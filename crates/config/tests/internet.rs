@@ -5,6 +5,7 @@ mod common;
 
 use config::*;
 use session::nat::{ElasticUse, Filtering};
+use session::TenantLimits;
 
 const BASE: &str = "\
 apiVersion: tunny/v1
@@ -145,6 +146,34 @@ fn changes_are_shown_undone_and_come_back_from_every_form() {
             assert_eq!(again.puts[0].object, object);
             assert_eq!(whole.get(kind, &object.name()), Some(object));
         }
+    }
+}
+
+#[test]
+fn a_vpc_says_what_its_sessions_may_be_with_a_snat_and_without() {
+    let mut model = base();
+    let mut limits = |text: &str| {
+        model.apply(&parse_text("x.yaml", text).unwrap()).unwrap();
+        let plan = model.nat();
+        (plan.limits.get(&7).copied(), plan.limits.get(&8).copied())
+    };
+    let snat = limits("{apiVersion: tunny/v1, kind: Vpc, metadata: {name: blue}, spec: {vni: 8}}").0.unwrap();
+    let red = "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 7, limits: {sessions: 77}}}";
+    let both = limits(red).0.unwrap();
+    assert_eq!(both, TenantLimits { sessions: 77, ..snat }, "the Snat's hold for what the Vpc does not say");
+    // Blue has an elastic address alone.
+    let elastic = "\
+{apiVersion: tunny/v1, kind: Vm, metadata: {name: b}, spec: {vpc: blue, addresses: [10.2.0.5], mac: '02:00:00:00:00:05', nc: nc1}}
+---
+{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: b}, spec: {address: 203.0.113.5, vm: b}}";
+    assert_eq!(limits(elastic).1, None, "the node's default");
+    let own = "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: blue}, spec: {vni: 8, limits: {vmSessions: 9}}}";
+    let share = TenantLimits::share_of(1 << 20);
+    assert_eq!(limits(own).1, Some(TenantLimits { vm_sessions: 9, ..share }));
+    for (bad, at) in [("{sessions: 0}", "spec.limits.sessions"), ("{ports: 64}", "spec.limits.ports")] {
+        let text = format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: blue}}, spec: {{vni: 8, limits: {bad}}}}}");
+        let refused = parse_text("x.yaml", &text).err().unwrap();
+        assert!(format!("{refused:?}").contains(at), "{refused:?}");
     }
 }
 

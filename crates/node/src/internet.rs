@@ -16,7 +16,7 @@ use filter::Filter;
 use gateway::Nat;
 use session::upgrade::Image;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
-use session::{Cursor, Options, Owner, SessionInfo, SessionMemory, Tracker};
+use session::{Cursor, Options, Owner, SessionInfo, SessionMemory, TenantLimits, Tracker};
 use ::states::Backing;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -77,7 +77,7 @@ pub fn binding(s: &SessionInfo) -> Binding {
 fn options(model: &Model, salt: u64) -> Options {
     let timeouts = model.gateway().map_or_else(Default::default, |g| g.timeouts);
     let sessions = model.limits().sessions;
-    Options { sessions, initial: sessions.min(1 << 16), salt, timeouts, ..Options::default() }
+    Options { sessions, initial: sessions.min(1 << 16), salt, timeouts, tenant: TenantLimits::share_of(sessions), ..Options::default() }
 }
 
 /// The routers of a configuration.
@@ -323,6 +323,9 @@ impl Internet {
             tracker.set_limits(*vni, None);
         }
         plan.limits.iter().for_each(|(vni, limits)| tracker.set_limits(*vni, Some(*limits)));
+        if old.sessions != plan.sessions {
+            tracker.set_default_limits(TenantLimits::share_of(plan.sessions));
+        }
         for vni in old.own_timeouts.keys().filter(|vni| !plan.own_timeouts.contains_key(vni)) {
             tracker.set_own_timeouts(*vni, &Default::default());
         }

@@ -6,7 +6,7 @@ use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::internet::Internet;
 use serde::{Deserialize, Serialize};
-use session::{Cursor, Filter, Owner, SessionInfo, State, Tracker};
+use session::{Cursor, Filter, Owner, SessionInfo, State, TenantLimits, Tracker};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -249,8 +249,14 @@ pub struct TenantView {
     pub sessions_fast: u64,
     /// Its limit of sessions.
     pub sessions_limit: u64,
+    /// Its limit of sessions of one VM.
+    #[serde(default)]
+    pub vm_sessions_limit: u64,
     /// Half-open sessions.
     pub half_open: u64,
+    /// Its limit of those.
+    #[serde(default)]
+    pub half_open_limit: u64,
     /// Sessions evicted for newer ones.
     pub evicted: u64,
     /// New connections refused, by what refused them.
@@ -320,6 +326,12 @@ pub fn pools(internet: &Internet) -> Vec<PoolView> {
     internet.nat().translator().pool_use().into_iter().map(view).collect()
 }
 
+fn with_limits(view: TenantView, limits: TenantLimits) -> TenantView {
+    let TenantLimits { sessions, vm_sessions, half_open } = limits;
+    let [sessions_limit, vm_sessions_limit, half_open_limit] = [sessions, vm_sessions, half_open].map(u64::from);
+    TenantView { sessions_limit, vm_sessions_limit, half_open_limit, ..view }
+}
+
 /// What VPCs hold.
 pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>) -> Vec<TenantView> {
     let plan = internet.plan();
@@ -330,16 +342,24 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>) -> Vec<TenantV
             [("ports_of_pools", t.refused_dry), ("ports_of_vpc", t.refused_tenant), ("ports_of_vm", t.refused_vm)];
         let refused = refused.map(|(k, n)| (k.to_string(), n)).into();
         let (vni, ports, ports_limit, reused) = (t.vni, t.ports, t.ports_max, t.reused);
-        list.insert(vni, TenantView { vni, vpc: name(vni), ports, ports_limit, reused, refused, ..Default::default() });
+        // A VPC that never had a session is not known to the tracker.
+        let limits = plan.limits.get(&vni).copied().unwrap_or_else(|| TenantLimits::share_of(plan.sessions));
+        let view = TenantView { vni, vpc: name(vni), ports, ports_limit, reused, refused, ..Default::default() };
+        list.insert(vni, with_limits(view, limits));
     }
     for t in internet.nat().tracker().tenants() {
-        let Some(view) = list.get_mut(&t.vni) else { continue };
+        if !list.contains_key(&t.vni) && (t.sessions == 0 || !vpcs.contains_key(&t.vni)) {
+            continue;
+        }
+        let view = list.entry(t.vni).or_insert_with(|| {
+            let view = TenantView { vni: t.vni, vpc: name(t.vni), ..Default::default() };
+            with_limits(view, t.limits)
+        });
         view.sessions = t.sessions.into();
         view.half_open = t.half_open.into();
         let software = plan.policies.get(&t.vni).is_none_or(|policy| policy & abi::POLICY_SOFTWARE != 0);
         view.sessions_fast = if software { 0 } else { t.sessions.saturating_sub(t.half_open).into() };
         view.evicted = t.evicted;
-        view.sessions_limit = plan.limits.get(&t.vni).map_or(0, |l| l.sessions.into());
         let refused = [
             ("sessions_of_vpc", t.refused_tenant),
             ("sessions_of_vm", t.refused_vm),

@@ -154,6 +154,16 @@ pub struct TenantLimits {
     pub half_open: u32,
 }
 
+impl TenantLimits {
+    /// What a tenant may take of a node's `sessions` if nobody said: a quarter (a million at most), of that half for one VM (100,000
+    /// at most) and half for half-open ones (50,000 at most). So one tenant alone cannot fill the table.
+    pub fn share_of(sessions: u32) -> TenantLimits {
+        let all = (sessions / 4).clamp(1, 1_000_000);
+        let half = (all / 2).max(1);
+        TenantLimits { sessions: all, vm_sessions: half.min(100_000), half_open: half.min(50_000) }
+    }
+}
+
 impl Default for TenantLimits {
     fn default() -> TenantLimits {
         TenantLimits { sessions: u32::MAX, vm_sessions: u32::MAX, half_open: u32::MAX }
@@ -183,4 +193,6 @@ pub struct TenantStats {
     pub refused_full: u64,
     /// Whether half-open sessions live short now.
     pub pressure: bool,
+    /// What it may take.
+    pub limits: TenantLimits,
 }

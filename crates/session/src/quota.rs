@@ -11,8 +11,8 @@ use abi::hash3;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 const SHARDS: usize = 256;
 /// Entries of a queue at most. A tenant with more half-open sessions has these, which were the oldest when they were entered.
@@ -82,6 +82,8 @@ pub(crate) struct Tenant {
     pub(crate) evicted: AtomicU64,
     refused: [AtomicU64; 4],
     queue: Mutex<VecDeque<(u32, u32)>>,
+    /// Its limits are its own, not those by default.
+    own_limits: AtomicBool,
     /// Timeouts of its own, once it had any.
     own: OnceLock<Box<Lives>>,
 }
@@ -98,6 +100,7 @@ impl Tenant {
             evicted: AtomicU64::new(0),
             refused: Default::default(),
             queue: Mutex::default(),
+            own_limits: AtomicBool::new(false),
             own: OnceLock::new(),
         }
     }
@@ -168,6 +171,7 @@ impl Tenant {
             refused_half_open: refused(Limit::HalfOpen),
             refused_full: refused(Limit::Node),
             pressure: self.pressed(),
+            limits: self.limits(),
         }
     }
 }
@@ -270,7 +274,7 @@ pub(crate) struct Quotas {
     tenants: Tenants,
     shards: Vec<Shard>,
     mix: Mix,
-    default: TenantLimits,
+    default: RwLock<TenantLimits>,
 }
 
 fn key4(vm: &Vm) -> Option<u64> {
@@ -288,12 +292,27 @@ fn add(n: &AtomicU32, limit: u32) -> bool {
 impl Quotas {
     pub(crate) fn new(salt: u64, default: TenantLimits) -> Quotas {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
-        Quotas { tenants: Tenants::new(), shards, mix: Mix(salt), default }
+        Quotas { tenants: Tenants::new(), shards, mix: Mix(salt), default: RwLock::new(default) }
     }
 
     /// The tenant; made when it is first asked for.
     pub(crate) fn tenant(&self, vni: u32) -> &Tenant {
-        self.tenants.get_or_make(vni, &self.default)
+        match self.tenants.get(vni) {
+            Some(tenant) => tenant,
+            None => self.tenants.get_or_make(vni, &self.default()),
+        }
+    }
+
+    /// Held while a tenant is made, so that `set_default` misses none.
+    fn default(&self) -> RwLockReadGuard<'_, TenantLimits> {
+        self.default.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Limits of tenants that have none of their own.
+    pub(crate) fn set_default(&self, limits: TenantLimits) {
+        let mut default = self.default.write().unwrap_or_else(PoisonError::into_inner);
+        *default = limits;
+        self.tenants.all().filter(|t| !t.own_limits.load(Relaxed)).for_each(|t| t.set(&limits));
     }
 
     /// The tenant, if it was ever asked for.
@@ -302,7 +321,9 @@ impl Quotas {
     }
 
     pub(crate) fn set(&self, vni: u32, limits: Option<TenantLimits>) {
-        self.tenant(vni).set(&limits.unwrap_or(self.default));
+        let (tenant, default) = (self.tenant(vni), self.default());
+        tenant.own_limits.store(limits.is_some(), Relaxed);
+        tenant.set(&limits.unwrap_or(*default));
     }
 
     pub(crate) fn set_own(&self, vni: u32, own: &OwnTimeouts) {

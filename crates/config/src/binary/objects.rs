@@ -114,9 +114,13 @@ pub(crate) fn put_vpc(out: &mut Vec<u8>, v: &Vpc) {
     put_u64(out, v.vni.into());
     put_mac(out, v.gateway_mac);
     put_addresses(out, &v.gateways);
-    out.push(u8::from(v.icmp) | u8::from(v.pick_up) << 1);
+    let limited = v.limits != VpcLimits::default();
+    out.push(u8::from(v.icmp) | u8::from(v.pick_up) << 1 | u8::from(limited) << 2);
     put_optional_meter(out, v.meter.as_deref());
     put_names(out, &v.peerings);
+    if limited {
+        [v.limits.sessions, v.limits.vm_sessions, v.limits.half_open].iter().for_each(|n| put_u64(out, (*n).into()));
+    }
 }
 
 pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fault> {
@@ -126,6 +130,13 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
         return Err("VNI 0 is no VPC's".into());
     }
     let (gateway_mac, gateways, flags) = (r.mac()?, read_list(r, 16)?, r.byte()?);
+    let (meter, peerings) = (read_optional_meter(r)?, read_names(r, names)?);
+    let mut limits = VpcLimits::default();
+    if flags & 4 != 0 {
+        for limit in [&mut limits.sessions, &mut limits.vm_sessions, &mut limits.half_open] {
+            *limit = r.below(1 << 32, "limit")? as u32;
+        }
+    }
     Ok(Vpc {
         name,
         vni,
@@ -133,8 +144,9 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
         gateways,
         icmp: flags & 1 != 0,
         pick_up: flags & 2 != 0,
-        meter: read_optional_meter(r)?,
-        peerings: read_names(r, names)?,
+        limits,
+        meter,
+        peerings,
     })
 }
 

@@ -192,6 +192,19 @@ impl Doc<'_> {
         Some(Snat { name: name?, vpc: vpc?, pools, ipv6_prefixes, ipv6_inbound, open, offload, limits, timeouts })
     }
 
+    /// Limits of a VPC's sessions.
+    pub(super) fn vpc_limits(&mut self) -> VpcLimits {
+        let mut limits = VpcLimits::default();
+        for (name, value) in [
+            ("sessions", &mut limits.sessions),
+            ("vmSessions", &mut limits.vm_sessions),
+            ("halfOpen", &mut limits.half_open),
+        ] {
+            *value = self.integer(&format!("spec.limits.{name}"), 1, u32::MAX.into()).map_or(0, |v| v as u32);
+        }
+        limits
+    }
+
     pub(super) fn elastic_ip(&mut self) -> Option<ElasticIp> {
         self.check_mapping("metadata");
         self.check_mapping("spec");

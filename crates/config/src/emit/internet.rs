@@ -74,6 +74,15 @@ pub(super) fn snat_json(s: &Snat) -> Value {
     spec
 }
 
+/// What a VPC's document says of its limits, if anything.
+pub(super) fn put_vpc_limits(spec: &mut Value, l: VpcLimits) {
+    let fields = [("sessions", l.sessions), ("vmSessions", l.vm_sessions), ("halfOpen", l.half_open)];
+    let said: Map<String, Value> = fields.into_iter().filter(|f| f.1 > 0).map(|(k, n)| (k.into(), n.into())).collect();
+    if !said.is_empty() {
+        spec["limits"] = said.into();
+    }
+}
+
 pub(super) fn elastic_json(e: &ElasticIp) -> Value {
     let mut spec = json!({"address": e.address.to_string()});
     if let Some(vm) = &e.vm {

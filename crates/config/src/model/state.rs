@@ -315,6 +315,7 @@ mod tests {
             gateways: vec![],
             icmp: true,
             pick_up: false,
+            limits: Default::default(),
             meter: None,
             peerings: vec![],
         })

@@ -75,6 +75,11 @@ impl Generator {
         list
     }
 
+    fn vpc_limits(&mut self) -> VpcLimits {
+        let mut one = || if self.rng.random() { self.rng.random_range(1..=u32::MAX) } else { 0 };
+        VpcLimits { sessions: one(), vm_sessions: one(), half_open: one() }
+    }
+
     fn meter(&mut self) -> Option<Box<Meter>> {
         let pair = RatePair { committed: 8000, committed_burst: 10_000, peak: 16_000, peak_burst: 20_000 };
         self.rng.random_ratio(1, 4).then(|| Box::new(Meter { bandwidth: Some(pair), packets: None }))
@@ -116,6 +121,7 @@ impl Generator {
                     gateways: self.addresses(2),
                     icmp: self.rng.random(),
                     pick_up: self.rng.random(),
+                    limits: self.vpc_limits(),
                     meter: self.meter(),
                     peerings: peerings.into_iter().collect(),
                 }))
@@ -227,6 +233,7 @@ pub fn start(g: &mut Generator) -> Naive {
             gateways: vec![],
             icmp: true,
             pick_up: false,
+            limits: Default::default(),
             meter: None,
             peerings,
         })));

@@ -53,6 +53,37 @@ fn the_oldest_half_open_session_of_the_tenant_gives_way_and_an_established_one_n
 }
 
 #[test]
+fn a_tenant_without_limits_of_its_own_has_a_share_of_the_node_and_follows_it() {
+    let share = TenantLimits::share_of(200);
+    assert_eq!(share, TenantLimits { sessions: 50, vm_sessions: 25, half_open: 25 });
+    let most = TenantLimits { sessions: 1_000_000, vm_sessions: 100_000, half_open: 50_000 };
+    assert_eq!(TenantLimits::share_of(120_000_000), most);
+    assert_eq!(TenantLimits::share_of(1), TenantLimits { sessions: 1, vm_sessions: 1, half_open: 1 });
+    let t = tracker(Options { sessions: 200, tenant: share, ..Options::default() });
+    t.set_limits(3, Some(TenantLimits { sessions: 2, vm_sessions: 2, half_open: 2 }));
+    // One tenant asks for more than the node has: it gets its share, the rest is there for others.
+    let made = |vni, vm, from: u16| {
+        let made = |i: &u16| {
+            let new = udp(vni, vm, *i + (vni as u16) * 1000);
+            let at = t.create(&new, S, &mut never).ok();
+            at.map(|at| t.judge(at, Direction::In, &L4View::Other, 1, S, &mut never)).is_some()
+        };
+        (from..from + 300).filter(made).count()
+    };
+    assert_eq!((made(1, 1, 0), made(1, 2, 300), made(1, 3, 600)), (25, 25, 0));
+    assert_eq!((made(2, 1, 0), made(3, 1, 0)), (25, 2));
+    assert_eq!(t.tenant(1).unwrap().limits, share);
+    let limits = TenantLimits::share_of(400);
+    t.set_default_limits(limits);
+    assert_eq!(t.tenant(1).unwrap().limits, limits);
+    assert_eq!(made(1, 1, 0), 25);
+    assert_eq!(t.tenant(3).unwrap().limits.sessions, 2);
+    t.set_limits(3, None);
+    assert_eq!(t.tenant(3).unwrap().limits, limits);
+    check(&t, S);
+}
+
+#[test]
 fn a_vm_at_its_limit_gives_up_its_own_half_open_sessions_only() {
     let t = limited(100, 2, 100);
     t.create(&udp(1, 2, 9), S, &mut never).unwrap();

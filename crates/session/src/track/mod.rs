@@ -180,6 +180,11 @@ impl Tracker {
         self.quotas.set(vni, limits);
     }
 
+    /// Other limits for tenants that have none of their own. Nothing is ended.
+    pub fn set_default_limits(&self, limits: TenantLimits) {
+        self.quotas.set_default(limits);
+    }
+
     /// The session with this inner key, looked for under the index's locks: a miss is certain.
     pub fn find_inner(&self, key: &InnerKey) -> Option<SessionRef> {
         self.find_certainly(key.hash(self.salt), |homes| self.shared.find_inner(homes, key))
