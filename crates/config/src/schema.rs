@@ -196,7 +196,7 @@ const POOL: &[Field] = &[
 const SNAT: &[Field] = &[
     METADATA_NAME,
     field!("spec.vpc", "name", REQUIRED, "name of a Vpc that has no other Snat", "The VPC. Its routes of scope `internet` say what goes out."),
-    field!("spec.pools", "list of names", "none", "1 to 64 names of PublicPools", "Pools whose addresses stand for the VPC's IPv4 addresses, in the order in which they are used. Pools may be shared."),
+    field!("spec.pools", "list of names", "none", "1 to 64 names of PublicPools", "Pools whose addresses stand for the VPC's IPv4 addresses, in the order in which they are used. Pools may be shared. Sessions over the addresses of a pool that is taken out end, live ones too, within seconds (reason `translation` in the session log); a pool that is added ends none."),
     field!("spec.ipv6Prefixes", "list of IPv6 prefixes", "none", "up to 64 IPv6 prefixes of 16 bits or more, of no other VPC", "IPv6 sources that go out as they are."),
     field!("spec.ipv6Inbound", "switch", "off", ON_OFF, "Let anyone begin a connection to an address in `spec.ipv6Prefixes`."),
     field!("spec.filtering", "choice", "addressAndPort", "addressAndPort or endpointIndependent", "Who may send to a mapping in use (RFC 4787 section 5): only whom the VM has sent to, or anyone."),

@@ -10,13 +10,14 @@ use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::sessionlog::SessionLog;
 use crate::states::{Hand, States};
+use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use config::{Model, NatPlan, WirePlan};
 use filter::Filter;
 use gateway::Nat;
 use session::upgrade::Image;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
-use session::{Cursor, Options, Owner, SessionInfo, SessionMemory, TenantLimits, Tracker};
+use session::{Cursor, EndReason, Options, Owner, SessionInfo, SessionMemory, TenantLimits, Tracker};
 use ::states::Backing;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,10 +29,6 @@ use tables::{Commit, GroupId, RoutesChange, Tables, Vni, WirePort, WireSpec, Wri
 
 /// Time between two looks at what has expired.
 const EXPIRE: Duration = Duration::from_millis(100);
-/// Sessions that are looked at in one go; in between workers get at the locks.
-const BUDGET: u32 = 4096;
-/// Budgets of records that are judged again in one go, after rules have changed: one million records a second.
-const SWEEPS: u32 = 25;
 /// Segments of session memory (4 MiB) that are copied for a trace.
 const COPIED_SEGMENTS_MAX: u32 = 128;
 /// The bits of a POLICY word that hold the epoch.
@@ -51,7 +48,7 @@ pub struct Internet {
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
     tables: Mutex<Tables>,
-    /// Rules have changed: sessions are to be judged again.
+    /// Rules or translation have changed: sessions are to be judged again.
     changed: Arc<AtomicBool>,
     /// What the tables have been told of wires; none: nothing yet.
     wires: Mutex<Option<Vec<WireSpec>>>,
@@ -216,16 +213,11 @@ impl Internet {
         let (tables, changed) = (lock(&self.tables).clone(), self.changed.clone());
         let (states, memory) = (self.states.clone(), self.memory.clone());
         let body = move || {
-            let (mut at, mut hand) = (None, Hand::default());
+            let (mut sweep, mut hand) = (Sweep::default(), Hand::default());
             while !stop.load(Ordering::Relaxed) {
                 let judge = changed.swap(false, Ordering::AcqRel);
-                if judge {
-                    at = Some(Cursor::default());
-                }
                 states.turn(&mut hand, (judge, u64::from(SWEEPS * BUDGET)), &tables, &*memory, monotonic_ns());
-                for _ in 0..SWEEPS {
-                    at = at.and_then(|from| nat.sweep(&tables, from, BUDGET, monotonic_ns()));
-                }
+                sweep.turn(&nat, &tables, judge);
                 let mut busy = true;
                 while busy && !stop.load(Ordering::Relaxed) {
                     busy = nat.expire(monotonic_ns(), BUDGET).more;
@@ -305,7 +297,8 @@ impl Internet {
     /// Translator, limits, policies, public addresses; `judge` says whose sessions are to be judged again in any case.
     fn change(&self, writer: &mut Writer, plan: &NatPlan, judge: &dyn Fn(Vni) -> bool) -> Result<(), NodeError> {
         let mut old = lock(&self.plan);
-        if old.spec != plan.spec {
+        let translation = old.spec != plan.spec;
+        if translation {
             self.nat.translator().configure(&plan.spec);
         }
         let ends = !Arc::ptr_eq(&old.tunnel_ends, &plan.tunnel_ends) && old.tunnel_ends != plan.tunnel_ends;
@@ -343,7 +336,11 @@ impl Internet {
                 writer.set_policy(vni, wanted);
             }
         }
-        if filter || ends {
+        if translation || ends {
+            // Who still draws ports by the configuration before has made its session when the sweep begins.
+            self.nat.wait_for_batches();
+        }
+        if filter || translation || ends {
             self.changed.store(true, Ordering::Release);
         }
         if (old.states, &old.agent, old.timeouts) != (plan.states, &plan.agent, plan.timeouts) {
@@ -462,7 +459,7 @@ fn restore(nat: &Nat, now: u64) -> u64 {
         let mut ends = |s: &SessionInfo| {
             let torn = s.owner != Owner::Filter && !nat.translator().restore(&binding(s));
             lost += u64::from(torn);
-            torn
+            torn.then_some(EndReason::Untranslated)
         };
         at = nat.remove_where(from, 65_536, &mut ends, now);
     }

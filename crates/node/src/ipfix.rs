@@ -77,7 +77,7 @@ fn value(r: &Record, element: u16) -> u128 {
             None => 0,
             Some(EndReason::Timeout) => 1,
             Some(EndReason::Closed | EndReason::Reopened) => 3,
-            Some(EndReason::Evicted | EndReason::Removed) => 4,
+            Some(EndReason::Evicted | EndReason::Removed | EndReason::Untranslated) => 4,
         },
         // Addresses of source and destination.
         8 | 27 => number(source.0),

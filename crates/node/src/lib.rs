@@ -27,6 +27,7 @@ pub mod rules;
 pub mod sessions;
 mod sink;
 pub mod states;
+mod sweep;
 mod steps;
 mod store;
 mod tabledump;

@@ -153,7 +153,7 @@ impl Scrape {
         gauges(e, "tunny_sessions", "Sessions now", None, [(vec![], s.sessions as f64)])?;
         gauges(e, "tunny_session_memory", "Session memory", Some(&Unit::Bytes), [(vec![], s.memory_bytes as f64)])?;
         counters(e, "tunny_sessions_created", "Sessions begun", None, [(vec![], s.created)])?;
-        let reasons = ["timeout", "closed", "evicted", "removed", "reopened"];
+        let reasons = ["timeout", "closed", "evicted", "removed", "reopened", "translation"];
         let ended = reasons.iter().zip(s.ended).map(|(r, n)| (vec![("reason", r.to_string())], n));
         counters(e, "tunny_sessions_ended", "Sessions ended, by reason", None, ended)?;
         counters(e, "tunny_session_log_lost", "Records of the session log lost, its writer being slow", None, [(vec![], self.log_lost)])?;

@@ -12,7 +12,7 @@ use abi::{STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
 use config::RemoteAgent;
 use gateway::Nat;
 use serde::{Deserialize, Serialize};
-use session::{Cursor, Direction, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo, SessionMemory, State};
+use session::{Cursor, Direction, EndReason, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo, SessionMemory, State};
 use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -213,7 +213,7 @@ impl States {
             if let Some(a) = adopted(s).filter(|a| states.get(&a.key).is_none()) {
                 lost += u64::from(!states.adopt(&a.key, a.tcp, a.began, now));
             }
-            s.owner == Owner::Filter
+            (s.owner == Owner::Filter).then_some(EndReason::Removed)
         };
         let mut at = Some(Cursor::default());
         while let Some(from) = at {

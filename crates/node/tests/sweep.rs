@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A change of rules reaches connections that say nothing, also if the node ends between the change and the sweep.
+//! A change of rules, or of translation, reaches connections that say nothing; that of rules also if the node ends between the change
+//! and the sweep.
 
 use node::internet::Internet;
-use session::{Direction, HeapMemory, L4View, NewSession, Owner, PairKey, SessionMemory};
+use session::nat::{Flow, Refusal};
+use session::{Direction, EndReason, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, PairKey, SessionMemory};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,4 +90,84 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(there(&next, 8), "blue's rules are as they were");
+}
+
+const PUBLIC: &str = "\
+{apiVersion: tunny/v1, kind: Gateway, metadata: {name: gw}, spec: {vtep: {ipv4: 192.0.2.1}, internet: {via: [192.0.2.2]}}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: green}, spec: {vni: 7}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: blue}, spec: {vni: 8}}
+---
+{apiVersion: tunny/v1, kind: PublicPool, metadata: {name: nano}, spec: {ranges: [203.0.113.1], ports: {first: 1024, last: 1151}}}
+---
+{apiVersion: tunny/v1, kind: PublicPool, metadata: {name: wide}, spec: {ranges: [203.0.113.2]}}
+";
+
+/// Green and blue, each with a pool.
+fn snats(green: &str, blue: &str) -> config::Documents {
+    let text = format!(
+        "{{apiVersion: tunny/v1, kind: Snat, metadata: {{name: green}}, spec: {{vpc: green, pools: [{green}], limits: {{sessions: 60}}}}}}
+---
+{{apiVersion: tunny/v1, kind: Snat, metadata: {{name: blue}}, spec: {{vpc: blue, pools: [{blue}]}}}}"
+    );
+    config::parse_text("snats.yaml", &text).unwrap()
+}
+
+/// A connection to UDP 53 in the Internet that is answered: it lives long and is not evicted.
+fn outward(internet: &Internet, writer: &Writer, vni: u32, port: u16) -> Result<(), String> {
+    let (nat, now) = (internet.nat(), node::counters::monotonic_ns());
+    let (vm_addr, remote) = (IpAddr::from([10, 0, 0, 5]), IpAddr::from([198, 51, 100, 10]));
+    let flow = Flow { vni, proto: 17, vm_addr, vm_port: port, remote, remote_port: 53 };
+    let public = nat.translator().outbound(&flow, now).map_err(|e: Refusal| e.to_string())?;
+    let IpAddr::V4(addr) = public.addr else { panic!("{public:?}") };
+    let new = NewSession {
+        inner: InnerKey::v4(vni, 17, 0x0a00_0005, port, 0xc633_640a, 53),
+        outer: OuterKey::v4(17, addr.to_bits(), public.port, 0xc633_640a, 53),
+        owner: Owner::Snat,
+        direction: Direction::Out,
+        view: L4View::Other,
+        bytes: 60,
+        epoch: (writer.policy(vni).unwrap() >> abi::POLICY_EPOCH_SHIFT) as u16,
+        pick_up: false,
+    };
+    let session = nat.tracker().create(&new, now, &mut |_| ()).map_err(|e| format!("{e:?}"))?;
+    nat.tracker().judge(session, Direction::In, &L4View::Other, 60, now, &mut |_| ());
+    Ok(())
+}
+
+#[test]
+fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behind() {
+    let mut model = config::Model::from_documents(&config::parse_text("region.yaml", PUBLIC).unwrap()).unwrap().0;
+    model.apply(&snats("nano", "wide")).unwrap();
+    let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().unwrap());
+    let mut writer = Writer::create(Arc::new(tables::HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();
+    writer.commit(&model.full_commit()).unwrap();
+    let memories = (memory, Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
+    let internet = Internet::open((memories, "n"), &model, &mut writer, (1, false), &mut Vec::new()).unwrap();
+    internet.start().unwrap();
+    (0..60).for_each(|port| outward(&internet, &writer, 7, port).unwrap());
+    (0..30).for_each(|port| outward(&internet, &writer, 8, port).unwrap());
+    assert!(outward(&internet, &writer, 7, 60).is_err(), "green's quota is 60");
+    let held = || internet.nat().translator().pool_use().iter().map(|p| p.held).collect::<Vec<_>>();
+    let sessions = |vni| internet.nat().tracker().tenant(vni).unwrap().sessions;
+    assert_eq!((held(), sessions(7), sessions(8)), (vec![64, 64], 60, 30));
+
+    // Blue's pool stays and gets one more; green's goes. Green says nothing.
+    let plan = model.apply(&snats("wide", "nano, wide")).unwrap();
+    let commit = plan.commit(&model);
+    let wanted = internet.prepare(&mut writer, &model).unwrap();
+    writer.commit(&commit).unwrap();
+    internet.carry_out(&mut writer, &wanted, &commit, &model);
+    let begun = Instant::now();
+    while sessions(7) > 0 || held() != [0, 64] {
+        assert!(begun.elapsed() < Duration::from_secs(20), "green has {} sessions, {:?} ports are held", sessions(7), held());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let ended = internet.nat().tracker().stats().ended;
+    assert_eq!((ended[EndReason::Untranslated as usize], ended[EndReason::Removed as usize]), (60, 0));
+    assert_eq!(sessions(8), 30, "blue's translation is in force");
+    (0..60).for_each(|port| outward(&internet, &writer, 7, port).unwrap());
+    (100..200).for_each(|port| outward(&internet, &writer, 8, port).unwrap());
+    assert_eq!((sessions(7), sessions(8)), (60, 130));
 }

@@ -200,7 +200,7 @@ fn begin<R: Recorder>(
     // What `inbound` gave is held until `create`, or given back here.
     let now = w.now;
     let release = |why| {
-        sight.nat.translator.release(&super::binding(&inner, &outer), now);
+        sight.nat.translator.undo(&super::binding(&inner, &outer), now);
         why
     };
     enter_vpc(w, p, target.vni).map_err(release)?;

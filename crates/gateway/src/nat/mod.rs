@@ -15,6 +15,8 @@ pub(crate) mod outward;
 pub(crate) mod related;
 pub(crate) mod send;
 mod sweep;
+#[cfg(test)]
+mod tests;
 pub(crate) mod translate;
 
 use abi::{DropReason, Stage, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
@@ -22,7 +24,7 @@ use session::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
 use filter::{Filter, Side};
 use session::{
-    Direction, Ended, Guard, InnerKey, NewSession, OuterKey, Owner, Progress, SessionInfo, SessionRef, Tracker, Verdict,
+    Direction, EndReason, Ended, Guard, InnerKey, NewSession, OuterKey, Owner, Progress, SessionInfo, SessionRef, Tracker, Verdict,
 };
 use states::Shared;
 use std::collections::HashSet;
@@ -156,6 +158,24 @@ impl Nat {
         }
     }
 
+    /// The same for a session that could not be made.
+    fn undo(&self, new: &NewSession, now: u64) {
+        if new.owner != Owner::Filter {
+            self.translator.undo(&binding(&new.inner, &new.outer), now);
+        }
+    }
+
+    /// Ends the session over this public endpoint if its translation is no longer in force. True: it is gone.
+    fn retire(&self, sight: Sight<'_>, outer: &OuterKey, now: u64) -> bool {
+        let Some(session) = self.tracker.find_outer(outer) else { return true };
+        let (found, owner) = (sight.found(session), sight.guard.record(session).owner());
+        if found.outer != *outer || owner == Owner::Filter || self.translator.holds(&binding(&found.inner, &found.outer)) {
+            return false;
+        }
+        self.tracker.remove_for(EndReason::Untranslated, session, now, &mut |e| self.ended(e, now));
+        true
+    }
+
     /// `log` hears of every session that begins.
     pub fn on_begin(self, log: BeginLog) -> Nat {
         Nat { begins: Some(log), ..self }
@@ -181,12 +201,12 @@ impl Nat {
         progress
     }
 
-    /// Ends every session that is chosen, of at most `budget` records looked at from `from` on.
+    /// Ends every session for which there is a reason, of at most `budget` records looked at from `from` on.
     pub fn remove_where(
         &self,
         from: session::Cursor,
         budget: u32,
-        which: &mut dyn FnMut(&SessionInfo) -> bool,
+        which: &mut dyn FnMut(&SessionInfo) -> Option<EndReason>,
         now: u64,
     ) -> Option<session::Cursor> {
         self.tracker.remove_where(from, budget, now, which, &mut |e| self.ended(e, now))
@@ -286,7 +306,7 @@ impl<'w> Sight<'w> {
         if self.nat.translator.judge(&binding(&found.inner, &found.outer)) {
             return self.nat.tracker.stamp(session, epoch(policy));
         }
-        self.nat.tracker.remove(session, now, &mut |e| self.nat.ended(e, now));
+        self.nat.tracker.remove_for(EndReason::Untranslated, session, now, &mut |e| self.nat.ended(e, now));
         false
     }
 
@@ -314,7 +334,12 @@ impl<'w> Sight<'w> {
 
     /// Makes the session; what the translator gave for it is given back if there can be none, or was one already.
     pub fn create(self, new: &NewSession, now: u64) -> Result<Made, DropReason> {
-        let made = self.nat.tracker.create(new, now, &mut |e| self.nat.ended(e, now));
+        let create = || self.nat.tracker.create(new, now, &mut |e| self.nat.ended(e, now));
+        let mut made = create();
+        // Of a port that was given away since, the sweep may not have come to the old session yet.
+        if made == Err(session::Refusal::OuterTaken) && self.nat.retire(self, &new.outer, now) {
+            made = create();
+        }
         let reason = match made {
             Ok(session) => {
                 self.tell_begin(new, now);
@@ -327,7 +352,7 @@ impl<'w> Sight<'w> {
             Err(session::Refusal::OuterTaken) => DropReason::NatConflict,
             Err(session::Refusal::Drop(reason)) => reason,
         };
-        self.nat.release(new.owner, &new.inner, &new.outer, now);
+        self.nat.undo(new, now);
         Err(reason)
     }
 

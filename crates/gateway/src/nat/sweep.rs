@@ -1,45 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sweep behind a change of rules: sessions of older rules are judged again, so many at a time. A packet of such a session that
+//! The sweep behind a change of rules or of translation: sessions of older ones are judged again, so many at a time. A packet of such a session that
 //! comes first is judged on its own account; the sweep is for those that would never be asked again.
 
-use abi::POLICY_FILTER;
-use session::{Cursor, Direction, Owner, SessionInfo};
+use abi::{POLICY_FILTER, POLICY_NAT};
+use session::{Cursor, Direction, EndReason, Owner, SessionInfo};
 use states::{Connection, Key};
 use tables::Tables;
 
-use super::{epoch, Nat};
+use super::{binding, epoch, Nat};
 use crate::{connection, pair};
 
 impl Nat {
-    /// Judges the sessions of older rules, and those to tunnel addresses, among `budget` records from `from` on. Those that are refused end, pairs that are allowed
-    /// take the present epoch; what is translated keeps its old one, for nat to judge. Returns where to go on.
+    /// Judges the sessions of older rules, of another translation, and those to tunnel addresses, among `budget` records from `from` on.
+    /// Those that are refused end, pairs that are allowed take the present epoch; what is translated and may go on keeps its old one, for
+    /// its next packet. Returns where to go on.
     pub fn sweep(&self, tables: &Tables, from: Cursor, budget: u32, now: u64) -> Option<Cursor> {
         let rules = self.rules();
         let _inside = tables.enter();
         let policy = |vni: u32| tables.tenant(vni).map_or(0, |t| pair::policy_of(tables, &t));
         let tunnel_ends = self.tunnel_ends();
         let mut refused = |s: &SessionInfo| {
-            if s.owner != Owner::Filter && tunnel_ends.contains(&s.inner.remote()) {
-                return true;
-            }
             let (near, far) = (s.inner.vni(), s.outer.vni_bits());
+            // The word before the configuration, which comes into force first.
+            if s.owner != Owner::Filter {
+                if tunnel_ends.contains(&s.inner.remote()) {
+                    return Some(EndReason::Policy);
+                }
+                let word = policy(near);
+                let judged = word & POLICY_NAT != 0 && s.epoch == epoch(word);
+                if !judged && !self.translator.judge(&binding(&s.inner, &s.outer)) {
+                    return Some(EndReason::Untranslated);
+                }
+            }
             let word = match s.owner {
                 Owner::Filter => pair::sum((near, policy(near)), (far, policy(far))),
                 _ => policy(near),
             };
             if word & POLICY_FILTER == 0 || s.epoch == epoch(word) {
-                return false;
+                return None;
             }
             let direction = if s.from_outside { Direction::In } else { Direction::Out };
             let other = (s.owner == Owner::Filter).then_some(far);
             if !pair::stands(&rules, &s.inner, other, direction) {
-                return true;
+                return Some(EndReason::Removed);
             }
             if s.owner == Owner::Filter {
                 let found = self.tracker().find_pair(&session::PairKey::of_session(s.inner, &s.outer));
                 found.map(|session| self.tracker().stamp(session, epoch(word)));
             }
-            false
+            None
         };
         self.remove_where(from, budget, &mut refused, now)
     }

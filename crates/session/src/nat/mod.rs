@@ -53,6 +53,8 @@ const LOOK_NS: u64 = LINGER_NS / 4;
 /// A pool that was found dry is not searched again for so long.
 const DRY_NS: u64 = 10_000_000;
 const PARTS: usize = 256;
+/// Parts that [`Translator::retract`] goes through at once.
+const RETRACTED: usize = 32;
 
 /// VMs of one part.
 #[derive(Debug)]
@@ -185,8 +187,17 @@ impl Translator {
         Some(Target { vni, vm_addr: IpAddr::V4(vm.into()), vm_port })
     }
 
-    /// Gives back what a session held, once, when it has ended or could not be made.
+    /// Gives back what a session held, once, when it has ended.
     pub fn release(&self, b: &Binding, now: u64) {
+        self.give_back(b, now, Some(now + LINGER_NS));
+    }
+
+    /// Gives back what was drawn for a session that could not be made: nothing lingers for its sake.
+    pub fn undo(&self, b: &Binding, now: u64) {
+        self.give_back(b, now, None);
+    }
+
+    fn give_back(&self, b: &Binding, now: u64, until: Option<u64>) {
         let (IpAddr::V4(public), Some(protocol)) = (b.public.addr, Protocol::from_number(b.flow.proto)) else { return };
         let Some((vm_word, side)) = words(b) else { return };
         let user = (b.flow.vni, vm_word as u32, b.flow.vm_port);
@@ -201,7 +212,7 @@ impl Translator {
         } else {
             let at_once = self.dry.load(Relaxed);
             let public = (public.into(), b.public.port);
-            if vm.release(protocol, b.flow.vm_port, public, now + LINGER_NS, at_once) {
+            if vm.release(protocol, b.flow.vm_port, public, until, at_once) {
                 part.looks.push_back((now + LOOK_NS, vm_word));
                 return;
             }
@@ -258,6 +269,43 @@ impl Translator {
         judge(&self.config.load(), b)
     }
 
+    /// Whether this session's translation is in force: the configuration allows it, and the VM holds the port for it.
+    pub fn holds(&self, b: &Binding) -> bool {
+        let config = self.config.load();
+        if !judge(&config, b) {
+            return false;
+        }
+        let Some((vm_word, side)) = words(b) else { return true };
+        let public = (side.public, b.public.port);
+        if config.fixed(b.flow.vni, b.flow.proto, vm_word as u32, b.flow.vm_port) == Some(public) {
+            return true;
+        }
+        let Some(protocol) = Protocol::from_number(b.flow.proto) else { return false };
+        let mut part = self.part(vm_word);
+        let leads = part.vms.get_mut(vm_word).is_some_and(|vm| vm.leads(protocol, b.flow.vm_port, public));
+        leads || self.reused.uses(side, b.public.port, (b.flow.vni, vm_word as u32, b.flow.vm_port))
+    }
+
+    /// Takes from VMs what the configuration in force no longer gives them, mappings that linger too, in a few parts of all from
+    /// `from` on. Returns where to go on. To be called once their sessions have ended ([`Translator::judge`]): what is free is given to
+    /// others at once.
+    pub fn retract(&self, from: usize) -> Option<usize> {
+        let config = self.config.load();
+        let end = (from + RETRACTED).min(PARTS);
+        for part in self.parts.get(from..end)? {
+            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            let stale = part.vms.iter().filter(|(_, vm)| vm.version != config.version).map(|(word, _)| word);
+            for word in stale.collect::<Vec<u64>>() {
+                let Some(vm) = part.vms.get_mut(word) else { continue };
+                follow(&config, (word >> 32) as u32, vm);
+                if vm.is_empty() {
+                    part.vms.remove(word);
+                }
+            }
+        }
+        (end < PARTS).then_some(end)
+    }
+
     /// Frees mappings that have lingered long enough. To be called a few times a minute or oftener.
     pub fn expire(&self, now: u64) {
         let all = self.dry.swap(false, Relaxed);
@@ -282,11 +330,7 @@ impl Translator {
         let mut part = self.part(vm_word);
         let vm = part.vms.get_or_make(vm_word, || Box::new(Vm::new(ask.tenant.usage.clone(), self.mix)));
         if vm.version != ask.config.version {
-            vm.version = ask.config.version;
-            vm.keep_only(|addr| {
-                let may = ask.config.snat_may_use(ask.flow.vni, addr);
-                ask.config.by_addr.get(&addr).filter(|_| may).cloned()
-            });
+            follow(ask.config, ask.flow.vni, vm);
         }
         let result = self.snat_of_vm(ask, snat, vm);
         self.hints.tell(vm_word, vm, ask.protocol);
@@ -443,6 +487,12 @@ fn draw(vm: &Vm, snat: &SnatSpec, block: u16) -> Result<u16, Refusal> {
         }
     }
     Err(Refusal::TenantPorts)
+}
+
+/// Holds what a VM has against a configuration.
+fn follow(config: &NatConfig, vni: u32, vm: &mut Vm) {
+    vm.version = config.version;
+    vm.keep_only(|addr| config.by_addr.get(&addr).filter(|_| config.snat_may_use(vni, addr)).cloned());
 }
 
 fn judge(config: &NatConfig, b: &Binding) -> bool {

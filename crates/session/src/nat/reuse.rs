@@ -80,6 +80,11 @@ impl Reused {
         }
     }
 
+    /// Whether this VM's port uses it.
+    pub fn uses(&self, side: Side, port: u16, user: User) -> bool {
+        self.part(side).get(&key(side, port)) == Some(&user)
+    }
+
     /// Frees a port of this user. Whether it was in use by it.
     pub fn release(&self, side: Side, port: u16, user: User) -> bool {
         let mut part = self.part(side);

@@ -96,6 +96,37 @@ fn limits_refuse_and_give_back() {
 }
 
 #[test]
+fn what_the_configuration_no_longer_gives_is_taken_back_and_the_rest_stays() {
+    let t = Translator::new(5);
+    let pools = |first, second| {
+        let snats = vec![SnatSpec { pools: vec![first], ..snat(7) }, SnatSpec { pools: vec![second], ..snat(8) }];
+        spec(vec![pool(0, 1), pool(1, 1)], snats)
+    };
+    t.configure(&pools(0, 1));
+    let of = |vni, n, p| Binding { flow: flow(vni, n, p), public: t.outbound(&flow(vni, n, p), 0).unwrap() };
+    let held = || (t.pool_use()[0].held, t.pool_use()[1].held);
+    let mine: Vec<Binding> = (1..40).flat_map(|n| (0..70).map(move |p| (n, p))).map(|(n, p)| of(7, n, p)).collect();
+    let other = of(8, 1, 1);
+    assert_eq!(held(), (39 * 128, 64));
+    assert!(mine.iter().chain([&other]).all(|b| t.holds(b)));
+    // Half of them linger.
+    mine.iter().step_by(2).for_each(|b| t.release(b, 0));
+    t.configure(&pools(1, 1));
+    let mut at = Some(0);
+    while let Some(from) = at {
+        at = t.retract(from);
+    }
+    assert_eq!(held(), (0, 64));
+    assert!(t.holds(&other) && !mine.iter().any(|b| t.holds(b) || t.judge(b)));
+    // They end late: nobody else's port comes back with them.
+    mine.iter().skip(1).step_by(2).for_each(|b| t.release(b, 1));
+    assert_eq!((held(), t.tenant_use()[0].ports), ((0, 64), 0));
+    t.release(&other, 1);
+    t.expire(LINGER_NS + 1_000_000_000);
+    assert_eq!(held(), (0, 0));
+}
+
+#[test]
 fn a_dry_pool_refuses_and_is_filled_again() {
     let t = Translator::new(3);
     let narrow = PoolSpec { ports: (1024, 1024 + 127), ..pool(0, 1) };

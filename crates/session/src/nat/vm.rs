@@ -319,9 +319,23 @@ impl Vm {
         Some(vm_port)
     }
 
-    /// One session less. If it was the last, the mapping lingers until `until`, or goes now if `at_once`. True if the VM had
-    /// no idle mapping before and has one now.
-    pub fn release(&mut self, protocol: Protocol, vm_port: u16, public: (u32, u16), until: u64, at_once: bool) -> bool {
+    /// Whether a port's mapping leads to this public endpoint.
+    pub fn leads(&mut self, protocol: Protocol, vm_port: u16, public: (u32, u16)) -> bool {
+        let Some(m) = self.mappings.get_mut(key(protocol, vm_port)) else { return false };
+        let block = self.blocks.get(m.block()).and_then(Option::as_ref);
+        block.is_some_and(|b| (b.addr, port(b.chunk, m.bit())) == public)
+    }
+
+    /// One session less. If it was the last, the mapping lingers until `until`, or goes now if `at_once`; without `until`, as it was
+    /// before that session, which is not at all if it was made for it. True if the VM had no idle mapping before and has one now.
+    pub fn release(
+        &mut self,
+        protocol: Protocol,
+        vm_port: u16,
+        public: (u32, u16),
+        until: Option<u64>,
+        at_once: bool,
+    ) -> bool {
         let k = key(protocol, vm_port);
         let Some(m) = self.mappings.get_mut(k) else { return false };
         let block = self.blocks.get(m.block()).and_then(Option::as_ref);
@@ -332,8 +346,10 @@ impl Vm {
         if m.sessions > 0 {
             return false;
         }
-        m.idle = tick(until) | m.idle & 1;
-        if at_once {
+        if let Some(until) = until {
+            m.idle = tick(until) | m.idle & 1;
+        }
+        if at_once || m.idle & !1 == 0 {
             self.unmap(k);
             return false;
         }

@@ -15,7 +15,7 @@ const STALE: usize = 64;
 #[derive(Default)]
 pub(super) struct Tally {
     records: Vec<(u32, bool)>,
-    ended: [u64; 5],
+    ended: [u64; 6],
 }
 
 impl Tracker {
@@ -153,6 +153,11 @@ impl Tracker {
 
     /// Ends a session. False: it had ended.
     pub fn remove(&self, session: SessionRef, now: u64, ended: EndSink) -> bool {
-        self.end(session.0, EndReason::Removed, now, |_| true, ended)
+        self.remove_for(EndReason::Removed, session, now, ended)
+    }
+
+    /// The same for another reason.
+    pub fn remove_for(&self, reason: EndReason, session: SessionRef, now: u64, ended: EndSink) -> bool {
+        self.end(session.0, reason, now, |_| true, ended)
     }
 }

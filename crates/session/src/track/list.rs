@@ -83,25 +83,25 @@ impl Tracker {
         })
     }
 
-    /// Ends the sessions that `which` chooses, of at most `budget` lines looked at from `from` on. Returns where to go on.
+    /// Ends the sessions for which `which` has a reason, of at most `budget` lines looked at from `from` on. Returns where to go on.
     pub fn remove_where(
         &self,
         from: Cursor,
         budget: u32,
         now: u64,
-        which: &mut dyn FnMut(&SessionInfo) -> bool,
+        which: &mut dyn FnMut(&SessionInfo) -> Option<EndReason>,
         ended: EndSink,
     ) -> Option<Cursor> {
         let sessions = self.sessions();
         let _guard = sessions.enter();
         self.walk(from, budget, &mut |at| {
             if let Some(info) = self.info(SessionRef(at), now) {
-                if which(&info) {
+                if let Some(reason) = which(&info) {
                     let same = |word: u64| {
                         let record = self.shared.record(at);
                         record.inner() == info.inner && record.outer() == info.outer && word & SESSION_STATE_MASK != 0
                     };
-                    self.end(at, EndReason::Removed, now, same, ended);
+                    self.end(at, reason, now, same, ended);
                 }
             }
         })

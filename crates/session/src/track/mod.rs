@@ -69,7 +69,7 @@ pub struct Tracker {
     lines_used: AtomicU64,
     sessions: AtomicU64,
     created: AtomicU64,
-    ended: [AtomicU64; 5],
+    ended: [AtomicU64; 6],
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -337,7 +337,7 @@ impl Tracker {
             memory_bytes: u64::from(self.shared.memory.segments()) * u64::from(SEGMENT_BYTES),
             heap_bytes: heap + self.wheel.bytes() + locked(&self.recycle).bytes(),
             created: self.created.load(Relaxed),
-            ended: [0, 1, 2, 3, 4].map(|i: usize| self.ended[i].load(Relaxed)),
+            ended: [0, 1, 2, 3, 4, 5].map(|i: usize| self.ended[i].load(Relaxed)),
         }
     }
 }

@@ -72,6 +72,8 @@ pub enum EndReason {
     Removed,
     /// A new connection with the same addresses and ports took its place.
     Reopened,
+    /// The configuration no longer gives its VPC the public address that it was translated to.
+    Untranslated,
 }
 
 impl EndReason {
@@ -83,6 +85,7 @@ impl EndReason {
             EndReason::Evicted => "evicted",
             EndReason::Removed => "removed",
             EndReason::Reopened => "reopened",
+            EndReason::Untranslated => "translation",
         }
     }
 }
@@ -206,7 +209,7 @@ pub struct TrackerStats {
     /// Sessions begun.
     pub created: u64,
     /// Sessions ended, by `EndReason` in order of declaration.
-    pub ended: [u64; 5],
+    pub ended: [u64; 6],
 }
 
 /// Where ended sessions are told; called without locks held on the session.
