@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// Intervals of addresses between two that are looked at first: 32-bit addresses in a line of the cache.
+const STEP: usize = 16;
+
 /// No rule, no node.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -172,6 +175,8 @@ pub(crate) fn merged<T: Copy>(long: &[T], short: &[T], before: impl Fn(&T, &T) -
 pub(crate) struct Table<A> {
     /// Where each interval of addresses begins.
     bounds: Vec<A>,
+    /// Every STEP-th of these: a search stays in here, which is in the cache, until one line of `bounds` is left.
+    steps: Vec<A>,
     /// The longest prefix that covers it.
     longest: Vec<u32>,
     nodes: Vec<Node>,
@@ -214,7 +219,7 @@ impl<A: Address> Table<A> {
         let mut shape = Shape { node: vec![NONE; order.len()], end: Vec::new() };
         let sorted = by_prefix.iter().map(|e| e.1).collect();
         let mut table =
-            Table { bounds: vec![A::default()], longest: vec![NONE], nodes: Vec::new(), pool: Pool::default(), sorted };
+            Table { bounds: vec![A::default()], steps: Vec::new(), longest: vec![NONE], nodes: Vec::new(), pool: Pool::default(), sorted };
         let (mut open, mut entries): (Vec<(A, u32)>, Vec<(u32, u32, u32)>) = Default::default();
         for same in by_prefix.chunk_by(|a, b| a.0 == b.0) {
             let ((first, Reverse(last)), _) = same[0];
@@ -236,6 +241,7 @@ impl<A: Address> Table<A> {
             open.push((last, node));
         }
         table.close(&mut open, &mut shape, None);
+        table.steps = table.bounds.iter().step_by(STEP).copied().collect();
         (table, shape)
     }
 
@@ -267,7 +273,9 @@ impl<A: Address> Table<A> {
     /// The rank of the rule that decides about an address and a service, if it is lower than `best`; else `best`.
     #[inline]
     pub(crate) fn lookup(&self, addr: A, service: u32, mut best: u32) -> u32 {
-        let i = self.bounds.partition_point(|b| *b <= addr);
+        let from = self.steps.partition_point(|b| *b <= addr).saturating_sub(1) * STEP;
+        let near = self.bounds.get(from..(from + STEP).min(self.bounds.len())).unwrap_or(&[]);
+        let i = from + near.partition_point(|b| *b <= addr);
         let mut at = i.checked_sub(1).and_then(|i| self.longest.get(i)).copied().unwrap_or(NONE);
         while let Some(node) = self.nodes.get(at as usize).filter(|n| n.best < best) {
             best = best.min(self.pool.rank(node.services, service));
@@ -315,7 +323,7 @@ impl<A: Address> Table<A> {
 
     fn bytes(&self) -> usize {
         let ranks = 4 * (self.longest.capacity() + self.sorted.capacity());
-        self.bounds.capacity() * size_of::<A>() + ranks + 16 * self.nodes.capacity() + self.pool.bytes()
+        (self.bounds.capacity() + self.steps.capacity()) * size_of::<A>() + ranks + 16 * self.nodes.capacity() + self.pool.bytes()
     }
 }
 
