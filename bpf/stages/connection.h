@@ -8,6 +8,7 @@
 
 #include "nat_packet.h"
 #include "../states/states.h"
+#include "../states/migrate.h"
 
 /* What a state table knows the connection by, from the key of the pair. */
 static __always_inline void state_key_of(struct nat_work *w)
@@ -37,6 +38,12 @@ static __always_inline void state_key_of(struct nat_work *w)
 	k->w[5] = other;
 }
 
+/* Is the connection of a packet the software path's? Global, so that its stack is its own. */
+__noinline int tunny_migrated(struct nat_work *w, __u32 bytes)
+{
+	return w ? migrated(&w->connection, bytes) : 0;
+}
+
 /* A packet of a connection whose state a table has. GO or a verdict. */
 static __always_inline int by_state(struct nat_work *w)
 {
@@ -46,8 +53,15 @@ static __always_inline int by_state(struct nat_work *w)
 
 	state_key_of(w);
 	said = tunny_state(&w->connection);
-	none = (__u32)said == TUNNY_STATES_NONE;
 	verdict = states_judge(said, kind);
+	/* After the table: who finds no entry has found there what is in it. */
+	if (unlikely(said & TUNNY_STATES_MIGRATE)) {
+		w->state = said;
+		if (tunny_migrated(w, verdict == STATES_ACCEPT ? w->bytes : 0))
+			return PUNT + PUNT_FILTER_MIGRATED;
+		said = w->state;
+	}
+	none = (__u32)said == TUNNY_STATES_NONE;
 	if (verdict == STATES_ACCEPT)
 		return w->policy & TUNNY_POLICY_SOFTWARE ? PUNT + PUNT_SESSION_SOFTWARE : GO;
 	if (verdict == STATES_AGENT)

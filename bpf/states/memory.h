@@ -16,7 +16,7 @@ struct states_line {
 /* Memories of any number of lines fit (BPF_F_INNER_MAP). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 2);
+	__uint(max_entries, TUNNY_STATES_SLOT_COUNT);
 	__type(key, __u32);
 	__array(values, struct {
 		__uint(type, BPF_MAP_TYPE_ARRAY);

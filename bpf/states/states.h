@@ -26,7 +26,7 @@ static __always_inline __u32 states_look(void *memory, const struct tunny_states
 
 /*
  * 0-3, or TUNNY_STATES_UNSURE if moves overtook this reader again and again, or there is no table. In the upper half which kinds of
- * packets are control packets in this state: bit 32 + kind. The key's hash is set here.
+ * packets are control packets in this state: bit 32 + kind. Bit 40: Migrate_Tbl has entries. The key's hash is set here.
  */
 __noinline __u64 tunny_state(struct state_key *k)
 {
@@ -51,7 +51,7 @@ __noinline __u64 tunny_state(struct state_key *k)
 		__u32 state = states_look(memory, root, k);
 
 		if (READ_ONCE(moves->moves_keys) == keys && (state || READ_ONCE(moves->moves_digests) == digests))
-			return state | (root->control >> (8 * (state & 3)) & 0xff) << 32;
+			return state | (root->control >> (8 * (state & 3)) & 0xff) << 32 | (root->control & TUNNY_STATES_MIGRATE);
 	}
 	return TUNNY_STATES_UNSURE;
 }

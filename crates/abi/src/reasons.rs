@@ -215,4 +215,5 @@ reasons! {
     NatFragment = 14, "nat_fragment", Nat, "A fragment is related to the session of its first one.", "None.";
     NatHairpin = 15, "nat_hairpin", Nat, "A VM talks to a public address of this gateway.", "None.";
     FilterSource = 16, "filter_source", Filter, "The inner source is no VM; it may be in a prefix that has security groups.", "None.";
+    FilterMigrated = 17, "filter_migrated", Filter, "The connection lies in a prefix that has migrated to the software path (`spec.filter.migration`).", "See `tunny get migration`; raise `spec.filter.connections`, or the VPC's weight.";
 }

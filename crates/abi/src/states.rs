@@ -21,6 +21,14 @@
 //! highest four bits in the upper four bits of the three pieces. State 0 is an empty slot.
 //! *Reading.* Who moves a key or a digest stores it in its new place, counts `moves_keys` or `moves_digests` up, and clears
 //! the old place. A reader whose full-key lookup began at another count, or that found no digest and began at another count, looks again.
+//!
+//! *Migrate_Tbl* (STATES_SLOT_MIGRATE) is a memory of its own: which prefixes of connections the software path judges, or only counts. Its
+//! nodes are those of IPv6 route trees (Inner64, Leaf64), packed, and three trees follow one another by SCOPE_DESCEND values: the first over
+//! `VNI << 1 | IPv6`, with the VNI of the lower end; the second over the lower end's address (IPv4: `address << 32 | address of the other end`;
+//! IPv6: its upper half), the third over the rest (IPv4: `port << 48 | port of the other end << 32`; IPv6: the lower half). A final value
+//! is 0, or the number of the entry's counter + 1 with MIGRATE_AWAY if the software path judges. It is read after the table, and
+//! only while STATES_MIGRATE is in the table's `control`. Half of the memory is read while the writer fills the other one; `top` changes
+//! by one store, and no half is written again before all have ended that read it.
 
 use crate::layout::{bits, layouts, CType, Field, Layout};
 
@@ -54,6 +62,14 @@ layouts! {
         moves_digests: u64,
         /// Room for later versions.
         reserved: [u64; 6],
+    }
+
+    /// The root of Migrate_Tbl: line 0 of its memory.
+    StatesMigrate: 64 {
+        /// SCOPE_DESCEND value of the tree over VNIs, 0 if there are no entries; first line of the counters << 32.
+        top: u64,
+        /// Room for later versions.
+        reserved: [u64; 7],
     }
 
     /// Three full IPv4 keys.
@@ -120,6 +136,19 @@ bits! {
     STATES_SLOT_TABLE: u32 = 0;
     /// Slot of the map `tunny_states`: the agent's records, which no program reads.
     STATES_SLOT_RECORDS: u32 = 1;
+
+    /// Slot of the map `tunny_states`: Migrate_Tbl.
+    STATES_SLOT_MIGRATE: u32 = 2;
+    /// Slots of the map `tunny_states`.
+    STATES_SLOT_COUNT: u32 = 3;
+    /// In the root's `control`: Migrate_Tbl has entries.
+    STATES_MIGRATE: u64 = 1 << 40;
+    /// Value of Migrate_Tbl: the software path judges this connection. Without: it only counts its bytes.
+    MIGRATE_AWAY: u32 = 1 << 27;
+    /// Value of Migrate_Tbl: number of the counter + 1.
+    MIGRATE_COUNTER_MASK: u32 = (1 << 24) - 1;
+    /// Entries of Migrate_Tbl at most.
+    MIGRATE_ENTRIES_MAX: u32 = 1 << 14;
 
     /// Times that a reader looks.
     STATES_TRIES: u32 = 4;

@@ -139,7 +139,7 @@ fn with_table(
     }
     let done = node.stats().forwarded - before.forwarded;
     let total = (context.samples as u64 + 1) * u64::from(runs);
-    for slot in [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS] {
+    for slot in 0..abi::STATES_SLOT_COUNT {
         backing.clear(slot).map_err(Error::io("removing a state table"))?;
     }
     match done == total {

@@ -6,7 +6,7 @@ use crate::Global;
 use config::Kind;
 use node::client::{escape, Client};
 use node::rules::{RuleQuery, RuleView};
-use node::states::StatesView;
+use node::states::{MigrationView, StatesView};
 use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters, VmCounters};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use std::process::ExitCode;
 /// Show a node's objects, tables, counters and water levels.
 ///
 /// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, securitygroup, securitybinding, server,
-/// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, ports,
+/// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
 /// rules.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
-    /// states, ports, rules.
+    /// states, migration, ports, rules.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -38,8 +38,8 @@ pub struct Args {
 }
 
 /// What there is besides objects.
-const STATES: [&str; 11] = [
-    "status", "counters", "drops", "vm-counters", "levels", "neighbours", "underlay", "sessions", "states", "ports", "rules",
+const STATES: [&str; 12] = [
+    "status", "counters", "drops", "vm-counters", "levels", "neighbours", "underlay", "sessions", "states", "migration", "ports", "rules",
 ];
 
 /// Refuses what there is not, before a node is asked.
@@ -84,6 +84,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         "sessions" | "session" => crate::sessions::sessions(&client, &args.which, args.limit, format)?,
         "states" => show(format, &client.get::<StatesView>("/v1/states")?, states)?,
+        "migration" => show(format, &client.get::<MigrationView>("/v1/migration")?, |m| migration(m, args.limit))?,
         "ports" | "port" => crate::sessions::ports(&client, &args.which, args.limit, format)?,
         "rules" | "rule" => rules(&client, &args, format)?,
         kind => {
@@ -160,6 +161,41 @@ fn states(s: &StatesView) -> String {
         let rows = s.vpcs.iter().map(|v| vec![v.vpc.clone(), v.vni.to_string(), v.connections.to_string(), v.opening.to_string()]);
         text.push('\n');
         text.push_str(&table(&["vpc", "vni", "connections", "not established"], rows));
+    }
+    text
+}
+
+/// Which connections have migrated to the software path; so many prefixes.
+fn migration(m: &MigrationView, limit: usize) -> String {
+    if !m.enabled {
+        return "nothing migrates: `spec.filter.migration` of the Gateway says when\n".into();
+    }
+    let mut text = format!(
+        "fast path        {} connections; from {} on some migrate, until {} are left\nsoftware path    {} connections in {} prefixes\n\
+         moved            {} to the software path, {} back\n",
+        m.fast,
+        m.begin,
+        m.end,
+        m.software,
+        m.prefixes.len(),
+        m.moved_to_software,
+        m.moved_back
+    );
+    let numbers = |list: &[u64]| list.iter().map(u64::to_string).collect::<Vec<_>>();
+    if !m.vpcs.is_empty() {
+        let row = |v: &node::states::MigrationVpc| {
+            let numbers = numbers(&[v.vni.into(), v.weight.into(), v.fast, v.software, v.prefixes]);
+            [vec![v.vpc.clone()], numbers].concat()
+        };
+        text.push('\n');
+        text.push_str(&table(&["vpc", "vni", "weight", "fast path", "software path", "prefixes"], m.vpcs.iter().map(row)));
+    }
+    if !m.prefixes.is_empty() {
+        let row = |p: &node::states::MigrationPrefix| {
+            [vec![p.vpc.clone(), p.prefix.clone()], numbers(&[p.connections, p.bytes])].concat()
+        };
+        text.push('\n');
+        text.push_str(&table(&["vpc", "prefix", "connections", "bytes"], m.prefixes.iter().take(limit).map(row)));
     }
     text
 }

@@ -21,7 +21,7 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
         let name: Name = format!("vpc{v}").into();
         let (vni, gateway_mac) = (v + 1, Mac::new(0x0200_0000_0000 | u64::from(v)).unwrap_or(Mac::new(2 << 40).unwrap()));
         let gateways = vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))];
-        let vpc = Vpc { name: name.clone(), vni, gateway_mac, gateways, icmp: true, pick_up: false, limits: Default::default(), meter: None, peerings: vec![] };
+        let vpc = Vpc { name: name.clone(), vni, gateway_mac, gateways, icmp: true, pick_up: false, limits: Default::default(), weight: 1, meter: None, peerings: vec![] };
         docs.put(Object::Vpc(Box::new(vpc)));
         for i in 0..each {
             let id = v * each + i;

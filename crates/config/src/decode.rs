@@ -354,7 +354,7 @@ impl Doc<'_> {
     }
 
     fn vpc(&mut self) -> Option<Vpc> {
-        for path in ["metadata", "spec", "spec.gateway", "spec.limits"] {
+        for path in ["metadata", "spec", "spec.gateway", "spec.limits", "spec.filter"] {
             self.check_mapping(path);
         }
         let name = self.name_at("metadata.name");
@@ -364,9 +364,10 @@ impl Doc<'_> {
         let icmp = self.switch("spec.icmp", true);
         let pick_up = self.choice("spec.strayTcp", &[("drop", false), ("pickUp", true)], false);
         let limits = self.vpc_limits();
+        let weight = self.integer("spec.filter.weight", 1, 1000).unwrap_or(1) as u16;
         let meter = self.meter();
         let peerings = self.name_list("spec.peerings", 65_536);
-        Some(Vpc { name: name?, vni: vni?, gateway_mac: gateway_mac?, gateways, icmp, pick_up, limits, meter, peerings })
+        Some(Vpc { name: name?, vni: vni?, gateway_mac: gateway_mac?, gateways, icmp, pick_up, limits, weight, meter, peerings })
     }
 
     fn nc(&mut self) -> Option<Nc> {

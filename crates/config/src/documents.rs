@@ -505,7 +505,7 @@ fn fast_vpc(name: Name, s: FastSpec<'_>, names: &mut Names) -> Option<Object> {
         gateways = fast_addresses(&g.addresses, 16)?;
     }
     let peerings = fast_names(&s.peerings.unwrap_or_default(), names)?;
-    Some(Object::Vpc(Box::new(Vpc { name, vni, gateway_mac, gateways, icmp, pick_up: false, limits: Default::default(), meter: None, peerings })))
+    Some(Object::Vpc(Box::new(Vpc { name, vni, gateway_mac, gateways, icmp, pick_up: false, limits: Default::default(), weight: 1, meter: None, peerings })))
 }
 
 #[cfg(test)]

@@ -116,6 +116,9 @@ impl Object {
                 if v.pick_up {
                     spec["strayTcp"] = "pickUp".into();
                 }
+                if v.weight != 1 {
+                    spec["filter"] = json!({"weight": v.weight});
+                }
                 if gateway != json!({}) {
                     spec["gateway"] = gateway;
                 }

@@ -39,6 +39,8 @@ pub struct NatPlan {
     pub agent: Option<crate::RemoteAgent>,
     /// For the sessions: the tunnel addresses of all NCs, which nobody may reach by way of the Internet.
     pub tunnel_ends: Arc<HashSet<IpAddr>>,
+    /// For it: weights of VPCs whose connections migrate, where they are not 1.
+    pub weights: BTreeMap<Vni, u32>,
 }
 
 impl Model {
@@ -49,6 +51,10 @@ impl Model {
         let positions: HashMap<&Name, usize> = self.internet.pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
         plan.states = self.gateway().and_then(|g| g.states.spec());
         plan.agent = self.gateway().and_then(|g| g.agent.clone()).filter(|_| plan.states.is_some());
+        if plan.states.is_some_and(|s| s.migration.is_some()) {
+            let vpcs = self.vnis.iter().map(|(vni, id)| (*vni, u32::from(self.vpc(*id).spec.weight)));
+            plan.weights = vpcs.filter(|(_, weight)| *weight != 1).collect();
+        }
         plan.spec.pools = self.internet.pools.values().map(|p| pool(p)).collect();
         let vni = |vpc: &Name| self.vpc_names.get(vpc).map(|id| self.vpc(*id).spec.vni);
         for s in self.internet.snats.values() {

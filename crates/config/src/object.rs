@@ -171,6 +171,8 @@ pub struct StateTable {
     pub registers: Option<u32>,
     /// Fingerprint bits of a compact table.
     pub fingerprint: u8,
+    /// Migration of connections to the software path, if there is to be any.
+    pub migration: Option<states::MigrationOptions>,
 }
 
 /// The agent that judges control packets, on another host.
@@ -184,7 +186,7 @@ pub struct RemoteAgent {
 
 impl Default for StateTable {
     fn default() -> Self {
-        StateTable { kind: None, connections: 1 << 20, wide: None, registers: None, fingerprint: 0 }
+        StateTable { kind: None, connections: 1 << 20, wide: None, registers: None, fingerprint: 0, migration: None }
     }
 }
 
@@ -192,7 +194,8 @@ impl StateTable {
     /// The table, if there is to be one.
     pub fn spec(&self) -> Option<states::Spec> {
         let usual = states::Spec::new(self.kind?, self.connections, self.wide.unwrap_or(self.connections / 4));
-        Some(states::Spec { registers: self.registers.unwrap_or(usual.registers), fingerprint: self.fingerprint, ..usual })
+        let (registers, fingerprint) = (self.registers.unwrap_or(usual.registers), self.fingerprint);
+        Some(states::Spec { registers, fingerprint, migration: self.migration, ..usual })
     }
 }
 
@@ -346,6 +349,8 @@ pub struct Vpc {
     pub pick_up: bool,
     /// Limits of its sessions.
     pub limits: VpcLimits,
+    /// Weight of its connections in a state table that fills up, 1–1000.
+    pub weight: u16,
     /// Limit of what the VPC sends.
     pub meter: Option<Box<Meter>>,
     /// Names of the peerings that this VPC agrees to.

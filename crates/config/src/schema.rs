@@ -88,6 +88,11 @@ const GATEWAY: &[Field] = &[
     field!("spec.filter.fingerprintBits", "integer", "0", "0 to 16", "With `compact`: bits beside each state. Each halves the share of unknown data packets that pass."),
     field!("spec.filter.agent", "address and port", "none: in the node's process", "as 10.0.0.9:4790 or [2001:db8::9]:4790", "With `compact` or `digest`: where `tunny agent` judges this node's control packets, on another host (CoFilter's hybrid pattern). While it is not there, established connections go on and control packets are dropped (`filter_agent_gone`)."),
     field!("spec.filter.agentKey", "absolute path", "none", "required with `spec.filter.agent`", "The file with the key that node and agent share, 32 bytes or more, readable by its owner alone: `openssl rand -hex 32`."),
+    field!("spec.filter.migration.begin", "integer", "none: nothing migrates", "1 to 100", "With `compact` or `digest`: percent of the places of the state table (CoFilter's θ1) from which on connections of the tenants with most connections for their weight (`spec.filter.weight` of the Vpc) migrate to the software path, prefix by prefix, those with the least traffic first."),
+    field!("spec.filter.migration.end", "integer", "10 less than `begin`, at least 0", "0 to `begin`", "Percent (θ2) that then remain in the state table; below it connections come back."),
+    field!("spec.filter.migration.connections", "integer", "`spec.filter.connections`", "1 to 100000000", "Connections that the software path judges at most, in ordinary memory."),
+    field!("spec.filter.migration.unit4", "integer", "64", "1 to 96", "Longest prefix that migrates, IPv4: bits of the lower end's address, then of the other one's, then of both ports. 32: all connections of an address together."),
+    field!("spec.filter.migration.unit6", "integer", "128", "1 to 128", "The same of IPv6: bits of the lower end's address."),
     field!("spec.metrics", "address and port", "none", "as 127.0.0.1:9464 or [::1]:9464", "Where Prometheus metrics are served over HTTP."),
 ];
 
@@ -152,6 +157,7 @@ const VPC: &[Field] = &[
     field!("spec.limits.sessions", "integer", "a quarter of the Gateway's, at most 1000000", "1 to 4294967295", "Sessions of the VPC, over elastic addresses, to the Internet untranslated and inside through security groups. Where the VPC has a Snat, that one's limits hold for what is not said here."),
     field!("spec.limits.vmSessions", "integer", "half of the VPC's default, at most 100000", "1 to 4294967295", "Sessions of one VM."),
     field!("spec.limits.halfOpen", "integer", "half of the VPC's default, at most 50000", "1 to 4294967295", "Sessions of the VPC whose handshake is not done."),
+    field!("spec.filter.weight", "integer", "1", "1 to 1000", "Part in a state table that fills up (`spec.filter.migration` of the Gateway): a VPC of twice the weight keeps twice the connections in the fast path."),
     METER[0], METER[1], METER[2], METER[3], METER[4], METER[5], METER[6], METER[7],
     field!("spec.peerings", "list of names", "none", "names of Peering documents, each once", "Peerings that this VPC agrees to. A Peering is valid only when both of its VPCs name it."),
 ];

@@ -172,6 +172,11 @@ fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
     assert_eq!((compact.kind, compact.connections, compact.wide), (states::TableKind::Compact, 1000, 0));
     assert_eq!((compact.registers, compact.fingerprint, compact.careful), (5000, 16, false));
     assert_eq!(of("states: compact, connections: 1000, wideConnections: 24").unwrap().registers, 8 * 1024);
+    assert_eq!(digest.migration, None);
+    let migrates = of("states: digest, connections: 1000, migration: {begin: 50}").unwrap().migration.unwrap();
+    assert_eq!((migrates.begin, migrates.end, migrates.connections, migrates.unit4, migrates.unit6), (50, 40, 1000, 64, 128));
+    let all = of("states: compact, migration: {begin: 5, end: 5, connections: 7, unit4: 32, unit6: 64}").unwrap().migration.unwrap();
+    assert_eq!((all.begin, all.end, all.connections, all.unit4, all.unit6), (5, 5, 7, 32, 64));
     for (filter, wanted) in [
         ("states: bloom", "6:20 spec.filter.states `bloom` is no choice here"),
         ("states: compact, fingerprintBits: 17", "spec.filter.fingerprintBits 17 is out of range"),
@@ -182,6 +187,12 @@ fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
         ("states: exact, connections: 5", "spec.filter.connections has no effect unless `spec.filter.states` is compact or digest"),
         ("states: compact, connections: 1000, registers: 1000", "are 1000 registers for 1250 connections: more than half"),
         ("states: digest, bits: 4", "spec.filter.bits"),
+        ("states: digest, migration: {end: 5}", "spec.filter.migration.begin"),
+        ("states: digest, migration: {begin: 101}", "spec.filter.migration.begin 101 is out of range"),
+        ("states: digest, migration: {begin: 50, end: 51}", "spec.filter.migration.end is 51, above `begin`, which is 50"),
+        ("states: digest, migration: {begin: 50, unit4: 97}", "spec.filter.migration.unit4 97 is out of range"),
+        ("states: digest, migration: {begin: 50, theta: 1}", "spec.filter.migration.theta"),
+        ("migration: {begin: 50}", "spec.filter.migration.begin has no effect unless `spec.filter.states` is compact or digest"),
     ] {
         let told = faults(gateway(filter).trim_start_matches("apiVersion: tunny/v1\n"));
         assert!(told.iter().any(|t| t.contains(wanted)), "{filter}: {told:#?}");

@@ -220,7 +220,7 @@ fn hub(spokes: u32) -> Documents {
     let peerings = (0..spokes).map(|i| Name::from(format!("p{i}"))).collect();
     let vpc = |name: &str, vni: u32, peerings: Vec<Name>| {
         let gateway_mac = Mac::new(2 << 40).unwrap();
-        Object::Vpc(Box::new(Vpc { name: name.into(), vni, gateway_mac, gateways: vec![], icmp: true, pick_up: false, limits: Default::default(), meter: None, peerings }))
+        Object::Vpc(Box::new(Vpc { name: name.into(), vni, gateway_mac, gateways: vec![], icmp: true, pick_up: false, limits: Default::default(), weight: 1, meter: None, peerings }))
     };
     let route = |vpc: &str, prefix, scope| Object::Route(Route { name: None, vpc: vpc.into(), prefix, scope });
     d.put(vpc("hub", 1, peerings));

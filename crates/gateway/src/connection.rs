@@ -81,7 +81,11 @@ pub(crate) fn judge<R: Recorder>(
     if let Some((of, answer)) = w.answer.take() {
         return answered(w, sight, p, pair, states, (found, &packet), ports, (of, answer));
     }
-    let (state, verdict) = states.judge(&key, kind);
+    let (state, verdict) = states.judge(&key, kind, pair.packet.len() as u32);
+    if R::ON && states.away(&key) {
+        let prefix = states.migrated_by(&key).map_or_else(String::new, |e| e.to_string());
+        w.note(p, Stage::Filter, Event::Migrated { vni: key.vni(), prefix });
+    }
     let pick_up = pair.policy & POLICY_PICKUP != 0;
     match verdict {
         Verdict::Accept => {

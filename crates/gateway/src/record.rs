@@ -101,6 +101,8 @@ pub enum Event {
     NoGroups,
     /// The session of a connection inside.
     Pair { key: String, state: &'static str, begun: bool },
+    /// The connection lies in a prefix that has migrated to the software path, which knows it by its full key.
+    Migrated { vni: u32, prefix: String },
     /// A frame on a wire: from which side, the port of the other end, and what it is.
     Wire { servers_side: bool, other: u32, what: &'static str },
     /// The server of a frame on a wire, and its VPC; none: nobody behind the wire has the address.
@@ -197,6 +199,7 @@ impl std::fmt::Display for Event {
             Event::Server { address, vni: Some(vni) } => write!(f, "server {address} of vni {vni}"),
             Event::Server { address, vni: None } => write!(f, "{address} is no server behind this wire"),
             Event::NoGroups => f.write_str("neither end has a security group"),
+            Event::Migrated { vni, prefix } => write!(f, "migrated prefix {prefix} of vni {vni}"),
             Event::Pair { key, state, begun } => {
                 write!(f, "{} {key}, {state}", if *begun { "session begins:" } else { "session" })
             }

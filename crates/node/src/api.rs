@@ -127,6 +127,7 @@ pub fn router(node: Arc<Node>) -> Router {
         )
         .route("/v1/capture", post(capture))
         .route("/v1/sessions", post(sessions))
+        .route("/v1/migration", get(|State(n): Shared| blocking(move || Ok(n.migration()))))
         .route("/v1/states", get(|State(n): Shared| blocking(move || Ok(n.states()))))
         .route(
             "/v1/rules",
@@ -145,7 +146,7 @@ pub fn router(node: Arc<Node>) -> Router {
 }
 
 /// What may be asked for, for those who asked for something else.
-const PATHS: &str = "GET /v1/status, /v1/counters, /v1/levels, /v1/neighbours, /v1/underlay, /v1/states, /v1/vm-counters, \
+const PATHS: &str = "GET /v1/status, /v1/counters, /v1/levels, /v1/neighbours, /v1/underlay, /v1/states, /v1/migration, /v1/vm-counters, \
                      /v1/objects/KIND, /v1/top, /metrics; POST /v1/apply, /v1/trace, /v1/capture, /v1/sessions, /v1/ports, /v1/rules";
 
 async fn unknown(uri: axum::http::Uri) -> Response {

@@ -28,6 +28,8 @@ use std::time::Duration;
 use tables::{Commit, GroupId, RoutesChange, Tables, Vni, WirePort, WireSpec, Writer};
 
 /// Time between two looks at what has expired.
+/// Steps of migration in it.
+const STEPS: u32 = 10;
 const EXPIRE: Duration = Duration::from_millis(100);
 /// Segments of session memory (4 MiB) that are copied for a trace.
 const COPIED_SEGMENTS_MAX: u32 = 128;
@@ -140,6 +142,7 @@ impl Internet {
         internet.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
         // Whatever a predecessor left, and rules are known now; nothing to do if it was done.
         internet.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
+        internet.states.set_weights(&plan.weights);
         internet.follow_wires(writer)?;
         Ok(internet)
     }
@@ -222,7 +225,11 @@ impl Internet {
                 while busy && !stop.load(Ordering::Relaxed) {
                     busy = nat.expire(monotonic_ns(), BUDGET).more;
                 }
-                std::thread::sleep(EXPIRE);
+                // A state table may fill up within less than a turn.
+                for _ in 0..STEPS {
+                    states.migrate(&*memory, monotonic_ns());
+                    std::thread::sleep(EXPIRE / STEPS);
+                }
             }
         };
         let thread = std::thread::Builder::new().name("tunny-sessions".into()).spawn(body);
@@ -352,6 +359,7 @@ impl Internet {
             }
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
+        self.states.set_weights(&plan.weights);
         let public = std::mem::take(&mut old.public) != plan.public;
         *old = plan.clone();
         if public {

@@ -28,6 +28,8 @@ pub struct Scrape {
     pub events_lost: u64,
     /// What tells the states of connections inside.
     pub states: crate::states::StatesView,
+    /// What of them has migrated to the software path.
+    pub migration: crate::states::MigrationView,
     /// Counters of sessions.
     pub sessions: session::TrackerStats,
     /// How full the pools are.
@@ -102,6 +104,7 @@ impl Collector for Scrape {
         self.tenants(e)?;
 self.internet(e)?;
         self.states(e)?;
+        self.migration(e)?;
         self.node(e)
     }
 }
@@ -146,6 +149,19 @@ impl Scrape {
         let vpc = |v: &crate::states::StatesVpc| vec![("vni", v.vni.to_string()), ("vpc", v.vpc.clone())];
         gauges(e, "tunny_vpc_connections", "Connections of a VPC in the state table", None, s.vpcs.iter().map(|v| (vpc(v), v.connections as f64)))?;
         gauges(e, "tunny_vpc_connections_opening", "Those that are not established", None, s.vpcs.iter().map(|v| (vpc(v), v.opening as f64)))
+    }
+
+    fn migration(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        let m = &self.migration;
+        if !m.enabled {
+            return Ok(());
+        }
+        gauges(e, "tunny_migration_prefixes", "Prefixes that have migrated to the software path", None, [(vec![], m.prefixes.len() as f64)])?;
+        let moved = [("software", m.moved_to_software), ("fast", m.moved_back)].map(|(to, n)| (vec![("to", to.to_string())], n));
+        counters(e, "tunny_migration_moved", "Connections that changed between state table and software path", None, moved)?;
+        let vpc = |v: &crate::states::MigrationVpc| vec![("vni", v.vni.to_string()), ("vpc", v.vpc.clone())];
+        let what = "Connections of a VPC that have migrated to the software path";
+        gauges(e, "tunny_vpc_connections_migrated", what, None, m.vpcs.iter().map(|v| (vpc(v), v.software as f64)))
     }
 
     fn internet(&self, e: &mut DescriptorEncoder) -> fmt::Result {

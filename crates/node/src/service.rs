@@ -312,6 +312,11 @@ impl Node {
         self.internet.states().view(&self.vpc_names())
     }
 
+    /// `GET /v1/migration`.
+    pub fn migration(&self) -> crate::states::MigrationView {
+        self.internet.states().migration(&self.vpc_names())
+    }
+
     /// `POST /v1/sessions`.
     pub fn sessions(&self, query: &SessionQuery) -> Result<Listing, NodeError> {
         Listing::new(&self.internet, query, self.vpc_names())
@@ -666,6 +671,7 @@ impl Node {
             nat: crate::sessions::tenants(&self.internet, &self.vpc_names()),
             log_lost: self.internet.log().lost(),
             states: self.states(),
+            migration: self.migration(),
         })
     }
 }

@@ -8,7 +8,7 @@
 use crate::copy::copy_words_of;
 use crate::error::NodeError;
 use crate::agent::link::{AgentLink, Hearers, Target};
-use abi::{STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
+use abi::{STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
 use config::RemoteAgent;
 use gateway::Nat;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ const TURNS: u64 = 100;
 const REST: u32 = 10;
 /// Lines of state tables that are copied for a trace: 512 MiB.
 const COPIED_LINES_MAX: u64 = 1 << 23;
+/// Records that are looked at in a step of migration.
+const MOVED_A_STEP: u64 = 1 << 16;
 const ACK: u8 = 0x10;
 /// Time that a change to an agent on another host waits for it; it goes on without.
 const AGENT_PATIENCE: Duration = Duration::from_secs(2);
@@ -120,7 +122,7 @@ impl States {
                 self.to_sessions(&::states::left_connections(&*self.backing), now);
                 self.to_sessions(&known, now);
                 let failed = |e: std::io::Error| NodeError::States(e.to_string());
-                self.backing.clear(STATES_SLOT_TABLE).and_then(|()| self.backing.clear(STATES_SLOT_RECORDS)).map_err(failed)?;
+                (0..STATES_SLOT_COUNT).try_for_each(|slot| self.backing.clear(slot)).map_err(failed)?;
                 Ok(None)
             }
         })?;
@@ -250,6 +252,23 @@ impl States {
         }
     }
 
+    /// Weights of VPCs, where they are not 1.
+    pub fn set_weights(&self, weights: &BTreeMap<u32, u32>) {
+        if let Some(states) = &*self.nat.states() {
+            states.set_weights(weights.iter().map(|(vni, weight)| (*vni, *weight)).collect());
+        }
+    }
+
+    /// A step of migration, a bounded number of records. Whether there is any to be done at all.
+    pub fn migrate(&self, memory: &dyn SessionMemory, now: u64) -> bool {
+        let Some(states) = self.nat.states().clone().filter(|s| s.spec().migration.is_some()) else { return false };
+        states.migrate(now, MOVED_A_STEP, &mut || {
+            memory.grace();
+            self.nat.wait_for_batches();
+        });
+        true
+    }
+
     /// A copy for traces in `nat`, and for the fast path of `xdp`: nothing that is done to it reaches the node. Without connections if
     /// these are too many to copy.
     pub fn rehearse(&self, nat: &Nat, xdp: Option<&xdp::XdpEngine>) -> Result<(), NodeError> {
@@ -281,7 +300,7 @@ impl States {
     }
 
     fn copy(&self, to: &dyn Backing) -> std::io::Result<()> {
-        for slot in [STATES_SLOT_TABLE, STATES_SLOT_RECORDS] {
+        for slot in 0..STATES_SLOT_COUNT {
             let Some(from) = self.backing.left(slot) else { continue };
             let lines = from.words().len() as u64 / 8;
             if lines <= COPIED_LINES_MAX {
@@ -290,6 +309,34 @@ impl States {
             }
         }
         Ok(())
+    }
+
+    /// What migrates, if anything may; `vpcs`: names by VNI.
+    pub fn migration(&self, vpcs: &BTreeMap<u32, String>) -> MigrationView {
+        let Some(m) = self.nat.states().as_ref().and_then(|s| s.migration()) else { return MigrationView::default() };
+        let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
+        let vpc = |t: &::states::TenantMigration| {
+            let prefixes = m.entries.iter().filter(|(e, ..)| e.vni == t.vni).count() as u64;
+            MigrationVpc { vni: t.vni, vpc: name(t.vni), weight: t.weight, fast: t.fast, software: t.away, prefixes }
+        };
+        let prefix = |(e, connections, bytes): &(::states::Entry, u64, u64)| MigrationPrefix {
+            vni: e.vni,
+            vpc: name(e.vni),
+            prefix: e.to_string(),
+            connections: *connections,
+            bytes: *bytes,
+        };
+        MigrationView {
+            enabled: true,
+            begin: m.thresholds.0,
+            end: m.thresholds.1,
+            fast: m.connections.0,
+            software: m.connections.1,
+            moved_to_software: m.moved.0,
+            moved_back: m.moved.1,
+            vpcs: m.tenants.iter().map(vpc).collect(),
+            prefixes: m.entries.iter().map(prefix).collect(),
+        }
     }
 
     /// What it tells; `vpcs`: names by VNI.
@@ -470,4 +517,62 @@ pub struct StatesVpc {
     pub connections: u64,
     /// Those that are not established.
     pub opening: u64,
+}
+
+/// Which connections have migrated to the software path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationView {
+    /// Whether any may (`spec.filter.migration`).
+    pub enabled: bool,
+    /// Connections in the state table from which on some migrate (θ1).
+    pub begin: u64,
+    /// Those that then remain (θ2).
+    pub end: u64,
+    /// Connections in the state table.
+    pub fast: u64,
+    /// Connections that the software path judges.
+    pub software: u64,
+    /// Connections that migrated so far.
+    pub moved_to_software: u64,
+    /// Those that came back.
+    pub moved_back: u64,
+    /// By VPC (of the lower end of a connection).
+    pub vpcs: Vec<MigrationVpc>,
+    /// `Migrate_Tbl`.
+    pub prefixes: Vec<MigrationPrefix>,
+}
+
+/// Connections of a VPC and where they are judged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationVpc {
+    /// VNI.
+    pub vni: u32,
+    /// Name.
+    pub vpc: String,
+    /// Weight.
+    pub weight: u32,
+    /// Connections in the state table.
+    pub fast: u64,
+    /// Connections that the software path judges.
+    pub software: u64,
+    /// Its prefixes in `Migrate_Tbl`.
+    pub prefixes: u64,
+}
+
+/// An entry of `Migrate_Tbl`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationPrefix {
+    /// VNI.
+    pub vni: u32,
+    /// Name of the VPC.
+    pub vpc: String,
+    /// Addresses of the lower end, or of both ends.
+    pub prefix: String,
+    /// Connections in it.
+    pub connections: u64,
+    /// Their bytes in this period of counting.
+    pub bytes: u64,
 }

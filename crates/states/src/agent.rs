@@ -13,6 +13,7 @@
 //!
 //! *Timers* are a hand that walks over the records, a bounded number of places a call.
 
+use crate::migration::Migration;
 use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Placed, Recovered, State, StateTable, Step, Verdict};
 use session::coarse;
 use std::collections::HashMap;
@@ -161,6 +162,8 @@ pub struct Connection {
     pub began: Direction,
     /// Whether it is being asked if it lives.
     pub asked: bool,
+    /// Whether it has migrated: it is not in the state table.
+    pub away: bool,
 }
 
 const ONE_SIDED: u32 = 8;
@@ -170,9 +173,12 @@ const STATE_MASK: u32 = 0xf;
 const DUE_SHIFT: u32 = 8;
 const DUE_BITS: u32 = 24;
 
-/// The word of a record: state in bits 0–3, who began in 4, who closed in 5, asked in 6, due time in 8–31.
+/// Bit of a record: its connection has migrated, it is not in the state table.
+const AWAY: u32 = 1 << 7;
+
+/// The word of a record: state in bits 0–3, who began in 4, who closed in 5, asked in 6, migrated in 7, due time in 8–31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Record(u32);
+pub(crate) struct Record(pub(crate) u32);
 
 /// A record's value, read out of the memory of another layout.
 pub(crate) struct Value(pub u32);
@@ -219,8 +225,21 @@ impl Record {
         self.0 >> 6 & 1 != 0
     }
 
+    pub(crate) fn away(self) -> bool {
+        self.0 & AWAY != 0
+    }
+
+    pub(crate) fn with_away(self, away: bool) -> Record {
+        Record(if away { self.0 | AWAY } else { self.0 & !AWAY })
+    }
+
+    /// Whether the connection still exists.
+    pub(crate) fn lives(self) -> bool {
+        self.number() != ENDING
+    }
+
     /// What the fast path should read.
-    fn state(self) -> State {
+    pub(crate) fn state(self) -> State {
         match self.fsm() {
             _ if self.asked() => State::Closing,
             Some(fsm) => fsm.state(),
@@ -230,7 +249,7 @@ impl Record {
     }
 
     fn connection(self) -> Connection {
-        Connection { tcp: self.fsm(), state: self.state(), began: self.began(), asked: self.asked() }
+        Connection { tcp: self.fsm(), state: self.state(), began: self.began(), asked: self.asked(), away: self.away() }
     }
 
     fn due_at(self, time: u64) -> Record {
@@ -291,8 +310,8 @@ impl<T: StateTable> Writes for T {
 
 /// The agent.
 pub struct Agent<T> {
-    records: Exact,
-    table: T,
+    pub(crate) records: Exact,
+    pub(crate) table: T,
     timeouts: Timeouts,
     hand: u64,
     tenants: HashMap<u32, TenantUse>,
@@ -300,12 +319,14 @@ pub struct Agent<T> {
     judged_by: u64,
     /// Connections that ended since they were last asked for; none: nobody asks.
     ended: Option<Vec<Ended>>,
+    pub(crate) migration: Option<Box<Migration>>,
 }
 
 impl<T> Agent<T> {
     /// An agent with empty records and an empty table.
     pub fn new(records: Exact, table: T, timeouts: Timeouts) -> Agent<T> {
-        Agent { records, table, timeouts, hand: 0, tenants: HashMap::new(), opening_max: u64::MAX, judged_by: u64::MAX, ended: None }
+        let (tenants, most) = (HashMap::new(), u64::MAX);
+        Agent { records, table, timeouts, hand: 0, tenants, opening_max: most, judged_by: most, ended: None, migration: None }
     }
 
     /// The connections at places `from..from + n` of its records, each once a round.
@@ -343,6 +364,7 @@ impl<T: Writes> Agent<T> {
 
     /// Counts a record that changes; none: it begins or ends.
     fn count(&mut self, key: &Key, before: Option<Record>, after: Option<Record>) {
+        self.count_migration(key, before, after);
         let opening = |r: Option<Record>| i64::from(r.is_some_and(|r| r.state() == State::Opening));
         let change = i64::from(after.is_some()) - i64::from(before.is_some());
         let tenant = self.tenants.entry(key.vni()).or_default();
@@ -360,14 +382,23 @@ impl<T: Writes> Agent<T> {
 
     /// An agent of these records, which another agent has left; the table becomes what they say.
     pub fn with(records: Exact, table: T, timeouts: Timeouts) -> (Agent<T>, Recovered) {
+        Agent::with_migration(records, table, timeouts, None)
+    }
+
+    /// The same; what has migrated stays out of the table. Without a migration it comes back.
+    pub(crate) fn with_migration(records: Exact, table: T, timeouts: Timeouts, migration: Option<Migration>) -> (Agent<T>, Recovered) {
         let mut agent = Agent::new(records, table, timeouts);
+        agent.migration = migration.map(Box::new);
         let all: Vec<(Key, Record)> = agent.records.scan(0, u64::MAX).map(|(k, v)| (k, Record(v))).collect();
         let (ending, alive): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, r)| r.number() == ENDING);
         for (key, record) in &alive {
             agent.count(key, None, Some(*record));
+            agent.found(key, *record);
         }
+        let comes_back = agent.migration.is_none();
+        let fast = alive.into_iter().filter(|(_, record)| comes_back || !record.away());
         let mut lost = Vec::new();
-        let mut states = alive.into_iter().map(|(key, record)| (key, record.state()));
+        let mut states = fast.map(|(key, record)| (key, record.state()));
         let recovered = agent.table.recover(&mut states, &mut |key| lost.push(*key));
         for key in lost {
             agent.count(&key, agent.records.get(&key).map(Record), None);
@@ -537,10 +568,12 @@ impl<T: Writes> Agent<T> {
             return Outcome::Refuse(Refusal::Opening);
         }
         let record = record.due_at(now + self.timeout(record));
+        let Some(away) = self.goes_away(&packet.key) else { return Outcome::Refuse(Refusal::Full) };
+        let record = record.with_away(away);
         if self.records.get(&packet.key).is_some() || self.records.put(&packet.key, record.0).is_err() {
             return Outcome::Refuse(Refusal::Full);
         }
-        if self.table.insert(&packet.key, record.state()).is_err() {
+        if !away && self.table.insert(&packet.key, record.state()).is_err() {
             self.records.change(&packet.key, 0);
             return Outcome::Refuse(Refusal::Full);
         }
@@ -549,13 +582,15 @@ impl<T: Writes> Agent<T> {
     }
 
     fn change(&mut self, key: &Key, old: Record, new: Record, now: u64) -> Outcome {
-        let new = new.due_at(now + self.timeout(new));
+        let new = new.due_at(now + self.timeout(new)).with_away(old.away());
         if new != old {
             self.records.change(key, new.0);
         }
         if new.state() != old.state() {
             self.count(key, Some(old), Some(new));
-            self.table.set(key, new.state());
+            if !new.away() {
+                self.table.set(key, new.state());
+            }
         }
         Outcome::Pass
     }
@@ -567,8 +602,11 @@ impl<T: Writes> Agent<T> {
             let closed = why == Why::Timeout && record.fsm() == Some(Fsm::TimeWait);
             self.note_end(key, record, if closed { Why::Closed } else { why });
         }
-        self.records.change(key, ENDING);
-        self.table.remove(key);
+        let away = record.is_some_and(Record::away);
+        self.records.change(key, Record(ENDING).with_away(away).0);
+        if !away {
+            self.table.remove(key);
+        }
         self.records.change(key, 0);
     }
 

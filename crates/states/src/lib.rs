@@ -7,7 +7,7 @@
 //! ([`StateTable`]): [`Exact`] full keys, [`Compact`] the paper's registers with settled collisions, [`Digest`] a cuckoo table
 //! of digests with exact collisions. One [`Reader`] reads all three, and so does `bpf/states/states.h`. [`Agent`] settles
 //! control packets with any of them, in the process of the node or, as [`Host`], on another host, of which the node has a [`Remote`]; [`Shared`] is both as the workers of a node share them, as large as a [`Spec`] says. [`migrate`] says
-//! how many flows of a tenant leave a full fast path, [`prefixes`] which ones.
+//! how many flows of a tenant leave a full fast path, [`prefixes`] which ones, and [`Shared::migrate`] lets them go and come back.
 //! No I/O and no clock: time (nanoseconds of CLOCK_MONOTONIC) comes in as an argument, randomness as a salt.
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,9 @@ mod keys;
 mod memory;
 pub mod message;
 pub mod migrate;
+mod migrate_tbl;
+mod migration;
+mod moving;
 pub mod prefixes;
 mod reader;
 pub mod remote;
@@ -41,6 +44,8 @@ pub use exact::{Exact, ExactOptions};
 pub use fig3::{step, Fsm, Step};
 pub use host::Host;
 pub use memory::Memory;
+pub use migrate_tbl::{Entry, MigrateReader, Place, WIDTH4, WIDTH6};
+pub use migration::{MigrationOptions, MigrationStatus, TenantMigration};
 pub use reader::Reader;
 pub use remote::{Answer, Desk, Remote};
 pub use key::Key;

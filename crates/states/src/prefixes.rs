@@ -90,6 +90,22 @@ impl Prefixes {
         }
     }
 
+    /// Bytes of flows of a prefix, whose units nobody tells apart: each unit in it gets its flows' part.
+    pub fn add_bytes_below(&mut self, p: Prefix, bytes: u64) {
+        let flows = self.sum(p).flows.max(1);
+        let last = self.last(p);
+        for count in self.units.range_mut(p.addr..=last).map(|(_, count)| count) {
+            let part = u128::from(bytes) * u128::from(count.flows) / u128::from(flows);
+            count.bytes = count.bytes.saturating_add(part as u64);
+        }
+    }
+
+    /// What all units in a prefix count together.
+    pub fn sum(&self, p: Prefix) -> Count {
+        let units = self.units.range(p.addr..=self.last(p)).map(|(_, count)| count);
+        units.fold(Count::default(), |a, b| Count { flows: a.flows + b.flows, bytes: a.bytes.saturating_add(b.bytes) })
+    }
+
     /// Begins a new period of counting bytes.
     pub fn clear_bytes(&mut self) {
         self.units.values_mut().for_each(|count| count.bytes = 0);
@@ -119,20 +135,85 @@ impl Prefixes {
 
     /// Lets at least `flows` flows migrate, or all that there are, by units with the fewest bytes a flow.
     pub fn migrate(&mut self, flows: u64) -> Vec<Edit> {
-        let fast = |addr: &u128| self.entry(*addr).is_none();
-        let mut by_size: Vec<(u128, Count)> = self.units.iter().filter(|(a, _)| fast(a)).map(|(a, c)| (*a, *c)).collect();
-        // Bytes ÷ flows, without dividing. No unit is without a flow.
-        let times = |c: &Count, d: &Count| u128::from(c.bytes) * u128::from(d.flows);
-        by_size.sort_by(|(a, c), (b, d)| times(c, d).cmp(&times(d, c)).then(a.cmp(b)));
-        let (mut edits, mut left) = (Vec::new(), flows);
-        for (addr, count) in by_size {
-            if left == 0 {
-                break;
-            }
-            left = left.saturating_sub(count.flows);
-            self.add(self.prefix(addr, self.unit), &mut edits);
+        let mut edits = Vec::new();
+        for unit in self.smallest(flows) {
+            self.add(unit, &mut edits);
         }
         edits
+    }
+
+    /// The units that would: first the one with the fewest bytes a flow.
+    pub fn smallest(&self, flows: u64) -> Vec<Prefix> {
+        let mut left = flows;
+        let more = |(unit, count): (Prefix, Count)| {
+            let goes = left > 0;
+            left = left.saturating_sub(count.flows);
+            goes.then_some(unit)
+        };
+        self.by_size(false).into_iter().map_while(more).collect()
+    }
+
+    /// Units that have migrated, or have not, with what they count: those with the fewest bytes a flow first.
+    pub fn by_size(&self, migrated: bool) -> Vec<(Prefix, Count)> {
+        let mine = |addr: &u128| self.entry(*addr).is_some() == migrated;
+        let mut list: Vec<(Prefix, Count)> =
+            self.units.iter().filter(|(a, _)| mine(a)).map(|(a, c)| (self.prefix(*a, self.unit), *c)).collect();
+        // Bytes ÷ flows, without dividing. No unit is without a flow.
+        let times = |c: &Count, d: &Count| u128::from(c.bytes) * u128::from(d.flows);
+        list.sort_by(|(a, c), (b, d)| times(c, d).cmp(&times(d, c)).then(a.cmp(b)));
+        list
+    }
+
+    /// A unit migrates.
+    pub fn migrate_unit(&mut self, unit: Prefix) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        if self.entry(unit.addr).is_none() {
+            self.add(unit, &mut edits);
+        }
+        edits
+    }
+
+    /// A unit comes back, whatever flows it has: the entry that covers it is split around it.
+    pub fn give_back(&mut self, unit: Prefix) -> Vec<Edit> {
+        self.entry(unit.addr).map_or_else(Vec::new, |entry| self.split(entry, unit))
+    }
+
+    /// The unit that an address lies in.
+    pub fn unit(&self, addr: u128) -> Prefix {
+        self.prefix(addr, self.unit)
+    }
+
+    /// Length of a unit.
+    pub fn unit_len(&self) -> u8 {
+        self.unit
+    }
+
+    /// Units that have flows.
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Whether there is neither a flow nor an entry.
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty() && self.entries.is_empty()
+    }
+
+    /// Makes the unit shorter, so that there are fewer of them. Entries that are longer grow to a whole unit: the units are returned
+    /// in which flows migrate by that which had not.
+    pub fn coarsen(&mut self, unit: u8) -> Vec<Prefix> {
+        self.unit = unit.min(self.unit);
+        for (addr, count) in std::mem::take(&mut self.units) {
+            let sum = self.units.entry(self.unit_of(addr)).or_default();
+            (sum.flows, sum.bytes) = (sum.flows + count.flows, sum.bytes.saturating_add(count.bytes));
+        }
+        let longer: Vec<Prefix> = self.entries.iter().copied().filter(|p| p.len > self.unit).collect();
+        longer.iter().for_each(|p| {
+            self.entries.remove(p);
+        });
+        let mut grown: Vec<Prefix> = longer.iter().map(|p| self.prefix(p.addr, self.unit)).collect();
+        grown.dedup();
+        grown.iter().for_each(|p| self.add(*p, &mut Vec::new()));
+        grown
     }
 
     /// Enters a prefix, merged with its other half as long as that is an entry.
@@ -157,10 +238,15 @@ impl Prefixes {
         let Some(entry) = self.entry(addr) else { return Vec::new() };
         let empty = |p: &Prefix| self.units.range(p.addr..=self.last(*p)).next().is_none();
         let Some(back) = (entry.len..=self.unit).map(|len| self.prefix(addr, len)).find(empty) else { return Vec::new() };
+        self.split(entry, back)
+    }
+
+    /// An entry without a part of it.
+    fn split(&mut self, entry: Prefix, back: Prefix) -> Vec<Edit> {
         self.entries.remove(&entry);
         let mut edits = vec![Edit::Remove(entry)];
         for len in entry.len + 1..=back.len {
-            let beside = self.sibling(self.prefix(addr, len));
+            let beside = self.sibling(self.prefix(back.addr, len));
             self.entries.insert(beside);
             edits.push(Edit::Add(beside));
         }

@@ -65,7 +65,34 @@ impl Reader {
 
     /// Changes which packets are control packets. For the table's writer.
     pub(crate) fn set_control(&self, control: u64) {
-        Root::set_control(self.memory.words(), control);
+        let words = self.memory.words();
+        Root::set_control(words, control | Root::control_now(words) & STATES_MIGRATE);
+    }
+
+    /// Whether readers ask `Migrate_Tbl`, too. For the table's writer.
+    pub(crate) fn ask_migration(&self, on: bool) {
+        let control = Root::control_now(self.memory.words()) & !STATES_MIGRATE;
+        Root::set_control(self.memory.words(), control | if on { STATES_MIGRATE } else { 0 });
+    }
+
+    /// Whether `Migrate_Tbl` has entries.
+    #[inline(always)]
+    pub(crate) fn migrates(&self) -> bool {
+        Root::control_now(self.memory.words()) & STATES_MIGRATE != 0
+    }
+
+    /// The value of a key in an exact table; Err: moves overtook this reader again and again.
+    pub(crate) fn value(&self, key: &Key) -> Result<Option<u32>, ()> {
+        let (words, hash) = (self.memory.words(), key.hash(self.root.salt));
+        let area = if key.is_wide() { Area::new(self.root.keys6, true) } else { Area::new(self.root.keys4, false) };
+        for _ in 0..STATES_TRIES {
+            let keys = load(words, MOVES_KEYS);
+            let found = area.find(words, key, hash).map(|(value, _)| value);
+            if load(words, MOVES_KEYS) == keys {
+                return Ok(found);
+            }
+        }
+        Err(())
     }
 
     /// What the fast path does with a packet of this kind.

@@ -2,9 +2,13 @@
 //! [`Shared`]: a state table and its agent as the workers of a node share them: data packets read without a lock, control packets
 //! take turns, or are sent to the agent if that is on another host ([`Remote`]).
 
+use crate::agent::Record;
+use crate::migrate_tbl::{Entry, MigrateReader, MigrateTbl, Place};
+use crate::migration::{Migration, MigrationStatus, Next};
 use crate::{Agent, Connection, Control, Direction, Ended, Error, Exact, Key, Kind, Memory, Outcome, Reader, Recovered, Refusal};
 use crate::{Remote, Spec, State, StateTable, TenantUse, Timeouts, Usage, Verdict, STRAYS};
-use abi::{STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
+use abi::{MIGRATE_AWAY, STATES_NONE, STATES_SLOT_COUNT, STATES_SLOT_MIGRATE, STATES_SLOT_RECORDS, STATES_SLOT_TABLE, STATES_UNSURE};
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,8 +18,8 @@ pub(crate) const OPENING_SHARE: u64 = 8;
 /// Places that are looked at in one go for a list of all connections.
 const PLACES: u64 = 4096;
 
-/// Where state tables lie: memories of any size in two slots, STATES_SLOT_TABLE and STATES_SLOT_RECORDS. What a slot holds outlives
-/// the process if anything can; fast paths read the table of its slot.
+/// Where state tables lie: memories of any size in the slots STATES_SLOT_TABLE, STATES_SLOT_RECORDS and STATES_SLOT_MIGRATE. What a slot
+/// holds outlives the process if anything can; fast paths read table and `Migrate_Tbl` in their slots.
 pub trait Backing: Send + Sync {
     /// What a slot holds, left by a predecessor or entered by this process.
     fn left(&self, slot: u32) -> Option<Arc<dyn Memory>>;
@@ -31,7 +35,7 @@ pub trait Backing: Send + Sync {
 
 /// Slots in memory of this process: what they hold ends with it.
 #[derive(Default)]
-pub struct HeapSlots(Mutex<[Slot; 2]>);
+pub struct HeapSlots(Mutex<[Slot; STATES_SLOT_COUNT as usize]>);
 
 #[derive(Default)]
 struct Slot {
@@ -127,6 +131,7 @@ pub struct Shared {
     spec: Spec,
     side: Side,
     reader: Reader,
+    migrated: Option<Migrated>,
 }
 
 /// Where the agent is.
@@ -150,6 +155,25 @@ pub(crate) fn open_records(backing: &dyn Backing, spec: &Spec, salt: u64) -> Res
     Ok((records, lost))
 }
 
+/// What judges a packet of a connection that has migrated: `Migrate_Tbl`, and the records.
+struct Migrated {
+    table: MigrateReader,
+    records: Reader,
+}
+
+impl Migrated {
+    /// The state of a connection by its record.
+    fn state(&self, key: &Key) -> u8 {
+        match self.records.value(key) {
+            Ok(value) => value.map(Record).filter(|r| r.lives()).map_or(STATES_NONE, |r| r.state() as u8),
+            Err(()) => STATES_UNSURE,
+        }
+    }
+}
+
+/// Records that a migration looks at before others get at the lock.
+const MOVED_AT_ONCE: u64 = 4096;
+
 impl Shared {
     /// The table of this kind and size with the connections that `backing` holds; it is what fast paths read when this returns.
     /// A table that is there already and as it is wanted goes on; else a new one is filled beside and takes its place.
@@ -169,6 +193,10 @@ impl Shared {
         let enter = |slot, lines| backing.enter(slot).map_err(|source| OpenError::Memory { lines, source });
         // All memory first: if there is none, what is there stays as it is.
         let lines = spec.lines()?;
+        let migration = match spec.migration {
+            Some(o) => Some(Migration::new(o, spec.all(), MigrateTbl::new(make(STATES_SLOT_MIGRATE, MigrateTbl::LINES)?))),
+            None => None,
+        };
         let left = backing.left(STATES_SLOT_TABLE).and_then(|memory| spec.attach(memory));
         let made = left.is_none();
         let table = match left {
@@ -176,7 +204,7 @@ impl Shared {
             None => spec.make(make(STATES_SLOT_TABLE, lines)?, salt)?,
         };
         let (records, lost) = open_records(backing, &spec, salt)?;
-        let (mut agent, mut found) = Agent::with(records, table, timeouts);
+        let (mut agent, mut found) = Agent::with_migration(records, table, timeouts, migration);
         for a in adopted {
             found.lost += u64::from(!agent.adopt(&a.key, a.tcp, a.began, now));
         }
@@ -184,14 +212,29 @@ impl Shared {
             enter(STATES_SLOT_TABLE, lines)?;
         }
         found.lost += lost;
+        // What has migrated is found there before the predecessor's Migrate_Tbl goes; nothing has, and connections are in the table.
+        agent.publish_migration();
+        let migrated = match agent.migration() {
+            Some(migration) => {
+                let table = migration.table().reader();
+                enter(STATES_SLOT_MIGRATE, MigrateTbl::LINES)?;
+                Some(Migrated { table, records: agent.records.reader() })
+            }
+            None => {
+                agent.table().reader().ask_migration(false);
+                let lines = MigrateTbl::LINES;
+                backing.clear(STATES_SLOT_MIGRATE).map_err(|source| OpenError::Memory { lines, source })?;
+                None
+            }
+        };
         agent.judge_by(spec.judged_by());
         agent.limit_opening(spec.all() / OPENING_SHARE);
         let reader = agent.table().reader();
-        Ok((Shared { spec, side: Side::Here(Mutex::new(agent)), reader }, found))
+        Ok((Shared { spec, side: Side::Here(Mutex::new(agent)), reader, migrated }, found))
     }
 
     /// A table whose agent is on another host, as which `name` it serves. A table that is there already and as it is wanted goes on; else
-    /// a new one takes its place as soon as the agent has told its connections. `adopted`: connections that the agent is to take in.
+    /// a new one takes its place as soon as the agent has told its connections. `adopted`: connections that the agent is to take in. Nothing migrates.
     pub fn open_remote(
         backing: &Arc<dyn Backing>,
         (name, spec): (&str, Spec),
@@ -209,13 +252,13 @@ impl Shared {
             }
         };
         let slots = backing.clone();
-        // Records of an agent that was here are with the other one now.
+        // Records of an agent that was here are with the other one now, and what had migrated by them is in the table.
         let enter = move || {
             let entered = if made { slots.enter(STATES_SLOT_TABLE) } else { Ok(()) };
-            entered.and_then(|()| slots.clear(STATES_SLOT_RECORDS))
+            [STATES_SLOT_RECORDS, STATES_SLOT_MIGRATE].into_iter().fold(entered, |done, slot| done.and_then(|()| slots.clear(slot)))
         };
         let remote = Arc::new(Remote::new(name, spec, table, Box::new(enter), adopted, timeouts));
-        Ok(Shared { spec, reader: remote.reader().clone(), side: Side::There(remote) })
+        Ok(Shared { spec, reader: remote.reader().clone(), side: Side::There(remote), migrated: None })
     }
 
     /// The agent, if it is on another host.
@@ -240,11 +283,77 @@ impl Shared {
         }
     }
 
-    /// What the table says of a connection, and what becomes of a packet of this kind by it.
+    /// What the table says of a connection, or the records if it has migrated, and what becomes of a packet of this kind and length by it.
     #[inline]
-    pub fn judge(&self, key: &Key, kind: Kind) -> (u8, Verdict) {
-        let state = self.reader.state(key);
-        (state, self.reader.verdict(state, kind))
+    pub fn judge(&self, key: &Key, kind: Kind, bytes: u32) -> (u8, Verdict) {
+        // In this order: who finds no entry in Migrate_Tbl has found in the table what is in it.
+        let mut state = self.reader.state(key);
+        let Some(migrated) = self.asked() else { return (state, self.reader.verdict(state, kind)) };
+        let found = migrated.table.find(&Place::from(key));
+        let away = found.0 & MIGRATE_AWAY != 0;
+        if away {
+            state = migrated.state(key);
+        }
+        let verdict = self.reader.verdict(state, kind);
+        if away || verdict != Verdict::Drop {
+            migrated.table.count(found, bytes);
+        }
+        (state, verdict)
+    }
+
+    /// What readers ask besides the table, while `Migrate_Tbl` has entries.
+    #[inline(always)]
+    fn asked(&self) -> Option<&Migrated> {
+        self.migrated.as_ref().filter(|_| self.reader.migrates())
+    }
+
+    /// Whether `Migrate_Tbl` leaves a connection to the software path.
+    pub fn away(&self, key: &Key) -> bool {
+        self.asked().is_some_and(|m| m.table.find(&Place::from(key)).0 & MIGRATE_AWAY != 0)
+    }
+
+    /// A step of migration: connections leave a state table that fills up, or come back; looks at about `places` records at most. `wait`
+    /// returns when every reader has ended that had begun when it was called; it is called without the agent's lock. Whether there is more to do.
+    pub fn migrate(&self, now: u64, places: u64, wait: &mut dyn FnMut()) -> bool {
+        let next = self.agent().plan_migration(now);
+        match next {
+            Next::Rest => return false,
+            Next::Publish => {
+                wait();
+                self.agent().publish_migration();
+                wait();
+                self.agent().seen_migration();
+            }
+            Next::Sweep(mut at) => {
+                let end = at.saturating_add(places);
+                while at < end {
+                    let mut agent = self.agent();
+                    agent.move_connections(at, MOVED_AT_ONCE.min(end - at));
+                    match agent.migration().and_then(Migration::sweeps_from) {
+                        Some(next) => at = next,
+                        None => return true,
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Weights of tenants by VNI; 1 where nothing is said.
+    pub fn set_weights(&self, weights: HashMap<u32, u32>) {
+        if let Some(migration) = &mut self.agent().migration {
+            migration.set_weights(weights);
+        }
+    }
+
+    /// The entry of `Migrate_Tbl` that leaves a connection to the software path.
+    pub fn migrated_by(&self, key: &Key) -> Option<Entry> {
+        self.agent().migration().and_then(|m| m.table().away(&Place::from(key)))
+    }
+
+    /// What is known of migration, if there is any.
+    pub fn migration(&self) -> Option<MigrationStatus> {
+        self.agent().migration().map(Migration::status)
     }
 
     /// Lets the agent judge a control packet; `pick_up`: an ACK may begin a connection. One on another host is asked with [`Remote::ask`].

@@ -2,6 +2,7 @@
 //! [`Spec`]: which state table an operator chose, and how large; sizes of all its parts follow.
 
 use crate::memory::Root;
+use crate::migration::MigrationOptions;
 use crate::{Compact, CompactOptions, Digest, DigestOptions, Error, Exact, ExactOptions, Memory, StateTable, CAREFUL, CLASSIFIED, PAPER};
 use abi::*;
 use std::sync::Arc;
@@ -44,6 +45,8 @@ pub struct Spec {
     pub fingerprint: u8,
     /// Whether the agent judges by [`CAREFUL`], else exactly as Fig. 3 has it ([`PAPER`]).
     pub careful: bool,
+    /// Tenant-aware migration of connections to the software path, if any.
+    pub migration: Option<MigrationOptions>,
 }
 
 /// Registers a connection of a compact table, if nobody says how many: one in 16 collides, one of eight is occupied.
@@ -56,7 +59,7 @@ impl Spec {
     pub fn new(kind: TableKind, connections: u32, wide: u32) -> Spec {
         let all = u64::from(connections) + u64::from(wide);
         let registers = (all * REGISTERS_A_CONNECTION).clamp(1, u64::from(u32::MAX)) as u32;
-        Spec { kind, connections, wide, registers, fingerprint: 0, careful: kind != TableKind::Compact }
+        Spec { kind, connections, wide, registers, fingerprint: 0, careful: kind != TableKind::Compact, migration: None }
     }
 
     /// Connections of both kinds.
@@ -123,19 +126,28 @@ impl Spec {
         }
     }
 
+    /// The agent's records: of all connections, those that have migrated, too.
+    fn records(&self, salt: u64) -> ExactOptions {
+        let o = self.exact(salt);
+        let Some(more) = self.migration.map(|m| u64::from(m.connections)) else { return o };
+        let wide = (u128::from(more) * u128::from(o.connections6) / u128::from(o.connections4.max(1))) as u64;
+        ExactOptions { connections4: o.connections4 + more, connections6: o.connections6 + wide.min(more), ..o }
+    }
+
     /// Lines that the agent's records take.
     pub fn record_lines(&self) -> u64 {
-        Exact::lines(&self.exact(0))
+        Exact::lines(&self.records(0))
     }
 
     /// New records.
     pub(crate) fn make_records(&self, memory: Arc<dyn Memory>, salt: u64) -> Result<Exact, Error> {
-        Exact::create(memory, &self.exact(salt))
+        Exact::create(memory, &self.records(salt))
     }
 
     /// Whether records are of this size.
     pub(crate) fn has_records(&self, records: &Exact) -> bool {
-        let (keys4, keys6, _) = crate::keys::Keys::layout(crate::memory::ROOT_LINES, self.connections.into(), self.wide.into());
+        let o = self.records(0);
+        let (keys4, keys6, _) = crate::keys::Keys::layout(crate::memory::ROOT_LINES, o.connections4, o.connections6);
         records.sizes() == (keys4, keys6)
     }
 

@@ -4,7 +4,7 @@
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
 use filter::{GroupSpec, Member, Remote, Rule, RuleDirection, SERVICE_MAX};
-use states::{Spec, TableKind};
+use states::{MigrationOptions, Spec, TableKind};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parse
 /// Connections of each kind that a state table of cases has room for.
 const CONNECTIONS: u32 = 1 << 12;
 
-/// `exact|compact|digest [connections N] [registers N] [fingerprint N] [careful]`, or `sessions`.
+/// `exact|compact|digest [connections N] [registers N] [fingerprint N] [careful] [migrate θ1% θ2% [unit4 N] [unit6 N]]`, or `sessions`.
 fn states(c: &mut Cursor<'_>) -> Parsed<Option<Spec>> {
     let word = c.next("the kind of a state table")?;
     let kind = match word.text.as_str() {
@@ -76,6 +76,17 @@ fn states(c: &mut Cursor<'_>) -> Parsed<Option<Spec>> {
         spec.fingerprint = c.number("fingerprint bits", 16)? as u8;
     }
     spec.careful |= c.eat("careful");
+    if c.eat("migrate") {
+        let usual = MigrationOptions { connections, ..MigrationOptions::default() };
+        let mut m = MigrationOptions { begin: c.number("θ1", 100)? as u8, end: c.number("θ2", 100)? as u8, ..usual };
+        if c.eat("unit4") {
+            m.unit4 = c.number("bits", 96)? as u8;
+        }
+        if c.eat("unit6") {
+            m.unit6 = c.number("bits", 128)? as u8;
+        }
+        spec.migration = Some(m);
+    }
     Ok(Some(spec))
 }
 
@@ -229,7 +240,11 @@ impl fmt::Display for Groups {
         self.pick_up.iter().try_for_each(|vni| writeln!(f, "  pick-up {vni}"))?;
         let Some(s) = &self.states else { return Ok(()) };
         let (kind, careful) = (s.kind.name(), if s.careful && s.kind == TableKind::Compact { " careful" } else { "" });
-        writeln!(f, "  states {kind} connections {} registers {} fingerprint {}{careful}", s.connections, s.registers, s.fingerprint)
+        write!(f, "  states {kind} connections {} registers {} fingerprint {}{careful}", s.connections, s.registers, s.fingerprint)?;
+        if let Some(m) = s.migration {
+            write!(f, " migrate {} {} unit4 {} unit6 {}", m.begin, m.end, m.unit4, m.unit6)?;
+        }
+        writeln!(f)
     }
 }
 

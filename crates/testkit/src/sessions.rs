@@ -34,7 +34,7 @@ pub fn start(memories: &Memories, region: &Region, now: u64) -> Result<Arc<Nat>,
     let options = Options { sessions, initial: sessions.min(1 << 10), salt: SALT, ..Options::default() };
     let tracker = Tracker::new(memories.sessions.clone(), options, now).map_err(|e| e.to_string())?;
     let nat = Nat::new(Arc::new(tracker), Arc::new(Translator::new(SALT)), Default::default(), None);
-    for slot in [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS] {
+    for slot in 0..abi::STATES_SLOT_COUNT {
         memories.states.clear(slot).map_err(|e| e.to_string())?;
     }
     change(&nat, &*memories.states, None, region)?;
@@ -64,7 +64,8 @@ pub fn change(nat: &Nat, states: &dyn Backing, before: Option<&Region>, region: 
 fn set_states(nat: &Nat, backing: &dyn Backing, region: &Region) -> Result<(), String> {
     nat.set_states(|_| {
         let Some(spec) = region.groups.states else {
-            return backing.clear(abi::STATES_SLOT_TABLE).map(|()| None).map_err(|e| e.to_string());
+            let slots = [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_MIGRATE];
+            return slots.into_iter().try_for_each(|slot| backing.clear(slot)).map(|()| None).map_err(|e| e.to_string());
         };
         let (shared, found) = Shared::open(backing, spec, SALT, Timeouts::default()).map_err(|e| e.to_string())?;
         match found.lost {
@@ -104,5 +105,6 @@ pub fn tick(nat: &Nat, now: u64) {
         states.expire(now, ALL);
         // Nothing runs beside a case.
         states.rest(&mut || ());
+        while states.migrate(now, ALL, &mut || ()) {}
     }
 }

@@ -8,7 +8,7 @@ mod common;
 
 use common::XdpRunner;
 use session::{Direction, PairKey};
-use states::{Backing, Compact, Digest, Key, Shared, Spec, TableKind};
+use states::{Backing, Compact, Digest, Key, MigrationOptions, Shared, Spec, TableKind};
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
@@ -156,7 +156,18 @@ fn specs() -> Vec<Spec> {
 }
 
 fn name(spec: &Spec) -> String {
-    format!("{} {} bits{}", spec.kind.name(), spec.fingerprint, if spec.careful { ", careful" } else { "" })
+    let migrates = if spec.migration.is_some() { ", migrating" } else { "" };
+    format!("{} {} bits{}{migrates}", spec.kind.name(), spec.fingerprint, if spec.careful { ", careful" } else { "" })
+}
+
+/// Tables that are too small for what talks, so that prefixes migrate to the software path and back.
+fn migrating() -> Vec<Spec> {
+    let of = |kind, unit4, unit6| Spec {
+        migration: Some(MigrationOptions { connections: 4096, begin: 20, end: 16, unit4, unit6 }),
+        ..Spec::new(kind, 80, 40)
+    };
+    let careful = Spec { careful: true, registers: 2000, ..of(TableKind::Compact, 70, 128) };
+    vec![of(TableKind::Exact, 96, 128), careful, of(TableKind::Digest, 64, 128)]
 }
 
 /// A change of rules now and then, and time.
@@ -165,6 +176,11 @@ fn meanwhile(i: usize, region: &mut Region, rng: &mut Rng, engines: &mut [&mut d
         let (group, rule) = region.groups.rules[rng.below(region.groups.rules.len())].clone();
         region.groups.rules.push((group, filter::Rule { priority: 1 + rng.below(300) as u16, allow: rng.chance(60), ..rule }));
         engines.iter_mut().for_each(|e| e.change(region).expect("a change"));
+    }
+    let migrates = region.groups.states.is_some_and(|s| s.migration.is_some());
+    if migrates && i % 40 == 0 {
+        *now += 1_100_000_000;
+        engines.iter_mut().for_each(|e| e.tick(*now));
     }
     if i % 700 == 0 {
         *now += 1_000_000_000_000;
@@ -176,7 +192,8 @@ fn meanwhile(i: usize, region: &mut Region, rng: &mut Rng, engines: &mut [&mut d
 fn rust_and_xdp_agree_with_every_state_table() {
     let Some(mut xdp) = XdpRunner::new() else { return };
     let (mut rust, (seed, mut rng)) = (UserEngine::default(), Rng::seeded("states"));
-    for spec in specs() {
+    let (mut there, mut back, mut judged) = (0, 0, 0);
+    for spec in specs().into_iter().chain(migrating()) {
         let mut region = region(spec);
         rust.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         xdp.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -195,9 +212,17 @@ fn rust_and_xdp_agree_with_every_state_table() {
         }
         rust.conserved().and_then(|()| xdp.conserved()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         println!("{}: {} packets, no difference: {counts:?}", name(&spec), packets());
-        assert!(counts.get("fast").copied().unwrap_or(0) * 20 > packets() as u64, "too few packets are fast: {counts:?}");
         assert!(counts.len() >= 8, "too few kinds of outcome: {counts:?}");
+        if let Some(m) = shared(&rust).migration() {
+            println!("  moved {:?}, {:?} connections, {} prefixes", m.moved, m.connections, m.entries.len());
+            (there, back) = (there + m.moved.0, back + m.moved.1);
+            judged += counts.get("punt filter_migrated").copied().unwrap_or(0);
+            continue;
+        }
+        assert!(counts.get("fast").copied().unwrap_or(0) * 20 > packets() as u64, "too few packets are fast: {counts:?}");
     }
+    // Whatever the seed, over all tables.
+    assert!(there > 60 && back > 10 && judged > 200, "{there} went, {back} came back, {judged} packets in the software path");
 }
 
 #[test]

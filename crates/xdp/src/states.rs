@@ -16,14 +16,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-const SLOTS: [u32; 2] = [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS];
+const SLOTS: [u32; abi::STATES_SLOT_COUNT as usize] = [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS, abi::STATES_SLOT_MIGRATE];
 const PIN: &str = "states-";
 
 /// State tables on BPF maps.
 pub struct BpfStates {
     slots: OwnedFd,
     pins: Option<PathBuf>,
-    made: Mutex<[Option<OwnedFd>; 2]>,
+    made: Mutex<[Option<OwnedFd>; SLOTS.len()]>,
 }
 
 /// Id and number of elements of a map.

@@ -115,11 +115,14 @@ pub(crate) fn put_vpc(out: &mut Vec<u8>, v: &Vpc) {
     put_mac(out, v.gateway_mac);
     put_addresses(out, &v.gateways);
     let limited = v.limits != VpcLimits::default();
-    out.push(u8::from(v.icmp) | u8::from(v.pick_up) << 1 | u8::from(limited) << 2);
+    out.push(u8::from(v.icmp) | u8::from(v.pick_up) << 1 | u8::from(limited) << 2 | u8::from(v.weight != 1) << 3);
     put_optional_meter(out, v.meter.as_deref());
     put_names(out, &v.peerings);
     if limited {
         [v.limits.sessions, v.limits.vm_sessions, v.limits.half_open].iter().for_each(|n| put_u64(out, (*n).into()));
+    }
+    if v.weight != 1 {
+        put_u64(out, v.weight.into());
     }
 }
 
@@ -137,6 +140,7 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
             *limit = r.below(1 << 32, "limit")? as u32;
         }
     }
+    let weight = if flags & 8 != 0 { r.below(1001, "weight")? as u16 } else { 1 };
     Ok(Vpc {
         name,
         vni,
@@ -145,6 +149,7 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
         icmp: flags & 1 != 0,
         pick_up: flags & 2 != 0,
         limits,
+        weight,
         meter,
         peerings,
     })

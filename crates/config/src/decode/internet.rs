@@ -69,6 +69,8 @@ impl Doc<'_> {
         s.wide = self.integer("spec.filter.wideConnections", 0, most).map(|n| n as u32);
         s.registers = self.integer("spec.filter.registers", 1, u64::from(u32::MAX)).map(|n| n as u32);
         s.fingerprint = self.integer("spec.filter.fingerprintBits", 0, abi::STATES_FINGERPRINT_MAX.into()).unwrap_or(0) as u8;
+        self.gateway_migration(g);
+        let s = &mut g.states;
         let (kind, spec) = (s.kind, s.spec());
         // What would have no effect is a mistake; what collides more than it is worth, too.
         let of = |path: &str| match path {
@@ -109,6 +111,34 @@ impl Doc<'_> {
             _ => {}
         }
         g.agent = address.zip(key).map(|(address, key)| RemoteAgent { address, key });
+    }
+
+    /// The Gateway's part: which connections leave a state table that fills up.
+    fn gateway_migration(&mut self, g: &mut Gateway) {
+        self.check_mapping("spec.filter.migration");
+        const PATH: &str = "spec.filter.migration.begin";
+        let usual = states::MigrationOptions { connections: g.states.connections, ..Default::default() };
+        let part = |d: &mut Self, name: &str, low, most| d.integer(&format!("spec.filter.migration.{name}"), low, most);
+        let begin = part(self, "begin", 1, 100).map(|n| n as u8);
+        let end = part(self, "end", 0, 100).map(|n| n as u8);
+        let connections = part(self, "connections", 1, CONNECTIONS_MAX).map_or(usual.connections, |n| n as u32);
+        let unit4 = part(self, "unit4", 1, states::WIDTH4.into()).map_or(usual.unit4, |n| n as u8);
+        let unit6 = part(self, "unit6", 1, states::WIDTH6.into()).map_or(usual.unit6, |n| n as u8);
+        if self.node("spec.filter.migration").is_none() {
+            return;
+        }
+        let Some(begin) = begin else {
+            self.must_exist(PATH);
+            return;
+        };
+        let end = end.unwrap_or(begin.saturating_sub(10));
+        if end > begin {
+            self.misplaced("spec.filter.migration.end", format!("is {end}, above `begin`, which is {begin}"));
+        }
+        if g.states.kind.is_none() {
+            self.misplaced(PATH, "has no effect unless `spec.filter.states` is compact or digest: sessions are no scarce memory of the fast path".into());
+        }
+        g.states.migration = Some(states::MigrationOptions { connections, begin, end, unit4, unit6 });
     }
 
     fn misplaced(&mut self, path: &'static str, why: String) {

@@ -37,6 +37,10 @@ pub(super) fn put_gateway(spec: &mut Value, g: &Gateway) {
         spec["filter"]["agent"] = agent.address.to_string().into();
         spec["filter"]["agentKey"] = agent.key.clone().into();
     }
+    if let Some(m) = s.migration {
+        spec["filter"]["migration"] =
+            json!({"begin": m.begin, "end": m.end, "connections": m.connections, "unit4": m.unit4, "unit6": m.unit6});
+    }
 }
 
 pub(super) fn pool_json(p: &PublicPool) -> Value {

@@ -316,6 +316,7 @@ mod tests {
             icmp: true,
             pick_up: false,
             limits: Default::default(),
+            weight: 1,
             meter: None,
             peerings: vec![],
         })

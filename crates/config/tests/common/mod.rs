@@ -122,6 +122,7 @@ impl Generator {
                     icmp: self.rng.random(),
                     pick_up: self.rng.random(),
                     limits: self.vpc_limits(),
+                    weight: [1, 1, 7, 1000][self.rng.random_range(0..4)],
                     meter: self.meter(),
                     peerings: peerings.into_iter().collect(),
                 }))
@@ -234,6 +235,7 @@ pub fn start(g: &mut Generator) -> Naive {
             icmp: true,
             pick_up: false,
             limits: Default::default(),
+            weight: 1,
             meter: None,
             peerings,
         })));

@@ -24,7 +24,7 @@ impl Nat {
             // The word before the configuration, which comes into force first.
             if s.owner != Owner::Filter {
                 if tunnel_ends.contains(&s.inner.remote()) {
-                    return Some(EndReason::Policy);
+                    return Some(EndReason::Untranslated);
                 }
                 let word = policy(near);
                 let judged = word & POLICY_NAT != 0 && s.epoch == epoch(word);

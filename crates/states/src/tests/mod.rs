@@ -8,6 +8,7 @@ mod kill;
 mod machine;
 mod migration;
 mod model;
+mod moving;
 mod remote;
 mod shared;
 mod upgrade;

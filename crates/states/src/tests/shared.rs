@@ -38,7 +38,7 @@ fn open(backing: &dyn Backing, spec: Spec) -> (Shared, Recovered) {
 }
 
 fn send(s: &Shared, key: Key, kind: Kind, from: Direction) -> bool {
-    match s.judge(&key, kind).1 {
+    match s.judge(&key, kind, 0).1 {
         Verdict::Accept => true,
         Verdict::Drop => false,
         Verdict::Agent => s.control(&Control { key, kind, from }, false, SECOND, &mut |_| true) == Outcome::Pass,
@@ -69,7 +69,7 @@ fn states_live_on_when_process_kind_and_size_change() {
                 let (shared, found) = open(&slots, spec);
                 assert_eq!(found.lost, 0, "round {round}");
                 for i in 0..200 {
-                    assert_eq!(shared.judge(&key(i, i % 8 == 0), Kind::Ack), (2, Verdict::Accept), "round {round}: {i}");
+                    assert_eq!(shared.judge(&key(i, i % 8 == 0), Kind::Ack, 0), (2, Verdict::Accept), "round {round}: {i}");
                 }
                 let status = shared.status();
                 assert_eq!((status.usage.connections, status.established), (200, 200));
@@ -135,9 +135,9 @@ fn a_connection_that_is_older_than_the_node_is_picked_up_where_that_is_wanted() 
     assert_eq!(shared.control(&ack, true, SECOND, &mut |_| false), Outcome::Refuse(Refusal::Denied));
     assert_eq!(shared.control(&Control { kind: Kind::Fin, ..ack }, true, SECOND, &mut |_| true), Outcome::Refuse(Refusal::Unknown));
     assert_eq!(shared.control(&ack, true, SECOND, &mut |_| true), Outcome::Pass);
-    assert_eq!(shared.judge(&key, Kind::Ack), (2, Verdict::Accept));
+    assert_eq!(shared.judge(&key, Kind::Ack, 0), (2, Verdict::Accept));
     let again = shared.review(0, u64::MAX / 2, &mut |k, c| *k != key || c.began != In);
-    assert_eq!((again, shared.judge(&key, Kind::Ack)), (None, (0, Verdict::Drop)));
+    assert_eq!((again, shared.judge(&key, Kind::Ack, 0)), (None, (0, Verdict::Drop)));
     let mut waits = 0;
     for _ in 0..3 {
         shared.rest(&mut || waits += 1);
@@ -155,7 +155,7 @@ fn false_accepts_are_those_of_the_formula() {
             assert_eq!(shared.control(&ack, true, SECOND, &mut |_| true), Outcome::Pass);
         }
         let asked = 400_000;
-        let accepted = (n..n + asked).filter(|i| shared.judge(&key(*i, false), Kind::Ack).1 == Verdict::Accept).count();
+        let accepted = (n..n + asked).filter(|i| shared.judge(&key(*i, false), Kind::Ack, 0).1 == Verdict::Accept).count();
         let (measured, formula) = (accepted as f64 / f64::from(asked), shared.status().false_accepts);
         let sigma = (formula / f64::from(asked)).sqrt();
         println!("{} {fingerprint} bits: measured {measured:.6}, formula {formula:.6}", kind.name());
