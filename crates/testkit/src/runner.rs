@@ -49,6 +49,8 @@ pub trait Engine {
     fn change(&mut self, region: &Region) -> Result<(), String>;
     /// Time has gone on to `now_ns`: what is due ends.
     fn tick(&mut self, now_ns: u64);
+    /// Lets connections migrate that are to at `now_ns`: nothing ends by that.
+    fn migrate(&mut self, now_ns: u64);
     /// Processes one frame that came in by `port` at time `now_ns` (counted from `start`).
     fn run(&mut self, frame: &[u8], port: u32, now_ns: u64) -> Result<Seen, String>;
     /// Reads a counter, counted from `start`.
@@ -116,6 +118,7 @@ fn steps(engine: &mut dyn Engine, case: &Case, region: &mut Region, line: &mut u
             Step::Time(span) => {
                 now += span;
                 engine.tick(now);
+                engine.migrate(now);
             }
             Step::Input(input) => {
                 *line = input.line;

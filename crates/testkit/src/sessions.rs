@@ -105,6 +105,12 @@ pub fn tick(nat: &Nat, now: u64) {
         states.expire(now, ALL);
         // Nothing runs beside a case.
         states.rest(&mut || ());
+    }
+}
+
+/// Lets connections migrate. `now` is the case's time, whatever clock an engine has, so that all do so at the same packet.
+pub fn migrate(nat: &Nat, now: u64) {
+    if let Some(states) = &*nat.states() {
         while states.migrate(now, ALL, &mut || ()) {}
     }
 }

@@ -141,6 +141,12 @@ impl Engine for UserEngine {
         }
     }
 
+    fn migrate(&mut self, now_ns: u64) {
+        if let Some(nat) = &self.nat {
+            sessions::migrate(nat, now_ns);
+        }
+    }
+
     fn run(&mut self, frame: &[u8], port: u32, now_ns: u64) -> Result<Seen, String> {
         let (_, gateway) = self.state.as_mut().ok_or(NOT_STARTED)?;
         if let Some(elsewhere) = &self.elsewhere.1 {

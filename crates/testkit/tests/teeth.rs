@@ -52,6 +52,10 @@ impl Engine for Liar {
     fn tick(&mut self, now_ns: u64) {
         self.honest.tick(now_ns);
     }
+
+    fn migrate(&mut self, now_ns: u64) {
+        self.honest.migrate(now_ns);
+    }
     fn split(&mut self, bytes: u32) -> bool {
         self.honest.split(bytes)
     }

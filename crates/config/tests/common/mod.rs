@@ -122,7 +122,7 @@ impl Generator {
                     icmp: self.rng.random(),
                     pick_up: self.rng.random(),
                     limits: self.vpc_limits(),
-                    weight: [1, 1, 7, 1000][self.rng.random_range(0..4)],
+                    weight: [1, 7, 1000][vni as usize % 3],
                     meter: self.meter(),
                     peerings: peerings.into_iter().collect(),
                 }))

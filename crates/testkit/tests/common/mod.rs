@@ -247,6 +247,10 @@ impl Engine for XdpRunner {
         sessions::tick(&self.state().nat, monotonic_ns() + now_ns - START);
     }
 
+    fn migrate(&mut self, now_ns: u64) {
+        sessions::migrate(&self.state().nat, now_ns);
+    }
+
     fn run(&mut self, frame: &[u8], port: u32, _now_ns: u64) -> Result<Seen, String> {
         let (fast, meta) = self.fast(frame, port)?;
         match fast {
