@@ -192,6 +192,7 @@ fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
         ("states: digest, migration: {begin: 50, end: 51}", "spec.filter.migration.end is 51, above `begin`, which is 50"),
         ("states: digest, migration: {begin: 50, unit4: 97}", "spec.filter.migration.unit4 97 is out of range"),
         ("states: digest, migration: {begin: 50, theta: 1}", "spec.filter.migration.theta"),
+        ("states: digest, migration: {begin: 50}, agent: '10.0.0.9:4790', agentKey: /k", "spec.filter.migration.begin is given beside `spec.filter.agent`"),
         ("migration: {begin: 50}", "spec.filter.migration.begin has no effect unless `spec.filter.states` is compact or digest"),
     ] {
         let told = faults(gateway(filter).trim_start_matches("apiVersion: tunny/v1\n"));

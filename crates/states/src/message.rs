@@ -332,7 +332,7 @@ impl<'a> Messages<'a> {
                 let kind = kind.into_iter().find(|k| *k as u8 == number).ok_or(Malformed("a kind of table that does not exist"))?;
                 let (connections, wide, registers) = (self.u32()?, self.u32()?, self.u32()?);
                 let (fingerprint, careful) = (self.u8()?, self.bool()?);
-                let spec = Spec { kind, connections, wide, registers, fingerprint, careful };
+                let spec = Spec { kind, connections, wide, registers, fingerprint, careful, migration: None };
                 Ask::Open { name, spec, timeouts: self.timeouts()? }
             }
             2 => Ask::Timeouts(self.timeouts()?),
@@ -453,7 +453,7 @@ impl<'a> Messages<'a> {
             n => Some(Fsm::from_number(n).ok_or(Malformed("a state of TCP that does not exist"))?),
         };
         let (state, flags) = (self.state()?, self.u8()?);
-        Ok(Connection { tcp, state, began: direction(flags), asked: flags & 2 != 0 })
+        Ok(Connection { tcp, state, began: direction(flags), asked: flags & 2 != 0, away: false })
     }
 
     fn timeouts(&mut self) -> Parsed<Timeouts> {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent's part in migration: connections leave the state table and come back, a bounded number of records at a time.
 
-use crate::agent::Record;
+use crate::agent::{Record, Writes};
 use crate::migrate_tbl::Place;
 use crate::migration::{Migration, Next};
 use crate::{Agent, Key, StateTable};
 
-impl<T: StateTable> Agent<T> {
+impl<T: Writes> Agent<T> {
     /// Counts a connection that begins or ends.
     pub(crate) fn count_migration(&mut self, key: &Key, before: Option<Record>, after: Option<Record>) {
         let Some(migration) = &mut self.migration else { return };
@@ -37,6 +37,9 @@ impl<T: StateTable> Agent<T> {
         }
     }
 
+}
+
+impl<T: StateTable> Agent<T> {
     /// What migration wants to be done next.
     pub(crate) fn plan_migration(&mut self, now: u64) -> Next {
         self.migration.as_mut().map_or(Next::Rest, |m| m.plan(now))

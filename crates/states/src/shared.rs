@@ -315,19 +315,23 @@ impl Shared {
     /// A step of migration: connections leave a state table that fills up, or come back; looks at about `places` records at most. `wait`
     /// returns when every reader has ended that had begun when it was called; it is called without the agent's lock. Whether there is more to do.
     pub fn migrate(&self, now: u64, places: u64, wait: &mut dyn FnMut()) -> bool {
-        let next = self.agent().plan_migration(now);
+        let Ok(next) = self.agent().map(|mut agent| agent.plan_migration(now)) else { return false };
         match next {
             Next::Rest => return false,
             Next::Publish => {
                 wait();
-                self.agent().publish_migration();
+                if let Ok(mut agent) = self.agent() {
+                    agent.publish_migration();
+                }
                 wait();
-                self.agent().seen_migration();
+                if let Ok(mut agent) = self.agent() {
+                    agent.seen_migration();
+                }
             }
             Next::Sweep(mut at) => {
                 let end = at.saturating_add(places);
                 while at < end {
-                    let mut agent = self.agent();
+                    let Ok(mut agent) = self.agent() else { return false };
                     agent.move_connections(at, MOVED_AT_ONCE.min(end - at));
                     match agent.migration().and_then(Migration::sweeps_from) {
                         Some(next) => at = next,
@@ -341,19 +345,19 @@ impl Shared {
 
     /// Weights of tenants by VNI; 1 where nothing is said.
     pub fn set_weights(&self, weights: HashMap<u32, u32>) {
-        if let Some(migration) = &mut self.agent().migration {
+        if let Some(migration) = self.agent().ok().as_mut().and_then(|agent| agent.migration.as_mut()) {
             migration.set_weights(weights);
         }
     }
 
     /// The entry of `Migrate_Tbl` that leaves a connection to the software path.
     pub fn migrated_by(&self, key: &Key) -> Option<Entry> {
-        self.agent().migration().and_then(|m| m.table().away(&Place::from(key)))
+        self.agent().ok()?.migration().and_then(|m| m.table().away(&Place::from(key)))
     }
 
     /// What is known of migration, if there is any.
     pub fn migration(&self) -> Option<MigrationStatus> {
-        self.agent().migration().map(Migration::status)
+        self.agent().ok()?.migration().map(Migration::status)
     }
 
     /// Lets the agent judge a control packet; `pick_up`: an ACK may begin a connection. One on another host is asked with [`Remote::ask`].

@@ -138,6 +138,9 @@ impl Doc<'_> {
         if g.states.kind.is_none() {
             self.misplaced(PATH, "has no effect unless `spec.filter.states` is compact or digest: sessions are no scarce memory of the fast path".into());
         }
+        if self.node("spec.filter.agent").is_some() {
+            self.misplaced(PATH, "is given beside `spec.filter.agent`: an agent on another host has the records, so nothing can migrate to this one".into());
+        }
         g.states.migration = Some(states::MigrationOptions { connections, begin, end, unit4, unit6 });
     }
 

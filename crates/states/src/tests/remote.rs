@@ -329,7 +329,7 @@ fn connections_from_elsewhere_are_adopted_before_the_table_is_entered() {
 #[test]
 fn messages_come_back_as_they_went() {
     let mut rng = seeded("messages");
-    let connection = Connection { tcp: Some(Fsm::LastAck), state: State::Closing, began: Direction::In, asked: true };
+    let connection = Connection { tcp: Some(Fsm::LastAck), state: State::Closing, began: Direction::In, asked: true, away: false };
     for i in 0..2000 {
         let key = key(rng.random(), rng.random());
         let state = state(rng.random());
