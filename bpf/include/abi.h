@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0x37a84a604830e7ecULL
+#define TUNNY_ABI_HASH 0x8edc60c55a34002dULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -175,6 +175,12 @@
 #define TUNNY_STATES_PAIR_V4 0x2000000U
 #define TUNNY_STATES_SLOT_TABLE 0x0U
 #define TUNNY_STATES_SLOT_RECORDS 0x1U
+#define TUNNY_STATES_SLOT_MIGRATE 0x2U
+#define TUNNY_STATES_SLOT_COUNT 0x3U
+#define TUNNY_STATES_MIGRATE 0x10000000000ULL
+#define TUNNY_MIGRATE_AWAY 0x8000000U
+#define TUNNY_MIGRATE_COUNTER_MASK 0xffffffU
+#define TUNNY_MIGRATE_ENTRIES_MAX 0x4000U
 #define TUNNY_STATES_TRIES 0x4U
 #define TUNNY_STATES_DIGEST_BITS 0xaU
 #define TUNNY_STATES_SLOTS 0x4U
@@ -281,6 +287,7 @@ enum tunny_punt {
 	PUNT_NAT_FRAGMENT = 14,
 	PUNT_NAT_HAIRPIN = 15,
 	PUNT_FILTER_SOURCE = 16,
+	PUNT_FILTER_MIGRATED = 17,
 };
 
 struct tunny_root {
@@ -764,6 +771,14 @@ _Static_assert(sizeof(struct tunny_states_moves) == 64, "StatesMoves");
 _Static_assert(__builtin_offsetof(struct tunny_states_moves, moves_keys) == 0, "StatesMoves.moves_keys");
 _Static_assert(__builtin_offsetof(struct tunny_states_moves, moves_digests) == 8, "StatesMoves.moves_digests");
 _Static_assert(__builtin_offsetof(struct tunny_states_moves, reserved) == 16, "StatesMoves.reserved");
+
+struct tunny_states_migrate {
+	__u64 top;
+	__u64 reserved[7];
+};
+_Static_assert(sizeof(struct tunny_states_migrate) == 64, "StatesMigrate");
+_Static_assert(__builtin_offsetof(struct tunny_states_migrate, top) == 0, "StatesMigrate.top");
+_Static_assert(__builtin_offsetof(struct tunny_states_migrate, reserved) == 8, "StatesMigrate.reserved");
 
 struct tunny_states_keys4 {
 	__u64 keys[6];

@@ -103,7 +103,7 @@ impl Target for Agents {
             out.ask(&ask);
         }
         let asks = out.pop().unwrap_or_default();
-        let connection = Connection { tcp: None, state: State::Open, began: Direction::Out, asked: false };
+        let connection = Connection { tcp: None, state: State::Open, began: Direction::Out, asked: false, away: false };
         for tell in [
             Tell::Opened { connections: 3 },
             Tell::Insert(key, State::Opening),
