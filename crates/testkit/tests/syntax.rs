@@ -12,6 +12,8 @@ const ELSEWHERE: &[(DropReason, &str)] = &[
     (DropReason::TableFault, "the writer leaves no dangling line: tests/faults.rs damages a record"),
     (DropReason::SessionFault, "keys of mixed families, which no packet has: the stage refuses rather than panics"),
     (DropReason::PuntRingFull, "counted by the daemon from AF_XDP statistics: crate node"),
+    (DropReason::FilterAgentGone, "no case has its agent on another host: the cli test agent kills one and counts"),
+    (DropReason::FilterAgentBusy, "a bound of packets that wait: refused in the states test of the desk"),
 ];
 
 fn cases() -> Vec<case::Case> {
