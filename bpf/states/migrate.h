@@ -22,32 +22,7 @@ __noinline __u32 tunny_migrate_walk(__u32 value, __u64 key)
 	__u32 line = value & TUNNY_VALUE_ARG_MASK, levels = (value >> TUNNY_VALUE_SCOPE_SHIFT) - TUNNY_SCOPE_DESCEND + 1;
 	void *memory = migrate_memory();
 
-	if (!memory)
-		return 0;
-	for (int i = 0; i < TUNNY_TREE_LEVELS_MAX && levels; i++) {
-		void *node = states_line(memory, line);
-		__u64 n = 0;
-
-		if (!node)
-			return 0;
-		if (--levels == 0) {
-			struct tunny_leaf64 *leaf = node;
-
-#pragma unroll
-			for (int j = 0; j < 5; j++)
-				n += below64(leaf->bounds[j], key);
-			if (n > 5)
-				n = 5;
-			return leaf->values[n];
-		}
-		struct tunny_inner64 *inner = node;
-
-#pragma unroll
-		for (int j = 0; j < 7; j++)
-			n += below64(inner->bounds[j], key);
-		line = inner->child + n;
-	}
-	return 0;
+	return memory ? walk64(memory, line, levels, key) : 0;
 }
 
 /* Halves of what the prefixes of a connection are about: both addresses and both ports, or the lower end's address of IPv6. */

@@ -87,11 +87,11 @@ static __always_inline __u32 route32(__u32 root, __u32 key)
 	return tunny_route32(root, key);
 }
 
-/* The same for a 64-bit key. */
-__noinline __u32 tunny_route64(__u32 line, __u32 levels, __u64 key)
+/* The same for a 64-bit key, in table memory or, where it is given, in a memory of its own; `levels` and `line` as a root has them. */
+static __always_inline __u32 walk64(void *memory, __u32 line, __u32 levels, __u64 key)
 {
 	for (int i = 0; i < TUNNY_TREE_LEVELS_MAX && levels && line; i++) {
-		void *node = line_at(line);
+		void *node = memory ? bpf_map_lookup_elem(memory, &line) : line_at(line);
 		__u64 n = 0;
 
 		if (!node)
@@ -114,6 +114,12 @@ __noinline __u32 tunny_route64(__u32 line, __u32 levels, __u64 key)
 		line = inner->child + n;
 	}
 	return 0;
+}
+
+/* Global, so that its loop is verified once. */
+__noinline __u32 tunny_route64(__u32 line, __u32 levels, __u64 key)
+{
+	return walk64(NULL, line, levels, key);
 }
 
 /* IPv6: a tree over the upper half, whose values may name a tree over the lower half. */

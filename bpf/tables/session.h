@@ -169,23 +169,32 @@ __noinline int tunny_session_ask(__u32 outer, __u64 w0, __u64 w1)
 	return 1;
 }
 
+/*
+ * How many slots of two buckets have a tag, and the line of the one if it is one. The second bucket's line comes while the first is looked at.
+ */
+static __always_inline __u64 session_probe(struct tunny_session_bucket *a, struct tunny_session_bucket *b, __u32 tag, __u64 *lines)
+{
+	__u64 n = READ_ONCE(b->tags);
+
+	OPAQUE(n);
+	n = 0;
+	*lines = session_match(a, tag & 31, tag >> 5, &n);
+	*lines |= session_match(b, tag & 31, tag >> 5, &n);
+	return n;
+}
+
 static __always_inline __u32 session_in(__u64 ref, const struct session_key *k)
 {
 	__u32 first, second, tag = (k->hash ^ k->hash >> 32) & TUNNY_SESSION_TAG_MASK, line;
 	struct tunny_session_bucket *a, *b;
-	__u64 n = 0, lines;
+	__u64 n, lines;
 
 	session_homes(ref, k->hash, &first, &second);
 	a = session_line(first);
 	b = session_line(second);
 	if (!a || !b)
 		return 0;
-	/* The second bucket's line comes while the first is looked at. */
-	n = READ_ONCE(b->tags);
-	OPAQUE(n);
-	n = 0;
-	lines = session_match(a, tag & 31, tag >> 5, &n);
-	lines |= session_match(b, tag & 31, tag >> 5, &n);
+	n = session_probe(a, b, tag, &lines);
 	if (likely(n <= 1))
 		return n && session_is(k, lines) ? lines : 0;
 	/* Two or more have the tag: one by one. */
@@ -223,11 +232,7 @@ __noinline __u32 tunny_session_guess(__u32 outer, __u64 w0, __u64 w1)
 	b = session_line(second);
 	if (!a || !b)
 		return 0;
-	n = READ_ONCE(b->tags);
-	OPAQUE(n);
-	n = 0;
-	lines = session_match(a, tag & 31, tag >> 5, &n);
-	lines |= session_match(b, tag & 31, tag >> 5, &n);
+	n = session_probe(a, b, tag, &lines);
 	if (n != 1)
 		return 0;
 	session_touch_line(lines);
