@@ -19,6 +19,7 @@ pub mod ghost;
 pub mod index;
 pub mod ltm;
 pub mod partition;
+pub mod program;
 mod recheck;
 pub mod segment;
 pub mod table;

@@ -15,7 +15,8 @@
 //!
 //! The other bits are taken for unknown, which can only lead to a check too many.
 use crate::ltm::{Checked, Recheck};
-use crate::segment::{program, Entry, Lookup, Next, Tags};
+use crate::program::Program;
+use crate::segment::{Entry, Lookup, Next, Tags};
 use crate::table::Tag;
 use crate::words::{Words, WORDS};
 use pipeline::{Field, Key, Mask, Op, Pipeline};
@@ -62,7 +63,7 @@ impl Checker<'_> {
     fn known(&self, words: &[(u8, u64)], key: &Key, entry: &Entry) -> Mask {
         let mut written = Mask::default();
         match (entry.plan, self.written) {
-            (0, _) => entry.action.ops.iter().for_each(|op| op.writes(&mut written)),
+            (0, _) => entry.action.written.iter().for_each(|&(n, m)| written.0[usize::from(n)] = m),
             (_, Some(all)) => written = *all,
             (_, None) => written = Mask::all(),
         }
@@ -97,10 +98,10 @@ impl Checker<'_> {
             return None;
         }
         let path: Arc<[Lookup]> = steps.iter().map(Lookup::of).collect();
-        let ops = program(steps);
-        let action = match ops == entry.action.ops {
+        let program = Program::of_steps(steps.iter(), entry.is_last());
+        let action = match entry.action.does(&program) {
             true => Arc::clone(&entry.action),
-            false => self.tags.actions.of(ops, entry.action.next),
+            false => self.tags.actions.of(program, entry.action.next),
         };
         Some(Checked::Does(action, path))
     }

@@ -12,6 +12,7 @@
 //! [`Walk::blocks`] lists those places, elsewhere steps stay together. The point is more than a table: it holds what outer
 //! `resubmit`s have left to do. [`Tags`] numbers points, and the number is the tag.
 use crate::partition::Fields;
+use crate::program::Program;
 use crate::table::{sparse, Sparse, Tag};
 use crate::words::{fields, hash_masked, mix, Taken};
 use pipeline::{Entry as Point, Key, Machine, Mask, Op, Pipeline, RuleId, Sink, Target, Traversal};
@@ -107,11 +108,14 @@ pub struct Action {
     writes: [(u64, u64); EARLY],
     /// The program between the segment's start and its end.
     pub ops: Box<[Op]>,
+    /// See [`Program::written`].
+    pub written: Sparse,
 }
 
 impl Action {
     /// What a program and what follows it do.
-    pub fn new(ops: Box<[Op]>, next: Next) -> Action {
+    pub fn new(program: Program, next: Next) -> Action {
+        let Program { ops, written } = program;
         let silent = !ops.iter().any(|op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Learn(_) | Op::Meter(_)));
         let (mut early, mut words, mut writes) = (0, [0; EARLY], [(0, 0); EARLY]);
         for op in ops.iter().take(EARLY) {
@@ -119,7 +123,12 @@ impl Action {
             let at = usize::from(early);
             (words[at], writes[at], early) = (*word, (*value, *mask), early + 1);
         }
-        Action { next, silent, early, words, writes, ops }
+        Action { next, silent, early, words, writes, ops, written }
+    }
+
+    /// Whether it does this.
+    pub fn does(&self, program: &Program) -> bool {
+        self.ops == program.ops && self.written == program.written
     }
 
     /// Does it.
@@ -180,6 +189,13 @@ pub struct Entry {
     pub parts: Option<Arc<[u64]>>,
 }
 
+impl Entry {
+    /// Whether nothing follows it in any way: it is of consecutive lookups up to the end of the pass.
+    pub fn is_last(&self) -> bool {
+        self.plan == 0 && self.action.next == Next::End
+    }
+}
+
 /// A lookup of a pipeline table and what it found, in eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
@@ -225,18 +241,18 @@ impl Actions {
     const PRUNE: usize = 4096;
 
     /// The action of this program and what follows it.
-    pub fn of(&mut self, ops: Box<[Op]>, next: Next) -> Arc<Action> {
+    pub fn of(&mut self, program: Program, next: Next) -> Arc<Action> {
         let seed = match next {
             Next::Tag(tag) => u64::from(tag) + 2,
             Next::Tags(tags) => tags.iter().fold(0, |hash, tag| mix(hash, tag.into())),
             Next::End => 1,
         };
-        let same = self.known.entry(ops.iter().fold(seed, sign)).or_default();
-        let equal = |a: &Arc<Action>| a.next == next && a.ops == ops;
+        let same = self.known.entry(program.ops.iter().fold(seed, sign)).or_default();
+        let equal = |a: &Arc<Action>| a.next == next && a.does(&program);
         if let Some(action) = same.iter().filter_map(Weak::upgrade).find(equal) {
             return action;
         }
-        let action = Arc::new(Action::new(ops, next));
+        let action = Arc::new(Action::new(program, next));
         same.push(Arc::downgrade(&action));
         self.since += 1;
         if self.since > Self::PRUNE.max(self.known.len()) {
@@ -437,8 +453,8 @@ impl<'a> Walk<'a> {
         let seed = path.iter().fold(u64::from(tag) + 1, |h, lookup| mix(h, u64::from(lookup.table) + 1));
         let key = steps[from].key;
         let id = hash_masked(seed, &key, &words);
-        let ops = program(&steps[from..to]);
-        let action = tags.actions.of(ops, next);
+        let program = Program::of_steps(steps[from..to].iter(), next == Next::End);
+        let action = tags.actions.of(program, next);
         let entry =
             Entry { id, action, version, whole: 0, parts: None, way: self.way, ways: ways(&path), plan: 0, path };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
@@ -458,40 +474,6 @@ impl<'a> Walk<'a> {
         };
         ends.iter().map(one).collect()
     }
-}
-
-/// The program of these steps, as an entry holds it.
-pub fn program<'a>(steps: impl IntoIterator<Item = &'a pipeline::Step>) -> Box<[Op]> {
-    join(steps.into_iter().flat_map(|s| s.ops.iter()))
-}
-
-/// One program of several, with constant writes to the same word in a row made one.
-fn join<'a>(ops: impl Iterator<Item = &'a Op>) -> Box<[Op]> {
-    let mut all: Vec<Op> = Vec::new();
-    // Constants since the last op that is not one: they may change places among each other if they are of different words.
-    let mut run = 0;
-    for op in ops {
-        match op {
-            Op::Set { word, value, mask } => {
-                let same = all[run..].iter_mut().find_map(|o| match o {
-                    Op::Set { word: w, value: v, mask: m } if w == word => Some((v, m)),
-                    _ => None,
-                });
-                match same {
-                    Some((v, m)) => {
-                        *v = *v & !mask | value & mask;
-                        *m |= mask;
-                    }
-                    None => all.push(op.clone()),
-                }
-            }
-            other => {
-                all.push(other.clone());
-                run = all.len();
-            }
-        }
-    }
-    all.into()
 }
 
 /// The identity of a whole traversal as the sequence of its segments' identities.

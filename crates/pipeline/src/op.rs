@@ -10,9 +10,9 @@
 //! the program writes drop out, bits that it moves turn into those they came from.
 use crate::conntrack::CtCall;
 use crate::field::{Field, Subfield};
-use crate::key::{low128, Key, Mask};
+use crate::key::{low128, Key, Mask, WORDS};
 use crate::learn::Learn;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Where a packet is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -290,8 +290,13 @@ impl Machine {
 
 /// Forgets what the connection tracker said: that is known only to the copy that comes back.
 fn clear_ct(key: &mut Key) {
-    for field in CT_FIELDS {
-        key.set(field, 0);
+    static BITS: OnceLock<Vec<(usize, u64)>> = OnceLock::new();
+    let bits = BITS.get_or_init(|| {
+        let mask = Mask::of(&CT_FIELDS);
+        (0..WORDS).filter(|n| mask.0[*n] != 0).map(|n| (n, !mask.0[n])).collect()
+    });
+    for &(word, others) in bits {
+        key.0[word] &= others;
     }
 }
 

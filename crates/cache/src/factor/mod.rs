@@ -25,7 +25,8 @@
 pub mod depend;
 pub mod learn;
 
-use crate::segment::{program, ways, Lookup, Next, Segment, Tags, Walk};
+use crate::program::Program;
+use crate::segment::{ways, Lookup, Next, Segment, Tags, Walk};
 use crate::table::{sparse, Tag};
 use crate::words::{hash_masked, mix};
 use depend::{Dependence, Set, TABLES};
@@ -247,7 +248,7 @@ fn entry(
     let path: std::sync::Arc<[Lookup]> = steps.iter().map(|&s| Lookup::of(&all[s])).collect();
     let seed = path.iter().fold(u64::from(tag) + 1, |h, lookup| mix(h, u64::from(lookup.table) + 1));
     let id = hash_masked(seed, &key, &words);
-    let action = tags.actions.of(program(steps.iter().map(|&s| &all[s])), next);
+    let action = tags.actions.of(Program::of_steps(steps.iter().map(|&s| &all[s]), false), next);
     let entry = crate::segment::Entry {
         id,
         action,
