@@ -67,18 +67,37 @@ impl Lane {
     }
 }
 
-/// Packets by what they wait for.
-#[derive(Debug, Default)]
-struct Lines {
-    buckets: Vec<u16>,
-    records: Vec<u16>,
-    actions: Vec<u16>,
+/// Packets that wait for the same kind of thing. Each waits for one thing at a time, so there is room for all of a batch.
+#[derive(Debug)]
+struct Line {
+    lanes: [u8; Batch::MAX],
+    len: usize,
 }
 
-impl Lines {
-    fn are_empty(&self) -> bool {
-        self.buckets.is_empty() && self.records.is_empty() && self.actions.is_empty()
+impl Default for Line {
+    fn default() -> Line {
+        Line { lanes: [0; Batch::MAX], len: 0 }
     }
+}
+
+impl Line {
+    #[inline(always)]
+    fn push(&mut self, n: u8) {
+        self.lanes[self.len % Batch::MAX] = n;
+        self.len += 1;
+    }
+
+    #[inline(always)]
+    fn at(&self, place: usize) -> u8 {
+        self.lanes[place % Batch::MAX]
+    }
+}
+
+/// The lines.
+#[derive(Debug, Default)]
+struct Lines {
+    buckets: Line,
+    records: Line,
 }
 
 /// Room for a batch; used again and again.
@@ -131,12 +150,11 @@ impl Ltm {
         let lanes = &mut lanes[..keys.len()];
         for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate() {
             lane.begin(tag, key);
-            self.enter(lane, n as u16, lines);
+            self.enter(lane, n as u8, lines);
         }
-        while !lines.are_empty() {
-            self.serve_buckets(lanes, lines);
-            self.serve_records(lanes, lines);
-            self.serve_actions(version, lanes, lines);
+        while lines.buckets.len + lines.records.len > 0 {
+            self.serve_buckets(version, lanes, lines);
+            self.serve_records(version, lanes, lines);
         }
         for lane in lanes.iter().filter(|l| l.hit) {
             self.note_hit(&lane.chain, now);
@@ -150,7 +168,7 @@ impl Ltm {
 
     /// Begins with the first stage from the present one on in which the tag has entries. If there is none, the packet stands in no line any more.
     #[inline]
-    fn enter(&self, lane: &mut Lane, n: u16, lines: &mut Lines) {
+    fn enter(&self, lane: &mut Lane, n: u8, lines: &mut Lines) {
         while usize::from(lane.stage) < self.stages {
             let table = self.table_at(lane);
             match table.index().begin(lane.tag) {
@@ -166,7 +184,7 @@ impl Ltm {
 
     /// Asks for what a reference leads to; false if that is nothing.
     #[inline(always)]
-    fn ask(table: &Table<Entry>, way: Ref, lane: &mut Lane, n: u16, lines: &mut Lines) -> bool {
+    fn ask(table: &Table<Entry>, way: Ref, lane: &mut Lane, n: u8, lines: &mut Lines) -> bool {
         match way {
             Ref::Group(group) => Self::ask_group(table, group, lane, n, lines),
             Ref::Record(slot) => {
@@ -181,7 +199,7 @@ impl Ltm {
 
     /// Hashes by the masks of a group and asks for the cell.
     #[inline(always)]
-    fn ask_group(table: &Table<Entry>, group: u32, lane: &mut Lane, n: u16, lines: &mut Lines) {
+    fn ask_group(table: &Table<Entry>, group: u32, lane: &mut Lane, n: u8, lines: &mut Lines) {
         let index = table.index();
         if let (Some(next), _) = index.beside(group) {
             index.prefetch(next);
@@ -192,57 +210,50 @@ impl Ltm {
         lines.buckets.push(n);
     }
 
-    /// Reads cells.
-    fn serve_buckets(&self, lanes: &mut [Lane], lines: &mut Lines) {
-        let mut at = 0;
-        // It grows meanwhile: a bucket may hold a group.
-        while at < lines.buckets.len() {
-            let n = lines.buckets[at];
-            at += 1;
-            let lane = &mut lanes[usize::from(n)];
+    /// Reads cells. Who is led to a group again stands in the same line, at a place that was served.
+    #[inline]
+    fn serve_buckets(&self, version: u64, lanes: &mut [Lane], lines: &mut Lines) {
+        for at in 0..std::mem::take(&mut lines.buckets.len) {
+            let n = lines.buckets.at(at);
+            let Some(lane) = lanes.get_mut(usize::from(n)) else { continue };
             let table = self.table_at(lane);
             let way = table.index().bucket(lane.at, lane.hash);
             if !Self::ask(table, way, lane, n, lines) {
-                self.turn_back(lane, n, lines);
+                self.turn_back(version, lane, n, lines);
             }
         }
-        lines.buckets.clear();
     }
 
-    /// Compares records.
-    fn serve_records(&self, lanes: &mut [Lane], lines: &mut Lines) {
-        let mut at = 0;
-        // So may this.
-        while at < lines.records.len() {
-            let n = lines.records[at];
-            at += 1;
-            let lane = &mut lanes[usize::from(n)];
+    /// Compares records, and does what those say that are found, up to the next lookup.
+    #[inline]
+    fn serve_records(&self, version: u64, lanes: &mut [Lane], lines: &mut Lines) {
+        for at in 0..std::mem::take(&mut lines.records.len) {
+            let n = lines.records.at(at);
+            let Some(lane) = lanes.get_mut(usize::from(n)) else { continue };
             let table = self.table_at(lane);
             let (matches, next) = table.compare(lane.at, &lane.machine.key.0);
-            if next.is_none() && lane.beside.is_empty() && lane.best.is_none() {
-                match matches {
-                    true => self.take(lane.at, lane, n, lines),
-                    false => self.pass_by(lane, n, lines),
+            if matches {
+                if next.is_none() && lane.beside.is_empty() && lane.best.is_none() {
+                    self.take(lane.at, version, lane, n, lines);
+                    continue;
                 }
-            } else {
-                if matches {
-                    let priority = table.priority(lane.at);
-                    if lane.best.is_none_or(|(_, best)| priority > best) {
-                        lane.best = Some((lane.at, priority));
-                    }
-                }
-                let way = next.map_or(Ref::Nothing, Ref::Record);
-                if !Self::ask(table, way, lane, n, lines) {
-                    self.turn_back(lane, n, lines);
+                let priority = table.priority(lane.at);
+                if lane.best.is_none_or(|(_, best)| priority > best) {
+                    lane.best = Some((lane.at, priority));
                 }
             }
+            match next {
+                Some(next) => {
+                    Self::ask(table, Ref::Record(next), lane, n, lines);
+                }
+                None => self.turn_back(version, lane, n, lines),
+            }
         }
-        lines.records.clear();
     }
 
     /// Goes on beside the way here, or comes to the end of the stage.
     #[inline]
-    fn turn_back(&self, lane: &mut Lane, n: u16, lines: &mut Lines) {
+    fn turn_back(&self, version: u64, lane: &mut Lane, n: u8, lines: &mut Lines) {
         while let Some(group) = lane.beside.pop() {
             let (next, top) = self.table_at(lane).index().beside(group);
             if lane.best.is_none_or(|(_, best)| top > best) {
@@ -251,53 +262,40 @@ impl Ltm {
             lane.beside.extend(next);
         }
         match lane.best.take() {
-            Some((slot, _)) => self.take(slot, lane, n, lines),
+            Some((slot, _)) => self.take(slot, version, lane, n, lines),
             None => self.pass_by(lane, n, lines),
         }
     }
 
-    /// An entry is found.
+    /// An entry is found: does what it says, up to the next lookup. What it says is not asked for ahead: actions are few, entries many.
     #[inline(always)]
-    fn take(&self, slot: u32, lane: &mut Lane, n: u16, lines: &mut Lines) {
-        if let Some(entry) = self.table_at(lane).value(slot) {
-            entry.action.prefetch();
-            lane.at = slot;
-            lines.actions.push(n);
+    fn take(&self, slot: u32, version: u64, lane: &mut Lane, n: u8, lines: &mut Lines) {
+        let table = self.table_of(usize::from(lane.stage));
+        let Some(entry) = self.tables[table].value(slot).filter(|e| e.version == version) else { return };
+        let action = &*entry.action;
+        lane.chain.push((table as u8, slot));
+        match action.next.follow(&mut lane.left) {
+            Some(next) => {
+                lane.silent &= action.silent;
+                action.run_silently(&mut lane.machine);
+                lane.tag = next;
+                lane.stage += 1;
+                self.enter(lane, n, lines);
+            }
+            None => {
+                action.prefetch();
+                lane.hit = true;
+            }
         }
     }
 
     /// This stage has none.
     #[inline]
-    fn pass_by(&self, lane: &mut Lane, n: u16, lines: &mut Lines) {
+    fn pass_by(&self, lane: &mut Lane, n: u8, lines: &mut Lines) {
         if !self.is_pooled() {
             lane.stage += 1;
             self.enter(lane, n, lines);
         }
-    }
-
-    /// Does what entries say, up to the next lookup.
-    fn serve_actions(&self, version: u64, lanes: &mut [Lane], lines: &mut Lines) {
-        for at in 0..lines.actions.len() {
-            let n = lines.actions[at];
-            let lane = &mut lanes[usize::from(n)];
-            let table = self.table_of(usize::from(lane.stage));
-            let Some(entry) = self.tables[table].value(lane.at).filter(|e| e.version == version) else { continue };
-            lane.chain.push((table as u8, lane.at));
-            match entry.action.next.follow(&mut lane.left) {
-                Some(next) => {
-                    lane.silent &= entry.action.silent;
-                    entry.action.run_silently(&mut lane.machine);
-                    lane.tag = next;
-                    lane.stage += 1;
-                    self.enter(lane, n, lines);
-                }
-                None => {
-                    entry.action.prefetch_rest();
-                    lane.hit = true;
-                }
-            }
-        }
-        lines.actions.clear();
     }
 
     /// Does what was found for packet N, after a hit.

@@ -105,9 +105,9 @@ pub struct Action {
     /// How many constant writes the program begins with, as far as they lie here: the words, and new values with their masks.
     early: u8,
     words: [u8; EARLY],
-    writes: [(u64, u64); EARLY],
     /// The program between the segment's start and its end.
     pub ops: Box<[Op]>,
+    writes: [(u64, u64); EARLY],
     /// See [`Program::written`].
     pub written: Sparse,
 }
@@ -150,17 +150,10 @@ impl Action {
         self.run(machine, &mut Nobody);
     }
 
-    /// Asks for what [`Action::run`] reads first.
+    /// Asks for what [`Action::run`] reads; what is needed to know what follows is there already.
     #[inline]
-    pub(crate) fn prefetch(self: &Arc<Action>) {
-        let action: &Action = self;
-        tables::prefetch(Some(action));
-        tables::prefetch(Some(&action.writes[2]));
-    }
-
-    /// Asks for what it reads after that.
-    #[inline]
-    pub(crate) fn prefetch_rest(&self) {
+    pub(crate) fn prefetch(&self) {
+        tables::prefetch(Some(&self.writes[2]));
         tables::prefetch(self.ops.get(usize::from(self.early)));
     }
 }

@@ -1,35 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lookups in batches against lookups one by one.
+mod common;
+
 use cache::batch::Batch;
-use cache::engine::{Engine, Kind, Setup};
+use cache::engine::{Engine, Kind};
 use cache::partition::splitmix;
-use cache::workload::{generate, models, rules, Locality, Parameters};
-use pipeline::{Conntrack, CtCall, Key, Pipeline, RuleId, Sink, Target};
-use std::sync::Arc;
+use common::{filled, Sent};
+use pipeline::{Conntrack, Key, Pipeline, RuleId};
 
-/// What was sent where.
-#[derive(Debug, Default, PartialEq)]
-struct Sent(Vec<(Target, Key)>);
-
-impl Sink for Sent {
-    fn output(&mut self, target: &Target, key: &Key) {
-        self.0.push((target.clone(), *key));
-    }
-    fn ct(&mut self, _: &Arc<CtCall>, _: &mut Key) {}
-}
-
-fn filled(model: &str, kind: Kind, seed: u64) -> (Pipeline, Engine, Vec<Key>) {
-    let model = models::named(model).unwrap();
-    let work =
-        generate(&model, &rules::made("acl1_1k", seed).unwrap(), Locality::Low, &Parameters::with_flows(3_000), seed);
-    let pipeline = pipeline::text::import(&work.flows, &Default::default()).unwrap().pipeline;
-    let mut engine = Engine::new(Setup { seed, ..Setup::new(kind).sized(4, 256) });
-    let mut ct = Conntrack::new(1);
-    for (n, key) in work.headers.iter().enumerate() {
-        engine.packet(key, &pipeline, &mut ct, n as u64, &mut || 0);
-    }
-    (pipeline, engine, work.headers)
-}
+const FLOWS: usize = 3_000;
+const ENTRIES: usize = 256;
 
 /// Every packet in batches of random size, against the same one alone. Returns hits of batches.
 fn compare(pipeline: &Pipeline, engine: &mut Engine, headers: &[Key], seed: u64) -> usize {
@@ -55,9 +35,9 @@ fn compare(pipeline: &Pipeline, engine: &mut Engine, headers: &[Key], seed: u64)
 
 #[test]
 fn a_batch_finds_what_single_lookups_find() {
-    for (n, model) in ["ols", "ofd", "otl"].into_iter().enumerate() {
+    for (n, model) in ["ols", "ofd", "otl", "psc", "ant"].into_iter().enumerate() {
         for kind in Kind::ALL {
-            let (pipeline, mut engine, headers) = filled(model, kind, n as u64 + 1);
+            let (pipeline, mut engine, headers) = filled(model, kind, FLOWS, ENTRIES, n as u64 + 1);
             let before = engine.counters().hits;
             let hits = compare(&pipeline, &mut engine, &headers, n as u64 + 1);
             assert!(hits > 300, "{model}, {}: {hits} hits", kind.name());
@@ -68,7 +48,7 @@ fn a_batch_finds_what_single_lookups_find() {
 
 #[test]
 fn a_batch_answers_by_no_entry_older_than_the_rules() {
-    let (mut pipeline, mut engine, headers) = filled("ofd", Kind::Gigaflow, 7);
+    let (mut pipeline, mut engine, headers) = filled("ofd", Kind::Gigaflow, FLOWS, ENTRIES, 7);
     let mut routes: Vec<RuleId> = pipeline.rules().filter(|(_, r)| r.table == 30).map(|(id, _)| id).collect();
     routes.sort_unstable();
     let (actions, text) = pipeline.rule(routes[0]).map(|r| (r.actions.clone(), r.text.clone())).unwrap();

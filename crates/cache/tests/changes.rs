@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules that come, go and change while a cache answers: at once after any sequence of changes its answer is the pipeline's for every packet, and
 //! only entries that a change can concern cost a run of the pipeline.
+mod common;
+
 use cache::batch::Batch;
 use cache::engine::{Engine, Kind, Setup};
 use cache::ltm::Ltm;
 use cache::partition::splitmix;
-use cache::workload::{generate, models, rules, Locality, Parameters};
+use common::{filled, send, Sent};
 use pipeline::text::{import, ImportOptions};
-use pipeline::{Conntrack, CtCall, Entry, Field, FlowMod, Group, Key, Match, Pipeline, RuleId, Sink, Target};
+use pipeline::{Conntrack, Entry, Field, FlowMod, Group, Key, Match, Pipeline, RuleId};
 use std::fmt::Write as _;
 use std::sync::Arc;
+
+const FLOWS: usize = 4_000;
+const ENTRIES: usize = 4_000;
 
 struct Random(u64);
 
@@ -277,42 +282,13 @@ fn a_flow_between_the_clauses_and_their_conjunction_is_met() {
     });
 }
 
-/// What was sent.
-#[derive(Debug, Default, PartialEq)]
-struct Sent(Vec<(Target, Key)>);
-
-impl Sink for Sent {
-    fn output(&mut self, target: &Target, key: &Key) {
-        self.0.push((target.clone(), *key));
-    }
-    fn ct(&mut self, _: &Arc<CtCall>, _: &mut Key) {}
-}
-
-/// A model's traffic in a cache.
-fn filled(model: &str, kind: Kind, seed: u64) -> (Pipeline, Engine, Vec<Key>) {
-    let model = models::named(model).unwrap();
-    let set = rules::made("acl1_1k", seed).unwrap();
-    let work = generate(&model, &set, Locality::Low, &Parameters::with_flows(4_000), seed);
-    let pipeline = import(&work.flows, &ImportOptions::default()).unwrap().pipeline;
-    let mut engine = Engine::new(Setup { seed, ..Setup::new(kind) }.sized(4, 4_000));
-    send(&mut engine, &pipeline, &work.headers);
-    (pipeline, engine, work.headers)
-}
-
-fn send(engine: &mut Engine, pipeline: &Pipeline, headers: &[Key]) {
-    let mut ct = Conntrack::new(1);
-    for (n, key) in headers.iter().enumerate() {
-        engine.packet(key, pipeline, &mut ct, n as u64, &mut || 0);
-    }
-}
-
 /// Routes get other next hops: the pipeline runs at most once for each entry that used one of them, and for no other entry. Other routes that
 /// come and go cost runs only where they can be met.
 #[test]
 fn only_entries_that_a_change_can_concern_are_run_again() {
     const ROUTES: u8 = 30;
     for kind in [Kind::Megaflow, Kind::Gigaflow, Kind::Adaptive] {
-        let (mut pipeline, mut engine, headers) = filled("ofd", kind, 3);
+        let (mut pipeline, mut engine, headers) = filled("ofd", kind, FLOWS, ENTRIES, 3);
         let mut routes = rule_ids(&pipeline);
         routes.retain(|id| pipeline.rule(*id).is_some_and(|r| r.table == ROUTES));
         let chosen: Vec<RuleId> = routes.iter().copied().step_by(10).collect();
@@ -348,7 +324,7 @@ fn only_entries_that_a_change_can_concern_are_run_again() {
 #[test]
 fn a_sweep_goes_on_in_slices_and_ends() {
     for kind in [Kind::Megaflow, Kind::Adaptive] {
-        let (mut pipeline, mut engine, headers) = filled("psc", kind, 5);
+        let (mut pipeline, mut engine, headers) = filled("psc", kind, FLOWS, ENTRIES, 5);
         let all = rule_ids(&pipeline);
         let table = pipeline.rule(all[all.len() / 2]).unwrap().table;
         let some: Vec<RuleId> =

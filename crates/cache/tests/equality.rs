@@ -6,7 +6,7 @@
 use cache::engine::{Engine, Kind, Setup};
 use cache::partition::{splitmix, Strategy};
 use pipeline::{
-    Action, Conntrack, CtAction, Field, FlowMod, Key, Match, Nat, NatKind, Op, Pipeline, RuleId, Subfield, Target,
+    Action, Conntrack, CtAction, Field, FlowMod, Key, Match, Nat, NatKind, Pipeline, RuleId, Subfield, Target,
 };
 use std::sync::Arc;
 

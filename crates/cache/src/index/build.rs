@@ -6,6 +6,8 @@ use std::collections::HashMap;
 
 /// Entries that are looked at to judge how well bits divide a set.
 const SAMPLE: usize = 512;
+/// A place with one group is built anew when it has so many times the entries.
+const GROWN: u32 = 3;
 /// Levels at most; below, chains grow. Each level at least halves what it divides, so it is reached by collisions only.
 const DEPTH_MAX: usize = 40;
 
@@ -45,6 +47,21 @@ fn met(records: &Records, slots: &[u32], words: &Sparse) -> f64 {
     }
     let squares: u64 = counts.values().map(|c| c * c).sum();
     squares as f64 / n as f64 * (slots.len() as f64 / n as f64)
+}
+
+/// Those of these words in which entries differ: by the others nothing is told apart, and whoever comes here has them compared in the end.
+fn telling(records: &Records, words: &[(u8, u64)], slots: &[u32]) -> Sparse {
+    let (mut first, mut differ): (Words, Words) = ([0; WORDS], [0; WORDS]);
+    for (n, &slot) in slots.iter().enumerate() {
+        for (&(i, _), value) in records.mask(slot).words.iter().zip(records.values(slot)) {
+            let at = usize::from(i) % WORDS;
+            match n {
+                0 => first[at] = value,
+                _ => differ[at] |= first[at] ^ value,
+            }
+        }
+    }
+    words.iter().copied().filter(|&(i, m)| differ[usize::from(i) % WORDS] & m != 0).collect()
 }
 
 /// Divides a set into those to stand side by side, each with the bits that divide it further.
@@ -243,7 +260,12 @@ impl Index {
             let entries: u32 = list.iter().map(|g| self.group(*g).entries).sum();
             let first = self.group_mut(at);
             first.changes += 1;
-            if list.len() > 1 && first.changes > first.built.max(FEW as u32) && entries <= REBUILT_MAX {
+            // A single group was given the words that told few entries apart; more may need more.
+            let outgrown = match list.len() {
+                1 => entries > first.built.max(FEW as u32) * GROWN,
+                _ => first.changes > first.built.max(FEW as u32),
+            };
+            if outgrown && entries <= REBUILT_MAX {
                 let mut slots = vec![slot];
                 list.iter().for_each(|g| self.dissolve(records, *g, &mut slots));
                 return self.build(records, place, slots, depth);
@@ -338,7 +360,7 @@ impl Index {
 
     /// A group of these entries.
     fn fill(&mut self, records: &mut Records, words: Sparse, slots: Vec<u32>, depth: usize) -> u32 {
-        let id = self.new_group(words);
+        let id = self.new_group(telling(records, &words, &slots));
         let group = self.group_mut(id);
         group.entries = slots.len() as u32;
         group.top = slots.iter().map(|s| records.mask(*s).priority).max().unwrap_or(0);

@@ -7,7 +7,8 @@
 //! pipeline tables consult is mostly the same fields, and differs in a few bits of prefixes and ports.
 //!
 //! # The tree
-//! All entries of a tag are hashed by the bits that *all* their masks have. Where a bucket has more than [`FEW`] entries, these have
+//! All entries of a tag are hashed by the bits that *all* their masks have, in words in which they differ: registers, of which long programs
+//! consult many, mostly hold the same. Where a bucket has more than [`FEW`] entries, these have
 //! more bits in common than the whole had, and the bucket is divided again by those, and so on. An entry has all bits of the groups
 //! above it in its mask, so it lies in exactly one place, and a key that matches it is led there. What few entries remain in a
 //! bucket are a chain; each is compared whole. So hashes only lead the way: no answer depends on two values not colliding.
@@ -15,7 +16,8 @@
 //! Where common bits do not divide a set, because some masks are much poorer than the rest, those are put aside: up to [`GROUPS_MAX`] groups stand
 //! side by side at one place and each is tried, best priority first while it can still win. An entry that fits no group gets a new
 //! one; when there are too many, the last one gives up the bits that the entry lacks. Where groups stand side by side and half of the entries have changed,
-//! the place is built anew, up to [`REBUILT_MAX`] entries (some ms): an insertion never takes longer than that.
+//! or a single group has grown to three times what it was, the place is built anew, up to [`REBUILT_MAX`] entries (some ms): an insertion never
+//! takes longer than that.
 //!
 //! # Memory
 //! A group's buckets are an open-addressing array of 8 bytes a cell, at most half full: 32 bits of hash, and a reference to a group or to the
@@ -111,12 +113,15 @@ impl Group {
             let word = key[usize::from(self.numbers[n])] & self.masks[n];
             fold(word ^ self.seed, FACTORS[n])
         };
-        // A fixed number of steps: groups of a few words, which are nearly all, take no branch that depends on them.
-        let mut sum = term(0).wrapping_add(term(1)).wrapping_add(term(2)).wrapping_add(term(3));
-        if self.count > 4 {
-            sum = sum.wrapping_add(term(4)).wrapping_add(term(5)).wrapping_add(term(6)).wrapping_add(term(7));
-            for &(i, m) in &self.more {
-                sum = fold(sum.rotate_left(23) ^ key[usize::from(i)] & m, FACTORS[0]);
+        // Two or four at once: groups of a few words are nearly all, and steps of one group are always the same.
+        let mut sum = term(0).wrapping_add(term(1));
+        if self.count > 2 {
+            sum = sum.wrapping_add(term(2)).wrapping_add(term(3));
+            if self.count > 4 {
+                sum = sum.wrapping_add(term(4)).wrapping_add(term(5)).wrapping_add(term(6)).wrapping_add(term(7));
+                for &(i, m) in &self.more {
+                    sum = fold(sum.rotate_left(23) ^ key[usize::from(i)] & m, FACTORS[0]);
+                }
             }
         }
         (sum ^ sum >> 32) as u32

@@ -3,7 +3,8 @@
 //!
 //! A record is one cache line (more only if some mask has more than seven words): seven masked words a line, and in the word before those of the
 //! first line the shape and the next record of the chain. Masks of shapes lie in lines of the same form, with the numbers of the words in place of
-//! that, filled up with empty masks, which every key satisfies: so a comparison has a fixed number of steps and no branch before its end.
+//! that, filled up with empty masks, which every key satisfies: so a comparison has four or seven steps a line and no branch between them. Words that are left
+//! are counted beside the numbers.
 use super::{Sparse, Tag};
 use crate::words::{mix, Taken, Words, WORDS};
 use std::collections::HashMap;
@@ -27,11 +28,18 @@ impl Line {
     #[inline(always)]
     fn holds(&self, masks: &Line, key: &Words) -> bool {
         let numbers = masks.0[0].to_le_bytes();
-        let mut different = 0;
-        for n in 1..=ROOM {
-            different |= key[usize::from(numbers[n])] & masks.0[n] ^ self.0[n];
+        let differs = |n: usize| key[usize::from(numbers[n])] & masks.0[n] ^ self.0[n];
+        let mut different = differs(1) | differs(2) | differs(3) | differs(4);
+        if numbers[0] > 4 {
+            different |= differs(5) | differs(6) | differs(7);
         }
         different == 0
+    }
+
+    /// Of a line of masks: words in this line and those after it.
+    #[inline(always)]
+    fn left(&self) -> u8 {
+        self.0[0] as u8
     }
 }
 
@@ -107,8 +115,11 @@ impl Records {
         }
         let lines = &mut self.masks[from..from + self.lines];
         lines.fill(Line::default());
+        let mut left = self.shapes[shape as usize].words.len();
         for (words, line) in self.shapes[shape as usize].words.chunks(ROOM).zip(lines) {
             let mut numbers = [0; ROOM + 1];
+            numbers[0] = left as u8;
+            left -= words.len();
             for (n, &(i, m)) in words.iter().enumerate() {
                 numbers[n + 1] = i;
                 line.0[n + 1] = m;
@@ -207,17 +218,16 @@ impl Records {
     /// Whether the key matches the record.
     #[inline(always)]
     pub fn matches(&self, slot: u32, key: &Words) -> bool {
-        match self.lines {
-            1 => self.records[slot as usize].holds(&self.masks[self.records[slot as usize].shape()], key),
-            _ => self.matches_long(slot, key),
-        }
+        let from = slot as usize * self.lines;
+        let record = &self.records[from];
+        let masks = &self.masks[record.shape() * self.lines];
+        record.holds(masks, key) && (usize::from(masks.left()) <= ROOM || self.rest_matches(from, key))
     }
 
-    #[inline(never)]
-    fn matches_long(&self, slot: u32, key: &Words) -> bool {
-        let from = slot as usize * self.lines;
-        let masks = self.shape(slot) as usize * self.lines;
-        (0..self.lines).all(|n| self.records[from + n].holds(&self.masks[masks + n], key))
+    /// The same from the second line on.
+    fn rest_matches(&self, from: usize, key: &Words) -> bool {
+        let masks = self.records[from].shape() * self.lines;
+        (1..self.lines).all(|n| self.records[from + n].holds(&self.masks[masks + n], key))
     }
 
     /// Whether the record is of this shape and has the key's words.
