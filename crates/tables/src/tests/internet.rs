@@ -86,3 +86,22 @@ fn each_setting_of_a_policy_raises_its_epoch() {
     assert!((0..0xffff).all(|_| w.set_policy(vni, 0)));
     assert_eq!(w.policy(vni), Some(1 << POLICY_EPOCH_SHIFT));
 }
+
+#[test]
+fn vpcs_with_security_groups_are_counted_until_they_go() {
+    let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+    let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
+    w.commit(&first()).unwrap();
+    let vnis = w.vnis();
+    assert!(vnis[..3].iter().all(|vni| w.set_policy(*vni, POLICY_FILTER)));
+    // A gateway MAC whose halves both change has two entries of the VPC for a moment.
+    let settings = TenantSettings { gateway_mac: 0x0a99_8877_6655, ..TenantSettings::default() };
+    let change = TenantChange { vni: vnis[0], settings: Some(settings), ..TenantChange::default() };
+    w.commit(&Commit { tenants: vec![change], ..Commit::default() }).unwrap();
+    assert_eq!(w.told_filtered(), 3);
+    assert!(w.set_policy(vnis[1], 0));
+    assert_eq!(w.told_filtered(), 2);
+    let all = vnis.iter().map(|vni| TenantChange { vni: *vni, delete: true, ..TenantChange::default() });
+    w.commit(&Commit { tenants: all.collect(), ..Commit::default() }).unwrap();
+    assert_eq!(w.told_filtered(), 0);
+}

@@ -417,9 +417,6 @@ impl Writer {
         if let Some(place) = twin {
             self.tables.tenants.kill_tenant(&self.store.lines, place);
             self.pending.dead_tenants.push(vni);
-        if self.filtered.remove(&vni) {
-            self.store_filtered();
-        }
             self.pending.tenants.insert(vni);
         }
         Ok(())
@@ -531,6 +528,9 @@ impl Writer {
             self.tables.tenants.kill_tenant(&self.store.lines, place);
         }
         self.pending.dead_tenants.push(vni);
+        if self.filtered.remove(&vni) {
+            self.store_filtered();
+        }
         self.pending.tenant_ids.push(state.id);
         self.routes -= state.routes_len() as u64;
         self.forest().retire_tree::<u32>(state.top(0));

@@ -84,6 +84,12 @@ impl Writer {
         self.store.root.set(root!(filtered), self.filtered.len() as u64);
     }
 
+    /// What engines are told.
+    #[cfg(test)]
+    pub(crate) fn told_filtered(&self) -> u64 {
+        self.store.root.get(root!(filtered))
+    }
+
     /// What the entry of a VPC says of its POLICY word.
     pub(super) fn nat_flag(&self, id: u32) -> u64 {
         let policy = self.record_policy(id);
