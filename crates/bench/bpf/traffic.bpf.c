@@ -30,7 +30,10 @@ struct traffic_state {
 	__u64 strange;
 	__u64 samples;
 	__u64 due; /* the generator's: when the next frame is to be sent */
-	__u64 pad1[4];
+	__u64 probe_gap; /* ns from one probe among the frames to the next, 0: none */
+	__u64 probe_due;
+	__u64 probes; /* so many were sent */
+	__u64 sent_at; /* when the last frame of mix_* was */
 	__u8 last[PACKET_SLOT];
 };
 
@@ -209,6 +212,82 @@ int generate_syn(struct xdp_md *ctx)
 	return verdict;
 }
 
+/* An Internet checksum after words of what it covers became others; `change` is the sum of ~before and after (RFC 1624). */
+static __always_inline void amend(__be16 *sum, __u32 change)
+{
+	__u32 s = (__u16)~bpf_ntohs(*sum) + change;
+
+	s = (s & 0xffff) + (s >> 16);
+	s = (s & 0xffff) + (s >> 16);
+	*sum = bpf_htons((__u16)~s);
+}
+
+#define PROBE_TIME 42 /* first payload byte of a plain UDP frame */
+
+/*
+ * Plain frames at one pace, and among them probes at another one, which carry the time of sending. The template of the probes stands behind the
+ * packets. A SYN is another connection each time: 32,768 source ports, then the next source address; its checksums stay right.
+ */
+static __always_inline int mix(struct xdp_md *ctx, int syn)
+{
+	__u32 zero = 0, index;
+	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
+	__u64 *data = (void *)(long)ctx->data, now;
+	struct packet_slot *p;
+
+	if (!s || (void *)(data + 8) > (void *)(long)ctx->data_end)
+		return XDP_ABORTED;
+	now = bpf_ktime_get_ns();
+	if (!s->probe_gap || now < s->probe_due) {
+		int verdict = s->gap ? generate(ctx, 8, 0, RENEW_NONE) : XDP_DROP;
+
+		if (verdict == XDP_TX)
+			s->sent_at = now;
+		return verdict;
+	}
+	s->probe_due = now - s->probe_due > LATE ? now + s->probe_gap : s->probe_due + s->probe_gap;
+	index = s->packets & 65535;
+	p = bpf_map_lookup_elem(&packets, &index);
+	if (!p)
+		return XDP_ABORTED;
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		data[i] = p->words[i];
+	__u8 *at = (__u8 *)data;
+
+	if (syn) {
+		__u64 number = s->probes;
+		__be16 *address = (void *)(at + 28), *port = (void *)(at + 34);
+		__u16 host = bpf_ntohs(*address), from = bpf_ntohs(*port);
+		__u16 new_host = host + (__u16)(number >> 15), new_from = from + (__u16)(number & 0x7fff);
+		__u32 moved = (__u16)~host + new_host, sequence = (__u32)now;
+
+		*address = bpf_htons(new_host);
+		*port = bpf_htons(new_from);
+		*(__be32 *)(at + 38) = bpf_htonl(sequence);
+		amend((void *)(at + 24), moved);
+		amend((void *)(at + 50), moved + (__u16)~from + new_from + (sequence >> 16) + (sequence & 0xffff));
+	} else {
+		__builtin_memcpy(at + PROBE_TIME, &now, 8);
+	}
+	s->probes++;
+	s->sent++;
+	s->sent_at = now;
+	return XDP_TX;
+}
+
+SEC("xdp")
+int mix_data(struct xdp_md *ctx)
+{
+	return mix(ctx, 0);
+}
+
+SEC("xdp")
+int mix_syn(struct xdp_md *ctx)
+{
+	return mix(ctx, 1);
+}
+
 static __always_inline void swap(__u8 *a, __u8 *b, int bytes)
 {
 	for (int i = 0; i < bytes; i++) {
@@ -313,6 +392,35 @@ int time(struct xdp_md *ctx)
 		s->samples++;
 	}
 	s->received++;
+	return XDP_DROP;
+}
+
+/* The sink of mix_data and mix_syn: counts all, and takes the times of probes. A router sends on a SYN without what filled its frame up. */
+SEC("xdp")
+int collect(struct xdp_md *ctx)
+{
+	__u8 *data = (void *)(long)ctx->data;
+	__u32 zero = 0, slot;
+	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
+	__u64 now, sent, *sample;
+
+	if (!s || data + 54 > (__u8 *)(long)ctx->data_end)
+		return XDP_DROP;
+	if (data[12] != 8 || data[13] != 0 || data[14] != 0x45 || (data[23] != 17 && data[23] != 6)) {
+		s->strange++;
+		return XDP_DROP;
+	}
+	s->received++;
+	__builtin_memcpy(&sent, data + PROBE_TIME, 8);
+	if (data[23] == 17 && !sent)
+		return XDP_DROP;
+	now = bpf_ktime_get_ns();
+	slot = s->samples & (SAMPLES - 1);
+	sample = bpf_map_lookup_elem(&latencies, &slot);
+	if (sample) {
+		*sample = data[23] == 17 ? now - sent : (__u32)((__u32)now - bpf_ntohl(*(__be32 *)(data + 38)));
+		s->samples++;
+	}
 	return XDP_DROP;
 }
 

@@ -59,6 +59,25 @@ pub fn nice(thread: i32, value: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets this process have at least so many files open, if it may.
+pub fn open_files(least: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: plain system calls with a valid structure.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if limit.rlim_cur >= least {
+            return Ok(());
+        }
+        let wanted = libc::rlimit { rlim_cur: least, rlim_max: limit.rlim_max.max(least) };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &wanted) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// CPU time of the calling thread, ns.
 pub fn thread_time() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };

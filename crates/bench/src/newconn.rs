@@ -99,7 +99,7 @@ fn mend(frame: &mut [u8], at: usize) {
 }
 
 /// Writes a TCP segment without data behind the IPv4 header at `at`.
-fn tcp(frame: &mut [u8], at: usize, segment: tcp::Repr) -> Result<(), Error> {
+pub(crate) fn tcp(frame: &mut [u8], at: usize, segment: tcp::Repr) -> Result<(), Error> {
     frame[at + 2..at + 4].copy_from_slice(&40u16.to_be_bytes());
     frame[at + 9] = 6;
     mend(frame, at);

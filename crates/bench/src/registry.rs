@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    agent, chip_model, classify, compact, cpu, drive, filter, filter_change, filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
+    agent, chip_model, classify, compact, completion, cpu, delay, drive, filter, filter_change, filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -67,6 +67,20 @@ pub const BENCHES: &[Bench] = &[
         what: "initial RTT (p99) of a tenant's new connections while another one floods SYNs ÷ while it sends as many permitted packets",
         group: Group::Own,
         run: isolation::isolation,
+    },
+    Bench {
+        name: "completion-time",
+        unit: "ratio",
+        what: "short flows beside the long connections of thirty tenants, without migration ÷ with; flows of four size distributions beside nftables",
+        group: Group::Own,
+        run: completion::completion_time,
+    },
+    Bench {
+        name: "filter-delay",
+        unit: "ratio",
+        what: "delay of data packets (p99) through nf_conntrack ÷ through a filter node under load; jitter, SYNs and CPU beside it",
+        group: Group::Own,
+        run: delay::filter_delay,
     },
     Bench {
         name: "nat-share",

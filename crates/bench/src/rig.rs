@@ -7,15 +7,14 @@
 //! end, with its own NAPI thread) are pinned to CPU 0. CPU per packet = run time of the gateway's thread (schedstat, plus that of
 //! ksoftirqd of its CPU, to which softirq work may overflow) ÷ packets that arrived at the sink.
 use crate::netns::Netns;
+use crate::traffic::{Traffic, BUDGET, GAP, LATENCIES, NEXT, PROBE_OFFSET, RECEIVED, ROUNDS, SAMPLES, SENT, STRANGE, WINDOW_WORD};
 use crate::workload::{FRAME, INNER_FRAME, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC};
 use crate::{cpu, Error};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdp::object::{attach_program, run_program, Mapping, Object, RunOptions, TEST_LIVE_FRAMES, XDP_NATIVE};
-
-static TRAFFIC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/traffic.o"));
+use xdp::object::{attach_program, run_program, RunOptions, TEST_LIVE_FRAMES, XDP_NATIVE};
 
 /// CPU of generator and sink.
 pub const TRAFFIC_CPU: usize = 0;
@@ -23,22 +22,6 @@ pub const TRAFFIC_CPU: usize = 0;
 pub const GATEWAY_CPU: usize = 1;
 /// Frames under way at most: less than a veth ring (256), so that none overflows.
 const WINDOW: u64 = 192;
-
-/// Words of `struct traffic_state` in bpf/traffic.bpf.c.
-const SENT: usize = 0;
-const NEXT: usize = 1;
-const WINDOW_WORD: usize = 2;
-const PACKETS: usize = 3;
-const PROBE_OFFSET: usize = 4;
-const BUDGET: usize = 5;
-const ROUNDS: usize = 6;
-const GAP: usize = 7;
-const RECEIVED: usize = 8;
-const STRANGE: usize = 9;
-const SAMPLES: usize = 10;
-const LAST: usize = 16;
-const STATE_BYTES: usize = LAST * 8 + PACKET_SLOT;
-const LATENCIES: usize = 65_536;
 
 /// What the frames of a side look like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,6 +90,16 @@ impl Interval {
     }
 }
 
+/// The kernel thread that does the receive work of a device with threaded NAPI.
+pub(crate) fn napi_thread(device: &str) -> Result<i32, Error> {
+    let mut found = None;
+    cpu::wait_for(Duration::from_secs(2), || {
+        found = cpu::processes_named(&format!("napi/{device}-")).first().copied();
+        found.is_some()
+    });
+    found.ok_or_else(|| Error::Failed { what: format!("threaded NAPI of {device}"), why: "the kernel started no thread".into() })
+}
+
 /// One gateway with its port, its generator and its sink.
 pub struct Side {
     /// Where the gateway lives.
@@ -118,9 +111,7 @@ pub struct Side {
     far: String,
     far_index: u32,
     frames: Frames,
-    object: Object,
-    state: Mapping,
-    latencies: Mapping,
+    traffic: Traffic,
     sink: Option<OwnedFd>,
     gateway_thread: i32,
     /// Threads of the gateway beside those of its port.
@@ -150,24 +141,16 @@ impl Side {
                 b[2], b[3], b[4], b[5], b[6], b[7]
             ))?;
         }
-        let object = Object::load("tunny_traffic", TRAFFIC, &[], &[])?;
-        let memory = Mapping::new(object.map("packets")?, 65_536 * PACKET_SLOT)?;
-        let count = (packets.len() / PACKET_SLOT).min(65_536);
-        // SAFETY: the mapping is 65,536 slots long, and no generator runs yet.
-        unsafe { std::ptr::copy_nonoverlapping(packets.as_ptr(), memory.as_ptr(), count * PACKET_SLOT) };
-        let state = Mapping::new(object.map("traffic")?, STATE_BYTES.next_multiple_of(4096))?;
-        let latencies = Mapping::new(object.map("latencies")?, LATENCIES * 8)?;
+        let traffic = Traffic::load(packets, None)?;
         let far_index = outside.ifindex(&far)?;
         let side =
-            Side { gateway, outside, port, far, far_index, frames, object, state, latencies, sink: None, gateway_thread: 0, threads: vec![] };
-        side.word(PACKETS).store(count as u64, Ordering::Relaxed);
+            Side { gateway, outside, port, far, far_index, frames, traffic, sink: None, gateway_thread: 0, threads: vec![] };
         side.word(PROBE_OFFSET).store((frames.bytes() - INNER_FRAME + 42) as u64, Ordering::Relaxed);
         Ok(side)
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
-        // SAFETY: the state is mapped for as long as self lives; the kernel writes its words with aligned stores.
-        unsafe { &*self.state.as_ptr().cast::<AtomicU64>().add(index) }
+    fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
+        self.traffic.word(index)
     }
 
     /// A port without XDP takes live frames only with GRO on.
@@ -181,10 +164,10 @@ impl Side {
         for (ns, device) in [(&*self.gateway, &self.port), (&self.outside, &self.far)] {
             ns.shell(&format!("echo 1 > /sys/class/net/{device}/threaded"))?;
         }
-        self.gateway_thread = self.napi_thread(&self.port)?;
+        self.gateway_thread = napi_thread(&self.port)?;
         cpu::pin(self.gateway_thread, GATEWAY_CPU).map_err(Error::io("pinning the gateway's NAPI thread"))?;
         cpu::nice(self.gateway_thread, -20).map_err(Error::io("setting the priority of the gateway's NAPI thread"))?;
-        let sink = self.napi_thread(&self.far)?;
+        let sink = napi_thread(&self.far)?;
         cpu::pin(sink, TRAFFIC_CPU).map_err(Error::io("pinning the sink's NAPI thread"))?;
         cpu::prefer(sink, 2).map_err(Error::io("setting the priority of the sink's NAPI thread"))
     }
@@ -197,19 +180,10 @@ impl Side {
         Ok(())
     }
 
-    fn napi_thread(&self, device: &str) -> Result<i32, Error> {
-        let mut found = None;
-        cpu::wait_for(Duration::from_secs(2), || {
-            found = cpu::processes_named(&format!("napi/{device}-")).first().copied();
-            found.is_some()
-        });
-        found.ok_or_else(|| Error::Failed { what: format!("threaded NAPI of {device}"), why: "the kernel started no thread".into() })
-    }
-
     /// Puts one of the sink programs (`count` or `time`) on the far end.
     pub fn attach_sink(&mut self, program: &str) -> Result<(), Error> {
         self.sink = None;
-        let program = self.object.program(program)?;
+        let program = self.traffic.program(program)?;
         let index = self.far_index;
         let link = self.outside.inside(|| Ok(attach_program(program, index, XDP_NATIVE)?))?;
         self.sink = Some(link);
@@ -232,13 +206,7 @@ impl Side {
     }
 
     fn settle(&self) {
-        let mut last = u64::MAX;
-        cpu::wait_for(Duration::from_millis(500), || {
-            let now = self.word(RECEIVED).load(Ordering::Relaxed);
-            std::mem::replace(&mut last, now) == now
-        });
-        let received = self.word(RECEIVED).load(Ordering::Relaxed);
-        self.word(SENT).store(received, Ordering::Relaxed);
+        self.traffic.settle();
     }
 
     /// Sends for a while, as fast as the gateway takes it.
@@ -267,7 +235,7 @@ impl Side {
         self.settle();
         self.word(WINDOW_WORD).store(WINDOW, Ordering::Relaxed);
         self.word(BUDGET).store(budget, Ordering::Relaxed);
-        let program = self.object.program(generator)?;
+        let program = self.traffic.program(generator)?;
         let received = self.word(RECEIVED).load(Ordering::Relaxed);
         let (threads, time) = (self.threads_time(), self.gateway_time());
         let start = Instant::now();
@@ -314,7 +282,7 @@ impl Side {
         self.word(WINDOW_WORD).store(u64::MAX >> 1, Ordering::Relaxed);
         self.word(BUDGET).store(u64::MAX >> 1, Ordering::Relaxed);
         self.word(GAP).store(gap, Ordering::Relaxed);
-        let program = self.object.program(generator)?;
+        let program = self.traffic.program(generator)?;
         let before = self.word(NEXT).load(Ordering::Relaxed);
         let sent = || self.word(NEXT).load(Ordering::Relaxed) - before;
         let seconds = self.outside.inside(|| {
@@ -343,18 +311,12 @@ impl Side {
 
     /// Takes the samples that the sink has written since the last call, ns.
     pub fn take_samples(&self) -> Vec<f64> {
-        let taken = (self.word(SAMPLES).swap(0, Ordering::Relaxed) as usize).min(LATENCIES);
-        // SAFETY: the mapping holds LATENCIES words; a word that the sink writes meanwhile is a sample of the next interval.
-        let samples = unsafe { std::slice::from_raw_parts(self.latencies.as_ptr().cast::<u64>(), taken) };
-        samples.iter().map(|ns| *ns as f64).collect()
+        self.traffic.take_samples()
     }
 
     /// The packet that came back last of those that the sink keeps (one of 1,024).
     pub fn last(&self) -> [u8; PACKET_SLOT] {
-        let mut last = [0u8; PACKET_SLOT];
-        // SAFETY: the state holds PACKET_SLOT bytes behind LAST; a torn copy would at worst fail a check.
-        unsafe { std::ptr::copy_nonoverlapping(self.state.as_ptr().add(LAST * 8), last.as_mut_ptr(), PACKET_SLOT) };
-        last
+        self.traffic.last()
     }
 
     /// Whether a packet that came back was really routed: its TTL is one less. Says what is wrong otherwise.
@@ -382,7 +344,7 @@ impl Side {
             Frames::Vxlan => "probe_vxlan",
             Frames::Plain => "probe_plain",
         };
-        let program = self.object.program(name)?;
+        let program = self.traffic.program(name)?;
         self.outside.inside(|| {
             cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
             let frame = [0u8; FRAME];

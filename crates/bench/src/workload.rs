@@ -274,6 +274,13 @@ fn write_plain(frame: &mut [u8], dmac: u64, smac: u64, source: u32, destination:
     write_udp(frame, 34, 1024 + ((entropy >> 16) as u16 >> 1), 7, INNER_FRAME - 34);
 }
 
+/// Writes the first [`INNER_FRAME`] bytes of a plain frame of `bytes` bytes, UDP between two ends; `macs` are destination and source.
+pub fn write_between(frame: &mut [u8], macs: [u64; 2], ends: [(u32, u16); 2], bytes: usize) {
+    write_ethernet(frame, 0, macs[0], macs[1]);
+    write_ipv4(frame, 14, bytes - 14, ends[0].0, ends[1].0);
+    write_udp(frame, 34, ends[0].1, ends[1].1, bytes - 34);
+}
+
 /// The packets as a pcap file.
 pub fn pcap(packets: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(24 + packets.len() / PACKET_SLOT * (16 + FRAME));
