@@ -33,6 +33,10 @@
 //!   miss (a new segment always begins with a miss) and refreshed by a sample of the hits.
 //! * `q`: misses whose entry was installed before, by entries pushed out.
 //!
+//! # Room to spare
+//! Parts cost a lookup each. While all traversals that were seen would fit into half of the cache, one that is met again is added whole beside its parts, which
+//! is then found at once. Nobody has to make room for that: such entries are the first to go.
+//!
 //! # Why it cannot be much worse than Megaflow, whatever the traffic
 //! The rules look at the past, and an adversary can make the past mislead. So there is a debt: after each epoch of as many lookups as there are
 //! entries it grows by the real misses, less those of the model of Megaflow, less [`MARGIN`] of the lookups. It begins at −[`START`] epochs and
@@ -289,6 +293,12 @@ impl Adaptive {
             self.whole.prefetch(id);
         }
         splitmix(&mut self.random) % REFRESH == 0
+    }
+
+    /// Whether all traversals that were ever seen would take less than half of the cache, each as one entry.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.whole.len() * 2 < self.whole.limit()
     }
 
     /// Asks for the memory that refreshing a segment needs.

@@ -159,6 +159,14 @@ struct Made {
     first: usize,
 }
 
+/// A traversal that was answered by parts.
+#[derive(Debug)]
+struct Met {
+    table: u8,
+    key: Key,
+    parts: Vec<u64>,
+}
+
 /// A cache in front of a pipeline.
 #[derive(Debug)]
 pub struct Engine {
@@ -177,6 +185,8 @@ pub struct Engine {
     pub factors: Option<Factors>,
     machine: Machine,
     chain: Chain,
+    /// To be added whole before the next lookup; not at once, because chains of the last one may still be in use.
+    met: Option<Met>,
     expire_at: u64,
     /// A sweep over all entries: the version in which it began, and where it is.
     sweep: Option<(u64, (usize, u32))>,
@@ -205,6 +215,7 @@ impl Engine {
             factors: (setup.kind == Kind::Adaptive).then(|| Factors::new(setup.tables)),
             machine: Machine::default(),
             chain: Vec::new(),
+            met: None,
             expire_at: 0,
             sweep: None,
             swept: 0,
@@ -226,6 +237,7 @@ impl Engine {
     pub fn lookup(&mut self, table: u8, key: &Key, pipeline: &Pipeline, now: u64) -> bool {
         let Some(tag) = self.tags.of_table(table) else { return false };
         self.expire(now);
+        self.add_met(pipeline, now);
         let written = self.factors.as_ref().map(Factors::written);
         let mut checker = Checker { pipeline, tags: &mut self.tags, written };
         let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
@@ -233,6 +245,9 @@ impl Engine {
             let of = identity(&self.cache, &self.chain);
             let refresh = adaptive.expect(of);
             note_hit(adaptive, &self.cache, &self.chain, of, refresh);
+            if refresh && self.chain.len() > 1 {
+                self.meet(table, key, None);
+            }
         }
         hit
     }
@@ -253,9 +268,36 @@ impl Engine {
             return batch.forget(keys.len());
         };
         self.expire(now);
+        self.add_met(pipeline, now);
         self.cache.lookup_batch(tag, keys, now, pipeline.version(), batch);
         if let Some(adaptive) = &mut self.adaptive {
-            note_hits(adaptive, &self.cache, keys.len().min(Batch::MAX), batch);
+            if let Some(n) = note_hits(adaptive, &self.cache, keys.len().min(Batch::MAX), batch) {
+                self.meet(table, &keys[n], Some(batch.chain(n)));
+            }
+        }
+    }
+
+    /// Keeps a packet in mind that was answered by the parts of this chain (the last lookup's, if none is given), if there is room for its whole traversal.
+    fn meet(&mut self, table: u8, key: &Key, chain: Option<&[(u8, u32)]>) {
+        let room = self.setup.idle == 0 && self.adaptive.as_ref().is_some_and(Adaptive::has_room);
+        if room && self.met.is_none() {
+            let parts = parts(&self.cache, chain.unwrap_or(&self.chain)).collect();
+            self.met = Some(Met { table, key: *key, parts });
+        }
+    }
+
+    /// Adds the whole traversal of a packet that was answered by parts.
+    #[inline]
+    fn add_met(&mut self, pipeline: &Pipeline, now: u64) {
+        if let Some(Met { table, key, parts }) = self.met.take() {
+            let traversal = pipeline.pass(&Point::table(table), &key);
+            let whole = match traversal.uncacheable() {
+                Some(_) => None,
+                None => self.whole(&Walk::new(&traversal), parts, pipeline.version()),
+            };
+            if let Some(segment) = whole {
+                self.cache.install_beside(segment, now);
+            }
         }
     }
 
@@ -503,8 +545,10 @@ fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity:
     adaptive.hit(way, identity, refresh.then(|| parts(cache, chain)));
 }
 
-/// Tells it of all hits of a batch: memory is asked for first.
-fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut Batch) {
+/// Tells it of all hits of a batch: memory is asked for first. Returns a packet, if there is one, that was answered by parts, of the sample by which parts are
+/// refreshed.
+fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut Batch) -> Option<usize> {
+    let mut by_parts = None;
     for n in 0..packets {
         if !batch.hit(n) {
             continue;
@@ -513,6 +557,7 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
         let refresh = adaptive.expect(of);
         batch.note(n, of, refresh);
         if refresh {
+            by_parts = by_parts.or((batch.chain(n).len() > 1).then_some(n));
             cache
                 .entries(batch.chain(n))
                 .take(1)
@@ -528,4 +573,5 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
         let (identity, refresh) = batch.noted(n);
         note_hit(adaptive, cache, batch.chain(n), identity, refresh);
     }
+    by_parts
 }

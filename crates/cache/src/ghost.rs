@@ -50,6 +50,21 @@ impl Ghost {
         Ghost { limit, used: 0, clock: 0, cells, oldest: BinaryHeap::new() }
     }
 
+    /// Identities in it.
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Identities at most.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Asks for the line of an identity that is used soon.
     #[inline]
     pub fn prefetch(&self, id: u64) {

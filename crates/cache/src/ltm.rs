@@ -84,6 +84,8 @@ pub struct Counters {
     pub resumed: u64,
     /// Traversals that cannot be cached at all.
     pub uncacheable: u64,
+    /// Whole traversals that were added beside their parts, because there was room.
+    pub beside: u64,
     /// Entries of an earlier plan that went because they led nowhere.
     pub outdated: u64,
 }
@@ -266,7 +268,10 @@ impl Ltm {
 
     fn hit(&mut self, chain: &Chain, now: u64) -> bool {
         for &(table, slot) in chain {
-            self.tables[usize::from(table)].touch(slot, self.clock, now);
+            let table = &mut self.tables[usize::from(table)];
+            if table.value(slot).is_some_and(|e| !e.beside) {
+                table.touch(slot, self.clock, now);
+            }
         }
         self.counters.hits += 1;
         true
@@ -384,6 +389,19 @@ impl Ltm {
         };
         self.put(table, segment, now);
         true
+    }
+
+    /// Adds a whole traversal whose parts are there, if half of the tables is free. It is found first and is the first to go.
+    pub fn install_beside(&mut self, mut segment: Segment, now: u64) {
+        let table = &mut self.tables[0];
+        let place = Place { tag: segment.tag, priority: segment.priority, words: &segment.words, key: &segment.key.0 };
+        let known = table.find_exact(place.tag, place.priority, place.words, place.key).is_some();
+        if known || table.len() * 2 >= table.limit() {
+            return;
+        }
+        segment.entry.beside = true;
+        table.insert(place, segment.entry, 1, now);
+        self.counters.beside += 1;
     }
 
     /// Removes entries of other plans that match a key at a point of the program and do not end there: they would be taken first.

@@ -172,6 +172,8 @@ pub struct Entry {
     pub whole: u64,
     /// The plan under which it was made ([`crate::factor`]); 0 if it stands for consecutive lookups.
     pub plan: u32,
+    /// A whole traversal beside its parts, which does without them while there is room: uses do not keep it.
+    pub beside: bool,
     /// What its tables add to [`Walk::way`].
     pub ways: u64,
     /// The lookups that it stands for.
@@ -448,8 +450,8 @@ impl<'a> Walk<'a> {
         let id = hash_masked(seed, &key, &words);
         let program = Program::of_steps(steps[from..to].iter(), next == Next::End);
         let action = tags.actions.of(program, next);
-        let entry =
-            Entry { id, action, version, whole: 0, parts: None, way: self.way, ways: ways(&path), plan: 0, path };
+        let (whole, parts, plan, beside, way, ways) = (0, None, 0, false, self.way, ways(&path));
+        let entry = Entry { id, action, version, whole, parts, way, ways, plan, beside, path };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
     }
 

@@ -66,3 +66,46 @@ fn a_batch_answers_by_no_entry_older_than_the_rules() {
     }
     assert!(compare(&pipeline, &mut engine, &headers, 7) > 300);
 }
+
+/// Entries of the cache that stand beside their parts.
+fn beside(engine: &Engine) -> usize {
+    let table = &engine.cache.tables[0];
+    table.occupied().filter(|s| table.value(*s).unwrap().beside).count()
+}
+
+#[test]
+fn a_traversal_that_is_met_again_is_found_at_once_while_there_is_room() {
+    let mut any_full = false;
+    for (n, model) in ["psc", "ofd", "otl"].into_iter().enumerate() {
+        let (pipeline, mut engine, headers) = filled(model, Kind::Adaptive, 400, 1_024, n as u64 + 11);
+        let (mut batch, mut packets, mut at_once) = (Batch::default(), 0, 0);
+        for round in 0..100 {
+            for some in headers.chunks(32) {
+                engine.lookup_batch(0, some, &pipeline, 0, &mut batch);
+                for (n, key) in some.iter().enumerate().filter(|(n, _)| batch.hit(*n)).collect::<Vec<_>>() {
+                    let (mut sent, mut right) = (Sent::default(), Sent::default());
+                    engine.run_of(&mut batch, n, key, &mut sent);
+                    pipeline.pass(&pipeline::Entry::table(0), key).run(key, &mut right);
+                    assert_eq!(sent, right, "{model}, round {round}: {key:?}");
+                    packets += usize::from(round == 99);
+                    at_once += usize::from(round == 99 && batch.chain(n).len() == 1);
+                }
+            }
+        }
+        assert!(packets > 300 && at_once * 4 > packets * 3, "{model}: {at_once} of {packets}");
+        let (there, evictions) = (beside(&engine), engine.counters().evictions);
+        assert!(there > 50 && evictions == 0 && engine.cache.len() * 2 <= 4 * 1_024, "{model}: {there}");
+        // Traffic that needs the room gets theirs first.
+        let (_, _, others) = filled(model, Kind::Exact, 40_000, 1, n as u64 + 11);
+        for key in &others {
+            engine.packet(key, &pipeline, &mut Conntrack::new(1), 0, &mut || 0);
+            if engine.counters().evictions >= engine.counters().beside + 100 {
+                break;
+            }
+        }
+        let (left, full) = (beside(&engine), engine.counters().evictions > 0);
+        assert!(if full { left == 0 } else { engine.cache.len() < 4 * 1_024 }, "{model}: {left} are left");
+        any_full |= full;
+    }
+    assert!(any_full, "traffic needed room somewhere");
+}

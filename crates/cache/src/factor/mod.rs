@@ -258,6 +258,7 @@ fn entry(
         way: walk.way,
         ways: ways(&path),
         plan,
+        beside: false,
         path,
     };
     Segment { tag, priority: steps.len().min(usize::from(u16::MAX)) as u16, words, key, entry }
