@@ -67,6 +67,8 @@ pub const MARGIN: f64 = 0.01;
 pub const START: f64 = 0.25;
 /// Misses saved before count against later ones in excess, so many epochs' lookups at most.
 pub const CREDIT: f64 = 4.0;
+/// What an entry is taken to be worth, in misses, before anything was pushed out: the cache will be full some day.
+const WORTH_MIN: f64 = 0.02;
 /// Ways that are told apart; further ones share one account.
 const WAYS_MAX: usize = 4096;
 /// Events of a way before its own figures count.
@@ -274,7 +276,7 @@ impl Adaptive {
     /// Whether traversals with so many parts of their own are better cached whole, whatever their way: what they bring is seldom used by
     /// others. Cut they take so many entries instead of one, each of which is worth `q` misses.
     fn alone(&self, own: usize) -> bool {
-        let (q, seen) = (self.pressure(), self.own[own]);
+        let (q, seen) = (self.pressure().max(WORTH_MIN), self.own[own]);
         own > 1 && seen.brought >= ENOUGH && seen.shared < q * seen.brought * (own - 1) as f64 / own as f64
     }
 

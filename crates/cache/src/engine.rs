@@ -14,8 +14,10 @@ use crate::recheck::Checker;
 use crate::segment::{whole_id, Segment, Tags, Walk};
 use crate::table::sparse;
 use crate::words::Words;
-use pipeline::{Conntrack, Entry as Point, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX};
-use std::collections::VecDeque;
+use pipeline::{
+    Conntrack, Entry as Point, Failure, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX,
+};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Which cache.
@@ -180,6 +182,9 @@ pub struct Engine {
     pub adaptive: Option<Adaptive>,
     /// Time spent on misses.
     pub phases: Phases,
+    /// Passes that the pipeline broke off, by reason: nothing of such a packet is sent, and nothing is cached. A reason names a line of the
+    /// program at most, so there are no more of them than flows.
+    pub broken_off: BTreeMap<Failure, u64>,
     partitions: Partitions,
     /// What lookups belong together, in the adaptive cache.
     pub factors: Option<Factors>,
@@ -211,6 +216,7 @@ impl Engine {
             tags: Tags::default(),
             adaptive: (setup.kind == Kind::Adaptive).then(|| Adaptive::new(all, setup.seed)),
             phases: Phases::default(),
+            broken_off: BTreeMap::new(),
             partitions: Partitions::new(setup.strategy, setup.seed, 16_384),
             factors: (setup.kind == Kind::Adaptive).then(|| Factors::new(setup.tables)),
             machine: Machine::default(),
@@ -322,6 +328,9 @@ impl Engine {
     pub fn install(&mut self, traversal: &Traversal, pipeline: &Pipeline, now: u64, clock: &mut dyn FnMut() -> u64) {
         if traversal.uncacheable().is_some() {
             self.cache.counters.uncacheable += 1;
+            if let Some(why) = &traversal.failed {
+                *self.broken_off.entry(why.clone()).or_insert(0) += 1;
+            }
             return;
         }
         let version = pipeline.version();

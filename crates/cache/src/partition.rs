@@ -17,7 +17,9 @@
 //! far. Else two flows through the same tables, one of which happened to leave a field of one lookup out, could be cut
 //! differently and would share nothing.
 //!
-//! Cost: O(N³·K) steps, once a way, and again while tables still show new fields; a slow-path pass pays for a hash of N words.
+//! Cost: O(N³·K) steps, once a way, and again while tables still show new fields; a slow-path pass pays for a hash of N words and one
+//! look at the fields that the way's blocks are known to consult.
+use crate::words::Taken;
 use std::collections::HashMap;
 
 /// A set of packet fields, one bit a field.
@@ -251,15 +253,28 @@ impl Strategy {
     }
 }
 
+/// A way that was cut.
+#[derive(Debug)]
+struct Cut {
+    /// For each block what its tables were known to consult when it was cut: a traversal that consults no more brings nothing new.
+    fields: Box<[Fields]>,
+    ends: Ends,
+}
+
 /// How to cut each way, as far as ways were seen. A way is a sequence of blocks, each a few tables that cannot be cut apart.
+///
+/// Blocks are told by hashes of their tables ([`crate::segment::Walk::signature`]), which serve as hashes here too: traffic chooses among the
+/// ways of a program, it does not choose their hashes.
 #[derive(Debug)]
 pub struct Partitions {
     key: Vec<u64>,
     strategy: Strategy,
     random: u64,
     limit: usize,
-    fields: HashMap<u64, Fields>,
-    ends: HashMap<Box<[u64]>, Ends>,
+    fields: HashMap<u64, Fields, Taken>,
+    /// Where a way, with the number of segments after it, stands in `cuts`.
+    places: HashMap<Box<[u64]>, usize, Taken>,
+    cuts: Vec<Cut>,
     given: HashMap<Box<[u64]>, Ends>,
 }
 
@@ -267,8 +282,8 @@ impl Partitions {
     /// `seed` is for [`Strategy::Random`]. At most `limit` ways are remembered; when they are full, all are
     /// forgotten together (traffic chooses the ways, so they may not grow without limit).
     pub fn new(strategy: Strategy, seed: u64, limit: usize) -> Partitions {
-        let (fields, ends, given) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Partitions { key: Vec::new(), strategy, random: seed, limit, fields, ends, given }
+        let (fields, places, given) = (HashMap::default(), HashMap::default(), HashMap::new());
+        Partitions { key: Vec::new(), strategy, random: seed, limit, fields, places, cuts: Vec::new(), given }
     }
 
     /// Cuts known beforehand, for [`Strategy::Optimal`].
@@ -278,37 +293,52 @@ impl Partitions {
 
     /// The cuts into at most `k` segments of a way with these blocks, whose lookups consulted these fields this time.
     pub fn of(&mut self, blocks: &[u64], fields: &[Fields], k: usize) -> &[usize] {
+        self.key.clear();
+        self.key.extend_from_slice(blocks);
+        self.key.push(k as u64);
+        let known = self.places.get(self.key.as_slice()).copied();
+        let nothing_new = |at: &usize| self.cuts[*at].fields.iter().zip(fields).all(|(all, here)| here & !all == 0);
+        let at = match known.filter(nothing_new) {
+            Some(at) => at,
+            None => self.learn(blocks, fields, k),
+        };
+        &self.cuts[at].ends
+    }
+
+    /// Takes note of what a way's blocks consulted, and cuts it if it is not cut as its tables are known now; returns its place.
+    fn learn(&mut self, blocks: &[u64], fields: &[Fields], k: usize) -> usize {
         let mut new = false;
         for (block, here) in blocks.iter().zip(fields) {
             let all = self.fields.entry(*block).or_insert(0);
             new |= *all | here != *all;
             *all |= here;
         }
-        if new && self.strategy == Strategy::Disjoint || self.ends.len() >= self.limit {
-            self.ends.clear();
+        if new && self.strategy == Strategy::Disjoint || self.cuts.len() >= self.limit {
+            self.places.clear();
+            self.cuts.clear();
         }
         if self.fields.len() > 4 * self.limit {
             self.fields.clear();
         }
-        self.key.clear();
-        self.key.extend_from_slice(blocks);
-        self.key.push(k as u64);
-        if !self.ends.contains_key(self.key.as_slice()) {
-            let ends = self.find(blocks, fields, k);
-            self.ends.insert(self.key.as_slice().into(), ends);
+        let all = |(block, here): (&u64, &Fields)| self.fields.get(block).copied().unwrap_or(*here);
+        let all: Box<[Fields]> = blocks.iter().zip(fields).map(all).collect();
+        if let Some(&at) = self.places.get(self.key.as_slice()) {
+            self.cuts[at].fields = all;
+            return at;
         }
-        self.ends.get(self.key.as_slice()).map_or(&[], Vec::as_slice)
+        let ends = self.find(blocks, &all, k);
+        self.places.insert(self.key.as_slice().into(), self.cuts.len());
+        self.cuts.push(Cut { fields: all, ends });
+        self.cuts.len() - 1
     }
 
     fn find(&mut self, blocks: &[u64], fields: &[Fields], k: usize) -> Ends {
-        let all = |(block, here): (&u64, &Fields)| self.fields.get(block).copied().unwrap_or(*here);
-        let fields: Vec<Fields> = blocks.iter().zip(fields).map(all).collect();
         let n = fields.len();
         match self.strategy {
             Strategy::Random => random(n, k, &mut || splitmix(&mut self.random)),
             Strategy::OneToOne => one_to_one(n, k),
-            Strategy::Disjoint => disjoint(&fields, k),
-            Strategy::Optimal => self.given.get(blocks).cloned().unwrap_or_else(|| disjoint(&fields, k)),
+            Strategy::Disjoint => disjoint(fields, k),
+            Strategy::Optimal => self.given.get(blocks).cloned().unwrap_or_else(|| disjoint(fields, k)),
         }
     }
 }
@@ -387,5 +417,37 @@ mod tests {
                 assert_eq!(one_to_one(n, k).last(), Some(&n));
             }
         }
+    }
+
+    #[test]
+    fn ways_are_cut_as_if_nothing_were_remembered() {
+        // Ways through 12 tables whose lookups consult now more, now less; few ways are kept, so all are forgotten now and then.
+        let mut state = 77u64;
+        let (mut kept, mut seen) = (Partitions::new(Strategy::Disjoint, 1, 9), HashMap::<u64, Fields>::new());
+        let mut cuts = std::collections::HashSet::new();
+        for round in 0..4_000 {
+            if round % 100 == 0 {
+                (kept, seen) = (Partitions::new(Strategy::Disjoint, 1, 9), HashMap::new());
+            }
+            let way = splitmix(&mut state) % 30;
+            let mut of_way = way;
+            let blocks: Vec<u64> = (0..12).filter(|_| splitmix(&mut of_way) % 3 > 0).collect();
+            let consulted = |block: &u64| {
+                let mut of_block = *block;
+                let most = (0..3).fold(0, |f, _| f | 1 << (splitmix(&mut of_block) % 9));
+                most & splitmix(&mut state) & splitmix(&mut state)
+            };
+            let fields: Vec<Fields> = blocks.iter().map(consulted).collect();
+            let k = 1 + (splitmix(&mut state) % 4) as usize;
+            let mut all = Vec::new();
+            for (block, here) in blocks.iter().zip(&fields) {
+                *seen.entry(*block).or_insert(0) |= here;
+                all.push(seen[block]);
+            }
+            let got = kept.of(&blocks, &fields, k).to_vec();
+            assert_eq!(got, disjoint(&all, k), "round {round}: way {way}, {all:?} into {k}");
+            cuts.insert((way, got));
+        }
+        assert!(cuts.len() > 100, "{} cuts", cuts.len());
     }
 }

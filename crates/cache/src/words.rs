@@ -133,7 +133,15 @@ impl BuildHasher for Taken {
 
 /// The words of `mask` that are not zero.
 pub fn sparse(mask: &Words) -> Sparse {
-    (0..WORDS).filter(|&i| mask[i] != 0).map(|i| (i as u8, mask[i])).collect()
+    let mut map = Mask(*mask).words();
+    // Of the right length at once: entries are made on every miss.
+    let mut all = Vec::with_capacity(map.count_ones() as usize);
+    while map != 0 {
+        let i = map.trailing_zeros();
+        map &= map - 1;
+        all.push((i as u8, mask[i as usize]));
+    }
+    all.into()
 }
 
 /// A hash of the masked words of a key.

@@ -62,7 +62,7 @@ fn equal(
 
 #[test]
 fn every_packet_of_every_workload_gets_the_pipelines_answer() {
-    let each = (packets(40_000) / 20) as usize;
+    let each = (packets(200_000) / 20) as usize;
     for model in models::all() {
         let (work, pipeline) = workload(model.name, Locality::High, (each / 3).max(300), 11);
         for kind in Kind::ALL {

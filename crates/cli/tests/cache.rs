@@ -124,13 +124,18 @@ fn a_workload_that_changes_is_seen_over_time_and_on_a_page() {
     let changed = of(&["--new-workload"]);
     let span = |r: &Value| r[1]["timeline"].as_array().unwrap().last().unwrap()["seconds"].as_f64().unwrap();
     assert!(span(&changed) > 1.9 * span(&plain), "twice as long");
-    let all = of(&["--strategies", "--sweep", "--html", &page]);
+    let all = of(&["--strategies", "--sweep", "--change-rules", "4", "--change-seconds", "1", "--html", &page]);
     let one = &all[0];
+    for churn in one["churn"].as_array().unwrap() {
+        let rates = churn["kpps"].as_array().unwrap();
+        assert_eq!((rates.len(), churn["interval_seconds"].as_f64()), (40, Some(0.025)), "{churn}");
+        assert!(churn["rules"].as_u64() > Some(0) && churn["kpps_before"].as_f64() > Some(0.0), "{churn}");
+    }
     assert_eq!(one["sweep"].as_array().unwrap().len(), 5);
     let names: Vec<_> = one["strategies"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["random", "one to one", "disjoint", "optimal"]);
     let html = std::fs::read_to_string(Path::new(&page)).unwrap();
-    for word in ["<svg", "megaflow", "adaptive", "published"] {
+    for word in ["<svg", "megaflow", "adaptive", "published triton", "% of the rate before", "time a packet takes"] {
         assert!(html.to_lowercase().contains(word), "the page has no {word}");
     }
 }
@@ -167,6 +172,34 @@ fn bad_lines_are_named_with_file_line_and_column() {
     assert!(error.contains("acl1_1k:2:2:"), "{error}");
     let error = refused(&["explain", "--flows", &flows, "--packet", "in_port=1,nosuch=1"]);
     assert!(error.contains("--packet:1:11:"), "{error}");
+}
+
+#[test]
+fn what_a_lenient_import_leaves_out_is_named_counted_and_said_where_traffic_meets_it() {
+    let folder = Folder::new();
+    let flows = folder.file(
+        "flows",
+        "priority=5,ip actions=check_pkt_larger(1500)->NXM_NX_REG0[0],output:1\npriority=4,udp,nosuch=3 actions=output:7\npriority=1 actions=output:2\n",
+    );
+    let trace = folder.file("trace", "0 in_port=1,ip\n1 in_port=1,ip\n2 in_port=1,arp\n3 in_port=1,arp\n");
+    let args = ["compare", "--flows", &flows, "--trace", &trace];
+    let error = refused(&args);
+    assert!(error.contains("flows:1:23: \"check_pkt_larger\" is not an action that is understood"), "{error}");
+    assert!(error.contains("flows:2:16: \"nosuch\" is not a field"), "{error}");
+    let out = tunny(&[&args[..], &["--lenient"]].concat());
+    assert!(out.status.success());
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(said.lines().filter(|l| l.contains("unsupported: ")).count(), 2, "{said}");
+    let table = String::from_utf8_lossy(&out.stdout);
+    let met = "2 of 4 packets: the packet reached the unsupported action \"check_pkt_larger(1500)->NXM_NX_REG0[0]\" of the flow in line 1";
+    assert!(table.contains(met), "{table}");
+    for cache in json(&[&args[..], &["--lenient"]].concat()).as_array().unwrap() {
+        let broken = &cache["broken_off"];
+        assert_eq!((broken.as_array().unwrap().len(), &broken[0]["passes"]), (1, &Value::from(2)), "{cache}");
+        assert_eq!(cache["misses"], 3, "{cache}");
+    }
+    let error = refused(&[&args[..], &["--lenient", "--change-rules", "9"]].concat());
+    assert!(error.contains("has no flows in table 9; it has some in 0"), "{error}");
 }
 
 #[test]

@@ -141,7 +141,7 @@ pub struct Step {
 }
 
 /// Why a pass was broken off; everything it would have sent is discarded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Failure {
     /// Resubmits nested too deeply.
     #[error("resubmits are nested more than {} deep: the packet is dropped", crate::interpret::DEPTH_MAX)]

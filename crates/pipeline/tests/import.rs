@@ -89,6 +89,8 @@ fn faults_are_named_with_line_and_column() {
         ("delete table=1", 1, 1, "only flows to add"),
         ("in_port=70000 actions=drop", 1, 9, "not a port"),
         ("actions=output:1,drop", 1, 9, "stands alone"),
+        ("actions=check_pkt_larger(1500)->NXM_NX_REG0[0],resubmit(,1)", 1, 9, "not an action that is understood"),
+        ("actions=resubmit(,1)->NXM_NX_REG0[]", 1, 19, "is not a number"),
     ];
     for (text, line, column, message) in faults {
         let options = ImportOptions { source: "x.flows".into(), ..ImportOptions::default() };
@@ -102,11 +104,12 @@ fn faults_are_named_with_line_and_column() {
 
 #[test]
 fn a_lenient_import_takes_what_it_does_not_understand_and_traffic_says_so() {
-    let text = "priority=2,ip actions=output:1,sample(probability=1)\npriority=1,nsh_spi=5 actions=output:2\npriority=0 actions=output:3";
-    assert_eq!(Pipeline::from_text(text, &ImportOptions::default()).expect_err("strict").errors.len(), 2);
+    let text = "priority=2,ip actions=output:1,sample(probability=1)\npriority=1,nsh_spi=5 actions=output:2\npriority=0 actions=output:3\n\
+                table=1 actions=check_pkt_larger(1500)->NXM_NX_REG0[0],resubmit(,2)";
+    assert_eq!(Pipeline::from_text(text, &ImportOptions::default()).expect_err("strict").errors.len(), 3);
     let import = text::import(text, &ImportOptions { lenient: true, ..ImportOptions::default() }).expect("lenient");
     let places: Vec<(u32, u32)> = import.unsupported.iter().map(|u| (u.line, u.column)).collect();
-    assert_eq!((import.flows, places), (3, vec![(1, 32), (2, 12)]));
+    assert_eq!((import.flows, places), (4, vec![(1, 32), (2, 12), (4, 17)]));
     let key = text::packet("ip", import.pipeline.names()).expect("packet");
     let journey = import.pipeline.run(&key, &mut Conntrack::default(), 0);
     assert!(journey.outputs.is_empty());

@@ -2,6 +2,7 @@
 //! OpenFlow text: flows, groups, packets.
 
 use super::{repository_files, sentence, Target};
+use cache::workload::input;
 use pipeline::text::{self, ImportOptions};
 use pipeline::{Conntrack, Key, Pipeline};
 
@@ -152,6 +153,55 @@ impl Target for Packets {
             "mpls,mpls_label=16,mpls_ttl=3,metadata=0x5,reg0=1,ct_state=trk|est,ct_label=0x1234567890abcdef1234567890abcdef",
         ];
         examples.iter().map(|e| e.as_bytes().to_vec()).collect()
+    }
+    fn words(&self) -> &'static [&'static str] {
+        WORDS
+    }
+}
+
+/// Text traces of packets, and frames of a capture: `tunny cache compare` reads both from files.
+pub struct Traces;
+
+impl Target for Traces {
+    fn name(&self) -> &'static str {
+        "trace"
+    }
+    fn run(&mut self, input: &[u8]) -> u64 {
+        let text = String::from_utf8_lossy(input);
+        let read = match input::parse("f", &text, &pipeline::Names::default()) {
+            Ok(trace) => {
+                assert!(!trace.packets.is_empty() && trace.packets.len() <= text.lines().count());
+                assert!(trace.packets.windows(2).all(|w| w[0].time <= w[1].time));
+                assert!(trace.packets.iter().all(|p| (p.flow as usize) < trace.headers.len()));
+                1
+            }
+            Err(input::TraceError::Line { line, column, what, .. }) => {
+                let at = text.lines().nth(line - 1).map_or(0, |l| l.chars().count());
+                assert!(column >= 1 && column <= at + 1, "column {column} of a line of {at}: {what}");
+                sentence(&what)
+            }
+            Err(other) => sentence(&other.to_string()),
+        };
+        let whole = input::frame(input, 3);
+        // What a frame says does not depend on what follows the part that is read.
+        let mut longer = input.to_vec();
+        longer.extend([0; 64]);
+        if let (Ok(key), Ok(other)) = (&whole, input::frame(&longer, 3)) {
+            assert_eq!(key.get(pipeline::Field::NwProto), other.get(pipeline::Field::NwProto));
+        }
+        read ^ whole.map_or_else(|what| sentence(&what), |key| key.get(pipeline::Field::EthType) as u64)
+    }
+    fn seeds(&self) -> Vec<Vec<u8>> {
+        let mut tcp = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0x20, 5, 8, 0];
+        tcp.extend([0x45, 0x10, 0, 40, 0, 0, 0x40, 0, 63, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        tcp.extend([0x12, 0x34, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0]);
+        let mut options = vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, 0, 255];
+        options.extend([0xfe; 32]);
+        options.extend([58, 0, 0, 0, 0, 0, 0, 0, 135, 0, 0, 0, 0, 0, 0, 0]);
+        options.extend([0x20; 16]);
+        options.extend([1, 1, 2, 0, 0, 0, 0, 2]);
+        let text = b"# x\n0.5 in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80\n1 in_port=2,arp,arp_op=1\n".to_vec();
+        vec![tcp, options, text]
     }
     fn words(&self) -> &'static [&'static str] {
         WORDS

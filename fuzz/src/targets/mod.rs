@@ -39,6 +39,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
         Box::new(documents::Description),
         Box::new(flows::Flows),
         Box::new(flows::Packets),
+        Box::new(flows::Traces),
         Box::new(captures::Capture),
         Box::new(messages::Netlink),
         Box::new(messages::Event),

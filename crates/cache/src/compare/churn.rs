@@ -42,10 +42,14 @@ pub struct Churn {
     pub entries: usize,
     /// Rules changed.
     pub rules: usize,
+    /// Length of an interval, seconds.
+    pub interval_seconds: f64,
     /// Thousands of packets a second in each interval.
     pub kpps: Vec<f64>,
     /// The interval in which the rules changed.
     pub changed_at: usize,
+    /// Mean rate before the change, thousands of packets a second.
+    pub kpps_before: f64,
     /// Rate in the worst interval after the change against the mean before it, percent.
     pub worst_percent: f64,
     /// How long the rate was below 95% of the mean before, seconds.
@@ -106,7 +110,9 @@ pub fn churn(
         flows: subject.headers.len(),
         entries,
         rules,
+        interval_seconds: plan.interval as f64 / 1e9,
         changed_at: plan.before,
+        kpps_before: mean,
         worst_percent: 100.0 * worst / mean,
         below_seconds: below as f64 * plan.interval as f64 / 1e9,
         recovered_seconds: recovered(after, mean).map(|n| n as f64 * plan.interval as f64 / 1e9),

@@ -33,7 +33,7 @@ pub struct Subject<'a> {
 pub struct Env<'a> {
     /// Nanoseconds from some time on.
     pub clock: &'a mut dyn FnMut() -> u64,
-    /// Called now and then with the packets done.
+    /// Called now and then with the packets done, and with all of them before coverage is counted.
     pub progress: &'a mut dyn FnMut(u64),
     /// How long coverage may be counted, ns; 0: not at all.
     pub coverage: u64,
@@ -98,6 +98,15 @@ impl Cost {
     }
 }
 
+/// Packets that the pipeline broke off for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct BrokenOff {
+    /// Why, in words: a loop of resubmits, an action that a lenient import left out.
+    pub why: String,
+    /// Passes; each counts as a miss, too.
+    pub passes: u64,
+}
+
 /// What came out for one cache.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Outcome {
@@ -127,6 +136,8 @@ pub struct Outcome {
     pub timeline: Vec<Interval>,
     /// Counters.
     pub counters: Counters,
+    /// Packets that the pipeline broke off, by reason, most frequent first.
+    pub broken_off: Vec<BrokenOff>,
     /// For the adaptive cache: ways cached whole, ways cut, penalties.
     pub decisions: Option<(usize, usize, u64)>,
     /// How it was set up.
@@ -161,6 +172,7 @@ pub fn run(subject: Subject<'_>, mut engine: Engine, env: &mut Env<'_>) -> Outco
         }
     }
     entries_max = entries_max.max(engine.cache.len());
+    (env.progress)(subject.packets.len() as u64);
     let detail = (env.coverage > 0).then(|| match engine.tags.of(&pipeline::Entry::table(0)) {
         Some(tag) => coverage(&engine.cache, tag, env.coverage, env.clock, engine.setup.seed),
         None => Coverage { counted: crate::coverage::Ways::Exact { ways: 0.0 }, by_tags: 0.0 },
@@ -180,6 +192,12 @@ pub fn run(subject: Subject<'_>, mut engine: Engine, env: &mut Env<'_>) -> Outco
         latency_cdf: latency.cdf(),
         timeline,
         counters: *engine.counters(),
+        broken_off: {
+            let one = |(why, passes): (&pipeline::Failure, &u64)| BrokenOff { why: why.to_string(), passes: *passes };
+            let mut all: Vec<BrokenOff> = engine.broken_off.iter().map(one).collect();
+            all.sort_by_key(|b| std::cmp::Reverse(b.passes));
+            all
+        },
         decisions: engine.adaptive.as_ref().map(|a| {
             let (whole, cut) = a.decisions();
             (whole, cut, a.penalties)

@@ -85,3 +85,20 @@ pub fn figures(pipeline: &str, locality: Locality) -> Option<&'static Published>
 pub fn sweep(pipeline: &str, locality: Locality) -> Option<&'static Sweep> {
     SWEEPS.iter().find(|p| p.pipeline == pipeline && p.locality == locality)
 }
+
+/// What a change of rules did to a data plane with 2M flows: the Triton poster, figure 4.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct RuleChange {
+    /// The data plane.
+    pub name: &'static str,
+    /// The rate right after the change, percent of that before.
+    pub worst_percent: f64,
+    /// How long until it was back, seconds.
+    pub recovered_seconds: f64,
+}
+
+/// Both curves of that figure.
+pub const RULE_CHANGES: [RuleChange; 2] = [
+    RuleChange { name: "published Triton", worst_percent: 75.0, recovered_seconds: 5.0 },
+    RuleChange { name: "published off-path offload", worst_percent: 25.0, recovered_seconds: 50.0 },
+];

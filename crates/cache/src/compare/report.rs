@@ -41,8 +41,10 @@ pub fn html(results: &[Results], title: &str) -> String {
     for r in results {
         let locality =
             r.locality.map_or("", |l| if l == Locality::High { ", high locality" } else { ", low locality" });
-        let _ =
-            write!(out, "<h2>{}{locality}</h2><p>rules {}, seed {}</p>", escape(&r.workload), escape(&r.rules), r.seed);
+        let _ = write!(out, "<h2>{}{locality}</h2>", escape(&r.workload));
+        if r.locality.is_some() {
+            let _ = write!(out, "<p>rules {}, seed {}</p>", escape(&r.rules), r.seed);
+        }
         summary(r, &mut out);
         out.push_str("<div class=\"plots\">");
         rates(r, &mut out);
@@ -203,7 +205,15 @@ fn rows(title: &str, all: &[Row], value: impl Fn(&Row) -> f64, published: &[f64]
 /// Lines over a horizontal axis: name, points, color.
 type Line = (String, Vec<(f64, f64)>, usize);
 
-fn lines(title: &str, axes: (&str, &str), all: &[Line], logarithmic: bool, out: &mut String) {
+/// `mark` is a point on the horizontal axis with a name.
+fn lines(
+    title: &str,
+    axes: (&str, &str),
+    all: &[Line],
+    logarithmic: bool,
+    mark: Option<(f64, &str)>,
+    out: &mut String,
+) {
     let scale = |x: f64| if logarithmic { x.max(1.0).ln() } else { x };
     let points = || all.iter().flat_map(|l| l.1.iter());
     let (low, high) = points().fold((f64::INFINITY, 1e-9f64), |(a, b), p| (a.min(scale(p.0)), b.max(scale(p.0))));
@@ -226,6 +236,15 @@ fn lines(title: &str, axes: (&str, &str), all: &[Line], logarithmic: bool, out: 
             escape(name)
         );
     }
+    if let Some((x, name)) = mark {
+        let x = 45.0 + (scale(x) - low) / (high - low).max(1e-9) * 380.0;
+        let _ = write!(
+            out,
+            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"40\" y2=\"215\" stroke=\"#555\" stroke-dasharray=\"3\"/><text x=\"{:.1}\" y=\"228\">{}</text>",
+            x - 20.0,
+            escape(name)
+        );
+    }
     let ends = if logarithmic { (low.exp(), high.exp()) } else { (low, high) };
     let _ = write!(
         out,
@@ -240,31 +259,55 @@ fn over_time(r: &Results, out: &mut String) {
         (o.cache.to_string(), busy.map(|i| (i.seconds, 100.0 * i.hits as f64 / i.packets as f64)).collect(), n)
     };
     let all: Vec<Line> = r.caches.iter().enumerate().map(one).collect();
-    lines("Hit rate over time", ("seconds", "%"), &all, false, out);
+    lines("Hit rate over time", ("seconds", "%"), &all, false, None, out);
 }
 
 fn latencies(r: &Results, out: &mut String) {
     let one =
         |(n, o): (usize, &Outcome)| (o.cache.to_string(), o.latency_cdf.iter().map(|p| (p.0 as f64, p.1)).collect(), n);
     let all: Vec<Line> = r.caches.iter().enumerate().map(one).collect();
-    lines("Time a packet takes: distribution", ("ns, logarithmic", "share of packets"), &all, true, out);
+    lines("Time a packet takes: distribution", ("ns, logarithmic", "share of packets"), &all, true, None, out);
 }
 
 fn changes(r: &Results, out: &mut String) {
     if r.churn.is_empty() {
         return;
     }
-    let one = |(n, c): (usize, &Churn)| {
-        (c.cache.to_string(), c.kpps.iter().enumerate().map(|(i, v)| (i as f64, *v)).collect(), n)
+    let at = |c: &Churn, i: usize| (i as f64 + 0.5) * c.interval_seconds;
+    let rate = |(n, c): (usize, &Churn)| -> Line {
+        (c.cache.to_string(), c.kpps.iter().enumerate().map(|(i, v)| (at(c, i), *v)).collect(), n)
     };
-    let all: Vec<Line> = r.churn.iter().enumerate().map(one).collect();
-    lines("Rules change under load", ("interval", "thousand packets a second"), &all, false, out);
-    out.push_str("<table><tr><th>cache<th>flows<th>entries<th>rules changed<th>worst interval %<th>below 95% for s<th>updated<th>removed<th>kept</tr>");
+    let share = |(n, c): (usize, &Churn)| -> Line {
+        let percent = |(i, v): (usize, &f64)| (at(c, i), 100.0 * v / c.kpps_before.max(1e-9));
+        (c.cache.to_string(), c.kpps.iter().enumerate().map(percent).collect(), n)
+    };
+    let mark = Some((r.churn[0].changed_at as f64 * r.churn[0].interval_seconds, "change"));
+    let all = |line: &dyn Fn((usize, &Churn)) -> Line| r.churn.iter().enumerate().map(line).collect::<Vec<_>>();
+    lines("Rules change under load", ("seconds", "thousand packets a second"), &all(&rate), false, mark, out);
+    lines("Rules change under load", ("seconds", "% of the rate before"), &all(&share), false, mark, out);
+    out.push_str("<table><tr><th>cache<th>flows<th>entries<th>rules changed<th>kpps before<th>worst interval %<th>below 95% for s<th>back at 95% after s<th>updated<th>removed<th>kept</tr>");
     for c in &r.churn {
+        let back = c.recovered_seconds.map_or("not seen".into(), |s| format!("{s:.1}"));
         let _ = write!(
             out,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.0}<td>{:.1}<td>{}<td>{}<td>{}</tr>",
-            c.cache, c.flows, c.entries, c.rules, c.worst_percent, c.below_seconds, c.updated, c.removed, c.kept
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.0}<td>{:.0}<td>{:.1}<td>{back}<td>{}<td>{}<td>{}</tr>",
+            c.cache,
+            c.flows,
+            c.entries,
+            c.rules,
+            c.kpps_before,
+            c.worst_percent,
+            c.below_seconds,
+            c.updated,
+            c.removed,
+            c.kept
+        );
+    }
+    for p in published::RULE_CHANGES {
+        let _ = write!(
+            out,
+            "<tr><td>{}<td>2000000<td>–<td>–<td>–<td>{}<td>–<td>{}<td>–<td>–<td>–</tr>",
+            p.name, p.worst_percent, p.recovered_seconds
         );
     }
     out.push_str("</table>");

@@ -28,10 +28,11 @@ pub mod learn;
 use crate::program::Program;
 use crate::segment::{ways, Lookup, Next, Segment, Tags, Walk};
 use crate::table::{sparse, Tag};
-use crate::words::{hash_masked, mix};
+use crate::words::{hash_masked, mix, Taken};
 use depend::{Dependence, Set, TABLES};
 use learn::Learner;
-use pipeline::Machine;
+use pipeline::{Entry as Point, Machine};
+use std::collections::HashMap;
 
 /// Factors at most.
 pub const FACTORS_MAX: usize = crate::segment::TagList::MAX;
@@ -76,6 +77,18 @@ impl Plan {
     }
 }
 
+/// An entry of a way, as far as the way alone says it.
+#[derive(Debug)]
+struct Layout {
+    tag: Tag,
+    next: Next,
+    /// The lookups that it stands for, in order.
+    steps: Box<[usize]>,
+}
+
+/// Ways whose layouts are kept; when there are more, all are forgotten together.
+const LAYOUTS_MAX: usize = 4096;
+
 /// Learns plans and makes entries after them.
 #[derive(Debug)]
 pub struct Factors {
@@ -88,6 +101,9 @@ pub struct Factors {
     /// For each factor of the traversal at hand, its blocks.
     items: Vec<Vec<usize>>,
     what: Vec<Tag>,
+    /// The layouts of ways of the plan in force, by their tables: each with whether it can be cut from the one before.
+    layouts: HashMap<Box<[u16]>, Box<[Layout]>, Taken>,
+    tables: Vec<u16>,
 }
 
 impl Factors {
@@ -101,6 +117,8 @@ impl Factors {
             most: most.clamp(1, FACTORS_MAX),
             items: Vec::new(),
             what: Vec::new(),
+            layouts: HashMap::default(),
+            tables: Vec::new(),
         }
     }
 
@@ -128,6 +146,7 @@ impl Factors {
                 if self.plan.as_ref() != Some(&plan) && plan.keeps(&self.dependence) {
                     self.plan = Some(plan);
                     self.generation += 1;
+                    self.layouts.clear();
                 }
             }
         }
@@ -136,6 +155,45 @@ impl Factors {
 
     /// The entries for the factors of a traversal that was observed. None if there is no plan, or no number is left for a tag.
     pub fn entries(&mut self, walk: &Walk<'_>, version: u64, tags: &mut Tags) -> Option<Vec<Segment>> {
+        self.plan.as_ref()?;
+        let (steps, plan) = (&walk.traversal.steps, self.generation);
+        let other;
+        // Where nothing but tables tells points apart, a way's layout is the same every time.
+        let layouts = match steps.iter().all(|s| s.entry == Point::table(s.entry.table)) {
+            true => self.known_layouts(walk, tags)?,
+            false => {
+                other = self.lay_out(walk, tags)?;
+                &other
+            }
+        };
+        let mut machine = Machine::new(*walk.traversal.start());
+        let mut all = Vec::with_capacity(layouts.len());
+        for (k, layout) in layouts.iter().enumerate() {
+            all.push(entry(walk, layout, plan, machine.key, version, tags));
+            if k + 1 < layouts.len() {
+                layout.steps.iter().for_each(|&s| machine.run(&steps[s].ops, &mut crate::segment::Nobody));
+            }
+        }
+        Some(all)
+    }
+
+    /// The layouts of a way whose points are tables.
+    fn known_layouts(&mut self, walk: &Walk<'_>, tags: &mut Tags) -> Option<&[Layout]> {
+        self.tables.clear();
+        let table = |s: &pipeline::Step| u16::from(s.entry.table) << 1 | u16::from(s.cut);
+        self.tables.extend(walk.traversal.steps.iter().map(table));
+        if !self.layouts.contains_key(self.tables.as_slice()) {
+            let new = self.lay_out(walk, tags)?;
+            if self.layouts.len() >= LAYOUTS_MAX {
+                self.layouts.clear();
+            }
+            self.layouts.insert(self.tables.as_slice().into(), new);
+        }
+        self.layouts.get(self.tables.as_slice()).map(|l| &**l)
+    }
+
+    /// How the way of a traversal is put together from the factors of the plan.
+    fn lay_out(&mut self, walk: &Walk<'_>, tags: &mut Tags) -> Option<Box<[Layout]>> {
         let plan = self.plan.as_ref()?;
         let begin = |block: usize| if block == 0 { 0 } else { walk.blocks[block - 1] };
         let table = |block: usize| walk.traversal.steps[begin(block)].entry.table;
@@ -151,9 +209,7 @@ impl Factors {
         let naming = Naming { walk, items: &self.items, generation: self.generation, forks: &forks };
         let names: Vec<Name> =
             (0..self.items.len()).map(|k| naming.name(k, tags, &mut self.what)).collect::<Option<_>>()?;
-        let mut machine = Machine::new(*walk.traversal.start());
-        let mut all = Vec::with_capacity(names.len());
-        for (k, items) in self.items.iter().enumerate() {
+        let layout = |(k, items): (usize, &Vec<usize>)| {
             let next: Vec<Tag> = match names[k].decides {
                 true => {
                     let until = (k + 1..names.len()).find(|&n| names[n].decides).map_or(names.len(), |n| n + 1);
@@ -161,13 +217,10 @@ impl Factors {
                 }
                 false => Vec::new(),
             };
-            let steps: Vec<usize> = items.iter().flat_map(|&b| begin(b)..walk.blocks[b]).collect();
-            all.push(entry(walk, &steps, names[k].tag, Next::of(&next), self.generation, machine.key, version, tags));
-            if k + 1 < self.items.len() {
-                steps.iter().for_each(|&s| machine.run(&walk.traversal.steps[s].ops, &mut crate::segment::Nobody));
-            }
-        }
-        Some(all)
+            let steps = items.iter().flat_map(|&b| begin(b)..walk.blocks[b]).collect();
+            Layout { tag: names[k].tag, next: Next::of(&next), steps }
+        };
+        Some(self.items.iter().enumerate().map(layout).collect())
     }
 }
 
@@ -232,23 +285,14 @@ impl<F: Fn(usize) -> bool> Naming<'_, F> {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn entry(
-    walk: &Walk<'_>,
-    steps: &[usize],
-    tag: Tag,
-    next: Next,
-    plan: u32,
-    key: pipeline::Key,
-    version: u64,
-    tags: &mut Tags,
-) -> Segment {
+fn entry(walk: &Walk<'_>, layout: &Layout, plan: u32, key: pipeline::Key, version: u64, tags: &mut Tags) -> Segment {
     let all = &walk.traversal.steps;
+    let Layout { tag, next, steps } = layout;
     let words = sparse(&walk.traversal.mask_of(steps.iter().copied()).0);
     let path: std::sync::Arc<[Lookup]> = steps.iter().map(|&s| Lookup::of(&all[s])).collect();
-    let seed = path.iter().fold(u64::from(tag) + 1, |h, lookup| mix(h, u64::from(lookup.table) + 1));
+    let seed = path.iter().fold(u64::from(*tag) + 1, |h, lookup| mix(h, u64::from(lookup.table) + 1));
     let id = hash_masked(seed, &key, &words);
-    let action = tags.actions.of(Program::of_steps(steps.iter().map(|&s| &all[s]), false), next);
+    let action = tags.actions.of(Program::of_steps(steps.iter().map(|&s| &all[s]), false), *next);
     let entry = crate::segment::Entry {
         id,
         action,
@@ -261,5 +305,5 @@ fn entry(
         beside: false,
         path,
     };
-    Segment { tag, priority: steps.len().min(usize::from(u16::MAX)) as u16, words, key, entry }
+    Segment { tag: *tag, priority: steps.len().min(usize::from(u16::MAX)) as u16, words, key, entry }
 }

@@ -119,6 +119,7 @@ pub fn frame(bytes: &[u8], port: u16) -> Result<Key, String> {
         0x0800 => ipv4(&mut key, &mut at)?,
         0x86dd => ipv6(&mut key, &mut at)?,
         0x0806 => arp(&mut key, &mut at)?,
+        0x8847 | 0x8848 => mpls(&mut key, &mut at)?,
         _ => {}
     }
     Ok(key)
@@ -206,12 +207,44 @@ fn transport(key: &mut Key, at: &mut Cursor<'_>, protocol: u128) -> Result<(), S
             }
         }
         1 | 58 => {
-            key.set(Field::TcpSrc, at.take(1, "the ICMP header")?);
-            key.set(Field::TcpDst, at.take(1, "the ICMP header")?);
+            let (kind, code) = (at.take(1, "the ICMP header")?, at.take(1, "the ICMP header")?);
+            key.set(Field::TcpSrc, kind);
+            key.set(Field::TcpDst, code);
+            if let (58, 135 | 136, 0) = (protocol, kind, code) {
+                neighbour(key, at);
+            }
         }
         _ => {}
     }
     Ok(())
+}
+
+/// As many labels as flows can match, down to the bottom of the stack.
+fn mpls(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
+    for field in [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2] {
+        let label = at.take(4, "an MPLS label")?;
+        key.set(field, label);
+        if label & 0x100 != 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Neighbour solicitations and advertisements: the target and the link-layer addresses. As in Open vSwitch a message that does not hold a whole
+/// target has none, and an option that is cut off ends the list.
+fn neighbour(key: &mut Key, at: &mut Cursor<'_>) {
+    const WHAT: &str = "a neighbour discovery message";
+    let (Ok(_), Ok(reserved), Ok(target)) = (at.take(2, WHAT), at.take(4, WHAT), at.take(16, WHAT)) else { return };
+    key.set(Field::NdReserved, reserved);
+    key.set(Field::NdTarget, target);
+    while let (Ok(kind), Ok(eights @ 1..)) = (at.take(1, WHAT), at.take(1, WHAT)) {
+        let end = at.at - 2 + eights as usize * 8;
+        if let (1 | 2, Ok(address)) = (kind, at.take(6, WHAT)) {
+            key.set(if kind == 1 { Field::NdSll } else { Field::NdTll }, address);
+        }
+        at.at = end;
+    }
 }
 
 fn arp(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
@@ -364,5 +397,31 @@ mod tests {
         for end in 0..52 {
             assert!(frame(&tcp[..end], 7).is_err(), "{end} bytes");
         }
+    }
+
+    #[test]
+    fn neighbour_solicitations_and_labels_are_read() {
+        let mut ns = vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+        ns.extend([0x60, 0, 0, 0, 0, 32, 58, 255]);
+        ns.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        ns.extend([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 9]);
+        ns.extend([135, 0, 0, 0, 0, 0, 0, 0]);
+        ns.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+        ns.extend([1, 1, 2, 0, 0, 0, 0, 2]);
+        let key = frame(&ns, 1).unwrap();
+        let target = 0x2001_0db8_0000_0000_0000_0000_0000_0009;
+        assert_eq!([Field::NdTarget, Field::NdSll, Field::TcpSrc].map(|f| key.get(f)), [target, 0x0200_0000_0002, 135]);
+        // Cut off within the target there is none, within the option no address.
+        let short = |by: usize| frame(&ns[..ns.len() - by], 1).unwrap();
+        assert_eq!((short(1).get(Field::NdTarget), short(1).get(Field::NdSll)), (target, 0));
+        assert_eq!(short(9).get(Field::NdTarget), 0);
+        let mut label = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x47];
+        label.extend([0, 1, 0x20, 64, 0, 2, 0x21, 63]);
+        let key = frame(&label, 1).unwrap();
+        assert_eq!(
+            [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2].map(|f| key.get(f)),
+            [0x0001_2040, 0x0002_213f, 0]
+        );
+        assert!(frame(&label[..20], 1).is_err());
     }
 }

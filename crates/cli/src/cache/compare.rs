@@ -23,6 +23,11 @@ use std::time::Instant;
 ///
 /// The pipeline is one of five models (`--workload`), or a file of flows (`--flows`) with a text trace, a pcap file, or traffic that is made
 /// to explore it. All caches hold the same number of entries.
+///
+/// With `-o json` one object a cache; with `--workload all`, `--strategies`, `--sweep` or `--change-rules` one object a workload, which holds them
+/// under `caches` beside the further runs. A miss is a packet for which the pipeline ran at least once. Coverage is how many different ways the entries
+/// form: counted, or, where that takes longer than `--coverage-seconds`, estimated with its standard error; `by_tags` is the Gigaflow
+/// paper's own estimate.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A model pipeline: ofd (OF-DPA), psc (PISCES), ols (OVN logical switch), ant (Antrea), otl (OpenFlow TTP), or all.
@@ -85,6 +90,9 @@ pub struct Args {
     /// Change a tenth of the rules of this pipeline table under load.
     #[arg(long, value_name = "TABLE")]
     change_rules: Option<u8>,
+    /// How long the rate is watched around that change, seconds for each cache: three parts of ten before it.
+    #[arg(long, value_name = "SECONDS", requires = "change_rules", default_value_t = 10)]
+    change_seconds: u16,
     /// Write a page with plots, ours and the published values side by side.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -134,7 +142,10 @@ fn show(all: &[Results], args: &Args, global: &Global) -> anyhow::Result<()> {
 }
 
 fn table(r: &Results) -> String {
-    let mut text = format!("{} ({}), rules {}, seed {}\n", r.workload, locality_name(r.locality), r.rules, r.seed);
+    let mut text = match r.locality {
+        Some(_) => format!("{} ({}), rules {}, seed {}\n", r.workload, locality_name(r.locality), r.rules, r.seed),
+        None => format!("{} ({})\n", r.workload, locality_name(r.locality)),
+    };
     let row = |o: &Outcome| {
         let coverage = o.coverage_detail.map_or("-".into(), |c| match c.counted {
             cache::coverage::Ways::Exact { ways } => format!("{ways:.0}"),
@@ -166,6 +177,10 @@ fn table(r: &Results) -> String {
         "ns p50/p99/p99.9",
     ];
     text += &output::table(&heads, r.caches.iter().map(row));
+    // The same for every cache: what is broken off is never cached.
+    for b in r.caches.first().into_iter().flat_map(|o| &o.broken_off) {
+        text += &format!("{} of {} packets: {}\n", b.passes, r.caches[0].packets, b.why);
+    }
     for (title, rows) in [("cut", &r.strategies), ("tables", &r.sweep)] {
         if !rows.is_empty() {
             let row = |w: &cache::compare::strategies::Row| {
@@ -177,17 +192,18 @@ fn table(r: &Results) -> String {
     }
     if !r.churn.is_empty() {
         let row = |c: &cache::compare::churn::Churn| {
-            let (before, after) = c.kpps.split_at(c.changed_at);
-            let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len().max(1) as f64;
+            let after = &c.kpps[c.changed_at..];
+            let mean = after.iter().sum::<f64>() / after.len().max(1) as f64;
             vec![
                 c.cache.into(),
                 c.flows.to_string(),
                 c.entries.to_string(),
                 c.rules.to_string(),
-                format!("{:.0}", mean(before)),
+                format!("{:.0}", c.kpps_before),
                 format!("{:.0}", c.worst_percent),
                 format!("{:.1}", c.below_seconds),
-                format!("{:.0}", mean(after)),
+                c.recovered_seconds.map_or("not seen".into(), |s| format!("{s:.1}")),
+                format!("{mean:.0}"),
                 c.updated.to_string(),
                 c.removed.to_string(),
             ]
@@ -201,6 +217,7 @@ fn table(r: &Results) -> String {
             "kpps before",
             "worst %",
             "below 95% s",
+            "back at 95% after s",
             "kpps after",
             "updated",
             "removed",
@@ -257,7 +274,9 @@ fn own(args: &Args) -> anyhow::Result<Loaded> {
     let Some(file) = &args.flows else { bail!("--workload or --flows is needed") };
     let name = file.display().to_string();
     let options = ImportOptions { source: name.clone(), lenient: args.lenient, ..ImportOptions::default() };
-    let pipeline = import(&input_text(file)?, &options)?.pipeline;
+    let import = import(&input_text(file)?, &options)?;
+    super::say_unsupported(&import);
+    let pipeline = import.pipeline;
     let traffic = match (&args.trace, &args.pcap) {
         (Some(trace), _) => input::parse(&trace.display().to_string(), &input_text(trace)?, pipeline.names())?,
         (None, Some(pcap)) => frames(pcap, args.in_port)?,
@@ -299,6 +318,17 @@ fn bar(length: u64, what: String) -> ProgressBar {
 
 fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
     let subject = Subject { pipeline: &loaded.pipeline, headers: &loaded.headers, packets: &loaded.packets };
+    if let Some(table) = args.change_rules.filter(|t| !loaded.pipeline.rules().any(|(_, rule)| rule.table == *t)) {
+        let mut tables: Vec<u8> = loaded.pipeline.rules().map(|(_, rule)| rule.table).collect();
+        tables.sort_unstable();
+        tables.dedup();
+        let tables: Vec<String> = tables.iter().map(u8::to_string).collect();
+        bail!(
+            "--change-rules {table}: {} has no flows in table {table}; it has some in {}",
+            loaded.name,
+            tables.join(", ")
+        );
+    }
     let begin = Instant::now();
     let mut clock = || begin.elapsed().as_nanos() as u64;
     let base = Setup {
@@ -312,7 +342,13 @@ fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
     for kind in Kind::ALL {
         let shown = bar(length, format!("{}: {}", loaded.name, kind.name()));
         let coverage = (args.coverage_seconds.max(0.0) * 1e9) as u64;
-        let mut env = Env { clock: &mut clock, progress: &mut |n| shown.set_position(n), coverage };
+        let mut progress = |n| {
+            shown.set_position(n);
+            if n == length && coverage > 0 {
+                shown.set_message(format!("{}: {}, coverage", loaded.name, kind.name()));
+            }
+        };
+        let mut env = Env { clock: &mut clock, progress: &mut progress, coverage };
         caches.push(run_cache(subject, Engine::new(Setup { kind, ..base }), &mut env));
         shown.finish_and_clear();
     }
@@ -325,7 +361,7 @@ fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
         for kind in Kind::ALL {
             let plan = Plan {
                 setup: Setup { kind, ..base },
-                interval: 250_000_000,
+                interval: u64::from(args.change_seconds.max(1)) * 1_000_000_000 / 40,
                 before: 12,
                 after: 28,
                 percent: 10,

@@ -85,12 +85,7 @@ fn load(args: &Args) -> anyhow::Result<Pipeline> {
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let options = ImportOptions { lenient: args.lenient, ports: args.port.clone(), ..ImportOptions::default() };
     let import = text::import_all(&files, &options)?;
-    for error in import.unsupported.iter().take(20) {
-        output::say(format_args!("tunny: unsupported: {error}"));
-    }
-    if import.unsupported.len() > 20 {
-        output::say(format_args!("tunny: {} unsupported flows in all", import.unsupported.len()));
-    }
+    super::say_unsupported(&import);
     if import.flows == 0 {
         bail!("there are no flows in {}", files.iter().map(|f| f.0).collect::<Vec<_>>().join(", "));
     }

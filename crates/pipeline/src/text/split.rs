@@ -126,6 +126,10 @@ pub(super) fn item(whole: &str) -> Read<'_, Item<'_>> {
         None => Ok(Item { whole, name, value: None, parentheses: false }),
         Some(b'(') => match whole[end + 1..].strip_suffix(')') {
             Some(inner) => Ok(Item { whole, name, value: Some(trim(inner)), parentheses: true }),
+            // `check_pkt_larger(1500)->reg0[0]`: the value says where its result goes.
+            None if whole[end..].contains(")->") => {
+                Ok(Item { whole, name, value: Some(&whole[end + 1..]), parentheses: true })
+            }
             None => bad(&whole[end..], "a closing parenthesis was expected at the end"),
         },
         Some(_) => Ok(Item { whole, name, value: Some(trim(&whole[end + 1..])), parentheses: false }),
