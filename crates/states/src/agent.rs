@@ -14,7 +14,7 @@
 //! *Timers* are a hand that walks over the records, a bounded number of places a call.
 
 use crate::migration::Migration;
-use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Placed, Recovered, State, StateTable, Step, Verdict};
+use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Recovered, State, StateTable, Step, Verdict, Writes};
 use session::coarse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -265,48 +265,6 @@ impl Record {
 
 /// What an agent has that only reads its records.
 pub(crate) struct NoTable;
-
-/// Where an agent's changes go: a state table in this process, or a message to where it is.
-pub trait Writes {
-    /// As [`StateTable::insert`].
-    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error>;
-    /// As [`StateTable::set`].
-    fn set(&mut self, key: &Key, state: State);
-    /// As [`StateTable::remove`].
-    fn remove(&mut self, key: &Key);
-    /// As [`StateTable::rest`].
-    fn rest(&mut self) -> bool;
-    /// As [`StateTable::rested`].
-    fn rested(&mut self);
-    /// As [`StateTable::recover`].
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered;
-}
-
-impl<T: StateTable> Writes for T {
-    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
-        StateTable::insert(self, key, state)
-    }
-
-    fn set(&mut self, key: &Key, state: State) {
-        StateTable::set(self, key, state);
-    }
-
-    fn remove(&mut self, key: &Key) {
-        StateTable::remove(self, key);
-    }
-
-    fn rest(&mut self) -> bool {
-        StateTable::rest(self)
-    }
-
-    fn rested(&mut self) {
-        StateTable::rested(self);
-    }
-
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
-        StateTable::recover(self, connections, lost)
-    }
-}
 
 /// The agent.
 pub struct Agent<T> {
@@ -651,14 +609,14 @@ impl<T: Writes> Agent<T> {
         }
     }
 
-    /// As [`StateTable::rest`].
+    /// As [`Writes::rest`].
     pub fn rest(&mut self) -> bool {
-        StateTable::rest(&mut self.records) | self.table.rest()
+        self.records.rest() | self.table.rest()
     }
 
-    /// As [`StateTable::rested`].
+    /// As [`Writes::rested`].
     pub fn rested(&mut self) {
-        StateTable::rested(&mut self.records);
+        self.records.rested();
         self.table.rested();
     }
 }

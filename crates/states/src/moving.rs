@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent's part in migration: connections leave the state table and come back, a bounded number of records at a time.
 
-use crate::agent::{Record, Writes};
+use crate::agent::Record;
 use crate::migrate_tbl::Place;
 use crate::migration::{Migration, Next};
-use crate::{Agent, Key, StateTable};
+use crate::{Agent, Key, StateTable, Writes};
 
 impl<T: Writes> Agent<T> {
     /// Counts a connection that begins or ends.
