@@ -23,14 +23,6 @@ const CONNECTIONS: u32 = 10_000;
 const BEGIN_RATE: u32 = 2000;
 
 impl Region {
-    fn ns(&self, what: &str) -> Namespace {
-        self.names.namespace(what)
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&lab::node::socket(&self.names)).unwrap()
-    }
-
     fn sessions(&self) -> u64 {
         let levels: Vec<Level> = self.client().get("/v1/levels").unwrap();
         levels.iter().find(|l| l.name == "sessions").unwrap().used
@@ -39,10 +31,6 @@ impl Region {
     fn ports(&self) -> Ports {
         let query = SessionQuery { limit: 10_000, ..Default::default() };
         self.client().post("/v1/ports", serde_json::to_vec(&query).unwrap()).unwrap()
-    }
-
-    fn drops(&mut self, reason: &str) -> u64 {
-        self.node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
     }
 }
 
