@@ -5,6 +5,8 @@
 //! stays on one CPU, so that one statistics slot tells what a run counted.
 #![allow(dead_code)]
 
+pub mod talk;
+
 use abi::{DropReason, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
 use gateway::{Gateway, Nat};
 use nix::sched::{sched_getcpu, sched_setaffinity, unshare, CloneFlags, CpuSet};
