@@ -443,6 +443,11 @@ impl<T: Writes> Agent<T> {
             return self.syn_again(packet, record, fsm, now, admit);
         }
         match step(fsm, packet.kind, packet.from, record.began(), record.closed()) {
+            // It began outside of a full table, and a fast path took the third packet of the handshake for another connection's data: a server
+            // that sends has had it.
+            Step::Refuse if record.away() && (fsm, packet.kind) == (Fsm::SynReceived, Kind::Ack) => {
+                self.change(&packet.key, record, Record::new(Fsm::Established as u32, record.began(), record.closed(), false), now)
+            }
             Step::Refuse => Outcome::Refuse(Refusal::Invalid),
             Step::End => {
                 self.end(&packet.key, Why::Reset);
@@ -526,14 +531,18 @@ impl<T: Writes> Agent<T> {
             return Outcome::Refuse(Refusal::Opening);
         }
         let record = record.due_at(now + self.timeout(record));
-        let Some(away) = self.goes_away(&packet.key) else { return Outcome::Refuse(Refusal::Full) };
-        let record = record.with_away(away);
+        let (away, room) = self.goes_away(&packet.key);
+        let mut record = record.with_away(away);
         if self.records.get(&packet.key).is_some() || self.records.put(&packet.key, record.0).is_err() {
             return Outcome::Refuse(Refusal::Full);
         }
-        if !away && self.table.insert(&packet.key, record.state()).is_err() {
-            self.records.change(&packet.key, 0);
-            return Outcome::Refuse(Refusal::Full);
+        if !away && (!room || self.table.insert(&packet.key, record.state()).is_err()) {
+            if !self.overflow(&packet.key) {
+                self.records.change(&packet.key, 0);
+                return Outcome::Refuse(Refusal::Full);
+            }
+            record = record.with_away(true);
+            self.records.change(&packet.key, record.0);
         }
         self.count(&packet.key, None, Some(record));
         Outcome::Pass
