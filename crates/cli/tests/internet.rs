@@ -7,7 +7,6 @@ mod region;
 use lab::plan::WEB4;
 use lab::shell::Namespace;
 use nix::sys::socket::{setsockopt, sockopt};
-use node::client::Client;
 use node::sessions::{Ports, SessionQuery};
 use node::types::Level;
 use region::{inside, region, Region};
@@ -188,7 +187,7 @@ fn datagrams(ns: &Namespace, ports: std::ops::Range<u16>) -> usize {
 
 #[test]
 fn a_pool_runs_dry_tells_the_vm_disturbs_nobody_and_is_filled_again() {
-    let Some(mut region) = region("p") else { return };
+    let Some(region) = region("p") else { return };
     let pool = |last: u16| {
         format!(
             "{{apiVersion: tunny/v1, kind: PublicPool, metadata: {{name: small}}, \

@@ -6,7 +6,6 @@ mod region;
 
 use lab::plan::{self, HOSTS};
 use lab::progress::Progress;
-use lab::shell::Namespace;
 use lab::{demo, traffic, LabError, Options};
 use region::{inside, options, region, region_with, Region};
 use std::net::UdpSocket;

@@ -2,6 +2,7 @@
 //! TCP connections between two VMs of blue that stay open while the node changes, and what the node says of them.
 
 use super::{inside, Region};
+use node::client::Client;
 use node::states::StatesView;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -26,8 +27,8 @@ spec:
 ";
 
 /// Serves at a port in this network namespace: every byte comes back.
-pub fn echo(address: &str, port: u16) {
-    let listener = TcpListener::bind((address, port)).unwrap();
+pub fn echo(address: SocketAddr) {
+    let listener = TcpListener::bind(address).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -37,6 +38,14 @@ pub fn echo(address: &str, port: u16) {
             });
         }
     });
+}
+
+/// A node's Gateway, changed.
+fn changed_gateway(client: &Client, change: impl FnOnce(&mut Value)) -> String {
+    let mut gateway = client.get::<Vec<Value>>("/v1/objects/gateway").unwrap().remove(0);
+    gateway["apiVersion"] = "tunny/v1".into();
+    change(&mut gateway["spec"]);
+    gateway.to_string()
 }
 
 /// Opens connections from this network namespace, `pause` apart: those that come about within `patience` each.
@@ -62,15 +71,23 @@ pub fn talk(connections: &mut [TcpStream], byte: u8, when: &str) {
 impl Region {
     /// Serves at port 80 of blue-2.
     pub fn serve(&self) {
-        inside(&self.ns("blue-2"), || echo(SERVER, 80)).join().unwrap();
+        self.serve_at("blue-2", SocketAddr::new(SERVER.parse().unwrap(), 80));
+    }
+
+    /// Serves in a network namespace.
+    pub fn serve_at(&self, at: &str, address: SocketAddr) {
+        inside(&self.ns(at), move || echo(address)).join().unwrap();
     }
 
     /// Connections from blue-1 to a port of the server, those that come about.
     pub fn connect(&self, n: usize, port: u16, patience: Duration) -> Vec<TcpStream> {
-        let to = SocketAddr::new(SERVER.parse().unwrap(), port);
+        self.connect_from("blue-1", SocketAddr::new(SERVER.parse().unwrap(), port), n, patience)
+    }
+
+    /// The same from anywhere to anywhere.
+    pub fn connect_from(&self, from: &str, to: SocketAddr, n: usize, patience: Duration) -> Vec<TcpStream> {
         // A few at a time are not established, of which a VPC may have an eighth of a state table.
-        let all = move || open(to, n, Duration::from_millis(10), patience);
-        inside(&self.ns("blue-1"), all).join().unwrap()
+        inside(&self.ns(from), move || open(to, n, Duration::from_millis(10), patience)).join().unwrap()
     }
 
     /// As many connections to the server as this, all of which come about.
@@ -82,10 +99,12 @@ impl Region {
 
     /// Changes the spec of the node's Gateway.
     pub fn change_gateway(&self, change: impl FnOnce(&mut Value)) {
-        let mut gateway = self.client().get::<Vec<Value>>("/v1/objects/gateway").unwrap().remove(0);
-        gateway["apiVersion"] = "tunny/v1".into();
-        change(&mut gateway["spec"]);
-        self.apply(&gateway.to_string());
+        self.apply(&changed_gateway(&self.client(), change));
+    }
+
+    /// Changes the spec of the filter node's Gateway.
+    pub fn change_edge(&self, change: impl FnOnce(&mut Value)) {
+        self.apply_at_edge(&changed_gateway(&self.edge_client(), change));
     }
 
     /// The node's Gateway with this `spec.filter`.

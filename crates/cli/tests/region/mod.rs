@@ -10,6 +10,7 @@ use lab::progress::Progress;
 use lab::shell::Namespace;
 use lab::{Lab, Options};
 use node::client::Client;
+use node::types::ApplyReport;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -99,6 +100,19 @@ impl Region {
     /// The node's API.
     pub fn client(&self) -> Client {
         Client::new(&lab::node::socket(&self.names)).unwrap()
+    }
+
+    /// The filter node's API.
+    pub fn edge_client(&self) -> Client {
+        Client::new(&lab::node::Place::edge(&self.names).socket).unwrap()
+    }
+
+    /// Applies documents at the filter node.
+    pub fn apply_at_edge(&self, text: &str) {
+        let mut body = Vec::new();
+        node::service::write_document(&mut body, "test.yaml", text.as_bytes());
+        let report: ApplyReport = self.edge_client().post("/v1/apply", body).unwrap();
+        assert!(report.committed, "{}", report.text);
     }
 
     /// Packets that the node dropped for a reason.
