@@ -5,30 +5,15 @@
 mod region;
 
 use lab::shell::Namespace;
-use node::client::Client;
-use node::states::StatesView;
-use region::{inside, region, wait, Region};
+use region::connections::{talk, GROUPS};
+use region::{region, wait, Region};
 use serde_json::{json, Value};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-const SERVER: &str = "10.0.0.12";
 const AGENT: &str = "198.51.100.2:4790";
 const CONNECTIONS: usize = 40;
-const GROUPS: &str = "apiVersion: tunny/v1
-kind: SecurityGroup
-metadata: {name: web}
-spec:
-  rules:
-  - ingress allow tcp/80 any
-  - egress allow any any
----
-{apiVersion: tunny/v1, kind: SecurityBinding, metadata: {name: web}, spec: {vpc: blue, prefixes: [10.0.0.0/24], groups: [web]}}
-";
-
 /// The agent's host, and its process while it runs.
 struct AgentHost {
     namespace: Namespace,
@@ -99,73 +84,8 @@ impl Drop for AgentHost {
     }
 }
 
-fn client(region: &Region) -> Client {
-    Client::new(&lab::node::socket(&region.names)).unwrap()
-}
-
-fn view(region: &Region) -> StatesView {
-    client(region).get("/v1/states").unwrap()
-}
-
-fn set(region: &Region, filter: Value) {
-    let gateway: Vec<Value> = client(region).get("/v1/objects/gateway").unwrap();
-    let mut gateway = gateway[0].clone();
-    gateway["apiVersion"] = "tunny/v1".into();
-    gateway["spec"]["filter"] = filter;
-    region.apply(&gateway.to_string());
-}
-
-/// What the node reads at its next start.
-fn at_start(region: &Region, filter: &Value) {
-    let file = region.names.dir().join("region.yaml");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let at = text.find("kind: Gateway").and_then(|at| Some(at + text[at..].find("spec:\n")? + 6)).expect("a Gateway");
-    std::fs::write(&file, format!("{}  filter: {filter}\n{}", &text[..at], &text[at..])).unwrap();
-}
-
-fn drops(region: &Region, reason: &str) -> u64 {
-    region.node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
-}
-
-fn talk(connections: &mut [TcpStream], byte: u8, when: &str) {
-    for (i, c) in connections.iter_mut().enumerate() {
-        c.write_all(&[byte]).unwrap();
-        let mut got = [0];
-        c.read_exact(&mut got).unwrap_or_else(|e| panic!("connection {i} {when}: {e}"));
-        assert_eq!(got[0], byte, "connection {i} {when}");
-    }
-}
-
-/// Connections from blue-1 to a port of the server, those that come about.
-fn connect(region: &Region, n: usize, port: u16, patience: Duration) -> Vec<TcpStream> {
-    let to = SocketAddr::new(SERVER.parse().unwrap(), port);
-    let open = move || {
-        let stream = TcpStream::connect_timeout(&to, patience).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Some(stream)
-    };
-    inside(&region.names.namespace("blue-1"), move || (0..n).filter_map(|_| open()).collect()).join().unwrap()
-}
-
-fn serve(region: &Region) {
-    let listener = inside(&region.names.namespace("blue-2"), || TcpListener::bind((SERVER, 80)).unwrap()).join().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            std::thread::spawn(move || {
-                let mut byte = [0];
-                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
-            });
-        }
-    });
-}
-
 fn is_up(region: &Region) -> Option<()> {
-    view(region).agent.filter(|agent| agent.up).map(drop)
-}
-
-fn listed(region: &Region) -> usize {
-    region.tunny(&["get", "sessions", "-o", "json", "--vpc", "blue", "--state", "established"]).lines().count()
+    region.states().agent.filter(|agent| agent.up).map(drop)
 }
 
 #[test]
@@ -176,64 +96,63 @@ fn connections_go_on_whatever_becomes_of_the_agent_or_the_node() {
     region.apply(GROUPS);
     let key = agent.key();
     let filter = |states: &str| json!({"states": states, "connections": 4000, "agent": AGENT, "agentKey": key});
-    set(&region, filter("compact"));
+    region.filter(filter("compact"));
     wait("the agent", || is_up(&region));
     let log = agent.dir.join("sessions.log");
     region.log_to(log.to_str().unwrap());
-    serve(&region);
+    region.serve();
     let second = Duration::from_secs(1);
-    let mut open = connect(&region, CONNECTIONS, 80, Duration::from_secs(10));
-    assert_eq!(open.len(), CONNECTIONS);
+    let mut open = region.connected(CONNECTIONS);
     talk(&mut open, 1, "at first");
-    assert_eq!((view(&region).connections as usize, listed(&region)), (CONNECTIONS, CONNECTIONS));
+    assert_eq!((region.states().connections as usize, region.listed()), (CONNECTIONS, CONNECTIONS));
     let text = region.tunny(&["get", "states"]);
     println!("{text}");
     assert!(text.contains(AGENT), "{text}");
-    assert!(connect(&region, 1, 81, second).is_empty(), "no rule allows it");
-    assert!(drops(&region, "filter_ingress") > 0);
-    assert_eq!(drops(&region, "filter_agent_gone"), 0);
+    assert!(region.connect(1, 81, second).is_empty(), "no rule allows it");
+    assert!(region.drops("filter_ingress") > 0);
+    assert_eq!(region.drops("filter_agent_gone"), 0);
 
     // Killed: data goes on, nothing begins; and when it is back nothing that it answered is lost.
     agent.kill();
     talk(&mut open, 2, "without the agent");
-    assert!(connect(&region, 2, 80, second).is_empty());
-    assert!(drops(&region, "filter_agent_gone") > 0);
-    let of_vpc: Value = client(&region).get("/v1/counters").unwrap();
+    assert!(region.connect(2, 80, second).is_empty());
+    assert!(region.drops("filter_agent_gone") > 0);
+    let of_vpc: Value = region.client().get("/v1/counters").unwrap();
     assert!(of_vpc["tenants"].to_string().contains("filter_agent_gone") || of_vpc.to_string().contains("filter_agent_gone"), "{of_vpc}");
     agent.start();
     wait("the agent again", || is_up(&region));
     talk(&mut open, 3, "with the agent again");
-    assert_eq!(listed(&region), CONNECTIONS);
-    open.extend(connect(&region, 2, 80, Duration::from_secs(10)));
-    assert_eq!((open.len(), listed(&region)), (CONNECTIONS + 2, CONNECTIONS + 2));
+    assert_eq!(region.listed(), CONNECTIONS);
+    open.extend(region.connected(2));
+    assert_eq!((open.len(), region.listed()), (CONNECTIONS + 2, CONNECTIONS + 2));
 
     // Stopped: it is noticed within seconds, and nobody waits for ever.
     agent.signal(nix::sys::signal::Signal::SIGSTOP);
     let begun = Instant::now();
-    assert!(connect(&region, 1, 80, second).is_empty());
+    assert!(region.connect(1, 80, second).is_empty());
     talk(&mut open, 4, "beside an agent that stands still");
-    wait("a silent agent to be taken for gone", || view(&region).agent.filter(|a| !a.up && a.trouble.is_some()));
+    wait("a silent agent to be taken for gone", || region.states().agent.filter(|a| !a.up && a.trouble.is_some()));
     println!("an agent that stands still was taken for gone after {:?}", begun.elapsed());
     agent.signal(nix::sys::signal::Signal::SIGCONT);
     wait("the agent that goes on", || is_up(&region));
     talk(&mut open, 5, "behind that");
 
     // The node is killed; and the table changes its kind and its agent.
-    at_start(&region, &filter("compact"));
+    region.filter_at_start(&filter("compact"));
     region.node().unwrap().process.kill();
     talk(&mut open, 6, "while the node is dead");
     region.start_node().unwrap();
     wait("the agent, by the next node", || is_up(&region));
     talk(&mut open, 7, "with the next node");
-    assert_eq!(listed(&region), CONNECTIONS + 2);
+    assert_eq!(region.listed(), CONNECTIONS + 2);
     for (i, states) in [filter("digest"), json!({"states": "digest"}), filter("digest"), json!({}), filter("compact")].into_iter().enumerate() {
-        set(&region, states.clone());
+        region.filter(states.clone());
         if states.get("agent").is_some() {
             wait("the agent behind a change", || is_up(&region));
         }
         talk(&mut open, 10 + i as u8, &format!("behind the change to {states}"));
         if states.get("states").is_some() {
-            assert_eq!(listed(&region), CONNECTIONS + 2, "{states}");
+            assert_eq!(region.listed(), CONNECTIONS + 2, "{states}");
         }
     }
     region.log_to(log.to_str().unwrap());
@@ -241,7 +160,7 @@ fn connections_go_on_whatever_becomes_of_the_agent_or_the_node() {
     // Rules that do not allow them any more end them; the log tells.
     drop(open.split_off(CONNECTIONS));
     region.apply(&GROUPS.replace("tcp/80", "tcp/443"));
-    wait("the sweep", || (listed(&region) == 0).then_some(()));
+    wait("the sweep", || (region.listed() == 0).then_some(()));
     let ends = wait("the log", || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         let ends: Vec<Value> = text.lines().filter_map(|l| serde_json::from_str(l).ok()).filter(|r: &Value| r["event"] == "end").collect();
@@ -262,14 +181,14 @@ fn an_agent_with_another_key_is_refused_by_both() {
     let other = agent.dir.join("other");
     std::fs::write(&other, "another key, which is long enough, too").unwrap();
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
-    set(&region, json!({"states": "digest", "agent": AGENT, "agentKey": other}));
-    let view = wait("why it is not there", || view(&region).agent.filter(|a| a.trouble.is_some()));
+    region.filter(json!({"states": "digest", "agent": AGENT, "agentKey": other}));
+    let view = wait("why it is not there", || region.states().agent.filter(|a| a.trouble.is_some()));
     assert!(!view.up && view.trouble.unwrap().contains("key"));
     // It serves those that have it, all the while.
-    set(&region, json!({"states": "digest", "agent": AGENT, "agentKey": agent.key()}));
+    region.filter(json!({"states": "digest", "agent": AGENT, "agentKey": agent.key()}));
     wait("the agent", || is_up(&region));
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o644)).unwrap();
-    set(&region, json!({"states": "digest", "agent": AGENT, "agentKey": other}));
-    let open = wait("a key that others can read", || self::view(&region).agent.and_then(|a| a.trouble));
+    region.filter(json!({"states": "digest", "agent": AGENT, "agentKey": other}));
+    let open = wait("a key that others can read", || region.states().agent.and_then(|a| a.trouble));
     assert!(open.contains("chmod 600"), "{open}");
 }

@@ -6,21 +6,11 @@ mod region;
 
 use lab::plan::Segment;
 use lab::traffic::{self, Ping};
-use node::client::Client;
-use node::types::ApplyReport;
 use region::{region, Region};
 
 impl Region {
     fn ping(&self, from: &str, to: &str, count: u32) -> Ping {
         traffic::ping(&self.shape.names.namespace(from), to, count, &["-i", "0.05"]).unwrap()
-    }
-
-    fn apply_at_edge(&self, yaml: &str) {
-        let mut body = Vec::new();
-        node::service::write_document(&mut body, "test.yaml", yaml.as_bytes());
-        let client = Client::new(&lab::node::Place::edge(&self.names).socket).unwrap();
-        let report: ApplyReport = client.post("/v1/apply", body).unwrap();
-        assert!(report.committed, "{}", report.text);
     }
 
     fn edge_drops(&self, reason: &str) -> u64 {

@@ -30,7 +30,7 @@ struct Connection {
 
 impl Region {
     /// Tries to connect from a VM.
-    fn connect(&self, from: &str, to: &str, port: u16) -> std::io::Result<TcpStream> {
+    fn try_connect(&self, from: &str, to: &str, port: u16) -> std::io::Result<TcpStream> {
         let to: SocketAddr = format!("{to}:{port}").parse().unwrap();
         inside(&self.names.namespace(from), move || TcpStream::connect_timeout(&to, Duration::from_secs(2))).join().unwrap()
     }
@@ -41,7 +41,7 @@ impl Region {
 
     fn connection(&self, from: &str, at: &str, to: &str) -> Connection {
         let listener = self.listener(at, 6001);
-        let client = self.connect(from, to, 6001).unwrap();
+        let client = self.try_connect(from, to, 6001).unwrap();
         let connection = Connection { client, server: listener.accept().unwrap().0 };
         assert!(connection.lives(), "{from} to {to}");
         connection
@@ -76,8 +76,8 @@ fn the_rule_that_decided_is_named_counted_and_logged() {
     region.apply(&group("iperf", &RULES));
     drop(region.connection("green-1", "green-2", GREEN_2));
     let _nobody = region.listener("green-2", 23);
-    assert!(region.connect("green-1", GREEN_2, 23).is_err(), "a rule denies it");
-    assert!(region.connect("green-1", GREEN_2, 80).is_err(), "no rule allows it");
+    assert!(region.try_connect("green-1", GREEN_2, 23).is_err(), "a rule denies it");
+    assert!(region.try_connect("green-1", GREEN_2, 80).is_err(), "no rule allows it");
 
     // How often each rule decided.
     let all = region.rules(&["iperf"]);
@@ -160,7 +160,7 @@ fn an_ipfix_collector_is_told_of_refusals() {
     region.apply(&group("iperf", &RULES));
     let socket = region.collector();
     drop(region.connection("green-1", "green-2", GREEN_2));
-    assert!(region.connect("green-1", GREEN_2, 23).is_err());
+    assert!(region.try_connect("green-1", GREEN_2, 23).is_err());
     let mut told = Vec::<Told>::new();
     // Flow denied (firewallEvent 3): who wanted to begin it is the source.
     let denied = wait("the refusal", || {
@@ -188,7 +188,7 @@ fn a_rule_that_is_taken_away_ends_its_connections_and_no_others() {
     println!("ended {} ms after the change was asked for", begun.elapsed().as_millis());
     assert!(!cut.lives(), "what is sent belongs to no connection");
     assert!(other.lives(), "another tenant's connection");
-    assert!(region.connect("green-1", GREEN_2, 6001).is_err());
+    assert!(region.try_connect("green-1", GREEN_2, 6001).is_err());
 
     // The same if the node is killed before it has swept, and another takes over.
     region.apply(&group("iperf", &RULES));
@@ -200,5 +200,5 @@ fn a_rule_that_is_taken_away_ends_its_connections_and_no_others() {
     region.start_node().unwrap();
     wait("the end of the connection after the restart", || (region.established() == 0).then_some(()));
     assert!(!cut.lives() && other.lives());
-    assert!(region.connect("green-1", GREEN_2, 6001).is_err());
+    assert!(region.try_connect("green-1", GREEN_2, 6001).is_err());
 }

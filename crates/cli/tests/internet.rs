@@ -7,7 +7,6 @@ mod region;
 use lab::plan::WEB4;
 use lab::shell::Namespace;
 use nix::sys::socket::{setsockopt, sockopt};
-use node::client::Client;
 use node::sessions::{Ports, SessionQuery};
 use node::types::Level;
 use region::{inside, region, Region};
@@ -23,14 +22,6 @@ const CONNECTIONS: u32 = 10_000;
 const BEGIN_RATE: u32 = 2000;
 
 impl Region {
-    fn ns(&self, what: &str) -> Namespace {
-        self.names.namespace(what)
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&lab::node::socket(&self.names)).unwrap()
-    }
-
     fn sessions(&self) -> u64 {
         let levels: Vec<Level> = self.client().get("/v1/levels").unwrap();
         levels.iter().find(|l| l.name == "sessions").unwrap().used
@@ -39,10 +30,6 @@ impl Region {
     fn ports(&self) -> Ports {
         let query = SessionQuery { limit: 10_000, ..Default::default() };
         self.client().post("/v1/ports", serde_json::to_vec(&query).unwrap()).unwrap()
-    }
-
-    fn drops(&mut self, reason: &str) -> u64 {
-        self.node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
     }
 }
 
@@ -200,7 +187,7 @@ fn datagrams(ns: &Namespace, ports: std::ops::Range<u16>) -> usize {
 
 #[test]
 fn a_pool_runs_dry_tells_the_vm_disturbs_nobody_and_is_filled_again() {
-    let Some(mut region) = region("p") else { return };
+    let Some(region) = region("p") else { return };
     let pool = |last: u16| {
         format!(
             "{{apiVersion: tunny/v1, kind: PublicPool, metadata: {{name: small}}, \

@@ -5,7 +5,6 @@
 mod region;
 
 use lab::plan::WEB4;
-use node::client::Client;
 use region::{heard, region, wait, Region, Told};
 use serde_json::Value;
 
@@ -24,7 +23,7 @@ impl Region {
     }
 
     fn metrics(&self) -> String {
-        Client::new(&lab::node::socket(&self.names)).unwrap().text("/metrics").unwrap()
+        self.client().text("/metrics").unwrap()
     }
 }
 

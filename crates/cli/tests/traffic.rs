@@ -6,21 +6,12 @@ mod region;
 
 use lab::plan::{self, HOSTS};
 use lab::progress::Progress;
-use lab::shell::Namespace;
 use lab::{demo, traffic, LabError, Options};
 use region::{inside, options, region, region_with, Region};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 impl Region {
-    fn ns(&self, what: &str) -> Namespace {
-        self.shape.names.namespace(what)
-    }
-
-    fn drops(&self, reason: &str) -> u64 {
-        self.node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
-    }
-
     fn ping(&self, from: &str, to: &str, more: &[&str]) -> traffic::Ping {
         let more = [&["-i", "0.05"], more].concat();
         traffic::ping(&self.ns(from), to, 3, &more).unwrap()

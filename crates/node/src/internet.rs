@@ -227,8 +227,9 @@ impl Internet {
                 }
                 // A state table may fill up within less than a turn.
                 for _ in 0..STEPS {
-                    states.migrate(&*memory, monotonic_ns());
-                    std::thread::sleep(EXPIRE / STEPS);
+                    if !states.migrate(&*memory, monotonic_ns()) {
+                        std::thread::sleep(EXPIRE / STEPS);
+                    }
                 }
             }
         };

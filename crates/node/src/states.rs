@@ -259,14 +259,14 @@ impl States {
         }
     }
 
-    /// A step of migration, a bounded number of records. Whether there is any to be done at all.
+    /// A step of migration, a bounded number of records. Whether the next one should follow at once.
     pub fn migrate(&self, memory: &dyn SessionMemory, now: u64) -> bool {
         let Some(states) = self.nat.states().clone().filter(|s| s.spec().migration.is_some()) else { return false };
         states.migrate(now, MOVED_A_STEP, &mut || {
             memory.grace();
             self.nat.wait_for_batches();
         });
-        true
+        states.presses()
     }
 
     /// A copy for traces in `nat`, and for the fast path of `xdp`: nothing that is done to it reaches the node. Without connections if

@@ -14,7 +14,7 @@
 //! *Timers* are a hand that walks over the records, a bounded number of places a call.
 
 use crate::migration::Migration;
-use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Placed, Recovered, State, StateTable, Step, Verdict};
+use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Recovered, State, StateTable, Step, Verdict, Writes};
 use session::coarse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -266,48 +266,6 @@ impl Record {
 /// What an agent has that only reads its records.
 pub(crate) struct NoTable;
 
-/// Where an agent's changes go: a state table in this process, or a message to where it is.
-pub trait Writes {
-    /// As [`StateTable::insert`].
-    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error>;
-    /// As [`StateTable::set`].
-    fn set(&mut self, key: &Key, state: State);
-    /// As [`StateTable::remove`].
-    fn remove(&mut self, key: &Key);
-    /// As [`StateTable::rest`].
-    fn rest(&mut self) -> bool;
-    /// As [`StateTable::rested`].
-    fn rested(&mut self);
-    /// As [`StateTable::recover`].
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered;
-}
-
-impl<T: StateTable> Writes for T {
-    fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
-        StateTable::insert(self, key, state)
-    }
-
-    fn set(&mut self, key: &Key, state: State) {
-        StateTable::set(self, key, state);
-    }
-
-    fn remove(&mut self, key: &Key) {
-        StateTable::remove(self, key);
-    }
-
-    fn rest(&mut self) -> bool {
-        StateTable::rest(self)
-    }
-
-    fn rested(&mut self) {
-        StateTable::rested(self);
-    }
-
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
-        StateTable::recover(self, connections, lost)
-    }
-}
-
 /// The agent.
 pub struct Agent<T> {
     pub(crate) records: Exact,
@@ -485,6 +443,11 @@ impl<T: Writes> Agent<T> {
             return self.syn_again(packet, record, fsm, now, admit);
         }
         match step(fsm, packet.kind, packet.from, record.began(), record.closed()) {
+            // It began outside of a full table, and a fast path took the third packet of the handshake for another connection's data: a server
+            // that sends has had it.
+            Step::Refuse if record.away() && (fsm, packet.kind) == (Fsm::SynReceived, Kind::Ack) => {
+                self.change(&packet.key, record, Record::new(Fsm::Established as u32, record.began(), record.closed(), false), now)
+            }
             Step::Refuse => Outcome::Refuse(Refusal::Invalid),
             Step::End => {
                 self.end(&packet.key, Why::Reset);
@@ -568,14 +531,18 @@ impl<T: Writes> Agent<T> {
             return Outcome::Refuse(Refusal::Opening);
         }
         let record = record.due_at(now + self.timeout(record));
-        let Some(away) = self.goes_away(&packet.key) else { return Outcome::Refuse(Refusal::Full) };
-        let record = record.with_away(away);
+        let (away, room) = self.goes_away(&packet.key);
+        let mut record = record.with_away(away);
         if self.records.get(&packet.key).is_some() || self.records.put(&packet.key, record.0).is_err() {
             return Outcome::Refuse(Refusal::Full);
         }
-        if !away && self.table.insert(&packet.key, record.state()).is_err() {
-            self.records.change(&packet.key, 0);
-            return Outcome::Refuse(Refusal::Full);
+        if !away && (!room || self.table.insert(&packet.key, record.state()).is_err()) {
+            if !self.overflow(&packet.key) {
+                self.records.change(&packet.key, 0);
+                return Outcome::Refuse(Refusal::Full);
+            }
+            record = record.with_away(true);
+            self.records.change(&packet.key, record.0);
         }
         self.count(&packet.key, None, Some(record));
         Outcome::Pass
@@ -651,14 +618,14 @@ impl<T: Writes> Agent<T> {
         }
     }
 
-    /// As [`StateTable::rest`].
+    /// As [`Writes::rest`].
     pub fn rest(&mut self) -> bool {
-        StateTable::rest(&mut self.records) | self.table.rest()
+        self.records.rest() | self.table.rest()
     }
 
-    /// As [`StateTable::rested`].
+    /// As [`Writes::rested`].
     pub fn rested(&mut self) {
-        StateTable::rested(&mut self.records);
+        self.records.rested();
         self.table.rested();
     }
 }

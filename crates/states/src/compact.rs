@@ -9,7 +9,7 @@
 
 use crate::keys::Keys;
 use crate::memory::{load, reference, set_bits, Root, LINE_WORDS, ROOT_LINES};
-use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
+use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
 use abi::*;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -142,7 +142,7 @@ impl Compact {
         Compact::attach(memory)
     }
 
-    /// The table that a predecessor left. Call [`StateTable::recover`] before anything else.
+    /// The table that a predecessor left. Call [`Writes::recover`] before anything else.
     pub fn attach(memory: Arc<dyn Memory>) -> Result<Compact, Error> {
         let (root, keys) = Root::left(&*memory, STATES_COMPACT)?;
         let cells = Cells::new(&root);
@@ -218,7 +218,7 @@ impl Compact {
     }
 }
 
-impl StateTable for Compact {
+impl Writes for Compact {
     fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         let hash = key.hash(self.root.salt);
         let (home, cell) = (self.cells.home(hash), self.cell(key, state));
@@ -297,7 +297,9 @@ impl StateTable for Compact {
         }
         found
     }
+}
 
+impl StateTable for Compact {
     fn usage(&self) -> Usage {
         Usage {
             connections: self.used,

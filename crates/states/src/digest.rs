@@ -13,7 +13,7 @@ use crate::cuckoo::{make_room, Nest, Place};
 use crate::keys::Keys;
 use crate::memory::{count, load, reference, set_bits, Root, LINE_WORDS, MOVES_DIGESTS, ROOT_LINES};
 use crate::rest::Resting;
-use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
+use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
 use abi::*;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -211,7 +211,7 @@ impl Digest {
         Digest::attach(memory)
     }
 
-    /// The table that a predecessor left. Call [`StateTable::recover`] before anything else.
+    /// The table that a predecessor left. Call [`Writes::recover`] before anything else.
     pub fn attach(memory: Arc<dyn Memory>) -> Result<Digest, Error> {
         let (root, keys) = Root::left(&*memory, STATES_DIGEST)?;
         let buckets = Buckets::new(&root);
@@ -277,7 +277,7 @@ fn mend(buckets: &Buckets, words: &[AtomicU64]) -> u64 {
     used
 }
 
-impl StateTable for Digest {
+impl Writes for Digest {
     fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         let (homes, digest) = self.buckets.homes(key.hash(self.root.salt));
         let place = match self.buckets.find(self.words(), homes, digest) {
@@ -370,7 +370,9 @@ impl StateTable for Digest {
         }
         found
     }
+}
 
+impl StateTable for Digest {
     fn usage(&self) -> Usage {
         Usage {
             connections: self.used + self.keys.len(),

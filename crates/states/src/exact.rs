@@ -3,7 +3,7 @@
 
 use crate::keys::Keys;
 use crate::memory::{Root, ROOT_LINES};
-use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage};
+use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
 use abi::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Exact {
     }
 }
 
-impl StateTable for Exact {
+impl Writes for Exact {
     fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         self.put(key, state as u32).map(|()| Placed::Key)
     }
@@ -128,7 +128,9 @@ impl StateTable for Exact {
         }
         found
     }
+}
 
+impl StateTable for Exact {
     fn usage(&self) -> Usage {
         let bytes = (self.root.lines()) * u64::from(LINE_BYTES);
         Usage { connections: self.keys.len(), collisions: 0, places: self.keys.places(), bytes }

@@ -4,10 +4,9 @@
 //! It neither reads nor writes anything but its records: whoever has the connection to the node gives it what came ([`Host::ask`]) and
 //! sends what it has to say ([`Host::pop`]). The records outlive the connection and, where their memory does, this process.
 
-use crate::agent::Writes;
 use crate::message::{Ask, Begin, Outbox, Tell};
 use crate::shared::{open_records, Backing, OpenError, OPENING_SHARE};
-use crate::{Agent, Connection, Error, Key, Placed, Recovered, Spec, State, Timeouts};
+use crate::{Agent, Connection, Error, Key, Placed, Recovered, Spec, State, Timeouts, Writes};
 
 /// Places that one page has at most, and that are looked at for one piece of the list of all connections.
 const PAGE_MAX: u64 = 4096;

@@ -52,4 +52,4 @@ pub use key::Key;
 pub use session::Direction;
 pub use shared::{left_connections, Adopted, Backing, HeapSlots, OpenError, Shared, Status};
 pub use spec::{Spec, TableKind, REGISTERS_A_CONNECTION};
-pub use table::{judge, Error, Kind, Placed, Recovered, State, StateTable, Usage, Verdict, CAREFUL, CLASSIFIED, PAPER, STRAYS};
+pub use table::{judge, Error, Kind, Placed, Recovered, State, StateTable, Usage, Verdict, Writes, CAREFUL, CLASSIFIED, PAPER, STRAYS};

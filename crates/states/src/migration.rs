@@ -7,6 +7,9 @@
 //! state table again and a sweep enters the others; then the prefix leaves `Migrate_Tbl`. So at any time whoever does not find a
 //! prefix in `Migrate_Tbl` finds its connections in the state table, and the records know all of them. A record says whether its connection is out
 //! of the state table, so that a successor derives the prefixes from the records.
+//!
+//! *A full table* does not refuse. Between the moment when it is full and the next publication a connection begins outside of it, and until its prefix is
+//! published everything but data of established connections goes to the agent, who finds it in the records (`Shared` sees to that).
 
 use crate::migrate::{allot, Share, Thresholds};
 use crate::migrate_tbl::{Entry, MigrateTbl, Place, WIDTH4, WIDTH6};
@@ -20,6 +23,8 @@ const UNITS_MAX: usize = 4096;
 const COARSER: u8 = 4;
 /// Entries that prefixes of all tenants together may take before the unit of the one with most becomes shorter.
 const AWAY_MAX: usize = MIGRATE_ENTRIES_MAX as usize / 2;
+/// Units that full tables let go between two publications: there is room for them besides.
+const OVERFLOW_MAX: u32 = MIGRATE_ENTRIES_MAX / 8;
 /// How long bytes are counted before counters are cleared: ns.
 const PERIOD: u64 = 10_000_000_000;
 /// Connections come back at most so often: ns.
@@ -129,6 +134,8 @@ pub(crate) struct Migration {
     phase: Phase,
     /// Entries differ from what is published.
     dirty: bool,
+    /// Connections that have begun outside of a full table since the last publication.
+    overflowed: u32,
     all: u64,
     fast: u64,
     away: u64,
@@ -150,6 +157,7 @@ impl Migration {
             table,
             phase: Phase::Idle,
             dirty: false,
+            overflowed: 0,
             all,
             fast: 0,
             away: 0,
@@ -197,6 +205,32 @@ impl Migration {
         let unit = family.prefixes.unit(place.addr);
         family.prefixes.migrate_unit(unit);
         self.dirty = true;
+    }
+
+    /// There is no room in the state table for a connection that begins: its unit goes, and it stays outside. False: too many did since
+    /// the last publication.
+    pub(crate) fn overflow(&mut self, place: &Place) -> bool {
+        if self.overflowed >= OVERFLOW_MAX {
+            return false;
+        }
+        self.overflowed += 1;
+        self.dirty = true;
+        let family = self.family(place);
+        let unit = family.prefixes.unit(place.addr);
+        family.leaving.remove(&unit);
+        family.prefixes.migrate_unit(unit);
+        family.arriving.insert(unit.addr);
+        true
+    }
+
+    /// Whether there are connections outside of the table in prefixes that are not published.
+    pub(crate) fn overflows(&self) -> bool {
+        self.overflowed > 0
+    }
+
+    /// Whether connections are on their way out of a table that is too full: the next step should not wait.
+    pub(crate) fn presses(&self) -> bool {
+        self.sweeps_from().is_some() && self.fast > self.thresholds.end
     }
 
     /// A connection has ended.
@@ -261,7 +295,7 @@ impl Migration {
         if let Phase::Sweep(at) = self.phase {
             return Next::Sweep(at);
         }
-        let mut some = self.fast >= self.thresholds.begin;
+        let mut some = self.fast >= self.thresholds.begin || self.overflows();
         if some || now.saturating_sub(self.times[1]) >= SECOND {
             self.count(now);
         }
@@ -406,9 +440,10 @@ impl Migration {
             // Counters are what can be done without.
             entries.retain(|e| e.away);
             let written = self.table.publish(&entries);
-            debug_assert!(written.is_ok(), "AWAY_MAX and what leaves fit");
+            debug_assert!(written.is_ok(), "AWAY_MAX, what leaves and OVERFLOW_MAX fit");
         }
         self.dirty = false;
+        self.overflowed = 0;
     }
 
     /// Units that are only counted: those of tenants with the most connections ÷ weight first.

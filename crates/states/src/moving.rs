@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent's part in migration: connections leave the state table and come back, a bounded number of records at a time.
 
-use crate::agent::{Record, Writes};
+use crate::agent::Record;
 use crate::migrate_tbl::Place;
 use crate::migration::{Migration, Next};
-use crate::{Agent, Key, StateTable};
+use crate::{Agent, Key, StateTable, Writes};
 
 impl<T: Writes> Agent<T> {
     /// Counts a connection that begins or ends.
@@ -28,15 +28,16 @@ impl<T: Writes> Agent<T> {
         }
     }
 
-    /// Whether a connection that begins stays out of the state table; None: there is no room in it.
-    pub(crate) fn goes_away(&self, key: &Key) -> Option<bool> {
-        let Some(migration) = &self.migration else { return Some(false) };
-        match migration.is_away(&Place::from(key)) {
-            true => Some(true),
-            false => (migration.fast() < migration.all()).then_some(false),
-        }
+    /// Whether a connection that begins stays out of the state table, and whether there is room in that.
+    pub(crate) fn goes_away(&self, key: &Key) -> (bool, bool) {
+        let migration = self.migration.as_ref();
+        migration.map_or((false, true), |m| (m.is_away(&Place::from(key)), m.fast() < m.all()))
     }
 
+    /// The table is full: whether a connection may begin outside of it.
+    pub(crate) fn overflow(&mut self, key: &Key) -> bool {
+        self.migration.as_mut().is_some_and(|migration| migration.overflow(&Place::from(key)))
+    }
 }
 
 impl<T: StateTable> Agent<T> {

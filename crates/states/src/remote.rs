@@ -9,7 +9,7 @@
 //! *Bounds.* At most [`WAITING_MAX`] packets wait, of one tenant at most an eighth of that; so the queue to the agent has a bound, too.
 //!
 //! *When the agent is gone* the table stays as it is and readers go on. When it is back, it tells all its connections, and the table becomes what
-//! they say ([`StateTable::recover`], which touches nothing that is right). Until then there is no answer to control packets.
+//! they say ([`Writes::recover`](crate::Writes::recover), which touches nothing that is right). Until then there is no answer to control packets.
 
 use crate::message::{Ask, Begin, Malformed, Messages, Outbox, Tell};
 use crate::shared::Adopted;
@@ -316,7 +316,7 @@ impl Remote {
         Some((page.items, page.end?))
     }
 
-    /// As [`StateTable::rest`] and [`StateTable::rested`], with a wait in between.
+    /// As [`Writes::rest`](crate::Writes::rest) and [`Writes::rested`](crate::Writes::rested), with a wait in between.
     pub(crate) fn rest(&self, wait: &mut dyn FnMut()) {
         let rests = lock(&self.table).table.rest();
         if rests {

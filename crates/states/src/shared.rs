@@ -10,6 +10,7 @@ use crate::{Remote, Spec, State, StateTable, TenantUse, Timeouts, Usage, Verdict
 use abi::{MIGRATE_AWAY, STATES_NONE, STATES_SLOT_COUNT, STATES_SLOT_MIGRATE, STATES_SLOT_RECORDS, STATES_SLOT_TABLE, STATES_UNSURE};
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A tenant may have this share of all connections that are not established.
@@ -132,6 +133,8 @@ pub struct Shared {
     side: Side,
     reader: Reader,
     migrated: Option<Migrated>,
+    /// Rules without state want every packet to go to the agent that is not data of an established connection.
+    strays: AtomicBool,
 }
 
 /// Where the agent is.
@@ -230,7 +233,7 @@ impl Shared {
         agent.judge_by(spec.judged_by());
         agent.limit_opening(spec.all() / OPENING_SHARE);
         let reader = agent.table().reader();
-        Ok((Shared { spec, side: Side::Here(Mutex::new(agent)), reader, migrated }, found))
+        Ok((Shared { spec, side: Side::Here(Mutex::new(agent)), reader, migrated, strays: AtomicBool::new(false) }, found))
     }
 
     /// A table whose agent is on another host, as which `name` it serves. A table that is there already and as it is wanted goes on; else
@@ -258,7 +261,8 @@ impl Shared {
             [STATES_SLOT_RECORDS, STATES_SLOT_MIGRATE].into_iter().fold(entered, |done, slot| done.and_then(|()| slots.clear(slot)))
         };
         let remote = Arc::new(Remote::new(name, spec, table, Box::new(enter), adopted, timeouts));
-        Ok(Shared { spec, reader: remote.reader().clone(), side: Side::There(remote), migrated: None })
+        let (reader, strays) = (remote.reader().clone(), AtomicBool::new(false));
+        Ok(Shared { spec, reader, side: Side::There(remote), migrated: None, strays })
     }
 
     /// The agent, if it is on another host.
@@ -326,6 +330,7 @@ impl Shared {
                 wait();
                 if let Ok(mut agent) = self.agent() {
                     agent.seen_migration();
+                    self.choose_control(&agent);
                 }
             }
             Next::Sweep(mut at) => {
@@ -341,6 +346,29 @@ impl Shared {
             }
         }
         true
+    }
+
+    /// Whether the next step of migration should follow at once: connections are on their way out of a table that is too full.
+    pub fn presses(&self) -> bool {
+        self.agent().is_ok_and(|agent| agent.migration().is_some_and(Migration::presses))
+    }
+
+    /// Which packets go to the agent here: all but data of established connections, as long as only the records know of some that have begun
+    /// outside of a full table. When this returns, packets of those that began with the agent's lock held find it.
+    fn choose_control(&self, agent: &Agent<Box<dyn StateTable>>) {
+        let all = self.strays.load(Ordering::Relaxed) || agent.migration().is_some_and(Migration::overflows);
+        self.reader.set_control(if all { STRAYS } else { self.spec.control() });
+    }
+
+    /// Lets the agent here take a connection in.
+    fn enter<R>(&self, mut agent: MutexGuard<'_, Agent<Box<dyn StateTable>>>, enter: impl FnOnce(&mut Agent<Box<dyn StateTable>>) -> R) -> R {
+        let overflowed = |agent: &Agent<Box<dyn StateTable>>| agent.migration().is_some_and(Migration::overflows);
+        let before = overflowed(&agent);
+        let result = enter(&mut agent);
+        if overflowed(&agent) && !before {
+            self.choose_control(&agent);
+        }
+        result
     }
 
     /// Weights of tenants by VNI; 1 where nothing is said.
@@ -362,13 +390,14 @@ impl Shared {
 
     /// Lets the agent judge a control packet; `pick_up`: an ACK may begin a connection. One on another host is asked with [`Remote::ask`].
     pub fn control(&self, packet: &Control, pick_up: bool, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
-        self.agent().map_or(Outcome::Refuse(Refusal::Gone), |mut agent| agent.settle(packet, pick_up, now, admit))
+        let settle = |agent: &mut Agent<_>| agent.settle(packet, pick_up, now, admit);
+        self.agent().map_or(Outcome::Refuse(Refusal::Gone), |agent| self.enter(agent, settle))
     }
 
     /// As [`Agent::adopt`]; an agent on another host takes it in when it hears of it.
     pub fn adopt(&self, key: &Key, tcp: bool, began: Direction, now: u64) -> bool {
         match self.agent() {
-            Ok(mut agent) => agent.adopt(key, tcp, began, now),
+            Ok(agent) => self.enter(agent, |agent| agent.adopt(key, tcp, began, now)),
             Err(remote) => {
                 remote.adopt(Adopted { key: *key, tcp, began });
                 true
@@ -379,7 +408,7 @@ impl Shared {
     /// As [`Agent::restore`]; of an agent on another host no more than established connections.
     pub fn restore(&self, key: &Key, c: &Connection, now: u64) -> bool {
         match self.agent() {
-            Ok(mut agent) => agent.restore(key, c, now),
+            Ok(agent) => self.enter(agent, |agent| agent.restore(key, c, now)),
             Err(_) => c.state == State::Open && self.adopt(key, c.tcp.is_some(), c.began, now),
         }
     }
@@ -387,10 +416,10 @@ impl Shared {
     /// Whether every packet but data of established connections goes to the agent, because rules without state may let a packet go on
     /// that belongs to no connection.
     pub fn ask_about_strays(&self, on: bool) {
-        let control = if on { STRAYS } else { self.spec.control() };
+        self.strays.store(on, Ordering::Relaxed);
         match self.agent() {
-            Ok(_writer) => self.reader.set_control(control),
-            Err(remote) => remote.set_control(control),
+            Ok(agent) => self.choose_control(&agent),
+            Err(remote) => remote.set_control(if on { STRAYS } else { self.spec.control() }),
         }
     }
 

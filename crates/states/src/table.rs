@@ -192,13 +192,11 @@ pub struct Recovered {
     pub lost: u64,
 }
 
-/// The writer of a state table. A table has one writer and any number of readers ([`crate::Reader`], XDP programs), which read
-/// while it writes. A writer may die at any instruction: every change becomes visible by one aligned 8-byte store, and
-/// [`StateTable::recover`] mends what was begun.
+/// Where an agent's changes go: a state table in this process, or a message to where it is.
 ///
 /// Only connections that are not in the table may be inserted, and only those that are in it set or removed: whoever writes knows
 /// its connections ([`crate::Agent`]), the compressed tables do not.
-pub trait StateTable: Send {
+pub trait Writes {
     /// Enters a connection.
     fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error>;
     /// Changes the state of a connection.
@@ -207,18 +205,24 @@ pub trait StateTable: Send {
     fn remove(&mut self, key: &Key);
     /// Begins to wait for the readers that may still look at places that were given up. Whether there are such places.
     fn rest(&mut self) -> bool;
-    /// Every reader that began before the last [`StateTable::rest`] has ended: the places given up by then may be used again.
+    /// Every reader that began before the last [`Writes::rest`] has ended: the places given up by then may be used again.
     fn rested(&mut self);
     /// After a restart: makes the table hold exactly these connections. Readers go on; what was right stays as it is. `lost` hears of those
     /// for which there is no room any more: they are not in the table.
     fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered;
+}
+
+/// The writer of a state table. A table has one writer and any number of readers ([`crate::Reader`], XDP programs), which read
+/// while it writes. A writer may die at any instruction: every change becomes visible by one aligned 8-byte store, and
+/// [`Writes::recover`] mends what was begun.
+pub trait StateTable: Writes + Send {
     /// What it holds and takes.
     fn usage(&self) -> Usage;
     /// A reader of it.
     fn reader(&self) -> crate::Reader;
 }
 
-impl StateTable for Box<dyn StateTable> {
+impl<T: Writes + ?Sized> Writes for Box<T> {
     fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         (**self).insert(key, state)
     }
@@ -242,7 +246,9 @@ impl StateTable for Box<dyn StateTable> {
     fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
         (**self).recover(connections, lost)
     }
+}
 
+impl StateTable for Box<dyn StateTable> {
     fn usage(&self) -> Usage {
         (**self).usage()
     }

@@ -57,8 +57,8 @@ pub struct Input {
     pub generated: Vec<(u32, Packet)>,
     /// The XDP engine must hand it over with this reason; none: it must handle it itself.
     pub punt: Option<PuntReason>,
-    /// Any reason that a session or a state table has to hand it over is as good as `punt`, and so is none.
-    pub any_session_punt: bool,
+    /// `punt` is what sessions would have it handed over for; with a state table it is that table's list which decides ([`crate::punts`]).
+    pub by_state: bool,
 }
 
 /// A counter that is looked at.
@@ -316,7 +316,7 @@ impl Parser<'_> {
             outcome: UNSET,
             generated: Vec::new(),
             punt: None,
-            any_session_punt: false,
+            by_state: false,
         };
         if words[0].text == "again" {
             match self.case().inputs().last() {

@@ -17,6 +17,7 @@ pub mod parse;
 pub mod pcap;
 pub mod ports;
 pub mod print;
+pub mod punts;
 pub mod random;
 pub mod region;
 pub mod rng;

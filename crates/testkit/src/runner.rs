@@ -7,10 +7,12 @@
 use crate::case::{Case, Counter, Input, Outcome, Step};
 use crate::ports::Ports;
 use crate::print;
+use crate::punts;
 use crate::region::Region;
 use abi::{DropReason, PuntReason};
-use states::Spec;
+use states::{Shared, Spec};
 use std::fmt::Write;
+use std::sync::Arc;
 use tables::Tables;
 
 /// What an engine did with a frame.
@@ -61,6 +63,8 @@ pub trait Engine {
     fn split(&mut self, bytes: u32) -> bool;
     /// A reader of its tables, once started.
     fn reader(&self) -> Option<&Tables>;
+    /// Its state table, once started, if the region has one.
+    fn states(&self) -> Option<Arc<Shared>>;
     /// The tables as they lie in memory.
     fn dump(&self) -> String;
 }
@@ -81,8 +85,7 @@ pub fn run_case_with(engine: &mut dyn Engine, case: &Case, spec: Spec) -> Result
     for step in &mut case.steps {
         match step {
             Step::Tables(r) => r.groups.states = Some(spec),
-            // Which packets are control packets is the table's own list, which has cases of its own.
-            Step::Input(i) => i.any_session_punt = true,
+            Step::Input(i) => i.by_state = true,
             _ => {}
         }
     }
@@ -124,10 +127,15 @@ fn steps(engine: &mut dyn Engine, case: &Case, region: &mut Region, line: &mut u
                 *line = input.line;
                 engine.split(input.split);
                 for time in 1..=input.times {
-                    let frame = ports.known(&input.packet)?.encode();
+                    let packet = ports.known(&input.packet)?;
+                    let frame = packet.encode();
+                    // By the state that its connection is in now.
+                    let states = engine.states().filter(|_| input.by_state);
+                    let by_state = states.map(|states| punts::expected(region, input, &packet, &states));
                     let seen = engine.run(&frame, input.port, now)?;
-                    let input = &ports.learn(input, &seen)?;
-                    compare(engine.punts(), input, &frame, &seen)
+                    let mut input = ports.learn(input, &seen)?;
+                    input.punt = by_state.unwrap_or(input.punt);
+                    compare(engine.punts(), &input, &frame, &seen)
                         .map_err(|e| if input.times > 1 { format!("{e} (time {time} of {})", input.times) } else { e })?;
                 }
             }
@@ -148,11 +156,7 @@ pub const START: u64 = 1_000_000_000_000;
 
 /// Compares what was seen with what the case expects.
 pub fn compare(punts: bool, input: &Input, frame: &[u8], seen: &Seen) -> Result<(), String> {
-    let of_session = |p: Option<PuntReason>| {
-        matches!(p, None | Some(PuntReason::SessionNew | PuntReason::SessionControl | PuntReason::SessionStale))
-    };
-    let either = input.any_session_punt && of_session(seen.punt) && of_session(input.punt);
-    if punts && seen.punt != input.punt && !either {
+    if punts && seen.punt != input.punt {
         let name = |p: Option<PuntReason>| p.map_or("no punt", |p| p.name());
         return Err(format!("expected {}, got {}{}", name(input.punt), name(seen.punt), describe(seen)));
     }

@@ -9,7 +9,7 @@ use crate::runner::{End, Engine, Seen};
 use abi::{PuntMeta, Stats};
 use crate::runner::START;
 use crate::sessions::{self, Memories};
-use states::{Backing, HeapSlots};
+use states::{Backing, HeapSlots, Shared};
 use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -172,6 +172,10 @@ impl Engine for UserEngine {
 
     fn reader(&self) -> Option<&Tables> {
         self.state.as_ref().map(|(_, gateway)| gateway.tables())
+    }
+
+    fn states(&self) -> Option<Arc<Shared>> {
+        self.nat.as_ref().and_then(|nat| nat.states().clone())
     }
 
     fn dump(&self) -> String {

@@ -65,7 +65,7 @@ fn state_tables() -> Vec<Spec> {
     vec![of(TableKind::Exact), compact, Spec { fingerprint: 8, ..compact }, of(TableKind::Digest)]
 }
 
-/// The same outcome with every kind of state table as with sessions; what they punt on the way is theirs (tests/packets/filter/states.case).
+/// The same outcome with every kind of state table as with sessions, handed over by Fig. 3 and the state that the connection is in.
 fn run_with_states(engine: &mut dyn Engine) {
     for spec in state_tables() {
         println!("states {} with {} fingerprint bits:", spec.kind.name(), spec.fingerprint);

@@ -2,11 +2,13 @@
 //! Do the packet cases bite? An engine that lies in one small thing must make a case fail, with words that say what.
 
 use abi::{DropReason, PuntReason};
+use states::{Shared, Spec, TableKind};
 use std::path::Path;
+use std::sync::Arc;
 use tables::Tables;
 use testkit::case::{self, Case, Counter};
 use testkit::region::Region;
-use testkit::runner::{run_case, End, Engine, Seen};
+use testkit::runner::{run_case, run_case_with, End, Engine, Seen};
 use testkit::user::UserEngine;
 
 /// The Rust path, and what is done to its results.
@@ -61,6 +63,9 @@ impl Engine for Liar {
     }
     fn reader(&self) -> Option<&Tables> {
         self.honest.reader()
+    }
+    fn states(&self) -> Option<Arc<Shared>> {
+        self.honest.states()
     }
     fn dump(&self) -> String {
         self.honest.dump()
@@ -150,6 +155,27 @@ fn needless_and_missing_punts_are_told() {
     assert!(complaint(needless, FORWARDED).contains("expected no punt, got icmp_due"));
     let missing = Liar { punts: true, ..honest() };
     assert!(complaint(missing, &EXPIRED.replace("  drop", "  punt icmp_due\n  drop")).contains("expected icmp_due, got no punt"));
+}
+
+/// With a state table the case does not say what is handed over: Fig. 3 and the state do.
+#[test]
+fn what_a_state_table_hands_over_is_checked() {
+    let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets/filter"));
+    let packet = |flags: &str| {
+        let inner = |ttl: &str, eth: &str| format!("eth {eth} / ip b > a{ttl} / tcp 1000 > 80 {flags}");
+        format!(
+            "  in port 2 eth h2 > port2 / ip h2 > gw / udp 50000 > 4789 / vxlan red / {}\n  out port 1 eth gw > h1 / ip gw > h1 df / udp flow > 4789 / vxlan red / {}\n",
+            inner("", "b > red"),
+            inner(" ttl=63", "red > a")
+        )
+    };
+    let text = format!("tables from region.tables\ncase teeth\n{}{}", packet("syn seq=100"), packet("syn seq=100"));
+    let case = case::parse("teeth", &text, &|f| std::fs::read_to_string(dir.join(f)).ok()).unwrap().remove(0);
+    let with = |lie: fn(&mut Seen)| run_case_with(&mut Liar { punts: true, lie, ..honest() }, &case, Spec::new(TableKind::Digest, 64, 64));
+    let missing = with(|_| {}).expect_err("nothing is handed over");
+    assert!(missing.contains("expected session_new, got no punt"), "{missing}");
+    let wrong = with(|s| s.punt = Some(PuntReason::SessionNew)).expect_err("the connection is known");
+    assert!(wrong.contains("expected session_control, got session_new"), "{wrong}");
 }
 
 #[test]

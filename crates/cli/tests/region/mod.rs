@@ -2,11 +2,15 @@
 //! A region in network namespaces that lives as long as a test. Tests of one file take turns, since each region is worth a machine.
 #![allow(dead_code)] // Each test file is a crate of its own and uses what it needs.
 
+pub mod connections;
+pub mod layout;
+
 use lab::plan::Names;
 use lab::progress::Progress;
 use lab::shell::Namespace;
 use lab::{Lab, Options};
 use node::client::Client;
+use node::types::ApplyReport;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -88,6 +92,34 @@ pub fn region(name: &str) -> Option<Region> {
 }
 
 impl Region {
+    /// One of its network namespaces.
+    pub fn ns(&self, what: &str) -> Namespace {
+        self.names.namespace(what)
+    }
+
+    /// The node's API.
+    pub fn client(&self) -> Client {
+        Client::new(&lab::node::socket(&self.names)).unwrap()
+    }
+
+    /// The filter node's API.
+    pub fn edge_client(&self) -> Client {
+        Client::new(&lab::node::Place::edge(&self.names).socket).unwrap()
+    }
+
+    /// Applies documents at the filter node.
+    pub fn apply_at_edge(&self, text: &str) {
+        let mut body = Vec::new();
+        node::service::write_document(&mut body, "test.yaml", text.as_bytes());
+        let report: ApplyReport = self.edge_client().post("/v1/apply", body).unwrap();
+        assert!(report.committed, "{}", report.text);
+    }
+
+    /// Packets that the node dropped for a reason.
+    pub fn drops(&self, reason: &str) -> u64 {
+        self.node().unwrap().counters().unwrap().drops.get(reason).copied().unwrap_or(0)
+    }
+
     /// The program, against the region's node.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tunny"));
@@ -117,12 +149,7 @@ impl Region {
 
     /// The node's Gateway with another session log.
     pub fn log_to(&self, place: &str) {
-        let gateway: Vec<Value> =
-            Client::new(&lab::node::socket(&self.names)).unwrap().get("/v1/objects/gateway").unwrap();
-        let mut gateway = gateway[0].clone();
-        gateway["apiVersion"] = "tunny/v1".into();
-        gateway["spec"]["sessions"]["log"] = place.into();
-        self.apply(&gateway.to_string());
+        self.change_gateway(|spec| spec["sessions"]["log"] = place.into());
     }
 
     /// An IPFIX collector where the node is, to which the node tells its sessions from now on.

@@ -117,17 +117,19 @@ fn spec(kind: TableKind, n: u32, begin: u8, end: u8) -> Spec {
 
 /// What a fast path saw of each connection when it looked into the table: it looks into Migrate_Tbl later.
 #[derive(Default)]
-struct Straddling(HashMap<Key, u8>);
+struct Straddling(HashMap<Key, (u8, bool)>);
 
 impl Straddling {
     /// All that began to look have ended; others begin.
     fn end(&mut self, s: &Shared, alive: &BTreeMap<u64, Key>, table: &dyn Fn(&Key) -> u8) {
         for key in alive.values() {
-            if let Some(state) = self.0.get(key) {
-                assert!(s.away(key) || *state == 2, "{key:?} was read as {state} and then not found in Migrate_Tbl");
+            if let Some((state, asks)) = self.0.get(key) {
+                assert!(s.away(key) || *state == 2 || *asks, "{key:?} was read as {state} and then not found in Migrate_Tbl");
             }
         }
-        self.0 = alive.values().map(|key| (*key, table(key))).collect();
+        // While the records alone know of some, whatever the table does not accept is the agent's.
+        let asks = s.judge(&flow(77, 0, 0, false), Kind::SynAck, 0).1 == Verdict::Agent;
+        self.0 = alive.values().map(|key| (*key, (table(key), asks))).collect();
     }
 }
 
@@ -192,6 +194,75 @@ fn connections_survive_migration_there_and_back() {
         }
         println!("{kind:?}: {there} went at most between two deaths, {back} came back, {died} deaths, {refused} refused, {} left", alive.len());
         assert!(there > 50 && back > 20 && died > 3);
+    }
+}
+
+/// A table that fills up between two steps refuses nobody as long as the records have room: who comes then is judged by them at once, before the
+/// prefix is published, and strangers are not. The list of control packets is its own again once the prefixes are.
+#[test]
+fn a_table_that_fills_up_between_two_steps_refuses_nobody() {
+    for kind in [TableKind::Exact, TableKind::Compact, TableKind::Digest] {
+        let slots = HeapSlots::default();
+        let mut spec = spec(kind, 100, 90, 60);
+        spec.registers = 4000;
+        let (mut shared, _) = Shared::open(&slots, spec, 77, Timeouts::default()).unwrap();
+        let room = spec.all();
+        let keys: Vec<Key> = (0..3 * room as u32).map(|i| flow(1 + i % 5, i / 3, i, i % 7 == 0)).collect();
+        for key in &keys {
+            assert!(establish(&shared, *key, SECOND), "{kind:?}: {key:?}");
+        }
+        let m = shared.migration().unwrap();
+        assert!(m.connections.0 <= room && m.connections.0 + m.connections.1 == keys.len() as u64, "{kind:?}: {m:?}");
+        assert!(m.connections.1 >= 2 * room);
+        let all_live = |shared: &Shared, now: u64, when: &str| {
+            for key in &keys {
+                let told = || format!("{kind:?} {when}: {key:?}, {:?}, {:?}, {:?}", shared.get(key), shared.judge(key, Kind::Ack, 0), shared.migrated_by(key));
+                assert!(send(shared, *key, Kind::Ack, In, now), "{}", told());
+            }
+        };
+        let away = keys.iter().find(|key| shared.get(key).unwrap().away && !shared.away(key)).expect("one whose prefix is not published");
+        let refused = |shared: &Shared, key: &Key| {
+            let (_, verdict) = shared.judge(key, Kind::Ack, 60);
+            let asked = verdict == Verdict::Agent;
+            (asked, asked && shared.control(&Control { key: *key, kind: Kind::Ack, from: Out }, false, SECOND, &mut |_| true) == Outcome::Pass)
+        };
+        let strangers: Vec<Key> = (0..200).map(|i| flow(9, i, i, false)).collect();
+        let asked = strangers.iter().map(|key| refused(&shared, key)).filter(|(asked, passed)| {
+            assert!(!passed, "a stranger");
+            *asked
+        });
+        assert!(asked.count() > 100, "{kind:?}: the agent is asked while it alone knows");
+        all_live(&shared, SECOND, "at once");
+        if kind == TableKind::Digest {
+            // A process that dies in between.
+            drop(shared);
+            shared = Shared::open(&slots, spec, 77, Timeouts::default()).unwrap().0;
+            assert!(shared.away(away), "its successor has published what the records say");
+            all_live(&shared, SECOND, "behind a death");
+        }
+        while shared.migrate(2 * SECOND, 1 << 20, &mut || ()) && (shared.presses() || shared.migration().unwrap().connections.0 > room / 2) {}
+        assert!(shared.away(away) && !shared.presses());
+        all_live(&shared, 2 * SECOND, "once they are published");
+        let asked = strangers.iter().filter(|key| refused(&shared, key).0).count();
+        assert_eq!(asked, 0, "{kind:?}: the fast path tells by itself again");
+    }
+}
+
+/// A flood of prefixes between two steps is refused from a bound on: what is published has room for those.
+#[test]
+fn what_overflows_between_two_steps_is_bounded() {
+    let slots = HeapSlots::default();
+    let spec = Spec { migration: Some(MigrationOptions { connections: 1 << 16, ..MigrationOptions::default() }), ..Spec::new(TableKind::Digest, 80, 80) };
+    let (shared, _) = Shared::open(&slots, spec, 77, Timeouts::default()).unwrap();
+    let begun = (0..10_000).filter(|i| establish(&shared, flow(1, *i, *i, false), SECOND)).count() as u64;
+    assert!((2_000..3_000).contains(&begun), "{begun}");
+    for i in 0..30 {
+        shared.migrate((2 + i) * SECOND, 1 << 20, &mut || ());
+    }
+    assert!(establish(&shared, flow(1, 20_000, 1, false), 40 * SECOND), "and then goes on");
+    let alive = shared.connections();
+    for (key, c) in &alive {
+        assert!(send(&shared, *key, Kind::Ack, In, 41 * SECOND), "{key:?} {c:?} {:?} {:?}", shared.judge(key, Kind::Ack, 0), shared.migrated_by(key));
     }
 }
 

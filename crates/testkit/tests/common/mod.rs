@@ -5,9 +5,12 @@
 //! stays on one CPU, so that one statistics slot tells what a run counted.
 #![allow(dead_code)]
 
+pub mod talk;
+
 use abi::{DropReason, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
 use gateway::{Gateway, Nat};
 use nix::sched::{sched_getcpu, sched_setaffinity, unshare, CloneFlags, CpuSet};
+use states::Shared;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -288,6 +291,10 @@ impl Engine for XdpRunner {
 
     fn reader(&self) -> Option<&Tables> {
         self.state.as_ref().map(|s| &s.reader)
+    }
+
+    fn states(&self) -> Option<Arc<Shared>> {
+        self.nat().and_then(|nat| nat.states().clone())
     }
 
     fn dump(&self) -> String {
