@@ -104,7 +104,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 fn open(args: &Args) -> anyhow::Result<Option<File>> {
     let Some(path) = &args.file else { return Ok(None) };
     let sink: Box<dyn std::io::Write> = if path.as_os_str() == "-" {
-        Box::new(std::io::stdout())
+        Box::new(crate::output::Out)
     } else {
         Box::new(std::fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?)
     };

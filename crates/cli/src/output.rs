@@ -19,13 +19,29 @@ pub enum Format {
     Yaml,
 }
 
-/// Writes to standard output. A reader that went away (`| head`) is no error: there is nobody left to work for.
-pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+/// Standard output. A reader that went away (`| head`) is no error: there is nobody left to work for, and the process ends.
+pub struct Out;
+
+fn gone<T>(result: std::io::Result<T>) -> std::io::Result<T> {
+    match result {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => other.context("cannot write to standard output"),
+        other => other,
     }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        gone(std::io::stdout().lock().write(bytes))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        gone(std::io::stdout().lock().flush())
+    }
+}
+
+/// Writes to standard output.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    Out.write_all(text.as_bytes()).and_then(|()| Out.flush()).context("cannot write to standard output")
 }
 
 /// Says something on standard error. Whether anybody hears it changes nothing.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny get sessions` and `tunny get ports`.
 
-use crate::output::{show, table, Format};
+use crate::output::{say, show, table, yaml, Format, Out};
 use node::client::Client;
 use node::sessions::{Ports, SessionQuery, SessionView};
 use std::fmt::Write as _;
@@ -34,10 +34,10 @@ pub struct Which {
     /// Only with this port of the other side.
     #[arg(long)]
     remote_port: Option<u16>,
-    /// Only of this protocol: tcp, udp, icmp, or a number.
+    /// Only of this protocol: tcp, udp, icmp, icmpv6, or a number from 0 to 255.
     #[arg(long)]
     protocol: Option<String>,
-    /// Only in this state.
+    /// Only in this state, as the list shows it: syn-sent, established, time-wait, paired, ...
     #[arg(long)]
     state: Option<String>,
 }
@@ -59,10 +59,9 @@ fn endpoint(address: &str, port: u16) -> String {
     }
 }
 
-/// Shows sessions as they come: for people in columns of fixed width, as JSON one object a line.
+/// Shows sessions as they come: for people in columns of fixed width, as JSON one object a line, as YAML one document each.
 pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) -> anyhow::Result<()> {
-    let people = matches!(format, Format::Table);
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(Out);
     let line = |v: &SessionView| {
         format!(
             "{:<12} {:<6} {:<3} {:<28} {:<24} {:<28} {:<12} {:>8} {:>7} {:>10} {:>12}",
@@ -79,7 +78,7 @@ pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) ->
             v.bytes
         )
     };
-    if people {
+    if format == Format::Table {
         let head = ["vpc", "proto", "dir", "vm", "public", "remote", "state", "age s", "idle s", "packets", "bytes"];
         let [a, b, c, d, e, f, g, h, i, j, k] = head;
         writeln!(out, "{a:<12} {b:<6} {c:<3} {d:<28} {e:<24} {f:<28} {g:<12} {h:>8} {i:>7} {j:>10} {k:>12}")?;
@@ -87,11 +86,10 @@ pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) ->
     let (mut rest, mut count, mut failed) = (Vec::new(), 0usize, None);
     let mut put = |text: &[u8]| -> anyhow::Result<()> {
         count += 1;
-        if people {
-            writeln!(out, "{}", line(&serde_json::from_slice(text)?))?;
-        } else {
-            out.write_all(text)?;
-            out.write_all(b"\n")?;
+        match format {
+            Format::Table => writeln!(out, "{}", line(&serde_json::from_slice(text)?))?,
+            Format::Json => out.write_all(text).and_then(|()| out.write_all(b"\n"))?,
+            Format::Yaml => write!(out, "---\n{}", yaml(&serde_json::from_slice(text)?))?,
         }
         Ok(())
     };
@@ -113,7 +111,7 @@ pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) ->
         return Err(e);
     }
     if limit > 0 && count >= limit {
-        eprintln!("tunny: these are the first {count}; raise --limit for more, 0 for all");
+        say(format_args!("tunny: these are the first {count}; raise --limit for more, 0 for all"));
     }
     Ok(())
 }

@@ -4,9 +4,10 @@
 
 mod region;
 
-use lab::plan::WEB4;
+use lab::plan::{ELASTIC, PUBLIC, WEB4};
 use region::{heard, region, wait, Region, Told};
 use serde_json::Value;
+use std::process::Stdio;
 
 impl Region {
     /// A page of the web server, fetched by a VM.
@@ -60,6 +61,23 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     let table = region.tunny(&["get", "sessions", "--vpc", "green"]);
     assert!(table.lines().next().unwrap().starts_with("vpc ") && table.contains(&format!("{public}:{public_port}")), "{table}");
 
+    // As YAML each is a document; what nobody reads any more is no failure, and what there is not is named.
+    let yaml = region.tunny(&["get", "sessions", "--vpc", "green", "-o", "yaml"]);
+    assert_eq!(yaml.lines().filter(|l| *l == "---").count(), region.get(&["--vpc", "green"]).len(), "{yaml}");
+    assert!(yaml.contains(&format!("\npublic: \"{public}\"\n")) && yaml.contains("\nstate: time-wait\n"), "{yaml}");
+    for format in ["table", "json", "yaml"] {
+        let mut unread = region.command(&["get", "sessions", "-o", format]);
+        let mut unread = unread.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(unread.stdout.take());
+        let out = unread.wait_with_output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{format}: {out:?}");
+    }
+    for (filter, word, known) in [("--state", "bar", "time-wait, reset"), ("--protocol", "gre", "tcp, udp, icmp, icmpv6, and numbers")] {
+        let out = region.command(&["get", "sessions", filter, word]).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && said.contains(word) && said.contains(known), "{said}");
+    }
+
     // Who holds this port, and how full is what?
     let ports: Value =
         serde_json::from_str(&region.tunny(&["get", "ports", "--public-port", &public_port, "--public", &public, "-o", "json"])).unwrap();
@@ -72,6 +90,17 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
 
     // The metrics are of the same numbers.
     assert_eq!(region.metric("tunny_vpc_sessions{vni=\"300\"") as usize, region.get(&["--vpc", "green", "--limit", "0"]).len());
+    // Served by the fast path is neither a session in TIME_WAIT nor a hairpin, of neither VPC, but a ping to the Internet.
+    let fast = || [300, 200].map(|vni| region.metric(&format!("tunny_vpc_sessions_fast{{vni=\"{vni}\"")));
+    let ping = |to: std::net::Ipv4Addr| region.names.namespace("green-1").run(&format!("ping -q -c 3 -i 0.2 {to}")).unwrap();
+    let way = |vpc: &str| format!("{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: {vpc}, prefix: {PUBLIC}, scope: internet}}}}\n");
+    region.apply(&[way("green"), way("red")].join("---\n"));
+    ping(ELASTIC);
+    let hairpins = region.get(&["--protocol", "icmp", "--state", "paired"]);
+    assert_eq!(hairpins.len(), 2, "{hairpins:?}");
+    assert_eq!(fast(), [0.0, 0.0]);
+    ping(WEB4);
+    assert_eq!(fast(), [1.0, 0.0]);
     assert_eq!(region.metric("tunny_pool_ports_held{pool=\"public\"}"), pool["held"].as_f64().unwrap());
     let (fast, software) =
         (region.metric("tunny_nat_packets_total{engine=\"fast\"}"), region.metric("tunny_nat_packets_total{engine=\"software\"}"));
@@ -87,6 +116,7 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
         r["event"] == event && r["vni"] == vni && r["protocol"] == 6 && r["remote"] == *web && r["remotePort"] == 80
     };
     let start = wait("the start in the log", || records().into_iter().find(|r| is(r, "start", 300)));
+    assert_eq!(start["vpc"], "green");
     assert_eq!((start["publicPort"].to_string(), start["vm"].as_str(), start.get("endMs")), (public_port, Some("10.0.0.11"), None));
     let end = wait("the end in the log", || records().into_iter().find(|r| is(r, "end", 100)));
     assert_eq!((end["reason"].as_str(), end["state"].as_str()), (Some("closed"), Some("time-wait")));
@@ -96,6 +126,14 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     assert_eq!(of("blue"), Vec::<Value>::new(), "it has ended");
     assert!(region.metric("tunny_sessions_ended_total{reason=\"closed\"}") >= 1.0);
     assert!(!records().iter().any(|r| is(r, "end", 300)), "green's lives for four minutes");
+
+    // Green's Snat goes: the plan says what ends by that, and then it does.
+    let live = region.get(&["--vpc", "green", "--limit", "0"]).len();
+    let mut change = region.command(&["delete", "--yes", "-o", "json", "snat", "green"]);
+    let report: Value = serde_json::from_slice(&change.output().unwrap().stdout).unwrap();
+    assert_eq!(report["plan"]["sessionsEnd"]["vpcs"]["green"], live, "{report}");
+    assert!(report["text"].as_str().unwrap().contains(&format!("{live} live session")), "{report}");
+    wait("green's end in the log", || records().into_iter().find(|r| is(r, "end", 300) && r["reason"] == "translation"));
 }
 
 #[test]

@@ -12,9 +12,10 @@ pub(crate) struct Broken {
     pub kind: Kind,
     /// Its name, or an empty one.
     pub name: Name,
-    /// The whole object, if every value is right and only unknown or repeated fields, or the apiVersion, are not.
+    /// The whole object, if every value is right and only unknown or repeated fields, or the apiVersion, are not. Of a pool, Snat or
+    /// elastic address also what is right of it.
     pub object: Option<Object>,
-    /// Otherwise the objects that it names, each with its field.
+    /// The objects that it names, each with its field, as far as `object` does not.
     pub references: Vec<(String, Kind, Name)>,
     pub marks: Marks,
 }

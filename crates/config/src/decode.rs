@@ -90,11 +90,36 @@ pub(crate) fn decode(
     match object {
         Some(object) if errors.len() == before => Ok((object, marks)),
         object => {
-            let object = object.filter(|_| errors.len() == of_form);
-            let references = if object.is_some() { Vec::new() } else { references(kind, root) };
+            let object = if errors.len() == of_form { object } else { object.and_then(|o| without_lists(o, &errors[of_form..])) };
+            let mut references = references(kind, root);
+            if object.is_some() {
+                // The rest of the object takes part in the check itself.
+                references.retain(|(field, ..)| wrong_lists(&errors[of_form..]).any(|list| field.starts_with(list)));
+            }
             Err(Some(Broken { kind, name, object, references, marks }))
         }
     }
+}
+
+/// The lists of which an entry is wrong.
+fn wrong_lists(errors: &[ConfigError]) -> impl Iterator<Item = &str> {
+    errors.iter().filter_map(|e| Some(e.field.split_once('[')?.0))
+}
+
+/// An object some values of which are wrong, as far as the rest can be checked with what other documents say. A list with a wrong
+/// entry is left out, since the places of its entries would be others.
+fn without_lists(mut object: Object, errors: &[ConfigError]) -> Option<Object> {
+    for list in wrong_lists(errors) {
+        match (&mut object, list) {
+            (Object::PublicPool(p), "spec.ranges") => p.ranges.clear(),
+            (Object::Snat(s), "spec.pools") => s.pools.clear(),
+            (Object::Snat(s), "spec.ipv6Prefixes") => s.ipv6_prefixes.clear(),
+            (Object::ElasticIp(e), "spec.forwards") => e.forwards.clear(),
+            _ => {}
+        }
+    }
+    // Of other kinds a value by default in place of a wrong one would bring errors that are none.
+    matches!(object, Object::PublicPool(_) | Object::Snat(_) | Object::ElasticIp(_)).then_some(object)
 }
 
 /// Checks apiVersion and kind, without which nothing else means anything.
@@ -363,7 +388,7 @@ impl Doc<'_> {
         let gateways = self.list("spec.gateway.addresses", 16, inner_address);
         let icmp = self.switch("spec.icmp", true);
         let pick_up = self.choice("spec.strayTcp", &[("drop", false), ("pickUp", true)], false);
-        let limits = self.vpc_limits();
+        let limits = self.session_limits();
         let weight = self.integer("spec.filter.weight", 1, 1000).unwrap_or(1) as u16;
         let meter = self.meter();
         let peerings = self.name_list("spec.peerings", 65_536);

@@ -122,7 +122,7 @@ impl Object {
                 if gateway != json!({}) {
                     spec["gateway"] = gateway;
                 }
-                internet::put_vpc_limits(&mut spec, v.limits);
+                internet::put_session_limits(&mut spec, v.limits);
                 put_meter(&mut spec, v.meter.as_deref());
                 put_list(&mut spec, "peerings", &v.peerings);
                 spec

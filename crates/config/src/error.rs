@@ -177,6 +177,20 @@ pub enum Problem {
         /// The address.
         address: String,
     },
+    /// A VM with an address of a pool.
+    #[error("{address} lies in PublicPool `{pool}`: a VM has an address of its VPC, and an ElasticIp gives it a public one")]
+    PublicAddress {
+        /// The address.
+        address: String,
+        /// The pool.
+        pool: String,
+    },
+    /// A Snat without an address to translate to.
+    #[error("names no address to translate to: each one of {pools} is an ElasticIp of a Vm")]
+    NoAddressLeft {
+        /// Its pools.
+        pools: String,
+    },
     /// A VPC with two Snats.
     #[error("Vpc `{vpc}` has Snat `{by}`; a VPC has one at most")]
     SecondSnat {

@@ -148,21 +148,17 @@ pub struct SnatLimits {
     pub ports: u32,
     /// Ports that one VM holds.
     pub vm_ports: u32,
-    /// Sessions.
-    pub sessions: u32,
-    /// Sessions of one VM.
-    pub vm_sessions: u32,
-    /// Half-open sessions.
-    pub half_open: u32,
+    /// Of the VPC's sessions.
+    pub own: VpcLimits,
 }
 
 impl Default for SnatLimits {
     fn default() -> SnatLimits {
-        SnatLimits { ports: 1 << 20, vm_ports: 4096, sessions: 1_000_000, vm_sessions: 100_000, half_open: 50_000 }
+        SnatLimits { ports: 1 << 20, vm_ports: 4096, own: VpcLimits::default() }
     }
 }
 
-/// What a VPC's own document says that it may take; 0: says nothing.
+/// What the document of a VPC, or of its Snat, says that it may take; 0: says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VpcLimits {
     /// Sessions.

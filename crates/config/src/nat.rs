@@ -60,8 +60,7 @@ impl Model {
         for s in self.internet.snats.values() {
             let Some(vni) = vni(&s.vpc) else { continue };
             plan.spec.snats.push(snat(s, vni, &positions));
-            let SnatLimits { sessions, vm_sessions, half_open, .. } = s.limits;
-            plan.limits.insert(vni, TenantLimits { sessions, vm_sessions, half_open });
+            plan.limits.insert(vni, s.limits.own.or(TenantLimits::share_of(plan.sessions)));
             if s.timeouts != OwnTimeouts::default() {
                 plan.own_timeouts.insert(vni, s.timeouts);
             }

@@ -209,9 +209,9 @@ const SNAT: &[Field] = &[
     field!("spec.offload", "switch", "on", ON_OFF, "Established sessions are served by the fast path; off keeps all of them in software."),
     field!("spec.limits.ports", "integer", "1048576", "64 to 4294967295", "Ports that VMs of the VPC hold, in blocks."),
     field!("spec.limits.vmPorts", "integer", "4096", "64 to 4294967295", "Ports that one VM holds."),
-    field!("spec.limits.sessions", "integer", "1000000", "1 to 4294967295", "Sessions of the VPC."),
-    field!("spec.limits.vmSessions", "integer", "100000", "1 to 4294967295", "Sessions of one VM."),
-    field!("spec.limits.halfOpen", "integer", "50000", "1 to 4294967295", "Sessions of the VPC whose handshake is not done."),
+    field!("spec.limits.sessions", "integer", "a quarter of the Gateway's, at most 1000000", "1 to 4294967295", "Sessions of the VPC. `spec.limits` of the Vpc goes before it."),
+    field!("spec.limits.vmSessions", "integer", "half of the VPC's default, at most 100000", "1 to 4294967295", "Sessions of one VM."),
+    field!("spec.limits.halfOpen", "integer", "half of the VPC's default, at most 50000", "1 to 4294967295", "Sessions of the VPC whose handshake is not done."),
     OWN_TIMEOUTS[0], OWN_TIMEOUTS[1], OWN_TIMEOUTS[2], OWN_TIMEOUTS[3], OWN_TIMEOUTS[4], OWN_TIMEOUTS[5], OWN_TIMEOUTS[6], OWN_TIMEOUTS[7], OWN_TIMEOUTS[8], OWN_TIMEOUTS[9],
 ];
 

@@ -58,6 +58,11 @@ fn each_bad_document_is_refused_with_place_and_reason() {
         ),
         (pool("9.0.0.0/15"), "6:5 spec.ranges has 131072 addresses"),
         (pool("203.0.113.0/24x"), "6:5 spec.ranges[0] `24x` is no prefix length: 0 to 32"),
+        (pool("10.1.0.4/31"), "6:5 spec.ranges[0] 10.1.0.4/31 overlaps 10.1.0.5 of Vm `web`"),
+        (
+            "kind: Vm\nspec: {vpc: blue, addresses: ['fd00::9', 203.0.113.9], mac: '02:00:00:00:00:09', nc: nc1}".into(),
+            "spec.addresses[1] 203.0.113.9 lies in PublicPool `out`: a VM has an address of its VPC, and an ElasticIp gives it a public one",
+        ),
         (elastic("address: 8.8.8.8, vm: web"), "4:17 spec.address 8.8.8.8 lies in no PublicPool"),
         (elastic("address: 203.0.113.4, vm: red/10.1.0.6"), "4:17 spec.address 203.0.113.4 belongs to ElasticIp"),
         (elastic("address: 203.0.113.5, vm: nobody"), "4:34 spec.vm names Vm `nobody`, which does not exist"),
@@ -89,6 +94,77 @@ fn each_bad_document_is_refused_with_place_and_reason() {
         let found = faults(&document);
         assert!(found.iter().any(|f| f.contains(wanted)), "{document}\nwanted {wanted}\nfound {found:#?}");
     }
+}
+
+#[test]
+fn a_snat_needs_an_address_that_is_nobodys_own() {
+    let one = "{apiVersion: tunny/v1, kind: PublicPool, metadata: {name: one}, spec: {ranges: [192.0.2.77]}}\n---\n";
+    let own = "{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: own}, spec: {address: 192.0.2.77, vm: red/10.1.0.6}}\n---\n";
+    let snat = "{apiVersion: tunny/v1, kind: Snat, metadata: {name: blue}, spec: {vpc: blue, pools: [one]}}\n";
+    let told = |model: &mut Model, text: &str| {
+        let told = model.apply(&parse_text("x.yaml", text).unwrap()).map(drop).err().unwrap_or_default();
+        told.iter().map(|e| e.to_string()).collect::<Vec<_>>()
+    };
+    let why = "spec.pools names no address to translate to: each one of PublicPool `one` is an ElasticIp of a Vm";
+    assert_eq!(told(&mut base(), &[one, own, snat].concat()), [format!("x.yaml:5:85: Snat blue: {why}")]);
+    // Either may come later.
+    let mut model = base();
+    assert_eq!(told(&mut model, &[one, snat].concat()), Vec::<String>::new());
+    let refused = "spec.address is still used by Snat `blue`, which has no other address in PublicPool `one`; delete that first, or in the same change";
+    assert_eq!(told(&mut model, own), [format!("x.yaml:1:80: ElasticIp own: {refused}")]);
+    // A second pool, or ports alone, leave it addresses.
+    let more = "{apiVersion: tunny/v1, kind: Snat, metadata: {name: blue}, spec: {vpc: blue, pools: [one, out]}}\n---\n";
+    assert_eq!(told(&mut model, &[more, own].concat()), Vec::<String>::new());
+    let ports = own.replace("vm: red/10.1.0.6", "forwards: [tcp/80=red/10.1.0.6]");
+    assert_eq!(told(&mut base(), &[one, &ports, snat].concat()), Vec::<String>::new());
+}
+
+#[test]
+fn a_snat_by_default_may_take_a_quarter_of_the_node() {
+    let mut model = base();
+    let limits = |model: &Model| model.nat().limits[&7];
+    assert_eq!(limits(&model), TenantLimits { vm_sessions: 9, ..TenantLimits::share_of(1 << 20) });
+    let small = BASE.split("---").next().unwrap().replace("spec: {", "spec: {limits: {sessions: 1000}, ");
+    model.apply(&parse_text("x.yaml", &small).unwrap()).unwrap();
+    assert_eq!(limits(&model), TenantLimits { sessions: 250, vm_sessions: 9, half_open: 125 });
+    let said = "{apiVersion: tunny/v1, kind: Snat, metadata: {name: red}, spec: {vpc: red, pools: [out], limits: {sessions: 900, vmSessions: 800, halfOpen: 700}}}";
+    model.apply(&parse_text("x.yaml", said).unwrap()).unwrap();
+    assert_eq!(limits(&model), TenantLimits { sessions: 900, vm_sessions: 800, half_open: 700 });
+}
+
+#[test]
+fn two_errors_of_one_object_are_told_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |document: &str| {
+        let path = dir.path().join("x.yaml");
+        std::fs::write(&path, format!("{BASE}---\napiVersion: tunny/v1\n{document}\n")).unwrap();
+        let errors = validate_files(&[path], &mut Model::new()).err().unwrap_or_default();
+        errors.iter().map(|e| format!("{} {}", e.field, e.problem)).collect::<Vec<_>>()
+    };
+    let nobody = "spec.vm names Vm `nobody`, which does not exist";
+    let outside = "spec.address 8.8.8.8 lies in no PublicPool";
+    // An unknown field, a wrong value, a wrong entry of a list: each beside what other objects make wrong.
+    assert_eq!(
+        told("kind: ElasticIp\nmetadata: {name: e}\nspec: {address: 8.8.8.8, vm: nobody, wm: x}"),
+        [outside, nobody, "spec.wm is unknown (did you mean `vm`?)"]
+    );
+    assert_eq!(
+        told("kind: ElasticIp\nmetadata: {name: e}\nspec: {address: 8.8.8.8, forwards: [tcp/0=web]}"),
+        [outside, "spec.forwards[0] `0` is no port"]
+    );
+    assert_eq!(
+        told("kind: Snat\nmetadata: {name: s}\nspec: {vpc: red, pools: [out, in], offload: perhaps}"),
+        ["spec.vpc Vpc `red` has Snat `red`; a VPC has one at most", "spec.pools[1] names PublicPool `in`, which does not exist", "spec.offload `perhaps` is no choice here"]
+    );
+    assert_eq!(
+        told("kind: Snat\nmetadata: {name: s}\nspec: {vpc: blue, pools: ['o t', in], ipv6Prefixes: ['2001:db8:7:1::/64']}").len(),
+        3
+    );
+    // What is wrong of a pool is not told once more at who lies in it.
+    assert_eq!(
+        told("kind: PublicPool\nmetadata: {name: p}\nspec: {ranges: [8.8.8.0/33]}\n---\napiVersion: tunny/v1\nkind: ElasticIp\nmetadata: {name: e}\nspec: {address: 8.8.8.8, vm: red/10.1.0.6}"),
+        ["spec.ranges[0] `33` is no prefix length: 0 to 32"]
+    );
 }
 
 #[test]

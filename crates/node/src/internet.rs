@@ -113,7 +113,7 @@ impl Internet {
         let nat = nat.on_begin(Box::new(move |new, now| told.began(new, now)));
         let told = log.clone();
         let nat = Arc::new(nat.on_refusal(Box::new(move |refused| told.refused(refused))));
-        let lost = restore(&nat, now);
+        let lost = restore(&nat, &writer.tables(), now);
         if found.sessions > 0 {
             let torn = found.refused + lost;
             let rest = if torn > 0 { format!(", {torn} could not go on") } else { String::new() };
@@ -166,7 +166,7 @@ impl Internet {
         let (options, now) = (self.nat.tracker().options(), monotonic_ns());
         let nat = on(memory, options, now, &self.plan())?;
         nat.set_filter(self.nat.rules().clone());
-        restore(&nat, now);
+        restore(&nat, &lock(&self.tables), now);
         self.states.rehearse(&nat, xdp)?;
         Ok(Arc::new(nat))
     }
@@ -180,7 +180,7 @@ impl Internet {
     pub fn import(&self, export: &mut dyn FnMut(&mut dyn FnMut(&Image))) -> (u64, u64) {
         let (now, mut refused) = (monotonic_ns(), 0);
         export(&mut |image| refused += u64::from(self.nat.tracker().import(image, now).is_err()));
-        let torn = restore(&self.nat, now);
+        let torn = restore(&self.nat, &lock(&self.tables), now);
         (self.nat.tracker().stats().sessions, refused + torn)
     }
 
@@ -203,6 +203,11 @@ impl Internet {
     /// The plan in force.
     pub fn plan(&self) -> NatPlan {
         lock(&self.plan).clone()
+    }
+
+    /// Whether this is the translation in force.
+    pub fn translates_as(&self, spec: &session::nat::NatSpec) -> bool {
+        lock(&self.plan).spec == *spec
     }
 
     /// The routers to the Internet, shared with the sink of the underlay.
@@ -272,10 +277,12 @@ impl Internet {
     }
 
     /// After the commit: brings the plan into force.
-    pub fn carry_out(&self, writer: &mut Writer, plan: &NatPlan, commit: &Commit, model: &Model) {
+    pub fn carry_out(&self, writer: &mut Writer, plan: &NatPlan, commit: &Commit, (model, replaced): (&Model, bool)) {
         let routed: BTreeSet<Vni> =
             commit.tenants.iter().filter(|t| t.routes != RoutesChange::Keep).map(|t| t.vni).collect();
         self.set_log(model);
+        let touched: Vec<Vni> = commit.tenants.iter().map(|t| t.vni).collect();
+        self.log.name(model, if replaced { None } else { Some(&touched) });
         if let Err(e) = self.change(writer, plan, &|vni| routed.contains(&vni)) {
             // Addresses that are ours no longer stay public: what comes for them is dropped here instead of passed to the host.
             tracing::error!("public addresses are more than are configured: {e}");
@@ -390,7 +397,9 @@ impl Internet {
 
     fn set_log(&self, model: &Model) {
         let wanted = model.gateway().map_or(config::SessionLog::Off, |g| g.session_log.clone());
-        self.log.set(Some(&wanted));
+        if self.log.set(Some(&wanted)) {
+            self.log.name(model, None);
+        }
     }
 }
 
@@ -462,15 +471,27 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
 }
 
 /// Gives the translator what the sessions in memory hold; those for which it has no place end. Returns how many.
-fn restore(nat: &Nat, now: u64) -> u64 {
+fn restore(nat: &Nat, tables: &Tables, now: u64) -> u64 {
     let (mut lost, mut at) = (0, Some(Cursor::default()));
+    let ours = |remote: IpAddr| match remote {
+        IpAddr::V4(a) => tables.public4(a.into()).is_some(),
+        IpAddr::V6(a) => tables.public6(((u128::from(a) >> 64) as u64, u128::from(a) as u64)).is_some(),
+    };
     while let Some(from) = at {
+        let mut hairpins = Vec::new();
         let mut ends = |s: &SessionInfo| {
             let torn = s.owner != Owner::Filter && !nat.translator().restore(&binding(s));
             lost += u64::from(torn);
+            if !torn && s.owner != Owner::Filter && ours(s.inner.remote()) {
+                hairpins.push(s.inner);
+            }
             torn.then_some(EndReason::Untranslated)
         };
         at = nat.remove_where(from, 65_536, &mut ends, now);
+        for inner in hairpins {
+            let session = nat.tracker().find_inner(&inner);
+            session.into_iter().for_each(|session| nat.tracker().set_aside(session, &inner));
+        }
     }
     lost
 }

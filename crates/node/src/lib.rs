@@ -11,6 +11,7 @@ pub mod counters;
 pub mod daemon;
 pub mod dataplane;
 pub mod describe;
+mod ends;
 pub mod error;
 pub mod events;
 pub mod fields;

@@ -229,6 +229,10 @@ impl Node {
         }
     }
 
+    fn has_fast_path(&self) -> bool {
+        lock(&self.plane).xdp.is_some()
+    }
+
     fn vpc_names(&self) -> BTreeMap<u32, String> {
         let core = lock(&self.core);
         let vpcs = core.model.objects(Kind::Vpc);
@@ -329,9 +333,7 @@ impl Node {
 
     /// `POST /v1/ports`.
     pub fn ports(&self, query: &SessionQuery) -> Result<Ports, NodeError> {
-        let c = self.counters();
-        let packets = crate::sessions::Shares { fast: c.fast.nat, software: c.software.nat };
-        crate::sessions::ports(&self.internet, query, &self.vpc_names(), packets)
+        crate::sessions::ports(&self.internet, query, &self.vpc_names(), &self.counters(), self.has_fast_path())
     }
 
     /// `GET /v1/underlay`.
@@ -498,14 +500,17 @@ impl Node {
             }
             Change::Documents(docs) => (core.model.apply(docs).map_err(sentences)?, Some(docs)),
         };
+        let ends = self.internet.ends_of(&plan, &core.model);
         let mut view = plan.view(&core.model, CHANGES_MAX);
         let gateway = plan.tally(Kind::Gateway);
         if gateway.added + gateway.changed + gateway.unchanged > 0 {
             view.warnings.extend(self.absent_uplinks(&core.model, docs.unwrap_or(&Documents::new())));
         }
+        let mut json = view.to_json();
+        json["sessionsEnd"] = ends.as_ref().map_or(serde_json::Value::Null, |e| e.to_json());
         let mut report = ApplyReport {
-            plan: view.to_json(),
-            text: view.render(false),
+            plan: json,
+            text: view.render(false) + &ends.map_or_else(String::new, |e| e.to_string()),
             empty: plan.is_empty(),
             plan_s: begun.elapsed().as_secs_f64(),
             generation: self.tables().commits(),
@@ -576,7 +581,7 @@ impl Node {
         }
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        let (generation, ways) = self.commit(core, commit).map_err(|e| (e, recorded))?;
+        let (generation, ways) = self.commit(core, commit, docs.is_none()).map_err(|e| (e, recorded))?;
         report.commit_s = begun.elapsed().as_secs_f64();
         report.generation = generation;
         if let Some(store) = &mut core.store {
@@ -599,7 +604,7 @@ impl Node {
     }
 
     /// The tables and the way to the Internet: all of it or nothing. The number of the commit, and the routers that come and go.
-    fn commit(&self, core: &Core, commit: &tables::Commit) -> Result<(u64, (Vec<IpAddr>, Vec<IpAddr>)), NodeError> {
+    fn commit(&self, core: &Core, commit: &tables::Commit, replaced: bool) -> Result<(u64, (Vec<IpAddr>, Vec<IpAddr>)), NodeError> {
         let mut writer = lock(&self.writer);
         writer.set_limits(crate::store::limits(&core.model));
         let plan = self.internet.prepare(&mut writer, &core.model)?;
@@ -610,7 +615,7 @@ impl Node {
                 return Err(e.into());
             }
         };
-        self.internet.carry_out(&mut writer, &plan, commit, &core.model);
+        self.internet.carry_out(&mut writer, &plan, commit, (&core.model, replaced));
         Ok((generation, self.internet.set_ways(&mut writer, &core.model)))
     }
 
@@ -660,15 +665,17 @@ impl Node {
             "all" => self.vm_counters("", usize::MAX),
             name => self.vm_counters(name, 1),
         };
+        let counters = self.counters();
+        let nat = crate::sessions::tenants(&self.internet, &self.vpc_names(), &counters, self.has_fast_path());
         crate::metrics::render(Scrape {
-            counters: self.counters(),
+            counters,
             levels: self.levels(),
             status: self.status(),
             vms: vms.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
             events_lost: self.hub.lost.load(std::sync::atomic::Ordering::Relaxed),
             sessions: self.internet.nat().tracker().stats(),
             pools: crate::sessions::pools(&self.internet),
-            nat: crate::sessions::tenants(&self.internet, &self.vpc_names()),
+            nat,
             log_lost: self.internet.log().lost(),
             states: self.states(),
             migration: self.migration(),

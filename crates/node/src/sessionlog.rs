@@ -9,6 +9,7 @@ use crate::counters::monotonic_ns;
 use crate::ipfix::Exporter;
 use serde_json::json;
 use session::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey, Owner};
+use std::collections::HashMap;
 use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -67,8 +68,8 @@ pub struct End {
 }
 
 impl Record {
-    /// As one JSON object.
-    pub fn to_json(&self) -> serde_json::Value {
+    /// As one JSON object. `vpc`: the name of the VPC, if it is known.
+    pub fn to_json(&self, vpc: Option<&str>) -> serde_json::Value {
         let event = match (&self.refused, &self.end) {
             (Some(_), _) => "denied",
             (None, Some(_)) => "end",
@@ -77,6 +78,7 @@ impl Record {
         let mut out = json!({
             "event": event,
             "verdict": if self.refused.is_some() { "deny" } else { "allow" },
+            "vpc": vpc,
             "vni": self.inner.vni(),
             "protocol": self.inner.proto(),
             "vm": self.inner.vm().to_string(),
@@ -165,9 +167,16 @@ impl Health {
     }
 }
 
+/// Names of VPCs by VNI, while the log is on. Those that went stay a while, since their sessions end after them.
+type Names = Arc<RwLock<HashMap<u32, config::Name>>>;
+
+/// Names of VPCs that went are forgotten when they are so many more than the others.
+const GONE_MAX: usize = 1024;
+
 /// The log.
 #[derive(Default)]
 pub struct SessionLog {
+    names: Names,
     queue: RwLock<Option<SyncSender<Record>>>,
     writing: Mutex<Option<Writing>>,
     on: AtomicBool,
@@ -201,12 +210,24 @@ impl SessionLog {
         self.wall_ms(at >> abi::SESSION_TIME_SHIFT << abi::SESSION_TIME_SHIFT)
     }
 
-    /// Where to write from now on; `None` ends it.
-    pub fn set(&self, target: Option<&config::SessionLog>) {
+    /// The names of VPCs: of those of `vnis` anew, or of all.
+    pub fn name(&self, model: &config::Model, vnis: Option<&[u32]>) {
+        if !self.on.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        match vnis.filter(|_| names.len() <= 2 * model.counts().vpcs as usize + GONE_MAX) {
+            Some(vnis) => names.extend(vnis.iter().filter_map(|vni| Some((*vni, model.vpc_by_vni(*vni)?.clone())))),
+            None => *names = model.vpc_names().collect(),
+        }
+    }
+
+    /// Where to write from now on; `None` ends it. Whether that is elsewhere than before.
+    pub fn set(&self, target: Option<&config::SessionLog>) -> bool {
         let target = target.cloned().unwrap_or_default();
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if writing.as_ref().map_or(config::SessionLog::Off, |w| w.target.clone()) == target {
-            return;
+            return false;
         }
         self.on.store(false, Ordering::Relaxed);
         // Without a sender the thread writes what is left and ends.
@@ -215,12 +236,12 @@ impl SessionLog {
             let _ = old.thread.join();
         }
         if target == config::SessionLog::Off {
-            return;
+            return true;
         }
         let (sender, receiver) = sync_channel(QUEUE);
-        let (to, health) = (target.clone(), self.health.clone());
+        let (to, health, names) = (target.clone(), self.health.clone(), self.names.clone());
         health.goes_well();
-        match std::thread::Builder::new().name("tunny-log".into()).spawn(move || write(&to, &receiver, &health)) {
+        match std::thread::Builder::new().name("tunny-log".into()).spawn(move || write(&to, &receiver, &health, &names)) {
             Ok(thread) => {
                 *self.queue.write().unwrap_or_else(PoisonError::into_inner) = Some(sender);
                 *writing = Some(Writing { target, thread });
@@ -228,6 +249,7 @@ impl SessionLog {
             }
             Err(e) => tracing::error!("the session log cannot be written: {e}"),
         }
+        true
     }
 
     /// Why nothing can be written at present.
@@ -321,10 +343,10 @@ impl SessionLog {
     }
 }
 
-fn write(target: &config::SessionLog, records: &Receiver<Record>, health: &Health) {
+fn write(target: &config::SessionLog, records: &Receiver<Record>, health: &Health, names: &Names) {
     match target {
         config::SessionLog::Off => {}
-        config::SessionLog::File(path) => write_file(PathBuf::from(path), records, health),
+        config::SessionLog::File(path) => write_file(PathBuf::from(path), records, health, names),
         config::SessionLog::Ipfix(to) => {
             let mut exporter = Exporter::new(*to);
             while let Some(list) = next(records) {
@@ -347,7 +369,7 @@ fn next(records: &Receiver<Record>) -> Option<Vec<Record>> {
     Some(std::iter::once(first).chain(records.try_iter().take(4096)).collect())
 }
 
-fn write_file(path: PathBuf, records: &Receiver<Record>, health: &Health) {
+fn write_file(path: PathBuf, records: &Receiver<Record>, health: &Health, names: &Names) {
     let open = || std::fs::OpenOptions::new().create(true).append(true).open(&path);
     let mut file: Option<std::fs::File> = None;
     let mut text = Vec::new();
@@ -355,10 +377,12 @@ fn write_file(path: PathBuf, records: &Receiver<Record>, health: &Health) {
         let there = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
         let ours = file.as_ref().and_then(|f| f.metadata().ok()).map(|m| (m.dev(), m.ino()));
         text.clear();
+        let known = names.read().unwrap_or_else(PoisonError::into_inner);
         for record in &list {
             // Writing to memory cannot fail.
-            let _ = writeln!(text, "{}", record.to_json());
+            let _ = writeln!(text, "{}", record.to_json(known.get(&record.inner.vni()).map(|name| &**name)));
         }
+        drop(known);
         let opened = match file.take() {
             Some(f) if there == ours => Ok(f),
             _ => open(),

@@ -5,11 +5,15 @@
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::internet::Internet;
+use crate::types::Counters;
 use serde::{Deserialize, Serialize};
 use session::{Cursor, Filter, Owner, SessionInfo, State, TenantLimits, Tracker};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// The drop reason of a connection whose public endpoint and destination another one in force has.
+const CONFLICT: &str = "nat_conflict";
 
 /// Records that are looked at for one piece.
 const PIECE: u32 = 16_384;
@@ -20,7 +24,7 @@ const PIECE: u32 = 16_384;
 pub struct SessionQuery {
     /// Name of a VPC.
     pub vpc: Option<String>,
-    /// `tcp`, `udp`, `icmp`, or a number.
+    /// `tcp`, `udp`, `icmp`, `icmpv6`, or a number.
     pub protocol: Option<String>,
     /// The VM's address.
     pub vm: Option<IpAddr>,
@@ -81,6 +85,9 @@ pub struct SessionView {
     pub bytes: u64,
 }
 
+/// What `--protocol` takes.
+const PROTOCOLS: &str = "; there are tcp, udp, icmp, icmpv6, and numbers from 0 to 255";
+
 /// Name of a protocol.
 pub fn protocol_name(number: u8) -> String {
     match number {
@@ -95,25 +102,26 @@ pub fn protocol_name(number: u8) -> String {
 impl SessionQuery {
     /// As the tracker understands it.
     pub fn filter(&self, vpcs: &BTreeMap<u32, String>) -> Result<Filter, NodeError> {
-        let unknown = |what: &str, name: &str| NodeError::Request(format!("there is no {what} `{name}`"));
+        let unknown = |what: &str, name: &str, known: &str| NodeError::Request(format!("there is no {what} `{name}`{known}"));
         let vni = match &self.vpc {
             Some(name) => {
                 let found = vpcs.iter().find(|(_, n)| *n == name).map(|(vni, _)| *vni);
-                Some(found.ok_or_else(|| unknown("Vpc", name))?)
+                Some(found.ok_or_else(|| unknown("Vpc", name, "; `tunny get vpc` lists those that there are"))?)
             }
             None => None,
         };
         let proto = match &self.protocol {
             Some(name) => {
                 let found = (0..=255).find(|n| protocol_name(*n) == *name || n.to_string() == *name);
-                Some(found.ok_or_else(|| unknown("protocol", name))?)
+                Some(found.ok_or_else(|| unknown("protocol", name, PROTOCOLS))?)
             }
             None => None,
         };
         let state = match &self.state {
             Some(name) => {
-                let found = (1..=255).map(State::from_number).find(|s| s.name() == name);
-                Some(found.ok_or_else(|| unknown("state", name))?)
+                let states = || State::ALL.into_iter().filter(|s| *s != State::None);
+                let known = || format!("; there are {}", states().map(State::name).collect::<Vec<_>>().join(", "));
+                Some(states().find(|s| s.name() == name).ok_or_else(|| unknown("state", name, &known()))?)
             }
             None => None,
         };
@@ -244,7 +252,8 @@ pub struct TenantView {
     pub reused: u64,
     /// Sessions.
     pub sessions: u64,
-    /// Those of them that the fast path serves: seen from both sides (or a stream that goes on), and `offload` is on.
+    /// Those of them that the fast path serves: settled, without a RST in doubt, not between two ends inside, `offload` is on, and the
+    /// node runs XDP.
     #[serde(default)]
     pub sessions_fast: u64,
     /// Its limit of sessions.
@@ -332,9 +341,10 @@ fn with_limits(view: TenantView, limits: TenantLimits) -> TenantView {
     TenantView { sessions_limit, vm_sessions_limit, half_open_limit, ..view }
 }
 
-/// What VPCs hold.
-pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>) -> Vec<TenantView> {
+/// What VPCs hold. `xdp`: there is a fast path.
+pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>, counters: &Counters, xdp: bool) -> Vec<TenantView> {
     let plan = internet.plan();
+    let conflicts: BTreeMap<u32, u64> = counters.tenants.iter().map(|t| (t.vni, t.drops.get(CONFLICT).copied().unwrap_or(0))).collect();
     let mut list: BTreeMap<u32, TenantView> = BTreeMap::new();
     let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
     for t in internet.nat().translator().tenant_use() {
@@ -358,7 +368,7 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>) -> Vec<TenantV
         view.sessions = t.sessions.into();
         view.half_open = t.half_open.into();
         let software = plan.policies.get(&t.vni).is_none_or(|policy| policy & abi::POLICY_SOFTWARE != 0);
-        view.sessions_fast = if software { 0 } else { t.sessions.saturating_sub(t.half_open).into() };
+        view.sessions_fast = if software || !xdp { 0 } else { t.fast.into() };
         view.evicted = t.evicted;
         let refused = [
             ("sessions_of_vpc", t.refused_tenant),
@@ -367,6 +377,7 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>) -> Vec<TenantV
             ("sessions_of_node", t.refused_full),
         ];
         view.refused.extend(refused.map(|(k, n)| (k.to_string(), n)));
+        view.refused.insert("conflict".into(), conflicts.get(&t.vni).copied().unwrap_or(0));
     }
     list.into_values().collect()
 }
@@ -376,8 +387,10 @@ pub fn ports(
     internet: &Internet,
     query: &SessionQuery,
     vpcs: &BTreeMap<u32, String>,
-    packets: Shares,
+    counters: &Counters,
+    xdp: bool,
 ) -> Result<Ports, NodeError> {
+    let packets = Shares { fast: counters.fast.nat, software: counters.software.nat };
     let filter = query.filter(vpcs)?;
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX).max(1);
     let (mut holders, mut more) = (Vec::new(), false);
@@ -409,5 +422,5 @@ pub fn ports(
         !more
     });
     holders.sort_by(|a, b| (&a.public, a.first).cmp(&(&b.public, b.first)));
-    Ok(Ports { pools: pools(internet), vpcs: tenants(internet, vpcs), holders, more, packets })
+    Ok(Ports { pools: pools(internet), vpcs: tenants(internet, vpcs, counters, xdp), holders, more, packets })
 }

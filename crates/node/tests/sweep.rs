@@ -77,7 +77,7 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     let commit = plan.commit(&model);
     let wanted = first.prepare(&mut writer, &model).unwrap();
     writer.commit(&commit).unwrap();
-    first.carry_out(&mut writer, &wanted, &commit, &model);
+    first.carry_out(&mut writer, &wanted, &commit, (&model, false));
     assert!(there(&first, 7) && there(&first, 8));
     drop(first);
 
@@ -158,7 +158,7 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
     let commit = plan.commit(&model);
     let wanted = internet.prepare(&mut writer, &model).unwrap();
     writer.commit(&commit).unwrap();
-    internet.carry_out(&mut writer, &wanted, &commit, &model);
+    internet.carry_out(&mut writer, &wanted, &commit, (&model, false));
     let begun = Instant::now();
     while sessions(7) > 0 || held() != [0, 64] {
         assert!(begun.elapsed() < Duration::from_secs(20), "green has {} sessions, {:?} ports are held", sessions(7), held());

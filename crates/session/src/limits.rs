@@ -179,6 +179,8 @@ pub struct TenantStats {
     pub sessions: u32,
     /// Half-open sessions now.
     pub half_open: u32,
+    /// Those that the fast path serves: see [`crate::Tracker::set_aside`].
+    pub fast: u32,
     /// Sessions begun.
     pub created: u64,
     /// Sessions evicted for newer ones.

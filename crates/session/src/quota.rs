@@ -78,6 +78,8 @@ pub(crate) struct Tenant {
     limits: [AtomicU32; 3],
     pub(crate) sessions: AtomicU32,
     pub(crate) half_open: AtomicU32,
+    /// Sessions that the fast path serves.
+    pub(crate) fast: AtomicU32,
     pub(crate) created: AtomicU64,
     pub(crate) evicted: AtomicU64,
     refused: [AtomicU64; 4],
@@ -96,6 +98,7 @@ impl Tenant {
             limits,
             sessions: AtomicU32::new(0),
             half_open: AtomicU32::new(0),
+            fast: AtomicU32::new(0),
             created: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             refused: Default::default(),
@@ -164,6 +167,7 @@ impl Tenant {
             vni: self.vni,
             sessions: self.sessions.load(Relaxed),
             half_open: self.half_open.load(Relaxed),
+            fast: self.fast.load(Relaxed),
             created: self.created.load(Relaxed),
             evicted: self.evicted.load(Relaxed),
             refused_tenant: refused(Limit::Tenant),
@@ -393,9 +397,10 @@ impl Quotas {
     }
 
     /// Enters a session that was found in memory, whatever the limits are.
-    pub(crate) fn adopt(&self, tenant: &Tenant, vm: &Vm, half_open: bool) {
+    pub(crate) fn adopt(&self, tenant: &Tenant, vm: &Vm, half_open: bool, fast: bool) {
         tenant.sessions.fetch_add(1, Relaxed);
         tenant.half_open.fetch_add(half_open.into(), Relaxed);
+        tenant.fast.fetch_add(fast.into(), Relaxed);
         self.with_vm(vm, |n| *n += 1);
     }
 
@@ -406,9 +411,12 @@ impl Quotas {
         self.with_vm(vm, |n| *n = n.saturating_sub(1));
     }
 
-    pub(crate) fn release_ended(&self, info: &SessionInfo) -> &Tenant {
+    pub(crate) fn release_ended(&self, info: &SessionInfo, fast: bool) -> &Tenant {
         let vni = info.inner.vni();
         let tenant = self.tenant(vni);
+        if fast {
+            tenant.fast.fetch_sub(1, Relaxed);
+        }
         self.release(tenant, &vm_of(vni, info.inner.vm()), info.state.half_open());
         tenant
     }

@@ -51,6 +51,30 @@ fn all_cases_on_the_rust_path() {
     run_all(&mut UserEngine::default());
 }
 
+/// What stands between backticks in the map of tests/packets/README.md.
+#[test]
+fn every_case_that_the_readme_promises_is_there() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let readme = std::fs::read_to_string(root.join("tests/packets/README.md")).unwrap();
+    let cases = case::read_dir(&root.join("tests/packets/nat")).unwrap_or_else(|e| panic!("{e}"));
+    let read = |path: &str| std::fs::read_to_string(root.join("crates/session/src").join(path)).unwrap();
+    let scripts = read("tests/peers.rs") + &read("nat/tests.rs");
+    let mut promised = 0;
+    for row in readme.lines().skip_while(|l| !l.starts_with("| list |")).skip(2).take_while(|l| l.starts_with('|')) {
+        let tokens: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        assert!(!tokens.is_empty(), "promises nothing: {row}");
+        for token in tokens {
+            let found = match token.split_once(": ") {
+                Some((file, name)) => cases.iter().any(|c| c.file.ends_with(&format!("{file}.case")) && c.name.starts_with(name)),
+                None => scripts.contains(&format!("fn {token}(")),
+            };
+            assert!(found, "there is no `{token}`");
+            promised += 1;
+        }
+    }
+    assert!(promised > 50, "{promised}");
+}
+
 #[test]
 fn all_cases_on_the_xdp_program() {
     if let Some(mut engine) = common::XdpRunner::new() {

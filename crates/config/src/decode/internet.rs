@@ -209,15 +209,10 @@ impl Doc<'_> {
         let open = self.choice("spec.filtering", &[("addressAndPort", false), ("endpointIndependent", true)], false);
         let offload = self.switch("spec.offload", true);
         let mut limits = SnatLimits::default();
-        for (name, min, value) in [
-            ("ports", 64, &mut limits.ports),
-            ("vmPorts", 64, &mut limits.vm_ports),
-            ("sessions", 1, &mut limits.sessions),
-            ("vmSessions", 1, &mut limits.vm_sessions),
-            ("halfOpen", 1, &mut limits.half_open),
-        ] {
-            *value = self.integer(&format!("spec.limits.{name}"), min, u32::MAX.into()).map_or(*value, |v| v as u32);
+        for (name, value) in [("ports", &mut limits.ports), ("vmPorts", &mut limits.vm_ports)] {
+            *value = self.integer(&format!("spec.limits.{name}"), 64, u32::MAX.into()).map_or(*value, |v| v as u32);
         }
+        limits.own = self.session_limits();
         let mut timeouts = session::OwnTimeouts::default();
         for (name, value) in TIMEOUTS.into_iter().zip(&mut timeouts) {
             *value = self.integer(&format!("spec.timeouts.{name}"), 1, 86_400).map_or(0, |s| s as u32);
@@ -226,7 +221,7 @@ impl Doc<'_> {
     }
 
     /// Limits of a VPC's sessions.
-    pub(super) fn vpc_limits(&mut self) -> VpcLimits {
+    pub(super) fn session_limits(&mut self) -> VpcLimits {
         let mut limits = VpcLimits::default();
         for (name, value) in [
             ("sessions", &mut limits.sessions),

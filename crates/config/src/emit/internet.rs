@@ -63,11 +63,9 @@ pub(super) fn snat_json(s: &Snat) -> Value {
         "limits": {
             "ports": l.ports,
             "vmPorts": l.vm_ports,
-            "sessions": l.sessions,
-            "vmSessions": l.vm_sessions,
-            "halfOpen": l.half_open,
         },
     });
+    put_session_limits(&mut spec, l.own);
     let own: Map<String, Value> =
         TIMEOUTS.iter().zip(s.timeouts).filter(|(_, s)| *s > 0).map(|(name, s)| (name.to_string(), s.into())).collect();
     if !own.is_empty() {
@@ -78,12 +76,12 @@ pub(super) fn snat_json(s: &Snat) -> Value {
     spec
 }
 
-/// What a VPC's document says of its limits, if anything.
-pub(super) fn put_vpc_limits(spec: &mut Value, l: VpcLimits) {
-    let fields = [("sessions", l.sessions), ("vmSessions", l.vm_sessions), ("halfOpen", l.half_open)];
-    let said: Map<String, Value> = fields.into_iter().filter(|f| f.1 > 0).map(|(k, n)| (k.into(), n.into())).collect();
-    if !said.is_empty() {
-        spec["limits"] = said.into();
+/// What a document says of the limits of sessions, if anything.
+pub(super) fn put_session_limits(spec: &mut Value, l: VpcLimits) {
+    for (name, n) in [("sessions", l.sessions), ("vmSessions", l.vm_sessions), ("halfOpen", l.half_open)] {
+        if n > 0 {
+            spec["limits"][name] = n.into();
+        }
     }
 }
 

@@ -71,6 +71,7 @@ impl Model {
 /// By file, line, column, field.
 pub(crate) fn sort_errors(errors: &mut Vec<ConfigError>) {
     errors.sort_by(|a, b| (&a.place, &a.field).cmp(&(&b.place, &b.field)));
+    errors.dedup();
     errors.truncate(crate::ERRORS_MAX);
 }
 

@@ -7,8 +7,8 @@ use super::{Model, Undo};
 use crate::documents::Origin;
 use crate::error::Problem;
 use crate::object::*;
-use crate::prefix::Prefix;
-use std::collections::{BTreeMap, HashMap};
+use crate::prefix::{Mac, Prefix};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The objects of these kinds.
@@ -177,6 +177,7 @@ impl Model {
 
     fn snat_faults(&self, out: &mut Vec<Fault>) {
         let (mut by_vpc, mut prefixes): (HashMap<&Name, &Name>, Vec<(Prefix, &Snat, usize)>) = Default::default();
+        let used_up = self.pools_used_up();
         for s in self.internet.snats.values() {
             let mut fault = |field: String, problem| out.push((Kind::Snat, s.name.clone(), field, problem));
             if !self.vpc_names.contains_key(&s.vpc) {
@@ -186,6 +187,10 @@ impl Model {
             if let Some(by) = by_vpc.insert(&s.vpc, &s.name) {
                 let problem = Problem::SecondSnat { vpc: s.vpc.to_string(), by: by.to_string() };
                 fault("spec.vpc".into(), problem);
+            }
+            if !s.pools.is_empty() && s.pools.iter().all(|p| used_up.contains(p)) {
+                let pools = s.pools.iter().map(|p| format!("PublicPool `{p}`")).collect::<Vec<_>>().join(", ");
+                fault("spec.pools".into(), Problem::NoAddressLeft { pools });
             }
             for (i, pool) in s.pools.iter().enumerate().filter(|(_, p)| !self.internet.pools.contains_key(*p)) {
                 let problem = Problem::UnknownReference { kind: Kind::PublicPool, name: pool.to_string() };
@@ -214,6 +219,15 @@ impl Model {
                 out.push((Kind::Snat, second.name.clone(), format!("spec.ipv6Prefixes[{i}]"), problem));
             }
         }
+    }
+
+    /// Pools of which each address stands for a VM.
+    fn pools_used_up(&self) -> HashSet<&Name> {
+        let own = self.internet.elastics.values().filter(|e| e.vm.is_some());
+        let own: BTreeSet<Ipv4Addr> = own.map(|e| e.address).collect();
+        let full = |r: &AddressRange| own.range(r.first..=r.last).count() as u64 == r.size();
+        let used_up = |p: &&PublicPool| !p.ranges.is_empty() && p.ranges.iter().all(full);
+        self.internet.pools.values().map(|p| &**p).filter(used_up).map(|p| &p.name).collect()
     }
 
     fn elastic_faults(&self, out: &mut Vec<Fault>) {
@@ -245,6 +259,17 @@ impl Model {
         }
     }
 
+    /// A VM with an address in the range, but for `others`.
+    fn vm_in(&self, range: &AddressRange, others: &HashSet<(u32, Mac)>) -> Option<(IpAddr, Name)> {
+        let prefixes = range.prefixes();
+        self.vpcs.iter().find_map(|(id, vpc)| {
+            let mut inside = prefixes.iter().flat_map(|p| vpc.addresses_in(*p));
+            let (address, mac) = inside.find(|(_, mac)| !others.contains(&(id, *mac)))?;
+            let vm = Object::Vm(self.vm_object(id, mac, vpc.vms.get(&mac)?));
+            Some((address, vm.name()))
+        })
+    }
+
     /// The IPv4 address of a VM by its name, with its VPC's number.
     pub(crate) fn vm_ipv4(&self, name: &str) -> Option<(u32, Ipv4Addr)> {
         let (v, mac) = self.find_vm(name)?;
@@ -268,7 +293,8 @@ impl<'a> Tx<'a> {
         }
         for item in docs.puts.iter().filter(|i| INTERNET.contains(&i.object.kind())) {
             let (kind, name) = (item.object.kind(), item.object.name());
-            if self.failed.contains(&(kind, name.clone())) {
+            let broken = || docs.broken().iter().any(|(b, _)| b.kind == kind && b.name == name);
+            if self.failed.contains(&(kind, name.clone())) && !broken() {
                 continue;
             }
             match self.model.internet.get(kind, &name) {
@@ -309,8 +335,14 @@ impl<'a> Tx<'a> {
             .filter(|i| INTERNET.contains(&i.object.kind()) || i.object.kind() == Kind::Gateway)
             .map(|i| ((i.object.kind(), i.object.name()), &i.origin))
             .collect();
-        let mut told = std::collections::HashSet::new();
+        self.check_vm_addresses();
+        let pool_broken = docs.broken().iter().any(|(b, _)| b.kind == Kind::PublicPool);
+        let mut told = HashSet::new();
         for (kind, name, field, problem) in self.model.internet_faults() {
+            // Its address may be among what is wrong of the pool.
+            if pool_broken && matches!(problem, Problem::OutsidePools { .. }) {
+                continue;
+            }
             if let Some(origin) = places.get(&(kind, name.clone())) {
                 match &problem {
                     Problem::UnknownReference { kind: k, name: n } => {
@@ -327,6 +359,40 @@ impl<'a> Tx<'a> {
         self.warn_of_no_way(&places);
     }
 
+    /// No VM of a VPC may have an address of a pool: who comes to it from inside would never meet what it stands for outside.
+    fn check_vm_addresses(&mut self) {
+        let docs = self.docs;
+        let mut ranges: Vec<(AddressRange, Name)> = Vec::new();
+        for p in self.model.internet.pools.values() {
+            ranges.extend(p.ranges.iter().map(|r| (*r, p.name.clone())));
+        }
+        ranges.sort_unstable();
+        let pool_of = |a: &IpAddr| {
+            let IpAddr::V4(a) = a else { return None };
+            let (range, pool) = &ranges[ranges.partition_point(|r| r.0.first <= *a).checked_sub(1)?];
+            range.contains(*a).then_some(pool)
+        };
+        let (added, mut told) = (std::mem::take(&mut self.added_vms), HashSet::new());
+        for (vpc, mac, origin) in added.iter().filter(|_| !ranges.is_empty()) {
+            let Some(vm) = self.model.vpc(*vpc).vms.get(mac) else { continue };
+            let public = vm.addresses.iter().enumerate().find_map(|(i, a)| Some((i, *a, pool_of(a)?.to_string())));
+            let Some((i, address, pool)) = public else { continue };
+            let name = self.model.vm_object(*vpc, *mac, vm);
+            told.insert((*vpc, *mac));
+            let problem = Problem::PublicAddress { address: address.to_string(), pool };
+            self.fail(origin, Kind::Vm, Object::Vm(name).name(), &format!("spec.addresses[{i}]"), problem);
+        }
+        self.added_vms = added;
+        for item in &docs.puts {
+            let Object::PublicPool(pool) = &item.object else { continue };
+            for (i, range) in pool.ranges.iter().enumerate() {
+                let Some((address, name)) = self.model.vm_in(range, &told) else { continue };
+                let problem = Problem::RangeTaken { range: range.to_string(), by: format!("{address} of Vm `{name}`") };
+                self.fail(&item.origin, Kind::PublicPool, pool.name.clone(), &format!("spec.ranges[{i}]"), problem);
+            }
+        }
+    }
+
     /// Tells a fault of an object that the set does not describe.
     fn blame(
         &mut self,
@@ -334,7 +400,7 @@ impl<'a> Tx<'a> {
         name: Name,
         field: String,
         problem: Problem,
-        told: &std::collections::HashSet<Kind>,
+        told: &HashSet<Kind>,
     ) {
         let docs = self.docs;
         if let Problem::UnknownReference { kind: k, name: n } = &problem {
@@ -347,6 +413,12 @@ impl<'a> Tx<'a> {
         // An overlap of two is told once, at the one that the set describes.
         if matches!(problem, Problem::RangeTaken { .. }) && told.contains(&kind) {
             return;
+        }
+        // Of a Snat's last address a new ElasticIp is to blame.
+        let elastic = docs.puts.iter().rev().find(|i| i.object.kind() == Kind::ElasticIp);
+        if let (Problem::NoAddressLeft { pools }, Some(put)) = (&problem, elastic) {
+            let by = format!("Snat `{name}`, which has no other address in {pools}");
+            return self.fail(&put.origin, Kind::ElasticIp, put.object.name(), "spec.address", Problem::StillUsed { by });
         }
         // Whichever group is too many: a set that brings rules is to blame for their number.
         let group = docs.puts.iter().rev().find(|i| i.object.kind() == Kind::SecurityGroup);

@@ -165,6 +165,11 @@ impl Model {
         ]
     }
 
+    /// VNIs and names of all VPCs.
+    pub fn vpc_names(&self) -> impl Iterator<Item = (u32, Name)> + '_ {
+        self.vnis.iter().map(|(vni, id)| (*vni, self.vpc(*id).spec.name.clone()))
+    }
+
     /// Name of the VPC with a VNI.
     pub fn vpc_by_vni(&self, vni: u32) -> Option<&Name> {
         Some(&self.vpc(*self.vnis.get(&vni)?).spec.name)

@@ -91,6 +91,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
         _ => session_of(w, sight, p, f, &l4)?,
     };
     let inner = sight.found(session).inner;
+    if p.hairpin {
+        sight.aside(session);
+    }
     p.session = session.0;
     p.target = Addr::of(inner.vm());
     p.flow = arriving(&l4, ip_of(p, f), p.target, inner.vm_port());

@@ -332,6 +332,11 @@ impl<'w> Sight<'w> {
         }
     }
 
+    /// Both its ends are inside: the fast path leaves it to this one.
+    pub fn aside(self, session: SessionRef) {
+        self.nat.tracker.set_aside(session, &self.found(session).inner);
+    }
+
     /// Makes the session; what the translator gave for it is given back if there can be none, or was one already.
     pub fn create(self, new: &NewSession, now: u64) -> Result<Made, DropReason> {
         let create = || self.nat.tracker.create(new, now, &mut |e| self.nat.ended(e, now));

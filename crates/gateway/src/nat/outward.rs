@@ -121,6 +121,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
         false => w.tables.public4(l4.dst.as_v4()),
     };
     if ours.is_some() {
+        sight.aside(session);
         meter::vpc(w, p)?;
         hairpin(w, p, f, &l4, to)?;
         return inward::run(w, p, f);

@@ -269,6 +269,12 @@ impl Translator {
         judge(&self.config.load(), b)
     }
 
+    /// The same under a configuration that is not in force: which sessions would go on under it?
+    pub fn would_judge(spec: &NatSpec) -> impl Fn(&Binding) -> bool {
+        let config = NatConfig::compile(spec, &NatConfig::default());
+        move |b| judge(&config, b)
+    }
+
     /// Whether this session's translation is in force: the configuration allows it, and the VM holds the port for it.
     pub fn holds(&self, b: &Binding) -> bool {
         let config = self.config.load();

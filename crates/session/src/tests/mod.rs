@@ -79,9 +79,11 @@ pub(crate) fn check(t: &Tracker, now: u64) {
             assert_eq!(guard.find_outer(&info.outer), Some(*at), "{info:?}");
             entries += 2;
         }
-        let tenant: &mut (u32, u32) = tenants.entry(info.inner.vni()).or_default();
+        let tenant: &mut (u32, u32, u32) = tenants.entry(info.inner.vni()).or_default();
         tenant.0 += 1;
         tenant.1 += u32::from(info.state.half_open());
+        let word = guard.record(*at).state_word();
+        tenant.2 += u32::from(info.state.fast() && word & SESSION_DOUBT == 0 && !t.is_aside(at.0));
         *vms.entry((info.inner.vni(), info.inner.vm())).or_insert(0) += 1;
         lines += 1 + u64::from(info.inner.is_v6());
         assert_eq!(guard.record(*at).state_word() & SESSION_LOCK, 0);
@@ -89,8 +91,8 @@ pub(crate) fn check(t: &Tracker, now: u64) {
     assert_eq!(t.stats().sessions, list.len() as u64);
     assert_eq!(t.lines_in_use(), lines);
     for stats in t.tenants() {
-        let (n, half_open) = tenants.get(&stats.vni).copied().unwrap_or_default();
-        assert_eq!((stats.sessions, stats.half_open), (n, half_open), "vni {}", stats.vni);
+        let numbers = tenants.get(&stats.vni).copied().unwrap_or_default();
+        assert_eq!((stats.sessions, stats.half_open, stats.fast), numbers, "vni {}", stats.vni);
     }
     for ((vni, vm), n) in vms {
         assert_eq!(t.sessions_of_vm(vni, vm), n);

@@ -4,6 +4,7 @@
 use super::*;
 use crate::tcp::{in_window, step, Action, Conn};
 use rand::RngExt;
+use std::collections::BTreeMap;
 use wire::tcp::{ACK, FIN, PSH, RST, SYN};
 
 /// A session as the twin has it.
@@ -21,11 +22,43 @@ struct Twin {
     from_outside: bool,
 }
 
+/// All of them, in an order that a seed repeats: by a hash of the key.
+#[derive(Default)]
+struct Twins(BTreeMap<u64, Twin>);
+
+impl Twins {
+    fn get(&self, key: &InnerKey) -> Option<&Twin> {
+        self.0.get(&key.hash(1)).filter(|t| t.new.inner == *key)
+    }
+
+    fn insert(&mut self, key: InnerKey, twin: Twin) {
+        let old = self.0.insert(key.hash(1), twin);
+        assert!(old.is_none_or(|t| t.new.inner == key), "two keys of one hash");
+    }
+
+    fn remove(&mut self, key: &InnerKey) -> Option<Twin> {
+        self.0.remove(&key.hash(1))
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Twin> {
+        self.0.values()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The first one from this hash on, round the corner.
+    fn from(&self, hash: u64) -> Option<&Twin> {
+        self.0.range(hash..).next().or_else(|| self.0.iter().next()).map(|(_, t)| t)
+    }
+}
+
 struct World {
     t: Tracker,
     memory: Arc<dyn SessionMemory>,
     options: Options,
-    twins: HashMap<InnerKey, Twin>,
+    twins: Twins,
     limits: HashMap<u32, TenantLimits>,
     now: u64,
     restarted: u64,
@@ -93,7 +126,7 @@ impl World {
             t,
             memory,
             options,
-            twins: HashMap::new(),
+            twins: Twins::default(),
             limits: HashMap::new(),
             now: S,
             restarted: 0,
@@ -399,11 +432,7 @@ impl World {
     }
 
     fn pick(&self, rng: &mut ChaCha8Rng) -> Option<Twin> {
-        // Maps have no order that a seed repeats; the smallest of a random start does.
-        let from = random_new(rng).inner;
-        let word = |k: &InnerKey| k.hash(1);
-        let near = |t: &&Twin| word(&t.new.inner).wrapping_sub(word(&from));
-        self.twins.values().min_by_key(near).cloned()
+        self.twins.from(rng.random()).cloned()
     }
 
     fn look_up(&self, rng: &mut ChaCha8Rng) {
@@ -498,11 +527,11 @@ impl World {
 #[test]
 fn random_events_agree_with_the_twin() {
     let (seed, mut rng) = seeded("model");
-    let events: u64 = std::env::var("TUNNY_EVENTS").ok().and_then(|s| s.parse().ok()).unwrap_or(60_000);
+    let events: u64 = std::env::var("TUNNY_EVENTS").ok().and_then(|s| s.parse().ok()).unwrap_or(1_000_000);
     let mut world = World::new(&mut rng);
     while world.events < events {
         world.event(&mut rng);
-        if world.events % 5000 == 0 {
+        if world.events.is_multiple_of(5000) {
             check(&world.t, world.now);
             let twins: Vec<Twin> = world.twins.values().cloned().collect();
             twins.iter().for_each(|t| world.compare(t));

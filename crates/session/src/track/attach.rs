@@ -213,7 +213,7 @@ impl Tracker {
         let state = State::from_number(word as u8);
         let vni = inner.vni();
         let tenant = self.quotas.tenant(vni);
-        self.quotas.adopt(&tenant, &vm_of(vni, inner.vm()), state.half_open());
+        self.quotas.adopt(&tenant, &vm_of(vni, inner.vm()), state.half_open(), self.is_fast(at, word));
         if state.half_open() {
             half_open.entry(vni).or_default().push((at, record.started()));
         }

@@ -87,7 +87,8 @@ impl Tracker {
             record.line.word(STATE).store(word, Release);
             return false;
         }
-        let info = self.copy(at, word, now);
+        let (info, fast) = (self.copy(at, word, now), self.is_fast(at, word));
+        self.forget_aside(at);
         // From here on it is gone: whoever is killed below leaves index entries without a session. The rest of the word stays:
         // who found the session before reads its key and owner until the record is used again.
         record.line.word(STATE).store(word & !SESSION_STATE_MASK, Release);
@@ -108,7 +109,7 @@ impl Tracker {
         }
         self.forget_spilled(at);
         let v6 = word & SESSION_V6 != 0;
-        let tenant = self.quotas.release_ended(&info);
+        let tenant = self.quotas.release_ended(&info, fast);
         if reason == EndReason::Evicted {
             tenant.evicted.fetch_add(1, Relaxed);
         }

@@ -35,7 +35,7 @@ impl Tracker {
         }
         let vni = image.inner.vni();
         let tenant = self.quotas.tenant(vni);
-        self.quotas.adopt(tenant, &vm_of(vni, image.inner.vm()), state.half_open());
+        self.quotas.adopt(tenant, &vm_of(vni, image.inner.vm()), state.half_open(), self.is_fast(at, word));
         self.lines_used.fetch_add(1 + u64::from(v6), Relaxed);
         self.wheel.push((word >> SESSION_WHEEL_SHIFT) as u8, at);
         if state.half_open() {

@@ -72,7 +72,7 @@ impl Tracker {
         }
         if (new ^ word) & (SESSION_STATE_MASK | SESSION_DOUBT) != 0 || action == Action::Reopen {
             new = self.retime(at, &record, new, now);
-            self.transition(&record, at, before, after, action == Action::Reopen);
+            self.transition(&record, at, (word, new), action == Action::Reopen);
         }
         record.line.word(STATE).store(new, Release);
         let verdict = match action {
@@ -112,12 +112,22 @@ impl Tracker {
         word & !(0xff << SESSION_WHEEL_SHIFT) | u64::from(new) << SESSION_WHEEL_SHIFT
     }
 
-    /// Keeps the number and the queue of half-open sessions.
-    fn transition(&self, record: &Record, at: u32, before: State, after: State, anew: bool) {
-        if before.half_open() == after.half_open() && !anew {
+    /// Keeps the numbers of half-open sessions and of those that the fast path serves, and the queue of the former.
+    fn transition(&self, record: &Record, at: u32, (old, new): (u64, u64), anew: bool) {
+        let [before, after] = [old, new].map(|word| State::from_number(word as u8));
+        let [was_fast, fast] = [old, new].map(|word| self.is_fast(at, word));
+        if before.half_open() == after.half_open() && was_fast == fast && !anew {
             return;
         }
         let tenant = self.quotas.tenant((record.line.word(INNER0).load(Relaxed) >> 40) as u32);
+        match (was_fast, fast) {
+            (false, true) => drop(tenant.fast.fetch_add(1, Relaxed)),
+            (true, false) => drop(tenant.fast.fetch_sub(1, Relaxed)),
+            _ => {}
+        }
+        if before.half_open() == after.half_open() && !anew {
+            return;
+        }
         if before.half_open() {
             tenant.half_open.fetch_sub(1, Relaxed);
         }

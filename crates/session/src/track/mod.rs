@@ -12,6 +12,7 @@
 //! nothing. Quotas, timers and free lists have small locks of their own, taken last and never held together with one another.
 //! Who holds the lock bit of a record takes none of the index.
 
+mod aside;
 mod attach;
 mod create;
 mod end;
@@ -36,7 +37,7 @@ use crate::{
     TenantStats, Timeouts,
 };
 use abi::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -65,6 +66,9 @@ pub struct Tracker {
     /// Counts that no longer fit their records.
     spilled: Mutex<HashMap<u32, crate::Counts, Mix>>,
     spilled_len: AtomicUsize,
+    /// Sessions that the fast path never serves, whatever their state.
+    aside: RwLock<HashSet<u32, Mix>>,
+    aside_len: AtomicUsize,
     /// Lines in use by sessions.
     lines_used: AtomicU64,
     sessions: AtomicU64,
@@ -134,6 +138,8 @@ impl Tracker {
             due: Mutex::default(),
             spilled: Mutex::new(HashMap::with_hasher(Mix(salt))),
             spilled_len: AtomicUsize::new(0),
+            aside: RwLock::new(HashSet::with_hasher(Mix(salt))),
+            aside_len: AtomicUsize::new(0),
             lines_used: AtomicU64::new(0),
             sessions: AtomicU64::new(0),
             created: AtomicU64::new(0),

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which sessions the fast path serves, so that an operator is told the truth about it.
+//!
+//! The record says most of it: a settled state, and no RST in doubt. That both ends of a connection are inside (a hairpin, each
+//! packet of which takes two sessions) it does not say; such sessions are few, and are kept in a set beside.
+
+use super::*;
+use std::sync::RwLockWriteGuard;
+
+impl Tracker {
+    /// The fast path leaves this session to the software path in any state, and it is not counted in [`TenantStats::fast`].
+    pub fn set_aside(&self, session: SessionRef, inner: &InnerKey) {
+        let at = session.0;
+        if self.is_aside(at) {
+            return;
+        }
+        let record = self.shared.record(at);
+        // While its lock is held it cannot end.
+        let Some(word) = self.lock(&record) else { return };
+        if record.inner() == *inner {
+            let fast = self.is_fast(at, word);
+            let mut aside = self.aside_set();
+            if aside.insert(at) && fast {
+                self.quotas.tenant(inner.vni()).fast.fetch_sub(1, Relaxed);
+            }
+            self.aside_len.store(aside.len(), Release);
+        }
+        record.line.word(STATE).store(word, Release);
+    }
+
+    /// Whether the fast path serves a session whose state word is `word`.
+    pub(super) fn is_fast(&self, at: u32, word: u64) -> bool {
+        State::from_number(word as u8).fast() && word & SESSION_DOUBT == 0 && !self.is_aside(at)
+    }
+
+    pub(crate) fn is_aside(&self, at: u32) -> bool {
+        let some = self.aside_len.load(Acquire) != 0;
+        some && self.aside.read().unwrap_or_else(PoisonError::into_inner).contains(&at)
+    }
+
+    /// The session in this line has ended.
+    pub(super) fn forget_aside(&self, at: u32) {
+        if self.is_aside(at) {
+            let mut aside = self.aside_set();
+            aside.remove(&at);
+            self.aside_len.store(aside.len(), Release);
+        }
+    }
+
+    fn aside_set(&self) -> RwLockWriteGuard<'_, HashSet<u32, Mix>> {
+        self.aside.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
