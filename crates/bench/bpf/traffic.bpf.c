@@ -65,6 +65,17 @@ struct {
 	__type(value, __u64);
 } latencies SEC(".maps");
 
+static __always_inline void note_latency(struct traffic_state *s, __u64 ns)
+{
+	__u32 slot = s->samples & (SAMPLES - 1);
+	__u64 *sample = bpf_map_lookup_elem(&latencies, &slot);
+
+	if (sample) {
+		*sample = ns;
+		s->samples++;
+	}
+}
+
 /*
  * Every round over the packets has ports of its own, so that each frame is of another connection than in the round before. `at` is
  * where one of the ports stands, `sum_at` the UDP checksum, which follows the change (RFC 1624).
@@ -303,9 +314,8 @@ SEC("xdp")
 int reflect(struct xdp_md *ctx)
 {
 	__u8 *data = (void *)(long)ctx->data;
-	__u32 zero = 0, now, slot;
+	__u32 zero = 0;
 	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
-	__u64 *sample;
 
 	if (!s || data + 112 > (__u8 *)(long)ctx->data_end)
 		return XDP_DROP;
@@ -326,13 +336,7 @@ int reflect(struct xdp_md *ctx)
 	s->received++;
 	if (data[97] != 0x12)
 		return XDP_DROP;
-	now = bpf_ktime_get_ns();
-	slot = s->samples & (SAMPLES - 1);
-	sample = bpf_map_lookup_elem(&latencies, &slot);
-	if (sample) {
-		*sample = (__u32)(now - (bpf_ntohl(*(__be32 *)(data + 92)) - 1));
-		s->samples++;
-	}
+	note_latency(s, (__u32)((__u32)bpf_ktime_get_ns() - (bpf_ntohl(*(__be32 *)(data + 92)) - 1)));
 	return XDP_DROP;
 }
 
@@ -384,13 +388,7 @@ int time(struct xdp_md *ctx)
 	if (at + 8 > (__u8 *)(long)ctx->data_end)
 		return XDP_DROP;
 	__builtin_memcpy(&sent, at, 8);
-	__u32 slot = s->samples & (SAMPLES - 1);
-	__u64 *sample = bpf_map_lookup_elem(&latencies, &slot);
-
-	if (sample) {
-		*sample = bpf_ktime_get_ns() - sent;
-		s->samples++;
-	}
+	note_latency(s, bpf_ktime_get_ns() - sent);
 	s->received++;
 	return XDP_DROP;
 }
@@ -400,9 +398,9 @@ SEC("xdp")
 int collect(struct xdp_md *ctx)
 {
 	__u8 *data = (void *)(long)ctx->data;
-	__u32 zero = 0, slot;
+	__u32 zero = 0;
 	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
-	__u64 now, sent, *sample;
+	__u64 now, sent;
 
 	if (!s || data + 54 > (__u8 *)(long)ctx->data_end)
 		return XDP_DROP;
@@ -415,12 +413,7 @@ int collect(struct xdp_md *ctx)
 	if (data[23] == 17 && !sent)
 		return XDP_DROP;
 	now = bpf_ktime_get_ns();
-	slot = s->samples & (SAMPLES - 1);
-	sample = bpf_map_lookup_elem(&latencies, &slot);
-	if (sample) {
-		*sample = data[23] == 17 ? now - sent : (__u32)((__u32)now - bpf_ntohl(*(__be32 *)(data + 38)));
-		s->samples++;
-	}
+	note_latency(s, data[23] == 17 ? now - sent : (__u32)((__u32)now - bpf_ntohl(*(__be32 *)(data + 38))));
 	return XDP_DROP;
 }
 
