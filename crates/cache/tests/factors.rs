@@ -133,6 +133,42 @@ fn factors_answer_as_the_pipeline_does() {
 }
 
 #[test]
+fn a_way_is_laid_out_anew_after_a_new_plan() {
+    // Table 2 is a fork, so it comes before table 1, until it is seen to read what table 1 writes: the same tables, another plan.
+    let mut text = String::from("table=0 actions=goto_table:1\n");
+    for n in 0..64 {
+        text += &format!("table=1,dl_dst=02:00:00:00:00:{n:02x} actions=set_field:{}->reg1,goto_table:2\n", n % 4);
+        text += &format!("table=2,priority=1,ip,nw_dst=10.0.0.{n} actions=goto_table:{}\n", 3 + n % 2);
+        let copy = "move:NXM_NX_REG1[]->NXM_NX_REG2[]";
+        text += &format!("table=2,priority=9,udp,nw_dst=10.0.0.{n} actions={copy},goto_table:{}\n", 3 + n % 2);
+    }
+    text += "table=3 actions=output:NXM_NX_REG1[],output:NXM_NX_REG2[]\ntable=4 actions=output:NXM_NX_REG2[],output:NXM_NX_REG1[]\n";
+    let pipeline = program(&text);
+    let mut engine = Engine::new(Setup::new(Kind::Adaptive).sized(4, 25));
+    let mut random = 5u64;
+    let mut plans = Vec::new();
+    for n in 0..24_000u64 {
+        let r = splitmix(&mut random);
+        let packet = key(&[
+            (Field::EthDst, 0x0200_0000_0000 | u128::from(r % 64)),
+            (Field::NwDst, 0x0a00_0000 | u128::from(r >> 8 & 63)),
+            (Field::NwProto, if n < 12_000 { 6 } else { 17 }),
+        ]);
+        let want = pipeline.run(&packet, &mut Conntrack::new(1), n);
+        let got = engine.packet(&packet, &pipeline, &mut Conntrack::new(1), n, &mut || 0);
+        assert_eq!(got.outputs, want.outputs, "packet {n}: {packet:?}");
+        let factors = engine.factors.as_ref().unwrap();
+        if let Some(plan) =
+            factors.plan().filter(|_| plans.last().is_none_or(|p: &(u32, bool)| p.0 != factors.generation))
+        {
+            plans.push((factors.generation, plan.of(2) < plan.of(1)));
+        }
+    }
+    println!("plans, and whether table 2 comes before table 1: {plans:?}");
+    assert!(plans.iter().any(|p| p.1) && plans.last().is_some_and(|p| !p.1), "{plans:?}");
+}
+
+#[test]
 fn what_is_consulted_again_and_again_is_multiplied_only_once() {
     // 14 sources × 14 destinations × 4 ports, consulted in turns: 784 ways, of which each choice has few values.
     let mut random = 3;
