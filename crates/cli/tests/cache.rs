@@ -109,7 +109,13 @@ fn a_pcap_file_goes_through_four_caches() {
     let error = refused(&["compare", "--flows", &flows, "--pcap", &bad]);
     assert!(error.contains("bad.pcap: packet 2: the packet ends after 30 bytes, within the IPv4 header"), "{error}");
     let none = folder.file("none.pcap", "not a capture");
-    assert!(refused(&["compare", "--flows", &flows, "--pcap", &none]).contains("none.pcap is not a pcap file"));
+    let error = refused(&["compare", "--flows", &flows, "--pcap", &none]);
+    assert!(error.contains("none.pcap: this is neither a pcap nor a pcapng file"), "{error}");
+    let mut cooked = pcap(&[tcp(1, 80)]);
+    cooked[20..24].copy_from_slice(&113u32.to_ne_bytes());
+    let cooked = folder.file("cooked.pcap", cooked);
+    let error = refused(&["compare", "--flows", &flows, "--pcap", &cooked]);
+    assert!(error.contains("cooked.pcap: the capture has link type 113, but Ethernet (1) is needed"), "{error}");
     let empty = folder.file("empty.pcap", pcap(&[]));
     assert!(refused(&["compare", "--flows", &flows, "--pcap", &empty]).contains("no packet"));
 }

@@ -13,6 +13,7 @@ use cache::engine::{Engine, Kind, Setup};
 use cache::ltm::Eviction;
 use cache::workload::{generate, input, models, rules, Locality, Packet, Parameters};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use node::pcap::Reader;
 use pipeline::text::{import, ImportOptions};
 use pipeline::{Key, Pipeline};
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ pub struct Args {
     /// The traffic: lines of a time in seconds and a packet as `ovs-appctl ofproto/trace` takes it.
     #[arg(long, value_name = "FILE", requires = "flows", conflicts_with = "pcap")]
     trace: Option<PathBuf>,
-    /// The traffic: a pcap file.
+    /// The traffic: a pcap or pcapng file.
     #[arg(long, value_name = "FILE", requires = "flows")]
     pcap: Option<PathBuf>,
     /// The port by which packets of the pcap file come in.
@@ -289,19 +290,13 @@ fn own(args: &Args) -> anyhow::Result<Loaded> {
 fn frames(file: &Path, port: u16) -> anyhow::Result<input::Trace> {
     let name = file.display().to_string();
     let open = std::fs::File::open(file).with_context(|| format!("{name} cannot be read"))?;
-    let mut reader = pcap_file::pcap::PcapReader::new(std::io::BufReader::new(open))
-        .with_context(|| format!("{name} is not a pcap file"))?;
+    let mut reader = Reader::new(std::io::BufReader::new(open)).with_context(|| name.clone())?;
     let mut trace = input::Trace::default();
     let mut number = 0;
-    while let Some(packet) = reader.next_packet() {
+    while let Some(packet) = reader.next_packet().with_context(|| name.clone())? {
         number += 1;
-        let packet = packet.with_context(|| format!("{name}: packet {number}"))?;
-        let key = input::frame(&packet.data, port).map_err(|what| input::TraceError::Frame {
-            file: name.clone(),
-            number,
-            what,
-        })?;
-        trace.add(packet.timestamp.as_nanos() as u64, key);
+        let at_fault = |what| input::TraceError::Frame { file: name.clone(), number, what };
+        trace.add(packet.time_ns, input::frame(&packet.data, port).map_err(at_fault)?);
     }
     Ok(trace.finish(&name)?)
 }
