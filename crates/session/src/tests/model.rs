@@ -22,35 +22,41 @@ struct Twin {
     from_outside: bool,
 }
 
-/// All of them, in an order that a seed repeats: by a hash of the key.
+/// All of them, and an order that a seed repeats: by a hash of the key.
 #[derive(Default)]
-struct Twins(BTreeMap<u64, Twin>);
+struct Twins {
+    map: HashMap<InnerKey, Twin>,
+    order: BTreeMap<u64, InnerKey>,
+}
 
 impl Twins {
     fn get(&self, key: &InnerKey) -> Option<&Twin> {
-        self.0.get(&key.hash(1)).filter(|t| t.new.inner == *key)
+        self.map.get(key)
     }
 
     fn insert(&mut self, key: InnerKey, twin: Twin) {
-        let old = self.0.insert(key.hash(1), twin);
-        assert!(old.is_none_or(|t| t.new.inner == key), "two keys of one hash");
+        if self.map.insert(key, twin).is_none() {
+            assert_eq!(self.order.insert(key.hash(1), key), None, "two keys of one hash");
+        }
     }
 
     fn remove(&mut self, key: &InnerKey) -> Option<Twin> {
-        self.0.remove(&key.hash(1))
+        self.order.remove(&key.hash(1));
+        self.map.remove(key)
     }
 
     fn values(&self) -> impl Iterator<Item = &Twin> {
-        self.0.values()
+        self.map.values()
     }
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.map.len()
     }
 
     /// The first one from this hash on, round the corner.
     fn from(&self, hash: u64) -> Option<&Twin> {
-        self.0.range(hash..).next().or_else(|| self.0.iter().next()).map(|(_, t)| t)
+        let (_, key) = self.order.range(hash..).next().or_else(|| self.order.iter().next())?;
+        self.map.get(key)
     }
 }
 
