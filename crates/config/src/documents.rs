@@ -87,6 +87,8 @@ pub struct Item {
 pub struct Documents {
     files: Vec<Arc<str>>,
     broken: Vec<(Arc<Broken>, Origin)>,
+    /// Read back from a journal: it was checked, by whatever version took it.
+    pub(crate) recorded: bool,
     /// Objects that shall be as described.
     pub puts: Vec<Item>,
     /// Objects that shall go.

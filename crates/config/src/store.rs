@@ -543,7 +543,11 @@ fn read_record(payload: &[u8]) -> Result<(u64, Record), String> {
     let mut r = Reader::new(payload);
     let number = r.u64()?;
     let record = match r.byte()? {
-        RECORD_CHANGE => Record::Change(read_documents(&mut r)?),
+        RECORD_CHANGE => {
+            let mut docs = read_documents(&mut r)?;
+            docs.recorded = true;
+            Record::Change(docs)
+        }
         RECORD_ABORT => {
             let first = r.u64()?;
             if first >= number {

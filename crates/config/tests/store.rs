@@ -186,6 +186,35 @@ fn a_compaction_that_comes_too_late_takes_nothing_back() {
 }
 
 #[test]
+fn what_an_earlier_version_took_is_taken_again_at_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, mut model, _) = Store::open(dir.path()).unwrap();
+    let doc = |kind: &str, name: &str, spec: &str| format!("{{apiVersion: tunny/v1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n");
+    let base = [
+        doc("Gateway", "gw", "vtep: {ipv4: 10.0.0.1}, internet: {via: [192.0.2.1]}"),
+        doc("Nc", "nc1", "address: 10.0.0.5"),
+        doc("Vpc", "red", "vni: 7"),
+        doc("PublicPool", "one", "ranges: [192.0.2.77]"),
+        doc("Vm", "own", "vpc: red, addresses: [10.1.0.6], mac: '02:00:00:00:00:06', nc: nc1"),
+        doc("ElasticIp", "own", "address: 192.0.2.77, vm: own"),
+    ];
+    let base = parse_text("base.yaml", &base.concat()).unwrap();
+    model.apply(&base).unwrap();
+    store.append(&base, &model).unwrap();
+    // Both are refused today.
+    let inside = doc("Vm", "inside", "vpc: red, addresses: [192.0.2.77], mac: '02:00:00:00:00:17', nc: nc1");
+    let snat = doc("Snat", "red", "vpc: red, pools: [one]");
+    for text in [inside, snat] {
+        let docs = parse_text("old.yaml", &text).unwrap();
+        assert_eq!(model.apply(&docs).unwrap_err().len(), 1);
+        store.append(&docs, &model).unwrap();
+    }
+    drop(store);
+    let (_, model, opened) = Store::open(dir.path()).unwrap();
+    assert_eq!((opened.replayed, model.counts().vms, model.nat().limits.len()), (3, 2, 1));
+}
+
+#[test]
 fn an_aborted_change_does_not_count() {
     let dir = tempfile::tempdir().unwrap();
     let states = history(dir.path(), 2);
