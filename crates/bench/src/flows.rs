@@ -27,6 +27,7 @@ pub struct Server {
 fn answer(mut stream: TcpStream, kept: &Mutex<Vec<TcpStream>>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     let mut wanted = [0; 4];
     stream.read_exact(&mut wanted)?;
     let mut left = u32::from_be_bytes(wanted) as usize;

@@ -7,12 +7,14 @@ use crate::{netns, Error};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
+use wire::Mac;
 
 const ROUTER: &str = "192.0.2.254";
 
-fn mac_text(mac: u64) -> String {
-    let b = mac.to_be_bytes();
-    format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
+/// Connections that a namespace's kernel knows.
+pub fn tracked(gateway: &netns::Netns) -> Result<u64, Error> {
+    let count = gateway.shell("cat /proc/sys/net/netfilter/nf_conntrack_count")?;
+    count.trim().parse().map_err(Error::failed("reading the number of connections"))
 }
 
 /// Addresses and forwarding that all kinds need, and the underlay's router as a neighbour that needs no resolution.
@@ -25,7 +27,7 @@ pub(crate) fn addresses_of(side: &Side, own: u32, router: &str) -> Result<(), Er
     let port = &side.port;
     side.gateway.shell("echo 1 > /proc/sys/net/ipv4/ip_forward; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done; for f in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $f; done")?;
     side.gateway.ip(&format!("addr add {}/24 dev {port}", Ipv4Addr::from(own)))?;
-    side.gateway.ip(&format!("neigh add {router} lladdr {} dev {port} nud permanent", mac_text(crate::workload::ROUTER_MAC))).map(drop)
+    side.gateway.ip(&format!("neigh add {router} lladdr {} dev {port} nud permanent", Mac(crate::workload::ROUTER_MAC))).map(drop)
 }
 
 fn uplink(side: &Side) -> Result<(), Error> {
@@ -48,11 +50,11 @@ fn subnets(workload: &Workload) -> Vec<(u32, u32, u32)> {
 /// The kernel as a VXLAN gateway.
 pub fn vxlan_gateway(workload: &Workload, packets: &[u8]) -> Result<Side, Error> {
     let mut side = Side::create("vxlan", Frames::Vxlan, packets)?;
-    side.gateway.ip(&format!("link add vx0 address {} type vxlan external dstport 4789", mac_text(GATEWAY_MAC)))?;
+    side.gateway.ip(&format!("link add vx0 address {} type vxlan external dstport 4789", Mac(GATEWAY_MAC)))?;
     side.gateway.ip("link set vx0 up")?;
     uplink(&side)?;
     side.gateway.ip(&format!("route add {}/16 via {ROUTER} dev {}", Ipv4Addr::from(nc_address(0) & !0xffff), side.port))?;
-    side.gateway.ip(&format!("neigh add 169.254.1.1 lladdr {} dev vx0 nud permanent", mac_text(workload.vms[0].mac)))?;
+    side.gateway.ip(&format!("neigh add 169.254.1.1 lladdr {} dev vx0 nud permanent", Mac(workload.vms[0].mac)))?;
     let mut lines = String::new();
     for (network, vni, nc) in subnets(workload) {
         let (network, nc) = (Ipv4Addr::from(network), Ipv4Addr::from(nc_address(nc)));

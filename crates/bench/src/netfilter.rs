@@ -116,7 +116,7 @@ pub fn peer(context: &Context) -> Result<Report, Error> {
     let small = measure(context, sides, ROUNDS[0])?;
     let large = measure(context, sides, ROUNDS[1])?;
     let after = node.stats();
-    let known = tracked.gateway.shell("cat /proc/sys/net/netfilter/nf_conntrack_count")?.trim().parse::<u64>().unwrap_or(0);
+    let known = linux::tracked(&tracked.gateway)?;
     if known < most || after.punted > before.punted || after.dropped > before.dropped {
         let why = format!(
             "Linux knows {known} of {most} connections, Tunny punted {} packets and dropped {}",

@@ -17,6 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use wire::Mac;
 
 const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -293,7 +294,7 @@ impl Ovs {
     }
 
     fn bridges(&self) -> Result<(), Error> {
-        let mac = format!("other-config:hwaddr=\"{}\"", mac_text(UPLINK_MAC));
+        let mac = format!("other-config:hwaddr=\"{}\"", Mac(UPLINK_MAC));
         self.vsctl(&["add-br", "phys", "--", "set", "bridge", "phys", "datapath_type=netdev", "fail_mode=secure", &mac])?;
         self.vsctl(&["add-br", "int0", "--", "set", "bridge", "int0", "datapath_type=netdev", "fail_mode=secure"])?;
         self.vsctl(&[
@@ -308,7 +309,7 @@ impl Ovs {
         let router = Ipv4Addr::from(VTEP | 0xff).octets();
         let router = format!("{}.{}.{}.254", router[0], router[1], router[2]);
         self.netns.ip(&format!("route add {}/16 via {router}", Ipv4Addr::from(nc_address(0) & 0xffff_0000)))?;
-        self.appctl(&["tnl/neigh/set", "phys", &router, &mac_text(ROUTER_MAC)])?;
+        self.appctl(&["tnl/neigh/set", "phys", &router, &Mac(ROUTER_MAC).to_string()])?;
         let ends_here = format!("ipv4(dst={}", Ipv4Addr::from(VTEP));
         let listening = || self.appctl(&["tnl/ports/show", "-v"]).is_ok_and(|t| t.contains(&ends_here));
         match cpu::wait_for(Duration::from_secs(10), listening) {
@@ -328,8 +329,8 @@ impl Ovs {
                 "priority=10,tun_id={},ip,nw_dst={},actions=dec_ttl,set_field:{}->eth_src,set_field:{}->eth_dst,set_field:{}->tun_dst,output:in_port",
                 vm.vni,
                 Ipv4Addr::from(vm.address),
-                mac_text(GATEWAY_MAC),
-                mac_text(vm.mac),
+                Mac(GATEWAY_MAC),
+                Mac(vm.mac),
                 Ipv4Addr::from(nc_address(vm.nc))
             );
             out.write_all(line.as_bytes()).map_err(Error::io("writing the flow file"))?;
@@ -438,9 +439,4 @@ impl Drop for Ovs {
             let _ = fs::write(HUGE_PAGES, before.trim());
         }
     }
-}
-
-fn mac_text(mac: u64) -> String {
-    let b = mac.to_be_bytes();
-    format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
 }

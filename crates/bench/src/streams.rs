@@ -58,14 +58,6 @@ pub struct Streams {
     _sinks: [OwnedFd; 2],
 }
 
-/// CLOCK_MONOTONIC, as `bpf_ktime_get_ns` has it.
-fn monotonic() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is valid for writing.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
 /// The packets of all connections from the client (or to it), and a template for probes.
 fn packets(bytes: usize, node: bool, back: bool) -> Vec<u8> {
     // A wire passes frames from end to end; a router is who its neighbours send to.
@@ -204,7 +196,7 @@ impl Streams {
         t.take_samples();
         let (received, probes) = (t.word(RECEIVED).load(Ordering::Relaxed), t.word(PROBES).load(Ordering::Relaxed));
         let before = self.rig.cpu_time();
-        let began = monotonic();
+        let began = node::counters::monotonic_ns();
         t.word(SENT_AT).store(began, Ordering::Relaxed);
         self.call(t, false, program, runs)?;
         let sent = t.word(SENT).load(Ordering::Relaxed);

@@ -152,13 +152,6 @@ fn huge_pages(memory: &[u8]) {
     }
 }
 
-fn monotonic() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is valid for writing.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
 impl UserRunner {
     /// A worker on these tables; `worker` numbers those that run at the same time.
     pub fn new(tables: Tables, packets: Vec<u8>, worker: u32) -> UserRunner {
@@ -199,7 +192,7 @@ impl UserRunner {
             buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
             let _ = batch.push(Frame::new(buffer, HEADROOM, FRAME, 1));
         }
-        self.gateway.process(&mut batch, monotonic());
+        self.gateway.process(&mut batch, node::counters::monotonic_ns());
         for frame in batch.frames() {
             if let Verdict::Forward { .. } = frame.verdict {
                 run.forwarded += 1;

@@ -11,6 +11,7 @@ use crate::{cpu, Error};
 use node::daemon::Running;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
+use wire::Mac;
 
 /// Address of the client; a /16 of its own.
 pub const CLIENT: u32 = 0x0aff_0001;
@@ -73,10 +74,6 @@ pub fn become_an_end() -> Result<(), Error> {
     cpu::prefer(0, 1).map_err(Error::io("setting the priority of a thread of an end"))
 }
 
-fn mac_text(mac: u64) -> String {
-    mac.to_be_bytes()[2..].iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
-}
-
 /// Documents of a filter node with a VPC a tenant, whose group allows what [`RULES`] allow.
 fn documents(tenants: Tenants, ports: [&str; 2], filter: &str) -> String {
     let unlimited = "{\"rate\":\"1Gpps\",\"burst\":4294967295}";
@@ -130,7 +127,7 @@ impl Wires {
         for (i, (device, mac)) in rig.devices.iter().zip(MACS).enumerate() {
             let ns = rig.home(i);
             ns.shell("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")?;
-            ns.ip(&format!("link set {device} address {} up", mac_text(mac)))?;
+            ns.ip(&format!("link set {device} address {} up", Mac(mac)))?;
         }
         for (i, device) in rig.devices.iter().enumerate() {
             // Frames come through whole and with right checksums, as over a cable. GRO makes NAPI, and what stands at the other end a target
@@ -171,12 +168,12 @@ impl Wires {
         self.client.ip("route add default via 10.255.0.254")?;
         self.servers.ip("route add default via 10.0.255.254")?;
         // Neighbours that need no resolution, as the sinks of generated traffic answer nobody.
-        g.ip(&format!("neigh add {} lladdr {} dev {net} nud permanent", Ipv4Addr::from(CLIENT), mac_text(MACS[0])))?;
+        g.ip(&format!("neigh add {} lladdr {} dev {net} nud permanent", Ipv4Addr::from(CLIENT), Mac(MACS[0])))?;
         for server in tenants.all() {
             g.ip(&format!(
                 "neigh add {} lladdr {} dev {srv} nud permanent",
                 Ipv4Addr::from(server),
-                mac_text(MACS[3])
+                Mac(MACS[3])
             ))?;
         }
         let chain = "type filter hook forward priority filter; policy drop;";
@@ -225,7 +222,7 @@ impl Wires {
 
     /// Connections that the router's kernel knows.
     pub fn tracked(&self) -> Result<u64, Error> {
-        Ok(self.gateway.shell("cat /proc/sys/net/netfilter/nf_conntrack_count")?.trim().parse().unwrap_or(0))
+        crate::linux::tracked(&self.gateway)
     }
 
     /// Ends the node.

@@ -285,7 +285,7 @@ impl Engine {
 
     /// Keeps a packet in mind that was answered by the parts of this chain (the last lookup's, if none is given), if there is room for its whole traversal.
     fn meet(&mut self, table: u8, key: &Key, chain: Option<&[(u8, u32)]>) {
-        let room = self.setup.idle == 0 && self.adaptive.as_ref().is_some_and(Adaptive::has_room);
+        let room = self.setup.idle == 0 && self.cache.has_room_beside() && self.adaptive.as_ref().is_some_and(Adaptive::has_room);
         if room && self.met.is_none() {
             let parts = parts(&self.cache, chain.unwrap_or(&self.chain)).collect();
             self.met = Some(Met { table, key: *key, parts });
@@ -329,7 +329,10 @@ impl Engine {
         if traversal.uncacheable().is_some() {
             self.cache.counters.uncacheable += 1;
             if let Some(why) = &traversal.failed {
-                *self.broken_off.entry(why.clone()).or_insert(0) += 1;
+                match self.broken_off.get_mut(why) {
+                    Some(packets) => *packets += 1,
+                    None => drop(self.broken_off.insert(why.clone(), 1)),
+                }
             }
             return;
         }

@@ -391,12 +391,18 @@ impl Ltm {
         true
     }
 
-    /// Adds a whole traversal whose parts are there, if half of the tables is free. It is found first and is the first to go.
+    /// Whether half of the first table is free: only then whole traversals stand beside their parts.
+    #[inline]
+    pub fn has_room_beside(&self) -> bool {
+        self.tables[0].len() * 2 < self.tables[0].limit()
+    }
+
+    /// Adds a whole traversal whose parts are there, if there is room beside them. It is found first and is the first to go.
     pub fn install_beside(&mut self, mut segment: Segment, now: u64) {
+        let room = self.has_room_beside();
         let table = &mut self.tables[0];
         let place = Place { tag: segment.tag, priority: segment.priority, words: &segment.words, key: &segment.key.0 };
-        let known = table.find_exact(place.tag, place.priority, place.words, place.key).is_some();
-        if known || table.len() * 2 >= table.limit() {
+        if !room || table.find_exact(place.tag, place.priority, place.words, place.key).is_some() {
             return;
         }
         segment.entry.beside = true;

@@ -24,7 +24,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tables::{Commit, GroupId, RoutesChange, Tables, Vni, WirePort, WireSpec, Writer};
 
 /// Time between two looks at what has expired.
@@ -230,11 +230,11 @@ impl Internet {
                 while busy && !stop.load(Ordering::Relaxed) {
                     busy = nat.expire(monotonic_ns(), BUDGET).more;
                 }
-                // A state table may fill up within less than a turn.
+                // A state table may fill up within less than a turn: while connections leave it, step follows step. Turns stay ten a second.
                 for _ in 0..STEPS {
-                    if !states.migrate(&*memory, monotonic_ns()) {
-                        std::thread::sleep(EXPIRE / STEPS);
-                    }
+                    let until = Instant::now() + EXPIRE / STEPS;
+                    while states.migrate(&*memory, monotonic_ns()) && Instant::now() < until && !stop.load(Ordering::Relaxed) {}
+                    std::thread::sleep(until.saturating_duration_since(Instant::now()));
                 }
             }
         };

@@ -348,7 +348,7 @@ impl Shared {
         true
     }
 
-    /// Whether the next step of migration should follow at once: connections are on their way out of a table that is too full.
+    /// Whether the next step of migration should follow at once: connections are on their way out of a table that holds more than it shall.
     pub fn presses(&self) -> bool {
         self.agent().is_ok_and(|agent| agent.migration().is_some_and(Migration::presses))
     }

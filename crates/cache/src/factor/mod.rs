@@ -101,7 +101,7 @@ pub struct Factors {
     /// For each factor of the traversal at hand, its blocks.
     items: Vec<Vec<usize>>,
     what: Vec<Tag>,
-    /// The layouts of ways of the plan in force, by their tables: each with whether it can be cut from the one before.
+    /// The layouts of ways of the plan in force, by their steps: the table, and in the lowest bit whether the way can be cut before it.
     layouts: HashMap<Box<[u16]>, Box<[Layout]>, Taken>,
     tables: Vec<u16>,
 }

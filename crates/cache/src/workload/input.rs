@@ -231,8 +231,8 @@ fn mpls(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Neighbour solicitations and advertisements: the target and the link-layer addresses. As in Open vSwitch a message that does not hold a whole
-/// target has none, and an option that is cut off ends the list.
+/// Neighbour solicitations and advertisements: the target and the link-layer addresses. A message that does not hold a whole target has none, and an
+/// option that is cut off ends the list. Of two addresses of a kind the last one counts.
 fn neighbour(key: &mut Key, at: &mut Cursor<'_>) {
     const WHAT: &str = "a neighbour discovery message";
     let (Ok(_), Ok(reserved), Ok(target)) = (at.take(2, WHAT), at.take(4, WHAT), at.take(16, WHAT)) else { return };
@@ -240,7 +240,11 @@ fn neighbour(key: &mut Key, at: &mut Cursor<'_>) {
     key.set(Field::NdTarget, target);
     while let (Ok(kind), Ok(eights @ 1..)) = (at.take(1, WHAT), at.take(1, WHAT)) {
         let end = at.at - 2 + eights as usize * 8;
-        if let (1 | 2, Ok(address)) = (kind, at.take(6, WHAT)) {
+        if end > at.bytes.len() {
+            break;
+        }
+        // An address of Ethernet takes one unit of eight bytes.
+        if let (1 | 2, 1, Ok(address)) = (kind, eights, at.take(6, WHAT)) {
             key.set(if kind == 1 { Field::NdSll } else { Field::NdTll }, address);
         }
         at.at = end;

@@ -92,7 +92,7 @@ pub struct Args {
     #[arg(long, value_name = "TABLE")]
     change_rules: Option<u8>,
     /// How long the rate is watched around that change, seconds for each cache: three parts of ten before it.
-    #[arg(long, value_name = "SECONDS", requires = "change_rules", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", requires = "change_rules", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     change_seconds: u16,
     /// Write a page with plots, ours and the published values side by side.
     #[arg(long, value_name = "FILE")]
@@ -114,14 +114,14 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Some(name) => vec![name],
         None => vec![""],
     };
-    let mut all = Vec::new();
-    for name in names {
-        let loaded = match args.workload {
-            Some(_) => model(name, &args)?,
-            None => own(&args)?,
-        };
-        all.push(compare(&loaded, &args)?);
-    }
+    let load = |name| match args.workload {
+        Some(_) => model(name, &args),
+        None => own(&args),
+    };
+    // What can be refused comes before the first run.
+    let workloads = names.into_iter().map(load).collect::<anyhow::Result<Vec<_>>>()?;
+    workloads.iter().try_for_each(|loaded| check_table(loaded, &args))?;
+    let all = workloads.iter().map(|loaded| compare(loaded, &args)).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(file) = &args.html {
         let page = html(&all, "Caches in front of a pipeline");
         std::fs::write(file, page).with_context(|| format!("{} cannot be written", file.display()))?;
@@ -311,8 +311,8 @@ fn bar(length: u64, what: String) -> ProgressBar {
     bar
 }
 
-fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
-    let subject = Subject { pipeline: &loaded.pipeline, headers: &loaded.headers, packets: &loaded.packets };
+/// The table whose rules are to change must have some.
+fn check_table(loaded: &Loaded, args: &Args) -> anyhow::Result<()> {
     if let Some(table) = args.change_rules.filter(|t| !loaded.pipeline.rules().any(|(_, rule)| rule.table == *t)) {
         let mut tables: Vec<u8> = loaded.pipeline.rules().map(|(_, rule)| rule.table).collect();
         tables.sort_unstable();
@@ -324,6 +324,11 @@ fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
             tables.join(", ")
         );
     }
+    Ok(())
+}
+
+fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
+    let subject = Subject { pipeline: &loaded.pipeline, headers: &loaded.headers, packets: &loaded.packets };
     let begin = Instant::now();
     let mut clock = || begin.elapsed().as_nanos() as u64;
     let base = Setup {
@@ -356,7 +361,7 @@ fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
         for kind in Kind::ALL {
             let plan = Plan {
                 setup: Setup { kind, ..base },
-                interval: u64::from(args.change_seconds.max(1)) * 1_000_000_000 / 40,
+                interval: u64::from(args.change_seconds) * 1_000_000_000 / 40,
                 before: 12,
                 after: 28,
                 percent: 10,

@@ -88,6 +88,8 @@ pub(super) struct Tx<'a> {
     /// Routes added or removed, with the origin of the document that did it.
     pub(super) touched: Vec<(u32, Prefix, &'a Origin)>,
     pub(super) added_vms: Vec<(u32, Mac, &'a Origin)>,
+    /// Objects of the ways to the Internet that are added or changed.
+    pub(super) fresh: HashSet<(Kind, Name)>,
     /// Peerings that were deleted or taken out, with what they joined.
     pub(super) parted: Vec<([u32; 2], Name, &'a Origin)>,
     /// Peerings that VPCs agree to, of those with many.
@@ -117,6 +119,7 @@ impl<'a> Tx<'a> {
             failed,
             touched: Vec::new(),
             added_vms: Vec::new(),
+            fresh: HashSet::new(),
             parted: Vec::new(),
             consents: HashMap::new(),
             replaced_peerings: HashSet::new(),

@@ -261,9 +261,8 @@ impl Model {
 
     /// A VM with an address in the range, but for `others`.
     fn vm_in(&self, range: &AddressRange, others: &HashSet<(u32, Mac)>) -> Option<(IpAddr, Name)> {
-        let prefixes = range.prefixes();
         self.vpcs.iter().find_map(|(id, vpc)| {
-            let mut inside = prefixes.iter().flat_map(|p| vpc.addresses_in(*p));
+            let mut inside = vpc.addresses4_in(range.first, range.last);
             let (address, mac) = inside.find(|(_, mac)| !others.contains(&(id, *mac)))?;
             let vm = Object::Vm(self.vm_object(id, mac, vpc.vms.get(&mac)?));
             Some((address, vm.name()))
@@ -304,6 +303,7 @@ impl<'a> Tx<'a> {
                         true => self.tally(kind).changed += 1,
                         false => self.tally(kind).added += 1,
                     }
+                    self.fresh.insert((kind, name.clone()));
                     let mut object = item.object.clone();
                     if let Object::SecurityGroup(g) = &mut object {
                         let before = self.model.internet.groups.get(&name).map(|g| &**g);
@@ -345,8 +345,8 @@ impl<'a> Tx<'a> {
             if pool_broken && matches!(problem, Problem::OutsidePools { .. }) {
                 continue;
             }
-            // Earlier versions took it (as they took VMs with an address of a pool), and a node must start with what it acknowledged.
-            if docs.recorded && matches!(problem, Problem::NoAddressLeft { .. }) {
+            if matches!(problem, Problem::NoAddressLeft { .. }) {
+                self.tell_no_address(name, &field, problem);
                 continue;
             }
             if let Some(origin) = places.get(&(kind, name.clone())) {
@@ -363,6 +363,29 @@ impl<'a> Tx<'a> {
             self.blame(kind, name, field, problem, &told);
         }
         self.warn_of_no_way(&places);
+    }
+
+    /// A Snat without an address is told at what left it without, if that is in the set. Else it is an earlier version's, which took it
+    /// (as it took VMs with an address of a pool): a node must start with what it acknowledged, and take other changes.
+    fn tell_no_address(&mut self, name: Name, field: &str, problem: Problem) {
+        let (docs, Problem::NoAddressLeft { pools: told }) = (self.docs, &problem) else { return };
+        let Some(snat) = self.model.internet.snats.get(&name).filter(|_| !docs.recorded) else { return };
+        let pools = || snat.pools.iter().filter_map(|p| self.model.internet.pools.get(p));
+        let causes = |object: &Object| match object {
+            Object::Snat(s) => s.name == name,
+            Object::PublicPool(p) => snat.pools.contains(&p.name),
+            Object::ElasticIp(e) => e.vm.is_some() && pools().any(|p| p.ranges.iter().any(|r| r.contains(e.address))),
+            _ => false,
+        };
+        let fresh = docs.puts.iter().rev().filter(|i| self.fresh.contains(&(i.object.kind(), i.object.name())));
+        let Some(item) = fresh.filter(|i| causes(&i.object)).min_by_key(|i| i.object.kind() != Kind::Snat) else { return };
+        let by = format!("Snat `{name}`, which has no other address in {told}");
+        let kind = item.object.kind();
+        match kind {
+            Kind::Snat => self.fail(&item.origin, kind, name, field, problem),
+            Kind::PublicPool => self.fail(&item.origin, kind, item.object.name(), "spec.ranges", Problem::StillUsed { by }),
+            _ => self.fail(&item.origin, kind, item.object.name(), "spec.address", Problem::StillUsed { by }),
+        }
     }
 
     /// No VM of a VPC may have an address of a pool: who comes to it from inside would never meet what it stands for outside.
@@ -391,6 +414,9 @@ impl<'a> Tx<'a> {
         self.added_vms = added;
         for item in &docs.puts {
             let Object::PublicPool(pool) = &item.object else { continue };
+            if !self.fresh.contains(&(Kind::PublicPool, pool.name.clone())) {
+                continue;
+            }
             for (i, range) in pool.ranges.iter().enumerate() {
                 let Some((address, name)) = self.model.vm_in(range, &told) else { continue };
                 let problem = Problem::RangeTaken { range: range.to_string(), by: format!("{address} of Vm `{name}`") };
@@ -419,12 +445,6 @@ impl<'a> Tx<'a> {
         // An overlap of two is told once, at the one that the set describes.
         if matches!(problem, Problem::RangeTaken { .. }) && told.contains(&kind) {
             return;
-        }
-        // Of a Snat's last address a new ElasticIp is to blame.
-        let elastic = docs.puts.iter().rev().find(|i| i.object.kind() == Kind::ElasticIp);
-        if let (Problem::NoAddressLeft { pools }, Some(put)) = (&problem, elastic) {
-            let by = format!("Snat `{name}`, which has no other address in {pools}");
-            return self.fail(&put.origin, Kind::ElasticIp, put.object.name(), "spec.address", Problem::StillUsed { by });
         }
         // Whichever group is too many: a set that brings rules is to blame for their number.
         let group = docs.puts.iter().rev().find(|i| i.object.kind() == Kind::SecurityGroup);

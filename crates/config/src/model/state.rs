@@ -4,7 +4,7 @@
 use crate::object::*;
 use crate::prefix::{mask4, mask6, Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Objects by number. Numbers freed by one change are not given out again before the next one, so that within a plan a number
 /// means one object.
@@ -233,6 +233,11 @@ impl VpcState {
             }
             _ => Box::new(std::iter::empty()),
         }
+    }
+
+    /// IPv4 addresses from one to another, with the MAC addresses of the VMs that have them.
+    pub fn addresses4_in(&self, first: Ipv4Addr, last: Ipv4Addr) -> impl Iterator<Item = (IpAddr, Mac)> + '_ {
+        self.addrs4.range(first.to_bits()..=last.to_bits()).map(|(a, m)| (IpAddr::V4((*a).into()), *m))
     }
 
     /// MAC address of the VM that has an address.
