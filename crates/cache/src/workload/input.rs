@@ -419,6 +419,13 @@ mod tests {
         let short = |by: usize| frame(&ns[..ns.len() - by], 1).unwrap();
         assert_eq!((short(1).get(Field::NdTarget), short(1).get(Field::NdSll)), (target, 0));
         assert_eq!(short(9).get(Field::NdTarget), 0);
+        // An option of another length is no address of Ethernet, and one that says more than there is ends the list.
+        let option = |eights: u8, more: &[u8]| {
+            let mut frame = [&ns[..ns.len() - 7], &[eights], &ns[ns.len() - 6..], more].concat();
+            frame[18..20].copy_from_slice(&(32 + more.len() as u16).to_be_bytes());
+            super::frame(&frame, 1).unwrap().get(Field::NdSll)
+        };
+        assert_eq!([option(2, &[0; 8]), option(2, &[]), option(1, &[1, 2, 9, 9, 9, 9, 9, 9])], [0, 0, 0x0200_0000_0002]);
         let mut label = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x47];
         label.extend([0, 1, 0x20, 64, 0, 2, 0x21, 63]);
         let key = frame(&label, 1).unwrap();
