@@ -134,14 +134,11 @@ impl Side {
             outside.name()
         ))?;
         for (ns, device, mac) in [(&*gateway, &port, UPLINK_MAC), (&outside, &far, ROUTER_MAC)] {
-            let b = mac.to_be_bytes();
             ns.shell("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")?;
-            ns.ip(&format!(
-                "link set {device} address {:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x} up",
-                b[2], b[3], b[4], b[5], b[6], b[7]
-            ))?;
+            ns.ip(&format!("link set {device} address {} up", wire::Mac(mac)))?;
         }
-        let traffic = Traffic::load(packets, None)?;
+        let mut traffic = Traffic::load()?;
+        traffic.fill(packets, None);
         let far_index = outside.ifindex(&far)?;
         let side =
             Side { gateway, outside, port, far, far_index, frames, traffic, sink: None, gateway_thread: 0, threads: vec![] };

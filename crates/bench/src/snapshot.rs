@@ -7,12 +7,8 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Instant;
+use wire::Mac;
 use xdp::XdpEngine;
-
-fn mac(mac: u64) -> String {
-    let b = mac.to_be_bytes();
-    format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
-}
 
 fn document(out: &mut String, kind: &str, name: Option<&str>, spec: std::fmt::Arguments) {
     let name = name.map_or(String::new(), |n| format!("\"metadata\":{{\"name\":\"{n}\"}},"));
@@ -33,7 +29,7 @@ pub fn ndjson(workload: &Workload) -> String {
         let n = n as u32;
         let names: Vec<String> =
             routes.iter().filter_map(|r| r.peer).map(|p| format!("\"{}\"", peering(n, vpc(p)))).collect();
-        let (vni, gateway) = (FIRST_VNI + n, mac(GATEWAY_MAC));
+        let (vni, gateway) = (FIRST_VNI + n, Mac(GATEWAY_MAC));
         let spec = format!("\"vni\":{vni},\"gateway\":{{\"mac\":\"{gateway}\"}},\"peerings\":[{}]", names.join(","));
         document(&mut out, "Vpc", Some(&format!("v{n}")), format_args!("{spec}"));
         for p in routes.iter().filter_map(|r| r.peer).map(vpc).filter(|p| *p > n) {
@@ -47,7 +43,7 @@ pub fn ndjson(workload: &Workload) -> String {
     }
     for v in &workload.vms {
         let (n, address, nc) = (vpc(v.vni), Ipv4Addr::from(v.address), v.nc);
-        let spec = format!("\"vpc\":\"v{n}\",\"addresses\":[\"{address}\"],\"mac\":\"{}\",\"nc\":\"nc{nc}\"", mac(v.mac));
+        let spec = format!("\"vpc\":\"v{n}\",\"addresses\":[\"{address}\"],\"mac\":\"{}\",\"nc\":\"nc{nc}\"", Mac(v.mac));
         document(&mut out, "Vm", None, format_args!("{spec}"));
     }
     out

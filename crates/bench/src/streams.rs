@@ -98,8 +98,7 @@ impl Streams {
     pub fn create(role: &str, middle: Middle, bytes: usize) -> Result<Streams, Error> {
         let rig = Wires::create(role, TENANTS, middle)?;
         let node = matches!(middle, Middle::Node(_));
-        let [forward, back] = [false, true].map(|back| Traffic::load(&packets(bytes, node, back), None));
-        let (forward, back) = (forward?, back?);
+        let (forward, back) = (Traffic::load()?, Traffic::load()?);
         let sink = |traffic: &Traffic, ns: &crate::netns::Netns, device: &str| -> Result<OwnedFd, Error> {
             let index = ns.ifindex(device)?;
             ns.inside(|| Ok(attach_program(traffic.program("collect")?, index, XDP_NATIVE)?))

@@ -40,15 +40,13 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Loads the programs and fills packet memory: see [`Traffic::fill`].
-    pub fn load(packets: &[u8], template: Option<&[u8; PACKET_SLOT]>) -> Result<Traffic, Error> {
+    /// Loads the programs. Their packets come with [`Traffic::fill`].
+    pub fn load() -> Result<Traffic, Error> {
         let object = Object::load("tunny_traffic", TRAFFIC, &[], &[])?;
         let memory = Mapping::new(object.map("packets")?, SLOTS * PACKET_SLOT)?;
         let state = Mapping::new(object.map("traffic")?, STATE_BYTES.next_multiple_of(4096))?;
         let latencies = Mapping::new(object.map("latencies")?, LATENCIES * 8)?;
-        let mut traffic = Traffic { object, memory, state, latencies };
-        traffic.fill(packets, template);
-        Ok(traffic)
+        Ok(Traffic { object, memory, state, latencies })
     }
 
     /// Fills packet memory: a power of two of packets, and behind them the template of probes.

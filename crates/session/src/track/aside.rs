@@ -30,7 +30,7 @@ impl Tracker {
 
     /// Whether the fast path serves a session whose state word is `word`.
     pub(super) fn is_fast(&self, at: u32, word: u64) -> bool {
-        State::from_number(word as u8).fast() && word & SESSION_DOUBT == 0 && !self.is_aside(at)
+        is_settled(word) && !self.is_aside(at)
     }
 
     pub(crate) fn is_aside(&self, at: u32) -> bool {
@@ -50,4 +50,9 @@ impl Tracker {
     fn aside_set(&self) -> RwLockWriteGuard<'_, HashSet<u32, Mix>> {
         self.aside.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a state word says that the fast path may serve the session.
+pub(super) fn is_settled(word: u64) -> bool {
+    State::from_number(word as u8).fast() && word & SESSION_DOUBT == 0
 }

@@ -2,6 +2,7 @@
 //! Judging packets of sessions that exist.
 
 use super::create::{conn_bits, store_conn};
+use super::aside::is_settled;
 use super::*;
 use crate::record::COUNT;
 use crate::tcp::{self, Action, Conn};
@@ -115,17 +116,18 @@ impl Tracker {
     /// Keeps the numbers of half-open sessions and of those that the fast path serves, and the queue of the former.
     fn transition(&self, record: &Record, at: u32, (old, new): (u64, u64), anew: bool) {
         let [before, after] = [old, new].map(|word| State::from_number(word as u8));
-        let [was_fast, fast] = [old, new].map(|word| self.is_fast(at, word));
-        if before.half_open() == after.half_open() && was_fast == fast && !anew {
+        let half_open = before.half_open() != after.half_open() || anew;
+        let fast = is_settled(old) != is_settled(new) && !self.is_aside(at);
+        if !half_open && !fast {
             return;
         }
         let tenant = self.quotas.tenant((record.line.word(INNER0).load(Relaxed) >> 40) as u32);
-        match (was_fast, fast) {
-            (false, true) => drop(tenant.fast.fetch_add(1, Relaxed)),
-            (true, false) => drop(tenant.fast.fetch_sub(1, Relaxed)),
+        match is_settled(new) {
+            true if fast => drop(tenant.fast.fetch_add(1, Relaxed)),
+            false if fast => drop(tenant.fast.fetch_sub(1, Relaxed)),
             _ => {}
         }
-        if before.half_open() == after.half_open() && !anew {
+        if !half_open {
             return;
         }
         if before.half_open() {
