@@ -9,7 +9,7 @@ use crate::{cpu, stats, Context, Error, Goal, Report};
 use cache::batch::Batch;
 use cache::engine::{Engine, Kind, Setup};
 use cache::partition::splitmix;
-use cache::workload::{generate, models, rules, Locality, Parameters, Workload};
+use cache::workload::{generate, models, rules, Locality, Packet, Parameters, Workload};
 use pipeline::{Conntrack, CtCall, Field, Key, Pipeline, Sink, Target};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,6 +18,17 @@ use std::sync::Arc;
 const ROUND: usize = 400_000;
 /// Packets of one batch, as in Open vSwitch.
 const BATCH: usize = 32;
+
+/// How far packets of a round go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upto {
+    /// The header is written into the key.
+    Key,
+    /// The entries that answer it are found; what they write between two lookups is written, and the hit is noted.
+    Lookup,
+    /// What the entries say is done.
+    Actions,
+}
 
 /// Counts what is sent.
 struct Counted(u64);
@@ -47,6 +58,25 @@ pub(crate) struct Rig {
 
 /// Bytes of a packet's buffer, as in Open vSwitch.
 const BUFFER: usize = 2048;
+
+/// What a packet costs by part, ns, a sample each.
+#[derive(Debug, Default)]
+pub struct Parts {
+    /// Writing the header into the key.
+    pub key: Vec<f64>,
+    /// Finding the entries that answer, with what they write between two lookups and noting the hit.
+    pub lookup: Vec<f64>,
+    /// Doing what they say.
+    pub actions: Vec<f64>,
+}
+
+/// The parts of a lookup in a full cache of this kind in front of one of the models.
+pub fn parts(model: &str, kind: Kind, seed: u64, samples: usize) -> Result<[Parts; 2], Error> {
+    let mut rig = rig(model, kind, seed)?;
+    let trace = rig.parts(samples)?;
+    rig.shuffle(seed);
+    Ok([trace, rig.parts(samples)?])
+}
 
 /// The workload of a model at low locality, with so many ports of each role.
 pub(crate) fn workload(model: &str, flows: usize, ports: u64, seed: u64) -> Result<Workload, Error> {
@@ -80,16 +110,27 @@ impl Rig {
         headers.iter().filter(|k| self.engine.lookup(0, k, &self.pipeline, 0)).copied().collect()
     }
 
-    /// Takes headers that are all answered for what is to be measured.
+    /// Takes headers that are all answered for what is to be measured, each as likely as any other.
     pub fn take(&mut self, headers: &[Key], seed: u64) -> Result<(), Error> {
         if headers.is_empty() {
             return Err(Error::Failed { what: "filling the cache".into(), why: "it answers nothing".into() });
         }
         self.words = (0..pipeline::key::WORDS).filter(|w| headers.iter().any(|k| k.0[*w] != 0)).collect();
         self.headers = headers.iter().flat_map(|k| self.words.iter().map(|w| k.0[*w])).collect();
-        let mut random = seed;
-        self.order = (0..ROUND).map(|_| (splitmix(&mut random) % headers.len() as u64) as u32).collect();
+        self.shuffle(seed);
         Ok(())
+    }
+
+    /// Lets headers come in random order.
+    fn shuffle(&mut self, seed: u64) {
+        let (mut random, headers) = (seed, (self.headers.len() / self.words.len()) as u64);
+        self.order = (0..ROUND).map(|_| (splitmix(&mut random) % headers) as u32).collect();
+    }
+
+    /// Lets headers come as a trace has them, as often as a round needs it; `place` says which header a flow's is, if it is answered.
+    fn follow(&mut self, trace: &[Packet], place: &[Option<u32>]) {
+        let answered: Vec<u32> = trace.iter().filter_map(|p| place[p.flow as usize]).collect();
+        self.order = answered.into_iter().cycle().take(ROUND).collect();
     }
 
     /// Takes the same headers as frames; `to` makes them.
@@ -137,8 +178,8 @@ impl Rig {
     }
 
     /// CPU time a packet, ns, in batches.
-    pub fn batched(&mut self) -> Result<f64, Error> {
-        self.in_batches(|rig, some, keys| {
+    pub fn batched(&mut self, upto: Upto) -> Result<f64, Error> {
+        self.in_batches(upto, |rig, some, keys| {
             let n = rig.words.len();
             for (key, at) in keys.iter_mut().zip(some) {
                 let header = &rig.headers[*at as usize * n..][..n];
@@ -147,9 +188,23 @@ impl Rig {
         })
     }
 
+    /// The parts of a packet's cost: what each further part adds.
+    pub fn parts(&mut self, samples: usize) -> Result<Parts, Error> {
+        let mut parts = Parts::default();
+        self.batched(Upto::Actions)?;
+        for _ in 0..samples {
+            let [key, lookup, all] = [Upto::Key, Upto::Lookup, Upto::Actions].map(|upto| self.batched(upto));
+            let (key, lookup, all) = (key?, lookup?, all?);
+            parts.key.push(key);
+            parts.lookup.push(lookup - key);
+            parts.actions.push(all - lookup);
+        }
+        Ok(parts)
+    }
+
     /// The same from frames, parsed.
     pub fn framed(&mut self) -> Result<f64, Error> {
-        self.in_batches(|rig, some, keys| {
+        self.in_batches(Upto::Actions, |rig, some, keys| {
             // As a driver does: the whole burst is asked for before it is read.
             some.iter().for_each(|at| tables::prefetch(rig.buffers.get(*at as usize * BUFFER)));
             for (key, at) in keys.iter_mut().zip(some) {
@@ -160,7 +215,7 @@ impl Rig {
         })
     }
 
-    fn in_batches(&mut self, mut receive: impl FnMut(&Rig, &[u32], &mut [Key])) -> Result<f64, Error> {
+    fn in_batches(&mut self, upto: Upto, mut receive: impl FnMut(&Rig, &[u32], &mut [Key])) -> Result<f64, Error> {
         let (mut sink, mut hits) = (Counted(0), 0);
         let mut keys = [Key::default(); BATCH];
         let order = std::mem::take(&mut self.order);
@@ -168,20 +223,27 @@ impl Rig {
         for some in order.chunks(BATCH) {
             receive(self, some, &mut keys);
             let keys = black_box(&keys[..some.len()]);
+            if upto == Upto::Key {
+                continue;
+            }
             self.engine.lookup_batch(0, keys, &self.pipeline, 0, &mut self.batch);
             for (n, key) in keys.iter().enumerate() {
-                if self.batch.hit(n) {
-                    hits += 1;
-                    self.engine.run_of(&mut self.batch, n, key, &mut sink);
-                } else if self.engine.lookup(0, key, &self.pipeline, 0) {
-                    hits += 1;
-                    self.engine.run(key, &mut sink);
+                let alone = !self.batch.hit(n);
+                hits += usize::from(!alone || self.engine.lookup(0, key, &self.pipeline, 0));
+                match (upto, alone) {
+                    (Upto::Actions, true) => self.engine.run(key, &mut sink),
+                    (Upto::Actions, false) => self.engine.run_of(&mut self.batch, n, key, &mut sink),
+                    _ => {}
                 }
             }
         }
         let elapsed = cpu::thread_time() - start;
         self.order = order;
-        self.all_answered(hits, sink.0)?;
+        match upto {
+            Upto::Key => {}
+            Upto::Lookup => self.all_answered(hits, hits as u64)?,
+            Upto::Actions => self.all_answered(hits, sink.0)?,
+        }
         Ok(elapsed as f64 / self.order.len() as f64)
     }
 
@@ -220,8 +282,16 @@ fn rig(model: &str, kind: Kind, seed: u64) -> Result<Rig, Error> {
     if !rig.full() && kind == Kind::Megaflow {
         return Err(Error::Failed { what: "filling the cache".into(), why: "it is not full".into() });
     }
-    let headers = rig.answered(&work.headers);
+    let mut place = vec![None; work.headers.len()];
+    let mut headers = Vec::new();
+    for (flow, key) in work.headers.iter().enumerate() {
+        if rig.engine.lookup(0, key, &rig.pipeline, 0) {
+            place[flow] = Some(headers.len() as u32);
+            headers.push(*key);
+        }
+    }
     rig.take(&headers, seed)?;
+    rig.follow(&work.packets, &place);
     Ok(rig)
 }
 
@@ -235,9 +305,8 @@ pub fn cache_lookup(context: &Context) -> Result<Report, Error> {
         for kind in [Kind::Adaptive, Kind::Gigaflow, Kind::Megaflow] {
             context.say(&format!("cache-lookup: {model}, {}", kind.name()));
             let mut rig = rig(model, kind, context.seed)?;
-            rig.batched()?;
-            let rates: Vec<f64> =
-                (0..context.samples).map(|_| rig.batched().map(|ns| 1e3 / ns)).collect::<Result<_, _>>()?;
+            let parts = rig.parts(context.samples)?;
+            let rates: Vec<f64> = parts.lookup.iter().map(|ns| 1e3 / ns).collect();
             if kind == Kind::Adaptive {
                 one_by_one.push(1e3 / rig.single()?);
                 if slowest.as_ref().is_none_or(|s| stats::median(&rates) < stats::median(s)) {
@@ -246,7 +315,9 @@ pub fn cache_lookup(context: &Context) -> Result<Report, Error> {
             }
             let round = crate::report::round;
             let figure = serde_json::json!({
-                "mpps": round(stats::median(&rates)), "spread": round(stats::spread(&rates)), "entries": rig.entries(),
+                "mpps": round(stats::median(&rates)), "spread": round(stats::spread(&rates)),
+                "lookup_ns": round(stats::median(&parts.lookup)), "actions_ns": round(stats::median(&parts.actions)),
+                "key_ns": round(stats::median(&parts.key)), "entries": rig.entries(),
                 "masks": rig.masks(), "headers": rig.headers.len() / rig.words.len(), "entries_a_packet": round(rig.chain()),
             });
             figures.insert(format!("{model}_{}", kind.name()), figure);

@@ -16,7 +16,7 @@
 //!
 //! Beside that, whole packet against whole packet: theirs as it is, with a driver that copies descriptors from memory and one that drops; ours is
 //! parsing the frame, which lies in a buffer of 2 KiB as theirs do, the lookup and the actions. Ours has no driver.
-use crate::lookups::{import, workload, Rig};
+use crate::lookups::{import, workload, Rig, Upto};
 use crate::ovs::{Interval, Ovs, PMD_CPU, SINK};
 use crate::ovs_trace::shared_dumps;
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
@@ -266,7 +266,7 @@ fn beside(context: &Context, name: &str, flows: &str, headers: Vec<Key>) -> Resu
             probes = full.masks;
             theirs.push(full.ns());
             for side in &mut ours {
-                side.lookup.push(side.rig.batched()?);
+                side.lookup.push(side.rig.batched(Upto::Actions)?);
                 side.packet.push(side.rig.framed()?);
             }
         }

@@ -103,6 +103,15 @@ impl Account {
     }
 }
 
+/// What becomes of a hit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Expected {
+    /// The model of whole entries sees it.
+    pub sampled: bool,
+    /// The model of segments is refreshed with its segments.
+    pub refresh: bool,
+}
+
 /// Who first brought a part, and whether anybody else has it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Origin {
@@ -156,6 +165,8 @@ pub struct Adaptive {
     /// Epochs to come in which the model takes traversals for new that only have another identity.
     unsteady: u64,
     epoch: u64,
+    /// The lookup with which this one ends.
+    epoch_ends: u64,
     /// Misses in excess of the model and of what is tolerated.
     debt: f64,
     penalised: bool,
@@ -184,6 +195,7 @@ impl Adaptive {
             steady: f64::INFINITY,
             unsteady: 0,
             epoch: (entries as u64).max(EPOCH_MIN),
+            epoch_ends: (entries as u64).max(EPOCH_MIN),
             debt: -START * (entries as u64).max(EPOCH_MIN) as f64,
             penalised: false,
             random: seed,
@@ -222,8 +234,9 @@ impl Adaptive {
     }
 
     /// What Megaflow would have done. Returns whether it would have missed, as far as the sample tells.
-    fn model(&mut self, id: u64) -> bool {
-        let missed = Self::sampled(id) && !self.whole.access(id);
+    #[inline]
+    fn model(&mut self, id: u64, sampled: bool) -> bool {
+        let missed = sampled && !self.whole.access(id);
         if missed {
             self.modelled += SAMPLE as f64;
         }
@@ -287,14 +300,15 @@ impl Adaptive {
         self.own = [Own::default(); OWN_MAX];
     }
 
-    /// Says of a hit, before [`Adaptive::hit`] is told of it, whether the model of segments is to be refreshed with its segments, and asks
+    /// Says of a hit what [`Adaptive::hit`] will do with it, and asks
     /// for the memory that the model of whole entries needs. In a batch this is done for all hits first.
     #[inline]
-    pub fn expect(&mut self, id: u64) -> bool {
-        if Self::sampled(id) {
+    pub fn expect(&mut self, id: u64) -> Expected {
+        let sampled = Self::sampled(id);
+        if sampled {
             self.whole.prefetch(id);
         }
-        splitmix(&mut self.random) % REFRESH == 0
+        Expected { sampled, refresh: splitmix(&mut self.random) % REFRESH == 0 }
     }
 
     /// Whether all traversals that were ever seen would take less than half of the cache, each as one entry.
@@ -307,15 +321,16 @@ impl Adaptive {
     #[inline]
     pub fn prefetch(&self, part: u64) {
         self.segments.prefetch(part);
+        tables::prefetch(self.origins.get(self.place(part)));
     }
 
-    /// A lookup hit: `id` is the traversal's identity; `parts` are those of its segments, if they are to be refreshed.
+    /// A lookup hit: `id` is the traversal's identity; `parts` are those of its segments, which are taken if they are to be refreshed.
     #[inline]
-    pub fn hit(&mut self, way: impl Fn() -> u64, id: u64, parts: Option<impl Iterator<Item = u64>>) {
-        if self.model(id) {
+    pub fn hit(&mut self, way: impl Fn() -> u64, id: u64, expected: Expected, parts: impl Iterator<Item = u64>) {
+        if expected.sampled && self.model(id, true) {
             self.credit(way());
         }
-        for part in parts.into_iter().flatten() {
+        for part in parts.take(if expected.refresh { usize::MAX } else { 0 }) {
             self.segments.refresh(part);
             self.part(part, id, 0, REFRESH as f64);
         }
@@ -327,7 +342,7 @@ impl Adaptive {
         self.misses += 1;
         let own = self.own_parts(id, parts);
         let alone = self.alone(own);
-        if self.model(id) && !alone {
+        if self.model(id, Self::sampled(id)) && !alone {
             self.credit(way);
         }
         let was_whole = alone || self.whole(way);
@@ -356,12 +371,15 @@ impl Adaptive {
         self.evictions += count as f64;
     }
 
-    fn lookup_done(&mut self) {
+    /// A lookup came to its end. Of a hit of which nothing else is expected this is all that is to be said.
+    #[inline]
+    pub fn lookup_done(&mut self) {
         self.lookups += 1;
         if self.lookups % 1024 == 0 {
             self.decide();
         }
-        if self.lookups % self.epoch == 0 {
+        if self.lookups == self.epoch_ends {
+            self.epoch_ends += self.epoch;
             self.close_epoch();
         }
     }
@@ -427,8 +445,8 @@ mod tests {
             ];
             if b.iter().all(|p| adaptive.segments.holds(*p)) {
                 let id = splitmix(&mut random);
-                let refresh = adaptive.expect(id);
-                adaptive.hit(|| 2, id, refresh.then(|| b.into_iter()));
+                let expected = adaptive.expect(id);
+                adaptive.hit(|| 2, id, expected, b.into_iter());
             } else {
                 shared = adaptive.miss(2, splitmix(&mut random), &b);
             }
@@ -461,8 +479,8 @@ mod tests {
                     excess += 1;
                     adaptive.miss(1, id, &parts);
                 } else {
-                    let refresh = adaptive.expect(id);
-                    adaptive.hit(|| 1, id, refresh.then(|| parts.into_iter()));
+                    let expected = adaptive.expect(id);
+                    adaptive.hit(|| 1, id, expected, parts.into_iter());
                 }
                 let allowed = MARGIN * n as f64 + 2.25 * entries as f64;
                 worst = worst.max(excess as f64 / allowed);

@@ -7,11 +7,19 @@
 //! kind of thing; the lines are served in turn, so the waits of the batch overlap, whatever stage each packet has come to, and each loop does one
 //! thing. What is found is what [`Ltm::lookup`] finds, table by table: the longest entry. Packets that need more than that (an entry older
 //! than the rules, a way that leads nowhere) are left to it.
+//!
+//! Before it walks, a packet tries the entries that answered its header last time ([`crate::recall`]): all of them are asked for at once, and each is held
+//! against the packet as after a walk. Only who is not answered by them stands in line.
+use crate::adaptive::Expected;
 use crate::index::Ref;
 use crate::ltm::{Chain, Ltm};
-use crate::segment::{Entry, TagList};
+use crate::recall::Guess;
+use crate::segment::{whole_id_with, Entry, TagList, WHOLE_ID};
 use crate::table::{Table, Tag};
 use pipeline::{Key, Machine, Sink};
+
+/// How many packets later the entries of a guess are compared than asked for.
+const AHEAD: usize = 8;
 
 /// Where one packet stands.
 #[derive(Debug)]
@@ -21,8 +29,12 @@ struct Lane {
     hit: bool,
     /// Whether no entry but the last one sends anything.
     silent: bool,
-    /// Whether the hit refreshes what the adaptive cache knows of segments.
-    refresh: bool,
+    /// Whether the machine has the key; one that is answered by a single entry does not need it before that one is done.
+    loaded: bool,
+    /// Whether what answers it is remembered.
+    recalled: bool,
+    /// What the adaptive cache does with the hit.
+    expected: Expected,
     /// The group or the entry that was asked for, and the hash in the group.
     at: u32,
     hash: u32,
@@ -32,7 +44,10 @@ struct Lane {
     beside: Vec<u32>,
     /// Tags that entries left to look up.
     left: TagList,
-    /// The identity of the traversal, after a hit.
+    /// The hash of its header, and what answered that last time.
+    header: u64,
+    guess: Guess,
+    /// The identity of the traversal so far: of all of it, after a hit.
     identity: u64,
     chain: Chain,
     machine: Machine,
@@ -45,25 +60,43 @@ impl Lane {
             stage: 0,
             hit: false,
             silent: true,
-            refresh: false,
+            loaded: false,
+            recalled: false,
+            expected: Expected::default(),
             at: 0,
             hash: 0,
             best: None,
             beside: Vec::new(),
             left: TagList::default(),
-            identity: 0,
+            header: 0,
+            guess: Guess::default(),
+            identity: WHOLE_ID,
             chain: Chain::new(),
             machine: Machine::default(),
         }
     }
 
     #[inline]
-    fn begin(&mut self, tag: Tag, key: &Key) {
-        self.machine.reset(key);
+    fn begin(&mut self, tag: Tag) {
         self.chain.clear();
         self.beside.clear();
-        (self.tag, self.stage, self.hit, self.silent) = (tag, 0, false, true);
-        (self.best, self.left) = (None, TagList::default());
+        (self.tag, self.stage, self.hit, self.silent, self.loaded) = (tag, 0, false, true, false);
+        (self.best, self.left, self.identity) = (None, TagList::default(), WHOLE_ID);
+    }
+
+    /// Another entry on the way.
+    #[inline(always)]
+    fn add(&mut self, table: u8, slot: u32, entry: &Entry) {
+        self.identity = whole_id_with(self.identity, entry);
+        self.chain.push((table, slot));
+    }
+
+    #[inline]
+    fn load(&mut self, key: &Key) {
+        if !self.loaded {
+            self.machine.reset(key);
+            self.loaded = true;
+        }
     }
 }
 
@@ -127,14 +160,19 @@ impl Batch {
         &self.lanes[n].chain
     }
 
-    /// Keeps the identity of the traversal of packet N, and whether its segments are to be refreshed.
-    pub(crate) fn note(&mut self, n: usize, identity: u64, refresh: bool) {
-        (self.lanes[n].identity, self.lanes[n].refresh) = (identity, refresh);
+    /// The identity of the traversal of packet N, after a hit.
+    pub(crate) fn identity(&self, n: usize) -> u64 {
+        self.lanes[n].identity
+    }
+
+    /// Keeps what the adaptive cache expects of the hit of packet N.
+    pub(crate) fn note(&mut self, n: usize, expected: Expected) {
+        self.lanes[n].expected = expected;
     }
 
     /// What was kept.
-    pub(crate) fn noted(&self, n: usize) -> (u64, bool) {
-        (self.lanes[n].identity, self.lanes[n].refresh)
+    pub(crate) fn noted(&self, n: usize) -> Expected {
+        self.lanes[n].expected
     }
 }
 
@@ -148,17 +186,83 @@ impl Ltm {
         }
         let Batch { lanes, lines } = batch;
         let lanes = &mut lanes[..keys.len()];
-        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate() {
-            lane.begin(tag, key);
+        self.recall(tag, keys, version, lanes);
+        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate().filter(|(_, (lane, _))| !lane.recalled) {
+            lane.begin(tag);
+            lane.load(key);
             self.enter(lane, n as u8, lines);
         }
         while lines.buckets.len + lines.records.len > 0 {
             self.serve_buckets(version, lanes, lines);
             self.serve_records(version, lanes, lines);
         }
-        for lane in lanes.iter().filter(|l| l.hit) {
+        for (lane, key) in lanes.iter().zip(keys).filter(|(lane, _)| lane.hit) {
             self.note_hit(&lane.chain, now);
+            if !lane.recalled {
+                self.remember(key, &lane.chain);
+            }
         }
+    }
+
+    /// Tries what answered these headers last time. A packet's entries are asked for while those of the [`AHEAD`] before it are on their way: more at
+    /// once than a core waits for would push each other out of its cache.
+    fn recall(&self, tag: Tag, keys: &[Key], version: u64, lanes: &mut [Lane]) {
+        for (lane, key) in lanes.iter_mut().zip(keys) {
+            lane.header = self.recall.hash(&key.0);
+            self.recall.prefetch(lane.header);
+        }
+        for n in 0..lanes.len() + AHEAD {
+            if let Some(lane) = lanes.get_mut(n) {
+                self.guess(lane);
+            }
+            let before = n.wrapping_sub(AHEAD);
+            if let (Some(lane), Some(key)) = (lanes.get_mut(before), keys.get(before)) {
+                lane.begin(tag);
+                lane.recalled = lane.guess[0] != 0 && self.follow(version, lane, key);
+            }
+        }
+    }
+
+    /// What answered a header last time, if anything did; the entries are asked for.
+    #[inline(always)]
+    fn guess(&self, lane: &mut Lane) {
+        lane.guess = self.recall.find(lane.header).unwrap_or_default();
+        for &number in lane.guess.iter().take_while(|n| **n != 0) {
+            let (table, slot) = self.recall.place(number);
+            if let Some(table) = self.tables.get(usize::from(table)) {
+                table.prefetch(slot);
+            }
+        }
+    }
+
+    /// Takes a guess for what it is: whether these entries answer the packet.
+    #[inline]
+    fn follow(&self, version: u64, lane: &mut Lane, key: &Key) -> bool {
+        for at in 0..lane.guess.len() {
+            let (table, slot) = self.recall.place(lane.guess[at]);
+            let Some(entries) = self.tables.get(usize::from(table)) else { return false };
+            let Some(entry) = entries.value(slot).filter(|e| e.tag == lane.tag && e.version == version) else { return false };
+            let now = if lane.loaded { &lane.machine.key } else { key };
+            if !entries.compare(slot, &now.0).0 {
+                return false;
+            }
+            let action = &*entry.action;
+            lane.add(table, slot, entry);
+            match action.next.follow(&mut lane.left) {
+                Some(next) => {
+                    lane.load(key);
+                    lane.silent &= action.silent;
+                    action.run_silently(&mut lane.machine);
+                    lane.tag = next;
+                }
+                None => {
+                    action.prefetch();
+                    lane.hit = true;
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     #[inline(always)]
@@ -273,7 +377,7 @@ impl Ltm {
         let table = self.table_of(usize::from(lane.stage));
         let Some(entry) = self.tables[table].value(slot).filter(|e| e.version == version) else { return };
         let action = &*entry.action;
-        lane.chain.push((table as u8, slot));
+        lane.add(table as u8, slot, entry);
         match action.next.follow(&mut lane.left) {
             Some(next) => {
                 lane.silent &= action.silent;
@@ -301,6 +405,7 @@ impl Ltm {
     /// Does what was found for packet N, after a hit.
     #[inline]
     pub fn run_of(&self, batch: &mut Batch, n: usize, key: &Key, sink: &mut impl Sink) {
+        batch.lanes[n].load(key);
         let Lane { machine, chain, silent, .. } = &mut batch.lanes[n];
         match (chain.last(), silent) {
             (Some(&(table, slot)), true) => {

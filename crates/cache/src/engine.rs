@@ -5,13 +5,13 @@
 //! tests compare). A packet's way has one or more passes: `ct(table=N)` sends it to the connection tracker, and it comes back
 //! as another pass that starts in table N with what the tracker said in its key. Each pass is looked up and cached by itself; the tracker is
 //! asked on every packet, cached or not.
-use crate::adaptive::Adaptive;
+use crate::adaptive::{Adaptive, Expected};
 use crate::batch::Batch;
 use crate::factor::Factors;
 use crate::ltm::{Ask, Chain, Counters, Eviction, Ltm};
 use crate::partition::{Partitions, Strategy};
 use crate::recheck::Checker;
-use crate::segment::{whole_id, Segment, Tags, Walk};
+use crate::segment::{whole_id, whole_id_with, Segment, Tags, Walk, WHOLE_ID};
 use crate::table::sparse;
 use crate::words::Words;
 use pipeline::{
@@ -249,9 +249,9 @@ impl Engine {
         let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
         if let (true, Some(adaptive)) = (hit, &mut self.adaptive) {
             let of = identity(&self.cache, &self.chain);
-            let refresh = adaptive.expect(of);
-            note_hit(adaptive, &self.cache, &self.chain, of, refresh);
-            if refresh && self.chain.len() > 1 {
+            let expected = adaptive.expect(of);
+            note_hit(adaptive, &self.cache, &self.chain, of, expected);
+            if expected.refresh && self.chain.len() > 1 {
                 self.meet(table, key, None);
             }
         }
@@ -537,10 +537,7 @@ impl Engine {
 /// The identity of the traversal that a chain of entries stands for.
 #[inline]
 fn identity(cache: &Ltm, chain: &[(u8, u32)]) -> u64 {
-    match cache.entries(chain).next() {
-        Some(entry) if entry.whole != 0 => entry.whole,
-        _ => whole_id(cache.entries(chain).map(|e| e.id)),
-    }
+    cache.entries(chain).fold(WHOLE_ID, whole_id_with)
 }
 
 /// Identities of its segments.
@@ -552,9 +549,10 @@ fn parts<'a>(cache: &'a Ltm, chain: &'a [(u8, u32)]) -> impl Iterator<Item = u64
 
 /// Tells the adaptive cache of a hit.
 #[inline]
-fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity: u64, refresh: bool) {
+fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity: u64, expected: Expected) {
     let way = || cache.entries(chain).fold(0, |way: u64, e| way.wrapping_add(e.ways));
-    adaptive.hit(way, identity, refresh.then(|| parts(cache, chain)));
+    let chain = if expected.refresh { chain } else { &[] };
+    adaptive.hit(way, identity, expected, parts(cache, chain));
 }
 
 /// Tells it of all hits of a batch: memory is asked for first. Returns a packet, if there is one, that was answered by parts, of the sample by which parts are
@@ -565,25 +563,21 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
         if !batch.hit(n) {
             continue;
         }
-        let of = identity(cache, batch.chain(n));
-        let refresh = adaptive.expect(of);
-        batch.note(n, of, refresh);
-        if refresh {
+        let expected = adaptive.expect(batch.identity(n));
+        batch.note(n, expected);
+        if expected.refresh {
             by_parts = by_parts.or((batch.chain(n).len() > 1).then_some(n));
-            cache
-                .entries(batch.chain(n))
-                .take(1)
-                .for_each(|e| tables::prefetch(e.parts.as_ref().and_then(|p| p.first())));
+            match cache.entries(batch.chain(n)).next().and_then(|e| e.parts.as_ref()) {
+                Some(whole) => tables::prefetch(whole.first()),
+                None => cache.entries(batch.chain(n)).for_each(|e| adaptive.prefetch(e.id)),
+            }
         }
     }
     for n in (0..packets).filter(|n| batch.hit(*n)) {
-        if batch.noted(n).1 {
-            parts(cache, batch.chain(n)).for_each(|part| adaptive.prefetch(part));
+        match batch.noted(n) {
+            Expected { sampled: false, refresh: false } => adaptive.lookup_done(),
+            expected => note_hit(adaptive, cache, batch.chain(n), batch.identity(n), expected),
         }
-    }
-    for n in (0..packets).filter(|n| batch.hit(*n)) {
-        let (identity, refresh) = batch.noted(n);
-        note_hit(adaptive, cache, batch.chain(n), identity, refresh);
     }
     by_parts
 }

@@ -16,6 +16,7 @@
 //! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
 //!
 //! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
+use crate::recall::Recall;
 use crate::segment::{Action, Entry, Lookup, Next, Segment, TagList};
 use crate::table::{Place, Table, Tag};
 use pipeline::{Key, Machine, Sink};
@@ -125,6 +126,8 @@ pub struct Ltm {
     pub counters: Counters,
     /// How far the last miss came.
     pub stuck: Stuck,
+    /// What answered headers of batches.
+    pub(crate) recall: Recall,
     eviction: Eviction,
     clock: u64,
     /// Entries that a lookup may take. With one table all of them are in it.
@@ -136,7 +139,8 @@ impl Ltm {
     pub fn new(k: usize, limit: usize, eviction: Eviction, seed: u64) -> Ltm {
         let tables: Vec<_> = (0..k.clamp(1, 64)).map(|n| Table::new(limit, seed.wrapping_add(n as u64))).collect();
         let stages = tables.len();
-        Ltm { tables, counters: Counters::default(), stuck: Stuck::default(), eviction, clock: 0, stages }
+        let recall = Recall::new(stages, limit, seed);
+        Ltm { tables, counters: Counters::default(), stuck: Stuck::default(), recall, eviction, clock: 0, stages }
     }
 
     /// `stages` tables that share room for `limit` entries as they need it, which is one table that is looked up as often.
@@ -258,6 +262,12 @@ impl Ltm {
         for action in self.actions(from) {
             action.run(machine, sink);
         }
+    }
+
+    /// Remembers what answered a key.
+    pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)]) {
+        let words = |&(table, slot): &(u8, u32)| self.tables[usize::from(table)].words(slot);
+        self.recall.learn(&key.0, chain, chain.iter().filter_map(words).map(|w| &**w));
     }
 
     /// Notes a hit of a batch.
@@ -406,8 +416,9 @@ impl Ltm {
             return;
         }
         segment.entry.beside = true;
-        table.insert(place, segment.entry, 1, now);
+        let (slot, _) = table.insert(place, segment.entry, 1, now);
         self.counters.beside += 1;
+        self.remember(&segment.key, &[(0, slot)]);
     }
 
     /// Removes entries of other plans that match a key at a point of the program and do not end there: they would be taken first.

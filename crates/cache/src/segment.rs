@@ -174,6 +174,8 @@ pub struct Entry {
     pub plan: u32,
     /// A whole traversal beside its parts, which does without them while there is room: uses do not keep it.
     pub beside: bool,
+    /// Where it starts.
+    pub tag: Tag,
     /// What its tables add to [`Walk::way`].
     pub ways: u64,
     /// The lookups that it stands for.
@@ -451,7 +453,7 @@ impl<'a> Walk<'a> {
         let program = Program::of_steps(steps[from..to].iter(), next == Next::End);
         let action = tags.actions.of(program, next);
         let (whole, parts, plan, beside, way, ways) = (0, None, 0, false, self.way, ways(&path));
-        let entry = Entry { id, action, version, whole, parts, way, ways, plan, beside, path };
+        let entry = Entry { id, action, version, whole, parts, way, ways, plan, beside, tag, path };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
     }
 
@@ -473,5 +475,17 @@ impl<'a> Walk<'a> {
 
 /// The identity of a whole traversal as the sequence of its segments' identities.
 pub fn whole_id(parts: impl Iterator<Item = u64>) -> u64 {
-    parts.fold(0x77, mix)
+    parts.fold(WHOLE_ID, mix)
+}
+
+/// The identity of no segments.
+pub(crate) const WHOLE_ID: u64 = 0x77;
+
+/// The identity of a traversal up to an entry, from that before it: one that is cached whole from its beginning knows its own.
+#[inline(always)]
+pub(crate) fn whole_id_with(before: u64, entry: &Entry) -> u64 {
+    match entry.whole {
+        whole if whole != 0 && before == WHOLE_ID => whole,
+        _ => mix(before, entry.id),
+    }
 }

@@ -303,6 +303,7 @@ fn entry(walk: &Walk<'_>, layout: &Layout, plan: u32, key: pipeline::Key, versio
         ways: ways(&path),
         plan,
         beside: false,
+        tag: *tag,
         path,
     };
     Segment { tag: *tag, priority: steps.len().min(usize::from(u16::MAX)) as u16, words, key, entry }
