@@ -100,7 +100,7 @@ impl Recall {
         let (mut sum, mut turned) = (self.seed, self.seed);
         for some in self.words.chunks(FACTORS.len()) {
             for (&(i, m), factor) in some.iter().zip(FACTORS) {
-                let product = u128::from(key[usize::from(i) % WORDS] & m ^ turned) * u128::from(factor);
+                let product = u128::from(key[usize::from(i).min(WORDS - 1)] & m ^ turned) * u128::from(factor);
                 sum = sum.wrapping_add(product as u64 ^ (product >> 64) as u64);
             }
             turned = turned.rotate_left(29) ^ sum;
@@ -124,9 +124,15 @@ impl Recall {
     pub fn find(&self, hash: u64) -> Option<Guess> {
         let line = self.lines.get(self.line(hash))?;
         let name = Self::name(hash);
-        let [low, high] = line.0.iter().find(|cell| cell[0] >> (64 - HASH_BITS) == name)?;
+        // All cells at once: which one it is cannot be foretold.
+        let is = |n: usize| u32::from(line.0[n][0] >> (64 - HASH_BITS) == name) << n;
+        let found = is(0) | is(1) | is(2) | is(3);
+        let [low, high] = line.0[found.trailing_zeros() as usize % Line::CELLS];
+        if found == 0 {
+            return None;
+        }
         let slot = |word: u64, n: u32| (word >> (n * SLOT_BITS) & SLOT) as u32;
-        Some([slot(*low, 0), slot(*low, 1), slot(*high, 0), slot(*high, 1), slot(*high, 2)])
+        Some([slot(low, 0), slot(low, 1), slot(high, 0), slot(high, 1), slot(high, 2)])
     }
 
     /// The bits of a hash that a cell holds; never 0, which is an empty cell.

@@ -90,8 +90,8 @@ impl TagList {
     }
 }
 
-/// Constant writes at the beginning of a program that are kept beside it.
-const EARLY: usize = 5;
+/// Constant writes at the beginning or at the end of a program that are kept beside it.
+const CONSTANTS: usize = 5;
 
 /// What an entry does. What a lookup reads is two cache lines, in which most programs between two lookups are complete: they write
 /// a few constants into registers.
@@ -102,12 +102,13 @@ pub struct Action {
     pub next: Next,
     /// Whether the program only changes the key: nothing is sent, counted or tracked.
     pub silent: bool,
-    /// How many constant writes the program begins with, as far as they lie here: the words, and new values with their masks.
-    early: u8,
-    words: [u8; EARLY],
+    /// How many constant writes the program begins with, or else ends with, as far as they lie here: the words, and new values with their masks.
+    constants: u8,
+    last: bool,
+    words: [u8; CONSTANTS],
     /// The program between the segment's start and its end.
     pub ops: Box<[Op]>,
-    writes: [(u64, u64); EARLY],
+    writes: [(u64, u64); CONSTANTS],
     /// See [`Program::written`].
     pub written: Sparse,
 }
@@ -117,13 +118,17 @@ impl Action {
     pub fn new(program: Program, next: Next) -> Action {
         let Program { ops, written } = program;
         let silent = !ops.iter().any(|op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Learn(_) | Op::Meter(_)));
-        let (mut early, mut words, mut writes) = (0, [0; EARLY], [(0, 0); EARLY]);
-        for op in ops.iter().take(EARLY) {
-            let Op::Set { word, value, mask } = op else { break };
-            let at = usize::from(early);
-            (words[at], writes[at], early) = (*word, (*value, *mask), early + 1);
+        let constant = |op: &Op| matches!(op, Op::Set { .. });
+        let (first, last) = (ops.iter().take_while(|op| constant(op)).count(), ops.iter().rev().take_while(|op| constant(op)).count());
+        let (constants, last) = if first > 0 { (first.min(CONSTANTS), false) } else { (last.min(CONSTANTS), true) };
+        let from = if last { ops.len() - constants } else { 0 };
+        let (mut words, mut writes) = ([0; CONSTANTS], [(0, 0); CONSTANTS]);
+        for (at, op) in ops[from..from + constants].iter().enumerate() {
+            if let Op::Set { word, value, mask } = op {
+                (words[at], writes[at]) = (*word, (*value, *mask));
+            }
         }
-        Action { next, silent, early, words, writes, ops, written }
+        Action { next, silent, constants: constants as u8, last, words, writes, ops, written }
     }
 
     /// Whether it does this.
@@ -134,13 +139,26 @@ impl Action {
     /// Does it.
     #[inline]
     pub fn run(&self, machine: &mut Machine, sink: &mut impl Sink) {
-        for (word, (value, mask)) in self.words.iter().zip(&self.writes).take(usize::from(self.early)) {
+        let constants = usize::from(self.constants);
+        if self.last {
+            let others = &self.ops[..self.ops.len() - constants];
+            if !others.is_empty() {
+                machine.run(others, sink);
+            }
+            return self.write(machine, constants);
+        }
+        self.write(machine, constants);
+        let others = &self.ops[constants..];
+        if !others.is_empty() {
+            machine.run(others, sink);
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, machine: &mut Machine, constants: usize) {
+        for (word, (value, mask)) in self.words.iter().zip(&self.writes).take(constants) {
             let word = &mut machine.key.0[usize::from(*word)];
             *word = *word & !mask | value;
-        }
-        let rest = &self.ops[usize::from(self.early)..];
-        if !rest.is_empty() {
-            machine.run(rest, sink);
         }
     }
 
@@ -154,7 +172,7 @@ impl Action {
     #[inline]
     pub(crate) fn prefetch(&self) {
         tables::prefetch(Some(&self.writes[2]));
-        tables::prefetch(self.ops.get(usize::from(self.early)));
+        tables::prefetch(self.ops.get(if self.last { 0 } else { usize::from(self.constants) }));
     }
 }
 

@@ -133,6 +133,7 @@ impl Mask {
     }
 }
 
+#[inline]
 fn get(words: &[u64; WORDS], field: Field) -> u128 {
     let info = field.info();
     let word = usize::from(info.word);
@@ -142,6 +143,7 @@ fn get(words: &[u64; WORDS], field: Field) -> u128 {
     u128::from(words[word] >> info.shift & low64(info.stored))
 }
 
+#[inline]
 fn set(words: &mut [u64; WORDS], field: Field, value: u128) {
     let info = field.info();
     let word = usize::from(info.word);

@@ -10,7 +10,7 @@
 //! the program writes drop out, bits that it moves turn into those they came from.
 use crate::conntrack::CtCall;
 use crate::field::{Field, Subfield};
-use crate::key::{low128, Key, Mask, WORDS};
+use crate::key::{low128, low64, Key, Mask, WORDS};
 use crate::learn::Learn;
 use std::sync::{Arc, OnceLock};
 
@@ -247,8 +247,8 @@ impl Machine {
                 let value = from.read(key);
                 to.write(key, value);
             }
-            Op::DecTtl => key.set(Field::NwTtl, key.get(Field::NwTtl).saturating_sub(1)),
-            Op::DecMplsTtl => key.set(Field::MplsTtl, key.get(Field::MplsTtl).saturating_sub(1)),
+            Op::DecTtl => count_down(key, Field::NwTtl),
+            Op::DecMplsTtl => count_down(key, Field::MplsTtl),
             Op::PushVlan(tpid) => key.0[VLAN] = u64::from(*tpid) << 48 | 0x1000 << 32 | key.0[VLAN] >> 32,
             Op::PopVlan => key.0[VLAN] <<= 32,
             Op::FixVlanType => fix_vlan(key),
@@ -285,6 +285,16 @@ impl Machine {
             Op::Learn(learn) => sink.learn(learn, key),
             Op::Meter(meter) => sink.meter(*meter),
         }
+    }
+}
+
+/// Lowers a field of a few bits by one, unless it is zero.
+#[inline]
+fn count_down(key: &mut Key, field: Field) {
+    let info = field.info();
+    let word = &mut key.0[usize::from(info.word)];
+    if *word >> info.shift & low64(info.stored) != 0 {
+        *word -= 1 << info.shift;
     }
 }
 
