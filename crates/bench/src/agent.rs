@@ -99,7 +99,7 @@ pub fn agent_remote(context: &Context) -> Result<Report, Error> {
         .map_err(Error::failed("writing a key"))?;
     let (spec, stop) = (Spec::new(TableKind::Digest, 1 << 20, 1024), Arc::<AtomicBool>::default());
     let listen = ([127, 0, 0, 1], 0).into();
-    let options = Options { listen, key: key.clone(), records: dir.path().join("records"), connections: 1 << 22, nodes: 1 };
+    let options = Options { listen, key: key.clone(), records: dir.path().join("records"), state: None, connections: 1 << 22, nodes: 1 };
     let listening = Listening::new(options, stop.clone()).map_err(Error::failed("listening"))?;
     let address = listening.address().map_err(Error::failed("listening"))?;
     let serving = std::thread::spawn(move || listening.run());

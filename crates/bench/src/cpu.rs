@@ -50,6 +50,15 @@ pub fn prefer(thread: i32, priority: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// The same for several threads of which some may have ended.
+pub fn prefer_all(threads: &[i32], priority: i32) -> io::Result<()> {
+    threads.iter().try_for_each(|thread| match prefer(*thread, priority) {
+        // It was only for the start.
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        other => other,
+    })
+}
+
 /// Sets the nice value of a thread (−20 to 19).
 pub fn nice(thread: i32, value: i32) -> io::Result<()> {
     // SAFETY: plain system call.

@@ -207,11 +207,16 @@ pub fn filter_delay(context: &Context) -> Result<Report, Error> {
     Ok(answer(&Found { data, syn, arrivals, full }))
 }
 
-/// Points of one figure of a set of rows, for one side.
-fn points(rows: &[Row], side: usize, of: impl Fn(&Series) -> &Vec<f64>) -> Vec<(f64, f64)> {
+/// Points of one figure of the rows with frames of a size, for one side.
+fn points_of(rows: &[Row], bytes: usize, side: usize, of: impl Fn(&Series) -> &Vec<f64>) -> Vec<(f64, f64)> {
     // A logarithmic axis has no place for 0%: it stands at 1.
-    let rows = rows.iter().filter(|r| r.bytes == SIZE);
+    let rows = rows.iter().filter(|r| r.bytes == bytes);
     rows.map(|r| (f64::from(r.load.max(1)), stats::median(of(&r.sides[side])))).collect()
+}
+
+/// The same with frames of the size that all loads are measured with.
+fn points(rows: &[Row], side: usize, of: impl Fn(&Series) -> &Vec<f64>) -> Vec<(f64, f64)> {
+    points_of(rows, SIZE, side, of)
 }
 
 fn line(name: &str, points: Vec<(f64, f64)>, dashed: bool) -> Line {
@@ -261,6 +266,19 @@ fn answer(found: &Found) -> Report {
     report
 }
 
+/// Fig. 14: the mean delay of data packets of each size; the paper's text gives numbers of one size only.
+fn sizes(found: &Found) -> Vec<Line> {
+    let mut all = [SIZES[0], SIZES[1], SIZE, SIZES[2]];
+    all.sort_unstable();
+    let lines = NAMES.into_iter().enumerate().flat_map(|(i, name)| {
+        all.map(|bytes| line(&format!("{name}, {bytes} bytes"), points_of(&found.data, bytes, i, |s| &s.mean), i == 1))
+    });
+    let mut lines: Vec<Line> = lines.collect();
+    lines.push(line("paper: NetFilter, 1024 bytes", of_paper(27.0, 87.0), true));
+    lines.push(line("paper: CoFilter (switch), every size", of_paper(1.0, 1.0), true));
+    lines
+}
+
 const LOAD: &str = "load, % of what the kernel with connection tracking carries (1: none)";
 
 fn plots(found: &Found) -> Vec<Plot> {
@@ -299,6 +317,7 @@ fn plots(found: &Found) -> Vec<Plot> {
         lines,
     };
     vec![
+        plot("fig14", "Mean delay of data packets by size (CoFilter Fig. 14)", LOAD, "mean delay, µs", sizes(found)),
         plot("fig15a", "Delay of data packets, 1,024 bytes (CoFilter Fig. 15a)", LOAD, "delay, µs", delay),
         plot("fig15b", "Jitter of data packets, 1,024 bytes (CoFilter Fig. 15b)", LOAD, "µs", jitter),
         plot("fig16", "Delay of SYNs beside data (CoFilter Fig. 16)", LOAD, "delay, µs", syn),
@@ -316,6 +335,25 @@ fn plots(found: &Found) -> Vec<Plot> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_plot_of_sizes_has_a_line_for_each_size_and_side() {
+        let series = |us: f64| Series { mean: vec![us], ..Series::default() };
+        let mut data = Vec::new();
+        for (n, bytes) in [SIZE, 64, 512, 1500].into_iter().enumerate() {
+            for load in SOME {
+                let us = f64::from(load) + n as f64 + 1.0;
+                data.push(Row { bytes, load, sides: [series(us), series(10.0 * us)] });
+            }
+        }
+        let found = Found { data, syn: vec![], arrivals: vec![], full: vec![] };
+        let lines = sizes(&found);
+        let named = |name: &str| lines.iter().find(|l| l.name == name).map(|l| l.points.clone());
+        assert_eq!(named("tunny, 64 bytes"), Some(vec![(1.0, 2.0), (30.0, 32.0), (70.0, 72.0)]));
+        assert_eq!(named("nftables, 1024 bytes"), Some(vec![(1.0, 10.0), (30.0, 310.0), (70.0, 710.0)]));
+        assert_eq!(lines.len(), 2 * 4 + 2);
+        assert!(lines.iter().all(|l| !l.points.is_empty()));
+    }
 
     #[test]
     fn jitter_is_of_successive_probes() {

@@ -10,7 +10,7 @@ use crate::netns::Netns;
 use crate::plot::{Line, Plot};
 use crate::rig::{Frames, Side};
 use crate::workload::{write_ported, Random, Vm, Workload, PACKET_SLOT};
-use crate::{linux, report, snapshot, stats, Context, Error, Goal, Report};
+use crate::{cpu, linux, report, snapshot, stats, Context, Error, Goal, Report};
 use node::daemon::Running;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +20,8 @@ use std::time::Duration;
 /// New connections of tenant one a second.
 const OPENED: u64 = 5_000;
 const EACH: Duration = Duration::from_millis(1500);
+/// Between two of them.
+const REST: Duration = Duration::from_millis(600);
 /// SYNs a second that the software path must take for limits to make sense: those of tenant one are 10,000 packets.
 const LEAST: u64 = 8 * OPENED;
 const TEMPLATES: usize = 65_536;
@@ -27,6 +29,8 @@ const TEMPLATES: usize = 65_536;
 const PERMITTED: usize = 1024;
 /// NCs of a tenant: 10.200.0.1 to .14, and .17 to .30.
 const NCS: u32 = 14;
+/// What a VPC may have of sessions; the oldest half-open one gives way to a new one.
+const VPC_LIMITS: &str = "\"sessions\":20000,\"vmSessions\":20000,\"halfOpen\":10000";
 const SECOND: (u32, &str) = (0xc633_6401, "198.51.100.254");
 
 /// Limits of the software path, packets a second.
@@ -43,9 +47,10 @@ const OFF: Limits = Limits { vpc: 1_000_000_000, vpc_peak: 1_000_000_000, total:
 
 impl Limits {
     /// For a software path that takes `capacity` packets a second: once a third of it is in use, one VPC may take no more than a third,
-    /// and once half of it is, no more than 10,000 connections a second take (two packets each).
+    /// and once half of it is, no more than 10,000 connections a second take (two packets each), or that third if it is less.
     fn for_capacity(capacity: u64) -> Limits {
-        Limits { vpc: 4 * OPENED, vpc_peak: capacity / 3, total: capacity / 3, total_peak: capacity / 2 }
+        let third = capacity / 3;
+        Limits { vpc: third.min(4 * OPENED), vpc_peak: third, total: third, total_peak: capacity / 2 }
     }
 
     fn json(&self) -> String {
@@ -112,7 +117,9 @@ fn permitted(vms: &[Vm], seed: u64) -> Vec<u8> {
 }
 
 fn documents(workload: &Workload, uplinks: [&str; 2], limits: &Limits) -> String {
-    let mut text = snapshot::ndjson(workload);
+    // Session memory that grows waits for all CPUs, and one of them sends without a pause: so many sessions have room from the start.
+    let vpc = "\"gateway\":{\"mac\"";
+    let mut text = snapshot::ndjson(workload).replace(vpc, &format!("\"limits\":{{{VPC_LIMITS}}},{vpc}"));
     let mut document = |kind: &str, name: &str, spec: &str| {
         let _ = writeln!(text, "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"{kind}\",\"metadata\":{{\"name\":\"{name}\"}},\"spec\":{{{spec}}}}}");
     };
@@ -162,10 +169,16 @@ impl Rig {
         linux::addresses_of(&two, SECOND.0, SECOND.1)?;
         gateway.ip(&format!("route add 10.200.0.0/28 via 192.0.2.254 dev {}", one.port))?;
         gateway.ip(&format!("route add 10.200.0.16/28 via {} dev {}", SECOND.1, two.port))?;
-        let (node, _) = start(&gateway, &documents(workload, [&one.port, &two.port], limits))?;
+        let (node, threads) = start(&gateway, &documents(workload, [&one.port, &two.port], limits))?;
         one.pin_threads()?;
         two.pin_threads()?;
+        // Threads of one real-time priority do not share a CPU, and that of a port whose ring is never empty does not end: what a
+        // flood is too much by is to be lost in its own ring. (On a machine with more CPUs each port has its own.)
+        one.prefer_port(3)?;
+        two.prefer_port(1)?;
+        cpu::prefer_all(&threads, 2).map_err(Error::io("setting the priority of the node's threads"))?;
         one.attach_sink("reflect")?;
+        one.pin_sink()?;
         Ok(Rig { one, two, node })
     }
 
@@ -184,7 +197,9 @@ impl Rig {
         });
         let panicked = |_| Error::Failed { what: "a generator".into(), why: "it panicked".into() };
         let ((opened, _), (sent, seconds)) = (opened.map_err(panicked)??, flood.map_err(panicked)??);
-        std::thread::sleep(Duration::from_millis(50));
+        // Each connection that is opened leaves the kernel something to clear away (the pool of pages of its frame), which it does not come to
+        // while a generator takes all of a CPU; 65,534 of them is the most.
+        std::thread::sleep(REST);
         let after = self.node.node.counters().fast;
         let drops = |name: &str| after.drops.get(name).unwrap_or(&0) - before.drops.get(name).unwrap_or(&0);
         Ok(Seen {
@@ -332,6 +347,20 @@ pub fn isolation(context: &Context) -> Result<Report, Error> {
         y: "initial RTT, µs".into(),
         lines,
     });
-    report.detail("rig", "one node with two uplinks and one software worker, its port threads and worker on CPU 1; generators, answering sink on CPU 0");
+    report.detail("rig", "one node with two uplinks and one software worker, its port threads and worker on CPU 1; generators, answering sink on CPU 0; all with real-time priorities");
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_leave_room_for_tenant_one_whatever_the_ring_takes() {
+        for capacity in [LEAST, 50_000, 60_000, 100_000, 1_000_000] {
+            let limits = Limits::for_capacity(capacity);
+            assert!(limits.vpc >= 2 * OPENED, "both packets of its connections go on: {capacity}");
+            assert!(limits.vpc <= limits.vpc_peak && limits.vpc_peak <= limits.total && limits.total <= limits.total_peak, "{capacity}");
+        }
+    }
 }

@@ -87,7 +87,9 @@ fn look_up(tracker: &Tracker, n: u32, lookups: u32, seed: u64) -> Result<f64, Er
             guard.prefetch_first(&homes);
             (new.inner, new.outer, homes)
         });
-        batch.iter().for_each(|(_, _, homes)| guard.prefetch_records(homes));
+        for (_, _, homes) in batch.iter() {
+            guard.prefetch_records(homes);
+        }
         for (k, (inner, outer, homes)) in batch.iter().enumerate() {
             let session =
                 if k % 2 == 0 { guard.find_inner_at(homes, inner) } else { guard.find_outer_at(homes, outer) };

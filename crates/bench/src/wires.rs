@@ -203,14 +203,7 @@ impl Wires {
             }
         }
         // A nice value would not do: it counts within a session's group of processes only, and other work has groups of its own.
-        for thread in &self.threads {
-            match cpu::prefer(*thread, 1) {
-                // A thread that was only for the start.
-                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                other => other.map_err(Error::io("setting the priority of the filter's threads"))?,
-            }
-        }
-        Ok(())
+        cpu::prefer_all(&self.threads, 1).map_err(Error::io("setting the priority of the filter's threads"))
     }
 
     /// CPU time of the filter so far, ns: its ports' threads, softirqs of its CPU, and the node's threads.

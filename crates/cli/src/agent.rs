@@ -11,7 +11,7 @@ use std::process::ExitCode;
 ///
 /// Nodes with `spec.filter.agent` send what may begin, change or end a connection here, and judge data packets by themselves. Both prove by
 /// the shared key who they are. Each node has records of its own, which outlive this process: killed and started again it loses nothing that it
-/// has answered.
+/// has answered. Ended in order (SIGTERM, SIGINT) it keeps them over a restart of its machine, too.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where to listen.
@@ -23,6 +23,10 @@ pub struct Args {
     /// Folder of the records, on a file system in memory [default: /run/tunny/agent/INSTANCE].
     #[arg(long, value_name = "DIR")]
     records: Option<PathBuf>,
+    /// Folder in which connections are kept from an orderly end to the next start, if the machine restarts in between [default:
+    /// /var/lib/tunny/agent/INSTANCE].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// Connections that one node may have.
     #[arg(long, default_value_t = 20_000_000, value_name = "N")]
     connections: u64,
@@ -38,6 +42,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         listen: args.listen,
         key: args.key,
         records: args.records.unwrap_or_else(|| PathBuf::from("/run/tunny/agent").join(&global.instance)),
+        state: Some(args.state.unwrap_or_else(|| PathBuf::from("/var/lib/tunny/agent").join(&global.instance))),
         connections: args.connections,
         nodes: args.nodes,
     })?;

@@ -45,9 +45,37 @@ impl AgentHost {
         self.dir.join("key")
     }
 
+    fn records(&self) -> std::path::PathBuf {
+        self.dir.join("records")
+    }
+
+    fn state(&self) -> std::path::PathBuf {
+        self.dir.join("state")
+    }
+
+    /// Ends it in order.
+    fn end(&mut self) {
+        self.signal(nix::sys::signal::Signal::SIGTERM);
+        assert!(self.process.take().unwrap().wait().unwrap().success());
+    }
+
+    /// What a restart of its machine leaves.
+    fn forget_records(&self) {
+        assert!(self.process.is_none());
+        std::fs::remove_dir_all(self.records()).unwrap();
+    }
+
+    /// What is kept of its nodes.
+    fn kept(&self) -> Vec<std::path::PathBuf> {
+        let files = std::fs::read_dir(self.state()).unwrap();
+        files.map(|f| f.unwrap().path()).collect()
+    }
+
     fn start(&mut self) {
-        let (key, records) = (self.key(), self.dir.join("records"));
-        let argv = [env!("CARGO_BIN_EXE_tunny"), "agent", "--listen", AGENT, "--key", key.to_str().unwrap(), "--records", records.to_str().unwrap()];
+        let folders = [self.key(), self.records(), self.state()];
+        let [key, records, state] = folders.each_ref().map(|path| path.to_str().unwrap());
+        let tunny = env!("CARGO_BIN_EXE_tunny");
+        let argv = [tunny, "agent", "--listen", AGENT, "--key", key, "--records", records, "--state", state];
         self.process = Some(self.namespace.spawn(&argv, &self.dir.join("log")).unwrap());
     }
 
@@ -191,4 +219,61 @@ fn an_agent_with_another_key_is_refused_by_both() {
     region.filter(json!({"states": "digest", "agent": AGENT, "agentKey": other}));
     let open = wait("a key that others can read", || region.states().agent.and_then(|a| a.trouble));
     assert!(open.contains("chmod 600"), "{open}");
+}
+
+#[test]
+fn connections_go_on_behind_an_orderly_restart_of_the_agents_machine() {
+    let Some(region) = region("j") else { return };
+    let mut agent = AgentHost::new(&region);
+    agent.start();
+    region.apply(GROUPS);
+    region.filter(json!({"states": "digest", "connections": 4000, "agent": AGENT, "agentKey": agent.key()}));
+    wait("the agent", || is_up(&region));
+    region.serve();
+    let mut open = region.connected(CONNECTIONS);
+    assert!(agent.kept().is_empty(), "nothing is kept while it runs");
+
+    // Ended in order, and the machine restarts: nothing is lost, and what was kept is used once.
+    agent.end();
+    assert_eq!(agent.kept().len(), 1);
+    agent.forget_records();
+    talk(&mut open, 1, "without the agent");
+    agent.start();
+    wait("the agent behind the restart", || is_up(&region));
+    talk(&mut open, 2, "behind the restart");
+    assert_eq!(region.listed(), CONNECTIONS);
+    assert!(agent.kept().is_empty());
+    open.extend(region.connected(2));
+
+    // Ended in order and started with its records: they count, not what was kept.
+    agent.end();
+    agent.start();
+    wait("the agent with its records", || is_up(&region));
+    talk(&mut open, 3, "with its records");
+    assert_eq!((region.listed(), agent.kept().len()), (CONNECTIONS + 2, 0));
+
+    // Killed, and the machine restarts: nothing is kept, so nothing old comes back.
+    agent.kill();
+    agent.forget_records();
+    agent.start();
+    wait("the agent behind a crash", || is_up(&region));
+    wait("the table to be empty", || (region.listed() == 0).then_some(()));
+    let mut open = region.connected(3);
+
+    // What was kept is damaged: it changes nothing, and is said.
+    agent.end();
+    let [file] = agent.kept().try_into().unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    agent.forget_records();
+    talk(&mut open, 4, "without the agent again");
+    agent.start();
+    wait("the agent with a damaged file", || is_up(&region));
+    wait("the table to be empty again", || (region.listed() == 0).then_some(()));
+    assert!(agent.kept().is_empty());
+    let log = std::fs::read_to_string(agent.dir.join("log")).unwrap();
+    assert!(log.contains("was changed, or written with another key"), "{log}");
+    assert_eq!(region.connected(2).len(), 2);
 }

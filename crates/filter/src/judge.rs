@@ -35,6 +35,10 @@ impl Hasher for Mix {
         }
     }
 
+    fn write_u32(&mut self, n: u32) {
+        self.0 = abi::hash1(self.0 ^ u64::from(n), 0x51ed);
+    }
+
     fn write_u128(&mut self, n: u128) {
         self.0 = abi::hash1(self.0 ^ n as u64 ^ abi::hash1((n >> 64) as u64, 0x9e37), 0x51ed);
     }
@@ -42,30 +46,36 @@ impl Hasher for Mix {
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
-fn number(addr: IpAddr) -> u128 {
-    match addr {
-        IpAddr::V4(a) => a.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(a) => a.to_bits(),
-    }
-}
+/// The groups of a member: first and length in the lists of its VPC.
+type List = (u32, u32);
 
 /// The members of a VPC.
 #[derive(Debug, Default)]
 struct Members {
     spec: Arc<Vec<Member>>,
-    hosts: Map<u128, Box<[u32]>>,
+    hosts4: Map<u32, List>,
+    hosts6: Map<u128, List>,
     /// Longest first.
-    prefixes: Vec<(Prefix, Box<[u32]>)>,
+    prefixes: Vec<(Prefix, List)>,
+    /// Groups, each list of them once: members by the thousand have the same ones, which so are in the cache.
+    lists: Vec<u32>,
 }
 
 impl Members {
     fn new(spec: Arc<Vec<Member>>, position: &HashMap<Arc<str>, u32>) -> Members {
         let mut members = Members { spec: spec.clone(), ..Members::default() };
+        let mut known: HashMap<Vec<u32>, List> = HashMap::new();
         for m in spec.iter() {
-            let groups: Box<[u32]> = m.groups.iter().filter_map(|name| position.get(name).copied()).collect();
-            match m.prefix.len == if m.prefix.addr.is_ipv4() { 32 } else { 128 } {
-                true => drop(members.hosts.insert(number(m.prefix.addr), groups)),
-                false => members.prefixes.push((m.prefix, groups)),
+            let groups: Vec<u32> = m.groups.iter().filter_map(|name| position.get(name).copied()).collect();
+            let lists = &mut members.lists;
+            let list = *known.entry(groups).or_insert_with_key(|groups| {
+                lists.extend(groups);
+                ((lists.len() - groups.len()) as u32, groups.len() as u32)
+            });
+            match m.prefix.addr {
+                IpAddr::V4(a) if m.prefix.len == 32 => drop(members.hosts4.insert(a.to_bits(), list)),
+                IpAddr::V6(a) if m.prefix.len == 128 => drop(members.hosts6.insert(a.to_bits(), list)),
+                _ => members.prefixes.push((m.prefix, list)),
             }
         }
         members.prefixes.sort_by_key(|(p, _)| std::cmp::Reverse(p.len));
@@ -74,10 +84,13 @@ impl Members {
 
     #[inline]
     fn groups(&self, addr: IpAddr) -> &[u32] {
-        if let Some(groups) = self.hosts.get(&number(addr)) {
-            return groups;
-        }
-        self.prefixes.iter().find(|(p, _)| p.covers(addr)).map_or(&[], |(_, groups)| groups)
+        let host = match addr {
+            IpAddr::V4(a) => self.hosts4.get(&a.to_bits()),
+            IpAddr::V6(a) => self.hosts6.get(&a.to_bits()),
+        };
+        let of_prefix = || self.prefixes.iter().find(|(p, _)| p.covers(addr)).map(|(_, list)| list);
+        let Some((first, len)) = host.or_else(of_prefix).copied() else { return &[] };
+        self.lists.get(first as usize..(first + len) as usize).unwrap_or(&[])
     }
 }
 
@@ -143,7 +156,7 @@ pub struct Filter {
     groups: Vec<Option<Arc<Group>>>,
     /// Ids of names: once given, an id stays, so that what was compiled stays right.
     ids: Arc<HashMap<Arc<str>, u32>>,
-    vpcs: HashMap<u32, Arc<Members>>,
+    vpcs: Map<u32, Arc<Members>>,
     /// Some rule is stateless.
     stateless: bool,
 }
@@ -212,8 +225,8 @@ impl Filter {
         self.vpcs.get(&vni).is_some_and(|m| m.prefixes.iter().any(|(p, _)| p.covers(addr)))
     }
 
-    fn groups_of(&self, side: Side) -> &[u32] {
-        side.vni.and_then(|vni| self.vpcs.get(&vni)).map_or(&[], |m| m.groups(side.addr))
+    fn members(&self, side: Side) -> Option<&Members> {
+        self.vpcs.get(&side.vni?).map(|m| &**m)
     }
 
     fn group(&self, i: u32) -> Option<&Group> {
@@ -222,7 +235,10 @@ impl Filter {
 
     /// Whether a connection from one side to the other may begin.
     pub fn judge(&self, from: Side, to: Side, service: u32) -> Verdict<'_> {
-        let (source, target) = (self.groups_of(from), self.groups_of(to));
+        let near = self.members(from);
+        let far = if to.vni == from.vni { near } else { self.members(to) };
+        let source = near.map_or(&[] as &[u32], |m| m.groups(from.addr));
+        let target = far.map_or(&[] as &[u32], |m| m.groups(to.addr));
         let mut verdict = Verdict { deny: None, egress: None, ingress: None };
         if !source.is_empty() {
             verdict.egress = self.decide(RuleDirection::Egress, source, (to.addr, target), service);

@@ -135,10 +135,10 @@ impl Gateway {
         let rules = self.sessions.as_ref().map(|(nat, _)| (nat.rules(), nat.states()));
         let sight = guard.as_ref().zip(rules.as_ref());
         let nat = sight.map(|((nat, guard), (rules, states))| nat::Sight { nat, guard, filter: rules, states: states.as_deref() });
-        let (walking, now, held) = (0, now_ns, Vec::new());
+        let (walking, asked, now, held) = (0, 0, now_ns, Vec::new());
         let (desk, again, answer, waits) = (Some(&self.desk), None, None, None);
         let mut w = Work {
-            tables, settings, output, recorder, stats, slot, now, rx, sent, walking, nat, held, again, desk, answer, waits,
+            tables, settings, output, recorder, stats, slot, now, rx, sent, walking, asked, nat, held, again, desk, answer, waits,
         };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.
@@ -187,6 +187,9 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
     });
     if w.walking > 0 {
         route::walk(w, packets, frames);
+    }
+    if std::mem::take(&mut w.asked) > 0 {
+        w.each(packets, frames, |w, p, _| filter::ask_more(w, p));
     }
     w.each(packets, frames, |w, p, f| {
         filter::run(w, p, f)?;

@@ -154,7 +154,8 @@ pub(crate) struct Packet {
     pub session: u32,
     /// POLICY word of the VPC at hand, where nat has asked for it.
     pub policy: u64,
-    /// What its session is known by, and where the lookup of that begins, if its VPC goes to the Internet.
+    /// What its session is known by, and where the lookup of that begins: of nat, if its VPC goes to the Internet, and of the filter,
+    /// if groups are asked about it, once it is located.
     pub asked: Option<(L4, Homes)>,
     /// What the translator gave for a session that is yet to be made.
     pub public: Option<PublicEndpoint>,

@@ -78,6 +78,54 @@ impl Pair<'_> {
     }
 }
 
+/// Starts to load what judging a packet will need: its sender, the policies, the first bucket of its session.
+#[inline(never)]
+pub(crate) fn ask_ahead<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
+    // A state table is asked as it is.
+    let Some(sight) = w.nat.filter(|sight| sight.states.is_none()) else { return };
+    let l4 = match p.asked.take() {
+        Some((l4, _)) => l4,
+        None => match L4::read(ip_of(p, f), p.v6()) {
+            Ok(l4) => l4,
+            Err(_) => return,
+        },
+    };
+    let tables = w.tables;
+    match l4.v6 {
+        true => tables.prefetch_vm6(p.vni, l4.src.halves()),
+        false => tables.prefetch_vm4(p.vni, l4.src.as_v4()),
+    }
+    for tenant in [&p.tenant, p.home()] {
+        tables.prefetch_line(tables.tenant_record(tenant.id()));
+    }
+    if l4.later() || matches!(l4.icmp, Icmp::Error | Icmp::Other) {
+        return;
+    }
+    let (from, to) = ends(p, &l4);
+    let Some((key, _)) = key(&l4, (from, to), None, l4.ports_of(Direction::Out)) else { return };
+    let homes = sight.guard.homes_pair(&key);
+    sight.guard.prefetch_first(&homes);
+    p.asked = Some((l4, homes));
+    w.asked += 1;
+}
+
+/// The bucket has come: it names the session's record, or there is none, and a new one will be counted.
+pub(crate) fn ask_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
+    let (Some(sight), Some((l4, homes))) = (w.nat, &p.asked) else { return };
+    if !sight.guard.prefetch_records(homes) {
+        // The lower end stands for the VM.
+        let (src, dst) = ((l4.src.as_v6(), p.vni), (l4.dst.as_v6(), p.home().vni));
+        let (addr, vni) = src.min(dst);
+        sight.nat.tracker().prefetch_vm(vni, Addr::v6(addr).ip(l4.v6));
+    }
+}
+
+/// Both ends of a packet.
+fn ends(p: &Packet, l4: &L4) -> (Side, Side) {
+    let side = |vni, addr: Addr| Side { vni: Some(vni), addr: addr.ip(l4.v6) };
+    (side(p.vni, l4.src), side(p.home().vni, l4.dst))
+}
+
 /// Whether a packet may go on. Makes, keeps and ends its session.
 #[inline(never)]
 pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), DropReason> {
@@ -109,10 +157,12 @@ fn connection<R: Recorder>(
     wire: Option<Direction>,
 ) -> Result<(), DropReason> {
     let packet = ip_of(p, f);
-    let l4 = L4::read(packet, p.v6()).map_err(|_| malformed(packet, p.v6()))?;
+    let l4 = match &p.asked {
+        Some((l4, _)) => *l4,
+        None => L4::read(packet, p.v6()).map_err(|_| malformed(packet, p.v6()))?,
+    };
     check_tcp(packet, &l4)?;
-    let side = |vni, addr: Addr| Side { vni: Some(vni), addr: addr.ip(l4.v6) };
-    let (from, to) = (side(p.vni, l4.src), side(p.home().vni, l4.dst));
+    let (from, to) = ends(p, &l4);
     let pair = Pair { packet, l4, from, to, policy: policy(w, p), wire };
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
@@ -239,8 +289,19 @@ pub(crate) fn ask<R: Recorder>(
     asked: Asked,
     count: bool,
 ) -> Result<Permit, DropReason> {
+    let verdict = sight.filter.judge(asked.from, asked.to, asked.service);
+    settle(w, sight, p, (asked, verdict), count)
+}
+
+/// What the rules have said holds: it is told and counted.
+fn settle<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    (asked, verdict): (Asked, filter::Verdict<'_>),
+    count: bool,
+) -> Result<Permit, DropReason> {
     let Asked { from, to, port, service } = asked;
-    let verdict = sight.filter.judge(from, to, service);
     if R::ON {
         note(w, p, &verdict);
     } else if count {
@@ -278,7 +339,7 @@ fn with_session<R: Recorder>(
             .map_err(|why| overlap(why, sight))?,
         false => l4.ports_of(Direction::Out),
     };
-    let (key, direction) = key(pair, ports).ok_or(DropReason::SessionFault)?;
+    let (key, direction) = key(l4, (pair.from, pair.to), pair.wire, ports).ok_or(DropReason::SessionFault)?;
     if let Some(states) = sight.states {
         connection::judge(w, sight, p, pair, states, (&key, direction), ports)?;
     } else {
@@ -299,34 +360,47 @@ fn by_session<R: Recorder>(
     (key, direction): (PairKey, Direction),
     ports: (u16, u16),
 ) -> Result<(), DropReason> {
-    let l4 = &pair.l4;
-    let mut found = sight.guard.find_pair(&key).or_else(|| sight.nat.tracker().find_pair(&key));
-    if let Some(session) = found {
-        if !renew(w, sight, p, pair, session)? || !sight.judge(session, direction, l4, pair.packet, w.now)? {
-            found = None;
-        } else if R::ON {
-            explain(w, sight, p, pair, session);
-        }
+    let found = match &p.asked {
+        Some((_, homes)) => sight.guard.find_pair_at(homes, &key),
+        None => sight.guard.find_pair(&key),
+    };
+    match found {
+        Some(session) if keep(w, sight, p, pair, (session, direction))? => Ok(()),
+        _ => begin(w, sight, p, pair, (key, direction), ports),
     }
-    if found.is_none() {
-        begin(w, sight, p, pair, (key, direction), ports)?;
-    }
-    Ok(())
 }
 
-fn key(pair: &Pair<'_>, ports: (u16, u16)) -> Option<(PairKey, Direction)> {
-    let echo = pair.l4.icmp != Icmp::None || matches!(pair.l4.proto, protocol::ICMP | protocol::ICMPV6);
-    if let Some(direction) = pair.wire {
+/// The session of a packet is judged. False: it is gone.
+fn keep<R: Recorder>(
+    w: &mut Work<'_, R>,
+    sight: Sight<'_>,
+    p: &Packet,
+    pair: &Pair<'_>,
+    (session, direction): (SessionRef, Direction),
+) -> Result<bool, DropReason> {
+    if !renew(w, sight, p, pair, session)? || !sight.judge(session, direction, &pair.l4, pair.packet, w.now)? {
+        return Ok(false);
+    }
+    if R::ON {
+        explain(w, sight, p, pair, session);
+    }
+    Ok(true)
+}
+
+/// The key of a packet between two ends, and its direction.
+fn key(l4: &L4, (from, to): (Side, Side), wire: Option<Direction>, ports: (u16, u16)) -> Option<(PairKey, Direction)> {
+    let echo = l4.icmp != Icmp::None || matches!(l4.proto, protocol::ICMP | protocol::ICMPV6);
+    if let Some(direction) = wire {
         let (server, remote) = match direction {
-            Direction::Out => (pair.from, pair.to),
-            Direction::In => (pair.to, pair.from),
+            Direction::Out => (from, to),
+            Direction::In => (to, from),
         };
         let ports = if direction == Direction::In && !echo { (ports.1, ports.0) } else { ports };
-        let key = PairKey::of_server(pair.l4.proto, server.vni?, server.addr, remote.addr, ports)?;
+        let key = PairKey::of_server(l4.proto, server.vni?, server.addr, remote.addr, ports)?;
         return Some((key, direction));
     }
     let end = |side: Side, port| (side.vni.unwrap_or(0), side.addr, port);
-    PairKey::new(pair.l4.proto, end(pair.from, ports.0), end(pair.to, ports.1), echo)
+    PairKey::new(l4.proto, end(from, ports.0), end(to, ports.1), echo)
 }
 
 /// The two ends of a session, who began it first, and the service that it was begun for.
@@ -385,7 +459,9 @@ pub(crate) fn alone(sight: Sight<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Opt
     services.filter(|_| sight.filter.has_stateless()).find(|s| sight.filter.judge(pair.from, pair.to, *s).stateless())
 }
 
-/// A packet that has no session: it begins one, or goes on by itself.
+/// A packet that seems to have no session: it begins one, or goes on by itself. That it has none is a reader's word, which may miss a
+/// session of the moment: before anything else becomes of the packet than a new session, whose making finds another of its
+/// key, the miss is made certain.
 fn begin<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: Sight<'_>,
@@ -395,25 +471,33 @@ fn begin<R: Recorder>(
     ports: (u16, u16),
 ) -> Result<(), DropReason> {
     let service = match pair.l4.later() {
-        false if begins(&pair.l4, pair.packet, pair.policy) => first_service(pair, ports),
+        false if begins(&pair.l4, pair.packet, pair.policy) => Ok(first_service(pair, ports)),
         later => {
             let why = if later { DropReason::FragmentUnknown } else { DropReason::SessionStray };
-            alone(sight, pair, ports).ok_or(why)?
+            alone(sight, pair, ports).ok_or(why)
         }
     };
-    if ask(w, sight, p, pair.asks(service, ports.0), true)? == Permit::Stateless {
-        return Ok(());
+    let verdict = service.map(|service| {
+        let asked = pair.asks(service, ports.0);
+        (asked, sight.filter.judge(asked.from, asked.to, asked.service))
+    });
+    let (asked, verdict) = match verdict {
+        Ok((asked, verdict)) if verdict.deny.is_none() && !verdict.stateless() => (asked, verdict),
+        other => {
+            let missed = sight.nat.tracker().find_pair(&key);
+            return match missed {
+                Some(session) if keep(w, sight, p, pair, (session, direction))? => Ok(()),
+                _ => settle(w, sight, p, other?, true).map(|_| ()),
+            };
+        }
+    };
+    let made = sight.create(&pair.session(&key, direction), w.now);
+    if let Ok(Made::Found(session)) = made {
+        // Another packet made it meanwhile, or the reader missed it. Should it be gone by now, the rules have allowed the packet.
+        return keep(w, sight, p, pair, (session, direction)).map(|_| ());
     }
-    let new = pair.session(&key, direction);
-    let session = match sight.create(&new, w.now)? {
-        Made::New(session) => session,
-        // Another packet made it meanwhile: this one belongs to it.
-        Made::Found(session) => {
-            sight.judge(session, direction, &pair.l4, pair.packet, w.now)?;
-            session
-        }
-    };
-    if R::ON {
+    settle(w, sight, p, (asked, verdict), true)?;
+    if let (true, Made::New(session)) = (R::ON, made?) {
         let state = sight.guard.record(session).state().name();
         w.note(p, Stage::Filter, Event::Pair { key: format!("{:?}", key.inner()), state, begun: true });
     }

@@ -30,6 +30,8 @@ pub(crate) struct Work<'w, R> {
     pub sent: Count,
     /// Packets whose route tree is being walked.
     pub walking: usize,
+    /// Packets whose sessions the filter has asked for.
+    pub asked: usize,
     /// Sessions, if the gateway serves any.
     pub nat: Option<Sight<'w>>,
     /// Fragments that waited for one of this batch, with the ports that it told.

@@ -204,7 +204,11 @@ pub struct PairKey {
 impl PairKey {
     /// The key of a packet, and whether it goes from the lower end (`Out`) or to it. None if the families differ.
     pub fn new(proto: u8, from: End, to: End, echo: bool) -> Option<(PairKey, Direction)> {
-        let place = |(vni, addr, port): End| (addr, vni, if echo { 0 } else { port });
+        let number = |addr: IpAddr| match addr {
+            IpAddr::V4(a) => a.to_bits().into(),
+            IpAddr::V6(a) => a.to_bits(),
+        };
+        let place = |(vni, addr, port): End| (number(addr), vni, if echo { 0 } else { port });
         let direction = if place(from) <= place(to) { Direction::Out } else { Direction::In };
         let ((vni, low, low_port), (other, high, high_port)) = match direction {
             Direction::Out => (from, to),

@@ -328,9 +328,9 @@ impl<'a> Guard<'a> {
     }
 
     /// Asks for the records that have the key's tag in the first buckets, which should have come; if none has, for the second
-    /// buckets.
+    /// buckets: then there most likely is no session, and false is returned.
     #[inline(always)]
-    pub fn prefetch_records(&self, homes: &Homes) {
+    pub fn prefetch_records(&self, homes: &Homes) -> bool {
         let (shared, [first, second, old, old_second]) = (self.shared(), homes.lines);
         let mut any = false;
         shared.find(&Homes { lines: [first, old, 0, 0], tag: homes.tag }, |_, at| {
@@ -342,6 +342,7 @@ impl<'a> Guard<'a> {
             shared.lines.prefetch(second);
             shared.lines.prefetch(old_second);
         }
+        any
     }
 
     /// The session with this inner key.

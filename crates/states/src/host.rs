@@ -65,6 +65,7 @@ pub struct Host {
     spec: Spec,
     /// Where the list of all connections goes on, while it is being told.
     syncing: Option<u64>,
+    is_new: bool,
     lost: u64,
     turns: u64,
 }
@@ -77,7 +78,23 @@ impl Host {
         agent.judge_by(spec.judged_by());
         agent.limit_opening(spec.all() / OPENING_SHARE);
         agent.tell_ends();
-        Ok(Host { agent, spec, syncing: None, lost, turns: 0 })
+        Ok(Host { agent, spec, syncing: None, is_new: lost.is_none(), lost: lost.unwrap_or(0), turns: 0 })
+    }
+
+    /// There were no records when it was opened.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// All connections that it knows.
+    pub fn list(&self) -> impl Iterator<Item = (Key, Connection)> + '_ {
+        self.agent.scan(0, u64::MAX)
+    }
+
+    /// Takes in a connection that an agent of this node knew before, as long as the node is not served. Its time begins anew. The node is
+    /// told how many found no room.
+    pub fn restore(&mut self, key: &Key, connection: &Connection, now: u64) {
+        self.lost += u64::from(!self.agent.restore(key, connection, now));
     }
 
     /// The table that it serves.

@@ -143,17 +143,17 @@ enum Side {
     There(Arc<Remote>),
 }
 
-/// The agent's records as they were left, as large as they are to be. How many found no room in new ones.
-pub(crate) fn open_records(backing: &dyn Backing, spec: &Spec, salt: u64) -> Result<(Exact, u64), OpenError> {
+/// The agent's records as they were left, as large as they are to be; none: there were none. How many found no room in new ones.
+pub(crate) fn open_records(backing: &dyn Backing, spec: &Spec, salt: u64) -> Result<(Exact, Option<u64>), OpenError> {
     let left = backing.left(STATES_SLOT_RECORDS).and_then(|memory| Exact::attach(memory).ok());
     let old = match left {
-        Some(records) if spec.has_records(&records) => return Ok((records, 0)),
+        Some(records) if spec.has_records(&records) => return Ok((records, Some(0))),
         old => old,
     };
     let lines = spec.record_lines();
     let failed = |source| OpenError::Memory { lines, source };
     let mut records = spec.make_records(backing.make(STATES_SLOT_RECORDS, lines).map_err(failed)?, salt)?;
-    let lost = old.map_or(0, |old| records.take_over(&old));
+    let lost = old.map(|old| records.take_over(&old));
     backing.enter(STATES_SLOT_RECORDS).map_err(failed)?;
     Ok((records, lost))
 }
@@ -207,6 +207,7 @@ impl Shared {
             None => spec.make(make(STATES_SLOT_TABLE, lines)?, salt)?,
         };
         let (records, lost) = open_records(backing, &spec, salt)?;
+        let lost = lost.unwrap_or(0);
         let (mut agent, mut found) = Agent::with_migration(records, table, timeouts, migration);
         for a in adopted {
             found.lost += u64::from(!agent.adopt(&a.key, a.tcp, a.began, now));

@@ -8,12 +8,34 @@ use crate::record::Recorder;
 use crate::work::Work;
 use crate::{pair, Frame, Verdict};
 
-/// The stage, for a packet whose destination is known. What goes to the Internet or comes from there is judged with its
-/// session, in nat.
+/// Whether groups may have a say. What goes to the Internet or comes from there is judged with its session, in nat.
+#[inline(always)]
+fn concerns(p: &Packet) -> bool {
+    !p.inward && (p.tenant.key | p.home().key) & TENANT_FILTERED != 0
+}
+
+/// What the stage will need begins to load, for a packet whose destination is known.
+#[inline(always)]
+pub(crate) fn ask<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
+    if concerns(p) {
+        pair::ask_ahead(w, p, f);
+    }
+}
+
+/// So does what the lines that were asked for lead to.
+#[inline(always)]
+pub(crate) fn ask_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(), Verdict> {
+    if concerns(p) {
+        pair::ask_more(w, p);
+    }
+    Ok(())
+}
+
+/// The stage, for a packet whose destination is known.
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
-    if p.inward || (p.tenant.key | p.home().key) & TENANT_FILTERED == 0 {
-        return Ok(());
+    match concerns(p) {
+        true => pair::judge(w, p, f).map_err(Verdict::Drop),
+        false => Ok(()),
     }
-    pair::judge(w, p, f).map_err(Verdict::Drop)
 }

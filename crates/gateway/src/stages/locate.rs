@@ -43,6 +43,7 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fra
     if p.vm.flags & VM_FLAG_METERED != 0 {
         tables.prefetch_vm_meter(p.vm.vm);
     }
+    super::filter::ask(w, p, f);
     Ok(())
 }
 

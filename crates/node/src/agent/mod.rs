@@ -2,10 +2,11 @@
 //! The agent that judges control packets, on another host than the node (CoFilter §6.1, hybrid pattern): the connection between the two.
 //!
 //! What they say is `states::message`; what a node does with it `states::remote`, an agent `states::Host`. Here is what carries it: TCP, frames with
-//! a seal ([`frame`]), the node's thread that keeps the connection ([`link`]), the agent's process ([`serve`]), and the files in which its records
-//! outlive it ([`records`]). `docs/design/states.md` has the design, `docs/operations.md` the practice.
+//! a seal ([`frame`]), the node's thread that keeps the connection ([`link`]), the agent's process ([`serve`]), the files in which its records
+//! outlive it ([`records`]), and those in which they outlive its machine's restart ([`keep`]). `docs/design/states.md` has the design, `docs/operations.md` the practice.
 
 pub mod frame;
+pub mod keep;
 pub mod link;
 pub mod records;
 pub mod serve;

@@ -2,14 +2,15 @@
 //! `tunny agent`: judges control packets for nodes on other hosts, each with records of its own.
 //!
 //! A thread a node. A node that connects again takes the place of its former connection. What is answered is in the records, which
-//! outlive the process.
+//! outlive the process, and a restart of the machine if the process ended in order before.
 
 use super::frame::{self, FrameError, Opener, Secrets, Sealer, Side, HELLO, PROOF};
+use super::keep::Kept;
 use super::records::FileSlots;
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use states::message::{Ask, Messages, Outbox, Tell, NAME_MAX};
-use states::{Host, Spec, Timeouts};
+use states::{Backing, Host, Spec, Timeouts};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -38,6 +39,8 @@ pub struct Options {
     pub key: PathBuf,
     /// Folder of the records.
     pub records: PathBuf,
+    /// Folder of what is kept of them over a restart of the machine; none: nothing is.
+    pub state: Option<PathBuf>,
     /// Connections that one node may have, both kinds together.
     pub connections: u64,
     /// Nodes at most.
@@ -59,6 +62,7 @@ struct Served {
 struct Agent {
     options: Options,
     key: Vec<u8>,
+    kept: Option<Kept>,
     nodes: Mutex<HashMap<String, Arc<Served>>>,
     strangers: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -85,7 +89,15 @@ impl Listening {
         let listener = TcpListener::bind(options.listen)
             .and_then(|l| l.set_nonblocking(true).map(|()| l))
             .map_err(|e| NodeError::Agent(format!("it cannot listen on {}: {e}", options.listen)))?;
-        let agent = Agent { options, key, nodes: Mutex::default(), strangers: AtomicU32::new(0), stop };
+        // An agent that can keep nothing is better than none.
+        let kept = options.state.as_ref().and_then(|dir| match Kept::open(dir, &key) {
+            Ok(kept) => Some(kept),
+            Err(e) => {
+                tracing::warn!("a restart of this machine will lose the connections of all nodes: the folder {} cannot be had: {e}", dir.display());
+                None
+            }
+        });
+        let agent = Agent { options, key, kept, nodes: Mutex::default(), strangers: AtomicU32::new(0), stop };
         Ok(Listening { agent: Arc::new(agent), listener, _lock: lock })
     }
 
@@ -114,7 +126,13 @@ impl Listening {
         threads.into_iter().for_each(|thread| {
             let _ = thread.join();
         });
+        self.agent.keep();
     }
+}
+
+/// Seconds since 1970.
+fn time_of_day() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 impl Agent {
@@ -245,8 +263,41 @@ impl Agent {
         *place = None;
         let dir = self.options.records.join(name);
         let slots = FileSlots::open(&dir).map_err(|e| failed(&dir, &e))?;
-        *place = Some(Host::open(&slots, *spec, crate::daemon::salt(), timeouts).map_err(|e| failed(&dir, &e))?);
+        let half_read = self.kept.as_ref().is_some_and(|kept| kept.is_half_read(name));
+        if half_read {
+            slots.clear(abi::STATES_SLOT_RECORDS).map_err(|e| failed(&dir, &e))?;
+        }
+        let come_back = match &self.kept {
+            Some(kept) if half_read || slots.left(abi::STATES_SLOT_RECORDS).is_none() => kept.begin(name).map_err(|e| not_kept(name, &e))?,
+            _ => false,
+        };
+        let mut host = Host::open(&slots, *spec, crate::daemon::salt(), timeouts).map_err(|e| failed(&dir, &e))?;
+        if let Some(kept) = &self.kept {
+            if come_back && host.is_new() {
+                let now = monotonic_ns();
+                match kept.read(name, time_of_day(), &mut |key, connection| host.restore(&key, &connection, now)) {
+                    Ok(n) => tracing::info!("node {name}: {n} connections of before this agent's last end are known again"),
+                    Err(why) => tracing::warn!("node {name} begins without connections: its file in the folder of the state is not used: {why}"),
+                }
+            }
+            // What has been read, or is behind the records, must not come back.
+            kept.forget(name).map_err(|e| not_kept(name, &e))?;
+        }
+        *place = Some(host);
         Ok(())
+    }
+
+    /// Keeps what is known of all nodes for a start after a restart of the machine.
+    fn keep(&self) {
+        let Some(kept) = &self.kept else { return };
+        for (name, served) in lock(&self.nodes).iter() {
+            let place = lock(&served.host);
+            let Some(host) = place.as_ref() else { continue };
+            match kept.write(name, host.list(), time_of_day()) {
+                Ok(n) => tracing::info!("node {name}: {n} connections are kept"),
+                Err(e) => tracing::warn!("node {name}: its connections are not kept, and end if this machine restarts: {e}"),
+            }
+        }
     }
 
     /// Answers, until the connection ends.
@@ -295,6 +346,10 @@ impl Agent {
             }
         }
     }
+}
+
+fn not_kept(name: &str, e: &std::io::Error) -> String {
+    format!("the file in which its connections were kept cannot be taken away ({name}): {e}")
 }
 
 fn failed(dir: &Path, e: &dyn std::fmt::Display) -> String {
