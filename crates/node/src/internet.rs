@@ -255,9 +255,8 @@ impl Internet {
         self.log.set(None);
     }
 
-    /// Before a commit: makes the addresses of `model` public as well. Returns whether there was anything to do.
-    pub fn prepare(&self, writer: &mut Writer, model: &Model) -> Result<NatPlan, NodeError> {
-        let mut plan = model.nat();
+    /// Before a commit: makes the addresses of its plan public as well. Returns the plan for [`Internet::carry_out`].
+    pub fn prepare(&self, writer: &mut Writer, mut plan: NatPlan) -> Result<NatPlan, NodeError> {
         self.states.try_out(plan.states)?;
         plan.filter.keep(&lock(&self.plan).filter);
         let mut both = lock(&self.plan).public.clone();
