@@ -307,9 +307,9 @@ impl<'a> Tx<'a> {
                     let mut object = item.object.clone();
                     if let Object::SecurityGroup(g) = &mut object {
                         let before = self.model.internet.groups.get(&name).map(|g| &**g);
+                        // What its rules name is checked all the same.
                         if let Err(faults) = g.compile(before) {
                             self.rule_faults(&item.origin, &g.spec, faults);
-                            continue;
                         }
                     }
                     self.model.put_internet(object, &mut self.log);
@@ -338,11 +338,9 @@ impl<'a> Tx<'a> {
         if !docs.recorded {
             self.check_vm_addresses();
         }
-        let pool_broken = docs.broken().iter().any(|(b, _)| b.kind == Kind::PublicPool);
         let mut told = HashSet::new();
         for (kind, name, field, problem) in self.model.internet_faults() {
-            // Its address may be among what is wrong of the pool.
-            if pool_broken && matches!(problem, Problem::OutsidePools { .. }) {
+            if self.hangs_on_unsure(&problem) {
                 continue;
             }
             if matches!(problem, Problem::NoAddressLeft { .. }) {
@@ -363,6 +361,19 @@ impl<'a> Tx<'a> {
             self.blame(kind, name, field, problem, &told);
         }
         self.warn_of_no_way(&places);
+    }
+
+    /// Whether a fault of one object might be none, were the text of another one right.
+    fn hangs_on_unsure(&self, problem: &Problem) -> bool {
+        let unsure = |kind: Kind, field: &str| self.docs.broken().iter().any(|(b, _)| b.kind == kind && self.is_unsure(kind, &b.name, field));
+        match problem {
+            Problem::OutsidePools { .. } => unsure(Kind::PublicPool, "spec.ranges"),
+            Problem::NoAddressLeft { .. } => unsure(Kind::PublicPool, "spec.ranges") || unsure(Kind::ElasticIp, "spec.vm"),
+            Problem::NoWire { .. } => unsure(Kind::Gateway, "spec.wires") || unsure(Kind::Gateway, "spec.role"),
+            Problem::VmUnfit { vm, .. } => self.failed.contains(&(Kind::Vm, vm.as_str().into())),
+            Problem::ServerElsewhere { server, .. } => self.is_unsure(Kind::Server, &server.as_str().into(), "spec.vpc"),
+            _ => false,
+        }
     }
 
     /// A Snat without an address is told at what left it without, if that is in the set. Else it is an earlier version's, which took it
