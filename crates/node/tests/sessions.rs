@@ -3,6 +3,7 @@
 
 use gateway::{Batch, Frame, Gateway, HEADROOM};
 use node::internet::Internet;
+use node::sessions::{ElasticView, SessionQuery};
 use session::nat::Flow;
 use session::{Cursor, Direction, Filter, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, SessionMemory};
 use std::collections::BTreeMap;
@@ -135,4 +136,36 @@ fn a_conflict_of_two_connections_is_told_among_what_was_refused() {
     let refused = red(&internet, &writer).refused;
     assert_eq!(refused["conflict"], 1);
     assert_eq!(refused.values().sum::<u64>(), 1, "told once: {refused:?}");
+}
+
+#[test]
+fn who_asks_for_ports_is_told_of_elastic_addresses_and_forwards() {
+    let (mut model, memory) = (model(), Arc::new(HeapMemory::new().unwrap()) as Arc<dyn SessionMemory>);
+    let elastic = "\
+{apiVersion: tunny/v1, kind: PublicPool, metadata: {name: own}, spec: {ranges: [203.0.113.16/29]}}
+---
+{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: f}, spec: {address: 203.0.113.17, forwards: ['tcp/80-89=e:8080', 'udp/53=a']}}
+---
+{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: one}, spec: {address: 203.0.113.16, vm: a}}";
+    model.apply(&config::parse_text("elastic.yaml", elastic).unwrap()).unwrap();
+    let mut writer = tables(&model);
+    let internet = open(&memory, &model, &mut writer);
+    let vpcs = BTreeMap::from([(RED, "red".to_string())]);
+    let counters = node::counters::read(&writer.tables(), &vpcs);
+    let told = |query: SessionQuery| {
+        let ports = node::sessions::ports(&internet, &query, &vpcs, &counters, true).unwrap();
+        let row = |e: &ElasticView| format!("{} {:?} {}-{} > {} {} {}", e.public, e.protocol, e.first, e.last, e.vpc, e.vm, e.vm_port);
+        (ports.elastic.iter().map(row).collect::<Vec<_>>(), ports.more)
+    };
+    let any = SessionQuery { limit: 10, ..SessionQuery::default() };
+    let address = "203.0.113.16 None 0-65535 > red 10.0.0.5 0".to_string();
+    let udp = "203.0.113.17 Some(\"udp\") 53-53 > red 10.0.0.5 53".to_string();
+    let tcp = "203.0.113.17 Some(\"tcp\") 80-89 > red 10.0.0.8 8080".to_string();
+    assert_eq!(told(any.clone()), (vec![address.clone(), udp.clone(), tcp.clone()], false));
+    assert_eq!(told(SessionQuery { limit: 2, ..any.clone() }), (vec![address.clone(), udp.clone()], true));
+    assert_eq!(told(SessionQuery { public_port: Some(85), ..any.clone() }).0, [address.clone(), tcp.clone()]);
+    assert_eq!(told(SessionQuery { protocol: Some("udp".into()), ..any.clone() }).0, [address.clone(), udp.clone()]);
+    assert_eq!(told(SessionQuery { vm: Some([10, 0, 0, 8].into()), ..any.clone() }).0, [tcp.clone()]);
+    assert_eq!(told(SessionQuery { public: Some([203, 0, 113, 16].into()), ..any.clone() }).0, [address]);
+    assert_eq!(told(SessionQuery { vpc: Some("red".into()), public_port: Some(53), public: Some([203, 0, 113, 17].into()), ..any }).0, [udp]);
 }

@@ -26,6 +26,15 @@ pub(crate) struct Internet {
 pub(crate) const INTERNET: [Kind; 6] =
     [Kind::PublicPool, Kind::Snat, Kind::ElasticIp, Kind::SecurityGroup, Kind::SecurityBinding, Kind::Server];
 
+/// Whether a change describes an object.
+pub(crate) type Described<'a> = &'a dyn Fn(Kind, &Name) -> bool;
+
+/// Those that a change describes come last.
+pub(super) fn in_turn<'a, T>(all: &'a BTreeMap<Name, T>, last: impl Fn(&Name) -> bool + Copy + 'a) -> impl Iterator<Item = &'a T> {
+    let of = move |which: bool| all.iter().filter(move |(name, _)| last(name) == which).map(|(_, object)| object);
+    of(false).chain(of(true))
+}
+
 /// What is wrong with an object: kind, name, field.
 pub(crate) type Fault = (Kind, Name, String, Problem);
 
@@ -121,15 +130,16 @@ impl Model {
         found
     }
 
-    /// Every rule that joins these objects with each other and with the rest.
-    pub(crate) fn internet_faults(&self) -> Vec<Fault> {
+    /// Every rule that joins these objects with each other and with the rest. Of two that take the same, the one that is `described`
+    /// is at fault.
+    pub(crate) fn internet_faults(&self, described: Described) -> Vec<Fault> {
         let mut out = Vec::new();
         if !self.internet.is_empty() {
             self.pool_faults(&mut out);
-            self.snat_faults(&mut out);
-            self.elastic_faults(&mut out);
+            self.snat_faults(&mut out, described);
+            self.elastic_faults(&mut out, described);
             self.group_faults(&mut out);
-            self.server_faults(&mut out);
+            self.server_faults(&mut out, described);
         }
         self.role_faults(&mut out);
         out
@@ -175,10 +185,10 @@ impl Model {
         }
     }
 
-    fn snat_faults(&self, out: &mut Vec<Fault>) {
+    fn snat_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let (mut by_vpc, mut prefixes): (HashMap<&Name, &Name>, Vec<(Prefix, &Snat, usize)>) = Default::default();
         let used_up = self.pools_used_up();
-        for s in self.internet.snats.values() {
+        for s in in_turn(&self.internet.snats, |name| described(Kind::Snat, name)) {
             let mut fault = |field: String, problem| out.push((Kind::Snat, s.name.clone(), field, problem));
             if !self.vpc_names.contains_key(&s.vpc) {
                 let problem = Problem::UnknownReference { kind: Kind::Vpc, name: s.vpc.to_string() };
@@ -212,11 +222,14 @@ impl Model {
         }
         prefixes.sort_by_key(|(p, ..)| *p);
         for pair in prefixes.windows(2) {
-            let [(a, first, _), (b, second, i)] = pair else { continue };
-            if a.covers(b) && !std::ptr::eq(*first, *second) {
-                let by = format!("{a} of Snat `{}`", first.name);
-                let problem = Problem::RangeTaken { range: b.to_string(), by };
-                out.push((Kind::Snat, second.name.clone(), format!("spec.ipv6Prefixes[{i}]"), problem));
+            let [one, other] = pair else { continue };
+            if one.0.covers(&other.0) && !std::ptr::eq(one.1, other.1) {
+                // Told to both, as of pools.
+                for ((range, snat, i), by) in [(other, one), (one, other)] {
+                    let by = format!("{} of Snat `{}`", by.0, by.1.name);
+                    let problem = Problem::RangeTaken { range: range.to_string(), by };
+                    out.push((Kind::Snat, snat.name.clone(), format!("spec.ipv6Prefixes[{i}]"), problem));
+                }
             }
         }
     }
@@ -230,9 +243,9 @@ impl Model {
         self.internet.pools.values().map(|p| &**p).filter(used_up).map(|p| &p.name).collect()
     }
 
-    fn elastic_faults(&self, out: &mut Vec<Fault>) {
+    fn elastic_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let (mut addresses, mut owners) = (HashMap::new(), HashMap::new());
-        for e in self.internet.elastics.values() {
+        for e in in_turn(&self.internet.elastics, |name| described(Kind::ElasticIp, name)) {
             let mut fault = |field: String, problem| out.push((Kind::ElasticIp, e.name.clone(), field, problem));
             if self.internet.pool_of(e.address).is_none() {
                 fault("spec.address".into(), Problem::OutsidePools { address: e.address.to_string() });
@@ -339,7 +352,11 @@ impl<'a> Tx<'a> {
             self.check_vm_addresses();
         }
         let mut told = HashSet::new();
-        for (kind, name, field, problem) in self.model.internet_faults() {
+        let described = |kind: Kind, name: &Name| places.contains_key(&(kind, name.clone()));
+        let mut faults = self.model.internet_faults(&described);
+        // Those of the set first: what they say of others is not told there once more.
+        faults.sort_by_key(|(kind, name, ..)| !described(*kind, name));
+        for (kind, name, field, problem) in faults {
             if self.hangs_on_unsure(&problem) {
                 continue;
             }
