@@ -168,6 +168,25 @@ fn two_errors_of_one_object_are_told_at_once() {
     );
 }
 
+#[test]
+fn a_vpc_without_a_route_out_is_warned_of() {
+    let warned = |more: &str| {
+        let text = format!("{BASE}{more}");
+        let (_, plan) = Model::from_documents(&parse_text("x.yaml", &text).unwrap()).unwrap();
+        let of_them = plan.warnings().iter().filter(|w| w.kind != Some(Kind::Vm));
+        of_them.map(|w| format!("{} {} {}", w.kind.unwrap(), w.name, w.problem)).collect::<Vec<_>>()
+    };
+    let none = |object: &str, family: &str| {
+        format!("{object} Vpc `red` has no {family} Route with scope internet: nothing goes out, and who comes in is dropped")
+    };
+    let route = |prefix: &str| format!("---\n{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: red, prefix: '{prefix}', scope: internet}}}}\n");
+    let (four, six) = (["Snat red", "ElasticIp ports", "ElasticIp web"].map(|o| none(o, "IPv4")), none("Snat red", "IPv6"));
+    assert_eq!(warned(""), [four[0].clone(), six.clone(), four[1].clone(), four[2].clone()]);
+    assert_eq!(warned(&route("0.0.0.0/0")), [six]);
+    assert_eq!(warned(&route("2000::/3")), four);
+    assert_eq!(warned(&[route("198.51.100.0/24"), route("2000::/3")].concat()), [""; 0]);
+}
+
 /// Whatever the two are called.
 #[test]
 fn of_two_that_take_the_same_the_new_one_is_at_fault() {

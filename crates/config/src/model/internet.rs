@@ -3,6 +3,7 @@
 //! name, and the rules that join them are checked anew whenever a change can touch them.
 
 use super::apply::Tx;
+use super::state::{RouteState, Target};
 use super::{Model, Undo};
 use crate::documents::Origin;
 use crate::error::Problem;
@@ -483,22 +484,51 @@ impl<'a> Tx<'a> {
         self.fail(first.unwrap_or(&Origin::none()), kind, name, &field, problem);
     }
 
-    /// Warns of a Snat or elastic address that has no way out.
+    /// Warns of a Snat or elastic address that has no way out: no router, or no route that leads to it.
     fn warn_of_no_way(&mut self, places: &HashMap<(Kind, Name), &'a Origin>) {
-        let (v4, v6) = self.model.gateway.as_ref().map_or((false, false), |g| (g.via4.is_some(), g.via6.is_some()));
+        let ways = self.model.gateway.as_ref().map_or([false; 2], |g| [g.via4.is_some(), g.via6.is_some()]);
+        let mut routed: HashMap<u32, [bool; 2]> = HashMap::new();
         let mut doubts = Vec::new();
         for ((kind, name), origin) in places {
-            let snat = self.model.internet.snats.get(name).filter(|_| *kind == Kind::Snat);
-            if !v4 && (*kind == Kind::ElasticIp || snat.is_some_and(|s| !s.pools.is_empty())) {
-                doubts.push((*kind, name.clone(), *origin, "IPv4"));
-            }
-            if !v6 && snat.is_some_and(|s| !s.ipv6_prefixes.is_empty()) {
-                doubts.push((*kind, name.clone(), *origin, "IPv6"));
+            let Some((vpc, served)) = self.served(*kind, name) else { continue };
+            let vpc = vpc.map(|id| (id, *routed.entry(id).or_insert_with(|| self.model.routes_out(id))));
+            for family in (0..2).filter(|family| served[*family]) {
+                let word = ["IPv4", "IPv6"][family];
+                if !ways[family] {
+                    doubts.push((*kind, name.clone(), *origin, Problem::NoWayOut { family: word }));
+                }
+                if let Some((id, _)) = vpc.filter(|(_, out)| !out[family]) {
+                    let vpc = self.model.vpc(id).spec.name.to_string();
+                    doubts.push((*kind, name.clone(), *origin, Problem::NoRouteOut { vpc, family: word }));
+                }
             }
         }
-        doubts.sort_by(|a, b| (a.0, &a.1, a.3).cmp(&(b.0, &b.1, b.3)));
-        for (kind, name, origin, family) in doubts {
-            self.warn(origin, kind, name, "", Problem::NoWayOut { family });
+        doubts.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        for (kind, name, origin, problem) in doubts {
+            self.warn(origin, kind, name, "", problem);
         }
+    }
+
+    /// The VPC that a Snat or elastic address serves, and which families (IPv4, IPv6).
+    fn served(&self, kind: Kind, name: &Name) -> Option<(Option<u32>, [bool; 2])> {
+        match kind {
+            Kind::Snat => {
+                let s = self.model.internet.snats.get(name)?;
+                Some((self.model.vpc_names.get(&s.vpc).copied(), [!s.pools.is_empty(), !s.ipv6_prefixes.is_empty()]))
+            }
+            Kind::ElasticIp => {
+                let e = self.model.internet.elastics.get(name)?;
+                Some((e.vms().find_map(|(_, vm)| self.model.find_vm(vm)).map(|(vpc, _)| vpc), [true, false]))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Model {
+    /// Whether a VPC has a route to the Internet, of each family.
+    fn routes_out(&self, vpc: u32) -> [bool; 2] {
+        let (vpc, out) = (self.vpc(vpc), |r: &RouteState| r.target == Target::Internet);
+        [vpc.routes4.values().any(out), vpc.routes6.values().any(out)]
     }
 }
