@@ -3,7 +3,7 @@
 
 use crate::output::{say, show, table, yaml, Format, Out};
 use node::client::Client;
-use node::sessions::{Ports, SessionQuery, SessionView};
+use node::sessions::{ElasticView, Ports, SessionQuery, SessionView};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::net::IpAddr;
@@ -116,6 +116,16 @@ pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) ->
     Ok(())
 }
 
+/// An elastic address, or a forward, as a row.
+fn elastic(e: &ElasticView) -> Vec<String> {
+    let range = |first: u16, last: u16| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let (ports, protocol, own) = match &e.protocol {
+        Some(name) => (range(e.first, e.last), name.clone(), range(e.vm_port, e.vm_port + (e.last - e.first))),
+        None => ("all".into(), "all".into(), "the same".into()),
+    };
+    vec![e.public.clone(), ports, protocol, e.vpc.clone(), e.vm.clone(), own]
+}
+
 /// Shows pools, VPCs and who holds which ports.
 pub fn ports(client: &Client, which: &Which, limit: usize, format: Format) -> anyhow::Result<()> {
     let ports: Ports = client.post("/v1/ports", which.query(limit)?)?;
@@ -130,9 +140,11 @@ pub fn ports(client: &Client, which: &Which, limit: usize, format: Format) -> an
         let vpcs = p.vpcs.iter().map(|t| {
             let refused = t.refused.iter().filter(|(_, n)| **n > 0).map(|(why, n)| format!("{why} {n}"));
             let of = |n: u64, limit: u64| format!("{n} of {limit}");
+            // Without a Snat it can have none.
+            let ports = if t.ports_limit == 0 && t.ports == 0 { "-".into() } else { of(t.ports, t.ports_limit) };
             vec![
                 t.vpc.clone(),
-                of(t.ports, t.ports_limit),
+                ports,
                 of(t.sessions, t.sessions_limit),
                 number(t.sessions_fast),
                 number(t.half_open),
@@ -148,7 +160,14 @@ pub fn ports(client: &Client, which: &Which, limit: usize, format: Format) -> an
             let [tcp, udp, icmp] = used;
             vec![h.public.clone(), range, h.vpc.clone(), h.vm.clone(), tcp, udp, icmp]
         });
-        text.push_str(&table(&["public", "ports", "vpc", "vm", "tcp", "udp", "icmp"], holders));
+        match p.holders.is_empty() {
+            true => text.push_str("no VM holds ports of a pool that were asked for\n"),
+            false => text.push_str(&table(&["public", "ports", "vpc", "vm", "tcp", "udp", "icmp"], holders)),
+        }
+        if !p.elastic.is_empty() {
+            text.push('\n');
+            text.push_str(&table(&["elastic", "ports", "protocol", "vpc", "vm", "its ports"], p.elastic.iter().map(elastic)));
+        }
         let (fast, all) = (p.packets.fast, p.packets.fast + p.packets.software);
         if all > 0 {
             let share = fast as f64 / all as f64 * 100.0;

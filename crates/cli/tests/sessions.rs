@@ -87,6 +87,17 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     let pool = ports["pools"].as_array().unwrap().iter().find(|p| p["pool"] == "public").unwrap();
     assert!(pool["held"].as_u64() >= Some(64) && pool["percent"].as_f64() > Some(0.0), "{pool}");
     assert!(region.tunny(&["get", "ports"]).contains("packets to and from the Internet"));
+    // An elastic address and a forward belong to somebody, too, and who asks for one is told of no other.
+    let rows = |args: &[&str]| -> Vec<String> {
+        let text = region.tunny(&[&["get", "ports"], args].concat());
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().skip_while(|l| !l.starts_with("ELASTIC")).skip(1).take_while(|l| !l.is_empty()).map(words).collect()
+    };
+    let (address, forward) = ("203.0.113.8 all all red 10.1.0.11 the same", "203.0.113.9 8080 tcp blue 10.0.0.12 5201");
+    assert_eq!(rows(&[]), [address, forward]);
+    assert_eq!(rows(&["--public", "203.0.113.8", "--public-port", "80"]), [address]);
+    assert_eq!((rows(&["--public-port", "8080", "--vpc", "blue"]), rows(&["--public-port", "8081", "--vpc", "blue"])), (vec![forward.to_string()], vec![]));
+    assert!(region.tunny(&["get", "ports", "--public", "203.0.113.8"]).contains("no VM holds ports of a pool"));
 
     // The metrics are of the same numbers.
     assert_eq!(region.metric("tunny_vpc_sessions{vni=\"300\"") as usize, region.get(&["--vpc", "green", "--limit", "0"]).len());

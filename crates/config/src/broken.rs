@@ -12,12 +12,80 @@ pub(crate) struct Broken {
     pub kind: Kind,
     /// Its name, or an empty one.
     pub name: Name,
-    /// The whole object, if every value is right and only unknown or repeated fields, or the apiVersion, are not. Of a pool, Snat or
-    /// elastic address also what is right of it.
+    /// The object as far as it is known: wrong entries of lists are left out, and [`stand_ins`] take the place of other values that are
+    /// wrong or missing. None if that would be another object than the one that is meant.
     pub object: Option<Object>,
     /// The objects that it names, each with its field, as far as `object` does not.
     pub references: Vec<(String, Kind, Name)>,
+    /// Fields with a wrong value. Whatever else is said of them is said of a stand-in, so it is not told.
+    pub wrong: Box<[Box<str>]>,
+    /// Lists that lack entries in `object`: the place that each of the others has in the text.
+    pub kept: Box<[(Box<str>, Vec<usize>)]>,
     pub marks: Marks,
+}
+
+impl Broken {
+    /// A field of the object as it stands in the text; none if nothing is known of it.
+    pub fn field(&self, field: &str) -> Option<String> {
+        let field = self.place(field)?;
+        let within = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        let hidden = |wrong: &str| within(&field, wrong) || within(wrong, &field);
+        let told = field.is_empty() || !self.wrong.iter().any(|w| hidden(w));
+        told.then_some(field)
+    }
+
+    fn place(&self, field: &str) -> Option<String> {
+        let entry = |list: &str| field.strip_prefix(list)?.strip_prefix('[')?.strip_suffix(']')?.parse::<usize>().ok();
+        for (list, kept) in &self.kept {
+            if let Some(i) = entry(list) {
+                return kept.get(i).map(|i| format!("{list}[{i}]"));
+            }
+        }
+        Some(field.to_string())
+    }
+}
+
+/// Values that no right document can have, each another one, so that they meet nothing.
+pub(crate) mod stand_ins {
+    use crate::object::Name;
+    use crate::prefix::Mac;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn number() -> u32 {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
+    }
+
+    /// Of a name, or of an interface.
+    pub fn name() -> Name {
+        format!("(unnamed {})", number()).into()
+    }
+
+    /// What is shown of a name.
+    pub fn shown(name: &Name) -> String {
+        if name.starts_with('(') { String::new() } else { name.to_string() }
+    }
+
+    /// Above all VNIs.
+    pub fn vni() -> u32 {
+        1 << 24 | number()
+    }
+
+    /// A group address.
+    pub fn mac() -> Mac {
+        Mac::stand_in(number())
+    }
+
+    /// A multicast address.
+    pub fn address() -> IpAddr {
+        Ipv6Addr::from(0xff << 120 | u128::from(number())).into()
+    }
+
+    /// An address that is never routed.
+    pub fn address4() -> Ipv4Addr {
+        number().into()
+    }
 }
 
 /// Fields that name other objects and must name such as exist.

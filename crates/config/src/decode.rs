@@ -7,7 +7,7 @@ mod servers;
 
 pub(crate) use internet::TIMEOUTS;
 
-use crate::broken::{node_at, references, Broken};
+use crate::broken::{node_at, references, stand_ins, Broken};
 use crate::error::{ConfigError, Place, Problem};
 use crate::object::*;
 use crate::prefix::{inner_address_fault, Mac, Prefix};
@@ -53,6 +53,10 @@ struct Doc<'a> {
     name: String,
     names: &'a mut Names,
     errors: &'a mut Vec<ConfigError>,
+    /// Those of values begin here.
+    values: usize,
+    /// See [`Broken::kept`].
+    kept: Vec<(Box<str>, Vec<usize>)>,
 }
 
 /// The object of a document. Its errors go to `errors`; then what is known of it all the same is returned, if at least its
@@ -65,13 +69,13 @@ pub(crate) fn decode(
 ) -> Result<(Object, Marks), Option<Broken>> {
     let before = errors.len();
     let kind = head(file, root, errors).ok_or(None)?;
-    let mut doc = Doc { file, root, kind, name: String::new(), names, errors };
+    let mut doc = Doc { file, root, kind, name: String::new(), names, errors, values: 0, kept: Vec::new() };
     if let Some(Value::Scalar { text, .. }) = doc.node("metadata.name").map(|n| &n.value) {
         doc.name = text.clone();
     }
     let mut marks = Vec::new();
     doc.structure(root, "", &mut marks);
-    let of_form = doc.errors.len();
+    doc.values = doc.errors.len();
     let object = match kind {
         Kind::Gateway => doc.gateway().map(|g| Object::Gateway(Box::new(g))),
         Kind::Nc => doc.nc().map(Object::Nc),
@@ -86,40 +90,22 @@ pub(crate) fn decode(
         Kind::SecurityBinding => doc.security_binding().map(|b| Object::SecurityBinding(Box::new(b))),
         Kind::Server => doc.server().map(|s| Object::Server(Box::new(s))),
     };
-    let (name, marks) = (doc.name.as_str().into(), marks.into());
+    let (text_name, of_values, kept, marks) = (doc.name.as_str().into(), doc.values, doc.kept.into(), marks.into());
     match object {
         Some(object) if errors.len() == before => Ok((object, marks)),
         object => {
-            let object = if errors.len() == of_form { object } else { object.and_then(|o| without_lists(o, &errors[of_form..])) };
+            let wrong = errors[of_values..].iter().map(|e| e.field.as_str().into()).collect();
             let mut references = references(kind, root);
-            if object.is_some() {
-                // The rest of the object takes part in the check itself.
-                references.retain(|(field, ..)| wrong_lists(&errors[of_form..]).any(|list| field.starts_with(list)));
-            }
-            Err(Some(Broken { kind, name, object, references, marks }))
+            // What the object has of them is checked with it.
+            references.retain(|(field, ..)| match &object {
+                None => true,
+                Some(Object::Route(r)) => field == "spec.peer" && !matches!(r.scope, Scope::Peer(_)),
+                Some(_) => false,
+            });
+            let name = object.as_ref().map_or(text_name, Object::name);
+            Err(Some(Broken { kind, name, object, references, wrong, kept, marks }))
         }
     }
-}
-
-/// The lists of which an entry is wrong.
-fn wrong_lists(errors: &[ConfigError]) -> impl Iterator<Item = &str> {
-    errors.iter().filter_map(|e| Some(e.field.split_once('[')?.0))
-}
-
-/// An object some values of which are wrong, as far as the rest can be checked with what other documents say. A list with a wrong
-/// entry is left out, since the places of its entries would be others.
-fn without_lists(mut object: Object, errors: &[ConfigError]) -> Option<Object> {
-    for list in wrong_lists(errors) {
-        match (&mut object, list) {
-            (Object::PublicPool(p), "spec.ranges") => p.ranges.clear(),
-            (Object::Snat(s), "spec.pools") => s.pools.clear(),
-            (Object::Snat(s), "spec.ipv6Prefixes") => s.ipv6_prefixes.clear(),
-            (Object::ElasticIp(e), "spec.forwards") => e.forwards.clear(),
-            _ => {}
-        }
-    }
-    // Of other kinds a value by default in place of a wrong one would bring errors that are none.
-    matches!(object, Object::PublicPool(_) | Object::Snat(_) | Object::ElasticIp(_)).then_some(object)
 }
 
 /// Checks apiVersion and kind, without which nothing else means anything.
@@ -249,10 +235,21 @@ impl Doc<'_> {
         false
     }
 
-    /// A list of scalars with at most `max` entries, each once; empty if absent.
+    /// Whether the value at a path, or something in it, is wrong.
+    fn is_wrong(&self, path: &str) -> bool {
+        self.errors[self.values..].iter().any(|e| e.field.starts_with(path))
+    }
+
+    /// The place in the text of an entry that [`Doc::list`] gave.
+    fn entry(&self, path: &str, i: usize) -> usize {
+        let kept = self.kept.iter().find(|(list, _)| **list == *path);
+        kept.and_then(|(_, places)| places.get(i).copied()).unwrap_or(i)
+    }
+
+    /// A list of scalars with at most `max` entries, each once; empty if absent. Wrong entries are reported and left out.
     fn list<T: Eq + Hash + Clone>(&mut self, path: &str, max: usize, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
         let Some(node) = self.node(path) else { return Vec::new() };
-        let (at, mut out, mut wrong) = (node.at, Vec::new(), Vec::new());
+        let (at, mut out, mut wrong, mut kept) = (node.at, Vec::new(), Vec::new(), Vec::new());
         let mut seen = HashSet::new();
         match &node.value {
             Value::List(items) => {
@@ -272,12 +269,18 @@ impl Doc<'_> {
                             let twice = Problem::DuplicateReference { name: text.clone() };
                             wrong.push((item.at, format!("{path}[{i}]"), twice));
                         }
-                        Ok((v, _)) => out.push(v),
+                        Ok((v, _)) => {
+                            out.push(v);
+                            kept.push(i);
+                        }
                         Err(p) => wrong.push((item.at, format!("{path}[{i}]"), p)),
                     }
                 }
             }
             _ => wrong.push((at, path.to_string(), Problem::WrongType { found: node.type_name() })),
+        }
+        if !wrong.is_empty() {
+            self.kept.push((path.into(), kept));
         }
         for (at, path, problem) in wrong {
             let allowed = schema::allowed(self.kind, &path);
@@ -294,6 +297,18 @@ impl Doc<'_> {
     fn name_at(&mut self, path: &str) -> Option<Name> {
         let name = self.need(path, |s| check_name(s).map(|()| s.to_string()))?;
         Some(self.names.get(&name))
+    }
+
+    /// `metadata.name`. What is wrong still tells documents apart.
+    fn own_name(&mut self) -> Name {
+        self.name_at("metadata.name").unwrap_or_else(|| self.written_name())
+    }
+
+    fn written_name(&self) -> Name {
+        if self.name.is_empty() {
+            return stand_ins::name();
+        }
+        self.name.as_str().into()
     }
 
     fn switch(&mut self, path: &str, default: bool) -> bool {
@@ -316,7 +331,7 @@ impl Doc<'_> {
         for path in ["spec.punt.vpc", "spec.punt.total", "spec.limits"] {
             self.check_mapping(path);
         }
-        let mut g = Gateway::new(self.name_at("metadata.name")?);
+        let mut g = Gateway::new(self.own_name());
         g.vtep4 = self.get("spec.vtep.ipv4", |s| underlay(s).and_then(want_v4));
         g.vtep6 = self.get("spec.vtep.ipv6", |s| underlay(s).and_then(want_v6));
         self.gateway_role(&mut g);
@@ -367,7 +382,7 @@ impl Doc<'_> {
         let rate_path = format!("{path}.peakRate");
         let rate = self.get(&rate_path, |s| in_range(parse_packets(s)?, 1, 1_000_000_000));
         let burst = self.integer(&format!("{path}.peakBurst"), 1, u64::from(u32::MAX));
-        if rate.is_some_and(|r| r < committed.rate) {
+        if rate.is_some_and(|r| r < committed.rate) && !self.is_wrong(&format!("{path}.rate")) {
             let at = self.place_of(&rate_path);
             let why = Problem::Value("is below the committed rate".into());
             self.error(at, &rate_path, why, schema::allowed(self.kind, &rate_path));
@@ -382,9 +397,10 @@ impl Doc<'_> {
         for path in ["metadata", "spec", "spec.gateway", "spec.limits", "spec.filter"] {
             self.check_mapping(path);
         }
-        let name = self.name_at("metadata.name");
+        let name = self.own_name();
         let vni = self.need("spec.vni", |s| integer(s, 1, 0xff_ffff)).map(|v| v as u32);
-        let gateway_mac = self.get("spec.gateway.mac", Mac::from_str).or_else(|| default_gateway_mac(vni?));
+        let by_vni = |d: &Self| if d.is_wrong("spec.gateway.mac") { None } else { default_gateway_mac(vni?) };
+        let gateway_mac = self.get("spec.gateway.mac", Mac::from_str).or_else(|| by_vni(self)).unwrap_or_else(stand_ins::mac);
         let gateways = self.list("spec.gateway.addresses", 16, inner_address);
         let icmp = self.switch("spec.icmp", true);
         let pick_up = self.choice("spec.strayTcp", &[("drop", false), ("pickUp", true)], false);
@@ -392,16 +408,17 @@ impl Doc<'_> {
         let weight = self.integer("spec.filter.weight", 1, 1000).unwrap_or(1) as u16;
         let meter = self.meter();
         let peerings = self.name_list("spec.peerings", 65_536);
-        Some(Vpc { name: name?, vni: vni?, gateway_mac: gateway_mac?, gateways, icmp, pick_up, limits, weight, meter, peerings })
+        let vni = vni.unwrap_or_else(stand_ins::vni);
+        Some(Vpc { name, vni, gateway_mac, gateways, icmp, pick_up, limits, weight, meter, peerings })
     }
 
     fn nc(&mut self) -> Option<Nc> {
         self.check_mapping("metadata");
         self.check_mapping("spec");
-        let name = self.name_at("metadata.name");
-        let address = self.need("spec.address", underlay);
+        let name = self.own_name();
+        let address = self.need("spec.address", underlay).unwrap_or_else(stand_ins::address);
         let vpcs = self.name_list("spec.vpcs", 1 << 20);
-        Some(Nc { name: name?, address: address?, vpcs })
+        Some(Nc { name, address, vpcs })
     }
 
     fn vm(&mut self) -> Option<Vm> {
@@ -419,10 +436,15 @@ impl Doc<'_> {
             let allowed = schema::allowed(Kind::Vm, "spec.addresses");
             self.error(at, "spec.addresses", Problem::Value("has no entry".into()), allowed);
         }
-        let mac = self.need("spec.mac", Mac::from_str);
-        let nc = self.name_at("spec.nc");
+        let mac = self.need("spec.mac", Mac::from_str).unwrap_or_else(stand_ins::mac);
+        let nc = self.name_at("spec.nc").unwrap_or_else(stand_ins::name);
         let meter = self.meter();
-        Some(Vm { name, vpc: vpc?, addresses: Addresses::new(&list)?, mac: mac?, nc: nc?, meter })
+        // Without a name it is known by its VPC and first address.
+        if name.is_none() && (vpc.is_none() || list.is_empty() || self.entry("spec.addresses", 0) > 0) {
+            return None;
+        }
+        let addresses = Addresses::new(&list).unwrap_or_else(|| Addresses::One([stand_ins::address()]));
+        Some(Vm { name, vpc: vpc.unwrap_or_else(stand_ins::name), addresses, mac, nc, meter })
     }
 
     fn route(&mut self) -> Option<Route> {
@@ -433,44 +455,43 @@ impl Doc<'_> {
         let prefix = self.need("spec.prefix", Prefix::from_str);
         let known = |s: &str| Scope::NAMES.iter().find(|n| **n == s).copied().ok_or(format!("`{s}` is no scope"));
         let scope = self.need("spec.scope", known);
-        let peer = self.node("spec.peer").is_some();
-        let scope = match scope? {
-            "peer" => Scope::Peer(self.name_at("spec.peer")?),
-            other if peer => {
-                let at = self.node("spec.peer").map_or(self.root.at, |n| n.at);
-                let why = Problem::Value(format!("is given, but the scope is {other}"));
-                self.error(at, "spec.peer", why, schema::allowed(Kind::Route, "spec.peer"));
-                return None;
+        let scope = match scope {
+            Some("peer") => self.name_at("spec.peer").map(Scope::Peer),
+            Some(other) => {
+                if let Some(at) = self.node("spec.peer").map(|n| n.at) {
+                    let why = Problem::Value(format!("is given, but the scope is {other}"));
+                    self.error(at, "spec.peer", why, schema::allowed(Kind::Route, "spec.peer"));
+                }
+                Scope::plain(other)
             }
-            "local" => Scope::Local,
-            "blackhole" => Scope::Blackhole,
-            "internet" => Scope::Internet,
-            "line" => Scope::Line,
-            _ => Scope::Region,
+            None => None,
         };
-        Some(Route { name, vpc: vpc?, prefix: prefix?, scope })
+        // A route is its prefix, and without a name it is known by that and its VPC.
+        if prefix.is_none() || name.is_none() && vpc.is_none() {
+            return None;
+        }
+        // One that is local brings about nothing that would be an error elsewhere.
+        Some(Route { name, vpc: vpc.unwrap_or_else(stand_ins::name), prefix: prefix?, scope: scope.unwrap_or(Scope::Local) })
     }
 
     fn peering(&mut self) -> Option<Peering> {
         self.check_mapping("metadata");
         self.check_mapping("spec");
-        let name = self.name_at("metadata.name");
+        let name = self.own_name();
         if !self.must_exist("spec.vpcs") {
             return None;
         }
         let before = self.errors.len();
         let vpcs = self.name_list("spec.vpcs", 2);
         let at = self.node("spec.vpcs").map_or(self.root.at, |n| n.at);
-        match <[Name; 2]>::try_from(vpcs) {
-            Ok(vpcs) => Some(Peering { name: name?, vpcs }),
-            Err(list) => {
-                if self.errors.len() == before {
-                    let why = Problem::Value(format!("has {} entries", list.len()));
-                    self.error(at, "spec.vpcs", why, schema::allowed(Kind::Peering, "spec.vpcs"));
-                }
-                None
-            }
+        let found = vpcs.len();
+        // With another VPC it would be another peering.
+        let vpcs = <[Name; 2]>::try_from(vpcs).ok();
+        if vpcs.is_none() && self.errors.len() == before {
+            let why = Problem::Value(format!("has {found} entries"));
+            self.error(at, "spec.vpcs", why, schema::allowed(Kind::Peering, "spec.vpcs"));
         }
+        Some(Peering { name, vpcs: vpcs? })
     }
 
     /// `metadata.name` of a kind that may go without.
@@ -479,8 +500,11 @@ impl Doc<'_> {
         if canonical {
             return None;
         }
-        let name = self.get("metadata.name", |s| check_name(s).map(|()| s.to_string()))?;
-        Some(self.names.get(&name))
+        let name = self.get("metadata.name", |s| check_name(s).map(|()| s.to_string()));
+        match name {
+            Some(name) => Some(self.names.get(&name)),
+            None => self.is_wrong("metadata").then(|| self.written_name()),
+        }
     }
 
     /// The name that a Vm or Route has if it gives none.

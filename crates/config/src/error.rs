@@ -213,6 +213,14 @@ pub enum Problem {
         /// IPv4 or IPv6.
         family: &'static str,
     },
+    /// Warning: no route leads out.
+    #[error("Vpc `{vpc}` has no {family} Route with scope internet: nothing goes out, and who comes in is dropped")]
+    NoRouteOut {
+        /// The VPC.
+        vpc: String,
+        /// IPv4 or IPv6.
+        family: &'static str,
+    },
     /// A prefix that has a route already.
     #[error("{prefix} is already routed by Route `{by}`; a VPC has one route a prefix")]
     PrefixTaken {

@@ -441,6 +441,11 @@ impl Scope {
     /// As in `spec.scope`.
     pub const NAMES: [&'static str; 6] = ["local", "peer", "blackhole", "internet", "line", "region"];
 
+    /// One that needs no peer, by its name.
+    pub(crate) fn plain(name: &str) -> Option<Scope> {
+        [Scope::Local, Scope::Blackhole, Scope::Internet, Scope::Line, Scope::Region].into_iter().find(|s| s.name() == name)
+    }
+
     /// As in `spec.scope`.
     pub fn name(&self) -> &'static str {
         Scope::NAMES[match self {

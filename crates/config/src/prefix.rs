@@ -114,6 +114,11 @@ impl Mac {
         (value != 0 && value >> 48 == 0 && value >> 40 & 1 == 0).then_some(Mac(value))
     }
 
+    /// One of the addresses that are refused, in place of one that is not known.
+    pub(crate) fn stand_in(number: u32) -> Mac {
+        Mac(1 << 40 | u64::from(number))
+    }
+
     /// The number.
     pub fn value(self) -> u64 {
         self.0

@@ -204,7 +204,7 @@ const SNAT: &[Field] = &[
     field!("spec.vpc", "name", REQUIRED, "name of a Vpc that has no other Snat", "The VPC. Its routes of scope `internet` say what goes out."),
     field!("spec.pools", "list of names", "none", "1 to 64 names of PublicPools", "Pools whose addresses stand for the VPC's IPv4 addresses, in the order in which they are used. Pools may be shared. Sessions over the addresses of a pool that is taken out end, live ones too, within seconds (reason `translation` in the session log); a pool that is added ends none."),
     field!("spec.ipv6Prefixes", "list of IPv6 prefixes", "none", "up to 64 IPv6 prefixes of 16 bits or more, of no other VPC", "IPv6 sources that go out as they are."),
-    field!("spec.ipv6Inbound", "switch", "off", ON_OFF, "Let anyone begin a connection to an address in `spec.ipv6Prefixes`."),
+    field!("spec.ipv6Inbound", "switch", "off", ON_OFF, "Let anyone who lies behind a Route of the VPC with scope `internet` begin a connection to an address in `spec.ipv6Prefixes`."),
     field!("spec.filtering", "choice", "addressAndPort", "addressAndPort or endpointIndependent", "Who may send to a mapping in use (RFC 4787 section 5): only whom the VM has sent to, or anyone."),
     field!("spec.offload", "switch", "on", ON_OFF, "Established sessions are served by the fast path; off keeps all of them in software."),
     field!("spec.limits.ports", "integer", "1048576", "64 to 4294967295", "Ports that VMs of the VPC hold, in blocks."),
@@ -217,7 +217,7 @@ const SNAT: &[Field] = &[
 
 const ELASTIC: &[Field] = &[
     METADATA_NAME,
-    field!("spec.address", "IPv4 address", REQUIRED, "an address in a PublicPool, of no other ElasticIp", "The public address."),
+    field!("spec.address", "IPv4 address", REQUIRED, "an address in a PublicPool, of no other ElasticIp", "The public address. Who sends to it must lie behind a Route of the VPC with scope `internet`."),
     field!("spec.vm", "name", "none", "name of a Vm with an IPv4 address and no other ElasticIp in spec.vm", "The VM that it stands for, all ports and protocols, both ways. Its first IPv4 address counts. Snat leaves this public address alone."),
     field!("spec.forwards", "list of forwards", "none", "up to 256, as tcp/443=web1:8443 or udp/5000-5009=red/10.0.0.5, of Vms of one VPC", "Instead: public ports that lead to VMs (and stand for their ports when they send). The other ports of the address are left to Snat."),
 ];

@@ -33,6 +33,61 @@ fn every_error_of_a_file_at_once_each_with_its_place() {
     }
 }
 
+/// Of all kinds alike.
+#[test]
+fn a_wrong_value_hides_no_other_error_and_makes_none() {
+    let errors = validate_files(&[data("beside.yaml")], &mut Model::new()).unwrap_err();
+    let dir = format!("{}/", data("").display().to_string().trim_end_matches('/'));
+    golden("beside.expected", &lines(&errors).replace(&dir, ""));
+}
+
+/// Where values of a text stand that are neither keys nor names that others refer to.
+fn values(text: &str) -> Vec<std::ops::Range<usize>> {
+    let mut found = Vec::new();
+    let mut begin = 0;
+    for line in text.split_inclusive('\n') {
+        let code = line.split('#').next().unwrap_or_default().trim_end();
+        let parts = code.split_inclusive([',', '{', '}', '[', ']', ' ']).scan(begin, |at, part| {
+            *at += part.len();
+            Some((*at - part.len(), part.trim_end_matches([',', '{', '}', '[', ']', ' '])))
+        });
+        let parts: Vec<_> = parts.filter(|(_, part)| !part.is_empty() && *part != "-" && *part != "---").collect();
+        let keys = |i: usize| i > 0 && ["kind:", "apiVersion:", "name:"].contains(&parts[i - 1].1);
+        let one = |i: usize| parts[i].0..parts[i].0 + parts[i].1.len();
+        found.extend((0..parts.len()).filter(|i| !parts[*i].1.ends_with(':') && !keys(*i)).map(one));
+        begin += line.len();
+    }
+    found
+}
+
+/// One value of a right configuration after the other is made wrong: it is the only error, and what there was before is as it was.
+#[test]
+fn a_wrong_value_is_one_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut tried, mut wrong) = (0, Vec::new());
+    for example in ["internet.yaml", "filter.yaml", "region.yaml"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(example);
+        let text = std::fs::read_to_string(path).unwrap();
+        let right = parse_text(example, &text).unwrap();
+        // On nothing, and as a change of what is there.
+        let there = Model::from_documents(&right).unwrap().0;
+        for value in values(&text) {
+            let broken = format!("{}?/!{}", &text[..value.start], &text[value.end..]);
+            let path = dir.path().join("x.yaml");
+            std::fs::write(&path, &broken).unwrap();
+            for (mut model, before) in [(Model::new(), Model::new()), (there.clone(), there.clone())] {
+                let errors = validate_files(&[&path], &mut model).err().unwrap_or_default();
+                tried += 1;
+                if errors.len() != 1 || !errors[0].problem.to_string().contains("`?") {
+                    wrong.push(format!("{example}: {}\n{}", &text[value.clone()], lines(&errors)));
+                }
+                assert_eq!((model.nat(), model.counts()), (before.nat(), before.counts()));
+            }
+        }
+    }
+    assert!(wrong.is_empty() && tried > 300, "{} of {tried}\n{}", wrong.len(), wrong.join("\n"));
+}
+
 #[test]
 fn the_example_region_is_valid_without_a_warning() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/region.yaml");

@@ -158,13 +158,66 @@ fn two_errors_of_one_object_are_told_at_once() {
     );
     assert_eq!(
         told("kind: Snat\nmetadata: {name: s}\nspec: {vpc: blue, pools: ['o t', in], ipv6Prefixes: ['2001:db8:7:1::/64']}").len(),
-        3
+        4,
+        "an overlap is told to both"
     );
     // What is wrong of a pool is not told once more at who lies in it.
     assert_eq!(
         told("kind: PublicPool\nmetadata: {name: p}\nspec: {ranges: [8.8.8.0/33]}\n---\napiVersion: tunny/v1\nkind: ElasticIp\nmetadata: {name: e}\nspec: {address: 8.8.8.8, vm: red/10.1.0.6}"),
         ["spec.ranges[0] `33` is no prefix length: 0 to 32"]
     );
+}
+
+#[test]
+fn a_vpc_without_a_route_out_is_warned_of() {
+    let warned = |more: &str| {
+        let text = format!("{BASE}{more}");
+        let (_, plan) = Model::from_documents(&parse_text("x.yaml", &text).unwrap()).unwrap();
+        let of_them = plan.warnings().iter().filter(|w| w.kind != Some(Kind::Vm));
+        of_them.map(|w| format!("{} {} {}", w.kind.unwrap(), w.name, w.problem)).collect::<Vec<_>>()
+    };
+    let none = |object: &str, family: &str| {
+        format!("{object} Vpc `red` has no {family} Route with scope internet: nothing goes out, and who comes in is dropped")
+    };
+    let route = |prefix: &str| format!("---\n{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: red, prefix: '{prefix}', scope: internet}}}}\n");
+    let (four, six) = (["Snat red", "ElasticIp ports", "ElasticIp web"].map(|o| none(o, "IPv4")), none("Snat red", "IPv6"));
+    assert_eq!(warned(""), [four[0].clone(), six.clone(), four[1].clone(), four[2].clone()]);
+    assert_eq!(warned(&route("0.0.0.0/0")), [six]);
+    assert_eq!(warned(&route("2000::/3")), four);
+    assert_eq!(warned(&[route("198.51.100.0/24"), route("2000::/3")].concat()), [""; 0]);
+}
+
+/// Whatever the two are called.
+#[test]
+fn of_two_that_take_the_same_the_new_one_is_at_fault() {
+    let at_fault = |name: &str, kind: &str, spec: &str| {
+        let text = format!("---\n---\n{{apiVersion: tunny/v1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}");
+        let errors = base().apply(&parse_text("x.yaml", &text).unwrap()).unwrap_err();
+        let told: Vec<_> = errors.iter().map(|e| format!("{}:{} {} {}", e.place.line, e.name, e.field, e.problem)).collect();
+        assert_eq!(told.len(), 1, "{told:#?}");
+        told[0].clone()
+    };
+    let web = base().objects(Kind::ElasticIp).find_map(|o| match o {
+        Object::ElasticIp(e) if e.vm.as_deref() == Some("web") => Some(e),
+        _ => None,
+    });
+    let (own, address) = web.map(|e| (e.name.to_string(), e.address)).unwrap();
+    for name in ["a", "z"] {
+        let taken = at_fault(name, "ElasticIp", &format!("address: {address}, vm: red/10.1.0.6"));
+        assert_eq!(taken, format!("3:{name} spec.address {address} belongs to ElasticIp `{own}`"));
+        let twice = at_fault(name, "ElasticIp", "address: 203.0.113.1, vm: web");
+        assert_eq!(twice, format!("3:{name} spec.vm names Vm `web`, which has ElasticIp `{own}`"));
+        for prefix in ["2001:db8:6::/47", "2001:db8:7:1::/64"] {
+            let overlaps = at_fault(name, "Snat", &format!("vpc: blue, ipv6Prefixes: ['{prefix}']"));
+            assert_eq!(overlaps, format!("3:{name} spec.ipv6Prefixes[0] {prefix} overlaps 2001:db8:7::/48 of Snat `red`"));
+        }
+        for range in ["203.0.112.0/23", "203.0.113.1"] {
+            let overlaps = at_fault(name, "PublicPool", &format!("ranges: [{range}]"));
+            assert_eq!(overlaps, format!("3:{name} spec.ranges[0] {range} overlaps 203.0.113.0/28 of PublicPool `out`"));
+        }
+        let second = at_fault(name, "Snat", "vpc: red, pools: [out]");
+        assert_eq!(second, format!("3:{name} spec.vpc Vpc `red` has Snat `red`; a VPC has one at most"));
+    }
 }
 
 #[test]

@@ -3,10 +3,11 @@
 
 use crate::counters::monotonic_ns;
 use crate::internet::{binding, Internet};
-use config::{Kind, Model, Plan};
+use config::{Kind, Model, NatPlan, Plan};
 use serde_json::json;
 use session::nat::Translator;
 use session::{Cursor, Filter, Owner};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -59,8 +60,9 @@ impl fmt::Display for Ends {
 }
 
 impl Internet {
-    /// The sessions that end by a plan; none if it does not change translation. `model` is the one after the change.
-    pub fn ends_of(&self, plan: &Plan, model: &Model) -> Option<Ends> {
+    /// The sessions that end by a plan; none if it does not change translation. `model` is the one after the change; what translation
+    /// makes of it is left in `made` for whoever carries the plan out.
+    pub fn ends_of(&self, plan: &Plan, model: &Model, made: &OnceCell<NatPlan>) -> Option<Ends> {
         let touched = CONCERNED.iter().any(|k| {
             let t = plan.tally(*k);
             t.added + t.changed + t.removed > 0
@@ -69,7 +71,7 @@ impl Internet {
         if !touched || nat.tracker().stats().sessions == 0 {
             return None;
         }
-        let (new, old_ends) = (model.nat(), nat.tunnel_ends());
+        let (new, old_ends) = (made.get_or_init(|| model.nat()), nat.tunnel_ends());
         if self.translates_as(&new.spec) && *old_ends == *new.tunnel_ends {
             return None;
         }

@@ -8,6 +8,7 @@
 
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
+use crate::restore::{restore, Ours};
 use crate::sessionlog::SessionLog;
 use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
@@ -17,7 +18,7 @@ use filter::Filter;
 use gateway::Nat;
 use session::upgrade::Image;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
-use session::{Cursor, EndReason, Options, Owner, SessionInfo, SessionMemory, TenantLimits, Tracker};
+use session::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
 use ::states::Backing;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -113,7 +114,8 @@ impl Internet {
         let nat = nat.on_begin(Box::new(move |new, now| told.began(new, now)));
         let told = log.clone();
         let nat = Arc::new(nat.on_refusal(Box::new(move |refused| told.refused(refused))));
-        let lost = restore(&nat, &writer.tables(), now);
+        // Not by the tables: new ones have not been told the public addresses yet.
+        let lost = restore(&nat, Some(&Ours::new(&plan.public)), now);
         if found.sessions > 0 {
             let torn = found.refused + lost;
             let rest = if torn > 0 { format!(", {torn} could not go on") } else { String::new() };
@@ -166,7 +168,7 @@ impl Internet {
         let (options, now) = (self.nat.tracker().options(), monotonic_ns());
         let nat = on(memory, options, now, &self.plan())?;
         nat.set_filter(self.nat.rules().clone());
-        restore(&nat, &lock(&self.tables), now);
+        restore(&nat, None, now);
         self.states.rehearse(&nat, xdp)?;
         Ok(Arc::new(nat))
     }
@@ -180,7 +182,8 @@ impl Internet {
     pub fn import(&self, export: &mut dyn FnMut(&mut dyn FnMut(&Image))) -> (u64, u64) {
         let (now, mut refused) = (monotonic_ns(), 0);
         export(&mut |image| refused += u64::from(self.nat.tracker().import(image, now).is_err()));
-        let torn = restore(&self.nat, &lock(&self.tables), now);
+        let ours = Ours::new(&lock(&self.plan).public);
+        let torn = restore(&self.nat, Some(&ours), now);
         (self.nat.tracker().stats().sessions, refused + torn)
     }
 
@@ -255,9 +258,8 @@ impl Internet {
         self.log.set(None);
     }
 
-    /// Before a commit: makes the addresses of `model` public as well. Returns whether there was anything to do.
-    pub fn prepare(&self, writer: &mut Writer, model: &Model) -> Result<NatPlan, NodeError> {
-        let mut plan = model.nat();
+    /// Before a commit: makes the addresses of its plan public as well. Returns the plan for [`Internet::carry_out`].
+    pub fn prepare(&self, writer: &mut Writer, mut plan: NatPlan) -> Result<NatPlan, NodeError> {
         self.states.try_out(plan.states)?;
         plan.filter.keep(&lock(&self.plan).filter);
         let mut both = lock(&self.plan).public.clone();
@@ -468,30 +470,4 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
         WireSpec { server: port(2 * n + 1), network: port(2 * n + 2), servers: w.servers.clone() }
     });
     writer.set_wires(&wires.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))
-}
-
-/// Gives the translator what the sessions in memory hold; those for which it has no place end. Returns how many.
-fn restore(nat: &Nat, tables: &Tables, now: u64) -> u64 {
-    let (mut lost, mut at) = (0, Some(Cursor::default()));
-    let ours = |remote: IpAddr| match remote {
-        IpAddr::V4(a) => tables.public4(a.into()).is_some(),
-        IpAddr::V6(a) => tables.public6(((u128::from(a) >> 64) as u64, u128::from(a) as u64)).is_some(),
-    };
-    while let Some(from) = at {
-        let mut hairpins = Vec::new();
-        let mut ends = |s: &SessionInfo| {
-            let torn = s.owner != Owner::Filter && !nat.translator().restore(&binding(s));
-            lost += u64::from(torn);
-            if !torn && s.owner != Owner::Filter && ours(s.inner.remote()) {
-                hairpins.push(s.inner);
-            }
-            torn.then_some(EndReason::Untranslated)
-        };
-        at = nat.remove_where(from, 65_536, &mut ends, now);
-        for inner in hairpins {
-            let session = nat.tracker().find_inner(&inner);
-            session.into_iter().for_each(|session| nat.tracker().set_aside(session, &inner));
-        }
-    }
-    lost
 }

@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod offline;
 pub mod pcap;
 mod punt;
+mod restore;
 pub mod service;
 pub mod sessionlog;
 pub mod rules;

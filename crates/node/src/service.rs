@@ -16,7 +16,8 @@ use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, VmCounters};
-use config::{ConfigError, Documents, Kind, Model, Object, Plan};
+use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -500,7 +501,8 @@ impl Node {
             }
             Change::Documents(docs) => (core.model.apply(docs).map_err(sentences)?, Some(docs)),
         };
-        let ends = self.internet.ends_of(&plan, &core.model);
+        let nat = OnceCell::new();
+        let ends = self.internet.ends_of(&plan, &core.model, &nat);
         let mut view = plan.view(&core.model, CHANGES_MAX);
         let gateway = plan.tally(Kind::Gateway);
         if gateway.added + gateway.changed + gateway.unchanged > 0 {
@@ -520,8 +522,8 @@ impl Node {
             core.model.revert(plan);
             return Ok(report);
         }
-        let commit = plan.commit(&core.model);
-        if let Err((error, recorded)) = self.carry_out(&mut core, docs, &commit, &before, &mut report) {
+        let commit = (plan.commit(&core.model), nat);
+        if let Err((error, recorded)) = self.carry_out(&mut core, docs, commit, &before, &mut report) {
             core.times.refused += 1;
             core.model.revert(plan);
             lock(&self.writer).set_limits(crate::store::limits(&core.model));
@@ -565,7 +567,7 @@ impl Node {
         &self,
         core: &mut Core,
         docs: Option<&Documents>,
-        commit: &tables::Commit,
+        (commit, nat): (tables::Commit, OnceCell<NatPlan>),
         before: &Service,
         report: &mut ApplyReport,
     ) -> Result<(), (NodeError, bool)> {
@@ -581,7 +583,7 @@ impl Node {
         }
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        let (generation, ways) = self.commit(core, commit, docs.is_none()).map_err(|e| (e, recorded))?;
+        let (generation, ways) = self.commit(core, &commit, nat, docs.is_none()).map_err(|e| (e, recorded))?;
         report.commit_s = begun.elapsed().as_secs_f64();
         report.generation = generation;
         if let Some(store) = &mut core.store {
@@ -604,10 +606,17 @@ impl Node {
     }
 
     /// The tables and the way to the Internet: all of it or nothing. The number of the commit, and the routers that come and go.
-    fn commit(&self, core: &Core, commit: &tables::Commit, replaced: bool) -> Result<(u64, (Vec<IpAddr>, Vec<IpAddr>)), NodeError> {
+    fn commit(
+        &self,
+        core: &Core,
+        commit: &tables::Commit,
+        nat: OnceCell<NatPlan>,
+        replaced: bool,
+    ) -> Result<(u64, (Vec<IpAddr>, Vec<IpAddr>)), NodeError> {
         let mut writer = lock(&self.writer);
         writer.set_limits(crate::store::limits(&core.model));
-        let plan = self.internet.prepare(&mut writer, &core.model)?;
+        let nat = nat.into_inner().unwrap_or_else(|| core.model.nat());
+        let plan = self.internet.prepare(&mut writer, nat)?;
         let generation = match writer.commit(commit) {
             Ok(report) => report.generation,
             Err(e) => {

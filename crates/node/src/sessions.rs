@@ -7,6 +7,7 @@ use crate::error::NodeError;
 use crate::internet::Internet;
 use crate::types::Counters;
 use serde::{Deserialize, Serialize};
+use session::nat::ElasticUse;
 use session::{Cursor, Filter, Owner, SessionInfo, State, TenantLimits, Tracker};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -296,6 +297,29 @@ pub struct HolderView {
     pub icmp: u32,
 }
 
+/// Ports of a public address that lead to a VM by an ElasticIp, whether in use or not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ElasticView {
+    /// VNI.
+    pub vni: u32,
+    /// Name of the VPC.
+    pub vpc: String,
+    /// The VM's address.
+    pub vm: String,
+    /// Public address.
+    pub public: String,
+    /// Protocol of a forward; none: the address stands for the VM, with all protocols and ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// First port.
+    pub first: u16,
+    /// Last port.
+    pub last: u16,
+    /// The VM's port for the first one.
+    pub vm_port: u16,
+}
+
 /// `GET /v1/ports`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ports {
@@ -305,7 +329,10 @@ pub struct Ports {
     pub vpcs: Vec<TenantView>,
     /// Who holds which ports.
     pub holders: Vec<HolderView>,
-    /// Whether there are more holders than were asked for.
+    /// Which ones lead to whom by configuration.
+    #[serde(default)]
+    pub elastic: Vec<ElasticView>,
+    /// Whether there is more of these two than was asked for.
     pub more: bool,
     /// Packets to and from the Internet that each engine sent on.
     #[serde(default)]
@@ -382,7 +409,34 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>, counters: &Cou
     list.into_values().collect()
 }
 
-/// Pools, VPCs, and at most `limit` holders of ports that the query chooses.
+/// The elastic addresses and forwards that a query chooses.
+fn elastic(internet: &Internet, wanted: &Filter, vpcs: &BTreeMap<u32, String>) -> Vec<ElasticView> {
+    let mut list = Vec::new();
+    for e in internet.plan().spec.elastics {
+        let public = std::net::Ipv4Addr::from_bits(e.addr);
+        let mut put = |proto: Option<u8>, (first, last): (u16, u16), (vm, vm_port): (u32, u16)| {
+            let vm = std::net::Ipv4Addr::from_bits(vm);
+            let is = |filter: Option<IpAddr>, a| filter.is_none_or(|f| f == IpAddr::V4(a));
+            let same = is(wanted.public, public) && is(wanted.vm, vm) && wanted.vni.is_none_or(|v| v == e.vni);
+            let port = wanted.public_port.is_none_or(|p| (first..=last).contains(&p));
+            if same && port && wanted.proto.is_none_or(|p| proto.is_none_or(|own| own == p)) {
+                let (vpc, protocol) = (vpcs.get(&e.vni).cloned().unwrap_or_default(), proto.map(protocol_name));
+                let (vm, public) = (vm.to_string(), public.to_string());
+                list.push(ElasticView { vni: e.vni, vpc, vm, public, protocol, first, last, vm_port });
+            }
+        };
+        match &e.usage {
+            ElasticUse::Vm(vm) => put(None, (0, u16::MAX), (*vm, 0)),
+            ElasticUse::Forwards(all) => {
+                all.iter().for_each(|f| put(Some(f.protocol as u8), (f.first, f.last), (f.vm_addr, f.vm_port)));
+            }
+        }
+    }
+    list.sort_by(|a, b| (&a.public, a.first).cmp(&(&b.public, b.first)));
+    list
+}
+
+/// Pools, VPCs, and of holders of ports and elastic addresses that the query chooses at most `limit` each.
 pub fn ports(
     internet: &Internet,
     query: &SessionQuery,
@@ -422,5 +476,8 @@ pub fn ports(
         !more
     });
     holders.sort_by(|a, b| (&a.public, a.first).cmp(&(&b.public, b.first)));
-    Ok(Ports { pools: pools(internet), vpcs: tenants(internet, vpcs, counters, xdp), holders, more, packets })
+    let mut elastic = elastic(internet, &filter, vpcs);
+    more |= elastic.len() > limit;
+    elastic.truncate(limit);
+    Ok(Ports { pools: pools(internet), vpcs: tenants(internet, vpcs, counters, xdp), holders, elastic, more, packets })
 }

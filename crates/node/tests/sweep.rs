@@ -75,7 +75,7 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     let change = "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: red}, spec: {rules: [ingress allow udp/54 any]}}";
     let plan = model.apply(&config::parse_text("change.yaml", change).unwrap()).unwrap();
     let commit = plan.commit(&model);
-    let wanted = first.prepare(&mut writer, &model).unwrap();
+    let wanted = first.prepare(&mut writer, model.nat()).unwrap();
     writer.commit(&commit).unwrap();
     first.carry_out(&mut writer, &wanted, &commit, (&model, false));
     assert!(there(&first, 7) && there(&first, 8));
@@ -156,7 +156,7 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
     // Blue's pool stays and gets one more; green's goes. Green says nothing.
     let plan = model.apply(&snats("wide", "nano, wide")).unwrap();
     let commit = plan.commit(&model);
-    let wanted = internet.prepare(&mut writer, &model).unwrap();
+    let wanted = internet.prepare(&mut writer, model.nat()).unwrap();
     writer.commit(&commit).unwrap();
     internet.carry_out(&mut writer, &wanted, &commit, (&model, false));
     let begun = Instant::now();

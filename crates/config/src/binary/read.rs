@@ -322,7 +322,7 @@ impl Load {
                 return Err(format!("{a} belongs to the gateway and to an NC"));
             }
         }
-        if let Some((kind, name, field, problem)) = m.internet_faults().into_iter().next() {
+        if let Some((kind, name, field, problem)) = m.internet_faults(&|_, _| false).into_iter().next() {
             return Err(format!("{kind} `{name}`: {field} {problem}"));
         }
         m.settle_bound();

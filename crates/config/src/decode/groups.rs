@@ -3,6 +3,7 @@
 //! document is applied.
 
 use super::Doc;
+use crate::broken::stand_ins;
 use crate::error::Problem;
 use crate::object::*;
 use crate::schema;
@@ -13,19 +14,19 @@ impl Doc<'_> {
     pub(super) fn security_group(&mut self) -> Option<SecurityGroup> {
         self.check_mapping("metadata");
         self.check_mapping("spec");
-        let name = self.name_at("metadata.name");
+        let name = self.own_name();
         let mut rules = self.list("spec.rules", GROUP_RULES_MAX, Rule::from_str);
         if !self.choice("spec.stateful", &[("true", true), ("false", false)], true) {
             rules.iter_mut().for_each(|r| r.stateful = !r.allow);
         }
-        Some(SecurityGroup::new(GroupSpec { name: name?, rules }))
+        Some(SecurityGroup::new(GroupSpec { name, rules }))
     }
 
     pub(super) fn security_binding(&mut self) -> Option<SecurityBinding> {
         self.check_mapping("metadata");
         self.check_mapping("spec");
-        let name = self.name_at("metadata.name");
-        let vpc = self.name_at("spec.vpc");
+        let name = self.own_name();
+        let vpc = self.name_at("spec.vpc").unwrap_or_else(stand_ins::name);
         let vms = self.list("spec.vms", 65_536, |s| check_vm_name(s).map(|()| s.to_string()));
         let vms: Vec<Name> = vms.iter().map(|s| self.names.get(s)).collect();
         let servers = self.name_list("spec.servers", 65_536);
@@ -38,6 +39,6 @@ impl Doc<'_> {
                 self.error(at, path, Problem::Missing, schema::allowed(self.kind, path));
             }
         }
-        Some(SecurityBinding { name: name?, vpc: vpc?, vms, servers, prefixes, groups })
+        Some(SecurityBinding { name, vpc, vms, servers, prefixes, groups })
     }
 }

@@ -2,6 +2,7 @@
 //! Documents about the way to the Internet.
 
 use super::{integer, underlay, Doc};
+use crate::broken::stand_ins;
 use crate::error::Problem;
 use crate::object::*;
 use crate::prefix::Prefix;
@@ -42,7 +43,7 @@ impl Doc<'_> {
             };
             if second {
                 let at = self.node("spec.internet.via").map_or(self.root.at, |n| n.at);
-                let why = Problem::Value("is a second one of its family".into());
+                let (why, i) = (Problem::Value("is a second one of its family".into()), self.entry("spec.internet.via", i));
                 self.error(
                     at,
                     &format!("spec.internet.via[{i}]"),
@@ -72,6 +73,7 @@ impl Doc<'_> {
         self.gateway_migration(g);
         let s = &mut g.states;
         let (kind, spec) = (s.kind, s.spec());
+        let unknown = self.is_wrong("spec.filter.states");
         // What would have no effect is a mistake; what collides more than it is worth, too.
         let of = |path: &str| match path {
             "spec.filter.registers" | "spec.filter.fingerprintBits" => kind == Some(TableKind::Compact),
@@ -85,7 +87,7 @@ impl Doc<'_> {
             ("spec.filter.agent", "compact or digest"),
             ("spec.filter.agentKey", "compact or digest"),
         ] {
-            if self.node(path).is_some() && !of(path) {
+            if self.node(path).is_some() && !of(path) && !unknown {
                 self.misplaced(path, format!("has no effect unless `spec.filter.states` is {of_what}"));
             }
         }
@@ -135,7 +137,7 @@ impl Doc<'_> {
         if end > begin {
             self.misplaced("spec.filter.migration.end", format!("is {end}, above `begin`, which is {begin}"));
         }
-        if g.states.kind.is_none() {
+        if g.states.kind.is_none() && !self.is_wrong("spec.filter.states") {
             self.misplaced(PATH, "has no effect unless `spec.filter.states` is compact or digest: sessions are no scarce memory of the fast path".into());
         }
         if self.node("spec.filter.agent").is_some() {
@@ -153,7 +155,7 @@ impl Doc<'_> {
         for path in ["metadata", "spec", "spec.ports"] {
             self.check_mapping(path);
         }
-        let name = self.name_at("metadata.name");
+        let name = self.own_name();
         let ranges = self.full_list("spec.ranges", 256, AddressRange::from_str);
         self.check_ranges(&ranges);
         let (low, high) = (u64::from(SNAT_PORTS.0), u64::from(SNAT_PORTS.1));
@@ -168,7 +170,7 @@ impl Doc<'_> {
             |s: &str| integer(s, 64, 4096).and_then(|b| power_of_two(b).ok_or(format!("{b} is no power of two")));
         let block = self.get("spec.portBlock", block).unwrap_or(64) as u16;
         let reuse_ports = self.switch("spec.reusePorts", false);
-        Some(PublicPool { name: name?, ranges, ports: (first, last), block, reuse_ports })
+        Some(PublicPool { name, ranges, ports: (first, last), block, reuse_ports })
     }
 
     /// Not too many, none twice.
@@ -182,6 +184,7 @@ impl Doc<'_> {
         for (i, r) in ranges.iter().enumerate() {
             if let Some(other) = ranges[..i].iter().find(|o| o.overlaps(r)) {
                 let problem = Problem::RangeTaken { range: r.to_string(), by: format!("{other} of the same pool") };
+                let i = self.entry("spec.ranges", i);
                 self.error(at, &format!("spec.ranges[{i}]"), problem, String::new());
             }
         }
@@ -191,8 +194,8 @@ impl Doc<'_> {
         for path in ["metadata", "spec", "spec.limits", "spec.timeouts"] {
             self.check_mapping(path);
         }
-        let name = self.name_at("metadata.name");
-        let vpc = self.name_at("spec.vpc");
+        let name = self.own_name();
+        let vpc = self.name_at("spec.vpc").unwrap_or_else(stand_ins::name);
         let pools = self.name_list("spec.pools", 64);
         let ipv6_prefixes = self.list("spec.ipv6Prefixes", 64, |s| match Prefix::from_str(s)? {
             p if ["fe80::/10", "ff00::/8", "::/16"].iter().filter_map(|l| Prefix::from_str(l).ok()).any(|l| l.covers(&p)) => {
@@ -217,7 +220,7 @@ impl Doc<'_> {
         for (name, value) in TIMEOUTS.into_iter().zip(&mut timeouts) {
             *value = self.integer(&format!("spec.timeouts.{name}"), 1, 86_400).map_or(0, |s| s as u32);
         }
-        Some(Snat { name: name?, vpc: vpc?, pools, ipv6_prefixes, ipv6_inbound, open, offload, limits, timeouts })
+        Some(Snat { name, vpc, pools, ipv6_prefixes, ipv6_inbound, open, offload, limits, timeouts })
     }
 
     /// Limits of a VPC's sessions.
@@ -236,8 +239,8 @@ impl Doc<'_> {
     pub(super) fn elastic_ip(&mut self) -> Option<ElasticIp> {
         self.check_mapping("metadata");
         self.check_mapping("spec");
-        let name = self.name_at("metadata.name");
-        let address = self.need("spec.address", |s| underlay(s).and_then(super::want_v4));
+        let name = self.own_name();
+        let address = self.need("spec.address", |s| underlay(s).and_then(super::want_v4)).unwrap_or_else(stand_ins::address4);
         let vm = self.get("spec.vm", |s| check_vm_name(s).map(|()| s.to_string())).map(|s| self.names.get(&s));
         let forwards = self.list("spec.forwards", 256, PortForward::from_str);
         let at = self.node("spec.forwards").map_or(self.root.at, |n| n.at);
@@ -258,10 +261,11 @@ impl Doc<'_> {
             let meets = |o: &&PortForward| o.protocol == f.protocol && o.first <= f.last && f.first <= o.last;
             if let Some(other) = forwards[..i].iter().find(meets) {
                 let problem = Problem::RangeTaken { range: f.to_string(), by: other.to_string() };
+                let i = self.entry("spec.forwards", i);
                 self.error(at, &format!("spec.forwards[{i}]"), problem, String::new());
             }
         }
-        Some(ElasticIp { name: name?, address: address?, vm, forwards })
+        Some(ElasticIp { name, address, vm, forwards })
     }
 
     /// A list that must have an entry.

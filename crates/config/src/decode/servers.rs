@@ -2,6 +2,7 @@
 //! Documents about a node in role filter.
 
 use super::{interface, Doc};
+use crate::broken::stand_ins;
 use crate::error::Problem;
 use crate::object::*;
 use crate::schema;
@@ -18,6 +19,8 @@ impl Doc<'_> {
         g.role = self.choice("spec.role", &Role::ALL, Role::Gateway);
         g.wires = self.list("spec.wires", abi::WIRES_MAX as usize, Wire::from_str);
         let (needed, foreign): (&[&str], &[&str]) = match g.role {
+            // Whatever it is meant to be.
+            _ if self.is_wrong("spec.role") => (&["spec"], &[]),
             Role::Gateway => (&["spec.vtep.ipv4", "spec.vtep.ipv6"], &["spec.wires"]),
             Role::Filter => (&["spec.wires"], &["spec.vtep", "spec.uplinks", "spec.internet"]),
         };
@@ -39,6 +42,7 @@ impl Doc<'_> {
         for (i, wire) in g.wires.iter().enumerate() {
             for name in [&wire.server, &wire.network] {
                 if !seen.insert(name.clone()) {
+                    let i = self.entry("spec.wires", i);
                     let field = format!("spec.wires[{i}]");
                     let at = match self.node("spec.wires").map(|n| &n.value) {
                         Some(Value::List(items)) => items.get(i).map_or(self.root.at, |item| item.at),
@@ -54,18 +58,15 @@ impl Doc<'_> {
     pub(super) fn server(&mut self) -> Option<Server> {
         self.check_mapping("metadata");
         self.check_mapping("spec");
-        let name = self.name_at("metadata.name");
-        let vpc = self.name_at("spec.vpc");
-        let port = self.need("spec.port", interface);
-        let needed = self.must_exist("spec.addresses");
+        let name = self.own_name();
+        let vpc = self.name_at("spec.vpc").unwrap_or_else(stand_ins::name);
+        let port = self.need("spec.port", interface).unwrap_or_else(|| stand_ins::name().to_string());
+        self.must_exist("spec.addresses");
         let addresses = self.list("spec.addresses", ADDRESSES_MAX, filter::Prefix::from_str);
         if let Some(at) = self.node("spec.addresses").filter(|n| n.is_empty_list()).map(|n| n.at) {
             let allowed = schema::allowed(self.kind, "spec.addresses");
             self.error(at, "spec.addresses", Problem::Value("has no entry".into()), allowed);
         }
-        if !needed || addresses.is_empty() {
-            return None;
-        }
-        Some(Server { name: name?, vpc: vpc?, port: port?, addresses })
+        Some(Server { name, vpc, port, addresses })
     }
 }

@@ -7,6 +7,7 @@
 
 use super::state::{RouteState, Target, VmState};
 use super::{Model, Undo};
+use crate::broken::{stand_ins, Broken};
 use crate::documents::{Documents, Origin};
 use crate::error::{ConfigError, Problem};
 use crate::object::*;
@@ -85,6 +86,8 @@ pub(super) struct Tx<'a> {
     tallies: [Tally; Kind::ALL.len()],
     /// Objects that failed, so that what refers to them is not reported too.
     pub(super) failed: HashSet<(Kind, Name)>,
+    /// Those of them of which the text is wrong.
+    broken: HashMap<(Kind, Name), &'a Broken>,
     /// Routes added or removed, with the origin of the document that did it.
     pub(super) touched: Vec<(u32, Prefix, &'a Origin)>,
     pub(super) added_vms: Vec<(u32, Mac, &'a Origin)>,
@@ -105,7 +108,8 @@ pub(super) struct Tx<'a> {
 
 impl<'a> Tx<'a> {
     fn new(model: &'a mut Model, docs: &'a Documents) -> Self {
-        let failed = docs.broken().iter().map(|(b, _)| (b.kind, b.name.clone())).collect();
+        let broken: HashMap<_, _> = docs.broken().iter().map(|(b, _)| ((b.kind, b.name.clone()), &**b)).collect();
+        let failed = broken.keys().cloned().collect();
         Tx {
             room: super::checks::room(model, docs),
             overflow: Default::default(),
@@ -117,6 +121,7 @@ impl<'a> Tx<'a> {
             more_warnings: 0,
             tallies: [Tally::default(); Kind::ALL.len()],
             failed,
+            broken,
             touched: Vec::new(),
             added_vms: Vec::new(),
             fresh: HashSet::new(),
@@ -134,15 +139,32 @@ impl<'a> Tx<'a> {
             _ => String::new(),
         };
         let place = self.docs.place_of(origin, field);
-        ConfigError { place, kind: Some(kind), name: name.to_string(), field: field.into(), problem, allowed }
+        ConfigError { place, kind: Some(kind), name: stand_ins::shown(&name), field: field.into(), problem, allowed }
+    }
+
+    /// Whether what an object says in a field is not known, since its text is wrong there.
+    pub(super) fn is_unsure(&self, kind: Kind, name: &Name, field: &str) -> bool {
+        self.broken.get(&(kind, name.clone())).is_some_and(|b| b.object.is_none() || b.field(field).is_none())
+    }
+
+    /// The place of a list's entry in the text.
+    pub(super) fn entry(&self, kind: Kind, name: &Name, list: &str, i: usize) -> String {
+        let field = format!("{list}[{i}]");
+        let broken = self.broken.get(&(kind, name.clone()));
+        broken.and_then(|b| b.field(&field)).unwrap_or(field)
     }
 
     pub(super) fn fail(&mut self, origin: &Origin, kind: Kind, name: Name, field: &str, problem: Problem) {
-        if self.errors.len() < 2 * crate::ERRORS_MAX {
-            let e = self.report(origin, kind, name.clone(), field, problem);
+        let object = (kind, name);
+        let field = match self.broken.get(&object) {
+            Some(broken) => broken.field(field),
+            None => Some(field.to_string()),
+        };
+        if let Some(field) = field.filter(|_| self.errors.len() < 2 * crate::ERRORS_MAX) {
+            let e = self.report(origin, kind, object.1.clone(), &field, problem);
             self.errors.push(e);
         }
-        self.failed.insert((kind, name));
+        self.failed.insert(object);
     }
 
     pub(super) fn warn(&mut self, origin: &Origin, kind: Kind, name: Name, field: &str, problem: Problem) {
@@ -176,13 +198,43 @@ impl<'a> Tx<'a> {
                 let exists = match kind {
                     Kind::Vpc => self.model.vpc_names.contains_key(name),
                     Kind::Nc => self.model.nc_names.contains_key(name),
-                    Kind::PublicPool => self.model.internet.pools.contains_key(name),
                     _ => true,
                 };
-                if !exists {
-                    self.unknown(origin, (broken.kind, broken.name.clone()), field, *kind, name);
+                if !exists && !self.failed.contains(&(*kind, name.clone())) {
+                    let problem = Problem::UnknownReference { kind: *kind, name: name.to_string() };
+                    self.tell(origin, broken, field, problem);
                 }
             }
+            self.check_broken_ends(broken, origin);
+        }
+    }
+
+    /// Of a Route or Peering that is not known as a whole: what its VPCs say of each other.
+    fn check_broken_ends(&mut self, broken: &Broken, origin: &Origin) {
+        let find = |path: &str| broken.references.iter().find(|(field, ..)| field == path).map(|(.., name)| name.clone());
+        if broken.object.is_some() {
+            return;
+        }
+        if let (Kind::Route, Some(vpc), Some(peer)) = (broken.kind, find("spec.vpc").and_then(|v| self.vpc_id(&v)), find("spec.peer")) {
+            if self.model.vpc_names.contains_key(&peer) {
+                self.peer_target(vpc, &peer, origin, broken.name.clone());
+            }
+        }
+        let peering = broken.kind == Kind::Peering && !broken.wrong.iter().any(|w| w.starts_with("metadata"));
+        for (field, _, vpc) in broken.references.iter().filter(|_| peering) {
+            let Some(id) = self.vpc_id(vpc).filter(|_| !self.failed.contains(&(Kind::Vpc, vpc.clone()))) else { continue };
+            if !self.model.vpc(id).spec.peerings.contains(&broken.name) {
+                let problem = Problem::NoConsent { vpc: vpc.to_string(), peering: broken.name.to_string() };
+                self.tell(origin, broken, field, problem);
+            }
+        }
+    }
+
+    /// Tells a fault of a document of which there is no object: its fields are those of the text.
+    fn tell(&mut self, origin: &Origin, broken: &Broken, field: &str, problem: Problem) {
+        if self.errors.len() < 2 * crate::ERRORS_MAX && !broken.wrong.iter().any(|w| **w == *field) {
+            let e = self.report(origin, broken.kind, broken.name.clone(), field, problem);
+            self.errors.push(e);
         }
     }
 
@@ -358,27 +410,26 @@ impl<'a> Tx<'a> {
     fn insert_route(&mut self, r: &'a Route, origin: &'a Origin) {
         let name = || r.name.clone().unwrap_or_else(|| route_name(&r.vpc, r.prefix));
         let Some(vpc) = self.vpc_id(&r.vpc) else {
+            if let Scope::Peer(peer) = &r.scope {
+                self.peer_exists(peer, origin, name());
+            }
             return self.unknown(origin, (Kind::Route, name()), "spec.vpc", Kind::Vpc, &r.vpc);
         };
         let target = match &r.scope {
-            Scope::Local => Target::Local,
-            Scope::Blackhole => Target::Blackhole,
-            Scope::Internet => Target::Internet,
-            Scope::Line => Target::Line,
-            Scope::Region => Target::Region,
-            Scope::Peer(peer) => match self.peer_target(vpc, peer, origin, name()) {
-                Some(to) => Target::Peer(to),
-                None => return,
-            },
+            Scope::Local => Some(Target::Local),
+            Scope::Blackhole => Some(Target::Blackhole),
+            Scope::Internet => Some(Target::Internet),
+            Scope::Line => Some(Target::Line),
+            Scope::Region => Some(Target::Region),
+            Scope::Peer(peer) => self.peer_target(vpc, peer, origin, name()).map(Target::Peer),
         };
         if let Some(other) = self.model.vpc(vpc).route(r.prefix) {
             let by = other.name.clone().unwrap_or_else(|| route_name(&r.vpc, r.prefix)).to_string();
             let problem = Problem::PrefixTaken { prefix: r.prefix.to_string(), by };
             return self.fail(origin, Kind::Route, name(), "spec.prefix", problem);
         }
-        if r.name.as_ref().is_some_and(|n| self.model.route_names.contains_key(n)) {
-            return;
-        }
+        let second = r.name.as_ref().is_some_and(|n| self.model.route_names.contains_key(n));
+        let Some(target) = target.filter(|_| !second) else { return };
         self.model.add_route(vpc, r.prefix, RouteState { name: r.name.clone(), target }, &mut self.log);
         // A new local route can neither lead anywhere nor hide a VM.
         if target != Target::Local {
@@ -386,12 +437,17 @@ impl<'a> Tx<'a> {
         }
     }
 
+    fn peer_exists(&mut self, peer: &Name, origin: &Origin, name: Name) -> Option<u32> {
+        let found = self.model.vpc_names.get(peer).copied();
+        if found.is_none() {
+            self.unknown(origin, (Kind::Route, name), "spec.peer", Kind::Vpc, peer);
+        }
+        found
+    }
+
     /// The VPC that a peer route leads to, if a peering joins the two.
     fn peer_target(&mut self, vpc: u32, peer: &Name, origin: &Origin, name: Name) -> Option<u32> {
-        let Some(to) = self.model.vpc_names.get(peer).copied() else {
-            self.unknown(origin, (Kind::Route, name), "spec.peer", Kind::Vpc, peer);
-            return None;
-        };
+        let to = self.peer_exists(peer, origin, name.clone())?;
         let own = &self.model.vpc(vpc).spec.name;
         let problem = if to == vpc {
             Problem::SelfPeer { vpc: peer.to_string() }
@@ -406,13 +462,16 @@ impl<'a> Tx<'a> {
         None
     }
 
-    /// Whether a Peering of this set that failed would have joined the two VPCs.
+    /// Whether a Peering of this set that failed would have joined the two VPCs, or might have.
     fn failed_peering(&self, a: &Name, b: &Name) -> bool {
-        self.docs.puts.iter().any(|i| match &i.object {
+        let described = self.docs.puts.iter().any(|i| match &i.object {
             Object::Peering(p) => {
                 self.failed.contains(&(Kind::Peering, p.name.clone())) && p.vpcs.contains(a) && p.vpcs.contains(b)
             }
             _ => false,
-        })
+        });
+        let unknown = self.broken.values().filter(|p| p.kind == Kind::Peering && p.object.is_none());
+        let might = |p: &&Broken| p.references.iter().all(|(.., vpc)| vpc == a || vpc == b);
+        described || unknown.copied().any(|p| might(&p))
     }
 }

@@ -80,13 +80,14 @@ impl Model {
         self.group_names(b, out);
         let mut fault = |field: String, problem| out.push((Kind::SecurityBinding, b.name.clone(), field, problem));
         let unknown = |kind: Kind, name: &Name| Problem::UnknownReference { kind, name: name.to_string() };
-        let Some(&vpc) = self.vpc_names.get(&b.vpc) else {
-            return fault("spec.vpc".into(), unknown(Kind::Vpc, &b.vpc));
-        };
+        let vpc = self.vpc_names.get(&b.vpc).copied();
+        if vpc.is_none() {
+            fault("spec.vpc".into(), unknown(Kind::Vpc, &b.vpc));
+        }
         for (i, vm) in b.vms.iter().enumerate() {
             match self.find_vm(vm) {
                 None => fault(format!("spec.vms[{i}]"), unknown(Kind::Vm, vm)),
-                Some((v, _)) if v != vpc => {
+                Some((v, _)) if vpc.is_some_and(|vpc| v != vpc) => {
                     let problem = Problem::VmElsewhere { vm: vm.to_string(), vpc: b.vpc.to_string() };
                     fault(format!("spec.vms[{i}]"), problem);
                 }
@@ -96,7 +97,7 @@ impl Model {
         for (i, name) in b.servers.iter().enumerate() {
             match self.internet.servers.get(name) {
                 None => fault(format!("spec.servers[{i}]"), unknown(Kind::Server, name)),
-                Some(s) if s.vpc != b.vpc => {
+                Some(s) if s.vpc != b.vpc && vpc.is_some() => {
                     let problem = Problem::ServerElsewhere { server: name.to_string(), vpc: b.vpc.to_string() };
                     fault(format!("spec.servers[{i}]"), problem);
                 }
@@ -136,11 +137,12 @@ impl Model {
 impl Tx<'_> {
     /// Tells what is wrong with the rules of a group.
     pub(super) fn rule_faults(&mut self, origin: &Origin, spec: &GroupSpec, faults: Vec<filter::Fault>) {
+        let entry = |tx: &Self, i| tx.entry(Kind::SecurityGroup, &spec.name, "spec.rules", i);
         for fault in faults {
             let (i, problem) = match fault {
                 filter::Fault::UpsideDown(i) => (i, Problem::Value(format!("`{}` ends before it begins", spec.rules[i]))),
                 filter::Fault::Unreachable(i, by) => {
-                    let by = by.map(|by| format!("spec.rules[{by}], `{}`", spec.rules[by]));
+                    let by = by.map(|by| format!("{}, `{}`", entry(self, by), spec.rules[by]));
                     let by = by.unwrap_or_else(|| "several rules that are asked before it".into());
                     (i, Problem::NeverMatches { rule: spec.rules[i].to_string(), by })
                 }

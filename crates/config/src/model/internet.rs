@@ -3,6 +3,7 @@
 //! name, and the rules that join them are checked anew whenever a change can touch them.
 
 use super::apply::Tx;
+use super::state::{RouteState, Target};
 use super::{Model, Undo};
 use crate::documents::Origin;
 use crate::error::Problem;
@@ -25,6 +26,15 @@ pub(crate) struct Internet {
 /// The kinds in question.
 pub(crate) const INTERNET: [Kind; 6] =
     [Kind::PublicPool, Kind::Snat, Kind::ElasticIp, Kind::SecurityGroup, Kind::SecurityBinding, Kind::Server];
+
+/// Whether a change describes an object.
+pub(crate) type Described<'a> = &'a dyn Fn(Kind, &Name) -> bool;
+
+/// Those that a change describes come last.
+pub(super) fn in_turn<'a, T>(all: &'a BTreeMap<Name, T>, last: impl Fn(&Name) -> bool + Copy + 'a) -> impl Iterator<Item = &'a T> {
+    let of = move |which: bool| all.iter().filter(move |(name, _)| last(name) == which).map(|(_, object)| object);
+    of(false).chain(of(true))
+}
 
 /// What is wrong with an object: kind, name, field.
 pub(crate) type Fault = (Kind, Name, String, Problem);
@@ -121,15 +131,16 @@ impl Model {
         found
     }
 
-    /// Every rule that joins these objects with each other and with the rest.
-    pub(crate) fn internet_faults(&self) -> Vec<Fault> {
+    /// Every rule that joins these objects with each other and with the rest. Of two that take the same, the one that is `described`
+    /// is at fault.
+    pub(crate) fn internet_faults(&self, described: Described) -> Vec<Fault> {
         let mut out = Vec::new();
         if !self.internet.is_empty() {
             self.pool_faults(&mut out);
-            self.snat_faults(&mut out);
-            self.elastic_faults(&mut out);
+            self.snat_faults(&mut out, described);
+            self.elastic_faults(&mut out, described);
             self.group_faults(&mut out);
-            self.server_faults(&mut out);
+            self.server_faults(&mut out, described);
         }
         self.role_faults(&mut out);
         out
@@ -175,10 +186,10 @@ impl Model {
         }
     }
 
-    fn snat_faults(&self, out: &mut Vec<Fault>) {
+    fn snat_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let (mut by_vpc, mut prefixes): (HashMap<&Name, &Name>, Vec<(Prefix, &Snat, usize)>) = Default::default();
         let used_up = self.pools_used_up();
-        for s in self.internet.snats.values() {
+        for s in in_turn(&self.internet.snats, |name| described(Kind::Snat, name)) {
             let mut fault = |field: String, problem| out.push((Kind::Snat, s.name.clone(), field, problem));
             if !self.vpc_names.contains_key(&s.vpc) {
                 let problem = Problem::UnknownReference { kind: Kind::Vpc, name: s.vpc.to_string() };
@@ -212,11 +223,14 @@ impl Model {
         }
         prefixes.sort_by_key(|(p, ..)| *p);
         for pair in prefixes.windows(2) {
-            let [(a, first, _), (b, second, i)] = pair else { continue };
-            if a.covers(b) && !std::ptr::eq(*first, *second) {
-                let by = format!("{a} of Snat `{}`", first.name);
-                let problem = Problem::RangeTaken { range: b.to_string(), by };
-                out.push((Kind::Snat, second.name.clone(), format!("spec.ipv6Prefixes[{i}]"), problem));
+            let [one, other] = pair else { continue };
+            if one.0.covers(&other.0) && !std::ptr::eq(one.1, other.1) {
+                // Told to both, as of pools.
+                for ((range, snat, i), by) in [(other, one), (one, other)] {
+                    let by = format!("{} of Snat `{}`", by.0, by.1.name);
+                    let problem = Problem::RangeTaken { range: range.to_string(), by };
+                    out.push((Kind::Snat, snat.name.clone(), format!("spec.ipv6Prefixes[{i}]"), problem));
+                }
             }
         }
     }
@@ -230,9 +244,9 @@ impl Model {
         self.internet.pools.values().map(|p| &**p).filter(used_up).map(|p| &p.name).collect()
     }
 
-    fn elastic_faults(&self, out: &mut Vec<Fault>) {
+    fn elastic_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let (mut addresses, mut owners) = (HashMap::new(), HashMap::new());
-        for e in self.internet.elastics.values() {
+        for e in in_turn(&self.internet.elastics, |name| described(Kind::ElasticIp, name)) {
             let mut fault = |field: String, problem| out.push((Kind::ElasticIp, e.name.clone(), field, problem));
             if self.internet.pool_of(e.address).is_none() {
                 fault("spec.address".into(), Problem::OutsidePools { address: e.address.to_string() });
@@ -307,9 +321,9 @@ impl<'a> Tx<'a> {
                     let mut object = item.object.clone();
                     if let Object::SecurityGroup(g) = &mut object {
                         let before = self.model.internet.groups.get(&name).map(|g| &**g);
+                        // What its rules name is checked all the same.
                         if let Err(faults) = g.compile(before) {
                             self.rule_faults(&item.origin, &g.spec, faults);
-                            continue;
                         }
                     }
                     self.model.put_internet(object, &mut self.log);
@@ -338,11 +352,13 @@ impl<'a> Tx<'a> {
         if !docs.recorded {
             self.check_vm_addresses();
         }
-        let pool_broken = docs.broken().iter().any(|(b, _)| b.kind == Kind::PublicPool);
         let mut told = HashSet::new();
-        for (kind, name, field, problem) in self.model.internet_faults() {
-            // Its address may be among what is wrong of the pool.
-            if pool_broken && matches!(problem, Problem::OutsidePools { .. }) {
+        let described = |kind: Kind, name: &Name| places.contains_key(&(kind, name.clone()));
+        let mut faults = self.model.internet_faults(&described);
+        // Those of the set first: what they say of others is not told there once more.
+        faults.sort_by_key(|(kind, name, ..)| !described(*kind, name));
+        for (kind, name, field, problem) in faults {
+            if self.hangs_on_unsure(&problem) {
                 continue;
             }
             if matches!(problem, Problem::NoAddressLeft { .. }) {
@@ -363,6 +379,19 @@ impl<'a> Tx<'a> {
             self.blame(kind, name, field, problem, &told);
         }
         self.warn_of_no_way(&places);
+    }
+
+    /// Whether a fault of one object might be none, were the text of another one right.
+    fn hangs_on_unsure(&self, problem: &Problem) -> bool {
+        let unsure = |kind: Kind, field: &str| self.docs.broken().iter().any(|(b, _)| b.kind == kind && self.is_unsure(kind, &b.name, field));
+        match problem {
+            Problem::OutsidePools { .. } => unsure(Kind::PublicPool, "spec.ranges"),
+            Problem::NoAddressLeft { .. } => unsure(Kind::PublicPool, "spec.ranges") || unsure(Kind::ElasticIp, "spec.vm"),
+            Problem::NoWire { .. } => unsure(Kind::Gateway, "spec.wires") || unsure(Kind::Gateway, "spec.role"),
+            Problem::VmUnfit { vm, .. } => self.failed.contains(&(Kind::Vm, vm.as_str().into())),
+            Problem::ServerElsewhere { server, .. } => self.is_unsure(Kind::Server, &server.as_str().into(), "spec.vpc"),
+            _ => false,
+        }
     }
 
     /// A Snat without an address is told at what left it without, if that is in the set. Else it is an earlier version's, which took it
@@ -455,22 +484,51 @@ impl<'a> Tx<'a> {
         self.fail(first.unwrap_or(&Origin::none()), kind, name, &field, problem);
     }
 
-    /// Warns of a Snat or elastic address that has no way out.
+    /// Warns of a Snat or elastic address that has no way out: no router, or no route that leads to it.
     fn warn_of_no_way(&mut self, places: &HashMap<(Kind, Name), &'a Origin>) {
-        let (v4, v6) = self.model.gateway.as_ref().map_or((false, false), |g| (g.via4.is_some(), g.via6.is_some()));
+        let ways = self.model.gateway.as_ref().map_or([false; 2], |g| [g.via4.is_some(), g.via6.is_some()]);
+        let mut routed: HashMap<u32, [bool; 2]> = HashMap::new();
         let mut doubts = Vec::new();
         for ((kind, name), origin) in places {
-            let snat = self.model.internet.snats.get(name).filter(|_| *kind == Kind::Snat);
-            if !v4 && (*kind == Kind::ElasticIp || snat.is_some_and(|s| !s.pools.is_empty())) {
-                doubts.push((*kind, name.clone(), *origin, "IPv4"));
-            }
-            if !v6 && snat.is_some_and(|s| !s.ipv6_prefixes.is_empty()) {
-                doubts.push((*kind, name.clone(), *origin, "IPv6"));
+            let Some((vpc, served)) = self.served(*kind, name) else { continue };
+            let vpc = vpc.map(|id| (id, *routed.entry(id).or_insert_with(|| self.model.routes_out(id))));
+            for family in (0..2).filter(|family| served[*family]) {
+                let word = ["IPv4", "IPv6"][family];
+                if !ways[family] {
+                    doubts.push((*kind, name.clone(), *origin, Problem::NoWayOut { family: word }));
+                }
+                if let Some((id, _)) = vpc.filter(|(_, out)| !out[family]) {
+                    let vpc = self.model.vpc(id).spec.name.to_string();
+                    doubts.push((*kind, name.clone(), *origin, Problem::NoRouteOut { vpc, family: word }));
+                }
             }
         }
-        doubts.sort_by(|a, b| (a.0, &a.1, a.3).cmp(&(b.0, &b.1, b.3)));
-        for (kind, name, origin, family) in doubts {
-            self.warn(origin, kind, name, "", Problem::NoWayOut { family });
+        doubts.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        for (kind, name, origin, problem) in doubts {
+            self.warn(origin, kind, name, "", problem);
         }
+    }
+
+    /// The VPC that a Snat or elastic address serves, and which families (IPv4, IPv6).
+    fn served(&self, kind: Kind, name: &Name) -> Option<(Option<u32>, [bool; 2])> {
+        match kind {
+            Kind::Snat => {
+                let s = self.model.internet.snats.get(name)?;
+                Some((self.model.vpc_names.get(&s.vpc).copied(), [!s.pools.is_empty(), !s.ipv6_prefixes.is_empty()]))
+            }
+            Kind::ElasticIp => {
+                let e = self.model.internet.elastics.get(name)?;
+                Some((e.vms().find_map(|(_, vm)| self.model.find_vm(vm)).map(|(vpc, _)| vpc), [true, false]))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Model {
+    /// Whether a VPC has a route to the Internet, of each family.
+    fn routes_out(&self, vpc: u32) -> [bool; 2] {
+        let (vpc, out) = (self.vpc(vpc), |r: &RouteState| r.target == Target::Internet);
+        [vpc.routes4.values().any(out), vpc.routes6.values().any(out)]
     }
 }

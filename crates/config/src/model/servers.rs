@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node in role filter: what its servers and the rest of the configuration must agree on, and what the tables are told.
 
-use super::internet::Fault;
+use super::internet::{in_turn, Described, Fault};
 use super::Model;
 use crate::error::Problem;
 use crate::object::*;
@@ -19,9 +19,9 @@ pub struct WirePlan {
 
 impl Model {
     /// Every rule that joins servers with the rest.
-    pub(super) fn server_faults(&self, out: &mut Vec<Fault>) {
+    pub(super) fn server_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let mut owners: HashMap<(&str, filter::Prefix), &Name> = HashMap::new();
-        for s in self.internet.servers.values() {
+        for s in in_turn(&self.internet.servers, |name| described(Kind::Server, name)) {
             let mut fault = |field: String, problem| out.push((Kind::Server, s.name.clone(), field, problem));
             if !self.vpc_names.contains_key(&s.vpc) {
                 let problem = Problem::UnknownReference { kind: Kind::Vpc, name: s.vpc.to_string() };

@@ -249,12 +249,14 @@ impl<'a> Tx<'a> {
             return self.tally(Kind::Nc).unchanged += 1;
         }
         let other = self.model.nc_addrs.get(&nc.address).copied().filter(|id| Some(*id) != existing);
+        let mut taken = false;
         if let Some(other) = other {
             let by = self.model.nc(other).name.clone();
             // The owner may itself be about to get another address.
             if described.get(&*by).is_none_or(|a| *a == nc.address) {
                 let problem = Problem::AddressTaken { address: nc.address.to_string(), by: format!("Nc `{by}`") };
-                return self.fail(origin, Kind::Nc, nc.name.clone(), "spec.address", problem);
+                self.fail(origin, Kind::Nc, nc.name.clone(), "spec.address", problem);
+                taken = true;
             }
         }
         let mut vpcs = Vec::new();
@@ -268,6 +270,7 @@ impl<'a> Tx<'a> {
         }
         let (name, address) = (nc.name.clone(), nc.address);
         match existing {
+            _ if taken => {}
             Some(id) => {
                 let vms = self.model.nc(id).vms;
                 self.tally(Kind::Nc).changed += 1;
@@ -294,7 +297,8 @@ impl<'a> Tx<'a> {
             };
             ids.push(id);
             let agrees = agrees(&mut self.consents, id, &self.model.vpc(id).spec.peerings, &p.name);
-            if !agrees && !self.failed.contains(&(Kind::Vpc, name.clone())) {
+            let unsure = self.failed.contains(&(Kind::Vpc, name.clone())) || self.is_unsure(Kind::Peering, &p.name, "metadata.name");
+            if !agrees && !unsure {
                 let problem = Problem::NoConsent { vpc: name.to_string(), peering: p.name.to_string() };
                 self.fail(origin, own.0, own.1.clone(), &field, problem);
             }

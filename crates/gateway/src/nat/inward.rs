@@ -2,7 +2,10 @@
 //! From the Internet to a VM: what is ours among plain packets, its session or a new one, its VPC. From there on it is
 //! located, metered, rewritten and emitted like any packet to a VM.
 
-use abi::{DropReason, POLICY_FILTER, POLICY_NAT};
+use abi::{
+    DropReason, POLICY_FILTER, POLICY_NAT, SCOPE_BLACKHOLE, SCOPE_INTERNET, SCOPE_LINE, SCOPE_LOCAL, SCOPE_NONE, SCOPE_PEER, SCOPE_REGION,
+    VALUE_SCOPE_SHIFT,
+};
 use session::nat::PublicEndpoint;
 use session::{Direction, NewSession, SessionRef};
 use tables::Public;
@@ -136,6 +139,24 @@ fn enter_vpc<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, vni: u32) -> Result<(
     Ok(())
 }
 
+/// The VPC's way to whom its answers are for must be the Internet, for a session of the present epoch proves just that: without a look
+/// at the routes it would take packets of the VM where they no longer lead. What is inside does not come from outside.
+fn answers_leave<R: Recorder>(w: &Work<'_, R>, p: &Packet, remote: Addr) -> Result<(), DropReason> {
+    let value = match p.v6() {
+        true => w.tables.route6(p.tenant.root6(), remote.halves()),
+        false => w.tables.route4(p.tenant.root4(), remote.as_v4()),
+    };
+    Err(match value >> VALUE_SCOPE_SHIFT {
+        SCOPE_INTERNET => return Ok(()),
+        SCOPE_LOCAL | SCOPE_PEER => DropReason::InnerMartian,
+        SCOPE_BLACKHOLE => DropReason::RouteBlackhole,
+        SCOPE_LINE => DropReason::ScopeLine,
+        SCOPE_REGION => DropReason::ScopeRegion,
+        SCOPE_NONE => DropReason::RouteNone,
+        _ => DropReason::TableFault,
+    })
+}
+
 fn session_of<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: Sight<'_>,
@@ -161,7 +182,11 @@ fn session_of<R: Recorder>(
     let mut found = sight.outer(&key);
     if let Some(session) = found {
         tenant_of(w, p, sight, session)?;
-        let good = sight.current(session, p.policy) || renew(w, sight, p, session)?;
+        let current = sight.current(session, p.policy);
+        if !current {
+            answers_leave(w, p, l4.src)?;
+        }
+        let good = current || renew(w, sight, p, session)?;
         if !good || !sight.judge(session, Direction::In, l4, packet, w.now)? {
             p.attributed = false;
             found = None;
@@ -206,7 +231,7 @@ fn begin<R: Recorder>(
         sight.nat.translator.undo(&super::binding(&inner, &outer), now);
         why
     };
-    enter_vpc(w, p, target.vni).map_err(release)?;
+    enter_vpc(w, p, target.vni).and_then(|()| answers_leave(w, p, l4.src)).map_err(release)?;
     if p.policy & POLICY_FILTER != 0 {
         let permitted = pair::permits(w, sight, p, &inner, Direction::In, begins(l4, packet, p.policy));
         permitted.map_err(release)?;
