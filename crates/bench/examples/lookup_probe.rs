@@ -17,9 +17,10 @@ fn main() {
             match lookups::parts(model, kind, 1, samples) {
                 Ok(orders) => {
                     for (order, p) in ["trace", "random order"].iter().zip(orders) {
-                        let [key, lookup, actions] = [&p.key, &p.lookup, &p.actions].map(|s| stats::median(s));
+                        let [key, lookup, walk, actions] =
+                            [&p.key, &p.lookup, &p.walk, &p.actions].map(|s| stats::median(s));
                         let name = kind.name();
-                        println!("{model} {name}, {order}: key {key:.0}, lookup {lookup:.0}, actions {actions:.0} ns");
+                        println!("{model} {name}, {order}: key {key:.0}, lookup {lookup:.0} (walk {walk:.0}), actions {actions:.0} ns");
                     }
                 }
                 Err(error) => println!("{model} {}: {error}", kind.name()),

@@ -138,6 +138,14 @@ impl Ovs {
         self.warm_up(0.99)
     }
 
+    /// Switches its signature cache, which stands in front of the megaflow lookup, on or off.
+    pub fn signature_cache(&self, on: bool) -> Result<(), Error> {
+        self.yield_cpu(false);
+        self.vsctl(&["set", "Open_vSwitch", ".", &format!("other_config:smc-enable={on}")])?;
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(())
+    }
+
     /// Megaflows in its datapath.
     pub fn megaflows(&self) -> Result<usize, Error> {
         Ok(self.appctl(&["dpctl/dump-flows", "-m"])?.lines().filter(|l| l.contains("recirc_id")).count())
@@ -176,7 +184,7 @@ impl Ovs {
     /// Its settings, for the report.
     pub fn settings(&self) -> String {
         format!(
-            "Open vSwitch {} user-space datapath, net_pcap infinite_rx, one PMD thread on CPU {PMD_CPU}, {}, EMC off, SMC off, VXLAN port key=flow remote_ip=flow",
+            "Open vSwitch {} user-space datapath, net_pcap infinite_rx, one PMD thread on CPU {PMD_CPU}, {}, EMC off, SMC off where nothing else is said, VXLAN port key=flow remote_ip=flow",
             self.appctl(&["version"]).unwrap_or_default().lines().next().unwrap_or("").rsplit(' ').next().unwrap_or(""),
             self.memory
         )

@@ -241,7 +241,9 @@ impl Ltm {
         for at in 0..lane.guess.len() {
             let (table, slot) = self.recall.place(lane.guess[at]);
             let Some(entries) = self.tables.get(usize::from(table)) else { return false };
-            let Some(entry) = entries.value(slot).filter(|e| e.tag == lane.tag && e.version == version) else { return false };
+            let Some(entry) = entries.value(slot).filter(|e| e.tag == lane.tag && e.version == version) else {
+                return false;
+            };
             let now = if lane.loaded { &lane.machine.key } else { key };
             if !entries.compare(slot, &now.0).0 {
                 return false;

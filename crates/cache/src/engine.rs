@@ -285,7 +285,9 @@ impl Engine {
 
     /// Keeps a packet in mind that was answered by the parts of this chain (the last lookup's, if none is given), if there is room for its whole traversal.
     fn meet(&mut self, table: u8, key: &Key, chain: Option<&[(u8, u32)]>) {
-        let room = self.setup.idle == 0 && self.cache.has_room_beside() && self.adaptive.as_ref().is_some_and(Adaptive::has_room);
+        let room = self.setup.idle == 0
+            && self.cache.has_room_beside()
+            && self.adaptive.as_ref().is_some_and(Adaptive::has_room);
         if room && self.met.is_none() {
             let parts = parts(&self.cache, chain.unwrap_or(&self.chain)).collect();
             self.met = Some(Met { table, key: *key, parts });
@@ -387,7 +389,8 @@ impl Engine {
         let walk = Walk::new(traversal);
         let before = self.factors.as_ref().map(|f| f.generation);
         let planned = self.factors.as_mut().is_some_and(|f| f.observe(&walk, &self.tags));
-        if let Some(adaptive) = self.adaptive.as_mut().filter(|_| self.factors.as_ref().map(|f| f.generation) != before) {
+        if let Some(adaptive) = self.adaptive.as_mut().filter(|_| self.factors.as_ref().map(|f| f.generation) != before)
+        {
             adaptive.new_parts();
         }
         let learned = clock();
@@ -520,7 +523,8 @@ impl Engine {
     /// Goes on checking entries that are older than the pipeline, so that those which nobody looks up do not stay for ever. So much work: an entry
     /// that is looked at costs 1, one for which the pipeline runs [`Ltm::RUN`]. Returns whether all entries are as new as the pipeline.
     pub fn revalidate_some(&mut self, work: usize, pipeline: &Pipeline) -> bool {
-        let Some((version, from)) = self.sweep.or((self.swept < pipeline.version()).then_some((pipeline.version(), (0, 0))))
+        let Some((version, from)) =
+            self.sweep.or((self.swept < pipeline.version()).then_some((pipeline.version(), (0, 0))))
         else {
             return true;
         };

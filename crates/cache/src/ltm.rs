@@ -264,6 +264,11 @@ impl Ltm {
         }
     }
 
+    /// Whether batches try the entries that answered a header last time before they walk; they do unless this says no. For measuring what that is worth.
+    pub fn recalls(&mut self, on: bool) {
+        self.recall.switch(on);
+    }
+
     /// Remembers what answered a key.
     pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)]) {
         let words = |&(table, slot): &(u8, u32)| self.tables[usize::from(table)].words(slot);

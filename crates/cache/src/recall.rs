@@ -49,6 +49,7 @@ pub(crate) struct Recall {
     fits: bool,
     lines_wanted: usize,
     turn: u64,
+    off: bool,
 }
 
 /// Odd numbers for words by place; later places take them again, turned.
@@ -91,7 +92,13 @@ impl Recall {
             fits,
             lines_wanted: lines_wanted.clamp(16, Recall::LINES_MAX),
             turn: 0,
+            off: false,
         }
+    }
+
+    /// Forgets everything, and remembers from now on or not.
+    pub fn switch(&mut self, on: bool) {
+        (self.lines, self.off) = (Vec::new(), !on);
     }
 
     /// The hash of a header.
@@ -150,7 +157,7 @@ impl Recall {
 
     /// Remembers what answered a header. `masks` are those of the entries.
     pub fn learn<'a>(&mut self, key: &Words, chain: &[(u8, u32)], masks: impl Iterator<Item = &'a [(u8, u64)]>) {
-        if !self.fits || chain.is_empty() || chain.len() > Recall::MOST {
+        if self.off || !self.fits || chain.is_empty() || chain.len() > Recall::MOST {
             return;
         }
         if self.lines.is_empty() {
@@ -217,8 +224,14 @@ mod tests {
             assert_eq!(places, chain(n));
         }
         // Word 7 is the same in every header under its mask, word 9 is matched by nobody.
-        assert_eq!(recall.words, [(1, !0), (7, 0xff)].map(|(i, m)| (i, m)).into_iter().filter(|w| w.0 == 1).collect::<Vec<_>>());
+        assert_eq!(
+            recall.words,
+            [(1, !0), (7, 0xff)].map(|(i, m)| (i, m)).into_iter().filter(|w| w.0 == 1).collect::<Vec<_>>()
+        );
         assert!(recall.find(recall.hash(&header(501))).is_none());
+        recall.switch(false);
+        recall.learn(&header(1), &chain(1), std::iter::once(&mask[..]));
+        assert!(recall.find(recall.hash(&header(1))).is_none());
     }
 
     #[test]

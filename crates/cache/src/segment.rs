@@ -119,7 +119,8 @@ impl Action {
         let Program { ops, written } = program;
         let silent = !ops.iter().any(|op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Learn(_) | Op::Meter(_)));
         let constant = |op: &Op| matches!(op, Op::Set { .. });
-        let (first, last) = (ops.iter().take_while(|op| constant(op)).count(), ops.iter().rev().take_while(|op| constant(op)).count());
+        let (first, last) =
+            (ops.iter().take_while(|op| constant(op)).count(), ops.iter().rev().take_while(|op| constant(op)).count());
         let (constants, last) = if first > 0 { (first.min(CONSTANTS), false) } else { (last.min(CONSTANTS), true) };
         let from = if last { ops.len() - constants } else { 0 };
         let (mut words, mut writes) = ([0; CONSTANTS], [(0, 0); CONSTANTS]);
