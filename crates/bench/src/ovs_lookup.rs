@@ -19,7 +19,7 @@
 //!
 //! Beside that, whole packet against whole packet: theirs as it is, with a driver that copies descriptors from memory and one that drops; ours is
 //! parsing the frame, which lies in a buffer of 2 KiB as theirs do, the lookup and the actions. Ours has no driver.
-use crate::lookups::{import, workload, Rig};
+use crate::lookups::{import, workload, Parts, Rig};
 use crate::ovs::{Interval, Ovs, PMD_CPU, SINK};
 use crate::ovs_trace::shared_dumps;
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
@@ -306,6 +306,20 @@ fn beside(context: &Context, name: &str, flows: &str, headers: Vec<Key>) -> Resu
     }
     let (packets, settings) = (keys.len(), ovs.settings());
     Ok(Beside { ours, theirs, exact, signatures, probes, exact_probes, megaflows, exact_entries, packets, settings })
+}
+
+/// The parts of a lookup of each kind of cache in front of the real OVN-Kubernetes dump, without Open vSwitch.
+pub fn dump_parts(kind: Kind, seed: u64, samples: usize) -> Result<Parts, Error> {
+    let missing = || Error::Failed { what: "the dump".into(), why: "the folder with dumps is not there".into() };
+    let (_, text) = shared_dumps().into_iter().find(|(name, _)| name.starts_with("ovn")).ok_or_else(missing)?;
+    let flows = plain_flows(&text);
+    let trace = input::explore(&import(&text)?, 10_000, &Parameters::with_flows(20_000), seed);
+    let keys = sent_once(&flows, trace.headers)?;
+    let (_, keys) = as_frames(keys)?;
+    let mut rig = Rig::new(import(&flows)?, &keys, kind, seed);
+    let answered = rig.answered(&keys);
+    rig.take(&answered, seed)?;
+    rig.parts(samples)
 }
 
 fn details(report: &mut Report, name: &'static str, side: &Beside) {

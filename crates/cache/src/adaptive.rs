@@ -59,6 +59,8 @@ use std::collections::HashMap;
 pub const SAMPLE: u64 = 4;
 /// One in so many hits refreshes the model of segments.
 pub const REFRESH: u64 = 8;
+/// Bits that say whether it does.
+pub const DRAW_BITS: u32 = REFRESH.trailing_zeros();
 /// Lookups in an epoch: as many as there are entries, but at least so many.
 pub const EPOCH_MIN: u64 = 4_096;
 /// The share of lookups that may be missed more than Megaflow would.
@@ -110,6 +112,14 @@ pub struct Expected {
     pub sampled: bool,
     /// The model of segments is refreshed with its segments.
     pub refresh: bool,
+}
+
+impl Expected {
+    /// Whether there is anything to do but to count it.
+    #[inline]
+    pub fn any(self) -> bool {
+        self.sampled || self.refresh
+    }
 }
 
 /// Who first brought a part, and whether anybody else has it.
@@ -300,15 +310,21 @@ impl Adaptive {
         self.own = [Own::default(); OWN_MAX];
     }
 
-    /// Says of a hit what [`Adaptive::hit`] will do with it, and asks
+    /// A number by which hits are drawn for [`Adaptive::expect`].
+    #[inline]
+    pub fn draw(&mut self) -> u64 {
+        splitmix(&mut self.random)
+    }
+
+    /// Says of a hit what [`Adaptive::hit`] will do with it, given at least [`DRAW_BITS`] bits of a [`Adaptive::draw`], and asks
     /// for the memory that the model of whole entries needs. In a batch this is done for all hits first.
     #[inline]
-    pub fn expect(&mut self, id: u64) -> Expected {
+    pub fn expect(&self, id: u64, draw: u64) -> Expected {
         let sampled = Self::sampled(id);
         if sampled {
             self.whole.prefetch(id);
         }
-        Expected { sampled, refresh: splitmix(&mut self.random) % REFRESH == 0 }
+        Expected { sampled, refresh: draw % REFRESH == 0 }
     }
 
     /// Whether all traversals that were ever seen would take less than half of the cache, each as one entry.
@@ -371,14 +387,19 @@ impl Adaptive {
         self.evictions += count as f64;
     }
 
-    /// A lookup came to its end. Of a hit of which nothing else is expected this is all that is to be said.
+    fn lookup_done(&mut self) {
+        self.lookups_done(1);
+    }
+
+    /// So many lookups came to their end. Of hits of which nothing else is expected this is all that is to be said.
     #[inline]
-    pub fn lookup_done(&mut self) {
-        self.lookups += 1;
-        if self.lookups % 1024 == 0 {
+    pub fn lookups_done(&mut self, count: u64) {
+        let before = self.lookups;
+        self.lookups += count;
+        if before / 1024 != self.lookups / 1024 {
             self.decide();
         }
-        if self.lookups == self.epoch_ends {
+        if self.lookups >= self.epoch_ends {
             self.epoch_ends += self.epoch;
             self.close_epoch();
         }
@@ -445,7 +466,8 @@ mod tests {
             ];
             if b.iter().all(|p| adaptive.segments.holds(*p)) {
                 let id = splitmix(&mut random);
-                let expected = adaptive.expect(id);
+                let draw = adaptive.draw();
+                let expected = adaptive.expect(id, draw);
                 adaptive.hit(|| 2, id, expected, b.into_iter());
             } else {
                 shared = adaptive.miss(2, splitmix(&mut random), &b);
@@ -479,7 +501,8 @@ mod tests {
                     excess += 1;
                     adaptive.miss(1, id, &parts);
                 } else {
-                    let expected = adaptive.expect(id);
+                    let draw = adaptive.draw();
+                    let expected = adaptive.expect(id, draw);
                     adaptive.hit(|| 1, id, expected, parts.into_iter());
                 }
                 let allowed = MARGIN * n as f64 + 2.25 * entries as f64;

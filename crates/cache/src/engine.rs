@@ -5,7 +5,7 @@
 //! tests compare). A packet's way has one or more passes: `ct(table=N)` sends it to the connection tracker, and it comes back
 //! as another pass that starts in table N with what the tracker said in its key. Each pass is looked up and cached by itself; the tracker is
 //! asked on every packet, cached or not.
-use crate::adaptive::{Adaptive, Expected};
+use crate::adaptive::{Adaptive, Expected, DRAW_BITS};
 use crate::batch::Batch;
 use crate::factor::Factors;
 use crate::ltm::{Ask, Chain, Counters, Eviction, Ltm};
@@ -249,7 +249,8 @@ impl Engine {
         let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
         if let (true, Some(adaptive)) = (hit, &mut self.adaptive) {
             let of = identity(&self.cache, &self.chain);
-            let expected = adaptive.expect(of);
+            let draw = adaptive.draw();
+            let expected = adaptive.expect(of, draw);
             note_hit(adaptive, &self.cache, &self.chain, of, expected);
             if expected.refresh && self.chain.len() > 1 {
                 self.meet(table, key, None);
@@ -562,13 +563,15 @@ fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity:
 /// Tells it of all hits of a batch: memory is asked for first. Returns a packet, if there is one, that was answered by parts, of the sample by which parts are
 /// refreshed.
 fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut Batch) -> Option<usize> {
-    let mut by_parts = None;
+    let (mut by_parts, mut others, mut draws) = (None, 0, Draws::default());
     for n in 0..packets {
         if !batch.hit(n) {
             continue;
         }
-        let expected = adaptive.expect(batch.identity(n));
+        let draw = draws.next(adaptive);
+        let expected = adaptive.expect(batch.identity(n), draw);
         batch.note(n, expected);
+        others += u64::from(!expected.any());
         if expected.refresh {
             by_parts = by_parts.or((batch.chain(n).len() > 1).then_some(n));
             match cache.entries(batch.chain(n)).next().and_then(|e| e.parts.as_ref()) {
@@ -577,11 +580,29 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
             }
         }
     }
-    for n in (0..packets).filter(|n| batch.hit(*n)) {
-        match batch.noted(n) {
-            Expected { sampled: false, refresh: false } => adaptive.lookup_done(),
-            expected => note_hit(adaptive, cache, batch.chain(n), batch.identity(n), expected),
-        }
+    for n in (0..packets).filter(|n| batch.hit(*n) && batch.noted(*n).any()) {
+        note_hit(adaptive, cache, batch.chain(n), batch.identity(n), batch.noted(n));
     }
+    adaptive.lookups_done(others);
     by_parts
+}
+
+/// One number drawn for as many hits as it has bits for.
+#[derive(Debug, Default)]
+struct Draws {
+    number: u64,
+    left: u32,
+}
+
+impl Draws {
+    #[inline]
+    fn next(&mut self, adaptive: &mut Adaptive) -> u64 {
+        if self.left == 0 {
+            (self.number, self.left) = (adaptive.draw(), u64::BITS / DRAW_BITS);
+        }
+        self.left -= 1;
+        let drawn = self.number;
+        self.number >>= DRAW_BITS;
+        drawn
+    }
 }

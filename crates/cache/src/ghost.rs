@@ -2,9 +2,10 @@
 //! Which identities a cache of a given size would hold: least recently used, exact.
 //!
 //! Identities lie in an open-addressing array, each beside the time of its last use, so that a use costs one cache line, which can be asked for
-//! ahead; a list would cost the neighbours on both sides as well. All uses stand in a queue as they came. Who is the oldest is asked only when one has
-//! to go: uses leave the queue until one is met that was the last of its identity. What is there and what goes is what a list would say. (A heap with
-//! one element an identity needs a tenth of the memory, but a correction in it costs its depth: a fifth of a lookup where a model evicts at every second use.)
+//! ahead; a list would cost the neighbours on both sides as well. Who is the oldest is asked only when one has to go. From then on all uses stand in a queue as
+//! they come, and leave it until one is met that was the last of its identity; where nothing had to go for long the queue is given up, and made anew from the
+//! array when it is needed. What is there and what goes is what a list would say. (A heap with
+//! one element an identity needs a quarter of the memory, but a correction in it costs its depth: a fifth of a lookup where a model evicts at every second use.)
 use std::collections::VecDeque;
 
 /// An identity and when it was last used; 0 is an empty cell.
@@ -22,8 +23,10 @@ pub struct Ghost {
     clock: u64,
     /// As many as a power of two, at most half of them in use.
     cells: Vec<Cell>,
-    /// Uses, oldest first: time and identity. The last use of each identity is in it.
+    /// Uses, oldest first: time and identity. The last use of each identity is in it, or it is empty.
     uses: VecDeque<(u64, u64)>,
+    /// Whether uses are put into the queue.
+    queued: bool,
 }
 
 /// Where an identity is looked for first.
@@ -47,7 +50,7 @@ impl Ghost {
     /// Of a cache with `limit` entries.
     pub fn new(limit: usize) -> Ghost {
         let (limit, cells) = (limit.clamp(1, 1 << 30), vec![Cell::default(); 64]);
-        Ghost { limit, used: 0, clock: 0, cells, uses: VecDeque::new() }
+        Ghost { limit, used: 0, clock: 0, cells, uses: VecDeque::new(), queued: false }
     }
 
     /// Identities in it.
@@ -107,14 +110,24 @@ impl Ghost {
         true
     }
 
-    /// Puts the use of now into the queue. Where nothing has to go for long, earlier uses are thrown out at once when they are three quarters of it.
+    /// Puts the use of now into the queue, if there is one.
     #[inline]
     fn note(&mut self, id: u64) {
+        if !self.queued {
+            return;
+        }
         self.uses.push_back((self.clock, id));
         if self.uses.len() > 4 * self.used + 64 {
-            let cells = &self.cells;
-            self.uses.retain(|&(stamp, id)| cells[cell_of(cells, id)].stamp == stamp);
+            self.uses.clear();
+            self.queued = false;
         }
+    }
+
+    /// Makes the queue of the last uses of all identities.
+    fn queue(&mut self) {
+        let mut uses: Vec<(u64, u64)> = self.cells.iter().filter(|c| c.stamp != 0).map(|c| (c.stamp, c.id)).collect();
+        uses.sort_unstable();
+        (self.uses, self.queued) = (uses.into(), true);
     }
 
     /// Whether an identity is there.
@@ -124,6 +137,9 @@ impl Ghost {
 
     /// Lets the oldest identity go.
     fn evict(&mut self) {
+        if !self.queued {
+            self.queue();
+        }
         while let Some((stamp, id)) = self.uses.pop_front() {
             // Those that come next are asked for meanwhile.
             self.prefetch(self.uses.get(4).map_or(id, |u| u.1));

@@ -67,6 +67,43 @@ fn a_batch_answers_by_no_entry_older_than_the_rules() {
     assert!(compare(&pipeline, &mut engine, &headers, 7) > 300);
 }
 
+/// What answered a header last time may have gone, and its place may be another entry's: nothing of that is believed.
+#[test]
+fn what_is_remembered_of_entries_that_went_answers_nothing() {
+    for (n, model) in ["ofd", "otl", "psc"].into_iter().enumerate() {
+        for kind in [Kind::Megaflow, Kind::Gigaflow, Kind::Adaptive] {
+            let (pipeline, mut engine, headers) = filled(model, kind, 600, 24, n as u64 + 31);
+            let (mut batch, mut random, mut hits, mut packets) = (Batch::default(), n as u64 + 5, 0, 0);
+            let evictions = engine.counters().evictions;
+            for round in 0..600 {
+                // A few headers come often, so that what answered them is remembered while others push it out.
+                let pick = |_| {
+                    let many = splitmix(&mut random) % 4 == 0;
+                    headers[(splitmix(&mut random) % if many { headers.len() as u64 } else { 60 }) as usize]
+                };
+                let some: Vec<Key> = (0..40).map(pick).collect();
+                engine.lookup_batch(0, &some, &pipeline, 0, &mut batch);
+                for (n, key) in some.iter().enumerate() {
+                    if !batch.hit(n) {
+                        continue;
+                    }
+                    let (mut sent, mut right) = (Sent::default(), Sent::default());
+                    engine.run_of(&mut batch, n, key, &mut sent);
+                    pipeline.pass(&pipeline::Entry::table(0), key).run(key, &mut right);
+                    assert_eq!(sent, right, "{model}, {}, round {round}: {key:?}", kind.name());
+                    hits += 1;
+                }
+                packets += some.len();
+                for key in some.iter().enumerate().filter(|(n, _)| !batch.hit(*n)).map(|(_, key)| key) {
+                    engine.packet(key, &pipeline, &mut Conntrack::new(1), 0, &mut || 0);
+                }
+            }
+            let evictions = engine.counters().evictions - evictions;
+            assert!(hits > packets / 10 && evictions > 1000, "{model}, {}: {hits} hits, {evictions} evictions", kind.name());
+        }
+    }
+}
+
 /// Entries of the cache that stand beside their parts.
 fn beside(engine: &Engine) -> usize {
     let table = &engine.cache.tables[0];
