@@ -142,8 +142,9 @@ impl Ovs {
     pub fn signature_cache(&self, on: bool) -> Result<(), Error> {
         self.yield_cpu(false);
         self.vsctl(&["set", "Open_vSwitch", ".", &format!("other_config:smc-enable={on}")])?;
+        // Its thread takes the setting over a little later.
         std::thread::sleep(Duration::from_millis(500));
-        Ok(())
+        self.warm_up(0.99)
     }
 
     /// Megaflows in its datapath.

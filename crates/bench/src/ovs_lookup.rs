@@ -7,15 +7,15 @@
 //! are answered from the caches.
 //!
 //! Open vSwitch's exact-match cache is off; its packets are 32 a batch, as ours. Its signature cache (which remembers for a packet's hash the entry that answered,
-//! and holds that against the packet) is off and on: ours remembers entries by header, too, so it is held against whichever of the two is faster, and is
-//! measured without remembering as well. A lookup there cannot be timed alone. So the same
+//! and holds that against the packet) is off for the megaflow lookup. Ours remembers entries by header, too, so its lookup is measured without that as well, and whole
+//! packets are held against theirs with or without the signature cache, as it is faster. A lookup there cannot be timed alone. So the same
 //! packets with the same flows are forwarded twice: with its megaflows, where a lookup probes as many subtables as it says by itself
 //! (`avg. subtable lookups per megaflow hit`), and with wildcards switched off (`upcall/disable-megaflows`), where every header has an entry of its own, all
 //! under one mask, and a lookup is one probe. Reception, parsing, actions, transmission and the number of packets in memory are the same, so the
 //! difference is what the further probes cost; divided by their number it is a probe, and as many probes as a lookup makes are the lookup.
 //! The one probe without wildcards hashes a longer key, which makes the difference rather too small. Where the difference is within the spread of the
-//! samples nothing is said about the lookup. What the packet costs less with the signature cache, the lookup does. Ours is the lookup alone, as in `cache-lookup`:
-//! writing the key and doing what the entries say are in neither.
+//! samples nothing is said about the lookup. With the signature cache packets of one entry also stand together in another way, so what it saves is not the lookup
+//! alone, and no lookup is told. Ours is the lookup alone, as in `cache-lookup`: writing the key and doing what the entries say are in neither.
 //!
 //! Beside that, whole packet against whole packet: theirs as it is, with a driver that copies descriptors from memory and one that drops; ours is
 //! parsing the frame, which lies in a buffer of 2 KiB as theirs do, the lookup and the actions. Ours has no driver.
@@ -189,17 +189,9 @@ impl Beside {
         (further > 0.5 && difference > noise).then(|| (difference / further, difference / further * self.probes))
     }
 
-    /// The lookup with the signature cache, ns.
-    fn signature_lookup(&self) -> Option<f64> {
-        self.lookup()
-            .map(|(_, lookup)| (lookup - stats::median(&self.theirs) + stats::median(&self.signatures)).max(1.0))
-    }
-
-    /// Their lookup, with or without the signature cache as it is faster, ÷ ours in each sample of a kind of cache.
+    /// Their megaflow lookup ÷ ours in each sample of a kind of cache.
     fn ratios(&self, ours: &Ours) -> Vec<f64> {
-        let Some((_, lookup)) = self.lookup() else { return Vec::new() };
-        let theirs = lookup.min(self.signature_lookup().unwrap_or(lookup));
-        ours.lookup.iter().map(|o| theirs / o).collect()
+        self.lookup().map_or(Vec::new(), |(_, lookup)| ours.lookup.iter().map(|o| lookup / o).collect())
     }
 }
 
@@ -338,7 +330,6 @@ fn details(report: &mut Report, name: &'static str, side: &Beside) {
     if let Some((probe, lookup)) = side.lookup() {
         put("ovs_probe_ns", probe);
         put("ovs_lookup_ns", lookup);
-        put("ovs_signature_cache_lookup_ns", side.signature_lookup().unwrap_or(lookup));
     }
     for (kind, ours) in KINDS.iter().zip(&side.ours) {
         let kind = kind.name();

@@ -564,14 +564,20 @@ fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity:
 /// refreshed.
 fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut Batch) -> Option<usize> {
     let (mut by_parts, mut others, mut draws) = (None, 0, Draws::default());
+    // Those of which something is expected.
+    let (mut waiting, mut count) = ([0u8; Batch::MAX], 0);
     for n in 0..packets {
         if !batch.hit(n) {
             continue;
         }
         let draw = draws.next(adaptive);
         let expected = adaptive.expect(batch.identity(n), draw);
+        if !expected.any() {
+            others += 1;
+            continue;
+        }
         batch.note(n, expected);
-        others += u64::from(!expected.any());
+        (waiting[count % Batch::MAX], count) = (n as u8, count + 1);
         if expected.refresh {
             by_parts = by_parts.or((batch.chain(n).len() > 1).then_some(n));
             match cache.entries(batch.chain(n)).next().and_then(|e| e.parts.as_ref()) {
@@ -580,7 +586,8 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
             }
         }
     }
-    for n in (0..packets).filter(|n| batch.hit(*n) && batch.noted(*n).any()) {
+    for &n in &waiting[..count] {
+        let n = usize::from(n);
         note_hit(adaptive, cache, batch.chain(n), batch.identity(n), batch.noted(n));
     }
     adaptive.lookups_done(others);

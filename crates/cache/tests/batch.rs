@@ -99,7 +99,11 @@ fn what_is_remembered_of_entries_that_went_answers_nothing() {
                 }
             }
             let evictions = engine.counters().evictions - evictions;
-            assert!(hits > packets / 10 && evictions > 1000, "{model}, {}: {hits} hits, {evictions} evictions", kind.name());
+            assert!(
+                hits > packets / 10 && evictions > 1000,
+                "{model}, {}: {hits} hits, {evictions} evictions",
+                kind.name()
+            );
         }
     }
 }
