@@ -93,7 +93,7 @@ pub(crate) fn workload(model: &str, flows: usize, ports: u64, seed: u64) -> Resu
 }
 
 /// Flows as a pipeline.
-pub(crate) fn import(flows: &str) -> Result<Pipeline, Error> {
+pub fn import(flows: &str) -> Result<Pipeline, Error> {
     let options = pipeline::text::ImportOptions::default();
     Ok(pipeline::text::import(flows, &options).map_err(Error::failed("importing the flows"))?.pipeline)
 }

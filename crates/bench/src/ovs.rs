@@ -400,6 +400,16 @@ impl Ovs {
 
     /// Lets it forward for a while and says what it did.
     pub fn measure(&self, duration: Duration) -> Result<Interval, Error> {
+        // Its thread clears its counters some time after it was told to: now and then the count before is still the old one.
+        for _ in 0..5 {
+            if let Some(interval) = self.measure_once(duration)? {
+                return Ok(interval);
+            }
+        }
+        Err(Error::Failed { what: "Open vSwitch".into(), why: "its packet counters do not grow".into() })
+    }
+
+    fn measure_once(&self, duration: Duration) -> Result<Option<Interval>, Error> {
         let process = self.switch.as_ref().map_or(0, |c| c.id() as i32);
         self.appctl(&["dpif-netdev/pmd-stats-clear"])?;
         let before = self.packets()?;
@@ -412,14 +422,14 @@ impl Ovs {
         };
         let misses = value("miss with success upcall").unwrap_or(0.0) + value("miss with failed upcall").unwrap_or(0.0);
         let after = value("packets received").unwrap_or(0.0);
-        Ok(Interval {
+        Ok((after > before).then(|| Interval {
             packets: (after - before) as u64,
             cpu_ns: time,
             cycles: value("avg cycles per packet").unwrap_or(0.0),
             upcalls: misses as u64,
             passes: value("avg. datapath passes per packet").unwrap_or(0.0),
             masks: value("avg. subtable lookups per megaflow hit").unwrap_or(0.0),
-        })
+        }))
     }
 
     fn packets(&self) -> Result<f64, Error> {
