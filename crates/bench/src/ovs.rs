@@ -400,18 +400,17 @@ impl Ovs {
 
     /// Lets it forward for a while and says what it did.
     pub fn measure(&self, duration: Duration) -> Result<Interval, Error> {
-        // Its thread clears its counters some time after it was told to: now and then the count before is still the old one.
-        for _ in 0..5 {
-            if let Some(interval) = self.measure_once(duration)? {
-                return Ok(interval);
-            }
+        // Its thread clears its counters some time after it was told to.
+        let before = self.packets()?;
+        self.appctl(&["dpif-netdev/pmd-stats-clear"])?;
+        if before > 0.0 && !cpu::wait_for(Duration::from_secs(5), || self.packets().is_ok_and(|now| now < before)) {
+            return Err(Error::Failed { what: "Open vSwitch".into(), why: "it does not clear its counters".into() });
         }
-        Err(Error::Failed { what: "Open vSwitch".into(), why: "its packet counters do not grow".into() })
+        self.measure_once(duration)?.ok_or_else(|| Error::Failed { what: "Open vSwitch".into(), why: "it receives nothing".into() })
     }
 
     fn measure_once(&self, duration: Duration) -> Result<Option<Interval>, Error> {
         let process = self.switch.as_ref().map_or(0, |c| c.id() as i32);
-        self.appctl(&["dpif-netdev/pmd-stats-clear"])?;
         let before = self.packets()?;
         let time_before = cpu::run_time(process, self.pmd).map_err(Error::io("reading schedstat"))?;
         std::thread::sleep(duration);

@@ -229,6 +229,36 @@ fn a_loop_of_resubmits_is_bounded_and_says_why() {
 }
 
 #[test]
+fn a_loop_through_the_connection_tracker_says_why_it_ends() {
+    let folder = Folder::new();
+    let flows = folder.file("loop.flows", "actions=ct(table=0)\n");
+    let out = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1,ip"]);
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(!out.status.success() && said.contains("Broken off: more than 64 passes"), "{said}");
+}
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let folder = Folder::new();
+    let (flows, none) = (folder.file("a.flows", "actions=output:1\n"), folder.file("none.flows", "\n"));
+    for (args, why) in [
+        (vec!["--workload", "ofd", "--trace", "/nonexistent"], "cannot be used with"),
+        (vec!["--workload", "ofd", "--pcap", "/nonexistent"], "cannot be used with"),
+        (vec!["--workload", "ofd", "--in-port", "7"], "cannot be used with"),
+        (vec!["--workload", "ofd", "--lenient"], "cannot be used with"),
+        (vec!["--flows", &flows, "--rules", "fw1_1k"], "cannot be used with"),
+        (vec!["--flows", &flows, "--locality", "low"], "cannot be used with"),
+        (vec!["--flows", &none], "there are no flows in"),
+        (vec!["--workload", "ofd", "--tables", "32", "--entries", "16777216"], "at most 67108864"),
+        (vec!["--workload", "ofd", "--idle", "nan"], "from 0 to 1000000 seconds"),
+        (vec!["--workload", "ofd", "--coverage-seconds=-1"], "from 0 to 1000000 seconds"),
+    ] {
+        let error = refused(&[&["compare"], &args[..]].concat());
+        assert!(error.contains(why), "{args:?}: {error}");
+    }
+}
+
+#[test]
 fn an_explanation_has_the_parts_that_it_is_compared_by() {
     let folder = Folder::new();
     let flows = folder.file("flows", FLOWS);

@@ -211,6 +211,10 @@ fn of_two_that_take_the_same_the_new_one_is_at_fault() {
             let overlaps = at_fault(name, "Snat", &format!("vpc: blue, ipv6Prefixes: ['{prefix}']"));
             assert_eq!(overlaps, format!("3:{name} spec.ipv6Prefixes[0] {prefix} overlaps 2001:db8:7::/48 of Snat `red`"));
         }
+        // A narrower one of its own in between hides nothing.
+        let nested = "vpc: blue, ipv6Prefixes: ['2001:db8:4::/46', '2001:db8:5::/48']";
+        let overlaps = at_fault(name, "Snat", nested);
+        assert_eq!(overlaps, format!("3:{name} spec.ipv6Prefixes[0] 2001:db8:4::/46 overlaps 2001:db8:7::/48 of Snat `red`"));
         for range in ["203.0.112.0/23", "203.0.113.1"] {
             let overlaps = at_fault(name, "PublicPool", &format!("ranges: [{range}]"));
             assert_eq!(overlaps, format!("3:{name} spec.ranges[0] {range} overlaps 203.0.113.0/28 of PublicPool `out`"));

@@ -7,7 +7,7 @@
 //! narrower [`crate::Traversal::mask`] goes with the ops themselves.
 use crate::conntrack::{Conntrack, CtCall, Nat, NatKind};
 use crate::field::Field;
-use crate::interpret::Journey;
+use crate::interpret::{Journey, PASSES_MAX};
 use crate::key::{Key, Mask};
 use crate::op::{Machine, Op, Sink, Target};
 use crate::pipeline::{Names, Pipeline};
@@ -95,6 +95,10 @@ pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> 
             });
         }
         passes.push(explain_pass(traversal, pass, names, &mut recirculations));
+    }
+    if let Some(last) = passes.last_mut().filter(|_| journey.cut_off) {
+        let why = || format!("more than {PASSES_MAX} passes through the connection tracker; the rest of the packet's way is dropped");
+        last.failed.get_or_insert_with(why);
     }
     Explanation { steps, passes, journey }
 }

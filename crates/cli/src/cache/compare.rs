@@ -35,16 +35,16 @@ pub struct Args {
     #[arg(long, value_parser = ["ofd", "psc", "ols", "ant", "otl", "all"], required_unless_present = "flows", conflicts_with = "flows")]
     workload: Option<String>,
     /// Whether flows share rules' parts much or little.
-    #[arg(long, value_parser = ["high", "low"], default_value = "high")]
+    #[arg(long, value_parser = ["high", "low"], default_value = "high", conflicts_with = "flows")]
     locality: String,
     /// Seed of rules, flows and trace.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The rule set: acl1 to acl5, fw1 to fw5, ipc1, ipc2, each with _1k or _10k.
-    #[arg(long, default_value = "acl1_10k")]
+    #[arg(long, default_value = "acl1_10k", conflicts_with = "flows")]
     rules: String,
     /// Read rule sets from ClassBench files in this folder instead of making sets like them.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "flows")]
     classbench: Option<PathBuf>,
     /// Distinct flows of the trace.
     #[arg(long, default_value_t = Parameters::FIXED.flows as u32, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -53,16 +53,16 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     flows: Option<PathBuf>,
     /// Take flows that are not understood, and let traffic that reaches them fail.
-    #[arg(long, requires = "flows")]
+    #[arg(long, requires = "flows", conflicts_with = "workload")]
     lenient: bool,
     /// The traffic: lines of a time in seconds and a packet as `ovs-appctl ofproto/trace` takes it.
-    #[arg(long, value_name = "FILE", requires = "flows", conflicts_with = "pcap")]
+    #[arg(long, value_name = "FILE", requires = "flows", conflicts_with_all = ["pcap", "workload"])]
     trace: Option<PathBuf>,
     /// The traffic: a pcap or pcapng file.
-    #[arg(long, value_name = "FILE", requires = "flows")]
+    #[arg(long, value_name = "FILE", requires = "flows", conflicts_with = "workload")]
     pcap: Option<PathBuf>,
     /// The port by which packets of the pcap file come in.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, requires = "pcap", conflicts_with = "workload")]
     in_port: u16,
     /// Cache tables.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
@@ -74,10 +74,10 @@ pub struct Args {
     #[arg(long, value_parser = ["lru", "none"], default_value = "lru")]
     eviction: String,
     /// Entries that were not used for so many seconds go; 0: never.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = seconds)]
     idle: f64,
-    /// Seconds to count coverage exactly before it is estimated.
-    #[arg(long, default_value_t = 60.0)]
+    /// Seconds to count coverage exactly before it is estimated; 0: coverage is left out.
+    #[arg(long, default_value_t = 60.0, value_parser = seconds)]
     coverage_seconds: f64,
     /// Traffic changes to another seed's flows in the middle.
     #[arg(long, requires = "workload")]
@@ -99,6 +99,18 @@ pub struct Args {
     html: Option<PathBuf>,
 }
 
+/// A time that a person can wait for.
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    match (0.0..=1e6).contains(&value) {
+        true => Ok(value),
+        false => Err("from 0 to 1000000 seconds are allowed".into()),
+    }
+}
+
+/// Entries of all tables at most: a cache of so many takes some 30 GiB.
+const ENTRIES_MAX: u64 = 1 << 26;
+
 struct Loaded {
     name: String,
     locality: Option<Locality>,
@@ -109,6 +121,10 @@ struct Loaded {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let entries = u64::from(args.tables) * u64::from(args.entries);
+    if entries > ENTRIES_MAX {
+        bail!("--tables {} with --entries {} are {entries} entries; at most {ENTRIES_MAX} are allowed", args.tables, args.entries);
+    }
     let names: Vec<&str> = match args.workload.as_deref() {
         Some("all") => models::all().iter().map(|m| m.name).collect(),
         Some(name) => vec![name],
@@ -277,6 +293,9 @@ fn own(args: &Args) -> anyhow::Result<Loaded> {
     let options = ImportOptions { source: name.clone(), lenient: args.lenient, ..ImportOptions::default() };
     let import = import(&input_text(file)?, &options)?;
     super::say_unsupported(&import);
+    if import.flows == 0 {
+        bail!("there are no flows in {name}");
+    }
     let pipeline = import.pipeline;
     let traffic = match (&args.trace, &args.pcap) {
         (Some(trace), _) => input::parse(&trace.display().to_string(), &input_text(trace)?, pipeline.names())?,

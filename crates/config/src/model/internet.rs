@@ -222,16 +222,21 @@ impl Model {
             }
         }
         prefixes.sort_by_key(|(p, ..)| *p);
-        for pair in prefixes.windows(2) {
-            let [one, other] = pair else { continue };
-            if one.0.covers(&other.0) && !std::ptr::eq(one.1, other.1) {
+        // Those around the present one, widest first.
+        let mut around: Vec<&(Prefix, &Snat, usize)> = Vec::new();
+        for one in &prefixes {
+            while around.last().is_some_and(|wider| !wider.0.covers(&one.0)) {
+                around.pop();
+            }
+            if let Some(other) = around.iter().rev().find(|wider| !std::ptr::eq(wider.1, one.1)) {
                 // Told to both, as of pools.
-                for ((range, snat, i), by) in [(other, one), (one, other)] {
+                for ((range, snat, i), by) in [(one, *other), (*other, one)] {
                     let by = format!("{} of Snat `{}`", by.0, by.1.name);
                     let problem = Problem::RangeTaken { range: range.to_string(), by };
                     out.push((Kind::Snat, snat.name.clone(), format!("spec.ipv6Prefixes[{i}]"), problem));
                 }
             }
+            around.push(one);
         }
     }
 

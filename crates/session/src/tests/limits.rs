@@ -83,6 +83,22 @@ fn a_tenant_without_limits_of_its_own_has_a_share_of_the_node_and_follows_it() {
     check(&t, S);
 }
 
+/// A reader may miss a session of the moment, and ask for it again: at a limit nobody is refused or loses a session for that.
+#[test]
+fn at_a_limit_a_session_that_was_only_missed_is_found_before_anybody_gives_way() {
+    let node = Options { sessions: 2, ..Options::default() };
+    for t in [limited(2, 100, 100), limited(100, 2, 100), limited(100, 100, 2), tracker(node)] {
+        let half_open = t.create(&udp(1, 1, 1), S, &mut never).unwrap();
+        let at = t.create(&udp(1, 1, 2), 2 * S, &mut never).unwrap();
+        assert_eq!(t.create(&udp(1, 1, 2), 3 * S, &mut never), Err(Refusal::Exists(at)));
+        assert_eq!(t.find_inner(&udp(1, 1, 1).inner), Some(half_open), "nobody gave way");
+        let stats = t.tenant(1).unwrap();
+        let refused = stats.refused_tenant + stats.refused_vm + stats.refused_half_open + stats.refused_full;
+        assert_eq!((stats.sessions, stats.evicted, refused), (2, 0, 0));
+        check(&t, 3 * S);
+    }
+}
+
 #[test]
 fn a_vm_at_its_limit_gives_up_its_own_half_open_sessions_only() {
     let t = limited(100, 2, 100);

@@ -97,22 +97,25 @@ impl Tracker {
         }
         let vm = vm_of(new.inner.vni(), new.inner.vm());
         self.quotas.prefetch(&vm);
+        let there = || match new.owner {
+            Owner::Filter => self.find_pair(&PairKey::of(new.inner, &new.outer)),
+            _ => self.find_inner(&new.inner),
+        };
         let Some((state, conn)) = beginning(new) else {
-            let there = match new.owner {
-                Owner::Filter => self.find_pair(&PairKey::of(new.inner, &new.outer)),
-                _ => self.find_inner(&new.inner),
-            };
-            return Err(there.map_or(Refusal::Drop(DropReason::SessionStray), Refusal::Exists));
+            return Err(there().map_or(Refusal::Drop(DropReason::SessionStray), Refusal::Exists));
         };
         let v6 = new.inner.is_v6();
         if v6 != new.outer.is_v6() || new.inner.proto() != new.outer.proto() {
             return Err(Refusal::Drop(DropReason::SessionFault));
         }
         let tenant = self.quotas.tenant(new.inner.vni());
-        self.reserve(tenant, &vm, v6, ended)?;
+        self.reserve(tenant, &vm, v6, ended, &there)?;
         let Some(at) = locked(&self.alloc).take(&self.shared, v6) else {
-            tenant.refuse(Limit::Node);
             self.unreserve(tenant, &vm, v6);
+            if let Some(session) = there() {
+                return Err(Refusal::Exists(session));
+            }
+            tenant.refuse(Limit::Node);
             return Err(Refusal::Drop(DropReason::SessionTableFull));
         };
         let from = conn.as_ref().map_or(new.direction, |c| c.init);
@@ -139,8 +142,16 @@ impl Tracker {
         Ok(SessionRef(at))
     }
 
-    /// Takes a session out of all limits, evicting one of the tenant's half-open sessions if that helps.
-    fn reserve(&self, tenant: &Tenant, vm: &Vm, v6: bool, ended: EndSink) -> Result<(), Refusal> {
+    /// Takes a session out of all limits, evicting one of the tenant's half-open sessions if that helps. Whoever asks for a session may only have missed one that
+    /// is `there`: that is made certain where a limit stands in the way, before anybody loses anything for it.
+    fn reserve(
+        &self,
+        tenant: &Tenant,
+        vm: &Vm,
+        v6: bool,
+        ended: EndSink,
+        there: &dyn Fn() -> Option<SessionRef>,
+    ) -> Result<(), Refusal> {
         let mut evictions = 2;
         loop {
             let limit = match self.quotas.reserve(tenant, vm) {
@@ -154,6 +165,9 @@ impl Tracker {
                 }
                 Err(limit) => limit,
             };
+            if let Some(session) = there() {
+                return Err(Refusal::Exists(session));
+            }
             let of = (limit == Limit::Vm).then_some(vm);
             if evictions > 0 && self.quotas.is_near(tenant, vm, limit) && self.evict(tenant, of, ended) {
                 evictions -= 1;
