@@ -68,7 +68,7 @@ impl AgentHost {
     /// What is kept of its nodes.
     fn kept(&self) -> Vec<std::path::PathBuf> {
         let files = std::fs::read_dir(self.state()).unwrap();
-        files.map(|f| f.unwrap().path()).collect()
+        files.map(|f| f.unwrap().path()).filter(|path| !path.ends_with("lock")).collect()
     }
 
     fn start(&mut self) {

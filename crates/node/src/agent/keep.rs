@@ -18,7 +18,7 @@ use sha2::Sha256;
 use states::message::{Messages, Outbox, Tell, CHUNK_MAX, VERSION};
 use states::{Connection, Key};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,9 +56,15 @@ impl<R: Read> Hashed<R> {
 }
 
 impl Kept {
-    /// In this folder, which is made if it is not there; nobody else may look into it.
+    /// In this folder, which is made if it is not there, and then nobody else may look into it; one that is there stays as it is, and
+    /// nobody else may read the files. An error: nothing can be written there.
     pub fn open(dir: &Path, shared: &[u8]) -> io::Result<Kept> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        // No node's name begins so. One that a killed start left is taken away first.
+        let probe = dir.join(".probe");
+        let _ = std::fs::remove_file(&probe);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
+        std::fs::remove_file(&probe)?;
         let mut key = code(shared);
         key.update(b"connections that are kept");
         Ok(Kept { dir: dir.to_path_buf(), key: key.finalize().into_bytes().to_vec() })
@@ -72,11 +78,40 @@ impl Kept {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Writes what is known of a node, `now` seconds after 1970. How many connections that is.
+    /// Takes away what no start will use: files that are too old, of nodes that did not come, and those whose writing was cut off. How many.
+    /// What a start began to read stays until its node comes: it says that there are half records.
+    pub fn clean(&self) -> io::Result<u64> {
+        let mut gone = 0;
+        for entry in std::fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let is_old = match entry.path().extension().and_then(|e| e.to_str()) {
+                Some("kept") => entry.metadata()?.modified()?.elapsed().is_ok_and(|age| age > AGE_MAX),
+                Some("kept-new") => true,
+                _ => false,
+            };
+            if is_old {
+                std::fs::remove_file(entry.path())?;
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Writes what is known of a node, `now` seconds after 1970. How many connections that is. An error leaves nothing of it.
     pub fn write(&self, name: &str, all: impl Iterator<Item = (Key, Connection)>, now: u64) -> io::Result<u64> {
         let new = self.at(name, "kept-new");
         let _ = std::fs::remove_file(&new);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let written = self.write_new(&new, all, now).and_then(|n| std::fs::rename(&new, self.at(name, "kept")).map(|()| n));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&new);
+        }
+        let written = written?;
+        self.sync()?;
+        Ok(written)
+    }
+
+    fn write_new(&self, new: &Path, all: impl Iterator<Item = (Key, Connection)>, now: u64) -> io::Result<u64> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(new)?;
         let (mut out, mut code) = (BufWriter::with_capacity(1 << 20, file), code(&self.key));
         let mut put = |bytes: &[u8]| {
             code.update(bytes);
@@ -104,8 +139,6 @@ impl Kept {
         chunk(None)?;
         out.write_all(&code.finalize().into_bytes())?;
         out.into_inner().map_err(|e| e.into_error())?.sync_all()?;
-        std::fs::rename(&new, self.at(name, "kept"))?;
-        self.sync()?;
         Ok(written)
     }
 
@@ -116,21 +149,24 @@ impl Kept {
 
     /// Names the file of this node so that [`Kept::is_half_read`]; false: there is none.
     pub fn begin(&self, name: &str) -> io::Result<bool> {
-        match std::fs::rename(self.at(name, "kept"), self.at(name, "kept-taking")) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(self.is_half_read(name)),
+        let from = self.at(name, "kept");
+        match std::fs::rename(&from, self.at(name, "kept-taking")) {
+            Err(_) if is_gone(&from) => Ok(self.is_half_read(name)),
             other => other.and_then(|()| self.sync()).map(|()| true),
         }
     }
 
     /// Gives each connection of the file that [`Kept::begin`] has named to `each`, if all of it is right. How many.
+    /// An error of the disk may come when some were given: whoever took them must begin anew.
     pub fn read(&self, name: &str, now: u64, each: &mut dyn FnMut(Key, Connection)) -> Result<u64, String> {
         let path = self.at(name, "kept-taking");
-        self.pass(&path, now, &mut |_, _| ())?;
-        self.pass(&path, now, each)
+        let mut file = File::open(path).map_err(|e| e.to_string())?;
+        self.pass(&file, now, &mut |_, _| ())?;
+        file.rewind().map_err(|e| e.to_string())?;
+        self.pass(&file, now, each)
     }
 
-    fn pass(&self, path: &Path, now: u64, each: &mut dyn FnMut(Key, Connection)) -> Result<u64, String> {
-        let file = File::open(path).map_err(|e| e.to_string())?;
+    fn pass(&self, file: &File, now: u64, each: &mut dyn FnMut(Key, Connection)) -> Result<u64, String> {
         let mut file = Hashed { from: BufReader::with_capacity(1 << 20, file), code: code(&self.key) };
         let mut head = [0; HEAD];
         file.take(&mut head)?;
@@ -182,9 +218,10 @@ impl Kept {
     /// Takes the file of this node away, whatever its name. It must be gone for good before a record changes.
     pub fn forget(&self, name: &str) -> io::Result<()> {
         let mut any = false;
-        for what in ["kept", "kept-taking"] {
-            match std::fs::remove_file(self.at(name, what)) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        for what in ["kept", "kept-taking", "kept-new"] {
+            let path = self.at(name, what);
+            match std::fs::remove_file(&path) {
+                Err(_) if is_gone(&path) => {}
                 other => any |= other.map(|()| true)?,
             }
         }
@@ -194,6 +231,11 @@ impl Kept {
             Ok(())
         }
     }
+}
+
+/// Whether it is certain that there is no such file, whatever an error says: a file system that may only be read refuses before it looks.
+fn is_gone(path: &Path) -> bool {
+    matches!(std::fs::symlink_metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound)
 }
 
 fn code(key: &[u8]) -> Code {
@@ -281,5 +323,77 @@ mod tests {
         assert_eq!(taken(&kept, NOW).unwrap().len(), 700);
         let other = Kept::open(dir.path(), b"another key").unwrap();
         assert!(taken(&other, NOW).unwrap_err().contains("another key"));
+    }
+
+    #[test]
+    fn a_second_pass_that_fails_is_an_error() {
+        let (dir, kept) = kept();
+        kept.write("n", some(100_000).into_iter(), NOW).unwrap();
+        kept.begin("n").unwrap();
+        let path = dir.path().join("n.kept-taking");
+        let mut any = 0;
+        let mut cut = |_, _| {
+            any += 1;
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(1000).unwrap();
+        };
+        assert_eq!(kept.read("n", NOW, &mut cut).unwrap_err(), "it is cut off");
+        assert!(any > 0);
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_and_what_is_old_goes() {
+        let (dir, kept) = kept();
+        let names = || {
+            let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        // A folder in the place of the file: the last step fails.
+        std::fs::create_dir_all(dir.path().join("n.kept/x")).unwrap();
+        kept.write("n", some(9).into_iter(), NOW).unwrap_err();
+        assert_eq!(names(), ["n.kept"]);
+        kept.forget("n").unwrap_err();
+        std::fs::remove_dir_all(dir.path().join("n.kept")).unwrap();
+        std::fs::write(dir.path().join("n.kept-new"), "half").unwrap();
+        kept.forget("n").unwrap();
+        assert!(names().is_empty());
+
+        for name in ["new.kept", "old.kept", "old.kept-taking", "half.kept-new", "lock"] {
+            let file = File::create(dir.path().join(name)).unwrap();
+            if !name.starts_with("new") {
+                file.set_modified(std::time::SystemTime::now() - AGE_MAX - Duration::from_secs(9)).unwrap();
+            }
+        }
+        assert_eq!(kept.clean().unwrap(), 2);
+        assert_eq!(names(), ["lock", "new.kept", "old.kept-taking"]);
+    }
+
+    #[test]
+    fn on_a_file_system_that_may_only_be_read_what_is_there_counts_and_what_is_not_does_not() {
+        use nix::mount::{mount, MsFlags};
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("passed over: it needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_path_buf();
+        // A thread has its mounts for itself.
+        let body = move || {
+            let none = None::<&str>;
+            if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).is_err() {
+                return eprintln!("passed over: no mounts of its own");
+            }
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+            mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+            let kept = Kept::open(&path, b"a key").unwrap();
+            kept.write("n", some(9).into_iter(), NOW).unwrap();
+            mount(none, &path, none, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, none).unwrap();
+            assert!(Kept::open(&path, b"a key").is_err(), "nothing can be kept there");
+            assert!(!kept.begin("other").unwrap());
+            kept.forget("other").unwrap();
+            kept.begin("n").unwrap_err();
+            kept.forget("n").unwrap_err();
+        };
+        std::thread::spawn(body).join().unwrap();
     }
 }

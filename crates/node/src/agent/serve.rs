@@ -72,7 +72,7 @@ struct Agent {
 pub struct Listening {
     agent: Arc<Agent>,
     listener: TcpListener,
-    _lock: std::fs::File,
+    _locks: Vec<std::fs::File>,
 }
 
 impl Listening {
@@ -80,12 +80,7 @@ impl Listening {
     pub fn new(options: Options, stop: Arc<AtomicBool>) -> Result<Listening, NodeError> {
         let key = super::read_key(&options.key).map_err(NodeError::Agent)?;
         FileSlots::open(&options.records).map_err(NodeError::file("making the folder", &options.records))?;
-        // Two agents on one folder would write over each other.
-        let at = options.records.join("lock");
-        let lock = std::fs::File::create(&at).map_err(NodeError::file("making", &at))?;
-        if lock.try_lock().is_err() {
-            return Err(NodeError::Agent(format!("another agent uses the folder {}", options.records.display())));
-        }
+        let mut locks = vec![locked(&options.records)?];
         let listener = TcpListener::bind(options.listen)
             .and_then(|l| l.set_nonblocking(true).map(|()| l))
             .map_err(|e| NodeError::Agent(format!("it cannot listen on {}: {e}", options.listen)))?;
@@ -97,8 +92,19 @@ impl Listening {
                 None
             }
         });
+        if let (Some(kept), Some(dir)) = (&kept, &options.state) {
+            // One folder for both has its lock already.
+            if dir.canonicalize().ok() != options.records.canonicalize().ok() {
+                locks.push(locked(dir)?);
+            }
+            match kept.clean() {
+                Ok(0) => {}
+                Ok(n) => tracing::info!("{n} files in {} were too old to be used, or never whole: they are gone", dir.display()),
+                Err(e) => tracing::warn!("old files in {} cannot be taken away: {e}", dir.display()),
+            }
+        }
         let agent = Agent { options, key, kept, nodes: Mutex::default(), strangers: AtomicU32::new(0), stop };
-        Ok(Listening { agent: Arc::new(agent), listener, _lock: lock })
+        Ok(Listening { agent: Arc::new(agent), listener, _locks: locks })
     }
 
     /// Where it listens.
@@ -127,6 +133,16 @@ impl Listening {
             let _ = thread.join();
         });
         self.agent.keep();
+    }
+}
+
+/// Two agents on one folder would write over each other.
+fn locked(dir: &Path) -> Result<std::fs::File, NodeError> {
+    let at = dir.join("lock");
+    let lock = std::fs::File::create(&at).map_err(NodeError::file("making", &at))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(_) => Err(NodeError::Agent(format!("another agent uses the folder {}", dir.display()))),
     }
 }
 
@@ -276,8 +292,17 @@ impl Agent {
             if come_back && host.is_new() {
                 let now = monotonic_ns();
                 match kept.read(name, time_of_day(), &mut |key, connection| host.restore(&key, &connection, now)) {
-                    Ok(n) => tracing::info!("node {name}: {n} connections of before this agent's last end are known again"),
-                    Err(why) => tracing::warn!("node {name} begins without connections: its file in the folder of the state is not used: {why}"),
+                    Ok(n) => {
+                        let known = host.connections();
+                        tracing::info!("node {name}: {known} of {n} connections of before this agent's last end are known again");
+                    }
+                    Err(why) => {
+                        // Some may have been taken in before the disk failed.
+                        drop(host);
+                        slots.clear(abi::STATES_SLOT_RECORDS).map_err(|e| failed(&dir, &e))?;
+                        host = Host::open(&slots, *spec, crate::daemon::salt(), timeouts).map_err(|e| failed(&dir, &e))?;
+                        tracing::warn!("node {name} begins without connections: its file in the folder of the state is not used: {why}");
+                    }
                 }
             }
             // What has been read, or is behind the records, must not come back.
@@ -413,4 +438,35 @@ pub fn run(options: Options) -> Result<(), NodeError> {
         tracing::error!("the agent failed; please report it");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn two_agents_share_neither_folder_and_one_that_can_keep_nothing_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        std::fs::write(&key, [b'k'; 32]).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let listening = |records: &str, state: &str| {
+            let [records, state] = [records, state].map(|name| dir.path().join(name));
+            let listen = "127.0.0.1:0".parse().unwrap();
+            let options = Options { listen, key: key.clone(), records, state: Some(state), connections: 100, nodes: 1 };
+            Listening::new(options, Arc::default())
+        };
+        let first = listening("a", "state").unwrap();
+        assert!(first.agent.kept.is_some());
+        for (records, state, of) in [("a", "other", "a"), ("b", "state", "state")] {
+            let why = listening(records, state).err().unwrap().to_string();
+            assert!(why.contains("another agent uses") && why.contains(&dir.path().join(of).display().to_string()), "{why}");
+        }
+        drop(first);
+        listening("b", "state").unwrap();
+        assert!(listening("both", "both").unwrap().agent.kept.is_some());
+        // No folder can be made below a file.
+        assert!(listening("a", "key/state").unwrap().agent.kept.is_none());
+    }
 }
