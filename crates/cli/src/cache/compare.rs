@@ -123,7 +123,11 @@ struct Loaded {
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let entries = u64::from(args.tables) * u64::from(args.entries);
     if entries > ENTRIES_MAX {
-        bail!("--tables {} with --entries {} are {entries} entries; at most {ENTRIES_MAX} are allowed", args.tables, args.entries);
+        bail!(
+            "--tables {} with --entries {} are {entries} entries; at most {ENTRIES_MAX} are allowed",
+            args.tables,
+            args.entries
+        );
     }
     let names: Vec<&str> = match args.workload.as_deref() {
         Some("all") => models::all().iter().map(|m| m.name).collect(),
