@@ -110,9 +110,15 @@ impl Rig {
         Rig { pipeline, engine, words, headers, order, frames, buffers, batch: Batch::default() }
     }
 
-    /// Those of these headers that it answers.
-    pub fn answered(&mut self, headers: &[Key]) -> Vec<Key> {
-        headers.iter().filter(|k| self.engine.lookup(0, k, &self.pipeline, 0)).copied().collect()
+    /// Those of these headers that it answers, and the place of each header among them.
+    pub fn answered(&mut self, headers: &[Key]) -> (Vec<Key>, Vec<Option<u32>>) {
+        let (mut answered, mut places) = (Vec::new(), Vec::with_capacity(headers.len()));
+        for key in headers {
+            let there = self.engine.lookup(0, key, &self.pipeline, 0);
+            places.push(there.then_some(answered.len() as u32));
+            answered.extend(there.then_some(*key));
+        }
+        (answered, places)
     }
 
     /// Takes headers that are all answered for what is to be measured, each as likely as any other.
@@ -132,9 +138,9 @@ impl Rig {
         self.order = (0..ROUND).map(|_| (splitmix(&mut random) % headers) as u32).collect();
     }
 
-    /// Lets headers come as a trace has them, as often as a round needs it; `place` says which header a flow's is, if it is answered.
-    fn follow(&mut self, trace: &[Packet], place: &[Option<u32>]) {
-        let answered: Vec<u32> = trace.iter().filter_map(|p| place[p.flow as usize]).collect();
+    /// Lets headers come as a trace has them, as often as a round needs it; `places` are those of [`Rig::answered`].
+    fn follow(&mut self, trace: &[Packet], places: &[Option<u32>]) {
+        let answered: Vec<u32> = trace.iter().filter_map(|p| places[p.flow as usize]).collect();
         self.order = answered.into_iter().cycle().take(ROUND).collect();
     }
 
@@ -290,16 +296,9 @@ fn rig(model: &str, kind: Kind, seed: u64) -> Result<Rig, Error> {
     if !rig.full() && kind == Kind::Megaflow {
         return Err(Error::Failed { what: "filling the cache".into(), why: "it is not full".into() });
     }
-    let mut place = vec![None; work.headers.len()];
-    let mut headers = Vec::new();
-    for (flow, key) in work.headers.iter().enumerate() {
-        if rig.engine.lookup(0, key, &rig.pipeline, 0) {
-            place[flow] = Some(headers.len() as u32);
-            headers.push(*key);
-        }
-    }
+    let (headers, places) = rig.answered(&work.headers);
     rig.take(&headers, seed)?;
-    rig.follow(&work.packets, &place);
+    rig.follow(&work.packets, &places);
     Ok(rig)
 }
 

@@ -406,10 +406,6 @@ impl Ovs {
         if before > 0.0 && !cpu::wait_for(Duration::from_secs(5), || self.packets().is_ok_and(|now| now < before)) {
             return Err(Error::Failed { what: "Open vSwitch".into(), why: "it does not clear its counters".into() });
         }
-        self.measure_once(duration)?.ok_or_else(|| Error::Failed { what: "Open vSwitch".into(), why: "it receives nothing".into() })
-    }
-
-    fn measure_once(&self, duration: Duration) -> Result<Option<Interval>, Error> {
         let process = self.switch.as_ref().map_or(0, |c| c.id() as i32);
         let before = self.packets()?;
         let time_before = cpu::run_time(process, self.pmd).map_err(Error::io("reading schedstat"))?;
@@ -421,14 +417,17 @@ impl Ovs {
         };
         let misses = value("miss with success upcall").unwrap_or(0.0) + value("miss with failed upcall").unwrap_or(0.0);
         let after = value("packets received").unwrap_or(0.0);
-        Ok((after > before).then(|| Interval {
+        if after <= before {
+            return Err(Error::Failed { what: "Open vSwitch".into(), why: "it receives nothing".into() });
+        }
+        Ok(Interval {
             packets: (after - before) as u64,
             cpu_ns: time,
             cycles: value("avg cycles per packet").unwrap_or(0.0),
             upcalls: misses as u64,
             passes: value("avg. datapath passes per packet").unwrap_or(0.0),
             masks: value("avg. subtable lookups per megaflow hit").unwrap_or(0.0),
-        }))
+        })
     }
 
     fn packets(&self) -> Result<f64, Error> {

@@ -248,14 +248,14 @@ fn beside(context: &Context, name: &str, flows: &str, headers: Vec<Key>) -> Resu
     context.say(&format!("{name}: filling the cache"));
     let keys = sent_once(flows, headers)?;
     let mut first = Rig::new(import(flows)?, &keys, Kind::Gigaflow, context.seed);
-    let (ports, keys) = as_frames(first.answered(&keys).into_iter().take(PACKETS))?;
+    let (ports, keys) = as_frames(first.answered(&keys).0.into_iter().take(PACKETS))?;
     let mut ours = Vec::new();
     for kind in KINDS {
         let mut rig = match kind {
             Kind::Gigaflow => std::mem::replace(&mut first, Rig::new(import("")?, &[], kind, 1)),
             _ => Rig::new(import(flows)?, &keys, kind, context.seed),
         };
-        let answered = rig.answered(&keys);
+        let (answered, _) = rig.answered(&keys);
         rig.take(&answered, context.seed)?;
         rig.take_frames(&answered, frame_of)?;
         ours.push(Ours { rig, lookup: vec![], walk: vec![], packet: vec![] });
@@ -300,16 +300,22 @@ fn beside(context: &Context, name: &str, flows: &str, headers: Vec<Key>) -> Resu
     Ok(Beside { ours, theirs, exact, signatures, probes, exact_probes, megaflows, exact_entries, packets, settings })
 }
 
-/// The parts of a lookup of each kind of cache in front of the real OVN-Kubernetes dump, without Open vSwitch.
+/// The real OVN-Kubernetes dump, if it is there: its name, its flows as both sides get them, and headers made to explore it.
+fn dump(seed: u64) -> Result<Option<(String, String, Vec<Key>)>, Error> {
+    let Some((name, text)) = shared_dumps().into_iter().find(|(name, _)| name.starts_with("ovn")) else {
+        return Ok(None);
+    };
+    let trace = input::explore(&import(&text)?, 10_000, &Parameters::with_flows(20_000), seed);
+    Ok(Some((name, plain_flows(&text), trace.headers)))
+}
+
+/// The parts of a lookup of a kind of cache in front of that dump, without Open vSwitch.
 pub fn dump_parts(kind: Kind, seed: u64, samples: usize) -> Result<Parts, Error> {
     let missing = || Error::Failed { what: "the dump".into(), why: "the folder with dumps is not there".into() };
-    let (_, text) = shared_dumps().into_iter().find(|(name, _)| name.starts_with("ovn")).ok_or_else(missing)?;
-    let flows = plain_flows(&text);
-    let trace = input::explore(&import(&text)?, 10_000, &Parameters::with_flows(20_000), seed);
-    let keys = sent_once(&flows, trace.headers)?;
-    let (_, keys) = as_frames(keys)?;
+    let (_, flows, headers) = dump(seed)?.ok_or_else(missing)?;
+    let (_, keys) = as_frames(sent_once(&flows, headers)?)?;
     let mut rig = Rig::new(import(&flows)?, &keys, kind, seed);
-    let answered = rig.answered(&keys);
+    let (answered, _) = rig.answered(&keys);
     rig.take(&answered, seed)?;
     rig.parts(samples)
 }
@@ -356,12 +362,10 @@ fn details(report: &mut Report, name: &'static str, side: &Beside) {
 pub fn peer(context: &Context) -> Result<Report, Error> {
     let work = workload("ols", 60_000, 1, context.seed)?;
     let model = beside(context, "peer-ovs-lookup, OVN model", &plain_flows(&work.flows), work.headers)?;
-    let mut dump = None;
-    for (name, text) in shared_dumps().into_iter().filter(|(name, _)| name.starts_with("ovn")) {
-        let flows = plain_flows(&text);
-        let trace = input::explore(&import(&text)?, 10_000, &Parameters::with_flows(20_000), context.seed);
-        dump = Some(beside(context, &format!("peer-ovs-lookup, {name}"), &flows, trace.headers)?);
-    }
+    let dump = match dump(context.seed)? {
+        Some((name, flows, headers)) => Some(beside(context, &format!("peer-ovs-lookup, {name}"), &flows, headers)?),
+        None => None,
+    };
     let against = "Open vSwitch-DPDK of Debian, megaflow lookup on the same flows and packets, CPU time; ours: the adaptive cache";
     let mut ratios = model.ratios(&model.ours[0]);
     if ratios.is_empty() {

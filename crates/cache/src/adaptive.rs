@@ -188,6 +188,7 @@ pub struct Adaptive {
 impl Adaptive {
     /// For a cache with `entries` entries in all.
     pub fn new(entries: usize, seed: u64) -> Adaptive {
+        let epoch = (entries as u64).max(EPOCH_MIN);
         Adaptive {
             whole: Ghost::new((entries as u64 / SAMPLE) as usize),
             segments: Ghost::new(entries),
@@ -204,9 +205,9 @@ impl Adaptive {
             modelled: 0.0,
             steady: f64::INFINITY,
             unsteady: 0,
-            epoch: (entries as u64).max(EPOCH_MIN),
-            epoch_ends: (entries as u64).max(EPOCH_MIN),
-            debt: -START * (entries as u64).max(EPOCH_MIN) as f64,
+            epoch,
+            epoch_ends: epoch,
+            debt: -START * epoch as f64,
             penalised: false,
             random: seed,
             penalties: 0,
@@ -243,10 +244,10 @@ impl Adaptive {
         splitmix(&mut state) % SAMPLE == 0
     }
 
-    /// What Megaflow would have done. Returns whether it would have missed, as far as the sample tells.
+    /// What Megaflow would have done with a traversal of the sample. Returns whether it would have missed.
     #[inline]
-    fn model(&mut self, id: u64, sampled: bool) -> bool {
-        let missed = sampled && !self.whole.access(id);
+    fn model(&mut self, id: u64) -> bool {
+        let missed = !self.whole.access(id);
         if missed {
             self.modelled += SAMPLE as f64;
         }
@@ -343,7 +344,7 @@ impl Adaptive {
     /// A lookup hit: `id` is the traversal's identity; `parts` are those of its segments, which are taken if they are to be refreshed.
     #[inline]
     pub fn hit(&mut self, way: impl Fn() -> u64, id: u64, expected: Expected, parts: impl Iterator<Item = u64>) {
-        if expected.sampled && self.model(id, true) {
+        if expected.sampled && self.model(id) {
             self.credit(way());
         }
         for part in parts.take(if expected.refresh { usize::MAX } else { 0 }) {
@@ -358,7 +359,7 @@ impl Adaptive {
         self.misses += 1;
         let own = self.own_parts(id, parts);
         let alone = self.alone(own);
-        if self.model(id, Self::sampled(id)) && !alone {
+        if Self::sampled(id) && self.model(id) && !alone {
             self.credit(way);
         }
         let was_whole = alone || self.whole(way);

@@ -556,7 +556,6 @@ fn parts<'a>(cache: &'a Ltm, chain: &'a [(u8, u32)]) -> impl Iterator<Item = u64
 #[inline]
 fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity: u64, expected: Expected) {
     let way = || cache.entries(chain).fold(0, |way: u64, e| way.wrapping_add(e.ways));
-    let chain = if expected.refresh { chain } else { &[] };
     adaptive.hit(way, identity, expected, parts(cache, chain));
 }
 

@@ -3,7 +3,6 @@
 
 use crate::output;
 use crate::Global;
-use anyhow::bail;
 use pipeline::explain::{ExplainedPass, ExplainedStep, Explanation};
 use pipeline::text::{self, ImportOptions};
 use pipeline::{Conntrack, Pipeline};
@@ -85,11 +84,7 @@ fn load(args: &Args) -> anyhow::Result<Pipeline> {
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let options = ImportOptions { lenient: args.lenient, ports: args.port.clone(), ..ImportOptions::default() };
     let import = text::import_all(&files, &options)?;
-    super::say_unsupported(&import);
-    if import.flows == 0 {
-        bail!("there are no flows in {}", files.iter().map(|f| f.0).collect::<Vec<_>>().join(", "));
-    }
-    Ok(import.pipeline)
+    super::loaded(import, &files.iter().map(|f| f.0).collect::<Vec<_>>().join(", "))
 }
 
 /// What a program reads.

@@ -28,6 +28,13 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The pipeline of an import from these files, which must hold flows.
+fn loaded(import: pipeline::Import, files: &str) -> anyhow::Result<pipeline::Pipeline> {
+    say_unsupported(&import);
+    anyhow::ensure!(import.flows > 0, "there are no flows in {files}");
+    Ok(import.pipeline)
+}
+
 /// Names the flows that a lenient import did not understand, on standard error: the first twenty, and how many there are.
 fn say_unsupported(import: &pipeline::Import) {
     for error in import.unsupported.iter().take(20) {
