@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a lookup's time goes. `cargo run --release -p bench --example lookup_probe -- [MODEL...] [dump] [adaptive] [gigaflow] [megaflow]`
 //!
-//! TUNNY_SAMPLES: samples of each figure (7); the median is printed.
+//! TUNNY_SAMPLES: samples of each figure (7); the median is printed, and of lookups also the least.
 use bench::{lookups, ovs_lookup, stats};
 use cache::engine::Kind;
 
@@ -23,8 +23,10 @@ fn main() {
                     for (order, p) in ["trace", "random order"].iter().zip(orders) {
                         let [key, lookup, walk, actions] =
                             [&p.key, &p.lookup, &p.walk, &p.actions].map(|s| stats::median(s));
-                        let name = kind.name();
-                        println!("{model} {name}, {order}: key {key:.0}, lookup {lookup:.0} (walk {walk:.0}), actions {actions:.0} ns");
+                        let (name, least) = (kind.name(), p.lookup.iter().copied().fold(f64::INFINITY, f64::min));
+                        println!(
+                            "{model} {name}, {order}: key {key:.0}, lookup {lookup:.0} (least {least:.0}, walk {walk:.0}), actions {actions:.0} ns"
+                        );
                     }
                 }
                 Err(error) => println!("{model} {}: {error}", kind.name()),

@@ -105,6 +105,13 @@ impl Account {
     }
 }
 
+/// Whether a traversal of this identity is in the sample.
+#[inline]
+pub(crate) fn in_sample(id: u64) -> bool {
+    let mut state = id;
+    splitmix(&mut state) % SAMPLE == 0
+}
+
 /// What becomes of a hit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Expected {
@@ -115,6 +122,12 @@ pub struct Expected {
 }
 
 impl Expected {
+    /// Given at least [`DRAW_BITS`] bits of a [`Adaptive::draw`].
+    #[inline]
+    pub(crate) fn of(sampled: bool, draw: u64) -> Expected {
+        Expected { sampled, refresh: draw % REFRESH == 0 }
+    }
+
     /// Whether there is anything to do but to count it.
     #[inline]
     pub fn any(self) -> bool {
@@ -189,12 +202,14 @@ impl Adaptive {
     /// For a cache with `entries` entries in all.
     pub fn new(entries: usize, seed: u64) -> Adaptive {
         let epoch = (entries as u64).max(EPOCH_MIN);
+        let origins = vec![Origin::default(); (4 * entries).next_power_of_two()];
+        tables::large_pages(&origins);
         Adaptive {
             whole: Ghost::new((entries as u64 / SAMPLE) as usize),
             segments: Ghost::new(entries),
             installed: Ghost::new(entries * 2),
             ways: HashMap::default(),
-            origins: vec![Origin::default(); (4 * entries).next_power_of_two()],
+            origins,
             own: [Own::default(); OWN_MAX],
             total: Account::default(),
             all_whole: false,
@@ -237,11 +252,6 @@ impl Adaptive {
         let key = if self.ways.len() < WAYS_MAX || self.ways.contains_key(&way) { way } else { 0 };
         let whole = self.all_whole;
         self.ways.entry(key).or_insert_with(|| Way { account: Account::default(), whole })
-    }
-
-    fn sampled(id: u64) -> bool {
-        let mut state = id;
-        splitmix(&mut state) % SAMPLE == 0
     }
 
     /// What Megaflow would have done with a traversal of the sample. Returns whether it would have missed.
@@ -317,15 +327,16 @@ impl Adaptive {
         splitmix(&mut self.random)
     }
 
-    /// Says of a hit what [`Adaptive::hit`] will do with it, given at least [`DRAW_BITS`] bits of a [`Adaptive::draw`], and asks
-    /// for the memory that the model of whole entries needs. In a batch this is done for all hits first.
+    /// Says of a hit of this identity what [`Adaptive::hit`] will do with it, given at least [`DRAW_BITS`] bits of a [`Adaptive::draw`].
     #[inline]
-    pub fn expect(&self, id: u64, draw: u64) -> Expected {
-        let sampled = Self::sampled(id);
-        if sampled {
-            self.whole.prefetch(id);
-        }
-        Expected { sampled, refresh: draw % REFRESH == 0 }
+    pub fn expect(id: u64, draw: u64) -> Expected {
+        Expected::of(in_sample(id), draw)
+    }
+
+    /// Asks for the memory that the model of whole entries needs. In a batch this is done for all hits first.
+    #[inline]
+    pub fn prefetch_whole(&self, id: u64) {
+        self.whole.prefetch(id);
     }
 
     /// Whether all traversals that were ever seen would take less than half of the cache, each as one entry.
@@ -359,7 +370,7 @@ impl Adaptive {
         self.misses += 1;
         let own = self.own_parts(id, parts);
         let alone = self.alone(own);
-        if Self::sampled(id) && self.model(id) && !alone {
+        if in_sample(id) && self.model(id) && !alone {
             self.credit(way);
         }
         let was_whole = alone || self.whole(way);
@@ -468,7 +479,7 @@ mod tests {
             if b.iter().all(|p| adaptive.segments.holds(*p)) {
                 let id = splitmix(&mut random);
                 let draw = adaptive.draw();
-                let expected = adaptive.expect(id, draw);
+                let expected = Adaptive::expect(id, draw);
                 adaptive.hit(|| 2, id, expected, b.into_iter());
             } else {
                 shared = adaptive.miss(2, splitmix(&mut random), &b);
@@ -503,7 +514,7 @@ mod tests {
                     adaptive.miss(1, id, &parts);
                 } else {
                     let draw = adaptive.draw();
-                    let expected = adaptive.expect(id, draw);
+                    let expected = Adaptive::expect(id, draw);
                     adaptive.hit(|| 1, id, expected, parts.into_iter());
                 }
                 let allowed = MARGIN * n as f64 + 2.25 * entries as f64;

@@ -8,33 +8,43 @@
 //! thing. What is found is what [`Ltm::lookup`] finds, table by table: the longest entry. Packets that need more than that (an entry older
 //! than the rules, a way that leads nowhere) are left to it.
 //!
-//! Before it walks, a packet tries the entries that answered its header last time ([`crate::recall`]): all of them are asked for at once, and each is held
-//! against the packet as after a walk. Only who is not answered by them stands in line.
-use crate::adaptive::Expected;
+//! Before it walks, a packet tries the entries that answered its header last time ([`crate::recall`]): all of them are asked for at once, and if they are
+//! still there nothing is compared but the header. Only who is not answered by them stands in line.
+use crate::adaptive::{in_sample, Expected};
 use crate::index::Ref;
-use crate::ltm::{Chain, Ltm};
-use crate::recall::Guess;
-use crate::segment::{whole_id_with, Entry, TagList, WHOLE_ID};
+use crate::ltm::{identity, Chain, Ltm};
+use crate::recall::{Births, Guess, Header, EMPTY};
+use crate::segment::{Entry, TagList};
 use crate::table::{Table, Tag};
 use pipeline::{Key, Machine, Sink};
 
 /// How many packets later the entries of a guess are compared than asked for.
 const AHEAD: usize = 8;
 
-/// Where one packet stands.
+/// What is known of a packet. Apart from [`Lane`]: of most packets nothing else is read, and so that of all of a batch stays near the core.
+#[derive(Debug, Default)]
+struct Packet {
+    /// The hash of its header, and what answered that last time.
+    hash: u64,
+    guess: Option<Guess>,
+    hit: bool,
+    /// Whether what answers it was remembered.
+    recalled: bool,
+    /// Whether its traversal is in the sample of the adaptive cache, and what that does with the hit, as whose.
+    sampled: bool,
+    expected: Expected,
+    identity: u64,
+    chain: Chain,
+}
+
+/// Where a packet stands that walks.
 #[derive(Debug)]
 struct Lane {
     tag: Tag,
     stage: u8,
     hit: bool,
-    /// Whether no entry but the last one sends anything.
-    silent: bool,
-    /// Whether the machine has the key; one that is answered by a single entry does not need it before that one is done.
-    loaded: bool,
-    /// Whether what answers it is remembered.
-    recalled: bool,
-    /// What the adaptive cache does with the hit.
-    expected: Expected,
+    /// Whether the machine is where the last entry starts, and nothing was to be sent before; else everything is done from the beginning.
+    arrived: bool,
     /// The group or the entry that was asked for, and the hash in the group.
     at: u32,
     hash: u32,
@@ -44,11 +54,6 @@ struct Lane {
     beside: Vec<u32>,
     /// Tags that entries left to look up.
     left: TagList,
-    /// The hash of its header, and what answered that last time.
-    header: u64,
-    guess: Guess,
-    /// The identity of the traversal so far: of all of it, after a hit.
-    identity: u64,
     chain: Chain,
     machine: Machine,
 }
@@ -59,44 +64,24 @@ impl Lane {
             tag: 0,
             stage: 0,
             hit: false,
-            silent: true,
-            loaded: false,
-            recalled: false,
-            expected: Expected::default(),
+            arrived: true,
             at: 0,
             hash: 0,
             best: None,
             beside: Vec::new(),
             left: TagList::default(),
-            header: 0,
-            guess: Guess::default(),
-            identity: WHOLE_ID,
             chain: Chain::new(),
             machine: Machine::default(),
         }
     }
 
     #[inline]
-    fn begin(&mut self, tag: Tag) {
+    fn begin(&mut self, tag: Tag, key: &Key) {
         self.chain.clear();
         self.beside.clear();
-        (self.tag, self.stage, self.hit, self.silent, self.loaded) = (tag, 0, false, true, false);
-        (self.best, self.left, self.identity) = (None, TagList::default(), WHOLE_ID);
-    }
-
-    /// Another entry on the way.
-    #[inline(always)]
-    fn add(&mut self, table: u8, slot: u32, entry: &Entry) {
-        self.identity = whole_id_with(self.identity, entry);
-        self.chain.push((table, slot));
-    }
-
-    #[inline]
-    fn load(&mut self, key: &Key) {
-        if !self.loaded {
-            self.machine.reset(key);
-            self.loaded = true;
-        }
+        self.machine.reset(key);
+        (self.tag, self.stage, self.hit, self.arrived) = (tag, 0, false, true);
+        (self.best, self.left) = (None, TagList::default());
     }
 }
 
@@ -136,6 +121,8 @@ struct Lines {
 /// Room for a batch; used again and again.
 #[derive(Debug, Default)]
 pub struct Batch {
+    packets: Vec<Packet>,
+    headers: Vec<Header>,
     lanes: Vec<Lane>,
     lines: Lines,
 }
@@ -144,35 +131,44 @@ impl Batch {
     /// Packets at most.
     pub const MAX: usize = 256;
 
+    fn make_room(&mut self, packets: usize) {
+        if self.packets.len() < packets {
+            self.packets.resize_with(packets, Packet::default);
+            self.headers.resize(packets, EMPTY);
+            self.lanes.resize_with(packets, Lane::new);
+        }
+    }
+
     /// So many packets, none of them answered.
     pub(crate) fn forget(&mut self, packets: usize) {
-        self.lanes.resize_with(packets.min(Batch::MAX).max(self.lanes.len()), Lane::new);
-        self.lanes.iter_mut().for_each(|lane| lane.hit = false);
+        self.make_room(packets.min(Batch::MAX));
+        self.packets.iter_mut().for_each(|packet| packet.hit = false);
     }
 
     /// Whether packet N was answered.
     pub fn hit(&self, n: usize) -> bool {
-        self.lanes[n].hit
+        self.packets[n].hit
     }
 
     /// The entries that answered packet N, by table and slot.
     pub fn chain(&self, n: usize) -> &[(u8, u32)] {
-        &self.lanes[n].chain
+        &self.packets[n].chain
     }
 
-    /// The identity of the traversal of packet N, after a hit.
-    pub(crate) fn identity(&self, n: usize) -> u64 {
-        self.lanes[n].identity
+    /// Whether the traversal of packet N is in the sample of the adaptive cache, after a hit.
+    pub(crate) fn sampled(&self, n: usize) -> bool {
+        self.packets[n].sampled
     }
 
-    /// Keeps what the adaptive cache expects of the hit of packet N.
-    pub(crate) fn note(&mut self, n: usize, expected: Expected) {
-        self.lanes[n].expected = expected;
+    /// Keeps what the adaptive cache expects of the hit of packet N, and the identity of its traversal.
+    pub(crate) fn note(&mut self, n: usize, expected: Expected, identity: u64) {
+        let packet = &mut self.packets[n];
+        (packet.expected, packet.identity) = (expected, identity);
     }
 
     /// What was kept.
-    pub(crate) fn noted(&self, n: usize) -> Expected {
-        self.lanes[n].expected
+    pub(crate) fn noted(&self, n: usize) -> (Expected, u64) {
+        (self.packets[n].expected, self.packets[n].identity)
     }
 }
 
@@ -181,90 +177,86 @@ impl Ltm {
     /// looked up by themselves.
     pub fn lookup_batch(&mut self, tag: Tag, keys: &[Key], now: u64, version: u64, batch: &mut Batch) {
         let keys = &keys[..keys.len().min(Batch::MAX)];
-        if batch.lanes.len() < keys.len() {
-            batch.lanes.resize_with(keys.len(), Lane::new);
+        batch.make_room(keys.len());
+        let Batch { packets, headers, lanes, lines } = batch;
+        let (packets, lanes) = (&mut packets[..keys.len()], &mut lanes[..keys.len()]);
+        self.recall(tag, keys, version, packets, headers);
+        for packet in packets.iter().filter(|packet| packet.recalled) {
+            self.note_hit(&packet.chain, now);
         }
-        let Batch { lanes, lines } = batch;
-        let lanes = &mut lanes[..keys.len()];
-        self.recall(tag, keys, version, lanes);
-        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate().filter(|(_, (lane, _))| !lane.recalled) {
-            lane.begin(tag);
-            lane.load(key);
+        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate().filter(|(n, _)| !packets[*n].recalled) {
+            lane.begin(tag, key);
             self.enter(lane, n as u8, lines);
         }
         while lines.buckets.len + lines.records.len > 0 {
             self.serve_buckets(version, lanes, lines);
             self.serve_records(version, lanes, lines);
         }
-        for (lane, key) in lanes.iter().zip(keys).filter(|(lane, _)| lane.hit) {
-            self.note_hit(&lane.chain, now);
-            if !lane.recalled {
-                self.remember(key, &lane.chain);
+        for ((packet, lane), key) in packets.iter_mut().zip(lanes).zip(keys).filter(|((p, _), _)| !p.recalled) {
+            packet.hit = lane.hit;
+            if lane.hit {
+                std::mem::swap(&mut packet.chain, &mut lane.chain);
+                self.note_hit(&packet.chain, now);
+                packet.sampled = in_sample(identity(self.entries(&packet.chain)));
+                self.remember(key, &packet.chain, packet.sampled);
             }
         }
     }
 
     /// Tries what answered these headers last time. A packet's entries are asked for while those of the [`AHEAD`] before it are on their way: more at
     /// once than a core waits for would push each other out of its cache.
-    fn recall(&self, tag: Tag, keys: &[Key], version: u64, lanes: &mut [Lane]) {
-        for (lane, key) in lanes.iter_mut().zip(keys) {
-            lane.header = self.recall.hash(&key.0);
-            self.recall.prefetch(lane.header);
+    // A function of its own, so that what its loops need stays in registers.
+    #[inline(never)]
+    fn recall(&self, tag: Tag, keys: &[Key], version: u64, packets: &mut [Packet], headers: &mut [Header]) {
+        for ((packet, header), key) in packets.iter_mut().zip(headers.iter_mut()).zip(keys) {
+            packet.hash = self.recall.hash(&key.0, header);
+            self.recall.prefetch(packet.hash);
         }
-        for n in 0..lanes.len() + AHEAD {
-            if let Some(lane) = lanes.get_mut(n) {
-                self.guess(lane);
+        for n in 0..packets.len() + AHEAD {
+            if let Some(packet) = packets.get_mut(n) {
+                self.guess(packet);
             }
-            let before = n.wrapping_sub(AHEAD);
-            if let (Some(lane), Some(key)) = (lanes.get_mut(before), keys.get(before)) {
-                lane.begin(tag);
-                lane.recalled = lane.guess[0] != 0 && self.follow(version, lane, key);
+            let n = n.wrapping_sub(AHEAD);
+            if let (Some(packet), Some(header), Some(key)) = (packets.get_mut(n), headers.get(n), keys.get(n)) {
+                packet.recalled = self.again(tag, version, packet, header, key);
             }
         }
     }
 
     /// What answered a header last time, if anything did; the entries are asked for.
     #[inline(always)]
-    fn guess(&self, lane: &mut Lane) {
-        lane.guess = self.recall.find(lane.header).unwrap_or_default();
-        for &number in lane.guess.iter().take_while(|n| **n != 0) {
+    fn guess(&self, packet: &mut Packet) {
+        packet.chain.clear();
+        packet.guess = self.recall.find(packet.hash);
+        let Some(guess) = &packet.guess else { return };
+        for number in guess.slots {
+            if number == 0 {
+                break;
+            }
             let (table, slot) = self.recall.place(number);
-            if let Some(table) = self.tables.get(usize::from(table)) {
-                table.prefetch(slot);
+            if let Some(entries) = self.tables.get(usize::from(table)) {
+                entries.prefetch_value(slot);
+                packet.chain.push((table, slot));
             }
         }
     }
 
-    /// Takes a guess for what it is: whether these entries answer the packet.
-    #[inline]
-    fn follow(&self, version: u64, lane: &mut Lane, key: &Key) -> bool {
-        for at in 0..lane.guess.len() {
-            let (table, slot) = self.recall.place(lane.guess[at]);
-            let Some(entries) = self.tables.get(usize::from(table)) else { return false };
-            let Some(entry) = entries.value(slot).filter(|e| e.tag == lane.tag && e.version == version) else {
-                return false;
-            };
-            let now = if lane.loaded { &lane.machine.key } else { key };
-            if !entries.compare(slot, &now.0).0 {
-                return false;
-            }
-            let action = &*entry.action;
-            lane.add(table, slot, entry);
-            match action.next.follow(&mut lane.left) {
-                Some(next) => {
-                    lane.load(key);
-                    lane.silent &= action.silent;
-                    action.run_silently(&mut lane.machine);
-                    lane.tag = next;
-                }
-                None => {
-                    action.prefetch();
-                    lane.hit = true;
-                    return true;
-                }
-            }
+    /// Whether what answered a header last time answers this packet: it is the same header, and the entries are those of then.
+    #[inline(always)]
+    fn again(&self, tag: Tag, version: u64, packet: &mut Packet, header: &Header, key: &Key) -> bool {
+        let Some(guess) = &packet.guess else { return false };
+        let Some(then) = self.recall.births(guess, &key.0, header) else { return false };
+        let (mut births, mut starts) = (Births::default(), None);
+        for &(table, slot) in &packet.chain {
+            let entry = self.tables[usize::from(table)].value(slot);
+            let Some(entry) = entry.filter(|e| e.version == version) else { return false };
+            births.add(entry.born);
+            starts = starts.or(Some(entry.tag));
+            tables::prefetch(Some(&*entry.action));
         }
-        false
+        // Each entry says where the next one starts; where the first one does, the packet says.
+        (packet.hit, packet.sampled) = (births == then && starts == Some(tag), guess.sampled);
+        packet.hit
     }
 
     #[inline(always)]
@@ -379,10 +371,10 @@ impl Ltm {
         let table = self.table_of(usize::from(lane.stage));
         let Some(entry) = self.tables[table].value(slot).filter(|e| e.version == version) else { return };
         let action = &*entry.action;
-        lane.add(table as u8, slot, entry);
+        lane.chain.push((table as u8, slot));
         match action.next.follow(&mut lane.left) {
             Some(next) => {
-                lane.silent &= action.silent;
+                lane.arrived &= action.silent;
                 action.run_silently(&mut lane.machine);
                 lane.tag = next;
                 lane.stage += 1;
@@ -407,15 +399,13 @@ impl Ltm {
     /// Does what was found for packet N, after a hit.
     #[inline]
     pub fn run_of(&self, batch: &mut Batch, n: usize, key: &Key, sink: &mut impl Sink) {
-        batch.lanes[n].load(key);
-        let Lane { machine, chain, silent, .. } = &mut batch.lanes[n];
-        match (chain.last(), silent) {
-            (Some(&(table, slot)), true) => {
-                if let Some(entry) = self.tables[usize::from(table)].value(slot) {
-                    entry.action.run(machine, sink);
-                }
-            }
-            _ => self.run(key, chain, machine, sink),
+        let (packet, lane) = (&batch.packets[n], &mut batch.lanes[n]);
+        if packet.recalled || !lane.arrived {
+            return self.run_all(key, &packet.chain, &mut lane.machine, sink);
+        }
+        if let Some(entry) = packet.chain.last().and_then(|&(table, slot)| self.tables[usize::from(table)].value(slot))
+        {
+            entry.action.run(&mut lane.machine, sink);
         }
     }
 }

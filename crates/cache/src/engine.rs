@@ -8,10 +8,10 @@
 use crate::adaptive::{Adaptive, Expected, DRAW_BITS};
 use crate::batch::Batch;
 use crate::factor::Factors;
-use crate::ltm::{Ask, Chain, Counters, Eviction, Ltm};
+use crate::ltm::{identity, Ask, Chain, Counters, Eviction, Ltm};
 use crate::partition::{Partitions, Strategy};
 use crate::recheck::Checker;
-use crate::segment::{whole_id, whole_id_with, Segment, Tags, Walk, WHOLE_ID};
+use crate::segment::{whole_id, Segment, Tags, Walk};
 use crate::table::sparse;
 use crate::words::Words;
 use pipeline::{
@@ -248,9 +248,9 @@ impl Engine {
         let mut checker = Checker { pipeline, tags: &mut self.tags, written };
         let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
         if let (true, Some(adaptive)) = (hit, &mut self.adaptive) {
-            let of = identity(&self.cache, &self.chain);
+            let of = identity(self.cache.entries(&self.chain));
             let draw = adaptive.draw();
-            let expected = adaptive.expect(of, draw);
+            let expected = Adaptive::expect(of, draw);
             note_hit(adaptive, &self.cache, &self.chain, of, expected);
             if expected.refresh && self.chain.len() > 1 {
                 self.meet(table, key, None);
@@ -539,12 +539,6 @@ impl Engine {
     }
 }
 
-/// The identity of the traversal that a chain of entries stands for.
-#[inline]
-fn identity(cache: &Ltm, chain: &[(u8, u32)]) -> u64 {
-    cache.entries(chain).fold(WHOLE_ID, whole_id_with)
-}
-
 /// Identities of its segments.
 fn parts<'a>(cache: &'a Ltm, chain: &'a [(u8, u32)]) -> impl Iterator<Item = u64> + 'a {
     let whole = cache.entries(chain).next().and_then(|e| e.parts.as_deref());
@@ -569,13 +563,16 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
         if !batch.hit(n) {
             continue;
         }
-        let draw = draws.next(adaptive);
-        let expected = adaptive.expect(batch.identity(n), draw);
+        let expected = Expected::of(batch.sampled(n), draws.next(adaptive));
         if !expected.any() {
             others += 1;
             continue;
         }
-        batch.note(n, expected);
+        let of = identity(cache.entries(batch.chain(n)));
+        if expected.sampled {
+            adaptive.prefetch_whole(of);
+        }
+        batch.note(n, expected, of);
         (waiting[count % Batch::MAX], count) = (n as u8, count + 1);
         if expected.refresh {
             by_parts = by_parts.or((batch.chain(n).len() > 1).then_some(n));
@@ -587,7 +584,8 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
     }
     for &n in &waiting[..count] {
         let n = usize::from(n);
-        note_hit(adaptive, cache, batch.chain(n), batch.identity(n), batch.noted(n));
+        let (expected, of) = batch.noted(n);
+        note_hit(adaptive, cache, batch.chain(n), of, expected);
     }
     adaptive.lookups_done(others);
     by_parts

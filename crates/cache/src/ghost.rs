@@ -84,6 +84,7 @@ impl Ghost {
         }
         if (self.used + 1) * 2 > self.cells.len() {
             let larger = vec![Cell::default(); self.cells.len() * 2];
+            tables::large_pages(&larger);
             for cell in std::mem::replace(&mut self.cells, larger).into_iter().filter(|c| c.stamp != 0) {
                 let at = cell_of(&self.cells, cell.id);
                 self.cells[at] = cell;

@@ -16,10 +16,11 @@
 //! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
 //!
 //! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
-use crate::recall::Recall;
-use crate::segment::{Action, Entry, Lookup, Next, Segment, TagList};
+use crate::adaptive::in_sample;
+use crate::recall::{Births, Recall};
+use crate::segment::{whole_id_with, Action, Entry, Lookup, Next, Segment, TagList, WHOLE_ID};
 use crate::table::{Place, Table, Tag};
-use pipeline::{Key, Machine, Sink};
+use pipeline::{Key, Machine, Mask, Need, Sink};
 use std::sync::Arc;
 
 /// Decides what becomes of an entry of an older pipeline version.
@@ -130,6 +131,8 @@ pub struct Ltm {
     pub(crate) recall: Recall,
     eviction: Eviction,
     clock: u64,
+    /// Entries that were born so far.
+    births: u32,
     /// Entries that a lookup may take. With one table all of them are in it.
     pub(crate) stages: usize,
 }
@@ -140,7 +143,16 @@ impl Ltm {
         let tables: Vec<_> = (0..k.clamp(1, 64)).map(|n| Table::new(limit, seed.wrapping_add(n as u64))).collect();
         let stages = tables.len();
         let recall = Recall::new(stages, limit, seed);
-        Ltm { tables, counters: Counters::default(), stuck: Stuck::default(), recall, eviction, clock: 0, stages }
+        Ltm {
+            tables,
+            counters: Counters::default(),
+            stuck: Stuck::default(),
+            recall,
+            eviction,
+            clock: 0,
+            births: 0,
+            stages,
+        }
     }
 
     /// `stages` tables that share room for `limit` entries as they need it, which is one table that is looked up as often.
@@ -248,20 +260,23 @@ impl Ltm {
         false
     }
 
+    /// Does what the entries of a chain say to a key that no lookup has brought on its way.
+    #[inline]
+    pub(crate) fn run_all(&self, key: &Key, chain: &[(u8, u32)], machine: &mut Machine, sink: &mut impl Sink) {
+        machine.reset(key);
+        self.actions(chain).for_each(|action| action.run(machine, sink));
+    }
+
     /// Does what the entries of a chain say, after a hit. If only the last one sends anything, the machine is where it must be; else
     /// the program runs again from the beginning, because a sink may change the key (address translation) for what follows in the
     /// packet, but not for the lookups.
     #[inline]
     pub fn run(&self, key: &Key, chain: &[(u8, u32)], machine: &mut Machine, sink: &mut impl Sink) {
         let Some((last, before)) = chain.split_last() else { return };
-        let mut from = std::slice::from_ref(last);
         if !self.actions(before).all(|a| a.silent) {
-            machine.reset(key);
-            from = chain;
+            return self.run_all(key, chain, machine, sink);
         }
-        for action in self.actions(from) {
-            action.run(machine, sink);
-        }
+        self.actions(std::slice::from_ref(last)).for_each(|action| action.run(machine, sink));
     }
 
     /// Whether batches try the entries that answered a header last time before they walk; they do unless this says no. For measuring what that is worth.
@@ -270,9 +285,37 @@ impl Ltm {
     }
 
     /// Remembers what answered a key.
-    pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)]) {
-        let words = |&(table, slot): &(u8, u32)| self.tables[usize::from(table)].words(slot);
-        self.recall.learn(&key.0, chain, chain.iter().filter_map(words).map(|w| &**w));
+    pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)], sampled: bool) {
+        if self.recall.takes(chain) {
+            let mut births = Births::default();
+            self.entries(chain).for_each(|entry| births.add(entry.born));
+            self.recall.learn(&key.0, chain, &self.depends(chain).0, births, sampled);
+        }
+    }
+
+    /// The bits of a key, as it is at the start, on which it depends that these entries answer it.
+    fn depends(&self, chain: &[(u8, u32)]) -> Mask {
+        let mut need = Need::default();
+        for (n, &(table, slot)) in chain.iter().enumerate().rev() {
+            let table = &self.tables[usize::from(table)];
+            let (Some(entry), Some(words)) = (table.value(slot), table.words(slot)) else { continue };
+            if n + 1 < chain.len() {
+                need.before(&entry.action.ops);
+            }
+            words.iter().for_each(|&(word, mask)| need.mask.0[usize::from(word)] |= mask);
+        }
+        need.mask
+    }
+
+    /// The next [`Entry::born`].
+    fn birth(&mut self) -> u32 {
+        self.births += 1;
+        if self.births == Births::LIMIT {
+            // Numbers begin anew: nobody may remember the old ones.
+            self.recall.forget();
+            self.births = 1;
+        }
+        self.births
     }
 
     /// Notes a hit of a batch.
@@ -283,10 +326,7 @@ impl Ltm {
 
     fn hit(&mut self, chain: &Chain, now: u64) -> bool {
         for &(table, slot) in chain {
-            let table = &mut self.tables[usize::from(table)];
-            if table.value(slot).is_some_and(|e| !e.beside) {
-                table.touch(slot, self.clock, now);
-            }
+            self.tables[usize::from(table)].touch_where(slot, self.clock, now, |entry| !entry.beside);
         }
         self.counters.hits += 1;
         true
@@ -323,6 +363,7 @@ impl Ltm {
             (Some(words), Some(entry)) => recheck.check(tag, words, key, entry),
             _ => Checked::Wrong,
         };
+        let born = self.birth();
         match (checked, self.tables[table].value_mut(slot)) {
             (Checked::Right, Some(entry)) => {
                 entry.version = version;
@@ -331,6 +372,7 @@ impl Ltm {
             (Checked::Does(action, path), Some(entry)) => {
                 let same = Arc::ptr_eq(&action, &entry.action);
                 (entry.version, entry.action, entry.path) = (version, action, path);
+                entry.born = if same { entry.born } else { born };
                 self.counters.rerun += 1;
                 self.counters.kept += u64::from(same);
                 self.counters.updated += u64::from(!same);
@@ -415,6 +457,7 @@ impl Ltm {
     /// Adds a whole traversal whose parts are there, if there is room beside them. It is found first and is the first to go.
     pub fn install_beside(&mut self, mut segment: Segment, now: u64) {
         let room = self.has_room_beside();
+        segment.entry.born = self.birth();
         let table = &mut self.tables[0];
         let place = Place { tag: segment.tag, priority: segment.priority, words: &segment.words, key: &segment.key.0 };
         if !room || table.find_exact(place.tag, place.priority, place.words, place.key).is_some() {
@@ -423,7 +466,9 @@ impl Ltm {
         segment.entry.beside = true;
         let (slot, _) = table.insert(place, segment.entry, 1, now);
         self.counters.beside += 1;
-        self.remember(&segment.key, &[(0, slot)]);
+        let chain = [(0, slot)];
+        let sampled = in_sample(identity(self.entries(&chain)));
+        self.remember(&segment.key, &chain, sampled);
     }
 
     /// Removes entries of other plans that match a key at a point of the program and do not end there: they would be taken first.
@@ -467,8 +512,12 @@ impl Ltm {
     }
 
     fn use_again(&mut self, table: usize, slot: u32, segment: &Segment, now: u64) {
+        let born = self.birth();
         self.tables[table].touch(slot, self.clock, now);
         if let Some(entry) = self.tables[table].value_mut(slot) {
+            if !Arc::ptr_eq(&entry.action, &segment.entry.action) {
+                entry.born = born;
+            }
             entry.version = segment.entry.version;
             entry.plan = segment.entry.plan;
             entry.action = Arc::clone(&segment.entry.action);
@@ -498,7 +547,8 @@ impl Ltm {
 
     fn put(&mut self, table: usize, segment: &Segment, now: u64) {
         let place = Place { tag: segment.tag, priority: segment.priority, words: &segment.words, key: &segment.key.0 };
-        let (_, evicted) = self.tables[table].insert(place, segment.entry.clone(), self.clock.max(1), now);
+        let entry = Entry { born: self.birth(), ..segment.entry.clone() };
+        let (_, evicted) = self.tables[table].insert(place, entry, self.clock.max(1), now);
         self.counters.installed += 1;
         self.counters.evictions += u64::from(evicted.is_some());
     }
@@ -554,6 +604,12 @@ impl Ltm {
     pub fn actions<'a>(&'a self, chain: &'a [(u8, u32)]) -> impl Iterator<Item = &'a Action> + 'a {
         self.entries(chain).map(|e| &*e.action)
     }
+}
+
+/// The identity of the traversal that these entries stand for.
+#[inline]
+pub(crate) fn identity<'a>(entries: impl Iterator<Item = &'a Entry>) -> u64 {
+    entries.fold(WHOLE_ID, whole_id_with)
 }
 
 /// What is looked up.

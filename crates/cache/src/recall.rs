@@ -6,39 +6,70 @@
 //! sets of masks and reads lines that lead nowhere. Headers come again, and the same entries answer them until one of those goes.
 //!
 //! # The structure
-//! Cells of 16 bytes, four a cache line, in the line that a header's hash names: 24 bits of the hash and up to [`Recall::MOST`] slots, 20 bits each. A cell is a
-//! guess and no answer: whoever takes it holds each entry against the packet as it stands there, under the tag that the entry before it names, as
-//! after a walk ([`crate::batch`]). So a guess may be old or belong to another header, and nothing has to be told when entries come or go; a wrong
-//! one costs a comparison.
+//! Cells of 16 bytes, four a cache line, in the line that a header's hash names: 24 bits of the hash and up to [`Recall::MOST`] slots, 20 bits each. Beside each
+//! cell lies the header for which it was written, and when its entries were born ([`crate::segment::Entry::born`]). A cell is a guess and no answer. So it may be old or belong
+//! to another header, and nothing has to be told when entries come or go; a wrong one costs a comparison.
+//!
+//! The chain that answered a header answers every header that agrees with it on the bits on which any of the entries depends, as they stand at the start: their
+//! masks, moved back through what the entries before them write. If the header agrees on these and each entry is still the one that was born
+//! then, the answer is right, and no entry has to be compared and nothing written in between. That is one comparison for a chain instead of one an
+//! entry, and a line of memory an entry instead of four.
 //!
 //! What a guess can be is late: an entry that stands for more lookups came since, and a walk would have taken that. Both are right.
 //!
-//! # The hash
-//! Of the words that some entry of some remembered chain matches on, under the bits that any of them does, and of those only words in which headers were ever
-//! seen to differ: registers, of which long programs match many, hold the same in every packet when it comes. The set only grows, at most to
-//! all bits of a key; when it does, what is remembered is not found again, and is learned anew.
+//! # What is hashed and kept
+//! The words on which some remembered chain depends, under the bits on which any of them does, and of those only words in which headers were ever
+//! seen to differ: five to seven in the programs that were measured, which is one line or two. The others must be as in the first header that was remembered. The set only grows, at most to
+//! all bits of a key; when it does, everything is forgotten.
 use crate::words::{Words, WORDS};
+use tables::ZeroedLines;
 
-/// One line: cells of one hash. The first half of a cell holds the hash and two slots, the second half the other three.
+/// The words of a header that count, packed; zeros behind them.
+pub(crate) type Header = [u64; WORDS + 8];
+/// A header of which nothing counts.
+pub(crate) const EMPTY: Header = [0; WORDS + 8];
+
+/// What may answer a header.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(align(64))]
-struct Line([[u64; 2]; Line::CELLS]);
-
-impl Line {
-    const CELLS: usize = 4;
+pub(crate) struct Guess {
+    /// Entries by table and slot, as one number each; 0 ends them.
+    pub slots: [u32; Recall::MOST],
+    /// What [`Recall::learn`] was told.
+    pub sampled: bool,
+    cell: u32,
 }
 
-/// Entries by table and slot, as one number each; 0 ends them.
-pub(crate) type Guess = [u32; Recall::MOST];
+/// When the entries of a chain were born, in one number: in one and the same order of the entries, each is added behind the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Births(u128);
+
+impl Births {
+    /// A birth is less than this.
+    pub const LIMIT: u32 = 1 << Births::BITS;
+    const BITS: u32 = 25;
+
+    /// Adds an entry.
+    #[inline(always)]
+    pub fn add(&mut self, born: u32) {
+        self.0 = self.0 << Births::BITS | u128::from(born);
+    }
+}
 
 /// Chains by header.
 #[derive(Debug)]
 pub(crate) struct Recall {
-    lines: Vec<Line>,
+    /// Lines of cells, four words of which hold the hash and two slots each, and four the other three slots and [`SAMPLED`]; as many as a power of two, or none.
+    cells: Option<ZeroedLines>,
+    count: usize,
+    /// What lies beside the cells, so many lines each: the births, then the words of the header.
+    kept: Option<ZeroedLines>,
+    stride: usize,
     seed: u64,
-    /// What is hashed, and an empty mask if that is an odd number of words.
-    words: Vec<(u8, u64)>,
-    /// Bits that entries of remembered chains match on.
+    /// What is hashed and kept: two words as one where their masks have no bit in common, else one, and an empty mask.
+    words: Vec<[(u8, u64); 2]>,
+    /// Words in which all headers are the same: mask and value.
+    same: Vec<(u8, u64, u64)>,
+    /// Bits on which remembered chains depend.
     matched: Words,
     /// A header, and the bits in which others were not like it.
     first: Option<Box<Words>>,
@@ -58,24 +89,33 @@ const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 const SLOT_BITS: u32 = 20;
 const HASH_BITS: u32 = 24;
 const SLOT: u64 = (1 << SLOT_BITS) - 1;
+const SAMPLED: u32 = 63;
+/// Cells of a line.
+const CELLS: usize = 4;
+/// Words beside a cell before those of the header.
+const HEAD: usize = 2;
 
 impl Recall {
     /// Entries of a chain at most; longer ones are not remembered.
     pub const MOST: usize = 5;
     /// Cells an entry of the cache: few entries answer many headers.
-    const CELLS_AN_ENTRY: usize = 8;
-    /// Memory at most, in lines: 64 MiB.
-    const LINES_MAX: usize = 1 << 20;
+    const CELLS_AN_ENTRY: usize = 16;
+    /// Lines at most: 16 MiB of them, and 64 beside them for each line that a header takes.
+    const LINES_MAX: usize = 1 << 18;
 
     /// For a cache of so many tables with so many entries each.
     pub fn new(tables: usize, limit: usize, seed: u64) -> Recall {
         let shift = limit.max(2).next_power_of_two().trailing_zeros();
         let fits = tables << shift < SLOT as usize;
-        let lines_wanted = (tables * limit * Recall::CELLS_AN_ENTRY / Line::CELLS).next_power_of_two();
+        let lines_wanted = (tables * limit * Recall::CELLS_AN_ENTRY / CELLS).next_power_of_two();
         Recall {
-            lines: Vec::new(),
+            cells: None,
+            count: 0,
+            kept: None,
+            stride: 0,
             seed: seed ^ 0x5bd1_e995_9e37_79b9,
             words: Vec::new(),
+            same: Vec::new(),
             matched: [0; WORDS],
             first: None,
             differ: [0; WORDS],
@@ -89,16 +129,32 @@ impl Recall {
 
     /// Forgets everything, and remembers from now on or not.
     pub fn switch(&mut self, on: bool) {
-        (self.lines, self.off) = (Vec::new(), !on);
+        self.off = !on;
+        self.forget();
     }
 
-    /// The hash of a header: words two by two, so that one multiplication mixes both; none waits for another.
+    /// Forgets everything.
+    pub fn forget(&mut self) {
+        self.cells = None;
+        self.count = 0;
+    }
+
+    /// Whether a chain would be remembered.
+    pub fn takes(&self, chain: &[(u8, u32)]) -> bool {
+        !self.off && self.fits && !chain.is_empty() && chain.len() <= Recall::MOST
+    }
+
+    /// Packs the words of a key that count, and hashes them: two by two, so that one multiplication mixes both; none waits for another.
     #[inline]
-    pub fn hash(&self, key: &Words) -> u64 {
-        let word = |(i, m): (u8, u64)| key[usize::from(i).min(WORDS - 1)] & m;
+    pub fn hash(&self, key: &Words, header: &mut Header) -> u64 {
         let (mut sum, mut turned) = (self.seed, self.seed);
-        for some in self.words.chunks_exact(2) {
-            let product = u128::from(word(some[0]) ^ turned) * u128::from(word(some[1]) ^ FACTOR);
+        let count = self.words.len().min(WORDS);
+        for n in (0..count).step_by(2) {
+            // Beyond the words that count a header is zero.
+            let packed = |n: usize| self.words.get(n).map_or(0, |[a, b]| masked(key, *a) | masked(key, *b));
+            let (a, b) = (packed(n), packed(n + 1));
+            (header[n], header[n + 1]) = (a, b);
+            let product = u128::from(a ^ turned) * u128::from(b ^ FACTOR);
             sum = sum.wrapping_add(product as u64 ^ (product >> 64) as u64);
             turned = turned.rotate_left(29).wrapping_add(FACTOR);
         }
@@ -108,29 +164,36 @@ impl Recall {
 
     #[inline]
     fn line(&self, hash: u64) -> usize {
-        (hash >> HASH_BITS) as usize & (self.lines.len().wrapping_sub(1))
+        (hash >> HASH_BITS) as usize & (self.count.wrapping_sub(1))
     }
 
     /// Asks for what [`Recall::find`] reads.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        tables::prefetch(self.lines.get(self.line(hash)));
+        tables::prefetch(self.cells.as_ref().and_then(|cells| cells.get(self.line(hash))));
     }
 
-    /// What answered a header of this hash.
+    /// What may answer a header of this hash. Asks for what lies beside it.
     #[inline]
     pub fn find(&self, hash: u64) -> Option<Guess> {
-        let line = self.lines.get(self.line(hash))?;
+        let at = self.line(hash);
+        let line = self.cells.as_ref()?.get(at)?;
         let name = Self::name(hash);
         // All cells at once: which one it is cannot be foretold.
-        let is = |n: usize| u32::from(line.0[n][0] >> (64 - HASH_BITS) == name) << n;
+        let is = |n: usize| u32::from(line[n] ^ name << (64 - HASH_BITS) < 1 << (64 - HASH_BITS)) << n;
         let found = is(0) | is(1) | is(2) | is(3);
-        let [low, high] = line.0[found.trailing_zeros() as usize % Line::CELLS];
+        let n = found.trailing_zeros() as usize % CELLS;
+        let (low, high) = (line[n], line[CELLS + n]);
         if found == 0 {
             return None;
         }
         let slot = |word: u64, n: u32| (word >> (n * SLOT_BITS) & SLOT) as u32;
-        Some([slot(low, 0), slot(low, 1), slot(high, 0), slot(high, 1), slot(high, 2)])
+        let slots = [slot(low, 0), slot(low, 1), slot(high, 0), slot(high, 1), slot(high, 2)];
+        let cell = at * CELLS + n;
+        for n in 0..self.stride {
+            tables::prefetch(self.kept.as_ref()?.get(cell * self.stride + n));
+        }
+        Some(Guess { slots, sampled: high >> SAMPLED != 0, cell: cell as u32 })
     }
 
     /// The bits of a hash that a cell holds; never 0, which is an empty cell.
@@ -146,50 +209,103 @@ impl Recall {
         ((number >> self.shift) as u8, number & ((1 << self.shift) - 1))
     }
 
-    /// Remembers what answered a header. `masks` are those of the entries.
-    pub fn learn<'a>(&mut self, key: &Words, chain: &[(u8, u32)], masks: impl Iterator<Item = &'a [(u8, u64)]>) {
-        if self.off || !self.fits || chain.is_empty() || chain.len() > Recall::MOST {
-            return;
+    /// When those entries were born that answer this key, if the guess is its header's: [`Recall::hash`] made `header` of it.
+    #[inline]
+    pub fn births(&self, guess: &Guess, key: &Words, header: &Header) -> Option<Births> {
+        let from = guess.cell as usize * self.stride;
+        let lines = self.kept.as_ref()?;
+        let first = lines.get(from)?;
+        // Words beyond those that count are zero in what is kept, and in the header.
+        let mut other = 0;
+        for n in HEAD..8 {
+            other |= first[n] ^ header[n - HEAD];
         }
-        if self.lines.is_empty() {
-            self.lines = vec![Line::default(); self.lines_wanted];
+        for line in 1..self.stride {
+            let kept = lines.get(from + line)?;
+            for n in 0..8 {
+                other |= kept[n] ^ header[(8 * line - HEAD + n).min(WORDS + 7)];
+            }
         }
-        self.widen(key, masks);
-        let hash = self.hash(key);
+        for &(i, mask, value) in &self.same {
+            other |= masked(key, (i, mask)) ^ value;
+        }
+        (other == 0).then_some(Births(u128::from(first[1]) << 64 | u128::from(first[0])))
+    }
+
+    /// Remembers what answered a header ([`Recall::takes`] it). `depends` are the bits of the header on which the chain depends; `sampled` is anything that
+    /// is to come back with the guess.
+    pub fn learn(&mut self, key: &Words, chain: &[(u8, u32)], depends: &Words, births: Births, sampled: bool) {
+        self.widen(key, depends);
+        if self.set_aside().is_none() {
+            // Then nothing is remembered; lookups walk.
+            return self.switch(false);
+        }
+        let mut header = EMPTY;
+        let hash = self.hash(key, &mut header);
         let mut slots = [0; Recall::MOST];
         for (slot, &(table, number)) in slots.iter_mut().zip(chain) {
             *slot = (u64::from(table) << self.shift | u64::from(number)) + 1;
         }
         let name = Self::name(hash);
         let low = name << (64 - HASH_BITS) | slots[1] << SLOT_BITS | slots[0];
-        let high = slots[4] << (2 * SLOT_BITS) | slots[3] << SLOT_BITS | slots[2];
+        let high = u64::from(sampled) << SAMPLED | slots[4] << (2 * SLOT_BITS) | slots[3] << SLOT_BITS | slots[2];
         let line = self.line(hash);
-        let cells = &mut self.lines[line].0;
-        let same = cells.iter().position(|cell| cell[0] >> (64 - HASH_BITS) == name || *cell == [0, 0]);
+        let (Some(cells), Some(kept)) = (&mut self.cells, &mut self.kept) else { return };
+        let Some(cells) = cells.get_mut(line) else { return };
+        let same = cells[..CELLS].iter().position(|cell| *cell >> (64 - HASH_BITS) == name || *cell == 0);
         self.turn = self.turn.wrapping_add(1);
-        cells[same.unwrap_or(self.turn as usize % Line::CELLS)] = [low, high];
+        let n = same.unwrap_or(self.turn as usize % CELLS);
+        (cells[n], cells[CELLS + n]) = (low, high);
+        // Also what lies behind the header's words, which are zero there.
+        let mut words = [births.0 as u64, (births.0 >> 64) as u64].into_iter().chain(header);
+        for part in 0..self.stride {
+            if let Some(kept) = kept.get_mut((line * CELLS + n) * self.stride + part) {
+                kept.iter_mut().zip(&mut words).for_each(|(kept, word)| *kept = word);
+            }
+        }
     }
 
-    /// Adds to what is hashed.
-    fn widen<'a>(&mut self, key: &Words, masks: impl Iterator<Item = &'a [(u8, u64)]>) {
+    /// Sees to it that there is memory for cells and for headers of this length; none if the kernel gives none.
+    fn set_aside(&mut self) -> Option<()> {
+        let stride = (HEAD + self.words.len()).div_ceil(8);
+        if self.cells.is_none() {
+            (self.cells, self.count) = (Some(ZeroedLines::new(self.lines_wanted).ok()?), self.lines_wanted);
+        }
+        if self.kept.is_none() || self.stride < stride {
+            (self.kept, self.stride) = (Some(ZeroedLines::new(self.count * CELLS * stride).ok()?), stride);
+        }
+        Some(())
+    }
+
+    /// Adds to what counts; if that is more than before, everything is forgotten.
+    fn widen(&mut self, key: &Words, depends: &Words) {
         let first = self.first.get_or_insert_with(|| Box::new(*key));
         let mut grown = false;
-        for ((seen, matched), (a, b)) in self.differ.iter_mut().zip(&self.matched).zip(first.iter().zip(key)) {
-            let all = *seen | a ^ b;
-            grown |= *seen & matched == 0 && all & matched != 0;
-            *seen = all;
-        }
-        for &(i, mask) in masks.flatten() {
-            let matched = &mut self.matched[usize::from(i) % WORDS];
-            grown |= mask & !*matched != 0;
-            *matched |= mask;
+        for n in 0..WORDS {
+            let (differ, matched) = (self.differ[n] | first[n] ^ key[n], self.matched[n] | depends[n]);
+            grown |= matched != self.matched[n] || self.differ[n] & matched == 0 && differ & matched != 0;
+            (self.differ[n], self.matched[n]) = (differ, matched);
         }
         if grown {
             let told = |i: &usize| self.differ[*i] & self.matched[*i] != 0;
-            self.words = (0..WORDS).filter(told).map(|i| (i as u8, self.matched[i])).collect();
-            self.words.extend((self.words.len() % 2 == 1).then_some((0, 0)));
+            self.words.clear();
+            for (i, mask) in (0..WORDS).filter(told).map(|i| (i as u8, self.matched[i])) {
+                match self.words.iter_mut().find(|[a, b]| b.1 == 0 && a.1 & mask == 0) {
+                    Some([_, second]) => *second = (i, mask),
+                    None => self.words.push([(i, mask), (0, 0)]),
+                }
+            }
+            let same = (0..WORDS).filter(|i| !told(i) && self.matched[*i] != 0);
+            self.same = same.map(|i| (i as u8, self.matched[i], first[i] & self.matched[i])).collect();
+            self.forget();
         }
     }
+}
+
+/// A word of a key under a mask.
+#[inline(always)]
+fn masked(key: &Words, (word, mask): (u8, u64)) -> u64 {
+    key[usize::from(word).min(WORDS - 1)] & mask
 }
 
 #[cfg(test)]
@@ -197,10 +313,34 @@ mod tests {
     use super::*;
     use crate::partition::splitmix;
 
+    fn births(n: u64) -> Births {
+        let mut births = Births::default();
+        [n as u32, 7, Births::LIMIT - 1, 9, 11].into_iter().for_each(|born| births.add(born));
+        births
+    }
+
+    fn find(recall: &Recall, key: &Words) -> Option<(Guess, Header)> {
+        let mut header = EMPTY;
+        let hash = recall.hash(key, &mut header);
+        recall.find(hash).map(|guess| (guess, header))
+    }
+
+    /// What is said of a key, which may have the hash of another one.
+    fn said(recall: &Recall, guess: &Guess, key: &Words) -> Option<Births> {
+        let mut header = EMPTY;
+        recall.hash(key, &mut header);
+        recall.births(guess, key, &header)
+    }
+
+    fn places(recall: &Recall, guess: Guess) -> Vec<(u8, u32)> {
+        guess.slots.iter().take_while(|s| **s != 0).map(|s| recall.place(*s)).collect()
+    }
+
     #[test]
-    fn what_was_learned_is_found_and_a_guess_names_its_places() {
+    fn what_was_learned_is_found_and_of_other_headers_nothing_is_said() {
         let mut recall = Recall::new(4, 1000, 3);
-        let mask: Vec<(u8, u64)> = vec![(1, !0), (7, 0xff)];
+        let mut depends = [0; WORDS];
+        (depends[1], depends[7]) = (!0, 0xff);
         let header = |n: u64| {
             let mut key = [0; WORDS];
             (key[1], key[7], key[9]) = (n, n << 8 | 5, n);
@@ -208,37 +348,74 @@ mod tests {
         };
         let chain = |n: u64| vec![(0, n as u32), (2, 999), (3, (n % 7) as u32)];
         for _ in 0..2 {
-            (0..500).for_each(|n| recall.learn(&header(n), &chain(n), std::iter::once(&mask[..])));
+            (0..500).for_each(|n| recall.learn(&header(n), &chain(n), &depends, births(n), n % 3 == 0));
         }
         for n in 0..500 {
-            let found = recall.find(recall.hash(&header(n))).expect("there is room for all");
-            let places: Vec<_> = found.iter().take_while(|s| **s != 0).map(|s| recall.place(*s)).collect();
-            assert_eq!(places, chain(n));
+            let (guess, packed) = find(&recall, &header(n)).expect("there is room for all");
+            assert_eq!((places(&recall, guess), guess.sampled), (chain(n), n % 3 == 0));
+            assert_eq!(recall.births(&guess, &header(n), &packed), Some(births(n)));
+            // Neither where headers differ nor where none did so far; what nobody depends on does not count.
+            for (word, bit, same) in [(1, 1 << 40, false), (7, 1, false), (7, 1 << 8, true), (9, 1, true)] {
+                let mut other = header(n);
+                other[word] ^= bit;
+                assert_eq!(said(&recall, &guess, &other).is_some(), same, "word {word}");
+            }
         }
-        // Word 7 is the same in every header under its mask, word 9 is matched by nobody.
-        assert_eq!(recall.words, [(1, !0), (0, 0)]);
-        assert!(recall.find(recall.hash(&header(501))).is_none());
+        assert_eq!((&recall.words[..], &recall.same[..]), (&[[(1, !0), (0, 0)]][..], &[(7, 0xff, 5)][..]));
+        assert!(find(&recall, &header(501)).is_none());
         recall.switch(false);
-        recall.learn(&header(1), &chain(1), std::iter::once(&mask[..]));
-        assert!(recall.find(recall.hash(&header(1))).is_none());
+        assert!(!recall.takes(&chain(1)) && find(&recall, &header(1)).is_none());
     }
 
     #[test]
-    fn it_never_grows_and_forgets_what_it_has_no_room_for() {
+    fn when_more_counts_what_was_kept_is_forgotten() {
+        let mut recall = Recall::new(1, 1000, 3);
+        let header = |n: u64, kind: u64| {
+            let mut key = [0; WORDS];
+            (key[1], key[2]) = (n, kind);
+            key
+        };
+        let mut depends = [0; WORDS];
+        depends[1] = 0xff;
+        let chain = [(0, 1), (0, 2)];
+        recall.learn(&header(0, 4), &chain, &depends, births(0), false);
+        recall.learn(&header(1, 4), &chain, &depends, births(1), false);
+        assert!(find(&recall, &header(1, 4)).is_some());
+        // From now on another word counts, in which all headers are the same so far.
+        depends[2] = 0xf;
+        recall.learn(&header(2, 4), &chain, &depends, births(2), false);
+        assert!(find(&recall, &header(1, 4)).is_none());
+        recall.learn(&header(1, 4), &chain, &depends, births(3), false);
+        let (guess, _) = find(&recall, &header(1, 4)).unwrap();
+        assert_eq!(said(&recall, &guess, &header(1, 4)), Some(births(3)));
+        assert!(said(&recall, &guess, &header(1, 5)).is_none());
+        // A header that differs there.
+        recall.learn(&header(1, 5), &chain, &depends, births(4), false);
+        assert!(find(&recall, &header(1, 4)).is_none() && find(&recall, &header(1, 5)).is_some());
+    }
+
+    #[test]
+    fn headers_of_any_length_are_kept_whole_and_it_never_grows() {
         let mut recall = Recall::new(1, 8, 3);
         let mut random = 1;
-        for _ in 0..10_000 {
+        for n in 0..10_000 {
             let key: Words = std::array::from_fn(|_| splitmix(&mut random));
-            recall.learn(&key, &[(0, 7)], std::iter::once(&[(0u8, !0u64)][..]));
-            assert!(recall.find(recall.hash(&key)).is_some());
+            let mut depends = [0; WORDS];
+            depends[n as usize % WORDS] = !0;
+            recall.learn(&key, &[(0, 7), (0, 6)], &depends, births(n), false);
+            let (guess, _) = find(&recall, &key).unwrap();
+            assert_eq!((places(&recall, guess), said(&recall, &guess, &key)), (vec![(0, 7), (0, 6)], Some(births(n))));
+            for word in 0..WORDS {
+                let mut other = key;
+                other[word] ^= 1 << (n % 64);
+                let counts = recall.matched[word] != 0;
+                assert_eq!(said(&recall, &guess, &other).is_none(), counts, "step {n}, word {word}");
+            }
         }
-        assert_eq!(recall.lines.len(), 16);
+        assert_eq!((recall.count, recall.stride), (32, 7));
+
         // Too long for a cell, and too many entries for their numbers.
-        let key = [1; WORDS];
-        recall.learn(&key, &[(0, 1); 6], std::iter::empty());
-        assert!(recall.find(recall.hash(&key)).is_none());
-        let mut large = Recall::new(2, 1 << 20, 3);
-        large.learn(&key, &[(0, 1)], std::iter::empty());
-        assert!(large.lines.is_empty() && large.find(large.hash(&key)).is_none());
+        assert!(!recall.takes(&[(0, 1); 6]) && recall.takes(&[(0, 1); 5]) && !recall.takes(&[]));
+        assert!(!Recall::new(2, 1 << 20, 3).takes(&[(0, 1)]));
     }
 }

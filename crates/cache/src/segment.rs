@@ -195,6 +195,8 @@ pub struct Entry {
     pub beside: bool,
     /// Where it starts.
     pub tag: Tag,
+    /// Tells it, in its place, from what stood there before and from itself while it did something else; 0 before it has a place.
+    pub born: u32,
     /// What its tables add to [`Walk::way`].
     pub ways: u64,
     /// The lookups that it stands for.
@@ -472,7 +474,7 @@ impl<'a> Walk<'a> {
         let program = Program::of_steps(steps[from..to].iter(), next == Next::End);
         let action = tags.actions.of(program, next);
         let (whole, parts, plan, beside, way, ways) = (0, None, 0, false, self.way, ways(&path));
-        let entry = Entry { id, action, version, whole, parts, way, ways, plan, beside, tag, path };
+        let entry = Entry { id, action, version, whole, parts, way, ways, plan, beside, tag, path, born: 0 };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
     }
 

@@ -94,6 +94,12 @@ impl<T> Table<T> {
     #[inline(always)]
     pub(crate) fn prefetch(&self, slot: u32) {
         self.records.prefetch(slot);
+        self.prefetch_value(slot);
+    }
+
+    /// Asks for what an entry does.
+    #[inline(always)]
+    pub(crate) fn prefetch_value(&self, slot: u32) {
         tables::prefetch(self.slots.get(slot as usize));
     }
 
@@ -138,6 +144,14 @@ impl<T> Table<T> {
         let slot = &mut self.slots[slot as usize];
         slot.stamp = stamp;
         slot.used_at = now;
+    }
+
+    /// Notes a use of an entry, if there is one and its value is as wanted.
+    #[inline]
+    pub fn touch_where(&mut self, slot: u32, stamp: u64, now: u64, wanted: impl Fn(&T) -> bool) {
+        if let Some(slot) = self.slots.get_mut(slot as usize).filter(|s| s.value.as_ref().is_some_and(wanted)) {
+            (slot.stamp, slot.used_at) = (stamp, now);
+        }
     }
 
     /// The value of an entry.
@@ -209,6 +223,7 @@ impl<T> Table<T> {
                 free
             }
             None => {
+                crate::words::make_room(&mut self.slots, 1, self.limit);
                 self.slots.push(slot);
                 self.slots.len() as u32 - 1
             }

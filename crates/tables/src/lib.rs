@@ -43,7 +43,7 @@ pub use line::{prefetch, Line};
 pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;
-pub use plain::PlainMemory;
+pub use plain::{large_pages, PlainMemory, ZeroedLines};
 pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry, WireEnd};
 pub use route::Walk;
 pub use writer::{

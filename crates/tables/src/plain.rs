@@ -14,6 +14,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const HUGE: usize = 2 << 20;
 
+/// Asks the kernel to put large pages behind memory of the heap, where a whole one lies in it. For arrays that are read at random: on small pages each read
+/// walks the page tables as well. Where the kernel has none nothing changes.
+pub fn large_pages<T>(memory: &[T]) {
+    let start = memory.as_ptr() as usize;
+    let (first, end) = (start.next_multiple_of(HUGE), (start + size_of_val(memory)) / HUGE * HUGE);
+    if first < end {
+        // SAFETY: the range lies inside the slice, and the advice changes neither what is in it nor what may be done with it.
+        unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_HUGEPAGE) };
+    }
+}
+
 /// A mapping that unmaps itself.
 struct Mapping {
     at: *mut u8,
@@ -35,6 +46,54 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new` and nothing refers to it once its owner is dropped.
         unsafe { libc::munmap(self.at.cast(), self.bytes) };
+    }
+}
+
+/// Cache lines of eight words, all zero at first, that are read at random: memory of its own on large pages, of which only that is there which was written to.
+pub struct ZeroedLines {
+    mapping: Mapping,
+    lines: usize,
+}
+
+// SAFETY: it owns its mapping, as a Vec owns its memory, and gives it out by the same rules.
+unsafe impl Send for ZeroedLines {}
+// SAFETY: as above.
+unsafe impl Sync for ZeroedLines {}
+
+impl std::fmt::Debug for ZeroedLines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZeroedLines").field("lines", &self.lines).finish_non_exhaustive()
+    }
+}
+
+impl ZeroedLines {
+    /// So many lines. Fails if the kernel does not give the address space.
+    pub fn new(lines: usize) -> io::Result<ZeroedLines> {
+        let bytes = lines.checked_mul(64).and_then(|b| b.checked_add(HUGE)).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mapping = Mapping::new(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1)?;
+        // SAFETY: all of the range was just mapped, and the advice changes nothing in it.
+        unsafe { libc::madvise(mapping.at.cast(), bytes, libc::MADV_HUGEPAGE) };
+        Ok(ZeroedLines { mapping, lines })
+    }
+
+    #[inline(always)]
+    fn at(&self, line: usize) -> *mut [u64; 8] {
+        self.mapping.at.wrapping_add(line * 64).cast()
+    }
+
+    /// A line.
+    #[inline(always)]
+    pub fn get(&self, line: usize) -> Option<&[u64; 8]> {
+        // SAFETY: the line lies in the mapping, which begins at a page and is as long as `self`; whoever writes to it has `self` alone.
+        (line < self.lines).then(|| unsafe { &*self.at(line) })
+    }
+
+    /// A line, to write to it.
+    #[inline(always)]
+    pub fn get_mut(&mut self, line: usize) -> Option<&mut [u64; 8]> {
+        // SAFETY: as above.
+        (line < self.lines).then(|| unsafe { &mut *self.at(line) })
     }
 }
 
@@ -85,7 +144,8 @@ impl PlainMemory {
     pub fn open(fd: OwnedFd, head_bytes: usize, segments: u32) -> io::Result<PlainMemory> {
         let (head, arena) = (head_bytes.next_multiple_of(HUGE), segments as usize * SEGMENT_BYTES as usize);
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let Mapping { at, .. } = *ManuallyDrop::new(Mapping::new(head + arena, access, libc::MAP_SHARED, fd.as_raw_fd())?);
+        let Mapping { at, .. } =
+            *ManuallyDrop::new(Mapping::new(head + arena, access, libc::MAP_SHARED, fd.as_raw_fd())?);
         // Two parts of one mapping, each of which unmaps itself.
         let (head, arena) = (Mapping { at, bytes: head }, Mapping { at: at.wrapping_add(head), bytes: arena });
         Ok(PlainMemory { head, arena, segments, fd: Some(fd) })

@@ -303,6 +303,7 @@ fn entry(walk: &Walk<'_>, layout: &Layout, plan: u32, key: pipeline::Key, versio
         ways: ways(&path),
         plan,
         beside: false,
+        born: 0,
         tag: *tag,
         path,
     };

@@ -6,7 +6,7 @@
 //! that, filled up with empty masks, which every key satisfies: so a comparison has four or seven steps a line and no branch between them. Words that are left
 //! are counted beside the numbers.
 use super::{Sparse, Tag};
-use crate::words::{mix, Taken, Words, WORDS};
+use crate::words::{make_room, mix, Taken, Words, WORDS};
 use std::collections::HashMap;
 
 /// Masked words in a line.
@@ -146,6 +146,7 @@ impl Records {
         self.shapes[shape as usize].entries += 1;
         let from = slot as usize * self.lines;
         if self.records.len() < from + self.lines {
+            make_room(&mut self.records, self.lines, usize::MAX);
             self.records.resize(from + self.lines, Line::default());
         }
         let record = &mut self.records[from..from + self.lines];
