@@ -154,29 +154,49 @@ pub(super) fn missing(prereq: Prereq, matching: &Match) -> Option<&'static str> 
     let arp = matches!(eth, Some(0x0806 | 0x8035));
     let icmp6 = eth == Some(0x86dd) && proto == Some(58);
     let kind = matching.key.get(Field::Icmpv6Type);
-    let (fits, what) = match prereq {
-        Prereq::None => (true, ""),
-        Prereq::Vlan => {
-            (matching.mask.get(Field::VlanTci) & 0x1000 != 0, "a VLAN tag (vlan_tci=0x1000/0x1000 or dl_vlan)")
-        }
-        Prereq::Mpls => (matches!(eth, Some(0x8847 | 0x8848)), "mpls or mplsm"),
+    let fits = match prereq {
+        Prereq::None => true,
+        Prereq::Vlan => matching.mask.get(Field::VlanTci) & 0x1000 != 0,
+        Prereq::Mpls => matches!(eth, Some(0x8847 | 0x8848)),
         // Old flows name the addresses in ARP so.
-        Prereq::Ipv4 => (eth == Some(0x0800) || arp, "ip"),
-        Prereq::Ipv6 => (eth == Some(0x86dd), "ipv6"),
-        Prereq::Ip => (ip || arp, "ip or ipv6"),
-        Prereq::Arp => (arp, "arp"),
-        Prereq::Tcp => (ip && proto == Some(6), "tcp or tcp6"),
-        Prereq::Udp => (ip && proto == Some(17), "udp or udp6"),
-        Prereq::Sctp => (ip && proto == Some(132), "sctp or sctp6"),
+        Prereq::Ipv4 => eth == Some(0x0800) || arp,
+        Prereq::Ipv6 => eth == Some(0x86dd),
+        Prereq::Ip => ip || arp,
+        Prereq::Arp => arp,
+        Prereq::Tcp => ip && proto == Some(6),
+        Prereq::Udp => ip && proto == Some(17),
+        Prereq::Sctp => ip && proto == Some(132),
         // OpenFlow 1.0 has one name for both.
-        Prereq::Icmp4 => (eth == Some(0x0800) && proto == Some(1) || icmp6, "icmp or icmp6"),
-        Prereq::Icmp6 => (icmp6, "icmp6"),
-        Prereq::Nd => (icmp6 && (kind == 135 || kind == 136), "icmp6,icmp_type=135 or 136"),
-        Prereq::NdSol => (icmp6 && kind == 135, "icmp6,icmp_type=135"),
-        Prereq::NdAdv => (icmp6 && kind == 136, "icmp6,icmp_type=136"),
-        Prereq::Ct => (ip, "ip or ipv6, and ct_state=+trk"),
+        Prereq::Icmp4 => eth == Some(0x0800) && proto == Some(1) || icmp6,
+        Prereq::Icmp6 => icmp6,
+        Prereq::Nd => icmp6 && (kind == 135 || kind == 136),
+        Prereq::NdSol => icmp6 && kind == 135,
+        Prereq::NdAdv => icmp6 && kind == 136,
+        Prereq::Ct => ip,
     };
-    (!fits).then_some(what)
+    (!fits).then(|| needed(prereq))
+}
+
+/// What a match must name for a prerequisite.
+pub(super) fn needed(prereq: Prereq) -> &'static str {
+    match prereq {
+        Prereq::None => "",
+        Prereq::Vlan => "a VLAN tag (vlan_tci=0x1000/0x1000 or dl_vlan)",
+        Prereq::Mpls => "mpls or mplsm",
+        Prereq::Ipv4 => "ip",
+        Prereq::Ipv6 => "ipv6",
+        Prereq::Ip => "ip or ipv6",
+        Prereq::Arp => "arp",
+        Prereq::Tcp => "tcp or tcp6",
+        Prereq::Udp => "udp or udp6",
+        Prereq::Sctp => "sctp or sctp6",
+        Prereq::Icmp4 => "icmp or icmp6",
+        Prereq::Icmp6 => "icmp6",
+        Prereq::Nd => "icmp6,icmp_type=135 or 136",
+        Prereq::NdSol => "icmp6,icmp_type=135",
+        Prereq::NdAdv => "icmp6,icmp_type=136",
+        Prereq::Ct => "ip or ipv6, and ct_state=+trk",
+    }
 }
 
 /// A field with an exact value, as `learn` names one.

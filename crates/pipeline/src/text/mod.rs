@@ -10,6 +10,7 @@ mod arguments;
 mod flows;
 mod format;
 mod groups;
+mod kind;
 mod matches;
 mod names;
 mod packet;
