@@ -264,3 +264,36 @@ fn a_later_flow_replaces_an_equal_one_and_learned_flows_count_at_once() {
     assert_eq!(pipeline.expire(4_000_000_000).len(), 0);
     assert_eq!(pipeline.expire(5_000_000_001).len(), 1);
 }
+
+#[test]
+fn what_is_printed_of_a_packet_is_read_back() {
+    let names = Default::default();
+    for packet in [
+        "in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_src=1,tp_dst=80,tcp_flags=syn,nw_ttl=64",
+        "in_port=1,dl_vlan=5,dl_vlan1=7,ip",
+        "dl_vlan=5,dl_vlan_pcp=3,dl_vlan1=0,dl_vlan_pcp1=0,arp,arp_op=1",
+        "vlan_tpid=0x88a8,dl_vlan=5,vlan_tci1=0x7005,udp,tp_dst=53",
+        "vlan_tpid1=0x88a8,dl_vlan=5,dl_vlan1=9,dl_type=0x88cc",
+        "mpls,mpls_label=16,mpls_bos=0,mpls_lse1=0x20040,mpls_lse2=0x30140",
+        "icmp6,ipv6_dst=ff02::1,icmp_type=135,nd_target=2001:db8::1,nd_sll=0a:00:00:00:00:01,nd_reserved=5,nd_options_type=1",
+        "ip,nw_frag=later,ct_state=trk|est,ct_nw_src=1.2.3.4,ct_label=5,reg3=7,metadata=9,tun_id=3",
+    ] {
+        let key = text::packet(packet, &names).unwrap_or_else(|e| panic!("{packet}: {e}"));
+        let printed = text::format_key(&key, &names);
+        assert_eq!(text::packet(&printed, &names).as_ref(), Ok(&key), "{packet}: {printed}");
+    }
+    let pipeline = load("dl_vlan=5 actions=push_vlan:0x88a8,mod_vlan_vid:9,mod_vlan_pcp:2,output:2");
+    let key = text::packet("in_port=1,dl_vlan=5,ip", &names).expect("packet");
+    let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
+    assert_eq!(text::packet(&way.passes[0].final_packet, &names), Ok(way.journey.passes[0].end));
+    for (bad, why) in [
+        ("dl_vlan1=5,ip", "has an outer one"),
+        ("vlan_tpid=0x88a8,ip", "has no type of it"),
+        ("dl_vlan=5,vlan_tci1=0x0005,ip", "the bit 0x1000"),
+    ] {
+        let error = text::packet(bad, &names).expect_err(bad).message;
+        assert!(error.contains(why), "{bad}: {error}");
+    }
+    // Flows cannot match them.
+    assert!(text::matching("dl_vlan=5,dl_vlan1=7", &names).is_err());
+}
