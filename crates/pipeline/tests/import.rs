@@ -297,3 +297,32 @@ fn what_is_printed_of_a_packet_is_read_back() {
     // Flows cannot match them.
     assert!(text::matching("dl_vlan=5,dl_vlan1=7", &names).is_err());
 }
+
+#[test]
+fn resubmit_with_a_name_alone_leads_to_a_table_where_tables_have_names() {
+    let text = "table=First,in_port=1 actions=resubmit:Second,output:5\ntable=First,in_port=2 actions=resubmit:Empty,output:6\n\
+                table=First,in_port=3 actions=resubmit:uplink,output:7\ntable=First,in_port=uplink actions=output:9\n\
+                table=Second actions=output:4\n";
+    let pipeline = load(text);
+    assert_eq!(ports(&pipeline, "in_port=1"), [4, 5]);
+    assert_eq!(ports(&pipeline, "in_port=2"), [6], "a table without flows, not the same table again");
+    assert_eq!(ports(&pipeline, "in_port=3"), [9, 7], "a port that flows match");
+    let numbered = load("table=0,in_port=1 actions=resubmit:eth0,output:5\ntable=0,in_port=57344 actions=output:9\n");
+    assert_eq!(ports(&numbered, "in_port=1"), [9, 5]);
+}
+
+#[test]
+fn what_can_be_taken_leniently_is_counted_and_missing_groups_are_known() {
+    let text = "actions=decap\nactions=output:99999\nip,nosuch=1 actions=drop\n";
+    let errors = Pipeline::from_text(text, &ImportOptions::default()).map(|_| ()).expect_err("three faults");
+    let each: Vec<bool> = errors.errors.iter().map(|e| e.unsupported).collect();
+    assert_eq!((each, errors.unsupported), (vec![true, false, true], 2));
+    let pipeline = load(
+        "actions=clone(group:5),group:1\ngroup_id=1,type=all,bucket=actions=group:7\nip actions=write_actions(group:9)",
+    );
+    assert_eq!(pipeline.missing_groups().into_iter().collect::<Vec<_>>(), [5, 7, 9]);
+    let key = text::packet("in_port=3", pipeline.names()).expect("packet");
+    let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
+    let said: Vec<&str> = way.steps[0].remarks.iter().map(String::as_str).collect();
+    assert!(said.len() == 2 && said[0].contains("group 5 does not exist") && said[1].contains("group 7"), "{said:?}");
+}

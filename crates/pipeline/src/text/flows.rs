@@ -22,12 +22,12 @@ pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<
     if let Some(at) = texts.iter().position(|t| t.len() > TEXT_MAX) {
         let error =
             one(at, &Bad { at: texts[at], message: "the text is longer than 1 GiB".into(), unsupported: false });
-        return Err(ImportErrors { errors: vec![error], more: 0 });
+        return Err(ImportErrors { errors: vec![error], more: 0, unsupported: 0 });
     }
-    let tables = number_tables(&texts, &options.tables).map_err(|b| {
+    let tables = number_tables(&texts, &options.tables, &options.ports).map_err(|b| {
         let inside =
             |t: &&str| (t.as_ptr() as usize..=t.as_ptr() as usize + t.len()).contains(&(b.at.as_ptr() as usize));
-        ImportErrors { errors: vec![one(texts.iter().position(inside).unwrap_or(0), &b)], more: 0 }
+        ImportErrors { errors: vec![one(texts.iter().position(inside).unwrap_or(0), &b)], more: 0, unsupported: 0 }
     })?;
     let names = Names { ports: options.ports.iter().cloned().collect(), tables };
     let mut reader = FileReader {
@@ -40,6 +40,7 @@ pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<
         unsupported: Vec::new(),
         errors: Vec::new(),
         more: 0,
+        unsupported_errors: 0,
     };
     for (name, text) in files {
         reader.file(&Source { text, name });
@@ -58,6 +59,7 @@ struct FileReader<'n> {
     unsupported: Vec<ImportError>,
     errors: Vec<ImportError>,
     more: usize,
+    unsupported_errors: usize,
 }
 
 /// A list of actions that was read before.
@@ -118,6 +120,7 @@ impl FileReader<'_> {
                 continue;
             }
             if let Err(bad) = self.line(number, line, cut_off, source) {
+                self.unsupported_errors += usize::from(bad.unsupported);
                 match self.errors.len() < ERRORS_MAX {
                     true => self.errors.push(source.error(&bad)),
                     false => self.more += 1,
@@ -128,7 +131,8 @@ impl FileReader<'_> {
 
     fn finish(mut self) -> Result<Import, ImportErrors> {
         if !self.errors.is_empty() {
-            return Err(ImportErrors { errors: self.errors, more: self.more });
+            let unsupported = self.unsupported_errors;
+            return Err(ImportErrors { errors: self.errors, more: self.more, unsupported });
         }
         let count = self.flows.len();
         self.pipeline.add_all(self.flows, 0);
