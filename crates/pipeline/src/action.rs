@@ -17,7 +17,7 @@ pub enum Action {
     Output(u16),
     /// To the port that a field names.
     OutputField(Subfield),
-    /// The beginning of the packet to a port (0xfff8: the input port).
+    /// The beginning of the packet to a port (0xfff8, the input port, is taken, but nothing is sent).
     OutputTruncated {
         /// The port.
         port: u16,

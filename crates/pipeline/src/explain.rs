@@ -299,10 +299,7 @@ impl Sink for Actions<'_> {
         let text = match target {
             Target::Port(port) => port_text(*port),
             Target::InPort => port_text(key.get(Field::InPort) as u16),
-            Target::Truncated { port, max_len } => {
-                let port = if *port == 0xfff8 { key.get(Field::InPort) as u16 } else { *port };
-                format!("trunc({max_len}),{}", port_text(port))
-            }
+            Target::Truncated { port, max_len } => format!("trunc({max_len}),{}", port_text(*port)),
             Target::All => "all".into(),
             Target::Flood => "flood".into(),
             Target::Normal => "normal".into(),

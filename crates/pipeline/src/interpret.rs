@@ -407,6 +407,8 @@ impl Run<'_> {
                     self.output(port);
                 }
             }
+            // As in Open vSwitch, which takes such a flow.
+            Action::OutputTruncated { port: 0xfff8, .. } => self.remark(Remark::TruncatedBack),
             Action::OutputTruncated { port, max_len } => {
                 self.send(Target::Truncated { port: *port, max_len: *max_len });
             }

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 pub enum Target {
     /// A port; not if it is the one that the packet came in by.
     Port(u16),
-    /// The beginning of the packet to a port, under the same condition; 0xfff8 is the port that the packet came in by.
+    /// The beginning of the packet to a port, under the same condition.
     Truncated {
         /// The port.
         port: u16,

@@ -199,6 +199,8 @@ pub enum Remark {
     NoGroup(u32),
     /// The packet came in by this port.
     ToInPort(u16),
+    /// The beginning of a packet cannot be sent back.
+    TruncatedBack,
 }
 
 impl Remark {
@@ -206,6 +208,7 @@ impl Remark {
     pub fn text(&self, names: &crate::pipeline::Names) -> String {
         match self {
             Remark::NoGroup(id) => format!("group {id} does not exist: it and the actions behind it are not run"),
+            Remark::TruncatedBack => "output with max_len sends nothing to IN_PORT".into(),
             Remark::ToInPort(port) => {
                 let port = names.port(*port).map_or_else(|| port.to_string(), |name| format!("\"{name}\""));
                 format!("nothing is sent to port {port}, by which the packet came in: only IN_PORT sends it back")
