@@ -186,6 +186,9 @@ impl Target for Traces {
             }
         };
         let whole = input::frame(input, 3);
+        for link in input::LINKS {
+            let _ = input::captured(link, input, 3);
+        }
         // What a frame says does not depend on what follows the part that is read.
         let mut longer = input.to_vec();
         longer.extend([0; 64]);
