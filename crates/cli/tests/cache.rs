@@ -329,6 +329,10 @@ fn what_a_packet_does_not_do_is_explained() {
     assert!(String::from_utf8_lossy(&out.stdout).contains(&format!("    >> {back}\n")));
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(said.contains("flows name groups that do not exist: 7;"), "{said}");
+    let many: String = (1..=30).map(|n| format!("in_port={n} actions=group:{n}\n")).collect();
+    let out = tunny(&["explain", "--flows", &folder.file("many", many), "--packet", "ip"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains(", 19, 20 and 10 more; packets go no further"), "{said}");
 }
 
 const NAMED: &str = "table=Late,ip actions=output:2\ntable=Early,in_port=1 actions=resubmit:Late\ntable=Early,priority=1 actions=drop\n";

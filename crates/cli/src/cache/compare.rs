@@ -374,7 +374,8 @@ fn own(args: &Args) -> anyhow::Result<Loaded> {
 
 /// A port by number, or by a name that flows or --port have.
 fn in_port(text: &str, names: &Names) -> anyhow::Result<u16> {
-    let named = || names.ports.get(text.trim_matches('"')).copied();
+    let local = text.eq_ignore_ascii_case("local").then_some(pipeline::LOCAL);
+    let named = || local.or_else(|| names.ports.get(text.trim_matches('"')).copied());
     text.parse()
         .ok()
         .or_else(named)

@@ -58,13 +58,7 @@ pub fn program(files: &Files<'_>) -> anyhow::Result<Program> {
         bail!("there are no flows in {}", texts.iter().map(|t| t.0).collect::<Vec<_>>().join(", "));
     }
     say_unsupported(&first);
-    let missing: Vec<String> = first.pipeline.missing_groups().iter().map(u32::to_string).collect();
-    if !missing.is_empty() {
-        output::say(format_args!(
-            "tunny: flows name groups that do not exist: {}; packets go no further there (--groups FILE reads groups)",
-            missing.join(", ")
-        ));
-    }
+    say_missing(&first.pipeline);
     let Some(table) = files.table else { return Ok(usual(first.pipeline, files.made)) };
     let mut pipeline = first.pipeline;
     let mut number = numbered(&pipeline, table)?;
@@ -159,6 +153,20 @@ fn refused(errors: ImportErrors) -> anyhow::Error {
         (n, _) => format!("{n} of these, flows with what is not supported,"),
     };
     anyhow!("{errors}\n--lenient goes on: {which} are taken and counted, and packets that reach them say so")
+}
+
+/// Names groups that are missing, on standard error: the first twenty, and how many more there are.
+fn say_missing(pipeline: &Pipeline) {
+    let missing: Vec<String> = pipeline.missing_groups().iter().map(u32::to_string).collect();
+    let listed = missing[..missing.len().min(20)].join(", ");
+    let more = match missing.len() {
+        0 => return,
+        n if n > 20 => format!(" and {} more", n - 20),
+        _ => String::new(),
+    };
+    output::say(format_args!(
+        "tunny: flows name groups that do not exist: {listed}{more}; packets go no further there (--groups FILE reads groups)"
+    ));
 }
 
 /// Names the flows that a lenient import did not understand, on standard error: the first twenty, and how many there are.
