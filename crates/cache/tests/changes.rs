@@ -77,14 +77,29 @@ const ACTIONS: [&str; 18] = [
     "resubmit(2,5)",
 ];
 
+/// Whether a flow with this match may do this after those: actions on fields that its packets need not have are refused.
+fn fits(matching: &str, before: &str, action: &str) -> bool {
+    let needs: &[&str] = match action {
+        a if a.contains("IP_DST") || a.contains("ip_dst") => &["ip", "tcp", "udp"],
+        a if a.contains("tcp_dst") => &["tcp", "tcp6"],
+        _ => return true,
+    };
+    needs.contains(&matching.split(',').next().unwrap_or("")) && !before.contains("push_mpls")
+}
+
 /// Some flows; of tables that have a later one most go on.
 fn flows(random: &mut Random, count: usize) -> String {
     let mut text = String::new();
     for _ in 0..count {
         let table = random.below(6);
-        let _ = write!(text, "table={table},priority={},{} actions=", 1 + random.below(6), random.one(&MATCHES));
+        let (priority, matching) = (1 + random.below(6), random.one(&MATCHES));
+        let _ = write!(text, "table={table},priority={priority},{matching} actions=");
+        let begin = text.len();
         for _ in 0..random.below(3) {
-            let _ = write!(text, "{},", random.one(&ACTIONS));
+            let action = random.one(&ACTIONS);
+            if fits(matching, &text[begin..], action) {
+                let _ = write!(text, "{action},");
+            }
         }
         let next = table + 1 + random.below(2);
         let _ = match random.below(5) {

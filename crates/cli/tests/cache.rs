@@ -105,17 +105,36 @@ fn a_pcap_file_goes_through_four_caches() {
     assert_eq!((&caches[0]["misses"], &caches[1]["misses"]), (&Value::from(3), &Value::from(2)));
     let mut short = tcp(2, 80);
     short.truncate(30);
-    let bad = folder.file("bad.pcap", pcap(&[tcp(1, 80), short]));
+    let cut = folder.file("cut.pcap", pcap(&[tcp(1, 80), short.clone(), tcp(2, 80)]));
+    let out = tunny(&["compare", "--flows", &flows, "--pcap", &cut, "-o", "json"]);
+    let caches: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let traffic = &caches[0]["traffic"];
+    assert_eq!((&caches[0]["packets"], &traffic["left_out"]), (&Value::from(2), &Value::from(1)), "{traffic}");
+    let (said, why) =
+        (String::from_utf8_lossy(&out.stderr), "packet 2: the packet ends after 30 bytes, within the IPv4 header");
+    assert!(said.contains(&format!("cut.pcap: 1 of 3 packets are left out, first {why}")), "{said}");
+    let bad = folder.file("bad.pcap", pcap(&[short]));
     let error = refused(&["compare", "--flows", &flows, "--pcap", &bad]);
-    assert!(error.contains("bad.pcap: packet 2: the packet ends after 30 bytes, within the IPv4 header"), "{error}");
+    assert!(error.contains("bad.pcap: none of its 1 packets can be read; packet 1: the packet ends"), "{error}");
     let none = folder.file("none.pcap", "not a capture");
     let error = refused(&["compare", "--flows", &flows, "--pcap", &none]);
     assert!(error.contains("none.pcap: this is neither a pcap nor a pcapng file"), "{error}");
-    let mut cooked = pcap(&[tcp(1, 80)]);
-    cooked[20..24].copy_from_slice(&113u32.to_ne_bytes());
-    let cooked = folder.file("cooked.pcap", cooked);
-    let error = refused(&["compare", "--flows", &flows, "--pcap", &cooked]);
-    assert!(error.contains("cooked.pcap: the capture has link type 113, but Ethernet (1) is needed"), "{error}");
+    let linked = |link: u32, frame: Vec<u8>| {
+        let mut all = pcap(&[frame]);
+        all[20..24].copy_from_slice(&link.to_ne_bytes());
+        folder.file(&format!("{link}.pcap"), all)
+    };
+    let ip = tcp(1, 80)[14..].to_vec();
+    let cooked = [&[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 2, 0, 0, 8, 0][..], &ip].concat();
+    for file in [linked(101, ip), linked(113, cooked)] {
+        let caches = json(&["compare", "--flows", &flows, "--pcap", &file]);
+        assert_eq!(caches[0]["traffic"]["dropped"], 0, "{file}: it goes out by port 3");
+    }
+    let error = refused(&["compare", "--flows", &flows, "--pcap", &linked(105, tcp(1, 80))]);
+    assert!(
+        error.contains("the capture has link type 105, but one of 1, 101, 228, 229, 113, 276 is needed"),
+        "{error}"
+    );
     let empty = folder.file("empty.pcap", pcap(&[]));
     assert!(refused(&["compare", "--flows", &flows, "--pcap", &empty]).contains("no packet"));
 }
@@ -169,6 +188,12 @@ fn bad_lines_are_named_with_file_line_and_column() {
         let error = refused(&["compare", "--flows", &flows, "--trace", &trace]);
         assert!(error.contains(&format!("trace{place}")), "{text}: {error}");
     }
+    let trace = folder.file("back", "1.0 in_port=1\nx in_port=1\n0.5 in_port=2\n");
+    let error = refused(&["compare", "--flows", &flows, "--trace", &trace]);
+    assert!(
+        error.contains("back:2:1:") && error.contains("back:3:1: the time 0.5 lies before 1.0 of line 1"),
+        "{error}"
+    );
     let rules = folder.file(
         "acl1_1k",
         "@10.0.0.0/8 1.1.1.1/32 0 : 1 0 : 1 0x06/0xFF\n@10.0.0.0/33 1.1.1.1/32 0 : 1 0 : 1 0x06/0xFF\n",
@@ -190,8 +215,12 @@ fn what_a_lenient_import_leaves_out_is_named_counted_and_said_where_traffic_meet
     let trace = folder.file("trace", "0 in_port=1,ip\n1 in_port=1,ip\n2 in_port=1,arp\n3 in_port=1,arp\n");
     let args = ["compare", "--flows", &flows, "--trace", &trace];
     let error = refused(&args);
-    assert!(error.contains("flows:1:23: \"check_pkt_larger\" is not an action that is understood"), "{error}");
+    assert!(error.contains("flows:1:23: \"check_pkt_larger\" is not supported: packets have no length"), "{error}");
     assert!(error.contains("flows:2:16: \"nosuch\" is not a field"), "{error}");
+    assert!(error.contains("--lenient goes on: flows with what is not supported are taken and counted"), "{error}");
+    let mixed = folder.file("mixed", "actions=decap\nactions=output:99999\n");
+    let error = refused(&["explain", "--flows", &mixed, "--packet", "ip"]);
+    assert!(error.contains("--lenient goes on: 1 of these,"), "{error}");
     let out = tunny(&[&args[..], &["--lenient"]].concat());
     assert!(out.status.success());
     let said = String::from_utf8_lossy(&out.stderr);
@@ -205,7 +234,7 @@ fn what_a_lenient_import_leaves_out_is_named_counted_and_said_where_traffic_meet
         assert_eq!(cache["misses"], 3, "{cache}");
     }
     let error = refused(&[&args[..], &["--lenient", "--change-rules", "9"]].concat());
-    assert!(error.contains("has no flows in table 9; it has some in 0"), "{error}");
+    assert!(error.contains("--change-rules 9: flows: there are no flows in table 9; there are some in 0"), "{error}");
 }
 
 #[test]
@@ -216,6 +245,14 @@ fn a_loop_of_resubmits_is_bounded_and_says_why() {
     assert!(!out.status.success());
     let way: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert!(way["failed"].as_str().unwrap().contains("resubmits"), "{}", way["failed"]);
+    let wide: String = (0..12).map(|n| format!("table={n} actions=resubmit(,{0}),resubmit(,{0})\n", n + 1)).collect();
+    let wide = folder.file("wide", wide);
+    let out = tunny(&["explain", "--flows", &wide, "--packet", "in_port=1"]);
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(said.contains("\n    … 8151 more steps …\n") && said.lines().count() < 140, "{said}");
+    let out = tunny(&["explain", "--flows", &wide, "--packet", "in_port=1", "-o", "json"]);
+    let long: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((long["steps"].as_array().unwrap().len(), &long["steps_left_out"]), (1000, &Value::from(7191)));
     assert_eq!(way["datapath_actions"], "drop");
     let trace = folder.file("trace", "0 in_port=1\n1 in_port=1\n");
     let caches = json(&["compare", "--flows", &flows, "--trace", &trace]);
@@ -274,4 +311,115 @@ fn an_explanation_has_the_parts_that_it_is_compared_by() {
     assert!(way["megaflow_mask"].as_str().unwrap().contains("tp_dst"), "{}", way["megaflow_mask"]);
     let text = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1,tcp,nw_dst=10.9.0.1"]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("Datapath actions: drop"));
+}
+
+#[test]
+fn what_a_packet_does_not_do_is_explained() {
+    let folder = Folder::new();
+    let flows = folder.file("flows", "in_port=1 actions=group:7,output:2\nin_port=2 actions=output:2,output:3\n");
+    let explain = |packet: &str| ["explain", "--flows", &flows, "--packet", packet].map(str::to_string);
+    let remarks = |packet: &str| {
+        let args = explain(packet);
+        json(&args.each_ref().map(String::as_str))["steps"][0]["remarks"][0].as_str().unwrap().to_string()
+    };
+    let (group, back) = (remarks("in_port=1"), remarks("in_port=2"));
+    assert_eq!(group, "group 7 does not exist: it and the actions behind it are not run");
+    assert_eq!(back, "nothing is sent to port 2, by which the packet came in: only IN_PORT sends it back");
+    let out = tunny(&explain("in_port=2").each_ref().map(String::as_str));
+    assert!(String::from_utf8_lossy(&out.stdout).contains(&format!("    >> {back}\n")));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("flows name groups that do not exist: 7;"), "{said}");
+    let many: String = (1..=30).map(|n| format!("in_port={n} actions=group:{n}\n")).collect();
+    let out = tunny(&["explain", "--flows", &folder.file("many", many), "--packet", "ip"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains(", 19, 20 and 10 more; packets go no further"), "{said}");
+}
+
+const NAMED: &str = "table=Late,ip actions=output:2\ntable=Early,in_port=1 actions=resubmit:Late\ntable=Early,priority=1 actions=drop\n";
+
+#[test]
+fn the_table_in_which_packets_begin_is_said_and_can_be_chosen() {
+    let folder = Folder::new();
+    let (named, numbered) =
+        (folder.file("named", NAMED), folder.file("numbered", "table=60,in_port=1 actions=output:2\n"));
+    let explain = |flows: &str, more: &[&str]| {
+        let out = tunny(&[&["explain", "--flows", flows, "--packet", "in_port=1,ip", "-o", "json"], more].concat());
+        let way: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let tables =
+            way["steps"].as_array().unwrap().iter().map(|s| s["table_name"].as_str().map(str::to_string)).collect();
+        (tables, way["datapath_actions"].as_str().unwrap().to_string(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (tables, actions, said): (Vec<Option<String>>, _, _) = explain(&named, &[]);
+    assert_eq!((tables.last().unwrap().as_deref(), actions.as_str()), (Some("Late"), "2"));
+    assert!(said.contains("packets begin in table Late: tables with names do not say which is the first"), "{said}");
+    let (tables, actions, said) = explain(&named, &["--table", "Early"]);
+    let names: Vec<_> = tables.iter().flatten().map(String::as_str).collect();
+    assert_eq!((names, actions.as_str(), said.as_str()), (vec!["(entry)", "Early", "Late"], "2", ""));
+    let (_, actions, said) = explain(&numbered, &[]);
+    assert_eq!(actions, "drop");
+    assert!(said.contains("table 0 has no flows, so every packet is dropped there; there are flows in 60"), "{said}");
+    assert_eq!(explain(&numbered, &["--table", "60"]).1, "2");
+    for (flows, table, why) in [
+        (&named, "Nowhere", "there are no flows in table Nowhere; there are some in Late, Early"),
+        (&numbered, "61", "there are no flows in table 61; there are some in 60"),
+        (&folder.file("flows", FLOWS), "1", "--table 1: there are flows in table 0"),
+    ] {
+        let error = refused(&["explain", "--flows", flows, "--packet", "ip", "--table", table]);
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn traffic_that_is_made_says_so_and_what_becomes_of_it() {
+    let folder = Folder::new();
+    let small = ["--flow-count", "50", "--coverage-seconds", "0"];
+    let compare = |flows: &str, more: &[&str]| {
+        let args = [&["compare", "--flows", flows], &small[..], more].concat();
+        let table = String::from_utf8(tunny(&args).stdout).unwrap();
+        (json(&args)[0]["traffic"].clone(), table)
+    };
+    // Nothing that is made comes from the connection tracker, so all of it ends in the first table.
+    let tracked = folder.file("tracked", "table=0,ct_state=+trk,ip actions=resubmit(,60)\ntable=60 actions=output:2\n");
+    let (traffic, table) = compare(&tracked, &[]);
+    let packets = traffic["packets"].as_u64().unwrap();
+    assert!(packets > 0 && traffic["dropped"] == packets && traffic["dropped_in_first_table"] == packets, "{traffic}");
+    assert_eq!((&traffic["source"], &traffic["first_table"]), (&Value::from("made"), &Value::from("0")));
+    assert!(table.contains("tracked (made traffic, not own), packets begin in table 0\n"), "{table}");
+    assert!(
+        table.contains(&format!("{packets} of {packets} packets are dropped, {packets} of them in table 0")),
+        "{table}"
+    );
+    assert!(table.contains("No packet got past the first table"), "{table}");
+    // Where table 0 is empty it begins where the flows are.
+    let late = folder.file("late", "table=60,in_port=1 actions=resubmit(,61)\ntable=61,ip actions=output:2\n");
+    let (traffic, _) = compare(&late, &[]);
+    assert_eq!(traffic["first_table"], "60");
+    assert!(traffic["dropped"].as_u64() < traffic["packets"].as_u64(), "{traffic}");
+    let trace = folder.file("trace", "0 in_port=1,ip\n1 in_port=2,ip\n");
+    let args = ["compare", "--flows", &late, "--trace", &trace, "--table", "60"];
+    let traffic = json(&args)[0]["traffic"].clone();
+    let counts = ["packets", "dropped", "dropped_in_first_table"].map(|name| traffic[name].as_u64().unwrap());
+    assert_eq!((&traffic["source"], counts), (&Value::from("trace"), [2, 1, 1]));
+    assert!(String::from_utf8_lossy(&tunny(&args).stdout).contains("late (own traffic), packets begin in table 60\n"));
+}
+
+#[test]
+fn several_files_groups_and_names_of_ports_are_taken_by_compare_too() {
+    let folder = Folder::new();
+    let first = folder.file("first", "in_port=uplink actions=group:3\n");
+    let second = folder.file("second", "in_port=vm actions=output:uplink\n");
+    let groups = folder.file("groups", "group_id=3,type=all,bucket=actions=output:vm\n");
+    let capture = folder.file("some.pcap", pcap(&[tcp(1, 80)]));
+    let files =
+        ["compare", "--flows", &first, "--flows", &second, "--groups", &groups, "--port", "vm=5", "--port", "uplink=1"];
+    for (port, dropped) in [("vm", 0), ("uplink", 0), ("1", 0), ("5", 0), ("7", 1)] {
+        let caches = json(&[&files[..], &["--pcap", &capture, "--in-port", port]].concat());
+        assert_eq!(caches[0]["traffic"]["dropped"], dropped, "{port}");
+    }
+    let error = refused(&[&files[..], &["--pcap", &capture, "--in-port", "nosuch"]].concat());
+    assert!(error.contains("--in-port nosuch: no port has this name"), "{error}");
+    for option in ["--groups", "--port", "--table"] {
+        let error = refused(&["compare", "--workload", "ofd", option, "a=1"]);
+        assert!(error.contains("cannot be used with"), "{error}");
+    }
 }

@@ -24,6 +24,14 @@ pub enum PcapError {
     /// Not Ethernet.
     #[error("the capture has link type {0}, but Ethernet (1) is needed; capture on the uplink itself, not on `any`")]
     LinkType(u32),
+    /// None of the link types that are read.
+    #[error("the capture has link type {link}, but one of {} is needed; 1 is Ethernet", .allowed.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
+    LinkTypes {
+        /// What it has.
+        link: u32,
+        /// What can be read.
+        allowed: &'static [u32],
+    },
     /// Broken.
     #[error("the capture is damaged behind packet {packet}: {what}")]
     Damaged {
@@ -41,6 +49,8 @@ pub struct Packet {
     pub time_ns: u64,
     /// Length on the wire.
     pub length: u32,
+    /// The link type, which says what header it begins with; 1 is Ethernet.
+    pub link: u32,
     /// Bytes captured.
     pub data: Vec<u8>,
 }
@@ -52,25 +62,33 @@ pub struct Reader<R> {
     big_endian: bool,
     format: Format,
     packets: u64,
+    /// Link types that are read.
+    links: &'static [u32],
 }
 
 #[derive(Debug)]
 enum Format {
     /// ns per unit of the sub-second field.
-    Pcap { unit: u64 },
+    Pcap { unit: u64, link: u32 },
     /// For each interface: link type, and units of time a second as (power of two?, exponent).
     PcapNg { interfaces: Vec<(u32, u8)> },
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the head of a capture.
-    pub fn new(mut source: R) -> Result<Self, PcapError> {
+    /// Reads the head of a capture of Ethernet.
+    pub fn new(source: R) -> Result<Self, PcapError> {
+        Self::with_links(source, &[ETHERNET])
+    }
+
+    /// Reads the head of a capture of one of these link types.
+    pub fn with_links(mut source: R, links: &'static [u32]) -> Result<Self, PcapError> {
         let mut magic = [0; 4];
         source.read_exact(&mut magic).map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => PcapError::NotACapture,
             _ => PcapError::Io(e),
         })?;
-        let mut reader = Self { source, big_endian: false, format: Format::Pcap { unit: 1 }, packets: 0 };
+        let format = Format::Pcap { unit: 1, link: ETHERNET };
+        let mut reader = Self { source, big_endian: false, format, packets: 0, links };
         if u32::from_le_bytes(magic) == PCAPNG {
             reader.format = Format::PcapNg { interfaces: Vec::new() };
             reader.section()?;
@@ -87,20 +105,26 @@ impl<R: Read> Reader<R> {
             _ => return Err(PcapError::NotACapture),
         };
         reader.big_endian = big_endian;
-        reader.format = Format::Pcap { unit };
         let mut rest = [0; 20];
         reader.source.read_exact(&mut rest).map_err(|_| PcapError::NotACapture)?;
         let link = reader.u32(&rest, 16) & 0x0fff_ffff;
-        if link != ETHERNET {
-            return Err(PcapError::LinkType(link));
-        }
+        reader.check_link(link)?;
+        reader.format = Format::Pcap { unit, link };
         Ok(reader)
+    }
+
+    fn check_link(&self, link: u32) -> Result<(), PcapError> {
+        match self.links {
+            links if links.contains(&link) => Ok(()),
+            [ETHERNET] => Err(PcapError::LinkType(link)),
+            allowed => Err(PcapError::LinkTypes { link, allowed }),
+        }
     }
 
     /// The next packet, `None` at the end.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, PcapError> {
         let packet = match self.format {
-            Format::Pcap { unit } => self.pcap(unit)?,
+            Format::Pcap { unit, link } => self.pcap(unit, link)?,
             Format::PcapNg { .. } => self.pcapng()?,
         };
         self.packets += u64::from(packet.is_some());
@@ -153,14 +177,14 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn pcap(&mut self, unit: u64) -> Result<Option<Packet>, PcapError> {
+    fn pcap(&mut self, unit: u64, link: u32) -> Result<Option<Packet>, PcapError> {
         let Some(head) = self.head::<16>()? else { return Ok(None) };
         let (captured, length) = (self.u32(&head, 8) as usize, self.u32(&head, 12));
         if captured > BLOCK_MAX {
             return Err(self.damaged("a record is longer than 16 MiB"));
         }
         let time_ns = u64::from(self.u32(&head, 0)) * 1_000_000_000 + u64::from(self.u32(&head, 4)) * unit;
-        Ok(Some(Packet { time_ns, length, data: self.take(captured)? }))
+        Ok(Some(Packet { time_ns, length, link, data: self.take(captured)? }))
     }
 
     /// The rest of a section header block, of which the type has been read.
@@ -224,17 +248,16 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn link_and_resolution(&self, interface: usize) -> Result<u8, PcapError> {
+    fn link_and_resolution(&self, interface: usize) -> Result<(u32, u8), PcapError> {
         let Format::PcapNg { interfaces } = &self.format else { return Err(PcapError::NotACapture) };
         match interfaces.get(interface) {
             None => Err(self.damaged("a packet names an interface that was not described")),
-            Some((ETHERNET, resolution)) => Ok(*resolution),
-            Some((link, _)) => Err(PcapError::LinkType(*link)),
+            Some((link, resolution)) => self.check_link(*link).map(|()| (*link, *resolution)),
         }
     }
 
     fn enhanced(&mut self, body: &[u8]) -> Result<Packet, PcapError> {
-        let resolution = self.link_and_resolution(self.u32(body, 0) as usize)?;
+        let (link, resolution) = self.link_and_resolution(self.u32(body, 0) as usize)?;
         let units = u64::from(self.u32(body, 4)) << 32 | u64::from(self.u32(body, 8));
         let data = body.get(20..20 + self.u32(body, 12) as usize).ok_or(self.damaged("a packet is longer than its block"))?;
         let time_ns = if resolution & 0x80 != 0 {
@@ -242,14 +265,14 @@ impl<R: Read> Reader<R> {
         } else {
             (u128::from(units) * 1_000_000_000 / 10u128.pow(u32::from(resolution.min(30)))) as u64
         };
-        Ok(Packet { time_ns, length: self.u32(body, 16), data: data.to_vec() })
+        Ok(Packet { time_ns, length: self.u32(body, 16), link, data: data.to_vec() })
     }
 
     fn simple(&mut self, body: &[u8]) -> Result<Packet, PcapError> {
-        self.link_and_resolution(0)?;
+        let (link, _) = self.link_and_resolution(0)?;
         let length = self.u32(body, 0);
         let data = body.get(4..).unwrap_or_default();
-        Ok(Packet { time_ns: 0, length, data: data[..data.len().min(length as usize)].to_vec() })
+        Ok(Packet { time_ns: 0, length, link, data: data[..data.len().min(length as usize)].to_vec() })
     }
 }
 
@@ -385,8 +408,8 @@ mod tests {
         for bytes in samples() {
             let packets = all(&bytes).unwrap();
             assert_eq!(packets.len(), 2);
-            assert_eq!(packets[0], Packet { time_ns: 1_700_000_000_123_456_789, length: 3, data: vec![1, 2, 3] });
-            assert_eq!(packets[1], Packet { time_ns: 5, length: 61, data: vec![4; 61] });
+            assert_eq!(packets[0], Packet { time_ns: 1_700_000_000_123_456_789, length: 3, link: 1, data: vec![1, 2, 3] });
+            assert_eq!(packets[1], Packet { time_ns: 5, length: 61, link: 1, data: vec![4; 61] });
         }
     }
 
@@ -397,7 +420,7 @@ mod tests {
             bytes.extend_from_slice(&word.to_be_bytes());
         }
         bytes.extend_from_slice(&[8, 9]);
-        assert_eq!(all(&bytes).unwrap(), [Packet { time_ns: 7_000_009_000, length: 60, data: vec![8, 9] }]);
+        assert_eq!(all(&bytes).unwrap(), [Packet { time_ns: 7_000_009_000, length: 60, link: 1, data: vec![8, 9] }]);
     }
 
     #[test]

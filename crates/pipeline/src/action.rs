@@ -17,6 +17,13 @@ pub enum Action {
     Output(u16),
     /// To the port that a field names.
     OutputField(Subfield),
+    /// The beginning of the packet to a port (0xfff8, the input port, is taken, but nothing is sent).
+    OutputTruncated {
+        /// The port.
+        port: u16,
+        /// At most so many bytes.
+        max_len: u32,
+    },
     /// Back where it came from.
     InPort,
     /// Everywhere else.
@@ -107,6 +114,8 @@ pub enum Action {
     Learn(Arc<Learn>),
     /// Nothing.
     Note(Vec<u8>),
+    /// Reports a share of the packets to collectors, which changes nothing of their way (accepted).
+    Sample,
     /// Computes a link number into a field.
     Multipath(Arc<Multipath>),
     /// Chooses a port.

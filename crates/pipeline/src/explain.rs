@@ -38,6 +38,8 @@ pub struct ExplainedStep {
     pub line: u32,
     /// What the lookup and the actions of this step depended on.
     pub depends: String,
+    /// Actions that did nothing, and why.
+    pub remarks: Vec<String>,
 }
 
 /// One pass.
@@ -80,7 +82,10 @@ pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> 
     let mut passes = Vec::new();
     let mut recirculations = 0;
     for (pass, traversal) in journey.passes.iter().enumerate() {
-        for step in &traversal.steps {
+        for (n, step) in traversal.steps.iter().enumerate() {
+            // They are in the order of the steps.
+            let from = traversal.remarks.partition_point(|(at, _)| (*at as usize) < n);
+            let of_step = traversal.remarks[from..].iter().take_while(|(at, _)| *at as usize == n);
             let rule = step.rule.and_then(|id| pipeline.rule(id));
             steps.push(ExplainedStep {
                 pass,
@@ -92,12 +97,17 @@ pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> 
                 cookie: rule.map_or(0, |r| r.cookie),
                 line: rule.map_or(0, |r| r.line),
                 depends: format_subset(&step.key, &step.mask, names),
+                remarks: of_step.map(|(_, remark)| remark.text(names)).collect(),
             });
         }
         passes.push(explain_pass(traversal, pass, names, &mut recirculations));
     }
     if let Some(last) = passes.last_mut().filter(|_| journey.cut_off) {
-        let why = || format!("more than {PASSES_MAX} passes through the connection tracker; the rest of the packet's way is dropped");
+        let why = || {
+            format!(
+                "more than {PASSES_MAX} passes through the connection tracker; the rest of the packet's way is dropped"
+            )
+        };
         last.failed.get_or_insert_with(why);
     }
     Explanation { steps, passes, journey }
@@ -289,6 +299,7 @@ impl Sink for Actions<'_> {
         let text = match target {
             Target::Port(port) => port_text(*port),
             Target::InPort => port_text(key.get(Field::InPort) as u16),
+            Target::Truncated { port, max_len } => format!("trunc({max_len}),{}", port_text(*port)),
             Target::All => "all".into(),
             Target::Flood => "flood".into(),
             Target::Normal => "normal".into(),

@@ -106,6 +106,7 @@ pub fn action_set(actions: &[Action]) -> Vec<Action> {
                 a,
                 Action::Output(_)
                     | Action::OutputField(_)
+                    | Action::OutputTruncated { .. }
                     | Action::InPort
                     | Action::All
                     | Action::Flood

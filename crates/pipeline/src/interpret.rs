@@ -4,14 +4,14 @@
 //! Callers wait on an explicit stack of frames, so that nothing recurses however a program is written, and what is left to do is
 //! part of every step's [`Entry`]. A frame with nothing left to do is not part of it: `resubmit` as the last action is a jump.
 //! Bounds are those of Open vSwitch: resubmits to the same or an earlier table nest 64 deep, 4096 resubmits in all.
-use crate::action::{Action, CtAction, LOCAL};
+use crate::action::{Action, CtAction};
 use crate::conntrack::{Conntrack, CtCall};
 use crate::field::{Field, Prereq};
 use crate::group::action_set;
 use crate::key::{Key, Mask};
 use crate::op::{Machine, Need, Op, Reason, Sink, Target, ToController};
 use crate::pipeline::{FlowMod, Pipeline, RuleId};
-use crate::traversal::{need_before, Entry, Failure, Return, Step, Traversal};
+use crate::traversal::{need_before, Entry, Failure, Remark, Return, Step, Traversal};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -63,6 +63,7 @@ struct Run<'a> {
     set: Vec<Action>,
     learned: Vec<FlowMod>,
     failed: Option<Failure>,
+    remarks: Vec<(u32, Remark)>,
 }
 
 /// Ops that send something run again with a real sink; here they must not.
@@ -94,6 +95,7 @@ impl Pipeline {
             set: Vec::new(),
             learned: Vec::new(),
             failed: None,
+            remarks: Vec::new(),
         };
         for r in entry.returns.iter().flat_map(|r| r.outwards()) {
             run.frames.push(Frame {
@@ -109,7 +111,7 @@ impl Pipeline {
         run.table(entry.table, entry.in_port, entry.ct, Some(entry.deeper));
         run.all(most);
         let end = run.machine.key;
-        Traversal { steps: run.steps, failed: run.failed, end }
+        Traversal { steps: run.steps, failed: run.failed, end, remarks: run.remarks }
     }
 
     /// A packet from table 0 to its ends, through the connection tracker as often as the program says, at a time in nanoseconds.
@@ -405,12 +407,22 @@ impl Run<'_> {
                     self.output(port);
                 }
             }
+            // As in Open vSwitch, which takes such a flow.
+            Action::OutputTruncated { port: 0xfff8, .. } => self.remark(Remark::TruncatedBack),
+            Action::OutputTruncated { port, max_len } => {
+                self.send(Target::Truncated { port: *port, max_len: *max_len });
+            }
             Action::InPort => self.emit(Op::Output(Target::InPort)),
             Action::All => self.emit(Op::Output(Target::All)),
             Action::Flood => self.emit(Op::Output(Target::Flood)),
             Action::Normal => self.emit(Op::Output(Target::Normal)),
             Action::Controller(to) => self.emit(Op::Output(Target::Controller(to.clone()))),
-            Action::Drop | Action::Note(_) | Action::Conjunction { .. } | Action::FinTimeout | Action::SetQueue(_) => {}
+            Action::Drop
+            | Action::Note(_)
+            | Action::Sample
+            | Action::Conjunction { .. }
+            | Action::FinTimeout
+            | Action::SetQueue(_) => {}
             Action::Resubmit { in_port, table, ct } => {
                 let tracked = !*ct || self.machine.key.get(Field::CtNwProto) != 0;
                 if *ct {
@@ -573,12 +585,24 @@ impl Run<'_> {
                 return self.table(table, None, false, None);
             }
             0xffff => return,
-            port => {
-                debug_assert!(port < 0xff00 || port == LOCAL || port >= 0xff00);
-                Target::Port(port)
-            }
+            port => Target::Port(port),
         };
+        self.send(target);
+    }
+
+    /// Sends the packet; that nothing is sent back by the port that it came in by is remarked.
+    fn send(&mut self, target: Target) {
+        if let Target::Port(port) | Target::Truncated { port, .. } = target {
+            if u128::from(port) == self.machine.key.get(Field::InPort) {
+                self.remark(Remark::ToInPort(port));
+            }
+        }
         self.emit(Op::Output(target));
+    }
+
+    fn remark(&mut self, remark: Remark) {
+        let step = self.steps.len().saturating_sub(1) as u32;
+        self.remarks.push((step, remark));
     }
 
     fn group(&mut self, id: u32) {
@@ -588,6 +612,7 @@ impl Run<'_> {
         }
         let Some(group) = self.pipeline.group(id).cloned() else {
             // As in Open vSwitch: a missing group ends the list of actions, not the packet.
+            self.remark(Remark::NoGroup(id));
             return self.stop_list();
         };
         let mut mask = Mask::default();

@@ -41,4 +41,4 @@ pub use op::{Machine, Need, Op, Reason, Sink, Target, ToController};
 pub use pipeline::{FlowMod, Names, Pipeline, Rule, RuleId, FLOWS_MAX, TABLES};
 pub use select::{Algorithm, Bundle, Multipath, PORT_NONE};
 pub use text::{Import, ImportError, ImportErrors, ImportOptions};
-pub use traversal::{Entry, Failure, Return, Step, Traversal, Uncacheable};
+pub use traversal::{Entry, Failure, Remark, Return, Step, Traversal, Uncacheable};

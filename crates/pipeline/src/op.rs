@@ -19,6 +19,13 @@ use std::sync::{Arc, OnceLock};
 pub enum Target {
     /// A port; not if it is the one that the packet came in by.
     Port(u16),
+    /// The beginning of the packet to a port, under the same condition.
+    Truncated {
+        /// The port.
+        port: u16,
+        /// At most so many bytes.
+        max_len: u32,
+    },
     /// The port that the packet came in by.
     InPort,
     /// All ports but the one that it came in by.
@@ -272,7 +279,8 @@ impl Machine {
                     self.stack = stack;
                 }
             }
-            Op::Output(Target::Port(port)) if u128::from(*port) == key.get(Field::InPort) => {}
+            Op::Output(Target::Port(port) | Target::Truncated { port, .. })
+                if u128::from(*port) == key.get(Field::InPort) => {}
             Op::Output(target) => sink.output(target, key),
             Op::Ct(call) => {
                 sink.ct(call, key);

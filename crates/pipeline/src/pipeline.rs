@@ -6,7 +6,7 @@ use crate::classifier::{Classifier, Clause};
 use crate::group::Group;
 use crate::key::{Key, Mask};
 use crate::matching::Match;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Tables 0 to 254.
@@ -366,6 +366,24 @@ impl Pipeline {
     /// All groups.
     pub fn groups(&self) -> impl Iterator<Item = (u32, &Arc<Group>)> {
         self.groups.iter().map(|(id, group)| (*id, group))
+    }
+
+    /// Groups that flows and buckets name and that do not exist.
+    pub fn missing_groups(&self) -> BTreeSet<u32> {
+        fn named(actions: &[Action], out: &mut BTreeSet<u32>) {
+            for action in actions {
+                match action {
+                    Action::Group(id) => drop(out.insert(*id)),
+                    Action::Clone(inner) | Action::WriteActions(inner) => named(inner, out),
+                    _ => {}
+                }
+            }
+        }
+        let mut all = BTreeSet::new();
+        self.rules.values().for_each(|rule| named(&rule.actions, &mut all));
+        self.groups.values().flat_map(|group| &group.buckets).for_each(|bucket| named(&bucket.actions, &mut all));
+        all.retain(|id| !self.groups.contains_key(id));
+        all
     }
 
     /// Names of ports and tables.

@@ -188,6 +188,33 @@ pub struct Traversal {
     pub failed: Option<Failure>,
     /// The key at the end.
     pub end: Key,
+    /// What explains why nothing happened where something was written, with the step in which it is so. Does not count for caches.
+    pub remarks: Vec<(u32, Remark)>,
+}
+
+/// An action that did nothing, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// There is no such group.
+    NoGroup(u32),
+    /// The packet came in by this port.
+    ToInPort(u16),
+    /// The beginning of a packet cannot be sent back.
+    TruncatedBack,
+}
+
+impl Remark {
+    /// In words, with the names of ports.
+    pub fn text(&self, names: &crate::pipeline::Names) -> String {
+        match self {
+            Remark::NoGroup(id) => format!("group {id} does not exist: it and the actions behind it are not run"),
+            Remark::TruncatedBack => "output with max_len sends nothing to IN_PORT".into(),
+            Remark::ToInPort(port) => {
+                let port = names.port(*port).map_or_else(|| port.to_string(), |name| format!("\"{name}\""));
+                format!("nothing is sent to port {port}, by which the packet came in: only IN_PORT sends it back")
+            }
+        }
+    }
 }
 
 impl Traversal {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the importer takes and refuses, and where it says that the fault is.
 use pipeline::text::{self, ImportOptions};
-use pipeline::{Conntrack, Failure, Field, Pipeline, Target};
+use pipeline::{explain, Conntrack, Failure, Field, Pipeline, Target};
 
 const FEATURES: &str = include_str!("../../../tests/pipelines/features.flows");
 
@@ -89,7 +89,12 @@ fn faults_are_named_with_line_and_column() {
         ("delete table=1", 1, 1, "only flows to add"),
         ("in_port=70000 actions=drop", 1, 9, "not a port"),
         ("actions=output:1,drop", 1, 9, "stands alone"),
-        ("actions=check_pkt_larger(1500)->NXM_NX_REG0[0],resubmit(,1)", 1, 9, "not an action that is understood"),
+        (
+            "actions=check_pkt_larger(1500)->NXM_NX_REG0[0],resubmit(,1)",
+            1,
+            9,
+            "\"check_pkt_larger\" is not supported: packets have no length",
+        ),
         ("actions=resubmit(,1)->NXM_NX_REG0[]", 1, 19, "is not a number"),
     ];
     for (text, line, column, message) in faults {
@@ -104,7 +109,8 @@ fn faults_are_named_with_line_and_column() {
 
 #[test]
 fn a_lenient_import_takes_what_it_does_not_understand_and_traffic_says_so() {
-    let text = "priority=2,ip actions=output:1,sample(probability=1)\npriority=1,nsh_spi=5 actions=output:2\npriority=0 actions=output:3\n\
+    let text =
+        "priority=2,ip actions=output:1,decap()\npriority=1,nsh_spi=5 actions=output:2\npriority=0 actions=output:3\n\
                 table=1 actions=check_pkt_larger(1500)->NXM_NX_REG0[0],resubmit(,2)";
     assert_eq!(Pipeline::from_text(text, &ImportOptions::default()).expect_err("strict").errors.len(), 3);
     let import = text::import(text, &ImportOptions { lenient: true, ..ImportOptions::default() }).expect("lenient");
@@ -114,7 +120,99 @@ fn a_lenient_import_takes_what_it_does_not_understand_and_traffic_says_so() {
     let journey = import.pipeline.run(&key, &mut Conntrack::default(), 0);
     assert!(journey.outputs.is_empty());
     let failure = journey.passes[0].failed.clone();
-    assert_eq!(failure, Some(Failure::Unsupported { action: "sample(probability=1)".into(), line: 1 }));
+    assert_eq!(failure, Some(Failure::Unsupported { action: "decap()".into(), line: 1 }));
+}
+
+/// Every text here was given to `ovs-ofctl parse-flow` of Open vSwitch 3.1, which refuses it, too.
+#[test]
+fn what_open_vswitch_refuses_is_refused_at_its_place() {
+    let tcp = "needs a flow that matches tcp";
+    let faults = [
+        ("actions=set_field:1->tcp_dst", 22, tcp),
+        ("udp actions=set_field:1->tcp_dst", 26, tcp),
+        ("tcp,nw_frag=later actions=load:1->NXM_OF_TCP_DST[]", 35, tcp),
+        ("actions=move:NXM_OF_TCP_DST[]->NXM_NX_REG0[0..15]", 14, tcp),
+        ("actions=push:NXM_OF_TCP_DST[]", 14, tcp),
+        ("actions=output:NXM_OF_TCP_DST[]", 16, tcp),
+        ("actions=multipath(eth_src,50,modulo_n,1,0,NXM_OF_TCP_DST[])", 43, tcp),
+        ("actions=clone(set_field:1->tcp_dst)", 28, tcp),
+        ("actions=write_actions(set_field:1->tcp_dst)", 36, tcp),
+        ("arp actions=set_field:1.2.3.4->nw_src", 32, "needs a flow that matches ip"),
+        ("actions=set_field:5->nw_ttl", 22, "needs a flow that matches ip or ipv6"),
+        ("icmp6 actions=set_field:1->icmp_type", 28, "needs a flow that matches icmp"),
+        ("icmp6 actions=set_field:::1->nd_target", 30, "icmp_type=135 or 136"),
+        ("ip,ct_state=+trk actions=move:NXM_NX_CT_NW_DST[]->NXM_NX_REG0[]", 31, "ct_state"),
+        ("actions=set_field:10->vlan_vid", 23, "a VLAN tag"),
+        ("dl_vlan=3 actions=strip_vlan,set_field:5->vlan_vid", 43, "a VLAN tag"),
+        ("actions=clone(push_vlan:0x8100),set_field:5->vlan_vid", 46, "a VLAN tag"),
+        ("tcp actions=push_mpls:0x8847,set_field:1->tcp_dst", 43, tcp),
+        ("actions=learn(table=1,NXM_OF_TCP_DST[]=NXM_OF_TCP_SRC[])", 9, tcp),
+        ("tcp actions=learn(table=1,NXM_OF_TCP_DST[]=NXM_OF_TCP_SRC[])", 13, "learned flow needs a match on tcp"),
+        ("table=0 actions=goto_table:3,output:1", 30, "\"output\" must stand before \"goto_table\""),
+        ("table=0 actions=goto_table:3,goto_table:4", 30, "once"),
+        ("table=0 actions=write_metadata:5,output:1", 34, "must stand before"),
+        ("table=0 actions=clear_actions,output:1", 31, "must stand before"),
+        ("table=0 actions=write_metadata:5,write_actions(output:1)", 34, "must stand before"),
+        ("table=0 actions=write_actions(output:1),write_actions(output:2)", 41, "once"),
+        ("table=0 actions=clone(goto_table:2)", 23, "not within others"),
+        ("group_id=1,type=all,bucket=actions=goto_table:2", 36, "not within others"),
+        ("cookie=5/1 actions=drop", 8, "without a mask"),
+        ("actions=set_field:3->reg0[0..3]", 22, "set_field:0x3/0xf->reg0"),
+        ("ip actions=ct(commit,exec(set_field:1->ct_mark[0..3]))", 40, "set_field writes whole fields"),
+        ("actions=output(port=1)", 16, "max_len"),
+        ("actions=output(port=1,max_len=5)", 31, "at least 14"),
+        ("actions=output(port=normal,max_len=50)", 21, "not to normal"),
+        ("actions=sample(probability=0)", 9, "probability"),
+        ("actions=sample(foo=1)", 16, "not an argument of sample"),
+    ];
+    for (text, column, message) in faults {
+        let errors = Pipeline::from_text(text, &ImportOptions::default()).map(|_| ()).expect_err(text);
+        let error = &errors.errors[0];
+        assert_eq!((error.line, error.column), (1, column), "{text}: {error}");
+        assert!(error.message.contains(message), "{text}: {error}");
+    }
+}
+
+/// And it takes these.
+#[test]
+fn what_open_vswitch_takes_is_taken() {
+    for text in [
+        "tcp6 actions=set_field:1->tcp_dst",
+        "ip,ct_state=+est actions=move:NXM_NX_CT_NW_DST[]->NXM_NX_REG0[]",
+        "ip,ct_state=-inv+trk actions=move:NXM_NX_CT_NW_DST[]->NXM_NX_REG0[]",
+        "actions=mod_vlan_vid:3,set_field:5->vlan_vid",
+        "actions=push_vlan:0x8100,set_field:4106->vlan_vid",
+        "actions=set_field:0x1001->vlan_tci,set_field:5->vlan_vid",
+        "actions=push_mpls:0x8847,set_field:5->mpls_label",
+        "mpls actions=pop_mpls:0x0800,set_field:1.2.3.4->ip_dst",
+        "icmp6,icmp_type=135 actions=set_field:::1->nd_target",
+        "tcp actions=learn(table=1,eth_type=0x800,nw_proto=6,NXM_OF_TCP_DST[]=NXM_OF_TCP_SRC[])",
+        "actions=output:1,clear_actions,write_actions(output:1),write_metadata:3,goto_table:4",
+        "actions=clone(),output:1",
+        "actions=output:1,",
+        "actions=sample(probability=3,collector_set_id=1,obs_domain_id=1,obs_point_id=2,sampling_port=3,egress),output:1",
+        "actions=push:reg0,pop:reg1",
+        "group_id=1,type=all,bucket=actions=set_field:1->tcp_dst,output:1",
+    ] {
+        load(text);
+    }
+    assert_eq!(ports(&load("actions="), "ip"), Vec::<u16>::new());
+    let whole = load("actions=load:7->NXM_NX_REG0[],move:reg0->reg1,output:reg1");
+    assert_eq!(ports(&whole, "ip,in_port=9"), [7]);
+    let way = |port: u16| {
+        let pipeline = load("actions=output(port=3,max_len=100),output(port=in_port,max_len=14)");
+        let key = text::packet(&format!("in_port={port}"), pipeline.names()).expect("packet");
+        explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes[0].datapath_actions.clone()
+    };
+    assert_eq!((way(1).as_str(), way(3).as_str()), ("trunc(100),3", "drop"));
+}
+
+/// One list of actions serves flows with different matches, and each of them is checked.
+#[test]
+fn equal_actions_are_checked_for_each_flow() {
+    let text = "tcp actions=set_field:1->tcp_dst\ntcp,nw_src=1.1.1.1 actions=set_field:1->tcp_dst\ntcp,nw_frag=later actions=set_field:1->tcp_dst\n";
+    let errors = Pipeline::from_text(text, &ImportOptions::default()).map(|_| ()).expect_err("a fragment has no ports");
+    assert_eq!((errors.errors.len(), errors.errors[0].line), (1, 3));
 }
 
 #[test]
@@ -165,4 +263,66 @@ fn a_later_flow_replaces_an_equal_one_and_learned_flows_count_at_once() {
     assert_eq!(pipeline.len(), 3);
     assert_eq!(pipeline.expire(4_000_000_000).len(), 0);
     assert_eq!(pipeline.expire(5_000_000_001).len(), 1);
+}
+
+#[test]
+fn what_is_printed_of_a_packet_is_read_back() {
+    let names = Default::default();
+    for packet in [
+        "in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_src=1,tp_dst=80,tcp_flags=syn,nw_ttl=64",
+        "in_port=1,dl_vlan=5,dl_vlan1=7,ip",
+        "dl_vlan=5,dl_vlan_pcp=3,dl_vlan1=0,dl_vlan_pcp1=0,arp,arp_op=1",
+        "vlan_tpid=0x88a8,dl_vlan=5,vlan_tci1=0x7005,udp,tp_dst=53",
+        "vlan_tpid1=0x88a8,dl_vlan=5,dl_vlan1=9,dl_type=0x88cc",
+        "mpls,mpls_label=16,mpls_bos=0,mpls_lse1=0x20040,mpls_lse2=0x30140",
+        "icmp6,ipv6_dst=ff02::1,icmp_type=135,nd_target=2001:db8::1,nd_sll=0a:00:00:00:00:01,nd_reserved=5,nd_options_type=1",
+        "ip,nw_frag=later,ct_state=trk|est,ct_nw_src=1.2.3.4,ct_label=5,reg3=7,metadata=9,tun_id=3",
+    ] {
+        let key = text::packet(packet, &names).unwrap_or_else(|e| panic!("{packet}: {e}"));
+        let printed = text::format_key(&key, &names);
+        assert_eq!(text::packet(&printed, &names).as_ref(), Ok(&key), "{packet}: {printed}");
+    }
+    let pipeline = load("dl_vlan=5 actions=push_vlan:0x88a8,mod_vlan_vid:9,mod_vlan_pcp:2,output:2");
+    let key = text::packet("in_port=1,dl_vlan=5,ip", &names).expect("packet");
+    let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
+    assert_eq!(text::packet(&way.passes[0].final_packet, &names), Ok(way.journey.passes[0].end));
+    for (bad, why) in [
+        ("dl_vlan1=5,ip", "has an outer one"),
+        ("vlan_tpid=0x88a8,ip", "has no type of it"),
+        ("dl_vlan=5,vlan_tci1=0x0005,ip", "the bit 0x1000"),
+    ] {
+        let error = text::packet(bad, &names).expect_err(bad).message;
+        assert!(error.contains(why), "{bad}: {error}");
+    }
+    // Flows cannot match them.
+    assert!(text::matching("dl_vlan=5,dl_vlan1=7", &names).is_err());
+}
+
+#[test]
+fn resubmit_with_a_name_alone_leads_to_a_table_where_tables_have_names() {
+    let text = "table=First,in_port=1 actions=resubmit:Second,output:5\ntable=First,in_port=2 actions=resubmit:Empty,output:6\n\
+                table=First,in_port=3 actions=resubmit:uplink,output:7\ntable=First,in_port=uplink actions=output:9\n\
+                table=Second actions=output:4\n";
+    let pipeline = load(text);
+    assert_eq!(ports(&pipeline, "in_port=1"), [4, 5]);
+    assert_eq!(ports(&pipeline, "in_port=2"), [6], "a table without flows, not the same table again");
+    assert_eq!(ports(&pipeline, "in_port=3"), [9, 7], "a port that flows match");
+    let numbered = load("table=0,in_port=1 actions=resubmit:eth0,output:5\ntable=0,in_port=57344 actions=output:9\n");
+    assert_eq!(ports(&numbered, "in_port=1"), [9, 5]);
+}
+
+#[test]
+fn what_can_be_taken_leniently_is_counted_and_missing_groups_are_known() {
+    let text = "actions=decap\nactions=output:99999\nip,nosuch=1 actions=drop\n";
+    let errors = Pipeline::from_text(text, &ImportOptions::default()).map(|_| ()).expect_err("three faults");
+    let each: Vec<bool> = errors.errors.iter().map(|e| e.unsupported).collect();
+    assert_eq!((each, errors.unsupported), (vec![true, false, true], 2));
+    let pipeline = load(
+        "actions=clone(group:5),group:1\ngroup_id=1,type=all,bucket=actions=group:7\nip actions=write_actions(group:9)",
+    );
+    assert_eq!(pipeline.missing_groups().into_iter().collect::<Vec<_>>(), [5, 7, 9]);
+    let key = text::packet("in_port=3", pipeline.names()).expect("packet");
+    let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
+    let said: Vec<&str> = way.steps[0].remarks.iter().map(String::as_str).collect();
+    assert!(said.len() == 2 && said[0].contains("group 5 does not exist") && said[1].contains("group 7"), "{said:?}");
 }

@@ -72,16 +72,30 @@ const ACTIONS: [&str; 25] = [
     "multipath(eth_src,5,modulo_n,3,0,NXM_NX_REG0[0..3])",
 ];
 
+/// Whether a flow with this match may do this after those: actions on fields that its packets need not have are refused.
+fn fits(matching: &str, before: &str, action: &str) -> bool {
+    let needs: &[&str] = match action {
+        a if a.contains("IP_DST") || a.contains("ip_dst") => &["ip", "tcp", "udp"],
+        a if a.contains("tcp_dst") => &["tcp", "tcp6"],
+        _ => return true,
+    };
+    needs.contains(&matching.split(',').next().unwrap_or("")) && !before.contains("push_mpls")
+}
+
 /// Flows of tables 0 to 5, every priority once a table; jumps lead forward, or back from table 5 while a register counts.
 fn flows(random: &mut ChaCha8Rng) -> String {
     let mut text =
-        String::from("group_id=1,type=all,bucket=actions=load:5->NXM_NX_REG2[],resubmit(,5),bucket=actions=output:4\n");
+        String::from("group_id=1,type=all,bucket=actions=load:5->NXM_NX_REG2[],set_field:80->tcp_dst,set_field:10.1.2.3->ip_dst,resubmit(,5),bucket=actions=output:4\n");
     for table in 0..6u32 {
         for priority in 1..random.random_range(4..24) {
             let matching = pick(random, &MATCHES);
             let _ = write!(text, "table={table},priority={},{matching} actions=", priority * 3);
+            let begin = text.len();
             for _ in 0..random.random_range(0..3) {
-                let _ = write!(text, "{},", pick(random, &ACTIONS));
+                let action = pick(random, &ACTIONS);
+                if fits(matching, &text[begin..], action) {
+                    let _ = write!(text, "{action},");
+                }
             }
             let next = table + random.random_range(1..3);
             let _ = match random.random_range(0..4) {

@@ -175,14 +175,20 @@ impl Target for Traces {
                 assert!(trace.packets.iter().all(|p| (p.flow as usize) < trace.headers.len()));
                 1
             }
-            Err(input::TraceError::Line { line, column, what, .. }) => {
-                let at = text.lines().nth(line - 1).map_or(0, |l| l.chars().count());
-                assert!(column >= 1 && column <= at + 1, "column {column} of a line of {at}: {what}");
-                sentence(&what)
+            Err(errors) => {
+                assert!(!errors.errors.is_empty() && errors.errors.len() <= 20);
+                for error in &errors.errors {
+                    let input::TraceError::Line { line, column, what, .. } = error else { continue };
+                    let at = text.lines().nth(line - 1).map_or(0, |l| l.chars().count());
+                    assert!(*column >= 1 && *column <= at + 1, "column {column} of a line of {at}: {what}");
+                }
+                sentence(&errors.errors[0].to_string())
             }
-            Err(other) => sentence(&other.to_string()),
         };
         let whole = input::frame(input, 3);
+        for link in input::LINKS {
+            let _ = input::captured(link, input, 3);
+        }
         // What a frame says does not depend on what follows the part that is read.
         let mut longer = input.to_vec();
         longer.extend([0; 64]);

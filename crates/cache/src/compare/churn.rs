@@ -87,7 +87,7 @@ pub fn churn(
     for interval in 0..plan.before + plan.after {
         let start = clock();
         if interval == plan.before {
-            rules = change(&mut pipeline, plan, &mut random);
+            rules = change(&mut pipeline, plan);
         }
         let mut packets = 0u64;
         while clock() - start < plan.interval {
@@ -128,11 +128,18 @@ fn recovered(after: &[f64], mean: f64) -> Option<usize> {
     after.windows(5).position(|some| some.iter().sum::<f64>() / 5.0 >= 0.95 * mean)
 }
 
-/// Gives each of a share of a table's rules the actions of the next of them: other next hops, the same prefixes.
-fn change(pipeline: &mut Pipeline, plan: &Plan, random: &mut u64) -> usize {
+/// The rules that change. They hang on the seed alone: how many packets were sent before differs from cache to cache and from run to run.
+fn chosen(pipeline: &Pipeline, plan: &Plan) -> Vec<RuleId> {
+    let mut random = plan.seed ^ 0x6368_6f73_656e;
     let mut of_table: Vec<RuleId> = pipeline.rules().filter(|(_, r)| r.table == plan.table).map(|(id, _)| id).collect();
     of_table.sort_unstable();
-    of_table.retain(|_| splitmix(random) % 100 < plan.percent);
+    of_table.retain(|_| splitmix(&mut random) % 100 < plan.percent);
+    of_table
+}
+
+/// Gives each of a share of a table's rules the actions of the next of them: other next hops, the same prefixes.
+fn change(pipeline: &mut Pipeline, plan: &Plan) -> usize {
+    let of_table = chosen(pipeline, plan);
     let does: Vec<_> =
         of_table.iter().filter_map(|id| pipeline.rule(*id).map(|r| (r.actions.clone(), r.text.clone()))).collect();
     for (n, id) in of_table.iter().enumerate() {
@@ -140,4 +147,34 @@ fn change(pipeline: &mut Pipeline, plan: &Plan, random: &mut u64) -> usize {
         pipeline.modify(*id, actions, text);
     }
     of_table.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Kind;
+    use pipeline::Key;
+
+    #[test]
+    fn every_cache_sees_the_same_rules_change_however_fast_it_is() {
+        let text: String = (0..200).map(|n| format!("table=0,ip,nw_dst=10.0.{n}.0/24 actions=output:{n}\n")).collect();
+        let pipeline = pipeline::text::import(&text, &Default::default()).unwrap().pipeline;
+        let headers = [Key::default()];
+        let subject = Subject { pipeline: &pipeline, headers: &headers, packets: &[] };
+        let rules = |kind: Kind, pace: u64, seed: u64| {
+            let setup = Setup { seed, ..Setup::new(kind).sized(2, 64) };
+            let plan = Plan { setup, interval: 100, before: 3, after: 2, percent: 10, table: 0, slice: 4, seed };
+            let mut now = 0;
+            let mut clock = || {
+                now += pace;
+                now
+            };
+            churn(subject, pipeline.clone(), &plan, &mut clock, &mut |_| {}).rules
+        };
+        for seed in 1..8 {
+            let all =
+                [rules(Kind::Megaflow, 7, seed), rules(Kind::Megaflow, 41, seed), rules(Kind::Adaptive, 11, seed)];
+            assert!(all.iter().all(|n| *n == all[0] && *n > 0), "seed {seed}: {all:?}");
+        }
+    }
 }

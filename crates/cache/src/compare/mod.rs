@@ -14,6 +14,7 @@ pub mod strategies;
 use crate::coverage::{coverage, Coverage};
 use crate::engine::{Engine, Phases, Setup};
 use crate::ltm::Counters;
+use crate::workload::input::Fate;
 use crate::workload::Packet;
 use histogram::Histogram;
 use pipeline::{Conntrack, Key, Pipeline};
@@ -138,6 +139,9 @@ pub struct Outcome {
     pub counters: Counters,
     /// Packets that the pipeline broke off, by reason, most frequent first.
     pub broken_off: Vec<BrokenOff>,
+    /// What becomes of the traffic, the same for every cache; where it was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Fate>,
     /// For the adaptive cache: ways cached whole, ways cut, penalties.
     pub decisions: Option<(usize, usize, u64)>,
     /// How it was set up.
@@ -198,6 +202,7 @@ pub fn run(subject: Subject<'_>, mut engine: Engine, env: &mut Env<'_>) -> Outco
             all.sort_by_key(|b| std::cmp::Reverse(b.passes));
             all
         },
+        traffic: None,
         decisions: engine.adaptive.as_ref().map(|a| {
             let (whole, cut) = a.decisions();
             (whole, cut, a.penalties)

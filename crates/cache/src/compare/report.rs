@@ -42,6 +42,7 @@ pub fn html(results: &[Results], title: &str) -> String {
         let locality =
             r.locality.map_or("", |l| if l == Locality::High { ", high locality" } else { ", low locality" });
         let _ = write!(out, "<h2>{}{locality}</h2>", escape(&r.workload));
+        traffic(r, &mut out);
         if r.locality.is_some() {
             let _ = write!(out, "<p>rules {}, seed {}</p>", escape(&r.rules), r.seed);
         }
@@ -68,6 +69,21 @@ const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:1100px;m
 table{border-collapse:collapse;margin:1em 0;font-variant-numeric:tabular-nums}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}.plots{display:flex;flex-wrap:wrap;gap:1em}svg{background:#fafafa;border:1px solid #eee}\
 text{font:11px system-ui,sans-serif;fill:#333}";
+
+/// What became of the user's traffic.
+fn traffic(r: &Results, out: &mut String) {
+    let Some(fate) = r.caches.first().and_then(|c| c.traffic.as_ref()) else { return };
+    let _ = write!(
+        out,
+        "<p>Traffic: {} ({} packets, {} of the capture left out); packets begin in table {}. Dropped: {}, in that table already {}.</p>",
+        escape(fate.source),
+        fate.packets,
+        fate.left_out,
+        escape(&fate.first_table),
+        fate.dropped,
+        fate.dropped_in_first_table
+    );
+}
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The user's own traffic: a trace in text, or frames; and traffic made for a pipeline whose traffic is not known.
+//! The user's own traffic: a trace in text, or frames.
 //!
 //! A line of a text trace is a time in seconds and a packet in the syntax of `ovs-appctl ofproto/trace`:
 //! `0.000125 in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_dst=80`. Lines that are empty or begin with `#` are left out.
-use super::generate::{trace, Packet, Parameters};
-use crate::partition::splitmix;
-use pipeline::{Conntrack, Field, Key, Names, Pipeline};
-use std::collections::{HashMap, HashSet};
+pub use super::explore::{explore, Fate};
+use super::generate::Packet;
+use pipeline::{Field, Key, Names};
+use std::collections::HashMap;
 
 /// What is wrong with a trace.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -23,22 +23,41 @@ pub enum TraceError {
         /// What is wrong.
         what: String,
     },
-    /// A frame.
-    #[error("{file}: packet {number}: {what}")]
-    Frame {
-        /// The file.
-        file: String,
-        /// Packet, from 1.
-        number: usize,
-        /// What is wrong.
-        what: String,
-    },
     /// Nothing is in it.
     #[error("{file}: no packet at all")]
     Empty {
         /// The file.
         file: String,
     },
+}
+
+/// Errors that are listed; the rest is counted.
+const ERRORS_MAX: usize = 20;
+
+/// Why a trace was not read.
+#[derive(Debug, Default, thiserror::Error, PartialEq, Eq)]
+pub struct TraceErrors {
+    /// The first ones, in the order of their lines.
+    pub errors: Vec<TraceError>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+impl std::fmt::Display for TraceErrors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lines: Vec<String> = self.errors.iter().map(TraceError::to_string).collect();
+        write!(f, "{}", lines.join("\n"))?;
+        match self.more {
+            0 => Ok(()),
+            n => write!(f, "\nand {n} more bad lines"),
+        }
+    }
+}
+
+impl From<TraceError> for TraceErrors {
+    fn from(error: TraceError) -> TraceErrors {
+        TraceErrors { errors: vec![error], more: 0 }
+    }
 }
 
 /// Headers and packets of a trace as they are collected.
@@ -48,7 +67,7 @@ pub struct Trace {
     pub headers: Vec<Key>,
     /// Packets.
     pub packets: Vec<Packet>,
-    known: HashMap<Key, u32>,
+    pub(super) known: HashMap<Key, u32>,
 }
 
 impl Trace {
@@ -62,7 +81,7 @@ impl Trace {
         self.packets.push(Packet { time, flow });
     }
 
-    /// Brings packets into the order of time, from 0 on; an empty trace is an error.
+    /// Brings packets into the order of time, from 0 on (captures of several queues are out of order); an empty trace is an error.
     pub fn finish(mut self, file: &str) -> Result<Trace, TraceError> {
         self.packets.sort_by_key(|p| p.time);
         let Some(first) = self.packets.first().map(|p| p.time) else {
@@ -74,29 +93,91 @@ impl Trace {
 }
 
 /// Reads a text trace; nothing is returned unless all of it is good.
-pub fn parse(file: &str, text: &str, names: &Names) -> Result<Trace, TraceError> {
+pub fn parse(file: &str, text: &str, names: &Names) -> Result<Trace, TraceErrors> {
     let mut trace = Trace::default();
+    let mut errors = TraceErrors::default();
+    // The line before, for the order of time.
+    let mut last: Option<(usize, u64, &str)> = None;
     for (n, line) in text.lines().enumerate() {
         let body = line.trim_start();
         if body.is_empty() || body.starts_with('#') {
             continue;
         }
         let indent = line.len() - body.len();
-        let fail = |column: usize, what: String| TraceError::Line { file: file.into(), line: n + 1, column, what };
-        let (time, packet) = body
-            .split_once(char::is_whitespace)
-            .ok_or_else(|| fail(indent + 1, "a line is a time in seconds, a space, and a packet".into()))?;
-        let seconds: f64 = time
-            .parse()
-            .ok()
-            .filter(|s: &f64| s.is_finite() && (0.0..1e9).contains(s))
-            .ok_or_else(|| fail(indent + 1, format!("`{time}` is not a time in seconds")))?;
-        let offset = line.chars().count() - packet.trim_start().chars().count();
-        let key =
-            pipeline::text::packet(packet.trim(), names).map_err(|e| fail(offset + e.column as usize, e.message))?;
-        trace.add((seconds * 1e9) as u64, key);
+        let read = self::line(line, body, names).and_then(|(time, written, key)| match last {
+            Some((before, latest, at)) if time < latest => Err((
+                indent + 1,
+                format!("the time {written} lies before {at} of line {before}: lines are in the order of time"),
+            )),
+            _ => Ok((time, written, key)),
+        });
+        match read {
+            Ok((time, written, key)) => {
+                last = Some((n + 1, time, written));
+                trace.add(time, key);
+            }
+            Err((column, what)) if errors.errors.len() < ERRORS_MAX => {
+                errors.errors.push(TraceError::Line { file: file.into(), line: n + 1, column, what });
+            }
+            Err(_) => errors.more += 1,
+        }
     }
-    trace.finish(file)
+    match errors.errors.is_empty() {
+        true => Ok(trace.finish(file)?),
+        false => Err(errors),
+    }
+}
+
+/// One line: its time in nanoseconds and as written, and its packet; or the column of what is wrong.
+fn line<'a>(line: &str, body: &'a str, names: &Names) -> Result<(u64, &'a str, Key), (usize, String)> {
+    let begin = line.len() - body.len() + 1;
+    let (time, packet) = body
+        .split_once(char::is_whitespace)
+        .ok_or_else(|| (begin, "a line is a time in seconds, a space, and a packet".to_string()))?;
+    let seconds: f64 = time
+        .parse()
+        .ok()
+        .filter(|s: &f64| s.is_finite() && (0.0..1e9).contains(s))
+        .ok_or_else(|| (begin, format!("`{time}` is not a time in seconds")))?;
+    let offset = line.chars().count() - packet.trim_start().chars().count();
+    let key = pipeline::text::packet(packet.trim(), names).map_err(|e| (offset + e.column as usize, e.message))?;
+    Ok(((seconds * 1e9) as u64, time, key))
+}
+
+/// Link types of captures that can be read: Ethernet, raw IP under its three numbers, and what Linux captures on `any`.
+pub const LINKS: [u32; 6] = [1, 101, 228, 229, 113, 276];
+
+/// The match fields of a captured packet of one of these link types that came in by a port; or what is wrong with it. Where the capture has no
+/// Ethernet header, addresses that it lacks are zero.
+pub fn captured(link: u32, bytes: &[u8], port: u16) -> Result<Key, String> {
+    const COOKED: &str = "the header of a capture on `any`";
+    let mut key = Key::default();
+    key.set(Field::InPort, port.into());
+    let mut at = Cursor { bytes, at: 0 };
+    let kind = match link {
+        101 | 228 | 229 => match bytes.first().map(|b| b >> 4) {
+            Some(4) => 0x0800,
+            Some(6) => 0x86dd,
+            _ => return Err("the packet begins with no version of IP".into()),
+        },
+        113 | 276 => {
+            let (length, address, kind) = if link == 113 {
+                at.take(4, COOKED)?;
+                (at.take(2, COOKED)?, at.take(8, COOKED)?, at.take(2, COOKED)?)
+            } else {
+                let kind = at.take(2, COOKED)?;
+                at.take(9, COOKED)?;
+                (at.take(1, COOKED)?, at.take(8, COOKED)?, kind)
+            };
+            if length == 6 {
+                key.set(Field::EthSrc, address >> 16);
+            }
+            kind
+        }
+        _ => return frame(bytes, port),
+    };
+    payload(&mut key, &mut at, kind)?;
+    Ok(key)
 }
 
 /// The match fields of a frame that came in by a port; or what is wrong with it.
@@ -106,7 +187,13 @@ pub fn frame(bytes: &[u8], port: u16) -> Result<Key, String> {
     let mut at = Cursor { bytes, at: 0 };
     key.set(Field::EthDst, at.take(6, "the destination MAC address")?);
     key.set(Field::EthSrc, at.take(6, "the source MAC address")?);
-    let mut kind = at.take(2, "the Ethernet type")?;
+    let kind = at.take(2, "the Ethernet type")?;
+    payload(&mut key, &mut at, kind)?;
+    Ok(key)
+}
+
+/// Everything behind an Ethernet type.
+fn payload(key: &mut Key, at: &mut Cursor<'_>, mut kind: u128) -> Result<(), String> {
     for (tpid, tci) in [(Field::VlanTpid, Field::VlanTci), (Field::InnerTpid, Field::InnerTci)] {
         if matches!(kind, 0x8100 | 0x88a8) {
             key.set(tpid, kind);
@@ -116,13 +203,12 @@ pub fn frame(bytes: &[u8], port: u16) -> Result<Key, String> {
     }
     key.set(Field::EthType, if kind < 0x600 { 0x05ff } else { kind });
     match kind {
-        0x0800 => ipv4(&mut key, &mut at)?,
-        0x86dd => ipv6(&mut key, &mut at)?,
-        0x0806 => arp(&mut key, &mut at)?,
-        0x8847 | 0x8848 => mpls(&mut key, &mut at)?,
-        _ => {}
+        0x0800 => ipv4(key, at),
+        0x86dd => ipv6(key, at),
+        0x0806 => arp(key, at),
+        0x8847 | 0x8848 => mpls(key, at),
+        _ => Ok(()),
     }
-    Ok(key)
 }
 
 struct Cursor<'a> {
@@ -261,100 +347,6 @@ fn arp(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Traffic for a pipeline of which only the flows are known: headers are changed at random, towards values that its flows match, and
-/// those that go a new way are kept and changed further. The flows of the trace are then drawn from what was found, with free bits
-/// (those that the pipeline did not look at) at random.
-pub fn explore(pipeline: &Pipeline, tries: usize, parameters: &Parameters, seed: u64) -> Trace {
-    let mut random = seed;
-    let values = values(pipeline);
-    let mut found: Vec<(Key, usize)> = vec![(Key::default(), 1)];
-    let mut seen = HashSet::new();
-    for _ in 0..tries {
-        let mut key = found[(splitmix(&mut random) % found.len() as u64) as usize].0;
-        for _ in 0..1 + splitmix(&mut random) % 4 {
-            change(&mut key, &values, &mut random);
-        }
-        let journey = pipeline.run(&key, &mut Conntrack::new(16), 0);
-        let way: Vec<_> = journey.passes.iter().flat_map(|p| p.rules()).collect();
-        let steps = journey.passes.iter().map(|p| p.steps.len()).sum();
-        if seen.insert(way) {
-            found.push((key, steps));
-        }
-    }
-    // Long ways are what traffic is about; what is dropped at once is a tenth of it.
-    let longest = found.iter().map(|f| f.1).max().unwrap_or(1);
-    let (long, short): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| f.1 * 2 > longest);
-    let pick = |random: &mut u64| {
-        let from = if short.is_empty() || splitmix(random) % 10 != 0 { &long } else { &short };
-        from[(splitmix(random) % from.len() as u64) as usize].0
-    };
-    let mut headers = Vec::with_capacity(parameters.flows);
-    for _ in 0..parameters.flows {
-        let mut key = pick(&mut random);
-        if matches!(key.get(Field::NwProto), 6 | 17) && key.get(Field::EthType) != 0x0806 {
-            key.set(Field::TcpSrc, 1024 + u128::from(splitmix(&mut random) % 60_000));
-        }
-        headers.push(key);
-    }
-    let packets = trace(headers.len(), parameters, &mut random);
-    Trace { headers, packets, known: HashMap::new() }
-}
-
-/// Fields that a packet has, and what flows match in them.
-const EXPLORED: [Field; 15] = [
-    Field::InPort,
-    Field::EthSrc,
-    Field::EthDst,
-    Field::EthType,
-    Field::VlanTci,
-    Field::NwSrc,
-    Field::NwDst,
-    Field::NwProto,
-    Field::TcpSrc,
-    Field::TcpDst,
-    Field::ArpSha,
-    Field::Ipv6Src,
-    Field::Ipv6Dst,
-    Field::TunId,
-    Field::TunMetadata0,
-];
-
-fn values(pipeline: &Pipeline) -> Vec<(Field, Vec<(u128, u128)>)> {
-    let mut all: Vec<(Field, Vec<(u128, u128)>)> = EXPLORED.iter().map(|f| (*f, Vec::new())).collect();
-    let mut rules: Vec<_> = pipeline.rules().collect();
-    rules.sort_by_key(|(id, _)| *id);
-    for (_, rule) in rules {
-        let m = rule.matching();
-        for (field, seen) in &mut all {
-            let mask = m.mask.get(*field);
-            if mask != 0 && seen.len() < 4096 && !seen.contains(&(m.key.get(*field), mask)) {
-                seen.push((m.key.get(*field), mask));
-            }
-        }
-    }
-    all.retain(|(_, seen)| !seen.is_empty());
-    all
-}
-
-fn change(key: &mut Key, values: &[(Field, Vec<(u128, u128)>)], random: &mut u64) {
-    let Some((field, seen)) = values.get((splitmix(random) % values.len().max(1) as u64) as usize) else { return };
-    let (value, mask) = seen[(splitmix(random) % seen.len() as u64) as usize];
-    let noise = u128::from(splitmix(random)) << 64 | u128::from(splitmix(random));
-    let free = if splitmix(random) % 2 == 0 { noise } else { 0 };
-    key.set(*field, value & mask | free & !mask);
-    let ip = matches!(field, Field::NwSrc | Field::NwDst | Field::NwProto | Field::TcpSrc | Field::TcpDst);
-    if ip && key.get(Field::EthType) != 0x0800 {
-        key.set(Field::EthType, 0x0800);
-        key.set(Field::NwTtl, 64);
-    }
-    if matches!(field, Field::TcpSrc | Field::TcpDst) && !matches!(key.get(Field::NwProto), 6 | 17) {
-        key.set(Field::NwProto, if splitmix(random) % 2 == 0 { 6 } else { 17 });
-    }
-    if key.get(Field::VlanTci) & 0x1000 != 0 {
-        key.set(Field::VlanTpid, 0x8100);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -363,22 +355,69 @@ mod tests {
     fn a_text_trace_is_read_and_bad_lines_are_named() {
         let names = Names::default();
         let trace =
-            parse("t", "# x\n1.5 in_port=1,tcp,tp_dst=80\n\n1.0 in_port=2,udp\n2 in_port=1,tcp,tp_dst=80\n", &names)
-                .unwrap();
+            parse("t", "# x\n1.0 in_port=2,udp\n\n1.5 in_port=1,tcp,tp_dst=80\n2 in_port=2,udp\n", &names).unwrap();
         assert_eq!(trace.headers.len(), 2);
         assert_eq!(
             trace.packets.iter().map(|p| (p.time, p.flow)).collect::<Vec<_>>(),
-            [(0, 1), (500_000_000, 0), (1_000_000_000, 0)]
+            [(0, 0), (500_000_000, 1), (1_000_000_000, 0)]
         );
         for (bad, line, column) in
             [("x in_port=1", 1, 1), ("\n1.0", 2, 1), ("1 in_port=1,nosuch=3", 1, 13), ("-1 tcp", 1, 1)]
         {
-            match parse("t", bad, &names).map(|_| ()).unwrap_err() {
-                TraceError::Line { line: l, column: c, .. } => assert_eq!((l, c), (line, column), "{bad}"),
-                other => panic!("{bad}: {other}"),
+            assert_eq!(places(&parse("t", bad, &names).map(|_| ()).unwrap_err()), [(line, column)], "{bad}");
+        }
+        let empty = TraceError::Empty { file: "t".into() };
+        assert_eq!(parse("t", "", &names).map(|_| ()).unwrap_err(), empty.into());
+    }
+
+    fn places(errors: &TraceErrors) -> Vec<(usize, usize)> {
+        let place = |error: &TraceError| match error {
+            TraceError::Line { line, column, .. } => (*line, *column),
+            other => panic!("{other}"),
+        };
+        errors.errors.iter().map(place).collect()
+    }
+
+    #[test]
+    fn all_bad_lines_are_told_and_time_does_not_go_back() {
+        let names = Names::default();
+        let text = "1.5 in_port=1\nx in_port=1\n  1.25 in_port=2\n1.5 in_port=3\n3 nosuch=1\n2 tcp\n1e0 tcp\n";
+        let errors = parse("t", text, &names).map(|_| ()).unwrap_err();
+        assert_eq!(places(&errors), [(2, 1), (3, 3), (5, 3), (7, 1)]);
+        let said = errors.to_string();
+        assert!(said.contains("t:3:3: the time 1.25 lies before 1.5 of line 1"), "{said}");
+        assert!(said.contains("t:7:1: the time 1e0 lies before 2 of line 6"), "{said}");
+        let many = parse("t", &"bad line\n".repeat(50), &names).map(|_| ()).unwrap_err();
+        assert_eq!((many.errors.len(), many.more), (20, 30));
+        assert!(many.to_string().ends_with("and 30 more bad lines"));
+    }
+
+    #[test]
+    fn packets_without_an_ethernet_header_are_read() {
+        let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 63, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 53];
+        let fields = [Field::InPort, Field::EthSrc, Field::EthType, Field::NwDst, Field::UdpDst];
+        let of = |link: u32, bytes: &[u8]| captured(link, bytes, 3).map(|key| fields.map(|f| key.get(f)));
+        for link in [101, 228] {
+            assert_eq!(of(link, &ip), Ok([3, 0, 0x0800, 0x0a00_0002, 53]));
+        }
+        let ethernet = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], &ip].concat();
+        let there = Ok([3, 0x0200_0000_0002, 0x0800, 0x0a00_0002, 53]);
+        assert_eq!(of(1, &ethernet), there);
+        let sll = [&[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 2, 9, 9, 8, 0][..], &ip].concat();
+        assert_eq!(of(113, &sll), there);
+        let sll2 = [&[8, 0, 0, 0, 0, 0, 0, 7, 0, 1, 0, 6, 2, 0, 0, 0, 0, 2, 9, 9][..], &ip].concat();
+        assert_eq!(of(276, &sll2), there);
+        let tagged = [&sll[..14], &[0x81, 0, 0x20, 5, 8, 0], &ip].concat();
+        assert_eq!(captured(113, &tagged, 3).unwrap().get(Field::VlanTci), 0x3005);
+        for (link, bytes) in [(113, &sll), (276, &sll2), (101, &ip)] {
+            for end in 0..bytes.len() {
+                assert!(captured(link, &bytes[..end], 3).is_err(), "{link}: {end} bytes");
             }
         }
-        assert_eq!(parse("t", "", &names).map(|_| ()).unwrap_err(), TraceError::Empty { file: "t".into() });
+        ip[0] = 0x65;
+        assert_eq!(captured(229, &[&ip[..], &[0; 40]].concat(), 3).unwrap().get(Field::EthType), 0x86dd);
+        ip[0] = 0x15;
+        assert!(captured(101, &ip, 3).is_err());
     }
 
     #[test]
@@ -425,7 +464,10 @@ mod tests {
             frame[18..20].copy_from_slice(&(32 + more.len() as u16).to_be_bytes());
             super::frame(&frame, 1).unwrap().get(Field::NdSll)
         };
-        assert_eq!([option(2, &[0; 8]), option(2, &[]), option(1, &[1, 2, 9, 9, 9, 9, 9, 9])], [0, 0, 0x0200_0000_0002]);
+        assert_eq!(
+            [option(2, &[0; 8]), option(2, &[]), option(1, &[1, 2, 9, 9, 9, 9, 9, 9])],
+            [0, 0, 0x0200_0000_0002]
+        );
         let mut label = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x47];
         label.extend([0, 1, 0x20, 64, 0, 2, 0x21, 63]);
         let key = frame(&label, 1).unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pipelines with traffic: five models with rules and flows from a seed, or the user's own flows and trace.
+mod explore;
 pub mod generate;
 pub mod input;
 pub mod mixed;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny cache compare`: caches side by side.
 
+use super::load::{self, Files, Program};
 use crate::input::text as input_text;
 use crate::output::{self, Format};
 use crate::Global;
@@ -11,19 +12,24 @@ use cache::compare::strategies::{strategies, sweep};
 use cache::compare::{run as run_cache, Env, Outcome, Subject};
 use cache::engine::{Engine, Kind, Setup};
 use cache::ltm::Eviction;
+use cache::workload::input::Fate;
 use cache::workload::{generate, input, models, rules, Locality, Packet, Parameters};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use node::pcap::Reader;
 use pipeline::text::{import, ImportOptions};
-use pipeline::{Key, Pipeline};
+use pipeline::{Key, Names, Pipeline};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 /// Caches side by side on one pipeline and one trace: exact match, Megaflow, Gigaflow, and the adaptive cache that chooses between the last two.
 ///
-/// The pipeline is one of five models (`--workload`), or a file of flows (`--flows`) with a text trace, a pcap file, or traffic that is made
+/// The pipeline is one of five models (`--workload`), or flows from files (`--flows`) with a text trace, a pcap file, or traffic that is made
 /// to explore it. All caches hold the same number of entries.
+///
+/// Packets begin in table 0. If that has no flows, made traffic begins in the first table that has some; --table says another one. What becomes of
+/// traffic with `--flows` is counted: `traffic` in each cache's object says how much is dropped, in the first table and in all, as if every packet
+/// were the first of its connection.
 ///
 /// With `-o json` one object a cache; with `--workload all`, `--strategies`, `--sweep` or `--change-rules` one object a workload, which holds them
 /// under `caches` beside the further runs. A miss is a packet for which the pipeline ran at least once. Coverage is how many different ways the entries
@@ -49,21 +55,30 @@ pub struct Args {
     /// Distinct flows of the trace.
     #[arg(long, default_value_t = Parameters::FIXED.flows as u32, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     flow_count: u32,
-    /// The pipeline: flows as `ovs-ofctl dump-flows` prints them.
+    /// The pipeline: flows as `ovs-ofctl dump-flows` prints them (and groups). May be given several times.
     #[arg(long, value_name = "FILE")]
-    flows: Option<PathBuf>,
+    flows: Vec<PathBuf>,
+    /// File with groups, as `dump-groups` prints them.
+    #[arg(long, value_name = "FILE", requires = "flows", conflicts_with = "workload")]
+    groups: Vec<PathBuf>,
+    /// The number of a named port. Names without one get numbers from 57344 upwards.
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = load::port, requires = "flows", conflicts_with = "workload")]
+    port: Vec<(String, u16)>,
+    /// The table in which packets begin, by number or name, if there are no flows in table 0 or tables have names.
+    #[arg(long, value_name = "TABLE", requires = "flows", conflicts_with = "workload")]
+    table: Option<String>,
     /// Take flows that are not understood, and let traffic that reaches them fail.
     #[arg(long, requires = "flows", conflicts_with = "workload")]
     lenient: bool,
-    /// The traffic: lines of a time in seconds and a packet as `ovs-appctl ofproto/trace` takes it.
+    /// The traffic: lines of a time in seconds and a packet as `ovs-appctl ofproto/trace` takes it, in the order of time.
     #[arg(long, value_name = "FILE", requires = "flows", conflicts_with_all = ["pcap", "workload"])]
     trace: Option<PathBuf>,
-    /// The traffic: a pcap or pcapng file.
+    /// The traffic: a pcap or pcapng file of Ethernet, raw IP or Linux' `any`. Packets that are cut off within their headers are counted and left out.
     #[arg(long, value_name = "FILE", requires = "flows", conflicts_with = "workload")]
     pcap: Option<PathBuf>,
-    /// The port by which packets of the pcap file come in.
-    #[arg(long, default_value_t = 1, requires = "pcap", conflicts_with = "workload")]
-    in_port: u16,
+    /// The port by which packets of the pcap file come in, by number or name.
+    #[arg(long, value_name = "PORT", default_value = "1", requires = "pcap", conflicts_with = "workload")]
+    in_port: String,
     /// Cache tables.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
     tables: u32,
@@ -88,9 +103,9 @@ pub struct Args {
     /// Sweep over 1 to 5 tables of 100K entries.
     #[arg(long)]
     sweep: bool,
-    /// Change a tenth of the rules of this pipeline table under load.
+    /// Change a tenth of the rules of this pipeline table under load, the same for every cache.
     #[arg(long, value_name = "TABLE")]
-    change_rules: Option<u8>,
+    change_rules: Option<String>,
     /// How long the rate is watched around that change, seconds for each cache: three parts of ten before it.
     #[arg(long, value_name = "SECONDS", requires = "change_rules", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     change_seconds: u16,
@@ -117,6 +132,10 @@ struct Loaded {
     pipeline: Pipeline,
     headers: Vec<Key>,
     packets: Vec<Packet>,
+    /// What becomes of the user's traffic.
+    fate: Option<Fate>,
+    /// The number of the table whose rules change.
+    change: Option<u8>,
 }
 
 /// Runs the command.
@@ -139,8 +158,13 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         None => own(&args),
     };
     // What can be refused comes before the first run.
-    let workloads = names.into_iter().map(load).collect::<anyhow::Result<Vec<_>>>()?;
-    workloads.iter().try_for_each(|loaded| check_table(loaded, &args))?;
+    let mut workloads = names.into_iter().map(load).collect::<anyhow::Result<Vec<_>>>()?;
+    for loaded in &mut workloads {
+        let number = |table: &String| {
+            load::numbered(&loaded.pipeline, table).with_context(|| format!("--change-rules {table}: {}", loaded.name))
+        };
+        loaded.change = args.change_rules.as_ref().map(number).transpose()?;
+    }
     let all = workloads.iter().map(|loaded| compare(loaded, &args)).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(file) = &args.html {
         let page = html(&all, "Caches in front of a pipeline");
@@ -165,7 +189,7 @@ fn show(all: &[Results], args: &Args, global: &Global) -> anyhow::Result<()> {
 fn table(r: &Results) -> String {
     let mut text = match r.locality {
         Some(_) => format!("{} ({}), rules {}, seed {}\n", r.workload, locality_name(r.locality), r.rules, r.seed),
-        None => format!("{} ({})\n", r.workload, locality_name(r.locality)),
+        None => heading(r),
     };
     let row = |o: &Outcome| {
         let coverage = o.coverage_detail.map_or("-".into(), |c| match c.counted {
@@ -248,6 +272,29 @@ fn table(r: &Results) -> String {
     text + "\n"
 }
 
+/// What traffic it was and what became of it.
+fn heading(r: &Results) -> String {
+    let Some(fate) = r.caches.first().and_then(|c| c.traffic.as_ref()) else {
+        return format!("{} ({})\n", r.workload, locality_name(r.locality));
+    };
+    let whose = if fate.source == "made" { "made traffic, not own" } else { locality_name(None) };
+    let mut text = format!("{} ({whose}), packets begin in table {}\n", r.workload, fate.first_table);
+    if fate.dropped > 0 {
+        text += &format!(
+            "{} of {} packets are dropped, {} of them in table {} already\n",
+            fate.dropped, fate.packets, fate.dropped_in_first_table, fate.first_table
+        );
+        if fate.dropped_in_first_table == fate.packets {
+            text += "No packet got past the first table: --table says another one, --trace or --pcap other traffic\n";
+        }
+    }
+    if fate.left_out > 0 {
+        text +=
+            &format!("{} packets of the capture are left out: they are cut off within their headers\n", fate.left_out);
+    }
+    text
+}
+
 fn locality_name(locality: Option<Locality>) -> &'static str {
     match locality {
         Some(Locality::High) => "high locality",
@@ -287,37 +334,80 @@ fn model(name: &str, args: &Args) -> anyhow::Result<Loaded> {
         pipeline: program.pipeline,
         headers: work.headers,
         packets: work.packets,
+        fate: None,
+        change: None,
     })
 }
 
 /// The user's flows and traffic.
 fn own(args: &Args) -> anyhow::Result<Loaded> {
-    let Some(file) = &args.flows else { bail!("--workload or --flows is needed") };
-    let name = file.display().to_string();
-    let options = ImportOptions { source: name.clone(), lenient: args.lenient, ..ImportOptions::default() };
-    let import = import(&input_text(file)?, &options)?;
-    let pipeline = super::loaded(import, &name)?;
+    let Some(file) = args.flows.first() else { bail!("--workload or --flows is needed") };
+    let source = match (&args.trace, &args.pcap) {
+        (Some(_), _) => "trace",
+        (None, Some(_)) => "pcap",
+        (None, None) => "made",
+    };
+    let files = Files {
+        flows: &args.flows,
+        groups: &args.groups,
+        ports: &args.port,
+        lenient: args.lenient,
+        table: args.table.as_deref(),
+        made: source == "made",
+    };
+    let Program { pipeline, entry, lead } = load::program(&files)?;
+    let mut fate = Fate { source, first_table: entry, ..Fate::default() };
     let traffic = match (&args.trace, &args.pcap) {
         (Some(trace), _) => input::parse(&trace.display().to_string(), &input_text(trace)?, pipeline.names())?,
-        (None, Some(pcap)) => frames(pcap, args.in_port)?,
+        (None, Some(pcap)) => {
+            let (trace, left_out) = frames(pcap, in_port(&args.in_port, pipeline.names())?)?;
+            fate.left_out = left_out;
+            trace
+        }
         (None, None) => input::explore(&pipeline, 20_000, &Parameters::with_flows(args.flow_count as usize), args.seed),
     };
-    let name = file.file_stem().map_or(name.clone(), |s| s.to_string_lossy().into_owned());
-    Ok(Loaded { name, locality: None, pipeline, headers: traffic.headers, packets: traffic.packets })
+    fate.count(&pipeline, &traffic.headers, &traffic.packets, usize::from(lead));
+    let name = file.file_stem().map_or(file.display().to_string(), |s| s.to_string_lossy().into_owned());
+    let (headers, packets) = (traffic.headers, traffic.packets);
+    Ok(Loaded { name, locality: None, pipeline, headers, packets, fate: Some(fate), change: None })
 }
 
-fn frames(file: &Path, port: u16) -> anyhow::Result<input::Trace> {
+/// A port by number, or by a name that flows or --port have.
+fn in_port(text: &str, names: &Names) -> anyhow::Result<u16> {
+    let local = text.eq_ignore_ascii_case("local").then_some(pipeline::LOCAL);
+    let named = || local.or_else(|| names.ports.get(text.trim_matches('"')).copied());
+    text.parse()
+        .ok()
+        .or_else(named)
+        .with_context(|| format!("--in-port {text}: no port has this name; --port {text}=N gives it one"))
+}
+
+/// The packets of a capture, and how many were left out. A capture that is short by its snap length often ends within a header of some packets,
+/// and the others are what it was made for.
+fn frames(file: &Path, port: u16) -> anyhow::Result<(input::Trace, u64)> {
     let name = file.display().to_string();
     let open = std::fs::File::open(file).with_context(|| format!("{name} cannot be read"))?;
-    let mut reader = Reader::new(std::io::BufReader::new(open)).with_context(|| name.clone())?;
+    let reader = Reader::with_links(std::io::BufReader::new(open), &input::LINKS);
+    let mut reader = reader.with_context(|| name.clone())?;
     let mut trace = input::Trace::default();
-    let mut number = 0;
+    let (mut number, mut left_out, mut first) = (0u64, 0, None);
     while let Some(packet) = reader.next_packet().with_context(|| name.clone())? {
         number += 1;
-        let at_fault = |what| input::TraceError::Frame { file: name.clone(), number, what };
-        trace.add(packet.time_ns, input::frame(&packet.data, port).map_err(at_fault)?);
+        match input::captured(packet.link, &packet.data, port) {
+            Ok(key) => trace.add(packet.time_ns, key),
+            Err(why) => {
+                left_out += 1;
+                first.get_or_insert(format!("packet {number}: {why}"));
+            }
+        }
     }
-    Ok(trace.finish(&name)?)
+    if let Some(first) = first {
+        if left_out == number {
+            bail!("{name}: none of its {number} packets can be read; {first}");
+        }
+        output::say(format_args!("tunny: {name}: {left_out} of {number} packets are left out, first {first}"));
+    }
+    Ok((trace.finish(&name)?, left_out))
 }
 
 fn bar(length: u64, what: String) -> ProgressBar {
@@ -328,22 +418,6 @@ fn bar(length: u64, what: String) -> ProgressBar {
     }
     bar.set_message(what);
     bar
-}
-
-/// The table whose rules are to change must have some.
-fn check_table(loaded: &Loaded, args: &Args) -> anyhow::Result<()> {
-    if let Some(table) = args.change_rules.filter(|t| !loaded.pipeline.rules().any(|(_, rule)| rule.table == *t)) {
-        let mut tables: Vec<u8> = loaded.pipeline.rules().map(|(_, rule)| rule.table).collect();
-        tables.sort_unstable();
-        tables.dedup();
-        let tables: Vec<String> = tables.iter().map(u8::to_string).collect();
-        bail!(
-            "--change-rules {table}: {} has no flows in table {table}; it has some in {}",
-            loaded.name,
-            tables.join(", ")
-        );
-    }
-    Ok(())
 }
 
 fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
@@ -368,7 +442,8 @@ fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
             }
         };
         let mut env = Env { clock: &mut clock, progress: &mut progress, coverage };
-        caches.push(run_cache(subject, Engine::new(Setup { kind, ..base }), &mut env));
+        let outcome = run_cache(subject, Engine::new(Setup { kind, ..base }), &mut env);
+        caches.push(Outcome { traffic: loaded.fate.clone(), ..outcome });
         shown.finish_and_clear();
     }
     let shown = bar(length, format!("{}: further runs", loaded.name));
@@ -376,7 +451,7 @@ fn compare(loaded: &Loaded, args: &Args) -> anyhow::Result<Results> {
     let cuts = if args.strategies { strategies(subject, base, &mut env) } else { Vec::new() };
     let swept = if args.sweep { sweep(subject, base, 5, 100_000, &mut env) } else { Vec::new() };
     let mut changed = Vec::new();
-    if let Some(table) = args.change_rules {
+    if let Some(table) = loaded.change {
         for kind in Kind::ALL {
             let plan = Plan {
                 setup: Setup { kind, ..base },

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny cache explain`: the way of a packet through a pipeline.
 
+use super::load::{self, Files};
 use crate::output;
 use crate::Global;
 use pipeline::explain::{ExplainedPass, ExplainedStep, Explanation};
-use pipeline::text::{self, ImportOptions};
-use pipeline::{Conntrack, Pipeline};
+use pipeline::text;
+use pipeline::Conntrack;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -16,6 +17,10 @@ use std::process::ExitCode;
 /// Flows are read as `ovs-ofctl dump-flows` prints them and `add-flows` reads them. The packet is written in the syntax of
 /// ofproto/trace: `in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_dst=80`. A packet that comes back from the connection tracker is new
 /// (`trk|new`) unless --ct-next says otherwise; with --track a real tracker decides, which remembers the packets given before.
+///
+/// A final packet can be given as --packet again, but for what lies behind an MPLS label. An action that did nothing says why (`remarks`): there is
+/// no such group, or the port is the one that the packet came in by. A pass of more than 200 steps is shown by its first and last 20. JSON has 1000 steps
+/// of all passes, or of more the first and last 500, and `steps_left_out` says how many are missing between them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// File with flows (and groups). May be given several times.
@@ -28,11 +33,14 @@ pub struct Args {
     #[arg(long, required = true, value_name = "FLOW")]
     packet: Vec<String>,
     /// The number of a named port. Names without one get numbers from 57344 upwards.
-    #[arg(long, value_name = "NAME=NUMBER", value_parser = port)]
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = load::port)]
     port: Vec<(String, u16)>,
     /// Take flows with fields and actions that are not understood; packets that reach them say so.
     #[arg(long)]
     lenient: bool,
+    /// The table in which packets begin, by number or name, if there are no flows in table 0 or tables have names.
+    #[arg(long, value_name = "TABLE")]
+    table: Option<String>,
     /// State of the connection at the next return from the connection tracker: `trk,est`. May be given several times.
     #[arg(long, value_name = "STATES", conflicts_with = "track")]
     ct_next: Vec<String>,
@@ -41,15 +49,17 @@ pub struct Args {
     track: bool,
 }
 
-fn port(text: &str) -> Result<(String, u16), String> {
-    let (name, number) = text.rsplit_once('=').ok_or("a port is given as NAME=NUMBER")?;
-    let number = number.parse().map_err(|_| format!("\"{number}\" is not a port's number"))?;
-    Ok((name.trim_matches('"').to_string(), number))
-}
-
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let mut pipeline = load(&args)?;
+    let files = Files {
+        flows: &args.flows,
+        groups: &args.groups,
+        ports: &args.port,
+        lenient: args.lenient,
+        table: args.table.as_deref(),
+        made: false,
+    };
+    let mut pipeline = load::program(&files)?.pipeline;
     let mut ct = match args.track {
         true => Conntrack::default(),
         false => {
@@ -75,22 +85,25 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn load(args: &Args) -> anyhow::Result<Pipeline> {
-    let mut files = Vec::new();
-    for path in args.flows.iter().chain(&args.groups) {
-        let text = crate::input::text(path)?;
-        files.push((path.display().to_string(), text));
+/// Steps of a pass that a person is shown, and of all passes in JSON: a way of more is shown by so many at either end.
+const SHOWN: (usize, usize) = (200, 20);
+const IN_JSON: (usize, usize) = (1000, 500);
+
+/// The steps at the beginning and at the end, and how many are left out in between.
+fn ends<T>(steps: &[T], (most, each): (usize, usize)) -> (&[T], usize, &[T]) {
+    match steps.len() <= most {
+        true => (steps, 0, &[]),
+        false => (&steps[..each], steps.len() - 2 * each, &steps[steps.len() - each..]),
     }
-    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    let options = ImportOptions { lenient: args.lenient, ports: args.port.clone(), ..ImportOptions::default() };
-    let import = text::import_all(&files, &options)?;
-    super::loaded(import, &files.iter().map(|f| f.0).collect::<Vec<_>>().join(", "))
 }
 
 /// What a program reads.
 #[derive(Serialize)]
 struct View<'a> {
     steps: Vec<StepView<'a>>,
+    /// How many are left out in the middle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps_left_out: Option<usize>,
     final_packet: &'a str,
     megaflow_mask: &'a str,
     datapath_actions: &'a str,
@@ -113,6 +126,8 @@ struct StepView<'a> {
     actions: &'a str,
     line: u32,
     depends_on: &'a str,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    remarks: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -131,8 +146,10 @@ struct PassView<'a> {
 impl View<'_> {
     fn new(way: &Explanation) -> View<'_> {
         let first = &way.passes[0];
+        let (begin, left_out, end) = ends(&way.steps, IN_JSON);
         View {
-            steps: way.steps.iter().map(step_view).collect(),
+            steps: begin.iter().chain(end).map(step_view).collect(),
+            steps_left_out: (left_out > 0).then_some(left_out),
             final_packet: &first.final_packet,
             megaflow_mask: &first.megaflow,
             datapath_actions: &first.datapath_actions,
@@ -153,6 +170,7 @@ fn step_view(step: &ExplainedStep) -> StepView<'_> {
         actions: &step.actions,
         line: step.line,
         depends_on: &step.depends,
+        remarks: &step.remarks,
     }
 }
 
@@ -182,9 +200,13 @@ fn tell(way: &Explanation) -> String {
             );
         }
         let _ = writeln!(out, "Flow: {}\n", pass.packet);
-        for step in way.steps.iter().filter(|s| s.pass == n) {
-            tell_step(step, &mut out);
+        let steps: Vec<&ExplainedStep> = way.steps.iter().filter(|s| s.pass == n).collect();
+        let (begin, left_out, end) = ends(&steps, SHOWN);
+        begin.iter().for_each(|step| tell_step(step, &mut out));
+        if left_out > 0 {
+            let _ = writeln!(out, "    … {left_out} more steps …");
         }
+        end.iter().for_each(|step| tell_step(step, &mut out));
         let _ = writeln!(
             out,
             "\nFinal flow: {}",
@@ -224,4 +246,7 @@ fn tell_step(step: &ExplainedStep, out: &mut String) {
         }
     }
     let _ = writeln!(out, "    {}", step.actions[from..].trim());
+    for remark in &step.remarks {
+        let _ = writeln!(out, "    >> {remark}");
+    }
 }

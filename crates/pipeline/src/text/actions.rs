@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lists of actions.
 use super::arguments;
+use super::kind::Kind;
+use super::matches::needed;
 use super::names::Context;
 use super::split::{item, list, positional, Item};
 use super::value::{bytes, ipv4, mac, masked, name, number, small, subfield};
-use super::{bad, field_named, unsupported, Bad, Read};
+use super::{bad, field_named, Bad, Read};
 use crate::action::{Action, LOCAL};
 use crate::field::{Field, Subfield};
+use crate::learn::{Learn, Source, Spec};
 use std::sync::Arc;
 
 /// Actions nested in actions (clone, write_actions) at most so deep.
@@ -21,6 +24,8 @@ pub(super) struct Actions<'c, 'n, 'a> {
     pub table: u8,
     /// The IP protocol that the flow matches, 0 for any.
     pub proto: u8,
+    /// What is known of the packet here; none in groups, for which Open vSwitch checks nothing of it, and which have no instructions.
+    pub kind: Option<Kind>,
     pub lenient: bool,
     /// What a lenient reading left out.
     pub left_out: Option<Bad<'a>>,
@@ -36,16 +41,17 @@ impl<'a> Actions<'_, '_, 'a> {
         if depth > NESTED_MAX {
             return bad(text, format!("actions are nested more than {NESTED_MAX} deep"));
         }
+        // No action at all means the same as "drop".
         let parts = list(text, false)?;
-        if parts.is_empty() {
-            return bad(text, "at least one action was expected; write \"drop\" for none");
-        }
         if parts.len() > LIST_MAX {
             return bad(text, format!("there are more than {LIST_MAX} actions"));
         }
         let mut out = Vec::with_capacity(parts.len());
+        let mut before: Option<&str> = None;
         for part in &parts {
-            match self.one(item(part)?, depth, &mut out) {
+            let item = item(part)?;
+            self.check_order(item, depth, &mut before)?;
+            match self.one(item, depth, &mut out) {
                 Err(why) if why.unsupported && self.lenient => {
                     out.push(Action::Unsupported(Arc::from(*part)));
                     self.left_out = Some(why);
@@ -58,6 +64,100 @@ impl<'a> Actions<'_, '_, 'a> {
         }
         self.check_conjunction(text, &out)?;
         Ok(out)
+    }
+
+    /// Instructions stand behind the actions and in one order, each once; not within other actions and not in groups.
+    fn check_order(&self, item: Item<'a>, depth: usize, before: &mut Option<&'a str>) -> Read<'a, ()> {
+        const ORDER: [&str; 4] = ["clear_actions", "write_actions", "write_metadata", "goto_table"];
+        let place = |name: &str| ORDER.iter().position(|o| o.eq_ignore_ascii_case(name));
+        let (last, this) = (before.and_then(place), place(item.name));
+        if this.is_some() && (depth > 0 || self.kind.is_none()) {
+            return bad(
+                item.whole,
+                format!("\"{}\" stands among the actions of a flow only, not within others", item.name),
+            );
+        }
+        let name = before.replace(item.name).unwrap_or("");
+        match (last, this) {
+            (None, _) => Ok(()),
+            (Some(last), Some(this)) if this > last => Ok(()),
+            (last, this) if last == this => bad(item.whole, format!("\"{name}\" stands in a flow once")),
+            _ => bad(item.whole, format!("\"{}\" must stand before \"{name}\"", item.name)),
+        }
+    }
+
+    /// Whether the flow says that the packet has a field here.
+    fn check(&self, field: Field, at: &'a str) -> Read<'a, ()> {
+        let info = field.info();
+        match self.kind.is_none_or(|kind| kind.has(info.prereq)) {
+            true => Ok(()),
+            false => bad(at, format!("{} needs a flow that matches {}", info.name, needed(info.prereq))),
+        }
+    }
+
+    /// Bits that an action reads.
+    fn read(&self, text: &'a str) -> Read<'a, Subfield> {
+        let bits = subfield(text, true)?;
+        self.check(bits.field, text)?;
+        Ok(bits)
+    }
+
+    /// Bits that an action writes.
+    pub(super) fn write(&self, text: &'a str) -> Read<'a, Subfield> {
+        let bits = writable(text, true)?;
+        self.check(bits.field, text)?;
+        Ok(bits)
+    }
+
+    /// What `learn` takes from the packet must be there, and what it matches and loads there in packets that the new flow matches.
+    fn check_learn(&self, learn: &Learn, at: &'a str) -> Read<'a, ()> {
+        if self.kind.is_none() {
+            return Ok(());
+        }
+        let mut there = Kind::default();
+        for spec in &learn.specs {
+            let (from, to) = match spec {
+                Spec::Match { from, to } | Spec::Load { from, to } => (from, to),
+                Spec::Output(bits) => {
+                    self.check(bits.field, at)?;
+                    continue;
+                }
+            };
+            if let Source::Field(bits) = from {
+                self.check(bits.field, at)?;
+            }
+            let info = to.field.info();
+            if !there.has(info.prereq) {
+                let what = needed(info.prereq);
+                return bad(at, format!("{} of the learned flow needs a match on {what} before it", info.name));
+            }
+            if let (Spec::Match { .. }, Source::Value(value)) = (spec, from) {
+                there.says(to.field, value << to.offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// What an action does to the headers counts for those behind it.
+    fn follow(&mut self, action: &Action) {
+        let Some(kind) = &mut self.kind else { return };
+        match action {
+            Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } => kind.tagged(),
+            Action::Set { field: Field::VlanTci, value, .. } => kind.says(Field::VlanTci, *value),
+            Action::PushVlan(_) => kind.push_vlan(),
+            Action::PopVlan => kind.pop_vlan(),
+            Action::PushMpls(eth) => kind.push_mpls(*eth),
+            Action::PopMpls(eth) => kind.pop_mpls(*eth),
+            _ => {}
+        }
+    }
+
+    /// Actions within others: what they do to the headers does not count behind them.
+    fn inner(&mut self, text: &'a str, depth: usize) -> Read<'a, Arc<[Action]>> {
+        let kind = self.kind;
+        let inner = self.nested(text, depth + 1)?;
+        self.kind = kind;
+        Ok(inner.into())
     }
 
     fn check_conjunction(&self, text: &'a str, out: &[Action]) -> Read<'a, ()> {
@@ -83,19 +183,28 @@ impl<'a> Actions<'_, '_, 'a> {
             "resubmit" => self.resubmit(item)?,
             "goto_table" => return self.goto(item, out),
             "apply_actions" => {
-                out.extend(self.nested(item.needed()?, depth + 1)?);
+                out.extend(self.nested(item.value.unwrap_or(""), depth + 1)?);
                 return Ok(());
             }
             "write_actions" => Action::WriteActions(match item.value {
                 Some("drop" | "") | None => Arc::new([]),
-                Some(inner) => self.nested(inner, depth + 1)?.into(),
+                Some(inner) => self.inner(inner, depth)?,
             }),
-            "clone" => Action::Clone(self.nested(item.needed()?, depth + 1)?.into()),
+            "clone" => Action::Clone(self.inner(item.value.unwrap_or(""), depth)?),
+            // Open vSwitch refuses it in flows that match no protocol, but Neutron documents such flows.
             "ct" => Action::Ct(Arc::new(arguments::ct(item, self)?)),
-            "learn" => Action::Learn(Arc::new(arguments::learn(item, self.context)?)),
-            "multipath" => Action::Multipath(Arc::new(arguments::multipath(item)?)),
+            "learn" => {
+                let learn = arguments::learn(item, self.context)?;
+                self.check_learn(&learn, item.whole)?;
+                Action::Learn(Arc::new(learn))
+            }
+            "multipath" => Action::Multipath(Arc::new(arguments::multipath(item, self)?)),
             "bundle" | "bundle_load" => {
-                Action::Bundle(Arc::new(arguments::bundle(item, lower == "bundle_load", self.context)?))
+                Action::Bundle(Arc::new(arguments::bundle(item, lower == "bundle_load", self)?))
+            }
+            "sample" => {
+                arguments::sample(item)?;
+                Action::Sample
             }
             "conjunction" => arguments::conjunction(item)?,
             "note" => Action::Note(bytes(item.value.unwrap_or(""))?),
@@ -117,6 +226,7 @@ impl<'a> Actions<'_, '_, 'a> {
             }
             _ => return self.rewriting(item, &lower, out),
         };
+        self.follow(&action);
         out.push(action);
         Ok(())
     }
@@ -129,8 +239,8 @@ impl<'a> Actions<'_, '_, 'a> {
             "set_field" => self.set_field(item)?,
             "load" => self.load(item)?,
             "move" => self.copy(item)?,
-            "push" => Action::Push(writable_or_not(item.needed()?)?),
-            "pop" => Action::Pop(writable(item.needed()?, false)?),
+            "push" => Action::Push(self.read(item.needed()?)?),
+            "pop" => Action::Pop(self.write(item.needed()?)?),
             "mod_vlan_vid" | "set_vlan_vid" => {
                 Action::SetVlanVid { vid: small(item.needed()?, 12)? as u16, push: lower == "mod_vlan_vid" }
             }
@@ -169,8 +279,9 @@ impl<'a> Actions<'_, '_, 'a> {
                 set(Field::Metadata, value, mask)
             }
             _ if item.value.is_none() && self.is_port(item.whole) => Action::Output(self.context.port(item.whole)?),
-            _ => return unsupported(item.whole, format!("\"{}\" is not an action that is understood", item.name)),
+            _ => return Err(unknown(item, lower)),
         };
+        self.follow(&action);
         out.push(action);
         Ok(())
     }
@@ -197,24 +308,12 @@ impl<'a> Actions<'_, '_, 'a> {
     fn output(&mut self, item: Item<'a>) -> Read<'a, Action> {
         let text = item.needed()?;
         if item.parentheses {
-            let mut port = None;
-            for part in list(text, false)? {
-                let part = super::split::item(part)?;
-                match part.name {
-                    "port" => port = Some(self.context.port(part.needed()?)?),
-                    "max_len" => {
-                        return unsupported(
-                            part.whole,
-                            "sending the beginning of a packet only (max_len) is not supported",
-                        );
-                    }
-                    _ => return bad(part.whole, format!("\"{}\" is not an argument of output", part.name)),
-                }
-            }
-            return port.map_or_else(|| bad(text, "output needs a port"), |p| Ok(Action::Output(p)));
+            return self.truncated(text);
         }
-        if text.ends_with(']') {
-            return Ok(Action::OutputField(subfield(text, false)?));
+        let named = self.context.names.ports.contains_key(text);
+        if text.ends_with(']') || field_named(text).is_some_and(|f| f.info().readable) && !named {
+            // A reserved port is none of the fields' names.
+            return Ok(Action::OutputField(self.read(text)?));
         }
         Ok(match self.context.port(text)? {
             0xfff8 => Action::InPort,
@@ -223,6 +322,38 @@ impl<'a> Actions<'_, '_, 'a> {
             0xfffc => Action::All,
             port => Action::Output(port),
         })
+    }
+
+    /// `output(port=N,max_len=M)`: the beginning of the packet.
+    fn truncated(&mut self, text: &'a str) -> Read<'a, Action> {
+        let (mut port, mut max_len) = (None, None);
+        for part in list(text, false)? {
+            let part = super::split::item(part)?;
+            match part.name {
+                "port" => {
+                    let at = part.needed()?;
+                    port = Some(self.context.port(at)?);
+                    if port.is_some_and(|p| p >= 0xff00 && p != LOCAL && p != 0xfff8) {
+                        return bad(
+                            at,
+                            format!("the beginning of a packet goes to a port, in_port or local, not to {at}"),
+                        );
+                    }
+                }
+                "max_len" => {
+                    let at = part.needed()?;
+                    max_len = Some(small(at, 32)?).filter(|n| *n >= 14);
+                    if max_len.is_none() {
+                        return bad(at, "max_len is at least 14, the length of an Ethernet header");
+                    }
+                }
+                _ => return bad(part.whole, format!("\"{}\" is not an argument of output", part.name)),
+            }
+        }
+        match (port, max_len) {
+            (Some(port), Some(max_len)) => Ok(Action::OutputTruncated { port, max_len }),
+            _ => bad(text, "output with parentheses needs a port and a max_len: output(port=1,max_len=128)"),
+        }
     }
 
     fn resubmit(&mut self, item: Item<'a>) -> Read<'a, Action> {
@@ -281,12 +412,8 @@ impl<'a> Actions<'_, '_, 'a> {
 
     fn set_field(&mut self, item: Item<'a>) -> Read<'a, Action> {
         let (value, to) = self.arrow(item)?;
-        if to.ends_with(']') {
-            let bits = writable(to, true)?;
-            let value = number(value, bits.bits)?;
-            return Ok(Action::Set { field: bits.field, value: value << bits.offset, mask: bits.field_mask() });
-        }
-        let field = writable(to, true)?.field;
+        whole_field(to)?;
+        let field = self.write(to)?.field;
         match field {
             Field::VlanVid => {
                 let (v, m) = value.split_once('/').map_or((value, None), |(v, m)| (v, Some(m)));
@@ -302,7 +429,7 @@ impl<'a> Actions<'_, '_, 'a> {
 
     fn load(&mut self, item: Item<'a>) -> Read<'a, Action> {
         let (value, to) = self.arrow(item)?;
-        let bits = writable(to, true)?;
+        let bits = self.write(to)?;
         let value = match value.starts_with(|c: char| c.is_ascii_digit()) && !value.contains([':', '.']) {
             true => number(value, bits.bits)?,
             false => super::matches::value_of(bits.field, value, self.context)?,
@@ -312,7 +439,7 @@ impl<'a> Actions<'_, '_, 'a> {
 
     fn copy(&mut self, item: Item<'a>) -> Read<'a, Action> {
         let (from, to) = self.arrow(item)?;
-        let (from, to) = (subfield(from, false)?, writable(to, false)?);
+        let (from, to) = (self.read(from)?, self.write(to)?);
         match from.bits == to.bits {
             true => Ok(Action::Move { from, to }),
             false => bad(item.whole, format!("{} bits cannot be moved to {}", from.bits, to.bits)),
@@ -327,6 +454,7 @@ impl<'a> Actions<'_, '_, 'a> {
             let action = match item.name {
                 "set_field" => {
                     let (value, to) = self.arrow(item)?;
+                    whole_field(to)?;
                     let field = ct_writable(to)?;
                     let (value, mask) = masked(field.field, value, self.context)?;
                     Action::Set { field: field.field, value, mask }
@@ -342,7 +470,7 @@ impl<'a> Actions<'_, '_, 'a> {
                 }
                 "move" => {
                     let (from, to) = self.arrow(item)?;
-                    let (from, to) = (subfield(from, false)?, ct_writable(to)?);
+                    let (from, to) = (self.read(from)?, ct_writable(to)?);
                     if from.bits != to.bits {
                         return bad(part, format!("{} bits cannot be moved to {}", from.bits, to.bits));
                     }
@@ -375,8 +503,28 @@ pub(super) fn writable(text: &str, bare: bool) -> Read<'_, Subfield> {
     }
 }
 
-fn writable_or_not(text: &str) -> Read<'_, Subfield> {
-    subfield(text, false)
+/// `set_field` names a whole field; a part of it is said by a mask.
+fn whole_field(to: &str) -> Read<'_, ()> {
+    match to.contains('[') {
+        true => bad(to, "set_field writes whole fields, or with a mask a part: set_field:0x3/0xf->reg0, or load:3->NXM_NX_REG0[0..3]"),
+        false => Ok(()),
+    }
+}
+
+/// An action that is not taken: one that Open vSwitch has, or none at all.
+fn unknown<'a>(item: Item<'a>, name: &str) -> Bad<'a> {
+    let why = match name {
+        "check_pkt_larger" => "packets have no length here",
+        "encap" | "decap" => "packets are Ethernet here and stay so",
+        "dec_nsh_ttl" => "packets have no NSH header here",
+        "delete_field" => "a tunnel option is there or not there, which is not told apart here",
+        _ => "",
+    };
+    let message = match why {
+        "" => format!("\"{}\" is not an action that is understood", item.name),
+        why => format!("\"{name}\" is not supported: {why}"),
+    };
+    Bad { at: item.whole, message, unsupported: true }
 }
 
 /// The field that a specification of `learn` names, if it is one.

@@ -187,7 +187,7 @@ fn hash_fields(text: &str) -> Read<'_, HashFields> {
 }
 
 /// `multipath(fields,basis,algorithm,links,argument,field[..])`.
-pub(super) fn multipath(whole: Item<'_>) -> Read<'_, Multipath> {
+pub(super) fn multipath<'a>(whole: Item<'a>, actions: &Actions<'_, '_, 'a>) -> Read<'a, Multipath> {
     let text = whole.needed()?;
     let parts = positional(text);
     let [fields, basis, algorithm, links, argument, to] = parts[..] else {
@@ -207,7 +207,7 @@ pub(super) fn multipath(whole: Item<'_>) -> Read<'_, Multipath> {
     if !(1..=65536).contains(&count) {
         return bad(links, "multipath chooses among 1 to 65536 links");
     }
-    let bits = writable(to, false)?;
+    let bits = actions.write(to)?;
     if bits.bits < 16 && count > 1 << bits.bits {
         return bad(to, format!("{count} links do not fit in {} bits", bits.bits));
     }
@@ -222,7 +222,7 @@ pub(super) fn multipath(whole: Item<'_>) -> Read<'_, Multipath> {
 }
 
 /// `bundle(fields,basis,algorithm,ofport,members:…)` and `bundle_load(…,ofport,field[..],members:…)`.
-pub(super) fn bundle<'a>(whole: Item<'a>, load: bool, context: &mut Context<'_>) -> Read<'a, Bundle> {
+pub(super) fn bundle<'a>(whole: Item<'a>, load: bool, actions: &mut Actions<'_, '_, 'a>) -> Read<'a, Bundle> {
     let text = whole.needed()?;
     let parts = positional(text);
     let fixed = if load { 5 } else { 4 };
@@ -238,7 +238,7 @@ pub(super) fn bundle<'a>(whole: Item<'a>, load: bool, context: &mut Context<'_>)
         return bad(parts[3], "the members of a bundle are of type ofport");
     }
     let to = match load {
-        true => Some(writable(parts[4], false)?),
+        true => Some(actions.write(parts[4])?),
         false => None,
     };
     let mut members = Vec::new();
@@ -251,13 +251,36 @@ pub(super) fn bundle<'a>(whole: Item<'a>, load: bool, context: &mut Context<'_>)
             _ => part,
         };
         if !port.is_empty() {
-            members.push(context.port(port)?);
+            members.push(actions.context.port(port)?);
         }
     }
     if members.len() > 2048 {
         return bad(text, "a bundle has at most 2048 members");
     }
     Ok(Bundle { fields: hash_fields(parts[0])?, basis: small(parts[1], 16)? as u16, active_backup, members, to })
+}
+
+/// `sample(probability=…,…)`: a report to collectors, which changes nothing of the packet's way.
+pub(super) fn sample(whole: Item<'_>) -> Read<'_, ()> {
+    let mut probability = 0;
+    for part in list(whole.value.unwrap_or(""), false)? {
+        let item = item(part)?;
+        match item.name {
+            "probability" => probability = small(item.needed()?, 16)?,
+            "collector_set_id" | "obs_domain_id" | "obs_point_id" => {
+                small(item.needed()?, 32)?;
+            }
+            "sampling_port" => {
+                item.needed()?;
+            }
+            "ingress" | "egress" => item.alone()?,
+            _ => return bad(part, format!("\"{}\" is not an argument of sample", item.name)),
+        }
+    }
+    match probability {
+        0 => bad(whole.whole, "sample needs a probability from 1 to 65535"),
+        _ => Ok(()),
+    }
 }
 
 /// `learn(table=…,…)`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lines of flows, and whole files.
 use super::actions::Actions;
+use super::kind::Kind;
 use super::matches::Reader;
 use super::names::{number_tables, Context};
 use super::split::{item, list, trim};
@@ -21,12 +22,12 @@ pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<
     if let Some(at) = texts.iter().position(|t| t.len() > TEXT_MAX) {
         let error =
             one(at, &Bad { at: texts[at], message: "the text is longer than 1 GiB".into(), unsupported: false });
-        return Err(ImportErrors { errors: vec![error], more: 0 });
+        return Err(ImportErrors { errors: vec![error], more: 0, unsupported: 0 });
     }
-    let tables = number_tables(&texts, &options.tables).map_err(|b| {
+    let tables = number_tables(&texts, &options.tables, &options.ports).map_err(|b| {
         let inside =
             |t: &&str| (t.as_ptr() as usize..=t.as_ptr() as usize + t.len()).contains(&(b.at.as_ptr() as usize));
-        ImportErrors { errors: vec![one(texts.iter().position(inside).unwrap_or(0), &b)], more: 0 }
+        ImportErrors { errors: vec![one(texts.iter().position(inside).unwrap_or(0), &b)], more: 0, unsupported: 0 }
     })?;
     let names = Names { ports: options.ports.iter().cloned().collect(), tables };
     let mut reader = FileReader {
@@ -39,6 +40,7 @@ pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<
         unsupported: Vec::new(),
         errors: Vec::new(),
         more: 0,
+        unsupported_errors: 0,
     };
     for (name, text) in files {
         reader.file(&Source { text, name });
@@ -53,10 +55,19 @@ struct FileReader<'n> {
     flows: Vec<FlowMod>,
     groups: usize,
     /// Lists of actions that were read, by their text and what their meaning depends on.
-    lists: HashMap<(u8, u8), HashMap<Arc<str>, Arc<[Action]>>>,
+    lists: HashMap<(u8, u8), HashMap<Arc<str>, List>>,
     unsupported: Vec<ImportError>,
     errors: Vec<ImportError>,
     more: usize,
+    unsupported_errors: usize,
+}
+
+/// A list of actions that was read before.
+struct List {
+    actions: Arc<[Action]>,
+    text: Arc<str>,
+    /// Kinds of packets that have what it needs.
+    checked: Vec<Kind>,
 }
 
 /// Logical lines with the number of their first physical one: a backslash at the end joins the next line, unless that is a flow of
@@ -109,6 +120,7 @@ impl FileReader<'_> {
                 continue;
             }
             if let Err(bad) = self.line(number, line, cut_off, source) {
+                self.unsupported_errors += usize::from(bad.unsupported);
                 match self.errors.len() < ERRORS_MAX {
                     true => self.errors.push(source.error(&bad)),
                     false => self.more += 1,
@@ -119,7 +131,8 @@ impl FileReader<'_> {
 
     fn finish(mut self) -> Result<Import, ImportErrors> {
         if !self.errors.is_empty() {
-            return Err(ImportErrors { errors: self.errors, more: self.more });
+            let unsupported = self.unsupported_errors;
+            return Err(ImportErrors { errors: self.errors, more: self.more, unsupported });
         }
         let count = self.flows.len();
         self.pipeline.add_all(self.flows, 0);
@@ -139,8 +152,14 @@ impl FileReader<'_> {
             _ => line,
         };
         if line.starts_with("group_id") {
-            let mut actions =
-                Actions { context: &mut self.context, table: 0, proto: 0, lenient: self.lenient, left_out: None };
+            let mut actions = Actions {
+                context: &mut self.context,
+                table: 0,
+                proto: 0,
+                kind: None,
+                lenient: self.lenient,
+                left_out: None,
+            };
             let (id, group) = groups::read(line, &mut actions)?;
             if let Some(why) = actions.left_out {
                 self.unsupported.push(source.error(&why));
@@ -189,7 +208,12 @@ impl FileReader<'_> {
             match item.name {
                 "table" => flow.table = self.context.table(item.needed()?)?,
                 "priority" => flow.priority = small(item.needed()?, 16)? as u16,
-                "cookie" => flow.cookie = number(item.needed()?.split('/').next().unwrap_or(""), 64)? as u64,
+                "cookie" => match item.needed()? {
+                    masked if masked.contains('/') => {
+                        return bad(masked, "a flow that is added has a cookie without a mask");
+                    }
+                    cookie => flow.cookie = number(cookie, 64)? as u64,
+                },
                 "idle_timeout" => flow.idle_timeout = small(item.needed()?, 16)? as u16,
                 "hard_timeout" => flow.hard_timeout = small(item.needed()?, 16)? as u16,
                 "duration" | "n_packets" | "n_bytes" | "idle_age" | "hard_age" | "importance" => {
@@ -223,22 +247,45 @@ impl FileReader<'_> {
             flow.text = Arc::from(actions_text);
             return Ok((flow, Some(why)));
         }
-        let proto = flow.matching.exactly(Field::NwProto).unwrap_or(0) as u8;
-        let lists = self.lists.entry((flow.table, proto)).or_default();
-        if let Some((text, actions)) = lists.get_key_value(actions_text) {
-            flow.actions = actions.clone();
-            flow.text = text.clone();
-            return Ok((flow, None));
-        }
-        let mut reader =
-            Actions { context: &mut self.context, table: flow.table, proto, lenient: self.lenient, left_out: None };
-        flow.actions = reader.list(actions_text)?.into();
-        flow.text = Arc::from(actions_text);
-        let left_out = reader.left_out;
-        if left_out.is_none() {
-            lists.insert(flow.text.clone(), flow.actions.clone());
-        }
+        let left_out = self.actions(&mut flow, actions_text)?;
         Ok((flow, left_out))
+    }
+
+    /// Equal texts in one table share one list, which is checked for every kind of packet that its flows match.
+    fn actions<'a>(&mut self, flow: &mut FlowMod, text: &'a str) -> Read<'a, Option<Bad<'a>>> {
+        let proto = flow.matching.exactly(Field::NwProto).unwrap_or(0) as u8;
+        let kind = Kind::of(&flow.matching);
+        let lists = self.lists.entry((flow.table, proto)).or_default();
+        let known = lists.get_mut(text);
+        if let Some(list) = known.as_ref().filter(|list| list.checked.contains(&kind)) {
+            (flow.actions, flow.text) = (list.actions.clone(), list.text.clone());
+            return Ok(None);
+        }
+        let mut reader = Actions {
+            context: &mut self.context,
+            table: flow.table,
+            proto,
+            kind: Some(kind),
+            lenient: self.lenient,
+            left_out: None,
+        };
+        let actions = reader.list(text)?;
+        let left_out = reader.left_out;
+        match known {
+            Some(list) => {
+                list.checked.push(kind);
+                (flow.actions, flow.text) = (list.actions.clone(), list.text.clone());
+            }
+            None => {
+                flow.actions = actions.into();
+                flow.text = Arc::from(if text.is_empty() { "drop" } else { text });
+                if left_out.is_none() {
+                    let (actions, text_of) = (flow.actions.clone(), flow.text.clone());
+                    lists.insert(Arc::from(text), List { actions, text: text_of, checked: vec![kind] });
+                }
+            }
+        }
+        Ok(left_out)
     }
 }
 

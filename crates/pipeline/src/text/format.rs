@@ -68,7 +68,12 @@ pub fn format_key(key: &Key, names: &Names) -> String {
     if key.get(Field::VlanTci) != 0 {
         mask.add(Field::VlanTci);
     }
-    mask.remove(Field::VlanTpid);
+    // The usual type of a tag goes without saying.
+    for tpid in [Field::VlanTpid, Field::InnerTpid] {
+        if key.get(tpid) == 0x8100 {
+            mask.remove(tpid);
+        }
+    }
     format_subset(key, &mask, names)
 }
 
@@ -136,6 +141,10 @@ impl Out<'_> {
             self.field(Field::NdTarget, "nd_target");
             self.field(Field::NdSll, "nd_sll");
             self.field(Field::NdTll, "nd_tll");
+            if proto == Some(58) {
+                self.field(Field::NdReserved, "nd_reserved");
+                self.field(Field::NdOptionsType, "nd_options_type");
+            }
         }
         if proto == Some(6) {
             self.field(Field::TcpFlags, "tcp_flags");
@@ -174,20 +183,24 @@ impl Out<'_> {
     }
 
     fn vlan(&mut self) {
-        let (value, mask) = (self.key.get(Field::VlanTci), self.mask.get(Field::VlanTci));
+        self.field(Field::VlanTpid, "vlan_tpid");
+        self.tag(Field::VlanTci, "");
+        self.field(Field::InnerTpid, "vlan_tpid1");
+        self.tag(Field::InnerTci, "1");
+    }
+
+    /// A tag as Open vSwitch writes the one of this number.
+    fn tag(&mut self, tci: Field, n: &str) {
+        let (value, mask) = (self.key.get(tci), self.mask.get(tci));
         match mask {
             0 => {}
-            0x1fff if value & 0x1000 != 0 => self.push(&format!("dl_vlan={}", value & 0xfff)),
-            0xf000 if value & 0x1000 != 0 => self.push(&format!("dl_vlan_pcp={}", value >> 13)),
+            0x1fff if value & 0x1000 != 0 => self.push(&format!("dl_vlan{n}={}", value & 0xfff)),
+            0xf000 if value & 0x1000 != 0 => self.push(&format!("dl_vlan_pcp{n}={}", value >> 13)),
             0xffff if value & 0x1000 != 0 => {
-                self.push(&format!("dl_vlan={},dl_vlan_pcp={}", value & 0xfff, value >> 13))
+                self.push(&format!("dl_vlan{n}={},dl_vlan_pcp{n}={}", value & 0xfff, value >> 13))
             }
-            0xffff => self.push(&format!("vlan_tci={value:#06x}")),
-            _ => self.push(&format!("vlan_tci={value:#06x}/{mask:#06x}")),
-        }
-        let inner = self.mask.get(Field::InnerTci);
-        if inner != 0 {
-            self.push(&format!("inner_tci={:#06x}/{inner:#06x}", self.key.get(Field::InnerTci)));
+            0xffff => self.push(&format!("vlan_tci{n}={value:#06x}")),
+            _ => self.push(&format!("vlan_tci{n}={value:#06x}/{mask:#06x}")),
         }
     }
 

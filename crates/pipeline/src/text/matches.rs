@@ -40,21 +40,40 @@ pub(super) fn read<'a>(text: &'a str, context: &mut Context<'_>) -> Read<'a, Mat
 
 /// The same, whatever the packet would need to have the fields.
 pub(super) fn read_any<'a>(text: &'a str, context: &mut Context<'_>) -> Read<'a, Match> {
-    let mut reader = Reader::default();
+    let mut reader = Reader::of_packet();
     for part in list(text, true)? {
         reader.item(item(part)?, context)?;
     }
     Ok(reader.matching)
 }
 
+/// Headers of a packet that no flow can match, as they are printed.
+fn inner(name: &str) -> Option<Field> {
+    Some(match name {
+        "vlan_tpid" => Field::VlanTpid,
+        "vlan_tci1" => Field::InnerTci,
+        "vlan_tpid1" => Field::InnerTpid,
+        "mpls_lse1" => Field::MplsLse1,
+        "mpls_lse2" => Field::MplsLse2,
+        _ => return None,
+    })
+}
+
 /// A match while its parts are read.
 #[derive(Default)]
 pub(super) struct Reader<'a> {
     pub matching: Match,
+    /// It is of a packet, which has headers that no flow can match.
+    inner: bool,
     needs: Vec<(Field, &'a str)>,
 }
 
 impl<'a> Reader<'a> {
+    /// Of a packet instead of a flow.
+    pub fn of_packet() -> Reader<'a> {
+        Reader { inner: true, ..Reader::default() }
+    }
+
     fn require(&mut self, field: Field, value: u128, mask: u128, at: &'a str) -> Read<'a, ()> {
         let both = self.matching.mask.get(field) & mask;
         if (self.matching.key.get(field) ^ value) & both != 0 {
@@ -77,11 +96,10 @@ impl<'a> Reader<'a> {
         match item.name {
             "eth" => return item.alone(),
             "packet_type" if item.value == Some("(0,0)") || item.value == Some("0,0") => return Ok(()),
-            "dl_vlan" => return self.vlan_id(item),
-            "dl_vlan_pcp" | "vlan_pcp" => {
-                let pcp = number(item.needed()?, 3)?;
-                return self.require(Field::VlanTci, pcp << 13 | 0x1000, 0xf000, item.whole);
-            }
+            "dl_vlan" => return self.vlan_id(item, Field::VlanTci),
+            "dl_vlan1" if self.inner => return self.vlan_id(item, Field::InnerTci),
+            "dl_vlan_pcp" | "vlan_pcp" => return self.vlan_priority(item, Field::VlanTci),
+            "dl_vlan_pcp1" if self.inner => return self.vlan_priority(item, Field::InnerTci),
             "vlan_vid" => {
                 let (value, mask) =
                     item.needed()?.split_once('/').map_or((item.needed()?, None), |(v, m)| (v, Some(m)));
@@ -92,7 +110,8 @@ impl<'a> Reader<'a> {
             "ip_dscp" => return self.tos(item, 2),
             _ => {}
         }
-        let Some(field) = field_named(item.name).filter(|f| f.info().readable) else {
+        let inner = inner(item.name).filter(|_| self.inner);
+        let Some(field) = inner.or_else(|| field_named(item.name).filter(|f| f.info().readable)) else {
             return unsupported(item.whole, format!("\"{}\" is not a field that a flow can match", item.name));
         };
         let (value, mask) = masked(field, item.needed()?, context)?;
@@ -100,11 +119,16 @@ impl<'a> Reader<'a> {
         self.require(field, value & mask, mask, item.whole)
     }
 
-    fn vlan_id(&mut self, item: Item<'a>) -> Read<'a, ()> {
+    fn vlan_priority(&mut self, item: Item<'a>, tci: Field) -> Read<'a, ()> {
+        let pcp = number(item.needed()?, 3)?;
+        self.require(tci, pcp << 13 | 0x1000, 0xf000, item.whole)
+    }
+
+    fn vlan_id(&mut self, item: Item<'a>, tci: Field) -> Read<'a, ()> {
         let value = item.needed()?;
         match number(value, 16)? {
-            0xffff => self.require(Field::VlanTci, 0, 0xffff, item.whole),
-            id if id < 4096 => self.require(Field::VlanTci, id | 0x1000, 0x1fff, item.whole),
+            0xffff => self.require(tci, 0, 0xffff, item.whole),
+            id if id < 4096 => self.require(tci, id | 0x1000, 0x1fff, item.whole),
             _ => bad(value, format!("{value} is not a VLAN id: 0 to 4095, or 0xffff for none")),
         }
     }
@@ -154,29 +178,49 @@ pub(super) fn missing(prereq: Prereq, matching: &Match) -> Option<&'static str> 
     let arp = matches!(eth, Some(0x0806 | 0x8035));
     let icmp6 = eth == Some(0x86dd) && proto == Some(58);
     let kind = matching.key.get(Field::Icmpv6Type);
-    let (fits, what) = match prereq {
-        Prereq::None => (true, ""),
-        Prereq::Vlan => {
-            (matching.mask.get(Field::VlanTci) & 0x1000 != 0, "a VLAN tag (vlan_tci=0x1000/0x1000 or dl_vlan)")
-        }
-        Prereq::Mpls => (matches!(eth, Some(0x8847 | 0x8848)), "mpls or mplsm"),
+    let fits = match prereq {
+        Prereq::None => true,
+        Prereq::Vlan => matching.mask.get(Field::VlanTci) & 0x1000 != 0,
+        Prereq::Mpls => matches!(eth, Some(0x8847 | 0x8848)),
         // Old flows name the addresses in ARP so.
-        Prereq::Ipv4 => (eth == Some(0x0800) || arp, "ip"),
-        Prereq::Ipv6 => (eth == Some(0x86dd), "ipv6"),
-        Prereq::Ip => (ip || arp, "ip or ipv6"),
-        Prereq::Arp => (arp, "arp"),
-        Prereq::Tcp => (ip && proto == Some(6), "tcp or tcp6"),
-        Prereq::Udp => (ip && proto == Some(17), "udp or udp6"),
-        Prereq::Sctp => (ip && proto == Some(132), "sctp or sctp6"),
+        Prereq::Ipv4 => eth == Some(0x0800) || arp,
+        Prereq::Ipv6 => eth == Some(0x86dd),
+        Prereq::Ip => ip || arp,
+        Prereq::Arp => arp,
+        Prereq::Tcp => ip && proto == Some(6),
+        Prereq::Udp => ip && proto == Some(17),
+        Prereq::Sctp => ip && proto == Some(132),
         // OpenFlow 1.0 has one name for both.
-        Prereq::Icmp4 => (eth == Some(0x0800) && proto == Some(1) || icmp6, "icmp or icmp6"),
-        Prereq::Icmp6 => (icmp6, "icmp6"),
-        Prereq::Nd => (icmp6 && (kind == 135 || kind == 136), "icmp6,icmp_type=135 or 136"),
-        Prereq::NdSol => (icmp6 && kind == 135, "icmp6,icmp_type=135"),
-        Prereq::NdAdv => (icmp6 && kind == 136, "icmp6,icmp_type=136"),
-        Prereq::Ct => (ip, "ip or ipv6, and ct_state=+trk"),
+        Prereq::Icmp4 => eth == Some(0x0800) && proto == Some(1) || icmp6,
+        Prereq::Icmp6 => icmp6,
+        Prereq::Nd => icmp6 && (kind == 135 || kind == 136),
+        Prereq::NdSol => icmp6 && kind == 135,
+        Prereq::NdAdv => icmp6 && kind == 136,
+        Prereq::Ct => ip,
     };
-    (!fits).then_some(what)
+    (!fits).then(|| needed(prereq))
+}
+
+/// What a match must name for a prerequisite.
+pub(super) fn needed(prereq: Prereq) -> &'static str {
+    match prereq {
+        Prereq::None => "",
+        Prereq::Vlan => "a VLAN tag (vlan_tci=0x1000/0x1000 or dl_vlan)",
+        Prereq::Mpls => "mpls or mplsm",
+        Prereq::Ipv4 => "ip",
+        Prereq::Ipv6 => "ipv6",
+        Prereq::Ip => "ip or ipv6",
+        Prereq::Arp => "arp",
+        Prereq::Tcp => "tcp or tcp6",
+        Prereq::Udp => "udp or udp6",
+        Prereq::Sctp => "sctp or sctp6",
+        Prereq::Icmp4 => "icmp or icmp6",
+        Prereq::Icmp6 => "icmp6",
+        Prereq::Nd => "icmp6,icmp_type=135 or 136",
+        Prereq::NdSol => "icmp6,icmp_type=135",
+        Prereq::NdAdv => "icmp6,icmp_type=136",
+        Prereq::Ct => "ip or ipv6, and ct_state=+trk",
+    }
 }
 
 /// A field with an exact value, as `learn` names one.

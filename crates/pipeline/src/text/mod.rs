@@ -10,6 +10,7 @@ mod arguments;
 mod flows;
 mod format;
 mod groups;
+mod kind;
 mod matches;
 mod names;
 mod packet;
@@ -52,6 +53,8 @@ pub struct ImportError {
     pub column: u32,
     /// What is wrong and what would be right.
     pub message: String,
+    /// A lenient import goes on.
+    pub unsupported: bool,
 }
 
 impl std::fmt::Display for ImportError {
@@ -70,6 +73,8 @@ pub struct ImportErrors {
     pub errors: Vec<ImportError>,
     /// How many more there are.
     pub more: usize,
+    /// With how many of all of them a lenient import goes on.
+    pub unsupported: usize,
 }
 
 impl std::fmt::Display for ImportErrors {
@@ -131,7 +136,13 @@ impl<'a> Source<'a> {
         let before = self.text.get(..offset).unwrap_or("");
         let line = before.bytes().filter(|b| *b == b'\n').count() as u32 + 1;
         let column = before.rsplit('\n').next().unwrap_or("").chars().count() as u32 + 1;
-        ImportError { source: self.name.to_string(), line, column, message: bad.message.clone() }
+        ImportError {
+            source: self.name.to_string(),
+            line,
+            column,
+            message: bad.message.clone(),
+            unsupported: bad.unsupported,
+        }
     }
 }
 

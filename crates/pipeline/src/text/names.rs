@@ -106,12 +106,25 @@ impl<'n> Context<'n> {
 
 /// Numbers the named tables of a text: as given, the others so that every `goto_table` leads forward, in order of appearance
 /// where that leaves a choice.
-pub(super) fn number_tables<'a>(texts: &[&'a str], given: &[(String, u8)]) -> Result<BTreeMap<String, u8>, Bad<'a>> {
+pub(super) fn number_tables<'a>(
+    texts: &[&'a str],
+    given: &[(String, u8)],
+    ports: &[(String, u16)],
+) -> Result<BTreeMap<String, u8>, Bad<'a>> {
     let mut scan = Scan::default();
     for (name, number) in given {
         scan.known.insert(name.clone(), *number);
     }
     texts.iter().for_each(|text| scan.text(text));
+    if !scan.order.is_empty() {
+        // Antrea prints tables so, and one that has no flows is a table all the same.
+        let port = |name: &str| ["local", "in_port"].iter().any(|p| p.eq_ignore_ascii_case(name));
+        let mut either = std::mem::take(&mut scan.either);
+        either.retain(|name| !port(name) && !scan.ports.contains(name) && !ports.iter().any(|p| p.0 == *name));
+        for name in either {
+            scan.name(name);
+        }
+    }
     scan.number()
 }
 
@@ -122,6 +135,10 @@ struct Scan<'a> {
     order: Vec<&'a str>,
     index: BTreeMap<&'a str, usize>,
     jumps: BTreeSet<(usize, usize)>,
+    /// What `resubmit:` names: a port, or where tables have names perhaps one of those.
+    either: Vec<&'a str>,
+    /// Names of ports.
+    ports: BTreeSet<&'a str>,
 }
 
 /// The word at the beginning of a text.
@@ -169,6 +186,14 @@ impl<'a> Scan<'a> {
                         self.jumps.insert((from, to));
                     }
                 }
+                b':' if before.ends_with("resubmit") => {
+                    let name = word(after);
+                    if !self.either.contains(&name) {
+                        self.either.push(name);
+                    }
+                }
+                b'=' if before.ends_with("in_port") => drop(self.ports.insert(word(after))),
+                b':' if before.ends_with("output") => drop(self.ports.insert(word(after))),
                 b'(' if before.ends_with("resubmit") => {
                     let inner = after.split(')').next().unwrap_or("");
                     if let Some((_, table)) = inner.split_once(',') {
