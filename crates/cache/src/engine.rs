@@ -571,6 +571,8 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
         let of = identity(cache.entries(batch.chain(n)));
         if expected.sampled {
             adaptive.prefetch_whole(of);
+            // These lie in another line than what was read so far.
+            cache.entries(batch.chain(n)).for_each(|e| tables::prefetch(Some(&e.ways)));
         }
         batch.note(n, expected, of);
         (waiting[count % Batch::MAX], count) = (n as u8, count + 1);
