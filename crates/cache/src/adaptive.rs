@@ -52,7 +52,7 @@
 //! it is therefore held to what it missed in the last steady epoch, if that is less.
 use crate::ghost::Ghost;
 use crate::partition::splitmix;
-use crate::words::Taken;
+use crate::words::{filled, Taken};
 use std::collections::HashMap;
 
 /// One in so many traversals is in the sample.
@@ -202,8 +202,7 @@ impl Adaptive {
     /// For a cache with `entries` entries in all.
     pub fn new(entries: usize, seed: u64) -> Adaptive {
         let epoch = (entries as u64).max(EPOCH_MIN);
-        let origins = vec![Origin::default(); (4 * entries).next_power_of_two()];
-        tables::large_pages(&origins);
+        let origins = filled((4 * entries).next_power_of_two());
         Adaptive {
             whole: Ghost::new((entries as u64 / SAMPLE) as usize),
             segments: Ghost::new(entries),

@@ -6,6 +6,7 @@
 //! they come, and leave it until one is met that was the last of its identity; where nothing had to go for long the queue is given up, and made anew from the
 //! array when it is needed. What is there and what goes is what a list would say. (A heap with
 //! one element an identity needs a quarter of the memory, but a correction in it costs its depth: a fifth of a lookup where a model evicts at every second use.)
+use crate::words::filled;
 use std::collections::VecDeque;
 
 /// An identity and when it was last used; 0 is an empty cell.
@@ -83,8 +84,7 @@ impl Ghost {
             self.evict();
         }
         if (self.used + 1) * 2 > self.cells.len() {
-            let larger = vec![Cell::default(); self.cells.len() * 2];
-            tables::large_pages(&larger);
+            let larger = filled(self.cells.len() * 2);
             for cell in std::mem::replace(&mut self.cells, larger).into_iter().filter(|c| c.stamp != 0) {
                 let at = cell_of(&self.cells, cell.id);
                 self.cells[at] = cell;

@@ -17,10 +17,10 @@
 //!
 //! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
 use crate::adaptive::in_sample;
-use crate::recall::{Births, Recall};
+use crate::recall::Recall;
 use crate::segment::{whole_id_with, Action, Entry, Lookup, Next, Segment, TagList, WHOLE_ID};
 use crate::table::{Place, Table, Tag};
-use pipeline::{Key, Machine, Mask, Need, Sink};
+use pipeline::{Key, Machine, Sink};
 use std::sync::Arc;
 
 /// Decides what becomes of an entry of an older pipeline version.
@@ -132,7 +132,7 @@ pub struct Ltm {
     eviction: Eviction,
     clock: u64,
     /// Entries that were born so far.
-    births: u32,
+    pub(crate) births: u32,
     /// Entries that a lookup may take. With one table all of them are in it.
     pub(crate) stages: usize,
 }
@@ -284,40 +284,6 @@ impl Ltm {
         self.recall.switch(on);
     }
 
-    /// Remembers what answered a key.
-    pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)], sampled: bool) {
-        if self.recall.takes(chain) {
-            let mut births = Births::default();
-            self.entries(chain).for_each(|entry| births.add(entry.born));
-            self.recall.learn(&key.0, chain, &self.depends(chain).0, births, sampled);
-        }
-    }
-
-    /// The bits of a key, as it is at the start, on which it depends that these entries answer it.
-    fn depends(&self, chain: &[(u8, u32)]) -> Mask {
-        let mut need = Need::default();
-        for (n, &(table, slot)) in chain.iter().enumerate().rev() {
-            let table = &self.tables[usize::from(table)];
-            let (Some(entry), Some(words)) = (table.value(slot), table.words(slot)) else { continue };
-            if n + 1 < chain.len() {
-                need.before(&entry.action.ops);
-            }
-            words.iter().for_each(|&(word, mask)| need.mask.0[usize::from(word)] |= mask);
-        }
-        need.mask
-    }
-
-    /// The next [`Entry::born`].
-    fn birth(&mut self) -> u32 {
-        self.births += 1;
-        if self.births == Births::LIMIT {
-            // Numbers begin anew: nobody may remember the old ones.
-            self.recall.forget();
-            self.births = 1;
-        }
-        self.births
-    }
-
     /// Notes a hit of a batch.
     pub(crate) fn note_hit(&mut self, chain: &Chain, now: u64) {
         self.clock += 1;
@@ -363,27 +329,39 @@ impl Ltm {
             (Some(words), Some(entry)) => recheck.check(tag, words, key, entry),
             _ => Checked::Wrong,
         };
-        let born = self.birth();
-        match (checked, self.tables[table].value_mut(slot)) {
-            (Checked::Right, Some(entry)) => {
-                entry.version = version;
-                self.counters.kept += 1;
-            }
-            (Checked::Does(action, path), Some(entry)) => {
-                let same = Arc::ptr_eq(&action, &entry.action);
-                (entry.version, entry.action, entry.path) = (version, action, path);
-                entry.born = if same { entry.born } else { born };
+        match checked {
+            Checked::Right => self.counters.kept += 1,
+            Checked::Does(action, path) => {
+                let same = !self.does(table, slot, &action);
+                if let Some(entry) = self.tables[table].value_mut(slot) {
+                    entry.path = path;
+                }
                 self.counters.rerun += 1;
                 self.counters.kept += u64::from(same);
                 self.counters.updated += u64::from(!same);
             }
-            _ => {
+            Checked::Wrong => {
                 self.tables[table].remove(slot);
                 self.counters.revalidated += 1;
                 return false;
             }
         }
+        if let Some(entry) = self.tables[table].value_mut(slot) {
+            entry.version = version;
+        }
         true
+    }
+
+    /// Lets an entry do this from now on; returns whether it did something else before. Then it is another entry for whoever remembers it.
+    fn does(&mut self, table: usize, slot: u32, action: &Arc<Action>) -> bool {
+        let other = self.tables[table].value(slot).is_some_and(|e| !Arc::ptr_eq(&e.action, action));
+        if other {
+            let born = self.birth();
+            if let Some(entry) = self.tables[table].value_mut(slot) {
+                (entry.born, entry.action) = (born, Arc::clone(action));
+            }
+        }
+        other
     }
 
     /// What running the pipeline for a check counts as, where looking at an entry counts 1.
@@ -512,15 +490,11 @@ impl Ltm {
     }
 
     fn use_again(&mut self, table: usize, slot: u32, segment: &Segment, now: u64) {
-        let born = self.birth();
         self.tables[table].touch(slot, self.clock, now);
+        self.does(table, slot, &segment.entry.action);
         if let Some(entry) = self.tables[table].value_mut(slot) {
-            if !Arc::ptr_eq(&entry.action, &segment.entry.action) {
-                entry.born = born;
-            }
             entry.version = segment.entry.version;
             entry.plan = segment.entry.plan;
-            entry.action = Arc::clone(&segment.entry.action);
             (entry.path, entry.ways) = (Arc::clone(&segment.entry.path), segment.entry.ways);
         }
     }

@@ -21,10 +21,12 @@
 //! The words on which some remembered chain depends, under the bits on which any of them does, and of those only words in which headers were ever
 //! seen to differ: five to seven in the programs that were measured, which is one line or two. The others must be as in the first header that was remembered. The set only grows, at most to
 //! all bits of a key; when it does, everything is forgotten.
+use crate::ltm::Ltm;
 use crate::words::{Words, WORDS};
+use pipeline::{Key, Mask, Need};
 use tables::ZeroedLines;
 
-/// The words of a header that count, packed; zeros behind them.
+/// The words of a header that count, packed; zeros behind them as far as headers are kept.
 pub(crate) type Header = [u64; WORDS + 8];
 /// A header of which nothing counts.
 pub(crate) const EMPTY: Header = [0; WORDS + 8];
@@ -157,6 +159,10 @@ impl Recall {
             let product = u128::from(a ^ turned) * u128::from(b ^ FACTOR);
             sum = sum.wrapping_add(product as u64 ^ (product >> 64) as u64);
             turned = turned.rotate_left(29).wrapping_add(FACTOR);
+        }
+        // Of a longer header something may be left, or of another cache's.
+        for n in count.next_multiple_of(2)..(self.stride * 8).saturating_sub(HEAD).min(WORDS + 8) {
+            header[n] = 0;
         }
         sum = sum.wrapping_mul(FACTOR);
         sum ^ sum >> 29
@@ -302,6 +308,59 @@ impl Recall {
     }
 }
 
+impl Ltm {
+    /// Remembers what answered a key.
+    pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)], sampled: bool) {
+        if self.recall.takes(chain) {
+            let mut births = Births::default();
+            self.entries(chain).for_each(|entry| births.add(entry.born));
+            self.recall.learn(&key.0, chain, &self.depends(chain).0, births, sampled);
+        }
+    }
+
+    /// The bits of a key, as it is at the start, on which it depends that these entries answer it.
+    fn depends(&self, chain: &[(u8, u32)]) -> Mask {
+        let mut need = Need::default();
+        for (n, &(table, slot)) in chain.iter().enumerate().rev() {
+            let table = &self.tables[usize::from(table)];
+            let (Some(entry), Some(words)) = (table.value(slot), table.words(slot)) else { continue };
+            if n + 1 < chain.len() {
+                need.before(&entry.action.ops);
+            }
+            words.iter().for_each(|&(word, mask)| need.mask.0[usize::from(word)] |= mask);
+        }
+        need.mask
+    }
+
+    /// The next [`crate::segment::Entry::born`].
+    pub(crate) fn birth(&mut self) -> u32 {
+        if !self.recall.fits {
+            return 0;
+        }
+        if self.births + 1 == Births::LIMIT {
+            self.births_anew();
+        }
+        self.births += 1;
+        self.births
+    }
+
+    /// Begins with the numbers anew: nothing may be left that has an old one. There are fewer entries than numbers, since each has a number of
+    /// [`SLOT_BITS`] as well.
+    #[cold]
+    fn births_anew(&mut self) {
+        self.recall.forget();
+        self.births = 0;
+        for table in &mut self.tables {
+            for slot in 0..table.slots() {
+                if let Some(entry) = table.value_mut(slot) {
+                    self.births += 1;
+                    entry.born = self.births;
+                }
+            }
+        }
+    }
+}
+
 /// A word of a key under a mask.
 #[inline(always)]
 fn masked(key: &Words, (word, mask): (u8, u64)) -> u64 {
@@ -365,6 +424,37 @@ mod tests {
         assert!(find(&recall, &header(501)).is_none());
         recall.switch(false);
         assert!(!recall.takes(&chain(1)) && find(&recall, &header(1)).is_none());
+    }
+
+    #[test]
+    fn when_numbers_of_births_run_out_no_entry_keeps_an_old_one() {
+        use crate::ltm::{Eviction, Unchanged};
+        use crate::segment::{Tags, Walk};
+        let text: String = (0..6).map(|n| format!("in_port={n} actions=output:9\n")).collect();
+        let pipeline = pipeline::text::import(&text, &Default::default()).unwrap().pipeline;
+        let (mut tags, mut ltm) = (Tags::default(), Ltm::new(1, 3, Eviction::Lru, 1));
+        let mut put = |ltm: &mut Ltm, port: u64| {
+            let mut key = Key::default();
+            key.set(pipeline::Field::InPort, port.into());
+            let traversal = pipeline.pass(&pipeline::Entry::table(0), &key);
+            let segment = Walk::new(&traversal).whole(pipeline.version(), &mut tags).unwrap();
+            ltm.install_whole(&segment, 0);
+        };
+        (0..2).for_each(|port| put(&mut ltm, port));
+        let (tag, key) = ltm.tables[0].example(0).unwrap();
+        ltm.remember(&key, &[(0, 0)], false);
+        ltm.births = Births::LIMIT - 2;
+        // One more number, and then they begin anew, for all that are there.
+        let births = |ltm: &Ltm| (0..3).filter_map(|s| ltm.tables[0].value(s).map(|e| e.born)).collect::<Vec<_>>();
+        put(&mut ltm, 2);
+        assert_eq!(births(&ltm), [1, 2, Births::LIMIT - 1]);
+        put(&mut ltm, 3);
+        let mut after = births(&ltm);
+        after.sort_unstable();
+        assert_eq!((after, ltm.births), (vec![2, 3, 4], 4));
+        assert!(find(&ltm.recall, &key.0).is_none(), "what was remembered has the old numbers");
+        let mut batch = crate::batch::Batch::default();
+        ltm.lookup_batch(tag, &[key], 0, Unchanged(pipeline.version()).0, &mut batch);
     }
 
     #[test]

@@ -41,11 +41,12 @@ pub struct Table<T> {
 impl<T> Table<T> {
     /// A table of at most `limit` entries (at least one); the seed goes into its hashes.
     pub fn new(limit: usize, seed: u64) -> Table<T> {
+        let limit = limit.clamp(1, 1 << 30);
         Table {
-            limit: limit.clamp(1, 1 << 30),
+            limit,
             seed,
             index: Index::new(seed),
-            records: Records::new(),
+            records: Records::new(limit),
             slots: Vec::new(),
             free: Vec::new(),
             oldest: BinaryHeap::new(),

@@ -149,12 +149,20 @@ pub fn hash_masked(seed: u64, key: &Key, words: &[(u8, u64)]) -> u64 {
     words.iter().fold(seed, |h, &(i, m)| mix(mix(h, u64::from(i) << 56 ^ m), key.0[i as usize] & m))
 }
 
+/// An array of so many default values that is read at random: on large pages.
+pub(crate) fn filled<T: Clone + Default>(len: usize) -> Vec<T> {
+    let mut array = Vec::with_capacity(len);
+    tables::large_pages(array.spare_capacity_mut());
+    array.resize(len, T::default());
+    array
+}
+
 /// Makes room for so many more in an array that is read at random: on large pages, and in large steps, so that little of it lies on others. `limit`: what it will hold at most.
 pub(crate) fn make_room<T>(array: &mut Vec<T>, more: usize, limit: usize) {
     const STEP: usize = 4 << 20;
     if array.capacity() - array.len() < more {
-        let step = (STEP / size_of::<T>().max(1)).min(limit.saturating_sub(array.len()));
-        array.reserve_exact(step.max(array.len()).max(more));
+        let step = (STEP / size_of::<T>().max(1)).max(array.len()).min(limit.saturating_sub(array.len()));
+        array.reserve_exact(step.max(more));
         tables::large_pages(array.spare_capacity_mut());
     }
 }

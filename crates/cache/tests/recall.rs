@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a batch remembers of a header is believed only where it is still right, and only of that header.
+// The sink alone.
+#[allow(dead_code)]
 mod common;
 
 use cache::batch::Batch;

@@ -52,6 +52,8 @@ impl Drop for Mapping {
 /// Cache lines of eight words, all zero at first, that are read at random: memory of its own on large pages, of which only that is there which was written to.
 pub struct ZeroedLines {
     mapping: Mapping,
+    /// Bytes of the mapping before the first line, which is at a multiple of 2 MiB.
+    before: usize,
     lines: usize,
 }
 
@@ -74,18 +76,19 @@ impl ZeroedLines {
         let mapping = Mapping::new(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1)?;
         // SAFETY: all of the range was just mapped, and the advice changes nothing in it.
         unsafe { libc::madvise(mapping.at.cast(), bytes, libc::MADV_HUGEPAGE) };
-        Ok(ZeroedLines { mapping, lines })
+        let before = mapping.at.align_offset(HUGE).min(HUGE);
+        Ok(ZeroedLines { mapping, before, lines })
     }
 
     #[inline(always)]
     fn at(&self, line: usize) -> *mut [u64; 8] {
-        self.mapping.at.wrapping_add(line * 64).cast()
+        self.mapping.at.wrapping_add(self.before + line * 64).cast()
     }
 
     /// A line.
     #[inline(always)]
     pub fn get(&self, line: usize) -> Option<&[u64; 8]> {
-        // SAFETY: the line lies in the mapping, which begins at a page and is as long as `self`; whoever writes to it has `self` alone.
+        // SAFETY: the line lies in the mapping, which is longer than all lines by what is left out before the first; whoever writes to it has `self` alone.
         (line < self.lines).then(|| unsafe { &*self.at(line) })
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct Shape {
 /// Shapes and records.
 #[derive(Debug)]
 pub(crate) struct Records {
+    /// Records at most.
+    limit: usize,
     /// Lines a record.
     lines: usize,
     records: Vec<Line>,
@@ -71,9 +73,9 @@ fn hash_of(tag: Tag, priority: u16, words: &[(u8, u64)]) -> u64 {
 }
 
 impl Records {
-    pub fn new() -> Records {
+    pub fn new(limit: usize) -> Records {
         let (records, shapes, masks, free) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Records { lines: 1, records, shapes, masks, free, by_shape: HashMap::default() }
+        Records { limit, lines: 1, records, shapes, masks, free, by_shape: HashMap::default() }
     }
 
     /// The shape of this tag, priority and mask, if an entry has it.
@@ -146,7 +148,7 @@ impl Records {
         self.shapes[shape as usize].entries += 1;
         let from = slot as usize * self.lines;
         if self.records.len() < from + self.lines {
-            make_room(&mut self.records, self.lines, usize::MAX);
+            make_room(&mut self.records, self.lines, self.limit.saturating_mul(self.lines));
             self.records.resize(from + self.lines, Line::default());
         }
         let record = &mut self.records[from..from + self.lines];

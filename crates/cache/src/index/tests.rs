@@ -65,7 +65,7 @@ fn check(index: &Index, records: &Records, list: &[Listed], tag: Tag, key: &Word
 /// Runs random operations; returns how many groups the tree had at most.
 fn run(seed: u64, steps: u64, limit: usize, kinds: u64) -> usize {
     let mut random = seed;
-    let (mut index, mut records) = (Index::new(seed), Records::new());
+    let (mut index, mut records) = (Index::new(seed), Records::new(1 << 16));
     let mut list: Vec<Listed> = Vec::new();
     let mut free: Vec<u32> = (0..limit as u32).rev().collect();
     let mut groups = 0;
