@@ -86,6 +86,11 @@ pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> 
             // They are in the order of the steps.
             let from = traversal.remarks.partition_point(|(at, _)| (*at as usize) < n);
             let of_step = traversal.remarks[from..].iter().take_while(|(at, _)| *at as usize == n);
+            let mut remarks: Vec<String> = of_step.map(|(_, remark)| remark.text(names)).collect();
+            // What was not kept is said where the last kept one is.
+            if traversal.more_remarks > 0 && traversal.remarks.last().is_some_and(|(at, _)| *at as usize == n) {
+                remarks.push(format!("and {} more actions of this pass do nothing", traversal.more_remarks));
+            }
             let rule = step.rule.and_then(|id| pipeline.rule(id));
             steps.push(ExplainedStep {
                 pass,
@@ -97,7 +102,7 @@ pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> 
                 cookie: rule.map_or(0, |r| r.cookie),
                 line: rule.map_or(0, |r| r.line),
                 depends: format_subset(&step.key, &step.mask, names),
-                remarks: of_step.map(|(_, remark)| remark.text(names)).collect(),
+                remarks,
             });
         }
         passes.push(explain_pass(traversal, pass, names, &mut recirculations));

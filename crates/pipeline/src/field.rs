@@ -200,7 +200,7 @@ fields! {
     VlanTci: "vlan_tci" ["NXM_OF_VLAN_TCI"] 28 32 16 16 Hex4 None "RWV";
     DlVlan: "dl_vlan" [] 28 32 12 12 Dec None "RXA";
     DlVlanPcp: "dl_vlan_pcp" [] 28 45 3 3 Dec None "RXA";
-    VlanVid: "vlan_vid" ["OXM_OF_VLAN_VID"] 28 32 12 12 Dec Vlan "RWA";
+    VlanVid: "vlan_vid" ["OXM_OF_VLAN_VID"] 28 32 12 12 Dec None "RWA";
     VlanPcp: "vlan_pcp" ["OXM_OF_VLAN_PCP"] 28 45 3 3 Dec Vlan "RWA";
     InnerTpid: "inner_tpid" [] 28 16 16 16 Hex None "-";
     InnerTci: "inner_tci" [] 28 0 16 16 Hex4 None "-";
@@ -293,7 +293,7 @@ impl Prereq {
         let ip = || eth == 0x0800 || eth == 0x86dd;
         let whole = || key.get(Field::NwFrag) & 2 == 0;
         let nd = |kind: u128| {
-            eth == 0x86dd && proto() == 58 && whole() && key.get(Field::TcpDst) == 0 && key.get(Field::TcpSrc) == kind
+            eth == 0x86dd && proto() == 58 && key.get(Field::TcpDst) == 0 && key.get(Field::TcpSrc) == kind
         };
         match self {
             Prereq::None => true,
@@ -306,8 +306,9 @@ impl Prereq {
             Prereq::Tcp => ip() && proto() == 6 && whole(),
             Prereq::Udp => ip() && proto() == 17 && whole(),
             Prereq::Sctp => ip() && proto() == 132 && whole(),
-            Prereq::Icmp4 => eth == 0x0800 && proto() == 1 && whole(),
-            Prereq::Icmp6 => eth == 0x86dd && proto() == 58 && whole(),
+            // As in Open vSwitch, only ports are missing in fragments: ICMP is not asked about them.
+            Prereq::Icmp4 => eth == 0x0800 && proto() == 1,
+            Prereq::Icmp6 => eth == 0x86dd && proto() == 58,
             Prereq::Nd => nd(135) || nd(136),
             Prereq::NdSol => nd(135),
             Prereq::NdAdv => nd(136),
@@ -325,6 +326,8 @@ impl Prereq {
         }
         if !matches!(self, Prereq::Mpls | Prereq::Ipv4 | Prereq::Ipv6 | Prereq::Ip | Prereq::Arp) {
             mask.add(Field::NwProto);
+        }
+        if matches!(self, Prereq::Tcp | Prereq::Udp | Prereq::Sctp) {
             mask.add_bits(Field::NwFrag, 2);
         }
         if matches!(self, Prereq::Nd | Prereq::NdSol | Prereq::NdAdv) {

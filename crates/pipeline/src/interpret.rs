@@ -21,6 +21,8 @@ pub const DEPTH_MAX: u16 = 64;
 pub const RESUBMITS_MAX: u32 = 4096;
 /// Ops in one pass.
 pub const OPS_MAX: usize = 1 << 16;
+/// Remarks that a pass keeps; the rest is counted.
+pub const REMARKS_MAX: usize = 100;
 /// Passes of one packet through the connection tracker (each fork is one).
 pub const PASSES_MAX: usize = 64;
 
@@ -64,6 +66,7 @@ struct Run<'a> {
     learned: Vec<FlowMod>,
     failed: Option<Failure>,
     remarks: Vec<(u32, Remark)>,
+    more_remarks: usize,
 }
 
 /// Ops that send something run again with a real sink; here they must not.
@@ -96,6 +99,7 @@ impl Pipeline {
             learned: Vec::new(),
             failed: None,
             remarks: Vec::new(),
+            more_remarks: 0,
         };
         for r in entry.returns.iter().flat_map(|r| r.outwards()) {
             run.frames.push(Frame {
@@ -111,7 +115,8 @@ impl Pipeline {
         run.table(entry.table, entry.in_port, entry.ct, Some(entry.deeper));
         run.all(most);
         let end = run.machine.key;
-        Traversal { steps: run.steps, failed: run.failed, end, remarks: run.remarks }
+        let Run { steps, failed, remarks, more_remarks, .. } = run;
+        Traversal { steps, failed, end, remarks, more_remarks }
     }
 
     /// A packet from table 0 to its ends, through the connection tracker as often as the program says, at a time in nanoseconds.
@@ -600,7 +605,12 @@ impl Run<'_> {
         self.emit(Op::Output(target));
     }
 
+    /// An action that does nothing counts against no bound of Open vSwitch, so what is said of it has one of its own.
     fn remark(&mut self, remark: Remark) {
+        if self.remarks.len() >= REMARKS_MAX {
+            self.more_remarks += 1;
+            return;
+        }
         let step = self.steps.len().saturating_sub(1) as u32;
         self.remarks.push((step, remark));
     }

@@ -33,7 +33,7 @@ pub use action::{Action, CtAction, LOCAL};
 pub use conntrack::{Conntrack, CtCall, Nat, NatKind};
 pub use field::{Field, Format, Prereq, Subfield};
 pub use group::{Bucket, Group, GroupKind};
-pub use interpret::{Journey, DEPTH_MAX, OPS_MAX, PASSES_MAX, RESUBMITS_MAX};
+pub use interpret::{Journey, DEPTH_MAX, OPS_MAX, PASSES_MAX, REMARKS_MAX, RESUBMITS_MAX};
 pub use key::{Key, Mask, STAGES, WORDS};
 pub use learn::{Learn, Source, Spec};
 pub use matching::Match;

@@ -190,6 +190,8 @@ pub struct Traversal {
     pub end: Key,
     /// What explains why nothing happened where something was written, with the step in which it is so. Does not count for caches.
     pub remarks: Vec<(u32, Remark)>,
+    /// How many remarks there were beyond [`crate::REMARKS_MAX`].
+    pub more_remarks: usize,
 }
 
 /// An action that did nothing, and why.

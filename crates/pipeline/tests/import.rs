@@ -143,6 +143,11 @@ fn what_open_vswitch_refuses_is_refused_at_its_place() {
         ("icmp6 actions=set_field:::1->nd_target", 30, "icmp_type=135 or 136"),
         ("ip,ct_state=+trk actions=move:NXM_NX_CT_NW_DST[]->NXM_NX_REG0[]", 31, "ct_state"),
         ("actions=set_field:10->vlan_vid", 23, "a VLAN tag"),
+        ("actions=load:5->OXM_OF_VLAN_VID[0..11]", 17, "a VLAN tag"),
+        ("actions=push:OXM_OF_VLAN_PCP[]", 14, "a VLAN tag"),
+        ("actions=learn(table=1,OXM_OF_VLAN_PCP[],load:1->NXM_NX_REG0[])", 9, "a VLAN tag"),
+        ("group_id=1,type=all,properties=1,bucket=actions=output:1", 21, "not a property of a group"),
+        ("group_id=1,type=all,command_bucket_id=all,bucket=actions=output:1", 21, "not a property of a group"),
         ("dl_vlan=3 actions=strip_vlan,set_field:5->vlan_vid", 43, "a VLAN tag"),
         ("actions=clone(push_vlan:0x8100),set_field:5->vlan_vid", 46, "a VLAN tag"),
         ("tcp actions=push_mpls:0x8847,set_field:1->tcp_dst", 43, tcp),
@@ -192,6 +197,16 @@ fn what_open_vswitch_takes_is_taken() {
         "actions=output:1,",
         "actions=sample(probability=3,collector_set_id=1,obs_domain_id=1,obs_point_id=2,sampling_port=3,egress),output:1",
         "actions=push:reg0,pop:reg1",
+        "actions=move:OXM_OF_VLAN_VID[]->NXM_NX_REG1[0..11]",
+        "actions=move:NXM_NX_REG1[0..11]->OXM_OF_VLAN_VID[]",
+        "actions=push:OXM_OF_VLAN_VID[],pop:OXM_OF_VLAN_VID[],output:OXM_OF_VLAN_VID[]",
+        "actions=multipath(eth_src,0,modulo_n,1,0,OXM_OF_VLAN_VID[])",
+        "actions=bundle_load(eth_src,0,hrw,ofport,OXM_OF_VLAN_VID[],members:1)",
+        "actions=learn(table=1,OXM_OF_VLAN_VID[],load:1->NXM_NX_REG0[])",
+        "actions=learn(table=1,load:1->OXM_OF_VLAN_VID[])",
+        "icmp,nw_frag=later actions=load:8->NXM_OF_ICMP_TYPE[]",
+        "icmp6,nw_frag=later actions=load:8->NXM_NX_ICMPV6_TYPE[]",
+        "icmp6,nw_frag=later,icmp_type=135 actions=push:NXM_NX_ND_TARGET[]",
         "group_id=1,type=all,bucket=actions=set_field:1->tcp_dst,output:1",
     ] {
         load(text);
@@ -205,6 +220,21 @@ fn what_open_vswitch_takes_is_taken() {
         explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes[0].datapath_actions.clone()
     };
     assert_eq!((way(1).as_str(), way(3).as_str()), ("trunc(100),3", "drop"));
+}
+
+/// As `ovs-appctl ofproto/trace` of Open vSwitch 3.1 says it: without a tag `vlan_vid` is 0, and ICMP fragments have a type.
+#[test]
+fn fields_are_there_in_the_packets_in_which_open_vswitch_has_them() {
+    let vid = "actions=load:0xfff->NXM_NX_REG1[],move:OXM_OF_VLAN_VID[]->NXM_NX_REG1[0..11],output:NXM_NX_REG1[]";
+    assert_eq!(ports(&load(vid), "in_port=9,dl_type=0x1234"), [0]);
+    assert_eq!(ports(&load(vid), "in_port=9,dl_vlan=5,dl_type=0x1234"), [5]);
+    let icmp = "actions=load:8->NXM_OF_ICMP_TYPE[],move:NXM_OF_ICMP_TYPE[]->NXM_NX_REG0[0..7],output:NXM_NX_REG0[]";
+    assert_eq!(ports(&load(&format!("icmp,nw_frag=later {icmp}")), "in_port=9,icmp,nw_frag=later"), [8]);
+    // "table=1 vlan_tci=0x0005/0x0fff": the learned flow does not ask for the tag.
+    let pipeline = load("actions=learn(table=1,OXM_OF_VLAN_VID[],load:1->NXM_NX_REG0[])");
+    let key = text::packet("in_port=9,dl_vlan=5,dl_type=0x1234", pipeline.names()).expect("packet");
+    let learned = pipeline.run(&key, &mut Conntrack::default(), 0).learned;
+    assert_eq!(text::format_match(&learned[0].matching, pipeline.names()), "vlan_tci=0x0005/0x0fff");
 }
 
 /// One list of actions serves flows with different matches, and each of them is checked.
@@ -309,6 +339,65 @@ fn resubmit_with_a_name_alone_leads_to_a_table_where_tables_have_names() {
     assert_eq!(ports(&pipeline, "in_port=3"), [9, 7], "a port that flows match");
     let numbered = load("table=0,in_port=1 actions=resubmit:eth0,output:5\ntable=0,in_port=57344 actions=output:9\n");
     assert_eq!(ports(&numbered, "in_port=1"), [9, 5]);
+}
+
+#[test]
+fn numbers_and_reserved_ports_after_resubmit_take_no_table_away() {
+    let mut text =
+        String::from("table=First actions=goto_table:Second\ntable=Second actions=resubmit:NORMAL,output:4\n");
+    (0..255).for_each(|n| text += &format!("table=First,in_port={n} actions=resubmit:{n},resubmit:None\n"));
+    let pipeline = load(&text);
+    assert_eq!(pipeline.names().tables.keys().collect::<Vec<_>>(), ["First", "Second"]);
+}
+
+/// Each name that stood after "resubmit:" was looked for among all the others, and each kind of packet among those of its list.
+#[test]
+fn many_names_and_many_kinds_of_packets_are_read_in_time() {
+    let text: String = (0..200_000).map(|n| format!("in_port=p{n} actions=resubmit:p{n}\n")).collect();
+    let start = std::time::Instant::now();
+    let _ = Pipeline::from_text(&format!("table=First actions=drop\n{text}"), &ImportOptions::default());
+    let kinds: String = (0..65_536).map(|n| format!("dl_type={n} actions=output:1\n")).collect();
+    load(&kinds);
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+}
+
+/// An output to where the packet came from emits nothing, so no bound of Open vSwitch stops it.
+#[test]
+fn remarks_are_bounded_and_the_others_counted() {
+    let back = "output(port=in_port,max_len=14),".repeat(1000);
+    let again = "resubmit(,1),".repeat(400);
+    let pipeline = load(&format!("table=0 actions={again}\ntable=1 actions={back}output:1\n"));
+    let key = text::packet("in_port=3", pipeline.names()).expect("packet");
+    let journey = pipeline.run(&key, &mut Conntrack::default(), 0);
+    assert_eq!((journey.passes[0].remarks.len(), journey.passes[0].more_remarks), (pipeline::REMARKS_MAX, 399_900));
+    let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
+    assert_eq!(way.steps[1].remarks.last().unwrap(), "and 399900 more actions of this pass do nothing");
+    assert!(way.steps.iter().all(|s| s.remarks.len() <= 101) && way.steps[2].remarks.is_empty());
+}
+
+#[test]
+fn what_is_said_to_be_taken_leniently_is_taken() {
+    let lenient = ImportOptions { lenient: true, ..ImportOptions::default() };
+    // A group that hashes what is not known: each packet that reaches it says so.
+    let text = "actions=group:1\ngroup_id=1,type=select,selection_method=hash,fields(nosuch),bucket=actions=output:1,bucket=actions=output:2\n";
+    let errors = Pipeline::from_text(text, &ImportOptions::default()).map(|_| ()).expect_err("strict");
+    assert_eq!((errors.errors.len(), errors.unsupported), (1, 1));
+    let import = text::import(text, &lenient).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((import.flows, import.groups, import.unsupported.len()), (1, 1, 1));
+    let key = text::packet("in_port=3,ip", import.pipeline.names()).expect("packet");
+    let failed = import.pipeline.run(&key, &mut Conntrack::default(), 0).passes[0].failed.clone();
+    assert_eq!(failed, Some(Failure::Unsupported { action: "fields(nosuch)".into(), line: 1 }));
+    // A line with both kinds of faults is refused for the one that a lenient import refuses, too.
+    for text in [
+        "actions=decap,output:99999",
+        "group_id=1,type=select,fields(nosuch),properties=1",
+        "nosuch=1,nw_ttl=999 actions=drop",
+    ] {
+        let strict = Pipeline::from_text(text, &ImportOptions::default()).map(|_| ()).expect_err(text);
+        assert_eq!((strict.errors.len(), strict.unsupported), (1, 0), "{text}: {strict}");
+        let errors = text::import(text, &lenient).map(|_| ()).expect_err(text);
+        assert_eq!((errors.errors.len(), errors.unsupported), (1, 0), "{text}: {errors}");
+    }
 }
 
 #[test]

@@ -145,14 +145,18 @@ pub fn numbered(pipeline: &Pipeline, table: &str) -> anyhow::Result<u8> {
         .ok_or_else(|| anyhow!("there are no flows in table {table}; there are some in {}", labels(pipeline)))
 }
 
-/// What is wrong with files, and that a lenient import would go on.
+/// What is wrong with files, and what a lenient import would take of it.
 fn refused(errors: ImportErrors) -> anyhow::Error {
-    let which = match (errors.unsupported, errors.errors.len() + errors.more) {
+    let advice = match (errors.unsupported, errors.errors.len() + errors.more) {
         (0, _) => return errors.into(),
-        (n, all) if n == all => "flows with what is not supported".to_string(),
-        (n, _) => format!("{n} of these, flows with what is not supported,"),
+        (n, all) if n == all => "--lenient goes on: flows with what is not supported are taken and counted, and packets that reach them say so".to_string(),
+        (n, all) => format!(
+            "with --lenient {n} of these would be taken, which {} not supported; the other {} must be mended first",
+            if n == 1 { "is only" } else { "are only" },
+            all - n
+        ),
     };
-    anyhow!("{errors}\n--lenient goes on: {which} are taken and counted, and packets that reach them say so")
+    anyhow!("{errors}\n{advice}")
 }
 
 /// Names groups that are missing, on standard error: the first twenty, and how many more there are.

@@ -8,7 +8,7 @@ use super::split::{item, list, positional, Item};
 use super::value::{bytes, ipv4, mac, masked, name, number, small, subfield};
 use super::{bad, field_named, Bad, Read};
 use crate::action::{Action, LOCAL};
-use crate::field::{Field, Subfield};
+use crate::field::{Field, Prereq, Subfield};
 use crate::learn::{Learn, Source, Spec};
 use std::sync::Arc;
 
@@ -88,10 +88,14 @@ impl<'a> Actions<'_, '_, 'a> {
 
     /// Whether the flow says that the packet has a field here.
     fn check(&self, field: Field, at: &'a str) -> Read<'a, ()> {
-        let info = field.info();
-        match self.kind.is_none_or(|kind| kind.has(info.prereq)) {
+        self.check_for(field.info().prereq, field, at)
+    }
+
+    /// The same with what an action demands for the field.
+    fn check_for(&self, prereq: Prereq, field: Field, at: &'a str) -> Read<'a, ()> {
+        match self.kind.is_none_or(|kind| kind.has(prereq)) {
             true => Ok(()),
-            false => bad(at, format!("{} needs a flow that matches {}", info.name, needed(info.prereq))),
+            false => bad(at, format!("{} needs a flow that matches {}", field.info().name, needed(prereq))),
         }
     }
 
@@ -106,6 +110,15 @@ impl<'a> Actions<'_, '_, 'a> {
     pub(super) fn write(&self, text: &'a str) -> Read<'a, Subfield> {
         let bits = writable(text, true)?;
         self.check(bits.field, text)?;
+        Ok(bits)
+    }
+
+    /// Bits that `set_field` or `load` write: Open vSwitch demands a tag of them only, while every Ethernet packet has a `vlan_vid`.
+    fn set(&self, text: &'a str) -> Read<'a, Subfield> {
+        let bits = self.write(text)?;
+        if bits.field == Field::VlanVid {
+            self.check_for(Prereq::Vlan, bits.field, text)?;
+        }
         Ok(bits)
     }
 
@@ -413,7 +426,7 @@ impl<'a> Actions<'_, '_, 'a> {
     fn set_field(&mut self, item: Item<'a>) -> Read<'a, Action> {
         let (value, to) = self.arrow(item)?;
         whole_field(to)?;
-        let field = self.write(to)?.field;
+        let field = self.set(to)?.field;
         match field {
             Field::VlanVid => {
                 let (v, m) = value.split_once('/').map_or((value, None), |(v, m)| (v, Some(m)));
@@ -429,7 +442,7 @@ impl<'a> Actions<'_, '_, 'a> {
 
     fn load(&mut self, item: Item<'a>) -> Read<'a, Action> {
         let (value, to) = self.arrow(item)?;
-        let bits = self.write(to)?;
+        let bits = self.set(to)?;
         let value = match value.starts_with(|c: char| c.is_ascii_digit()) && !value.contains([':', '.']) {
             true => number(value, bits.bits)?,
             false => super::matches::value_of(bits.field, value, self.context)?,

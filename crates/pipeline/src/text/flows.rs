@@ -12,7 +12,7 @@ use super::{
 use crate::action::Action;
 use crate::field::Field;
 use crate::pipeline::{FlowMod, Names, Pipeline, FLOWS_MAX};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Imports files.
@@ -33,6 +33,7 @@ pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<
     let mut reader = FileReader {
         context: Context::open(names),
         lenient: options.lenient,
+        again: false,
         pipeline: Pipeline::default(),
         flows: Vec::new(),
         groups: 0,
@@ -51,6 +52,8 @@ pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<
 struct FileReader<'n> {
     context: Context<'n>,
     lenient: bool,
+    /// A line is read again, and nothing is noted of it.
+    again: bool,
     pipeline: Pipeline,
     flows: Vec<FlowMod>,
     groups: usize,
@@ -67,7 +70,7 @@ struct List {
     actions: Arc<[Action]>,
     text: Arc<str>,
     /// Kinds of packets that have what it needs.
-    checked: Vec<Kind>,
+    checked: HashSet<Kind>,
 }
 
 /// Logical lines with the number of their first physical one: a backslash at the end joins the next line, unless that is a flow of
@@ -120,12 +123,39 @@ impl FileReader<'_> {
                 continue;
             }
             if let Err(bad) = self.line(number, line, cut_off, source) {
+                let bad = self.hardest(bad, number, line, cut_off, source);
                 self.unsupported_errors += usize::from(bad.unsupported);
                 match self.errors.len() < ERRORS_MAX {
                     true => self.errors.push(source.error(&bad)),
                     false => self.more += 1,
                 }
             }
+        }
+    }
+
+    /// Of a line that has what is not supported and what a lenient import refuses, too, the latter is the error: `unsupported` says
+    /// that the line would be taken. Nothing is imported any more, so that reading it again leaves something behind does no harm.
+    fn hardest<'a>(
+        &mut self,
+        first: Bad<'a>,
+        number: u32,
+        line: &'a str,
+        cut_off: bool,
+        source: &Source<'_>,
+    ) -> Bad<'a> {
+        if !first.unsupported || self.lenient {
+            return first;
+        }
+        (self.lenient, self.again) = (true, true);
+        let again = self.line(number, line, cut_off, source);
+        (self.lenient, self.again) = (false, false);
+        again.err().unwrap_or(first)
+    }
+
+    /// Notes what a lenient import leaves out.
+    fn left_out(&mut self, source: &Source<'_>, why: &Bad<'_>) {
+        if !self.again {
+            self.unsupported.push(source.error(why));
         }
     }
 
@@ -162,7 +192,7 @@ impl FileReader<'_> {
             };
             let (id, group) = groups::read(line, &mut actions)?;
             if let Some(why) = actions.left_out {
-                self.unsupported.push(source.error(&why));
+                self.left_out(source, &why);
             }
             self.pipeline.set_group(id, group);
             self.groups += 1;
@@ -174,13 +204,13 @@ impl FileReader<'_> {
         let (flow, left_out) = match self.flow(number, line, cut_off) {
             Err(why) if self.lenient && why.unsupported => {
                 // Not a flow at all: there is nothing that traffic could reach.
-                self.unsupported.push(source.error(&why));
+                self.left_out(source, &why);
                 return Ok(());
             }
             other => other?,
         };
         if let Some(why) = left_out {
-            self.unsupported.push(source.error(&why));
+            self.left_out(source, &why);
         }
         self.flows.push(flow);
         Ok(())
@@ -273,7 +303,7 @@ impl FileReader<'_> {
         let left_out = reader.left_out;
         match known {
             Some(list) => {
-                list.checked.push(kind);
+                list.checked.insert(kind);
                 (flow.actions, flow.text) = (list.actions.clone(), list.text.clone());
             }
             None => {
@@ -281,7 +311,7 @@ impl FileReader<'_> {
                 flow.text = Arc::from(if text.is_empty() { "drop" } else { text });
                 if left_out.is_none() {
                     let (actions, text_of) = (flow.actions.clone(), flow.text.clone());
-                    lists.insert(Arc::from(text), List { actions, text: text_of, checked: vec![kind] });
+                    lists.insert(Arc::from(text), List { actions, text: text_of, checked: HashSet::from([kind]) });
                 }
             }
         }

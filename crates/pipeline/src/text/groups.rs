@@ -4,6 +4,7 @@ use super::actions::Actions;
 use super::split::trim;
 use super::value::{number, small};
 use super::{bad, field_named, unsupported, Read};
+use crate::action::Action;
 use crate::group::{action_set, Bucket, Group, GroupKind};
 use crate::key::Mask;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub(super) fn read<'a>(line: &'a str, actions: &mut Actions<'_, '_, 'a>) -> Read
         selection_param: 0,
     };
     let mut id = None;
+    let mut unknown = None;
     let mut rest = head;
     while !rest.is_empty() {
         let (part, after) = next_part(rest);
@@ -48,8 +50,14 @@ pub(super) fn read<'a>(line: &'a str, actions: &mut Actions<'_, '_, 'a>) -> Read
             }
             "selection_method" if value == "hash" || value == "dp_hash" => {}
             "selection_method_param" => group.selection_param = number(value, 64)? as u64,
-            "fields" => fields(value.strip_suffix(')').unwrap_or(value), &mut group)?,
-            "command_bucket_id" | "properties" => return unsupported(part, format!("\"{name}\" is not supported")),
+            "fields" => match fields(value.strip_suffix(')').unwrap_or(value), &mut group) {
+                // Which bucket such a packet takes is not known.
+                Err(why) if why.unsupported && actions.lenient => {
+                    unknown = Some(part);
+                    actions.left_out = Some(why);
+                }
+                other => other?,
+            },
             _ => return bad(part, format!("\"{name}\" is not a property of a group")),
         }
     }
@@ -59,6 +67,9 @@ pub(super) fn read<'a>(line: &'a str, actions: &mut Actions<'_, '_, 'a>) -> Read
         if group.buckets.len() > 4096 {
             return bad(part, "a group has at most 4096 buckets");
         }
+    }
+    if let Some(part) = unknown {
+        group.buckets.iter_mut().for_each(|b| b.actions = Arc::new([Action::Unsupported(Arc::from(part))]));
     }
     if group.kind == GroupKind::Indirect && group.buckets.len() != 1 {
         return bad(head, "an indirect group has one bucket");

@@ -42,8 +42,9 @@ impl Kind {
     /// Whether such a packet has the fields of a kind.
     pub fn has(&self, prereq: Prereq) -> bool {
         let ip = matches!(self.eth, 0x0800 | 0x86dd);
-        let of = |proto: u8| ip && self.proto == proto && !self.later;
-        let nd = self.eth == 0x86dd && of(58);
+        // Open vSwitch asks only of protocols with ports that it is not a fragment without them.
+        let ports = |proto: u8| ip && self.proto == proto && !self.later;
+        let icmp6 = self.eth == 0x86dd && self.proto == 58;
         match prereq {
             Prereq::None => true,
             Prereq::Vlan => self.tags.0,
@@ -52,14 +53,14 @@ impl Kind {
             Prereq::Ipv6 => self.eth == 0x86dd,
             Prereq::Ip => ip,
             Prereq::Arp => matches!(self.eth, 0x0806 | 0x8035),
-            Prereq::Tcp => of(6),
-            Prereq::Udp => of(17),
-            Prereq::Sctp => of(132),
-            Prereq::Icmp4 => self.eth == 0x0800 && of(1),
-            Prereq::Icmp6 => nd,
-            Prereq::Nd => nd && self.nd != 0,
-            Prereq::NdSol => nd && self.nd == 135,
-            Prereq::NdAdv => nd && self.nd == 136,
+            Prereq::Tcp => ports(6),
+            Prereq::Udp => ports(17),
+            Prereq::Sctp => ports(132),
+            Prereq::Icmp4 => self.eth == 0x0800 && self.proto == 1,
+            Prereq::Icmp6 => icmp6,
+            Prereq::Nd => icmp6 && self.nd != 0,
+            Prereq::NdSol => icmp6 && self.nd == 135,
+            Prereq::NdAdv => icmp6 && self.nd == 136,
             Prereq::Ct => self.tracked,
         }
     }

@@ -4,7 +4,7 @@ use super::split::{trim, unquote};
 use super::{bad, Bad, Read};
 use crate::action::LOCAL;
 use crate::pipeline::{Names, TABLES};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// First number of a port that has only a name.
 const NAMED_PORTS: u16 = 57344;
@@ -39,19 +39,8 @@ impl<'n> Context<'n> {
 
     /// A port by number, reserved name or name.
     pub fn port<'a>(&mut self, text: &'a str) -> Read<'a, u16> {
-        let reserved = match text.to_ascii_lowercase().as_str() {
-            "in_port" => 0xfff8,
-            "table" => 0xfff9,
-            "normal" => 0xfffa,
-            "flood" => 0xfffb,
-            "all" => 0xfffc,
-            "controller" => 0xfffd,
-            "local" => LOCAL,
-            "none" | "any" => 0xffff,
-            _ => 0,
-        };
-        if reserved != 0 {
-            return Ok(reserved);
+        if let Some(port) = reserved(text) {
+            return Ok(port);
         }
         let numeric = text.starts_with(|c: char| c.is_ascii_digit())
             && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'x' || b == b'X');
@@ -104,6 +93,21 @@ impl<'n> Context<'n> {
     }
 }
 
+/// A reserved port by its name.
+fn reserved(text: &str) -> Option<u16> {
+    Some(match text.to_ascii_lowercase().as_str() {
+        "in_port" => 0xfff8,
+        "table" => 0xfff9,
+        "normal" => 0xfffa,
+        "flood" => 0xfffb,
+        "all" => 0xfffc,
+        "controller" => 0xfffd,
+        "local" => LOCAL,
+        "none" | "any" => 0xffff,
+        _ => return None,
+    })
+}
+
 /// Numbers the named tables of a text: as given, the others so that every `goto_table` leads forward, in order of appearance
 /// where that leaves a choice.
 pub(super) fn number_tables<'a>(
@@ -118,9 +122,9 @@ pub(super) fn number_tables<'a>(
     texts.iter().for_each(|text| scan.text(text));
     if !scan.order.is_empty() {
         // Antrea prints tables so, and one that has no flows is a table all the same.
-        let port = |name: &str| ["local", "in_port"].iter().any(|p| p.eq_ignore_ascii_case(name));
+        let given: HashSet<&str> = ports.iter().map(|p| p.0.as_str()).collect();
         let mut either = std::mem::take(&mut scan.either);
-        either.retain(|name| !port(name) && !scan.ports.contains(name) && !ports.iter().any(|p| p.0 == *name));
+        either.retain(|name| !scan.ports.contains(name) && !given.contains(name));
         for name in either {
             scan.name(name);
         }
@@ -137,6 +141,8 @@ struct Scan<'a> {
     jumps: BTreeSet<(usize, usize)>,
     /// What `resubmit:` names: a port, or where tables have names perhaps one of those.
     either: Vec<&'a str>,
+    /// The same, to find one fast.
+    either_seen: HashSet<&'a str>,
     /// Names of ports.
     ports: BTreeSet<&'a str>,
 }
@@ -188,7 +194,9 @@ impl<'a> Scan<'a> {
                 }
                 b':' if before.ends_with("resubmit") => {
                     let name = word(after);
-                    if !self.either.contains(&name) {
+                    // A number is a port's here, and takes none away from the tables.
+                    let port = name.starts_with(|c: char| c.is_ascii_digit()) || reserved(name).is_some();
+                    if !port && self.either_seen.insert(name) {
                         self.either.push(name);
                     }
                 }
