@@ -457,6 +457,10 @@ impl Run<'_> {
             }
             Action::Meter(meter) => self.emit(Op::Meter(*meter)),
             Action::Exit => self.exit(),
+            // A set of more than may be done is not kept, or it would grow with every resubmit.
+            Action::WriteActions(actions) if self.set.len() + actions.len() > OPS_MAX => {
+                self.failed = Some(Failure::TooManyActions);
+            }
             Action::WriteActions(actions) => self.set.extend(actions.iter().cloned()),
             Action::ClearActions => self.set.clear(),
             Action::Unsupported(text) => {
