@@ -441,7 +441,7 @@ impl Run<'_> {
             Action::Goto(table) => self.table(*table, None, false, None),
             Action::Push(bits) => self.emit(Op::Push(*bits)),
             Action::Pop(bits) => match self.machine.stack.is_empty() {
-                true => self.failed = Some(Failure::EmptyStack),
+                true => self.remark(Remark::EmptyStack),
                 false => self.emit(Op::Pop(*bits)),
             },
             Action::Group(id) => self.group(*id),
@@ -599,9 +599,13 @@ impl Run<'_> {
         self.send(target);
     }
 
-    /// Sends the packet; that nothing is sent back by the port that it came in by is remarked.
+    /// Sends the packet; that nothing is sent back by the port that it came in by is remarked. No port has number 0, and programs say so
+    /// by it that nothing is to be sent.
     fn send(&mut self, target: Target) {
         if let Target::Port(port) | Target::Truncated { port, .. } = target {
+            if port == 0 {
+                return self.remark(Remark::NoPort);
+            }
             if u128::from(port) == self.machine.key.get(Field::InPort) {
                 self.remark(Remark::ToInPort(port));
             }

@@ -155,9 +155,6 @@ pub enum Failure {
     /// Too many MPLS labels.
     #[error("a packet with 3 MPLS labels cannot get another one: it is dropped")]
     TooManyLabels,
-    /// The stack was empty.
-    #[error("pop from an empty stack: the packet is dropped")]
-    EmptyStack,
     /// Reached an action that a lenient import left out.
     #[error("the packet reached the unsupported action \"{action}\" of the flow in line {line}: what happens to it is not known")]
     Unsupported {
@@ -203,6 +200,10 @@ pub enum Remark {
     ToInPort(u16),
     /// The beginning of a packet cannot be sent back.
     TruncatedBack,
+    /// It was sent to port 0.
+    NoPort,
+    /// There was nothing to pop.
+    EmptyStack,
 }
 
 impl Remark {
@@ -211,6 +212,8 @@ impl Remark {
         match self {
             Remark::NoGroup(id) => format!("group {id} does not exist: it and the actions behind it are not run"),
             Remark::TruncatedBack => "output with max_len sends nothing to IN_PORT".into(),
+            Remark::NoPort => "there is no port 0: nothing is sent".into(),
+            Remark::EmptyStack => "the stack is empty: nothing is popped".into(),
             Remark::ToInPort(port) => {
                 let port = names.port(*port).map_or_else(|| port.to_string(), |name| format!("\"{name}\""));
                 format!("nothing is sent to port {port}, by which the packet came in: only IN_PORT sends it back")

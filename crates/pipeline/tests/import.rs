@@ -225,9 +225,9 @@ fn what_open_vswitch_takes_is_taken() {
 /// As `ovs-appctl ofproto/trace` of Open vSwitch 3.1 says it: without a tag `vlan_vid` is 0, and ICMP fragments have a type.
 #[test]
 fn fields_are_there_in_the_packets_in_which_open_vswitch_has_them() {
-    let vid = "actions=load:0xfff->NXM_NX_REG1[],move:OXM_OF_VLAN_VID[]->NXM_NX_REG1[0..11],output:NXM_NX_REG1[]";
-    assert_eq!(ports(&load(vid), "in_port=9,dl_type=0x1234"), [0]);
-    assert_eq!(ports(&load(vid), "in_port=9,dl_vlan=5,dl_type=0x1234"), [5]);
+    let vid = "actions=load:0x4fff->NXM_NX_REG1[],move:OXM_OF_VLAN_VID[]->NXM_NX_REG1[0..11],output:NXM_NX_REG1[]";
+    assert_eq!(ports(&load(vid), "in_port=9,dl_type=0x1234"), [0x4000]);
+    assert_eq!(ports(&load(vid), "in_port=9,dl_vlan=5,dl_type=0x1234"), [0x4005]);
     let icmp = "actions=load:8->NXM_OF_ICMP_TYPE[],move:NXM_OF_ICMP_TYPE[]->NXM_NX_REG0[0..7],output:NXM_NX_REG0[]";
     assert_eq!(ports(&load(&format!("icmp,nw_frag=later {icmp}")), "in_port=9,icmp,nw_frag=later"), [8]);
     // "table=1 vlan_tci=0x0005/0x0fff": the learned flow does not ask for the tag.
@@ -260,12 +260,28 @@ fn endless_resubmits_are_bounded_and_the_packet_is_dropped() {
         wide.push_str(&format!("table={table} actions=resubmit(,{0}),resubmit(,{0})\n", table + 1));
     }
     assert_eq!(failed(&wide), Some(Failure::TooManyResubmits));
-    assert_eq!(failed("actions=pop:NXM_NX_REG0[]"), Some(Failure::EmptyStack));
     let journey = load("actions=output:2,resubmit(,0)").run(&key, &mut Conntrack::default(), 0);
     assert!(journey.outputs.is_empty(), "nothing of a broken program is sent");
     // Forks through the tracker without end.
     let journey = load("actions=ct(table=0)").run(&key, &mut Conntrack::default(), 0);
     assert!(journey.cut_off && journey.passes.len() == pipeline::PASSES_MAX);
+}
+
+#[test]
+fn what_does_nothing_is_remarked_and_the_rest_is_done() {
+    let key = text::packet("in_port=1,ip", &Default::default()).expect("packet");
+    for (flows, remark) in [
+        ("actions=output:2,pop:NXM_NX_REG2[],output:3", "the stack is empty"),
+        ("actions=output:2,output:NXM_NX_REG0[],output:3", "there is no port 0"),
+        ("actions=output:2,output:0,output:3 # uplink, not \"drop\"", "there is no port 0"),
+    ] {
+        let pipeline = load(flows);
+        let journey = pipeline.run(&key, &mut Conntrack::default(), 0);
+        let ports: Vec<_> = journey.outputs.iter().map(|o| o.0.clone()).collect();
+        assert_eq!(ports, [2, 3].map(pipeline::Target::Port), "{flows}");
+        let said: Vec<String> = journey.passes[0].remarks.iter().map(|(_, r)| r.text(pipeline.names())).collect();
+        assert!(said.len() == 1 && said[0].starts_with(remark), "{flows}: {said:?}");
+    }
 }
 
 #[test]

@@ -108,17 +108,18 @@ fn is_flow(text: &str) -> bool {
     split_actions(text.split('\n').next().unwrap_or("")).is_some()
 }
 
-/// Headings of dumps, comments, empty lines.
+/// Headings of dumps, empty lines.
 fn is_skipped(line: &str) -> bool {
     let heading = |prefix: &str| line.starts_with(prefix) && line.contains("reply");
-    line.is_empty() || line.starts_with('#') || heading("NXST_") || heading("OFPST_") || line.starts_with("OFPT_")
+    line.is_empty() || heading("NXST_") || heading("OFPST_") || line.starts_with("OFPT_")
 }
 
 impl FileReader<'_> {
     fn file(&mut self, source: &Source<'_>) {
         for (number, line) in lines(source.text) {
             let cut_off = line.trim_end_matches('\r').ends_with('\\');
-            let line = trim(line);
+            // As in Open vSwitch a comment goes to the end of the line, wherever it begins.
+            let line = trim(line.split_once('#').filter(|_| !line.contains('\n')).map_or(line, |(flow, _)| flow));
             if is_skipped(line) {
                 continue;
             }
