@@ -10,9 +10,9 @@
 //!
 //! Before it walks, a packet tries the entries that answered its header last time ([`crate::recall`]): all of them are asked for at once, and if they are
 //! still there nothing is compared but the header. Only who is not answered by them stands in line.
-use crate::adaptive::{in_sample, Expected};
+use crate::adaptive::Expected;
 use crate::index::Ref;
-use crate::ltm::{identity, Chain, Ltm};
+use crate::ltm::{Chain, Ltm};
 use crate::recall::{Births, Guess, Header, EMPTY};
 use crate::segment::{Entry, TagList};
 use crate::table::{Table, Tag};
@@ -197,8 +197,7 @@ impl Ltm {
             if lane.hit {
                 std::mem::swap(&mut packet.chain, &mut lane.chain);
                 self.note_hit(&packet.chain, now);
-                packet.sampled = in_sample(identity(self.entries(&packet.chain)));
-                self.remember(key, &packet.chain, packet.sampled);
+                packet.sampled = self.remember(key, &packet.chain);
             }
         }
     }

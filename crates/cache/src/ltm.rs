@@ -16,7 +16,6 @@
 //! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
 //!
 //! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
-use crate::adaptive::in_sample;
 use crate::recall::Recall;
 use crate::segment::{whole_id_with, Action, Entry, Lookup, Next, Segment, TagList, WHOLE_ID};
 use crate::table::{Place, Table, Tag};
@@ -444,9 +443,7 @@ impl Ltm {
         segment.entry.beside = true;
         let (slot, _) = table.insert(place, segment.entry, 1, now);
         self.counters.beside += 1;
-        let chain = [(0, slot)];
-        let sampled = in_sample(identity(self.entries(&chain)));
-        self.remember(&segment.key, &chain, sampled);
+        self.remember(&segment.key, &[(0, slot)]);
     }
 
     /// Removes entries of other plans that match a key at a point of the program and do not end there: they would be taken first.

@@ -21,7 +21,8 @@
 //! The words on which some remembered chain depends, under the bits on which any of them does, and of those only words in which headers were ever
 //! seen to differ: five to seven in the programs that were measured, which is one line or two. The others must be as in the first header that was remembered. The set only grows, at most to
 //! all bits of a key; when it does, everything is forgotten.
-use crate::ltm::Ltm;
+use crate::adaptive::in_sample;
+use crate::ltm::{identity, Ltm};
 use crate::words::{Words, WORDS};
 use pipeline::{Key, Mask, Need};
 use tables::ZeroedLines;
@@ -309,13 +310,15 @@ impl Recall {
 }
 
 impl Ltm {
-    /// Remembers what answered a key.
-    pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)], sampled: bool) {
+    /// Remembers what answered a key. Returns whether its traversal is in the sample of the adaptive cache.
+    pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)]) -> bool {
+        let sampled = in_sample(identity(self.entries(chain)));
         if self.recall.takes(chain) {
             let mut births = Births::default();
             self.entries(chain).for_each(|entry| births.add(entry.born));
             self.recall.learn(&key.0, chain, &self.depends(chain).0, births, sampled);
         }
+        sampled
     }
 
     /// The bits of a key, as it is at the start, on which it depends that these entries answer it.
@@ -442,7 +445,7 @@ mod tests {
         };
         (0..2).for_each(|port| put(&mut ltm, port));
         let (tag, key) = ltm.tables[0].example(0).unwrap();
-        ltm.remember(&key, &[(0, 0)], false);
+        ltm.remember(&key, &[(0, 0)]);
         ltm.births = Births::LIMIT - 2;
         // One more number, and then they begin anew, for all that are there.
         let births = |ltm: &Ltm| (0..3).filter_map(|s| ltm.tables[0].value(s).map(|e| e.born)).collect::<Vec<_>>();
