@@ -99,7 +99,7 @@ pub(crate) fn entry(bucket: &Line, i: usize) -> Option<(u32, u32)> {
 
 const SLOTS: usize = SESSION_SLOTS as usize;
 
-fn put(bucket: &Line, i: usize, tag: u32, at: u32) {
+pub(crate) fn put(bucket: &Line, i: usize, tag: u32, at: u32) {
     let tags = bucket.word(7);
     let nibble = u64::from(tag >> 5) << (4 * i);
     // Only the holder of the lock changes tags; others set and clear the lock bit alone.
@@ -180,9 +180,23 @@ fn hash_in(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, bucket: u32)
     }
 }
 
-/// Whether an entry belongs where it is: its record has a key with this tag in this bucket.
-pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, bucket: u32) -> bool {
-    hashes(lines, salt, at).iter().any(|h| tag_of(*h) == tag && buckets_of(table, *h).contains(&bucket))
+/// Whether slot i of a bucket holds what belongs there: a record of which a key has this tag in this bucket, and which no slot before stands for,
+/// nor, where a displaced entry was not cleared any more, the key's first bucket. (Two keys of a record may have one tag in one bucket, and then two entries.)
+pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, bucket: u32, i: usize) -> bool {
+    let Some((tag, at)) = entry(lines.at(bucket), i) else { return false };
+    let hashes = hashes(lines, salt, at);
+    let fits = |h: &&u64| tag_of(**h) == tag && buckets_of(table, **h).contains(&bucket);
+    let keys = crate::key::distinct(&hashes).iter().filter(fits).count();
+    let same = |line: u32, slots: usize| (0..slots).filter(|j| entry(lines.at(line), *j) == Some((tag, at))).count();
+    // With one tag for both keys nobody can say whose entry the other bucket has.
+    let copied = || match hash_in(lines, salt, table, at, tag, bucket).map(|hash| buckets_of(table, hash)) {
+        Some([first, second]) => {
+            let one_tag = hashes[0] != hashes[1] && tag_of(hashes[0]) == tag_of(hashes[1]);
+            bucket == second && first != second && !one_tag && same(first, SLOTS) > 0
+        }
+        None => false,
+    };
+    same(bucket, i) < keys && !copied()
 }
 
 /// Clears the entries of a record in the two buckets of a hash; they are locked, or the table is the old one, into which

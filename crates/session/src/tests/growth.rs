@@ -143,3 +143,37 @@ fn segments_without_records_go_to_the_family_that_needs_them() {
     // One segment that IPv6 had not had before, and no more.
     assert!(t.stats().memory_bytes <= memory + 2 * u64::from(SEGMENT_BYTES), "{}", t.stats().memory_bytes);
 }
+
+#[test]
+fn a_session_whose_keys_share_a_bucket_and_a_tag_has_two_entries_and_a_copy_is_cleared() {
+    let memory = Arc::new(HeapMemory::new().unwrap());
+    let options = || Options { sessions: 4096, initial: 64, ..Options::default() };
+    let t = Tracker::new(memory.clone(), options(), S).unwrap();
+    let (shared, _) = t.shared_for_tests();
+    let (table, salt) = (shared.root(0x18), shared.salt());
+    let hashes = |new: &NewSession| crate::key::hashes_of(new.owner, &new.inner, &new.outer, salt);
+    let (tag, buckets) = (crate::table::tag_of, |hash| crate::table::buckets_of(table, hash));
+    let firsts_meet = |new: &NewSession| {
+        let [a, b] = hashes(new);
+        tag(a) == tag(b) && buckets(a)[0] == buckets(b)[0]
+    };
+    let met = (0..).map(nth).find(firsts_meet).unwrap();
+    t.create(&met, S, &mut never).unwrap();
+    let attach = || Tracker::attach(memory.clone(), options(), S).unwrap();
+    let (t, found) = attach();
+    assert_eq!((found.sessions, found.completed, found.dangling), (1, 0, 0));
+    check(&t, S);
+    // Killed where an entry stands in its new bucket and not yet cleared in the old one.
+    let other = nth(1);
+    let at = t.create(&other, S, &mut never).unwrap();
+    let (shared, _) = t.shared_for_tests();
+    let hash = hashes(&other)[0];
+    crate::index::put(shared.lines.at(buckets(hash)[1]), 9, tag(hash), at.0);
+    let (t, found) = attach();
+    assert_eq!((found.sessions, found.completed, found.dangling), (2, 0, 1));
+    check(&t, S);
+    for new in [met, other] {
+        assert!(t.remove(t.find_inner(&new.inner).unwrap(), S, &mut |_| {}));
+    }
+    assert_eq!(attach().1.dangling, 0, "nothing stays behind");
+}

@@ -120,7 +120,7 @@ impl Tracker {
                     let state = shared.lines.at(at).word(STATE).load(Acquire);
                     assert_ne!(state & SESSION_STATE_MASK, 0, "line {line} slot {i}: no session in line {at}");
                     let salt = shared.salt();
-                    assert!(crate::index::belongs(&shared.lines, salt, table, at, tag, line), "line {line} slot {i}");
+                    assert!(crate::index::belongs(&shared.lines, salt, table, line, i), "line {line} slot {i}");
                     let hashes = crate::index::hashes(&shared.lines, salt, at);
                     let fits = |h: &u64| {
                         crate::table::tag_of(*h) == tag && crate::table::buckets_of(table, *h).contains(&line)

@@ -105,10 +105,8 @@ impl Tracker {
                     bucket.word(7).fetch_and(!SESSION_BUCKET_LOCK, AcqRel);
                 }
                 for i in 0..SESSION_SLOTS as usize {
-                    let Some((tag, at)) = index::entry(bucket, i) else { continue };
-                    let stray = !self.is_record(at) || !index::belongs(lines, self.salt, table, at, tag, line);
-                    let twice = || (0..i).any(|j| index::entry(bucket, j) == Some((tag, at)));
-                    if stray || twice() {
+                    let Some((_, at)) = index::entry(bucket, i) else { continue };
+                    if !self.is_record(at) || !index::belongs(lines, self.salt, table, line, i) {
                         bucket.half(i).store(0, Release);
                         found.dangling += 1;
                     }
