@@ -305,6 +305,11 @@ impl<T: Writes> Agent<T> {
         self.judged_by = control;
     }
 
+    /// Whether it judges by more than Fig. 3: a SYN counts whatever the state is.
+    fn careful(&self) -> bool {
+        judge(self.judged_by, State::Open as u8, Kind::Syn) == Verdict::Agent
+    }
+
     /// Other timeouts, for what changes from now on.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) {
         self.timeouts = timeouts;
@@ -441,6 +446,10 @@ impl<T: Writes> Agent<T> {
         }
         if packet.kind == Kind::Syn && fsm.state() != State::Opening {
             return self.syn_again(packet, record, fsm, now, admit);
+        }
+        if self.careful() && (fsm, packet.kind, packet.from) == (Fsm::SynReceived, Kind::Syn, record.began()) {
+            // It may have crossed the SYN-ACK, whose ACK is on its way and establishes the connection.
+            return self.change(&packet.key, record, record, now);
         }
         match step(fsm, packet.kind, packet.from, record.began(), record.closed()) {
             // It began outside of a full table, and a fast path took the third packet of the handshake for another connection's data: a server

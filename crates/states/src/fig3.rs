@@ -18,7 +18,7 @@
 //! | 3 | LastAck, TimeWait | other ACKs and FINs | as it was |
 //! | 1, 2, 3 | any | RST | none |
 //!
-//! Everything else is refused and changes nothing.
+//! Everything else is refused and changes nothing. An agent of the careful kind leaves a connection in SynReceived when the SYN comes again.
 
 use crate::{Direction, Kind, State};
 

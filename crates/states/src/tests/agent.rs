@@ -68,6 +68,7 @@ pub(super) fn agent(control: u64) -> Agent<Digest> {
     let o = ExactOptions { connections4: CONNECTIONS.0.into(), connections6: CONNECTIONS.1.into(), salt: 7, control };
     let records = Exact::create(heap(Exact::lines(&o)), &o).unwrap();
     let mut agent = Agent::new(records, table(control), Timeouts::default());
+    agent.judge_by(control);
     agent.tell_ends();
     agent
 }
@@ -208,6 +209,29 @@ fn the_careful_list_mends_what_fig_3_leaves_hanging() {
             assert_eq!(send(a, 5, Kind::Syn, Out, SECOND), again);
             let want = if control == CAREFUL { Fsm::SynSent } else { Fsm::TimeWait };
             assert_eq!(a.get(&key(5, false)).unwrap().tcp, Some(want));
+        });
+    }
+}
+
+#[test]
+fn a_syn_that_crosses_the_syn_ack_costs_the_careful_list_no_ack() {
+    for (control, ack) in [(PAPER, REFUSED), (CAREFUL, ASKED)] {
+        both(control, |a| {
+            for (kind, from) in [(Kind::Syn, Out), (Kind::SynAck, In), (Kind::Syn, Out)] {
+                assert_eq!(send(a, 6, kind, from, SECOND), ASKED);
+            }
+            assert_eq!(send(a, 6, Kind::Ack, Out, SECOND), ack);
+            // Fig. 3 waits for the answer to the second SYN.
+            assert_eq!(send(a, 6, Kind::SynAck, In, SECOND), ASKED);
+            send(a, 6, Kind::Ack, Out, SECOND);
+            assert_eq!(a.get(&key(6, false)).unwrap().state, State::Open);
+            // One that never ends its handshake is forgotten 60 s after its last SYN.
+            for (kind, from) in [(Kind::Syn, Out), (Kind::SynAck, In)] {
+                assert_eq!(send(a, 7, kind, from, SECOND), ASKED);
+            }
+            assert_eq!(send(a, 7, Kind::Syn, Out, 31 * SECOND), ASKED);
+            assert_eq!(expired(a, 62 * SECOND), []);
+            assert_eq!(expired(a, 92 * SECOND), [(key(7, false), Why::Timeout)]);
         });
     }
 }

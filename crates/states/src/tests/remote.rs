@@ -11,6 +11,7 @@ use std::sync::Mutex;
 pub(super) struct Pair {
     pub remote: Remote,
     pub host: Host,
+    spec: Spec,
     backing: HeapSlots,
     desk: Arc<Desk>,
     ended: Arc<Mutex<Vec<Ended>>>,
@@ -18,20 +19,21 @@ pub(super) struct Pair {
     now: u64,
 }
 
-fn spec() -> Spec {
+fn spec(control: u64) -> Spec {
     // So many that its share of connections that are not established exceeds the table.
-    Spec { careful: true, ..Spec::new(TableKind::Digest, 16 * CONNECTIONS.0, CONNECTIONS.1) }
+    Spec { careful: control == CAREFUL, ..Spec::new(TableKind::Digest, 16 * CONNECTIONS.0, CONNECTIONS.1) }
 }
 
 impl Pair {
     pub fn new(control: u64) -> Pair {
-        let remote = Remote::new("n1", spec(), Box::new(table(control)), Box::new(|| Ok(())), Vec::new(), Timeouts::default());
+        let spec = spec(control);
+        let remote = Remote::new("n1", spec, Box::new(table(control)), Box::new(|| Ok(())), Vec::new(), Timeouts::default());
         let backing = HeapSlots::default();
-        let host = Host::open(&backing, spec(), 9, Timeouts::default()).unwrap();
+        let host = Host::open(&backing, spec, 9, Timeouts::default()).unwrap();
         let ended = Arc::<Mutex<Vec<Ended>>>::default();
         let told = ended.clone();
         let log: EndsLog = Box::new(move |e| told.lock().unwrap().push(*e));
-        let mut pair = Pair { remote, host, backing, desk: Arc::default(), ended, log, now: 0 };
+        let mut pair = Pair { remote, host, spec, backing, desk: Arc::default(), ended, log, now: 0 };
         pair.connect();
         pair.pump(usize::MAX);
         assert!(pair.remote.is_up());
@@ -45,7 +47,7 @@ impl Pair {
             for ask in asks(&chunk) {
                 match (opened, ask) {
                     (false, Ask::Open { name, spec: got, timeouts }) => {
-                        assert_eq!((name.as_str(), got), ("n1", spec()));
+                        assert_eq!((name.as_str(), got), ("n1", self.spec));
                         self.host.connected(timeouts);
                         opened = true;
                     }
@@ -64,7 +66,7 @@ impl Pair {
     /// The agent's process dies; another one finds the records.
     pub fn kill_agent(&mut self) {
         self.remote.disconnected();
-        self.host = Host::open(&self.backing, spec(), 10, Timeouts::default()).unwrap();
+        self.host = Host::open(&self.backing, self.spec, 10, Timeouts::default()).unwrap();
     }
 
     /// Carries so many chunks, either way.
@@ -174,7 +176,6 @@ impl Node for Pair {
 fn random_traffic_has_the_same_outcomes_here_and_there() {
     let mut rng = seeded("remote");
     let (mut here, mut there) = (agent(CAREFUL), Pair::new(CAREFUL));
-    here.judge_by(CAREFUL);
     let mut now = 1_000_000_000;
     let mut seen = std::collections::BTreeMap::<String, u32>::new();
     for step in 0..30_000 {
@@ -310,7 +311,7 @@ fn connections_from_elsewhere_are_adopted_before_the_table_is_entered() {
     });
     let mut pair = Pair::new(PAPER);
     pair.cut();
-    pair.remote = Remote::new("n1", spec(), Box::new(table(PAPER)), enter, adopted.clone(), Timeouts::default());
+    pair.remote = Remote::new("n1", pair.spec, Box::new(table(PAPER)), enter, adopted.clone(), Timeouts::default());
     assert_eq!(entered.load(std::sync::atomic::Ordering::Relaxed), 0);
     pair.connect();
     pair.pump(usize::MAX);
