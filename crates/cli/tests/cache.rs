@@ -290,6 +290,8 @@ fn options_that_would_do_nothing_are_refused() {
         (vec!["--workload", "ofd", "--pcap", "/nonexistent"], "cannot be used with"),
         (vec!["--workload", "ofd", "--in-port", "7"], "cannot be used with"),
         (vec!["--workload", "ofd", "--lenient"], "cannot be used with"),
+        (vec!["--flows", &flows, "--trace", "/nonexistent", "--in-port", "7"], "cannot be used with"),
+        (vec!["--flows", &flows, "--port", "a=1", "--port", "a=2"], "--port a=2: it has number 1 already"),
         (vec!["--flows", &flows, "--rules", "fw1_1k"], "cannot be used with"),
         (vec!["--flows", &flows, "--locality", "low"], "cannot be used with"),
         (vec!["--flows", &none], "there are no flows in"),
@@ -316,6 +318,17 @@ fn an_explanation_has_the_parts_that_it_is_compared_by() {
     assert_eq!(way["datapath_actions"], "3");
     assert!(way["final_packet"].as_str().unwrap().contains("nw_dst=10.0.0.1"));
     assert!(way["megaflow_mask"].as_str().unwrap().contains("tp_dst"), "{}", way["megaflow_mask"]);
+    // A step is indented as long as a flow before it has something left to do.
+    let nested = folder
+        .file("nested", "actions=resubmit(,1),output:2\ntable=1 actions=resubmit(,2)\ntable=2 actions=output:3\n");
+    let args = ["explain", "--flows", &nested, "--packet", "in_port=1"];
+    let depths: Vec<Value> = json(&args)["steps"].as_array().unwrap().iter().map(|s| s["depth"].clone()).collect();
+    assert_eq!(depths, [0, 1, 1]);
+    let text = String::from_utf8(tunny(&args).stdout).unwrap();
+    assert!(
+        text.contains("\n 0. priority") && text.contains("\n     1. priority") && text.contains("\n        output:3\n"),
+        "{text}"
+    );
     let text = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1,tcp,nw_dst=10.9.0.1"]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("Datapath actions: drop"));
 }
@@ -336,6 +349,12 @@ fn what_a_packet_does_not_do_is_explained() {
     assert!(String::from_utf8_lossy(&out.stdout).contains(&format!("    >> {back}\n")));
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(said.contains("flows name groups that do not exist: 7;"), "{said}");
+    // Misspelt names are seen by what they lead to.
+    let flows = folder.file("misspelt", "in_port=1 actions=resubmit(,1),output:uplnk\ntable=1 actions=goto_table:3\n");
+    let out = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("flows lead to tables without flows: 3; packets are dropped there"), "{said}");
+    assert!(said.contains("ports with a name only got numbers: uplnk=57344 (--port NAME=NUMBER"), "{said}");
     let many: String = (1..=30).map(|n| format!("in_port={n} actions=group:{n}\n")).collect();
     let out = tunny(&["explain", "--flows", &folder.file("many", many), "--packet", "ip"]);
     let said = String::from_utf8_lossy(&out.stderr);
@@ -361,7 +380,7 @@ fn the_table_in_which_packets_begin_is_said_and_can_be_chosen() {
     assert!(said.contains("packets begin in table Late: tables with names do not say which is the first"), "{said}");
     let (tables, actions, said) = explain(&named, &["--table", "Early"]);
     let names: Vec<_> = tables.iter().flatten().map(String::as_str).collect();
-    assert_eq!((names, actions.as_str(), said.as_str()), (vec!["(entry)", "Early", "Late"], "2", ""));
+    assert_eq!((names, actions.as_str(), said.as_str()), (vec!["Early", "Late"], "2", ""));
     let (_, actions, said) = explain(&numbered, &[]);
     assert_eq!(actions, "drop");
     assert!(said.contains("table 0 has no flows, so every packet is dropped there; there are flows in 60"), "{said}");

@@ -2,6 +2,7 @@
 //! Actions as a flow lists them. The interpreter turns them into [`crate::Op`]s.
 use crate::conntrack::Nat;
 use crate::field::{Field, Subfield};
+use crate::key::{Key, Mask};
 use crate::learn::Learn;
 use crate::op::ToController;
 use crate::select::{Bundle, Multipath};
@@ -155,4 +156,71 @@ pub struct CtAction {
     pub exec: Vec<Action>,
     /// Application-level gateway.
     pub alg: Option<String>,
+}
+
+/// The words of the key that actions read or write.
+pub(crate) fn words_of(actions: &[Action]) -> u64 {
+    let mut mask = Mask::default();
+    for action in actions {
+        match action {
+            Action::Set { field, .. } => {
+                mask.add(*field);
+                field.info().prereq.depends(&mut mask);
+            }
+            Action::Move { from, to } => [from, to].iter().for_each(|b| {
+                mask.add(b.field);
+                b.field.info().prereq.depends(&mut mask);
+            }),
+            Action::Push(b) | Action::Pop(b) | Action::OutputField(b) => mask.add(b.field),
+            Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } | Action::PushVlan(_) | Action::PopVlan => {
+                mask.add(Field::VlanTci)
+            }
+            Action::PushMpls(_) | Action::PopMpls(_) | Action::DecMplsTtl => {
+                mask =
+                    [Field::EthType, Field::MplsLse0, Field::MplsLse2, Field::NwTtl].iter().fold(mask, |mut m, f| {
+                        m.add(*f);
+                        m
+                    });
+            }
+            Action::DecTtl => [Field::EthType, Field::NwTtl].iter().for_each(|f| mask.add(*f)),
+            Action::Ct(ct) => {
+                crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f));
+                ct.zone_from.iter().for_each(|b| mask.add(b.field));
+                [Field::EthType, Field::NwProto, Field::TcpSrc, Field::NwSrc, Field::Ipv6Src, Field::Ipv6Dst]
+                    .iter()
+                    .for_each(|f| mask.add(*f));
+            }
+            Action::CtClear => crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f)),
+            Action::Learn(learn) => learn.depends(&mut mask),
+            Action::Multipath(m) => {
+                m.fields.depends(&Key::default(), &mut mask);
+                mask.add(m.to.field);
+            }
+            Action::Bundle(b) => b.to.iter().for_each(|t| mask.add(t.field)),
+            Action::Clone(inner) | Action::WriteActions(inner) => {
+                mask.0.iter_mut().enumerate().for_each(|(n, w)| *w |= words_of(inner) >> n & 1)
+            }
+            _ => {}
+        }
+    }
+    let hashes = |a: &Action| matches!(a, Action::Multipath(_) | Action::Bundle(_) | Action::Group(_));
+    if actions.iter().any(hashes) {
+        // A hash may look at any address or port.
+        for field in [
+            Field::EthSrc,
+            Field::EthDst,
+            Field::EthType,
+            Field::VlanTci,
+            Field::NwSrc,
+            Field::Ipv6Src,
+            Field::Ipv6Dst,
+            Field::NwProto,
+        ] {
+            mask.add(field);
+        }
+        mask.0[34] = !0;
+        mask.0[36] = !0;
+        mask.add(Field::TcpSrc);
+    }
+    mask.words()
 }

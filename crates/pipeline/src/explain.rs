@@ -7,7 +7,7 @@
 //! narrower [`crate::Traversal::mask`] goes with the ops themselves.
 use crate::conntrack::{Conntrack, CtCall, Nat, NatKind};
 use crate::field::Field;
-use crate::interpret::{Journey, PASSES_MAX};
+use crate::journey::{Journey, PASSES_MAX};
 use crate::key::{Key, Mask};
 use crate::op::{Machine, Op, Sink, Target};
 use crate::pipeline::{Names, Pipeline};
@@ -22,6 +22,8 @@ use std::sync::Arc;
 pub struct ExplainedStep {
     /// Which pass, from 0.
     pub pass: usize,
+    /// How many flows before it have something left to do behind it.
+    pub depth: usize,
     /// The table.
     pub table: u8,
     /// Its name, if it has one.
@@ -94,6 +96,7 @@ pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> 
             let rule = step.rule.and_then(|id| pipeline.rule(id));
             steps.push(ExplainedStep {
                 pass,
+                depth: step.entry.returns.iter().flat_map(|r| r.outwards()).count(),
                 table: step.entry.table,
                 table_name: names.table(step.entry.table).map(str::to_string),
                 priority: rule.map(|r| r.priority),
@@ -120,7 +123,8 @@ pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> 
 
 fn explain_pass(traversal: &Traversal, pass: usize, names: &Names, recirculations: &mut u32) -> ExplainedPass {
     let start = traversal.start();
-    let mask = megaflow(traversal);
+    let (actions, popped) = datapath_actions(traversal, recirculations);
+    let mask = megaflow(traversal, popped);
     let state = start.get(Field::CtState);
     ExplainedPass {
         packet: format_key(start, names),
@@ -132,7 +136,7 @@ fn explain_pass(traversal: &Traversal, pass: usize, names: &Names, recirculation
         ),
         megaflow_mask: mask,
         depends: format_subset(start, &traversal.mask(), names),
-        datapath_actions: datapath_actions(traversal, recirculations),
+        datapath_actions: actions,
         failed: traversal.failed.as_ref().map(ToString::to_string),
         ct_state: (pass > 0).then(|| state_names(state as u16)),
     }
@@ -194,8 +198,9 @@ const TUNNEL: [Field; 12] = [
     Field::TunMetadata1,
 ];
 
-/// The mask of the megaflow that goes with the datapath actions, as Open vSwitch would install it.
-pub fn megaflow(traversal: &Traversal) -> Mask {
+/// The mask of the megaflow that goes with the datapath actions, as Open vSwitch would install it. `popped`: VLAN tags that those take away at most
+/// before something is sent.
+fn megaflow(traversal: &Traversal, popped: usize) -> Mask {
     let start = traversal.start();
     let mut mask = traversal.mask();
     let mut written = Mask::default();
@@ -223,6 +228,8 @@ pub fn megaflow(traversal: &Traversal) -> Mask {
     for field in PACKET {
         mask.add_bits(field, written.get(field));
     }
+    // A tag that is changed is taken away and another one added, of which what was not written is as it was.
+    [Field::VlanTci, Field::InnerTci].iter().take(popped).for_each(|tci| mask.add(*tci));
     mask.add(Field::InPort);
     mask.add(Field::EthType);
     if matches!(start.get(Field::EthType), 0x0800 | 0x86dd) {
@@ -280,23 +287,24 @@ struct Actions<'a> {
     recirculations: &'a mut u32,
     /// There is something that `ct_clear` could forget.
     tracked: bool,
+    /// VLAN tags that were taken away at once at most.
+    popped: usize,
 }
 
-/// What the datapath would do.
-fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) -> String {
+/// What the datapath would do, and how many VLAN tags it takes away at once at most.
+fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) -> (String, usize) {
     let mut actions = Actions {
         base: *traversal.start(),
         parts: Vec::new(),
         recirculations,
         tracked: traversal.start().get(Field::CtState) != 0,
+        popped: 0,
     };
     if traversal.failed.is_none() {
         traversal.run(traversal.start(), &mut actions);
     }
-    match actions.parts.is_empty() {
-        true => "drop".into(),
-        false => actions.parts.join(","),
-    }
+    let text = if actions.parts.is_empty() { "drop".into() } else { actions.parts.join(",") };
+    (text, actions.popped)
 }
 
 impl Sink for Actions<'_> {
@@ -506,6 +514,7 @@ impl Actions<'_> {
             to.pop();
         }
         from.iter().for_each(|_| self.parts.push("pop_vlan".into()));
+        self.popped = self.popped.max(from.len());
         for (tpid, tci) in to.iter().rev() {
             let kind = if *tpid == 0x8100 { String::new() } else { format!("tpid={tpid:#06x},") };
             self.parts.push(format!("push_vlan({kind}vid={},pcp={})", tci & 0xfff, tci >> 13));

@@ -5,14 +5,13 @@
 //! part of every step's [`Entry`]. A frame with nothing left to do is not part of it: `resubmit` as the last action is a jump.
 //! Bounds are those of Open vSwitch: resubmits to the same or an earlier table nest 64 deep, 4096 resubmits in all.
 use crate::action::{Action, CtAction};
-use crate::conntrack::{Conntrack, CtCall};
+use crate::conntrack::CtCall;
 use crate::field::{Field, Prereq};
 use crate::group::action_set;
 use crate::key::{Key, Mask};
 use crate::op::{Machine, Need, Op, Reason, Sink, Target, ToController};
 use crate::pipeline::{FlowMod, Pipeline, RuleId};
 use crate::traversal::{need_before, Entry, Failure, Remark, Return, Step, Traversal};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Nested resubmits to the same or an earlier table.
@@ -23,8 +22,6 @@ pub const RESUBMITS_MAX: u32 = 4096;
 pub const OPS_MAX: usize = 1 << 16;
 /// Remarks that a pass keeps; the rest is counted.
 pub const REMARKS_MAX: usize = 100;
-/// Passes of one packet through the connection tracker (each fork is one).
-pub const PASSES_MAX: usize = 64;
 
 struct Frame {
     actions: Arc<[Action]>,
@@ -117,85 +114,6 @@ impl Pipeline {
         let end = run.machine.key;
         let Run { steps, failed, remarks, more_remarks, .. } = run;
         Traversal { steps, failed, end, remarks, more_remarks }
-    }
-
-    /// A packet from table 0 to its ends, through the connection tracker as often as the program says, at a time in nanoseconds.
-    pub fn run(&self, key: &Key, ct: &mut Conntrack, now: u64) -> Journey {
-        self.journey(key, |pipeline, entry, key| pipeline.pass(entry, key), ct, now)
-    }
-
-    /// The same with somebody else's passes (a cache's).
-    pub fn journey(
-        &self,
-        key: &Key,
-        mut pass: impl FnMut(&Pipeline, &Entry, &Key) -> Traversal,
-        ct: &mut Conntrack,
-        now: u64,
-    ) -> Journey {
-        let mut journey = Journey::default();
-        let mut waiting = VecDeque::from([(Entry::table(0), *key)]);
-        while let Some((entry, key)) = waiting.pop_front() {
-            if journey.passes.len() >= PASSES_MAX {
-                journey.cut_off = true;
-                break;
-            }
-            let traversal = pass(self, &entry, &key);
-            let mut collect = Collect { journey: &mut journey, waiting: &mut waiting, ct, now };
-            traversal.run(&key, &mut collect);
-            journey.passes.push(traversal);
-        }
-        journey
-    }
-}
-
-/// All passes of a packet and what they did.
-#[derive(Clone, Debug, Default)]
-pub struct Journey {
-    /// The passes, in the order in which they began.
-    pub passes: Vec<Traversal>,
-    /// What was sent where, with the key as it was then.
-    pub outputs: Vec<(Target, Key)>,
-    /// Flows that the packet installs: give them to [`Pipeline::add`].
-    pub learned: Vec<FlowMod>,
-    /// Meters it counted against.
-    pub meters: Vec<u32>,
-    /// There were more than [`PASSES_MAX`] passes; the rest was dropped.
-    pub cut_off: bool,
-}
-
-struct Collect<'a> {
-    journey: &'a mut Journey,
-    waiting: &'a mut VecDeque<(Entry, Key)>,
-    ct: &'a mut Conntrack,
-    now: u64,
-}
-
-impl Sink for Collect<'_> {
-    fn output(&mut self, target: &Target, key: &Key) {
-        self.journey.outputs.push((target.clone(), *key));
-    }
-
-    fn ct(&mut self, call: &Arc<CtCall>, key: &mut Key) {
-        let mut tracked = *key;
-        self.ct.execute(call, &mut tracked, self.now);
-        match call.table {
-            Some(table) => self.waiting.push_back((Entry::table(table), tracked)),
-            // Without a table only the packet changes: the program goes on as if it had not been tracked.
-            None => {
-                for field in [Field::NwSrc, Field::NwDst, Field::Ipv6Src, Field::Ipv6Dst, Field::TcpSrc, Field::TcpDst]
-                {
-                    key.set(field, tracked.get(field));
-                }
-            }
-        }
-    }
-
-    fn learn(&mut self, learn: &Arc<crate::learn::Learn>, key: &Key) {
-        self.journey.learned.push(learn.flow(key));
-    }
-
-    fn meter(&mut self, meter: u32) {
-        self.journey.meters.push(meter);
     }
 }
 
@@ -475,6 +393,8 @@ impl Run<'_> {
     fn rewrite(&mut self, action: &Action) {
         let mut ops = Vec::new();
         match action {
+            // Of a packet without a tag Open vSwitch makes one with a tag; flows that say so are refused, buckets of groups are not.
+            Action::Set { field: Field::VlanVid, value, mask } => self.set_vlan(*value, *mask & 0xfff, true, &mut ops),
             Action::Set { field, value, mask } => {
                 if self.is(field.info().prereq) {
                     Op::set_masked(*field, *value, *mask, &mut ops);
@@ -684,71 +604,4 @@ fn exchange(words: &mut [u64]) {
     let (proto, tracked) = (words[41] & 0xff, words[20] >> 48 & 0xff);
     words[41] = words[41] & !0xff | tracked;
     words[20] = words[20] & !(0xff << 48) | proto << 48;
-}
-
-/// The words of the key that actions read or write.
-pub(crate) fn words_of(actions: &[Action]) -> u64 {
-    let mut mask = Mask::default();
-    for action in actions {
-        match action {
-            Action::Set { field, .. } => {
-                mask.add(*field);
-                field.info().prereq.depends(&mut mask);
-            }
-            Action::Move { from, to } => [from, to].iter().for_each(|b| {
-                mask.add(b.field);
-                b.field.info().prereq.depends(&mut mask);
-            }),
-            Action::Push(b) | Action::Pop(b) | Action::OutputField(b) => mask.add(b.field),
-            Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } | Action::PushVlan(_) | Action::PopVlan => {
-                mask.add(Field::VlanTci)
-            }
-            Action::PushMpls(_) | Action::PopMpls(_) | Action::DecMplsTtl => {
-                mask =
-                    [Field::EthType, Field::MplsLse0, Field::MplsLse2, Field::NwTtl].iter().fold(mask, |mut m, f| {
-                        m.add(*f);
-                        m
-                    });
-            }
-            Action::DecTtl => [Field::EthType, Field::NwTtl].iter().for_each(|f| mask.add(*f)),
-            Action::Ct(ct) => {
-                crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f));
-                ct.zone_from.iter().for_each(|b| mask.add(b.field));
-                [Field::EthType, Field::NwProto, Field::TcpSrc, Field::NwSrc, Field::Ipv6Src, Field::Ipv6Dst]
-                    .iter()
-                    .for_each(|f| mask.add(*f));
-            }
-            Action::CtClear => crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f)),
-            Action::Learn(learn) => learn.depends(&mut mask),
-            Action::Multipath(m) => {
-                m.fields.depends(&Key::default(), &mut mask);
-                mask.add(m.to.field);
-            }
-            Action::Bundle(b) => b.to.iter().for_each(|t| mask.add(t.field)),
-            Action::Clone(inner) | Action::WriteActions(inner) => {
-                mask.0.iter_mut().enumerate().for_each(|(n, w)| *w |= words_of(inner) >> n & 1)
-            }
-            _ => {}
-        }
-    }
-    let hashes = |a: &Action| matches!(a, Action::Multipath(_) | Action::Bundle(_) | Action::Group(_));
-    if actions.iter().any(hashes) {
-        // A hash may look at any address or port.
-        for field in [
-            Field::EthSrc,
-            Field::EthDst,
-            Field::EthType,
-            Field::VlanTci,
-            Field::NwSrc,
-            Field::Ipv6Src,
-            Field::Ipv6Dst,
-            Field::NwProto,
-        ] {
-            mask.add(field);
-        }
-        mask.0[34] = !0;
-        mask.0[36] = !0;
-        mask.add(Field::TcpSrc);
-    }
-    mask.words()
 }

@@ -213,7 +213,7 @@ impl Pipeline {
             .collect();
         let table = &mut self.tables[usize::from(flow.table)];
         table.classifier.insert(id, &matching.key, &matching.mask, flow.priority, &clauses);
-        self.words |= matching.mask.words() | crate::interpret::words_of(&flow.actions);
+        self.words |= matching.mask.words() | crate::action::words_of(&flow.actions);
         self.by_match.entry((flow.table, flow.priority, digest(&matching))).or_default().push(id);
         if flow.idle_timeout != 0 || flow.hard_timeout != 0 {
             self.with_timeout.push(id);
@@ -345,7 +345,7 @@ impl Pipeline {
         self.version += 1;
         self.groups_version = self.version;
         for bucket in &group.buckets {
-            self.words |= crate::interpret::words_of(&bucket.actions);
+            self.words |= crate::action::words_of(&bucket.actions);
         }
         self.words |= group.fields.words();
         self.groups.insert(id, Arc::new(group));
@@ -370,20 +370,40 @@ impl Pipeline {
 
     /// Groups that flows and buckets name and that do not exist.
     pub fn missing_groups(&self) -> BTreeSet<u32> {
-        fn named(actions: &[Action], out: &mut BTreeSet<u32>) {
+        let mut all = BTreeSet::new();
+        self.each_action(&mut |action| {
+            if let Action::Group(id) = action {
+                all.insert(*id);
+            }
+        });
+        all.retain(|id| !self.groups.contains_key(id));
+        all
+    }
+
+    /// Tables without flows to which flows and buckets lead: packets are dropped there.
+    pub fn dead_ends(&self) -> BTreeSet<u8> {
+        let mut all = BTreeSet::new();
+        self.each_action(&mut |action| match action {
+            Action::Goto(table) | Action::Resubmit { table: Some(table), .. } => drop(all.insert(*table)),
+            Action::Ct(ct) => all.extend(ct.table),
+            _ => {}
+        });
+        all.retain(|table| self.table_size(*table).0 == 0);
+        all
+    }
+
+    /// Every action of flows and buckets, also within others.
+    fn each_action(&self, each: &mut impl FnMut(&Action)) {
+        fn within(actions: &[Action], each: &mut impl FnMut(&Action)) {
             for action in actions {
-                match action {
-                    Action::Group(id) => drop(out.insert(*id)),
-                    Action::Clone(inner) | Action::WriteActions(inner) => named(inner, out),
-                    _ => {}
+                each(action);
+                if let Action::Clone(inner) | Action::WriteActions(inner) = action {
+                    within(inner, each);
                 }
             }
         }
-        let mut all = BTreeSet::new();
-        self.rules.values().for_each(|rule| named(&rule.actions, &mut all));
-        self.groups.values().flat_map(|group| &group.buckets).for_each(|bucket| named(&bucket.actions, &mut all));
-        all.retain(|id| !self.groups.contains_key(id));
-        all
+        self.rules.values().for_each(|rule| within(&rule.actions, each));
+        self.groups.values().flat_map(|group| &group.buckets).for_each(|bucket| within(&bucket.actions, each));
     }
 
     /// Names of ports and tables.

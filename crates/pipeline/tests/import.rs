@@ -96,6 +96,8 @@ fn faults_are_named_with_line_and_column() {
             "\"check_pkt_larger\" is not supported: packets have no length",
         ),
         ("actions=resubmit(,1)->NXM_NX_REG0[]", 1, 19, "is not a number"),
+        ("\n [{\"table\": 0}]", 2, 2, "this looks like JSON"),
+        ("actions=drop\nactions=\0drop\nx", 2, 9, "NUL byte"),
     ];
     for (text, line, column, message) in faults {
         let options = ImportOptions { source: "x.flows".into(), ..ImportOptions::default() };
@@ -169,6 +171,7 @@ fn what_open_vswitch_refuses_is_refused_at_its_place() {
         ("actions=output(port=normal,max_len=50)", 21, "not to normal"),
         ("actions=sample(probability=0)", 9, "probability"),
         ("actions=sample(foo=1)", 16, "not an argument of sample"),
+        ("ip actions=mod_nw_tos:3", 12, "lower two bits"),
     ];
     for (text, column, message) in faults {
         let errors = Pipeline::from_text(text, &ImportOptions::default()).map(|_| ()).expect_err(text);
@@ -222,6 +225,37 @@ fn what_open_vswitch_takes_is_taken() {
     assert_eq!((way(1).as_str(), way(3).as_str()), ("trunc(100),3", "drop"));
 }
 
+/// As `ovs-appctl ofproto/trace` of Open vSwitch 3.1 says it: in a bucket, where nothing is demanded of the packet, `set_field` adds a tag and `move` does not;
+/// and a tag that is changed is taken away and added whole, so that all of it counts, but one that stays is not.
+#[test]
+fn tags_are_changed_and_counted_as_in_open_vswitch() {
+    let pipeline = load(
+        "group_id=1,type=all,bucket=actions=set_field:4101->vlan_vid,output:9\n\
+         group_id=2,type=all,bucket=actions=load:5->NXM_NX_REG0[],move:NXM_NX_REG0[0..11]->OXM_OF_VLAN_VID[],output:9\n\
+         in_port=1 actions=group:1\nin_port=2 actions=group:2\nin_port=3 actions=mod_vlan_vid:7,output:9\n\
+         in_port=4 actions=mod_vlan_pcp:3,output:9\nin_port=5,dl_vlan=3 actions=load:5->OXM_OF_VLAN_VID[0..3],output:9\n\
+         in_port=6 actions=mod_vlan_vid:7",
+    );
+    let way = |packet: &str| {
+        let key = text::packet(packet, pipeline.names()).expect("packet");
+        let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes.remove(0);
+        let tags = way.megaflow.split(',').filter(|part| part.contains("vlan")).collect::<Vec<_>>().join(",");
+        (way.datapath_actions, tags)
+    };
+    let said = |actions: &str, tags: &str| (actions.to_string(), tags.to_string());
+    let tagged = |port: u16, vid: u16| way(&format!("in_port={port},dl_vlan={vid},dl_vlan_pcp=2,dl_type=0x1234"));
+    let all = "dl_vlan=3,dl_vlan_pcp=2";
+    assert_eq!(way("in_port=1,dl_type=0x1234"), said("push_vlan(vid=5,pcp=0),9", ""));
+    assert_eq!(way("in_port=2,dl_type=0x1234"), said("9", ""));
+    assert_eq!(tagged(1, 3), said("pop_vlan,push_vlan(vid=5,pcp=2),9", all));
+    assert_eq!(tagged(2, 3), said("pop_vlan,push_vlan(vid=5,pcp=2),9", all));
+    assert_eq!(tagged(3, 3), said("pop_vlan,push_vlan(vid=7,pcp=2),9", all));
+    assert_eq!(tagged(3, 7), said("9", "dl_vlan=7"));
+    assert_eq!(tagged(4, 3), said("pop_vlan,push_vlan(vid=3,pcp=3),9", all));
+    assert_eq!(tagged(5, 3), said("pop_vlan,push_vlan(vid=5,pcp=2),9", all));
+    assert_eq!(tagged(6, 3), said("drop", "dl_vlan=3"));
+}
+
 /// As `ovs-appctl ofproto/trace` of Open vSwitch 3.1 says it: without a tag `vlan_vid` is 0, and ICMP fragments have a type.
 #[test]
 fn fields_are_there_in_the_packets_in_which_open_vswitch_has_them() {
@@ -235,6 +269,16 @@ fn fields_are_there_in_the_packets_in_which_open_vswitch_has_them() {
     let key = text::packet("in_port=9,dl_vlan=5,dl_type=0x1234", pipeline.names()).expect("packet");
     let learned = pipeline.run(&key, &mut Conntrack::default(), 0).learned;
     assert_eq!(text::format_match(&learned[0].matching, pipeline.names()), "vlan_tci=0x0005/0x0fff");
+}
+
+#[test]
+fn what_may_be_misspelt_is_known() {
+    let text = "\u{feff}table=0,in_port=uplink actions=output:vm,clone(resubmit(,7)),goto_table:1\ntable=1 actions=ct(table=8)\n\
+                group_id=1,type=all,bucket=actions=resubmit(,9)";
+    let options = ImportOptions { ports: vec![("vm".into(), 4)], ..ImportOptions::default() };
+    let import = text::import(text, &options).expect("import");
+    assert_eq!(import.pipeline.dead_ends().into_iter().collect::<Vec<_>>(), [7, 8, 9]);
+    assert_eq!(import.named_ports, [("uplink".to_string(), 57344)]);
 }
 
 /// One list of actions serves flows with different matches, and each of them is checked.
@@ -374,6 +418,14 @@ fn many_names_and_many_kinds_of_packets_are_read_in_time() {
     let _ = Pipeline::from_text(&format!("table=First actions=drop\n{text}"), &ImportOptions::default());
     let kinds: String = (0..65_536).map(|n| format!("dl_type={n} actions=output:1\n")).collect();
     load(&kinds);
+    let names: String = (0..100_000).map(|n| format!("table=t{n} actions=drop\n")).collect();
+    let errors = Pipeline::from_text(&names, &ImportOptions::default()).map(|_| ()).expect_err("names");
+    assert_eq!((errors.errors[0].line, errors.errors[0].message.as_str()), (256, "there are more than 255 tables"));
+    // Where each of them stands must be found.
+    let unsupported = "priority=5 actions=decap()\n".repeat(200_000);
+    let lenient = ImportOptions { lenient: true, ..ImportOptions::default() };
+    let import = text::import(&unsupported, &lenient).expect("lenient");
+    assert_eq!(import.unsupported.last().map(|u| (u.line, u.column)), Some((200_000, 20)));
     assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
 }
 

@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "flows", conflicts_with = "workload")]
     pcap: Option<PathBuf>,
     /// The port by which packets of the pcap file come in, by number or name.
-    #[arg(long, value_name = "PORT", default_value = "1", requires = "pcap", conflicts_with = "workload")]
+    #[arg(long, value_name = "PORT", default_value = "1", requires = "pcap", conflicts_with_all = ["workload", "trace"])]
     in_port: String,
     /// Cache tables.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny cache explain`: the way of a packet through a pipeline.
 
-use super::load::{self, Files};
+use super::load::{self, Files, Program};
 use crate::output;
 use crate::Global;
 use pipeline::explain::{ExplainedPass, ExplainedStep, Explanation};
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 /// (`trk|new`) unless --ct-next says otherwise; with --track a real tracker decides, which remembers the packets given before.
 ///
 /// A final packet can be given as --packet again, but for what lies behind an MPLS label. An action that did nothing says why (`remarks`): there is
-/// no such group, or the port is the one that the packet came in by. A pass of more than 200 steps is shown by its first and last 20. JSON has 1000 steps
+/// no such group, or the port is the one that the packet came in by. A step is indented while a flow before it has something left to do behind it (`depth`). A pass of more than 200 steps is shown by its first and last 20. JSON has 1000 steps
 /// of all passes, or of more the first and last 500, and `steps_left_out` says how many are missing between them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -59,7 +59,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         table: args.table.as_deref(),
         made: false,
     };
-    let mut pipeline = load::program(&files)?.pipeline;
+    let Program { mut pipeline, lead, .. } = load::program(&files)?;
     let mut ct = match args.track {
         true => Conntrack::default(),
         false => {
@@ -71,7 +71,11 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     for (n, packet) in args.packet.iter().enumerate() {
         let key = text::packet(packet, pipeline.names()).map_err(|e| anyhow::anyhow!("--packet:{e}"))?;
         let now = n as u64 * 1_000_000;
-        let explanation = pipeline::explain::explain(&pipeline, &key, &mut ct, now);
+        let mut explanation = pipeline::explain::explain(&pipeline, &key, &mut ct, now);
+        if lead {
+            // It is none of the user's flows.
+            explanation.steps.remove(0);
+        }
         // The next packet finds what this one installed.
         pipeline.add_all(explanation.journey.learned.iter().cloned(), now);
         ways.push(explanation);
@@ -88,6 +92,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 /// Steps of a pass that a person is shown, and of all passes in JSON: a way of more is shown by so many at either end.
 const SHOWN: (usize, usize) = (200, 20);
 const IN_JSON: (usize, usize) = (1000, 500);
+/// Levels by which a step is indented at most.
+const DEPTH_SHOWN: usize = 10;
 
 /// The steps at the beginning and at the end, and how many are left out in between.
 fn ends<T>(steps: &[T], (most, each): (usize, usize)) -> (&[T], usize, &[T]) {
@@ -117,6 +123,8 @@ struct View<'a> {
 #[derive(Serialize)]
 struct StepView<'a> {
     pass: usize,
+    /// How many flows before it have something left to do behind it.
+    depth: usize,
     table: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     table_name: Option<&'a str>,
@@ -163,6 +171,7 @@ impl View<'_> {
 fn step_view(step: &ExplainedStep) -> StepView<'_> {
     StepView {
         pass: step.pass,
+        depth: step.depth,
         table: step.table,
         table_name: step.table_name.as_deref(),
         priority: step.priority,
@@ -223,15 +232,17 @@ fn tell(way: &Explanation) -> String {
 }
 
 fn tell_step(step: &ExplainedStep, out: &mut String) {
+    // A way may lead deep down; nobody reads beyond the right margin.
+    let margin = " ".repeat(4 * step.depth.min(DEPTH_SHOWN));
     let table = step.table_name.clone().unwrap_or_else(|| step.table.to_string());
     let Some(priority) = step.priority else {
-        let _ = writeln!(out, "{table:>2}. No match.\n    drop");
+        let _ = writeln!(out, "{margin}{table:>2}. No match.\n{margin}    drop");
         return;
     };
     let matching = if step.matching.is_empty() { String::new() } else { format!("{}, ", step.matching) };
     let line = if step.line > 0 { format!(" (line {})", step.line) } else { String::new() };
     let cookie = if step.cookie != 0 { format!(", cookie {:#x}", step.cookie) } else { String::new() };
-    let _ = writeln!(out, "{table:>2}. {matching}priority {priority}{cookie}{line}");
+    let _ = writeln!(out, "{margin}{table:>2}. {matching}priority {priority}{cookie}{line}");
     let mut depth = 0i32;
     let mut from = 0;
     for (at, c) in step.actions.char_indices() {
@@ -239,14 +250,14 @@ fn tell_step(step: &ExplainedStep, out: &mut String) {
             '(' => depth += 1,
             ')' => depth -= 1,
             ',' if depth == 0 => {
-                let _ = writeln!(out, "    {}", step.actions[from..at].trim());
+                let _ = writeln!(out, "{margin}    {}", step.actions[from..at].trim());
                 from = at + 1;
             }
             _ => {}
         }
     }
-    let _ = writeln!(out, "    {}", step.actions[from..].trim());
+    let _ = writeln!(out, "{margin}    {}", step.actions[from..].trim());
     for remark in &step.remarks {
-        let _ = writeln!(out, "    >> {remark}");
+        let _ = writeln!(out, "{margin}    >> {remark}");
     }
 }

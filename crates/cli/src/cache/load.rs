@@ -53,12 +53,19 @@ pub fn program(files: &Files<'_>) -> anyhow::Result<Program> {
     }
     let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let options = ImportOptions { lenient: files.lenient, ports: files.ports.to_vec(), ..ImportOptions::default() };
+    for (n, (name, number)) in files.ports.iter().enumerate() {
+        if let Some((_, other)) = files.ports[..n].iter().find(|(other, of)| other == name && of != number) {
+            bail!("--port {name}={number}: it has number {other} already");
+        }
+    }
     let first = import_all(&texts, &options).map_err(refused)?;
     if first.flows == 0 {
         bail!("there are no flows in {}", texts.iter().map(|t| t.0).collect::<Vec<_>>().join(", "));
     }
     say_unsupported(&first);
     say_missing(&first.pipeline);
+    say_dead_ends(&first.pipeline);
+    say_named_ports(&first.named_ports);
     let Some(table) = files.table else { return Ok(usual(first.pipeline, files.made)) };
     let mut pipeline = first.pipeline;
     let mut number = numbered(&pipeline, table)?;
@@ -159,18 +166,42 @@ fn refused(errors: ImportErrors) -> anyhow::Error {
     anyhow!("{errors}\n{advice}")
 }
 
-/// Names groups that are missing, on standard error: the first twenty, and how many more there are.
+/// The first twenty, and how many more there are; none if there are none.
+fn listed(all: &[String]) -> Option<String> {
+    let first = all[..all.len().min(20)].join(", ");
+    match all.len() {
+        0 => None,
+        n if n > 20 => Some(format!("{first} and {} more", n - 20)),
+        _ => Some(first),
+    }
+}
+
+/// Names groups that are missing, on standard error.
 fn say_missing(pipeline: &Pipeline) {
     let missing: Vec<String> = pipeline.missing_groups().iter().map(u32::to_string).collect();
-    let listed = missing[..missing.len().min(20)].join(", ");
-    let more = match missing.len() {
-        0 => return,
-        n if n > 20 => format!(" and {} more", n - 20),
-        _ => String::new(),
-    };
-    output::say(format_args!(
-        "tunny: flows name groups that do not exist: {listed}{more}; packets go no further there (--groups FILE reads groups)"
-    ));
+    if let Some(groups) = listed(&missing) {
+        output::say(format_args!(
+            "tunny: flows name groups that do not exist: {groups}; packets go no further there (--groups FILE reads groups)"
+        ));
+    }
+}
+
+/// Names tables in which packets end because nobody wrote a flow for them, on standard error: perhaps a name is misspelt.
+fn say_dead_ends(pipeline: &Pipeline) {
+    let tables: Vec<String> = pipeline.dead_ends().iter().map(|n| label(pipeline, *n)).collect();
+    if let Some(tables) = listed(&tables) {
+        output::say(format_args!("tunny: flows lead to tables without flows: {tables}; packets are dropped there"));
+    }
+}
+
+/// Names ports of which no number is known, on standard error: packets come in by them only if their number is that which was made up.
+fn say_named_ports(ports: &[(String, u16)]) {
+    let told: Vec<String> = ports.iter().map(|(name, number)| format!("{name}={number}")).collect();
+    if let Some(ports) = listed(&told) {
+        output::say(format_args!(
+            "tunny: ports with a name only got numbers: {ports} (--port NAME=NUMBER says another one)"
+        ));
+    }
 }
 
 /// Names the flows that a lenient import did not understand, on standard error: the first twenty, and how many there are.

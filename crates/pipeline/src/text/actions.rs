@@ -279,7 +279,10 @@ impl<'a> Actions<'_, '_, 'a> {
             "mod_dl_dst" => set(Field::EthDst, mac(item.needed()?)?, all),
             "mod_nw_src" => set(Field::NwSrc, ipv4(item.needed()?)?, all),
             "mod_nw_dst" => set(Field::NwDst, ipv4(item.needed()?)?, all),
-            "mod_nw_tos" => set(Field::NwTos, number(item.needed()?, 8)?, 0xfc),
+            "mod_nw_tos" => match number(item.needed()?, 8)? {
+                tos if tos & 3 == 0 => set(Field::NwTos, tos, 0xfc),
+                _ => return bad(item.whole, "the lower two bits of a TOS are ECN: mod_nw_ecn sets them"),
+            },
             "mod_nw_ecn" => set(Field::NwEcn, number(item.needed()?, 2)?, all),
             "mod_nw_ttl" => set(Field::NwTtl, number(item.needed()?, 8)?, all),
             "mod_tp_src" => set(self.port_field(item, true)?, number(item.needed()?, 16)?, all),

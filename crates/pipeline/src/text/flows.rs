@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Imports files.
 pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<Import, ImportErrors> {
     let texts: Vec<&str> = files.iter().map(|f| f.1).collect();
-    let one = |file: usize, bad: &Bad<'_>| Source { text: files[file].1, name: files[file].0 }.error(bad);
+    let one = |file: usize, bad: &Bad<'_>| Source::new(files[file].1, files[file].0).error(bad);
     if let Some(at) = texts.iter().position(|t| t.len() > TEXT_MAX) {
         let error =
             one(at, &Bad { at: texts[at], message: "the text is longer than 1 GiB".into(), unsupported: false });
@@ -44,7 +44,7 @@ pub(super) fn import(files: &[(&str, &str)], options: &ImportOptions) -> Result<
         unsupported_errors: 0,
     };
     for (name, text) in files {
-        reader.file(&Source { text, name });
+        reader.file(&Source::new(text, name));
     }
     reader.finish()
 }
@@ -103,6 +103,17 @@ fn lines(text: &str) -> impl Iterator<Item = (u32, &str)> {
     })
 }
 
+/// Refuses what is not meant to be lines of flows, which otherwise each line would be refused for.
+fn is_text_of_flows(text: &str) -> Read<'_, ()> {
+    if let Some(at) = text.find('\0') {
+        return bad(&text[at..], "there is a NUL byte here: this is no text");
+    }
+    match text.trim_start().starts_with(['{', '[']) {
+        true => bad(text.trim_start(), "this looks like JSON; flows are lines as `ovs-ofctl dump-flows` prints them"),
+        false => Ok(()),
+    }
+}
+
 /// Whether the first line of a text is a whole flow.
 fn is_flow(text: &str) -> bool {
     split_actions(text.split('\n').next().unwrap_or("")).is_some()
@@ -116,7 +127,12 @@ fn is_skipped(line: &str) -> bool {
 
 impl FileReader<'_> {
     fn file(&mut self, source: &Source<'_>) {
-        for (number, line) in lines(source.text) {
+        // Some editors begin a text with this mark.
+        let text = source.text.strip_prefix('\u{feff}').unwrap_or(source.text);
+        if let Err(bad) = is_text_of_flows(text) {
+            return self.errors.push(source.error(&bad));
+        }
+        for (number, line) in lines(text) {
             let cut_off = line.trim_end_matches('\r').ends_with('\\');
             // As in Open vSwitch a comment goes to the end of the line, wherever it begins.
             let line = trim(line.split_once('#').filter(|_| !line.contains('\n')).map_or(line, |(flow, _)| flow));
@@ -165,10 +181,11 @@ impl FileReader<'_> {
             let unsupported = self.unsupported_errors;
             return Err(ImportErrors { errors: self.errors, more: self.more, unsupported });
         }
-        let count = self.flows.len();
+        let (flows, groups, unsupported) = (self.flows.len(), self.groups, self.unsupported);
         self.pipeline.add_all(self.flows, 0);
+        let named_ports = self.context.named;
         self.pipeline.names = self.context.names;
-        Ok(Import { pipeline: self.pipeline, flows: count, groups: self.groups, unsupported: self.unsupported })
+        Ok(Import { pipeline: self.pipeline, flows, groups, unsupported, named_ports })
     }
 
     fn line<'a>(&mut self, number: u32, line: &'a str, cut_off: bool, source: &Source<'_>) -> Read<'a, ()> {

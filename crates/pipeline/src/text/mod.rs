@@ -23,6 +23,7 @@ use crate::field::Field;
 use crate::key::Key;
 use crate::matching::Match;
 use crate::pipeline::{Names, Pipeline};
+use std::cell::OnceCell;
 
 /// Text at most, in bytes.
 pub const TEXT_MAX: usize = 1 << 30;
@@ -103,6 +104,8 @@ pub struct Import {
     pub groups: usize,
     /// Flows that were taken although something of them is not understood: one each.
     pub unsupported: Vec<ImportError>,
+    /// Ports that have a name only, with the numbers that they were given.
+    pub named_ports: Vec<(String, u16)>,
 }
 
 /// A complaint about a part of the text. The part is a slice of it, so its place is known.
@@ -124,18 +127,28 @@ pub(crate) fn unsupported<T>(at: &str, message: impl Into<String>) -> Read<'_, T
     Err(Bad { at, message: message.into(), unsupported: true })
 }
 
-/// The text with its line starts, to say where a part of it is.
+/// The text, to say where a part of it is.
 pub(crate) struct Source<'a> {
     text: &'a str,
     name: &'a str,
+    /// Where its lines begin, once that was asked.
+    starts: OnceCell<Vec<usize>>,
 }
 
 impl<'a> Source<'a> {
+    fn new(text: &'a str, name: &'a str) -> Source<'a> {
+        Source { text, name, starts: OnceCell::new() }
+    }
+
     fn error(&self, bad: &Bad<'_>) -> ImportError {
         let offset = (bad.at.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize).min(self.text.len());
-        let before = self.text.get(..offset).unwrap_or("");
-        let line = before.bytes().filter(|b| *b == b'\n').count() as u32 + 1;
-        let column = before.rsplit('\n').next().unwrap_or("").chars().count() as u32 + 1;
+        let starts = self.starts.get_or_init(|| {
+            let ends = self.text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
+            std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect()
+        });
+        let line = starts.partition_point(|start| *start <= offset);
+        let before = self.text.get(starts[line - 1]..offset).unwrap_or("");
+        let (line, column) = (line as u32, before.chars().count() as u32 + 1);
         ImportError {
             source: self.name.to_string(),
             line,
@@ -159,27 +172,27 @@ pub fn import_all(files: &[(&str, &str)], options: &ImportOptions) -> Result<Imp
 /// Reads a packet in the syntax of `ovs-appctl ofproto/trace`: `in_port=1,tcp,nw_src=10.0.0.1,…`. What is not named is zero, but
 /// fields that a kind of packet must have follow from the others.
 pub fn packet(text: &str, names: &Names) -> Result<Key, ImportError> {
-    let source = Source { text, name: "" };
+    let source = Source::new(text, "");
     packet::read(text, names).map_err(|b| source.error(&b))
 }
 
 /// Reads a match in the syntax of a flow.
 pub fn matching(text: &str, names: &Names) -> Result<Match, ImportError> {
-    let source = Source { text, name: "" };
+    let source = Source::new(text, "");
     let mut context = names::Context::fixed(names);
     matches::read(text, &mut context).map_err(|b| source.error(&b))
 }
 
 /// Reads bits of a packet as [`format_subset`] and megaflows print them: like a match, but without the fields that it would need.
 pub fn subset(text: &str, names: &Names) -> Result<Match, ImportError> {
-    let source = Source { text, name: "" };
+    let source = Source::new(text, "");
     let mut context = names::Context::fixed(names);
     matches::read_any(text, &mut context).map_err(|b| source.error(&b))
 }
 
 /// Reads connection states as `--ct-next` takes them: `trk,new` or `trk|est|rpl`.
 pub fn ct_state(text: &str) -> Result<u16, ImportError> {
-    let source = Source { text, name: "" };
+    let source = Source::new(text, "");
     value::state_list(text).map_err(|b| source.error(&b))
 }
 

@@ -16,6 +16,8 @@ pub(super) struct Context<'n> {
     open: bool,
     next_port: u16,
     taken: BTreeSet<u16>,
+    /// Ports that were given numbers here, in order of appearance.
+    pub named: Vec<(String, u16)>,
     _lifetime: std::marker::PhantomData<&'n ()>,
 }
 
@@ -27,6 +29,7 @@ impl<'n> Context<'n> {
             open: false,
             next_port: NAMED_PORTS,
             taken: BTreeSet::new(),
+            named: Vec::new(),
             _lifetime: std::marker::PhantomData,
         }
     }
@@ -34,7 +37,14 @@ impl<'n> Context<'n> {
     /// Names that are found on the way.
     pub fn open(names: Names) -> Context<'n> {
         let taken = names.ports.values().copied().collect();
-        Context { names, open: true, next_port: NAMED_PORTS, taken, _lifetime: std::marker::PhantomData }
+        Context {
+            names,
+            open: true,
+            next_port: NAMED_PORTS,
+            taken,
+            named: Vec::new(),
+            _lifetime: std::marker::PhantomData,
+        }
     }
 
     /// A port by number, reserved name or name.
@@ -70,6 +80,7 @@ impl<'n> Context<'n> {
         }
         self.taken.insert(self.next_port);
         self.names.ports.insert(name.to_string(), self.next_port);
+        self.named.push((name.to_string(), self.next_port));
         Ok(self.next_port)
     }
 
@@ -216,27 +227,27 @@ impl<'a> Scan<'a> {
 
     fn number(self) -> Result<BTreeMap<String, u8>, Bad<'a>> {
         let mut out = self.known.clone();
-        let mut taken: BTreeSet<u8> = self.used.iter().chain(self.known.values()).copied().collect();
+        let taken: BTreeSet<u8> = self.used.iter().chain(self.known.values()).copied().collect();
+        let mut free = (0..TABLES as u8).filter(|n| !taken.contains(n));
         let mut waiting: Vec<usize> = (0..self.order.len()).filter(|n| !out.contains_key(self.order[*n])).collect();
-        let mut next = 0u16;
-        while !waiting.is_empty() {
-            let ready = waiting
-                .iter()
-                .position(|n| !self.jumps.iter().any(|(from, to)| to == n && from != n && waiting.contains(from)));
+        if let Some(&beyond) = waiting.get(free.clone().count()) {
+            return Err(Bad {
+                at: self.order[beyond],
+                message: "there are more than 255 tables".into(),
+                unsupported: false,
+            });
+        }
+        let mut left: BTreeSet<usize> = waiting.iter().copied().collect();
+        let mut before: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for &(from, to) in self.jumps.iter().filter(|(from, to)| from != to) {
+            before.entry(to).or_default().push(from);
+        }
+        while let Some(number) = free.next().filter(|_| !waiting.is_empty()) {
+            let waits = |n: &usize| before.get(n).is_some_and(|from| from.iter().any(|n| left.contains(n)));
             // In a circle no numbering helps; the reader then complains about a jump back.
-            let at = waiting.remove(ready.unwrap_or(0));
-            while next < TABLES as u16 && taken.contains(&(next as u8)) {
-                next += 1;
-            }
-            if next >= TABLES as u16 {
-                return Err(Bad {
-                    at: self.order[at],
-                    message: "there are more than 255 tables".into(),
-                    unsupported: false,
-                });
-            }
-            taken.insert(next as u8);
-            out.insert(self.order[at].to_string(), next as u8);
+            let at = waiting.remove(waiting.iter().position(|n| !waits(n)).unwrap_or(0));
+            left.remove(&at);
+            out.insert(self.order[at].to_string(), number);
         }
         Ok(out)
     }
