@@ -25,6 +25,7 @@ mod memory;
 mod meter;
 mod packed;
 mod peers;
+mod smallmap;
 mod plain;
 mod reader;
 mod route;

@@ -6,16 +6,16 @@
 
 use crate::intervals::{span4, span6_lower, span6_upper, Buffer, Interval, Sweep};
 use crate::tree::{lines_needed, Edit, Forest, Top};
-use std::collections::BTreeMap;
+use crate::smallmap::SmallMap;
 use std::io;
 
 /// Sets up to this many routes are always built anew: it is about as fast as copying paths.
 const SMALL: usize = 48;
 
 /// IPv4 routes: (address, length) → ROUTE_VALUE.
-pub(crate) type Routes4 = BTreeMap<(u32, u8), u32>;
+pub(crate) type Routes4 = SmallMap<(u32, u8), u32>;
 /// IPv6 routes.
-pub(crate) type Routes6 = BTreeMap<(u128, u8), u32>;
+pub(crate) type Routes6 = SmallMap<(u128, u8), u32>;
 
 /// A tree and what a rebuild found out about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -270,7 +270,7 @@ mod tests {
         let (_seed, mut rng) = seeded("tree4");
         for size in [0usize, 30, 500, 5_000] {
             let mut setup = Setup::new();
-            let mut routes = Routes4::new();
+            let mut routes = Routes4::default();
             let mut lengths = [0; 3];
             for _ in 0..size {
                 routes.insert(random4(&mut rng, 1 << 14), rng.random_range(1..6u32) << 28 | rng.random_range(0..9));
@@ -281,7 +281,7 @@ mod tests {
             for _ in 0..400 {
                 let mut changed = Vec::new();
                 for _ in 0..rng.random_range(1..5) {
-                    let key = match routes.range(random4(&mut rng, 1 << 14)..).next() {
+                    let key = match routes.range(random4(&mut rng, 1 << 14)..=(u32::MAX, 32)).next() {
                         Some((key, _)) if rng.random_bool(0.5) => *key,
                         _ => random4(&mut rng, 1 << 14),
                     };
@@ -344,7 +344,7 @@ mod tests {
         let (_seed, mut rng) = seeded("tree6");
         for size in [0usize, 40, 600, 4_000] {
             let mut setup = Setup::new();
-            let mut routes = Routes6::new();
+            let mut routes = Routes6::default();
             let mut lengths = [0; 3];
             for _ in 0..size {
                 routes.insert(random6(&mut rng), rng.random_range(1..6u32) << 28);
@@ -355,7 +355,7 @@ mod tests {
             for _ in 0..300 {
                 let mut changed = Vec::new();
                 for _ in 0..rng.random_range(1..4) {
-                    let key = match routes.range(random6(&mut rng)..).next() {
+                    let key = match routes.range(random6(&mut rng)..=(u128::MAX, 128)).next() {
                         Some((key, _)) if rng.random_bool(0.5) => *key,
                         _ => random6(&mut rng),
                     };

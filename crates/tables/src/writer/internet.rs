@@ -29,7 +29,7 @@ const EPOCHS: u64 = 0xffff << POLICY_EPOCH_SHIFT;
 impl Writer {
     /// Replaces the set of public addresses: one store, so a packet sees the old or the new one.
     pub fn set_public(&mut self, public: &[PublicPrefix]) -> io::Result<()> {
-        let (mut r4, mut r6) = (Routes4::new(), Routes6::new());
+        let (mut r4, mut r6) = (Routes4::default(), Routes6::default());
         for p in public {
             let value = if p.accepts { SCOPE_LOCAL } else { SCOPE_BLACKHOLE } << VALUE_SCOPE_SHIFT;
             match p.prefix.addr {

@@ -10,9 +10,9 @@ use crate::fxmap::{FxMap, FxSet};
 use crate::line::prefetch_slice;
 use crate::reader::VmEntry;
 use crate::routes::{Routes4, Routes6};
+use crate::smallmap::SmallMap;
 use crate::{Commit, CommitError, RoutesChange, TenantChange, Vni};
 use abi::*;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -41,10 +41,10 @@ pub(super) struct TenantPlan<'c> {
     pub is_new: bool,
     pub routes: RoutesPlan,
     /// New counts of routes by peer, if routes change.
-    pub peers: Option<BTreeMap<u32, u32>>,
+    pub peers: Option<SmallMap<u32, u32>>,
     pub set: Vec<VmSet>,
     /// All VMs of a new VPC, if none has a meter: nothing else is to be done for them.
-    pub vms: BTreeMap<u64, Vm>,
+    pub vms: SmallMap<u64, Vm>,
     pub gone: Vec<u64>,
     /// VMs by NC id, of a new VPC.
     pub members: Vec<(u32, u32)>,
@@ -335,7 +335,7 @@ impl Writer {
             routes: RoutesPlan::Keep,
             peers: None,
             set: Vec::new(),
-            vms: BTreeMap::new(),
+            vms: SmallMap::default(),
             gone: Vec::new(),
             members: Vec::new(),
             extra: None,

@@ -7,6 +7,7 @@ use super::Writer;
 use crate::routes::{dense4, dense6, note_length, Routes4, Routes6};
 use crate::fxmap::FxMap;
 use crate::line::prefetch_slice;
+use crate::smallmap::SmallMap;
 use crate::{CommitError, Prefix, Route, RoutesChange, Target, TenantChange, Vni};
 use abi::*;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ pub(super) struct WholeSet {
     routes4: Routes4,
     routes6: Routes6,
     /// How many of them lead to each peer.
-    peers: BTreeMap<Vni, u32>,
+    peers: SmallMap<Vni, u32>,
 }
 
 impl Writer {
@@ -95,7 +96,7 @@ impl Known<'_> {
         prefetch_slice(routes);
         let mut r4: Vec<((u32, u8), u32)> = Vec::with_capacity(routes.len());
         let mut r6: Vec<((u128, u8), u32)> = Vec::new();
-        let mut peers = BTreeMap::new();
+        let mut peers = SmallMap::default();
         for route in routes {
             check_prefix(vni, route.prefix)?;
             let value = self.route_value(vni, route.target)?;
@@ -112,7 +113,7 @@ impl Known<'_> {
         if let Some(prefix) = twice4.or(twice6) {
             return Err(CommitError::RouteTwice { vni, prefix });
         }
-        Ok(WholeSet { routes4: r4.into_iter().collect(), routes6: r6.into_iter().collect(), peers })
+        Ok(WholeSet { routes4: SmallMap::from_sorted(r4), routes6: SmallMap::from_sorted(r6), peers })
     }
     fn route_value(&self, vni: Vni, target: Target) -> Result<u32, CommitError> {
         Ok(match target {
@@ -139,7 +140,7 @@ fn delta(
     t: &mut TenantPlan<'_>,
     remove: &[Prefix],
     add: &[Route],
-) -> Result<(usize, BTreeMap<u32, u32>), CommitError> {
+) -> Result<(usize, SmallMap<u32, u32>), CommitError> {
     let vni = t.change.vni;
     let mut d4: BTreeMap<(u32, u8), Option<u32>> = BTreeMap::new();
     let mut d6: BTreeMap<(u128, u8), Option<u32>> = BTreeMap::new();
@@ -186,9 +187,9 @@ fn delta(
     Ok((after, peers))
 }
 
-fn count_peer(peers: &mut BTreeMap<u32, u32>, value: u32, by: i32) {
+fn count_peer(peers: &mut SmallMap<u32, u32>, value: u32, by: i32) {
     if value >> VALUE_SCOPE_SHIFT == SCOPE_PEER {
-        let n = peers.entry(value & VALUE_ARG_MASK).or_default();
+        let n = peers.or_default(value & VALUE_ARG_MASK);
         *n = n.saturating_add_signed(by);
     }
 }

@@ -392,8 +392,8 @@ impl Writer {
             meters.insert(vm, line);
         }
         if !meters.is_empty() {
-            for vm in self.tenants.values_mut().flat_map(|t| t.vms.values_mut()) {
-                vm.meter = meters.get(&vm.id).copied().unwrap_or(0);
+            for state in self.tenants.values_mut() {
+                state.vms.each_value_mut(|vm| vm.meter = meters.get(&vm.id).copied().unwrap_or(0));
             }
         }
         Ok(())

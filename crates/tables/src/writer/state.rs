@@ -4,9 +4,9 @@
 
 use crate::fxmap::FxSet;
 use crate::routes::{Routes4, Routes6};
+use crate::smallmap::SmallMap;
 use crate::tree::Top;
 use abi::*;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Numbers that are given out and taken back.
@@ -246,9 +246,9 @@ pub(crate) struct TenantState {
     /// Lines of the trees: IPv4, IPv6.
     pub tree_lines: [u32; 2],
     /// VNIs of peers that routes lead to, and by how many routes.
-    pub peers: BTreeMap<u32, u32>,
+    pub peers: SmallMap<u32, u32>,
     /// VMs by MAC.
-    pub vms: BTreeMap<u64, Vm>,
+    pub vms: SmallMap<u64, Vm>,
     /// VMs on each NC id, sorted by id.
     pub members: Vec<(u32, u32)>,
     /// NC ids that may send beside those.

@@ -258,7 +258,7 @@ impl Writer {
     }
 }
 
-fn apply_route<K: Ord>(routes: &mut std::collections::BTreeMap<K, u32>, key: K, value: Option<u32>) {
+fn apply_route<K: Ord>(routes: &mut crate::smallmap::SmallMap<K, u32>, key: K, value: Option<u32>) {
     match value {
         Some(value) => routes.insert(key, value),
         None => routes.remove(&key),

@@ -83,7 +83,7 @@ impl Writer {
     }
 
     fn servers_tree(&mut self, wire: &WireSpec) -> io::Result<u64> {
-        let (mut r4, mut r6) = (Routes4::new(), Routes6::new());
+        let (mut r4, mut r6) = (Routes4::default(), Routes6::default());
         for (prefix, vni) in &wire.servers {
             let value = SCOPE_LOCAL << VALUE_SCOPE_SHIFT | vni & VALUE_ARG_MASK;
             match prefix.addr {
