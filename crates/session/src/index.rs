@@ -40,8 +40,10 @@ fn lock(bucket: &Line) -> bool {
     bucket.word(7).fetch_or(SESSION_BUCKET_LOCK, Acquire) & SESSION_BUCKET_LOCK == 0
 }
 
+/// A plain store: whoever tries for the lock meanwhile sets the bit that is set, and nobody else changes the word.
 fn unlock(bucket: &Line) {
-    bucket.word(7).fetch_and(!SESSION_BUCKET_LOCK, Release);
+    let tags = bucket.word(7);
+    tags.store(tags.load(Relaxed) & !SESSION_BUCKET_LOCK, Release);
 }
 
 impl<'a> Locked<'a> {

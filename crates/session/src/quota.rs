@@ -71,8 +71,8 @@ pub(crate) enum Limit {
     Node,
 }
 
-/// One tenant.
-#[repr(align(64))]
+/// One tenant. What every session asks for, when it begins and when it ends, lies in the first line.
+#[repr(C, align(64))]
 pub(crate) struct Tenant {
     pub(crate) vni: u32,
     limits: [AtomicU32; 3],
@@ -80,15 +80,17 @@ pub(crate) struct Tenant {
     pub(crate) half_open: AtomicU32,
     /// Sessions that the fast path serves.
     pub(crate) fast: AtomicU32,
-    pub(crate) created: AtomicU64,
-    pub(crate) evicted: AtomicU64,
-    refused: [AtomicU64; 4],
-    queue: Mutex<VecDeque<(u32, u32)>>,
     /// Its limits are its own, not those by default.
     own_limits: AtomicBool,
     /// Timeouts of its own, once it had any.
     own: OnceLock<Box<Lives>>,
+    pub(crate) created: AtomicU64,
+    pub(crate) evicted: AtomicU64,
+    refused: [AtomicU64; 4],
+    queue: Mutex<VecDeque<(u32, u32)>>,
 }
+
+const _: () = assert!(std::mem::offset_of!(Tenant, refused) == 64);
 
 impl Tenant {
     fn new(vni: u32, limits: &TenantLimits) -> Tenant {
@@ -99,12 +101,12 @@ impl Tenant {
             sessions: AtomicU32::new(0),
             half_open: AtomicU32::new(0),
             fast: AtomicU32::new(0),
+            own_limits: AtomicBool::new(false),
+            own: OnceLock::new(),
             created: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             refused: Default::default(),
             queue: Mutex::default(),
-            own_limits: AtomicBool::new(false),
-            own: OnceLock::new(),
         }
     }
 
@@ -338,15 +340,27 @@ impl Quotas {
         key4(vm).map_or_else(|| self.mix.hash_one(vm), |key| self.mix.hash_one(key))
     }
 
-    /// Asks for what `reserve` and `release` will need.
+    /// Asks for what `reserve` will need.
     pub(crate) fn prefetch(&self, vm: &Vm) {
+        self.prefetch_vm(vm);
+        if let Some(tenant) = self.known(vm.0) {
+            crate::record::prefetch_address(tenant as *const Tenant as usize);
+            crate::record::prefetch_address(tenant as *const Tenant as usize + 64);
+        }
+    }
+
+    /// Asks for what `release` will need of a VM.
+    pub(crate) fn prefetch_vm(&self, vm: &Vm) {
         let hash = self.hash(vm);
         let shard = &self.shards[(hash >> 56) as usize % SHARDS];
         let at = shard.hint.load(Relaxed) + (hash as usize & shard.mask.load(Relaxed)) * size_of::<(u64, u32)>();
         crate::record::prefetch_address(at);
-        if let Some(tenant) = self.known(vm.0) {
+    }
+
+    /// Asks for what ends and timeouts need of a tenant.
+    pub(crate) fn prefetch_tenant(&self, vni: u32) {
+        if let Some(tenant) = self.known(vni) {
             crate::record::prefetch_address(tenant as *const Tenant as usize);
-            crate::record::prefetch_address(tenant as *const Tenant as usize + 64);
         }
     }
 
@@ -407,7 +421,9 @@ impl Quotas {
     /// Gives back what a session had.
     pub(crate) fn release(&self, tenant: &Tenant, vm: &Vm, half_open: bool) {
         tenant.sessions.fetch_sub(1, Relaxed);
-        tenant.half_open.fetch_sub(half_open.into(), Relaxed);
+        if half_open {
+            tenant.half_open.fetch_sub(1, Relaxed);
+        }
         self.with_vm(vm, |n| *n = n.saturating_sub(1));
     }
 

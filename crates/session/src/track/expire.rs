@@ -5,8 +5,12 @@ use super::end::Tally;
 use super::*;
 use crate::wheel::Opened;
 
-/// Sessions looked at together, so that their cache misses overlap.
-const BATCH: usize = 64;
+/// Sessions looked at in one go: others may have the locks in between.
+const BATCH: usize = 256;
+/// Places between a session of which something is asked for and the one that ends: so many cache misses overlap.
+const AHEAD: usize = 36;
+const TENANT_AHEAD: usize = 24;
+const BUCKETS_AHEAD: usize = 12;
 /// Buckets of the old index that one call copies at most.
 const COPY: u32 = 4096;
 
@@ -77,25 +81,33 @@ impl Tracker {
         progress
     }
 
-    /// Looks at the sessions of one batch. Returns how many ended.
+    /// Looks at the sessions of one batch. Returns how many ended. In a line: while a session ends, the buckets of the one [`BUCKETS_AHEAD`] places
+    /// behind it are on their way, the tenant of the one [`TENANT_AHEAD`] places behind, and the record of the one [`AHEAD`] places behind.
     fn look(&self, place: u8, batch: &[u32], up: &mut Vec<u32>, tally: &mut Tally, now: u64, ended: EndSink) -> u32 {
         let lines = &self.shared.lines;
-        batch.iter().for_each(|at| lines.prefetch(*at));
         let index = self.shared.root(INDEX);
-        up.clear();
-        for &at in batch {
-            if self.time_is_up(at, place, now) {
-                for hash in index::hashes(lines, self.salt, at) {
-                    lines.prefetch(buckets_of(index, hash)[0]);
-                }
-                let inner = self.shared.record(at).inner();
-                self.quotas.prefetch(&crate::quota::vm_of(inner.vni(), inner.vm()));
-                up.push(at);
-            }
-        }
-        let mut count = 0;
         let table = self.table();
-        for &at in up.iter() {
+        let mut count = 0;
+        up.clear();
+        for i in 0..batch.len() + AHEAD {
+            if let Some(at) = batch.get(i) {
+                lines.prefetch(*at);
+            }
+            if let Some(&at) = batch.get(i.wrapping_sub(AHEAD - TENANT_AHEAD)) {
+                self.quotas.prefetch_tenant(self.shared.record(at).inner().vni());
+            }
+            if let Some(&at) = batch.get(i.wrapping_sub(AHEAD - BUCKETS_AHEAD)) {
+                let due = self.time_is_up(at, place, now);
+                if due {
+                    for hash in index::hashes(lines, self.salt, at) {
+                        lines.prefetch(buckets_of(index, hash)[0]);
+                    }
+                    let inner = self.shared.record(at).inner();
+                    self.quotas.prefetch_vm(&crate::quota::vm_of(inner.vni(), inner.vm()));
+                }
+                up.push(if due { at } else { 0 });
+            }
+            let Some(&at) = up.get(i.wrapping_sub(AHEAD)).filter(|at| **at != 0) else { continue };
             let record = self.shared.record(at);
             let still =
                 |word: u64| (word >> SESSION_WHEEL_SHIFT) as u8 == place && self.due(&record, word, now).0 <= now;
