@@ -10,14 +10,15 @@
 //!   error over many ways.
 //! * **by tags**: what the paper counts: products of entries whose tags follow each other, whether any packet matches them or not.
 //!
-//! Ways that a longer entry shadows are counted; so are ways of unreachable packets, as for every cache.
+//! Ways that a longer entry shadows are counted; so are ways of unreachable packets, as for every cache. A whole traversal in an adaptive cache all of
+//! whose segments are there is no way more than they form.
 use crate::ltm::Ltm;
 use crate::partition::splitmix;
 use crate::segment::{Entry, Next, Nobody, TagList};
 use crate::table::{Sparse, Tag};
 use crate::words::{mix, WORDS};
 use pipeline::{Key, Machine, Mask, Op};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// How many ways.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -55,6 +56,17 @@ pub struct Coverage {
     pub counted: Ways,
     /// The paper's figure.
     pub by_tags: f64,
+}
+
+/// Identities of all entries that stand for no whole traversal of an adaptive cache.
+fn segments(cache: &Ltm) -> HashSet<u64> {
+    let entries = cache.tables.iter().flat_map(|table| table.occupied().filter_map(|slot| table.value(slot)));
+    entries.filter(|entry| entry.parts.is_none()).map(|entry| entry.id).collect()
+}
+
+/// Whether a whole traversal's way is formed by its segments, too: those are counted.
+fn repeats(entry: &Entry, segments: &HashSet<u64>) -> bool {
+    entry.parts.as_ref().is_some_and(|parts| parts.iter().all(|part| segments.contains(part)))
 }
 
 struct Node<'a> {
@@ -176,10 +188,14 @@ impl Place {
 /// The paper's figure: entries whose tags follow each other.
 fn by_tags(cache: &Ltm, start: Tag) -> f64 {
     // How many entries of a table have this tag and this to follow.
+    let segments = segments(cache);
     let mut entries: Vec<HashMap<Tag, HashMap<Next, f64>>> = vec![HashMap::new(); cache.tables.len()];
     for (table, here) in cache.tables.iter().zip(&mut entries) {
         for slot in table.occupied() {
             let (Some(entry), Some((tag, ..))) = (table.value(slot), table.matched(slot)) else { continue };
+            if repeats(entry, &segments) {
+                continue;
+            }
             *here.entry(tag).or_default().entry(entry.action.next).or_default() += 1.0;
         }
     }
@@ -207,6 +223,7 @@ fn by_tags(cache: &Ltm, start: Tag) -> f64 {
 
 impl Counter<'_> {
     fn new(cache: &Ltm) -> Counter<'_> {
+        let segments = segments(cache);
         let mut nodes: Vec<HashMap<Tag, Vec<Node<'_>>>> = Vec::new();
         let mut relevant = vec![[0; WORDS]; cache.tables.len() + 1];
         for table in &cache.tables {
@@ -215,6 +232,9 @@ impl Counter<'_> {
                 let (Some(entry), Some((tag, _, words, values))) = (table.value(slot), table.matched(slot)) else {
                     continue;
                 };
+                if repeats(entry, &segments) {
+                    continue;
+                }
                 by_tag.entry(tag).or_default().push(Node { id: entry.id, words, values, entry });
             }
             nodes.push(by_tag);

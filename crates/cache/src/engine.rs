@@ -329,6 +329,7 @@ impl Engine {
 
     /// Caches a pass that missed.
     pub fn install(&mut self, traversal: &Traversal, pipeline: &Pipeline, now: u64, clock: &mut dyn FnMut() -> u64) {
+        self.phases.misses += 1;
         if traversal.uncacheable().is_some() {
             self.cache.counters.uncacheable += 1;
             if let Some(why) = &traversal.failed {
@@ -347,7 +348,6 @@ impl Engine {
         if done.is_none() {
             self.cache.counters.uncacheable += 1;
         }
-        self.phases.misses += 1;
     }
 
     fn install_whole(

@@ -86,7 +86,7 @@ fn action(random: &mut Random, table: u8, tables: u8, nested: u8, out: &mut Vec<
         8 => set(Field::EthDst, u128::from(random.below(4)), (1 << 48) - 1),
         9 => Action::Move { from: Subfield { field: Field::NwSrc, offset: 0, bits: 2 }, to: register(random).low(2) },
         10 => Action::Move { from: register(random).low(2), to: Subfield { field: Field::EthDst, offset: 0, bits: 2 } },
-        11 => Action::DecTtl,
+        11 => Action::DecTtl(Arc::new([0])),
         12 => {
             if random.below(2) == 0 {
                 Action::PopVlan

@@ -6,7 +6,7 @@
 use cache::compare::strategies::sweep;
 use cache::compare::{run, Env, Subject};
 use cache::engine::{Engine, Kind, Setup};
-use cache::workload::{generate, input, models, rules, Locality, Parameters, Workload};
+use cache::workload::{generate, input, models, rules, Locality, Packet, Parameters, Workload};
 use pipeline::text::{import, ImportOptions};
 use pipeline::{Conntrack, Field, Key, Pipeline};
 use std::path::PathBuf;
@@ -190,4 +190,22 @@ fn coverage_is_counted_exactly_and_the_estimate_is_near_it() {
     };
     // Ways are unevenly spread, so the standard error of few samples is itself too small: a factor of two is what is asked.
     assert!(mean > exact / 2.0 && mean < exact * 2.0 && error > 0.0, "{mean} ± {error} from {samples} for {exact}");
+}
+
+#[test]
+fn passes_that_are_broken_off_are_among_the_misses_whose_cost_is_told() {
+    let pipeline = program("table=0,in_port=1 actions=resubmit(,0),output:1\ntable=0,in_port=2 actions=output:3");
+    let headers: Vec<Key> =
+        ["in_port=1", "in_port=2"].map(|p| pipeline::text::packet(p, pipeline.names()).unwrap()).to_vec();
+    let packets: Vec<Packet> = (0..100).map(|n| Packet { time: n, flow: u32::from(n == 0) }).collect();
+    let subject = Subject { pipeline: &pipeline, headers: &headers, packets: &packets };
+    // The clock counts how often it is asked: once before and once after a pass.
+    let mut time = 0;
+    let mut clock = || {
+        time += 1;
+        time
+    };
+    let mut env = Env { clock: &mut clock, progress: &mut |_| {}, coverage: 0 };
+    let outcome = run(subject, Engine::new(Setup::new(Kind::Megaflow)), &mut env);
+    assert_eq!((outcome.misses, outcome.slow_path.pipeline_ns), (100, 1.0));
 }

@@ -244,6 +244,34 @@ fn what_a_lenient_import_leaves_out_is_named_counted_and_said_where_traffic_meet
     assert!(error.contains("--change-rules 9: flows: there are no flows in table 9; there are some in 0"), "{error}");
 }
 
+/// Five sources and six destinations are thirty ways, however many whole traversals stand beside their parts.
+#[test]
+fn coverage_counts_a_way_once() {
+    let folder = Folder::new();
+    let sources = (1..=5).map(|n| format!("table=0,priority=5,ip,nw_src=10.0.0.{n} actions=resubmit(,1)\n"));
+    let ways = (1..=6).map(|n| format!("table=1,priority=5,ip,nw_dst=10.1.0.{n} actions=output:{}\n", n + 1));
+    let flows = folder.file("flows", sources.chain(ways).collect::<String>());
+    let packet = |k: u32| {
+        let (to, port) = if k < 6 { (k % 6, k) } else { (k % 5, 1) };
+        format!(
+            "{k} in_port=1,tcp,nw_src=10.0.0.{},nw_dst=10.1.0.{},nw_ttl=64,tp_src={port},tp_dst=80\n",
+            k % 5 + 1,
+            to + 1
+        )
+    };
+    let trace = folder.file("trace", (0..30).map(packet).collect::<String>());
+    let caches = json(&["compare", "--flows", &flows, "--trace", &trace, "--coverage-seconds", "5"]);
+    for cache in &caches.as_array().unwrap()[2..] {
+        assert_eq!(
+            (&cache["coverage"], &cache["coverage_detail"]["counted"]["kind"]),
+            (&30.0.into(), &"exact".into()),
+            "{}",
+            cache["cache"]
+        );
+    }
+    assert!(caches[3]["counters"]["beside"].as_u64() > Some(0), "some stand beside: {}", caches[3]["counters"]);
+}
+
 #[test]
 fn a_loop_of_resubmits_is_bounded_and_says_why() {
     let folder = Folder::new();
