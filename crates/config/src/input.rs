@@ -37,7 +37,13 @@ pub fn read_text(path: &Path, most: u64) -> Result<String, String> {
     if bytes.len() as u64 > most {
         return Err(format!("it has more than {most} bytes; split it"));
     }
-    String::from_utf8(bytes).map_err(|e| format!("byte {} is not UTF-8 text", e.utf8_error().valid_up_to() + 1))
+    String::from_utf8(bytes).map_err(|e| {
+        let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = good.iter().filter(|b| **b == b'\n').count() + 1;
+        let last = good.rsplit(|b| *b == b'\n').next().unwrap_or_default();
+        let column = String::from_utf8_lossy(last).chars().count() + 1;
+        format!("line {line}, column {column} (byte {}) is not UTF-8 text", good.len() + 1)
+    })
 }
 
 /// A file or a pipe, and how long it says it is.
@@ -101,8 +107,8 @@ mod tests {
         std::fs::write(&file, "0123456789").unwrap();
         assert_eq!(read_text(&file, 10).as_deref(), Ok("0123456789"));
         assert_eq!(read_text(&file, 9).unwrap_err(), "it has more than 9 bytes; split it");
-        std::fs::write(&file, b"ab\xff").unwrap();
-        assert_eq!(read_text(&file, 9).unwrap_err(), "byte 3 is not UTF-8 text");
+        std::fs::write(&file, b"a\nb\xff").unwrap();
+        assert_eq!(read_text(&file, 9).unwrap_err(), "line 2, column 2 (byte 4) is not UTF-8 text");
         let socket = dir.path().join("s");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert_eq!(read_input(&socket, 10).unwrap_err(), "it is a socket, not a file");
