@@ -90,8 +90,8 @@ pub enum Action {
     PushMpls(u16),
     /// Removes the outer MPLS label; the rest is of this type.
     PopMpls(u16),
-    /// Decrements the IP TTL or drops.
-    DecTtl,
+    /// Decrements the IP TTL, or drops and tells the controllers with these ids.
+    DecTtl(Arc<[u16]>),
     /// Decrements the MPLS TTL or drops.
     DecMplsTtl,
     /// Runs a group.
@@ -182,7 +182,7 @@ pub(crate) fn words_of(actions: &[Action]) -> u64 {
                         m
                     });
             }
-            Action::DecTtl => [Field::EthType, Field::NwTtl].iter().for_each(|f| mask.add(*f)),
+            Action::DecTtl(_) => [Field::EthType, Field::NwTtl].iter().for_each(|f| mask.add(*f)),
             Action::Ct(ct) => {
                 crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f));
                 ct.zone_from.iter().for_each(|b| mask.add(b.field));

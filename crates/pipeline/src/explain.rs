@@ -3,12 +3,12 @@
 //! actions that would come out.
 //!
 //! The datapath actions are what changed since the last thing that was sent, field by field. A rewrite that changes nothing for this
-//! packet is left out of them, so the megaflow that goes with them holds every written field of the packet exactly; the
-//! narrower [`crate::Traversal::mask`] goes with the ops themselves.
+//! packet is left out of them, so the megaflow that goes with them holds the written bits of the packet exactly, and what was copied to others;
+//! the narrower [`crate::Traversal::mask`] goes with the ops themselves. Bits of a field of which only a part is written are set under a mask.
 use crate::conntrack::{Conntrack, CtCall, Nat, NatKind};
 use crate::field::Field;
 use crate::journey::{Journey, PASSES_MAX};
-use crate::key::{Key, Mask};
+use crate::key::{low128, Key, Mask};
 use crate::op::{Machine, Op, Sink, Target};
 use crate::pipeline::{Names, Pipeline};
 use crate::text::{format_key, format_match, format_subset};
@@ -207,6 +207,7 @@ fn megaflow(traversal: &Traversal, popped: usize) -> Mask {
     let sends = |op: &Op| matches!(op, Op::Output(_) | Op::Ct(_));
     let sent = traversal.steps.iter().flat_map(|s| &s.ops).any(sends);
     for op in traversal.steps.iter().flat_map(|s| &s.ops) {
+        copied(op, start, &mut mask);
         // Tags matter when something is sent with them.
         let tag = matches!(op, Op::PopVlan | Op::PushVlan(_)) && !sent;
         // What a label was does not matter to taking it away.
@@ -257,6 +258,23 @@ fn megaflow(traversal: &Traversal, popped: usize) -> Mask {
     mask
 }
 
+/// Fields whose values go somewhere else.
+fn copied(op: &Op, start: &Key, mask: &mut Mask) {
+    match op {
+        Op::Move { from, .. } | Op::Push(from) => mask.add(from.field),
+        Op::Ct(call) => call.exec.iter().for_each(|op| copied(op, start, mask)),
+        // The first label takes TTL and class of the packet, a further one those of the label before.
+        Op::PushMpls { first: true, .. } if matches!(start.get(Field::EthType), 0x0800 | 0x86dd) => {
+            mask.add(Field::NwTtl);
+            mask.add_bits(Field::NwTos, 0xfc);
+        }
+        Op::PushMpls { first: false, .. } => {
+            [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2].iter().for_each(|f| mask.add(*f))
+        }
+        _ => {}
+    }
+}
+
 /// Bits of headers that the packet does not have say nothing.
 fn absent(start: &Key, mask: &mut Mask) {
     let eth = start.get(Field::EthType);
@@ -289,6 +307,8 @@ struct Actions<'a> {
     tracked: bool,
     /// VLAN tags that were taken away at once at most.
     popped: usize,
+    /// Bits that the pass writes.
+    written: Mask,
 }
 
 /// What the datapath would do, and how many VLAN tags it takes away at once at most.
@@ -299,7 +319,9 @@ fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) -> (String,
         recirculations,
         tracked: traversal.start().get(Field::CtState) != 0,
         popped: 0,
+        written: Mask::default(),
     };
+    traversal.steps.iter().flat_map(|s| &s.ops).for_each(|op| op.writes(&mut actions.written));
     if traversal.failed.is_none() {
         traversal.run(traversal.start(), &mut actions);
     }
@@ -445,10 +467,21 @@ impl Actions<'_> {
         let changed: Vec<String> = fields
             .iter()
             .filter(|(f, _)| self.base.get(*f) != key.get(*f))
-            .map(|(f, name)| format!("{name}={}", field_text(*f, key.get(*f))))
+            .map(|(f, name)| format!("{name}={}", self.value(*f, key)))
             .collect();
         if !changed.is_empty() {
             self.parts.push(format!("set({header}({}))", changed.join(",")));
+        }
+    }
+
+    /// What a field is set to, under a mask if only some of its bits are written.
+    fn value(&self, field: Field, key: &Key) -> String {
+        let (written, all) = (self.written.get(field), low128(field.info().bits));
+        match written & all {
+            part if part != 0 && part != all => {
+                format!("{}/{}", field_text(field, key.get(field) & part), mask_text(field, part))
+            }
+            _ => field_text(field, key.get(field)),
         }
     }
 
@@ -494,6 +527,11 @@ impl Actions<'_> {
             (0x86dd, 58) => {
                 self.set("icmpv6", key, &[(Field::IcmpType, "type"), (Field::IcmpCode, "code")]);
                 self.set("nd", key, &[(Field::NdTarget, "target"), (Field::NdSll, "sll"), (Field::NdTll, "tll")]);
+                self.set(
+                    "nd_ext",
+                    key,
+                    &[(Field::NdReserved, "nd_reserved"), (Field::NdOptionsType, "nd_options_type")],
+                );
             }
             _ => {}
         }
@@ -526,6 +564,10 @@ impl Actions<'_> {
             let mut out = Vec::new();
             if matches!(k.get(Field::EthType), 0x8847 | 0x8848) {
                 for field in [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2] {
+                    // Below the last one that is known they are zero.
+                    if k.get(field) == 0 {
+                        break;
+                    }
                     out.push(k.get(field));
                     if k.get(field) & 0x100 != 0 {
                         break;
@@ -557,6 +599,14 @@ impl Actions<'_> {
         for label in to.iter().rev() {
             self.parts.push(format!("push_mpls({},eth_type={eth:#x})", lse(label)));
         }
+    }
+}
+
+fn mask_text(field: Field, mask: u128) -> String {
+    use crate::field::Format;
+    match field.info().format {
+        Format::Mac | Format::Ipv4 | Format::Ipv6 => field_text(field, mask),
+        _ => format!("{mask:#x}"),
     }
 }
 

@@ -87,8 +87,8 @@ impl Group {
     }
 }
 
-/// The order in which an action set runs: of each kind that comes first only the last one written, then what sets fields as
-/// written, then one way out.
+/// The order in which an action set runs, as in Open vSwitch: of each kind that comes first only the last one written, then what sets fields as
+/// written, then one way out. Everything else has no place in one and is left out.
 pub fn action_set(actions: &[Action]) -> Vec<Action> {
     type Is = fn(&Action) -> bool;
     const FIRST: [Is; 6] = [
@@ -96,30 +96,29 @@ pub fn action_set(actions: &[Action]) -> Vec<Action> {
         |a| matches!(a, Action::PopMpls(_)),
         |a| matches!(a, Action::PushMpls(_)),
         |a| matches!(a, Action::PushVlan(_)),
-        |a| matches!(a, Action::DecTtl),
+        |a| matches!(a, Action::DecTtl(_)),
         |a| matches!(a, Action::DecMplsTtl),
     ];
+    const SETS: Is = |a| {
+        matches!(
+            a,
+            Action::Set { .. }
+                | Action::Move { .. }
+                | Action::SetVlanVid { .. }
+                | Action::SetVlanPcp { .. }
+                | Action::SetQueue(_)
+                | Action::Unsupported(_)
+        )
+    };
     const WAYS: [Is; 4] = [
         |a| matches!(a, Action::Group(_)),
-        |a| {
-            matches!(
-                a,
-                Action::Output(_)
-                    | Action::OutputField(_)
-                    | Action::OutputTruncated { .. }
-                    | Action::InPort
-                    | Action::All
-                    | Action::Flood
-                    | Action::Normal
-                    | Action::Controller(_)
-            )
-        },
+        |a| matches!(a, Action::Output(_) | Action::InPort | Action::All | Action::Flood | Action::Normal),
         |a| matches!(a, Action::Resubmit { .. }),
         |a| matches!(a, Action::Ct(_)),
     ];
     let last = |is: &Is| actions.iter().rev().find(|a| is(a)).cloned();
     let mut out: Vec<Action> = FIRST.iter().filter_map(last).collect();
-    out.extend(actions.iter().filter(|a| !FIRST.iter().chain(&WAYS).any(|is| is(a))).cloned());
+    out.extend(actions.iter().filter(|a| SETS(a)).cloned());
     out.extend(WAYS.iter().find_map(last));
     out
 }

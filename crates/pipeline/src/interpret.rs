@@ -418,17 +418,20 @@ impl Run<'_> {
             },
             Action::PopMpls(ethertype) => {
                 if self.is(Prereq::Mpls) {
+                    if matches!(ethertype, 0x0800 | 0x86dd) && self.machine.key.get(Field::NwTtl) == 0 {
+                        self.remark(Remark::BehindLabel);
+                    }
                     ops.push(Op::PopMpls(*ethertype));
                 }
             }
-            Action::DecTtl => {
+            Action::DecTtl(controllers) => {
                 if self.is(Prereq::Ip) {
-                    self.decrement(Field::NwTtl, Op::DecTtl);
+                    self.decrement(Field::NwTtl, Op::DecTtl, controllers);
                 }
             }
             Action::DecMplsTtl => {
                 if self.is(Prereq::Mpls) {
-                    self.decrement(Field::MplsTtl, Op::DecMplsTtl);
+                    self.decrement(Field::MplsTtl, Op::DecMplsTtl, &[0]);
                 }
             }
             Action::Multipath(multipath) => {
@@ -476,22 +479,24 @@ impl Run<'_> {
     }
 
     /// A TTL above 1 has a bit above the lowest set: that bit is all that the decision depends on.
-    fn decrement(&mut self, field: Field, op: Op) {
+    fn decrement(&mut self, field: Field, op: Op, controllers: &[u16]) {
         let ttl = self.machine.key.get(field) as u8;
         if ttl > 1 {
             self.depends_on(field, 1 << ttl.ilog2());
             return self.emit(op);
         }
         self.depends_on(field, 0xfe);
-        let to = ToController {
-            max_len: u16::MAX,
-            reason: Reason::InvalidTtl,
-            id: 0,
-            userdata: Vec::new(),
-            pause: false,
-            meter: None,
-        };
-        self.emit(Op::Output(Target::Controller(Arc::new(to))));
+        for &id in controllers {
+            let to = ToController {
+                max_len: u16::MAX,
+                reason: Reason::InvalidTtl,
+                id,
+                userdata: Vec::new(),
+                pause: false,
+                meter: None,
+            };
+            self.emit(Op::Output(Target::Controller(Arc::new(to))));
+        }
         self.stop_list();
     }
 

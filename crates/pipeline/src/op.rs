@@ -55,13 +55,14 @@ pub struct ToController {
     pub meter: Option<u32>,
 }
 
-/// Why a packet goes to a controller.
+/// Why a packet goes to a controller, with the numbers of OpenFlow (`OFPR_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Reason {
-    /// An action says so.
-    Action,
     /// No flow matched.
     NoMatch,
+    /// An action says so.
+    Action,
     /// Its TTL ran out.
     InvalidTtl,
     /// The action set says so.

@@ -191,7 +191,7 @@ pub struct Traversal {
     pub more_remarks: usize,
 }
 
-/// An action that did nothing, and why.
+/// An action that did nothing, or not what it would in a switch, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remark {
     /// There is no such group.
@@ -204,6 +204,8 @@ pub enum Remark {
     NoPort,
     /// There was nothing to pop.
     EmptyStack,
+    /// What a label carries is not known once it is taken away.
+    BehindLabel,
 }
 
 impl Remark {
@@ -213,6 +215,9 @@ impl Remark {
             Remark::NoGroup(id) => format!("group {id} does not exist: it and the actions behind it are not run"),
             Remark::TruncatedBack => "output with max_len sends nothing to IN_PORT".into(),
             Remark::NoPort => "there is no port 0: nothing is sent".into(),
+            Remark::BehindLabel => {
+                "what the label carried is not parsed: addresses, ports and TTL count as 0 from here on".into()
+            }
             Remark::EmptyStack => "the stack is empty: nothing is popped".into(),
             Remark::ToInPort(port) => {
                 let port = names.port(*port).map_or_else(|| port.to_string(), |name| format!("\"{name}\""));

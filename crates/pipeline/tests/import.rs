@@ -225,6 +225,75 @@ fn what_open_vswitch_takes_is_taken() {
     assert_eq!((way(1).as_str(), way(3).as_str()), ("trunc(100),3", "drop"));
 }
 
+/// What the printed actions depend on is in the megaflow beside them: each as `ovs-appctl ofproto/trace` of Open vSwitch 3.1 says it.
+#[test]
+fn a_megaflow_holds_what_its_actions_depend_on() {
+    let way = |flow: &str, packet: &str| {
+        let pipeline = load(flow);
+        let key = text::packet(packet, pipeline.names()).expect("packet");
+        let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes.remove(0);
+        (way.megaflow.split_once("in_port=1,").map_or(String::new(), |m| m.1.to_string()), way.datapath_actions)
+    };
+    let packet = "in_port=1,tcp,nw_src=1.2.3.4,nw_dst=5.6.7.8,nw_tos=32,nw_ttl=9,tp_src=7,tp_dst=8";
+    for (flow, megaflow, actions) in [
+        (
+            "ip actions=move:NXM_OF_IP_SRC[]->NXM_OF_IP_DST[],output:2",
+            "nw_src=1.2.3.4,nw_dst=5.6.7.8,nw_frag=no",
+            "set(ipv4(dst=1.2.3.4)),2",
+        ),
+        (
+            "ip actions=set_field:10.9.0.0/255.255.0.0->ip_src,output:3",
+            "nw_src=1.2.0.0/16,nw_frag=no",
+            "set(ipv4(src=10.9.0.0/255.255.0.0)),3",
+        ),
+        (
+            "actions=set_field:00:00:00:00:00:05/00:00:00:00:00:ff->eth_dst,output:3",
+            "dl_dst=00:00:00:00:00:00/00:00:00:00:00:ff,nw_frag=no",
+            "set(eth(dst=00:00:00:00:00:05/00:00:00:00:00:ff)),3",
+        ),
+        (
+            "tcp actions=push:NXM_OF_TCP_SRC[],pop:NXM_OF_TCP_DST[],output:3",
+            "nw_frag=no,tp_src=7,tp_dst=8",
+            "set(tcp(dst=7)),3",
+        ),
+        (
+            "ip actions=push_mpls:0x8847,output:3",
+            "nw_tos=32,nw_ttl=9,nw_frag=no",
+            "push_mpls(label=0,tc=0,ttl=9,bos=1,eth_type=0x8847),3",
+        ),
+        (
+            "ip actions=ct(commit,exec(move:NXM_OF_IP_SRC[]->NXM_NX_CT_MARK[]))",
+            "nw_src=1.2.3.4,nw_frag=no",
+            "ct(commit,mark=0x1020304/0xffffffff)",
+        ),
+        ("ip actions=set_field:40/0xfc->nw_tos,output:2", "nw_tos=32,nw_frag=no", "set(ipv4(tos=0x28/0xfc)),2"),
+        (
+            "ip actions=controller(max_len=12,reason=action,id=7)",
+            "nw_frag=no",
+            "userspace(controller(reason=1,controller_id=7,max_len=12))",
+        ),
+    ] {
+        let (mask, did) = way(flow, packet);
+        assert_eq!((mask.as_str(), did.as_str()), (megaflow, actions), "{flow}");
+    }
+    // Of a bucket only what has a place in an action set is done.
+    let bucket = "group_id=1,type=all,bucket=actions=clone(output:4),controller,output:3,output:5,bucket=actions=output:6\nactions=group:1";
+    assert_eq!(way(bucket, packet).1, "5,6");
+    // Two controllers hear of a TTL that ran out.
+    let expired = way("ip actions=dec_ttl(3,4),output:2", "in_port=1,ip,nw_ttl=1").1;
+    let told = |id: u16| format!("userspace(controller(reason=2,controller_id={id},max_len=65535))");
+    assert_eq!(expired, format!("{},{}", told(3), told(4)));
+    let mpls = "in_port=1,mpls,mpls_label=5,mpls_ttl=64";
+    assert_eq!(
+        way("mpls actions=pop_mpls:0x8847,output:2", &format!("{mpls},mpls_bos=0")).1,
+        "pop_mpls(eth_type=0x8847),2"
+    );
+    assert_eq!(
+        way("mpls actions=pop_mpls:0x0800,output:2", &format!("{mpls},mpls_bos=1")).1,
+        "pop_mpls(eth_type=0x800),2"
+    );
+}
+
 /// As `ovs-appctl ofproto/trace` of Open vSwitch 3.1 says it: in a bucket, where nothing is demanded of the packet, `set_field` adds a tag and `move` does not;
 /// and a tag that is changed is taken away and added whole, so that all of it counts, but one that stays is not.
 #[test]

@@ -270,7 +270,7 @@ impl<'a> Actions<'_, '_, 'a> {
                 _ => return bad(item.whole, "an MPLS packet is of type 0x8847 or 0x8848"),
             },
             "pop_mpls" => Action::PopMpls(number(item.needed()?, 16)? as u16),
-            "dec_ttl" => Action::DecTtl,
+            "dec_ttl" => Action::DecTtl(arguments::controllers(item)?),
             "dec_mpls_ttl" => Action::DecMplsTtl,
             "set_mpls_label" => set(Field::MplsLabel, number(item.needed()?, 20)?, all),
             "set_mpls_tc" => set(Field::MplsTc, number(item.needed()?, 3)?, all),
@@ -435,6 +435,12 @@ impl<'a> Actions<'_, '_, 'a> {
                 let (v, m) = value.split_once('/').map_or((value, None), |(v, m)| (v, Some(m)));
                 let mask = m.map_or(Ok(0xfff), |m| number(m, 13))?;
                 return Ok(Action::Set { field, value: number(v, 13)? & 0xfff, mask: mask & 0xfff });
+            }
+            // Of DSCP, which OpenFlow 1.5 has as a field, Open vSwitch prints it so.
+            Field::NwTos => {
+                let (v, m) = value.split_once('/').map_or((value, None), |(v, m)| (v, Some(m)));
+                let mask = m.map_or(Ok(0xff), |m| number(m, 8))?;
+                return Ok(Action::Set { field, value: number(v, 8)? & mask, mask });
             }
             Field::IpDscp => return Ok(Action::Set { field, value: number(value, 6)?, mask: u128::MAX }),
             _ => {}

@@ -13,6 +13,7 @@ use crate::hash::HashFields;
 use crate::learn::{Learn, Source, Spec};
 use crate::op::{Reason, ToController};
 use crate::select::{Algorithm, Bundle, Multipath};
+use std::sync::Arc;
 
 /// `ct(…)`.
 pub(super) fn ct<'a>(whole: Item<'a>, actions: &mut Actions<'_, '_, 'a>) -> Read<'a, CtAction> {
@@ -110,6 +111,14 @@ fn nat_range<'a>(text: &'a str, nat: &mut Nat) -> Read<'a, ()> {
         nat.ports = Some((low, high));
     }
     Ok(())
+}
+
+/// `dec_ttl`, `dec_ttl(1,2)`: the controllers that hear of a TTL that ran out.
+pub(super) fn controllers<'a>(item: Item<'a>) -> Read<'a, Arc<[u16]>> {
+    match item.value {
+        None => Ok(Arc::new([0])),
+        Some(ids) => list(ids, false)?.into_iter().map(|id| Ok(small(id, 16)? as u16)).collect(),
+    }
 }
 
 /// `controller`, `controller:128`, `controller(reason=…,userdata=…)`.
