@@ -459,9 +459,11 @@ impl Engine {
             self.cache.install_whole(&segment, now);
         } else {
             let new = self.cache.install(&segments, first, now);
-            if new == Some(0) || new.is_none() && self.cache.is_pooled() {
-                // All is there, and yet it missed: a longer entry, or one that leads elsewhere, stands before it.
-                self.cache.counters.shadowed += 1;
+            // All is there, and yet it missed: a longer entry, or one that leads elsewhere, stands before it.
+            let shadowed = new == Some(0) || new.is_none() && self.cache.is_pooled();
+            self.cache.counters.shadowed += u64::from(shadowed);
+            // While plans are learned each of them makes the entries of the one before useless; a whole traversal stays.
+            if shadowed || self.factors.as_ref().is_some_and(Factors::begins) {
                 let segment = self.whole(walk, parts, version)?;
                 self.cache.install_whole(&segment, now);
             }

@@ -209,3 +209,27 @@ fn passes_that_are_broken_off_are_among_the_misses_whose_cost_is_told() {
     let outcome = run(subject, Engine::new(Setup::new(Kind::Megaflow)), &mut env);
     assert_eq!((outcome.misses, outcome.slow_path.pipeline_ns), (100, 1.0));
 }
+
+/// Plans come and go meanwhile, and with them the parts that were cached; only what was never but hit by parts can be lost so.
+#[test]
+fn while_it_learns_the_adaptive_cache_loses_nearly_nothing_that_megaflow_has() {
+    for model in models::all() {
+        for locality in [Locality::High, Locality::Low] {
+            let (work, pipeline) = workload(model.name, locality, 3_000, 6);
+            let mut caches = [Kind::Megaflow, Kind::Adaptive].map(|kind| Engine::new(Setup::new(kind)));
+            let mut ct = [Conntrack::new(1_000), Conntrack::new(1_000)];
+            let (mut lost, mut won) = (0, 0);
+            for packet in &work.packets {
+                let key = &work.headers[packet.flow as usize];
+                let [mega, adaptive] = [0, 1].map(|n| {
+                    let answer = caches[n].packet(key, &pipeline, &mut ct[n], packet.time, &mut || 0);
+                    answer.hits == answer.passes
+                });
+                lost += u32::from(mega && !adaptive);
+                won += u32::from(adaptive && !mega);
+            }
+            println!("{}, {locality:?}: {lost} lost, {won} won", model.name);
+            assert!(lost * 100 <= won, "{}, {locality:?}: {lost} lost, {won} won", model.name);
+        }
+    }
+}

@@ -95,6 +95,11 @@ impl Learner {
         Learner { rows: Vec::new(), misses: 0, taken: 0, due: FIRST[0] }
     }
 
+    /// Whether the first of all samples are still being taken: plans change soon.
+    pub fn begins(&self) -> bool {
+        self.taken < KEPT as u64
+    }
+
     /// The plan in force had to go: another one is wanted soon.
     pub fn hurry(&mut self) {
         self.due = self.due.min(self.taken + HURRY);

@@ -132,6 +132,11 @@ impl Factors {
         self.plan.as_ref()
     }
 
+    /// Whether plans are still being learned for the first time.
+    pub fn begins(&self) -> bool {
+        self.learner.begins()
+    }
+
     /// Takes note of a traversal that missed; returns whether there is a plan for it.
     pub fn observe(&mut self, walk: &Walk<'_>, tags: &Tags) -> bool {
         let new = self.dependence.observe(walk);

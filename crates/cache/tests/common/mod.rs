@@ -18,13 +18,19 @@ impl Sink for Sent {
 
 /// A model's traffic of so many flows in a cache of four tables with so many entries each.
 pub fn filled(model: &str, kind: Kind, flows: usize, entries: usize, seed: u64) -> (Pipeline, Engine, Vec<Key>) {
+    let (pipeline, headers) = made(model, "acl1_1k", flows, seed);
+    let mut engine = Engine::new(Setup { seed, ..Setup::new(kind).sized(4, entries) });
+    send(&mut engine, &pipeline, &headers);
+    (pipeline, engine, headers)
+}
+
+/// A model's pipeline with such a rule set, and headers of low locality.
+pub fn made(model: &str, set: &str, flows: usize, seed: u64) -> (Pipeline, Vec<Key>) {
     let model = models::named(model).unwrap();
-    let set = rules::made("acl1_1k", seed).unwrap();
+    let set = rules::made(set, seed).unwrap();
     let work = generate(&model, &set, Locality::Low, &Parameters::with_flows(flows), seed);
     let pipeline = pipeline::text::import(&work.flows, &Default::default()).unwrap().pipeline;
-    let mut engine = Engine::new(Setup { seed, ..Setup::new(kind).sized(4, entries) });
-    send(&mut engine, &pipeline, &work.headers);
-    (pipeline, engine, work.headers)
+    (pipeline, work.headers)
 }
 
 /// Sends a packet of each header, one a nanosecond.
