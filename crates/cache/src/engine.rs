@@ -128,18 +128,7 @@ impl Sink for Collect<'_> {
     }
 
     fn ct(&mut self, call: &Arc<pipeline::CtCall>, key: &mut Key) {
-        use pipeline::Field;
-        let mut tracked = *key;
-        self.ct.execute(call, &mut tracked, self.now);
-        match call.table {
-            Some(table) => self.waiting.push_back((table, tracked)),
-            None => {
-                for field in [Field::NwSrc, Field::NwDst, Field::Ipv6Src, Field::Ipv6Dst, Field::TcpSrc, Field::TcpDst]
-                {
-                    key.set(field, tracked.get(field));
-                }
-            }
-        }
+        self.waiting.extend(self.ct.pass(call, key, self.now));
     }
 
     fn learn(&mut self, learn: &Arc<pipeline::Learn>, key: &Key) {

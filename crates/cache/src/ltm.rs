@@ -433,15 +433,14 @@ impl Ltm {
 
     /// Adds a whole traversal whose parts are there, if there is room beside them. It is found first and is the first to go.
     pub fn install_beside(&mut self, mut segment: Segment, now: u64) {
-        let room = self.has_room_beside();
-        segment.entry.born = self.birth();
-        let table = &mut self.tables[0];
-        let place = Place { tag: segment.tag, priority: segment.priority, words: &segment.words, key: &segment.key.0 };
-        if !room || table.find_exact(place.tag, place.priority, place.words, place.key).is_some() {
+        let Segment { tag, priority, .. } = segment;
+        if !self.has_room_beside() || self.tables[0].find_exact(tag, priority, &segment.words, &segment.key.0).is_some()
+        {
             return;
         }
-        segment.entry.beside = true;
-        let (slot, _) = table.insert(place, segment.entry, 1, now);
+        (segment.entry.born, segment.entry.beside) = (self.birth(), true);
+        let place = Place { tag, priority, words: &segment.words, key: &segment.key.0 };
+        let (slot, _) = self.tables[0].insert(place, segment.entry, 1, now);
         self.counters.beside += 1;
         self.remember(&segment.key, &[(0, slot)]);
     }

@@ -241,6 +241,19 @@ impl Conntrack {
         self.related.insert(tuple);
     }
 
+    /// Takes a packet of a program through the tracker. Returns where it comes back, with its key then, if the call names a table; else only its
+    /// addresses and ports may change, and the program goes on as if it had not been tracked.
+    pub fn pass(&mut self, call: &CtCall, key: &mut Key, now: u64) -> Option<(u8, Key)> {
+        let mut tracked = *key;
+        self.execute(call, &mut tracked, now);
+        if call.table.is_none() {
+            for field in [Field::NwSrc, Field::NwDst, Field::Ipv6Src, Field::Ipv6Dst, Field::TcpSrc, Field::TcpDst] {
+                key.set(field, tracked.get(field));
+            }
+        }
+        Some((call.table?, tracked))
+    }
+
     /// Takes a packet through the tracker at a time in nanoseconds: sets the `ct_` fields of the key and may rewrite addresses.
     pub fn execute(&mut self, call: &CtCall, key: &mut Key, now: u64) {
         if let Mode::Scripted(states) = &mut self.mode {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A packet's whole way: pass after pass, with the connection tracker in between.
 use crate::conntrack::{Conntrack, CtCall};
-use crate::field::Field;
 use crate::key::Key;
 use crate::op::{Sink, Target};
 use crate::pipeline::{FlowMod, Pipeline};
@@ -70,18 +69,8 @@ impl Sink for Collect<'_> {
     }
 
     fn ct(&mut self, call: &Arc<CtCall>, key: &mut Key) {
-        let mut tracked = *key;
-        self.ct.execute(call, &mut tracked, self.now);
-        match call.table {
-            Some(table) => self.waiting.push_back((Entry::table(table), tracked)),
-            // Without a table only the packet changes: the program goes on as if it had not been tracked.
-            None => {
-                for field in [Field::NwSrc, Field::NwDst, Field::Ipv6Src, Field::Ipv6Dst, Field::TcpSrc, Field::TcpDst]
-                {
-                    key.set(field, tracked.get(field));
-                }
-            }
-        }
+        let back = self.ct.pass(call, key, self.now);
+        self.waiting.extend(back.map(|(table, key)| (Entry::table(table), key)));
     }
 
     fn learn(&mut self, learn: &Arc<crate::learn::Learn>, key: &Key) {
