@@ -68,7 +68,7 @@ pub(crate) struct Recall {
     kept: Option<ZeroedLines>,
     stride: usize,
     seed: u64,
-    /// What is hashed and kept: two words as one where their masks have no bit in common, else one, and an empty mask.
+    /// What is hashed and kept: two words as one where their masks have no bit in common, else one, and an empty mask. An even number of them.
     words: Vec<[(u8, u64); 2]>,
     /// Words in which all headers are the same: mask and value.
     same: Vec<(u8, u64, u64)>,
@@ -152,18 +152,18 @@ impl Recall {
     pub fn hash(&self, key: &Words, header: &mut Header) -> u64 {
         let (mut sum, mut turned) = (self.seed, self.seed);
         let count = self.words.len().min(WORDS);
-        for n in (0..count).step_by(2) {
-            // Beyond the words that count a header is zero.
-            let packed = |n: usize| self.words.get(n).map_or(0, |[a, b]| masked(key, *a) | masked(key, *b));
-            let (a, b) = (packed(n), packed(n + 1));
-            (header[n], header[n + 1]) = (a, b);
+        for (two, out) in self.words.chunks_exact(2).zip(header.chunks_exact_mut(2)) {
+            let packed = |n: usize| masked(key, two[n][0]) | masked(key, two[n][1]);
+            let (a, b) = (packed(0), packed(1));
+            (out[0], out[1]) = (a, b);
             let product = u128::from(a ^ turned) * u128::from(b ^ FACTOR);
             sum = sum.wrapping_add(product as u64 ^ (product >> 64) as u64);
             turned = turned.rotate_left(29).wrapping_add(FACTOR);
         }
         // Of a longer header something may be left, or of another cache's.
-        for n in count.next_multiple_of(2)..(self.stride * 8).saturating_sub(HEAD).min(WORDS + 8) {
-            header[n] = 0;
+        let kept = (self.stride * 8).saturating_sub(HEAD).min(WORDS + 8);
+        if let Some(rest) = header.get_mut(count..kept) {
+            rest.fill(0);
         }
         sum = sum.wrapping_mul(FACTOR);
         sum ^ sum >> 29
@@ -229,8 +229,9 @@ impl Recall {
         }
         for line in 1..self.stride {
             let kept = lines.get(from + line)?;
+            let header = header.get(8 * line - HEAD..)?.first_chunk::<8>()?;
             for n in 0..8 {
-                other |= kept[n] ^ header[(8 * line - HEAD + n).min(WORDS + 7)];
+                other |= kept[n] ^ header[n];
             }
         }
         for &(i, mask, value) in &self.same {
@@ -302,6 +303,8 @@ impl Recall {
                     None => self.words.push([(i, mask), (0, 0)]),
                 }
             }
+            // They are taken two by two.
+            self.words.extend((self.words.len() % 2 == 1).then_some([(0, 0); 2]));
             let same = (0..WORDS).filter(|i| !told(i) && self.matched[*i] != 0);
             self.same = same.map(|i| (i as u8, self.matched[i], first[i] & self.matched[i])).collect();
             self.forget();
@@ -367,7 +370,7 @@ impl Ltm {
 /// A word of a key under a mask.
 #[inline(always)]
 fn masked(key: &Words, (word, mask): (u8, u64)) -> u64 {
-    key[usize::from(word).min(WORDS - 1)] & mask
+    key[usize::from(word)] & mask
 }
 
 #[cfg(test)]
@@ -423,7 +426,7 @@ mod tests {
                 assert_eq!(said(&recall, &guess, &other).is_some(), same, "word {word}");
             }
         }
-        assert_eq!((&recall.words[..], &recall.same[..]), (&[[(1, !0), (0, 0)]][..], &[(7, 0xff, 5)][..]));
+        assert_eq!((&recall.words[..], &recall.same[..]), (&[[(1, !0), (0, 0)], [(0, 0); 2]][..], &[(7, 0xff, 5)][..]));
         assert!(find(&recall, &header(501)).is_none());
         recall.switch(false);
         assert!(!recall.takes(&chain(1)) && find(&recall, &header(1)).is_none());
