@@ -158,7 +158,7 @@ struct Counter<'a> {
 /// made in a quarter of that time more.
 pub fn coverage(cache: &Ltm, start: Tag, limit: u64, clock: &mut dyn FnMut() -> u64, seed: u64) -> Coverage {
     let mut counter = Counter::new(cache);
-    let by_tags = by_tags(cache, start);
+    let by_tags = by_tags(&counter, start);
     let end = clock().saturating_add(limit);
     let at = Place { stage: 0, tag: start, left: TagList::default() };
     let exact = counter.count(at, &Known::nothing(), &mut || clock() > end);
@@ -186,17 +186,13 @@ impl Place {
 }
 
 /// The paper's figure: entries whose tags follow each other.
-fn by_tags(cache: &Ltm, start: Tag) -> f64 {
+fn by_tags(counter: &Counter<'_>, start: Tag) -> f64 {
     // How many entries of a table have this tag and this to follow.
-    let segments = segments(cache);
-    let mut entries: Vec<HashMap<Tag, HashMap<Next, f64>>> = vec![HashMap::new(); cache.tables.len()];
-    for (table, here) in cache.tables.iter().zip(&mut entries) {
-        for slot in table.occupied() {
-            let (Some(entry), Some((tag, ..))) = (table.value(slot), table.matched(slot)) else { continue };
-            if repeats(entry, &segments) {
-                continue;
-            }
-            *here.entry(tag).or_default().entry(entry.action.next).or_default() += 1.0;
+    let mut entries: Vec<HashMap<Tag, HashMap<Next, f64>>> = vec![HashMap::new(); counter.nodes.len()];
+    for (table, here) in counter.nodes.iter().zip(&mut entries) {
+        for (tag, nodes) in table {
+            let next = here.entry(*tag).or_default();
+            nodes.iter().for_each(|node| *next.entry(node.entry.action.next).or_default() += 1.0);
         }
     }
     fn ways(
@@ -218,7 +214,7 @@ fn by_tags(cache: &Ltm, start: Tag) -> f64 {
         known.insert(at, all);
         all
     }
-    ways(Place { stage: 0, tag: start, left: TagList::default() }, cache, &entries, &mut HashMap::new())
+    ways(Place { stage: 0, tag: start, left: TagList::default() }, counter.cache, &entries, &mut HashMap::new())
 }
 
 impl Counter<'_> {

@@ -187,18 +187,16 @@ fn hash_in(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, bucket: u32)
 pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, bucket: u32, i: usize) -> bool {
     let Some((tag, at)) = entry(lines.at(bucket), i) else { return false };
     let hashes = hashes(lines, salt, at);
+    let keys = crate::key::distinct(&hashes);
     let fits = |h: &&u64| tag_of(**h) == tag && buckets_of(table, **h).contains(&bucket);
-    let keys = crate::key::distinct(&hashes).iter().filter(fits).count();
     let same = |line: u32, slots: usize| (0..slots).filter(|j| entry(lines.at(line), *j) == Some((tag, at))).count();
-    // With one tag for both keys nobody can say whose entry the other bucket has.
-    let copied = || match hash_in(lines, salt, table, at, tag, bucket).map(|hash| buckets_of(table, hash)) {
-        Some([first, second]) => {
-            let one_tag = hashes[0] != hashes[1] && tag_of(hashes[0]) == tag_of(hashes[1]);
-            bucket == second && first != second && !one_tag && same(first, SLOTS) > 0
-        }
-        None => false,
+    let Some(hash) = keys.iter().find(fits).filter(|_| same(bucket, i) < keys.iter().filter(fits).count()) else {
+        return false;
     };
-    same(bucket, i) < keys && !copied()
+    let [first, second] = buckets_of(table, *hash);
+    // With one tag for both keys nobody can say whose entry the other bucket has.
+    let one_tag = keys.len() == 2 && tag_of(keys[0]) == tag_of(keys[1]);
+    one_tag || bucket != second || first == second || same(first, SLOTS) == 0
 }
 
 /// Clears the entries of a record in the two buckets of a hash; they are locked, or the table is the old one, into which
