@@ -59,8 +59,6 @@ use std::collections::HashMap;
 pub const SAMPLE: u64 = 4;
 /// One in so many hits refreshes the model of segments.
 pub const REFRESH: u64 = 8;
-/// Bits that say whether it does.
-pub const DRAW_BITS: u32 = REFRESH.trailing_zeros();
 /// Lookups in an epoch: as many as there are entries, but at least so many.
 pub const EPOCH_MIN: u64 = 4_096;
 /// The share of lookups that may be missed more than Megaflow would.
@@ -119,20 +117,6 @@ pub struct Expected {
     pub sampled: bool,
     /// The model of segments is refreshed with its segments.
     pub refresh: bool,
-}
-
-impl Expected {
-    /// Given at least [`DRAW_BITS`] bits of a [`Adaptive::draw`].
-    #[inline]
-    pub(crate) fn of(sampled: bool, draw: u64) -> Expected {
-        Expected { sampled, refresh: draw % REFRESH == 0 }
-    }
-
-    /// Whether there is anything to do but to count it.
-    #[inline]
-    pub fn any(self) -> bool {
-        self.sampled || self.refresh
-    }
 }
 
 /// Who first brought a part, and whether anybody else has it.
@@ -326,10 +310,17 @@ impl Adaptive {
         splitmix(&mut self.random)
     }
 
-    /// Says of a hit of this identity what [`Adaptive::hit`] will do with it, given at least [`DRAW_BITS`] bits of a [`Adaptive::draw`].
+    /// Says of each of 64 hits whether it refreshes the model of segments: one in [`REFRESH`] does.
+    #[inline]
+    pub fn draws(&mut self) -> u64 {
+        const { assert!(REFRESH == 8, "three of these") };
+        self.draw() & self.draw() & self.draw()
+    }
+
+    /// Says of a hit of this identity what [`Adaptive::hit`] will do with it, given a [`Adaptive::draw`].
     #[inline]
     pub fn expect(id: u64, draw: u64) -> Expected {
-        Expected::of(in_sample(id), draw)
+        Expected { sampled: in_sample(id), refresh: draw % REFRESH == 0 }
     }
 
     /// Asks for the memory that the model of whole entries needs. In a batch this is done for all hits first.
@@ -351,7 +342,7 @@ impl Adaptive {
         tables::prefetch(self.origins.get(self.place(part)));
     }
 
-    /// A lookup hit: `id` is the traversal's identity; `parts` are those of its segments, which are taken if they are to be refreshed.
+    /// Something is [`Expected`] of a hit: `id` is the traversal's identity; `parts` are those of its segments, which are taken if they are to be refreshed.
     #[inline]
     pub fn hit(&mut self, way: impl Fn() -> u64, id: u64, expected: Expected, parts: impl Iterator<Item = u64>) {
         if expected.sampled && self.model(id) {
@@ -361,7 +352,6 @@ impl Adaptive {
             self.segments.refresh(part);
             self.part(part, id, 0, REFRESH as f64);
         }
-        self.lookup_done();
     }
 
     /// A lookup missed. Says whether to cache the traversal whole.
@@ -389,7 +379,7 @@ impl Adaptive {
             }
         }
         self.returns += f64::from(u8::from(back));
-        self.lookup_done();
+        self.lookups_done(1);
         alone || self.whole(way)
     }
 
@@ -398,11 +388,7 @@ impl Adaptive {
         self.evictions += count as f64;
     }
 
-    fn lookup_done(&mut self) {
-        self.lookups_done(1);
-    }
-
-    /// So many lookups came to their end. Of hits of which nothing else is expected this is all that is to be said.
+    /// So many lookups hit. Of hits of which nothing else is expected this is all that is to be said.
     #[inline]
     pub fn lookups_done(&mut self, count: u64) {
         let before = self.lookups;
@@ -480,6 +466,7 @@ mod tests {
                 let draw = adaptive.draw();
                 let expected = Adaptive::expect(id, draw);
                 adaptive.hit(|| 2, id, expected, b.into_iter());
+                adaptive.lookups_done(1);
             } else {
                 shared = adaptive.miss(2, splitmix(&mut random), &b);
             }
@@ -515,6 +502,7 @@ mod tests {
                     let draw = adaptive.draw();
                     let expected = Adaptive::expect(id, draw);
                     adaptive.hit(|| 1, id, expected, parts.into_iter());
+                    adaptive.lookups_done(1);
                 }
                 let allowed = MARGIN * n as f64 + 2.25 * entries as f64;
                 worst = worst.max(excess as f64 / allowed);

@@ -10,31 +10,73 @@
 //!
 //! Before it walks, a packet tries the entries that answered its header last time ([`crate::recall`]): all of them are asked for at once, and if they are
 //! still there nothing is compared but the header. Only who is not answered by them stands in line.
-use crate::adaptive::Expected;
 use crate::index::Ref;
 use crate::ltm::{Chain, Ltm};
-use crate::recall::{Births, Guess, Header, EMPTY};
+use crate::recall::{Births, Header, Recall, EMPTY};
 use crate::segment::{Entry, TagList};
 use crate::table::{Table, Tag};
 use pipeline::{Key, Machine, Sink};
 
 /// How many packets later the entries of a guess are compared than asked for.
 const AHEAD: usize = 8;
+/// How many packets are hashed at once: as many as wait for memory together.
+const HASHED: usize = 16;
 
 /// What is known of a packet. Apart from [`Lane`]: of most packets nothing else is read, and so that of all of a batch stays near the core.
 #[derive(Debug, Default)]
 struct Packet {
-    /// The hash of its header, and what answered that last time.
+    /// The hash of its header.
     hash: u64,
-    guess: Option<Guess>,
-    hit: bool,
-    /// Whether what answers it was remembered.
-    recalled: bool,
-    /// Whether its traversal is in the sample of the adaptive cache, and what that does with the hit, as whose.
+    /// Where it is kept what answered that last time, how many entries (none: nothing is kept), and which.
+    cell: u32,
+    guessed: u8,
     sampled: bool,
-    expected: Expected,
+    guess: [(u8, u32); Recall::MOST],
+    /// The identity of its traversal, if the adaptive cache asked for it.
     identity: u64,
-    chain: Chain,
+}
+
+impl Packet {
+    /// What answered its header last time.
+    #[inline(always)]
+    fn guess(&self) -> &[(u8, u32)] {
+        self.guess.get(..usize::from(self.guessed)).unwrap_or_default()
+    }
+}
+
+/// Which packets of a batch: a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Marks(pub [u64; Batch::MAX / 64]);
+
+impl Marks {
+    /// Whether packet N is one of them.
+    #[inline(always)]
+    pub fn has(&self, n: usize) -> bool {
+        self.0.get(n / 64).is_some_and(|word| word >> (n % 64) & 1 == 1)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, n: usize, on: bool) {
+        self.0[n / 64 % self.0.len()] |= u64::from(on) << (n % 64);
+    }
+
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Their numbers, ascending.
+    #[inline(always)]
+    pub fn numbers(self) -> impl Iterator<Item = usize> {
+        self.0.into_iter().enumerate().flat_map(|(at, mut word)| {
+            std::iter::from_fn(move || {
+                let n = word.trailing_zeros() as usize;
+                let there = word != 0;
+                word &= word.wrapping_sub(1);
+                there.then_some(64 * at + n)
+            })
+        })
+    }
 }
 
 /// Where a packet stands that walks.
@@ -123,8 +165,14 @@ struct Lines {
 pub struct Batch {
     packets: Vec<Packet>,
     headers: Vec<Header>,
+    /// Words of the headers behind which all are zero.
+    header_words: usize,
     lanes: Vec<Lane>,
     lines: Lines,
+    /// Who was answered, by what was remembered or not, and whose traversal is in the sample of the adaptive cache.
+    hits: Marks,
+    recalled: Marks,
+    sampled: Marks,
 }
 
 impl Batch {
@@ -142,34 +190,63 @@ impl Batch {
     /// So many packets, none of them answered.
     pub(crate) fn forget(&mut self, packets: usize) {
         self.make_room(packets.min(Batch::MAX));
-        self.packets.iter_mut().for_each(|packet| packet.hit = false);
+        self.unmark();
+    }
+
+    fn unmark(&mut self) {
+        (self.hits, self.recalled, self.sampled) = Default::default();
     }
 
     /// Whether packet N was answered.
     pub fn hit(&self, n: usize) -> bool {
-        self.packets[n].hit
+        self.hits.has(n)
     }
 
     /// The entries that answered packet N, by table and slot.
     pub fn chain(&self, n: usize) -> &[(u8, u32)] {
-        &self.packets[n].chain
+        if self.recalled.has(n) {
+            self.packets[n].guess()
+        } else {
+            &self.lanes[n].chain
+        }
     }
 
-    /// Whether the traversal of packet N is in the sample of the adaptive cache, after a hit.
-    pub(crate) fn sampled(&self, n: usize) -> bool {
-        self.packets[n].sampled
+    /// Who was answered.
+    pub(crate) fn hits(&self) -> Marks {
+        self.hits
     }
 
-    /// Keeps what the adaptive cache expects of the hit of packet N, and the identity of its traversal.
-    pub(crate) fn note(&mut self, n: usize, expected: Expected, identity: u64) {
-        let packet = &mut self.packets[n];
-        (packet.expected, packet.identity) = (expected, identity);
+    /// Who was answered by a traversal that is in the sample of the adaptive cache.
+    pub(crate) fn sampled(&self) -> Marks {
+        self.sampled
+    }
+
+    /// Keeps the identity of the traversal of packet N.
+    pub(crate) fn note(&mut self, n: usize, identity: u64) {
+        self.packets[n].identity = identity;
     }
 
     /// What was kept.
-    pub(crate) fn noted(&self, n: usize) -> (Expected, u64) {
-        (self.packets[n].expected, self.packets[n].identity)
+    pub(crate) fn noted(&self, n: usize) -> u64 {
+        self.packets[n].identity
     }
+
+    /// Makes all words of the headers zero behind the first ones: of longer headers something may be left, or of another cache's.
+    fn header_words(&mut self, words: usize) {
+        if words < self.header_words {
+            self.headers.iter_mut().for_each(|header| header[words..].fill(0));
+        }
+        self.header_words = words;
+    }
+}
+
+/// What is asked for a batch of keys that all stand at one point.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    tag: Tag,
+    keys: &'a [Key],
+    now: u64,
+    version: u64,
 }
 
 impl Ltm {
@@ -178,13 +255,21 @@ impl Ltm {
     pub fn lookup_batch(&mut self, tag: Tag, keys: &[Key], now: u64, version: u64, batch: &mut Batch) {
         let keys = &keys[..keys.len().min(Batch::MAX)];
         batch.make_room(keys.len());
-        let Batch { packets, headers, lanes, lines } = batch;
-        let (packets, lanes) = (&mut packets[..keys.len()], &mut lanes[..keys.len()]);
-        self.recall(tag, keys, version, packets, headers);
-        for packet in packets.iter().filter(|packet| packet.recalled) {
-            self.note_hit(&packet.chain, now);
+        batch.unmark();
+        if self.recall.knows() {
+            self.recall(Ask { tag, keys, now, version }, batch);
         }
-        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate().filter(|(n, _)| !packets[*n].recalled) {
+        if (batch.recalled.count() as usize) < keys.len() {
+            self.walk(Ask { tag, keys, now, version }, batch);
+        }
+    }
+
+    /// Looks up those packets of a batch that are not answered.
+    #[inline(never)]
+    fn walk(&mut self, Ask { tag, keys, now, version }: Ask<'_>, batch: &mut Batch) {
+        let Batch { lanes, lines, hits, recalled, sampled, .. } = batch;
+        let lanes = &mut lanes[..keys.len()];
+        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate().filter(|(n, _)| !recalled.has(*n)) {
             lane.begin(tag, key);
             self.enter(lane, n as u8, lines);
         }
@@ -192,12 +277,12 @@ impl Ltm {
             self.serve_buckets(version, lanes, lines);
             self.serve_records(version, lanes, lines);
         }
-        for ((packet, lane), key) in packets.iter_mut().zip(lanes).zip(keys).filter(|((p, _), _)| !p.recalled) {
-            packet.hit = lane.hit;
+        for (n, (lane, key)) in lanes.iter().zip(keys).enumerate().filter(|(n, _)| !recalled.has(*n)) {
             if lane.hit {
-                std::mem::swap(&mut packet.chain, &mut lane.chain);
-                self.note_hit(&packet.chain, now);
-                packet.sampled = self.remember(key, &packet.chain);
+                hits.set(n, true);
+                self.clock += 1;
+                self.note_hit(&lane.chain, now);
+                sampled.set(n, self.remember(key, &lane.chain));
             }
         }
     }
@@ -206,56 +291,71 @@ impl Ltm {
     /// once than a core waits for would push each other out of its cache.
     // A function of its own, so that what its loops need stays in registers.
     #[inline(never)]
-    fn recall(&self, tag: Tag, keys: &[Key], version: u64, packets: &mut [Packet], headers: &mut [Header]) {
-        for ((packet, header), key) in packets.iter_mut().zip(headers.iter_mut()).zip(keys) {
-            packet.hash = self.recall.hash(&key.0, header);
-            self.recall.prefetch(packet.hash);
+    fn recall(&mut self, ask: Ask<'_>, batch: &mut Batch) {
+        batch.header_words(self.recall.header_words());
+        let Batch { packets, headers, hits, sampled, .. } = batch;
+        let packets = &mut packets[..ask.keys.len()];
+        let mut hashes = [0; HASHED];
+        let some = packets.chunks_mut(HASHED).zip(headers.chunks_mut(HASHED)).zip(ask.keys.chunks(HASHED));
+        for ((packets, headers), keys) in some {
+            self.recall.hash(keys, headers, &mut hashes[..keys.len()]);
+            for (packet, hash) in packets.iter_mut().zip(&hashes) {
+                packet.hash = *hash;
+                self.recall.prefetch(*hash);
+            }
         }
+        let as_always = self.recall.as_always(ask.keys);
         for n in 0..packets.len() + AHEAD {
             if let Some(packet) = packets.get_mut(n) {
                 self.guess(packet);
             }
             let n = n.wrapping_sub(AHEAD);
-            if let (Some(packet), Some(header), Some(key)) = (packets.get_mut(n), headers.get(n), keys.get(n)) {
-                packet.recalled = self.again(tag, version, packet, header, key);
+            if let (Some(packet), Some(header), Some(key)) = (packets.get(n), headers.get(n), ask.keys.get(n)) {
+                let may = as_always || self.recall.as_always(std::slice::from_ref(key));
+                let again = may && self.again(&ask, self.clock + 1 + n as u64, packet, header).is_some();
+                hits.set(n, again);
+                sampled.set(n, again && packet.sampled);
             }
         }
+        self.clock += packets.len() as u64;
+        self.counters.hits += u64::from(hits.count());
+        batch.recalled = batch.hits;
     }
 
     /// What answered a header last time, if anything did; the entries are asked for.
     #[inline(always)]
     fn guess(&self, packet: &mut Packet) {
-        packet.chain.clear();
-        packet.guess = self.recall.find(packet.hash);
-        let Some(guess) = &packet.guess else { return };
-        for number in guess.slots {
+        packet.guessed = 0;
+        let Some(guess) = self.recall.find(packet.hash) else { return };
+        let mut guessed = 0;
+        for (number, place) in guess.slots.into_iter().zip(&mut packet.guess) {
             if number == 0 {
                 break;
             }
             let (table, slot) = self.recall.place(number);
             if let Some(entries) = self.tables.get(usize::from(table)) {
                 entries.prefetch_value(slot);
-                packet.chain.push((table, slot));
             }
+            *place = (table, slot);
+            guessed += 1;
         }
+        (packet.cell, packet.sampled, packet.guessed) = (guess.cell, guess.sampled, guessed);
     }
 
-    /// Whether what answered a header last time answers this packet: it is the same header, and the entries are those of then.
+    /// Notes a hit if what answered a header last time answers this packet: it is the same header, and the entries are those of then.
     #[inline(always)]
-    fn again(&self, tag: Tag, version: u64, packet: &mut Packet, header: &Header, key: &Key) -> bool {
-        let Some(guess) = &packet.guess else { return false };
-        let Some(then) = self.recall.births(guess, &key.0, header) else { return false };
-        let (mut births, mut starts) = (Births::default(), None);
-        for &(table, slot) in &packet.chain {
-            let entry = self.tables[usize::from(table)].value(slot);
-            let Some(entry) = entry.filter(|e| e.version == version) else { return false };
+    fn again(&mut self, ask: &Ask<'_>, stamp: u64, packet: &Packet, header: &Header) -> Option<()> {
+        let (&(first, slot), _) = packet.guess().split_first()?;
+        let then = self.recall.births(packet.cell, header)?;
+        // Each entry says where the next one starts; where the first one does, the packet says.
+        let starts = self.tables.get(usize::from(first))?.value(slot)?.tag;
+        let mut births = Births::default();
+        for &(table, slot) in packet.guess() {
+            let entry = self.tables.get(usize::from(table))?.value(slot).filter(|e| e.version == ask.version)?;
             births.add(entry.born);
-            starts = starts.or(Some(entry.tag));
             tables::prefetch(Some(&*entry.action));
         }
-        // Each entry says where the next one starts; where the first one does, the packet says.
-        (packet.hit, packet.sampled) = (births == then && starts == Some(tag), guess.sampled);
-        packet.hit
+        (births == then && starts == ask.tag).then(|| self.touch(packet.guess(), stamp, ask.now))
     }
 
     #[inline(always)]
@@ -398,13 +498,42 @@ impl Ltm {
     /// Does what was found for packet N, after a hit.
     #[inline]
     pub fn run_of(&self, batch: &mut Batch, n: usize, key: &Key, sink: &mut impl Sink) {
-        let (packet, lane) = (&batch.packets[n], &mut batch.lanes[n]);
-        if packet.recalled || !lane.arrived {
-            return self.run_all(key, &packet.chain, &mut lane.machine, sink);
+        let lane = &mut batch.lanes[n];
+        if batch.recalled.has(n) {
+            return self.run_all(key, batch.packets[n].guess(), &mut lane.machine, sink);
         }
-        if let Some(entry) = packet.chain.last().and_then(|&(table, slot)| self.tables[usize::from(table)].value(slot))
-        {
+        if !lane.arrived {
+            return self.run_all(key, &lane.chain, &mut lane.machine, sink);
+        }
+        if let Some(entry) = lane.chain.last().and_then(|&(table, slot)| self.tables[usize::from(table)].value(slot)) {
             entry.action.run(&mut lane.machine, sink);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_the_words_of_a_header_nothing_is_left_of_a_longer_one() {
+        let mut batch = Batch::default();
+        batch.make_room(3);
+        for (words, before) in [(6, 0), (20, 6), (20, 20), (4, 4), (8, 4)] {
+            batch.header_words(words);
+            for header in &mut batch.headers {
+                assert!(header[before..].iter().all(|word| *word == 0), "{words}");
+                header[..words].fill(!0);
+            }
+        }
+    }
+
+    #[test]
+    fn marks_are_a_set_of_numbers() {
+        let mut marks = Marks::default();
+        let odd = (0..Batch::MAX).filter(|n| n % 3 == 1).collect::<Vec<_>>();
+        (0..Batch::MAX).for_each(|n| marks.set(n, n % 3 == 1));
+        assert_eq!((marks.numbers().collect::<Vec<_>>(), marks.count() as usize), (odd.clone(), odd.len()));
+        assert!((0..Batch::MAX).all(|n| marks.has(n) == (n % 3 == 1)) && !marks.has(Batch::MAX));
     }
 }

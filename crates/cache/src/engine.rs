@@ -5,8 +5,8 @@
 //! tests compare). A packet's way has one or more passes: `ct(table=N)` sends it to the connection tracker, and it comes back
 //! as another pass that starts in table N with what the tracker said in its key. Each pass is looked up and cached by itself; the tracker is
 //! asked on every packet, cached or not.
-use crate::adaptive::{Adaptive, Expected, DRAW_BITS};
-use crate::batch::Batch;
+use crate::adaptive::{Adaptive, Expected};
+use crate::batch::{Batch, Marks};
 use crate::factor::Factors;
 use crate::ltm::{identity, Ask, Chain, Counters, Eviction, Ltm};
 use crate::partition::{Partitions, Strategy};
@@ -241,6 +241,7 @@ impl Engine {
             let draw = adaptive.draw();
             let expected = Adaptive::expect(of, draw);
             note_hit(adaptive, &self.cache, &self.chain, of, expected);
+            adaptive.lookups_done(1);
             if expected.refresh && self.chain.len() > 1 {
                 self.meet(table, key, None);
             }
@@ -547,59 +548,33 @@ fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity:
 /// Tells it of all hits of a batch: memory is asked for first. Returns a packet, if there is one, that was answered by parts, of the sample by which parts are
 /// refreshed.
 fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut Batch) -> Option<usize> {
-    let (mut by_parts, mut others, mut draws) = (None, 0, Draws::default());
-    // Those of which something is expected.
-    let (mut waiting, mut count) = ([0u8; Batch::MAX], 0);
-    for n in 0..packets {
-        if !batch.hit(n) {
-            continue;
-        }
-        let expected = Expected::of(batch.sampled(n), draws.next(adaptive));
-        if !expected.any() {
-            others += 1;
-            continue;
-        }
-        let of = identity(cache.entries(batch.chain(n)));
+    let (hits, sampled, mut refresh, mut noted) = (batch.hits(), batch.sampled(), Marks::default(), Marks::default());
+    for (at, hits) in hits.0.iter().enumerate().take(packets.div_ceil(64)) {
+        refresh.0[at] = hits & adaptive.draws();
+        noted.0[at] = hits & sampled.0[at] | refresh.0[at];
+    }
+    let mut by_parts = None;
+    for n in noted.numbers() {
+        let (chain, expected) = (batch.chain(n), Expected { sampled: sampled.has(n), refresh: refresh.has(n) });
+        let of = identity(cache.entries(chain));
         if expected.sampled {
             adaptive.prefetch_whole(of);
             // These lie in another line than what was read so far.
-            cache.entries(batch.chain(n)).for_each(|e| tables::prefetch(Some(&e.ways)));
+            cache.entries(chain).for_each(|e| tables::prefetch(Some(&e.ways)));
         }
-        batch.note(n, expected, of);
-        (waiting[count % Batch::MAX], count) = (n as u8, count + 1);
         if expected.refresh {
-            by_parts = by_parts.or((batch.chain(n).len() > 1).then_some(n));
-            match cache.entries(batch.chain(n)).next().and_then(|e| e.parts.as_ref()) {
+            by_parts = by_parts.or((chain.len() > 1).then_some(n));
+            match cache.entries(chain).next().and_then(|e| e.parts.as_ref()) {
                 Some(whole) => tables::prefetch(whole.first()),
-                None => cache.entries(batch.chain(n)).for_each(|e| adaptive.prefetch(e.id)),
+                None => cache.entries(chain).for_each(|e| adaptive.prefetch(e.id)),
             }
         }
+        batch.note(n, of);
     }
-    for &n in &waiting[..count] {
-        let n = usize::from(n);
-        let (expected, of) = batch.noted(n);
-        note_hit(adaptive, cache, batch.chain(n), of, expected);
+    for n in noted.numbers() {
+        let expected = Expected { sampled: sampled.has(n), refresh: refresh.has(n) };
+        note_hit(adaptive, cache, batch.chain(n), batch.noted(n), expected);
     }
-    adaptive.lookups_done(others);
+    adaptive.lookups_done(u64::from(hits.count()));
     by_parts
-}
-
-/// One number drawn for as many hits as it has bits for.
-#[derive(Debug, Default)]
-struct Draws {
-    number: u64,
-    left: u32,
-}
-
-impl Draws {
-    #[inline]
-    fn next(&mut self, adaptive: &mut Adaptive) -> u64 {
-        if self.left == 0 {
-            (self.number, self.left) = (adaptive.draw(), u64::BITS / DRAW_BITS);
-        }
-        self.left -= 1;
-        let drawn = self.number;
-        self.number >>= DRAW_BITS;
-        drawn
-    }
 }

@@ -33,14 +33,14 @@ pub struct Ghost {
 /// Where an identity is looked for first.
 #[inline]
 fn home(cells: &[Cell], id: u64) -> usize {
-    (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - cells.len().trailing_zeros())) as usize
+    (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (cells.len() - 1)
 }
 
 /// The cell of an identity, or the empty one where it would be.
 #[inline]
 fn cell_of(cells: &[Cell], id: u64) -> usize {
     let mask = cells.len() - 1;
-    let mut at = home(cells, id) & mask;
+    let mut at = home(cells, id);
     while cells[at].stamp != 0 && cells[at].id != id {
         at = (at + 1) & mask;
     }

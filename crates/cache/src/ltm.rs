@@ -129,7 +129,7 @@ pub struct Ltm {
     /// What answered headers of batches.
     pub(crate) recall: Recall,
     eviction: Eviction,
-    clock: u64,
+    pub(crate) clock: u64,
     /// Entries that were born so far.
     pub(crate) births: u32,
     /// Entries that a lookup may take. With one table all of them are in it.
@@ -208,7 +208,7 @@ impl Ltm {
                             action.run_silently(machine);
                             tag = next;
                         }
-                        None => return self.hit(chain, ask.now),
+                        None => return self.note_hit(chain, ask.now),
                     }
                     stage += 1;
                 }
@@ -250,7 +250,7 @@ impl Ltm {
                 Some(slot) if self.fresh(at, slot, version, ask.tag, ask.key, recheck) => {
                     chain.push((at as u8, slot));
                     self.counters.second_walk += 1;
-                    return self.hit(chain, ask.now);
+                    return self.note_hit(chain, ask.now);
                 }
                 Some(_) => {}
                 None => at += 1,
@@ -283,18 +283,19 @@ impl Ltm {
         self.recall.switch(on);
     }
 
-    /// Notes a hit of a batch.
-    pub(crate) fn note_hit(&mut self, chain: &Chain, now: u64) {
-        self.clock += 1;
-        self.hit(chain, now);
-    }
-
-    fn hit(&mut self, chain: &Chain, now: u64) -> bool {
-        for &(table, slot) in chain {
-            self.tables[usize::from(table)].touch_where(slot, self.clock, now, |entry| !entry.beside);
-        }
+    /// Notes a hit.
+    pub(crate) fn note_hit(&mut self, chain: &[(u8, u32)], now: u64) -> bool {
+        self.touch(chain, self.clock, now);
         self.counters.hits += 1;
         true
+    }
+
+    /// Notes a use of these entries.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, chain: &[(u8, u32)], stamp: u64, now: u64) {
+        for &(table, slot) in chain {
+            self.tables[usize::from(table)].touch_where(slot, stamp, now, |entry| !entry.beside);
+        }
     }
 
     /// Whether the entry may answer; if not, it is gone now.

@@ -33,13 +33,14 @@ pub(crate) type Header = [u64; WORDS + 8];
 pub(crate) const EMPTY: Header = [0; WORDS + 8];
 
 /// What may answer a header.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Guess {
     /// Entries by table and slot, as one number each; 0 ends them.
     pub slots: [u32; Recall::MOST],
     /// What [`Recall::learn`] was told.
     pub sampled: bool,
-    cell: u32,
+    /// Where it lies, for [`Recall::births`].
+    pub cell: u32,
 }
 
 /// When the entries of a chain were born, in one number: in one and the same order of the entries, each is added behind the others.
@@ -136,6 +137,11 @@ impl Recall {
         self.forget();
     }
 
+    /// Whether anything may be remembered.
+    pub fn knows(&self) -> bool {
+        self.cells.is_some()
+    }
+
     /// Forgets everything.
     pub fn forget(&mut self) {
         self.cells = None;
@@ -147,26 +153,42 @@ impl Recall {
         !self.off && self.fits && !chain.is_empty() && chain.len() <= Recall::MOST
     }
 
-    /// Packs the words of a key that count, and hashes them: two by two, so that one multiplication mixes both; none waits for another.
+    /// Packs the words of keys that count, and hashes them. What lies behind the packed words in `headers` is left as it is: [`Recall::header_words`].
+    // Word by word over all keys: which words they are and under which masks stays in registers, and no key waits for another.
     #[inline]
-    pub fn hash(&self, key: &Words, header: &mut Header) -> u64 {
-        let (mut sum, mut turned) = (self.seed, self.seed);
-        let count = self.words.len().min(WORDS);
-        for (two, out) in self.words.chunks_exact(2).zip(header.chunks_exact_mut(2)) {
-            let packed = |n: usize| masked(key, two[n][0]) | masked(key, two[n][1]);
-            let (a, b) = (packed(0), packed(1));
-            (out[0], out[1]) = (a, b);
-            let product = u128::from(a ^ turned) * u128::from(b ^ FACTOR);
-            sum = sum.wrapping_add(product as u64 ^ (product >> 64) as u64);
+    pub fn hash(&self, keys: &[Key], headers: &mut [Header], hashes: &mut [u64]) {
+        hashes.fill(self.seed);
+        let mut turned = self.seed;
+        for (at, pair) in self.words.chunks_exact(2).enumerate() {
+            let [[a, c], [b, d]] = [pair[0], pair[1]];
+            let all = keys.iter().zip(headers.iter_mut()).zip(hashes.iter_mut());
+            match c.1 | d.1 {
+                0 => all.for_each(|((Key(key), header), sum)| {
+                    pack((masked(key, a), masked(key, b)), turned, header, at, sum);
+                }),
+                _ => all.for_each(|((Key(key), header), sum)| {
+                    let words = (masked(key, a) | masked(key, c), masked(key, b) | masked(key, d));
+                    pack(words, turned, header, at, sum);
+                }),
+            }
             turned = turned.rotate_left(29).wrapping_add(FACTOR);
         }
-        // Of a longer header something may be left, or of another cache's.
-        let kept = (self.stride * 8).saturating_sub(HEAD).min(WORDS + 8);
-        if let Some(rest) = header.get_mut(count..kept) {
-            rest.fill(0);
+        hashes.iter_mut().for_each(|sum| *sum = finished(*sum));
+    }
+
+    /// Whether keys are in all words as headers always were that were seen to be the same in all of them.
+    #[inline]
+    pub fn as_always(&self, keys: &[Key]) -> bool {
+        let mut other = 0;
+        for &(i, mask, value) in &self.same {
+            keys.iter().for_each(|key| other |= masked(&key.0, (i, mask)) ^ value);
         }
-        sum = sum.wrapping_mul(FACTOR);
-        sum ^ sum >> 29
+        other == 0
+    }
+
+    /// How many words [`Recall::hash`] writes of a header; those behind them have to be zero for [`Recall::births`].
+    pub fn header_words(&self) -> usize {
+        self.words.len()
     }
 
     #[inline]
@@ -216,10 +238,11 @@ impl Recall {
         ((number >> self.shift) as u8, number & ((1 << self.shift) - 1))
     }
 
-    /// When those entries were born that answer this key, if the guess is its header's: [`Recall::hash`] made `header` of it.
-    #[inline]
-    pub fn births(&self, guess: &Guess, key: &Words, header: &Header) -> Option<Births> {
-        let from = guess.cell as usize * self.stride;
+    /// When those entries were born that answer a key which is [as always](Recall::as_always), if what lies there is its header's: [`Recall::hash`] made
+    /// `header` of it.
+    #[inline(always)]
+    pub fn births(&self, cell: u32, header: &Header) -> Option<Births> {
+        let from = cell as usize * self.stride;
         let lines = self.kept.as_ref()?;
         let first = lines.get(from)?;
         // Words beyond those that count are zero in what is kept, and in the header.
@@ -234,22 +257,20 @@ impl Recall {
                 other |= kept[n] ^ header[n];
             }
         }
-        for &(i, mask, value) in &self.same {
-            other |= masked(key, (i, mask)) ^ value;
-        }
         (other == 0).then_some(Births(u128::from(first[1]) << 64 | u128::from(first[0])))
     }
 
     /// Remembers what answered a header ([`Recall::takes`] it). `depends` are the bits of the header on which the chain depends; `sampled` is anything that
     /// is to come back with the guess.
-    pub fn learn(&mut self, key: &Words, chain: &[(u8, u32)], depends: &Words, births: Births, sampled: bool) {
-        self.widen(key, depends);
+    pub fn learn(&mut self, key: &Key, chain: &[(u8, u32)], depends: &Words, births: Births, sampled: bool) {
+        self.widen(&key.0, depends);
         if self.set_aside().is_none() {
             // Then nothing is remembered; lookups walk.
             return self.switch(false);
         }
-        let mut header = EMPTY;
-        let hash = self.hash(key, &mut header);
+        let (mut header, mut hash) = ([EMPTY], [0]);
+        self.hash(std::slice::from_ref(key), &mut header, &mut hash);
+        let ([header], [hash]) = (header, hash);
         let mut slots = [0; Recall::MOST];
         for (slot, &(table, number)) in slots.iter_mut().zip(chain) {
             *slot = (u64::from(table) << self.shift | u64::from(number)) + 1;
@@ -319,7 +340,7 @@ impl Ltm {
         if self.recall.takes(chain) {
             let mut births = Births::default();
             self.entries(chain).for_each(|entry| births.add(entry.born));
-            self.recall.learn(&key.0, chain, &self.depends(chain).0, births, sampled);
+            self.recall.learn(key, chain, &self.depends(chain).0, births, sampled);
         }
         sampled
     }
@@ -367,6 +388,20 @@ impl Ltm {
     }
 }
 
+/// Puts two words of a header in their place and mixes them into its hash, so that one multiplication mixes both.
+#[inline(always)]
+fn pack((a, b): (u64, u64), turned: u64, header: &mut Header, at: usize, sum: &mut u64) {
+    (header[2 * at], header[2 * at + 1]) = (a, b);
+    let product = u128::from(a ^ turned) * u128::from(b ^ FACTOR);
+    *sum = sum.wrapping_add(product as u64 ^ (product >> 64) as u64);
+}
+
+#[inline(always)]
+fn finished(sum: u64) -> u64 {
+    let sum = sum.wrapping_mul(FACTOR);
+    sum ^ sum >> 29
+}
+
 /// A word of a key under a mask.
 #[inline(always)]
 fn masked(key: &Words, (word, mask): (u8, u64)) -> u64 {
@@ -384,17 +419,20 @@ mod tests {
         births
     }
 
-    fn find(recall: &Recall, key: &Words) -> Option<(Guess, Header)> {
-        let mut header = EMPTY;
-        let hash = recall.hash(key, &mut header);
-        recall.find(hash).map(|guess| (guess, header))
+    fn hash(recall: &Recall, key: &Words) -> (u64, Header) {
+        let (mut header, mut hash) = ([EMPTY], [0]);
+        recall.hash(&[Key(*key)], &mut header, &mut hash);
+        (hash[0], header[0])
+    }
+
+    fn find(recall: &Recall, key: &Words) -> Option<Guess> {
+        recall.find(hash(recall, key).0)
     }
 
     /// What is said of a key, which may have the hash of another one.
     fn said(recall: &Recall, guess: &Guess, key: &Words) -> Option<Births> {
-        let mut header = EMPTY;
-        recall.hash(key, &mut header);
-        recall.births(guess, key, &header)
+        let known = recall.births(guess.cell, &hash(recall, key).1);
+        known.filter(|_| recall.as_always(&[Key(*key)]))
     }
 
     fn places(recall: &Recall, guess: Guess) -> Vec<(u8, u32)> {
@@ -413,12 +451,12 @@ mod tests {
         };
         let chain = |n: u64| vec![(0, n as u32), (2, 999), (3, (n % 7) as u32)];
         for _ in 0..2 {
-            (0..500).for_each(|n| recall.learn(&header(n), &chain(n), &depends, births(n), n % 3 == 0));
+            (0..500).for_each(|n| recall.learn(&Key(header(n)), &chain(n), &depends, births(n), n % 3 == 0));
         }
         for n in 0..500 {
-            let (guess, packed) = find(&recall, &header(n)).expect("there is room for all");
+            let guess = find(&recall, &header(n)).expect("there is room for all");
             assert_eq!((places(&recall, guess), guess.sampled), (chain(n), n % 3 == 0));
-            assert_eq!(recall.births(&guess, &header(n), &packed), Some(births(n)));
+            assert_eq!(said(&recall, &guess, &header(n)), Some(births(n)));
             // Neither where headers differ nor where none did so far; what nobody depends on does not count.
             for (word, bit, same) in [(1, 1 << 40, false), (7, 1, false), (7, 1 << 8, true), (9, 1, true)] {
                 let mut other = header(n);
@@ -474,19 +512,19 @@ mod tests {
         let mut depends = [0; WORDS];
         depends[1] = 0xff;
         let chain = [(0, 1), (0, 2)];
-        recall.learn(&header(0, 4), &chain, &depends, births(0), false);
-        recall.learn(&header(1, 4), &chain, &depends, births(1), false);
+        recall.learn(&Key(header(0, 4)), &chain, &depends, births(0), false);
+        recall.learn(&Key(header(1, 4)), &chain, &depends, births(1), false);
         assert!(find(&recall, &header(1, 4)).is_some());
         // From now on another word counts, in which all headers are the same so far.
         depends[2] = 0xf;
-        recall.learn(&header(2, 4), &chain, &depends, births(2), false);
+        recall.learn(&Key(header(2, 4)), &chain, &depends, births(2), false);
         assert!(find(&recall, &header(1, 4)).is_none());
-        recall.learn(&header(1, 4), &chain, &depends, births(3), false);
-        let (guess, _) = find(&recall, &header(1, 4)).unwrap();
+        recall.learn(&Key(header(1, 4)), &chain, &depends, births(3), false);
+        let guess = find(&recall, &header(1, 4)).unwrap();
         assert_eq!(said(&recall, &guess, &header(1, 4)), Some(births(3)));
         assert!(said(&recall, &guess, &header(1, 5)).is_none());
         // A header that differs there.
-        recall.learn(&header(1, 5), &chain, &depends, births(4), false);
+        recall.learn(&Key(header(1, 5)), &chain, &depends, births(4), false);
         assert!(find(&recall, &header(1, 4)).is_none() && find(&recall, &header(1, 5)).is_some());
     }
 
@@ -498,8 +536,8 @@ mod tests {
             let key: Words = std::array::from_fn(|_| splitmix(&mut random));
             let mut depends = [0; WORDS];
             depends[n as usize % WORDS] = !0;
-            recall.learn(&key, &[(0, 7), (0, 6)], &depends, births(n), false);
-            let (guess, _) = find(&recall, &key).unwrap();
+            recall.learn(&Key(key), &[(0, 7), (0, 6)], &depends, births(n), false);
+            let guess = find(&recall, &key).unwrap();
             assert_eq!((places(&recall, guess), said(&recall, &guess, &key)), (vec![(0, 7), (0, 6)], Some(births(n))));
             for word in 0..WORDS {
                 let mut other = key;
