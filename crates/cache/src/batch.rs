@@ -305,13 +305,13 @@ impl Ltm {
             }
         }
         let as_always = self.recall.as_always(ask.keys);
-        for n in 0..packets.len() + AHEAD {
-            if let Some(packet) = packets.get_mut(n) {
-                self.guess(packet);
-            }
-            let n = n.wrapping_sub(AHEAD);
-            if let (Some(packet), Some(header), Some(key)) = (packets.get(n), headers.get(n), ask.keys.get(n)) {
-                let may = as_always || self.recall.as_always(std::slice::from_ref(key));
+        // In turn, some packets each: both at once need more than there are registers.
+        for from in (0..packets.len() + AHEAD).step_by(AHEAD) {
+            let end = from.min(packets.len());
+            packets.iter_mut().skip(from).take(AHEAD).for_each(|packet| self.guess(packet));
+            for n in from.saturating_sub(AHEAD)..end {
+                let (packet, header) = (&packets[n], &headers[n]);
+                let may = as_always || self.recall.as_always(&ask.keys[n..=n]);
                 let again = may && self.again(&ask, self.clock + 1 + n as u64, packet, header).is_some();
                 hits.set(n, again);
                 sampled.set(n, again && packet.sampled);
@@ -345,17 +345,24 @@ impl Ltm {
     /// Notes a hit if what answered a header last time answers this packet: it is the same header, and the entries are those of then.
     #[inline(always)]
     fn again(&mut self, ask: &Ask<'_>, stamp: u64, packet: &Packet, header: &Header) -> Option<()> {
-        let (&(first, slot), _) = packet.guess().split_first()?;
+        let (first, others) = packet.guess().split_first()?;
         let then = self.recall.births(packet.cell, header)?;
-        // Each entry says where the next one starts; where the first one does, the packet says.
-        let starts = self.tables.get(usize::from(first))?.value(slot)?.tag;
         let mut births = Births::default();
-        for &(table, slot) in packet.guess() {
-            let entry = self.tables.get(usize::from(table))?.value(slot).filter(|e| e.version == ask.version)?;
-            births.add(entry.born);
-            tables::prefetch(Some(&*entry.action));
+        // Each entry says where the next one starts; where the first one does, the packet says.
+        let entry = self.guessed(first, ask.version).filter(|e| e.tag == ask.tag)?;
+        births.add(entry.born);
+        for place in others {
+            births.add(self.guessed(place, ask.version)?.born);
         }
-        (births == then && starts == ask.tag).then(|| self.touch(packet.guess(), stamp, ask.now))
+        (births == then).then(|| self.touch(packet.guess(), stamp, ask.now))
+    }
+
+    /// The entry of a guess, if it is of this version; what it does is asked for.
+    #[inline(always)]
+    fn guessed(&self, &(table, slot): &(u8, u32), version: u64) -> Option<&Entry> {
+        let entry = self.tables.get(usize::from(table))?.value(slot).filter(|e| e.version == version)?;
+        tables::prefetch(Some(&*entry.action));
+        Some(entry)
     }
 
     #[inline(always)]
