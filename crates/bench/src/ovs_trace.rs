@@ -4,7 +4,7 @@
 //!
 //! `ovs-vswitchd` runs with the dummy datapath in directories of its own: it needs no kernel module and touches no interface.
 use crate::netns::run;
-use crate::{cpu, Context, Error, Goal, Report};
+use crate::{cpu, ovs_programs, Context, Error, Goal, Report};
 use pipeline::explain::Explanation;
 use pipeline::text::{self, ImportOptions};
 use pipeline::{Conntrack, Field, Key, Mask, Pipeline};
@@ -477,7 +477,7 @@ const FEATURES: &str = include_str!("../../../tests/pipelines/features.flows");
 pub fn peer(context: &Context) -> Result<Report, Error> {
     let switch = DummySwitch::start()?;
     let mut programs = vec![("features".to_string(), FEATURES.to_string())];
-    programs.extend((0..3).map(|n| (format!("random {n}"), random_flows(context.seed + n))));
+    programs.extend((0..3).map(|n| (format!("random {n}"), ovs_programs::random(context.seed + n))));
     programs.extend(shared_dumps());
     let mut by_program = serde_json::Map::new();
     let mut all = Differences::default();
@@ -542,59 +542,4 @@ fn for_both(text: &str) -> String {
         let _ = writeln!(out, "\ngroup_id={group},type=indirect,bucket=actions=output:1");
     }
     out
-}
-
-/// Tables of overlapping flows with distinct priorities, registers and jumps.
-fn random_flows(seed: u64) -> String {
-    const MATCHES: [&str; 20] = [
-        "",
-        "ip",
-        "ip,nw_dst=10.0.0.0/8",
-        "ip,nw_dst=10.1.0.0/16",
-        "ip,nw_dst=10.1.2.0/24",
-        "ip,nw_src=10.0.0.0/9",
-        "tcp",
-        "tcp,tp_dst=80",
-        "tcp,tp_dst=0x50/0xfff0",
-        "udp,tp_dst=53",
-        "ipv6",
-        "ipv6,ipv6_dst=2001:db8::/32",
-        "tcp6,tp_dst=80",
-        "arp",
-        "arp,arp_tpa=10.1.2.3",
-        "in_port=1",
-        "reg0=1",
-        "reg0=0x2/0xf",
-        "metadata=7",
-        "dl_vlan=5",
-    ];
-    const ACTIONS: [&str; 10] = [
-        "output:1",
-        "output:2",
-        "load:1->NXM_NX_REG0[]",
-        "load:0x2->NXM_NX_REG0[0..3]",
-        "move:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15]",
-        "set_field:7->metadata",
-        "mod_dl_dst:0a:00:00:00:00:01",
-        "push:NXM_NX_REG0[],pop:NXM_NX_REG1[]",
-        "ct_clear",
-        "clone(load:2->NXM_NX_REG0[],output:3)",
-    ];
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut text = String::new();
-    for table in 0..6u32 {
-        for priority in 1..random.random_range(6..24) {
-            let matching = MATCHES[random.random_range(0..MATCHES.len())];
-            let _ = write!(text, "table={table},priority={priority},{matching} actions=");
-            for _ in 0..random.random_range(0..3) {
-                let _ = write!(text, "{},", ACTIONS[random.random_range(0..ACTIONS.len())]);
-            }
-            let _ = match table + random.random_range(1..3) {
-                next if next > 5 => writeln!(text, "output:7"),
-                next if random.random_range(0..3) == 0 => writeln!(text, "resubmit(,{next}),output:6"),
-                next => writeln!(text, "resubmit(,{next})"),
-            };
-        }
-    }
-    text
 }

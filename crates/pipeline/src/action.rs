@@ -127,7 +127,7 @@ pub enum Action {
     Exit,
     /// Shortens timeouts after FIN or RST (observable only in the flow's age; accepted).
     FinTimeout,
-    /// Sets the queue (stands for no bits of the key; accepted).
+    /// Sets the queue.
     SetQueue(u32),
     /// Runs these at the end.
     WriteActions(Arc<[Action]>),
@@ -182,6 +182,7 @@ pub(crate) fn words_of(actions: &[Action]) -> u64 {
                         m
                     });
             }
+            Action::SetQueue(_) => mask.add(Field::SkbPriority),
             Action::DecTtl(_) => [Field::EthType, Field::NwTtl].iter().for_each(|f| mask.add(*f)),
             Action::Ct(ct) => {
                 crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f));

@@ -5,17 +5,15 @@
 //! The datapath actions are what changed since the last thing that was sent, field by field. A rewrite that changes nothing for this
 //! packet is left out of them, so the megaflow that goes with them holds the written bits of the packet exactly, and what was copied to others;
 //! the narrower [`crate::Traversal::mask`] goes with the ops themselves. Bits of a field of which only a part is written are set under a mask.
-use crate::conntrack::{Conntrack, CtCall, Nat, NatKind};
+use crate::conntrack::Conntrack;
+use crate::datapath::datapath_actions;
 use crate::field::Field;
 use crate::journey::{Journey, PASSES_MAX};
-use crate::key::{low128, Key, Mask};
-use crate::op::{Machine, Op, Sink, Target};
+use crate::key::{Key, Mask};
+use crate::op::{Op, Target};
 use crate::pipeline::{Names, Pipeline};
 use crate::text::{format_key, format_match, format_subset};
 use crate::traversal::Traversal;
-use std::fmt::Write as _;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 /// One step.
 #[derive(Clone, Debug)]
@@ -149,7 +147,8 @@ fn state_names(state: u16) -> String {
 }
 
 /// Fields of the packet itself that a datapath can match.
-const PACKET: [Field; 30] = [
+const PACKET: [Field; 31] = [
+    Field::SkbPriority,
     Field::PktMark,
     Field::CtState,
     Field::CtZone,
@@ -226,6 +225,14 @@ fn megaflow(traversal: &Traversal, popped: usize) -> Mask {
             }
         }
     }
+    if matches!((start.get(Field::EthType), start.get(Field::NwProto)), (0x0800, 1) | (0x86dd, 58)) {
+        // Type and code are written together.
+        for (field, other) in [(Field::TcpSrc, Field::TcpDst), (Field::TcpDst, Field::TcpSrc)] {
+            if written.get(field) != 0 {
+                mask.add(other);
+            }
+        }
+    }
     for field in PACKET {
         mask.add_bits(field, written.get(field));
     }
@@ -237,7 +244,7 @@ fn megaflow(traversal: &Traversal, popped: usize) -> Mask {
         mask.add_bits(Field::NwFrag, 3);
     }
     let mut packet = Mask::of(&PACKET);
-    for field in TUNNEL.into_iter().chain(crate::op::CT_FIELDS).chain([Field::SkbPriority]) {
+    for field in TUNNEL.into_iter().chain(crate::op::CT_FIELDS) {
         packet.add(field);
     }
     for (word, allowed) in mask.0.iter_mut().zip(&packet.0) {
@@ -296,329 +303,5 @@ fn absent(start: &Key, mask: &mut Mask) {
     if start.get(Field::NwFrag) & 2 != 0 {
         mask.remove(Field::TcpSrc);
         mask.remove(Field::TcpDst);
-    }
-}
-
-struct Actions<'a> {
-    base: Key,
-    parts: Vec<String>,
-    recirculations: &'a mut u32,
-    /// There is something that `ct_clear` could forget.
-    tracked: bool,
-    /// VLAN tags that were taken away at once at most.
-    popped: usize,
-    /// Bits that the pass writes.
-    written: Mask,
-}
-
-/// What the datapath would do, and how many VLAN tags it takes away at once at most.
-fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) -> (String, usize) {
-    let mut actions = Actions {
-        base: *traversal.start(),
-        parts: Vec::new(),
-        recirculations,
-        tracked: traversal.start().get(Field::CtState) != 0,
-        popped: 0,
-        written: Mask::default(),
-    };
-    traversal.steps.iter().flat_map(|s| &s.ops).for_each(|op| op.writes(&mut actions.written));
-    if traversal.failed.is_none() {
-        traversal.run(traversal.start(), &mut actions);
-    }
-    let text = if actions.parts.is_empty() { "drop".into() } else { actions.parts.join(",") };
-    (text, actions.popped)
-}
-
-impl Sink for Actions<'_> {
-    fn output(&mut self, target: &Target, key: &Key) {
-        let text = match target {
-            Target::Port(port) => port_text(*port),
-            Target::InPort => port_text(key.get(Field::InPort) as u16),
-            Target::Truncated { port, max_len } => format!("trunc({max_len}),{}", port_text(*port)),
-            Target::All => "all".into(),
-            Target::Flood => "flood".into(),
-            Target::Normal => "normal".into(),
-            Target::Controller(to) => {
-                let reason = to.reason as u8;
-                format!("userspace(controller(reason={reason},controller_id={},max_len={}))", to.id, to.max_len)
-            }
-        };
-        self.commit(key);
-        self.parts.push(text);
-    }
-
-    fn ct(&mut self, call: &Arc<CtCall>, key: &mut Key) {
-        self.commit(key);
-        self.tracked = false;
-        self.parts.push(ct_text(call, key));
-        if call.table.is_some() {
-            *self.recirculations += 1;
-            self.parts.push(format!("recirc({:#x})", self.recirculations));
-        }
-    }
-
-    fn ct_clear(&mut self) {
-        if std::mem::take(&mut self.tracked) {
-            self.parts.push("ct_clear".into());
-        }
-    }
-
-    fn meter(&mut self, meter: u32) {
-        self.parts.push(format!("meter({meter})"));
-    }
-}
-
-fn port_text(port: u16) -> String {
-    match port {
-        0xfffe => "LOCAL".into(),
-        n => n.to_string(),
-    }
-}
-
-fn ct_text(call: &CtCall, key: &Key) -> String {
-    let mut parts = Vec::new();
-    if call.commit {
-        parts.push(if call.force { "force_commit".to_string() } else { "commit".into() });
-    }
-    if call.zone != 0 {
-        parts.push(format!("zone={}", call.zone));
-    }
-    let mut machine = Machine::new(*key);
-    machine.run(&call.exec, &mut Silent);
-    let mut written = Mask::default();
-    call.exec.iter().for_each(|op| op.writes(&mut written));
-    for (field, name) in [(Field::CtMark, "mark"), (Field::CtLabel, "label")] {
-        let bits = written.get(field);
-        if bits != 0 {
-            let value = machine.key.get(field) & bits;
-            let value = if value == 0 { "0".into() } else { format!("{value:#x}") };
-            parts.push(format!("{name}={value}/{bits:#x}"));
-        }
-    }
-    if let Some(alg) = &call.alg {
-        parts.push(format!("helper={alg}"));
-    }
-    if let Some(nat) = &call.nat {
-        parts.push(nat_text(nat));
-    }
-    match parts.is_empty() {
-        true => "ct".into(),
-        false => format!("ct({})", parts.join(",")),
-    }
-}
-
-struct Silent;
-
-impl Sink for Silent {
-    fn output(&mut self, _: &Target, _: &Key) {}
-    fn ct(&mut self, _: &Arc<CtCall>, _: &mut Key) {}
-}
-
-fn nat_text(nat: &Nat) -> String {
-    let Some(kind) = nat.kind else { return "nat".into() };
-    let mut text = String::from(if kind == NatKind::Source { "src" } else { "dst" });
-    let address = |a: u128| match nat.v6 {
-        true if nat.ports.is_some() => format!("[{}]", Ipv6Addr::from(a)),
-        true => Ipv6Addr::from(a).to_string(),
-        false => Ipv4Addr::from(a as u32).to_string(),
-    };
-    if let Some((first, last)) = nat.addresses {
-        let _ = write!(text, "={}", address(first));
-        if last != first {
-            let _ = write!(text, "-{}", address(last));
-        }
-        if let Some((low, high)) = nat.ports {
-            let _ = write!(text, ":{low}");
-            if low != high {
-                let _ = write!(text, "-{high}");
-            }
-        }
-    }
-    for (set, name) in [(nat.persistent, "persistent"), (nat.hash, "hash"), (nat.random, "random")] {
-        if set {
-            let _ = write!(text, ",{name}");
-        }
-    }
-    format!("nat({text})")
-}
-
-impl Actions<'_> {
-    /// Rewrites the packet from what it was when something was sent last.
-    fn commit(&mut self, key: &Key) {
-        self.set("eth", key, &[(Field::EthSrc, "src"), (Field::EthDst, "dst")]);
-        let mpls = |k: &Key| matches!(k.get(Field::EthType), 0x8847 | 0x8848);
-        if mpls(&self.base) && !mpls(key) {
-            self.mpls(key);
-        }
-        self.network(key);
-        if mpls(key) {
-            self.mpls(key);
-        }
-        self.vlan(key);
-        for (field, name) in [(Field::SkbPriority, "skb_priority"), (Field::PktMark, "skb_mark")] {
-            if self.base.get(field) != key.get(field) {
-                self.parts.push(format!("set({name}({:#x}))", key.get(field)));
-            }
-        }
-        self.base = *key;
-    }
-
-    fn set(&mut self, header: &str, key: &Key, fields: &[(Field, &str)]) {
-        let changed: Vec<String> = fields
-            .iter()
-            .filter(|(f, _)| self.base.get(*f) != key.get(*f))
-            .map(|(f, name)| format!("{name}={}", self.value(*f, key)))
-            .collect();
-        if !changed.is_empty() {
-            self.parts.push(format!("set({header}({}))", changed.join(",")));
-        }
-    }
-
-    /// What a field is set to, under a mask if only some of its bits are written.
-    fn value(&self, field: Field, key: &Key) -> String {
-        let (written, all) = (self.written.get(field), low128(field.info().bits));
-        match written & all {
-            part if part != 0 && part != all => {
-                format!("{}/{}", field_text(field, key.get(field) & part), mask_text(field, part))
-            }
-            _ => field_text(field, key.get(field)),
-        }
-    }
-
-    fn network(&mut self, key: &Key) {
-        let eth = key.get(Field::EthType);
-        let proto = key.get(Field::NwProto);
-        match eth {
-            0x0800 => self.set(
-                "ipv4",
-                key,
-                &[(Field::NwSrc, "src"), (Field::NwDst, "dst"), (Field::NwTos, "tos"), (Field::NwTtl, "ttl")],
-            ),
-            0x86dd => self.set(
-                "ipv6",
-                key,
-                &[
-                    (Field::Ipv6Src, "src"),
-                    (Field::Ipv6Dst, "dst"),
-                    (Field::Ipv6Label, "label"),
-                    (Field::NwTos, "tclass"),
-                    (Field::NwTtl, "hlimit"),
-                ],
-            ),
-            0x0806 | 0x8035 => self.set(
-                "arp",
-                key,
-                &[
-                    (Field::ArpSpa, "sip"),
-                    (Field::ArpTpa, "tip"),
-                    (Field::ArpOp, "op"),
-                    (Field::ArpSha, "sha"),
-                    (Field::ArpTha, "tha"),
-                ],
-            ),
-            _ => return,
-        }
-        let ports = [(Field::TcpSrc, "src"), (Field::TcpDst, "dst")];
-        match (eth, proto) {
-            (0x0800 | 0x86dd, 6) => self.set("tcp", key, &ports),
-            (0x0800 | 0x86dd, 17) => self.set("udp", key, &ports),
-            (0x0800 | 0x86dd, 132) => self.set("sctp", key, &ports),
-            (0x0800, 1) => self.set("icmp", key, &[(Field::IcmpType, "type"), (Field::IcmpCode, "code")]),
-            (0x86dd, 58) => {
-                self.set("icmpv6", key, &[(Field::IcmpType, "type"), (Field::IcmpCode, "code")]);
-                self.set("nd", key, &[(Field::NdTarget, "target"), (Field::NdSll, "sll"), (Field::NdTll, "tll")]);
-                self.set(
-                    "nd_ext",
-                    key,
-                    &[(Field::NdReserved, "nd_reserved"), (Field::NdOptionsType, "nd_options_type")],
-                );
-            }
-            _ => {}
-        }
-    }
-
-    fn vlan(&mut self, key: &Key) {
-        let tags = |k: &Key| {
-            let all =
-                [(k.get(Field::VlanTpid), k.get(Field::VlanTci)), (k.get(Field::InnerTpid), k.get(Field::InnerTci))];
-            all.into_iter().filter(|(_, tci)| tci & 0x1000 != 0).collect::<Vec<_>>()
-        };
-        let (mut from, mut to) = (tags(&self.base), tags(key));
-        while let (Some(a), Some(b)) = (from.last(), to.last()) {
-            if a != b {
-                break;
-            }
-            from.pop();
-            to.pop();
-        }
-        from.iter().for_each(|_| self.parts.push("pop_vlan".into()));
-        self.popped = self.popped.max(from.len());
-        for (tpid, tci) in to.iter().rev() {
-            let kind = if *tpid == 0x8100 { String::new() } else { format!("tpid={tpid:#06x},") };
-            self.parts.push(format!("push_vlan({kind}vid={},pcp={})", tci & 0xfff, tci >> 13));
-        }
-    }
-
-    fn mpls(&mut self, key: &Key) {
-        let labels = |k: &Key| {
-            let mut out = Vec::new();
-            if matches!(k.get(Field::EthType), 0x8847 | 0x8848) {
-                for field in [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2] {
-                    // Below the last one that is known they are zero.
-                    if k.get(field) == 0 {
-                        break;
-                    }
-                    out.push(k.get(field));
-                    if k.get(field) & 0x100 != 0 {
-                        break;
-                    }
-                }
-            }
-            out
-        };
-        let (mut from, mut to) = (labels(&self.base), labels(key));
-        while let (Some(a), Some(b)) = (from.last(), to.last()) {
-            if a != b {
-                break;
-            }
-            from.pop();
-            to.pop();
-        }
-        let eth = key.get(Field::EthType);
-        let lse = |l: &u128| format!("label={},tc={},ttl={},bos={}", l >> 12, l >> 9 & 7, l & 0xff, l >> 8 & 1);
-        while from.len() > 1 || !from.is_empty() && to.is_empty() {
-            let kind = if from.len() > 1 && !matches!(eth, 0x8847 | 0x8848) { 0x8847 } else { eth };
-            self.parts.push(format!("pop_mpls(eth_type={kind:#x})"));
-            from.pop();
-        }
-        if !from.is_empty() {
-            if let Some(label) = to.pop() {
-                self.parts.push(format!("set(mpls({}))", lse(&label)));
-            }
-        }
-        for label in to.iter().rev() {
-            self.parts.push(format!("push_mpls({},eth_type={eth:#x})", lse(label)));
-        }
-    }
-}
-
-fn mask_text(field: Field, mask: u128) -> String {
-    use crate::field::Format;
-    match field.info().format {
-        Format::Mac | Format::Ipv4 | Format::Ipv6 => field_text(field, mask),
-        _ => format!("{mask:#x}"),
-    }
-}
-
-fn field_text(field: Field, value: u128) -> String {
-    use crate::field::Format;
-    let b = value.to_be_bytes();
-    match field.info().format {
-        Format::Mac => format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[10], b[11], b[12], b[13], b[14], b[15]),
-        Format::Ipv4 => Ipv4Addr::from(value as u32).to_string(),
-        Format::Ipv6 => Ipv6Addr::from(value).to_string(),
-        Format::Hex => format!("{value:#x}"),
-        _ if field == Field::NwTos => format!("{value:#x}"),
-        _ => value.to_string(),
     }
 }

@@ -31,6 +31,8 @@ struct Frame {
     table: u8,
     /// Runs on a copy of the key; set until the copy is made.
     copy: Copy,
+    /// See [`Traversal::apart`].
+    apart: bool,
     /// What all frames below have left to do: that does not change while this one is there.
     below: Option<Arc<Return>>,
 }
@@ -63,6 +65,7 @@ struct Run<'a> {
     learned: Vec<FlowMod>,
     failed: Option<Failure>,
     remarks: Vec<(u32, Remark)>,
+    apart: Vec<(u32, u32)>,
     more_remarks: usize,
 }
 
@@ -96,6 +99,7 @@ impl Pipeline {
             learned: Vec::new(),
             failed: None,
             remarks: Vec::new(),
+            apart: Vec::new(),
             more_remarks: 0,
         };
         for r in entry.returns.iter().flat_map(|r| r.outwards()) {
@@ -105,6 +109,7 @@ impl Pipeline {
                 depth: r.depth,
                 table: r.table,
                 copy: Copy::No,
+                apart: false,
                 below: r.below(),
             });
         }
@@ -112,8 +117,8 @@ impl Pipeline {
         run.table(entry.table, entry.in_port, entry.ct, Some(entry.deeper));
         run.all(most);
         let end = run.machine.key;
-        let Run { steps, failed, remarks, more_remarks, .. } = run;
-        Traversal { steps, failed, end, remarks, more_remarks }
+        let Run { steps, failed, remarks, apart, more_remarks, .. } = run;
+        Traversal { steps, failed, end, remarks, apart, more_remarks }
     }
 }
 
@@ -130,6 +135,9 @@ impl Run<'_> {
             };
             if frame.copy == Copy::Due {
                 frame.copy = Copy::Made;
+                if let Some(step) = self.steps.last().filter(|_| frame.apart) {
+                    self.apart.push((self.steps.len() as u32 - 1, step.ops.len() as u32));
+                }
                 self.emit(Op::Save);
                 continue;
             }
@@ -169,7 +177,19 @@ impl Run<'_> {
         let below = self.returns();
         self.copies += usize::from(copy);
         let copy = if copy { Copy::Due } else { Copy::No };
-        self.frames.push(Frame { actions, next: 0, depth: self.depth, table, copy, below });
+        self.frames.push(Frame { actions, next: 0, depth: self.depth, table, copy, apart: false, below });
+    }
+
+    /// Runs actions on a copy. Where something follows, also within a copy that the datapath makes, Open vSwitch has that make this one, too, if these do what
+    /// cannot be taken back.
+    fn on_copy(&mut self, actions: &Arc<[Action]>) {
+        let within = self.frames.iter().rposition(|f| f.apart).unwrap_or(0);
+        let last = self.set.is_empty() && self.frames[within..].iter().all(|f| f.next >= f.actions.len());
+        let for_good = |a: &Action| matches!(a, Action::Ct(_) | Action::Meter(_) | Action::OutputTruncated { .. });
+        self.call(actions.clone(), self.table_now(), true);
+        if let Some(frame) = self.frames.last_mut() {
+            frame.apart = !last && actions.iter().any(for_good);
+        }
     }
 
     fn emit(&mut self, op: Op) {
@@ -340,12 +360,7 @@ impl Run<'_> {
             Action::Flood => self.emit(Op::Output(Target::Flood)),
             Action::Normal => self.emit(Op::Output(Target::Normal)),
             Action::Controller(to) => self.emit(Op::Output(Target::Controller(to.clone()))),
-            Action::Drop
-            | Action::Note(_)
-            | Action::Sample
-            | Action::Conjunction { .. }
-            | Action::FinTimeout
-            | Action::SetQueue(_) => {}
+            Action::Drop | Action::Note(_) | Action::Sample | Action::Conjunction { .. } | Action::FinTimeout => {}
             Action::Resubmit { in_port, table, ct } => {
                 let tracked = !*ct || self.machine.key.get(Field::CtNwProto) != 0;
                 if *ct {
@@ -365,7 +380,7 @@ impl Run<'_> {
             Action::Group(id) => self.group(*id),
             Action::Ct(ct) => self.ct(ct),
             Action::CtClear => self.emit(Op::CtClear),
-            Action::Clone(actions) => self.call(actions.clone(), self.table_now(), true),
+            Action::Clone(actions) => self.on_copy(actions),
             Action::Learn(learn) => {
                 let mut mask = Mask::default();
                 learn.depends(&mut mask);
@@ -408,6 +423,8 @@ impl Run<'_> {
                     ops.push(Op::Move { from: *from, to: *to });
                 }
             }
+            // A queue is a priority: that is how Open vSwitch's user-space datapath has it.
+            Action::SetQueue(queue) => Op::set_masked(Field::SkbPriority, u128::from(*queue), u128::MAX, &mut ops),
             Action::SetVlanVid { vid, push } => self.set_vlan(u128::from(*vid), 0xfff, *push, &mut ops),
             Action::SetVlanPcp { pcp, push } => self.set_vlan(u128::from(*pcp) << 13, 0xe000, *push, &mut ops),
             Action::PushVlan(tpid) => ops.push(Op::PushVlan(*tpid)),

@@ -13,6 +13,7 @@ pub mod action;
 mod changes;
 pub mod classifier;
 pub mod conntrack;
+mod datapath;
 pub mod explain;
 pub mod field;
 pub mod group;

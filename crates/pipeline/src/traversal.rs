@@ -187,6 +187,9 @@ pub struct Traversal {
     pub end: Key,
     /// What explains why nothing happened where something was written, with the step in which it is so. Does not count for caches.
     pub remarks: Vec<(u32, Remark)>,
+    /// Where copies of the packet begin, by step and op, that a datapath has to make itself since what is done with them cannot be taken back. Do not count for
+    /// caches either.
+    pub apart: Vec<(u32, u32)>,
     /// How many remarks there were beyond [`crate::REMARKS_MAX`].
     pub more_remarks: usize,
 }

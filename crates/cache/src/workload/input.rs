@@ -305,14 +305,27 @@ fn transport(key: &mut Key, at: &mut Cursor<'_>, protocol: u128) -> Result<(), S
     Ok(())
 }
 
-/// As many labels as flows can match, down to the bottom of the stack.
+/// As many labels as flows can match, down to the bottom of the stack. What stands below it is read as what it looks like: no flow can match it before the labels
+/// are gone, and then it is of the type that the program says.
 fn mpls(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
+    let mut bottom = false;
     for field in [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2] {
         let label = at.take(4, "an MPLS label")?;
         key.set(field, label);
-        if label & 0x100 != 0 {
+        bottom = label & 0x100 != 0;
+        if bottom {
             break;
         }
+    }
+    let mut carried = *key;
+    let read = match at.bytes.get(at.at).filter(|_| bottom).map(|byte| byte >> 4) {
+        Some(4) => ipv4(&mut carried, at),
+        Some(6) => ipv6(&mut carried, at),
+        _ => return Ok(()),
+    };
+    // It may be something else, so what cannot be read is none.
+    if read.is_ok() {
+        *key = carried;
     }
     Ok(())
 }
@@ -476,5 +489,28 @@ mod tests {
             [0x0001_2040, 0x0002_213f, 0]
         );
         assert!(frame(&label[..20], 1).is_err());
+    }
+
+    #[test]
+    fn what_stands_below_the_labels_is_there_once_they_are_gone() {
+        let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x47, 0, 1, 0x20, 64, 0, 2, 0x21, 63];
+        bytes.extend([0x45, 0x10, 0, 40, 0, 0, 0x40, 0, 63, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 53]);
+        let key = frame(&bytes, 1).unwrap();
+        let fields = [Field::EthType, Field::NwDst, Field::NwTtl, Field::UdpDst];
+        assert_eq!(fields.map(|f| key.get(f)), [0x8847, 0x0a00_0002, 63, 53]);
+        let flows = "table=0,mpls,mpls_bos=0 actions=pop_mpls:0x8847,resubmit(,0)\n\
+            table=0,mpls,mpls_bos=1 actions=pop_mpls:0x0800,resubmit(,1)\n\
+            table=1,udp,nw_dst=10.0.0.2,tp_dst=53 actions=output:7\n";
+        let pipeline = pipeline::text::import(flows, &Default::default()).unwrap().pipeline;
+        let sent = |key: &Key| pipeline.run(key, &mut pipeline::Conntrack::new(1), 0).outputs;
+        assert_eq!(
+            sent(&key).iter().map(|(to, key)| (to.clone(), key.get(Field::EthType))).collect::<Vec<_>>(),
+            [(pipeline::Target::Port(7), 0x0800)]
+        );
+        // What is cut off or of no known kind is nothing: the labels may carry anything.
+        for bytes in [&bytes[..40], &[&bytes[..22], &[0; 24]].concat()] {
+            let key = frame(bytes, 1).unwrap();
+            assert_eq!(([Field::NwDst, Field::NwProto].map(|f| key.get(f)), sent(&key).len()), ([0, 0], 0));
+        }
     }
 }

@@ -234,8 +234,9 @@ impl<'a> Actions<'_, '_, 'a> {
                 let Some((port, queue)) = text.split_once([':', ',']) else {
                     return bad(text, "a port and a queue were expected: enqueue:1:2");
                 };
-                out.push(Action::SetQueue(small(queue.trim(), 32)?));
-                Action::Output(self.context.port(port.trim())?)
+                // The queue is as before for what comes behind it.
+                let port = self.context.port(port.trim())?;
+                Action::Clone([Action::SetQueue(small(queue.trim(), 32)?), Action::Output(port)].into())
             }
             _ => return self.rewriting(item, &lower, out),
         };
@@ -326,9 +327,9 @@ impl<'a> Actions<'_, '_, 'a> {
         if item.parentheses {
             return self.truncated(text);
         }
-        let named = self.context.names.ports.contains_key(text);
+        // The port to which the packet came in is also a field.
+        let named = self.context.names.ports.contains_key(text) || super::names::reserved(text).is_some();
         if text.ends_with(']') || field_named(text).is_some_and(|f| f.info().readable) && !named {
-            // A reserved port is none of the fields' names.
             return Ok(Action::OutputField(self.read(text)?));
         }
         Ok(match self.context.port(text)? {

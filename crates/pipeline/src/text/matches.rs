@@ -5,6 +5,7 @@ use super::split::{item, list, Item};
 use super::value::{exact, masked, number};
 use super::{bad, field_named, unsupported, Read};
 use crate::field::{Field, Format, Prereq};
+use crate::key::low128;
 use crate::matching::Match;
 
 /// Ethernet type and IP protocol that a word stands for.
@@ -40,7 +41,7 @@ pub(super) fn read<'a>(text: &'a str, context: &mut Context<'_>) -> Read<'a, Mat
 
 /// The same, whatever the packet would need to have the fields.
 pub(super) fn read_any<'a>(text: &'a str, context: &mut Context<'_>) -> Read<'a, Match> {
-    let mut reader = Reader::of_packet();
+    let mut reader = Reader::of_packets();
     for part in list(text, true)? {
         reader.item(item(part)?, context)?;
     }
@@ -65,12 +66,19 @@ pub(super) struct Reader<'a> {
     pub matching: Match,
     /// It is of a packet, which has headers that no flow can match.
     inner: bool,
+    /// It has one value of each field.
+    exact: bool,
     needs: Vec<(Field, &'a str)>,
 }
 
 impl<'a> Reader<'a> {
     /// Of a packet instead of a flow.
     pub fn of_packet() -> Reader<'a> {
+        Reader { inner: true, exact: true, ..Reader::default() }
+    }
+
+    /// Of packets of which not all is said.
+    fn of_packets() -> Reader<'a> {
         Reader { inner: true, ..Reader::default() }
     }
 
@@ -104,6 +112,7 @@ impl<'a> Reader<'a> {
                 let (value, mask) =
                     item.needed()?.split_once('/').map_or((item.needed()?, None), |(v, m)| (v, Some(m)));
                 let mask = mask.map_or(Ok(0x1fff), |m| number(m, 13))?;
+                self.one_value(item.whole, mask & 0xfff == 0xfff)?;
                 return self.require(Field::VlanTci, number(value, 13)? & mask, mask, item.whole);
             }
             "nw_tos" => return self.tos(item, 0),
@@ -115,8 +124,19 @@ impl<'a> Reader<'a> {
             return unsupported(item.whole, format!("\"{}\" is not a field that a flow can match", item.name));
         };
         let (value, mask) = masked(field, item.needed()?, context)?;
+        // What is said of flags leaves the others unset.
+        let flags = matches!(field.info().format, Format::CtState | Format::TcpFlags | Format::TunFlags | Format::Frag);
+        self.one_value(item.whole, flags || mask == low128(field.info().bits))?;
         self.needs.push((field, item.whole));
         self.require(field, value & mask, mask, item.whole)
+    }
+
+    /// A packet has a value in each field, not many.
+    fn one_value(&self, at: &'a str, whole: bool) -> Read<'a, ()> {
+        match self.exact && !whole {
+            true => bad(at, "a packet has one value of a field: write it without a mask"),
+            false => Ok(()),
+        }
     }
 
     fn vlan_priority(&mut self, item: Item<'a>, tci: Field) -> Read<'a, ()> {

@@ -105,7 +105,7 @@ impl<'n> Context<'n> {
 }
 
 /// A reserved port by its name.
-fn reserved(text: &str) -> Option<u16> {
+pub(super) fn reserved(text: &str) -> Option<u16> {
     Some(match text.to_ascii_lowercase().as_str() {
         "in_port" => 0xfff8,
         "table" => 0xfff9,
