@@ -152,14 +152,14 @@ fn two_tenants_with_the_same_headers_do_not_meet_in_the_ovn_dump() {
 #[test]
 fn misses_do_not_rise_with_tables_in_high_locality() {
     for model in models::all() {
-        let (work, pipeline) = workload(model.name, Locality::High, 1_500, 3);
+        let (work, pipeline) = workload(model.name, Locality::High, 20_000, 3);
         let subject = Subject { pipeline: &pipeline, headers: &work.headers, packets: &work.packets };
         let mut env = Env { clock: &mut || 0, progress: &mut |_| {}, coverage: 0 };
         let rows = sweep(subject, Setup::new(Kind::Gigaflow), 5, 100_000, &mut env);
         let misses: Vec<u64> = rows.iter().map(|r| r.misses).collect();
         println!("{}: {misses:?}", model.name);
-        // Ways that are cut differently share less: on `ant` the fifth table costs 0.8%. Nothing may cost more than 1%.
-        assert!(misses.windows(2).all(|w| w[1] * 100 <= w[0] * 101), "{}: {misses:?}", model.name);
+        // With a tenth of these flows nearly every one misses however it is cut, and ways that are cut differently share less.
+        assert!(misses.windows(2).all(|w| w[1] <= w[0]), "{}: {misses:?}", model.name);
         let mut mega = Env { clock: &mut || 0, progress: &mut |_| {}, coverage: 0 };
         let whole = run(subject, Engine::new(Setup::new(Kind::Megaflow).sized(1, 100_000)), &mut mega);
         assert_eq!(whole.misses, misses[0], "one table is Megaflow");
