@@ -454,7 +454,9 @@ impl Engine {
             self.cache.counters.shadowed += u64::from(shadowed);
             // While plans are learned each of them makes the entries of the one before useless; a whole traversal stays.
             if shadowed || self.factors.as_ref().is_some_and(Factors::begins) {
+                let begun = clock();
                 let segment = self.whole(walk, parts, version)?;
+                making = clock() - begun;
                 self.cache.install_whole(&segment, now);
             }
         }

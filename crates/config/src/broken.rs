@@ -52,6 +52,8 @@ pub(crate) mod stand_ins {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    const UNNAMED: &str = "(unnamed ";
+
     fn number() -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         NEXT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
@@ -59,12 +61,14 @@ pub(crate) mod stand_ins {
 
     /// Of a name, or of an interface.
     pub fn name() -> Name {
-        format!("(unnamed {})", number()).into()
+        format!("{UNNAMED}{})", number()).into()
     }
 
     /// What is shown of a name.
     pub fn shown(name: &Name) -> String {
-        if name.starts_with('(') { String::new() } else { name.to_string() }
+        let number = name.strip_prefix(UNNAMED).and_then(|rest| rest.strip_suffix(')'));
+        let made = number.is_some_and(|n| n.parse::<u32>().is_ok());
+        if made { String::new() } else { name.to_string() }
     }
 
     /// Above all VNIs.
@@ -136,4 +140,17 @@ pub(crate) fn node_at<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
         node = &map.iter().find(|(k, _, _)| k == part)?.2;
     }
     (!node.is_null()).then_some(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stand_ins;
+
+    #[test]
+    fn a_name_that_was_made_up_is_not_shown_and_any_other_one_is() {
+        assert_eq!(stand_ins::shown(&stand_ins::name()), "");
+        for name in ["(blue)", "(unnamed )", "(unnamed 5", "(unnamed five)"] {
+            assert_eq!(stand_ins::shown(&name.into()), name);
+        }
+    }
 }
