@@ -233,3 +233,17 @@ fn while_it_learns_the_adaptive_cache_loses_nearly_nothing_that_megaflow_has() {
         }
     }
 }
+
+#[test]
+fn the_exact_cache_has_an_entry_for_every_header_whatever_the_flows_look_at() {
+    let pipeline = program("dl_dst=00:00:00:00:00:02 actions=output:2");
+    let text = |port: u64| format!("in_port=1,tcp,dl_dst=00:00:00:00:00:02,tp_src={port}");
+    let headers: Vec<Key> = (0..50).map(|p| pipeline::text::packet(&text(p), pipeline.names()).unwrap()).collect();
+    for (kind, misses) in [(Kind::Exact, 50), (Kind::Megaflow, 1)] {
+        let mut engine = Engine::new(Setup::new(kind).sized(1, 100));
+        for n in 0..200 {
+            engine.packet(&headers[n % 50], &pipeline, &mut Conntrack::new(1), n as u64, &mut || 0);
+        }
+        assert_eq!((engine.counters().misses, engine.cache.len() as u64), (misses, misses), "{kind:?}");
+    }
+}

@@ -233,7 +233,7 @@ fn what_a_lenient_import_leaves_out_is_named_counted_and_said_where_traffic_meet
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(said.lines().filter(|l| l.contains("unsupported: ")).count(), 2, "{said}");
     let table = String::from_utf8_lossy(&out.stdout);
-    let met = "2 of 4 packets: the packet reached the unsupported action \"check_pkt_larger(1500)->NXM_NX_REG0[0]\" of the flow in line 1";
+    let met = "2 of 4 packets: the packet reached the flow in line 1, of which \"check_pkt_larger(1500)->NXM_NX_REG0[0]\" is not supported";
     assert!(table.contains(met), "{table}");
     for cache in json(&[&args[..], &["--lenient"]].concat()).as_array().unwrap() {
         let broken = &cache["broken_off"];

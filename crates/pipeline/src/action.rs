@@ -68,19 +68,15 @@ pub enum Action {
     Push(Subfield),
     /// Pops them.
     Pop(Subfield),
-    /// Sets the VLAN id, adding a tag if there is none (and `push`).
+    /// Sets the VLAN id, adding a tag if there is none.
     SetVlanVid {
         /// The id.
         vid: u16,
-        /// Add a tag.
-        push: bool,
     },
-    /// Sets the VLAN priority, adding a tag if there is none (and `push`).
+    /// Sets the VLAN priority, adding a tag if there is none.
     SetVlanPcp {
         /// The priority.
         pcp: u8,
-        /// Add a tag.
-        push: bool,
     },
     /// Adds a VLAN tag of this type.
     PushVlan(u16),

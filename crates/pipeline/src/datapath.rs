@@ -100,8 +100,7 @@ fn ct_text(call: &CtCall, key: &Key) -> String {
         let bits = written.get(field);
         if bits != 0 {
             let value = machine.key.get(field) & bits;
-            let value = if value == 0 { "0".into() } else { format!("{value:#x}") };
-            parts.push(format!("{name}={value}/{bits:#x}"));
+            parts.push(format!("{name}={}/{bits:#x}", hex(value)));
         }
     }
     if let Some(alg) = &call.alg {
@@ -207,8 +206,7 @@ impl Actions<'_> {
         self.vlan(key);
         for (field, name) in [(Field::SkbPriority, "skb_priority"), (Field::PktMark, "skb_mark")] {
             if self.base.get(field) != key.get(field) {
-                let value = key.get(field);
-                self.parts.push(format!("set({name}({}{value:x}))", if value == 0 { "" } else { "0x" }));
+                self.parts.push(format!("set({name}({}))", hex(key.get(field))));
             }
         }
         self.base = *key;
@@ -363,6 +361,15 @@ fn mask_text(field: Field, mask: u128) -> String {
     }
 }
 
+/// As C prints it: zero without a prefix.
+fn hex(value: u128) -> String {
+    if value == 0 {
+        "0".into()
+    } else {
+        format!("{value:#x}")
+    }
+}
+
 fn field_text(field: Field, value: u128) -> String {
     use crate::field::Format;
     let b = value.to_be_bytes();
@@ -370,8 +377,8 @@ fn field_text(field: Field, value: u128) -> String {
         Format::Mac => format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[10], b[11], b[12], b[13], b[14], b[15]),
         Format::Ipv4 => Ipv4Addr::from(value as u32).to_string(),
         Format::Ipv6 => Ipv6Addr::from(value).to_string(),
-        Format::Hex => format!("{value:#x}"),
-        _ if field == Field::NwTos => format!("{value:#x}"),
+        Format::Hex => hex(value),
+        _ if field == Field::NwTos => hex(value),
         _ => value.to_string(),
     }
 }

@@ -268,7 +268,7 @@ fn megaflow(traversal: &Traversal, popped: usize) -> Mask {
 /// Fields whose values go somewhere else.
 fn copied(op: &Op, start: &Key, mask: &mut Mask) {
     match op {
-        Op::Move { from, .. } | Op::Push(from) => mask.add(from.field),
+        Op::Move { from, .. } | Op::Push(from) => from.depends(mask),
         Op::Ct(call) => call.exec.iter().for_each(|op| copied(op, start, mask)),
         // The first label takes TTL and class of the packet, a further one those of the label before.
         Op::PushMpls { first: true, .. } if matches!(start.get(Field::EthType), 0x0800 | 0x86dd) => {

@@ -351,13 +351,19 @@ pub struct Subfield {
 impl Subfield {
     /// The bits as a right-aligned mask of the field.
     pub fn field_mask(&self) -> u128 {
-        low128(self.bits) << self.offset
+        let bits = low128(self.bits) << self.offset;
+        // A flow's TOS is the DSCP in its place: ECN is a field of its own.
+        if self.field == Field::NwTos {
+            bits & 0xfc
+        } else {
+            bits
+        }
     }
 
     /// Their value in a key, right-aligned.
     #[inline]
     pub fn read(&self, key: &Key) -> u128 {
-        key.get(self.field) >> self.offset & low128(self.bits)
+        (key.get(self.field) & self.field_mask()) >> self.offset
     }
 
     /// Writes them.

@@ -33,6 +33,8 @@ struct Frame {
     copy: Copy,
     /// See [`Traversal::apart`].
     apart: bool,
+    /// It is a group's bucket.
+    bucket: bool,
     /// What all frames below have left to do: that does not change while this one is there.
     below: Option<Arc<Return>>,
 }
@@ -110,6 +112,7 @@ impl Pipeline {
                 table: r.table,
                 copy: Copy::No,
                 apart: false,
+                bucket: false,
                 below: r.below(),
             });
         }
@@ -177,7 +180,16 @@ impl Run<'_> {
         let below = self.returns();
         self.copies += usize::from(copy);
         let copy = if copy { Copy::Due } else { Copy::No };
-        self.frames.push(Frame { actions, next: 0, depth: self.depth, table, copy, apart: false, below });
+        self.frames.push(Frame {
+            actions,
+            next: 0,
+            depth: self.depth,
+            table,
+            copy,
+            apart: false,
+            bucket: false,
+            below,
+        });
     }
 
     /// Runs actions on a copy. Where something follows, also within a copy that the datapath makes, Open vSwitch has that make this one, too, if these do what
@@ -359,7 +371,13 @@ impl Run<'_> {
             Action::All => self.emit(Op::Output(Target::All)),
             Action::Flood => self.emit(Op::Output(Target::Flood)),
             Action::Normal => self.emit(Op::Output(Target::Normal)),
-            Action::Controller(to) => self.emit(Op::Output(Target::Controller(to.clone()))),
+            Action::Controller(to) => {
+                self.emit(Op::Output(Target::Controller(to.clone())));
+                if to.pause {
+                    // The controller sends it on its way, or not.
+                    self.exit();
+                }
+            }
             Action::Drop | Action::Note(_) | Action::Sample | Action::Conjunction { .. } | Action::FinTimeout => {}
             Action::Resubmit { in_port, table, ct } => {
                 let tracked = !*ct || self.machine.key.get(Field::CtNwProto) != 0;
@@ -409,7 +427,7 @@ impl Run<'_> {
         let mut ops = Vec::new();
         match action {
             // Of a packet without a tag Open vSwitch makes one with a tag; flows that say so are refused, buckets of groups are not.
-            Action::Set { field: Field::VlanVid, value, mask } => self.set_vlan(*value, *mask & 0xfff, true, &mut ops),
+            Action::Set { field: Field::VlanVid, value, mask } => self.set_vlan(*value, *mask & 0xfff, &mut ops),
             Action::Set { field, value, mask } => {
                 if self.is(field.info().prereq) {
                     Op::set_masked(*field, *value, *mask, &mut ops);
@@ -425,8 +443,8 @@ impl Run<'_> {
             }
             // A queue is a priority: that is how Open vSwitch's user-space datapath has it.
             Action::SetQueue(queue) => Op::set_masked(Field::SkbPriority, u128::from(*queue), u128::MAX, &mut ops),
-            Action::SetVlanVid { vid, push } => self.set_vlan(u128::from(*vid), 0xfff, *push, &mut ops),
-            Action::SetVlanPcp { pcp, push } => self.set_vlan(u128::from(*pcp) << 13, 0xe000, *push, &mut ops),
+            Action::SetVlanVid { vid } => self.set_vlan(u128::from(*vid), 0xfff, &mut ops),
+            Action::SetVlanPcp { pcp } => self.set_vlan(u128::from(*pcp) << 13, 0xe000, &mut ops),
             Action::PushVlan(tpid) => ops.push(Op::PushVlan(*tpid)),
             Action::PopVlan => ops.push(Op::PopVlan),
             Action::PushMpls(ethertype) => match self.labels() {
@@ -471,14 +489,13 @@ impl Run<'_> {
         ops.into_iter().for_each(|op| self.emit(op));
     }
 
-    fn set_vlan(&mut self, value: u128, bits: u128, push: bool, ops: &mut Vec<Op>) {
+    fn set_vlan(&mut self, value: u128, bits: u128, ops: &mut Vec<Op>) {
         match self.is(Prereq::Vlan) {
             true => Op::set_masked(Field::VlanTci, value, bits, ops),
-            false if push => {
+            false => {
                 Op::set_masked(Field::VlanTci, value | 0x1000, u128::MAX, ops);
                 Op::set_masked(Field::VlanTpid, 0x8100, u128::MAX, ops);
             }
-            false => {}
         }
     }
 
@@ -582,6 +599,9 @@ impl Run<'_> {
         self.depth += 1;
         for n in chosen.into_iter().rev() {
             self.call(group.buckets[n].actions.clone(), table, true);
+            if let Some(frame) = self.frames.last_mut() {
+                frame.bucket = true;
+            }
         }
     }
 
@@ -604,14 +624,16 @@ impl Run<'_> {
         self.emit(Op::Ct(Arc::new(CtCall { commit: *commit, force: *force, zone, table: *table, nat, exec, alg })));
     }
 
+    /// Ends the processing of the packet, with that of copies of it, or of a group's bucket.
     fn exit(&mut self) {
         while let Some(frame) = self.frames.last_mut() {
             frame.next = frame.actions.len();
-            if frame.copy != Copy::No {
+            if frame.bucket {
                 return;
             }
             self.leave();
         }
+        self.set.clear();
     }
 }
 

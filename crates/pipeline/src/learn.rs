@@ -87,7 +87,9 @@ impl Learn {
         let mut text = Vec::new();
         for spec in &self.specs {
             match spec {
-                Spec::Match { from, to } => matching.masked(to.field, from.read(key) << to.offset, to.field_mask()),
+                Spec::Match { from, to } => {
+                    matching.masked(to.field, from.read(key) << to.offset & to.field_mask(), to.field_mask())
+                }
                 Spec::Load { from, to } => {
                     let value = from.read(key);
                     text.push(format!("load:{value:#x}->{to}"));

@@ -10,7 +10,7 @@
 //! the program writes drop out, bits that it moves turn into those they came from.
 use crate::conntrack::CtCall;
 use crate::field::{Field, Subfield};
-use crate::key::{low128, low64, Key, Mask, WORDS};
+use crate::key::{low64, Key, Mask, WORDS};
 use crate::learn::Learn;
 use std::sync::{Arc, OnceLock};
 
@@ -410,7 +410,7 @@ impl Need {
             Op::Set { word, mask: m, .. } => mask.0[usize::from(*word)] &= !m,
             Op::Move { from, to } => {
                 let bits = self.take(*to);
-                self.mask.add_bits(from.field, (bits & low128(from.bits)) << from.offset);
+                self.mask.add_bits(from.field, (bits << from.offset) & from.field_mask());
             }
             Op::DecTtl if mask.get(Field::NwTtl) != 0 => mask.add(Field::NwTtl),
             Op::DecMplsTtl if mask.get(Field::MplsTtl) != 0 => mask.add(Field::MplsTtl),
@@ -434,7 +434,7 @@ impl Need {
             }
             Op::Push(from) => {
                 let bits = self.popped.pop().unwrap_or(0);
-                self.mask.add_bits(from.field, (bits & low128(from.bits)) << from.offset);
+                self.mask.add_bits(from.field, (bits << from.offset) & from.field_mask());
             }
             Op::Restore => self.restored.push((std::mem::take(mask), std::mem::take(&mut self.popped))),
             Op::Save => {

@@ -156,7 +156,7 @@ pub enum Failure {
     #[error("a packet with 3 MPLS labels cannot get another one: it is dropped")]
     TooManyLabels,
     /// Reached an action that a lenient import left out.
-    #[error("the packet reached the unsupported action \"{action}\" of the flow in line {line}: what happens to it is not known")]
+    #[error("the packet reached the flow in line {line}, of which \"{action}\" is not supported: what happens to it is not known")]
     Unsupported {
         /// The action.
         action: String,

@@ -44,7 +44,7 @@ const MATCHES: [&str; 30] = [
     "ip,nw_frag=no",
 ];
 
-const ACTIONS: [&str; 25] = [
+const ACTIONS: [&str; 27] = [
     "output:1",
     "output:2",
     "output:in_port",
@@ -64,6 +64,8 @@ const ACTIONS: [&str; 25] = [
     "group:1",
     "output:NXM_NX_REG1[0..15]",
     "set_field:80->tcp_dst",
+    "move:NXM_OF_IP_TOS[]->NXM_NX_REG0[0..7]",
+    "move:NXM_NX_REG0[0..7]->NXM_OF_IP_TOS[]",
     "move:NXM_NX_REG0[0..7]->NXM_NX_REG1[8..15]",
     "ct_clear",
     "ct(table=4,zone=3)",
@@ -75,7 +77,7 @@ const ACTIONS: [&str; 25] = [
 /// Whether a flow with this match may do this after those: actions on fields that its packets need not have are refused.
 fn fits(matching: &str, before: &str, action: &str) -> bool {
     let needs: &[&str] = match action {
-        a if a.contains("IP_DST") || a.contains("ip_dst") => &["ip", "tcp", "udp"],
+        a if a.contains("IP_TOS") || a.contains("IP_DST") || a.contains("ip_dst") => &["ip", "tcp", "udp"],
         a if a.contains("tcp_dst") => &["tcp", "tcp6"],
         _ => return true,
     };
@@ -119,7 +121,7 @@ fn flows(random: &mut ChaCha8Rng) -> String {
 const PACKETS: [&str; 12] = [
     "tcp,nw_src=10.1.2.3,nw_dst=10.1.2.3,tp_src=1000,tp_dst=80,nw_ttl=64,tcp_flags=syn",
     "tcp,nw_src=10.1.2.4,nw_dst=10.1.2.9,tp_dst=81,nw_ttl=1",
-    "udp,nw_src=10.200.0.1,nw_dst=10.1.9.9,tp_dst=53,nw_ttl=2",
+    "udp,nw_src=10.200.0.1,nw_dst=10.1.9.9,nw_tos=32,nw_ecn=3,tp_dst=53,nw_ttl=2",
     "tcp6,ipv6_src=2001:db8::2,ipv6_dst=2001:db8::1,tp_dst=80,nw_ttl=9",
     "arp,arp_op=1,arp_tpa=10.1.2.3",
     "ipv6,ipv6_dst=2001:db9::1,nw_proto=59",

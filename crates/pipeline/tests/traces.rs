@@ -75,3 +75,27 @@ fn a_packet_has_one_value_of_a_field() {
         packet(text, &names).unwrap();
     }
 }
+
+#[test]
+fn a_packet_that_waits_for_a_controller_goes_no_further() {
+    for actions in [
+        "controller(userdata=00.01,pause),resubmit(,1)",
+        "resubmit(,2),output:3",
+        "clone(controller(pause),output:3),output:2",
+    ] {
+        let flows =
+            format!("arp actions={actions}\ntable=1 actions=output:2\ntable=2 actions=controller(pause),output:2\n");
+        let pipeline = import(&flows, &ImportOptions::default()).unwrap().pipeline;
+        let key = packet("in_port=1,arp", pipeline.names()).unwrap();
+        let outputs = pipeline.run(&key, &mut Conntrack::new(1), 0).outputs;
+        assert!(matches!(outputs[..], [(pipeline::Target::Controller(_), _)]), "{actions}: {outputs:?}");
+    }
+}
+
+#[test]
+fn a_group_is_written_once() {
+    let flows =
+        "group_id=1,type=all,bucket=actions=output:2\ngroup_id=1,type=all,bucket=actions=output:3\nactions=group:1\n";
+    let errors = import(flows, &ImportOptions::default()).unwrap_err();
+    assert!(errors.to_string().contains("2:1: group 1 is there already"), "{errors}");
+}

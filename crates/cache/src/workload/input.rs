@@ -201,7 +201,18 @@ fn payload(key: &mut Key, at: &mut Cursor<'_>, mut kind: u128) -> Result<(), Str
             kind = at.take(2, "the Ethernet type")?;
         }
     }
-    key.set(Field::EthType, if kind < 0x600 { 0x05ff } else { kind });
+    if kind < 0x600 {
+        // A length; LLC and SNAP with no organisation of their own say the type.
+        let snap = at.bytes.get(at.at..at.at + 6) == Some(&[0xaa, 0xaa, 3, 0, 0, 0]);
+        kind = match snap {
+            true => {
+                at.at += 6;
+                at.take(2, "the Ethernet type")?
+            }
+            false => 0x05ff,
+        };
+    }
+    key.set(Field::EthType, kind);
     match kind {
         0x0800 => ipv4(key, at),
         0x86dd => ipv6(key, at),
@@ -323,8 +334,8 @@ fn mpls(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
         Some(6) => ipv6(&mut carried, at),
         _ => return Ok(()),
     };
-    // It may be something else, so what cannot be read is none.
-    if read.is_ok() {
+    // It may be something else, so what cannot be read is none; addresses of a frame that was cut behind them are there.
+    if read.is_ok() || carried.get(Field::NwDst) != 0 || carried.get(Field::Ipv6Dst) != 0 {
         *key = carried;
     }
     Ok(())
@@ -492,6 +503,18 @@ mod tests {
     }
 
     #[test]
+    fn a_length_with_llc_and_snap_before_the_type_is_read() {
+        let ip = [0x45, 0, 0, 40, 0, 0, 0x40, 0, 63, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 53];
+        let bytes = |llc: &[u8]| [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0, 48][..], llc, &[8, 0], &ip].concat();
+        let fields = |llc: &[u8]| {
+            frame(&bytes(llc), 1).map(|key| [Field::EthType, Field::NwDst, Field::UdpDst].map(|f| key.get(f)))
+        };
+        assert_eq!(fields(&[0xaa, 0xaa, 3, 0, 0, 0]), Ok([0x0800, 0x0a00_0002, 53]));
+        assert_eq!(fields(&[0xaa, 0xaa, 3, 0, 0, 1]), Ok([0x05ff, 0, 0]));
+        assert!(frame(&bytes(&[0xaa, 0xaa, 3, 0, 0, 0])[..21], 1).is_err());
+    }
+
+    #[test]
     fn what_stands_below_the_labels_is_there_once_they_are_gone() {
         let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x47, 0, 1, 0x20, 64, 0, 2, 0x21, 63];
         bytes.extend([0x45, 0x10, 0, 40, 0, 0, 0x40, 0, 63, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 53]);
@@ -507,6 +530,9 @@ mod tests {
             sent(&key).iter().map(|(to, key)| (to.clone(), key.get(Field::EthType))).collect::<Vec<_>>(),
             [(pipeline::Target::Port(7), 0x0800)]
         );
+        // A frame that was cut behind the addresses has those; ports are zero.
+        let cut = frame(&bytes[..44], 1).unwrap();
+        assert_eq!(fields.map(|f| cut.get(f)), [0x8847, 0x0a00_0002, 63, 0]);
         // What is cut off or of no known kind is nothing: the labels may carry anything.
         for bytes in [&bytes[..40], &[&bytes[..22], &[0; 24]].concat()] {
             let key = frame(bytes, 1).unwrap();

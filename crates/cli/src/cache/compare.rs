@@ -25,15 +25,15 @@ use std::time::Instant;
 /// Caches side by side on one pipeline and one trace: exact match, Megaflow, Gigaflow, and the adaptive cache that chooses between the last two.
 ///
 /// The pipeline is one of five models (`--workload`), or flows from files (`--flows`) with a text trace, a pcap file, or traffic that is made
-/// to explore it. All caches hold the same number of entries.
+/// to explore it. All caches hold the same number of entries. An entry of the exact-match cache is of one packet header, whatever the flows look at.
 ///
 /// Packets begin in table 0. If that has no flows, made traffic begins in the first table that has some; --table says another one. What becomes of
 /// traffic with `--flows` is counted: `traffic` in each cache's object says how much is dropped, in the first table and in all, as if every packet
 /// were the first of its connection.
 ///
 /// With `-o json` one object a cache; with `--workload all`, `--strategies`, `--sweep` or `--change-rules` one object a workload, which holds them
-/// under `caches` beside the further runs. A miss is a packet for which the pipeline ran at least once. Coverage is how many different ways the entries
-/// form: counted, or, where that takes longer than `--coverage-seconds`, estimated with its standard error; `by_tags` is the Gigaflow
+/// under `caches` beside the further runs. A miss is a packet for which the pipeline ran at least once; what partition and generation cost is told as a share of all that is done for a miss: pipeline, partition, generation, decision and installation.
+/// Coverage is how many different ways the entries form: counted, or, where that takes longer than `--coverage-seconds`, estimated with its standard error; `by_tags` is the Gigaflow
 /// paper's own estimate.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -73,7 +73,8 @@ pub struct Args {
     /// The traffic: lines of a time in seconds and a packet as `ovs-appctl ofproto/trace` takes it, in the order of time.
     #[arg(long, value_name = "FILE", requires = "flows", conflicts_with_all = ["pcap", "workload"])]
     trace: Option<PathBuf>,
-    /// The traffic: a pcap or pcapng file of Ethernet, raw IP or Linux' `any`. Packets that are cut off within their headers are counted and left out.
+    /// The traffic: a pcap or pcapng file of Ethernet, raw IP or Linux' `any`. Packets that are cut off within their headers are counted and left out. Two VLAN tags are
+    /// read (as with `vlan-limit` 2 of Open vSwitch), three MPLS labels and what looks like IP below them.
     #[arg(long, value_name = "FILE", requires = "flows", conflicts_with = "workload")]
     pcap: Option<PathBuf>,
     /// The port by which packets of the pcap file come in, by number or name.
@@ -165,12 +166,16 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         };
         loaded.change = args.change_rules.as_ref().map(number).transpose()?;
     }
+    let unwritable = |file: &PathBuf| format!("{} cannot be written", file.display());
+    if let Some(file) = &args.html {
+        std::fs::File::options().create(true).append(true).open(file).with_context(|| unwritable(file))?;
+    }
     let all = workloads.iter().map(|loaded| compare(loaded, &args)).collect::<anyhow::Result<Vec<_>>>()?;
+    show(&all, &args, global)?;
     if let Some(file) = &args.html {
         let page = html(&all, "Caches in front of a pipeline");
-        std::fs::write(file, page).with_context(|| format!("{} cannot be written", file.display()))?;
+        std::fs::write(file, page).with_context(|| unwritable(file))?;
     }
-    show(&all, &args, global)?;
     Ok(ExitCode::SUCCESS)
 }
 

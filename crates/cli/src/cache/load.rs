@@ -41,7 +41,10 @@ pub struct Program {
 /// A port's number, as an option gives it.
 pub fn port(text: &str) -> Result<(String, u16), String> {
     let (name, number) = text.rsplit_once('=').ok_or("a port is given as NAME=NUMBER")?;
-    let number = number.parse().map_err(|_| format!("\"{number}\" is not a port's number"))?;
+    let number = match number {
+        "LOCAL" | "local" => 0xfffe,
+        _ => number.parse().map_err(|_| format!("\"{number}\" is not a port's number"))?,
+    };
     Ok((name.trim_matches('"').to_string(), number))
 }
 

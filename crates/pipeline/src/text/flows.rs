@@ -212,6 +212,9 @@ impl FileReader<'_> {
             if let Some(why) = actions.left_out {
                 self.left_out(source, &why);
             }
+            if self.pipeline.group(id).is_some() {
+                return bad(line, format!("group {id} is there already: a group is written once"));
+            }
             self.pipeline.set_group(id, group);
             self.groups += 1;
             return Ok(());
@@ -345,7 +348,7 @@ fn split_actions(line: &str) -> Option<(&str, &str)> {
         let rest = &line[at + 6..];
         let rest = rest.strip_prefix('s').unwrap_or(rest);
         let separated = at == 0 || line.as_bytes()[at - 1] == b',' || line.as_bytes()[at - 1].is_ascii_whitespace();
-        if let (true, Some(actions)) = (separated, rest.strip_prefix('=')) {
+        if let (true, Some(actions)) = (separated, rest.trim_start().strip_prefix('=')) {
             return Some((&line[..at], trim(actions)));
         }
         from = at + 6;

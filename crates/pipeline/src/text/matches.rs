@@ -60,6 +60,9 @@ fn inner(name: &str) -> Option<Field> {
     })
 }
 
+/// Names of parts of fields.
+const WILD: [&str; 4] = ["dl_vlan", "dl_vlan_pcp", "vlan_pcp", "nw_tos"];
+
 /// A match while its parts are read.
 #[derive(Default)]
 pub(super) struct Reader<'a> {
@@ -100,6 +103,9 @@ impl<'a> Reader<'a> {
                 Some(p) => self.require(Field::NwProto, u128::from(p), 0xff, item.whole),
                 None => Ok(()),
             };
+        }
+        if item.value == Some("*") && !self.exact && (field_named(item.name).is_some() || WILD.contains(&item.name)) {
+            return Ok(());
         }
         match item.name {
             "eth" => return item.alone(),
