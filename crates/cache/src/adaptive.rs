@@ -71,6 +71,10 @@ pub const CREDIT: f64 = 4.0;
 const WORTH_MIN: f64 = 0.02;
 /// Ways that are told apart; further ones share one account.
 const WAYS_MAX: usize = 4096;
+/// What a change of a way's verdict has to save of the misses of both sides together: it costs a refill.
+const HYSTERESIS: f64 = 0.05;
+/// Misses of an epoch before it says who is ahead; until then the one before does.
+const MISSES_MIN: u64 = 1024;
 /// Events of a way before its own figures count.
 const ENOUGH: f64 = 48.0;
 
@@ -176,6 +180,8 @@ pub struct Adaptive {
     epoch_ends: u64,
     /// Misses in excess of the model and of what is tolerated.
     debt: f64,
+    /// There were more misses of late than the model's.
+    behind: bool,
     penalised: bool,
     random: u64,
     /// How often everything was cached whole as a penalty.
@@ -206,6 +212,7 @@ impl Adaptive {
             epoch,
             epoch_ends: epoch,
             debt: -START * epoch as f64,
+            behind: false,
             penalised: false,
             random: seed,
             penalties: 0,
@@ -405,10 +412,14 @@ impl Adaptive {
     fn decide(&mut self) {
         let q = self.pressure();
         let enough = |a: &Account| a.whole_misses + a.cut_misses >= ENOUGH;
-        // A tenth of the cost is kept as hysteresis: a change of mind costs a refill.
+        if self.misses >= MISSES_MIN {
+            self.behind = self.misses as f64 > self.modelled;
+        }
+        let behind = self.behind;
+        // While Megaflow is ahead, whoever stands within the hysteresis is cached whole.
         let change = |whole: bool, a: &Account| {
-            let slack = 0.05 * (a.whole_misses + a.cut_misses);
-            q > 0.0 && a.excess(q) > if whole { -slack } else { slack }
+            let slack = HYSTERESIS * (a.whole_misses + a.cut_misses);
+            q > 0.0 && a.excess(q) > if whole || behind { -slack } else { slack }
         };
         if enough(&self.total) {
             self.all_whole = change(self.all_whole, &self.total);
@@ -513,6 +524,22 @@ mod tests {
                 adaptive.penalties
             );
             assert!(worst > 0.3, "the adversary did what it could: {worst}");
+        }
+    }
+
+    #[test]
+    fn while_megaflow_is_ahead_a_way_that_may_as_well_be_cached_whole_is() {
+        let mut adaptive = Adaptive::new(5_000, 1);
+        (adaptive.evictions, adaptive.returns) = (1_000.0, 500.0);
+        let account = Account { whole_misses: 100.0, cut_misses: 95.0, cut_entries: 110.0 };
+        assert_eq!(account.excess(0.5), 0.0);
+        adaptive.ways.insert(1, Way { account, whole: false });
+        for (misses, modelled, whole) in
+            [(2_000, 2_100.0, false), (500, 100.0, false), (2_000, 1_900.0, true), (2_000, 2_100.0, true)]
+        {
+            (adaptive.misses, adaptive.modelled) = (misses, modelled);
+            adaptive.decide();
+            assert_eq!(adaptive.whole(1), whole, "{misses} misses, {modelled} modelled");
         }
     }
 

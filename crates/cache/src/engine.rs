@@ -13,7 +13,7 @@ use crate::partition::{Partitions, Strategy};
 use crate::recheck::Checker;
 use crate::segment::{whole_id, Segment, Tags, Walk};
 use crate::table::sparse;
-use crate::words::Words;
+use crate::words::WORDS;
 use pipeline::{
     Conntrack, Entry as Point, Failure, FlowMod, Key, Machine, Pipeline, Sink, Target, Traversal, PASSES_MAX,
 };
@@ -332,7 +332,7 @@ impl Engine {
         }
         let version = pipeline.version();
         let done = match self.setup.kind {
-            Kind::Exact | Kind::Megaflow => self.install_whole(traversal, pipeline, version, now, clock),
+            Kind::Exact | Kind::Megaflow => self.install_whole(traversal, version, now, clock),
             Kind::Gigaflow | Kind::Adaptive => self.install_cut(traversal, version, now, clock),
         };
         if done.is_none() {
@@ -343,7 +343,6 @@ impl Engine {
     fn install_whole(
         &mut self,
         traversal: &Traversal,
-        pipeline: &Pipeline,
         version: u64,
         now: u64,
         clock: &mut dyn FnMut() -> u64,
@@ -352,15 +351,8 @@ impl Engine {
         let walk = Walk::new(traversal);
         let mut segment = walk.whole(version, &mut self.tags)?;
         if self.setup.kind == Kind::Exact {
-            let used = pipeline.words_used();
-            let all: Words = std::array::from_fn(|i| {
-                if used >> i & 1 == 1 || segment.words.iter().any(|w| w.0 as usize == i) {
-                    !0
-                } else {
-                    0
-                }
-            });
-            segment.words = sparse(&all);
+            // All of the packet counts, also what no flow looks at.
+            segment.words = sparse(&[!0; WORDS]);
         }
         let made = clock();
         self.cache.install_whole(&segment, now);
@@ -448,12 +440,13 @@ impl Engine {
             self.cache.counters.whole += u64::from(walk.blocks.len() == 1 && walk.traversal.steps.len() > 1);
             self.cache.install_whole(&segment, now);
         } else {
-            let new = self.cache.install(&segments, first, now);
+            // While plans are learned each of them makes the entries of the one before useless; a whole traversal stays, and the parts are spare.
+            let learning = self.factors.as_ref().is_some_and(Factors::begins);
+            let new = self.cache.install(&segments, first, learning, now);
             // All is there, and yet it missed: a longer entry, or one that leads elsewhere, stands before it.
             let shadowed = new == Some(0) || new.is_none() && self.cache.is_pooled();
             self.cache.counters.shadowed += u64::from(shadowed);
-            // While plans are learned each of them makes the entries of the one before useless; a whole traversal stays.
-            if shadowed || self.factors.as_ref().is_some_and(Factors::begins) {
+            if shadowed || learning {
                 let begun = clock();
                 let segment = self.whole(walk, parts, version)?;
                 making = clock() - begun;

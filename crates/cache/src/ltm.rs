@@ -101,6 +101,10 @@ pub enum Eviction {
     None,
 }
 
+/// When entries count as used last that stand beside their parts, and parts that stand beside a whole entry: before all others.
+const BESIDE: u64 = 1;
+const SPARE: u64 = 2;
+
 /// The chain of entries that a lookup took.
 pub type Chain = Vec<(u8, u32)>;
 
@@ -422,7 +426,7 @@ impl Ltm {
                 }
             }
         };
-        self.put(table, segment, now);
+        self.put(table, segment, self.clock.max(SPARE), now);
         true
     }
 
@@ -441,7 +445,7 @@ impl Ltm {
         }
         (segment.entry.born, segment.entry.beside) = (self.birth(), true);
         let place = Place { tag, priority, words: &segment.words, key: &segment.key.0 };
-        let (slot, _) = self.tables[0].insert(place, segment.entry, 1, now);
+        let (slot, _) = self.tables[0].insert(place, segment.entry, BESIDE, now);
         self.counters.beside += 1;
         self.remember(&segment.key, &[(0, slot)]);
     }
@@ -459,7 +463,7 @@ impl Ltm {
 
     /// Puts entries where all stages share one table. Returns how many were new; none if one of them takes the place of an entry that leads
     /// elsewhere, or there is no room and nothing may be evicted.
-    fn install_pooled(&mut self, segments: &[Segment], first: usize, now: u64) -> Option<usize> {
+    fn install_pooled(&mut self, segments: &[Segment], first: usize, stamp: u64, now: u64) -> Option<usize> {
         let table = &self.tables[0];
         let there = |s: &Segment| table.find_exact(s.tag, s.priority, &s.words, &s.key.0);
         let slots: Vec<Option<u32>> = segments.iter().map(there).collect();
@@ -482,7 +486,7 @@ impl Ltm {
         for (segment, slot) in segments.iter().zip(&slots).filter_map(|(s, slot)| Some((s, (*slot)?))) {
             self.use_again(0, slot, segment, now);
         }
-        segments.iter().zip(&slots).filter(|(_, slot)| slot.is_none()).for_each(|(s, _)| self.put(0, s, now));
+        segments.iter().zip(&slots).filter(|(_, slot)| slot.is_none()).for_each(|(s, _)| self.put(0, s, stamp, now));
         Some(new)
     }
 
@@ -496,11 +500,12 @@ impl Ltm {
         }
     }
 
-    /// Puts segments in increasing cache tables from `first` on. Those that are there already are used again. Returns how many were new, or none if
-    /// there was no room and nothing may be evicted.
-    pub fn install(&mut self, segments: &[Segment], first: usize, now: u64) -> Option<usize> {
+    /// Puts segments in increasing cache tables from `first` on. Those that are there already are used again. The others, if they are `spare` and there is room, are
+    /// the first to go until somebody uses them. Returns how many were new, or none if there was no room and nothing may be evicted.
+    pub fn install(&mut self, segments: &[Segment], first: usize, spare: bool, now: u64) -> Option<usize> {
+        let stamp = if spare && !self.tables[0].is_full() { SPARE } else { self.clock.max(SPARE) };
         if self.is_pooled() {
-            return self.install_pooled(segments, first, now);
+            return self.install_pooled(segments, first, stamp, now);
         }
         let places = self.places(segments, first)?;
         let mut new = 0;
@@ -508,7 +513,7 @@ impl Ltm {
             match there {
                 Some(slot) => self.use_again(table, slot, segment, now),
                 None => {
-                    self.put(table, segment, now);
+                    self.put(table, segment, stamp, now);
                     new += 1;
                 }
             }
@@ -516,10 +521,10 @@ impl Ltm {
         Some(new)
     }
 
-    fn put(&mut self, table: usize, segment: &Segment, now: u64) {
+    fn put(&mut self, table: usize, segment: &Segment, stamp: u64, now: u64) {
         let place = Place { tag: segment.tag, priority: segment.priority, words: &segment.words, key: &segment.key.0 };
         let entry = Entry { born: self.birth(), ..segment.entry.clone() };
-        let (_, evicted) = self.tables[table].insert(place, entry, self.clock.max(1), now);
+        let (_, evicted) = self.tables[table].insert(place, entry, stamp, now);
         self.counters.installed += 1;
         self.counters.evictions += u64::from(evicted.is_some());
     }

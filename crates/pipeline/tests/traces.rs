@@ -69,6 +69,8 @@ fn a_packet_has_one_value_of_a_field() {
         let error = packet(text, &names).unwrap_err();
         assert!(error.to_string().contains("one value") && error.column == at, "{error}");
     }
+    let datapath = packet("in_port(1),eth(src=00:00:00:00:00:01)", &names).unwrap_err();
+    assert!(datapath.to_string().contains("datapath flows") && datapath.column == 1, "{datapath}");
     for text in
         ["tcp,nw_src=10.0.0.1/32,reg0=1/0xffffffff", "tcp,ct_state=+trk+est,tcp_flags=+syn", "ip,nw_tos=32,nw_ecn=1"]
     {

@@ -15,6 +15,9 @@ pub(super) fn read<'a>(text: &'a str, names: &Names) -> Read<'a, Key> {
     let mut reader = Reader::of_packet();
     for part in list(text, true)? {
         let item = item(part)?;
+        if item.parentheses {
+            return bad(part, "datapath flows, as in_port(1),eth(…), are not read: write in_port=1,tcp,nw_src=…");
+        }
         match item.name {
             // A trace's own settings, without meaning for the flow.
             "recirc_id" | "dp_hash" if item.value.is_some() => {}
