@@ -19,7 +19,7 @@ fn spare_entries_go_first_until_somebody_uses_them() {
             true => Ltm::pooled(2, 4, Eviction::Lru, 1),
             false => Ltm::new(1, 4, Eviction::Lru, 1),
         };
-        let mut find = |ltm: &mut Ltm, tags: &mut Tags, port: u128| {
+        let find = |ltm: &mut Ltm, tags: &mut Tags, port: u128| {
             let tag = tags.of_table(0).unwrap();
             let ask = Ask { tag, key: &key(port), now: 0 };
             ltm.lookup(ask, &mut Machine::default(), &mut Unchanged(pipeline.version()), &mut Vec::new())
