@@ -13,7 +13,8 @@
 //! * `q`: how many of the entries that are pushed out come back, a share between 0 and 1: what an entry is worth in misses.
 //!
 //! A whole entry a miss costs `n + q·n` misses, segments cost `m + q·g`. The way is cut while `m + q·g ≤ n + q·n`. Without pressure
-//! (`q` = 0) it is always cut, because segments of everything that was seen serve at least what the whole entries would.
+//! (`q` = 0) it is always cut, because segments of everything that was seen serve at least what the whole entries would. A verdict changes only if that saves
+//! [`HYSTERESIS`] of both sides' misses; while Megaflow is ahead whoever stands within that is cached whole.
 //!
 //! # Flows of one way that differ
 //! On the same way there may be flows whose parts everybody shares and flows that share nothing. So it is noted of every part who brought it
@@ -395,7 +396,7 @@ impl Adaptive {
         self.evictions += count as f64;
     }
 
-    /// So many lookups hit. Of hits of which nothing else is expected this is all that is to be said.
+    /// So many lookups came to their end. Of hits of which nothing else is expected this is all that is to be said.
     #[inline]
     pub fn lookups_done(&mut self, count: u64) {
         let before = self.lookups;

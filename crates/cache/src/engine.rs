@@ -548,9 +548,10 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
         refresh.0[at] = hits & adaptive.draws();
         noted.0[at] = hits & sampled.0[at] | refresh.0[at];
     }
+    let expected = |n: usize| Expected { sampled: sampled.has(n), refresh: refresh.has(n) };
     let mut by_parts = None;
     for n in noted.numbers() {
-        let (chain, expected) = (batch.chain(n), Expected { sampled: sampled.has(n), refresh: refresh.has(n) });
+        let (chain, expected) = (batch.chain(n), expected(n));
         let of = identity(cache.entries(chain));
         if expected.sampled {
             adaptive.prefetch_whole(of);
@@ -567,8 +568,7 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
         batch.note(n, of);
     }
     for n in noted.numbers() {
-        let expected = Expected { sampled: sampled.has(n), refresh: refresh.has(n) };
-        note_hit(adaptive, cache, batch.chain(n), batch.noted(n), expected);
+        note_hit(adaptive, cache, batch.chain(n), batch.noted(n), expected(n));
     }
     adaptive.lookups_done(u64::from(hits.count()));
     by_parts

@@ -163,10 +163,9 @@ impl Actions<'_> {
                     self.commit(&machine.key);
                 }
                 op.writes(&mut self.written);
-                let apart = traversal.apart.contains(&(at as u32, n as u32));
                 machine.step(op, self);
                 match op {
-                    Op::Save if apart => {
+                    Op::Save if traversal.apart.contains(&(at as u32, n as u32)) => {
                         // Not twice, in the copy and behind it.
                         self.commit(&machine.key);
                         copies.push(Some((self.parts.len(), self.base)));
@@ -184,11 +183,10 @@ impl Actions<'_> {
             }
         }
         // A copy behind which nothing is sent is the packet itself.
-        if let Some(inner) =
-            self.parts.last_mut().and_then(|p| Some(p.strip_prefix("clone(")?.strip_suffix(')')?.to_string()))
-        {
-            self.parts.pop();
-            self.parts.push(inner);
+        if let Some(last) = self.parts.last_mut() {
+            if let Some(inner) = last.strip_prefix("clone(").and_then(|rest| rest.strip_suffix(')')) {
+                *last = inner.to_string();
+            }
         }
     }
 
