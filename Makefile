@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# make demo   a whole region on this machine, real traffic, one table      (root)
-# make test   every test                                                  (root for the XDP and namespace tests)
-# make bench  benches: table and JSON        make peers  the same beside Open vSwitch and Linux
-# make build  everything in release mode     make deb    a Debian package   make deb-test  installs and runs it (root)
-# make fuzz   a longer fuzz run              make generate  writes what is generated from the code
-.PHONY: all build demo test bench peers deb deb-test deps lint fuzz generate
+# make demo       a whole region on this machine, real traffic, one table  (root)
+# make test       what CI runs, at most 15 minutes on 2 cores               (root for the XDP and namespace tests)
+# make test-long  the rest: long differentials and models, SIGKILL by the hundred, an hour of fuzzing, the package; hours
+# make bench      the headlines in at most 15 minutes: table and JSON        make bench-full  every bench with all sizes; hours
+# make peers      the same beside Open vSwitch and Linux
+# make build      everything in release mode     make deb    a Debian package   make deb-test  installs, upgrades and runs it (root)
+# make fuzz       a longer fuzz run              make generate  writes what is generated from the code
+# Tests that cannot run here (no root, tool, kernel feature or third-party data) are counted and named at the end of
+# `make test`; with TUNNY_CI=1 they fail.
+.PHONY: all build demo test test-long bench bench-full peers deb deb-test deps lint fuzz generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
@@ -27,8 +31,26 @@ test: export CARGO_PROFILE_DEV_LTO := off
 # One build serves all: building a package by itself would compile its dependencies again with other features.
 test: deps lint
 	cargo build --workspace --bins --tests --examples
-	cargo test --workspace --lib --bins --tests --no-fail-fast
+	@$(call counted,cargo test --workspace --lib --bins --tests --no-fail-fast)
 	$(DEBUG)/fuzz --seconds $(or $(FUZZ_SECONDS),20)
+
+# Runs tests, then says which could not run, also after a failure.
+SKIPS := $(abspath $(or $(CARGO_TARGET_DIR),target))/skips
+counted = rm -f $(SKIPS); TUNNY_SKIPS=$(SKIPS) $(1); status=$$?; cargo xtask skips $(SKIPS) || exit 1; exit $$status
+
+# Names of long tests begin with long_; others run longer by a variable.
+test-long: export TUNNY_PACKETS := $(or $(TUNNY_PACKETS),3000000)
+test-long: export TUNNY_NAT_PACKETS := $(or $(TUNNY_NAT_PACKETS),400000)
+test-long: export TUNNY_STATES_PACKETS := $(or $(TUNNY_STATES_PACKETS),400000)
+test-long: export TUNNY_FILTER_PACKETS := $(or $(TUNNY_FILTER_PACKETS),2000000)
+test-long: export TUNNY_EVENTS := $(or $(TUNNY_EVENTS),10000000)
+test-long: export TUNNY_KILLS := $(or $(TUNNY_KILLS),200)
+test-long: export TUNNY_HANDSHAKES := $(or $(TUNNY_HANDSHAKES),1500)
+test-long: deps
+	@$(call counted,cargo test --release --workspace --lib --bins --tests --no-fail-fast)
+	@$(call counted,cargo test --release --workspace --lib --bins --tests --no-fail-fast -- --ignored long_)
+	$(MAKE) fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),3600)
+	$(MAKE) deb-test
 
 lint:
 	@cargo xtask abi --check

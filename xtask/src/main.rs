@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Generators: `cargo xtask abi` writes bpf/include/abi.h; `--check` fails when the committed file differs.
+//! Generators: `cargo xtask abi` writes bpf/include/abi.h; `--check` fails when the committed file differs. `style` checks the
+//! sources, `skips` sums up which tests could not run.
+mod silent;
 mod style;
 
 use std::{env, fs, process::ExitCode};
@@ -23,8 +25,31 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         }
+        Some("skips") => skips(args.get(1).map_or("target/skips", String::as_str)),
         _ => {
-            eprintln!("usage: cargo xtask abi|reference [--check] | style");
+            eprintln!("usage: cargo xtask abi|reference [--check] | style | skips FILE");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints how many tests could not run and which; no file means that none said so.
+fn skips(file: &str) -> ExitCode {
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(e) => {
+            eprintln!("{file}: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match skip::summary(&text) {
+        Ok(summary) => {
+            print!("{summary}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("{file}: {e}");
             ExitCode::FAILURE
         }
     }

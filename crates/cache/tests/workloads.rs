@@ -1,28 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Caches on the model pipelines and on real dumps: answers equal the pipeline's, and misses behave as they must.
 //!
-//! `TUNNY_PACKETS=1000000` makes it a long run. `TUNNY_SHARED` names the folder with third-party data (else `../shared` beside the
-//! repository); tests that need it say so and are skipped where it is absent.
+//! `TUNNY_PACKETS=1000000` makes it a long run. Tests that need third-party data are skipped without it (crate `skip`).
 use cache::compare::strategies::sweep;
 use cache::compare::{run, Env, Subject};
 use cache::engine::{Engine, Kind, Setup};
 use cache::workload::{generate, input, models, rules, Locality, Packet, Parameters, Workload};
 use pipeline::text::{import, ImportOptions};
 use pipeline::{Conntrack, Field, Key, Pipeline};
-use std::path::PathBuf;
 
 fn packets(default: u64) -> u64 {
     std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
+#[track_caller]
 fn shared(file: &str) -> Option<String> {
-    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
-    let folder = std::env::var_os("TUNNY_SHARED").map_or(beside, PathBuf::from);
-    let text = std::fs::read_to_string(folder.join("data").join(file)).ok();
-    if text.is_none() {
-        println!("skipped: {file} is not in {}; TUNNY_SHARED says where to look", folder.display());
-    }
-    text
+    let path = skip::have_shared(&format!("data/{file}"))?;
+    Some(std::fs::read_to_string(path).unwrap())
 }
 
 fn program(text: &str) -> Pipeline {

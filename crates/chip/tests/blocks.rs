@@ -3,8 +3,6 @@
 
 use chip::blocks::{sram, state, tcam, Blocks, Geometry, Grid};
 use chip::{profile, Alpm, Bucket, Key, Kind, Table};
-use std::io::Write;
-use std::path::{Path, PathBuf};
 
 fn tofino() -> Geometry {
     let text = profile::built_in("tofino1").expect("built in");
@@ -128,25 +126,6 @@ fn no_table_overfills_a_stage() {
     }
 }
 
-/// The measured counts, which are not part of this project. Where the folder is absent the line goes past the test
-/// harness, which keeps what a passing test prints to itself; where TUNNY_SHARED names a folder it must be there.
-fn data() -> Option<PathBuf> {
-    let file = "data/tofino/blocks.csv";
-    if let Some(shared) = std::env::var_os("TUNNY_SHARED") {
-        let path = Path::new(&shared).join(file);
-        assert!(path.exists(), "TUNNY_SHARED is set and {} does not exist", path.display());
-        return Some(path);
-    }
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let found = here.ancestors().map(|a| a.join("shared").join(file)).find(|p| p.exists());
-    if found.is_none() {
-        let line = "SKIPPED the_compilers_block_counts: no shared/data/tofino/blocks.csv beside this checkout (TUNNY_SHARED names \
-                    the folder), so the blocks were NOT compared with the real compiler's\n";
-        let _ = std::io::stderr().write_all(line.as_bytes());
-    }
-    found
-}
-
 /// A line of blocks.csv.
 fn measured(line: &str) -> (Table, Blocks) {
     let f: Vec<&str> = line.split(',').collect();
@@ -178,7 +157,7 @@ fn measured(line: &str) -> (Table, Blocks) {
 /// blocks or 2% on every row (the project's aim is 3% on 95%), and equal on all but one.
 #[test]
 fn the_compilers_block_counts() {
-    let Some(path) = data() else { return };
+    let Some(path) = skip::have_shared("data/tofino/blocks.csv") else { return };
     let text = std::fs::read_to_string(path).expect("readable");
     let (mut rows, mut equal) = (0, 0);
     for line in text.lines().skip(1) {

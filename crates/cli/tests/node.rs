@@ -432,8 +432,7 @@ fn the_text_of_a_trace_is_as_written() {
 
 #[test]
 fn both_engines_agree_in_a_trace() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: the XDP program needs root");
+    if !skip::have_root("for the XDP program") {
         return;
     }
     let more = ["--engine", "xdp", "-o", "json"];

@@ -245,11 +245,7 @@ fn own_sets_are_judged_as_they_are_written() {
 
 #[test]
 fn classbench_sets_are_judged_as_they_are_written() {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let Some(folder) = here.ancestors().map(|a| a.join("shared/data/classbench")).find(|p| p.is_dir()) else {
-        eprintln!("SKIPPED: no folder shared/data/classbench above this one, so the ClassBench sets were not tried");
-        return;
-    };
+    let Some(folder) = skip::have_shared("data/classbench") else { return };
     let mut r = seed();
     let sets = files(&folder);
     assert_eq!(sets.len(), 24, "sets in {}", folder.display());

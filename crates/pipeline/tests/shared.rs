@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Dumps of real pipelines, in a folder beside the project's; skipped with a line where it is not there.
+//! Dumps of real pipelines, in a folder beside the project's; the tests are skipped without it (crate `skip`).
 use pipeline::text::{import, ImportOptions};
 use pipeline::{Import, ImportErrors};
-use std::path::{Path, PathBuf};
-
-fn folder() -> Option<PathBuf> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let found = here.ancestors().map(|a| a.join("shared/data/ovs-pipelines")).find(|p| p.is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no folder shared/data/ovs-pipelines above this one, so there are no real dumps to import");
-    }
-    found
-}
+use std::path::PathBuf;
 
 fn dumps() -> Vec<(String, String)> {
-    let Some(folder) = folder() else { return Vec::new() };
+    let Some(folder) = skip::have_shared("data/ovs-pipelines") else { return Vec::new() };
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder).expect("folder").map(|e| e.expect("entry").path()).collect();
+    assert!(!files.is_empty(), "a folder without dumps");
     files.sort();
     files
         .into_iter()

@@ -79,8 +79,7 @@ impl Drop for Peer {
 
 /// This thread gets a namespace with two cables to the peer; none without root.
 fn world(name: &str) -> Option<Peer> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root to make network namespaces");
+    if !skip::have_root("to make network namespaces") {
         return None;
     }
     let peer = Peer(format!("tnyu{name}{}", std::process::id()));

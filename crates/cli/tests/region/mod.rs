@@ -70,10 +70,10 @@ pub fn options(name: &str) -> Options {
     }
 }
 
-/// Brings it up; `None`: not root, which has been said.
+/// Brings it up; `None`: not root; the test is skipped.
+#[track_caller]
 pub fn region_with(options: &Options) -> Option<Region> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root to make network namespaces");
+    if !skip::have_root("to make network namespaces") {
         return None;
     }
     let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
@@ -87,6 +87,7 @@ pub fn region_with(options: &Options) -> Option<Region> {
     }
 }
 
+#[track_caller]
 pub fn region(name: &str) -> Option<Region> {
     region_with(&options(name))
 }

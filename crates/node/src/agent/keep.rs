@@ -371,8 +371,7 @@ mod tests {
     #[test]
     fn on_a_file_system_that_may_only_be_read_what_is_there_counts_and_what_is_not_does_not() {
         use nix::mount::{mount, MsFlags};
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("passed over: it needs root");
+        if !skip::have_root("to mount a file system") {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -380,8 +379,8 @@ mod tests {
         // A thread has its mounts for itself.
         let body = move || {
             let none = None::<&str>;
-            if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).is_err() {
-                return eprintln!("passed over: no mounts of its own");
+            if let Err(e) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS) {
+                return skip::test(format_args!("no permission for a mount namespace: {e}"), "run it as root");
             }
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
             mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), none).unwrap();
@@ -394,6 +393,7 @@ mod tests {
             kept.begin("n").unwrap_err();
             kept.forget("n").unwrap_err();
         };
-        std::thread::spawn(body).join().unwrap();
+        let name = std::thread::current().name().unwrap_or_default().to_string();
+        std::thread::Builder::new().name(name).spawn(body).unwrap().join().unwrap();
     }
 }

@@ -67,11 +67,11 @@ struct State {
 }
 
 impl XdpRunner {
-    /// Loads the program in a namespace of this thread's own. None, with a word why, where BPF is not permitted.
+    /// Loads the program in a namespace of this thread's own. None without root; the test is skipped.
+    #[track_caller]
     pub fn new() -> Option<XdpRunner> {
         // Without root there is nothing to test; as root every failure is one.
-        if !nix::unistd::geteuid().is_root() {
-            println!("SKIPPED: loading BPF takes root");
+        if !skip::have_root("to load BPF") {
             return None;
         }
         unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace of one's own");
@@ -88,10 +88,15 @@ impl XdpRunner {
         Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out, linear: 0, memories, ahead: 0 })
     }
 
-    /// Whether the kernel can split the frame of a test run (Linux 6.18).
+    /// Whether the kernel can split the frame of a test run (Linux 6.18); if not, that part of the test is skipped.
+    #[track_caller]
     pub fn can_split(&self) -> bool {
         let options = RunOptions { repeat: 1, ifindex: 1, linear: 14, ..RunOptions::default() };
-        run_program(self.engine.program(), &[0; 60], &mut [0; 256], options).is_ok()
+        let can = run_program(self.engine.program(), &[0; 60], &mut [0; 256], options).is_ok();
+        if !can {
+            skip::test("the part with frames in two buffers: the kernel cannot split the frame of a test run", "use Linux 6.18 or newer");
+        }
+        can
     }
 
     fn prepare_port(&mut self, port: &Port) -> Result<(), String> {

@@ -19,12 +19,13 @@ pub const MAC_B: u64 = 0x02_00_00_00_00_0b;
 pub const GATEWAY_MAC: u64 = 0x02_ff_00_00_00_01;
 pub const SALT: u64 = 0x1234_5678_9abc_def1;
 
-/// The engine, or None with a clear line when BPF is not permitted here.
+/// The engine; without permission for BPF the test is skipped.
+#[track_caller]
 pub fn engine() -> Option<XdpEngine> {
     match XdpEngine::load() {
         Ok(engine) => Some(engine),
         Err(e) if e.not_permitted() => {
-            println!("SKIPPED: {e}");
+            skip::test(e, "run it as root");
             None
         }
         Err(e) => panic!("{e}"),

@@ -8,14 +8,18 @@ use std::process::Command;
 
 /// Runs a test in a thread with a network namespace of its own, which ends with the thread.
 pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(move || {
+    // A skipped test says the name of its thread.
+    let name = std::thread::current().name().unwrap_or_default().to_string();
+    let body = move || {
         // SAFETY: no pointers; only this thread changes its namespace.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            println!("SKIPPED: no permission for a network namespace: {}", io::Error::last_os_error());
+            let e = io::Error::last_os_error();
+            skip::test(format_args!("no permission for a network namespace: {e}"), "run it as root");
             return;
         }
         test();
-    });
+    };
+    let thread = std::thread::Builder::new().name(name).spawn(body).expect("a thread");
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
