@@ -13,6 +13,7 @@ use crate::{cpu, report, snapshot, stats, Context, Error, Goal, Report};
 use abi::DropReason;
 use filter::GROUP_RULES_MAX;
 use gateway::{Gateway, Verdict};
+use node::consent::Consent;
 use node::daemon::{self, Running};
 use node::dataplane::Choice;
 use node::service::{write_document, Mode};
@@ -109,7 +110,7 @@ fn visible(loaded: &Loaded, packet: &[u8], texts: &[Vec<u8>; 2], count: usize) -
         let mut run = || {
             for text in texts.iter().cycle().take(count) {
                 let (before, called) = (seen.load(Ordering::Acquire), start.elapsed().as_nanos() as f64);
-                let told = node.apply(text, false, Mode::Merge).map_err(Error::failed("a changed rule"))?;
+                let told = node.apply(text, Mode::Merge, &Consent::none()).map_err(Error::failed("a changed rule"))?;
                 if !cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != before) {
                     return Err(Error::Failed { what: "a changed rule".into(), why: "no packet met it within 1 s".into() });
                 }
@@ -139,7 +140,7 @@ pub fn filter_change(context: &Context) -> Result<Report, Error> {
         context.say(&format!("filter-change: one rule of {name}"));
         let texts = pair(count, form);
         // The group gets its size first.
-        loaded.running.node.apply(&texts[1], false, Mode::Merge).map_err(Error::failed("a group"))?;
+        loaded.running.node.apply(&texts[1], Mode::Merge, &Consent::none()).map_err(Error::failed("a group"))?;
         all.push((name, visible(&loaded, &packet, &texts, context.samples.max(CHANGES))?));
     }
     let against = "goal: 10 ms from the request with the changed group's text until a packet meets the rule; 1M rules loaded";

@@ -3,9 +3,9 @@
 
 use crate::output::{print, say, Format, Patience};
 use crate::Global;
-use node::client::Client;
+use node::client::{Client, ClientError};
 use node::service::write_document;
-use node::types::ApplyReport;
+use node::types::{ApplyReport, OUTDATED};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,6 +14,9 @@ use std::process::ExitCode;
 ///
 /// Files are YAML documents, NDJSON (.ndjson, .jsonl), or binary snapshots (.tny). What they do not name stays as it is, unless
 /// --replace is given. Exit status 0 if the node is now as described.
+///
+/// What is committed is the plan that was shown. If the configuration changes between plan and answer, nothing is committed: the new
+/// plan is shown, and asked about. With --yes plan and commit are one step, and nothing comes between.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files or folders; `-` is standard input.
@@ -22,19 +25,36 @@ pub struct Args {
     /// Show the plan and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask.
+    /// Do not ask. It does not answer for deletions of more than a tenth of all objects: see --deletes.
     #[arg(short, long)]
     yes: bool,
     /// The files are everything: what they do not name is deleted.
     #[arg(long)]
     replace: bool,
+    /// With --replace: files without a single document delete everything but the Gateway. Refused otherwise.
+    #[arg(long, requires = "replace")]
+    allow_empty: bool,
+    /// Objects that go: must be the plan's number. Needed besides --yes if they are more than a tenth of all.
+    #[arg(long, value_name = "N")]
+    deletes: Option<u64>,
 }
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let body = read(&args.files)?;
-    let options = format!("replace={}", args.replace);
-    change(&body, &options, args.dry_run, args.yes, global)
+    let mode = format!("replace={}&allow_empty={}", args.replace, args.allow_empty);
+    let agreed = Agreed { dry_run: args.dry_run, yes: args.yes, deletes: args.deletes };
+    change(&body, &mode, &agreed, global)
+}
+
+/// What the command line agrees to beforehand.
+pub struct Agreed {
+    /// Nothing is changed.
+    pub dry_run: bool,
+    /// The plan as it comes.
+    pub yes: bool,
+    /// So many objects go.
+    pub deletes: Option<u64>,
 }
 
 /// The files as the body of a request.
@@ -51,37 +71,56 @@ pub fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Shows the plan of a change, asks, and carries it out.
-pub fn change(body: &[u8], options: &str, dry_run: bool, yes: bool, global: &Global) -> anyhow::Result<ExitCode> {
+/// Shows the plan of a change, asks, and carries it out. What is committed is the plan that was shown: if the configuration has
+/// changed meanwhile, the new plan is shown and asked about.
+pub fn change(body: &[u8], mode: &str, agreed: &Agreed, global: &Global) -> anyhow::Result<ExitCode> {
     let client = Client::new(&global.socket())?;
-    let post = |dry: bool, what: &'static str| -> anyhow::Result<ApplyReport> {
+    let post = |options: String, what: &'static str| -> Result<ApplyReport, ClientError> {
         let _patience = Patience::new(what);
-        Ok(client.post(&format!("/v1/apply?dry_run={dry}&{options}"), body.to_vec())?)
+        client.post(&format!("/v1/apply?{mode}{options}"), body.to_vec())
     };
-    let text = global.output == Format::Table;
-    // Nobody to ask, nobody to show a plan to beforehand: one request does both.
-    if yes && !dry_run {
-        let report = post(false, "applying")?;
-        return finish(&report, global, true);
+    let number = agreed.deletes.map_or(String::new(), |n| format!("&deletes={n}"));
+    // Nobody to ask, nobody to show a plan to beforehand: one request plans and commits, and nothing comes between.
+    if agreed.yes && !agreed.dry_run {
+        return finish(&post(number, "applying")?, global, true);
     }
-    let plan = post(true, "planning")?;
-    if dry_run || plan.empty {
-        return finish(&plan, global, true);
+    loop {
+        let plan = post(format!("&dry_run=true{number}"), "planning")?;
+        if agreed.dry_run || plan.empty {
+            return finish(&plan, global, true);
+        }
+        if global.output == Format::Table {
+            print(&colored(&plan.text))?;
+        }
+        if !std::io::stdin().is_terminal() {
+            let number = if plan.asks_deletes { format!(" --deletes {}", plan.deletes) } else { String::new() };
+            anyhow::bail!("nothing was changed: there is no terminal to ask on; give --yes{number} to apply without asking");
+        }
+        if !asked(&plan, agreed)? {
+            say("nothing was changed");
+            return Ok(ExitCode::FAILURE);
+        }
+        match post(format!("&base={}&deletes={}", plan.base, plan.deletes), "applying") {
+            Err(ClientError::Refused(why)) if why.code == OUTDATED => {
+                say("tunny: the configuration changed meanwhile, so nothing was committed; this is the plan now");
+            }
+            done => return finish(&done?, global, false),
+        }
     }
-    if text {
-        print(&colored(&plan.text))?;
-    }
-    if !std::io::stdin().is_terminal() {
-        anyhow::bail!("nothing was changed: there is no terminal to ask on; give --yes to apply without asking");
-    }
-    let _ = write!(std::io::stderr(), "Apply? [y/N] ");
+}
+
+/// Asks whether the plan is meant; for many deletions, by their number.
+fn asked(plan: &ApplyReport, agreed: &Agreed) -> anyhow::Result<bool> {
+    let number = plan.asks_deletes && agreed.deletes.is_none();
+    let question = match number {
+        true => format!("This deletes {} of {} objects. Type their number to go on: ", plan.deletes, plan.objects),
+        false => "Apply? [y/N] ".to_string(),
+    };
+    let _ = write!(std::io::stderr(), "{question}");
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
-    if !["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
-        say("nothing was changed");
-        return Ok(ExitCode::FAILURE);
-    }
-    finish(&post(false, "applying")?, global, false)
+    let answer = answer.trim().to_lowercase();
+    Ok(if number { answer == plan.deletes.to_string() } else { ["y", "yes"].contains(&answer.as_str()) })
 }
 
 /// Signs at the beginning of lines in color, if a terminal looks at them.

@@ -24,21 +24,25 @@ pub struct Args {
     /// Show the plan and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask.
+    /// Do not ask. It does not answer for deletions of more than a tenth of all objects: see --deletes.
     #[arg(short, long)]
     yes: bool,
+    /// Objects that go: must be the plan's number. Needed besides --yes if they are more than a tenth of all.
+    #[arg(long, value_name = "N")]
+    deletes: Option<u64>,
 }
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut body = crate::apply::read(&args.files)?;
-    let mut options = String::from("delete=true");
+    let mut mode = "delete=true";
     if let Some(kind) = &args.kind {
         let kind = Kind::from_name(kind)
             .ok_or_else(|| anyhow::anyhow!("`{kind}` is no kind of object; there are {}", Kind::words()))?;
         let names: Vec<_> = args.names.iter().map(|n| serde_json::json!([kind.name(), n])).collect();
         write_document(&mut body, "names", serde_json::Value::from(names).to_string().as_bytes());
-        options = "names=true".into();
+        mode = "names=true";
     }
-    crate::apply::change(&body, &options, args.dry_run, args.yes, global)
+    let agreed = crate::apply::Agreed { dry_run: args.dry_run, yes: args.yes, deletes: args.deletes };
+    crate::apply::change(&body, mode, &agreed, global)
 }

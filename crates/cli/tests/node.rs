@@ -194,12 +194,13 @@ fn objects_are_deleted_by_name_and_by_file() {
     assert!(node.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
     let in_use = node.run(&["delete", "--yes", "nc", "host-a"]);
     assert!(!in_use.status.success(), "an NC with VMs cannot go: {}", text(&in_use));
-    assert!(node.run(&["delete", "--yes", "vm", "red-1", "red-2"]).status.success());
+    assert!(node.run(&["delete", "--yes", "--deletes", "2", "vm", "red-1", "red-2"]).status.success());
     assert_eq!(node.json(&["get", "vm", "--tables"]).as_array().unwrap().len(), 4);
     assert!(!node.run(&["get", "vm", "red-1"]).status.success());
     let all = node.run(&["apply", "--yes", example().to_str().unwrap()]);
     assert!(all.status.success());
-    let out = node.run(&["delete", "--yes", "-f", example().to_str().unwrap()]);
+    let objects = node.json(&["get", "all"]).as_array().unwrap().len().to_string();
+    let out = node.run(&["delete", "--yes", "--deletes", &objects, "-f", example().to_str().unwrap()]);
     assert!(out.status.success(), "{}", text(&out));
     assert_eq!(node.json(&["get", "all"]).as_array().unwrap().len(), 0);
     assert_eq!(node.json(&["get", "all", "--tables"]).as_array().unwrap().len(), 0);
@@ -308,7 +309,8 @@ fn who_stops_the_gateway_or_names_an_absent_uplink_is_told() {
     let said = text(&out);
     assert!(said.contains("takes its program off absent0 and forwards nothing for 3 VPCs and 6 VMs"), "{said}");
     // A Gateway that can forward nothing more is deleted without a word.
-    assert!(node.run(&["delete", "--yes", "-f", example().to_str().unwrap()]).status.success());
+    let objects = node.json(&["get", "all"]).as_array().unwrap().len().to_string();
+    assert!(node.run(&["delete", "--yes", "--deletes", &objects, "-f", example().to_str().unwrap()]).status.success());
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! The local API: HTTP with JSON bodies over a Unix socket. Whoever may open the socket may do everything, so its mode is
 //! 0660: root and the group of the process. Metrics are also served over TCP, read-only.
 
+use crate::consent::Consent;
 use crate::error::NodeError;
 use crate::events::{encode, EventFilter};
 use crate::service::{Mode, Node};
-use crate::types::ErrorBody;
+use crate::types::{ErrorBody, OUTDATED};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{header, StatusCode};
@@ -26,11 +27,15 @@ struct Failure(NodeError);
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = match &self.0 {
-            NodeError::Config(_) | NodeError::Request(_) | NodeError::NoFastPath { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            NodeError::Config(_) | NodeError::Request(_) | NodeError::Consent(_) | NodeError::NoFastPath { .. } => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             NodeError::Commit(_) => StatusCode::CONFLICT,
+            NodeError::Outdated => StatusCode::PRECONDITION_FAILED,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        (status, Json(ErrorBody { errors: self.0.sentences() })).into_response()
+        let code = if matches!(self.0, NodeError::Outdated) { OUTDATED } else { "" };
+        (status, Json(ErrorBody { errors: self.0.sentences(), code: code.into() })).into_response()
     }
 }
 
@@ -65,9 +70,17 @@ struct TopQuery {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ApplyQuery {
     #[serde(default)]
     dry_run: bool,
+    /// Nothing may replace everything.
+    #[serde(default)]
+    allow_empty: bool,
+    /// Objects that the change deletes.
+    deletes: Option<u64>,
+    /// The configuration that the plan was made for.
+    base: Option<String>,
     /// The documents name what goes.
     #[serde(default)]
     delete: bool,
@@ -117,7 +130,8 @@ pub fn router(node: Arc<Node>) -> Router {
                         (_, _, true) => Mode::Replace,
                         _ => Mode::Merge,
                     };
-                    n.apply(&body, q.dry_run, mode)
+                    let ApplyQuery { dry_run, allow_empty, deletes, base, .. } = q;
+                    n.apply(&body, mode, &Consent { dry_run, allow_empty, deletes, base })
                 })
             }),
         )
@@ -151,12 +165,12 @@ const PATHS: &str = "GET /v1/status, /v1/counters, /v1/levels, /v1/neighbours, /
 
 async fn unknown(uri: axum::http::Uri) -> Response {
     let error = format!("there is nothing at {}; there are {PATHS}", uri.path());
-    (StatusCode::NOT_FOUND, Json(ErrorBody { errors: vec![error] })).into_response()
+    (StatusCode::NOT_FOUND, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
 }
 
 async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> Response {
     let error = format!("{method} means nothing at {}; there are {PATHS}", uri.path());
-    (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody { errors: vec![error] })).into_response()
+    (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
 }
 
 /// Refusals of the HTTP library (a query or body that cannot be read) are text: here they become errors like all others.
@@ -168,7 +182,7 @@ async fn in_json(response: Response) -> Response {
     let status = response.status();
     let why = axum::body::to_bytes(response.into_body(), 4096).await.unwrap_or_default();
     let error = format!("the request cannot be read: {}", String::from_utf8_lossy(&why));
-    (status, Json(ErrorBody { errors: vec![error] })).into_response()
+    (status, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
 }
 
 async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>) -> Response {

@@ -73,6 +73,12 @@ pub enum NodeError {
         /// What the system said.
         source: io::Error,
     },
+    /// A change that deletes more than was agreed to.
+    #[error("{0}")]
+    Consent(String),
+    /// A change that was planned for another configuration.
+    #[error("the configuration has changed since this plan was made: nothing was changed; make the plan anew")]
+    Outdated,
     /// A request that makes no sense.
     #[error("{0}")]
     Request(String),

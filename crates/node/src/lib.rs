@@ -6,6 +6,7 @@ pub mod agent;
 pub mod api;
 pub mod carried;
 pub mod client;
+pub mod consent;
 pub mod copy;
 pub mod counters;
 pub mod daemon;

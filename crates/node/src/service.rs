@@ -5,6 +5,7 @@
 //! `writer` (the tables; the underlay takes this one alone). Packets take none of them.
 
 use crate::carried::{self, Counts, Saved};
+use crate::consent::{self, Consent, Deletes};
 use crate::counters::{self, monotonic_ns};
 use crate::dataplane::{DataPlane, Service};
 use crate::error::NodeError;
@@ -44,6 +45,8 @@ pub struct Core {
 pub struct Node {
     instance: String,
     started: Instant,
+    /// A random number: plans made for another process are not this one's.
+    mark: u64,
     hub: Arc<Hub>,
     core: Mutex<Core>,
     plane: Mutex<DataPlane>,
@@ -158,8 +161,8 @@ impl Node {
         let Parts { instance, hub, core, plane, writer, underlay, internet, carried, startup, notes } = parts;
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
-        let trouble = Mutex::default();
-        Arc::new(Node { instance, started, hub, core, plane, writer, memory, underlay, internet, carried, startup, notes, trouble })
+        let (trouble, mark) = (Mutex::default(), crate::daemon::salt());
+        Arc::new(Node { instance, started, mark, hub, core, plane, writer, memory, underlay, internet, carried, startup, notes, trouble })
     }
 
     /// The distributor of captured packets.
@@ -458,14 +461,15 @@ impl Node {
     }
 
     /// `POST /v1/apply`.
-    pub fn apply(&self, body: &[u8], dry_run: bool, mode: Mode) -> Result<ApplyReport, NodeError> {
+    pub fn apply(&self, body: &[u8], mode: Mode, consent: &Consent) -> Result<ApplyReport, NodeError> {
         let begun = Instant::now();
         // A snapshot that replaces everything needs no documents.
         if let (Mode::Replace, Some([(_, content)])) = (mode, frames(body).as_deref()) {
             if let Some(model) = crate::store::snapshot(content) {
                 let model = model?;
                 let parse_s = begun.elapsed().as_secs_f64();
-                return self.change(Change::Everything(model, None), dry_run).map(|r| ApplyReport { parse_s, ..r });
+                consent.to_emptiness(consent::objects(&model) as usize, &lock(&self.core).model)?;
+                return self.change(Change::Everything(model, None), consent).map(|r| ApplyReport { parse_s, ..r });
             }
         }
         let (docs, errors) = read_documents(body, mode)?;
@@ -477,21 +481,23 @@ impl Node {
             return Err(sentences(errors));
         }
         let parse_s = begun.elapsed().as_secs_f64();
-        self.apply_documents(&docs, dry_run, mode == Mode::Replace).map(|r| ApplyReport { parse_s, ..r })
+        self.apply_documents(&docs, mode == Mode::Replace, consent).map(|r| ApplyReport { parse_s, ..r })
     }
 
     /// Applies documents: all of them or none.
-    pub fn apply_documents(&self, docs: &Documents, dry_run: bool, replace: bool) -> Result<ApplyReport, NodeError> {
+    pub fn apply_documents(&self, docs: &Documents, replace: bool, consent: &Consent) -> Result<ApplyReport, NodeError> {
         if !replace {
-            return self.change(Change::Documents(docs), dry_run);
+            return self.change(Change::Documents(docs), consent);
         }
+        consent.to_emptiness(docs.len(), &lock(&self.core).model)?;
         let (model, plan) = Model::from_documents(docs).map_err(sentences)?;
-        self.change(Change::Everything(model, Some(plan)), dry_run)
+        self.change(Change::Everything(model, Some(plan)), consent)
     }
 
-    fn change(&self, change: Change, dry_run: bool) -> Result<ApplyReport, NodeError> {
+    fn change(&self, change: Change, consent: &Consent) -> Result<ApplyReport, NodeError> {
         let mut core = lock(&self.core);
         let begun = Instant::now();
+        let (base, objects) = (self.base(&core.model), consent::objects(&core.model));
         let before = service(&core.model);
         let (plan, docs) = match change {
             Change::Everything(model, doubts) => {
@@ -501,6 +507,11 @@ impl Node {
             }
             Change::Documents(docs) => (core.model.apply(docs).map_err(sentences)?, Some(docs)),
         };
+        let deletes = Deletes::new(&plan, objects);
+        if let Err(refused) = consent.to_plan(&deletes, &base) {
+            core.model.revert(plan);
+            return Err(refused);
+        }
         let nat = OnceCell::new();
         let ends = self.internet.ends_of(&plan, &core.model, &nat);
         let mut view = plan.view(&core.model, CHANGES_MAX);
@@ -514,11 +525,15 @@ impl Node {
             plan: json,
             text: view.render(false) + &ends.map_or_else(String::new, |e| e.to_string()),
             empty: plan.is_empty(),
+            deletes: deletes.number(),
+            objects,
+            asks_deletes: deletes.asks(),
+            base,
             plan_s: begun.elapsed().as_secs_f64(),
             generation: self.tables().commits(),
             ..Default::default()
         };
-        if dry_run || report.empty {
+        if consent.dry_run || report.empty {
             core.model.revert(plan);
             return Ok(report);
         }
@@ -548,6 +563,11 @@ impl Node {
         // A commit of gateway settings stores the whole option word.
         self.set_capture(configured);
         Ok(report)
+    }
+
+    /// What names a configuration that a plan is made for: this process, and how many changes its model has seen.
+    fn base(&self, model: &Model) -> String {
+        format!("{:016x}.{}", self.mark, model.generation())
     }
 
     /// A warning for each uplink of the gateway that this host does not have.

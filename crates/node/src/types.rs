@@ -9,7 +9,13 @@ use std::collections::BTreeMap;
 pub struct ErrorBody {
     /// One sentence an error, each with its place where there is one.
     pub errors: Vec<String>,
+    /// `outdated`: the plan was made for another configuration. Else absent.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub code: String,
 }
+
+/// [`ErrorBody::code`] of a change that was planned for another configuration.
+pub const OUTDATED: &str = "outdated";
 
 /// `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -318,6 +324,18 @@ pub struct ApplyReport {
     pub text: String,
     /// Whether nothing changes.
     pub empty: bool,
+    /// Objects that the plan deletes.
+    #[serde(default)]
+    pub deletes: u64,
+    /// Objects before the change.
+    #[serde(default)]
+    pub objects: u64,
+    /// Whether so many go that `deletes` must be given with the change.
+    #[serde(default)]
+    pub asks_deletes: bool,
+    /// The configuration that the plan is for; given back as `base`, it makes sure that the plan shown is the one committed.
+    #[serde(default)]
+    pub base: String,
     /// Whether it was committed.
     pub committed: bool,
     /// Number of commits to the tables so far.

@@ -139,6 +139,11 @@ impl Model {
         }
     }
 
+    /// Number of changes that this model has taken so far.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Whether there is no object at all.
     pub fn is_empty(&self) -> bool {
         Kind::ALL.iter().all(|k| self.counts().of(*k) == 0)

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a change may do without being asked about. A slip of the hand (an empty file, the wrong folder, a plan that is an hour old)
+//! must not cost a configuration: who deletes much says how much, who replaces everything by nothing says so, and what
+//! is committed is the plan that was shown.
+
+use crate::error::NodeError;
+use config::{Kind, Model, Plan};
+use serde::{Deserialize, Serialize};
+
+/// A change that deletes more than one object in so many asks for the number.
+const SHARE: u64 = 10;
+
+/// What the sender of a change says besides its documents.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Consent {
+    /// Plan, and change nothing.
+    pub dry_run: bool,
+    /// A configuration without a single document may replace the present one.
+    pub allow_empty: bool,
+    /// The number of objects that the change deletes.
+    pub deletes: Option<u64>,
+    /// `base` of the plan that was shown: on top of another configuration nothing is committed.
+    pub base: Option<String>,
+}
+
+/// What a plan deletes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deletes {
+    /// Objects that go, by kind.
+    by_kind: [u64; Kind::ALL.len()],
+    /// Objects before the change.
+    of: u64,
+}
+
+impl Deletes {
+    /// Of a plan for a configuration of so many objects.
+    pub fn new(plan: &Plan, of: u64) -> Deletes {
+        Deletes { by_kind: Kind::ALL.map(|k| plan.tally(k).removed), of }
+    }
+
+    /// Objects that go.
+    pub fn number(&self) -> u64 {
+        self.by_kind.iter().sum()
+    }
+
+    /// Whether their number must be given.
+    pub fn asks(&self) -> bool {
+        self.number() * SHARE > self.of
+    }
+
+    fn words(&self) -> String {
+        let kinds = Kind::ALL.iter().zip(self.by_kind).filter(|(_, n)| *n > 0).map(|(k, n)| format!("{k} {n}"));
+        let kinds: Vec<String> = kinds.collect();
+        let kinds = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+        format!("{} of {} objects{kinds}", self.number(), self.of)
+    }
+}
+
+/// Objects of a configuration.
+pub fn objects(model: &Model) -> u64 {
+    Kind::ALL.iter().map(|k| model.counts().of(*k)).sum()
+}
+
+impl Consent {
+    /// Of a change that the node itself makes, as at a reload: it deletes nothing.
+    pub fn none() -> Consent {
+        Consent::default()
+    }
+
+    /// Refuses to replace everything by nothing, unless that is meant.
+    pub(crate) fn to_emptiness(&self, documents: usize, model: &Model) -> Result<(), NodeError> {
+        if documents > 0 || self.allow_empty {
+            return Ok(());
+        }
+        let gateways = model.counts().of(Kind::Gateway);
+        Err(NodeError::Consent(format!(
+            "the files hold no document, so --replace would delete every object but the Gateway ({} objects): nothing was changed; \
+             give the right files, or --allow-empty if this is meant",
+            objects(model) - gateways
+        )))
+    }
+
+    /// Refuses a plan that is not the one that was shown, or deletes what was not agreed to. `base` is the configuration that
+    /// the plan was made for.
+    pub(crate) fn to_plan(&self, deletes: &Deletes, base: &str) -> Result<(), NodeError> {
+        if self.base.as_deref().is_some_and(|shown| shown != base) {
+            return Err(NodeError::Outdated);
+        }
+        match self.deletes {
+            Some(n) if n != deletes.number() => Err(NodeError::Consent(format!(
+                "the plan deletes {}, but --deletes says {n}: nothing was changed; look at the plan with --dry-run",
+                deletes.words()
+            ))),
+            None if deletes.asks() && !self.dry_run => Err(NodeError::Consent(format!(
+                "the plan deletes {}, which is more than a tenth: nothing was changed; look at the plan with --dry-run, \
+                 and give --deletes {} if this is meant",
+                deletes.words(),
+                deletes.number()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
