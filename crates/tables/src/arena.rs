@@ -46,6 +46,20 @@ pub(crate) struct Arena {
     freed: u32,
     /// Lines from here on have never been written and are zero.
     fresh: u32,
+    /// What was taken since `begin`, if that is to be given back at once.
+    taken: Option<Vec<Taken>>,
+    /// So many calls that may fail from now on do not.
+    #[cfg(test)]
+    pub(crate) good_calls: Option<u32>,
+    /// Calls that may fail.
+    #[cfg(test)]
+    pub(crate) calls: u32,
+}
+
+/// Something that was taken.
+enum Taken {
+    Block(Block),
+    Pair(u32),
 }
 
 impl Arena {
@@ -64,6 +78,11 @@ impl Arena {
             used: 0,
             freed: 0,
             fresh: 1,
+            taken: None,
+            #[cfg(test)]
+            good_calls: None,
+            #[cfg(test)]
+            calls: 0,
             memory,
         };
         let limit = lines.limit();
@@ -149,8 +168,53 @@ impl Arena {
         Some(at)
     }
 
+    /// From now on notes what is taken, until `keep` or `take_back`.
+    pub(crate) fn begin(&mut self) {
+        self.taken = Some(self.taken.take().unwrap_or_default());
+    }
+
+    /// What was taken since `begin` stays taken.
+    pub(crate) fn keep(&mut self) {
+        self.taken = None;
+    }
+
+    /// Gives everything back that was taken since `begin`. Nobody may reach it any more.
+    pub(crate) fn take_back(&mut self) {
+        for taken in self.taken.take().unwrap_or_default().into_iter().rev() {
+            match taken {
+                Taken::Block(block) => self.free(block),
+                Taken::Pair(line) => self.free_pair(line),
+            }
+        }
+    }
+
+    fn note(&mut self, taken: Taken) {
+        if let Some(list) = &mut self.taken {
+            list.push(taken);
+        }
+    }
+
+    /// In the tests of this crate any call that asks for memory may be made to fail.
+    fn ask(&mut self) -> io::Result<()> {
+        #[cfg(test)]
+        {
+            self.calls += 1;
+            if let Some(good) = &mut self.good_calls {
+                *good = good.checked_sub(1).ok_or_else(out_of_memory)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A block of at most CLASS_MAX lines, content undefined, inside one segment.
     pub(crate) fn alloc(&mut self, lines: u32) -> io::Result<u32> {
+        self.ask()?;
+        let line = self.small(lines)?;
+        self.note(Taken::Block(Block { line, lines }));
+        Ok(line)
+    }
+
+    fn small(&mut self, lines: u32) -> io::Result<u32> {
         debug_assert!((1..=CLASS_MAX).contains(&lines));
         if let Some(line) = self.classes[lines as usize].pop() {
             self.class_lines -= lines;
@@ -161,7 +225,7 @@ impl Arena {
             self.new_slab(lines)?;
             // Merging may have left a fitting block.
             if self.slab.lines < lines {
-                return self.alloc(lines);
+                return self.small(lines);
             }
         }
         let line = self.slab.line;
@@ -210,6 +274,7 @@ impl Arena {
     /// A run of any length, its lines zeroed. `whole`: inside one segment; `align` is a power of two.
     pub(crate) fn alloc_zeroed(&mut self, lines: u32, align: u32, whole: bool) -> io::Result<u32> {
         debug_assert!(lines > 0 && (!whole || lines <= SEGMENT_LINES));
+        self.ask()?;
         let mut coalesced = false;
         let line = loop {
             if let Some(line) = self.take_extent(lines, align, whole) {
@@ -227,13 +292,15 @@ impl Arena {
         let dirty = self.fresh.saturating_sub(line).min(lines);
         self.lines.zero(line, dirty);
         self.fresh = self.fresh.max(line + lines);
+        self.note(Taken::Block(Block { line, lines }));
         Ok(line)
     }
 
     /// Two adjacent lines at an even number, zeroed.
     pub(crate) fn alloc_pair(&mut self) -> io::Result<u32> {
+        self.ask()?;
         if self.pairs.is_empty() {
-            let line = self.alloc(17)?;
+            let line = self.small(17)?;
             self.used -= 17;
             let first = line.next_multiple_of(2);
             self.pairs.extend((0..8).map(|i| first + 2 * i));
@@ -244,6 +311,7 @@ impl Arena {
         self.class_lines -= 2;
         self.used += 2;
         self.lines.zero(line, 2);
+        self.note(Taken::Pair(line));
         Ok(line)
     }
 
@@ -281,6 +349,7 @@ impl Arena {
 
     /// Makes sure that at least `lines` lines can be had as small blocks without asking the memory again.
     pub(crate) fn reserve(&mut self, lines: u64) -> io::Result<()> {
+        self.ask()?;
         // A slab may lose its tail, and the end of a segment too.
         let want = lines + lines / 16 + u64::from(SLAB);
         let have = u64::from(self.extent_lines + self.slab.lines);
@@ -340,6 +409,28 @@ impl Arena {
         }
         self.add_extent(line, lines);
         Ok(())
+    }
+
+    /// Runs of lines in use.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> Vec<Block> {
+        let mut free: Vec<(u32, u32)> = self.extents.iter().map(|(line, lines)| (*line, *lines)).collect();
+        for (lines, class) in self.classes.iter().enumerate() {
+            free.extend(class.iter().map(|line| (*line, lines as u32)));
+        }
+        free.extend(self.pairs.iter().map(|line| (*line, 2)));
+        free.push((self.slab.line, self.slab.lines));
+        free.push((self.lines.limit(), 0));
+        free.sort_unstable();
+        let (mut at, mut used) = (1, Vec::new());
+        for (line, lines) in free.into_iter().filter(|(line, lines)| *lines > 0 || *line == self.lines.limit()) {
+            assert!(line >= at, "line {line} is free twice");
+            if line > at {
+                used.push(Block { line: at, lines: line - at });
+            }
+            at = line + lines;
+        }
+        used
     }
 
     /// Merges all free space.

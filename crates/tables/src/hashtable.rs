@@ -83,6 +83,8 @@ pub(crate) struct Store {
     pub retired: Vec<Block>,
     /// Even pairs of lines that become free after the next grace period.
     pub retired_pairs: Vec<u32>,
+    /// Lines to which this commit has linked another one where readers are: the root word of the table, and the line.
+    pub links: Vec<(usize, u32)>,
 }
 
 /// Where an entry is.
@@ -92,6 +94,7 @@ pub(crate) struct Place {
     pub slot: usize,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct HashTable {
     kind: Kind,
     /// Offset of the TABLE_REF word in the root.
@@ -234,7 +237,8 @@ impl HashTable {
         let spill = if matches!(self.kind, Kind::Word(_)) { 20 } else { 8 };
         let chains = match self.wants(adds) {
             Some(buckets) => u64::from(buckets) + (self.entries + adds) / spill + 64,
-            None => adds,
+            // Nearer to the load at which it grows one bucket in four overflows; what is short of that is found one by one.
+            None => adds.div_ceil(2),
         };
         chains * u64::from(self.kind.bucket_lines())
     }
@@ -244,7 +248,7 @@ impl HashTable {
     pub(crate) fn stage(&mut self, store: &mut Store, buckets: u32) -> io::Result<()> {
         let bucket_lines = self.kind.bucket_lines();
         let first = store.arena.alloc_zeroed(buckets * bucket_lines, 2, false)?;
-        let old = HashTable { ..*self };
+        let old = *self;
         *self = HashTable { first, buckets, entries: 0, overflow: 0, published: false, ..*self };
         // Old home lines are read in order, new ones at random: a window of buckets is prefetched ahead.
         const AHEAD: u32 = 8;
@@ -353,15 +357,71 @@ impl HashTable {
                 if self.chain_length(&store.lines, hash) >= CHAIN_MAX {
                     break;
                 }
-                let new = self.new_line(store)?;
-                self.overflow += 1;
-                self.set_next(&store.lines, line, new);
-                line = new;
+                line = self.lengthen(store, line)?;
             }
-            // The chain is as long as a reader follows: a larger table has shorter ones.
-            let buckets = self.buckets + self.buckets / 2 + 16;
-            self.stage(store, buckets)?;
+            self.stage_larger(store)?;
         }
+    }
+
+    /// The chain is as long as a reader follows: a larger table has shorter ones.
+    fn stage_larger(&mut self, store: &mut Store) -> io::Result<()> {
+        let buckets = self.buckets + self.buckets / 2 + 16;
+        self.stage(store, buckets)
+    }
+
+    /// Links an empty line behind the last one of a chain.
+    fn lengthen(&mut self, store: &mut Store, line: u32) -> io::Result<u32> {
+        let new = self.new_line(store)?;
+        self.overflow += 1;
+        if self.published {
+            store.links.push((self.root, line));
+        }
+        self.set_next(&store.lines, line, new);
+        Ok(new)
+    }
+
+    /// Takes the line away again that `lengthen` has linked to this one. It is free after a grace period.
+    pub(crate) fn shorten(&self, lines: &Lines, line: u32) {
+        self.set_next(lines, line, 0);
+    }
+
+    /// Sees to it that entries with these hashes can be put in without a call that may fail.
+    pub(crate) fn make_room(&mut self, store: &mut Store, hashes: impl Iterator<Item = u64> + Clone) -> io::Result<()> {
+        if hashes.clone().next().is_none() {
+            return Ok(());
+        }
+        if self.buckets == 0 {
+            self.stage(store, 16)?;
+        }
+        loop {
+            let mut homes: Vec<u32> = hashes.clone().map(|hash| self.home(hash)).collect();
+            homes.sort_unstable();
+            let mut fit = true;
+            for same in homes.chunk_by(|a, b| a == b) {
+                fit &= fit && self.room_in(store, same[0], same.len())?;
+            }
+            if fit {
+                return Ok(());
+            }
+            self.stage_larger(store)?;
+        }
+    }
+
+    /// Makes a chain so long that it has so many empty slots. False if it would be longer than a reader follows.
+    fn room_in(&mut self, store: &mut Store, home: u32, wanted: usize) -> io::Result<bool> {
+        let (mut line, mut free) = (home, 0);
+        for length in 1.. {
+            let bucket = store.lines.at(line);
+            free += (0..self.kind.slots()).filter(|s| bucket.word(*s) == 0).count();
+            if free >= wanted || length >= CHAIN_MAX {
+                break;
+            }
+            line = match self.next(&store.lines, line) {
+                0 => self.lengthen(store, line)?,
+                next => next,
+            };
+        }
+        Ok(free >= wanted)
     }
 
     fn chain_length(&self, lines: &Lines, hash: u64) -> u32 {
@@ -390,6 +450,11 @@ impl HashTable {
             Kind::Word(shift) => entry >> shift << shift,
             _ => entry & !KEY_STATE_MASK,
         }
+    }
+
+    /// The hash by which a word finds its bucket.
+    pub(crate) fn hash_word(&self, store: &Store, entry: u64) -> u64 {
+        hash1(self.key_of(entry), store.salt)
     }
 
     /// Starts to load the home bucket of a word.
@@ -616,6 +681,11 @@ impl HashTable {
         self.entries -= 1;
     }
 
+    /// Empties the slot of an entry that the table does not count and no reader matches.
+    pub(crate) fn erase(&self, lines: &Lines, place: Place) {
+        lines.at(place.line).set(place.slot, 0);
+    }
+
     /// Changes the state of a key.
     pub(crate) fn set_state(&self, store: &Store, place: Place, state: u64) {
         let line = store.lines.at(place.line);
@@ -654,7 +724,8 @@ impl HashTable {
 /// What is compared of a TENANT_KEY: the VNI, and that it is valid.
 const TENANT_KEY_MASK: u64 = u64::MAX << TENANT_VNI_SHIFT | TENANT_VALID;
 
-fn tenant_hash(store: &Store, vni: u32) -> u64 {
+/// The hash by which a VPC finds its bucket.
+pub(crate) fn tenant_hash(store: &Store, vni: u32) -> u64 {
     hash1(u64::from(vni) << TENANT_VNI_SHIFT, store.salt)
 }
 

@@ -10,7 +10,7 @@ use crate::smallmap::SmallMap;
 use std::io;
 
 /// Sets up to this many routes are always built anew: it is about as fast as copying paths.
-const SMALL: usize = 48;
+pub(crate) const SMALL: usize = 48;
 
 /// IPv4 routes: (address, length) → ROUTE_VALUE.
 pub(crate) type Routes4 = SmallMap<(u32, u8), u32>;

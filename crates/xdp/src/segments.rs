@@ -85,6 +85,20 @@ impl Segments {
         if n <= have {
             return Ok(());
         }
+        let grown = self.grow_from(have, n);
+        if grown.is_err() {
+            // What was made on the way must not stay: neither pinned nor mapped.
+            for i in have..n {
+                let _ = self.arena.clear(i as usize * SEGMENT_BYTES as usize, SEGMENT_BYTES as usize);
+                if let Some(dir) = &self.pins {
+                    let _ = std::fs::remove_file(self.kind.pin(dir, i));
+                }
+            }
+        }
+        grown
+    }
+
+    fn grow_from(&self, have: u32, n: u32) -> io::Result<()> {
         let mut fds = Vec::new();
         for i in have..n {
             let fd = sys::create_array(self.kind.map, SEGMENT_BYTES, 1)?;

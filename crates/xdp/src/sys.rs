@@ -466,6 +466,20 @@ impl Mapping {
         Ok(())
     }
 
+    /// Takes away what is mapped over a part of a reserved range: it is address space without access again.
+    pub(crate) fn clear(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the range was checked to lie inside this reservation, and nobody uses that part of it.
+        let got = unsafe { libc::mmap(self.at.add(offset).cast(), bytes, libc::PROT_NONE, flags, -1, 0) };
+        if got == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
     pub(crate) fn at(&self) -> *mut u8 {
         self.at
     }

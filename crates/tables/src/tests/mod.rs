@@ -9,10 +9,12 @@ mod growth;
 mod internet;
 mod wires;
 mod kill;
+mod merge;
 mod model;
 mod oracle;
 mod peers;
 mod refusals;
+mod undo;
 mod world;
 
 /// A protection that a test takes away, to show that the checkers notice.
@@ -24,8 +26,6 @@ pub(crate) enum Fault {
     NoGrace,
     /// The tenant's generation switches before its entries are written.
     PublishEarly,
-    /// Table memory ends while a commit is being filled.
-    FillFails,
 }
 
 /// Sets a flag when it goes, also by a panic: a failing test must not leave its readers running.

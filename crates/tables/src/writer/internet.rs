@@ -38,9 +38,7 @@ impl Writer {
             }
         }
         let old = self.store.root.get(root!(public_roots));
-        let top4 = build4(&mut self.forest(), &r4, &mut Buffer::default())?.top;
-        let top6 = build6(&mut self.forest(), &r6, &mut Buffer::default())?.top;
-        let new = u64::from(top4.root_bits()) | u64::from(top6.root_bits()) << 32;
+        let new = self.all_or_nothing(|w| w.roots_of(&r4, &r6))?;
         self.store.root.set(root!(public_roots), new);
         let mut blocks = Vec::new();
         public_blocks(self, old, &mut |b| {
@@ -50,6 +48,24 @@ impl Writer {
         self.pending.blocks.extend(blocks);
         self.settle();
         Ok(())
+    }
+
+    /// Does something that takes memory which nobody can reach yet: if it fails, all of that memory is given back.
+    pub(super) fn all_or_nothing<T>(&mut self, build: impl FnOnce(&mut Writer) -> io::Result<T>) -> io::Result<T> {
+        self.store.arena.begin();
+        let built = build(self);
+        match built {
+            Ok(_) => self.store.arena.keep(),
+            Err(_) => self.store.arena.take_back(),
+        }
+        built
+    }
+
+    /// Trees of two sets, as a word of roots.
+    pub(super) fn roots_of(&mut self, r4: &Routes4, r6: &Routes6) -> io::Result<u64> {
+        let top4 = build4(&mut self.forest(), r4, &mut Buffer::default())?.top;
+        let top6 = build6(&mut self.forest(), r6, &mut Buffer::default())?.top;
+        Ok(u64::from(top4.root_bits()) | u64::from(top6.root_bits()) << 32)
     }
 
     /// Leads the way to the Internet over these groups, or nowhere. One store.

@@ -5,7 +5,8 @@
 //! 1. *plan*: everything is checked against the present state; nothing changes. All refusals happen here.
 //! 2. *reserve*: table memory grows, in one step, by what the commit can need at most.
 //! 3. *fill* (`apply`): new blocks, trees and entries are written where no reader finds them: larger hash arrays beside
-//!    the old ones, entries with KEY_ADDING of the next generation.
+//!    the old ones, entries with KEY_ADDING of the next generation. For what is only entered later there is room made.
+//!    Every call that may fail is over when this step is.
 //! 4. *publish* (`apply`): a few stores a tenant, of which the one of `roots` (or of the tenant's word in `tenants`)
 //!    makes all of the tenant's change visible.
 //! 5. *settle*: after a grace period, marks are cleared, dead entries removed, blocks freed. It may wait: the next commit
@@ -13,13 +14,14 @@
 //!    one grace period.
 //!
 //! Death at any instruction leaves, per tenant, the old or the new state (`recover` finds out which, entry by entry).
-//! Should an allocation fail in step 3 in spite of step 2, the commit is undone by the same recovery.
+//! Should an allocation fail in step 2 or 3, the commit is undone (`undo`): tables, sets and ids are as they were before it.
 
 mod apply;
 mod dump;
 mod internet;
 mod wires;
 mod peers;
+mod publish;
 mod plan;
 mod plan_routes;
 mod plan_vms;
@@ -27,6 +29,7 @@ mod recover;
 mod state;
 mod trees;
 mod underlay;
+mod undo;
 
 pub use dump::{RouteInterval, TenantDump, VmDump};
 pub use internet::PublicPrefix;
@@ -110,6 +113,7 @@ impl Default for WriterOptions {
 
 /// Work that waits for a grace period.
 #[derive(Default)]
+#[cfg_attr(test, derive(Clone, Debug, PartialEq))]
 struct Pending {
     blocks: Vec<Block>,
     pairs: Vec<u32>,
@@ -153,6 +157,7 @@ impl Pending {
 }
 
 /// The tables that the writer fills.
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct TableSet {
     tenants: HashTable,
     members: HashTable,
@@ -263,6 +268,7 @@ impl Writer {
                 salt: options.salt,
                 retired: Vec::new(),
                 retired_pairs: Vec::new(),
+                links: Vec::new(),
             },
             memory,
             options,
@@ -308,13 +314,7 @@ impl Writer {
             self.settle();
         }
         let plan = self.plan(commit)?;
-        let mut report = match self.apply(commit, plan) {
-            Ok(report) => report,
-            Err(e) => {
-                self.undo();
-                return Err(CommitError::Memory(e));
-            }
-        };
+        let mut report = self.apply(commit, plan).map_err(CommitError::Memory)?;
         report.graces = self.graces - graces;
         Ok(report)
     }

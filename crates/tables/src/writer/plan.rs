@@ -58,6 +58,13 @@ pub(super) struct TenantPlan<'c> {
     pub marks: bool,
 }
 
+impl TenantPlan<'_> {
+    /// Its entries are written before anybody sees them: it is new, or the generation switches.
+    pub(super) fn hides_entries(&self) -> bool {
+        self.is_new || self.marks
+    }
+}
+
 /// An IPv6 entry to add.
 pub(super) struct Add6 {
     pub vni: Vni,
@@ -103,7 +110,6 @@ pub(super) struct Plan<'c> {
     /// Ids of IPv4 NCs that were looked up already: small enough for a cache.
     pub nc4: FxMap<u32, u32>,
     pub keys: Vec<u64>,
-    pub taken_vms: Vec<u32>,
 }
 
 /// Routes from which on a second thread makes sets of routes while the first one plans VMs.
@@ -116,12 +122,11 @@ impl Writer {
     /// Checks a commit and resolves it.
     pub(super) fn plan<'c>(&mut self, commit: &'c Commit) -> Result<Plan<'c>, CommitError> {
         let mut plan = Plan::default();
+        self.begin_ids();
         match self.plan_all(commit, &mut plan) {
             Ok(()) => Ok(plan),
             Err(e) => {
-                plan.names.new_ids.values().for_each(|id| self.tenant_ids.free(*id));
-                plan.nc_new.values().for_each(|id| self.nc_ids.free(*id));
-                plan.taken_vms.iter().for_each(|id| self.vm_ids.free(*id));
+                self.take_back_ids();
                 Err(e)
             }
         }
@@ -207,7 +212,7 @@ impl Writer {
 
     /// Who is created, changed, deleted; lines for the new ones.
     fn plan_tenant_names<'c>(&mut self, commit: &'c Commit, plan: &mut Plan<'c>) -> Result<(), CommitError> {
-        let (mut new, mut bulk, mut sorted) = (0u64, 0, true);
+        let (mut new, mut sorted) = (0u64, true);
         let mut last = None;
         plan.names.ids.reserve(commit.tenants.len());
         for t in &commit.tenants {
@@ -215,13 +220,8 @@ impl Writer {
             let creates = !t.delete && !self.tenants.contains_key(&t.vni);
             plan.names.ids.push(if creates { u32::MAX } else { 0 });
             new += u64::from(creates);
-            bulk += 6 * t.vm_add.len() as u64 / 5 + t.routes.len() as u64 / 2;
             sorted &= last.is_none_or(|l| l < t.vni);
             last = Some(t.vni);
-        }
-        // One step of growth for a bulk load; `reserve` knows better later, and refuses if it must.
-        if bulk >= 10_000 {
-            let _ = self.store.arena.reserve(new * 4 + bulk);
         }
         plan.names.new_ids.reserve(new as usize);
         self.tenant_ids.expect(self.tenants.len() as u64 + new);

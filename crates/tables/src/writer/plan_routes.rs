@@ -4,7 +4,7 @@
 use super::plan::{limit, Names, Plan, RoutesPlan, TenantPlan};
 use super::state::TenantState;
 use super::Writer;
-use crate::routes::{dense4, dense6, note_length, Routes4, Routes6};
+use crate::routes::{dense4, dense6, note_length, Routes4, Routes6, SMALL};
 use crate::fxmap::FxMap;
 use crate::line::prefetch_slice;
 use crate::smallmap::SmallMap;
@@ -62,12 +62,11 @@ impl Writer {
                 let lines = |n: usize, dense: usize| if n == 0 { 0 } else { dense };
                 lines(r4.len(), dense4(r4.len())) + lines(r6.len(), dense6(r6.len()))
             }
-            // A path is at most ten blocks of sixteen lines, written twice when nodes split; or the tree is built anew.
             RoutesPlan::Delta(d4, d6) => {
-                let paths = 2 * 16 * TREE_LEVELS_MAX as usize * (d4.len() + d6.len());
-                let whole = |n: usize, dense: usize, d: usize| if d == 0 { 0 } else { dense + n / 4 };
                 let (n4, n6) = (state.routes4.len() + d4.len(), state.routes6.len() + d6.len());
-                paths + whole(n4, dense4(n4), d4.len()) + whole(n6, dense6(n6), d6.len())
+                // A copied path may bring trees over lower halves of what lies inside the changed prefixes.
+                let lower = if paths_copied(n6, d6.len()) { n6 / 4 } else { 0 };
+                delta_lines(state, 0, n4, d4.len(), dense4) + delta_lines(state, 1, n6, d6.len(), dense6) + lower
             }
             RoutesPlan::Keep => 0,
         } as u64;
@@ -131,6 +130,28 @@ impl Known<'_> {
             }
         })
     }
+}
+
+/// Whether a change of so many of `routes` may be made by copying paths; see `change4`.
+fn paths_copied(routes: usize, changed: usize) -> bool {
+    changed > 0 && routes > SMALL && changed <= routes / 8
+}
+
+/// Lines that a family's tree may need at most for a change after which there are so many routes. It may be built anew in any case.
+fn delta_lines(state: &TenantState, f: usize, routes: usize, changed: usize, dense: fn(usize) -> usize) -> usize {
+    if changed == 0 {
+        return 0;
+    }
+    let copied = match paths_copied(routes, changed) {
+        // A path is a block of sixteen lines a level, written twice when nodes split. Together they are no more than all nodes,
+        // each split once, and those of the new intervals.
+        true => {
+            let top = state.top(f);
+            (32 * (top.levels as usize + 1) * changed).min(2 * state.tree_lines[f] as usize + 3 * changed + 64)
+        }
+        false => 0,
+    };
+    copied + dense(routes)
 }
 
 /// What a change by prefixes makes of a VPC's routes: how many there are then, and how many lead to each peer.

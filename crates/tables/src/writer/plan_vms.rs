@@ -122,11 +122,7 @@ impl Writer {
         let kept = old.map_or(0, |o| o.meter);
         let same_meter = words.as_ref().is_some_and(|w| kept != 0 && self.store.lines.at(kept).snapshot() == **w);
         let id = old.map_or_else(
-            || {
-                let id = self.vm_ids.take(self.place_hash(vni, &v4, more.as_deref()));
-                plan.taken_vms.push(id);
-                id
-            },
+            || self.vm_ids.take(self.place_hash(vni, &v4, more.as_deref())),
             |o| o.id,
         );
         let vm = Vm { id, nc, v4, meter: if same_meter { kept } else { 0 }, more };

@@ -110,22 +110,6 @@ impl Writer {
         Ok(w)
     }
 
-    /// Undoes a commit that could not be filled: what it wrote is unreachable or marked, as after a crash.
-    pub(super) fn undo(&mut self) {
-        match Writer::attach(self.memory.clone(), self.options) {
-            #[allow(unused_mut, reason = "the test build carries a field over")]
-            Ok(mut writer) => {
-                #[cfg(test)]
-                {
-                    writer.fault = self.fault;
-                }
-                *self = writer;
-            }
-            // Our own memory contradicts itself: leave it as it is; readers go on, and the next commit may succeed.
-            Err(_) => self.store.retired.clear(),
-        }
-    }
-
     fn find_tables(&mut self, marks: &mut Marks) -> Result<(), AttachError> {
         let (lines, root) = (self.store.lines, self.store.root);
         let mut fresh = TableSet::new();

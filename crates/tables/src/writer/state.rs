@@ -10,27 +10,54 @@ use abi::*;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Numbers that are given out and taken back.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ids {
     next: u32,
     free: Vec<u32>,
+    /// As it was at `begin`, and what was taken since of what was free.
+    next_before: u32,
+    taken: Vec<u32>,
 }
 
 impl Ids {
     pub(crate) fn new(first: u32) -> Ids {
-        Ids { next: first, free: Vec::new() }
+        Ids::of(first, Vec::new())
+    }
+
+    fn of(next: u32, free: Vec<u32>) -> Ids {
+        Ids { next, free, next_before: next, taken: Vec::new() }
+    }
+
+    /// What is taken from now on may be taken back at once, as long as nothing is given back meanwhile.
+    pub(crate) fn begin(&mut self) {
+        self.next_before = self.next;
+        self.taken.clear();
+    }
+
+    /// All is as it was at `begin`.
+    pub(crate) fn take_back(&mut self) {
+        self.next = self.next_before;
+        self.free.extend(self.taken.drain(..).rev());
+    }
+
+    /// Everything that decides which numbers are given out.
+    #[cfg(test)]
+    pub(crate) fn content(&self) -> (u32, Vec<u32>) {
+        (self.next, self.free.clone())
     }
 
     /// Everything below `next` that `used` does not say is free.
     pub(crate) fn attach(first: u32, next: u32, used: impl Fn(u32) -> bool) -> Ids {
-        Ids { next: next.max(first), free: (first..next).rev().filter(|id| !used(*id)).collect() }
+        Ids::of(next.max(first), (first..next).rev().filter(|id| !used(*id)).collect())
     }
 
     pub(crate) fn take(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
+        let Some(id) = self.free.pop() else {
             self.next += 1;
-            self.next - 1
-        })
+            return self.next - 1;
+        };
+        self.taken.push(id);
+        id
     }
 
     pub(crate) fn free(&mut self, id: u32) {
@@ -57,6 +84,10 @@ pub(crate) struct CellIds {
     rest: Ids,
     /// Ids in use, by chunk.
     used: Vec<u32>,
+    /// Ids taken since `begin`.
+    taken: Vec<u32>,
+    /// Groups and the ids behind them as they were at `begin`, if their number has changed since.
+    before: Option<(Vec<u8>, Ids)>,
 }
 
 /// What has ids in groups.
@@ -78,7 +109,36 @@ impl CellKind {
 impl CellIds {
     pub(crate) fn new(kind: CellKind) -> CellIds {
         let used = vec![0; (kind.max >> kind.shift) as usize];
-        CellIds { kind, groups: Vec::new(), open: 0, rest: Ids::new(1), used }
+        CellIds { kind, groups: Vec::new(), open: 0, rest: Ids::new(1), used, taken: Vec::new(), before: None }
+    }
+
+    /// What is taken from now on may be taken back at once, as long as nothing is given back meanwhile.
+    pub(crate) fn begin(&mut self) {
+        self.taken.clear();
+        self.before = None;
+        self.rest.begin();
+    }
+
+    /// All is as it was at `begin`.
+    pub(crate) fn take_back(&mut self) {
+        self.rest.take_back();
+        for id in std::mem::take(&mut self.taken) {
+            *self.used_in(id) -= 1;
+            if let Some(group) = self.groups.get_mut(id as usize / 8) {
+                *group |= 1 << (id % 8);
+                self.open = self.open.min(id as usize / 8);
+            }
+        }
+        if let Some((groups, rest)) = self.before.take() {
+            (self.groups, self.rest, self.open) = (groups, rest, 0);
+            self.rest.take_back();
+        }
+    }
+
+    /// Everything that decides which numbers are given out.
+    #[cfg(test)]
+    pub(crate) fn content(&self) -> (Vec<u8>, (u32, Vec<u32>), Vec<u32>) {
+        (self.groups.clone(), self.rest.content(), self.used.clone())
     }
 
     /// As an earlier writer left them.
@@ -113,6 +173,7 @@ impl CellIds {
         if total == 0 || wanted * 2 <= old * 3 {
             return;
         }
+        self.before.get_or_insert_with(|| (self.groups.clone(), self.rest.clone()));
         self.groups.resize(wanted, 0xff);
         self.groups[0] &= !1;
         let first = wanted as u32 * 8;
@@ -123,7 +184,7 @@ impl CellIds {
             self.groups[id as usize / 8] &= !(1 << (id % 8));
         }
         below.iter().for_each(|id| self.groups[*id as usize / 8] |= 1 << (id % 8));
-        self.rest = Ids { next: self.rest.next.max(first), free: above };
+        self.rest = Ids::of(self.rest.next.max(first), above);
         self.open = 0;
     }
 
@@ -135,6 +196,7 @@ impl CellIds {
     pub(crate) fn take(&mut self, hash: u64) -> u32 {
         let id = self.choose(hash);
         *self.used_in(id) += 1;
+        self.taken.push(id);
         id
     }
 
@@ -186,7 +248,7 @@ impl CellIds {
 }
 
 /// An NC.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct NcState {
     pub id: u32,
     /// VPCs that list it or have VMs on it.
@@ -228,6 +290,7 @@ impl Vm {
 
 /// A VPC.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 pub(crate) struct TenantState {
     /// Tenant id: where its record and its counters are.
     pub id: u32,

@@ -4,10 +4,12 @@
 use super::plan::{next_generation, Plan, RoutesPlan, TenantPlan};
 use super::plan_routes::lengths_of;
 use super::state::TenantState;
+use super::undo::{Filled, RoutesBefore};
 use super::{halves, Writer};
 use crate::intervals::{is_local, Buffer};
 use crate::route::{lookup128, lookup32};
 use crate::routes::{build4, build6, change4, change6, dense4, dense6, note_length, Built};
+use crate::smallmap::SmallMap;
 use crate::tree::{walk, Forest, Top, TreeKey};
 use crate::CommitReport;
 use abi::*;
@@ -19,8 +21,6 @@ use std::net::IpAddr;
 pub(super) struct Scratch {
     i4: Buffer<u32>,
     i6: Buffer<u64>,
-    /// Words of `vm_meters` to put (true) or remove when the commit is published.
-    pub meters: Vec<(u64, bool)>,
 }
 
 /// A family's tree as a commit leaves it.
@@ -33,25 +33,32 @@ pub(super) struct NewTree {
     whole: bool,
 }
 
+impl NewTree {
+    /// The tree that a VPC has.
+    pub(super) fn kept(state: &TenantState, f: usize, is_new: bool) -> NewTree {
+        NewTree { top: state.top(f), simple: is_new || state.simple(f), whole: is_new }
+    }
+}
+
 impl Writer {
     pub(super) fn fill_trees(
         &mut self,
-        state: &mut TenantState,
+        filled: &mut Filled,
         t: &mut TenantPlan<'_>,
         scratch: &mut Scratch,
         report: &mut CommitReport,
-    ) -> io::Result<[NewTree; 2]> {
-        let kept = |f: usize| NewTree { top: state.top(f), simple: t.is_new || state.simple(f), whole: t.is_new };
-        let mut trees = [kept(0), kept(1)];
+    ) -> io::Result<()> {
+        let Filled { state, before, trees, .. } = filled;
         if let Some(peers) = t.peers.take() {
-            state.peers = peers;
+            before.peers = Some(std::mem::replace(&mut state.peers, peers));
         }
         match std::mem::replace(&mut t.routes, RoutesPlan::Keep) {
-            RoutesPlan::Keep => return Ok(trees),
+            RoutesPlan::Keep => {}
             RoutesPlan::Whole(r4, r6) => {
                 let changed = [!state.routes_known || r4 != state.routes4, !state.routes_known || r6 != state.routes6];
                 self.routes = (self.routes + (r4.len() + r6.len()) as u64).saturating_sub(state.routes_len() as u64);
-                (state.routes4, state.routes6) = (r4, r6);
+                let (old4, old6) = (std::mem::replace(&mut state.routes4, r4), std::mem::replace(&mut state.routes6, r6));
+                before.routes = RoutesBefore::Whole(old4, old6);
                 state.lengths = lengths_of(&state.routes4, &state.routes6);
                 let compare = !state.routes_known;
                 state.routes_known = true;
@@ -61,7 +68,9 @@ impl Writer {
                 }
             }
             RoutesPlan::Delta(d4, d6) => {
-                let before = state.routes_len() as u64;
+                let old = state.routes_len() as u64;
+                // Noted before the set changes: a tree that cannot be built takes the set back too.
+                before.routes = RoutesBefore::Delta(olds(&state.routes4, &d4), olds(&state.routes6, &d6));
                 if !d4.is_empty() {
                     trees[0] = self.change_tree4(state, &d4, scratch)?;
                     report.trees += 1;
@@ -70,10 +79,10 @@ impl Writer {
                     trees[1] = self.change_tree6(state, &d6, scratch)?;
                     report.trees += 1;
                 }
-                self.routes = self.routes + state.routes_len() as u64 - before;
+                self.routes = self.routes + state.routes_len() as u64 - old;
             }
         }
-        Ok(trees)
+        Ok(())
     }
 
     /// Builds a family's tree anew. `compare`: the old one may hold the same; then it stays.
@@ -100,7 +109,6 @@ impl Writer {
             };
         // Of two equal trees the published one stays; either way the other one goes.
         let (keep, drop) = if same { (old, top) } else { (top, old) };
-        let before = self.store.retired.len();
         let mut forest = Forest { arena: &mut self.store.arena, lines, retired: &mut self.store.retired };
         match f {
             0 => forest.retire_tree::<u32>(drop),
@@ -108,9 +116,6 @@ impl Writer {
         }
         if !same {
             state.tree_lines[f] = built;
-        } else {
-            // Nobody has seen the new one.
-            self.store.retired.drain(before..).for_each(|b| self.store.arena.free(b));
         }
         Ok(NewTree { top: keep, simple, whole: true })
     }
@@ -258,7 +263,12 @@ impl Writer {
     }
 }
 
-fn apply_route<K: Ord>(routes: &mut crate::smallmap::SmallMap<K, u32>, key: K, value: Option<u32>) {
+/// What a set holds of the prefixes that change.
+fn olds<K: Ord + Copy>(routes: &SmallMap<K, u32>, delta: &[(K, Option<u32>)]) -> Vec<(K, Option<u32>)> {
+    delta.iter().map(|(key, _)| (*key, routes.get(key).copied())).collect()
+}
+
+pub(super) fn apply_route<K: Ord>(routes: &mut SmallMap<K, u32>, key: K, value: Option<u32>) {
     match value {
         Some(value) => routes.insert(key, value),
         None => routes.remove(&key),

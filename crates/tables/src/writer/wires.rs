@@ -3,9 +3,8 @@
 
 use super::Writer;
 use crate::arena::Block;
-use crate::intervals::Buffer;
 use crate::line::root;
-use crate::routes::{build4, build6, Routes4, Routes6};
+use crate::routes::{Routes4, Routes6};
 use crate::{Prefix, Vni};
 use abi::*;
 use std::io;
@@ -50,10 +49,8 @@ impl Writer {
     /// Replaces the wires; those beyond [`WIRES_MAX`] are left out. Servers of a wire change by one store. A wire whose ports change
     /// has none for a moment: its frames are left to the host meanwhile.
     pub fn set_wires(&mut self, wires: &[WireSpec]) -> io::Result<()> {
-        let mut trees = Vec::new();
-        for w in wires.iter().take(WIRES_MAX as usize) {
-            trees.push(self.servers_tree(w)?);
-        }
+        let served = wires.iter().take(WIRES_MAX as usize);
+        let trees = self.all_or_nothing(|w| served.map(|wire| w.servers_tree(wire)).collect::<io::Result<Vec<u64>>>())?;
         let mut old = Vec::new();
         for i in 0..WIRES_MAX as usize {
             let wire = wires.get(i);
@@ -91,9 +88,7 @@ impl Writer {
                 IpAddr::V6(a) => drop(r6.insert((a.to_bits(), prefix.len), value)),
             }
         }
-        let top4 = build4(&mut self.forest(), &r4, &mut Buffer::default())?.top;
-        let top6 = build6(&mut self.forest(), &r6, &mut Buffer::default())?.top;
-        Ok(u64::from(top4.root_bits()) | u64::from(top6.root_bits()) << 32)
+        self.roots_of(&r4, &r6)
     }
 
     /// The blocks of all trees of servers, until `block` says false.
