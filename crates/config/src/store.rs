@@ -7,26 +7,38 @@
 //!
 //! - A change is journalled before it is published to the tables: validate, journal, publish, acknowledge. If the tables
 //!   refuse it, [`Store::abort`] journals that it does not count.
-//! - An append is one write and one fdatasync. If either fails the store takes nothing more until it is opened again:
-//!   after a failed sync nobody knows what the disk holds.
+//! - An append is one write and one fdatasync. If the write fails, what it left is cut off again. After a failed sync nobody
+//!   knows what the disk holds, so the next thing written is a whole snapshot ([`Store::heal`]). Until one of both succeeds no
+//!   change is taken.
 //! - A crash may leave a torn frame at the very end of the last journal. It was never acknowledged; opening cuts it off
-//!   and says so. A bad frame with an intact one behind it is no torn write but damage, and opening refuses.
+//!   and says so. A bad frame with an intact one behind it is no torn write but damage, and opening refuses. So it does if the
+//!   journal ends before the last acknowledged change (module `tail`), or if its very first record is bad: the first change of all is
+//!   written as a snapshot, so an empty configuration is never what is left of a damaged one.
 //! - Files come into being whole: written beside, synced, renamed, directory synced. A compaction starts a new journal first and
 //!   then makes a new snapshot of the old snapshot and the closed journals, from the files alone: no lock, no copy of
 //!   the live model; it may run in a thread of its own. Whatever a crash leaves of it, numbers tell what is covered.
+//! - What is covered is kept for a while (module `past`), so that any of the last changes can be taken back.
+//! - `id` names the state: tables that were filled from another one are told apart by it.
 
-use crate::binary::codec::{put_u64, Reader};
-use crate::binary::frame::{file_head, frame_at, next_intact, put_frame, read_file_head, Found, FILE_HEAD, FRAME_MAX};
-use crate::binary::objects::{put_documents, read_documents};
-use crate::binary::{SnapshotError, BINARY_VERSION};
+mod past;
+mod recover;
+mod tail;
+
+use crate::binary::codec::put_u64;
+use crate::binary::frame::{file_head, put_frame, FILE_HEAD, FRAME_MAX};
+use crate::binary::objects::put_documents;
+use crate::binary::SnapshotError;
 use crate::documents::Documents;
 use crate::model::Model;
 use nix::fcntl::{Flock, FlockArg};
-use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+pub use recover::count_records;
+use recover::{Journal, Recovered};
+use tail::Tail;
 use thiserror::Error;
 
 const JOURNAL_MARK: &[u8; 8] = b"TUNNYjnl";
@@ -40,6 +52,9 @@ const COMPACTED: &str = "snapshot-compacted";
 
 /// Numbers of changes at most: at a million a second they last for ten thousand years.
 const NUMBER_MAX: u64 = 1 << 60;
+
+/// Room that a journal must find behind its end before it counts as writable again.
+const ROOM: i64 = 64 << 10;
 
 /// First byte of a record.
 const RECORD_CHANGE: u8 = 1;
@@ -77,9 +92,22 @@ pub enum StoreError {
         /// What is wrong.
         error: SnapshotError,
     },
-    /// An earlier write failed.
-    #[error("an earlier write to the state on disk failed, so it takes no further change: look at the disk, then restart")]
-    Poisoned,
+    /// Acknowledged changes are gone.
+    #[error(
+        "the journal in {} ends at change {found}, but change {acknowledged} was acknowledged: it was cut or replaced. Restore the directory from a \
+         copy; or accept the loss: remove the file `tail` in it and start again", .dir.display()
+    )]
+    Cut {
+        /// Directory.
+        dir: PathBuf,
+        /// The last change that is there.
+        found: u64,
+        /// The last one that was acknowledged.
+        acknowledged: u64,
+    },
+    /// A former configuration that is not kept (any more).
+    #[error("the configuration after change {0} is not kept: see `tunny history` for those that are")]
+    NotKept(u64),
 }
 
 /// What opening a store found.
@@ -89,6 +117,8 @@ pub struct Opened {
     pub number: u64,
     /// Changes replayed from journals.
     pub replayed: u64,
+    /// What names this state.
+    pub id: String,
     /// What an operator should know, as that a torn change was cut off.
     pub notes: Vec<String>,
 }
@@ -105,7 +135,18 @@ pub struct Store {
     snapshot_bytes: u64,
     /// Number of the snapshot in place. A compaction in another thread must not put an older one over it.
     gate: Arc<Mutex<u64>>,
-    poisoned: bool,
+    /// Bytes of the open journal that are known to be good.
+    journal_end: u64,
+    tail: Tail,
+    trouble: Option<Trouble>,
+}
+
+/// Why no change is taken at the moment.
+#[derive(Debug)]
+struct Trouble {
+    why: String,
+    /// A failed sync or snapshot: changes up to this number may be on disk, or not. None: the journal's end is torn.
+    doubt: Option<u64>,
 }
 
 fn io<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error) -> StoreError + 'a {
@@ -133,6 +174,11 @@ impl Store {
         let lock = Flock::lock(lock.map_err(io("open", &lock_path))?, FlockArg::LockExclusiveNonblock)
             .map_err(|_| StoreError::Locked(dir.to_path_buf()))?;
         let mut state = Recovered::read(dir, u64::MAX)?;
+        let acknowledged = tail::read(dir)?.unwrap_or(0);
+        if state.number < acknowledged {
+            return Err(StoreError::Cut { dir: dir.to_path_buf(), found: state.number, acknowledged });
+        }
+        let id = identity(dir)?;
         state.cut_torn_tail()?;
         // A journal that ends before the snapshot does cannot be continued: numbers in a file have no gaps.
         let first = match state.journals.last() {
@@ -147,8 +193,9 @@ impl Store {
         state.remove_covered(dir)?;
         let path = journal_path(dir, first);
         let mut journal = OpenOptions::new().write(true).open(&path).map_err(io("open", &path))?;
-        journal.seek(SeekFrom::End(0)).map_err(io("read", &path))?;
-        let opened = Opened { number: state.number, replayed: state.replayed, notes: state.notes };
+        let journal_end = journal.seek(SeekFrom::End(0)).map_err(io("read", &path))?;
+        past::prune(dir, state.snapshot_bytes);
+        let opened = Opened { number: state.number, replayed: state.replayed, id, notes: state.notes };
         let store = Store {
             dir: dir.to_path_buf(),
             _lock: lock,
@@ -158,7 +205,9 @@ impl Store {
             journal_bytes: state.journals.iter().map(|j| j.good).sum(),
             snapshot_bytes: state.snapshot_bytes,
             gate: Arc::new(Mutex::new(state.snapshot_number)),
-            poisoned: false,
+            journal_end,
+            tail: Tail::open(dir, state.number)?,
+            trouble: None,
         };
         Ok((store, state.model, opened))
     }
@@ -178,6 +227,50 @@ impl Store {
         (self.journal_bytes, self.snapshot_bytes)
     }
 
+    /// Why no change is taken at the moment, if that is so.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_ref().map(|t| t.why.as_str())
+    }
+
+    /// The model as it was after a change, if that is still kept.
+    pub fn model_at(&self, number: u64) -> Result<Model, StoreError> {
+        past::model_at(&self.dir, number)
+    }
+
+    /// The oldest change number that [`Store::model_at`] can make again.
+    pub fn oldest(&self) -> u64 {
+        past::oldest(&self.dir, *self.gate.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// After a failed write: makes the store writable again, if the disk lets it. `model` is what has been acknowledged.
+    pub fn heal(&mut self, model: &Model) -> Result<(), StoreError> {
+        match self.trouble.as_ref().map(|t| t.doubt) {
+            None => Ok(()),
+            Some(None) => self.cut_back(),
+            Some(Some(upto)) => self.save(model, upto).map(drop),
+        }
+    }
+
+    /// Cuts off what a failed write left, and asks for a little room behind it.
+    fn cut_back(&mut self) -> Result<(), StoreError> {
+        let path = journal_path(&self.dir, self.journal_first);
+        let end = self.journal_end;
+        let mut cut = || {
+            self.journal.set_len(end)?;
+            self.journal.seek(SeekFrom::Start(end))?;
+            self.journal.sync_all()?;
+            use nix::fcntl::{fallocate, FallocateFlags};
+            match fallocate(self.journal.as_fd(), FallocateFlags::FALLOC_FL_KEEP_SIZE, end as i64, ROOM) {
+                // A file system that cannot reserve room: the next write shows whether there is some.
+                Ok(()) | Err(nix::Error::EOPNOTSUPP | nix::Error::ENOSYS) => Ok(()),
+                Err(e) => Err(e.into()),
+            }
+        };
+        cut().map_err(io("write", &path))?;
+        self.trouble = None;
+        Ok(())
+    }
+
     /// Makes a change durable that `model` has already taken; returns its number.
     pub fn append(&mut self, docs: &Documents, model: &Model) -> Result<u64, StoreError> {
         self.append_all(&[docs], model)
@@ -186,6 +279,15 @@ impl Store {
     /// Makes several changes durable with one sync, each whole or not at all; `model` has taken all of them. Returns the
     /// number of the last.
     pub fn append_all(&mut self, sets: &[&Documents], model: &Model) -> Result<u64, StoreError> {
+        let all = sets.len() as u64;
+        match self.trouble.as_ref().map(|t| t.doubt) {
+            Some(Some(upto)) => return self.save(model, upto + all),
+            Some(None) => self.cut_back()?,
+            None => {}
+        }
+        if self.number == 0 {
+            return self.save(model, all);
+        }
         let (mut out, mut record) = (Vec::new(), Vec::new());
         let mut number = self.number;
         for docs in sets {
@@ -195,26 +297,30 @@ impl Store {
             record.push(RECORD_CHANGE);
             put_documents(&mut record, docs);
             if record.len() > RECORD_MAX.min(FRAME_MAX) || out.len() > 4 * RECORD_MAX {
-                return self.save(model, self.number + sets.len() as u64);
+                return self.save(model, self.number + all);
             }
             put_frame(&mut out, &record);
         }
-        self.write(&out)?;
-        self.number = number;
+        self.write(&out, number)?;
         Ok(number)
     }
 
     /// Makes a model durable as a whole, in place of everything before (a replaced configuration).
     pub fn replace(&mut self, model: &Model) -> Result<u64, StoreError> {
-        self.save(model, self.number + 1)
+        self.save(model, self.next_number())
+    }
+
+    /// The number behind all that may be on disk.
+    fn next_number(&self) -> u64 {
+        self.trouble.as_ref().and_then(|t| t.doubt).unwrap_or(self.number) + 1
     }
 
     /// Journals that the last `count` changes do not count, since the tables refused them. `model` is the model without them.
     pub fn abort(&mut self, count: u64, model: &Model) -> Result<(), StoreError> {
         let first = (self.number + 1).saturating_sub(count);
-        if first < self.journal_first {
+        if first < self.journal_first || self.trouble.is_some() {
             // The change is in the snapshot already.
-            return self.save(model, self.number + 1).map(|_| ());
+            return self.save(model, self.next_number()).map(|_| ());
         }
         let mut record = Vec::new();
         put_u64(&mut record, self.number + 1);
@@ -222,64 +328,77 @@ impl Store {
         put_u64(&mut record, first);
         let mut out = Vec::new();
         put_frame(&mut out, &record);
-        self.write(&out)?;
-        self.number += 1;
-        Ok(())
+        self.write(&out, self.number + 1)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        if self.poisoned {
-            return Err(StoreError::Poisoned);
-        }
+    /// Appends records, the last of which is number `number`.
+    fn write(&mut self, bytes: &[u8], number: u64) -> Result<(), StoreError> {
         let path = journal_path(&self.dir, self.journal_first);
-        let done = self.journal.write_all(bytes).and_then(|()| self.journal.sync_data());
-        self.poisoned = done.is_err();
-        done.map_err(io("write", &path))?;
+        let (done, doubt) = match self.journal.write_all(bytes) {
+            Ok(()) => (self.journal.sync_data(), Some(number)),
+            torn => (torn, None),
+        };
+        done.map_err(io("write", &path)).inspect_err(|e| self.trouble = Some(Trouble { why: e.to_string(), doubt }))?;
         self.journal_bytes += bytes.len() as u64;
+        self.journal_end += bytes.len() as u64;
+        self.number = number;
+        self.tail.set(number);
         Ok(())
     }
 
     /// A new snapshot that holds everything up to `number`, and an empty journal behind it.
     fn save(&mut self, model: &Model, number: u64) -> Result<u64, StoreError> {
-        if self.poisoned {
-            return Err(StoreError::Poisoned);
-        }
-        self.poisoned = true;
+        let before = self.trouble.take().and_then(|t| t.doubt).unwrap_or(0);
+        let saved = self.try_save(model, number);
+        saved.inspect_err(|e| self.trouble = Some(Trouble { why: e.to_string(), doubt: Some(before.max(number)) }))
+    }
+
+    fn try_save(&mut self, model: &Model, number: u64) -> Result<u64, StoreError> {
+        // What a failed write left behind the journal's end must not stand in the way of the next journal.
+        let path = journal_path(&self.dir, self.journal_first);
+        self.journal.set_len(self.journal_end).map_err(io("cut", &path))?;
+        // Once the snapshot is in place nothing more may fail for want of room.
+        let prepared = prepare_journal(&self.dir, number + 1)?;
         let path = snapshot_path(&self.dir);
         let mut gate = self.gate.lock().unwrap_or_else(|e| e.into_inner());
+        past::keep_snapshot(&self.dir, *gate);
         let saved = model.save_snapshot(&path, number);
         self.snapshot_bytes = saved.map_err(|error| StoreError::Snapshot { file: path, error })?;
         *gate = number;
         drop(gate);
         self.number = number;
-        self.begin_journal()?;
+        self.enter_journal(prepared)?;
         for first in journal_files(&self.dir)? {
             if first <= number {
-                remove(&journal_path(&self.dir, first))?;
+                past::keep_journal(&self.dir, first)?;
             }
         }
+        past::prune(&self.dir, self.snapshot_bytes);
         self.journal_bytes = 0;
-        self.poisoned = false;
+        self.tail.set(number);
         Ok(number)
     }
 
     fn begin_journal(&mut self) -> Result<(), StoreError> {
+        let prepared = prepare_journal(&self.dir, self.number + 1)?;
+        self.enter_journal(prepared)
+    }
+
+    /// Goes on in a journal that was prepared.
+    fn enter_journal(&mut self, file: File) -> Result<(), StoreError> {
         let first = self.number + 1;
-        self.journal = create_journal(&self.dir, first)?;
-        self.journal_first = first;
+        place_journal(&self.dir, first)?;
+        (self.journal, self.journal_first, self.journal_end) = (file, first, FILE_HEAD as u64);
         Ok(())
     }
 
     /// Whether the journals have grown so large that a compaction pays.
     pub fn compaction_due(&self) -> bool {
-        !self.poisoned && self.journal_bytes > COMPACT_BYTES.max(self.snapshot_bytes)
+        self.trouble.is_none() && self.journal_bytes > COMPACT_BYTES.max(self.snapshot_bytes)
     }
 
     /// Starts a new journal; the job returned makes one snapshot of everything before it, in any thread.
     pub fn begin_compaction(&mut self) -> Result<Compaction, StoreError> {
-        if self.poisoned {
-            return Err(StoreError::Poisoned);
-        }
         if self.journal_first <= self.number {
             self.begin_journal()?;
         }
@@ -329,15 +448,17 @@ impl Compaction {
             remove(&beside)?;
             return std::fs::metadata(&path).map(|m| m.len()).map_err(io("read", &path));
         }
+        past::keep_snapshot(&self.dir, *gate);
         std::fs::rename(&beside, &path).map_err(io("rename", &beside))?;
         sync_dir(&self.dir)?;
         *gate = self.upto;
         drop(gate);
         for first in journal_files(&self.dir)? {
             if first <= self.upto {
-                remove(&journal_path(&self.dir, first))?;
+                past::keep_journal(&self.dir, first)?;
             }
         }
+        past::prune(&self.dir, bytes);
         sync_dir(&self.dir)?;
         Ok(bytes)
     }
@@ -347,19 +468,51 @@ fn remove(path: &Path) -> Result<(), StoreError> {
     std::fs::remove_file(path).map_err(io("remove", path))
 }
 
+/// What names a state; one that has no name is given one.
+fn identity(dir: &Path) -> Result<String, StoreError> {
+    let (path, temporary) = (dir.join("id"), dir.join("id.new"));
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    if known.len() == 33 && known.ends_with('\n') && known.trim_end().bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Ok(known.trim_end().to_string());
+    }
+    let mut random = [0; 16];
+    File::open("/dev/urandom").and_then(|mut f| std::io::Read::read_exact(&mut f, &mut random)).map_err(io("name", dir))?;
+    let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        writeln!(file, "{id}")?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, &path)
+    };
+    write().map_err(io("write", &path))?;
+    sync_dir(dir)?;
+    Ok(id)
+}
+
 /// Creates an empty journal, whole or not at all.
 fn create_journal(dir: &Path, first: u64) -> Result<File, StoreError> {
-    let (path, temporary) = (journal_path(dir, first), dir.join("journal.new"));
-    let create = || {
+    let file = prepare_journal(dir, first)?;
+    place_journal(dir, first)?;
+    Ok(file)
+}
+
+/// Writes an empty journal beside its place.
+fn prepare_journal(dir: &Path, first: u64) -> Result<File, StoreError> {
+    let temporary = dir.join("journal.new");
+    let write = || {
         let mut file = File::create(&temporary)?;
         file.write_all(&file_head(JOURNAL_MARK, first))?;
         file.sync_all()?;
-        std::fs::rename(&temporary, &path)?;
         Ok(file)
     };
-    let file = create().map_err(io("create", &path))?;
-    sync_dir(dir)?;
-    Ok(file)
+    write().map_err(io("create", &temporary))
+}
+
+/// Puts the prepared journal in its place.
+fn place_journal(dir: &Path, first: u64) -> Result<(), StoreError> {
+    let path = journal_path(dir, first);
+    std::fs::rename(dir.join("journal.new"), &path).map_err(io("create", &path))?;
+    sync_dir(dir)
 }
 
 /// First numbers of the journals in a directory, in order.
@@ -372,199 +525,4 @@ fn journal_files(dir: &Path) -> Result<Vec<u64>, StoreError> {
     }
     found.sort_unstable();
     Ok(found)
-}
-
-/// A journal that was read.
-struct Journal {
-    path: PathBuf,
-    first: u64,
-    /// Number of the change that would come next.
-    next: u64,
-    /// Bytes up to the end of the last intact frame.
-    good: u64,
-    len: u64,
-}
-
-/// What the files of a directory say.
-struct Recovered {
-    model: Model,
-    number: u64,
-    replayed: u64,
-    snapshot_bytes: u64,
-    snapshot_number: u64,
-    journals: Vec<Journal>,
-    notes: Vec<String>,
-}
-
-/// A record of a journal.
-enum Record {
-    Change(Documents),
-    Abort(u64),
-}
-
-impl Recovered {
-    /// Reads the snapshot and the journals that begin at or before `upto`.
-    fn read(dir: &Path, upto: u64) -> Result<Recovered, StoreError> {
-        let path = snapshot_path(dir);
-        let mut state = Recovered {
-            model: Model::new(),
-            number: 0,
-            replayed: 0,
-            snapshot_bytes: 0,
-            snapshot_number: 0,
-            journals: Vec::new(),
-            notes: Vec::new(),
-        };
-        if path.exists() {
-            let loaded = Model::load_snapshot(&path);
-            (state.model, state.number) = loaded.map_err(|error| StoreError::Snapshot { file: path.clone(), error })?;
-            state.snapshot_number = state.number;
-            state.snapshot_bytes = std::fs::metadata(&path).map_err(io("read", &path))?.len();
-        }
-        let files = journal_files(dir)?;
-        let mut records = Vec::new();
-        for (i, first) in files.iter().enumerate().filter(|(_, first)| **first <= upto) {
-            let path = journal_path(dir, *first);
-            let bytes = std::fs::read(&path).map_err(io("read", &path))?;
-            let last = i + 1 == files.len();
-            let (good, found) = read_journal(&path, &bytes, *first, last)?;
-            let next = found.last().map_or(*first, |(n, _)| n.saturating_add(1));
-            state.journals.push(Journal { path, first: *first, next, good, len: bytes.len() as u64 });
-            records.extend(found);
-        }
-        state.replay(records, &path)?;
-        Ok(state)
-    }
-
-    /// Applies the changes behind the snapshot, except those that were aborted.
-    fn replay(&mut self, records: Vec<(u64, Record)>, path: &Path) -> Result<(), StoreError> {
-        let damaged = |what| StoreError::Damaged { file: path.to_path_buf(), offset: 0, what };
-        let aborted: HashSet<u64> = records
-            .iter()
-            .filter_map(|(n, r)| match r {
-                Record::Abort(first) => Some(*first..*n),
-                Record::Change(_) => None,
-            })
-            .flatten()
-            .collect();
-        if records.last().map_or(self.number, |(n, _)| *n) > NUMBER_MAX {
-            return Err(damaged("a change has an impossible number".into()));
-        }
-        for (number, record) in records.into_iter().filter(|(n, _)| *n > self.snapshot_number) {
-            if number != self.number + 1 {
-                return Err(damaged(format!("change {} is missing before change {number}", self.number + 1)));
-            }
-            self.number = number;
-            if let (Record::Change(docs), false) = (record, aborted.contains(&number)) {
-                self.replayed += 1;
-                self.model.apply(&docs).map_err(|errors| {
-                    let first = errors.first().map_or(String::new(), |e| e.to_string());
-                    damaged(format!("change {number} does not apply: {first}"))
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Cuts off what a crash left of an unfinished append.
-    fn cut_torn_tail(&mut self) -> Result<(), StoreError> {
-        for j in self.journals.iter_mut().filter(|j| j.good < j.len) {
-            let (path, good) = (&j.path, j.good);
-            let cut = || {
-                let file = OpenOptions::new().write(true).open(path)?;
-                file.set_len(good)?;
-                file.sync_all()
-            };
-            cut().map_err(io("cut", path))?;
-            self.notes.push(format!(
-                "{}: cut off {} bytes at byte {good}: a change that was being written when the node died, and was never acknowledged",
-                path.display(),
-                j.len - good
-            ));
-            j.len = good;
-        }
-        Ok(())
-    }
-
-    /// Removes what an interrupted compaction left: journals that the snapshot covers.
-    fn remove_covered(&mut self, dir: &Path) -> Result<(), StoreError> {
-        let starts: Vec<u64> = self.journals.iter().map(|j| j.first).collect();
-        for pair in starts.windows(2).filter(|pair| pair[1] <= self.snapshot_number + 1) {
-            remove(&journal_path(dir, pair[0]))?;
-            self.journals.retain(|j| j.first != pair[0]);
-        }
-        for name in ["snapshot.new", "journal.new", COMPACTED, "snapshot-compacted.new"] {
-            let path = dir.join(name);
-            if path.exists() {
-                remove(&path)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The records of a journal, and where the last intact one ends. Only the last journal may end in a torn record.
-#[allow(clippy::type_complexity)]
-fn read_journal(path: &Path, bytes: &[u8], first: u64, last: bool) -> Result<(u64, Vec<(u64, Record)>), StoreError> {
-    let damaged = |offset: usize, what: String| StoreError::Damaged { file: path.into(), offset: offset as u64, what };
-    match read_file_head(JOURNAL_MARK, bytes) {
-        Some(Ok((BINARY_VERSION, number))) if number == first => {}
-        Some(Ok((BINARY_VERSION, number))) => return Err(damaged(12, format!("it says that it begins at change {number}"))),
-        Some(Ok((version, _))) => return Err(damaged(8, format!("it has version {version}, this program reads {BINARY_VERSION}"))),
-        Some(Err(what)) => return Err(damaged(0, what.into())),
-        None => return Err(damaged(0, "it does not begin with a journal's mark".into())),
-    }
-    let (mut at, mut records, mut number) = (FILE_HEAD, Vec::new(), first);
-    loop {
-        match frame_at(bytes, at) {
-            Found::End => return Ok((at as u64, records)),
-            Found::Frame(payload, next) => {
-                let (n, record) = read_record(payload).map_err(|what| damaged(at, what))?;
-                if n != number {
-                    return Err(damaged(at, format!("change {number} is wanted, {n} is found")));
-                }
-                records.push((n, record));
-                (at, number) = (next, number.wrapping_add(1));
-            }
-            Found::Bad(what) => {
-                if let Some(intact) = next_intact(bytes, at + 1) {
-                    return Err(damaged(at, format!("{what}, and an intact change follows at byte {intact}")));
-                }
-                if !last {
-                    return Err(damaged(at, format!("{what}, and another journal follows")));
-                }
-                return Ok((at as u64, records));
-            }
-        }
-    }
-}
-
-fn read_record(payload: &[u8]) -> Result<(u64, Record), String> {
-    let mut r = Reader::new(payload);
-    let number = r.u64()?;
-    let record = match r.byte()? {
-        RECORD_CHANGE => {
-            let mut docs = read_documents(&mut r)?;
-            docs.recorded = true;
-            Record::Change(docs)
-        }
-        RECORD_ABORT => {
-            let first = r.u64()?;
-            if first >= number {
-                return Err(format!("change {number} takes back change {first}"));
-            }
-            Record::Abort(first)
-        }
-        kind => return Err(format!("{kind} is no kind of record")),
-    };
-    if !r.is_empty() {
-        return Err("a record is longer than what it holds".into());
-    }
-    Ok((number, record))
-}
-
-/// Reads a journal's bytes and returns the number of changes in it: for fuzzing.
-pub fn count_records(bytes: &[u8]) -> Result<usize, StoreError> {
-    let first = bytes.get(12..20).and_then(|b| <[u8; 8]>::try_from(b).ok()).map_or(0, u64::from_le_bytes);
-    read_journal(Path::new("journal"), bytes, first, true).map(|(_, records)| records.len())
 }

@@ -55,6 +55,9 @@ fn copy_dir(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for e in fs::read_dir(from).unwrap() {
         let path = e.unwrap().path();
+        if path.is_dir() {
+            continue;
+        }
         fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
     }
 }
@@ -70,6 +73,13 @@ fn a_journal_cut_at_any_byte_loses_only_what_was_not_acknowledged() {
     for cut in 0..=whole.len() {
         copy_dir(&made, &work);
         fs::write(work.join(path.file_name().unwrap()), &whole[..cut]).unwrap();
+        if cut < whole.len() {
+            // All of it was acknowledged, also what ends at a record's end.
+            let e = Store::open(&work).unwrap_err().to_string();
+            assert!(e.contains("damaged") || e.contains("but change 7 was acknowledged"), "cut at {cut}: {e}");
+        }
+        // As after a power loss, when the mark of what is acknowledged was not on disk yet.
+        fs::remove_file(work.join("tail")).unwrap();
         match Store::open(&work) {
             Err(e) => assert!(cut < 24 && e.to_string().contains("damaged"), "cut at {cut}: {e}"),
             Ok((mut store, mut model, opened)) => {
@@ -103,6 +113,9 @@ fn a_changed_byte_is_never_taken_for_a_change() {
         bad[at] ^= 1 << (at % 8);
         copy_dir(&made, &work);
         fs::write(work.join(path.file_name().unwrap()), &bad).unwrap();
+        let e = Store::open(&work).unwrap_err().to_string();
+        assert!(e.contains("damaged at byte") || e.contains("but change 5 was acknowledged"), "{e}");
+        fs::remove_file(work.join("tail")).unwrap();
         match Store::open(&work) {
             Err(e) => {
                 refused += 1;
@@ -211,7 +224,7 @@ fn what_an_earlier_version_took_is_taken_again_at_start() {
     }
     drop(store);
     let (_, mut model, opened) = Store::open(dir.path()).unwrap();
-    assert_eq!((opened.replayed, model.counts().vms, model.nat().limits.len()), (3, 2, 1));
+    assert_eq!((opened.replayed, model.counts().vms, model.nat().limits.len()), (2, 2, 1));
     // Other changes are taken, and so are the files that it starts with; what brings it about anew is not.
     let other = doc("Vm", "other", "vpc: red, addresses: [10.1.0.8], mac: '02:00:00:00:00:18', nc: nc1");
     model.apply(&parse_text("new.yaml", &other).unwrap()).unwrap();
