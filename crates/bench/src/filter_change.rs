@@ -46,6 +46,7 @@ impl Loaded {
             workers: 1,
             metrics: None,
             detach: true,
+            adopt: false,
         };
         let running = daemon::start(&options).map_err(Error::failed("starting the node"))?;
         Ok(Loaded { running, _dir: dir })

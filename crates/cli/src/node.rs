@@ -4,7 +4,7 @@
 use crate::output::say;
 use crate::Global;
 use node::daemon::{self, Options};
-use node::dataplane::Choice;
+use node::dataplane::{Choice, WORKERS_MAX};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,9 +15,13 @@ use std::process::ExitCode;
 /// path, and the next start takes over without a gap. `--uninstall` removes them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Configuration file, or folder of files; applied at every start, on top of the state. May be given several times.
+    /// Configuration file, or folder of files; applied at every start, on top of the state. May be given several times [default: the
+    /// files in /etc/tunny, or for another instance than `default` in /etc/tunny/INSTANCE, if there is that folder].
     #[arg(long, value_name = "FILE")]
     config: Vec<PathBuf>,
+    /// Apply no files at the start: what there is comes from the state and the API.
+    #[arg(long, conflicts_with = "config")]
+    no_config: bool,
     /// Folder of the state [default: /var/lib/tunny/INSTANCE].
     #[arg(long = "state", alias = "state-dir", value_name = "DIR")]
     state: Option<PathBuf>,
@@ -34,11 +38,14 @@ pub struct Args {
     #[arg(long, conflicts_with = "pins")]
     no_pins: bool,
     /// Threads of the software path.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX)))]
     workers: u32,
     /// Serve metrics here, whatever the Gateway says.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
+    /// Take over tables that were filled from another state: they say what this one says from then on.
+    #[arg(long)]
+    adopt: bool,
     /// When it stops, take the fast path off the ports too.
     #[arg(long)]
     detach: bool,
@@ -59,6 +66,15 @@ enum EngineArg {
     None,
 }
 
+/// The folder of an instance's configuration files, if there is one.
+fn configured(instance: &str) -> Vec<PathBuf> {
+    let folder = match instance {
+        "default" => PathBuf::from("/etc/tunny"),
+        other => PathBuf::from("/etc/tunny").join(other),
+    };
+    [folder].into_iter().filter(|folder| folder.is_dir()).collect()
+}
+
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let pins = args.pins.unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/tunny").join(&global.instance));
@@ -73,11 +89,16 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let state = args.state.unwrap_or_else(|| PathBuf::from("/var/lib/tunny").join(&global.instance));
     node::daemon::log_to_stderr();
+    let own_state = PathBuf::from("/var/lib/tunny").join(&global.instance);
+    if args.state.is_none() && !args.no_state && global.instance == "default" && node::claim::move_earlier_state(&own_state)? {
+        say(format_args!("tunny: the state of an earlier version was moved to {}", own_state.display()));
+    }
+    let state = args.state.unwrap_or(own_state);
+    let config = if args.config.is_empty() && !args.no_config { configured(&global.instance) } else { args.config };
     daemon::run(&Options {
         instance: global.instance.clone(),
-        config: args.config,
+        config,
         state: (!args.no_state).then_some(state),
         socket: global.socket(),
         choice: match args.engine {
@@ -90,6 +111,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         workers: args.workers,
         metrics: args.metrics,
         detach: args.detach,
+        adopt: args.adopt,
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@
 //! left them, rebuilt beside if their layout is another one), then the ways of the underlay, and only then is the program on
 //! the ports exchanged. Until that moment the old program forwards on the old tables. `docs/design/node.md` has the sequence.
 
+use crate::claim::{Claim, STATELESS};
 use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
 use crate::error::NodeError;
 use crate::events::Hub;
@@ -19,7 +20,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tables::{Writer, WriterOptions};
 use underlay::Underlay;
 
@@ -27,8 +28,6 @@ use underlay::Underlay;
 const TICK: Duration = Duration::from_millis(250);
 /// Time that the start waits for the ways of the underlay.
 const UNDERLAY_PATIENCE: Duration = Duration::from_secs(2);
-/// Time that the start waits for the state of a process that is ending.
-const LOCK_PATIENCE: Duration = Duration::from_secs(4);
 /// Lines of the table of drop counters: four counters each.
 const DROP_LINES: u32 = 16_384;
 
@@ -53,6 +52,8 @@ pub struct Options {
     pub metrics: Option<SocketAddr>,
     /// On a stop, take the fast path off the ports too.
     pub detach: bool,
+    /// Take over tables that another state has filled.
+    pub adopt: bool,
 }
 
 /// Sends the log to standard error; RUST_LOG chooses what is said (default: info), as `debug` or `warn,underlay=trace`.
@@ -82,6 +83,7 @@ pub struct Running {
     stop: Arc<AtomicBool>,
     events: Option<std::thread::JoinHandle<()>>,
     state: Option<PathBuf>,
+    _claim: Claim,
 }
 
 /// Starts a node in the network namespace of the calling thread. It serves its ports when this returns.
@@ -90,14 +92,21 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     // Buffers of AF_XDP count as locked memory. Where the limit may not be raised, the sockets say what is missing.
     let forever = nix::sys::resource::RLIM_INFINITY;
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, forever, forever);
+    let pins = options.pins.as_deref().filter(|_| matches!(options.choice, Choice::Auto | Choice::Xdp));
+    let claim = Claim::new(&options.socket, pins)?;
     steps.begin("reading the state");
     let (mut store, mut model, mut notes) = match &options.state {
         Some(dir) => {
-            let (store, model, notes) = open_state(dir)?;
+            let (store, model, notes) = crate::claim::opened(|| Persist::open(dir))?;
             (Some(store), model, notes)
         }
         None => (None, Model::new(), Vec::new()),
     };
+    let state_id = store.as_ref().map_or(STATELESS.to_string(), |s| s.id().to_string());
+    if let Some(pins) = pins.filter(|pins| pins.is_dir()) {
+        let empty = store.as_ref().is_none_or(|s| s.number() == 0);
+        crate::claim::take_tables(pins, &state_id, empty, options.adopt)?;
+    }
     steps.done(format!("state read: {}", counts(&model)));
     let mut changed = false;
     if !options.config.is_empty() {
@@ -208,7 +217,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if let Some(state) = &options.state {
         node.save_counters(state);
     }
-    Ok(Running { node, stop, events, state: options.state.clone() })
+    Ok(Running { node, stop, events, state: options.state.clone(), _claim: claim })
 }
 
 impl Running {
@@ -232,17 +241,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// Opens the state. A process before that was just killed may still hold it while the kernel takes it apart.
-fn open_state(dir: &Path) -> Result<(Persist, Model, Vec<String>), NodeError> {
-    let begun = Instant::now();
-    loop {
-        match Persist::open(dir) {
-            Err(NodeError::Locked(_)) if begun.elapsed() < LOCK_PATIENCE => std::thread::sleep(Duration::from_millis(20)),
-            other => return other,
-        }
     }
 }
 
@@ -510,6 +508,7 @@ fn notify(state: &str) {
 
 /// Takes the fast path of an instance off its ports and removes its tables.
 pub fn uninstall(pins: &Path) -> Result<bool, NodeError> {
+    let _lock = crate::claim::pins_that_are_there(pins)?;
     match std::fs::remove_dir_all(pins) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),

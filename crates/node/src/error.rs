@@ -16,9 +16,26 @@ pub enum NodeError {
     /// The agent that judges control packets of other hosts.
     #[error("the agent cannot run: {0}")]
     Agent(String),
-    /// Another node uses the same state.
-    #[error("another `tunny node` runs on {} (its lock is held); stop it first, or give this one another --state and --instance", .0.display())]
+    /// Another node uses the same state, socket or pins.
+    #[error(
+        "another `tunny node` runs on {} (its lock is held): stop it first, or give this one another --instance (and another --state, \
+         --socket or --pins, where these are given)", .0.display()
+    )]
     Locked(PathBuf),
+    /// The pinned tables belong to another state.
+    #[error(
+        "the tables under {} were filled from state {owner}, and this is state {id}: it would empty them, and what they forward would \
+         stop. Start with the --state that belongs to them; or with --adopt, and they say what this state says; or remove them first with \
+         `tunny node --uninstall`", pins.display()
+    )]
+    OtherTables {
+        /// Folder of the pins.
+        pins: PathBuf,
+        /// Id of the state that filled them.
+        owner: String,
+        /// Id of this state.
+        id: String,
+    },
     /// A file or folder.
     #[error("{what} {}: {source}", path.display())]
     File {

@@ -5,6 +5,7 @@ mod afpacket;
 pub mod agent;
 pub mod api;
 pub mod carried;
+pub mod claim;
 pub mod client;
 pub mod consent;
 pub mod copy;

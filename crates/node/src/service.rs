@@ -198,6 +198,11 @@ impl Node {
             tracing::warn!("{e}");
         }
         self.settle();
+        // A change that is being made tends to the disk itself.
+        if let Ok(mut core) = self.core.try_lock() {
+            let Core { model, store, .. } = &mut *core;
+            store.iter_mut().for_each(|store| store.tend(model));
+        }
     }
 
     /// Finishes what commits left for later.
@@ -210,14 +215,20 @@ impl Node {
 
     /// `GET /v1/status`.
     pub fn status(&self) -> Status {
-        let commits = lock(&self.core).times;
+        let (commits, disk, state) = {
+            let core = lock(&self.core);
+            let store = core.store.as_ref();
+            (core.times, store.map(Persist::trouble).unwrap_or_default(), store.map(|s| s.id().to_string()))
+        };
         let plane = lock(&self.plane);
         let mut warnings = self.notes.clone();
+        warnings.extend(disk);
         warnings.extend(plane.notes());
         warnings.extend(lock(&self.trouble).clone());
         warnings.extend(self.internet.log().trouble());
         Status {
             instance: self.instance.clone(),
+            state,
             version: env!("CARGO_PKG_VERSION").into(),
             layout: format!("{:016x}", abi::abi_hash()),
             pid: std::process::id(),

@@ -5,10 +5,12 @@ use crate::error::NodeError;
 use config::{Documents, Model, SnapshotError, Store, StoreError};
 use std::path::Path;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 fn refused(error: StoreError) -> NodeError {
     match error {
         StoreError::Locked(dir) => NodeError::Locked(dir),
+        StoreError::NotKept(_) => NodeError::Request(error.to_string()),
         other => NodeError::State(other.to_string()),
     }
 }
@@ -17,18 +19,70 @@ fn refused(error: StoreError) -> NodeError {
 pub struct Persist {
     store: Store,
     compaction: Option<JoinHandle<Result<u64, StoreError>>>,
+    id: String,
+    /// Why the journal could not be compacted.
+    uncompacted: Option<String>,
+    /// Whether it was said that no change is taken.
+    said: bool,
+    healed: Option<Instant>,
 }
+
+/// Time between two attempts to make the state writable again.
+const HEAL: Duration = Duration::from_secs(2);
 
 impl Persist {
     /// Opens or makes the state in a folder. Returns what an operator should know, too.
     pub fn open(dir: &Path) -> Result<(Self, Model, Vec<String>), NodeError> {
         let (store, model, opened) = Store::open(dir).map_err(refused)?;
-        Ok((Self { store, compaction: None }, model, opened.notes))
+        let persist = Self { store, compaction: None, id: opened.id, uncompacted: None, said: false, healed: None };
+        Ok((persist, model, opened.notes))
+    }
+
+    /// What names this state.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Number of the last change.
+    pub fn number(&self) -> u64 {
+        self.store.number()
+    }
+
+    /// What an operator must know of the disk now.
+    pub fn trouble(&self) -> Vec<String> {
+        let refuses = self.store.trouble().map(|why| {
+            format!("the state on disk cannot be written, so changes are refused; forwarding goes on, and changes are taken again once it can: {why}")
+        });
+        refuses.into_iter().chain(self.uncompacted.clone()).collect()
+    }
+
+    /// Says that no change is taken, or that changes are taken again; tries to bring that about. `model` is what has been acknowledged.
+    pub fn tend(&mut self, model: &Model) {
+        let due = self.healed.is_none_or(|last| last.elapsed() >= HEAL);
+        if self.store.trouble().is_some() {
+            self.say();
+            if due {
+                self.healed = Some(Instant::now());
+                // Why not is in `trouble`.
+                let _ = self.store.heal(model);
+            }
+        }
+        self.say();
+    }
+
+    fn say(&mut self) {
+        let now = self.store.trouble().is_some();
+        match (std::mem::replace(&mut self.said, now), now) {
+            (false, true) => self.trouble().first().into_iter().for_each(|why| tracing::warn!("{why}")),
+            (true, false) => tracing::info!("the state on disk can be written again: changes are taken"),
+            _ => {}
+        }
     }
 
     /// Makes a change durable that `model` has already taken, before it is published.
     pub fn record(&mut self, docs: &Documents, replace: bool, model: &Model) -> Result<(), NodeError> {
         let number = if replace { self.store.replace(model) } else { self.store.append(docs, model) };
+        self.say();
         number.map(drop).map_err(refused)
     }
 
@@ -41,8 +95,11 @@ impl Persist {
     pub fn tidy(&mut self) {
         if let Some(done) = self.compaction.take_if(|c| c.is_finished()) {
             match done.join() {
-                Ok(Ok(bytes)) => self.store.end_compaction(bytes),
-                Ok(Err(e)) => tracing::warn!("the journal could not be compacted, and goes on growing: {e}"),
+                Ok(Ok(bytes)) => {
+                    self.store.end_compaction(bytes);
+                    self.uncompacted = None;
+                }
+                Ok(Err(e)) => self.not_compacted(&e),
                 Err(_) => tracing::error!("compacting the journal failed; please report it"),
             }
         }
@@ -52,9 +109,15 @@ impl Persist {
                     let spawned = std::thread::Builder::new().name("tunny-compact".into()).spawn(move || job.run());
                     self.compaction = spawned.ok();
                 }
-                Err(e) => tracing::warn!("the journal could not be compacted, and goes on growing: {e}"),
+                Err(e) => self.not_compacted(&e),
             }
         }
+    }
+
+    fn not_compacted(&mut self, e: &StoreError) {
+        let what = format!("the journal could not be compacted, and goes on growing: {e}");
+        tracing::warn!("{what}");
+        self.uncompacted = Some(what);
     }
 }
 

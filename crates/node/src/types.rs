@@ -22,6 +22,9 @@ pub const OUTDATED: &str = "outdated";
 pub struct Status {
     /// Instance name.
     pub instance: String,
+    /// What names the state on disk; none: nothing is kept.
+    #[serde(default)]
+    pub state: Option<String>,
     /// Version of the binary.
     pub version: String,
     /// Hash of the table layouts.

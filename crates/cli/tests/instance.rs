@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two real processes: what belongs to one node alone is taken by no other, and live tables are never emptied by another's state.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
+
+fn text(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+fn example() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/region.yaml")
+}
+
+/// Folders and pins of one test.
+struct Scene {
+    dir: tempfile::TempDir,
+    pins: PathBuf,
+}
+
+impl Scene {
+    fn new(name: &str) -> Scene {
+        let pins = PathBuf::from(format!("/sys/fs/bpf/tunny-instance-{name}-{}", std::process::id()));
+        Scene { dir: tempfile::tempdir().unwrap(), pins }
+    }
+
+    fn command(&self, engine: &str, socket: &str, state: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(TUNNY);
+        command.args(["node", "--instance", "two", "--engine", engine, "--socket"]).arg(self.dir.path().join(socket));
+        command.arg("--pins").arg(&self.pins);
+        if !state.is_empty() {
+            command.arg("--state").arg(self.dir.path().join(state));
+        }
+        command.args(more);
+        command
+    }
+
+    fn start(&self, engine: &str, socket: &str, state: &str, more: &[&str]) -> Node {
+        let mut child = self.command(engine, socket, state, more).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("listening on") {
+            assert!(log.read_line(&mut said).unwrap() > 0, "the node ended at once: {said}");
+        }
+        // A full pipe would stop the node.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Node { child, socket: self.dir.path().join(socket) }
+    }
+
+    /// What a node says that must not start.
+    fn refused(&self, engine: &str, socket: &str, state: &str, more: &[&str]) -> String {
+        let out = self.command(engine, socket, state, more).output().unwrap();
+        assert!(!out.status.success(), "it must not start: {}", text(&out));
+        text(&out)
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.pins);
+    }
+}
+
+struct Node {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Node {
+    fn run(&self, args: &[&str]) -> Output {
+        Command::new(TUNNY).arg("--socket").arg(&self.socket).args(args).output().unwrap()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let out = self.run(&[args, &["-o", "json"]].concat());
+        assert!(out.status.success(), "{args:?}: {}", text(&out));
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    fn vms_in_tables(&self) -> usize {
+        self.json(&["get", "vm", "--tables"]).as_array().unwrap().len()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn two_nodes_do_not_share_a_socket() {
+    let scene = Scene::new("socket");
+    let first = scene.start("none", "s", "a", &[]);
+    assert!(first.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
+    for (state, more) in [("b", &[][..]), ("", &["--no-state"][..])] {
+        let said = scene.refused("none", "s", state, more);
+        assert!(said.contains("another `tunny node` runs on") && said.contains("s.lock") && said.contains("--instance"), "{said}");
+    }
+    assert_eq!(first.vms_in_tables(), 6, "the first one serves its socket as before");
+    // A killed one holds nothing.
+    first.kill();
+    assert_eq!(scene.start("none", "s", "a", &[]).vms_in_tables(), 6);
+}
+
+/// Root, and a BPF file system.
+fn can_pin() -> bool {
+    if !skip::have_root("to load XDP and pin it") {
+        return false;
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    if mounts.lines().any(|l| l.split(' ').nth(1) == Some("/sys/fs/bpf") && l.split(' ').nth(2) == Some("bpf")) {
+        return true;
+    }
+    let mounted = Command::new("mount").args(["-t", "bpf", "bpf", "/sys/fs/bpf"]).status().is_ok_and(|s| s.success());
+    if !mounted {
+        skip::test("needs a BPF file system at /sys/fs/bpf", "mount -t bpf bpf /sys/fs/bpf");
+    }
+    mounted
+}
+
+#[test]
+fn live_tables_are_never_emptied_by_another_state() {
+    if !can_pin() {
+        return;
+    }
+    let scene = Scene::new("tables");
+    let first = scene.start("xdp", "s", "a", &[]);
+    assert!(first.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
+    let before = first.json(&["get", "vm", "--tables"]);
+    let id = first.json(&["get", "status"])["state"].as_str().unwrap().to_string();
+    assert!(scene.pins.join(format!("state-{id}")).is_dir(), "the tables carry the id of their state");
+    // While it lives: another socket and another state do not help.
+    let said = scene.refused("xdp", "t", "b", &["--adopt"]);
+    assert!(said.contains("another `tunny node` runs on") && said.contains(scene.pins.to_str().unwrap()), "{said}");
+    // Nor is it uninstalled under another socket.
+    let mut uninstall = scene.command("xdp", "t", "b", &["--uninstall"]);
+    let out = uninstall.output().unwrap();
+    assert!(!out.status.success() && text(&out).contains("another `tunny node` runs on"), "{}", text(&out));
+    assert_eq!(first.json(&["get", "vm", "--tables"]), before);
+    first.kill();
+    // While it is dead the fast path goes on with its tables.
+    for (state, more) in [("b", &[][..]), ("", &["--no-state"][..]), ("b", &["--config", example().to_str().unwrap()])] {
+        let said = scene.refused("xdp", "s", state, more);
+        assert!(said.contains(&format!("were filled from state {id}")) && said.contains("--adopt"), "{said}");
+    }
+    let first = scene.start("xdp", "s", "a", &[]);
+    assert_eq!(first.json(&["get", "status"])["took_over"], true);
+    assert_eq!(first.json(&["get", "vm", "--tables"]), before, "nothing was emptied meanwhile");
+    first.kill();
+    // Told to, another state takes them, and then they are its own.
+    let second = scene.start("xdp", "s", "b", &["--adopt"]);
+    assert_eq!((second.vms_in_tables(), &second.json(&["get", "status"])["took_over"]), (0, &true.into()));
+    second.kill();
+    assert!(scene.refused("xdp", "s", "a", &[]).contains("--adopt"));
+    assert_eq!(scene.start("xdp", "s", "b", &[]).vms_in_tables(), 0);
+}
+
+/// The packaged unit runs what the same command typed by hand runs: it names neither state, instance, socket, pins nor configuration.
+#[test]
+fn the_unit_and_the_commands_defaults_agree() {
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let unit = std::fs::read_to_string(packaging.join("tunny.service")).unwrap();
+    let lines: Vec<&str> = unit.lines().filter(|l| l.starts_with("ExecStart=")).collect();
+    assert_eq!(lines, ["ExecStart=/usr/bin/tunny node"]);
+    let out = Command::new(TUNNY).args(["node", "--help"]).output().unwrap();
+    let help = text(&out).split_whitespace().collect::<Vec<_>>().join(" ");
+    for (folder, default) in [
+        ("StateDirectory=tunny", "[default: /var/lib/tunny/INSTANCE]"),
+        ("RuntimeDirectory=tunny", "[default: /run/tunny/INSTANCE.sock]"),
+        ("ConfigurationDirectory=tunny", "[default: the files in /etc/tunny, or for another instance than `default` in /etc/tunny/INSTANCE"),
+        ("ExecStartPre=+/usr/bin/mkdir -p /sys/fs/bpf/tunny", "[default: /sys/fs/bpf/tunny/INSTANCE]"),
+    ] {
+        assert!(unit.lines().any(|l| l == folder), "{folder}");
+        assert!(help.contains(default), "{default}: {help}");
+    }
+}
