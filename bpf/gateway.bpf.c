@@ -40,8 +40,15 @@ static __always_inline int serve(struct packet *p, struct end *e, int *action)
 {
 	int end = parse_inner(p);
 
-	if (unlikely(end))
-		return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : tunny_refuse(e, end);
+	if (unlikely(end)) {
+		if (end == PUNT + PUNT_NONLINEAR_HEADERS)
+			return end;
+		e->target_v6 = p->inner_v6;
+		e->target_hi = p->inner_v6 ? p->dst_hi : 0;
+		e->target_lo = p->dst_lo;
+		end = tunny_refuse(e, end);
+		return end == DROP_INNER_LINK_LOCAL ? tunny_own_address(e) : end;
+	}
 	end = tenant(p, e);
 	if (!end)
 		end = nat(p);

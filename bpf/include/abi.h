@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0x8edc60c55a34002dULL
+#define TUNNY_ABI_HASH 0x570c4f2b15d9b773ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -51,6 +51,7 @@
 #define TUNNY_OPT_PORT_SHIFT 0x10U
 #define TUNNY_OPT_SAMPLE_SHIFT 0x20U
 #define TUNNY_OPT_WIRES 0x10000000000ULL
+#define TUNNY_OPT_DOCUMENTATION_DROPPED 0x40000000000ULL
 #define TUNNY_WIRE_VNI_SHIFT 0x20U
 #define TUNNY_RATE_LIMIT_BURST_SHIFT 0x20U
 #define TUNNY_TABLE_REF_BUCKETS_SHIFT 0x20U
@@ -268,6 +269,7 @@ enum tunny_drop {
 	DROP_FILTER_AGENT_GONE = 77,
 	DROP_FILTER_AGENT_BUSY = 78,
 	DROP_NAT_TUNNEL_END = 79,
+	DROP_INNER_DOCUMENTATION = 80,
 };
 
 enum tunny_punt {
@@ -848,6 +850,98 @@ static __always_inline __u16 tunny_source_port(__u64 flow_hash)
 static __always_inline __u32 tunny_flow_label(__u64 flow_hash)
 {
 	return (__u32)(flow_hash >> 14) & 0xFFFFF;
+}
+
+/* Why a packet with this source (or destination) is not forwarded: docs/reference/special-addresses.md. 0: it is. */
+static __always_inline int tunny_special4(__u32 a, int source)
+{
+	if (a >> 28 == 0xf)
+		return DROP_INNER_MARTIAN;
+	switch (a >> 24) {
+	case 0x0:
+		return DROP_INNER_MARTIAN;
+	case 0x7f:
+		return DROP_INNER_MARTIAN;
+	case 0xa9:
+		if (a >> 16 == 0xa9fe)
+			return DROP_INNER_LINK_LOCAL;
+		return 0;
+	case 0xc0:
+		if (a == 0xc0000008)
+			return source ? 0 : DROP_INNER_MARTIAN;
+		if (a >> 8 == 0xc00000) {
+			if (a == 0xc0000009)
+				return 0;
+			if (a == 0xc000000a)
+				return 0;
+			if (a >> 3 == 0x18000000)
+				return 0;
+			return DROP_INNER_MARTIAN;
+		}
+		if (a >> 8 == 0xc00002)
+			return DROP_INNER_DOCUMENTATION;
+		return 0;
+	case 0xc6:
+		if (a >> 8 == 0xc63364)
+			return DROP_INNER_DOCUMENTATION;
+		return 0;
+	case 0xcb:
+		if (a >> 8 == 0xcb0071)
+			return DROP_INNER_DOCUMENTATION;
+		return 0;
+	}
+	return 0;
+}
+
+/* Why a packet with this source (or destination) is not forwarded: docs/reference/special-addresses.md. 0: it is. */
+static __always_inline int tunny_special6(__u64 hi, __u64 lo, int source)
+{
+	if (hi >> 54 == 0x3faULL)
+		return DROP_INNER_LINK_LOCAL;
+	switch (hi >> 48) {
+	case 0x0:
+		if (hi == 0x0ULL && lo == 0x1ULL)
+			return DROP_INNER_MARTIAN;
+		if (hi == 0x0ULL && lo == 0x0ULL)
+			return DROP_INNER_MARTIAN;
+		if (hi == 0x0ULL && lo >> 32 == 0xffffULL)
+			return DROP_INNER_MARTIAN;
+		return 0;
+	case 0x100:
+		if (hi == 0x100000000000001ULL)
+			return source ? 0 : DROP_INNER_MARTIAN;
+		return 0;
+	case 0x2001:
+		if (hi >> 32 == 0x20010db8ULL)
+			return DROP_INNER_DOCUMENTATION;
+		if (hi >> 41 == 0x100080ULL) {
+			if (hi == 0x2001000100000000ULL && lo == 0x1ULL)
+				return 0;
+			if (hi == 0x2001000100000000ULL && lo == 0x2ULL)
+				return 0;
+			if (hi == 0x2001000100000000ULL && lo == 0x3ULL)
+				return 0;
+			if (hi >> 16 == 0x200100020000ULL)
+				return 0;
+			if (hi >> 16 == 0x200100040112ULL)
+				return 0;
+			if (hi >> 32 == 0x20010000ULL)
+				return 0;
+			if (hi >> 32 == 0x20010003ULL)
+				return 0;
+			if (hi >> 36 == 0x2001002ULL)
+				return 0;
+			if (hi >> 36 == 0x2001003ULL)
+				return 0;
+			return DROP_INNER_MARTIAN;
+		}
+		return 0;
+	case 0x3fff:
+		if (hi >> 44 == 0x3fff0ULL)
+			return DROP_INNER_DOCUMENTATION;
+		return 0;
+	}
+	return 0;
 }
 
 #endif

@@ -66,7 +66,7 @@ static __always_inline __u64 arriving(const struct nat_work *w, __u32 port)
 static __always_inline int read_plain(struct xdp_md *ctx, struct tunny_root *root, struct nat_work *w, __u32 *scope)
 {
 	__u64 roots = READ_ONCE(root->public_roots);
-	int type, why;
+	int type, why, bad;
 	void *ip = front(ctx) + ETH_BYTES;
 
 	if (ip > behind(ctx))
@@ -104,15 +104,18 @@ static __always_inline int read_plain(struct xdp_md *ctx, struct tunny_root *roo
 		return PASS;
 	}
 	why = read_packet(ctx, w);
-	if (w->v6) {
-		if (w->src_hi >> 54 == 0x3fa || w->dst_hi >> 54 == 0x3fa)
-			return DROP_INNER_LINK_LOCAL;
-		if ((!w->src_hi && w->src_lo <= 1) || w->src_hi >> 56 == 0xff ||
-		    route128(roots >> 32, w->src_hi, w->src_lo) >> TUNNY_VALUE_SCOPE_SHIFT)
-			return DROP_INNER_MARTIAN;
-	} else if (martian4_source(w->src_lo) || route32(roots, w->src_lo) >> TUNNY_VALUE_SCOPE_SHIFT) {
+	if (w->v6)
+		bad = unforwardable6(root->options, w->src_hi, w->src_lo, w->dst_hi, w->dst_lo);
+	else
+		bad = unforwardable4(root->options, w->src_lo, w->dst_lo);
+	if (bad)
+		return bad;
+	if (w->v6)
+		bad = route128(roots >> 32, w->src_hi, w->src_lo) >> TUNNY_VALUE_SCOPE_SHIFT;
+	else
+		bad = route32(roots, w->src_lo) >> TUNNY_VALUE_SCOPE_SHIFT;
+	if (bad)
 		return DROP_INNER_MARTIAN;
-	}
 	return why ? PUNT + why : GO;
 }
 

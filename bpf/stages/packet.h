@@ -47,6 +47,9 @@ struct end {
 	__u32 inner_bytes;	/* of the inner frame */
 	__u32 tenant;		/* id of the ingress VPC, 0 if not looked up */
 	__u32 standing;
+	__u32 target_v6;	/* inner destination of a packet with a link-local address, as are target_hi and target_lo */
+	__u64 target_hi;
+	__u64 target_lo;
 	__u32 guess;		/* line of the record that the session of a pair of VMs seems to have, 0: none */
 };
 

@@ -170,14 +170,31 @@ static __always_inline int combine_ecn(struct packet *p)
 	return GO;
 }
 
-static __always_inline int martian4_source(__u32 a)
+/* What the special-purpose addresses of a packet come to: GO or a drop. docs/reference/special-addresses.md */
+static __always_inline int unforwardable(__u64 options, int src, int dst)
 {
-	return a >> 24 == 0 || a >> 24 == 127 || a >= 0xe0000000;
+	if (likely(!(src | dst)))
+		return GO;
+	if (src == DROP_INNER_LINK_LOCAL || dst == DROP_INNER_LINK_LOCAL)
+		return DROP_INNER_LINK_LOCAL;
+	if (src == DROP_INNER_MARTIAN || dst == DROP_INNER_MARTIAN)
+		return DROP_INNER_MARTIAN;
+	return options & TUNNY_OPT_DOCUMENTATION_DROPPED ? DROP_INNER_DOCUMENTATION : GO;
 }
 
-static __always_inline int martian4_destination(__u32 a)
+/* The same for the addresses themselves. A multicast destination is no part of it. */
+static __always_inline int unforwardable4(__u64 options, __u32 src, __u32 dst)
 {
-	return a >> 24 == 0 || a >> 24 == 127 || a >= 0xf0000000;
+	int from = src >= 0xe0000000 ? DROP_INNER_MARTIAN : tunny_special4(src, 1);
+
+	return unforwardable(options, from, tunny_special4(dst, 0));
+}
+
+static __always_inline int unforwardable6(__u64 options, __u64 src_hi, __u64 src_lo, __u64 dst_hi, __u64 dst_lo)
+{
+	int from = src_hi >> 56 == 0xff ? DROP_INNER_MARTIAN : tunny_special6(src_hi, src_lo, 1);
+
+	return unforwardable(options, from, tunny_special6(dst_hi, dst_lo, 0));
 }
 
 /* Returns GO, a pending inner error, or PUNT + PUNT_NONLINEAR_HEADERS. */
@@ -187,6 +204,7 @@ static __always_inline int parse_inner_ipv4(struct packet *p)
 	struct iphdr *ip = eth + ETH_BYTES;
 	__u32 total, header, src, dst, mac;
 	__s64 ports = 0;
+	int bad;
 
 	if (p->inner_bytes < ETH_BYTES + IPV4_BYTES)
 		return DROP_INNER_TRUNCATED;
@@ -214,9 +232,10 @@ static __always_inline int parse_inner_ipv4(struct packet *p)
 		if (mac || dst >> 28 == 0xe)
 			return DROP_INNER_MULTICAST;
 	}
-	if (martian4_source(src) || martian4_destination(dst))
-		return DROP_INNER_MARTIAN;
 	p->dst_lo = dst;
+	bad = unforwardable4(p->options, src, dst);
+	if (unlikely(bad))
+		return bad;
 	p->ttl = ip->ttl;
 	p->inner_tos = ip->tos;
 	if (combine_ecn(p))
@@ -238,6 +257,7 @@ static __always_inline int parse_inner_ipv6(struct packet *p)
 	__u64 src_hi, src_lo, dst_hi, dst_lo;
 	__u32 payload, next, mac;
 	__s64 ports;
+	int bad;
 
 	if (p->inner_bytes < ETH_BYTES + IPV6_BYTES)
 		return DROP_INNER_TRUNCATED;
@@ -267,12 +287,11 @@ static __always_inline int parse_inner_ipv6(struct packet *p)
 			return DROP_INNER_BROADCAST;
 		return DROP_INNER_MULTICAST;
 	}
-	if (src_hi >> 54 == 0x3fa || dst_hi >> 54 == 0x3fa)
-		return DROP_INNER_LINK_LOCAL;
-	if ((!src_hi && src_lo <= 1) || (!dst_hi && dst_lo <= 1) || src_hi >> 56 == 0xff)
-		return DROP_INNER_MARTIAN;
 	p->dst_hi = dst_hi;
 	p->dst_lo = dst_lo;
+	bad = unforwardable6(p->options, src_hi, src_lo, dst_hi, dst_lo);
+	if (unlikely(bad))
+		return bad;
 	p->ttl = ip->hop_limit;
 	p->inner_tos = load_be16(ip) >> 4 & 0xff;
 	if (combine_ecn(p))

@@ -118,6 +118,31 @@ static __always_inline int find_vm(struct tunny_root *root, struct walk *w)
 	return w->v6 ? find_vm6(root, w) : find_vm4(root, w);
 }
 
+/*
+ * A packet with a link-local address is not forwarded, but the software path answers it if it is for the VPC's own gateway address. A
+ * verdict.
+ */
+__noinline int tunny_own_address(const struct end *e)
+{
+	__u32 zero = 0;
+	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct walk *w = bpf_map_lookup_elem(&tunny_walks, &zero);
+	struct tenant t;
+
+	if (!e || !root || !w || !tenant_find(root, e->vni, &t))
+		return DROP_INNER_LINK_LOCAL;
+	w->roots = t.roots;
+	w->hops = 0;
+	w->own_line = 0;
+	w->vni = e->vni;
+	w->v6 = e->target_v6;
+	w->dst_hi = e->target_hi;
+	w->dst_lo = e->target_lo;
+	if (!find_vm(root, w) || !(w->vm.flags & TUNNY_VM_FLAG_GATEWAY))
+		return DROP_INNER_LINK_LOCAL;
+	return PUNT + PUNT_GATEWAY_ADDRESS;
+}
+
 static __always_inline __u32 route_value(const struct walk *w)
 {
 	if (w->v6)

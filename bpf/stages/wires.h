@@ -134,20 +134,20 @@ static __always_inline int link_local(__u64 hi)
 
 static __always_inline int misaddressed(const struct nat_work *w)
 {
+	__u32 zero = 0;
+	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	__u64 options = root ? root->options : 0;
+
 	if (w->group == 2 || (!w->v6 && w->dst_lo == 0xffffffff))
 		return DROP_INNER_BROADCAST;
 	if (w->v6) {
 		if (w->group || w->dst_hi >> 56 == 0xff)
 			return DROP_INNER_MULTICAST;
-		if (link_local(w->src_hi) || link_local(w->dst_hi))
-			return DROP_INNER_LINK_LOCAL;
-		if ((!w->src_hi && w->src_lo <= 1) || (!w->dst_hi && w->dst_lo <= 1) || w->src_hi >> 56 == 0xff)
-			return DROP_INNER_MARTIAN;
-		return GO;
+		return unforwardable6(options, w->src_hi, w->src_lo, w->dst_hi, w->dst_lo);
 	}
 	if (w->group || w->dst_lo >> 28 == 0xe)
 		return DROP_INNER_MULTICAST;
-	return martian4_source(w->src_lo) || martian4_destination(w->dst_lo) ? DROP_INNER_MARTIAN : GO;
+	return unforwardable4(options, w->src_lo, w->dst_lo);
 }
 
 /* Neighbour discovery (RFC 4861): a server speaks for its own addresses and is no router. */

@@ -11,11 +11,16 @@ fn main() -> ExitCode {
     let check = args.iter().any(|a| a == "--check");
     match args.first().map(String::as_str) {
         Some("abi") => generate("bpf/include/abi.h", &abi::c_header(), check),
-        Some("reference") => generate(
-            "docs/reference/reasons.md",
-            &abi::reasons_reference(),
-            check,
-        ),
+        Some("reference") => {
+            let pages = [("reasons", abi::reasons_reference()), ("special-addresses", abi::special_reference())];
+            let mut all = ExitCode::SUCCESS;
+            for (name, text) in pages {
+                if generate(&format!("docs/reference/{name}.md"), &text, check) != ExitCode::SUCCESS {
+                    all = ExitCode::FAILURE;
+                }
+            }
+            all
+        }
         Some("style") => {
             let found = style::violations(std::path::Path::new("."));
             found.iter().for_each(|v| eprintln!("{v}"));

@@ -541,6 +541,8 @@ bits! {
     OPT_SAMPLE_SHIFT: u32 = 32;
     /// options: role filter. Frames pass between the two ends of wires; nothing is a tunnel.
     OPT_WIRES: u64 = 1 << 40;
+    /// options: packets from or to a prefix for documentation are dropped.
+    OPT_DOCUMENTATION_DROPPED: u64 = 1 << 42;
     /// wire_words: shift of the VNI.
     WIRE_VNI_SHIFT: u32 = 32;
 

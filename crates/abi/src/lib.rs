@@ -9,6 +9,7 @@ pub mod layout;
 pub mod limits;
 pub mod reasons;
 pub mod session;
+pub mod special;
 pub mod states;
 
 pub use hash::*;
@@ -16,6 +17,7 @@ pub use layout::*;
 pub use limits::*;
 pub use reasons::*;
 pub use session::*;
+pub use special::*;
 pub use states::*;
 
 use std::fmt::Write;
@@ -75,6 +77,7 @@ fn c_body() -> String {
         s.push('\n');
     }
     s.push_str(&hash::c_source());
+    s.push_str(&special::c_functions());
     s
 }
 

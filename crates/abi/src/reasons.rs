@@ -131,8 +131,8 @@ reasons! {
     InnerEthertype = 14, "inner_ethertype", Parse, "The inner frame is neither IPv4, IPv6 nor ARP.", "Only IP is routed: stop the protocol in the VM.";
     InnerIpMalformed = 15, "inner_ip_malformed", Parse, "The inner IP header contradicts itself or the frame length.", "Look at the sending VM.";
     InnerIpChecksum = 16, "inner_ip_checksum", Parse, "The inner IPv4 header checksum is wrong.", "Look at the sending VM or at corruption in between.";
-    InnerMartian = 17, "inner_martian", Parse, "The inner source or destination address can never be routed.", "Look at the sending VM: loopback, unspecified, multicast or reserved address.";
-    InnerLinkLocal = 18, "inner_link_local", Parse, "An inner IPv6 link-local address cannot leave its link.", "Use a routable address in the VM.";
+    InnerMartian = 17, "inner_martian", Parse, "The inner source or destination address is one that is never forwarded (docs/reference/special-addresses.md).", "Look at the sender: loopback, unspecified, IPv4-mapped, reserved address, or a multicast source.";
+    InnerLinkLocal = 18, "inner_link_local", Parse, "An inner link-local address (169.254.0.0/16, fe80::/10) cannot leave its link (RFC 3927 7, RFC 4291 2.5.6).", "Use a routable address in the VM; what hosts answer by themselves (metadata) does not belong into the tunnel.";
     InnerBroadcast = 19, "inner_broadcast", Parse, "Inner broadcast other than ARP is not carried.", "Use unicast; DHCP belongs to the host.";
     InnerMulticast = 20, "inner_multicast", Parse, "Inner multicast other than ND is not carried.", "Use unicast.";
     EcnCongestionLost = 21, "ecn_congestion_lost", Parse, "The outer header says congestion experienced, the inner packet cannot carry it (RFC 6040 4.2).", "Expected under congestion: the sender does not use ECN.";
@@ -194,6 +194,7 @@ reasons! {
     FilterAgentGone = 77, "filter_agent_gone", Filter, "A control packet of a connection, and the agent that judges it is on another host and not there. Established connections go on.", "`tunny get states` says why; start `tunny agent`, or look at the way to it.";
     FilterAgentBusy = 78, "filter_agent_busy", Filter, "A control packet of a connection, and as many of this VPC, or of all, wait for the agent on another host as may.", "`tunny top` shows which VPC; lower its punt limit in the Gateway, or give the agent a shorter way.";
     NatTunnelEnd = 79, "nat_tunnel_end", Nat, "A packet for the Internet whose destination is the tunnel address of an Nc or of the gateway: what it carries could come out of that tunnel in another VPC.", "A VM tries to reach the underlay: look at it.";
+    InnerDocumentation = 80, "inner_documentation", Parse, "The inner source or destination address is in a prefix for documentation, and the Gateway drops such packets.", "Look at the sender: an address copied from a manual; or set `spec.documentationPrefixes: forward` in the Gateway.";
 }
 
 reasons! {

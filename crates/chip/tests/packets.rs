@@ -157,7 +157,10 @@ fn justified(why: Handover, frame: &[u8], region: &Region, seen: &Seen) -> bool 
             b.word(b.udp() + 6) != 0 || region.switches & made != 0
         }
         Handover::Options => b.outer_options() || b.inner_options(),
-        Handover::Answer => b.discovery() || matches!(here, Some(Place::Gateway(_))),
+        // A link-local address may be the gateway's own.
+        Handover::Answer => {
+            b.discovery() || matches!(here, Some(Place::Gateway(_))) || matches!(seen.end, End::Drop(DropReason::InnerLinkLocal))
+        }
         Handover::IcmpDue => {
             use DropReason::*;
             told() && matches!(seen.end, End::Drop(RouteNone | VmUnknown | TtlExpired))
@@ -176,7 +179,6 @@ fn justified(why: Handover, frame: &[u8], region: &Region, seen: &Seen) -> bool 
                     _ => false,
                 }
         }
-        Handover::Mapped => matches!(b.dst(), Some(IpAddr::V6(a)) if a.to_ipv4_mapped().is_some()),
         // These regions have neither.
         Handover::Filtered | Handover::Session | Handover::Fault => false,
     }

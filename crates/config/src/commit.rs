@@ -47,6 +47,7 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         (g.udp6_checksum, abi::OPT_UDP6_CHECKSUM),
         (g.dscp_uniform, abi::OPT_DSCP_UNIFORM),
         (!g.ecn, abi::OPT_ECN_OFF),
+        (g.no_documentation, abi::OPT_DOCUMENTATION_DROPPED),
         (g.icmp, abi::OPT_ICMP),
         (g.udp6_zero_refused, abi::OPT_UDP6_ZERO_REFUSED),
         (g.role == Role::Filter, abi::OPT_WIRES),

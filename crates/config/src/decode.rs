@@ -10,7 +10,7 @@ pub(crate) use internet::TIMEOUTS;
 use crate::broken::{node_at, references, stand_ins, Broken};
 use crate::error::{ConfigError, Place, Problem};
 use crate::object::*;
-use crate::prefix::{inner_address_fault, Mac, Prefix};
+use crate::prefix::{inner_address_fault, own_address_fault, underlay_fault, Mac, Prefix};
 use crate::quantity::{parse_bits, parse_bytes, parse_packets};
 use crate::schema;
 use crate::yaml::{Node, Pos, Value};
@@ -346,6 +346,7 @@ impl Doc<'_> {
         g.dscp_uniform = self.choice("spec.dscp.model", &[("pipe", false), ("uniform", true)], false);
         g.dscp = self.integer("spec.dscp.value", 0, 63).unwrap_or(0) as u8;
         g.ecn = self.choice("spec.ecn", &[("rfc6040", true), ("off", false)], true);
+        g.no_documentation = self.choice("spec.documentationPrefixes", &[("forward", false), ("drop", true)], false);
         g.icmp = self.switch("spec.icmp.enabled", g.icmp);
         g.icmp_limit = self.packet_limit("spec.icmp", g.icmp_limit);
         g.punt_limit_vpc = self.packet_limit("spec.punt.vpc", g.punt_limit_vpc);
@@ -401,7 +402,7 @@ impl Doc<'_> {
         let vni = self.need("spec.vni", |s| integer(s, 1, 0xff_ffff)).map(|v| v as u32);
         let by_vni = |d: &Self| if d.is_wrong("spec.gateway.mac") { None } else { default_gateway_mac(vni?) };
         let gateway_mac = self.get("spec.gateway.mac", Mac::from_str).or_else(|| by_vni(self)).unwrap_or_else(stand_ins::mac);
-        let gateways = self.list("spec.gateway.addresses", 16, inner_address);
+        let gateways = self.list("spec.gateway.addresses", 16, own_address);
         let icmp = self.switch("spec.icmp", true);
         let pick_up = self.choice("spec.strayTcp", &[("drop", false), ("pickUp", true)], false);
         let limits = self.session_limits();
@@ -637,18 +638,28 @@ fn sampling(s: &str) -> Result<u8, String> {
     }
 }
 
-/// An address of a VM or of a gateway in its VPC.
-fn inner_address(s: &str) -> Result<IpAddr, String> {
+/// An address without that fault.
+fn address(s: &str, fault: fn(IpAddr) -> Option<String>) -> Result<IpAddr, String> {
     let a: IpAddr = s.parse().map_err(|_| format!("`{s}` is no IP address"))?;
-    match inner_address_fault(a) {
+    match fault(a) {
         Some(why) => Err(format!("`{s}` cannot be used: {why}")),
         None => Ok(a),
     }
 }
 
+/// An address of a VM.
+fn inner_address(s: &str) -> Result<IpAddr, String> {
+    address(s, inner_address_fault)
+}
+
+/// An address that a VPC's gateway answers for.
+fn own_address(s: &str) -> Result<IpAddr, String> {
+    address(s, own_address_fault)
+}
+
 /// An address in the underlay.
 fn underlay(s: &str) -> Result<IpAddr, String> {
-    inner_address(s)
+    address(s, underlay_fault)
 }
 
 fn want_v4(a: IpAddr) -> Result<Ipv4Addr, String> {

@@ -11,7 +11,7 @@ use crate::error::{ConfigError, Place, Problem};
 use crate::input::{is_ndjson, read_input};
 use crate::model::{sort_errors, Model};
 use crate::object::*;
-use crate::prefix::{inner_address_fault, Mac, Prefix};
+use crate::prefix::{inner_address_fault, underlay_fault, Mac, Prefix};
 use crate::quick;
 use crate::yaml::{self, Pos};
 use crate::ERRORS_MAX;
@@ -428,7 +428,7 @@ fn fast_line(line: &str, names: &mut Names) -> Option<Object> {
         ("Vpc", _, false, false, false) if !of_vpc && !on_nc => fast_vpc(own?, s, names),
         ("Nc", false, false, false, _) if !of_vpc && !on_nc => {
             let address: IpAddr = s.address?.parse().ok()?;
-            inner_address_fault(address).is_none().then_some(())?;
+            underlay_fault(address).is_none().then_some(())?;
             let vpcs = fast_names(&s.vpcs.unwrap_or_default(), names)?;
             Some(Object::Nc(Nc { name: own?, address, vpcs }))
         }

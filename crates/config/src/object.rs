@@ -232,6 +232,8 @@ pub struct Gateway {
     pub dscp: u8,
     /// ECN by RFC 6040; false: compatibility mode.
     pub ecn: bool,
+    /// Drop packets from or to a prefix for documentation.
+    pub no_documentation: bool,
     /// Send ICMP errors.
     pub icmp: bool,
     /// ICMP errors for one VPC.
@@ -291,6 +293,7 @@ impl Gateway {
             dscp_uniform: false,
             dscp: 0,
             ecn: true,
+            no_documentation: false,
             icmp: true,
             icmp_limit: PacketLimit { rate: 1_000, burst: 100 },
             punt_limit_vpc: PacketLimit { rate: 10_000, burst: 1_000 },

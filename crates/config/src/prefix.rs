@@ -157,10 +157,35 @@ impl FromStr for Mac {
     }
 }
 
-/// Why an address cannot belong to a VM or a gateway of a VPC, if so: it would be martian, link-local or multicast in
-/// the packet path.
-pub(crate) fn inner_address_fault(a: IpAddr) -> Option<&'static str> {
-    match a {
+/// Why an address cannot belong to a VM or be a public one, if so: packets with it are never forwarded.
+pub(crate) fn inner_address_fault(a: IpAddr) -> Option<String> {
+    if let Some(why) = underlay_fault(a) {
+        return Some(why);
+    }
+    prefix_fault(a, if a.is_ipv4() { 32 } else { 128 })
+}
+
+/// Why no packet of a whole prefix is forwarded, if so.
+pub(crate) fn prefix_fault(addr: IpAddr, len: u8) -> Option<String> {
+    let row = abi::special(addr).filter(|row| row.len <= len)?;
+    match row.destination {
+        abi::Say::Go | abi::Say::Docs => None,
+        abi::Say::Link => Some(format!("{} is link-local and is never forwarded ({})", row.prefix(), row.rfc)),
+        abi::Say::Never => Some(format!("{} ({}, {}) is never forwarded", row.prefix(), row.name, row.rfc)),
+    }
+}
+
+/// Why a VPC's gateway cannot answer for an address, if so. A link-local one it can: that is not forwarding.
+pub(crate) fn own_address_fault(a: IpAddr) -> Option<String> {
+    match abi::special(a) {
+        Some(row) if row.destination == abi::Say::Link => None,
+        _ => inner_address_fault(a),
+    }
+}
+
+/// Why an address cannot be one of a host in the underlay, if so.
+pub(crate) fn underlay_fault(a: IpAddr) -> Option<String> {
+    let fault = match a {
         IpAddr::V4(a) => match a.octets()[0] {
             0 => Some("0.0.0.0/8 is never routed"),
             127 => Some("127.0.0.0/8 is loopback"),
@@ -175,7 +200,8 @@ pub(crate) fn inner_address_fault(a: IpAddr) -> Option<&'static str> {
             a if a.segments()[0] & 0xffc0 == 0xfe80 => Some("fe80::/10 is link-local and is not routed"),
             _ => None,
         },
-    }
+    };
+    fault.map(str::to_string)
 }
 
 #[cfg(test)]

@@ -328,3 +328,52 @@ fn a_refused_swap_of_nc_addresses_leaves_each_its_own() {
     let taken = m.apply(&docs("Nc d {address: 192.0.2.2}")).unwrap_err();
     assert_eq!(taken[0].problem.to_string(), "192.0.2.2 belongs to Nc `b`");
 }
+
+/// Special-purpose addresses (RFC 6890): who may have which.
+#[test]
+fn an_address_that_is_never_forwarded_belongs_to_nobody_but_a_gateway() {
+    let vm = |a: &str| format!("{{apiVersion: tunny/v1, kind: Vm, metadata: {{name: x}}, spec: {{vpc: red, addresses: [\"{a}\"], mac: 02:00:00:00:00:77, nc: a}}}}");
+    let gateway = |a: &str| format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: x}}, spec: {{vni: 7, gateway: {{addresses: [\"{a}\"]}}}}}}");
+    let server = |p: &str| format!("{{apiVersion: tunny/v1, kind: Server, metadata: {{name: x}}, spec: {{vpc: red, port: e1, addresses: [\"{p}\"]}}}}");
+    let snat = |p: &str| format!("{{apiVersion: tunny/v1, kind: Snat, metadata: {{name: x}}, spec: {{vpc: red, ipv6Prefixes: [\"{p}\"]}}}}");
+    let pool = |p: &str| format!("{{apiVersion: tunny/v1, kind: PublicPool, metadata: {{name: x}}, spec: {{ranges: [\"{p}\"]}}}}");
+    let elastic = |a: &str| format!("{{apiVersion: tunny/v1, kind: ElasticIp, metadata: {{name: x}}, spec: {{address: \"{a}\", vm: x}}}}");
+    let why = |text: &str| parse_text("t", text).err().map(|e| e[0].to_string());
+    for (address, says) in [
+        ("169.254.169.254", "169.254.0.0/16 is link-local and is never forwarded (RFC 3927)"),
+        ("192.0.0.170", "192.0.0.170/32 (NAT64/DNS64 Discovery, RFC 8880) is never forwarded"),
+        ("192.0.0.8", "192.0.0.8/32 (IPv4 dummy address, RFC 7600) is never forwarded"),
+        ("::ffff:10.0.0.1", "::ffff:0.0.0.0/96 (IPv4-mapped Address, RFC 4291) is never forwarded"),
+        ("2001:1::9", "2001::/23 (IETF Protocol Assignments, RFC 2928) is never forwarded"),
+        ("100:0:0:1::1", "100:0:0:1::/64 (Dummy IPv6 Prefix, RFC 9780) is never forwarded"),
+        ("127.0.0.1", "127.0.0.0/8 is loopback"),
+        ("fe80::5", "fe80::/10 is link-local"),
+    ] {
+        let got = why(&vm(address)).unwrap_or_else(|| panic!("{address} is taken"));
+        assert!(got.contains(says), "{got}");
+        // The gateway answers for link-local addresses: that is not forwarding.
+        assert_eq!(why(&gateway(address)).is_none(), says.contains("link-local"), "{address}");
+    }
+    for address in ["192.0.0.1", "192.0.0.9", "192.0.2.1", "100.64.0.1", "198.18.0.1", "64:ff9b::1", "2001:2::1", "2001:db8::1", "3fff::1", "5f00::1"] {
+        assert_eq!((why(&vm(address)), why(&gateway(address))), (None, None), "{address}");
+    }
+    for bad in [server("169.254.0.0/17"), server("::ffff:0:0/112"), snat("2001:100::/32"), pool("169.254.1.1-169.254.1.9"), elastic("169.254.1.1")] {
+        let got = why(&bad).unwrap_or_else(|| panic!("{bad} is taken"));
+        assert!(got.contains("never forwarded"), "{got}");
+    }
+    assert_eq!((why(&server("0.0.0.0/0")), why(&server("169.0.0.0/8")), why(&snat("2001:2::/48"))), (None, None, None));
+}
+
+#[test]
+fn documentation_prefixes_are_forwarded_or_dropped() {
+    let of = |spec: &str| parse_text("t", &format!("{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: g}}, spec: {{vtep: {{ipv4: 192.0.2.1}}{spec}}}}}"));
+    let text = |d: &Documents| {
+        let mut m = Model::new();
+        m.apply(d).unwrap_or_else(|e| panic!("{}", e[0]));
+        m.gateway().unwrap().no_documentation
+    };
+    assert!(!text(&of("").unwrap()) && !text(&of(", documentationPrefixes: forward").unwrap()));
+    assert!(text(&of(", documentationPrefixes: drop").unwrap()));
+    let error = of(", documentationPrefixes: off").unwrap_err()[0].to_string();
+    assert!(error.contains("spec.documentationPrefixes") && error.contains("forward or drop"), "{error}");
+}

@@ -26,7 +26,7 @@ use crate::encap::{encapsulate_v4, Outer};
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
 use crate::settings::Settings;
-use crate::stages::parse::{decapsulated_ecn, has_ports, martian_destination_v4, martian_source_v4};
+use crate::stages::parse::{decapsulated_ecn, has_ports, unforwardable_v4};
 use crate::work::Work;
 use crate::{Frame, Verdict, BATCH_MAX};
 
@@ -308,8 +308,7 @@ fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut Lean) -> bool {
         || checksum::sum_ipv4_header(outer) != 0xffff
         || checksum::sum_ipv4_header(inner) != 0xffff
         || dst >= 0xe000_0000
-        || martian_source_v4(src)
-        || martian_destination_v4(dst)
+        || unforwardable_v4(src, dst, s).is_some()
     {
         return false;
     }

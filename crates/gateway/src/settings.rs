@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub uniform: bool,
     /// ECN is neither read nor written.
     pub ecn_off: bool,
+    /// Packets from or to a prefix for documentation are dropped.
+    pub no_documentation: bool,
     /// ICMP errors are sent.
     pub icmp: bool,
     /// Role filter: frames pass between the two ends of wires.
@@ -52,6 +54,7 @@ impl Settings {
             udp6_zero_refused: options & OPT_UDP6_ZERO_REFUSED != 0,
             uniform: options & OPT_DSCP_UNIFORM != 0,
             ecn_off: options & OPT_ECN_OFF != 0,
+            no_documentation: options & OPT_DOCUMENTATION_DROPPED != 0,
             icmp: options & (OPT_ICMP | OPT_WIRES) == OPT_ICMP,
             wires: options & OPT_WIRES != 0,
             dscp: ((options >> OPT_DSCP_SHIFT) as u8 & 0x3f) << 2,

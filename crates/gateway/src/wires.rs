@@ -167,7 +167,7 @@ fn passes_unjudged<R: Recorder>(
         if dhcp4(ip, end.servers_side, server || src.lo == 0, dst) {
             return Ok(true);
         }
-        let bad = parse::misaddressed_v4(dst_mac, src.as_v4(), dst.as_v4());
+        let bad = parse::misaddressed_v4(dst_mac, src.as_v4(), dst.as_v4(), &w.settings);
         return bad.map_or(Ok(false), Err);
     }
     let next = ip.get(6).copied().unwrap_or(0);
@@ -180,7 +180,7 @@ fn passes_unjudged<R: Recorder>(
     if listeners(ip, next, end.servers_side, (src, dst)) || dhcp6(ip, next, end.servers_side, (src, dst)) {
         return Ok(true);
     }
-    parse::bad_addresses_v6(dst_mac, src, dst).map_or(Ok(false), Err)
+    parse::bad_addresses_v6(dst_mac, src, dst, &w.settings).map_or(Ok(false), Err)
 }
 
 /// UDP ports of an unfragmented packet whose upper header is at `at`.

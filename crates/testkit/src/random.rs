@@ -376,10 +376,31 @@ fn some_address(r: &mut Rng, region: &Region, vpc: &Vpc, v6: bool) -> IpAddr {
 }
 
 fn odd_address(r: &mut Rng, v6: bool) -> IpAddr {
+    if r.chance(60) {
+        return special_edge(r, v6);
+    }
     let odd4 = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.5", "239.1.1.1", "240.0.0.1", "255.255.255.255", "223.255.255.255"];
     let odd6 = ["::", "::1", "fe80::1", "febf::1", "fec0::1", "ff02::1", "ff02::1:ff00:1", "::ffff:10.0.0.1"];
     let text = if v6 { *r.pick(&odd6) } else { *r.pick(&odd4) };
     text.parse().unwrap_or_else(|_| pool(r, v6))
+}
+
+/// An address at an edge of a special-purpose prefix, or inside of it.
+fn special_edge(r: &mut Rng, v6: bool) -> IpAddr {
+    let rows: Vec<_> = abi::SPECIAL.iter().filter(|row| row.v6 == v6).collect();
+    let row = r.pick(&rows);
+    let size = (1u128 << (if v6 { 128 } else { 32 } - row.len)) - 1;
+    let at = match r.below(5) {
+        0 => row.addr,
+        1 => row.addr + size,
+        2 => row.addr.wrapping_sub(1),
+        3 => row.addr.wrapping_add(size + 1),
+        _ => row.addr + (u128::from(r.word()) & size),
+    };
+    match v6 {
+        true => Ipv6Addr::from_bits(at).into(),
+        false => Ipv4Addr::from_bits(at as u32).into(),
+    }
 }
 
 fn inner(r: &mut Rng, region: &Region, vpc: &Vpc, edges: bool, layers: &mut Vec<Layer>) {

@@ -174,7 +174,8 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
         End::Drop(D::NexthopUnresolved) => {
             out.extend([PuntReason::NexthopUnresolved, PuntReason::Arp, PuntReason::Nd, PuntReason::GatewayAddress]);
         }
-        End::Drop(D::GatewayNotServed) => out.push(PuntReason::GatewayAddress),
+        // Who asks with a link-local address may ask for the gateway, and may be nobody who can be answered.
+        End::Drop(D::GatewayNotServed | D::InnerLinkLocal) => out.push(PuntReason::GatewayAddress),
         // A packet that must be fragmented is handed over before the meters.
         End::Drop(D::MeterVpc | D::MeterVm) if frame.len() > 1400 => out.push(PuntReason::IcmpDue),
         End::Drop(D::RouteNone | D::VmUnknown | D::TtlExpired) if icmp => out.push(PuntReason::IcmpDue),
@@ -210,11 +211,24 @@ fn plain(frame: &[u8]) -> Option<(IpAddr, IpAddr, u32, IpAddr)> {
     Some((src, dst, vni, to))
 }
 
+/// The inner source is link-local, in a frame with plain outer headers.
+fn from_link_local(frame: &[u8]) -> bool {
+    let inner = if frame[12..14] == [8, 0] { 50 } else { 70 };
+    match frame.get(inner + 12..inner + 14) {
+        Some([8, 0]) => frame.get(inner + 26..inner + 28) == Some(&[169, 254]),
+        _ => frame.get(inner + 22..inner + 24).is_some_and(|b| b[0] == 0xfe && b[1] & 0xc0 == 0x80),
+    }
+}
+
 /// The naive oracle's opinion of what the Rust path did.
 fn opinion(region: &Region, frame: &[u8], slow: &Seen) -> Result<(), String> {
     use DropReason as D;
     let Some((source, _, vni, to)) = plain(frame) else { return Ok(()) };
     let wrong = |what: &str| Err(format!("the naive oracle says {what}; the Rust path:{}", describe(slow)));
+    if from_link_local(frame) {
+        // It is not routed: the gateway answers it, or nobody does.
+        return Ok(());
+    }
     let place = place(region, vni, to);
     let sender = may_send(region, vni, source);
     match (&slow.end, place) {

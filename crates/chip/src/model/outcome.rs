@@ -45,7 +45,8 @@ pub enum Handover {
     Checksum,
     /// IPv4 options or IPv6 extension headers: the parser takes headers of fixed length.
     Options,
-    /// ARP, neighbour discovery, or something for the gateway's own address: a packet is to be made as an answer.
+    /// ARP, neighbour discovery, or something for the gateway's own address, as what has a link-local address may be: a packet is to be made
+    /// as an answer.
     Answer,
     /// The packet is dropped and its sender is owed an ICMP error, which is a packet to be made.
     IcmpDue,
@@ -55,8 +56,6 @@ pub enum Handover {
     Filtered,
     /// The VPC has a way to the Internet, or the packet may come from there: sessions are software's.
     Session,
-    /// An IPv6 destination in ::ffff:0:0/96, where the pooled table holds IPv4 routes.
-    Mapped,
     /// The tables of the chip contradict each other, which building them excludes.
     Fault,
 }
@@ -72,7 +71,6 @@ impl Handover {
             Handover::TooBig => "too_big",
             Handover::Filtered => "filtered",
             Handover::Session => "session",
-            Handover::Mapped => "mapped",
             Handover::Fault => "fault",
         }
     }

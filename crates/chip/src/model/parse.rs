@@ -163,8 +163,8 @@ pub(super) fn inner(frame: &[u8], outer_tos: u8, own: &Own) -> Result<Inner, Out
         return Err(DropReason::InnerNonUnicastSource.into());
     }
     let mut p = match eth.ethertype() {
-        ethernet::ethertype::IPV4 => inner4(rest, eth.dst())?,
-        ethernet::ethertype::IPV6 => inner6(rest, eth.dst())?,
+        ethernet::ethertype::IPV4 => inner4(rest, eth.dst(), own)?,
+        ethernet::ethertype::IPV6 => inner6(rest, eth.dst(), own)?,
         ethernet::ethertype::ARP => return Err(Handover::Answer.into()),
         ethernet::ethertype::VLAN | ethernet::ethertype::QINQ | ethernet::ethertype::QINQ_OLD => {
             return Err(DropReason::InnerVlan.into())
@@ -182,6 +182,15 @@ pub(super) fn inner(frame: &[u8], outer_tos: u8, own: &Own) -> Result<Inner, Out
     Ok(p)
 }
 
+/// Special-purpose addresses. A link-local one may be the gateway's own, which is answered.
+fn unforwardable(source: Option<DropReason>, destination: Option<DropReason>, own: &Own) -> Result<(), Outcome> {
+    match special_pair(source, destination, own.on(OPT_DOCUMENTATION_DROPPED)) {
+        Some(DropReason::InnerLinkLocal) => Err(Handover::Answer.into()),
+        Some(reason) => Err(reason.into()),
+        None => Ok(()),
+    }
+}
+
 fn group(mac: u64) -> bool {
     mac >> 40 & 1 != 0
 }
@@ -195,7 +204,7 @@ fn ports(proto: u8, payload: &[u8]) -> u32 {
     }
 }
 
-fn inner4(rest: &[u8], mac: u64) -> Result<Inner, Outcome> {
+fn inner4(rest: &[u8], mac: u64, own: &Own) -> Result<Inner, Outcome> {
     let head = rest.first_chunk::<{ ipv4::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
     let ip = ipv4::Packet::new_unchecked(head);
     if !ip.well_formed(rest.len()) {
@@ -208,14 +217,13 @@ fn inner4(rest: &[u8], mac: u64) -> Result<Inner, Outcome> {
         return Err(DropReason::InnerIpChecksum.into());
     }
     let (src, dst) = (ip.src(), ip.dst());
-    let nowhere = |a: u32| matches!(a >> 24, 0 | 127) || a >= 0xf000_0000;
     if mac == BROADCAST || dst == u32::MAX {
         return Err(DropReason::InnerBroadcast.into());
     } else if group(mac) || dst >> 28 == 0xe {
         return Err(DropReason::InnerMulticast.into());
-    } else if nowhere(src) || src >> 28 == 0xe || nowhere(dst) {
-        return Err(DropReason::InnerMartian.into());
     }
+    let source = if src >> 28 == 0xe { Some(DropReason::InnerMartian) } else { special4(src, true) };
+    unforwardable(source, special4(dst, false), own)?;
     let payload = &rest[ipv4::HEADER_LEN..ip.total_len()];
     let ports = if ip.is_fragment() { 0 } else { ports(ip.protocol(), payload) };
     let flow = flow_hash_v4(src, dst, ip.protocol(), ports);
@@ -223,7 +231,7 @@ fn inner4(rest: &[u8], mac: u64) -> Result<Inner, Outcome> {
     Ok(Inner { v6: false, dst: dst.into(), tos: ip.tos(), ttl: ip.ttl(), ecn: 0, flow, whole })
 }
 
-fn inner6(rest: &[u8], mac: u64) -> Result<Inner, Outcome> {
+fn inner6(rest: &[u8], mac: u64, own: &Own) -> Result<Inner, Outcome> {
     let (head, behind) = rest.split_first_chunk::<{ ipv6::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
     let ip = ipv6::Packet::new_unchecked(head);
     if !ip.well_formed(rest.len()) {
@@ -237,20 +245,16 @@ fn inner6(rest: &[u8], mac: u64) -> Result<Inner, Outcome> {
         }
     }
     let (src, dst) = (ip.src(), ip.dst());
-    let link_local = |a: u128| a >> 118 == 0xfe80 >> 6;
     let multicast = |a: u128| a >> 120 == 0xff;
     if mac == BROADCAST {
         return Err(DropReason::InnerBroadcast.into());
     } else if group(mac) || multicast(dst) {
         return Err(DropReason::InnerMulticast.into());
-    } else if link_local(src) || link_local(dst) {
-        return Err(DropReason::InnerLinkLocal.into());
-    } else if src <= 1 || dst <= 1 || multicast(src) {
-        return Err(DropReason::InnerMartian.into());
-    } else if dst >> 32 == 0xffff {
-        return Err(Handover::Mapped.into());
     }
     let halves = |a: u128| ((a >> 64) as u64, a as u64);
+    let special = |a: u128, source| special6((a >> 64) as u64, a as u64, source);
+    let source = if multicast(src) { Some(DropReason::InnerMartian) } else { special(src, true) };
+    unforwardable(source, special(dst, false), own)?;
     let flow = flow_hash_v6(halves(src), halves(dst), ip.next_header(), ports(ip.next_header(), payload));
     Ok(Inner { v6: true, dst, tos: ip.traffic_class(), ttl: ip.hop_limit(), ecn: 0, flow, whole: true })
 }

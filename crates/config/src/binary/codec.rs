@@ -3,7 +3,7 @@
 
 use crate::decode::check_name;
 use crate::object::*;
-use crate::prefix::{inner_address_fault, mask4, mask6, Mac, Prefix};
+use crate::prefix::{own_address_fault, underlay_fault, mask4, mask6, Mac, Prefix};
 use std::net::IpAddr;
 
 /// Longest text in a binary form (a gateway's document).
@@ -154,7 +154,9 @@ impl<'a> Reader<'a> {
             6 => IpAddr::from(<[u8; 16]>::try_from(self.take(16)?).map_err(|e| e.to_string())?),
             f => return Err(format!("{f} is no address family")),
         };
-        inner_address_fault(a).map_or(Ok(a), |why| Err(format!("{a}: {why}")))
+        // Not more than ever was asked: what was written before an address became one that is never forwarded can be read.
+        let fault = underlay_fault(a).filter(|_| own_address_fault(a).is_some());
+        fault.map_or(Ok(a), |why| Err(format!("{a}: {why}")))
     }
 
     pub fn prefix(&mut self) -> Result<Prefix, Fault> {

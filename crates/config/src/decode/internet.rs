@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Documents about the way to the Internet.
 
-use super::{integer, underlay, Doc};
+use super::{inner_address, integer, underlay, Doc};
 use crate::broken::stand_ins;
 use crate::error::Problem;
 use crate::object::*;
-use crate::prefix::Prefix;
+use crate::prefix::{prefix_fault, Prefix};
 use crate::schema;
 use states::TableKind;
 use std::net::IpAddr;
@@ -201,6 +201,7 @@ impl Doc<'_> {
             p if ["fe80::/10", "ff00::/8", "::/16"].iter().filter_map(|l| Prefix::from_str(l).ok()).any(|l| l.covers(&p)) => {
                 Err(format!("`{s}` is link-local, multicast or reserved: no router carries it"))
             }
+            p if prefix_fault(p.addr(), p.len()).is_some() => Err(format!("`{s}` cannot be used: it is never forwarded")),
             p @ Prefix::V6(_, 16..) => Ok(p),
             _ => Err(format!("`{s}` is no IPv6 prefix of 16 bits or more")),
         });
@@ -240,7 +241,7 @@ impl Doc<'_> {
         self.check_mapping("metadata");
         self.check_mapping("spec");
         let name = self.own_name();
-        let address = self.need("spec.address", |s| underlay(s).and_then(super::want_v4)).unwrap_or_else(stand_ins::address4);
+        let address = self.need("spec.address", |s| inner_address(s).and_then(super::want_v4)).unwrap_or_else(stand_ins::address4);
         let vm = self.get("spec.vm", |s| check_vm_name(s).map(|()| s.to_string())).map(|s| self.names.get(&s));
         let forwards = self.list("spec.forwards", 256, PortForward::from_str);
         let at = self.node("spec.forwards").map_or(self.root.at, |n| n.at);

@@ -62,11 +62,20 @@ impl Doc<'_> {
         let vpc = self.name_at("spec.vpc").unwrap_or_else(stand_ins::name);
         let port = self.need("spec.port", interface).unwrap_or_else(|| stand_ins::name().to_string());
         self.must_exist("spec.addresses");
-        let addresses = self.list("spec.addresses", ADDRESSES_MAX, filter::Prefix::from_str);
+        let addresses = self.list("spec.addresses", ADDRESSES_MAX, forwardable);
         if let Some(at) = self.node("spec.addresses").filter(|n| n.is_empty_list()).map(|n| n.at) {
             let allowed = schema::allowed(self.kind, "spec.addresses");
             self.error(at, "spec.addresses", Problem::Value("has no entry".into()), allowed);
         }
         Some(Server { name, vpc, port, addresses })
+    }
+}
+
+/// A prefix that has addresses which are forwarded.
+fn forwardable(s: &str) -> Result<filter::Prefix, String> {
+    let prefix = filter::Prefix::from_str(s)?;
+    match crate::prefix::prefix_fault(prefix.addr, prefix.len) {
+        Some(why) => Err(format!("`{s}` cannot be used: {why}")),
+        None => Ok(prefix),
     }
 }

@@ -17,7 +17,7 @@ use super::translate::{End, Endpoint};
 use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, Sight};
 use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::Recorder;
-use crate::stages::parse::{bad_addresses_v6, has_ports, martian_source_v4};
+use crate::stages::parse::{bad_addresses_v6, has_ports, unforwardable_v4};
 use crate::work::Work;
 use crate::{pair, Frame, Verdict};
 
@@ -56,7 +56,10 @@ fn parse_v4<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, rest: &[u8]) -> Result
     if !ip.checksum_ok() {
         return Err(DropReason::OuterIpChecksum.into());
     }
-    if martian_source_v4(ip.src()) || w.tables.public4(ip.src()).is_some() {
+    if let Some(reason) = unforwardable_v4(ip.src(), ip.dst(), &w.settings) {
+        return Err(reason.into());
+    }
+    if w.tables.public4(ip.src()).is_some() {
         return Err(DropReason::InnerMartian.into());
     }
     enter(p, false, Addr::v4(ip.dst()), ip.total_len(), ip.tos(), ip.ttl());
@@ -69,7 +72,7 @@ fn parse_v6<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, rest: &[u8]) -> Result
     if w.tables.public6(dst.halves()).is_none() {
         return Err(Verdict::Pass);
     }
-    if let Some(reason) = bad_addresses_v6(wire::Mac(0), src, dst) {
+    if let Some(reason) = bad_addresses_v6(wire::Mac(0), src, dst, &w.settings) {
         return Err(reason.into());
     }
     if w.tables.public6(src.halves()).is_some() {

@@ -4,7 +4,7 @@
 //! The order of checks is that of `docs/design/packet-path.md`. Bytes are taken off the front in chunks of known size, so
 //! that each layer costs one length check and its fields none.
 
-use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage};
+use abi::{flow_hash_v4, flow_hash_v6, special4, special6, special_pair, DropReason, Stage};
 use tables::Tables;
 use wire::ethernet::{self, ethertype};
 use wire::{checksum, icmpv6::kind, ipv4, ipv6, protocol, udp, vxlan, Mac};
@@ -248,8 +248,8 @@ fn inner(frame: &[u8], s: &Settings, p: &mut Packet) -> Result<(), DropReason> {
         return Err(DropReason::InnerNonUnicastSource);
     }
     match eth.ethertype() {
-        ethertype::IPV4 => inner_ipv4(rest, Mac(eth.dst()), p)?,
-        ethertype::IPV6 => inner_ipv6(rest, Mac(eth.dst()), p)?,
+        ethertype::IPV4 => inner_ipv4(rest, Mac(eth.dst()), s, p)?,
+        ethertype::IPV6 => inner_ipv6(rest, Mac(eth.dst()), s, p)?,
         ethertype::ARP => {
             p.kind = Kind::Arp;
             return Ok(());
@@ -285,7 +285,7 @@ pub(crate) fn decapsulated_ecn(outer: u8, inner: u8) -> Option<u8> {
 
 /// The inner IPv4 header.
 #[inline(always)]
-fn inner_ipv4(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReason> {
+fn inner_ipv4(rest: &[u8], dst_mac: Mac, s: &Settings, p: &mut Packet) -> Result<(), DropReason> {
     let head = rest.first_chunk::<{ ipv4::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
     let ip = ipv4::Packet::new_unchecked(head);
     if !ip.well_formed(rest.len()) {
@@ -295,7 +295,7 @@ fn inner_ipv4(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReaso
         return Err(DropReason::InnerIpChecksum);
     }
     let (src, dst) = (ip.src(), ip.dst());
-    if let Some(reason) = misaddressed_v4(dst_mac, src, dst) {
+    if let Some(reason) = misaddressed_v4(dst_mac, src, dst, s) {
         return Err(reason);
     }
     let ports = match ip.is_fragment() {
@@ -309,41 +309,38 @@ fn inner_ipv4(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReaso
     Ok(())
 }
 
-/// 0.0.0.0/8, 127.0.0.0/8, 224.0.0.0/4 and 240.0.0.0/4 are no sources.
+/// Why a packet between these addresses is not forwarded, if so (`docs/reference/special-addresses.md`). A multicast destination is no
+/// part of it.
 #[inline(always)]
-pub(crate) fn martian_source_v4(src: u32) -> bool {
-    src >= 0xe000_0000 || martian_destination_v4(src)
-}
-
-/// 0.0.0.0/8 and 127.0.0.0/8 are no destinations (and 240.0.0.0/4, which is checked with multicast).
-#[inline(always)]
-pub(crate) fn martian_destination_v4(dst: u32) -> bool {
-    matches!(dst >> 24, 0 | 127)
+pub(crate) fn unforwardable_v4(src: u32, dst: u32, s: &Settings) -> Option<DropReason> {
+    let source = if src >= 0xe000_0000 { Some(DropReason::InnerMartian) } else { special4(src, true) };
+    special_pair(source, special4(dst, false), s.no_documentation)
 }
 
 /// What is wrong with the addresses of an IPv4 packet, if anything is.
 #[inline(always)]
-pub(crate) fn misaddressed_v4(dst_mac: Mac, src: u32, dst: u32) -> Option<DropReason> {
-    let bad = dst_mac.is_group() || dst >= 0xe000_0000 || martian_source_v4(src) || martian_destination_v4(dst);
-    bad.then(|| bad_addresses_v4(dst_mac, src, dst))
+pub(crate) fn misaddressed_v4(dst_mac: Mac, src: u32, dst: u32, s: &Settings) -> Option<DropReason> {
+    if dst_mac.is_group() || dst >= 0xe000_0000 {
+        return many_v4(dst_mac, dst).or(Some(DropReason::InnerMartian));
+    }
+    unforwardable_v4(src, dst, s)
 }
 
-/// Which of the address checks comes first, when one of them failed.
+/// A packet for everybody, or for many.
 #[cold]
-fn bad_addresses_v4(dst_mac: Mac, src: u32, dst: u32) -> DropReason {
+fn many_v4(dst_mac: Mac, dst: u32) -> Option<DropReason> {
     if dst_mac == Mac::BROADCAST || dst == u32::MAX {
-        DropReason::InnerBroadcast
+        Some(DropReason::InnerBroadcast)
     } else if dst_mac.is_group() || dst >> 28 == 0xe {
-        DropReason::InnerMulticast
+        Some(DropReason::InnerMulticast)
     } else {
-        debug_assert!(martian_source_v4(src) || martian_destination_v4(dst) || dst >= 0xf000_0000);
-        DropReason::InnerMartian
+        None
     }
 }
 
 /// The inner IPv6 header.
 #[inline(always)]
-fn inner_ipv6(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReason> {
+fn inner_ipv6(rest: &[u8], dst_mac: Mac, s: &Settings, p: &mut Packet) -> Result<(), DropReason> {
     let head = rest.first_chunk::<{ ipv6::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
     let ip = ipv6::Packet::new_unchecked(head);
     if !ip.well_formed(rest.len()) {
@@ -359,7 +356,7 @@ fn inner_ipv6(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReaso
         }
     }
     let (src, dst) = (Addr::v6(ip.src()), Addr::v6(ip.dst()));
-    if let Some(reason) = bad_addresses_v6(dst_mac, src, dst) {
+    if let Some(reason) = bad_addresses_v6(dst_mac, src, dst, s) {
         return Err(reason);
     }
     p.target = dst;
@@ -372,21 +369,15 @@ fn inner_ipv6(rest: &[u8], dst_mac: Mac, p: &mut Packet) -> Result<(), DropReaso
 
 /// Addresses that are not routed, in the order in which they are reported.
 #[inline(always)]
-pub(crate) fn bad_addresses_v6(dst_mac: Mac, src: Addr, dst: Addr) -> Option<DropReason> {
-    let link_local = |a: Addr| a.hi >> 54 == 0xfe80 >> 6;
+pub(crate) fn bad_addresses_v6(dst_mac: Mac, src: Addr, dst: Addr, s: &Settings) -> Option<DropReason> {
     let multicast = |a: Addr| a.hi >> 56 == 0xff;
-    let special = |a: Addr| a.hi == 0 && a.lo <= 1;
     if dst_mac == Mac::BROADCAST {
-        Some(DropReason::InnerBroadcast)
+        return Some(DropReason::InnerBroadcast);
     } else if dst_mac.is_group() || multicast(dst) {
-        Some(DropReason::InnerMulticast)
-    } else if link_local(src) || link_local(dst) {
-        Some(DropReason::InnerLinkLocal)
-    } else if special(src) || special(dst) || multicast(src) {
-        Some(DropReason::InnerMartian)
-    } else {
-        None
+        return Some(DropReason::InnerMulticast);
     }
+    let source = if multicast(src) { Some(DropReason::InnerMartian) } else { special6(src.hi, src.lo, true) };
+    special_pair(source, special6(dst.hi, dst.lo, false), s.no_documentation)
 }
 
 /// The protocol has ports in its first four bytes.

@@ -2,15 +2,16 @@
 //! Tenant: the VNI's record, whether the outer source may send for it, then what is wrong with the inner frame; ARP and
 //! ND end here.
 
-use abi::{DropReason, Stage, TENANT_NAT};
+use abi::{DropReason, Stage, TENANT_NAT, VM_FLAG_GATEWAY};
 use tables::Tables;
-use wire::Mac;
+use wire::{ethernet, ipv4, ipv6, Mac};
 
 use crate::nat::outward;
-use crate::packet::{Kind, Packet};
+use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
+use crate::stages::parse::{bad_addresses_v6, misaddressed_v4};
 use crate::work::Work;
-use crate::{arp, nd, Frame, Verdict};
+use crate::{arp, echo, nd, Frame, Verdict};
 
 /// Finds the tenant and starts to load its counter.
 #[inline(always)]
@@ -76,11 +77,36 @@ fn refused<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> Verdict {
 #[cold]
 fn not_routed<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Verdict {
     let answer = match (p.inner_error, p.kind) {
+        (Some(DropReason::InnerLinkLocal), _) => own_address(w, p, f),
         (Some(reason), _) => Err(reason),
         (None, Kind::Arp) => arp::answer(w, p, f),
         (None, _) => nd::answer(w, p, f),
     };
     answer.unwrap_or_else(Verdict::Drop)
+}
+
+/// A packet with a link-local address is not forwarded, but the VPC's own gateway address may be one, or be asked by one: to answer is
+/// not to forward.
+fn own_address<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
+    let (refused, generation) = (DropReason::InnerLinkLocal, p.tenant.generation());
+    let packet = p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[]);
+    let (to, from, tos) = match p.v6() {
+        true => {
+            let ip = ipv6::Packet::new_checked(packet).map_err(|_| refused)?;
+            let (src, dst) = (Addr::v6(ip.src()), Addr::v6(ip.dst()));
+            (w.tables.vm6(p.vni, dst.halves(), generation), bad_addresses_v6(Mac(0), src, src, &w.settings), ip.traffic_class())
+        }
+        false => {
+            let ip = ipv4::Packet::new_checked(packet).map_err(|_| refused)?;
+            (w.tables.vm4(p.vni, ip.dst(), generation), misaddressed_v4(Mac(0), ip.src(), ip.src(), &w.settings), ip.tos())
+        }
+    };
+    // Nobody is answered who cannot be reached on the link.
+    if to.is_none_or(|vm| vm.flags & VM_FLAG_GATEWAY == 0) || from.is_some_and(|why| why != refused) {
+        return Err(refused);
+    }
+    p.inner_tos = tos;
+    echo::answer(w, p, f)
 }
 
 #[cold]
