@@ -100,6 +100,9 @@ fn packets() -> Vec<(DropReason, Vec<u8>)> {
         (InnerMartian, with(ok6(), 72, &[0; 16])),
         (InnerMartian, with(ok6(), 72, &[0xff])),
         (InnerMartian, with(ok6(), 88, &1u128.to_be_bytes())),
+        (InnerMartian, with(ok6(), 88, &0xffff_0a00_0006u128.to_be_bytes())),
+        (InnerLinkLocal, inner(ok(), 76, &[169, 254, 0, 1])),
+        (InnerLinkLocal, inner(ok(), 80, &[169, 254, 169, 254])),
         (InnerLinkLocal, with(ok6(), 72, &[0xfe, 0x80])),
         (InnerLinkLocal, with(ok6(), 88, &[0xfe, 0xbf])),
         (InnerNonUnicastSource, with(ok(), 56, &[1])),
@@ -160,6 +163,8 @@ fn every_reason_of_the_path_is_reached() {
         DropReason::TableFault,
         // tests/packets/wires has a case.
         DropReason::ServerUnknown,
+        // By option: tests/packets/special.case.
+        DropReason::InnerDocumentation,
     ]);
     // Those of the stages filter and nat need sessions: tests/packets/filter and nat have a case for each.
     let with_sessions = [abi::Stage::Filter, abi::Stage::Nat];
