@@ -122,6 +122,11 @@ impl Case {
 
 /// Reads every `*.case` file of a directory and of those in it, in order of names.
 pub fn read_dir(dir: &Path) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
+    read_files(dir, &|_| true)
+}
+
+/// Reads the cases of those files of a directory whose name is `wanted`.
+pub fn read_files(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let mut paths: Vec<_> = std::fs::read_dir(dir)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
     paths.retain(|p| p.extension().is_some_and(|e| e == "case"));
     paths.sort();
@@ -130,11 +135,14 @@ pub fn read_dir(dir: &Path) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let mut folders: Vec<_> = folders.collect();
     folders.sort();
     for folder in folders {
-        out.extend(read_dir(&folder)?);
+        out.extend(read_files(&folder, wanted)?);
     }
     for path in paths {
-        let text = std::fs::read_to_string(&path)?;
         let name = path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+        if !wanted(&name) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path)?;
         out.extend(parse(&name, &text, &|other| std::fs::read_to_string(dir.join(other)).ok())?);
     }
     Ok(out)
