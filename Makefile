@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo       a whole region on this machine, real traffic, one table  (root)
 # make test       what CI runs, at most 15 minutes on 2 cores               (root for the XDP and namespace tests)
-# make test-long  the rest: long differentials and models, SIGKILL by the hundred, an hour of fuzzing, the package; hours
+# make test-long  the rest: long differentials and models, SIGKILL by the hundred, mutants, an hour of fuzzing, the package; hours
 # make bench      the headlines in at most 15 minutes: table and JSON        make bench-full  every bench with all sizes; hours
 # make peers      the same beside Open vSwitch and Linux
 # make build      everything in release mode     make deb    a Debian package   make deb-test  installs, upgrades and runs it (root)
@@ -49,6 +49,7 @@ test-long: export TUNNY_HANDSHAKES := $(or $(TUNNY_HANDSHAKES),1500)
 test-long: deps
 	@$(call counted,cargo test --release --workspace --lib --bins --tests --no-fail-fast)
 	@$(call counted,cargo test --release --workspace --lib --bins --tests --no-fail-fast -- --ignored long_)
+	cargo xtask mutate --sample $(or $(MUTANTS),100)
 	$(MAKE) fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),3600)
 	$(MAKE) deb-test
 
