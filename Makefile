@@ -64,6 +64,9 @@ generate:
 	cargo run --quiet --package cli -- cli-reference --write docs/reference
 
 bench: build
+	$(TUNNY) bench headlines --save docs/results
+
+bench-full: build
 	$(TUNNY) bench all --save docs/results
 
 peers: build

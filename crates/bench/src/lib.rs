@@ -50,7 +50,7 @@ pub mod user;
 pub mod wires;
 pub mod workload;
 
-pub use registry::{find, Bench, Group, BENCHES};
+pub use registry::{find, Bench, Group, BENCHES, HEADLINES};
 pub use report::{table, Goal, Machine, Report};
 
 /// Why a bench could not run.

@@ -4,19 +4,20 @@
 use crate::output::{self, Format};
 use crate::Global;
 use anyhow::Context as _;
-use bench::{Bench, Context, Group, Report, BENCHES};
+use bench::{Bench, Context, Group, Report, BENCHES, HEADLINES};
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Measure this machine: one bench by name, all of Tunny's own (`all`), those beside other gateways (`peers`), or `list`.
+/// Measure this machine: one bench by name, the headlines (`headlines`, a quarter of an hour), all of Tunny's own (`all`, hours),
+/// those beside other gateways (`peers`), or `list`.
 ///
 /// Needs root. Numbers mean something on a quiet machine only; the load is part of each result.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// `list`, `all`, `peers`, or the name of a bench.
+    /// `list`, `headlines`, `all`, `peers`, or the name of a bench.
     name: String,
     /// Seed of the workloads.
     #[arg(long, default_value_t = 1)]
@@ -31,7 +32,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let group = match args.name.as_str() {
+    let start = Instant::now();
+    // None: a single bench.
+    let group: Option<fn(&Bench) -> bool> = match args.name.as_str() {
         "list" => {
             let rows = |benches: &&[Bench]| {
                 output::table(&["name", "unit", "what"], benches.iter().map(|b| vec![b.name.into(), b.unit.into(), b.what.into()]))
@@ -39,12 +42,13 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             output::show(global.output, &BENCHES, rows)?;
             return Ok(ExitCode::SUCCESS);
         }
-        "all" => Some(Group::Own),
-        "peers" => Some(Group::Peer),
+        "headlines" => Some(|b| HEADLINES.contains(&b.name)),
+        "all" => Some(|b| b.group == Group::Own),
+        "peers" => Some(|b| b.group == Group::Peer),
         _ => None,
     };
     let chosen: Vec<&Bench> = match group {
-        Some(group) => BENCHES.iter().filter(|b| b.group == group).collect(),
+        Some(belongs) => BENCHES.iter().filter(|b| belongs(b)).collect(),
         None => vec![bench::find(&args.name)?],
     };
     let mut reports = Vec::new();
@@ -58,6 +62,9 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             }
             Err(error) => return Err(error),
         }
+    }
+    if group.is_some() {
+        output::say(format_args!("{} benches took {:.0} s.", chosen.len(), start.elapsed().as_secs_f64()));
     }
     if let Some(dir) = &args.save {
         save(dir, &args.name, &reports)?;
