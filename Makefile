@@ -76,10 +76,17 @@ peers: build
 fuzz: deps
 	cargo run --release --package fuzz -- --seconds $(or $(FUZZ_SECONDS),600)
 
+# DEB=debug packs the debug binary that `make test` has built, quickly: for CI.
+ifeq ($(DEB),debug)
+deb: deps
+	TUNNY_BINARY=$(DEBUG)/tunny TUNNY_DEB_COMPRESS=1 packaging/build-deb.sh
+else
 deb: build
-	packaging/build-deb.sh
+	TUNNY_BINARY=$(TUNNY) packaging/build-deb.sh
+endif
 
-# Installs the package in a throwaway copy of this system and runs the unit's command line as systemd would.
+# Checks the package with lintian, installs it in a throwaway copy of this system, runs the units' command lines as systemd
+# would, and upgrades while the node forwards: about a minute (root).
 deb-test: deb
 	@scripts/deps.sh deb
 	packaging/test-deb.sh

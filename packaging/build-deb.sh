@@ -1,24 +1,52 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds target/debian/tunny_VERSION_ARCH.deb from target/release/tunny.
+# TUNNY_BINARY names another binary; TUNNY_DEB_COMPRESS=1 packs faster and larger (CI).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=${TUNNY_BINARY:-target/release/tunny}
 [ -x "$binary" ] || { echo "build-deb: $binary is missing; run make build first" >&2; exit 1; }
 command -v dpkg-deb >/dev/null || { echo "build-deb: dpkg-deb is missing; this needs Debian or the package dpkg" >&2; exit 1; }
+maintainer="The Tunny project <maintainers@tunny.example>"
+# Reproducible: the date of everything is that of the commit.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
+export SOURCE_DATE_EPOCH
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+# What stands under "Unreleased" comes after the version that Cargo.toml names.
+! awk '/^## \[/ {on = /Unreleased/} on && /^- / {found = 1} END {exit !found}' CHANGELOG.md || version=$version+next
+version=$version-1
 arch=$(dpkg --print-architecture)
-root=target/debian/root
+root=target/debian/root doc=target/debian/root/usr/share/doc/tunny
 rm -rf "$root"
+
 install -Dm755 "$binary" "$root/usr/bin/tunny"
-strip --strip-debug "$root/usr/bin/tunny" 2>/dev/null || true
-install -Dm644 packaging/tunny.service "$root/lib/systemd/system/tunny.service"
+strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/bin/tunny"
+for unit in tunny.service tunny@.service tunny-agent.service; do
+    install -Dm644 "packaging/$unit" "$root/lib/systemd/system/$unit"
+done
 install -Dm644 packaging/tunny.sysusers "$root/usr/lib/sysusers.d/tunny.conf"
 install -Dm640 packaging/gateway.yaml "$root/etc/tunny/gateway.yaml"
+
+# Manual pages and completion come from the definitions of the commands.
+mkdir -p "$root/usr/share/man/man1"
+"$binary" cli-reference --man "$root/usr/share/man/man1"
+gzip -9n "$root"/usr/share/man/man1/*.1
+mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d"
+"$binary" completion bash >"$root/usr/share/bash-completion/completions/tunny"
+"$binary" completion zsh >"$root/usr/share/zsh/vendor-completions/_tunny"
+"$binary" completion fish >"$root/usr/share/fish/vendor_completions.d/tunny.fish"
+
 for page in README.md docs/operations.md docs/reference/*.md; do
-    [ ! -f "$page" ] || install -Dm644 "$page" "$root/usr/share/doc/tunny/$(basename "$page")"
+    install -Dm644 "$page" "$doc/$(basename "$page")"
 done
-install -Dm644 LICENSE "$root/usr/share/doc/tunny/copyright"
+install -Dm644 packaging/copyright "$doc/copyright"
+for file in examples/*.yaml packaging/grafana/*.json packaging/prometheus/*.rules.yaml; do
+    install -Dm644 "$file" "$doc/examples/$(basename "$file")"
+done
+install -Dm644 CHANGELOG.md "$doc/changelog"
+packaging/debian-changelog.sh "$version" "$maintainer" >"$doc/changelog.Debian"
+gzip -9n "$doc/changelog" "$doc/changelog.Debian"
+
 for script in postinst prerm postrm; do
     install -Dm755 "packaging/$script" "$root/DEBIAN/$script"
 done
@@ -33,16 +61,20 @@ cat >"$root/DEBIAN/control" <<CONTROL
 Package: tunny
 Version: $version
 Architecture: $arch
-Maintainer: The Tunny project <tunny@localhost>
+Maintainer: $maintainer
+Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
 Section: net
 Priority: optional
 Depends: ${depends:-libc6}
 Recommends: linux-image-$arch (>= 6.1), ethtool, iproute2
 Description: Multi-tenant VXLAN gateway with an XDP fast path
- Routes between virtual machines of many tenants over VXLAN, on an XDP fast
- path with a complete software path behind it. Upgrading this package does
- not interrupt what the fast path forwards.
+ Routes between virtual machines of many tenants over VXLAN, and between them
+ and the Internet, on an XDP fast path with a complete software path behind it;
+ puts security groups in front of virtual machines and bare-metal servers.
+ Upgrading this package does not interrupt what the fast path forwards.
 CONTROL
+(cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 output=target/debian/tunny_${version}_${arch}.deb
-dpkg-deb --root-owner-group --build "$root" "$output" >/dev/null
+rm -f target/debian/tunny_*.deb
+dpkg-deb --root-owner-group ${TUNNY_DEB_COMPRESS:+-Zgzip -z"$TUNNY_DEB_COMPRESS"} --build "$root" "$output" >/dev/null
 echo "$output"

@@ -1,27 +1,94 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the package in a throwaway copy of this system (an overlay in namespaces of its own), runs the unit's command line as
-# the unit would: its user, capabilities, limits and read-only file system; checks what systemd would filter; upgrades,
-# removes and purges. Needs root, overlayfs, and Debian's dpkg, systemd-analyze and strace; no running systemd.
+# the unit would: its user, capabilities, limits and read-only file system; checks what systemd would filter; upgrades while
+# two hosts ping each other through the node, which must lose nothing; removes and purges. Needs root, overlayfs, and
+# Debian's dpkg, systemd-analyze, strace and lintian; no running systemd: a stub of systemctl does what its services would.
+# test-deb.sh [NEW.deb [OLD.deb]]: without OLD the upgrade is from the same files under a lower version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if [ "${1:-}" != inside ]; then
+say() { echo "deb-test: $*"; }
+if [ "${1:-}" != inside ] && [ "${1:-}" != systemctl ]; then
+    [ "$(id -u)" = 0 ] || { echo "deb-test: needs root" >&2; exit 1; }
+    for tool in dpkg systemd-analyze setpriv strace lintian ping ethtool ip unshare; do
+        command -v "$tool" >/dev/null || { echo "deb-test: $tool is missing: scripts/deps.sh deb" >&2; exit 1; }
+    done
     deb=$(realpath "${1:-$(ls -t target/debian/tunny_*.deb 2>/dev/null | head -1)}")
     [ -f "$deb" ] || { echo "deb-test: there is no package; run make deb first" >&2; exit 1; }
-    [ "$(id -u)" = 0 ] || { echo "deb-test: needs root" >&2; exit 1; }
-    for tool in dpkg systemd-analyze setpriv strace ip unshare; do
-        command -v "$tool" >/dev/null || { echo "deb-test: $tool is missing: apt-get install strace systemd util-linux iproute2" >&2; exit 1; }
-    done
+    say "lintian"
+    lintian --allow-root --fail-on error --tag-display-limit 0 "$deb"
     work=$(mktemp -d /var/tmp/tunny-deb-XXXXXX)
-    trap 'rmdir "$work"' EXIT
-    unshare --mount --net --ipc --uts --propagation private "$PWD/packaging/test-deb.sh" inside "$deb" "$work"
+    trap 'rm -rf "$work"' EXIT
+    mkdir "$work/copy" "$work/old"
+    if [ -n "${2:-}" ]; then
+        cp "$2" "$work/old.deb"
+    else
+        dpkg-deb -R "$deb" "$work/old"
+        sed -i 's/^Version: .*/Version: 0.0.1-1/' "$work/old/DEBIAN/control"
+        dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/old" "$work/old.deb" >/dev/null
+    fi
+    unshare --mount --net --ipc --uts --propagation private "$PWD/packaging/test-deb.sh" inside "$deb" "$work/old.deb" "$work/copy"
     exit 0
 fi
 
-deb=$2 work=$3
-say() { echo "deb-test: $*"; }
+unit=/lib/systemd/system/tunny.service
 fail() { echo "deb-test: FAILED: $*" >&2; [ ! -f /tmp/tunny.log ] || tail -20 /tmp/tunny.log >&2; exit 1; }
 
+value() { sed -n "s/^$1=//p" "${2:-$unit}"; }
+# Runs a command as a unit would: user, rights, limits and read-only file system. as_unit UNIT LOG COMMAND...
+as_unit() {
+    local of=$1 log=$2 capabilities
+    shift 2
+    capabilities=$(value CapabilityBoundingSet "$of" | tr 'A-Z ' 'a-z,' | sed 's/cap_/+/g')
+    if ! (ulimit -l unlimited) 2>/dev/null && [ -n "$capabilities" ]; then
+        # The limit of locked memory cannot be raised here; CAP_IPC_LOCK stands for LimitMEMLOCK=infinity.
+        capabilities=$capabilities,+ipc_lock
+    fi
+    capabilities=-all${capabilities:+,$capabilities}
+    : >"$log"
+    # ProtectSystem=strict, with the folders that the unit makes writable.
+    unshare --mount --propagation private /bin/bash -euc '
+        for folder in /var/lib/tunny /var/log/tunny /run/tunny /sys/fs/bpf /tmp; do mount --bind "$folder" "$folder"; done
+        mount -o remount,bind,ro /
+        ulimit -l unlimited 2>/dev/null || true
+        ulimit -n 65536 2>/dev/null || true
+        umask "$1"
+        shift
+        exec "$@"' sh "$(value UMask "$of")" "${trace[@]}" setpriv --reuid tunny --regid tunny --init-groups --no-new-privs \
+        --bounding-set "$capabilities" --inh-caps "$capabilities" --ambient-caps "$capabilities" \
+        "$@" >"$log" 2>&1 </dev/null &
+    for _ in $(seq 300); do
+        grep -q 'listening on' "$log" && return
+        kill -0 $! 2>/dev/null || { cat "$log" >&2; fail "$1 ended at once"; }
+        sleep 0.1
+    done
+    fail "$1 does not listen"
+}
+running() { tunny get status -o json 2>/dev/null | sed -n 's/.*"pid": \([0-9]*\).*/\1/p'; }
+start() { as_unit "$unit" /tmp/tunny.log $(value ExecStart); }
+stop() {
+    local pid
+    pid=$(running)
+    kill -TERM "$pid"
+    for _ in $(seq 100); do
+        kill -0 "$pid" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    fail "the node does not end"
+}
+trace=()
+
+# What the package's scripts ask of systemd, done for the one service that may run here.
+if [ "$1" = systemctl ]; then
+    echo "$*" >>/tmp/systemctl
+    case "$2" in
+    try-restart) [ -z "$(running)" ] || { stop; start; } ;;
+    stop) [ -z "$(running)" ] || stop ;;
+    esac
+    exit 0
+fi
+
+deb=$2 old=$3 work=$4
 if [ -z "${TUNNY_DEB_CHROOT:-}" ]; then
     # The copy: everything that is written goes to memory, and ends with the namespace.
     mount -t tmpfs tmpfs "$work"
@@ -31,23 +98,50 @@ if [ -z "${TUNNY_DEB_CHROOT:-}" ]; then
     mount -t tmpfs tmpfs "$work/root/run"
     mount -t tmpfs tmpfs "$work/root/tmp"
     mount -t bpf bpf "$work/root/sys/fs/bpf"
+    mkdir -p "$work/root/run/here/packaging" "$work/root/run/systemd/system"
     cp "$deb" "$work/root/run/tunny.deb"
-    cp packaging/test-deb.sh "$work/root/run/test-deb.sh"
+    cp "$old" "$work/root/run/old.deb"
+    cp packaging/test-deb.sh "$work/root/run/here/packaging/"
+    printf '#!/bin/sh\nexec /run/here/packaging/test-deb.sh systemctl "$@"\n' >"$work/root/usr/local/bin/systemctl"
+    chmod 755 "$work/root/usr/local/bin/systemctl"
     status=0
-    TUNNY_DEB_CHROOT=1 chroot "$work/root" /bin/bash -c 'mkdir -p /run/here/packaging && cp /run/test-deb.sh /run/here/packaging/ &&
-        exec /run/here/packaging/test-deb.sh inside /run/tunny.deb /' || status=$?
+    TUNNY_DEB_CHROOT=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$work/root" \
+        /run/here/packaging/test-deb.sh inside /run/tunny.deb /run/old.deb / || status=$?
     umount -l "$work"
     exit $status
 fi
 
 # From here on inside the copy. Whatever fails, no node stays behind.
-trap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT
+trap 'kill -9 $(running) $(jobs -p) 2>/dev/null || true' EXIT
+install() { dpkg -i "$1" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -i $1"; }; }
+# A host with one VM, behind its own uplink of the gateway: host N. Neighbours are permanent: ARP is the software path's, and
+# this test is about the fast one.
+host() {
+    local in="nsenter --net=/run/netns/h$1" mac
+    ip netns add "h$1"
+    ip link add "up$1" numrxqueues 1 numtxqueues 1 type veth peer name far netns "h$1" numrxqueues 1 numtxqueues 1
+    ip addr add "172.31.$1.1/24" dev "up$1"
+    ip link set "up$1" up
+    $in ip link set lo up
+    $in ip link set far up
+    $in ethtool -K far gro on tx off >/dev/null
+    $in ip addr add "172.31.$1.2/24" dev far
+    $in ip route add 192.0.2.1 via "172.31.$1.1"
+    mac=$($in cat /sys/class/net/far/address 2>/dev/null || $in ip -br link show far | awk '{print $3}')
+    ip neigh replace "172.31.$1.2" lladdr "$mac" dev "up$1" nud permanent
+    $in ip neigh replace "172.31.$1.1" lladdr "$(ip -br link show "up$1" | awk '{print $3}')" dev far nud permanent
+    $in ip link add vx type vxlan id 100 local "172.31.$1.2" remote 192.0.2.1 dstport 4789 nolearning
+    $in ip link set vx address "02:00:00:00:00:1$1" mtu 1450 up
+    $in ip addr add "10.0.0.1$1/24" dev vx
+    $in ip neigh replace "10.0.0.1$((3 - $1))" lladdr 02:00:00:00:ff:01 dev vx nud permanent
+}
+fast() { tunny get counters -o json | tr -d ' \n' | sed -n 's/.*"fast":{[^}]*"forwarded":\([0-9]*\).*/\1/p'; }
 ip link set lo up
-ip link add up0 type veth peer name far0
-ip link set up0 up
-ip link set far0 up
+ip addr add 192.0.2.1/32 dev lo
+host 1
+host 2
 say "installing"
-dpkg -i "$deb" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -i"; }
+install "$deb"
 id tunny >/dev/null || fail "there is no user tunny"
 [ "$(stat -c %U:%G:%a /etc/tunny)" = root:tunny:750 ] || fail "/etc/tunny is $(stat -c %U:%G:%a /etc/tunny)"
 [ "$(stat -c %a /etc/tunny/gateway.yaml)" = 640 ] || fail "the mode of gateway.yaml"
@@ -56,60 +150,63 @@ for page in operations.md cli.md configuration.md reasons.md copyright; do
     [ -s "/usr/share/doc/tunny/$page" ] || fail "/usr/share/doc/tunny/$page is missing"
 done
 
-unit=/lib/systemd/system/tunny.service
-say "the unit"
-# Units that this system lacks are not ours to complain about.
-systemd-analyze verify --recursive-errors=no "$unit" 2>&1 | grep -F tunny.service >/tmp/verify && { cat /tmp/verify >&2; fail "systemd-analyze verify"; }
-systemd-analyze security --offline=yes --threshold=30 "$unit" | tail -1
-value() { sed -n "s/^$1=//p" "$unit"; }
+zcat /usr/share/man/man1/tunny-node.1.gz | grep -q uninstall || fail "no manual page"
+bash -c 'source /usr/share/bash-completion/completions/tunny && complete -p tunny' >/dev/null || fail "no completion"
+tunny validate /usr/share/doc/tunny/examples/region.yaml >/dev/null || fail "the example is not valid"
+
+say "the units"
+for each in tunny.service tunny@.service tunny-agent.service; do
+    # Units that this system lacks are not ours to complain about.
+    systemd-analyze verify --recursive-errors=no "/lib/systemd/system/$each" 2>&1 | grep -F tunny >/tmp/verify &&
+        { cat /tmp/verify >&2; fail "systemd-analyze verify $each"; }
+    systemd-analyze security --offline=yes --threshold=30 "/lib/systemd/system/$each" | tail -1
+done
 
 cat >/etc/tunny/gateway.yaml <<YAML
 apiVersion: tunny/v1
 kind: Gateway
 metadata: {name: gateway}
-spec: {vtep: {ipv4: 192.0.2.1}, uplinks: [up0], engine: native}
+spec: {vtep: {ipv4: 192.0.2.1}, uplinks: [up1, up2], engine: native}
+---
+apiVersion: tunny/v1
+kind: Vpc
+metadata: {name: red}
+spec: {vni: 100, gateway: {mac: "02:00:00:00:ff:01", addresses: [10.0.0.1]}}
+---
+apiVersion: tunny/v1
+kind: Route
+metadata: {name: red}
+spec: {vpc: red, prefix: 10.0.0.0/24, scope: local}
 YAML
+for n in 1 2; do
+    cat >>/etc/tunny/gateway.yaml <<YAML
+---
+apiVersion: tunny/v1
+kind: Nc
+metadata: {name: h$n}
+spec: {address: 172.31.$n.2}
+---
+apiVersion: tunny/v1
+kind: Vm
+metadata: {name: vm$n}
+spec: {vpc: red, addresses: [10.0.0.1$n], mac: "02:00:00:00:00:1$n", nc: h$n}
+YAML
+done
 
+cp /etc/tunny/gateway.yaml /tmp/gateway.yaml
 # What the unit says, done by hand.
-value ExecStartPre | sed 's/^+//' | while read -r command; do $command; done
-mkdir -p /var/lib/tunny /run/tunny /var/log/tunny
-chown tunny:tunny /var/lib/tunny /run/tunny /var/log/tunny
-chmod "$(value StateDirectoryMode)" /var/lib/tunny
-capabilities=$(value CapabilityBoundingSet | tr 'A-Z ' 'a-z,' | sed 's/cap_/+/g')
-if ! (ulimit -l unlimited) 2>/dev/null; then
-    say "the limit of locked memory cannot be raised here; CAP_IPC_LOCK stands for LimitMEMLOCK=infinity"
-    capabilities=$capabilities,+ipc_lock
-fi
-start() {
-    : >/tmp/tunny.log
-    # ProtectSystem=strict, with the folders that the unit makes writable.
-    unshare --mount --propagation private /bin/bash -euc '
-        for folder in /var/lib/tunny /var/log/tunny /run/tunny /sys/fs/bpf /tmp; do mount --bind "$folder" "$folder"; done
-        mount -o remount,bind,ro /
-        ulimit -l unlimited 2>/dev/null || true
-        ulimit -n 65536 2>/dev/null || true
-        umask "$1"
-        shift
-        exec "$@"' sh "$(value UMask)" "${trace[@]}" setpriv --reuid tunny --regid tunny --init-groups --no-new-privs \
-        --bounding-set "-all,$capabilities" --inh-caps "-all,$capabilities" --ambient-caps "-all,$capabilities" \
-        $(value ExecStart) >/tmp/tunny.log 2>&1 &
-    for _ in $(seq 300); do
-        grep -q 'listening on' /tmp/tunny.log && return
-        kill -0 $! 2>/dev/null || fail "the node ended at once"
-        sleep 0.1
-    done
-    fail "the node does not listen"
+prepare() {
+    value ExecStartPre | sed 's/^+//' | while read -r command; do $command; done
+    mkdir -p /var/lib/tunny /run/tunny /var/log/tunny
+    chown tunny:tunny /var/lib/tunny /run/tunny /var/log/tunny
+    chmod "$(value StateDirectoryMode)" /var/lib/tunny
 }
-stop() {
-    kill -TERM "$(tunny get status -o json | sed -n 's/.*"pid": \([0-9]*\).*/\1/p')"
-    wait $! || true
-}
+prepare
 
 say "the unit's command line, as its user, with its rights"
-trace=()
 start
 tunny get status
-tunny get status -o json | tr -d ' \n' | grep -q '"mode":"native"' || fail "up0 is not served in native mode"
+tunny get status -o json | tr -d ' \n' | grep -q '"mode":"native"' || fail "up1 is not served in native mode"
 tunny get status | grep WARNING && fail "the node lacks something"
 tunny get counters | grep -q 'balanced.*: yes' || fail "not balanced"
 [ "$(stat -c %U:%a /run/tunny/default.sock)" = tunny:660 ] || fail "the socket is $(stat -c %U:%a /run/tunny/default.sock)"
@@ -120,6 +217,8 @@ ls /sys/fs/bpf/tunny/default | grep -q '^link-' || fail "the fast path did not s
 # What systemd would filter is compared with what the node does.
 if strace -o /dev/null true 2>/dev/null; then
     trace=(strace -f -qq -o /tmp/strace)
+elif [ -n "${TUNNY_CI:-}" ]; then
+    fail "strace is not permitted, and with TUNNY_CI=1 nothing is skipped"
 fi
 start
 tunny get status -o json | tr -d ' \n' | grep -q '"took_over":true' || fail "the tables were not taken over"
@@ -153,8 +252,52 @@ else
     say "SKIPPED: strace is not permitted here, so the system call filter is not compared"
 fi
 
+trace=()
+
+say "an upgrade while the node forwards"
+dpkg -P tunny >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -P"; }
+[ ! -e /sys/fs/bpf/tunny/default ] || fail "removal left the fast path on the ports"
+install "$old"
+cp /tmp/gateway.yaml /etc/tunny/gateway.yaml
+prepare
+start
+for _ in $(seq 50); do
+    nsenter --net=/run/netns/h1 ping -q -c 1 -W 1 10.0.0.12 >/dev/null && break
+done
+pid=$(running) before=$(fast)
+# A thousand a second, in runs of 200, until the upgrade is over.
+rm -f /tmp/over
+while [ ! -e /tmp/over ]; do
+    nsenter --net=/run/netns/h1 ping -q -i 0.001 -c 200 -W 2 10.0.0.12 || true
+done >/tmp/ping 2>&1 &
+traffic=$!
+sleep 1
+install "$deb"
+[ "$(running)" != "$pid" ] || fail "the upgrade did not restart the node"
+tunny get status -o json | tr -d ' \n' | grep -q '"took_over":true' || fail "the new version did not take the tables over"
+sleep 1
+touch /tmp/over
+wait $traffic
+sent=$((200 * $(grep -c 'packets transmitted' /tmp/ping)))
+grep 'packets transmitted' /tmp/ping | grep -v '^200 packets transmitted, 200 received, 0% packet loss' >&2 && fail "packets were lost"
+[ "$sent" -ge 1000 ] || fail "only $sent packets while the node was upgraded"
+# There and back; the counters of the fast path go on over the restart.
+[ $(($(fast) - before)) -ge $((2 * sent)) ] || fail "the fast path forwarded $(($(fast) - before)) of $((2 * sent)) packets"
+say "$sent packets sent and answered during the upgrade, none lost, all by the fast path; $(dpkg-query -W -f '${Version}' tunny) runs"
+grep -q "try-restart tunny.service tunny@\*.service tunny-agent.service" /tmp/systemctl || fail "not all services are restarted"
+stop
+
+say "the agent, as its user, with its rights"
+mkdir -p /run/tunny/agent /var/lib/tunny/agent
+head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >/etc/tunny/agent.key
+chmod 600 /etc/tunny/agent.key
+chown -R tunny:tunny /run/tunny /var/lib/tunny /etc/tunny/agent.key
+as_unit /lib/systemd/system/tunny-agent.service /tmp/agent.log $(value ExecStart /lib/systemd/system/tunny-agent.service)
+kill -TERM $!
+wait $! || true
+
 say "upgrade while the node is stopped, removal, purge"
-dpkg -i "$deb" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -i over itself"; }
+install "$deb"
 grep -q 'engine: native' /etc/tunny/gateway.yaml || fail "an upgrade lost the configuration"
 ls /sys/fs/bpf/tunny/default | grep -q '^link-' || fail "an upgrade took the fast path away"
 dpkg -r tunny >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -r"; }

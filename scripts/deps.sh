@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Tunny needs to build, test and demonstrate on Debian 12, and says what it cannot install itself.
-# `deps.sh` for build, test and demo; `deps.sh peers` adds the peers of `make peers`, `deps.sh deb`
-# what `make deb-test` needs.
+# `deps.sh` for build, test and demo; `deps.sh peers` adds the peers of `make peers`, `deps.sh deb` what `make deb-test`
+# needs. With TUNNY_CI=1 it adds all that a test needs which would be skipped without it.
 set -eu
 
 # package:file that proves it is there (a file, so that no package query is needed when all is well)
@@ -37,10 +37,18 @@ librte-bus-vdev23:/usr/lib/x86_64-linux-gnu/librte_bus_vdev.so.23
 "
 fi
 
-if [ "${1:-}" = deb ]; then
+if [ "${1:-}" = deb ] || [ "${TUNNY_CI:-0}" != 0 ]; then
     need="$need
 strace:/usr/bin/strace
 systemd:/usr/bin/systemd-analyze
+lintian:/usr/bin/lintian
+"
+fi
+
+# promtool comes with the server, whose service is not needed: where systemd runs, `systemctl disable --now prometheus`.
+if [ "${TUNNY_CI:-0}" != 0 ]; then
+    need="$need
+prometheus:/usr/bin/promtool
 "
 fi
 

@@ -8,6 +8,7 @@ mod apply;
 mod bench;
 mod cache;
 mod capture;
+mod completion;
 mod delete;
 mod get;
 mod host_commands;
@@ -87,6 +88,7 @@ enum Command {
     Cache(cache::Args),
     Plan(Box<plan::Args>),
     Bench(bench::Args),
+    Completion(completion::Args),
     Version(version::Args),
     #[command(hide = true)]
     CliReference(reference::Args),
@@ -114,6 +116,7 @@ fn main() -> ExitCode {
         Command::Cache(args) => cache::run(args, global),
         Command::Plan(args) => plan::run(*args, global),
         Command::Bench(args) => bench::run(args, global),
+        Command::Completion(args) => completion::run(args, global),
         Command::Version(args) => version::run(args, global),
         Command::CliReference(args) => reference::run(args, global),
     };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! docs/reference/cli.md, written from the definitions of the commands, and docs/reference/configuration.md beside it.
+//! docs/reference/cli.md, written from the definitions of the commands, and docs/reference/configuration.md beside it; the
+//! manual pages of all commands.
 
 use crate::{Cli, Global};
 use anyhow::Context;
@@ -14,10 +15,18 @@ pub struct Args {
     /// Write cli.md and configuration.md into this folder instead.
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
+    /// Write a manual page for each command into this folder instead.
+    #[arg(long, value_name = "DIR", conflicts_with = "write")]
+    man: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
+    if let Some(dir) = args.man {
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        clap_mangen::generate_to(visible(Cli::command()), &dir).with_context(|| format!("cannot write to {}", dir.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let Some(dir) = args.write else {
         crate::output::print(&markdown())?;
         return Ok(ExitCode::SUCCESS);
@@ -30,6 +39,16 @@ pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The commands without `help`, which would get a page for each command that it explains.
+fn visible(mut command: clap::Command) -> clap::Command {
+    command = command.disable_help_subcommand(true);
+    let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_string()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, visible);
+    }
+    command
 }
 
 /// The reference page of all commands.

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The dashboard and the alert rules of the package: rules that Prometheus accepts and that fire when they should, and no
+//! metric, label or reason that a node does not serve.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+fn packaging(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file)
+}
+
+#[test]
+fn prometheus_accepts_the_rules_and_they_fire() {
+    if !skip::have_tool("promtool", "prometheus") {
+        return;
+    }
+    for (what, file) in [("check", "prometheus/tunny.rules.yaml"), ("test", "prometheus/tunny.test.yaml")] {
+        let out = Command::new("promtool").args([what, "rules"]).arg(packaging(file)).output().unwrap();
+        let said = [out.stdout, out.stderr].map(|s| String::from_utf8_lossy(&s).into_owned()).concat();
+        assert!(out.status.success() && said.contains("SUCCESS"), "{said}");
+    }
+}
+
+struct Node(Child);
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a node without ports serves, with a configuration that has some of everything.
+fn scraped() -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let config = dir.path().join("c.yaml");
+    std::fs::write(&config, CONFIG).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tunny"));
+    command.args(["node", "--instance", "monitored", "--engine", "none", "--no-state", "--no-pins", "--socket"]);
+    let mut node = Node(command.arg(&socket).arg("--config").arg(&config).stderr(Stdio::piped()).spawn().unwrap());
+    let mut log = BufReader::new(node.0.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("listening on") {
+        assert!(log.read_line(&mut said).unwrap() > 0, "the node ended at once: {said}");
+    }
+    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: tunny\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+const CONFIG: &str = r#"
+apiVersion: tunny/v1
+kind: Gateway
+metadata: {name: gw1}
+spec: {vtep: {ipv4: 192.0.2.1}}
+---
+apiVersion: tunny/v1
+kind: Vpc
+metadata: {name: red}
+spec: {vni: 100}
+---
+apiVersion: tunny/v1
+kind: PublicPool
+metadata: {name: p}
+spec: {ranges: ["203.0.113.8-203.0.113.15"]}
+---
+apiVersion: tunny/v1
+kind: Snat
+metadata: {name: red}
+spec: {vpc: red, pools: [p]}
+"#;
+
+/// The names of series with their labels, from the text of a scrape; a family without a series has its names from its type.
+fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found = BTreeMap::<String, BTreeSet<String>>::new();
+    for line in text.lines() {
+        if let Some(family) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = family.split_once(' ').unwrap();
+            let name = if kind == "counter" { format!("{}_total", name.trim_end_matches("_total")) } else { name.into() };
+            found.entry(name).or_default();
+        } else if line.starts_with("tunny_") {
+            let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
+            let labels = found.entry(name.into()).or_default();
+            for label in rest.match_indices("=\"").map(|(at, _)| rest[..at].rsplit_once(['{', ',']).unwrap().1) {
+                labels.insert(label.into());
+            }
+        }
+    }
+    found
+}
+
+/// The metrics that expressions name, each with the labels that it is asked for.
+fn asked(expression: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let mut found = Vec::new();
+    let mut rest = expression;
+    while let Some(at) = rest.find("tunny_") {
+        rest = &rest[at..];
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        let labels = after.strip_prefix('{').and_then(|l| l.split_once('}')).map_or("", |l| l.0);
+        let labels = labels.split(',').filter_map(|l| {
+            let (label, value) = l.split_at(l.find(['=', '!'])?);
+            Some((label.into(), value.trim_matches(['=', '!', '~', '"']).to_string()))
+        });
+        found.push((name.into(), labels.collect()));
+        rest = after;
+    }
+    found
+}
+
+/// Every expression of the rules and of the dashboard, with where it stands.
+fn expressions() -> Vec<(String, String)> {
+    let rules = std::fs::read_to_string(packaging("prometheus/tunny.rules.yaml")).unwrap();
+    let mut found = Vec::new();
+    let mut alert = "";
+    for line in rules.lines().map(str::trim) {
+        alert = line.strip_prefix("- alert: ").unwrap_or(alert);
+        if let Some(expression) = line.strip_prefix("expr: ") {
+            found.push((format!("alert {alert}"), expression.to_string()));
+        }
+    }
+    let text = std::fs::read_to_string(packaging("grafana/tunny.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            found.push((format!("panel {}", panel["title"]), target["expr"].as_str().unwrap().to_string()));
+        }
+    }
+    assert!(found.len() > 40, "{}", found.len());
+    found
+}
+
+#[test]
+fn every_metric_of_dashboard_and_rules_is_served() {
+    let served = served(&scraped());
+    assert!(served.len() > 40, "{served:?}");
+    let reasons: BTreeSet<&str> = abi::DropReason::ALL.iter().map(|r| r.name()).collect();
+    for (place, expression) in expressions() {
+        for (name, labels) in asked(&expression) {
+            let Some(known) = served.get(&name) else { panic!("{place}: a node serves no {name}") };
+            for (label, value) in labels.iter().filter(|(label, _)| label != "instance") {
+                // A family that has no series now shows no labels.
+                assert!(known.is_empty() || known.contains(label), "{place}: {name} has no label {label}, but {known:?}");
+                assert!(label != "reason" || reasons.contains(value.as_str()), "{place}: there is no reason {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_metric_that_no_node_serves_is_found() {
+    let asked = asked("rate(tunny_nothing_total{a=\"x\",b!~\"y\"}[5m]) / tunny_other");
+    let want = vec![("a".to_string(), "x".to_string()), ("b".to_string(), "y".to_string())];
+    assert_eq!(asked, [("tunny_nothing_total".to_string(), want), ("tunny_other".to_string(), Vec::new())]);
+    let text = "# TYPE tunny_a counter\n# TYPE tunny_b gauge\ntunny_b{x=\"1\",y=\"2\"} 3\n";
+    let served = served(text);
+    assert!(served["tunny_a_total"].is_empty() && served["tunny_b"].len() == 2, "{served:?}");
+}
