@@ -6,7 +6,7 @@
 //!
 //! | state | from | segment | becomes | packet |
 //! | --- | --- | --- | --- | --- |
-//! | any | any | SYN+FIN, SYN+RST, FIN or data without ACK, no flags | – | dropped |
+//! | any | any | two of SYN, FIN and RST, FIN or data without ACK, no flags | – | dropped |
 //! | SynSent | init | SYN, same or another ISN | SynSent, begun anew | goes on |
 //! | | resp | SYN-ACK of this SYN | SynReceived | goes on |
 //! | | resp | SYN-ACK or ACK of something else (old connection, challenge) | – | goes on: init answers with RST |

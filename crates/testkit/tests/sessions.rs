@@ -3,7 +3,7 @@
 //! own: same bytes, same reason, same generated packets. VMs and the Internet talk UDP, TCP with all kinds of flags, ping, send
 //! ICMP errors about what they got, fragments, strangers; tables change and time passes meanwhile.
 //!
-//! TUNNY_SEED repeats a run, TUNNY_NAT_PACKETS says how many packets (default 24,000).
+//! TUNNY_SEED repeats a run, TUNNY_NAT_PACKETS says how many packets (default 24,000, 300,000 in the long one).
 mod common;
 
 use common::{difference, XdpRunner};
@@ -145,10 +145,21 @@ impl World {
 
 #[test]
 fn rust_and_xdp_agree_on_random_conversations() {
+    agree(24_000);
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_rust_and_xdp_agree_on_random_conversations() {
+    agree(300_000);
+}
+
+#[track_caller]
+fn agree(usual: usize) {
     let Some(mut xdp) = XdpRunner::new() else { return };
     let mut rust = UserEngine::default();
     let (seed, rng) = Rng::seeded("sessions");
-    let packets: usize = std::env::var("TUNNY_NAT_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(24_000);
+    let packets: usize = std::env::var("TUNNY_NAT_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
     let mut w = World { rng, seen: Vec::new() };
     let (mut counts, mut fast, mut done) = (BTreeMap::<String, u64>::new(), 0u64, 0);
     while done < packets {
@@ -182,6 +193,7 @@ fn rust_and_xdp_agree_on_random_conversations() {
                 (End::Drop(reason), _) => format!("drop {}", reason.name()),
                 (_, Some(reason)) => format!("punt {}", reason.name()),
                 (End::Pass(_), _) => "pass".into(),
+                _ if packet.layers.iter().any(|l| matches!(l, Layer::Tcp(_))) => "fast tcp".into(),
                 _ => "fast".into(),
             };
             *counts.entry(kind).or_default() += 1;
@@ -202,5 +214,7 @@ fn rust_and_xdp_agree_on_random_conversations() {
     counts.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
     // The generator has teeth only while sessions settle and fail in many ways.
     assert!(fast * 50 > done as u64, "too few packets are fast: {fast}");
+    let tcp = counts.get("fast tcp").copied().unwrap_or(0);
+    assert!(tcp * 400 > done as u64, "too few packets of established TCP: {tcp}");
     assert!(counts.len() >= 15, "too few kinds of outcome: {}", counts.len());
 }

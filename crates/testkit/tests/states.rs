@@ -3,7 +3,7 @@
 //! one on the same packets, those over wires too, where every difference must be a hash event: a packet of a connection that the table does not hold and
 //! cannot tell from one that it holds. The pair is named.
 //!
-//! TUNNY_SEED repeats a run, TUNNY_STATES_PACKETS says how many packets for each table (default 6,000).
+//! TUNNY_SEED repeats a run, TUNNY_STATES_PACKETS says how many packets for each table (default 6,000, 30,000 in the long ones).
 mod common;
 
 use common::talk::{kind, meanwhile, migrating, name, packets as packets_or, same, shared, Talk, World, TUNNELS, WIRES};
@@ -15,9 +15,8 @@ use testkit::rng::Rng;
 use testkit::runner::{describe, Engine, START};
 use testkit::user::UserEngine;
 
-fn packets() -> usize {
-    packets_or(6_000)
-}
+const USUAL: usize = 6_000;
+const LONG: usize = 30_000;
 
 /// Small tables, so that connections collide, and one that is large enough.
 fn specs(world: &World) -> Vec<Spec> {
@@ -28,6 +27,17 @@ fn specs(world: &World) -> Vec<Spec> {
 
 #[test]
 fn rust_and_xdp_agree_with_every_state_table() {
+    agree(packets_or(USUAL));
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_rust_and_xdp_agree_with_every_state_table() {
+    agree(packets_or(LONG));
+}
+
+#[track_caller]
+fn agree(packets: usize) {
     let Some(mut xdp) = XdpRunner::new() else { return };
     let (mut rust, (seed, mut rng)) = (UserEngine::default(), Rng::seeded("states"));
     let (mut there, mut back, mut judged) = (0, 0, 0);
@@ -37,7 +47,7 @@ fn rust_and_xdp_agree_with_every_state_table() {
         xdp.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let (mut now, mut counts) = (START, BTreeMap::<String, u64>::new());
         let mut talk = Talk::new(&TUNNELS, &mut rng);
-        for i in 1..=packets() {
+        for i in 1..=packets {
             meanwhile(i, &mut region, &mut rng, &mut [&mut rust, &mut xdp], &mut now);
             let (_, packet, port) = talk.packet(&mut rng);
             let frame = packet.encode();
@@ -49,7 +59,7 @@ fn rust_and_xdp_agree_with_every_state_table() {
             *counts.entry(kind(&quick)).or_default() += 1;
         }
         rust.conserved().and_then(|()| xdp.conserved()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        println!("{}: {} packets, no difference: {counts:?}", name(&spec), packets());
+        println!("{}: {} packets, no difference: {counts:?}", name(&spec), packets);
         assert!(counts.len() >= 8, "too few kinds of outcome: {counts:?}");
         if let Some(m) = shared(&rust).migration() {
             println!("  moved {:?}, {:?} connections, {} prefixes", m.moved, m.connections, m.entries.len());
@@ -57,7 +67,7 @@ fn rust_and_xdp_agree_with_every_state_table() {
             judged += counts.get("punt filter_migrated").copied().unwrap_or(0);
             continue;
         }
-        assert!(counts.get("fast").copied().unwrap_or(0) * 20 > packets() as u64, "too few packets are fast: {counts:?}");
+        assert!(counts.get("fast").copied().unwrap_or(0) * 20 > packets as u64, "too few packets are fast: {counts:?}");
     }
     // Whatever the seed, over all tables.
     assert!(there > 60 && back > 10 && judged > 200, "{there} went, {back} came back, {judged} packets in the software path");
@@ -65,6 +75,17 @@ fn rust_and_xdp_agree_with_every_state_table() {
 
 #[test]
 fn an_agent_on_another_host_judges_as_one_beside_the_fast_path() {
+    elsewhere(packets_or(USUAL));
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_an_agent_on_another_host_judges_as_one_beside_the_fast_path() {
+    elsewhere(packets_or(LONG));
+}
+
+#[track_caller]
+fn elsewhere(packets: usize) {
     let (seed, mut rng) = Rng::seeded("elsewhere");
     for spec in specs(&TUNNELS) {
         let mut region = TUNNELS.region(spec);
@@ -74,7 +95,7 @@ fn an_agent_on_another_host_judges_as_one_beside_the_fast_path() {
         assert!(shared(&there).remote().is_some());
         let (mut now, mut counts) = (START, BTreeMap::<String, u64>::new());
         let mut talk = Talk::new(&TUNNELS, &mut rng);
-        for i in 1..=packets() {
+        for i in 1..=packets {
             meanwhile(i, &mut region, &mut rng, &mut [&mut here, &mut there], &mut now);
             let (_, packet, port) = talk.packet(&mut rng);
             let frame = packet.encode();
@@ -90,7 +111,7 @@ fn an_agent_on_another_host_judges_as_one_beside_the_fast_path() {
             list
         });
         assert!(!lists[0].is_empty() && lists[0] == lists[1], "seed {seed}, {}", name(&spec));
-        println!("{}: {} packets, {} connections, no difference: {counts:?}", name(&spec), packets(), lists[0].len());
+        println!("{}: {} packets, {} connections, no difference: {counts:?}", name(&spec), packets, lists[0].len());
     }
 }
 
@@ -122,18 +143,29 @@ impl Inside {
 
 #[test]
 fn every_difference_from_the_exact_table_is_a_hash_event() {
+    differences(packets_or(USUAL));
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_every_difference_from_the_exact_table_is_a_hash_event() {
+    differences(packets_or(LONG));
+}
+
+#[track_caller]
+fn differences(packets: usize) {
     let (seed, mut rng) = Rng::seeded("hash events");
     for world in [&TUNNELS, &WIRES] {
         let events: BTreeMap<String, u64> =
-            specs(world).into_iter().skip(1).map(|spec| (name(&spec), hash_events(world, spec, seed, &mut rng))).collect();
-        println!("{}: hash events in {} packets each: {events:?}", world.name, 2 * packets());
+            specs(world).into_iter().skip(1).map(|spec| (name(&spec), hash_events(world, spec, (seed, &mut rng), packets))).collect();
+        println!("{}: hash events in {} packets each: {events:?}", world.name, 2 * packets);
         let without = events["compact 0 bits"] + events["compact 0 bits, careful"];
         assert!(without > 10 && without > 2 * events["compact 4 bits"], "seed {seed}, {}: {events:?}", world.name);
     }
 }
 
 /// Packets that a table and the exact one differ by, each a hash event.
-fn hash_events(world: &World, spec: Spec, seed: u64, rng: &mut Rng) -> u64 {
+fn hash_events(world: &World, spec: Spec, (seed, rng): (u64, &mut Rng), packets: usize) -> u64 {
     let exact = Spec { kind: TableKind::Exact, ..spec };
     let (mut truth, mut other) = (UserEngine::default(), UserEngine::default());
     other.start(&world.region(spec)).expect("a start");
@@ -141,7 +173,7 @@ fn hash_events(world: &World, spec: Spec, seed: u64, rng: &mut Rng) -> u64 {
     truth.start(&region).expect("a start");
     let (mut now, mut parted, mut found) = (START, HashSet::new(), 0u64);
     let mut talk = Talk::new(world, rng);
-    for i in 1..=2 * packets() {
+    for i in 1..=2 * packets {
         // Each engine keeps its own kind when rules change.
         let before = (region.clone(), now);
         meanwhile(i, &mut region, rng, &mut [&mut truth], &mut now);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random events against a naive twin: a map from keys to sessions, searched as a whole whenever anything is asked.
+//! Random events against a naive twin: a map from keys to sessions, searched as a whole whenever anything is asked. What TCP segments
+//! mean the twin knows from a box of its own (`middlebox`), which shares nothing with the tracker's.
 
 use super::*;
-use crate::tcp::{in_window, step, Action, Conn};
+use super::middlebox::{Middlebox, Told};
+use crate::tcp::Conn;
 use rand::RngExt;
 use std::collections::BTreeMap;
 use wire::tcp::{ACK, FIN, PSH, RST, SYN};
@@ -13,7 +15,7 @@ struct Twin {
     at: SessionRef,
     new: NewSession,
     state: State,
-    conn: Option<Conn>,
+    conn: Option<Middlebox>,
     start: u32,
     last: u32,
     packets: u64,
@@ -260,8 +262,8 @@ impl World {
             Ok(at) => {
                 assert!(begins && have.is_none() && !taken, "{new:?}");
                 let conn = match &new.view {
-                    L4View::Tcp(s) if s.flags == SYN => Some(Conn::begin(new.direction, s)),
-                    L4View::Tcp(s) => Some(Conn::pick_up(new.direction, s)),
+                    L4View::Tcp(s) if s.flags == SYN => Some(Middlebox::begin(new.direction, s)),
+                    L4View::Tcp(s) => Some(Middlebox::pick_up(new.direction, s)),
                     _ => None,
                 };
                 let state = conn.map_or(State::OneSided, |c| c.state);
@@ -335,11 +337,15 @@ impl World {
                     (RST, 0),
                     (rng.random(), 0),
                 ][rng.random_range(0..8)];
+                let (octets, acks) = conn.edges(s);
+                let mut near = |of: [u32; 2]| of[rng.random_range(0..2)].wrapping_add(rng.random_range(0..3)).wrapping_sub(1);
+                let (octet, ack) = (near(octets), near(acks));
                 let noise = if rng.random_bool(0.1) { rng.random_range(0..100_000) } else { 0 };
                 L4View::Tcp(Segment {
                     flags,
-                    seq: conn.end[s].wrapping_add(noise),
-                    ack: conn.end[p].wrapping_sub(noise / 2),
+                    // Or right beside where it stops to fit.
+                    seq: if rng.random_bool(0.08) { octet } else { conn.sent(s).wrapping_add(noise) },
+                    ack: if rng.random_bool(0.08) { ack } else { conn.sent(p).wrapping_sub(noise / 2) },
                     window: rng.random(),
                     len,
                     scale: rng.random::<bool>().then(|| rng.random_range(0..15)),
@@ -363,8 +369,8 @@ impl World {
             match (&view, &mut after.conn) {
                 (L4View::Tcp(seg), Some(conn)) => {
                     assert!(seg.flags & (SYN | FIN | RST) == 0 && seg.flags & ACK != 0 && !conn.doubt);
-                    if in_window(conn, direction, seg) {
-                        *conn = step(conn, direction, seg).conn;
+                    if conn.fits(direction, seg) {
+                        conn.segment(direction, seg);
                         after.last = coarse_now;
                     }
                 }
@@ -377,15 +383,12 @@ impl World {
         } else {
             let judged = self.t.judge(twin.at, direction, &view, bytes, self.now, &mut |e| reopened = Some(*e));
             assert_eq!(judged.before, twin.state);
-            let mut alive = true;
-            let mut action = Action::Forward;
-            match (&view, twin.conn) {
+            let mut told = Told { goes_on: true, reopened: false, alive: true };
+            match (&view, &mut after.conn) {
                 (L4View::Tcp(seg), Some(conn)) => {
-                    let s = step(&conn, direction, seg);
-                    (alive, action) = (s.alive, s.action);
-                    after.state = s.conn.state;
-                    after.conn = Some(s.conn);
-                    after.from_outside = s.conn.init == Direction::In;
+                    told = conn.segment(direction, seg);
+                    after.state = conn.state;
+                    after.from_outside = conn.opener == Direction::In;
                 }
                 _ => {
                     let from_init = (direction == Direction::In) == twin.from_outside;
@@ -396,19 +399,19 @@ impl World {
                     };
                 }
             }
-            assert_eq!(judged.after, after.state);
-            assert_eq!(judged.verdict == Verdict::Forward, action != Action::Drop);
-            if action != Action::Drop {
+            assert_eq!(judged.after, after.state, "{direction:?} {view:?} of {twin:?}");
+            assert_eq!(judged.verdict == Verdict::Forward, told.goes_on, "{direction:?} {view:?} of {twin:?}");
+            if told.goes_on {
                 after.packets += 1;
                 after.bytes += u64::from(bytes);
             }
-            if alive {
+            if told.alive {
                 after.last = coarse_now;
             }
-            if action == Action::Reopen {
+            if told.reopened {
                 (after.packets, after.bytes, after.start) = (1, bytes.into(), coarse_now);
             }
-            assert_eq!(reopened.is_some(), action == Action::Reopen);
+            assert_eq!(reopened.is_some(), told.reopened, "{direction:?} {view:?} of {twin:?}");
             self.note(format!("{} > {}", twin.state.name(), after.state.name()));
         }
         drop(guard);
@@ -429,11 +432,12 @@ impl World {
             let sessions = self.t.sessions();
             let guard = sessions.enter();
             let have = Conn::of(&guard.record(twin.at));
-            assert_eq!((have.end, have.ack, have.window), (conn.end, conn.ack, conn.window));
-            assert_eq!(
-                (have.scale, have.init, have.loose, have.doubt),
-                (conn.scale, conn.init, conn.loose, conn.doubt)
-            );
+            assert_eq!((have.end, have.ack), ([0, 1].map(|s| conn.sent(s)), [0, 1].map(|s| conn.acked(s))), "{twin:?}");
+            for side in [Direction::Out, Direction::In] {
+                let bytes = conn.window(side as usize);
+                assert!(bytes.is_none_or(|bytes| bytes == i64::from(have.bytes_of(side))), "{side:?} of {twin:?}, {have:?}");
+            }
+            assert_eq!((have.init, have.loose, have.doubt), (conn.opener, conn.loose, conn.doubt), "{twin:?}");
         }
     }
 
