@@ -35,7 +35,7 @@ fn first_of(key: &Key, began: Direction) -> Asked {
         Direction::Out => (low, high, low_port, high_port),
         Direction::In => (high, low, high_port, low_port),
     };
-    Asked { from, to, port, service: service_of(key.proto(), at) }
+    Asked { from, to, port, service: service_of(key.proto(), at, 0) }
 }
 
 /// Whether rules still allow a connection and want it remembered: what the sweep asks.

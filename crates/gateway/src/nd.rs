@@ -53,18 +53,17 @@ fn check(frame: &[u8]) -> Result<Question, DropReason> {
     let Some(&[kind, code]) = message.first_chunk::<2>() else { return Err(DropReason::NdMalformed) };
     let fixed = nd::fixed_len(kind).ok_or(DropReason::NdMalformed)?;
     let options = message.get(fixed..).ok_or(DropReason::NdMalformed)?;
-    let about_neighbour = matches!(kind, kind::NEIGHBOUR_SOLICITATION | kind::NEIGHBOUR_ADVERTISEMENT);
-    let target = if about_neighbour { wire::be::u128(message, 8) } else { 0 };
     let sound = ip.hop_limit() == 255
         && code == 0
         && icmpv6::checksum_ok(ip.src(), ip.dst(), message)
         && nd::options_ok(options)
-        && target >> 120 != 0xff;
+        && nd::valid(ip.src(), ip.dst(), message);
     if !sound {
         return Err(DropReason::NdMalformed);
     }
     match kind {
         kind::NEIGHBOUR_SOLICITATION => {
+            let target = wire::be::u128(message, 8);
             Ok(Question { asker_mac: ethernet::Frame::new_unchecked(head).src(), asker: ip.src(), target })
         }
         _ => Err(DropReason::NdUnsupported),

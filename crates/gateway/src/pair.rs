@@ -53,8 +53,12 @@ pub(crate) enum Permit {
 impl Asked {
     /// What answers it.
     fn answer(self) -> Asked {
-        let proto = (self.service >> 16) as u8;
-        Asked { from: self.to, to: self.from, port: self.service as u16, service: reply_service(proto, self.port) }
+        let (proto, kind) = ((self.service >> 16) as u8, (self.service >> 8) as u8);
+        let service = match (proto, kind) {
+            (protocol::ICMP, icmpv4::kind::TIMESTAMP | icmpv4::kind::ADDRESS_MASK) => filter::icmp_service(proto, kind + 1, 0),
+            _ => reply_service(proto, self.port),
+        };
+        Asked { from: self.to, to: self.from, port: self.service as u16, service }
     }
 }
 
@@ -98,7 +102,7 @@ pub(crate) fn ask_ahead<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Fr
     for tenant in [&p.tenant, p.home()] {
         tables.prefetch_line(tables.tenant_record(tenant.id()));
     }
-    if l4.later() || matches!(l4.icmp, Icmp::Error | Icmp::Other) {
+    if l4.later() || single(&l4) {
         return;
     }
     let (from, to) = ends(p, &l4);
@@ -167,9 +171,14 @@ fn connection<R: Recorder>(
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
         // A message that has no session is judged by itself.
-        Icmp::Error | Icmp::Other => ask(w, sight, p, pair.asks(first_service(&pair, (0, 0)), 0), true).map(|_| ()),
+        _ if single(&l4) => ask(w, sight, p, pair.asks(first_service(&pair, (0, 0)), 0), true).map(|_| ()),
         _ => with_session(w, sight, p, f, &pair),
     }
+}
+
+/// An ICMP message that has no session between two ends inside: any but echo.
+fn single(l4: &L4) -> bool {
+    !matches!(l4.icmp, Icmp::None | Icmp::Request | Icmp::Reply)
 }
 
 /// The source address of an IP packet that parse has seen.
@@ -256,9 +265,10 @@ pub(crate) fn first_service(pair: &Pair<'_>, ports: (u16, u16)) -> u32 {
     }
 }
 
-/// The service of a session's first packet, from its key.
-pub(crate) fn service_of(proto: u8, port: u16) -> u32 {
+/// The service of a session's first packet, from its key; `query`: the far port of an ICMP session, 0 for echo.
+pub(crate) fn service_of(proto: u8, port: u16, query: u16) -> u32 {
     match proto {
+        protocol::ICMP if query != 0 => filter::icmp_service(proto, query as u8, 0),
         protocol::ICMP => filter::icmp_service(proto, icmpv4::kind::ECHO, 0),
         protocol::ICMPV6 => filter::icmp_service(proto, wire::icmpv6::kind::ECHO, 0),
         _ => filter::service(proto, port),
@@ -332,6 +342,7 @@ fn with_session<R: Recorder>(
         true => DropReason::FilterFragment,
         false => why,
     };
+    sight.first_fits(Some(place), l4, w.now).map_err(|why| overlap(why, sight))?;
     let ports = match l4.later() {
         true => w
             .again
@@ -419,7 +430,7 @@ fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction)
         Direction::Out => (low, high, (inner.vm_port(), inner.remote_port())),
         Direction::In => (high, low, (inner.remote_port(), inner.vm_port())),
     };
-    Asked { from, to, port, service: service_of(inner.proto(), at) }
+    Asked { from, to, port, service: service_of(inner.proto(), at, inner.remote_port()) }
 }
 
 /// A session of older rules is judged again; one that they no longer allow ends. False: it ended because they no longer want it
@@ -452,7 +463,7 @@ pub(crate) fn alone(sight: Sight<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Opt
     let (asked, other) = match (l4.later(), l4.proto) {
         (false, _) => (first_service(pair, ports), None),
         // The first fragment went on, as request or as reply.
-        (true, protocol::ICMP | protocol::ICMPV6) => (service_of(l4.proto, 0), Some(reply_service(l4.proto, 0))),
+        (true, protocol::ICMP | protocol::ICMPV6) => (service_of(l4.proto, 0, 0), Some(reply_service(l4.proto, 0))),
         (true, _) => (filter::service(l4.proto, ports.1), None),
     };
     let services = [Some(asked), other].into_iter().flatten();
@@ -507,6 +518,9 @@ fn begin<R: Recorder>(
 /// Whether an ICMP error is about a connection that is known; it goes to whom the quoted packet came from.
 fn related(sight: Sight<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> {
     let (q, seq) = quote_of(pair.packet, &pair.l4)?;
+    if single(&q) {
+        return Ok(false);
+    }
     let known = |key: PairKey, sent| match sight.states {
         Some(states) => states.knows(&(&key).into()),
         None => sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }).is_some(),

@@ -3,7 +3,7 @@
 //! fragment. Later fragments that come before the first one are held, within limits, and given back when it comes.
 //!
 //! Overlapping fragments, even by one byte, end the datagram (RFC 5722, also for IPv4): ports that were checked must be
-//! those that the receiver sees.
+//! those that the receiver sees. So does a second first fragment with other ports. Only an exact repetition is left out.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -95,9 +95,25 @@ struct Datagram {
 }
 
 impl Datagram {
-    /// Takes note of a piece. False: it is a repetition, or spoils the datagram, or did before.
-    fn note(&mut self, piece: Piece) -> bool {
+    /// Takes note of a piece; `ports`: those of a first one. False: it is a repetition, or spoils the datagram, or did before.
+    fn note(&mut self, piece: Piece, ports: Option<Ports>) -> bool {
+        if !self.fits(piece, ports) {
+            return false;
+        }
+        let to = piece.offset + piece.len;
+        self.pieces.push((piece.offset, to));
+        if !piece.more {
+            self.end = Some(to);
+        }
+        true
+    }
+
+    /// Whether a piece adds to the datagram. If it contradicts what came before, the datagram is spoilt.
+    fn fits(&mut self, piece: Piece, ports: Option<Ports>) -> bool {
         let (from, to) = (piece.offset, piece.offset.saturating_add(piece.len));
+        if self.ports.is_some_and(|known| ports.is_some_and(|ports| ports != known)) {
+            self.spoilt = true;
+        }
         if self.spoilt || self.pieces.contains(&(from, to)) {
             return false;
         }
@@ -110,10 +126,6 @@ impl Datagram {
         if wrong_end || overlap || malformed || self.pieces.len() == PIECES_MAX {
             self.spoilt = true;
             return false;
-        }
-        self.pieces.push((from, to));
-        if !piece.more {
-            self.end = Some(to);
         }
         true
     }
@@ -164,6 +176,17 @@ impl FragTable {
         self.datagrams.is_empty()
     }
 
+    /// Whether a first fragment with these ports may be taken, as far as is known: to be asked before anything is done for it. One that
+    /// contradicts its datagram ends it.
+    pub fn admits(&mut self, key: &FragKey, piece: Piece, ports: Ports, now: u64) -> bool {
+        self.age(now, 4);
+        let fits = self.datagrams.get_mut(key).is_none_or(|d| d.fits(piece, Some(ports)));
+        if !fits && self.contradicts(key) {
+            self.drop_held(key);
+        }
+        fits
+    }
+
     /// A first fragment (offset 0, more follow) came with these ports. Held fragments that came before are handed to `release`
     /// in their order of arrival, each to be treated as `Known`. False: it is to be dropped.
     pub fn first(
@@ -175,7 +198,7 @@ impl FragTable {
         release: &mut dyn FnMut(Vec<u8>),
     ) -> bool {
         let Some(datagram) = self.of(key, now) else { return false };
-        if !datagram.note(piece) {
+        if !datagram.note(piece, Some(ports)) {
             self.drop_held(key);
             return false;
         }
@@ -194,7 +217,7 @@ impl FragTable {
     pub fn later(&mut self, key: &FragKey, piece: Piece, frame: &[u8], now: u64) -> Fate {
         let (limits, all_held) = (self.limits, self.held_bytes);
         let Some(datagram) = self.of(key, now) else { return Fate::Drop };
-        if !datagram.note(piece) {
+        if !datagram.note(piece, None) {
             self.drop_held(key);
             return Fate::Drop;
         }
@@ -339,6 +362,28 @@ mod tests {
         assert!(first(&mut t, 4, piece(0, 8, true), 0).0);
         assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53)));
         assert_eq!(t.later(&key(1, 4), piece(24, 8, true), b"", 0), Fate::Drop);
+    }
+
+    #[test]
+    fn a_second_first_fragment_with_other_ports_ends_the_datagram() {
+        let mut t = FragTable::new(FragLimits::default());
+        // The same piece, a shorter one and a longer one.
+        for (id, again) in [(1, piece(0, 16, true)), (2, piece(0, 8, true)), (3, piece(0, 24, true))] {
+            assert!(t.admits(&key(1, id), piece(0, 16, true), (1000, 53), 0));
+            assert!(first(&mut t, id, piece(0, 16, true), 0).0);
+            assert!(!t.admits(&key(1, id), again, (1000, 54), 0));
+            assert!(t.contradicts(&key(1, id)));
+            assert!(!first(&mut t, id, piece(0, 16, true), 0).0);
+            assert_eq!(t.later(&key(1, id), piece(16, 8, false), b"", 0), Fate::Drop);
+        }
+        // A repetition is left out, and the datagram goes on.
+        assert!(first(&mut t, 4, piece(0, 16, true), 0).0);
+        assert!(!t.admits(&key(1, 4), piece(0, 16, true), (1000, 53), 0));
+        assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53)));
+        // What was held for a datagram that ends is not sent.
+        assert_eq!(t.later(&key(1, 5), piece(8, 8, false), b"held", 0), Fate::Held);
+        assert!(!t.admits(&key(1, 5), piece(0, 16, true), (1000, 53), 0), "it overlaps what is held");
+        assert_eq!(first(&mut t, 5, piece(0, 8, true), 0), (false, vec![]));
     }
 
     #[test]

@@ -146,6 +146,7 @@ fn encode(layers: &[Layer], context: Context) -> Vec<u8> {
         }
         Layer::Udp(udp) => encode_udp(udp, rest, context),
         Layer::Tcp(tcp) => encode_tcp(tcp, rest, context),
+        Layer::Covered(c) => encode_covered(c, rest, context),
         Layer::Sctp(s, d) => {
             let mut b = [s.to_be_bytes(), d.to_be_bytes()].concat();
             b.extend([0; 8]);
@@ -208,6 +209,7 @@ fn protocol(next: Option<&Layer>, v6: bool) -> u8 {
     match next {
         Some(Layer::Udp(_)) => 17,
         Some(Layer::Tcp(_)) => 6,
+        Some(Layer::Covered(c)) => c.proto,
         Some(Layer::Sctp(..)) => 132,
         Some(Layer::Icmp(i)) if !i.v6 => 1,
         Some(Layer::Icmp(_) | Layer::Nd(_)) => 58,
@@ -297,6 +299,29 @@ fn encode_tcp(tcp: &Tcp, rest: &[Layer], context: Context) -> Vec<u8> {
     b.extend([0; 4]);
     b.extend(encode(rest, context));
     finish_checksum(&mut b, 16, tcp.csum, pseudo(context.ip, 6));
+    b
+}
+
+/// UDP-Lite (RFC 3828), a DCCP-Data packet (RFC 4340 §5.1, §5.4), a HIP I1 packet (RFC 7401 §5.1, §5.3.1).
+fn encode_covered(c: &Covered, rest: &[Layer], context: Context) -> Vec<u8> {
+    let ports = [c.src.to_be_bytes(), c.dst.to_be_bytes()].concat();
+    let (mut b, at) = match c.proto {
+        136 => ([&ports[..], &c.cover.to_be_bytes(), &[0, 0]].concat(), 6),
+        33 => ([&ports[..], &[4, c.cover as u8, 0, 0, 2 << 1 | 1, 0, 0, 0, 0, 0, 0, 9]].concat(), 6),
+        _ => ([&[59, 4, 1, 0x21, 0, 0, 0, 0][..], &[0x11; 16], &[0x22; 16]].concat(), 4),
+    };
+    let head = b.len();
+    b.extend(encode(rest, context));
+    let covered = match (c.cover, c.proto) {
+        (0, _) => b.len(),
+        (n, 136) => usize::from(n),
+        (n, _) => head + (usize::from(n) - 1) * 4,
+    };
+    let (len, covered) = (b.len() as u32, covered.clamp(head, b.len()));
+    finish_checksum(&mut b[..covered], at, c.csum, pseudo_with_length(context.ip, c.proto, len));
+    if c.proto == 136 && c.csum == Csum::Right && b[6..8] == [0, 0] {
+        b[6..8].copy_from_slice(&[0xff, 0xff]);
+    }
     b
 }
 

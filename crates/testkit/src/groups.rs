@@ -156,8 +156,11 @@ fn services(c: &mut Cursor<'_>) -> Parsed<(u32, u32)> {
         "tcp" => 6,
         "udp" => 17,
         "icmp6" => 58,
+        "dccp" => 33,
+        "sctp" => 132,
+        "udp-lite" => 136,
         "proto" => return Ok(filter::services(c.number_of(word, ports.unwrap_or(""), "protocol", 255)? as u8)),
-        other => return Err(c.error(word, &format!("`{other}` is none of: any tcp udp icmp icmp6 proto"))),
+        other => return Err(c.error(word, &format!("`{other}` is none of: any tcp udp icmp icmp6 dccp sctp udp-lite proto"))),
     };
     let Some(ports) = ports else { return Ok(filter::services(proto)) };
     let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
@@ -217,6 +220,9 @@ fn service_text((from, to): (u32, u32)) -> String {
         6 => "tcp".into(),
         17 => "udp".into(),
         58 => "icmp6".into(),
+        33 => "dccp".into(),
+        132 => "sctp".into(),
+        136 => "udp-lite".into(),
         n => return format!("proto/{n}"),
     };
     match (proto, first, last) {

@@ -257,6 +257,21 @@ pub struct Tcp {
     pub csum: Csum,
 }
 
+/// A transport header of which only the ports and the checksum matter, and what part of the packet that covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Covered {
+    /// 33 DCCP, 136 UDP-Lite, 139 HIP (which has no ports).
+    pub proto: u8,
+    /// Source port.
+    pub src: u16,
+    /// Destination port.
+    pub dst: u16,
+    /// Coverage as the header says it: bytes (UDP-Lite), words of data and one (DCCP); 0: the whole packet.
+    pub cover: u16,
+    /// Checksum.
+    pub csum: Csum,
+}
+
 /// VXLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vxlan {
@@ -346,6 +361,7 @@ pub enum Layer {
     Frag6(Frag6),
     Udp(Udp),
     Tcp(Tcp),
+    Covered(Covered),
     /// SCTP common header: ports; verification tag and checksum are zero.
     Sctp(u16, u16),
     Vxlan(Vxlan),

@@ -45,7 +45,9 @@ pub const PROTO_NAMES: &[(&str, u8)] = &[
     ("icmp6", 58),
     ("none", 59),
     ("ospf", 89),
+    ("ah", 51),
     ("sctp", 132),
+    ("udp-lite", 136),
 ];
 
 /// A field: `key=value`, or `key` alone.
@@ -78,6 +80,7 @@ fn layer(c: &mut Cursor<'_>, word: &Word, packet: &mut Packet) -> Parsed<()> {
         "frag6" => frag6(c)?,
         "udp" => udp(c)?,
         "tcp" => tcp(c)?,
+        "udp-lite" | "dccp" | "hip" => covered(c, &word.text)?,
         "sctp" => {
             let (s, d) = ports(c)?;
             Layer::Sctp(s, d)
@@ -119,7 +122,7 @@ fn layer(c: &mut Cursor<'_>, word: &Word, packet: &mut Packet) -> Parsed<()> {
         other => match EXT_NAMES.iter().find(|(n, _)| *n == other) {
             Some(&(_, kind)) => ext(c, kind)?,
             None => {
-                let known = "eth vlan ip ip6 hop-by-hop routing destination-options frag6 udp tcp sctp vxlan arp icmp \
+                let known = "eth vlan ip ip6 hop-by-hop routing destination-options frag6 udp tcp udp-lite dccp hip sctp vxlan arp icmp \
                              icmp6 ns na data hex text inner-pad pad inner-cut cut patch";
                 return Err(c.error(word, &format!("`{other}` is no layer; there are: {known}")));
             }
@@ -361,6 +364,24 @@ fn tcp(c: &mut Cursor<'_>) -> Parsed<Layer> {
         }
     }
     Ok(Layer::Tcp(tcp))
+}
+
+fn covered(c: &mut Cursor<'_>, name: &str) -> Parsed<Layer> {
+    let (proto, most) = match name {
+        "udp-lite" => (136, 0xffff),
+        "dccp" => (33, 15),
+        _ => (139, 0),
+    };
+    let (src, dst) = if proto == 139 { (0, 0) } else { ports(c)? };
+    let mut out = Covered { proto, src, dst, cover: 0, csum: Csum::Right };
+    for f in fields(c)? {
+        match f.key {
+            "cover" => out.cover = num(c, &f, most)? as u16,
+            "csum" => out.csum = csum(c, &f)?,
+            _ => return unknown(c, &f, "cover csum"),
+        }
+    }
+    Ok(Layer::Covered(out))
 }
 
 fn vxlan(c: &mut Cursor<'_>) -> Parsed<Layer> {

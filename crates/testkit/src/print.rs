@@ -146,6 +146,7 @@ fn layer_text(layer: &Layer, next: Option<&Layer>) -> String {
             csum_text(&mut s, t.csum);
             s
         }
+        Layer::Covered(c) => covered_text(c),
         Layer::Sctp(s, d) => format!("sctp {s} > {d}"),
         Layer::Vxlan(v) => {
             let mut s = format!("vxlan {}", v.vni);
@@ -160,6 +161,17 @@ fn layer_text(layer: &Layer, next: Option<&Layer>) -> String {
         Layer::Data(n) => format!("data {n}"),
         Layer::Hex(b) => format!("hex {}", hex(b)),
     }
+}
+
+fn covered_text(c: &Covered) -> String {
+    let mut s = match c.proto {
+        33 => format!("dccp {} > {}", c.src, c.dst),
+        136 => format!("udp-lite {} > {}", c.src, c.dst),
+        _ => String::from("hip"),
+    };
+    opt(&mut s, "cover", (c.cover != 0).then_some(c.cover));
+    csum_text(&mut s, c.csum);
+    s
 }
 
 fn ipv4_text(ip: &Ipv4) -> String {

@@ -22,6 +22,14 @@ pub mod kind {
     pub const TIME_EXCEEDED: u8 = 11;
     /// Parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 12;
+    /// Timestamp request.
+    pub const TIMESTAMP: u8 = 13;
+    /// Timestamp reply.
+    pub const TIMESTAMP_REPLY: u8 = 14;
+    /// Address mask request (deprecated by RFC 6918).
+    pub const ADDRESS_MASK: u8 = 17;
+    /// Address mask reply.
+    pub const ADDRESS_MASK_REPLY: u8 = 18;
 }
 
 /// Codes of destination unreachable.

@@ -63,16 +63,24 @@ pub mod protocol {
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
+    /// DCCP.
+    pub const DCCP: u8 = 33;
     /// IPv6 routing header.
     pub const ROUTING: u8 = 43;
     /// IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
+    /// Authentication header of IPsec.
+    pub const AUTHENTICATION: u8 = 51;
     /// ICMPv6.
     pub const ICMPV6: u8 = 58;
     /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
     /// SCTP.
     pub const SCTP: u8 = 132;
+    /// UDP-Lite.
+    pub const UDP_LITE: u8 = 136;
+    /// Host Identity Protocol.
+    pub const HIP: u8 = 139;
 }
 
 /// Big-endian loads and stores at fixed offsets. They panic beyond the buffer, which a checked view never asks for.

@@ -43,6 +43,46 @@ pub const fn fixed_len(kind: u8) -> Option<usize> {
     }
 }
 
+/// Whether an address is the solicited-node multicast address of some address.
+pub const fn is_solicited_node(addr: u128) -> bool {
+    addr >> 24 == solicited_node(0) >> 24
+}
+
+/// Whether there is an option of this type among options that are whole.
+pub fn has_option(mut options: &[u8], kind: u8) -> bool {
+    while let [k, len, ..] = options {
+        if *k == kind {
+            return true;
+        }
+        options = options.get((*len).max(1) as usize * 8..).unwrap_or(&[]);
+    }
+    false
+}
+
+/// What a receiver checks of a message whose options are whole, beyond hop limit, checksum, code and length (RFC 4861 §6.1, §7.1,
+/// §8.1). `message` is at least as long as its type's fixed part.
+pub fn valid(src: u128, dst: u128, message: &[u8]) -> bool {
+    let (multicast, link_local) = (|a: u128| a >> 120 == 0xff, |a: u128| a >> 118 == 0xfe80 >> 6);
+    let kind = message[0];
+    let options = fixed_len(kind).and_then(|n| message.get(n..)).unwrap_or(&[]);
+    match kind {
+        kind::ROUTER_SOLICITATION => src != 0 || !has_option(options, OPTION_SOURCE_MAC),
+        kind::ROUTER_ADVERTISEMENT => link_local(src),
+        // Who asks whether an address is in use has none yet, and asks all who might have it.
+        kind::NEIGHBOUR_SOLICITATION => {
+            !multicast(be::u128(message, 8)) && (src != 0 || is_solicited_node(dst) && !has_option(options, OPTION_SOURCE_MAC))
+        }
+        kind::NEIGHBOUR_ADVERTISEMENT => {
+            !multicast(be::u128(message, 8)) && !(multicast(dst) && be::u32(message, 4) & FLAG_SOLICITED != 0)
+        }
+        kind::REDIRECT => {
+            let (target, about) = (be::u128(message, 8), be::u128(message, 24));
+            link_local(src) && !multicast(about) && (link_local(target) || target == about)
+        }
+        _ => false,
+    }
+}
+
 /// Options are whole: none of length zero, none cut off.
 pub fn options_ok(mut options: &[u8]) -> bool {
     while !options.is_empty() {
@@ -172,6 +212,46 @@ mod tests {
         assert!(!options_ok(&[1, 0, 0, 0, 0, 0, 0, 0]));
         assert!(!options_ok(&[1, 2, 0, 0, 0, 0, 0, 0]));
         assert!(!options_ok(&[14, 1, 0, 0, 0, 0, 0, 0, 9]));
+    }
+
+    #[test]
+    fn validity_by_type() {
+        let (link, global, all, mac) = (0xfe80 << 112 | 5, 0xfd00 << 112 | 5, ALL_NODES, [1, 1, 2, 0, 0, 0, 0, 5]);
+        let node = solicited_node(7);
+        let message = |kind: u8, fixed: &[u128], options: &[u8]| {
+            let fixed: Vec<u8> = fixed.iter().flat_map(|a| a.to_be_bytes()).collect();
+            [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &fixed, options].concat()
+        };
+        let other = [14, 1, 0, 0, 0, 0, 0, 0];
+        let both = [other, mac].concat();
+        for (wanted, src, dst, m) in [
+            (true, 0, all, message(133, &[], &other)),
+            (false, 0, all, message(133, &[], &mac)),
+            (true, link, all, message(133, &[], &mac)),
+            (true, link, all, [&[134, 0, 0, 0][..], &[0; 12]].concat()),
+            (false, global, all, [&[134, 0, 0, 0][..], &[0; 12]].concat()),
+            (true, 0, node, message(135, &[7], &[])),
+            (true, 0, solicited_node(8), message(135, &[7], &[])),
+            (false, 0, node, message(135, &[7], &mac)),
+            (false, 0, node, message(135, &[7], &both)),
+            (false, 0, 7, message(135, &[7], &[])),
+            (false, 0, all, message(135, &[7], &[])),
+            (true, global, 7, message(135, &[7], &both)),
+            (false, global, 7, message(135, &[all], &[])),
+            (true, global, all, message(136, &[7], &mac)),
+            (false, global, all, message(136, &[all], &mac)),
+            (true, link, global, message(137, &[link, 9], &[])),
+            (true, link, global, message(137, &[9, 9], &[])),
+            (false, link, global, message(137, &[global, 9], &[])),
+            (false, link, global, message(137, &[link, all], &[])),
+            (false, global, global, message(137, &[link, 9], &[])),
+            (false, link, global, message(138, &[7], &[])),
+        ] {
+            assert_eq!(valid(src, dst, &m), wanted, "{src:x} > {dst:x} {m:x?}");
+        }
+        let mut solicited = message(136, &[7], &mac);
+        solicited[4] = 0x40;
+        assert!(valid(7, global, &solicited) && !valid(7, all, &solicited));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tables::Public;
 use wire::{ethernet, ipv4, ipv6};
 
 use super::l4::{Icmp, L4};
-use super::outward::{begins, flow, ip_of, owner, renew};
+use super::outward::{begins, covers_addresses, flow, ip_of, owner, renew};
 use super::translate::{End, Endpoint};
 use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, Sight};
 use crate::packet::{framed, Addr, Kind, Packet};
@@ -89,6 +89,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     let l4 = L4::read(packet, p.v6())?;
     let session = match l4.icmp {
         Icmp::Other => return Err(DropReason::NatUnsolicited.into()),
+        _ if covers_addresses(&l4) => return Err(DropReason::NatUnsolicited.into()),
         Icmp::Error => {
             let session = related::inward(sight, packet, &l4)?;
             tenant_of(w, p, sight, session)?;
@@ -168,6 +169,7 @@ fn session_of<R: Recorder>(
     l4: &L4,
 ) -> Result<SessionRef, DropReason> {
     let packet = ip_of(p, f);
+    sight.first_fits(None, l4, w.now)?;
     let ports = match l4.later() {
         true => {
             let known = w.again.filter(|_| !p.hairpin);
@@ -219,10 +221,14 @@ fn begin<R: Recorder>(
         true => w.tables.public6(l4.dst.halves()),
         false => w.tables.public4(l4.dst.as_v4()),
     };
-    if ours != Some(Public::Accepts) || l4.icmp == Icmp::Reply {
+    if ours != Some(Public::Accepts) || matches!(l4.icmp, Icmp::Reply | Icmp::QueryReply) {
         return Err(DropReason::NatUnsolicited);
     }
     let public = PublicEndpoint { addr: l4.dst.ip(l4.v6), port: ports.0 };
+    // A mapping of Snat is for echo.
+    if l4.icmp == Icmp::Query && owner(sight, public, l4.proto) != session::Owner::Elastic {
+        return Err(DropReason::NatUnsolicited);
+    }
     let target = sight.nat.translator.inbound(public, l4.proto).ok_or(DropReason::NatUnsolicited)?;
     let remote = l4.src.ip(l4.v6);
     let inner = inner_key(target.vni, l4.proto, target.vm_addr, remote, (target.vm_port, ports.1));

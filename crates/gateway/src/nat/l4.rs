@@ -7,6 +7,9 @@ use wire::{be, icmpv4, icmpv6, ipv4, ipv6, protocol, tcp, udp};
 
 use crate::packet::Addr;
 
+/// Bytes that every DCCP packet and every SCTP packet begins with.
+const COMMON_HEADER: usize = 12;
+
 /// A piece of a fragmented packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -27,6 +30,10 @@ pub(crate) enum Icmp {
     Request,
     /// Continues one.
     Reply,
+    /// A timestamp or address mask request. It has an identifier as echo has, but nothing translates it; its type is the far side's port.
+    Query,
+    /// The answer to one; the far side's port is the type of the request.
+    QueryReply,
     /// Belongs to the packet that it quotes.
     Error,
     /// Something else.
@@ -45,7 +52,8 @@ pub(crate) struct L4 {
     pub at: usize,
     /// Bytes of the IP packet.
     pub len: usize,
-    /// Ports, 0 if the protocol has none; for ICMP echo the identifier is in the first and the other 0.
+    /// Ports, 0 if the protocol has none; for ICMP echo the identifier is in the first and the other 0, for other ICMP queries the
+    /// request's type.
     pub src_port: u16,
     pub dst_port: u16,
     pub icmp: Icmp,
@@ -70,16 +78,14 @@ impl L4 {
         let payload = packet.get(self.at..self.len).unwrap_or(&[]);
         let (need, icmp) = match (self.proto, self.v6) {
             (protocol::TCP, _) => (tcp::HEADER_LEN, false),
-            (protocol::UDP, _) => (udp::HEADER_LEN, false),
+            (protocol::UDP | protocol::UDP_LITE, _) => (udp::HEADER_LEN, false),
+            (protocol::DCCP | protocol::SCTP, _) => (COMMON_HEADER, false),
             (protocol::ICMP, false) | (protocol::ICMPV6, true) => (icmpv4::HEADER_LEN, true),
             _ => return Ok(()),
         };
         let head = payload.get(..need).ok_or(DropReason::NatL4Malformed)?;
         if icmp {
-            self.icmp = icmp_kind(head[0], head[1], self.v6);
-            if matches!(self.icmp, Icmp::Request | Icmp::Reply) {
-                self.src_port = be::u16(head, 4);
-            }
+            self.identify(head);
             return Ok(());
         }
         self.src_port = be::u16(head, 0);
@@ -90,6 +96,20 @@ impl L4 {
             return Err(DropReason::NatL4Malformed);
         }
         Ok(())
+    }
+
+    /// What an ICMP message is, with its identifier if it has one.
+    pub fn identify(&mut self, head: &[u8]) {
+        self.icmp = icmp_kind(head[0], head[1], self.v6);
+        self.dst_port = match (self.icmp, head[0]) {
+            (Icmp::Query, kind) => kind.into(),
+            // The type of a reply is that of its request and 1.
+            (Icmp::QueryReply, kind) => u16::from(kind) - 1,
+            _ => 0,
+        };
+        if matches!(self.icmp, Icmp::Request | Icmp::Reply | Icmp::Query | Icmp::QueryReply) {
+            self.src_port = be::u16(head, 4);
+        }
     }
 
     /// The protocol has ports (or identifiers) that can be translated.
@@ -115,7 +135,8 @@ impl L4 {
     pub fn view(&self, packet: &[u8]) -> L4View {
         match (self.proto, self.icmp) {
             (protocol::TCP, _) if !self.later() => L4View::Tcp(self.segment(packet)),
-            (_, Icmp::Request | Icmp::Reply) => L4View::Echo { request: self.icmp == Icmp::Request },
+            (_, Icmp::Request | Icmp::Query) => L4View::Echo { request: true },
+            (_, Icmp::Reply | Icmp::QueryReply) => L4View::Echo { request: false },
             _ => L4View::Other,
         }
     }
@@ -155,6 +176,8 @@ fn icmp_kind(kind: u8, code: u8, v6: bool) -> Icmp {
     match (v6, kind, code) {
         (false, icmpv4::kind::ECHO, 0) | (true, icmpv6::kind::ECHO, 0) => Icmp::Request,
         (false, icmpv4::kind::ECHO_REPLY, 0) | (true, icmpv6::kind::ECHO_REPLY, 0) => Icmp::Reply,
+        (false, icmpv4::kind::TIMESTAMP | icmpv4::kind::ADDRESS_MASK, 0) => Icmp::Query,
+        (false, icmpv4::kind::TIMESTAMP_REPLY | icmpv4::kind::ADDRESS_MASK_REPLY, 0) => Icmp::QueryReply,
         (false, _, _) if icmpv4::is_error(kind) => Icmp::Error,
         (true, 1..=4, _) => Icmp::Error,
         _ => Icmp::Other,
@@ -226,14 +249,20 @@ mod tests {
         assert_eq!((l4.icmp, l4.src_port, l4.dst_port), (Icmp::Request, 0x1234, 0));
         let l4 = L4::read(&v4(1, 0, &[11, 0, 0, 0, 0, 0, 0, 0]), false).unwrap();
         assert_eq!((l4.icmp, l4.has_ports()), (Icmp::Error, false));
-        let l4 = L4::read(&v4(1, 0, &[13, 0, 0, 0, 0, 0, 0, 0]), false).unwrap();
-        assert_eq!(l4.icmp, Icmp::Other);
+        for (kind, icmp, query) in [(13, Icmp::Query, 13), (14, Icmp::QueryReply, 13), (17, Icmp::Query, 17), (18, Icmp::QueryReply, 17)] {
+            let l4 = L4::read(&v4(1, 0, &[kind, 0, 0, 0, 0x12, 0x34, 0, 0]), false).unwrap();
+            assert_eq!((l4.icmp, l4.src_port, l4.dst_port, l4.has_ports()), (icmp, 0x1234, query, false));
+            assert_eq!((l4.ports_of(Direction::Out), l4.ports_of(Direction::In)), ((0x1234, query), (0x1234, query)));
+        }
+        for (kind, code) in [(13, 1), (15, 0), (16, 0), (8, 1)] {
+            assert_eq!(L4::read(&v4(1, 0, &[kind, code, 0, 0, 0, 0, 0, 0]), false).unwrap().icmp, Icmp::Other);
+        }
         assert!(!L4::read(&v4(47, 0, &[]), false).unwrap().has_ports());
     }
 
     #[test]
     fn headers_that_are_cut_off_are_malformed() {
-        for (proto, len) in [(6, 19), (17, 7), (1, 7)] {
+        for (proto, len) in [(6, 19), (17, 7), (1, 7), (33, 11), (132, 11), (136, 7)] {
             let bad = L4::read(&v4(proto, 0, &vec![0x55; len]), false);
             assert_eq!(bad.unwrap_err(), DropReason::NatL4Malformed);
         }

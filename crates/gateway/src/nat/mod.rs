@@ -371,6 +371,15 @@ impl<'w> Sight<'w> {
         }
     }
 
+    /// Whether a packet, if it is a first fragment, may be taken. To be asked before it begins a session or moves one.
+    pub fn first_fits(self, vni: Option<u32>, l4: &L4, now: u64) -> Result<(), DropReason> {
+        let Some((key, piece)) = fragment(vni, l4).filter(|(_, piece)| piece.offset == 0) else { return Ok(()) };
+        match self.nat.fragments().admits(&key, piece, (l4.src_port, l4.dst_port), now) {
+            true => Ok(()),
+            false => Err(DropReason::FragmentUnknown),
+        }
+    }
+
     /// Remembers a first fragment that came in by a port; pieces that came before it are added to `held`.
     pub fn first_ports(
         self,

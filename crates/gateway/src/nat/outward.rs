@@ -82,7 +82,7 @@ fn find(sight: Sight<'_>, vni: u32, l4: &L4, ports: (u16, u16)) -> Option<Sessio
 /// [`run`], which makes the session. Packets that need no new session, or need more than this, are left to `run`.
 pub(crate) fn prepare<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
     let (Some(sight), Some((l4, _))) = (w.nat, p.asked) else { return Ok(()) };
-    if p.ttl <= 1 || l4.piece.is_some() || !matches!(l4.icmp, Icmp::None | Icmp::Request) {
+    if p.ttl <= 1 || l4.piece.is_some() || !matches!(l4.icmp, Icmp::None | Icmp::Request) || covers_addresses(&l4) {
         return Ok(());
     }
     let ports = l4.ports_of(Direction::Out);
@@ -107,6 +107,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     let l4 = read(p, f)?;
     let session = match l4.icmp {
         Icmp::Other => return Err(DropReason::NatProtocol.into()),
+        _ if covers_addresses(&l4) => return Err(DropReason::NatProtocol.into()),
         Icmp::Error => related::outward(sight, p.vni, packet, &l4)?,
         _ => session_of(w, sight, p, f, &l4)?,
     };
@@ -161,6 +162,7 @@ fn session_of<R: Recorder>(
     l4: &L4,
 ) -> Result<SessionRef, DropReason> {
     let packet = ip_of(p, f);
+    sight.first_fits(Some(p.vni), l4, w.now)?;
     let ports = match l4.later() {
         true => w.again.map_or_else(|| sight.later_ports(Some(p.vni), l4, f.data(), w.now), Ok)?,
         false => l4.ports_of(Direction::Out),
@@ -208,10 +210,16 @@ pub(crate) fn renew<R: Recorder>(
     Ok(sight.renew(session, p.policy, w.now))
 }
 
-/// A TCP packet that may begin a session.
+/// What a packet carries says of its IPv4 addresses that they have not changed, and no one on the way can say otherwise (RFC 4302
+/// §3.3.3.1.1): translated, it would be refused by its receiver.
+pub(crate) fn covers_addresses(l4: &L4) -> bool {
+    !l4.v6 && l4.proto == protocol::AUTHENTICATION
+}
+
+/// A packet that may begin a session.
 pub(crate) fn begins(l4: &L4, packet: &[u8], policy: u64) -> bool {
     if l4.proto != protocol::TCP {
-        return l4.icmp != Icmp::Reply;
+        return !matches!(l4.icmp, Icmp::Reply | Icmp::QueryReply);
     }
     let flags = packet.get(l4.at + 13).copied().unwrap_or(0) & (tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN);
     flags == tcp::SYN || picks_up(policy) && flags & tcp::ACK != 0 && flags & (tcp::SYN | tcp::RST) == 0
@@ -246,6 +254,9 @@ fn translated<R: Recorder>(
         pair::permits(w, sight, p, &inner, Direction::Out, true)?;
     }
     let flow = Flow { vni: p.vni, proto: l4.proto, vm_addr, vm_port: ports.0, remote, remote_port: ports.1 };
+    if l4.icmp == Icmp::Query && !sight.nat.translator.config().has_own_address(&flow) {
+        return Err(DropReason::NatProtocol);
+    }
     sight.nat.translator.outbound(&flow, w.now).map_err(reason)
 }
 

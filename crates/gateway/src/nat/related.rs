@@ -19,6 +19,9 @@ const QUOTED: usize = 8;
 /// The session of an error that a VM sent.
 pub(crate) fn outward(sight: Sight<'_>, vni: u32, packet: &[u8], l4: &L4) -> Result<SessionRef, DropReason> {
     let (q, seq) = quote_of(packet, l4)?;
+    if q.icmp == Icmp::Other {
+        return Err(DropReason::NatIcmpUnrelated);
+    }
     let ports = if q.icmp == Icmp::None { (q.dst_port, q.src_port) } else { (q.src_port, q.dst_port) };
     let key = inner_key(vni, q.proto, q.dst.ip(q.v6), q.src.ip(q.v6), ports).ok_or(MALFORMED)?;
     let related = sight.nat.tracker.related(&Embedded::FromInside { key, seq });
@@ -28,6 +31,9 @@ pub(crate) fn outward(sight: Sight<'_>, vni: u32, packet: &[u8], l4: &L4) -> Res
 /// The session of an error from the Internet.
 pub(crate) fn inward(sight: Sight<'_>, packet: &[u8], l4: &L4) -> Result<SessionRef, DropReason> {
     let (q, seq) = quote_of(packet, l4)?;
+    if q.icmp == Icmp::Other {
+        return Err(DropReason::NatIcmpUnrelated);
+    }
     let key = outer_key(q.proto, q.src.ip(q.v6), q.dst.ip(q.v6), (q.src_port, q.dst_port)).ok_or(MALFORMED)?;
     let related = sight.nat.tracker.related(&Embedded::FromOutside { key, seq });
     related.ok_or(DropReason::NatIcmpUnrelated)
@@ -78,14 +84,15 @@ fn read_quote(quote: &[u8], v6: bool) -> Option<L4> {
     q.len = quote.len();
     let head = quote.get(q.at..q.at + QUOTED)?;
     match (q.proto, v6) {
-        (protocol::TCP | protocol::UDP, _) => (q.src_port, q.dst_port) = (be::u16(head, 0), be::u16(head, 2)),
+        (protocol::TCP | protocol::UDP | protocol::UDP_LITE | protocol::DCCP | protocol::SCTP, _) => {
+            (q.src_port, q.dst_port) = (be::u16(head, 0), be::u16(head, 2));
+        }
         (protocol::ICMP, false) | (protocol::ICMPV6, true) => {
-            q.icmp = match (v6, head[0]) {
-                (false, icmpv4::kind::ECHO) | (true, icmpv6::kind::ECHO) => Icmp::Request,
-                (false, icmpv4::kind::ECHO_REPLY) | (true, icmpv6::kind::ECHO_REPLY) => Icmp::Reply,
-                _ => return None,
-            };
-            q.src_port = be::u16(head, 4);
+            q.identify(head);
+            // No error is about an error.
+            if q.icmp == Icmp::Error {
+                return None;
+            }
         }
         _ => (),
     }

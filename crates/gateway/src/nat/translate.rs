@@ -2,7 +2,9 @@
 //! Translation of one address and port, with checksums by difference (RFC 1624).
 //!
 //! A checksum is never computed anew: a wrong one stays wrong, for the ends to see, and a first fragment's covers bytes that
-//! are not here. A UDP checksum of zero means none and stays zero (IPv4; RFC 768); one that becomes zero is sent as 0xffff.
+//! are not here. A UDP checksum of zero means none and stays zero (IPv4; RFC 768); one that becomes zero is sent as 0xffff. A
+//! UDP-Lite checksum is never zero (RFC 3828 §3.1): it is treated alike, so that one which is zero stays as wrong as it came. What part
+//! of a packet a checksum covers (RFC 3828, RFC 4340 §9.2) does not matter: the addresses are always in it.
 
 use wire::{be, checksum, ipv4, protocol};
 
@@ -65,7 +67,9 @@ fn adjust(packet: &mut [u8], at: usize, d: Difference) {
 fn checksum_place(l4: &L4) -> Option<(usize, bool)> {
     match (l4.proto, l4.v6) {
         (protocol::TCP, _) => Some((16, true)),
-        (protocol::UDP, _) => Some((6, true)),
+        (protocol::UDP | protocol::UDP_LITE | protocol::DCCP, _) => Some((6, true)),
+        // RFC 7401 §5.1.1.
+        (protocol::HIP, _) => Some((4, true)),
         (protocol::ICMP, false) => Some((2, false)),
         (protocol::ICMPV6, true) => Some((2, true)),
         _ => None,
@@ -111,7 +115,7 @@ pub(crate) fn translate(packet: &mut [u8], l4: &L4, end: End, to: Endpoint) {
             d = d.word(old_port, to.port);
         }
     }
-    if l4.proto != protocol::UDP {
+    if !matches!(l4.proto, protocol::UDP | protocol::UDP_LITE) {
         return adjust(packet, l4.at + sum_at, d);
     }
     if packet.len() >= l4.at + 8 && be::u16(packet, l4.at + 6) != 0 {

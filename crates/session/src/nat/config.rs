@@ -248,6 +248,11 @@ impl NatConfig {
         })
     }
 
+    /// Whether an elastic address of its own serves the VM.
+    pub fn has_own_address(&self, flow: &super::Flow) -> bool {
+        matches!(flow.vm_addr, IpAddr::V4(vm) if self.own.contains_key(&(flow.vni, vm.into())))
+    }
+
     /// The VM that a public endpoint always leads to.
     pub(super) fn fixed_target(&self, addr: u32, proto: u8, port: u16) -> Option<Target> {
         let e = self.elastics.get(&addr)?;
