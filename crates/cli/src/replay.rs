@@ -5,7 +5,7 @@ use crate::output::{say, show, table, Patience};
 use crate::sink::Sink;
 use crate::Global;
 use anyhow::Context;
-use node::offline::{replay, Offline, Summary};
+use node::offline::{replay, Offline, Summary, AHEAD};
 use node::pcap::{PcapWriter, Reader};
 use node::NodeError;
 use std::fs::File;
@@ -51,6 +51,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let failed = |path: &dyn std::fmt::Display, error: &dyn std::fmt::Display| NodeError::Request(format!("{path}: {error}"));
     let summary = replay(
         &offline,
+        AHEAD,
         || reader.next_packet().map_err(|e| failed(&from, &e)),
         |time, data| writer.write(time, data).map_err(|e| failed(&to, &e)),
         |packets| patience.say(format!("replaying: {packets} packets")),

@@ -14,8 +14,14 @@ use tables::{GroupId, HeapMemory, NexthopSpec, Writer, WriterOptions};
 
 /// Port number that everything comes from and leaves by.
 pub const PORT: u32 = 1;
-/// Packets processed together.
-const BURST: usize = 256;
+/// Packets read at once.
+pub const AHEAD: usize = 256;
+/// Time between two looks at what has expired, ns: that of a node.
+const LOOK: u64 = 100_000_000;
+/// Looks in a silence of the capture, at most about so many.
+const LOOKS_MAX: u64 = 1024;
+/// Sessions looked at in one go.
+const LOOKED_AT: u32 = 4096;
 
 /// A gateway in plain memory.
 pub struct Offline {
@@ -87,80 +93,141 @@ pub struct Summary {
     pub bytes: u64,
     /// Packets written: forwarded, answered, generated.
     pub written: u64,
-    /// Outcomes: `forwarded`, `answered`, `passed`, `dropped`, and `generated` besides.
+    /// Outcomes: `forwarded`, `answered`, `passed`, `dropped`, and `generated` besides. What was generated was forwarded, too.
     pub outcomes: BTreeMap<&'static str, u64>,
     /// Drops by reason.
     pub drops: BTreeMap<&'static str, u64>,
-    /// Whether in + generated = forwarded + answered + passed + dropped by the gateway's own counters.
+    /// Whether in + generated = forwarded + answered + passed + dropped, by these numbers and by the gateway's own counters.
     pub balanced: bool,
 }
 
-/// Runs packets through the software path. Time is that of the capture, so meters and limits act as they would have. `write`
-/// gets each packet that leaves.
+impl Summary {
+    fn count(&mut self, outcome: &'static str) {
+        *self.outcomes.entry(outcome).or_default() += 1;
+    }
+
+    fn outcome(&self, name: &str) -> u64 {
+        self.outcomes.get(name).copied().unwrap_or(0)
+    }
+
+    /// Adds up, and agrees with what the gateway counted.
+    fn agrees(&self, stats: &abi::Stats) -> bool {
+        let ends = ["forwarded", "answered", "passed", "dropped"];
+        let counted = [stats.forwarded, stats.answered, stats.passed, stats.dropped];
+        let (read, generated) = (self.packets, self.outcome("generated"));
+        stats.rx == read
+            && stats.generated == generated
+            && ends.map(|name| self.outcome(name)) == counted
+            && read + generated == counted.iter().sum::<u64>()
+            && self.drops.values().sum::<u64>() == stats.dropped
+    }
+}
+
+/// The gateway and the clock of a capture.
+struct Clock {
+    gateway: Gateway,
+    nat: Arc<Nat>,
+    /// Time of the last packet. It never goes back: a capture may be out of order.
+    now: u64,
+    /// When a node would look next at what has expired.
+    look: u64,
+}
+
+impl Clock {
+    fn new(offline: &Offline, now: u64) -> Result<Self, NodeError> {
+        let nat = crate::internet::offline(&offline.model, now)?;
+        let gateway = Gateway::with_nat(offline.writer.tables(), 0, nat.clone());
+        Ok(Self { gateway, nat, now, look: now + LOOK })
+    }
+
+    /// Time goes on, and what is due meanwhile ends as it would have on a node.
+    fn advance(&mut self, time: u64) {
+        self.now = self.now.max(time);
+        // After a long silence longer steps will do.
+        let step = LOOK.max(self.now.saturating_sub(self.look) / LOOKS_MAX);
+        while self.look <= self.now {
+            while self.nat.expire(self.look, LOOKED_AT).more {}
+            self.look += step;
+        }
+    }
+}
+
+/// Runs packets through the software path, each by itself at its own time: meters, limits and timeouts act as they would have, and an
+/// answer finds what its question left. `ahead` packets are read at once, which makes no difference to what becomes of them. `write` gets
+/// each packet that leaves.
 pub fn replay(
     offline: &Offline,
+    ahead: usize,
     mut next: impl FnMut() -> Result<Option<Packet>, NodeError>,
     mut write: impl FnMut(u64, &[u8]) -> Result<(), NodeError>,
     mut progress: impl FnMut(u64),
 ) -> Result<Summary, NodeError> {
-    let mut serving: Option<(Gateway, Arc<Nat>)> = None;
+    let mut clock: Option<Clock> = None;
     let mut summary = Summary::default();
-    let mut regions: Vec<Vec<u8>> = vec![Vec::new(); BURST];
+    let mut read = Vec::with_capacity(ahead);
+    let mut region = Vec::new();
     let mut batch: Batch<'static> = Batch::new();
     loop {
-        let mut times = Vec::with_capacity(BURST);
-        while times.len() < BURST {
+        while read.len() < ahead.max(1) {
             let Some(packet) = next()? else { break };
-            let region = &mut regions[times.len()];
+            read.push(packet);
+        }
+        if read.is_empty() {
+            break;
+        }
+        for packet in read.drain(..) {
+            summary.packets += 1;
+            summary.bytes += packet.data.len() as u64;
+            if clock.is_none() {
+                clock = Some(Clock::new(offline, packet.time_ns)?);
+            }
+            let Some(clock) = &mut clock else { break };
+            clock.advance(packet.time_ns);
             region.clear();
             region.resize(HEADROOM, 0);
             region.extend_from_slice(&packet.data);
-            summary.packets += 1;
-            summary.bytes += packet.data.len() as u64;
-            times.push((packet.time_ns, packet.data.len()));
+            let mut one: Batch<'_> = batch.recycle();
+            // An empty batch has room.
+            let _ = one.push(Frame::new(&mut region, HEADROOM, packet.data.len(), PORT));
+            clock.gateway.process(&mut one, clock.now);
+            take(&one, packet.time_ns, &mut summary, &mut write)?;
+            batch = one.recycle();
         }
-        let Some((now, _)) = times.last().copied() else { break };
-        if serving.is_none() {
-            let nat = crate::internet::offline(&offline.model, times.first().map_or(now, |t| t.0))?;
-            serving = Some((Gateway::with_nat(offline.writer.tables(), 0, nat.clone()), nat));
-        }
-        let Some((gateway, nat)) = &mut serving else { break };
-        let mut full: Batch<'_> = batch.recycle();
-        for (region, (_, length)) in regions.iter_mut().zip(&times) {
-            // The batch holds as many.
-            let _ = full.push(Frame::new(region, HEADROOM, *length, PORT));
-        }
-        gateway.process(&mut full, now);
-        for (frame, (time, _)) in full.frames().iter().zip(&times) {
-            let outcome = match frame.verdict {
-                Verdict::Forward { .. } => "forwarded",
-                Verdict::Answer { .. } => "answered",
-                Verdict::Pass => "passed",
-                Verdict::Wait => "waiting",
-                Verdict::Drop(reason) => {
-                    *summary.drops.entry(reason.name()).or_default() += 1;
-                    "dropped"
-                }
-            };
-            *summary.outcomes.entry(outcome).or_default() += 1;
-            if matches!(frame.verdict, Verdict::Forward { .. } | Verdict::Answer { .. }) {
-                write(*time, frame.data())?;
-                summary.written += 1;
-            }
-        }
-        for made in &full.output.generated {
-            let time = times.get(made.cause).map_or(now, |t| t.0);
-            *summary.outcomes.entry("generated").or_default() += 1;
-            write(time, &made.data)?;
-            summary.written += 1;
-        }
-        batch = full.recycle();
-        // As far as time goes on in the capture.
-        while nat.expire(now, BURST as u32 * 16).more {}
         progress(summary.packets);
     }
-    let stats = offline.writer.tables().stats_total();
-    summary.balanced = stats.rx == summary.packets
-        && stats.rx + stats.generated == stats.forwarded + stats.answered + stats.passed + stats.dropped;
+    summary.balanced = summary.agrees(&offline.writer.tables().stats_total());
     Ok(summary)
+}
+
+/// Counts what became of a packet and writes what leaves.
+fn take(
+    batch: &Batch<'_>,
+    time: u64,
+    summary: &mut Summary,
+    write: &mut impl FnMut(u64, &[u8]) -> Result<(), NodeError>,
+) -> Result<(), NodeError> {
+    for frame in batch.frames() {
+        match frame.verdict {
+            Verdict::Forward { .. } => summary.count("forwarded"),
+            Verdict::Answer { .. } => summary.count("answered"),
+            Verdict::Pass => summary.count("passed"),
+            // No agent is on another host here.
+            Verdict::Wait => summary.count("waiting"),
+            Verdict::Drop(reason) => {
+                *summary.drops.entry(reason.name()).or_default() += 1;
+                summary.count("dropped");
+            }
+        }
+        if matches!(frame.verdict, Verdict::Forward { .. } | Verdict::Answer { .. }) {
+            write(time, frame.data())?;
+            summary.written += 1;
+        }
+    }
+    for made in &batch.output.generated {
+        summary.count("generated");
+        summary.count("forwarded");
+        write(time, &made.data)?;
+        summary.written += 1;
+    }
+    Ok(())
 }
