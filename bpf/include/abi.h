@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0x570c4f2b15d9b773ULL
+#define TUNNY_ABI_HASH 0x3470d1cce55bea90ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -54,6 +54,8 @@
 #define TUNNY_OPT_DOCUMENTATION_DROPPED 0x40000000000ULL
 #define TUNNY_WIRE_VNI_SHIFT 0x20U
 #define TUNNY_RATE_LIMIT_BURST_SHIFT 0x20U
+#define TUNNY_PUNT_EPOCH_SHIFT 0x20U
+#define TUNNY_PUNT_OTHERS 0x8U
 #define TUNNY_TABLE_REF_BUCKETS_SHIFT 0x20U
 #define TUNNY_TENANT_VNI_SHIFT 0x28U
 #define TUNNY_TENANT_VALID 0x8000000000ULL
@@ -331,9 +333,12 @@ struct tunny_root {
 	__u64 reserved[91];
 	__u64 punt_total_tat;
 	__u64 punt_total_peak_tat;
-	__u64 reserved_engine[6];
+	__u64 punt_epoch;
+	__u64 reserved_engine[5];
+	__u64 punt_others[8];
+	__u64 punt_rings[1024];
 };
-_Static_assert(sizeof(struct tunny_root) == 4352, "Root");
+_Static_assert(sizeof(struct tunny_root) == 12608, "Root");
 _Static_assert(__builtin_offsetof(struct tunny_root, magic) == 0, "Root.magic");
 _Static_assert(__builtin_offsetof(struct tunny_root, abi_hash) == 8, "Root.abi_hash");
 _Static_assert(__builtin_offsetof(struct tunny_root, salt) == 16, "Root.salt");
@@ -372,7 +377,10 @@ _Static_assert(__builtin_offsetof(struct tunny_root, filtered) == 3552, "Root.fi
 _Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3560, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4304, "Root.reserved_engine");
+_Static_assert(__builtin_offsetof(struct tunny_root, punt_epoch) == 4304, "Root.punt_epoch");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4312, "Root.reserved_engine");
+_Static_assert(__builtin_offsetof(struct tunny_root, punt_others) == 4352, "Root.punt_others");
+_Static_assert(__builtin_offsetof(struct tunny_root, punt_rings) == 4416, "Root.punt_rings");
 
 struct tunny_tenant_bucket {
 	__u64 keys[3];
@@ -419,7 +427,8 @@ struct tunny_tenant_state {
 	__u64 punt_peak_tat;
 	__u64 punts;
 	__u64 punts_limited;
-	__u64 reserved[2];
+	__u64 punts_held;
+	__u64 reserved;
 };
 _Static_assert(sizeof(struct tunny_tenant_state) == 64, "TenantState");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punt_tat) == 0, "TenantState.punt_tat");
@@ -428,7 +437,8 @@ _Static_assert(__builtin_offsetof(struct tunny_tenant_state, totals) == 16, "Ten
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punt_peak_tat) == 24, "TenantState.punt_peak_tat");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punts) == 32, "TenantState.punts");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punts_limited) == 40, "TenantState.punts_limited");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_state, reserved) == 48, "TenantState.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, punts_held) == 48, "TenantState.punts_held");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, reserved) == 56, "TenantState.reserved");
 
 struct tunny_word_bucket {
 	__u64 entries[7];
@@ -641,7 +651,7 @@ struct tunny_punt_meta {
 	__u32 ifindex;
 	__u64 time;
 	__u32 tenant;
-	__u32 reserved;
+	__u32 share;
 };
 _Static_assert(sizeof(struct tunny_punt_meta) == 32, "PuntMeta");
 _Static_assert(__builtin_offsetof(struct tunny_punt_meta, magic) == 0, "PuntMeta.magic");
@@ -652,7 +662,7 @@ _Static_assert(__builtin_offsetof(struct tunny_punt_meta, vni) == 8, "PuntMeta.v
 _Static_assert(__builtin_offsetof(struct tunny_punt_meta, ifindex) == 12, "PuntMeta.ifindex");
 _Static_assert(__builtin_offsetof(struct tunny_punt_meta, time) == 16, "PuntMeta.time");
 _Static_assert(__builtin_offsetof(struct tunny_punt_meta, tenant) == 24, "PuntMeta.tenant");
-_Static_assert(__builtin_offsetof(struct tunny_punt_meta, reserved) == 28, "PuntMeta.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_punt_meta, share) == 28, "PuntMeta.share");
 
 struct tunny_event {
 	__u64 time;

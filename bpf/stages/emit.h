@@ -121,20 +121,21 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 	return XDP_DROP;
 }
 
+static __always_inline struct tunny_tenant_state *tenant_state(struct exit *x, const struct end *e)
+{
+	__u32 record = e->standing == STRANGER ? 0 : tenant_record(x->root, e->tenant);
+
+	return record ? line_at(record + (1 << TUNNY_TENANT_CHUNK_SHIFT)) : NULL;
+}
+
 /* N + 1 meters: one of all punts together, one of each tenant. A packet whose tenant is not known counts as yellow. */
 static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u64 now)
 {
 	struct tunny_root *root = x->root;
-	struct tunny_tenant_state *state = NULL;
+	struct tunny_tenant_state *state = tenant_state(x, e);
 	int total = packet_color(root->punt_limit_total, root->punt_peak_total, &root->punt_total_tat,
 				 &root->punt_total_peak_tat, now);
-	__u32 record;
 
-	if (e->standing != STRANGER) {
-		record = tenant_record(root, e->tenant);
-		if (record)
-			state = line_at(record + (1 << TUNNY_TENANT_CHUNK_SHIFT));
-	}
 	if (!state)
 		return punt_passes(total, YELLOW);
 	if (!punt_passes(total, packet_color(root->punt_limit_tenant, root->punt_peak_tenant, &state->punt_tat,
@@ -146,8 +147,47 @@ static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u
 	return 1;
 }
 
+/* Of packets of no tenant, those for one destination share. */
+static __always_inline __u32 other_share(struct xdp_md *ctx)
+{
+	void *data = data_of(ctx);
+	__u32 word;
+
+	if (data + ETH_BYTES + IPV6_BYTES > end_of(ctx))
+		return 0;
+	word = *(__u16 *)(data + 12) == bpf_htons(ETH_P_IPV6) ? load_be32(data + ETH_BYTES + 36) : load_be32(data + ETH_BYTES + 16);
+	return (word * 0x9e3779b1u) >> 29;
+}
+
+/*
+ * Shares of a ring. A tenant may have as many packets in it as are free (dynamic thresholds, Choudhury and Hahne 1998), not counting the last
+ * eighth: one that floods gets nearly half, n of them an n + 1st part each. The eighth is for those who have next to nothing in it. `mine` is
+ * what a tenant has in all rings. Returns whether the packet may go in; it is entered then, and the software path takes it out of both words.
+ */
+static __always_inline int enter_ring(struct tunny_root *root, __u64 *ring, __u64 *mine)
+{
+	__u64 room = READ_ONCE(*ring), epoch = READ_ONCE(root->punt_epoch) << TUNNY_PUNT_EPOCH_SHIFT;
+	__u64 entries = room >> 32, used = room & 0xffffffff, least = (entries >> 9) + 1, most;
+
+	if (used >= entries)
+		return 0;
+	most = entries - (entries >> 3) > used ? entries - (entries >> 3) - used : 0;
+	if (most < least)
+		most = least;
+	for (int i = 0; i < 4; i++) {
+		__u64 old = READ_ONCE(*mine), held = old >> TUNNY_PUNT_EPOCH_SHIFT << TUNNY_PUNT_EPOCH_SHIFT == epoch ? old & 0xffffffff : 0;
+
+		if (held >= most)
+			return 0;
+		if (__sync_val_compare_and_swap(mine, old, epoch | (held + 1)) == old)
+			break;
+	}
+	__sync_fetch_and_add(ring, 1);
+	return 1;
+}
+
 /* Writes struct tunny_punt_meta in front of the packet. 0: the driver knows no metadata. */
-static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, __u32 tenant, __u32 reason, __u64 now)
+static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, __u32 tenant, __u32 share, __u32 reason, __u64 now)
 {
 	struct tunny_punt_meta *meta;
 
@@ -164,25 +204,43 @@ static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, _
 	meta->ifindex = ctx->ingress_ifindex;
 	meta->time = now;
 	meta->tenant = tenant;
-	meta->reserved = 0;
+	meta->share = share;
 	return 1;
 }
 
 static __always_inline int punt(struct exit *x, const struct end *e, __u32 reason)
 {
 	__u32 ifindex = x->ctx->ingress_ifindex, queue = x->ctx->rx_queue_index;
-	__u32 *slot = bpf_map_lookup_elem(&tunny_port_slots, &ifindex);
-	__u64 now = bpf_ktime_get_ns();
+	__u32 *slot = bpf_map_lookup_elem(&tunny_port_slots, &ifindex), share = 0, tenant = 0, at;
+	struct tunny_tenant_state *state = tenant_state(x, e);
+	__u64 now = bpf_ktime_get_ns(), *mine = NULL;
 
 	if (!punt_allowed(x, e, now))
 		return drop(x, e, DROP_PUNT_LIMITED);
 	if (!slot || queue >= TUNNY_QUEUES_MAX ||
 	    bpf_redirect_map(&tunny_xsks, *slot * TUNNY_QUEUES_MAX + queue, XDP_DROP) != XDP_REDIRECT)
 		return drop(x, e, DROP_PUNT_NO_LISTENER);
+	at = *slot * TUNNY_QUEUES_MAX + queue;
+	if (at < TUNNY_PORTS_MAX * TUNNY_QUEUES_MAX && READ_ONCE(x->root->punt_rings[at]) >> 32) {
+		if (state) {
+			share = tenant_record(x->root, e->tenant) + (1 << TUNNY_TENANT_CHUNK_SHIFT);
+			mine = &state->punts_held;
+		} else {
+			share = 1 + other_share(x->ctx);
+			mine = &x->root->punt_others[(share - 1) & (TUNNY_PUNT_OTHERS - 1)];
+		}
+		if (!enter_ring(x->root, &x->root->punt_rings[at], mine))
+			return drop(x, e, DROP_PUNT_RING_FULL);
+	}
 	if (unlikely(x->root->options & TUNNY_OPT_CAPTURE_PUNTS))
 		tunny_capture(x->ctx, TUNNY_EVENT_PUNT, reason, e->vni);
-	if (write_meta(x->ctx, e, e->standing == ACCEPTED ? tenant_record(x->root, e->tenant) : 0, reason, now))
+	if (e->standing == ACCEPTED)
+		tenant = tenant_record(x->root, e->tenant);
+	if (write_meta(x->ctx, e, tenant, share, reason, now))
 		count_accepted(x, e);
+	else if (mine)
+		/* Nobody could say that it was taken: then only the ring's own count limits. */
+		__sync_fetch_and_sub(mine, 1);
 	x->stats->punted++;
 	x->stats->punts[reason & (PUNT_REASONS - 1)]++;
 	return XDP_REDIRECT;

@@ -97,7 +97,7 @@ layouts! {
     LAYOUTS;
     /// The root of table memory: the one element of map `tunny_root`. Words up to `reserved` are written by the
     /// configuration writer, each by one aligned store; `punt_total_tat` onwards by the engines.
-    Root: 4352 {
+    Root: 12608 {
         /// ROOT_MAGIC once the writer has finished building; engines pass everything to the host before.
         magic: u64,
         /// ABI_HASH of the writer.
@@ -181,8 +181,15 @@ layouts! {
         punt_total_tat: u64,
         /// The same, peak rate.
         punt_total_peak_tat: u64,
+        /// What PUNT_SHARE words count for; raised when packets were lost on the way, so that all begin anew.
+        punt_epoch: u64,
         /// Fills the engine-written line.
-        reserved_engine: [u64; 6],
+        reserved_engine: [u64; 5],
+        /// Packets of no tenant that were punted and not yet taken, by a hash of the destination: PUNT_SHARE words.
+        punt_others: [u64; 8],
+        /// The rings to the software path, by port slot * 64 + receive queue: entries in the upper 32 bits, 0: nobody says what is
+        /// taken from it; packets that were punted and not yet taken in the lower 32.
+        punt_rings: [u64; 1024],
     }
 
     /// Bucket of table `tenants`: all that a common packet needs of three VPCs, in two adjacent lines at an even line number.
@@ -241,8 +248,10 @@ layouts! {
         punts: u64,
         /// Punts that they dropped.
         punts_limited: u64,
+        /// Packets that were punted and not yet taken: PUNT_SHARE word.
+        punts_held: u64,
         /// Room for later versions.
-        reserved: [u64; 2],
+        reserved: u64,
     }
 
     /// Bucket of a table of one-word entries: key in the upper bits, value in the lower, 0 = empty. Each entry changes by
@@ -472,8 +481,8 @@ layouts! {
         time: u64,
         /// Line of the tenant's record, 0 if not looked up.
         tenant: u32,
-        /// Not used.
-        reserved: u32,
+        /// Whose share of the ring it takes: the line of a TenantState, or 1 and the number of a word of `punt_others`; 0: nobody's.
+        share: u32,
     }
 
     /// A captured or sampled packet in ring buffer `tunny_events`.
@@ -548,6 +557,10 @@ bits! {
 
     /// RATE_LIMIT: shift of the burst in packets; the lower 32 bits are ns per packet, 0 = no limit.
     RATE_LIMIT_BURST_SHIFT: u32 = 32;
+    /// PUNT_SHARE: shift of the epoch; the lower 32 bits count packets, 0 if the epoch is another one.
+    PUNT_EPOCH_SHIFT: u32 = 32;
+    /// Words of `punt_others`.
+    PUNT_OTHERS: u32 = 8;
     /// TABLE_REF: shift of the number of buckets; the lower 32 bits are the first line. 0 = no table.
     TABLE_REF_BUCKETS_SHIFT: u32 = 32;
 

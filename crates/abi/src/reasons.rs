@@ -160,7 +160,7 @@ reasons! {
     MeterVpc = 43, "meter_vpc", Meter, "The VPC's rate limit is exceeded.", "Raise the limit in the Vpc, or leave it.";
     MeterVm = 44, "meter_vm", Meter, "The VM's rate limit is exceeded.", "Raise the limit in the Vm, or leave it.";
     PuntLimited = 45, "punt_limited", Emit, "Packets to the software path are congested, and this tenant is above its rate: its peak rate while all together are above their committed rate, its committed rate while they are above their peak rate.", "`tunny top` shows which tenant and why it punts; raise the limit in the Gateway if it is honest traffic.";
-    PuntRingFull = 46, "punt_ring_full", Emit, "The AF_XDP ring to the software path was full.", "The software path is too slow for what is punted: lower the punt limit or give it a core.";
+    PuntRingFull = 46, "punt_ring_full", Emit, "The software path takes packets more slowly than they come, and the VPC's share of the ring to it is full (of no VPC: that of packets before their VPC is known, or the ring itself).", "Look at what the named VPC sends to its gateway or begins connections to; give the software path more workers, or the VPC a lower punt rate.";
     PuntNoListener = 47, "punt_no_listener", Emit, "The packet needs the software path, and `tunny node` does not run.", "Start `tunny node`.";
     TxFailed = 48, "tx_failed", Emit, "The driver or AF_XDP did not take the packet for transmission.", "Look at the link state and queue length of the egress port.";
     TableFault = 49, "table_fault", Emit, "A table entry points outside the table memory.", "Report a bug; restart `tunny node`, which rebuilds the entry.";

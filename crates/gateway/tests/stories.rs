@@ -575,7 +575,7 @@ fn punted_packets_are_counted_once() {
     let mut rig = Rig::new();
     let frame = red_v4(B);
     let tenant = rig.gateway.tables().tenant(RED).unwrap();
-    let mut meta = PuntMeta { magic: PUNT_MAGIC, reason: 4, flags: 0, inner_offset: 50, vni: RED, ifindex: 3, time: 0, tenant: 0, reserved: 0 };
+    let mut meta = PuntMeta { magic: PUNT_MAGIC, reason: 4, flags: 0, inner_offset: 50, vni: RED, ifindex: 3, time: 0, tenant: 0, share: 0 };
     let record = rig.gateway.tables().tenant_record(tenant.id());
     for (line, counted) in [(record, 0), (0, 1)] {
         meta.tenant = line;

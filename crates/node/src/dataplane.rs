@@ -340,7 +340,7 @@ impl DataPlane {
             } else if let Some(xdp) = &self.xdp {
                 for queue in 0..i.queues.min(xdp::QUEUES_MAX) {
                     // Without the socket the fast path still forwards: better than not to start at all.
-                    match crate::punt::PuntSocket::open(xdp, i.ifindex, queue) {
+                    match crate::punt::PuntSocket::open(xdp, &tables, i.ifindex, queue) {
                         Ok(socket) => ports[queue as usize % count as usize].push(Port::Xdp(socket)),
                         Err(e) => self.notes.push(format!(
                             "ATTENTION: queue {queue} of uplink {} has no software path, so its punts (ARP, ND, ICMP, \

@@ -3,20 +3,25 @@
 
 use crate::error::NodeError;
 use gateway::{Batch, Frame};
+use tables::Tables;
 use xdp::{AfXdpOptions, AfXdpSocket, XdpEngine};
 
 /// The socket of one queue of one port.
 pub struct PuntSocket {
     socket: AfXdpSocket,
+    /// Number of its ring in the tables.
+    ring: u32,
 }
 
 impl PuntSocket {
     /// Opens the socket and makes it the listener for the punts of its queue.
-    pub fn open(engine: &XdpEngine, ifindex: u32, queue: u32) -> Result<Self, NodeError> {
-        let socket = AfXdpSocket::open(AfXdpOptions::new(ifindex, queue))?;
-        engine.set_listener(ifindex, queue, socket.raw_fd())?;
+    pub fn open(engine: &XdpEngine, tables: &Tables, ifindex: u32, queue: u32) -> Result<Self, NodeError> {
+        let options = AfXdpOptions::new(ifindex, queue);
+        let socket = AfXdpSocket::open(options)?;
+        let ring = engine.set_listener(ifindex, queue, socket.raw_fd())?;
+        tables.open_punt_ring(ring, options.entries);
         tracing::info!("{}", socket.describe());
-        Ok(Self { socket })
+        Ok(Self { socket, ring })
     }
 
     /// The descriptor, for `poll`.
@@ -29,11 +34,20 @@ impl PuntSocket {
         self.socket.port().0
     }
 
-    /// Takes what has come in into a batch. Returns the number of packets.
-    pub fn receive<'a>(&'a mut self, batch: &mut Batch<'a>) -> usize {
+    /// Takes what has come in into a batch, out of the shares of those whose it was. Returns the number of packets.
+    pub fn receive<'a>(&'a mut self, tables: &Tables, batch: &mut Batch<'a>) -> usize {
         let ifindex = self.ifindex();
         let received = self.socket.receive();
+        tables.punts_taken(self.ring, received as u64);
+        // Of a burst many are often one tenant's.
+        let (mut share, mut packets) = (0, 0);
         for packet in self.socket.packets() {
+            let whose = packet.meta.map_or(0, |meta| meta.share);
+            if whose != share {
+                tables.punts_returned(share, packets);
+                (share, packets) = (whose, 0);
+            }
+            packets += 1;
             let frame = match packet.meta {
                 Some(meta) => Frame::punted(packet.region, packet.offset, packet.length, &meta),
                 None => Frame::new(packet.region, packet.offset, packet.length, ifindex),
@@ -41,6 +55,7 @@ impl PuntSocket {
             // A burst is shorter than a batch.
             let _ = batch.push(frame);
         }
+        tables.punts_returned(share, packets);
         received
     }
 
@@ -59,8 +74,12 @@ impl PuntSocket {
         self.socket.flush();
     }
 
-    /// Packets that found the ring full since the last call.
-    pub fn take_lost(&mut self) -> u64 {
-        self.socket.take_lost()
+    /// Packets that found no room since the last call.
+    pub fn take_lost(&mut self, tables: &Tables) -> u64 {
+        let lost = self.socket.take_lost();
+        if lost > 0 {
+            tables.punts_lost(self.ring, lost);
+        }
+        lost
     }
 }

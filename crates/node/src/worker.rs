@@ -160,7 +160,7 @@ impl Worker {
             let lost = match port {
                 Port::Packet(socket) => socket.take_lost(),
                 Port::Xdp(socket) => {
-                    let lost = socket.take_lost();
+                    let lost = socket.take_lost(self.gateway.tables());
                     stats.taken(lost);
                     lost
                 }
@@ -195,9 +195,7 @@ impl Worker {
                     0
                 }
             },
-            Port::Xdp(socket) => {
-                socket.receive(&mut batch)
-            }
+            Port::Xdp(socket) => socket.receive(gateway.tables(), &mut batch),
         };
         if received == 0 {
             return (0, batch.recycle());

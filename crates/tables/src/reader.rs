@@ -205,6 +205,16 @@ pub struct NexthopView {
 }
 
 /// A word of a tenant's state line.
+/// Rings to the software path that have a word in the root.
+const PUNT_RINGS: u32 = 1024;
+
+/// Takes packets out of a word whose lower half counts them, down to 0, if it is one that does.
+fn less(word: &AtomicU64, packets: u64, counts: impl Fn(u64) -> bool) {
+    let lower = |old: u64| counts(old).then(|| old >> 32 << 32 | (old & 0xffff_ffff).saturating_sub(packets));
+    // Someone else's epoch: the word has begun anew.
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+}
+
 macro_rules! state_word {
     ($line:expr, $field:ident) => {
         &$line.0[std::mem::offset_of!(TenantState, $field) / 8]
@@ -555,6 +565,48 @@ impl Tables {
         let counter = if passes { state_word!(state, punts) } else { state_word!(state, punts_limited) };
         counter.fetch_add(1, Ordering::Relaxed);
         passes
+    }
+
+    /// A ring to the software path begins, empty, with so many entries. Its number is port slot · 64 + receive queue. From now on the fast
+    /// path gives each tenant a share of it, which holds as long as [`Tables::punts_taken`] says what was taken.
+    pub fn open_punt_ring(&self, ring: u32, entries: u32) {
+        self.punt_ring(ring).store(u64::from(entries) << 32, Ordering::Relaxed);
+        self.root.word(root!(punt_epoch)).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many packets were taken from a ring.
+    pub fn punts_taken(&self, ring: u32, packets: u64) {
+        less(self.punt_ring(ring), packets, |_| true);
+    }
+
+    /// So many packets were lost on the way to a ring, no one knows whose: what all have in it is counted anew.
+    pub fn punts_lost(&self, ring: u32, packets: u64) {
+        self.punts_taken(ring, packets);
+        self.root.word(root!(punt_epoch)).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many of the packets taken had this `PuntMeta.share`.
+    pub fn punts_returned(&self, share: u32, packets: u64) {
+        let epoch = self.root.get(root!(punt_epoch)) as u32;
+        let word = match share {
+            0 => return,
+            n if n <= PUNT_OTHERS => Some(self.root.word(root!(punt_others) + 8 * (n as usize - 1))),
+            line => self.engine_word(line, std::mem::offset_of!(abi::TenantState, punts_held) / 8),
+        };
+        if let Some(word) = word {
+            less(word, packets, |old| (old >> PUNT_EPOCH_SHIFT) as u32 == epoch);
+        }
+    }
+
+    /// Packets of a tenant that were punted and not yet taken.
+    pub fn punts_held(&self, tenant: &Tenant) -> u32 {
+        let epoch = self.root.get(root!(punt_epoch)) as u32;
+        let word = self.tenant_state(tenant).map_or(0, |s| state_word!(s, punts_held).load(Ordering::Relaxed));
+        if (word >> PUNT_EPOCH_SHIFT) as u32 == epoch { word as u32 } else { 0 }
+    }
+
+    fn punt_ring(&self, ring: u32) -> &AtomicU64 {
+        self.root.word(root!(punt_rings) + 8 * (ring % PUNT_RINGS) as usize)
     }
 
     /// Punts of a tenant that the meters let through and that they dropped.

@@ -36,13 +36,15 @@ impl XdpEngine {
         sys::delete(self.map("tunny_port_slots")?, ifindex).map_err(XdpError::call("Writing tunny_port_slots"))
     }
 
-    /// Makes an AF_XDP socket the listener for punts from a queue of a port. It ends when the socket is closed.
-    pub fn set_listener(&self, ifindex: u32, queue: u32, socket: RawFd) -> Result<(), XdpError> {
+    /// Makes an AF_XDP socket the listener for punts from a queue of a port. It ends when the socket is closed. Returns the ring's number,
+    /// for `Tables::open_punt_ring`.
+    pub fn set_listener(&self, ifindex: u32, queue: u32, socket: RawFd) -> Result<u32, XdpError> {
         if queue >= QUEUES_MAX {
             return Err(XdpError::Limit { what: format!("Queue {queue} of interface {ifindex}"), limit: QUEUES_MAX });
         }
         let slot = self.add_port(ifindex)?;
         sys::update_u32(self.map("tunny_xsks")?, slot * QUEUES_MAX + queue, socket as u32)
-            .map_err(XdpError::call(format!("Entering a listener for queue {queue} of interface {ifindex}")))
+            .map_err(XdpError::call(format!("Entering a listener for queue {queue} of interface {ifindex}")))?;
+        Ok(slot * QUEUES_MAX + queue)
     }
 }

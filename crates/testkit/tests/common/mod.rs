@@ -206,7 +206,7 @@ fn read_meta(b: &[u8]) -> Option<PuntMeta> {
         ifindex: word(12)?,
         time: u64::from(word(16)?) | u64::from(word(20)?) << 32,
         tenant: word(24)?,
-        reserved: word(28)?,
+        share: word(28)?,
     };
     (meta.magic == PUNT_MAGIC).then_some(meta)
 }
