@@ -65,15 +65,14 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(vnis: impl Iterator<Item = u32>) -> Option<Rig> {
-        let mut engine = engine()?;
+    fn new(mut engine: XdpEngine, vnis: impl Iterator<Item = u32>) -> Rig {
         let (port, far) = veth("tnyup", "tnyfar", 1500);
         let (writer, tables) = region(&engine, vnis);
         engine.attach(port, Attach::Native).unwrap();
         let socket = AfXdpSocket::open(AfXdpOptions { entries: ENTRIES, ..AfXdpOptions::new(port, 0) }).unwrap();
         let ring = engine.set_listener(port, 0, socket.raw_fd()).unwrap();
         tables.open_punt_ring(ring, ENTRIES);
-        Some(Rig { engine, tables, _writer: writer, socket, ring, wire: Wire::open(far), sent: 0 })
+        Rig { engine, tables, _writer: writer, socket, ring, wire: Wire::open(far), sent: 0 }
     }
 
     /// Packets that nobody takes yet.
@@ -118,7 +117,8 @@ impl Rig {
 #[test]
 fn one_tenants_flood_leaves_room_for_another_and_is_told_of_the_one_who_floods() {
     in_namespace(|| {
-        let Some(mut rig) = Rig::new([RED, BLUE].into_iter()) else { return };
+        let Some(engine) = engine() else { return };
+        let mut rig = Rig::new(engine, [RED, BLUE].into_iter());
         for round in 1..=3 {
             rig.to_gateway(RED, 5000);
             rig.to_gateway(BLUE, 50);
@@ -139,7 +139,8 @@ fn one_tenants_flood_leaves_room_for_another_and_is_told_of_the_one_who_floods()
 fn many_who_flood_leave_room_for_one_more() {
     in_namespace(|| {
         let flooding = 1000..1016;
-        let Some(mut rig) = Rig::new(flooding.clone().chain([BLUE])) else { return };
+        let Some(engine) = engine() else { return };
+        let mut rig = Rig::new(engine, flooding.clone().chain([BLUE]));
         for vni in flooding.clone() {
             rig.to_gateway(vni, 300);
         }
@@ -160,7 +161,8 @@ fn many_who_flood_leave_room_for_one_more() {
 #[test]
 fn what_is_no_tenants_has_shares_of_its_own() {
     in_namespace(|| {
-        let Some(mut rig) = Rig::new([RED].into_iter()) else { return };
+        let Some(engine) = engine() else { return };
+        let mut rig = Rig::new(engine, [RED].into_iter());
         // Options in the outer header: handed over before the tenant is known.
         let mut options = packet(NC_A, RED, GATEWAY, 20);
         options.splice(34..34, [1, 1, 1, 1]);
@@ -179,7 +181,8 @@ fn what_is_no_tenants_has_shares_of_its_own() {
 #[test]
 fn packets_lost_on_the_way_do_not_use_up_a_share_for_good() {
     in_namespace(|| {
-        let Some(mut rig) = Rig::new([RED].into_iter()) else { return };
+        let Some(engine) = engine() else { return };
+        let mut rig = Rig::new(engine, [RED].into_iter());
         rig.to_gateway(RED, 5000);
         // Taken, but nobody says whose they were: as if they had been lost.
         while rig.socket.receive() > 0 {
@@ -197,7 +200,8 @@ fn packets_lost_on_the_way_do_not_use_up_a_share_for_good() {
 #[test]
 fn a_ring_of_which_nobody_says_what_is_taken_has_no_shares() {
     in_namespace(|| {
-        let Some(mut rig) = Rig::new([RED].into_iter()) else { return };
+        let Some(engine) = engine() else { return };
+        let mut rig = Rig::new(engine, [RED].into_iter());
         rig.tables.open_punt_ring(rig.ring, 0);
         rig.to_gateway(RED, 200);
         assert_eq!((rig.take()[&RED], rig.refused(RED)), (200, 0));
