@@ -8,7 +8,7 @@
 # make fuzz       a longer fuzz run              make generate  writes what is generated from the code
 # Tests that cannot run here (no root, tool, kernel feature or third-party data) are counted and named at the end of
 # `make test`; with TUNNY_CI=1 they fail.
-.PHONY: all build demo test test-long bench bench-full peers deb deb-test deps lint fuzz generate
+.PHONY: all build demo test test-all test-long bench bench-full peers deb deb-test deps lint fuzz generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
@@ -28,8 +28,13 @@ demo: build
 # Tests want to be compiled soon rather than run fast: without ThinLTO inside each crate compiling takes a third less CPU time
 # (config 19 s instead of 28), and tests run about 15 % longer (tables 4.1 s instead of 3.5).
 test: export CARGO_PROFILE_DEV_LTO := off
+# How long it took, beside what it may take on 2 cores.
+test:
+	@start=$$(date +%s); $(MAKE) --no-print-directory test-all; status=$$?; \
+	echo "make test: $$(($$(date +%s) - start)) s (at most 900 on 2 quiet cores)"; exit $$status
+
 # One build serves all: building a package by itself would compile its dependencies again with other features.
-test: deps lint
+test-all: deps lint
 	cargo build --workspace --bins --tests --examples
 	@$(call counted,cargo test --workspace --lib --bins --tests --no-fail-fast)
 	$(DEBUG)/fuzz --seconds $(or $(FUZZ_SECONDS),20)

@@ -151,6 +151,13 @@ fn digest(n: u64, seed: u64) -> Result<DigestRow, Error> {
     Ok(DigestRow { mib: usage.bytes as f64 / MIB, accepted, collisions: usage.collisions })
 }
 
+/// What the digest table takes that a node makes for so many IPv4 connections, MiB.
+fn shipped_mib(n: u64) -> Result<f64, Error> {
+    let spec = Spec::new(TableKind::Digest, n as u32, 0);
+    let lines = spec.lines().map_err(Error::failed("a digest table"))?;
+    Ok((lines * 64) as f64 / MIB)
+}
+
 /// Fig. 17a: memory over the collision rate.
 fn plot(rows: &[serde_json::Value], digests: &[(u64, f64)]) -> Plot {
     let mut lines = Vec::new();
@@ -199,7 +206,17 @@ pub fn compact_memory(context: &Context) -> Result<Report, Error> {
     let digests = [(small, mib[0]), (large, of_large.mib)];
     let goal = Some(Goal::AtMost(16.0));
     let mut report = Report::new("compact-memory", "MiB", mib, goal, "goal: a digest table of 10⁷ IPv4 connections, all in, in 16 MiB");
+    let ships = shipped_mib(small)?;
     report
+        .only_if(
+            ships <= 16.0,
+            format!(
+                "The table measured has room for 2% more collisions than are expected, a slack chosen to fit. The one that a node makes has \
+                 35%, for changes of salt and load, and takes {} MiB, which decides; the agent's records of the connections are in neither.",
+                round(ships)
+            ),
+        )
+        .detail("digest_as_shipped_mib", round(ships))
         .detail("connections", small)
         .detail_median("digest_false_accepts_percent", &accepted)
         .detail_median("digest_full_keys", &collisions)
@@ -210,4 +227,18 @@ pub fn compact_memory(context: &Context) -> Result<Report, Error> {
         .detail("fingerprints", fingerprints(context, small)?);
     report.plots.push(plot(&rows, &digests[..if large == small { 1 } else { 2 }]));
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The goal's 16 MiB are of the table that ships, and it takes more.
+    #[test]
+    fn the_table_that_ships_takes_more_than_the_one_measured() {
+        let measured = Digest::lines(&DigestOptions::for_connections(10_000_000, 1, PAPER)).unwrap() as f64 * 64.0 / MIB;
+        let ships = shipped_mib(10_000_000).unwrap();
+        assert!(measured <= 16.0 && ships > measured, "{measured} {ships}");
+        println!("{measured} {ships}");
+    }
 }

@@ -48,9 +48,14 @@ pub fn table_load(context: &Context) -> Result<Report, Error> {
     }
     context.say("table-load: NDJSON file");
     let (text_seconds, _) = snapshot::seconds_to_tables(|| snapshot::model(&text))?;
-    let against = "goal 0.4 s from parsed input; Open vSwitch takes 14 s for 1M flows (peer-ovs)";
+    let against = "goal 0.4 s from parsed input into a running node; Open vSwitch takes 14 s for 1M flows (peer-ovs)";
     let mut report = Report::new("table-load", "s", samples, Some(Goal::AtMost(0.4)), against);
     report
+        .only_if(
+            false,
+            "One commit into the empty tables of a fresh engine stands for a running node: no API, no validation, no journal, no old \
+             state, no traffic. By the goal's definition (a running node) it is not measured, so it is not met.",
+        )
         .detail("workload", WORKLOAD)
         .detail("entries", workload.routes.len() + workload.vms.len())
         .detail_median("commit_cpu_s", &cpu_seconds)

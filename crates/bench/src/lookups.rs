@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Packets of one sample.
 const ROUND: usize = 400_000;
+/// What a lookup should reach, with nothing remembered in front of it.
+const GOAL_MPPS: f64 = 5.0;
 /// Packets of one batch, as in Open vSwitch.
 const BATCH: usize = 32;
 
@@ -306,7 +308,7 @@ fn rig(model: &str, kind: Kind, seed: u64) -> Result<Rig, Error> {
 /// the trace.
 pub fn cache_lookup(context: &Context) -> Result<Report, Error> {
     cpu::pin(0, cpu::count() - 1).map_err(Error::io("pinning the thread"))?;
-    let mut slowest: Option<Vec<f64>> = None;
+    let (mut slowest, mut slowest_walk): (Option<Vec<f64>>, f64) = (None, f64::INFINITY);
     let mut figures = serde_json::Map::new();
     let mut one_by_one = Vec::new();
     for model in models::all().into_iter().map(|m| m.name) {
@@ -317,6 +319,7 @@ pub fn cache_lookup(context: &Context) -> Result<Report, Error> {
             let rates: Vec<f64> = trace.lookup.iter().map(|ns| 1e3 / ns).collect();
             if kind == Kind::Adaptive {
                 one_by_one.push(1e3 / rig.single()?);
+                slowest_walk = slowest_walk.min(1e3 / stats::median(&trace.walk));
                 if slowest.as_ref().is_none_or(|s| stats::median(&rates) < stats::median(s)) {
                     slowest = Some(rates.clone());
                 }
@@ -337,9 +340,18 @@ pub fn cache_lookup(context: &Context) -> Result<Report, Error> {
         "cache-lookup",
         "Mpps",
         slowest.unwrap_or_default(),
-        Some(Goal::AtLeast(5.0)),
+        Some(Goal::AtLeast(GOAL_MPPS)),
         "lookup on one core, 4 × 8K entries, batches of 32, packets as in the trace; the slowest model with the adaptive cache",
     );
+    let walk = crate::report::round(slowest_walk);
+    report.only_if(
+        slowest_walk >= GOAL_MPPS,
+        format!(
+            "A memory of what answered each header stands in front, and each header comes again: a lookup is mostly a comparison with what \
+             was remembered. Without it the slowest model makes {walk} Mpps, and the goal, which is one of lookups, is judged by that."
+        ),
+    );
+    report.detail("slowest_without_memory_mpps", walk);
     report.detail_median("adaptive_one_by_one_mpps", &one_by_one);
     figures.into_iter().for_each(|(name, figure)| {
         report.detail(&name, figure);

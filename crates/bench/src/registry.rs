@@ -106,7 +106,7 @@ pub const BENCHES: &[Bench] = &[
     Bench {
         name: "table-load",
         unit: "s",
-        what: "1M routes + 1M VMs into the tables of a running node, from parsed input and from a snapshot file",
+        what: "one commit of 1M routes + 1M VMs into the empty tables of a fresh engine, from parsed input; from a snapshot file beside it",
         group: Group::Own,
         run: load::table_load,
     },
@@ -162,7 +162,7 @@ pub const BENCHES: &[Bench] = &[
     Bench {
         name: "cache-lookup",
         unit: "Mpps",
-        what: "lookups in a full sub-traversal cache of 4 tables of 8K entries, one core, masks of the OVN switch model",
+        what: "lookups in a full cache of 4 tables of 8K entries, one core, the slowest model; with the memory of headers in front, and judged without",
         group: Group::Own,
         run: lookups::cache_lookup,
     },
@@ -183,7 +183,7 @@ pub const BENCHES: &[Bench] = &[
     Bench {
         name: "peer-ovs-lookup",
         unit: "ratio",
-        what: "CPU time of a megaflow lookup in Open vSwitch-DPDK ÷ of a lookup in the cache, the same flows and packets",
+        what: "CPU time of a megaflow lookup in Open vSwitch-DPDK ÷ of a lookup in the cache, OVN model; judged by a real dump without the memory of headers",
         group: Group::Peer,
         run: ovs_lookup::peer,
     },

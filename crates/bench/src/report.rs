@@ -68,8 +68,10 @@ pub struct Report {
     pub compared_with: String,
     /// What it should reach.
     pub goal: Option<Goal>,
-    /// Whether it does.
+    /// Whether it does, by the goal's own definition.
     pub met: Option<bool>,
+    /// Sentences that belong beside the value: what makes it look better than it is, and what is not as the goal defines it.
+    pub beside: Vec<String>,
     /// Seed of the workload.
     pub seed: u64,
     /// Further figures of the same run: absolute rates, settings, variants.
@@ -98,6 +100,7 @@ impl Report {
             compared_with: compared_with.into(),
             goal,
             met,
+            beside: Vec::new(),
             seed: 0,
             details: BTreeMap::new(),
             machine: Machine::describe(),
@@ -115,6 +118,18 @@ impl Report {
     pub fn detail_median(&mut self, key: &str, samples: &[f64]) -> &mut Report {
         self.detail(key, round(stats::median(samples)));
         self.detail(&format!("{key}_spread"), round(stats::spread(samples)))
+    }
+
+    /// Adds a sentence that belongs beside the value.
+    pub fn beside(&mut self, sentence: impl Into<String>) -> &mut Report {
+        self.beside.push(sentence.into());
+        self
+    }
+
+    /// Judges by more than the value: the goal is met only if this holds, too. The sentence says what it is.
+    pub fn only_if(&mut self, holds: bool, sentence: impl Into<String>) -> &mut Report {
+        self.met = self.met.map(|met| met && holds);
+        self.beside(sentence)
     }
 
     /// The goal in words.
@@ -136,7 +151,7 @@ pub fn round(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Results as a table for reading.
+/// Results as a table for reading; below it what belongs beside the values.
 pub fn table(reports: &[Report]) -> String {
     let mut rows = vec![["bench", "value", "unit", "goal", "met", "spread", "compared with"].map(String::from)];
     for r in reports {
@@ -158,6 +173,11 @@ pub fn table(reports: &[Report]) -> String {
         out.push_str(cells.join("  ").trim_end());
         out.push('\n');
     }
+    for r in reports {
+        for sentence in &r.beside {
+            out.push_str(&format!("{}: {sentence}\n", r.name));
+        }
+    }
     out
 }
 
@@ -172,6 +192,21 @@ mod tests {
         let r = Report::new("x", "ns", vec![100.0, 130.0, 110.0], Some(Goal::AtLeast(120.0)), "y");
         assert_eq!(r.met, Some(false));
         assert!(table(&[r]).contains("NO"));
+    }
+
+    #[test]
+    fn a_goal_of_another_definition_is_not_met_and_the_table_says_why() {
+        let mut r = Report::new("x", "ns", vec![100.0], Some(Goal::AtMost(120.0)), "y");
+        r.only_if(true, "As defined.");
+        assert_eq!(r.met, Some(true));
+        r.only_if(false, "A fresh engine stands for a node.");
+        assert_eq!(r.met, Some(false));
+        let text = table(std::slice::from_ref(&r));
+        assert!(text.contains("NO") && text.ends_with("x: As defined.\nx: A fresh engine stands for a node.\n"), "{text}");
+        assert_eq!(serde_json::to_value(&r).unwrap()["beside"][1], "A fresh engine stands for a node.");
+        // Without a goal there is nothing to meet.
+        let mut r = Report::new("x", "ns", vec![100.0], None, "y");
+        assert_eq!(r.only_if(false, "z").met, None);
     }
 
     #[test]

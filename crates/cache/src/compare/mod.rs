@@ -79,8 +79,10 @@ pub struct Cost {
     pub decision_ns: f64,
     /// Putting them into tables.
     pub install_ns: f64,
-    /// Share of partition and generation in the pass with them, percent.
+    /// Share of partition and generation in all that is done for a miss, decision and installation included, percent.
     pub partition_and_generation_percent: f64,
+    /// Their share in pipeline, partition and generation alone: the slow-path pass as the Gigaflow paper has it, percent.
+    pub partition_and_generation_of_pass_percent: f64,
 }
 
 impl Cost {
@@ -95,6 +97,7 @@ impl Cost {
             decision_ns: each(p.decision),
             install_ns: each(p.install),
             partition_and_generation_percent: 100.0 * extra as f64 / pass.max(1) as f64,
+            partition_and_generation_of_pass_percent: 100.0 * extra as f64 / (p.pipeline + extra).max(1) as f64,
         }
     }
 }

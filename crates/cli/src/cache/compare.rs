@@ -32,7 +32,8 @@ use std::time::Instant;
 /// were the first of its connection.
 ///
 /// With `-o json` one object a cache; with `--workload all`, `--strategies`, `--sweep` or `--change-rules` one object a workload, which holds them
-/// under `caches` beside the further runs. A miss is a packet for which the pipeline ran at least once; what partition and generation cost is told as a share of all that is done for a miss: pipeline, partition, generation, decision and installation.
+/// under `caches` beside the further runs. A miss is a packet for which the pipeline ran at least once; what partition and generation cost is told as a share of all that is
+/// done for a miss (pipeline, partition, generation, decision, installation), and of pipeline, partition and generation alone, the Gigaflow paper's slow-path pass.
 /// Coverage is how many different ways the entries form: counted, or, where that takes longer than `--coverage-seconds`, estimated with its standard error; `by_tags` is the Gigaflow
 /// paper's own estimate.
 #[derive(Debug, clap::Args)]
