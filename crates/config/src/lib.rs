@@ -31,7 +31,7 @@ pub use documents::{every_error, parse_files, parse_text, validate_files, Docume
 pub use emit::FieldChange;
 pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input, read_text};
-pub use model::{Counts, FilterPlan, Model, WirePlan, PEER_STEPS_MAX};
+pub use model::{Counts, FilterPlan, Model, Position, Snapshot, Wanted, WirePlan, KINDS_OF_VPCS, PEER_STEPS_MAX};
 pub use nat::NatPlan;
 pub use object::*;
 pub use plan::{Action, ChangeView, Plan, PlanView, Tally};

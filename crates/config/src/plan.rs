@@ -56,6 +56,19 @@ impl Plan {
         Plan { generation, work: Work::Swap(Box::new(old)), tallies, warnings: Vec::new(), more_warnings: 0 }
     }
 
+    /// Names for the numbers of the steps of this plan.
+    pub(crate) fn before<'a>(&self, log: &'a [Undo], model: &'a Model) -> Before<'a> {
+        Before::new(log, model)
+    }
+
+    /// The configuration before, of a plan that replaced it.
+    pub fn into_replaced(self) -> Option<Model> {
+        match self.work {
+            Work::Swap(old) => Some(*old),
+            Work::Steps(_) => None,
+        }
+    }
+
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.tallies.iter().all(|t| t.added + t.changed + t.removed == 0)
@@ -138,7 +151,7 @@ impl ChangeView {
 }
 
 /// Names for numbers, also of objects that the plan deleted.
-struct Before<'a> {
+pub(crate) struct Before<'a> {
     model: &'a Model,
     vpcs: HashMap<u32, &'a Name>,
     ncs: HashMap<u32, &'a Name>,
@@ -157,16 +170,16 @@ impl<'a> Before<'a> {
         Before { model, vpcs, ncs }
     }
 
-    fn vpc(&self, id: u32) -> Name {
+    pub(crate) fn vpc(&self, id: u32) -> Name {
         self.vpcs.get(&id).map_or_else(|| self.model.vpc(id).spec.name.clone(), |n| (*n).clone())
     }
 
-    fn nc(&self, id: u32) -> Name {
+    pub(crate) fn nc(&self, id: u32) -> Name {
         self.ncs.get(&id).map_or_else(|| self.model.nc(id).name.clone(), |n| (*n).clone())
     }
 
     /// The object that a step took away or changed, as it was.
-    fn object(&self, step: &Undo) -> Option<Object> {
+    pub(crate) fn object(&self, step: &Undo) -> Option<Object> {
         use crate::model::Target;
         Some(match step {
             Undo::Gateway(old) => Object::Gateway(old.clone()?),

@@ -10,6 +10,7 @@ use crate::error::Problem;
 use crate::object::*;
 use crate::prefix::{Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The objects of these kinds.
@@ -78,13 +79,18 @@ impl Internet {
     }
 
     pub fn objects(&self, kind: Kind) -> Box<dyn Iterator<Item = Object> + '_> {
+        self.objects_behind(kind, (Bound::Unbounded, Bound::Unbounded))
+    }
+
+    /// Those of a kind with names in a range.
+    pub fn objects_behind(&self, kind: Kind, names: (Bound<Name>, Bound<Name>)) -> Box<dyn Iterator<Item = Object> + '_> {
         match kind {
-            Kind::PublicPool => Box::new(self.pools.values().cloned().map(Object::PublicPool)),
-            Kind::Snat => Box::new(self.snats.values().cloned().map(Object::Snat)),
-            Kind::ElasticIp => Box::new(self.elastics.values().cloned().map(Object::ElasticIp)),
-            Kind::SecurityGroup => Box::new(self.groups.values().cloned().map(Object::SecurityGroup)),
-            Kind::SecurityBinding => Box::new(self.bindings.values().cloned().map(Object::SecurityBinding)),
-            Kind::Server => Box::new(self.servers.values().cloned().map(Object::Server)),
+            Kind::PublicPool => Box::new(self.pools.range(names).map(|(_, o)| Object::PublicPool(o.clone()))),
+            Kind::Snat => Box::new(self.snats.range(names).map(|(_, o)| Object::Snat(o.clone()))),
+            Kind::ElasticIp => Box::new(self.elastics.range(names).map(|(_, o)| Object::ElasticIp(o.clone()))),
+            Kind::SecurityGroup => Box::new(self.groups.range(names).map(|(_, o)| Object::SecurityGroup(o.clone()))),
+            Kind::SecurityBinding => Box::new(self.bindings.range(names).map(|(_, o)| Object::SecurityBinding(o.clone()))),
+            Kind::Server => Box::new(self.servers.range(names).map(|(_, o)| Object::Server(o.clone()))),
             _ => Box::new(std::iter::empty()),
         }
     }

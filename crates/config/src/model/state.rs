@@ -5,6 +5,7 @@ use crate::object::*;
 use crate::prefix::{mask4, mask6, Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Bound;
 
 /// Objects by number. Numbers freed by one change are not given out again before the next one, so that within a plan a number
 /// means one object.
@@ -220,6 +221,18 @@ impl VpcState {
     pub fn routes(&self) -> impl Iterator<Item = (Prefix, &RouteState)> {
         let v4 = self.routes4.iter().map(|((a, l), r)| (Prefix::V4(*a, *l), r));
         v4.chain(self.routes6.iter().map(|((a, l), r)| (Prefix::V6(*a, *l), r)))
+    }
+
+    /// The routes behind one, in order.
+    pub fn routes_behind(&self, prefix: Option<Prefix>) -> impl Iterator<Item = (Prefix, &RouteState)> {
+        let (first4, first6) = match prefix {
+            None => (Some(Bound::Unbounded), Bound::Unbounded),
+            Some(Prefix::V4(a, l)) => (Some(Bound::Excluded((a, l))), Bound::Unbounded),
+            Some(Prefix::V6(a, l)) => (None, Bound::Excluded((a, l))),
+        };
+        let v4 = first4.into_iter().flat_map(|first| self.routes4.range((first, Bound::Unbounded)));
+        let v6 = self.routes6.range((first6, Bound::Unbounded));
+        v4.map(|((a, l), r)| (Prefix::V4(*a, *l), r)).chain(v6.map(|((a, l), r)| (Prefix::V6(*a, *l), r)))
     }
 
     /// The VM addresses in a prefix, with their owners.
