@@ -48,10 +48,6 @@ type File = PcapNgWriter<BufWriter<Box<dyn std::io::Write>>>;
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let known = |r: &str| abi::DropReason::from_name(r).is_some() || abi::PuntReason::from_name(r).is_some();
-    if let Some(reason) = args.reasons.iter().find(|r| !known(r)) {
-        anyhow::bail!("`{reason}` is no reason; docs/reference/reasons.md lists them all");
-    }
     let both = !args.drops && !args.punts && args.sample.is_none();
     let filter = EventFilter {
         drops: args.drops || both,
@@ -60,8 +56,9 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         reasons: args.reasons.clone(),
         vni: args.vni,
     };
-    let mut file = open(&args)?;
+    filter.check().map_err(anyhow::Error::msg)?;
     let client = Client::new(&global.socket())?;
+    let mut file = open(&args)?;
     // Event times are CLOCK_MONOTONIC; a capture has the time of day.
     let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64;
     let offset = epoch.wrapping_sub(node::counters::monotonic_ns());

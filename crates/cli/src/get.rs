@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny get`: objects, tables, counters, water levels.
 
+use crate::listing;
 use crate::output::{self, show, table};
 use crate::Global;
 use config::Kind;
 use node::client::{escape, Client};
 use node::rules::{RuleQuery, RuleView};
 use node::states::{MigrationView, StatesView};
-use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters, VmCounters};
+use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -17,6 +18,9 @@ use std::process::ExitCode;
 /// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, securitygroup, securitybinding, server,
 /// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
 /// rules.
+///
+/// Exit status 0: this is all that there is. 3: the list is cut at --limit, and there is more. `tunny get all -o yaml` writes everything
+/// that is configured, as it was when the listing began; `tunny apply --replace` takes it back.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
@@ -27,29 +31,96 @@ pub struct Args {
     /// Show what the tables really hold, not what was configured.
     #[arg(long)]
     tables: bool,
-    /// Objects at most.
-    #[arg(long, default_value_t = 1000)]
-    limit: usize,
+    /// So many at most, 0: no limit [default: 0 for objects and vm-counters; 1000 for sessions, ports, rules and migration].
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Go on where a list was cut; it says where when it is.
+    #[arg(long = "continue", value_name = "PLACE")]
+    from: Option<String>,
     /// Of rules: those that decided about nothing since they came.
     #[arg(long)]
     unused: bool,
+    /// Only of this VPC: of vm, route, peering, snat, securitybinding, server, vm-counters, counters, drops, sessions and ports.
+    #[arg(long, value_name = "NAME")]
+    vpc: Option<String>,
     #[command(flatten)]
     which: crate::sessions::Which,
 }
 
-/// What there is besides objects.
-const STATES: [&str; 12] = [
-    "status", "counters", "drops", "vm-counters", "levels", "neighbours", "underlay", "sessions", "states", "migration", "ports", "rules",
+/// Entries of lists that may be long for people and short for questions.
+const LIMIT: u64 = 1000;
+
+/// What there is besides objects, and the options that it knows.
+const STATES: [(&str, &[&str]); 12] = [
+    ("status", &[]),
+    ("counters", &["--vpc"]),
+    ("drops", &["--vpc"]),
+    ("vm-counters", &["NAME", "--vpc", "--limit", "--continue"]),
+    ("levels", &[]),
+    ("neighbours", &[]),
+    ("underlay", &[]),
+    (
+        "sessions",
+        &["--vpc", "--vm", "--vm-port", "--public", "--public-port", "--remote", "--remote-port", "--protocol", "--state", "--limit"],
+    ),
+    ("states", &[]),
+    ("migration", &["--limit"]),
+    ("ports", &["--vpc", "--vm", "--public", "--public-port", "--limit"]),
+    ("rules", &["NAME", "--unused", "--limit"]),
 ];
 
-/// Refuses what there is not, before a node is asked.
+/// Options that objects know, besides --vpc.
+const OF_OBJECTS: &[&str] = &["NAME", "--tables", "--limit", "--continue"];
+
+/// The name of a view, for the other names that it goes by.
+fn view(kind: &str) -> &str {
+    match kind {
+        "neighbors" => "neighbours",
+        "session" => "sessions",
+        "port" => "ports",
+        "rule" => "rules",
+        other => other,
+    }
+}
+
+/// Refuses what there is not, and options that would be ignored, before a node is asked.
 fn check(args: &Args) -> anyhow::Result<()> {
-    let kind = args.kind.as_str();
-    let object = kind == "all" || Kind::from_name(kind).is_some();
-    let state = STATES.contains(&kind) || ["neighbors", "session", "port", "rule"].contains(&kind);
-    anyhow::ensure!(object || state, "there is no `{kind}` to get; there are {}, all, {}", Kind::words(), STATES.join(", "));
-    if let (Some(name), false) = (&args.name, object || ["vm-counters", "rules", "rule"].contains(&kind)) {
-        anyhow::bail!("`{kind}` is one whole: there is no `{name}` in it to get alone");
+    let (kind, object) = (args.kind.as_str(), Kind::from_name(&args.kind));
+    let state = STATES.iter().find(|(name, _)| *name == view(kind)).map(|(_, options)| *options);
+    let states = || STATES.map(|(name, _)| name).join(", ");
+    let known = match (kind, state, object) {
+        (_, Some(options), _) => options.to_vec(),
+        ("all", ..) => OF_OBJECTS.to_vec(),
+        (_, _, Some(kind)) => {
+            let vpc = config::KINDS_OF_VPCS.contains(&kind).then_some("--vpc");
+            OF_OBJECTS.iter().copied().chain(vpc).collect()
+        }
+        _ => anyhow::bail!("there is no `{kind}` to get; there are {}, all, {}", Kind::words(), states()),
+    };
+    let given = [("NAME", args.name.is_some()), ("--tables", args.tables), ("--limit", args.limit.is_some())];
+    let given = given.into_iter().chain([("--continue", args.from.is_some()), ("--unused", args.unused), ("--vpc", args.vpc.is_some())]);
+    for option in given.chain(args.which.given()).filter(|(_, given)| *given).map(|(name, _)| name) {
+        if known.contains(&option) {
+            continue;
+        }
+        if let ("NAME", Some(name)) = (option, &args.name) {
+            anyhow::bail!("`{kind}` is one whole: there is no `{name}` in it to get alone");
+        }
+        let options = if known.is_empty() { "no option of its own".to_string() } else { known.join(", ") };
+        anyhow::bail!("{option} means nothing for `{kind}`, which takes {options}");
+    }
+    if args.name.is_some() {
+        let alone = |option: &str, given: bool| match given {
+            true => Err(anyhow::anyhow!("{option} means nothing beside a NAME, which names one")),
+            false => Ok(()),
+        };
+        alone("--continue", args.from.is_some())?;
+        alone("--limit", args.limit.is_some() && view(kind) != "rules")?;
+    }
+    if args.tables {
+        for (option, given) in [("--vpc", args.vpc.is_some()), ("--continue", args.from.is_some())] {
+            anyhow::ensure!(!given, "what the tables hold is listed whole: --tables does not know {option}");
+        }
     }
     Ok(())
 }
@@ -59,71 +130,97 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     check(&args)?;
     let client = Client::new(&global.socket())?;
     let format = global.output;
-    match args.kind.as_str() {
+    let limit = args.limit.unwrap_or(LIMIT);
+    match view(&args.kind) {
         "status" => show(format, &client.get::<Status>("/v1/status")?, status)?,
         "counters" => {
-            let counters: Counters = client.get("/v1/counters")?;
+            let mut counters: Counters = client.get("/v1/counters")?;
+            known_vpc(&client, args.vpc.as_deref())?;
+            counters.tenants.retain(|t| args.vpc.as_ref().is_none_or(|vpc| *vpc == t.vpc));
             show(format, &counters, counters_text)?;
         }
         "drops" => {
             let counters: Counters = client.get("/v1/counters")?;
-            let rows = drops(&counters);
+            known_vpc(&client, args.vpc.as_deref())?;
+            let mut rows = drops(&counters);
+            rows.retain(|r| args.vpc.as_ref().is_none_or(|vpc| *vpc == r.vpc));
             show(format, &rows, |rows| drops_text(rows))?;
         }
-        "vm-counters" => {
-            let path = format!("/v1/vm-counters?limit={}&name={}", args.limit, escape(args.name.as_deref().unwrap_or("")));
-            show(format, &client.get::<Vec<VmCounters>>(&path)?, |list| {
-                table(&["vm", "packets", "bytes"], list.iter().map(|v| vec![v.vm.clone(), v.packets.to_string(), v.bytes.to_string()]))
-            })?;
-        }
         "levels" => show(format, &client.get::<Vec<Level>>("/v1/levels")?, |levels| levels_text(levels))?,
-        "neighbours" | "neighbors" => show(format, &client.get::<Vec<Neighbour>>("/v1/neighbours")?, |n| neighbours(n))?,
+        "neighbours" => show(format, &client.get::<Vec<Neighbour>>("/v1/neighbours")?, |n| neighbours(n))?,
         "underlay" => {
             let value: Value = client.get("/v1/underlay")?;
             show(format, &value, output::yaml)?;
         }
-        "sessions" | "session" => crate::sessions::sessions(&client, &args.which, args.limit, format)?,
+        "sessions" => return crate::sessions::sessions(&client, &args.which, args.vpc, limit, format),
         "states" => show(format, &client.get::<StatesView>("/v1/states")?, states)?,
-        "migration" => show(format, &client.get::<MigrationView>("/v1/migration")?, |m| migration(m, args.limit))?,
-        "ports" | "port" => crate::sessions::ports(&client, &args.which, args.limit, format)?,
-        "rules" | "rule" => rules(&client, &args, format)?,
+        "migration" => return moved(client.get::<MigrationView>("/v1/migration")?, limit, format),
+        "ports" => return crate::sessions::ports(&client, &args.which, args.vpc, limit, format),
+        "rules" => return rules(&client, &args, limit, format),
+        "vm-counters" => return listing::show(&client, &path("/v1/vm-counters", &args), format, vm_counters),
         kind => {
-            let path = format!(
-                "/v1/objects/{}?name={}&limit={}&tables={}",
-                escape(kind),
-                escape(args.name.as_deref().unwrap_or("")),
-                args.limit,
-                args.tables
-            );
-            let objects: Vec<Value> = client.get(&path)?;
-            if let (Some(name), true) = (&args.name, objects.is_empty()) {
-                anyhow::bail!("there is no {kind} named `{name}` on this node");
+            let path = path(&format!("/v1/objects/{}", escape(kind)), &args);
+            if args.name.is_none() {
+                return listing::show(&client, &path, format, objects_text);
             }
-            let full = objects.len() >= args.limit && args.name.is_none();
-            match (&args.name, objects.as_slice()) {
-                (Some(_), [one]) => show(format, one, output::yaml)?,
-                _ => show(format, &objects, |objects| objects_text(objects))?,
-            }
-            if full {
-                output::say(format_args!("tunny: these are the first {}; raise --limit for more", args.limit));
+            match client.list::<Value>(&path)?.as_slice() {
+                [one] => show(format, one, output::yaml)?,
+                some => show(format, &some, |some| objects_text(some))?,
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// The path of a listing with what was asked for.
+fn path(of: &str, args: &Args) -> String {
+    let mut path = format!("{of}?limit={}", args.limit.unwrap_or(0));
+    for (key, value) in [("name", &args.name), ("vpc", &args.vpc), ("continue", &args.from)] {
+        path += &value.as_ref().map_or(String::new(), |v| format!("&{key}={}", escape(v)));
+    }
+    path + if args.tables { "&tables=true" } else { "" }
+}
+
+/// Refuses a VPC that the node does not have.
+fn known_vpc(client: &Client, vpc: Option<&str>) -> anyhow::Result<()> {
+    if let Some(vpc) = vpc {
+        client.list::<Value>(&format!("/v1/objects/vpc?name={}", escape(vpc)))?;
+    }
+    Ok(())
+}
+
+fn vm_counters(rows: &[Value]) -> String {
+    table(&["vm", "packets", "bytes"], rows.iter().map(|v| ["vm", "packets", "bytes"].map(|key| compact(&v[key])).to_vec()))
+}
+
+/// Shows a list of which one entry more than wanted was asked for; whether there is more.
+fn shorten<T>(list: &mut Vec<T>, limit: u64) -> bool {
+    let more = limit > 0 && list.len() as u64 > limit;
+    if more {
+        list.truncate(limit as usize);
+    }
+    more
+}
+
 /// The rules of all security groups, or of one, with what they decided about.
-fn rules(client: &Client, args: &Args, format: output::Format) -> anyhow::Result<()> {
-    let query = RuleQuery { group: args.name.clone(), unused: args.unused, limit: args.limit as u64 };
-    let list: Vec<RuleView> = client.post("/v1/rules", serde_json::to_vec(&query)?)?;
+fn rules(client: &Client, args: &Args, limit: u64, format: output::Format) -> anyhow::Result<ExitCode> {
+    let one_more = if limit == 0 { 0 } else { limit.saturating_add(1) };
+    let query = RuleQuery { group: args.name.clone(), unused: args.unused, limit: one_more };
+    let mut list: Vec<RuleView> = client.post("/v1/rules", serde_json::to_vec(&query)?)?;
+    let more = shorten(&mut list, limit);
     show(format, &list, |list| {
         let rows = list.iter().map(|r| vec![r.group.clone(), r.index.to_string(), r.hits.to_string(), r.rule.clone()]);
         table(&["group", "index", "hits", "rule"], rows)
     })?;
-    if list.len() >= args.limit {
-        output::say(format_args!("tunny: these are the first {}; raise --limit for more", args.limit));
-    }
-    Ok(())
+    Ok(if more { listing::cut(limit, "") } else { ExitCode::SUCCESS })
+}
+
+/// What has migrated, with so many prefixes.
+fn moved(mut view: MigrationView, limit: u64, format: output::Format) -> anyhow::Result<ExitCode> {
+    let all = view.prefixes.len();
+    let more = shorten(&mut view.prefixes, limit);
+    show(format, &view, |m| migration(m, all))?;
+    Ok(if more { listing::cut(limit, "") } else { ExitCode::SUCCESS })
 }
 
 /// What tells the states of connections inside.
@@ -165,8 +262,8 @@ fn states(s: &StatesView) -> String {
     text
 }
 
-/// Which connections have migrated to the software path; so many prefixes.
-fn migration(m: &MigrationView, limit: usize) -> String {
+/// Which connections have migrated to the software path, in so many prefixes.
+fn migration(m: &MigrationView, prefixes: usize) -> String {
     if !m.enabled {
         return "nothing migrates: `spec.filter.migration` of the Gateway says when\n".into();
     }
@@ -177,7 +274,7 @@ fn migration(m: &MigrationView, limit: usize) -> String {
         m.begin,
         m.end,
         m.software,
-        m.prefixes.len(),
+        prefixes,
         m.moved_to_software,
         m.moved_back
     );
@@ -195,7 +292,7 @@ fn migration(m: &MigrationView, limit: usize) -> String {
             [vec![p.vpc.clone(), p.prefix.clone()], numbers(&[p.connections, p.bytes])].concat()
         };
         text.push('\n');
-        text.push_str(&table(&["vpc", "prefix", "connections", "bytes"], m.prefixes.iter().take(limit).map(row)));
+        text.push_str(&table(&["vpc", "prefix", "connections", "bytes"], m.prefixes.iter().map(row)));
     }
     text
 }

@@ -14,6 +14,7 @@ mod get;
 mod host_commands;
 mod input;
 mod lab;
+mod listing;
 mod node;
 mod output;
 mod plan;

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny get sessions` and `tunny get ports`.
 
-use crate::output::{say, show, table, yaml, Format, Out};
+use crate::output::{show, table, yaml, Format, Out};
 use node::client::Client;
 use node::sessions::{ElasticView, Ports, SessionQuery, SessionView};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::net::IpAddr;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Which sessions, or holders of ports, are wanted.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Options of sessions and ports")]
 pub struct Which {
-    /// Only of this VPC.
-    #[arg(long)]
-    vpc: Option<String>,
     /// Only of this VM, by its address in the VPC.
     #[arg(long)]
     vm: Option<IpAddr>,
@@ -43,9 +41,22 @@ pub struct Which {
 }
 
 impl Which {
-    fn query(&self, limit: usize) -> anyhow::Result<Vec<u8>> {
-        let Which { vpc, vm, vm_port, public, public_port, remote, remote_port, protocol, state } = self.clone();
-        let limit = limit as u64;
+    /// The options with whether they are given.
+    pub fn given(&self) -> [(&'static str, bool); 8] {
+        [
+            ("--vm", self.vm.is_some()),
+            ("--vm-port", self.vm_port.is_some()),
+            ("--public", self.public.is_some()),
+            ("--public-port", self.public_port.is_some()),
+            ("--remote", self.remote.is_some()),
+            ("--remote-port", self.remote_port.is_some()),
+            ("--protocol", self.protocol.is_some()),
+            ("--state", self.state.is_some()),
+        ]
+    }
+
+    fn query(&self, vpc: Option<String>, limit: u64) -> anyhow::Result<Vec<u8>> {
+        let Which { vm, vm_port, public, public_port, remote, remote_port, protocol, state } = self.clone();
         let query = SessionQuery { vpc, protocol, vm, vm_port, public, public_port, remote, remote_port, state, limit };
         Ok(serde_json::to_vec(&query)?)
     }
@@ -60,7 +71,9 @@ fn endpoint(address: &str, port: u16) -> String {
 }
 
 /// Shows sessions as they come: for people in columns of fixed width, as JSON one object a line, as YAML one document each.
-pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) -> anyhow::Result<()> {
+pub fn sessions(client: &Client, which: &Which, vpc: Option<String>, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
+    // One more than wanted says whether there are more.
+    let query = which.query(vpc, if limit == 0 { 0 } else { limit.saturating_add(1) })?;
     let mut out = std::io::BufWriter::new(Out);
     let line = |v: &SessionView| {
         format!(
@@ -78,14 +91,20 @@ pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) ->
             v.bytes
         )
     };
-    if format == Format::Table {
+    let head = || {
         let head = ["vpc", "proto", "dir", "vm", "public", "remote", "state", "age s", "idle s", "packets", "bytes"];
         let [a, b, c, d, e, f, g, h, i, j, k] = head;
-        writeln!(out, "{a:<12} {b:<6} {c:<3} {d:<28} {e:<24} {f:<28} {g:<12} {h:>8} {i:>7} {j:>10} {k:>12}")?;
-    }
-    let (mut rest, mut count, mut failed) = (Vec::new(), 0usize, None);
+        format!("{a:<12} {b:<6} {c:<3} {d:<28} {e:<24} {f:<28} {g:<12} {h:>8} {i:>7} {j:>10} {k:>12}")
+    };
+    let (mut rest, mut count, mut failed) = (Vec::new(), 0u64, None);
     let mut put = |text: &[u8]| -> anyhow::Result<()> {
         count += 1;
+        if limit > 0 && count > limit {
+            return Ok(());
+        }
+        if format == Format::Table && count == 1 {
+            writeln!(out, "{}", head())?;
+        }
         match format {
             Format::Table => writeln!(out, "{}", line(&serde_json::from_slice(text)?))?,
             Format::Json => out.write_all(text).and_then(|()| out.write_all(b"\n"))?,
@@ -93,7 +112,7 @@ pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) ->
         }
         Ok(())
     };
-    client.stream("/v1/sessions", which.query(limit)?, Duration::from_secs(3600), |piece| {
+    client.stream("/v1/sessions", query, Duration::from_secs(3600), |piece| {
         rest.extend_from_slice(piece);
         let mut begin = 0;
         while let Some(n) = rest[begin..].iter().position(|b| *b == b'\n') {
@@ -106,14 +125,14 @@ pub fn sessions(client: &Client, which: &Which, limit: usize, format: Format) ->
         rest.drain(..begin);
         true
     })?;
+    if format == Format::Table && count == 0 {
+        writeln!(out, "nothing to show")?;
+    }
     out.flush()?;
     if let Some(e) = failed {
         return Err(e);
     }
-    if limit > 0 && count >= limit {
-        say(format_args!("tunny: these are the first {count}; raise --limit for more, 0 for all"));
-    }
-    Ok(())
+    Ok(if limit > 0 && count > limit { crate::listing::cut(limit, "") } else { ExitCode::SUCCESS })
 }
 
 /// An elastic address, or a forward, as a row.
@@ -127,8 +146,8 @@ fn elastic(e: &ElasticView) -> Vec<String> {
 }
 
 /// Shows pools, VPCs and who holds which ports.
-pub fn ports(client: &Client, which: &Which, limit: usize, format: Format) -> anyhow::Result<()> {
-    let ports: Ports = client.post("/v1/ports", which.query(limit)?)?;
+pub fn ports(client: &Client, which: &Which, vpc: Option<String>, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
+    let ports: Ports = client.post("/v1/ports", which.query(vpc, limit)?)?;
     show(format, &ports, |p| {
         let number = |n: u64| n.to_string();
         let pools = p.pools.iter().map(|p| {
@@ -173,10 +192,7 @@ pub fn ports(client: &Client, which: &Which, limit: usize, format: Format) -> an
             let share = fast as f64 / all as f64 * 100.0;
             let _ = writeln!(text, "\n{all} packets to and from the Internet, {share:.3} % of them by the fast path");
         }
-        if p.more {
-            text.push_str("there are more; raise --limit, or choose with --vpc, --vm, --public\n");
-        }
         text
     })?;
-    Ok(())
+    Ok(if ports.more { crate::listing::cut(limit, "") } else { ExitCode::SUCCESS })
 }

@@ -31,9 +31,9 @@ pub struct Args {
     /// A capture.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["description", "hex"])]
     pcap: Option<PathBuf>,
-    /// Which packet of the capture, from 1.
-    #[arg(short = 'n', long, default_value_t = 1, value_name = "N")]
-    number: u64,
+    /// Which packet of the capture, from 1 [default: 1].
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    number: Option<u64>,
     /// Ask configuration files, not the node. May be given several times.
     #[arg(long, value_name = "FILE")]
     config: Vec<PathBuf>,
@@ -77,21 +77,25 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 }
 
 fn frame(args: &Args) -> anyhow::Result<Option<String>> {
-    if let Some(hex) = &args.hex {
+    if let (Some(hex), None) = (&args.hex, args.number) {
         return Ok(Some(to_hex(&from_hex(hex)?)));
     }
-    let Some(path) = &args.pcap else { return Ok(None) };
+    let Some(path) = &args.pcap else {
+        anyhow::ensure!(args.number.is_none(), "--number says which packet of a --pcap, and none is given");
+        return Ok(None);
+    };
+    let number = args.number.unwrap_or(1);
     let name = path.display();
     let file = std::fs::File::open(path).with_context(|| format!("cannot read {name}"))?;
     let mut reader = Reader::new(std::io::BufReader::new(file)).with_context(|| name.to_string())?;
     let mut seen = 0;
     while let Some(packet) = reader.next_packet().with_context(|| name.to_string())? {
         seen += 1;
-        if seen == args.number {
+        if seen == number {
             return Ok(Some(to_hex(&packet.data)));
         }
     }
-    anyhow::bail!("{name} has {seen} packets, so there is no packet {}", args.number)
+    anyhow::bail!("{name} has {seen} packets, so there is no packet {number}")
 }
 
 /// Traces over tables made of configuration files.

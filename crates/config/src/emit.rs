@@ -56,11 +56,7 @@ impl Object {
 
     /// The document of this object, as YAML, with `---` in front.
     pub fn to_yaml(&self) -> String {
-        let mut out = String::from("---\n");
-        if let Value::Object(map) = self.to_json() {
-            yaml_map(&mut out, &map, 0);
-        }
-        out
+        yaml_document(&self.to_json())
     }
 
     /// A few words that tell this object from others of its kind.
@@ -257,6 +253,18 @@ fn yaml_map(out: &mut String, map: &Map<String, Value>, depth: usize) {
             }
         }
     }
+}
+
+/// A document that is at hand as JSON, as YAML with `---` in front.
+pub fn yaml_document(document: &Value) -> String {
+    let mut out = String::from("---\n");
+    match document {
+        Value::Object(map) => yaml_map(&mut out, map, 0),
+        other => {
+            let _ = writeln!(out, "{}", yaml_scalar(other));
+        }
+    }
+    out
 }
 
 /// A scalar as it must stand in YAML, also inside `[]`.

@@ -28,7 +28,7 @@ pub use binary::{SnapshotError, BINARY_VERSION};
 pub use commit::gateway_settings;
 pub use decode::check_name;
 pub use documents::{every_error, parse_files, parse_text, validate_files, Documents, Item, Origin};
-pub use emit::FieldChange;
+pub use emit::{yaml_document, FieldChange};
 pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input, read_text};
 pub use model::{Counts, FilterPlan, Model, Position, Snapshot, Wanted, WirePlan, KINDS_OF_VPCS, PEER_STEPS_MAX};

@@ -5,6 +5,7 @@
 use crate::consent::Consent;
 use crate::error::NodeError;
 use crate::events::{encode, EventFilter};
+use crate::listing::ListQuery;
 use crate::service::{Mode, Node};
 use crate::types::{ErrorBody, OUTDATED};
 use axum::body::{Body, Bytes};
@@ -32,6 +33,7 @@ impl IntoResponse for Failure {
             }
             NodeError::Commit(_) => StatusCode::CONFLICT,
             NodeError::Outdated => StatusCode::PRECONDITION_FAILED,
+            NodeError::Absent(_) => StatusCode::NOT_FOUND,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let code = if matches!(self.0, NodeError::Outdated) { OUTDATED } else { "" };
@@ -49,21 +51,12 @@ async fn blocking<T: Serialize + Send + 'static>(
     }
 }
 
-#[derive(Deserialize)]
-struct ObjectsQuery {
-    #[serde(default)]
-    name: String,
-    #[serde(default = "thousand")]
-    limit: usize,
-    #[serde(default)]
-    tables: bool,
-}
-
 fn thousand() -> usize {
     1000
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct TopQuery {
     #[serde(default = "thousand")]
     ms: usize,
@@ -93,6 +86,7 @@ struct ApplyQuery {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct MetricsQuery {
     #[serde(default)]
     vms: String,
@@ -106,18 +100,10 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/v1/levels", get(|State(n): Shared| blocking(move || Ok(n.levels()))))
         .route("/v1/neighbours", get(|State(n): Shared| blocking(move || Ok(n.neighbours()))))
         .route("/v1/underlay", get(|State(n): Shared| blocking(move || Ok(n.underlay()))))
-        .route(
-            "/v1/vm-counters",
-            get(|State(n): Shared, Query(q): Query<ObjectsQuery>| blocking(move || Ok(n.vm_counters(&q.name, q.limit)))),
-        )
+        .route("/v1/vm-counters", get(|State(n): Shared, Query(q): Query<ListQuery>| listing(move || n.vm_counters(&q))))
         .route(
             "/v1/objects/{kind}",
-            get(|State(n): Shared, Path(kind): Path<String>, Query(q): Query<ObjectsQuery>| {
-                blocking(move || match q.tables {
-                    true => n.table_objects(&kind, &q.name, q.limit),
-                    false => n.objects(&kind, &q.name, q.limit),
-                })
-            }),
+            get(|State(n): Shared, Path(kind): Path<String>, Query(q): Query<ListQuery>| listing(move || n.objects(&kind, &q))),
         )
         .route("/v1/top", get(|State(n): Shared, Query(q): Query<TopQuery>| blocking(move || Ok(n.top(q.ms as u64)))))
         .route(
@@ -145,7 +131,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/v1/states", get(|State(n): Shared| blocking(move || Ok(n.states()))))
         .route(
             "/v1/rules",
-            post(|State(n): Shared, Json(q): Json<crate::rules::RuleQuery>| blocking(move || Ok(n.rules(&q)))),
+            post(|State(n): Shared, Json(q): Json<crate::rules::RuleQuery>| blocking(move || n.rules(&q))),
         )
         .route(
             "/v1/ports",
@@ -192,33 +178,44 @@ async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>) -> Resp
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
-        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Ok(Err(e)) => Failure(e).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
 /// Streams sessions, one JSON object a line.
 async fn sessions(State(node): Shared, Json(query): Json<crate::sessions::SessionQuery>) -> Response {
-    let asked = node.clone();
-    let listing = match tokio::task::spawn_blocking(move || asked.sessions(&query)).await {
-        Ok(Ok(listing)) => listing,
+    listing(move || node.sessions(&query)).await
+}
+
+/// Streams a listing piece by piece: the next one is made when the reader has taken the one before.
+async fn listing(begin: impl FnOnce() -> Result<crate::listing::Text, NodeError> + Send + 'static) -> Response {
+    let pieces = match tokio::task::spawn_blocking(begin).await {
+        Ok(Ok(pieces)) => pieces,
         Ok(Err(e)) => return Failure(e).into_response(),
         Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     };
-    let stream = futures_util::stream::unfold(listing, |mut listing| async move {
-        let (piece, listing) = tokio::task::spawn_blocking(move || {
+    let stream = futures_util::stream::unfold(pieces, |mut pieces| async move {
+        let (piece, pieces) = tokio::task::spawn_blocking(move || {
             // Pieces of which nothing is wanted are passed over here.
-            let piece = listing.by_ref().find(|piece| !piece.is_empty());
-            (piece, listing)
+            let piece = pieces.by_ref().find(|piece| !piece.is_empty());
+            (piece, pieces)
         })
         .await
         .ok()?;
-        Some((Ok::<_, std::convert::Infallible>(Bytes::from(piece?)), listing))
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(piece?)), pieces))
     });
-    Body::from_stream(stream).into_response()
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response()
 }
 
 /// Streams captured packets until the client hangs up.
 async fn capture(State(node): Shared, Json(filter): Json<EventFilter>) -> Response {
+    let (asked, wanted) = (node.clone(), filter.clone());
+    match tokio::task::spawn_blocking(move || asked.check_capture(&wanted)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => return Failure(e).into_response(),
+        Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
     let subscription = node.hub().subscribe(filter);
     node.update_capture();
     /// Unsubscribes when the response is dropped, however that comes about.

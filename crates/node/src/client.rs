@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A blocking client of the node's API, for commands and tests.
 
-use crate::types::ErrorBody;
+use crate::types::{ErrorBody, ListEnd};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response};
@@ -62,6 +62,52 @@ impl Client {
         })
     }
 
+    /// Hands on a listing line by line, until `take` fails; how it ended.
+    pub fn lines<E>(&self, path: &str, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Result<ListEnd, E>, ClientError> {
+        /// The last line.
+        #[derive(serde::Deserialize)]
+        struct End {
+            end: ListEnd,
+        }
+        let (mut rest, mut end, mut failed) = (Vec::new(), None, None);
+        let hour = std::time::Duration::from_secs(3600);
+        self.pieces(Method::GET, path, Vec::new(), hour, |piece| {
+            rest.extend_from_slice(piece);
+            let mut begin = 0;
+            while let Some(n) = rest[begin..].iter().position(|b| *b == b'\n') {
+                let line = &rest[begin..begin + n];
+                begin += n + 1;
+                if line.starts_with(b"{\"end\":") {
+                    end = serde_json::from_slice::<End>(line).ok();
+                } else if let Err(e) = take(line) {
+                    failed = Some(e);
+                    return false;
+                }
+            }
+            rest.drain(..begin);
+            true
+        })?;
+        match (failed, end) {
+            (Some(e), _) => Ok(Err(e)),
+            (None, Some(End { end })) => Ok(Ok(end)),
+            (None, None) => Err(ClientError::Broken("the listing has no end".into())),
+        }
+    }
+
+    /// A whole listing that is known to be short.
+    pub fn list<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ClientError> {
+        let mut list = Vec::new();
+        let end = self.lines(path, |line| {
+            list.push(serde_json::from_slice(line).map_err(|e| ClientError::Version(e.to_string()))?);
+            Ok::<(), ClientError>(())
+        })??;
+        if end.error.is_empty() {
+            Ok(list)
+        } else {
+            Err(ClientError::Broken(end.error))
+        }
+    }
+
     /// Sends something and hands on the answer piece by piece, until it ends or `take` returns false. `take` is also called
     /// with an empty piece whenever nothing came for `idle`.
     pub fn stream(
@@ -69,10 +115,21 @@ impl Client {
         path: &str,
         body: Vec<u8>,
         idle: std::time::Duration,
+        take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), ClientError> {
+        self.pieces(Method::POST, path, body, idle, take)
+    }
+
+    fn pieces(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        idle: std::time::Duration,
         mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), ClientError> {
         self.runtime.block_on(async {
-            let mut incoming = self.request(Method::POST, path, body).await?.into_body();
+            let mut incoming = self.request(method, path, body).await?.into_body();
             loop {
                 match tokio::time::timeout(idle, incoming.frame()).await {
                     Err(_) => {

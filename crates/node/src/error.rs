@@ -96,6 +96,9 @@ pub enum NodeError {
     /// A change that was planned for another configuration.
     #[error("the configuration has changed since this plan was made: nothing was changed; make the plan anew")]
     Outdated,
+    /// Something that is asked for by name and does not exist.
+    #[error("{0}")]
+    Absent(String),
     /// A request that makes no sense.
     #[error("{0}")]
     Request(String),

@@ -19,6 +19,7 @@ const HEADER: usize = 32;
 
 /// What a subscriber wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EventFilter {
     /// Dropped packets.
     #[serde(default)]
@@ -38,6 +39,27 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
+    /// Why nothing, or not all that is meant, could pass.
+    pub fn check(&self) -> Result<(), String> {
+        for name in &self.reasons {
+            let (drop, punt) = (abi::DropReason::from_name(name).is_some(), abi::PuntReason::from_name(name).is_some());
+            if !drop && !punt {
+                return Err(format!("`{name}` is no reason; docs/reference/reasons.md lists them all"));
+            }
+            if !(drop && self.drops || punt && self.punts) {
+                let (is, other) = if drop { ("drops", "--drops") } else { ("punts", "--punts") };
+                return Err(format!("`{name}` is a reason of {is}, of which none are asked for; give {other} too, or another reason"));
+            }
+        }
+        if self.sample.is_some() && !self.reasons.is_empty() {
+            return Err("sampled packets have no reason: leave out --sample or --reason".into());
+        }
+        match self.vni.filter(|vni| *vni >= 1 << 24) {
+            Some(vni) => Err(format!("{vni} is no VNI: these are numbers below 16777216")),
+            None => Ok(()),
+        }
+    }
+
     /// Whether an event passes.
     pub fn accepts(&self, event: &Event) -> bool {
         let kind = match event.kind {

@@ -19,6 +19,7 @@ pub mod events;
 pub mod fields;
 pub mod internet;
 mod ipfix;
+pub mod listing;
 pub mod flows;
 pub mod metrics;
 pub mod offline;

@@ -13,6 +13,9 @@ use prometheus_client::registry::{Registry, Unit};
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// VMs whose counters are in one scrape at most (`?vms=all`).
+pub const VMS_MAX: u64 = 10_000;
+
 /// What a scrape shows.
 #[derive(Clone, Debug, Default)]
 pub struct Scrape {
@@ -24,6 +27,8 @@ pub struct Scrape {
     pub status: Status,
     /// Counters of VMs, if they were asked for: (VM, packets, bytes).
     pub vms: Vec<(String, u64, u64)>,
+    /// VMs that were asked for and are more than a scrape holds.
+    pub vms_left_out: u64,
     /// Captured or sampled packets lost because a watcher was too slow.
     pub events_lost: u64,
     /// What tells the states of connections inside.
@@ -232,6 +237,8 @@ impl Scrape {
         if self.vms.is_empty() {
             return Ok(());
         }
+        let what = "VMs without counters here, since a scrape holds those of 10000; ask for one by ?vms=NAME";
+        gauges(e, "tunny_vms_left_out", what, None, [(vec![], self.vms_left_out as f64)])?;
         let vm = |name: &str| vec![("vm", name.to_string())];
         counters(e, "tunny_vm_packets", "Packets delivered to a VM", None, self.vms.iter().map(|(n, p, _)| (vm(n), *p)))?;
         counters(

@@ -12,11 +12,12 @@ use crate::error::NodeError;
 use crate::events::{EventFilter, Hub, Wanted};
 use crate::internet::Internet;
 use crate::flows::{exponent_for, Sampler};
+use crate::listing::Listings;
 use crate::metrics::Scrape;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
-use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, VmCounters};
+use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top};
 use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -57,7 +58,9 @@ pub struct Node {
     startup: Vec<Step>,
     notes: Vec<String>,
     /// Counted by tables of another layout, before an upgrade.
-    carried: Counts,
+    pub(crate) carried: Counts,
+    /// Listings that run.
+    pub(crate) listings: Listings,
     /// What kept the ports from being served at the last look.
     trouble: Mutex<Option<String>>,
 }
@@ -141,7 +144,7 @@ pub fn read_documents(body: &[u8], mode: Mode) -> Result<(Documents, Vec<ConfigE
         }
         let names: Vec<(String, String)> = serde_json::from_slice(content).map_err(|_| cut())?;
         for (kind, name) in names {
-            docs.delete(Kind::from_name(&kind).ok_or_else(|| unknown_kind(&kind))?, &name);
+            docs.delete(Kind::from_name(&kind).ok_or_else(|| crate::listing::unknown_kind(&kind))?, &name);
         }
     }
     Ok((if mode == Mode::Delete { docs.into_deletions() } else { docs }, errors))
@@ -162,7 +165,7 @@ impl Node {
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
         let (trouble, mark) = (Mutex::default(), crate::daemon::salt());
-        Arc::new(Node { instance, started, mark, hub, core, plane, writer, memory, underlay, internet, carried, startup, notes, trouble })
+        Arc::new(Node { instance, started, mark, hub, core, plane, writer, memory, underlay, internet, carried, startup, notes, trouble, listings: Listings::default() })
     }
 
     /// The distributor of captured packets.
@@ -244,6 +247,11 @@ impl Node {
         }
     }
 
+    /// The configuration; while it is held, changes wait.
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+
     fn has_fast_path(&self) -> bool {
         lock(&self.plane).xdp.is_some()
     }
@@ -266,12 +274,17 @@ impl Node {
     }
 
     /// Leaves the counters of VPCs and VMs to whoever comes after, under whatever table layout.
-    pub fn save_counters(&self, state: &std::path::Path) {
+    pub fn save_counters(self: &Arc<Self>, state: &std::path::Path) {
         let vpcs = self.counters().tenants.into_iter().filter(|t| t.packets > 0);
-        let vms = self.vm_counters("", usize::MAX).into_iter().filter(|v| v.packets > 0);
+        let mut vms = std::collections::HashMap::new();
+        self.each_vm(u64::MAX, |v| {
+            if v.packets > 0 {
+                vms.insert(v.vm, Count { packets: v.packets, bytes: v.bytes });
+            }
+        });
         let total = Counts {
             vpcs: vpcs.map(|t| (t.vni, Count { packets: t.packets, bytes: t.bytes })).collect(),
-            vms: vms.map(|v| (v.vm, Count { packets: v.packets, bytes: v.bytes })).collect(),
+            vms,
         };
         if let Err(e) = carried::save(state, &Saved { before: self.carried.clone(), total }) {
             tracing::warn!("the counters could not be saved, so an upgrade would lose those of VPCs and VMs: {e}");
@@ -337,18 +350,34 @@ impl Node {
     }
 
     /// `POST /v1/sessions`.
-    pub fn sessions(&self, query: &SessionQuery) -> Result<Listing, NodeError> {
-        Listing::new(&self.internet, query, self.vpc_names())
+    pub fn sessions(&self, query: &SessionQuery) -> Result<crate::listing::Text, NodeError> {
+        let mut list = Listing::new(&self.internet, query, self.vpc_names())?;
+        let first = list.find(|piece| !piece.is_empty());
+        if first.is_none() {
+            crate::listing::known_addresses(&self.core().model, query)?;
+        }
+        Ok(Box::new(first.into_iter().chain(list)))
     }
 
     /// `POST /v1/rules`.
-    pub fn rules(&self, query: &crate::rules::RuleQuery) -> Vec<crate::rules::RuleView> {
-        crate::rules::rules(&self.internet, query)
+    pub fn rules(&self, query: &crate::rules::RuleQuery) -> Result<Vec<crate::rules::RuleView>, NodeError> {
+        if let Some(group) = &query.group {
+            crate::listing::known(&self.core().model, Kind::SecurityGroup, group)?;
+        }
+        Ok(crate::rules::rules(&self.internet, query))
     }
 
     /// `POST /v1/ports`.
     pub fn ports(&self, query: &SessionQuery) -> Result<Ports, NodeError> {
-        crate::sessions::ports(&self.internet, query, &self.vpc_names(), &self.counters(), self.has_fast_path())
+        let SessionQuery { vm_port, remote, remote_port, protocol, state, .. } = query;
+        if vm_port.is_some() || remote.is_some() || remote_port.is_some() || protocol.is_some() || state.is_some() {
+            return Err(NodeError::Request("ports are chosen by vpc, vm, public and public_port alone".into()));
+        }
+        let ports = crate::sessions::ports(&self.internet, query, &self.vpc_names(), &self.counters(), self.has_fast_path())?;
+        if ports.holders.is_empty() && ports.elastic.is_empty() {
+            crate::listing::known_addresses(&self.core().model, query)?;
+        }
+        Ok(ports)
     }
 
     /// `GET /v1/underlay`.
@@ -356,54 +385,8 @@ impl Node {
         self.underlay.get().map_or(serde_json::Value::Null, |u| serde_json::json!(u.status()))
     }
 
-    /// `GET /v1/vm-counters`: of one VM, or of the first `limit`.
-    pub fn vm_counters(&self, name: &str, limit: usize) -> Vec<VmCounters> {
-        let tables = self.tables();
-        let core = lock(&self.core);
-        let vms: Box<dyn Iterator<Item = Object>> = match name {
-            "" => core.model.objects(Kind::Vm),
-            name => Box::new(core.model.get(Kind::Vm, name).into_iter()),
-        };
-        let _guard = tables.enter();
-        let mut list = Vec::new();
-        for object in vms.take(limit) {
-            let name = object.name().to_string();
-            let Object::Vm(vm) = object else { continue };
-            let Some(Object::Vpc(vpc)) = core.model.get(Kind::Vpc, &vm.vpc) else { continue };
-            let Some(tenant) = tables.tenant(vpc.vni) else { continue };
-            let entry = match vm.addresses[0] {
-                IpAddr::V4(a) => tables.vm4(vpc.vni, a.to_bits(), tenant.generation()),
-                IpAddr::V6(a) => {
-                    let bits = a.to_bits();
-                    tables.vm6(vpc.vni, ((bits >> 64) as u64, bits as u64), tenant.generation())
-                }
-            };
-            let Some(entry) = entry else { continue };
-            let (count, before) = (tables.vm_count(entry.vm), self.carried.vm(&name));
-            list.push(VmCounters { vm: name, packets: count.packets + before.packets, bytes: count.bytes + before.bytes });
-        }
-        list
-    }
-
-    /// `GET /v1/objects/KIND`: what is configured.
-    pub fn objects(&self, kind: &str, name: &str, limit: usize) -> Result<Vec<serde_json::Value>, NodeError> {
-        let core = lock(&self.core);
-        let kinds = match kind {
-            "all" => Kind::ALL.to_vec(),
-            kind => vec![Kind::from_name(kind).ok_or_else(|| unknown_kind(kind))?],
-        };
-        let mut list = Vec::new();
-        for kind in kinds {
-            match name {
-                "" => list.extend(core.model.objects(kind).take(limit - list.len()).map(|o| o.to_json())),
-                name => list.extend(core.model.get(kind, name).map(|o| o.to_json())),
-            }
-        }
-        Ok(list)
-    }
-
-    /// `GET /v1/objects/KIND?tables=true`: what the tables really hold.
-    pub fn table_objects(&self, kind: &str, name: &str, limit: usize) -> Result<Vec<serde_json::Value>, NodeError> {
+    /// What the tables really hold.
+    pub(crate) fn table_objects(&self, kind: &str, name: &str, limit: usize) -> Result<Vec<serde_json::Value>, NodeError> {
         let names = self.vpc_names();
         let writer = lock(&self.writer);
         crate::tabledump::objects(&writer, &names, kind, name, limit)
@@ -573,6 +556,7 @@ impl Node {
         let configured = core.model.gateway().map_or(0, |g| g.sampling);
         // A commit of gateway settings stores the whole option word.
         self.set_capture(configured);
+        self.listings.note(plan, &core.model);
         Ok(report)
     }
 
@@ -672,12 +656,34 @@ impl Node {
         self.settle();
     }
 
+    /// Refuses a port that is none of the node's, if it has any.
+    fn served(&self, ifindex: u32) -> Result<u32, NodeError> {
+        let ports = lock(&self.plane).uplinks();
+        if ports.is_empty() || ports.iter().any(|p| p.ifindex == ifindex) {
+            return Ok(ifindex);
+        }
+        let known: Vec<String> = ports.iter().map(|p| format!("{} ({})", p.ifindex, p.name)).collect();
+        Err(NodeError::Absent(format!("interface {ifindex} is no port of this node, so no packet comes from it; there are {}", known.join(", "))))
+    }
+
+    /// Refuses a filter of captured packets that nothing can pass.
+    pub fn check_capture(&self, filter: &EventFilter) -> Result<(), NodeError> {
+        filter.check().map_err(NodeError::Request)?;
+        let Some(vni) = filter.vni.filter(|vni| self.core().model.vpc_by_vni(*vni).is_none()) else { return Ok(()) };
+        if filter.reasons.iter().any(|r| r == abi::DropReason::VniUnknown.name()) {
+            return Ok(());
+        }
+        Err(NodeError::Absent(format!(
+            "no Vpc has VNI {vni}; `tunny get vpc` lists those that there are, and --reason vni_unknown captures packets of unknown VNIs"
+        )))
+    }
+
     /// `POST /v1/trace`.
     pub fn trace(&self, request: &crate::trace::Request) -> Result<crate::trace::Report, NodeError> {
         let frame = request.bytes(&self.tables())?;
         let ifindex = match request.ifindex {
             0 => lock(&self.plane).uplinks().first().map_or(1, |u| u.ifindex),
-            given => given,
+            given => self.served(given)?,
         };
         let heap: Arc<dyn Memory> = Arc::new(tables::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
         let engine = if request.xdp { Some(xdp::XdpEngine::load()?) } else { None };
@@ -698,20 +704,25 @@ impl Node {
         Ok(report)
     }
 
-    /// The metrics as text. `vms` names a VM whose counters are wanted too, or `all`.
-    pub fn metrics(&self, vms: &str) -> Result<String, std::fmt::Error> {
-        let vms = match vms {
-            "" => Vec::new(),
-            "all" => self.vm_counters("", usize::MAX),
-            name => self.vm_counters(name, 1),
-        };
+    /// The metrics as text. `vms` names a VM whose counters are wanted too, or `all`: of so many as one scrape may have.
+    pub fn metrics(self: &Arc<Self>, vms: &str) -> Result<String, NodeError> {
+        let (mut list, mut left_out) = (Vec::new(), 0);
+        match vms {
+            "" => {}
+            "all" => {
+                self.each_vm(crate::metrics::VMS_MAX, |v| list.push(v));
+                left_out = self.core().model.counts().vms.saturating_sub(crate::metrics::VMS_MAX);
+            }
+            name => list = self.counters_of(name)?,
+        }
         let counters = self.counters();
         let nat = crate::sessions::tenants(&self.internet, &self.vpc_names(), &counters, self.has_fast_path());
         crate::metrics::render(Scrape {
             counters,
             levels: self.levels(),
             status: self.status(),
-            vms: vms.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
+            vms: list.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
+            vms_left_out: left_out,
             events_lost: self.hub.lost.load(std::sync::atomic::Ordering::Relaxed),
             sessions: self.internet.nat().tracker().stats(),
             pools: crate::sessions::pools(&self.internet),
@@ -720,11 +731,8 @@ impl Node {
             states: self.states(),
             migration: self.migration(),
         })
+        .map_err(|_| NodeError::Request("the metrics cannot be written; please report it".into()))
     }
-}
-
-fn unknown_kind(kind: &str) -> NodeError {
-    NodeError::Request(format!("`{kind}` is no kind of object; there are {}, and all", Kind::words()))
 }
 
 /// What the data plane must serve for a configuration.

@@ -107,7 +107,7 @@ impl SessionQuery {
         let vni = match &self.vpc {
             Some(name) => {
                 let found = vpcs.iter().find(|(_, n)| *n == name).map(|(vni, _)| *vni);
-                Some(found.ok_or_else(|| unknown("Vpc", name, "; `tunny get vpc` lists those that there are"))?)
+                Some(found.ok_or_else(|| unknown("Vpc", name, " on this node; `tunny get vpc` lists those that there are"))?)
             }
             None => None,
         };
@@ -446,7 +446,7 @@ pub fn ports(
 ) -> Result<Ports, NodeError> {
     let packets = Shares { fast: counters.fast.nat, software: counters.software.nat };
     let filter = query.filter(vpcs)?;
-    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX).max(1);
+    let limit = if query.limit == 0 { usize::MAX } else { usize::try_from(query.limit).unwrap_or(usize::MAX) };
     let (mut holders, mut more) = (Vec::new(), false);
     let wanted = |vni: u32, vm: std::net::Ipv4Addr| {
         filter.vni.is_none_or(|v| v == vni) && filter.vm.is_none_or(|a| a == IpAddr::V4(vm))
@@ -479,5 +479,7 @@ pub fn ports(
     let mut elastic = elastic(internet, &filter, vpcs);
     more |= elastic.len() > limit;
     elastic.truncate(limit);
-    Ok(Ports { pools: pools(internet), vpcs: tenants(internet, vpcs, counters, xdp), holders, elastic, more, packets })
+    let mut tenants = tenants(internet, vpcs, counters, xdp);
+    tenants.retain(|t| filter.vni.is_none_or(|vni| vni == t.vni));
+    Ok(Ports { pools: pools(internet), vpcs: tenants, holders, elastic, more, packets })
 }

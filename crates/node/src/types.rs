@@ -202,6 +202,18 @@ pub struct VmCounters {
     pub bytes: u64,
 }
 
+/// The last line of a listing, as `{"end": …}`: a listing without it was cut off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListEnd {
+    /// Objects listed.
+    pub count: u64,
+    /// The limit ended it, and this is where to `continue`; else empty.
+    #[serde(rename = "continue")]
+    pub rest: String,
+    /// Why it is incomplete; else empty.
+    pub error: String,
+}
+
 /// How full something with a limit is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Level {

@@ -42,7 +42,7 @@ pub fn echo(address: SocketAddr) {
 
 /// A node's Gateway, changed.
 fn changed_gateway(client: &Client, change: impl FnOnce(&mut Value)) -> String {
-    let mut gateway = client.get::<Vec<Value>>("/v1/objects/gateway").unwrap().remove(0);
+    let mut gateway = client.list::<Value>("/v1/objects/gateway").unwrap().remove(0);
     gateway["apiVersion"] = "tunny/v1".into();
     change(&mut gateway["spec"]);
     gateway.to_string()

@@ -93,6 +93,28 @@ impl Model {
         Peering { name: name.clone(), vpcs: pair.map(|v| self.vpc(v).spec.name.clone()) }
     }
 
+    /// Whether a VM or a server has an address, in this VPC or in any.
+    pub fn has_inner_address(&self, vpc: Option<&str>, address: IpAddr) -> bool {
+        let named = |name: &str| vpc.is_none_or(|vpc| vpc == name);
+        let vms = match vpc {
+            Some(vpc) => self.vpc_names.get(vpc).is_some_and(|id| self.vpc(*id).owner(address).is_some()),
+            None => self.vpc_names.values().any(|id| self.vpc(*id).owner(address).is_some()),
+        };
+        let covers = |p: &filter::Prefix| p.covers(address);
+        vms || self.internet.servers.values().any(|s| named(&s.vpc) && s.addresses.iter().any(covers))
+    }
+
+    /// Whether an address is a public one of this node: of a pool, or of IPv6 sources that go out as they are.
+    pub fn has_public_address(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(a) => self.internet.pool_of(a).is_some(),
+            IpAddr::V6(_) => {
+                let host = Prefix::host(address);
+                self.internet.snats.values().any(|s| s.ipv6_prefixes.iter().any(|p| p.covers(&host)))
+            }
+        }
+    }
+
     /// The object of a kind and name.
     pub fn get(&self, kind: Kind, name: &str) -> Option<Object> {
         match kind {

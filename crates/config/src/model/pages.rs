@@ -40,6 +40,11 @@ pub struct Position {
 }
 
 impl Position {
+    /// The kind of the object.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     fn begin(kind: Kind) -> Position {
         Position { kind, at: At::Begin }
     }
@@ -136,6 +141,11 @@ impl Snapshot {
     pub fn new(wanted: Wanted, from: Option<Position>) -> Snapshot {
         let first = wanted.kinds.first().map(|k| Position::begin(*k));
         Snapshot { at: from.or(first), wanted, kept: BTreeMap::new(), replaced: None, overrun: false }
+    }
+
+    /// Whether an object is among those that are wanted.
+    pub fn takes(&self, object: &Object) -> bool {
+        self.wanted.takes(object)
     }
 
     /// Whether more changed than is kept: the listing cannot go on.

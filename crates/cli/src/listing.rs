@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Listings as they come: nothing is held but what aligns columns, so that millions of objects can be written.
+
+use crate::output::{say, Format, Out};
+use anyhow::Context;
+use node::client::Client;
+use serde_json::Value;
+use std::io::{BufWriter, Write};
+use std::process::ExitCode;
+
+/// Exit status of a listing that is not all there is.
+pub const CUT: u8 = 3;
+
+/// Rows that are aligned together.
+const ROWS: usize = 1000;
+
+/// Turns rows into a table, with columns as wide as these at least; the widths that it has.
+pub type Layout = fn(&[Value]) -> String;
+
+/// Writes a list, an item at a time.
+pub struct Printer {
+    out: BufWriter<Out>,
+    format: Format,
+    layout: Layout,
+    rows: Vec<Value>,
+    count: u64,
+    tables: u64,
+}
+
+impl Printer {
+    /// For items that `layout` makes a table of.
+    pub fn new(format: Format, layout: Layout) -> Printer {
+        Printer { out: BufWriter::with_capacity(1 << 16, Out), format, layout, rows: Vec::new(), count: 0, tables: 0 }
+    }
+
+    /// Takes an item as a line of JSON.
+    pub fn take(&mut self, line: &[u8]) -> anyhow::Result<()> {
+        let value: Value = serde_json::from_slice(line).context("the node answers what this `tunny` does not understand")?;
+        self.count += 1;
+        let result = match self.format {
+            Format::Table => {
+                let other = self.rows.first().is_some_and(|first| first["kind"] != value["kind"]);
+                if other || self.rows.len() >= ROWS {
+                    self.table()?;
+                }
+                self.rows.push(value);
+                Ok(())
+            }
+            Format::Json => {
+                let before = if self.count == 1 { "[\n" } else { ",\n" };
+                let text = serde_json::to_string_pretty(&value)?.replace('\n', "\n  ");
+                write!(self.out, "{before}  {text}")
+            }
+            Format::Yaml if value.get("apiVersion").is_some() => self.out.write_all(config::yaml_document(&value).as_bytes()),
+            Format::Yaml => {
+                let text = crate::output::yaml(&value);
+                let mut lines = text.lines().map(|l| format!("  {l}\n")).collect::<String>();
+                lines.replace_range(..1, "-");
+                self.out.write_all(lines.as_bytes())
+            }
+        };
+        result.context("cannot write to standard output")
+    }
+
+    fn table(&mut self) -> anyhow::Result<()> {
+        let text = (self.layout)(&self.rows);
+        let before = if self.tables > 0 { "\n" } else { "" };
+        self.rows.clear();
+        self.tables += 1;
+        write!(self.out, "{before}{text}").context("cannot write to standard output")
+    }
+
+    /// Writes what is left; how many items there were.
+    pub fn end(mut self) -> anyhow::Result<u64> {
+        match (self.format, self.count) {
+            (Format::Table, 0) => write!(self.out, "nothing to show\n"),
+            (Format::Table, _) => {
+                self.table()?;
+                Ok(())
+            }
+            (Format::Json, 0) => write!(self.out, "[]\n"),
+            (Format::Json, _) => write!(self.out, "\n]\n"),
+            (Format::Yaml, 0) => write!(self.out, "# nothing to show\n"),
+            (Format::Yaml, _) => Ok(()),
+        }
+        .and_then(|()| self.out.flush())
+        .context("cannot write to standard output")?;
+        Ok(self.count)
+    }
+}
+
+/// Says that a listing is cut, which its exit status says too.
+pub fn cut(count: u64, rest: &str) -> ExitCode {
+    let on = if rest.is_empty() || rest == "-" { String::new() } else { format!(", or --continue {rest} to go on") };
+    say(format_args!("tunny: the list is cut: these are the first {count}, and there are more; give --limit 0 for all{on}"));
+    ExitCode::from(CUT)
+}
+
+/// Fetches a listing and writes it.
+pub fn show(client: &Client, path: &str, format: Format, layout: Layout) -> anyhow::Result<ExitCode> {
+    let mut printer = Printer::new(format, layout);
+    let end = client.lines(path, |line| printer.take(line))??;
+    let count = printer.end()?;
+    anyhow::ensure!(end.error.is_empty(), "{}", end.error);
+    anyhow::ensure!(end.count == count, "the node listed {} objects, and {count} arrived; list again", end.count);
+    Ok(if end.rest.is_empty() { ExitCode::SUCCESS } else { cut(count, &end.rest) })
+}
