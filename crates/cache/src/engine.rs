@@ -482,12 +482,22 @@ impl Engine {
     ) -> Answer {
         let mut answer = Answer::default();
         let mut waiting = VecDeque::from([(0u8, *key)]);
+        let mut later: Option<(usize, Pipeline)> = None;
         while let Some((table, key)) = waiting.pop_front() {
             if answer.passes as usize >= PASSES_MAX {
                 answer.cut_off = true;
                 break;
             }
             answer.passes += 1;
+            if !answer.learned.is_empty() {
+                // What the packet itself made the pipeline learn counts for it now, and is not there for others yet.
+                if later.as_ref().is_none_or(|(learned, _)| *learned < answer.learned.len()) {
+                    later = Some((answer.learned.len(), pipeline.with(&answer.learned)));
+                }
+                let traversal = later.as_ref().map_or(pipeline, |(_, p)| p).pass(&Point::table(table), &key);
+                traversal.run(&key, &mut Collect { answer: &mut answer, waiting: &mut waiting, ct, now });
+                continue;
+            }
             let hit = self.lookup(table, &key, pipeline, now);
             if hit {
                 answer.hits += 1;

@@ -82,6 +82,7 @@ fn fits(matching: &str, before: &str, action: &str) -> bool {
     let needs: &[&str] = match action {
         a if a.contains("IP_DST") || a.contains("ip_dst") => &["ip", "tcp", "udp"],
         a if a.contains("tcp_dst") => &["tcp", "tcp6"],
+        a if a.starts_with("ct(") => &["ip", "tcp", "udp", "ipv6", "tcp6"],
         _ => return true,
     };
     needs.contains(&matching.split(',').next().unwrap_or("")) && !before.contains("push_mpls")
@@ -105,7 +106,7 @@ fn flows(random: &mut Random, count: usize) -> String {
         let _ = match random.below(5) {
             _ if next > 5 => writeln!(text, "output:7"),
             0 => writeln!(text, "resubmit(,{next}),output:6"),
-            1 => writeln!(text, "ct(table={next},zone=3)"),
+            1 if fits(matching, &text[begin..], "ct(") => writeln!(text, "ct(table={next},zone=3)"),
             _ => writeln!(text, "goto_table:{next}"),
         };
     }

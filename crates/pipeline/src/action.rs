@@ -125,6 +125,17 @@ pub enum Action {
     FinTimeout,
     /// Sets the queue.
     SetQueue(u32),
+    /// Sets it back.
+    PopQueue,
+    /// Writes to a bit whether the packet is longer than so many bytes.
+    CheckLarger {
+        /// So many.
+        size: u16,
+        /// The bit.
+        to: Subfield,
+    },
+    /// Takes a tunnel option away.
+    DeleteField(Field),
     /// Runs these at the end.
     WriteActions(Arc<[Action]>),
     /// Forgets what was to be run at the end.
@@ -161,13 +172,18 @@ pub(crate) fn words_of(actions: &[Action]) -> u64 {
         match action {
             Action::Set { field, .. } => {
                 mask.add(*field);
+                field.presence().iter().for_each(|_| mask.add(Field::TunPresent));
                 field.info().prereq.depends(&mut mask);
             }
             Action::Move { from, to } => [from, to].iter().for_each(|b| {
                 mask.add(b.field);
+                b.field.presence().iter().for_each(|_| mask.add(Field::TunPresent));
                 b.field.info().prereq.depends(&mut mask);
             }),
-            Action::Push(b) | Action::Pop(b) | Action::OutputField(b) => mask.add(b.field),
+            Action::Push(b) | Action::Pop(b) | Action::OutputField(b) => {
+                mask.add(b.field);
+                b.field.presence().iter().for_each(|_| mask.add(Field::TunPresent));
+            }
             Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } | Action::PushVlan(_) | Action::PopVlan => {
                 mask.add(Field::VlanTci)
             }
@@ -178,7 +194,9 @@ pub(crate) fn words_of(actions: &[Action]) -> u64 {
                         m
                     });
             }
-            Action::SetQueue(_) => mask.add(Field::SkbPriority),
+            Action::SetQueue(_) | Action::PopQueue => mask.add(Field::SkbPriority),
+            Action::CheckLarger { to, .. } => [Field::PacketLen, to.field].iter().for_each(|f| mask.add(*f)),
+            Action::DeleteField(field) => [Field::TunPresent, *field].iter().for_each(|f| mask.add(*f)),
             Action::DecTtl(_) => [Field::EthType, Field::NwTtl].iter().for_each(|f| mask.add(*f)),
             Action::Ct(ct) => {
                 crate::op::CT_FIELDS.iter().for_each(|f| mask.add(*f));

@@ -221,7 +221,8 @@ impl Conntrack {
         }
     }
 
-    /// A tracker that remembers nothing and answers with these states in turn, then `trk|new`, as `ofproto/trace --ct-next` does.
+    /// A tracker that remembers nothing and answers with these states in turn, then `trk|new`, as `ofproto/trace --ct-next` does: one for each packet
+    /// that comes back, none for a `ct` without a table.
     pub fn scripted(states: impl IntoIterator<Item = u16>) -> Conntrack {
         Conntrack { mode: Mode::Scripted(states.into_iter().collect()), ..Conntrack::new(0) }
     }
@@ -251,13 +252,20 @@ impl Conntrack {
                 key.set(field, tracked.get(field));
             }
         }
+        tracked.set(Field::RecircId, 1);
         Some((call.table?, tracked))
+    }
+
+    /// Whether it only answers with states given beforehand.
+    pub fn is_scripted(&self) -> bool {
+        matches!(self.mode, Mode::Scripted(_))
     }
 
     /// Takes a packet through the tracker at a time in nanoseconds: sets the `ct_` fields of the key and may rewrite addresses.
     pub fn execute(&mut self, call: &CtCall, key: &mut Key, now: u64) {
         if let Mode::Scripted(states) = &mut self.mode {
-            let next = states.pop_front().unwrap_or(TRK | NEW) | TRK;
+            // The states are those with which packets come back.
+            let next = call.table.and_then(|_| states.pop_front()).unwrap_or(TRK | NEW) | TRK;
             return script(call, key, next);
         }
         self.expire(now);
@@ -412,7 +420,9 @@ impl Conntrack {
     }
 
     fn update(&mut self, id: u64, reply: bool, key: &Key, now: u64) -> Update {
-        let Some(connection) = self.connections.get_mut(&id) else { return Update::Invalid };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Update::Invalid;
+        };
         let (update, timeout) = match &mut connection.progress {
             Progress::Tcp(sides) => update_tcp(sides, reply, key.get(Field::TcpFlags) as u16),
             Progress::Icmp { replied } => {
@@ -538,7 +548,9 @@ fn script(call: &CtCall, key: &mut Key, next: u16) {
     }
     key.set(Field::CtState, u128::from(next));
     key.set(Field::CtZone, u128::from(call.zone));
-    let Some((nat, kind)) = call.nat.as_ref().and_then(|n| n.kind.map(|k| (n, k))) else { return };
+    let Some((nat, kind)) = call.nat.as_ref().and_then(|n| n.kind.map(|k| (n, k))) else {
+        return;
+    };
     let (address, port) = match (kind, nat.v6) {
         (NatKind::Source, false) => (Field::NwSrc, Field::TcpSrc),
         (NatKind::Source, true) => (Field::Ipv6Src, Field::TcpSrc),

@@ -1,15 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a datapath would do with a packet, in the words of Open vSwitch: what changed since the last thing that was sent, field by field.
+use crate::bridge::Bridge;
 use crate::conntrack::{CtCall, Nat, NatKind};
 use crate::field::Field;
 use crate::key::{low128, Key, Mask};
 use crate::op::{Machine, Op, Sink, Target};
-use crate::traversal::Traversal;
+use crate::pipeline::Pipeline;
+use crate::traversal::{Check, Entry, Traversal};
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+/// Passes that are run to say what happens for either outcome of a `check_pkt_larger`.
+const OUTCOMES_MAX: usize = 256;
+
+/// What a pass is part of.
+pub(crate) struct Around<'a> {
+    /// The program.
+    pub pipeline: &'a Pipeline,
+    /// Where the pass begins.
+    pub entry: &'a Entry,
+    /// The switch, if its ports are known, before it learned from this pass.
+    pub bridge: Option<&'a Bridge>,
+    /// When.
+    pub now: u64,
+}
+
 struct Actions<'a> {
+    around: &'a Around<'a>,
+    bridge: Option<Bridge>,
+    /// Passes that may still be run for other outcomes.
+    left: &'a mut usize,
     base: Key,
     parts: Vec<String>,
     recirculations: &'a mut u32,
@@ -22,8 +43,26 @@ struct Actions<'a> {
 }
 
 /// What the datapath would do, and how many VLAN tags it takes away at once at most.
-pub(crate) fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) -> (String, usize) {
+pub(crate) fn datapath_actions(
+    traversal: &Traversal,
+    around: &Around<'_>,
+    recirculations: &mut u32,
+) -> (String, usize) {
+    outcome(traversal, 0, around, &mut OUTCOMES_MAX.clone(), recirculations)
+}
+
+/// The same of what depends on the last of the first so many checks; of the whole pass if that is none.
+fn outcome(
+    traversal: &Traversal,
+    assumed: usize,
+    around: &Around<'_>,
+    left: &mut usize,
+    recirculations: &mut u32,
+) -> (String, usize) {
     let mut actions = Actions {
+        around,
+        bridge: around.bridge.cloned(),
+        left,
         base: *traversal.start(),
         parts: Vec::new(),
         recirculations,
@@ -32,7 +71,7 @@ pub(crate) fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) 
         written: Mask::default(),
     };
     if traversal.failed.is_none() {
-        actions.run(traversal);
+        actions.run(traversal, assumed);
     }
     let text = if actions.parts.is_empty() { "drop".into() } else { actions.parts.join(",") };
     (text, actions.popped)
@@ -40,6 +79,13 @@ pub(crate) fn datapath_actions(traversal: &Traversal, recirculations: &mut u32) 
 
 impl Sink for Actions<'_> {
     fn output(&mut self, target: &Target, key: &Key) {
+        if let Some((ports, sent)) = self.bridge.as_mut().and_then(|b| b.send(target, key, self.around.now)) {
+            if !ports.is_empty() {
+                self.commit(&sent);
+                self.parts.extend(ports.into_iter().map(port_text));
+            }
+            return;
+        }
         let text = match target {
             Target::Port(port) => port_text(*port),
             Target::InPort => port_text(key.get(Field::InPort) as u16),
@@ -123,7 +169,9 @@ impl Sink for Silent {
 }
 
 fn nat_text(nat: &Nat) -> String {
-    let Some(kind) = nat.kind else { return "nat".into() };
+    let Some(kind) = nat.kind else {
+        return "nat".into();
+    };
     let mut text = String::from(if kind == NatKind::Source { "src" } else { "dst" });
     let address = |a: u128| match nat.v6 {
         true if nat.ports.is_some() => format!("[{}]", Ipv6Addr::from(a)),
@@ -152,12 +200,43 @@ fn nat_text(nat: &Nat) -> String {
 
 impl Actions<'_> {
     /// Runs a pass. Clones that have to be ones in the datapath, too, are put into parentheses.
-    fn run(&mut self, traversal: &Traversal) {
+    fn run(&mut self, traversal: &Traversal, assumed: usize) {
         let mut machine = Machine::new(*traversal.start());
+        let own = assumed.checked_sub(1).map(|n| &traversal.checks[n]);
+        let count = *self.recirculations;
+        // The next check, and where a region ends of which all is said already: with the parts and the packet before it.
+        let mut checks = (assumed..traversal.checks.len()).peekable();
+        let mut said: Option<((u32, u32), Vec<String>, Key)> = None;
         // Where copies begin among the parts, and the packet then; none for a copy that the datapath does not make.
         let mut copies: Vec<Option<(usize, Key)>> = Vec::new();
         for (at, step) in traversal.steps.iter().enumerate() {
-            for (n, op) in step.ops.iter().enumerate() {
+            for n in 0..=step.ops.len() {
+                let place = (at as u32, n as u32);
+                if own.is_some_and(|c| c.at == place) {
+                    (self.parts, *self.recirculations) = (Vec::new(), count);
+                    self.commit(&machine.key);
+                    self.parts.clear();
+                    copies.clear();
+                }
+                if said.as_ref().is_some_and(|(end, ..)| *end == place) {
+                    (_, self.parts, self.base) = said.take().unwrap_or_default();
+                }
+                if own.is_some_and(|c| c.end == Some(place)) {
+                    return self.unwrap_last();
+                }
+                while let Some(check) = checks.next_if(|c| traversal.checks[*c].at == place) {
+                    if said.is_some() {
+                        continue;
+                    }
+                    self.commit(&machine.key);
+                    let part = self.both(traversal, check);
+                    self.parts.push(part);
+                    match traversal.checks[check].end {
+                        Some(end) => said = Some((end, std::mem::take(&mut self.parts), self.base)),
+                        None => return,
+                    }
+                }
+                let Some(op) = step.ops.get(n) else { break };
                 // Below a label nothing can be rewritten, so that comes first.
                 if matches!(op, Op::PushMpls { first: true, .. }) {
                     self.commit(&machine.key);
@@ -165,7 +244,7 @@ impl Actions<'_> {
                 op.writes(&mut self.written);
                 machine.step(op, self);
                 match op {
-                    Op::Save if traversal.apart.contains(&(at as u32, n as u32)) => {
+                    Op::Save if traversal.apart.contains(&place) => {
                         // Not twice, in the copy and behind it.
                         self.commit(&machine.key);
                         copies.push(Some((self.parts.len(), self.base)));
@@ -182,7 +261,34 @@ impl Actions<'_> {
                 }
             }
         }
-        // A copy behind which nothing is sent is the packet itself.
+        self.unwrap_last();
+    }
+
+    /// What happens for either outcome of a check.
+    fn both(&mut self, traversal: &Traversal, check: usize) -> String {
+        let before: Vec<bool> = traversal.checks[..check].iter().map(|c| c.larger).collect();
+        let mut of = |larger: bool| {
+            if *self.left == 0 {
+                return "…".to_string();
+            }
+            *self.left -= 1;
+            let assumed: Vec<bool> = before.iter().copied().chain([larger]).collect();
+            let Around { pipeline, entry, .. } = self.around;
+            let pass = pipeline.pass_assuming(entry, traversal.start(), usize::MAX, &assumed);
+            if pass.failed.is_some() || pass.checks.len() < assumed.len() {
+                return "drop".to_string();
+            }
+            let (text, popped) = outcome(&pass, assumed.len(), self.around, self.left, self.recirculations);
+            self.popped = self.popped.max(popped);
+            text
+        };
+        let (longer, others) = (of(true), of(false));
+        let Check { size, .. } = traversal.checks[check];
+        format!("check_pkt_len(size={size},gt({longer}),le({others}))")
+    }
+
+    /// A copy behind which nothing is sent is the packet itself.
+    fn unwrap_last(&mut self) {
         if let Some(last) = self.parts.last_mut() {
             if let Some(inner) = last.strip_prefix("clone(").and_then(|rest| rest.strip_suffix(')')) {
                 *last = inner.to_string();
@@ -268,20 +374,17 @@ impl Actions<'_> {
             _ => return,
         }
         let ports = [(Field::TcpSrc, "src"), (Field::TcpDst, "dst")];
+        // Options before the message, and both before its type, on which they hang.
+        if eth == 0x86dd && proto == 58 {
+            self.set("nd_ext", key, &[(Field::NdReserved, "nd_reserved"), (Field::NdOptionsType, "nd_options_type")]);
+            self.set("nd", key, &[(Field::NdTarget, "target"), (Field::NdSll, "sll"), (Field::NdTll, "tll")]);
+        }
         match (eth, proto) {
             (0x0800 | 0x86dd, 6) => self.set("tcp", key, &ports),
             (0x0800 | 0x86dd, 17) => self.set("udp", key, &ports),
             (0x0800 | 0x86dd, 132) => self.set("sctp", key, &ports),
             (0x0800, 1) => self.set("icmp", key, &[(Field::IcmpType, "type"), (Field::IcmpCode, "code")]),
-            (0x86dd, 58) => {
-                self.set("icmpv6", key, &[(Field::IcmpType, "type"), (Field::IcmpCode, "code")]);
-                self.set("nd", key, &[(Field::NdTarget, "target"), (Field::NdSll, "sll"), (Field::NdTll, "tll")]);
-                self.set(
-                    "nd_ext",
-                    key,
-                    &[(Field::NdReserved, "nd_reserved"), (Field::NdOptionsType, "nd_options_type")],
-                );
-            }
+            (0x86dd, 58) => self.set("icmpv6", key, &[(Field::IcmpType, "type"), (Field::IcmpCode, "code")]),
             _ => {}
         }
     }

@@ -5,15 +5,18 @@
 //! The datapath actions are what changed since the last thing that was sent, field by field. A rewrite that changes nothing for this
 //! packet is left out of them, so the megaflow that goes with them holds the written bits of the packet exactly, and what was copied to others;
 //! the narrower [`crate::Traversal::mask`] goes with the ops themselves. Bits of a field of which only a part is written are set under a mask.
+use crate::bridge::Bridge;
 use crate::conntrack::Conntrack;
-use crate::datapath::datapath_actions;
+use crate::datapath::{datapath_actions, Around};
 use crate::field::Field;
-use crate::journey::{Journey, PASSES_MAX};
+use crate::journey::{Collect, Journey, Later, PASSES_MAX};
 use crate::key::{Key, Mask};
 use crate::op::{Op, Target};
-use crate::pipeline::{Names, Pipeline};
+use crate::pipeline::Pipeline;
 use crate::text::{format_key, format_match, format_subset};
-use crate::traversal::Traversal;
+use crate::traversal::{Entry, Traversal};
+use crate::ways::{ways, Way};
+use std::collections::VecDeque;
 
 /// One step.
 #[derive(Clone, Debug)]
@@ -76,39 +79,43 @@ pub struct Explanation {
 
 /// Explains a packet.
 pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> Explanation {
-    let journey = pipeline.run(key, ct, now);
-    let names = pipeline.names();
-    let mut steps = Vec::new();
-    let mut passes = Vec::new();
+    explain_on(pipeline, key, ct, None, now)
+}
+
+/// The same on a switch whose ports are known, which learns addresses from it.
+///
+/// Of a packet whose length is not said (`packet_len`) both outcomes of `check_pkt_larger` are told, as long as the connection tracker is none that
+/// remembers: then the packet is the shortest.
+pub fn explain_on(
+    pipeline: &Pipeline,
+    key: &Key,
+    ct: &mut Conntrack,
+    mut bridge: Option<&mut Bridge>,
+    now: u64,
+) -> Explanation {
+    let mut explanation = Explanation { steps: Vec::new(), passes: Vec::new(), journey: Journey::default() };
     let mut recirculations = 0;
-    for (pass, traversal) in journey.passes.iter().enumerate() {
-        for (n, step) in traversal.steps.iter().enumerate() {
-            // They are in the order of the steps.
-            let from = traversal.remarks.partition_point(|(at, _)| (*at as usize) < n);
-            let of_step = traversal.remarks[from..].iter().take_while(|(at, _)| *at as usize == n);
-            let mut remarks: Vec<String> = of_step.map(|(_, remark)| remark.text(names)).collect();
-            // What was not kept is said where the last kept one is.
-            if traversal.more_remarks > 0 && traversal.remarks.last().is_some_and(|(at, _)| *at as usize == n) {
-                remarks.push(format!("and {} more actions of this pass do nothing", traversal.more_remarks));
-            }
-            let rule = step.rule.and_then(|id| pipeline.rule(id));
-            steps.push(ExplainedStep {
-                pass,
-                depth: step.entry.returns.iter().flat_map(|r| r.outwards()).count(),
-                table: step.entry.table,
-                table_name: names.table(step.entry.table).map(str::to_string),
-                priority: rule.map(|r| r.priority),
-                matching: rule.map_or(String::new(), |r| format_match(&r.matching(), names)),
-                actions: rule.map_or("drop".into(), |r| r.text.to_string()),
-                cookie: rule.map_or(0, |r| r.cookie),
-                line: rule.map_or(0, |r| r.line),
-                depends: format_subset(&step.key, &step.mask, names),
-                remarks,
-            });
+    let mut waiting = VecDeque::from([(Entry::table(0), *key)]);
+    let mut later = Later::default();
+    while let Some((entry, key)) = waiting.pop_front() {
+        let pass = explanation.passes.len();
+        if pass >= PASSES_MAX {
+            explanation.journey.cut_off = true;
+            break;
         }
-        passes.push(explain_pass(traversal, pass, names, &mut recirculations));
+        let program = later.of(pipeline, &explanation.journey.learned);
+        let both = key.get(Field::PacketLen) == 0 && ct.is_scripted();
+        let ways = ways(program, &entry, &key, both);
+        ways.iter().for_each(|way| explain_steps(program, pass, way, &mut explanation.steps));
+        let around = Around { pipeline: program, entry: &entry, bridge: bridge.as_deref(), now };
+        explanation.passes.push(explain_pass(&ways, &around, pass, &mut recirculations));
+        for way in ways {
+            let bridge = bridge.as_deref_mut();
+            way.run(&mut Collect { journey: &mut explanation.journey, waiting: &mut waiting, ct, bridge, now });
+            explanation.journey.passes.push(way.traversal);
+        }
     }
-    if let Some(last) = passes.last_mut().filter(|_| journey.cut_off) {
+    if let Some(last) = explanation.passes.last_mut().filter(|_| explanation.journey.cut_off) {
         let why = || {
             format!(
                 "more than {PASSES_MAX} passes through the connection tracker; the rest of the packet's way is dropped"
@@ -116,26 +123,62 @@ pub fn explain(pipeline: &Pipeline, key: &Key, ct: &mut Conntrack, now: u64) -> 
         };
         last.failed.get_or_insert_with(why);
     }
-    Explanation { steps, passes, journey }
+    explanation
 }
 
-fn explain_pass(traversal: &Traversal, pass: usize, names: &Names, recirculations: &mut u32) -> ExplainedPass {
-    let start = traversal.start();
-    let (actions, popped) = datapath_actions(traversal, recirculations);
-    let mask = megaflow(traversal, popped);
+fn explain_steps(pipeline: &Pipeline, pass: usize, way: &Way, steps: &mut Vec<ExplainedStep>) {
+    let (names, traversal) = (pipeline.names(), &way.traversal);
+    for n in way.steps() {
+        let step = &traversal.steps[n];
+        // They are in the order of the steps.
+        let from = traversal.remarks.partition_point(|(at, _)| (*at as usize) < n);
+        let of_step = traversal.remarks[from..].iter().take_while(|(at, _)| *at as usize == n);
+        let mut remarks: Vec<String> = of_step.map(|(_, remark)| remark.text(names)).collect();
+        // What was not kept is said where the last kept one is.
+        if traversal.more_remarks > 0 && traversal.remarks.last().is_some_and(|(at, _)| *at as usize == n) {
+            remarks.push(format!("and {} more actions of this pass do nothing", traversal.more_remarks));
+        }
+        let rule = step.rule.and_then(|id| pipeline.rule(id));
+        steps.push(ExplainedStep {
+            pass,
+            depth: step.entry.returns.iter().flat_map(|r| r.outwards()).count(),
+            table: step.entry.table,
+            table_name: names.table(step.entry.table).map(str::to_string),
+            priority: rule.map(|r| r.priority),
+            matching: rule.map_or(String::new(), |r| format_match(&r.matching(), names)),
+            actions: rule.map_or("drop".into(), |r| r.text.to_string()),
+            cookie: rule.map_or(0, |r| r.cookie),
+            line: rule.map_or(0, |r| r.line),
+            depends: format_subset(&step.key, &step.mask, names),
+            remarks,
+        });
+    }
+}
+
+fn explain_pass(ways: &[Way], around: &Around<'_>, pass: usize, recirculations: &mut u32) -> ExplainedPass {
+    let names = around.pipeline.names();
+    // In the last one no packet is larger than it is asked for: what a switch does behind a branch is what it does behind the shorter packets' one.
+    let last = &ways[ways.len() - 1].traversal;
+    let start = last.start();
+    let (actions, popped) = datapath_actions(last, around, recirculations);
+    let (mut mask, mut depends) = (Mask::default(), Mask::default());
+    for way in ways {
+        mask.merge(&megaflow(&way.traversal, popped));
+        depends.merge(&way.traversal.mask());
+    }
     let state = start.get(Field::CtState);
     ExplainedPass {
         packet: format_key(start, names),
-        final_packet: format_key(&traversal.end, names),
+        final_packet: format_key(&last.end, names),
         megaflow: format!(
             "recirc_id={},eth,{}",
             if pass == 0 { "0".to_string() } else { format!("{pass:#x}") },
             format_subset(start, &mask, names)
         ),
         megaflow_mask: mask,
-        depends: format_subset(start, &traversal.mask(), names),
+        depends: format_subset(start, &depends, names),
         datapath_actions: actions,
-        failed: traversal.failed.as_ref().map(ToString::to_string),
+        failed: ways.iter().find_map(|w| w.traversal.failed.as_ref()).map(ToString::to_string),
         ct_state: (pass > 0).then(|| state_names(state as u16)),
     }
 }
@@ -147,7 +190,7 @@ fn state_names(state: u16) -> String {
 }
 
 /// Fields of the packet itself that a datapath can match.
-const PACKET: [Field; 31] = [
+const PACKET: [Field; 32] = [
     Field::SkbPriority,
     Field::PktMark,
     Field::CtState,
@@ -172,6 +215,7 @@ const PACKET: [Field; 31] = [
     Field::NwTtl,
     Field::NwProto,
     Field::NdTarget,
+    Field::NdReserved,
     Field::ArpSha,
     Field::ArpTha,
     Field::TcpSrc,
@@ -182,7 +226,7 @@ const PACKET: [Field; 31] = [
 ];
 
 /// What came with the packet from a tunnel.
-const TUNNEL: [Field; 12] = [
+const TUNNEL: [Field; 15] = [
     Field::TunId,
     Field::TunSrc,
     Field::TunDst,
@@ -193,8 +237,11 @@ const TUNNEL: [Field; 12] = [
     Field::TunFlags,
     Field::TunGbpId,
     Field::TunGbpFlags,
+    Field::TunPresent,
     Field::TunMetadata0,
     Field::TunMetadata1,
+    Field::TunMetadata2,
+    Field::TunMetadata3,
 ];
 
 /// The mask of the megaflow that goes with the datapath actions, as Open vSwitch would install it. `popped`: VLAN tags that those take away at most
@@ -251,6 +298,14 @@ fn megaflow(traversal: &Traversal, popped: usize) -> Mask {
         *word &= allowed;
     }
     mask.remove(Field::VlanTpid);
+    if matches!((start.get(Field::EthType), start.get(Field::NwProto)), (0x0800, 1) | (0x86dd, 58)) {
+        // Type and code are in the lower halves of where the ports are.
+        for field in [Field::TcpSrc, Field::TcpDst] {
+            let bits = mask.get(field) & 0xff;
+            mask.remove(field);
+            mask.add_bits(field, bits);
+        }
+    }
     absent(start, &mut mask);
     for ttl in [Field::NwTtl, Field::MplsTtl] {
         if mask.get(ttl) != 0 {

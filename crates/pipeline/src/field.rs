@@ -152,6 +152,8 @@ fields! {
     TunTtl: "tun_ttl" [] 7 32 8 8 Dec None "RW";
     TunGbpId: "tun_gbp_id" ["NXM_NX_TUN_GBP_ID"] 7 16 16 16 Hex None "RW";
     TunGbpFlags: "tun_gbp_flags" ["NXM_NX_TUN_GBP_FLAGS"] 7 8 8 8 Hex None "RW";
+    // Which of the options behind it a packet carries: one that is 0 is there all the same.
+    TunPresent: "tun_metadata_present" [] 7 0 4 4 Hex None "-";
     TunMetadata0: "tun_metadata0" ["NXM_NX_TUN_METADATA0"] 8 0 64 64 Hex None "RW";
     TunMetadata1: "tun_metadata1" ["NXM_NX_TUN_METADATA1"] 9 0 64 64 Hex None "RW";
     TunMetadata2: "tun_metadata2" ["NXM_NX_TUN_METADATA2"] 10 0 64 64 Hex None "RW";
@@ -193,6 +195,9 @@ fields! {
     CtLabel: "ct_label" ["NXM_NX_CT_LABEL"] 22 0 128 128 Hex None "RWC";
     ConjId: "conj_id" ["NXM_NX_CONJ_ID"] 24 0 32 32 Dec None "RX";
     SkbPriority: "skb_priority" [] 24 32 32 32 Hex None "RX";
+    // No header: what `check_pkt_larger` and `recirc_id` ask about.
+    PacketLen: "packet_len" [] 25 0 16 16 Dec None "-";
+    RecircId: "recirc_id" [] 25 32 32 32 Hex None "-";
     EthDst: "dl_dst" ["eth_dst", "NXM_OF_ETH_DST", "OXM_OF_ETH_DST"] 26 16 48 48 Mac None "RW";
     EthType: "dl_type" ["eth_type", "NXM_OF_ETH_TYPE", "OXM_OF_ETH_TYPE"] 26 0 16 16 Hex None "RX";
     EthSrc: "dl_src" ["eth_src", "NXM_OF_ETH_SRC", "OXM_OF_ETH_SRC"] 27 16 48 48 Mac None "RW";
@@ -263,7 +268,7 @@ impl Field {
         ALL.iter().copied()
     }
 
-    /// The field of this name: as printed, or its OpenFlow 1.3 or NXM name (those without regard to case).
+    /// The field of this name: as printed, or its OpenFlow 1.3 or NXM name, in capitals as those are written.
     pub fn named(name: &str) -> Option<Field> {
         static NAMES: std::sync::OnceLock<std::collections::HashMap<&'static str, Field>> = std::sync::OnceLock::new();
         let names = NAMES.get_or_init(|| {
@@ -277,6 +282,12 @@ impl Field {
     /// The whole field as a range of bits.
     pub fn whole(self) -> Subfield {
         Subfield { field: self, offset: 0, bits: self.info().bits }
+    }
+
+    /// The bit of [`Field::TunPresent`] that says that a packet carries this tunnel option; none for other fields.
+    pub fn presence(self) -> Option<u128> {
+        let first = Field::TunMetadata0 as usize;
+        (first..first + 4).contains(&(self as usize)).then(|| 1 << (self as usize - first))
     }
 
     /// Register N.

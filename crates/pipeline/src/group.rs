@@ -30,6 +30,8 @@ pub struct Bucket {
     pub actions: Arc<[Action]>,
     /// The same as written.
     pub text: Arc<str>,
+    /// It names actions for which an action set has no place; they are not run.
+    pub left_out: bool,
 }
 
 /// A group.
@@ -87,35 +89,46 @@ impl Group {
     }
 }
 
+type Is = fn(&Action) -> bool;
+const FIRST: [Is; 6] = [
+    |a| matches!(a, Action::PopVlan),
+    |a| matches!(a, Action::PopMpls(_)),
+    |a| matches!(a, Action::PushMpls(_)),
+    |a| matches!(a, Action::PushVlan(_)),
+    |a| matches!(a, Action::DecTtl(_)),
+    |a| matches!(a, Action::DecMplsTtl),
+];
+const SETS: Is = |a| {
+    matches!(
+        a,
+        Action::Set { .. }
+            | Action::Move { .. }
+            | Action::SetVlanVid { .. }
+            | Action::SetVlanPcp { .. }
+            | Action::SetQueue(_)
+            | Action::Unsupported(_)
+    )
+};
+const WAYS: [Is; 5] = [
+    |a| matches!(a, Action::Group(_)),
+    |a| match a {
+        // With an identifier, bytes or a reason of its own it is an extension that no action set has a place for.
+        Action::Controller(to) => to.is_output(),
+        other => matches!(other, Action::Output(_) | Action::InPort | Action::All | Action::Flood | Action::Normal),
+    },
+    |a| matches!(a, Action::Resubmit { .. }),
+    |a| matches!(a, Action::Ct(_)),
+    |a| matches!(a, Action::CtClear),
+];
+
+/// Whether an action set has a place for an action; for `drop`, which does nothing, none is needed.
+pub fn in_action_set(action: &Action) -> bool {
+    FIRST.iter().chain([&SETS]).chain(&WAYS).any(|is| is(action)) || matches!(action, Action::Drop)
+}
+
 /// The order in which an action set runs, as in Open vSwitch: of each kind that comes first only the last one written, then what sets fields as
 /// written, then one way out. Everything else has no place in one and is left out.
 pub fn action_set(actions: &[Action]) -> Vec<Action> {
-    type Is = fn(&Action) -> bool;
-    const FIRST: [Is; 6] = [
-        |a| matches!(a, Action::PopVlan),
-        |a| matches!(a, Action::PopMpls(_)),
-        |a| matches!(a, Action::PushMpls(_)),
-        |a| matches!(a, Action::PushVlan(_)),
-        |a| matches!(a, Action::DecTtl(_)),
-        |a| matches!(a, Action::DecMplsTtl),
-    ];
-    const SETS: Is = |a| {
-        matches!(
-            a,
-            Action::Set { .. }
-                | Action::Move { .. }
-                | Action::SetVlanVid { .. }
-                | Action::SetVlanPcp { .. }
-                | Action::SetQueue(_)
-                | Action::Unsupported(_)
-        )
-    };
-    const WAYS: [Is; 4] = [
-        |a| matches!(a, Action::Group(_)),
-        |a| matches!(a, Action::Output(_) | Action::InPort | Action::All | Action::Flood | Action::Normal),
-        |a| matches!(a, Action::Resubmit { .. }),
-        |a| matches!(a, Action::Ct(_)),
-    ];
     let last = |is: &Is| actions.iter().rev().find(|a| is(a)).cloned();
     let mut out: Vec<Action> = FIRST.iter().filter_map(last).collect();
     out.extend(actions.iter().filter(|a| SETS(a)).cloned());

@@ -6,12 +6,12 @@
 //! Bounds are those of Open vSwitch: resubmits to the same or an earlier table nest 64 deep, 4096 resubmits in all.
 use crate::action::{Action, CtAction};
 use crate::conntrack::CtCall;
-use crate::field::{Field, Prereq};
+use crate::field::{Field, Prereq, Subfield};
 use crate::group::action_set;
 use crate::key::{Key, Mask};
 use crate::op::{Machine, Need, Op, Reason, Sink, Target, ToController};
-use crate::pipeline::{FlowMod, Pipeline, RuleId};
-use crate::traversal::{need_before, Entry, Failure, Remark, Return, Step, Traversal};
+use crate::pipeline::{Pipeline, RuleId};
+use crate::traversal::{need_before, Check, Entry, Failure, Remark, Return, Step, Traversal};
 use std::sync::Arc;
 
 /// Nested resubmits to the same or an earlier table.
@@ -33,10 +33,41 @@ struct Frame {
     copy: Copy,
     /// See [`Traversal::apart`].
     apart: bool,
-    /// It is a group's bucket.
+    /// `exit` ends it and nothing else: a group's bucket, or what depends on a packet's length.
     bucket: bool,
+    /// What it runs for.
+    why: Why,
+    /// It is what depends on the outcome of this check; with the action set that counts behind it.
+    branch: Option<(usize, Vec<Action>)>,
     /// What all frames below have left to do: that does not change while this one is there.
     below: Option<Arc<Return>>,
+}
+
+/// Whose actions a frame runs: a controller is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Flow,
+    TableMiss,
+    ActionSet,
+    Bucket,
+}
+
+impl Why {
+    fn of(miss: bool) -> Why {
+        match miss {
+            true => Why::TableMiss,
+            false => Why::Flow,
+        }
+    }
+
+    fn reason(self) -> Reason {
+        match self {
+            Why::Flow => Reason::Action,
+            Why::TableMiss => Reason::TableMiss,
+            Why::ActionSet => Reason::ActionSet,
+            Why::Bucket => Reason::Group,
+        }
+    }
 }
 
 /// What a lookup found.
@@ -64,7 +95,9 @@ struct Run<'a> {
     resubmits: u32,
     ops: usize,
     set: Vec<Action>,
-    learned: Vec<FlowMod>,
+    /// Outcomes of the first checks, if they do not depend on the packet.
+    assumed: &'a [bool],
+    checks: Vec<Check>,
     failed: Option<Failure>,
     remarks: Vec<(u32, Remark)>,
     apart: Vec<(u32, u32)>,
@@ -88,6 +121,11 @@ impl Pipeline {
     /// The first lookups of a pass, `most` of them: then the traversal is broken off where the next one has been made. What it did until then
     /// is as in the whole pass, unless that fails later on.
     pub fn pass_of(&self, entry: &Entry, key: &Key, most: usize) -> Traversal {
+        self.pass_assuming(entry, key, most, &[])
+    }
+
+    /// The same with the outcomes of the first `check_pkt_larger` given.
+    pub(crate) fn pass_assuming(&self, entry: &Entry, key: &Key, most: usize, assumed: &[bool]) -> Traversal {
         let mut run = Run {
             pipeline: self,
             machine: Machine::new(*key),
@@ -98,7 +136,8 @@ impl Pipeline {
             resubmits: 0,
             ops: 0,
             set: Vec::new(),
-            learned: Vec::new(),
+            assumed,
+            checks: Vec::new(),
             failed: None,
             remarks: Vec::new(),
             apart: Vec::new(),
@@ -113,6 +152,8 @@ impl Pipeline {
                 copy: Copy::No,
                 apart: false,
                 bucket: false,
+                why: Why::of(r.miss),
+                branch: None,
                 below: r.below(),
             });
         }
@@ -120,8 +161,8 @@ impl Pipeline {
         run.table(entry.table, entry.in_port, entry.ct, Some(entry.deeper));
         run.all(most);
         let end = run.machine.key;
-        let Run { steps, failed, remarks, apart, more_remarks, .. } = run;
-        Traversal { steps, failed, end, remarks, apart, more_remarks }
+        let Run { steps, failed, remarks, apart, checks, more_remarks, .. } = run;
+        Traversal { steps, failed, end, remarks, apart, checks, more_remarks }
     }
 }
 
@@ -132,8 +173,7 @@ impl Run<'_> {
                 if self.set.is_empty() {
                     break;
                 }
-                let actions = action_set(&std::mem::take(&mut self.set)).into();
-                self.call(actions, self.table_now(), false);
+                self.run_set();
                 continue;
             };
             if frame.copy == Copy::Due {
@@ -150,6 +190,7 @@ impl Run<'_> {
                     let (actions, at) = (frame.actions.clone(), frame.next - 1);
                     self.action(&actions[at]);
                 }
+                None if frame.branch.is_some() && !self.set.is_empty() => self.run_set(),
                 None => self.leave(),
             }
         }
@@ -164,6 +205,22 @@ impl Run<'_> {
         self.frames.last().map_or(0, |f| f.table)
     }
 
+    /// What the list that runs now is run for.
+    fn why(&self) -> Why {
+        self.frames.last().map_or(Why::Flow, |f| f.why)
+    }
+
+    fn run_set(&mut self) {
+        let actions = action_set(&std::mem::take(&mut self.set)).into();
+        self.call(actions, self.table_now(), false, Why::ActionSet);
+    }
+
+    /// The place of the next op: its step and its number.
+    fn here(&self) -> (u32, u32) {
+        let ops = self.steps.last().map_or(0, |s| s.ops.len() as u32);
+        (self.steps.len().saturating_sub(1) as u32, ops)
+    }
+
     fn leave(&mut self) {
         if let Some(frame) = self.frames.pop() {
             self.depth = self.frames.last().map_or(0, |f| f.depth);
@@ -171,11 +228,15 @@ impl Run<'_> {
             if frame.copy == Copy::Made {
                 self.emit(Op::Restore);
             }
+            if let Some((check, set)) = frame.branch {
+                self.set = set;
+                self.checks[check].end = Some(self.here());
+            }
         }
     }
 
     /// Runs actions. A caller that has nothing left to do is done with.
-    fn call(&mut self, actions: Arc<[Action]>, table: u8, copy: bool) {
+    fn call(&mut self, actions: Arc<[Action]>, table: u8, copy: bool, why: Why) {
         while self.frames.pop_if(|f| f.next >= f.actions.len() && f.copy == Copy::No).is_some() {}
         let below = self.returns();
         self.copies += usize::from(copy);
@@ -188,6 +249,8 @@ impl Run<'_> {
             copy,
             apart: false,
             bucket: false,
+            why,
+            branch: None,
             below,
         });
     }
@@ -198,7 +261,7 @@ impl Run<'_> {
         let within = self.frames.iter().rposition(|f| f.apart).unwrap_or(0);
         let last = self.set.is_empty() && self.frames[within..].iter().all(|f| f.next >= f.actions.len());
         let for_good = |a: &Action| matches!(a, Action::Ct(_) | Action::Meter(_) | Action::OutputTruncated { .. });
-        self.call(actions.clone(), self.table_now(), true);
+        self.call(actions.clone(), self.table_now(), true, self.why());
         if let Some(frame) = self.frames.last_mut() {
             frame.apart = !last && actions.iter().any(for_good);
         }
@@ -267,8 +330,7 @@ impl Run<'_> {
             key.set(Field::TcpDst, 0);
         }
         let fragment = !lookup.is_empty();
-        let mut rule = self.pipeline.lookup(table, &key, &mut lookup);
-        let learned = self.overlay(table, &key, rule, &mut lookup);
+        let rule = self.pipeline.lookup(table, &key, &mut lookup);
         if fragment {
             lookup.remove(Field::TcpSrc);
             lookup.remove(Field::TcpDst);
@@ -285,26 +347,20 @@ impl Run<'_> {
         let flow = rule.and_then(|id| self.pipeline.rule(id));
         let priority = flow.map_or(0, |r| r.priority);
         let loose = in_port.is_some() || ct || self.pipeline.has_clauses(table);
-        let actions = match &learned {
-            Some(actions) => {
-                rule = None;
-                Some(actions.clone())
-            }
-            None => flow.map(|r| r.actions.clone()),
-        };
+        let actions = flow.map(|r| (r.actions.clone(), r.is_table_miss()));
         let back = || self.frames.last().is_some_and(|f| table <= f.table);
         let deeper = deeper.unwrap_or_else(back);
         let entry = Entry { table, in_port, ct, depth: self.depth, deeper, returns: self.returns() };
         self.begin(entry, Looked { rule, priority, loose }, lookup);
-        if let Some(actions) = actions {
+        if let Some((actions, miss)) = actions {
             self.resubmits += 1;
             self.depth += u16::from(deeper);
-            self.call(actions, table, false);
+            self.call(actions, table, false, Why::of(miss));
         }
     }
 
     fn begin(&mut self, entry: Entry, found: Looked, lookup: Mask) {
-        let alive = !self.machine.stack.is_empty() || !self.set.is_empty() || !self.learned.is_empty();
+        let alive = !self.machine.stack.is_empty() || !self.set.is_empty();
         let cut = !alive && self.copies == 0;
         let key = self.machine.key;
         self.steps.push(Step {
@@ -325,24 +381,12 @@ impl Run<'_> {
     fn returns(&self) -> Option<Arc<Return>> {
         let f = self.frames.last()?;
         match f.next < f.actions.len() || f.copy != Copy::No {
-            true => Some(Arc::new(Return::new(f.actions.clone(), f.next as u32, f.depth, f.table, f.below.clone()))),
+            true => {
+                let place = (f.depth, f.table, f.why == Why::TableMiss);
+                Some(Arc::new(Return::new(f.actions.clone(), f.next as u32, place, f.below.clone())))
+            }
             false => f.below.clone(),
         }
-    }
-
-    /// Flows learned earlier in this pass count, too.
-    fn overlay(&self, table: u8, key: &Key, rule: Option<RuleId>, lookup: &mut Mask) -> Option<Arc<[Action]>> {
-        let found = rule.and_then(|id| self.pipeline.rule(id));
-        let mut best: Option<&FlowMod> = None;
-        for flow in self.learned.iter().rev().filter(|f| f.table == table) {
-            lookup.merge(&flow.matching.mask);
-            let above =
-                best.map_or(true, |b| flow.priority > b.priority) && found.is_none_or(|r| flow.priority >= r.priority);
-            if above && flow.matching.matches(key) {
-                best = Some(flow);
-            }
-        }
-        best.map(|flow| flow.actions.clone())
     }
 
     /// Ends the current list of actions.
@@ -372,8 +416,13 @@ impl Run<'_> {
             Action::Flood => self.emit(Op::Output(Target::Flood)),
             Action::Normal => self.emit(Op::Output(Target::Normal)),
             Action::Controller(to) => {
-                self.emit(Op::Output(Target::Controller(to.clone())));
-                if to.pause {
+                let mut to = to.clone();
+                if to.reason == Reason::Action {
+                    Arc::make_mut(&mut to).reason = self.why().reason();
+                }
+                let pause = to.pause;
+                self.emit(Op::Output(Target::Controller(to)));
+                if pause {
                     // The controller sends it on its way, or not.
                     self.exit();
                 }
@@ -393,7 +442,11 @@ impl Run<'_> {
             Action::Push(bits) => self.emit(Op::Push(*bits)),
             Action::Pop(bits) => match self.machine.stack.is_empty() {
                 true => self.remark(Remark::EmptyStack),
-                false => self.emit(Op::Pop(*bits)),
+                false => {
+                    let mut ops = vec![Op::Pop(*bits)];
+                    appears(bits.field, &mut ops);
+                    ops.into_iter().for_each(|op| self.emit(op));
+                }
             },
             Action::Group(id) => self.group(*id),
             Action::Ct(ct) => self.ct(ct),
@@ -403,7 +456,6 @@ impl Run<'_> {
                 let mut mask = Mask::default();
                 learn.depends(&mut mask);
                 self.depend(mask);
-                self.learned.push(learn.flow(&self.machine.key));
                 self.emit(Op::Learn(learn.clone()));
             }
             Action::Meter(meter) => self.emit(Op::Meter(*meter)),
@@ -414,6 +466,7 @@ impl Run<'_> {
             }
             Action::WriteActions(actions) => self.set.extend(actions.iter().cloned()),
             Action::ClearActions => self.set.clear(),
+            Action::CheckLarger { size, to } => self.check_larger(*size, *to),
             Action::Unsupported(text) => {
                 let rule = self.steps.last().and_then(|s| s.rule).and_then(|id| self.pipeline.rule(id));
                 self.failed = Some(Failure::Unsupported { action: text.to_string(), line: rule.map_or(0, |r| r.line) });
@@ -431,6 +484,7 @@ impl Run<'_> {
             Action::Set { field, value, mask } => {
                 if self.is(field.info().prereq) {
                     Op::set_masked(*field, *value, *mask, &mut ops);
+                    appears(*field, &mut ops);
                     if *field == Field::VlanTci {
                         ops.push(Op::FixVlanType);
                     }
@@ -439,10 +493,16 @@ impl Run<'_> {
             Action::Move { from, to } => {
                 if self.is(from.field.info().prereq) && self.is(to.field.info().prereq) {
                     ops.push(Op::Move { from: *from, to: *to });
+                    appears(to.field, &mut ops);
                 }
+            }
+            Action::DeleteField(field) => {
+                Op::set_masked(*field, 0, u128::MAX, &mut ops);
+                field.presence().iter().for_each(|bit| Op::set_masked(Field::TunPresent, 0, *bit, &mut ops));
             }
             // A queue is a priority: that is how Open vSwitch's user-space datapath has it.
             Action::SetQueue(queue) => Op::set_masked(Field::SkbPriority, u128::from(*queue), u128::MAX, &mut ops),
+            Action::PopQueue => Op::set_masked(Field::SkbPriority, 0, u128::MAX, &mut ops),
             Action::SetVlanVid { vid } => self.set_vlan(u128::from(*vid), 0xfff, &mut ops),
             Action::SetVlanPcp { pcp } => self.set_vlan(u128::from(*pcp) << 13, 0xe000, &mut ops),
             Action::PushVlan(tpid) => ops.push(Op::PushVlan(*tpid)),
@@ -489,6 +549,39 @@ impl Run<'_> {
         ops.into_iter().for_each(|op| self.emit(op));
     }
 
+    /// What is behind this action in its list depends on the packet's length. As in Open vSwitch neither the key nor the action set that come out of it count
+    /// for what the callers have left, and the longer packets run the action set that was there before already here.
+    fn check_larger(&mut self, size: u16, to: Subfield) {
+        let length = self.machine.key.get(Field::PacketLen) as u16;
+        let larger = self.assumed.get(self.checks.len()).copied().unwrap_or_else(|| {
+            // The bits down to the first that differs decide; of equal numbers all do.
+            let from = (length ^ size).checked_ilog2().unwrap_or(0);
+            self.depends_on(Field::PacketLen, u128::from(u16::MAX << from));
+            length > size
+        });
+        let check = self.checks.len();
+        self.checks.push(Check { at: self.here(), end: None, size, larger });
+        let done = |f: &Frame| f.next >= f.actions.len();
+        let callers = self.frames.len().saturating_sub(1);
+        let alone = self.frames[..callers].iter().all(done) && self.copies == 0 && self.set.is_empty();
+        if let (false, Some(frame)) = (alone, self.frames.last_mut()) {
+            let (actions, next) = (frame.actions.clone(), frame.next);
+            frame.next = frame.actions.len();
+            let (depth, table, why, below) = (frame.depth, frame.table, frame.why, frame.below.clone());
+            let before = if larger { self.set.clone() } else { std::mem::take(&mut self.set) };
+            self.copies += 1;
+            let branch = Some((check, before));
+            let copy = Copy::Made;
+            // A switch goes through both branches, the one of the shorter packets last: an `exit` in that one ends the callers' lists, too.
+            let bucket = larger && !actions[next..].contains(&Action::Exit);
+            self.frames.push(Frame { actions, next, depth, table, copy, apart: false, bucket, why, branch, below });
+            self.emit(Op::Save);
+        }
+        let mut ops = Vec::new();
+        Op::set(to, u128::from(larger), &mut ops);
+        ops.into_iter().for_each(|op| self.emit(op));
+    }
+
     fn set_vlan(&mut self, value: u128, bits: u128, ops: &mut Vec<Op>) {
         match self.is(Prereq::Vlan) {
             true => Op::set_masked(Field::VlanTci, value, bits, ops),
@@ -521,14 +614,7 @@ impl Run<'_> {
         }
         self.depends_on(field, 0xfe);
         for &id in controllers {
-            let to = ToController {
-                max_len: u16::MAX,
-                reason: Reason::InvalidTtl,
-                id,
-                userdata: Vec::new(),
-                pause: false,
-                meter: None,
-            };
+            let to = ToController { id, ..ToController::plain(Reason::InvalidTtl) };
             self.emit(Op::Output(Target::Controller(Arc::new(to))));
         }
         self.stop_list();
@@ -540,14 +626,7 @@ impl Run<'_> {
             0xfffa => Target::Normal,
             0xfffb => Target::Flood,
             0xfffc => Target::All,
-            0xfffd => Target::Controller(Arc::new(ToController {
-                max_len: u16::MAX,
-                reason: Reason::Action,
-                id: 0,
-                userdata: Vec::new(),
-                pause: false,
-                meter: None,
-            })),
+            0xfffd => Target::Controller(Arc::new(ToController::plain(self.why().reason()))),
             0xfff9 => {
                 let table = self.table_now();
                 return self.table(table, None, false, None);
@@ -597,8 +676,14 @@ impl Run<'_> {
         self.depend(mask);
         let table = self.table_now();
         self.depth += 1;
+        for n in &chosen {
+            let bucket = &group.buckets[*n];
+            if bucket.left_out {
+                self.remark(Remark::LeftOut { group: id, bucket: bucket.id });
+            }
+        }
         for n in chosen.into_iter().rev() {
-            self.call(group.buckets[n].actions.clone(), table, true);
+            self.call(group.buckets[n].actions.clone(), table, true, Why::Bucket);
             if let Some(frame) = self.frames.last_mut() {
                 frame.bucket = true;
             }
@@ -629,11 +714,21 @@ impl Run<'_> {
         while let Some(frame) = self.frames.last_mut() {
             frame.next = frame.actions.len();
             if frame.bucket {
+                if frame.branch.is_some() {
+                    self.set.clear();
+                }
                 return;
             }
             self.leave();
         }
         self.set.clear();
+    }
+}
+
+/// A tunnel option that is written is there.
+fn appears(field: Field, ops: &mut Vec<Op>) {
+    if let Some(bit) = field.presence() {
+        Op::set_masked(Field::TunPresent, bit, bit, ops);
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flows that packets install.
 use crate::action::Action;
-use crate::field::{Prereq, Subfield};
+use crate::field::{Field, Prereq, Subfield};
 use crate::key::{Key, Mask};
 use crate::matching::Match;
 use crate::pipeline::FlowMod;
@@ -88,7 +88,8 @@ impl Learn {
         for spec in &self.specs {
             match spec {
                 Spec::Match { from, to } => {
-                    matching.masked(to.field, from.read(key) << to.offset & to.field_mask(), to.field_mask())
+                    matching.masked(to.field, from.read(key) << to.offset & to.field_mask(), to.field_mask());
+                    to.field.presence().iter().for_each(|bit| matching.masked(Field::TunPresent, *bit, *bit));
                 }
                 Spec::Load { from, to } => {
                     let value = from.read(key);
@@ -125,7 +126,6 @@ impl Learn {
 
 /// A flow that matches a field matches what the packet must be to have it, too.
 fn require(prereq: Prereq, key: &Key, matching: &mut Match) {
-    use crate::field::Field;
     if prereq == Prereq::None || !prereq.holds(key) {
         return;
     }

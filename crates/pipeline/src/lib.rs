@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod action;
+mod bridge;
 mod changes;
 pub mod classifier;
 pub mod conntrack;
@@ -30,8 +31,10 @@ mod select;
 pub mod text;
 pub mod traversal;
 mod trie;
+mod ways;
 
 pub use action::{Action, CtAction, LOCAL};
+pub use bridge::Bridge;
 pub use conntrack::{Conntrack, CtCall, Nat, NatKind};
 pub use field::{Field, Format, Prereq, Subfield};
 pub use group::{Bucket, Group, GroupKind};
@@ -44,4 +47,4 @@ pub use op::{Machine, Need, Op, Reason, Sink, Target, ToController};
 pub use pipeline::{FlowMod, Names, Pipeline, Rule, RuleId, FLOWS_MAX, TABLES};
 pub use select::{Algorithm, Bundle, Multipath, PORT_NONE};
 pub use text::{Import, ImportError, ImportErrors, ImportOptions};
-pub use traversal::{Entry, Failure, Remark, Return, Step, Traversal, Uncacheable};
+pub use traversal::{Check, Entry, Failure, Remark, Return, Step, Traversal, Uncacheable};

@@ -55,6 +55,19 @@ pub struct ToController {
     pub meter: Option<u32>,
 }
 
+impl ToController {
+    /// What `controller` alone says.
+    pub fn plain(reason: Reason) -> ToController {
+        ToController { max_len: u16::MAX, reason, id: 0, userdata: Vec::new(), pause: false, meter: None }
+    }
+
+    /// Whether it says no more than an output to the controller's port does: at most how many bytes.
+    pub fn is_output(&self) -> bool {
+        let ToController { max_len: _, reason, id, userdata, pause, meter } = self;
+        *reason == Reason::Action && *id == 0 && userdata.is_empty() && !pause && meter.is_none()
+    }
+}
+
 /// Why a packet goes to a controller, with the numbers of OpenFlow (`OFPR_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -71,6 +84,8 @@ pub enum Reason {
     Group,
     /// A packet-out says so.
     PacketOut,
+    /// The flow of a table that matches every packet at priority 0 says so.
+    TableMiss,
 }
 
 /// One operation.
@@ -258,7 +273,7 @@ impl Machine {
             Op::DecTtl => count_down(key, Field::NwTtl),
             Op::DecMplsTtl => count_down(key, Field::MplsTtl),
             Op::PushVlan(tpid) => key.0[VLAN] = u64::from(*tpid) << 48 | 0x1000 << 32 | key.0[VLAN] >> 32,
-            Op::PopVlan => key.0[VLAN] <<= 32,
+            Op::PopVlan => pop_vlan(key),
             Op::FixVlanType => fix_vlan(key),
             Op::PushMpls { ethertype, first } => push_mpls(key, *ethertype, *first),
             Op::PopMpls(ethertype) => {
@@ -295,6 +310,11 @@ impl Machine {
             Op::Meter(meter) => sink.meter(*meter),
         }
     }
+}
+
+/// Removes the outer VLAN tag.
+pub(crate) fn pop_vlan(key: &mut Key) {
+    key.0[VLAN] <<= 32;
 }
 
 /// Lowers a field of a few bits by one, unless it is zero.

@@ -75,6 +75,11 @@ impl Rule {
         out
     }
 
+    /// Whether it matches every packet that nothing else matches: at priority 0, whatever the packet is.
+    pub fn is_table_miss(&self) -> bool {
+        self.priority == 0 && self.words.is_empty()
+    }
+
     fn is(&self, matching: &Match, priority: u16) -> bool {
         self.priority == priority && self.matching() == *matching
     }
@@ -166,9 +171,9 @@ fn comparable(words: &Arc<[(u8, u64)]>, values: &[u64]) -> (Arc<[(u8, u64)]>, Bo
 
 fn digest(matching: &Match) -> u64 {
     let words = matching.key.0.iter().zip(&matching.mask.0);
-    words
-        .filter(|(_, m)| **m != 0)
-        .fold(7, |hash: u64, (v, m)| (hash ^ v ^ m.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
+    words.filter(|(_, m)| **m != 0).fold(7, |hash: u64, (v, m)| {
+        (hash ^ v ^ m.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    })
 }
 
 impl Pipeline {
@@ -439,7 +444,9 @@ impl Pipeline {
         key: &Key,
         known: impl FnOnce() -> &'a Mask,
     ) -> bool {
-        let Some(t) = self.tables.get(usize::from(table)).filter(|t| t.version > since) else { return true };
+        let Some(t) = self.tables.get(usize::from(table)).filter(|t| t.version > since) else {
+            return true;
+        };
         found.is_none_or(|(id, _)| self.rules.contains_key(&id.0))
             && (t.changes.none(since) || t.changes.leave(since, found.map(|f| f.1), known(), key))
     }
@@ -462,6 +469,17 @@ impl Pipeline {
     /// Bit N says that some flow or group matches, reads or writes word N of the key. Flows that went are not subtracted.
     pub fn words_used(&self) -> u64 {
         self.words
+    }
+
+    /// Whether it asks how long packets are: packets that differ in nothing else may go different ways then.
+    pub fn asks_for_length(&self) -> bool {
+        let mut length = Mask::default();
+        length.add(crate::field::Field::PacketLen);
+        self.words & length.words() != 0 && {
+            let mut asks = false;
+            self.each_action(&mut |action| asks |= matches!(action, Action::CheckLarger { .. }));
+            asks
+        }
     }
 
     /// The flow of a table that a key finds; adds the bits that the answer depends on.

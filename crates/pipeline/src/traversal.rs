@@ -22,6 +22,8 @@ pub struct Return {
     pub(crate) next: u32,
     pub(crate) depth: u16,
     pub(crate) table: u8,
+    /// They are those of a flow that matches every packet at priority 0.
+    pub(crate) miss: bool,
     below: Option<Arc<Return>>,
     /// Of it and all below.
     hash: u64,
@@ -29,11 +31,16 @@ pub struct Return {
 
 impl Return {
     /// What one caller has left, above what its callers have.
-    pub(crate) fn new(actions: Arc<[Action]>, next: u32, depth: u16, table: u8, below: Option<Arc<Return>>) -> Return {
+    pub(crate) fn new(
+        actions: Arc<[Action]>,
+        next: u32,
+        (depth, table, miss): (u16, u8, bool),
+        below: Option<Arc<Return>>,
+    ) -> Return {
         let mut hasher = std::hash::DefaultHasher::new();
         let address = Arc::as_ptr(&actions).cast::<u8>() as usize;
-        (address, next, depth, table, below.as_ref().map_or(0, |b| b.hash)).hash(&mut hasher);
-        Return { actions, next, depth, table, below, hash: hasher.finish() }
+        (address, next, depth, table, miss, below.as_ref().map_or(0, |b| b.hash)).hash(&mut hasher);
+        Return { actions, next, depth, table, miss, below, hash: hasher.finish() }
     }
 
     /// It and its callers, from the innermost out.
@@ -49,7 +56,7 @@ impl Return {
     fn same(&self, other: &Return) -> bool {
         // The lists are held, so an address stands for one list as long as anybody compares with it.
         Arc::ptr_eq(&self.actions, &other.actions)
-            && (self.next, self.depth, self.table) == (other.next, other.depth, other.table)
+            && (self.next, self.depth, self.table, self.miss) == (other.next, other.depth, other.table, other.miss)
     }
 }
 
@@ -134,7 +141,7 @@ pub struct Step {
     /// What was done.
     pub ops: Vec<Op>,
     /// Whether a segment may begin here: nothing but the key and the entry is alive (no stack, no copy to return to, no action
-    /// set, no flow learned in this pass).
+    /// set).
     pub cut: bool,
     /// Bits that actions looked at, each before the op of that number.
     pub(crate) events: Vec<(u32, Mask)>,
@@ -190,8 +197,23 @@ pub struct Traversal {
     /// Where copies of the packet begin, by step and op, that a datapath has to make itself since what is done with them cannot be taken back. Do not count for
     /// caches either.
     pub apart: Vec<(u32, u32)>,
+    /// Where it was asked how long the packet is, in order. They do not count for caches: the bits that say it are in the masks.
+    pub checks: Vec<Check>,
     /// How many remarks there were beyond [`crate::REMARKS_MAX`].
     pub more_remarks: usize,
+}
+
+/// A `check_pkt_larger`. The actions behind it are run twice by a switch, once for either outcome, with the key as it was after each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The step and the op where what depends on it begins.
+    pub at: (u32, u32),
+    /// Where that ends, if something follows that does not.
+    pub end: Option<(u32, u32)>,
+    /// Longer than so many bytes.
+    pub size: u16,
+    /// What was found, or assumed.
+    pub larger: bool,
 }
 
 /// An action that did nothing, or not what it would in a switch, and why.
@@ -207,6 +229,13 @@ pub enum Remark {
     NoPort,
     /// There was nothing to pop.
     EmptyStack,
+    /// A bucket names actions that are not run.
+    LeftOut {
+        /// The group.
+        group: u32,
+        /// The bucket's number.
+        bucket: u32,
+    },
     /// What a label carries is not known once it is taken away.
     BehindLabel,
 }
@@ -216,6 +245,9 @@ impl Remark {
     pub fn text(&self, names: &crate::pipeline::Names) -> String {
         match self {
             Remark::NoGroup(id) => format!("group {id} does not exist: it and the actions behind it are not run"),
+            Remark::LeftOut { group, bucket } => format!(
+                "bucket {bucket} of group {group} names actions for which an action set has no place: they are not run"
+            ),
             Remark::TruncatedBack => "output with max_len sends nothing to IN_PORT".into(),
             Remark::NoPort => "there is no port 0: nothing is sent".into(),
             Remark::BehindLabel => {
@@ -316,10 +348,10 @@ mod tests {
     #[test]
     fn callers_are_shared_by_all_steps_under_them_however_deep() {
         let mut text = String::new();
-        for table in 0..254 {
+        for table in 0..253 {
             text += &format!("table={table} actions=resubmit(,{}),output:{}\n", table + 1, table + 1);
         }
-        text += "table=254 actions=resubmit(,0),output:9\n";
+        text += "table=253 actions=resubmit(,0),output:9\n";
         let pipeline = crate::text::import(&text, &Default::default()).unwrap().pipeline;
         let traversal = pipeline.pass(&Entry::table(0), &Key::default());
         assert_eq!(traversal.failed, Some(Failure::TooManyResubmits));

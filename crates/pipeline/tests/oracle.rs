@@ -79,6 +79,7 @@ fn fits(matching: &str, before: &str, action: &str) -> bool {
     let needs: &[&str] = match action {
         a if a.contains("IP_TOS") || a.contains("IP_DST") || a.contains("ip_dst") => &["ip", "tcp", "udp"],
         a if a.contains("tcp_dst") => &["tcp", "tcp6"],
+        a if a.starts_with("ct(") => &["ip", "tcp", "udp", "ipv6", "tcp6"],
         _ => return true,
     };
     needs.contains(&matching.split(',').next().unwrap_or("")) && !before.contains("push_mpls")

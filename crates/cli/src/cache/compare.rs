@@ -17,7 +17,7 @@ use cache::workload::{generate, input, models, rules, Locality, Packet, Paramete
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use node::pcap::Reader;
 use pipeline::text::{import, ImportOptions};
-use pipeline::{Key, Names, Pipeline};
+use pipeline::{Field, Key, Names, Pipeline};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -366,7 +366,7 @@ fn own(args: &Args) -> anyhow::Result<Loaded> {
     let traffic = match (&args.trace, &args.pcap) {
         (Some(trace), _) => input::parse(&trace.display().to_string(), &input_text(trace)?, pipeline.names())?,
         (None, Some(pcap)) => {
-            let (trace, left_out) = frames(pcap, in_port(&args.in_port, pipeline.names())?)?;
+            let (trace, left_out) = frames(pcap, in_port(&args.in_port, pipeline.names())?, pipeline.asks_for_length())?;
             fate.left_out = left_out;
             trace
         }
@@ -390,7 +390,7 @@ fn in_port(text: &str, names: &Names) -> anyhow::Result<u16> {
 
 /// The packets of a capture, and how many were left out. A capture that is short by its snap length often ends within a header of some packets,
 /// and the others are what it was made for.
-fn frames(file: &Path, port: u16) -> anyhow::Result<(input::Trace, u64)> {
+fn frames(file: &Path, port: u16, with_length: bool) -> anyhow::Result<(input::Trace, u64)> {
     let name = file.display().to_string();
     let open = std::fs::File::open(file).with_context(|| format!("{name} cannot be read"))?;
     let reader = Reader::with_links(std::io::BufReader::new(open), &input::LINKS);
@@ -400,7 +400,12 @@ fn frames(file: &Path, port: u16) -> anyhow::Result<(input::Trace, u64)> {
     while let Some(packet) = reader.next_packet().with_context(|| name.clone())? {
         number += 1;
         match input::captured(packet.link, &packet.data, port) {
-            Ok(key) => trace.add(packet.time_ns, key),
+            Ok(mut key) => {
+                if with_length {
+                    key.set(Field::PacketLen, packet.length.min(0xffff).into());
+                }
+                trace.add(packet.time_ns, key);
+            }
             Err(why) => {
                 left_out += 1;
                 first.get_or_insert(format!("packet {number}: {why}"));

@@ -6,7 +6,7 @@ use crate::output;
 use crate::Global;
 use pipeline::explain::{ExplainedPass, ExplainedStep, Explanation};
 use pipeline::text;
-use pipeline::Conntrack;
+use pipeline::{Bridge, Conntrack};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -17,6 +17,9 @@ use std::process::ExitCode;
 /// Flows are read as `ovs-ofctl dump-flows` prints them and `add-flows` reads them. The packet is written in the syntax of
 /// ofproto/trace: `in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_dst=80`. A packet that comes back from the connection tracker is new
 /// (`trk|new`) unless --ct-next says otherwise; with --track a real tracker decides, which remembers the packets given before.
+///
+/// With --ports the pipeline's switch has these ports, and learns addresses from packet to packet: `normal`, `flood` and `all` send to ports then. Of a packet
+/// without a `packet_len` (bytes, with the Ethernet header) both outcomes of `check_pkt_larger` are shown; with --track it is taken for short.
 ///
 /// A final packet can be given as --packet again, but for what lies behind an MPLS label. An action that did nothing says why (`remarks`): there is
 /// no such group, or the port is the one that the packet came in by. A step is indented while a flow before it has something left to do behind it (`depth`). A pass of more than 200 steps is shown by its first and last 20. JSON has 1000 steps
@@ -44,6 +47,9 @@ pub struct Args {
     /// State of the connection at the next return from the connection tracker: `trk,est`. May be given several times.
     #[arg(long, value_name = "STATES", conflicts_with = "track")]
     ct_next: Vec<String>,
+    /// The switch's ports: numbers, ranges, names, or LOCAL, with commas between them.
+    #[arg(long, value_name = "LIST")]
+    ports: Option<String>,
     /// Ask a real connection tracker, empty at first.
     #[arg(long)]
     track: bool,
@@ -67,11 +73,12 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             Conntrack::scripted(states.map_err(|e| anyhow::anyhow!("--ct-next:{e}"))?)
         }
     };
+    let mut bridge = args.ports.as_deref().map(|list| bridge(list, &pipeline)).transpose()?;
     let mut ways = Vec::new();
     for (n, packet) in args.packet.iter().enumerate() {
         let key = text::packet(packet, pipeline.names()).map_err(|e| anyhow::anyhow!("--packet:{e}"))?;
         let now = n as u64 * 1_000_000;
-        let mut explanation = pipeline::explain::explain(&pipeline, &key, &mut ct, now);
+        let mut explanation = pipeline::explain::explain_on(&pipeline, &key, &mut ct, bridge.as_mut(), now);
         if lead {
             // It is none of the user's flows.
             explanation.steps.remove(0);
@@ -87,6 +94,25 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     }
     let failed = ways.iter().flat_map(|w| &w.passes).any(|p| p.failed.is_some());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A switch with these ports.
+fn bridge(list: &str, pipeline: &pipeline::Pipeline) -> anyhow::Result<Bridge> {
+    let number = |text: &str| {
+        let named = pipeline.names().ports.get(text.trim_matches('"')).copied();
+        let local = text.eq_ignore_ascii_case("local").then_some(pipeline::LOCAL);
+        named.or(local).or_else(|| text.parse().ok().filter(|n| (1..0xff00).contains(n)))
+    };
+    let mut ports = Vec::new();
+    for part in list.split(',').map(str::trim) {
+        let range = part.split_once('-').and_then(|(first, last)| Some(number(first)?..=number(last)?));
+        match (number(part), range) {
+            (Some(port), _) => ports.push(port),
+            (None, Some(range)) if range.start() <= range.end() => ports.extend(range),
+            _ => anyhow::bail!("--ports {list}: \"{part}\" is no port: write numbers from 1 to 65279, ranges as 1-12, names of the flows' ports, or LOCAL"),
+        }
+    }
+    Ok(Bridge::new(ports))
 }
 
 /// Steps of a pass that a person is shown, and of all passes in JSON: a way of more is shown by so many at either end.

@@ -6,7 +6,7 @@ use super::matches::needed;
 use super::names::Context;
 use super::split::{item, list, positional, Item};
 use super::value::{bytes, ipv4, mac, masked, name, number, small, subfield};
-use super::{bad, field_named, Bad, Read};
+use super::{bad, field_named, field_of_key, Bad, Read};
 use crate::action::{Action, LOCAL};
 use crate::field::{Field, Prereq, Subfield};
 use crate::learn::{Learn, Source, Spec};
@@ -68,6 +68,9 @@ impl<'a> Actions<'_, '_, 'a> {
 
     /// Instructions stand behind the actions and in one order, each once; not within other actions and not in groups.
     fn check_order(&self, item: Item<'a>, depth: usize, before: &mut Option<&'a str>) -> Read<'a, ()> {
+        if item.name.eq_ignore_ascii_case("meter") && depth == 0 && self.kind.is_some() && before.is_some() {
+            return bad(item.whole, "\"meter\" stands before all other actions of a flow");
+        }
         const ORDER: [&str; 4] = ["clear_actions", "write_actions", "write_metadata", "goto_table"];
         let place = |name: &str| ORDER.iter().position(|o| o.eq_ignore_ascii_case(name));
         let (last, this) = (before.and_then(place), place(item.name));
@@ -191,6 +194,7 @@ impl<'a> Actions<'_, '_, 'a> {
             "all" => Action::All,
             "in_port" => Action::InPort,
             "local" => Action::Output(LOCAL),
+            "none" => return bad(item.whole, "no packet can be sent to NONE: write drop"),
             "table" => Action::Output(0xfff9),
             "output" => self.output(item)?,
             "controller" => Action::Controller(Arc::new(arguments::controller(item)?)),
@@ -202,10 +206,15 @@ impl<'a> Actions<'_, '_, 'a> {
             }
             "write_actions" => Action::WriteActions(match item.value {
                 Some("drop" | "") | None => Arc::new([]),
-                Some(inner) => self.inner(inner, depth)?,
+                Some(inner) => {
+                    let actions = self.inner(inner, depth)?;
+                    match actions.iter().all(crate::group::in_action_set) {
+                        true => actions,
+                        false => return bad(inner, "an action set has places for one of each of output, group, resubmit and ct, for what sets fields, pushes, pops and counts down, and for nothing else"),
+                    }
+                }
             }),
             "clone" => Action::Clone(self.inner(item.value.unwrap_or(""), depth)?),
-            // Open vSwitch refuses it in flows that match no protocol, but Neutron documents such flows.
             "ct" => Action::Ct(Arc::new(arguments::ct(item, self)?)),
             "learn" => {
                 let learn = arguments::learn(item, self.context)?;
@@ -229,7 +238,7 @@ impl<'a> Actions<'_, '_, 'a> {
             "ct_clear" => Action::CtClear,
             "fin_timeout" => Action::FinTimeout,
             "set_queue" => Action::SetQueue(small(item.needed()?, 32)?),
-            "pop_queue" => Action::SetQueue(0),
+            "pop_queue" => Action::PopQueue,
             "enqueue" => {
                 let text = item.needed()?;
                 let Some((port, queue)) = text.split_once([':', ',']) else {
@@ -254,6 +263,14 @@ impl<'a> Actions<'_, '_, 'a> {
             "set_field" => self.set_field(item)?,
             "load" => self.load(item)?,
             "move" => self.copy(item)?,
+            "check_pkt_larger" => self.check_larger(item)?,
+            "delete_field" => {
+                let name = item.needed()?;
+                match field_named(name).filter(|f| f.presence().is_some()) {
+                    Some(field) => Action::DeleteField(field),
+                    None => return bad(name, "delete_field takes tunnel options away: tun_metadata0 to 3"),
+                }
+            }
             "push" => Action::Push(self.read(item.needed()?)?),
             "pop" => Action::Pop(self.write(item.needed()?)?),
             "mod_vlan_vid" | "set_vlan_vid" => Action::SetVlanVid { vid: small(item.needed()?, 12)? as u16 },
@@ -286,7 +303,8 @@ impl<'a> Actions<'_, '_, 'a> {
             "mod_tp_src" => set(self.port_field(item, true)?, number(item.needed()?, 16)?, all),
             "mod_tp_dst" => set(self.port_field(item, false)?, number(item.needed()?, 16)?, all),
             "set_tunnel" | "set_tunnel64" => {
-                set(Field::TunId, number(item.needed()?, if lower == "set_tunnel" { 32 } else { 64 })?, all)
+                // Open vSwitch takes 64 bits for both.
+                set(Field::TunId, number(item.needed()?, 64)?, all)
             }
             "write_metadata" => {
                 let (value, mask) = masked(Field::Metadata, item.needed()?, self.context)?;
@@ -334,6 +352,7 @@ impl<'a> Actions<'_, '_, 'a> {
             0xfffa => Action::Normal,
             0xfffb => Action::Flood,
             0xfffc => Action::All,
+            0xffff => return bad(text, "no packet can be sent to NONE: write drop"),
             port => Action::Output(port),
         })
     }
@@ -394,6 +413,9 @@ impl<'a> Actions<'_, '_, 'a> {
             Some(&"ct") => true,
             Some(other) => return bad(other, "the third argument of resubmit is \"ct\""),
         };
+        if in_port.is_none() && table.is_none() && parts[0].is_empty() {
+            return bad(text, "resubmit needs a port or a table: resubmit(,1)");
+        }
         Ok(Action::Resubmit { in_port, table, ct })
     }
 
@@ -415,6 +437,21 @@ impl<'a> Actions<'_, '_, 'a> {
         Ok(())
     }
 
+    /// `check_pkt_larger(1500)->reg0[0]`.
+    fn check_larger(&mut self, item: Item<'a>) -> Read<'a, Action> {
+        let text = item.needed()?;
+        let Some((size, to)) = text.split_once(if item.parentheses { ")->" } else { "->" }) else {
+            return bad(item.whole, "a bit for the answer was expected: check_pkt_larger(1500)->reg0[0]");
+        };
+        let (size, to) = (size.trim(), to.trim());
+        // Open vSwitch writes it whatever the packet is.
+        let bits = subfield(to, true)?;
+        match bits.bits == 1 && bits.field.info().writable {
+            true => Ok(Action::CheckLarger { size: small(size, 16)? as u16, to: bits }),
+            false => bad(to, "one bit that can be written was expected, such as reg0[0]"),
+        }
+    }
+
     /// `VALUE->FIELD`.
     fn arrow(&self, item: Item<'a>) -> Read<'a, (&'a str, &'a str)> {
         let text = item.needed()?;
@@ -428,6 +465,7 @@ impl<'a> Actions<'_, '_, 'a> {
         let (value, to) = self.arrow(item)?;
         whole_field(to)?;
         let field = self.set(to)?.field;
+        of_key(to)?;
         match field {
             Field::VlanVid => {
                 let (v, m) = value.split_once('/').map_or((value, None), |(v, m)| (v, Some(m)));
@@ -479,6 +517,7 @@ impl<'a> Actions<'_, '_, 'a> {
                 "set_field" => {
                     let (value, to) = self.arrow(item)?;
                     whole_field(to)?;
+                    of_key(to)?;
                     let field = ct_writable(to)?;
                     let (value, mask) = masked(field.field, value, self.context)?;
                     Action::Set { field: field.field, value, mask }
@@ -535,13 +574,19 @@ fn whole_field(to: &str) -> Read<'_, ()> {
     }
 }
 
+/// `set_field` takes the names that matches take.
+fn of_key(to: &str) -> Read<'_, ()> {
+    match (field_of_key(to), field_named(to)) {
+        (None, Some(field)) => bad(to, format!("set_field names fields as matches do: {}", field.info().name)),
+        _ => Ok(()),
+    }
+}
+
 /// An action that is not taken: one that Open vSwitch has, or none at all.
 fn unknown<'a>(item: Item<'a>, name: &str) -> Bad<'a> {
     let why = match name {
-        "check_pkt_larger" => "packets have no length here",
         "encap" | "decap" => "packets are Ethernet here and stay so",
         "dec_nsh_ttl" => "packets have no NSH header here",
-        "delete_field" => "a tunnel option is there or not there, which is not told apart here",
         _ => "",
     };
     let message = match why {

@@ -5,10 +5,10 @@ use super::matches::value_of;
 use super::names::Context;
 use super::split::{item, list, positional, Item};
 use super::value::{bytes, ipv4, ipv6, number, small, subfield};
-use super::{bad, unsupported, Read};
+use super::{bad, unsupported, Bad, Read};
 use crate::action::{Action, CtAction};
 use crate::conntrack::{Nat, NatKind};
-use crate::field::Field;
+use crate::field::{Field, Prereq};
 use crate::hash::HashFields;
 use crate::learn::{Learn, Source, Spec};
 use crate::op::{Reason, ToController};
@@ -28,8 +28,8 @@ pub(super) fn ct<'a>(whole: Item<'a>, actions: &mut Actions<'_, '_, 'a>) -> Read
                 zone if zone.starts_with(|c: char| c.is_ascii_digit()) => ct.zone = small(zone, 16)? as u16,
                 bits => {
                     let from = subfield(bits, false)?;
-                    if from.bits > 16 {
-                        return bad(bits, "a zone has 16 bits");
+                    if from.bits != 16 {
+                        return bad(bits, format!("a zone has 16 bits, and {bits} has {}", from.bits));
                     }
                     ct.zone_from = Some(from);
                 }
@@ -43,6 +43,7 @@ pub(super) fn ct<'a>(whole: Item<'a>, actions: &mut Actions<'_, '_, 'a>) -> Read
             _ => return bad(part, format!("\"{}\" is not an argument of ct", item.name)),
         }
     }
+    ct_fits(whole, &ct, actions)?;
     if ct.force && !ct.commit {
         return bad(whole.whole, "\"force\" of ct needs \"commit\"");
     }
@@ -50,6 +51,36 @@ pub(super) fn ct<'a>(whole: Item<'a>, actions: &mut Actions<'_, '_, 'a>) -> Read
         return bad(whole.whole, "\"exec\" of ct needs \"commit\"");
     }
     Ok(ct)
+}
+
+/// What Open vSwitch demands of a flow with `ct`.
+fn ct_fits<'a>(whole: Item<'a>, ct: &CtAction, actions: &mut Actions<'_, '_, 'a>) -> Read<'a, ()> {
+    let translates = ct.nat.as_ref().is_some_and(|n| n.kind.is_some());
+    if !ct.commit && (translates || ct.alg.is_some()) {
+        return bad(whole.whole, "\"nat\" with src or dst and \"alg\" of ct need \"commit\"");
+    }
+    let Some(kind) = actions.kind else {
+        return Ok(());
+    };
+    // Neutron documents flows that match no protocol, which no switch takes: to run them all the same is what a lenient import is for.
+    let ip = kind.has(Prereq::Ip);
+    if !ip {
+        let message = "ct needs a flow that matches ip or ipv6".to_string();
+        let why = Bad { at: whole.whole, message, unsupported: true };
+        match actions.lenient {
+            true => actions.left_out = Some(why),
+            false => return Err(why),
+        }
+    }
+    let needs = match ct.alg.as_deref() {
+        Some("ftp") => (Prereq::Tcp, "ftp of ct needs a flow that matches tcp or tcp6"),
+        Some("tftp") => (Prereq::Udp, "tftp of ct needs a flow that matches udp or udp6"),
+        _ => return Ok(()),
+    };
+    match kind.has(needs.0) {
+        true => Ok(()),
+        false => bad(whole.whole, needs.1),
+    }
 }
 
 fn nat(whole: Item<'_>) -> Read<'_, Nat> {
@@ -123,15 +154,10 @@ pub(super) fn controllers<'a>(item: Item<'a>) -> Read<'a, Arc<[u16]>> {
 
 /// `controller`, `controller:128`, `controller(reason=…,userdata=…)`.
 pub(super) fn controller(whole: Item<'_>) -> Read<'_, ToController> {
-    let mut to = ToController {
-        max_len: u16::MAX,
-        reason: Reason::Action,
-        id: 0,
-        userdata: Vec::new(),
-        pause: false,
-        meter: None,
+    let mut to = ToController::plain(Reason::Action);
+    let Some(value) = whole.value else {
+        return Ok(to);
     };
-    let Some(value) = whole.value else { return Ok(to) };
     if !whole.parentheses {
         to.max_len = small(value, 16)? as u16;
         return Ok(to);

@@ -257,7 +257,12 @@ impl FileReader<'_> {
         for part in list(head, true)? {
             let item = item(part)?;
             match item.name {
-                "table" => flow.table = self.context.table(item.needed()?)?,
+                "table" => {
+                    flow.table = self.context.table(item.needed()?)?;
+                    if flow.table == 254 && item.value.is_some_and(|t| t.starts_with(|c: char| c.is_ascii_digit())) {
+                        return bad(item.whole, "table 254 is the switch's own: flows go to tables 0 to 253");
+                    }
+                }
                 "priority" => flow.priority = small(item.needed()?, 16)? as u16,
                 "cookie" => match item.needed()? {
                     masked if masked.contains('/') => {

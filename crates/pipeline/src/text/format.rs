@@ -36,13 +36,8 @@ const AFTER: &[Field] = &[
     Field::TunTos,
     Field::TunTtl,
     Field::TunFlags,
-    Field::TunMetadata0,
-    Field::TunMetadata1,
-    Field::TunMetadata2,
-    Field::TunMetadata3,
-    Field::Metadata,
-    Field::InPort,
 ];
+const LAST: &[Field] = &[Field::Metadata, Field::InPort, Field::PacketLen];
 
 /// A match as a flow would be written.
 pub fn format_match(matching: &Match, names: &Names) -> String {
@@ -68,6 +63,10 @@ pub fn format_key(key: &Key, names: &Names) -> String {
     if key.get(Field::VlanTci) != 0 {
         mask.add(Field::VlanTci);
     }
+    // What a packet does not carry goes without saying.
+    mask.remove(Field::TunPresent);
+    mask.add_bits(Field::TunPresent, key.get(Field::TunPresent));
+    mask.remove(Field::RecircId);
     // The usual type of a tag goes without saying.
     for tpid in [Field::VlanTpid, Field::InnerTpid] {
         if key.get(tpid) == 0x8100 {
@@ -93,12 +92,17 @@ impl Out<'_> {
     }
 
     fn all(&mut self) {
+        if self.mask.get(Field::RecircId) != 0 {
+            self.push(&format!("recirc_id={}", self.key.get(Field::RecircId)));
+        }
         BEFORE.iter().for_each(|f| self.field(*f, f.info().name));
         let eth = (self.mask.get(Field::EthType) == 0xffff).then(|| self.key.get(Field::EthType));
         let proto = (self.mask.get(Field::NwProto) == 0xff).then(|| self.key.get(Field::NwProto));
         let named_proto = self.protocol(eth, proto);
         (0..16).for_each(|n| self.field(Field::reg(n), Field::reg(n).info().name));
         AFTER.iter().for_each(|f| self.field(*f, f.info().name));
+        self.options();
+        LAST.iter().for_each(|f| self.field(*f, f.info().name));
         self.vlan();
         self.field(Field::EthSrc, "dl_src");
         self.field(Field::EthDst, "dl_dst");
@@ -180,6 +184,19 @@ impl Out<'_> {
     fn generic(&mut self, name: &str) -> bool {
         self.push(name);
         false
+    }
+
+    /// Tunnel options: one that is only there has no value, and one that is not there says so.
+    fn options(&mut self) {
+        for field in [Field::TunMetadata0, Field::TunMetadata1, Field::TunMetadata2, Field::TunMetadata3] {
+            let bit = field.presence().unwrap_or(0);
+            let asked = self.mask.get(Field::TunPresent) & bit != 0;
+            match (asked, self.key.get(Field::TunPresent) & bit != 0, self.mask.get(field)) {
+                (true, false, 0) => self.push(&format!("{}=NP", field.info().name)),
+                (true, true, 0) => self.push(field.info().name),
+                _ => self.field(field, field.info().name),
+            }
+        }
     }
 
     fn vlan(&mut self) {

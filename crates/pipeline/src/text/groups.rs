@@ -3,9 +3,9 @@
 use super::actions::Actions;
 use super::split::trim;
 use super::value::{number, small};
-use super::{bad, field_named, unsupported, Read};
+use super::{bad, field_of_key, unsupported, Read};
 use crate::action::Action;
-use crate::group::{action_set, Bucket, Group, GroupKind};
+use crate::group::{action_set, in_action_set, Bucket, Group, GroupKind};
 use crate::key::Mask;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) fn read<'a>(line: &'a str, actions: &mut Actions<'_, '_, 'a>) -> Read
         field_list: Vec::new(),
         selection_param: 0,
     };
-    let mut id = None;
+    let (mut id, mut of_type, mut method) = (None, false, None);
     let mut unknown = None;
     let mut rest = head;
     while !rest.is_empty() {
@@ -35,6 +35,7 @@ pub(super) fn read<'a>(line: &'a str, actions: &mut Actions<'_, '_, 'a>) -> Read
         match name {
             "group_id" => id = Some(number(value, 32)? as u32),
             "type" => {
+                of_type = true;
                 group.kind = match value {
                     "all" => GroupKind::All,
                     "select" => GroupKind::Select,
@@ -48,8 +49,10 @@ pub(super) fn read<'a>(line: &'a str, actions: &mut Actions<'_, '_, 'a>) -> Read
                     }
                 }
             }
-            "selection_method" if value == "hash" || value == "dp_hash" => {}
-            "selection_method_param" => group.selection_param = number(value, 64)? as u64,
+            "selection_method" if value == "hash" || value == "dp_hash" => method = Some(value),
+            "selection_method_param" if method.is_some() => group.selection_param = number(value, 64)? as u64,
+            "selection_method_param" => return bad(part, "selection_method_param stands behind a selection_method"),
+            "fields" if method != Some("hash") => return bad(part, "fields stand behind selection_method=hash"),
             "fields" => match fields(value.strip_suffix(')').unwrap_or(value), &mut group) {
                 // Which bucket such a packet takes is not known.
                 Err(why) if why.unsupported && actions.lenient => {
@@ -61,9 +64,18 @@ pub(super) fn read<'a>(line: &'a str, actions: &mut Actions<'_, '_, 'a>) -> Read
             _ => return bad(part, format!("\"{name}\" is not a property of a group")),
         }
     }
+    if !of_type {
+        return bad(head, "a group needs a type: all, select, indirect, fast_failover");
+    }
+    if method.is_some() && group.kind != GroupKind::Select {
+        return bad(head, "only a select group has a selection_method");
+    }
     for part in parts {
         let next = group.buckets.len() as u32;
         group.buckets.push(bucket(part, next, group.kind, actions)?);
+        if let Some(last) = group.buckets.last().filter(|l| group.buckets.iter().filter(|b| b.id == l.id).count() > 1) {
+            return bad(part, format!("there are two buckets with number {}", last.id));
+        }
         if group.buckets.len() > 4096 {
             return bad(part, "a group has at most 4096 buckets");
         }
@@ -102,7 +114,7 @@ fn split_buckets(line: &str) -> Vec<&str> {
 fn fields<'a>(text: &'a str, group: &mut Group) -> Read<'a, ()> {
     for part in text.split([',', ' ']).filter(|p| !p.is_empty()) {
         let (name, mask) = part.split_once('=').map_or((part, None), |(n, m)| (n, Some(m)));
-        let Some(field) = field_named(name) else {
+        let Some(field) = field_of_key(name) else {
             return unsupported(part, format!("\"{name}\" is not a field"));
         };
         let bits = mask.map_or(Ok(u128::MAX), |m| number(m, field.info().bits))?;
@@ -122,8 +134,10 @@ fn bucket<'a>(text: &'a str, next: u32, kind: GroupKind, actions: &mut Actions<'
         weight: u16::from(kind == GroupKind::Select),
         actions: Arc::new([]),
         text: Arc::from("drop"),
+        left_out: false,
     };
     let mut rest = text;
+    let mut watched = kind != GroupKind::FastFailover;
     while !rest.is_empty() {
         let (part, after) = next_part(rest);
         let (name, value) = match part.split_once(['=', ':']) {
@@ -136,13 +150,19 @@ fn bucket<'a>(text: &'a str, next: u32, kind: GroupKind, actions: &mut Actions<'
         };
         match name {
             "bucket_id" => bucket.id = small(value, 32)?,
+            "weight" if kind != GroupKind::Select => return bad(part, "only buckets of a select group have weights"),
             "weight" => bucket.weight = small(value, 16)? as u16,
-            "watch_port" | "watch_group" => {}
+            "watch_port" | "watch_group" if !matches!(kind, GroupKind::Select | GroupKind::FastFailover) => {
+                return bad(part, format!("only buckets of a fast_failover or select group have a {name}"));
+            }
+            "watch_port" | "watch_group" => watched = true,
+            _ if !watched => return bad(text, "a bucket of a fast_failover group has a watch_port or a watch_group"),
             _ => {
                 // The actions go to the end of the bucket, with or without "actions=".
                 let list =
                     part.strip_prefix("actions=").map_or(rest, |_| trim(rest).strip_prefix("actions=").unwrap_or(rest));
                 let read = actions.list(trim(list))?;
+                bucket.left_out = read.iter().any(|a| !in_action_set(a));
                 bucket.actions = action_set(&read).into();
                 bucket.text = Arc::from(trim(list));
                 return Ok(bucket);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Matches of flows.
+use super::kind::Kind;
 use super::names::Context;
 use super::split::{item, list, Item};
-use super::value::{exact, masked, number};
-use super::{bad, field_named, unsupported, Read};
+use super::value::{exact, masked, number, subfield};
+use super::{bad, field_of_key, unsupported, Read};
 use crate::field::{Field, Format, Prereq};
 use crate::key::low128;
 use crate::matching::Match;
@@ -56,6 +57,8 @@ fn inner(name: &str) -> Option<Field> {
         "vlan_tpid1" => Field::InnerTpid,
         "mpls_lse1" => Field::MplsLse1,
         "mpls_lse2" => Field::MplsLse2,
+        "packet_len" => Field::PacketLen,
+        "skb_priority" => Field::SkbPriority,
         _ => return None,
     })
 }
@@ -104,7 +107,7 @@ impl<'a> Reader<'a> {
                 None => Ok(()),
             };
         }
-        if item.value == Some("*") && !self.exact && (field_named(item.name).is_some() || WILD.contains(&item.name)) {
+        if item.value == Some("*") && !self.exact && (field_of_key(item.name).is_some() || WILD.contains(&item.name)) {
             return Ok(());
         }
         match item.name {
@@ -123,18 +126,69 @@ impl<'a> Reader<'a> {
             }
             "nw_tos" => return self.tos(item, 0),
             "ip_dscp" => return self.tos(item, 2),
+            "recirc_id" => return self.recirculated(item),
+            name if name.ends_with(']') && !self.exact => return self.bits(item, context),
             _ => {}
         }
         let inner = inner(item.name).filter(|_| self.inner);
-        let Some(field) = inner.or_else(|| field_named(item.name).filter(|f| f.info().readable)) else {
+        let of_flows = |f: &Field| f.info().readable && *f != Field::SkbPriority;
+        let Some(field) = inner.or_else(|| field_of_key(item.name).filter(of_flows)) else {
             return unsupported(item.whole, format!("\"{}\" is not a field that a flow can match", item.name));
         };
+        if let Some(bit) = field.presence() {
+            // A flow that names an option matches packets that carry it.
+            let there = item.value != Some("NP");
+            self.require(Field::TunPresent, if there { bit } else { 0 }, bit, item.whole)?;
+            if !there || item.value.is_none() {
+                return Ok(());
+            }
+        }
+        if item.value.is_none() && !self.exact && field.info().maskable {
+            // Any value.
+            self.needs.push((field, item.whole));
+            return Ok(());
+        }
         let (value, mask) = masked(field, item.needed()?, context)?;
         // What is said of flags leaves the others unset.
         let flags = matches!(field.info().format, Format::CtState | Format::TcpFlags | Format::TunFlags | Format::Frag);
         self.one_value(item.whole, flags || mask == low128(field.info().bits))?;
         self.needs.push((field, item.whole));
         self.require(field, value & mask, mask, item.whole)
+    }
+
+    /// Some bits of a field: `reg0[0..3]=1`.
+    fn bits(&mut self, item: Item<'a>, context: &mut Context<'_>) -> Read<'a, ()> {
+        let bits = subfield(item.name, false)?;
+        if !bits.field.info().readable || bits.field == Field::SkbPriority {
+            return bad(item.name, format!("{} is not a field that a flow can match", bits.field.info().name));
+        }
+        let text = item.needed()?;
+        let whole = bits == bits.field.whole();
+        let value = match text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains([':', '.']) {
+            true => number(text, bits.bits)?,
+            false if whole => value_of(bits.field, text, context)?,
+            false => return bad(text, format!("a number of {} bits was expected", bits.bits)),
+        };
+        if !whole && !bits.field.info().maskable {
+            return bad(item.name, format!("{} cannot be masked", bits.field.info().name));
+        }
+        self.needs.push((bits.field, item.whole));
+        if let Some(bit) = bits.field.presence() {
+            self.require(Field::TunPresent, bit, bit, item.whole)?;
+        }
+        self.require(bits.field, value << bits.offset & bits.field_mask(), bits.field_mask(), item.whole)
+    }
+
+    /// Whether the packet has come back from the connection tracker, which is all that a flow can ask: other numbers are a datapath's own.
+    fn recirculated(&mut self, item: Item<'a>) -> Read<'a, ()> {
+        let text = item.needed()?;
+        match number(text, 32)? {
+            n if n == 0 || self.inner => self.require(Field::RecircId, u128::from(n != 0), 0xffff_ffff, item.whole),
+            _ => bad(
+                text,
+                "a flow matches recirc_id=0 only: packets that have not come back from the connection tracker",
+            ),
+        }
     }
 
     /// A packet has a value in each field, not many.
@@ -161,10 +215,8 @@ impl<'a> Reader<'a> {
 
     fn tos(&mut self, item: Item<'a>, shift: u8) -> Read<'a, ()> {
         let text = item.needed()?;
-        let value = number(text, 8 - shift)? << shift;
-        if value & 3 != 0 {
-            return bad(text, format!("{text} sets bits of the ECN field: match nw_ecn for those"));
-        }
+        // Bits of the ECN field are another field's, and do not count.
+        let value = number(text, 8 - shift)? << shift & 0xfc;
         self.needs.push((Field::NwTos, item.whole));
         self.require(Field::NwTos, value, 0xfc, item.whole)
     }
@@ -178,7 +230,7 @@ impl<'a> Reader<'a> {
                 Field::TcpSrc | Field::TcpDst if at.starts_with("tp_") => ports_of(&self.matching),
                 _ => field.info().prereq,
             };
-            if let Some(what) = missing(prereq, &self.matching) {
+            if let Some(what) = missing(prereq, *field, &self.matching) {
                 return bad(at, format!("{name} needs a match on {what}"));
             }
         }
@@ -197,7 +249,7 @@ fn ports_of(matching: &Match) -> Prereq {
 }
 
 /// What a match lacks for a field with this prerequisite.
-pub(super) fn missing(prereq: Prereq, matching: &Match) -> Option<&'static str> {
+pub(super) fn missing(prereq: Prereq, field: Field, matching: &Match) -> Option<&'static str> {
     let eth = matching.exactly(Field::EthType);
     let proto = matching.exactly(Field::NwProto);
     let ip = matches!(eth, Some(0x0800 | 0x86dd));
@@ -222,7 +274,14 @@ pub(super) fn missing(prereq: Prereq, matching: &Match) -> Option<&'static str> 
         Prereq::Nd => icmp6 && (kind == 135 || kind == 136),
         Prereq::NdSol => icmp6 && kind == 135,
         Prereq::NdAdv => icmp6 && kind == 136,
-        Prereq::Ct => ip,
+        Prereq::Ct => {
+            let of_type = match field {
+                Field::CtNwSrc | Field::CtNwDst => eth == Some(0x0800),
+                Field::CtIpv6Src | Field::CtIpv6Dst => eth == Some(0x86dd),
+                _ => true,
+            };
+            of_type && Kind::of(matching).has(Prereq::Ct)
+        }
     };
     (!fits).then(|| needed(prereq))
 }
@@ -245,7 +304,9 @@ pub(super) fn needed(prereq: Prereq) -> &'static str {
         Prereq::Nd => "icmp6,icmp_type=135 or 136",
         Prereq::NdSol => "icmp6,icmp_type=135",
         Prereq::NdAdv => "icmp6,icmp_type=136",
-        Prereq::Ct => "ip or ipv6, and ct_state=+trk",
+        Prereq::Ct => {
+            "a tracked connection, as ct_state=+trk+est or ct_state=+trk-inv, and for its addresses ip or ipv6"
+        }
     }
 }
 

@@ -208,10 +208,11 @@ pub(crate) fn field_named(name: &str) -> Option<Field> {
     match name {
         "tp_src" => Some(Field::TcpSrc),
         "tp_dst" => Some(Field::TcpDst),
-        _ => Field::named(name).or_else(|| {
-            let lower = name.to_ascii_lowercase();
-            let upper = name.to_ascii_uppercase();
-            Field::named(&lower).or_else(|| Field::named(&upper))
-        }),
+        _ => Field::named(name),
     }
+}
+
+/// The same where the names of OpenFlow's extensible matches are not taken: as the key of a match, after `set_field`, in `delete_field`.
+pub(crate) fn field_of_key(name: &str) -> Option<Field> {
+    field_named(name).filter(|_| !name.contains(|c: char| c.is_ascii_uppercase()))
 }

@@ -20,7 +20,7 @@ pub(super) fn read<'a>(text: &'a str, names: &Names) -> Read<'a, Key> {
         }
         match item.name {
             // A trace's own settings, without meaning for the flow.
-            "recirc_id" | "dp_hash" if item.value.is_some() => {}
+            "dp_hash" if item.value.is_some() => {}
             _ => reader.item(item, &mut context)?,
         }
     }
