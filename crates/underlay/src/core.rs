@@ -27,6 +27,10 @@ use std::net::IpAddr;
 const RESOLVE_INTERVAL_MS: u64 = 1000;
 /// Milliseconds after which a neighbour that the kernel does not manage is asked for again, so that it does not age out.
 const REFRESH_INTERVAL_MS: u64 = 15_000;
+/// When a link is back its neighbours are asked for so often,
+pub const EAGER_INTERVAL_MS: u64 = 100;
+/// for so long: what is sent first is often lost, in a queue that is not open yet or by a switch that does not forward yet.
+const EAGER_MS: u64 = 3000;
 
 /// What a next hop is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,6 +103,9 @@ pub struct Resolve {
     pub addr: IpAddr,
     /// True: resolve it and keep it resolved. False: nobody needs it any longer.
     pub keep: bool,
+    /// What the kernel may have of it is to be forgotten first: it waits a second between two requests, and does not tell of those that it
+    /// waits for.
+    pub anew: bool,
 }
 
 #[derive(Debug)]
@@ -159,6 +166,14 @@ pub struct Core {
     removed_ncs: Vec<IpAddr>,
     unused_groups: BTreeSet<u32>,
     asked: HashMap<(u32, IpAddr), u64>,
+    /// Links that have come back since [`Core::resolve`] was called last.
+    returned: HashSet<u32>,
+    /// Links that have come back not long ago, and when that is long ago.
+    eager: HashMap<u32, u64>,
+    /// Neighbours on them have not answered.
+    waits: bool,
+    /// When their neighbours were asked for.
+    nudged: HashMap<(u32, IpAddr), u64>,
     ask_now: HashSet<(u32, IpAddr)>,
     released: Vec<(u32, IpAddr)>,
     refused: Vec<Change>,
@@ -186,6 +201,10 @@ impl Core {
             removed_ncs: Vec::new(),
             unused_groups: BTreeSet::new(),
             asked: HashMap::new(),
+            returned: HashSet::new(),
+            eager: HashMap::new(),
+            waits: false,
+            nudged: HashMap::new(),
             ask_now: HashSet::new(),
             released: Vec::new(),
             refused: Vec::new(),
@@ -279,6 +298,9 @@ impl Core {
             self.links_changed(index);
             return true;
         }
+        if new.up && new.running && !old.running {
+            self.returned.insert(index);
+        }
         if old.mac != new.mac || old.mtu != new.mtu {
             self.dirty_nexthops.extend(self.nexthops.keys().filter(|k| k.ifindex == index));
         }
@@ -294,6 +316,9 @@ impl Core {
             self.asked.remove(&(k.ifindex, k.addr));
         });
         self.dirty_nexthops.extend(on_it);
+        if self.links.get(&index).is_some_and(|l| l.up) {
+            self.returned.insert(index);
+        }
     }
 
     fn neighbour_changed(&mut self, (ifindex, addr): (u32, IpAddr)) {
@@ -532,8 +557,9 @@ impl Core {
         let mut out: Vec<Resolve> = std::mem::take(&mut self.released)
             .into_iter()
             .filter(|k| self.neighbours.get(k).is_some_and(|n| n.managed))
-            .map(|(ifindex, addr)| Resolve { ifindex, addr, keep: false })
+            .map(|(ifindex, addr)| Resolve { ifindex, addr, keep: false, anew: false })
             .collect();
+        self.look_at_returned(now_ms);
         let urgent = std::mem::take(&mut self.ask_now);
         let mut seen = HashSet::new();
         for key in self.nexthops.keys() {
@@ -545,6 +571,16 @@ impl Core {
             if known.is_some_and(|n| n.permanent) {
                 continue;
             }
+            if self.eager.contains_key(&key.ifindex) && known.is_none_or(|n| n.mac.is_none()) {
+                let due = self.nudged.get(&neighbour).is_none_or(|t| now_ms.saturating_sub(*t) >= EAGER_INTERVAL_MS);
+                if due {
+                    self.nudged.insert(neighbour, now_ms);
+                    self.asked.insert(neighbour, now_ms);
+                    out.push(Resolve { ifindex: key.ifindex, addr: key.addr, keep: true, anew: true });
+                }
+                self.waits = true;
+                continue;
+            }
             let kept = known.is_some_and(|n| n.mac.is_some() && (n.managed || !self.kernel_manages));
             // A managed neighbour that does not answer is probed by the kernel; it is asked anew only when traffic wants it.
             let left_to_kernel = known.is_some_and(|n| n.managed) && !urgent.contains(&neighbour);
@@ -552,10 +588,27 @@ impl Core {
             let due = self.asked.get(&neighbour).is_none_or(|t| now_ms.saturating_sub(*t) >= interval);
             if due && !left_to_kernel {
                 self.asked.insert(neighbour, now_ms);
-                out.push(Resolve { ifindex: key.ifindex, addr: key.addr, keep: true });
+                out.push(Resolve { ifindex: key.ifindex, addr: key.addr, keep: true, anew: false });
             }
         }
         out
+    }
+
+    /// Links that are back begin to be eager, others have been long enough.
+    fn look_at_returned(&mut self, now_ms: u64) {
+        self.waits = false;
+        for index in std::mem::take(&mut self.returned) {
+            self.eager.insert(index, now_ms + EAGER_MS);
+            self.nudged.retain(|(ifindex, _), _| *ifindex != index);
+        }
+        self.eager.retain(|_, until| now_ms < *until);
+        let eager = &self.eager;
+        self.nudged.retain(|(ifindex, _), _| eager.contains_key(ifindex));
+    }
+
+    /// [`Core::resolve`] is to be called again within [`EAGER_INTERVAL_MS`]: neighbours on a link that is back have not answered.
+    pub fn waits(&self) -> bool {
+        self.waits
     }
 
     /// NCs, and those of them without a way; groups; next hops, and those of them that are ready.

@@ -16,6 +16,8 @@ pub struct Link {
     pub mtu: u32,
     /// Administratively up and with a carrier.
     pub up: bool,
+    /// The kernel sends over it, which may begin up to a second after the carrier is there: what it sends before is lost.
+    pub running: bool,
 }
 
 /// An entry of the kernel's neighbour table.

@@ -35,6 +35,7 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const ARPHRD_ETHER: u16 = 1;
 const IFF_UP: u32 = 1;
+const IFF_RUNNING: u32 = 0x40;
 const IFF_LOWER_UP: u32 = 0x1_0000;
 const IFF_DORMANT: u32 = 0x2_0000;
 const RTM_F_CLONED: u32 = 0x200;
@@ -143,7 +144,7 @@ fn link(b: &[u8]) -> Option<Link> {
     let flags = u32_at(b, 8)?;
     // Not IFF_RUNNING, which the kernel sets up to a second after the carrier is there.
     let up = flags & (IFF_UP | IFF_LOWER_UP | IFF_DORMANT) == IFF_UP | IFF_LOWER_UP;
-    let mut link = Link { index: u32_at(b, 4)?, name: String::new(), mac: None, mtu: 0, up };
+    let mut link = Link { index: u32_at(b, 4)?, name: String::new(), mac: None, mtu: 0, up, running: flags & IFF_RUNNING != 0 };
     for (kind, value) in attributes(b.get(16..)?) {
         match kind {
             1 if hardware == ARPHRD_ETHER => link.mac = mac(value),
@@ -292,6 +293,18 @@ pub(crate) fn use_neighbour(ifindex: u32, addr: IpAddr, managed: bool, create: b
     }
     let create = if create { NLM_F_CREATE } else { 0 };
     message(RTM_NEWNEIGH, NLM_F_ACK | create, sequence, &p)
+}
+
+/// Lets the kernel forget a neighbour, so that the next request for it is sent at once.
+pub(crate) fn forget_neighbour(ifindex: u32, addr: IpAddr, sequence: u32) -> Vec<u8> {
+    let mut p = vec![0u8; 12];
+    p[0] = if addr.is_ipv4() { AF_INET } else { AF_INET6 };
+    p[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    match addr {
+        IpAddr::V4(a) => attribute(&mut p, 1, &a.octets()),
+        IpAddr::V6(a) => attribute(&mut p, 1, &a.octets()),
+    }
+    message(RTM_DELNEIGH, NLM_F_ACK, sequence, &p)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! The thread that listens to the kernel, feeds [`Core`], writes what it decides through a [`Sink`], and asks the kernel
 //! to resolve neighbours. It works in the network namespace of the thread that calls [`Underlay::start`].
 
-use crate::core::{Change, Core, Counts, NexthopSpec, Resolve};
+use crate::core::{Change, Core, Counts, NexthopSpec, Resolve, EAGER_INTERVAL_MS};
 use crate::fib::TABLE_MAIN;
 use crate::model::Snapshot;
 use crate::netlink::{self, Parsed};
@@ -224,7 +224,8 @@ impl<S: Sink> Watcher<S> {
         self.bring_up_to_date();
         loop {
             let wake_at = self.resync_at.min(tick_at + TICK);
-            self.wait(wake_at.saturating_duration_since(Instant::now()));
+            let eager = if self.core.waits() { Duration::from_millis(EAGER_INTERVAL_MS) } else { Duration::MAX };
+            self.wait(wake_at.saturating_duration_since(Instant::now()).min(eager));
             let stop = self.take_commands();
             if stop {
                 return;
@@ -432,6 +433,12 @@ impl<S: Sink> Watcher<S> {
 
     fn ask(&mut self, request: Resolve) {
         let managed = self.core.kernel_manages && request.keep;
+        if request.anew {
+            // If it is gone already, so much the better.
+            self.sequence += 1;
+            let message = netlink::forget_neighbour(request.ifindex, request.addr, self.sequence);
+            let _ = self.exchange(&message);
+        }
         match self.request_neighbour(request, managed) {
             Ok(()) => {}
             Err(e) if managed && matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
@@ -460,7 +467,12 @@ impl<S: Sink> Watcher<S> {
         self.sequence += 1;
         let message =
             netlink::use_neighbour(request.ifindex, request.addr, managed, request.keep, self.sequence);
-        self.query.send_to(&message, &SocketAddr::new(0, 0), 0)?;
+        self.exchange(&message)
+    }
+
+    /// Sends a request of the present sequence number and waits for what the kernel says of it.
+    fn exchange(&mut self, message: &[u8]) -> std::io::Result<()> {
+        self.query.send_to(message, &SocketAddr::new(0, 0), 0)?;
         loop {
             self.buffer.clear();
             self.query.recv(&mut self.buffer, 0)?;

@@ -15,7 +15,7 @@ fn ip(s: &str) -> IpAddr {
 }
 
 fn link(index: u32, up: bool) -> Link {
-    Link { index, name: format!("up{index}"), mac: Some(0x0200_0000_0100 + index as u64), mtu: 1500, up }
+    Link { index, name: format!("up{index}"), mac: Some(0x0200_0000_0100 + index as u64), mtu: 1500, up, running: up }
 }
 
 fn neighbour(ifindex: u32, addr: &str, mac: Option<u64>) -> Event {
@@ -317,21 +317,23 @@ fn what_is_missing_is_asked_for_once_a_second_and_let_go_when_unused() {
         vec![Event::Link(link(1, true)), add("0.0.0.0/0", &[(1, "172.31.1.1", 1)])],
         &["10.1.1.1"],
     );
-    let ask = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true };
-    assert_eq!(w.core.resolve(0), [ask]);
-    assert_eq!(w.core.resolve(999), []);
-    assert_eq!(w.core.resolve(1000), [ask]);
+    let ask = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: false };
+    assert_eq!(w.core.resolve(0), [Resolve { anew: true, ..ask }]);
+    // The link has been there for a while now.
+    assert_eq!(w.core.resolve(4000), [ask]);
+    assert_eq!(w.core.resolve(4999), []);
+    assert_eq!(w.core.resolve(5000), [ask]);
     // The kernel answers that it keeps it: nothing more to ask, until traffic finds it unresolved.
     w.news(vec![neighbour(1, "172.31.1.1", None)]);
-    assert_eq!(w.core.resolve(5000), []);
+    assert_eq!(w.core.resolve(9000), []);
     w.core.want(ip("10.1.1.1"));
-    assert_eq!(w.core.resolve(6000), [ask]);
+    assert_eq!(w.core.resolve(10_000), [ask]);
     // The configuration takes the NC's record away first, then tells us.
     w.tables.ncs.clear();
     w.core.remove_nc(ip("10.1.1.1"));
     w.tables.apply(w.core.flush());
-    assert_eq!(w.core.resolve(6001), [Resolve { keep: false, ..ask }]);
-    assert_eq!(w.core.resolve(9999), []);
+    assert_eq!(w.core.resolve(10_001), [Resolve { keep: false, ..ask }]);
+    assert_eq!(w.core.resolve(13_999), []);
 }
 
 #[test]
@@ -341,7 +343,7 @@ fn a_static_neighbour_is_never_touched_and_an_old_kernel_is_asked_again() {
     let aging = Neighbour { ifindex: 2, addr: ip("172.31.2.1"), mac: Some(MAC_B), permanent: false, managed: false };
     w.news(vec![Event::Neighbour(still), Event::Neighbour(aging)]);
     w.core.kernel_manages = false;
-    let ask = [Resolve { ifindex: 2, addr: ip("172.31.2.1"), keep: true }];
+    let ask = [Resolve { ifindex: 2, addr: ip("172.31.2.1"), keep: true, anew: false }];
     assert_eq!(w.core.resolve(0), ask);
     assert_eq!(w.core.resolve(14_000), []);
     assert_eq!(w.core.resolve(15_000), ask);
@@ -424,4 +426,45 @@ fn ten_thousand_ncs_behind_one_route_move_with_few_writes() {
     assert_eq!(w.news(vec![neighbour(1, "172.31.1.1", Some(MAC_A))]), 1);
     println!("10,000 NCs bound in {:?}", begun.elapsed());
     assert_eq!(w.tables.way("10.39.15.1"), [Some(MAC_A)]);
+}
+
+#[test]
+fn when_a_link_is_back_its_neighbours_are_asked_for_until_they_answer() {
+    let mut core = Core::new(254);
+    core.add_nc(ip("10.7.0.1"));
+    core.event(Event::Link(link(1, true)));
+    core.event(add("10.0.0.0/8", &[(1, "172.31.1.1", 1)]));
+    core.flush();
+    // What is new is asked for at once; then the link has been there for long.
+    assert_eq!(core.resolve(0).len(), 1);
+    core.event(neighbour(1, "172.31.1.1", Some(MAC_A)));
+    core.flush();
+    assert!(core.resolve(10_000).is_empty() && !core.waits());
+    core.event(Event::NeighbourGone { ifindex: 1, addr: ip("172.31.1.1") });
+    core.event(Event::Link(link(1, false)));
+    core.flush();
+    assert!(core.resolve(10_500).is_empty(), "the link is down");
+    // The carrier is there, but the kernel does not send yet: the request is lost, and the kernel's entry waits.
+    core.event(Event::Link(Link { running: false, ..link(1, true) }));
+    core.flush();
+    let ask = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: true };
+    assert_eq!(core.resolve(11_000), [ask]);
+    assert!(core.waits());
+    core.event(neighbour(1, "172.31.1.1", None));
+    assert!(core.resolve(11_050).is_empty());
+    assert_eq!(core.resolve(11_100), [ask]);
+    // Now it sends: at once, whatever was asked before.
+    core.event(Event::Link(link(1, true)));
+    assert_eq!(core.resolve(11_120), [ask]);
+    // What is forgotten and asked for anew does not begin a storm.
+    core.event(Event::NeighbourGone { ifindex: 1, addr: ip("172.31.1.1") });
+    core.event(neighbour(1, "172.31.1.1", None));
+    assert!(core.resolve(11_121).is_empty());
+    core.event(neighbour(1, "172.31.1.1", Some(MAC_A)));
+    core.flush();
+    assert!(core.resolve(11_300).is_empty() && !core.waits());
+    // One that never answers is left to the kernel after a while.
+    core.event(neighbour(1, "172.31.1.1", None));
+    assert_eq!(core.resolve(12_000).len(), 1);
+    assert!(core.resolve(14_120).is_empty() && !core.waits());
 }

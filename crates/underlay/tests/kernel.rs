@@ -230,3 +230,35 @@ fn lost_news_costs_a_fresh_dump_and_nothing_else() {
     storm(&tables, &underlay);
     assert!(underlay.status().overruns > 0, "the test did not overrun the buffer");
 }
+
+#[test]
+fn when_a_link_is_back_the_next_hop_is_there_at_once_even_if_the_first_request_is_lost() {
+    let Some(peer) = world("e") else { return };
+    let tables = Shared::default();
+    let underlay = Underlay::start(Options::default(), tables.clone()).unwrap();
+    let nc = "172.31.1.1";
+    underlay.add_ncs(vec![nc.parse().unwrap()]);
+    tables.wait(nc, "at the start", |w| macs(w) == [1]);
+    for how in ["carrier", "administrator"] {
+        for deaf in [0, 150] {
+            let down = |state| match how {
+                "carrier" => peer.sh(&format!("ip link set peer1 {state}")),
+                _ => sh(&format!("ip link set up1 {state}")),
+            };
+            down("down");
+            tables.wait(nc, "down", |w| macs(w) != [1]);
+            // A peer that does not answer for a moment: as a switch port that does not forward yet.
+            let deafness = if deaf > 0 { 8 } else { 0 };
+            peer.sh(&format!("echo {deafness} > /proc/sys/net/ipv4/conf/peer1/arp_ignore"));
+            let begun = Instant::now();
+            down("up");
+            std::thread::sleep(Duration::from_millis(deaf));
+            peer.sh("echo 0 > /proc/sys/net/ipv4/conf/peer1/arp_ignore");
+            tables.wait(nc, &format!("{how} back, deaf for {deaf} ms"), |w| macs(w) == [1]);
+            let took = begun.elapsed();
+            println!("{how}, deaf for {deaf} ms: {took:?}");
+            // The kernel by itself asks again after a second.
+            assert!(took < Duration::from_millis(deaf + 900), "{how}, deaf for {deaf} ms: {took:?}");
+        }
+    }
+}
