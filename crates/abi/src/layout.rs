@@ -552,6 +552,8 @@ bits! {
     OPT_WIRES: u64 = 1 << 40;
     /// options: packets from or to a prefix for documentation are dropped.
     OPT_DOCUMENTATION_DROPPED: u64 = 1 << 42;
+    /// options: an IPv6 packet of at most 1,280 bytes that does not fit the underlay is sent in fragments of its tunnel packet.
+    OPT_TUNNEL_FRAGMENTS: u64 = 1 << 43;
     /// wire_words: shift of the VNI.
     WIRE_VNI_SHIFT: u32 = 32;
 

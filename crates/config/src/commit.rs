@@ -48,6 +48,7 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         (g.dscp_uniform, abi::OPT_DSCP_UNIFORM),
         (!g.ecn, abi::OPT_ECN_OFF),
         (g.no_documentation, abi::OPT_DOCUMENTATION_DROPPED),
+        (g.tunnel_fragments, abi::OPT_TUNNEL_FRAGMENTS),
         (g.icmp, abi::OPT_ICMP),
         (g.udp6_zero_refused, abi::OPT_UDP6_ZERO_REFUSED),
         (g.role == Role::Filter, abi::OPT_WIRES),

@@ -347,6 +347,7 @@ impl Doc<'_> {
         g.dscp = self.integer("spec.dscp.value", 0, 63).unwrap_or(0) as u8;
         g.ecn = self.choice("spec.ecn", &[("rfc6040", true), ("off", false)], true);
         g.no_documentation = self.choice("spec.documentationPrefixes", &[("forward", false), ("drop", true)], false);
+        g.tunnel_fragments = self.switch("spec.tunnelFragments", g.tunnel_fragments);
         g.icmp = self.switch("spec.icmp.enabled", g.icmp);
         g.icmp_limit = self.packet_limit("spec.icmp", g.icmp_limit);
         g.punt_limit_vpc = self.packet_limit("spec.punt.vpc", g.punt_limit_vpc);

@@ -214,6 +214,7 @@ fn gateway_json(g: &Gateway) -> Value {
         "dscp": {"model": if g.dscp_uniform { "uniform" } else { "pipe" }, "value": g.dscp},
         "ecn": if g.ecn { "rfc6040" } else { "off" },
         "documentationPrefixes": if g.no_documentation { "drop" } else { "forward" },
+        "tunnelFragments": switch(g.tunnel_fragments),
         "icmp": icmp,
         "punt": {
             "vpc": two_rates(g.punt_limit_vpc, g.punt_peak_vpc),

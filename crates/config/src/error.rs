@@ -336,6 +336,20 @@ pub enum Problem {
         /// What the system says.
         why: String,
     },
+    /// Warning: an uplink whose MTU is too small for tunnels.
+    #[error(
+        "names `{name}`, whose MTU of {mtu} is below {needed}: an inner IPv6 packet of 1280 bytes, which every link must carry, does not fit \
+         the tunnel, and its sender hears that the destination is unreachable; raise the MTU, or set `tunnelFragments: on` if every Nc puts \
+         fragments together"
+    )]
+    NarrowInterface {
+        /// The interface.
+        name: String,
+        /// What it carries.
+        mtu: u32,
+        /// What it should carry.
+        needed: u32,
+    },
     /// Warning: a VPC agrees to a peering that does not exist.
     #[error("names Peering `{name}`, which does not exist yet")]
     PeeringPending {

@@ -234,6 +234,8 @@ pub struct Gateway {
     pub ecn: bool,
     /// Drop packets from or to a prefix for documentation.
     pub no_documentation: bool,
+    /// An IPv6 packet of at most 1,280 bytes that does not fit the underlay is sent in fragments of its tunnel packet.
+    pub tunnel_fragments: bool,
     /// Send ICMP errors.
     pub icmp: bool,
     /// ICMP errors for one VPC.
@@ -294,6 +296,7 @@ impl Gateway {
             dscp: 0,
             ecn: true,
             no_documentation: false,
+            tunnel_fragments: false,
             icmp: true,
             icmp_limit: PacketLimit { rate: 1_000, burst: 100 },
             punt_limit_vpc: PacketLimit { rate: 10_000, burst: 1_000 },

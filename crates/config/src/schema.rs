@@ -62,6 +62,7 @@ const GATEWAY: &[Field] = &[
     field!("spec.dscp.value", "integer", "0", "0 to 63", "DSCP of outer headers in the pipe model."),
     field!("spec.ecn", "choice", "rfc6040", "rfc6040 or off", "`rfc6040`: congestion marks are carried between outer and inner header. `off`: compatibility mode, outer ECN is ignored and sent as zero."),
     field!("spec.documentationPrefixes", "choice", "forward", "forward or drop", "What becomes of a packet whose inner source or destination is in a prefix for documentation (192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 2001:db8::/32, 3fff::/20): forwarded like any other, as labs need it, or dropped (`inner_documentation`). Other special-purpose addresses: `docs/reference/special-addresses.md`."),
+    field!("spec.tunnelFragments", "switch", "off", ON_OFF, "What becomes of an inner IPv6 packet of at most 1,280 bytes, which every link must carry, if the underlay's MTU is below 1,330 (IPv4) or 1,350 (IPv6): its tunnel packet is sent in fragments (RFC 2473 §7.1), which the Nc must put together, or its sender is told that the destination is unreachable."),
     field!("spec.icmp.enabled", "switch", "on", ON_OFF, "Send ICMP and ICMPv6 errors to VMs."),
     field!("spec.icmp.rate", "packet rate", "1kpps", PACKET_RATE, "ICMP errors for one VPC."),
     field!("spec.icmp.burst", "integer", "100", PACKET_BURST, "ICMP errors for one VPC at once."),

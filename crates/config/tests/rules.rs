@@ -377,3 +377,19 @@ fn documentation_prefixes_are_forwarded_or_dropped() {
     let error = of(", documentationPrefixes: off").unwrap_err()[0].to_string();
     assert!(error.contains("spec.documentationPrefixes") && error.contains("forward or drop"), "{error}");
 }
+
+#[test]
+fn tunnel_packets_are_cut_only_if_asked_for() {
+    let of = |spec: &str| parse_text("t", &format!("{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: g}}, spec: {{vtep: {{ipv4: 192.0.2.1}}{spec}}}}}"));
+    let cut = |d: &Documents| {
+        let mut m = Model::new();
+        m.apply(d).unwrap_or_else(|e| panic!("{}", e[0]));
+        let options = m.full_commit().gateway.unwrap().options;
+        (m.gateway().unwrap().tunnel_fragments, options & abi::OPT_TUNNEL_FRAGMENTS != 0)
+    };
+    assert_eq!(cut(&of("").unwrap()), (false, false));
+    assert_eq!(cut(&of(", tunnelFragments: off").unwrap()), (false, false));
+    assert_eq!(cut(&of(", tunnelFragments: on").unwrap()), (true, true));
+    let error = of(", tunnelFragments: always").unwrap_err()[0].to_string();
+    assert!(error.contains("spec.tunnelFragments"), "{error}");
+}

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Inner fragmentation (RFC 791 §3.2) of IPv4 packets that do not fit the underlay and may be cut.
+//! Inner fragmentation (RFC 791 §3.2) of IPv4 packets that do not fit the underlay and may be cut. And fragmentation of the tunnel
+//! packet (RFC 2473 §7.1, RFC 791, RFC 8200 §4.5) for an IPv6 packet that is no larger than every link must carry.
 //!
 //! The first fragment stays in the packet's own frame; the others are generated. Each is encapsulated like the whole
 //! packet would have been. Padding behind the inner packet is not carried.
 
 use abi::{DropReason, Stage};
 use tables::NexthopView;
-use wire::{ethernet, ipv4};
+use wire::{be, ethernet, ipv4, ipv6, protocol};
 
 use crate::encap::{encapsulate, Outer, OVERHEAD};
 use crate::frame::{Frame, Generated};
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
-use crate::work::Work;
+use crate::work::{Path, Work};
 
 /// Bytes of an inner IP packet that fit the MTU of a next hop.
 pub(crate) fn room(mtu: u16, v6: bool) -> usize {
@@ -104,6 +105,69 @@ pub(crate) fn cut<R: Recorder>(
         w.note(p, Stage::Rewrite, Event::Fragmented { fragments: pieces });
     }
     Ok(())
+}
+
+/// Bytes of a tunnel packet behind its IP header that one fragment carries.
+fn split_room(path: &Path) -> usize {
+    let headers = if path.nc_v6 { ipv6::HEADER_LEN + ipv6::FRAGMENT_LEN } else { ipv4::HEADER_LEN };
+    (path.nexthop.mtu as usize).saturating_sub(headers) & !7
+}
+
+/// A tunnel packet may be cut for this next hop. (A link of fewer bytes carries no IP.)
+#[cold]
+pub(crate) fn may_split(path: &Path) -> bool {
+    split_room(path) >= 256
+}
+
+/// Cuts the tunnel packet in `f` and sends the pieces. The NC puts them together.
+#[cold]
+pub(crate) fn split<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>, path: &Path) -> Result<(), DropReason> {
+    let frame = f.data().to_vec();
+    let head = ethernet::HEADER_LEN + if path.nc_v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
+    let (head, payload) = frame.split_at_checked(head).ok_or(DropReason::TxFailed)?;
+    let (room, ident) = (split_room(path).max(8), w.next_ident());
+    for (number, data) in payload.chunks(room).enumerate() {
+        let more = (number + 1) * room < payload.len();
+        let piece = match path.nc_v6 {
+            true => piece_v6(head, data, number * room, more, ident),
+            false => piece_v4(head, data, number * room, more, ident as u16),
+        };
+        if number == 0 {
+            // The Fragment header takes room in front.
+            let start = f.offset as usize - if path.nc_v6 { ipv6::FRAGMENT_LEN } else { 0 };
+            f.buffer.get_mut(start..start + piece.len()).ok_or(DropReason::TxFailed)?.copy_from_slice(&piece);
+            (f.offset, f.len) = (start as u32, piece.len() as u32);
+        } else {
+            let mut data = w.output.buffer(piece.len());
+            data.copy_from_slice(&piece);
+            w.generate(p, Stage::Rewrite, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize });
+        }
+    }
+    if R::ON {
+        w.note(p, Stage::Rewrite, Event::Fragmented { fragments: payload.len().div_ceil(room) });
+    }
+    Ok(())
+}
+
+fn piece_v4(head: &[u8], data: &[u8], offset: usize, more: bool, ident: u16) -> Vec<u8> {
+    let mut piece = [head, data].concat();
+    be::set_u16(&mut piece, ethernet::HEADER_LEN + 4, ident);
+    let mut ip = ipv4::Packet::new_unchecked(&mut piece[ethernet::HEADER_LEN..]);
+    ip.set_total_len((ipv4::HEADER_LEN + data.len()) as u16);
+    ip.set_flags_offset(if more { ipv4::MORE_FRAGMENTS } else { 0 } | (offset / 8) as u16);
+    ip.fill_checksum();
+    piece
+}
+
+fn piece_v6(head: &[u8], data: &[u8], offset: usize, more: bool, ident: u32) -> Vec<u8> {
+    let mut fragment = [0; ipv6::FRAGMENT_LEN];
+    fragment[0] = protocol::UDP;
+    be::set_u16(&mut fragment, 2, offset as u16 | u16::from(more));
+    be::set_u32(&mut fragment, 4, ident);
+    let mut piece = [head, &fragment, data].concat();
+    be::set_u16(&mut piece, ethernet::HEADER_LEN + 4, (ipv6::FRAGMENT_LEN + data.len()) as u16);
+    piece[ethernet::HEADER_LEN + 6] = protocol::FRAGMENT;
+    piece
 }
 
 /// One piece as an inner frame.

@@ -14,7 +14,7 @@ use crate::frame::{Frame, Generated};
 use crate::nat::answer;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
-use crate::work::Work;
+use crate::work::{Path, Work};
 
 /// Bytes of an ICMP error's IPv4 packet at most (RFC 1812 §4.3.2.3).
 const ERROR_V4_MAX: usize = 576;
@@ -60,7 +60,7 @@ fn message(p: &Packet, f: &Frame<'_>, reason: DropReason) -> Option<Message> {
         (DropReason::TooBig, false) => {
             (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::FRAGMENTATION_NEEDED, inner_mtu(p)?)
         }
-        (DropReason::TooBig, true) => (icmpv6::kind::PACKET_TOO_BIG, 0, inner_mtu(p)?),
+        (DropReason::TooBig, true) => too_big_v6(p, f)?,
         // A connection that is refused for want of room: RFC 6888 REQ-8.
         (reason, v6) if lacks_room(reason) => match v6 {
             true => (icmpv6::kind::UNREACHABLE, icmpv6::unreachable::ADDRESS, 0),
@@ -110,6 +110,17 @@ fn inner_mtu(p: &Packet) -> Option<u32> {
     (p.room != 0).then_some(p.room as u32)
 }
 
+/// No host takes a Packet Too Big for less than every link carries (RFC 8200 §5, RFC 8201 §4). A packet of that size that does not fit
+/// all the same cannot be delivered for a reason of the link, which has a code of its own (RFC 4443 §3.1).
+fn too_big_v6(p: &Packet, f: &Frame<'_>) -> Option<(u8, u8, u32)> {
+    let (room, least) = (inner_mtu(p)?, ipv6::LEAST_MTU);
+    let packet = p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[]);
+    match ip_len(packet, true) <= least {
+        true => Some((icmpv6::kind::UNREACHABLE, icmpv6::unreachable::ADDRESS, 0)),
+        false => Some((icmpv6::kind::PACKET_TOO_BIG, 0, room.max(least as u32))),
+    }
+}
+
 /// The gateway's address serves no such port or protocol. ICMP gets no error.
 fn not_served(packet: &[u8], v6: bool) -> Option<Message> {
     if !v6 {
@@ -151,12 +162,13 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     let host_mac = ethernet::Frame::new_unchecked(eth).src();
     let host = quotable(packet, p.v6())?;
     let quote_len = quote(packet, p.v6()).len();
-    let inner_len = error_len(quote_len, p.v6());
     let flow = match p.v6() {
         true => flow_hash_v6(own.halves(), host.halves(), protocol::ICMPV6, 0),
         false => flow_hash_v4(own.as_v4(), host.as_v4(), protocol::ICMP, 0),
     };
-    let path = path_back(w, p, flow, inner_len).map_err(|reason| reason.meaning())?;
+    let path = path_back(w, p, flow, least_len(quote_len, p.v6())).map_err(|reason| reason.meaning())?;
+    let quote_len = quote_len.min(quote_room(&path, p.v6()));
+    let inner_len = error_len(quote_len, p.v6());
     if !w.tables.icmp_allowed(&p.tenant, w.now) {
         return Err("the VPC's limit of ICMP errors is reached");
     }
@@ -192,6 +204,16 @@ pub(crate) fn quote(packet: &[u8], v6: bool) -> &[u8] {
 pub(crate) fn error_len(quote_len: usize, v6: bool) -> usize {
     let header_len = if v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
     ethernet::HEADER_LEN + header_len + icmpv4::HEADER_LEN + quote_len
+}
+
+/// The same if no more is quoted than tells whose packet it was: its header and eight bytes.
+pub(crate) fn least_len(quote_len: usize, v6: bool) -> usize {
+    error_len(quote_len.min(if v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN } + 8), v6)
+}
+
+/// Bytes of a quote that fit the way back.
+pub(crate) fn quote_room(path: &Path, v6: bool) -> usize {
+    (path.nexthop.mtu as usize + ethernet::HEADER_LEN).saturating_sub(OVERHEAD[path.nc_v6 as usize] + error_len(0, v6))
 }
 
 /// Bytes of an inner packet that passed parse, without the padding behind it.

@@ -59,13 +59,14 @@ pub struct Gateway {
     sessions: Option<(Arc<Nat>, Sessions)>,
     desk: Arc<Desk>,
     waiting: HashMap<u64, Waiting>,
+    idents: u32,
 }
 
 impl Gateway {
     /// A worker that reads `tables` and counts in `slot`, which must be no other worker's or CPU's.
     pub fn new(tables: Tables, slot: u32) -> Gateway {
         let packets = Box::new(std::array::from_fn(|i| Packet { index: i as u8, ..Packet::EMPTY }));
-        Gateway { tables, slot, lean: Box::new([Lean::EMPTY; BATCH_MAX]), packets, sessions: None, desk: Arc::default(), waiting: HashMap::new() }
+        Gateway { tables, slot, lean: Box::new([Lean::EMPTY; BATCH_MAX]), packets, sessions: None, desk: Arc::default(), waiting: HashMap::new(), idents: 0 }
     }
 
     /// A worker that serves the ways to the Internet as well.
@@ -135,10 +136,11 @@ impl Gateway {
         let rules = self.sessions.as_ref().map(|(nat, _)| (nat.rules(), nat.states()));
         let sight = guard.as_ref().zip(rules.as_ref());
         let nat = sight.map(|((nat, guard), (rules, states))| nat::Sight { nat, guard, filter: rules, states: states.as_deref() });
+        let idents = &mut self.idents;
         let (walking, asked, now, held) = (0, 0, now_ns, Vec::new());
         let (desk, again, answer, waits) = (Some(&self.desk), None, None, None);
         let mut w = Work {
-            tables, settings, output, recorder, stats, slot, now, rx, sent, walking, asked, nat, held, again, desk, answer, waits,
+            tables, settings, output, recorder, stats, slot, now, rx, sent, walking, asked, nat, held, again, desk, answer, idents, waits,
         };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub ecn_off: bool,
     /// Packets from or to a prefix for documentation are dropped.
     pub no_documentation: bool,
+    /// A tunnel packet may be sent in fragments where no smaller inner packet may be asked for.
+    pub tunnel_fragments: bool,
     /// ICMP errors are sent.
     pub icmp: bool,
     /// Role filter: frames pass between the two ends of wires.
@@ -55,6 +57,7 @@ impl Settings {
             uniform: options & OPT_DSCP_UNIFORM != 0,
             ecn_off: options & OPT_ECN_OFF != 0,
             no_documentation: options & OPT_DOCUMENTATION_DROPPED != 0,
+            tunnel_fragments: options & OPT_TUNNEL_FRAGMENTS != 0,
             icmp: options & (OPT_ICMP | OPT_WIRES) == OPT_ICMP,
             wires: options & OPT_WIRES != 0,
             dscp: ((options >> OPT_DSCP_SHIFT) as u8 & 0x3f) << 2,

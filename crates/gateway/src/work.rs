@@ -42,6 +42,8 @@ pub(crate) struct Work<'w, R> {
     pub desk: Option<&'w Arc<Desk>>,
     /// The packet at hand has waited for the agent, which says this of its connection.
     pub answer: Option<(Key, Answer)>,
+    /// Identification of the last tunnel packet that was cut; 0: none was.
+    pub idents: &'w mut u32,
     /// The packet at hand is to wait, under this number.
     pub waits: Option<(u64, Key)>,
 }
@@ -72,6 +74,8 @@ pub(crate) struct Path {
     pub nc_v6: bool,
     /// The packet exceeds the MTU and is to be cut.
     pub cut: bool,
+    /// The same, but its tunnel packet is cut.
+    pub split: bool,
     /// Line of the next hop.
     pub line: u32,
     /// The next hop.
@@ -222,7 +226,19 @@ impl<R: Recorder> Work<'_, R> {
             self.need(line, nexthop.ifindex);
             return Err(DropReason::NexthopUnresolved);
         }
-        Ok(Path { nc: Addr::default(), nc_v6: false, cut: false, line, nexthop })
+        Ok(Path { nc: Addr::default(), nc_v6: false, cut: false, split: false, line, nexthop })
+    }
+
+    /// An identification for the fragments of a tunnel packet, other than the last ones of this worker (by the time, also of one that
+    /// ran before) and, in IPv4 as well, than those of other workers.
+    #[cold]
+    pub fn next_ident(&mut self) -> u32 {
+        let workers = self.tables.slots().0.max(1);
+        if *self.idents == 0 {
+            *self.idents = (self.now >> 20) as u32 * workers + self.slot;
+        }
+        *self.idents = self.idents.wrapping_add(workers);
+        *self.idents
     }
 
     #[cold]

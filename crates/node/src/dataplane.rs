@@ -211,6 +211,14 @@ impl DataPlane {
         names.iter().enumerate().filter_map(|(at, name)| Some((at, interface(name).err()?.to_string()))).collect()
     }
 
+    /// The MTU of those of these interfaces that are there, with their numbers.
+    pub fn mtus<'n>(&self, names: &'n [String]) -> Vec<(usize, &'n str, u32)> {
+        if self.choice == Choice::None {
+            return Vec::new();
+        }
+        names.iter().enumerate().filter_map(|(at, name)| Some((at, name.as_str(), interface(name).ok()?.mtu))).collect()
+    }
+
     /// Refuses an engine that this node cannot give: whoever asks for XDP wants to hear that there is none.
     fn check_engine(&self, service: &Service) -> Result<(), NodeError> {
         let name = match service.engine {

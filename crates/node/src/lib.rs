@@ -22,6 +22,7 @@ mod ipfix;
 pub mod listing;
 pub mod flows;
 pub mod metrics;
+mod narrow;
 pub mod offline;
 pub mod pcap;
 mod punt;

@@ -14,6 +14,7 @@ use crate::internet::Internet;
 use crate::flows::{exponent_for, Sampler};
 use crate::listing::Listings;
 use crate::metrics::Scrape;
+use crate::narrow;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
@@ -218,10 +219,11 @@ impl Node {
 
     /// `GET /v1/status`.
     pub fn status(&self) -> Status {
-        let (commits, disk, state) = {
+        let (commits, disk, state, gateway) = {
             let core = lock(&self.core);
             let store = core.store.as_ref();
-            (core.times, store.map(Persist::trouble).unwrap_or_default(), store.map(|s| s.id().to_string()))
+            let trouble = store.map(Persist::trouble).unwrap_or_default();
+            (core.times, trouble, store.map(|s| s.id().to_string()), core.model.gateway().cloned())
         };
         let plane = lock(&self.plane);
         let mut warnings = self.notes.clone();
@@ -229,6 +231,11 @@ impl Node {
         warnings.extend(plane.notes());
         warnings.extend(lock(&self.trouble).clone());
         warnings.extend(self.internet.log().trouble());
+        let uplinks = plane.uplinks();
+        if let Some(gateway) = &gateway {
+            let mtus = uplinks.iter().enumerate().map(|(at, u)| (at, u.name.as_str(), u.mtu));
+            warnings.extend(narrow::problems(gateway, mtus).into_iter().map(|(at, problem)| format!("spec.uplinks[{at}] of the Gateway {problem}")));
+        }
         Status {
             instance: self.instance.clone(),
             state,
@@ -238,7 +245,7 @@ impl Node {
             uptime_s: self.started.elapsed().as_secs(),
             engine: plane.engine_name().into(),
             warnings,
-            uplinks: plane.uplinks(),
+            uplinks,
             workers: plane.workers(),
             generation: self.tables().commits(),
             took_over: plane.took_over(),
@@ -565,7 +572,7 @@ impl Node {
         format!("{:016x}.{}", self.mark, model.generation())
     }
 
-    /// A warning for each uplink of the gateway that this host does not have.
+    /// A warning for each uplink of the gateway that this host does not have, or that is too narrow for tunnels.
     fn absent_uplinks(&self, model: &Model, docs: &Documents) -> Vec<ConfigError> {
         let Some(gateway) = model.gateway() else { return Vec::new() };
         let absent = lock(&self.plane).absent(&gateway.uplinks);
@@ -573,7 +580,9 @@ impl Node {
             let problem = config::Problem::NoInterface { name: gateway.uplinks[at].clone(), why };
             docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem)
         };
-        absent.into_iter().map(warning).collect()
+        let narrow = narrow::problems(gateway, lock(&self.plane).mtus(&gateway.uplinks).into_iter());
+        let doubt = |(at, problem)| docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem);
+        absent.into_iter().map(warning).chain(narrow.into_iter().map(doubt)).collect()
     }
 
     /// Ports, journal, tables, underlay, in this order: what can be refused comes first, and what is acknowledged is on disk.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ports and identifiers that the gateway chooses: in a case `$a` stands for whatever it was when it was first seen in a packet
+//! Ports and identifiers (of ICMP, of fragments) that the gateway chooses: in a case `$a` stands for whatever it was when it was first seen in a packet
 //! that comes out, and must be the same ever after.
 
 use crate::case::{Input, Outcome};
@@ -18,14 +18,14 @@ pub fn place(text: &str) -> Option<u16> {
     c.is_ascii_alphanumeric().then(|| FIRST + u16::from(c))
 }
 
-fn name(place: u16) -> Option<char> {
-    place.checked_sub(FIRST).and_then(|c| u8::try_from(c).ok()).filter(u8::is_ascii_alphanumeric).map(char::from)
+fn name(place: u32) -> Option<char> {
+    place.checked_sub(FIRST.into()).and_then(|c| u8::try_from(c).ok()).filter(u8::is_ascii_alphanumeric).map(char::from)
 }
 
 /// What each name is, in one run of a case.
 #[derive(Debug, Default)]
 pub struct Ports {
-    known: HashMap<u16, u16>,
+    known: HashMap<u32, u32>,
 }
 
 /// The ports and identifiers of a packet, in order.
@@ -33,6 +33,8 @@ fn fields(packet: &mut Packet) -> Vec<Field<'_>> {
     let mut out = Vec::new();
     for layer in &mut packet.layers {
         match layer {
+            Layer::Ipv4(ip) => out.push(Field::Port(&mut ip.id)),
+            Layer::Frag6(f) => out.push(Field::Ident(&mut f.id)),
             Layer::Udp(u) => out.extend([Field::Source(&mut u.src), Field::Port(&mut u.dst)]),
             Layer::Tcp(t) => out.extend([Field::Port(&mut t.src), Field::Port(&mut t.dst)]),
             Layer::Icmp(i) => out.push(Field::Upper(&mut i.rest)),
@@ -44,25 +46,28 @@ fn fields(packet: &mut Packet) -> Vec<Field<'_>> {
 
 enum Field<'a> {
     Port(&'a mut u16),
+    Ident(&'a mut u32),
     Source(&'a mut Entropy),
     Upper(&'a mut u32),
 }
 
 impl Field<'_> {
-    fn get(&self) -> u16 {
+    fn get(&self) -> u32 {
         match self {
-            Field::Port(p) => **p,
-            Field::Source(Entropy::Value(v)) => *v as u16,
+            Field::Port(p) => u32::from(**p),
+            Field::Ident(word) => **word,
+            Field::Source(Entropy::Value(v)) => *v & 0xffff,
             Field::Source(_) => 0,
-            Field::Upper(word) => (**word >> 16) as u16,
+            Field::Upper(word) => **word >> 16,
         }
     }
 
-    fn set(&mut self, value: u16) {
+    fn set(&mut self, value: u32) {
         match self {
-            Field::Port(p) => **p = value,
-            Field::Source(e) => **e = Entropy::Value(value.into()),
-            Field::Upper(word) => **word = **word & 0xffff | u32::from(value) << 16,
+            Field::Port(p) => **p = value as u16,
+            Field::Ident(word) => **word = value,
+            Field::Source(e) => **e = Entropy::Value(value & 0xffff),
+            Field::Upper(word) => **word = **word & 0xffff | value << 16,
         }
     }
 }

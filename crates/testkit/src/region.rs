@@ -243,6 +243,7 @@ pub const SWITCHES: &[(&str, u64)] = &[
     ("ecn-off", abi::OPT_ECN_OFF),
     ("icmp", abi::OPT_ICMP),
     ("udp6-zero-refused", abi::OPT_UDP6_ZERO_REFUSED),
+    ("tunnel-fragments", abi::OPT_TUNNEL_FRAGMENTS),
     ("documentation-dropped", abi::OPT_DOCUMENTATION_DROPPED),
 ];
 

@@ -220,6 +220,8 @@ pub fn skip_extensions(next_header: u8, payload: &[u8]) -> Result<UpperLayer> {
     Ok(upper)
 }
 
+/// Bytes of a packet that every link carries (RFC 8200 §5).
+pub const LEAST_MTU: usize = 1280;
 /// Bytes of a fragment header.
 pub const FRAGMENT_LEN: usize = 8;
 

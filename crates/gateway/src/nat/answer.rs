@@ -75,9 +75,10 @@ fn tell_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message:
     let vm = Addr::of(inner.vm());
     let mut quote = icmp::quote(packet, v6).to_vec();
     translate::translate(&mut quote, &l4, End::Source, Endpoint { addr: vm, port: inner.vm_port() });
-    let inner_len = icmp::error_len(quote.len(), v6);
     let flow = flow(v6, l4.dst, vm, if v6 { protocol::ICMPV6 } else { protocol::ICMP }, 0);
-    let path = path_back(w, p, flow, inner_len).map_err(DropReason::meaning)?;
+    let path = path_back(w, p, flow, icmp::least_len(quote.len(), v6)).map_err(DropReason::meaning)?;
+    quote.truncate(icmp::quote_room(&path, v6));
+    let inner_len = icmp::error_len(quote.len(), v6);
     if !w.tables.icmp_allowed(&tenant, w.now) {
         return Err("the VPC's limit of ICMP errors is reached");
     }

@@ -2,11 +2,11 @@
 //! Locate: the VM-NC table, the gateway's own addresses, TTL, the underlay next hop and its MTU.
 
 use abi::{DropReason, Stage, VM_FLAG_GATEWAY, VM_FLAG_METERED};
-use wire::{ethernet, Mac};
+use wire::{ethernet, ipv6, Mac};
 
 use super::route::lookup_vm;
 use crate::encap::OVERHEAD;
-use crate::packet::{Kind, Packet};
+use crate::packet::{framed, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
 use crate::{echo, fragment, Frame, Verdict};
@@ -56,24 +56,25 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     }
     // The MTU counts from the outer IP header on.
     if p.inner_len as usize + OVERHEAD[path.nc_v6 as usize] - ethernet::HEADER_LEN > path.nexthop.mtu as usize {
-        too_big(p, f, &path)?;
-        path.cut = true;
+        too_big(w, p, f, &mut path)?;
     }
     Ok(path)
 }
 
-/// A packet that does not fit is cut into fragments if it is IPv4 and allows that.
+/// A packet that does not fit is cut into fragments if it is IPv4 and allows that. No smaller one may be asked for than every IPv6 link
+/// carries: then its tunnel packet is cut, if that is wanted (RFC 2473 §7.1).
 #[cold]
-fn too_big(p: &mut Packet, f: &Frame<'_>, path: &Path) -> Result<(), DropReason> {
+fn too_big<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>, path: &mut Path) -> Result<(), DropReason> {
     let packet = p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[]);
     let room = fragment::room(path.nexthop.mtu, path.nc_v6);
-    match p.kind == Kind::Ipv4 && fragment::may_cut(packet, room) {
-        true => Ok(()),
-        false => {
-            p.room = room as u16;
-            Err(DropReason::TooBig)
-        }
+    path.cut = p.kind == Kind::Ipv4 && fragment::may_cut(packet, room);
+    let least = w.settings.tunnel_fragments && p.kind == Kind::Ipv6 && p.inner_len as usize <= framed(ipv6::LEAST_MTU) as usize;
+    path.split = least && fragment::may_split(path);
+    if path.cut || path.split {
+        return Ok(());
     }
+    p.room = room as u16;
+    Err(DropReason::TooBig)
 }
 
 #[cold]

@@ -44,6 +44,9 @@ pub(crate) fn run<R: Recorder>(
         let start = encapsulate(f.buffer, at, p.inner_len as usize, &outer, &w.settings);
         f.offset = start.ok_or(DropReason::TxFailed)? as u32;
         f.len = (at - f.offset as usize) as u32 + p.inner_len as u32;
+        if path.split {
+            fragment::split(w, p, f, path)?;
+        }
     }
     if R::ON {
         w.note(p, Stage::Rewrite, Event::Bytes { before, after: f.data().to_vec() });
