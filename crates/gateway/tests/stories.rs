@@ -259,11 +259,13 @@ fn malformed_neighbour_discovery() {
     });
     assert_eq!(send(&short), DropReason::NdMalformed);
     for kind in [133u8, 134, 136, 137] {
+        // Routers speak from link-local addresses.
+        let src = if matches!(kind, 134 | 137) { 0xfe80 << 112 | 5 } else { A6 };
         let mut m = vec![0; 40];
-        icmpv6::Repr { kind, code: 0, rest: 0 }.emit(A6, B6, &mut m).unwrap();
+        icmpv6::Repr { kind, code: 0, rest: 0 }.emit(src, B6, &mut m).unwrap();
         m.truncate(nd::fixed_len(kind).unwrap());
-        icmpv6::Repr { kind, code: 0, rest: 0 }.emit(A6, B6, &mut m).unwrap();
-        let mut p = ip_v6(A6, B6, 58, &m);
+        icmpv6::Repr { kind, code: 0, rest: 0 }.emit(src, B6, &mut m).unwrap();
+        let mut p = ip_v6(src, B6, 58, &m);
         p[7] = 255;
         assert_eq!(send(&eth(MAC_B, MAC_A, 0x86dd, &p)), DropReason::NdUnsupported, "type {kind}");
         p[7] = 1;
