@@ -53,6 +53,14 @@ fn the_units_commands_are_understood() {
 }
 
 #[test]
+fn a_reload_is_a_signal() {
+    for unit in ["tunny.service", "tunny@.service"] {
+        let unit = std::fs::read_to_string(packaging().join(unit)).unwrap();
+        assert!(unit.contains("\nExecReload=/bin/kill -HUP $MAINPID\n"), "{unit}");
+    }
+}
+
+#[test]
 fn scripts_parse_and_an_upgrade_never_uninstalls() {
     for name in ["postinst", "prerm", "postrm", "build-deb.sh", "debian-changelog.sh", "test-deb.sh"] {
         let shell = if name.ends_with(".sh") { "bash" } else { "sh" };

@@ -85,9 +85,10 @@ struct ApplyQuery {
     replace: bool,
 }
 
+/// What a scrape asks for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct MetricsQuery {
+pub(crate) struct MetricsQuery {
     #[serde(default)]
     vms: String,
 }
@@ -171,7 +172,7 @@ async fn in_json(response: Response) -> Response {
     (status, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
 }
 
-async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>) -> Response {
+pub(crate) async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>) -> Response {
     let text = tokio::task::spawn_blocking(move || node.metrics(&query.vms)).await;
     match text {
         Ok(Ok(text)) => {
@@ -264,10 +265,4 @@ pub fn bind(socket: &std::path::Path) -> Result<tokio::net::UnixListener, NodeEr
     let mode = std::fs::Permissions::from_mode(0o660);
     std::fs::set_permissions(socket, mode).map_err(NodeError::file("setting the mode of", socket))?;
     Ok(listener)
-}
-
-/// Serves the metrics alone over TCP.
-pub async fn serve_metrics(node: Arc<Node>, listener: tokio::net::TcpListener) -> std::io::Result<()> {
-    let app = Router::new().route("/metrics", get(metrics)).with_state(node);
-    axum::serve(listener, app).await
 }

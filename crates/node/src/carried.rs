@@ -12,8 +12,10 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tables::Count;
 
-/// First line of the file.
-const MARK: &str = "tunny counters 1";
+/// First line of the file; the last one says how many lines stand between.
+const MARK: &str = "tunny counters 2";
+/// First line as an earlier version wrote it, without a last line.
+const MARK_OPEN: &str = "tunny counters 1";
 /// Lines that are read at most: VPCs and VMs of a full node, twice.
 const LINES_MAX: usize = 1 << 26;
 
@@ -66,10 +68,18 @@ pub fn load(state: &Path) -> Saved {
     let mut saved = Saved::default();
     let Ok(file) = std::fs::File::open(path(state)) else { return saved };
     let mut lines = BufReader::new(file).lines().map_while(Result::ok);
-    if lines.next().as_deref() != Some(MARK) {
-        return saved;
-    }
+    let open = match lines.next().as_deref() {
+        Some(MARK) => false,
+        Some(MARK_OPEN) => true,
+        _ => return saved,
+    };
+    let (mut count, mut whole) = (0, open);
     for line in lines.take(LINES_MAX) {
+        if let Some(said) = line.strip_prefix("end ") {
+            whole = said.parse() == Ok(count);
+            break;
+        }
+        count += 1;
         let mut words = line.split(' ');
         let (section, kind, name) = (words.next(), words.next(), words.next());
         let mut number = || words.next().and_then(|n| n.parse::<u64>().ok());
@@ -82,7 +92,11 @@ pub fn load(state: &Path) -> Saved {
             _ => {}
         }
     }
-    saved
+    if whole {
+        return saved;
+    }
+    tracing::warn!("{} is cut off, so the counters of VPCs and VMs from before begin anew", path(state).display());
+    Saved::default()
 }
 
 /// Leaves counters to whoever comes after.
@@ -92,8 +106,11 @@ pub fn save(state: &Path, saved: &Saved) -> std::io::Result<()> {
     writeln!(out, "{MARK}")?;
     saved.before.write(&mut out, "before")?;
     saved.total.write(&mut out, "total")?;
+    let lines: usize = [&saved.before, &saved.total].map(|c| c.vpcs.len() + c.vms.len()).iter().sum();
+    writeln!(out, "end {lines}")?;
     out.into_inner().map_err(|e| e.into_error())?.sync_all()?;
-    std::fs::rename(temporary, file)
+    std::fs::rename(temporary, file)?;
+    std::fs::File::open(state)?.sync_all()
 }
 
 #[cfg(test)]
@@ -116,9 +133,13 @@ mod tests {
         let whole = std::fs::read(path(dir.path())).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(path(dir.path()), &whole[..cut]).unwrap();
-            let loaded = load(dir.path());
-            assert!(loaded.before.vpcs.len() <= 1 && loaded.total.vms.len() <= 2);
+            // Without the very last line's end everything is there all the same.
+            let expected = if cut + 1 == whole.len() { saved.clone() } else { Saved::default() };
+            assert_eq!(load(dir.path()), expected, "{cut}");
         }
+        let old = String::from_utf8(whole).unwrap().replace(MARK, MARK_OPEN).lines().filter(|l| !l.starts_with("end")).fold(String::new(), |t, l| t + l + "\n");
+        std::fs::write(path(dir.path()), old).unwrap();
+        assert_eq!(load(dir.path()), saved, "what an earlier version left");
         std::fs::write(path(dir.path()), b"\xff\xfe\nvpc").unwrap();
         assert_eq!(load(dir.path()), Saved::default());
     }

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tables::{Writer, WriterOptions};
+use tokio::signal::unix::{signal, Signal, SignalKind};
 use underlay::Underlay;
 
 /// Time between looks at ports and at what commits left for later.
@@ -378,14 +379,16 @@ fn event_thread(xdp: &xdp::XdpEngine, hub: Arc<Hub>, stop: Arc<AtomicBool>) -> R
 
 /// Starts a node and runs it until SIGTERM or SIGINT.
 pub fn run(options: &Options) -> Result<(), NodeError> {
-    let running = start(options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Each request may hold a reader of the tables, of which there are 512.
         .max_blocking_threads(64)
         .build()
         .map_err(NodeError::system("starting the event loop"))?;
-    let result = runtime.block_on(serve(running.node.clone(), options));
+    // Before the start: who is told to stop meanwhile stops in order, with counters saved.
+    let signals = runtime.block_on(async { Signals::new() })?;
+    let running = start(options)?;
+    let result = runtime.block_on(serve(running.node.clone(), options, signals));
     // Streams of `tunny capture` may be open: they end with the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     running.stop();
@@ -399,13 +402,38 @@ pub fn run(options: &Options) -> Result<(), NodeError> {
     result
 }
 
-async fn serve(node: Arc<Node>, options: &Options) -> Result<(), NodeError> {
-    use tokio::signal::unix::{signal, SignalKind};
-    let refused = || NodeError::system("listening for signals");
-    let (mut term, mut int) =
-        (signal(SignalKind::terminate()).map_err(refused())?, signal(SignalKind::interrupt()).map_err(refused())?);
+/// The signals that are listened for, from the beginning to the end of the process: none of them just kills it.
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, NodeError> {
+        let listen = |kind| signal(kind).map_err(NodeError::system("listening for signals"));
+        let [term, int, hup] = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(listen);
+        Ok(Signals { term: term?, int: int?, hup: hup? })
+    }
+}
+
+/// Applies the configuration files again whenever SIGHUP comes.
+async fn reload(node: Arc<Node>, config: Vec<PathBuf>, mut hup: Signal) {
+    while hup.recv().await.is_some() {
+        notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", crate::counters::monotonic_ns() / 1000));
+        let (node, config) = (node.clone(), config.clone());
+        if tokio::task::spawn_blocking(move || node.reload(&config)).await.is_err() {
+            tracing::error!("the reload failed; please report it");
+        }
+        notify("READY=1");
+    }
+}
+
+async fn serve(node: Arc<Node>, options: &Options, signals: Signals) -> Result<(), NodeError> {
+    let Signals { mut term, mut int, hup } = signals;
     let listener = crate::api::bind(&options.socket)?;
     tokio::spawn(metrics(node.clone(), options.metrics));
+    tokio::spawn(reload(node.clone(), options.config.clone(), hup));
     let ticking = node.clone();
     tokio::spawn(async move {
         loop {
@@ -431,16 +459,16 @@ async fn serve(node: Arc<Node>, options: &Options) -> Result<(), NodeError> {
 
 /// Tells systemd that the process serves, and waits for SIGTERM or SIGINT.
 pub(crate) fn until_told() -> Result<(), NodeError> {
-    use tokio::signal::unix::{signal, SignalKind};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(NodeError::system("starting the event loop"))?.block_on(async {
-        let refused = || NodeError::system("listening for signals");
-        let (mut term, mut int) =
-            (signal(SignalKind::terminate()).map_err(refused())?, signal(SignalKind::interrupt()).map_err(refused())?);
+        let Signals { mut term, mut int, mut hup } = Signals::new()?;
         notify("READY=1");
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+        loop {
+            tokio::select! {
+                _ = term.recv() => break,
+                _ = int.recv() => break,
+                _ = hup.recv() => tracing::info!("SIGHUP: there is nothing to reload; what is known stays"),
+            }
         }
         notify("STOPPING=1");
         Ok(())
@@ -476,7 +504,7 @@ async fn metrics(node: Arc<Node>, fixed: Option<SocketAddr>) {
                     }
                 };
                 tokio::select! {
-                    _ = crate::api::serve_metrics(node.clone(), listener) => {}
+                    () = crate::scrape::serve(node.clone(), listener) => {}
                     () = moved => {}
                 }
             }

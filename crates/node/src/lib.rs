@@ -30,6 +30,7 @@ mod restore;
 pub mod service;
 pub mod sessionlog;
 pub mod rules;
+mod scrape;
 pub mod sessions;
 mod sink;
 pub mod states;

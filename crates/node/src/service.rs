@@ -23,6 +23,7 @@ use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use tables::{Count, Memory, Tables, Writer};
@@ -60,6 +61,8 @@ pub struct Node {
     notes: Vec<String>,
     /// Counted by tables of another layout, before an upgrade.
     pub(crate) carried: Counts,
+    /// Why the configuration files could not be reloaded.
+    unread: Mutex<Option<String>>,
     /// Listings that run.
     pub(crate) listings: Listings,
     /// What kept the ports from being served at the last look.
@@ -166,7 +169,7 @@ impl Node {
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
         let (trouble, mark) = (Mutex::default(), crate::daemon::salt());
-        Arc::new(Node { instance, started, mark, hub, core, plane, writer, memory, underlay, internet, carried, startup, notes, trouble, listings: Listings::default() })
+        Arc::new(Node { instance, started, mark, hub, core, plane, writer, memory, underlay, internet, carried, startup, notes, trouble, listings: Listings::default(), unread: Mutex::default() })
     }
 
     /// The distributor of captured packets.
@@ -230,6 +233,7 @@ impl Node {
         warnings.extend(disk);
         warnings.extend(plane.notes());
         warnings.extend(lock(&self.trouble).clone());
+        warnings.extend(lock(&self.unread).clone());
         warnings.extend(self.internet.log().trouble());
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
@@ -483,6 +487,29 @@ impl Node {
         }
         let parse_s = begun.elapsed().as_secs_f64();
         self.apply_documents(&docs, mode == Mode::Replace, consent).map(|r| ApplyReport { parse_s, ..r })
+    }
+
+    /// Applies configuration files as at a start: all of them or none. What is refused is in the log and a warning until it is not.
+    pub fn reload(&self, paths: &[PathBuf]) {
+        let files = crate::daemon::expand(paths);
+        let docs = files.and_then(|files| config::parse_files(&files).map_err(sentences));
+        let done = docs.and_then(|docs| self.apply_documents(&docs, false, &Consent::none()));
+        let of = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
+        *lock(&self.unread) = match done {
+            _ if paths.is_empty() => {
+                tracing::warn!("SIGHUP: this node was started without --config, so there is nothing to reload");
+                None
+            }
+            Ok(report) => {
+                tracing::info!("reloaded {of}: {}", report.text.lines().last().unwrap_or_default());
+                None
+            }
+            Err(e) => {
+                e.sentences().iter().for_each(|sentence| tracing::error!("reload: {sentence}"));
+                tracing::error!("reload: {of}: nothing was changed");
+                Some(format!("the last reload of {of} was refused, and nothing was changed: {e}"))
+            }
+        };
     }
 
     /// Applies documents: all of them or none.

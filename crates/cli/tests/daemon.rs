@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a daemon does when it is told to reload or to stop, and what strangers may do to its metrics.
+
+mod terminal;
+
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use terminal::Node;
+
+const VPC: &str = "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: NAME}, spec: {vni: 77}}\n";
+
+#[test]
+fn sighup_reloads_the_files_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("etc")).unwrap();
+    std::fs::copy(terminal::example(), dir.path().join("etc/region.yaml")).unwrap();
+    let node = Node::in_dir(dir, &["--config", "etc"]);
+    node.write("etc/more.yaml", &VPC.replace("NAME", "fresh"));
+    node.signal(Signal::SIGHUP);
+    node.wait_for("reloaded etc: 1 to add, 0 to change, 0 to remove");
+    node.said(&["get", "vpc", "fresh"]);
+    // One that is refused changes nothing, and is a warning until the next one.
+    node.write("etc/more.yaml", &(VPC.replace("NAME", "other").replace("77", "78") + "---\n{apiVersion: tunny/v1, kind: Frob}\n"));
+    node.signal(Signal::SIGHUP);
+    node.wait_for("reload: etc: nothing was changed");
+    assert!(!node.command(&["get", "vpc", "other"]).output().unwrap().status.success());
+    assert!(node.said(&["get", "status"]).contains("WARNING    the last reload of etc was refused, and nothing was changed: etc/more.yaml:"));
+    std::fs::remove_file(node.dir.path().join("etc/more.yaml")).unwrap();
+    node.signal(Signal::SIGHUP);
+    node.wait_for("reloaded etc: No changes");
+    assert!(!node.said(&["get", "status"]).contains("reload"));
+}
+
+#[test]
+fn a_node_without_files_outlives_sighup_and_says_so() {
+    let node = Node::with(&[]);
+    node.signal(Signal::SIGHUP);
+    node.wait_for("SIGHUP: this node was started without --config, so there is nothing to reload");
+    node.said(&["get", "status"]);
+}
+
+#[test]
+fn counters_are_saved_whole_however_signals_come() {
+    for round in 0..6u64 {
+        let mut node = Node::start();
+        for signal in [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGHUP] {
+            node.signal(signal);
+            std::thread::sleep(Duration::from_millis(round));
+        }
+        let status = node.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", node.log.lock().unwrap());
+        let saved = std::fs::read_to_string(node.dir.path().join("state/counters")).unwrap();
+        assert!(saved.lines().last().is_some_and(|l| l.starts_with("end ")), "{saved}");
+        assert!(!node.dir.path().join("state/counters.new").exists());
+    }
+}
+
+#[test]
+fn a_node_that_is_told_to_stop_while_it_starts_ends_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ended = 0;
+    for ms in [30, 40, 50, 60, 80, 100] {
+        let words = ["node", "--instance", "early", "--engine", "none", "--socket", "s", "--state", "state", "--config"];
+        let mut command = std::process::Command::new(terminal::TUNNY);
+        command.args(words).arg(terminal::example()).current_dir(dir.path()).stderr(std::process::Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(ms));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+        let status = child.wait().unwrap();
+        // Before its first steps a process knows of no signal; then none kills it any more.
+        ended += u32::from(status.success());
+    }
+    assert!(ended >= 3, "{ended}");
+    assert!(std::fs::read_to_string(dir.path().join("state/counters")).unwrap().contains("\nend "));
+}
+
+fn metrics() -> (Node, std::net::SocketAddr) {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let node = Node::with(&["--config", terminal::example().to_str().unwrap(), "--metrics", &port.to_string()]);
+    node.wait_for("metrics on http://");
+    (node, port)
+}
+
+fn ask(port: std::net::SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(port).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn strangers_do_not_hold_the_metrics() {
+    let (_node, port) = metrics();
+    assert!(ask(port, "/metrics").starts_with("HTTP/1.1 200") && ask(port, "/metrics?vms=all").contains("tunny_vms_left_out 0.0\n"));
+    assert!(ask(port, "/metrics?vms=nosuch").contains("there is no Vm named `nosuch`"));
+    assert!(ask(port, "/metrics?vm=x").starts_with("HTTP/1.1 400"), "{}", ask(port, "/metrics?vm=x"));
+    // Eight that say nothing hold the places of their address, and no longer than five seconds.
+    let begun = Instant::now();
+    let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(port).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let mut refused = String::new();
+    TcpStream::connect(port).unwrap().read_to_string(&mut refused).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("8 from this address"), "{refused}");
+    for mut stream in silent {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // Half a head is no head.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHo");
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    }
+    assert!((4.0..12.0).contains(&begun.elapsed().as_secs_f64()), "{:?}", begun.elapsed());
+    assert!(ask(port, "/metrics").starts_with("HTTP/1.1 200"));
+}
