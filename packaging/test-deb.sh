@@ -135,6 +135,25 @@ host() {
     $in ip addr add "10.0.0.1$1/24" dev vx
     $in ip neigh replace "10.0.0.1$((3 - $1))" lladdr 02:00:00:00:ff:01 dev vx nud permanent
 }
+# A thousand packets a second from VM to VM, in runs of 200, until `nothing_lost`, which sets sent.
+traffic() {
+    rm -f /tmp/over
+    while [ ! -e /tmp/over ]; do
+        nsenter --net=/run/netns/h1 ping -q -i 0.001 -c 200 -W 2 10.0.0.12 || true
+    done >/tmp/ping 2>&1 &
+    pinging=$!
+}
+nothing_lost() {
+    touch /tmp/over
+    wait $pinging
+    sent=$((200 * $(grep -c 'packets transmitted' /tmp/ping)))
+    if grep 'packets transmitted' /tmp/ping | grep -v '^200 packets transmitted, 200 received, 0% packet loss' >&2; then
+        tunny get drops >&2
+        fail "packets were lost"
+    fi
+    [ "$sent" -ge 1000 ] || fail "only $sent packets while the node was upgraded"
+}
+layout() { tunny version | sed 's/.*layout //'; }
 fast() { tunny get counters -o json | tr -d ' \n' | sed -n 's/.*"fast":{[^}]*"forwarded":\([0-9]*\).*/\1/p'; }
 ip link set lo up
 ip addr add 192.0.2.1/32 dev lo
@@ -264,26 +283,34 @@ start
 for _ in $(seq 50); do
     nsenter --net=/run/netns/h1 ping -q -c 1 -W 1 10.0.0.12 >/dev/null && break
 done
-pid=$(running) before=$(fast)
-# A thousand a second, in runs of 200, until the upgrade is over.
-rm -f /tmp/over
-while [ ! -e /tmp/over ]; do
-    nsenter --net=/run/netns/h1 ping -q -i 0.001 -c 200 -W 2 10.0.0.12 || true
-done >/tmp/ping 2>&1 &
-traffic=$!
+pid=$(running) before=$(fast) before_layout=$(layout)
+traffic
 sleep 1
 install "$deb"
 [ "$(running)" != "$pid" ] || fail "the upgrade did not restart the node"
-tunny get status -o json | tr -d ' \n' | grep -q '"took_over":true' || fail "the new version did not take the tables over"
+# Tables of the same layout are taken over; others are built beside, and the ports switched.
+if [ "$(layout)" = "$before_layout" ]; then
+    tunny get status -o json | tr -d ' \n' | grep -q '"took_over":true' || fail "the new version did not take the tables over"
+else
+    say "from table layout $before_layout to $(layout)"
+fi
 sleep 1
-touch /tmp/over
-wait $traffic
-sent=$((200 * $(grep -c 'packets transmitted' /tmp/ping)))
-grep 'packets transmitted' /tmp/ping | grep -v '^200 packets transmitted, 200 received, 0% packet loss' >&2 && fail "packets were lost"
-[ "$sent" -ge 1000 ] || fail "only $sent packets while the node was upgraded"
+nothing_lost
 # There and back; the counters of the fast path go on over the restart.
 [ $(($(fast) - before)) -ge $((2 * sent)) ] || fail "the fast path forwarded $(($(fast) - before)) of $((2 * sent)) packets"
 say "$sent packets sent and answered during the upgrade, none lost, all by the fast path; $(dpkg-query -W -f '${Version}' tunny) runs"
+
+say "an upgrade from another table layout while the node forwards"
+traffic
+stop
+# To its successor the layout of its predecessor is another one.
+mv /sys/fs/bpf/tunny/default/layout-* /sys/fs/bpf/tunny/default/layout-0000000000000001
+start
+tunny get status -o json | tr -d ' \n' | grep -q '"took_over":false' || fail "tables of another layout were taken over"
+[ ! -e /sys/fs/bpf/tunny/default/layout-0000000000000001 ] || fail "the tables of the other layout are still there"
+sleep 1
+nothing_lost
+say "$sent packets sent and answered during the change of layouts, none lost"
 grep -q "try-restart tunny.service tunny@\*.service tunny-agent.service" /tmp/systemctl || fail "not all services are restarted"
 stop
 

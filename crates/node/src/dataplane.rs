@@ -262,6 +262,13 @@ impl DataPlane {
                 crate::uplinks::promiscuous(&i.name).map_err(refused)?;
             }
         }
+        // Where an earlier program forwards, the first port's is exchanged before the second one's: it must be able to send out of
+        // all of them at once.
+        if let Some(xdp) = self.xdp.as_ref().filter(|_| self.service.engine != Engine::AfPacket) {
+            for i in &interfaces {
+                xdp.add_port(i.ifindex)?;
+            }
+        }
         let mut modes = Vec::new();
         for i in &interfaces {
             let mode = self.attach(i)?;
