@@ -87,6 +87,13 @@ static __always_inline void *behind(struct xdp_md *ctx)
 	return at;
 }
 
+/* An IPv6 extension header that the software path looks into: docs/design/extension-headers.md */
+static __always_inline int extension_header(__u32 next)
+{
+	return next == PROTO_HOPOPTS || next == PROTO_ROUTING || next == PROTO_FRAGMENT || next == PROTO_AH ||
+	       next == PROTO_DSTOPTS || next == PROTO_MOBILITY || next == PROTO_HIP || next == PROTO_SHIM6;
+}
+
 /* The upper header at `at` with `bytes` bytes. Returns GO, or why the fast path does not serve it. */
 static __always_inline int read_upper(struct xdp_md *ctx, struct nat_work *w, __u32 proto, __u32 at, __u32 bytes)
 {

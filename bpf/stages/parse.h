@@ -15,7 +15,11 @@
 #define PROTO_HOPOPTS 0
 #define PROTO_ROUTING 43
 #define PROTO_FRAGMENT 44
+#define PROTO_AH 51
 #define PROTO_DSTOPTS 60
+#define PROTO_MOBILITY 135
+#define PROTO_HIP 139
+#define PROTO_SHIM6 140
 
 /* Is a frame that has only its first fragment addressed to the VXLAN port? `udp` is its offset, `bytes` the payload. */
 static __always_inline int first_fragment(struct packet *p, __u32 udp, __u32 bytes)

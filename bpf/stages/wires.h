@@ -222,6 +222,9 @@ static __always_inline int wire_unjudged(struct xdp_md *ctx, const struct nat_wo
 	}
 	if (next == 0 && wire_listeners(ctx, w))
 		return FREE;
+	/* Neighbour discovery may be behind it. */
+	if (extension_header(next))
+		return PUNT + (w->why & (PUNT_REASONS - 1));
 	if (udp && link_local(w->src_hi)) {
 		if (ports == (546 << 16 | 547) && w->servers_side && w->dst_hi == 0xff02ULL << 48 && w->dst_lo == 0x10002)
 			return FREE;

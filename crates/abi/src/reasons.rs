@@ -195,6 +195,9 @@ reasons! {
     FilterAgentBusy = 78, "filter_agent_busy", Filter, "A control packet of a connection, and as many of this VPC, or of all, wait for the agent on another host as may.", "`tunny top` shows which VPC; lower its punt limit in the Gateway, or give the agent a shorter way.";
     NatTunnelEnd = 79, "nat_tunnel_end", Nat, "A packet for the Internet whose destination is the tunnel address of an Nc or of the gateway: what it carries could come out of that tunnel in another VPC.", "A VM tries to reach the underlay: look at it.";
     InnerDocumentation = 80, "inner_documentation", Parse, "The inner source or destination address is in a prefix for documentation, and the Gateway drops such packets.", "Look at the sender: an address copied from a manual; or set `spec.documentationPrefixes: forward` in the Gateway.";
+    ExtHeadersLong = 81, "ext_headers_long", Filter, "The chain of IPv6 extension headers is longer than 16 headers, so that the upper layer is not known (docs/design/extension-headers.md).", "Nobody sends such packets but to get round filters: look at the sender.";
+    ExtHeadersCut = 82, "ext_headers_cut", Filter, "The chain of IPv6 extension headers does not end in the packet, which may be a first fragment (RFC 7112).", "Look at the sender: a first fragment must have all headers.";
+    ExtHeaderRefused = 83, "ext_header_refused", Filter, "The packet has an IPv6 extension header that is deprecated, stands where it must not, or leads elsewhere, or a protocol that nobody knows and no rule names (docs/design/extension-headers.md).", "Look at the sender; an unassigned or experimental protocol needs a rule that names it.";
 }
 
 reasons! {

@@ -110,7 +110,13 @@ pub enum Deny {
     Egress,
     /// Those of the receiver.
     Ingress,
+    /// None: but the protocol is one that nobody knows, and a rule that decides does not name it.
+    Unnamed,
 }
+
+/// First of the protocol numbers that are not assigned, or for experiments. In IPv6 they may be extension headers as well as upper layers
+/// (RFC 7045 section 2), so a rule for any protocol does not allow them.
+pub const UNKNOWN_PROTOCOLS: u8 = 147;
 
 /// A judgement and the rules that made it, by group; none: no rule matched, or no group was to be asked.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +149,7 @@ impl<'a> Verdict<'a> {
         let (group, i) = match self.deny {
             Some(Deny::Egress) => self.egress,
             Some(Deny::Ingress) => self.ingress,
-            None => self.ingress.or(self.egress),
+            None | Some(Deny::Unnamed) => self.ingress.or(self.egress),
         }?;
         Some((group, group.rule(i)?))
     }
@@ -251,7 +257,12 @@ impl Filter {
             verdict.ingress = self.decide(RuleDirection::Ingress, target, (from.addr, source), service);
             if !verdict.ingress.is_some_and(allows) {
                 verdict.deny = Some(Deny::Ingress);
+                return verdict;
             }
+        }
+        let unknown = from.addr.is_ipv6() && service >> 16 >= u32::from(UNKNOWN_PROTOCOLS);
+        if unknown && ![verdict.egress, verdict.ingress].into_iter().flatten().all(names) {
+            verdict.deny = Some(Deny::Unnamed);
         }
         verdict
     }
@@ -279,4 +290,9 @@ impl Filter {
 
 fn allows((group, i): (&Group, usize)) -> bool {
     group.rule(i).is_some_and(|r| r.allow)
+}
+
+/// The rule is for one protocol.
+fn names((group, i): (&Group, usize)) -> bool {
+    group.rule(i).is_some_and(|r| r.services.0 >> 16 == r.services.1 >> 16)
 }

@@ -31,7 +31,7 @@ mod ruleset;
 mod tests;
 
 pub use group::Group;
-pub use judge::{Deny, Filter, Member, Side, Verdict};
+pub use judge::{Deny, Filter, Member, Side, Verdict, UNKNOWN_PROTOCOLS};
 pub use ruleset::{edits, Edit, Ruleset};
 pub use rule::{
     icmp_service, service, services, Fault, GroupSpec, Prefix, Remote, Rule, RuleDirection, GROUPS_OF_MEMBER, GROUP_RULES_MAX,

@@ -36,13 +36,17 @@ pub fn judge(
     let (source, target) = (groups_of(members, from), groups_of(members, to));
     let allowed = |own: &[Arc<str>], direction, addr, theirs: &[Arc<str>]| {
         if own.is_empty() {
-            return Some(true);
+            return Some((true, true));
         }
         let specs = own.iter().filter_map(|name| groups.iter().find(|g| g.name == *name));
         let found = specs.filter_map(|g| lookup(&g.rules, direction, addr, theirs, service).map(|i| &g.rules[i]));
-        found.min_by_key(|r| (r.priority, r.allow)).filter(|r| r.allow).map(|r| r.stateful)
+        let names = |r: &Rule| r.services.0 >> 16 == r.services.1 >> 16;
+        found.min_by_key(|r| (r.priority, r.allow)).filter(|r| r.allow).map(|r| (r.stateful, names(r)))
     };
     let outwards = allowed(&source, RuleDirection::Egress, to.addr, &target).ok_or(Deny::Egress)?;
     let inwards = allowed(&target, RuleDirection::Ingress, from.addr, &source).ok_or(Deny::Ingress)?;
-    Ok(outwards && inwards)
+    if from.addr.is_ipv6() && service >> 16 >= 147 && !(outwards.1 && inwards.1) {
+        return Err(Deny::Unnamed);
+    }
+    Ok(outwards.0 && inwards.0)
 }

@@ -22,7 +22,7 @@ fn address(r: &mut ChaCha8Rng) -> IpAddr {
 }
 
 fn any_service(r: &mut ChaCha8Rng) -> u32 {
-    let proto = [6, 17, 1, 58, 47][r.random_range(0..5)];
+    let proto = [6, 17, 1, 58, 47, 253][r.random_range(0..6)];
     service(proto, r.random_range(0..24) * if proto == 1 { 0x80 } else { 1 })
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn random_rule(r: &mut ChaCha8Rng, names: &[Arc<str>]) -> Rule {
             Remote::Prefix(Prefix { addr, len })
         }
     };
-    let proto = [6, 17, 1][r.random_range(0..3)];
+    let proto = [6, 17, 1, 253][r.random_range(0..4)];
     let services = match r.random_range(0..8) {
         0 => (0, SERVICE_MAX),
         1 => services(proto),

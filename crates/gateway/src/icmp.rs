@@ -132,7 +132,7 @@ fn not_served(packet: &[u8], v6: bool) -> Option<Message> {
         return Some(Message { kind: icmpv4::kind::UNREACHABLE, code, rest: 0 });
     }
     let ip = ipv6::Packet::new_checked(packet).ok()?;
-    let upper = ipv6::skip_extensions(ip.next_header(), ip.payload()).ok()?;
+    let upper = ipv6::walk(ip.next_header(), ip.payload()).ok()?.upper;
     match upper.protocol {
         protocol::ICMPV6 => None,
         protocol::UDP => Some(Message { kind: icmpv6::kind::UNREACHABLE, code: icmpv6::unreachable::PORT, rest: 0 }),
@@ -240,16 +240,12 @@ fn quotable_v4(packet: &[u8]) -> Result<Addr, &'static str> {
 fn quotable_v6(packet: &[u8]) -> Result<Addr, &'static str> {
     let ip = ipv6::Packet::new_checked(packet).map_err(|_| "no inner packet")?;
     let payload = ip.payload();
-    let unreadable = "the packet's extension headers are cut off";
-    let mut upper = ipv6::skip_extensions(ip.next_header(), payload).map_err(|_| unreadable)?;
-    if upper.protocol == protocol::FRAGMENT {
-        let fragment = ipv6::Fragment::new_checked(&payload[upper.offset..]).map_err(|_| unreadable)?;
-        if fragment.offset() != 0 {
-            return Err("the packet is a fragment beyond the first");
-        }
-        upper.protocol = fragment.next_header();
-        upper.offset += ipv6::FRAGMENT_LEN;
+    // It might be an error itself.
+    let chain = ipv6::walk(ip.next_header(), payload).map_err(|_| "the packet's extension headers do not tell what it is")?;
+    if chain.later() {
+        return Err("the packet is a fragment beyond the first");
     }
+    let upper = chain.upper;
     if upper.protocol == protocol::ICMPV6 && payload.get(upper.offset).is_none_or(|kind| icmpv6::is_error(*kind)) {
         return Err("the packet is an ICMP error itself");
     }

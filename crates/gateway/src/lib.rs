@@ -207,7 +207,7 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
 #[cold]
 fn process_held<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
     for held in std::mem::take(&mut w.held) {
-        w.again = Some(held.ports);
+        w.again = Some(held.known);
         let bytes = held.frame;
         let mut buffer = w.output.buffer(HEADROOM + bytes.len());
         buffer[HEADROOM..].copy_from_slice(&bytes);

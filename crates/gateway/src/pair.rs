@@ -8,7 +8,7 @@ use abi::{DropReason, Stage, POLICY_PICKUP, TENANT_FILTERED, VM_FLAG_GATEWAY};
 use filter::{Deny, RuleDirection, Side};
 use session::{Direction, Embedded, NewSession, Owner, PairKey, SessionRef};
 use std::net::IpAddr;
-use wire::{be, icmpv4, protocol, tcp};
+use wire::{be, icmpv4, ipv6, protocol, tcp};
 
 use crate::connection;
 use crate::nat::l4::{Icmp, L4};
@@ -163,16 +163,16 @@ fn connection<R: Recorder>(
     let packet = ip_of(p, f);
     let l4 = match &p.asked {
         Some((l4, _)) => *l4,
-        None => L4::read(packet, p.v6()).map_err(|_| malformed(packet, p.v6()))?,
+        None => L4::read(packet, p.v6()).map_err(|why| malformed(packet, p.v6(), why))?,
     };
     check_tcp(packet, &l4)?;
     let (from, to) = ends(p, &l4);
-    let pair = Pair { packet, l4, from, to, policy: policy(w, p), wire };
+    let mut pair = Pair { packet, l4, from, to, policy: policy(w, p), wire };
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
         // A message that has no session is judged by itself.
         _ if single(&l4) => ask(w, sight, p, pair.asks(first_service(&pair, (0, 0)), 0), true).map(|_| ()),
-        _ => with_session(w, sight, p, f, &pair),
+        _ => with_session(w, sight, p, f, &mut pair),
     }
 }
 
@@ -208,9 +208,17 @@ fn check_source<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, p: &Packet, sour
     }
 }
 
-fn malformed(packet: &[u8], v6: bool) -> DropReason {
-    match packet.get(if v6 { 6 } else { 9 }) {
-        Some(&protocol::TCP) => DropReason::FilterTcpMalformed,
+/// What it is called here that an upper header is not whole.
+fn malformed(packet: &[u8], v6: bool, why: DropReason) -> DropReason {
+    if why != DropReason::NatL4Malformed {
+        return why;
+    }
+    let proto = match v6 {
+        true => ipv6::Packet::new_checked(packet).ok().and_then(|ip| ipv6::walk(ip.next_header(), ip.payload()).ok()).map(|c| c.upper.protocol),
+        false => packet.get(9).copied(),
+    };
+    match proto {
+        Some(protocol::TCP) => DropReason::FilterTcpMalformed,
         _ => DropReason::FilterL4Malformed,
     }
 }
@@ -288,6 +296,7 @@ fn reason(deny: Deny) -> DropReason {
     match deny {
         Deny::Egress => DropReason::FilterEgress,
         Deny::Ingress => DropReason::FilterIngress,
+        Deny::Unnamed => DropReason::ExtHeaderRefused,
     }
 }
 
@@ -333,23 +342,26 @@ fn with_session<R: Recorder>(
     sight: Sight<'_>,
     p: &Packet,
     f: &Frame<'_>,
-    pair: &Pair<'_>,
+    pair: &mut Pair<'_>,
 ) -> Result<(), DropReason> {
-    let l4 = &pair.l4;
+    let l4 = &mut pair.l4;
     // A packet may pass two wires of a node: its fragments are put together on each.
     let place = p.vni | u32::from(pair.wire == Some(Direction::In)) << 24;
-    let overlap = |why, sight: Sight<'_>| match sight.contradicts(place, l4) {
+    let overlap = |why, l4: &L4, sight: Sight<'_>| match sight.contradicts(place, l4) {
         true => DropReason::FilterFragment,
         false => why,
     };
-    sight.first_fits(Some(place), l4, w.now).map_err(|why| overlap(why, sight))?;
+    sight.first_fits(Some(place), l4, w.now).map_err(|why| overlap(why, l4, sight))?;
     let ports = match l4.later() {
-        true => w
-            .again
-            .map_or_else(|| sight.later_ports(Some(place), l4, f.data(), w.now), Ok)
-            .map_err(|why| overlap(why, sight))?,
+        true => {
+            let known = w.again.map_or_else(|| sight.later_ports(Some(place), l4, f.data(), w.now), Ok);
+            let (ports, upper) = known.map_err(|why| overlap(why, l4, sight))?;
+            l4.proto = upper;
+            ports
+        }
         false => l4.ports_of(Direction::Out),
     };
+    let (pair, l4) = (&*pair, &pair.l4);
     let (key, direction) = key(l4, (pair.from, pair.to), pair.wire, ports).ok_or(DropReason::SessionFault)?;
     if let Some(states) = sight.states {
         connection::judge(w, sight, p, pair, states, (&key, direction), ports)?;
@@ -357,7 +369,7 @@ fn with_session<R: Recorder>(
         by_session(w, sight, p, pair, (key, direction), ports)?;
     }
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(Some(place), l4, (f.ifindex, w.now), &mut w.held).map_err(|why| overlap(why, sight))?;
+        sight.first_ports(Some(place), l4, (f.ifindex, w.now), &mut w.held).map_err(|why| overlap(why, l4, sight))?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use wire::{be, icmpv6, ipv4, ipv6, protocol, Mac};
 use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::{meter, parse};
+use crate::nat::l4;
 use crate::work::Work;
 use crate::{pair, Frame, Verdict};
 
@@ -49,6 +50,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
                     let why = if end.servers_side { DropReason::FilterSpoofed } else { DropReason::ServerUnknown };
                     return Err(why.into());
                 }
+                chain_ends(p, rest)?;
                 connection(w, p, f, &end)?;
             }
         }
@@ -171,16 +173,33 @@ fn passes_unjudged<R: Recorder>(
         return bad.map_or(Ok(false), Err);
     }
     let next = ip.get(6).copied().unwrap_or(0);
-    if next == protocol::ICMPV6 {
-        let kind = *ip.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + 4).and_then(|b| b.first()).ok_or(DropReason::InnerTruncated)?;
+    let payload = ip.get(ipv6::HEADER_LEN..).unwrap_or(&[]);
+    // Behind extension headers it is neighbour discovery all the same to its receiver.
+    let chain = ipv6::walk(next, payload).ok().filter(|c| c.upper.protocol == protocol::ICMPV6 && !c.later());
+    if let Some(chain) = chain {
+        let message = payload.get(chain.upper.offset..).unwrap_or(&[]);
+        let kind = *message.first_chunk::<4>().and_then(|b| b.first()).ok_or(DropReason::InnerTruncated)?;
         if (133..=137).contains(&kind) {
-            return neighbours(w, end, ip, (kind, src), server).map(|()| true);
+            // RFC 6980: nobody has to fragment it, so nobody may.
+            if chain.fragment.is_some() {
+                return Err(DropReason::NdMalformed);
+            }
+            return neighbours(w, end, (ip, message), (kind, src), server).map(|()| true);
         }
     }
     if listeners(ip, next, end.servers_side, (src, dst)) || dhcp6(ip, next, end.servers_side, (src, dst)) {
         return Ok(true);
     }
     parse::bad_addresses_v6(dst_mac, src, dst, &w.settings).map_or(Ok(false), Err)
+}
+
+/// What neighbour discovery might hide behind does not pass, groups or not.
+fn chain_ends(p: &Packet, rest: &[u8]) -> Result<(), DropReason> {
+    if !p.v6() {
+        return Ok(());
+    }
+    let ip = ipv6::Packet::new_checked(rest).map_err(|_| DropReason::InnerIpMalformed)?;
+    ipv6::walk(ip.next_header(), ip.payload()).map(|_| ()).map_err(l4::chain_reason)
 }
 
 /// UDP ports of an unfragmented packet whose upper header is at `at`.
@@ -237,11 +256,10 @@ fn listeners(ip: &[u8], next: u8, servers_side: bool, (src, dst): (Addr, Addr)) 
 fn neighbours<R: Recorder>(
     w: &Work<'_, R>,
     end: &WireEnd,
-    ip: &[u8],
+    (ip, message): (&[u8], &[u8]),
     (kind, src): (u8, Addr),
     server: bool,
 ) -> Result<(), DropReason> {
-    let message = ip.get(ipv6::HEADER_LEN..).unwrap_or(&[]);
     let targeted = matches!(kind, icmpv6::kind::NEIGHBOUR_SOLICITATION | icmpv6::kind::NEIGHBOUR_ADVERTISEMENT);
     if ip.get(7) != Some(&255) || targeted && message.len() < 24 {
         return Err(DropReason::NdMalformed);

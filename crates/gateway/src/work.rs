@@ -9,7 +9,7 @@ use tables::{Count, NexthopView, StatsSlot, Tables};
 
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::icmp;
-use crate::nat::Sight;
+use crate::nat::{Known, Sight};
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
@@ -37,7 +37,7 @@ pub(crate) struct Work<'w, R> {
     /// Fragments that waited for one of this batch, with the ports that it told.
     pub held: Vec<Held>,
     /// The packet at hand is one that waited: it was counted when it came, and these are its ports.
-    pub again: Option<(u16, u16)>,
+    pub again: Option<Known>,
     /// Where answers of an agent on another host come.
     pub desk: Option<&'w Arc<Desk>>,
     /// The packet at hand has waited for the agent, which says this of its connection.
@@ -52,8 +52,8 @@ pub(crate) struct Work<'w, R> {
 pub(crate) struct Held {
     /// The frame as it came.
     pub frame: Vec<u8>,
-    /// Source and destination port that the first one told.
-    pub ports: (u16, u16),
+    /// Ports and protocol that the first one told.
+    pub known: Known,
     /// The port that the first one came in by, and this one before it.
     pub ifindex: u32,
 }

@@ -68,12 +68,16 @@ fn ip(ethertype: u16, bytes: &[u8]) -> Option<(Head, &[u8])> {
         }
         ethernet::ethertype::IPV6 if bytes.len() >= ipv6::HEADER_LEN => {
             let packet = ipv6::Packet::new_unchecked(bytes);
+            let payload = bytes.get(ipv6::HEADER_LEN..)?;
+            // Behind extension headers, as far as they were captured.
+            let upper = ipv6::walk(packet.next_header(), payload).ok().filter(|c| !c.later()).map(|c| c.upper);
+            let (protocol, at) = upper.map_or((packet.next_header(), 0), |u| (u.protocol, u.offset));
             let head = Head {
                 source: IpAddr::V6(packet.src().into()),
                 destination: IpAddr::V6(packet.dst().into()),
-                protocol: packet.next_header(),
+                protocol,
             };
-            Some((head, bytes.get(ipv6::HEADER_LEN..)?))
+            Some((head, payload.get(at..)?))
         }
         _ => None,
     }
@@ -179,6 +183,19 @@ mod tests {
         assert_eq!((flows[0].source.as_str(), flows[0].samples, flows[0].pps), ("10.0.0.1:1", 3, 24.0));
         assert_eq!((flows[1].destination.as_str(), flows[1].protocol.as_str()), ("2001:db8::2", "icmpv6"));
         assert_eq!(sampler.samples, 4);
+    }
+
+    #[test]
+    fn ports_are_found_behind_extension_headers() {
+        let text = "vni=7 src=2001:db8::1 dst=2001:db8::2 udp sport=1 dport=2 from=192.0.2.1";
+        let mut frame = text.parse::<Description>().unwrap().frame(1, 1, 4789).unwrap();
+        let plain = key(&frame).unwrap();
+        assert_eq!((plain.protocol, plain.ports), (17, (1, 2)));
+        // Destination Options behind the inner IPv6 header.
+        frame[70] = 60;
+        frame.splice(104..104, [17, 0, 1, 4, 0, 0, 0, 0]);
+        frame[68..70].copy_from_slice(&1000u16.to_be_bytes());
+        assert_eq!(key(&frame), Some(plain));
     }
 
     #[test]

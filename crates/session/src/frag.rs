@@ -17,7 +17,7 @@ pub struct FragKey {
     pub src: IpAddr,
     /// Destination.
     pub dst: IpAddr,
-    /// Protocol (IPv6: of the fragment header).
+    /// Protocol. Of IPv6 fragments 0: their fragment headers may differ in it (RFC 8200 section 4.5).
     pub proto: u8,
     /// Identification.
     pub id: u32,
@@ -32,6 +32,8 @@ pub struct Piece {
     pub len: u32,
     /// Whether more follow.
     pub more: bool,
+    /// Protocol of the upper layer, as far as the piece tells; that of the first one counts.
+    pub upper: u8,
 }
 
 /// The transport fields that the first fragment tells: source and destination port, or the ICMP identifier as source port.
@@ -40,8 +42,8 @@ pub type Ports = (u16, u16);
 /// What becomes of a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Its ports.
-    Known(Ports),
+    /// Its ports, and the protocol of its upper layer.
+    Known(Ports, u8),
     /// It is held until the first fragment comes.
     Held,
     /// It is dropped (`nat_fragment`): overlap, no room, or malformed.
@@ -84,6 +86,7 @@ const DATAGRAM_MAX: u32 = 65_535;
 struct Datagram {
     born: u64,
     ports: Option<Ports>,
+    upper: u8,
     /// Bytes seen: from, to; in no order.
     pieces: Vec<(u32, u32)>,
     /// Length, once the last piece has come.
@@ -202,7 +205,7 @@ impl FragTable {
             self.drop_held(key);
             return false;
         }
-        datagram.ports = Some(ports);
+        (datagram.ports, datagram.upper) = (Some(ports), piece.upper);
         let (held, bytes) = (std::mem::take(&mut datagram.held), std::mem::take(&mut datagram.held_bytes));
         let complete = datagram.complete();
         self.held_bytes -= bytes;
@@ -222,10 +225,11 @@ impl FragTable {
             return Fate::Drop;
         }
         if let Some(ports) = datagram.ports {
+            let upper = datagram.upper;
             if datagram.complete() {
                 self.forget(key);
             }
-            return Fate::Known(ports);
+            return Fate::Known(ports, upper);
         }
         let fits = datagram.held_bytes + frame.len() <= limits.held_bytes_datagram;
         if !fits || all_held + frame.len() > limits.held_bytes {
@@ -314,7 +318,7 @@ mod tests {
     }
 
     fn piece(offset: u32, len: u32, more: bool) -> Piece {
-        Piece { offset, len, more }
+        Piece { offset, len, more, upper: 17 }
     }
 
     fn first(table: &mut FragTable, id: u32, p: Piece, now: u64) -> (bool, Vec<Vec<u8>>) {
@@ -328,9 +332,9 @@ mod tests {
         let mut t = FragTable::new(FragLimits::default());
         assert_eq!(first(&mut t, 1, piece(0, 1480, true), 0), (true, vec![]));
         assert_eq!(t.later(&key(1, 2), piece(1480, 1480, true), b"x", 0), Fate::Held);
-        assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Known((1000, 53)));
+        assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Known((1000, 53), 17));
         assert_eq!(t.later(&key(2, 1), piece(1480, 1480, true), b"another tenant", 0), Fate::Held);
-        assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Known((1000, 53)));
+        assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Known((1000, 53), 17));
         // Complete: the identification may be used again.
         assert_eq!(first(&mut t, 1, piece(0, 8, true), 0), (true, vec![]));
     }
@@ -352,7 +356,7 @@ mod tests {
         assert_eq!(t.later(&key(1, 1), piece(1480, 8, false), b"", 0), Fate::Drop);
         assert!(first(&mut t, 2, piece(0, 1480, true), 0).0);
         assert!(!first(&mut t, 2, piece(0, 1480, true), 0).0);
-        assert_eq!(t.later(&key(1, 2), piece(1480, 8, false), b"", 0), Fate::Known((1000, 53)));
+        assert_eq!(t.later(&key(1, 2), piece(1480, 8, false), b"", 0), Fate::Known((1000, 53), 17));
         for bad in [piece(8, 0, true), piece(8, 7, true), piece(65_528, 8, false), piece(4, 8, true)] {
             assert!(first(&mut t, 3, piece(0, 8, true), 0).0);
             assert_eq!(t.later(&key(1, 3), bad, b"", 0), Fate::Drop, "{bad:?}");
@@ -360,7 +364,7 @@ mod tests {
         }
         // Beyond the end, or another end.
         assert!(first(&mut t, 4, piece(0, 8, true), 0).0);
-        assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53)));
+        assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53), 17));
         assert_eq!(t.later(&key(1, 4), piece(24, 8, true), b"", 0), Fate::Drop);
     }
 

@@ -115,6 +115,10 @@ pub fn packet(r: &mut Rng, region: &Region) -> Option<Packet> {
             if let Some((frag, mf)) = frag {
                 layers.push(Layer::Frag6(Frag6 { frag, mf, id: 5, next: None }));
             }
+            // Behind a fragment header too; and sometimes a pair of ports or flags that is meant to slip through.
+            if r.chance(25) {
+                random::chain(r, &mut layers);
+            }
         }
         _ => return None,
     }

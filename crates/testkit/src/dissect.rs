@@ -169,8 +169,11 @@ fn extension(next: u8, b: &[u8]) -> Option<(Layer, u8, usize)> {
         return None;
     }
     match next {
-        0 | 43 | 60 => {
-            let size = (usize::from(b[1]) + 1) * 8;
+        0 | 43 | 51 | 60 | 135 | 139 | 140 => {
+            let size = match next {
+                51 => (usize::from(b[1]) + 2) * 4,
+                _ => (usize::from(b[1]) + 1) * 8,
+            };
             let body = b.get(2..size)?.to_vec();
             Some((Layer::Ext(Ext { kind: next, next: None, len: None, body }), b[0], size))
         }

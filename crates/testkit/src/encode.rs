@@ -132,7 +132,7 @@ fn encode(layers: &[Layer], context: Context) -> Vec<u8> {
             let mut body = e.body.clone();
             body.resize((body.len() + 2).div_ceil(8).max(1) * 8 - 2, 0);
             let next = e.next.unwrap_or_else(|| protocol(rest.first(), true));
-            let mut b = vec![next, e.len.unwrap_or(((body.len() + 2) / 8 - 1) as u8)];
+            let mut b = vec![next, e.len.unwrap_or(ext_len(e.kind, body.len() + 2))];
             b.extend(body);
             b.extend(encode(rest, context));
             b
@@ -219,6 +219,14 @@ fn protocol(next: Option<&Layer>, v6: bool) -> u8 {
         Some(Layer::Ipv6(_)) => 41,
         _ if v6 => 59,
         _ => 255,
+    }
+}
+
+/// The length field of an extension header: whole eights beyond the first; of an authentication header (RFC 4302) whole fours less two.
+fn ext_len(kind: u8, bytes: usize) -> u8 {
+    match kind {
+        51 => (bytes / 4 - 2) as u8,
+        _ => (bytes / 8 - 1) as u8,
     }
 }
 

@@ -202,7 +202,7 @@ impl Default for Ipv6 {
 /// An IPv6 extension header other than Fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ext {
-    /// Its own number: 0 hop-by-hop, 43 routing, 60 destination options.
+    /// Its own number: 0 hop-by-hop, 43 routing, 51 authentication, 60 destination options, 135 mobility, 139 HIP, 140 Shim6.
     pub kind: u8,
     /// Next header, if it shall not follow from the next layer.
     pub next: Option<u8>,

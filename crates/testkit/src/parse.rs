@@ -32,7 +32,15 @@ pub const ICMP_NAMES: &[(bool, &str, u8, u8)] = &[
 ];
 
 /// IPv6 extension headers by name.
-pub const EXT_NAMES: &[(&str, u8)] = &[("hop-by-hop", 0), ("routing", 43), ("destination-options", 60)];
+pub const EXT_NAMES: &[(&str, u8)] = &[
+    ("hop-by-hop", 0),
+    ("routing", 43),
+    ("ah", 51),
+    ("destination-options", 60),
+    ("mobility", 135),
+    ("hip", 139),
+    ("shim6", 140),
+];
 
 /// Protocols by name.
 pub const PROTO_NAMES: &[(&str, u8)] = &[

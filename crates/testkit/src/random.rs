@@ -454,14 +454,40 @@ fn inner(r: &mut Rng, region: &Region, vpc: &Vpc, edges: bool, layers: &mut Vec<
                 return;
             }
             layers.push(Layer::Ipv6(ip));
-            match r.below(30) {
-                0 => layers.push(Layer::Ext(Ext { kind: *r.pick(&[0, 43, 60]), next: None, len: None, body: vec![0; r.below(16)] })),
-                1 => layers.push(Layer::Frag6(Frag6 { frag: Frag { offset: r.below(3) * 8, end: None }, mf: r.chance(50), id: 1, next: None })),
-                _ => {}
+            if r.chance(12) {
+                chain(r, layers);
             }
             transport(r, true, layers);
         }
         _ => {}
+    }
+}
+
+/// A chain of IPv6 extension headers, mostly short and in order, sometimes neither.
+pub(crate) fn chain(r: &mut Rng, layers: &mut Vec<Layer>) {
+    let headers = match r.below(20) {
+        0 => 15 + r.below(4),
+        1..=4 => 2 + r.below(8),
+        _ => 1 + r.below(2),
+    };
+    for i in 0..headers {
+        let kind = *r.pick(&[0, 43, 44, 44, 51, 60, 60, 60, 60, 135, 139, 140]);
+        let kind = if headers > 9 || i > 0 && kind == 0 && r.chance(80) { 60 } else { kind };
+        if kind == 44 {
+            let offset = if r.chance(70) { 0 } else { r.below(3) * 8 };
+            layers.push(Layer::Frag6(Frag6 { frag: Frag { offset, end: None }, mf: r.chance(40), id: r.below(4) as u32, next: None }));
+            continue;
+        }
+        let mut body = match kind {
+            // Authentication: its length counts words of four bytes, less two.
+            51 => vec![0; 10 + r.below(3) * 4],
+            _ => vec![0; r.below(16)],
+        };
+        if kind == 43 && !body.is_empty() {
+            body[0] = r.below(5) as u8;
+        }
+        let len = if r.chance(4) { Some(r.below(8) as u8) } else { None };
+        layers.push(Layer::Ext(Ext { kind, next: None, len, body }));
     }
 }
 

@@ -42,7 +42,13 @@ fn ends(packet: &Packet) -> Option<Ends> {
         Layer::Ipv6(ip) => (ip.src.into(), ip.dst.into()),
         _ => return None,
     };
-    let (proto, ports) = match packet.layers.get(at + 3)? {
+    // What the receiver finds behind extension headers. A fragment is no whole packet to it.
+    let mut upper = packet.layers.get(at + 3..)?.iter().skip_while(|l| match l {
+        Layer::Ext(e) => e.len.is_none() && e.kind < 135,
+        Layer::Frag6(f) => f.frag.offset == 0 && f.frag.end.is_none() && !f.mf,
+        _ => false,
+    });
+    let (proto, ports) = match upper.next()? {
         Layer::Tcp(t) => (6, (t.src, t.dst)),
         Layer::Udp(u) => (17, (if let Entropy::Value(n) = u.src { n as u16 } else { return None }, u.dst)),
         _ => return None,

@@ -222,6 +222,118 @@ pub fn skip_extensions(next_header: u8, payload: &[u8]) -> Result<UpperLayer> {
 
 /// Bytes of a packet that every link carries (RFC 8200 §5).
 pub const LEAST_MTU: usize = 1280;
+
+/// Extension headers that [`walk`] follows at most.
+pub const CHAIN_MAX: usize = 16;
+
+/// A packet's piece of a datagram, by its fragment header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentOf {
+    /// Identification.
+    pub id: u32,
+    /// Offset of its bytes in the datagram.
+    pub offset: usize,
+    /// Another fragment follows.
+    pub more: bool,
+    /// Where its bytes begin, behind the fragment header: offset in the payload.
+    pub at: usize,
+}
+
+impl FragmentOf {
+    /// It is all of its datagram (RFC 6946).
+    pub fn atomic(&self) -> bool {
+        self.offset == 0 && !self.more
+    }
+}
+
+/// The end of a chain of extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The upper layer. Of a fragment beyond the first: what its fragment header says, and where its bytes begin.
+    pub upper: UpperLayer,
+    /// Its fragment header, if it has one.
+    pub fragment: Option<FragmentOf>,
+    /// Extension headers in front of the upper layer.
+    pub headers: u8,
+}
+
+impl Chain {
+    /// It is a fragment beyond the first, so the upper layer is not in it.
+    pub fn later(&self) -> bool {
+        self.fragment.is_some_and(|f| f.offset != 0)
+    }
+}
+
+/// Why a chain of extension headers cannot be followed to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainFault {
+    /// It does not end in the packet.
+    Cut,
+    /// It is longer than [`CHAIN_MAX`].
+    Long,
+    /// It has a header that no host sends there, is deprecated, or leads elsewhere.
+    Refused,
+}
+
+/// Whether a next-header value is that of an extension header that [`walk`] looks into.
+pub fn is_extension(next_header: u8) -> bool {
+    use protocol::*;
+    matches!(
+        next_header,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6
+    )
+}
+
+/// Follows a packet's chain of extension headers to the upper layer as its receiver does (RFC 8200 section 4.1): in any order, and behind
+/// a fragment header too. What each header means here: `docs/design/extension-headers.md`.
+pub fn walk(next_header: u8, payload: &[u8]) -> core::result::Result<Chain, ChainFault> {
+    let upper = UpperLayer { protocol: next_header, offset: 0, named_at: field::NEXT_HEADER };
+    let mut chain = Chain { upper, fragment: None, headers: 0 };
+    while is_extension(chain.upper.protocol) {
+        if usize::from(chain.headers) == CHAIN_MAX {
+            return Err(ChainFault::Long);
+        }
+        let rest = payload.get(chain.upper.offset..).unwrap_or(&[]);
+        let head = rest.first_chunk::<8>().ok_or(ChainFault::Cut)?;
+        let len = match chain.upper.protocol {
+            // Behind another header a receiver does not know it.
+            protocol::HOP_BY_HOP if chain.headers != 0 => return Err(ChainFault::Refused),
+            protocol::ROUTING if !passable(head) => return Err(ChainFault::Refused),
+            protocol::FRAGMENT if chain.fragment.is_some() => return Err(ChainFault::Refused),
+            protocol::FRAGMENT => {
+                let word = be::u16(head, 2);
+                let (offset, more) = (usize::from(word & 0xfff8), word & 1 != 0);
+                let at = chain.upper.offset + FRAGMENT_LEN;
+                chain.fragment = Some(FragmentOf { id: be::u32(head, 4), offset, more, at });
+                FRAGMENT_LEN
+            }
+            protocol::AUTHENTICATION => (usize::from(head[1]) + 2) * 4,
+            // They say who the packet is from; what follows them would be judged by other addresses than its receiver's.
+            protocol::MOBILITY | protocol::HIP | protocol::SHIM6 => match head[0] {
+                protocol::NO_NEXT_HEADER => return Ok(chain),
+                _ => return Err(ChainFault::Refused),
+            },
+            _ => (usize::from(head[1]) + 1) * 8,
+        };
+        if len > rest.len() {
+            return Err(ChainFault::Cut);
+        }
+        let at = chain.upper.offset;
+        chain.upper = UpperLayer { protocol: head[0], offset: at + len, named_at: HEADER_LEN + at };
+        chain.headers += 1;
+        if chain.later() {
+            break;
+        }
+    }
+    Ok(chain)
+}
+
+/// A routing header that has done its work, of a type that is not deprecated (0: RFC 5095; 1: Nimrod): a receiver passes over it.
+fn passable(head: &[u8; 8]) -> bool {
+    let (kind, segments_left) = (head[2], head[3]);
+    kind > 1 && segments_left == 0
+}
+
 /// Bytes of a fragment header.
 pub const FRAGMENT_LEN: usize = 8;
 
@@ -332,6 +444,47 @@ mod tests {
         assert_eq!(skip_extensions(0, &[]), Err(Error::Truncated));
         let endless = [0u8; 100];
         assert_eq!(skip_extensions(0, &endless), Ok(UpperLayer { protocol: 0, offset: 64, named_at: 96 }));
+    }
+
+    fn upper(next: u8, payload: &[u8]) -> core::result::Result<(u8, usize), ChainFault> {
+        walk(next, payload).map(|c| (c.upper.protocol, c.upper.offset))
+    }
+
+    #[test]
+    fn chains_are_followed_to_the_upper_layer() {
+        let udp = [0, 7, 0, 9, 0, 8, 0, 0];
+        let dst = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+        let atomic = |next: u8| [next, 0, 0, 0, 0, 0, 0, 9];
+        let chain = [dst(44), atomic(60), dst(17), udp].concat();
+        assert_eq!(upper(60, &chain), Ok((17, 24)));
+        assert!(walk(60, &chain).unwrap().fragment.unwrap().atomic());
+        // An authentication header counts in words of four bytes.
+        let ah = [17, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(upper(51, &[&ah[..], &udp].concat()), Ok((17, 24)));
+        assert_eq!(upper(50, &udp), Ok((50, 0)));
+        for end in [135, 139, 140] {
+            assert_eq!(upper(end, &dst(59)), Ok((end, 0)));
+            assert_eq!(upper(end, &[dst(17), udp].concat()), Err(ChainFault::Refused));
+        }
+        let sixteen = [[60, 0, 1, 4, 0, 0, 0, 0].repeat(15), dst(17).to_vec(), udp.to_vec()].concat();
+        assert_eq!(upper(60, &sixteen), Ok((17, 128)));
+        assert_eq!(upper(60, &[dst(60).to_vec(), sixteen].concat()), Err(ChainFault::Long));
+    }
+
+    #[test]
+    fn chains_that_are_cut_or_refused() {
+        let first = [60, 0, 0, 1, 0, 0, 0, 9];
+        assert_eq!(upper(44, &first), Err(ChainFault::Cut));
+        assert_eq!(upper(44, &[first, [17, 1, 0, 0, 0, 0, 0, 0]].concat()), Err(ChainFault::Cut));
+        assert_eq!(upper(60, &[17, 0]), Err(ChainFault::Cut));
+        // Of a fragment beyond the first nothing is known.
+        let later = walk(44, &[60, 0, 0, 8, 0, 0, 0, 9, 0xff]).unwrap();
+        assert_eq!((later.upper.protocol, later.upper.offset, later.later()), (60, 8, true));
+        assert_eq!(upper(44, &[[44, 0, 0, 0, 0, 0, 0, 9], [17, 0, 0, 0, 0, 0, 0, 9]].concat()), Err(ChainFault::Refused));
+        assert_eq!(upper(60, &[[0, 0, 1, 4, 0, 0, 0, 0], [17, 0, 1, 4, 0, 0, 0, 0]].concat()), Err(ChainFault::Refused));
+        for (kind, left, good) in [(0, 0, false), (1, 0, false), (2, 0, true), (2, 1, false), (3, 0, true), (4, 0, true), (4, 2, false), (99, 0, true)] {
+            assert_eq!(upper(43, &[17, 0, kind, left, 0, 0, 0, 0]).is_ok(), good, "{kind} {left}");
+        }
     }
 
     #[test]

@@ -73,14 +73,20 @@ pub mod protocol {
     pub const AUTHENTICATION: u8 = 51;
     /// ICMPv6.
     pub const ICMPV6: u8 = 58;
+    /// IPv6: nothing follows.
+    pub const NO_NEXT_HEADER: u8 = 59;
     /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
     /// SCTP.
     pub const SCTP: u8 = 132;
+    /// IPv6 mobility header.
+    pub const MOBILITY: u8 = 135;
     /// UDP-Lite.
     pub const UDP_LITE: u8 = 136;
     /// Host Identity Protocol.
     pub const HIP: u8 = 139;
+    /// Shim6.
+    pub const SHIM6: u8 = 140;
 }
 
 /// Big-endian loads and stores at fixed offsets. They panic beyond the buffer, which a checked view never asks for.

@@ -34,6 +34,13 @@ impl Target for Views {
                 bit(12 + upper.offset.min(40) as u32 / 8, true);
             }
         }
+        for next in [0, 43, 44, 51, 60, 135, 140] {
+            if let Ok(chain) = ipv6::walk(next, b) {
+                assert!(chain.upper.offset <= b.len() && usize::from(chain.headers) <= ipv6::CHAIN_MAX);
+                assert!(!ipv6::is_extension(chain.upper.protocol) || chain.later() || chain.upper.protocol >= 135);
+                bit(22 + u32::from(chain.headers.min(16)), true);
+            }
+        }
         bit(20, ipv6::Fragment::new_checked(b).is_ok_and(|f| f.offset() % 8 == 0 && f.more()));
         let text = String::from_utf8_lossy(b);
         bit(21, text.parse::<Mac>().is_ok_and(|m| m.to_string().parse() == Ok(m)));

@@ -17,7 +17,7 @@ use super::translate::{End, Endpoint};
 use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, Sight};
 use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::Recorder;
-use crate::stages::parse::{bad_addresses_v6, has_ports, unforwardable_v4};
+use crate::stages::parse::{bad_addresses_v6, unforwardable_v4};
 use crate::work::Work;
 use crate::{pair, Frame, Verdict};
 
@@ -115,12 +115,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
 
 /// Hash of the flow as the VM gets it.
 fn arriving(l4: &L4, packet: &[u8], vm: Addr, vm_port: u16) -> u64 {
-    let ports = match packet.get(l4.at..).and_then(|l| l.first_chunk::<4>()) {
-        Some(ports) if has_ports(l4.proto) && l4.piece.is_none() => u32::from_be_bytes(*ports),
-        _ => 0,
-    };
+    let ports = l4.flow_ports(packet);
     let ports = if ports != 0 && l4.has_ports() { ports & 0xffff_0000 | u32::from(vm_port) } else { ports };
-    flow(l4.v6, l4.src, vm, l4.proto, ports)
+    flow(l4.v6, l4.src, vm, l4.next, ports)
 }
 
 /// The VPC of a session. From here on drops are attributed.
@@ -170,10 +167,12 @@ fn session_of<R: Recorder>(
 ) -> Result<SessionRef, DropReason> {
     let packet = ip_of(p, f);
     sight.first_fits(None, l4, w.now)?;
+    let mut l4 = *l4;
     let ports = match l4.later() {
         true => {
             let known = w.again.filter(|_| !p.hairpin);
-            let (src, dst) = known.map_or_else(|| sight.later_ports(None, l4, f.data(), w.now), Ok)?;
+            let ((src, dst), upper) = known.map_or_else(|| sight.later_ports(None, &l4, f.data(), w.now), Ok)?;
+            l4.proto = upper;
             if l4.proto == wire::protocol::ICMP || l4.proto == wire::protocol::ICMPV6 {
                 (src, dst)
             } else {
@@ -182,6 +181,7 @@ fn session_of<R: Recorder>(
         }
         false => l4.ports_of(Direction::In),
     };
+    let l4 = &l4;
     let (public, remote) = (l4.dst.ip(l4.v6), l4.src.ip(l4.v6));
     let key = outer_key(l4.proto, public, remote, ports).ok_or(DropReason::SessionFault)?;
     let mut found = sight.outer(&key);

@@ -6,6 +6,7 @@ use session::{Direction, L4View, Segment};
 use wire::{be, icmpv4, icmpv6, ipv4, ipv6, protocol, tcp, udp};
 
 use crate::packet::Addr;
+use crate::stages::parse::has_ports;
 
 /// Bytes that every DCCP packet and every SCTP packet begins with.
 const COMMON_HEADER: usize = 12;
@@ -19,6 +20,8 @@ pub(crate) struct Piece {
     pub offset: usize,
     /// It is not the last.
     pub more: bool,
+    /// Where its bytes begin in the IP packet. IPv6: in front of extension headers that are fragmented too.
+    pub at: usize,
 }
 
 /// What an ICMP message is to a session.
@@ -46,8 +49,10 @@ pub(crate) struct L4 {
     pub v6: bool,
     pub src: Addr,
     pub dst: Addr,
-    /// The upper layer's protocol, behind IPv6 extension headers.
+    /// The upper layer's protocol, behind IPv6 extension headers. Of an IPv6 fragment beyond the first it is not known.
     pub proto: u8,
+    /// What the IP header itself names: that, or an extension header.
+    pub next: u8,
     /// Offset of the upper layer's header in the IP packet.
     pub at: usize,
     /// Bytes of the IP packet.
@@ -115,6 +120,14 @@ impl L4 {
     /// The protocol has ports (or identifiers) that can be translated.
     pub fn has_ports(&self) -> bool {
         matches!(self.proto, protocol::TCP | protocol::UDP) || matches!(self.icmp, Icmp::Request | Icmp::Reply)
+    }
+
+    /// Ports as they count in a flow hash: directly behind the IP header, of a packet that is no fragment.
+    pub fn flow_ports(&self, packet: &[u8]) -> u32 {
+        match packet.get(self.at..).and_then(|l| l.first_chunk::<4>()) {
+            Some(ports) if has_ports(self.proto) && self.piece.is_none() && self.next == self.proto => u32::from_be_bytes(*ports),
+            _ => 0,
+        }
     }
 
     /// It is a fragment beyond the first.
@@ -190,12 +203,14 @@ fn head_v4(packet: &[u8]) -> Result<L4, DropReason> {
         id: ip.ident() as u32,
         offset: ip.fragment_offset(),
         more: ip.flags_offset() & ipv4::MORE_FRAGMENTS != 0,
+        at: ip.header_len(),
     };
     Ok(L4 {
         v6: false,
         src: Addr::v4(ip.src()),
         dst: Addr::v4(ip.dst()),
         proto: ip.protocol(),
+        next: ip.protocol(),
         at: ip.header_len(),
         len: ip.total_len(),
         src_port: 0,
@@ -207,27 +222,36 @@ fn head_v4(packet: &[u8]) -> Result<L4, DropReason> {
 
 fn head_v6(packet: &[u8]) -> Result<L4, DropReason> {
     let ip = ipv6::Packet::new_checked(packet).map_err(|_| DropReason::NatL4Malformed)?;
-    let payload = ip.payload();
-    let upper = ipv6::skip_extensions(ip.next_header(), payload).map_err(|_| DropReason::NatL4Malformed)?;
-    let (mut proto, mut at, mut piece) = (upper.protocol, upper.offset, None);
-    if proto == protocol::FRAGMENT {
-        let fragment = ipv6::Fragment::new_checked(&payload[at..]).map_err(|_| DropReason::NatL4Malformed)?;
-        piece = Some(Piece { id: be::u32(payload, at + 4), offset: fragment.offset(), more: fragment.more() });
-        proto = fragment.next_header();
-        at += ipv6::FRAGMENT_LEN;
-    }
+    let chain = ipv6::walk(ip.next_header(), ip.payload()).map_err(chain_reason)?;
+    // An atomic fragment is a packet by itself (RFC 6946).
+    let piece = chain.fragment.filter(|f| !f.atomic()).map(|f| Piece {
+        id: f.id,
+        offset: f.offset,
+        more: f.more,
+        at: ipv6::HEADER_LEN + f.at,
+    });
     Ok(L4 {
         v6: true,
         src: Addr::v6(ip.src()),
         dst: Addr::v6(ip.dst()),
-        proto,
-        at: ipv6::HEADER_LEN + at,
+        proto: chain.upper.protocol,
+        next: ip.next_header(),
+        at: ipv6::HEADER_LEN + chain.upper.offset,
         len: ipv6::HEADER_LEN + ip.payload_len(),
         src_port: 0,
         dst_port: 0,
         icmp: Icmp::None,
         piece,
     })
+}
+
+/// Why a chain of extension headers is dropped.
+pub(crate) fn chain_reason(fault: ipv6::ChainFault) -> DropReason {
+    match fault {
+        ipv6::ChainFault::Cut => DropReason::ExtHeadersCut,
+        ipv6::ChainFault::Long => DropReason::ExtHeadersLong,
+        ipv6::ChainFault::Refused => DropReason::ExtHeaderRefused,
+    }
 }
 
 #[cfg(test)]
@@ -287,7 +311,7 @@ mod tests {
     #[test]
     fn later_fragments_have_no_ports() {
         let l4 = L4::read(&v4(17, 3, &[1, 2, 3, 4]), false).unwrap();
-        assert_eq!((l4.piece, l4.later()), (Some(Piece { id: 77, offset: 24, more: false }), true));
+        assert_eq!((l4.piece, l4.later()), (Some(Piece { id: 77, offset: 24, more: false, at: 20 }), true));
         assert_eq!((l4.src_port, l4.dst_port), (0, 0));
     }
 
@@ -310,7 +334,7 @@ mod tests {
         let fragment = [[17, 0, 0, 1, 0, 0, 1, 0], [0, 7, 0, 9, 0, 8, 0, 0]].concat();
         ipv6::Repr { next_header: 44, ..r }.emit(&mut head);
         let l4 = L4::read(&[&head[..], &fragment].concat(), true).unwrap();
-        assert_eq!(l4.piece, Some(Piece { id: 256, offset: 0, more: true }));
+        assert_eq!(l4.piece, Some(Piece { id: 256, offset: 0, more: true, at: 48 }));
         assert_eq!((l4.proto, l4.src_port), (17, 7));
     }
 }

@@ -361,11 +361,11 @@ impl<'w> Sight<'w> {
         Err(reason)
     }
 
-    /// Ports of a fragment beyond the first, if its first one is known.
-    pub fn later_ports(self, vni: Option<u32>, l4: &L4, frame: &[u8], now: u64) -> Result<(u16, u16), DropReason> {
+    /// Ports and protocol of a fragment beyond the first, if its first one is known.
+    pub fn later_ports(self, vni: Option<u32>, l4: &L4, frame: &[u8], now: u64) -> Result<Known, DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Err(DropReason::FragmentUnknown) };
         match self.nat.fragments().later(&key, piece, frame, now) {
-            Fate::Known(ports) => Ok(ports),
+            Fate::Known(ports, upper) => Ok((ports, upper)),
             Fate::Held => Err(DropReason::FragmentEarly),
             Fate::Drop => Err(DropReason::FragmentUnknown),
         }
@@ -390,18 +390,24 @@ impl<'w> Sight<'w> {
     ) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };
         let ports = (l4.src_port, l4.dst_port);
-        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(Held { frame, ports, ifindex })) {
+        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(Held { frame, known: (ports, l4.proto), ifindex })) {
             true => Ok(()),
             false => Err(DropReason::FragmentUnknown),
         }
     }
 }
 
+/// What the first fragment of a datagram tells of the others: ports, and the protocol of the upper layer.
+pub(crate) type Known = ((u16, u16), u8);
+
 fn fragment(vni: Option<u32>, l4: &L4) -> Option<(FragKey, Piece)> {
     let p = l4.piece?;
     let (src, dst) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
-    let len = l4.len.saturating_sub(l4.at) as u32;
-    Some((FragKey { vni, src, dst, proto: l4.proto, id: p.id }, Piece { offset: p.offset as u32, len, more: p.more }))
+    let len = l4.len.saturating_sub(p.at) as u32;
+    // A receiver puts IPv6 fragments together whatever protocol the later ones name.
+    let proto = if l4.v6 { 0 } else { l4.proto };
+    let piece = Piece { offset: p.offset as u32, len, more: p.more, upper: l4.proto };
+    Some((FragKey { vni, src, dst, proto, id: p.id }, piece))
 }
 
 /// Epoch of a POLICY word.

@@ -11,7 +11,7 @@ use super::translate::{End, Endpoint};
 use super::{epoch, inner_key, inward, outer_key, picks_up, related, send, translate, Made, Sight};
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
-use crate::stages::{meter, parse::has_ports, rewrite};
+use crate::stages::{meter, rewrite};
 use crate::work::Work;
 use crate::{pair, Frame, Verdict};
 
@@ -138,12 +138,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
 
 /// Hash of the flow as it leaves.
 fn leaving(l4: &L4, packet: &[u8], to: Endpoint) -> u64 {
-    let ports = match packet.get(l4.at..).and_then(|l| l.first_chunk::<4>()) {
-        Some(ports) if has_ports(l4.proto) && l4.piece.is_none() => u32::from_be_bytes(*ports),
-        _ => 0,
-    };
+    let ports = l4.flow_ports(packet);
     let ports = if ports != 0 && l4.has_ports() { u32::from(to.port) << 16 | ports & 0xffff } else { ports };
-    flow(l4.v6, to.addr, l4.dst, l4.proto, ports)
+    flow(l4.v6, to.addr, l4.dst, l4.next, ports)
 }
 
 pub(crate) fn flow(v6: bool, src: Addr, dst: Addr, proto: u8, ports: u32) -> u64 {
@@ -163,10 +160,16 @@ fn session_of<R: Recorder>(
 ) -> Result<SessionRef, DropReason> {
     let packet = ip_of(p, f);
     sight.first_fits(Some(p.vni), l4, w.now)?;
+    let mut l4 = *l4;
     let ports = match l4.later() {
-        true => w.again.map_or_else(|| sight.later_ports(Some(p.vni), l4, f.data(), w.now), Ok)?,
+        true => {
+            let (ports, upper) = w.again.map_or_else(|| sight.later_ports(Some(p.vni), &l4, f.data(), w.now), Ok)?;
+            l4.proto = upper;
+            ports
+        }
         false => l4.ports_of(Direction::Out),
     };
+    let l4 = &l4;
     if let Some(public) = p.public.take() {
         return create(sight, p, packet, l4, ports, public, w.now);
     }

@@ -74,10 +74,11 @@ fn read_quote(quote: &[u8], v6: bool) -> Option<L4> {
         }
         true => {
             let ip = ipv6::Packet::new_unchecked(quote.first_chunk::<{ ipv6::HEADER_LEN }>()?);
-            let upper = ipv6::skip_extensions(ip.next_header(), quote.get(ipv6::HEADER_LEN..)?).ok()?;
-            if ip.version() != 6 || upper.protocol == protocol::FRAGMENT {
+            let chain = ipv6::walk(ip.next_header(), quote.get(ipv6::HEADER_LEN..)?).ok()?;
+            if ip.version() != 6 || chain.later() {
                 return None;
             }
+            let upper = chain.upper;
             blank(true, Addr::v6(ip.src()), Addr::v6(ip.dst()), upper.protocol, ipv6::HEADER_LEN + upper.offset)
         }
     };
@@ -100,7 +101,7 @@ fn read_quote(quote: &[u8], v6: bool) -> Option<L4> {
 }
 
 fn blank(v6: bool, src: Addr, dst: Addr, proto: u8, at: usize) -> L4 {
-    L4 { v6, src, dst, proto, at, len: 0, src_port: 0, dst_port: 0, icmp: Icmp::None, piece: None }
+    L4 { v6, src, dst, proto, next: proto, at, len: 0, src_port: 0, dst_port: 0, icmp: Icmp::None, piece: None }
 }
 
 /// Translates an error that goes `end` = source outwards, destination inwards: in its own header that end becomes `to`, in the

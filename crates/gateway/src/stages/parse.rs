@@ -80,7 +80,10 @@ fn note_flow<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>
     let (src, proto, ports) = match p.v6() {
         true => {
             let ip = ipv6::Packet::new_unchecked(ip);
-            (Addr::v6(ip.src()), ip.next_header(), ports(ip.next_header(), ip.payload()))
+            // The hash takes the first header; a reader wants to know what is in the packet.
+            let upper = ipv6::walk(ip.next_header(), ip.payload()).ok().filter(|c| !c.later());
+            let (proto, at) = upper.map_or((ip.next_header(), 0), |c| (c.upper.protocol, c.upper.offset));
+            (Addr::v6(ip.src()), proto, ports(proto, ip.payload().get(at..).unwrap_or(&[])))
         }
         false => {
             let ip = ipv4::Packet::new_unchecked(ip);
