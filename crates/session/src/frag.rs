@@ -114,7 +114,7 @@ impl Datagram {
     /// Whether a piece adds to the datagram. If it contradicts what came before, the datagram is spoilt.
     fn fits(&mut self, piece: Piece, ports: Option<Ports>) -> bool {
         let (from, to) = (piece.offset, piece.offset.saturating_add(piece.len));
-        if self.ports.is_some_and(|known| ports.is_some_and(|ports| ports != known)) {
+        if self.ports.is_some_and(|known| ports.is_some_and(|ports| ports != known || piece.upper != self.upper)) {
             self.spoilt = true;
         }
         if self.spoilt || self.pieces.contains(&(from, to)) {
@@ -383,7 +383,7 @@ mod tests {
         // A repetition is left out, and the datagram goes on.
         assert!(first(&mut t, 4, piece(0, 16, true), 0).0);
         assert!(!t.admits(&key(1, 4), piece(0, 16, true), (1000, 53), 0));
-        assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53)));
+        assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53), 17));
         // What was held for a datagram that ends is not sent.
         assert_eq!(t.later(&key(1, 5), piece(8, 8, false), b"held", 0), Fate::Held);
         assert!(!t.admits(&key(1, 5), piece(0, 16, true), (1000, 53), 0), "it overlaps what is held");

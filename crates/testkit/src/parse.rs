@@ -38,7 +38,7 @@ pub const EXT_NAMES: &[(&str, u8)] = &[
     ("ah", 51),
     ("destination-options", 60),
     ("mobility", 135),
-    ("hip", 139),
+    ("hip-header", 139),
     ("shim6", 140),
 ];
 
@@ -130,7 +130,7 @@ fn layer(c: &mut Cursor<'_>, word: &Word, packet: &mut Packet) -> Parsed<()> {
         other => match EXT_NAMES.iter().find(|(n, _)| *n == other) {
             Some(&(_, kind)) => ext(c, kind)?,
             None => {
-                let known = "eth vlan ip ip6 hop-by-hop routing destination-options frag6 udp tcp udp-lite dccp hip sctp vxlan arp icmp \
+                let known = "eth vlan ip ip6 hop-by-hop routing ah destination-options mobility hip-header shim6 frag6 udp tcp udp-lite dccp hip sctp vxlan arp icmp \
                              icmp6 ns na data hex text inner-pad pad inner-cut cut patch";
                 return Err(c.error(word, &format!("`{other}` is no layer; there are: {known}")));
             }
