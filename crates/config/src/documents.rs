@@ -201,15 +201,14 @@ impl Documents {
             let at = Pos { line, column: 1 };
             return self.puts.push(Item { object: group, origin: Origin { file: index, at, marks: None, text: Source::new(text, None) } });
         }
-        let (nodes, fault) = yaml::parse(text);
         let mut names = Names::default();
-        for node in nodes.iter().filter(|n| !n.is_null()) {
-            let decoded = decode(file, node, &mut names, errors);
-            self.take(decoded, index, node.at, |_| {});
-            if errors.len() >= ERRORS_MAX {
-                return;
+        let fault = yaml::parse_each(text, |node| {
+            if !node.is_null() {
+                let decoded = decode(file, &node, &mut names, errors);
+                self.take(decoded, index, node.at, |_| {});
             }
-        }
+            errors.len() < ERRORS_MAX
+        });
         if let Some(fault) = fault {
             errors.push(ConfigError {
                 place: Place { file: file.clone(), line: fault.at.line, column: fault.at.column },

@@ -7,8 +7,8 @@
 
 use granit_parser::{Event, Parser, ScalarStyle};
 
-/// Bytes of a YAML file at most; a larger configuration belongs into a snapshot form.
-pub const YAML_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of a YAML file at most: what a full node exports. A larger configuration belongs into a snapshot form.
+pub const YAML_BYTES_MAX: u64 = 2 << 30;
 /// Nested collections at most.
 pub const YAML_DEPTH_MAX: usize = 16;
 /// Nodes of one document at most.
@@ -69,6 +69,16 @@ pub(crate) struct Fault {
 
 /// The documents of a text. After a fault nothing more can be read; what came before it is returned too.
 pub(crate) fn parse(text: &str) -> (Vec<Node>, Option<Fault>) {
+    let mut documents = Vec::new();
+    let fault = parse_each(text, |document| {
+        documents.push(document);
+        true
+    });
+    (documents, fault)
+}
+
+/// The same one by one, until `take` wants no more: the trees of a large text are never in memory together.
+pub(crate) fn parse_each(text: &str, mut take: impl FnMut(Node) -> bool) -> Option<Fault> {
     let mut b = Builder::default();
     for item in Parser::new_from_str(text) {
         let step = match item {
@@ -83,10 +93,13 @@ pub(crate) fn parse(text: &str) -> (Vec<Node>, Option<Fault>) {
             }
         };
         if let Err(fault) = step {
-            return (b.documents, Some(fault));
+            return Some(fault);
+        }
+        if b.documents.drain(..).any(|document| !take(document)) {
+            return None;
         }
     }
-    (b.documents, None)
+    None
 }
 
 /// A collection that is being read, with the key that waits for its value.
