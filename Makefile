@@ -5,10 +5,10 @@
 # make bench      the headlines in at most 15 minutes: table and JSON        make bench-full  every bench with all sizes; hours
 # make peers      the same beside Open vSwitch and Linux
 # make build      everything in release mode     make deb    a Debian package   make deb-test  installs, upgrades and runs it (root)
-# make fuzz       a longer fuzz run              make generate  writes what is generated from the code
+# make fuzz       a longer fuzz run              make fuzz-coverage  the same targets, guided by coverage    make generate  writes what is generated from the code
 # Tests that cannot run here (no root, tool, kernel feature or third-party data) are counted and named at the end of
 # `make test`; with TUNNY_CI=1 they fail.
-.PHONY: all build demo test test-all test-long bench bench-full peers deb deb-test deps lint fuzz generate
+.PHONY: all build demo test test-all test-long bench bench-full peers deb deb-test deps lint fuzz fuzz-coverage generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
@@ -77,6 +77,9 @@ bench-full: build
 peers: build
 	@scripts/deps.sh peers
 	$(TUNNY) bench peers --save docs/results
+
+fuzz-coverage: deps
+	scripts/fuzz-coverage --seconds $(or $(FUZZ_SECONDS),3600)
 
 fuzz: deps
 	cargo run --release --package fuzz -- --seconds $(or $(FUZZ_SECONDS),600)

@@ -11,17 +11,13 @@
 //! it alone.
 #![forbid(unsafe_code)]
 
-mod mutate;
-mod pool;
-mod targets;
-
-use mutate::Random;
-use pool::Pool;
+use fuzz::mutate::{self, Random};
+use fuzz::pool::{self, Pool};
+use fuzz::{targets, Target};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use targets::Target;
 
 /// Longer than this for one input counts as a fault.
 const TOO_LONG: Duration = Duration::from_secs(1);
@@ -36,7 +32,7 @@ struct Options {
 }
 
 fn options() -> Result<Options, String> {
-    let mut o = Options { seconds: 20, rounds: None, seed: 1, target: None, replay: None, keep: false };
+    let mut o = Options { seconds: 20, rounds: None, seed: new_seed(), target: None, replay: None, keep: false };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
@@ -55,6 +51,12 @@ fn options() -> Result<Options, String> {
         }
     }
     Ok(o)
+}
+
+/// Another one every run, which is printed.
+fn new_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    pool::hash(&[now.as_nanos().to_le_bytes(), u128::from(std::process::id()).to_le_bytes()].concat())
 }
 
 fn root() -> &'static Path {
@@ -115,11 +117,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut all = targets::all();
+    let mut all = targets();
     if let Some(name) = &o.target {
         all.retain(|t| t.name() == name);
         if all.is_empty() {
-            let names: Vec<_> = targets::all().iter().map(|t| t.name()).collect();
+            let names: Vec<_> = targets().iter().map(|t| t.name()).collect();
             eprintln!("there is no target {name}; there are {}", names.join(", "));
             return ExitCode::from(2);
         }

@@ -140,7 +140,7 @@ impl Target for Frames {
             ifindex: 1,
             time: self.now,
             tenant: u32::from(head[7]),
-            reserved: 0,
+            share: 0,
         };
         let meta = (head[1] & 1 != 0).then_some(&meta);
         let short = process(&mut rig.short, frame, meta, self.now, &mut NoRecorder);

@@ -3,11 +3,15 @@
 
 mod agents;
 mod captures;
+mod chains;
 mod documents;
 mod flows;
 mod frames;
 mod messages;
 mod profiles;
+mod requests;
+mod rules;
+mod state;
 mod views;
 
 /// A fuzz target.
@@ -45,6 +49,11 @@ pub fn all() -> Vec<Box<dyn Target>> {
         Box::new(messages::Event),
         Box::new(profiles::Profile),
         Box::new(agents::Agents),
+        Box::new(rules::Rules),
+        Box::new(requests::Requests),
+        Box::new(state::Journal),
+        Box::new(state::State::new()),
+        Box::new(chains::Chains::new()),
     ]
 }
 
