@@ -72,7 +72,9 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Rule>, RuleError> {
         if line.trim().is_empty() || line.starts_with('#') {
             continue;
         }
-        let fail = |(at, what): (usize, String)| RuleError { file: file.into(), line: n + 1, column: at + 1, what };
+        // Places are bytes of the line, columns are characters.
+        let column = |at: usize| line.get(..at).unwrap_or(line).chars().count() + 1;
+        let fail = |(at, what): (usize, String)| RuleError { file: file.into(), line: n + 1, column: column(at), what };
         rules.push(rule(line).map_err(fail)?);
     }
     match rules.is_empty() {
@@ -82,14 +84,8 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Rule>, RuleError> {
 }
 
 fn rule(line: &str) -> Result<Rule, (usize, String)> {
-    let mut words = Vec::new();
-    let mut at = 0;
-    for word in line.split(|c: char| c.is_whitespace()) {
-        if !word.is_empty() {
-            words.push((at, word));
-        }
-        at += word.len() + 1;
-    }
+    let place = |word: &str| word.as_ptr() as usize - line.as_ptr() as usize;
+    let words: Vec<(usize, &str)> = line.split_whitespace().map(|word| (place(word), word)).collect();
     let word = |n: usize| words.get(n).copied().ok_or((line.len(), format!("field {} of 9 is missing", n + 1)));
     let colon = |n: usize| match word(n)? {
         (_, ":") => Ok(()),
@@ -114,7 +110,9 @@ fn rule(line: &str) -> Result<Rule, (usize, String)> {
     let protocol = match text.split_once('/') {
         Some((_, "0x00")) => None,
         Some((value, "0xFF" | "0xff")) => {
-            let digits = value.trim_start_matches("0x");
+            let digits = value.strip_prefix("0x").unwrap_or(value);
+            // A sign is no digit.
+            let digits = if digits.starts_with('+') { "" } else { digits };
             Some(u8::from_str_radix(digits, 16).map_err(|_| (at, format!("`{text}` is not a protocol and mask")))?)
         }
         _ => return Err((at, format!("`{text}` is not a protocol with the mask 0x00 or 0xFF"))),
@@ -343,6 +341,9 @@ mod tests {
             ("@10.0.0.0/8 1.1.1.1/32 0 : 1 0 ; 1 0x06/0xFF", 1, 32),
             ("@10.0.0.0/8 1.1.1.1/32 0 : 1 0 : 1 0x06/0x0F", 1, 36),
             ("@10.0.0.0/8", 1, 12),
+            ("@10.0.0.0/8\u{a0}1.1.1.1/32 é : 1 0 : 1 0x06/0xFF", 1, 24),
+            ("@10.0.0.0/8 1.1.1.1/32 0 : 1 0 : 1 é/0xFF", 1, 36),
+            ("@10.0.0.0/8 1.1.1.1/32 0 : 1 0 : 1 +6/0xFF", 1, 36),
             ("", 1, 1),
         ] {
             let error = parse("x", bad).unwrap_err();
