@@ -74,10 +74,15 @@ pub fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<u8>> {
 /// Shows the plan of a change, asks, and carries it out. What is committed is the plan that was shown: if the configuration has
 /// changed meanwhile, the new plan is shown and asked about.
 pub fn change(body: &[u8], mode: &str, agreed: &Agreed, global: &Global) -> anyhow::Result<ExitCode> {
+    change_by(&format!("/v1/apply?{mode}"), body, agreed, global)
+}
+
+/// The same by any request that changes the configuration.
+pub fn change_by(request: &str, body: &[u8], agreed: &Agreed, global: &Global) -> anyhow::Result<ExitCode> {
     let client = Client::new(&global.socket())?;
     let post = |options: String, what: &'static str| -> Result<ApplyReport, ClientError> {
         let _patience = Patience::new(what);
-        client.post(&format!("/v1/apply?{mode}{options}"), body.to_vec())
+        client.post(&format!("{request}{options}"), body.to_vec())
     };
     let number = agreed.deletes.map_or(String::new(), |n| format!("&deletes={n}"));
     // Nobody to ask, nobody to show a plan to beforehand: one request plans and commits, and nothing comes between.
@@ -147,7 +152,7 @@ fn finish(report: &ApplyReport, global: &Global, plan: bool) -> anyhow::Result<E
     }
     if report.committed {
         print(&format!(
-            "committed as {} (read {:.3} s, plan {:.3} s, journal {:.3} s, tables {:.3} s)\n",
+            "committed as generation {} (read {:.3} s, plan {:.3} s, journal {:.3} s, tables {:.3} s)\n",
             report.generation, report.parse_s, report.plan_s, report.journal_s, report.commit_s
         ))?;
     }

@@ -17,14 +17,14 @@ use std::process::ExitCode;
 ///
 /// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, securitygroup, securitybinding, server,
 /// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
-/// rules.
+/// rules, events (who changed what, or tried to).
 ///
 /// Exit status 0: this is all that there is. 3: the list is cut at --limit, and there is more. `tunny get all -o yaml` writes everything
 /// that is configured, as it was when the listing began; `tunny apply --replace` takes it back.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
-    /// states, migration, ports, rules.
+    /// states, migration, ports, rules, events.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -51,7 +51,7 @@ pub struct Args {
 const LIMIT: u64 = 1000;
 
 /// What there is besides objects, and the options that it knows.
-const STATES: [(&str, &[&str]); 12] = [
+const STATES: [(&str, &[&str]); 13] = [
     ("status", &[]),
     ("counters", &["--vpc"]),
     ("drops", &["--vpc"]),
@@ -67,6 +67,7 @@ const STATES: [(&str, &[&str]); 12] = [
     ("migration", &["--limit"]),
     ("ports", &["--vpc", "--vm", "--public", "--public-port", "--limit"]),
     ("rules", &["NAME", "--unused", "--limit"]),
+    ("events", &["--limit"]),
 ];
 
 /// Options that objects know, besides --vpc.
@@ -158,6 +159,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         "ports" => return crate::sessions::ports(&client, &args.which, args.vpc, limit, format),
         "rules" => return rules(&client, &args, limit, format),
         "vm-counters" => return listing::show(&client, &path("/v1/vm-counters", &args), format, vm_counters),
+        "events" => crate::history::events(&client, limit as usize, format)?,
         kind => {
             let path = path(&format!("/v1/objects/{}", escape(kind)), &args);
             if args.name.is_none() {

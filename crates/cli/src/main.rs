@@ -11,6 +11,7 @@ mod capture;
 mod completion;
 mod delete;
 mod get;
+mod history;
 mod host_commands;
 mod input;
 mod lab;
@@ -80,6 +81,8 @@ enum Command {
     Apply(apply::Args),
     Delete(delete::Args),
     Get(get::Args),
+    History(history::Args),
+    Rollback(history::RollbackArgs),
     Top(top::Args),
     Trace(Box<trace::Args>),
     Capture(capture::Args),
@@ -108,6 +111,8 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(args, global),
         Command::Delete(args) => delete::run(args, global),
         Command::Get(args) => get::run(args, global),
+        Command::History(args) => history::run(args, global),
+        Command::Rollback(args) => history::rollback(args, global),
         Command::Top(args) => top::run(args, global),
         Command::Trace(args) => trace::run(*args, global),
         Command::Capture(args) => capture::run(args, global),

@@ -2,6 +2,7 @@
 //! The local API: HTTP with JSON bodies over a Unix socket. Whoever may open the socket may do everything, so its mode is
 //! 0660: root and the group of the process. Metrics are also served over TCP, read-only.
 
+use crate::audit::Origin;
 use crate::consent::Consent;
 use crate::error::NodeError;
 use crate::events::{encode, EventFilter};
@@ -9,14 +10,17 @@ use crate::listing::ListQuery;
 use crate::service::{Mode, Node};
 use crate::types::{ErrorBody, OUTDATED};
 use axum::body::{Body, Bytes};
+use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{header, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use tokio::net::UnixListener;
 
 /// Longest request: a snapshot of millions of entries.
 pub const BODY_MAX: usize = 4 << 30;
@@ -88,6 +92,50 @@ struct ApplyQuery {
 /// What a scrape asks for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct EventsQuery {
+    #[serde(default = "thousand")]
+    limit: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RollbackQuery {
+    /// The generation to go back to.
+    generation: u64,
+    #[serde(default)]
+    dry_run: bool,
+    /// Objects that the change deletes.
+    deletes: Option<u64>,
+    /// The configuration that the plan was made for.
+    base: Option<String>,
+}
+
+/// Who is at the other end of the socket, as the kernel says.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    cred: Option<(u32, Option<i32>)>,
+    socket: String,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Peer {
+        let socket = stream.io().local_addr().ok().and_then(|a| a.as_pathname().map(|p| p.display().to_string()));
+        let cred = stream.io().peer_cred().ok().map(|c| (c.uid(), c.pid()));
+        Peer { cred, socket: socket.unwrap_or_default() }
+    }
+}
+
+impl Peer {
+    fn origin(&self) -> Origin {
+        match self.cred {
+            Some((uid, pid)) => Origin::peer(uid, pid, &self.socket),
+            None => Origin { from: format!("socket {}", self.socket), ..Origin::default() },
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct MetricsQuery {
     #[serde(default)]
     vms: String,
@@ -106,10 +154,23 @@ pub fn router(node: Arc<Node>) -> Router {
             "/v1/objects/{kind}",
             get(|State(n): Shared, Path(kind): Path<String>, Query(q): Query<ListQuery>| listing(move || n.objects(&kind, &q))),
         )
+        .route("/v1/events", get(|State(n): Shared, Query(q): Query<EventsQuery>| blocking(move || Ok(n.events(q.limit)))))
+        .route("/v1/history", get(|State(n): Shared| blocking(move || Ok(n.history()))))
+        .route(
+            "/v1/rollback",
+            post(|State(n): Shared, ConnectInfo(peer): ConnectInfo<Peer>, Query(q): Query<RollbackQuery>| {
+                blocking(move || {
+                    let RollbackQuery { generation, dry_run, deletes, base } = q;
+                    let consent = Consent { dry_run, allow_empty: true, deletes, base };
+                    let what = format!("rollback to {generation}");
+                    n.audited((&what, &peer.origin()), &consent, || n.rollback(generation, &consent))
+                })
+            }),
+        )
         .route("/v1/top", get(|State(n): Shared, Query(q): Query<TopQuery>| blocking(move || Ok(n.top(q.ms as u64)))))
         .route(
             "/v1/apply",
-            post(|State(n): Shared, Query(q): Query<ApplyQuery>, body: Bytes| {
+            post(|State(n): Shared, ConnectInfo(peer): ConnectInfo<Peer>, Query(q): Query<ApplyQuery>, body: Bytes| {
                 blocking(move || {
                     let mode = match (q.names, q.delete, q.replace) {
                         (true, ..) => Mode::DeleteNames,
@@ -117,8 +178,14 @@ pub fn router(node: Arc<Node>) -> Router {
                         (_, _, true) => Mode::Replace,
                         _ => Mode::Merge,
                     };
+                    let what = match mode {
+                        Mode::Merge => "apply",
+                        Mode::Replace => "replace",
+                        Mode::Delete | Mode::DeleteNames => "delete",
+                    };
                     let ApplyQuery { dry_run, allow_empty, deletes, base, .. } = q;
-                    n.apply(&body, mode, &Consent { dry_run, allow_empty, deletes, base })
+                    let consent = Consent { dry_run, allow_empty, deletes, base };
+                    n.audited((what, &peer.origin()), &consent, || n.apply(&body, mode, &consent))
                 })
             }),
         )
@@ -148,7 +215,7 @@ pub fn router(node: Arc<Node>) -> Router {
 
 /// What may be asked for, for those who asked for something else.
 const PATHS: &str = "GET /v1/status, /v1/counters, /v1/levels, /v1/neighbours, /v1/underlay, /v1/states, /v1/migration, /v1/vm-counters, \
-                     /v1/objects/KIND, /v1/top, /metrics; POST /v1/apply, /v1/trace, /v1/capture, /v1/sessions, /v1/ports, /v1/rules";
+                     /v1/objects/KIND, /v1/events, /v1/history, /v1/top, /metrics; POST /v1/apply, /v1/rollback, /v1/trace, /v1/capture, /v1/sessions, /v1/ports, /v1/rules";
 
 async fn unknown(uri: axum::http::Uri) -> Response {
     let error = format!("there is nothing at {}; there are {PATHS}", uri.path());
@@ -246,8 +313,9 @@ async fn capture(State(node): Shared, Json(filter): Json<EventFilter>) -> Respon
 }
 
 /// Serves the API until the listener fails.
-pub async fn serve(node: Arc<Node>, listener: tokio::net::UnixListener) -> Result<(), NodeError> {
-    axum::serve(listener, router(node)).await.map_err(NodeError::system("serving the API"))
+pub async fn serve(node: Arc<Node>, listener: UnixListener) -> Result<(), NodeError> {
+    let app = router(node).into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, app).await.map_err(NodeError::system("serving the API"))
 }
 
 /// Listens on a Unix socket. One that a dead process left is replaced.

@@ -177,7 +177,7 @@ mod tests {
         let dir = above.path().join("default");
         assert!(!move_earlier_state(&dir).unwrap());
         let write = |name: &str| std::fs::write(above.path().join(name), name).unwrap();
-        ["snapshot", "journal-00000000000000000002", "counters", "lock"].map(write);
+        ["snapshot", "journal-00000000000000000002", "counters", "lock"].into_iter().for_each(write);
         std::fs::create_dir(above.path().join("agent")).unwrap();
         // Killed after the first file.
         std::fs::create_dir(above.path().join("default.moving")).unwrap();

@@ -5,6 +5,7 @@
 //! left them, rebuilt beside if their layout is another one), then the ways of the underlay, and only then is the program on
 //! the ports exchanged. Until that moment the old program forwards on the old tables. `docs/design/node.md` has the sequence.
 
+use crate::audit::{Audit, Origin};
 use crate::claim::{Claim, STATELESS};
 use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
 use crate::error::NodeError;
@@ -14,6 +15,7 @@ use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
 use crate::store::Persist;
 use crate::steps::Steps;
+use crate::types::ApplyReport;
 use crate::upgrade::Predecessor;
 use config::Model;
 use std::net::SocketAddr;
@@ -109,10 +111,11 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         crate::claim::take_tables(pins, &state_id, empty, options.adopt)?;
     }
     steps.done(format!("state read: {}", counts(&model)));
+    let audit = Audit::open(options.state.as_deref(), store.as_ref().map_or(0, Persist::number));
     let mut changed = false;
     if !options.config.is_empty() {
         steps.begin("applying the configuration files");
-        changed = apply_files(&options.config, &mut model, store.as_mut(), &mut notes)?;
+        changed = apply_at_start(&options.config, (&mut model, store.as_mut()), &audit, &mut notes)?;
         steps.done(format!("configuration files applied: {}", counts(&model)));
     }
 
@@ -212,7 +215,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let core = Core { model, store: store.take(), times: Default::default() };
     let instance = options.instance.clone();
     let startup = steps.list();
-    let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, internet, carried, startup, notes });
+    let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, internet, carried, audit, startup, notes });
     // Sampling may be configured.
     node.update_capture();
     if let Some(state) = &options.state {
@@ -281,13 +284,39 @@ pub fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, NodeError> {
     Ok(files)
 }
 
-/// Applies the files of the command line: they win over the state, what they do not name stays. Whether anything changes.
+/// Applies the files of the command line, and notes it if that changes or refuses something.
+fn apply_at_start(
+    paths: &[PathBuf],
+    (model, mut store): (&mut Model, Option<&mut Persist>),
+    audit: &Audit,
+    notes: &mut Vec<String>,
+) -> Result<bool, NodeError> {
+    let applied = apply_files(paths, model, store.as_deref_mut(), notes);
+    let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
+    let origin = Origin::node(&format!("startup, files {}", names.join(" ")));
+    let generation = store.map_or(0, |s| s.number());
+    let report = applied.map(|plan| plan.map(|plan| ApplyReport { plan, committed: true, generation, ..ApplyReport::default() }));
+    match report {
+        Ok(None) => Ok(false),
+        Ok(Some(report)) => {
+            audit.outcome("start", &origin, &Ok(report), generation);
+            Ok(true)
+        }
+        Err(e) => {
+            let refused = Err(e);
+            audit.outcome("start", &origin, &refused, generation);
+            refused.map(|_| false)
+        }
+    }
+}
+
+/// Applies files: they win over the state, what they do not name stays. The plan, if anything changes.
 fn apply_files(
     paths: &[PathBuf],
     model: &mut Model,
     store: Option<&mut Persist>,
     notes: &mut Vec<String>,
-) -> Result<bool, NodeError> {
+) -> Result<Option<serde_json::Value>, NodeError> {
     let sentences = |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
     let files = expand(paths)?;
     let docs = config::parse_files(&files).map_err(sentences)?;
@@ -296,7 +325,7 @@ fn apply_files(
     if let (Some(store), false) = (store, plan.is_empty()) {
         store.record(&docs, false, model)?;
     }
-    Ok(!plan.is_empty())
+    Ok((!plan.is_empty()).then(|| plan.view(model, 0).to_json()))
 }
 
 fn writer_options(plane: &DataPlane, model: &Model) -> WriterOptions {

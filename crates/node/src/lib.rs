@@ -4,6 +4,7 @@
 mod afpacket;
 pub mod agent;
 pub mod api;
+pub mod audit;
 pub mod carried;
 pub mod claim;
 pub mod client;

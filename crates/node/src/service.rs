@@ -4,6 +4,7 @@
 //! Three locks, always taken in this order: `core` (model and store: one change at a time), `plane` (ports and workers),
 //! `writer` (the tables; the underlay takes this one alone). Packets take none of them.
 
+use crate::audit::{Audit, Event, Origin};
 use crate::carried::{self, Counts, Saved};
 use crate::consent::{self, Consent, Deletes};
 use crate::counters::{self, monotonic_ns};
@@ -18,7 +19,7 @@ use crate::narrow;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
-use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top};
+use crate::types::{ApplyReport, CommitTimes, Counters, Generation, Level, Neighbour, Status, Step, Top};
 use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -44,6 +45,13 @@ pub struct Core {
     pub times: CommitTimes,
 }
 
+impl Core {
+    /// Number of the configuration: of the last change since the state began, or since the start if there is none.
+    pub fn generation(&self) -> u64 {
+        self.store.as_ref().map_or(self.times.count, Persist::number)
+    }
+}
+
 /// A running node.
 pub struct Node {
     instance: String,
@@ -65,6 +73,7 @@ pub struct Node {
     unread: Mutex<Option<String>>,
     /// Listings that run.
     pub(crate) listings: Listings,
+    audit: Audit,
     /// What kept the ports from being served at the last look.
     trouble: Mutex<Option<String>>,
 }
@@ -87,6 +96,8 @@ pub struct Parts {
     pub internet: Internet,
     /// Counted before, by tables of another layout.
     pub carried: Counts,
+    /// Events and history.
+    pub audit: Audit,
     /// What the start did.
     pub startup: Vec<Step>,
     /// What an operator must know.
@@ -165,11 +176,11 @@ pub fn write_document(body: &mut Vec<u8>, name: &str, content: &[u8]) {
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
-        let Parts { instance, hub, core, plane, writer, underlay, internet, carried, startup, notes } = parts;
+        let Parts { instance, hub, core, plane, writer, underlay, internet, carried, audit, startup, notes } = parts;
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
         let (trouble, mark) = (Mutex::default(), crate::daemon::salt());
-        Arc::new(Node { instance, started, mark, hub, core, plane, writer, memory, underlay, internet, carried, startup, notes, trouble, listings: Listings::default(), unread: Mutex::default() })
+        Arc::new(Node { instance, started, mark, hub, core, plane, writer, memory, underlay, internet, carried, audit, startup, notes, trouble, listings: Listings::default(), unread: Mutex::default() })
     }
 
     /// The distributor of captured packets.
@@ -522,6 +533,60 @@ impl Node {
         self.change(Change::Everything(model, Some(plan)), consent)
     }
 
+    /// Carries out a change, and notes it unless it was a plan alone.
+    pub fn audited(
+        &self,
+        (what, origin): (&str, &Origin),
+        consent: &Consent,
+        work: impl FnOnce() -> Result<ApplyReport, NodeError>,
+    ) -> Result<ApplyReport, NodeError> {
+        let result = work();
+        if !consent.dry_run {
+            let generation = lock(&self.core).generation();
+            self.audit.outcome(what, origin, &result, generation);
+        }
+        result
+    }
+
+    /// `POST /v1/rollback`: the configuration as it was after an earlier change, as a change of its own.
+    pub fn rollback(&self, to: u64, consent: &Consent) -> Result<ApplyReport, NodeError> {
+        let kept = self.history();
+        let model = {
+            let core = lock(&self.core);
+            let Some(store) = &core.store else {
+                return Err(NodeError::Request("this node keeps no state (--no-state), so there is no earlier configuration to go back to".into()));
+            };
+            if !kept.iter().any(|g| g.kept && g.event.generation == to) {
+                let range = match (kept.iter().find(|g| g.kept), kept.last()) {
+                    (Some(first), Some(last)) => format!("those of {} to {} are", first.event.generation, last.event.generation),
+                    _ => "none is yet".into(),
+                };
+                return Err(NodeError::Request(format!("generation {to} is not kept, {range}: see `tunny history`")));
+            }
+            store.model_at(to)?
+        };
+        self.change(Change::Everything(model, None), consent)
+    }
+
+    /// `GET /v1/events`: the latest, oldest first.
+    pub fn events(&self, limit: usize) -> Vec<Event> {
+        self.audit.events(limit)
+    }
+
+    /// `GET /v1/history`: the generations that are noted, oldest first.
+    pub fn history(&self) -> Vec<Generation> {
+        let (present, oldest) = {
+            let core = lock(&self.core);
+            (core.generation(), core.store.as_ref().map_or(u64::MAX, Persist::oldest))
+        };
+        let view = |event: Event| Generation {
+            kept: event.generation >= oldest && event.generation > 0,
+            present: event.generation == present,
+            event,
+        };
+        self.audit.history().into_iter().map(view).collect()
+    }
+
     fn change(&self, change: Change, consent: &Consent) -> Result<ApplyReport, NodeError> {
         let mut core = lock(&self.core);
         let begun = Instant::now();
@@ -558,7 +623,7 @@ impl Node {
             asks_deletes: deletes.asks(),
             base,
             plan_s: begun.elapsed().as_secs_f64(),
-            generation: self.tables().commits(),
+            generation: core.generation(),
             ..Default::default()
         };
         if consent.dry_run || report.empty {
@@ -587,6 +652,7 @@ impl Node {
         times.total_s += seconds;
         times.last_s = seconds;
         times.max_s = times.max_s.max(seconds);
+        report.generation = core.generation();
         let configured = core.model.gateway().map_or(0, |g| g.sampling);
         // A commit of gateway settings stores the whole option word.
         self.set_capture(configured);
@@ -634,9 +700,8 @@ impl Node {
         }
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        let (generation, ways) = self.commit(core, &commit, nat, docs.is_none()).map_err(|e| (e, recorded))?;
+        let ways = self.commit(core, &commit, nat, docs.is_none()).map_err(|e| (e, recorded))?;
         report.commit_s = begun.elapsed().as_secs_f64();
-        report.generation = generation;
         if let Some(store) = &mut core.store {
             store.tidy();
         }
@@ -656,27 +721,24 @@ impl Node {
         Ok(())
     }
 
-    /// The tables and the way to the Internet: all of it or nothing. The number of the commit, and the routers that come and go.
+    /// The tables and the way to the Internet: all of it or nothing. The routers that come and go.
     fn commit(
         &self,
         core: &Core,
         commit: &tables::Commit,
         nat: OnceCell<NatPlan>,
         replaced: bool,
-    ) -> Result<(u64, (Vec<IpAddr>, Vec<IpAddr>)), NodeError> {
+    ) -> Result<(Vec<IpAddr>, Vec<IpAddr>), NodeError> {
         let mut writer = lock(&self.writer);
         writer.set_limits(crate::store::limits(&core.model));
         let nat = nat.into_inner().unwrap_or_else(|| core.model.nat());
         let plan = self.internet.prepare(&mut writer, nat)?;
-        let generation = match writer.commit(commit) {
-            Ok(report) => report.generation,
-            Err(e) => {
-                self.internet.withdraw(&mut writer);
-                return Err(e.into());
-            }
-        };
+        if let Err(e) = writer.commit(commit) {
+            self.internet.withdraw(&mut writer);
+            return Err(e.into());
+        }
         self.internet.carry_out(&mut writer, &plan, commit, (&core.model, replaced));
-        Ok((generation, self.internet.set_ways(&mut writer, &core.model)))
+        Ok(self.internet.set_ways(&mut writer, &core.model))
     }
 
     /// Serves the ports as configured. The daemon calls it once, when the tables are filled.

@@ -48,6 +48,16 @@ impl Persist {
         self.store.number()
     }
 
+    /// The configuration as it was after a change, and the oldest that can be had.
+    pub fn model_at(&self, number: u64) -> Result<Model, NodeError> {
+        self.store.model_at(number).map_err(refused)
+    }
+
+    /// The oldest change number that [`Persist::model_at`] can have.
+    pub fn oldest(&self) -> u64 {
+        self.store.oldest()
+    }
+
     /// What an operator must know of the disk now.
     pub fn trouble(&self) -> Vec<String> {
         let refuses = self.store.trouble().map(|why| {

@@ -330,6 +330,18 @@ pub struct Top {
     pub balanced: bool,
 }
 
+/// `GET /v1/history`: one generation of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// What made it.
+    #[serde(flatten)]
+    pub event: crate::audit::Event,
+    /// Whether `tunny rollback` can go back to it.
+    pub kept: bool,
+    /// Whether it is the present one.
+    pub present: bool,
+}
+
 /// `POST /v1/apply`: what was, or would be, done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApplyReport {
@@ -353,7 +365,7 @@ pub struct ApplyReport {
     pub base: String,
     /// Whether it was committed.
     pub committed: bool,
-    /// Number of commits to the tables so far.
+    /// Number of the configuration: of the change, if it was committed.
     pub generation: u64,
     /// Seconds of reading the documents.
     pub parse_s: f64,

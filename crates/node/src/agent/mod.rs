@@ -10,6 +10,7 @@ pub mod keep;
 pub mod link;
 pub mod records;
 pub mod serve;
+mod strangers;
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;

@@ -7,6 +7,7 @@
 use super::frame::{self, FrameError, Opener, Secrets, Sealer, Side, HELLO, PROOF};
 use super::keep::Kept;
 use super::records::FileSlots;
+use super::strangers::{Strangers, Until};
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use states::message::{Ask, Messages, Outbox, Tell, NAME_MAX};
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,6 @@ const TURN: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A node from which nothing comes for so long is gone; it asks more often whether the agent is there.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Connections that have not proved who they are, at most.
-const STRANGERS_MAX: u32 = 16;
 /// Bytes that are sent at once.
 const BURST: usize = 64 << 10;
 
@@ -64,7 +63,7 @@ struct Agent {
     key: Vec<u8>,
     kept: Option<Kept>,
     nodes: Mutex<HashMap<String, Arc<Served>>>,
-    strangers: AtomicU32,
+    strangers: Strangers,
     stop: Arc<AtomicBool>,
 }
 
@@ -103,7 +102,7 @@ impl Listening {
                 Err(e) => tracing::warn!("old files in {} cannot be taken away: {e}", dir.display()),
             }
         }
-        let agent = Agent { options, key, kept, nodes: Mutex::default(), strangers: AtomicU32::new(0), stop };
+        let agent = Agent { options, key, kept, nodes: Mutex::default(), strangers: Strangers::default(), stop };
         Ok(Listening { agent: Arc::new(agent), listener, _locks: locks })
     }
 
@@ -126,7 +125,10 @@ impl Listening {
                     threads.retain(|t: &std::thread::JoinHandle<()>| !t.is_finished());
                 }
                 // Nobody there; or a connection that ended before it began, or no descriptors, which is tried again.
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                Err(_) => {
+                    self.agent.strangers.tell();
+                    std::thread::sleep(Duration::from_millis(10));
+                }
             }
         }
         threads.into_iter().for_each(|thread| {
@@ -153,31 +155,38 @@ fn time_of_day() -> u64 {
 
 impl Agent {
     fn begin(self: &Arc<Agent>, stream: TcpStream, from: SocketAddr, number: u64) -> Option<std::thread::JoinHandle<()>> {
-        if self.strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
-            self.strangers.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("{from} is turned away: {STRANGERS_MAX} others have not said who they are yet");
+        if let Err(e) = self.strangers.enter(number, from, &stream) {
+            self.strangers.note(from, e.to_string());
             return None;
         }
         let agent = self.clone();
-        let body = move || {
-            if let Err(why) = agent.connection(stream, number) {
-                tracing::warn!("the connection of {from} ends: {why}");
-            }
-        };
+        let body = move || agent.connection(stream, from, number);
         match std::thread::Builder::new().name("tunny-node".into()).spawn(body) {
             Ok(thread) => Some(thread),
             Err(e) => {
-                self.strangers.fetch_sub(1, Ordering::Relaxed);
-                tracing::warn!("no thread for {from}: {e}");
+                self.strangers.leave(number);
+                self.strangers.note(from, format!("no thread for it: {e}"));
                 None
             }
         }
     }
 
-    fn connection(&self, mut stream: TcpStream, number: u64) -> Result<(), String> {
-        let opened = self.open(&mut stream);
-        self.strangers.fetch_sub(1, Ordering::Relaxed);
-        let Opened { name, spec, timeouts, sealer, opener, rest } = opened?;
+    fn connection(&self, stream: TcpStream, from: SocketAddr, number: u64) {
+        let opened = self.open(&stream);
+        self.strangers.leave(number);
+        match opened {
+            Err(why) => self.strangers.note(from, why),
+            Ok(opened) => {
+                if let Err(why) = self.node(stream, opened, number) {
+                    tracing::warn!("the connection of {from} ends: {why}");
+                }
+            }
+        }
+    }
+
+    /// One that has proved to be a node.
+    fn node(&self, stream: TcpStream, opened: Opened, number: u64) -> Result<(), String> {
+        let Opened { name, spec, timeouts, sealer, opener, rest } = opened;
         let mut wire = Wire { stream, sealer, out: Vec::with_capacity(BURST) };
         match self.served(&name, &spec) {
             Ok(served) => {
@@ -203,21 +212,20 @@ impl Agent {
     }
 
     /// Handshake and the first message.
-    fn open(&self, stream: &mut TcpStream) -> Result<Opened, String> {
+    fn open(&self, tcp: &TcpStream) -> Result<Opened, String> {
         let text = |e: std::io::Error| e.to_string();
-        stream.set_nonblocking(false).map_err(text)?;
-        stream.set_nodelay(true).map_err(text)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(text)?;
-        let secrets = self.greet(stream)?;
+        tcp.set_nonblocking(false).map_err(text)?;
+        tcp.set_nodelay(true).map_err(text)?;
+        let mut stream = Until::new(tcp, PATIENCE);
+        let secrets = self.greet(&mut stream)?;
         let (sealer, mut opener) = (secrets.sealer(Side::Agent), secrets.opener(Side::Node));
-        let (begun, mut buffer) = (Instant::now(), vec![0; 4096]);
+        let mut buffer = vec![0; 4096];
         let first = loop {
             if let Some(chunk) = opener.next_chunk().map_err(|e| e.to_string())? {
                 break chunk;
             }
             let n = stream.read(&mut buffer).map_err(text)?;
-            if n == 0 || begun.elapsed() > PATIENCE {
+            if n == 0 {
                 return Err("it said nothing".into());
             }
             opener.feed(&buffer[..n]);
@@ -230,10 +238,11 @@ impl Agent {
         while let Some(ask) = messages.next_ask().map_err(|e| e.to_string())? {
             rest.push(ask);
         }
+        tcp.set_write_timeout(Some(PATIENCE)).map_err(text)?;
         Ok(Opened { name, spec, timeouts, sealer, opener, rest })
     }
 
-    fn greet(&self, stream: &mut TcpStream) -> Result<Secrets, String> {
+    fn greet(&self, stream: &mut Until) -> Result<Secrets, String> {
         let text = |e: std::io::Error| e.to_string();
         let mut theirs = [0; HELLO];
         stream.read_exact(&mut theirs).map_err(text)?;
@@ -444,6 +453,51 @@ pub fn run(options: Options) -> Result<(), NodeError> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    /// 400 connections that say nothing and 100 that say nonsense, over and over: a node is served all the same, and the agent ends in order.
+    #[test]
+    fn strangers_keep_no_node_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        std::fs::write(&key, [b'k'; 32]).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let stop = Arc::<AtomicBool>::default();
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let options = Options { listen, key, records: dir.path().join("records"), state: None, connections: 1000, nodes: 1 };
+        let listening = Listening::new(options, stop.clone()).unwrap();
+        let (address, agent) = (listening.address().unwrap(), listening.agent.clone());
+        let serving = std::thread::spawn(move || listening.run());
+        let mut idle: Vec<TcpStream> = Vec::new();
+        for i in 0..500 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            if i % 5 == 0 {
+                let _ = stream.write_all(&[b'x'; 100]);
+            }
+            idle.push(stream);
+            assert!(agent.strangers.len() <= super::super::strangers::STRANGERS_MAX);
+        }
+        for _ in 0..20 {
+            // More of them while the node says who it is.
+            idle.extend((0..5).map(|_| TcpStream::connect(address).unwrap()));
+            let begun = Instant::now();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let secrets = super::super::link::greet(&mut stream, &[b'k'; 32]).expect("a node is let in");
+            let mut say = Outbox::default();
+            let t = 1 << 40;
+            let timeouts = Timeouts { opening: t, established: t, asked: t, closing: t, time_wait: t, plain: t, one_sided: t };
+            say.ask(&Ask::Open { name: "node".into(), spec: Spec::new(states::TableKind::Digest, 100, 10), timeouts });
+            let mut out = Vec::new();
+            secrets.sealer(Side::Node).seal(&say.pop().unwrap(), &mut out);
+            stream.write_all(&out).unwrap();
+            assert!(stream.read(&mut [0; 100]).unwrap() > 0, "it is answered");
+            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        }
+        assert!(lock(&agent.nodes).contains_key("node"));
+        stop.store(true, Ordering::Release);
+        drop(idle);
+        serving.join().unwrap();
+    }
 
     #[test]
     fn two_agents_share_neither_folder_and_one_that_can_keep_nothing_goes_on() {

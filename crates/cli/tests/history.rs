@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who changed what: events, history and rollback of a running node; and a state whose disk is full.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
+
+fn text(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+fn example() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/region.yaml").display().to_string()
+}
+
+struct Node {
+    dir: PathBuf,
+    child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+impl Node {
+    fn start(dir: &Path, more: &[&str]) -> Node {
+        let mut command = Command::new(TUNNY);
+        command.args(["node", "--instance", "history", "--engine", "none", "--socket"]).arg(dir.join("s"));
+        if !more.contains(&"--no-state") {
+            command.arg("--state").arg(dir.join("state"));
+        }
+        let mut child = command.args(more).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("listening on") {
+            assert!(lines.read_line(&mut said).unwrap() > 0, "the node ended at once: {said}");
+        }
+        let log = Arc::new(Mutex::new(said));
+        let kept = log.clone();
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                kept.lock().unwrap().push_str(&(line + "\n"));
+            }
+        });
+        Node { dir: dir.to_path_buf(), child, log }
+    }
+
+    fn run(&self, args: &[&str], input: &str) -> Output {
+        let mut command = Command::new(TUNNY);
+        command.arg("--socket").arg(self.dir.join("s")).args(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    fn said(&self, args: &[&str]) -> String {
+        let out = self.run(args, "");
+        assert!(out.status.success(), "{args:?}: {}", text(&out));
+        text(&out)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let out = self.run(&[args, &["-o", "json"]].concat(), "");
+        assert!(out.status.success(), "{args:?}: {}", text(&out));
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until something is so.
+    fn until(&self, what: &str, so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !so() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}; {}\n{}", self.said(&["get", "status"]), self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn vm(number: u32) -> String {
+    format!(
+        "apiVersion: tunny/v1\nkind: Vm\nmetadata: {{name: n{number}}}\nspec: {{vpc: red, addresses: [10.0.9.{number}], \
+         mac: \"02:00:00:09:00:{number:02x}\", nc: host-a}}\n---\n"
+    )
+}
+
+fn short(event: &Value) -> (String, String, u64) {
+    (event["what"].as_str().unwrap().into(), event["outcome"].as_str().unwrap().into(), event["generation"].as_u64().unwrap())
+}
+
+#[test]
+fn every_change_and_refusal_is_one_event_and_one_line_of_the_log_and_outlives_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &[]);
+    node.said(&["apply", "--yes", &example()]);
+    assert!(node.run(&["apply", "--yes", "-"], &vm(1)).status.success());
+    // A plan changes nothing; the same once more changes nothing, but was asked for.
+    node.said(&["apply", "--dry-run", &example()]);
+    node.said(&["apply", "--yes", &example()]);
+    let bad = vm(2).replace("vpc: red", "vpc: \"\\e[31mpurple\"");
+    let refused = node.run(&["apply", "--yes", "-"], &bad);
+    assert!(!refused.status.success());
+    assert!(!node.run(&["apply", "--yes", "--replace", "-"], "# nothing\n").status.success());
+    node.said(&["delete", "--yes", "vm", "n1"]);
+    node.said(&["rollback", "--yes", "2"]);
+    let expected = [
+        ("apply", "committed", 1),
+        ("apply", "committed", 2),
+        ("apply", "unchanged", 2),
+        ("apply", "refused", 2),
+        ("replace", "refused", 2),
+        ("delete", "committed", 3),
+        ("rollback to 2", "committed", 4),
+    ]
+    .map(|(what, outcome, generation)| (what.to_string(), outcome.to_string(), generation));
+    let events = node.json(&["get", "events"]);
+    let list = events.as_array().unwrap();
+    assert_eq!(list.iter().map(short).collect::<Vec<_>>(), expected, "{events}");
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    for event in list {
+        assert_eq!((event["uid"].as_u64(), event["program"].as_str()), (Some(uid.into()), Some("tunny")), "{event}");
+        assert!(event["pid"].as_u64().is_some_and(|pid| pid > 1 && pid != u64::from(node.child.id())), "{event}");
+        assert!(event["from"].as_str().unwrap().starts_with("socket ") && event["from"].as_str().unwrap().ends_with("/s"), "{event}");
+        assert!(event["time"].as_str().unwrap().starts_with("20") && event["time_ms"].as_u64().unwrap() > 1_700_000_000_000);
+    }
+    assert_eq!(list[1]["counts"], serde_json::json!({"Vm": {"added": 1, "changed": 0, "removed": 0}}));
+    assert!(list[3]["note"].as_str().unwrap().contains("purple"), "{}", list[3]);
+    // In words: nothing that a terminal would obey.
+    let words = node.said(&["get", "events"]);
+    assert!(words.contains("Vm +1 ~0 -0") && words.contains("\\u{1b}[31mpurple") && !words.contains('\x1b'), "{words}");
+    // One line each.
+    let log = node.log();
+    assert!(!log.contains("\x1b[31mpurple"), "{log}");
+    let lines: Vec<&str> = log.lines().filter(|l| l.contains(" from socket ")).collect();
+    assert_eq!(lines.len(), expected.len(), "{log}");
+    assert!(lines[0].contains("generation 1") && lines[5].contains("delete by ") && lines[5].contains("Vm +0 ~0 -1"), "{log}");
+    node.kill();
+    let node = Node::start(dir.path(), &[]);
+    assert_eq!(node.json(&["get", "events"]), events);
+    let latest = node.json(&["get", "events", "--limit", "1"]);
+    assert_eq!(latest.as_array().unwrap().iter().map(short).collect::<Vec<_>>(), expected[6..]);
+}
+
+#[test]
+fn files_that_are_applied_at_the_start_are_an_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &["--config", &example()]);
+    let events = node.json(&["get", "events"]);
+    assert_eq!(events.as_array().unwrap().iter().map(short).collect::<Vec<_>>(), [("start".into(), "committed".into(), 1)]);
+    assert!(events[0]["from"].as_str().unwrap().starts_with("startup, files ") && events[0]["counts"]["Vm"]["added"] == 6, "{events}");
+    node.kill();
+    // Again the same says nothing; a bad file is refused, and that is kept.
+    Node::start(dir.path(), &["--config", &example()]).kill();
+    let bad = dir.path().join("bad.yaml");
+    std::fs::write(&bad, "kind: Frob\n").unwrap();
+    let mut command = Command::new(TUNNY);
+    command.args(["node", "--engine", "none", "--socket"]).arg(dir.path().join("s")).arg("--state").arg(dir.path().join("state"));
+    assert!(!command.arg("--config").arg(&bad).output().unwrap().status.success());
+    let node = Node::start(dir.path(), &[]);
+    let events = node.json(&["get", "events"]);
+    let list: Vec<_> = events.as_array().unwrap().iter().map(short).collect();
+    assert_eq!(list, [("start".into(), "committed".into(), 1), ("start".into(), "refused".into(), 1)], "{events}");
+}
+
+#[test]
+fn history_names_generations_and_a_rollback_is_one_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &[]);
+    node.said(&["apply", "--yes", &example()]);
+    let mut states = vec![Value::Null, node.json(&["get", "all"])];
+    for number in 1..5 {
+        assert!(node.run(&["apply", "--yes", "-"], &vm(number)).status.success());
+        states.push(node.json(&["get", "all"]));
+    }
+    node.said(&["apply", "--yes", "--replace", &example(), "--deletes", "4"]);
+    states.push(node.json(&["get", "all"]));
+    // The plan is shown, and without consent nothing happens.
+    let plan = node.said(&["rollback", "3", "--dry-run"]);
+    assert!(plan.contains("+ Vm n1") && plan.contains("+ Vm n2") && !plan.contains("n3"), "{plan}");
+    let unasked = node.run(&["rollback", "3"], "");
+    assert!(!unasked.status.success() && text(&unasked).contains("--yes"), "{}", text(&unasked));
+    assert_eq!(node.json(&["get", "all"]), states[6]);
+    let mut generation = 6;
+    for to in [3, 5, 1, 4, 2, 6] {
+        let deletes = node.json(&["rollback", &to.to_string(), "--dry-run"])["deletes"].to_string();
+        let said = node.said(&["rollback", "--yes", "--deletes", &deletes, &to.to_string()]);
+        generation += 1;
+        assert!(said.contains(&format!("committed as generation {generation}")), "{said}");
+        assert_eq!(node.json(&["get", "all"]), states[to], "back to {to}");
+        states.push(states[to].clone());
+    }
+    let history = node.json(&["history"]);
+    let list = history.as_array().unwrap();
+    assert_eq!(list.iter().map(|g| g["generation"].as_u64().unwrap()).collect::<Vec<_>>(), (1..=12).collect::<Vec<_>>());
+    assert!(list.iter().all(|g| g["kept"] == true && g["uid"].is_u64()) && list[11]["present"] == true, "{history}");
+    assert_eq!((&list[6]["what"], &list[6]["counts"]["Vm"]["added"]), (&"rollback to 3".into(), &2.into()));
+    let words = node.said(&["history", "--limit", "2"]);
+    assert!(words.contains("rollback to 6") && words.contains("present") && words.contains("10 older ones"), "{words}");
+    let missing = node.run(&["rollback", "--yes", "99"], "");
+    assert!(text(&missing).contains("generation 99 is not kept, those of 1 to 12 are: see `tunny history`"), "{}", text(&missing));
+    // Over a kill, a rollback goes back behind it.
+    node.kill();
+    let node = Node::start(dir.path(), &[]);
+    node.said(&["rollback", "--yes", "4"]);
+    assert_eq!(node.json(&["get", "all"]), states[4]);
+    assert_eq!(node.json(&["get", "vm", "--tables"]).as_array().unwrap().len(), 9);
+    // Killed between journal and history: the generation is there, and who made it is not known.
+    node.kill();
+    let path = dir.path().join("state/history");
+    let lines = std::fs::read_to_string(&path).unwrap();
+    let cut = lines.trim_end().rfind('\n').unwrap() + 1;
+    std::fs::write(&path, &lines[..cut]).unwrap();
+    let node = Node::start(dir.path(), &[]);
+    let history = node.json(&["history"]);
+    let last = history.as_array().unwrap().last().unwrap();
+    assert!(last["generation"] == 13 && last["note"].as_str().unwrap().contains("was not noted"), "{last}");
+}
+
+#[test]
+fn a_node_without_a_state_has_events_but_no_way_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &["--no-state"]);
+    node.said(&["apply", "--yes", &example()]);
+    assert!(node.run(&["apply", "--yes", "-"], &vm(1)).status.success());
+    assert_eq!(node.json(&["get", "events"]).as_array().unwrap().len(), 2);
+    assert!(node.json(&["history"]).as_array().unwrap().iter().all(|g| g["kept"] == false));
+    let out = node.run(&["rollback", "--yes", "1"], "");
+    assert!(!out.status.success() && text(&out).contains("keeps no state"), "{}", text(&out));
+}
+
+/// A file system of 1 MiB on the state's folder.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(dir: &Path) -> Option<SmallDisk> {
+        std::fs::create_dir_all(dir).unwrap();
+        let mounted = nix::mount::mount(Some("tmpfs"), dir, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=1m"));
+        if let Err(e) = mounted {
+            skip::test(format_args!("needs to mount a tmpfs: {e}"), "run it where mounting is allowed");
+            return None;
+        }
+        Some(SmallDisk(dir.to_path_buf()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_is_a_warning_until_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let disk = skip::have_root("for a file system of its own").then(|| SmallDisk::new(&state)).flatten();
+    let Some(_disk) = disk else { return };
+    let node = Node::start(dir.path(), &[]);
+    node.said(&["apply", "--yes", &example()]);
+    let before = node.json(&["get", "all"]);
+    let mut filler = std::fs::File::create(state.join("filler")).unwrap();
+    while filler.write_all(&[0; 512]).is_ok() {}
+    drop(filler);
+    let many: String = (10..200).map(vm).collect();
+    let warned = || node.json(&["get", "status"])["warnings"].to_string().contains("cannot be written, so changes are refused");
+    assert!(!warned());
+    for _ in 0..2 {
+        let out = node.run(&["apply", "--yes", "-"], &many);
+        assert!(!out.status.success() && text(&out).contains("No space left on device"), "{}", text(&out));
+        assert!(warned() && node.said(&["get", "status"]).contains("WARNING    the state on disk cannot be written"));
+    }
+    // It stays so as long as there is no room, and is said once.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(warned());
+    assert_eq!(node.log().matches("the state on disk cannot be written").count(), 1, "{}", node.log());
+    assert_eq!(node.json(&["get", "all"]), before);
+    std::fs::remove_file(state.join("filler")).unwrap();
+    node.until("the warning goes when there is room", || !warned());
+    assert!(node.log().contains("the state on disk can be written again"), "{}", node.log());
+    assert!(node.run(&["apply", "--yes", "-"], &many).status.success());
+    let (after, events) = (node.json(&["get", "all"]), node.json(&["get", "events"]));
+    let refused = events.as_array().unwrap().iter().filter(|e| e["outcome"] == "refused").count();
+    assert_eq!(refused, 2, "{events}");
+    node.kill();
+    let node = Node::start(dir.path(), &[]);
+    assert_eq!(node.json(&["get", "all"]), after);
+    assert_eq!(node.json(&["get", "events"]), events, "what could not be written is written later");
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who changed what: an event for every apply, delete, refusal and rollback, and the history of generations.
+//!
+//! Each event is one line in the log and one in the file `events` beside the journal; those that made a generation also stand in
+//! `history`, so that a flood of refusals does not wash them away. Both are bounded ([`EVENTS_MAX`], [`GENERATIONS_MAX`]), in memory
+//! and on disk: a file is written anew when it has twice as many lines. Both lines are written before the change is answered, and that of
+//! the history is synced, which costs a change a second sync. A
+//! kill leaves at most a torn last line, which is dropped; a generation whose line is missing is entered at the next start. What
+//! came from outside (names, errors) is cut to a length and printed only with its control characters written out.
+
+use crate::error::NodeError;
+use crate::types::ApplyReport;
+use config::plain;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Events that are kept.
+pub const EVENTS_MAX: usize = 1000;
+/// Generations that are kept, as far as the disk's share for them goes (`config::Store`).
+pub const GENERATIONS_MAX: usize = 1000;
+/// Characters of a text in an event.
+const TEXT_MAX: usize = 400;
+/// Bytes of a file that are read.
+const FILE_MAX: u64 = 16 << 20;
+
+/// Who asks for a change, and by which way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// User id; none if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Name of the user, if it has one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    /// Process id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// Name of the program.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub program: String,
+    /// `socket`, `startup`, `SIGHUP`, with the files where there are some.
+    pub from: String,
+}
+
+impl Origin {
+    /// What the kernel says of the other end of a Unix socket (SO_PEERCRED).
+    pub fn peer(uid: u32, pid: Option<i32>, socket: &str) -> Origin {
+        let comm = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
+        Origin { uid: Some(uid), user: user(uid), pid, program: cut(comm.trim_end()), from: cut(&format!("socket {socket}")) }
+    }
+
+    /// The node itself: `from` says at which occasion.
+    pub fn node(from: &str) -> Origin {
+        let uid = nix::unistd::geteuid().as_raw();
+        Origin { uid: Some(uid), user: user(uid), pid: Some(std::process::id() as i32), program: "tunny".into(), from: cut(from) }
+    }
+
+    /// In a few words: who, by which process.
+    pub fn who(&self) -> String {
+        let uid = self.uid.map_or("somebody unknown".to_string(), |uid| format!("uid {uid}"));
+        let name = if self.user.is_empty() { uid.clone() } else { format!("{} ({uid})", self.user) };
+        match (self.pid, self.program.as_str()) {
+            (Some(pid), "") => plain(&format!("{name}, pid {pid}")).into_owned(),
+            (Some(pid), program) => plain(&format!("{name}, pid {pid} {program}")).into_owned(),
+            _ => plain(&name).into_owned(),
+        }
+    }
+}
+
+fn user(uid: u32) -> String {
+    nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten().map_or(String::new(), |u| cut(&u.name))
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(TEXT_MAX) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_string(),
+    }
+}
+
+/// Objects of a kind that a change concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Created.
+    pub added: u64,
+    /// Changed.
+    pub changed: u64,
+    /// Deleted.
+    pub removed: u64,
+}
+
+/// One event.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Milliseconds since 1970.
+    pub time_ms: u64,
+    /// The same in words, UTC.
+    pub time: String,
+    /// `apply`, `replace`, `delete`, `rollback`, `start` or `reload`.
+    pub what: String,
+    /// `committed`, `unchanged` (it was so already) or `refused`.
+    pub outcome: String,
+    /// The generation that it made, or that there was.
+    pub generation: u64,
+    /// Who, from where.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// By kind.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, Count>,
+    /// Why it was refused, or which generation was gone back to.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+impl Event {
+    /// Now.
+    pub fn new(what: &str, outcome: &str, generation: u64, origin: &Origin) -> Event {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let time_ms = now.as_millis() as u64;
+        Event {
+            time_ms,
+            time: utc(time_ms / 1000),
+            what: what.into(),
+            outcome: outcome.into(),
+            generation,
+            origin: origin.clone(),
+            ..Event::default()
+        }
+    }
+
+    /// By kind, as `Vm +3 ~0 -1`.
+    pub fn changes(&self) -> String {
+        let one = |(kind, c): (&String, &Count)| format!("{} +{} ~{} -{}", plain(kind), c.added, c.changed, c.removed);
+        self.counts.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    fn say(&self) {
+        let changes = if self.counts.is_empty() { String::new() } else { format!("; {}", self.changes()) };
+        let note = if self.note.is_empty() { String::new() } else { format!("; {}", plain(&self.note)) };
+        let (what, who, from) = (&self.what, self.origin.who(), plain(&self.origin.from));
+        match self.outcome.as_str() {
+            "committed" => tracing::info!("{what} by {who} from {from}: generation {}{changes}{note}", self.generation),
+            "unchanged" => tracing::info!("{what} by {who} from {from}: nothing changes, generation {}{note}", self.generation),
+            _ => tracing::warn!("{what} by {who} from {from}: refused, generation stays {}{changes}{note}", self.generation),
+        }
+    }
+}
+
+/// Seconds since 1970 as a date and time.
+pub fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Civil date of a number of days, counted in eras of 400 years that begin in March.
+    let z = days + 719_468;
+    let (era, of_era) = (z / 146_097, z % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year_of_era + era * 400 + carry;
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// The latest events of a kind, in memory and in a file.
+#[derive(Debug, Default)]
+struct Ring {
+    list: VecDeque<Event>,
+    max: usize,
+    /// A history: in the order of generations, and synced. Else in the order in which they came.
+    sorted: bool,
+    path: Option<PathBuf>,
+    /// Lines in the file; none: it must be written anew.
+    lines: Option<usize>,
+}
+
+impl Ring {
+    fn open(path: Option<PathBuf>, max: usize, sorted: bool) -> Ring {
+        let mut ring = Ring { max, sorted, path, lines: Some(0), ..Ring::default() };
+        let Some(path) = &ring.path else { return ring };
+        let mut text = Vec::new();
+        match File::open(path).and_then(|file| file.take(FILE_MAX).read_to_end(&mut text)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return ring,
+            Err(e) => tracing::warn!("{} cannot be read, so what it had is not shown: {e}", path.display()),
+            Ok(_) => {}
+        }
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = 0;
+        for line in text.lines() {
+            lines += 1;
+            ring.list.extend(serde_json::from_str::<Event>(line).ok());
+            if ring.list.len() > max {
+                ring.list.pop_front();
+            }
+        }
+        // A torn or foreign line goes when the file is written anew.
+        ring.lines = (text.is_empty() || text.ends_with('\n')).then_some(lines);
+        ring
+    }
+
+    fn push(&mut self, event: Event) {
+        let line = serde_json::to_string(&event).unwrap_or_default() + "\n";
+        // Two changes at once may be noted in either order.
+        let before = |e: &Event| !self.sorted || e.generation <= event.generation;
+        let at = self.list.iter().rposition(before).map_or(0, |at| at + 1);
+        self.list.insert(at, event);
+        if self.list.len() > self.max {
+            self.list.pop_front();
+        }
+        let Some(path) = &self.path else { return };
+        let written = match self.lines {
+            Some(lines) if lines < 2 * self.max => append(path, &line, self.sorted).map(|()| lines + 1),
+            _ => rewrite(path, &self.list).map(|()| self.list.len()),
+        };
+        if let (Err(e), true) = (&written, self.lines.is_some()) {
+            tracing::warn!("{} cannot be written: events since are kept in memory until it can: {e}", path.display());
+        }
+        self.lines = written.ok();
+    }
+}
+
+fn append(path: &Path, line: &str, sync: bool) -> std::io::Result<()> {
+    let mut file = File::options().create(true).append(true).open(path)?;
+    file.write_all(line.as_bytes())?;
+    if sync {
+        file.sync_data()?;
+    }
+    Ok(())
+}
+
+fn rewrite(path: &Path, list: &VecDeque<Event>) -> std::io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = File::create(&temporary)?;
+    for event in list {
+        file.write_all((serde_json::to_string(event)? + "\n").as_bytes())?;
+    }
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)
+}
+
+/// Events and history of a node.
+#[derive(Debug)]
+pub struct Audit {
+    rings: Mutex<(Ring, Ring)>,
+}
+
+impl Audit {
+    /// Reads what is kept in a folder; without one, events end with the process. `generation` is the present one.
+    pub fn open(dir: Option<&Path>, generation: u64) -> Audit {
+        Audit::bounded(dir, generation, (EVENTS_MAX, GENERATIONS_MAX))
+    }
+
+    fn bounded(dir: Option<&Path>, generation: u64, max: (usize, usize)) -> Audit {
+        let ring = |name: &str, max, sorted| Ring::open(dir.map(|d| d.join(name)), max, sorted);
+        let (events, mut history) = (ring("events", max.0, false), ring("history", max.1, true));
+        let known = |history: &Ring| history.list.back().map_or(0, |e| e.generation);
+        if known(&history) > generation {
+            // An older state was put back: what came after it is no history of it.
+            history.list.retain(|e| e.generation <= generation);
+            history.lines = None;
+        }
+        if known(&history) < generation {
+            let mut event = Event::new("start", "committed", generation, &Origin { from: "startup".into(), ..Origin::default() });
+            event.note = "found at the start: who changed it, and when, was not noted".into();
+            history.push(event);
+        }
+        Audit { rings: Mutex::new((events, history)) }
+    }
+
+    fn rings(&self) -> std::sync::MutexGuard<'_, (Ring, Ring)> {
+        self.rings.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Logs and keeps an event.
+    pub fn note(&self, mut event: Event) {
+        event.note = cut(&event.note);
+        event.say();
+        let mut rings = self.rings();
+        if event.outcome == "committed" {
+            rings.1.push(event.clone());
+        }
+        rings.0.push(event);
+    }
+
+    /// The latest events, oldest first.
+    pub fn events(&self, limit: usize) -> Vec<Event> {
+        let rings = self.rings();
+        let list = &rings.0.list;
+        list.iter().skip(list.len().saturating_sub(limit)).cloned().collect()
+    }
+
+    /// The generations that are noted, oldest first.
+    pub fn history(&self) -> Vec<Event> {
+        self.rings().1.list.iter().cloned().collect()
+    }
+
+    /// Notes how a change went: what it was, who asked for it. `generation` is the present one.
+    pub fn outcome(&self, what: &str, origin: &Origin, result: &Result<ApplyReport, NodeError>, generation: u64) {
+        let mut event = match result {
+            Ok(report) if report.committed => Event::new(what, "committed", report.generation, origin),
+            Ok(_) => Event::new(what, "unchanged", generation, origin),
+            Err(_) => Event::new(what, "refused", generation, origin),
+        };
+        match result {
+            Ok(report) => event.counts = counts(&report.plan),
+            Err(e) => {
+                let sentences = e.sentences();
+                let more = sentences.len().saturating_sub(1);
+                let rest = if more > 0 { format!(" (and {more} more errors)") } else { String::new() };
+                event.note = cut(sentences.first().map_or("", |s| s.as_str())) + &rest;
+            }
+        }
+        self.note(event);
+    }
+}
+
+/// The numbers of a plan that are not zero.
+fn counts(plan: &serde_json::Value) -> BTreeMap<String, Count> {
+    let kinds = plan["counts"].as_object().into_iter().flatten();
+    let count = |v: &serde_json::Value| Count {
+        added: v["added"].as_u64().unwrap_or(0),
+        changed: v["changed"].as_u64().unwrap_or(0),
+        removed: v["removed"].as_u64().unwrap_or(0),
+    };
+    kinds.map(|(kind, v)| (kind.clone(), count(v))).filter(|(_, c)| *c != Count::default()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_767_225_599, "2025-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(seconds), text);
+        }
+    }
+
+    #[test]
+    fn events_are_bounded_in_memory_and_on_disk_and_survive_a_torn_line() {
+        const MAX: usize = 50;
+        let dir = tempfile::tempdir().unwrap();
+        let open = |generation| Audit::bounded(Some(dir.path()), generation, (MAX, MAX));
+        let audit = open(0);
+        let peer = Origin::peer(0, Some(1), "/run/x.sock");
+        for generation in 1..=2 * MAX as u64 + 5 {
+            let mut event = Event::new("apply", if generation % 2 == 0 { "committed" } else { "refused" }, generation, &peer);
+            event.note = "x".repeat(10_000);
+            audit.note(event);
+        }
+        drop(audit);
+        let path = dir.path().join("events");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.lines().count() <= 2 * MAX && text.len() < 3_000 * MAX, "{}", text.len());
+        std::fs::write(&path, &text[..text.len() - 40]).unwrap();
+        let audit = open(104);
+        let events = audit.events(usize::MAX);
+        assert!(events.len() >= MAX - 1 && events.last().unwrap().generation == 104);
+        assert!(events[0].note.chars().count() <= TEXT_MAX + 1);
+        assert_eq!(audit.history().len(), MAX);
+        // Going on behind a torn line loses nothing more.
+        audit.note(Event::new("delete", "committed", 105, &peer));
+        let again = open(105);
+        assert_eq!((again.events(1)[0].generation, again.history().last().unwrap().generation), (105, 105));
+        // A generation that nobody noted is entered; an older state that was put back has no future.
+        assert!(open(109).history().last().unwrap().note.contains("was not noted"));
+        assert_eq!(open(7).history().last().map(|e| e.generation), Some(7));
+    }
+}
