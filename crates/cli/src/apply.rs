@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny apply`: the plan, then all of it or nothing.
 
-use crate::output::{print, say, Format, Patience};
+use crate::output::{print, print_as_it_is, say, Format, Patience};
 use crate::Global;
 use node::client::{Client, ClientError};
 use node::service::write_document;
@@ -95,7 +95,7 @@ pub fn change_by(request: &str, body: &[u8], agreed: &Agreed, global: &Global) -
             return finish(&plan, global, true);
         }
         if global.output == Format::Table {
-            print(&colored(&plan.text))?;
+            print_as_it_is(&colored(&plan.text))?;
         }
         if !std::io::stdin().is_terminal() {
             let number = if plan.asks_deletes { format!(" --deletes {}", plan.deletes) } else { String::new() };
@@ -130,6 +130,7 @@ fn asked(plan: &ApplyReport, agreed: &Agreed) -> anyhow::Result<bool> {
 
 /// Signs at the beginning of lines in color, if a terminal looks at them.
 fn colored(text: &str) -> String {
+    let text = &*config::plain_lines(text);
     if !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some() {
         return text.to_string();
     }
@@ -148,7 +149,7 @@ fn finish(report: &ApplyReport, global: &Global, plan: bool) -> anyhow::Result<E
         return Ok(ExitCode::SUCCESS);
     }
     if plan {
-        print(&colored(&report.text))?;
+        print_as_it_is(&colored(&report.text))?;
     }
     if report.committed {
         print(&format!(

@@ -38,8 +38,10 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut mode = "delete=true";
     if let Some(kind) = &args.kind {
         let kind = Kind::from_name(kind)
-            .ok_or_else(|| anyhow::anyhow!("`{kind}` is no kind of object; there are {}", Kind::words()))?;
-        let names: Vec<_> = args.names.iter().map(|n| serde_json::json!([kind.name(), n])).collect();
+            .ok_or_else(|| anyhow::anyhow!(Kind::unknown(kind)))?;
+        // One that is named twice goes once.
+        let mut seen = std::collections::HashSet::new();
+        let names: Vec<_> = args.names.iter().filter(|n| seen.insert(n.as_str())).map(|n| serde_json::json!([kind.name(), n])).collect();
         write_document(&mut body, "names", serde_json::Value::from(names).to_string().as_bytes());
         mode = "names=true";
     }

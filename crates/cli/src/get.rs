@@ -96,7 +96,12 @@ fn check(args: &Args) -> anyhow::Result<()> {
             let vpc = config::KINDS_OF_VPCS.contains(&kind).then_some("--vpc");
             OF_OBJECTS.iter().copied().chain(vpc).collect()
         }
-        _ => anyhow::bail!("there is no `{kind}` to get; there are {}, all, {}", Kind::words(), states()),
+        _ => {
+            let words = format!("{}, all, {}", Kind::words(), states());
+            let near = config::nearest(&kind.to_ascii_lowercase(), &words.split(", ").collect::<Vec<_>>());
+            let near = near.map_or(String::new(), |n| format!(" (did you mean `{n}`?)"));
+            anyhow::bail!("there is no `{kind}` to get{near}; there are {words}");
+        }
     };
     let given = [("NAME", args.name.is_some()), ("--tables", args.tables), ("--limit", args.limit.is_some())];
     let given = given.into_iter().chain([("--continue", args.from.is_some()), ("--unused", args.unused), ("--vpc", args.vpc.is_some())]);
@@ -472,13 +477,34 @@ fn kind_text(objects: &[Value]) -> String {
         }
     }
     let headers: Vec<&str> = ["kind", "name"].into_iter().chain(columns.iter().copied()).collect();
-    table(
+    let text = table(
         &headers,
         objects.iter().map(|object| {
             let spec = columns.iter().map(|c| compact(&object["spec"][*c]));
             [object["kind"].as_str().unwrap_or("").to_string(), name(object)].into_iter().chain(spec).collect()
         }),
-    )
+    );
+    let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    if widest <= output::width() || objects.first().is_none_or(|o| o["kind"] != "Gateway") {
+        return text;
+    }
+    // A Gateway has too many fields for columns: they stand in lines.
+    objects.iter().map(|object| format!("{} {}\n{}", object["kind"].as_str().unwrap_or(""), name(object), lines(&object["spec"]))).collect()
+}
+
+/// A field a line; what has fields itself, one a line for each.
+fn lines(spec: &Value) -> String {
+    let mut rows = Vec::new();
+    fields("", spec, &mut rows);
+    let widest = rows.iter().map(|(field, _)| field.chars().count()).max().unwrap_or(0);
+    rows.iter().map(|(field, value)| format!("  {field:<widest$}  {value}\n")).collect()
+}
+
+fn fields(path: &str, value: &Value, rows: &mut Vec<(String, String)>) {
+    match value.as_object() {
+        Some(map) => map.iter().for_each(|(key, value)| fields(&if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, value, rows)),
+        None => rows.push((path.to_string(), compact(value))),
+    }
 }
 
 /// The name of an object: the one that it was given, or the one that it has by what it is.

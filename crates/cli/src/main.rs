@@ -127,13 +127,20 @@ fn main() -> ExitCode {
         Command::CliReference(args) => reference::run(args, global),
     };
     result.unwrap_or_else(|error| {
-        output::say(format_args!("tunny: {}", sentence(&error)));
+        output::fail(global.output, &sentence(&error));
         ExitCode::FAILURE
     })
 }
 
 /// Prints what clap has to say: help and version to standard output, a wrong command line to standard error.
 fn help_or_refusal(answer: &clap::Error) -> ExitCode {
+    if answer.use_stderr() && wants_json(std::env::args()) {
+        let text = answer.to_string();
+        let sentences: Vec<&str> = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more")).collect();
+        let words: Vec<&str> = sentences.iter().flat_map(|line| line.split_whitespace()).collect();
+        output::fail(Format::Json, words.join(" ").trim_start_matches("error: "));
+        return ExitCode::from(2);
+    }
     match answer.print() {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
             output::say(format_args!("tunny: cannot write the help: {e}"));
@@ -141,6 +148,13 @@ fn help_or_refusal(answer: &clap::Error) -> ExitCode {
         }
         _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2)),
     }
+}
+
+/// Whether JSON was asked for on a command line that could not be read.
+fn wants_json(args: impl Iterator<Item = String>) -> bool {
+    let words: Vec<String> = args.collect();
+    let apart = |pair: &[String]| ["-o", "--output"].contains(&pair[0].as_str()) && pair[1] == "json";
+    words.windows(2).any(apart) || words.iter().any(|w| ["-ojson", "-o=json", "--output=json"].contains(&w.as_str()))
 }
 
 /// An error with those of its causes that it does not name itself.

@@ -39,14 +39,36 @@ impl Write for Out {
     }
 }
 
-/// Writes to standard output.
+/// Columns that a table may have: those of the terminal (COLUMNS), else 160.
+pub fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    columns.unwrap_or(160).max(80)
+}
+
+/// Writes to standard output. Control characters in names from outside are written out.
 pub fn print(text: &str) -> anyhow::Result<()> {
+    print_as_it_is(&config::plain_lines(text))
+}
+
+/// Writes to standard output what is safe already.
+pub fn print_as_it_is(text: &str) -> anyhow::Result<()> {
     Out.write_all(text.as_bytes()).and_then(|()| Out.flush()).context("cannot write to standard output")
 }
 
 /// Says something on standard error. Whether anybody hears it changes nothing.
 pub fn say(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", config::plain_lines(&text.to_string()));
+}
+
+/// Says why a command failed: a sentence a line, or as JSON where JSON was asked for.
+pub fn fail(format: Format, sentences: &str) {
+    match format {
+        Format::Json => {
+            let errors: Vec<&str> = sentences.lines().collect();
+            say(config::plain_json(&serde_json::json!({ "errors": errors }).to_string()));
+        }
+        _ => say(format_args!("tunny: {sentences}")),
+    }
 }
 
 /// Says what is being done when it takes longer than two seconds: a spinner on a terminal, one line elsewhere.
@@ -93,7 +115,7 @@ impl Drop for Patience {
 pub fn show<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     let text = match format {
         Format::Table => table(value),
-        Format::Json => serde_json::to_string_pretty(value)? + "\n",
+        Format::Json => config::plain_json(&serde_json::to_string_pretty(value)?).into_owned() + "\n",
         Format::Yaml => yaml(&serde_json::to_value(value)?),
     };
     print(&text)
@@ -120,7 +142,8 @@ fn one_document(value: &serde_json::Value) -> String {
 
 /// A plain table without lines, in the manner of `ip` and `kubectl`. Columns of numbers are aligned right.
 pub fn table<H: AsRef<str>>(headers: &[H], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let rows: Vec<Vec<String>> = rows.into_iter().collect();
+    let rows: Vec<Vec<String>> =
+        rows.into_iter().map(|row| row.into_iter().map(|cell| config::plain(&cell).into_owned()).collect()).collect();
     if rows.is_empty() {
         return String::from("nothing to show\n");
     }
@@ -177,6 +200,12 @@ mod tests {
         let text = table(&["name", "packets"], [vec!["a".into(), "5".into()], vec!["long".into(), "12345".into()]]);
         assert_eq!(text, "NAME  PACKETS\na           5\nlong    12345\n");
         assert_eq!(table(&["name"], []), "nothing to show\n");
+    }
+
+    #[test]
+    fn a_cell_holds_no_command_for_the_terminal() {
+        let text = table(&["name"], [vec!["\x1b]0;owned\x07\u{202e}".to_string()]]);
+        assert_eq!(text, "NAME\n\\u{1b}]0;owned\\u{7}\\u{202e}\n");
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn endpoint(address: &str, port: u16) -> String {
     }
 }
 
-/// Shows sessions as they come: for people in columns of fixed width, as JSON one object a line, as YAML one document each.
+/// Shows sessions as they come: for people in columns of fixed width, as JSON a list with one object a line, as YAML one document each.
 pub fn sessions(client: &Client, which: &Which, vpc: Option<String>, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
     // One more than wanted says whether there are more.
     let query = which.query(vpc, if limit == 0 { 0 } else { limit.saturating_add(1) })?;
@@ -106,8 +106,11 @@ pub fn sessions(client: &Client, which: &Which, vpc: Option<String>, limit: u64,
             writeln!(out, "{}", head())?;
         }
         match format {
-            Format::Table => writeln!(out, "{}", line(&serde_json::from_slice(text)?))?,
-            Format::Json => out.write_all(text).and_then(|()| out.write_all(b"\n"))?,
+            Format::Table => writeln!(out, "{}", config::plain(&line(&serde_json::from_slice(text)?)))?,
+            Format::Json => {
+                out.write_all(if count == 1 { &b"["[..] } else { &b",\n"[..] })?;
+                out.write_all(config::plain_json(&String::from_utf8_lossy(text)).as_bytes())?;
+            }
             Format::Yaml => write!(out, "---\n{}", yaml(&serde_json::from_slice(text)?))?,
         }
         Ok(())
@@ -128,10 +131,13 @@ pub fn sessions(client: &Client, which: &Which, vpc: Option<String>, limit: u64,
     if format == Format::Table && count == 0 {
         writeln!(out, "nothing to show")?;
     }
-    out.flush()?;
     if let Some(e) = failed {
         return Err(e);
     }
+    if format == Format::Json {
+        out.write_all(if count == 0 { &b"[]\n"[..] } else { &b"]\n"[..] })?;
+    }
+    out.flush()?;
     Ok(if limit > 0 && count > limit { crate::listing::cut(limit, "") } else { ExitCode::SUCCESS })
 }
 

@@ -242,7 +242,7 @@ fn metrics_are_served_and_follow_the_format() {
     let mut answer = String::new();
     for _ in 0..100 {
         if let Ok(mut stream) = TcpStream::connect(port) {
-            stream.write_all(b"GET /metrics?vms=all HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+            stream.write_all(b"GET /metrics?vms=all HTTP/1.0\r\nHost: x\r\nAccept: application/openmetrics-text\r\n\r\n").unwrap();
             stream.read_to_string(&mut answer).unwrap();
             break;
         }

@@ -576,7 +576,8 @@ pub(crate) fn default_gateway_mac(vni: u32) -> Option<Mac> {
 }
 
 /// The known name that is most like a wrong one, if one is like it at all.
-fn nearest(wrong: &str, known: &[&str]) -> Option<String> {
+/// The nearest of known words, if one is near.
+pub fn nearest(wrong: &str, known: &[&str]) -> Option<String> {
     let lower = wrong.to_ascii_lowercase();
     let scored = known.iter().map(|k| (distance(&lower, &k.to_ascii_lowercase()), k));
     scored.min().filter(|(d, k)| *d <= 1 + k.len() / 4).map(|(_, k)| k.to_string())

@@ -406,17 +406,17 @@ impl ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.place.file.is_empty() {
-            write!(f, "{}: ", self.place)?;
+            write!(f, "{}: ", crate::plain(&self.place.to_string()))?;
         }
         if let Some(kind) = self.kind {
             write!(f, "{kind}")?;
             if !self.name.is_empty() {
-                write!(f, " {}", self.name)?;
+                write!(f, " {}", crate::plain(&self.name))?;
             }
             f.write_str(": ")?;
         }
         if !self.field.is_empty() {
-            write!(f, "{} ", self.field)?;
+            write!(f, "{} ", crate::plain(&self.field))?;
             if !reads_on(&self.problem) {
                 f.write_str("- ")?;
             }

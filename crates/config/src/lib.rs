@@ -27,7 +27,7 @@ mod yaml;
 
 pub use binary::{SnapshotError, BINARY_VERSION};
 pub use commit::gateway_settings;
-pub use decode::check_name;
+pub use decode::{check_name, nearest};
 pub use documents::{every_error, parse_files, parse_text, validate_files, Documents, Item, Origin};
 pub use emit::{yaml_document, FieldChange};
 pub use error::{ConfigError, Place, Problem};

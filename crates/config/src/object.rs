@@ -82,6 +82,15 @@ impl Kind {
         Kind::ALL.map(|k| k.name().to_lowercase()).join(", ")
     }
 
+    /// What is wrong with a word that names no kind, with the nearest there is.
+    pub fn unknown(word: &str) -> String {
+        let known: Vec<String> = Kind::ALL.iter().map(|k| k.name().to_ascii_lowercase()).collect();
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        let near = crate::decode::nearest(&word.to_ascii_lowercase(), &known);
+        let near = near.map_or(String::new(), |n| format!(" (did you mean `{n}`?)"));
+        format!("`{}` is no kind of object{near}; there are {}", crate::plain(word), Kind::words())
+    }
+
     /// The kind of this name; upper or lower case and a plural `s` do not matter (for command lines).
     pub fn from_name(s: &str) -> Option<Kind> {
         let s = s.to_ascii_lowercase();

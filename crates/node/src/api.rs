@@ -239,12 +239,18 @@ async fn in_json(response: Response) -> Response {
     (status, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
 }
 
-pub(crate) async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>) -> Response {
+pub(crate) async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>, headers: axum::http::HeaderMap) -> Response {
+    let accepts = headers.get(header::ACCEPT).and_then(|a| a.to_str().ok()).unwrap_or_default();
+    let modern = accepts.contains("application/openmetrics-text");
     let text = tokio::task::spawn_blocking(move || node.metrics(&query.vms)).await;
     match text {
-        Ok(Ok(text)) => {
+        Ok(Ok(text)) if modern => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Ok(Ok(text)) => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], crate::metrics::older_format(&text)).into_response()
         }
         Ok(Err(e)) => Failure(e).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

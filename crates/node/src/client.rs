@@ -11,6 +11,17 @@ use std::path::{Path, PathBuf};
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    /// The socket is there, and may not be opened.
+    #[error(
+        "no permission to open {}: it is for root and the group {group}: run this with sudo, or join the group (`usermod -aG {group} USER`, then log \
+         in again)", path.display()
+    )]
+    NotPermitted {
+        /// The socket.
+        path: PathBuf,
+        /// The group that may open it.
+        group: String,
+    },
     /// Nobody listens.
     #[error("no node listens on {}: {source}; is `tunny node` running, and is this its --instance (or --socket)?", path.display())]
     NotRunning {
@@ -165,7 +176,7 @@ impl Client {
     async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Response<Incoming>, ClientError> {
         let stream = tokio::net::UnixStream::connect(&self.socket)
             .await
-            .map_err(|source| ClientError::NotRunning { path: self.socket.clone(), source })?;
+            .map_err(|source| not_connected(&self.socket, source))?;
         let broken = |e: hyper::Error| ClientError::Broken(e.to_string());
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.map_err(broken)?;
@@ -191,6 +202,18 @@ impl Client {
             Err(_) => ClientError::Version(format!("{status}: {}", String::from_utf8_lossy(&text))),
         })
     }
+}
+
+fn not_connected(socket: &Path, source: std::io::Error) -> ClientError {
+    use std::os::unix::fs::MetadataExt;
+    let path = socket.to_path_buf();
+    if source.kind() != std::io::ErrorKind::PermissionDenied {
+        return ClientError::NotRunning { path, source };
+    }
+    // Of a folder that may not be entered, the folder's group.
+    let owner = [Some(socket), socket.parent()].into_iter().flatten().find_map(|p| std::fs::metadata(p).ok()).map(|m| m.gid());
+    let group = owner.and_then(|gid| nix::unistd::Group::from_gid(nix::unistd::Gid::from_raw(gid)).ok().flatten());
+    ClientError::NotPermitted { path, group: group.map_or("tunny".into(), |g| g.name) }
 }
 
 /// Percent-encodes one segment or value of a request path.

@@ -18,6 +18,7 @@ mod ends;
 pub mod error;
 pub mod events;
 pub mod fields;
+mod history;
 pub mod internet;
 mod ipfix;
 pub mod listing;

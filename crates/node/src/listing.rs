@@ -64,7 +64,7 @@ impl Listings {
 }
 
 pub(crate) fn unknown_kind(kind: &str) -> NodeError {
-    NodeError::Request(format!("`{kind}` is no kind of object; there are {}, and all", Kind::words()))
+    NodeError::Request(format!("{}, and all", Kind::unknown(kind)))
 }
 
 /// The kinds that a word means.

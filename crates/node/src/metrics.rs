@@ -54,6 +54,31 @@ pub fn render(scrape: Scrape) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
+/// The same in the older text format, for whoever does not ask for OpenMetrics: there a counter's help and type stand under its whole
+/// name, and units and the end are not marked.
+pub fn older_format(openmetrics: &str) -> String {
+    let mut out = String::with_capacity(openmetrics.len() + 1024);
+    let mut help: Option<(&str, &str)> = None;
+    for line in openmetrics.lines() {
+        if line == "# EOF" || line.starts_with("# UNIT ") {
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ');
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            if let Some((_, text)) = help.take().filter(|(of, _)| *of == name) {
+                out.push_str(&format!("# HELP {name}{suffix} {}\n", text.replace("\\\"", "\"")));
+            }
+            out.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
+        } else {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
+}
+
 type Labels = Vec<(&'static str, String)>;
 
 /// Writes one family of counters.

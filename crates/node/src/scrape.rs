@@ -65,9 +65,13 @@ struct Shared {
     answers: Arc<Semaphore>,
 }
 
-async fn metrics(State(shared): State<Shared>, query: Query<crate::api::MetricsQuery>) -> Response {
+async fn metrics(
+    State(shared): State<Shared>,
+    query: Query<crate::api::MetricsQuery>,
+    headers: axum::http::HeaderMap,
+) -> Response {
     let Ok(_turn) = shared.answers.acquire().await else { return axum::http::StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    crate::api::metrics(State(shared.node.clone()), query).await
+    crate::api::metrics(State(shared.node.clone()), query, headers).await
 }
 
 /// Serves the metrics alone.

@@ -4,7 +4,7 @@
 //! Three locks, always taken in this order: `core` (model and store: one change at a time), `plane` (ports and workers),
 //! `writer` (the tables; the underlay takes this one alone). Packets take none of them.
 
-use crate::audit::{Audit, Event, Origin};
+use crate::audit::Audit;
 use crate::carried::{self, Counts, Saved};
 use crate::consent::{self, Consent, Deletes};
 use crate::counters::{self, monotonic_ns};
@@ -19,12 +19,11 @@ use crate::narrow;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
-use crate::types::{ApplyReport, CommitTimes, Counters, Generation, Level, Neighbour, Status, Step, Top};
+use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top};
 use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use tables::{Count, Memory, Tables, Writer};
@@ -59,7 +58,7 @@ pub struct Node {
     /// A random number: plans made for another process are not this one's.
     mark: u64,
     hub: Arc<Hub>,
-    core: Mutex<Core>,
+    pub(crate) core: Mutex<Core>,
     plane: Mutex<DataPlane>,
     writer: Arc<Mutex<Writer>>,
     memory: Arc<dyn Memory>,
@@ -70,10 +69,10 @@ pub struct Node {
     /// Counted by tables of another layout, before an upgrade.
     pub(crate) carried: Counts,
     /// Why the configuration files could not be reloaded.
-    unread: Mutex<Option<String>>,
+    pub(crate) unread: Mutex<Option<String>>,
     /// Listings that run.
     pub(crate) listings: Listings,
-    audit: Audit,
+    pub(crate) audit: Audit,
     /// What kept the ports from being served at the last look.
     trouble: Mutex<Option<String>>,
 }
@@ -105,11 +104,11 @@ pub struct Parts {
 }
 
 /// Takes a lock. A poisoned one is taken too: what it guards is changed in steps of which each leaves it whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn sentences(errors: Vec<ConfigError>) -> NodeError {
+pub(crate) fn sentences(errors: Vec<ConfigError>) -> NodeError {
     NodeError::Config(errors.iter().map(|e| e.to_string()).collect())
 }
 
@@ -127,7 +126,7 @@ pub enum Mode {
 }
 
 /// A change of the configuration.
-enum Change<'a> {
+pub(crate) enum Change<'a> {
     /// Some objects.
     Documents(&'a Documents),
     /// All of it, and what was doubtful about its documents.
@@ -410,8 +409,20 @@ impl Node {
     /// What the tables really hold.
     pub(crate) fn table_objects(&self, kind: &str, name: &str, limit: usize) -> Result<Vec<serde_json::Value>, NodeError> {
         let names = self.vpc_names();
+        let name = self.name_in_tables(kind, name);
         let writer = lock(&self.writer);
-        crate::tabledump::objects(&writer, &names, kind, name, limit)
+        crate::tabledump::objects(&writer, &names, kind, &name, limit)
+    }
+
+    /// Tables know no names but those of VPCs: what the object of a configured name is called there.
+    fn name_in_tables(&self, kind: &str, name: &str) -> String {
+        let object = Kind::from_name(kind).and_then(|kind| lock(&self.core).model.get(kind, name));
+        match object {
+            Some(Object::Vm(vm)) => format!("{}/{}", vm.vpc, vm.addresses[0]),
+            Some(Object::Nc(nc)) => nc.address.to_string(),
+            Some(Object::Route(route)) => format!("{}/{}", route.vpc, route.prefix.addr()),
+            _ => name.to_string(),
+        }
     }
 
     /// `GET /v1/top`: what happens during `ms` milliseconds.
@@ -500,29 +511,6 @@ impl Node {
         self.apply_documents(&docs, mode == Mode::Replace, consent).map(|r| ApplyReport { parse_s, ..r })
     }
 
-    /// Applies configuration files as at a start: all of them or none. What is refused is in the log and a warning until it is not.
-    pub fn reload(&self, paths: &[PathBuf]) {
-        let files = crate::daemon::expand(paths);
-        let docs = files.and_then(|files| config::parse_files(&files).map_err(sentences));
-        let done = docs.and_then(|docs| self.apply_documents(&docs, false, &Consent::none()));
-        let of = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
-        *lock(&self.unread) = match done {
-            _ if paths.is_empty() => {
-                tracing::warn!("SIGHUP: this node was started without --config, so there is nothing to reload");
-                None
-            }
-            Ok(report) => {
-                tracing::info!("reloaded {of}: {}", report.text.lines().last().unwrap_or_default());
-                None
-            }
-            Err(e) => {
-                e.sentences().iter().for_each(|sentence| tracing::error!("reload: {sentence}"));
-                tracing::error!("reload: {of}: nothing was changed");
-                Some(format!("the last reload of {of} was refused, and nothing was changed: {e}"))
-            }
-        };
-    }
-
     /// Applies documents: all of them or none.
     pub fn apply_documents(&self, docs: &Documents, replace: bool, consent: &Consent) -> Result<ApplyReport, NodeError> {
         if !replace {
@@ -533,61 +521,7 @@ impl Node {
         self.change(Change::Everything(model, Some(plan)), consent)
     }
 
-    /// Carries out a change, and notes it unless it was a plan alone.
-    pub fn audited(
-        &self,
-        (what, origin): (&str, &Origin),
-        consent: &Consent,
-        work: impl FnOnce() -> Result<ApplyReport, NodeError>,
-    ) -> Result<ApplyReport, NodeError> {
-        let result = work();
-        if !consent.dry_run {
-            let generation = lock(&self.core).generation();
-            self.audit.outcome(what, origin, &result, generation);
-        }
-        result
-    }
-
-    /// `POST /v1/rollback`: the configuration as it was after an earlier change, as a change of its own.
-    pub fn rollback(&self, to: u64, consent: &Consent) -> Result<ApplyReport, NodeError> {
-        let kept = self.history();
-        let model = {
-            let core = lock(&self.core);
-            let Some(store) = &core.store else {
-                return Err(NodeError::Request("this node keeps no state (--no-state), so there is no earlier configuration to go back to".into()));
-            };
-            if !kept.iter().any(|g| g.kept && g.event.generation == to) {
-                let range = match (kept.iter().find(|g| g.kept), kept.last()) {
-                    (Some(first), Some(last)) => format!("those of {} to {} are", first.event.generation, last.event.generation),
-                    _ => "none is yet".into(),
-                };
-                return Err(NodeError::Request(format!("generation {to} is not kept, {range}: see `tunny history`")));
-            }
-            store.model_at(to)?
-        };
-        self.change(Change::Everything(model, None), consent)
-    }
-
-    /// `GET /v1/events`: the latest, oldest first.
-    pub fn events(&self, limit: usize) -> Vec<Event> {
-        self.audit.events(limit)
-    }
-
-    /// `GET /v1/history`: the generations that are noted, oldest first.
-    pub fn history(&self) -> Vec<Generation> {
-        let (present, oldest) = {
-            let core = lock(&self.core);
-            (core.generation(), core.store.as_ref().map_or(u64::MAX, Persist::oldest))
-        };
-        let view = |event: Event| Generation {
-            kept: event.generation >= oldest && event.generation > 0,
-            present: event.generation == present,
-            event,
-        };
-        self.audit.history().into_iter().map(view).collect()
-    }
-
-    fn change(&self, change: Change, consent: &Consent) -> Result<ApplyReport, NodeError> {
+    pub(crate) fn change(&self, change: Change, consent: &Consent) -> Result<ApplyReport, NodeError> {
         let mut core = lock(&self.core);
         let begun = Instant::now();
         let (base, objects) = (self.base(&core.model), consent::objects(&core.model));

@@ -270,7 +270,7 @@ fn readers_map(pins: Option<&Path>, origin: Origin) -> Result<OwnedFd, XdpError>
 /// Pins every map; the readers' map last, as the sign that all are there.
 fn pin_maps(object: &libbpf_rs::Object, readers: BorrowedFd, dir: &Path) -> Result<(), XdpError> {
     fs::create_dir_all(dir).map_err(|e| match e.raw_os_error() {
-        Some(libc::EPERM) | Some(libc::EACCES) | Some(libc::EROFS) => XdpError::NoBpffs(dir.into()),
+        Some(libc::EPERM | libc::EACCES | libc::EROFS | libc::ENOENT) => XdpError::NoBpffs(dir.into()),
         _ => XdpError::call(format!("Creating {}", dir.display()))(e),
     })?;
     let pin = |name: &str, fd: BorrowedFd| {

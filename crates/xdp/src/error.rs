@@ -56,7 +56,7 @@ pub enum XdpError {
         need: String,
     },
     /// There is no BPF file system where the pins should go.
-    #[error("{} is not on a BPF file system: mount one (`mount -t bpf bpf /sys/fs/bpf`).", .0.display())]
+    #[error("{} cannot be made on a BPF file system: mount one with `mount -t bpf bpf /sys/fs/bpf` (and give --pins a folder below it), or run with --no-pins.", .0.display())]
     NoBpffs(PathBuf),
     /// The program could not be attached to an interface.
     #[error("Attaching to interface {ifindex} failed: native mode: {native}; generic mode: {generic}. {advice}")]

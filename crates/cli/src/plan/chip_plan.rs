@@ -127,7 +127,15 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let (best, verify, month, cofilter) = (args.best, args.verify, args.month, args.cofilter);
     let (tbps, seed) = (args.tbps, args.seed);
     let request = Request { load, origin, tbps, paper: true, best, verify, month, cofilter, techniques, seed };
+    let waiting = match (best, verify) {
+        (false, false) => "planning",
+        (true, false) => "planning: --best tries every choice of techniques",
+        (false, true) => "planning: --verify sends packets through the compressed tables",
+        (true, true) => "planning: --best tries every choice of techniques, --verify sends packets through the compressed tables",
+    };
+    let waiting = crate::output::Patience::new(waiting);
     let plan = plan(&p, &request)?;
+    drop(waiting);
     if let Some(path) = &args.html {
         let write = |path: &PathBuf| {
             let mut sink = Sink::create(path)?;

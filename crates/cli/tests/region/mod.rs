@@ -138,7 +138,7 @@ impl Region {
     /// Sessions that these filters choose.
     pub fn get(&self, filters: &[&str]) -> Vec<Value> {
         let text = self.tunny(&[&["get", "sessions", "-o", "json"], filters].concat());
-        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+        serde_json::from_str(&text).unwrap()
     }
 
     /// Applies documents.
