@@ -31,6 +31,7 @@ pub mod netns;
 pub mod newconn;
 pub mod ovs;
 pub mod ovs_lookup;
+mod ovs_accept;
 mod ovs_programs;
 pub mod ovs_trace;
 pub mod peers;

@@ -4,10 +4,11 @@
 //!
 //! `ovs-vswitchd` runs with the dummy datapath in directories of its own: it needs no kernel module and touches no interface.
 use crate::netns::run;
+use crate::ovs_accept::{self, Acceptance};
 use crate::{cpu, ovs_programs, Context, Error, Goal, Report};
 use pipeline::explain::Explanation;
 use pipeline::text::{self, ImportOptions};
-use pipeline::{Conntrack, Field, Key, Mask, Pipeline};
+use pipeline::{Bridge, Conntrack, Field, Key, Mask, Pipeline};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::fmt::Write as _;
@@ -59,6 +60,9 @@ impl DummySwitch {
                 write!(arguments, " -- add-port br0 p{port} -- set interface p{port} type=dummy ofport_request={port}");
         }
         switch.vsctl(&arguments.split(' ').collect::<Vec<_>>())?;
+        // As those do who use tunnel options.
+        let option = "{class=0x102,type=0x80,len=4}->tun_metadata0";
+        run("ovs-ofctl", &["-O", "OpenFlow15", "add-tlv-map", &switch.bridge(), option])?;
         Ok(switch)
     }
 
@@ -93,37 +97,37 @@ impl DummySwitch {
         run("ovs-vsctl", &all)
     }
 
-    /// Replaces all flows and groups. Flows that it refuses (documentation is not always complete) are taken out of the list.
+    /// Where the bridge is managed.
+    pub(crate) fn bridge(&self) -> String {
+        format!("unix:{}", self.path("br0.mgmt"))
+    }
+
+    /// Replaces all flows and groups, and forgets addresses. Flows that it refuses (documentation is not always complete) are taken out of the list.
     pub fn load(&self, flows: &mut Vec<&str>, groups: &str) -> Result<(), Error> {
-        let bridge = format!("unix:{}", self.path("br0.mgmt"));
+        let bridge = self.bridge();
+        run("ovs-appctl", &["-t", &self.path("ctl"), "-T", "20", "fdb/flush", "br0"])?;
         let (flow_file, group_file) = (self.path("flows.txt"), self.path("groups.txt"));
         std::fs::write(&group_file, groups).map_err(Error::io("writing groups"))?;
         run("ovs-ofctl", &["-O", "OpenFlow15", "del-flows", &bridge])?;
         run("ovs-ofctl", &["-O", "OpenFlow15", "del-groups", &bridge])?;
         run("ovs-ofctl", &["-O", "OpenFlow15", "add-groups", &bridge, &group_file])?;
-        if flows.iter().any(|f| f.contains("tun_metadata0")) {
-            // As the makers of such flows do.
-            run(
-                "ovs-ofctl",
-                &["-O", "OpenFlow15", "add-tlv-map", &bridge, "{class=0x102,type=0x80,len=4}->tun_metadata0"],
-            )?;
-        }
         std::fs::write(&flow_file, flows.join("\n")).map_err(Error::io("writing flows"))?;
         if run("ovs-ofctl", &["-O", "OpenFlow15", "add-flows", &bridge, &flow_file]).is_ok() {
             return Ok(());
         }
-        // Flow by flow: some can be said in OpenFlow 1.0 with extensions only (a tag taken off a packet that need not have one).
-        flows.retain(|flow| {
-            let add = |version: &str| run("ovs-ofctl", &["-O", version, "add-flow", &bridge, flow]).is_ok();
-            add("OpenFlow15") || add("OpenFlow10")
-        });
+        flows.retain(|flow| self.takes(flow));
         Ok(())
     }
 
-    /// What it says of a packet.
-    pub fn trace(&self, packet: &str) -> Result<String, Error> {
+    /// What it says of a packet that comes back from the connection tracker with these states; with `learns` the packet has its effects on flows and addresses.
+    pub fn trace(&self, packet: &str, ct_next: &[String], learns: bool) -> Result<String, Error> {
         let target = self.path("ctl");
-        run("ovs-appctl", &["-t", &target, "-T", "20", "ofproto/trace", "br0", packet])
+        let mut arguments = vec!["-t", &target, "-T", "20", "ofproto/trace", "br0", packet];
+        ct_next.iter().for_each(|states| arguments.extend(["--ct-next", states]));
+        if learns {
+            arguments.push("-generate");
+        }
+        run("ovs-appctl", &arguments)
     }
 }
 
@@ -200,7 +204,7 @@ pub struct Differences {
     pub actions: usize,
     /// Another number of passes.
     pub recirculations: usize,
-    /// Passes that end in `normal`, `all` or `flood`, whose ports only the switch knows: their actions are not compared.
+    /// Passes that send by `normal`, `all` or `flood`: the ports of one such action are compared, not their order.
     pub flooded: usize,
     /// The same megaflow mask.
     pub mask_equal: usize,
@@ -239,7 +243,7 @@ impl Differences {
     }
 }
 
-/// Numbers of recirculations are not compared, and of controllers and lists of flags only that they are there.
+/// Numbers of recirculations are not compared, and of controllers only who is told, how much, and why.
 fn normal(actions: &str) -> String {
     let mut out = String::new();
     let mut rest = actions;
@@ -248,6 +252,13 @@ fn normal(actions: &str) -> String {
         let name = if rest[at..].starts_with("recirc(") { "recirc" } else { "userspace" };
         out.push_str(&rest[..at]);
         out.push_str(name);
+        let inner = rest[at..].split_once("controller(").map_or("", |(_, i)| i.split(')').next().unwrap_or(""));
+        if name == "userspace" {
+            for key in ["reason=", "controller_id=", "max_len="] {
+                let value = inner.split(',').find_map(|p| p.strip_prefix(key)).unwrap_or("?");
+                let _ = write!(out, " {key}{value}");
+            }
+        }
         let mut depth = 0;
         let end = rest[at..].char_indices().find(|(_, c)| {
             depth += i32::from(*c == '(') - i32::from(*c == ')');
@@ -306,10 +317,9 @@ fn compare(
             differences.steps += 1;
             differences.list(format!("{packet}: steps {:?}, theirs {:?}", mine.steps, other.steps));
         }
-        let (a, b) = (normal(&mine.actions), normal(&other.actions));
-        if ["normal", "all", "flood"].iter().any(|word| a.split(',').any(|part| part == *word)) {
-            differences.flooded += 1;
-        } else if a != b {
+        let (a, b) = (floods(&normal(&mine.actions)), floods(&normal(&other.actions)));
+        differences.flooded += usize::from(a.split(',').filter(|part| is_port(part)).count() >= usize::from(PORTS) - 1);
+        if a != b {
             differences.actions += 1;
             differences.list(format!("{packet}: actions {}, theirs {}", mine.actions, other.actions));
         }
@@ -327,6 +337,20 @@ fn compare(
         }
     }
 }
+
+fn is_port(part: &str) -> bool {
+    part == "LOCAL" || !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Ports next to each other in order: a switch floods in an order of its own. Its own port has another number in the datapath.
+fn floods(actions: &str) -> String {
+    let mut parts: Vec<&str> = actions.split(',').map(|p| if p == LOCAL_IN_DATAPATH { "LOCAL" } else { p }).collect();
+    parts.chunk_by_mut(|a, b| is_port(a) && is_port(b)).for_each(<[&str]>::sort_unstable);
+    parts.join(",")
+}
+
+/// The port of the bridge itself in the dummy datapath.
+const LOCAL_IN_DATAPATH: &str = "100";
 
 /// A random packet that has a chance to match something: a kind of packet, with values taken from random flows.
 pub fn random_packet(pipeline_matches: &[pipeline::Match], random: &mut StdRng) -> Key {
@@ -435,12 +459,16 @@ pub fn packet_text(key: &Key, pipeline: &Pipeline) -> String {
     text.replace(",tp_", &format!(",{protocol}_"))
 }
 
-/// Traces random packets through the same flows on both sides.
+/// States with which packets come back from the connection tracker.
+const STATES: [&str; 6] = ["trk,new", "trk,est", "trk,est,rpl", "trk,rel", "trk,inv", "trk,est,snat"];
+
+/// Traces random packets through the same flows on both sides. With `learns` packets have their effects, and find those of the packets before them.
 pub fn run_comparison(
     switch: &DummySwitch,
     flows: &str,
     packets: usize,
     seed: u64,
+    learns: bool,
     context: &Context,
 ) -> Result<Differences, Error> {
     let group = |l: &&str| l.starts_with("group_id");
@@ -450,7 +478,10 @@ pub fn run_comparison(
     switch.load(&mut rest, &groups.join("\n"))?;
     let refused = before - rest.len();
     let accepted = format!("{}\n{}", groups.join("\n"), rest.join("\n"));
-    let pipeline = text::import(&accepted, &ImportOptions::default()).map_err(Error::failed("importing"))?.pipeline;
+    // What one side takes and the other does not is judged elsewhere; here all that the switch took is run.
+    let lenient = ImportOptions { lenient: true, ..ImportOptions::default() };
+    let mut pipeline = text::import(&accepted, &lenient).map_err(Error::failed("importing"))?.pipeline;
+    let mut bridge = Bridge::new((1..=PORTS).chain([pipeline::LOCAL]));
     let mut matches: Vec<_> = pipeline.rules().collect();
     matches.sort_by_key(|(id, _)| *id);
     let matches: Vec<pipeline::Match> = matches.into_iter().map(|(_, r)| r.matching()).collect();
@@ -463,8 +494,18 @@ pub fn run_comparison(
         let packet = packet_text(&random_packet(&matches, &mut random), &pipeline);
         let key = text::packet(&packet, pipeline.names())
             .map_err(|e| Error::Failed { what: packet.clone(), why: e.to_string() })?;
-        let explanation = pipeline::explain::explain(&pipeline, &key, &mut Conntrack::scripted([]), 0);
-        let theirs = parse_trace(&switch.trace(&packet)?);
+        let ct_next: Vec<String> =
+            (0..random.random_range(0..3)).map(|_| STATES[random.random_range(0..STATES.len())].to_string()).collect();
+        let states: Vec<u16> = ct_next.iter().filter_map(|s| text::ct_state(s).ok()).collect();
+        let mut fresh = bridge.clone();
+        let mut ct = Conntrack::scripted(states);
+        let explanation = pipeline::explain::explain_on(&pipeline, &key, &mut ct, Some(&mut fresh), n as u64);
+        if learns {
+            pipeline.add_all(explanation.journey.learned.iter().cloned(), n as u64);
+            bridge = fresh;
+        }
+        let theirs = parse_trace(&switch.trace(&packet, &ct_next, learns)?);
+        let packet = ct_next.iter().fold(packet, |p, states| format!("{p} --ct-next {states}"));
         compare(&packet, &theirs, &ours(&explanation), &pipeline, &mut differences);
     }
     Ok(differences)
@@ -478,19 +519,26 @@ pub fn peer(context: &Context) -> Result<Report, Error> {
     let switch = DummySwitch::start()?;
     let mut programs = vec![("features".to_string(), FEATURES.to_string())];
     programs.extend((0..3).map(|n| (format!("random {n}"), ovs_programs::random(context.seed + n))));
+    programs.extend((3..6).map(|n| (format!("learning {n}"), ovs_programs::random(context.seed + n))));
     programs.extend(shared_dumps());
     let mut by_program = serde_json::Map::new();
     let mut all = Differences::default();
     for (n, (name, flows)) in programs.iter().enumerate() {
         let seed = context.seed.wrapping_mul(1000) + n as u64;
-        let found = run_comparison(&switch, flows, 40 * context.samples.max(5), seed, context)?;
+        let learns = name.starts_with("learning");
+        let found = run_comparison(&switch, flows, 40 * context.samples.max(5), seed, learns, context)?;
         by_program.insert(name.clone(), found.total().into());
         all.add(found);
     }
+    context.say("giving flows and groups to both");
+    let mut accepted = Acceptance::default();
+    switch.load(&mut Vec::new(), "")?;
+    accepted.judge(&switch, &ovs_accept::lines(context.seed, 60 * context.samples.max(5)))?;
+    let differences = all.total() + accepted.ours.len() + accepted.theirs.len();
     let mut report = Report::new(
         "peer-ovs-trace",
         "differences",
-        vec![all.total() as f64],
+        vec![differences as f64],
         Some(Goal::AtMost(0.0)),
         "ofproto/trace of Debian's Open vSwitch",
     );
@@ -502,6 +550,11 @@ pub fn peer(context: &Context) -> Result<Report, Error> {
         .detail("other_way", all.steps)
         .detail("other_actions", all.actions)
         .detail("other_number_of_passes", all.recirculations)
+        .detail("lines_given_to_both", accepted.lines)
+        .detail("lines_taken_by_both", accepted.both)
+        .detail("lines_refused_by_both", accepted.neither)
+        .detail("lines_only_the_import_takes", accepted.ours)
+        .detail("lines_only_add_flow_takes", accepted.theirs)
         .detail("flooded", all.flooded)
         .detail("megaflow_equal", all.mask_equal)
         .detail("megaflow_wider", all.mask_wider)
@@ -510,8 +563,8 @@ pub fn peer(context: &Context) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Real dumps from a folder beside the project, if it is there: names of ports become numbers, groups that a dump of flows lacks
-/// get one bucket, so that both sides take the same text.
+/// Real dumps from a folder beside the project, if it is there: names of ports become numbers, and groups that a dump of flows lacks
+/// become those of a load balancer as OVN writes them: a backend that connections are translated to, and the next table.
 pub(crate) fn shared_dumps() -> Vec<(String, String)> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let found = here.ancestors().map(|a| a.join("shared/data/ovs-pipelines")).find(|p| p.is_dir());
@@ -539,7 +592,20 @@ fn for_both(text: &str) -> String {
     groups.sort_unstable();
     groups.dedup();
     for group in groups {
-        let _ = writeln!(out, "\ngroup_id={group},type=indirect,bucket=actions=output:1");
+        let n = group.parse::<u8>().unwrap_or(1);
+        let table = next_table(text, &group);
+        let _ = writeln!(
+            out,
+            "\ngroup_id={group},type=select,selection_method=hash,bucket=bucket_id:0,weight:100,actions=set_field:{n}->reg9,\
+             ct(commit,table={table},zone=NXM_NX_REG11[0..15],nat(dst=10.244.0.{n}:8080),exec(load:0x1->NXM_NX_CT_MARK[1]))"
+        );
     }
     out
+}
+
+/// The table behind the one whose flows name a group: there its connections come back.
+fn next_table(text: &str, group: &str) -> u8 {
+    let named = text.lines().find(|l| l.split("group:").skip(1).any(|g| g.split(|c: char| !c.is_ascii_digit()).next() == Some(group)));
+    let table = named.and_then(|l| l.split("table=").nth(1)).and_then(|t| t.split(',').next()?.trim().parse::<u8>().ok());
+    table.map_or(1, |t| t.saturating_add(1).min(253))
 }
