@@ -300,8 +300,12 @@ impl<'a> Actions<'_, '_, 'a> {
             },
             "mod_nw_ecn" => set(Field::NwEcn, number(item.needed()?, 2)?, all),
             "mod_nw_ttl" | "set_nw_ttl" => set(Field::NwTtl, number(item.needed()?, 8)?, all),
-            "mod_tp_src" => set(self.port_field(item, true)?, number(item.needed()?, 16)?, all),
-            "mod_tp_dst" => set(self.port_field(item, false)?, number(item.needed()?, 16)?, all),
+            "mod_tp_src" | "mod_tp_dst" => {
+                let port = number(item.needed()?, 16)?;
+                let [first, others @ ..] = self.port_fields(lower == "mod_tp_src");
+                out.extend(others.into_iter().flatten().map(|field| set(field, port, all)));
+                set(first.unwrap_or(Field::TcpDst), port, all)
+            }
             "set_tunnel" | "set_tunnel64" => {
                 // Open vSwitch takes 64 bits for both.
                 set(Field::TunId, number(item.needed()?, 64)?, all)
@@ -325,16 +329,18 @@ impl<'a> Actions<'_, '_, 'a> {
             || self.context.names.ports.contains_key(text)
     }
 
-    fn port_field(&self, item: Item<'a>, source: bool) -> Read<'a, Field> {
-        Ok(match (self.proto, source) {
-            (6, true) => Field::TcpSrc,
-            (6, false) => Field::TcpDst,
-            (17, true) => Field::UdpSrc,
-            (17, false) => Field::UdpDst,
-            (132, true) => Field::SctpSrc,
-            (132, false) => Field::SctpDst,
-            _ => return bad(item.whole, format!("{} needs a flow that matches tcp, udp or sctp", item.name)),
-        })
+    /// The port of the protocol that the flow matches; of a flow that matches none the packet's, whichever it has.
+    fn port_fields(&self, source: bool) -> [Option<Field>; 3] {
+        let [tcp, udp, sctp] = match source {
+            true => [Field::TcpSrc, Field::UdpSrc, Field::SctpSrc],
+            false => [Field::TcpDst, Field::UdpDst, Field::SctpDst],
+        };
+        match self.proto {
+            6 => [Some(tcp), None, None],
+            17 => [Some(udp), None, None],
+            132 => [Some(sctp), None, None],
+            _ => [Some(tcp), Some(udp), Some(sctp)],
+        }
     }
 
     fn output(&mut self, item: Item<'a>) -> Read<'a, Action> {

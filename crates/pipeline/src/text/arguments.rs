@@ -56,8 +56,8 @@ pub(super) fn ct<'a>(whole: Item<'a>, actions: &mut Actions<'_, '_, 'a>) -> Read
 /// What Open vSwitch demands of a flow with `ct`.
 fn ct_fits<'a>(whole: Item<'a>, ct: &CtAction, actions: &mut Actions<'_, '_, 'a>) -> Read<'a, ()> {
     let translates = ct.nat.as_ref().is_some_and(|n| n.kind.is_some());
-    if !ct.commit && (translates || ct.alg.is_some()) {
-        return bad(whole.whole, "\"nat\" with src or dst and \"alg\" of ct need \"commit\"");
+    if !ct.commit && translates {
+        return bad(whole.whole, "\"nat\" with src or dst of ct needs \"commit\"");
     }
     let Some(kind) = actions.kind else {
         return Ok(());
