@@ -4,7 +4,8 @@
 use super::frames::Frames;
 use super::Target;
 
-/// Every chain goes the way of target `frames`: with and without the short cut, with every packet accounted for.
+/// Every chain goes the way of target `frames`: with and without the short cut, with every packet accounted for. Where the walk finds an upper layer, so does a
+/// receiver that is written here by itself.
 pub struct Chains {
     frames: Frames,
 }
@@ -55,6 +56,40 @@ fn chain(steps: &[u8], payload: &[u8]) -> (u8, Vec<u8>) {
     (kind(0), out)
 }
 
+/// The upper layer that a receiver hands a packet to, and where that begins; of a fragment beyond the first what its header says. It knows no limit and no policy.
+fn receiver(mut kind: u8, payload: &[u8]) -> Option<(u8, usize)> {
+    let mut at = 0usize;
+    loop {
+        let rest = payload.get(at..)?;
+        let words = |n: usize| rest.get(1).map(|l| (usize::from(*l) + n / 8) * 8);
+        let length = match kind {
+            0 | 43 | 60 => words(8)?,
+            44 => 8,
+            51 => (usize::from(*rest.get(1)?) + 2) * 4,
+            _ => return Some((kind, at)),
+        };
+        let next = *rest.get(..length)?.first()?;
+        let later = kind == 44 && (rest[2] != 0 || rest[3] & 0xf8 != 0);
+        (kind, at) = (next, at + length);
+        if later {
+            return Some((kind, at));
+        }
+    }
+}
+
+/// The walk of crate `wire` beside the receiver.
+fn walked(kind: u8, payload: &[u8]) -> u64 {
+    match wire::ipv6::walk(kind, payload) {
+        Ok(chain) => {
+            let upper = chain.upper;
+            assert!(upper.offset <= payload.len() && usize::from(chain.headers) <= wire::ipv6::CHAIN_MAX);
+            assert_eq!(receiver(kind, payload), Some((upper.protocol, upper.offset)), "{kind} {payload:02x?}");
+            u64::from(upper.protocol) * 32 + u64::from(chain.headers)
+        }
+        Err(fault) => 0x10000 + fault as u64,
+    }
+}
+
 impl Target for Chains {
     fn name(&self) -> &'static str {
         "chains"
@@ -62,6 +97,9 @@ impl Target for Chains {
 
     /// Eight bytes as for `frames`, the number of steps, the steps, and the frame whose inner IPv6 packet gets them.
     fn run(&mut self, input: &[u8]) -> u64 {
+        if let Some((kind, payload)) = input.split_first() {
+            walked(HEADERS[usize::from(*kind) % HEADERS.len()], payload);
+        }
         let Some((head, rest)) = input.split_first_chunk::<8>() else { return 0 };
         let Some((count, rest)) = rest.split_first() else { return 0 };
         let (steps, frame) = rest.split_at((usize::from(*count % 25) * 3).min(rest.len()));
@@ -73,7 +111,7 @@ impl Target for Chains {
         made[8 + at + 4..8 + at + 6].copy_from_slice(&(payload.len() as u16).to_be_bytes());
         made.extend(&payload);
         lengths(&mut made[8..], at);
-        self.frames.run(&made)
+        walked(first, &payload).wrapping_mul(31) ^ self.frames.run(&made)
     }
 
     fn seeds(&self) -> Vec<Vec<u8>> {
