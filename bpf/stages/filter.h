@@ -74,7 +74,7 @@ static __always_inline int sent_by(const struct tunny_root *root, const struct n
 static __always_inline int check_sender(struct tunny_root *root, struct nat_work *w)
 {
 	w->walk.hops = 0;
-	w->walk.own_line = 0;
+	w->walk.own_missed = 0;
 	w->walk.vni = w->vni;
 	w->walk.v6 = w->v6;
 	w->walk.dst_hi = w->src_hi;

@@ -32,7 +32,7 @@ static __always_inline void find_target(struct tunny_root *root, struct nat_work
 	struct tunny_session_addresses *a;
 
 	w->walk.hops = 0;
-	w->walk.own_line = 0;
+	w->walk.own_missed = 0;
 	w->walk.vni = w->vni;
 	w->walk.v6 = w->v6;
 	w->walk.dst_hi = 0;

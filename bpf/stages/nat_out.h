@@ -156,7 +156,7 @@ static __always_inline int nat(struct packet *p)
 	w->tos = new_inner_tos(p);
 	p->nat = 1;
 	/* The destination may be a VM in the chain of its bucket, or an IPv6 one: then the route is asked first. */
-	if (!p->far && p->roots & TUNNY_ROOT_SIMPLE && (p->inner_v6 || vm4_rest(p->vm_bucket, p->vm_line)))
+	if (!p->far && p->roots & TUNNY_ROOT_SIMPLE && (p->inner_v6 || p->vm_rest))
 		return GO;
 	return nat_serve(p, w);
 }

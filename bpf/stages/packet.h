@@ -88,6 +88,7 @@ struct packet {
 	struct tunny_word_bucket *member_bucket;
 	struct tunny_vm4_bucket *vm_bucket;
 	__u32 vm_line;
+	__u32 vm_rest;		/* if `own` is 0: where a search for the destination's entry goes on, 0: nowhere */
 	__u64 own_key;		/* of the destination in the packet's own VPC */
 	__u32 own;		/* position + 1 of that key in vm_bucket, and p->vm is read from it */
 	__u32 cell_group;	/* of VM ids whose cells were asked for */

@@ -41,7 +41,8 @@ struct walk {
 	__u64 policy;		/* of the VPC at hand */
 	__u32 vni;		/* of the VPC at hand */
 	__u32 hops;		/* 0: the VPC at hand is the ingress VPC */
-	__u32 own_line;		/* home line of the destination in the ingress VPC, if that has no settled entry of it; else 0 */
+	__u32 own_missed;	/* the destination's home line in the ingress VPC had no settled entry of it */
+	__u32 own_rest;		/* then: where the search goes on, 0: nowhere */
 	__u32 v6;
 	__u32 found;		/* the VPC at hand is the destination's, and the VM is `vm` */
 	__u32 pad;
@@ -57,36 +58,24 @@ struct {
 	__type(value, struct walk);
 } tunny_walks SEC(".maps");
 
-/* The line in which a search of a bucket that lacks a settled entry goes on: the next, or the same if a commit is under way. */
-static __always_inline __u32 vm4_rest(const struct tunny_vm4_bucket *b, __u32 line)
-{
-	__u64 marks = READ_ONCE(b->keys[0]) | READ_ONCE(b->keys[1]) | READ_ONCE(b->keys[2]);
-
-	return unlikely(marks & (TUNNY_KEY_ADDING | TUNNY_KEY_DYING)) ? line : READ_ONCE(b->next);
-}
-
 static __always_inline int find_vm4(struct tunny_root *root, struct walk *w)
 {
-	__u64 found, key = vm4_key(w->vni, w->dst_lo);
+	__u64 found, marks, key = vm4_key(w->vni, w->dst_lo);
 	struct tunny_vm4_bucket *b;
-	__u32 at, line = w->own_line;
+	__u32 at, line = w->own_rest;
 
-	if (!line || w->hops) {
+	if (!w->own_missed || w->hops) {
 		line = home_line(root->vm4, tunny_hash1(key, root->salt));
 		b = line_at(line);
 		if (!b)
 			return 0;
-		at = vm4_match(b, key | TUNNY_KEY_VALID);
+		at = vm4_match(b, key | TUNNY_KEY_VALID, &marks);
 		if (likely(at)) {
 			vm4_read(b, at - 1, &w->vm);
 			return 1;
 		}
-	} else {
-		b = line_at(line);
-		if (!b)
-			return 0;
+		line = vm4_rest(b, line, marks);
 	}
-	line = vm4_rest(b, line);
 	if (!line)
 		return 0;
 	found = tunny_vm4_chain(line, key, generation_of(w->roots));
@@ -133,7 +122,7 @@ __noinline int tunny_own_address(const struct end *e)
 		return DROP_INNER_LINK_LOCAL;
 	w->roots = t.roots;
 	w->hops = 0;
-	w->own_line = 0;
+	w->own_missed = 0;
 	w->vni = e->vni;
 	w->v6 = e->target_v6;
 	w->dst_hi = e->target_hi;
@@ -285,7 +274,8 @@ static __always_inline int route(struct packet *p)
 	w->vni = p->vni;
 	w->v6 = p->inner_v6;
 	/* An entry that changed under our eyes is looked up anew-> */
-	w->own_line = p->own ? 0 : p->vm_line;
+	w->own_missed = !p->own && !p->inner_v6;
+	w->own_rest = p->vm_rest;
 	end = tunny_walk(w);
 	if (end)
 		return end;

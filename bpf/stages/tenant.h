@@ -85,6 +85,8 @@ static __always_inline int find_tenant(struct packet *p)
 	p->roots = t.roots;
 	p->gateway_mac = t.mac;
 	p->policy = t.policy;
+	/* The VM's bucket was read before these roots: what it lacked then says nothing. */
+	p->vm_rest = p->vm_line;
 	return 1;
 }
 

@@ -218,14 +218,28 @@ static __always_inline int key_visible(__u64 key, __u64 generation)
 	return !(key & TUNNY_KEY_DYING && same);
 }
 
-/* A settled entry (state: valid, nothing else) in this line: its position + 1; 0 if it is not in this line. */
-static __always_inline __u32 vm4_match(const struct tunny_vm4_bucket *b, __u64 key)
+/*
+ * A settled entry (state: valid, nothing else) in this line: its position + 1; 0 if it is not in this line. `marks` are those of the same
+ * three words, read once: an entry that had one then may be settled a moment later, and must be looked for all the same.
+ */
+static __always_inline __u32 vm4_match(const struct tunny_vm4_bucket *b, __u64 key, __u64 *marks)
 {
-	__u64 at = mask_if_zero(READ_ONCE(b->keys[0]) ^ key) & 1;
+	__u64 k0 = READ_ONCE(b->keys[0]), k1 = READ_ONCE(b->keys[1]), k2 = READ_ONCE(b->keys[2]);
+	__u64 at = mask_if_zero(k0 ^ key) & 1;
 
-	at |= mask_if_zero(READ_ONCE(b->keys[1]) ^ key) & 2;
-	at |= mask_if_zero(READ_ONCE(b->keys[2]) ^ key) & 3;
+	at |= mask_if_zero(k1 ^ key) & 2;
+	at |= mask_if_zero(k2 ^ key) & 3;
+	*marks = (k0 | k1 | k2) & (TUNNY_KEY_ADDING | TUNNY_KEY_DYING);
 	return at & 3;
+}
+
+/*
+ * The line in which a search of a bucket that lacks a settled entry goes on: the next, or the same if a commit was under way when its keys
+ * were read.
+ */
+static __always_inline __u32 vm4_rest(const struct tunny_vm4_bucket *b, __u32 line, __u64 marks)
+{
+	return unlikely(marks) ? line : READ_ONCE(b->next);
 }
 
 static __always_inline __u64 vm4_key(__u32 vni, __u32 addr)

@@ -198,12 +198,16 @@ static __always_inline int second_lines(struct packet *p)
 {
 	struct tenant t;
 	int found = tenant_match(p->tenant_bucket, p->vni, &t);
+	__u64 marks = 0;
 
 	p->tenant_key = t.key;
 	p->roots = t.roots;
 	p->gateway_mac = t.mac;
 	p->policy = t.policy;
-	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID);
+	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID, &marks);
+	p->vm_rest = 0;
+	if (!p->own)
+		p->vm_rest = vm4_rest(p->vm_bucket, p->vm_line, marks);
 	if (p->own) {
 		vm4_read(p->vm_bucket, p->own - 1, &p->vm);
 		if (unlikely(p->vm.id >> 3 != p->cell_group))

@@ -54,6 +54,8 @@ pub struct XdpRunner {
     memories: Memories,
     /// By so much the case's clock is ahead of the kernel's, ns.
     ahead: u64,
+    /// The kernel's time at which the program handed the last packet over.
+    pub handed: Option<u64>,
 }
 
 struct State {
@@ -85,7 +87,7 @@ impl XdpRunner {
         let sessions = engine.session_memory().unwrap_or_else(|e| panic!("{e}"));
         let states = engine.states().unwrap_or_else(|e| panic!("{e}"));
         let memories = Memories { sessions, states };
-        Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out, linear: 0, memories, ahead: 0 })
+        Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out, linear: 0, memories, ahead: 0, handed: None })
     }
 
     /// Whether the kernel can split the frame of a test run (Linux 6.18); if not, that part of the test is skipped.
@@ -261,6 +263,7 @@ impl Engine for XdpRunner {
 
     fn run(&mut self, frame: &[u8], port: u32, _now_ns: u64) -> Result<Seen, String> {
         let (fast, meta) = self.fast(frame, port)?;
+        self.handed = meta.as_ref().map(|m| m.time);
         match fast {
             Fast::End(end) => Ok(Seen { end, generated: Vec::new(), punt: None }),
             Fast::Punt(reason, frame) => {
