@@ -8,8 +8,9 @@ mod region;
 use lab::{traffic, Lab};
 use region::connections::{talk, GROUPS};
 use region::layout::stop;
-use region::region;
-use serde_json::json;
+use region::{options, other, region, region_with, wait, Region};
+use serde_json::{json, Value};
+use std::path::Path;
 use std::time::Duration;
 
 #[test]
@@ -99,4 +100,73 @@ fn connections_of_a_state_table_go_on_behind_an_upgrade_to_another_layout() {
     assert_eq!((view.table.as_str(), view.connections), ("digest", 30));
     let drops = region.node().unwrap().counters().unwrap().drops;
     assert!(!drops.contains_key("session_stray") && !drops.contains_key("session_invalid"), "{drops:?}");
+}
+
+/// From a program whose maps differ in bytes to this one, and back: the very connections go on, and so does what was counted.
+#[test]
+#[ignore = "long: make test-long"]
+fn long_connections_go_on_between_two_programs_of_different_layouts() {
+    if !skip::have_root("to make network namespaces") {
+        return;
+    }
+    let (other, own) = (other::program(), Path::new(env!("CARGO_BIN_EXE_tunny")));
+    // What the lab starts is a link, so that it can become another program.
+    let link = std::env::temp_dir().join(format!("tunny-of-two-{}", std::process::id()));
+    let become_program = |program: &Path| {
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(program, &link).unwrap();
+    };
+    become_program(&other);
+    let Some(mut region) = region_with(&lab::Options { tunny: link.clone(), ..options("w") }) else { return };
+    let [theirs] = &region.layouts()[..] else { panic!("{:?}", region.layouts()) };
+    let (theirs, ours) = (theirs.clone(), format!("{:016x}", abi::abi_hash()));
+    assert_ne!(theirs, ours);
+    differ(&region, &theirs);
+
+    region.apply(&GROUPS.replace("  - egress", "  - ingress allow icmp/8 any\n  - egress"));
+    region.serve();
+    let mut open = region.connected(20);
+    talk(&mut open, 1, "at first");
+    for (program, to) in [(own, &ours), (&other, &theirs), (own, &ours)] {
+        let before = region.node().unwrap().counters().unwrap();
+        let (blue, red) = (region.names.namespace("blue-1"), region.names.namespace("red-1"));
+        let transfer = std::thread::spawn(move || {
+            red.try_argv(&["timeout", "60", "iperf3", "-b", "10M", "-t", "8", "-c", &lab::plan::WEB4.to_string()])
+        });
+        let stream = std::thread::spawn(move || traffic::ping(&blue, "10.0.0.12", 2000, &["-q", "-i", "0.002"]));
+        std::thread::sleep(Duration::from_millis(700));
+        stop(region.node().unwrap().process.pid);
+        talk(&mut open, 2, "with the old program alone");
+        become_program(program);
+        region.start_node().unwrap();
+        talk(&mut open, 3, "behind the switch");
+        let status = region.node().unwrap().status().unwrap();
+        assert_eq!(status["took_over"], false, "tables of another layout are not taken over: {status}");
+        let startup = status["startup"].to_string();
+        assert!(startup.contains("sessions of layout") && startup.contains("carried over"), "{startup}");
+        wait("the old tables are gone", || (region.layouts() == [to.clone()]).then_some(()));
+        let transfer = transfer.join().unwrap().unwrap();
+        assert!(transfer.status.success(), "{}", String::from_utf8_lossy(&transfer.stderr));
+        let ping = stream.join().unwrap().unwrap();
+        assert_eq!((ping.sent, ping.received), (2000, 2000), "{}", ping.output);
+        let after = region.node().unwrap().counters().unwrap();
+        assert!(!after.drops.contains_key("session_stray") && !after.drops.contains_key("session_invalid"), "{:?}", after.drops);
+        assert!(after.forwarded >= before.forwarded + 4000, "{before:?} {after:?}");
+        assert!(after.balanced, "what was carried over and what was counted since: {after:?}");
+    }
+    drop(region);
+    let _ = std::fs::remove_file(&link);
+}
+
+/// The other program's description of its layout has sessions and roots elsewhere.
+fn differ(region: &Region, theirs: &str) {
+    let file = region.names.dir().join(format!("node/layouts/{theirs}.json"));
+    let described: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let at = |structure: &str, field: &str| described["structures"][structure]["fields"][field]["offset"].as_u64().unwrap();
+    let moved = |layouts: &'static [abi::Layout], structure: &str| {
+        let layout = layouts.iter().find(|l| l.name == structure).unwrap();
+        layout.fields.iter().filter(|f| at(structure, f.name) != f.offset as u64).count()
+    };
+    assert!(moved(abi::SESSION_LAYOUTS, "SessionRecord") >= 11, "fields of a session lie elsewhere");
+    assert!(moved(abi::SESSION_LAYOUTS, "SessionRoot") >= 2 && moved(abi::LAYOUTS, "Root") >= 10, "and those of the roots");
 }
