@@ -210,12 +210,12 @@ fn what_a_lenient_import_leaves_out_is_named_counted_and_said_where_traffic_meet
     let folder = Folder::new();
     let flows = folder.file(
         "flows",
-        "priority=5,ip actions=check_pkt_larger(1500)->NXM_NX_REG0[0],output:1\npriority=4,udp,nosuch=3 actions=output:7\npriority=1 actions=output:2\n",
+        "priority=5,ip actions=encap(ethernet),output:1\npriority=4,udp,nosuch=3 actions=output:7\npriority=1 actions=output:2\n",
     );
     let trace = folder.file("trace", "0 in_port=1,ip\n1 in_port=1,ip\n2 in_port=1,arp\n3 in_port=1,arp\n");
     let args = ["compare", "--flows", &flows, "--trace", &trace];
     let error = refused(&args);
-    assert!(error.contains("flows:1:23: \"check_pkt_larger\" is not supported: packets have no length"), "{error}");
+    assert!(error.contains("flows:1:23: \"encap\" is not supported: packets are Ethernet here"), "{error}");
     assert!(error.contains("flows:2:16: \"nosuch\" is not a field"), "{error}");
     assert!(error.contains("--lenient goes on: flows with what is not supported are taken and counted"), "{error}");
     let mixed = folder.file("mixed", "actions=decap\nactions=output:99999\n");
@@ -233,7 +233,7 @@ fn what_a_lenient_import_leaves_out_is_named_counted_and_said_where_traffic_meet
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(said.lines().filter(|l| l.contains("unsupported: ")).count(), 2, "{said}");
     let table = String::from_utf8_lossy(&out.stdout);
-    let met = "2 of 4 packets: the packet reached the flow in line 1, of which \"check_pkt_larger(1500)->NXM_NX_REG0[0]\" is not supported";
+    let met = "2 of 4 packets: the packet reached the flow in line 1, of which \"encap(ethernet)\" is not supported";
     assert!(table.contains(met), "{table}");
     for cache in json(&[&args[..], &["--lenient"]].concat()).as_array().unwrap() {
         let broken = &cache["broken_off"];
@@ -304,7 +304,7 @@ fn a_loop_of_resubmits_is_bounded_and_says_why() {
 #[test]
 fn a_loop_through_the_connection_tracker_says_why_it_ends() {
     let folder = Folder::new();
-    let flows = folder.file("loop.flows", "actions=ct(table=0)\n");
+    let flows = folder.file("loop.flows", "ip actions=ct(table=0)\n");
     let out = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1,ip"]);
     let said = String::from_utf8_lossy(&out.stdout);
     assert!(!out.status.success() && said.contains("Broken off: more than 64 passes"), "{said}");
@@ -360,6 +360,29 @@ fn an_explanation_has_the_parts_that_it_is_compared_by() {
     );
     let text = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1,tcp,nw_dst=10.9.0.1"]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("Datapath actions: drop"));
+}
+
+#[test]
+fn a_switch_with_ports_learns_from_packet_to_packet() {
+    let folder = Folder::new();
+    let flows = folder.file("flows", "in_port=\"up link\" actions=normal\nactions=normal\n");
+    let packet = |port: u16, from: u8, to: u8| {
+        format!("--packet=in_port={port},dl_src=02:00:00:00:00:0{from},dl_dst=02:00:00:00:00:0{to}")
+    };
+    let packets = [packet(1, 1, 2), packet(2, 2, 1), packet(9, 3, 1)];
+    let given = |ports: &'static str| {
+        let mut args = vec!["explain", "--flows", &flows, "--port=up link=9", "--ports", ports];
+        args.extend(packets.iter().map(String::as_str));
+        json(&args).as_array().unwrap().iter().map(|w| w["datapath_actions"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(given("1-3,up link,LOCAL"), ["2,3,9,LOCAL", "1", "1"]);
+    assert_eq!(given("1, 2"), ["2", "1", "drop"], "a port that the switch does not have");
+    let said = refused(&["explain", "--flows", &flows, "--ports", "1-", "--packet", "in_port=1"]);
+    assert!(said.contains("\"1-\" is no port"), "{said}");
+    // A packet's length decides; without one both ways are told.
+    let flows = folder.file("long", "actions=check_pkt_larger(1500)->reg0[0],resubmit(,1)\ntable=1,reg0=1 actions=output:2\ntable=1,reg0=0 actions=output:3\n");
+    let steps = |packet: &str| json(&["explain", "--flows", &flows, "--packet", packet])["steps"].as_array().unwrap().len();
+    assert_eq!((steps("in_port=1,tcp"), steps("in_port=1,tcp,packet_len=1501")), (3, 2));
 }
 
 #[test]
