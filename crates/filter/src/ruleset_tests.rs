@@ -98,3 +98,117 @@ fn rules_that_differ_have_other_numbers() {
     all.dedup();
     assert_eq!(all.len(), count);
 }
+
+/// Rules told apart by their ports.
+fn list(ports: impl IntoIterator<Item = u32>) -> Vec<Rule> {
+    ports.into_iter().map(|p| format!("egress allow tcp/{p} any").parse().unwrap()).collect()
+}
+
+fn between(old: impl IntoIterator<Item = u32>, new: impl IntoIterator<Item = u32>) -> Option<(Vec<u32>, Vec<u32>)> {
+    Change::between(&list(old), &list(new)).map(|c| (c.kept, c.come))
+}
+
+/// Kept rules are equal and in order, and every other rule of the second list is told as new.
+#[test]
+fn a_change_accounts_for_every_rule_of_both_lists() {
+    let mut r = ChaCha8Rng::seed_from_u64(seed());
+    for _ in 0..2000 {
+        let mut ports = || (0..r.random_range(0..40)).map(|_| r.random_range(0..30)).collect::<Vec<u32>>();
+        let (old, new) = (ports(), ports());
+        let (kept, come) = between(old.clone(), new.clone()).expect("few rules");
+        let stay: Vec<(usize, u32)> = kept.iter().copied().enumerate().filter(|(_, at)| *at != NONE).collect();
+        assert_eq!(kept.len(), old.len());
+        assert!(stay.iter().all(|(i, at)| old[*i] == new[*at as usize]), "{old:?} {new:?} {kept:?}");
+        assert!(stay.is_sorted_by(|a, b| a.1 < b.1) && come.is_sorted_by(|a, b| a < b), "{old:?} {new:?} {kept:?} {come:?}");
+        let mut all: Vec<u32> = stay.iter().map(|s| s.1).chain(come).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..new.len() as u32).collect::<Vec<_>>(), "{old:?} {new:?}");
+    }
+}
+
+#[test]
+fn as_many_rules_as_are_allowed_may_come_and_go() {
+    let most = EDITS_MAX as u32;
+    let kept = |range: std::ops::Range<u32>| range.collect::<Vec<_>>();
+    // At the end, at the beginning, and half of them in the place of others.
+    assert_eq!(between(0..most, 0..0), Some((vec![NONE; EDITS_MAX], vec![])));
+    assert_eq!(between(0..0, 0..most), Some((vec![], kept(0..most))));
+    assert_eq!(between(0..most + 9, most..most + 9), None, "the next one that stays is too far away to be found");
+    let replaced = |n: u32| (0..n).map(|i| 5000 + i).chain(n..300).collect::<Vec<_>>();
+    assert_eq!(between(0..300, replaced(most / 2)).unwrap().1, kept(0..most / 2));
+    assert_eq!(between(0..300, replaced(most / 2 + 1)), None);
+    assert_eq!(between(0..300, (0..300).rev()), None);
+    // Some in front, the others behind.
+    let around = |front: u32, behind: u32| between(0..20, (1000..1000 + front).chain(0..20).chain(2000..2000 + behind));
+    assert_eq!(around(30, most - 30).unwrap().0, kept(30..50));
+    assert_eq!(around(30, most - 29), None);
+    let around = |front: u32, behind: u32| between((1000..1000 + front).chain(0..20).chain(2000..2000 + behind), 0..20);
+    assert!(around(30, most - 30).unwrap().1.is_empty());
+    assert_eq!(around(30, most - 29), None);
+}
+
+#[test]
+fn rules_that_moved_by_a_few_places_are_found_again() {
+    let ahead = AHEAD as u32;
+    let shifted = |by: u32| between(0..10, (1000..1000 + by).chain(0..10)).unwrap().0;
+    assert_eq!(shifted(ahead), (ahead..ahead + 10).collect::<Vec<_>>());
+    assert_eq!(shifted(ahead + 1), [NONE; 10]);
+    let gone = |by: u32| between((1000..1000 + by).chain(0..10), 0..10).unwrap().0;
+    assert_eq!(gone(ahead)[AHEAD..], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    let swapped = |n: u32| between((0..n).chain(500..505), (1000..1000 + n).chain(500..505)).unwrap();
+    assert_eq!(swapped(5), (vec![NONE, NONE, NONE, NONE, NONE, 5, 6, 7, 8, 9], vec![0, 1, 2, 3, 4]));
+}
+
+/// Edits as (position, port before, port now).
+fn edited(old: impl IntoIterator<Item = u32>, new: impl IntoIterator<Item = u32>) -> Option<Vec<(usize, Option<u32>, Option<u32>)>> {
+    let port = |r: Option<&Rule>| r.map(|r| r.services.0 & 0xffff);
+    let (old, new) = (list(old), list(new));
+    edits(&old, &new).map(|all| all.into_iter().map(|(at, a, b)| (at, port(a), port(b))).collect())
+}
+
+#[test]
+fn edits_are_told_by_position() {
+    assert_eq!(edited([1, 2, 3], [1, 2, 3]), Some(vec![]));
+    assert_eq!(edited([1, 2, 3], [1, 9, 3]), Some(vec![(1, Some(2), Some(9))]));
+    assert_eq!(edited([1, 2, 3], [1, 3]), Some(vec![(1, Some(2), None)]));
+    assert_eq!(edited([1, 3], [1, 2, 3]), Some(vec![(1, None, Some(2))]));
+    assert_eq!(edited([1, 2, 3], [0, 1, 2]), Some(vec![(0, None, Some(0)), (2, Some(3), None)]));
+    assert_eq!(edited([], [4, 5]), Some(vec![(0, None, Some(4)), (1, None, Some(5))]));
+    assert_eq!(edited([4, 5], []), Some(vec![(0, Some(4), None), (1, Some(5), None)]));
+    assert_eq!(edited([1, 2, 3, 4], [8, 2, 3, 9]), Some(vec![(0, Some(1), Some(8)), (3, Some(4), Some(9))]));
+    assert_eq!(edited(0..300, 300..600), None);
+}
+
+#[test]
+fn texts_names_and_addresses_that_differ_in_any_part_have_other_numbers() {
+    let of = |name: &str, texts: &[String]| {
+        Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() }).digest()
+    };
+    let mut all: Vec<u64> = ["", "g", "h", "abcdefgh", "abcdefgi", "abcdefghi", "zbcdefghi"].iter().map(|n| of(n, &[])).collect();
+    let addresses = (0..128).map(|bit| std::net::Ipv6Addr::from_bits(1 << bit)).map(|a| format!("ingress allow any {a}"));
+    all.extend(addresses.map(|t| of("g", &[t])));
+    all.extend((0..32).map(|bit| of("g", &[format!("ingress allow any {}", std::net::Ipv4Addr::from_bits(1 << bit))])));
+    all.extend((0..=32).map(|len| of("g", &[format!("ingress allow any 0.0.0.0/{len}")])));
+    all.extend((0..=128).map(|len| of("g", &[format!("ingress allow any ::/{len}")])));
+    all.extend((0..=16).map(|p| of("g", &[format!("ingress allow any any priority {}", (1u32 << p) - 1)])));
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+    let again = |texts: &[&str]| of("g", &texts.iter().map(|t| t.to_string()).collect::<Vec<_>>());
+    assert_eq!(again(&["ingress allow tcp/80 any"]), again(&["ingress allow tcp/80 any"]));
+}
+
+#[test]
+fn both_directions_take_memory_and_rules_about_groups_too() {
+    let bytes = |texts: &[&str]| {
+        let rules = texts.iter().map(|t| t.parse().unwrap()).collect();
+        Ruleset::new(GroupSpec { name: "g".into(), rules }).bytes()
+    };
+    let empty = bytes(&[]);
+    let one = bytes(&["ingress allow tcp/80 192.0.2.0/24"]);
+    assert!(one > empty);
+    assert_eq!(bytes(&["egress allow tcp/80 192.0.2.0/24"]), one);
+    assert_eq!(bytes(&["ingress allow tcp/80 192.0.2.0/24", "egress allow tcp/80 192.0.2.0/24"]) - empty, 2 * (one - empty));
+    assert!(bytes(&["ingress allow tcp/80 group a"]) > empty && bytes(&["ingress allow tcp/80 2001:db8::/32"]) > one);
+}

@@ -107,6 +107,21 @@ fn members(r: &mut ChaCha8Rng, names: &[Arc<str>]) -> Arc<Vec<Member>> {
     Arc::new(list)
 }
 
+/// The first rule asked before this one that matches, at every point, what this one matches.
+fn covers_alone(rules: &[Rule], i: usize, group: &Arc<str>, addr: impl Fn(u32) -> IpAddr) -> Option<usize> {
+    let turn = |i: usize| (rules[i].priority, rules[i].allow, i);
+    let mut before: Vec<usize> = (0..rules.len()).filter(|o| turn(*o) < turn(i)).collect();
+    before.sort_by_key(|o| turn(*o));
+    before.into_iter().find(|o| {
+        (0..9).flat_map(|a| (0..6).map(move |s| (a, s))).all(|(a, s)| {
+            [&[][..], std::slice::from_ref(group)].iter().all(|groups| {
+                let matches = |i: usize| rules[i].matches(RuleDirection::Ingress, addr(a), groups, s);
+                !matches(i) || matches(*o)
+            })
+        })
+    })
+}
+
 /// All points that a few small rules can tell apart, one by one.
 #[test]
 fn a_rule_is_unreachable_exactly_when_no_point_is_decided_by_it() {
@@ -141,10 +156,16 @@ fn a_rule_is_unreachable_exactly_when_no_point_is_decided_by_it() {
                 }
             }
         }
-        let told: Vec<usize> = spec.faults(usize::MAX).iter().map(|f| match f {
-            Fault::Unreachable(i, _) => *i,
+        let faults = spec.faults(usize::MAX);
+        let told: Vec<usize> = faults.iter().map(|f| match f {
+            Fault::Unreachable(i, by) => {
+                assert_eq!(*by, covers_alone(&spec.rules, *i, &group, addr), "rule {i} of {:#?}", spec.rules);
+                *i
+            }
             other => panic!("{other:?}"),
         }).collect();
+        let some = spec.faults(2);
+        assert!(some.len() == faults.len().min(2) && some.iter().all(|f| faults.contains(f)), "two faults are asked for: {some:?} of {faults:?}");
         let want: Vec<usize> = (0..decides.len()).filter(|i| !decides[*i]).collect();
         found += want.len();
         assert_eq!(told, want, "{:#?}", spec.rules);
@@ -223,4 +244,116 @@ fn rules_print_as_they_are_meant() {
     assert_eq!(echo.to_string(), "ingress allow icmp/8 any priority 100");
     let all = Rule { services: (0, SERVICE_MAX), remote: Remote::Group("web".into()), allow: false, ..rule };
     assert_eq!(all.to_string(), "ingress deny any group web priority 100");
+}
+
+#[test]
+fn limits_of_a_group_hold_to_the_last_rule() {
+    let rule = |port: u32| -> Rule { format!("ingress allow 6 10.0.{}.{}", port >> 8, port & 255).parse().unwrap() };
+    let spec = |n: usize| GroupSpec { name: "g".into(), rules: (0..n as u32).map(rule).collect() };
+    assert_eq!(spec(GROUP_RULES_MAX).faults(1), []);
+    assert_eq!(spec(GROUP_RULES_MAX + 1).faults(1), [Fault::TooMany(GROUP_RULES_MAX + 1)]);
+    let of = |from, to| Rule { services: (from, to), ..rule(0) };
+    let faults = |rules: Vec<Rule>, most| GroupSpec { name: "g".into(), rules }.faults(most);
+    assert_eq!(faults(vec![of(0, SERVICE_MAX)], 9), []);
+    assert_eq!(faults(vec![of(7, 7)], 9), []);
+    assert_eq!(faults(vec![of(0, SERVICE_MAX + 1)], 9), [Fault::UpsideDown(0)]);
+    assert_eq!(faults(vec![of(8, 7), of(1, 2), of(2, 1)], 9), [Fault::UpsideDown(0), Fault::UpsideDown(2)]);
+    assert_eq!(faults(vec![of(8, 7), of(1, 2), of(2, 1)], 1), [Fault::UpsideDown(0)]);
+    // Found in the order in which rules are asked, told in that in which they are written, and no more than wanted.
+    let same: Vec<Rule> = (0..9).map(|i| Rule { priority: 9 - i, ..rule(0) }).collect();
+    assert_eq!(faults(same.clone(), 99).len(), 8);
+    assert_eq!(faults(same, 3), [5, 6, 7].map(|i| Fault::Unreachable(i, Some(8))));
+}
+
+#[test]
+fn counts_follow_a_rule_to_another_place_and_through_a_change_of_everything() {
+    let rule = |port: u32| -> Rule { format!("ingress allow tcp/{port} any").parse().unwrap() };
+    let group = |ports: Vec<u32>| Arc::new(Ruleset::new(GroupSpec { name: "g".into(), rules: ports.into_iter().map(rule).collect() }));
+    let addr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    let vpcs = [(7, Arc::new(vec![Member { prefix: Prefix { addr, len: 32 }, groups: vec!["g".into()] }]))];
+    let (from, to) = (Side { vni: None, addr: Ipv4Addr::new(192, 0, 2, 1).into() }, Side { vni: Some(7), addr });
+    let first = Filter::new(&[group((0..400).collect())], &vpcs, &Filter::default());
+    for port in [3, 3, 3, 5, 5, 390] {
+        let verdict = first.judge(from, to, service(6, port));
+        assert_eq!(verdict.rule().map(|(g, r)| (g.spec().name.to_string(), r.clone())), Some(("g".into(), rule(port.into()))));
+        verdict.count();
+    }
+    let hits = |f: &Filter| -> Vec<(u32, u64)> {
+        let counted = f.groups().flat_map(|g| g.rules().map(|(r, n)| (r.services.0 & 0xffff, n)).collect::<Vec<_>>());
+        counted.filter(|(_, n)| *n > 0).collect()
+    };
+    assert_eq!(hits(&first), [(3, 3), (5, 2), (390, 1)]);
+    // Rule 3 stands at the end now, rule 5 is gone, one that was never asked comes to its place.
+    let moved = (0..400).filter(|p| *p != 3 && *p != 5).chain([3, 1000]).collect();
+    let second = Filter::new(&[group(moved)], &vpcs, &first);
+    assert_eq!(hits(&second), [(390, 1), (3, 3)]);
+    // Too little is in its place for the change to be told rule by rule.
+    let third = Filter::new(&[group((0..400).rev().collect())], &vpcs, &second);
+    assert_eq!(hits(&third), [(390, 1), (3, 3)]);
+}
+
+#[test]
+fn who_decided_is_told_and_what_is_not_there_judges_nobody() {
+    let rules = |name: &str, texts: &[&str]| {
+        Arc::new(Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() }))
+    };
+    let member = |prefix: &str, groups: &[&str]| Member {
+        prefix: prefix.parse().unwrap(),
+        groups: groups.iter().map(|g| Arc::from(*g)).collect(),
+    };
+    let groups = [rules("out", &["egress allow tcp any", "egress deny udp any"]), rules("in", &["ingress allow tcp/80 any stateless"])];
+    let vpcs = [(7, Arc::new(vec![member("10.0.0.1", &["out"]), member("10.1.0.0/16", &["in"]), member("fd00::/64", &["in"])]))];
+    let filter = Filter::new(&groups, &vpcs, &Filter::default());
+    let side = |vni, addr: &str| Side { vni, addr: addr.parse().unwrap() };
+    let (client, server, other) = (side(Some(7), "10.0.0.1"), side(Some(7), "10.1.0.9"), side(Some(8), "10.1.0.9"));
+    let name = |v: &Verdict<'_>| v.rule().map(|(g, r)| format!("{}: {r}", g.spec().name));
+    let both = filter.judge(client, server, service(6, 80));
+    assert_eq!((both.deny, both.stateless()), (None, true));
+    assert_eq!(name(&both).as_deref(), Some("in: ingress allow tcp/80 any priority 1000 stateless"));
+    let out = filter.judge(client, other, service(6, 80));
+    assert_eq!((out.deny, out.stateless()), (None, false), "the receiver's VPC has no members");
+    assert_eq!(name(&out).as_deref(), Some("out: egress allow tcp any priority 1000"));
+    let refused = filter.judge(client, server, service(17, 53));
+    assert_eq!((refused.deny, refused.stateless()), (Some(Deny::Egress), false));
+    assert_eq!(name(&refused).as_deref(), Some("out: egress deny udp any priority 1000"));
+    let unmatched = filter.judge(client, server, service(6, 81));
+    assert_eq!((unmatched.deny, name(&unmatched)), (Some(Deny::Ingress), None));
+    let strangers = filter.judge(other, side(None, "192.0.2.1"), service(6, 80));
+    assert_eq!((strangers.deny, name(&strangers)), (None, None));
+    assert!(filter.judges(7) && !filter.judges(8));
+    for (addr, inside) in [("10.1.255.255", true), ("10.0.0.1", false), ("10.2.0.0", false), ("fd00::5", true), ("fd00:0:0:1::", false)] {
+        assert_eq!(filter.in_prefix(7, addr.parse().unwrap()), inside, "{addr}");
+        assert!(!filter.in_prefix(8, addr.parse().unwrap()));
+    }
+    let ports = ["web", "db"].map(Arc::from);
+    let spec = GroupSpec { name: "g".into(), rules: ["ingress allow any group web", "ingress allow any any", "egress allow any group db"].iter().map(|t| t.parse().unwrap()).collect() };
+    assert_eq!(spec.references().collect::<Vec<_>>(), [(0, &ports[0]), (2, &ports[1])]);
+    assert_eq!(Ruleset::new(spec).names().collect::<Vec<_>>(), [&ports[0], &ports[1]]);
+}
+
+#[test]
+fn texts_of_rules_are_read_to_the_letter() {
+    let services = |s: &str| format!("ingress allow {s} any").parse::<Rule>().map(|r| r.services);
+    for (text, want) in [
+        ("tcp/80", (0x06_0050, 0x06_0050)), ("33/1-2", (0x21_0001, 0x21_0002)), ("132/65535", (0x84_ffff, 0x84_ffff)), ("136/9", (0x88_0009, 0x88_0009)),
+        ("icmp/8", (0x01_0800, 0x01_08ff)), ("icmpv6/255.255", (0x3a_ffff, 0x3a_ffff)), ("0", (0, 0xffff)), ("255", (0xff_0000, 0xff_ffff)),
+        ("any", (0, 0xff_ffff)),
+    ] {
+        assert_eq!(services(text), Ok(want), "{text}");
+    }
+    for text in ["any/1", "256", "-1", "tcp/65536", "tcp/1-", "tcp/-1", "icmp/256", "icmp/8.256", "icmp/8-9", "47/1", "1.2", "udp/1.2", "tcp/"] {
+        assert!(services(text).is_err(), "{text}: {:?}", services(text));
+    }
+    let prefix = |s: &str| s.parse::<Prefix>().map(|p| p.to_string());
+    for (text, want) in [("0.0.0.0/0", "0.0.0.0/0"), ("10.0.0.0/31", "10.0.0.0/31"), ("10.0.0.1", "10.0.0.1/32"), ("::/0", "::/0"), ("fd00::1", "fd00::1/128"), ("8000::/1", "8000::/1")] {
+        assert_eq!(prefix(text).as_deref(), Ok(want));
+    }
+    for text in ["10.0.0.1/31", "10.0.0.0/33", "::/129", "::1/127", "10.0.0.0/", "10.0.0.0/-1", "x", "1.0.0.0/0"] {
+        assert!(prefix(text).is_err(), "{text}");
+    }
+    let covers = |p: &str, a: &str| p.parse::<Prefix>().unwrap().covers(a.parse().unwrap());
+    assert!(covers("0.0.0.0/0", "255.255.255.255") && covers("10.0.0.4/30", "10.0.0.4") && covers("10.0.0.4/30", "10.0.0.7"));
+    assert!(!covers("10.0.0.4/30", "10.0.0.3") && !covers("10.0.0.4/30", "10.0.0.8"));
+    assert!(!covers("10.0.0.1", "::10.0.0.1") && !covers("::10.0.0.1", "10.0.0.1") && !covers("::/0", "0.0.0.0"));
+    assert!(covers("::/0", "ffff::") && covers("fd00::/127", "fd00::1") && !covers("fd00::/127", "fd00::2"));
 }
