@@ -269,3 +269,84 @@ fn an_address_that_leaves_the_pool_is_left_by_new_connections() {
     t.expire(LINGER_NS);
     assert_eq!((t.mappings(), t.pool_use()[0].held, t.tenant_use()[0].ports), ((0, 0), 0, 0));
 }
+
+/// Forwards keep ports of an address that Snat uses as well: nobody gets these, and a block with one of them is not given whole.
+#[test]
+fn ports_of_forwards_are_never_given_away() {
+    let addr = u32::from(POOL);
+    let forward = |first, last, protocol| Forward { protocol, first, last, vm_addr: vm(200).into(), vm_port: 80 };
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let t = Translator::new(3);
+        // Blocks of 128 ports: of the second one a port in the middle is kept, of the fourth one its first and last.
+        let kept = vec![forward(1024 + 200, 1024 + 201, protocol), forward(1024 + 384, 1024 + 384, protocol), forward(1024 + 511, 1024 + 511, protocol)];
+        let elastic = ElasticSpec { addr, vni: 7, usage: ElasticUse::Forwards(kept) };
+        let spec = NatSpec {
+            pools: vec![PoolSpec { ports: (1024, 1024 + 511), block: 128, ..pool(0, 1) }],
+            snats: vec![SnatSpec { ports_max: 100_000, ..snat(7) }],
+            elastics: vec![elastic],
+        };
+        t.configure(&spec);
+        let mut ports = Vec::new();
+        // Each VM one session: it holds a block, or what is left.
+        let mut held = Vec::new();
+        for n in 1..=20 {
+            let Ok(e) = t.outbound(&flow(7, n, 5000), 0) else { break };
+            ports.push(e.port);
+            held.push(t.pool_use()[0].held);
+        }
+        // Two whole blocks, then single chunks: the other four.
+        assert_eq!(held, [128, 256, 320, 384, 448, 512]);
+        for n in 1..=6 {
+            for p in 0..200 {
+                if let Ok(e) = t.outbound(&flow(7, n, 6000 + p), 0) {
+                    ports.push(e.port);
+                }
+            }
+        }
+        let reserved = [1224, 1225, 1408, 1535];
+        assert!(ports.iter().all(|p| (1024..1536).contains(p)));
+        let taken: std::collections::HashSet<u16> = ports.iter().copied().collect();
+        assert_eq!(taken.len(), ports.len(), "no port twice");
+        let kept = reserved.iter().filter(|p| taken.contains(p)).count();
+        if protocol == Protocol::Udp {
+            assert_eq!((kept, taken.len()), (0, 512 - reserved.len()));
+        } else {
+            // Forwards of another protocol keep a block from being given whole, and nothing else.
+            assert_eq!((kept, taken.len()), (4, 512));
+        }
+    }
+}
+
+#[test]
+fn the_pool_and_the_holders_are_told() {
+    let t = Translator::new(4);
+    let two = PoolSpec { ports: (2048, 2048 + 255), block: 128, ..pool(0, 2) };
+    t.configure(&spec(vec![two], vec![snat(7)]));
+    let e = t.outbound(&flow(7, 5, 4000), 0).unwrap();
+    let tcp = Flow { proto: 6, ..flow(7, 5, 4001) };
+    t.outbound(&tcp, 0).unwrap();
+    let usage = &t.pool_use()[0];
+    assert_eq!((usage.addresses, usage.ports, usage.held, usage.reused, usage.reuse), (2, 512, 128, 0, false));
+    assert!((2048..2304).contains(&e.port));
+    let tenant = t.tenant_use()[0];
+    assert_eq!((tenant.vni, tenant.ports, tenant.reused), (7, 128, 0));
+    assert_eq!(t.tenant_use().len(), 1);
+}
+
+/// A VM that may not have another block gets a chunk, if it may have that.
+#[test]
+fn a_block_that_passes_a_limit_is_tried_as_a_chunk() {
+    let ports = |vm_ports_max, ports_max| {
+        let t = Translator::new(6);
+        t.configure(&spec(vec![PoolSpec { block: 256, ..pool(0, 1) }], vec![SnatSpec { vm_ports_max, ports_max, ..snat(7) }]));
+        let taken = (0..600).map_while(|p| t.outbound(&flow(7, 1, 2000 + p), 0).ok()).count();
+        (taken, t.outbound(&flow(7, 1, 9000), 0).unwrap_err(), t.tenant_use()[0].ports)
+    };
+    assert_eq!(ports(256, 4096), (256, Refusal::VmPorts, 256));
+    assert_eq!(ports(320, 4096), (320, Refusal::VmPorts, 320));
+    assert_eq!(ports(319, 4096), (256, Refusal::VmPorts, 256));
+    assert_eq!(ports(64, 4096), (64, Refusal::VmPorts, 64));
+    assert_eq!(ports(4096, 320), (320, Refusal::TenantPorts, 320));
+    assert_eq!(ports(4096, 319), (256, Refusal::TenantPorts, 256));
+    assert_eq!(ports(4096, 63), (0, Refusal::TenantPorts, 0));
+}

@@ -7,6 +7,7 @@ mod growth;
 mod handshakes;
 mod kill;
 mod limits;
+mod list;
 mod middlebox;
 mod model;
 mod peers;
