@@ -41,14 +41,23 @@ fn cpu_limit(cost: Duration) -> Duration {
     cost * 3 + Duration::from_secs(2)
 }
 
-/// Runs all these mutants, `jobs` at a time. `seen` is told of each as it ends.
-pub fn judge(bench: &Bench, ids: &[u32], budget: Duration, jobs: usize, seen: &(dyn Fn(u32, &Outcome) + Sync)) -> BTreeMap<u32, Outcome> {
+/// Runs these mutants, `jobs` at a time, as long as `go_on` says so (it is told how many have begun). `seen` is told of each as it ends.
+pub fn judge(
+    bench: &Bench,
+    ids: &[u32],
+    budget: Duration,
+    jobs: usize,
+    go_on: &(dyn Fn(usize) -> bool + Sync),
+    seen: &(dyn Fn(u32, &Outcome) + Sync),
+) -> BTreeMap<u32, Outcome> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|s| {
         for worker in 0..jobs {
             let (next, done) = (&next, &done);
             s.spawn(move || {
-                while let Some(&id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
+                loop {
+                    let begun = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&id) = ids.get(begun).filter(|_| go_on(begun)) else { break };
                     let reaching: Vec<&Unit> = bench.units.iter().filter(|u| u.reached[id as usize] != 0).collect();
                     let outcome = if reaching.is_empty() { Outcome::Unreached } else { one(bench, id, &reaching, budget, worker) };
                     seen(id, &outcome);

@@ -35,6 +35,7 @@ const USAGE: &str = "usage: cargo xtask mutate [options]
   --jobs N         mutants at a time (default 2)
   --budget S       CPU seconds of tests for a mutant, as they cost without it (default 4)
   --control N      rounds of all tests without a mutant: what fails there fails by itself (default 1)
+  --minutes M      stop so long after the start: what was run by then is the sample, drawn in turn from the crates (default: no limit)
   --again FILE     only the mutants that FILE, a saved result, says were not caught
   --at FILE:LINE   only the mutants of this line; more than once for more lines
   --list           write what would be mutated, and stop
@@ -49,6 +50,7 @@ struct Options {
     jobs: usize,
     budget: f64,
     control: usize,
+    minutes: f64,
     again: Option<PathBuf>,
     at: Vec<String>,
     list: bool,
@@ -66,6 +68,7 @@ fn options() -> Result<Options, String> {
         jobs: 2,
         budget: 4.0,
         control: 1,
+        minutes: f64::INFINITY,
         again: None,
         at: Vec::new(),
         list: false,
@@ -87,6 +90,7 @@ fn options() -> Result<Options, String> {
             "--jobs" => o.jobs = value.parse::<usize>().map_err(|_| wrong())?.max(1),
             "--budget" => o.budget = value.parse().map_err(|_| wrong())?,
             "--control" => o.control = value.parse().map_err(|_| wrong())?,
+            "--minutes" => o.minutes = value.parse().map_err(|_| wrong())?,
             "--at-least" => o.at_least = value.parse().map_err(|_| wrong())?,
             "--again" => o.again = Some(value.into()),
             "--at" => o.at.push(value),
@@ -128,7 +132,8 @@ fn mutate(o: &Options) -> Result<bool, String> {
     eprintln!("{} units of testing, {:.1} s of CPU; tried after {} s", bench.units.len(), cost.as_secs_f64(), begin.elapsed().as_secs());
     bench.left_out.iter().for_each(|(name, why)| eprintln!("  left out: {name}: {why}"));
     let ids = choose(o, &tree)?;
-    let outcomes = run(o, &tree, &bench, &ids);
+    let outcomes = run(o, &tree, &bench, &ids, begin);
+    let ids: Vec<u32> = ids.into_iter().filter(|id| outcomes.contains_key(id)).collect();
     // All units, whatever they cost: a test that fails by itself must not count for anything.
     let control = judge::control(&bench, o.control, Duration::from_secs(3600), o.jobs);
     let mutants: Vec<Judged> =
@@ -187,7 +192,10 @@ fn choose(o: &Options, tree: &tree::Tree) -> Result<Vec<u32>, String> {
     let mut by_crate = BTreeMap::<&str, Vec<u32>>::new();
     live.for_each(|m| by_crate.entry(&m.krate).or_default().push(m.id));
     let mut rng = Splitmix(o.seed);
-    Ok(by_crate.into_values().flat_map(|ids| sample(ids, o.sample, &mut rng)).collect())
+    let samples: Vec<Vec<u32>> = by_crate.into_values().map(|ids| sample(ids, o.sample, &mut rng)).collect();
+    // In turn, so that a run that ends early has as many of each crate.
+    let longest = samples.iter().map(Vec::len).max().unwrap_or(0);
+    Ok((0..longest).flat_map(|i| samples.iter().filter_map(move |s| s.get(i).copied())).collect())
 }
 
 /// So many of these, each as likely as the others; 0: all.
@@ -213,10 +221,10 @@ impl Splitmix {
     }
 }
 
-fn run(o: &Options, tree: &tree::Tree, bench: &units::Bench, ids: &[u32]) -> BTreeMap<u32, Outcome> {
+fn run(o: &Options, tree: &tree::Tree, bench: &units::Bench, ids: &[u32], begin: Instant) -> BTreeMap<u32, Outcome> {
     let (done, caught) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let begin = Instant::now();
-    judge::judge(bench, ids, Duration::from_secs_f64(o.budget), o.jobs, &|id, outcome| {
+    let until = |ids: usize| ids == 0 || begin.elapsed().as_secs_f64() < o.minutes * 60.0;
+    judge::judge(bench, ids, Duration::from_secs_f64(o.budget), o.jobs, &until, &|id, outcome| {
         let c = caught.fetch_add(usize::from(outcome.caught()), Ordering::Relaxed) + usize::from(outcome.caught());
         let n = done.fetch_add(1, Ordering::Relaxed) + 1;
         if !outcome.caught() {

@@ -124,7 +124,7 @@ pub fn page(r: &Report) -> String {
     );
     s += &table(&r.sums);
     let failed = if r.control.1.is_empty() { "none failed".into() } else { format!("failed: {}", r.control.1.join("; ")) };
-    let _ = writeln!(s, "\nControl: all units {} times without a mutant; {failed}.", r.control.0);
+    let _ = writeln!(s, "\nEvery unit passed without a mutant first. Control: all of them {} times more; {failed}.", r.control.0);
     if !r.left_out.is_empty() {
         let _ = writeln!(s, "\nTests that took no part:\n");
         r.left_out.iter().for_each(|(name, why)| {
