@@ -288,6 +288,7 @@ fn what_open_vswitch_takes_is_taken() {
         "actions=write_actions(set_queue:3,ct_clear,output:2)",
         "actions=write_actions(drop)",
         "tcp actions=ct(alg=ftp)",
+        "tcp,nw_frag=later actions=ct(commit,alg=ftp)",
         "actions=mod_tp_dst:80",
         "arp actions=mod_tp_src:80",
         "group_id=1,type=all",

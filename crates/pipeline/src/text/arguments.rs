@@ -73,11 +73,11 @@ fn ct_fits<'a>(whole: Item<'a>, ct: &CtAction, actions: &mut Actions<'_, '_, 'a>
         }
     }
     let needs = match ct.alg.as_deref() {
-        Some("ftp") => (Prereq::Tcp, "ftp of ct needs a flow that matches tcp or tcp6"),
-        Some("tftp") => (Prereq::Udp, "tftp of ct needs a flow that matches udp or udp6"),
+        Some("ftp") => (6, "ftp of ct needs a flow that matches tcp or tcp6"),
+        Some("tftp") => (17, "tftp of ct needs a flow that matches udp or udp6"),
         _ => return Ok(()),
     };
-    match kind.has(needs.0) {
+    match kind.is_protocol(needs.0) {
         true => Ok(()),
         false => bad(whole.whole, needs.1),
     }

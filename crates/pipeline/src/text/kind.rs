@@ -65,6 +65,11 @@ impl Kind {
         }
     }
 
+    /// Whether it is of this IP protocol, with or without ports.
+    pub fn is_protocol(&self, proto: u8) -> bool {
+        self.has(Prereq::Ip) && self.proto == proto
+    }
+
     /// A value of this field counts for what follows, as a part of `learn` says it.
     pub fn says(&mut self, field: Field, value: u128) {
         match field {
