@@ -156,7 +156,8 @@ impl Clock {
     fn at(&mut self, handed: Option<u64>) -> u64 {
         if let Some(time) = handed {
             let tick = 1 << abi::SESSION_TIME_SHIFT;
-            let first = *self.first.get_or_insert(time / tick * tick - START % tick);
+            // What is added to START begins a tick when the kernel's clock does.
+            let first = *self.first.get_or_insert(time / tick * tick + START % tick - tick);
             self.last = time - first;
         }
         self.last
