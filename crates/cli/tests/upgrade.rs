@@ -123,17 +123,22 @@ fn long_connections_go_on_between_two_programs_of_different_layouts() {
     assert_ne!(theirs, ours);
     differ(&region, &theirs);
 
-    region.apply(&GROUPS.replace("  - egress", "  - ingress allow icmp/8 any\n  - egress"));
     region.serve();
-    let mut open = region.connected(20);
-    talk(&mut open, 1, "at first");
-    for (program, to) in [(own, &ours), (&other, &theirs), (own, &ours)] {
+    let mut open = Vec::new();
+    for (n, (program, to)) in [(own, &ours), (&other, &theirs), (own, &ours)].into_iter().enumerate() {
+        // Echo requests have no retransmission, so each counts; from the second switch on, connections that security groups judge.
+        if n == 1 {
+            region.apply(GROUPS);
+            open = region.connected(20);
+            talk(&mut open, 1, "at first");
+        }
         let before = region.node().unwrap().counters().unwrap();
         let (blue, red) = (region.names.namespace("blue-1"), region.names.namespace("red-1"));
         let transfer = std::thread::spawn(move || {
             red.try_argv(&["timeout", "60", "iperf3", "-b", "10M", "-t", "8", "-c", &lab::plan::WEB4.to_string()])
         });
-        let stream = std::thread::spawn(move || traffic::ping(&blue, "10.0.0.12", 2000, &["-q", "-i", "0.002"]));
+        let ping = move || traffic::ping(&blue, "10.0.0.12", 2000, &["-q", "-i", "0.002"]);
+        let stream = (n == 0).then(|| std::thread::spawn(ping));
         std::thread::sleep(Duration::from_millis(700));
         stop(region.node().unwrap().process.pid);
         talk(&mut open, 2, "with the old program alone");
@@ -147,11 +152,15 @@ fn long_connections_go_on_between_two_programs_of_different_layouts() {
         wait("the old tables are gone", || (region.layouts() == [to.clone()]).then_some(()));
         let transfer = transfer.join().unwrap().unwrap();
         assert!(transfer.status.success(), "{}", String::from_utf8_lossy(&transfer.stderr));
-        let ping = stream.join().unwrap().unwrap();
-        assert_eq!((ping.sent, ping.received), (2000, 2000), "{}", ping.output);
+        if let Some(stream) = stream {
+            let ping = stream.join().unwrap().unwrap();
+            assert_eq!((ping.sent, ping.received), (2000, 2000), "{}", ping.output);
+        }
+        talk(&mut open, 4, "later");
         let after = region.node().unwrap().counters().unwrap();
         assert!(!after.drops.contains_key("session_stray") && !after.drops.contains_key("session_invalid"), "{:?}", after.drops);
-        assert!(after.forwarded >= before.forwarded + 4000, "{before:?} {after:?}");
+        // The transfer alone is 10 Mbit/s for 8 s.
+        assert!(after.forwarded > before.forwarded + 4000, "{before:?} {after:?}");
         assert!(after.balanced, "what was carried over and what was counted since: {after:?}");
     }
     drop(region);
