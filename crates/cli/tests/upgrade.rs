@@ -39,7 +39,7 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
     let counted = |lab: &Lab| -> [u64; 3] {
         let (tenants, node) = (by_vpc(lab), lab.node().unwrap());
         let vpc = tenants.as_array().unwrap().iter().find(|t| t["vpc"] == "blue").unwrap().clone();
-        let vm = node.get("/v1/vm-counters?name=blue-2").unwrap()[0].clone();
+        let vm = node.list("/v1/vm-counters?name=blue-2").unwrap()[0].clone();
         [&vpc["packets"], &vpc["bytes"], &vm["packets"]].map(|n| n.as_u64().unwrap())
     };
     let vpc_and_vm = counted(&region);

@@ -185,7 +185,27 @@ impl Node {
 
     /// One request over the node's socket.
     pub fn get(&self, path: &str) -> Result<Value, LabError> {
-        let fail = |what: String| LabError::Node(format!("asking the node for {path} on {}: {what}", self.socket.display()));
+        let body = self.body(path)?;
+        serde_json::from_str(&body).map_err(|e| self.fail(path, &e.to_string()))
+    }
+
+    /// The entries of a listing, which comes as a line of JSON each and ends with a line that says so.
+    pub fn list(&self, path: &str) -> Result<Vec<Value>, LabError> {
+        let body = self.body(path)?;
+        let lines: Result<Vec<Value>, _> = body.lines().map(serde_json::from_str).collect();
+        let mut lines = lines.map_err(|e| self.fail(path, &e.to_string()))?;
+        match lines.pop() {
+            Some(end) if end.get("end").is_some() => Ok(lines),
+            _ => Err(self.fail(path, "the listing is cut off")),
+        }
+    }
+
+    fn fail(&self, path: &str, what: &str) -> LabError {
+        LabError::Node(format!("asking the node for {path} on {}: {what}", self.socket.display()))
+    }
+
+    fn body(&self, path: &str) -> Result<String, LabError> {
+        let fail = |what: String| self.fail(path, &what);
         let mut stream = UnixStream::connect(&self.socket).map_err(|e| fail(e.to_string()))?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(|e| fail(e.to_string()))?;
         let request = format!("GET {path} HTTP/1.0\r\nHost: tunny\r\nConnection: close\r\n\r\n");
@@ -196,6 +216,6 @@ impl Node {
         if !head.starts_with("HTTP/1.0 200") && !head.starts_with("HTTP/1.1 200") {
             return Err(fail(format!("{} {body}", head.lines().next().unwrap_or(""))));
         }
-        serde_json::from_str(body).map_err(|e| fail(e.to_string()))
+        Ok(body.to_string())
     }
 }
