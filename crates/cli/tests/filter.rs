@@ -90,7 +90,9 @@ fn the_rule_that_decided_is_named_counted_and_logged() {
     assert!(unused.contains(&2) && !unused.contains(&0) && !unused.contains(&1), "{unused:?}");
     let table = region.tunny(&["get", "rules", "--unused"]).to_lowercase();
     assert!(table.starts_with("group ") && table.contains("udp/9999") && !table.contains("tcp/6001"), "{table}");
-    assert_eq!(region.rules(&["nobody"]), Vec::<Value>::new());
+    let nobody = region.command(&["get", "rules", "nobody"]).output().unwrap();
+    let said = String::from_utf8_lossy(&nobody.stderr);
+    assert!(!nobody.status.success() && said.contains("there is no SecurityGroup named `nobody`"), "{said}");
 
     // Which rule would decide: of a running node and of its fast path with the software path behind it.
     let from = format!("from={}", plan::nc_address(0, true));

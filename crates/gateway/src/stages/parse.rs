@@ -324,7 +324,7 @@ pub(crate) fn unforwardable_v4(src: u32, dst: u32, s: &Settings) -> Option<DropR
 #[inline(always)]
 pub(crate) fn misaddressed_v4(dst_mac: Mac, src: u32, dst: u32, s: &Settings) -> Option<DropReason> {
     if dst_mac.is_group() || dst >= 0xe000_0000 {
-        return many_v4(dst_mac, dst).or(Some(DropReason::InnerMartian));
+        return many_v4(dst_mac, dst).or_else(|| unforwardable_v4(src, dst, s));
     }
     unforwardable_v4(src, dst, s)
 }

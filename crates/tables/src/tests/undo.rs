@@ -60,7 +60,9 @@ fn every_call_fails(steps: u32) {
         let mut commit = some_commit(&mut rng, &model);
         let vnis = w.vnis();
         if step % 3 == 0 && !vnis.is_empty() {
-            let (vni, n) = (vnis[rng.random_range(0..vnis.len())], rng.random_range(1..300));
+            // Now and then one so large that it calls for memory many times.
+            let most = if step % 30 == 0 { 3000..4000 } else { 1..300 };
+            let (vni, n) = (vnis[rng.random_range(0..vnis.len())], rng.random_range(most));
             commit = many_routes(&mut rng, vni, n);
         }
         if rng.random_bool(0.5) {
