@@ -60,7 +60,7 @@ fn order(rules: &[Rule], direction: RuleDirection) -> Vec<u32> {
     order
 }
 
-/// A set of intervals of services in `starts` and `ranks` of its table.
+/// A set of intervals of services in `starts` and `ranks` of its table; no rule has what lies before the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Services {
     first: u32,
@@ -90,22 +90,15 @@ impl Pool {
         let first = self.starts.len() as u32;
         if let [(from, to, rank)] = *rules {
             // Most prefixes have one rule.
-            let intervals = [(0, NONE), (from, rank), (to + 1, NONE)];
-            let begins = &intervals[usize::from(from == 0)..];
-            self.starts.extend(begins.iter().map(|i| i.0));
-            self.ranks.extend(begins.iter().map(|i| i.1));
-            return Services { first, len: begins.len() as u32 };
+            self.starts.extend([from, to + 1]);
+            self.ranks.extend([rank, NONE]);
+            return self.since(first);
         }
         rules.sort_unstable();
         let mut active: BinaryHeap<Reverse<(u32, u32)>> = BinaryHeap::new();
         let mut edges: Vec<u32> = rules.iter().flat_map(|(from, to, _)| [*from, to + 1]).collect();
         edges.sort_unstable();
-        edges.dedup();
         let (mut next, mut last) = (0, NONE);
-        if edges.first().is_none_or(|e| *e > 0) {
-            self.starts.push(0);
-            self.ranks.push(NONE);
-        }
         for edge in edges {
             while let Some((_, to, rank)) = rules.get(next).filter(|r| r.0 == edge) {
                 active.push(Reverse((*rank, *to)));
@@ -115,12 +108,17 @@ impl Pool {
                 active.pop();
             }
             let rank = active.peek().map_or(NONE, |Reverse((rank, _))| *rank);
-            if rank != last || self.starts.len() as u32 == first {
+            if rank != last {
                 self.starts.push(edge);
                 self.ranks.push(rank);
                 last = rank;
             }
         }
+        self.since(first)
+    }
+
+    /// All from this place on.
+    fn since(&self, first: u32) -> Services {
         Services { first, len: self.starts.len() as u32 - first }
     }
 
@@ -140,8 +138,13 @@ impl Pool {
     }
 
     fn bytes(&self) -> usize {
-        8 * self.starts.capacity()
+        heap(&self.starts) + heap(&self.ranks)
     }
+}
+
+/// Bytes that a list takes.
+fn heap<T>(list: &Vec<T>) -> usize {
+    list.capacity() * size_of::<T>()
 }
 
 /// First and last address of a rule's prefix, the longer one first among those that begin together, and its rank.
@@ -158,10 +161,11 @@ fn entry<A: Address>(rules: &[Rule], order: &[u32], rank: u32) -> Option<Entry<A
 }
 
 /// Two sorted lists as one. The second is short.
-pub(crate) fn merged<T: Copy>(long: &[T], short: &[T], before: impl Fn(&T, &T) -> bool) -> Vec<T> {
+pub(crate) fn merged<T: Copy, K: Ord>(long: &[T], short: &[T], key: impl Fn(T) -> K) -> Vec<T> {
     let (mut out, mut at) = (Vec::with_capacity(long.len() + short.len()), 0);
     for new in short {
-        let until = at + long[at..].partition_point(|old| before(old, new));
+        let first = key(*new);
+        let until = at + long[at..].partition_point(|old| key(*old) < first);
         out.extend_from_slice(&long[at..until]);
         out.push(*new);
         at = until;
@@ -211,7 +215,7 @@ impl<A: Address> Table<A> {
         let kept: Vec<_> = self.sorted.iter().map(|r| now[*r as usize]).filter(|r| *r != NONE).filter_map(of).collect();
         let mut new: Vec<_> = come.iter().filter_map(|rank| of(*rank)).collect();
         new.sort_unstable();
-        Table::build(rules, order, &merged(&kept, &new, |a, b| a < b))
+        Table::build(rules, order, &merged(&kept, &new, |entry| entry))
     }
 
     /// Of entries in the order of their prefixes.
@@ -322,8 +326,8 @@ impl<A: Address> Table<A> {
     }
 
     fn bytes(&self) -> usize {
-        let ranks = 4 * (self.longest.capacity() + self.sorted.capacity());
-        (self.bounds.capacity() + self.steps.capacity()) * size_of::<A>() + ranks + 16 * self.nodes.capacity() + self.pool.bytes()
+        let addresses = heap(&self.bounds) + heap(&self.steps);
+        addresses + heap(&self.longest) + heap(&self.sorted) + heap(&self.nodes) + self.pool.bytes()
     }
 }
 
@@ -380,7 +384,7 @@ impl Way {
             return (Way { order: stay, tables: self.tables.clone() }, None);
         }
         new.sort_unstable_by_key(|i| turn(rules, *i));
-        let order = merged(&stay, &new, |a, b| turn(rules, *a) < turn(rules, *b));
+        let order = merged(&stay, &new, |i| turn(rules, i));
         let mut rank = vec![NONE; rules.len()];
         (0u32..).zip(&order).for_each(|(r, i)| rank[*i as usize] = r);
         let at = |i: u32| rank.get(i as usize).copied().unwrap_or(NONE);
@@ -429,7 +433,7 @@ impl Way {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        4 * self.order.capacity() + self.tables.v4.bytes() + self.tables.v6.bytes() + self.tables.pool.bytes()
+        heap(&self.order) + heap(&self.tables.groups) + self.tables.v4.bytes() + self.tables.v6.bytes() + self.tables.pool.bytes()
     }
 
     /// Whether all of it is as in another one.
@@ -486,3 +490,7 @@ pub(crate) fn about_groups<'a>(rules: &'a [Rule], order: &[u32]) -> AboutGroups<
     };
     of_group.into_iter().map(|(name, own)| (name, both(own))).collect()
 }
+
+#[cfg(test)]
+#[path = "compile_tests.rs"]
+mod tests;

@@ -107,6 +107,6 @@ impl Group {
 
     /// Bytes of its tables.
     pub fn bytes(&self) -> usize {
-        self.rules.bytes() + 8 * self.hits.len()
+        self.rules.bytes() + size_of_val(&*self.hits) + self.named.iter().map(|named| size_of_val(&**named)).sum::<usize>()
     }
 }

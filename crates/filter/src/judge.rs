@@ -18,29 +18,36 @@ pub struct Member {
     pub groups: Vec<Arc<str>>,
 }
 
+/// Any number will do.
+const SALT: u64 = 0x51ed;
+
 /// Mixes keys by the hash of the tables; addresses come from the configuration, not from packets.
 #[derive(Default)]
 struct Mix(u64);
+
+impl Mix {
+    fn mix(&mut self, word: u64) {
+        self.0 = abi::hash1(self.0 ^ word, SALT);
+    }
+}
 
 impl Hasher for Mix {
     fn finish(&self) -> u64 {
         self.0
     }
 
+    /// No key of a map here is made of bytes.
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 = abi::hash1(self.0 ^ u64::from_le_bytes(word), 0x51ed);
-        }
+        bytes.iter().for_each(|byte| self.mix((*byte).into()));
     }
 
     fn write_u32(&mut self, n: u32) {
-        self.0 = abi::hash1(self.0 ^ u64::from(n), 0x51ed);
+        self.mix(n.into());
     }
 
     fn write_u128(&mut self, n: u128) {
-        self.0 = abi::hash1(self.0 ^ n as u64 ^ abi::hash1((n >> 64) as u64, 0x9e37), 0x51ed);
+        self.mix(n as u64);
+        self.mix((n >> 64) as u64);
     }
 }
 
@@ -296,3 +303,7 @@ fn allows((group, i): (&Group, usize)) -> bool {
 fn names((group, i): (&Group, usize)) -> bool {
     group.rule(i).is_some_and(|r| r.services.0 >> 16 == r.services.1 >> 16)
 }
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

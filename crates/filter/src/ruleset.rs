@@ -260,9 +260,12 @@ fn alone<'a>(rules: &'a [Rule], order: &'a [u32], rank: u32) -> impl Iterator<It
     })
 }
 
+/// "rule".
+const DIGEST_SALT: u64 = 0x7275_6c65;
+
 /// A number of the rules in their order. Each step is one to one, so that rules which differ in one word never have the same.
 fn digest(spec: &GroupSpec) -> u64 {
-    let step = |sum: u64, word: u64| abi::hash1(sum ^ word, 0x7275_6c65);
+    let step = |sum: u64, word: u64| abi::hash1(sum ^ word, DIGEST_SALT);
     let text = |mut sum: u64, s: &str| {
         for chunk in s.as_bytes().chunks(8) {
             let mut word = [0; 8];

@@ -212,3 +212,71 @@ fn both_directions_take_memory_and_rules_about_groups_too() {
     assert_eq!(bytes(&["ingress allow tcp/80 192.0.2.0/24", "egress allow tcp/80 192.0.2.0/24"]) - empty, 2 * (one - empty));
     assert!(bytes(&["ingress allow tcp/80 group a"]) > empty && bytes(&["ingress allow tcp/80 2001:db8::/32"]) > one);
 }
+
+/// The digest as its words are described here: name, then for each rule services, head and remote; worked out by hand.
+#[test]
+fn a_digest_is_that_of_its_words() {
+    let of = |words: &[u64]| words.iter().fold(0, |sum, word| abi::hash1(sum ^ word, 0x7275_6c65));
+    let digest = |name: &str, texts: &[&str]| {
+        Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() }).digest()
+    };
+    // Texts by eight bytes, the first one lowest, then their length. A rule's head: flags (1 egress, 2 allow, 4 stateful), kind of
+    // remote in the second byte, priority in the third and fourth, then length and family of a prefix.
+    let g = [0x67, 1];
+    assert_eq!(digest("g", &[]), of(&g));
+    assert_eq!(digest("", &[]), of(&[0]));
+    assert_eq!(digest("abcdefghij", &[]), of(&[0x6867_6665_6463_6261, 0x6a69, 10]));
+    let rule = |text: &str, words: &[u64]| assert_eq!(digest("g", &[text]), of(&[&g, words].concat()), "{text}");
+    rule("ingress deny tcp/80-81 any priority 7", &[0x0006_0050_0006_0051, 0x0007_0004]);
+    rule("egress allow udp any priority 65535 stateless", &[0x0011_0000_0011_ffff, 0xffff_0003]);
+    rule("ingress allow any group abcdefghi priority 1", &[0x00ff_ffff, 0x0001_0106, 0x6867_6665_6463_6261, 0x69, 9]);
+    rule("egress allow any 10.0.0.0/8 priority 258", &[0x00ff_ffff, 0x0008_0102_0207, 0x0a00_0000]);
+    rule("egress allow any 2001:db8::5 priority 2", &[0x00ff_ffff, 0x0001_0080_0002_0207, 5, 0x2001_0db8_0000_0000]);
+    let both = ["ingress deny tcp/80-81 any priority 7", "egress allow any 10.0.0.0/8 priority 258"];
+    assert_eq!(digest("g", &both), of(&[0x67, 1, 0x0006_0050_0006_0051, 0x0007_0004, 0x00ff_ffff, 0x0008_0102_0207, 0x0a00_0000]));
+}
+
+#[test]
+fn rulesets_are_equal_if_their_rules_and_their_names_are() {
+    let set = |name: &str, text: &str| Ruleset::new(GroupSpec { name: name.into(), rules: vec![text.parse().unwrap()] });
+    let one = set("g", "ingress allow tcp/80 any");
+    assert!(one == set("g", "ingress allow tcp/80 any"));
+    assert!(one != set("g", "ingress allow tcp/81 any") && one != set("h", "ingress allow tcp/80 any"));
+}
+
+/// All prefixes of three bits at the end of either family, each with each.
+#[test]
+fn prefixes_are_nested_if_one_holds_the_other() {
+    let prefixes = |bits: u8| {
+        (0..8u128).flat_map(move |n| (bits - 3..=bits).map(move |len| (n, len))).map(move |(n, len)| {
+            let addr = if bits == 32 { std::net::Ipv4Addr::from_bits(n as u32).into() } else { std::net::Ipv6Addr::from_bits(n).into() };
+            Prefix { addr, len }
+        })
+    };
+    let all: Vec<Prefix> = prefixes(32).chain(prefixes(128)).collect();
+    for (a, b) in all.iter().flat_map(|a| all.iter().map(move |b| (a, b))) {
+        let (x, y) = (a.range(), b.range());
+        let inside = x.0 <= y.0 && y.1 <= x.1 || y.0 <= x.0 && x.1 <= y.1;
+        assert_eq!(nested(a, b), inside && a.addr.is_ipv4() == b.addr.is_ipv4(), "{a} {b}");
+    }
+}
+
+/// Which rule takes from which, and which covers which alone, by remote and by services.
+#[test]
+fn rules_meet_where_both_can_match_for_certain() {
+    let rule = |remote: &str, services: (u32, u32)| Rule { services, ..format!("ingress allow any {remote}").parse().unwrap() };
+    let remotes = ["any", "10.0.0.0/8", "10.1.0.0/16", "11.0.0.0/8", "fd00::/8", "group a", "group b"];
+    // By first and second remote: m they meet, c the first covers the second as well.
+    let table = ["ccccccc", "mcc....", "mmc....", "m..c...", "m...c..", ".....c.", "......c"];
+    for (first, row) in remotes.iter().zip(table) {
+        for (second, cell) in remotes.iter().zip(row.chars()) {
+            for (s, t) in [((5, 9), (5, 9)), ((5, 9), (6, 8)), ((6, 8), (5, 9)), ((5, 7), (7, 9)), ((7, 9), (5, 7)), ((5, 6), (7, 9)), ((7, 9), (5, 6))] {
+                let rules = [rule(first, s), rule(second, t)];
+                let share = s.0 <= t.1 && t.0 <= s.1;
+                assert_eq!(meet(&rules[0], &rules[1]), share && cell != '.', "{first} {s:?}, {second} {t:?}");
+                let covers = cell == 'c' && s.0 <= t.0 && t.1 <= s.1;
+                assert_eq!(alone(&rules, &[0, 1], 1).next(), covers.then_some(0), "{first} {s:?}, {second} {t:?}");
+            }
+        }
+    }
+}
