@@ -343,10 +343,15 @@ fn is_port(part: &str) -> bool {
 }
 
 /// Ports next to each other in order: a switch floods in an order of its own. Its own port has another number in the datapath.
+/// Those inside parentheses, as of `check_pkt_len`, are a list of their own.
 fn floods(actions: &str) -> String {
-    let mut parts: Vec<&str> = actions.split(',').map(|p| if p == LOCAL_IN_DATAPATH { "LOCAL" } else { p }).collect();
-    parts.chunk_by_mut(|a, b| is_port(a) && is_port(b)).for_each(<[&str]>::sort_unstable);
-    parts.join(",")
+    let list = |piece: &str| {
+        let end = piece.len() - usize::from(piece.ends_with(['(', ')']));
+        let mut parts: Vec<&str> = piece[..end].split(',').map(|p| if p == LOCAL_IN_DATAPATH { "LOCAL" } else { p }).collect();
+        parts.chunk_by_mut(|a, b| is_port(a) && is_port(b)).for_each(<[&str]>::sort_unstable);
+        parts.join(",") + &piece[end..]
+    };
+    actions.split_inclusive(['(', ')']).map(list).collect()
 }
 
 /// The port of the bridge itself in the dummy datapath.
@@ -555,6 +560,7 @@ pub fn peer(context: &Context) -> Result<Report, Error> {
         .detail("lines_refused_by_both", accepted.neither)
         .detail("lines_only_the_import_takes", accepted.ours)
         .detail("lines_only_add_flow_takes", accepted.theirs)
+        .detail("lines_add_flow_takes_without_a_part", accepted.theirs_in_part)
         .detail("flooded", all.flooded)
         .detail("megaflow_equal", all.mask_equal)
         .detail("megaflow_wider", all.mask_wider)
@@ -608,4 +614,19 @@ fn next_table(text: &str, group: &str) -> u8 {
     let named = text.lines().find(|l| l.split("group:").skip(1).any(|g| g.split(|c: char| !c.is_ascii_digit()).next() == Some(group)));
     let table = named.and_then(|l| l.split("table=").nth(1)).and_then(|t| t.split(',').next()?.trim().parse::<u8>().ok());
     table.map_or(1, |t| t.saturating_add(1).min(253))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_a_flood_are_compared_without_their_order_wherever_it_stands() {
+        let same = |a: &str, b: &str| floods(a) == floods(b);
+        assert!(same("1,2,LOCAL,recirc", "100,2,1,recirc"));
+        assert!(same("check_pkt_len(size=1400,gt(1,2,LOCAL,userspace,6),le(3,1))", "check_pkt_len(size=1400,gt(2,100,1,userspace,6),le(1,3))"));
+        assert!(!same("gt(1,2),le(3)", "gt(1,3),le(2)"), "a port of the other branch");
+        assert!(!same("gt(1,2,userspace,6)", "gt(1,6,userspace,2)"), "what stands between is no port");
+        assert!(!same("1,2,3", "1,2"));
+    }
 }

@@ -28,8 +28,14 @@ pub struct Sum {
     pub missed: usize,
     /// Not reached by any test.
     pub unreached: usize,
+    /// Not noticed, and judged to be equivalent.
+    #[serde(default)]
+    pub equivalent: usize,
     /// All noticed of those run, %.
     pub percent: f64,
+    /// All noticed of those run that are not judged to be equivalent, %.
+    #[serde(default)]
+    pub of_different: f64,
 }
 
 /// A mutant with what became of it.
@@ -39,6 +45,9 @@ pub struct Judged {
     pub mutant: Mutant,
     /// What became of it.
     pub outcome: Outcome,
+    /// Why its program does the same as the original, if it was judged to.
+    #[serde(default)]
+    pub equivalent: Option<String>,
 }
 
 /// A whole run.
@@ -65,9 +74,12 @@ pub struct Report {
 }
 
 /// The sum of a crate.
-pub fn sum(krate: &str, found: usize, not_compiling: usize, outcomes: &[&Outcome]) -> Sum {
+pub fn sum(krate: &str, found: usize, not_compiling: usize, mutants: &[&Judged]) -> Sum {
+    let outcomes: Vec<&Outcome> = mutants.iter().map(|m| &m.outcome).collect();
     let count = |f: fn(&Outcome) -> bool| outcomes.iter().filter(|o| f(o)).count();
     let all = count(Outcome::caught);
+    let equivalent = mutants.iter().filter(|m| !m.outcome.caught() && m.equivalent.is_some()).count();
+    let percent = |of: usize| if of == 0 { 0.0 } else { (all as f64 * 1000.0 / of as f64).round() / 10.0 };
     Sum {
         krate: krate.into(),
         found,
@@ -78,20 +90,22 @@ pub fn sum(krate: &str, found: usize, not_compiling: usize, outcomes: &[&Outcome
         too_long: count(|o| matches!(o, Outcome::TooLong(_) | Outcome::Stuck(_))),
         missed: count(|o| *o == Outcome::Missed),
         unreached: count(|o| *o == Outcome::Unreached),
-        percent: if outcomes.is_empty() { 0.0 } else { (all as f64 * 1000.0 / outcomes.len() as f64).round() / 10.0 },
+        equivalent,
+        percent: percent(outcomes.len()),
+        of_different: percent(outcomes.len() - equivalent),
     }
 }
 
 /// The table.
 pub fn table(sums: &[Sum]) -> String {
     let mut s = String::from(
-        "| crate | mutants | do not compile | run | a test failed | crashed | too long | missed | not reached | caught |\n\
-         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+        "| crate | mutants | do not compile | run | a test failed | crashed | too long | missed | not reached | caught | judged equivalent | caught of the others |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
     for c in sums {
         let numbers = [c.found, c.not_compiling, c.sampled, c.caught, c.crashed, c.too_long, c.missed, c.unreached];
         let cells: Vec<String> = numbers.iter().map(usize::to_string).collect();
-        let _ = writeln!(s, "| `{}` | {} | **{:.1}%** |", c.krate, cells.join(" | "), c.percent);
+        let _ = writeln!(s, "| `{}` | {} | {:.1}% | {} | **{:.1}%** |", c.krate, cells.join(" | "), c.percent, c.equivalent, c.of_different);
     }
     s
 }
@@ -109,6 +123,9 @@ pub fn uncaught(mutants: &[Judged]) -> String {
         for m in list {
             let unreached = if m.outcome == Outcome::Unreached { " (not reached)" } else { "" };
             let _ = writeln!(s, "- {}:{} `{}`: {}{unreached}: `{}`", m.mutant.line, m.mutant.column, m.mutant.function, m.mutant.change, m.mutant.text);
+            if let Some(why) = &m.equivalent {
+                let _ = writeln!(s, "  *equivalent*: {why}");
+            }
         }
     }
     s
@@ -131,6 +148,10 @@ pub fn page(r: &Report) -> String {
             let _ = writeln!(s, "- `{name}`: {why}");
         });
     }
-    let _ = writeln!(s, "\n## Not caught\n\nEquivalent mutants are among these, and count as not caught.");
+    let _ = writeln!(
+        s,
+        "\n## Not caught\n\nEquivalent: the program does the same as the original, or differs only in speed and memory. Each was judged by hand \
+         (`xtask/mutate/equivalent.json`); the others count as defects of the tests."
+    );
     s + &uncaught(&r.mutants)
 }

@@ -4,7 +4,8 @@
 //! Left out, and why: tests and what only tests compile; constants, statics, types and patterns, which are evaluated while
 //! compiling; bodies of macros (assertions, formatted text, `macro_rules!`), which are no syntax before they are expanded, except
 //! `matches!`, whose result is negated; `Debug` and `Display`, which are text for people, and what stands under `if R::ON`, which
-//! is the text of `tunny trace`; `prefetch`, `spin_loop` and `drop(…)` as statements, which change speed or lifetime alone.
+//! is the text of `tunny trace`; `spin_loop` and `drop(…)` as statements, which change speed or lifetime alone; `prefetch…`,
+//! `with_capacity`, `reserve` and `shrink_to…`, calls and bodies with all that stands in them, which are hints.
 
 use crate::site::{Form, Mutant, Site, Span};
 use std::path::{Path, PathBuf};
@@ -148,6 +149,9 @@ impl Finder<'_> {
 
     /// A function: its body may return at once.
     fn function(&mut self, whole: Span, sig: &syn::Signature, block: &syn::Block) {
+        if is_hint(&sig.ident) {
+            return;
+        }
         self.names.push(sig.ident.to_string());
         self.add(whole, Form::Function);
         if let Some(token) = &sig.constness {
@@ -319,9 +323,24 @@ fn is_trace(condition: &Expr) -> bool {
     }
 }
 
+/// A function or method that changes no result, but speed or the memory that is set aside.
+fn is_hint(name: &syn::Ident) -> bool {
+    let name = name.to_string();
+    name == "with_capacity" || name == "reserve" || name.starts_with("prefetch") || name.starts_with("shrink_to")
+}
+
+/// A call of one.
+fn hints(e: &Expr) -> bool {
+    match e {
+        Expr::Call(c) => matches!(&*c.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| is_hint(&s.ident))),
+        Expr::MethodCall(m) => is_hint(&m.method),
+        _ => false,
+    }
+}
+
 /// Statements that may be left out: calls and assignments.
 fn may_be_left_out(e: &Expr) -> bool {
-    const QUIET: &[&str] = &["drop", "prefetch", "spin_loop", "pause"];
+    const QUIET: &[&str] = &["drop", "spin_loop", "pause"];
     let quiet = |name: String| QUIET.iter().any(|q| name.starts_with(q));
     match e {
         Expr::Call(c) => !matches!(&*c.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| quiet(s.ident.to_string()))),
@@ -398,7 +417,7 @@ impl<'a> Visit<'a> for Finder<'_> {
     fn visit_stmt(&mut self, s: &'a Stmt) {
         match s {
             Stmt::Local(l) if left_out(&l.attrs) => return,
-            Stmt::Expr(e, _) if left_out(expr_attrs(e)) => return,
+            Stmt::Expr(e, _) if left_out(expr_attrs(e)) || hints(e) => return,
             Stmt::Expr(e, Some(_)) if may_be_left_out(e) => {
                 let span = range(s);
                 let id = self.mutant(span.start, format!("delete {}", self.source(span.clone())));
@@ -412,6 +431,7 @@ impl<'a> Visit<'a> for Finder<'_> {
     fn visit_expr(&mut self, e: &'a Expr) {
         match e {
             Expr::If(i) if i.else_branch.is_none() && is_trace(&i.cond) => return,
+            e if hints(e) => return,
             Expr::Binary(b) => self.binary(b),
             Expr::MethodCall(m) => self.method(m),
             Expr::Lit(l) => self.literal(l),

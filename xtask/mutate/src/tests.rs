@@ -47,6 +47,8 @@ fn what_is_evaluated_while_compiling_and_what_is_text_is_left_alone() {
         "fn f() -> T { assert!(1 + 1 == 2); T }",
         "macro_rules! m { () => { 1 + 2 } }",
         "fn f() -> T { drop(guard); T }",
+        "fn f() -> T { prefetch(p + 64); a.prefetch_line(1 + 2); v.reserve(n * 2); v.shrink_to(n + 1); Vec::with_capacity(n + 1) }",
+        "fn prefetch_both(&self) { if self.a < 2 { touch(1 + 2); } }",
         "fn f() -> bool { #[cfg(not(target_arch = \"x86_64\"))] { return 1 < 2; } #[cfg(test)] let a = 2; T }",
     ] {
         let found: Vec<_> = changes(text).into_iter().filter(|c| !c.contains("return ")).collect();
