@@ -486,7 +486,8 @@ pub fn run_comparison(
     // What one side takes and the other does not is judged elsewhere; here all that the switch took is run.
     let lenient = ImportOptions { lenient: true, ..ImportOptions::default() };
     let mut pipeline = text::import(&accepted, &lenient).map_err(Error::failed("importing"))?.pipeline;
-    let mut bridge = Bridge::new((1..=PORTS).chain([pipeline::LOCAL]));
+    let bridge = Bridge::new((1..=PORTS).chain([pipeline::LOCAL]));
+    let mut bridge = if learns { bridge } else { bridge.frozen() };
     let mut matches: Vec<_> = pipeline.rules().collect();
     matches.sort_by_key(|(id, _)| *id);
     let matches: Vec<pipeline::Match> = matches.into_iter().map(|(_, r)| r.matching()).collect();

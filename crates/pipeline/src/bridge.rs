@@ -17,6 +17,7 @@ pub struct Bridge {
     /// By VLAN and address: the port, and when it was heard last.
     learned: BTreeMap<(u16, u64), (u16, u64)>,
     by_age: BTreeSet<(u64, (u16, u64))>,
+    frozen: bool,
 }
 
 impl Bridge {
@@ -28,6 +29,12 @@ impl Bridge {
     /// A switch that has learned nothing.
     pub fn new(ports: impl IntoIterator<Item = u16>) -> Bridge {
         Bridge { ports: ports.into_iter().collect(), ..Bridge::default() }
+    }
+
+    /// It learns nothing from now on, as for a packet of `ofproto/trace` without `-generate`: one that knows no address floods even
+    /// what is sent to its own source.
+    pub fn frozen(self) -> Bridge {
+        Bridge { frozen: true, ..self }
     }
 
     /// What it has learned: VLAN, address, port.
@@ -62,7 +69,9 @@ impl Bridge {
             return (Vec::new(), sent);
         }
         self.forget(now);
-        self.learn(vlan, key.get(Field::EthSrc) as u64, from, now);
+        if !self.frozen {
+            self.learn(vlan, key.get(Field::EthSrc) as u64, from, now);
+        }
         let ports = match self.learned.get(&(vlan, to)) {
             Some((port, _)) if *port == from => Vec::new(),
             Some((port, _)) => vec![*port],
