@@ -113,6 +113,9 @@ fn two_nodes_do_not_share_a_socket() {
     assert_eq!(scene.start("none", "s", "a", &[]).vms_in_tables(), 6);
 }
 
+/// The example's uplink may exist here, and then one node alone can have it.
+static PORT: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// A BPF file system; without one the test is skipped.
 fn can_pin() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -131,6 +134,7 @@ fn live_tables_are_never_emptied_by_another_state() {
     if !(skip::have_root("to load XDP and pin it") && can_pin()) {
         return;
     }
+    let _port = PORT.lock().unwrap_or_else(|e| e.into_inner());
     let scene = Scene::new("tables");
     let first = scene.start("xdp", "s", "a", &[]);
     assert!(first.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
@@ -161,6 +165,98 @@ fn live_tables_are_never_emptied_by_another_state() {
     second.kill();
     assert!(scene.refused("xdp", "s", "a", &[]).contains("--adopt"));
     assert_eq!(scene.start("xdp", "s", "b", &[]).vms_in_tables(), 0);
+}
+
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
+fn warnings(node: &Node) -> String {
+    node.json(&["get", "status"])["warnings"].to_string()
+}
+
+/// A copy has the same id, so only the number of its last change tells it from the original.
+#[test]
+fn live_tables_are_never_emptied_by_an_older_copy_of_their_state() {
+    if !(skip::have_root("to load XDP and pin it") && can_pin()) {
+        return;
+    }
+    let _port = PORT.lock().unwrap_or_else(|e| e.into_inner());
+    let scene = Scene::new("copy");
+    let first = scene.start("xdp", "s", "a", &[]);
+    let dir = scene.dir.path();
+    copy(&dir.join("a"), &dir.join("empty"));
+    assert!(first.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
+    copy(&dir.join("a"), &dir.join("equal"));
+    let vpc = dir.join("vpc.yaml");
+    std::fs::write(&vpc, "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: late}, spec: {vni: 99999}}").unwrap();
+    assert!(first.run(&["apply", "--yes", vpc.to_str().unwrap()]).status.success());
+    copy(&dir.join("a"), &dir.join("newer"));
+    let before = first.json(&["get", "vm", "--tables"]);
+    first.kill();
+    for (state, number) in [("empty", 0), ("equal", 1)] {
+        let said = scene.refused("xdp", "s", state, &["--no-config"]);
+        for part in ["generation 2", &format!("ends at generation {number}"), "older copy", dir.join(state).to_str().unwrap(), "--adopt"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    // The original, and a copy that is as new, go on.
+    for state in ["a", "newer", "a"] {
+        let node = scene.start("xdp", "s", state, &["--no-config"]);
+        assert_eq!(node.json(&["get", "vm", "--tables"]), before);
+        node.kill();
+    }
+    // The journal has a change that the tables do not have yet: what a death between the two leaves.
+    std::fs::remove_dir(scene.pins.join("generation-2")).unwrap();
+    std::fs::create_dir(scene.pins.join("generation-1")).unwrap();
+    scene.start("xdp", "s", "a", &["--no-config"]).kill();
+    assert!(scene.pins.join("generation-2").is_dir());
+    // Told to, the older copy is what counts, also at the next start.
+    for adopt in [&["--adopt"][..], &[]] {
+        let node = scene.start("xdp", "s", "equal", &[adopt, &["--no-config"]].concat());
+        assert_eq!(node.vms_in_tables(), 6);
+        node.kill();
+    }
+}
+
+#[test]
+fn what_is_wrong_with_the_files_of_a_state_is_refused_or_a_warning() {
+    let scene = Scene::new("files");
+    let first = scene.start("none", "s", "a", &[]);
+    for _ in 0..2 {
+        assert!(first.run(&["apply", "--yes", "--replace", example().to_str().unwrap()]).status.success());
+    }
+    first.kill();
+    let (a, b) = (scene.dir.path().join("a"), scene.dir.path().join("b"));
+    let remade = || {
+        let _ = std::fs::remove_dir_all(&b);
+        copy(&a, &b);
+    };
+    for more in [&["tail"][..], &["tail", "history"], &["tail", "history", "past"], &["tail", "past", "events"]] {
+        remade();
+        let files = std::fs::read_dir(&b).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        for name in files.filter(|n| n == "snapshot" || n.starts_with("journal-") || more.contains(&n.as_str())) {
+            let _ = std::fs::remove_file(b.join(&name)).or_else(|_| std::fs::remove_dir_all(b.join(&name)));
+        }
+        let said = scene.refused("none", "s", "b", &["--no-config"]);
+        assert!(said.contains("holds no configuration, but its history knows change 1") && said.contains("move it away"), "{more:?}: {said}");
+    }
+    for name in ["tail", "id", "history", "events"] {
+        for content in [&b"garbage"[..], b""] {
+            // Nothing tells an empty list of events from one to which nothing was added.
+            if content.is_empty() && ["history", "events"].contains(&name) {
+                continue;
+            }
+            remade();
+            std::fs::write(b.join(name), content).unwrap();
+            let node = scene.start("none", "s", "b", &["--no-config"]);
+            assert!(warnings(&node).contains(&format!("/{name} is damaged")), "{name}: {}", warnings(&node));
+            assert_eq!(node.vms_in_tables(), 6);
+            node.kill();
+        }
+    }
+    remade();
+    assert_eq!(warnings(&scene.start("none", "s", "b", &["--no-config"])), "[]");
 }
 
 /// The packaged unit runs what the same command typed by hand runs: it names neither state, instance, socket, pins nor configuration.

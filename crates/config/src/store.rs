@@ -105,6 +105,17 @@ pub enum StoreError {
         /// The last one that was acknowledged.
         acknowledged: u64,
     },
+    /// The configuration is gone as a whole.
+    #[error(
+        "{} holds no configuration, but its history knows change {known}: the files `snapshot` and `journal-*` are gone, so the configuration is \
+         lost, not empty. Restore the directory from a copy; or move it away to begin with an empty one", .dir.display()
+    )]
+    Gone {
+        /// Directory.
+        dir: PathBuf,
+        /// The last change that is known of.
+        known: u64,
+    },
     /// A former configuration that is not kept (any more).
     #[error("the configuration after change {0} is not kept: see `tunny history` for those that are")]
     NotKept(u64),
@@ -168,17 +179,19 @@ fn snapshot_path(dir: &Path) -> PathBuf {
 impl Store {
     /// Opens a directory, which is created if need be, and reads the model that it holds.
     pub fn open(dir: &Path) -> Result<(Store, Model, Opened), StoreError> {
+        Store::open_noting(dir, 0)
+    }
+
+    /// The same; `noted` is the last change that others have noted in the directory.
+    pub fn open_noting(dir: &Path, noted: u64) -> Result<(Store, Model, Opened), StoreError> {
         std::fs::create_dir_all(dir).map_err(io("create", dir))?;
         let lock_path = dir.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
         let lock = Flock::lock(lock.map_err(io("open", &lock_path))?, FlockArg::LockExclusiveNonblock)
             .map_err(|_| StoreError::Locked(dir.to_path_buf()))?;
         let mut state = Recovered::read(dir, u64::MAX)?;
-        let acknowledged = tail::read(dir)?.unwrap_or(0);
-        if state.number < acknowledged {
-            return Err(StoreError::Cut { dir: dir.to_path_buf(), found: state.number, acknowledged });
-        }
-        let id = identity(dir)?;
+        state.check_end(dir, noted)?;
+        let id = identity(dir, &mut state.notes)?;
         state.cut_torn_tail()?;
         // A journal that ends before the snapshot does cannot be continued: numbers in a file have no gaps.
         let first = match state.journals.last() {
@@ -196,7 +209,7 @@ impl Store {
         let journal_end = journal.seek(SeekFrom::End(0)).map_err(io("read", &path))?;
         past::prune(dir, state.snapshot_bytes);
         let opened = Opened { number: state.number, replayed: state.replayed, id, notes: state.notes };
-        let store = Store {
+        let mut store = Store {
             dir: dir.to_path_buf(),
             _lock: lock,
             journal,
@@ -209,6 +222,10 @@ impl Store {
             tail: Tail::open(dir, state.number)?,
             trouble: None,
         };
+        // A disk without room is known of before the first change is refused.
+        if let Err(e) = store.cut_back() {
+            store.trouble = Some(Trouble { why: e.to_string(), doubt: None });
+        }
         Ok((store, state.model, opened))
     }
 
@@ -469,10 +486,20 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 }
 
 /// What names a state; one that has no name is given one.
-fn identity(dir: &Path) -> Result<String, StoreError> {
+fn identity(dir: &Path, notes: &mut Vec<String>) -> Result<String, StoreError> {
     let (path, temporary) = (dir.join("id"), dir.join("id.new"));
-    let known = std::fs::read_to_string(&path).unwrap_or_default();
-    if known.len() == 33 && known.ends_with('\n') && known.trim_end().bytes().all(|b| b.is_ascii_hexdigit()) {
+    let known = match std::fs::read(&path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(e) => return Err(io("read", &path)(e)),
+    };
+    if path.exists() && !well_formed(&known) {
+        notes.push(format!(
+            "{} is damaged, so the state has a new id: tables that were filled under the former one are taken only with --adopt",
+            path.display()
+        ));
+    }
+    if well_formed(&known) {
         return Ok(known.trim_end().to_string());
     }
     let mut random = [0; 16];
@@ -487,6 +514,10 @@ fn identity(dir: &Path) -> Result<String, StoreError> {
     write().map_err(io("write", &path))?;
     sync_dir(dir)?;
     Ok(id)
+}
+
+fn well_formed(id: &str) -> bool {
+    id.len() == 33 && id.ends_with('\n') && id.trim_end().bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Creates an empty journal, whole or not at all.

@@ -121,6 +121,73 @@ fn a_journal_cut_between_two_records_or_taken_away_is_noticed() {
     assert_eq!(Store::open(dir.path()).unwrap().1.counts().vpcs, 5);
 }
 
+/// What holds the configuration is gone, and something else in the folder knows that there was one: that is no empty configuration.
+#[test]
+fn a_state_whose_files_are_gone_is_never_an_empty_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, mut model, opened) = Store::open(dir.path()).unwrap();
+    assert!(opened.notes.is_empty(), "{:?}", opened.notes);
+    for i in 1..4 {
+        change(&mut store, &mut model, &vpc(i)).unwrap();
+    }
+    // A new snapshot moves the one before to `past`.
+    store.replace(&model).unwrap();
+    drop(store);
+    for path in files(dir.path(), "journal-").into_iter().chain([dir.path().join("snapshot")]) {
+        fs::remove_file(path).unwrap();
+    }
+    let refused = |noted: u64, known: u64| {
+        let e = Store::open_noting(dir.path(), noted).unwrap_err().to_string();
+        assert!(e.contains(&format!("knows change {known}")) && e.contains("not empty") && e.contains("move it away"), "{e}");
+    };
+    refused(0, 4);
+    // With the mark damaged or gone there is still what is kept of former configurations, and what others noted.
+    for mark in [&b""[..], b"garbage"] {
+        fs::write(dir.path().join("tail"), mark).unwrap();
+        refused(0, 1);
+        refused(9, 9);
+    }
+    fs::remove_file(dir.path().join("tail")).unwrap();
+    refused(0, 1);
+    fs::remove_dir_all(dir.path().join("past")).unwrap();
+    refused(9, 9);
+    // Nothing knows of anything: a new state.
+    assert_eq!(Store::open(dir.path()).unwrap().2.number, 0);
+}
+
+#[test]
+fn a_damaged_mark_or_id_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, mut model, first) = Store::open(dir.path()).unwrap();
+    change(&mut store, &mut model, &vpc(1)).unwrap();
+    change(&mut store, &mut model, &vpc(2)).unwrap();
+    drop(store);
+    let open = |noted: u64| Store::open_noting(dir.path(), noted).map(|(.., opened)| opened).map_err(|e| e.to_string());
+    for mark in [&b""[..], b"TUNNYend", &[0; 24]] {
+        fs::write(dir.path().join("tail"), mark).unwrap();
+        // Others know of later changes: it was cut.
+        assert!(open(3).unwrap_err().contains("but change 3 was acknowledged"));
+        let opened = open(2).unwrap();
+        assert!(opened.notes.len() == 1 && opened.notes[0].contains("tail is damaged"), "{:?}", opened.notes);
+        assert!(open(2).unwrap().notes.is_empty(), "it was made anew");
+    }
+    fs::remove_file(dir.path().join("tail")).unwrap();
+    assert!(open(2).unwrap().notes[0].contains("tail is missing"));
+    // The loss was accepted, as the refusal says one can; it is said all the same.
+    fs::remove_file(dir.path().join("tail")).unwrap();
+    assert!(open(5).unwrap().notes[0].contains("changes are lost"));
+    // A state of a version that knew neither mark nor id.
+    fs::remove_file(dir.path().join("tail")).unwrap();
+    fs::remove_file(dir.path().join("id")).unwrap();
+    let earlier = open(0).unwrap();
+    assert!(earlier.notes.is_empty() && earlier.id != first.id);
+    for id in [&b""[..], b"0123", &[0xff; 33]] {
+        fs::write(dir.path().join("id"), id).unwrap();
+        let opened = open(2).unwrap();
+        assert!(opened.notes.len() == 1 && opened.notes[0].contains("id is damaged"), "{:?}", opened.notes);
+    }
+}
+
 /// A small file system of its own, and a file that fills it.
 struct SmallDisk(tempfile::TempDir);
 
@@ -177,6 +244,10 @@ fn a_full_disk_refuses_changes_and_heals_when_there_is_room() {
         fs::copy(&file, copy.path().join(file.file_name().unwrap())).unwrap();
     }
     assert!(bytes(&Store::open(copy.path()).unwrap().1) == acknowledged);
+    // On the full disk itself it is known from the start that no change is taken.
+    drop(store);
+    let (mut store, back, _) = Store::open(&dir).unwrap();
+    assert!(bytes(&back) == acknowledged && store.trouble().is_some_and(|why| why.contains("No space left")));
     disk.free();
     store.heal(&model).unwrap();
     assert!(store.trouble().is_none());
@@ -196,11 +267,11 @@ fn a_full_disk_refuses_changes_and_heals_when_there_is_room() {
     drop(store);
     let (mut store, back, opened) = Store::open(&dir).unwrap();
     assert!(bytes(&back) == bytes(&model) && bytes(&back) != after && opened.notes.is_empty(), "{:?}", opened.notes);
-    // Without a word in between: the next change heals by itself.
+    // Without a word in between: the next change heals by itself. It is larger than the room that opening has found.
     disk.fill();
-    assert!(change(&mut store, &mut model, &many(400..700)).is_err());
+    assert!(change(&mut store, &mut model, &many(400..3400)).is_err());
     disk.free();
-    change(&mut store, &mut model, &many(400..700)).unwrap();
+    change(&mut store, &mut model, &many(400..3400)).unwrap();
     assert!(store.trouble().is_none());
 }
 

@@ -176,6 +176,8 @@ struct Ring {
     path: Option<PathBuf>,
     /// Lines in the file; none: it must be written anew.
     lines: Option<usize>,
+    /// What an operator should know of the file.
+    note: Option<String>,
 }
 
 impl Ring {
@@ -185,20 +187,28 @@ impl Ring {
         let mut text = Vec::new();
         match File::open(path).and_then(|file| file.take(FILE_MAX).read_to_end(&mut text)) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return ring,
-            Err(e) => tracing::warn!("{} cannot be read, so what it had is not shown: {e}", path.display()),
+            Err(e) => ring.note = Some(format!("{} cannot be read, so what it had is not shown: {e}", path.display())),
             Ok(_) => {}
         }
         let text = String::from_utf8_lossy(&text);
-        let mut lines = 0;
-        for line in text.lines() {
+        let (mut lines, mut bad) = (0, 0);
+        let whole = text.rfind('\n').map_or(0, |at| at + 1);
+        for (line, torn) in text[..whole].lines().map(|l| (l, false)).chain(text[whole..].lines().map(|l| (l, true))) {
             lines += 1;
-            ring.list.extend(serde_json::from_str::<Event>(line).ok());
+            let event = serde_json::from_str::<Event>(line).ok();
+            // A kill may leave a torn last line, which begins as any other.
+            bad += u64::from(event.is_none() && !(torn && line.starts_with('{')));
+            ring.list.extend(event);
             if ring.list.len() > max {
                 ring.list.pop_front();
             }
         }
         // A torn or foreign line goes when the file is written anew.
-        ring.lines = (text.is_empty() || text.ends_with('\n')).then_some(lines);
+        ring.lines = (bad == 0 && (text.is_empty() || text.ends_with('\n'))).then_some(lines);
+        if bad > 0 {
+            let (path, left) = (path.display(), ring.list.len());
+            ring.note = Some(format!("{path} is damaged: {bad} of its lines cannot be read and are not shown; {left} can"));
+        }
         ring
     }
 
@@ -246,6 +256,15 @@ fn rewrite(path: &Path, list: &VecDeque<Event>) -> std::io::Result<()> {
 #[derive(Debug)]
 pub struct Audit {
     rings: Mutex<(Ring, Ring)>,
+    /// What an operator should know of the files.
+    pub notes: Vec<String>,
+}
+
+/// The last generation that the events and the history in a folder name.
+pub fn noted_generation(dir: &Path) -> u64 {
+    let ring = |name: &str, max| Ring::open(Some(dir.join(name)), max, false);
+    let rings = [ring("events", EVENTS_MAX), ring("history", GENERATIONS_MAX)];
+    rings.iter().flat_map(|ring| ring.list.iter().map(|e| e.generation)).max().unwrap_or(0)
 }
 
 impl Audit {
@@ -256,7 +275,7 @@ impl Audit {
 
     fn bounded(dir: Option<&Path>, generation: u64, max: (usize, usize)) -> Audit {
         let ring = |name: &str, max, sorted| Ring::open(dir.map(|d| d.join(name)), max, sorted);
-        let (events, mut history) = (ring("events", max.0, false), ring("history", max.1, true));
+        let (mut events, mut history) = (ring("events", max.0, false), ring("history", max.1, true));
         let known = |history: &Ring| history.list.back().map_or(0, |e| e.generation);
         if known(&history) > generation {
             // An older state was put back: what came after it is no history of it.
@@ -268,7 +287,8 @@ impl Audit {
             event.note = "found at the start: who changed it, and when, was not noted".into();
             history.push(event);
         }
-        Audit { rings: Mutex::new((events, history)) }
+        let notes = [events.note.take(), history.note.take()].into_iter().flatten().collect();
+        Audit { rings: Mutex::new((events, history)), notes }
     }
 
     fn rings(&self) -> std::sync::MutexGuard<'_, (Ring, Ring)> {
@@ -372,8 +392,31 @@ mod tests {
         audit.note(Event::new("delete", "committed", 105, &peer));
         let again = open(105);
         assert_eq!((again.events(1)[0].generation, again.history().last().unwrap().generation), (105, 105));
+        assert!(again.notes.is_empty(), "a torn line is what a kill leaves: {:?}", again.notes);
         // A generation that nobody noted is entered; an older state that was put back has no future.
         assert!(open(109).history().last().unwrap().note.contains("was not noted"));
         assert_eq!(open(7).history().last().map(|e| e.generation), Some(7));
+    }
+
+    #[test]
+    fn damaged_files_are_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let event = |generation| Event::new("apply", "committed", generation, &Origin::default());
+        let audit = Audit::open(Some(dir.path()), 0);
+        (1..=3).for_each(|generation| audit.note(event(generation)));
+        assert_eq!(noted_generation(dir.path()), 3);
+        let whole = std::fs::read(dir.path().join("history")).unwrap();
+        let mut broken = whole.clone();
+        broken[0] ^= 1;
+        for (content, bad, left) in [(&b"garbage"[..], 1, 0), (&[0xff; 100], 1, 0), (&broken, 1, 2), (b"x\ny\n", 2, 0)] {
+            std::fs::write(dir.path().join("history"), content).unwrap();
+            let notes = Audit::open(Some(dir.path()), 3).notes;
+            let wanted = format!("history is damaged: {bad} of its lines cannot be read and are not shown; {left} can");
+            assert!(notes.len() == 1 && notes[0].ends_with(&wanted), "{notes:?}");
+            assert!(noted_generation(dir.path()) >= 3, "the events know, too");
+            // What is written next puts it right.
+            Audit::open(Some(dir.path()), 3).note(event(4));
+            assert!(Audit::open(Some(dir.path()), 4).notes.is_empty());
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! Each is locked by itself, since each can be named by itself: two nodes that share any of them would take it from each other. A lock
 //! ends with its process, however that ends. Beside the pinned tables lies the id of the state that filled them (an empty folder
 //! `state-ID`: a BPF file system holds no files). A node whose state is another one would empty these tables, and so is refused
-//! unless it is told to adopt them.
+//! unless it is told to adopt them. Beside them lies, too, the number of the last change that they may hold (`generation-N`): an older copy
+//! of the state has the same id, and would take back what was changed since.
 
 use crate::error::NodeError;
 use nix::fcntl::{Flock, FlockArg};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(4);
 /// First part of the name of the folder that names the state of the tables.
 const OWNER: &str = "state-";
+/// First part of the name of the folder that names the last change that the tables may hold.
+const GENERATION: &str = "generation-";
 /// The owner of tables that were filled without a state on disk.
 pub const STATELESS: &str = "none";
 
@@ -95,18 +98,84 @@ fn owners(pins: &Path) -> Vec<String> {
     entries.filter_map(|e| e.file_name().to_str()?.strip_prefix(OWNER).map(str::to_string)).collect()
 }
 
-/// Takes the tables under `pins` for the state `id`, or refuses because they belong to another one. `empty`: the state holds nothing, so
-/// tables of a version that knew no ids cannot be its own.
-pub fn take_tables(pins: &Path, id: &str, empty: bool, adopt: bool) -> Result<(), NodeError> {
+/// The changes that the tables under `pins` are said to hold: one, or none if nothing was said.
+fn generations(pins: &Path) -> Vec<u64> {
+    let entries = std::fs::read_dir(pins).into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.strip_prefix(GENERATION)?.parse().ok()).collect()
+}
+
+/// The number of the last change that tables may hold, beside them. It is written when the journal has the change and the tables have not,
+/// so a state that lies behind it is an older copy, whenever the process died.
+#[derive(Debug)]
+pub struct Generation {
+    pins: PathBuf,
+    last: u64,
+}
+
+impl Generation {
+    /// Says that the tables under `pins` hold no change behind `number`.
+    pub fn new(pins: &Path, number: u64) -> Generation {
+        let (mut said, mut beside) = (generations(pins), Generation { pins: pins.into(), last: number });
+        beside.last = said.pop().unwrap_or(number);
+        for other in said {
+            let _ = std::fs::remove_dir(beside.path(other));
+        }
+        beside.set(number);
+        beside
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.pins.join(format!("{GENERATION}{number}"))
+    }
+
+    /// Says that the tables hold no change behind `number`. One that cannot be written lags, which only misses an older copy.
+    pub fn set(&mut self, number: u64) {
+        let to = self.path(number);
+        if std::fs::rename(self.path(self.last), &to).is_err() {
+            let _ = std::fs::create_dir(&to);
+        }
+        self.last = number;
+    }
+}
+
+/// A state that is about to have tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Taker<'a> {
+    /// What names it.
+    pub id: &'a str,
+    /// Its last change; without any, tables of a version that knew no ids cannot be its own.
+    pub number: u64,
+    /// Where it lies.
+    pub dir: Option<&'a Path>,
+    /// Whether it may take what is not its own, or newer.
+    pub adopt: bool,
+}
+
+/// Takes the tables under `pins` for a state, or refuses because they belong to another one, or to a newer copy of it.
+pub fn take_tables(pins: &Path, taker: Taker) -> Result<(), NodeError> {
+    let Taker { id, number, dir, adopt } = taker;
     let owners = owners(pins);
     let pinned = !xdp::pinned_layouts(pins).is_empty();
-    let ours = if owners.is_empty() { !empty } else { owners.iter().any(|owner| owner == id) };
+    let ours = if owners.is_empty() { number > 0 } else { owners.iter().any(|owner| owner == id) };
+    let carried = generations(pins).into_iter().max().unwrap_or(0);
+    if pinned && ours && carried > number {
+        if !adopt {
+            return Err(NodeError::NewerTables { pins: pins.into(), carried, dir: dir.unwrap_or(Path::new("")).into(), number });
+        }
+        tracing::warn!("the tables under {} held generation {carried} of this state, and say what generation {number} says from now on", pins.display());
+    }
     if pinned && !ours && !adopt {
         let owner = owners.first().cloned().unwrap_or_else(|| "an earlier version's".into());
         return Err(NodeError::OtherTables { pins: pins.into(), owner, id: id.into() });
     }
     if pinned && !ours {
         tracing::warn!("the tables under {} are adopted: they belonged to state {owners:?}, and say what state {id} says from now on", pins.display());
+    }
+    if !ours {
+        for said in generations(pins) {
+            // It counts the changes of another state.
+            let _ = std::fs::remove_dir(pins.join(format!("{GENERATION}{said}")));
+        }
     }
     let own = pins.join(format!("{OWNER}{id}"));
     match std::fs::create_dir(&own) {
@@ -148,27 +217,63 @@ pub fn move_earlier_state(dir: &Path) -> Result<bool, NodeError> {
 mod tests {
     use super::*;
 
+    fn taker(id: &str, number: u64, adopt: bool) -> Taker<'_> {
+        Taker { id, number, dir: Some(Path::new("/states/x")), adopt }
+    }
+
+    #[test]
+    fn an_older_copy_of_a_state_takes_its_tables_only_when_told_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = dir.path();
+        std::fs::create_dir(pins.join("layout-00000000000000aa")).unwrap();
+        std::fs::create_dir(pins.join("state-aa")).unwrap();
+        // A version that said nothing of changes.
+        take_tables(pins, taker("aa", 3, false)).unwrap();
+        let mut said = Generation::new(pins, 3);
+        said.set(7);
+        assert_eq!(generations(pins), [7]);
+        take_tables(pins, taker("aa", 7, false)).unwrap();
+        // It died between the journal and the tables, or the tables refused the last change: the journal is ahead.
+        take_tables(pins, taker("aa", 9, false)).unwrap();
+        let e = take_tables(pins, taker("aa", 6, false)).unwrap_err().to_string();
+        for part in ["generation 7", "generation 6", "older copy", "/states/x", "--adopt"] {
+            assert!(e.contains(part), "{part}: {e}");
+        }
+        assert_eq!(generations(pins), [7]);
+        take_tables(pins, taker("aa", 6, true)).unwrap();
+        Generation::new(pins, 6);
+        assert_eq!(generations(pins), [6]);
+        // Another state counts its own changes.
+        take_tables(pins, taker("bb", 2, true)).unwrap();
+        assert!(generations(pins).is_empty());
+        Generation::new(pins, 2);
+        take_tables(pins, taker("bb", 2, false)).unwrap();
+        // Without tables there is nothing to lose.
+        std::fs::remove_dir(pins.join("layout-00000000000000aa")).unwrap();
+        take_tables(pins, taker("bb", 1, false)).unwrap();
+    }
+
     /// A plain folder does for what is asked of names.
     #[test]
     fn tables_of_another_state_are_taken_only_when_told_to() {
         let dir = tempfile::tempdir().unwrap();
         let pins = dir.path();
-        take_tables(pins, "aa", true, false).unwrap();
+        take_tables(pins, taker("aa", 0, false)).unwrap();
         assert_eq!(owners(pins), ["aa"]);
         // Nothing is pinned yet: nobody loses anything.
-        take_tables(pins, "bb", true, false).unwrap();
+        take_tables(pins, taker("bb", 0, false)).unwrap();
         assert_eq!(owners(pins), ["bb"]);
         std::fs::create_dir(pins.join("layout-00000000000000aa")).unwrap();
-        take_tables(pins, "bb", true, false).unwrap();
-        let e = take_tables(pins, "cc", false, false).unwrap_err().to_string();
+        take_tables(pins, taker("bb", 0, false)).unwrap();
+        let e = take_tables(pins, taker("cc", 1, false)).unwrap_err().to_string();
         assert!(e.contains("state bb") && e.contains("state cc") && e.contains("--adopt") && e.contains("--uninstall"), "{e}");
         assert_eq!(owners(pins), ["bb"]);
-        take_tables(pins, "cc", false, true).unwrap();
+        take_tables(pins, taker("cc", 1, true)).unwrap();
         assert_eq!(owners(pins), ["cc"]);
         // Tables of an earlier version: a state that holds something may be theirs, an empty one is not.
         std::fs::remove_dir(pins.join("state-cc")).unwrap();
-        assert!(take_tables(pins, "dd", true, false).unwrap_err().to_string().contains("an earlier version's"));
-        take_tables(pins, "dd", false, false).unwrap();
+        assert!(take_tables(pins, taker("dd", 0, false)).unwrap_err().to_string().contains("an earlier version's"));
+        take_tables(pins, taker("dd", 1, false)).unwrap();
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! the ports exchanged. Until that moment the old program forwards on the old tables. `docs/design/node.md` has the sequence.
 
 use crate::audit::{Audit, Origin};
-use crate::claim::{Claim, STATELESS};
+use crate::claim::{Claim, Taker, STATELESS};
 use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
 use crate::error::NodeError;
 use crate::events::Hub;
@@ -107,11 +107,13 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     };
     let state_id = store.as_ref().map_or(STATELESS.to_string(), |s| s.id().to_string());
     if let Some(pins) = pins.filter(|pins| pins.is_dir()) {
-        let empty = store.as_ref().is_none_or(|s| s.number() == 0);
-        crate::claim::take_tables(pins, &state_id, empty, options.adopt)?;
+        let number = store.as_ref().map_or(0, Persist::number);
+        crate::claim::take_tables(pins, Taker { id: &state_id, number, dir: options.state.as_deref(), adopt: options.adopt })?;
+        store.iter_mut().for_each(|s| s.says_beside(pins));
     }
     steps.done(format!("state read: {}", counts(&model)));
     let audit = Audit::open(options.state.as_deref(), store.as_ref().map_or(0, Persist::number));
+    notes.extend(audit.notes.iter().cloned());
     let mut changed = false;
     if !options.config.is_empty() {
         steps.begin("applying the configuration files");

@@ -36,6 +36,22 @@ pub enum NodeError {
         /// Id of this state.
         id: String,
     },
+    /// The pinned tables hold later changes than the state.
+    #[error(
+        "the tables under {} hold generation {carried}, and the state in {} ends at generation {number}: it is an older copy, and what was \
+         changed since would stop to be forwarded. Start with the folder that has generation {carried}; or with --adopt, and the tables go \
+         back to generation {number}", pins.display(), dir.display()
+    )]
+    NewerTables {
+        /// Folder of the pins.
+        pins: PathBuf,
+        /// The last change that they hold.
+        carried: u64,
+        /// The state's folder.
+        dir: PathBuf,
+        /// Its last change.
+        number: u64,
+    },
     /// A file or folder.
     #[error("{what} {}: {source}", path.display())]
     File {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state on disk, and making the tables say what it says.
 
+use crate::claim::Generation;
 use crate::error::NodeError;
 use config::{Documents, Model, SnapshotError, Store, StoreError};
 use std::path::Path;
@@ -25,6 +26,8 @@ pub struct Persist {
     /// Whether it was said that no change is taken.
     said: bool,
     healed: Option<Instant>,
+    /// Where the tables say which change they hold.
+    beside: Option<Generation>,
 }
 
 /// Time between two attempts to make the state writable again.
@@ -33,14 +36,19 @@ const HEAL: Duration = Duration::from_secs(2);
 impl Persist {
     /// Opens or makes the state in a folder. Returns what an operator should know, too.
     pub fn open(dir: &Path) -> Result<(Self, Model, Vec<String>), NodeError> {
-        let (store, model, opened) = Store::open(dir).map_err(refused)?;
-        let persist = Self { store, compaction: None, id: opened.id, uncompacted: None, said: false, healed: None };
+        let (store, model, opened) = Store::open_noting(dir, crate::audit::noted_generation(dir)).map_err(refused)?;
+        let persist = Self { store, compaction: None, id: opened.id, uncompacted: None, said: false, healed: None, beside: None };
         Ok((persist, model, opened.notes))
     }
 
     /// What names this state.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Says from now on beside the tables under `pins` which change they hold.
+    pub fn says_beside(&mut self, pins: &Path) {
+        self.beside = Some(Generation::new(pins, self.number()));
     }
 
     /// Number of the last change.
@@ -93,7 +101,12 @@ impl Persist {
     pub fn record(&mut self, docs: &Documents, replace: bool, model: &Model) -> Result<(), NodeError> {
         let number = if replace { self.store.replace(model) } else { self.store.append(docs, model) };
         self.say();
-        number.map(drop).map_err(refused)
+        let number = number.map_err(refused)?;
+        // Behind the journal and before the tables: what the tables carry is on disk, whenever the process dies.
+        if let Some(beside) = &mut self.beside {
+            beside.set(number);
+        }
+        Ok(())
     }
 
     /// The tables refused the last change: it never happened. `model` is the one without it.

@@ -57,6 +57,12 @@ fn journals(dir: &Path) -> Vec<u64> {
     journal_files(&folder(dir)).unwrap_or_default()
 }
 
+/// The last change that a former snapshot or journal proves; 0 if nothing is kept.
+pub(super) fn latest(dir: &Path) -> u64 {
+    let begun = journals(dir).last().map_or(0, |first| first.saturating_sub(1));
+    snapshots(dir).last().map_or(begun, |last| begun.max(*last))
+}
+
 /// Removes the oldest until the rest is within the limit. What cannot be removed is tried again the next time.
 pub(super) fn prune(dir: &Path, snapshot_bytes: u64) {
     let limit = BYTES_LEAST.max(snapshot_bytes.saturating_mul(2));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reading what lies in a state's directory: the snapshot, the journals behind it, and what a crash has left.
 
+use super::tail::{self, Mark};
 use super::{io, journal_files, journal_path, past, remove, snapshot_path, StoreError, COMPACTED, JOURNAL_MARK, NUMBER_MAX};
 use super::{RECORD_ABORT, RECORD_CHANGE};
 use crate::binary::codec::Reader;
@@ -113,6 +114,42 @@ impl Recovered {
         Ok(())
     }
 
+    /// Compares the last change that was found with what else the directory knows of changes: the mark beside the journal, what is kept
+    /// of former configurations, and `noted`, which others have written down.
+    pub(super) fn check_end(&mut self, dir: &Path, noted: u64) -> Result<(), StoreError> {
+        let (found, mark) = (self.number, tail::read(dir)?);
+        let known = noted.max(past::latest(dir));
+        let acknowledged = match mark {
+            Mark::Upto(number) => number,
+            Mark::Damaged => known,
+            Mark::Missing => 0,
+        };
+        if found == 0 && known.max(acknowledged) > 0 {
+            return Err(StoreError::Gone { dir: dir.to_path_buf(), known: known.max(acknowledged) });
+        }
+        if found < acknowledged {
+            return Err(StoreError::Cut { dir: dir.to_path_buf(), found, acknowledged });
+        }
+        let tail = tail::path(dir);
+        match mark {
+            Mark::Damaged => self.notes.push(format!(
+                "{} is damaged, so a journal that was cut short would not have been noticed; it is made anew, and the state ends at change {found}",
+                tail.display()
+            )),
+            Mark::Missing if found < known => self.notes.push(format!(
+                "changes are lost: the state in {} ends at change {found}, and its history knows change {known}",
+                dir.display()
+            )),
+            // Versions that made no mark made no id either.
+            Mark::Missing if found > 0 && dir.join("id").exists() => self.notes.push(format!(
+                "{} is missing, so a journal that was cut short would not have been noticed; it is made anew, and the state ends at change {found}",
+                tail.display()
+            )),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Cuts off what a crash left of an unfinished append.
     pub(super) fn cut_torn_tail(&mut self) -> Result<(), StoreError> {
         for j in self.journals.iter_mut().filter(|j| j.good < j.len) {
@@ -140,7 +177,7 @@ impl Recovered {
             past::keep_journal(dir, pair[0])?;
             self.journals.retain(|j| j.first != pair[0]);
         }
-        for name in ["snapshot.new", "journal.new", COMPACTED, "snapshot-compacted.new", "id.new"] {
+        for name in ["snapshot.new", "journal.new", COMPACTED, "snapshot-compacted.new", "id.new", "tail.new"] {
             let path = dir.join(name);
             if path.exists() {
                 remove(&path)?;

@@ -18,12 +18,25 @@ pub(super) fn path(dir: &Path) -> PathBuf {
     dir.join("tail")
 }
 
-/// The mark of a directory; none if there is no file, or none that can be read.
-pub(super) fn read(dir: &Path) -> Result<Option<u64>, StoreError> {
+/// What a directory says of its acknowledged changes.
+pub(super) enum Mark {
+    /// There is no file.
+    Missing,
+    /// There is one, and it cannot be read.
+    Damaged,
+    /// Everything up to this number is acknowledged.
+    Upto(u64),
+}
+
+/// The mark of a directory.
+pub(super) fn read(dir: &Path) -> Result<Mark, StoreError> {
     let path = path(dir);
     match std::fs::read(&path) {
-        Ok(bytes) => Ok(read_file_head(MARK, &bytes).and_then(Result::ok).map(|(_, number)| number)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Ok(bytes) => Ok(match read_file_head(MARK, &bytes) {
+            Some(Ok((_, number))) => Mark::Upto(number),
+            _ => Mark::Damaged,
+        }),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Mark::Missing),
         Err(e) => Err(io("read", &path)(e)),
     }
 }
@@ -35,8 +48,18 @@ pub(super) struct Tail(File);
 impl Tail {
     pub(super) fn open(dir: &Path, number: u64) -> Result<Tail, StoreError> {
         let path = path(dir);
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let tail = Tail(file.map_err(io("open", &path))?);
+        if !path.exists() {
+            // It comes into being whole: an empty one would be a damaged one.
+            let temporary = dir.join("tail.new");
+            let write = || {
+                let file = File::create(&temporary)?;
+                file.write_all_at(&file_head(MARK, number), 0)?;
+                file.sync_all()?;
+                std::fs::rename(&temporary, &path)
+            };
+            write().map_err(io("create", &path))?;
+        }
+        let tail = Tail(OpenOptions::new().write(true).open(&path).map_err(io("open", &path))?);
         tail.set(number);
         Ok(tail)
     }
