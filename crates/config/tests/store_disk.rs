@@ -269,9 +269,9 @@ fn a_full_disk_refuses_changes_and_heals_when_there_is_room() {
     assert!(bytes(&back) == bytes(&model) && bytes(&back) != after && opened.notes.is_empty(), "{:?}", opened.notes);
     // Without a word in between: the next change heals by itself. It is larger than the room that opening has found.
     disk.fill();
-    assert!(change(&mut store, &mut model, &many(400..3400)).is_err());
+    assert!(change(&mut store, &mut model, &many(400..8000)).is_err());
     disk.free();
-    change(&mut store, &mut model, &many(400..3400)).unwrap();
+    change(&mut store, &mut model, &many(400..8000)).unwrap();
     assert!(store.trouble().is_none());
 }
 
