@@ -2,6 +2,7 @@
 //! Tests of readers and writer together, each against an oracle.
 
 mod api;
+mod audit;
 mod concurrent;
 mod corrupt;
 mod engine;
@@ -10,7 +11,7 @@ mod internet;
 mod wires;
 mod kill;
 mod merge;
-mod model;
+pub(crate) mod model;
 mod oracle;
 mod peers;
 mod refusals;

@@ -17,6 +17,8 @@
 //! Should an allocation fail in step 2 or 3, the commit is undone (`undo`): tables, sets and ids are as they were before it.
 
 mod apply;
+#[cfg(test)]
+mod audit;
 mod dump;
 mod internet;
 mod wires;
@@ -31,6 +33,8 @@ mod trees;
 mod underlay;
 mod undo;
 
+#[cfg(test)]
+pub(crate) use audit::{audit, Beside};
 pub use dump::{RouteInterval, TenantDump, VmDump};
 pub use internet::PublicPrefix;
 pub use wires::{WirePort, WireSpec};

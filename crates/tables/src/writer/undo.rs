@@ -199,22 +199,22 @@ impl Writer {
 #[cfg(test)]
 #[derive(Debug, PartialEq)]
 pub(crate) struct Snapshot {
-    tenants: std::collections::BTreeMap<Vni, TenantState>,
-    peers: std::collections::BTreeMap<Vni, u32>,
-    filtered: std::collections::BTreeSet<Vni>,
-    ncs: std::collections::BTreeMap<u128, super::NcState>,
-    ids: [(Vec<u8>, (u32, Vec<u32>), Vec<u32>); 2],
-    nc_ids: (u32, Vec<u32>),
-    counts: [u64; 4],
-    pending: super::Pending,
-    tables: TableSet,
+    pub(super) tenants: std::collections::BTreeMap<Vni, TenantState>,
+    pub(super) peers: std::collections::BTreeMap<Vni, u32>,
+    pub(super) filtered: std::collections::BTreeSet<Vni>,
+    pub(super) ncs: std::collections::BTreeMap<u128, super::NcState>,
+    pub(super) ids: [(Vec<u8>, (u32, Vec<u32>), Vec<u32>); 2],
+    pub(super) nc_ids: (u32, Vec<u32>),
+    pub(super) counts: [u64; 4],
+    pub(super) pending: super::Pending,
+    pub(super) tables: TableSet,
     /// Every slot in use of every table: place, key, value words.
-    slots: Vec<(usize, crate::hashtable::Place, Vec<u64>)>,
-    root: Vec<u64>,
+    pub(super) slots: Vec<(usize, crate::hashtable::Place, Vec<u64>)>,
+    pub(super) root: Vec<u64>,
     /// Records of VPCs and cells of VMs.
-    chunks: Vec<[u64; 8]>,
+    pub(super) chunks: Vec<[u64; 8]>,
     /// Lines in use that are no hash array: trees, meters, overflow.
-    used: Vec<crate::arena::Block>,
+    pub(super) used: Vec<crate::arena::Block>,
 }
 
 #[cfg(test)]

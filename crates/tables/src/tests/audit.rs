@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Random histories: all of table memory says what the model says, what a commit reports is what it did, and a second writer that takes
+//! the memory over remembers what the first one does, at any moment.
+
+use super::model::*;
+use crate::testing::seeded;
+use crate::writer::{audit, Beside};
+use crate::*;
+use abi::*;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A memory with the same content.
+fn copy(memory: &dyn Memory) -> Arc<dyn Memory> {
+    use crate::line::{Lines, RootRef};
+    let twin = HeapMemory::new().unwrap();
+    twin.grow(memory.segments()).unwrap();
+    let ((from, to), (root, to_root)) = ((Lines::new(memory), Lines::new(&twin)), (RootRef::new(memory), RootRef::new(&twin)));
+    for line in 0..from.limit() {
+        let words = from.at(line).snapshot();
+        if words != [0; 8] {
+            (0..8).for_each(|i| to.at(line).set(i, words[i]));
+        }
+    }
+    (0..size_of::<Root>()).step_by(8).for_each(|at| to_root.set(at, root.get(at)));
+    Arc::new(twin)
+}
+
+/// Every entry of a VPC: address to the VM's or the gateway's MAC address, NC, flags.
+fn entries(model: &Model, vni: Vni) -> BTreeMap<IpAddr, (u64, Option<IpAddr>, bool)> {
+    let Some(t) = model.tenants.get(&vni) else { return BTreeMap::new() };
+    let gateways = t.settings.gateways.iter().map(|a| (*a, (t.settings.gateway_mac, None, false)));
+    let vms = t.vms.values().flat_map(|vm| vm.addresses().map(|a| (a, (vm.mac, Some(vm.nc), vm.meter.is_some()))));
+    gateways.chain(vms).collect()
+}
+
+struct History {
+    w: Writer,
+    memory: Arc<dyn Memory>,
+    model: Model,
+    beside: Beside,
+    rng: ChaCha8Rng,
+}
+
+impl History {
+    fn new(mut rng: ChaCha8Rng) -> History {
+        let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+        let options = WriterOptions { salt: rng.random(), drop_lines: 16, worker_slots: rng.random_range(0..12), ..Default::default() };
+        let w = Writer::create(memory.clone(), options).unwrap();
+        History { w, memory, model: Model::default(), beside: Beside::default(), rng }
+    }
+
+    /// A random commit. What it reports is compared with what it must have done.
+    fn step(&mut self) -> bool {
+        let commit = some_commit(&mut self.rng, &self.model);
+        let before = self.model.clone();
+        let known: Vec<Vni> = before.tenants.keys().copied().filter(|vni| self.w.routes(*vni).is_some()).collect();
+        let Ok(report) = self.w.commit(&commit) else { return false };
+        self.model.apply(&commit);
+        self.beside.all += 1;
+        let mut want = CommitReport { generation: self.beside.all, graces: report.graces, ..Default::default() };
+        for change in &commit.tenants {
+            let vni = change.vni;
+            let (old, new) = (entries(&before, vni), entries(&self.model, vni));
+            want.addresses_added += new.iter().filter(|(a, e)| old.get(a) != Some(e)).count() as u32;
+            want.addresses_removed += old.iter().filter(|(a, e)| new.get(a) != Some(e)).count() as u32;
+            let (was, is) = (before.tenants.get(&vni), self.model.tenants.get(&vni));
+            want.tenants_added += u32::from(was.is_none());
+            want.tenants_removed += u32::from(is.is_none());
+            if was.is_none() || is.is_none() {
+                self.beside.policies.remove(&vni);
+                self.beside.commits.remove(&vni);
+            }
+            if let Some(is) = is {
+                *self.beside.commits.entry(vni).or_default() += 1;
+                let replaced = matches!(change.routes, RoutesChange::Replace(_)) && was.is_some() && !known.contains(&vni);
+                for v6 in [false, true] {
+                    let of = |t: &ModelTenant| t.routes.clone().into_iter().filter(|(p, _)| p.addr.is_ipv6() == v6).collect::<Vec<_>>();
+                    want.trees += u32::from(replaced || was.map(of).unwrap_or_default() != of(is));
+                }
+            }
+        }
+        // A MAC address of the gateway counts for all its addresses, and both families of a change are reported.
+        assert_eq!(report, want, "{commit:?}");
+        true
+    }
+
+    fn policy(&mut self) {
+        let vnis = self.w.vnis();
+        if vnis.is_empty() {
+            return;
+        }
+        let vni = vnis[self.rng.random_range(0..vnis.len())];
+        let flags = self.rng.random_range(0..16u64);
+        assert!(self.w.set_policy(vni, flags));
+        let word = self.beside.policies.entry(vni).or_default();
+        *word = flags | (*word & 0xffff_0000) + (1 << POLICY_EPOCH_SHIFT);
+    }
+
+    /// Engines count for VMs that are there, and for ids that nobody has, as they may do for one that was just removed.
+    fn count(&mut self) {
+        let tables = self.w.tables();
+        let vnis = self.w.vnis();
+        let vms: Vec<u32> = vnis.iter().flat_map(|v| self.w.dump(*v).unwrap().vms).map(|vm| vm.id).collect();
+        for vm in vms.iter().filter(|id| *id % 3 == 0) {
+            tables.count_vm(*vm, 1000 + u64::from(*vm));
+            let line = tables.vm_cell_line(*vm);
+            *self.beside.counted.entry((line, *vm as usize % 8)).or_default() += 1 << CELL_PACKETS_SHIFT | (1000 + u64::from(*vm));
+        }
+    }
+
+    fn forget_counts(&mut self) {
+        let lines = crate::line::Lines::new(&*self.memory);
+        std::mem::take(&mut self.beside.counted).into_keys().for_each(|(line, i)| lines.at(line).set(i, 0));
+    }
+
+    /// Another writer takes a copy of the memory over, as it is now; it must remember what this one remembers when all is settled.
+    fn taken_over(&mut self) {
+        let settled = !self.w.needs_settling();
+        let options = WriterOptions::default();
+        let mut other = Writer::attach(copy(&*self.memory), options).unwrap();
+        self.w.settle();
+        let (mine, theirs) = (self.w.snapshot().as_taken_over(settled), other.snapshot().as_taken_over(settled));
+        if let Some(what) = mine.differs(&theirs) {
+            panic!("{what}");
+        }
+        audit(&other, &self.model, &self.beside);
+    }
+}
+
+fn history(what: &str, steps: u32, audits: u32, takes: u32) {
+    let (_seed, rng) = seeded(what);
+    let mut h = History::new(rng);
+    let mut accepted = 0;
+    for step in 0..steps {
+        accepted += u32::from(h.step());
+        if h.rng.random_bool(0.2) {
+            h.policy();
+        }
+        if takes > 0 && step % takes == takes - 1 {
+            h.count();
+            h.taken_over();
+            h.forget_counts();
+        }
+        if audits > 0 && step % audits == audits - 1 {
+            h.w.settle();
+            audit(&h.w, &h.model, &h.beside);
+        }
+    }
+    assert!(accepted > steps / 4, "{accepted} of {steps}");
+}
+
+#[test]
+fn memory_says_what_the_model_says() {
+    history("audit", 120, 8, 0);
+}
+
+#[test]
+fn a_second_writer_remembers_what_the_first_one_does() {
+    history("takeover", 100, 0, 7);
+}
+
+/// A writer that goes on with what it took over, as if it had been there from the beginning.
+#[test]
+fn a_second_writer_goes_on() {
+    let (_seed, rng) = seeded("goes on");
+    let mut h = History::new(rng);
+    for step in 0..80 {
+        h.step();
+        if step % 20 == 19 {
+            let options = WriterOptions::default();
+            h.w = Writer::attach(h.memory.clone(), options).unwrap();
+            audit(&h.w, &h.model, &h.beside);
+            let routes = |t: &ModelTenant| t.routes.iter().map(|(p, t)| Route { prefix: *p, target: *t }).collect();
+            let again = |(vni, t): (&Vni, &ModelTenant)| TenantChange {
+                vni: *vni,
+                settings: Some(t.settings.clone()),
+                routes: RoutesChange::Replace(routes(t)),
+                ..Default::default()
+            };
+            let commit = Commit { tenants: h.model.tenants.iter().map(again).collect(), ..Default::default() };
+            h.w.commit(&commit).unwrap();
+            h.beside.all += 1;
+            h.beside.commits.values_mut().for_each(|n| *n += 1);
+            h.w.settle();
+            audit(&h.w, &h.model, &h.beside);
+        }
+    }
+}
