@@ -468,6 +468,24 @@ impl Quotas {
 }
 
 #[cfg(test)]
+impl Quotas {
+    /// Entries that are kept for VMs, by family.
+    pub(crate) fn kept_for_tests(&self) -> (usize, usize) {
+        let each = |f: fn(&Vms) -> usize| self.shards.iter().map(|s| f(&s.vms.lock().unwrap())).sum();
+        (each(|v| v.v4.used), each(|v| v.v6.len()))
+    }
+
+    /// Where the entry of a VM with an IPv4 address lies.
+    pub(crate) fn place_for_tests(&self, vm: &Vm) -> Option<usize> {
+        let (key, hash) = (key4(vm)?, self.hash(vm));
+        let vms = self.shards.iter().map(|s| s.vms.lock().unwrap()).find(|v| v.v4.entries.iter().any(|e| e.0 == key + 1))?;
+        let at = vms.v4.entries.iter().position(|e| e.0 == key + 1)?;
+        assert_eq!(vms.v4.slot(key, hash), Some(at));
+        Some(std::ptr::from_ref(&vms.v4.entries[at]) as usize)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use rand::RngExt;

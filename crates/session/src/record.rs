@@ -85,6 +85,8 @@ impl Line {
 /// Starts to load what lies at an address; any address will do.
 #[inline(always)]
 pub(crate) fn prefetch_address(at: usize) {
+    #[cfg(test)]
+    crate::tests::ahead::note(at);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address is harmless.
     unsafe {

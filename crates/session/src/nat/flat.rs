@@ -121,6 +121,14 @@ impl<K: Copy + Eq + Into<u64>, V> Flat<K, V> {
 }
 
 #[cfg(test)]
+impl<K: Copy + Eq + Into<u64>, V> Flat<K, V> {
+    /// Where the entry of a key really lies.
+    pub fn address_for_tests(&self, key: K) -> Option<usize> {
+        self.slots.iter().find(|s| s.as_ref().is_some_and(|(k, _)| *k == key)).map(|s| std::ptr::from_ref(s) as usize)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use rand::RngExt;

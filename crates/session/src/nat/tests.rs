@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stories of translation. The comparison with a naive twin under random operations is in `model`.
 
+mod ahead;
+mod figures;
 mod model;
 
 use super::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub(super) const POOL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 0);
-const REMOTE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+pub(super) const REMOTE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 
 pub(super) fn pool(first: u32, count: u32) -> PoolSpec {
     let first = u32::from(POOL) + first;
@@ -21,7 +23,7 @@ pub(super) fn snat(vni: u32) -> SnatSpec {
     SnatSpec { vni, pools: vec![0], filtering, ipv6, ipv6_inbound: false, ports_max, vm_ports_max: 4096 }
 }
 
-fn spec(pools: Vec<PoolSpec>, snats: Vec<SnatSpec>) -> NatSpec {
+pub(super) fn spec(pools: Vec<PoolSpec>, snats: Vec<SnatSpec>) -> NatSpec {
     NatSpec { pools, snats, elastics: Vec::new() }
 }
 

@@ -412,6 +412,18 @@ impl Vm {
         (self.mappings.place(), [block.map_or(0, |b| b as *const Block as usize), ports])
     }
 
+    /// Where the mapping of a port lies, and the block of the next one of its protocol with the ports in it.
+    #[cfg(test)]
+    pub fn places_for_tests(&self, protocol: Protocol, vm_port: u16) -> (usize, [usize; 2]) {
+        let p = protocol.index();
+        let usable = |b: &&Block| b.usable[p] & !b.used[p] != 0;
+        let last = || self.blocks.iter().flatten().next_back();
+        let block = self.blocks.iter().flatten().find(usable).or_else(last).expect("a block");
+        let ports = block.vm_ports[p].as_ref().map_or(0, |ports| ports.as_ptr() as usize);
+        let mapping = self.mappings.address_for_tests(key(protocol, vm_port)).expect("a mapping");
+        (mapping, [std::ptr::from_ref(block) as usize, ports])
+    }
+
     /// What it holds.
     pub fn held(&self) -> impl Iterator<Item = Held> + '_ {
         self.blocks.iter().flatten().map(|b| Held {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the tracker on memory of its own.
 
+pub(crate) mod ahead;
 mod basics;
 mod concurrent;
 mod growth;
@@ -10,7 +11,9 @@ mod limits;
 mod list;
 mod middlebox;
 mod model;
+mod numbers;
 mod peers;
+mod takeover;
 mod upgrade;
 
 use crate::record::STATE;

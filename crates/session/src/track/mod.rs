@@ -353,6 +353,11 @@ impl Tracker {
     pub(crate) fn shared_for_tests(&self) -> (&Shared, u64) {
         (&self.shared, self.lines_used.load(Acquire))
     }
+
+    /// As if so many sessions had been there when another one was made.
+    pub(crate) fn keep_index_for_tests(&self, sessions: u64) {
+        self.keep_index(self.shared.root(INDEX), sessions);
+    }
 }
 
 fn wait(tries: &mut u32) {

@@ -123,7 +123,7 @@ impl History {
         let options = WriterOptions::default();
         let mut other = Writer::attach(copy(&*self.memory), options).unwrap();
         self.w.settle();
-        let (mine, theirs) = (self.w.snapshot().as_taken_over(settled), other.snapshot().as_taken_over(settled));
+        let (mine, theirs) = (self.w.snapshot().as_taken_over(&self.model, settled), other.snapshot().as_taken_over(&self.model, settled));
         if let Some(what) = mine.differs(&theirs) {
             panic!("{what}");
         }

@@ -12,6 +12,7 @@ mod wires;
 mod kill;
 mod merge;
 pub(crate) mod model;
+mod numbers;
 mod oracle;
 mod peers;
 mod refusals;

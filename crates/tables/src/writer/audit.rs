@@ -168,7 +168,7 @@ impl Audit<'_> {
     }
 
     fn tenants(&mut self) {
-        let salt = self.root(root!(salt));
+        let (salt, model) = (self.root(root!(salt)), self.model);
         let found = self.entries(&TENANTS, |_, (_, _, key)| hash1(key >> TENANT_VNI_SHIFT << TENANT_VNI_SHIFT, salt));
         assert_eq!(found.len(), self.model.tenants.len());
         let mut peer_refs: BTreeMap<Vni, u32> = BTreeMap::new();
@@ -209,7 +209,11 @@ impl Audit<'_> {
             }
             trees += self.trees(vni, state.roots);
             self.peer_words(*line, *slot, vni);
-            let peers: BTreeSet<Vni> = tenant.routes.values().filter_map(|t| if let crate::Target::Peer(p) = t { Some(*p) } else { None }).collect();
+            let peers = match state.routes_known {
+                true => tenant.routes.values().filter_map(peer).collect(),
+                // Of a route that others cover wholly nothing is left in the trees.
+                false => visible_peers(model, vni),
+            };
             assert_eq!(state.peers.keys().copied().collect::<BTreeSet<_>>(), peers, "peers of {vni}");
             peers.iter().for_each(|p| *peer_refs.entry(*p).or_default() += 1);
         }
@@ -223,25 +227,12 @@ impl Audit<'_> {
     /// Looks at both sides of every edge of a route, and counts the lines of both trees.
     fn trees(&self, vni: Vni, roots: u64) -> u64 {
         let (lines, state) = (&self.w.store.lines, &self.w.tenants[&vni]);
-        for prefix in self.model.tenants[&vni].routes.keys() {
-            match prefix.addr {
-                IpAddr::V4(a) => {
-                    let first = a.to_bits();
-                    let last = first | u32::MAX.checked_shr(prefix.len.into()).unwrap_or(0);
-                    for a in [first, last, first.wrapping_sub(1), last.wrapping_add(1)] {
-                        let got = self.w.target(crate::route::lookup32(lines, roots as u32, a));
-                        assert_eq!(got, self.model.route(vni, IpAddr::V4(a.into())), "{a:x} in {vni}");
-                    }
-                }
-                IpAddr::V6(a) => {
-                    let first = a.to_bits();
-                    let last = first | u128::MAX.checked_shr(prefix.len.into()).unwrap_or(0);
-                    for a in [first, last, first.wrapping_sub(1), last.wrapping_add(1)] {
-                        let got = self.w.target(crate::route::lookup128(lines, (roots >> 32) as u32, halves(a)));
-                        assert_eq!(got, self.model.route(vni, IpAddr::V6(a.into())), "{a:x} in {vni}");
-                    }
-                }
-            }
+        for addr in edges(self.model, vni) {
+            let value = match addr {
+                IpAddr::V4(a) => crate::route::lookup32(lines, roots as u32, a.to_bits()),
+                IpAddr::V6(a) => crate::route::lookup128(lines, (roots >> 32) as u32, halves(a.to_bits())),
+            };
+            assert_eq!(self.w.target(value), self.model.route(vni, addr), "{addr} in {vni}");
         }
         let mut count = [0; 2];
         let tops = [roots as u32, (roots >> 32) as u32].map(Top::of_root);
@@ -458,8 +449,12 @@ impl Audit<'_> {
 impl super::undo::Snapshot {
     /// Of a writer that remembers, what one that takes over its memory can know; in one order where order says nothing. `settled`: nothing
     /// waited for a grace period when it took over (else PEER words may be missing until routes change).
-    pub(crate) fn as_taken_over(mut self, settled: bool) -> Self {
-        for t in self.tenants.values_mut() {
+    pub(crate) fn as_taken_over(mut self, model: &Model, settled: bool) -> Self {
+        self.peers.clear();
+        for (vni, t) in &mut self.tenants {
+            let visible = visible_peers(model, *vni);
+            t.peers.retain(|peer, _| visible.contains(peer));
+            t.peers.keys().for_each(|peer| *self.peers.entry(*peer).or_default() += 1);
             t.routes_known = false;
             (t.routes4, t.routes6, t.lengths) = Default::default();
             t.peers.each_value_mut(|n| *n = 1);
@@ -506,6 +501,35 @@ impl super::undo::Snapshot {
         let differs = pairs.into_iter().find(|(_, a, b)| a != b).map(|(what, a, b)| format!("{what}\n{a}\nis not\n{b}"));
         differs.or_else(|| (self != other).then(|| "chunks".into()))
     }
+}
+
+/// Both sides of both edges of every route.
+fn edges(model: &Model, vni: Vni) -> Vec<IpAddr> {
+    let mut out: Vec<IpAddr> = Vec::new();
+    for prefix in model.tenants[&vni].routes.keys() {
+        match prefix.addr {
+            IpAddr::V4(a) => {
+                let first = a.to_bits();
+                let last = first | u32::MAX.checked_shr(prefix.len.into()).unwrap_or(0);
+                out.extend([first, last, first.wrapping_sub(1), last.wrapping_add(1)].map(|a| IpAddr::V4(a.into())));
+            }
+            IpAddr::V6(a) => {
+                let first = a.to_bits();
+                let last = first | u128::MAX.checked_shr(prefix.len.into()).unwrap_or(0);
+                out.extend([first, last, first.wrapping_sub(1), last.wrapping_add(1)].map(|a| IpAddr::V6(a.into())));
+            }
+        }
+    }
+    out
+}
+
+fn peer(target: &crate::Target) -> Option<Vni> {
+    if let crate::Target::Peer(peer) = target { Some(*peer) } else { None }
+}
+
+/// Peers that some address of a VPC leads to.
+fn visible_peers(model: &Model, vni: Vni) -> BTreeSet<Vni> {
+    edges(model, vni).into_iter().filter_map(|a| model.route(vni, a)).filter_map(|t| peer(&t)).collect()
 }
 
 /// Each number from `first` on below the next new one is in use or free, once.

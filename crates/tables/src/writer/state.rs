@@ -391,6 +391,138 @@ mod tests {
         back.clear();
     }
 
+    /// Which ids there are, as plain sets.
+    #[derive(Clone)]
+    struct Plain {
+        kind: CellKind,
+        groups: u32,
+        used: std::collections::BTreeSet<u32>,
+        /// Free ones behind the groups, the last of which is given out next; and the first that was never given out.
+        rest: (u32, Vec<u32>),
+    }
+
+    impl Plain {
+        fn new(kind: CellKind) -> Plain {
+            Plain { kind, groups: 0, used: Default::default(), rest: (1, Vec::new()) }
+        }
+
+        fn lowest_free(&self, groups: std::ops::Range<u32>) -> Option<u32> {
+            (groups.start * 8..groups.end * 8).find(|id| *id != 0 && !self.used.contains(id))
+        }
+
+        fn take(&mut self, hash: u64) -> u32 {
+            let own = bucket_of(hash, self.groups);
+            let own = if self.groups > 0 { self.lowest_free(own..own + 1) } else { None };
+            let id = own.unwrap_or_else(|| {
+                let full = self.rest.1.is_empty() && self.rest.0 >= self.kind.max;
+                let elsewhere = if full { self.lowest_free(0..self.groups) } else { None };
+                elsewhere.or_else(|| self.rest.1.pop()).unwrap_or_else(|| {
+                    self.rest.0 += 1;
+                    self.rest.0 - 1
+                })
+            });
+            assert!(self.used.insert(id));
+            id
+        }
+
+        fn free(&mut self, id: u32) {
+            assert!(self.used.remove(&id));
+            if id >= self.groups * 8 {
+                self.rest.1.push(id);
+            }
+        }
+
+        fn expect(&mut self, total: u64) {
+            let chunk = (1u64 << self.kind.shift) / 8;
+            let wanted = (total * 10).div_ceil(self.kind.tenths).div_ceil(chunk) * chunk;
+            let wanted = wanted.min(u64::from(self.kind.max) / 8) as u32;
+            if total > 0 && f64::from(wanted) > 1.5 * f64::from(self.groups) {
+                self.groups = wanted;
+                self.rest.0 = self.rest.0.max(wanted * 8);
+                self.rest.1.retain(|id| *id >= wanted * 8);
+            }
+        }
+
+        fn check(&self, ids: &CellIds) {
+            let (groups, rest, used) = ids.content();
+            let bits = |g: u32| (0..8).filter(|b| g * 8 + b != 0 && !self.used.contains(&(g * 8 + b))).fold(0u8, |n, b| n | 1 << b);
+            assert_eq!((groups, rest), ((0..self.groups).map(bits).collect(), self.rest.clone()));
+            let chunks = self.kind.max >> self.kind.shift;
+            let counts: Vec<u32> = (0..chunks).map(|c| self.used.iter().filter(|id| **id >> self.kind.shift == c).count() as u32).collect();
+            assert!((0..chunks).all(|c| ids.uses_chunk(c) == (counts[c as usize] > 0)));
+            assert_eq!((used, ids.groups(), ids.bound()), (counts, self.groups, self.rest.0));
+        }
+    }
+
+    /// So few ids that all are given out now and then.
+    #[test]
+    fn random_ids_are_those_of_plain_sets() {
+        use rand::RngExt;
+        let (_seed, mut rng) = crate::testing::seeded("ids");
+        let kind = CellKind { shift: 4, max: 256, tenths: 63 };
+        let mut full = 0;
+        for _ in 0..30 {
+            let (mut ids, mut plain) = (CellIds::new(kind), Plain::new(kind));
+            let mut begun: Option<Plain> = None;
+            for _ in 0..400 {
+                match rng.random_range(0..20) {
+                    0 => {
+                        // What is expected is told before anything is taken.
+                        ids.begin();
+                        begun = Some(plain.clone());
+                        if rng.random() {
+                            let total = rng.random_range(0..160);
+                            ids.expect(total);
+                            plain.expect(total);
+                        }
+                    }
+                    1 => {
+                        if let Some(before) = begun.take() {
+                            ids.take_back();
+                            plain = before;
+                            ids.begin();
+                        }
+                    }
+                    2 if begun.is_none() => {
+                        let total = rng.random_range(0..160);
+                        ids.expect(total);
+                        plain.expect(total);
+                    }
+                    3..=8 if begun.is_none() && !plain.used.is_empty() => {
+                        let id = *plain.used.iter().nth(rng.random_range(0..plain.used.len())).unwrap();
+                        ids.free(id);
+                        plain.free(id);
+                    }
+                    9 if begun.is_some() => begun = None,
+                    _ if plain.used.len() < 255 => {
+                        let hash = rng.random();
+                        assert_eq!(ids.take(hash), plain.take(hash));
+                        full += u32::from(plain.used.len() == 255);
+                    }
+                    _ => {}
+                }
+                plain.check(&ids);
+            }
+            // Whoever takes over knows what is in use, and gives the lowest ones behind the groups out first.
+            let used: FxSet<u32> = plain.used.iter().copied().collect();
+            let mut ids = CellIds::attach(kind, plain.groups, &used);
+            plain.rest.0 = plain.used.last().map_or(1, |m| m + 1).max(plain.groups * 8).max(1);
+            plain.rest.1 = ((plain.groups * 8).max(1)..plain.rest.0).rev().filter(|id| !plain.used.contains(id)).collect();
+            plain.check(&ids);
+            while plain.used.len() < 255 {
+                let hash = rng.random();
+                assert_eq!(ids.take(hash), plain.take(hash));
+            }
+            plain.check(&ids);
+            // Beyond all there are: so many are refused by whoever asked.
+            assert_eq!(ids.take(0), 256);
+            full += 1;
+        }
+        assert!(full >= 30, "{full}");
+        let garbage = CellIds::attach(kind, u32::MAX, &FxSet::default());
+        assert_eq!(garbage.groups(), 32, "no more groups than ids");
+    }
+
     #[test]
     fn ids_come_back() {
         let mut ids = Ids::new(1);
