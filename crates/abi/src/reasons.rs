@@ -174,7 +174,7 @@ reasons! {
     NatUnsolicited = 57, "nat_unsolicited", Nat, "A packet from the Internet to a public address that nobody asked for.", "Expected from scanners; to let it in, create an ElasticIp, a port forward, or endpoint-independent filtering.";
     NatIcmpUnrelated = 58, "nat_icmp_unrelated", Nat, "An ICMP error that quotes no packet of a known session.", "Expected for sessions that have ended; else somebody spoofs.";
     NatIcmpMalformed = 59, "nat_icmp_malformed", Nat, "An ICMP message is truncated or has a wrong checksum, or quotes less than it must.", "Look at the sender.";
-    NatL4Malformed = 60, "nat_l4_malformed", Nat, "The packet ends inside its TCP, UDP or ICMP header, or that header contradicts itself.", "Look at the sender.";
+    NatL4Malformed = 60, "nat_l4_malformed", Nat, "The packet ends inside its TCP, UDP, UDP-Lite, DCCP, SCTP or ICMP header, or that header contradicts itself.", "Look at the sender.";
     SessionQuotaTenant = 61, "session_quota_tenant", Nat, "The VPC's limit of sessions is reached and none of its half-open sessions can make room.", "Raise the limit in the Snat; `tunny get sessions` shows what they are.";
     SessionQuotaVm = 62, "session_quota_vm", Nat, "The VM's limit of sessions is reached.", "Raise the limit in the Snat, or look at what the VM does.";
     SessionQuotaHalfOpen = 63, "session_quota_half_open", Nat, "The VPC's limit of half-open sessions is reached and none can make room.", "Raise the limit, or look for a VM that scans or floods.";
@@ -188,7 +188,7 @@ reasons! {
     FilterIngress = 71, "filter_ingress", Filter, "A security group of the receiver does not allow the connection.", "`tunny trace` names the rule; allow it in the SecurityGroup, or leave it.";
     FilterSpoofed = 72, "filter_spoofed", Filter, "The inner source address is no VM of this VPC on the NC that sent it, nor in a prefix that has security groups; on a wire: it is no Server's behind this port.", "Look for a VM or server that uses another one's address; or create the Vm or Server, or give the prefix to a group.";
     FilterTcpMalformed = 73, "filter_tcp_malformed", Filter, "A TCP header that no TCP sends: flags that exclude each other or none, data in a SYN, a length that contradicts itself.", "Look at the sender: a scanner, or a broken stack.";
-    FilterL4Malformed = 74, "filter_l4_malformed", Filter, "The packet ends inside its UDP or ICMP header, or its length contradicts itself.", "Look at the sender.";
+    FilterL4Malformed = 74, "filter_l4_malformed", Filter, "The packet ends inside its UDP, UDP-Lite, DCCP, SCTP or ICMP header, or that header contradicts itself.", "Look at the sender.";
     FilterFragment = 75, "filter_fragment_overlap", Filter, "A fragment overlaps another of its packet, or contradicts what was seen of it.", "Somebody tries to hide a header from the filter, or a stack is broken.";
     ServerUnknown = 76, "server_unknown", Tenant, "A frame from the network for an address that no Server behind this wire has.", "Create the Server, or look for a stale neighbour entry or a flooding switch.";
     FilterAgentGone = 77, "filter_agent_gone", Filter, "A control packet of a connection, and the agent that judges it is on another host and not there. Established connections go on.", "`tunny get states` says why; start `tunny agent`, or look at the way to it.";

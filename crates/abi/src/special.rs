@@ -87,8 +87,8 @@ const DOCS: (Say, Say) = (Say::Docs, Say::Docs);
 /// Whoever has no other address may send with it; nobody has it.
 const DUMMY: (Say, Say) = (Say::Go, Say::Never);
 
-/// The IANA IPv4 and IPv6 Special-Purpose Address Registries, in their order. Deprecated rows that say nothing any more are forwarded
-/// unless a shorter row says otherwise.
+/// The IANA IPv4 and IPv6 Special-Purpose Address Registries, in their order. A deprecated row whose columns say nothing any more has
+/// what the next shorter row says, and is forwarded if there is none.
 pub const SPECIAL: &[Special] = &[
     v4([0, 0, 0, 0], 8, "\"This network\"", "RFC 791", "TFFF", NEVER),
     v4([0, 0, 0, 0], 32, "\"This host on this network\"", "RFC 1122", "TFFF", NEVER),
@@ -308,8 +308,11 @@ S, D, F, G are the registry's Source, Destination, Forwardable and Globally Reac
 - Link-local addresses of either family are never forwarded or translated (RFC 3927 section 7, RFC 4291 section 2.5.6). A packet for a VPC's own\n\
   gateway address (`spec.gateway.addresses`, 169.254.169.254 or fe80::1 for example) is not forwarded but answered, as ARP, ND and ping are.\n\
   A Vm, a Server, a pool or an elastic address cannot have an address that is never forwarded.\n\
+- A deprecated row says nothing any more (`- - - -`), so the next shorter row decides for it. 2001:10::/28 (ORCHID) lies in 2001::/23, which is\n\
+  neither a source nor a destination: it is dropped. 192.88.99.0/24 (6to4 relays) lies in no other row: it is ordinary unicast, and forwarded.\n\
 - Documentation prefixes are forwarded, as in labs; with `spec.documentationPrefixes: drop` of the Gateway they are not.\n\
-- Multicast (224.0.0.0/4, ff00::/8) is no part of the registries: `inner_multicast` as a destination, `inner_martian` as a source.\n\
+- Multicast (224.0.0.0/4, ff00::/8) is no part of the registries: `inner_multicast` as a destination, `inner_martian` as a source, in\n\
+  neighbour discovery, too.\n\
 - Outer addresses of tunnels are the underlay's matter, and are not looked at.\n\n",
     );
     for (v6, title) in [(false, "IPv4"), (true, "IPv6")] {
@@ -367,6 +370,10 @@ mod tests {
             let [source, destination, forwardable, _]: [u8; 4] = r.columns.as_bytes().try_into().unwrap();
             assert!(r.addr == 0 || r.addr.trailing_zeros() >= u32::from(r.bits() - r.len), "{}", r.prefix());
             if r.columns == "----" {
+                // Of itself it says nothing: what the next shorter row says, or nothing at all.
+                let around = SPECIAL.iter().filter(|s| s.v6 == r.v6 && s.len < r.len && s.covers(r.addr)).max_by_key(|s| s.len);
+                let says = around.map_or(GO, |s| (s.source, s.destination));
+                assert_eq!((r.source, r.destination), says, "{}", r.prefix());
                 continue;
             }
             assert!(source == b'T' || r.source != Say::Go, "{}", r.prefix());

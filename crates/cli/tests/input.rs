@@ -217,3 +217,35 @@ fn a_replay_never_harms_a_file() {
     assert!(replay(&input, Path::new("/dev/null")).status.success());
     assert!(said(&replay(&input, Path::new("/dev/full"))).contains("No space left"));
 }
+
+/// An unassigned protocol over IPv6 that a rule for any protocol would allow is refused: the trace never says that it is allowed.
+#[test]
+fn a_trace_of_a_protocol_that_no_rule_names_does_not_say_allowed() {
+    let dir = std::env::temp_dir().join(format!("tunny-unnamed-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let config = dir.join("edge.yaml");
+    let trace = |rule: &str, next: u8| {
+        let documents = format!(
+            "{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: e}}, spec: {{role: filter, wires: [ens1=ens2]}}}}\n---\n\
+{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: red}}, spec: {{vni: 100}}}}\n---\n\
+{{apiVersion: tunny/v1, kind: Server, metadata: {{name: web}}, spec: {{vpc: red, port: ens1, addresses: ['2001:db8:64::10']}}}}\n---\n\
+{{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {{name: g}}, spec: {{rules: ['{rule}', 'egress allow any any']}}}}\n---\n\
+{{apiVersion: tunny/v1, kind: SecurityBinding, metadata: {{name: b}}, spec: {{vpc: red, servers: [web], groups: [g]}}}}\n"
+        );
+        std::fs::write(&config, documents).unwrap();
+        let addresses = "20010db8000000000000000000000099".to_string() + "20010db8006400000000000000000010";
+        let frame = format!("02000000000102000000000286dd600000000008{next:02x}40{addresses}0102030405060708");
+        let out = tunny(&["trace", "--config", config.to_str().unwrap(), "--ifindex", "2", "--hex", &frame, "--engine", "user"]).output().unwrap();
+        said(&out)
+    };
+    for next in [147, 252, 253, 254] {
+        let text = trace("ingress allow any any", next);
+        assert!(text.contains("ext_header_refused") && !text.contains("ingress allowed"), "{text}");
+        assert!(text.contains("ingress not allowed by group g, rules[0]: ingress allow any any") && text.contains("needs a rule that names it"), "{text}");
+        let text = trace(&format!("ingress allow {next} any"), next);
+        assert!(!text.contains("ext_header_refused") && text.contains("ingress allowed by group g"), "{text}");
+    }
+    let text = trace("ingress allow any any", 89);
+    assert!(text.contains("ingress allowed by group g"), "{text}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}

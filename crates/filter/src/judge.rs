@@ -137,11 +137,19 @@ pub struct Verdict<'a> {
 }
 
 impl<'a> Verdict<'a> {
-    /// Counts the connection for the rules that decided.
+    /// Counts the connection for the rules that decided. One that is refused because no rule names its protocol counts for none.
     pub fn count(&self) {
+        if self.deny == Some(Deny::Unnamed) {
+            return;
+        }
         for (group, rule) in [self.egress, self.ingress].into_iter().flatten() {
             group.hit(rule);
         }
+    }
+
+    /// No rule denies it: it is refused because the protocol is one that nobody knows, and this rule does not name it.
+    pub fn lacks_name(&self, rule: (&Group, usize)) -> bool {
+        self.deny == Some(Deny::Unnamed) && !names(rule)
     }
 
     /// The connection may begin, but one of the rules that allow it does not want it remembered: then none of it is, and each packet,
@@ -156,7 +164,8 @@ impl<'a> Verdict<'a> {
         let (group, i) = match self.deny {
             Some(Deny::Egress) => self.egress,
             Some(Deny::Ingress) => self.ingress,
-            None | Some(Deny::Unnamed) => self.ingress.or(self.egress),
+            None => self.ingress.or(self.egress),
+            Some(Deny::Unnamed) => [self.egress, self.ingress].into_iter().flatten().find(|r| !names(*r)),
         }?;
         Some((group, group.rule(i)?))
     }

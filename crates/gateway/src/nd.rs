@@ -61,6 +61,9 @@ fn check(frame: &[u8]) -> Result<Question, DropReason> {
     if !sound {
         return Err(DropReason::NdMalformed);
     }
+    if never_a_source(Addr::v6(ip.src())) {
+        return Err(DropReason::InnerMartian);
+    }
     match kind {
         kind::NEIGHBOUR_SOLICITATION => {
             let target = wire::be::u128(message, 8);
@@ -68,6 +71,12 @@ fn check(frame: &[u8]) -> Result<Question, DropReason> {
         }
         _ => Err(DropReason::NdUnsupported),
     }
+}
+
+/// Nobody sends from such an address: multicast (RFC 4291 section 2.7), loopback, IPv4-mapped. From the unspecified one neighbour
+/// discovery may come.
+pub(crate) fn never_a_source(src: Addr) -> bool {
+    src.hi >> 56 == 0xff || src != Addr::default() && abi::special6(src.hi, src.lo, true) == Some(DropReason::InnerMartian)
 }
 
 /// The inner frame of an advertisement; its source address is the target.

@@ -588,8 +588,14 @@ pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, verdict: &filte
     let asked = [(RuleDirection::Egress, verdict.egress, Deny::Egress), (RuleDirection::Ingress, verdict.ingress, Deny::Ingress)];
     for (direction, found, deny) in asked {
         let rule = found.and_then(|(g, i)| Some((g.spec().name.to_string(), i, g.rule(i)?.to_string())));
-        if rule.is_some() || verdict.deny == Some(deny) {
-            w.note(p, Stage::Filter, Event::Rule { direction: direction.name(), rule, allowed: verdict.deny != Some(deny) });
+        match rule {
+            Some(rule) if found.is_some_and(|r| verdict.lacks_name(r)) => {
+                w.note(p, Stage::Filter, Event::Unnamed { direction: direction.name(), rule });
+            }
+            rule if rule.is_some() || verdict.deny == Some(deny) => {
+                w.note(p, Stage::Filter, Event::Rule { direction: direction.name(), rule, allowed: verdict.deny != Some(deny) });
+            }
+            _ => {}
         }
     }
     if verdict.deny.is_none() && verdict.egress.is_none() && verdict.ingress.is_none() {

@@ -97,6 +97,8 @@ pub enum Event {
     Session { inner: String, outer: String, state: &'static str, inward: bool },
     /// The rule of a security group that decided; none matched, so it is denied.
     Rule { direction: &'static str, rule: Option<(String, usize, String)>, allowed: bool },
+    /// The rule of a security group that would allow it if its protocol were one that is known: the rule does not name it.
+    Unnamed { direction: &'static str, rule: (String, usize, String) },
     /// Neither end has a security group.
     NoGroups,
     /// The session of a connection inside.
@@ -192,6 +194,10 @@ impl std::fmt::Display for Event {
                 write!(f, "{direction} {word} by group {group}, rules[{i}]: {rule}")
             }
             Event::Rule { direction, rule: None, .. } => write!(f, "{direction} denied: no rule of its groups matches"),
+            Event::Unnamed { direction, rule: (group, i, rule) } => write!(
+                f,
+                "{direction} not allowed by group {group}, rules[{i}]: {rule}: an unassigned or experimental protocol needs a rule that names it"
+            ),
             Event::Wire { servers_side, other, what } => {
                 let side = if *servers_side { "servers" } else { "network" };
                 write!(f, "{what} from the {side}, other end of the wire: port {other}")

@@ -14,7 +14,7 @@ use crate::record::{Event, Recorder};
 use crate::stages::{meter, parse};
 use crate::nat::l4;
 use crate::work::Work;
-use crate::{pair, Frame, Verdict};
+use crate::{nd, pair, Frame, Verdict};
 
 /// What a frame is, as far as it is in order.
 enum Seen<'f> {
@@ -263,6 +263,9 @@ fn neighbours<R: Recorder>(
     let targeted = matches!(kind, icmpv6::kind::NEIGHBOUR_SOLICITATION | icmpv6::kind::NEIGHBOUR_ADVERTISEMENT);
     if ip.get(7) != Some(&255) || targeted && message.len() < 24 {
         return Err(DropReason::NdMalformed);
+    }
+    if nd::never_a_source(src) {
+        return Err(DropReason::InnerMartian);
     }
     if !end.servers_side {
         return Ok(());

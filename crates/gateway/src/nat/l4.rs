@@ -95,12 +95,34 @@ impl L4 {
         }
         self.src_port = be::u16(head, 0);
         self.dst_port = be::u16(head, 2);
+        self.coverage(payload)?;
         // The data offset of a first fragment may lead into the next one: options are nobody's concern here.
         let header = (head.get(12).copied().unwrap_or(0x50) >> 4) as usize * 4;
         if self.proto == protocol::TCP && (header < tcp::HEADER_LEN || self.piece.is_none() && header > payload.len()) {
             return Err(DropReason::NatL4Malformed);
         }
         Ok(())
+    }
+
+    /// What a receiver of UDP-Lite (RFC 3828 section 3.1) and of DCCP (RFC 4340 section 8.5, step 1) checks besides the checksum. What
+    /// leads beyond a first fragment may be in the next one.
+    fn coverage(&self, payload: &[u8]) -> Result<(), DropReason> {
+        let whole = self.piece.is_none();
+        let sound = match (self.proto, payload) {
+            (protocol::UDP_LITE, [_, _, _, _, c0, c1, sum @ ..]) => {
+                let covered = usize::from(u16::from_be_bytes([*c0, *c1]));
+                let legal = covered == 0 || covered >= udp::HEADER_LEN && !(whole && covered > payload.len());
+                // A sum that comes to zero is sent as all ones, and there is no UDP-Lite without one.
+                legal && !sum.starts_with(&[0, 0])
+            }
+            (protocol::DCCP, [_, _, _, _, offset, cover, _, _, kind, ..]) => {
+                let header = usize::from(*offset) * 4;
+                let covered = header + usize::from(cover & 15).saturating_sub(1) * 4;
+                header >= dccp_header(*kind) && !(whole && covered > payload.len())
+            }
+            _ => true,
+        };
+        if sound { Ok(()) } else { Err(DropReason::NatL4Malformed) }
     }
 
     /// What an ICMP message is, with its identifier if it has one.
@@ -168,6 +190,22 @@ impl L4 {
             len: head.len().saturating_sub(header) as u32,
             scale: if flags & tcp::SYN != 0 { window_scale(options) } else { None },
         }
+    }
+}
+
+/// Bytes that the header of a DCCP packet has at least (RFC 4340 section 5.1 to 5.8), by the byte with its type and X, which says
+/// whether sequence numbers are long: 0 of a type that must have them long. A reserved type is the receiver's matter.
+fn dccp_header(kind: u8) -> usize {
+    match (kind >> 1 & 15, kind & 1 != 0) {
+        (2, false) => 12,
+        (3 | 4, false) => 16,
+        (0..=1 | 5..=9, false) => usize::MAX,
+        (_, false) => 12,
+        (2, true) => 16,
+        (0, true) => 20,
+        (1 | 7, true) => 28,
+        (3..=6 | 8..=9, true) => 24,
+        (_, true) => 16,
     }
 }
 
