@@ -171,6 +171,8 @@ impl Lines {
 /// Starts to load the cache line of an address, which need not be valid.
 #[inline(always)]
 pub(crate) fn prefetch_address(at: *const u8) {
+    #[cfg(test)]
+    crate::tests::ahead::note(at as usize);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address has no effect but on caches.
     unsafe {

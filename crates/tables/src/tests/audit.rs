@@ -190,3 +190,68 @@ fn a_second_writer_goes_on() {
         }
     }
 }
+
+/// So many of everything that there are two chunks of each, of cells, records and NCs, some of which go again.
+#[test]
+fn memory_says_what_a_large_model_says() {
+    let (_seed, rng) = seeded("large");
+    let mut h = History::new(rng);
+    let nc = |n: u32| match n % 100 {
+        0 => IpAddr::V6((0xfd00u128 << 112 | u128::from(n)).into()),
+        _ => IpAddr::V4((0xac10_0000 + n).into()),
+    };
+    let vm = |i: u32, n: u32| VmSpec {
+        mac: 0x0200_0000_0000 | u64::from(n),
+        ipv4: (n % 5 > 0).then_some(0x0a00_0000 + n),
+        ipv6: (n % 5 < 2).then_some(0x2001 << 112 | u128::from(n)),
+        more: Vec::new(),
+        nc: nc(1 + (i * 13 + n) % 4200),
+        meter: (n == 3 && i % 64 == 0).then(|| Box::new(MeterSpec { bytes: RateSpec { committed_rate: u64::from(i) + 1, ..Default::default() }, ..Default::default() })),
+    };
+    let tenant = |i: u32| TenantChange {
+        vni: i * 4001 + 1,
+        settings: Some(TenantSettings { gateway_mac: 0x0200_0000_0001, icmp: i % 2 == 0, extra_ncs: vec![nc(1 + i)], ..Default::default() }),
+        routes: RoutesChange::Replace(vec![Route { prefix: Prefix { addr: IpAddr::V4(0x0a00_0000.into()), len: 8 }, target: Target::Local }]),
+        vm_add: (0..13).map(|n| vm(i, n)).collect(),
+        ..Default::default()
+    };
+    let all = Commit { nc_add: (1..=4200).map(nc).collect(), tenants: (0..4000).map(tenant).collect(), ..Default::default() };
+    // Every third VPC goes, of the others a VM, with them the NCs that nobody needs any more.
+    let less = |i: u32| match i % 3 {
+        0 => TenantChange { vni: i * 4001 + 1, delete: true, ..Default::default() },
+        _ => TenantChange { vni: i * 4001 + 1, vm_remove: vec![VmKey(0x0200_0000_0000 | u64::from(i % 13))], ..Default::default() },
+    };
+    for commit in [all, Commit { tenants: (0..4000).map(less).collect(), ..Default::default() }] {
+        h.w.commit(&commit).unwrap();
+        h.model.apply(&commit);
+        h.beside.all += 1;
+        for change in &commit.tenants {
+            match change.delete {
+                true => drop(h.beside.commits.remove(&change.vni)),
+                false => *h.beside.commits.entry(change.vni).or_default() += 1,
+            }
+        }
+        h.w.settle();
+        h.count();
+        audit(&h.w, &h.model, &h.beside);
+        h.taken_over();
+        h.forget_counts();
+        let tables = h.w.tables();
+        let mut ids = Vec::new();
+        for (vni, t) in h.model.tenants.iter().step_by(17) {
+            let tenant = tables.tenant(*vni).unwrap();
+            for vm in t.vms.values() {
+                let found = match (vm.ipv4, vm.ipv6) {
+                    (Some(a), _) => tables.vm4(*vni, a, tenant.generation()),
+                    (_, a) => tables.vm6(*vni, halves(a.unwrap()), tenant.generation()),
+                };
+                let e = found.unwrap();
+                assert_eq!((e.mac, tables.nc(e.nc).map(|n| n.addr)), (vm.mac, Some(vm.nc)));
+                ids.push((tenant.id(), e.vm, e.nc));
+            }
+        }
+        let beyond = |n: fn(&(u32, u32, u32)) -> u32, first: u32| ids.iter().filter(|id| n(id) >= first).count();
+        assert!(beyond(|id| id.0, 1 << TENANT_CHUNK_SHIFT) > 0 && beyond(|id| id.1, 1 << VM_CHUNK_SHIFT) > 0);
+        assert!(beyond(|id| id.2, 1 << NC_CHUNK_SHIFT) > 0);
+    }
+}

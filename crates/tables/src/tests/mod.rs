@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of readers and writer together, each against an oracle.
 
+pub(crate) mod ahead;
 mod api;
 mod audit;
 mod concurrent;

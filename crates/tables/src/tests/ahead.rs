@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is asked for ahead is what is read then.
+
+use super::model::halves;
+use super::world::*;
+use crate::line::{root, Lines, RootRef};
+use crate::*;
+use abi::*;
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+thread_local! {
+    static ASKED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
+}
+
+/// Called with each address that this thread asks for.
+pub(crate) fn note(at: usize) {
+    ASKED.with_borrow_mut(|asked| asked.iter_mut().for_each(|list| list.push(at)));
+}
+
+/// The addresses that are asked for meanwhile, in their order.
+fn asked(what: impl FnOnce()) -> Vec<usize> {
+    ASKED.set(Some(Vec::new()));
+    what();
+    ASKED.take().unwrap_or_default()
+}
+
+fn place<T>(of: &T) -> usize {
+    std::ptr::from_ref(of) as usize
+}
+
+/// Home line of a hash in a table with so many lines a bucket.
+fn home(w: &Writer, table: usize, hash: u64, lines: u32) -> u32 {
+    let word = RootRef::new(&**w.memory()).get(table);
+    word as u32 + bucket_of(hash, (word >> 32) as u32) * lines
+}
+
+#[test]
+fn readers_ask_for_the_lines_that_they_read() {
+    let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+    let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
+    let t = w.tables();
+    // Without tables nothing of them is asked for but line 0.
+    let none = place(Lines::new(&**w.memory()).at(0));
+    w.commit(&first()).unwrap();
+    let six: Vec<IpAddr> = (1..9u128).map(|n| IpAddr::V6(Ipv6Addr::from_bits(0xfd00 << 112 | n))).collect();
+    w.commit(&Commit { nc_add: six.clone(), ..Default::default() }).unwrap();
+    w.settle();
+    let (lines, salt) = (Lines::new(&**w.memory()), RootRef::new(&**w.memory()).get(root!(salt)));
+    let line = |n: u32| place(lines.at(n));
+    let at = t.tables4();
+    for n in 0..VPCS {
+        let vni = vni(n);
+        let tenant = home(&w, root!(tenants), hash1(u64::from(vni) << TENANT_VNI_SHIFT, salt), 2);
+        assert_eq!(asked(|| t.prefetch_tenant(vni)), [line(tenant)]);
+        assert_eq!((asked(|| _ = t.tenant_home(vni)), t.tenant_home(vni)), (vec![line(tenant)], tenant));
+        assert_eq!((asked(|| _ = t.tenant_line(&at, vni)), t.tenant_line(&at, vni)), (vec![line(tenant)], tenant));
+        let src = 0xc0a8_0001 + n;
+        let member = home(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(src) << 8 | MEMBER_V4, salt), 1);
+        assert_eq!(asked(|| t.prefetch_member4(vni, src)), [line(member)]);
+        assert_eq!((asked(|| _ = t.member4_home(vni, src)), t.member4_home(vni, src)), (vec![line(member)], member));
+        assert_eq!((asked(|| _ = t.member4_line(&at, vni, src)), t.member4_line(&at, vni, src)), (vec![line(member)], member));
+        let member = home(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(n) << 8 | MEMBER_V6, salt), 1);
+        assert_eq!(asked(|| t.prefetch_member6(vni, n)), [line(member)]);
+        let addr = 0x0a01_0000 + n;
+        let vm = home(&w, root!(vm4), hash1(u64::from(vni) << 40 | u64::from(addr) << 8, salt), 1);
+        assert_eq!(asked(|| t.prefetch_vm4(vni, addr)), [line(vm)]);
+        assert_eq!(asked(|| _ = t.vm4_home(vni, addr)), [line(vm)]);
+        assert_eq!((asked(|| _ = t.vm4_line(&at, vni, addr)), t.vm4_line(&at, vni, addr)), (vec![line(vm)], vm));
+        let addr = halves((0x2001_0db8u128 << 96) + u128::from(n));
+        let vm = home(&w, root!(vm6), hash3(u64::from(vni), addr.0, addr.1, salt), 2);
+        assert_eq!(asked(|| t.prefetch_vm6(vni, addr)), [line(vm), line(vm + 1)]);
+        let nc = home(&w, root!(nc6), hash3(0, addr.0, addr.1, salt), 2);
+        assert_eq!(asked(|| t.prefetch_nc6(addr)), [line(nc), line(nc + 1)]);
+        assert!(asked(|| t.prefetch_vm_meter(n)).is_empty(), "no VM has a meter");
+        assert_eq!(asked(|| t.prefetch_line(77 + n)), [line(77 + n)]);
+    }
+    let bytes = [0u8; 200];
+    assert_eq!(asked(|| t.prefetch_bytes(&bytes, 70)), [place(&bytes) + 70]);
+    assert_eq!((asked(|| prefetch(Some(&bytes))), asked(|| prefetch::<u8>(None))), (vec![place(&bytes)], vec![]));
+    assert_eq!(asked(|| t.prefetch_line(0)), [none]);
+}
+
+/// Of what a commit lists the beginning is asked for, line by line, and no more than 24 lines.
+#[test]
+fn the_beginning_of_a_list_is_asked_for() {
+    let list = vec![0u64; 1000];
+    let lines = |n: usize| -> Vec<usize> { (0..n).map(|i| list.as_ptr() as usize + 64 * i).collect() };
+    for (n, want) in [(0, 0), (1, 1), (8, 1), (9, 2), (191, 24), (192, 24), (193, 24), (1000, 24)] {
+        assert_eq!(asked(|| crate::line::prefetch_slice(&list[..n])), lines(want), "{n} words");
+    }
+}
