@@ -305,6 +305,22 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_has_as_many_chunks_as_it_needs() {
+        let mut stack = Stack::default();
+        for n in 0..3 * CHUNK as u32 {
+            assert_eq!((stack.len(), stack.bytes()), (n as usize, 16_384 * (n as usize).div_ceil(CHUNK) as u64));
+            stack.push(n + 7);
+            assert_eq!((stack.peek(), stack.len()), (Some(n + 7), n as usize + 1));
+        }
+        assert!(stack.iter().eq((0..3 * CHUNK as u32).map(|n| n + 7)));
+        for n in (0..3 * CHUNK as u32).rev() {
+            assert_eq!(stack.pop(), Some(n + 7));
+            assert_eq!((stack.len(), stack.peek(), stack.bytes()), (n as usize, n.checked_sub(1).map(|n| n + 7), 16_384 * (n as usize).div_ceil(CHUNK) as u64));
+        }
+        assert_eq!((stack.pop(), stack.peek(), stack.iter().count()), (None, None, 0));
+    }
+
+    #[test]
     fn a_stack_gives_back_what_it_took() {
         let mut stack = Stack::default();
         assert_eq!((stack.len(), stack.pop()), (0, None));

@@ -369,6 +369,48 @@ mod tests {
     }
 
     #[test]
+    fn each_limit_is_reached_exactly_and_not_passed() {
+        let limits = FragLimits { datagrams: 3, datagrams_tenant: 2, held_bytes: 10, held_bytes_datagram: 6, lifetime: 100 };
+        let later = |t: &mut FragTable, vni: u32, id: u32, p: Piece, bytes: usize, now: u64| t.later(&key(vni, id), p, &vec![0; bytes], now);
+        let mut t = FragTable::new(limits);
+        assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 5, 0), Fate::Held);
+        assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 0), Fate::Held);
+        assert_eq!(later(&mut t, 1, 2, piece(8, 8, true), 4, 0), Fate::Held);
+        assert_eq!(t.held_bytes, 10);
+        assert_eq!(later(&mut t, 1, 3, piece(8, 8, true), 0, 0), Fate::Drop, "two of a tenant");
+        assert_eq!(later(&mut t, 2, 3, piece(8, 8, true), 1, 0), Fate::Drop, "ten bytes in all");
+        assert_eq!(later(&mut t, 3, 3, piece(8, 8, true), 0, 0), Fate::Drop, "three datagrams");
+        assert_eq!((t.len(), t.contradicts(&key(2, 3)), t.contradicts(&key(1, 1))), (3, true, false));
+        let mut lost = Vec::new();
+        t.expire(99, &mut |k, frame| lost.push((k.id, frame.len())));
+        assert_eq!((t.len(), lost.len()), (3, 0));
+        t.expire(100, &mut |k, frame| lost.push((k.id, frame.len())));
+        assert_eq!((t.len(), t.is_empty(), lost.as_slice(), t.held_bytes), (0, true, &[(1, 5), (1, 1), (2, 4)][..], 0));
+        // One byte more of a datagram.
+        assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 6, 200), Fate::Held);
+        assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 200), Fate::Drop);
+        // The longest datagram, and one byte more.
+        let mut t = FragTable::new(FragLimits::default());
+        for (id, last, fits) in [(1, piece(65_528, 7, false), true), (2, piece(65_528, 8, false), false), (3, piece(65_520, 8, true), true), (4, piece(65_528, 8, true), false)] {
+            assert!(first(&mut t, id, piece(0, 65_520, true), 0).0);
+            assert_eq!(t.later(&key(1, id), last, b"", 0) == Fate::Known((1000, 53), 17), fits, "{id}");
+        }
+        // So many pieces, and one more.
+        assert!(first(&mut t, 9, piece(0, 8, true), 0).0);
+        for n in 1..=128 {
+            let fate = t.later(&key(1, 9), piece(8 * n, 8, true), b"", 0);
+            assert_eq!(fate == Fate::Drop, n == 128, "piece {n}");
+        }
+        // A call looks at four that are too old.
+        let mut t = FragTable::new(FragLimits { lifetime: 100, ..FragLimits::default() });
+        (0..9).for_each(|id| assert!(first(&mut t, id, piece(0, 8, true), 0).0));
+        assert!(t.admits(&key(1, 50), piece(0, 8, true), (1, 2), 99) && t.len() == 9);
+        assert!(t.admits(&key(1, 50), piece(0, 8, true), (1, 2), 100) && t.len() == 5);
+        assert!(first(&mut t, 50, piece(0, 8, true), 100).0);
+        assert_eq!(t.len(), 2, "four went, one came");
+    }
+
+    #[test]
     fn a_second_first_fragment_with_other_ports_ends_the_datagram() {
         let mut t = FragTable::new(FragLimits::default());
         // The same piece, a shorter one and a longer one.

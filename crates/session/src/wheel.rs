@@ -132,6 +132,56 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_time_has_its_place_two_ahead_at_least_and_a_turn_at_most() {
+        for tick in [5u64, 250, 1000] {
+            let wheel = Wheel::new(tick << TICK_SHIFT | 12345);
+            let place = |due: u64| wheel.place(due << TICK_SHIFT | 999);
+            for due in [0, tick - 1, tick, tick + 1] {
+                assert_eq!(place(due), (tick + 2) as u8, "{due}");
+            }
+            for due in [tick + 2, tick + 3, tick + 100, tick + 252, tick + 253] {
+                assert_eq!(place(due), (due + 1) as u8, "{due}");
+            }
+            for due in [tick + 254, tick + 255, tick + 256, tick + 100_000] {
+                assert_eq!(place(due), (tick + 254) as u8, "{due}");
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_are_counted_taken_in_pieces_and_used_again() {
+        let wheel = Wheel::new(0);
+        assert_eq!(wheel.bytes(), 0);
+        let chunk = 1024 * 4 + 16;
+        let mut pushed = 0;
+        for (until, chunks) in [(1, 1), (1024, 1), (1025, 2), (3025, 3)] {
+            (pushed..until).for_each(|at| wheel.push(7, at));
+            assert_eq!(wheel.bytes(), chunks * chunk, "{until}");
+            pushed = until;
+        }
+        for turn in 0..3u64 {
+            let mut got = Vec::new();
+            for _ in 1..=6 {
+                let mut opened = wheel.open((7 + 256 * turn) << TICK_SHIFT).unwrap();
+                assert!(opened.is_empty());
+                wheel.take(&mut opened, 10, &mut got);
+            }
+            let mut opened = wheel.open((7 + 256 * turn) << TICK_SHIFT).unwrap();
+            assert_eq!(opened.place, 7);
+            for n in 1..=304usize {
+                let mut some = Vec::new();
+                wheel.take(&mut opened, 10, &mut some);
+                assert_eq!(some.len(), if n <= 302 { 10 } else if n == 303 { 5 } else { 0 });
+                got.extend(some);
+            }
+            assert!(opened.is_empty() && got == (0..3025).collect::<Vec<u32>>());
+            (0..3025).for_each(|at| wheel.push(7, at));
+            assert_eq!(wheel.bytes(), 3 * chunk, "chunks are used again");
+            while wheel.open((256 * (turn + 1)) << TICK_SHIFT).is_some() {}
+        }
+    }
+
+    #[test]
     fn an_entry_comes_up_after_its_time_and_within_a_turn() {
         let wheel = Wheel::new(5 << TICK_SHIFT);
         let (soon, late) = (wheel.place(9 << TICK_SHIFT), wheel.place(9999 << TICK_SHIFT));
