@@ -2,7 +2,7 @@
 //! `tunny get`: objects, tables, counters, water levels.
 
 use crate::listing;
-use crate::output::{self, show, table};
+use crate::output::{self, page, show, table, Columns};
 use crate::Global;
 use config::Kind;
 use node::client::{escape, Client};
@@ -19,6 +19,9 @@ use std::process::ExitCode;
 /// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
 /// rules, events (who changed what, or tried to).
 ///
+/// A table has one header for each kind, and columns as wide as the first thousand rows ask for; a wider cell moves the rest of its row. Another
+/// header comes only where objects have a field that none before them had.
+///
 /// Exit status 0: this is all that there is. 3: the list is cut at --limit, and there is more. `tunny get all -o yaml` writes everything
 /// that is configured, as it was when the listing began; `tunny apply --replace` takes it back.
 #[derive(Debug, clap::Args)]
@@ -31,7 +34,7 @@ pub struct Args {
     /// Show what the tables really hold, not what was configured.
     #[arg(long)]
     tables: bool,
-    /// So many at most, 0: no limit [default: 0 for objects and vm-counters; 1000 for sessions, ports, rules and migration].
+    /// So many at most, 0: no limit [default: 0 for objects, vm-counters and events; 1000 for sessions, ports, rules and migration].
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Go on where a list was cut; it says where when it is.
@@ -109,6 +112,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
         if known.contains(&option) {
             continue;
         }
+        if option == "--continue" && known.contains(&"--limit") {
+            anyhow::bail!("a list of `{kind}` has no place to go on from: give a larger --limit, or --limit 0 for all of it");
+        }
         if let ("NAME", Some(name)) = (option, &args.name) {
             anyhow::bail!("`{kind}` is one whole: there is no `{name}` in it to get alone");
         }
@@ -164,7 +170,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         "ports" => return crate::sessions::ports(&client, &args.which, args.vpc, limit, format),
         "rules" => return rules(&client, &args, limit, format),
         "vm-counters" => return listing::show(&client, &path("/v1/vm-counters", &args), format, vm_counters),
-        "events" => crate::history::events(&client, limit as usize, format)?,
+        "events" => return crate::history::events(&client, args.limit.unwrap_or(0), format),
         kind => {
             let path = path(&format!("/v1/objects/{}", escape(kind)), &args);
             if args.name.is_none() {
@@ -172,7 +178,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             }
             match client.list::<Value>(&path)?.as_slice() {
                 [one] => show(format, one, output::yaml)?,
-                some => show(format, &some, |some| objects_text(some))?,
+                some => show(format, &some, |some| objects_text(some, &mut Columns::default()))?,
             }
         }
     }
@@ -196,8 +202,8 @@ fn known_vpc(client: &Client, vpc: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn vm_counters(rows: &[Value]) -> String {
-    table(&["vm", "packets", "bytes"], rows.iter().map(|v| ["vm", "packets", "bytes"].map(|key| compact(&v[key])).to_vec()))
+fn vm_counters(rows: &[Value], columns: &mut Columns) -> String {
+    page(columns, &["vm", "packets", "bytes"], rows.iter().map(|v| ["vm", "packets", "bytes"].map(|key| compact(&v[key])).to_vec()))
 }
 
 /// Shows a list of which one entry more than wanted was asked for; whether there is more.
@@ -306,13 +312,14 @@ fn migration(m: &MigrationView, prefixes: usize) -> String {
 
 fn status(s: &Status) -> String {
     let mut text = format!(
-        "instance   {}\nversion    {} (table layout {})\nengine     {}\nworkers    {}\ncommits    {}\npid        {}, up {} s{}\n",
+        "instance   {}\nversion    {} (table layout {})\nengine     {}\nworkers    {}\ngeneration {}\ncommits    {}\npid        {}, up {} s{}\n",
         s.instance,
         s.version,
         s.layout,
         s.engine,
         s.workers,
         s.generation,
+        s.table_commits,
         s.pid,
         s.uptime_s,
         if s.took_over { ", took over running tables" } else { "" }
@@ -458,32 +465,35 @@ fn neighbours(list: &[Neighbour]) -> String {
 }
 
 /// A table for each kind.
-fn objects_text(objects: &[Value]) -> String {
+fn objects_text(objects: &[Value], columns: &mut Columns) -> String {
     if objects.is_empty() {
         return table(&["kind"], []);
     }
     let kinds = objects.chunk_by(|a, b| a["kind"] == b["kind"]);
-    kinds.map(kind_text).collect::<Vec<_>>().join("\n")
+    kinds.map(|objects| kind_text(objects, columns)).collect::<Vec<_>>().join("\n")
 }
 
 /// Objects in columns: kind and name, then whatever their specs have.
-fn kind_text(objects: &[Value]) -> String {
-    let mut columns: Vec<&str> = Vec::new();
+fn kind_text(objects: &[Value], columns: &mut Columns) -> String {
+    // The page before had all of these, and perhaps more.
+    let mut keys: Vec<String> = columns.keys.clone();
     for object in objects {
         for key in object["spec"].as_object().into_iter().flat_map(|s| s.keys()) {
-            if !columns.contains(&key.as_str()) {
-                columns.push(key);
+            if !keys.contains(key) {
+                keys.push(key.clone());
             }
         }
     }
-    let headers: Vec<&str> = ["kind", "name"].into_iter().chain(columns.iter().copied()).collect();
-    let text = table(
+    let headers: Vec<&str> = ["kind", "name"].into_iter().chain(keys.iter().map(String::as_str)).collect();
+    let text = page(
+        columns,
         &headers,
         objects.iter().map(|object| {
-            let spec = columns.iter().map(|c| compact(&object["spec"][*c]));
+            let spec = keys.iter().map(|c| compact(&object["spec"][c.as_str()]));
             [object["kind"].as_str().unwrap_or("").to_string(), name(object)].into_iter().chain(spec).collect()
         }),
     );
+    columns.keys = keys;
     let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     if widest <= output::width() || objects.first().is_none_or(|o| o["kind"] != "Gateway") {
         return text;

@@ -2,7 +2,8 @@
 //! `tunny history`, `tunny rollback` and `tunny get events`: who changed what, and the way back.
 
 use crate::apply::{change_by, Agreed};
-use crate::output::{show, table, Format};
+use crate::listing;
+use crate::output::{fitting, show, Format};
 use crate::Global;
 use node::audit::Event;
 use node::client::Client;
@@ -15,9 +16,9 @@ use std::process::ExitCode;
 /// those marked `kept` can be gone back to: former states are kept up to 64 snapshots, and 64 MiB or twice the size of the present one.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Generations at most, the latest.
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
+    /// So many at most, the latest; 0: no limit. Exit status 3 says that there are older ones.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    limit: u64,
 }
 
 /// Make the configuration what it was after an earlier change: shows the plan, then commits it whole or not at all.
@@ -42,8 +43,7 @@ pub struct RollbackArgs {
 /// Runs `tunny history`.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut list: Vec<Generation> = Client::new(&global.socket())?.get("/v1/history")?;
-    let left = list.len().saturating_sub(args.limit);
-    list.drain(..left);
+    let code = listing::latest(&mut list, args.limit);
     show(global.output, &list, |list| {
         let row = |g: &Generation| {
             let mark = match (g.present, g.kept) {
@@ -54,12 +54,9 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             let e = &g.event;
             vec![e.generation.to_string(), e.time.clone(), e.what.clone(), e.origin.who(), e.changes(), mark.into(), e.note.clone()]
         };
-        table(&["generation", "time", "what", "by", "changes", "", "note"], list.iter().map(row))
+        fitting(&["generation", "time", "what", "by", "changes", "", "note"], list.iter().map(row).collect())
     })?;
-    if left > 0 && global.output == Format::Table {
-        crate::output::say(format_args!("tunny: these are the latest {}; {left} older ones with --limit {}", args.limit, args.limit + left));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 /// Runs `tunny rollback`.
@@ -69,13 +66,15 @@ pub fn rollback(args: RollbackArgs, global: &Global) -> anyhow::Result<ExitCode>
 }
 
 /// Runs `tunny get events`.
-pub fn events(client: &Client, limit: usize, format: Format) -> anyhow::Result<()> {
-    let list: Vec<Event> = client.get(&format!("/v1/events?limit={limit}"))?;
+pub fn events(client: &Client, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
+    let mut list: Vec<Event> = client.get("/v1/events")?;
+    let code = listing::latest(&mut list, limit);
     show(format, &list, |list| {
         let row = |e: &Event| {
             let from = e.origin.from.clone();
             vec![e.time.clone(), e.what.clone(), e.outcome.clone(), e.generation.to_string(), e.origin.who(), from, e.changes(), e.note.clone()]
         };
-        table(&["time", "what", "outcome", "generation", "by", "from", "changes", "note"], list.iter().map(row))
-    })
+        fitting(&["time", "what", "outcome", "generation", "by", "from", "changes", "note"], list.iter().map(row).collect())
+    })?;
+    Ok(code)
 }

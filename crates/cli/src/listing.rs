@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listings as they come: nothing is held but what aligns columns, so that millions of objects can be written.
 
-use crate::output::{say, Format, Out};
+use crate::output::{say, Columns, Format, Out};
 use anyhow::Context;
 use node::client::Client;
 use serde_json::Value;
@@ -14,8 +14,8 @@ pub const CUT: u8 = 3;
 /// Rows that are aligned together.
 const ROWS: usize = 1000;
 
-/// Turns rows into a table, with columns as wide as these at least; the widths that it has.
-pub type Layout = fn(&[Value]) -> String;
+/// Turns rows into a page of a table, whose columns the page before may have fixed.
+pub type Layout = fn(&[Value], &mut Columns) -> String;
 
 /// Writes a list, an item at a time.
 pub struct Printer {
@@ -23,14 +23,14 @@ pub struct Printer {
     format: Format,
     layout: Layout,
     rows: Vec<Value>,
+    columns: Columns,
     count: u64,
-    tables: u64,
 }
 
 impl Printer {
     /// For items that `layout` makes a table of.
     pub fn new(format: Format, layout: Layout) -> Printer {
-        Printer { out: BufWriter::with_capacity(1 << 16, Out), format, layout, rows: Vec::new(), count: 0, tables: 0 }
+        Printer { out: BufWriter::with_capacity(1 << 16, Out), format, layout, rows: Vec::new(), columns: Columns::default(), count: 0 }
     }
 
     /// Takes an item as a line of JSON.
@@ -42,6 +42,10 @@ impl Printer {
                 let other = self.rows.first().is_some_and(|first| first["kind"] != value["kind"]);
                 if other || self.rows.len() >= ROWS {
                     self.table()?;
+                    if other {
+                        // Another kind has a table of its own, even if it has the same columns.
+                        self.columns = Columns::others();
+                    }
                 }
                 self.rows.push(value);
                 Ok(())
@@ -63,10 +67,10 @@ impl Printer {
     }
 
     fn table(&mut self) -> anyhow::Result<()> {
-        let text = (self.layout)(&self.rows);
-        let before = if self.tables > 0 { "\n" } else { "" };
+        let names = self.columns.names.clone();
+        let text = (self.layout)(&self.rows, &mut self.columns);
+        let before = if names.is_empty() || names == self.columns.names { "" } else { "\n" };
         self.rows.clear();
-        self.tables += 1;
         write!(self.out, "{before}{text}").context("cannot write to standard output")
     }
 
@@ -93,6 +97,17 @@ impl Printer {
 pub fn cut(count: u64, rest: &str) -> ExitCode {
     let on = if rest.is_empty() || rest == "-" { String::new() } else { format!(", or --continue {rest} to go on") };
     say(format_args!("tunny: the list is cut: these are the first {count}, and there are more; give --limit 0 for all{on}"));
+    ExitCode::from(CUT)
+}
+
+/// Leaves the latest of a list whose oldest come first; whether that is not all.
+pub fn latest<T>(list: &mut Vec<T>, limit: u64) -> ExitCode {
+    let left = if limit == 0 { 0 } else { (list.len() as u64).saturating_sub(limit) };
+    list.drain(..left as usize);
+    if left == 0 {
+        return ExitCode::SUCCESS;
+    }
+    say(format_args!("tunny: the list is cut: these are the latest {limit}, and there are {left} older ones; give --limit 0 for all"));
     ExitCode::from(CUT)
 }
 

@@ -135,11 +135,20 @@ fn main() -> ExitCode {
 /// Prints what clap has to say: help and version to standard output, a wrong command line to standard error.
 fn help_or_refusal(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() && wants_json(std::env::args()) {
-        let text = answer.to_string();
+        let (text, _) = without_escape(&answer.to_string());
         let sentences: Vec<&str> = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more")).collect();
         let words: Vec<&str> = sentences.iter().flat_map(|line| line.split_whitespace()).collect();
         output::fail(Format::Json, words.join(" ").trim_start_matches("error: "));
         return ExitCode::from(2);
+    }
+    if answer.use_stderr() {
+        let text = answer.to_string();
+        let (kept, negative) = without_escape(&text);
+        // Words of the command line may hold what a terminal obeys. Then the colours go, too.
+        if negative || text.contains(|c: char| c.is_control() && c != '\n') {
+            output::say(kept.trim_end());
+            return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2));
+        }
     }
     match answer.print() {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -148,6 +157,20 @@ fn help_or_refusal(answer: &clap::Error) -> ExitCode {
         }
         _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2)),
     }
+}
+
+/// The text of a refusal without the advice to write `-- -1`, which helps where words are free and not where a number is wanted;
+/// whether it had that advice.
+fn without_escape(text: &str) -> (String, bool) {
+    let advice = |line: &str| {
+        let value = line.trim_start().strip_prefix("tip: to pass '-")?.split('\'').next()?;
+        value.parse::<f64>().ok()
+    };
+    if !text.lines().any(|line| advice(line).is_some()) {
+        return (text.to_string(), false);
+    }
+    let other = |line: &str| if advice(line).is_some() { "  tip: a number here is not negative".to_string() } else { line.to_string() };
+    (text.lines().map(other).collect::<Vec<_>>().join("\n"), true)
 }
 
 /// Whether JSON was asked for on a command line that could not be read.

@@ -140,29 +140,103 @@ fn one_document(value: &serde_json::Value) -> String {
     text
 }
 
+/// Columns of a table that comes in pages: the first page says which there are and how wide, and has the header.
+#[derive(Debug, Default)]
+pub struct Columns {
+    /// Their names.
+    pub names: Vec<String>,
+    /// The fields of objects that they are of.
+    pub keys: Vec<String>,
+    /// How wide, and whether of numbers.
+    shape: Vec<(usize, bool)>,
+}
+
+impl Columns {
+    /// Columns that none has: a page of such a table begins with a header, behind what was printed before.
+    pub fn others() -> Columns {
+        Columns { names: vec![String::new()], ..Columns::default() }
+    }
+}
+
 /// A plain table without lines, in the manner of `ip` and `kubectl`. Columns of numbers are aligned right.
 pub fn table<H: AsRef<str>>(headers: &[H], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    page(&mut Columns::default(), headers, rows)
+}
+
+/// A table whose last column is text of any length. On a terminal what does not fit the line goes on below; elsewhere a row is a line.
+pub fn fitting<H: AsRef<str>>(headers: &[H], rows: Vec<Vec<String>>) -> String {
+    match std::io::stdout().is_terminal() {
+        true => wrapped(headers, &rows, width()),
+        false => table(headers, rows),
+    }
+}
+
+fn wrapped<H: AsRef<str>>(headers: &[H], rows: &[Vec<String>], width: usize) -> String {
+    const LEAST: usize = 30;
+    let last = headers.len() - 1;
+    let before = table(&headers[..last], rows.iter().map(|row| row[..last].to_vec()));
+    let taken = before.lines().map(|line| line.chars().count()).max().unwrap_or(0) + 2;
+    let room = width.saturating_sub(taken).max(LEAST);
+    let mut lines = Vec::new();
+    for row in rows {
+        let mut cells = row[..last].to_vec();
+        for piece in pieces(&config::plain(&row[last]), room) {
+            cells.push(piece);
+            lines.push(std::mem::replace(&mut cells, vec![String::new(); last]));
+        }
+    }
+    table(headers, lines)
+}
+
+/// A text in pieces of so many characters at most, between words where that can be; one piece at least.
+fn pieces(text: &str, most: usize) -> Vec<String> {
+    let mut list = vec![String::new()];
+    for word in text.split(' ') {
+        let mut rest: Vec<char> = word.chars().collect();
+        let used = list.last().map_or(0, |piece| piece.chars().count());
+        if used > 0 && used + 1 + rest.len() > most {
+            list.push(String::new());
+        }
+        while rest.len() > most {
+            list.push(rest.drain(..most).collect());
+        }
+        if let Some(piece) = list.last_mut() {
+            if !piece.is_empty() {
+                piece.push(' ');
+            }
+            piece.extend(rest);
+        }
+    }
+    list.retain(|piece| !piece.is_empty());
+    if list.is_empty() {
+        list.push(String::new());
+    }
+    list
+}
+
+/// A page of a table. It begins with a header if it is the first, or if its columns are others than those of the page before.
+pub fn page<H: AsRef<str>>(columns: &mut Columns, headers: &[H], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let rows: Vec<Vec<String>> =
         rows.into_iter().map(|row| row.into_iter().map(|cell| config::plain(&cell).into_owned()).collect()).collect();
     if rows.is_empty() {
         return String::from("nothing to show\n");
     }
     let width = |text: &str| text.chars().count();
-    let columns: Vec<(usize, bool)> = headers
-        .iter()
-        .enumerate()
-        .map(|(i, header)| {
+    let names: Vec<String> = headers.iter().map(|h| h.as_ref().to_uppercase()).collect();
+    let first = columns.names != names;
+    if first {
+        let shape = |(i, name): (usize, &String)| {
             let cells = || rows.iter().filter_map(|row| row.get(i));
-            let widest = cells().map(|c| width(c)).max().unwrap_or(0).max(width(header.as_ref()));
+            let widest = cells().map(|c| width(c)).max().unwrap_or(0).max(width(name));
             (widest, cells().all(|c| is_quantity(c)))
-        })
-        .collect();
+        };
+        (columns.shape, columns.names) = (names.iter().enumerate().map(shape).collect(), names);
+    }
     let mut text = String::new();
-    let head: Vec<String> = headers.iter().map(|h| h.as_ref().to_uppercase()).collect();
-    for row in std::iter::once(&head).chain(&rows) {
+    for row in first.then_some(&columns.names).into_iter().chain(&rows) {
         let mut line = String::new();
-        for (cell, (widest, right)) in row.iter().zip(&columns) {
-            let padding = " ".repeat(widest - width(cell));
+        for (cell, (widest, right)) in row.iter().zip(&columns.shape) {
+            let padding = " ".repeat(widest.saturating_sub(width(cell)));
             let (before, after) = if *right { (padding.as_str(), "") } else { ("", padding.as_str()) };
             line.push_str(before);
             line.push_str(cell);
@@ -200,6 +274,25 @@ mod tests {
         let text = table(&["name", "packets"], [vec!["a".into(), "5".into()], vec!["long".into(), "12345".into()]]);
         assert_eq!(text, "NAME  PACKETS\na           5\nlong    12345\n");
         assert_eq!(table(&["name"], []), "nothing to show\n");
+    }
+
+    #[test]
+    fn pages_of_a_table_have_one_header_and_columns_of_one_width() {
+        let mut columns = Columns::default();
+        let mut text = page(&mut columns, &["name", "n"], [vec!["long".into(), "12".into()]]);
+        text += &page(&mut columns, &["name", "n"], [vec!["a".into(), "5".into()], vec!["longer".into(), "123".into()]]);
+        assert_eq!(text, "NAME  N\nlong  12\na      5\nlonger  123\n".replace("NAME  N", "NAME   N"));
+        assert!(page(&mut columns, &["name", "m"], [vec!["a".into(), "5".into()]]).starts_with("NAME"), "other columns");
+    }
+
+    #[test]
+    fn the_last_column_goes_on_below_where_the_line_ends() {
+        let note = format!("{} {}", "words of a note ".repeat(20), "é".repeat(170));
+        let text = wrapped(&["a", "note"], &[vec!["x".repeat(40), note.clone()], vec!["y".into(), String::new()]], 100);
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let told: String = text.lines().skip(1).flat_map(|line| line.chars().skip(42)).filter(|c| *c != ' ').collect();
+        assert_eq!(told, note.replace(' ', ""), "nothing is lost");
+        assert!(text.lines().last().unwrap().starts_with('y'));
     }
 
     #[test]

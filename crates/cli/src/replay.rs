@@ -34,6 +34,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    for (path, device) in [(&args.input, "/dev/stdin"), (&args.output_file, "/dev/stdout, to which the summary goes too")] {
+        anyhow::ensure!(path.as_os_str() != "-", "`-` is no file here: name one, or {device}, or a file of that name as ./-");
+    }
     let waiting = crate::input::patience(&[&args.config[..], std::slice::from_ref(&args.input)].concat());
     let offline = Offline::new(&args.config, args.mtu)?;
     for warning in &offline.warnings {

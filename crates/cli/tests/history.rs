@@ -153,8 +153,56 @@ fn every_change_and_refusal_is_one_event_and_one_line_of_the_log_and_outlives_a_
     node.kill();
     let node = Node::start(dir.path(), &[]);
     assert_eq!(node.json(&["get", "events"]), events);
-    let latest = node.json(&["get", "events", "--limit", "1"]);
-    assert_eq!(latest.as_array().unwrap().iter().map(short).collect::<Vec<_>>(), expected[6..]);
+}
+
+/// The head and the body of an answer.
+fn ask(node: &Node, path: &str) -> (String, Value) {
+    let mut socket = std::os::unix::net::UnixStream::connect(node.dir.join("s")).unwrap();
+    write!(socket, "GET {path} HTTP/1.0\r\nhost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut socket, &mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_ascii_lowercase(), serde_json::from_str(body).unwrap())
+}
+
+#[test]
+fn a_limit_of_0_is_none_and_a_list_that_is_cut_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &["--config", &example()]);
+    for number in 1..6 {
+        assert!(node.run(&["apply", "--yes", "-"], &vm(number)).status.success());
+    }
+    for words in [&["get", "events"][..], &["history"]] {
+        let all = node.json(words);
+        let list = all.as_array().unwrap();
+        assert_eq!((list.len(), node.json(&[words, &["--limit", "0"]].concat())), (6, all.clone()), "{words:?}");
+        assert_eq!(node.json(&[words, &["--limit", "6"]].concat()), all, "a limit that is just enough cuts nothing");
+        for format in ["json", "table"] {
+            let out = node.run(&[words, &["--limit", "2", "-o", format]].concat(), "");
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(3), "{said}");
+            assert!(said.contains("these are the latest 2, and there are 4 older ones; give --limit 0 for all"), "{said}");
+            if format == "json" {
+                let latest: Value = serde_json::from_slice(&out.stdout).unwrap();
+                assert_eq!(latest.as_array().unwrap()[..], list[4..]);
+            }
+        }
+        let path = format!("/v1/{}", words.last().unwrap());
+        for (query, from, cut) in [("", 0, false), ("?limit=0", 0, false), ("?limit=6", 0, false), ("?limit=2", 4, true)] {
+            let (head, found) = ask(&node, &(path.clone() + query));
+            assert_eq!((&found.as_array().unwrap()[..], head.contains("tunny-cut: true")), (&list[from..], cut), "{path}{query}");
+        }
+    }
+    // All the other lists that have a limit.
+    for kind in ["all", "vm", "vm-counters", "sessions", "ports", "rules", "migration", "events"] {
+        let out = node.run(&["get", kind, "--limit", "0"], "");
+        assert!(out.status.success() && text(&out) == text(&node.run(&["get", kind], "")), "{kind}: {}", text(&out));
+    }
+    let out = node.run(&["get", "events", "--continue", "x"], "");
+    assert!(text(&out).contains("a list of `events` has no place to go on from: give a larger --limit, or --limit 0 for all of it"), "{}", text(&out));
+    // One word, one meaning.
+    let status = node.json(&["get", "status"]);
+    assert_eq!((&status["generation"], status["table_commits"].is_u64()), (&6.into(), true), "{status}");
 }
 
 #[test]
@@ -210,7 +258,8 @@ fn history_names_generations_and_a_rollback_is_one_of_them() {
     assert_eq!(list.iter().map(|g| g["generation"].as_u64().unwrap()).collect::<Vec<_>>(), (1..=12).collect::<Vec<_>>());
     assert!(list.iter().all(|g| g["kept"] == true && g["uid"].is_u64()) && list[11]["present"] == true, "{history}");
     assert_eq!((&list[6]["what"], &list[6]["counts"]["Vm"]["added"]), (&"rollback to 3".into(), &2.into()));
-    let words = node.said(&["history", "--limit", "2"]);
+    let latest = node.run(&["history", "--limit", "2"], "");
+    let words = text(&latest);
     assert!(words.contains("rollback to 6") && words.contains("present") && words.contains("10 older ones"), "{words}");
     let missing = node.run(&["rollback", "--yes", "99"], "");
     assert!(text(&missing).contains("generation 99 is not kept, those of 1 to 12 are: see `tunny history`"), "{}", text(&missing));

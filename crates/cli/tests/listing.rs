@@ -87,6 +87,31 @@ fn long_an_export_of_a_million_vms_restores_to_the_same_digest() {
 }
 
 #[test]
+fn a_table_of_many_rows_has_one_header_and_columns_of_one_width() {
+    let node = filled(2500);
+    let heads = |said: &str| said.lines().filter(|l| l.starts_with("KIND")).count();
+    let said = node.said(&["get", "vm", "--vpc", "big"]);
+    assert_eq!((heads(&said), said.lines().count()), (1, 1 + 2500));
+    let at = said.lines().next().unwrap().find("NC").unwrap();
+    assert!(said.lines().all(|l| l[..at].ends_with("  ")), "columns stand where they stand in the first page");
+    // Those of the example come last, and have a field that none before them had.
+    let said = node.said(&["get", "vm"]);
+    assert_eq!((heads(&said), said.matches("METER").count()), (2, 1));
+    let said = node.said(&["get", "vm-counters"]);
+    assert_eq!(said.lines().filter(|l| l.starts_with("VM ")).count(), 1);
+    // Each kind has its own.
+    let said = node.said(&["get", "all"]);
+    for kind in ["Vm", "Route", "Nc", "Vpc"] {
+        let rows: Vec<usize> = said.lines().enumerate().filter(|(_, l)| l.starts_with(&format!("{kind} "))).map(|(i, _)| i).collect();
+        let Some(first) = rows.first() else { continue };
+        assert!(said.lines().nth(first - 1).unwrap().starts_with("KIND"), "{kind}");
+        // Two lines more where a header comes for a field that only later objects have.
+        let between = rows.last().unwrap() - first + 1 - rows.len();
+        assert!(between == if kind == "Vm" { 2 } else { 0 }, "{kind} in one piece: {between}");
+    }
+}
+
+#[test]
 fn a_list_that_is_cut_goes_on_where_it_says() {
     let node = filled(3000);
     let all = node.said(&["get", "vm", "-o", "json"]);

@@ -59,7 +59,34 @@ fn who_may_not_open_the_socket_is_told_of_the_group_and_of_sudo() {
     let out = Command::new(&copy).args(["get", "status", "--socket"]).arg(node.socket()).uid(65534).gid(65534).output().unwrap();
     let said = text(&out);
     assert!(!out.status.success() && said.contains("no permission to open") && said.contains("sudo"), "{said}");
-    assert!(said.contains("usermod -aG root USER") && !said.contains("is `tunny node` running"), "{said}");
+    assert!(!said.contains("usermod") && said.contains("Group=") && !said.contains("is `tunny node` running"), "the group of root is none to join: {said}");
+    std::os::unix::fs::chown(node.socket(), None, Some(1)).unwrap();
+    let out = Command::new(&copy).args(["get", "status", "--socket"]).arg(node.socket()).uid(65534).gid(65534).output().unwrap();
+    assert!(text(&out).contains("usermod -aG daemon USER"), "{}", text(&out));
+    // A node that may not write what it must is told, too.
+    let closed = node.dir.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let open = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(open.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    for (socket, state) in [(&closed, open.path()), (&open.path().to_path_buf(), &closed)] {
+        let mut command = Command::new(&copy);
+        command.args(["node", "--engine", "none", "--no-config", "--socket"]).arg(socket.join("s")).arg("--state").arg(state.join("state"));
+        let out = command.uid(65534).gid(65534).output().unwrap();
+        let said = text(&out);
+        assert!(!out.status.success() && said.contains("Permission denied") && said.contains("sudo") && said.contains("--state"), "{said}");
+    }
+}
+
+#[test]
+fn what_a_refusal_repeats_of_a_command_line_holds_no_command_for_a_terminal() {
+    for words in [&["X\r"][..], &["get", "--\x1b[31mx"], &["--instance", "a\rb", "get", "vm"], &["rollback", "\r7"], &["completion", "z\u{9b}31m"]] {
+        for format in [&["-o", "table"][..], &["-o", "json"]] {
+            let out = Command::new(TUNNY).args(format).args(words).output().unwrap();
+            let said = text(&out);
+            assert!(!out.status.success() && !said.contains(|c: char| c.is_control() && c != '\n'), "{words:?}: {said:?}");
+        }
+    }
 }
 
 #[test]

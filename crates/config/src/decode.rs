@@ -139,7 +139,8 @@ fn head(file: &Arc<str>, root: &Node, errors: &mut Vec<ConfigError>) -> Option<K
         return None;
     };
     let Some(kind) = Kind::ALL.into_iter().find(|k| k.name() == name) else {
-        fail(at, "kind", Problem::Value(format!("`{name}` is no kind")), kinds);
+        let near = nearest(name, &Kind::ALL.map(|k| k.name())).map_or(String::new(), |n| format!(" (did you mean `{n}`?)"));
+        fail(at, "kind", Problem::Value(format!("`{name}` is no kind{near}")), kinds);
         return None;
     };
     Some(kind)
@@ -624,8 +625,8 @@ fn in_range(v: u64, min: u64, max: u64) -> Result<u64, String> {
 }
 
 pub(crate) fn interface(s: &str) -> Result<String, String> {
-    let ok = (1..=15).contains(&s.len()) && s != "." && s != ".." && !s.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
-    ok.then(|| s.to_string()).ok_or(format!("`{s}` is no interface name"))
+    let ok = (1..=15).contains(&s.len()) && s != "." && s != ".." && !s.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
+    ok.then(|| s.to_string()).ok_or(format!("`{}` is no interface name", crate::plain(s)))
 }
 
 fn sampling(s: &str) -> Result<u8, String> {

@@ -55,6 +55,23 @@ async fn blocking<T: Serialize + Send + 'static>(
     }
 }
 
+/// Header of an answer that its limit has cut.
+const CUT: &str = "tunny-cut";
+
+/// A list of the latest, oldest first. The header `tunny-cut: true` says that there are older ones.
+async fn latest<T: Serialize + Send + 'static>(
+    query: LatestQuery,
+    list: impl FnOnce(usize) -> Vec<T> + Send + 'static,
+) -> Result<Response, Failure> {
+    let limit = query.limit;
+    // One more than wanted says whether there are older ones.
+    let Json(mut list) = blocking(move || Ok(list(if limit == 0 { 0 } else { limit.saturating_add(1) }))).await?;
+    let left = if limit == 0 { 0 } else { list.len().saturating_sub(limit) };
+    list.drain(..left);
+    let cut = (left > 0).then_some((CUT, "true"));
+    Ok((axum::response::AppendHeaders(cut), Json(list)).into_response())
+}
+
 fn thousand() -> usize {
     1000
 }
@@ -89,11 +106,12 @@ struct ApplyQuery {
     replace: bool,
 }
 
-/// What a scrape asks for.
+/// The latest of what is noted.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EventsQuery {
-    #[serde(default = "thousand")]
+struct LatestQuery {
+    /// So many; 0: all.
+    #[serde(default)]
     limit: usize,
 }
 
@@ -154,8 +172,8 @@ pub fn router(node: Arc<Node>) -> Router {
             "/v1/objects/{kind}",
             get(|State(n): Shared, Path(kind): Path<String>, Query(q): Query<ListQuery>| listing(move || n.objects(&kind, &q))),
         )
-        .route("/v1/events", get(|State(n): Shared, Query(q): Query<EventsQuery>| blocking(move || Ok(n.events(q.limit)))))
-        .route("/v1/history", get(|State(n): Shared| blocking(move || Ok(n.history()))))
+        .route("/v1/events", get(|State(n): Shared, Query(q): Query<LatestQuery>| latest(q, move |limit| n.events(limit))))
+        .route("/v1/history", get(|State(n): Shared, Query(q): Query<LatestQuery>| latest(q, move |limit| n.history(limit))))
         .route(
             "/v1/rollback",
             post(|State(n): Shared, ConnectInfo(peer): ConnectInfo<Peer>, Query(q): Query<RollbackQuery>| {

@@ -212,6 +212,12 @@ impl Ring {
         ring
     }
 
+    /// The latest, oldest first; 0: all.
+    fn latest(&self, limit: usize) -> Vec<Event> {
+        let most = if limit == 0 { usize::MAX } else { limit };
+        self.list.iter().skip(self.list.len().saturating_sub(most)).cloned().collect()
+    }
+
     fn push(&mut self, event: Event) {
         let line = serde_json::to_string(&event).unwrap_or_default() + "\n";
         // Two changes at once may be noted in either order.
@@ -306,16 +312,14 @@ impl Audit {
         rings.0.push(event);
     }
 
-    /// The latest events, oldest first.
+    /// The latest events, oldest first; 0: all.
     pub fn events(&self, limit: usize) -> Vec<Event> {
-        let rings = self.rings();
-        let list = &rings.0.list;
-        list.iter().skip(list.len().saturating_sub(limit)).cloned().collect()
+        self.rings().0.latest(limit)
     }
 
-    /// The generations that are noted, oldest first.
-    pub fn history(&self) -> Vec<Event> {
-        self.rings().1.list.iter().cloned().collect()
+    /// The latest generations that are noted, oldest first; 0: all.
+    pub fn history(&self, limit: usize) -> Vec<Event> {
+        self.rings().1.latest(limit)
     }
 
     /// Notes how a change went: what it was, who asked for it. `generation` is the present one.
@@ -387,15 +391,16 @@ mod tests {
         let events = audit.events(usize::MAX);
         assert!(events.len() >= MAX - 1 && events.last().unwrap().generation == 104);
         assert!(events[0].note.chars().count() <= TEXT_MAX + 1);
-        assert_eq!(audit.history().len(), MAX);
+        assert_eq!((audit.history(0).len(), audit.history(3).len(), audit.events(3).len()), (MAX, 3, 3));
+        assert_eq!(audit.events(0), events, "0 is no limit");
         // Going on behind a torn line loses nothing more.
         audit.note(Event::new("delete", "committed", 105, &peer));
         let again = open(105);
-        assert_eq!((again.events(1)[0].generation, again.history().last().unwrap().generation), (105, 105));
+        assert_eq!((again.events(1)[0].generation, again.history(0).last().unwrap().generation), (105, 105));
         assert!(again.notes.is_empty(), "a torn line is what a kill leaves: {:?}", again.notes);
         // A generation that nobody noted is entered; an older state that was put back has no future.
-        assert!(open(109).history().last().unwrap().note.contains("was not noted"));
-        assert_eq!(open(7).history().last().map(|e| e.generation), Some(7));
+        assert!(open(109).history(0).last().unwrap().note.contains("was not noted"));
+        assert_eq!(open(7).history(0).last().map(|e| e.generation), Some(7));
     }
 
     #[test]

@@ -56,16 +56,25 @@ fn patiently<T>(mut attempt: impl FnMut() -> Result<T, NodeError>) -> Result<T, 
     }
 }
 
+/// As [`NodeError::file`]; who has no permission is told what to do.
+pub(crate) fn refused(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> NodeError {
+    let path = path.to_path_buf();
+    move |source| match source.kind() {
+        std::io::ErrorKind::PermissionDenied => NodeError::NotPermitted { what, path, source },
+        _ => NodeError::File { what, path, source },
+    }
+}
+
 fn lock(path: &Path, open: impl Fn() -> std::io::Result<File>) -> Result<Flock<File>, NodeError> {
     patiently(|| {
-        let file = open().map_err(NodeError::file("opening the lock", path))?;
+        let file = open().map_err(refused("opening the lock", path))?;
         Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| NodeError::Locked(path.into()))
     })
 }
 
 fn lock_file(path: &Path) -> Result<Flock<File>, NodeError> {
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(NodeError::file("making the folder of the API socket", folder))?;
+        std::fs::create_dir_all(folder).map_err(refused("making the folder of the API socket", folder))?;
     }
     lock(path, || OpenOptions::new().create(true).truncate(false).write(true).open(path))
 }

@@ -31,12 +31,14 @@ pub struct Deletes {
     by_kind: [u64; Kind::ALL.len()],
     /// Objects before the change.
     of: u64,
+    /// The Gateway goes: nothing is forwarded any more.
+    gateway: bool,
 }
 
 impl Deletes {
     /// Of a plan for a configuration of so many objects.
     pub fn new(plan: &Plan, of: u64) -> Deletes {
-        Deletes { by_kind: Kind::ALL.map(|k| plan.tally(k).removed), of }
+        Deletes { by_kind: Kind::ALL.map(|k| plan.tally(k).removed), of, gateway: plan.tally(Kind::Gateway).removed > plan.tally(Kind::Gateway).added && of > 1 }
     }
 
     /// Objects that go.
@@ -44,9 +46,14 @@ impl Deletes {
         self.by_kind.iter().sum()
     }
 
+    /// Why their number must be given.
+    fn why(&self) -> &'static str {
+        if self.gateway { "the Gateway among them, without which nothing is forwarded" } else { "which is more than a tenth" }
+    }
+
     /// Whether their number must be given.
     pub fn asks(&self) -> bool {
-        self.number() * SHARE > self.of
+        self.gateway || self.number() * SHARE > self.of
     }
 
     fn words(&self) -> String {
@@ -93,9 +100,9 @@ impl Consent {
                 deletes.words()
             ))),
             None if deletes.asks() && !self.dry_run => Err(NodeError::Consent(format!(
-                "the plan deletes {}, which is more than a tenth: nothing was changed; look at the plan with --dry-run, \
-                 and give --deletes {} if this is meant",
+                "the plan deletes {}, {}: nothing was changed; look at the plan with --dry-run, and give --deletes {} if this is meant",
                 deletes.words(),
+                deletes.why(),
                 deletes.number()
             ))),
             _ => Ok(()),

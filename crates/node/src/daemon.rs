@@ -478,13 +478,16 @@ async fn serve(node: Arc<Node>, options: &Options, signals: Signals) -> Result<(
     notify("READY=1");
     tracing::info!("listening on {}", options.socket.display());
     tokio::select! {
-        result = crate::api::serve(node, listener) => result,
+        result = crate::api::serve(node.clone(), listener) => result,
         _ = term.recv() => Ok(()),
         _ = int.recv() => Ok(()),
     }
     .inspect(|()| {
         notify("STOPPING=1");
-        tracing::info!("stopping; the fast path goes on");
+        match node.outlives() && !options.detach {
+            true => tracing::info!("stopping; the fast path goes on"),
+            false => tracing::info!("stopping; this node forwards nothing until it is started again"),
+        }
     })
 }
 

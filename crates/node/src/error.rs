@@ -52,6 +52,19 @@ pub enum NodeError {
         /// Its last change.
         number: u64,
     },
+    /// A file or folder that this user may not write.
+    #[error(
+        "{what} {}: {source}. A node runs as root: start it with sudo, or as a service (`systemctl start tunny`); or give --socket, --state and \
+         --pins that this user may write", path.display()
+    )]
+    NotPermitted {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A file or folder.
     #[error("{what} {}: {source}", path.display())]
     File {

@@ -27,7 +27,7 @@ impl Node {
 
     /// `POST /v1/rollback`: the configuration as it was after an earlier change, as a change of its own.
     pub fn rollback(&self, to: u64, consent: &Consent) -> Result<ApplyReport, NodeError> {
-        let kept = self.history();
+        let kept = self.history(0);
         let model = {
             let core = lock(&self.core);
             let Some(store) = &core.store else {
@@ -45,13 +45,13 @@ impl Node {
         self.change(Change::Everything(model, None), consent)
     }
 
-    /// `GET /v1/events`: the latest, oldest first.
+    /// `GET /v1/events`: the latest, oldest first; 0: all.
     pub fn events(&self, limit: usize) -> Vec<Event> {
         self.audit.events(limit)
     }
 
-    /// `GET /v1/history`: the generations that are noted, oldest first.
-    pub fn history(&self) -> Vec<Generation> {
+    /// `GET /v1/history`: the latest generations that are noted, oldest first; 0: all.
+    pub fn history(&self, limit: usize) -> Vec<Generation> {
         let (present, oldest) = {
             let core = lock(&self.core);
             (core.generation(), core.store.as_ref().map_or(u64::MAX, Persist::oldest))
@@ -61,7 +61,7 @@ impl Node {
             present: event.generation == present,
             event,
         };
-        self.audit.history().into_iter().map(view).collect()
+        self.audit.history(limit).into_iter().map(view).collect()
     }
 
     /// Applies configuration files as at a start: all of them or none. What is refused is in the log and a warning until it is not.

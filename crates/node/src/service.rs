@@ -232,11 +232,11 @@ impl Node {
 
     /// `GET /v1/status`.
     pub fn status(&self) -> Status {
-        let (commits, disk, state, gateway) = {
+        let (commits, generation, disk, state, gateway) = {
             let core = lock(&self.core);
             let store = core.store.as_ref();
             let trouble = store.map(Persist::trouble).unwrap_or_default();
-            (core.times, trouble, store.map(|s| s.id().to_string()), core.model.gateway().cloned())
+            (core.times, core.generation(), trouble, store.map(|s| s.id().to_string()), core.model.gateway().cloned())
         };
         let plane = lock(&self.plane);
         let mut warnings = self.notes.clone();
@@ -261,7 +261,8 @@ impl Node {
             warnings,
             uplinks,
             workers: plane.workers(),
-            generation: self.tables().commits(),
+            generation,
+            table_commits: self.tables().commits(),
             took_over: plane.took_over(),
             startup: self.startup.clone(),
             commits,
@@ -271,6 +272,11 @@ impl Node {
     /// The configuration; while it is held, changes wait.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
+    }
+
+    /// Whether the fast path forwards on when the process ends.
+    pub(crate) fn outlives(&self) -> bool {
+        lock(&self.plane).xdp.as_ref().is_some_and(xdp::XdpEngine::outlives)
     }
 
     fn has_fast_path(&self) -> bool {

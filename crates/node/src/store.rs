@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 fn refused(error: StoreError) -> NodeError {
     match error {
         StoreError::Locked(dir) => NodeError::Locked(dir),
+        StoreError::Io { what, error } if error.kind() == std::io::ErrorKind::PermissionDenied => NodeError::State(format!(
+            "{what}: {error}. A node runs as root: start it with sudo, or as a service; or give a --state that this user may write"
+        )),
         StoreError::NotKept(_) => NodeError::Request(error.to_string()),
         other => NodeError::State(other.to_string()),
     }

@@ -93,7 +93,10 @@ impl Request {
     pub fn bytes(&self, tables: &Tables) -> Result<Vec<u8>, NodeError> {
         let refused = |e: &dyn std::fmt::Display| NodeError::Request(e.to_string());
         match (&self.frame, &self.description) {
-            (Some(hex), _) => from_hex(hex).map_err(|e| refused(&e)),
+            (Some(hex), _) => match from_hex(hex).map_err(|e| refused(&e))? {
+                frame if frame.is_empty() => Err(NodeError::Request("nothing to trace: the frame has no byte".into())),
+                frame => Ok(frame),
+            },
             (None, Some(text)) => {
                 let (hi, lo) = tables.vtep6();
                 let port = (tables.options() >> abi::OPT_PORT_SHIFT) as u16;

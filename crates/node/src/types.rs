@@ -41,8 +41,11 @@ pub struct Status {
     pub uplinks: Vec<Uplink>,
     /// Software workers.
     pub workers: u32,
-    /// Commits since the tables were created.
+    /// The present generation of the configuration, as `/v1/history` counts them.
     pub generation: u64,
+    /// Commits since the tables were created.
+    #[serde(default)]
+    pub table_commits: u64,
     /// Whether this process took over tables that were already forwarding.
     pub took_over: bool,
     /// How the last start went, in order.

@@ -92,6 +92,11 @@ impl XdpEngine {
         self.links.iter().map(|l| l.port.clone()).collect()
     }
 
+    /// Whether the program forwards on when this process ends.
+    pub fn outlives(&self) -> bool {
+        self.base.is_some() && !self.links.is_empty()
+    }
+
     /// Takes the program off an interface and forgets the port.
     pub fn detach(&mut self, ifindex: u32) -> Result<(), XdpError> {
         for mode in [Mode::Native, Mode::Generic] {
@@ -173,6 +178,10 @@ impl XdpEngine {
                 Err(e) if how == Attach::Native => return Err(refused(e.to_string(), not_tried(), e.raw_os_error())),
                 Err(native) => match try_mode(Mode::Generic) {
                     Ok(fd) => (Mode::Generic, fd, Some(native.to_string())),
+                    // One in native mode is in the way of both, and generic mode alone would blame the mode.
+                    Err(e) if native.raw_os_error() == Some(libc::EBUSY) => {
+                        return Err(refused(native.to_string(), e.to_string(), Some(libc::EBUSY)))
+                    }
                     Err(e) => return Err(refused(native.to_string(), e.to_string(), e.raw_os_error())),
                 },
             },
