@@ -198,7 +198,7 @@ fn pieces(text: &str, most: usize) -> Vec<String> {
             list.push(String::new());
         }
         while rest.len() > most {
-            list.push(rest.drain(..most).collect());
+            list.extend([rest.drain(..most).collect(), String::new()]);
         }
         if let Some(piece) = list.last_mut() {
             if !piece.is_empty() {
