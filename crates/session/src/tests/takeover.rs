@@ -196,7 +196,6 @@ impl World {
 
 #[test]
 fn what_a_kill_leaves_is_found_and_mended_to_the_last_entry() {
-    let found = |damage: &dyn Fn(&World, &crate::record::Lines)| damaged(damage).unwrap().1;
     let drop_entry = |w: &World, lines: &crate::record::Lines, n: usize, which: usize| {
         let (line, i) = w.entry(n, which);
         lines.at(line).half(i).store(0, Relaxed);
@@ -213,6 +212,15 @@ fn what_a_kill_leaves_is_found_and_mended_to_the_last_entry() {
         let without = |w: &World, lines: &crate::record::Lines| missing.iter().for_each(|(n, which)| drop_entry(w, lines, *n, *which));
         assert_eq!(found(&without), [18, completed, 0, 0], "{missing:?}");
     }
+}
+
+/// What is found in the memory of the small world after this damage: sessions, and those completed, dangling entries, refused ones.
+fn found(damage: &dyn Fn(&World, &crate::record::Lines)) -> [u64; 4] {
+    damaged(damage).unwrap().1
+}
+
+#[test]
+fn entries_without_their_session_are_cleared() {
     // Sessions that are gone: two entries each, of a pair one.
     for (n, dangling) in [(0, 2), (9, 2), (13, 2), (16, 1)] {
         let ended = |w: &World, lines: &crate::record::Lines| {
@@ -233,6 +241,10 @@ fn what_a_kill_leaves_is_found_and_mended_to_the_last_entry() {
         };
         assert_eq!(found(&other), [17, 0, 2, 0], "{n}");
     }
+}
+
+#[test]
+fn entries_that_lead_elsewhere_are_cleared_and_made_again() {
     // An entry with another tag, to another record, to no record, twice.
     let entry = |change: &dyn Fn(&World, &crate::record::Lines, u32, usize)| {
         found(&|w, lines| {
@@ -255,7 +267,10 @@ fn what_a_kill_leaves_is_found_and_mended_to_the_last_entry() {
         crate::index::put(lines.at(line), 13, tag, w.at(4));
     };
     assert_eq!(entry(&twice), [18, 0, 1, 0]);
-    // An index that was growing: entries in the old one alone are as good.
+}
+
+#[test]
+fn entries_of_an_index_that_was_growing_are_as_good() {
     let growing = |w: &World, lines: &crate::record::Lines| {
         let (shared, _) = w.t.shared_for_tests();
         let n = shared.memory.segments();
@@ -296,9 +311,21 @@ fn an_index_that_cannot_be_is_made_anew() {
     for word in bad {
         let found = damaged(|_, lines| lines.root(INDEX).store(word, Relaxed)).unwrap().1;
         assert_eq!(found, [18, 18, 0, 0], "index {word:x}");
+    }
+}
+
+#[test]
+fn an_old_index_that_cannot_be_is_forgotten() {
+    let reference = |first: u64, n: u64| n << TABLE_REF_BUCKETS_SHIFT | first;
+    let segment = u64::from(SEGMENT_LINES);
+    for word in [reference(0, segment), reference(segment, 0), reference(segment + 1, segment), reference(segment, segment + 1), reference(segment, 1 << 20), u64::MAX] {
         let found = damaged(|_, lines| lines.root(INDEX_OLD).store(word, Relaxed)).unwrap().1;
         assert_eq!(found, [18, 0, 0, 0], "old index {word:x}");
     }
+}
+
+#[test]
+fn segments_and_memory_are_what_the_root_says() {
     // A segment that the index names is one of the index, whatever its kind says; another one that says so is free.
     let found = damaged(|w, lines| {
         let first = w.t.shared_for_tests().0.root(INDEX) as u32 / SEGMENT_LINES;
@@ -315,11 +342,10 @@ fn an_index_that_cannot_be_is_made_anew() {
 
 /// Growth begins with the first session above 85% of 14 slots a bucket at two entries each, goes on by two buckets a session and 4,096 a
 /// look, and whoever is in the old index is found all the time.
-#[test]
-fn the_index_grows_when_it_must_and_in_the_steps_that_are_promised() {
+fn the_index_grows_when_it_must_and_in_the_steps_that_are_promised(case: (u32, u32)) {
     let segment = u64::from(SEGMENT_LINES);
     let most = segment * u64::from(SESSION_SLOTS) * 85 / 200;
-    for (limit, segments) in [(389_938, 1), (389_939, 1), (389_940, 2), (700_000, 2), (2_000_000, 2)] {
+    for (limit, segments) in [case] {
         let t = tracker(Options { sessions: limit, initial: 64, ..Options::default() });
         let new: Vec<NewSession> = (0..300).map(|n| udp(1, n, n as u16)).collect();
         for new in &new {
@@ -380,4 +406,20 @@ fn the_index_grows_when_it_must_and_in_the_steps_that_are_promised() {
         t.keep_index_for_tests(2 * most);
         assert_eq!((root(INDEX), root(INDEX_OLD)), (now, 0));
     }
+}
+
+#[test]
+fn an_index_with_room_for_all_never_grows() {
+    the_index_grows_when_it_must_and_in_the_steps_that_are_promised((389_938, 1));
+    the_index_grows_when_it_must_and_in_the_steps_that_are_promised((389_939, 1));
+}
+
+#[test]
+fn an_index_for_one_session_more_grows_step_by_step() {
+    the_index_grows_when_it_must_and_in_the_steps_that_are_promised((389_940, 2));
+}
+
+#[test]
+fn a_large_index_begins_to_grow_at_the_same_point() {
+    the_index_grows_when_it_must_and_in_the_steps_that_are_promised((2_000_000, 2));
 }
