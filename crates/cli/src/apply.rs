@@ -3,6 +3,7 @@
 
 use crate::output::{print, print_as_it_is, say, Format, Patience};
 use crate::Global;
+use anyhow::Context;
 use node::client::{Client, ClientError};
 use node::service::write_document;
 use node::types::{ApplyReport, OUTDATED};
@@ -143,10 +144,19 @@ fn colored(text: &str) -> String {
     text.lines().map(paint).collect()
 }
 
+/// Prints what became of a change. A report that cannot be written is an error, and what it says of the change stands in it.
 fn finish(report: &ApplyReport, global: &Global, plan: bool) -> anyhow::Result<ExitCode> {
+    let told = tell(report, global, plan);
+    match report.committed {
+        true => told.with_context(|| format!("the change was committed as generation {}, but its report cannot be written", report.generation))?,
+        false => told.context("nothing was changed, and the report cannot be written")?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(report: &ApplyReport, global: &Global, plan: bool) -> anyhow::Result<()> {
     if global.output != Format::Table {
-        crate::output::show(global.output, report, |_| String::new())?;
-        return Ok(ExitCode::SUCCESS);
+        return crate::output::show(global.output, report, |_| String::new());
     }
     if plan {
         print_as_it_is(&colored(&report.text))?;
@@ -157,5 +167,5 @@ fn finish(report: &ApplyReport, global: &Global, plan: bool) -> anyhow::Result<E
             report.generation, report.parse_s, report.plan_s, report.journal_s, report.commit_s
         ))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -83,7 +83,9 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         if let Ok(status) = client.get::<node::types::Status>("/v1/status") {
             anyhow::bail!("instance {} still runs as process {}: stop it first", global.instance, status.pid);
         }
-        match daemon::uninstall(&pins)? {
+        let gone = daemon::uninstall(&pins)?;
+        node::claim::remove_lock(&global.socket())?;
+        match gone {
             true => say(format_args!("tunny: the fast path of instance {} is off its ports; its tables are gone", global.instance)),
             false => say(format_args!("tunny: instance {} has nothing installed under {}", global.instance, pins.display())),
         }

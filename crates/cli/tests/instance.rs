@@ -260,6 +260,72 @@ fn what_is_wrong_with_the_files_of_a_state_is_refused_or_a_warning() {
 }
 
 /// The packaged unit runs what the same command typed by hand runs: it names neither state, instance, socket, pins nor configuration.
+/// A state folder that is emptied under the running node: it is said, nothing acknowledged is lost, and nobody's history ends.
+#[test]
+fn a_state_emptied_under_a_running_node_is_written_anew() {
+    let scene = Scene::new("emptied");
+    let state = scene.dir.path().join("a");
+    let node = scene.start("none", "s", "a", &[]);
+    assert!(node.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
+    let id = node.json(&["get", "status"])["state"].clone();
+    for file in std::fs::read_dir(&state).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file()) {
+        std::fs::remove_file(file).unwrap();
+    }
+    let vpc = scene.dir.path().join("vpc.yaml");
+    std::fs::write(&vpc, "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: late}, spec: {vni: 4711}}\n").unwrap();
+    assert!(node.run(&["apply", "--yes", vpc.to_str().unwrap()]).status.success());
+    let said = warnings(&node);
+    assert!(said.contains("was removed or replaced under the running node") && said.contains(state.to_str().unwrap()), "{said}");
+    let before = (node.json(&["get", "vpc"]), node.json(&["history"]));
+    assert_eq!(before.1.as_array().map(Vec::len), Some(2), "{}", before.1);
+    node.kill();
+    let node = scene.start("none", "s", "a", &[]);
+    assert_eq!((node.json(&["get", "vpc"]), node.json(&["history"])), before);
+    assert_eq!(node.json(&["get", "status"])["state"], id);
+    assert!(!warnings(&node).contains("removed"));
+}
+
+/// A change whose report cannot be written has happened, and the error says so.
+#[test]
+fn a_report_that_cannot_be_written_says_what_was_committed() {
+    let scene = Scene::new("full");
+    let node = scene.start("none", "s", "a", &[]);
+    let run = |args: &[&str]| {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let out = Command::new(TUNNY).arg("--socket").arg(&node.socket).args(args).stdout(full).output().unwrap();
+        assert_eq!(out.status.code(), Some(1), "{args:?}");
+        text(&out)
+    };
+    let example = example();
+    let example = example.to_str().unwrap();
+    let said = run(&["apply", "--dry-run", example]);
+    assert!(said.contains("nothing was changed") && said.contains("No space left"), "{said}");
+    for (args, generation) in [
+        (&["apply", "--yes", example][..], 1),
+        (&["delete", "vm", "blue-1", "-y", "--deletes", "1", "-o", "json"], 2),
+        (&["rollback", "1", "-y"], 3),
+    ] {
+        let said = run(args);
+        let wanted = format!("the change was committed as generation {generation}, but its report cannot be written");
+        assert!(said.contains(&wanted) && said.contains("No space left"), "{args:?}: {said}");
+    }
+}
+
+/// With the fast path the lock beside the socket goes, unless a node has it.
+#[test]
+fn uninstalling_leaves_no_lock_file() {
+    let scene = Scene::new("locks");
+    let lock = scene.dir.path().join("s.lock");
+    let node = scene.start("none", "s", "a", &[]);
+    assert!(lock.exists());
+    assert!(!scene.command("none", "s", "a", &["--uninstall"]).output().unwrap().status.success() && lock.exists());
+    node.kill();
+    assert!(lock.exists(), "a lock file that goes with its node would be no lock");
+    let out = scene.command("none", "s", "a", &["--uninstall"]).output().unwrap();
+    assert!(out.status.success() && !lock.exists(), "{}", text(&out));
+    scene.start("none", "s", "a", &[]).kill();
+}
+
 #[test]
 fn the_unit_and_the_commands_defaults_agree() {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");

@@ -18,8 +18,11 @@
 //!   then makes a new snapshot of the old snapshot and the closed journals, from the files alone: no lock, no copy of
 //!   the live model; it may run in a thread of its own. Whatever a crash leaves of it, numbers tell what is covered.
 //! - What is covered is kept for a while (module `past`), so that any of the last changes can be taken back.
+//! - Files that somebody removes or replaces under a running node are noticed at the next change, or by [`Store::heal`] before (module
+//!   `displaced`): the state is written anew as a whole.
 //! - `id` names the state: tables that were filled from another one are told apart by it.
 
+mod displaced;
 mod past;
 mod recover;
 mod tail;
@@ -138,18 +141,37 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    _lock: Flock<File>,
+    lock: Flock<File>,
+    /// What the file `id` says.
+    id: String,
     journal: File,
     journal_first: u64,
     number: u64,
     journal_bytes: u64,
     snapshot_bytes: u64,
     /// Number of the snapshot in place. A compaction in another thread must not put an older one over it.
-    gate: Arc<Mutex<u64>>,
+    gate: Arc<Mutex<InPlace>>,
     /// Bytes of the open journal that are known to be good.
     journal_end: u64,
     tail: Tail,
     trouble: Option<Trouble>,
+    /// What was removed or replaced under the running node, and is written anew since.
+    displaced: Option<String>,
+}
+
+/// The snapshot in place.
+#[derive(Debug, Default)]
+struct InPlace {
+    /// The last change in it.
+    number: u64,
+    /// Device and inode.
+    file: Option<(u64, u64)>,
+}
+
+impl InPlace {
+    fn now(dir: &Path, number: u64) -> InPlace {
+        InPlace { number, file: displaced::inode(&snapshot_path(dir)) }
+    }
 }
 
 /// Why no change is taken at the moment.
@@ -185,10 +207,7 @@ impl Store {
     /// The same; `noted` is the last change that others have noted in the directory.
     pub fn open_noting(dir: &Path, noted: u64) -> Result<(Store, Model, Opened), StoreError> {
         std::fs::create_dir_all(dir).map_err(io("create", dir))?;
-        let lock_path = dir.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = Flock::lock(lock.map_err(io("open", &lock_path))?, FlockArg::LockExclusiveNonblock)
-            .map_err(|_| StoreError::Locked(dir.to_path_buf()))?;
+        let lock = take_lock(dir)?;
         let mut state = Recovered::read(dir, u64::MAX)?;
         state.check_end(dir, noted)?;
         let id = identity(dir, &mut state.notes)?;
@@ -211,16 +230,18 @@ impl Store {
         let opened = Opened { number: state.number, replayed: state.replayed, id, notes: state.notes };
         let mut store = Store {
             dir: dir.to_path_buf(),
-            _lock: lock,
+            lock,
+            id: opened.id.clone(),
             journal,
             journal_first: first,
             number: state.number,
             journal_bytes: state.journals.iter().map(|j| j.good).sum(),
             snapshot_bytes: state.snapshot_bytes,
-            gate: Arc::new(Mutex::new(state.snapshot_number)),
+            gate: Arc::new(Mutex::new(InPlace::now(dir, state.snapshot_number))),
             journal_end,
             tail: Tail::open(dir, state.number)?,
             trouble: None,
+            displaced: None,
         };
         // A disk without room is known of before the first change is refused.
         if let Err(e) = store.cut_back() {
@@ -256,12 +277,13 @@ impl Store {
 
     /// The oldest change number that [`Store::model_at`] can make again.
     pub fn oldest(&self) -> u64 {
-        past::oldest(&self.dir, *self.gate.lock().unwrap_or_else(|e| e.into_inner()))
+        past::oldest(&self.dir, self.gate.lock().unwrap_or_else(|e| e.into_inner()).number)
     }
 
     /// After a failed write: makes the store writable again, if the disk lets it. `model` is what has been acknowledged.
     pub fn heal(&mut self, model: &Model) -> Result<(), StoreError> {
         match self.trouble.as_ref().map(|t| t.doubt) {
+            None if self.look().is_some() => self.save(model, self.number).map(drop),
             None => Ok(()),
             Some(None) => self.cut_back(),
             Some(Some(upto)) => self.save(model, upto).map(drop),
@@ -302,8 +324,8 @@ impl Store {
             Some(None) => self.cut_back()?,
             None => {}
         }
-        if self.number == 0 {
-            return self.save(model, all);
+        if self.number == 0 || self.look().is_some() {
+            return self.save(model, self.number + all);
         }
         let (mut out, mut record) = (Vec::new(), Vec::new());
         let mut number = self.number;
@@ -335,7 +357,7 @@ impl Store {
     /// Journals that the last `count` changes do not count, since the tables refused them. `model` is the model without them.
     pub fn abort(&mut self, count: u64, model: &Model) -> Result<(), StoreError> {
         let first = (self.number + 1).saturating_sub(count);
-        if first < self.journal_first || self.trouble.is_some() {
+        if first < self.journal_first || self.trouble.is_some() || self.look().is_some() {
             // The change is in the snapshot already.
             return self.save(model, self.next_number()).map(|_| ());
         }
@@ -371,6 +393,7 @@ impl Store {
     }
 
     fn try_save(&mut self, model: &Model, number: u64) -> Result<u64, StoreError> {
+        let foreign = self.take_place()?;
         // What a failed write left behind the journal's end must not stand in the way of the next journal.
         let path = journal_path(&self.dir, self.journal_first);
         self.journal.set_len(self.journal_end).map_err(io("cut", &path))?;
@@ -378,16 +401,21 @@ impl Store {
         let prepared = prepare_journal(&self.dir, number + 1)?;
         let path = snapshot_path(&self.dir);
         let mut gate = self.gate.lock().unwrap_or_else(|e| e.into_inner());
-        past::keep_snapshot(&self.dir, *gate);
+        if !foreign {
+            past::keep_snapshot(&self.dir, gate.number);
+        }
         let saved = model.save_snapshot(&path, number);
         self.snapshot_bytes = saved.map_err(|error| StoreError::Snapshot { file: path, error })?;
-        *gate = number;
+        *gate = InPlace::now(&self.dir, number);
         drop(gate);
         self.number = number;
         self.enter_journal(prepared)?;
         for first in journal_files(&self.dir)? {
-            if first <= number {
-                past::keep_journal(&self.dir, first)?;
+            match first <= number {
+                // What somebody else put there is no past of this state.
+                true if foreign => remove(&journal_path(&self.dir, first))?,
+                true => past::keep_journal(&self.dir, first)?,
+                false => {}
             }
         }
         past::prune(&self.dir, self.snapshot_bytes);
@@ -435,7 +463,7 @@ impl Store {
 pub struct Compaction {
     dir: PathBuf,
     upto: u64,
-    gate: Arc<Mutex<u64>>,
+    gate: Arc<Mutex<InPlace>>,
 }
 
 impl Compaction {
@@ -444,7 +472,7 @@ impl Compaction {
         let path = snapshot_path(&self.dir);
         match self.fold(&path) {
             // A snapshot of a later change came in between and took the journals away: nothing is left to do.
-            Err(_) if *self.gate.lock().unwrap_or_else(|e| e.into_inner()) > self.upto => {
+            Err(_) if self.gate.lock().unwrap_or_else(|e| e.into_inner()).number > self.upto => {
                 std::fs::metadata(&path).map(|m| m.len()).map_err(io("read", &path))
             }
             done => done,
@@ -461,14 +489,14 @@ impl Compaction {
         let saved = state.model.save_snapshot(&beside, self.upto);
         let bytes = saved.map_err(|error| StoreError::Snapshot { file: beside.clone(), error })?;
         let mut gate = self.gate.lock().unwrap_or_else(|e| e.into_inner());
-        if *gate > self.upto {
+        if gate.number > self.upto {
             remove(&beside)?;
             return std::fs::metadata(&path).map(|m| m.len()).map_err(io("read", &path));
         }
-        past::keep_snapshot(&self.dir, *gate);
+        past::keep_snapshot(&self.dir, gate.number);
         std::fs::rename(&beside, &path).map_err(io("rename", &beside))?;
         sync_dir(&self.dir)?;
-        *gate = self.upto;
+        *gate = InPlace::now(&self.dir, self.upto);
         drop(gate);
         for first in journal_files(&self.dir)? {
             if first <= self.upto {
@@ -485,9 +513,16 @@ fn remove(path: &Path) -> Result<(), StoreError> {
     std::fs::remove_file(path).map_err(io("remove", path))
 }
 
+/// Locks a directory.
+fn take_lock(dir: &Path) -> Result<Flock<File>, StoreError> {
+    let path = dir.join("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    Flock::lock(file.map_err(io("open", &path))?, FlockArg::LockExclusiveNonblock).map_err(|_| StoreError::Locked(dir.to_path_buf()))
+}
+
 /// What names a state; one that has no name is given one.
 fn identity(dir: &Path, notes: &mut Vec<String>) -> Result<String, StoreError> {
-    let (path, temporary) = (dir.join("id"), dir.join("id.new"));
+    let path = dir.join("id");
     let known = match std::fs::read(&path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -505,6 +540,12 @@ fn identity(dir: &Path, notes: &mut Vec<String>) -> Result<String, StoreError> {
     let mut random = [0; 16];
     File::open("/dev/urandom").and_then(|mut f| std::io::Read::read_exact(&mut f, &mut random)).map_err(io("name", dir))?;
     let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    write_identity(dir, &id)?;
+    Ok(id)
+}
+
+fn write_identity(dir: &Path, id: &str) -> Result<(), StoreError> {
+    let (path, temporary) = (dir.join("id"), dir.join("id.new"));
     let write = || {
         let mut file = File::create(&temporary)?;
         writeln!(file, "{id}")?;
@@ -512,8 +553,7 @@ fn identity(dir: &Path, notes: &mut Vec<String>) -> Result<String, StoreError> {
         std::fs::rename(&temporary, &path)
     };
     write().map_err(io("write", &path))?;
-    sync_dir(dir)?;
-    Ok(id)
+    sync_dir(dir)
 }
 
 fn well_formed(id: &str) -> bool {

@@ -336,3 +336,59 @@ fn former_configurations_are_bounded() {
     assert_eq!(store.oldest(), 200 - 2 * 64 - 1);
     assert!(store.model_at(store.oldest()).is_ok() && store.model_at(store.oldest() - 1).is_err());
 }
+
+/// Whatever is taken away or put in place of a file under an open store: what is acknowledged then is there at the next start.
+#[test]
+fn files_that_are_removed_or_replaced_under_an_open_store_are_written_anew() {
+    let everything = |dir: &Path| files(dir, "").into_iter().filter(|p| p.is_file()).collect::<Vec<_>>();
+    type Harm = fn(&Path, &[PathBuf]);
+    let harms: [(&str, Harm); 8] = [
+        ("all files", |_, all| all.iter().for_each(|p| fs::remove_file(p).unwrap())),
+        ("the folder", |dir, _| fs::remove_dir_all(dir).unwrap()),
+        ("the journal", |dir, _| files(dir, "journal-").iter().for_each(|p| fs::remove_file(p).unwrap())),
+        ("the snapshot", |dir, _| fs::remove_file(dir.join("snapshot")).unwrap()),
+        ("the mark", |dir, _| fs::remove_file(dir.join("tail")).unwrap()),
+        ("the id", |dir, _| fs::remove_file(dir.join("id")).unwrap()),
+        ("a copy of each file in its place", |_, all| {
+            for p in all {
+                let bytes = fs::read(p).unwrap();
+                fs::remove_file(p).unwrap();
+                fs::write(p, bytes).unwrap();
+            }
+        }),
+        ("another state in its place", |dir, all| {
+            all.iter().for_each(|p| fs::remove_file(p).unwrap());
+            let (mut other, mut model, _) = Store::open(dir).unwrap();
+            for i in 100..110 {
+                change(&mut other, &mut model, &vpc(i)).unwrap();
+            }
+        }),
+    ];
+    for (what, harm) in harms {
+        for tended in [false, true] {
+            let root = tempfile::tempdir().unwrap();
+            let dir = root.path().join("state");
+            let (mut store, mut model, opened) = Store::open(&dir).unwrap();
+            for i in 0..4 {
+                change(&mut store, &mut model, &vpc(i)).unwrap();
+            }
+            assert!(!store.is_displaced() && store.displaced().is_none(), "{what}");
+            harm(&dir, &everything(&dir));
+            assert!(store.is_displaced(), "{what}");
+            if tended {
+                store.heal(&model).unwrap();
+            } else {
+                assert_eq!(change(&mut store, &mut model, &vpc(4)).unwrap(), 5, "{what}");
+            }
+            assert!(!store.is_displaced() && store.displaced().unwrap().contains("removed or replaced"), "{what}");
+            assert_eq!(change(&mut store, &mut model, &vpc(5)).unwrap(), 6 - u64::from(tended), "{what}");
+            assert!(Store::open(&dir).unwrap_err().to_string().contains("in use"), "{what}: the lock is held");
+            // As after a kill: nothing more is written.
+            let number = store.number();
+            drop(store);
+            let (_store, again, found) = Store::open(&dir).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!((found.number, &found.id), (number, &opened.id), "{what}");
+            assert!(bytes(&again) == bytes(&model), "{what}");
+        }
+    }
+}

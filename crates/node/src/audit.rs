@@ -2,7 +2,7 @@
 //! Who changed what: an event for every apply, delete, refusal and rollback, and the history of generations.
 //!
 //! Each event is one line in the log and one in the file `events` beside the journal; those that made a generation also stand in
-//! `history`, so that a flood of refusals does not wash them away. Both are bounded ([`EVENTS_MAX`], [`GENERATIONS_MAX`]), in memory
+//! `history`, and of the events commits and others have a bound each, so that a flood of refusals washes no commit away. All are bounded ([`EVENTS_MAX`], [`GENERATIONS_MAX`]), in memory
 //! and on disk: a file is written anew when it has twice as many lines. Both lines are written before the change is answered, and that of
 //! the history is synced, which costs a change a second sync. A
 //! kill leaves at most a torn last line, which is dropped; a generation whose line is missing is entered at the next start. What
@@ -18,7 +18,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Events that are kept.
+/// Commits that are kept as events, and as many refusals and changes that changed nothing.
 pub const EVENTS_MAX: usize = 1000;
 /// Generations that are kept, as far as the disk's share for them goes (`config::Store`).
 pub const GENERATIONS_MAX: usize = 1000;
@@ -133,6 +133,10 @@ impl Event {
         }
     }
 
+    fn is_commit(&self) -> bool {
+        self.outcome == "committed"
+    }
+
     /// By kind, as `Vm +3 ~0 -1`.
     pub fn changes(&self) -> String {
         let one = |(kind, c): (&String, &Count)| format!("{} +{} ~{} -{}", plain(kind), c.added, c.changed, c.removed);
@@ -183,9 +187,9 @@ struct Ring {
 impl Ring {
     fn open(path: Option<PathBuf>, max: usize, sorted: bool) -> Ring {
         let mut ring = Ring { max, sorted, path, lines: Some(0), ..Ring::default() };
-        let Some(path) = &ring.path else { return ring };
+        let Some(path) = ring.path.clone() else { return ring };
         let mut text = Vec::new();
-        match File::open(path).and_then(|file| file.take(FILE_MAX).read_to_end(&mut text)) {
+        match File::open(&path).and_then(|file| file.take(FILE_MAX).read_to_end(&mut text)) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return ring,
             Err(e) => ring.note = Some(format!("{} cannot be read, so what it had is not shown: {e}", path.display())),
             Ok(_) => {}
@@ -198,9 +202,10 @@ impl Ring {
             let event = serde_json::from_str::<Event>(line).ok();
             // A kill may leave a torn last line, which begins as any other.
             bad += u64::from(event.is_none() && !(torn && line.starts_with('{')));
-            ring.list.extend(event);
-            if ring.list.len() > max {
-                ring.list.pop_front();
+            if let Some(event) = event {
+                let committed = event.is_commit();
+                ring.list.push_back(event);
+                ring.trim(committed);
             }
         }
         // A torn or foreign line goes when the file is written anew.
@@ -218,18 +223,28 @@ impl Ring {
         self.list.iter().skip(self.list.len().saturating_sub(most)).cloned().collect()
     }
 
+    /// Drops the oldest of a sort of which there are too many.
+    fn trim(&mut self, committed: bool) {
+        let alike = |e: &&Event| e.is_commit() == committed;
+        if self.list.len() > self.max && self.list.iter().filter(alike).count() > self.max {
+            let oldest = self.list.iter().position(|e| e.is_commit() == committed);
+            oldest.and_then(|at| self.list.remove(at));
+        }
+    }
+
     fn push(&mut self, event: Event) {
         let line = serde_json::to_string(&event).unwrap_or_default() + "\n";
         // Two changes at once may be noted in either order.
         let before = |e: &Event| !self.sorted || e.generation <= event.generation;
         let at = self.list.iter().rposition(before).map_or(0, |at| at + 1);
+        let committed = event.is_commit();
         self.list.insert(at, event);
-        if self.list.len() > self.max {
-            self.list.pop_front();
-        }
+        self.trim(committed);
         let Some(path) = &self.path else { return };
+        // One that somebody removed is written anew as a whole.
+        let there = self.lines == Some(0) || path.exists();
         let written = match self.lines {
-            Some(lines) if lines < 2 * self.max => append(path, &line, self.sorted).map(|()| lines + 1),
+            Some(lines) if there && lines < 2 * self.list.len().max(self.max) => append(path, &line, self.sorted).map(|()| lines + 1),
             _ => rewrite(path, &self.list).map(|()| self.list.len()),
         };
         if let (Err(e), true) = (&written, self.lines.is_some()) {
@@ -385,7 +400,7 @@ mod tests {
         drop(audit);
         let path = dir.path().join("events");
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.lines().count() <= 2 * MAX && text.len() < 3_000 * MAX, "{}", text.len());
+        assert!(text.lines().count() <= 4 * MAX && text.len() < 3_000 * MAX, "{}", text.len());
         std::fs::write(&path, &text[..text.len() - 40]).unwrap();
         let audit = open(104);
         let events = audit.events(usize::MAX);
@@ -401,6 +416,32 @@ mod tests {
         // A generation that nobody noted is entered; an older state that was put back has no future.
         assert!(open(109).history(0).last().unwrap().note.contains("was not noted"));
         assert_eq!(open(7).history(0).last().map(|e| e.generation), Some(7));
+    }
+
+    #[test]
+    fn refusals_push_no_commit_out_and_a_file_that_is_removed_is_written_anew() {
+        const MAX: usize = 20;
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Audit::bounded(Some(dir.path()), 5, (MAX, MAX));
+        let note = |audit: &Audit, outcome, generation| audit.note(Event::new("apply", outcome, generation, &Origin::default()));
+        let numbers = |audit: &Audit, outcome: &str| -> Vec<u64> {
+            audit.events(usize::MAX).iter().filter(|e| e.outcome == outcome).map(|e| e.generation).collect()
+        };
+        let audit = open();
+        (1..=5).for_each(|generation| note(&audit, "committed", generation));
+        (0..10 * MAX).for_each(|_| note(&audit, "refused", 5));
+        for audit in [&audit, &open()] {
+            assert_eq!((numbers(audit, "committed"), numbers(audit, "refused").len()), (vec![1, 2, 3, 4, 5], MAX));
+        }
+        // Nor do commits push refusals out.
+        (6..=100).for_each(|generation| note(&audit, "committed", generation));
+        assert_eq!((numbers(&audit, "committed"), numbers(&audit, "refused").len()), ((81..=100).collect(), MAX));
+        for name in ["events", "history"] {
+            std::fs::remove_file(dir.path().join(name)).unwrap();
+        }
+        note(&audit, "committed", 101);
+        let again = Audit::bounded(Some(dir.path()), 101, (MAX, MAX));
+        assert_eq!((again.events(0), again.history(0)), (audit.events(0), audit.history(0)));
     }
 
     #[test]

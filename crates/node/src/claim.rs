@@ -11,6 +11,7 @@ use crate::error::NodeError;
 use nix::fcntl::{Flock, FlockArg};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -67,8 +68,15 @@ pub(crate) fn refused(what: &'static str, path: &Path) -> impl FnOnce(std::io::E
 
 fn lock(path: &Path, open: impl Fn() -> std::io::Result<File>) -> Result<Flock<File>, NodeError> {
     patiently(|| {
-        let file = open().map_err(refused("opening the lock", path))?;
-        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| NodeError::Locked(path.into()))
+        loop {
+            let file = open().map_err(refused("opening the lock", path))?;
+            let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| NodeError::Locked(path.into()))?;
+            // One that was removed between both is nobody's lock.
+            let (mine, there) = (lock.metadata(), std::fs::metadata(path));
+            if mine.is_ok_and(|mine| there.is_ok_and(|there| (mine.dev(), mine.ino()) == (there.dev(), there.ino()))) {
+                return Ok(lock);
+            }
+        }
     })
 }
 
@@ -85,6 +93,16 @@ fn lock_pins(pins: &Path) -> Result<Option<Flock<File>>, NodeError> {
         Ok(()) => lock(pins, || File::open(pins)).map(Some),
         Err(_) => Ok(None),
     }
+}
+
+/// Removes the lock file of a socket that no node has.
+pub fn remove_lock(socket: &Path) -> Result<(), NodeError> {
+    let path = beside(socket);
+    if path.exists() {
+        let _lock = lock_file(&path)?;
+        std::fs::remove_file(&path).map_err(NodeError::file("removing", &path))?;
+    }
+    Ok(())
 }
 
 /// Locks the pins of an instance that is to be taken away; none if there are none.

@@ -29,6 +29,8 @@ pub struct Persist {
     /// Whether it was said that no change is taken.
     said: bool,
     healed: Option<Instant>,
+    /// What was said of files that were removed or replaced.
+    displaced: Option<String>,
     /// Where the tables say which change they hold.
     beside: Option<Generation>,
 }
@@ -40,7 +42,7 @@ impl Persist {
     /// Opens or makes the state in a folder. Returns what an operator should know, too.
     pub fn open(dir: &Path) -> Result<(Self, Model, Vec<String>), NodeError> {
         let (store, model, opened) = Store::open_noting(dir, crate::audit::noted_generation(dir)).map_err(refused)?;
-        let persist = Self { store, compaction: None, id: opened.id, uncompacted: None, said: false, healed: None, beside: None };
+        let persist = Self { store, compaction: None, id: opened.id, uncompacted: None, said: false, healed: None, displaced: None, beside: None };
         Ok((persist, model, opened.notes))
     }
 
@@ -74,11 +76,15 @@ impl Persist {
         let refuses = self.store.trouble().map(|why| {
             format!("the state on disk cannot be written, so changes are refused; forwarding goes on, and changes are taken again once it can: {why}")
         });
-        refuses.into_iter().chain(self.uncompacted.clone()).collect()
+        refuses.into_iter().chain(self.uncompacted.clone()).chain(self.store.displaced().map(String::from)).collect()
     }
 
     /// Says that no change is taken, or that changes are taken again; tries to bring that about. `model` is what has been acknowledged.
     pub fn tend(&mut self, model: &Model) {
+        if self.store.trouble().is_none() && self.store.is_displaced() {
+            // Why not is in `trouble`.
+            let _ = self.store.heal(model);
+        }
         let due = self.healed.is_none_or(|last| last.elapsed() >= HEAL);
         if self.store.trouble().is_some() {
             self.say();
@@ -92,6 +98,10 @@ impl Persist {
     }
 
     fn say(&mut self) {
+        if let Some(what) = self.store.displaced().filter(|what| self.displaced.as_deref() != Some(*what)) {
+            tracing::warn!("{what}");
+            self.displaced = Some(what.to_string());
+        }
         let now = self.store.trouble().is_some();
         match (std::mem::replace(&mut self.said, now), now) {
             (false, true) => self.trouble().first().into_iter().for_each(|why| tracing::warn!("{why}")),

@@ -64,6 +64,11 @@ impl Tail {
         Ok(tail)
     }
 
+    /// The open file.
+    pub(super) fn file(&self) -> &File {
+        &self.0
+    }
+
     /// Notes that everything up to `number` is acknowledged. One that cannot be written lags, which is allowed.
     pub(super) fn set(&self, number: u64) {
         let _ = self.0.write_all_at(&file_head(MARK, number), 0);
