@@ -78,6 +78,53 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
     assert_eq!(counted(&region), now);
 }
 
+/// What the new program punts finds a listener from its first packet on, with an old program before it and without. What a node that
+/// does not run cannot answer is not counted here: the new tables begin at zero, as nothing says where the old counters lie.
+#[test]
+fn what_a_new_program_punts_finds_a_listener_at_once() {
+    let Some(mut region) = region("p") else { return };
+    for another_layout in [true, false] {
+        // An echo request to the gateway is punted, whichever tenant's it is; each tenant has a budget of its own.
+        let pings: Vec<_> = ["blue-1", "blue-2", "red-1", "red-2"]
+            .map(|vm| (region.ns(vm), if vm.starts_with("blue") { "10.0.0.1" } else { "10.1.0.1" }))
+            .map(|(vm, to)| std::thread::spawn(move || traffic::ping(&vm, to, 100_000, &["-q", "-i", "0.001", "-w", "3"])))
+            .into();
+        if another_layout {
+            region.leave_another_layout();
+            region.forget_description();
+        } else {
+            stop(region.node().unwrap().process.pid);
+            region.tunny(&["--instance", &region.names.instance(), "node", "--uninstall"]);
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        region.start_node().unwrap();
+        let answered: u32 = pings.into_iter().map(|ping| ping.join().unwrap().unwrap().received).sum();
+        let counters = region.node().unwrap().counters().unwrap();
+        assert!(answered > 500 && counters.punted > 500, "{answered} echo requests answered, {} punted", counters.punted);
+        assert_eq!(counters.drops.get("punt_no_listener"), None, "of {} punts: {counters:?}", counters.punted);
+    }
+}
+
+/// The workers' sockets outlive a change of the uplinks: none of what other uplinks' programs punt meanwhile is lost.
+#[test]
+fn punts_of_an_uplink_survive_a_change_of_another() {
+    let Some(region) = region_with(&lab::Options { uplinks: 2, ..options("q") }) else { return };
+    let before = region.node().unwrap().counters().unwrap();
+    let ping = {
+        let vm = region.ns("blue-1");
+        std::thread::spawn(move || traffic::ping(&vm, "10.0.0.1", 2500, &["-q", "-i", "0.002"]).unwrap())
+    };
+    // The router sends over one of the two; which of them is its hash's choice.
+    for uplinks in [["up0"].as_slice(), &["up0", "up1"], &["up1"], &["up0", "up1"]] {
+        std::thread::sleep(Duration::from_millis(600));
+        region.change_gateway(|spec| spec["uplinks"] = json!(uplinks));
+    }
+    let ping = ping.join().unwrap();
+    let since = region.node().unwrap().counters().unwrap().since(&before);
+    assert_eq!(since.drops.get("punt_no_listener"), None, "{since:?}");
+    assert!(ping.received > 500 && since.balanced, "{} {since:?}", ping.output);
+}
+
 /// The connections of a state table go on, too: they are read out of the old records by the names of their fields.
 #[test]
 fn connections_of_a_state_table_go_on_behind_an_upgrade_to_another_layout() {

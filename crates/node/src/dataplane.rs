@@ -8,11 +8,13 @@
 use crate::afpacket::{PacketSocket, Silencer};
 use crate::error::NodeError;
 use crate::events::Hub;
+use crate::punt::PuntSocket;
 use crate::types::Uplink;
 use crate::uplinks::{interface, Interface};
 use crate::worker::{Port, Shared, Worker};
 use config::Engine;
 use gateway::Gateway;
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +65,9 @@ pub struct DataPlane {
     workers: u32,
     shared: Shared,
     nat: Option<Arc<gateway::Nat>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Vec<Port>>>,
+    /// Interfaces and queues of which the workers have the punts.
+    listening: HashSet<(u32, u32)>,
     silencer: Option<Silencer>,
     service: Service,
     served: Vec<(String, u32)>,
@@ -106,6 +110,7 @@ impl DataPlane {
             shared,
             nat: None,
             threads: Vec::new(),
+            listening: HashSet::new(),
             silencer: None,
             service: Service::default(),
             served: Vec::new(),
@@ -269,6 +274,15 @@ impl DataPlane {
                 xdp.add_port(i.ifindex)?;
             }
         }
+        // Before the first program is attached, so that each packet that it punts finds a listener: until the workers run it waits in
+        // the ring. The workers of earlier ports go on meanwhile.
+        let mut sockets = Sockets::default();
+        for i in &interfaces {
+            self.listen(i, &mut sockets.punts);
+        }
+        // A socket is bound in the way of the program's mode, and the port gets another number: theirs are opened anew.
+        let changed: Vec<&Interface> = interfaces.iter().filter(|i| self.changes_mode(i.ifindex)).collect();
+        self.listening.retain(|(ifindex, _)| changed.iter().all(|i| i.ifindex != *ifindex));
         let mut modes = Vec::new();
         for i in &interfaces {
             let mode = self.attach(i)?;
@@ -288,8 +302,41 @@ impl DataPlane {
                 )),
             }
         }
-        self.stop_workers();
-        self.start_workers(&interfaces, &modes)
+        let listening = std::mem::take(&mut self.listening);
+        for port in self.stop_workers() {
+            match port {
+                Port::Xdp(socket) if listening.contains(&(socket.ifindex(), socket.queue())) => sockets.punts.push(socket),
+                Port::Xdp(_) => {}
+                Port::Packet(socket) => sockets.packets.push(socket),
+            }
+        }
+        for i in changed {
+            self.listen(i, &mut sockets.punts);
+        }
+        self.start_workers(&interfaces, &modes, sockets)
+    }
+
+    /// Whether an interface's program is to run in another mode than now.
+    fn changes_mode(&self, ifindex: u32) -> bool {
+        let mode = self.xdp.as_ref().and_then(|xdp| xdp.attached().into_iter().find(|a| a.ifindex == ifindex)).map(|a| a.mode);
+        mode.is_some() && mode == unwanted(self.service.engine)
+    }
+
+    /// Opens a listener for the punts of each queue of an interface that has none. None where the fast path is not to be.
+    fn listen(&mut self, i: &Interface, sockets: &mut Vec<PuntSocket>) {
+        let Some(xdp) = self.xdp.as_ref().filter(|_| self.service.engine != Engine::AfPacket) else { return };
+        let tables = Tables::new(self.memory.clone());
+        for queue in (0..i.queues.min(xdp::QUEUES_MAX)).filter(|queue| !self.listening.contains(&(i.ifindex, *queue))) {
+            // Without the socket the fast path still forwards: better than not to start at all.
+            match PuntSocket::open(xdp, &tables, i.ifindex, queue) {
+                Ok(socket) => sockets.push(socket),
+                Err(e) => self.notes.push(format!(
+                    "ATTENTION: queue {queue} of uplink {} has no software path, so its punts (ARP, ND, ICMP, \
+                     options) are dropped as punt_no_listener. {e} \"No buffer space\" means: raise LimitMEMLOCK.",
+                    i.name
+                )),
+            }
+        }
     }
 
     /// Takes the fast path off ports that are no uplinks any more.
@@ -307,16 +354,17 @@ impl DataPlane {
     /// Attaches the fast path to an uplink, if it can be. Returns the mode.
     fn attach(&mut self, i: &Interface) -> Result<&'static str, NodeError> {
         let Some(xdp) = &mut self.xdp else { return Ok("user") };
-        let (how, unwanted) = match self.service.engine {
+        let how = match self.service.engine {
             Engine::AfPacket => {
                 // The fast path of an earlier configuration, or process, must not take the packets away. None there: fine.
                 let _ = xdp.detach(i.ifindex);
                 return Ok("user");
             }
-            Engine::Auto => (xdp::Attach::NativeElseGeneric, None),
-            Engine::Native => (xdp::Attach::Native, Some(xdp::Mode::Generic)),
-            Engine::Generic => (xdp::Attach::Generic, Some(xdp::Mode::Native)),
+            Engine::Auto => xdp::Attach::NativeElseGeneric,
+            Engine::Native => xdp::Attach::Native,
+            Engine::Generic => xdp::Attach::Generic,
         };
+        let unwanted = unwanted(self.service.engine);
         let mut attached = xdp.attach(i.ifindex, how);
         if attached.as_ref().is_ok_and(|a| Some(a.mode) == unwanted) {
             xdp.detach(i.ifindex)?;
@@ -338,33 +386,29 @@ impl DataPlane {
         }
     }
 
-    fn start_workers(&mut self, interfaces: &[Interface], modes: &[&str]) -> Result<(), NodeError> {
+    fn start_workers(&mut self, interfaces: &[Interface], modes: &[&str], mut sockets: Sockets) -> Result<(), NodeError> {
         let tables = Tables::new(self.memory.clone());
         let (slots, xdp_slots) = tables.slots();
         let count = self.workers.min(slots.saturating_sub(xdp_slots));
         self.shared.stop = Arc::new(AtomicBool::new(false));
         let mut ports: Vec<Vec<Port>> = (0..count).map(|_| Vec::new()).collect();
-        for (i, mode) in interfaces.iter().zip(modes) {
-            let refused = |what| move |source| NodeError::Uplink { name: i.name.clone(), what, source };
-            if *mode == "user" {
+        for (i, _) in interfaces.iter().zip(modes).filter(|(_, mode)| **mode == "user") {
+            let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "AF_PACKET", source };
+            let mut open = sockets.packets_of(i.ifindex);
+            if open.len() != ports.len() {
                 // A number that two nodes on one port do not share.
                 let fanout = (count > 1).then_some((std::process::id() ^ i.ifindex << 8) as u16);
-                for list in &mut ports {
-                    list.push(Port::Packet(PacketSocket::open(i.ifindex, fanout).map_err(refused("AF_PACKET"))?));
-                }
-            } else if let Some(xdp) = &self.xdp {
-                for queue in 0..i.queues.min(xdp::QUEUES_MAX) {
-                    // Without the socket the fast path still forwards: better than not to start at all.
-                    match crate::punt::PuntSocket::open(xdp, &tables, i.ifindex, queue) {
-                        Ok(socket) => ports[queue as usize % count as usize].push(Port::Xdp(socket)),
-                        Err(e) => self.notes.push(format!(
-                            "ATTENTION: queue {queue} of uplink {} has no software path, so its punts (ARP, ND, ICMP, \
-                             options) are dropped as punt_no_listener. {e} \"No buffer space\" means: raise LimitMEMLOCK.",
-                            i.name
-                        )),
-                    }
-                }
+                open = (0..count).map(|_| PacketSocket::open(i.ifindex, fanout)).collect::<Result<_, _>>().map_err(refused)?;
             }
+            for (list, socket) in ports.iter_mut().zip(open) {
+                list.push(Port::Packet(socket));
+            }
+        }
+        let fast: Vec<u32> = interfaces.iter().zip(modes).filter(|(_, mode)| **mode != "user").map(|(i, _)| i.ifindex).collect();
+        let punts: Vec<PuntSocket> = sockets.punts.into_iter().filter(|socket| fast.contains(&socket.ifindex())).collect();
+        let listening = punts.iter().map(|socket| (socket.ifindex(), socket.queue())).collect();
+        for socket in punts {
+            ports[socket.queue() as usize % count as usize].push(Port::Xdp(socket));
         }
         for (number, list) in ports.into_iter().enumerate() {
             let mut egress = Vec::new();
@@ -381,16 +425,21 @@ impl DataPlane {
             let thread = std::thread::Builder::new().name(format!("tunny-worker{number}")).spawn(move || worker.run());
             self.threads.push(thread.map_err(NodeError::system("starting a worker thread"))?);
         }
+        self.listening = listening;
         Ok(())
     }
 
-    fn stop_workers(&mut self) {
+    /// Ends the workers; returns their sockets. What comes in meanwhile waits in them.
+    fn stop_workers(&mut self) -> Vec<Port> {
         self.shared.stop.store(true, Ordering::Relaxed);
+        let mut ports = Vec::new();
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a software worker ended by a panic; please report it");
+            match thread.join() {
+                Ok(sockets) => ports.extend(sockets),
+                Err(_) => tracing::error!("a software worker ended by a panic; please report it"),
             }
         }
+        ports
     }
 
     /// Ends the software workers. The fast path goes on.
@@ -402,6 +451,31 @@ impl DataPlane {
 impl Drop for DataPlane {
     fn drop(&mut self) {
         self.stop_workers();
+    }
+}
+
+/// Sockets for the next workers.
+#[derive(Default)]
+struct Sockets {
+    punts: Vec<PuntSocket>,
+    packets: Vec<PacketSocket>,
+}
+
+impl Sockets {
+    /// Takes out those that serve a whole interface.
+    fn packets_of(&mut self, ifindex: u32) -> Vec<PacketSocket> {
+        let (of, others) = std::mem::take(&mut self.packets).into_iter().partition(|socket| socket.ifindex == ifindex);
+        self.packets = others;
+        of
+    }
+}
+
+/// The mode in which a port must not stay when this engine is wanted.
+fn unwanted(engine: Engine) -> Option<xdp::Mode> {
+    match engine {
+        Engine::Native => Some(xdp::Mode::Generic),
+        Engine::Generic => Some(xdp::Mode::Native),
+        Engine::Auto | Engine::AfPacket => None,
     }
 }
 

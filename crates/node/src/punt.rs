@@ -34,6 +34,11 @@ impl PuntSocket {
         self.socket.port().0
     }
 
+    /// Receive queue.
+    pub fn queue(&self) -> u32 {
+        self.socket.port().1
+    }
+
     /// Takes what has come in into a batch, out of the shares of those whose it was. Returns the number of packets.
     pub fn receive<'a>(&'a mut self, tables: &Tables, batch: &mut Batch<'a>) -> usize {
         let ifindex = self.ifindex();

@@ -112,8 +112,8 @@ impl Worker {
         Self { gateway, ports, egress, injector, shared, samples: 0, outbox: Outbox::default(), bell: None }
     }
 
-    /// Runs until told to stop.
-    pub fn run(mut self) {
+    /// Runs until told to stop. Returns its sockets.
+    pub fn run(mut self) -> Vec<Port> {
         let mut batch = Batch::new();
         let mut losses_at = Instant::now();
         self.bell = Bell::new(self.gateway.desk());
@@ -139,6 +139,7 @@ impl Worker {
         let stats = self.gateway.tables().stats(self.gateway.slot());
         stats.taken(punts);
         stats.lost(DropReason::FilterAgentGone, waiting);
+        self.ports
     }
 
     fn wait(&self) {
