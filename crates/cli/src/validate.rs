@@ -47,7 +47,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         for warning in &warnings {
             say(format_args!("warning: {warning}"));
         }
-        match errors.len() {
+        match config::ConfigError::count(&errors) {
             0 => print(&format!("{documents} documents, no errors\n"))?,
             n => say(format_args!("{n} error{}", if n == 1 { "" } else { "s" })),
         }

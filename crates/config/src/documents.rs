@@ -207,7 +207,10 @@ impl Documents {
                 let decoded = decode(file, &node, &mut names, errors);
                 self.take(decoded, index, node.at, |_| {});
             }
-            errors.len() < ERRORS_MAX
+            if errors.len() > 2 * ERRORS_MAX {
+                ConfigError::fold(errors);
+            }
+            true
         });
         if let Some(fault) = fault {
             errors.push(ConfigError {
@@ -259,8 +262,8 @@ impl Documents {
                 continue;
             }
             self.slow_line(index, file, at, line, &mut names, errors);
-            if errors.len() >= ERRORS_MAX {
-                return;
+            if errors.len() > 2 * ERRORS_MAX {
+                ConfigError::fold(errors);
             }
         }
     }
@@ -350,7 +353,7 @@ fn finish(docs: Documents, mut errors: Vec<ConfigError>) -> Result<Documents, Ve
     if errors.is_empty() {
         return Ok(docs);
     }
-    errors.truncate(ERRORS_MAX);
+    ConfigError::fold(&mut errors);
     Err(errors)
 }
 

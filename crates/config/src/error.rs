@@ -42,6 +42,9 @@ pub enum Problem {
     /// YAML, but not a document of Tunny.
     #[error("{0}")]
     Form(String),
+    /// Errors beyond those that are listed.
+    #[error("and {0} more errors, which are not listed")]
+    More(u64),
     /// A field that the kind does not have.
     #[error("is unknown{}", near.as_ref().map_or(String::new(), |n| format!(" (did you mean `{n}`?)")))]
     UnknownField {
@@ -386,6 +389,28 @@ impl ConfigError {
             problem,
             allowed: String::new(),
         }
+    }
+
+    /// Leaves [`crate::ERRORS_MAX`] errors at most, and behind them how many more there were.
+    pub(crate) fn fold(errors: &mut Vec<ConfigError>) {
+        let mut more = 0;
+        errors.retain(|e| match e.problem {
+            Problem::More(n) => {
+                more += n;
+                false
+            }
+            _ => true,
+        });
+        more += errors.len().saturating_sub(crate::ERRORS_MAX) as u64;
+        errors.truncate(crate::ERRORS_MAX);
+        if more > 0 {
+            errors.push(ConfigError::file("", Problem::More(more)));
+        }
+    }
+
+    /// How many errors a list tells of.
+    pub fn count(errors: &[ConfigError]) -> u64 {
+        errors.iter().map(|e| if let Problem::More(n) = e.problem { n } else { 1 }).sum()
     }
 
     /// As a JSON object.

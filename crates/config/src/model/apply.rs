@@ -73,7 +73,7 @@ impl Model {
 pub(crate) fn sort_errors(errors: &mut Vec<ConfigError>) {
     errors.sort_by(|a, b| (&a.place, &a.field).cmp(&(&b.place, &b.field)));
     errors.dedup();
-    errors.truncate(crate::ERRORS_MAX);
+    ConfigError::fold(errors);
 }
 
 pub(super) struct Tx<'a> {
@@ -160,9 +160,9 @@ impl<'a> Tx<'a> {
             Some(broken) => broken.field(field),
             None => Some(field.to_string()),
         };
-        if let Some(field) = field.filter(|_| self.errors.len() < 2 * crate::ERRORS_MAX) {
+        if let Some(field) = field {
             let e = self.report(origin, kind, object.1.clone(), &field, problem);
-            self.errors.push(e);
+            self.push_error(e);
         }
         self.failed.insert(object);
     }
@@ -230,11 +230,19 @@ impl<'a> Tx<'a> {
         }
     }
 
+    fn push_error(&mut self, e: ConfigError) {
+        self.errors.push(e);
+        if self.errors.len() > 4 * crate::ERRORS_MAX {
+            // One field may have an error twice: those count once.
+            sort_errors(&mut self.errors);
+        }
+    }
+
     /// Tells a fault of a document of which there is no object: its fields are those of the text.
     fn tell(&mut self, origin: &Origin, broken: &Broken, field: &str, problem: Problem) {
-        if self.errors.len() < 2 * crate::ERRORS_MAX && !broken.wrong.iter().any(|w| **w == *field) {
+        if !broken.wrong.iter().any(|w| **w == *field) {
             let e = self.report(origin, broken.kind, broken.name.clone(), field, problem);
-            self.errors.push(e);
+            self.push_error(e);
         }
     }
 
