@@ -208,6 +208,9 @@ fn write_and_die(pins: &std::path::Path, rng: &mut ChaCha8Rng) -> Duration {
     begun.elapsed()
 }
 
+/// VMs and routes that the writer must change a second at least while it is killed.
+const CHANGES_A_SECOND: f64 = 100_000.0;
+
 fn killed_under_traffic(kills: u32) {
     in_namespace(move || {
         if engine().is_none() {
@@ -238,6 +241,7 @@ fn killed_under_traffic(kills: u32) {
         let (vms, routes) = (changed * u64::from(VMS + MORE), changed * 51);
         let a_second = |n: u64| n as f64 / written.as_secs_f64();
         println!("{kills} kills, {commits} commits, {:.0} VMs and {:.0} routes changed a second", a_second(vms), a_second(routes));
+        assert!(a_second(vms + routes) >= CHANGES_A_SECOND, "{:.0} changes a second are no heavy writing", a_second(vms + routes));
         println!("{packets} packets through the XDP program, each answer right");
         // The last one takes over, and what it finds is whole.
         let mut writer = Writer::attach(engine.memory(), options()).unwrap();
