@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 binary=${TUNNY_BINARY:-target/release/tunny}
 [ -x "$binary" ] || { echo "build-deb: $binary is missing; run make build first" >&2; exit 1; }
 command -v dpkg-deb >/dev/null || { echo "build-deb: dpkg-deb is missing; this needs Debian or the package dpkg" >&2; exit 1; }
-maintainer="The Tunny project <maintainers@tunny.example>"
+# Whoever builds a package for others names themselves, as for dch.
+maintainer="${DEBFULLNAME:-The Tunny project} <${DEBEMAIL:-maintainers@tunny.example}>"
 # Reproducible: the date of everything is that of the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
 export SOURCE_DATE_EPOCH

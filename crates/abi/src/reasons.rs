@@ -29,7 +29,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All stages in packet order.
+    /// All stages, in the order of their numbers. Filter judges a packet whose destination Locate has found (docs/design/packet-path.md).
     pub const ALL: [Stage; 9] = [
         Stage::Parse,
         Stage::Tenant,

@@ -115,3 +115,75 @@ fn strangers_do_not_hold_the_metrics() {
     assert!((4.0..12.0).contains(&begun.elapsed().as_secs_f64()), "{:?}", begun.elapsed());
     assert!(ask(port, "/metrics").starts_with("HTTP/1.1 200"));
 }
+
+/// A state as an earlier version left it, with addresses that are refused today.
+#[test]
+fn a_state_with_addresses_that_are_refused_today_starts_and_names_them() {
+    use config::{AddressRange, Addresses, Documents, Object, Store, Vm};
+    let dir = tempfile::tempdir().unwrap();
+    let example = |name: &str| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
+    let mut docs: Documents = config::parse_files(&[example("internet.yaml")]).unwrap();
+    let vm = docs.puts.iter().find_map(|item| match &item.object {
+        Object::Vm(vm) => Some(Vm {
+            name: Some("old".into()),
+            addresses: Addresses::new(&["169.254.7.7".parse().unwrap()]).unwrap(),
+            mac: "02:00:00:00:77:77".parse().unwrap(),
+            ..vm.clone()
+        }),
+        _ => None,
+    });
+    docs.put(Object::Vm(vm.unwrap()));
+    for item in &mut docs.puts {
+        if let Object::PublicPool(pool) = &mut item.object {
+            let [first, last] = ["169.254.9.0", "169.254.9.255"].map(|a| a.parse().unwrap());
+            pool.ranges.push(AddressRange { first, last });
+        }
+    }
+    {
+        let (mut store, mut model, _) = Store::open(&dir.path().join("state")).unwrap();
+        model.apply(&docs).unwrap();
+        store.append(&docs, &model).unwrap();
+    }
+    // From the journal first, then from the snapshot.
+    let mut dir = Some(dir);
+    for from in ["journal", "snapshot"] {
+        let node = Node::in_dir(dir.take().unwrap(), &[]);
+        let status = node.said(&["get", "status"]);
+        assert!(status.contains("WARNING    Vm old has an address that an earlier version took: 169.254.0.0/16 is link-local"), "{from}: {status}");
+        assert!(status.contains("remove it with `tunny delete vm old`") && status.contains("PublicPool "), "{from}: {status}");
+        let vms = node.said(&["get", "vm", "-o", "json"]);
+        let count = serde_json::from_str::<serde_json::Value>(&vms).unwrap().as_array().unwrap().len();
+        let expected = docs.puts.iter().filter(|i| matches!(i.object, Object::Vm(_))).count();
+        assert_eq!(count, expected, "{from}: nothing else is lost");
+        if from == "journal" {
+            // A new one is refused all the same.
+            node.write("new.yaml", &vm_again(&vms));
+            let out = node.command(&["apply", "--yes", "new.yaml"]).output().unwrap();
+            assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("link-local"), "{out:?}");
+            let state = node.dir.path().join("state");
+            let kept = tempfile::tempdir().unwrap();
+            node.signal(Signal::SIGTERM);
+            std::thread::sleep(Duration::from_millis(500));
+            std::fs::create_dir(kept.path().join("state")).unwrap();
+            for entry in std::fs::read_dir(&state).unwrap().map(|e| e.unwrap()).filter(|e| e.file_type().unwrap().is_file()) {
+                std::fs::copy(entry.path(), kept.path().join("state").join(entry.file_name())).unwrap();
+            }
+            let (mut store, model, _) = Store::open(&kept.path().join("state")).unwrap();
+            store.begin_compaction().unwrap().run().unwrap();
+            assert_eq!(model.never_forwarded().count(), 2);
+            dir = Some(kept);
+        } else {
+            node.said(&["delete", "vm", "old", "--yes"]);
+        }
+    }
+}
+
+/// The Vm `old` of a listing as a document with another name and MAC address.
+fn vm_again(listing: &str) -> String {
+    let all: serde_json::Value = serde_json::from_str(listing).unwrap();
+    let mut vm = all.as_array().unwrap().iter().find(|v| v["metadata"]["name"] == "old").unwrap().clone();
+    vm["metadata"]["name"] = "newer".into();
+    vm["spec"]["mac"] = "02:00:00:00:77:78".into();
+    vm["spec"]["addresses"] = serde_json::json!(["169.254.7.8"]);
+    vm.to_string()
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Addresses as numbers: prefixes and MAC addresses, their text forms and what a text form refuses.
 
+use std::cell::Cell;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -165,8 +166,24 @@ pub(crate) fn inner_address_fault(a: IpAddr) -> Option<String> {
     prefix_fault(a, if a.is_ipv4() { 32 } else { 128 })
 }
 
-/// Why no packet of a whole prefix is forwarded, if so.
+thread_local! {
+    static STORED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Reads a document of the state on disk. Earlier versions took addresses that are refused now since no packet with them is forwarded:
+/// a node with such an address starts all the same, and says which it is ([`crate::Model::never_forwarded`]).
+pub(crate) fn as_stored<T>(read: impl FnOnce() -> T) -> T {
+    let before = STORED.replace(true);
+    let result = read();
+    STORED.set(before);
+    result
+}
+
+/// Why no packet of a whole prefix is forwarded, if so; what is stored is not asked for that.
 pub(crate) fn prefix_fault(addr: IpAddr, len: u8) -> Option<String> {
+    if STORED.get() {
+        return None;
+    }
     let row = abi::special(addr).filter(|row| row.len <= len)?;
     match row.destination {
         abi::Say::Go | abi::Say::Docs => None,

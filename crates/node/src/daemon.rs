@@ -121,6 +121,8 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         steps.done(format!("configuration files applied: {}", counts(&model)));
     }
 
+    notes.extend(never_forwarded(&model));
+
     let hub = Arc::new(Hub::default());
     steps.begin("opening the fast path");
     let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, hub.clone())?;
@@ -224,6 +226,28 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         node.save_counters(state);
     }
     Ok(Running { node, stop, events, state: options.state.clone(), _claim: claim })
+}
+
+/// Objects that are told by name.
+const TOLD: usize = 10;
+
+/// What the operator must know of addresses that earlier versions took.
+fn never_forwarded(model: &Model) -> Vec<String> {
+    let mut found = model.never_forwarded();
+    let mut notes: Vec<String> = found
+        .by_ref()
+        .take(TOLD)
+        .map(|(kind, name, why)| {
+            let word = kind.name().to_lowercase();
+            format!(
+                "{kind} {name} has an address that an earlier version took: {why}. It is kept, and packets with that address are dropped; \
+                 give it another address, or remove it with `tunny delete {word} {name}`"
+            )
+        })
+        .collect();
+    let more = found.count();
+    notes.extend((more > 0).then(|| format!("{more} more objects have addresses that are never forwarded")));
+    notes
 }
 
 impl Running {

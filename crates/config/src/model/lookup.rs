@@ -4,7 +4,7 @@
 use super::state::{RouteState, Target, VmState};
 use super::Model;
 use crate::object::*;
-use crate::prefix::{Mac, Prefix};
+use crate::prefix::{inner_address_fault, prefix_fault, Mac, Prefix};
 use std::net::IpAddr;
 
 impl Model {
@@ -113,6 +113,22 @@ impl Model {
                 self.internet.snats.values().any(|s| s.ipv6_prefixes.iter().any(|p| p.covers(&host)))
             }
         }
+    }
+
+    /// Objects with addresses whose packets are dropped, whatever the configuration says: kind, name, and why. Earlier versions took them.
+    pub fn never_forwarded(&self) -> impl Iterator<Item = (Kind, String, String)> + '_ {
+        let kinds = [Kind::Vm, Kind::Server, Kind::PublicPool, Kind::ElasticIp, Kind::Snat];
+        kinds.into_iter().flat_map(|kind| self.objects(kind)).filter_map(|object| {
+            let fault = match &object {
+                Object::Vm(vm) => vm.addresses.iter().find_map(|a| inner_address_fault(*a)),
+                Object::Server(server) => server.addresses.iter().find_map(|p| prefix_fault(p.addr, p.len)),
+                Object::PublicPool(pool) => pool.ranges.iter().flat_map(|r| [r.first, r.last]).find_map(|a| inner_address_fault(a.into())),
+                Object::ElasticIp(elastic) => inner_address_fault(elastic.address.into()),
+                Object::Snat(snat) => snat.ipv6_prefixes.iter().find_map(|p| prefix_fault(p.addr(), p.len())),
+                _ => None,
+            };
+            Some((object.kind(), object.name().to_string(), fault?))
+        })
     }
 
     /// The object of a kind and name.
