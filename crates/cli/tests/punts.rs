@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The software path of a whole node, in network namespaces: what a flood by one tenant costs another. Needs
-//! root; without it the tests say so and pass.
+//! The software path of a whole node, in network namespaces: what a flood by one tenant costs another, and how soon packets flow again
+//! when an uplink is back. Needs root; without it the tests say so and pass.
 
 mod region;
 
 use lab::flood::{self, Flood};
-use lab::plan::Segment;
+use lab::plan::{Segment, VTEP4};
 use lab::traffic::{self, Ping};
 use nix::sys::signal::{kill, Signal};
-use region::{region, wait, Region};
+use nix::sys::socket::{recv, sendto, socket, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType};
+use region::{inside, region, wait, Region};
+use std::os::fd::AsRawFd;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Region {
     fn pings(&self, from: &str, to: &str, count: u32, more: &'static [&str]) -> JoinHandle<Ping> {
@@ -101,4 +103,84 @@ fn a_flood_of_connections_over_a_wire_costs_another_tenant_of_the_wire_nothing()
     assert_eq!((full("other"), drops_of(edge, "other", "punt_limited")), (0, 0));
     assert!(edge.counters().unwrap().balanced);
     println!("{lost} of {sent} SYNs found no room; the other tenant of the wire lost none of 10 connections");
+}
+
+/// A packet of blue-1 to blue-2 as nc-a sends it.
+fn frame(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
+    let mut inner = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 11, 10, 0, 0, 12, 0, 7, 0, 7, 0, 8, 0, 0];
+    fill_checksum(&mut inner);
+    let mut payload = vec![8, 0, 0, 0, 0, 0, 100, 0, 2, 0, 0, 0x64, 0, 1, 2, 0, 0, 0x64, 0, 0x11, 8, 0];
+    payload.extend(inner);
+    let udp = 8 + payload.len() as u8;
+    let mut outer = vec![0x45, 0, 0, 20 + udp, 0, 0, 0x40, 0, 64, 17, 0, 0];
+    outer.extend(Segment::host(0).node4().octets().into_iter().chain(VTEP4.octets()));
+    fill_checksum(&mut outer);
+    [&to[..], &from, &[8, 0], &outer, &[0xc0, 0, 0x12, 0xb5, 0, udp, 0, 0], &payload].concat()
+}
+
+/// The checksum of an IPv4 header of 20 bytes at the beginning.
+fn fill_checksum(packet: &mut [u8]) {
+    let sum = packet[..20].chunks(2).fold(0u32, |s, w| s + u32::from(w[0]) * 256 + u32::from(w[1]));
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The interface of this thread's network namespace.
+fn link(name: &str) -> LinkAddr {
+    let mut all = nix::ifaddrs::getifaddrs().unwrap().filter(|i| i.interface_name == name);
+    all.find_map(|i| i.address.and_then(|a| a.as_link_addr().copied())).unwrap()
+}
+
+/// Takes the router's end of the uplink up and sends over it until a packet comes back forwarded. The time that this takes, from the
+/// command on, or, where the router is deaf to ARP at first, from when it hears.
+fn time_to_forward(node_mac: [u8; 6], deaf: Duration) -> Duration {
+    let ip = |words: &str| assert!(std::process::Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+    let deaf_to_arp = |is: bool| std::fs::write("/proc/sys/net/ipv4/conf/to-gw0/arp_ignore", if is { "8" } else { "0" }).unwrap();
+    let own = link("to-gw0");
+    let packet = frame(own.addr().unwrap(), node_mac);
+    let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::EthAll).unwrap();
+    deaf_to_arp(!deaf.is_zero());
+    let mut begun = Instant::now();
+    ip("link set dev to-gw0 up");
+    let (mut hears, mut bytes, first) = (deaf.is_zero(), [0; 2048], begun);
+    loop {
+        if !hears && first.elapsed() >= deaf {
+            (hears, begun) = (true, Instant::now());
+            deaf_to_arp(false);
+        }
+        // Refused until the link is up.
+        let _ = sendto(socket.as_raw_fd(), &packet, &own, MsgFlags::empty());
+        while let Ok(n) = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+            let from_node = n > 50 && bytes[12..14] == [8, 0] && bytes[26..30] == VTEP4.octets() && bytes[36..38] == [0x12, 0xb5];
+            if from_node {
+                assert!(hears, "forwarded without a neighbour, after {:?}", first.elapsed());
+                return begun.elapsed();
+            }
+        }
+        assert!(first.elapsed() < Duration::from_secs(10), "nothing is forwarded");
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+#[test]
+fn packets_flow_soon_after_an_uplink_is_back() {
+    let Some(region) = region("k") else { return };
+    let mac = inside(&region.ns("gw"), || link("up0").addr().unwrap()).join().unwrap();
+    // The second time the neighbour does not hear the first questions.
+    for deaf in [Duration::ZERO, Duration::from_millis(350)] {
+        let mut took = Vec::new();
+        for _ in 0..3 {
+            region.ns("net").run("ip link set dev to-gw0 down").unwrap();
+            // The kernel tells of what becomes of a link once a second, unless it was quiet that long.
+            wait("the node sees that the link is down", || {
+                let counts = region.node().unwrap().get("/v1/underlay").unwrap()["counts"].clone();
+                (counts["nexthops_ready"].as_u64().unwrap() == 0).then_some(())
+            });
+            std::thread::sleep(Duration::from_millis(1100));
+            took.push(inside(&region.ns("net"), move || time_to_forward(mac, deaf)).join().unwrap());
+        }
+        took.sort();
+        println!("deaf for {deaf:?}: forwarded after {took:?}");
+        assert!(took[1] < Duration::from_millis(300) && took[2] < Duration::from_secs(1), "deaf for {deaf:?}: {took:?}");
+    }
 }

@@ -202,3 +202,28 @@ fn whatever_is_read_at_once_each_packet_is_treated_by_itself() {
         }
     }
 }
+
+/// Captures of whole files, read as `tunny replay` reads them: what comes out and what is counted is the same as for one packet at a time.
+#[test]
+fn captures_of_third_parties_are_replayed_as_one_packet_at_a_time() {
+    let Some(folder) = skip::have_shared("data/repro") else { return };
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "pcap") {
+            continue;
+        }
+        let mut reader = node::pcap::Reader::new(std::fs::File::open(&path).unwrap()).unwrap();
+        let packets: Vec<Packet> = std::iter::from_fn(|| reader.next_packet().unwrap()).collect();
+        let (wanted, stats) = one_by_one(&packets);
+        for ahead in [1, 2, 7, 256] {
+            let (sent, summary, counted) = replayed(&packets, ahead);
+            assert!(summary.balanced, "{}, {ahead} at once: {summary:?}", path.display());
+            assert_eq!((summary.packets, summary.written), (packets.len() as u64, sent.len() as u64));
+            assert!(sent == wanted, "{}, {ahead} at once: other bytes", path.display());
+            assert_eq!((counted.drops, counted.forwarded, counted.passed), (stats.drops, stats.forwarded, stats.passed));
+        }
+        seen += 1;
+    }
+    assert!(seen >= 3, "{seen} captures");
+}
