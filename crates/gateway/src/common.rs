@@ -471,3 +471,7 @@ fn rewrite_inner(inner: &mut [u8], l: &Lean, gateway_mac: u64, tos: u8) {
     ip.set_ttl(ttl);
     ip.set_checksum(c);
 }
+
+#[cfg(test)]
+#[path = "common_tests.rs"]
+mod tests;

@@ -615,3 +615,7 @@ fn explain<R: Recorder>(w: &mut Work<'_, R>, sight: Sight<'_>, p: &Packet, pair:
         note(w, p, &verdict);
     }
 }
+
+#[cfg(test)]
+#[path = "pair_tests.rs"]
+mod tests;

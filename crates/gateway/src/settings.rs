@@ -79,3 +79,7 @@ impl Settings {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;

@@ -255,3 +255,7 @@ impl<R: Recorder> Work<'_, R> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;

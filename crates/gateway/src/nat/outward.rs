@@ -336,3 +336,7 @@ fn hairpin<R: Recorder>(
     inward::enter(p, l4.v6, l4.dst, l4.len, tos, p.ttl);
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "outward_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 //! The sweep behind a change of rules or of translation: sessions of older ones are judged again, so many at a time. A packet of such a session that
 //! comes first is judged on its own account; the sweep is for those that would never be asked again.
 
-use abi::{POLICY_FILTER, POLICY_NAT};
+use abi::POLICY_FILTER;
 use session::{Cursor, Direction, EndReason, Owner, SessionInfo};
 use states::{Connection, Key};
 use tables::Tables;
@@ -21,16 +21,9 @@ impl Nat {
         let tunnel_ends = self.tunnel_ends();
         let mut refused = |s: &SessionInfo| {
             let (near, far) = (s.inner.vni(), s.outer.vni_bits());
-            // The word before the configuration, which comes into force first.
-            if s.owner != Owner::Filter {
-                if tunnel_ends.contains(&s.inner.remote()) {
-                    return Some(EndReason::Untranslated);
-                }
-                let word = policy(near);
-                let judged = word & POLICY_NAT != 0 && s.epoch == epoch(word);
-                if !judged && !self.translator.judge(&binding(&s.inner, &s.outer)) {
-                    return Some(EndReason::Untranslated);
-                }
+            let in_force = || !tunnel_ends.contains(&s.inner.remote()) && self.translator.judge(&binding(&s.inner, &s.outer));
+            if s.owner != Owner::Filter && !in_force() {
+                return Some(EndReason::Untranslated);
             }
             let word = match s.owner {
                 Owner::Filter => pair::sum((near, policy(near)), (far, policy(far))),
@@ -64,3 +57,7 @@ impl Nat {
         states.as_ref()?.review(from, places, &mut keep)
     }
 }
+
+#[cfg(test)]
+#[path = "sweep_tests.rs"]
+mod tests;

@@ -161,6 +161,8 @@ impl Rig {
         };
         let nc_add = vec![ip4(NC1), ip4(NC2), ip4(NC3), ip6(nc6())];
         writer.commit(&Commit { gateway: Some(gateway), nc_add, tenants: vec![red, blue, green], ..Commit::default() }).unwrap();
+        // As at rest: nothing is under way.
+        writer.settle();
         let gateway = Gateway::new(writer.tables(), writer.tables().slots().1);
         let mut rig = Rig { writer, gateway, now: 1_000_000_000, unresolved: Vec::new() };
         rig.set_underlay(Some(NEIGHBOUR_MAC), 1600);

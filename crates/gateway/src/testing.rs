@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The region of `tests/common`, and single stages run on it as `Gateway::run` would run them.
+
+#[path = "../tests/common/mod.rs"]
+pub(crate) mod region;
+
+use crate::frame::Output;
+use crate::nat::{Nat, Sight};
+use crate::settings::Settings;
+use crate::work::Work;
+use crate::NoRecorder;
+use tables::{Count, Tables};
+
+/// Calls `f` with the work of one batch on these tables.
+pub(crate) fn with_work<T>(tables: &Tables, nat: Option<&Nat>, now: u64, f: impl FnOnce(&mut Work<'_, NoRecorder>) -> T) -> (T, Output) {
+    let (mut output, mut idents) = (Output::default(), 0);
+    let _inside = tables.enter();
+    let (sessions, rules) = (nat.map(|nat| nat.tracker().sessions()), nat.map(|nat| (nat.rules(), nat.states())));
+    let guard = sessions.as_ref().map(|sessions| sessions.enter());
+    let all = nat.zip(guard.as_ref()).zip(rules.as_ref());
+    let sight = all.map(|((nat, guard), (filter, states))| Sight { nat, guard, filter, states: states.as_deref() });
+    let slot = tables.slots().1;
+    let mut w = Work {
+        tables,
+        settings: Settings::read(tables),
+        output: &mut output,
+        recorder: &mut NoRecorder,
+        stats: tables.stats(slot),
+        slot,
+        now,
+        rx: Count::default(),
+        sent: Count::default(),
+        walking: 0,
+        asked: 0,
+        nat: sight,
+        held: Vec::new(),
+        again: None,
+        desk: None,
+        answer: None,
+        idents: &mut idents,
+        waits: None,
+    };
+    let out = f(&mut w);
+    drop(w);
+    (out, output)
+}
