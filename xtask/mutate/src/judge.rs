@@ -91,12 +91,16 @@ pub fn control(bench: &Bench, rounds: usize, budget: Duration, jobs: usize) -> V
 
 fn one(bench: &Bench, id: u32, reaching: &[&Unit], budget: Duration, worker: usize) -> Outcome {
     let mut spent = Duration::ZERO;
-    for group in groups(reaching) {
-        let cost: Duration = group.iter().map(|u| u.cost).sum();
-        // The cheapest are always run.
-        if spent > Duration::ZERO && spent + cost > budget {
+    for mut group in groups(reaching) {
+        // The cheapest are always run, and of a group what still fits: a test of a millisecond is not left out for its neighbours.
+        let left = budget.saturating_sub(spent);
+        if spent > Duration::ZERO {
+            fitting(&mut group, left);
+        }
+        if group.is_empty() {
             continue;
         }
+        let cost: Duration = group.iter().map(|u| u.cost).sum();
         spent += cost;
         match run(bench, id, &group, cost, worker) {
             Outcome::Missed => {}
@@ -105,6 +109,15 @@ fn one(bench: &Bench, id: u32, reaching: &[&Unit], budget: Duration, worker: usi
         }
     }
     Outcome::Missed
+}
+
+/// Keeps the first of these, as many as cost no more than this in all.
+fn fitting(group: &mut Vec<&Unit>, left: Duration) {
+    let mut sum = Duration::ZERO;
+    group.retain(|u| {
+        sum += u.cost;
+        sum <= left
+    });
 }
 
 /// Units of one program that are cheap are run together, in the order of their cost.
@@ -145,5 +158,21 @@ fn run(bench: &Bench, id: u32, group: &[&Unit], cost: Duration, worker: usize) -
         End::Died(how) => Outcome::Crashed(name(), how),
         End::Cpu => Outcome::TooLong(name()),
         End::Wall => Outcome::Stuck(name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_group_runs_what_still_fits() {
+        let unit = |ms: u64| Unit { program: 0, test: ms.to_string(), cases: None, cost: Duration::from_millis(ms), reached: Vec::new() };
+        let units = [unit(2), unit(3), unit(90), unit(250)];
+        for (left, want) in [(0, 0), (2, 1), (4, 1), (5, 2), (95, 3), (344, 3), (345, 4)] {
+            let mut group: Vec<&Unit> = units.iter().collect();
+            fitting(&mut group, Duration::from_millis(left));
+            assert_eq!(group.len(), want, "{left} ms");
+        }
     }
 }
