@@ -168,6 +168,8 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
         End::Forward(..) if !slow.generated.is_empty() || !dissect(frame).inner_pad.is_empty() => out.push(PuntReason::IcmpDue),
         End::Drop(D::ArpMalformed | D::ArpNotRequest | D::ArpUnknownTarget | D::ArpOwnProbe) => out.push(PuntReason::Arp),
         End::Drop(D::NdMalformed | D::NdUnsupported | D::NdUnknownTarget | D::NdOwnProbe) => out.push(PuntReason::Nd),
+        // Its sender's address is looked at where it is answered.
+        End::Drop(D::InnerMartian) if discovers(frame, inner) => out.push(PuntReason::Nd),
         End::Drop(D::SourceUnknown) => out.extend([PuntReason::Arp, PuntReason::Nd, PuntReason::GatewayAddress]),
         // An answer may have no way back; and its outer header may be too large.
         End::Drop(D::UnderlayNoRoute) => out.extend([PuntReason::Arp, PuntReason::Nd, PuntReason::GatewayAddress]),
@@ -184,6 +186,12 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
         _ => {}
     }
     out
+}
+
+/// The inner packet, whose Ethernet header is here, is neighbour discovery.
+fn discovers(frame: &[u8], inner: usize) -> bool {
+    let at = |offset: usize| frame.get(inner + offset).copied();
+    (at(12), at(13), at(20)) == (Some(0x86), Some(0xdd), Some(58)) && matches!(at(54), Some(133..=137))
 }
 
 fn v4(b: &[u8], at: usize) -> Option<IpAddr> {
