@@ -116,6 +116,59 @@ fn strangers_do_not_hold_the_metrics() {
     assert!(ask(port, "/metrics").starts_with("HTTP/1.1 200"));
 }
 
+/// Sixty-four connections at a time, whoever they are from: one less, as many, one more.
+#[test]
+fn the_metrics_have_places_for_sixty_four() {
+    use nix::sys::socket::{bind, connect, socket, AddressFamily, SockFlag, SockType, SockaddrIn};
+    let (_node, port) = metrics();
+    let from = |last: u8| -> TcpStream {
+        let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
+        bind(std::os::fd::AsRawFd::as_raw_fd(&stream), &SockaddrIn::new(127, 0, 1, last, 0)).unwrap();
+        connect(std::os::fd::AsRawFd::as_raw_fd(&stream), &SockaddrIn::new(127, 0, 0, 1, port.port())).unwrap();
+        let stream = TcpStream::from(stream);
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    };
+    let answer = |mut stream: TcpStream| {
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        text
+    };
+    let mut held: Vec<TcpStream> = (0..63).map(|n| from(1 + n / 8)).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(answer(from(100)).starts_with("HTTP/1.1 200"), "the sixty-fourth");
+    std::thread::sleep(Duration::from_millis(100));
+    held.push(from(101));
+    std::thread::sleep(Duration::from_millis(200));
+    let refused = answer(from(102));
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("64 connections are open"), "the sixty-fifth: {refused}");
+    drop(held.pop());
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(answer(from(103)).starts_with("HTTP/1.1 200"), "one place is free again");
+}
+
+#[test]
+fn a_scrape_of_all_vms_holds_ten_thousand() {
+    let (node, port) = metrics();
+    let has = node.said(&["get", "vm", "-o", "json"]).matches("\"kind\"").count();
+    let mut text = VPC.replace("NAME", "many").replace("77", "7778");
+    let vm = |n: usize| {
+        let (b, c) = (n / 250, n % 250 + 1);
+        format!("---\n{{apiVersion: tunny/v1, kind: Vm, metadata: {{name: v{n}}}, spec: {{vpc: many, addresses: [172.16.{b}.{c}], mac: \"06:00:00:00:{b:02x}:{c:02x}\", nc: host-a}}}}\n")
+    };
+    (has..9999).for_each(|n| text += &vm(n));
+    for (all, left_out) in [(9999, 0), (10_000, 0), (10_001, 1), (10_002, 2)] {
+        node.write("more.yaml", &text);
+        node.said(&["apply", "--yes", "more.yaml"]);
+        let answer = ask(port, "/metrics?vms=all");
+        let series = answer.lines().filter(|l| l.starts_with("tunny_vm_packets_total{")).count();
+        assert_eq!(series, all - left_out, "of {all} VMs");
+        assert!(answer.contains(&format!("tunny_vms_left_out {left_out}.0\n")), "of {all} VMs");
+        text = vm(all);
+    }
+}
+
 /// A state as an earlier version left it, with addresses that are refused today.
 #[test]
 fn a_state_with_addresses_that_are_refused_today_starts_and_names_them() {

@@ -6,6 +6,7 @@
 use crate::error::NodeError;
 use crate::service::Node;
 use crate::sessions::SessionQuery;
+use crate::tabledump::Cursor;
 use crate::types::{ListEnd, VmCounters};
 use config::{Kind, Model, Object, Plan, Position, Snapshot, Wanted, KINDS_OF_VPCS};
 use serde::Deserialize;
@@ -248,8 +249,44 @@ impl Pages for Counted {
     }
 }
 
+/// A listing of what the tables hold.
+struct Held {
+    node: Arc<Node>,
+    cursor: Cursor,
+    left: u64,
+}
+
+impl Held {
+    /// The next objects; none at the end.
+    fn some(&mut self) -> Vec<serde_json::Value> {
+        let mut list = Vec::new();
+        while list.is_empty() && !self.cursor.over() {
+            list = self.node.table_page(&mut self.cursor, usize::try_from(self.left).unwrap_or(usize::MAX));
+        }
+        self.left = self.left.saturating_sub(list.len() as u64);
+        list
+    }
+}
+
+impl Pages for Held {
+    fn next_page(&mut self) -> Result<(Vec<u8>, u64), NodeError> {
+        let list = self.some();
+        Ok((text_of(&list), list.len() as u64))
+    }
+
+    fn over(&self) -> bool {
+        self.left == 0 || self.cursor.over()
+    }
+
+    fn rest(&mut self) -> Option<String> {
+        self.left = 1;
+        // The tables have no order to go on in.
+        (!self.some().is_empty()).then(|| "-".to_string())
+    }
+}
+
 /// Lines that are at hand.
-struct AtHand(Vec<u8>, u64, bool, bool);
+struct AtHand(Vec<u8>, u64, bool);
 
 impl Pages for AtHand {
     fn next_page(&mut self) -> Result<(Vec<u8>, u64), NodeError> {
@@ -262,8 +299,7 @@ impl Pages for AtHand {
     }
 
     fn rest(&mut self) -> Option<String> {
-        // The tables have no order to go on in.
-        self.3.then(|| "-".to_string())
+        None
     }
 }
 
@@ -274,9 +310,12 @@ fn lines<T: Pages + Send + 'static>(pages: T) -> Text {
     Box::new(Lines { pages, count: 0, ended: false })
 }
 
-fn at_hand(list: Vec<serde_json::Value>, more: bool) -> Text {
-    let text: String = list.iter().map(|o| format!("{o}\n")).collect();
-    lines(AtHand(text.into_bytes(), list.len() as u64, false, more))
+fn at_hand(list: Vec<serde_json::Value>) -> Text {
+    lines(AtHand(text_of(&list), list.len() as u64, false))
+}
+
+fn text_of(list: &[serde_json::Value]) -> Vec<u8> {
+    list.iter().flat_map(|o| format!("{o}\n").into_bytes()).collect()
 }
 
 impl Node {
@@ -295,14 +334,16 @@ impl Node {
                 if !(query.vpc.is_empty() && query.from.is_empty()) {
                     return Err(NodeError::Request("what the tables hold is listed whole: it knows neither `vpc` nor `continue`".into()));
                 }
-                let limit = if query.limit == 0 { usize::MAX } else { query.limit as usize };
-                let mut list = self.table_objects(kind, name, limit.saturating_add(1))?;
-                if list.is_empty() && !name.is_empty() {
+                let cursor = self.table_cursor(kind, name)?;
+                let mut held = Held { node: self.clone(), cursor, left: if query.limit == 0 { u64::MAX } else { query.limit } };
+                if name.is_empty() {
+                    return Ok(lines(held));
+                }
+                let list = held.some();
+                if list.is_empty() {
                     return Err(NodeError::Absent(format!("the tables have no {kind} named `{name}`; `tunny get {kind} --tables` lists what they have")));
                 }
-                let more = list.len() > limit;
-                list.truncate(limit);
-                Ok(at_hand(list, more))
+                Ok(at_hand(list))
             }
             (false, "") => Ok(lines(self.listing(kind, query)?)),
             (false, name) => {
@@ -314,7 +355,7 @@ impl Node {
                     true if kind == "all" => Err(NodeError::Absent(format!("there is no object named `{name}` on this node"))),
                     true if !query.vpc.is_empty() => Err(NodeError::Absent(format!("there is no {kind} named `{name}` in Vpc `{}`", query.vpc))),
                     true => Err(absent(&Kind::from_name(kind).map_or(kind.to_string(), |k| k.to_string()), name)),
-                    false => Ok(at_hand(found, false)),
+                    false => Ok(at_hand(found)),
                 }
             }
         }
@@ -329,7 +370,7 @@ impl Node {
             return Ok(lines(Counted(self.listing("vm", query)?)));
         }
         let list = self.counters_of(&query.name)?;
-        Ok(at_hand(list.iter().map(|c| serde_json::json!(c)).collect(), false))
+        Ok(at_hand(list.iter().map(|c| serde_json::json!(c)).collect()))
     }
 
     /// The counters of one VM.

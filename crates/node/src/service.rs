@@ -16,6 +16,7 @@ use crate::flows::{exponent_for, Sampler};
 use crate::listing::Listings;
 use crate::metrics::Scrape;
 use crate::narrow;
+use crate::tabledump::Cursor;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
@@ -412,12 +413,14 @@ impl Node {
         self.underlay.get().map_or(serde_json::Value::Null, |u| serde_json::json!(u.status()))
     }
 
-    /// What the tables really hold.
-    pub(crate) fn table_objects(&self, kind: &str, name: &str, limit: usize) -> Result<Vec<serde_json::Value>, NodeError> {
-        let names = self.vpc_names();
-        let name = self.name_in_tables(kind, name);
-        let writer = lock(&self.writer);
-        crate::tabledump::objects(&writer, &names, kind, &name, limit)
+    /// A listing of what the tables really hold.
+    pub(crate) fn table_cursor(&self, kind: &str, name: &str) -> Result<Cursor, NodeError> {
+        Cursor::new(kind, &self.name_in_tables(kind, name), self.vpc_names())
+    }
+
+    /// The next objects of such a listing, so many at most.
+    pub(crate) fn table_page(&self, cursor: &mut Cursor, most: usize) -> Vec<serde_json::Value> {
+        cursor.page(most, || lock(&self.writer))
     }
 
     /// Tables know no names but those of VPCs: what the object of a configured name is called there.

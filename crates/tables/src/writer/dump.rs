@@ -88,31 +88,56 @@ impl Writer {
 
     /// What the tables hold of a VPC.
     pub fn dump(&self, vni: Vni) -> Option<TenantDump> {
+        let head = self.head(vni)?;
+        Some(TenantDump { intervals: self.intervals(vni), vms: self.vms_from(vni, 0, usize::MAX), ..head })
+    }
+
+    /// VMs of a VPC.
+    pub fn vm_count(&self, vni: Vni) -> usize {
+        self.tenants.get(&vni).map_or(0, |t| t.vms.len())
+    }
+
+    /// What the tables hold of a VPC apart from its routes and VMs.
+    pub fn head(&self, vni: Vni) -> Option<TenantDump> {
         let t = self.tenants.get(&vni)?;
         let place = self.tables.tenants.find_tenant(&self.store, vni)?;
         let entry = self.tables.tenants.tenant_at(&self.store.lines, place);
         let record = self.store.lines.at(self.tenant_line(t.id));
-        let vms = t.vms.iter().map(|(mac, vm)| {
-            let mut addresses: Vec<IpAddr> = vm.addresses().collect();
-            addresses.sort_unstable();
-            VmDump { mac: *mac, id: vm.id, nc: self.nc_addr(vm.nc), addresses, metered: vm.meter != 0 }
-        });
         let ncs = t.members.iter().map(|m| m.0).chain(t.extra.iter().copied());
         let mut members: Vec<IpAddr> = ncs.map(|nc| self.nc_addr(nc)).collect();
         members.sort_unstable();
         members.dedup();
-        let mut intervals = self.intervals4(Top::of_root(entry.roots as u32));
-        intervals.extend(self.intervals6(Top::of_root((entry.roots >> 32) as u32)));
         Some(TenantDump {
             vni,
             gateway_mac: (entry.key & 0xffff) << 32 | u64::from(entry.mac),
             gateways: t.gateways.clone(),
             icmp: record.word(0) & TENANT_ICMP_OFF == 0,
             metered: entry.key & TENANT_METERED != 0,
-            intervals,
-            vms: vms.collect(),
+            intervals: Vec::new(),
+            vms: Vec::new(),
             members,
         })
+    }
+
+    /// VMs of a VPC by MAC address, so many from this one on; none if there is no such VPC.
+    pub fn vms_from(&self, vni: Vni, first: u64, most: usize) -> Vec<VmDump> {
+        let vms = self.tenants.get(&vni).into_iter().flat_map(|t| t.vms.range(first..=u64::MAX));
+        vms.take(most)
+            .map(|(mac, vm)| {
+                let mut addresses: Vec<IpAddr> = vm.addresses().collect();
+                addresses.sort_unstable();
+                VmDump { mac: *mac, id: vm.id, nc: self.nc_addr(vm.nc), addresses, metered: vm.meter != 0 }
+            })
+            .collect()
+    }
+
+    /// Route intervals of a VPC, of IPv4 and then IPv6; none if there is no such VPC.
+    pub fn intervals(&self, vni: Vni) -> Vec<RouteInterval> {
+        let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) else { return Vec::new() };
+        let entry = self.tables.tenants.tenant_at(&self.store.lines, place);
+        let mut intervals = self.intervals4(Top::of_root(entry.roots as u32));
+        intervals.extend(self.intervals6(Top::of_root((entry.roots >> 32) as u32)));
+        intervals
     }
 
     fn intervals4(&self, top: Top) -> Vec<RouteInterval> {
