@@ -72,7 +72,7 @@ fn quit() -> std::io::Result<bool> {
 fn headline(t: &Top) -> String {
     format!(
         "engine {}   in {}pps {}bit/s   forwarded {}pps   dropped {}pps   punted {}pps   fast path {:.2} %   {}",
-        t.engine,
+        config::plain(&t.engine),
         si(t.rx_pps),
         si(t.rx_bps),
         si(t.forwarded_pps),
@@ -147,4 +147,35 @@ fn draw(frame: &mut ratatui::Frame, t: &Top) {
         frame.render_widget(Paragraph::new(body).block(Block::bordered().title(title)), area);
     }
     frame.render_widget(Paragraph::new("q leaves"), foot);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use node::types::{Flow, Level, TenantRate};
+
+    /// Names that nothing stops from holding what a terminal obeys.
+    #[test]
+    fn no_name_steers_the_terminal() {
+        let bad = "a\u{1b}[2J\u{1b}]0;owned\u{7}\r\nb\u{202e}c\u{9b}31m";
+        let name = || bad.to_string();
+        let t = Top {
+            engine: name(),
+            drops: [(name(), 1.0)].into(),
+            punts: [(name(), 1.0)].into(),
+            tenants: vec![TenantRate { vpc: name(), ..Default::default() }],
+            flows: vec![Flow { source: name(), destination: name(), protocol: name(), ..Default::default() }],
+            levels: vec![Level { name: name(), ..Default::default() }],
+            ..Default::default()
+        };
+        let harmless = |text: &str| text.chars().all(|c| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c));
+        let once = config::plain_lines(&text(&t)).into_owned();
+        assert!(once.lines().all(harmless), "{once:?}");
+        assert_eq!(once.matches("owned").count(), 8);
+        let mut terminal = ratatui::Terminal::new(ratatui::backend::TestBackend::new(160, 60)).unwrap();
+        terminal.draw(|frame| draw(frame, &t)).unwrap();
+        let cells = terminal.backend().buffer().content.iter();
+        assert!(cells.clone().all(|cell| harmless(cell.symbol())));
+        assert!(cells.map(|cell| cell.symbol()).collect::<String>().contains("owned"));
+    }
 }

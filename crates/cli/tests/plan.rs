@@ -178,3 +178,37 @@ fn bad_requests_are_refused_with_place_and_reason() {
     let e = refused(&["--profile", "/dev/zero"]);
     assert!(e.contains("no profile"), "{e}");
 }
+
+/// What takes minutes says what it does: to a person by a line that is drawn again and again, to a pipe once, and never on standard output.
+#[test]
+fn a_long_plan_says_what_it_does() {
+    use std::io::Read;
+    use std::process::Stdio;
+    let begin = |stderr: Stdio| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tunny"));
+        command.args(["plan", "chip", "--sailfish", "--best", "--verify", "-o", "json"]).env("TERM", "xterm");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap()
+    };
+    let pty = nix::pty::openpty(&nix::pty::Winsize { ws_row: 24, ws_col: 160, ws_xpixel: 0, ws_ypixel: 0 }, None).unwrap();
+    let (mut on_terminal, mut in_pipe) = (begin(pty.slave.into()), begin(Stdio::piped()));
+    let mut terminal = std::fs::File::from(pty.master);
+    let mut shown = String::new();
+    let mut bytes = [0; 4096];
+    while shown.matches("--verify sends packets").count() < 3 {
+        let n = terminal.read(&mut bytes).unwrap();
+        assert!(n > 0, "it ended, and said: {shown:?}");
+        shown.push_str(&String::from_utf8_lossy(&bytes[..n]));
+    }
+    assert!(shown.contains("\u{1b}[") || shown.contains('\r'), "drawn again: {shown:?}");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    for child in [&mut on_terminal, &mut in_pipe] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let (mut said, mut out) = (String::new(), String::new());
+    in_pipe.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    in_pipe.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    on_terminal.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    let line = "tunny: planning: --best tries every choice of techniques, --verify sends packets through the compressed tables\n";
+    assert_eq!((said.as_str(), out.as_str()), (line, ""));
+}
