@@ -259,6 +259,64 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_tells_where_it_lies_and_whether_it_was_counted() {
+        let mut b = [1, 2, 3, 4, 5];
+        let f = Frame::new(&mut b, 2, 3, 9);
+        assert_eq!((f.offset(), f.len(), f.is_empty(), f.ifindex, f.counted, f.punted), (2, 3, false, 9, false, false));
+        assert_eq!(f.verdict, Verdict::Pass);
+        let meta = |tenant| PuntMeta { magic: 0, reason: 0, flags: 0, inner_offset: 0, vni: 0, ifindex: 7, time: 0, tenant, share: 0 };
+        for (tenant, counted) in [(0, false), (1, true), (200, true)] {
+            let f = Frame::punted(&mut b, 1, 2, &meta(tenant));
+            assert_eq!((f.data(), f.ifindex, f.counted, f.punted), (&[2, 3][..], 7, counted, true));
+        }
+    }
+
+    #[test]
+    fn what_waits_comes_back_as_it_came_and_is_not_counted_again() {
+        let key = Key::from(&session::PairKey::new(6, (7, [10, 0, 0, 1].into(), 1), (7, [10, 0, 0, 2].into(), 2), false).unwrap().0);
+        let mut b = [9; 12];
+        for punted in [false, true] {
+            let mut f = Frame::new(&mut b, 2, 7, 5);
+            f.punted = punted;
+            let mut waiting = Waiting::new((3, key), &f);
+            assert_eq!((waiting.ticket, waiting.punted, waiting.answer()), (3, punted, None));
+            waiting.answer = Some(Answer { outcome: states::Outcome::Pass, asked: true });
+            assert_eq!(waiting.answer(), Some((key, Answer { outcome: states::Outcome::Pass, asked: true })));
+            let f = waiting.frame();
+            assert_eq!((f.data(), f.offset(), f.ifindex, f.counted, f.punted), (&[9; 7][..], HEADROOM, 5, true, punted));
+        }
+    }
+
+    #[test]
+    fn output_of_the_batch_before_is_forgotten_and_its_memory_used_again() {
+        let mut out = Output { punts_waiting: 4, ..Output::default() };
+        let need = |ifindex| Unresolved { nexthop: 1, ifindex, neighbour: [192, 0, 2, 1].into() };
+        [1, 2, 1].into_iter().for_each(|ifindex| out.need(need(ifindex)));
+        assert_eq!(out.unresolved, [need(1), need(2)]);
+        let data = vec![7; 100];
+        let at = data.as_ptr() as usize;
+        out.generated.push(Generated { data, ifindex: 1, cause: 0 });
+        let key = Key::from(&session::PairKey::new(6, (7, [10, 0, 0, 1].into(), 1), (7, [10, 0, 0, 2].into(), 2), false).unwrap().0);
+        out.waiting.push(Waiting::new((3, key), &Frame::new(&mut [1], 0, 1, 5)));
+        out.clear();
+        assert!(out.generated.is_empty() && out.unresolved.is_empty() && out.waiting.is_empty() && out.punts_waiting == 0);
+        let buffer = out.buffer(60);
+        assert_eq!((&buffer[..], buffer.as_ptr() as usize), (&[0; 60][..], at), "zeroed, and no other one");
+        assert_eq!(out.buffer(3), [0; 3]);
+    }
+
+    #[test]
+    fn a_cleared_batch_takes_frames_again() {
+        let (mut a, mut b) = ([1; 4], [2; 4]);
+        let mut batch = Batch::new();
+        assert!(batch.push(Frame::new(&mut a, 0, 4, 1)).is_ok());
+        batch.clear();
+        assert!(batch.frames().is_empty());
+        assert!(batch.push(Frame::new(&mut b, 0, 4, 1)).is_ok());
+        assert_eq!(batch.frames()[0].data(), [2; 4]);
+    }
+
+    #[test]
     fn a_full_batch_refuses() {
         let mut batch = Batch::new();
         for _ in 0..BATCH_MAX {

@@ -341,8 +341,82 @@ mod tests {
     fn window_scale_is_found_behind_other_options_and_never_leads_out() {
         assert_eq!(window_scale(&[2, 4, 5, 0xb4, 1, 3, 3, 7]), Some(7));
         assert_eq!(window_scale(&[3, 3, 20, 0]), Some(14));
-        for bad in [&[0, 3, 3, 7][..], &[2, 0, 3, 3], &[2, 9, 1], &[3, 3], &[8], &[]] {
+        assert_eq!(window_scale(&[8, 2, 3, 3, 14]), Some(14));
+        for bad in [&[0, 3, 3, 7][..], &[2, 0, 3, 3], &[2, 1, 3, 3, 7], &[2, 9, 1], &[3, 3], &[8], &[]] {
             assert_eq!(window_scale(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_machines_see_segments_echo_or_nothing_of_a_packet() {
+        let packet = v4(17, 0, &[0, 7, 0, 9, 0, 8, 0, 0]);
+        let l4 = L4::read(&packet, false).unwrap();
+        let view = |icmp| L4 { icmp, proto: protocol::ICMP, ..l4 }.view(&packet);
+        for (icmp, want) in [
+            (Icmp::None, L4View::Other),
+            (Icmp::Request, L4View::Echo { request: true }),
+            (Icmp::Query, L4View::Echo { request: true }),
+            (Icmp::Reply, L4View::Echo { request: false }),
+            (Icmp::QueryReply, L4View::Echo { request: false }),
+            (Icmp::Error, L4View::Other),
+            (Icmp::Other, L4View::Other),
+        ] {
+            assert_eq!(view(icmp), want, "{icmp:?}");
+        }
+        assert_eq!(l4.view(&packet), L4View::Other);
+        let segment = v4(6, 0, &[0, 7, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, 0x50, 2, 9, 10, 0, 0, 0, 0]);
+        let tcp = L4::read(&segment, false).unwrap();
+        assert!(matches!(tcp.view(&segment), L4View::Tcp(_)));
+        let later = L4 { piece: Some(Piece { id: 1, offset: 8, more: false, at: 20 }), ..tcp };
+        assert_eq!(later.view(&segment), L4View::Other, "what stands there is no header");
+    }
+
+    #[test]
+    fn a_segment_is_read_field_by_field() {
+        let options = [3, 3, 9, 0];
+        let of = |flags: u8, offset: u8, data: usize| {
+            let fixed = [0, 7, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, offset, flags, 9, 10, 11, 12, 13, 14];
+            let packet = v4(6, 0, &[&fixed[..], &options, &vec![0x55; data]].concat());
+            L4::read(&packet, false).unwrap().segment(&packet)
+        };
+        let want = Segment { flags: 2, seq: 0x0102_0304, ack: 0x0506_0708, window: 0x090a, len: 5, scale: Some(9) };
+        assert_eq!(of(2, 0x60, 5), want);
+        assert_eq!(of(16, 0x60, 5), Segment { flags: 16, scale: None, ..want }, "a SYN alone tells the scale");
+        assert_eq!(of(18, 0x50, 5), Segment { flags: 18, len: 9, scale: None, ..want }, "behind the header they are data");
+        // A first fragment whose options lie in the next one.
+        let packet = v4(6, ipv4::MORE_FRAGMENTS, &[0, 7, 0, 9, 0, 0, 0, 1, 0, 0, 0, 2, 0xf0, 2, 0, 3, 0, 0, 0, 0]);
+        let cut = L4::read(&packet, false).unwrap().segment(&packet);
+        assert_eq!((cut.seq, cut.ack, cut.window, cut.len, cut.scale), (1, 2, 3, 0, None));
+        assert_eq!(L4::read(&packet, false).unwrap().segment(&packet[..30]), Segment::default());
+    }
+
+    #[test]
+    fn flows_have_ports_that_lie_directly_behind_the_ip_header() {
+        let packet = v4(17, 0, &[0, 7, 0, 9, 0, 8, 0, 0]);
+        let l4 = L4::read(&packet, false).unwrap();
+        assert_eq!(l4.flow_ports(&packet), 7 << 16 | 9);
+        assert_eq!(L4 { next: 60, ..l4 }.flow_ports(&packet), 0, "behind an extension header");
+        assert_eq!(L4 { piece: Some(Piece { id: 1, offset: 0, more: true, at: 20 }), ..l4 }.flow_ports(&packet), 0);
+        assert_eq!(L4 { proto: 47, next: 47, ..l4 }.flow_ports(&packet), 0);
+        assert_eq!(l4.flow_ports(&packet[..23]), 0);
+        assert_eq!((l4.ports_of(Direction::Out), l4.ports_of(Direction::In)), ((7, 9), (9, 7)));
+        let echo = L4 { icmp: Icmp::Reply, ..l4 };
+        assert_eq!((echo.ports_of(Direction::Out), echo.ports_of(Direction::In)), ((7, 9), (7, 9)));
+    }
+
+    #[test]
+    fn protocols_without_ports_have_none_in_either_family() {
+        let mut head = [0; 40];
+        ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len: 8, next_header: 47, hop_limit: 9, src: 1, dst: 2 }.emit(&mut head);
+        for l4 in [L4::read(&v4(47, 0, &[0xff; 8]), false), L4::read(&[&head[..], &[0xff; 8]].concat(), true)] {
+            let l4 = l4.unwrap();
+            assert_eq!((l4.src_port, l4.dst_port, l4.icmp, l4.piece, l4.proto, l4.next), (0, 0, Icmp::None, None, 47, 47));
+        }
+        // Each family has its own ICMP; the other's is a protocol without ports.
+        let other = L4::read(&v4(58, 0, &[128, 0, 0, 0, 0, 7, 0, 0]), false).unwrap();
+        assert_eq!((other.icmp, other.src_port), (Icmp::None, 0));
+        for (code, kind, icmp) in [(0, 128, Icmp::Request), (0, 129, Icmp::Reply), (1, 128, Icmp::Other), (0, 1, Icmp::Error), (7, 4, Icmp::Error), (0, 5, Icmp::Other), (0, 0, Icmp::Other), (0, 133, Icmp::Other)] {
+            assert_eq!(icmp_kind(kind, code, true), icmp, "{kind} {code}");
         }
     }
 

@@ -243,6 +243,129 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_tos_alone_keeps_the_header_right() {
+        for (old, new) in [(0, 0), (0, 0xb8), (0xff, 0), (3, 2), (0x5a, 0xa5)] {
+            let mut p = packet(17, vec![0; 8]);
+            lower_ttl(&mut p, false, old);
+            let before = p.clone();
+            set_tos(&mut p, false, new);
+            let ip = ipv4::Packet::new_checked(&p[..]).unwrap();
+            assert!(ip.checksum_ok() && ip.tos() == new && ip.ttl() == 8);
+            assert_eq!((p[0], &p[2..10], &p[12..]), (before[0], &before[2..10], &before[12..]));
+            let mut head = [0; 40];
+            let r = ipv6::Repr { traffic_class: old, flow_label: 0xfffff, payload_len: 0, next_header: 59, hop_limit: 2, src: 1, dst: 2 };
+            r.emit(&mut head);
+            set_tos(&mut head, true, new);
+            let got = ipv6::Repr::parse(&ipv6::Packet::new_checked(&head[..]).unwrap());
+            assert_eq!((got, head[0] >> 4), (ipv6::Repr { traffic_class: new, ..r }, 6));
+        }
+    }
+
+    /// Each address, both ends, both families, in a packet of each protocol with a checksum: what was right stays right.
+    #[test]
+    fn checksums_that_cover_addresses_stay_right_in_either_family() {
+        let (from, dst, public) = (0x2001_0db8 << 96 | 5, 0x2606 << 112 | 9, 0x2a00_1111_2222_3333_4444_5555_6666_7777);
+        for (proto, at, len) in [(6, 16, 20), (17, 6, 8), (136, 6, 8), (33, 6, 12), (139, 4, 40), (58, 2, 8)] {
+            let mut payload: Vec<u8> = (0..len as u8).map(|i| i.wrapping_mul(37) | 1).collect();
+            if proto == 6 {
+                payload[12] = 0x50;
+            }
+            // The whole packet is covered.
+            if proto == 136 {
+                payload[4..6].fill(0);
+            }
+            if proto == 33 {
+                payload[4..9].copy_from_slice(&[3, 0, 0, 0, 4]);
+            }
+            if proto == 139 {
+                payload[..2].copy_from_slice(&[59, 4]);
+            }
+            if proto == 58 {
+                payload[..2].copy_from_slice(&[128, 0]);
+            }
+            let fold = |src, dst, payload: &[u8]| checksum::fold(checksum::add(checksum::sum(payload), checksum::pseudo_v6(src, dst, proto, len as u32)));
+            payload[at..at + 2].fill(0);
+            let sum = !fold(from, dst, &payload);
+            be::set_u16(&mut payload, at, sum);
+            let mut head = [0; 40];
+            ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len: len, next_header: proto, hop_limit: 9, src: from, dst }.emit(&mut head);
+            let good = [&head[..], &payload].concat();
+            for (end, field, src, dst) in [(End::Source, 8, public, dst), (End::Destination, 24, from, public)] {
+                let mut p = good.clone();
+                let l4 = L4::read(&p, true).unwrap_or_else(|e| panic!("{proto}: {e:?}"));
+                translate(&mut p, &l4, end, Endpoint { addr: Addr::v6(public), port: 0xbeef });
+                assert_eq!((be::u128(&p, field), fold(src, dst, &p[40..])), (public, 0xffff), "{proto} {end:?}");
+                let same = |at: usize| p[40 + at..40 + at + 2] == good[40 + at..40 + at + 2];
+                match (proto, end) {
+                    (6 | 17, End::Source) => assert!(be::u16(&p, 40) == 0xbeef && same(2)),
+                    (6 | 17, End::Destination) => assert!(be::u16(&p, 42) == 0xbeef && same(0)),
+                    (58, _) => assert!(be::u16(&p, 44) == 0xbeef && same(0)),
+                    _ => assert!(same(0), "{proto} has no port that is translated"),
+                }
+            }
+        }
+    }
+
+    /// A quoted packet may end anywhere behind its ports.
+    #[test]
+    fn a_field_that_is_cut_off_is_not_touched() {
+        let segment = [&[0, 9, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 2][..], &[0; 6]].concat();
+        let whole = packet(6, segment);
+        let l4 = L4::read(&whole, false).unwrap();
+        let mut all = whole.clone();
+        translate(&mut all, &l4, End::Source, to(4711));
+        for len in 20..=40 {
+            let mut cut = whole[..len].to_vec();
+            translate(&mut cut, &l4, End::Source, to(4711));
+            let mut want = all[..len].to_vec();
+            // A checksum or a port of which one byte is left stays.
+            if len == 37 {
+                want[36] = whole[36];
+            }
+            if len == 21 {
+                want[20] = whole[20];
+            }
+            assert_eq!(cut, want, "{len} bytes");
+        }
+        let datagram = packet(17, vec![0, 9, 0, 53, 0, 8, 0x12, 0x34]);
+        let l4 = L4::read(&datagram, false).unwrap();
+        let changed = |len: usize| {
+            let mut cut = datagram[..len].to_vec();
+            translate(&mut cut, &l4, End::Source, to(4711));
+            cut.get(26..) != datagram.get(26..len)
+        };
+        assert_eq!([26, 27, 28].map(changed), [false, false, true]);
+    }
+
+    /// Where nothing changes no byte does, not even a zero that has two forms.
+    #[test]
+    fn what_is_translated_to_itself_stays() {
+        let same = Endpoint { addr: Addr::v4(SRC), port: 9 };
+        for sum in [[0xff, 0xff], [0, 0], [0x12, 0x34]] {
+            let mut p = packet(17, vec![0, 9, 0, 53, 0, 8, sum[0], sum[1]]);
+            let before = p.clone();
+            change(&mut p, End::Source, same);
+            assert_eq!(p, before);
+            change(&mut p, End::Source, Endpoint { port: 10, ..same });
+            assert!(p != before && p[12..16] == before[12..16], "another port alone");
+            assert_eq!(p[10..12], before[10..12], "is none of the header's");
+        }
+        // Of a protocol without ports, and of a later fragment, the port does not count.
+        let gre = packet(47, vec![1, 2, 3, 4]);
+        let mut p = gre.clone();
+        change(&mut p, End::Source, Endpoint { port: 77, ..same });
+        assert_eq!(p, gre);
+        let l4 = L4 { piece: Some(crate::nat::l4::Piece { id: 1, offset: 8, more: false, at: 20 }), ..L4::read(&packet(17, vec![0, 9, 0, 53, 0, 8, 1, 1]), false).unwrap() };
+        let mut later = packet(17, vec![0, 9, 0, 53, 0, 8, 1, 1]);
+        let before = later.clone();
+        translate(&mut later, &l4, End::Source, Endpoint { port: 77, ..same });
+        assert_eq!(later, before);
+        translate(&mut later, &l4, End::Source, to(77));
+        assert_eq!((later[20..].to_vec(), be::u32(&later, 12)), (before[20..].to_vec(), PUB), "its address alone");
+        assert!(ipv4::Packet::new_checked(&later[..]).unwrap().checksum_ok());
+    }
+
+    #[test]
     fn ttl_and_tos_keep_the_header_right() {
         let mut p = packet(17, vec![0; 8]);
         lower_ttl(&mut p, false, 0xb8);
