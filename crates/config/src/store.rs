@@ -110,7 +110,7 @@ pub enum StoreError {
     },
     /// The configuration is gone as a whole.
     #[error(
-        "{} holds no configuration, but its history knows change {known}: the files `snapshot` and `journal-*` are gone, so the configuration is \
+        "{} holds no configuration, but its history knows change {known}: files that held it (`snapshot`, `journal-*`) are gone, so the configuration is \
          lost, not empty. Restore the directory from a copy; or move it away to begin with an empty one", .dir.display()
     )]
     Gone {

@@ -156,6 +156,24 @@ fn a_state_whose_files_are_gone_is_never_an_empty_configuration() {
 }
 
 #[test]
+fn a_journal_that_begins_behind_nothing_is_no_empty_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, mut model, _) = Store::open(dir.path()).unwrap();
+    change(&mut store, &mut model, &vpc(1)).unwrap();
+    drop(store);
+    // The first change is in the snapshot, and the journal behind it is empty.
+    for name in ["snapshot", "tail", "id"] {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let _ = fs::remove_dir_all(dir.path().join("past"));
+    assert_eq!(files(dir.path(), "journal-").len(), 1);
+    for _ in 0..2 {
+        let e = Store::open(dir.path()).unwrap_err().to_string();
+        assert!(e.contains("knows change 1") && e.contains("not empty"), "{e}");
+    }
+}
+
+#[test]
 fn a_damaged_mark_or_id_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, mut model, first) = Store::open(dir.path()).unwrap();

@@ -124,8 +124,11 @@ impl Recovered {
             Mark::Damaged => known,
             Mark::Missing => 0,
         };
-        if found == 0 && known.max(acknowledged) > 0 {
-            return Err(StoreError::Gone { dir: dir.to_path_buf(), known: known.max(acknowledged) });
+        // A journal begins behind what a snapshot or another journal holds.
+        let begun = self.journals.iter().map(|j| j.first.saturating_sub(1)).max().unwrap_or(0);
+        let gone = known.max(acknowledged).max(begun);
+        if found == 0 && gone > 0 {
+            return Err(StoreError::Gone { dir: dir.to_path_buf(), known: gone });
         }
         if found < acknowledged {
             return Err(StoreError::Cut { dir: dir.to_path_buf(), found, acknowledged });
