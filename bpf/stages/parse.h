@@ -194,11 +194,15 @@ static __always_inline int unforwardable4(__u64 options, __u32 src, __u32 dst)
 	return unforwardable(options, from, tunny_special4(dst, 0));
 }
 
+/* Why a packet from this address is not forwarded; 0: it is. */
+static __always_inline int source6(__u64 hi, __u64 lo)
+{
+	return hi >> 56 == 0xff ? DROP_INNER_MARTIAN : tunny_special6(hi, lo, 1);
+}
+
 static __always_inline int unforwardable6(__u64 options, __u64 src_hi, __u64 src_lo, __u64 dst_hi, __u64 dst_lo)
 {
-	int from = src_hi >> 56 == 0xff ? DROP_INNER_MARTIAN : tunny_special6(src_hi, src_lo, 1);
-
-	return unforwardable(options, from, tunny_special6(dst_hi, dst_lo, 0));
+	return unforwardable(options, source6(src_hi, src_lo), tunny_special6(dst_hi, dst_lo, 0));
 }
 
 /* Returns GO, a pending inner error, or PUNT + PUNT_NONLINEAR_HEADERS. */

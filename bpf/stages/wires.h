@@ -160,9 +160,7 @@ static __always_inline int wire_neighbours(struct xdp_md *ctx, const struct nat_
 	if (w->ttl != 255 || (targeted && w->bytes < IPV6_BYTES + ND_BYTES))
 		return DROP_ND_MALFORMED;
 	/* Nobody sends from multicast, loopback or IPv4-mapped addresses; from the unspecified one neighbour discovery may come. */
-	if (w->src_hi >> 56 == 0xff)
-		return DROP_INNER_MARTIAN;
-	if ((w->src_hi | w->src_lo) && tunny_special6(w->src_hi, w->src_lo, 1) == DROP_INNER_MARTIAN)
+	if ((w->src_hi | w->src_lo) && source6(w->src_hi, w->src_lo) == DROP_INNER_MARTIAN)
 		return DROP_INNER_MARTIAN;
 	if (!w->servers_side)
 		return FREE;

@@ -8,6 +8,7 @@ use wire::{ethernet, ipv6, nd, protocol, Mac};
 use crate::answer::{self, Back};
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
+use crate::stages::parse::source_v6;
 use crate::work::Work;
 use crate::{Frame, Verdict};
 
@@ -76,7 +77,7 @@ fn check(frame: &[u8]) -> Result<Question, DropReason> {
 /// Nobody sends from such an address: multicast (RFC 4291 section 2.7), loopback, IPv4-mapped. From the unspecified one neighbour
 /// discovery may come.
 pub(crate) fn never_a_source(src: Addr) -> bool {
-    src.hi >> 56 == 0xff || src != Addr::default() && abi::special6(src.hi, src.lo, true) == Some(DropReason::InnerMartian)
+    src != Addr::default() && source_v6(src) == Some(DropReason::InnerMartian)
 }
 
 /// The inner frame of an advertisement; its source address is the target.

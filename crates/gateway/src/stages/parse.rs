@@ -373,14 +373,23 @@ fn inner_ipv6(rest: &[u8], dst_mac: Mac, s: &Settings, p: &mut Packet) -> Result
 /// Addresses that are not routed, in the order in which they are reported.
 #[inline(always)]
 pub(crate) fn bad_addresses_v6(dst_mac: Mac, src: Addr, dst: Addr, s: &Settings) -> Option<DropReason> {
-    let multicast = |a: Addr| a.hi >> 56 == 0xff;
     if dst_mac == Mac::BROADCAST {
         return Some(DropReason::InnerBroadcast);
-    } else if dst_mac.is_group() || multicast(dst) {
+    } else if dst_mac.is_group() || multicast_v6(dst) {
         return Some(DropReason::InnerMulticast);
     }
-    let source = if multicast(src) { Some(DropReason::InnerMartian) } else { special6(src.hi, src.lo, true) };
-    special_pair(source, special6(dst.hi, dst.lo, false), s.no_documentation)
+    special_pair(source_v6(src), special6(dst.hi, dst.lo, false), s.no_documentation)
+}
+
+#[inline(always)]
+fn multicast_v6(a: Addr) -> bool {
+    a.hi >> 56 == 0xff
+}
+
+/// Why a packet from this address is not forwarded, if so.
+#[inline(always)]
+pub(crate) fn source_v6(src: Addr) -> Option<DropReason> {
+    if multicast_v6(src) { Some(DropReason::InnerMartian) } else { special6(src.hi, src.lo, true) }
 }
 
 /// The protocol has ports in its first four bytes.
