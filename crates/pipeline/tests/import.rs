@@ -72,6 +72,11 @@ fn faults_are_named_with_line_and_column() {
         ("table=300 actions=drop", 1, 7, "tables are 0 to 254"),
         ("table=5 actions=goto_table:5", 1, 28, "must lead to a later one"),
         ("nw_dst=10.0.0.1 actions=drop", 1, 1, "needs a match on ip"),
+        // ARP has addresses and an operation, and nothing else of IP.
+        ("arp,nw_tos=32 actions=drop", 1, 5, "nw_tos needs a match on ip or ipv6"),
+        ("rarp,nw_ecn=1 actions=drop", 1, 6, "nw_ecn needs a match on ip or ipv6"),
+        ("arp,nw_ttl=3 actions=drop", 1, 5, "nw_ttl needs a match on ip or ipv6"),
+        ("arp,ip_frag=first actions=drop", 1, 5, "nw_frag needs a match on ip or ipv6"),
         ("ip,tcp6 actions=drop", 1, 4, "contradicts"),
         ("ip,nw_src=10.0.0.0/33 actions=drop", 1, 20, "does not fit"),
         ("reg0=1,table=0", 1, 1, "needs actions"),

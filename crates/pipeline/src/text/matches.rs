@@ -260,10 +260,10 @@ pub(super) fn missing(prereq: Prereq, field: Field, matching: &Match) -> Option<
         Prereq::None => true,
         Prereq::Vlan => matching.mask.get(Field::VlanTci) & 0x1000 != 0,
         Prereq::Mpls => matches!(eth, Some(0x8847 | 0x8848)),
-        // Old flows name the addresses in ARP so.
+        // Old flows name the addresses in ARP so, and its operation `nw_proto`. DSCP, TTL and fragments it has none.
         Prereq::Ipv4 => eth == Some(0x0800) || arp,
         Prereq::Ipv6 => eth == Some(0x86dd),
-        Prereq::Ip => ip || arp,
+        Prereq::Ip => ip || arp && field == Field::NwProto,
         Prereq::Arp => arp,
         Prereq::Tcp => ip && proto == Some(6),
         Prereq::Udp => ip && proto == Some(17),
