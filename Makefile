@@ -36,7 +36,7 @@ test:
 # One build serves all: building a package by itself would compile its dependencies again with other features.
 test-all: deps lint
 	cargo build --workspace --bins --tests --examples
-	@$(call counted,cargo test --workspace --lib --bins --tests --no-fail-fast)
+	@$(call counted,cargo xtask test)
 	$(DEBUG)/fuzz --seconds $(or $(FUZZ_SECONDS),20)
 
 # Runs tests, then says which could not run, also after a failure.
@@ -52,8 +52,8 @@ test-long: export TUNNY_EVENTS := $(or $(TUNNY_EVENTS),10000000)
 test-long: export TUNNY_KILLS := $(or $(TUNNY_KILLS),200)
 test-long: export TUNNY_HANDSHAKES := $(or $(TUNNY_HANDSHAKES),1500)
 test-long: deps
-	@$(call counted,cargo test --release --workspace --lib --bins --tests --no-fail-fast)
-	@$(call counted,cargo test --release --workspace --lib --bins --tests --no-fail-fast -- --ignored long_)
+	@$(call counted,cargo xtask test --release)
+	@$(call counted,cargo xtask test --release -- --ignored long_)
 	cargo xtask mutate --sample $(or $(MUTANTS),100)
 	$(MAKE) fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),3600)
 	$(MAKE) deb-test

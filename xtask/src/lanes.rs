@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `cargo xtask test`: every test of the workspace, those that wait beside those that compute.
+//!
+//! `cargo test` runs one test program after another. The command's tests start nodes in network namespaces and wait for them most of
+//! the time; the others keep the processors busy. The two lanes run side by side, the computing one at a lower priority, so
+//! that a node is never late because of a differential test.
+//!
+//! Built by one `cargo test --no-run`. What a program prints goes to `target/test-logs/` and appears as a whole when it ends.
+
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// Packages whose tests wait for nodes, timers and kernels.
+const WAITING: [&str; 1] = ["cli"];
+/// The niceness of the computing lane.
+const NICE: &str = "10";
+
+/// One test program.
+#[derive(Debug, PartialEq)]
+struct Program {
+    package: String,
+    /// As a person says it: `cli tests/traffic.rs`.
+    name: String,
+    path: PathBuf,
+    /// Where its package lies: tests run there.
+    dir: PathBuf,
+}
+
+/// `args`: what comes after `test`: `--release`, and behind `--` what every test program gets.
+pub fn run(args: &[String]) -> ExitCode {
+    match all(args) {
+        Ok(failed) if failed.is_empty() => ExitCode::SUCCESS,
+        Ok(failed) => {
+            eprintln!("{} test programs failed: {}", failed.len(), failed.join(", "));
+            ExitCode::FAILURE
+        }
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn all(args: &[String]) -> Result<Vec<String>, String> {
+    let (cargo, tests) = match args.iter().position(|a| a == "--") {
+        Some(at) => (&args[..at], &args[at + 1..]),
+        None => (args, &[][..]),
+    };
+    if let Some(unknown) = cargo.iter().find(|a| *a != "--release") {
+        return Err(format!("{unknown}: there is only --release; arguments for the tests go behind --"));
+    }
+    let programs = build(cargo)?;
+    let logs = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into())).join("test-logs");
+    fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
+    let (waiting, computing): (Vec<_>, Vec<_>) = programs.iter().partition(|p| WAITING.contains(&p.package.as_str()));
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for (lane, nice) in [(waiting, "0"), (computing, NICE)] {
+            let (failed, logs) = (&failed, &logs);
+            scope.spawn(move || {
+                for program in lane {
+                    if let Err(why) = program.run(nice, tests, logs, failed) {
+                        eprintln!("{}: {why}", program.name);
+                        failed.lock().unwrap_or_else(|e| e.into_inner()).push(program.name.clone());
+                    }
+                }
+            });
+        }
+    });
+    Ok(failed.into_inner().unwrap_or_else(|e| e.into_inner()))
+}
+
+/// Builds every test and names the programs.
+fn build(options: &[String]) -> Result<Vec<Program>, String> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--workspace", "--lib", "--bins", "--tests", "--no-run", "--message-format=json-render-diagnostics"]);
+    let out = cargo.args(options).stderr(Stdio::inherit()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
+    if !out.status.success() {
+        return Err("the tests do not build".into());
+    }
+    let programs: Vec<_> = String::from_utf8_lossy(&out.stdout).lines().filter_map(program).collect();
+    match programs.is_empty() {
+        true => Err("cargo named no test program".into()),
+        false => Ok(programs),
+    }
+}
+
+/// The test program that one line of cargo's output tells of.
+fn program(line: &str) -> Option<Program> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    if line["reason"] != "compiler-artifact" || line["profile"]["test"] != true {
+        return None;
+    }
+    let dir = Path::new(line["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let package = dir.file_name()?.to_str()?.to_string();
+    let source = Path::new(line["target"]["src_path"].as_str()?);
+    let source = source.strip_prefix(&dir).unwrap_or(source).display();
+    Some(Program { name: format!("{package} {source}"), path: line["executable"].as_str()?.into(), package, dir })
+}
+
+impl Program {
+    fn run(&self, nice: &str, tests: &[String], logs: &Path, failed: &Mutex<Vec<String>>) -> Result<(), String> {
+        let log = logs.join(self.path.file_name().ok_or("a program without a name")?);
+        let wrong = |e: std::io::Error| format!("{}: {e}", log.display());
+        let out = File::create(&log).map_err(wrong)?;
+        let start = Instant::now();
+        let mut command = Command::new("nice");
+        command.args(["-n", nice]).arg(&self.path).args(tests).current_dir(&self.dir).env("CARGO_MANIFEST_DIR", &self.dir);
+        command.stdin(Stdio::null()).stderr(out.try_clone().map_err(wrong)?).stdout(out);
+        let status = command.status().map_err(|e| format!("{}: {e}", self.path.display()))?;
+        let text = String::from_utf8_lossy(&fs::read(&log).map_err(wrong)?).into_owned();
+        // One lane prints at a time.
+        let mut failed = failed.lock().unwrap_or_else(|e| e.into_inner());
+        println!("\n     {} ({:.1} s)\n{}", self.name, start.elapsed().as_secs_f64(), text.trim());
+        if !status.success() {
+            println!("     {} FAILED ({status})", self.name);
+            failed.push(self.name.clone());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_named_and_nothing_else() {
+        let of = |reason: &str, test: bool| {
+            format!(
+                r#"{{"reason":"{reason}","manifest_path":"/t/crates/cli/Cargo.toml","profile":{{"test":{test}}},
+                "target":{{"src_path":"/t/crates/cli/tests/a.rs"}},"executable":"/t/target/debug/deps/a-1"}}"#
+            )
+        };
+        let want = Program {
+            package: "cli".into(),
+            name: "cli tests/a.rs".into(),
+            path: "/t/target/debug/deps/a-1".into(),
+            dir: "/t/crates/cli".into(),
+        };
+        assert_eq!(program(&of("compiler-artifact", true)), Some(want));
+        assert_eq!(program(&of("compiler-artifact", false)), None);
+        assert_eq!(program(&of("build-script-executed", true)), None);
+        assert_eq!(program("warning: something"), None);
+    }
+
+    #[test]
+    fn unknown_options_are_refused() {
+        assert!(all(&["--realease".to_string()]).is_err_and(|e| e.contains("--realease")));
+    }
+
+    #[test]
+    fn a_program_that_fails_is_named_and_its_log_is_kept() {
+        let dir = std::env::temp_dir().join(format!("tunny-lanes-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let program =
+            |path: &str| Program { package: "a".into(), name: path.into(), path: path.into(), dir: dir.clone() };
+        let failed = Mutex::new(Vec::new());
+        program("/bin/true").run("0", &[], &dir, &failed).unwrap();
+        program("/bin/false").run("0", &[], &dir, &failed).unwrap();
+        program("/bin/echo").run("10", &["said".to_string()], &dir, &failed).unwrap();
+        assert!(program("/bin/no-such-program").run("0", &[], &dir, &failed).is_ok());
+        assert_eq!(failed.into_inner().unwrap(), ["/bin/false", "/bin/no-such-program"]);
+        assert_eq!(fs::read_to_string(dir.join("echo")).unwrap(), "said\n");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
