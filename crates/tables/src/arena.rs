@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+#[cfg(test)]
+mod steps;
+
 /// Largest block that is kept by size.
 pub(crate) const CLASS_MAX: u32 = 80;
 /// Lines cut from an extent at a time for small blocks.

@@ -13,6 +13,9 @@ use crate::reader::{v6_word, vm4_key, vm4_value, vm4_words, vm6_key, vm6_value, 
 use abi::*;
 use std::io;
 
+#[cfg(test)]
+mod chains;
+
 /// What the buckets of a table are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

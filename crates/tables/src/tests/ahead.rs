@@ -20,7 +20,7 @@ pub(crate) fn note(at: usize) {
 }
 
 /// The addresses that are asked for meanwhile, in their order.
-fn asked(what: impl FnOnce()) -> Vec<usize> {
+pub(crate) fn asked(what: impl FnOnce()) -> Vec<usize> {
     ASKED.set(Some(Vec::new()));
     what();
     ASKED.take().unwrap_or_default()

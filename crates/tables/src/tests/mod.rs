@@ -11,6 +11,7 @@ mod growth;
 mod internet;
 mod wires;
 mod kill;
+mod lines;
 mod merge;
 pub(crate) mod model;
 mod numbers;
