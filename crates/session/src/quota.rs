@@ -30,7 +30,8 @@ pub(crate) struct MixHasher(u64, u64);
 impl BuildHasher for Mix {
     type Hasher = MixHasher;
     fn build_hasher(&self) -> MixHasher {
-        MixHasher(self.0, self.0)
+        // Not the salt in both: of a key of one number it would cancel itself.
+        MixHasher(0, self.0)
     }
 }
 
@@ -489,6 +490,32 @@ impl Quotas {
 mod tests {
     use super::*;
     use rand::RngExt;
+
+    /// A tenant has a table of its own timeouts once it had one, and returns to the node's with zeroes.
+    #[test]
+    fn own_timeouts_are_made_when_there_are_any_and_go_back_to_none() {
+        let tenant = Tenant::new(7, &TenantLimits::default());
+        tenant.set_own(&[0; 10]);
+        assert!(tenant.own.get().is_none());
+        tenant.set_own(&[0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
+        assert_eq!((tenant.own(Life::Udp), tenant.own(Life::Icmp)), (Some(5_000_000_000), None));
+        tenant.set_own(&[0; 10]);
+        assert_eq!((tenant.own(Life::Udp), tenant.own.get().is_some()), (None, true));
+    }
+
+    #[test]
+    fn hashes_of_keys_differ_by_every_part_and_by_the_salt() {
+        let hashes = |salt| {
+            let mix = Mix(salt);
+            let vms = [(1u32, 5u128), (2, 5), (1, 6), (1, 5 << 64), (1, 1 << 32 | 5)].map(|vm| mix.hash_one(vm));
+            let numbers = [7u32, 8, 1 << 31].map(|n| mix.hash_one(n));
+            let words = [7u64 << 32, 8 << 32].map(|n| mix.hash_one(n));
+            let texts = ["a", "b", "ab", "ba"].map(|text| mix.hash_one(text));
+            [&vms[..], &numbers, &words, &texts].concat()
+        };
+        let all: Vec<u64> = [1, 2].into_iter().flat_map(hashes).collect();
+        assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), all.len());
+    }
 
     #[test]
     fn numbers_of_vms_are_kept_like_a_map_keeps_them() {
