@@ -290,6 +290,114 @@ mod tests {
         rest.split(' ').nth(7).and_then(|n| n.parse().ok()).expect("a number of faults")
     }
 
+    fn shared() -> Shared {
+        Shared::new(Arc::new(HeapMemory::new().unwrap()))
+    }
+
+    /// Memory grows by an eighth of what there is, by 32 segments at most, and never beyond the limit.
+    #[test]
+    fn memory_grows_by_an_eighth_and_up_to_the_limit() {
+        // Segments in use, segments at most, segments that are added.
+        for (used, most, more) in [(0u32, 100, 1), (7, 100, 1), (15, 100, 1), (16, 100, 2), (80, 1000, 10), (80, 84, 4), (256, 1000, 32), (400, 1000, 32), (99, 100, 1)] {
+            let (shared, mut alloc) = (shared(), Alloc::new((most - 1) * SEGMENT_LINES));
+            alloc.families[1].segments = 1;
+            alloc.lines = u64::from(used) * u64::from(SEGMENT_LINES);
+            assert!(alloc.take(&shared, false).is_some());
+            assert_eq!(shared.memory.segments(), more, "{used} of {most}");
+            assert_eq!((alloc.segments.len() as u32, alloc.families[0].segments), (more - 1, 1));
+        }
+        // At the limit there is none; and the last one is kept for a family that has none.
+        for (used, others, taken) in [(100, 1, false), (99, 1, true), (99, 0, false), (98, 0, true)] {
+            let (shared, mut alloc) = (shared(), Alloc::new(99 * SEGMENT_LINES));
+            alloc.families[1].segments = others;
+            alloc.lines = used * u64::from(SEGMENT_LINES);
+            assert_eq!(alloc.take(&shared, false).is_some(), taken, "{used} {others}");
+            assert_eq!(alloc.lines, (used + u64::from(taken)) * u64::from(SEGMENT_LINES));
+        }
+        // A limit is that of whole segments, and one more for the other family.
+        let mut alloc = Alloc::new(1);
+        for (max, segments) in [(1, 2), (SEGMENT_LINES, 2), (SEGMENT_LINES + 1, 3), (5 * SEGMENT_LINES, 6)] {
+            alloc.set_max(max);
+            assert_eq!(alloc.max, segments * u64::from(SEGMENT_LINES));
+        }
+    }
+
+    #[test]
+    fn segments_are_prepared_for_so_many_records_and_taken_in_order() {
+        for (records, most, want) in [(0, 10, 0), (1, 10, 1), (SEGMENT_LINES, 10, 1), (SEGMENT_LINES + 1, 10, 2), (9 * SEGMENT_LINES, 4, 4)] {
+            let (shared, mut alloc) = (shared(), Alloc::new((most - 1) * SEGMENT_LINES));
+            let index = alloc.take_index(&shared, 1).unwrap();
+            alloc.prepare_records(&shared, records, (index, 1)).unwrap();
+            assert_eq!((alloc.segments.len(), shared.memory.segments()), (want, want as u32 + 1), "{records} of {most}");
+            // What is prepared already is not prepared again; one in use counts towards the limit.
+            alloc.prepare_records(&shared, records, (index, 1)).unwrap();
+            assert_eq!((alloc.segments.len(), index), (want, 0));
+            if want > 0 {
+                alloc.families[1].segments = 1;
+                assert_eq!(alloc.take(&shared, false), Some(SEGMENT_LINES), "the first of them");
+                assert_eq!(alloc.segments, (2..=want as u32).rev().collect::<Vec<_>>());
+                alloc.prepare_records(&shared, 100 * SEGMENT_LINES, (index, 1)).unwrap();
+                assert_eq!(alloc.segments.len() as u32, most - 1);
+            }
+        }
+    }
+
+    /// Lines of IPv6 records come in twos; line 0 is nobody's; what is given back comes again, and room is what is left.
+    #[test]
+    fn records_of_either_family_have_their_lines() {
+        let (shared, mut alloc) = (shared(), Alloc::new(3 * SEGMENT_LINES));
+        let segment = u64::from(SEGMENT_LINES);
+        assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [Some(1), Some(SEGMENT_LINES)]);
+        assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [Some(2), Some(SEGMENT_LINES + 2)]);
+        assert_eq!((alloc.room(), alloc.lines, alloc.bytes()), (segment - 3 + segment / 2 - 2, 2 * segment, 0));
+        let kind = |n| shared.lines.kind(n).load(Relaxed);
+        assert_eq!((kind(0), kind(1)), (SESSION_SEGMENT_V4, SESSION_SEGMENT_V6));
+        alloc.give(false, 1);
+        alloc.give(true, SEGMENT_LINES);
+        assert_eq!((alloc.room(), alloc.bytes()), (segment - 2 + segment / 2 - 1, 2 * 16_384));
+        assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [Some(1), Some(SEGMENT_LINES)]);
+        // A segment that is used again is empty.
+        shared.lines.at(SEGMENT_LINES + 77).word(5).store(9, Relaxed);
+        alloc.families[1] = Family::default();
+        alloc.give_segment(1);
+        assert_eq!(alloc.take(&shared, true), Some(SEGMENT_LINES));
+        assert_eq!(shared.lines.at(SEGMENT_LINES + 77).word(5).load(Relaxed), 0);
+    }
+
+    /// A family gives up the segments of which it uses no record, and looks for them again only after enough records have come back.
+    #[test]
+    fn segments_without_a_record_in_use_are_given_up() {
+        let (shared, mut alloc) = (shared(), Alloc::new(3 * SEGMENT_LINES));
+        // Segments 1 and 2 of IPv6, found by a tracker that attached: all of one is free, one record of the other is not.
+        shared.memory.grow(3).unwrap();
+        let lines = |n: u32| (n * SEGMENT_LINES..(n + 1) * SEGMENT_LINES).step_by(2);
+        let free: Vec<u32> = lines(1).collect();
+        alloc.adopt(true, &free);
+        let free: Vec<u32> = lines(2).skip(1).collect();
+        alloc.adopt(true, &free);
+        assert_eq!((alloc.families[1].segments, alloc.lines, alloc.room()), (2, 2 * u64::from(SEGMENT_LINES), u64::from(SEGMENT_LINES) - 1));
+        assert_eq!(alloc.families[1].free.peek(), Some(2 * SEGMENT_LINES + 2), "the lowest of what came last");
+        assert!(alloc.reclaim(&shared, true));
+        assert_eq!((&alloc.segments[..], alloc.families[1].segments, alloc.lines), (&[1][..], 1, u64::from(SEGMENT_LINES)));
+        assert_eq!((alloc.families[1].free.len() as u32, shared.lines.kind(1).load(Relaxed)), (SEGMENT_LINES / 2 - 1, SESSION_SEGMENT_FREE));
+        assert!(alloc.families[1].free.iter().all(|line| line > 2 * SEGMENT_LINES));
+        // In vain; then not again before a quarter of a segment's lines came back, half of its records.
+        assert!(!alloc.reclaim(&shared, true));
+        for n in 1..SEGMENT_LINES / 4 {
+            let line = alloc.take(&shared, true).unwrap();
+            alloc.give(true, line);
+            if n % 4096 == 0 {
+                assert!(!alloc.reclaim(&shared, true));
+            }
+        }
+        alloc.families[1].free.push(2 * SEGMENT_LINES);
+        assert!(!alloc.reclaim(&shared, true), "one less than enough");
+        let line = alloc.take(&shared, true).unwrap();
+        alloc.give(true, line);
+        assert!(alloc.reclaim(&shared, true));
+        assert_eq!((&alloc.segments[..], alloc.families[1].segments, alloc.lines, alloc.room()), (&[1, 2][..], 0, 0, 0));
+    }
+
     #[test]
     fn memory_that_is_prepared_needs_no_page_when_it_is_written_to() {
         const SEGMENTS: u32 = 4;

@@ -451,6 +451,33 @@ mod tests {
         assert_eq!((t.order.len(), t.tenants.len()), (0, 0));
     }
 
+    /// Of datagrams that were completed no more than 64 entries are left behind, and two for each that is not.
+    #[test]
+    fn what_completed_datagrams_leave_is_swept() {
+        let mut t = FragTable::new(FragLimits::default());
+        let open = |t: &mut FragTable, id: u32, now: u64| assert!(first(t, id, piece(0, 8, true), now).0);
+        let close = |t: &mut FragTable, id: u32| assert_eq!(t.later(&key(1, id), piece(8, 8, false), b"", 0), Fate::Known((1000, 53), 17));
+        (0..3).for_each(|id| open(&mut t, 1000 + id, 0));
+        for n in 1..=67u32 {
+            open(&mut t, n, 0);
+            close(&mut t, n);
+            assert_eq!((t.order.len(), t.len()), (3 + n as usize, 3), "{n}");
+        }
+        open(&mut t, 5000, 0);
+        close(&mut t, 5000);
+        assert_eq!((t.order.len(), t.len()), (3, 3), "two for each of three, and 64");
+        assert!(t.order.iter().all(|(_, k)| (1000..1003).contains(&k.id)));
+        // An entry of a datagram that had the same key before is not that of the new one.
+        let mut t = FragTable::new(FragLimits { lifetime: 100, ..FragLimits::default() });
+        open(&mut t, 1, 0);
+        close(&mut t, 1);
+        open(&mut t, 1, 50);
+        t.expire(100, &mut |_, _| panic!("nothing was held"));
+        assert_eq!(t.len(), 1, "it is 50 old");
+        t.expire(150, &mut |_, _| ());
+        assert_eq!((t.len(), t.order.len()), (0, 0));
+    }
+
     #[test]
     fn random_pieces_keep_the_books() {
         use rand::{rngs::StdRng, RngExt, SeedableRng};

@@ -134,6 +134,20 @@ mod tests {
     use rand::RngExt;
     use std::collections::HashMap;
 
+    /// At most three quarters are in use, and no array is larger than that needs.
+    #[test]
+    fn an_array_doubles_when_three_quarters_are_in_use() {
+        let mut flat: Flat<u32, u32> = Flat::new(Mix(5));
+        assert_eq!(flat.place().1, usize::MAX);
+        for n in 1..=400u32 {
+            flat.insert(n, n + 1);
+            let want = (n as usize * 4).div_ceil(3).next_power_of_two().max(8);
+            assert_eq!((flat.place().1 + 1, flat.len()), (want, n as usize), "{n}");
+        }
+        (1..=400).for_each(|n| assert_eq!(flat.remove(n), Some(n + 1)));
+        assert_eq!((flat.place().1 + 1, flat.len(), flat.iter().count()), (1024, 0, 0), "it is kept for those that come");
+    }
+
     #[test]
     fn equals_a_map() {
         let (_, mut rng) = crate::tests::seeded("flat");

@@ -2,6 +2,7 @@
 //! Stories of translation. The comparison with a naive twin under random operations is in `model`.
 
 mod ahead;
+mod exact;
 mod figures;
 mod model;
 

@@ -40,10 +40,6 @@ impl Hasher for MixHasher {
         bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
     }
 
-    fn write_u32(&mut self, v: u32) {
-        self.write_u64(v.into());
-    }
-
     fn write_u64(&mut self, v: u64) {
         self.hash = abi::hash1(v ^ self.hash.rotate_left(29), self.salt);
     }
@@ -446,5 +442,103 @@ impl Vm {
     /// Enters ports that were held before a restart, whatever the limit is now.
     pub fn draw_anyway(&self, n: u32) {
         self.usage.ports.fetch_add(n.into(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nat::pool::owner_word;
+
+    #[test]
+    fn a_mapping_knows_its_block_and_bit_and_how_long_it_stays() {
+        for block in [0, 1, 2, 63, 64, 1000, 65_535] {
+            for bit in 0..64 {
+                let m = Mapping::new(block, bit);
+                assert_eq!((m.block(), u32::from(m.bit()), m.sessions, m.listed()), (block, bit, 1, false));
+            }
+        }
+        assert_eq!(size_of::<Option<(u32, Mapping)>>(), 16);
+        let unit = 1 << 24;
+        assert_eq!([0, 1, unit, unit + 1, 5 * unit].map(tick), [0, 2, 2, 4, 10]);
+        for until in [7, 1 << 20, (1 << 31) - 2, 1 << 31, (1 << 31) + 5] {
+            let mut m = Mapping::new(3, 9);
+            m.idle = tick(until * unit);
+            let listed = |m: &mut Mapping, listed| {
+                m.list(listed);
+                (m.listed(), m.idle & !1)
+            };
+            assert_eq!((listed(&mut m, true), listed(&mut m, false), listed(&mut m, true)), ((true, tick(until * unit)), (false, tick(until * unit)), (true, tick(until * unit))));
+            let stays = [1, 2, 1000].map(|ago| m.stays(until.saturating_sub(ago) * unit));
+            assert_eq!((stays, m.stays(until * unit), m.stays((until + 1000) * unit)), ([true; 3], false, false), "{until}");
+            assert!(!m.stays(u64::MAX), "nothing stays where ports are wanted");
+        }
+    }
+
+    fn vm() -> (Vm, Arc<Address>) {
+        let (usage, address) = (Arc::new(TenantUse::default()), Arc::new(Address::new(9, Vec::new(), None)));
+        let mut vm = Vm::new(usage, Mix(3));
+        assert!(address.take(20, owner_word(7, 5)) && vm.usage.draw(64, 64));
+        vm.add_chunk(address.clone(), 20);
+        (vm, address)
+    }
+
+    /// A mapping that is used again and again stands once among the idle ones, at its first place.
+    #[test]
+    fn a_mapping_is_idle_once() {
+        let (mut vm, address) = vm();
+        let [a, b] = [1000, 1001].map(|p| vm.map(Protocol::Udp, p, 5).unwrap());
+        let second = 1_000_000_000;
+        assert!(vm.release(Protocol::Udp, 1000, a, Some(second), false), "the first idle one");
+        assert!(!vm.release(Protocol::Udp, 1001, b, Some(second), false), "not the first");
+        for n in 2..12 {
+            assert_eq!(vm.mapped(Protocol::Udp, 1000), Some(a));
+            assert!(!vm.release(Protocol::Udp, 1000, a, Some(n * second), false));
+            assert_eq!(vm.idle, [key(Protocol::Udp, 1000), key(Protocol::Udp, 1001)]);
+        }
+        // One in use leaves the list when it is looked at, and comes back to it.
+        assert_eq!(vm.mapped(Protocol::Udp, 1001), Some(b));
+        assert!(vm.free_idle(5 * second));
+        assert_eq!(vm.idle, [key(Protocol::Udp, 1000)]);
+        assert!(!vm.release(Protocol::Udp, 1001, b, Some(20 * second), false));
+        assert_eq!(vm.idle, [1000, 1001].map(|p| key(Protocol::Udp, p)));
+        // The oldest goes first where a port is wanted, whatever its time.
+        assert!(vm.free_one());
+        assert_eq!((vm.mapped(Protocol::Udp, 1000), vm.mappings(), vm.sessions()), (None, 1, 0));
+        assert!(vm.free_idle(19 * second) && !vm.free_idle(20 * second));
+        assert!(vm.is_empty() && address.held() == 0 && vm.usage.ports.load(Relaxed) == 0);
+        assert!(!vm.free_one());
+    }
+
+    /// Of the ports of a chunk each is given once, from the place that is chosen on, and then none.
+    #[test]
+    fn ports_of_a_chunk_are_given_once_each() {
+        for protocol in Protocol::ALL {
+            let (mut vm, _) = vm();
+            let mut seen = Vec::new();
+            assert_eq!(vm.map(protocol, 4, 64 + 10).map(|e| e.1 % 64), Some(10), "the place that is chosen");
+            assert_eq!(vm.map(protocol, 6, 10).map(|e| e.1 % 64), Some(if protocol == Protocol::Udp { 12 } else { 11 }), "or the next one");
+            for p in 0..62 {
+                let (addr, port) = vm.map(protocol, 1000 + p, 63).unwrap();
+                assert!(addr == 9 && port / 64 == 20);
+                assert!(vm.leads(protocol, 1000 + p, (9, port)) && !vm.leads(protocol, 1000 + p, (9, port ^ 1)) && !vm.leads(protocol, 1000 + p, (8, port)));
+                assert_eq!(vm.behind(protocol, 9, port), Some(1000 + p));
+                seen.push(port);
+            }
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!((seen.len(), vm.map(protocol, 5000, 1), vm.first_free[protocol.index()]), (62, None, 1));
+            assert_eq!(vm.held().collect::<Vec<_>>(), [Held { addr: 9, first: 1280, used: Protocol::ALL.map(|p| if p == protocol { 64 } else { 0 }) }]);
+            // Other protocols have theirs.
+            let other = if protocol == Protocol::Tcp { Protocol::Icmp } else { Protocol::Tcp };
+            assert_eq!((vm.map(other, 1, 0), vm.behind(other, 9, 1281), vm.behind(other, 9, 1280)), (Some((9, 1280)), None, Some(1)));
+            assert!(vm.holds(9, 20) && !vm.holds(9, 21) && !vm.holds(8, 20) && vm.ports() == 64);
+            // What comes back is known to be free.
+            assert!(!vm.release(protocol, 1007, (9, 0), None, false), "another endpoint");
+            let port = vm.mapped(protocol, 1007).unwrap();
+            assert!(!vm.release(protocol, 1007, port, None, true) && vm.mapped(protocol, 1007) == Some(port), "somebody uses it");
+            (0..3).for_each(|_| assert!(!vm.release(protocol, 1007, port, None, false)));
+            assert_eq!((vm.mapped(protocol, 1007), vm.first_free[protocol.index()], vm.map(protocol, 5000, 1)), (None, 0, Some(port)));
+        }
     }
 }

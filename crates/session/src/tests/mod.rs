@@ -4,6 +4,7 @@
 pub(crate) mod ahead;
 mod basics;
 mod concurrent;
+mod exact;
 mod growth;
 mod handshakes;
 mod kill;
@@ -13,7 +14,9 @@ mod middlebox;
 mod model;
 mod numbers;
 mod peers;
+mod steps;
 mod takeover;
+mod times;
 mod upgrade;
 
 use crate::record::STATE;
@@ -119,6 +122,9 @@ impl Tracker {
             let (first, n) = (table as u32, (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
             for line in first..first + n {
                 let bucket = shared.lines.at(line);
+                if bucket.0.iter().all(|word| word.load(Acquire) == 0) {
+                    continue;
+                }
                 assert_eq!(bucket.word(7).load(Acquire) & SESSION_BUCKET_LOCK, 0, "a bucket is locked");
                 for i in 0..SESSION_SLOTS as usize {
                     let Some((tag, at)) = crate::index::entry(bucket, i) else { continue };

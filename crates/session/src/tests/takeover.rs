@@ -302,6 +302,24 @@ fn a_session_that_contradicts_another_goes() {
     }
 }
 
+/// The same of a pair, and of an IPv6 session, which has two lines.
+#[test]
+fn a_pair_or_an_ipv6_session_that_is_there_twice_goes() {
+    for n in [16, 12] {
+        let mut twin = 0;
+        let (t, found) = damaged(|w, lines| {
+            let from = w.at(n);
+            twin = from + 10_000;
+            for (from, to) in [(from, twin), (from + 1, twin + 1)].into_iter().take(if n == 12 { 2 } else { 1 }) {
+                (0..8).for_each(|i| lines.at(to).word(i).store(lines.at(from).word(i).load(Relaxed), Relaxed));
+            }
+        })
+        .unwrap();
+        assert_eq!(found, [18, 0, 0, 1], "session {n}");
+        assert!(t.info(SessionRef(twin), S).is_none());
+    }
+}
+
 /// What the root says of the index is believed if there may be such an index.
 #[test]
 fn an_index_that_cannot_be_is_made_anew() {
