@@ -90,7 +90,7 @@ pub(crate) fn build6(forest: &mut Forest<'_>, routes: &Routes6, scratch: &mut Bu
 }
 
 /// Lengths below `len` of the prefixes in use, longest first.
-fn shorter(lengths: [u64; 3], len: u8) -> impl Iterator<Item = u8> {
+pub(crate) fn shorter(lengths: [u64; 3], len: u8) -> impl Iterator<Item = u8> {
     (0..len).rev().filter(move |l| lengths[usize::from(*l) / 64] >> (l % 64) & 1 != 0)
 }
 

@@ -18,6 +18,7 @@ mod numbers;
 mod oracle;
 mod peers;
 mod refusals;
+mod trees;
 mod undo;
 mod world;
 
