@@ -76,6 +76,8 @@ impl Line {
     /// Stores word `i`: the publishing store.
     #[inline(always)]
     pub fn set(&self, i: usize, value: u64) {
+        #[cfg(test)]
+        crate::testing::store();
         self.0[i & 7].store(value, Ordering::Release);
     }
 
@@ -235,6 +237,8 @@ impl RootRef {
     }
 
     pub(crate) fn set(&self, offset: usize, value: u64) {
+        #[cfg(test)]
+        crate::testing::store();
         self.word(offset).store(value, Ordering::Release);
     }
 

@@ -6,6 +6,7 @@ mod api;
 mod audit;
 mod concurrent;
 mod corrupt;
+mod death;
 mod engine;
 mod growth;
 mod internet;

@@ -39,6 +39,7 @@ impl Writer {
             report.tenants_removed += 1;
             report.addresses_removed += self.delete_tenant(*vni);
         }
+        self.remove_members(&plan);
         self.remove_ncs(&plan);
         self.after(&plan);
         self.commits += 1;

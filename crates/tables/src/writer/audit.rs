@@ -358,28 +358,28 @@ impl Audit<'_> {
                 let have = self.word(line, i);
                 assert!(have == 0 || self.beside.counted.get(&(line, i)) == Some(&have), "{what} of id {id}: {have:x}");
             };
-            for at in (0..1 << VM_CHUNK_SHIFT).filter(|_| vms != 0) {
-                let (line, i) = (vms + at / 8, at as usize % 8);
-                zero(line, i, "cell", n << VM_CHUNK_SHIFT | at);
-                zero(line + (1 << VM_CHUNK_SHIFT) / 8, i, "carries", n << VM_CHUNK_SHIFT | at);
+            // Of a few thousand lines nearly all are zero, and need no look at each word.
+            let empty = |line: u32| self.w.store.lines.at(line).snapshot() == [0; 8];
+            let cells = (0..2 << VM_CHUNK_SHIFT >> 3).filter(|at| vms != 0 && !empty(vms + at));
+            for (at, i) in cells.flat_map(|at| (0..8).map(move |i| (at, i))) {
+                zero(vms + at, i, "cell or carries", n << VM_CHUNK_SHIFT | (8 * at + i as u32) % (1 << VM_CHUNK_SHIFT));
             }
             for at in (0..1 << NC_CHUNK_SHIFT).filter(|_| ncs != 0) {
                 let id = n << NC_CHUNK_SHIFT | at;
                 if !ids.contains(&id) {
                     zero(ncs + at / 8, at as usize % 8, "NC word", id);
-                    (0..8).for_each(|i| zero(ncs + (1 << NC_CHUNK_SHIFT) / 8 + at, i, "NC record", id));
+                    let record = ncs + (1 << NC_CHUNK_SHIFT) / 8 + at;
+                    assert!(empty(record), "NC record of id {id}");
                 }
             }
             for at in (0..1 << TENANT_CHUNK_SHIFT).filter(|_| tenants != 0) {
                 let id = n << TENANT_CHUNK_SHIFT | at;
-                if !self.tenant_ids.contains(&id) {
-                    (0..8).for_each(|i| zero(tenants + at, i, "record", id));
-                }
-                (0..8).for_each(|i| zero(tenants + (1 << TENANT_CHUNK_SHIFT) + at, i, "state", id));
-                for word in 0..tenant_words {
-                    let line = tenants + (2 << TENANT_CHUNK_SHIFT) + word * (1 << TENANT_CHUNK_SHIFT) / 8 + at / 8;
-                    zero(line, at as usize % 8, "counting word", id);
-                }
+                assert!(self.tenant_ids.contains(&id) || empty(tenants + at), "record of id {id}");
+                assert!(empty(tenants + (1 << TENANT_CHUNK_SHIFT) + at), "state of id {id}");
+            }
+            let first = tenants + (2 << TENANT_CHUNK_SHIFT);
+            for line in (first..first + tenant_words * (1 << TENANT_CHUNK_SHIFT) / 8).filter(|_| tenants != 0) {
+                assert!(empty(line), "counting words in line {}", line - first);
             }
         }
         self.lines.insert("vm_cells", chunks[0] * (2 << VM_CHUNK_SHIFT) / 8);
@@ -398,11 +398,14 @@ impl Audit<'_> {
         ] {
             let (groups, rest, by_chunk) = ids.content();
             assert_eq!(self.root(word), groups.len() as u64);
-            for id in 1..groups.len() as u32 * 8 {
-                let free = groups[id as usize / 8] >> (id % 8) & 1 != 0;
-                assert_ne!(free, used.contains(&id), "id {id}");
+            let mut free = vec![0xff; groups.len()];
+            // Id 0 is never free.
+            for id in used.iter().chain([&0]) {
+                if let Some(group) = free.get_mut(*id as usize / 8) {
+                    *group &= !(1u8 << (id % 8));
+                }
             }
-            assert!(groups.first().is_none_or(|g| g & 1 == 0), "id 0 is never free");
+            assert!(groups == free, "ids that are free and in use, by group");
             let first = (groups.len() as u32 * 8).max(1);
             all_once(first, rest, &used.iter().copied().filter(|id| *id >= first).collect());
             for (chunk, n) in by_chunk.iter().enumerate() {
@@ -551,4 +554,11 @@ fn all_once(first: u32, (next, free): (u32, Vec<u32>), used: &BTreeSet<u32>) {
     assert!(free_once.is_disjoint(used), "a number in use is free");
     let all: BTreeSet<u32> = free_once.union(used).copied().collect();
     assert_eq!(all, (first..next.max(first)).collect(), "a number is lost");
+}
+
+impl Writer {
+    /// Commits to a VPC so far, as its record says.
+    pub(crate) fn tables_commits(&self, vni: Vni) -> u64 {
+        self.store.lines.at(self.tenant_line(self.tenants[&vni].id)).word(6)
+    }
 }

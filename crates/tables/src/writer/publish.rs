@@ -252,9 +252,6 @@ impl Writer {
         for (word, _) in meters.iter().filter(|(_, put)| !*put) {
             self.tables.vm_meters.remove_word(&mut self.store, *word);
         }
-        for word in &plan.member_removes {
-            self.tables.members.remove_word(&mut self.store, *word);
-        }
     }
 
     /// New VPCs become visible. Routes of one may lead to another: so all come at once with a new array, or else first
@@ -329,6 +326,13 @@ impl Writer {
             self.pending.vms.push(vm.id);
         }
         (self.pending.purge.len() - before) as u32
+    }
+
+    /// Takes out who may send no more, after the VPCs that go: one that is there must not lose its senders should the writer die.
+    pub(super) fn remove_members(&mut self, plan: &Plan<'_>) {
+        for word in &plan.member_removes {
+            self.tables.members.remove_word(&mut self.store, *word);
+        }
     }
 
     pub(super) fn remove_ncs(&mut self, plan: &Plan<'_>) {

@@ -139,23 +139,17 @@ impl Writer {
     fn find_ncs(&mut self, marks: &mut Marks) -> Result<(), AttachError> {
         let (lines, root) = (self.store.lines, self.store.root);
         let mut next = 1;
-        for id in 1..NCS_MAX {
-            let chunk = root.nc_chunk(id >> NC_CHUNK_SHIFT).load(Ordering::Relaxed);
-            if chunk == 0 {
-                continue;
-            }
+        let chunks = (0..NC_CHUNKS_MAX).filter(|chunk| root.nc_chunk(*chunk).load(Ordering::Relaxed) != 0);
+        for id in chunks.flat_map(|chunk| (chunk << NC_CHUNK_SHIFT).max(1)..(chunk + 1) << NC_CHUNK_SHIFT) {
             let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
             let (record, word) = (lines.at(line), lines.at(words).word(at));
-            if word & NC_VALID == 0 {
-                continue;
-            }
             let addr = if word & NC_V6 != 0 {
                 IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
             } else {
                 IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32))
             };
-            if self.published_nc(addr) != Some(id) {
-                // Added but not published, or taken out but not yet cleared.
+            if word & NC_VALID == 0 || self.published_nc(addr) != Some(id) {
+                // Nobody's, or added but not published, or taken out but not yet cleared.
                 lines.at(words).set(at, 0);
                 lines.zero(line, 1);
                 continue;
