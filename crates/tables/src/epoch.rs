@@ -183,4 +183,42 @@ mod tests {
         readers.wait();
         assert_eq!(readers.slots[slot].owner.load(Ordering::SeqCst), 0);
     }
+    /// Who entered before is waited for, who entered since is not.
+    #[test]
+    fn epochs_tell_who_entered_before() {
+        let readers = Readers::default();
+        let epoch = |slot: usize| readers.slots[slot].epoch.load(Ordering::Relaxed);
+        assert_eq!([readers.claim(), readers.claim(), readers.claim()], [Some(0), Some(1), Some(2)]);
+        readers.enter(0);
+        assert_eq!([epoch(0), epoch(1)], [1, 0]);
+        readers.leave(0);
+        readers.wait();
+        readers.wait();
+        readers.enter(1);
+        assert_eq!([epoch(0), epoch(1), epoch(2)], [0, 5, 0]);
+        // One that has entered as soon as the epoch rose: the wait that raised it does not wait for it.
+        readers.leave(1);
+        readers.slots[2].epoch.store(7, Ordering::Relaxed);
+        readers.wait();
+        assert_eq!((epoch(2), readers.epoch.load(Ordering::Relaxed)), (7, 3));
+        readers.release(2);
+        assert_eq!((epoch(2), readers.slots[2].owner.load(Ordering::Relaxed)), (0, 0), "whoever has it next is outside");
+        readers.enter(1);
+        readers.forget_all();
+        assert!(readers.slots.iter().all(|s| s.owner.load(Ordering::Relaxed) == 0 && s.epoch.load(Ordering::Relaxed) == 0));
+    }
+
+    /// The slot of a process that lives stays its own, whoever asks.
+    #[test]
+    fn slots_of_the_living_stay() {
+        let readers = Readers::default();
+        for (owner, stays) in [(std::process::id(), true), (1, true), (0x7fff_fff0, false), (0, false)] {
+            let slot = &readers.slots[9];
+            slot.owner.store(owner, Ordering::Relaxed);
+            slot.epoch.store(11, Ordering::Relaxed);
+            slot.free_if_owner_is_gone();
+            let want = if stays { (owner, 11) } else { (0, 0) };
+            assert_eq!((slot.owner.load(Ordering::Relaxed), slot.epoch.load(Ordering::Relaxed)), want, "{owner}");
+        }
+    }
 }

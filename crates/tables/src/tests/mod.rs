@@ -17,6 +17,7 @@ mod merge;
 pub(crate) mod model;
 mod numbers;
 mod oracle;
+mod parts;
 mod peers;
 mod refusals;
 mod trees;

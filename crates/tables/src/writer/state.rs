@@ -454,14 +454,23 @@ mod tests {
         }
     }
 
-    /// So few ids that all are given out now and then.
     #[test]
     fn random_ids_are_those_of_plain_sets() {
+        random_ids("ids", 30);
+    }
+
+    #[test]
+    fn a_few_random_ids_are_those_of_plain_sets() {
+        random_ids("few ids", 2);
+    }
+
+    /// So few ids that all are given out now and then.
+    fn random_ids(what: &str, rounds: u32) {
         use rand::RngExt;
-        let (_seed, mut rng) = crate::testing::seeded("ids");
+        let (_seed, mut rng) = crate::testing::seeded(what);
         let kind = CellKind { shift: 4, max: 256, tenths: 63 };
         let mut full = 0;
-        for _ in 0..30 {
+        for _ in 0..rounds {
             let (mut ids, mut plain) = (CellIds::new(kind), Plain::new(kind));
             let mut begun: Option<Plain> = None;
             for _ in 0..400 {
@@ -518,7 +527,7 @@ mod tests {
             assert_eq!(ids.take(0), 256);
             full += 1;
         }
-        assert!(full >= 30, "{full}");
+        assert!(full >= rounds, "{full}");
         let garbage = CellIds::attach(kind, u32::MAX, &FxSet::default());
         assert_eq!(garbage.groups(), 32, "no more groups than ids");
     }
@@ -535,5 +544,98 @@ mod tests {
         let mut all: Vec<_> = (0..4).map(|_| ids.take()).collect();
         all.sort_unstable();
         assert_eq!(all, [1, 3, 4, 6]);
+    }
+    /// Step by step: groups of eight, what lies behind them, and what is given back.
+    #[test]
+    fn ids_are_given_out_group_by_group() {
+        let kind = CellKind { shift: 4, max: 64, tenths: 50 };
+        let mut ids = CellIds::new(kind);
+        // No groups yet: from 1 on, in order.
+        assert_eq!([ids.take(5), ids.take(6), ids.take(7)], [1, 2, 3]);
+        assert_eq!((ids.groups(), ids.bound(), ids.uses_chunk(0), ids.uses_chunk(1)), (0, 4, true, false));
+        // For ten, two groups: what was given out stays, and 2 is free again.
+        ids.free(2);
+        ids.begin();
+        ids.expect(10);
+        assert_eq!((ids.groups(), ids.content()), (2, (vec![0b1111_0100, 0xff], (16, vec![]), vec![2, 0, 0, 0])));
+        let home = |group: u64| group << 63;
+        assert_eq!([ids.take(home(0)), ids.take(home(0)), ids.take(home(1))], [2, 4, 8]);
+        ids.take_back();
+        assert_eq!((ids.groups(), ids.content()), (0, (vec![], (4, vec![2]), vec![2, 0, 0, 0])));
+        ids.begin();
+        ids.expect(10);
+        let all: Vec<u32> = (0..14).map(|_| ids.take(home(1))).collect();
+        assert_eq!(all, [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21], "the group, then behind all groups");
+        assert_eq!(ids.content().2, [10, 6, 0, 0], "by chunks of sixteen");
+        ids.free(9);
+        ids.free(17);
+        assert_eq!([ids.take(home(1)), ids.take(home(1))], [9, 17]);
+        // When there are no more behind, the lowest group that has one gives it.
+        let rest: Vec<u32> = (0..42).map(|_| ids.take(home(1))).collect();
+        assert_eq!(rest, (22..64).collect::<Vec<_>>());
+        assert_eq!([0; 5].map(|_| ids.take(home(1))), [2, 4, 5, 6, 7]);
+        assert_eq!((ids.open, ids.take(home(1))), (0, 64), "beyond all there are");
+        ids.free(12);
+        assert_eq!((ids.take(home(0)), ids.bound()), (12, 65));
+        // So many more that the groups are made anew, by half and more; never more than there are ids.
+        let mut ids = CellIds::new(kind);
+        ids.expect(0);
+        let mut groups = [1u64, 10, 11, 15, 16, 20, 21, 1000, 5].map(|n| (ids.expect(n), ids.groups()).1).into_iter();
+        assert!([2, 2, 4, 4, 4, 4, 4, 8, 8].into_iter().all(|n| groups.next() == Some(n)));
+        // Whoever takes over.
+        let used: FxSet<u32> = [1, 3, 17, 19].into_iter().collect();
+        let ids = CellIds::attach(kind, 2, &used);
+        assert_eq!((ids.content(), ids.bound()), ((vec![0b1111_0100, 0xff], (20, vec![18, 16]), vec![2, 2, 0, 0]), 20));
+        let none = CellIds::attach(kind, 0, &FxSet::default());
+        assert_eq!((none.content(), none.bound()), ((vec![], (1, vec![]), vec![0; 4]), 1));
+    }
+
+    #[test]
+    fn plain_ids_are_taken_back() {
+        let mut ids = Ids::new(5);
+        assert_eq!([ids.take(), ids.take(), ids.take()], [5, 6, 7]);
+        (ids.free(5), ids.free(6));
+        let before = ids.content();
+        assert_eq!((before.clone(), [0, 1, 2, 3].map(|n| ids.bound(n))), ((8, vec![5, 6]), [8, 8, 8, 9]));
+        for _ in 0..2 {
+            ids.begin();
+            assert_eq!([ids.take(), ids.take(), ids.take()], [6, 5, 8]);
+            ids.take_back();
+            assert_eq!(ids.content(), before);
+        }
+        assert_eq!(Ids::attach(3, 3, |_| false).content(), (3, vec![]));
+        assert_eq!(Ids::attach(3, 2, |_| false).content(), (3, vec![]));
+        assert_eq!(Ids::attach(1, 6, |id| id == 2 || id == 5).content(), (6, vec![4, 3, 1]));
+    }
+
+    #[test]
+    fn vms_are_counted_by_their_nc() {
+        let mut t = TenantState { extra: vec![9], ..Default::default() };
+        for (nc, by, want) in [(5, 1, &[(5, 1)][..]), (3, 2, &[(3, 2), (5, 1)]), (5, 1, &[(3, 2), (5, 2)]), (3, -1, &[(3, 1), (5, 2)]), (3, -1, &[(5, 2)]), (7, -1, &[(5, 2), (7, 0)])] {
+            t.count_vm(nc, by);
+            assert_eq!(t.members, want);
+        }
+        assert_eq!([3, 5, 7, 9, 4].map(|nc| t.may_send(nc)), [false, true, true, true, false]);
+        t.roots = (5 << 26 | 77) | (3 << 26 | 1 << 30 | 99) << 32;
+        assert_eq!((t.top(0), t.top(1)), (Top { line: 77, levels: 5 }, Top { line: 99, levels: 3 }));
+        assert_eq!((t.simple(0), t.simple(1)), (false, true));
+        t.routes4.insert((0, 0), 1);
+        t.routes6.insert((0, 0), 1);
+        t.routes6.insert((0, 1), 1);
+        assert_eq!(t.routes_len(), 3);
+    }
+
+    #[test]
+    fn the_first_ipv4_address_of_a_vm_is_apart() {
+        let (a, b, c): (IpAddr, IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), "2001::1".parse().unwrap());
+        for (all, v4, more) in [(vec![], 0, vec![]), (vec![a], 0x0a00_0001, vec![]), (vec![c, b, a], 0x0a00_0002, vec![c, a]), (vec![c], 0, vec![c])] {
+            let split = Vm::split(all.iter().copied());
+            assert_eq!((split.0, split.1.as_deref().unwrap_or_default()), (v4, &more[..]));
+            assert_eq!(split.1.is_some(), !more.is_empty());
+            let vm = Vm { id: 1, nc: 1, v4, meter: 0, more: split.1 };
+            let back: Vec<IpAddr> = vm.addresses().collect();
+            assert_eq!(back.len(), all.len());
+            assert!(all.iter().all(|a| back.contains(a)) && (v4 == 0 || back[0].is_ipv4()));
+        }
     }
 }
