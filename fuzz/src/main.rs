@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 /// Longer than this for one input counts as a fault.
 const TOO_LONG: Duration = Duration::from_secs(1);
 
+const OPTIONS: &str = "--seconds N (of all targets together), --rounds N (of each), --seed N, --target NAME, --replay FILE, --keep";
+
 struct Options {
     seconds: u64,
     rounds: Option<u64>,
@@ -43,11 +45,12 @@ fn options() -> Result<Options, String> {
             "--target" => o.target = Some(value()?),
             "--replay" => o.replay = Some(value()?.into()),
             "--keep" => o.keep = true,
-            _ => {
-                return Err(format!(
-                    "unknown option {arg}; there are --seconds N, --rounds N, --seed N, --target NAME, --replay FILE, --keep"
-                ))
+            "--help" | "-h" => {
+                let names: Vec<_> = targets().iter().map(|t| t.name()).collect();
+                println!("fuzz {OPTIONS}\ntargets: {}", names.join(", "));
+                std::process::exit(0)
             }
+            _ => return Err(format!("unknown option {arg}; there are {OPTIONS}")),
         }
     }
     Ok(o)

@@ -8,7 +8,6 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Which sessions, or holders of ports, are wanted.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -72,8 +71,7 @@ fn endpoint(address: &str, port: u16) -> String {
 
 /// Shows sessions as they come: for people in columns of fixed width, as JSON a list with one object a line, as YAML one document each.
 pub fn sessions(client: &Client, which: &Which, vpc: Option<String>, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
-    // One more than wanted says whether there are more.
-    let query = which.query(vpc, if limit == 0 { 0 } else { limit.saturating_add(1) })?;
+    let query = which.query(vpc, limit)?;
     let mut out = std::io::BufWriter::new(Out);
     let line = |v: &SessionView| {
         format!(
@@ -96,12 +94,9 @@ pub fn sessions(client: &Client, which: &Which, vpc: Option<String>, limit: u64,
         let [a, b, c, d, e, f, g, h, i, j, k] = head;
         format!("{a:<12} {b:<6} {c:<3} {d:<28} {e:<24} {f:<28} {g:<12} {h:>8} {i:>7} {j:>10} {k:>12}")
     };
-    let (mut rest, mut count, mut failed) = (Vec::new(), 0u64, None);
-    let mut put = |text: &[u8]| -> anyhow::Result<()> {
+    let mut count = 0u64;
+    let put = |text: &[u8]| -> anyhow::Result<()> {
         count += 1;
-        if limit > 0 && count > limit {
-            return Ok(());
-        }
         if format == Format::Table && count == 1 {
             writeln!(out, "{}", head())?;
         }
@@ -115,30 +110,15 @@ pub fn sessions(client: &Client, which: &Which, vpc: Option<String>, limit: u64,
         }
         Ok(())
     };
-    client.stream("/v1/sessions", query, Duration::from_secs(3600), |piece| {
-        rest.extend_from_slice(piece);
-        let mut begin = 0;
-        while let Some(n) = rest[begin..].iter().position(|b| *b == b'\n') {
-            if let Err(e) = put(&rest[begin..begin + n]) {
-                failed = Some(e);
-                return false;
-            }
-            begin += n + 1;
-        }
-        rest.drain(..begin);
-        true
-    })?;
+    let end = client.post_lines("/v1/sessions", query, put)??;
     if format == Format::Table && count == 0 {
         writeln!(out, "nothing to show")?;
-    }
-    if let Some(e) = failed {
-        return Err(e);
     }
     if format == Format::Json {
         out.write_all(if count == 0 { &b"[]\n"[..] } else { &b"]\n"[..] })?;
     }
     out.flush()?;
-    Ok(if limit > 0 && count > limit { crate::listing::cut(limit, "") } else { ExitCode::SUCCESS })
+    Ok(if !end.rest.is_empty() { crate::listing::cut(count, &end.rest) } else { ExitCode::SUCCESS })
 }
 
 /// An elastic address, or a forward, as a row.

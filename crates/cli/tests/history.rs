@@ -157,12 +157,41 @@ fn every_change_and_refusal_is_one_event_and_one_line_of_the_log_and_outlives_a_
 
 /// The head and the body of an answer.
 fn ask(node: &Node, path: &str) -> (String, Value) {
+    let (head, body) = request(node, &format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n"));
+    (head, serde_json::from_str(&body).unwrap())
+}
+
+fn post(node: &Node, path: &str, body: &str) -> (String, String) {
+    let kind = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+    request(node, &format!("POST {path} HTTP/1.0\r\nhost: x\r\n{kind}\r\n\r\n{body}"))
+}
+
+fn request(node: &Node, text: &str) -> (String, String) {
     let mut socket = std::os::unix::net::UnixStream::connect(node.dir.join("s")).unwrap();
-    write!(socket, "GET {path} HTTP/1.0\r\nhost: x\r\n\r\n").unwrap();
+    socket.write_all(text.as_bytes()).unwrap();
     let mut answer = String::new();
     std::io::Read::read_to_string(&mut socket, &mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.to_ascii_lowercase(), serde_json::from_str(body).unwrap())
+    (head.to_ascii_lowercase(), body.to_string())
+}
+
+#[test]
+fn rules_and_sessions_that_a_limit_cuts_say_so_to_programs_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &["--config", &example()]);
+    let group = "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: web}, spec: {rules: [ingress allow tcp/80 any, \
+                 ingress allow tcp/443 any, egress allow any any]}}\n";
+    assert!(node.run(&["apply", "--yes", "-"], group).status.success());
+    for (limit, listed, cut) in [(0, 3, false), (2, 2, true), (3, 3, false), (4, 3, false)] {
+        let (head, body) = post(&node, "/v1/rules", &format!("{{\"limit\": {limit}}}"));
+        let list: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((list.as_array().unwrap().len(), head.contains("tunny-cut: true")), (listed, cut), "{limit}: {head}");
+        let out = node.run(&["get", "rules", "--limit", &limit.to_string(), "-o", "json"], "");
+        assert_eq!(out.status.code(), Some(if cut { 3 } else { 0 }), "{limit}: {}", text(&out));
+        assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap(), list);
+    }
+    let (_, body) = post(&node, "/v1/sessions", "{}");
+    assert_eq!(body, "{\"end\":{\"continue\":\"\",\"count\":0,\"error\":\"\"}}\n");
 }
 
 #[test]

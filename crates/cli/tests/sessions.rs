@@ -59,6 +59,8 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     assert_eq!(region.get(&["--state", "established", "--vpc", "green"]), Vec::<Value>::new());
     let cut = region.command(&["get", "sessions", "-o", "json", "--limit", "1"]).output().unwrap();
     assert_eq!((cut.status.code(), String::from_utf8_lossy(&cut.stdout).lines().count()), (Some(3), 1), "a list that is cut says so");
+    let enough = ["get", "sessions", "-o", "json", "--vpc", "green", "--remote", &web, "--remote-port", "80", "--protocol", "tcp", "--limit", "1"];
+    assert_eq!(region.command(&enough).output().unwrap().status.code(), Some(0), "a limit that is just enough cuts nothing");
     let table = region.tunny(&["get", "sessions", "--vpc", "green"]);
     assert!(table.lines().next().unwrap().starts_with("vpc ") && table.contains(&format!("{public}:{public_port}")), "{table}");
 

@@ -72,6 +72,19 @@ async fn latest<T: Serialize + Send + 'static>(
     Ok((axum::response::AppendHeaders(cut), Json(list)).into_response())
 }
 
+/// The first of a list. The header `tunny-cut: true` says that there are more.
+async fn first<T: Serialize + Send + 'static>(
+    limit: u64,
+    list: impl FnOnce(u64) -> Result<Vec<T>, NodeError> + Send + 'static,
+) -> Result<Response, Failure> {
+    let Json(mut list) = blocking(move || list(if limit == 0 { 0 } else { limit.saturating_add(1) })).await?;
+    let cut = (limit > 0 && list.len() as u64 > limit).then_some((CUT, "true"));
+    if cut.is_some() {
+        list.truncate(limit as usize);
+    }
+    Ok((axum::response::AppendHeaders(cut), Json(list)).into_response())
+}
+
 fn thousand() -> usize {
     1000
 }
@@ -217,7 +230,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/v1/states", get(|State(n): Shared| blocking(move || Ok(n.states()))))
         .route(
             "/v1/rules",
-            post(|State(n): Shared, Json(q): Json<crate::rules::RuleQuery>| blocking(move || n.rules(&q))),
+            post(|State(n): Shared, Json(q): Json<crate::rules::RuleQuery>| first(q.limit, move |limit| n.rules(&crate::rules::RuleQuery { limit, ..q }))),
         )
         .route(
             "/v1/ports",
@@ -275,7 +288,7 @@ pub(crate) async fn metrics(State(node): Shared, Query(query): Query<MetricsQuer
     }
 }
 
-/// Streams sessions, one JSON object a line.
+/// Streams sessions, one JSON object a line, and the end.
 async fn sessions(State(node): Shared, Json(query): Json<crate::sessions::SessionQuery>) -> Response {
     listing(move || node.sessions(&query)).await
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A blocking client of the node's API, for commands and tests.
 
-use crate::types::{ErrorBody, ListEnd};
+use crate::types::{ErrorBody, ListEnd, LIST_END};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response};
@@ -79,7 +79,27 @@ impl Client {
     }
 
     /// Hands on a listing line by line, until `take` fails; how it ended.
-    pub fn lines<E>(&self, path: &str, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Result<ListEnd, E>, ClientError> {
+    pub fn lines<E>(&self, path: &str, take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Result<ListEnd, E>, ClientError> {
+        self.lines_of(Method::GET, path, Vec::new(), take)
+    }
+
+    /// The same of a listing that the body chooses.
+    pub fn post_lines<E>(
+        &self,
+        path: &str,
+        body: Vec<u8>,
+        take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Result<ListEnd, E>, ClientError> {
+        self.lines_of(Method::POST, path, body, take)
+    }
+
+    fn lines_of<E>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Result<ListEnd, E>, ClientError> {
         /// The last line.
         #[derive(serde::Deserialize)]
         struct End {
@@ -87,13 +107,13 @@ impl Client {
         }
         let (mut rest, mut end, mut failed) = (Vec::new(), None, None);
         let hour = std::time::Duration::from_secs(3600);
-        self.pieces(Method::GET, path, Vec::new(), hour, |piece| {
+        self.pieces(method, path, body, hour, |piece| {
             rest.extend_from_slice(piece);
             let mut begin = 0;
             while let Some(n) = rest[begin..].iter().position(|b| *b == b'\n') {
                 let line = &rest[begin..begin + n];
                 begin += n + 1;
-                if line.starts_with(b"{\"end\":") {
+                if line.starts_with(LIST_END) {
                     end = serde_json::from_slice::<End>(line).ok();
                 } else if let Err(e) = take(line) {
                     failed = Some(e);

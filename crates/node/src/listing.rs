@@ -306,7 +306,8 @@ impl Pages for AtHand {
 /// A listing for the API.
 pub type Text = Box<dyn Iterator<Item = Vec<u8>> + Send>;
 
-fn lines<T: Pages + Send + 'static>(pages: T) -> Text {
+/// A listing as text, with its end.
+pub fn lines<T: Pages + Send + 'static>(pages: T) -> Text {
     Box::new(Lines { pages, count: 0, ended: false })
 }
 

@@ -20,7 +20,7 @@ use crate::tabledump::Cursor;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::top::{between, cpu_times, Reading};
-use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top};
+use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, LIST_END};
 use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -379,9 +379,9 @@ impl Node {
 
     /// `POST /v1/sessions`.
     pub fn sessions(&self, query: &SessionQuery) -> Result<crate::listing::Text, NodeError> {
-        let mut list = Listing::new(&self.internet, query, self.vpc_names())?;
+        let mut list = crate::listing::lines(Listing::new(&self.internet, query, self.vpc_names())?);
         let first = list.find(|piece| !piece.is_empty());
-        if first.is_none() {
+        if first.as_ref().is_none_or(|piece| piece.starts_with(LIST_END)) {
             crate::listing::known_addresses(&self.core().model, query)?;
         }
         Ok(Box::new(first.into_iter().chain(list)))

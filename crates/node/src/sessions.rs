@@ -5,6 +5,7 @@
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::internet::Internet;
+use crate::listing::Pages;
 use crate::types::Counters;
 use serde::{Deserialize, Serialize};
 use session::nat::ElasticUse;
@@ -131,7 +132,7 @@ impl SessionQuery {
     }
 }
 
-/// Sessions in pieces of text, a JSON object a line.
+/// Sessions in pages.
 pub struct Listing {
     tracker: Arc<Tracker>,
     filter: Filter,
@@ -140,6 +141,8 @@ pub struct Listing {
     /// Of the state table, and where to go on in it.
     states: (Option<Arc<::states::Shared>>, Option<u64>),
     left: u64,
+    /// One was found that the limit leaves out.
+    more: bool,
 }
 
 impl Listing {
@@ -149,7 +152,7 @@ impl Listing {
         let filter = query.filter(&vpcs)?;
         let (nat, at) = (internet.nat(), Some(Cursor::default()));
         let states = (nat.states().clone(), Some(0));
-        Ok(Listing { tracker: nat.tracker().clone(), filter, vpcs, at, states, left })
+        Ok(Listing { tracker: nat.tracker().clone(), filter, vpcs, at, states, left, more: false })
     }
 
     /// Who asks for a public address or port does not mean connections inside, which have none.
@@ -183,39 +186,61 @@ impl Listing {
         text.push(b'\n');
     }
 
-    /// The same for connections of the state table, which come behind the sessions.
-    fn next_states(&mut self) -> Option<Vec<u8>> {
-        let (table, from) = (self.states.0.clone()?, self.states.1.filter(|_| self.left > 0)?);
-        let (list, next) = table.list(from, u64::from(PIECE));
-        self.states.1 = next;
-        let (now, mut text) = (monotonic_ns(), Vec::new());
-        for (key, c) in list {
-            let info = crate::states::as_session(&key, &c, now);
-            if self.left > 0 && self.filter.matches(&info) && !self.hides(&info) {
+    /// Takes one that is looked at, if it is wanted.
+    fn take(&mut self, text: &mut Vec<u8>, s: &SessionInfo, now: u64) {
+        if self.hides(s) {
+            return;
+        }
+        match self.left {
+            0 => self.more = true,
+            _ => {
                 self.left -= 1;
-                self.put(&mut text, &info, now);
+                self.put(text, s, now);
             }
         }
-        Some(text)
+    }
+
+    /// Of connections of the state table, which come behind the sessions.
+    fn states_page(&mut self, text: &mut Vec<u8>, now: u64) {
+        let Some((table, from)) = self.states.0.clone().zip(self.states.1) else { return };
+        let (list, next) = table.list(from, u64::from(PIECE));
+        self.states.1 = next;
+        for (key, c) in list {
+            let info = crate::states::as_session(&key, &c, now);
+            if self.filter.matches(&info) {
+                self.take(text, &info, now);
+            }
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.at.is_none() && (self.states.0.is_none() || self.states.1.is_none())
     }
 }
 
-impl Iterator for Listing {
-    type Item = Vec<u8>;
-
-    /// The sessions among the next records; empty if none of these is wanted.
-    fn next(&mut self) -> Option<Vec<u8>> {
-        let Some(from) = self.at.filter(|_| self.left > 0) else { return self.next_states() };
-        let now = monotonic_ns();
-        let (mut text, mut left) = (Vec::new(), self.left);
-        let next = self.tracker.list(from, PIECE, &self.filter, now, &mut |_, s| {
-            if left > 0 && !self.hides(s) {
-                left -= 1;
-                self.put(&mut text, s, now);
+impl Pages for Listing {
+    /// The sessions among the next records; none if none of these is wanted.
+    fn next_page(&mut self) -> Result<(Vec<u8>, u64), NodeError> {
+        let (before, now, mut text) = (self.left, monotonic_ns(), Vec::new());
+        match self.at {
+            Some(from) => {
+                let (tracker, filter) = (self.tracker.clone(), self.filter.clone());
+                self.at = tracker.list(from, PIECE, &filter, now, &mut |_, s| self.take(&mut text, s, now));
             }
-        });
-        (self.at, self.left) = (next, left);
-        Some(text)
+            None => self.states_page(&mut text, now),
+        }
+        Ok((text, before - self.left))
+    }
+
+    fn over(&self) -> bool {
+        self.left == 0 || self.ended()
+    }
+
+    fn rest(&mut self) -> Option<String> {
+        while !self.more && !self.ended() {
+            self.next_page().ok()?;
+        }
+        self.more.then(|| "-".into())
     }
 }
 

@@ -205,12 +205,15 @@ pub struct VmCounters {
     pub bytes: u64,
 }
 
+/// How the last line of a listing begins.
+pub const LIST_END: &[u8] = b"{\"end\":";
+
 /// The last line of a listing, as `{"end": …}`: a listing without it was cut off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListEnd {
     /// Objects listed.
     pub count: u64,
-    /// The limit ended it, and this is where to `continue`; else empty.
+    /// The limit ended it, and this is where to `continue`, or `-` where a listing has no such place; else empty.
     #[serde(rename = "continue")]
     pub rest: String,
     /// Why it is incomplete; else empty.
