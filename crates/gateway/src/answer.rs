@@ -90,3 +90,7 @@ fn send<R: Recorder>(
     f.len = (at - start + inner_len) as u32;
     Ok(Verdict::Answer { ifindex: path.nexthop.ifindex })
 }
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

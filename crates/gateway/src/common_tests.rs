@@ -7,6 +7,7 @@ use crate::testing::region::*;
 use crate::testing::with_work;
 use crate::{Trace, HEADROOM};
 use abi::{OPT_ECN_OFF, OPT_ICMP, OPT_SOURCE_STRICT};
+use std::sync::Arc;
 use tables::{RoutesChange, Target, TenantChange};
 
 /// VMs more in each of two VPCs: so many that buckets have chains.
@@ -39,12 +40,16 @@ fn common(n: usize) -> Vec<Vec<u8>> {
 
 /// Frames after the short cut: whether it took all, whether it took each, and their bytes.
 fn cut_short(rig: &Rig, frames: &[Vec<u8>]) -> (bool, Vec<bool>, Vec<Vec<u8>>) {
+    cut_short_with(rig, None, frames)
+}
+
+fn cut_short_with(rig: &Rig, nat: Option<&crate::Nat>, frames: &[Vec<u8>]) -> (bool, Vec<bool>, Vec<Vec<u8>>) {
     let mut buffers: Vec<Vec<u8>> = frames.iter().map(|f| [&[0xa5; HEADROOM][..], f].concat()).collect();
     let mut list: Vec<Frame<'_>> = buffers.iter_mut().zip(frames).map(|(b, f)| Frame::new(b, HEADROOM, f.len(), PORT)).collect();
     let mut packets = vec![Packet::EMPTY; frames.len()];
     let mut lean = Box::new([Lean::EMPTY; BATCH_MAX]);
     let tables = rig.gateway.tables();
-    let ((all, sent), _) = with_work(tables, None, rig.now, |w| (process(w, &mut lean, &mut packets, &mut list), w.sent));
+    let ((all, sent), _) = with_work(tables, nat, rig.now, |w| (process(w, &mut lean, &mut packets, &mut list), w.sent));
     let done: Vec<bool> = lean.iter().take(frames.len()).map(|l| matches!(l.next, Next::Sent)).collect();
     for ((p, f), done) in packets.iter().zip(&list).zip(&done) {
         assert_eq!(*done, f.verdict == Verdict::Forward { ifindex: PORT }, "the verdict of one that was sent");
@@ -137,6 +142,20 @@ fn what_is_not_common_is_left_to_the_stages_as_it_came() {
     left_alone(&rig, "more than the next hop takes", tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, &[1; 1560]))));
 }
 
+/// A session may know a way that no route tells: of a VPC that goes to the Internet what leads to a peer is left to the stages, where
+/// sessions are served.
+#[test]
+fn a_vpc_with_a_way_to_the_internet_takes_no_short_cut_to_a_peer() {
+    let options = ::session::Options { sessions: 100, initial: 64, ..Default::default() };
+    let tracker = ::session::Tracker::new(Arc::new(::session::HeapMemory::new().unwrap()), options, 1).unwrap();
+    let nat = crate::Nat::new(Arc::new(tracker), Arc::new(::session::nat::Translator::new(1)), Default::default(), None);
+    let mut rig = rig();
+    let taken = |rig: &Rig, nat| cut_short_with(rig, nat, &[red_v4(B), red_v4(C)]).1;
+    assert_eq!((taken(&rig, None), taken(&rig, Some(&nat))), (vec![true, true], vec![true, true]));
+    assert!(rig.writer.set_policy(RED, abi::POLICY_NAT));
+    assert_eq!((taken(&rig, None), taken(&rig, Some(&nat))), (vec![true, true], vec![true, false]));
+}
+
 /// Lengths one below, at and one above what is allowed.
 #[test]
 fn the_largest_packet_that_the_next_hop_takes_is_common() {
@@ -183,6 +202,13 @@ fn each_field_is_read_from_its_place() {
     // Protocols without ports hash without them.
     let echo = tunnel(NC2, RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &echo_v4(A, B)));
     assert_eq!(parsed(&echo, &s).unwrap().flow, abi::flow_hash_v4(A, B, 1, 0));
+}
+
+#[test]
+fn a_destination_that_is_no_host_s_is_not_common() {
+    let s = settings(OPT_SOURCE_STRICT);
+    let to = |dst: u32| parsed(&red_v4(dst), &s).is_some();
+    assert_eq!([0xdfff_ffff, 0xe000_0000, 0xe000_0001, 0xf000_0000, u32::MAX].map(to), [true, false, false, false, false]);
 }
 
 #[test]

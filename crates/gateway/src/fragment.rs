@@ -244,6 +244,62 @@ mod tests {
         assert!(copied(&[]).is_empty() && copied(&[0, 0x94, 4, 0]).is_empty());
     }
 
+    fn datagram(flags: u16, payload: usize) -> Vec<u8> {
+        let mut head = [0; 20];
+        ipv4::Repr { tos: 0, payload_len: payload, ident: 9, flags_offset: flags, ttl: 64, protocol: 17, src: 1, dst: 2 }.emit(&mut head);
+        [&head[..], &vec![5; payload]].concat()
+    }
+
+    #[test]
+    fn a_packet_may_be_cut_into_pieces_of_eight_bytes_at_least_and_not_beyond_the_longest_one() {
+        // Outer IP, UDP, VXLAN and inner Ethernet lie around the packet.
+        assert_eq!([1500, 51, 50, 49, 0].map(|mtu| room(mtu, false)), [1450, 1, 0, 0, 0]);
+        assert_eq!([1500, 71, 70, 69].map(|mtu| room(mtu, true)), [1430, 1, 0, 0]);
+        let may = |flags, payload, room| may_cut(&datagram(flags, payload), room);
+        assert_eq!([27, 28, 29].map(|room| may(0, 100, room)), [false, true, true]);
+        assert!(!may(ipv4::DONT_FRAGMENT, 100, 1000) && may(ipv4::MORE_FRAGMENTS, 96, 1000));
+        // The last byte of a datagram is its 65,535th at most.
+        assert_eq!([8191, 8190].map(|offset| [7, 8, 15, 16].map(|len| may(offset, len, 1000))), [[true, false, false, false], [true, true, true, false]]);
+        assert!(!may_cut(&[0x45; 19], 1000));
+    }
+
+    #[test]
+    fn a_tunnel_packet_is_cut_for_next_hops_of_some_size() {
+        let path = |mtu, nc_v6| Path { nc: crate::packet::Addr::default(), nc_v6, cut: false, split: false, line: 1, nexthop: NexthopView { dmac: 1, smac: 2, mtu, ifindex: 3, ready: true } };
+        for (mtu, v6, want) in [(1500, false, 1480), (1499, false, 1472), (1500, true, 1448), (1504, true, 1456), (276, false, 256), (275, false, 248), (304, true, 256), (303, true, 248), (10, true, 0)] {
+            assert_eq!((split_room(&path(mtu, v6)), may_split(&path(mtu, v6))), (want, want >= 256), "{mtu} {v6}");
+        }
+    }
+
+    #[test]
+    fn pieces_have_their_offset_length_and_flags() {
+        let (eth, data) = ([0x11; 14], [7; 24]);
+        let head = [&eth[..], &datagram(ipv4::DONT_FRAGMENT, 0)].concat();
+        for more in [false, true] {
+            let piece = piece_v4(&head, &data, 1480, more, 0xbeef);
+            let ip = ipv4::Packet::new_checked(&piece[14..]).unwrap();
+            assert!(ip.checksum_ok() && piece[..14] == eth && ip.payload() == data);
+            assert_eq!((ip.ident(), ip.fragment_offset(), ip.flags_offset() & 0xe000, ip.total_len()), (0xbeef, 1480, if more { ipv4::MORE_FRAGMENTS } else { 0 }, 44));
+            let piece = build(&eth, &datagram(0, 0), &data, 64, more);
+            let ip = ipv4::Packet::new_checked(&piece[14..]).unwrap();
+            assert!(ip.checksum_ok() && piece[..14] == eth && ip.payload() == data);
+            assert_eq!((ip.ident(), ip.fragment_offset(), ip.flags_offset() & 0xe000, ip.total_len()), (9, 64, if more { ipv4::MORE_FRAGMENTS } else { 0 }, 44));
+            let mut head6 = [0; 40];
+            ipv6::Repr { traffic_class: 3, flow_label: 5, payload_len: 0, next_header: 17, hop_limit: 64, src: 1, dst: 2 }.emit(&mut head6);
+            let piece = piece_v6(&[&eth[..], &head6].concat(), &data, 1448, more, 0xdead_beef);
+            let ip = ipv6::Packet::new_checked(&piece[14..]).unwrap();
+            let chain = ipv6::walk(ip.next_header(), ip.payload()).unwrap();
+            let f = chain.fragment.unwrap();
+            assert_eq!((ip.payload_len(), ip.traffic_class(), ip.flow_label(), f.id, f.offset, f.more), (32, 3, 5, 0xdead_beef, 1448, more));
+            assert_eq!((chain.upper.protocol, &ip.payload()[8..]), (17, &data[..]));
+        }
+        // Options that are repeated make the header longer by whole words.
+        let options = [0x94, 4, 0, 0, 7, 3, 0, 0x89, 3, 1, 0, 0];
+        let header = [&datagram(0, 0)[..], &options].concat();
+        assert_eq!(later_header(&header), [&header[..20], &[0x94, 4, 0, 0, 0x89, 3, 1, 0]].concat());
+        assert_eq!(later_header(&header[..20]), header[..20]);
+    }
+
     #[test]
     fn malformed_options_are_not_repeated() {
         for bad in [[0x94, 0, 0, 0], [0x94, 1, 0, 0], [0x94, 5, 0, 0], [1, 1, 1, 0x94]] {

@@ -290,3 +290,7 @@ pub(crate) fn build(
         icmpv4::Repr { kind: m.kind, code: m.code, rest: m.rest }.emit(body).ok()
     }
 }
+
+#[cfg(test)]
+#[path = "icmp_tests.rs"]
+mod tests;

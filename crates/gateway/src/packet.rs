@@ -266,3 +266,57 @@ impl Packet {
         f.data().get(start..start + self.inner_len as usize).unwrap_or(&[])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::region::*;
+
+    /// What a stage reads without having written it is as of a packet of which nothing is known, whatever the packet before was.
+    #[test]
+    fn nothing_is_left_of_the_packet_before() {
+        let packet = [0x45, 0, 0, 20, 0, 0, 0, 0, 9, 99, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let l4 = L4::read(&packet, false).unwrap();
+        let rig = Rig::new();
+        let tenant = rig.gateway.tables().tenant(RED).unwrap();
+        let peer = rig.gateway.tables().tenant(BLUE).unwrap();
+        let mut p = Packet {
+            source: Addr::v4(1),
+            inner: 50,
+            kind: Kind::Nd,
+            source_v6: true,
+            inner_error: Some(DropReason::InnerMartian),
+            attributed: true,
+            located: true,
+            next: Next::Done,
+            hops: 2,
+            room: 1400,
+            inward: true,
+            hairpin: true,
+            policy: 7,
+            asked: Some((l4, Homes::default())),
+            public: Some(PublicEndpoint { addr: [9, 9, 9, 9].into(), port: 1 }),
+            tenant,
+            peer,
+            ..Packet::EMPTY
+        };
+        assert_eq!((p.home().vni, p.v6()), (BLUE, true));
+        p.reset();
+        let none = Packet::EMPTY;
+        assert_eq!((p.inner, p.kind, p.source_v6, p.inner_error), (none.inner, none.kind, none.source_v6, none.inner_error));
+        assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
+        assert_eq!((p.inward, p.hairpin, p.policy, p.asked.is_none(), p.public), (false, false, 0, true, None));
+        assert_eq!((p.home().vni, p.v6()), (RED, false));
+    }
+
+    #[test]
+    fn addresses_keep_their_halves_and_family() {
+        let six = 0x1111_2222_3333_4444_5555_6666_7777_8888;
+        let (a, b) = (Addr::v4(0x0102_0304), Addr::v6(six));
+        assert_eq!((a.halves(), a.as_v4(), a.as_v6()), ((0, 0x0102_0304), 0x0102_0304, 0x0102_0304));
+        assert_eq!((b.halves(), b.as_v6()), ((0x1111_2222_3333_4444, 0x5555_6666_7777_8888), six));
+        assert_eq!((a.ip(false), b.ip(true)), ([1, 2, 3, 4].into(), ip6(six)));
+        assert_eq!((Addr::of(ip4(0x0102_0304)), Addr::of(ip6(six))), (a, b));
+        assert_eq!([0, 20, 65_520, 65_521, 65_522, 100_000].map(framed), [14, 34, 65_534, 65_535, 65_535, 65_535]);
+    }
+}

@@ -219,3 +219,7 @@ impl std::fmt::Display for Event {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

@@ -298,3 +298,7 @@ fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, end: &WireEnd, seen: &Resu
     };
     w.note(p, Stage::Parse, Event::Wire { servers_side: end.servers_side, other: end.other, what });
 }
+
+#[cfg(test)]
+#[path = "wires_tests.rs"]
+mod tests;

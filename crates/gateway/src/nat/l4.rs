@@ -342,6 +342,8 @@ mod tests {
         assert_eq!(window_scale(&[2, 4, 5, 0xb4, 1, 3, 3, 7]), Some(7));
         assert_eq!(window_scale(&[3, 3, 20, 0]), Some(14));
         assert_eq!(window_scale(&[8, 2, 3, 3, 14]), Some(14));
+        assert_eq!([0, 13, 14, 15, 255].map(|n| window_scale(&[1, 3, 3, n])), [Some(0), Some(13), Some(14), Some(14), Some(14)]);
+        assert_eq!([window_scale(&[3, 4, 7, 0, 3, 3, 2]), window_scale(&[4, 2, 4, 2, 5, 10, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 1])], [Some(2), Some(1)]);
         for bad in [&[0, 3, 3, 7][..], &[2, 0, 3, 3], &[2, 1, 3, 3, 7], &[2, 9, 1], &[3, 3], &[8], &[]] {
             assert_eq!(window_scale(bad), None, "{bad:?}");
         }
@@ -417,6 +419,58 @@ mod tests {
         assert_eq!((other.icmp, other.src_port), (Icmp::None, 0));
         for (code, kind, icmp) in [(0, 128, Icmp::Request), (0, 129, Icmp::Reply), (1, 128, Icmp::Other), (0, 1, Icmp::Error), (7, 4, Icmp::Error), (0, 5, Icmp::Other), (0, 0, Icmp::Other), (0, 133, Icmp::Other)] {
             assert_eq!(icmp_kind(kind, code, true), icmp, "{kind} {code}");
+        }
+    }
+
+    /// Type by type, as RFC 4340 sections 5.1 to 5.8 have it; the reserved bits in front do not count.
+    #[test]
+    fn headers_of_dccp_are_as_long_as_their_type_says() {
+        let long = [20, 28, 16, 24, 24, 24, 24, 28, 24, 24, 16, 16, 16, 16, 16, 16];
+        let short = [0, 0, 12, 16, 16, 0, 0, 0, 0, 0, 12, 12, 12, 12, 12, 12];
+        for kind in 0..16u8 {
+            for reserved in [0, 0x20, 0xe0] {
+                assert_eq!(dccp_header(reserved | kind << 1 | 1), long[kind as usize], "type {kind}, long");
+                let want = if short[kind as usize] == 0 { usize::MAX } else { short[kind as usize] };
+                assert_eq!(dccp_header(reserved | kind << 1), want, "type {kind}, short");
+            }
+        }
+    }
+
+    /// One byte less than a receiver takes, as much as it takes, one more than there is; of a first fragment the rest may follow.
+    #[test]
+    fn what_a_checksum_covers_lies_in_the_packet() {
+        let read = |proto, payload: &[u8], more: bool| L4::read(&v4(proto, if more { ipv4::MORE_FRAGMENTS } else { 0 }, payload), false).is_ok();
+        let lite = |covered: u16, sum: u16, len: usize| {
+            let mut p = vec![0; len];
+            be::set_u16(&mut p, 4, covered);
+            be::set_u16(&mut p, 6, sum);
+            [read(136, &p, false), read(136, &p, true)]
+        };
+        for (covered, want) in [(0, [true; 2]), (1, [false; 2]), (7, [false; 2]), (8, [true; 2]), (20, [true; 2]), (21, [false, true]), (65_535, [false, true])] {
+            assert_eq!(lite(covered, 1, 20), want, "UDP-Lite {covered}");
+        }
+        assert_eq!([lite(8, 0, 20), lite(8, 0x100, 8), lite(8, 0xff, 8)], [[false; 2], [true; 2], [true; 2]], "there is no checksum of zero");
+        let dccp = |offset: u8, cover: u8, kind: u8, len: usize| {
+            let mut p = vec![0; len];
+            (p[4], p[5], p[8]) = (offset, cover, kind);
+            [read(33, &p, false), read(33, &p, true)]
+        };
+        // A Data packet of 12 bytes at least, and 16 with long numbers.
+        for (offset, cover, kind, want) in [
+            (2, 0, 4, [false; 2]),
+            (3, 0, 4, [true; 2]),
+            (3, 0, 5, [false; 2]),
+            (4, 0, 5, [true; 2]),
+            (6, 0, 4, [true; 2]),
+            (7, 0, 4, [false, true]),
+            (3, 1, 4, [true; 2]),
+            (3, 4, 4, [true; 2]),
+            (3, 5, 4, [false, true]),
+            (4, 3, 4, [true; 2]),
+            (4, 4, 4, [false, true]),
+            (6, 0xf0, 4, [true; 2]),
+        ] {
+            assert_eq!(dccp(offset, cover, kind, 24), want, "DCCP {offset} {cover} {kind}");
         }
     }
 
