@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Packages whose tests wait for nodes, timers and kernels.
 const WAITING: [&str; 1] = ["cli"];
 /// The niceness of the computing lane.
-const NICE: &str = "10";
+const NICE: &str = "5";
 
 /// One test program.
 #[derive(Debug, PartialEq)]

@@ -97,8 +97,14 @@ fn a_killed_writer_loses_nothing_and_the_next_one_takes_over() {
                 seen.push_str(&String::from_utf8_lossy(&buffer[..n]));
             }
             let window = Duration::from_micros(rng.random_range(5_000..150_000));
+            let (tables, begun) = (Tables::new(memory.clone()), std::time::Instant::now());
+            let before = tables.commits();
             std::thread::sleep(window);
-            written += window;
+            // A writer that gets little of a busy machine has longer, so that there is something to kill.
+            while tables.commits() < before + 3 && begun.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_micros(rng.random_range(100..10_000)));
+            }
+            written += begun.elapsed();
             assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
             child.kill().unwrap();
             child.wait().unwrap();
