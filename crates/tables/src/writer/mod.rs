@@ -20,6 +20,8 @@ mod apply;
 #[cfg(test)]
 mod audit;
 mod dump;
+#[cfg(test)]
+mod exact;
 mod internet;
 mod wires;
 mod peers;

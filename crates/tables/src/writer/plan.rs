@@ -272,7 +272,7 @@ impl Writer {
         limit("the number of addresses", addresses - plan.kills.len().min(addresses as usize) as u64, l.addresses)
     }
 
-    fn user_of_nc(&self, id: u32, commit: &Commit) -> Vni {
+    pub(super) fn user_of_nc(&self, id: u32, commit: &Commit) -> Vni {
         let named = |vni: &Vni| commit.tenants.iter().any(|t| t.vni == *vni);
         let users = || self.tenants.iter().filter(|(_, t)| t.may_send(id)).map(|(vni, _)| *vni);
         users().find(|v| !named(v)).or_else(|| users().next()).or(commit.tenants.first().map(|t| t.vni)).unwrap_or(0)
@@ -307,7 +307,7 @@ impl Writer {
     }
 
     /// A VPC whose routes lead to this one.
-    fn leading_to(&self, vni: Vni) -> Option<Vni> {
+    pub(super) fn leading_to(&self, vni: Vni) -> Option<Vni> {
         self.tenants.iter().find(|(_, t)| t.peers.contains_key(&vni)).map(|(v, _)| *v)
     }
 

@@ -277,7 +277,7 @@ pub(super) fn apply_route<K: Ord>(routes: &mut SmallMap<K, u32>, key: K, value: 
 
 /// Whether ROOT_SIMPLE surely survives a changed route. `clear` = no route of another scope lies inside the prefix,
 /// `above` = a local route lies above it.
-fn keeps_simple(old: Option<u32>, new: Option<u32>, clear: impl Fn() -> bool, above: impl Fn() -> bool) -> bool {
+pub(super) fn keeps_simple(old: Option<u32>, new: Option<u32>, clear: impl Fn() -> bool, above: impl Fn() -> bool) -> bool {
     match (old.map(is_local), new.map(is_local)) {
         // Local stays local, another scope goes.
         (Some(true), Some(true)) | (Some(false), None) | (None, None) => true,

@@ -1,0 +1,874 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The writer in small steps: which words a step changes and no others, when it must wait, what it refuses and whom it names.
+
+use super::plan::limit;
+use super::*;
+use crate::testing::dies_after;
+use crate::{HeapMemory, MeterSpec, NexthopId, NexthopSpec, Prefix, RateSpec, Route, RoutesChange, Target, TenantChange, TenantSettings, VmKey, VmSpec};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+fn writer() -> Writer {
+    let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+    Writer::create(memory, WriterOptions { drop_lines: 4, ..Default::default() }).unwrap()
+}
+
+fn v4(a: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(a))
+}
+
+fn v6(a: u128) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from_bits(a))
+}
+
+/// NCs 1 and 2 are IPv4, 3 and 4 IPv6.
+fn nc(n: u32) -> IpAddr {
+    if n < 3 { v4(0xc0a8_0000 + n) } else { v6(0xfd00 << 112 | u128::from(n)) }
+}
+
+fn vm(n: u32, on: u32) -> VmSpec {
+    VmSpec { mac: 0x0200_0000_0000 | u64::from(n), ipv4: Some(0x0a00_0000 + n), ipv6: None, more: Vec::new(), nc: nc(on), meter: None }
+}
+
+fn vm6(n: u32, on: u32) -> VmSpec {
+    VmSpec { ipv4: None, ipv6: Some(0x2001 << 112 | u128::from(n)), ..vm(n, on) }
+}
+
+fn metered(vm: VmSpec) -> VmSpec {
+    let bytes = RateSpec { committed_rate: 1000, committed_burst: 5000, ..Default::default() };
+    VmSpec { meter: Some(Box::new(MeterSpec { bytes, packets: RateSpec::default() })), ..vm }
+}
+
+fn settings() -> TenantSettings {
+    TenantSettings { gateway_mac: 0x0201_0000_0001, icmp: true, ..Default::default() }
+}
+
+fn new(vni: Vni, vms: Vec<VmSpec>) -> TenantChange {
+    TenantChange { vni, settings: Some(settings()), vm_add: vms, ..Default::default() }
+}
+
+fn on(vni: Vni) -> TenantChange {
+    TenantChange { vni, ..Default::default() }
+}
+
+fn of(tenants: Vec<TenantChange>) -> Commit {
+    Commit { tenants, ..Default::default() }
+}
+
+fn route(addr: u32, len: u8, target: Target) -> Route {
+    Route { prefix: Prefix { addr: v4(addr), len }, target }
+}
+
+fn delta(remove: Vec<Prefix>, add: Vec<Route>) -> RoutesChange {
+    RoutesChange::Delta { remove, add }
+}
+
+/// Four NCs, and VPC 10 with two VMs on NC 1 and 3.
+fn small() -> Writer {
+    let mut w = writer();
+    let commit = Commit { nc_add: (1..5).map(nc).collect(), ..of(vec![new(10, vec![vm(1, 1), vm6(2, 3)])]) };
+    w.commit(&commit).unwrap();
+    w.settle();
+    w
+}
+
+fn image(w: &Writer, lines: std::ops::Range<u32>) -> Vec<[u64; 8]> {
+    lines.map(|l| w.store.lines.at(l).snapshot()).collect()
+}
+
+fn attach(w: Writer) -> Result<Writer, AttachError> {
+    let memory = w.memory.clone();
+    drop(w);
+    Writer::attach(memory, WriterOptions::default())
+}
+
+#[test]
+fn whatever_waits_is_something_that_waits() {
+    let a = v4(1);
+    let put: Vec<fn(&mut Pending, IpAddr)> = vec![
+        |p, _| p.blocks.push(Block { line: 1, lines: 1 }),
+        |p, _| p.pairs.push(2),
+        |p, a| p.promote.push((1, a)),
+        |p, a| p.kill.push((1, a)),
+        |p, a| p.purge.push((1, a)),
+        |p, a| p.kill_nc6.push(a),
+        |p, _| _ = p.tenants.insert(1),
+        |p, _| p.vms.push(1),
+        |p, _| p.ncs.push(1),
+        |p, _| p.tenant_ids.push(1),
+        |p, _| p.dead_tenants.push(1),
+        |p, _| _ = p.peers.insert(1),
+    ];
+    assert!(Pending::default().is_empty() && Pending { lines: 9, ..Default::default() }.is_empty());
+    for (n, put) in put.into_iter().enumerate() {
+        let mut p = Pending::default();
+        put(&mut p, a);
+        assert!(!p.is_empty(), "field {n}");
+        let mut w = writer();
+        w.pending = p;
+        assert!(w.needs_settling());
+    }
+}
+
+#[test]
+fn a_commit_settles_first_when_it_must() {
+    let mut w = small();
+    let must = |w: &Writer, c: &Commit| w.must_settle_before(c);
+    let routes = of(vec![TenantChange { routes: RoutesChange::Replace(vec![]), ..on(10) }]);
+    let ncs = Commit { nc_add: vec![nc(1)], ..Default::default() };
+    assert!(!must(&w, &routes) && !must(&w, &ncs) && !must(&w, &Commit::default()));
+    w.pending.lines = 1 << 16;
+    assert!(!must(&w, &routes));
+    w.pending.lines += 1;
+    assert!(must(&w, &routes));
+    w.pending = Pending { ncs: vec![1], ..Default::default() };
+    assert!(must(&w, &ncs) && !must(&w, &routes));
+    w.pending = Pending { tenants: [10].into_iter().collect(), ..Default::default() };
+    let each: Vec<(TenantChange, bool)> = vec![
+        (TenantChange { routes: RoutesChange::Replace(vec![]), ..on(10) }, false),
+        (TenantChange { vm_replace: true, ..on(10) }, true),
+        (TenantChange { vm_add: vec![vm(1, 1)], ..on(10) }, true),
+        (TenantChange { vm_remove: vec![VmKey(1)], ..on(10) }, true),
+        (TenantChange { delete: true, ..on(10) }, true),
+        (new(10, vec![]), true),
+        (TenantChange { vm_replace: true, ..on(11) }, false),
+    ];
+    for (change, want) in each {
+        assert_eq!(must(&w, &of(vec![on(12), change.clone()])), want, "{change:?}");
+    }
+    let some = |n: usize| vec![(1, v4(1)); n];
+    for (a, b, c, want) in [(1 << 18, 0, 0, false), (1 << 17, 1 << 16, 1 << 16, false), (1 << 17, 1 << 16, (1 << 16) + 1, true), (0, 0, (1 << 18) + 1, true)] {
+        w.pending = Pending { promote: some(a), kill: some(b), purge: some(c), ..Default::default() };
+        assert_eq!(must(&w, &Commit::default()), want);
+    }
+    w.pending = Pending::default();
+}
+
+#[test]
+fn limits_are_what_may_be_reached() {
+    assert!(limit("x", 5, 5).is_ok() && limit("x", 0, 0).is_ok());
+    let e = limit("the number of things", 6, 5).unwrap_err();
+    assert!(matches!(e, CommitError::Limit { what: "the number of things", asked: 6, limit: 5 }));
+    let mut w = small();
+    let limits = Limits { segments: 3, tenants: 2, vms: 3, ncs: 5, addresses: 4, ..Default::default() };
+    w.set_limits(limits);
+    assert_eq!(w.options.limits, Limits { segments: SEGMENTS_MAX, ..limits });
+    let mut refused = |commit: Commit, what: &str| match w.commit(&commit) {
+        Err(CommitError::Limit { what: w, asked, limit }) => assert!(w.contains(what) && asked == limit + 1, "{w}: {asked} of {limit}"),
+        other => panic!("{what}: {other:?}"),
+    };
+    refused(of(vec![new(11, vec![]), new(12, vec![])]), "VPCs");
+    refused(of(vec![TenantChange { vm_add: vec![vm(5, 1), vm(6, 1)], ..on(10) }]), "VMs");
+    refused(Commit { nc_add: vec![v4(77), v4(78)], ..Default::default() }, "NCs");
+    let mut many = vm(5, 1);
+    many.more = vec![v4(99), v4(98)];
+    refused(of(vec![TenantChange { vm_add: vec![many.clone()], ..on(10) }]), "addresses");
+    // What goes in the same commit makes room.
+    many.mac = vm(1, 1).mac;
+    w.commit(&of(vec![TenantChange { vm_add: vec![many], ..on(10) }])).unwrap();
+    w.settle();
+    w.commit(&of(vec![TenantChange { delete: true, ..on(10) }, new(11, vec![]), new(12, vec![])])).unwrap();
+}
+
+#[test]
+fn the_table_of_drop_counters_comes_first() {
+    for lines in [4u32, 70_000] {
+        let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+        let w = Writer::create(memory, WriterOptions { drop_lines: lines, ..Default::default() }).unwrap();
+        assert_eq!(w.store.root.get(root!(drops)), u64::from(lines) << 32 | 1);
+        let level = w.usage().pop().unwrap();
+        assert_eq!((level.name, level.used, level.limit), ("drop_counters", 0, 4 * u64::from(lines)));
+    }
+}
+
+/// Ids by chunk, and what a chunk takes.
+#[test]
+fn chunks_are_made_where_ids_lie() {
+    let w = small();
+    assert_eq!((w.nc_addr(1), w.nc_addr(4), w.nc_addr(0), w.nc_addr(999)), (nc(1), nc(4), v4(0), v4(0)));
+    let bytes = |w: &Writer, name: &str| w.bytes_by_table().into_iter().find(|b| b.0 == name).unwrap().1;
+    assert_eq!((bytes(&w, "nc_records"), bytes(&writer(), "nc_records")), (4608 * 64, 0));
+    let mut none = writer();
+    none.commit(&of(vec![new(10, vec![])])).unwrap();
+    assert_eq!(["nc_records", "vm_cells", "tenant_blocks"].map(|n| bytes(&none, n)), [0, 0, (8192 + 3 * 512) * 64]);
+    for (ncs, chunks) in [(4095u32, 1), (4096, 2)] {
+        let mut w = writer();
+        w.commit(&Commit { nc_add: (0..ncs).map(|n| v4(0x0a00_0000 + n)).collect(), ..Default::default() }).unwrap();
+        assert_eq!(bytes(&w, "nc_records"), chunks * 4608 * 64);
+        let (line, word) = (w.nc_line(ncs), w.nc_word(ncs));
+        let chunk = w.store.root.nc_chunk(ncs >> 12).load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!((line, word), (chunk + 512 + ncs % 4096, (chunk + ncs % 4096 / 8, ncs as usize % 8)));
+    }
+}
+
+/// Of a chunk that is full of other numbers only the words of one id become zero.
+#[test]
+fn an_id_that_goes_takes_its_own_words_along() {
+    let mut w = small();
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    let (tenants, vms) = (w.store.root.tenant_chunk(0).load(relaxed), w.store.root.vm_chunk(0).load(relaxed));
+    let all = [tenants..tenants + 8192 + 3 * 512, vms..vms + 16_384];
+    all.iter().flat_map(|r| r.clone()).for_each(|l| w.store.lines.fill(l, &[u64::MAX; 8]));
+    let mut want = all.clone().map(|r| image(&w, r));
+    for id in [1u32, 7, 8, 2049, 4095] {
+        w.zero_tenant(id);
+        want[0][id as usize] = [0; 8];
+        want[0][4096 + id as usize] = [0; 8];
+        (0..3).for_each(|word| want[0][8192 + word * 512 + id as usize / 8][id as usize % 8] = 0);
+        assert!(image(&w, all[0].clone()) == want[0], "VPC {id}");
+        assert_eq!(w.tenant_line(id), tenants + id);
+    }
+    for id in [0u32, 9, 15, 65_535] {
+        w.zero_vm_cell(id);
+        want[1][id as usize / 8][id as usize % 8] = 0;
+        want[1][8192 + id as usize / 8][id as usize % 8] = 0;
+    }
+    assert!(image(&w, all[1].clone()) == want[1]);
+    // Where there is no chunk there is nothing to clear.
+    let root = image(&w, 0..tenants.min(vms));
+    w.zero_vm_cell(5 << 16 | 7);
+    w.zero_tenant(5 << 12 | 7);
+    assert!(image(&w, 0..tenants.min(vms)) == root && image(&w, all[0].clone()) == want[0] && image(&w, all[1].clone()) == want[1]);
+}
+
+/// NCs of both families go at once for readers, their words and their ids after a grace period.
+#[test]
+fn an_nc_that_goes_leaves_nothing_behind() {
+    let mut w = small();
+    let t = w.tables();
+    let hop = w.set_nexthop(&NexthopSpec { addr: v4(9), ifindex: 3, dmac: Some(2), smac: 4, mtu: 1500 }).unwrap();
+    let group = w.set_group(None, &[hop]).unwrap();
+    let found = |n: u32| match nc(n) {
+        IpAddr::V4(a) => t.nc_by_addr4(a.to_bits()),
+        IpAddr::V6(a) => t.nc_by_addr6(halves(a.to_bits())),
+    };
+    let (ids, used) = ([2, 4].map(|n| found(n).unwrap()), w.store.arena.used());
+    assert!(w.bind_nc_group(nc(2), Some(group)) && w.bind_nc_group(nc(4), Some(group)) && !w.remove_group(group));
+    assert_eq!(ids.map(|id| t.nc(id).unwrap().group), [group.0; 2]);
+    w.commit(&Commit { nc_remove: vec![nc(2), nc(4)], ..Default::default() }).unwrap();
+    assert_eq!((found(2), found(4), w.tables.nc4.entries(), w.tables.nc6.entries()), (None, None, 1, 2));
+    assert!(ids.iter().all(|id| t.nc(*id).is_some()), "a packet under way may still ask for it");
+    assert_eq!((w.ncs.len(), w.ncs().len(), w.nc_ids.bound(1)), (2, 2, 6));
+    let calls = w.graces;
+    w.settle();
+    assert_eq!((w.graces, w.tables.nc6.entries(), w.pending.is_empty()), (calls + 1, 1, true));
+    for id in ids {
+        let (line, (words, at)) = (w.nc_line(id), w.nc_word(id));
+        assert_eq!((t.nc(id), w.store.lines.at(words).word(at), w.store.lines.at(line).snapshot()), (None, 0, [0; 8]));
+    }
+    assert_eq!((found(1).is_some(), found(3).is_some(), w.store.arena.used()), (true, true, used));
+    // Their ids are given out again, without the group; a commit that adds NCs waits for those that go.
+    w.commit(&Commit { nc_add: vec![nc(4), nc(2)], ..Default::default() }).unwrap();
+    let mut again = [found(2).unwrap(), found(4).unwrap()];
+    again.sort_unstable();
+    assert_eq!((again, again.map(|id| t.nc(id).unwrap().group)), (ids, [0; 2]));
+    assert_eq!(w.ncs().into_iter().map(|n| (n.0, n.2)).collect::<Vec<_>>(), [nc(1), nc(2), nc(3), nc(4)].map(|n| (n, None)));
+    w.commit(&Commit { nc_remove: vec![nc(2)], ..Default::default() }).unwrap();
+    assert_eq!(w.commit(&Commit { nc_add: vec![v4(5)], ..Default::default() }).unwrap().graces, 1);
+    assert!(matches!(w.commit(&Commit { nc_remove: vec![nc(2)], ..Default::default() }), Err(CommitError::NoSuchNc { nc: n }) if n == nc(2)));
+    assert!(w.remove_group(group) && w.remove_nexthop(hop));
+}
+
+/// Who still needs an NC: a VPC that the commit does not name, else any that it names.
+#[test]
+fn a_refusal_names_who_needs_an_nc() {
+    let mut w = small();
+    w.commit(&of(vec![new(20, vec![vm(1, 1)]), new(30, vec![])])).unwrap();
+    let id = w.ncs[&nc_key(nc(1))].id;
+    assert_eq!(w.ncs[&nc_key(nc(1))].tenants, 2);
+    assert_eq!((w.user_of(id, &[10]), w.user_of(id, &[20]), w.user_of(id, &[20, 30])), (20, 10, 10));
+    assert!([10, 20].contains(&w.user_of(id, &[20, 10])) && [10, 20].contains(&w.user_of(id, &[])));
+    let unused = w.ncs[&nc_key(nc(2))].id;
+    assert_eq!((w.user_of(unused, &[30, 20]), w.user_of(unused, &[])), (30, 0));
+    let e = w.commit(&Commit { nc_remove: vec![nc(1)], ..of(vec![TenantChange { vm_replace: true, ..on(10) }]) }).unwrap_err();
+    assert!(matches!(e, CommitError::NcInUse { nc: n, vni: 20 } if n == nc(1)), "{e}");
+    let both = vec![TenantChange { vm_replace: true, ..on(10) }, TenantChange { delete: true, ..on(20) }];
+    w.commit(&Commit { nc_remove: vec![nc(1)], ..of(both) }).unwrap();
+}
+
+impl Writer {
+    fn user_of(&self, id: u32, named: &[Vni]) -> Vni {
+        self.user_of_nc(id, &of(named.iter().map(|vni| on(*vni)).collect()))
+    }
+}
+
+/// After a crash a route may lead to a VPC that is gone: the refusal to make it says whose.
+#[test]
+fn a_vpc_that_routes_lead_to_is_not_made_again() {
+    let mut w = small();
+    let to = |vni| RoutesChange::Replace(vec![route(0x0b00_0000, 8, Target::Peer(vni)), route(0x0c00_0000, 8, Target::Peer(vni))]);
+    w.commit(&of(vec![new(20, vec![]), new(30, vec![]), TenantChange { routes: to(20), ..on(10) }])).unwrap();
+    w.settle();
+    assert_eq!((w.leading_to(20), w.leading_to(30), w.leading_to(10)), (Some(10), None, None));
+    let place = w.tables.tenants.find_tenant(&w.store, 20).unwrap();
+    w.tables.tenants.kill_tenant(&w.store.lines, place);
+    let mut w = attach(w).unwrap();
+    assert_eq!((w.vnis(), w.peer_refs.get(&20)), (vec![10, 30], Some(&1)));
+    let e = w.commit(&of(vec![new(20, vec![])])).unwrap_err();
+    assert!(matches!(e, CommitError::PeerInUse { vni: 20, by: 10 }), "{e}");
+    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(vec![]), ..on(10) }])).unwrap();
+    w.commit(&of(vec![new(20, vec![])])).unwrap();
+    assert_eq!(w.delete_tenant(999), 0, "there is none");
+}
+
+#[test]
+fn members_are_counted_once() {
+    let mut w = small();
+    let extra = |ncs: &[u32]| TenantSettings { extra_ncs: ncs.iter().map(|n| nc(*n)).collect(), ..settings() };
+    let ids: Vec<u32> = (1..5).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
+    let users = |w: &Writer| [1, 2, 3, 4].map(|n| w.ncs[&nc_key(nc(n))].tenants);
+    assert_eq!(users(&w), [1, 0, 1, 0]);
+    w.commit(&of(vec![TenantChange { settings: Some(extra(&[4, 2, 4, 1])), ..new(20, vec![vm(1, 1), vm(2, 1)]) }])).unwrap();
+    let state = &w.tenants[&20];
+    assert_eq!((&state.members[..], &state.extra[..]), (&[(ids[0], 2)][..], &[ids[0], ids[1], ids[3]][..]));
+    assert_eq!((users(&w), w.tables.members.entries()), ([2, 1, 1, 1], 5));
+    assert_eq!(w.head(20).unwrap().members, [nc(1), nc(2), nc(4)]);
+    w.settle();
+    w.commit(&of(vec![TenantChange { settings: Some(extra(&[3])), ..on(20) }])).unwrap();
+    assert_eq!((users(&w), w.tables.members.entries(), w.tenants[&20].extra.clone()), ([2, 0, 2, 0], 4, vec![ids[2]]));
+    // VMs move: from an NC that hosts one, to one that was listed and one that was not.
+    w.settle();
+    w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 3), vm(2, 4)], ..on(20) }])).unwrap();
+    assert_eq!((users(&w), w.tenants[&20].members.clone()), ([1, 0, 2, 1], vec![(ids[2], 1), (ids[3], 1)]));
+    w.settle();
+    w.commit(&of(vec![TenantChange { vm_remove: vec![VmKey(vm(1, 3).mac)], ..on(20) }])).unwrap();
+    assert_eq!((users(&w), w.tenants[&20].members.clone()), ([1, 0, 2, 1], vec![(ids[3], 1)]), "it is still listed");
+    w.settle();
+    w.commit(&of(vec![TenantChange { delete: true, ..on(20) }])).unwrap();
+    assert_eq!((users(&w), w.tables.members.entries()), ([1, 0, 1, 0], 2));
+}
+
+#[test]
+fn an_address_has_one_owner() {
+    let mut w = small();
+    let gateway = |a: IpAddr| TenantSettings { gateways: vec![a], ..settings() };
+    let six = |n: u32| v6(0x2001 << 112 | u128::from(n));
+    let more = |vm: VmSpec, more: Vec<IpAddr>| VmSpec { more, ..vm };
+    let refused: Vec<(TenantChange, IpAddr)> = vec![
+        (new(20, vec![vm6(5, 1), vm6(4, 1), more(vm(6, 1), vec![six(5)])]), six(5)),
+        (new(20, vec![vm(5, 1), vm(4, 1), more(vm6(6, 1), vec![v4(0x0a00_0005)])]), v4(0x0a00_0005)),
+        (new(20, vec![more(vm6(5, 1), vec![six(7), six(5)])]), six(5)),
+        (TenantChange { vm_add: vec![more(vm(5, 1), vec![six(2)])], ..on(10) }, six(2)),
+        (TenantChange { vm_add: vec![more(vm(5, 1), vec![v4(0x0a00_0001)])], ..on(10) }, v4(0x0a00_0001)),
+        (TenantChange { settings: Some(gateway(six(2))), ..on(10) }, six(2)),
+        (TenantChange { settings: Some(TenantSettings { gateways: vec![v4(8), v4(9), v4(8)], ..settings() }), ..on(10) }, v4(8)),
+    ];
+    for (change, who) in refused {
+        let e = w.commit(&of(vec![change.clone()])).unwrap_err();
+        assert!(matches!(e, CommitError::AddressTwice { vni, address } if vni == change.vni && address == who), "{e}: {change:?}");
+    }
+    let bad: Vec<(Vec<IpAddr>, IpAddr)> = [v4(0), v4(0x7f00_0001), v4(0xe000_0001), v6(0), v6(1), v6(0xff02 << 112 | 1)].map(|a| (vec![a], a)).to_vec();
+    for (gateways, who) in bad {
+        let settings = TenantSettings { gateways, ..settings() };
+        let e = w.commit(&of(vec![TenantChange { settings: Some(settings), ..on(10) }])).unwrap_err();
+        assert!(matches!(e, CommitError::BadAddress { vni: 10, address } if address == who), "{e}");
+    }
+    // Neighbours are others; what goes in the same commit may be taken.
+    let moved = vec![VmSpec { mac: 0x0200_0000_0077, ..vm6(2, 1) }, VmSpec { mac: 0x0200_0000_0078, ..vm(1, 1) }, vm(3, 1), vm6(3, 2)];
+    let mut moved = TenantChange { vm_remove: vec![VmKey(vm(1, 1).mac), VmKey(vm6(2, 3).mac)], vm_add: moved, ..on(10) };
+    moved.vm_add[3].mac = 0x0200_0000_0079;
+    w.commit(&of(vec![moved])).unwrap();
+    assert_eq!(w.dump(10).unwrap().vms.iter().map(|vm| vm.mac & 0xff).collect::<Vec<_>>(), [3, 0x77, 0x78, 0x79]);
+}
+
+#[test]
+fn macs_are_unicast() {
+    let mut w = small();
+    let with = |mac, gateways: Vec<IpAddr>| of(vec![TenantChange { settings: Some(TenantSettings { gateway_mac: mac, gateways, ..settings() }), ..on(10) }]);
+    for (mac, gateways, good) in [
+        (0, vec![], true),
+        (0, vec![v4(8)], false),
+        (0x0100_0000_0000, vec![], false),
+        (1 << 48, vec![], false),
+        (0x0300_0000_0001, vec![v4(8)], false),
+        (0xfe00_0000_0001, vec![v4(8)], true),
+        (1, vec![v4(8)], true),
+    ] {
+        w.settle();
+        let result = w.commit(&with(mac, gateways));
+        assert!(matches!(result, Ok(_) if good) || matches!(result, Err(CommitError::BadMac { vni: 10, mac: m }) if !good && m == mac), "{mac:x}");
+    }
+}
+
+/// Entries of the gateway have no VM and no NC. A new MAC address whose halves both change needs a second entry of the VPC for a while.
+#[test]
+fn settings_change_word_by_word() {
+    let mut w = small();
+    let t = w.tables();
+    let set = |mac| of(vec![TenantChange { settings: Some(TenantSettings { gateway_mac: mac, gateways: vec![v4(8), v6(0x2001 << 112 | 8)], ..settings() }), ..on(10) }]);
+    for (mac, graces) in [(0x0201_0000_0001, 0), (0x0201_0000_0002, 0), (0x0301_0000_0002 ^ 0x0100 << 32, 0), (0x0203_0000_0002, 0), (0x0204_0000_0003, 1), (0x0204_0000_0003, 0)] {
+        let report = w.commit(&set(mac)).unwrap();
+        assert_eq!(report.graces, graces, "{mac:x}");
+        let tenant = t.tenant(10).unwrap();
+        assert_eq!((tenant.gateway_mac(), w.dump(10).unwrap().gateway_mac), (mac, mac));
+        let entry = crate::VmEntry { mac, vm: 0, nc: 0, flags: VM_FLAG_GATEWAY };
+        assert_eq!(t.vm4(10, 8, tenant.generation()), Some(entry));
+        assert_eq!(t.vm6(10, (0x2001 << 48, 8), tenant.generation()), Some(entry));
+        w.settle();
+        assert_eq!((w.tables.tenants.entries(), w.tables.vm4.entries(), w.tables.vm6.entries()), (1, 2, 2));
+    }
+    // A meter: the same one stays with its state, another one is new, none is none.
+    let meter = |rate| Some(Box::new(MeterSpec { bytes: RateSpec { committed_rate: rate, committed_burst: 100, ..Default::default() }, packets: RateSpec::default() }));
+    // (With the first meter of all comes a table for those of VMs.)
+    let used = w.store.arena.used() + 16;
+    let mut lines = Vec::new();
+    for (rate, more) in [(5, 2), (5, 2), (7, 2), (0, 0)] {
+        let meter = if rate > 0 { meter(rate) } else { None };
+        w.commit(&of(vec![TenantChange { settings: Some(TenantSettings { meter, icmp: false, ..settings() }), ..on(10) }])).unwrap();
+        w.settle();
+        let tenant = t.tenant(10).unwrap();
+        assert_eq!((t.tenant_meter(&tenant) != 0, w.head(10).unwrap().metered, w.store.arena.used()), (rate > 0, rate > 0, used + more), "{rate}");
+        assert_eq!((t.tenant_ident(&tenant), w.head(10).unwrap().icmp), (10 | TENANT_ICMP_OFF, false));
+        lines.push(t.tenant_meter(&tenant));
+    }
+    assert!(lines[0] == lines[1] && lines[1] != lines[2]);
+}
+
+/// Meters of VMs: a block of two lines and a word, which go with the VM or with its meter.
+#[test]
+fn meters_of_vms_come_and_go() {
+    let mut w = small();
+    let (t, used) = (w.tables(), w.store.arena.used());
+    let step = |w: &mut Writer, vms: Vec<VmSpec>| {
+        w.commit(&of(vec![TenantChange { vm_replace: true, vm_add: vms, ..on(10) }])).unwrap();
+        w.settle();
+        let dump = w.dump(10).unwrap();
+        dump.vms.iter().map(|vm| (vm.mac & 0xff, vm.metered, t.vm_meter(vm.id) != 0)).collect::<Vec<_>>()
+    };
+    assert_eq!(step(&mut w, vec![vm(1, 1), metered(vm(2, 1))]), [(1, false, false), (2, true, true)]);
+    let table = w.tables.vm_meters.lines_used();
+    let (line, extra) = (t.vm_meter(w.dump(10).unwrap().vms[1].id), w.store.arena.used() - used - table);
+    assert_eq!((extra, w.tables.vm_meters.entries(), t.meter_colors(line)), (2 + 0, 1, [0; 3]));
+    t.meter(line, 100, 1);
+    // On another NC, with another address: the meter and what it has counted stay.
+    assert_eq!(step(&mut w, vec![vm(1, 1), metered(vm(2, 2))]), [(1, false, false), (2, true, true)]);
+    assert_eq!((t.vm_meter(w.dump(10).unwrap().vms[1].id), t.meter_colors(line)), (line, [1, 0, 0]));
+    let mut other = metered(vm(2, 2));
+    other.meter.as_mut().unwrap().bytes.committed_rate += 1;
+    assert_eq!(step(&mut w, vec![metered(vm(1, 1)), other.clone()]), [(1, true, true), (2, true, true)]);
+    assert_ne!(t.vm_meter(w.dump(10).unwrap().vms[1].id), line);
+    assert_eq!((w.store.arena.used() - used - table, w.tables.vm_meters.entries()), (4, 2));
+    assert_eq!(step(&mut w, vec![metered(vm(1, 1)), vm(2, 2)]), [(1, true, true), (2, false, false)]);
+    assert_eq!(step(&mut w, vec![vm(2, 2)]), [(2, false, false)]);
+    assert_eq!((w.store.arena.used(), w.tables.vm_meters.entries()), (used + table, 0));
+    w.commit(&of(vec![new(20, vec![metered(vm(1, 1))]), TenantChange { delete: true, ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange { delete: true, ..on(20) }])).unwrap();
+    w.settle();
+    assert_eq!((w.tables.vm_meters.entries(), w.tables.vm4.entries(), w.tables.vm6.entries(), w.vms), (0, 0, 0, 0));
+}
+
+/// An id lies in the group of eight that the hash of a VM's first IPv4 address names, else that of its first IPv6 address.
+#[test]
+fn ids_lie_where_addresses_look() {
+    let mut w = small();
+    let both = VmSpec { ipv6: Some(0x2001 << 112 | 99), ..vm(7, 1) };
+    let later = VmSpec { ipv4: None, ipv6: Some(0x2001 << 112 | 98), more: vec![v4(0x0a00_0055)], ..vm(8, 1) };
+    let two = VmSpec { more: vec![v6(0x2001 << 112 | 97)], ..vm6(9, 1) };
+    w.commit(&of(vec![new(20, vec![both, later, two, vm(10, 1), vm6(11, 1)])])).unwrap();
+    let (groups, salt) = (w.store.root.get(root!(vm_groups)) as u32, w.store.salt);
+    assert_eq!(groups, 8192);
+    let four = |a: u32| hash1(20 << 40 | u64::from(a) << 8, salt);
+    let six = |n: u64| hash3(20, 0x2001 << 48, n, salt);
+    let want = [four(0x0a00_0007), four(0x0a00_0055), six(9), four(0x0a00_000a), six(11)].map(|h| bucket_of(h, groups));
+    assert_eq!(w.dump(20).unwrap().vms.iter().map(|vm| vm.id / 8).collect::<Vec<_>>(), want);
+    let vpcs = w.store.root.get(root!(tenant_groups)) as u32;
+    let id = w.tenants[&20].id;
+    assert_eq!((vpcs, id / 8), (512, bucket_of(hash1(20 << 40, salt), vpcs)));
+}
+
+/// Whole lines of next hops and groups, in lines that were dirty; and which word is stored first.
+#[test]
+fn next_hops_and_groups_are_whole_lines() {
+    let mut w = small();
+    let dirty = w.store.arena.alloc(1).unwrap();
+    let dirt = |w: &mut Writer| {
+        w.store.lines.fill(dirty, &[u64::MAX; 8]);
+        w.store.arena.free(Block { line: dirty, lines: 1 });
+    };
+    dirt(&mut w);
+    let spec = |n: u32, addr| NexthopSpec { addr, ifindex: 7 + n, dmac: Some(0xff00_0203_0405_0600 | u64::from(n)), smac: 0x1234_0605_0403_0201, mtu: 9000 };
+    let six = v6(0xfe80 << 112 | 5);
+    let a = w.put_nexthop(None, &spec(1, six)).unwrap();
+    assert_eq!(a.0, dirty);
+    let words = |w: &Writer, line| w.store.lines.at(line).snapshot();
+    let ready = 1 << 48;
+    assert_eq!(words(&w, a.0), [0x0203_0405_0601 | ready, 9000 << 48 | 0x0605_0403_0201, 8, 0xfe80 << 48, 5, 0, 0, 0]);
+    // To be not ready first, to be ready last.
+    let half = NexthopSpec { dmac: None, mtu: 1400, ..spec(1, six) };
+    assert_eq!(dies_after(1, || w.put_nexthop(Some(a), &half).is_ok()).0, None);
+    assert_eq!(words(&w, a.0)[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
+    w.put_nexthop(Some(a), &half).unwrap();
+    assert_eq!(words(&w, a.0)[..2], [0, 1400 << 48 | 0x0605_0403_0201]);
+    assert_eq!(w.nexthops(), [(a, NexthopSpec { smac: 0x0605_0403_0201, ..half })]);
+    assert_eq!(dies_after(1, || w.put_nexthop(Some(a), &spec(1, six)).is_ok()).0, None);
+    assert_eq!(words(&w, a.0)[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
+    w.put_nexthop(Some(a), &spec(1, six)).unwrap();
+    assert_eq!(words(&w, a.0)[0], 0x0203_0405_0601 | ready);
+    // Another neighbour is another next hop; so is one that nobody has.
+    let b = w.put_nexthop(Some(a), &spec(2, v4(77))).unwrap();
+    let c = w.put_nexthop(Some(NexthopId(12_345)), &spec(3, v4(78))).unwrap();
+    assert!(a != b && b != c && words(&w, b.0)[3..5] == [0, 77]);
+    assert_eq!(w.nexthops().iter().map(|n| n.0).collect::<Vec<_>>(), { let mut all = vec![a, b, c]; all.sort_unstable(); all });
+    let dirty = w.store.arena.alloc(1).unwrap();
+    w.store.lines.fill(dirty, &[u64::MAX; 8]);
+    w.store.arena.free(Block { line: dirty, lines: 1 });
+    let g = w.set_group(None, &[b]).unwrap();
+    assert_eq!((g.0, words(&w, g.0)), (dirty, [1 | u64::from(b.0) << 32, 0, 0, 0, 0, 0, 0, 0]));
+    let members = |w: &Writer, g: GroupId| (0..=w.store.lines.at(g.0).half(0) as usize).skip(1).map(|i| NexthopId(w.store.lines.at(g.0).half(i))).collect::<Vec<_>>();
+    for (set, want) in [(vec![b, a], vec![b, a]), (vec![a], vec![a]), (vec![c, a, b], vec![a, c, b]), (vec![b, b], vec![b, b]), (vec![a, c], vec![a, c]), (vec![], vec![]), (vec![c, c, c], vec![c; 3])] {
+        w.set_group(Some(g), &set).unwrap();
+        assert_eq!((members(&w, g), w.groups()), (want.clone(), vec![(g, want)]), "{set:?}");
+    }
+    // One that nobody has is a new one. The list is in order.
+    let h = w.set_group(Some(GroupId(54_321)), &[a]).unwrap();
+    let i = w.set_group(None, &[]).unwrap();
+    let mut want = vec![(g, vec![c; 3]), (h, vec![a]), (i, vec![])];
+    want.sort_unstable();
+    assert_eq!(w.groups(), want);
+    // Who is in use stays.
+    w.set_internet(None, Some(h));
+    assert!(w.bind_nc_group(nc(1), Some(g)) && !w.bind_nc_group(v4(5), Some(g)));
+    assert_eq!([g, h, i, GroupId(1)].map(|x| w.remove_group(x)), [false, false, true, false]);
+    assert_eq!([a, b, c, NexthopId(1)].map(|x| w.remove_nexthop(x)), [false, true, false, false]);
+    assert_eq!(words(&w, b.0)[0], 0, "not ready any more");
+    let (line, at) = w.nc_word(w.ncs[&nc_key(nc(1))].id);
+    assert_eq!(w.store.lines.at(line).word(at), 0xc0a8_0001 << 32 | u64::from(g.0) << NC_GROUP_SHIFT | NC_VALID);
+    assert!(w.bind_nc_group(nc(1), None));
+    assert_eq!(w.store.lines.at(line).word(at), 0xc0a8_0001 << 32 | NC_VALID);
+    w.set_internet(Some(h), None);
+    assert!(!w.remove_group(h) && w.remove_group(g) && w.remove_nexthop(c));
+    assert_eq!(w.pending.blocks.len(), 4);
+}
+
+/// The POLICY word of a VPC, in its record and in its entry, and how many have security groups.
+#[test]
+fn a_policy_is_a_word_with_an_epoch() {
+    let mut w = small();
+    w.commit(&of(vec![new(20, vec![])])).unwrap();
+    let t = w.tables();
+    let key = |w: &Writer| w.tables.tenants.find_tenant(&w.store, 10).map(|p| w.tables.tenants.tenant_at(&w.store.lines, p)).unwrap();
+    for (n, (flags, bits, filtered)) in [(POLICY_NAT, TENANT_NAT, 0), (POLICY_FILTER | POLICY_PICKUP, TENANT_FILTERED, 1), (POLICY_FILTER | 7, TENANT_FILTERED | TENANT_NAT, 1), (EPOCH_BITS | 2, 0, 0)].into_iter().enumerate() {
+        assert!(w.set_policy(10, flags) && !w.set_policy(11, flags));
+        let word = (flags & !EPOCH_BITS) | (n as u64 + 1) << 16;
+        assert_eq!((w.policy(10), t.policy(&t.tenant(10).unwrap()), w.policy(20), w.policy(11)), (Some(word), word, Some(0), None));
+        assert_eq!((key(&w).key & (TENANT_NAT | TENANT_FILTERED), key(&w).policy, w.told_filtered()), (bits, word as u32, filtered));
+    }
+    let line = w.tenant_line(w.tenants[&10].id);
+    w.store.lines.at(line).set(7, EPOCH_BITS | 5);
+    w.set_policy(10, POLICY_FILTER);
+    assert_eq!(w.policy(10), Some(POLICY_FILTER), "epochs go round");
+    assert!(w.set_policy(20, POLICY_FILTER) && w.told_filtered() == 2);
+    let w = attach(w).unwrap();
+    assert_eq!((w.told_filtered(), w.filtered.len(), w.policy(20)), (2, 2, Some(POLICY_FILTER | 1 << 16)));
+}
+
+const EPOCH_BITS: u64 = 0xffff_0000;
+
+/// What a commit retires is counted, and free when it is settled.
+#[test]
+fn what_is_replaced_waits_and_is_free_then() {
+    let mut w = small();
+    let routes = |n: u32| RoutesChange::Replace((0..n).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line)).collect());
+    let change = |w: &mut Writer, n| w.commit(&of(vec![TenantChange { routes: routes(n), ..on(10) }])).unwrap();
+    let empty = w.store.arena.used();
+    // One route is three intervals, five are eleven: a leaf, then a node of two lines; forty are 81, eleven leaves and a node.
+    for (n, lines) in [(1, 1), (5, 2), (40, 12)] {
+        assert_eq!(change(&mut w, n).trees, 1);
+        assert_eq!((w.pending.blocks.len(), w.pending.lines, w.tenants[&10].tree_lines), (0, 0, [lines, 0]));
+        assert_eq!((change(&mut w, n).trees, w.pending.blocks.len()), (0, 0), "the same again");
+        assert_eq!(w.store.arena.used(), empty + lines);
+        change(&mut w, 0);
+        assert_eq!((w.pending.lines, w.store.retired.len(), w.store.arena.used()), (u64::from(lines), 0, empty + lines));
+        assert_eq!(w.pending.blocks.iter().map(|b| b.lines).sum::<u32>(), lines);
+        w.settle();
+        assert_eq!((w.pending.lines, w.store.arena.used(), w.tenants[&10].tree_lines, w.routes), (0, empty, [0, 0], 0));
+    }
+    w.commit(&of(vec![TenantChange { routes: routes(40), ..on(10) }])).unwrap();
+    assert_eq!(w.routes, 40);
+    let report = w.commit(&of(vec![TenantChange { delete: true, ..on(10) }])).unwrap();
+    assert_eq!((report.tenants_removed, report.addresses_removed, w.routes, w.vms), (1, 2, 0, 0));
+    assert_eq!((w.pending.lines, w.pending.vms.len(), w.pending.tenant_ids.len(), w.pending.purge.len()), (12, 2, 1, 2));
+    w.settle();
+    assert_eq!((w.store.arena.used(), w.tables.tenants.entries(), w.tables.vm4.entries() + w.tables.vm6.entries()), (empty, 0, 0));
+}
+
+/// Routes change one by one in large sets: what lies above a prefix that goes is found by its length, however it came.
+#[test]
+fn what_was_above_shows_again() {
+    let mut w = small();
+    let t = w.tables();
+    let many4 = (0..100u32).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line));
+    let six = |addr: u128, len, target| Route { prefix: Prefix { addr: v6(addr), len }, target };
+    let many6 = (0..100u128).map(|i| six(0x3000 << 112 | i << 70, 64, Target::Line));
+    let above = [route(0x1000_0000, 13, Target::Local), six(0x3000 << 112, 33, Target::Local), six(0x3000 << 112 | 5 << 70, 100, Target::Local)];
+    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(many4.chain(many6).chain(above).collect()), ..on(10) }])).unwrap();
+    let scope = |a: IpAddr| {
+        let tenant = t.tenant(10).unwrap();
+        match a {
+            IpAddr::V4(a) => t.route4(tenant.root4(), a.to_bits()) >> 28,
+            IpAddr::V6(a) => t.route6(tenant.root6(), halves(a.to_bits())) >> 28,
+        }
+    };
+    let (a, b, c) = (v4(0x1000_0401), v6(0x3000 << 112 | 3 << 70 | 9), v6(0x3000 << 112 | 5 << 70 | 9));
+    assert_eq!([a, b, c].map(scope), [SCOPE_LINE, SCOPE_LINE, SCOPE_LOCAL]);
+    let mut step = |remove: Vec<Prefix>, add: Vec<Route>| {
+        let report = w.commit(&of(vec![TenantChange { routes: delta(remove, add), ..on(10) }])).unwrap();
+        w.settle();
+        let lines = w.tenants[&10].tree_lines;
+        let roots = w.tenants[&10].roots;
+        let mut count = [0; 2];
+        crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| (count[0] += b.lines) == ());
+        crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| (count[1] += b.lines) == ());
+        assert_eq!(lines, count);
+        (report.trees, [a, b, c].map(scope))
+    };
+    let (p4, p6) = (route(0x1000_0400, 24, Target::Line).prefix, six(0x3000 << 112 | 3 << 70, 64, Target::Line).prefix);
+    assert_eq!(step(vec![p4, p6], vec![]), (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LOCAL]));
+    // Lengths that nobody had before.
+    let more = vec![route(0x1000_0400, 23, Target::Internet), route(0x1000_0000, 17, Target::Region), six(0x3000 << 112 | 3 << 70, 63, Target::Internet), six(0x3000 << 112, 34, Target::Region), six(0x3000 << 112 | 5 << 70, 90, Target::Region)];
+    assert_eq!(step(vec![], more.clone()), (2, [SCOPE_INTERNET, SCOPE_INTERNET, SCOPE_LOCAL]));
+    assert_eq!(step(vec![more[0].prefix, more[2].prefix, six(0x3000 << 112 | 5 << 70, 100, Target::Local).prefix], vec![]), (2, [SCOPE_REGION; 3]));
+    assert_eq!(step(vec![more[1].prefix, more[3].prefix, more[4].prefix], vec![]), (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LINE]));
+    assert_eq!(step(vec![], vec![route(0x1000_0000, 13, Target::Local)]), (0, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LINE]), "nothing new");
+    // Nearly all go, an eighth at a time: the tree is built anew before it is too sparse.
+    for n in 0..12u32 {
+        let gone: Vec<Prefix> = (0..8).map(|i| 8 * n + i).filter(|i| *i != 1 && *i < 96).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line).prefix).collect();
+        step(gone, vec![]);
+    }
+    assert!(w.tenants[&10].tree_lines[0] <= 4, "{:?}", w.tenants[&10].tree_lines);
+    assert_eq!(w.tenants[&10].routes4.len(), 5);
+}
+
+/// What is put right when a memory is taken over: marks by the generation, words of nobody, cells of nobody, twins.
+#[test]
+fn a_writer_puts_right_what_another_one_left() {
+    let mut w = writer();
+    let vms: Vec<VmSpec> = (1..7).map(|n| vm(n, 1)).chain((7..13).map(|n| vm6(n, 3))).collect();
+    w.commit(&Commit { nc_add: (1..5).map(nc).collect(), ..of(vec![new(10, vms), new(20, vec![metered(vm(1, 2))])]) }).unwrap();
+    w.commit(&of(vec![TenantChange { vm_add: vec![vm(20, 1), vm(21, 1)], ..on(10) }])).unwrap();
+    w.settle();
+    let generation = u64::from(crate::reader::generation_of(w.tenants[&10].roots));
+    assert_eq!(generation, 1);
+    let used = w.store.arena.used();
+    let other = generation ^ 3;
+    let marks = [KEY_VALID | KEY_ADDING | generation << 3, KEY_VALID | KEY_ADDING | other << 3, KEY_VALID | KEY_DYING | generation << 3, KEY_VALID | KEY_DYING | other << 3, 0, KEY_VALID];
+    let stays = [true, false, false, true, false, true];
+    for (n, mark) in (1..7u32).zip(marks) {
+        let place = w.tables.vm4.find4(&w.store, 10, 0x0a00_0000 + n, |_| true).unwrap().0;
+        w.tables.vm4.set_state(&w.store, place, mark);
+        let place = w.tables.vm6.find6(&w.store, 10, (0x2001 << 48, u64::from(n) + 6), |_| true).unwrap().0;
+        w.tables.vm6.set_state(&w.store, place, mark);
+    }
+    // Of a VPC that there is not, and of nobody: entries, members, meters.
+    w.tables.vm4.insert4(&mut w.store, crate::reader::vm4_key(99, 5) | KEY_VALID, &crate::VmEntry { mac: 1, vm: 5000, nc: 1, flags: 0 }).unwrap();
+    w.tables.members.put_word(&mut w.store, 99 << 40 | 0xc0a8_0001 << 8 | MEMBER_V4).unwrap();
+    w.tables.members.put_word(&mut w.store, 10 << 40 | 0xc0a8_0077 << 8 | MEMBER_V4).unwrap();
+    w.tables.members.put_word(&mut w.store, 10 << 40 | 777 << 8 | MEMBER_V6).unwrap();
+    w.tables.members.put_word(&mut w.store, 20 << 40 | 0xc0a8_0001 << 8 | MEMBER_V4).unwrap();
+    let block = w.store.arena.alloc(2).unwrap();
+    w.tables.vm_meters.put_word(&mut w.store, 5000 << 32 | u64::from(block)).unwrap();
+    // An NC that was taken out and not cleared, one that was filled and not published.
+    let place = w.tables.nc6.find6(&w.store, 0, halves(match nc(4) { IpAddr::V6(a) => a.to_bits(), _ => 0 }), |_| true).unwrap().0;
+    w.tables.nc6.set_state(&w.store, place, 0);
+    let (line, (words, at)) = (w.nc_line(77), w.nc_word(77));
+    w.store.lines.fill(line, &[7; 8]);
+    w.store.lines.at(words).set(at, 5 << 32 | NC_VALID);
+    // A second entry of a VPC, and a policy of which only the record knows.
+    let entry = w.tables.tenants.tenant_at(&w.store.lines, w.tables.tenants.find_tenant(&w.store, 20).unwrap());
+    w.tables.tenants.insert_tenant(&mut w.store, &crate::hashtable::TenantEntry { key: entry.key ^ 0x70, ..entry }, &[0; 6]).unwrap();
+    let record = w.tenant_line(w.tenants[&10].id);
+    w.store.lines.at(record).set(7, 3 << 16 | POLICY_PICKUP);
+    // Counts of ids in use stay, those of others go.
+    let (mine, id) = (w.tenants[&10].vms[&vm(6, 1).mac].id, w.tenants[&10].id);
+    let t = w.tables();
+    [mine, mine ^ 1, mine ^ 64, 5000, 65_535].iter().for_each(|id| t.count_vm(*id, 100));
+    [id, id ^ 1, id ^ 64].iter().for_each(|id| t.count_tenant_id(*id, 1, 100));
+    let mut w = attach(w).unwrap();
+    for ((n, mark), stays) in (1..7u32).zip(marks).zip(stays) {
+        let state = |found: Option<(_, u64)>| found.map(|f: (crate::hashtable::Place, u64)| f.1 & KEY_STATE_MASK);
+        let want = stays.then_some(KEY_VALID);
+        assert_eq!(state(w.tables.vm4.find4(&w.store, 10, 0x0a00_0000 + n, |_| true)), want, "{mark:b}");
+        assert_eq!(state(w.tables.vm6.find6(&w.store, 10, (0x2001 << 48, u64::from(n) + 6), |_| true)), want, "{mark:b}");
+        assert_eq!(w.tenants[&10].vms.contains_key(&vm(n, 1).mac), stays);
+    }
+    assert_eq!((w.tables.vm4.entries(), w.tables.vm6.entries(), w.vms), (3 + 2 + 1, 3, 9));
+    assert_eq!((w.tables.members.entries(), w.tables.vm_meters.entries(), w.tables.nc6.entries()), (4, 1, 1));
+    let ids: Vec<u32> = (1..4).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
+    assert_eq!((w.ncs.len(), [1, 2, 3].map(|n| w.ncs[&nc_key(nc(n))].tenants)), (3, [2, 1, 1]));
+    assert_eq!((w.tenants[&20].extra.clone(), w.tenants[&10].extra.len(), w.tenants[&10].members.clone()), (vec![ids[0]], 0, vec![(ids[0], 5), (ids[2], 3)]));
+    assert_eq!((w.tables.tenants.entries(), w.policy(10), w.store.arena.used()), (2, Some(3 << 16 | POLICY_PICKUP), used));
+    let place = w.tables.tenants.find_tenant(&w.store, 10).unwrap();
+    assert_eq!(w.tables.tenants.tenant_at(&w.store.lines, place).policy, (3 << 16 | POLICY_PICKUP) as u32);
+    assert_eq!((w.store.lines.at(line).snapshot(), w.store.lines.at(words).word(at)), ([0; 8], 0));
+    let counts = |id| t.vm_count(id).packets;
+    assert_eq!([mine, mine ^ 1, mine ^ 64, 5000, 65_535].map(counts), [1, 0, 0, 0, 0]);
+    assert_eq!([id, id ^ 1, id ^ 64].map(|id| t.tenant_count(&crate::Tenant { key: u64::from(id) << 16, ..crate::Tenant::NONE }).packets), [1, 0, 0]);
+    // The VM that has a meter has it still.
+    assert!(w.dump(20).unwrap().vms[0].metered && w.dump(10).unwrap().vms.iter().all(|vm| !vm.metered));
+    w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 1), vm(2, 1), vm6(8, 3)], ..on(10) }])).unwrap();
+}
+
+/// Next hops and groups of NCs and of the way to the Internet, found again with all that is known of them.
+#[test]
+fn a_writer_finds_groups_and_next_hops() {
+    let mut w = small();
+    let spec = |n: u32, addr| NexthopSpec { addr, ifindex: n, dmac: (n % 2 == 0).then_some(0x0200_0000_0000 | u64::from(n)), smac: 1, mtu: 1500 };
+    let addrs = [v4(5), v4(u32::MAX), v6(0xfe80 << 112 | 1), v6(7 << 32), v6(1 << 64), v6(u128::MAX)];
+    let hops: Vec<NexthopId> = addrs.iter().zip(1..).map(|(a, n)| w.put_nexthop(None, &spec(n, *a)).unwrap()).collect();
+    let groups = [&hops[..2], &hops[1..5], &[hops[5]; 15][..], &[]].map(|m| w.set_group(None, m).unwrap());
+    w.bind_nc_group(nc(1), Some(groups[0]));
+    w.bind_nc_group(nc(2), Some(groups[0]));
+    w.bind_nc_group(nc(4), Some(groups[1]));
+    w.set_internet(Some(groups[1]), Some(groups[2]));
+    // The last group leads nowhere: nobody would find it.
+    assert!(w.remove_group(groups[3]));
+    w.settle();
+    let (was, used) = ((w.groups(), w.nexthops(), w.ncs()), w.store.arena.used());
+    let mut w = attach(w).unwrap();
+    assert_eq!(((w.groups(), w.nexthops(), w.ncs()), w.store.arena.used()), (was, used));
+    assert_eq!(w.set_nexthop(&spec(3, addrs[2])).unwrap(), hops[2], "known by its neighbour");
+    assert!(!w.remove_group(groups[2]) && !w.remove_nexthop(hops[5]));
+    // What cannot be: a group or a next hop in lines that are something else.
+    let line = |w: &Writer| w.store.root.get(root!(drops)) as u32;
+    for (n, bad) in [(0, 0), (0, u32::MAX), (1, 0), (1, 1)] {
+        let mut w = small();
+        let hop = w.put_nexthop(None, &spec(1, v4(5))).unwrap();
+        let group = w.set_group(None, &[hop]).unwrap();
+        w.set_internet(None, Some(group));
+        let bad = if bad == 0 { line(&w) } else if bad == 1 { group.0 } else { bad };
+        match n {
+            0 => w.store.root.set(root!(internet), u64::from(bad)),
+            _ => w.store.lines.at(group.0).set_half(1, bad),
+        }
+        let e = attach(w).err();
+        // A line that is taken is no next hop of its own: it is not taken again.
+        assert_eq!(matches!(e, Some(AttachError::Corrupt { what: "a next-hop group" })), bad == u32::MAX, "{n} {bad}: {e:?}");
+    }
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    let what = |spoil: &dyn Fn(&mut Writer)| {
+        let mut w = small();
+        w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace((0..40).map(|i| route(i << 20, 24, Target::Line)).collect()), ..new(20, vec![metered(vm(1, 1))]) }])).unwrap();
+        w.settle();
+        spoil(&mut w);
+        match attach(w) {
+            Err(AttachError::Corrupt { what }) => what,
+            Err(e) => panic!("{e}"),
+            Ok(_) => "",
+        }
+    };
+    let place = |w: &Writer, vni| w.tables.tenants.find_tenant(&w.store, vni).unwrap();
+    let key = |w: &Writer, vni, change: &dyn Fn(u64) -> u64| {
+        let place = place(w, vni);
+        let line = w.store.lines.at(place.line);
+        line.set(place.slot, change(line.word(place.slot)));
+    };
+    assert_eq!(what(&|_| {}), "");
+    let no_id = !(u64::from(TENANTS_MAX - 1) << 16);
+    assert_eq!(what(&|w| key(w, 10, &|k| k & no_id)), "a VPC's id");
+    assert_eq!(what(&|w| key(w, 10, &|k| k | 1 << (16 + 12))), "a VPC's id", "there is no such chunk");
+    // Two of one id: whichever is looked at first.
+    assert!(what(&|w| key(w, 10, &|k| k & no_id | u64::from(w.tenants[&20].id) << 16)).starts_with("a VPC's "));
+    assert_eq!(what(&|w| key(w, 10, &|k| k ^ 0x10 << 16)), "a VPC's record");
+    assert_eq!(what(&|w| w.store.lines.at(w.tenant_line(w.tenants[&10].id)).set(0, 11)), "a VPC's record");
+    let meter = |w: &mut Writer, line: u32| {
+        key(w, 10, &|k| k | TENANT_METERED);
+        w.store.lines.at(w.tenant_line(w.tenants[&10].id)).set_half(7, line);
+    };
+    assert_eq!(what(&|w| meter(w, 1)), "a meter block");
+    assert_eq!((what(&|w| meter(w, 0)), what(&|w| meter(w, u32::MAX))), ("", "a meter block"));
+    let tree = |w: &Writer, vni: Vni, roots: u64| w.store.lines.at(place(w, vni).line).set(3 + place(w, vni).slot, roots);
+    assert_eq!(what(&|w| tree(w, 10, w.tenants[&20].roots)), "a route tree");
+    assert_eq!(what(&|w| tree(w, 10, 1 << 26 | 1)), "a route tree");
+    assert_eq!(what(&|w| tree(w, 10, (1 << 26 | 1) << 32)), "a route tree");
+    let word = |w: &mut Writer, vm: u32, line: u32| w.tables.vm_meters.put_word(&mut w.store, u64::from(vm) << 32 | u64::from(line)).unwrap();
+    let id = |w: &Writer, vni: Vni| w.dump(vni).unwrap().vms[0].id;
+    assert_eq!(what(&|w| word(w, id(w, 10), 1)), "a VM's meter block");
+    assert_eq!(what(&|w| word(w, id(w, 10), w.tables().vm_meter(id(w, 20)))), "a VM's meter block");
+    assert_eq!(what(&|w| w.store.root.set(root!(drops), 1 << 32)), "drop counters or chunks");
+    for chunk in ["vm", "nc", "tenant"] {
+        let spoil = |w: &mut Writer| {
+            let root = &w.store.root;
+            let at = match chunk { "vm" => root.vm_chunk(9), "nc" => root.nc_chunk(9), _ => root.tenant_chunk(9) };
+            at.store(1, std::sync::atomic::Ordering::Relaxed);
+        };
+        assert_eq!(what(&spoil), "drop counters or chunks", "{chunk}");
+    }
+    assert_eq!(what(&|w| w.store.root.set(root!(public_roots), 1 << 26 | 1)), "the tree of public addresses");
+    assert_eq!(what(&|w| w.store.root.set(root!(wire_servers), 1 << 26 | 1)), "the trees of servers");
+    assert_eq!(what(&|w| w.store.root.set(root!(vm4), w.store.root.get(root!(members)))), "a hash table's chain");
+}
+
+/// The words of a root are stored for trees of public addresses and of servers, or not at all.
+#[test]
+fn trees_that_cannot_be_built_leave_nothing_behind() {
+    let mut w = small();
+    let used = w.store.arena.used();
+    let public = |n: u32| -> Vec<PublicPrefix> { (0..n).map(|i| PublicPrefix { prefix: Prefix { addr: v4(i << 12), len: 24 }, accepts: i % 2 == 0 }).collect() };
+    let wire = |n: u32| WireSpec { server: WirePort { ifindex: 1, mtu: 2 }, network: WirePort { ifindex: 3, mtu: 4 }, servers: (0..n).map(|i| (Prefix { addr: v4(i << 12), len: 24 }, 5)).collect() };
+    let mut calls = 0;
+    loop {
+        w.calls_until_full(Some(calls));
+        let results = [w.set_public(&public(60)).is_ok(), w.set_wires(&[wire(60)]).is_ok()];
+        w.calls_until_full(None);
+        if results[0] {
+            break;
+        }
+        assert_eq!((results, w.store.arena.used(), w.pending.is_empty()), ([false; 2], used, true), "call {calls}");
+        assert_eq!((w.store.root.get(root!(public_roots)), w.store.root.get(root!(wire_ends))), (0, 0));
+        calls += 1;
+    }
+    assert!(calls >= 2, "{calls}");
+    w.set_wires(&[wire(60)]).unwrap();
+    let both = w.store.arena.used();
+    w.set_public(&public(60)).unwrap();
+    w.set_wires(&[wire(60)]).unwrap();
+    assert_eq!((w.store.arena.used(), w.pending.is_empty()), (both, true));
+    w.set_public(&[]).unwrap();
+    w.set_wires(&[]).unwrap();
+    assert_eq!(w.store.arena.used(), used);
+    // As many wires as there may be, each in its own words.
+    let many: Vec<WireSpec> = (0..WIRES_MAX + 2).map(|i| WireSpec { server: WirePort { ifindex: 100 + i, mtu: 1000 + i as u16 }, network: WirePort { ifindex: 200 + i, mtu: 2000 + i as u16 }, servers: vec![(Prefix { addr: v4(i << 8), len: 24 }, 7 + i)] }).collect();
+    w.set_wires(&many).unwrap();
+    let t = w.tables();
+    for i in 0..WIRES_MAX + 2 {
+        let (a, b) = (t.wire_end(100 + i), t.wire_end(200 + i));
+        assert_eq!(a.is_some() && b.is_some(), i < WIRES_MAX);
+        if let (Some(a), Some(b)) = (a, b) {
+            assert_eq!((a.servers_side, a.other, a.mtu, a.vni, t.server4(&a, i << 8 | 9)), (true, 200 + i, 2000 + i, 7 + i, Some(7 + i)));
+            assert_eq!((b.servers_side, b.other, b.mtu, b.vni, t.server4(&b, (i + 1) << 8)), (false, 100 + i, 1000 + i, 7 + i, None));
+        }
+    }
+    assert_eq!((t.wire_end(0), w.store.root.get(root!(wire_servers) + 8) != 0), (None, true));
+}
+
+/// What is told of a VPC page by page.
+#[test]
+fn vms_are_told_from_one_on() {
+    let mut w = small();
+    let vms: Vec<VmSpec> = (0..70).map(|n| vm(n + 1, 1 + n % 2)).collect();
+    w.commit(&of(vec![new(20, vms)])).unwrap();
+    let macs = |first: u64, most| w.vms_from(20, 0x0200_0000_0000 | first, most).iter().map(|vm| vm.mac & 0xff).collect::<Vec<_>>();
+    assert_eq!((macs(0, 3), macs(5, 2), macs(70, 9), macs(71, 9)), (vec![1, 2, 3], vec![5, 6], vec![70], vec![]));
+    assert_eq!((macs(1, 0).len(), macs(0, 99).len(), w.vm_count(20), w.vm_count(21)), (0, 70, 70, 0));
+    assert!(w.vms_from(21, 0, 9).is_empty() && w.intervals(21).is_empty() && w.head(21).is_none() && w.dump(21).is_none());
+    let one = w.vms_from(20, 0x0200_0000_0002, 1).remove(0);
+    assert_eq!((one.nc, one.addresses, one.metered), (nc(2), vec![v4(0x0a00_0002)], false));
+    assert_eq!(w.vnis(), [10, 20]);
+    let targets: BTreeMap<u32, Option<Target>> = (0..16).map(|scope| (scope, w.target(scope << 28 | 0x12_3456))).collect();
+    let known = [(1, Target::Local), (2, Target::Peer(0x12_3456)), (3, Target::Blackhole), (4, Target::Internet), (5, Target::Line), (6, Target::Region)];
+    assert!(targets.iter().all(|(scope, t)| *t == known.iter().find(|k| k.0 == *scope).map(|k| k.1)));
+}
+
+/// Whether ROOT_SIMPLE survives: a route of another scope inside a local one is what it must not hide.
+#[test]
+fn simple_roots_stay_so_when_nothing_breaks_them() {
+    let (local, line) = (SCOPE_LOCAL << 28, SCOPE_LINE << 28);
+    let keeps = |old, new| [(true, true), (true, false), (false, true), (false, false)].map(|(clear, above)| super::trees::keeps_simple(old, new, || clear, || above));
+    let (clear, open) = ([true, true, false, false], [false, true, false, true]);
+    assert_eq!([keeps(None, None), keeps(Some(local), Some(local)), keeps(Some(line), None), keeps(Some(line), Some(line))], [[true; 4]; 4]);
+    assert_eq!([keeps(None, Some(local)), keeps(Some(line), Some(local))], [clear; 2], "nothing else may lie inside");
+    assert_eq!((keeps(None, Some(line)), keeps(Some(local), None), keeps(Some(local), Some(line))), (open, [false; 4], [false; 4]));
+}
