@@ -56,7 +56,7 @@ fn settings(meter: bool) -> Option<TenantSettings> {
 }
 
 /// What there is before.
-fn before() -> Commit {
+pub(super) fn before() -> Commit {
     let tenant = |vni, n: u32| TenantChange {
         vni,
         settings: settings(n == 2),
@@ -68,7 +68,7 @@ fn before() -> Commit {
 }
 
 /// What the writer dies of: NCs come and go, one VPC changes, one comes, one goes, one gets a single VM more.
-fn change() -> Commit {
+pub(super) fn change() -> Commit {
     // Those of 7 and 8, which has a meter as before, change their addresses; 9 goes; 20 and 21 come; others move to other NCs.
     let vms: Vec<VmSpec> = (0..12).filter(|i| *i != 9).map(|i| if i % 7 == 6 { metered(vm(i, 1 + i % 5), 1 + u64::from(i)) } else { vm(i, 1 + (i + i / 4) % 5) }).collect();
     let first = TenantChange {

@@ -196,3 +196,41 @@ fn readers_never_see_anything_of_a_refused_commit() {
     });
     assert_eq!(refused.load(Ordering::Relaxed), 400);
 }
+
+/// One commit of everything there is, refused at each call for memory: what was changed, made, marked, linked and given out is as before.
+#[test]
+fn a_commit_of_everything_is_taken_back_from_each_call() {
+    for settled in [true, false] {
+        let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+        let mut w = Writer::create(memory, WriterOptions { drop_lines: 4, ..Default::default() }).unwrap();
+        w.commit(&super::death::before()).unwrap();
+        if settled {
+            w.settle();
+        }
+        // Another VPC, whose single routes change by paths.
+        let many = many_routes(&mut seeded("everything").1, 11, 200);
+        w.commit(&many).unwrap();
+        let mut commit = super::death::change();
+        if let Some(single) = commit.tenants.iter_mut().find(|t| t.vni == 11) {
+            let RoutesChange::Delta { add, .. } = &many.tenants[0].routes else { unreachable!() };
+            single.routes = RoutesChange::Delta { remove: add.iter().step_by(40).map(|r| r.prefix).collect(), add: Vec::new() };
+        }
+        if settled {
+            w.settle();
+        }
+        let before = w.snapshot();
+        let mut calls = 0;
+        loop {
+            w.calls_until_full(Some(calls));
+            let result = w.commit(&commit);
+            w.calls_until_full(None);
+            if result.is_ok() {
+                break;
+            }
+            let after = w.snapshot();
+            assert!(after == before, "call {calls}: {}", before.differs(&after).unwrap_or_default());
+            calls += 1;
+        }
+        assert!(calls > 15, "{calls}");
+    }
+}

@@ -242,3 +242,92 @@ pub(super) fn lengths_of(r4: &Routes4, r6: &Routes6) -> [[u64; 3]; 2] {
     r6.keys().for_each(|k| note_length(&mut lengths[1], k.1));
     lengths
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::lines_needed;
+
+    fn prefix(addr: &str, len: u8) -> Prefix {
+        Prefix { addr: addr.parse().unwrap(), len }
+    }
+
+    #[test]
+    fn a_prefix_has_no_bits_behind_its_length() {
+        let good = |addr, len| check_prefix(7, prefix(addr, len)).is_ok();
+        for (addr, len, want) in [
+            ("0.0.0.0", 0, true),
+            ("0.0.0.1", 0, false),
+            ("128.0.0.0", 0, false),
+            ("128.0.0.0", 1, true),
+            ("10.0.0.0", 8, true),
+            ("10.0.0.0", 6, false),
+            ("10.0.0.1", 31, false),
+            ("10.0.0.2", 31, true),
+            ("10.0.0.1", 32, true),
+            ("10.0.0.1", 33, false),
+            ("0.0.0.0", 33, false),
+            ("0.0.0.0", 128, false),
+            ("::", 0, true),
+            ("::1", 0, false),
+            ("8000::", 0, false),
+            ("8000::", 1, true),
+            ("2001:db8::", 32, true),
+            ("2001:db8::", 28, false),
+            ("2001:db8::1", 127, false),
+            ("2001:db8::2", 127, true),
+            ("2001:db8::1", 128, true),
+            ("::", 129, false),
+            ("::", 255, false),
+        ] {
+            assert_eq!(good(addr, len), want, "{addr}/{len}");
+        }
+        let e = check_prefix(7, prefix("::1", 5)).unwrap_err();
+        assert!(matches!(e, CommitError::BadPrefix { vni: 7, prefix: p } if p == prefix("::1", 5)));
+        assert_eq!((prefix4((0x0a00_0001, 32)), prefix6((1, 128))), (prefix("10.0.0.1", 32), prefix("::1", 128)));
+    }
+
+    #[test]
+    fn lengths_of_a_set_are_noted_by_family() {
+        let r4: Routes4 = [((0, 0), 1), ((0, 24), 1), ((5, 32), 1)].into_iter().collect();
+        let r6: Routes6 = [((0, 0), 1), ((0, 64), 1), ((7, 128), 1)].into_iter().collect();
+        assert_eq!(lengths_of(&r4, &r6), [[1 << 32 | 1 << 24 | 1, 0, 0], [1, 1, 1]]);
+        assert_eq!(lengths_of(&Routes4::default(), &Routes6::default()), [[0; 3]; 2]);
+    }
+
+    /// Paths are copied for one in eight at most, of more than 48.
+    #[test]
+    fn a_change_needs_paths_or_a_whole_tree() {
+        let paths = [(48, 1), (49, 1), (49, 6), (49, 7), (49, 0), (80, 10), (80, 11)].map(|(routes, changed)| paths_copied(routes, changed));
+        assert_eq!(paths, [false, true, true, false, false, true, false]);
+        let (levels4, levels6) = (3, 4);
+        let roots = levels4 << ROOT_LEVELS_SHIFT | 5 | (levels6 << ROOT_LEVELS_SHIFT | 9) << 32;
+        let state = TenantState { roots, tree_lines: [400, 70], ..Default::default() };
+        let whole = |n: usize| lines_needed::<u32>(2 * n + 1);
+        for f in [0, 1] {
+            assert_eq!(delta_lines(&state, f, 1000, 0, dense4), 0);
+            assert_eq!(delta_lines(&state, f, 40, 1, dense4), whole(40), "few routes are built anew");
+            assert_eq!(delta_lines(&state, f, 80, 11, dense4), whole(80), "and so are many changes");
+        }
+        // Sixteen lines a level and one more, twice; or all nodes twice, if they are fewer.
+        assert_eq!(delta_lines(&state, 0, 1000, 2, dense4), 2 * 32 * 4 + whole(1000));
+        assert_eq!(delta_lines(&state, 0, 1000, 7, dense4), 800 + 21 + 64 + whole(1000));
+        assert_eq!(delta_lines(&state, 1, 1000, 1, dense4), 32 * 5 + whole(1000));
+        assert_eq!(delta_lines(&state, 1, 1000, 2, dense4), 140 + 6 + 64 + whole(1000));
+    }
+
+    #[test]
+    fn routes_to_peers_are_counted() {
+        let mut peers = SmallMap::default();
+        let count = |peers: &mut SmallMap<u32, u32>, value, by| {
+            count_peer(peers, value, by);
+            peers.iter().map(|(k, v)| (*k, *v)).collect::<Vec<_>>()
+        };
+        assert_eq!(count(&mut peers, SCOPE_LOCAL << 28 | 5, 1), []);
+        assert_eq!(count(&mut peers, SCOPE_PEER << 28 | 5, 1), [(5, 1)]);
+        assert_eq!(count(&mut peers, SCOPE_PEER << 28 | 0xff_ffff, 1), [(5, 1), (0xff_ffff, 1)]);
+        assert_eq!(count(&mut peers, SCOPE_PEER << 28 | 5, 1), [(5, 2), (0xff_ffff, 1)]);
+        assert_eq!(count(&mut peers, SCOPE_PEER << 28 | 5, -1), [(5, 1), (0xff_ffff, 1)]);
+        assert_eq!(count(&mut peers, SCOPE_PEER << 28 | 9, -1), [(5, 1), (9, 0), (0xff_ffff, 1)]);
+    }
+}
