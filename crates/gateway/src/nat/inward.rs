@@ -285,3 +285,7 @@ pub(crate) fn translate<R: Recorder>(w: &Work<'_, R>, p: &Packet, f: &mut Frame<
         }
     }
 }
+
+#[cfg(test)]
+#[path = "inward_tests.rs"]
+mod tests;
