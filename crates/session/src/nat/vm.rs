@@ -510,6 +510,53 @@ mod tests {
         assert!(!vm.free_one());
     }
 
+    /// One that is in use when a port is wanted leaves the list, and is listed again when its last session has ended.
+    #[test]
+    fn a_mapping_that_was_passed_over_is_listed_again() {
+        let (mut vm, _) = vm();
+        let [a, b] = [1000, 1001].map(|p| vm.map(Protocol::Udp, p, 5).unwrap());
+        assert!(vm.release(Protocol::Udp, 1000, a, Some(1), false) && !vm.release(Protocol::Udp, 1001, b, Some(1), false));
+        vm.mapped(Protocol::Udp, 1000).unwrap();
+        assert!(vm.free_one());
+        assert_eq!((vm.idle.len(), vm.mappings(), vm.mapped(Protocol::Udp, 1001)), (0, 1, None));
+        assert!(vm.release(Protocol::Udp, 1000, a, Some(1), false), "the first idle one");
+        assert_eq!(vm.idle, [key(Protocol::Udp, 1000)]);
+    }
+
+    /// A chunk takes the place of one that was given back, in front of those that are full, and its ports are found.
+    #[test]
+    fn a_chunk_in_the_place_of_another_is_used() {
+        let (mut vm, address) = vm();
+        assert!(address.take(21, owner_word(7, 5)) && vm.usage.draw(64, 128));
+        vm.add_chunk(address.clone(), 21);
+        let all: Vec<(u16, (u32, u16))> = (0..128).map(|p| (p, vm.map(Protocol::Tcp, p, 0).unwrap())).collect();
+        assert_eq!((vm.map(Protocol::Tcp, 500, 0), vm.ports()), (None, 128));
+        for (p, public) in all.iter().filter(|(_, public)| public.1 / 64 == 20) {
+            assert!(!vm.release(Protocol::Tcp, *p, *public, None, false));
+        }
+        assert_eq!((vm.ports(), address.held(), vm.map(Protocol::Tcp, 500, 0)), (64, 1, None));
+        assert!(address.take(30, owner_word(7, 5)) && vm.usage.draw(64, 128));
+        vm.add_chunk(address.clone(), 30);
+        assert_eq!((vm.map(Protocol::Tcp, 500, 0), vm.ports(), vm.blocks.len()), (Some((9, 30 * 64)), 128, 2));
+        assert_eq!(vm.addresses().iter().map(|a| a.addr).collect::<Vec<_>>(), [9]);
+    }
+
+    /// Nobody is behind a public port that was given back, although its VM's port has another one by now.
+    #[test]
+    fn a_port_that_was_given_back_leads_to_nobody() {
+        let (mut vm, _) = vm();
+        vm.map(Protocol::Tcp, 7, 0).unwrap();
+        let before = vm.map(Protocol::Tcp, 1000, 5).unwrap();
+        assert_eq!(vm.behind(Protocol::Tcp, 9, before.1), Some(1000));
+        (0..2).for_each(|_| assert!(!vm.release(Protocol::Tcp, 1000, before, None, false)));
+        let after = vm.map(Protocol::Tcp, 1000, 9).unwrap();
+        assert_eq!((before.1 % 64, after.1 % 64), (5, 9));
+        assert_eq!((vm.behind(Protocol::Tcp, 9, before.1), vm.behind(Protocol::Tcp, 9, after.1), vm.sessions()), (None, Some(1000), 3));
+        assert!(!vm.leads(Protocol::Tcp, 1000, before) && vm.leads(Protocol::Tcp, 1000, after));
+        assert!(!vm.restore(Protocol::Tcp, 8, 9, after.1) && vm.restore(Protocol::Tcp, 8, 9, before.1) && vm.restore(Protocol::Tcp, 8, 9, before.1));
+        assert_eq!((vm.sessions(), vm.mappings(), vm.restore(Protocol::Tcp, 8, 9, after.1), vm.restore(Protocol::Tcp, 8, 9, 5)), (5, 3, false, false));
+    }
+
     /// Of the ports of a chunk each is given once, from the place that is chosen on, and then none.
     #[test]
     fn ports_of_a_chunk_are_given_once_each() {

@@ -254,3 +254,27 @@ fn an_error_is_about_what_may_be_on_its_way() {
     assert_eq!([pair(Direction::Out, Some(101)), pair(Direction::Out, Some(900_001)), pair(Direction::In, Some(900_001)), pair(Direction::In, Some(101))], [Some(at), None, Some(at), None]);
     assert_eq!((pair(Direction::In, None), t.related(&Embedded::FromInside { key: key.inner(), seq: None })), (Some(at), None));
 }
+
+/// The index grows with the first session above 85% of its slots at two entries each, once, and never beyond what all sessions need.
+#[test]
+fn an_index_grows_at_its_load_and_up_to_what_the_limit_needs() {
+    let root = |t: &Tracker, at| t.shared_for_tests().0.root(at);
+    let (index, old) = (std::mem::offset_of!(SessionRoot, index), std::mem::offset_of!(SessionRoot, index_old));
+    let full = u64::from(SEGMENT_LINES) * u64::from(SESSION_SLOTS) * 85 / 200;
+    for (sessions, segments) in [(2_000_000, 2), (389_939, 1), (389_940, 2)] {
+        let t = tracker(Options { sessions, ..small() });
+        let first = root(&t, index);
+        let segment = u64::from(SEGMENT_LINES);
+        for many in [0, 1, full / 2, full - 1, full] {
+            t.keep_index_for_tests(many);
+            assert_eq!((root(&t, index), root(&t, old)), (first, 0), "{many} of {sessions}");
+        }
+        t.keep_index_for_tests(full + 1);
+        let now = root(&t, index);
+        assert_eq!((now >> TABLE_REF_BUCKETS_SHIFT, root(&t, old)), if segments == 1 { (segment, 0) } else { (segments * segment, first) });
+        t.keep_index_for_tests(full + 1);
+        assert_eq!(root(&t, index), now, "it is growing already");
+        assert!(t.create(&udp(7, 5, 1), S, &mut never).is_ok() && t.find_inner(&udp(7, 5, 1).inner).is_some());
+        check(&t, S);
+    }
+}

@@ -257,6 +257,7 @@ fn a_reused_port_is_taken_for_one_destination() {
     assert_eq!([3u64, 9, 13].map(|n| take(side, (2000, 2009), n << 32)), [Some(2003), Some(2009), Some(2004)]);
     assert_eq!((take(side, (2000, 2009), 9 << 32), take(side, (2003, 2004), 0), take(side, (5, 4), 0)), (Some(2000), None, None));
     assert_eq!((take(side, (2009, 2009), 0), take(side, (0, 65535), 65535 << 32)), (None, Some(65535)));
+    assert_eq!(take(side, (4000, 4009), u64::MAX), Some(4005), "2^32 - 1 modulo ten");
     let others = [Side { public: OWN + 1, ..side }, Side { remote: 1, ..side }, Side { proto: 6, ..side }, Side { remote_port: 54, ..side }];
     for other in others {
         assert_eq!(take(other, (2003, 2003), 0), Some(2003), "{other:?}");
