@@ -175,12 +175,17 @@ fn a_trace_tells_what_a_frame_is_and_whose() {
     let wire = |servers_side: bool, what| Event::Wire { servers_side, other: if servers_side { NETWORK } else { SERVERS }, what };
     let server = |address, vni| Event::Server { address, vni };
     let spoofed = Verdict::Drop(DropReason::FilterSpoofed);
+    let icmp6 = |kind: u8| [&echo_v6(A6, B6)[..40], &[kind], &echo_v6(A6, B6)[41..]].concat();
     for (port, frame, want, first, second) in [
         (SERVERS, mac(udp_v4(A, B, b"x")), to_network, wire(true, "IPv4"), Some(server(ip4(A), Some(RED)))),
         (NETWORK, mac(udp_v4(B, A, b"x")), to_server, wire(false, "IPv4"), Some(server(ip4(A), Some(RED)))),
         (SERVERS, mac(udp_v6(A6, B6, b"x")), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
         (SERVERS, mac(udp_v4(B, A, b"x")), spoofed, wire(true, "IPv4"), Some(server(ip4(B), None))),
         (NETWORK, mac(udp_v4(A, B, b"x")), Verdict::Drop(DropReason::ServerUnknown), wire(false, "IPv4"), Some(server(ip4(B), None))),
+        (SERVERS, mac(icmp6(132)), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
+        (SERVERS, mac(icmp6(133)), Verdict::Drop(DropReason::NdMalformed), wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
+        (SERVERS, mac(icmp6(137)), Verdict::Drop(DropReason::NdMalformed), wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
+        (SERVERS, mac(icmp6(138)), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
         (SERVERS, arp_request(MAC_A, A, B), to_network, wire(true, "ARP"), None),
         (SERVERS, arp_request(MAC_A, 0, B), to_network, wire(true, "ARP"), None),
         (SERVERS, arp_request(MAC_A, B, A), spoofed, wire(true, "ARP"), None),

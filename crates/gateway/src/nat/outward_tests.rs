@@ -240,3 +240,39 @@ fn each_refusal_of_the_translator_has_its_reason() {
         assert_eq!(reason(refusal), want);
     }
 }
+
+/// What is never translated ends before anything is made for it; what would end its way here does so first.
+#[test]
+fn what_cannot_go_out_makes_no_session() {
+    let (rig, nat) = (rig(), nat());
+    let gone = |inner: &[u8], ttl: u8| {
+        with_packet(&rig, &nat, inner, |w, p, f| {
+            p.ttl = ttl;
+            let got = run(w, p, f);
+            (got, nat.tracker().stats().sessions)
+        })
+    };
+    let kind = |kind: u8| [&echo_v4(A, REMOTE)[..20], &[kind], &echo_v4(A, REMOTE)[21..]].concat();
+    for (packet, ttl, want) in [
+        (kind(9), 64, DropReason::NatProtocol),
+        (kind(42), 64, DropReason::NatProtocol),
+        (kind(13), 64, DropReason::NatProtocol),
+        (kind(0), 64, DropReason::SessionStray),
+        (kind(3), 64, DropReason::NatIcmpMalformed),
+        (ip_v4(A, REMOTE, protocol::AUTHENTICATION, &[17, 4, 0, 0]), 64, DropReason::NatProtocol),
+        (udp_v4(A, REMOTE, b"x"), 1, DropReason::TtlExpired),
+        (udp_v4(A, REMOTE, b"x"), 0, DropReason::TtlExpired),
+        (ip_v4(A, REMOTE, 47, &[0; 8]), 64, DropReason::NatProtocol),
+        (udp_v4(B + 9, REMOTE, b"x"), 64, DropReason::NatSourceUnknown),
+    ] {
+        assert_eq!(gone(&packet, ttl), (Err(want.into()), 0), "{packet:?}");
+    }
+    // With a hop left it has its session, and there is no way here.
+    assert_eq!(gone(&udp_v4(A, REMOTE, b"x"), 2), (Err(DropReason::UnderlayNoRoute.into()), 1));
+    let record = nat.tracker().sessions();
+    let guard = record.enter();
+    let inner = inner_key(RED, 17, ip4(A), ip4(REMOTE), (1000, 2000)).unwrap();
+    let record = guard.record(guard.find_inner(&inner).unwrap());
+    assert_eq!((record.owner(), record.from_outside(), record.counts().packets, record.counts().bytes), (Owner::Snat, false, 1, 29));
+    assert_eq!(record.outer().public(), ip4(0xcb00_7101));
+}

@@ -406,3 +406,7 @@ fn ports(proto: u8, payload: &[u8]) -> u32 {
         _ => 0,
     }
 }
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

@@ -278,3 +278,28 @@ fn an_index_grows_at_its_load_and_up_to_what_the_limit_needs() {
         check(&t, S);
     }
 }
+
+/// A connection that begins anew in the place of one that was half-open too is the newest of those that give way, and counts once.
+#[test]
+fn a_connection_in_the_place_of_another_gives_way_as_what_it_is() {
+    let t = tracker(small());
+    t.set_limits(7, Some(TenantLimits { sessions: 3, vm_sessions: 100, half_open: 100 }));
+    let picked = NewSession { view: tcp(ACK, 100, 300), pick_up: true, ..syn(7, 1) };
+    let at = t.create(&picked, 100 * S, &mut never).unwrap();
+    t.create(&syn(7, 2), 101 * S, &mut never).unwrap();
+    let mut ended = Vec::new();
+    let mut hear = |e: &Ended| ended.push((e.reason, e.session.inner.vm_port(), e.released));
+    assert_eq!(t.judge(at, Direction::Out, &tcp(SYN, 900, 0), 40, 105 * S, &mut hear).after, State::SynSent);
+    t.create(&syn(7, 3), 106 * S, &mut hear).unwrap();
+    let info = t.info(at, 105 * S).unwrap();
+    assert_eq!((info.start >> SESSION_TIME_SHIFT, info.counts.packets, info.state), (u64::from(coarse(105 * S)), 1, State::SynSent));
+    let stats = t.tenant(7).unwrap();
+    assert_eq!((stats.sessions, stats.half_open, stats.created), (3, 3, 3));
+    // The oldest is the second one; then the one that began anew, then the third.
+    for port in 10..13 {
+        t.create(&syn(7, port), 110 * S, &mut hear).unwrap();
+    }
+    let evicted = |port| (EndReason::Evicted, port, true);
+    assert_eq!(ended, [(EndReason::Reopened, 1, false), evicted(2), evicted(1), evicted(3)]);
+    check(&t, 110 * S);
+}
