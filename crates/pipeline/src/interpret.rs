@@ -9,10 +9,13 @@ use crate::conntrack::CtCall;
 use crate::field::{Field, Prereq, Subfield};
 use crate::group::action_set;
 use crate::key::{Key, Mask};
+use crate::learn::Learn;
 use crate::op::{Machine, Need, Op, Reason, Sink, Target, ToController};
 use crate::pipeline::{Pipeline, RuleId};
 use crate::traversal::{need_before, Check, Entry, Failure, Remark, Return, Step, Traversal};
 use std::sync::Arc;
+
+mod rewrite;
 
 /// Nested resubmits to the same or an earlier table.
 pub const DEPTH_MAX: u16 = 64;
@@ -396,16 +399,11 @@ impl Run<'_> {
         }
     }
 
+    /// Every action has its arm here: one that nobody handles does not compile.
     fn action(&mut self, action: &Action) {
         match action {
             Action::Output(port) => self.output(*port),
-            Action::OutputField(bits) => {
-                let port = bits.read(&self.machine.key);
-                self.depends_on(bits.field, bits.field_mask());
-                if let Ok(port) = u16::try_from(port) {
-                    self.output(port);
-                }
-            }
+            Action::OutputField(bits) => self.output_field(bits),
             // As in Open vSwitch, which takes such a flow.
             Action::OutputTruncated { port: 0xfff8, .. } => self.remark(Remark::TruncatedBack),
             Action::OutputTruncated { port, max_len } => {
@@ -415,49 +413,34 @@ impl Run<'_> {
             Action::All => self.emit(Op::Output(Target::All)),
             Action::Flood => self.emit(Op::Output(Target::Flood)),
             Action::Normal => self.emit(Op::Output(Target::Normal)),
-            Action::Controller(to) => {
-                let mut to = to.clone();
-                if to.reason == Reason::Action {
-                    Arc::make_mut(&mut to).reason = self.why().reason();
-                }
-                let pause = to.pause;
-                self.emit(Op::Output(Target::Controller(to)));
-                if pause {
-                    // The controller sends it on its way, or not.
-                    self.exit();
-                }
-            }
+            Action::Controller(to) => self.controller(to),
             Action::Drop | Action::Note(_) | Action::Sample | Action::Conjunction { .. } | Action::FinTimeout => {}
-            Action::Resubmit { in_port, table, ct } => {
-                let tracked = !*ct || self.machine.key.get(Field::CtNwProto) != 0;
-                if *ct {
-                    self.depends_on(Field::CtNwProto, u128::MAX);
-                }
-                if tracked {
-                    let table = table.unwrap_or(self.table_now());
-                    self.table(table, *in_port, *ct, None);
-                }
-            }
+            Action::Resubmit { in_port, table, ct } => self.resubmit(*in_port, *table, *ct),
             Action::Goto(table) => self.table(*table, None, false, None),
+            Action::Set { field: Field::VlanVid, value, mask } => self.set_vlan(*value, *mask & 0xfff),
+            Action::Set { field, value, mask } => self.set(*field, *value, *mask),
+            Action::Move { from, to } => self.copy_bits(*from, *to),
+            Action::DeleteField(field) => self.delete_field(*field),
+            // A queue is a priority: that is how Open vSwitch's user-space datapath has it.
+            Action::SetQueue(queue) => self.write(Field::SkbPriority, u128::from(*queue), u128::MAX),
+            Action::PopQueue => self.write(Field::SkbPriority, 0, u128::MAX),
+            Action::SetVlanVid { vid } => self.set_vlan(u128::from(*vid), 0xfff),
+            Action::SetVlanPcp { pcp } => self.set_vlan(u128::from(*pcp) << 13, 0xe000),
+            Action::PushVlan(tpid) => self.emit(Op::PushVlan(*tpid)),
+            Action::PopVlan => self.emit(Op::PopVlan),
+            Action::PushMpls(ethertype) => self.push_mpls(*ethertype),
+            Action::PopMpls(ethertype) => self.pop_mpls(*ethertype),
+            Action::DecTtl(controllers) => self.decrement(Prereq::Ip, Field::NwTtl, Op::DecTtl, controllers),
+            Action::DecMplsTtl => self.decrement(Prereq::Mpls, Field::MplsTtl, Op::DecMplsTtl, &[0]),
             Action::Push(bits) => self.emit(Op::Push(*bits)),
-            Action::Pop(bits) => match self.machine.stack.is_empty() {
-                true => self.remark(Remark::EmptyStack),
-                false => {
-                    let mut ops = vec![Op::Pop(*bits)];
-                    appears(bits.field, &mut ops);
-                    ops.into_iter().for_each(|op| self.emit(op));
-                }
-            },
+            Action::Pop(bits) => self.pop(*bits),
             Action::Group(id) => self.group(*id),
+            Action::Multipath(multipath) => self.multipath(multipath),
+            Action::Bundle(bundle) => self.bundle(bundle),
             Action::Ct(ct) => self.ct(ct),
             Action::CtClear => self.emit(Op::CtClear),
             Action::Clone(actions) => self.on_copy(actions),
-            Action::Learn(learn) => {
-                let mut mask = Mask::default();
-                learn.depends(&mut mask);
-                self.depend(mask);
-                self.emit(Op::Learn(learn.clone()));
-            }
+            Action::Learn(learn) => self.learn(learn),
             Action::Meter(meter) => self.emit(Op::Meter(*meter)),
             Action::Exit => self.exit(),
             // A set of more than may be done is not kept, or it would grow with every resubmit.
@@ -467,86 +450,52 @@ impl Run<'_> {
             Action::WriteActions(actions) => self.set.extend(actions.iter().cloned()),
             Action::ClearActions => self.set.clear(),
             Action::CheckLarger { size, to } => self.check_larger(*size, *to),
-            Action::Unsupported(text) => {
-                let rule = self.steps.last().and_then(|s| s.rule).and_then(|id| self.pipeline.rule(id));
-                self.failed = Some(Failure::Unsupported { action: text.to_string(), line: rule.map_or(0, |r| r.line) });
-            }
-            other => self.rewrite(other),
+            Action::Unsupported(text) => self.unsupported(text),
         }
     }
 
-    /// Actions that change the packet.
-    fn rewrite(&mut self, action: &Action) {
-        let mut ops = Vec::new();
-        match action {
-            // Of a packet without a tag Open vSwitch makes one with a tag; flows that say so are refused, buckets of groups are not.
-            Action::Set { field: Field::VlanVid, value, mask } => self.set_vlan(*value, *mask & 0xfff, &mut ops),
-            Action::Set { field, value, mask } => {
-                if self.is(field.info().prereq) {
-                    Op::set_masked(*field, *value, *mask, &mut ops);
-                    appears(*field, &mut ops);
-                    if *field == Field::VlanTci {
-                        ops.push(Op::FixVlanType);
-                    }
-                }
-            }
-            Action::Move { from, to } => {
-                if self.is(from.field.info().prereq) && self.is(to.field.info().prereq) {
-                    ops.push(Op::Move { from: *from, to: *to });
-                    appears(to.field, &mut ops);
-                }
-            }
-            Action::DeleteField(field) => {
-                Op::set_masked(*field, 0, u128::MAX, &mut ops);
-                field.presence().iter().for_each(|bit| Op::set_masked(Field::TunPresent, 0, *bit, &mut ops));
-            }
-            // A queue is a priority: that is how Open vSwitch's user-space datapath has it.
-            Action::SetQueue(queue) => Op::set_masked(Field::SkbPriority, u128::from(*queue), u128::MAX, &mut ops),
-            Action::PopQueue => Op::set_masked(Field::SkbPriority, 0, u128::MAX, &mut ops),
-            Action::SetVlanVid { vid } => self.set_vlan(u128::from(*vid), 0xfff, &mut ops),
-            Action::SetVlanPcp { pcp } => self.set_vlan(u128::from(*pcp) << 13, 0xe000, &mut ops),
-            Action::PushVlan(tpid) => ops.push(Op::PushVlan(*tpid)),
-            Action::PopVlan => ops.push(Op::PopVlan),
-            Action::PushMpls(ethertype) => match self.labels() {
-                3.. => self.failed = Some(Failure::TooManyLabels),
-                n => ops.push(Op::PushMpls { ethertype: *ethertype, first: n == 0 }),
-            },
-            Action::PopMpls(ethertype) => {
-                if self.is(Prereq::Mpls) {
-                    if matches!(ethertype, 0x0800 | 0x86dd) && self.machine.key.get(Field::NwTtl) == 0 {
-                        self.remark(Remark::BehindLabel);
-                    }
-                    ops.push(Op::PopMpls(*ethertype));
-                }
-            }
-            Action::DecTtl(controllers) => {
-                if self.is(Prereq::Ip) {
-                    self.decrement(Field::NwTtl, Op::DecTtl, controllers);
-                }
-            }
-            Action::DecMplsTtl => {
-                if self.is(Prereq::Mpls) {
-                    self.decrement(Field::MplsTtl, Op::DecMplsTtl, &[0]);
-                }
-            }
-            Action::Multipath(multipath) => {
-                let mut mask = Mask::default();
-                let link = multipath.link(&self.machine.key, &mut mask);
-                self.depend(mask);
-                Op::set(multipath.to, u128::from(link), &mut ops);
-            }
-            Action::Bundle(bundle) => {
-                let mut mask = Mask::default();
-                let port = bundle.port(&self.machine.key, &mut mask);
-                self.depend(mask);
-                match bundle.to {
-                    Some(to) => Op::set(to, u128::from(port), &mut ops),
-                    None => self.output(port),
-                }
-            }
-            _ => {}
+    fn output_field(&mut self, bits: &Subfield) {
+        let port = bits.read(&self.machine.key);
+        self.depends_on(bits.field, bits.field_mask());
+        if let Ok(port) = u16::try_from(port) {
+            self.output(port);
         }
-        ops.into_iter().for_each(|op| self.emit(op));
+    }
+
+    fn controller(&mut self, to: &Arc<ToController>) {
+        let mut to = to.clone();
+        if to.reason == Reason::Action {
+            Arc::make_mut(&mut to).reason = self.why().reason();
+        }
+        let pause = to.pause;
+        self.emit(Op::Output(Target::Controller(to)));
+        if pause {
+            // The controller sends it on its way, or not.
+            self.exit();
+        }
+    }
+
+    fn resubmit(&mut self, in_port: Option<u16>, table: Option<u8>, ct: bool) {
+        let tracked = !ct || self.machine.key.get(Field::CtNwProto) != 0;
+        if ct {
+            self.depends_on(Field::CtNwProto, u128::MAX);
+        }
+        if tracked {
+            let table = table.unwrap_or(self.table_now());
+            self.table(table, in_port, ct, None);
+        }
+    }
+
+    fn learn(&mut self, learn: &Arc<Learn>) {
+        let mut mask = Mask::default();
+        learn.depends(&mut mask);
+        self.depend(mask);
+        self.emit(Op::Learn(learn.clone()));
+    }
+
+    fn unsupported(&mut self, text: &str) {
+        let rule = self.steps.last().and_then(|s| s.rule).and_then(|id| self.pipeline.rule(id));
+        self.failed = Some(Failure::Unsupported { action: text.to_string(), line: rule.map_or(0, |r| r.line) });
     }
 
     /// What is behind this action in its list depends on the packet's length. As in Open vSwitch neither the key nor the action set that come out of it count
@@ -577,49 +526,8 @@ impl Run<'_> {
             self.frames.push(Frame { actions, next, depth, table, copy, apart: false, bucket, why, branch, below });
             self.emit(Op::Save);
         }
-        let mut ops = Vec::new();
-        Op::set(to, u128::from(larger), &mut ops);
-        ops.into_iter().for_each(|op| self.emit(op));
+        self.assign(to, u128::from(larger));
     }
-
-    fn set_vlan(&mut self, value: u128, bits: u128, ops: &mut Vec<Op>) {
-        match self.is(Prereq::Vlan) {
-            true => Op::set_masked(Field::VlanTci, value, bits, ops),
-            false => {
-                Op::set_masked(Field::VlanTci, value | 0x1000, u128::MAX, ops);
-                Op::set_masked(Field::VlanTpid, 0x8100, u128::MAX, ops);
-            }
-        }
-    }
-
-    fn labels(&mut self) -> usize {
-        if !self.is(Prereq::Mpls) {
-            return 0;
-        }
-        for (n, field) in [Field::MplsLse0, Field::MplsLse1].into_iter().enumerate() {
-            self.depends_on(field, 0x100);
-            if self.machine.key.get(field) & 0x100 != 0 {
-                return n + 1;
-            }
-        }
-        3
-    }
-
-    /// A TTL above 1 has a bit above the lowest set: that bit is all that the decision depends on.
-    fn decrement(&mut self, field: Field, op: Op, controllers: &[u16]) {
-        let ttl = self.machine.key.get(field) as u8;
-        if ttl > 1 {
-            self.depends_on(field, 1 << ttl.ilog2());
-            return self.emit(op);
-        }
-        self.depends_on(field, 0xfe);
-        for &id in controllers {
-            let to = ToController { id, ..ToController::plain(Reason::InvalidTtl) };
-            self.emit(Op::Output(Target::Controller(Arc::new(to))));
-        }
-        self.stop_list();
-    }
-
     fn output(&mut self, port: u16) {
         let target = match port {
             0xfff8 => Target::InPort,
@@ -722,13 +630,6 @@ impl Run<'_> {
             self.leave();
         }
         self.set.clear();
-    }
-}
-
-/// A tunnel option that is written is there.
-fn appears(field: Field, ops: &mut Vec<Op>) {
-    if let Some(bit) = field.presence() {
-        Op::set_masked(Field::TunPresent, bit, bit, ops);
     }
 }
 
