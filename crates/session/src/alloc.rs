@@ -398,6 +398,18 @@ mod tests {
         assert_eq!((&alloc.segments[..], alloc.families[1].segments, alloc.lines, alloc.room()), (&[1, 2][..], 0, 0, 0));
     }
 
+    /// A long list of free records is gone through again only after a sixteenth of it came back.
+    #[test]
+    fn a_long_list_is_looked_through_seldom() {
+        let (shared, mut alloc) = (shared(), Alloc::new(SEGMENT_LINES));
+        (0..16 * 20_000).for_each(|_| alloc.families[1].free.push(7));
+        for (given, looked) in [(19_999, 1), (20_000, 20_001)] {
+            (alloc.families[1].looked, alloc.families[1].given) = (1, 1 + given);
+            assert!(!alloc.reclaim(&shared, true));
+            assert_eq!(alloc.families[1].looked, looked, "{given} came back");
+        }
+    }
+
     #[test]
     fn memory_that_is_prepared_needs_no_page_when_it_is_written_to() {
         const SEGMENTS: u32 = 4;

@@ -276,6 +276,19 @@ fn an_index_grows_at_its_load_and_up_to_what_the_limit_needs() {
         assert_eq!(root(&t, index), now, "it is growing already");
         assert!(t.create(&udp(7, 5, 1), S, &mut never).is_ok() && t.find_inner(&udp(7, 5, 1).inner).is_some());
         check(&t, S);
+        if segments == 1 {
+            continue;
+        }
+        // It goes on by 4,096 buckets a look; then the old one's memory is free, and that is all.
+        let kind = || t.shared_for_tests().0.lines.kind(first as u32 / SEGMENT_LINES).load(Relaxed);
+        for looks in 1..=20 {
+            t.expire(S, 1, &mut never);
+            let done = looks * 4096 + 2 >= SEGMENT_LINES;
+            assert_eq!((root(&t, index), root(&t, old)), (now, if done { 0 } else { first }), "{looks}");
+        }
+        assert_eq!(kind(), SESSION_SEGMENT_FREE);
+        assert!(t.find_inner(&udp(7, 5, 1).inner).is_some() && t.create(&udp(7, 5, 2), S, &mut never).is_ok());
+        check(&t, S);
     }
 }
 
@@ -302,4 +315,73 @@ fn a_connection_in_the_place_of_another_gives_way_as_what_it_is() {
     let evicted = |port| (EndReason::Evicted, port, true);
     assert_eq!(ended, [(EndReason::Reopened, 1, false), evicted(2), evicted(1), evicted(3)]);
     check(&t, 110 * S);
+}
+
+/// A tracker that takes memory over knows who is the oldest, whichever line it lies in, and believes no old index that cannot be.
+#[test]
+fn who_takes_over_knows_the_oldest_and_no_old_index() {
+    let memory = Arc::new(HeapMemory::new().unwrap());
+    let first = Tracker::new(memory.clone(), small(), S).unwrap();
+    for (port, begun) in [(1, 9), (2, 5), (3, 7)] {
+        first.create(&syn(7, port), begun * S, &mut never).unwrap();
+    }
+    let old = std::mem::offset_of!(SessionRoot, index_old);
+    first.shared_for_tests().0.lines.root(old).store(3 << TABLE_REF_BUCKETS_SHIFT | 77, Release);
+    drop(first);
+    let (t, found) = Tracker::attach(memory, small(), 10 * S).unwrap();
+    assert_eq!((found.sessions, found.completed, found.dangling, found.refused), (3, 0, 0, 0));
+    assert_eq!(t.shared_for_tests().0.root(old), 0);
+    t.set_limits(7, Some(TenantLimits { sessions: 3, vm_sessions: 100, half_open: 100 }));
+    let mut gone = Vec::new();
+    (10..13).for_each(|port| _ = t.create(&syn(7, port), 10 * S, &mut |e| gone.push(e.session.inner.vm_port())).unwrap());
+    assert_eq!(gone, [2, 3, 1]);
+    check(&t, 10 * S);
+}
+
+/// At its limit a VM finds its own half-open session behind the entries of hundreds that have been answered.
+#[test]
+fn entries_of_answered_sessions_do_not_hide_a_vm_s_own() {
+    let t = tracker(small());
+    t.set_limits(7, Some(TenantLimits { sessions: 4000, vm_sessions: 1, half_open: 4000 }));
+    for vm in 0..256 {
+        let at = t.create(&udp(7, 100 + vm, vm as u16), S, &mut never).unwrap();
+        t.judge(at, Direction::In, &L4View::Other, 1, S, &mut never);
+    }
+    t.create(&udp(7, 5, 1000), 2 * S, &mut never).unwrap();
+    let mut gone = Vec::new();
+    t.create(&udp(7, 5, 1001), 3 * S, &mut |e| gone.push((e.reason, e.session.inner.vm_port()))).unwrap();
+    assert_eq!(gone, [(EndReason::Evicted, 1000)]);
+    let stats = t.tenant(7).unwrap();
+    assert_eq!((stats.sessions, stats.half_open, stats.evicted, stats.refused_vm), (257, 1, 1, 0));
+}
+
+/// What the machine knows of a connection is what its record says of it, bit by bit.
+#[test]
+fn a_record_keeps_the_whole_connection() {
+    use crate::tcp::Conn;
+    let t = tracker(small());
+    let sessions = t.sessions();
+    let guard = sessions.enter();
+    for (n, direction) in [Direction::Out, Direction::In].into_iter().enumerate() {
+        let port = 10 * n as u16;
+        let segment = |flags, seq, ack| Segment { flags, seq, ack, window: 700, len: 3, scale: Some(9) };
+        let s = segment(SYN, 0xffff_ffff, 0);
+        let new = NewSession { direction, view: L4View::Tcp(Segment { len: 0, ..s }), ..syn(7, port) };
+        let at = t.create(&new, S, &mut never).unwrap();
+        let begun = Conn::begin(direction, &Segment { len: 0, ..s });
+        assert_eq!((Conn::of(&guard.record(at)), guard.record(at).from_outside()), (begun, direction == Direction::In));
+        let answer = Segment { len: 0, scale: Some(14), ..segment(SYN | ACK, 50, 0) };
+        t.judge(at, direction.reverse(), &L4View::Tcp(answer), 40, S, &mut never);
+        let after = crate::tcp::step(&begun, direction.reverse(), &answer).conn;
+        assert!(after.state == State::SynReceived && Conn::of(&guard.record(at)) == after);
+        let s = segment(ACK, 1000, 2000);
+        let picked = NewSession { direction, view: L4View::Tcp(s), pick_up: true, ..syn(7, port + 1) };
+        let at = t.create(&picked, S, &mut never).unwrap();
+        let conn = Conn::pick_up(direction, &s);
+        assert!(conn.loose && Conn::of(&guard.record(at)) == conn);
+        // In doubt.
+        let reset = Segment { len: 0, ..segment(RST, 1001, 0) };
+        t.judge(at, direction, &L4View::Tcp(reset), 40, S, &mut never);
+        assert_eq!(Conn::of(&guard.record(at)), Conn { doubt: true, ..conn });
+    }
 }
