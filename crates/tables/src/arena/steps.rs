@@ -13,6 +13,15 @@ fn arena(segments: u32, most: u32) -> Arena {
     Arena::new(Arc::new(memory), most)
 }
 
+impl Arena {
+    /// Takes so much that so many lines are left, beside small blocks.
+    pub(crate) fn leave(&mut self, lines: u32) {
+        let much = self.extent_lines + self.slab.lines - lines;
+        self.alloc_zeroed(much, 1, false).unwrap();
+        assert_eq!(self.extent_lines + self.slab.lines, lines);
+    }
+}
+
 /// The sums are what the lists hold, and every line but 0 is free or in use.
 fn check(a: &Arena) {
     assert_eq!(a.extent_lines, a.extents.values().sum::<u32>());

@@ -34,6 +34,14 @@ fn a_meter_moves_its_own_times() {
 }
 
 #[test]
+fn rates_and_bursts_become_nanoseconds() {
+    let rate = |rate, burst| RateSpec { committed_rate: rate, committed_burst: burst, peak_rate: 3 * rate, peak_burst: 9 * burst };
+    let words = crate::meter::config_words(&MeterSpec { bytes: rate(1, 7), packets: rate(1_000_000_000, 1 << 40) });
+    let third = (1_000_000_000 << 16) / 3;
+    assert_eq!(words, [1_000_000_000 << 16, 7_000_000_000, third, 21_000_000_000, 1 << 16, 1 << 40, (1 << 16) / 3, 3 << 40]);
+}
+
+#[test]
 fn a_limit_is_nanoseconds_and_a_burst() {
     let tat = AtomicU64::new(0);
     let at = || tat.load(Ordering::Relaxed);

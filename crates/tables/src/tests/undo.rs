@@ -234,3 +234,41 @@ fn a_commit_of_everything_is_taken_back_from_each_call() {
         assert!(calls > 15, "{calls}");
     }
 }
+
+/// An address whose old entry waits for a grace period, dead, beside the new one: undoing a commit must not bring it back.
+#[test]
+fn an_undone_commit_leaves_the_dead_alone() {
+    let nc = IpAddr::V4(0xc0a8_0001.into());
+    let vm = |mac: u64, ipv4: Option<u32>, ipv6: Option<u128>| VmSpec { mac: 0x0200_0000_0000 | mac, ipv4, ipv6, more: Vec::new(), nc, meter: None };
+    for (v4, v6) in [(Some(0x0a00_0001), None), (None, Some(0x2001 << 112 | 1))] {
+        let mut w = writer();
+        let change = |remove: &[u64], add: Vec<VmSpec>| {
+            let vm_remove = remove.iter().map(|mac| VmKey(0x0200_0000_0000 | mac)).collect();
+            Commit { tenants: vec![TenantChange { vni: 7, vm_remove, vm_add: add, ..Default::default() }], ..Default::default() }
+        };
+        let settings = Some(TenantSettings { gateway_mac: 2, ..Default::default() });
+        let first = TenantChange { vni: 7, settings, vm_add: vec![vm(1, v4, v6)], ..Default::default() };
+        w.commit(&Commit { nc_add: vec![nc], tenants: vec![first], ..Default::default() }).unwrap();
+        w.commit(&change(&[1], vec![])).unwrap();
+        assert_eq!(w.commit(&change(&[], vec![vm(2, v4, v6)])).unwrap().graces, 0);
+        let before = w.snapshot();
+        let mut calls = 0;
+        let many = change(&[2], (10..80).map(|n| vm(n, Some(0x0a00_0100 + n as u32), None)).collect());
+        loop {
+            w.calls_until_full(Some(calls));
+            let done = w.commit(&many).is_ok();
+            w.calls_until_full(None);
+            if done {
+                break;
+            }
+            let after = w.snapshot();
+            assert!(after == before, "call {calls}: {}", before.differs(&after).unwrap_or_default());
+            calls += 1;
+        }
+        assert!(calls > 1, "{calls}");
+        let t = w.tables();
+        let generation = t.tenant(7).unwrap().generation();
+        let found = v4.map_or_else(|| t.vm6(7, halves(v6.unwrap_or(0)), generation), |a| t.vm4(7, a, generation));
+        assert_eq!((found, t.vm4(7, 0x0a00_010a, generation).map(|e| e.mac)), (None, Some(0x0200_0000_000a)));
+    }
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The writer in small steps: which words a step changes and no others, when it must wait, what it refuses and whom it names.
 
+mod routes;
 mod takeover;
 
 use super::plan::limit;
@@ -165,7 +166,15 @@ fn limits_are_what_may_be_reached() {
     let mut many = vm(5, 1);
     many.more = vec![v4(99), v4(98)];
     refused(of(vec![TenantChange { vm_add: vec![many.clone()], ..on(10) }]), "addresses");
-    // What goes in the same commit makes room.
+    // What goes in the same commit makes room: routes, then addresses, then VPCs and VMs.
+    let routes = |n: u32| RoutesChange::Replace((0..n).map(|i| route(i << 16, 16, Target::Line)).collect());
+    w.set_limits(Limits { routes: 40, ..limits });
+    w.commit(&of(vec![TenantChange { routes: routes(30), ..new(9, vec![]) }])).unwrap();
+    assert!(w.commit(&of(vec![TenantChange { routes: routes(11), ..on(10) }])).is_err());
+    w.commit(&of(vec![TenantChange { delete: true, ..on(9) }, TenantChange { routes: routes(40), ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange { routes: routes(0), ..on(10) }])).unwrap();
+    w.settle();
+    w.set_limits(limits);
     many.mac = vm(1, 1).mac;
     w.commit(&of(vec![TenantChange { vm_add: vec![many], ..on(10) }])).unwrap();
     w.settle();
@@ -402,7 +411,7 @@ fn settings_change_word_by_word() {
         let report = w.commit(&set(mac)).unwrap();
         assert_eq!(report.graces, graces, "{mac:x}");
         let tenant = t.tenant(10).unwrap();
-        assert_eq!((tenant.gateway_mac(), w.dump(10).unwrap().gateway_mac), (mac, mac));
+        assert_eq!((tenant.gateway_mac(), w.dump(10).unwrap().gateway_mac, w.head(10).unwrap().icmp), (mac, mac, true));
         let entry = crate::VmEntry { mac, vm: 0, nc: 0, flags: VM_FLAG_GATEWAY };
         assert_eq!(t.vm4(10, 8, tenant.generation()), Some(entry));
         assert_eq!(t.vm6(10, (0x2001 << 48, 8), tenant.generation()), Some(entry));
@@ -430,6 +439,10 @@ fn settings_change_word_by_word() {
 #[test]
 fn meters_of_vms_come_and_go() {
     let mut w = small();
+    // The lines that it will get are dirty.
+    let dirty = w.store.arena.alloc(2).unwrap();
+    (dirty..dirty + 2).for_each(|l| w.store.lines.fill(l, &[u64::MAX; 8]));
+    w.store.arena.free(Block { line: dirty, lines: 2 });
     let (t, used) = (w.tables(), w.store.arena.used());
     let step = |w: &mut Writer, vms: Vec<VmSpec>| {
         w.commit(&of(vec![TenantChange { vm_replace: true, vm_add: vms, ..on(10) }])).unwrap();
@@ -440,7 +453,8 @@ fn meters_of_vms_come_and_go() {
     assert_eq!(step(&mut w, vec![vm(1, 1), metered(vm(2, 1))]), [(1, false, false), (2, true, true)]);
     let table = w.tables.vm_meters.lines_used();
     let (line, extra) = (t.vm_meter(w.dump(10).unwrap().vms[1].id), w.store.arena.used() - used - table);
-    assert_eq!((extra, w.tables.vm_meters.entries(), t.meter_colors(line)), (2 + 0, 1, [0; 3]));
+    assert_eq!((extra, w.tables.vm_meters.entries(), t.meter_colors(line)), (2, 1, [0; 3]));
+    assert_eq!((line, w.store.lines.at(line + 1).snapshot()), (dirty, [0; 8]), "a meter begins anew");
     t.meter(line, 100, 1);
     // On another NC, with another address: the meter and what it has counted stay.
     assert_eq!(step(&mut w, vec![vm(1, 1), metered(vm(2, 2))]), [(1, false, false), (2, true, true)]);
@@ -450,6 +464,11 @@ fn meters_of_vms_come_and_go() {
     assert_eq!(step(&mut w, vec![metered(vm(1, 1)), other.clone()]), [(1, true, true), (2, true, true)]);
     assert_ne!(t.vm_meter(w.dump(10).unwrap().vms[1].id), line);
     assert_eq!((w.store.arena.used() - used - table, w.tables.vm_meters.entries()), (4, 2));
+    // A meter without rates is one too.
+    let mut idle = metered(vm(3, 1));
+    idle.meter = Some(Box::default());
+    assert_eq!(step(&mut w, vec![metered(vm(1, 1)), other, idle])[2], (3, true, true));
+    assert_eq!(w.store.arena.used() - used - table, 6);
     assert_eq!(step(&mut w, vec![metered(vm(1, 1)), vm(2, 2)]), [(1, true, true), (2, false, false)]);
     assert_eq!(step(&mut w, vec![vm(2, 2)]), [(2, false, false)]);
     assert_eq!((w.store.arena.used(), w.tables.vm_meters.entries()), (used + table, 0));
@@ -578,6 +597,13 @@ fn what_is_replaced_waits_and_is_free_then() {
         assert_eq!(change(&mut w, n).trees, 1);
         assert_eq!((w.pending.blocks.len(), w.pending.lines, w.tenants[&10].tree_lines), (0, 0, [lines, 0]));
         assert_eq!((change(&mut w, n).trees, w.pending.blocks.len()), (0, 0), "the same again");
+        // With it a single VM, which then needs no marks.
+        let one = VmSpec { ipv4: Some(0x0a77_0000 + n), ..vm(1, 1) };
+        w.commit(&of(vec![TenantChange { vm_add: vec![VmSpec { mac: 0x0200_0000_7700 | u64::from(n), ..one }], routes: routes(n), ..on(10) }])).unwrap();
+        assert!(w.pending.is_empty(), "{n}");
+        w.commit(&of(vec![TenantChange { vm_remove: vec![VmKey(0x0200_0000_7700 | u64::from(n))], ..on(10) }])).unwrap();
+        assert_eq!((w.pending.tenants.len(), w.pending.promote.len(), w.pending.kill.len()), (0, 0, 1));
+        w.settle();
         assert_eq!(w.store.arena.used(), empty + lines);
         change(&mut w, 0);
         assert_eq!((w.pending.lines, w.store.retired.len(), w.store.arena.used()), (u64::from(lines), 0, empty + lines));
@@ -592,53 +618,6 @@ fn what_is_replaced_waits_and_is_free_then() {
     assert_eq!((w.pending.lines, w.pending.vms.len(), w.pending.tenant_ids.len(), w.pending.purge.len()), (12, 2, 1, 2));
     w.settle();
     assert_eq!((w.store.arena.used(), w.tables.tenants.entries(), w.tables.vm4.entries() + w.tables.vm6.entries()), (empty, 0, 0));
-}
-
-/// Routes change one by one in large sets: what lies above a prefix that goes is found by its length, however it came.
-#[test]
-fn what_was_above_shows_again() {
-    let mut w = small();
-    let t = w.tables();
-    let many4 = (0..100u32).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line));
-    let six = |addr: u128, len, target| Route { prefix: Prefix { addr: v6(addr), len }, target };
-    let many6 = (0..100u128).map(|i| six(0x3000 << 112 | i << 70, 64, Target::Line));
-    let above = [route(0x1000_0000, 13, Target::Local), six(0x3000 << 112, 33, Target::Local), six(0x3000 << 112 | 5 << 70, 100, Target::Local)];
-    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(many4.chain(many6).chain(above).collect()), ..on(10) }])).unwrap();
-    let scope = |a: IpAddr| {
-        let tenant = t.tenant(10).unwrap();
-        match a {
-            IpAddr::V4(a) => t.route4(tenant.root4(), a.to_bits()) >> 28,
-            IpAddr::V6(a) => t.route6(tenant.root6(), halves(a.to_bits())) >> 28,
-        }
-    };
-    let (a, b, c) = (v4(0x1000_0401), v6(0x3000 << 112 | 3 << 70 | 9), v6(0x3000 << 112 | 5 << 70 | 9));
-    assert_eq!([a, b, c].map(scope), [SCOPE_LINE, SCOPE_LINE, SCOPE_LOCAL]);
-    let mut step = |remove: Vec<Prefix>, add: Vec<Route>| {
-        let report = w.commit(&of(vec![TenantChange { routes: delta(remove, add), ..on(10) }])).unwrap();
-        w.settle();
-        let lines = w.tenants[&10].tree_lines;
-        let roots = w.tenants[&10].roots;
-        let mut count = [0; 2];
-        crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| (count[0] += b.lines) == ());
-        crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| (count[1] += b.lines) == ());
-        assert_eq!(lines, count);
-        (report.trees, [a, b, c].map(scope))
-    };
-    let (p4, p6) = (route(0x1000_0400, 24, Target::Line).prefix, six(0x3000 << 112 | 3 << 70, 64, Target::Line).prefix);
-    assert_eq!(step(vec![p4, p6], vec![]), (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LOCAL]));
-    // Lengths that nobody had before.
-    let more = vec![route(0x1000_0400, 23, Target::Internet), route(0x1000_0000, 17, Target::Region), six(0x3000 << 112 | 3 << 70, 63, Target::Internet), six(0x3000 << 112, 34, Target::Region), six(0x3000 << 112 | 5 << 70, 90, Target::Region)];
-    assert_eq!(step(vec![], more.clone()), (2, [SCOPE_INTERNET, SCOPE_INTERNET, SCOPE_LOCAL]));
-    assert_eq!(step(vec![more[0].prefix, more[2].prefix, six(0x3000 << 112 | 5 << 70, 100, Target::Local).prefix], vec![]), (2, [SCOPE_REGION; 3]));
-    assert_eq!(step(vec![more[1].prefix, more[3].prefix, more[4].prefix], vec![]), (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LINE]));
-    assert_eq!(step(vec![], vec![route(0x1000_0000, 13, Target::Local)]), (0, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LINE]), "nothing new");
-    // Nearly all go, an eighth at a time: the tree is built anew before it is too sparse.
-    for n in 0..12u32 {
-        let gone: Vec<Prefix> = (0..8).map(|i| 8 * n + i).filter(|i| *i != 1 && *i < 96).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line).prefix).collect();
-        step(gone, vec![]);
-    }
-    assert!(w.tenants[&10].tree_lines[0] <= 4, "{:?}", w.tenants[&10].tree_lines);
-    assert_eq!(w.tenants[&10].routes4.len(), 5);
 }
 
 /// The words of a root are stored for trees of public addresses and of servers, or not at all.
@@ -702,13 +681,82 @@ fn vms_are_told_from_one_on() {
     assert!(targets.iter().all(|(scope, t)| *t == known.iter().find(|k| k.0 == *scope).map(|k| k.1)));
 }
 
-/// Whether ROOT_SIMPLE survives: a route of another scope inside a local one is what it must not hide.
+/// Groups of ids are made for VPCs and VMs that come, and for nobody else.
 #[test]
-fn simple_roots_stay_so_when_nothing_breaks_them() {
-    let (local, line) = (SCOPE_LOCAL << 28, SCOPE_LINE << 28);
-    let keeps = |old, new| [(true, true), (true, false), (false, true), (false, false)].map(|(clear, above)| super::trees::keeps_simple(old, new, || clear, || above));
-    let (clear, open) = ([true, true, false, false], [false, true, false, true]);
-    assert_eq!([keeps(None, None), keeps(Some(local), Some(local)), keeps(Some(line), None), keeps(Some(line), Some(line))], [[true; 4]; 4]);
-    assert_eq!([keeps(None, Some(local)), keeps(Some(line), Some(local))], [clear; 2], "nothing else may lie inside");
-    assert_eq!((keeps(None, Some(line)), keeps(Some(local), None), keeps(Some(local), Some(line))), (open, [false; 4], [false; 4]));
+fn groups_of_ids_are_made_for_those_who_come() {
+    let mut w = writer();
+    let groups = |w: &Writer| (w.store.root.get(root!(vm_groups)), w.store.root.get(root!(tenant_groups)));
+    w.commit(&Commit { nc_add: vec![nc(1)], ..Default::default() }).unwrap();
+    assert_eq!(groups(&w), (0, 0));
+    w.commit(&of(vec![new(10, vec![])])).unwrap();
+    assert_eq!(groups(&w), (0, 512));
+    w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 1)], ..on(10) }])).unwrap();
+    assert_eq!(groups(&w), (8192, 512));
+}
+
+/// What a commit may need is there before anything is filled: a sixteenth and a slab more than its trees, entries, meters and chunks.
+#[test]
+fn memory_is_asked_for_once_and_before() {
+    let routes = |n: u32| RoutesChange::Replace((0..n).map(|i| route(i << 10, 24, Target::Line)).collect());
+    let ncs = |n4: u32, n6: u128| Commit { nc_add: (0..n4).map(|n| v4(99 + n)).chain((0..n6).map(|n| v6(99 + n))).collect(), ..Default::default() };
+    let vms = |vms: Vec<VmSpec>| of(vec![TenantChange { vm_add: vms, ..on(10) }]);
+    let many = |f: fn(u32, u32) -> VmSpec, n: u32| vms((20..20 + n).map(|i| f(i, 1)).collect());
+    let cases: Vec<(&str, Commit, u32)> = vec![
+        ("nothing", Commit::default(), 0),
+        ("a tree of 801 intervals", of(vec![TenantChange { routes: routes(400), ..on(10) }]), 101 + 7 + 1),
+        ("three entries", many(vm, 3), 2),
+        ("three entries of two lines", many(vm6, 3), 4),
+        ("a larger table", many(vm, 60), (61 * 16u32).div_ceil(28) + 61 / 8 + 64),
+        ("two NCs", ncs(2, 0), 1),
+        ("three NCs of two lines", ncs(0, 3), 4),
+        ("both", ncs(3, 1), 2 + 2),
+        ("a VPC", of(vec![new(20, vec![])]), 2),
+        ("two VPCs, each with a member", of(vec![new(20, vec![vm(1, 1)]), new(21, vec![vm(1, 1)])]), 2 + 1 + 1),
+        ("a meter, and the table of meters", vms(vec![metered(vm(20, 1))]), 1 + 2 + 16 + 64),
+    ];
+    for (what, commit, lines) in cases {
+        for (short, segments) in [(0, 1), (1, 2)] {
+            let mut w = small();
+            w.store.arena.leave(lines + lines / 16 + 4096 - short);
+            assert_eq!(w.memory.segments(), 1);
+            w.commit(&commit).unwrap();
+            assert_eq!(w.memory.segments(), segments, "{what}, {short} short");
+        }
+    }
+}
+
+/// VPCs whose entries share buckets and whose ids share groups: each keeps its own words, for this writer and for the next.
+#[test]
+fn neighbours_keep_their_own_words() {
+    let mut w = small();
+    let groups = |vni: Vni| bucket_of(hash1(u64::from(vni) << 40, WriterOptions::default().salt), 512);
+    // Three of one group of ids, and as many as make buckets full.
+    let mut vnis: Vec<Vni> = (1000..).filter(|vni| groups(*vni) == 77).take(3).collect();
+    vnis.extend(50..77);
+    let with = |vni: Vni, mac: u64| TenantSettings { gateway_mac: 0x0201_0000_0000 | mac, gateways: vec![v6(0x2001 << 112 | u128::from(vni)), v4(vni << 8), v4(vni << 8 | 1)], icmp: vni % 2 == 0, ..Default::default() };
+    let change = |vni: Vni, mac: u64| TenantChange { settings: Some(with(vni, mac)), ..on(vni) };
+    w.commit(&of(vnis.iter().map(|vni| change(*vni, u64::from(*vni))).collect())).unwrap();
+    w.settle();
+    let slots: Vec<usize> = vnis.iter().map(|vni| w.tables.tenants.find_tenant(&w.store, *vni).unwrap().slot).collect();
+    assert!((0..3).all(|slot| slots.iter().filter(|s| **s == slot).count() > 3) && w.tenants.values().any(|t| t.id % 2 == 1));
+    for (n, vni) in vnis.iter().enumerate() {
+        let mac = 7000 + n as u64;
+        w.commit(&of(vec![change(*vni, mac)])).unwrap();
+        w.settle();
+        let t = w.tables();
+        for (m, other) in vnis.iter().enumerate() {
+            let want = 0x0201_0000_0000 | if m <= n { 7000 + m as u64 } else { u64::from(*other) };
+            assert_eq!(t.tenant(*other).unwrap().gateway_mac(), want, "{other} after {vni}");
+        }
+    }
+    let mut w = attach(w).unwrap();
+    let t = w.tables();
+    for vni in &vnis {
+        let (tenant, state) = (t.tenant(*vni).unwrap(), &w.tenants[vni]);
+        assert_eq!((t.gateway4(&tenant), t.gateway6(&tenant), t.tenant_ident(&tenant) as u32 & 0xff_ffff), (vni << 8, (0x2001 << 48, u64::from(*vni)), *vni));
+        assert!(state.gateways[..2].contains(&v4(vni << 8)) && state.gateways[2] == v4(vni << 8 | 1), "{:?}", state.gateways);
+    }
+    w.commit(&of(vnis.iter().map(|vni| TenantChange { delete: true, ..on(*vni) }).collect())).unwrap();
+    w.settle();
+    assert_eq!((w.vnis(), w.tables.tenants.entries(), w.tables.vm4.entries(), w.tables.vm6.entries()), (vec![10], 1, 1, 1));
 }

@@ -573,10 +573,23 @@ mod tests {
         // When there are no more behind, the lowest group that has one gives it.
         let rest: Vec<u32> = (0..42).map(|_| ids.take(home(1))).collect();
         assert_eq!(rest, (22..64).collect::<Vec<_>>());
-        assert_eq!([0; 5].map(|_| ids.take(home(1))), [2, 4, 5, 6, 7]);
-        assert_eq!((ids.open, ids.take(home(1))), (0, 64), "beyond all there are");
+        ids.begin();
+        assert_eq!([0; 6].map(|_| ids.take(home(1))), [2, 4, 5, 6, 7, 64]);
+        ids.take_back();
+        ids.begin();
+        assert_eq!([0; 5].map(|_| ids.take(home(1))), [2, 4, 5, 6, 7], "the same again");
+        assert_eq!(ids.take(home(1)), 64, "beyond all there are");
         ids.free(12);
         assert_eq!((ids.take(home(0)), ids.bound()), (12, 65));
+        // The first id behind new groups stays behind them; whoever takes over finds the lowest group that has one.
+        let mut ids = CellIds::new(kind);
+        (0..20).for_each(|_| _ = ids.take(0));
+        [3, 15, 16, 17].iter().for_each(|id| ids.free(*id));
+        ids.expect(10);
+        assert_eq!(ids.content(), (vec![0b1000, 0b1000_0000], (21, vec![16, 17]), vec![13, 3, 0, 0]));
+        let all_but = |free: u32| (1..64).filter(|id| *id != free).collect::<FxSet<u32>>();
+        assert_eq!([2, 9].map(|free| CellIds::attach(kind, 2, &all_but(free)).take(home(1))), [2, 9]);
+        assert_eq!(CellIds::attach(kind, 2, &all_but(40)).take(home(1)), 40);
         // So many more that the groups are made anew, by half and more; never more than there are ids.
         let mut ids = CellIds::new(kind);
         ids.expect(0);

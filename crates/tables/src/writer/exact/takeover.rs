@@ -164,3 +164,59 @@ fn what_contradicts_itself_is_refused() {
     assert_eq!(what(&|w| w.store.root.set(root!(wire_servers), 1 << 26 | 1)), "the trees of servers");
     assert_eq!(what(&|w| w.store.root.set(root!(vm4), w.store.root.get(root!(members)))), "a hash table's chain");
 }
+
+/// A memory that counts how often it was waited for.
+struct Counted(HeapMemory, std::sync::atomic::AtomicU32);
+
+// SAFETY: everything is asked of a memory that keeps the promises.
+unsafe impl Memory for Counted {
+    fn root(&self) -> *mut Root {
+        self.0.root()
+    }
+    fn base(&self) -> *mut u8 {
+        self.0.base()
+    }
+    fn limit(&self) -> &std::sync::atomic::AtomicU32 {
+        self.0.limit()
+    }
+    fn grow(&self, n: u32) -> io::Result<()> {
+        self.0.grow(n)
+    }
+    fn stats(&self) -> *mut Stats {
+        self.0.stats()
+    }
+    fn stats_slots(&self) -> u32 {
+        self.0.stats_slots()
+    }
+    fn readers(&self) -> &crate::Readers {
+        self.0.readers()
+    }
+    fn grace(&self) {
+        self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Readers in the kernel and those in Rust are waited for alike: by a new writer, and whenever something settles.
+#[test]
+fn both_kinds_of_readers_are_waited_for() {
+    let counted = Arc::new(Counted(HeapMemory::new().unwrap(), Default::default()));
+    let epoch = || {
+        // The epoch is the first word of what readers share.
+        // SAFETY: it is an aligned atomic word.
+        unsafe { &*std::ptr::from_ref(counted.readers()).cast::<std::sync::atomic::AtomicU64>() }.load(std::sync::atomic::Ordering::Relaxed)
+    };
+    let waits = || (counted.1.load(std::sync::atomic::Ordering::Relaxed), epoch());
+    let mut w = Writer::create(counted.clone(), WriterOptions::default()).unwrap();
+    assert_eq!(waits(), (1, 1), "before what was there is forgotten");
+    w.commit(&Commit { nc_add: vec![nc(1)], ..of(vec![new(10, vec![vm(1, 1), vm(2, 1)])]) }).unwrap();
+    w.settle();
+    assert_eq!(waits(), (1, 1), "nothing was there");
+    w.commit(&of(vec![TenantChange { vm_replace: true, ..on(10) }])).unwrap();
+    assert_eq!(waits(), (1, 1));
+    w.settle();
+    w.settle();
+    assert_eq!(waits(), (2, 2));
+    drop(w);
+    Writer::attach(counted.clone(), WriterOptions::default()).unwrap();
+    assert_eq!(waits(), (3, 3));
+}
