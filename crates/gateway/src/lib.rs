@@ -164,8 +164,8 @@ impl Gateway {
             process_all(&mut w, packets, frames);
         }
         if !w.held.is_empty() {
-            let mut last = Packet { index: packets.len().saturating_sub(1) as u8, ..Packet::EMPTY };
-            process_held(&mut w, spare.first_mut().unwrap_or(&mut last));
+            let mut more = Packet::EMPTY;
+            process_held(&mut w, spare.first_mut().unwrap_or(&mut more));
         }
         w.end();
         self.waiting.extend(batch.output.waiting.drain(..).map(|waiting| (waiting.ticket, waiting)));
@@ -209,11 +209,13 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
 }
 
 /// Fragments that waited for their first one, which has come with this batch: each goes its way as a packet of the
-/// gateway's own, for it was counted as dropped when it came.
+/// gateway's own, for it was counted as dropped when it came; the first one is its cause.
 #[cold]
 fn process_held<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
+    let place = packet.index;
     for held in std::mem::take(&mut w.held) {
         w.again = Some(held.known);
+        packet.index = held.cause;
         let bytes = held.frame;
         let mut buffer = w.output.buffer(HEADROOM + bytes.len());
         buffer[HEADROOM..].copy_from_slice(&bytes);
@@ -228,4 +230,5 @@ fn process_held<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
         }
     }
     w.again = None;
+    packet.index = place;
 }

@@ -369,7 +369,7 @@ fn with_session<R: Recorder>(
         by_session(w, sight, p, pair, (key, direction), ports)?;
     }
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(Some(place), l4, (f.ifindex, w.now), &mut w.held).map_err(|why| overlap(why, l4, sight))?;
+        sight.first_ports(Some(place), l4, (f.ifindex, p.index, w.now), &mut w.held).map_err(|why| overlap(why, l4, sight))?;
     }
     Ok(())
 }

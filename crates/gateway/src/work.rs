@@ -56,6 +56,8 @@ pub(crate) struct Held {
     pub known: Known,
     /// The port that the first one came in by, and this one before it.
     pub ifindex: u32,
+    /// Place of the first one in the batch.
+    pub cause: u8,
 }
 
 impl From<DropReason> for Verdict {

@@ -195,3 +195,40 @@ fn a_hairpin_has_two_sessions_and_errors_go_to_the_vm() {
     let quote = ipv4::Packet::new_unchecked(&ip.payload()[8..]);
     assert_eq!((quote.src(), quote.dst(), &ip.payload()[28..32]), (A, ELASTIC, &[0x03, 0xe8, 0x07, 0xd0][..]), "with the address and port that the VM used");
 }
+
+/// A fragment that came before the first one leaves with it, as a packet of that batch, however full the batch is.
+#[test]
+fn a_fragment_that_waited_leaves_with_the_first_one() {
+    for (others, early) in [(0, true), (3, true), (254, true), (255, false), (5, false)] {
+        let (mut rig, _) = world();
+        let whole = udp_v4(A, REMOTE, &[5; 80]);
+        let piece = |flags: u16, from: usize, to: usize| {
+            let mut ip = ip_v4(A, REMOTE, protocol::UDP, &whole[20 + from..20 + to]);
+            let mut head = ipv4::Packet::new_unchecked(&mut ip[..]);
+            head.set_flags_offset(flags | (from / 8) as u16);
+            head.fill_checksum();
+            tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &ip))
+        };
+        let (first, later) = (piece(ipv4::MORE_FRAGMENTS, 0, 40), piece(0, 40, 88));
+        let mut frames = vec![red_v4(B); others];
+        if early {
+            frames.push(later);
+        } else {
+            assert_eq!(rig.send(&later).reason(), DropReason::FragmentEarly);
+        }
+        frames.push(first);
+        let seen = rig.send_all(&frames, &mut NoRecorder);
+        let last = &seen[seen.len() - 1];
+        assert_eq!(last.verdict, FORWARD);
+        if early {
+            assert_eq!(seen[others].reason(), DropReason::FragmentEarly);
+        }
+        let generated: Vec<&Vec<u8>> = seen.iter().flat_map(|s| &s.generated).collect();
+        assert_eq!((generated.len(), last.generated.len()), (1, 1), "{others} {early}: the first one is its cause");
+        let ip = ipv4::Packet::new_checked(&generated[0][14..]).unwrap();
+        assert!(ip.checksum_ok() && (ip.src(), ip.dst(), ip.fragment_offset(), ip.ttl(), ip.payload()) == (POOL, REMOTE, 40, 63, &whole[60..]));
+        // The place that it was treated in is its own again.
+        let seen = rig.send_all(&vec![red_v4(0x0b00_0009); 8], &mut NoRecorder);
+        assert!(seen.iter().take(5).all(|s| s.generated.len() == 1), "each is told of its own packet");
+    }
+}

@@ -203,7 +203,7 @@ fn session_of<R: Recorder>(
         None => begin(w, sight, p, packet, l4, ports)?,
     };
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(None, l4, (f.ifindex, w.now), &mut w.held)?;
+        sight.first_ports(None, l4, (f.ifindex, p.index, w.now), &mut w.held)?;
     }
     Ok(session)
 }

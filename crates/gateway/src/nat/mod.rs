@@ -385,12 +385,12 @@ impl<'w> Sight<'w> {
         self,
         vni: Option<u32>,
         l4: &L4,
-        (ifindex, now): (u32, u64),
+        (ifindex, cause, now): (u32, u8, u64),
         held: &mut Vec<Held>,
     ) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };
         let ports = (l4.src_port, l4.dst_port);
-        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(Held { frame, known: (ports, l4.proto), ifindex })) {
+        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(Held { frame, known: (ports, l4.proto), ifindex, cause })) {
             true => Ok(()),
             false => Err(DropReason::FragmentUnknown),
         }

@@ -189,7 +189,7 @@ fn session_of<R: Recorder>(
         }
     };
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(Some(p.vni), l4, (f.ifindex, w.now), &mut w.held)?;
+        sight.first_ports(Some(p.vni), l4, (f.ifindex, p.index, w.now), &mut w.held)?;
     }
     Ok(session)
 }

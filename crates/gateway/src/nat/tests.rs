@@ -185,15 +185,15 @@ fn a_fragment_is_known_by_its_datagram() {
     assert_eq!(sight.later_ports(vni, &later, b"later", S), Err(DropReason::FragmentEarly));
     let mut held = Vec::new();
     let first = L4 { len: 116, ..first };
-    assert_eq!((sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (4, S), &mut held)), (Ok(()), Ok(())));
-    assert_eq!((held.len(), &held[0].frame[..], held[0].known, held[0].ifindex), (1, &b"later"[..], ((7, 8), 17), 4));
-    assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (4, S), &mut held), Ok(()));
+    assert_eq!((sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (4, 9, S), &mut held)), (Ok(()), Ok(())));
+    assert_eq!((held.len(), &held[0].frame[..], held[0].known, held[0].ifindex, held[0].cause), (1, &b"later"[..], ((7, 8), 17), 4, 9));
+    assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (4, 9, S), &mut held), Ok(()));
     // Other ports contradict it.
-    assert!(sight.first_ports(vni, &first, (4, S), &mut held).is_ok(), "the datagram was whole, so this is another one");
+    assert!(sight.first_ports(vni, &first, (4, 9, S), &mut held).is_ok(), "the datagram was whole, so this is another one");
     assert!(!sight.contradicts(7, &first));
     let other = L4 { src_port: 9, ..first };
     assert_eq!((sight.first_fits(vni, &other, S), sight.contradicts(7, &first), sight.contradicts(8, &first)), (Err(DropReason::FragmentUnknown), true, false));
-    assert_eq!(sight.first_ports(vni, &first, (4, S), &mut held), Err(DropReason::FragmentUnknown));
+    assert_eq!(sight.first_ports(vni, &first, (4, 9, S), &mut held), Err(DropReason::FragmentUnknown));
     assert_eq!(sight.later_ports(vni, &later, b"x", S), Err(DropReason::FragmentUnknown));
     assert_eq!(held.len(), 1);
     // A later one belongs to its session, counts, and keeps it alive; its bytes are no header.

@@ -549,12 +549,13 @@ mod tests {
         let before = vm.map(Protocol::Tcp, 1000, 5).unwrap();
         assert_eq!(vm.behind(Protocol::Tcp, 9, before.1), Some(1000));
         (0..2).for_each(|_| assert!(!vm.release(Protocol::Tcp, 1000, before, None, false)));
+        assert_eq!(vm.behind(Protocol::Tcp, 9, 1280), Some(7), "the port that is left");
         let after = vm.map(Protocol::Tcp, 1000, 9).unwrap();
         assert_eq!((before.1 % 64, after.1 % 64), (5, 9));
-        assert_eq!((vm.behind(Protocol::Tcp, 9, before.1), vm.behind(Protocol::Tcp, 9, after.1), vm.sessions()), (None, Some(1000), 3));
+        assert_eq!((vm.behind(Protocol::Tcp, 9, before.1), vm.behind(Protocol::Tcp, 9, after.1), vm.sessions()), (None, Some(1000), 4));
         assert!(!vm.leads(Protocol::Tcp, 1000, before) && vm.leads(Protocol::Tcp, 1000, after));
         assert!(!vm.restore(Protocol::Tcp, 8, 9, after.1) && vm.restore(Protocol::Tcp, 8, 9, before.1) && vm.restore(Protocol::Tcp, 8, 9, before.1));
-        assert_eq!((vm.sessions(), vm.mappings(), vm.restore(Protocol::Tcp, 8, 9, after.1), vm.restore(Protocol::Tcp, 8, 9, 5)), (5, 3, false, false));
+        assert_eq!((vm.sessions(), vm.mappings(), vm.restore(Protocol::Tcp, 8, 9, after.1), vm.restore(Protocol::Tcp, 8, 9, 5)), (6, 3, false, false));
     }
 
     /// Of the ports of a chunk each is given once, from the place that is chosen on, and then none.

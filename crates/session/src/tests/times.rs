@@ -53,7 +53,8 @@ fn a_connection_that_begins_to_end_is_looked_at_in_time() {
     ];
     for (n, (steps, state, life)) in stories.iter().enumerate() {
         let t = tracker(small());
-        let at = open(&t, 7, 1, 100 * S);
+        let at = open(&t, 7, 1, 70 * S);
+        assert_eq!(ends(&t, 70 * S, 30), [], "the timer of its beginning is gone");
         for (direction, view) in *steps {
             t.judge(at, *direction, view, 40, 100 * S, &mut never);
         }
