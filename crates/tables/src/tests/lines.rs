@@ -530,3 +530,15 @@ fn a_descent_is_taken_once() {
         assert_eq!(m.t.route4(2 << ROOT_LEVELS_SHIFT | 400, key), want);
     }
 }
+
+/// A memory without a single segment: line 0 does not exist either, and everything is nothing.
+#[test]
+fn nothing_is_found_where_there_is_no_memory() {
+    let m = Made::new(0);
+    let t = m.t.clone();
+    assert_eq!((t.tenant(5), t.may_send4(5, 1), t.may_send6(5, 1), t.nc_by_addr4(1)), (None, false, false, None));
+    assert_eq!((t.nc_by_addr6((1, 1)), t.vm4(5, 1, 0), t.vm6(5, (1, 1), 0), t.nc(1)), (None, None, None, None));
+    assert_eq!((t.vm_meter(1), t.tenant_ident(&Tenant::NONE), t.group_member(0, 5), t.route4(1 << 26, 5)), (0, 0, 0, 0));
+    assert_eq!((t.tenant_count(&Tenant::NONE), t.vm_count(1), t.drop_counts()), (Count::default(), Count::default(), vec![]));
+    assert!(t.engine_line(0).is_none() && m.t.engine_word(0, 0).is_none());
+}

@@ -235,6 +235,15 @@ fn an_id_that_goes_takes_its_own_words_along() {
         want[1][8192 + id as usize / 8][id as usize % 8] = 0;
     }
     assert!(image(&w, all[1].clone()) == want[1]);
+    // Another chunk of VMs.
+    let more = w.store.arena.alloc_zeroed(16_384, 1, true).unwrap();
+    w.store.root.vm_chunk(1).store(more, relaxed);
+    [0, 8191, 8192, 16_383].iter().for_each(|l| w.store.lines.fill(more + l, &[u64::MAX; 8]));
+    w.zero_vm_cell(65_536 + 3);
+    w.zero_vm_cell(131_071);
+    let words = [0, 8191, 8192, 16_383].map(|l| w.store.lines.at(more + l).snapshot().map(|w| w != 0));
+    assert_eq!(words, [3, 7, 3, 7].map(|at| std::array::from_fn(|i| i != at)));
+    w.store.root.vm_chunk(1).store(0, relaxed);
     // Where there is no chunk there is nothing to clear.
     let root = image(&w, 0..tenants.min(vms));
     w.zero_vm_cell(5 << 16 | 7);

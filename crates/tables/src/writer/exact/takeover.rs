@@ -69,7 +69,13 @@ fn a_writer_puts_right_what_another_one_left() {
     assert_eq!([id, id ^ 1, id ^ 64].map(|id| t.tenant_count(&crate::Tenant { key: u64::from(id) << 16, ..crate::Tenant::NONE }).packets), [1, 0, 0]);
     // The VM that has a meter has it still.
     assert!(w.dump(20).unwrap().vms[0].metered && w.dump(10).unwrap().vms.iter().all(|vm| !vm.metered));
+    // Ids: those in use stay in use, all others are free, the NCs' from the first behind the last on.
+    assert_eq!(w.nc_ids.content(), (4, vec![]));
     w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 1), vm(2, 1), vm6(8, 3)], ..on(10) }])).unwrap();
+    let mut all: Vec<u32> = [10, 20].iter().flat_map(|vni| w.dump(*vni).unwrap().vms).map(|vm| vm.id).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!((all.len(), w.vm_ids.content().2[0]), (w.vms as usize, all.len() as u32));
 }
 
 /// Next hops and groups of NCs and of the way to the Internet, found again with all that is known of them.
