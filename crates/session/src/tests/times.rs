@@ -386,3 +386,29 @@ fn a_record_keeps_the_whole_connection() {
         assert_eq!(Conn::of(&guard.record(at)), Conn { doubt: true, ..conn });
     }
 }
+
+/// The record of a session that contradicted another is free again, for sessions of its family.
+#[test]
+fn a_record_that_was_refused_serves_its_own_family() {
+    let inner = |port| InnerKey::v6(7, 17, 5, port, 9, 53);
+    let six = |port| NewSession { inner: inner(port), outer: inner(port).untranslated(), owner: Owner::None, ..udp(7, 5, port) };
+    for (v6, first) in [(false, udp(7, 5, 1)), (true, six(1))] {
+        let memory = Arc::new(HeapMemory::new().unwrap());
+        let t = Tracker::new(memory.clone(), small(), S).unwrap();
+        let at = t.create(&first, S, &mut never).unwrap().0;
+        let lines = t.shared_for_tests().0.lines;
+        for line in 0..1 + u32::from(v6) {
+            let word = |i| lines.at(at + line).word(i).load(Relaxed);
+            (0..8).for_each(|i| lines.at(at + 10_000 + line).word(i).store(word(i), Relaxed));
+        }
+        drop(t);
+        let (t, found) = Tracker::attach(memory, small(), S).unwrap();
+        assert_eq!((found.sessions, found.refused), (1, 1));
+        (0..3).for_each(|_| _ = t.expire(S, 1, &mut never));
+        for (new, kind) in [(six(9), SESSION_SEGMENT_V6), (udp(7, 6, 9), SESSION_SEGMENT_V4)] {
+            let at = t.create(&new, S, &mut never).unwrap().0;
+            assert_eq!(t.shared_for_tests().0.lines.kind(at / SEGMENT_LINES).load(Relaxed), kind, "{v6}: line {at}");
+        }
+        check(&t, S);
+    }
+}
