@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What verifying the outer UDP checksum costs, by packet size.
-//! `cargo run --release -p xdp --example checksum_cost`; figures are kept in docs/design/xdp.md.
+//! `cargo run --release -p xdp --example checksum_cost`; figures are kept in docs/lab/xdp.md.
 #[path = "../tests/common/mod.rs"]
 mod common;
 

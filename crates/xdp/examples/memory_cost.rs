@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What table memory on BPF maps costs: new segments one by one and together, and a grace period.
-//! `cargo run --release -p xdp --example memory_cost`; figures are kept in docs/design/xdp.md.
+//! `cargo run --release -p xdp --example memory_cost`; figures are kept in docs/lab/xdp.md.
 
 use std::time::Instant;
 use tables::Memory;
