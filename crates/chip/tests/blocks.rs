@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block arithmetic: cases computed by hand in docs/design/chip.md, the vendor's compiler, and limits.
+//! Block arithmetic: cases computed by hand in docs/design/chip-blocks.md, the vendor's compiler, and limits.
 
 use chip::blocks::{sram, state, tcam, Blocks, Geometry, Grid};
 use chip::{profile, Alpm, Bucket, Key, Kind, Table};

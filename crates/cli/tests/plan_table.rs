@@ -15,7 +15,7 @@ fn json(args: &str) -> (bool, Value) {
     (out.status.success(), serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args}: {e}: {text}")))
 }
 
-/// Cases of docs/design/chip.md; 30 blocks is what the vendor's compiler takes too.
+/// Cases of docs/design/chip-blocks.md; 30 blocks is what the vendor's compiler takes too.
 #[test]
 fn counts_are_printed() {
     let (ok, a) = json("--kind exact --key vni_ip4 --key-bits 56 --entries 65536 --action-bits 0");

@@ -4,7 +4,7 @@
 //! Nothing here is fitted to measured counts. What decides is: words have 128 bits and 16 bytes of comparators, entries
 //! are packed over several words, the row address need not be stored, a hash has four ways of sizes that are powers of
 //! two, a stage's blocks stand in rows, TCAM blocks compare 11 bytes a pair. The measured counts of the vendor's compiler
-//! are what it is checked against (`docs/design/chip.md`).
+//! are what it is checked against (`docs/design/chip-blocks.md`).
 
 pub mod alpm;
 mod check;
