@@ -121,7 +121,8 @@ static __always_inline int plain(struct xdp_md *ctx, struct end *e)
 	return nat_in(ctx, e);
 }
 
-SEC("xdp.frags")
+/* The loader adds BPF_F_XDP_HAS_FRAGS where the kernel redirects frames of several buffers. */
+SEC("xdp")
 int tunny_gateway(struct xdp_md *ctx)
 {
 	__u32 zero = 0;

@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_ABI_HASH 0xcb4def9f1a15be14ULL
+#define TUNNY_PROGRAM_HASH 0xd5bc4c76a9efb934ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -35,6 +35,8 @@
 #define TUNNY_SESSION_SLOTS 14U
 #define TUNNY_EVENT_BYTES 256U
 #define TUNNY_FRAME_BYTES_MAX 9216U
+#define TUNNY_DROP_REASONS_MAX 128U
+#define TUNNY_PUNT_REASONS_MAX 32U
 
 #define TUNNY_ROOT_MAGIC 0x31594e4e555400ULL
 #define TUNNY_PUNT_MAGIC 0x544e5031U
@@ -300,7 +302,7 @@ enum tunny_punt {
 
 struct tunny_root {
 	__u64 magic;
-	__u64 abi_hash;
+	__u64 layout_hash;
 	__u64 salt;
 	__u64 options;
 	__u64 vtep4;
@@ -344,7 +346,7 @@ struct tunny_root {
 };
 _Static_assert(sizeof(struct tunny_root) == 12608, "Root");
 _Static_assert(__builtin_offsetof(struct tunny_root, magic) == 0, "Root.magic");
-_Static_assert(__builtin_offsetof(struct tunny_root, abi_hash) == 8, "Root.abi_hash");
+_Static_assert(__builtin_offsetof(struct tunny_root, layout_hash) == 8, "Root.layout_hash");
 _Static_assert(__builtin_offsetof(struct tunny_root, salt) == 16, "Root.salt");
 _Static_assert(__builtin_offsetof(struct tunny_root, options) == 24, "Root.options");
 _Static_assert(__builtin_offsetof(struct tunny_root, vtep4) == 32, "Root.vtep4");
@@ -692,7 +694,7 @@ _Static_assert(__builtin_offsetof(struct tunny_event, data) == 32, "Event.data")
 
 struct tunny_session_root {
 	__u64 magic;
-	__u64 abi_hash;
+	__u64 layout_hash;
 	__u64 salt;
 	__u64 index;
 	__u64 index_old;
@@ -701,7 +703,7 @@ struct tunny_session_root {
 };
 _Static_assert(sizeof(struct tunny_session_root) == 4096, "SessionRoot");
 _Static_assert(__builtin_offsetof(struct tunny_session_root, magic) == 0, "SessionRoot.magic");
-_Static_assert(__builtin_offsetof(struct tunny_session_root, abi_hash) == 8, "SessionRoot.abi_hash");
+_Static_assert(__builtin_offsetof(struct tunny_session_root, layout_hash) == 8, "SessionRoot.layout_hash");
 _Static_assert(__builtin_offsetof(struct tunny_session_root, salt) == 16, "SessionRoot.salt");
 _Static_assert(__builtin_offsetof(struct tunny_session_root, index) == 24, "SessionRoot.index");
 _Static_assert(__builtin_offsetof(struct tunny_session_root, index_old) == 32, "SessionRoot.index_old");
@@ -766,7 +768,7 @@ struct tunny_states_root {
 	__u64 keys6;
 	__u64 cells;
 	__u64 geometry;
-	__u64 abi_hash;
+	__u64 layout_hash;
 };
 _Static_assert(sizeof(struct tunny_states_root) == 64, "StatesRoot");
 _Static_assert(__builtin_offsetof(struct tunny_states_root, magic) == 0, "StatesRoot.magic");
@@ -776,7 +778,7 @@ _Static_assert(__builtin_offsetof(struct tunny_states_root, keys4) == 24, "State
 _Static_assert(__builtin_offsetof(struct tunny_states_root, keys6) == 32, "StatesRoot.keys6");
 _Static_assert(__builtin_offsetof(struct tunny_states_root, cells) == 40, "StatesRoot.cells");
 _Static_assert(__builtin_offsetof(struct tunny_states_root, geometry) == 48, "StatesRoot.geometry");
-_Static_assert(__builtin_offsetof(struct tunny_states_root, abi_hash) == 56, "StatesRoot.abi_hash");
+_Static_assert(__builtin_offsetof(struct tunny_states_root, layout_hash) == 56, "StatesRoot.layout_hash");
 
 struct tunny_states_moves {
 	__u64 moves_keys;

@@ -24,10 +24,10 @@
 #include "../tables/ports.h"
 
 #define GO 0
-#define DROP_REASONS 128
+#define DROP_REASONS TUNNY_DROP_REASONS_MAX
 #define PUNT DROP_REASONS
 #define PASS (PUNT + PUNT_REASONS)
-#define PUNT_REASONS 32
+#define PUNT_REASONS TUNNY_PUNT_REASONS_MAX
 
 #define ETH_BYTES 14
 #define IPV4_BYTES 20

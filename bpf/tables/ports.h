@@ -37,7 +37,7 @@ struct {
 } tunny_events SEC(".maps");
 
 /* Checked by the loader against its own value and against that of the table memory. */
-const volatile __u64 tunny_abi_hash SEC(".rodata.abi") = TUNNY_ABI_HASH;
+const volatile __u64 tunny_program_hash SEC(".rodata.abi") = TUNNY_PROGRAM_HASH;
 /* Inode of the network namespace that the ports are in: the trace programs ignore others. Set by the loader. */
 const volatile __u32 tunny_netns = 0;
 /*

@@ -100,8 +100,8 @@ layouts! {
     Root: 12608 {
         /// ROOT_MAGIC once the writer has finished building; engines pass everything to the host before.
         magic: u64,
-        /// ABI_HASH of the writer.
-        abi_hash: u64,
+        /// [`layout_hash`](crate::layout_hash) of the writer.
+        layout_hash: u64,
         /// Salt of hash1 and hash3 for every table.
         salt: u64,
         /// OPT_* bits, see their documentation.

@@ -30,8 +30,8 @@ layouts! {
     SessionRoot: 4096 {
         /// SESSION_MAGIC once the tracker has finished building; engines see no session before.
         magic: u64,
-        /// ABI_HASH of the writer.
-        abi_hash: u64,
+        /// [`layout_hash`](crate::layout_hash) of the writer.
+        layout_hash: u64,
         /// Salt of the hashes.
         salt: u64,
         /// The index (SessionBucket): TABLE_REF word.

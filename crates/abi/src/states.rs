@@ -50,8 +50,8 @@ layouts! {
         cells: u64,
         /// Compact: bits of a cell; cells in a word << 8; stages << 16. Digest, exact: 0.
         geometry: u64,
-        /// ABI_HASH of the writer.
-        abi_hash: u64,
+        /// [`layout_hash`](crate::layout_hash) of the writer.
+        layout_hash: u64,
     }
 
     /// Line 1, which the writer changes: what moved while readers looked.

@@ -8,7 +8,8 @@ mod region;
 use lab::{traffic, Lab};
 use region::connections::{talk, GROUPS};
 use region::layout::stop;
-use region::{options, other, region, region_with, wait, Region};
+use region::other::{self, Other};
+use region::{options, region, region_with, wait, Region};
 use serde_json::{json, Value};
 use std::path::Path;
 use std::time::Duration;
@@ -156,17 +157,11 @@ fn long_connections_go_on_between_two_programs_of_different_layouts() {
     if !skip::have_root("to make network namespaces") {
         return;
     }
-    let (other, own) = (other::program(), Path::new(env!("CARGO_BIN_EXE_tunny")));
-    // What the lab starts is a link, so that it can become another program.
-    let link = std::env::temp_dir().join(format!("tunny-of-two-{}", std::process::id()));
-    let become_program = |program: &Path| {
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(program, &link).unwrap();
-    };
-    become_program(&other);
-    let Some(mut region) = region_with(&lab::Options { tunny: link.clone(), ..options("w") }) else { return };
+    let (other, own) = (other::program(Other::Layout), Path::new(env!("CARGO_BIN_EXE_tunny")));
+    let link = Link::to(&other);
+    let Some(mut region) = region_with(&lab::Options { tunny: link.0.clone(), ..options("w") }) else { return };
     let [theirs] = &region.layouts()[..] else { panic!("{:?}", region.layouts()) };
-    let (theirs, ours) = (theirs.clone(), format!("{:016x}", abi::abi_hash()));
+    let (theirs, ours) = (theirs.clone(), format!("{:016x}", abi::layout_hash()));
     assert_ne!(theirs, ours);
     differ(&region, &theirs);
 
@@ -189,7 +184,7 @@ fn long_connections_go_on_between_two_programs_of_different_layouts() {
         std::thread::sleep(Duration::from_millis(700));
         stop(region.node().unwrap().process.pid);
         talk(&mut open, 2, "with the old program alone");
-        become_program(program);
+        link.becomes(program);
         region.start_node().unwrap();
         talk(&mut open, 3, "behind the switch");
         let status = region.node().unwrap().status().unwrap();
@@ -210,8 +205,64 @@ fn long_connections_go_on_between_two_programs_of_different_layouts() {
         assert!(after.forwarded > before.forwarded + 4000, "{before:?} {after:?}");
         assert!(after.balanced, "what was carried over and what was counted since: {after:?}");
     }
-    drop(region);
-    let _ = std::fs::remove_file(&link);
+}
+
+/// A drop reason more is another program and the same layout: tables, sessions and counters stay where they are.
+#[test]
+#[ignore = "long: make test-long"]
+fn long_a_program_with_another_drop_reason_takes_the_tables_over() {
+    if !skip::have_root("to make network namespaces") {
+        return;
+    }
+    let (other, own) = (other::program(Other::Reason), Path::new(env!("CARGO_BIN_EXE_tunny")));
+    let link = Link::to(&other);
+    let Some(mut region) = region_with(&lab::Options { tunny: link.0.clone(), ..options("x") }) else { return };
+    region.only_own_layout();
+    region.apply(GROUPS);
+    region.serve();
+    let mut open = region.connected(20);
+    talk(&mut open, 1, "at first");
+    for program in [own, &other] {
+        let before = region.node().unwrap().counters().unwrap();
+        let blue = region.names.namespace("blue-1");
+        let stream = std::thread::spawn(move || traffic::ping(&blue, "10.0.0.12", 1000, &["-q", "-i", "0.002"]));
+        std::thread::sleep(Duration::from_millis(400));
+        stop(region.node().unwrap().process.pid);
+        talk(&mut open, 2, "with the old program alone");
+        link.becomes(program);
+        region.start_node().unwrap();
+        talk(&mut open, 3, "behind the switch");
+        let status = region.node().unwrap().status().unwrap();
+        assert_eq!(status["took_over"], true, "{status}");
+        assert!(!status["startup"].to_string().contains("carried over"), "nothing is converted: {status}");
+        let ping = stream.join().unwrap().unwrap();
+        assert_eq!((ping.sent, ping.received), (1000, 1000), "{}", ping.output);
+        let after = region.node().unwrap().counters().unwrap();
+        assert!(after.balanced && after.forwarded >= before.forwarded + 2000, "{before:?} {after:?}");
+    }
+}
+
+/// What the lab starts: a link that can become another program.
+struct Link(std::path::PathBuf);
+
+impl Link {
+    fn to(program: &Path) -> Link {
+        let name = format!("tunny-of-two-{}-{:?}", std::process::id(), std::thread::current().id());
+        let link = Link(std::env::temp_dir().join(name));
+        link.becomes(program);
+        link
+    }
+
+    fn becomes(&self, program: &Path) {
+        let _ = std::fs::remove_file(&self.0);
+        std::os::unix::fs::symlink(program, &self.0).unwrap();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// The other program's description of its layout has sessions and roots elsewhere.

@@ -400,7 +400,7 @@ fn carried_counters(options: &Options, same_tables: bool, damaged: bool) -> crat
     let saved = crate::carried::load(state);
     // Without tables of any kind this is a first start, or one after a reboot: counters begin at zero.
     let pinned = || options.pins.as_ref().map_or(Vec::new(), |pins| xdp::pinned_layouts(pins));
-    let others = damaged || pinned().iter().any(|(layout, _)| *layout != abi::abi_hash());
+    let others = damaged || pinned().iter().any(|(layout, _)| *layout != abi::layout_hash());
     match (same_tables, others) {
         (true, _) => saved.before,
         (false, true) => saved.total,

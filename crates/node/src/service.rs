@@ -255,7 +255,7 @@ impl Node {
             instance: self.instance.clone(),
             state,
             version: env!("CARGO_PKG_VERSION").into(),
-            layout: format!("{:016x}", abi::abi_hash()),
+            layout: format!("{:016x}", abi::layout_hash()),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             engine: plane.engine_name().into(),

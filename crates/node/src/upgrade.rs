@@ -37,14 +37,14 @@ pub fn description() -> Value {
         })
         .collect();
     let limits: BTreeMap<&str, u64> = LIMITS.iter().map(|(name, value, _)| (*name, *value)).collect();
-    json!({"layout": format!("{:016x}", abi::abi_hash()), "structures": structures, "limits": limits,
+    json!({"layout": format!("{:016x}", abi::layout_hash()), "structures": structures, "limits": limits,
         "states": {"recordFormat": ::states::upgrade::RECORD_FORMAT},
         "bits": {"TABLE_REF_BUCKETS_SHIFT": abi::TABLE_REF_BUCKETS_SHIFT}})
 }
 
 /// Writes the description down, for whoever comes after.
 pub fn describe_layout(state: &Path) {
-    let file = path(state, abi::abi_hash());
+    let file = path(state, abi::layout_hash());
     let write = || {
         std::fs::create_dir_all(state.join("layouts"))?;
         std::fs::write(&file, serde_json::to_vec_pretty(&description()).unwrap_or_default())
@@ -101,7 +101,7 @@ pub struct Predecessor {
 impl Predecessor {
     /// Finds it; `Err` says why nothing can be had of it although it was there.
     pub fn find(base: &Path, state: Option<&Path>) -> Option<Result<Predecessor, String>> {
-        let own = abi::abi_hash();
+        let own = abi::layout_hash();
         let (hash, maps) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
         let lost = |why| Some(Err(format!("ATTENTION: sessions and counters of layout {hash:016x} are lost: {why}")));
         let Some(old) = state.and_then(|s| Old::read(s, hash)) else {

@@ -113,7 +113,7 @@ impl Root {
             (word_of!(keys6), self.keys6),
             (word_of!(cells), self.cells),
             (word_of!(geometry), self.geometry),
-            (word_of!(abi_hash), abi_hash()),
+            (word_of!(layout_hash), layout_hash()),
         ];
         fields.iter().for_each(|(at, value)| store(words, *at, *value));
         store(words, word_of!(magic), STATES_MAGIC + u64::from(self.kind));
@@ -125,7 +125,7 @@ impl Root {
         if magic & !0xff != STATES_MAGIC {
             return Err(Error::NoTable);
         }
-        if load(words, word_of!(abi_hash)) != abi_hash() {
+        if load(words, word_of!(layout_hash)) != layout_hash() {
             return Err(Error::Layout);
         }
         let get = |at| load(words, at);

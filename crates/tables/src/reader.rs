@@ -254,7 +254,7 @@ impl Tables {
 
     /// Whether the writer has finished building and speaks this layout.
     pub fn ready(&self) -> bool {
-        self.root.get(root!(magic)) == ROOT_MAGIC && self.root.get(root!(abi_hash)) == abi_hash()
+        self.root.get(root!(magic)) == ROOT_MAGIC && self.root.get(root!(layout_hash)) == layout_hash()
     }
 
     /// The options word (`OPT_*`).

@@ -4,7 +4,7 @@
 use crate::link::{Link, TxWatch};
 use crate::memory::{Maps, READERS_BYTES};
 use crate::{sys, BpfMemory, BpfSessionMemory, BpfStates, XdpError};
-use abi::{abi_hash, Root};
+use abi::{layout_hash, program_hash, Root};
 use libbpf_rs::{MapCore, OpenObject};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -80,7 +80,11 @@ impl XdpEngine {
         let mut open = open_object(bytes)?;
         check_object(&open)?;
         set_netns(&mut open)?;
-        let pins = options.pins.as_ref().map(|dir| dir.join(format!("layout-{:016x}", abi_hash())));
+        if redirects_buffers() {
+            let program = open.progs_mut().find(|p| p.name() == PROGRAM);
+            program.ok_or(XdpError::Missing { kind: "program", name: PROGRAM })?.set_flags(libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS);
+        }
+        let pins = options.pins.as_ref().map(|dir| dir.join(format!("layout-{:016x}", layout_hash())));
         let origin = match &pins {
             Some(dir) => adopt_maps(&mut open, dir)?,
             None => Origin::Fresh,
@@ -181,8 +185,22 @@ pub(crate) fn load_error(error: &libbpf_rs::Error) -> XdpError {
 /// Least Linux version: the first Debian stable with multi-buffer XDP (5.18) and all helpers that the program calls.
 pub const LEAST_KERNEL: (u32, u32) = (6, 1);
 
+/// From here on Linux redirects frames that lie in several buffers (jumbo frames, GRO). Before, it takes them into a program
+/// that says it can read them, and then loses what the program redirects, without a word.
+const REDIRECTS_BUFFERS: (u32, u32) = (6, 3);
+
+/// Whether this kernel redirects frames that lie in several buffers. If not, the program takes only frames in one buffer, and drivers
+/// refuse native mode on interfaces with a larger MTU.
+pub fn redirects_buffers() -> bool {
+    kernel_version(&release()).is_none_or(|version| version >= REDIRECTS_BUFFERS)
+}
+
+fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string()
+}
+
 fn check_kernel() -> Result<(), XdpError> {
-    let have = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string();
+    let have = release();
     match kernel_version(&have) {
         Some(version) if version < LEAST_KERNEL => {
             Err(XdpError::Kernel { have, need: format!("{}.{}", LEAST_KERNEL.0, LEAST_KERNEL.1) })
@@ -197,14 +215,14 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Compares the layout that the object was compiled with with this program's own.
+/// Compares what the object was compiled with (layouts and reasons) with this program's own.
 fn check_object(open: &OpenObject) -> Result<(), XdpError> {
     let map = open.maps().find(|m| m.name().to_string_lossy().ends_with(".rodata.abi"));
     let value = map.as_ref().and_then(|m| m.initial_value());
-    let bytes = value.and_then(|v| v.get(..8)).ok_or(XdpError::Missing { kind: "constant", name: "tunny_abi_hash" })?;
+    let bytes = value.and_then(|v| v.get(..8)).ok_or(XdpError::Missing { kind: "constant", name: "tunny_program_hash" })?;
     let object = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-    if object != abi_hash() {
-        return Err(XdpError::ObjectLayout { object, program: abi_hash() });
+    if object != program_hash() {
+        return Err(XdpError::ObjectLayout { object, program: program_hash() });
     }
     Ok(())
 }
@@ -249,10 +267,10 @@ fn check_root(root: &OwnedFd, dir: &Path) -> Result<(), XdpError> {
     // SAFETY: the mapping is as long as Root, and both fields are aligned words that are read once.
     let (magic, memory) = unsafe {
         let root = mapping.at().cast::<Root>();
-        ((&raw const (*root).magic).read_volatile(), (&raw const (*root).abi_hash).read_volatile())
+        ((&raw const (*root).magic).read_volatile(), (&raw const (*root).layout_hash).read_volatile())
     };
-    if magic != 0 && memory != abi_hash() {
-        return Err(XdpError::MemoryLayout { path: dir.into(), memory, program: abi_hash() });
+    if magic != 0 && memory != layout_hash() {
+        return Err(XdpError::MemoryLayout { path: dir.into(), memory, program: layout_hash() });
     }
     Ok(())
 }
@@ -304,7 +322,7 @@ mod tests {
 
     #[test]
     fn an_object_of_another_layout_is_refused_in_plain_words() {
-        let hash = abi_hash().to_ne_bytes();
+        let hash = program_hash().to_ne_bytes();
         let mut object = OBJECT.to_vec();
         let found: Vec<usize> = (0..object.len() - 8).filter(|&i| object[i..i + 8] == hash).collect();
         assert_eq!(found.len(), 1, "the hash stands once in the object");

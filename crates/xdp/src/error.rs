@@ -7,15 +7,15 @@ use std::path::PathBuf;
 /// Why the XDP engine could not be loaded or used.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    /// The BPF object was built from other layouts.
+    /// The BPF object was built from other layouts, reasons or functions.
     #[error(
-        "The BPF object was built for table layout {object:#018x}, this program for {program:#018x}: \
+        "The BPF object was built for {object:#018x}, this program for {program:#018x}: \
          they come from different builds. Rebuild both together (`make build`)."
     )]
     ObjectLayout {
-        /// ABI hash in the object.
+        /// Program hash in the object.
         object: u64,
-        /// ABI hash of this program.
+        /// Program hash of this program.
         program: u64,
     },
     /// The pinned table memory was built by another version.

@@ -23,7 +23,7 @@ mod states;
 mod sys;
 
 pub use afxdp::{AfXdpOptions, AfXdpSocket, CopyMode, Received, RECEIVE_MAX};
-pub use engine::{Options, Origin, XdpEngine, LEAST_KERNEL, OBJECT};
+pub use engine::{redirects_buffers, Options, Origin, XdpEngine, LEAST_KERNEL, OBJECT};
 pub use error::XdpError;
 pub use events::EventRing;
 pub use inject::Injector;

@@ -2,7 +2,7 @@
 //! Attaching: one pinned link a port. A process that comes later finds the link and puts its own program behind it between
 //! two packets; a process that dies leaves link, program and maps to go on forwarding.
 
-use crate::engine::{find_map, load_error, open_object, set_netns, PINNED};
+use crate::engine::{find_map, load_error, open_object, redirects_buffers, set_netns, PINNED};
 use crate::{sys, XdpEngine, XdpError};
 use libbpf_rs::MapCore;
 use std::fs;
@@ -165,6 +165,7 @@ impl XdpEngine {
                 Some(libc::EBUSY) => ATTACHED,
                 Some(libc::EEXIST) => ATTACHED_ELSEWHERE,
                 Some(libc::ENODEV) => "The interface does not exist in this network namespace.",
+                Some(libc::ERANGE | libc::EINVAL | libc::EOPNOTSUPP) if !redirects_buffers() => ONE_BUFFER,
                 _ => "Use the `user` engine, or an interface whose driver supports XDP with multi-buffer frames.",
             },
         };
@@ -230,12 +231,19 @@ const ATTACHED: &str = "A program is attached to it already. One of another Tunn
 const ATTACHED_ELSEWHERE: &str = "A program is attached to it in the other XDP mode, or to a bond or team above it \
      (`ip -d link`): take that off, or name the upper interface as the uplink.";
 
+/// See [`redirects_buffers`].
+const ONE_BUFFER: &str = "Linux before 6.3 does not redirect frames that lie in several buffers, so native mode needs an MTU that fits one \
+     (about 3,500 bytes): lower the MTU, use a newer kernel, or the `user` engine.";
+
 fn note(ifindex: u32, mode: Mode, why: Option<String>) -> Option<String> {
     match (mode, why) {
         (Mode::Native, _) => None,
         (Mode::Generic, why) => Some(format!(
             "ATTENTION: interface {ifindex} runs XDP in GENERIC mode{}: it works, but several times slower than native mode.",
-            why.map_or(String::new(), |w| format!(", because its driver refused native mode ({w})"))
+            why.map_or(String::new(), |w| {
+                let kernel = if redirects_buffers() { "" } else { "; before Linux 6.3 that may be for an MTU over about 3,500" };
+                format!(", because its driver refused native mode ({w}{kernel})")
+            })
         )),
     }
 }

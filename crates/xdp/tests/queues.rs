@@ -13,7 +13,7 @@ use xdp::{AfXdpOptions, AfXdpSocket, Attach, Options, XdpEngine};
 /// A veth pair with two queues each way.
 fn veth_of_two(a: &str, b: &str) -> (u32, u32) {
     let queues = "numrxqueues 2 numtxqueues 2";
-    ip(&format!("link add {a} mtu 9000 {queues} type veth peer name {b} mtu 9000 {queues}"));
+    ip(&format!("link add {a} mtu 3000 {queues} type veth peer name {b} mtu 3000 {queues}"));
     for name in [a, b] {
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         ip(&format!("link set {name} up"));

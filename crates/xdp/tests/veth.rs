@@ -68,7 +68,9 @@ fn a_restarted_process_takes_over_without_losing_a_packet() {
 fn punts_arrive_over_af_xdp_with_metadata_and_in_pieces() {
     in_namespace(|| {
         let Some(mut engine) = engine() else { return };
-        let (port, far) = veth("tnyup", "tnyfar", 9000);
+        // Older kernels take frames of one buffer alone.
+        let (mtu, sizes): (u32, &[usize]) = if xdp::redirects_buffers() { (9000, &[1450, 8000]) } else { (3000, &[1450]) };
+        let (port, far) = veth("tnyup", "tnyfar", mtu);
         build(&engine.memory(), OPT_SOURCE_STRICT);
         egress(&engine.memory(), port);
         engine.attach(port, Attach::Native).unwrap();
@@ -76,9 +78,9 @@ fn punts_arrive_over_af_xdp_with_metadata_and_in_pieces() {
         println!("{}", socket.describe());
         engine.set_listener(port, 0, socket.raw_fd()).unwrap();
         let wire = Wire::open(far);
-        // Two packets that do not fit the next hop's MTU of 1500: punted, one in one piece, one in several.
-        for bytes in [1450, 8000] {
-            let sent = packet(NC_A, VNI, VM_B, bytes);
+        // Packets that do not fit the next hop's MTU of 1500: punted, one in one piece, one in several.
+        for bytes in sizes {
+            let sent = packet(NC_A, VNI, VM_B, *bytes);
             wire.send(&sent);
             let got = until(|| (socket.receive() > 0).then_some(())).and_then(|()| {
                 socket.packets().next().map(|p| (p.region[p.offset..p.offset + p.length].to_vec(), p.meta))
@@ -93,7 +95,7 @@ fn punts_arrive_over_af_xdp_with_metadata_and_in_pieces() {
             socket.flush();
             assert_eq!(wire.receive(2000).as_deref(), Some(&sent[..]));
         }
-        assert_eq!(engine.stats_total().punted, 2);
+        assert_eq!(engine.stats_total().punted, sizes.len() as u64);
         assert_eq!(socket.take_lost(), 0);
         // Many of them: every buffer comes back, on both ways.
         for _ in 0..6000 {
@@ -108,7 +110,7 @@ fn punts_arrive_over_af_xdp_with_metadata_and_in_pieces() {
 fn a_full_af_xdp_ring_is_counted() {
     in_namespace(|| {
         let Some(mut engine) = engine() else { return };
-        let (port, far) = veth("tnyup", "tnyfar", 9000);
+        let (port, far) = veth("tnyup", "tnyfar", 3000);
         build(&engine.memory(), OPT_SOURCE_STRICT);
         engine.attach(port, Attach::Native).unwrap();
         let mut socket = AfXdpSocket::open(AfXdpOptions { entries: 16, ..AfXdpOptions::new(port, 0) }).unwrap();

@@ -41,7 +41,7 @@ impl Region {
 }
 
 fn own() -> String {
-    format!("{:016x}", abi::abi_hash())
+    format!("{:016x}", abi::layout_hash())
 }
 
 /// Ends a node in order, as `systemctl stop` does.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! This program with another layout: the same source, in which fields of the sessions' records, of both roots and of nothing else lie in
-//! another order, built beside. What the two write into the kernel's maps differs in bytes.
+//! This program made another one: the same source with a small change, built beside. With another layout, fields of the sessions'
+//! records, of both roots and of nothing else lie in another order: what the two write into the kernel's maps differs in bytes. With
+//! another reason, there is one drop reason more.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,31 +10,43 @@ use std::process::Command;
 const RECORD: &[&str] = &[
     "count", "state", "outer", "inner1", "inner0", "ack_in", "end_in", "ack_out", "end_out", "last_seen", "window_in", "window_out",
 ];
-const SESSION_ROOT: &[&str] = &["magic", "abi_hash", "salt", "reserved", "index_old", "index", "kinds"];
+const SESSION_ROOT: &[&str] = &["magic", "layout_hash", "salt", "reserved", "index_old", "index", "kinds"];
 /// Words of the root that lie behind its chunks there, the other way round.
 const MOVED: &[&str] = &["drops", "vm_meters", "nc6", "nc4", "vm6", "vm4", "members", "tenants"];
 
-/// Builds it, which takes some minutes the first time. TUNNY_OTHER_LAYOUT names one that was built before.
-pub fn program() -> PathBuf {
-    if let Some(built) = std::env::var_os("TUNNY_OTHER_LAYOUT") {
+/// In what the other program differs.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Other {
+    Layout,
+    Reason,
+}
+
+/// Builds it, which takes some minutes the first time. TUNNY_OTHER_LAYOUT and TUNNY_OTHER_REASON name one that was built before.
+pub fn program(other: Other) -> PathBuf {
+    let (name, variable) = match other {
+        Other::Layout => ("other-layout", "TUNNY_OTHER_LAYOUT"),
+        Other::Reason => ("other-reason", "TUNNY_OTHER_REASON"),
+    };
+    if let Some(built) = std::env::var_os(variable) {
         return built.into();
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-    let place = Path::new(env!("CARGO_BIN_EXE_tunny")).ancestors().nth(2).expect("target").join("other-layout");
+    let place = Path::new(env!("CARGO_BIN_EXE_tunny")).ancestors().nth(2).expect("target").join(name);
     let (source, target) = (place.join("source"), place.join("target"));
     std::fs::create_dir_all(&source).unwrap();
     let list = Command::new("git").arg("-C").arg(&root).args(["ls-files", "-z"]).output().expect("git is installed");
     for name in String::from_utf8(list.stdout).unwrap().split_terminator('\0') {
         let (from, to) = (root.join(name), source.join(name));
         let Ok(bytes) = std::fs::read(&from) else { continue };
-        let bytes = match name {
-            "crates/abi/src/session.rs" => {
+        let bytes = match (other, name) {
+            (Other::Reason, "crates/abi/src/reasons.rs") => one_more(&String::from_utf8(bytes).unwrap()).into_bytes(),
+            (Other::Layout, "crates/abi/src/session.rs") => {
                 let text = reordered(&String::from_utf8(bytes).unwrap(), "SessionRecord", |_| RECORD.iter().map(|f| f.to_string()).collect());
                 reordered(&text, "SessionRoot", |_| SESSION_ROOT.iter().map(|f| f.to_string()).collect()).into_bytes()
             }
-            "crates/abi/src/layout.rs" => reordered(&String::from_utf8(bytes).unwrap(), "Root", behind_chunks).into_bytes(),
+            (Other::Layout, "crates/abi/src/layout.rs") => reordered(&String::from_utf8(bytes).unwrap(), "Root", behind_chunks).into_bytes(),
             // Generated below.
-            "bpf/include/abi.h" if to.exists() => continue,
+            (_, "bpf/include/abi.h") if to.exists() => continue,
             _ => bytes,
         };
         // What is the same keeps its time, so that nothing is built twice.
@@ -47,6 +60,12 @@ pub fn program() -> PathBuf {
         assert!(status.expect("cargo is installed").success(), "cargo {arguments:?} in {}", source.display());
     }
     target.join("debug/tunny")
+}
+
+/// The list of reasons with another drop reason at its end.
+fn one_more(text: &str) -> String {
+    let end = text.find("}\n\nreasons! {\n    /// Why the fast path handed").expect("the end of the drop reasons");
+    format!("{}    AddedByATest = 127, \"added_by_a_test\", Parse, \"A reason.\", \"None.\";\n{}", &text[..end], &text[end..])
 }
 
 fn behind_chunks(fields: Vec<String>) -> Vec<String> {

@@ -3,7 +3,6 @@
 
 use super::Run;
 use crate::field::{Field, Prereq, Subfield};
-
 use crate::key::Mask;
 use crate::op::{Op, Reason, Target, ToController};
 use crate::select::{Bundle, Multipath};

@@ -352,7 +352,7 @@ fn segments_and_memory_are_what_the_root_says() {
     });
     assert_eq!(found.unwrap().1[3], 0);
     // Memory of another layout is left alone, memory of none is begun.
-    let hash = std::mem::offset_of!(SessionRoot, abi_hash);
+    let hash = std::mem::offset_of!(SessionRoot, layout_hash);
     assert!(matches!(damaged(|_, lines| _ = lines.root(hash).fetch_add(1, Relaxed)), Err(AttachError::Layout)));
     let magic = std::mem::offset_of!(SessionRoot, magic);
     assert_eq!(damaged(|_, lines| lines.root(magic).store(0, Relaxed)).unwrap().1, [0; 4]);

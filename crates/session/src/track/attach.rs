@@ -32,7 +32,7 @@ impl Tracker {
         if word(offset_of!(SessionRoot, magic)) != SESSION_MAGIC {
             return Ok((Tracker::new(memory, options, now)?, Recovered::default()));
         }
-        if word(offset_of!(SessionRoot, abi_hash)) != abi_hash() {
+        if word(offset_of!(SessionRoot, layout_hash)) != layout_hash() {
             return Err(AttachError::Layout);
         }
         memory.grace();

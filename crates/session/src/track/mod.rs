@@ -148,7 +148,7 @@ impl Tracker {
     }
 
     fn publish(&self) {
-        self.shared.lines.root(offset_of!(SessionRoot, abi_hash)).store(abi_hash(), Release);
+        self.shared.lines.root(offset_of!(SessionRoot, layout_hash)).store(layout_hash(), Release);
         self.shared.lines.root(offset_of!(SessionRoot, magic)).store(SESSION_MAGIC, Release);
     }
 

@@ -172,7 +172,7 @@ fn memory_without_tables_or_of_another_layout_is_refused() {
     assert!(attach().is_none());
     let tables = Tables::new(memory.clone());
     assert!(tables.ready());
-    RootRef::new(&*memory).set(crate::line::root!(abi_hash), 7);
+    RootRef::new(&*memory).set(crate::line::root!(layout_hash), 7);
     assert!(!tables.ready());
     let e = attach().unwrap();
     assert!(matches!(e, AttachError::Layout { found: 7, .. }), "{e}");

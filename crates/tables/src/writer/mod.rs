@@ -253,7 +253,7 @@ impl Writer {
         let slots = (options.xdp_slots + options.worker_slots).clamp(1, SLOTS_MAX);
         writer.store.arena.forget_content();
         let drops = writer.store.arena.alloc_zeroed(options.drop_lines.max(4), 1, false)?;
-        root.set(root!(abi_hash), abi_hash());
+        root.set(root!(layout_hash), layout_hash());
         root.set(root!(salt), options.salt);
         root.set(root!(slots), u64::from(slots));
         root.set(root!(xdp_slots), u64::from(options.xdp_slots.min(slots)));

@@ -84,7 +84,7 @@ impl Writer {
         if root.get(root!(magic)) != ROOT_MAGIC {
             return Err(AttachError::NotBuilt);
         }
-        let (found, expected) = (root.get(root!(abi_hash)), abi_hash());
+        let (found, expected) = (root.get(root!(layout_hash)), layout_hash());
         if found != expected {
             return Err(AttachError::Layout { found, expected });
         }

@@ -85,7 +85,7 @@ pub fn build(memory: &Arc<BpfMemory>, options: u64) {
     let root = memory.root();
     // SAFETY: Memory promises a whole Root; nobody else is writing.
     unsafe {
-        (*root).abi_hash = abi_hash();
+        (*root).layout_hash = layout_hash();
         (*root).salt = SALT;
         (*root).options = options | (4789 << OPT_PORT_SHIFT);
         (*root).vtep4 = VTEP as u64;
