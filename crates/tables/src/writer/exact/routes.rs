@@ -195,3 +195,33 @@ fn w_with(routes: Vec<Route>) -> Writer {
     w.settle();
     w
 }
+
+/// A prefix is given once in a set and in a change, whichever family and wherever it stands.
+#[test]
+fn a_prefix_is_given_once() {
+    let mut w = small();
+    let six = |n: u128| Route { prefix: Prefix { addr: v6(n << 64), len: 64 }, target: Target::Local };
+    let four = |n: u32| route(n << 8, 24, Target::Local);
+    let twice: [(Vec<Route>, Prefix); 4] = [
+        (vec![four(3), four(1), four(2), four(3)], four(3).prefix),
+        (vec![six(3), four(1), six(1), six(2), six(1)], six(1).prefix),
+        (vec![four(1), Route { target: Target::Line, ..four(1) }], four(1).prefix),
+        (vec![six(1), Route { target: Target::Line, ..six(1) }], six(1).prefix),
+    ];
+    for (routes, prefix) in twice {
+        for change in [RoutesChange::Replace(routes.clone()), delta(vec![], routes.clone())] {
+            let e = w.commit(&of(vec![TenantChange { routes: change, ..on(10) }])).unwrap_err();
+            assert!(matches!(e, CommitError::RouteTwice { vni: 10, prefix: p } if p == prefix), "{e}");
+        }
+    }
+    // Of one address, but of other lengths; removed and added again.
+    let lengths: Vec<Route> = (20..32).map(|len| route(0, len, Target::Local)).collect();
+    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(lengths.clone()), ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange { routes: delta(vec![lengths[0].prefix], vec![lengths[0]]), ..on(10) }])).unwrap();
+    assert_eq!(w.routes(10).unwrap(), lengths);
+    for gone in [vec![six(1).prefix], vec![four(1).prefix], vec![lengths[1].prefix, lengths[1].prefix]] {
+        let e = w.commit(&of(vec![TenantChange { routes: delta(gone.clone(), vec![]), ..on(10) }])).unwrap_err();
+        assert!(matches!(e, CommitError::UnknownRoute { vni: 10, prefix } if prefix == gone[0]), "{e}");
+    }
+    assert_eq!(w.routes(10).unwrap(), lengths);
+}
