@@ -3,7 +3,7 @@
 //!
 //! What they say is `states::message`; what a node does with it `states::remote`, an agent `states::Host`. Here is what carries it: TCP, frames with
 //! a seal ([`frame`]), the node's thread that keeps the connection ([`link`]), the agent's process ([`serve`]), the files in which its records
-//! outlive it ([`records`]), and those in which they outlive its machine's restart ([`keep`]). `docs/design/states.md` has the design, `docs/operations.md` the practice.
+//! outlive it ([`records`]), and those in which they outlive its machine's restart ([`keep`]). `docs/design/agent.md` has the design, `docs/operations.md` the practice.
 
 pub mod frame;
 pub mod keep;
