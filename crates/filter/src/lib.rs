@@ -14,7 +14,7 @@
 //! pointers: where the intervals of addresses begin, which prefix is the longest in each, the prefixes with their next shorter
 //! ones, and for each prefix its intervals of services with the best rule of each. A lookup is a binary search for the address
 //! and one for the service in each prefix that covers it, shortest ones left out as soon as they hold nothing better. This takes
-//! memory in proportion to the rules, whatever they are (`docs/design/filter.md` has the figures and what it beat).
+//! memory in proportion to the rules, whatever they are (`docs/design/filter.md` has what it beat).
 //!
 //! # Who writes
 //! Nobody: a [`Filter`] never changes but for its counters. A change builds another one, which shares every group and every VPC
