@@ -36,6 +36,11 @@ impl Pool {
         self.inputs.clone()
     }
 
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty()
+    }
+
     /// Inputs held.
     pub fn len(&self) -> usize {
         self.inputs.len()

@@ -28,7 +28,7 @@ const EACH: u32 = 200_000;
 
 /// Rule `i` of a group, as it is written. Every rule is of other addresses or other services than those of its direction before it.
 fn rule(group: u32, i: u32) -> String {
-    let (way, n) = if i % 2 == 0 { ("ingress", i / 2) } else { ("egress", i / 2) };
+    let (way, n) = if i.is_multiple_of(2) { ("ingress", i / 2) } else { ("egress", i / 2) };
     let action = if n % 3 == 0 { "deny" } else { "allow" };
     match n {
         0 => return format!("{way} deny udp/{DENIED} any priority 1"),

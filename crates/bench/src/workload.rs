@@ -362,7 +362,7 @@ mod tests {
         for (a, b) in packets.chunks_exact(PACKET_SLOT).zip(back.chunks_exact(PACKET_SLOT)) {
             assert_eq!(a[..FRAME], b[..FRAME]);
         }
-        let mut seen: Vec<&[u8]> = packets.chunks_exact(PACKET_SLOT).map(|s| &s[46..84]).map(|s| &s[..]).collect();
+        let mut seen: Vec<&[u8]> = packets.chunks_exact(PACKET_SLOT).map(|s| &s[46..84]).collect();
         seen.sort_by_key(|s| (s[0..4].to_vec(), s[34..38].to_vec()));
         seen.dedup_by_key(|s| (s[0..4].to_vec(), s[34..38].to_vec()));
         assert_eq!(seen.len(), 32, "destinations differ");

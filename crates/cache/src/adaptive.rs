@@ -112,7 +112,7 @@ impl Account {
 #[inline]
 pub(crate) fn in_sample(id: u64) -> bool {
     let mut state = id;
-    splitmix(&mut state) % SAMPLE == 0
+    splitmix(&mut state).is_multiple_of(SAMPLE)
 }
 
 /// What becomes of a hit.
@@ -328,7 +328,7 @@ impl Adaptive {
     /// Says of a hit of this identity what [`Adaptive::hit`] will do with it, given a [`Adaptive::draw`].
     #[inline]
     pub fn expect(id: u64, draw: u64) -> Expected {
-        Expected { sampled: in_sample(id), refresh: draw % REFRESH == 0 }
+        Expected { sampled: in_sample(id), refresh: draw.is_multiple_of(REFRESH) }
     }
 
     /// Asks for the memory that the model of whole entries needs. In a batch this is done for all hits first.

@@ -278,7 +278,7 @@ impl Counter<'_> {
             return known;
         }
         self.steps += 1;
-        if self.steps % 16 == 0 && over() || self.memo.len() > 20_000_000 {
+        if self.steps.is_multiple_of(16) && over() || self.memo.len() > 20_000_000 {
             self.give_up = true;
             return 0.0;
         }

@@ -558,7 +558,7 @@ impl Ltm {
         for i in 1..s {
             for t in 0..k {
                 let before = best[i - 1][..t].iter().copied().min().unwrap_or(u64::MAX);
-                best[i][t] = cost[i][t].checked_add(before).unwrap_or(u64::MAX);
+                best[i][t] = cost[i][t].saturating_add(before);
             }
         }
         let mut places = vec![(0, None); s];

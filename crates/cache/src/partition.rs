@@ -431,7 +431,7 @@ mod tests {
             }
             let way = splitmix(&mut state) % 30;
             let mut of_way = way;
-            let blocks: Vec<u64> = (0..12).filter(|_| splitmix(&mut of_way) % 3 > 0).collect();
+            let blocks: Vec<u64> = (0..12).filter(|_| !splitmix(&mut of_way).is_multiple_of(3)).collect();
             let consulted = |block: &u64| {
                 let mut of_block = *block;
                 let most = (0..3).fold(0, |f, _| f | 1 << (splitmix(&mut of_block) % 9));

@@ -358,7 +358,7 @@ mod tests {
                         Op::Push(from) => Some(*from),
                         _ => None,
                     });
-                    let to = from.filter(|_| splitmix(random) % 4 > 0).unwrap_or(place(random, bits));
+                    let to = from.filter(|_| !splitmix(random).is_multiple_of(4)).unwrap_or(place(random, bits));
                     ops.push(Op::Pop(to));
                 }
                 11 => {

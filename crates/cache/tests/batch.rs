@@ -78,7 +78,7 @@ fn what_is_remembered_of_entries_that_went_answers_nothing() {
             for round in 0..600 {
                 // A few headers come often, so that what answered them is remembered while others push it out.
                 let pick = |_| {
-                    let many = splitmix(&mut random) % 4 == 0;
+                    let many = splitmix(&mut random).is_multiple_of(4);
                     headers[(splitmix(&mut random) % if many { headers.len() as u64 } else { 60 }) as usize]
                 };
                 let some: Vec<Key> = (0..40).map(pick).collect();

@@ -74,7 +74,7 @@ fn register(random: &mut Random) -> Subfield {
     Subfield { field, offset: 0, bits: 3 }
 }
 
-fn action(random: &mut Random, table: u8, tables: u8, nested: u8, out: &mut Vec<Action>) {
+fn action(random: &mut Random, table: u8, nested: u8, out: &mut Vec<Action>) {
     let set = |field, value, mask| Action::Set { field, value, mask };
     let new = match random.below(19) {
         0..=2 => Action::Output(random.below(5) as u16),
@@ -97,7 +97,7 @@ fn action(random: &mut Random, table: u8, tables: u8, nested: u8, out: &mut Vec<
         13 if nested < 2 => {
             let mut inner = Vec::new();
             for _ in 0..1 + random.below(3) {
-                action(random, table, tables, nested + 1, &mut inner);
+                action(random, table, nested + 1, &mut inner);
             }
             Action::Clone(inner.into())
         }
@@ -132,7 +132,7 @@ impl Low for Subfield {
 fn flow(random: &mut Random, table: u8, tables: u8) -> FlowMod {
     let mut actions = Vec::new();
     for _ in 0..random.below(3) {
-        action(random, table, tables, 0, &mut actions);
+        action(random, table, 0, &mut actions);
     }
     match random.below(12) {
         0 => actions.push(Action::Drop),

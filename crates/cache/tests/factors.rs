@@ -79,7 +79,7 @@ fn crossed(random: &mut u64) -> Pipeline {
         flow(format!("table=2,priority=9,ip,nw_src=10.0.0.{n} actions=goto_table:3"));
         let bits = splitmix(random) % 4;
         flow(format!("table=3,priority=9,ip,nw_dst=10.1.0.{n},tp_dst={bits},tcp actions=goto_table:4"));
-        let ttl = if splitmix(random) % 2 == 0 { "dec_ttl," } else { "" };
+        let ttl = if splitmix(random).is_multiple_of(2) { "dec_ttl," } else { "" };
         flow(format!("table=4,priority=9,ip,nw_src=10.0.0.{n} actions={ttl}set_field:02:00:00:00:00:{n:02x}->eth_src,goto_table:5"));
         flow(format!(
             "table=5,priority=9,ip,nw_dst=10.1.0.{n} actions=move:NXM_NX_REG1[0..7]->NXM_OF_ETH_DST[0..7],goto_table:6"

@@ -112,7 +112,7 @@ pub fn balance(split: Split, tenants: u64, skew: f64, seed: u64) -> Balance {
             let traffic = weight(rank) * daily;
             all += traffic;
             first += match split {
-                Split::Vni => traffic * f64::from(vni % 2 == 0),
+                Split::Vni => traffic * f64::from(vni.is_multiple_of(2)),
                 // A VPC's traffic goes to as many addresses as it has VMs; the largest of them gets a share of its own.
                 Split::Address => {
                     let vms = (64.0 * weight(rank) * 100.0).max(2.0);

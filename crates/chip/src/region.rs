@@ -85,9 +85,9 @@ impl Region {
 
 /// How often the load fits into one chip (a hundredth to 64 times), or into one in each of the given clusters.
 pub fn loads_a_chip(p: &Profile, load: &Load, t: &Techniques) -> f64 {
-    let (mut low, mut high) = (0, 6400);
+    let (mut low, mut high) = (0, 6400u64);
     while low < high {
-        let middle = (low + high + 1) / 2;
+        let middle = low + (high - low).div_ceil(2);
         (low, high) = if fits(p, &load.hundredths(middle), t) { (middle, high) } else { (low, middle - 1) };
     }
     low as f64 / 100.0

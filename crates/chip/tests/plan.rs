@@ -66,7 +66,7 @@ fn line(field: &str) -> usize {
 
 #[test]
 fn what_does_not_fit_is_named_with_resource_and_stage() {
-    let e = place(&tofino(), &Load::sailfish(25), &Techniques::NONE).err().expect("does not fit");
+    let e = place(&tofino(), &Load::sailfish(25), &Techniques::NONE).expect_err("does not fit");
     eprintln!("{e}");
     assert_eq!((e.binds.resource, e.binds.free, e.binds.of, e.binds.stage), ("TCAM blocks", 0, 24, 11));
     assert!(e.fit > 0 && e.fit < e.entries && e.to_string().contains("entries fit"), "{e}");
@@ -85,7 +85,7 @@ fn what_does_not_fit_is_named_with_resource_and_stage() {
         (vec![], 100, &sailfish::techniques()[3].1, "TCAM blocks"),
         (vec![("sram_columns", "4"), ("map_ram_per_stage", "32")], 100, &paper, "SRAM blocks"),
     ] {
-        let e = place(&with(&fields), &Load::sailfish(25).hundredths(percent), techniques).err().expect(resource);
+        let e = place(&with(&fields), &Load::sailfish(25).hundredths(percent), techniques).expect_err(resource);
         eprintln!("{e}");
         assert_eq!(e.binds.resource, resource, "{fields:?}: {e}");
     }

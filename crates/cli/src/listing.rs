@@ -77,14 +77,14 @@ impl Printer {
     /// Writes what is left; how many items there were.
     pub fn end(mut self) -> anyhow::Result<u64> {
         match (self.format, self.count) {
-            (Format::Table, 0) => write!(self.out, "nothing to show\n"),
+            (Format::Table, 0) => writeln!(self.out, "nothing to show"),
             (Format::Table, _) => {
                 self.table()?;
                 Ok(())
             }
-            (Format::Json, 0) => write!(self.out, "[]\n"),
+            (Format::Json, 0) => writeln!(self.out, "[]"),
             (Format::Json, _) => write!(self.out, "\n]\n"),
-            (Format::Yaml, 0) => write!(self.out, "# nothing to show\n"),
+            (Format::Yaml, 0) => writeln!(self.out, "# nothing to show"),
             (Format::Yaml, _) => Ok(()),
         }
         .and_then(|()| self.out.flush())

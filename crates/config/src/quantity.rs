@@ -74,7 +74,7 @@ fn parse(s: &str, units: Units, what: &str) -> Result<u64, String> {
         let digits: u128 = part.parse().map_err(|_| wrong())?;
         let fraction = digits * u128::from(*scale);
         let ten = 10u128.pow(part.len() as u32);
-        if fraction % ten != 0 {
+        if !fraction.is_multiple_of(ten) {
             return Err(format!("`{s}` is not a whole number of {}", units.last().map_or("", |u| u.0)));
         }
         value += fraction / ten;
@@ -84,7 +84,7 @@ fn parse(s: &str, units: Units, what: &str) -> Result<u64, String> {
 
 /// The largest unit that gives a whole number.
 fn show(v: u64, units: Units) -> String {
-    let (name, scale) = units.iter().find(|(_, s)| v != 0 && v % s == 0).or(units.last()).copied().unwrap_or(("", 1));
+    let (name, scale) = units.iter().find(|(_, s)| v != 0 && v.is_multiple_of(*s)).or(units.last()).copied().unwrap_or(("", 1));
     format!("{}{name}", v / scale)
 }
 

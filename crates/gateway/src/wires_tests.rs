@@ -133,7 +133,7 @@ fn neighbour_discovery_is_of_the_servers_own_addresses() {
     let spoofed = Err(DropReason::FilterSpoofed);
     let malformed = Err(DropReason::NdMalformed);
     let of = |end: usize, kind: u8, src: u128, target: u128, server: bool, hop: u8, len: usize| {
-        let mut message = vec![0; 24];
+        let mut message = [0; 24];
         message[0] = kind;
         message[8..].copy_from_slice(&target.to_be_bytes());
         let mut packet = ip_v6(src, LOCAL, protocol::ICMPV6, &message[..len]);

@@ -92,7 +92,7 @@ fn a_connection_goes_out_by_the_pool_and_comes_back_to_its_vm() {
     // And back.
     let answer = from_outside(POOL, (2000, port), 60, true, 20);
     let mut trace = Trace::default();
-    let back = rig.send_all(&[answer.clone()], &mut trace).remove(0);
+    let back = rig.send_all(std::slice::from_ref(&answer), &mut trace).remove(0);
     let v = back.forwarded();
     assert_eq!((v.vni, v.dst, v.dmac), (RED, ip4(NC1), NEIGHBOUR_MAC));
     let (dmac, smac, ..) = inner_v4(v.inner);
@@ -183,7 +183,7 @@ fn a_hairpin_has_two_sessions_and_errors_go_to_the_vm() {
         ipv4::Packet::new_unchecked(&mut ip[..]).fill_checksum();
         ip
     }));
-    let seen = rig.send_all(&[long.clone()], &mut NoRecorder).remove(0);
+    let seen = rig.send_all(std::slice::from_ref(&long), &mut NoRecorder).remove(0);
     assert_eq!((seen.reason(), seen.generated.len()), (DropReason::TooBig, 1));
     let error = Seen { verdict: FORWARD, data: seen.generated[0].clone(), generated: vec![] };
     let v = error.forwarded();

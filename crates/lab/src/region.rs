@@ -71,8 +71,8 @@ pub fn build(shape: &Shape, progress: &Progress) -> Result<(), LabError> {
     Ok(())
 }
 
-fn run_steps(ns: &Namespace, steps: impl Iterator<Item = Step>) -> Result<(), LabError> {
-    steps.map(|s| ns.run_argv(&s.argv).map(drop)).collect()
+fn run_steps(ns: &Namespace, mut steps: impl Iterator<Item = Step>) -> Result<(), LabError> {
+    steps.try_for_each(|s| ns.run_argv(&s.argv).map(drop))
 }
 
 fn router(shape: &Shape) -> Result<(), LabError> {

@@ -198,7 +198,7 @@ impl<R: Read> Reader<R> {
             }
         }
         let length = self.u32(&head, 0) as usize;
-        if !(28..=BLOCK_MAX).contains(&length) || length % 4 != 0 {
+        if !(28..=BLOCK_MAX).contains(&length) || !length.is_multiple_of(4) {
             return Err(self.damaged("a section header has an impossible length"));
         }
         self.take(length - 12)?;
@@ -216,7 +216,7 @@ impl<R: Read> Reader<R> {
             let kind = self.u32(&kind, 0);
             let Some(length) = self.head::<4>()? else { return Err(self.damaged("a block has no length")) };
             let length = self.u32(&length, 0) as usize;
-            if !(12..=BLOCK_MAX).contains(&length) || length % 4 != 0 {
+            if !(12..=BLOCK_MAX).contains(&length) || !length.is_multiple_of(4) {
                 return Err(self.damaged("a block has an impossible length"));
             }
             let body = self.take(length - 8)?;

@@ -244,7 +244,7 @@ impl States {
         }
         states.take_ended().iter().for_each(|ended| (self.ends)(ended));
         hand.turns += 1;
-        if hand.turns % REST == 0 {
+        if hand.turns.is_multiple_of(REST) {
             states.rest(&mut || {
                 memory.grace();
                 self.nat.wait_for_batches();

@@ -102,7 +102,7 @@ impl Predecessor {
     /// Finds it; `Err` says why nothing can be had of it although it was there.
     pub fn find(base: &Path, state: Option<&Path>) -> Option<Result<Predecessor, String>> {
         let own = abi::layout_hash();
-        let (hash, maps) = pinned_layouts(base).into_iter().filter(|(hash, _)| *hash != own).next_back()?;
+        let (hash, maps) = pinned_layouts(base).into_iter().rfind(|(hash, _)| *hash != own)?;
         let lost = |why| Some(Err(format!("ATTENTION: sessions and counters of layout {hash:016x} are lost: {why}")));
         let Some(old) = state.and_then(|s| Old::read(s, hash)) else {
             return lost("the state has no description of that layout");

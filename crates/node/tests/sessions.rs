@@ -165,7 +165,7 @@ fn who_asks_for_ports_is_told_of_elastic_addresses_and_forwards() {
     assert_eq!(told(SessionQuery { limit: 2, ..any.clone() }), (vec![address.clone(), udp.clone()], true));
     assert_eq!(told(SessionQuery { public_port: Some(85), ..any.clone() }).0, [address.clone(), tcp.clone()]);
     assert_eq!(told(SessionQuery { protocol: Some("udp".into()), ..any.clone() }).0, [address.clone(), udp.clone()]);
-    assert_eq!(told(SessionQuery { vm: Some([10, 0, 0, 8].into()), ..any.clone() }).0, [tcp.clone()]);
+    assert_eq!(told(SessionQuery { vm: Some([10, 0, 0, 8].into()), ..any.clone() }).0, std::slice::from_ref(&tcp));
     assert_eq!(told(SessionQuery { public: Some([203, 0, 113, 16].into()), ..any.clone() }).0, [address]);
     assert_eq!(told(SessionQuery { vpc: Some("red".into()), public_port: Some(53), public: Some([203, 0, 113, 17].into()), ..any }).0, [udp]);
 }

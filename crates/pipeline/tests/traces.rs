@@ -128,7 +128,7 @@ fn normal_is_a_learning_switch_as_that_of_open_vswitch() {
                 .map(str::to_string)
                 .collect();
             ports.retain(|p| !p.contains(')'));
-            (sent.sort(), ports.sort());
+            sent.sort(); ports.sort();
             assert_eq!(sent, ports, "{of}");
         }
         assert!(told.learned().eq(run.learned()));

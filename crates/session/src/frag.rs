@@ -125,7 +125,7 @@ impl Datagram {
             None => !piece.more && self.pieces.iter().any(|(_, t)| *t > to),
         };
         let overlap = self.pieces.iter().any(|(f, t)| from < *t && *f < to);
-        let malformed = piece.len == 0 || to > DATAGRAM_MAX || (piece.more && piece.len % 8 != 0) || from % 8 != 0;
+        let malformed = piece.len == 0 || to > DATAGRAM_MAX || (piece.more && !piece.len.is_multiple_of(8)) || from % 8 != 0;
         if wrong_end || overlap || malformed || self.pieces.len() == PIECES_MAX {
             self.spoilt = true;
             return false;

@@ -99,7 +99,7 @@ impl Readers {
                 } else {
                     std::thread::sleep(std::time::Duration::from_micros(50));
                 }
-                if tries % 1024 == 0 {
+                if tries.is_multiple_of(1024) {
                     slot.free_if_owner_is_gone();
                 }
             }

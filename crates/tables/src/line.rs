@@ -218,7 +218,7 @@ impl RootRef {
     /// The word at a byte offset of `abi::Root`.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset % 8 == 0 && offset < size_of::<abi::Root>());
+        debug_assert!(offset.is_multiple_of(8) && offset < size_of::<abi::Root>());
         // SAFETY: callers pass offsets of fields of Root (`root!`), and Memory::root is valid for a whole Root.
         unsafe { &*(self.0 as *const u8).add(offset).cast::<AtomicU64>() }
     }
@@ -226,7 +226,7 @@ impl RootRef {
     /// The half word at a byte offset of `abi::Root`.
     #[inline(always)]
     pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset % 4 == 0 && offset < size_of::<abi::Root>());
+        debug_assert!(offset.is_multiple_of(4) && offset < size_of::<abi::Root>());
         // SAFETY: as for `word`.
         unsafe { &*(self.0 as *const u8).add(offset).cast::<AtomicU32>() }
     }

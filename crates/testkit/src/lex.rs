@@ -248,7 +248,7 @@ impl<'a> Cursor<'a> {
     /// `text`, a part of `word`, as hexadecimal bytes.
     pub fn hex_of(&self, word: &Word, text: &str) -> Result<Vec<u8>, CaseError> {
         let fail = || self.error(word, &format!("`{text}` is no run of hexadecimal bytes, as in 00ff1a"));
-        if !text.is_ascii() || text.len() % 2 != 0 {
+        if !text.is_ascii() || !text.len().is_multiple_of(2) {
             return Err(fail());
         }
         (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).map_err(|_| fail())).collect()

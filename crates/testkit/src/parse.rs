@@ -207,7 +207,7 @@ fn frag(c: &Cursor<'_>, f: &Field<'_>) -> Parsed<Frag> {
         None => (f.value, None),
     };
     let offset = c.number_of(f.word, start, "offset", 65_528)? as usize;
-    if offset % 8 != 0 || end.is_some_and(|e| e < offset) {
+    if !offset.is_multiple_of(8) || end.is_some_and(|e| e < offset) {
         return Err(c.error(f.word, "a fragment begins at a multiple of 8 bytes and does not end before it begins"));
     }
     Ok(Frag { offset, end })

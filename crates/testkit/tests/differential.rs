@@ -258,11 +258,10 @@ fn opinion(region: &Region, frame: &[u8], slow: &Seen) -> Result<(), String> {
                 r @ (D::RouteNone | D::RouteBlackhole | D::RoutePeerLoop | D::ScopeInternet | D::ScopeLine | D::ScopeRegion | D::VmUnknown),
             ),
             place,
-        ) => {
-            if !matches!(place, Place::Nowhere(p) if p == *r) {
+        )
+            if !matches!(place, Place::Nowhere(p) if p == *r) => {
                 return wrong(&format!("{place:?}"));
             }
-        }
         (End::Drop(D::TtlExpired | D::TooBig), Place::Nowhere(_)) => return wrong(&format!("{place:?}")),
         (End::Drop(D::TtlExpired), Place::Gateway(_)) => return wrong("the gateway's own address, for which the TTL suffices"),
         (End::Drop(D::GatewayNotServed), Place::Nowhere(_) | Place::Vm(..)) => return wrong(&format!("{place:?}")),

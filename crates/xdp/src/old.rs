@@ -98,7 +98,7 @@ impl OldTables {
     }
 
     fn word(mapping: &Mapping, offset: usize, end: usize) -> Option<u64> {
-        if offset % 8 != 0 || offset.checked_add(8)? > end.min(mapping.bytes()) {
+        if !offset.is_multiple_of(8) || offset.checked_add(8)? > end.min(mapping.bytes()) {
             return None;
         }
         // SAFETY: the word lies in the mapping, which is page-aligned, and is read as an atomic.

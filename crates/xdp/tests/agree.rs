@@ -67,6 +67,8 @@ fn pinned_memory_of_another_layout_is_refused_in_plain_words() {
         build(&first.memory(), 0);
         // SAFETY: Memory promises a whole Root, and nobody else writes.
         unsafe { (*first.memory().root()).layout_hash ^= 1 };
+        // An engine has no Debug.
+        #[allow(clippy::err_expect)]
         let error = XdpEngine::open_or_create(&options).err().expect("refused");
         assert!(matches!(error, XdpError::MemoryLayout { .. }), "{error}");
         assert!(error.to_string().contains("build new tables beside it"), "{error}");
@@ -121,7 +123,7 @@ fn an_upgrade_from_another_layout_switches_the_link_without_losing_a_packet() {
 fn generic_mode_is_said_aloud() {
     in_namespace(|| {
         let Some(mut engine) = engine() else { return };
-        let refused = engine.attach(index("lo"), Attach::Native).err().expect("loopback has no native XDP");
+        let refused = engine.attach(index("lo"), Attach::Native).expect_err("loopback has no native XDP");
         assert!(refused.to_string().contains("`user` engine"), "{refused}");
         let attached = engine.attach(index("lo"), Attach::NativeElseGeneric).unwrap();
         assert_eq!(attached.mode, xdp::Mode::Generic);
@@ -142,7 +144,7 @@ fn jumbo_frames_take_the_fast_path_with_checksums_over_all_their_buffers() {
         if xdp::redirects_buffers() {
             engine.attach(port, Attach::Native).unwrap();
         } else {
-            let refused = engine.attach(port, Attach::Native).err().expect("frames in several buffers would be lost");
+            let refused = engine.attach(port, Attach::Native).expect_err("frames in several buffers would be lost");
             assert!(refused.to_string().contains("MTU that fits one"), "{refused}");
             let attached = engine.attach(port, Attach::NativeElseGeneric).unwrap();
             assert!(attached.note.is_some_and(|n| n.contains("GENERIC") && n.contains("Linux 6.3")));
@@ -233,12 +235,12 @@ fn punts_are_metered_as_rfc_2698_has_it() {
         stranger[16..18].copy_from_slice(&length.to_be_bytes());
         build(&engine.memory(), 0);
         for round in 0..60 {
-            let mut limit = || (random(&mut state) % 5 != 0).then(|| 1 + random(&mut state) % 8);
+            let mut limit = || (!random(&mut state).is_multiple_of(5)).then(|| 1 + random(&mut state) % 8);
             let (mut total, mut tenant) = (TwoRates([limit(), limit()]), TwoRates([limit(), limit()]));
             set_punts(&engine.memory(), total.words(), tenant.words());
             let mut want = (0, 0);
             for i in 0..24 {
-                let known = random(&mut state) % 4 != 0;
+                let known = !random(&mut state).is_multiple_of(4);
                 let mine = if known { tenant.color() } else { 1 };
                 let passes = [true, mine != 2, mine == 0][total.color() as usize];
                 let run = engine.test_run(if known { &arp } else { &stranger }, port, 1).unwrap();

@@ -83,7 +83,7 @@ impl Rig {
         until(|| done().then_some(())).expect("the program sees them all");
     }
 
-    fn to_gateway(&mut self, vni: u32, times: u32) {
+    fn at_gateway(&mut self, vni: u32, times: u32) {
         self.send(&packet(NC_A, vni, GATEWAY, 20), times);
     }
 
@@ -120,8 +120,8 @@ fn one_tenants_flood_leaves_room_for_another_and_is_told_of_the_one_who_floods()
         let Some(engine) = engine() else { return };
         let mut rig = Rig::new(engine, [RED, BLUE].into_iter());
         for round in 1..=3 {
-            rig.to_gateway(RED, 5000);
-            rig.to_gateway(BLUE, 50);
+            rig.at_gateway(RED, 5000);
+            rig.at_gateway(BLUE, 50);
             assert_eq!((rig.held(RED), rig.held(BLUE)), (SHARE, 50));
             let taken = rig.take();
             assert_eq!((taken[&RED], taken[&BLUE]), (SHARE, 50), "round {round}");
@@ -142,17 +142,17 @@ fn many_who_flood_leave_room_for_one_more() {
         let Some(engine) = engine() else { return };
         let mut rig = Rig::new(engine, flooding.clone().chain([BLUE]));
         for vni in flooding.clone() {
-            rig.to_gateway(vni, 300);
+            rig.at_gateway(vni, 300);
         }
-        rig.to_gateway(BLUE, 1);
+        rig.at_gateway(BLUE, 1);
         let taken = rig.take();
         assert_eq!((taken[&BLUE], rig.refused(BLUE), rig.socket.take_lost()), (1, 0, 0));
         assert!(flooding.clone().all(|vni| rig.refused(vni) > 0));
         // When all go on at once, shares become equal.
         for _ in 0..40 {
-            flooding.clone().for_each(|vni| rig.to_gateway(vni, 10));
+            flooding.clone().for_each(|vni| rig.at_gateway(vni, 10));
         }
-        rig.to_gateway(BLUE, 1);
+        rig.at_gateway(BLUE, 1);
         let taken = rig.take();
         assert_eq!((taken[&BLUE], rig.refused(BLUE), rig.socket.take_lost()), (1, 0, 0));
     });
@@ -170,7 +170,7 @@ fn what_is_no_tenants_has_shares_of_its_own() {
         let length = u16::from_be_bytes([options[16], options[17]]) + 4;
         options[16..18].copy_from_slice(&length.to_be_bytes());
         rig.send(&options, 5000);
-        rig.to_gateway(RED, 20);
+        rig.at_gateway(RED, 20);
         let taken = rig.take();
         assert_eq!((taken[&0], taken[&RED], rig.refused(RED)), (SHARE, 20, 0));
         assert_eq!(rig.engine.stats_total().drops[DropReason::PuntRingFull as usize], u64::from(5000 - SHARE));
@@ -183,16 +183,16 @@ fn packets_lost_on_the_way_do_not_use_up_a_share_for_good() {
     in_namespace(|| {
         let Some(engine) = engine() else { return };
         let mut rig = Rig::new(engine, [RED].into_iter());
-        rig.to_gateway(RED, 5000);
+        rig.at_gateway(RED, 5000);
         // Taken, but nobody says whose they were: as if they had been lost.
         while rig.socket.receive() > 0 {
             rig.socket.release();
         }
-        rig.to_gateway(RED, 10);
+        rig.at_gateway(RED, 10);
         assert_eq!(rig.held(RED), SHARE);
         rig.tables.punts_lost(rig.ring, u64::from(SHARE));
         assert_eq!(rig.held(RED), 0);
-        rig.to_gateway(RED, 10);
+        rig.at_gateway(RED, 10);
         assert_eq!((rig.held(RED), rig.take()[&RED]), (10, 10));
     });
 }
@@ -203,7 +203,7 @@ fn a_ring_of_which_nobody_says_what_is_taken_has_no_shares() {
         let Some(engine) = engine() else { return };
         let mut rig = Rig::new(engine, [RED].into_iter());
         rig.tables.open_punt_ring(rig.ring, 0);
-        rig.to_gateway(RED, 200);
+        rig.at_gateway(RED, 200);
         assert_eq!((rig.take()[&RED], rig.refused(RED)), (200, 0));
     });
 }

@@ -71,7 +71,7 @@ fn spec(addr: u32, mac: u64, nc: u32) -> VmSpec {
 
 /// VPC `i` in a version; `filler` routes make its tree larger or smaller.
 fn change(i: u32, version: u32, filler: u32, create: bool) -> TenantChange {
-    let even = version % 2 == 0;
+    let even = version.is_multiple_of(2);
     let mut routes = vec![
         route(0x0a00_0000, 8, Target::Local),
         route(NOW_AND_THEN & !0xff, 24, if even { Target::Local } else { Target::Blackhole }),

@@ -109,7 +109,7 @@ impl Learner {
     pub fn sample(&mut self, walk: &Walk<'_>) -> bool {
         self.misses += 1;
         let rate = RATES.iter().find(|r| self.taken < r.0).map_or(SPARSE, |r| r.1);
-        if self.misses % rate != 0 {
+        if !self.misses.is_multiple_of(rate) {
             return false;
         }
         let mut row: Vec<(u8, u64)> = Vec::with_capacity(walk.traversal.steps.len());

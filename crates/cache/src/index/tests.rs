@@ -78,7 +78,7 @@ fn run(seed: u64, steps: u64, limit: usize, kinds: u64) -> usize {
             let e = &list[(splitmix(&mut random) % list.len() as u64) as usize];
             (0..WORDS).for_each(|i| key[i] = key[i] & !e.mask[i] | e.values[i]);
         }
-        let growing = step / (limit as u64 * 2) % 2 == 0;
+        let growing = (step / (limit as u64 * 2)).is_multiple_of(2);
         match splitmix(&mut random) % 8 {
             n if n < if growing { 5 } else { 2 } && !free.is_empty() => {
                 let kind = splitmix(&mut random) % kinds;

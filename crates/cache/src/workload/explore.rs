@@ -63,7 +63,7 @@ pub fn explore(pipeline: &Pipeline, tries: usize, parameters: &Parameters, seed:
     let longest = found.iter().map(|f| f.1).max().unwrap_or(1);
     let (long, short): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| f.1 * 2 > longest);
     let pick = |random: &mut u64| {
-        let from = if short.is_empty() || splitmix(random) % 10 != 0 { &long } else { &short };
+        let from = if short.is_empty() || !splitmix(random).is_multiple_of(10) { &long } else { &short };
         from[(splitmix(random) % from.len() as u64) as usize].0
     };
     let mut headers = Vec::with_capacity(parameters.flows);
@@ -118,7 +118,7 @@ fn change(key: &mut Key, values: &[(Field, Vec<(u128, u128)>)], random: &mut u64
     let Some((field, seen)) = values.get((splitmix(random) % values.len().max(1) as u64) as usize) else { return };
     let (value, mask) = seen[(splitmix(random) % seen.len() as u64) as usize];
     let noise = u128::from(splitmix(random)) << 64 | u128::from(splitmix(random));
-    let free = if splitmix(random) % 2 == 0 { noise } else { 0 };
+    let free = if splitmix(random).is_multiple_of(2) { noise } else { 0 };
     key.set(*field, value & mask | free & !mask);
     let ip = matches!(field, Field::NwSrc | Field::NwDst | Field::NwProto | Field::TcpSrc | Field::TcpDst);
     if ip && key.get(Field::EthType) != 0x0800 {
@@ -126,7 +126,7 @@ fn change(key: &mut Key, values: &[(Field, Vec<(u128, u128)>)], random: &mut u64
         key.set(Field::NwTtl, 64);
     }
     if matches!(field, Field::TcpSrc | Field::TcpDst) && !matches!(key.get(Field::NwProto), 6 | 17) {
-        key.set(Field::NwProto, if splitmix(random) % 2 == 0 { 6 } else { 17 });
+        key.set(Field::NwProto, if splitmix(random).is_multiple_of(2) { 6 } else { 17 });
     }
     if key.get(Field::VlanTci) & 0x1000 != 0 {
         key.set(Field::VlanTpid, 0x8100);

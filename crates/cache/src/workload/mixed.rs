@@ -116,7 +116,7 @@ impl Maker<'_> {
 
     fn packet(&mut self, what: Traffic, n: usize) -> u32 {
         let (n, entries) = (n as u64, self.size.entries as u64);
-        let turn = |length: u64| n / length.max(1) % 2 == 0;
+        let turn = |length: u64| (n / length.max(1)).is_multiple_of(2);
         match what {
             Traffic::Mixed if n % 2 == 0 => self.crossed(),
             Traffic::Mixed => self.lone(entries / 2),

@@ -214,11 +214,11 @@ pub fn ways(depth: u32, g: &Geometry) -> Vec<u32> {
     if depth < 8 {
         return (0..4).map(|i| if i < depth - 4 { 2 } else { 1 }).collect();
     }
-    let mut size = (1 << depth.min(64).ilog2()) / 4;
+    let mut size = (1u32 << depth.min(64).ilog2()) / 4;
     let (mut left, mut out, mut bits, mut round) = (depth, Vec::new(), 0, 0);
     let select = g.select_bits();
     while left > 0 {
-        let need = 32 - (size as u32 - 1).leading_zeros();
+        let need = 32 - (size - 1).leading_zeros();
         if size <= left && need <= select - bits % select {
             out.push(size);
             left -= size;

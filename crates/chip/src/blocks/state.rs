@@ -61,7 +61,7 @@ impl State {
         let alus = if self.is_counter() { g.stats_alus } else { g.meter_alus };
         let rams = (1..=g.register_blocks_max.min(g.sram_per_stage())).rev().find(|data| {
             let cells = u64::from(*data) * u64::from(self.per_word(g) * g.sram_depth);
-            self.map_ram(*data, cells, g) <= g.map_ram_per_stage && data + 1 <= g.sram_per_stage()
+            self.map_ram(*data, cells, g) <= g.map_ram_per_stage && *data < g.sram_per_stage()
         });
         let rams = if alus == 0 { None } else { rams };
         rams.map_or(0, |data| u64::from(data) * u64::from(self.per_word(g)) * u64::from(g.sram_depth))

@@ -159,7 +159,7 @@ impl Carver<'_> {
         };
         let all: Vec<usize> = range.clone().collect();
         // A subtree takes one place more for the prefix that covers it.
-        if all.len() as u32 + 1 <= self.limit / 2 && fits_window(&node, self, &all) && len >= self.shape.pivot_min {
+        if (all.len() as u32) < self.limit / 2 && fits_window(&node, self, &all) && len >= self.shape.pivot_min {
             return all;
         }
         if len >= BITS {

@@ -183,7 +183,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 /// One object a cache; with further experiments, one object a workload that holds all of them.
 fn show(all: &[Results], args: &Args, global: &Global) -> anyhow::Result<()> {
     if global.output == Format::Table {
-        return output::print(&all.iter().map(|r| table(r)).collect::<String>());
+        return output::print(&all.iter().map(table).collect::<String>());
     }
     let plain = all.len() == 1 && !args.strategies && !args.sweep && args.change_rules.is_none();
     match plain {

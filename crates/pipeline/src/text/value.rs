@@ -241,7 +241,7 @@ pub(super) fn subfield(text: &str, bare: bool) -> Read<'_, Subfield> {
 /// Bytes as `01.02.ff`.
 pub(super) fn bytes(text: &str) -> Read<'_, Vec<u8>> {
     let digits: Vec<u8> = text.bytes().filter(|b| *b != b'.').collect();
-    if digits.len() % 2 != 0 || !digits.iter().all(u8::is_ascii_hexdigit) {
+    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
         return bad(text, "bytes are written as pairs of hexadecimal digits: 01.02.ff");
     }
     let nibble = |b: u8| (b as char).to_digit(16).unwrap_or(0) as u8;

@@ -11,7 +11,7 @@ fn nth(i: u32) -> NewSession {
     new.inner = InnerKey::v4(1 + i % 4, 17, i, i as u16, !i, 53);
     new.outer = OuterKey::v4(17, i ^ 0x5555_5555, i as u16 ^ 0x3333, !i, 53);
     new.epoch = i as u16;
-    if i % 5 == 0 {
+    if i.is_multiple_of(5) {
         new.inner = InnerKey::v6(1 + i % 4, 17, u128::from(i) << 64 | u128::from(!i), i as u16, i.into(), 53);
         new.outer = new.inner.untranslated();
     }

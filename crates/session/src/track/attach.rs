@@ -122,7 +122,7 @@ impl Tracker {
         let v6 = word & SESSION_V6 != 0;
         live && match self.shared.lines.kind(at / SEGMENT_LINES).load(Acquire) {
             SESSION_SEGMENT_V4 => !v6,
-            SESSION_SEGMENT_V6 => v6 && at % 2 == 0,
+            SESSION_SEGMENT_V6 => v6 && at.is_multiple_of(2),
             _ => false,
         }
     }
@@ -211,7 +211,7 @@ impl Tracker {
         let state = State::from_number(word as u8);
         let vni = inner.vni();
         let tenant = self.quotas.tenant(vni);
-        self.quotas.adopt(&tenant, &vm_of(vni, inner.vm()), state.half_open(), self.is_fast(at, word));
+        self.quotas.adopt(tenant, &vm_of(vni, inner.vm()), state.half_open(), self.is_fast(at, word));
         if state.half_open() {
             half_open.entry(vni).or_default().push((at, record.started()));
         }

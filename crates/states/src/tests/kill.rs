@@ -45,7 +45,7 @@ fn successor(memory: &Arc<SharedMemory>, kind: usize) -> (Agent<Box<dyn StateTab
 }
 
 fn send(agent: &mut Agent<Box<dyn StateTable>>, i: u32, kind: Kind, from: Direction, now: u64) -> Outcome {
-    agent.control(&Control { key: key(i, i % 9 == 0), kind, from }, now, &mut |_| true)
+    agent.control(&Control { key: key(i, i.is_multiple_of(9)), kind, from }, now, &mut |_| true)
 }
 
 fn open(agent: &mut Agent<Box<dyn StateTable>>, i: u32, now: u64) {

@@ -46,7 +46,7 @@ fn send(s: &Shared, key: Key, kind: Kind, from: Direction) -> bool {
 }
 
 fn establish(s: &Shared, i: u32) {
-    let key = key(i, i % 8 == 0);
+    let key = key(i, i.is_multiple_of(8));
     for (kind, from) in [(Kind::Syn, Out), (Kind::SynAck, In), (Kind::Ack, Out)] {
         assert!(send(s, key, kind, from), "{key:?}");
     }

@@ -160,7 +160,7 @@ fn samples(kind: Kind, count: usize, buckets: u32) -> Vec<Sample> {
             Kind::Tenant => {
                 let key = u64::from(vni) << 40 | TENANT_VALID | u64::from(n) << 16 | 0x0201;
                 let mut words = vec![key, u64::from(n) << 33 | 5, u64::from(n) + 77, u64::from(n) + 99];
-                if n % 3 == 0 {
+                if n.is_multiple_of(3) {
                     words.push(u64::from(n) << 32 | 0x55 << 8 | 24 << 2);
                 }
                 Sample { vni, addr, hash: hash1(u64::from(vni) << 40, SALT), words }

@@ -232,7 +232,7 @@ impl Tables {
     pub fn nc4(&self, nc: u32) -> Option<(u32, u32)> {
         let word = self.nc_word(nc);
         let group = (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
-        (word & (NC_VALID | NC_V6) == NC_VALID).then(|| (group, (word >> 32) as u32))
+        (word & (NC_VALID | NC_V6) == NC_VALID).then_some((group, (word >> 32) as u32))
     }
 
     /// The next hop that a group chooses for a flow; 0 if the group is empty.

@@ -123,7 +123,7 @@ impl History {
         let options = WriterOptions::default();
         let mut other = Writer::attach(copy(&*self.memory), options).unwrap();
         self.w.settle();
-        let (mine, theirs) = (self.w.snapshot().as_taken_over(&self.model, settled), other.snapshot().as_taken_over(&self.model, settled));
+        let (mine, theirs) = (self.w.snapshot().into_taken_over(&self.model, settled), other.snapshot().into_taken_over(&self.model, settled));
         if let Some(what) = mine.differs(&theirs) {
             panic!("{what}");
         }
@@ -218,15 +218,15 @@ fn memory_says_what_a_large_model_says() {
     };
     let vm = |i: u32, n: u32| VmSpec {
         mac: 0x0200_0000_0000 | u64::from(n),
-        ipv4: (n % 5 > 0).then_some(0x0a00_0000 + n),
+        ipv4: (!n.is_multiple_of(5)).then_some(0x0a00_0000 + n),
         ipv6: (n % 5 < 2).then_some(0x2001 << 112 | u128::from(n)),
         more: Vec::new(),
         nc: nc(1 + (i * 13 + n) % 4200),
-        meter: (n == 3 && i % 64 == 0).then(|| Box::new(MeterSpec { bytes: RateSpec { committed_rate: u64::from(i) + 1, ..Default::default() }, ..Default::default() })),
+        meter: (n == 3 && i.is_multiple_of(64)).then(|| Box::new(MeterSpec { bytes: RateSpec { committed_rate: u64::from(i) + 1, ..Default::default() }, ..Default::default() })),
     };
     let tenant = |i: u32| TenantChange {
         vni: i * 4001 + 1,
-        settings: Some(TenantSettings { gateway_mac: 0x0200_0000_0001, icmp: i % 2 == 0, extra_ncs: vec![nc(1 + i)], ..Default::default() }),
+        settings: Some(TenantSettings { gateway_mac: 0x0200_0000_0001, icmp: i.is_multiple_of(2), extra_ncs: vec![nc(1 + i)], ..Default::default() }),
         routes: RoutesChange::Replace(vec![Route { prefix: Prefix { addr: IpAddr::V4(0x0a00_0000.into()), len: 8 }, target: Target::Local }]),
         vm_add: (0..13).map(|n| vm(i, n)).collect(),
         ..Default::default()

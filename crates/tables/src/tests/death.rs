@@ -20,14 +20,14 @@ fn v6(a: u128) -> IpAddr {
 }
 
 fn nc(n: u32) -> IpAddr {
-    if n % 3 == 0 { v6(u128::from(n) << 100) } else { v4(0xc0a8_0000 + n) }
+    if n.is_multiple_of(3) { v6(u128::from(n) << 100) } else { v4(0xc0a8_0000 + n) }
 }
 
 fn vm(n: u32, on: u32) -> VmSpec {
     let six = |a: u32| 0x2001 << 112 | u128::from(a) << 40;
     let ipv4 = (n % 4 != 3).then_some(0x0a00_0000 + n);
     let ipv6 = (n % 4 > 1).then_some(six(n));
-    let more = if n % 5 == 0 { vec![v4(0x0a01_0000 + n), IpAddr::V6(six(n + 1000).into())] } else { vec![] };
+    let more = if n.is_multiple_of(5) { vec![v4(0x0a01_0000 + n), IpAddr::V6(six(n + 1000).into())] } else { vec![] };
     VmSpec { mac: 0x0200_0000_0000 | u64::from(n), ipv4, ipv6, more, nc: nc(on), meter: None }
 }
 

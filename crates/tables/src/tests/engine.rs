@@ -296,7 +296,7 @@ fn the_counter_of_a_new_vm_begins_at_zero() {
 }
 
 fn hop(n: u8, mtu: u16) -> NexthopSpec {
-    let addr = if n % 2 == 0 {
+    let addr = if n.is_multiple_of(2) {
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, n))
     } else {
         IpAddr::V6(Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(n)))
@@ -400,7 +400,7 @@ fn one_vpc_with_many_routes_changes_one_by_one() {
     let v4 = |addr: u32, len| Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(addr)), len };
     let route = |i: u32| Route {
         prefix: v4(0x0100_0000 + (i << 9), 24),
-        target: if i % 3 == 0 { Target::Line } else { Target::Region },
+        target: if i.is_multiple_of(3) { Target::Line } else { Target::Region },
     };
     let mut routes: Vec<Route> = (0..n).map(route).collect();
     routes.push(Route { prefix: v4(0, 0), target: Target::Blackhole });
@@ -413,7 +413,7 @@ fn one_vpc_with_many_routes_changes_one_by_one() {
     let scope = |addr| tables.route4(t().root4(), addr) >> VALUE_SCOPE_SHIFT;
     let lines = |w: &Writer| w.bytes_by_table().iter().find(|b| b.0 == "trees").unwrap().1 / 64;
     let packed = lines(&w);
-    let want = |i: u32| if i % 3 == 0 { SCOPE_LINE } else { SCOPE_REGION };
+    let want = |i: u32| if i.is_multiple_of(3) { SCOPE_LINE } else { SCOPE_REGION };
     for step in 0..2_000u32 {
         let i = rng.random_range(0..n);
         let addr = 0x0100_0000 + (i << 9);

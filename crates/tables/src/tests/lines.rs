@@ -348,7 +348,7 @@ fn vms_are_found_in_every_place_of_a_chain() {
         m.root.set(root!(vm4), other);
         // An old entry that dies and a new one that comes, in one bucket.
         let beside = (slot + 1) % 3;
-        (m.set(line, slot, adding(1)), m.set(line, beside, dying(1)));
+        m.set(line, slot, adding(1)); m.set(line, beside, dying(1));
         let seen = |g| m.t.vm4(vni, addr, g).map(|e| e.mac);
         let old = u64::from(1u32) << 16;
         assert_eq!((seen(1), seen(0)), (want.map(|e| e.mac), reach.then_some(old)));
@@ -376,7 +376,7 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
                 false => m.t.nc_by_addr6(addr).map(|nc| VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc, flags: 3 }),
             };
             assert_eq!(ask(), None, "another address of the same tag");
-            (m.set(line, 4 + 2 * slot, addr.0), m.set(line, 10 + 2 * slot, 0x0203_0405_0607 << 16 | 3));
+            m.set(line, 4 + 2 * slot, addr.0); m.set(line, 10 + 2 * slot, 0x0203_0405_0607 << 16 | 3);
             m.set(line, 11 + 2 * slot, 0x12_3456 << 32 | 0x6_5432);
             let want = VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc: 0x6_5432, flags: 3 };
             assert_eq!(ask(), reach.then_some(want), "{line} {slot}");
@@ -391,9 +391,9 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
         // The word that leads on is no entry, whatever it looks like.
         let next = m.lines.at(50).word(3);
         m.set(50, 3, key | 1);
-        (m.set(50, 10, addr.0), m.set(50, 11, addr.1));
+        m.set(50, 10, addr.0); m.set(50, 11, addr.1);
         assert_eq!((m.t.vm6(vni, addr, 0), m.t.nc_by_addr6(addr)), (None, None));
-        (m.set(50, 3, next), m.set(50, 10, 0), m.set(50, 11, 0));
+        m.set(50, 3, next); m.set(50, 10, 0); m.set(50, 11, 0);
         m.root.set(table, 0);
         assert_eq!((m.t.vm6(vni, addr, 0), m.t.nc_by_addr6(addr)), (None, None), "there is no table");
     }
@@ -412,7 +412,7 @@ fn ncs_groups_and_next_hops_are_read_word_by_word() {
         assert_eq!(m.t.nc(id), Some(Nc { addr: IpAddr::V4(0x0a01_0203.into()), group: 0x2aa_aaaa }));
         assert_eq!(m.t.nc4(id), Some((0x2aa_aaaa, 0x0a01_0203)));
         let record = chunk + 512 + id % 4096;
-        (m.set(record, 1, 0x2001), m.set(record, 2, 0x77));
+        m.set(record, 1, 0x2001); m.set(record, 2, 0x77);
         m.set(line, i, 0x155_5555 << 4 | NC_VALID | NC_V6);
         let six = IpAddr::V6((0x2001u128 << 64 | 0x77).into());
         assert_eq!((m.t.nc(id), m.t.nc4(id)), (Some(Nc { addr: six, group: 0x155_5555 }), None));
@@ -438,7 +438,7 @@ fn ncs_groups_and_next_hops_are_read_word_by_word() {
     m.set(600, 0, 0xfffe_2222_3333_4444);
     assert!(!m.t.nexthop(600).ready);
     for (hi, lo, v4) in [(0, 0, true), (0, 0xffff_ffff, true), (0, 1 << 32, false), (1, 5, false), (0, u64::MAX, false)] {
-        (m.set(600, 3, hi), m.set(600, 4, lo));
+        m.set(600, 3, hi); m.set(600, 4, lo);
         let six = IpAddr::V6((u128::from(hi) << 64 | u128::from(lo)).into());
         assert_eq!(m.t.nexthop_addr(600), if v4 { IpAddr::V4((lo as u32).into()) } else { six });
     }
@@ -458,7 +458,7 @@ fn lines_outside_are_never_touched() {
     m.set(1, 7, 0);
     let block = last - 1;
     m.set(last, 3, 0);
-    (m.set(block, 0, 1000 << 16), m.set(block, 1, 5000));
+    m.set(block, 0, 1000 << 16); m.set(block, 1, 5000);
     let colors = |line| (m.t.meter(line, 4, 1), m.t.meter(line, 4, 1), m.t.meter_colors(line));
     assert_eq!(colors(block), (Color::Green, Color::Yellow, [1, 1, 0]));
     assert_eq!([0, last, last + 1].map(colors), [(Color::Green, Color::Green, [0; 3]); 3]);
@@ -520,7 +520,7 @@ fn a_descent_is_taken_once() {
     m.set_half(400, 15, 500);
     for i in 0..16u32 {
         (0..7).for_each(|j| m.set_half(500 + i, j, if j == 0 { 100 * i + 50 } else { u32::MAX }));
-        (m.set_half(500 + i, 8, i << 1), m.set_half(500 + i, 9, i << 1 | 1));
+        m.set_half(500 + i, 8, i << 1); m.set_half(500 + i, 9, i << 1 | 1);
     }
     for key in [0, 50, 51, 100, 101, 150, 151, 1450, 1451, 1500, 1501, 1550, 1551, u32::MAX] {
         let child = (0..15).filter(|i| 100 * (i + 1) < key).count() as u32;

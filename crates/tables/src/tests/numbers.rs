@@ -312,7 +312,7 @@ fn every_way_to_ask_has_one_answer() {
         gateway_mac: 0x0212_3456_0000 + u64::from(i),
         gateways: vec![IpAddr::V4(Ipv4Addr::from_bits(0x0a01_ff00 + i))],
         extra_ncs: six[..i as usize % 9].to_vec(),
-        icmp: i % 2 == 0,
+        icmp: i.is_multiple_of(2),
         ..Default::default()
     };
     let tenants = (0..VPCS).map(|i| TenantChange { vni: vni(i), settings: Some(settings(i)), ..Default::default() });

@@ -308,7 +308,7 @@ fn a_bulk_commit_is_refused_whole_and_equals_its_parts() {
         bad
     };
     let twice = |t: &mut TenantChange| match &mut t.routes {
-        RoutesChange::Replace(routes) => routes.push(routes[0].clone()),
+        RoutesChange::Replace(routes) => routes.push(routes[0]),
         _ => unreachable!(),
     };
     for at in [0, 1500, 2999] {

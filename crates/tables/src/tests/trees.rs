@@ -461,8 +461,8 @@ fn a_sweep_covers_each_key_once() {
     assert_eq!(sweep(16, 31, 3, &[("prefix", 20, 23, 4), ("prefix", 22, 22, 5)]).0, [(19, 3), (21, 4), (22, 5), (23, 4), (31, 3)]);
     assert_eq!(sweep(16, 31, 3, &[("prefix", 16, 31, 4)]).0, [(31, 4)]);
     // Local prefixes that are closed hold nothing.
-    assert_eq!(sweep(0, max, 0, &[("prefix", 0, 7, local), ("prefix", 8, 15, line)]).1, false);
-    assert_eq!(sweep(0, max, 0, &[("prefix", 0, 7, local), ("prefix", 7, 7, line)]).1, true);
+    assert!(!sweep(0, max, 0, &[("prefix", 0, 7, local), ("prefix", 8, 15, line)]).1);
+    assert!(sweep(0, max, 0, &[("prefix", 0, 7, local), ("prefix", 7, 7, line)]).1);
     assert_eq!([sweep(0, max, local, &[("prefix", 0, 7, line)]).1, sweep(0, max, local, &[("prefix", 0, 7, local)]).1], [true, false]);
     let nested = [("prefix", 0, 15, local), ("prefix", 0, 7, local), ("prefix", 8, 9, line)];
     assert_eq!((sweep(0, max, 0, &nested).1, sweep(0, max, 0, &nested[1..]).1), (true, false), "of two local ones one is closed");

@@ -239,8 +239,8 @@ impl Audit<'_> {
         }
         let mut count = [0; 2];
         let tops = [roots as u32, (roots >> 32) as u32].map(Top::of_root);
-        assert!(walk_all::<u32>(lines, tops[0], &mut |b| (count[0] += b.lines) == ()));
-        assert!(walk_all::<u64>(lines, tops[1], &mut |b| (count[1] += b.lines) == ()));
+        assert!(walk_all::<u32>(lines, tops[0], &mut |b| { count[0] += b.lines; true }));
+        assert!(walk_all::<u64>(lines, tops[1], &mut |b| { count[1] += b.lines; true }));
         assert_eq!(state.tree_lines, count, "lines of the trees of {vni}");
         if state.routes_known {
             let known = state.routes4.len() + state.routes6.len();
@@ -454,7 +454,7 @@ impl Audit<'_> {
 impl super::undo::Snapshot {
     /// Of a writer that remembers, what one that takes over its memory can know; in one order where order says nothing. `settled`: nothing
     /// waited for a grace period when it took over (else PEER words may be missing until routes change).
-    pub(crate) fn as_taken_over(mut self, model: &Model, settled: bool) -> Self {
+    pub(crate) fn into_taken_over(mut self, model: &Model, settled: bool) -> Self {
         self.peers.clear();
         for (vni, t) in &mut self.tenants {
             let visible = visible_peers(model, *vni);

@@ -406,7 +406,7 @@ fn macs_are_unicast() {
     ] {
         w.settle();
         let result = w.commit(&with(mac, gateways));
-        assert!(matches!(result, Ok(_) if good) || matches!(result, Err(CommitError::BadMac { vni: 10, mac: m }) if !good && m == mac), "{mac:x}");
+        assert!(result.is_ok() && good || matches!(result, Err(CommitError::BadMac { vni: 10, mac: m }) if !good && m == mac), "{mac:x}");
     }
 }
 
@@ -742,7 +742,7 @@ fn neighbours_keep_their_own_words() {
     // Three of one group of ids, and as many as make buckets full.
     let mut vnis: Vec<Vni> = (1000..).filter(|vni| groups(*vni) == 77).take(3).collect();
     vnis.extend(50..77);
-    let with = |vni: Vni, mac: u64| TenantSettings { gateway_mac: 0x0201_0000_0000 | mac, gateways: vec![v6(0x2001 << 112 | u128::from(vni)), v4(vni << 8), v4(vni << 8 | 1)], icmp: vni % 2 == 0, ..Default::default() };
+    let with = |vni: Vni, mac: u64| TenantSettings { gateway_mac: 0x0201_0000_0000 | mac, gateways: vec![v6(0x2001 << 112 | u128::from(vni)), v4(vni << 8), v4(vni << 8 | 1)], icmp: vni.is_multiple_of(2), ..Default::default() };
     let change = |vni: Vni, mac: u64| TenantChange { settings: Some(with(vni, mac)), ..on(vni) };
     w.commit(&of(vnis.iter().map(|vni| change(*vni, u64::from(*vni))).collect())).unwrap();
     w.settle();

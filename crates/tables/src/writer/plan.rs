@@ -296,7 +296,7 @@ impl Writer {
         for vni in &plan.names.deletes {
             let refs = i64::from(self.peer_refs.get(vni).copied().unwrap_or(0));
             if refs + plan.peer_refs.get(vni).copied().unwrap_or(0) != 0 {
-                let leads = |t: &&Box<TenantState>| t.peers.contains_key(vni);
+                let leads = |t: &TenantState| t.peers.contains_key(vni);
                 let old = self.tenants.iter().find(|(v, t)| !plan.names.deletes.contains(v) && leads(t)).map(|(v, _)| *v);
                 let new = plan.tenants.iter().find(|t| t.peers.as_ref().is_some_and(|p| p.contains_key(vni)));
                 let by = new.map(|t| t.change.vni).or(old).unwrap_or(*vni);

@@ -607,7 +607,7 @@ mod tests {
     fn plain_ids_are_taken_back() {
         let mut ids = Ids::new(5);
         assert_eq!([ids.take(), ids.take(), ids.take()], [5, 6, 7]);
-        (ids.free(5), ids.free(6));
+        ids.free(5); ids.free(6);
         let before = ids.content();
         assert_eq!((before.clone(), [0, 1, 2, 3].map(|n| ids.bound(n))), ((8, vec![5, 6]), [8, 8, 8, 9]));
         for _ in 0..2 {

@@ -244,17 +244,17 @@ pub fn migrating(connections: u32, wide: u32) -> Vec<Spec> {
 
 /// A change of rules now and then, and time.
 pub fn meanwhile(i: usize, region: &mut Region, rng: &mut Rng, engines: &mut [&mut dyn Engine], now: &mut u64) {
-    if i % 900 == 0 {
+    if i.is_multiple_of(900) {
         let (group, rule) = region.groups.rules[rng.below(region.groups.rules.len())].clone();
         region.groups.rules.push((group, filter::Rule { priority: 1 + rng.below(300) as u16, allow: rng.chance(60), ..rule }));
         engines.iter_mut().for_each(|e| e.change(region).expect("a change"));
     }
     let migrates = region.groups.states.is_some_and(|s| s.migration.is_some());
-    if migrates && i % 40 == 0 {
+    if migrates && i.is_multiple_of(40) {
         // By a clock of its own. What ends by time ends at the long steps below, since the clocks of the engines differ by what a run takes.
         engines.iter_mut().for_each(|e| e.migrate(START + i as u64 * 30_000_000));
     }
-    if i % 700 == 0 {
+    if i.is_multiple_of(700) {
         *now += 1_000_000_000_000;
         engines.iter_mut().for_each(|e| e.tick(*now));
     }

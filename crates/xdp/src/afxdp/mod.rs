@@ -207,7 +207,7 @@ impl AfXdpSocket {
             Err(e) => return Err(e),
         };
         let options: u32 = get(self.raw_fd(), libc::XDP_OPTIONS)?;
-        self.zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY as u32 != 0;
+        self.zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY != 0;
         Ok(())
     }
 

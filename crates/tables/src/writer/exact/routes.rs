@@ -29,8 +29,8 @@ fn what_was_above_shows_again() {
         let lines = w.tenants[&10].tree_lines;
         let roots = w.tenants[&10].roots;
         let mut count = [0; 2];
-        crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| (count[0] += b.lines) == ());
-        crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| (count[1] += b.lines) == ());
+        crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| { count[0] += b.lines; true });
+        crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| { count[1] += b.lines; true });
         assert_eq!(lines, count);
         (report.trees, [a, b, c].map(scope))
     };
@@ -100,8 +100,8 @@ fn a_default_route_is_above_all_others() {
 /// Lines of both trees of a VPC, counted by walking them.
 fn walked(w: &Writer, vni: Vni) -> [u32; 2] {
     let (roots, mut count) = (w.tenants[&vni].roots, [0; 2]);
-    crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| (count[0] += b.lines) == ());
-    crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| (count[1] += b.lines) == ());
+    crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| { count[0] += b.lines; true });
+    crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| { count[1] += b.lines; true });
     count
 }
 

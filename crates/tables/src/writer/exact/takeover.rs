@@ -82,7 +82,7 @@ fn a_writer_puts_right_what_another_one_left() {
 #[test]
 fn a_writer_finds_groups_and_next_hops() {
     let mut w = small();
-    let spec = |n: u32, addr| NexthopSpec { addr, ifindex: n, dmac: (n % 2 == 0).then_some(0x0200_0000_0000 | u64::from(n)), smac: 1, mtu: 1500 };
+    let spec = |n: u32, addr| NexthopSpec { addr, ifindex: n, dmac: (n.is_multiple_of(2)).then_some(0x0200_0000_0000 | u64::from(n)), smac: 1, mtu: 1500 };
     let addrs = [v4(5), v4(u32::MAX), v6(0xfe80 << 112 | 1), v6(7 << 32), v6(1 << 64), v6(u128::MAX)];
     let hops: Vec<NexthopId> = addrs.iter().zip(1..).map(|(a, n)| w.put_nexthop(None, &spec(n, *a)).unwrap()).collect();
     let groups = [&hops[..2], &hops[1..5], &[hops[5]; 15][..], &[]].map(|m| w.set_group(None, m).unwrap());
