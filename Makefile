@@ -64,6 +64,8 @@ lint:
 	@cargo xtask abi --check
 	@cargo xtask reference --check
 	@cargo xtask style
+	@cargo fmt --all --check
+	@cargo clippy --quiet --workspace --all-targets -- -D warnings
 
 generate:
 	cargo xtask abi

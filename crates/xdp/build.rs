@@ -50,6 +50,8 @@ fn compile(source: &Path, object: &Path) {
     match status {
         Ok(status) if status.success() => {}
         Ok(_) => panic!("{clang} could not compile {}: its messages are above", source.display()),
-        Err(e) => panic!("cannot run {clang} ({e}): install clang 14 or newer (`apt-get install clang libbpf-dev`), or set CLANG"),
+        Err(e) => panic!(
+            "cannot run {clang} ({e}): install clang 14 or newer (`apt-get install clang libbpf-dev`), or set CLANG"
+        ),
     }
 }

@@ -12,5 +12,8 @@ pub use targets::{all as targets, Target};
 /// What a target begins with, for a fuzzer that reads files.
 pub fn write_seeds(target: &dyn Target, folder: &std::path::Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    target.seeds().iter().try_for_each(|seed| std::fs::write(folder.join(format!("seed-{:016x}", pool::hash(seed))), seed))
+    target
+        .seeds()
+        .iter()
+        .try_for_each(|seed| std::fs::write(folder.join(format!("seed-{:016x}", pool::hash(seed))), seed))
 }

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 /// Longer than this for one input counts as a fault.
 const TOO_LONG: Duration = Duration::from_secs(1);
 
-const OPTIONS: &str = "--seconds N (of all targets together), --rounds N (of each), --seed N, --target NAME, --replay FILE, --keep";
+const OPTIONS: &str =
+    "--seconds N (of all targets together), --rounds N (of each), --seed N, --target NAME, --replay FILE, --keep";
 
 struct Options {
     seconds: u64,

@@ -77,7 +77,15 @@ fn all(args: &[String]) -> Result<Vec<String>, String> {
 /// Builds every test and names the programs.
 fn build(options: &[String]) -> Result<Vec<Program>, String> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--workspace", "--lib", "--bins", "--tests", "--no-run", "--message-format=json-render-diagnostics"]);
+    cargo.args([
+        "test",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--tests",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ]);
     let out = cargo.args(options).stderr(Stdio::inherit()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !out.status.success() {
         return Err("the tests do not build".into());
@@ -109,7 +117,12 @@ impl Program {
         let out = File::create(&log).map_err(wrong)?;
         let start = Instant::now();
         let mut command = Command::new("nice");
-        command.args(["-n", nice]).arg(&self.path).args(tests).current_dir(&self.dir).env("CARGO_MANIFEST_DIR", &self.dir);
+        command
+            .args(["-n", nice])
+            .arg(&self.path)
+            .args(tests)
+            .current_dir(&self.dir)
+            .env("CARGO_MANIFEST_DIR", &self.dir);
         command.stdin(Stdio::null()).stderr(out.try_clone().map_err(wrong)?).stdout(out);
         let status = command.status().map_err(|e| format!("{}: {e}", self.path.display()))?;
         let text = String::from_utf8_lossy(&fs::read(&log).map_err(wrong)?).into_owned();

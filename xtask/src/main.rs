@@ -77,14 +77,7 @@ fn generate(path: &str, want: &str, check: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if check {
-        eprintln!(
-            "{path} is stale: run `cargo xtask {}`",
-            if path.ends_with(".h") {
-                "abi"
-            } else {
-                "reference"
-            }
-        );
+        eprintln!("{path} is stale: run `cargo xtask {}`", if path.ends_with(".h") { "abi" } else { "reference" });
         return ExitCode::FAILURE;
     }
     if let Err(e) = fs::write(path, want) {

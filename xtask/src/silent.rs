@@ -3,7 +3,8 @@
 //! fails in CI.
 
 /// What may stand before an early return: crate `skip`, and the helpers of tests that call it.
-const THROUGH_SKIP: &[&str] = &["skip::", "region(", "region_with(", "engine()", "world(", "XdpRunner::new()", "shared("];
+const THROUGH_SKIP: &[&str] =
+    &["skip::", "region(", "region_with(", "engine()", "world(", "XdpRunner::new()", "shared("];
 
 /// What only crate `skip` asks in a test.
 const ASKED_BY_SKIP: &[&str] = &["is_root()", "geteuid()", "\"skipped", "\"SKIPPED", "TUNNY_SHARED", "join(\"shared"];
@@ -21,11 +22,17 @@ pub fn check(name: &str, text: &str, out: &mut Vec<String>) {
     for (i, line) in lines.iter().enumerate().skip(tests_from) {
         let code = line.trim_start();
         if !code.starts_with("//") && ASKED_BY_SKIP.iter().any(|w| line.contains(w)) {
-            out.push(format!("{name}:{}: a test that cannot run says so by crate `skip` (have_root, have_tool, have_shared, test)", i + 1));
+            out.push(format!(
+                "{name}:{}: a test that cannot run says so by crate `skip` (have_root, have_tool, have_shared, test)",
+                i + 1
+            ));
         }
     }
     for (i, line) in bodies(&lines[tests_from..]) {
-        let early = line.contains("else { return }") || line.trim() == "return;" || line.contains("return println!(") || line.contains("return eprintln!(");
+        let early = line.contains("else { return }")
+            || line.trim() == "return;"
+            || line.contains("return println!(")
+            || line.contains("return eprintln!(");
         let at = tests_from + i;
         let condition = &lines[at.saturating_sub(CONDITION_LINES)..=at];
         if early && !condition.iter().any(|l| THROUGH_SKIP.iter().any(|s| l.contains(s))) {
@@ -96,7 +103,8 @@ mod tests {
                     #[test]\n#[ignore = \"run by another\"]\nfn child() {\n    let Ok(p) = var() else { return };\n}\n\
                     fn helper() {\n    let Some(x) = y else { return };\n}\n";
         assert_eq!(found("crates/x/tests/a.rs", fine), Vec::<String>::new());
-        let long = "#[test]\n#[ignore = \"long: make test-long\"]\nfn long_f() {\n    let Some(x) = y() else { return };\n}\n";
+        let long =
+            "#[test]\n#[ignore = \"long: make test-long\"]\nfn long_f() {\n    let Some(x) = y() else { return };\n}\n";
         assert_eq!(found("crates/x/tests/a.rs", long).len(), 1);
     }
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 const UNSAFE_CRATES: &[&str] = &["tables", "session", "xdp", "node", "lab", "bench"];
 
 /// Crates whose library code does no I/O and reads no clock: time and randomness come in as arguments.
-const PURE_CRATES: &[&str] = &["abi", "wire", "tables", "filter", "gateway", "session", "states", "pipeline", "cache", "chip"];
+const PURE_CRATES: &[&str] =
+    &["abi", "wire", "tables", "filter", "gateway", "session", "states", "pipeline", "cache", "chip"];
 
 /// What no pure crate may name.
 const IMPURE: &[&str] = &[
@@ -57,11 +58,7 @@ pub fn violations(root: &Path) -> Vec<String> {
         let Ok(text) = fs::read_to_string(&file) else {
             continue;
         };
-        let name = file
-            .strip_prefix(root)
-            .unwrap_or(&file)
-            .display()
-            .to_string();
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
         check_file(&name, &text, &mut out);
         crate::silent::check(&name, &text, &mut out);
     }
@@ -72,9 +69,8 @@ pub fn violations(root: &Path) -> Vec<String> {
         };
         let main = text.split("[dev-dependencies]").next().unwrap_or("");
         for (other, other_rank) in RANKS {
-            let uses = main.lines().any(|l| {
-                l.starts_with(&format!("{other}.")) || l.starts_with(&format!("{other} ="))
-            });
+            let uses =
+                main.lines().any(|l| l.starts_with(&format!("{other}.")) || l.starts_with(&format!("{other} =")));
             if uses && other_rank >= rank && other != krate {
                 out.push(format!(
                     "{}: {krate} may not depend on {other}: dependencies point one way",
@@ -94,70 +90,38 @@ fn manifest_of(root: &Path, krate: &str) -> PathBuf {
 }
 
 fn check_file(name: &str, text: &str, out: &mut Vec<String>) {
-    if !text
-        .lines()
-        .take(3)
-        .any(|l| l.contains("SPDX-License-Identifier"))
-    {
+    if !text.lines().take(3).any(|l| l.contains("SPDX-License-Identifier")) {
         out.push(format!("{name}: no SPDX line in its first three lines"));
     }
     let lines = text.lines().count();
     if lines > FILE_LINES_MAX && !name.ends_with("abi.h") {
-        out.push(format!(
-            "{name}: {lines} lines; split it by concept (limit {FILE_LINES_MAX})"
-        ));
+        out.push(format!("{name}: {lines} lines; split it by concept (limit {FILE_LINES_MAX})"));
     }
-    let Some(krate) = name
-        .strip_prefix("crates/")
-        .and_then(|r| r.split('/').next())
-    else {
+    let Some(krate) = name.strip_prefix("crates/").and_then(|r| r.split('/').next()) else {
         return;
     };
-    let code = || {
-        text.lines()
-            .enumerate()
-            .filter(|(_, l)| !l.trim_start().starts_with("//"))
-    };
+    let code = || text.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"));
     if !UNSAFE_CRATES.contains(&krate) {
         for (i, line) in code() {
             if line.contains("unsafe ") && !line.contains("forbid(") {
-                out.push(format!(
-                    "{name}:{}: `unsafe` outside the crates that may have it",
-                    i + 1
-                ));
+                out.push(format!("{name}:{}: `unsafe` outside the crates that may have it", i + 1));
             }
         }
     }
     let test_only = name.contains("/src/tests/") || name.ends_with("/src/testing.rs");
     if PURE_CRATES.contains(&krate) && name.contains("/src/") && !test_only {
-        let tests_from = text
-            .lines()
-            .position(|l| l.trim() == "#[cfg(test)]")
-            .unwrap_or(usize::MAX);
+        let tests_from = text.lines().position(|l| l.trim() == "#[cfg(test)]").unwrap_or(usize::MAX);
         for (i, line) in code().filter(|(i, _)| *i < tests_from) {
             if let Some(what) = IMPURE.iter().find(|w| line.contains(*w)) {
-                out.push(format!(
-                    "{name}:{}: `{what}` in a crate that does no I/O and reads no clock",
-                    i + 1
-                ));
+                out.push(format!("{name}:{}: `{what}` in a crate that does no I/O and reads no clock", i + 1));
             }
         }
     }
 }
 
 fn sources(root: &Path) -> Vec<PathBuf> {
-    let mut todo: Vec<PathBuf> = [
-        "crates",
-        "bpf",
-        "xtask",
-        "fuzz",
-        "scripts",
-        "lab",
-        "packaging",
-    ]
-    .iter()
-    .map(|d| root.join(d))
-    .collect();
+    let mut todo: Vec<PathBuf> =
+        ["crates", "bpf", "xtask", "fuzz", "scripts", "lab", "packaging"].iter().map(|d| root.join(d)).collect();
     let mut files = Vec::new();
     while let Some(dir) = todo.pop() {
         let Ok(entries) = fs::read_dir(&dir) else {
@@ -166,16 +130,10 @@ fn sources(root: &Path) -> Vec<PathBuf> {
         for entry in entries.flatten() {
             let path = entry.path();
             if path.is_dir() {
-                if path
-                    .file_name()
-                    .is_some_and(|n| n != "target" && n != "corpus" && n != "artifacts")
-                {
+                if path.file_name().is_some_and(|n| n != "target" && n != "corpus" && n != "artifacts") {
                     todo.push(path);
                 }
-            } else if path
-                .extension()
-                .is_some_and(|e| ["rs", "c", "h", "sh", "toml"].iter().any(|x| e == *x))
-            {
+            } else if path.extension().is_some_and(|e| ["rs", "c", "h", "sh", "toml"].iter().any(|x| e == *x)) {
                 files.push(path);
             }
         }
@@ -191,21 +149,19 @@ mod tests {
     #[test]
     fn a_file_without_licence_with_unsafe_and_a_clock_is_named() {
         let mut out = Vec::new();
-        check_file(
-            "crates/gateway/src/x.rs",
-            "fn f() {}\n\n\nunsafe fn g() {}\nlet t = Instant::now();\n",
-            &mut out,
-        );
+        check_file("crates/gateway/src/x.rs", "fn f() {}\n\n\nunsafe fn g() {}\nlet t = Instant::now();\n", &mut out);
         assert_eq!(out.len(), 3, "{out:?}");
-        assert!(
-            out[0].contains("SPDX") && out[1].contains(":4:") && out[2].contains("Instant::now")
-        );
+        assert!(out[0].contains("SPDX") && out[1].contains(":4:") && out[2].contains("Instant::now"));
     }
 
     #[test]
     fn tests_of_a_pure_crate_may_read_the_clock() {
         let mut out = Vec::new();
-        check_file("crates/tables/src/x.rs", "// SPDX-License-Identifier: x\n#[cfg(test)]\nmod tests { fn f() { Instant::now(); } }\n", &mut out);
+        check_file(
+            "crates/tables/src/x.rs",
+            "// SPDX-License-Identifier: x\n#[cfg(test)]\nmod tests { fn f() { Instant::now(); } }\n",
+            &mut out,
+        );
         assert!(out.is_empty(), "{out:?}");
     }
 }

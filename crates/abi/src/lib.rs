@@ -89,7 +89,8 @@ fn c_layouts() -> String {
             let array = if f.count > 0 { format!("[{}]", f.count) } else { String::new() };
             let _ = writeln!(s, "\t{} {}{array};", f.c_type, f.name);
         }
-        let _ = writeln!(s, "}};\n_Static_assert(sizeof(struct tunny_{}) == {}, \"{}\");", snake(l.name), l.size, l.name);
+        let _ =
+            writeln!(s, "}};\n_Static_assert(sizeof(struct tunny_{}) == {}, \"{}\");", snake(l.name), l.size, l.name);
         for f in l.fields {
             let _ = writeln!(
                 s,
@@ -108,7 +109,20 @@ fn c_layouts() -> String {
 
 /// Constants that are combined with 64-bit words, whatever their value.
 fn is_word(name: &str) -> bool {
-    const PREFIXES: &[&str] = &["OPT_", "KEY_", "TENANT_VALID", "TENANT_ICMP", "TENANT_METERED", "TENANT_NAT", "TENANT_FILTERED", "MEMBER_", "NEXTHOP_", "NC_V", "CELL_SPILL", "POLICY_"];
+    const PREFIXES: &[&str] = &[
+        "OPT_",
+        "KEY_",
+        "TENANT_VALID",
+        "TENANT_ICMP",
+        "TENANT_METERED",
+        "TENANT_NAT",
+        "TENANT_FILTERED",
+        "MEMBER_",
+        "NEXTHOP_",
+        "NC_V",
+        "CELL_SPILL",
+        "POLICY_",
+    ];
     const SESSION: &[&str] = &["V6", "FROM_OUTSIDE", "LOOSE", "DOUBT", "LOCK", "STATE_MASK"];
     (PREFIXES.iter().any(|p| name.starts_with(p))
         || name.strip_prefix("SESSION_").is_some_and(|rest| SESSION.contains(&rest)))
@@ -133,7 +147,8 @@ pub fn reasons_reference() -> String {
 # Drop reasons, punt reasons, limits\n\n## Drop reasons\n\n| number | name | stage | what happened | what to do |\n| --- | --- | --- | --- | --- |\n",
     );
     for r in DropReason::ALL {
-        let _ = writeln!(s, "| {} | `{}` | {} | {} | {} |", *r as u8, r.name(), r.stage().name(), r.meaning(), r.advice());
+        let _ =
+            writeln!(s, "| {} | `{}` | {} | {} | {} |", *r as u8, r.name(), r.stage().name(), r.meaning(), r.advice());
     }
     s.push_str("\n## Punt reasons\n\nThe whole list of what the fast path does not handle.\n\n| number | name | stage | why |\n| --- | --- | --- | --- |\n");
     for r in PuntReason::ALL {

@@ -67,11 +67,34 @@ pub struct Special {
     pub destination: Say,
 }
 
-const fn v4(addr: [u8; 4], len: u8, name: &'static str, rfc: &'static str, columns: &'static str, say: (Say, Say)) -> Special {
-    Special { addr: u32::from_be_bytes(addr) as u128, len, v6: false, name, rfc, columns, source: say.0, destination: say.1 }
+const fn v4(
+    addr: [u8; 4],
+    len: u8,
+    name: &'static str,
+    rfc: &'static str,
+    columns: &'static str,
+    say: (Say, Say),
+) -> Special {
+    Special {
+        addr: u32::from_be_bytes(addr) as u128,
+        len,
+        v6: false,
+        name,
+        rfc,
+        columns,
+        source: say.0,
+        destination: say.1,
+    }
 }
 
-const fn v6(addr: [u16; 8], len: u8, name: &'static str, rfc: &'static str, columns: &'static str, say: (Say, Say)) -> Special {
+const fn v6(
+    addr: [u16; 8],
+    len: u8,
+    name: &'static str,
+    rfc: &'static str,
+    columns: &'static str,
+    say: (Say, Say),
+) -> Special {
     let (mut bits, mut i) = (0u128, 0);
     while i < 8 {
         bits = bits << 16 | addr[i] as u128;
@@ -145,11 +168,19 @@ pub const SPECIAL: &[Special] = &[
 
 impl Special {
     const fn bits(&self) -> u8 {
-        if self.v6 { 128 } else { 32 }
+        if self.v6 {
+            128
+        } else {
+            32
+        }
     }
 
     const fn say(&self, source: bool) -> Say {
-        if source { self.source } else { self.destination }
+        if source {
+            self.source
+        } else {
+            self.destination
+        }
     }
 
     /// The row holds the address.
@@ -218,7 +249,10 @@ pub fn special_pair(src: Option<DropReason>, dst: Option<DropReason>, documentat
         return None;
     }
     let either = |r| src == Some(r) || dst == Some(r);
-    [InnerLinkLocal, InnerMartian, InnerDocumentation].into_iter().find(|r| either(*r)).filter(|r| *r != InnerDocumentation || documentation)
+    [InnerLinkLocal, InnerMartian, InnerDocumentation]
+        .into_iter()
+        .find(|r| either(*r))
+        .filter(|r| *r != InnerDocumentation || documentation)
 }
 
 /// The C function of a family: 0, or the drop reason.
@@ -239,16 +273,19 @@ static __always_inline int tunny_special{name}({args}, int source)\n{{\n"
     let same = |a: &&&Special, r: &Special| a.len < r.len && a.covers(r.addr) && says(a) == says(r);
     // What a shorter row says as well needs no line.
     let told: Vec<&Special> = rows.iter().filter(|r| !rows.iter().any(|a| same(&a, r))).copied().collect();
-    let mut tops: Vec<u128> = told.iter().filter(|r| r.len >= top_bits && says(r) != GO).map(|r| r.addr >> (r.bits() - top_bits)).collect();
+    let mut tops: Vec<u128> =
+        told.iter().filter(|r| r.len >= top_bits && says(r) != GO).map(|r| r.addr >> (r.bits() - top_bits)).collect();
     tops.sort_unstable();
     tops.dedup();
     for t in tops {
         let _ = writeln!(s, "\tcase {t:#x}:");
         let of: Vec<_> = told.iter().filter(|r| r.len >= top_bits && r.addr >> (r.bits() - top_bits) == t).collect();
         for r in of.iter().filter(|r| says(r) != GO) {
-            let exceptions: String = of.iter().filter(|e| e.len > r.len && r.covers(e.addr) && says(e) == GO).map(|e| {
-                format!("\t\t\tif ({})\n\t\t\t\treturn 0;\n", c_match(e))
-            }).collect();
+            let exceptions: String = of
+                .iter()
+                .filter(|e| e.len > r.len && r.covers(e.addr) && says(e) == GO)
+                .map(|e| format!("\t\t\tif ({})\n\t\t\t\treturn 0;\n", c_match(e)))
+                .collect();
             let _ = match (r.len == top_bits, exceptions.as_str()) {
                 (true, _) => writeln!(s, "\t\treturn {};", c_say(r)),
                 (false, "") => writeln!(s, "\t\tif ({})\n\t\t\treturn {};", c_match(r), c_say(r)),
@@ -353,7 +390,12 @@ mod tests {
             let every = (0..=u32::MAX).step_by(4093).map(u128::from);
             for a in edges(false).into_iter().filter(|a| *a <= u128::from(u32::MAX)).chain(every) {
                 let a = a as u32;
-                assert_eq!(special4(a, source), by_table(Ipv4Addr::from_bits(a).into(), source), "{}", Ipv4Addr::from_bits(a));
+                assert_eq!(
+                    special4(a, source),
+                    by_table(Ipv4Addr::from_bits(a).into(), source),
+                    "{}",
+                    Ipv4Addr::from_bits(a)
+                );
             }
             let every = (0..=0xffffu128).flat_map(|top| (0..64u128).map(move |i| top << 112 | i << 108 >> 8 | i));
             for a in edges(true).into_iter().chain(every) {
@@ -371,7 +413,8 @@ mod tests {
             assert!(r.addr == 0 || r.addr.trailing_zeros() >= u32::from(r.bits() - r.len), "{}", r.prefix());
             if r.columns == "----" {
                 // Of itself it says nothing: what the next shorter row says, or nothing at all.
-                let around = SPECIAL.iter().filter(|s| s.v6 == r.v6 && s.len < r.len && s.covers(r.addr)).max_by_key(|s| s.len);
+                let around =
+                    SPECIAL.iter().filter(|s| s.v6 == r.v6 && s.len < r.len && s.covers(r.addr)).max_by_key(|s| s.len);
                 let says = around.map_or(GO, |s| (s.source, s.destination));
                 assert_eq!((r.source, r.destination), says, "{}", r.prefix());
                 continue;

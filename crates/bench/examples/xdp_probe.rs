@@ -42,7 +42,8 @@ fn gateway(vpcs: u32, samples: usize) -> Result<(), Error> {
             }
         }
     }
-    let line: Vec<String> = names.iter().zip(&times).map(|(name, t)| format!("{name} {:.0}", stats::median(t))).collect();
+    let line: Vec<String> =
+        names.iter().zip(&times).map(|(name, t)| format!("{name} {:.0}", stats::median(t))).collect();
     println!("gateway, {vpcs} VPCs, {} MB: {} ns", node.table_bytes() >> 20, line.join(", "));
     Ok(())
 }
@@ -66,7 +67,8 @@ fn filtered(vpcs: u32, count: u32, samples: usize) -> Result<(), Error> {
     let mut node = BpfNode::new(&workload)?;
     let size = filter::measure(&Context { seed: SEED, samples, progress: &|_| () }, &mut node, &workload, count)?;
     let [driver, bare, on, off] = [&size.nothing, &size.bare, &size.on, &size.off].map(|s| stats::median(s));
-    let tables: String = size.tables.iter().map(|t| format!(", {} {:.0}", t.kind.name(), stats::median(&t.ns))).collect();
+    let tables: String =
+        size.tables.iter().map(|t| format!(", {} {:.0}", t.kind.name(), stats::median(&t.ns))).collect();
     println!("filter, {count} connections: driver {driver:.0}, bare {bare:.0}, without groups {off:.0}, exact {on:.0}{tables} ns");
     Ok(())
 }

@@ -99,7 +99,14 @@ pub fn agent_remote(context: &Context) -> Result<Report, Error> {
         .map_err(Error::failed("writing a key"))?;
     let (spec, stop) = (Spec::new(TableKind::Digest, 1 << 20, 1024), Arc::<AtomicBool>::default());
     let listen = ([127, 0, 0, 1], 0).into();
-    let options = Options { listen, key: key.clone(), records: dir.path().join("records"), state: None, connections: 1 << 22, nodes: 1 };
+    let options = Options {
+        listen,
+        key: key.clone(),
+        records: dir.path().join("records"),
+        state: None,
+        connections: 1 << 22,
+        nodes: 1,
+    };
     let listening = Listening::new(options, stop.clone()).map_err(Error::failed("listening"))?;
     let address = listening.address().map_err(Error::failed("listening"))?;
     let serving = std::thread::spawn(move || listening.run());
@@ -109,7 +116,8 @@ pub fn agent_remote(context: &Context) -> Result<Report, Error> {
     let lacks = || Error::Failed { what: "the agent".into(), why: "it did not come up".into() };
     let remote = shared.remote().ok_or_else(lacks)?.clone();
     let hearers = Hearers { ends: Box::new(|_| ()), up: Box::new(|| ()) };
-    let link = AgentLink::start(Target { address, key }, remote.clone(), hearers).map_err(Error::failed("connecting"))?;
+    let link =
+        AgentLink::start(Target { address, key }, remote.clone(), hearers).map_err(Error::failed("connecting"))?;
     if !remote.wait_up(Duration::from_secs(10)) {
         return Err(lacks());
     }
@@ -129,7 +137,8 @@ pub fn agent_remote(context: &Context) -> Result<Report, Error> {
     // What it found wrong was said.
     let _ = serving.join();
     let goal = Some(Goal::AtLeast(3.0));
-    let mut report = Report::new("agent-remote", "ratio", ratios, goal, "one packet at a time, each waiting for the agent's answer");
+    let mut report =
+        Report::new("agent-remote", "ratio", ratios, goal, "one packet at a time, each waiting for the agent's answer");
     let rounded = |list: &[f64]| list.iter().map(|n| round(*n)).collect::<Vec<_>>();
     report
         .detail("round_trips_a_connection", 3)

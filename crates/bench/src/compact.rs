@@ -167,10 +167,18 @@ fn plot(rows: &[serde_json::Value], digests: &[(u64, f64)]) -> Plot {
             mine.filter_map(|r| Some((r["collision_rate"].as_f64()?, r[what].as_f64()?))).collect()
         };
         let millions = n / 1_000_000;
-        lines.push(Line { name: format!("{millions}M: the paper's formula, rate free"), points: of("paper_mib"), dashed: true });
+        lines.push(Line {
+            name: format!("{millions}M: the paper's formula, rate free"),
+            points: of("paper_mib"),
+            dashed: true,
+        });
         lines.push(Line { name: format!("{millions}M: compact, measured"), points: of("measured_mib"), dashed: false });
         lines.push(Line { name: format!("{millions}M: compact, computed"), points: of("computed_mib"), dashed: true });
-        lines.push(Line { name: format!("{millions}M: digest, measured"), points: vec![(1e-5, *mib), (0.2, *mib)], dashed: false });
+        lines.push(Line {
+            name: format!("{millions}M: digest, measured"),
+            points: vec![(1e-5, *mib), (0.2, *mib)],
+            dashed: false,
+        });
     }
     Plot {
         name: "fig17a",
@@ -205,7 +213,13 @@ pub fn compact_memory(context: &Context) -> Result<Report, Error> {
     };
     let digests = [(small, mib[0]), (large, of_large.mib)];
     let goal = Some(Goal::AtMost(16.0));
-    let mut report = Report::new("compact-memory", "MiB", mib, goal, "goal: a digest table of 10⁷ IPv4 connections, all in, in 16 MiB");
+    let mut report = Report::new(
+        "compact-memory",
+        "MiB",
+        mib,
+        goal,
+        "goal: a digest table of 10⁷ IPv4 connections, all in, in 16 MiB",
+    );
     let ships = shipped_mib(small)?;
     report
         .only_if(
@@ -236,7 +250,8 @@ mod tests {
     /// The goal's 16 MiB are of the table that ships, and it takes more.
     #[test]
     fn the_table_that_ships_takes_more_than_the_one_measured() {
-        let measured = Digest::lines(&DigestOptions::for_connections(10_000_000, 1, PAPER)).unwrap() as f64 * 64.0 / MIB;
+        let measured =
+            Digest::lines(&DigestOptions::for_connections(10_000_000, 1, PAPER)).unwrap() as f64 * 64.0 / MIB;
         let ships = shipped_mib(10_000_000).unwrap();
         assert!(measured <= 16.0 && ships > measured, "{measured} {ships}");
         println!("{measured} {ships}");

@@ -100,7 +100,8 @@ impl Driver {
         let mut out = [0u8; 512];
         let drive = self.object.program("drive")?;
         let time = cpu::thread_time();
-        let (verdict, _, length) = run_program(drive, &frame, &mut out, RunOptions { repeat: runs, ..RunOptions::default() })?;
+        let (verdict, _, length) =
+            run_program(drive, &frame, &mut out, RunOptions { repeat: runs, ..RunOptions::default() })?;
         let time = cpu::thread_time() - time;
         let misses = self.get(2);
         if verdict != XDP_TX || length != FRAME || misses > u64::from(runs) / 25 {
@@ -113,7 +114,8 @@ impl Driver {
 
 /// The distinct (VNI, destination) keys of packets.
 fn keys(packets: &[u8]) -> Vec<u64> {
-    let word = |slot: &[u8], at: usize| u64::from(u32::from_be_bytes([slot[at], slot[at + 1], slot[at + 2], slot[at + 3]]));
+    let word =
+        |slot: &[u8], at: usize| u64::from(u32::from_be_bytes([slot[at], slot[at + 1], slot[at + 2], slot[at + 3]]));
     let mut keys: Vec<u64> = packets
         .chunks_exact(PACKET_SLOT)
         .map(|s| (word(s, 46) >> 8) << VM4_VNI_SHIFT | word(s, 80) << VM4_ADDR_SHIFT | KEY_VALID)
@@ -141,7 +143,12 @@ pub fn xdp_gateway(context: &Context) -> Result<Report, Error> {
     let cpu = cpu::count() - 1;
     cpu::pin(0, cpu).map_err(Error::io("pinning the driver"))?;
     let before = node.stats();
-    let programs = [("nothing", driver.program("nothing")?), ("bare", driver.program("bare")?), ("kernel_hash", driver.program("kernel_hash")?), ("gateway", node.engine.program())];
+    let programs = [
+        ("nothing", driver.program("nothing")?),
+        ("bare", driver.program("bare")?),
+        ("kernel_hash", driver.program("kernel_hash")?),
+        ("gateway", node.engine.program()),
+    ];
     let mut times: [Vec<f64>; 4] = Default::default();
     for n in 0..=context.samples {
         context.say(&format!("xdp-gateway: sample {n} of {}", context.samples));
@@ -155,13 +162,19 @@ pub fn xdp_gateway(context: &Context) -> Result<Report, Error> {
     let after = node.stats();
     let total = (context.samples as u64 + 1) * u64::from(runs);
     if after.forwarded - before.forwarded != total {
-        let why = format!("{} of {total} packets were forwarded, {} punted, {} dropped", after.forwarded - before.forwarded, after.punted, after.dropped);
+        let why = format!(
+            "{} of {total} packets were forwarded, {} punted, {} dropped",
+            after.forwarded - before.forwarded,
+            after.punted,
+            after.dropped
+        );
         return Err(Error::Failed { what: "the XDP program".into(), why });
     }
     let mut variants = Vec::new();
     for (name, share) in [("local_only_ns", 0), ("peers_only_ns", 100)] {
         driver.load(&workload.packets(PACKETS, share, context.seed + 1));
-        let samples: Result<Vec<f64>, Error> = (0..context.samples).map(|_| driver.time(node.engine.program(), runs)).collect();
+        let samples: Result<Vec<f64>, Error> =
+            (0..context.samples).map(|_| driver.time(node.engine.program(), runs)).collect();
         variants.push((name, samples?));
     }
     let [nothing, bare, hash, gateway] = times;

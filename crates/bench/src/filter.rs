@@ -32,7 +32,13 @@ impl Connection {
     /// Writes a packet that the end with this index sends into a slot of packet memory.
     pub fn write(&self, slot: &mut [u8], sender: usize, entropy: u64) {
         let receiver = 1 - sender;
-        write_ported(slot, &self.ends[sender], self.ends[receiver].address, (self.ports[sender], self.ports[receiver]), entropy);
+        write_ported(
+            slot,
+            &self.ends[sender],
+            self.ends[receiver].address,
+            (self.ports[sender], self.ports[receiver]),
+            entropy,
+        );
     }
 }
 
@@ -45,7 +51,11 @@ fn connection(workload: &Workload, n: u32) -> Connection {
 }
 
 /// Makes sessions of connections, seen from both sides, in the rule epoch of their VPC.
-pub(crate) fn fill(tracker: &Tracker, connections: impl Iterator<Item = Connection>, epoch: impl Fn(u32) -> u16) -> Result<(), Error> {
+pub(crate) fn fill(
+    tracker: &Tracker,
+    connections: impl Iterator<Item = Connection>,
+    epoch: impl Fn(u32) -> u16,
+) -> Result<(), Error> {
     let view = L4View::Other;
     let failed = |why: String| Error::Failed { what: "making a session".into(), why };
     for (n, c) in connections.enumerate() {
@@ -120,7 +130,11 @@ fn with_table(
 ) -> Result<Table, Error> {
     let adopted = |c: Connection| {
         let end = |i: usize| (c.ends[i].vni, IpAddr::V4(Ipv4Addr::from_bits(c.ends[i].address)), c.ports[i]);
-        PairKey::new(UDP, end(0), end(1), false).map(|(pair, began)| Adopted { key: Key::from(&pair), tcp: false, began })
+        PairKey::new(UDP, end(0), end(1), false).map(|(pair, began)| Adopted {
+            key: Key::from(&pair),
+            tcp: false,
+            began,
+        })
     };
     let all: Vec<Adopted> = connections.filter_map(adopted).collect();
     context.say(&format!("xdp-filter: {} connections in a {} table", all.len(), kind.name()));
@@ -129,7 +143,10 @@ fn with_table(
     let opened = Shared::open_with(&*backing, spec, context.seed, Timeouts::default(), (&all, NOW));
     let (shared, found) = opened.map_err(Error::failed("making a state table"))?;
     if found.lost > 0 {
-        return Err(Error::Failed { what: "filling a state table".into(), why: format!("{} connections found no room", found.lost) });
+        return Err(Error::Failed {
+            what: "filling a state table".into(),
+            why: format!("{} connections found no room", found.lost),
+        });
     }
     let (status, before, runs) = (shared.status(), node.stats(), PACKETS as u32);
     let mut ns = Vec::new();
@@ -144,7 +161,10 @@ fn with_table(
     }
     match done == total {
         true => Ok(Table { kind, ns, bytes: status.usage.bytes, record_bytes: status.record_bytes }),
-        false => Err(Error::Failed { what: "the XDP program".into(), why: format!("{done} of {total} packets were forwarded") }),
+        false => Err(Error::Failed {
+            what: "the XDP program".into(),
+            why: format!("{done} of {total} packets were forwarded"),
+        }),
     }
 }
 
@@ -177,7 +197,11 @@ pub fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count
     let after = node.stats();
     let (done, total) = (after.forwarded - before.forwarded, (context.samples as u64 + 1) * u64::from(runs));
     if done != total {
-        let why = format!("{done} of {total} packets were forwarded, {} punted, {} dropped", after.punted - before.punted, after.dropped - before.dropped);
+        let why = format!(
+            "{done} of {total} packets were forwarded, {} punted, {} dropped",
+            after.punted - before.punted,
+            after.dropped - before.dropped
+        );
         return Err(Error::Failed { what: "the XDP program".into(), why });
     }
     for kind in [TableKind::Compact, TableKind::Digest] {

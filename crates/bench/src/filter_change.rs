@@ -13,10 +13,11 @@ use crate::{cpu, report, snapshot, stats, Context, Error, Goal, Report};
 use abi::DropReason;
 use filter::GROUP_RULES_MAX;
 use gateway::{Gateway, Verdict};
+use node::body::write_document;
 use node::consent::Consent;
 use node::daemon::{self, Running};
 use node::dataplane::Choice;
-use node::service::{write_document, Mode};
+use node::service::Mode;
 use node::types::ApplyReport;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -113,7 +114,10 @@ fn visible(loaded: &Loaded, packet: &[u8], texts: &[Vec<u8>; 2], count: usize) -
                 let (before, called) = (seen.load(Ordering::Acquire), start.elapsed().as_nanos() as f64);
                 let told = node.apply(text, Mode::Merge, &Consent::none()).map_err(Error::failed("a changed rule"))?;
                 if !cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != before) {
-                    return Err(Error::Failed { what: "a changed rule".into(), why: "no packet met it within 1 s".into() });
+                    return Err(Error::Failed {
+                        what: "a changed rule".into(),
+                        why: "no packet met it within 1 s".into(),
+                    });
                 }
                 times.add((seen.load(Ordering::Acquire) as f64 - called) / 1e6, &told);
             }
@@ -144,7 +148,8 @@ pub fn filter_change(context: &Context) -> Result<Report, Error> {
         loaded.running.node.apply(&texts[1], Mode::Merge, &Consent::none()).map_err(Error::failed("a group"))?;
         all.push((name, visible(&loaded, &packet, &texts, context.samples.max(CHANGES))?));
     }
-    let against = "goal: 10 ms from the request with the changed group's text until a packet meets the rule; 1M rules loaded";
+    let against =
+        "goal: 10 ms from the request with the changed group's text until a packet meets the rule; 1M rules loaded";
     let samples = all[0].1.seen.clone();
     let mut report = Report::new("filter-change", "ms", samples, Some(Goal::AtMost(10.0)), against);
     for (name, times) in &all {
@@ -152,13 +157,17 @@ pub fn filter_change(context: &Context) -> Result<Report, Error> {
             .detail_median(&format!("{name}_ms"), &times.seen)
             .detail(&format!("{name}_slowest_ms"), report::round(stats::quantile(&times.seen, 1.0)))
             .detail_median(&format!("{name}_without_journal_ms"), &times.without_journal)
-            .detail(&format!("{name}_without_journal_slowest_ms"), report::round(stats::quantile(&times.without_journal, 1.0)));
+            .detail(
+                &format!("{name}_without_journal_slowest_ms"),
+                report::round(stats::quantile(&times.without_journal, 1.0)),
+            );
         for (part, list) in ["read", "check_compile_describe", "journal", "commit"].iter().zip(&times.parts) {
             report.detail(&format!("{name}_{part}_ms"), report::round(stats::median(list)));
         }
     }
-    report
-        .detail("rules_loaded", GROUPS as usize * GROUP_RULES_MAX)
-        .detail("counted", "reading, checking, compiling, describing, the synced write to the journal, commit, first packet");
+    report.detail("rules_loaded", GROUPS as usize * GROUP_RULES_MAX).detail(
+        "counted",
+        "reading, checking, compiling, describing, the synced write to the journal, commit, first packet",
+    );
     Ok(report)
 }

@@ -41,7 +41,11 @@ fn rule(group: u32, i: u32) -> String {
     match n % 10 {
         0 => format!("{way} {action} tcp/2000-2999 {}/20", prefix(12, 20)),
         1 | 2 => format!("{way} {action} udp/5000-5099 {}/24", prefix(16, 24)),
-        _ => format!("{way} {action} tcp/{} {}/32", [22, 25, 53, 80, 110, 143, 443, 993, 3306, 8080][(n / 10 % 10) as usize], prefix(24, 32)),
+        _ => format!(
+            "{way} {action} tcp/{} {}/32",
+            [22, 25, 53, 80, 110, 143, 443, 993, 3306, 8080][(n / 10 % 10) as usize],
+            prefix(24, 32)
+        ),
     }
 }
 
@@ -64,7 +68,8 @@ pub(crate) fn bindings(workload: &Workload) -> String {
     let mut out = String::new();
     for group in 0..GROUPS {
         let vms = workload.vms.iter().filter(|v| v.vni == FIRST_VNI + group);
-        let names = vms.map(|v| format!("\"v{group}/{}\"", Ipv4Addr::from_bits(v.address))).collect::<Vec<_>>().join(",");
+        let names =
+            vms.map(|v| format!("\"v{group}/{}\"", Ipv4Addr::from_bits(v.address))).collect::<Vec<_>>().join(",");
         let _ = writeln!(
             out,
             "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"SecurityBinding\",\"metadata\":{{\"name\":\"b{group}\"}},\
@@ -133,7 +138,8 @@ pub fn filter_compile(context: &Context) -> Result<Report, Error> {
     let read = start.elapsed().as_secs_f64();
     drop(Filter::new(&plan.groups, &plan.members, &Filter::default()));
     let whole = start.elapsed().as_secs_f64();
-    let mut report = Report::new("filter-compile", "s", samples, Some(Goal::AtMost(5.0)), "goal: 1M rules into flat tables in 5 s");
+    let mut report =
+        Report::new("filter-compile", "s", samples, Some(Goal::AtMost(5.0)), "goal: 1M rules into flat tables in 5 s");
     report
         .detail("rules", GROUPS as usize * GROUP_RULES_MAX)
         .detail("compiled_with_check_for_rules_that_never_match_s", report::round(checked))
@@ -187,11 +193,16 @@ pub fn filter_first(context: &Context) -> Result<Report, Error> {
         stage(&mut staged, sample * EACH, DENIED);
         let (refused_ns, forwarded) = forward_staged(&mut gateway, &staged, &mut buffers);
         if forwarded != 0 {
-            return Err(Error::Failed { what: "filter-first".into(), why: format!("{forwarded} refused packets were forwarded") });
+            return Err(Error::Failed {
+                what: "filter-first".into(),
+                why: format!("{forwarded} refused packets were forwarded"),
+            });
         }
         let (rules, begin) = (nat.rules(), cpu::thread_time());
         let side = |v: crate::workload::Vm| Side { vni: Some(v.vni), addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)) };
-        let asked = |n: u32| rules.judge(side(workload.vms[(n % vms) as usize]), side(mate(n % vms)), filter::service(17, PORT));
+        let asked = |n: u32| {
+            rules.judge(side(workload.vms[(n % vms) as usize]), side(mate(n % vms)), filter::service(17, PORT))
+        };
         let allowed = (0..EACH).filter(|n| asked(*n).deny.is_none()).count();
         let lookup_ns = cpu::thread_time() - begin;
         // The first sample fills caches.

@@ -43,7 +43,8 @@ struct Limits {
 }
 
 /// Limits that nobody meets.
-const OFF: Limits = Limits { vpc: 1_000_000_000, vpc_peak: 1_000_000_000, total: 1_000_000_000, total_peak: 1_000_000_000 };
+const OFF: Limits =
+    Limits { vpc: 1_000_000_000, vpc_peak: 1_000_000_000, total: 1_000_000_000, total_peak: 1_000_000_000 };
 
 impl Limits {
     /// For a software path that takes `capacity` packets a second: once a third of it is in use, one VPC may take no more than a third,
@@ -57,9 +58,19 @@ impl Limits {
         let rate = |r: u64| format!("\"{r}pps\"");
         let burst = |r: u64| (r / 100).clamp(100, 10_000);
         let level = |r: u64, peak: u64| {
-            format!("{{\"rate\":{},\"burst\":{},\"peakRate\":{},\"peakBurst\":{}}}", rate(r), burst(r), rate(peak), burst(peak))
+            format!(
+                "{{\"rate\":{},\"burst\":{},\"peakRate\":{},\"peakBurst\":{}}}",
+                rate(r),
+                burst(r),
+                rate(peak),
+                burst(peak)
+            )
         };
-        format!("\"punt\":{{\"vpc\":{},\"total\":{}}}", level(self.vpc, self.vpc_peak), level(self.total, self.total_peak))
+        format!(
+            "\"punt\":{{\"vpc\":{},\"total\":{}}}",
+            level(self.vpc, self.vpc_peak),
+            level(self.total, self.total_peak)
+        )
     }
 }
 
@@ -123,7 +134,11 @@ fn documents(workload: &Workload, uplinks: [&str; 2], limits: &Limits) -> String
     let mut document = |kind: &str, name: &str, spec: &str| {
         let _ = writeln!(text, "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"{kind}\",\"metadata\":{{\"name\":\"{name}\"}},\"spec\":{{{spec}}}}}");
     };
-    document("SecurityGroup", "web", "\"rules\":[\"ingress allow tcp/80 any\",\"ingress allow udp/53 any\",\"egress allow any any\"]");
+    document(
+        "SecurityGroup",
+        "web",
+        "\"rules\":[\"ingress allow tcp/80 any\",\"ingress allow udp/53 any\",\"egress allow any any\"]",
+    );
     for vpc in 0..2 {
         let spec = format!("\"vpc\":\"v{vpc}\",\"prefixes\":[\"10.{vpc}.0.0/16\"],\"groups\":[\"web\"]");
         document("SecurityBinding", &format!("b{vpc}"), &spec);
@@ -246,7 +261,9 @@ fn capacity(context: &Context, rig: &Rig) -> Result<u64, Error> {
 }
 
 fn quantiles(samples: &[f64]) -> Vec<(f64, f64)> {
-    [0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001].map(|tail| (tail, stats::quantile(samples, 1.0 - tail))).to_vec()
+    [0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001]
+        .map(|tail| (tail, stats::quantile(samples, 1.0 - tail)))
+        .to_vec()
 }
 
 /// All samples of one situation.
@@ -280,13 +297,20 @@ impl Situation {
 fn situations(context: &Context, workload: &Workload, limits: &Limits, rate: u64) -> Result<[Situation; 3], Error> {
     let mut all: [Situation; 3] = Default::default();
     let vms = &workload.vms[1024..];
-    for (packets, generator, kinds) in [(permitted(vms, context.seed), QUIET, 0..2), (syns(vms, context.seed), FLOOD, 2..3)] {
+    for (packets, generator, kinds) in
+        [(permitted(vms, context.seed), QUIET, 0..2), (syns(vms, context.seed), FLOOD, 2..3)]
+    {
         let rig = Rig::start(workload, &packets, limits, context.seed)?;
         // Opens the permitted connections.
         rig.run(generator, if generator == QUIET { 20_000 } else { 0 }, Duration::from_millis(1000))?;
         for n in 0..context.samples {
             for kind in kinds.clone() {
-                context.say(&format!("isolation: {} sample {} of {}", ["alone,", "UDP,", "SYN,"][kind], n + 1, context.samples));
+                context.say(&format!(
+                    "isolation: {} sample {} of {}",
+                    ["alone,", "UDP,", "SYN,"][kind],
+                    n + 1,
+                    context.samples
+                ));
                 all[kind].add(rig.run(generator, if kind == 0 { 0 } else { rate }, EACH)?);
             }
         }
@@ -314,7 +338,10 @@ pub fn isolation(context: &Context) -> Result<Report, Error> {
     let off = situations(context, &workload, &OFF, rate)?;
     for s in on.iter().chain(&off) {
         if s.rtt.is_empty() {
-            return Err(Error::Failed { what: "isolation".into(), why: "no connection of tenant one was answered".into() });
+            return Err(Error::Failed {
+                what: "isolation".into(),
+                why: "no connection of tenant one was answered".into(),
+            });
         }
     }
     let ratios: Vec<f64> = on[2].p99.iter().zip(&on[1].p99).map(|(syn, udp)| syn / udp).collect();
@@ -377,7 +404,10 @@ mod tests {
         for capacity in [LEAST, 50_000, 60_000, 100_000, 1_000_000] {
             let limits = Limits::for_capacity(capacity);
             assert!(limits.vpc >= 2 * OPENED, "both packets of its connections go on: {capacity}");
-            assert!(limits.vpc <= limits.vpc_peak && limits.vpc_peak <= limits.total && limits.total <= limits.total_peak, "{capacity}");
+            assert!(
+                limits.vpc <= limits.vpc_peak && limits.vpc_peak <= limits.total && limits.total <= limits.total_peak,
+                "{capacity}"
+            );
         }
     }
 }

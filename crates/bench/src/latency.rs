@@ -35,7 +35,8 @@ pub fn latency(context: &Context) -> Result<Report, Error> {
             }
         }
     }
-    let against = "plain Linux forwarding of the inner packets (linux_routing_*), p50 here; p99 and p99.9 in the details";
+    let against =
+        "plain Linux forwarding of the inner packets (linux_routing_*), p50 here; p99 and p99.9 in the details";
     let mut report = Report::new("latency", "us", medians[0].clone(), None, against);
     for (i, (name, _)) in sides.iter().enumerate() {
         for (label, q) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {

@@ -27,7 +27,9 @@ pub(crate) fn addresses_of(side: &Side, own: u32, router: &str) -> Result<(), Er
     let port = &side.port;
     side.gateway.shell("echo 1 > /proc/sys/net/ipv4/ip_forward; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done; for f in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $f; done")?;
     side.gateway.ip(&format!("addr add {}/24 dev {port}", Ipv4Addr::from(own)))?;
-    side.gateway.ip(&format!("neigh add {router} lladdr {} dev {port} nud permanent", Mac(crate::workload::ROUTER_MAC))).map(drop)
+    side.gateway
+        .ip(&format!("neigh add {router} lladdr {} dev {port} nud permanent", Mac(crate::workload::ROUTER_MAC)))
+        .map(drop)
 }
 
 fn uplink(side: &Side) -> Result<(), Error> {
@@ -53,7 +55,11 @@ pub fn vxlan_gateway(workload: &Workload, packets: &[u8]) -> Result<Side, Error>
     side.gateway.ip(&format!("link add vx0 address {} type vxlan external dstport 4789", Mac(GATEWAY_MAC)))?;
     side.gateway.ip("link set vx0 up")?;
     uplink(&side)?;
-    side.gateway.ip(&format!("route add {}/16 via {ROUTER} dev {}", Ipv4Addr::from(nc_address(0) & !0xffff), side.port))?;
+    side.gateway.ip(&format!(
+        "route add {}/16 via {ROUTER} dev {}",
+        Ipv4Addr::from(nc_address(0) & !0xffff),
+        side.port
+    ))?;
     side.gateway.ip(&format!("neigh add 169.254.1.1 lladdr {} dev vx0 nud permanent", Mac(workload.vms[0].mac)))?;
     let mut lines = String::new();
     for (network, vni, nc) in subnets(workload) {
@@ -71,7 +77,8 @@ pub fn router(workload: &Workload, packets: &[u8]) -> Result<Side, Error> {
 }
 
 /// Rules by the state of a connection, as a guide for a stateful firewall has them.
-pub const TRACKING_RULES: &str = "ct state established,related accept; ct state invalid drop; ct state new udp dport 1-65535 accept";
+pub const TRACKING_RULES: &str =
+    "ct state established,related accept; ct state invalid drop; ct state new udp dport 1-65535 accept";
 
 /// The kernel as a router that lets packets through by the state of their connection.
 pub fn tracking_router(workload: &Workload, packets: &[u8]) -> Result<Side, Error> {

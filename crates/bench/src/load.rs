@@ -130,10 +130,14 @@ fn churn_writer(writer: &mut Writer, workload: &Workload, stop: &AtomicBool) -> 
     let seconds = start.elapsed().as_secs_f64();
     // Back to the state before, so that each sample begins alike.
     if on {
-        let commit = Commit { tenants: (0..vpc).map(|v| block_route(workload, v, false)).collect(), ..Commit::default() };
+        let commit =
+            Commit { tenants: (0..vpc).map(|v| block_route(workload, v, false)).collect(), ..Commit::default() };
         writer.commit(&commit).map_err(Error::failed("a commit"))?;
     } else {
-        let commit = Commit { tenants: (vpc..workload.vpcs).map(|v| block_route(workload, v, false)).collect(), ..Commit::default() };
+        let commit = Commit {
+            tenants: (vpc..workload.vpcs).map(|v| block_route(workload, v, false)).collect(),
+            ..Commit::default()
+        };
         writer.commit(&commit).map_err(Error::failed("a commit"))?;
     }
     writer.settle();
@@ -189,7 +193,10 @@ pub fn churn(context: &Context) -> Result<Report, Error> {
         .detail("route_visible_us_max", report::round(stats::quantile(&visible, 1.0)))
         .detail("route_visible_goal_us", 1000)
         .detail("route_visible_without_waits_us_max", report::round(stats::quantile(&own, 1.0)))
-        .detail("waits_are", "time in which the writer or the worker was ready to run and had no CPU, by the scheduler's books")
+        .detail(
+            "waits_are",
+            "time in which the writer or the worker was ready to run and had no CPU, by the scheduler's books",
+        )
         .detail("spread_is", "largest minus smallest sample, in shares of the rate")
         .detail("workload", WORKLOAD);
     Ok(report)
@@ -224,7 +231,8 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
             let before = seen.load(Ordering::Acquire);
             let target = if n % 2 == 0 { Target::Blackhole } else { Target::Local };
             let routes = RoutesChange::Delta { remove: vec![], add: vec![Route { prefix, target }] };
-            let commit = Commit { tenants: vec![TenantChange { vni, routes, ..TenantChange::default() }], ..Commit::default() };
+            let commit =
+                Commit { tenants: vec![TenantChange { vni, routes, ..TenantChange::default() }], ..Commit::default() };
             let before_wait = cpu::waited(me) + cpu::waited(watcher.load(Ordering::Acquire));
             let called = start.elapsed();
             let result = node.writer.commit(&commit).map_err(Error::failed("a commit"));

@@ -37,7 +37,8 @@ fn documents(workload: &Workload, uplink: &str, connections: u64, offload: bool)
     for vpc in 0..VPCS {
         document("Route", "", format!("\"vpc\":\"v{vpc}\",\"prefix\":\"0.0.0.0/0\",\"scope\":\"internet\""));
         let limits = format!("\"ports\":{connections},\"sessions\":{connections},\"vmSessions\":{connections},\"halfOpen\":{connections}");
-        let spec = format!("\"vpc\":\"v{vpc}\",\"pools\":[\"public\"],\"offload\":\"{offload}\",\"limits\":{{{limits}}}");
+        let spec =
+            format!("\"vpc\":\"v{vpc}\",\"pools\":[\"public\"],\"offload\":\"{offload}\",\"limits\":{{{limits}}}");
         document("Snat", &format!("s{vpc}"), spec);
     }
     let gateway = format!(
@@ -81,7 +82,7 @@ pub(crate) fn start(gateway: &Netns, documents: &str) -> Result<(Running, Vec<i3
         workers: 1,
         metrics: None,
         detach: true,
-            adopt: false,
+        adopt: false,
     };
     let before = cpu::threads_named(std::process::id() as i32, "");
     let running = gateway.inside(|| {
@@ -151,7 +152,8 @@ pub fn peer(context: &Context) -> Result<Report, Error> {
     check(&ours, |source| source & !0xff == POOL)?;
     let made = running.node.ports(&SessionQuery::default()).map_err(Error::failed("counting sessions"))?;
     let sessions: u64 = made.vpcs.iter().map(|v| v.sessions).sum();
-    let kept = theirs.gateway.shell("cat /proc/sys/net/netfilter/nf_conntrack_count")?.trim().parse::<u64>().unwrap_or(0);
+    let kept =
+        theirs.gateway.shell("cat /proc/sys/net/netfilter/nf_conntrack_count")?.trim().parse::<u64>().unwrap_or(0);
     running.stop();
     for (who, arrived, have) in [("Linux", arrived[0], kept), ("Tunny", arrived[1], sessions)] {
         if have < arrived {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a cache miss costs on this machine at this moment: printed beside the results that depend on it, since neighbours on the
 //! same host change it by a factor of two.
-use crate::workload::Random;
 use crate::cpu;
+use crate::workload::Random;
 
 /// Cost of random reads of whole cache lines on ordinary pages.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,10 @@ impl MissCost {
         }
         let prefetched = cpu::thread_time() - time;
         std::hint::black_box(sum);
-        MissCost { dependent_ns: dependent as f64 * 4.0 / READS as f64, prefetched_ns: prefetched as f64 / READS as f64 }
+        MissCost {
+            dependent_ns: dependent as f64 * 4.0 / READS as f64,
+            prefetched_ns: prefetched as f64 / READS as f64,
+        }
     }
 }
 

@@ -79,10 +79,7 @@ pub fn nat_share(context: &Context) -> Result<Report, Error> {
             }
         }
         let after = shares(&sides[0].1)?.0;
-        software.push(percent(Shares {
-            fast: after.fast - before.fast,
-            software: after.software - before.software,
-        }));
+        software.push(percent(Shares { fast: after.fast - before.fast, software: after.software - before.software }));
     }
     let (on, off) = (shares(&sides[0].1)?, shares(&sides[1].1)?);
     if off.0.fast > 0 || off.1.fast > 0 {
@@ -91,7 +88,13 @@ pub fn nat_share(context: &Context) -> Result<Report, Error> {
     }
     let [on_ns, off_ns] = &ns;
     // The first sample is the one in which streams begin: what follows is their steady state.
-    let mut report = Report::new("nat-share", "percent", vec![percent(on.0)], None, "Sailfish Fig. 22: < 0.2% of a region's traffic in software");
+    let mut report = Report::new(
+        "nat-share",
+        "percent",
+        vec![percent(on.0)],
+        None,
+        "Sailfish Fig. 22: < 0.2% of a region's traffic in software",
+    );
     report
         .detail("packets_software_percent_while_streams_begin", report::round(software[0]))
         .detail_median("packets_software_percent_after", &software[1..])

@@ -25,7 +25,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn connections(workload: &Workload, seed: u64) -> Vec<Connection> {
     let mut random = Random(seed ^ 0x6e66_7463);
     let pairs = workload.vms.chunks_exact(2).take(PAIRS as usize);
-    pairs.map(|p| Connection { ends: [p[0], p[1]], ports: [1024 + random.below(30_000) as u16, 443 + random.below(20_000) as u16] }).collect()
+    pairs
+        .map(|p| Connection {
+            ends: [p[0], p[1]],
+            ports: [1024 + random.below(30_000) as u16, 443 + random.below(20_000) as u16],
+        })
+        .collect()
 }
 
 fn of_round(c: &Connection, round: u64) -> Connection {
@@ -80,7 +85,8 @@ fn complete(who: &str, i: &Interval) -> Result<f64, Error> {
 
 /// ns a packet of the four sides, sample by sample.
 type Times = [Vec<f64>; 4];
-const SIDES: [&str; 4] = ["the plain router", "the router with connection tracking", "Tunny without groups", "Tunny with groups"];
+const SIDES: [&str; 4] =
+    ["the plain router", "the router with connection tracking", "Tunny without groups", "Tunny with groups"];
 
 fn measure(context: &Context, sides: [&Side; 4], rounds: u64) -> Result<Times, Error> {
     let mut times = Times::default();
@@ -91,7 +97,12 @@ fn measure(context: &Context, sides: [&Side; 4], rounds: u64) -> Result<Times, E
         complete(who, &side.run_pairs(rounds, warm, LIMIT)?)?;
     }
     for n in 0..context.samples {
-        context.say(&format!("peer-netfilter: {}k connections, sample {} of {}", u64::from(PAIRS) * rounds >> 10, n + 1, context.samples));
+        context.say(&format!(
+            "peer-netfilter: {}k connections, sample {} of {}",
+            u64::from(PAIRS) * rounds >> 10,
+            n + 1,
+            context.samples
+        ));
         for ((side, who), times) in sides.iter().zip(SIDES).zip(&mut times) {
             times.push(complete(who, &side.run_pairs(rounds, u64::MAX >> 1, EACH)?)?);
         }

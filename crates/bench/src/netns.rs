@@ -31,7 +31,8 @@ const PREFIX: &str = "tnybench";
 fn remove_stale() {
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()).and_then(|id| id.parse::<u32>().ok());
+        let owner =
+            name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()).and_then(|id| id.parse::<u32>().ok());
         if owner.is_some_and(|id| !std::path::Path::new(&format!("/proc/{id}")).exists()) {
             let _ = run("ip", &["netns", "del", &name]);
         }
@@ -89,17 +90,19 @@ impl Netns {
                 self.enter()?;
                 work()
             });
-            thread.join().unwrap_or_else(|_| Err(Error::Failed { what: "a bench thread".into(), why: "it panicked".into() }))
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(Error::Failed { what: "a bench thread".into(), why: "it panicked".into() }))
         })
     }
 
     /// Number of an interface in it.
     pub fn ifindex(&self, interface: &str) -> Result<u32, Error> {
         let text = self.ip(&format!("-o link show dev {interface}"))?;
-        text.split(':').next().and_then(|n| n.trim().parse().ok()).ok_or_else(|| Error::Failed {
-            what: format!("looking up interface {interface}"),
-            why: text.clone(),
-        })
+        text.split(':')
+            .next()
+            .and_then(|n| n.trim().parse().ok())
+            .ok_or_else(|| Error::Failed { what: format!("looking up interface {interface}"), why: text.clone() })
     }
 }
 

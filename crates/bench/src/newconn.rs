@@ -44,7 +44,9 @@ fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer,
     let group = writer.set_group(None, &[nexthop]).map_err(Error::io("writing a group"))?;
     writer.set_internet(Some(group), None);
     let public = Prefix { addr: Ipv4Addr::from_bits(FIRST_PUBLIC).into(), len: 16 };
-    writer.set_public(&[PublicPrefix { prefix: public, accepts: false }]).map_err(Error::io("writing public addresses"))?;
+    writer
+        .set_public(&[PublicPrefix { prefix: public, accepts: false }])
+        .map_err(Error::io("writing public addresses"))?;
     for vpc in 0..VPCS {
         writer.set_policy(FIRST_VNI + vpc, abi::POLICY_NAT);
     }
@@ -126,7 +128,10 @@ fn through(gateway: &mut Gateway, frames: &Frames, ns: &mut u64) -> Result<Frame
         *ns += cpu::thread_time() - begin;
         for f in batch.frames() {
             if !matches!(f.verdict, Verdict::Forward { .. }) {
-                return Err(Error::Failed { what: "a TCP handshake".into(), why: format!("a step was not forwarded: {:?}", f.verdict) });
+                return Err(Error::Failed {
+                    what: "a TCP handshake".into(),
+                    why: format!("a step was not forwarded: {:?}", f.verdict),
+                });
             }
             out.push(f.data().to_vec());
         }
@@ -159,7 +164,8 @@ fn handshakes(gateway: &mut Gateway, packets: &[u8], from: u32) -> Result<f64, E
         answer[..6].copy_from_slice(&frame[6..12]);
         answer[6..12].copy_from_slice(&frame[..6]);
         let dst_port = u16::from_be_bytes([frame[IP + 20], frame[IP + 21]]);
-        let segment = tcp::Repr { src_port: 80, dst_port, seq: !n, ack: n.wrapping_add(1), flags: syn_ack, window: 60_000 };
+        let segment =
+            tcp::Repr { src_port: 80, dst_port, seq: !n, ack: n.wrapping_add(1), flags: syn_ack, window: 60_000 };
         tcp(&mut answer, IP, segment)?;
         answers.push(answer);
     }

@@ -258,7 +258,10 @@ impl Ovs {
             .flatten()
             .flatten()
             .map(|e| e.path())
-            .find(|p| p.join("librte_net_pcap.so").exists() || p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("pmds")))
+            .find(|p| {
+                p.join("librte_net_pcap.so").exists()
+                    || p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("pmds"))
+            })
             .ok_or_else(|| Error::Missing { what: "the DPDK drivers (librte-net-pcap23)".into() })?;
         let memory = if self.memory == "--no-huge" { format!("--no-huge -m {MEMORY}") } else { "--in-memory".into() };
         let mut devices = String::new();
@@ -270,11 +273,16 @@ impl Ovs {
         }
         let extra =
             format!("other_config:dpdk-extra=\"--no-pci --no-telemetry {memory} {devices}-d {}\"", drivers.display());
-        let mut settings = vec!["set", "Open_vSwitch", ".", "other_config:dpdk-init=true", "other_config:dpdk-lcore-mask=0x1"];
+        let mut settings =
+            vec!["set", "Open_vSwitch", ".", "other_config:dpdk-init=true", "other_config:dpdk-lcore-mask=0x1"];
         let mask = format!("other_config:pmd-cpu-mask={:#x}", 1u32 << PMD_CPU);
         let sockets = format!("other_config:dpdk-socket-mem={MEMORY}");
         settings.extend([mask.as_str(), extra.as_str()]);
-        settings.extend(["other_config:emc-insert-inv-prob=0", "other_config:max-idle=3600000", "other_config:flow-limit=200000"]);
+        settings.extend([
+            "other_config:emc-insert-inv-prob=0",
+            "other_config:max-idle=3600000",
+            "other_config:flow-limit=200000",
+        ]);
         if self.memory != "--no-huge" {
             settings.push(&sockets);
         }
@@ -304,10 +312,29 @@ impl Ovs {
 
     fn bridges(&self) -> Result<(), Error> {
         let mac = format!("other-config:hwaddr=\"{}\"", Mac(UPLINK_MAC));
-        self.vsctl(&["add-br", "phys", "--", "set", "bridge", "phys", "datapath_type=netdev", "fail_mode=secure", &mac])?;
+        self.vsctl(&[
+            "add-br",
+            "phys",
+            "--",
+            "set",
+            "bridge",
+            "phys",
+            "datapath_type=netdev",
+            "fail_mode=secure",
+            &mac,
+        ])?;
         self.vsctl(&["add-br", "int0", "--", "set", "bridge", "int0", "datapath_type=netdev", "fail_mode=secure"])?;
         self.vsctl(&[
-            "add-port", "int0", "vx0", "--", "set", "interface", "vx0", "type=vxlan", "options:key=flow", "options:remote_ip=flow",
+            "add-port",
+            "int0",
+            "vx0",
+            "--",
+            "set",
+            "interface",
+            "vx0",
+            "type=vxlan",
+            "options:key=flow",
+            "options:remote_ip=flow",
             "ofport_request=5",
         ])?;
         if !cpu::wait_for(Duration::from_secs(10), || self.netns.ip("link show dev phys").is_ok()) {
@@ -348,7 +375,10 @@ impl Ovs {
         drop(out);
         let start = Instant::now();
         let socket = format!("unix:{}", self.path("int0.mgmt"));
-        run("ovs-ofctl", &["--timeout=120", "--bundle", "-O", "OpenFlow14", "add-flows", &socket, &file.display().to_string()])?;
+        run(
+            "ovs-ofctl",
+            &["--timeout=120", "--bundle", "-O", "OpenFlow14", "add-flows", &socket, &file.display().to_string()],
+        )?;
         self.load_seconds = start.elapsed().as_secs_f64();
         let _ = fs::remove_file(file);
         Ok(())
@@ -359,7 +389,15 @@ impl Ovs {
         run("ovs-ofctl", &["add-flow", &socket, "in_port=1,actions=LOCAL"])?;
         run("ovs-ofctl", &["add-flow", &socket, "in_port=LOCAL,actions=1"])?;
         self.vsctl(&[
-            "add-port", "phys", "dpdk0", "--", "set", "interface", "dpdk0", "type=dpdk", "options:dpdk-devargs=net_pcap0",
+            "add-port",
+            "phys",
+            "dpdk0",
+            "--",
+            "set",
+            "interface",
+            "dpdk0",
+            "type=dpdk",
+            "options:dpdk-devargs=net_pcap0",
             "ofport_request=1",
         ])?;
         self.find_forwarding_thread()
@@ -391,7 +429,10 @@ impl Ovs {
                 self.vsctl(&["remove", "Open_vSwitch", ".", "other_config", "max-revalidator"])?;
                 return match interval.passes > passes {
                     true => Ok(()),
-                    false => Err(Error::Failed { what: "Open vSwitch".into(), why: "its packets do not take the way that they should".into() }),
+                    false => Err(Error::Failed {
+                        what: "Open vSwitch".into(),
+                        why: "its packets do not take the way that they should".into(),
+                    }),
                 };
             }
         }
@@ -413,7 +454,10 @@ impl Ovs {
         let time = cpu::run_time(process, self.pmd).map_err(Error::io("reading schedstat"))? - time_before;
         let text = self.appctl(&["dpif-netdev/pmd-stats-show"])?;
         let value = |key: &str| {
-            text.lines().find(|l| l.trim_start().starts_with(key)).and_then(|l| l.split(':').nth(1)).and_then(|v| v.split_whitespace().next()?.parse::<f64>().ok())
+            text.lines()
+                .find(|l| l.trim_start().starts_with(key))
+                .and_then(|l| l.split(':').nth(1))
+                .and_then(|v| v.split_whitespace().next()?.parse::<f64>().ok())
         };
         let misses = value("miss with success upcall").unwrap_or(0.0) + value("miss with failed upcall").unwrap_or(0.0);
         let after = value("packets received").unwrap_or(0.0);

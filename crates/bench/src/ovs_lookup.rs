@@ -377,7 +377,9 @@ fn judge(report: &mut Report, dump: Option<Vec<f64>>) {
                 signature caches off";
     let (holds, found) = match dump {
         None => (false, "the dump is not there (../shared), so the goal is not met".into()),
-        Some(ratios) if ratios.is_empty() => (false, "on the dump their lookup is within the spread, so the goal is not met".into()),
+        Some(ratios) if ratios.is_empty() => {
+            (false, "on the dump their lookup is within the spread, so the goal is not met".into())
+        }
         Some(ratios) => {
             let ratio = stats::median(&ratios);
             report.detail("dump_without_memory_lookup_ratio", report::round(ratio));

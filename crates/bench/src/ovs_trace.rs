@@ -347,7 +347,8 @@ fn is_port(part: &str) -> bool {
 fn floods(actions: &str) -> String {
     let list = |piece: &str| {
         let end = piece.len() - usize::from(piece.ends_with(['(', ')']));
-        let mut parts: Vec<&str> = piece[..end].split(',').map(|p| if p == LOCAL_IN_DATAPATH { "LOCAL" } else { p }).collect();
+        let mut parts: Vec<&str> =
+            piece[..end].split(',').map(|p| if p == LOCAL_IN_DATAPATH { "LOCAL" } else { p }).collect();
         parts.chunk_by_mut(|a, b| is_port(a) && is_port(b)).for_each(<[&str]>::sort_unstable);
         parts.join(",") + &piece[end..]
     };
@@ -612,8 +613,11 @@ fn for_both(text: &str) -> String {
 
 /// The table behind the one whose flows name a group: there its connections come back.
 fn next_table(text: &str, group: &str) -> u8 {
-    let named = text.lines().find(|l| l.split("group:").skip(1).any(|g| g.split(|c: char| !c.is_ascii_digit()).next() == Some(group)));
-    let table = named.and_then(|l| l.split("table=").nth(1)).and_then(|t| t.split(',').next()?.trim().parse::<u8>().ok());
+    let named = text
+        .lines()
+        .find(|l| l.split("group:").skip(1).any(|g| g.split(|c: char| !c.is_ascii_digit()).next() == Some(group)));
+    let table =
+        named.and_then(|l| l.split("table=").nth(1)).and_then(|t| t.split(',').next()?.trim().parse::<u8>().ok());
     table.map_or(1, |t| t.saturating_add(1).min(253))
 }
 
@@ -625,7 +629,10 @@ mod tests {
     fn ports_of_a_flood_are_compared_without_their_order_wherever_it_stands() {
         let same = |a: &str, b: &str| floods(a) == floods(b);
         assert!(same("1,2,LOCAL,recirc", "100,2,1,recirc"));
-        assert!(same("check_pkt_len(size=1400,gt(1,2,LOCAL,userspace,6),le(3,1))", "check_pkt_len(size=1400,gt(2,100,1,userspace,6),le(1,3))"));
+        assert!(same(
+            "check_pkt_len(size=1400,gt(1,2,LOCAL,userspace,6),le(3,1))",
+            "check_pkt_len(size=1400,gt(2,100,1,userspace,6),le(1,3))"
+        ));
         assert!(!same("gt(1,2),le(3)", "gt(1,3),le(2)"), "a port of the other branch");
         assert!(!same("gt(1,2,userspace,6)", "gt(1,6,userspace,2)"), "what stands between is no port");
         assert!(!same("1,2,3", "1,2"));

@@ -25,7 +25,10 @@ pub fn ovs(context: &Context) -> Result<Report, Error> {
         let interval = ovs.measure(Duration::from_millis(1500))?;
         ovs.yield_cpu(true);
         if interval.upcalls > 0 || interval.passes < 1.99 {
-            return Err(Error::Failed { what: "Open vSwitch".into(), why: "it fell back to upcalls while measured".into() });
+            return Err(Error::Failed {
+                what: "Open vSwitch".into(),
+                why: "it fell back to upcalls while measured".into(),
+            });
         }
         let own = ours.run(PMD_CPU, Duration::from_millis(700))?;
         own.all_forwarded()?;
@@ -34,8 +37,13 @@ pub fn ovs(context: &Context) -> Result<Report, Error> {
         mine.push(own.mpps());
         ratios.push(own.mpps() / interval.mpps());
     }
-    let mut report =
-        Report::new("peer-ovs", "ratio", ratios, Some(Goal::AtLeast(20.0)), "Open vSwitch-DPDK of Debian, packets per core");
+    let mut report = Report::new(
+        "peer-ovs",
+        "ratio",
+        ratios,
+        Some(Goal::AtLeast(20.0)),
+        "Open vSwitch-DPDK of Debian, packets per core",
+    );
     report
         .detail_median("tunny_mpps", &mine)
         .detail_median("ovs_mpps", &theirs)

@@ -72,16 +72,33 @@ impl Plot {
             let y = at_y(10f64.powi(d));
             let _ = writeln!(s, "<path d=\"M{LEFT} {y:.1}H{}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>", LEFT + WIDTH, LEFT - 6.0, y + 4.0, 10f64.powi(d));
         }
-        let _ = writeln!(s, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>", LEFT + WIDTH / 2.0, TOP + HEIGHT + 38.0, escape(&self.x));
-        let _ = writeln!(s, "<text x=\"16\" y=\"{}\" transform=\"rotate(-90 16 {})\" text-anchor=\"middle\">{}</text>", TOP + HEIGHT / 2.0, TOP + HEIGHT / 2.0, escape(&self.y));
+        let _ = writeln!(
+            s,
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            LEFT + WIDTH / 2.0,
+            TOP + HEIGHT + 38.0,
+            escape(&self.x)
+        );
+        let _ = writeln!(
+            s,
+            "<text x=\"16\" y=\"{}\" transform=\"rotate(-90 16 {})\" text-anchor=\"middle\">{}</text>",
+            TOP + HEIGHT / 2.0,
+            TOP + HEIGHT / 2.0,
+            escape(&self.y)
+        );
         for (i, line) in self.lines.iter().enumerate() {
             let color = COLORS[i % COLORS.len()];
             let dash = if line.dashed { " stroke-dasharray=\"6 4\"" } else { "" };
             let points: Vec<_> = line.points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0).collect();
             let text: Vec<String> = points.iter().map(|p| format!("{:.1},{:.1}", at_x(p.0), at_y(p.1))).collect();
-            let _ = writeln!(s, "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>", text.join(" "));
+            let _ = writeln!(
+                s,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>",
+                text.join(" ")
+            );
             for p in points {
-                let _ = writeln!(s, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{color}\"/>", at_x(p.0), at_y(p.1));
+                let _ =
+                    writeln!(s, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{color}\"/>", at_x(p.0), at_y(p.1));
             }
             let y = legend + 18.0 * i as f64;
             let _ = writeln!(s, "<path d=\"M{LEFT} {y}h30\" stroke=\"{color}\" stroke-width=\"2\"{dash}/><text x=\"{}\" y=\"{}\">{}</text>", LEFT + 38.0, y + 4.0, escape(&line.name));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    agent, chip_model, classify, compact, completion, cpu, delay, drive, filter, filter_change, filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, rule_change, sessions, user, Context, Error, Report,
+    agent, chip_model, classify, compact, completion, cpu, delay, drive, filter, filter_change, filter_rules,
+    isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers,
+    rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.

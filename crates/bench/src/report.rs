@@ -39,9 +39,16 @@ impl Machine {
         let value = |text: &str, key: &str| {
             text.lines().find(|l| l.starts_with(key)).and_then(|l| l.split(':').nth(1)).unwrap_or("").trim().to_string()
         };
-        let kib: u64 = value(&read("/proc/meminfo"), "MemTotal").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        let kib: u64 =
+            value(&read("/proc/meminfo"), "MemTotal").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
         Machine {
-            cpu: format!("{} family {} model {}, {} CPUs", value(&cpuinfo, "model name"), value(&cpuinfo, "cpu family"), value(&cpuinfo, "model\t"), cpu::count()),
+            cpu: format!(
+                "{} family {} model {}, {} CPUs",
+                value(&cpuinfo, "model name"),
+                value(&cpuinfo, "cpu family"),
+                value(&cpuinfo, "model\t"),
+                cpu::count()
+            ),
             kernel: read("/proc/sys/kernel/osrelease").trim().into(),
             memory_gib: kib.div_ceil(1 << 20),
             load: read("/proc/loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
@@ -85,7 +92,13 @@ pub struct Report {
 
 impl Report {
     /// A report of these samples; the value is their median.
-    pub fn new(name: &'static str, unit: &'static str, samples: Vec<f64>, goal: Option<Goal>, compared_with: &str) -> Report {
+    pub fn new(
+        name: &'static str,
+        unit: &'static str,
+        samples: Vec<f64>,
+        goal: Option<Goal>,
+        compared_with: &str,
+    ) -> Report {
         let value = stats::median(&samples);
         let met = goal.map(|g| match g {
             Goal::AtLeast(least) => value >= least,
@@ -202,7 +215,10 @@ mod tests {
         r.only_if(false, "A fresh engine stands for a node.");
         assert_eq!(r.met, Some(false));
         let text = table(std::slice::from_ref(&r));
-        assert!(text.contains("NO") && text.ends_with("x: As defined.\nx: A fresh engine stands for a node.\n"), "{text}");
+        assert!(
+            text.contains("NO") && text.ends_with("x: As defined.\nx: A fresh engine stands for a node.\n"),
+            "{text}"
+        );
         assert_eq!(serde_json::to_value(&r).unwrap()["beside"][1], "A fresh engine stands for a node.");
         // Without a goal there is nothing to meet.
         let mut r = Report::new("x", "ns", vec![100.0], None, "y");

@@ -7,7 +7,9 @@
 //! end, with its own NAPI thread) are pinned to CPU 0. CPU per packet = run time of the gateway's thread (schedstat, plus that of
 //! ksoftirqd of its CPU, to which softirq work may overflow) ÷ packets that arrived at the sink.
 use crate::netns::Netns;
-use crate::traffic::{Traffic, BUDGET, GAP, LATENCIES, NEXT, PROBE_OFFSET, RECEIVED, ROUNDS, SAMPLES, SENT, STRANGE, WINDOW_WORD};
+use crate::traffic::{
+    Traffic, BUDGET, GAP, LATENCIES, NEXT, PROBE_OFFSET, RECEIVED, ROUNDS, SAMPLES, SENT, STRANGE, WINDOW_WORD,
+};
 use crate::workload::{FRAME, INNER_FRAME, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC};
 use crate::{cpu, Error};
 use std::os::fd::OwnedFd;
@@ -100,7 +102,10 @@ pub(crate) fn napi_thread(device: &str) -> Result<i32, Error> {
         found = cpu::processes_named(&format!("napi/{device}-")).first().copied();
         found.is_some()
     });
-    found.ok_or_else(|| Error::Failed { what: format!("threaded NAPI of {device}"), why: "the kernel started no thread".into() })
+    found.ok_or_else(|| Error::Failed {
+        what: format!("threaded NAPI of {device}"),
+        why: "the kernel started no thread".into(),
+    })
 }
 
 /// One gateway with its port, its generator and its sink.
@@ -143,8 +148,18 @@ impl Side {
         let mut traffic = Traffic::load()?;
         traffic.fill(packets, None);
         let far_index = outside.ifindex(&far)?;
-        let side =
-            Side { gateway, outside, port, far, far_index, frames, traffic, sink: None, gateway_thread: 0, threads: vec![] };
+        let side = Side {
+            gateway,
+            outside,
+            port,
+            far,
+            far_index,
+            frames,
+            traffic,
+            sink: None,
+            gateway_thread: 0,
+            threads: vec![],
+        };
         side.word(PROBE_OFFSET).store((frames.bytes() - INNER_FRAME + 42) as u64, Ordering::Relaxed);
         Ok(side)
     }
@@ -180,7 +195,8 @@ impl Side {
     /// Gives the port's receive work a real-time priority: a nice value counts within a session's group of processes only, and other work on the
     /// machine has groups of its own.
     pub fn prefer_port(&self, priority: i32) -> Result<(), Error> {
-        cpu::prefer(self.gateway_thread, priority).map_err(Error::io("setting the priority of the gateway's NAPI thread"))
+        cpu::prefer(self.gateway_thread, priority)
+            .map_err(Error::io("setting the priority of the gateway's NAPI thread"))
     }
 
     /// Gives the receive work back to softirqs, as it is by default.
@@ -253,7 +269,13 @@ impl Side {
         self.outside.inside(|| {
             cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
             let frame = [0u8; FRAME];
-            let options = RunOptions { repeat: 1 << 17, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 64, ..RunOptions::default() };
+            let options = RunOptions {
+                repeat: 1 << 17,
+                ifindex: self.far_index,
+                flags: TEST_LIVE_FRAMES,
+                batch: 64,
+                ..RunOptions::default()
+            };
             while start.elapsed() < limit && self.word(BUDGET).load(Ordering::Relaxed) > 0 {
                 run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;
             }
@@ -301,7 +323,13 @@ impl Side {
             // A pace that other work on the machine sets says nothing. Who spins gives way to sinks, and these to who opens connections.
             cpu::prefer(0, if gap == 0 { 3 } else { 1 }).map_err(Error::io("setting the priority of the generator"))?;
             let frame = [0u8; FRAME];
-            let options = RunOptions { repeat: runs, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: runs.min(64), ..RunOptions::default() };
+            let options = RunOptions {
+                repeat: runs,
+                ifindex: self.far_index,
+                flags: TEST_LIVE_FRAMES,
+                batch: runs.min(64),
+                ..RunOptions::default()
+            };
             let (start, mut missed) = (Instant::now(), Duration::ZERO);
             while !stop.load(Ordering::Relaxed) {
                 run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;
@@ -362,7 +390,13 @@ impl Side {
         self.outside.inside(|| {
             cpu::pin(0, TRAFFIC_CPU).map_err(Error::io("pinning the generator"))?;
             let frame = [0u8; FRAME];
-            let options = RunOptions { repeat: 1, ifindex: self.far_index, flags: TEST_LIVE_FRAMES, batch: 1, ..RunOptions::default() };
+            let options = RunOptions {
+                repeat: 1,
+                ifindex: self.far_index,
+                flags: TEST_LIVE_FRAMES,
+                batch: 1,
+                ..RunOptions::default()
+            };
             for _ in 0..count.min(LATENCIES) {
                 let next = Instant::now() + gap;
                 run_program(program, &frame[..self.frames.bytes()], &mut [], options)?;

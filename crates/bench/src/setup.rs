@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use tables::{
-    Commit, GatewaySettings, HeapMemory, Memory, NexthopSpec, Prefix, Route, RoutesChange, Tables, Target, TenantChange, TenantSettings,
-    VmSpec, Writer, WriterOptions,
+    Commit, GatewaySettings, HeapMemory, Memory, NexthopSpec, Prefix, Route, RoutesChange, Tables, Target,
+    TenantChange, TenantSettings, VmSpec, Writer, WriterOptions,
 };
 use xdp::object::{attach_program, XDP_NATIVE};
 use xdp::XdpEngine;
@@ -21,7 +21,11 @@ fn v4(address: u32) -> IpAddr {
 /// Gateway settings and NCs.
 pub fn base_commit(workload: &Workload) -> Commit {
     let gateway = GatewaySettings { vtep4: Some(Ipv4Addr::from_bits(VTEP)), ..GatewaySettings::default() };
-    Commit { gateway: Some(gateway), nc_add: (0..workload.ncs).map(|n| v4(nc_address(n))).collect(), ..Commit::default() }
+    Commit {
+        gateway: Some(gateway),
+        nc_add: (0..workload.ncs).map(|n| v4(nc_address(n))).collect(),
+        ..Commit::default()
+    }
 }
 
 /// The tenants of a range of VPCs, with routes and VMs.
@@ -33,7 +37,14 @@ pub fn tenants(workload: &Workload, vpcs: std::ops::Range<u32>) -> Vec<TenantCha
         routes: RoutesChange::Replace(workload.routes[vpc as usize * routes..][..routes].iter().map(route).collect()),
         vm_add: workload.vms[vpc as usize * vms..][..vms]
             .iter()
-            .map(|v| VmSpec { mac: v.mac, ipv4: Some(v.address), ipv6: None, more: vec![], nc: v4(nc_address(v.nc)), meter: None })
+            .map(|v| VmSpec {
+                mac: v.mac,
+                ipv4: Some(v.address),
+                ipv6: None,
+                more: vec![],
+                nc: v4(nc_address(v.nc)),
+                meter: None,
+            })
             .collect(),
         ..TenantChange::default()
     })
@@ -41,10 +52,7 @@ pub fn tenants(workload: &Workload, vpcs: std::ops::Range<u32>) -> Vec<TenantCha
 }
 
 fn route(r: &crate::workload::Route) -> Route {
-    Route {
-        prefix: Prefix { addr: v4(r.network), len: r.length },
-        target: r.peer.map_or(Target::Local, Target::Peer),
-    }
+    Route { prefix: Prefix { addr: v4(r.network), len: r.length }, target: r.peer.map_or(Target::Local, Target::Peer) }
 }
 
 /// Counters of a running node.

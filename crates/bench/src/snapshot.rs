@@ -22,7 +22,12 @@ pub fn ndjson(workload: &Workload) -> String {
     let peering = |a: u32, b: u32| format!("p{}-{}", a.min(b), a.max(b));
     document(&mut out, "Gateway", Some("gw"), format_args!("\"vtep\":{{\"ipv4\":\"{}\"}}", Ipv4Addr::from(VTEP)));
     for nc in 0..workload.ncs {
-        document(&mut out, "Nc", Some(&format!("nc{nc}")), format_args!("\"address\":\"{}\"", Ipv4Addr::from(nc_address(nc))));
+        document(
+            &mut out,
+            "Nc",
+            Some(&format!("nc{nc}")),
+            format_args!("\"address\":\"{}\"", Ipv4Addr::from(nc_address(nc))),
+        );
     }
     let each = workload.routes.len() / workload.vpcs as usize;
     for (n, routes) in workload.routes.chunks(each).enumerate() {
@@ -39,11 +44,17 @@ pub fn ndjson(workload: &Workload) -> String {
     for r in &workload.routes {
         let (n, network, length) = (vpc(r.vni), Ipv4Addr::from(r.network), r.length);
         let scope = r.peer.map_or("\"local\"".into(), |p| format!("\"peer\",\"peer\":\"v{}\"", vpc(p)));
-        document(&mut out, "Route", None, format_args!("\"vpc\":\"v{n}\",\"prefix\":\"{network}/{length}\",\"scope\":{scope}"));
+        document(
+            &mut out,
+            "Route",
+            None,
+            format_args!("\"vpc\":\"v{n}\",\"prefix\":\"{network}/{length}\",\"scope\":{scope}"),
+        );
     }
     for v in &workload.vms {
         let (n, address, nc) = (vpc(v.vni), Ipv4Addr::from(v.address), v.nc);
-        let spec = format!("\"vpc\":\"v{n}\",\"addresses\":[\"{address}\"],\"mac\":\"{}\",\"nc\":\"nc{nc}\"", Mac(v.mac));
+        let spec =
+            format!("\"vpc\":\"v{n}\",\"addresses\":[\"{address}\"],\"mac\":\"{}\",\"nc\":\"nc{nc}\"", Mac(v.mac));
         document(&mut out, "Vm", None, format_args!("{spec}"));
     }
     out

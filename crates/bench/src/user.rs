@@ -50,7 +50,8 @@ fn pair(one: &mut UserRunner, other: &mut UserRunner, duration: Duration) -> Res
     std::thread::scope(|scope| {
         let second = scope.spawn(|| other.run(0, duration));
         let first = one.run(1, duration)?;
-        let second = second.join().map_err(|_| Error::Failed { what: "a worker".into(), why: "it panicked".into() })??;
+        let second =
+            second.join().map_err(|_| Error::Failed { what: "a worker".into(), why: "it panicked".into() })??;
         Ok((first, second))
     })
 }
@@ -60,7 +61,9 @@ pub fn user_gateway(context: &Context) -> Result<Report, Error> {
     context.say("user-gateway: 1M routes and 1M VMs in 100k VPCs");
     let workload = Workload::region(100_000, 10, 4096, context.seed);
     let node = BpfNode::new(&workload)?;
-    let runner = |share: u32, n: u64| UserRunner::new(node.tables(), workload.packets(1 << 20, share, context.seed + n), n as u32 % 2);
+    let runner = |share: u32, n: u64| {
+        UserRunner::new(node.tables(), workload.packets(1 << 20, share, context.seed + n), n as u32 % 2)
+    };
     let (mut one, mut other) = (runner(20, 0), runner(20, 1));
     let (mut local, mut peers) = (runner(0, 2), runner(100, 4));
     let (heap, _) = setup::heap(&workload)?;
@@ -88,7 +91,8 @@ pub fn user_gateway(context: &Context) -> Result<Report, Error> {
             scale.push((a.mpps() + b.mpps()) / alone);
         }
     }
-    let against = "goal 30 Mpps on one core, tables in mapped BPF arrays, 1M packets in memory, tenants and destinations uniform";
+    let against =
+        "goal 30 Mpps on one core, tables in mapped BPF arrays, 1M packets in memory, tenants and destinations uniform";
     let mut report = Report::new("user-gateway", "Mpps", mixed, Some(Goal::AtLeast(30.0)), against);
     report
         .detail_median("local_only_mpps", &only_local)

@@ -170,11 +170,7 @@ impl Wires {
         // Neighbours that need no resolution, as the sinks of generated traffic answer nobody.
         g.ip(&format!("neigh add {} lladdr {} dev {net} nud permanent", Ipv4Addr::from(CLIENT), Mac(MACS[0])))?;
         for server in tenants.all() {
-            g.ip(&format!(
-                "neigh add {} lladdr {} dev {srv} nud permanent",
-                Ipv4Addr::from(server),
-                Mac(MACS[3])
-            ))?;
+            g.ip(&format!("neigh add {} lladdr {} dev {srv} nud permanent", Ipv4Addr::from(server), Mac(MACS[3])))?;
         }
         let chain = "type filter hook forward priority filter; policy drop;";
         g.shell(&format!("nft 'table ip filter {{ chain forward {{ {chain} {RULES}; }}; }}'"))?;

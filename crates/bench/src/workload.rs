@@ -346,7 +346,8 @@ mod tests {
         for slot in packets.chunks_exact(PACKET_SLOT) {
             let vni = u32::from_be_bytes(slot[46..50].try_into().unwrap()) >> 8;
             let destination = u32::from_be_bytes(slot[80..84].try_into().unwrap());
-            let route = w.routes.iter().filter(|r| r.vni == vni).find(|r| (destination ^ r.network) >> (32 - r.length) == 0);
+            let route =
+                w.routes.iter().filter(|r| r.vni == vni).find(|r| (destination ^ r.network) >> (32 - r.length) == 0);
             let target = route.expect("a route covers it").peer.unwrap_or(vni);
             assert!(w.vms.iter().any(|v| v.vni == target && v.address == destination));
             to_peers += u32::from(target != vni);

@@ -159,7 +159,9 @@ fn justified(why: Handover, frame: &[u8], region: &Region, seen: &Seen) -> bool 
         Handover::Options => b.outer_options() || b.inner_options(),
         // A link-local address may be the gateway's own.
         Handover::Answer => {
-            b.discovery() || matches!(here, Some(Place::Gateway(_))) || matches!(seen.end, End::Drop(DropReason::InnerLinkLocal))
+            b.discovery()
+                || matches!(here, Some(Place::Gateway(_)))
+                || matches!(seen.end, End::Drop(DropReason::InnerLinkLocal))
         }
         Handover::IcmpDue => {
             use DropReason::*;

@@ -4,8 +4,8 @@
 use crate::output::{print, print_as_it_is, say, Format, Patience};
 use crate::Global;
 use anyhow::Context;
+use node::body::write_document;
 use node::client::{Client, ClientError};
-use node::service::write_document;
 use node::types::{ApplyReport, OUTDATED};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -100,7 +100,9 @@ pub fn change_by(request: &str, body: &[u8], agreed: &Agreed, global: &Global) -
         }
         if !std::io::stdin().is_terminal() {
             let number = if plan.asks_deletes { format!(" --deletes {}", plan.deletes) } else { String::new() };
-            anyhow::bail!("nothing was changed: there is no terminal to ask on; give --yes{number} to apply without asking");
+            anyhow::bail!(
+                "nothing was changed: there is no terminal to ask on; give --yes{number} to apply without asking"
+            );
         }
         if !asked(&plan, agreed)? {
             say("nothing was changed");
@@ -148,7 +150,9 @@ fn colored(text: &str) -> String {
 fn finish(report: &ApplyReport, global: &Global, plan: bool) -> anyhow::Result<ExitCode> {
     let told = tell(report, global, plan);
     match report.committed {
-        true => told.with_context(|| format!("the change was committed as generation {}, but its report cannot be written", report.generation))?,
+        true => told.with_context(|| {
+            format!("the change was committed as generation {}, but its report cannot be written", report.generation)
+        })?,
         false => told.context("nothing was changed, and the report cannot be written")?,
     }
     Ok(ExitCode::SUCCESS)

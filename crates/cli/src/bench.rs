@@ -37,7 +37,10 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let group: Option<fn(&Bench) -> bool> = match args.name.as_str() {
         "list" => {
             let rows = |benches: &&[Bench]| {
-                output::table(&["name", "unit", "what"], benches.iter().map(|b| vec![b.name.into(), b.unit.into(), b.what.into()]))
+                output::table(
+                    &["name", "unit", "what"],
+                    benches.iter().map(|b| vec![b.name.into(), b.unit.into(), b.what.into()]),
+                )
             };
             output::show(global.output, &BENCHES, rows)?;
             return Ok(ExitCode::SUCCESS);
@@ -130,7 +133,8 @@ fn save(dir: &Path, name: &str, reports: &[Report]) -> anyhow::Result<()> {
         std::fs::write(&file, plot.svg()).with_context(|| format!("writing {}", file.display()))?;
     }
     let json = dir.join(format!("{stem}.json"));
-    std::fs::write(&json, serde_json::to_string_pretty(reports)? + "\n").with_context(|| format!("writing {}", json.display()))?;
+    std::fs::write(&json, serde_json::to_string_pretty(reports)? + "\n")
+        .with_context(|| format!("writing {}", json.display()))?;
     let text = format!(
         "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Results of `tunny bench {name}`\n\n{}; {} GiB; Linux {}; seed {}; load average at the start {}; {}; Tunny {}.\n\n```\n{}```\n",
         m.cpu, m.memory_gib, m.kernel, first.seed, m.load, m.date, m.version, table_and_details(reports)

@@ -130,7 +130,10 @@ fn write(file: &mut Option<File>, event: &abi::Event, time_ns: u64, format: Form
     });
     let seconds = time_ns as f64 / 1e9;
     if format == Format::Table {
-        return print(&format!("{seconds:.6} {kind} {reason} ({stage}) vni {} {} bytes {flow}\n", event.vni, event.length));
+        return print(&format!(
+            "{seconds:.6} {kind} {reason} ({stage}) vni {} {} bytes {flow}\n",
+            event.vni, event.length
+        ));
     }
     let object = serde_json::json!({
         "time": seconds, "kind": kind, "reason": reason, "stage": stage, "vni": event.vni, "ifindex": event.ifindex,

@@ -3,7 +3,7 @@
 
 use crate::Global;
 use config::Kind;
-use node::service::write_document;
+use node::body::write_document;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -37,11 +37,15 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut body = crate::apply::read(&args.files)?;
     let mut mode = "delete=true";
     if let Some(kind) = &args.kind {
-        let kind = Kind::from_name(kind)
-            .ok_or_else(|| anyhow::anyhow!(Kind::unknown(kind)))?;
+        let kind = Kind::from_name(kind).ok_or_else(|| anyhow::anyhow!(Kind::unknown(kind)))?;
         // One that is named twice goes once.
         let mut seen = std::collections::HashSet::new();
-        let names: Vec<_> = args.names.iter().filter(|n| seen.insert(n.as_str())).map(|n| serde_json::json!([kind.name(), n])).collect();
+        let names: Vec<_> = args
+            .names
+            .iter()
+            .filter(|n| seen.insert(n.as_str()))
+            .map(|n| serde_json::json!([kind.name(), n]))
+            .collect();
         write_document(&mut body, "names", serde_json::Value::from(names).to_string().as_bytes());
         mode = "names=true";
     }

@@ -64,7 +64,18 @@ const STATES: [(&str, &[&str]); 13] = [
     ("underlay", &[]),
     (
         "sessions",
-        &["--vpc", "--vm", "--vm-port", "--public", "--public-port", "--remote", "--remote-port", "--protocol", "--state", "--limit"],
+        &[
+            "--vpc",
+            "--vm",
+            "--vm-port",
+            "--public",
+            "--public-port",
+            "--remote",
+            "--remote-port",
+            "--protocol",
+            "--state",
+            "--limit",
+        ],
     ),
     ("states", &[]),
     ("migration", &["--limit"]),
@@ -107,13 +118,19 @@ fn check(args: &Args) -> anyhow::Result<()> {
         }
     };
     let given = [("NAME", args.name.is_some()), ("--tables", args.tables), ("--limit", args.limit.is_some())];
-    let given = given.into_iter().chain([("--continue", args.from.is_some()), ("--unused", args.unused), ("--vpc", args.vpc.is_some())]);
+    let given = given.into_iter().chain([
+        ("--continue", args.from.is_some()),
+        ("--unused", args.unused),
+        ("--vpc", args.vpc.is_some()),
+    ]);
     for option in given.chain(args.which.given()).filter(|(_, given)| *given).map(|(name, _)| name) {
         if known.contains(&option) {
             continue;
         }
         if option == "--continue" && known.contains(&"--limit") {
-            anyhow::bail!("a list of `{kind}` has no place to go on from: give a larger --limit, or --limit 0 for all of it");
+            anyhow::bail!(
+                "a list of `{kind}` has no place to go on from: give a larger --limit, or --limit 0 for all of it"
+            );
         }
         if let ("NAME", Some(name)) = (option, &args.name) {
             anyhow::bail!("`{kind}` is one whole: there is no `{name}` in it to get alone");
@@ -203,7 +220,11 @@ fn known_vpc(client: &Client, vpc: Option<&str>) -> anyhow::Result<()> {
 }
 
 fn vm_counters(rows: &[Value], columns: &mut Columns) -> String {
-    page(columns, &["vm", "packets", "bytes"], rows.iter().map(|v| ["vm", "packets", "bytes"].map(|key| compact(&v[key])).to_vec()))
+    page(
+        columns,
+        &["vm", "packets", "bytes"],
+        rows.iter().map(|v| ["vm", "packets", "bytes"].map(|key| compact(&v[key])).to_vec()),
+    )
 }
 
 /// Shows a list of which one entry more than wanted was asked for; whether there is more.
@@ -239,7 +260,8 @@ fn moved(mut view: MigrationView, limit: u64, format: output::Format) -> anyhow:
 /// What tells the states of connections inside.
 fn states(s: &StatesView) -> String {
     let percent = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 * 100.0 };
-    let bits = if s.table == "compact" { format!(", {} fingerprint bits each", s.fingerprint_bits) } else { String::new() };
+    let bits =
+        if s.table == "compact" { format!(", {} fingerprint bits each", s.fingerprint_bits) } else { String::new() };
     let what = match s.table.as_str() {
         "compact" => "registers",
         "digest" => "digest slots",
@@ -268,7 +290,10 @@ fn states(s: &StatesView) -> String {
         text.push_str(&format!("agent            {}: {how}; {} packets wait for it\n", agent.address, agent.waiting));
     }
     if !s.vpcs.is_empty() {
-        let rows = s.vpcs.iter().map(|v| vec![v.vpc.clone(), v.vni.to_string(), v.connections.to_string(), v.opening.to_string()]);
+        let rows = s
+            .vpcs
+            .iter()
+            .map(|v| vec![v.vpc.clone(), v.vni.to_string(), v.connections.to_string(), v.opening.to_string()]);
         text.push('\n');
         text.push_str(&table(&["vpc", "vni", "connections", "not established"], rows));
     }
@@ -298,7 +323,10 @@ fn migration(m: &MigrationView, prefixes: usize) -> String {
             [vec![v.vpc.clone()], numbers].concat()
         };
         text.push('\n');
-        text.push_str(&table(&["vpc", "vni", "weight", "fast path", "software path", "prefixes"], m.vpcs.iter().map(row)));
+        text.push_str(&table(
+            &["vpc", "vni", "weight", "fast path", "software path", "prefixes"],
+            m.vpcs.iter().map(row),
+        ));
     }
     if !m.prefixes.is_empty() {
         let row = |p: &node::states::MigrationPrefix| {
@@ -332,7 +360,14 @@ fn status(s: &Status) -> String {
         &["uplink", "index", "mode", "queues", "mtu", "link"],
         s.uplinks.iter().map(|u| {
             let link = if u.up { "up" } else { "down" };
-            vec![u.name.clone(), u.ifindex.to_string(), u.mode.clone(), u.queues.to_string(), u.mtu.to_string(), link.into()]
+            vec![
+                u.name.clone(),
+                u.ifindex.to_string(),
+                u.mode.clone(),
+                u.queues.to_string(),
+                u.mtu.to_string(),
+                link.into(),
+            ]
         }),
     ));
     text
@@ -360,7 +395,12 @@ fn counters_text(c: &Counters) -> String {
         &["counter", "total", "fast path", "software"],
         FIELDS.map(|(name, value)| {
             // The software path's word of that name counts the punted packets that it has taken in.
-            vec![name.to_string(), value(&c.total).to_string(), value(&c.fast).to_string(), value(&c.software).to_string()]
+            vec![
+                name.to_string(),
+                value(&c.total).to_string(),
+                value(&c.fast).to_string(),
+                value(&c.software).to_string(),
+            ]
         }),
     );
     let verdict = match (c.balance.balanced, c.balance.difference) {
@@ -388,7 +428,10 @@ fn counters_text(c: &Counters) -> String {
     }
     if !c.fast.punts.is_empty() {
         text.push('\n');
-        text.push_str(&table(&["punt reason", "packets"], c.fast.punts.iter().map(|(r, n)| vec![r.clone(), n.to_string()])));
+        text.push_str(&table(
+            &["punt reason", "packets"],
+            c.fast.punts.iter().map(|(r, n)| vec![r.clone(), n.to_string()]),
+        ));
     }
     text
 }
@@ -449,7 +492,9 @@ fn drops_text(rows: &[DropRow]) -> String {
 pub fn levels_text(levels: &[Level]) -> String {
     table(
         &["table", "used", "limit", "level"],
-        levels.iter().map(|l| vec![l.name.clone(), l.used.to_string(), l.limit.to_string(), format!("{:.2} %", l.percent)]),
+        levels
+            .iter()
+            .map(|l| vec![l.name.clone(), l.used.to_string(), l.limit.to_string(), format!("{:.2} %", l.percent)]),
     )
 }
 
@@ -499,7 +544,10 @@ fn kind_text(objects: &[Value], columns: &mut Columns) -> String {
         return text;
     }
     // A Gateway has too many fields for columns: they stand in lines.
-    objects.iter().map(|object| format!("{} {}\n{}", object["kind"].as_str().unwrap_or(""), name(object), lines(&object["spec"]))).collect()
+    objects
+        .iter()
+        .map(|object| format!("{} {}\n{}", object["kind"].as_str().unwrap_or(""), name(object), lines(&object["spec"])))
+        .collect()
 }
 
 /// A field a line; what has fields itself, one a line for each.
@@ -512,7 +560,9 @@ fn lines(spec: &Value) -> String {
 
 fn fields(path: &str, value: &Value, rows: &mut Vec<(String, String)>) {
     match value.as_object() {
-        Some(map) => map.iter().for_each(|(key, value)| fields(&if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, value, rows)),
+        Some(map) => map.iter().for_each(|(key, value)| {
+            fields(&if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, value, rows)
+        }),
         None => rows.push((path.to_string(), compact(value))),
     }
 }

@@ -52,7 +52,15 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
                 _ => "",
             };
             let e = &g.event;
-            vec![e.generation.to_string(), e.time.clone(), e.what.clone(), e.origin.who(), e.changes(), mark.into(), e.note.clone()]
+            vec![
+                e.generation.to_string(),
+                e.time.clone(),
+                e.what.clone(),
+                e.origin.who(),
+                e.changes(),
+                mark.into(),
+                e.note.clone(),
+            ]
         };
         fitting(&["generation", "time", "what", "by", "changes", "", "note"], list.iter().map(row).collect())
     })?;
@@ -72,9 +80,21 @@ pub fn events(client: &Client, limit: u64, format: Format) -> anyhow::Result<Exi
     show(format, &list, |list| {
         let row = |e: &Event| {
             let from = e.origin.from.clone();
-            vec![e.time.clone(), e.what.clone(), e.outcome.clone(), e.generation.to_string(), e.origin.who(), from, e.changes(), e.note.clone()]
+            vec![
+                e.time.clone(),
+                e.what.clone(),
+                e.outcome.clone(),
+                e.generation.to_string(),
+                e.origin.who(),
+                from,
+                e.changes(),
+                e.note.clone(),
+            ]
         };
-        fitting(&["time", "what", "outcome", "generation", "by", "from", "changes", "note"], list.iter().map(row).collect())
+        fitting(
+            &["time", "what", "outcome", "generation", "by", "from", "changes", "note"],
+            list.iter().map(row).collect(),
+        )
     })?;
     Ok(code)
 }

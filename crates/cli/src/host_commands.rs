@@ -70,7 +70,8 @@ fn from_files(nc: &str, files: &[PathBuf]) -> anyhow::Result<Host> {
         IpAddr::V4(_) => gateway.vtep4.map(IpAddr::V4),
         IpAddr::V6(_) => gateway.vtep6.map(IpAddr::V6),
     };
-    let gateway = vtep.with_context(|| format!("the Gateway has no tunnel address of the family of {}", found.address))?;
+    let gateway =
+        vtep.with_context(|| format!("the Gateway has no tunnel address of the family of {}", found.address))?;
     let vni = |vpc: &str| match model.get(Kind::Vpc, vpc) {
         Some(Object::Vpc(vpc)) => Some(vpc.vni),
         _ => None,
@@ -109,7 +110,11 @@ fn port(text: &str) -> Result<Port, String> {
     };
     let mac: Mac = mac.parse()?;
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
-    if !(1..=15).contains(&device.len()) || device.starts_with('-') || device.contains(odd) || [".", ".."].contains(&device) {
+    if !(1..=15).contains(&device.len())
+        || device.starts_with('-')
+        || device.contains(odd)
+        || [".", ".."].contains(&device)
+    {
         return Err(format!("`{}` is no interface name", device.escape_debug()));
     }
     let vni = vni.parse().ok().filter(|vni| (1..=0xff_ffff).contains(vni));
@@ -120,7 +125,9 @@ fn port(text: &str) -> Result<Port, String> {
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let host = match (args.local, args.gateway) {
-        (Some(local), Some(gateway)) => Host { local, gateway, vnis: args.vni.iter().copied().collect(), vms: Vec::new() },
+        (Some(local), Some(gateway)) => {
+            Host { local, gateway, vnis: args.vni.iter().copied().collect(), vms: Vec::new() }
+        }
         _ => from_files(&args.nc, &args.config)?,
     };
     anyhow::ensure!(
@@ -133,7 +140,12 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut devices = BTreeSet::new();
     for port in &args.port {
         anyhow::ensure!(devices.insert(&port.device), "--port {} is given twice", port.device);
-        anyhow::ensure!(host.vnis.contains(&port.vni), "--port {} names VNI {}, which the host does not serve", port.device, port.vni);
+        anyhow::ensure!(
+            host.vnis.contains(&port.vni),
+            "--port {} names VNI {}, which the host does not serve",
+            port.device,
+            port.vni
+        );
     }
     let vtep = |vni: &u32| Vtep {
         vni: *vni,

@@ -84,7 +84,9 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
                 _ => print(&removed.iter().map(|what| format!("removed {what}\n")).collect::<String>())?,
             }
         }
-        Command::Status => print(&lab::status(&args.suffix).iter().map(|line| format!("{line}\n")).collect::<String>())?,
+        Command::Status => {
+            print(&lab::status(&args.suffix).iter().map(|line| format!("{line}\n")).collect::<String>())?
+        }
         Command::Demo { shape, keep, seconds } => {
             let options = lab::Options { keep, seconds, ..shape.options(&args.suffix)? };
             let good = lab::demo(&options, global.output == Format::Json)?;

@@ -30,12 +30,20 @@ pub struct Printer {
 impl Printer {
     /// For items that `layout` makes a table of.
     pub fn new(format: Format, layout: Layout) -> Printer {
-        Printer { out: BufWriter::with_capacity(1 << 16, Out), format, layout, rows: Vec::new(), columns: Columns::default(), count: 0 }
+        Printer {
+            out: BufWriter::with_capacity(1 << 16, Out),
+            format,
+            layout,
+            rows: Vec::new(),
+            columns: Columns::default(),
+            count: 0,
+        }
     }
 
     /// Takes an item as a line of JSON.
     pub fn take(&mut self, line: &[u8]) -> anyhow::Result<()> {
-        let value: Value = serde_json::from_slice(line).context("the node answers what this `tunny` does not understand")?;
+        let value: Value =
+            serde_json::from_slice(line).context("the node answers what this `tunny` does not understand")?;
         self.count += 1;
         let result = match self.format {
             Format::Table => {
@@ -55,7 +63,9 @@ impl Printer {
                 let text = serde_json::to_string_pretty(&value)?.replace('\n', "\n  ");
                 write!(self.out, "{before}  {}", config::plain_json(&text))
             }
-            Format::Yaml if value.get("apiVersion").is_some() => self.out.write_all(config::yaml_document(&value).as_bytes()),
+            Format::Yaml if value.get("apiVersion").is_some() => {
+                self.out.write_all(config::yaml_document(&value).as_bytes())
+            }
             Format::Yaml => {
                 let text = crate::output::yaml(&value);
                 let mut lines = text.lines().map(|l| format!("  {l}\n")).collect::<String>();
@@ -96,7 +106,9 @@ impl Printer {
 /// Says that a listing is cut, which its exit status says too.
 pub fn cut(count: u64, rest: &str) -> ExitCode {
     let on = if rest.is_empty() || rest == "-" { String::new() } else { format!(", or --continue {rest} to go on") };
-    say(format_args!("tunny: the list is cut: these are the first {count}, and there are more; give --limit 0 for all{on}"));
+    say(format_args!(
+        "tunny: the list is cut: these are the first {count}, and there are more; give --limit 0 for all{on}"
+    ));
     ExitCode::from(CUT)
 }
 
@@ -107,7 +119,9 @@ pub fn latest<T>(list: &mut Vec<T>, limit: u64) -> ExitCode {
     if left == 0 {
         return ExitCode::SUCCESS;
     }
-    say(format_args!("tunny: the list is cut: these are the latest {limit}, and there are {left} older ones; give --limit 0 for all"));
+    say(format_args!(
+        "tunny: the list is cut: these are the latest {limit}, and there are {left} older ones; give --limit 0 for all"
+    ));
     ExitCode::from(CUT)
 }
 

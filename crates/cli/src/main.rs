@@ -136,7 +136,8 @@ fn main() -> ExitCode {
 fn help_or_refusal(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() && wants_json(std::env::args()) {
         let (text, _) = without_escape(&answer.to_string());
-        let sentences: Vec<&str> = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more")).collect();
+        let sentences: Vec<&str> =
+            text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more")).collect();
         let words: Vec<&str> = sentences.iter().flat_map(|line| line.split_whitespace()).collect();
         output::fail(Format::Json, words.join(" ").trim_start_matches("error: "));
         return ExitCode::from(2);
@@ -169,7 +170,13 @@ fn without_escape(text: &str) -> (String, bool) {
     if !text.lines().any(|line| advice(line).is_some()) {
         return (text.to_string(), false);
     }
-    let other = |line: &str| if advice(line).is_some() { "  tip: a number here is not negative".to_string() } else { line.to_string() };
+    let other = |line: &str| {
+        if advice(line).is_some() {
+            "  tip: a number here is not negative".to_string()
+        } else {
+            line.to_string()
+        }
+    };
     (text.lines().map(other).collect::<Vec<_>>().join("\n"), true)
 }
 

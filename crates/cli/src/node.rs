@@ -86,14 +86,23 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         let gone = daemon::uninstall(&pins)?;
         node::claim::remove_lock(&global.socket())?;
         match gone {
-            true => say(format_args!("tunny: the fast path of instance {} is off its ports; its tables are gone", global.instance)),
-            false => say(format_args!("tunny: instance {} has nothing installed under {}", global.instance, pins.display())),
+            true => say(format_args!(
+                "tunny: the fast path of instance {} is off its ports; its tables are gone",
+                global.instance
+            )),
+            false => {
+                say(format_args!("tunny: instance {} has nothing installed under {}", global.instance, pins.display()))
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }
     node::daemon::log_to_stderr();
     let own_state = PathBuf::from("/var/lib/tunny").join(&global.instance);
-    if args.state.is_none() && !args.no_state && global.instance == "default" && node::claim::move_earlier_state(&own_state)? {
+    if args.state.is_none()
+        && !args.no_state
+        && global.instance == "default"
+        && node::claim::move_earlier_state(&own_state)?
+    {
         say(format_args!("tunny: the state of an earlier version was moved to {}", own_state.display()));
     }
     let state = args.state.unwrap_or(own_state);

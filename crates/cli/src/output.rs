@@ -215,7 +215,11 @@ fn pieces(text: &str, most: usize) -> Vec<String> {
 }
 
 /// A page of a table. It begins with a header if it is the first, or if its columns are others than those of the page before.
-pub fn page<H: AsRef<str>>(columns: &mut Columns, headers: &[H], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn page<H: AsRef<str>>(
+    columns: &mut Columns,
+    headers: &[H],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
     let rows: Vec<Vec<String>> =
         rows.into_iter().map(|row| row.into_iter().map(|cell| config::plain(&cell).into_owned()).collect()).collect();
     if rows.is_empty() {
@@ -280,9 +284,13 @@ mod tests {
     fn pages_of_a_table_have_one_header_and_columns_of_one_width() {
         let mut columns = Columns::default();
         let mut text = page(&mut columns, &["name", "n"], [vec!["long".into(), "12".into()]]);
-        text += &page(&mut columns, &["name", "n"], [vec!["a".into(), "5".into()], vec!["longer".into(), "123".into()]]);
+        text +=
+            &page(&mut columns, &["name", "n"], [vec!["a".into(), "5".into()], vec!["longer".into(), "123".into()]]);
         assert_eq!(text, "NAME  N\nlong  12\na      5\nlonger  123\n".replace("NAME  N", "NAME   N"));
-        assert!(page(&mut columns, &["name", "m"], [vec!["a".into(), "5".into()]]).starts_with("NAME"), "other columns");
+        assert!(
+            page(&mut columns, &["name", "m"], [vec!["a".into(), "5".into()]]).starts_with("NAME"),
+            "other columns"
+        );
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub struct Args {
 pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
     if let Some(dir) = args.man {
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        clap_mangen::generate_to(visible(Cli::command()), &dir).with_context(|| format!("cannot write to {}", dir.display()))?;
+        clap_mangen::generate_to(visible(Cli::command()), &dir)
+            .with_context(|| format!("cannot write to {}", dir.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(dir) = args.write else {
@@ -84,7 +85,10 @@ fn command(text: &mut String, parent: &str, cmd: &clap::Command, depth: usize) {
 }
 
 fn arguments(text: &mut String, cmd: &clap::Command) {
-    let shown: Vec<_> = cmd.get_arguments().filter(|a| !a.is_hide_set() && !["help", "version"].contains(&a.get_id().as_str())).collect();
+    let shown: Vec<_> = cmd
+        .get_arguments()
+        .filter(|a| !a.is_hide_set() && !["help", "version"].contains(&a.get_id().as_str()))
+        .collect();
     if shown.is_empty() {
         return;
     }

@@ -34,8 +34,13 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    for (path, device) in [(&args.input, "/dev/stdin"), (&args.output_file, "/dev/stdout, to which the summary goes too")] {
-        anyhow::ensure!(path.as_os_str() != "-", "`-` is no file here: name one, or {device}, or a file of that name as ./-");
+    for (path, device) in
+        [(&args.input, "/dev/stdin"), (&args.output_file, "/dev/stdout, to which the summary goes too")]
+    {
+        anyhow::ensure!(
+            path.as_os_str() != "-",
+            "`-` is no file here: name one, or {device}, or a file of that name as ./-"
+        );
     }
     let waiting = crate::input::patience(&[&args.config[..], std::slice::from_ref(&args.input)].concat());
     let offline = Offline::new(&args.config, args.mtu)?;
@@ -51,7 +56,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut writer = PcapWriter::new(BufWriter::with_capacity(1 << 20, file)).with_context(|| to.to_string())?;
     drop(waiting);
     let patience = Patience::new("replaying");
-    let failed = |path: &dyn std::fmt::Display, error: &dyn std::fmt::Display| NodeError::Request(format!("{path}: {error}"));
+    let failed =
+        |path: &dyn std::fmt::Display, error: &dyn std::fmt::Display| NodeError::Request(format!("{path}: {error}"));
     let summary = replay(
         &offline,
         AHEAD,

@@ -70,7 +70,13 @@ fn endpoint(address: &str, port: u16) -> String {
 }
 
 /// Shows sessions as they come: for people in columns of fixed width, as JSON a list with one object a line, as YAML one document each.
-pub fn sessions(client: &Client, which: &Which, vpc: Option<String>, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
+pub fn sessions(
+    client: &Client,
+    which: &Which,
+    vpc: Option<String>,
+    limit: u64,
+    format: Format,
+) -> anyhow::Result<ExitCode> {
     let query = which.query(vpc, limit)?;
     let mut out = std::io::BufWriter::new(Out);
     let line = |v: &SessionView| {
@@ -132,7 +138,13 @@ fn elastic(e: &ElasticView) -> Vec<String> {
 }
 
 /// Shows pools, VPCs and who holds which ports.
-pub fn ports(client: &Client, which: &Which, vpc: Option<String>, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
+pub fn ports(
+    client: &Client,
+    which: &Which,
+    vpc: Option<String>,
+    limit: u64,
+    format: Format,
+) -> anyhow::Result<ExitCode> {
     let ports: Ports = client.post("/v1/ports", which.query(vpc, limit)?)?;
     show(format, &ports, |p| {
         let number = |n: u64| n.to_string();
@@ -171,7 +183,10 @@ pub fn ports(client: &Client, which: &Which, vpc: Option<String>, limit: u64, fo
         }
         if !p.elastic.is_empty() {
             text.push('\n');
-            text.push_str(&table(&["elastic", "ports", "protocol", "vpc", "vm", "its ports"], p.elastic.iter().map(elastic)));
+            text.push_str(&table(
+                &["elastic", "ports", "protocol", "vpc", "vm", "its ports"],
+                p.elastic.iter().map(elastic),
+            ));
         }
         let (fast, all) = (p.packets.fast, p.packets.fast + p.packets.software);
         if all > 0 {

@@ -101,7 +101,9 @@ fn tenants(t: &Top) -> String {
 fn cores(t: &Top) -> String {
     table(
         &["cpu", "busy", "softirq", "pps"],
-        t.cores.iter().map(|c| vec![c.cpu.to_string(), format!("{:.1} %", c.busy), format!("{:.1} %", c.softirq), si(c.pps)]),
+        t.cores
+            .iter()
+            .map(|c| vec![c.cpu.to_string(), format!("{:.1} %", c.busy), format!("{:.1} %", c.softirq), si(c.pps)]),
     )
 }
 
@@ -134,7 +136,8 @@ fn draw(frame: &mut ratatui::Frame, t: &Top) {
             .areas(frame.area());
     let [upper_left, upper_right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(upper);
     let [lower_left, lower_right] = Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(lower);
-    let [lower_right_top, lower_right_bottom] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(2)]).areas(lower_right);
+    let [lower_right_top, lower_right_bottom] =
+        Layout::vertical([Constraint::Fill(1), Constraint::Fill(2)]).areas(lower_right);
     let color = if t.balanced { Color::Green } else { Color::Red };
     frame.render_widget(Paragraph::new(headline(t)).style(Style::new().fg(color).add_modifier(Modifier::BOLD)), head);
     for (area, title, body) in [

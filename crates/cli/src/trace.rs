@@ -56,7 +56,9 @@ enum EngineArg {
 
 fn keys() -> String {
     let width = KEYS.iter().map(|(k, _)| k.len()).max().unwrap_or(0);
-    KEYS.iter().fold(String::from("Words of a description:\n"), |text, (key, meaning)| text + &format!("  {key:width$}  {meaning}\n"))
+    KEYS.iter().fold(String::from("Words of a description:\n"), |text, (key, meaning)| {
+        text + &format!("  {key:width$}  {meaning}\n")
+    })
 }
 
 /// Runs the command.

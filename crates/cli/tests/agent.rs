@@ -23,7 +23,8 @@ struct AgentHost {
 
 impl AgentHost {
     fn new(region: &Region) -> AgentHost {
-        let (namespace, gw) = (Namespace(format!("{}-agent", region.names.namespace("gw").0)), region.names.namespace("gw"));
+        let (namespace, gw) =
+            (Namespace(format!("{}-agent", region.names.namespace("gw").0)), region.names.namespace("gw"));
         let ip = |args: &str| {
             let done = std::process::Command::new("ip").args(args.split(' ')).output().unwrap();
             assert!(done.status.success(), "ip {args}: {}", String::from_utf8_lossy(&done.stderr));
@@ -146,7 +147,10 @@ fn connections_go_on_whatever_becomes_of_the_agent_or_the_node() {
     assert!(region.connect(2, 80, second).is_empty());
     assert!(region.drops("filter_agent_gone") > 0);
     let of_vpc: Value = region.client().get("/v1/counters").unwrap();
-    assert!(of_vpc["tenants"].to_string().contains("filter_agent_gone") || of_vpc.to_string().contains("filter_agent_gone"), "{of_vpc}");
+    assert!(
+        of_vpc["tenants"].to_string().contains("filter_agent_gone") || of_vpc.to_string().contains("filter_agent_gone"),
+        "{of_vpc}"
+    );
     agent.start();
     wait("the agent again", || is_up(&region));
     talk(&mut open, 3, "with the agent again");
@@ -173,7 +177,10 @@ fn connections_go_on_whatever_becomes_of_the_agent_or_the_node() {
     wait("the agent, by the next node", || is_up(&region));
     talk(&mut open, 7, "with the next node");
     assert_eq!(region.listed(), CONNECTIONS + 2);
-    for (i, states) in [filter("digest"), json!({"states": "digest"}), filter("digest"), json!({}), filter("compact")].into_iter().enumerate() {
+    for (i, states) in [filter("digest"), json!({"states": "digest"}), filter("digest"), json!({}), filter("compact")]
+        .into_iter()
+        .enumerate()
+    {
         region.filter(states.clone());
         if states.get("agent").is_some() {
             wait("the agent behind a change", || is_up(&region));
@@ -191,11 +198,15 @@ fn connections_go_on_whatever_becomes_of_the_agent_or_the_node() {
     wait("the sweep", || (region.listed() == 0).then_some(()));
     let ends = wait("the log", || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let ends: Vec<Value> = text.lines().filter_map(|l| serde_json::from_str(l).ok()).filter(|r: &Value| r["event"] == "end").collect();
+        let ends: Vec<Value> =
+            text.lines().filter_map(|l| serde_json::from_str(l).ok()).filter(|r: &Value| r["event"] == "end").collect();
         (ends.iter().filter(|r| r["reason"] == "removed").count() >= CONNECTIONS).then_some(ends)
     });
     let removed = ends.iter().find(|r| r["reason"] == "removed").unwrap();
-    assert!(removed["endMs"].as_u64() > Some(0) && removed.get("packets").is_none() && removed["verdict"] == "allow", "{removed}");
+    assert!(
+        removed["endMs"].as_u64() > Some(0) && removed.get("packets").is_none() && removed["verdict"] == "allow",
+        "{removed}"
+    );
     let counters = region.node().unwrap().counters().unwrap();
     assert!(counters.balanced, "{counters:?}");
 }

@@ -373,7 +373,12 @@ fn a_switch_with_ports_learns_from_packet_to_packet() {
     let given = |ports: &'static str| {
         let mut args = vec!["explain", "--flows", &flows, "--port=up link=9", "--ports", ports];
         args.extend(packets.iter().map(String::as_str));
-        json(&args).as_array().unwrap().iter().map(|w| w["datapath_actions"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+        json(&args)
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|w| w["datapath_actions"].as_str().unwrap().to_string())
+            .collect::<Vec<_>>()
     };
     assert_eq!(given("1-3,up link,LOCAL"), ["2,3,9,LOCAL", "1", "1"]);
     assert_eq!(given("1, 2"), ["2", "1", "drop"], "a port that the switch does not have");
@@ -381,7 +386,8 @@ fn a_switch_with_ports_learns_from_packet_to_packet() {
     assert!(said.contains("\"1-\" is no port"), "{said}");
     // A packet's length decides; without one both ways are told.
     let flows = folder.file("long", "actions=check_pkt_larger(1500)->reg0[0],resubmit(,1)\ntable=1,reg0=1 actions=output:2\ntable=1,reg0=0 actions=output:3\n");
-    let steps = |packet: &str| json(&["explain", "--flows", &flows, "--packet", packet])["steps"].as_array().unwrap().len();
+    let steps =
+        |packet: &str| json(&["explain", "--flows", &flows, "--packet", packet])["steps"].as_array().unwrap().len();
     assert_eq!((steps("in_port=1,tcp"), steps("in_port=1,tcp,packet_len=1501")), (3, 2));
 }
 

@@ -68,7 +68,9 @@ impl Scene {
 
     fn start(&mut self, more: &[String]) {
         let mut command = self.command();
-        command.args(["node", "--instance", "commands", "--engine", "none", "--socket", "s", "--state", "state"]).args(more);
+        command
+            .args(["node", "--instance", "commands", "--engine", "none", "--socket", "s", "--state", "state"])
+            .args(more);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
@@ -83,7 +85,8 @@ impl Scene {
     /// Exit status, standard output, standard error.
     fn run(&self, run: &Run) -> (i32, String, String) {
         let mut command = self.command();
-        let socket = if self.node.is_some() { self.dir.path().join("s") } else { PathBuf::from("/nonexistent/tunny.sock") };
+        let socket =
+            if self.node.is_some() { self.dir.path().join("s") } else { PathBuf::from("/nonexistent/tunny.sock") };
         command.env("TUNNY_SOCKET", socket).env("COLUMNS", "120").args(run.words.iter().map(|w| self.fill(w)));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // A command that reads nothing may be gone already.
@@ -138,7 +141,8 @@ fn fits(expected: &str, line: &str) -> bool {
 
 fn all_fit(expected: &[String], text: &str) -> bool {
     let lines: Vec<&str> = text.lines().collect();
-    expected == ["..."] || expected.len() == lines.len() && expected.iter().zip(lines).all(|(e, l)| fits(e, l.trim_end()))
+    expected == ["..."]
+        || expected.len() == lines.len() && expected.iter().zip(lines).all(|(e, l)| fits(e, l.trim_end()))
 }
 
 /// A file that is read and run at once, case by case.
@@ -201,7 +205,8 @@ impl<'a> Reader<'a> {
     }
 
     fn run(&mut self, line: &str) {
-        let mut run = Run { words: words(line), stdin: std::mem::take(&mut self.stdin), line: self.at - 1, ..Default::default() };
+        let mut run =
+            Run { words: words(line), stdin: std::mem::take(&mut self.stdin), line: self.at - 1, ..Default::default() };
         while let Some(line) = self.lines.get(self.at) {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
             match word {
@@ -242,7 +247,8 @@ fn check(path: &Path) -> (usize, Vec<String>) {
 
 #[test]
 fn every_command_line_says_what_is_written() {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(root().join("tests/commands")).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(root().join("tests/commands")).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "case"));
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| check(file))).collect();

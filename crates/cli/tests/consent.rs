@@ -56,7 +56,7 @@ fn a_plan_for_another_configuration_is_refused_by_the_api() {
     let client = node::client::Client::new(&node.socket()).unwrap();
     let body = |last: u8| {
         let mut body = Vec::new();
-        node::service::write_document(&mut body, "vm.yaml", vm(last).as_bytes());
+        node::body::write_document(&mut body, "vm.yaml", vm(last).as_bytes());
         body
     };
     let plan: node::types::ApplyReport = client.post("/v1/apply?dry_run=true", body(11)).unwrap();

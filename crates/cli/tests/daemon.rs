@@ -22,11 +22,16 @@ fn sighup_reloads_the_files_whole_or_not_at_all() {
     node.wait_for("reloaded etc: 1 to add, 0 to change, 0 to remove");
     node.said(&["get", "vpc", "fresh"]);
     // One that is refused changes nothing, and is a warning until the next one.
-    node.write("etc/more.yaml", &(VPC.replace("NAME", "other").replace("77", "78") + "---\n{apiVersion: tunny/v1, kind: Frob}\n"));
+    node.write(
+        "etc/more.yaml",
+        &(VPC.replace("NAME", "other").replace("77", "78") + "---\n{apiVersion: tunny/v1, kind: Frob}\n"),
+    );
     node.signal(Signal::SIGHUP);
     node.wait_for("reload: etc: nothing was changed");
     assert!(!node.command(&["get", "vpc", "other"]).output().unwrap().status.success());
-    assert!(node.said(&["get", "status"]).contains("WARNING    the last reload of etc was refused, and nothing was changed: etc/more.yaml:"));
+    assert!(node
+        .said(&["get", "status"])
+        .contains("WARNING    the last reload of etc was refused, and nothing was changed: etc/more.yaml:"));
     std::fs::remove_file(node.dir.path().join("etc/more.yaml")).unwrap();
     node.signal(Signal::SIGHUP);
     node.wait_for("reloaded etc: No changes");
@@ -62,7 +67,8 @@ fn a_node_that_is_told_to_stop_while_it_starts_ends_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let mut ended = 0;
     for ms in [30, 40, 50, 60, 80, 100] {
-        let words = ["node", "--instance", "early", "--engine", "none", "--socket", "s", "--state", "state", "--config"];
+        let words =
+            ["node", "--instance", "early", "--engine", "none", "--socket", "s", "--state", "state", "--config"];
         let mut command = std::process::Command::new(terminal::TUNNY);
         command.args(words).arg(terminal::example()).current_dir(dir.path()).stderr(std::process::Stdio::null());
         let mut child = command.spawn().unwrap();
@@ -95,7 +101,10 @@ fn ask(port: std::net::SocketAddr, path: &str) -> String {
 #[test]
 fn strangers_do_not_hold_the_metrics() {
     let (_node, port) = metrics();
-    assert!(ask(port, "/metrics").starts_with("HTTP/1.1 200") && ask(port, "/metrics?vms=all").contains("tunny_vms_left_out 0.0\n"));
+    assert!(
+        ask(port, "/metrics").starts_with("HTTP/1.1 200")
+            && ask(port, "/metrics?vms=all").contains("tunny_vms_left_out 0.0\n")
+    );
     assert!(ask(port, "/metrics?vms=nosuch").contains("there is no Vm named `nosuch`"));
     assert!(ask(port, "/metrics?vm=x").starts_with("HTTP/1.1 400"), "{}", ask(port, "/metrics?vm=x"));
     // Eight that say nothing hold the places of their address, and no longer than five seconds.
@@ -204,8 +213,16 @@ fn a_state_with_addresses_that_are_refused_today_starts_and_names_them() {
     for from in ["journal", "snapshot"] {
         let node = Node::in_dir(dir.take().unwrap(), &[]);
         let status = node.said(&["get", "status"]);
-        assert!(status.contains("WARNING    Vm old has an address that an earlier version took: 169.254.0.0/16 is link-local"), "{from}: {status}");
-        assert!(status.contains("remove it with `tunny delete vm old`") && status.contains("PublicPool "), "{from}: {status}");
+        assert!(
+            status.contains(
+                "WARNING    Vm old has an address that an earlier version took: 169.254.0.0/16 is link-local"
+            ),
+            "{from}: {status}"
+        );
+        assert!(
+            status.contains("remove it with `tunny delete vm old`") && status.contains("PublicPool "),
+            "{from}: {status}"
+        );
         let vms = node.said(&["get", "vm", "-o", "json"]);
         let count = serde_json::from_str::<serde_json::Value>(&vms).unwrap().as_array().unwrap().len();
         let expected = docs.puts.iter().filter(|i| matches!(i.object, Object::Vm(_))).count();
@@ -220,7 +237,9 @@ fn a_state_with_addresses_that_are_refused_today_starts_and_names_them() {
             node.signal(Signal::SIGTERM);
             std::thread::sleep(Duration::from_millis(500));
             std::fs::create_dir(kept.path().join("state")).unwrap();
-            for entry in std::fs::read_dir(&state).unwrap().map(|e| e.unwrap()).filter(|e| e.file_type().unwrap().is_file()) {
+            for entry in
+                std::fs::read_dir(&state).unwrap().map(|e| e.unwrap()).filter(|e| e.file_type().unwrap().is_file())
+            {
                 std::fs::copy(entry.path(), kept.path().join("state").join(entry.file_name())).unwrap();
             }
             let (mut store, model, _) = Store::open(&kept.path().join("state")).unwrap();

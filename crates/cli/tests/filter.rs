@@ -15,7 +15,12 @@ use std::time::{Duration, Instant};
 const GREEN_2: &str = "10.2.0.12";
 const BLUE_2: &str = "10.0.0.12";
 /// The rules of green-2's group, besides those that a test adds.
-const RULES: [&str; 4] = ["ingress allow tcp/6001 any", "ingress deny tcp/23 any priority 5", "ingress allow udp/9999 any", "egress allow any any"];
+const RULES: [&str; 4] = [
+    "ingress allow tcp/6001 any",
+    "ingress deny tcp/23 any priority 5",
+    "ingress allow udp/9999 any",
+    "egress allow any any",
+];
 
 fn group(name: &str, rules: &[&str]) -> String {
     let rules: String = rules.iter().map(|r| format!("  - {r}\n")).collect();
@@ -32,7 +37,9 @@ impl Region {
     /// Tries to connect from a VM.
     fn try_connect(&self, from: &str, to: &str, port: u16) -> std::io::Result<TcpStream> {
         let to: SocketAddr = format!("{to}:{port}").parse().unwrap();
-        inside(&self.names.namespace(from), move || TcpStream::connect_timeout(&to, Duration::from_secs(2))).join().unwrap()
+        inside(&self.names.namespace(from), move || TcpStream::connect_timeout(&to, Duration::from_secs(2)))
+            .join()
+            .unwrap()
     }
 
     fn listener(&self, at: &str, port: u16) -> TcpListener {
@@ -98,13 +105,30 @@ fn the_rule_that_decided_is_named_counted_and_logged() {
     let from = format!("from={}", plan::nc_address(0, true));
     for engine in ["user", "xdp"] {
         let trace = |port: &str| {
-            let words = ["trace", "--engine", engine, "vni=300", "src=10.0.0.11", "dst=10.2.0.12", "tcp", "sport=7", port, from.as_str()];
+            let words = [
+                "trace",
+                "--engine",
+                engine,
+                "vni=300",
+                "src=10.0.0.11",
+                "dst=10.2.0.12",
+                "tcp",
+                "sport=7",
+                port,
+                from.as_str(),
+            ];
             region.tunny(&words)
         };
         let allowed = trace("dport=6001");
-        assert!(allowed.contains("ingress allowed by group iperf, rules[0]: ingress allow tcp/6001 any priority 1000"), "{allowed}");
+        assert!(
+            allowed.contains("ingress allowed by group iperf, rules[0]: ingress allow tcp/6001 any priority 1000"),
+            "{allowed}"
+        );
         let denied = trace("dport=23");
-        assert!(denied.contains("ingress denied by group iperf, rules[1]: ingress deny tcp/23 any priority 5"), "{denied}");
+        assert!(
+            denied.contains("ingress denied by group iperf, rules[1]: ingress deny tcp/23 any priority 5"),
+            "{denied}"
+        );
         assert!(denied.contains("filter_ingress"), "{denied}");
         let none = trace("dport=80");
         assert!(none.contains("ingress denied: no rule of its groups matches"), "{none}");
@@ -122,18 +146,32 @@ fn the_rule_that_decided_is_named_counted_and_logged() {
     };
     let (start, denied, no_rule) = (record(6001, "start"), record(23, "denied"), record(80, "denied"));
     assert_eq!((&start["verdict"], &start["remoteVni"], start.get("public")), (&"allow".into(), &300.into(), None));
-    assert_eq!((&denied["verdict"], &denied["group"], &denied["rule"]), (&"deny".into(), &"iperf".into(), &texts[1].into()));
-    assert_eq!((&denied["vm"], &denied["remote"], &denied["direction"]), (&"10.0.0.11".into(), &GREEN_2.into(), &"out".into()));
+    assert_eq!(
+        (&denied["verdict"], &denied["group"], &denied["rule"]),
+        (&"deny".into(), &"iperf".into(), &texts[1].into())
+    );
+    assert_eq!(
+        (&denied["vm"], &denied["remote"], &denied["direction"]),
+        (&"10.0.0.11".into(), &GREEN_2.into(), &"out".into())
+    );
     assert!(denied["vmPort"].as_u64() > Some(1023), "the port that it comes from: {denied}");
     assert_eq!((&no_rule["verdict"], no_rule.get("rule")), (&"deny".into(), None));
 
     // What each VPC's packets cost the software path.
     let counters: Value = serde_json::from_str(&region.tunny(&["get", "counters", "-o", "json"])).unwrap();
     let green = counters["tenants"].as_array().unwrap().iter().find(|t| t["vni"] == 300).unwrap();
-    assert!(green["punts"].as_u64() >= Some(4) && green["punts_limited"] == 0 && green["drops"]["filter_ingress"].as_u64() >= Some(2), "{green}");
+    assert!(
+        green["punts"].as_u64() >= Some(4)
+            && green["punts_limited"] == 0
+            && green["drops"]["filter_ingress"].as_u64() >= Some(2),
+        "{green}"
+    );
     let table = region.tunny(&["get", "counters"]).to_lowercase();
     let row = table.lines().find(|l| l.starts_with("300 ")).unwrap();
-    assert!(table.contains("punts limited") && row.split_whitespace().nth(5) == Some(&green["punts"].to_string()), "{table}");
+    assert!(
+        table.contains("punts limited") && row.split_whitespace().nth(5) == Some(&green["punts"].to_string()),
+        "{table}"
+    );
 }
 
 #[test]
@@ -169,7 +207,11 @@ fn an_ipfix_collector_is_told_of_refusals() {
         told.extend(heard(&socket));
         told.iter().find(|r| r.1.get(&233) == Some(&3)).cloned()
     });
-    assert_eq!([8, 12, 11, 4, 351].map(|id| denied.1[&id]), [0x0a00_000b, 0x0a02_000c, 23, 6, 1 << 56 | 300], "{denied:?}");
+    assert_eq!(
+        [8, 12, 11, 4, 351].map(|id| denied.1[&id]),
+        [0x0a00_000b, 0x0a02_000c, 23, 6, 1 << 56 | 300],
+        "{denied:?}"
+    );
     let created = told.iter().find(|r| r.1.get(&233) == Some(&1)).expect("the allowed one, created");
     assert!([created.1[&7], created.1[&11]].contains(&6001) && created.1[&4] == 6, "{created:?}");
 }
@@ -196,7 +238,12 @@ fn a_rule_that_is_taken_away_ends_its_connections_and_no_others() {
     region.apply(&group("iperf", &RULES));
     let cut = region.connection("green-1", "green-2", GREEN_2);
     // These are the rules of the file, which counts at every start.
-    let file = ["ingress allow tcp/5201 any", "ingress allow icmp/8 any", "ingress allow icmpv6/128 any", "egress allow any any"];
+    let file = [
+        "ingress allow tcp/5201 any",
+        "ingress allow icmp/8 any",
+        "ingress allow icmpv6/128 any",
+        "egress allow any any",
+    ];
     region.apply(&group("iperf", &file));
     region.node().unwrap().process.kill();
     region.start_node().unwrap();

@@ -80,7 +80,12 @@ impl Node {
     fn until(&self, what: &str, so: impl Fn() -> bool) {
         let begun = Instant::now();
         while !so() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{what}; {}\n{}", self.said(&["get", "status"]), self.log());
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{what}; {}\n{}",
+                self.said(&["get", "status"]),
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -101,7 +106,11 @@ fn vm(number: u32) -> String {
 }
 
 fn short(event: &Value) -> (String, String, u64) {
-    (event["what"].as_str().unwrap().into(), event["outcome"].as_str().unwrap().into(), event["generation"].as_u64().unwrap())
+    (
+        event["what"].as_str().unwrap().into(),
+        event["outcome"].as_str().unwrap().into(),
+        event["generation"].as_u64().unwrap(),
+    )
 }
 
 #[test]
@@ -136,8 +145,13 @@ fn every_change_and_refusal_is_one_event_and_one_line_of_the_log_and_outlives_a_
     for event in list {
         assert_eq!((event["uid"].as_u64(), event["program"].as_str()), (Some(uid.into()), Some("tunny")), "{event}");
         assert!(event["pid"].as_u64().is_some_and(|pid| pid > 1 && pid != u64::from(node.child.id())), "{event}");
-        assert!(event["from"].as_str().unwrap().starts_with("socket ") && event["from"].as_str().unwrap().ends_with("/s"), "{event}");
-        assert!(event["time"].as_str().unwrap().starts_with("20") && event["time_ms"].as_u64().unwrap() > 1_700_000_000_000);
+        assert!(
+            event["from"].as_str().unwrap().starts_with("socket ") && event["from"].as_str().unwrap().ends_with("/s"),
+            "{event}"
+        );
+        assert!(
+            event["time"].as_str().unwrap().starts_with("20") && event["time_ms"].as_u64().unwrap() > 1_700_000_000_000
+        );
     }
     assert_eq!(list[1]["counts"], serde_json::json!({"Vm": {"added": 1, "changed": 0, "removed": 0}}));
     assert!(list[3]["note"].as_str().unwrap().contains("purple"), "{}", list[3]);
@@ -149,7 +163,10 @@ fn every_change_and_refusal_is_one_event_and_one_line_of_the_log_and_outlives_a_
     assert!(!log.contains("\x1b[31mpurple"), "{log}");
     let lines: Vec<&str> = log.lines().filter(|l| l.contains(" from socket ")).collect();
     assert_eq!(lines.len(), expected.len(), "{log}");
-    assert!(lines[0].contains("generation 1") && lines[5].contains("delete by ") && lines[5].contains("Vm +0 ~0 -1"), "{log}");
+    assert!(
+        lines[0].contains("generation 1") && lines[5].contains("delete by ") && lines[5].contains("Vm +0 ~0 -1"),
+        "{log}"
+    );
     node.kill();
     let node = Node::start(dir.path(), &[]);
     assert_eq!(node.json(&["get", "events"]), events);
@@ -179,13 +196,18 @@ fn request(node: &Node, text: &str) -> (String, String) {
 fn rules_and_sessions_that_a_limit_cuts_say_so_to_programs_too() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &["--config", &example()]);
-    let group = "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: web}, spec: {rules: [ingress allow tcp/80 any, \
+    let group =
+        "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: web}, spec: {rules: [ingress allow tcp/80 any, \
                  ingress allow tcp/443 any, egress allow any any]}}\n";
     assert!(node.run(&["apply", "--yes", "-"], group).status.success());
     for (limit, listed, cut) in [(0, 3, false), (2, 2, true), (3, 3, false), (4, 3, false)] {
         let (head, body) = post(&node, "/v1/rules", &format!("{{\"limit\": {limit}}}"));
         let list: Value = serde_json::from_str(&body).unwrap();
-        assert_eq!((list.as_array().unwrap().len(), head.contains("tunny-cut: true")), (listed, cut), "{limit}: {head}");
+        assert_eq!(
+            (list.as_array().unwrap().len(), head.contains("tunny-cut: true")),
+            (listed, cut),
+            "{limit}: {head}"
+        );
         let out = node.run(&["get", "rules", "--limit", &limit.to_string(), "-o", "json"], "");
         assert_eq!(out.status.code(), Some(if cut { 3 } else { 0 }), "{limit}: {}", text(&out));
         assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap(), list);
@@ -210,16 +232,25 @@ fn a_limit_of_0_is_none_and_a_list_that_is_cut_says_so() {
             let out = node.run(&[words, &["--limit", "2", "-o", format]].concat(), "");
             let said = String::from_utf8_lossy(&out.stderr);
             assert_eq!(out.status.code(), Some(3), "{said}");
-            assert!(said.contains("these are the latest 2, and there are 4 older ones; give --limit 0 for all"), "{said}");
+            assert!(
+                said.contains("these are the latest 2, and there are 4 older ones; give --limit 0 for all"),
+                "{said}"
+            );
             if format == "json" {
                 let latest: Value = serde_json::from_slice(&out.stdout).unwrap();
                 assert_eq!(latest.as_array().unwrap()[..], list[4..]);
             }
         }
         let path = format!("/v1/{}", words.last().unwrap());
-        for (query, from, cut) in [("", 0, false), ("?limit=0", 0, false), ("?limit=6", 0, false), ("?limit=2", 4, true)] {
+        for (query, from, cut) in
+            [("", 0, false), ("?limit=0", 0, false), ("?limit=6", 0, false), ("?limit=2", 4, true)]
+        {
             let (head, found) = ask(&node, &(path.clone() + query));
-            assert_eq!((&found.as_array().unwrap()[..], head.contains("tunny-cut: true")), (&list[from..], cut), "{path}{query}");
+            assert_eq!(
+                (&found.as_array().unwrap()[..], head.contains("tunny-cut: true")),
+                (&list[from..], cut),
+                "{path}{query}"
+            );
         }
     }
     // All the other lists that have a limit.
@@ -228,7 +259,13 @@ fn a_limit_of_0_is_none_and_a_list_that_is_cut_says_so() {
         assert!(out.status.success() && text(&out) == text(&node.run(&["get", kind], "")), "{kind}: {}", text(&out));
     }
     let out = node.run(&["get", "events", "--continue", "x"], "");
-    assert!(text(&out).contains("a list of `events` has no place to go on from: give a larger --limit, or --limit 0 for all of it"), "{}", text(&out));
+    assert!(
+        text(&out).contains(
+            "a list of `events` has no place to go on from: give a larger --limit, or --limit 0 for all of it"
+        ),
+        "{}",
+        text(&out)
+    );
     // One word, one meaning.
     let status = node.json(&["get", "status"]);
     assert_eq!((&status["generation"], status["table_commits"].is_u64()), (&6.into(), true), "{status}");
@@ -239,15 +276,25 @@ fn files_that_are_applied_at_the_start_are_an_event() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &["--config", &example()]);
     let events = node.json(&["get", "events"]);
-    assert_eq!(events.as_array().unwrap().iter().map(short).collect::<Vec<_>>(), [("start".into(), "committed".into(), 1)]);
-    assert!(events[0]["from"].as_str().unwrap().starts_with("startup, files ") && events[0]["counts"]["Vm"]["added"] == 6, "{events}");
+    assert_eq!(
+        events.as_array().unwrap().iter().map(short).collect::<Vec<_>>(),
+        [("start".into(), "committed".into(), 1)]
+    );
+    assert!(
+        events[0]["from"].as_str().unwrap().starts_with("startup, files ") && events[0]["counts"]["Vm"]["added"] == 6,
+        "{events}"
+    );
     node.kill();
     // Again the same says nothing; a bad file is refused, and that is kept.
     Node::start(dir.path(), &["--config", &example()]).kill();
     let bad = dir.path().join("bad.yaml");
     std::fs::write(&bad, "kind: Frob\n").unwrap();
     let mut command = Command::new(TUNNY);
-    command.args(["node", "--engine", "none", "--socket"]).arg(dir.path().join("s")).arg("--state").arg(dir.path().join("state"));
+    command
+        .args(["node", "--engine", "none", "--socket"])
+        .arg(dir.path().join("s"))
+        .arg("--state")
+        .arg(dir.path().join("state"));
     assert!(!command.arg("--config").arg(&bad).output().unwrap().status.success());
     let node = Node::start(dir.path(), &[]);
     let events = node.json(&["get", "events"]);
@@ -284,14 +331,21 @@ fn history_names_generations_and_a_rollback_is_one_of_them() {
     }
     let history = node.json(&["history"]);
     let list = history.as_array().unwrap();
-    assert_eq!(list.iter().map(|g| g["generation"].as_u64().unwrap()).collect::<Vec<_>>(), (1..=12).collect::<Vec<_>>());
+    assert_eq!(
+        list.iter().map(|g| g["generation"].as_u64().unwrap()).collect::<Vec<_>>(),
+        (1..=12).collect::<Vec<_>>()
+    );
     assert!(list.iter().all(|g| g["kept"] == true && g["uid"].is_u64()) && list[11]["present"] == true, "{history}");
     assert_eq!((&list[6]["what"], &list[6]["counts"]["Vm"]["added"]), (&"rollback to 3".into(), &2.into()));
     let latest = node.run(&["history", "--limit", "2"], "");
     let words = text(&latest);
     assert!(words.contains("rollback to 6") && words.contains("present") && words.contains("10 older ones"), "{words}");
     let missing = node.run(&["rollback", "--yes", "99"], "");
-    assert!(text(&missing).contains("generation 99 is not kept, those of 1 to 12 are: see `tunny history`"), "{}", text(&missing));
+    assert!(
+        text(&missing).contains("generation 99 is not kept, those of 1 to 12 are: see `tunny history`"),
+        "{}",
+        text(&missing)
+    );
     // Over a kill, a rollback goes back behind it.
     node.kill();
     let node = Node::start(dir.path(), &[]);
@@ -328,7 +382,8 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn new(dir: &Path) -> Option<SmallDisk> {
         std::fs::create_dir_all(dir).unwrap();
-        let mounted = nix::mount::mount(Some("tmpfs"), dir, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=1m"));
+        let mounted =
+            nix::mount::mount(Some("tmpfs"), dir, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=1m"));
         if let Err(e) = mounted {
             skip::test(format_args!("needs to mount a tmpfs: {e}"), "run it where mounting is allowed");
             return None;
@@ -356,7 +411,8 @@ fn a_full_disk_is_a_warning_until_there_is_room() {
     while filler.write_all(&[0; 512]).is_ok() {}
     drop(filler);
     let many: String = (10..200).map(vm).collect();
-    let warned = || node.json(&["get", "status"])["warnings"].to_string().contains("cannot be written, so changes are refused");
+    let warned =
+        || node.json(&["get", "status"])["warnings"].to_string().contains("cannot be written, so changes are refused");
     assert!(!warned());
     for _ in 0..2 {
         let out = node.run(&["apply", "--yes", "-"], &many);

@@ -47,7 +47,10 @@ fn a_full_disk_is_a_plain_error_and_a_reader_that_left_is_none() {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let out = tunny(&words).stdout(full).output().unwrap();
         let text = said(&out);
-        assert!(out.status.code() == Some(1) && text.contains("No space left") && !text.contains("panicked"), "{words:?}: {text}");
+        assert!(
+            out.status.code() == Some(1) && text.contains("No space left") && !text.contains("panicked"),
+            "{words:?}: {text}"
+        );
         // Nobody may hear the error itself.
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let out = tunny(&words).stdout(full.try_clone().unwrap()).stderr(full).output().unwrap();
@@ -84,7 +87,8 @@ fn a_pipe_is_read_to_its_end_and_waiting_for_it_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let mut child = tunny(&["validate", fifo.to_str().unwrap()]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        tunny(&["validate", fifo.to_str().unwrap()]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Nobody writes: after two seconds the command says what it waits for.
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stderr.take().unwrap()), &mut line).unwrap();
@@ -98,14 +102,20 @@ fn a_pipe_is_read_to_its_end_and_waiting_for_it_is_said() {
 fn standard_input_has_many_names_and_every_form() {
     let dir = tempfile::tempdir().unwrap();
     let snapshot = dir.path().join("s.tny");
-    let made = tunny(&["validate", "--snapshot", snapshot.to_str().unwrap(), example().to_str().unwrap()]).output().unwrap();
+    let made =
+        tunny(&["validate", "--snapshot", snapshot.to_str().unwrap(), example().to_str().unwrap()]).output().unwrap();
     assert!(made.status.success(), "{}", said(&made));
     let ndjson = "{\"apiVersion\": \"tunny/v1\", \"kind\": \"Vpc\", \"metadata\": {\"name\": \"a\"}, \"spec\": {\"vni\": 1}}\n\
                   {\"apiVersion\": \"tunny/v1\", \"kind\": \"Vpc\", \"metadata\": {\"name\": \"b\"}, \"spec\": {\"vni\": 2}}\n";
     let forms = [(std::fs::read(example()).unwrap(), 23), (std::fs::read(&snapshot).unwrap(), 23), (ndjson.into(), 2)];
     for name in ["-", "/dev/stdin"] {
         for (content, count) in &forms {
-            let mut child = tunny(&["validate", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut child = tunny(&["validate", name])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
             child.stdin.take().unwrap().write_all(content).unwrap();
             let out = child.wait_with_output().unwrap();
             assert_eq!(said(&out), format!("{count} documents, no errors\n"), "{name}");
@@ -116,7 +126,9 @@ fn standard_input_has_many_names_and_every_form() {
 #[test]
 fn a_snapshot_replaces_files_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshot = |to: &Path| tunny(&["validate", "--snapshot", to.to_str().unwrap(), example().to_str().unwrap()]).output().unwrap();
+    let snapshot = |to: &Path| {
+        tunny(&["validate", "--snapshot", to.to_str().unwrap(), example().to_str().unwrap()]).output().unwrap()
+    };
     let (file, beside) = (dir.path().join("s.tny"), dir.path().join("s.new"));
     std::fs::write(&beside, "precious").unwrap();
     assert!(snapshot(&file).status.success() && snapshot(&file).status.success());
@@ -144,7 +156,9 @@ fn a_file_named_twice_counts_once() {
 
 #[test]
 fn numbers_out_of_range_are_refused_before_anything_waits() {
-    for words in ["top --once --interval 1e9", "top --once --interval 0", "capture --seconds nan", "capture --sample 32"] {
+    for words in
+        ["top --once --interval 1e9", "top --once --interval 0", "capture --seconds nan", "capture --sample 32"]
+    {
         let out = tunny(&words.split(' ').collect::<Vec<_>>()).output().unwrap();
         assert_eq!(out.status.code(), Some(2), "{words}: {}", said(&out));
     }
@@ -168,13 +182,18 @@ fn host_commands_take_no_word_that_a_shell_could_misread() {
         let out = with(&[&format!("--port={port}")]);
         assert!(!out.status.success() && said(&out).contains(wanted), "{port}: {}", said(&out));
     }
-    for (name, local, gateway) in
-        [("h\nreboot", "192.0.2.11", "192.0.2.1"), ("h", "224.0.0.1", "192.0.2.1"), ("h", "192.0.2.1", "192.0.2.1"), ("h", "192.0.2.1", "::1")]
-    {
-        let out = tunny(&["host-commands", name, "--local", local, "--gateway", gateway, "--vni", "1"]).output().unwrap();
+    for (name, local, gateway) in [
+        ("h\nreboot", "192.0.2.11", "192.0.2.1"),
+        ("h", "224.0.0.1", "192.0.2.1"),
+        ("h", "192.0.2.1", "192.0.2.1"),
+        ("h", "192.0.2.1", "::1"),
+    ] {
+        let out =
+            tunny(&["host-commands", name, "--local", local, "--gateway", gateway, "--vni", "1"]).output().unwrap();
         assert!(!out.status.success() && out.stdout.is_empty(), "{name} {local} {gateway}: {}", said(&out));
     }
-    let json = tunny(&["host-commands", "host-a", "-o", "json", "--config", example().to_str().unwrap()]).output().unwrap();
+    let json =
+        tunny(&["host-commands", "host-a", "-o", "json", "--config", example().to_str().unwrap()]).output().unwrap();
     let value: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((&value["nc"], &value["steps"][0]["argv"][0]), (&"host-a".into(), &"ip".into()));
     assert!(!value["withoutPort"].as_array().unwrap().is_empty(), "{value}");
@@ -235,13 +254,29 @@ fn a_trace_of_a_protocol_that_no_rule_names_does_not_say_allowed() {
         std::fs::write(&config, documents).unwrap();
         let addresses = "20010db8000000000000000000000099".to_string() + "20010db8006400000000000000000010";
         let frame = format!("02000000000102000000000286dd600000000008{next:02x}40{addresses}0102030405060708");
-        let out = tunny(&["trace", "--config", config.to_str().unwrap(), "--ifindex", "2", "--hex", &frame, "--engine", "user"]).output().unwrap();
+        let out = tunny(&[
+            "trace",
+            "--config",
+            config.to_str().unwrap(),
+            "--ifindex",
+            "2",
+            "--hex",
+            &frame,
+            "--engine",
+            "user",
+        ])
+        .output()
+        .unwrap();
         said(&out)
     };
     for next in [147, 252, 253, 254] {
         let text = trace("ingress allow any any", next);
         assert!(text.contains("ext_header_refused") && !text.contains("ingress allowed"), "{text}");
-        assert!(text.contains("ingress not allowed by group g, rules[0]: ingress allow any any") && text.contains("needs a rule that names it"), "{text}");
+        assert!(
+            text.contains("ingress not allowed by group g, rules[0]: ingress allow any any")
+                && text.contains("needs a rule that names it"),
+            "{text}"
+        );
         let text = trace(&format!("ingress allow {next} any"), next);
         assert!(!text.contains("ext_header_refused") && text.contains("ingress allowed by group g"), "{text}");
     }

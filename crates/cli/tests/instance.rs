@@ -105,7 +105,10 @@ fn two_nodes_do_not_share_a_socket() {
     assert!(first.run(&["apply", "--yes", example().to_str().unwrap()]).status.success());
     for (state, more) in [("b", &[][..]), ("", &["--no-state"][..])] {
         let said = scene.refused("none", "s", state, more);
-        assert!(said.contains("another `tunny node` runs on") && said.contains("s.lock") && said.contains("--instance"), "{said}");
+        assert!(
+            said.contains("another `tunny node` runs on") && said.contains("s.lock") && said.contains("--instance"),
+            "{said}"
+        );
     }
     assert_eq!(first.vms_in_tables(), 6, "the first one serves its socket as before");
     // A killed one holds nothing.
@@ -151,7 +154,8 @@ fn live_tables_are_never_emptied_by_another_state() {
     assert_eq!(first.json(&["get", "vm", "--tables"]), before);
     first.kill();
     // While it is dead the fast path goes on with its tables.
-    for (state, more) in [("b", &[][..]), ("", &["--no-state"][..]), ("b", &["--config", example().to_str().unwrap()])] {
+    for (state, more) in [("b", &[][..]), ("", &["--no-state"][..]), ("b", &["--config", example().to_str().unwrap()])]
+    {
         let said = scene.refused("xdp", "s", state, more);
         assert!(said.contains(&format!("were filled from state {id}")) && said.contains("--adopt"), "{said}");
     }
@@ -196,7 +200,13 @@ fn live_tables_are_never_emptied_by_an_older_copy_of_their_state() {
     first.kill();
     for (state, number) in [("empty", 0), ("equal", 1)] {
         let said = scene.refused("xdp", "s", state, &["--no-config"]);
-        for part in ["generation 2", &format!("ends at generation {number}"), "older copy", dir.join(state).to_str().unwrap(), "--adopt"] {
+        for part in [
+            "generation 2",
+            &format!("ends at generation {number}"),
+            "older copy",
+            dir.join(state).to_str().unwrap(),
+            "--adopt",
+        ] {
             assert!(said.contains(part), "{part}: {said}");
         }
     }
@@ -239,7 +249,10 @@ fn what_is_wrong_with_the_files_of_a_state_is_refused_or_a_warning() {
             let _ = std::fs::remove_file(b.join(&name)).or_else(|_| std::fs::remove_dir_all(b.join(&name)));
         }
         let said = scene.refused("none", "s", "b", &["--no-config"]);
-        assert!(said.contains("holds no configuration, but its history knows change 1") && said.contains("move it away"), "{more:?}: {said}");
+        assert!(
+            said.contains("holds no configuration, but its history knows change 1") && said.contains("move it away"),
+            "{more:?}: {said}"
+        );
     }
     for name in ["tail", "id", "history", "events"] {
         for content in [&b"garbage"[..], b""] {
@@ -275,7 +288,10 @@ fn a_state_emptied_under_a_running_node_is_written_anew() {
     std::fs::write(&vpc, "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: late}, spec: {vni: 4711}}\n").unwrap();
     assert!(node.run(&["apply", "--yes", vpc.to_str().unwrap()]).status.success());
     let said = warnings(&node);
-    assert!(said.contains("was removed or replaced under the running node") && said.contains(state.to_str().unwrap()), "{said}");
+    assert!(
+        said.contains("was removed or replaced under the running node") && said.contains(state.to_str().unwrap()),
+        "{said}"
+    );
     let before = (node.json(&["get", "vpc"]), node.json(&["history"]));
     assert_eq!(before.1.as_array().map(Vec::len), Some(2), "{}", before.1);
     node.kill();
@@ -337,7 +353,10 @@ fn the_unit_and_the_commands_defaults_agree() {
     for (folder, default) in [
         ("StateDirectory=tunny", "[default: /var/lib/tunny/INSTANCE]"),
         ("RuntimeDirectory=tunny", "[default: /run/tunny/INSTANCE.sock]"),
-        ("ConfigurationDirectory=tunny", "[default: the files in /etc/tunny, or for another instance than `default` in /etc/tunny/INSTANCE"),
+        (
+            "ConfigurationDirectory=tunny",
+            "[default: the files in /etc/tunny, or for another instance than `default` in /etc/tunny/INSTANCE",
+        ),
         ("ExecStartPre=+/usr/bin/mkdir -p /sys/fs/bpf/tunny", "[default: /sys/fs/bpf/tunny/INSTANCE]"),
     ] {
         assert!(unit.lines().any(|l| l == folder), "{folder}");

@@ -102,7 +102,8 @@ fn a_table_of_many_rows_has_one_header_and_columns_of_one_width() {
     // Each kind has its own.
     let said = node.said(&["get", "all"]);
     for kind in ["Vm", "Route", "Nc", "Vpc"] {
-        let rows: Vec<usize> = said.lines().enumerate().filter(|(_, l)| l.starts_with(&format!("{kind} "))).map(|(i, _)| i).collect();
+        let rows: Vec<usize> =
+            said.lines().enumerate().filter(|(_, l)| l.starts_with(&format!("{kind} "))).map(|(i, _)| i).collect();
         let Some(first) = rows.first() else { continue };
         assert!(said.lines().nth(first - 1).unwrap().starts_with("KIND"), "{kind}");
         // Two lines more where a header comes for a field that only later objects have.
@@ -150,8 +151,10 @@ fn changes_during_listings(node: &Node, words: &[&str], least: u32) -> (f64, u32
         while child.try_wait().unwrap().is_none() {
             let mut body = Vec::new();
             let icmp = ["on", "off"][changes as usize % 2];
-            let text = format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: small}}, spec: {{vni: 9, icmp: {icmp}}}}}");
-            node::service::write_document(&mut body, "x.yaml", text.as_bytes());
+            let text = format!(
+                "{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: small}}, spec: {{vni: 9, icmp: {icmp}}}}}"
+            );
+            node::body::write_document(&mut body, "x.yaml", text.as_bytes());
             let begun = Instant::now();
             client.post::<node::types::ApplyReport>("/v1/apply", body).unwrap();
             slowest = slowest.max(begun.elapsed().as_secs_f64());
@@ -179,7 +182,15 @@ fn what_the_tables_hold_is_listed_in_pages_too() {
     assert!(slowest < 0.4, "a change took {:.0} ms", slowest * 1e3);
     assert!(after < before + before / 5, "{before} bytes became {after}");
     // Of one name, and cut.
-    let one = serde_json::from_str::<serde_json::Value>(&node.said(&["get", "vm", "big/172.16.3.4", "--tables", "-o", "json"])).unwrap();
+    let one = serde_json::from_str::<serde_json::Value>(&node.said(&[
+        "get",
+        "vm",
+        "big/172.16.3.4",
+        "--tables",
+        "-o",
+        "json",
+    ]))
+    .unwrap();
     assert_eq!(one["metadata"]["name"], "big/172.16.3.4");
     let out = node.command(&["get", "vm", "--tables", "--limit", "5000", "-o", "json"]).output().unwrap();
     let cut: Vec<serde_json::Value> = serde_json::from_slice(&out.stdout).unwrap();
@@ -199,7 +210,11 @@ fn an_export_during_changes_is_of_one_moment() {
                 let vpc = "{\"apiVersion\":\"tunny/v1\",\"kind\":\"Vpc\",\"metadata\":{\"name\":\"aaa\"},\"spec\":{\"vni\":77}}\n";
                 let vm = "{\"apiVersion\":\"tunny/v1\",\"kind\":\"Vm\",\"metadata\":{\"name\":\"zz\"},\"spec\":{\"vpc\":\"aaa\",\"addresses\":[\"10.9.0.1\"],\"mac\":\"02:09:00:00:00:01\",\"nc\":\"host-b\"}}\n";
                 node.write("pair.ndjson", &format!("{vpc}{vm}"));
-                let words = if turn % 2 == 0 { &["apply", "--yes", "pair.ndjson"][..] } else { &["delete", "--yes", "-f", "pair.ndjson"][..] };
+                let words = if turn % 2 == 0 {
+                    &["apply", "--yes", "pair.ndjson"][..]
+                } else {
+                    &["delete", "--yes", "-f", "pair.ndjson"][..]
+                };
                 node.said(words);
                 turn += 1;
             }
@@ -215,7 +230,11 @@ fn long_a_million_vms_are_listed_while_changes_go_on_and_memory_returns() {
     let node = filled(1_000_000);
     std::thread::sleep(Duration::from_secs(1));
     let before = resident(&node);
-    for words in [&["get", "vm", "-o", "json"][..], &["get", "vm-counters", "-o", "json"][..], &["get", "vm", "--tables", "-o", "json"][..]] {
+    for words in [
+        &["get", "vm", "-o", "json"][..],
+        &["get", "vm-counters", "-o", "json"][..],
+        &["get", "vm", "--tables", "-o", "json"][..],
+    ] {
         let (slowest, _) = changes_during_listings(&node, words, 100);
         let after = resident(&node);
         println!("node {before} -> {after} bytes ({:+.1} %)", (after as f64 / before as f64 - 1.0) * 100.0);

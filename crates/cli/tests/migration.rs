@@ -54,7 +54,8 @@ impl Region {
         self.filter_at_start(filter);
         let file = self.names.dir().join("region.yaml");
         let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, text.replacen("  filter: ", "  sessions: {timeouts: {tcpClosing: 1}}\n  filter: ", 1)).unwrap();
+        std::fs::write(&file, text.replacen("  filter: ", "  sessions: {timeouts: {tcpClosing: 1}}\n  filter: ", 1))
+            .unwrap();
     }
 }
 
@@ -138,7 +139,8 @@ fn connections_go_on_through_kills_and_an_upgrade_while_they_migrate() {
         // They begin, and leave the table, while the node dies.
         let region = &mut region;
         let (from, to) = (region.ns("blue-1"), SocketAddr::new(region::connections::SERVER.parse().unwrap(), 80));
-        let beginning = region::inside(&from, move || region::connections::open(to, 40, Duration::from_millis(15), PATIENCE));
+        let beginning =
+            region::inside(&from, move || region::connections::open(to, 40, Duration::from_millis(15), PATIENCE));
         std::thread::sleep(Duration::from_millis(150 + 170 * round));
         region.node().unwrap().process.kill();
         region.start_node().unwrap();
@@ -152,7 +154,10 @@ fn connections_go_on_through_kills_and_an_upgrade_while_they_migrate() {
     region.leave_another_layout();
     region.start_node().unwrap();
     let status = region.node().unwrap().status().unwrap();
-    assert!(status["startup"].to_string().contains("140 connections of another layout's state table carried over"), "{status}");
+    assert!(
+        status["startup"].to_string().contains("140 connections of another layout's state table carried over"),
+        "{status}"
+    );
     region.only_own_layout();
     (10..13).for_each(|byte| talk(&mut open, byte, "behind the upgrade"));
     let v = region.until("θ1 behind the upgrade", |v| v.fast < v.begin);

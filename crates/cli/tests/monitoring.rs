@@ -83,7 +83,8 @@ fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     for line in text.lines() {
         if let Some(family) = line.strip_prefix("# TYPE ") {
             let (name, kind) = family.split_once(' ').unwrap();
-            let name = if kind == "counter" { format!("{}_total", name.trim_end_matches("_total")) } else { name.into() };
+            let name =
+                if kind == "counter" { format!("{}_total", name.trim_end_matches("_total")) } else { name.into() };
             found.entry(name).or_default();
         } else if line.starts_with("tunny_") {
             let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
@@ -147,7 +148,10 @@ fn every_metric_of_dashboard_and_rules_is_served() {
             let Some(known) = served.get(&name) else { panic!("{place}: a node serves no {name}") };
             for (label, value) in labels.iter().filter(|(label, _)| label != "instance") {
                 // A family that has no series now shows no labels.
-                assert!(known.is_empty() || known.contains(label), "{place}: {name} has no label {label}, but {known:?}");
+                assert!(
+                    known.is_empty() || known.contains(label),
+                    "{place}: {name} has no label {label}, but {known:?}"
+                );
                 assert!(label != "reason" || reasons.contains(value.as_str()), "{place}: there is no reason {value}");
             }
         }

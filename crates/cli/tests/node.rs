@@ -135,7 +135,7 @@ fn a_kill_during_applies_loses_nothing_that_was_acknowledged() {
         let client = node::client::Client::new(&socket).unwrap();
         for number in 5000.. {
             let mut body = Vec::new();
-            node::service::write_document(&mut body, "vm.yaml", vm(number).as_bytes());
+            node::body::write_document(&mut body, "vm.yaml", vm(number).as_bytes());
             match client.post::<node::types::ApplyReport>("/v1/apply", body) {
                 Ok(report) => assert!(report.committed),
                 Err(_) => return,
@@ -242,14 +242,19 @@ fn metrics_are_served_and_follow_the_format() {
     let mut answer = String::new();
     for _ in 0..100 {
         if let Ok(mut stream) = TcpStream::connect(port) {
-            stream.write_all(b"GET /metrics?vms=all HTTP/1.0\r\nHost: x\r\nAccept: application/openmetrics-text\r\n\r\n").unwrap();
+            stream
+                .write_all(b"GET /metrics?vms=all HTTP/1.0\r\nHost: x\r\nAccept: application/openmetrics-text\r\n\r\n")
+                .unwrap();
             stream.read_to_string(&mut answer).unwrap();
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let body = answer.split("\r\n\r\n").nth(1).expect("a body");
-    assert!(body.contains("tunny_balanced 1.0\n") && body.contains("tunny_vm_packets_total{vm=\"red-1\"} 0\n"), "{body}");
+    assert!(
+        body.contains("tunny_balanced 1.0\n") && body.contains("tunny_vm_packets_total{vm=\"red-1\"} 0\n"),
+        "{body}"
+    );
     assert!(body.contains("tunny_table_used{table=\"vms\"} 6.0\n"), "{body}");
     for line in body.lines().filter(|l| !l.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').expect("name and value");
@@ -298,7 +303,10 @@ fn who_stops_the_gateway_or_names_an_absent_uplink_is_told() {
     let region = std::fs::read_to_string(example()).unwrap().replace("eth0", "absent0");
     let mut out = node.run_with(&["apply", "--dry-run", "-"], &region);
     let said = text(&out);
-    assert!(said.contains("spec.uplinks[0] names `absent0`, which is not there") && said.contains("warning: -:"), "{said}");
+    assert!(
+        said.contains("spec.uplinks[0] names `absent0`, which is not there") && said.contains("warning: -:"),
+        "{said}"
+    );
     out = node.apply(&region);
     assert!(out.status.success() && text(&out).contains("absent0"), "{}", text(&out));
     let file = node.dir.path().join("other.yaml");
@@ -324,7 +332,10 @@ fn an_engine_that_cannot_be_had_is_refused_and_auto_goes_on_aloud() {
     for engine in ["native", "generic"] {
         let out = node.apply(&gateway(engine));
         let said = text(&out);
-        assert!(!out.status.success() && said.contains("has no fast path") && said.contains("spec.engine to auto"), "{said}");
+        assert!(
+            !out.status.success() && said.contains("has no fast path") && said.contains("spec.engine to auto"),
+            "{said}"
+        );
         assert_eq!(node.json(&["get", "gateway"]).as_array().unwrap().len(), 0);
     }
     assert!(node.apply(&gateway("auto")).status.success());
@@ -349,13 +360,20 @@ fn levels_and_metrics_have_the_configured_limits() {
 fn what_is_not_there_to_ask_for_is_answered_with_what_is() {
     let node = Node::in_dir(tempfile::tempdir().unwrap(), &["--config", example().to_str().unwrap()]);
     let out = node.run(&["get", "frob"]);
-    assert!(text(&out).contains("there are gateway, nc") && text(&out).contains("vm-counters, levels"), "{}", text(&out));
+    assert!(
+        text(&out).contains("there are gateway, nc") && text(&out).contains("vm-counters, levels"),
+        "{}",
+        text(&out)
+    );
     for what in ["sessions", "ports"] {
         assert!(!text(&node.run(&["get", what])).contains("there is no"), "{what} is answered");
     }
     assert!(text(&node.run(&["get", "status", "x"])).contains("there is no `x` in it"));
     // Objects without a name of their own have one all the same.
-    assert!(node.apply("{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 192.168.7.0/24, scope: blackhole}}").status.success());
+    assert!(node
+        .apply("{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 192.168.7.0/24, scope: blackhole}}")
+        .status
+        .success());
     assert!(text(&node.run(&["get", "route"])).contains("red/192.168.7.0/24"));
     assert!(node.run(&["get", "route", "red/192.168.7.0/24"]).status.success());
     let ask = |words: &str| {
@@ -384,7 +402,10 @@ fn every_error_of_a_change_at_once_also_against_what_is() {
     let node = Node::in_dir(tempfile::tempdir().unwrap(), &["--config", example().to_str().unwrap()]);
     let out = node.apply(&format!("{}{}", vm(1).replace("mac:", "mak:"), vm(2).replace("nc: host-a", "nc: nobody")));
     let said = text(&out);
-    assert!(!out.status.success() && said.contains("spec.mak is unknown") && said.contains("names Nc `nobody`"), "{said}");
+    assert!(
+        !out.status.success() && said.contains("spec.mak is unknown") && said.contains("names Nc `nobody`"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -392,8 +413,12 @@ fn a_node_outlives_the_reader_of_its_log() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let mut child =
-        Command::new(TUNNY).args(["node", "--engine", "none", "--no-state", "--socket"]).arg(&socket).stderr(full).spawn().unwrap();
+    let mut child = Command::new(TUNNY)
+        .args(["node", "--engine", "none", "--no-state", "--socket"])
+        .arg(&socket)
+        .stderr(full)
+        .spawn()
+        .unwrap();
     let client = node::client::Client::new(&socket).unwrap();
     let begun = std::time::Instant::now();
     let answered = loop {
@@ -408,8 +433,17 @@ fn a_node_outlives_the_reader_of_its_log() {
     assert!(answered, "the node ended for want of a log");
 }
 
-const TRACE: [&str; 9] =
-    ["trace", "vni=100", "src=10.0.0.11", "dst=10.1.0.11", "tcp", "sport=1000", "dport=443", "from=192.0.2.11", "ttl=9"];
+const TRACE: [&str; 9] = [
+    "trace",
+    "vni=100",
+    "src=10.0.0.11",
+    "dst=10.1.0.11",
+    "tcp",
+    "sport=1000",
+    "dport=443",
+    "from=192.0.2.11",
+    "ttl=9",
+];
 
 #[test]
 fn the_text_of_a_trace_is_as_written() {
@@ -468,12 +502,20 @@ fn a_replay_accounts_for_every_packet() {
         writer.write(1, "up0", 1_000_000 * number as u64, frame.len() as u32, &frame, "").unwrap();
     }
     writer.flush().unwrap();
-    let out = Command::new(TUNNY).arg("replay").args([&input, &output]).arg("--config").arg(example()).args(["-o", "json"]).output().unwrap();
+    let out = Command::new(TUNNY)
+        .arg("replay")
+        .args([&input, &output])
+        .arg("--config")
+        .arg(example())
+        .args(["-o", "json"])
+        .output()
+        .unwrap();
     assert!(out.status.success(), "{}", text(&out));
     let summary: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!((&summary["packets"], &summary["balanced"]), (&6.into(), &true.into()));
     for (_, what) in packets {
-        let times = if summary["outcomes"][what].is_null() { &summary["drops"][what] } else { &summary["outcomes"][what] };
+        let times =
+            if summary["outcomes"][what].is_null() { &summary["drops"][what] } else { &summary["outcomes"][what] };
         // The ICMP error was forwarded as well.
         assert_eq!(times, if what == "forwarded" { 2 } else { 1 }, "{what}: {summary}");
     }
@@ -484,7 +526,8 @@ fn a_replay_accounts_for_every_packet() {
         written += 1;
     }
     assert_eq!((written, &summary["written"]), (3, &3.into()));
-    let missing = Command::new(TUNNY).args(["replay", "/nonexistent", "x", "--config"]).arg(example()).output().unwrap();
+    let missing =
+        Command::new(TUNNY).args(["replay", "/nonexistent", "x", "--config"]).arg(example()).output().unwrap();
     assert!(!missing.status.success() && text(&missing).contains("cannot read /nonexistent"), "{}", text(&missing));
 }
 

@@ -105,7 +105,8 @@ fn every_command_has_a_manual_page_and_is_completed() {
     let dir = tempfile::tempdir().unwrap();
     tunny(&["cli-reference", "--man", dir.path().to_str().unwrap()]);
     let reference = tunny(&["cli-reference"]);
-    let commands: Vec<&str> = reference.lines().filter_map(|l| l.trim_start_matches('#').strip_prefix(" tunny ")).collect();
+    let commands: Vec<&str> =
+        reference.lines().filter_map(|l| l.trim_start_matches('#').strip_prefix(" tunny ")).collect();
     assert!(commands.len() > 20, "{commands:?}");
     for command in &commands {
         let page = dir.path().join(format!("tunny-{}.1", command.replace(' ', "-")));
@@ -116,7 +117,8 @@ fn every_command_has_a_manual_page_and_is_completed() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), commands.len() + 1);
     for shell in ["bash", "zsh", "fish"] {
         let script = tunny(&["completion", shell]);
-        let missing: Vec<&&str> = commands.iter().filter(|c| !script.contains(c.split(' ').next_back().unwrap())).collect();
+        let missing: Vec<&&str> =
+            commands.iter().filter(|c| !script.contains(c.split(' ').next_back().unwrap())).collect();
         assert!(missing.is_empty(), "{shell}: {missing:?}");
     }
 }
@@ -125,7 +127,12 @@ fn every_command_has_a_manual_page_and_is_completed() {
 #[test]
 fn the_changelog_becomes_one_of_debian() {
     let script = packaging().join("debian-changelog.sh");
-    let out = Command::new("bash").arg(script).args(["9.9.9-1", "A B <a@b.example>"]).env("SOURCE_DATE_EPOCH", "0").output().unwrap();
+    let out = Command::new("bash")
+        .arg(script)
+        .args(["9.9.9-1", "A B <a@b.example>"])
+        .env("SOURCE_DATE_EPOCH", "0")
+        .output()
+        .unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(out.status.success() && text.starts_with("tunny (9.9.9-1) unstable; urgency=medium\n\n  * "), "{text}");
     assert!(text.contains(" -- A B <a@b.example>  Thu, 01 Jan 1970 00:00:00 +0000\n"), "{text}");

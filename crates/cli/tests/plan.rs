@@ -189,7 +189,8 @@ fn a_long_plan_says_what_it_does() {
         command.args(["plan", "chip", "--sailfish", "--best", "--verify", "-o", "json"]).env("TERM", "xterm");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap()
     };
-    let pty = nix::pty::openpty(&nix::pty::Winsize { ws_row: 24, ws_col: 160, ws_xpixel: 0, ws_ypixel: 0 }, None).unwrap();
+    let pty =
+        nix::pty::openpty(&nix::pty::Winsize { ws_row: 24, ws_col: 160, ws_xpixel: 0, ws_ypixel: 0 }, None).unwrap();
     let (mut on_terminal, mut in_pipe) = (begin(pty.slave.into()), begin(Stdio::piped()));
     let mut terminal = std::fs::File::from(pty.master);
     let mut shown = String::new();

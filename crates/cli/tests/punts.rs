@@ -134,8 +134,11 @@ fn link(name: &str) -> LinkAddr {
 /// Takes the router's end of the uplink up and sends over it until a packet comes back forwarded. The time that this takes, from the
 /// command on, or, where the router is deaf to ARP at first, from when it hears.
 fn time_to_forward(node_mac: [u8; 6], deaf: Duration) -> Duration {
-    let ip = |words: &str| assert!(std::process::Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
-    let deaf_to_arp = |is: bool| std::fs::write("/proc/sys/net/ipv4/conf/to-gw0/arp_ignore", if is { "8" } else { "0" }).unwrap();
+    let ip = |words: &str| {
+        assert!(std::process::Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}")
+    };
+    let deaf_to_arp =
+        |is: bool| std::fs::write("/proc/sys/net/ipv4/conf/to-gw0/arp_ignore", if is { "8" } else { "0" }).unwrap();
     let own = link("to-gw0");
     let packet = frame(own.addr().unwrap(), node_mac);
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::EthAll).unwrap();
@@ -151,7 +154,8 @@ fn time_to_forward(node_mac: [u8; 6], deaf: Duration) -> Duration {
         // Refused until the link is up.
         let _ = sendto(socket.as_raw_fd(), &packet, &own, MsgFlags::empty());
         while let Ok(n) = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
-            let from_node = n > 50 && bytes[12..14] == [8, 0] && bytes[26..30] == VTEP4.octets() && bytes[36..38] == [0x12, 0xb5];
+            let from_node =
+                n > 50 && bytes[12..14] == [8, 0] && bytes[26..30] == VTEP4.octets() && bytes[36..38] == [0x12, 0xb5];
             if from_node {
                 assert!(hears, "forwarded without a neighbour, after {:?}", first.elapsed());
                 return begun.elapsed();
@@ -181,6 +185,9 @@ fn packets_flow_soon_after_an_uplink_is_back() {
         }
         took.sort();
         println!("deaf for {deaf:?}: forwarded after {took:?}");
-        assert!(took[1] < Duration::from_millis(300) && took[2] < Duration::from_secs(1), "deaf for {deaf:?}: {took:?}");
+        assert!(
+            took[1] < Duration::from_millis(300) && took[2] < Duration::from_secs(1),
+            "deaf for {deaf:?}: {took:?}"
+        );
     }
 }

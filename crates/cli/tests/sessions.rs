@@ -47,22 +47,53 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     let green = of("green");
     assert_eq!(green.len(), 1, "{green:?}");
     let s = &green[0];
-    assert_eq!((s["vm"].as_str(), s["direction"].as_str(), s["vpc"].as_str()), (Some("10.0.0.11"), Some("out"), Some("green")));
+    assert_eq!(
+        (s["vm"].as_str(), s["direction"].as_str(), s["vpc"].as_str()),
+        (Some("10.0.0.11"), Some("out"), Some("green"))
+    );
     assert_eq!(s["state"], "time-wait", "{s}");
     assert!(s["packets"].as_u64() >= Some(8) && s["bytes"].as_u64() > Some(400), "{s}");
     let (vm_port, public, public_port) =
         (s["vmPort"].to_string(), s["public"].as_str().unwrap().to_string(), s["publicPort"].to_string());
-    let same = |filters: &[&str]| assert_eq!(region.get(filters).iter().map(|f| &f["publicPort"]).collect::<Vec<_>>(), [&s["publicPort"]]);
+    let same = |filters: &[&str]| {
+        assert_eq!(region.get(filters).iter().map(|f| &f["publicPort"]).collect::<Vec<_>>(), [&s["publicPort"]])
+    };
     same(&["--public", &public, "--public-port", &public_port]);
     same(&["--vpc", "green", "--vm", "10.0.0.11", "--vm-port", &vm_port]);
     same(&["--vpc", "green", "--state", "time-wait"]);
     assert_eq!(region.get(&["--state", "established", "--vpc", "green"]), Vec::<Value>::new());
     let cut = region.command(&["get", "sessions", "-o", "json", "--limit", "1"]).output().unwrap();
-    assert_eq!((cut.status.code(), String::from_utf8_lossy(&cut.stdout).lines().count()), (Some(3), 1), "a list that is cut says so");
-    let enough = ["get", "sessions", "-o", "json", "--vpc", "green", "--remote", &web, "--remote-port", "80", "--protocol", "tcp", "--limit", "1"];
-    assert_eq!(region.command(&enough).output().unwrap().status.code(), Some(0), "a limit that is just enough cuts nothing");
+    assert_eq!(
+        (cut.status.code(), String::from_utf8_lossy(&cut.stdout).lines().count()),
+        (Some(3), 1),
+        "a list that is cut says so"
+    );
+    let enough = [
+        "get",
+        "sessions",
+        "-o",
+        "json",
+        "--vpc",
+        "green",
+        "--remote",
+        &web,
+        "--remote-port",
+        "80",
+        "--protocol",
+        "tcp",
+        "--limit",
+        "1",
+    ];
+    assert_eq!(
+        region.command(&enough).output().unwrap().status.code(),
+        Some(0),
+        "a limit that is just enough cuts nothing"
+    );
     let table = region.tunny(&["get", "sessions", "--vpc", "green"]);
-    assert!(table.lines().next().unwrap().starts_with("vpc ") && table.contains(&format!("{public}:{public_port}")), "{table}");
+    assert!(
+        table.lines().next().unwrap().starts_with("vpc ") && table.contains(&format!("{public}:{public_port}")),
+        "{table}"
+    );
 
     // As YAML each is a document; what nobody reads any more is no failure, and what there is not is named.
     let yaml = region.tunny(&["get", "sessions", "--vpc", "green", "-o", "yaml"]);
@@ -75,18 +106,32 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
         let out = unread.wait_with_output().unwrap();
         assert!(out.status.success() && out.stderr.is_empty(), "{format}: {out:?}");
     }
-    for (filter, word, known) in [("--state", "bar", "time-wait, reset"), ("--protocol", "gre", "tcp, udp, icmp, icmpv6, and numbers")] {
+    for (filter, word, known) in
+        [("--state", "bar", "time-wait, reset"), ("--protocol", "gre", "tcp, udp, icmp, icmpv6, and numbers")]
+    {
         let out = region.command(&["get", "sessions", filter, word]).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(!out.status.success() && said.contains(word) && said.contains(known), "{said}");
     }
 
     // Who holds this port, and how full is what?
-    let ports: Value =
-        serde_json::from_str(&region.tunny(&["get", "ports", "--public-port", &public_port, "--public", &public, "-o", "json"])).unwrap();
+    let ports: Value = serde_json::from_str(&region.tunny(&[
+        "get",
+        "ports",
+        "--public-port",
+        &public_port,
+        "--public",
+        &public,
+        "-o",
+        "json",
+    ]))
+    .unwrap();
     let holders = ports["holders"].as_array().unwrap();
     assert_eq!(holders.len(), 1, "{ports}");
-    assert_eq!((&holders[0]["vpc"], &holders[0]["vm"], &holders[0]["tcp"]), (&"green".into(), &"10.0.0.11".into(), &1.into()));
+    assert_eq!(
+        (&holders[0]["vpc"], &holders[0]["vm"], &holders[0]["tcp"]),
+        (&"green".into(), &"10.0.0.11".into(), &1.into())
+    );
     let pool = ports["pools"].as_array().unwrap().iter().find(|p| p["pool"] == "public").unwrap();
     assert!(pool["held"].as_u64() >= Some(64) && pool["percent"].as_f64() > Some(0.0), "{pool}");
     assert!(region.tunny(&["get", "ports"]).contains("packets to and from the Internet"));
@@ -94,20 +139,34 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     let rows = |args: &[&str]| -> Vec<String> {
         let text = region.tunny(&[&["get", "ports"], args].concat());
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        text.lines().skip_while(|l| !l.starts_with("ELASTIC")).skip(1).take_while(|l| !l.is_empty()).map(words).collect()
+        text.lines()
+            .skip_while(|l| !l.starts_with("ELASTIC"))
+            .skip(1)
+            .take_while(|l| !l.is_empty())
+            .map(words)
+            .collect()
     };
     let (address, forward) = ("203.0.113.8 all all red 10.1.0.11 the same", "203.0.113.9 8080 tcp blue 10.0.0.12 5201");
     assert_eq!(rows(&[]), [address, forward]);
     assert_eq!(rows(&["--public", "203.0.113.8", "--public-port", "80"]), [address]);
-    assert_eq!((rows(&["--public-port", "8080", "--vpc", "blue"]), rows(&["--public-port", "8081", "--vpc", "blue"])), (vec![forward.to_string()], vec![]));
+    assert_eq!(
+        (rows(&["--public-port", "8080", "--vpc", "blue"]), rows(&["--public-port", "8081", "--vpc", "blue"])),
+        (vec![forward.to_string()], vec![])
+    );
     assert!(region.tunny(&["get", "ports", "--public", "203.0.113.8"]).contains("no VM holds ports of a pool"));
 
     // The metrics are of the same numbers.
-    assert_eq!(region.metric("tunny_vpc_sessions{vni=\"300\"") as usize, region.get(&["--vpc", "green", "--limit", "0"]).len());
+    assert_eq!(
+        region.metric("tunny_vpc_sessions{vni=\"300\"") as usize,
+        region.get(&["--vpc", "green", "--limit", "0"]).len()
+    );
     // Served by the fast path is neither a session in TIME_WAIT nor a hairpin, of neither VPC, but a ping to the Internet.
     let fast = || [300, 200].map(|vni| region.metric(&format!("tunny_vpc_sessions_fast{{vni=\"{vni}\"")));
-    let ping = |to: std::net::Ipv4Addr| region.names.namespace("green-1").run(&format!("ping -q -c 3 -i 0.2 {to}")).unwrap();
-    let way = |vpc: &str| format!("{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: {vpc}, prefix: {PUBLIC}, scope: internet}}}}\n");
+    let ping =
+        |to: std::net::Ipv4Addr| region.names.namespace("green-1").run(&format!("ping -q -c 3 -i 0.2 {to}")).unwrap();
+    let way = |vpc: &str| {
+        format!("{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: {vpc}, prefix: {PUBLIC}, scope: internet}}}}\n")
+    };
     region.apply(&[way("green"), way("red")].join("---\n"));
     ping(ELASTIC);
     let hairpins = region.get(&["--protocol", "icmp", "--state", "paired"]);
@@ -116,8 +175,10 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     ping(WEB4);
     assert_eq!(fast(), [1.0, 0.0]);
     assert_eq!(region.metric("tunny_pool_ports_held{pool=\"public\"}"), pool["held"].as_f64().unwrap());
-    let (fast, software) =
-        (region.metric("tunny_nat_packets_total{engine=\"fast\"}"), region.metric("tunny_nat_packets_total{engine=\"software\"}"));
+    let (fast, software) = (
+        region.metric("tunny_nat_packets_total{engine=\"fast\"}"),
+        region.metric("tunny_nat_packets_total{engine=\"software\"}"),
+    );
     assert!(software >= 6.0, "SYN, SYN-ACK and FINs of two connections: {software} in software, {fast} fast");
     assert_eq!(region.metric("tunny_session_log_lost_total"), 0.0);
 
@@ -131,7 +192,10 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     };
     let start = wait("the start in the log", || records().into_iter().find(|r| is(r, "start", 300)));
     assert_eq!(start["vpc"], "green");
-    assert_eq!((start["publicPort"].to_string(), start["vm"].as_str(), start.get("endMs")), (public_port, Some("10.0.0.11"), None));
+    assert_eq!(
+        (start["publicPort"].to_string(), start["vm"].as_str(), start.get("endMs")),
+        (public_port, Some("10.0.0.11"), None)
+    );
     let end = wait("the end in the log", || records().into_iter().find(|r| is(r, "end", 100)));
     assert_eq!((end["reason"].as_str(), end["state"].as_str()), (Some("closed"), Some("time-wait")));
     assert!(end["endMs"].as_u64() >= end["startMs"].as_u64() && end["packets"].as_u64() >= Some(8), "{end}");
@@ -147,7 +211,9 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     let report: Value = serde_json::from_slice(&change.output().unwrap().stdout).unwrap();
     assert_eq!(report["plan"]["sessionsEnd"]["vpcs"]["green"], live, "{report}");
     assert!(report["text"].as_str().unwrap().contains(&format!("{live} live session")), "{report}");
-    wait("green's end in the log", || records().into_iter().find(|r| is(r, "end", 300) && r["reason"] == "translation"));
+    wait("green's end in the log", || {
+        records().into_iter().find(|r| is(r, "end", 300) && r["reason"] == "translation")
+    });
 }
 
 #[test]
@@ -158,12 +224,18 @@ fn an_ipfix_collector_is_told_of_starts_and_ends() {
     region.page("blue-1");
     // Of blue-1: natEvent 4 and 5 are NAT44 session create and delete.
     let mut told = Vec::new();
-    let of = |told: &[Told], event: u128| told.iter().find(|r| r.0 == 256 && r.1[&8] == 0x0a00_000b && r.1[&230] == event).cloned();
+    let of = |told: &[Told], event: u128| {
+        told.iter().find(|r| r.0 == 256 && r.1[&8] == 0x0a00_000b && r.1[&230] == event).cloned()
+    };
     let end = wait("the end of the session", || {
         told.extend(heard(&socket));
         of(&told, 5)
     });
     let start = of(&told, 4).expect("a start before the end");
-    assert_eq!([7, 225, 227].map(|id| start.1[&id]), [7, 225, 227].map(|id| end.1[&id]), "the same ports and public endpoint");
+    assert_eq!(
+        [7, 225, 227].map(|id| start.1[&id]),
+        [7, 225, 227].map(|id| end.1[&id]),
+        "the same ports and public endpoint"
+    );
     assert_eq!(start.1[&225] >> 8, 0xcb_0071);
 }

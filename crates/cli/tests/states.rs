@@ -22,7 +22,10 @@ fn established_connections_go_on_through_a_kill_and_every_change_of_the_table() 
     talk(&mut open, 1, "at first");
     let view = region.states();
     assert_eq!((view.table.as_str(), view.connections, view.fingerprint_bits), ("compact", CONNECTIONS, 4));
-    assert!(view.false_accept_percent > 0.0 && view.vpcs.iter().any(|v| v.vpc == "blue" && v.connections == CONNECTIONS), "{view:?}");
+    assert!(
+        view.false_accept_percent > 0.0 && view.vpcs.iter().any(|v| v.vpc == "blue" && v.connections == CONNECTIONS),
+        "{view:?}"
+    );
     let text = region.tunny(&["get", "states"]);
     println!("{text}");
     assert!(text.contains("registers, 4 fingerprint bits each") && text.contains("false accepts"), "{text}");
@@ -34,7 +37,12 @@ fn established_connections_go_on_through_a_kill_and_every_change_of_the_table() 
     let punted = |r: &Region| r.client().get::<Counters>("/v1/counters").unwrap().fast.punts.values().sum::<u64>();
     let before = punted(&region);
     (0..5).for_each(|i| talk(&mut open, 10 + i, "with the fast path"));
-    assert!(punted(&region) < before + CONNECTIONS, "of {} packets {} were punted", 10 * CONNECTIONS, punted(&region) - before);
+    assert!(
+        punted(&region) < before + CONNECTIONS,
+        "of {} packets {} were punted",
+        10 * CONNECTIONS,
+        punted(&region) - before
+    );
 
     region.filter_at_start(&json!({"states": "compact", "connections": 4000, "fingerprintBits": 4}));
     region.node().unwrap().process.kill();

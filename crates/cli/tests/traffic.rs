@@ -144,7 +144,8 @@ fn the_underlay_is_followed() {
     let (net, gw) = (region.ns("net"), region.ns("gw"));
     // The router changes its MAC address and announces it.
     for uplink in 0..2 {
-        let (v4, v6) = (format!("net.ipv4.conf.to-gw{uplink}.arp_notify"), format!("net.ipv6.conf.to-gw{uplink}.ndisc_notify"));
+        let (v4, v6) =
+            (format!("net.ipv4.conf.to-gw{uplink}.arp_notify"), format!("net.ipv6.conf.to-gw{uplink}.ndisc_notify"));
         net.sysctl(&[(&v4, "1"), (&v6, "1")]).unwrap();
         net.run(&format!("ip link set dev to-gw{uplink} address 02:00:00:00:aa:0{uplink}")).unwrap();
     }

@@ -48,7 +48,8 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
 
     // A connection to the Internet, which lives on its session alone; slow, so that it fills no queue of the echo requests.
     let (vm, server) = (names.namespace("red-1"), lab::plan::WEB4.to_string());
-    let transfer = std::thread::spawn(move || vm.try_argv(&["timeout", "30", "iperf3", "-b", "10M", "-t", "6", "-c", &server]));
+    let transfer =
+        std::thread::spawn(move || vm.try_argv(&["timeout", "30", "iperf3", "-b", "10M", "-t", "6", "-c", &server]));
     let stream = std::thread::spawn(move || traffic::ping(&blue, "10.0.0.12", 2000, &["-q", "-i", "0.002"]));
     std::thread::sleep(Duration::from_millis(500));
     region.leave_another_layout();
@@ -88,7 +89,9 @@ fn what_a_new_program_punts_finds_a_listener_at_once() {
         // An echo request to the gateway is punted, whichever tenant's it is; each tenant has a budget of its own.
         let pings: Vec<_> = ["blue-1", "blue-2", "red-1", "red-2"]
             .map(|vm| (region.ns(vm), if vm.starts_with("blue") { "10.0.0.1" } else { "10.1.0.1" }))
-            .map(|(vm, to)| std::thread::spawn(move || traffic::ping(&vm, to, 100_000, &["-q", "-i", "0.001", "-w", "3"])))
+            .map(|(vm, to)| {
+                std::thread::spawn(move || traffic::ping(&vm, to, 100_000, &["-q", "-i", "0.001", "-w", "3"]))
+            })
             .into();
         if another_layout {
             region.leave_another_layout();
@@ -101,7 +104,11 @@ fn what_a_new_program_punts_finds_a_listener_at_once() {
         region.start_node().unwrap();
         let answered: u32 = pings.into_iter().map(|ping| ping.join().unwrap().unwrap().received).sum();
         let counters = region.node().unwrap().counters().unwrap();
-        assert!(answered > 500 && counters.punted > 500, "{answered} echo requests answered, {} punted", counters.punted);
+        assert!(
+            answered > 500 && counters.punted > 500,
+            "{answered} echo requests answered, {} punted",
+            counters.punted
+        );
         assert_eq!(counters.drops.get("punt_no_listener"), None, "of {} punts: {counters:?}", counters.punted);
     }
 }
@@ -141,7 +148,10 @@ fn connections_of_a_state_table_go_on_behind_an_upgrade_to_another_layout() {
     talk(&mut open, 2, "with the old program alone");
     region.start_node().unwrap();
     let status = region.node().unwrap().status().unwrap();
-    assert!(status["startup"].to_string().contains("30 connections of another layout's state table carried over"), "{status}");
+    assert!(
+        status["startup"].to_string().contains("30 connections of another layout's state table carried over"),
+        "{status}"
+    );
     region.only_own_layout();
     talk(&mut open, 3, "behind the upgrade");
     let view = region.states();
@@ -200,7 +210,11 @@ fn long_connections_go_on_between_two_programs_of_different_layouts() {
         }
         talk(&mut open, 4, "later");
         let after = region.node().unwrap().counters().unwrap();
-        assert!(!after.drops.contains_key("session_stray") && !after.drops.contains_key("session_invalid"), "{:?}", after.drops);
+        assert!(
+            !after.drops.contains_key("session_stray") && !after.drops.contains_key("session_invalid"),
+            "{:?}",
+            after.drops
+        );
         // The transfer alone is 10 Mbit/s for 8 s.
         assert!(after.forwarded > before.forwarded + 4000, "{before:?} {after:?}");
         assert!(after.balanced, "what was carried over and what was counted since: {after:?}");
@@ -269,11 +283,15 @@ impl Drop for Link {
 fn differ(region: &Region, theirs: &str) {
     let file = region.names.dir().join(format!("node/layouts/{theirs}.json"));
     let described: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    let at = |structure: &str, field: &str| described["structures"][structure]["fields"][field]["offset"].as_u64().unwrap();
+    let at =
+        |structure: &str, field: &str| described["structures"][structure]["fields"][field]["offset"].as_u64().unwrap();
     let moved = |layouts: &'static [abi::Layout], structure: &str| {
         let layout = layouts.iter().find(|l| l.name == structure).unwrap();
         layout.fields.iter().filter(|f| at(structure, f.name) != f.offset as u64).count()
     };
     assert!(moved(abi::SESSION_LAYOUTS, "SessionRecord") >= 11, "fields of a session lie elsewhere");
-    assert!(moved(abi::SESSION_LAYOUTS, "SessionRoot") >= 2 && moved(abi::LAYOUTS, "Root") >= 10, "and those of the roots");
+    assert!(
+        moved(abi::SESSION_LAYOUTS, "SessionRoot") >= 2 && moved(abi::LAYOUTS, "Root") >= 10,
+        "and those of the roots"
+    );
 }

@@ -19,9 +19,21 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
     }
     for v in 0..vpcs {
         let name: Name = format!("vpc{v}").into();
-        let (vni, gateway_mac) = (v + 1, Mac::new(0x0200_0000_0000 | u64::from(v)).unwrap_or(Mac::new(2 << 40).unwrap()));
+        let (vni, gateway_mac) =
+            (v + 1, Mac::new(0x0200_0000_0000 | u64::from(v)).unwrap_or(Mac::new(2 << 40).unwrap()));
         let gateways = vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))];
-        let vpc = Vpc { name: name.clone(), vni, gateway_mac, gateways, icmp: true, pick_up: false, limits: Default::default(), weight: 1, meter: None, peerings: vec![] };
+        let vpc = Vpc {
+            name: name.clone(),
+            vni,
+            gateway_mac,
+            gateways,
+            icmp: true,
+            pick_up: false,
+            limits: Default::default(),
+            weight: 1,
+            meter: None,
+            peerings: vec![],
+        };
         docs.put(Object::Vpc(Box::new(vpc)));
         for i in 0..each {
             let id = v * each + i;
@@ -90,7 +102,12 @@ fn main() {
         .map(|i| {
             let mut docs = Documents::new();
             let prefix = Prefix::V4(0x0b00_0000 + (i << 8), 24);
-            docs.put(Object::Route(Route { name: None, vpc: format!("vpc{}", i % vpcs).into(), prefix, scope: Scope::Blackhole }));
+            docs.put(Object::Route(Route {
+                name: None,
+                vpc: format!("vpc{}", i % vpcs).into(),
+                prefix,
+                scope: Scope::Blackhole,
+            }));
             docs
         })
         .collect();

@@ -28,7 +28,8 @@ impl Broken {
     /// A field of the object as it stands in the text; none if nothing is known of it.
     pub fn field(&self, field: &str) -> Option<String> {
         let field = self.place(field)?;
-        let within = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        let within =
+            |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
         let hidden = |wrong: &str| within(&field, wrong) || within(wrong, &field);
         let told = field.is_empty() || !self.wrong.iter().any(|w| hidden(w));
         told.then_some(field)
@@ -68,7 +69,11 @@ pub(crate) mod stand_ins {
     pub fn shown(name: &Name) -> String {
         let number = name.strip_prefix(UNNAMED).and_then(|rest| rest.strip_suffix(')'));
         let made = number.is_some_and(|n| n.parse::<u32>().is_ok());
-        if made { String::new() } else { name.to_string() }
+        if made {
+            String::new()
+        } else {
+            name.to_string()
+        }
     }
 
     /// Above all VNIs.
@@ -100,9 +105,12 @@ const fn referring_fields(kind: Kind) -> &'static [(&'static str, Kind)] {
         Kind::Server => &[("spec.vpc", Kind::Vpc)],
         Kind::Nc | Kind::Peering => &[("spec.vpcs", Kind::Vpc)],
         Kind::Snat => &[("spec.vpc", Kind::Vpc), ("spec.pools", Kind::PublicPool)],
-        Kind::SecurityBinding => {
-            &[("spec.vpc", Kind::Vpc), ("spec.vms", Kind::Vm), ("spec.servers", Kind::Server), ("spec.groups", Kind::SecurityGroup)]
-        }
+        Kind::SecurityBinding => &[
+            ("spec.vpc", Kind::Vpc),
+            ("spec.vms", Kind::Vm),
+            ("spec.servers", Kind::Server),
+            ("spec.groups", Kind::SecurityGroup),
+        ],
         _ => &[],
     }
 }

@@ -10,7 +10,10 @@ use crate::plan::{Plan, Work};
 use crate::prefix::{Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tables::{Commit, GatewaySettings, MeterSpec, PuntRates, RateLimit, RateSpec, RoutesChange, TenantChange, TenantSettings, VmKey, VmSpec};
+use tables::{
+    Commit, GatewaySettings, MeterSpec, PuntRates, RateLimit, RateSpec, RoutesChange, TenantChange, TenantSettings,
+    VmKey, VmSpec,
+};
 
 impl From<Prefix> for tables::Prefix {
     fn from(p: Prefix) -> Self {

@@ -139,7 +139,8 @@ fn head(file: &Arc<str>, root: &Node, errors: &mut Vec<ConfigError>) -> Option<K
         return None;
     };
     let Some(kind) = Kind::ALL.into_iter().find(|k| k.name() == name) else {
-        let near = nearest(name, &Kind::ALL.map(|k| k.name())).map_or(String::new(), |n| format!(" (did you mean `{n}`?)"));
+        let near =
+            nearest(name, &Kind::ALL.map(|k| k.name())).map_or(String::new(), |n| format!(" (did you mean `{n}`?)"));
         fail(at, "kind", Problem::Value(format!("`{name}` is no kind{near}")), kinds);
         return None;
     };
@@ -248,7 +249,12 @@ impl Doc<'_> {
     }
 
     /// A list of scalars with at most `max` entries, each once; empty if absent. Wrong entries are reported and left out.
-    fn list<T: Eq + Hash + Clone>(&mut self, path: &str, max: usize, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+    fn list<T: Eq + Hash + Clone>(
+        &mut self,
+        path: &str,
+        max: usize,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
         let Some(node) = self.node(path) else { return Vec::new() };
         let (at, mut out, mut wrong, mut kept) = (node.at, Vec::new(), Vec::new(), Vec::new());
         let mut seen = HashSet::new();
@@ -403,7 +409,8 @@ impl Doc<'_> {
         let name = self.own_name();
         let vni = self.need("spec.vni", |s| integer(s, 1, 0xff_ffff)).map(|v| v as u32);
         let by_vni = |d: &Self| if d.is_wrong("spec.gateway.mac") { None } else { default_gateway_mac(vni?) };
-        let gateway_mac = self.get("spec.gateway.mac", Mac::from_str).or_else(|| by_vni(self)).unwrap_or_else(stand_ins::mac);
+        let gateway_mac =
+            self.get("spec.gateway.mac", Mac::from_str).or_else(|| by_vni(self)).unwrap_or_else(stand_ins::mac);
         let gateways = self.list("spec.gateway.addresses", 16, own_address);
         let icmp = self.switch("spec.icmp", true);
         let pick_up = self.choice("spec.strayTcp", &[("drop", false), ("pickUp", true)], false);
@@ -429,11 +436,8 @@ impl Doc<'_> {
         self.check_mapping("spec");
         let name = self.optional_name();
         let vpc = self.name_at("spec.vpc");
-        let list = if self.must_exist("spec.addresses") {
-            self.list("spec.addresses", 64, inner_address)
-        } else {
-            Vec::new()
-        };
+        let list =
+            if self.must_exist("spec.addresses") { self.list("spec.addresses", 64, inner_address) } else { Vec::new() };
         let at = self.node("spec.addresses").filter(|n| n.is_empty_list()).map(|n| n.at);
         if let Some(at) = at {
             let allowed = schema::allowed(Kind::Vm, "spec.addresses");
@@ -474,7 +478,12 @@ impl Doc<'_> {
             return None;
         }
         // One that is local brings about nothing that would be an error elsewhere.
-        Some(Route { name, vpc: vpc.unwrap_or_else(stand_ins::name), prefix: prefix?, scope: scope.unwrap_or(Scope::Local) })
+        Some(Route {
+            name,
+            vpc: vpc.unwrap_or_else(stand_ins::name),
+            prefix: prefix?,
+            scope: scope.unwrap_or(Scope::Local),
+        })
     }
 
     fn peering(&mut self) -> Option<Peering> {
@@ -528,13 +537,20 @@ impl Doc<'_> {
         for path in ["spec.meter", "spec.meter.bandwidth", "spec.meter.packets"] {
             self.check_mapping(path);
         }
-        let bandwidth = self.rate_pair("spec.meter.bandwidth", |s| in_range(parse_bits(s)?, 1_000, 1_000_000_000_000), |s| {
-            in_range(parse_bytes(s)?, u64::from(abi::FRAME_BYTES_MAX), 4 << 30)
-        });
-        let packets = self.rate_pair("spec.meter.packets", |s| in_range(parse_packets(s)?, 1, 1_000_000_000), |s| {
-            integer(s, 1, u64::from(u32::MAX))
-        });
-        let meter = Meter { bandwidth: bandwidth.map(|p| with_bursts(p, 8 * 20, 64 << 10)), packets: packets.map(|p| with_bursts(p, 20, 64)) };
+        let bandwidth = self.rate_pair(
+            "spec.meter.bandwidth",
+            |s| in_range(parse_bits(s)?, 1_000, 1_000_000_000_000),
+            |s| in_range(parse_bytes(s)?, u64::from(abi::FRAME_BYTES_MAX), 4 << 30),
+        );
+        let packets = self.rate_pair(
+            "spec.meter.packets",
+            |s| in_range(parse_packets(s)?, 1, 1_000_000_000),
+            |s| integer(s, 1, u64::from(u32::MAX)),
+        );
+        let meter = Meter {
+            bandwidth: bandwidth.map(|p| with_bursts(p, 8 * 20, 64 << 10)),
+            packets: packets.map(|p| with_bursts(p, 20, 64)),
+        };
         (meter != Meter::default()).then(|| Box::new(meter))
     }
 
@@ -564,11 +580,7 @@ impl Doc<'_> {
 /// Fills in absent bursts: the rate divided by `per`, at least `min`.
 fn with_bursts(p: RatePair, per: u64, min: u64) -> RatePair {
     let burst = |given: u64, rate: u64| if given > 0 { given } else { (rate / per).clamp(min, u64::from(u32::MAX)) };
-    RatePair {
-        committed_burst: burst(p.committed_burst, p.committed),
-        peak_burst: burst(p.peak_burst, p.peak),
-        ..p
-    }
+    RatePair { committed_burst: burst(p.committed_burst, p.committed), peak_burst: burst(p.peak_burst, p.peak), ..p }
 }
 
 /// MAC address of a VPC's gateway if none is given.
@@ -625,7 +637,10 @@ fn in_range(v: u64, min: u64, max: u64) -> Result<u64, String> {
 }
 
 pub(crate) fn interface(s: &str) -> Result<String, String> {
-    let ok = (1..=15).contains(&s.len()) && s != "." && s != ".." && !s.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
+    let ok = (1..=15).contains(&s.len())
+        && s != "."
+        && s != ".."
+        && !s.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
     ok.then(|| s.to_string()).ok_or(format!("`{}` is no interface name", crate::plain(s)))
 }
 

@@ -49,7 +49,10 @@ impl Source {
     fn marks(&self) -> &Marks {
         self.marks.get_or_init(|| {
             let (nodes, _) = yaml::parse(&self.text);
-            let decoded = nodes.iter().find(|n| !n.is_null()).map(|n| decode(&"".into(), n, &mut Names::default(), &mut Vec::new()));
+            let decoded = nodes
+                .iter()
+                .find(|n| !n.is_null())
+                .map(|n| decode(&"".into(), n, &mut Names::default(), &mut Vec::new()));
             let mut marks = match decoded {
                 Some(Ok((_, marks))) => marks,
                 Some(Err(Some(broken))) => broken.marks,
@@ -199,7 +202,10 @@ impl Documents {
     fn read_yaml(&mut self, index: u32, file: &Arc<str>, text: &str, errors: &mut Vec<ConfigError>) {
         if let Some((group, line)) = quick::group_of_yaml(text) {
             let at = Pos { line, column: 1 };
-            return self.puts.push(Item { object: group, origin: Origin { file: index, at, marks: None, text: Source::new(text, None) } });
+            return self.puts.push(Item {
+                object: group,
+                origin: Origin { file: index, at, marks: None, text: Source::new(text, None) },
+            });
         }
         let mut names = Names::default();
         let fault = yaml::parse_each(text, |node| {
@@ -481,7 +487,12 @@ fn fast_route(name: Option<Name>, s: &FastSpec<'_>, names: &mut Names) -> Option
         ("region", None) => Scope::Region,
         _ => return None,
     };
-    Some(Object::Route(Route { name, vpc: fast_name(s.vpc?, names)?, prefix: s.prefix?.parse::<Prefix>().ok()?, scope }))
+    Some(Object::Route(Route {
+        name,
+        vpc: fast_name(s.vpc?, names)?,
+        prefix: s.prefix?.parse::<Prefix>().ok()?,
+        scope,
+    }))
 }
 
 fn fast_vm(name: Option<Name>, s: &FastSpec<'_>, names: &mut Names) -> Option<Object> {
@@ -509,7 +520,18 @@ fn fast_vpc(name: Name, s: FastSpec<'_>, names: &mut Names) -> Option<Object> {
         gateways = fast_addresses(&g.addresses, 16)?;
     }
     let peerings = fast_names(&s.peerings.unwrap_or_default(), names)?;
-    Some(Object::Vpc(Box::new(Vpc { name, vni, gateway_mac, gateways, icmp, pick_up: false, limits: Default::default(), weight: 1, meter: None, peerings })))
+    Some(Object::Vpc(Box::new(Vpc {
+        name,
+        vni,
+        gateway_mac,
+        gateways,
+        icmp,
+        pick_up: false,
+        limits: Default::default(),
+        weight: 1,
+        meter: None,
+        peerings,
+    })))
 }
 
 #[cfg(test)]

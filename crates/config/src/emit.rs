@@ -37,7 +37,13 @@ impl Object {
                 } else {
                     out.push_str(",\"spec\":{");
                 }
-                let _ = write!(out, "\"prefix\":\"{}\",\"scope\":\"{}\",\"vpc\":\"{}\"}}}}", r.prefix, r.scope.name(), r.vpc);
+                let _ = write!(
+                    out,
+                    "\"prefix\":\"{}\",\"scope\":\"{}\",\"vpc\":\"{}\"}}}}",
+                    r.prefix,
+                    r.scope.name(),
+                    r.vpc
+                );
                 out
             }
             Object::Vm(v) if v.meter.is_none() => {
@@ -84,7 +90,8 @@ impl Object {
             Object::PublicPool(_) | Object::Snat(_) | Object::ElasticIp(_) => internet::summary(self),
             Object::SecurityGroup(g) => format!("{} rules", g.spec.rules.len()),
             Object::SecurityBinding(b) => {
-                let members = format!("{} VMs, {} servers, {} prefixes", b.vms.len(), b.servers.len(), b.prefixes.len());
+                let members =
+                    format!("{} VMs, {} servers, {} prefixes", b.vms.len(), b.servers.len(), b.prefixes.len());
                 format!("{} in {}: {members}", b.groups.join(", "), b.vpc)
             }
             Object::Server(s) => {

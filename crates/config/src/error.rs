@@ -181,7 +181,9 @@ pub enum Problem {
         address: String,
     },
     /// A VM with an address of a pool.
-    #[error("{address} lies in PublicPool `{pool}`: a VM has an address of its VPC, and an ElasticIp gives it a public one")]
+    #[error(
+        "{address} lies in PublicPool `{pool}`: a VM has an address of its VPC, and an ElasticIp gives it a public one"
+    )]
     PublicAddress {
         /// The address.
         address: String,

@@ -22,7 +22,8 @@ impl SecurityGroup {
     /// With these rules, as they are.
     pub fn new(spec: GroupSpec) -> SecurityGroup {
         let mut named = HashSet::new();
-        let references = spec.references().filter(|(_, name)| named.insert(*name)).map(|(i, name)| (i, name.clone())).collect();
+        let references =
+            spec.references().filter(|(_, name)| named.insert(*name)).map(|(i, name)| (i, name.clone())).collect();
         SecurityGroup { spec: Arc::new(spec), references, ruleset: None }
     }
 

@@ -3,8 +3,8 @@
 
 pub use crate::groups::*;
 pub use crate::internet::*;
-pub use crate::servers::*;
 use crate::prefix::{Mac, Prefix};
+pub use crate::servers::*;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -458,7 +458,9 @@ impl Scope {
 
     /// One that needs no peer, by its name.
     pub(crate) fn plain(name: &str) -> Option<Scope> {
-        [Scope::Local, Scope::Blackhole, Scope::Internet, Scope::Line, Scope::Region].into_iter().find(|s| s.name() == name)
+        [Scope::Local, Scope::Blackhole, Scope::Internet, Scope::Line, Scope::Region]
+            .into_iter()
+            .find(|s| s.name() == name)
     }
 
     /// As in `spec.scope`.

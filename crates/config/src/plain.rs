@@ -7,7 +7,8 @@
 use std::borrow::Cow;
 
 fn dangerous(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 fn escaped(text: &str, keeps: fn(char) -> bool) -> Cow<'_, str> {
@@ -50,6 +51,9 @@ mod tests {
         let json = serde_json::json!({"n": "a\x1b\u{9b}\u{202e}\x7f\n"}).to_string();
         let safe = plain_json(&json);
         assert!(!safe.contains(dangerous), "{safe}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), serde_json::from_str::<serde_json::Value>(&json).unwrap());
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&safe).unwrap(),
+            serde_json::from_str::<serde_json::Value>(&json).unwrap()
+        );
     }
 }

@@ -330,7 +330,10 @@ impl PlanView {
             }
         }
         let unchanged = sum(|t| t.unchanged);
-        format!("{added} to add, {changed} to change, {removed} to remove, {unchanged} unchanged ({}).", parts.join(", "))
+        format!(
+            "{added} to add, {changed} to change, {removed} to remove, {unchanged} unchanged ({}).",
+            parts.join(", ")
+        )
     }
 
     /// As a JSON object.
@@ -340,7 +343,8 @@ impl PlanView {
             .iter()
             .map(|k| {
                 let t = self.tallies[*k as usize];
-                let counts = json!({"added": t.added, "changed": t.changed, "removed": t.removed, "unchanged": t.unchanged});
+                let counts =
+                    json!({"added": t.added, "changed": t.changed, "removed": t.removed, "unchanged": t.unchanged});
                 (k.name().to_string(), counts)
             })
             .collect();

@@ -5,13 +5,8 @@
 /// Units of a quantity, largest first.
 type Units = &'static [(&'static str, u64)];
 
-const BITS: Units = &[
-    ("Tbit", 1_000_000_000_000),
-    ("Gbit", 1_000_000_000),
-    ("Mbit", 1_000_000),
-    ("kbit", 1_000),
-    ("bit", 1),
-];
+const BITS: Units =
+    &[("Tbit", 1_000_000_000_000), ("Gbit", 1_000_000_000), ("Mbit", 1_000_000), ("kbit", 1_000), ("bit", 1)];
 const PACKET_RATE: Units = &[("Gpps", 1_000_000_000), ("Mpps", 1_000_000), ("kpps", 1_000), ("pps", 1)];
 const BYTES: Units = &[
     ("GiB", 1 << 30),
@@ -84,7 +79,8 @@ fn parse(s: &str, units: Units, what: &str) -> Result<u64, String> {
 
 /// The largest unit that gives a whole number.
 fn show(v: u64, units: Units) -> String {
-    let (name, scale) = units.iter().find(|(_, s)| v != 0 && v.is_multiple_of(*s)).or(units.last()).copied().unwrap_or(("", 1));
+    let (name, scale) =
+        units.iter().find(|(_, s)| v != 0 && v.is_multiple_of(*s)).or(units.last()).copied().unwrap_or(("", 1));
     format!("{}{name}", v / scale)
 }
 
@@ -104,7 +100,9 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity() {
-        for s in ["", "10", "Gbit", "10gbit", "10 Gbit/s", "-1Gbit", "1.Gbit", ".5Gbit", "1.2.3Gbit", "0.5bit", "1e3bit"] {
+        for s in
+            ["", "10", "Gbit", "10gbit", "10 Gbit/s", "-1Gbit", "1.Gbit", ".5Gbit", "1.2.3Gbit", "0.5bit", "1e3bit"]
+        {
             assert!(parse_bits(s).is_err(), "{s}");
         }
         assert!(parse_bits("99999999999Tbit").unwrap_err().contains("too large"));

@@ -184,7 +184,10 @@ mod tests {
         let seed: u64 = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
         println!("TUNNY_SEED={seed}");
         let mut r = ChaCha8Rng::seed_from_u64(seed);
-        let bits = ["\n", " ", ":", ": ", "- ", "#", " #", "'", "\"", "{", "}", "a", "null", "~", "\t", "  ", "---", "&a", "true", "\r", ",", "[", "80", "\\"];
+        let bits = [
+            "\n", " ", ":", ": ", "- ", "#", " #", "'", "\"", "{", "}", "a", "null", "~", "\t", "  ", "---", "&a",
+            "true", "\r", ",", "[", "80", "\\",
+        ];
         let (mut taken, mut left) = (0, 0);
         for _ in 0..4000 {
             let json = r.random_bool(0.3);
@@ -208,7 +211,10 @@ mod tests {
                 match slowly(&text) {
                     Some(object) => assert_eq!(Object::SecurityGroup(group), object, "{text}"),
                     // Only a rule that is there twice is left to whoever compiles them.
-                    None => assert!(group.spec.rules.iter().enumerate().any(|(i, r)| group.spec.rules[..i].contains(r)), "{text}"),
+                    None => assert!(
+                        group.spec.rules.iter().enumerate().any(|(i, r)| group.spec.rules[..i].contains(r)),
+                        "{text}"
+                    ),
                 }
                 taken += 1;
             } else {

@@ -40,10 +40,17 @@ macro_rules! field {
 /// Fields that every document has.
 pub const COMMON: &[Field] = &[
     field!("apiVersion", "text", REQUIRED, "tunny/v1", "Version of the document form."),
-    field!("kind", "text", REQUIRED, "Gateway, Nc, Vpc, Peering, Vm, Route, PublicPool, Snat, ElasticIp, SecurityGroup, SecurityBinding or Server", "What the document describes."),
+    field!(
+        "kind",
+        "text",
+        REQUIRED,
+        "Gateway, Nc, Vpc, Peering, Vm, Route, PublicPool, Snat, ElasticIp, SecurityGroup, SecurityBinding or Server",
+        "What the document describes."
+    ),
 ];
 
-const METADATA_NAME: Field = field!("metadata.name", "name", REQUIRED, NAME, "Name, unique among the documents of its kind.");
+const METADATA_NAME: Field =
+    field!("metadata.name", "name", REQUIRED, NAME, "Name, unique among the documents of its kind.");
 
 const GATEWAY: &[Field] = &[
     METADATA_NAME,
@@ -121,7 +128,13 @@ const TIMEOUTS: [Field; 10] = [
 
 macro_rules! own_timeout {
     ($path:literal) => {
-        field!($path, "seconds", "the Gateway's", SECONDS, "The same of `spec.sessions.timeouts` of the Gateway, for this VPC alone.")
+        field!(
+            $path,
+            "seconds",
+            "the Gateway's",
+            SECONDS,
+            "The same of `spec.sessions.timeouts` of the Gateway, for this VPC alone."
+        )
     };
 }
 
@@ -139,14 +152,62 @@ const OWN_TIMEOUTS: [Field; 10] = [
 ];
 
 const METER: [Field; 8] = [
-    field!("spec.meter.bandwidth.committed", "bandwidth", "required with `bandwidth`", BANDWIDTH, "Committed rate of inner frame bits. Within it a packet is green."),
-    field!("spec.meter.bandwidth.committedBurst", "size", "50 ms of the rate, at least 64KiB", BYTE_BURST, "Bytes at once within the committed rate."),
-    field!("spec.meter.bandwidth.peak", "bandwidth", "the committed rate", BANDWIDTH, "Peak rate, not below the committed: what exceeds it is dropped."),
-    field!("spec.meter.bandwidth.peakBurst", "size", "50 ms of the rate, at least 64KiB", BYTE_BURST, "Bytes at once within the peak rate."),
-    field!("spec.meter.packets.committed", "packet rate", "required with `packets`", PACKET_RATE, "Committed packets per second."),
-    field!("spec.meter.packets.committedBurst", "integer", "50 ms of the rate, at least 64", PACKET_BURST, "Packets at once within the committed rate."),
-    field!("spec.meter.packets.peak", "packet rate", "the committed rate", PACKET_RATE, "Peak packets per second, not below the committed: what exceeds it is dropped."),
-    field!("spec.meter.packets.peakBurst", "integer", "50 ms of the rate, at least 64", PACKET_BURST, "Packets at once within the peak rate."),
+    field!(
+        "spec.meter.bandwidth.committed",
+        "bandwidth",
+        "required with `bandwidth`",
+        BANDWIDTH,
+        "Committed rate of inner frame bits. Within it a packet is green."
+    ),
+    field!(
+        "spec.meter.bandwidth.committedBurst",
+        "size",
+        "50 ms of the rate, at least 64KiB",
+        BYTE_BURST,
+        "Bytes at once within the committed rate."
+    ),
+    field!(
+        "spec.meter.bandwidth.peak",
+        "bandwidth",
+        "the committed rate",
+        BANDWIDTH,
+        "Peak rate, not below the committed: what exceeds it is dropped."
+    ),
+    field!(
+        "spec.meter.bandwidth.peakBurst",
+        "size",
+        "50 ms of the rate, at least 64KiB",
+        BYTE_BURST,
+        "Bytes at once within the peak rate."
+    ),
+    field!(
+        "spec.meter.packets.committed",
+        "packet rate",
+        "required with `packets`",
+        PACKET_RATE,
+        "Committed packets per second."
+    ),
+    field!(
+        "spec.meter.packets.committedBurst",
+        "integer",
+        "50 ms of the rate, at least 64",
+        PACKET_BURST,
+        "Packets at once within the committed rate."
+    ),
+    field!(
+        "spec.meter.packets.peak",
+        "packet rate",
+        "the committed rate",
+        PACKET_RATE,
+        "Peak packets per second, not below the committed: what exceeds it is dropped."
+    ),
+    field!(
+        "spec.meter.packets.peakBurst",
+        "integer",
+        "50 ms of the rate, at least 64",
+        PACKET_BURST,
+        "Packets at once within the peak rate."
+    ),
 ];
 
 const VPC: &[Field] = &[
@@ -166,17 +227,54 @@ const VPC: &[Field] = &[
 
 const NC: &[Field] = &[
     METADATA_NAME,
-    field!("spec.address", "IP address", REQUIRED, "a unicast address, not link-local, of no other Nc and not the gateway's own", "The server's VTEP address in the underlay."),
-    field!("spec.vpcs", "list of names", "none", "names of Vpc documents, each once", "VPCs for which the server may send besides those of its VMs."),
+    field!(
+        "spec.address",
+        "IP address",
+        REQUIRED,
+        "a unicast address, not link-local, of no other Nc and not the gateway's own",
+        "The server's VTEP address in the underlay."
+    ),
+    field!(
+        "spec.vpcs",
+        "list of names",
+        "none",
+        "names of Vpc documents, each once",
+        "VPCs for which the server may send besides those of its VMs."
+    ),
 ];
 
 const VM: &[Field] = &[
-    field!("metadata.name", "name", "`<vpc>/<first address>`", NAME, "Name, unique among VMs. Without one the VM is known by the default."),
+    field!(
+        "metadata.name",
+        "name",
+        "`<vpc>/<first address>`",
+        NAME,
+        "Name, unique among VMs. Without one the VM is known by the default."
+    ),
     field!("spec.vpc", "name", REQUIRED, "name of a Vpc", "Its VPC."),
-    field!("spec.addresses", "list of IP addresses", REQUIRED, "1 to 64 unicast addresses that may be forwarded, unique in the VPC", "Its addresses, IPv4 and IPv6. A warning is given for one that lies in no local route."),
-    field!("spec.mac", "MAC address", REQUIRED, "a unicast MAC address, as 02:00:00:00:00:01, unique in the VPC", "Its MAC address."),
+    field!(
+        "spec.addresses",
+        "list of IP addresses",
+        REQUIRED,
+        "1 to 64 unicast addresses that may be forwarded, unique in the VPC",
+        "Its addresses, IPv4 and IPv6. A warning is given for one that lies in no local route."
+    ),
+    field!(
+        "spec.mac",
+        "MAC address",
+        REQUIRED,
+        "a unicast MAC address, as 02:00:00:00:00:01, unique in the VPC",
+        "Its MAC address."
+    ),
     field!("spec.nc", "name", REQUIRED, "name of an Nc", "The server that it runs on."),
-    METER[0], METER[1], METER[2], METER[3], METER[4], METER[5], METER[6], METER[7],
+    METER[0],
+    METER[1],
+    METER[2],
+    METER[3],
+    METER[4],
+    METER[5],
+    METER[6],
+    METER[7],
 ];
 
 const ROUTE: &[Field] = &[
@@ -189,7 +287,13 @@ const ROUTE: &[Field] = &[
 
 const PEERING: &[Field] = &[
     METADATA_NAME,
-    field!("spec.vpcs", "list of two names", REQUIRED, "names of two different Vpcs that both list this Peering in spec.peerings", "The two VPCs. Routes of scope `peer` may lead from either to the other."),
+    field!(
+        "spec.vpcs",
+        "list of two names",
+        REQUIRED,
+        "names of two different Vpcs that both list this Peering in spec.peerings",
+        "The two VPCs. Routes of scope `peer` may lead from either to the other."
+    ),
 ];
 
 const POOL: &[Field] = &[
@@ -282,7 +386,8 @@ pub(crate) fn allowed(kind: Kind, path: &str) -> String {
 pub(crate) fn children(kind: Kind, path: &str) -> Vec<&'static str> {
     let mut names: Vec<&'static str> = Vec::new();
     for f in COMMON.iter().chain(fields(kind)) {
-        let rest = if path.is_empty() { Some(f.path) } else { f.path.strip_prefix(path).and_then(|r| r.strip_prefix('.')) };
+        let rest =
+            if path.is_empty() { Some(f.path) } else { f.path.strip_prefix(path).and_then(|r| r.strip_prefix('.')) };
         let Some(name) = rest.and_then(|r| r.split('.').next()) else { continue };
         if !names.contains(&name) {
             names.push(name);
@@ -358,7 +463,9 @@ mod tests {
     #[test]
     fn defaults_of_limits_are_those_of_the_code() {
         let l = crate::Limits::default();
-        for (path, value) in [("vpcs", l.vpcs), ("routes", l.routes), ("vms", l.vms), ("ncs", l.ncs), ("sessions", l.sessions)] {
+        for (path, value) in
+            [("vpcs", l.vpcs), ("routes", l.routes), ("vms", l.vms), ("ncs", l.ncs), ("sessions", l.sessions)]
+        {
             assert_eq!(find(Kind::Gateway, &format!("spec.limits.{path}")).unwrap().default, value.to_string());
         }
     }

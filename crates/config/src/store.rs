@@ -34,13 +34,13 @@ use crate::binary::SnapshotError;
 use crate::documents::Documents;
 use crate::model::Model;
 use nix::fcntl::{Flock, FlockArg};
+pub use recover::count_records;
+use recover::{Journal, Recovered};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-pub use recover::count_records;
-use recover::{Journal, Recovered};
 use tail::Tail;
 use thiserror::Error;
 
@@ -517,7 +517,8 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 fn take_lock(dir: &Path) -> Result<Flock<File>, StoreError> {
     let path = dir.join("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-    Flock::lock(file.map_err(io("open", &path))?, FlockArg::LockExclusiveNonblock).map_err(|_| StoreError::Locked(dir.to_path_buf()))
+    Flock::lock(file.map_err(io("open", &path))?, FlockArg::LockExclusiveNonblock)
+        .map_err(|_| StoreError::Locked(dir.to_path_buf()))
 }
 
 /// What names a state; one that has no name is given one.
@@ -538,7 +539,9 @@ fn identity(dir: &Path, notes: &mut Vec<String>) -> Result<String, StoreError> {
         return Ok(known.trim_end().to_string());
     }
     let mut random = [0; 16];
-    File::open("/dev/urandom").and_then(|mut f| std::io::Read::read_exact(&mut f, &mut random)).map_err(io("name", dir))?;
+    File::open("/dev/urandom")
+        .and_then(|mut f| std::io::Read::read_exact(&mut f, &mut random))
+        .map_err(io("name", dir))?;
     let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     write_identity(dir, &id)?;
     Ok(id)

@@ -22,7 +22,8 @@ fn a_bad_file_gets_the_words_that_stand_in_it() {
         // What is expected stands at the end, so that it moves no line of the rest.
         let errors = validate_files(&[file], &mut Model::new()).err().unwrap_or_default();
         let place = format!("{}/", dir.display());
-        let said: Vec<String> = errors.iter().map(|e| format!("{EXPECT}{}", e.to_string().replace(&place, ""))).collect();
+        let said: Vec<String> =
+            errors.iter().map(|e| format!("{EXPECT}{}", e.to_string().replace(&place, ""))).collect();
         if std::env::var_os("TUNNY_BLESS").is_some() {
             std::fs::write(file, format!("{}\n{}\n", code.join("\n"), said.join("\n"))).unwrap();
         } else if said != expected {

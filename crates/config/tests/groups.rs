@@ -97,7 +97,8 @@ fn groups_come_back_from_text_snapshot_and_undo_and_the_filter_is_told_of_them()
     let list: Vec<String> = members[0].1.iter().map(|m| m.prefix.to_string()).collect();
     assert_eq!((members.len(), members[0].0), (1, 7));
     assert_eq!(list, ["10.1.9.0/24", "10.1.0.5/32", "fd00::5/128"]);
-    let change = "apiVersion: tunny/v1\nkind: SecurityGroup\nmetadata: {name: web}\nspec: {rules: [ingress allow tcp/80 any]}\n";
+    let change =
+        "apiVersion: tunny/v1\nkind: SecurityGroup\nmetadata: {name: web}\nspec: {rules: [ingress allow tcp/80 any]}\n";
     let docs = parse_text("x.yaml", change).unwrap();
     model.apply(&docs).unwrap();
     let after = model.nat();
@@ -114,7 +115,8 @@ fn groups_come_back_from_text_snapshot_and_undo_and_the_filter_is_told_of_them()
 
 #[test]
 fn a_group_without_state_is_one_whose_rules_have_none() {
-    let group = |spec: &str| format!("apiVersion: tunny/v1\nkind: SecurityGroup\nmetadata: {{name: web}}\nspec: {spec}\n");
+    let group =
+        |spec: &str| format!("apiVersion: tunny/v1\nkind: SecurityGroup\nmetadata: {{name: web}}\nspec: {spec}\n");
     let rules = |text: &str| {
         let mut model = base();
         model.apply(&parse_text("x.yaml", text).unwrap()).unwrap();
@@ -122,7 +124,10 @@ fn a_group_without_state_is_one_whose_rules_have_none() {
     };
     let whole = group("{stateful: false, rules: [ingress allow tcp/80 any, ingress deny tcp/22 any]}");
     let single = group("{stateful: true, rules: [ingress allow tcp/80 any stateless, ingress deny tcp/22 any]}");
-    assert_eq!(rules(&whole), ["ingress allow tcp/80 any priority 1000 stateless", "ingress deny tcp/22 any priority 1000"]);
+    assert_eq!(
+        rules(&whole),
+        ["ingress allow tcp/80 any priority 1000 stateless", "ingress deny tcp/22 any priority 1000"]
+    );
     assert_eq!(rules(&whole), rules(&single));
 }
 
@@ -139,7 +144,9 @@ fn rules_beyond_the_limit_of_a_node_are_refused_at_the_document_that_brings_them
     // Its name comes before those that are there.
     let text = "kind: SecurityGroup\nmetadata: {name: a}\nspec:\n  rules:\n  - ingress allow tcp any\n";
     let before = model.filter();
-    let told = parse_text("x.yaml", &format!("apiVersion: tunny/v1\n{text}")).and_then(|docs| model.apply(&docs).map(|_| ())).unwrap_err();
+    let told = parse_text("x.yaml", &format!("apiVersion: tunny/v1\n{text}"))
+        .and_then(|docs| model.apply(&docs).map(|_| ()))
+        .unwrap_err();
     let told: Vec<String> = told.iter().map(|e| e.to_string()).collect();
     assert_eq!(told.len(), 1);
     assert!(told[0].starts_with("x.yaml:6:5: SecurityGroup a: spec.rules") && told[0].contains("1000001"), "{told:?}");
@@ -168,14 +175,21 @@ fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
     assert_eq!(of("states: exact"), None);
     let digest = of("states: digest").unwrap();
     assert_eq!((digest.kind, digest.connections, digest.wide), (states::TableKind::Digest, 1 << 20, 1 << 18));
-    let compact = of("states: compact, connections: 1000, wideConnections: 0, registers: 5000, fingerprintBits: 16").unwrap();
+    let compact =
+        of("states: compact, connections: 1000, wideConnections: 0, registers: 5000, fingerprintBits: 16").unwrap();
     assert_eq!((compact.kind, compact.connections, compact.wide), (states::TableKind::Compact, 1000, 0));
     assert_eq!((compact.registers, compact.fingerprint, compact.careful), (5000, 16, false));
     assert_eq!(of("states: compact, connections: 1000, wideConnections: 24").unwrap().registers, 8 * 1024);
     assert_eq!(digest.migration, None);
     let migrates = of("states: digest, connections: 1000, migration: {begin: 50}").unwrap().migration.unwrap();
-    assert_eq!((migrates.begin, migrates.end, migrates.connections, migrates.unit4, migrates.unit6), (50, 40, 1000, 64, 128));
-    let all = of("states: compact, migration: {begin: 5, end: 5, connections: 7, unit4: 32, unit6: 64}").unwrap().migration.unwrap();
+    assert_eq!(
+        (migrates.begin, migrates.end, migrates.connections, migrates.unit4, migrates.unit6),
+        (50, 40, 1000, 64, 128)
+    );
+    let all = of("states: compact, migration: {begin: 5, end: 5, connections: 7, unit4: 32, unit6: 64}")
+        .unwrap()
+        .migration
+        .unwrap();
     assert_eq!((all.begin, all.end, all.connections, all.unit4, all.unit6), (5, 5, 7, 32, 64));
     for (filter, wanted) in [
         ("states: bloom", "6:20 spec.filter.states `bloom` is no choice here"),
@@ -183,17 +197,35 @@ fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
         ("states: compact, connections: 0", "spec.filter.connections 0 is out of range"),
         ("states: compact, connections: 100000001", "spec.filter.connections 100000001 is out of range"),
         ("fingerprintBits: 4", "6:29 spec.filter.fingerprintBits has no effect unless `spec.filter.states` is compact"),
-        ("states: digest, fingerprintBits: 4", "spec.filter.fingerprintBits has no effect unless `spec.filter.states` is compact"),
-        ("states: exact, connections: 5", "spec.filter.connections has no effect unless `spec.filter.states` is compact or digest"),
-        ("states: compact, connections: 1000, registers: 1000", "are 1000 registers for 1250 connections: more than half"),
+        (
+            "states: digest, fingerprintBits: 4",
+            "spec.filter.fingerprintBits has no effect unless `spec.filter.states` is compact",
+        ),
+        (
+            "states: exact, connections: 5",
+            "spec.filter.connections has no effect unless `spec.filter.states` is compact or digest",
+        ),
+        (
+            "states: compact, connections: 1000, registers: 1000",
+            "are 1000 registers for 1250 connections: more than half",
+        ),
         ("states: digest, bits: 4", "spec.filter.bits"),
         ("states: digest, migration: {end: 5}", "spec.filter.migration.begin"),
         ("states: digest, migration: {begin: 101}", "spec.filter.migration.begin 101 is out of range"),
-        ("states: digest, migration: {begin: 50, end: 51}", "spec.filter.migration.end is 51, above `begin`, which is 50"),
+        (
+            "states: digest, migration: {begin: 50, end: 51}",
+            "spec.filter.migration.end is 51, above `begin`, which is 50",
+        ),
         ("states: digest, migration: {begin: 50, unit4: 97}", "spec.filter.migration.unit4 97 is out of range"),
         ("states: digest, migration: {begin: 50, theta: 1}", "spec.filter.migration.theta"),
-        ("states: digest, migration: {begin: 50}, agent: '10.0.0.9:4790', agentKey: /k", "spec.filter.migration.begin is given beside `spec.filter.agent`"),
-        ("migration: {begin: 50}", "spec.filter.migration.begin has no effect unless `spec.filter.states` is compact or digest"),
+        (
+            "states: digest, migration: {begin: 50}, agent: '10.0.0.9:4790', agentKey: /k",
+            "spec.filter.migration.begin is given beside `spec.filter.agent`",
+        ),
+        (
+            "migration: {begin: 50}",
+            "spec.filter.migration.begin has no effect unless `spec.filter.states` is compact or digest",
+        ),
     ] {
         let told = faults(gateway(filter).trim_start_matches("apiVersion: tunny/v1\n"));
         assert!(told.iter().any(|t| t.contains(wanted)), "{filter}: {told:#?}");
@@ -216,7 +248,15 @@ fn members_that_are_kept_are_those_that_a_fresh_model_finds() {
         for _ in 0..r.random_range(1..4) {
             let (vpc, n) = (pick(&mut r, &["red", "blue"]), r.random_range(1..5));
             let groups = pick(&mut r, &["web", "db", "web, db", "gone"]);
-            let rule = pick(&mut r, &["ingress allow tcp/80 any", "egress deny any any", "ingress allow udp group db", "ingress allow udp group web"]);
+            let rule = pick(
+                &mut r,
+                &[
+                    "ingress allow tcp/80 any",
+                    "egress deny any any",
+                    "ingress allow udp group db",
+                    "ingress allow udp group web",
+                ],
+            );
             match r.random_range(0..8) {
                 0 => text += &format!("{{apiVersion: tunny/v1, kind: Vm, metadata: {{name: {vpc}{n}}}, spec: {{vpc: {vpc}, addresses: [10.1.1.{}], mac: '02:00:00:00:01:0{n}', nc: nc1}}}}\n---\n", r.random_range(0..9)),
                 1 | 2 => text += &format!("{{apiVersion: tunny/v1, kind: SecurityBinding, metadata: {{name: b{n}}}, spec: {{vpc: {vpc}, vms: [{vpc}{n}], prefixes: [10.1.{n}.0/24], groups: [{groups}]}}}}\n---\n"),

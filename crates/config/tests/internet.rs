@@ -113,7 +113,8 @@ fn a_snat_needs_an_address_that_is_nobodys_own() {
     let refused = "spec.address is still used by Snat `blue`, which has no other address in PublicPool `one`; delete that first, or in the same change";
     assert_eq!(told(&mut model, own), [format!("x.yaml:1:80: ElasticIp own: {refused}")]);
     // A second pool, or ports alone, leave it addresses.
-    let more = "{apiVersion: tunny/v1, kind: Snat, metadata: {name: blue}, spec: {vpc: blue, pools: [one, out]}}\n---\n";
+    let more =
+        "{apiVersion: tunny/v1, kind: Snat, metadata: {name: blue}, spec: {vpc: blue, pools: [one, out]}}\n---\n";
     assert_eq!(told(&mut model, &[more, own].concat()), Vec::<String>::new());
     let ports = own.replace("vm: red/10.1.0.6", "forwards: [tcp/80=red/10.1.0.6]");
     assert_eq!(told(&mut base(), &[one, &ports, snat].concat()), Vec::<String>::new());
@@ -154,7 +155,11 @@ fn two_errors_of_one_object_are_told_at_once() {
     );
     assert_eq!(
         told("kind: Snat\nmetadata: {name: s}\nspec: {vpc: red, pools: [out, in], offload: perhaps}"),
-        ["spec.vpc Vpc `red` has Snat `red`; a VPC has one at most", "spec.pools[1] names PublicPool `in`, which does not exist", "spec.offload `perhaps` is no choice here"]
+        [
+            "spec.vpc Vpc `red` has Snat `red`; a VPC has one at most",
+            "spec.pools[1] names PublicPool `in`, which does not exist",
+            "spec.offload `perhaps` is no choice here"
+        ]
     );
     assert_eq!(
         told("kind: Snat\nmetadata: {name: s}\nspec: {vpc: blue, pools: ['o t', in], ipv6Prefixes: ['2001:db8:7:1::/64']}").len(),
@@ -179,8 +184,11 @@ fn a_vpc_without_a_route_out_is_warned_of() {
     let none = |object: &str, family: &str| {
         format!("{object} Vpc `red` has no {family} Route with scope internet: nothing goes out, and who comes in is dropped")
     };
-    let route = |prefix: &str| format!("---\n{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: red, prefix: '{prefix}', scope: internet}}}}\n");
-    let (four, six) = (["Snat red", "ElasticIp ports", "ElasticIp web"].map(|o| none(o, "IPv4")), none("Snat red", "IPv6"));
+    let route = |prefix: &str| {
+        format!("---\n{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: red, prefix: '{prefix}', scope: internet}}}}\n")
+    };
+    let (four, six) =
+        (["Snat red", "ElasticIp ports", "ElasticIp web"].map(|o| none(o, "IPv4")), none("Snat red", "IPv6"));
     assert_eq!(warned(""), [four[0].clone(), six.clone(), four[1].clone(), four[2].clone()]);
     assert_eq!(warned(&route("0.0.0.0/0")), [six]);
     assert_eq!(warned(&route("2000::/3")), four);
@@ -191,9 +199,11 @@ fn a_vpc_without_a_route_out_is_warned_of() {
 #[test]
 fn of_two_that_take_the_same_the_new_one_is_at_fault() {
     let at_fault = |name: &str, kind: &str, spec: &str| {
-        let text = format!("---\n---\n{{apiVersion: tunny/v1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}");
+        let text =
+            format!("---\n---\n{{apiVersion: tunny/v1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}");
         let errors = base().apply(&parse_text("x.yaml", &text).unwrap()).unwrap_err();
-        let told: Vec<_> = errors.iter().map(|e| format!("{}:{} {} {}", e.place.line, e.name, e.field, e.problem)).collect();
+        let told: Vec<_> =
+            errors.iter().map(|e| format!("{}:{} {} {}", e.place.line, e.name, e.field, e.problem)).collect();
         assert_eq!(told.len(), 1, "{told:#?}");
         told[0].clone()
     };
@@ -209,15 +219,24 @@ fn of_two_that_take_the_same_the_new_one_is_at_fault() {
         assert_eq!(twice, format!("3:{name} spec.vm names Vm `web`, which has ElasticIp `{own}`"));
         for prefix in ["2001:db8:6::/47", "2001:db8:7:1::/64"] {
             let overlaps = at_fault(name, "Snat", &format!("vpc: blue, ipv6Prefixes: ['{prefix}']"));
-            assert_eq!(overlaps, format!("3:{name} spec.ipv6Prefixes[0] {prefix} overlaps 2001:db8:7::/48 of Snat `red`"));
+            assert_eq!(
+                overlaps,
+                format!("3:{name} spec.ipv6Prefixes[0] {prefix} overlaps 2001:db8:7::/48 of Snat `red`")
+            );
         }
         // A narrower one of its own in between hides nothing.
         let nested = "vpc: blue, ipv6Prefixes: ['2001:db8:4::/46', '2001:db8:5::/48']";
         let overlaps = at_fault(name, "Snat", nested);
-        assert_eq!(overlaps, format!("3:{name} spec.ipv6Prefixes[0] 2001:db8:4::/46 overlaps 2001:db8:7::/48 of Snat `red`"));
+        assert_eq!(
+            overlaps,
+            format!("3:{name} spec.ipv6Prefixes[0] 2001:db8:4::/46 overlaps 2001:db8:7::/48 of Snat `red`")
+        );
         for range in ["203.0.112.0/23", "203.0.113.1"] {
             let overlaps = at_fault(name, "PublicPool", &format!("ranges: [{range}]"));
-            assert_eq!(overlaps, format!("3:{name} spec.ranges[0] {range} overlaps 203.0.113.0/28 of PublicPool `out`"));
+            assert_eq!(
+                overlaps,
+                format!("3:{name} spec.ranges[0] {range} overlaps 203.0.113.0/28 of PublicPool `out`")
+            );
         }
         let second = at_fault(name, "Snat", "vpc: red, pools: [out]");
         assert_eq!(second, format!("3:{name} spec.vpc Vpc `red` has Snat `red`; a VPC has one at most"));
@@ -304,7 +323,8 @@ fn a_vpc_says_what_its_sessions_may_be_with_a_snat_and_without() {
     let share = TenantLimits::share_of(1 << 20);
     assert_eq!(limits(own).1, Some(TenantLimits { vm_sessions: 9, ..share }));
     for (bad, at) in [("{sessions: 0}", "spec.limits.sessions"), ("{ports: 64}", "spec.limits.ports")] {
-        let text = format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: blue}}, spec: {{vni: 8, limits: {bad}}}}}");
+        let text =
+            format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: blue}}, spec: {{vni: 8, limits: {bad}}}}}");
         let refused = parse_text("x.yaml", &text).err().unwrap();
         assert!(format!("{refused:?}").contains(at), "{refused:?}");
     }

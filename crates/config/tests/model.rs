@@ -46,7 +46,9 @@ impl NaiveTables {
                 RoutesChange::Keep => {}
                 RoutesChange::Replace(all) => tenant.1 = all.iter().map(|r| (r.prefix, format!("{r:?}"))).collect(),
                 RoutesChange::Delta { remove, add } => {
-                    remove.iter().for_each(|p| assert!(tenant.1.remove(p).is_some(), "route {p} removed but not there"));
+                    remove
+                        .iter()
+                        .for_each(|p| assert!(tenant.1.remove(p).is_some(), "route {p} removed but not there"));
                     add.iter().for_each(|r| drop(tenant.1.insert(r.prefix, format!("{r:?}"))));
                 }
             }
@@ -137,7 +139,11 @@ fn random_changes_equal_a_model_built_from_scratch() {
                     }
                     // That a VNI stays is the one rule about the way, all others are about the state after it.
                     if !errors.iter().any(|e| matches!(e.problem, Problem::VniChanged { .. })) {
-                        assert!(rebuilt(&wanted).is_err(), "round {round} step {step}: {} but all at once is fine", errors[0]);
+                        assert!(
+                            rebuilt(&wanted).is_err(),
+                            "round {round} step {step}: {} but all at once is fine",
+                            errors[0]
+                        );
                     }
                 }
                 Ok(plan) => {

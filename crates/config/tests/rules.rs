@@ -86,7 +86,8 @@ fn consent_cannot_be_withdrawn_while_the_peering_stands() {
     all.delete(Kind::Route, "red-blue");
     assert!(m.apply(&all).is_ok());
     assert!(refused(&mut m, &docs("Peering rb {vpcs: [red, blue]}")).contains("Vpc `blue` does not agree"));
-    assert!(refused(&mut m, &docs("Route x {vpc: red, prefix: 10.1.0.0/16, scope: peer, peer: blue}")).contains("no Peering joins them"));
+    assert!(refused(&mut m, &docs("Route x {vpc: red, prefix: 10.1.0.0/16, scope: peer, peer: blue}"))
+        .contains("no Peering joins them"));
 }
 
 #[test]
@@ -115,7 +116,10 @@ fn limits_are_told_with_use_and_excess() {
          Route r {vpc: red, prefix: 10.2.0.0/16, scope: local}",
     );
     let text = refused(&mut m, &more);
-    assert!(text.contains("2 of 3 VMs are in use; this change needs 2 more than the limit (spec.limits.vms)"), "{text}");
+    assert!(
+        text.contains("2 of 3 VMs are in use; this change needs 2 more than the limit (spec.limits.vms)"),
+        "{text}"
+    );
     assert!(text.contains("2 of 2 routes are in use; this change needs 1 more than"), "{text}");
     // Named are the objects for which there is no room, not the Gateway.
     assert!(text.contains("t:3:1: Vm r4: 2 of 3 VMs") && text.contains("t:7:1: Route r: 2 of 2 routes"), "{text}");
@@ -220,7 +224,18 @@ fn hub(spokes: u32) -> Documents {
     let peerings = (0..spokes).map(|i| Name::from(format!("p{i}"))).collect();
     let vpc = |name: &str, vni: u32, peerings: Vec<Name>| {
         let gateway_mac = Mac::new(2 << 40).unwrap();
-        Object::Vpc(Box::new(Vpc { name: name.into(), vni, gateway_mac, gateways: vec![], icmp: true, pick_up: false, limits: Default::default(), weight: 1, meter: None, peerings }))
+        Object::Vpc(Box::new(Vpc {
+            name: name.into(),
+            vni,
+            gateway_mac,
+            gateways: vec![],
+            icmp: true,
+            pick_up: false,
+            limits: Default::default(),
+            weight: 1,
+            meter: None,
+            peerings,
+        }))
     };
     let route = |vpc: &str, prefix, scope| Object::Route(Route { name: None, vpc: vpc.into(), prefix, scope });
     d.put(vpc("hub", 1, peerings));
@@ -332,12 +347,26 @@ fn a_refused_swap_of_nc_addresses_leaves_each_its_own() {
 /// Special-purpose addresses (RFC 6890): who may have which.
 #[test]
 fn an_address_that_is_never_forwarded_belongs_to_nobody_but_a_gateway() {
-    let vm = |a: &str| format!("{{apiVersion: tunny/v1, kind: Vm, metadata: {{name: x}}, spec: {{vpc: red, addresses: [\"{a}\"], mac: 02:00:00:00:00:77, nc: a}}}}");
-    let gateway = |a: &str| format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: x}}, spec: {{vni: 7, gateway: {{addresses: [\"{a}\"]}}}}}}");
-    let server = |p: &str| format!("{{apiVersion: tunny/v1, kind: Server, metadata: {{name: x}}, spec: {{vpc: red, port: e1, addresses: [\"{p}\"]}}}}");
-    let snat = |p: &str| format!("{{apiVersion: tunny/v1, kind: Snat, metadata: {{name: x}}, spec: {{vpc: red, ipv6Prefixes: [\"{p}\"]}}}}");
-    let pool = |p: &str| format!("{{apiVersion: tunny/v1, kind: PublicPool, metadata: {{name: x}}, spec: {{ranges: [\"{p}\"]}}}}");
-    let elastic = |a: &str| format!("{{apiVersion: tunny/v1, kind: ElasticIp, metadata: {{name: x}}, spec: {{address: \"{a}\", vm: x}}}}");
+    let vm = |a: &str| {
+        format!("{{apiVersion: tunny/v1, kind: Vm, metadata: {{name: x}}, spec: {{vpc: red, addresses: [\"{a}\"], mac: 02:00:00:00:00:77, nc: a}}}}")
+    };
+    let gateway = |a: &str| {
+        format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: x}}, spec: {{vni: 7, gateway: {{addresses: [\"{a}\"]}}}}}}")
+    };
+    let server = |p: &str| {
+        format!("{{apiVersion: tunny/v1, kind: Server, metadata: {{name: x}}, spec: {{vpc: red, port: e1, addresses: [\"{p}\"]}}}}")
+    };
+    let snat = |p: &str| {
+        format!(
+            "{{apiVersion: tunny/v1, kind: Snat, metadata: {{name: x}}, spec: {{vpc: red, ipv6Prefixes: [\"{p}\"]}}}}"
+        )
+    };
+    let pool = |p: &str| {
+        format!("{{apiVersion: tunny/v1, kind: PublicPool, metadata: {{name: x}}, spec: {{ranges: [\"{p}\"]}}}}")
+    };
+    let elastic = |a: &str| {
+        format!("{{apiVersion: tunny/v1, kind: ElasticIp, metadata: {{name: x}}, spec: {{address: \"{a}\", vm: x}}}}")
+    };
     let why = |text: &str| parse_text("t", text).err().map(|e| e[0].to_string());
     for (address, says) in [
         ("169.254.169.254", "169.254.0.0/16 is link-local and is never forwarded (RFC 3927)"),
@@ -354,10 +383,27 @@ fn an_address_that_is_never_forwarded_belongs_to_nobody_but_a_gateway() {
         // The gateway answers for link-local addresses: that is not forwarding.
         assert_eq!(why(&gateway(address)).is_none(), says.contains("link-local"), "{address}");
     }
-    for address in ["192.0.0.1", "192.0.0.9", "192.0.2.1", "100.64.0.1", "198.18.0.1", "64:ff9b::1", "2001:2::1", "2001:db8::1", "3fff::1", "5f00::1"] {
+    for address in [
+        "192.0.0.1",
+        "192.0.0.9",
+        "192.0.2.1",
+        "100.64.0.1",
+        "198.18.0.1",
+        "64:ff9b::1",
+        "2001:2::1",
+        "2001:db8::1",
+        "3fff::1",
+        "5f00::1",
+    ] {
         assert_eq!((why(&vm(address)), why(&gateway(address))), (None, None), "{address}");
     }
-    for bad in [server("169.254.0.0/17"), server("::ffff:0:0/112"), snat("2001:100::/32"), pool("169.254.1.1-169.254.1.9"), elastic("169.254.1.1")] {
+    for bad in [
+        server("169.254.0.0/17"),
+        server("::ffff:0:0/112"),
+        snat("2001:100::/32"),
+        pool("169.254.1.1-169.254.1.9"),
+        elastic("169.254.1.1"),
+    ] {
         let got = why(&bad).unwrap_or_else(|| panic!("{bad} is taken"));
         assert!(got.contains("never forwarded"), "{got}");
     }
@@ -366,7 +412,9 @@ fn an_address_that_is_never_forwarded_belongs_to_nobody_but_a_gateway() {
 
 #[test]
 fn documentation_prefixes_are_forwarded_or_dropped() {
-    let of = |spec: &str| parse_text("t", &format!("{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: g}}, spec: {{vtep: {{ipv4: 192.0.2.1}}{spec}}}}}"));
+    let of = |spec: &str| {
+        parse_text("t", &format!("{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: g}}, spec: {{vtep: {{ipv4: 192.0.2.1}}{spec}}}}}"))
+    };
     let text = |d: &Documents| {
         let mut m = Model::new();
         m.apply(d).unwrap_or_else(|e| panic!("{}", e[0]));
@@ -380,7 +428,9 @@ fn documentation_prefixes_are_forwarded_or_dropped() {
 
 #[test]
 fn tunnel_packets_are_cut_only_if_asked_for() {
-    let of = |spec: &str| parse_text("t", &format!("{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: g}}, spec: {{vtep: {{ipv4: 192.0.2.1}}{spec}}}}}"));
+    let of = |spec: &str| {
+        parse_text("t", &format!("{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: g}}, spec: {{vtep: {{ipv4: 192.0.2.1}}{spec}}}}}"))
+    };
     let cut = |d: &Documents| {
         let mut m = Model::new();
         m.apply(d).unwrap_or_else(|e| panic!("{}", e[0]));

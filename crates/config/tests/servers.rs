@@ -35,23 +35,50 @@ fn each_bad_document_is_refused_with_place_and_reason() {
     let binding = |spec: &str| format!("kind: SecurityBinding\nmetadata: {{name: b}}\nspec: {{{spec}}}");
     let mut wrong = Vec::new();
     for (document, wanted) in [
-        (server("vpc: red, port: net0, addresses: [10.9.0.6]"), "4:24 spec.port `net0` is the server side of no wire of the Gateway"),
-        (server("vpc: red, port: srv0, addresses: [10.9.0.5]"), "4:42 spec.addresses[0] 10.9.0.5/32 belongs to Server `db1` behind the same port"),
-        (server("vpc: red, port: srv0, addresses: [10.9.0.5/24]"), "4:42 spec.addresses[0] `10.9.0.5/24` has bits behind its length"),
-        (server("vpc: green, port: srv0, addresses: [10.9.0.6]"), "4:13 spec.vpc names Vpc `green`, which does not exist"),
+        (
+            server("vpc: red, port: net0, addresses: [10.9.0.6]"),
+            "4:24 spec.port `net0` is the server side of no wire of the Gateway",
+        ),
+        (
+            server("vpc: red, port: srv0, addresses: [10.9.0.5]"),
+            "4:42 spec.addresses[0] 10.9.0.5/32 belongs to Server `db1` behind the same port",
+        ),
+        (
+            server("vpc: red, port: srv0, addresses: [10.9.0.5/24]"),
+            "4:42 spec.addresses[0] `10.9.0.5/24` has bits behind its length",
+        ),
+        (
+            server("vpc: green, port: srv0, addresses: [10.9.0.6]"),
+            "4:13 spec.vpc names Vpc `green`, which does not exist",
+        ),
         (server("vpc: red, port: srv0, addresses: []"), "4:41 spec.addresses has no entry"),
         (server("vpc: red, port: srv0"), "4:7 spec.addresses is missing"),
         (server("vpc: red, port: a/b, addresses: [10.9.0.6]"), "4:24 spec.port `a/b` is no interface name"),
-        (binding("vpc: red, servers: [gone], groups: [web]"), "4:28 spec.servers[0] names Server `gone`, which does not exist"),
-        (binding("vpc: red, servers: [rest], groups: [web]"), "4:28 spec.servers[0] names Server `rest`, which is not in Vpc `red`"),
+        (
+            binding("vpc: red, servers: [gone], groups: [web]"),
+            "4:28 spec.servers[0] names Server `gone`, which does not exist",
+        ),
+        (
+            binding("vpc: red, servers: [rest], groups: [web]"),
+            "4:28 spec.servers[0] names Server `rest`, which is not in Vpc `red`",
+        ),
         (binding("vpc: red, groups: [web]"), "4:7 spec.vms is missing"),
         (gateway("role: filter"), "4:7 spec.wires is missing"),
         (gateway("role: bridge, wires: [a=b]"), "4:14 spec.role `bridge` is no choice here"),
-        (gateway("role: filter, wires: [srv0=net0, srv1=net0]"), "4:41 spec.wires[1] names `net0`, which another wire has"),
+        (
+            gateway("role: filter, wires: [srv0=net0, srv1=net0]"),
+            "4:41 spec.wires[1] names `net0`, which another wire has",
+        ),
         (gateway("role: filter, wires: [srv0=srv0]"), "4:30 spec.wires[0] `srv0=srv0` names one interface twice"),
         (gateway("role: filter, wires: [srv0]"), "4:30 spec.wires[0] `srv0` has no `=` between two interfaces"),
-        (gateway("role: filter, wires: [srv0=net0], uplinks: [eth0]"), "4:51 spec.uplinks means nothing in role filter"),
-        (gateway("role: filter, wires: [srv0=net0], vtep: {ipv4: 10.0.0.1}"), "4:48 spec.vtep means nothing in role filter"),
+        (
+            gateway("role: filter, wires: [srv0=net0], uplinks: [eth0]"),
+            "4:51 spec.uplinks means nothing in role filter",
+        ),
+        (
+            gateway("role: filter, wires: [srv0=net0], vtep: {ipv4: 10.0.0.1}"),
+            "4:48 spec.vtep means nothing in role filter",
+        ),
         (gateway("vtep: {ipv4: 10.0.0.1}, wires: [srv0=net0]"), "4:39 spec.wires means nothing in role gateway"),
         // Servers of a wire that goes.
         (gateway("role: filter, wires: [srv1=net1]"), "`srv0` is the server side of no wire of the Gateway"),

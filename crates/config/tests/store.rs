@@ -206,7 +206,9 @@ fn a_compaction_that_comes_too_late_takes_nothing_back() {
 fn what_an_earlier_version_took_is_taken_again_at_start() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, mut model, _) = Store::open(dir.path()).unwrap();
-    let doc = |kind: &str, name: &str, spec: &str| format!("{{apiVersion: tunny/v1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n");
+    let doc = |kind: &str, name: &str, spec: &str| {
+        format!("{{apiVersion: tunny/v1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n")
+    };
     let base = [
         doc("Gateway", "gw", "vtep: {ipv4: 10.0.0.1}, internet: {via: [192.0.2.1]}"),
         doc("Nc", "nc1", "address: 10.0.0.5"),

@@ -17,7 +17,9 @@ fn vpc(i: u32) -> Documents {
 }
 
 fn many(range: std::ops::Range<u32>) -> Documents {
-    let one = |i: u32| format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: v{i}}}, spec: {{vni: {}}}}}\n---\n", i + 1);
+    let one = |i: u32| {
+        format!("{{apiVersion: tunny/v1, kind: Vpc, metadata: {{name: v{i}}}, spec: {{vni: {}}}}}\n---\n", i + 1)
+    };
     parse_text("x.yaml", &range.map(one).collect::<String>()).unwrap()
 }
 
@@ -109,7 +111,10 @@ fn a_journal_cut_between_two_records_or_taken_away_is_noticed() {
     for (i, end) in ends.iter().enumerate().take(4) {
         fs::write(&journal, &whole[..*end as usize]).unwrap();
         let e = Store::open(dir.path()).unwrap_err().to_string();
-        assert!(e.contains(&format!("ends at change {}, but change 5 was acknowledged", i + 1)) && e.contains("`tail`"), "{e}");
+        assert!(
+            e.contains(&format!("ends at change {}, but change 5 was acknowledged", i + 1)) && e.contains("`tail`"),
+            "{e}"
+        );
     }
     fs::remove_file(&journal).unwrap();
     assert!(Store::open(dir.path()).unwrap_err().to_string().contains("but change 5 was acknowledged"));
@@ -138,7 +143,10 @@ fn a_state_whose_files_are_gone_is_never_an_empty_configuration() {
     }
     let refused = |noted: u64, known: u64| {
         let e = Store::open_noting(dir.path(), noted).unwrap_err().to_string();
-        assert!(e.contains(&format!("knows change {known}")) && e.contains("not empty") && e.contains("move it away"), "{e}");
+        assert!(
+            e.contains(&format!("knows change {known}")) && e.contains("not empty") && e.contains("move it away"),
+            "{e}"
+        );
     };
     refused(0, 4);
     // With the mark damaged or gone there is still what is kept of former configurations, and what others noted.
@@ -213,7 +221,13 @@ impl SmallDisk {
     fn new(kib: u32) -> Option<SmallDisk> {
         let dir = tempfile::tempdir().unwrap();
         let size = format!("size={kib}k");
-        let mounted = nix::mount::mount(Some("tmpfs"), dir.path(), Some("tmpfs"), nix::mount::MsFlags::empty(), Some(size.as_str()));
+        let mounted = nix::mount::mount(
+            Some("tmpfs"),
+            dir.path(),
+            Some("tmpfs"),
+            nix::mount::MsFlags::empty(),
+            Some(size.as_str()),
+        );
         if let Err(e) = mounted {
             skip::test(format_args!("needs to mount a tmpfs: {e}"), "run it where mounting is allowed");
             return None;

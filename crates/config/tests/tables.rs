@@ -101,7 +101,9 @@ fn a_replaced_configuration_is_one_commit() {
                 let docs = g.documents(&naive);
                 if next.apply(&docs).is_ok() {
                     docs.deletes.iter().for_each(|(k, n, _)| drop(naive.remove(&(*k, n.clone()))));
-                    docs.puts.iter().for_each(|i| drop(naive.insert((i.object.kind(), i.object.name()), i.object.clone())));
+                    docs.puts
+                        .iter()
+                        .for_each(|i| drop(naive.insert((i.object.kind(), i.object.name()), i.object.clone())));
                 }
             }
             let Ok(plan) = model.replace(next) else { continue };

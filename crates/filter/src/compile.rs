@@ -222,8 +222,14 @@ impl<A: Address> Table<A> {
     fn build(rules: &[Rule], order: &[u32], by_prefix: &[Entry<A>]) -> (Table<A>, Shape) {
         let mut shape = Shape { node: vec![NONE; order.len()], end: Vec::new() };
         let sorted = by_prefix.iter().map(|e| e.1).collect();
-        let mut table =
-            Table { bounds: vec![A::default()], steps: Vec::new(), longest: vec![NONE], nodes: Vec::new(), pool: Pool::default(), sorted };
+        let mut table = Table {
+            bounds: vec![A::default()],
+            steps: Vec::new(),
+            longest: vec![NONE],
+            nodes: Vec::new(),
+            pool: Pool::default(),
+            sorted,
+        };
         let (mut open, mut entries): (Vec<(A, u32)>, Vec<(u32, u32, u32)>) = Default::default();
         for same in by_prefix.chunk_by(|a, b| a.0 == b.0) {
             let ((first, Reverse(last)), _) = same[0];
@@ -433,7 +439,11 @@ impl Way {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        heap(&self.order) + heap(&self.tables.groups) + self.tables.v4.bytes() + self.tables.v6.bytes() + self.tables.pool.bytes()
+        heap(&self.order)
+            + heap(&self.tables.groups)
+            + self.tables.v4.bytes()
+            + self.tables.v6.bytes()
+            + self.tables.pool.bytes()
     }
 
     /// Whether all of it is as in another one.

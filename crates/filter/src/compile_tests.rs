@@ -61,10 +61,23 @@ fn rules_hold_at_both_ends_of_the_address_space() {
     let ends = ["0.0.0.0", "255.255.255.255", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"];
     let any = rules(&["egress allow tcp any"]);
     assert_eq!(ends.map(|a| ask(&any, a)), [Some(0); 4]);
-    let hosts = rules(&["egress allow tcp 0.0.0.0", "egress allow tcp 255.255.255.255", "egress allow tcp ::", &format!("egress allow tcp {}", ends[3])]);
+    let hosts = rules(&[
+        "egress allow tcp 0.0.0.0",
+        "egress allow tcp 255.255.255.255",
+        "egress allow tcp ::",
+        &format!("egress allow tcp {}", ends[3]),
+    ]);
     assert_eq!(ends.map(|a| ask(&hosts, a)), [Some(0), Some(1), Some(2), Some(3)]);
-    assert_eq!(["0.0.0.1", "255.255.255.254", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"].map(|a| ask(&hosts, a)), [None; 4]);
-    let halves = rules(&["egress allow tcp 0.0.0.0/1", "egress allow tcp 128.0.0.0/1", "egress allow tcp ::/1", "egress allow tcp 8000::/1"]);
+    assert_eq!(
+        ["0.0.0.1", "255.255.255.254", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"].map(|a| ask(&hosts, a)),
+        [None; 4]
+    );
+    let halves = rules(&[
+        "egress allow tcp 0.0.0.0/1",
+        "egress allow tcp 128.0.0.0/1",
+        "egress allow tcp ::/1",
+        "egress allow tcp 8000::/1",
+    ]);
     assert_eq!(ends.map(|a| ask(&halves, a)), [Some(0), Some(1), Some(2), Some(3)]);
     let edge = ["127.255.255.255", "128.0.0.0", "7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "8000::"];
     assert_eq!(edge.map(|a| ask(&halves, a)), [Some(0), Some(1), Some(2), Some(3)]);
@@ -76,7 +89,8 @@ fn rules_hold_at_both_ends_of_the_address_space() {
 /// More intervals than are looked at in one step, asked at every edge and between.
 #[test]
 fn a_search_over_many_intervals_finds_each_edge() {
-    let texts: Vec<String> = (0..100u32).map(|n| format!("ingress allow tcp 10.0.{}.{}/30", n * 8 >> 8, n * 8 & 255)).collect();
+    let texts: Vec<String> =
+        (0..100u32).map(|n| format!("ingress allow tcp 10.0.{}.{}/30", n * 8 >> 8, n * 8 & 255)).collect();
     let rules: Vec<Rule> = texts.iter().map(|t| rule(t)).collect();
     let way = Way::new(&rules, RuleDirection::Ingress).0;
     for addr in 0..900 {
@@ -127,7 +141,12 @@ fn tables_are_as_large_as_their_rules_need() {
     assert_eq!(sizes(&way(&[])), (1, 1, 1, 0, 0));
     assert_eq!(sizes(&way(&["ingress allow tcp 10.0.0.0/8"])), (3, 3, 1, 1, 2));
     // Both halves of a prefix leave nothing that is its alone; two services side by side are two intervals.
-    let nested = ["ingress allow tcp 10.0.0.0/8", "ingress allow tcp 10.0.0.0/9", "ingress allow tcp/1-2 10.128.0.0/9", "ingress allow tcp/3 10.128.0.0/9"];
+    let nested = [
+        "ingress allow tcp 10.0.0.0/8",
+        "ingress allow tcp 10.0.0.0/9",
+        "ingress allow tcp/1-2 10.128.0.0/9",
+        "ingress allow tcp/3 10.128.0.0/9",
+    ];
     assert_eq!(sizes(&way(&nested)), (4, 4, 1, 3, 7));
     let everything = way(&["ingress allow any any", "ingress deny any 0.0.0.0/0"]);
     assert_eq!((sizes(&everything), everything.tables.v6.bounds.len()), ((1, 1, 1, 1, 2), 1));

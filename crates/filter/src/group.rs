@@ -107,6 +107,8 @@ impl Group {
 
     /// Bytes of its tables.
     pub fn bytes(&self) -> usize {
-        self.rules.bytes() + size_of_val(&*self.hits) + self.named.iter().map(|named| size_of_val(&**named)).sum::<usize>()
+        self.rules.bytes()
+            + size_of_val(&*self.hits)
+            + self.named.iter().map(|named| size_of_val(&**named)).sum::<usize>()
     }
 }

@@ -203,9 +203,11 @@ impl Filter {
             know(&rules.spec().name);
             rules.names().for_each(&mut know);
         }
-        vpcs.iter().filter(|(vni, m)| before.vpcs.get(vni).is_none_or(|b| !Arc::ptr_eq(&b.spec, m))).for_each(|(_, m)| {
-            m.iter().flat_map(|m| &m.groups).for_each(&mut know);
-        });
+        vpcs.iter().filter(|(vni, m)| before.vpcs.get(vni).is_none_or(|b| !Arc::ptr_eq(&b.spec, m))).for_each(
+            |(_, m)| {
+                m.iter().flat_map(|m| &m.groups).for_each(&mut know);
+            },
+        );
         let mut compiled = vec![None; ids.len()];
         for rules in groups {
             let group = match same(rules) {

@@ -19,11 +19,16 @@ fn keys_that_differ_in_any_bit_have_other_numbers() {
     assert!((0..1000u32).chain((0..32).map(|bit| 1 << bit).filter(|n| *n >= 1000)).all(|n| seen.insert(hash(&n))));
     let mut seen = HashSet::new();
     let base = 0x2001_0db8u128 << 96;
-    assert!((0..1000u128).chain((0..128).map(|bit| 1 << bit).filter(|n| *n >= 1000)).all(|n| seen.insert(hash(&(base ^ n)))));
+    assert!((0..1000u128)
+        .chain((0..128).map(|bit| 1 << bit).filter(|n| *n >= 1000))
+        .all(|n| seen.insert(hash(&(base ^ n)))));
     // Numbers and bytes one after another: each counts, and so does their order.
     let mut seen = HashSet::new();
     for (a, b) in (0..16).flat_map(|a| (0..16).map(move |b| (a, b))) {
-        assert!(seen.insert(hash(&(a as u32, b as u32))) && seen.insert(hash(&(a as u32, u128::from(b as u8)))), "{a} {b}");
+        assert!(
+            seen.insert(hash(&(a as u32, b as u32))) && seen.insert(hash(&(a as u32, u128::from(b as u8)))),
+            "{a} {b}"
+        );
         assert!(seen.insert(hash(&[a as u8, b as u8])), "bytes {a} {b}");
     }
     // The low seven bits choose nothing in a map, the upper seven and the rest do: both halves are mixed.
@@ -55,7 +60,8 @@ fn a_vpc_that_is_as_it_was_is_not_compiled_again() {
 /// A group that no member has is one of the filter's all the same, and so is known by its rules.
 #[test]
 fn a_group_without_members_is_there_with_its_counts() {
-    let first = Filter::new(&[rules("idle", &["ingress allow tcp/1 any"]), rules("other", &[])], &[], &Filter::default());
+    let first =
+        Filter::new(&[rules("idle", &["ingress allow tcp/1 any"]), rules("other", &[])], &[], &Filter::default());
     let names = |f: &Filter| f.groups().map(|g| g.spec().name.to_string()).collect::<Vec<_>>();
     assert_eq!(names(&first), ["idle", "other"]);
     assert_eq!(first.groups().flat_map(|g| g.rules()).count(), 1);
@@ -67,7 +73,8 @@ fn a_group_without_members_is_there_with_its_counts() {
 fn a_group_that_rules_name_is_found_once_it_has_members() {
     let web = rules("web", &["ingress allow tcp/80 group late"]);
     let one = |addr: &str, group: &str| member(addr, &[group]);
-    let before = Filter::new(std::slice::from_ref(&web), &[(7, Arc::new(vec![one("10.0.0.1", "web")]))], &Filter::default());
+    let before =
+        Filter::new(std::slice::from_ref(&web), &[(7, Arc::new(vec![one("10.0.0.1", "web")]))], &Filter::default());
     let vpcs = [(7, Arc::new(vec![one("10.0.0.1", "web"), one("10.0.0.2", "late"), one("10.0.0.3", "web")]))];
     let late = rules("late", &["egress allow any any"]);
     let now = Filter::new(&[web, late], &vpcs, &before);
@@ -81,16 +88,30 @@ fn a_group_that_rules_name_is_found_once_it_has_members() {
 /// Whole addresses are members by themselves, everything shorter is a prefix; the longest one around an address decides.
 #[test]
 fn members_are_hosts_or_prefixes() {
-    let members = [("10.0.0.1", "a"), ("10.0.0.0/31", "b"), ("10.0.0.0/8", "c"), ("fd00::1", "a"), ("fd00::/127", "b"), ("fd00::/8", "c")];
+    let members = [
+        ("10.0.0.1", "a"),
+        ("10.0.0.0/31", "b"),
+        ("10.0.0.0/8", "c"),
+        ("fd00::1", "a"),
+        ("fd00::/127", "b"),
+        ("fd00::/8", "c"),
+    ];
     let list = members.iter().map(|(p, g)| member(p, &[g])).collect();
     let groups = ["a", "b", "c"].map(|name| rules(name, &[]));
     let filter = Filter::new(&groups, &[(7, Arc::new(list))], &Filter::default());
-    let of = |addr: &str| filter.vpcs[&7].groups(addr.parse().unwrap()).iter().map(|i| filter.group(*i).unwrap().spec().name.to_string()).collect::<String>();
+    let of = |addr: &str| {
+        filter.vpcs[&7]
+            .groups(addr.parse().unwrap())
+            .iter()
+            .map(|i| filter.group(*i).unwrap().spec().name.to_string())
+            .collect::<String>()
+    };
     assert_eq!(["10.0.0.1", "10.0.0.0", "10.0.0.2", "11.0.0.0"].map(of), ["a", "b", "c", ""]);
     assert_eq!(["fd00::1", "fd00::", "fd00::2", "fe00::"].map(of), ["a", "b", "c", ""]);
     assert_eq!((filter.vpcs[&7].hosts4.len(), filter.vpcs[&7].hosts6.len(), filter.vpcs[&7].prefixes.len()), (1, 1, 4));
     assert_eq!(filter.vpcs[&7].lists.len(), 3, "each list of groups once");
-    let hosts = Filter::new(&[], &[(7, Arc::new(vec![member("10.0.0.1", &[]), member("fd00::1", &[])]))], &Filter::default());
+    let hosts =
+        Filter::new(&[], &[(7, Arc::new(vec![member("10.0.0.1", &[]), member("fd00::1", &[])]))], &Filter::default());
     let inside = |f: &Filter, vni, addr: &str| f.in_prefix(vni, addr.parse().unwrap());
     assert!(!inside(&hosts, 7, "10.0.0.1") && !inside(&hosts, 7, "fd00::1"), "a host is no prefix");
     assert!(inside(&filter, 7, "10.9.9.9") && inside(&filter, 7, "fd00::9") && inside(&filter, 7, "10.0.0.1"));
@@ -100,7 +121,10 @@ fn members_are_hosts_or_prefixes() {
 /// In IPv6 a rule for all protocols allows the assigned ones alone.
 #[test]
 fn unknown_protocols_begin_where_numbers_are_not_assigned() {
-    let groups = [rules("all", &["ingress allow any any", "egress allow any any"]), rules("named", &["ingress allow 146 any", "ingress allow 147 any"])];
+    let groups = [
+        rules("all", &["ingress allow any any", "egress allow any any"]),
+        rules("named", &["ingress allow 146 any", "ingress allow 147 any"]),
+    ];
     let list = vec![member("10.0.0.1", &["all"]), member("fd00::1", &["all"]), member("fd00::2", &["named"])];
     let vpcs = [(7, Arc::new(list))];
     let filter = Filter::new(&groups, &vpcs, &Filter::default());
@@ -128,8 +152,11 @@ fn unknown_protocols_begin_where_numbers_are_not_assigned() {
 /// A rule that decides is counted in its group and nowhere else, and a group's memory grows with its rules and names.
 #[test]
 fn a_group_counts_what_it_decided_and_tells_its_size() {
-    let filter = Filter::new(&[rules("g", &["ingress allow tcp/1 any", "ingress deny tcp/2 any", "egress deny any any"])],
-        &[(7, Arc::new(vec![member("10.0.0.1", &["g"])]))], &Filter::default());
+    let filter = Filter::new(
+        &[rules("g", &["ingress allow tcp/1 any", "ingress deny tcp/2 any", "egress deny any any"])],
+        &[(7, Arc::new(vec![member("10.0.0.1", &["g"])]))],
+        &Filter::default(),
+    );
     let side = |vni, addr: &str| Side { vni, addr: addr.parse().unwrap() };
     let (inside, outside) = (side(Some(7), "10.0.0.1"), side(None, "192.0.2.1"));
     let counts = || filter.groups().flat_map(|g| g.rules().map(|r| r.1).collect::<Vec<_>>()).collect::<Vec<_>>();
@@ -144,5 +171,8 @@ fn a_group_counts_what_it_decided_and_tells_its_size() {
     let tables = |texts: &[&str]| rules("g", texts).bytes();
     assert_eq!(bytes(&[]), tables(&[]));
     let (one, two) = (["ingress allow tcp/1 any"], ["ingress allow tcp/1 any", "egress allow tcp/1 group a"]);
-    assert_eq!((bytes(&one) - tables(&one), bytes(&two) - tables(&two)), (8, 16 + size_of::<(u32, crate::compile::Services)>()));
+    assert_eq!(
+        (bytes(&one) - tables(&one), bytes(&two) - tables(&two)),
+        (8, 16 + size_of::<(u32, crate::compile::Services)>())
+    );
 }

@@ -32,8 +32,8 @@ mod tests;
 
 pub use group::Group;
 pub use judge::{Deny, Filter, Member, Side, Verdict, UNKNOWN_PROTOCOLS};
-pub use ruleset::{edits, Edit, Ruleset};
 pub use rule::{
-    icmp_service, service, services, Fault, GroupSpec, Prefix, Remote, Rule, RuleDirection, GROUPS_OF_MEMBER, GROUP_RULES_MAX,
-    PRIORITY_DEFAULT, PRIORITY_MAX, RULES_MAX, SERVICE_MAX,
+    icmp_service, service, services, Fault, GroupSpec, Prefix, Remote, Rule, RuleDirection, GROUPS_OF_MEMBER,
+    GROUP_RULES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, RULES_MAX, SERVICE_MAX,
 };
+pub use ruleset::{edits, Edit, Ruleset};

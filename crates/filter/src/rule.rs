@@ -195,7 +195,9 @@ impl FromStr for Prefix {
         let most = if addr.is_ipv4() { 32 } else { 128 };
         let len = match len {
             None => most,
-            Some(l) => l.parse().ok().filter(|l| *l <= most).ok_or_else(|| format!("`{s}` has no length from 0 to {most}"))?,
+            Some(l) => {
+                l.parse().ok().filter(|l| *l <= most).ok_or_else(|| format!("`{s}` has no length from 0 to {most}"))?
+            }
         };
         let prefix = Prefix { addr, len };
         let first = prefix.range().0;
@@ -220,7 +222,9 @@ fn parse_services(s: &str) -> Result<(u32, u32), String> {
         "tcp" => 6,
         "udp" => 17,
         "icmpv6" => 58,
-        n => n.parse::<u8>().map_err(|_| format!("`{n}` is none of any, tcp, udp, icmp, icmpv6 and no protocol number"))?,
+        n => n
+            .parse::<u8>()
+            .map_err(|_| format!("`{n}` is none of any, tcp, udp, icmp, icmpv6 and no protocol number"))?,
     };
     let Some(rest) = rest else { return Ok(services(proto)) };
     let number = |s: &str| s.parse::<u16>().map_err(|_| format!("`{s}` is no port"));

@@ -112,7 +112,11 @@ impl Ruleset {
 
     /// Of rules in which nothing is wrong that can be told without the other groups; else the faults, about so many at most. What
     /// comes out does not depend on `before`, the rules that the group has had; the time that it takes does.
-    pub fn checked(spec: impl Into<Arc<GroupSpec>>, before: Option<&Ruleset>, most: usize) -> Result<Ruleset, Vec<Fault>> {
+    pub fn checked(
+        spec: impl Into<Arc<GroupSpec>>,
+        before: Option<&Ruleset>,
+        most: usize,
+    ) -> Result<Ruleset, Vec<Fault>> {
         let spec: Arc<GroupSpec> = spec.into();
         let rules = &spec.rules[..];
         let faults = malformed(rules, most);
@@ -276,7 +280,8 @@ fn digest(spec: &GroupSpec) -> u64 {
     };
     let mut sum = text(0, &spec.name);
     for r in &spec.rules {
-        let flags = u64::from(r.direction == RuleDirection::Egress) | u64::from(r.allow) << 1 | u64::from(r.stateful) << 2;
+        let flags =
+            u64::from(r.direction == RuleDirection::Egress) | u64::from(r.allow) << 1 | u64::from(r.stateful) << 2;
         let head = flags | u64::from(r.priority) << 16;
         sum = step(sum, u64::from(r.services.0) << 32 | u64::from(r.services.1));
         sum = match &r.remote {

@@ -40,7 +40,8 @@ fn changed_step_by_step_is_compiled_from_nothing() {
             edit(&mut r, &mut rules, &names);
             let spec = Arc::new(GroupSpec { name: "g".into(), rules });
             let most = [1, 3, usize::MAX][r.random_range(0..3)];
-            let (step, whole) = (Ruleset::checked(spec.clone(), Some(&now), most), Ruleset::checked(spec.clone(), None, most));
+            let (step, whole) =
+                (Ruleset::checked(spec.clone(), Some(&now), most), Ruleset::checked(spec.clone(), None, most));
             match (step, whole) {
                 (Ok(step), Ok(whole)) => {
                     assert!(step.is(&whole), "{step:#?}\n{whole:#?}");
@@ -82,10 +83,22 @@ fn what_stays_is_found_and_too_little_of_it_is_not() {
 #[test]
 fn rules_that_differ_have_other_numbers() {
     let texts = [
-        "ingress allow tcp/80 any", "egress allow tcp/80 any", "ingress deny tcp/80 any", "ingress allow tcp/80 any stateless",
-        "ingress allow tcp/81 any", "ingress allow tcp/80-81 any", "ingress allow tcp/80 any priority 7", "ingress allow tcp/80 0.0.0.0/0",
-        "ingress allow tcp/80 ::/0", "ingress allow tcp/80 ::/1", "ingress allow tcp/80 8000::/1", "ingress allow tcp/80 group any",
-        "ingress allow tcp/80 group a", "ingress allow tcp/80 group abcdefgh", "ingress allow tcp/80 group abcdefghi", "",
+        "ingress allow tcp/80 any",
+        "egress allow tcp/80 any",
+        "ingress deny tcp/80 any",
+        "ingress allow tcp/80 any stateless",
+        "ingress allow tcp/81 any",
+        "ingress allow tcp/80-81 any",
+        "ingress allow tcp/80 any priority 7",
+        "ingress allow tcp/80 0.0.0.0/0",
+        "ingress allow tcp/80 ::/0",
+        "ingress allow tcp/80 ::/1",
+        "ingress allow tcp/80 8000::/1",
+        "ingress allow tcp/80 group any",
+        "ingress allow tcp/80 group a",
+        "ingress allow tcp/80 group abcdefgh",
+        "ingress allow tcp/80 group abcdefghi",
+        "",
     ];
     let number = |texts: &[&str]| {
         let rules = texts.iter().filter(|t| !t.is_empty()).map(|t| t.parse().unwrap()).collect();
@@ -119,7 +132,10 @@ fn a_change_accounts_for_every_rule_of_both_lists() {
         let stay: Vec<(usize, u32)> = kept.iter().copied().enumerate().filter(|(_, at)| *at != NONE).collect();
         assert_eq!(kept.len(), old.len());
         assert!(stay.iter().all(|(i, at)| old[*i] == new[*at as usize]), "{old:?} {new:?} {kept:?}");
-        assert!(stay.is_sorted_by(|a, b| a.1 < b.1) && come.is_sorted_by(|a, b| a < b), "{old:?} {new:?} {kept:?} {come:?}");
+        assert!(
+            stay.is_sorted_by(|a, b| a.1 < b.1) && come.is_sorted_by(|a, b| a < b),
+            "{old:?} {new:?} {kept:?} {come:?}"
+        );
         let mut all: Vec<u32> = stay.iter().map(|s| s.1).chain(come).collect();
         all.sort_unstable();
         assert_eq!(all, (0..new.len() as u32).collect::<Vec<_>>(), "{old:?} {new:?}");
@@ -160,7 +176,10 @@ fn rules_that_moved_by_a_few_places_are_found_again() {
 }
 
 /// Edits as (position, port before, port now).
-fn edited(old: impl IntoIterator<Item = u32>, new: impl IntoIterator<Item = u32>) -> Option<Vec<(usize, Option<u32>, Option<u32>)>> {
+fn edited(
+    old: impl IntoIterator<Item = u32>,
+    new: impl IntoIterator<Item = u32>,
+) -> Option<Vec<(usize, Option<u32>, Option<u32>)>> {
     let port = |r: Option<&Rule>| r.map(|r| r.services.0 & 0xffff);
     let (old, new) = (list(old), list(new));
     edits(&old, &new).map(|all| all.into_iter().map(|(at, a, b)| (at, port(a), port(b))).collect())
@@ -182,10 +201,13 @@ fn edits_are_told_by_position() {
 #[test]
 fn texts_names_and_addresses_that_differ_in_any_part_have_other_numbers() {
     let of = |name: &str, texts: &[String]| {
-        Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() }).digest()
+        Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() })
+            .digest()
     };
-    let mut all: Vec<u64> = ["", "g", "h", "abcdefgh", "abcdefgi", "abcdefghi", "zbcdefghi"].iter().map(|n| of(n, &[])).collect();
-    let addresses = (0..128).map(|bit| std::net::Ipv6Addr::from_bits(1 << bit)).map(|a| format!("ingress allow any {a}"));
+    let mut all: Vec<u64> =
+        ["", "g", "h", "abcdefgh", "abcdefgi", "abcdefghi", "zbcdefghi"].iter().map(|n| of(n, &[])).collect();
+    let addresses =
+        (0..128).map(|bit| std::net::Ipv6Addr::from_bits(1 << bit)).map(|a| format!("ingress allow any {a}"));
     all.extend(addresses.map(|t| of("g", &[t])));
     all.extend((0..32).map(|bit| of("g", &[format!("ingress allow any {}", std::net::Ipv4Addr::from_bits(1 << bit))])));
     all.extend((0..=32).map(|len| of("g", &[format!("ingress allow any 0.0.0.0/{len}")])));
@@ -209,7 +231,10 @@ fn both_directions_take_memory_and_rules_about_groups_too() {
     let one = bytes(&["ingress allow tcp/80 192.0.2.0/24"]);
     assert!(one > empty);
     assert_eq!(bytes(&["egress allow tcp/80 192.0.2.0/24"]), one);
-    assert_eq!(bytes(&["ingress allow tcp/80 192.0.2.0/24", "egress allow tcp/80 192.0.2.0/24"]) - empty, 2 * (one - empty));
+    assert_eq!(
+        bytes(&["ingress allow tcp/80 192.0.2.0/24", "egress allow tcp/80 192.0.2.0/24"]) - empty,
+        2 * (one - empty)
+    );
     assert!(bytes(&["ingress allow tcp/80 group a"]) > empty && bytes(&["ingress allow tcp/80 2001:db8::/32"]) > one);
 }
 
@@ -218,7 +243,8 @@ fn both_directions_take_memory_and_rules_about_groups_too() {
 fn a_digest_is_that_of_its_words() {
     let of = |words: &[u64]| words.iter().fold(0, |sum, word| abi::hash1(sum ^ word, 0x7275_6c65));
     let digest = |name: &str, texts: &[&str]| {
-        Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() }).digest()
+        Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() })
+            .digest()
     };
     // Texts by eight bytes, the first one lowest, then their length. A rule's head: flags (1 egress, 2 allow, 4 stateful), kind of
     // remote in the second byte, priority in the third and fourth, then length and family of a prefix.
@@ -233,12 +259,16 @@ fn a_digest_is_that_of_its_words() {
     rule("egress allow any 10.0.0.0/8 priority 258", &[0x00ff_ffff, 0x0008_0102_0207, 0x0a00_0000]);
     rule("egress allow any 2001:db8::5 priority 2", &[0x00ff_ffff, 0x0001_0080_0002_0207, 5, 0x2001_0db8_0000_0000]);
     let both = ["ingress deny tcp/80-81 any priority 7", "egress allow any 10.0.0.0/8 priority 258"];
-    assert_eq!(digest("g", &both), of(&[0x67, 1, 0x0006_0050_0006_0051, 0x0007_0004, 0x00ff_ffff, 0x0008_0102_0207, 0x0a00_0000]));
+    assert_eq!(
+        digest("g", &both),
+        of(&[0x67, 1, 0x0006_0050_0006_0051, 0x0007_0004, 0x00ff_ffff, 0x0008_0102_0207, 0x0a00_0000])
+    );
 }
 
 #[test]
 fn rulesets_are_equal_if_their_rules_and_their_names_are() {
-    let set = |name: &str, text: &str| Ruleset::new(GroupSpec { name: name.into(), rules: vec![text.parse().unwrap()] });
+    let set =
+        |name: &str, text: &str| Ruleset::new(GroupSpec { name: name.into(), rules: vec![text.parse().unwrap()] });
     let one = set("g", "ingress allow tcp/80 any");
     assert!(one == set("g", "ingress allow tcp/80 any"));
     assert!(one != set("g", "ingress allow tcp/81 any") && one != set("h", "ingress allow tcp/80 any"));
@@ -249,7 +279,11 @@ fn rulesets_are_equal_if_their_rules_and_their_names_are() {
 fn prefixes_are_nested_if_one_holds_the_other() {
     let prefixes = |bits: u8| {
         (0..8u128).flat_map(move |n| (bits - 3..=bits).map(move |len| (n, len))).map(move |(n, len)| {
-            let addr = if bits == 32 { std::net::Ipv4Addr::from_bits(n as u32).into() } else { std::net::Ipv6Addr::from_bits(n).into() };
+            let addr = if bits == 32 {
+                std::net::Ipv4Addr::from_bits(n as u32).into()
+            } else {
+                std::net::Ipv6Addr::from_bits(n).into()
+            };
             Prefix { addr, len }
         })
     };
@@ -264,13 +298,24 @@ fn prefixes_are_nested_if_one_holds_the_other() {
 /// Which rule takes from which, and which covers which alone, by remote and by services.
 #[test]
 fn rules_meet_where_both_can_match_for_certain() {
-    let rule = |remote: &str, services: (u32, u32)| Rule { services, ..format!("ingress allow any {remote}").parse().unwrap() };
+    let rule = |remote: &str, services: (u32, u32)| Rule {
+        services,
+        ..format!("ingress allow any {remote}").parse().unwrap()
+    };
     let remotes = ["any", "10.0.0.0/8", "10.1.0.0/16", "11.0.0.0/8", "fd00::/8", "group a", "group b"];
     // By first and second remote: m they meet, c the first covers the second as well.
     let table = ["ccccccc", "mcc....", "mmc....", "m..c...", "m...c..", ".....c.", "......c"];
     for (first, row) in remotes.iter().zip(table) {
         for (second, cell) in remotes.iter().zip(row.chars()) {
-            for (s, t) in [((5, 9), (5, 9)), ((5, 9), (6, 8)), ((6, 8), (5, 9)), ((5, 7), (7, 9)), ((7, 9), (5, 7)), ((5, 6), (7, 9)), ((7, 9), (5, 6))] {
+            for (s, t) in [
+                ((5, 9), (5, 9)),
+                ((5, 9), (6, 8)),
+                ((6, 8), (5, 9)),
+                ((5, 7), (7, 9)),
+                ((7, 9), (5, 7)),
+                ((5, 6), (7, 9)),
+                ((7, 9), (5, 6)),
+            ] {
                 let rules = [rule(first, s), rule(second, t)];
                 let share = s.0 <= t.1 && t.0 <= s.1;
                 assert_eq!(meet(&rules[0], &rules[1]), share && cell != '.', "{first} {s:?}, {second} {t:?}");

@@ -72,13 +72,19 @@ fn every_judgement_is_the_naive_one_through_changes() {
                 vpcs[1].1 = members(&mut r, &names);
                 filter = Filter::new(&compiled(&groups, &filter), &vpcs, &filter);
             }
-            let side = |r: &mut ChaCha8Rng| Side { vni: [Some(7), Some(8), None][r.random_range(0..3)], addr: address(r) };
+            let side =
+                |r: &mut ChaCha8Rng| Side { vni: [Some(7), Some(8), None][r.random_range(0..3)], addr: address(r) };
             let (from, to, service) = (side(&mut r), side(&mut r), any_service(&mut r));
             let want = oracle::judge(&groups, &vpcs, from, to, service);
             let got = filter.judge(from, to, service);
             denied += usize::from(want.is_err());
             assert!(want != Ok(false) || filter.has_stateless());
-            assert_eq!(got.deny.map_or(Ok(!got.stateless()), Err), want, "{from:?} to {to:?} service {service:#x}: {:?}\n{groups:#?}\n{vpcs:#?}", got.rule());
+            assert_eq!(
+                got.deny.map_or(Ok(!got.stateless()), Err),
+                want,
+                "{from:?} to {to:?} service {service:#x}: {:?}\n{groups:#?}\n{vpcs:#?}",
+                got.rule()
+            );
         }
         assert!(denied > 0 || groups.iter().all(|g| g.rules.is_empty()) || vpcs.iter().all(|v| v.1.is_empty()));
     }
@@ -157,15 +163,21 @@ fn a_rule_is_unreachable_exactly_when_no_point_is_decided_by_it() {
             }
         }
         let faults = spec.faults(usize::MAX);
-        let told: Vec<usize> = faults.iter().map(|f| match f {
-            Fault::Unreachable(i, by) => {
-                assert_eq!(*by, covers_alone(&spec.rules, *i, &group, addr), "rule {i} of {:#?}", spec.rules);
-                *i
-            }
-            other => panic!("{other:?}"),
-        }).collect();
+        let told: Vec<usize> = faults
+            .iter()
+            .map(|f| match f {
+                Fault::Unreachable(i, by) => {
+                    assert_eq!(*by, covers_alone(&spec.rules, *i, &group, addr), "rule {i} of {:#?}", spec.rules);
+                    *i
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
         let some = spec.faults(2);
-        assert!(some.len() == faults.len().min(2) && some.iter().all(|f| faults.contains(f)), "two faults are asked for: {some:?} of {faults:?}");
+        assert!(
+            some.len() == faults.len().min(2) && some.iter().all(|f| faults.contains(f)),
+            "two faults are asked for: {some:?} of {faults:?}"
+        );
         let want: Vec<usize> = (0..decides.len()).filter(|i| !decides[*i]).collect();
         found += want.len();
         assert_eq!(told, want, "{:#?}", spec.rules);
@@ -187,7 +199,10 @@ fn what_is_wrong_with_a_group_is_told_with_its_rule() {
     assert_eq!(spec(vec![rule(service(6, 9), service(6, 8), true)]).faults(usize::MAX), [Fault::UpsideDown(0)]);
     let two = spec(vec![rule(service(6, 1), service(6, 5), true), rule(0, SERVICE_MAX, false)]);
     assert_eq!(two.faults(usize::MAX), [Fault::Unreachable(0, Some(1))]);
-    assert_eq!(spec(vec![rule(0, 1, true); GROUP_RULES_MAX + 1]).faults(usize::MAX), [Fault::TooMany(GROUP_RULES_MAX + 1)]);
+    assert_eq!(
+        spec(vec![rule(0, 1, true); GROUP_RULES_MAX + 1]).faults(usize::MAX),
+        [Fault::TooMany(GROUP_RULES_MAX + 1)]
+    );
     assert_eq!(spec(vec![rule(0, 1, true)]).faults(usize::MAX), []);
 }
 
@@ -227,17 +242,35 @@ fn rules_print_as_they_are_meant() {
         stateful: true,
     };
     assert_eq!(rule.to_string(), "ingress allow tcp/80-90 10.0.0.0/8 priority 100");
-    for s in ["egress deny udp/53 any priority 7", "ingress allow icmpv6/128.0 fd00::/8 priority 1", "egress allow 47 group web priority 0",
-        "ingress deny any 192.0.2.1/32 priority 65535", "ingress allow icmp any priority 3", "egress allow udp any priority 9 stateless"]
-    {
+    for s in [
+        "egress deny udp/53 any priority 7",
+        "ingress allow icmpv6/128.0 fd00::/8 priority 1",
+        "egress allow 47 group web priority 0",
+        "ingress deny any 192.0.2.1/32 priority 65535",
+        "ingress allow icmp any priority 3",
+        "egress allow udp any priority 9 stateless",
+    ] {
         assert_eq!(s.parse::<Rule>().unwrap().to_string(), s);
     }
-    assert_eq!("egress allow tcp/1-2 192.0.2.1".parse::<Rule>().unwrap().to_string(), "egress allow tcp/1-2 192.0.2.1/32 priority 1000");
-    for s in ["", "in allow any any", "ingress allow", "ingress allow tcp/x any", "ingress allow gre any", "ingress allow tcp/1 10.0.0.1/8",
-        "ingress allow tcp/1 10.0.0.0/33", "ingress allow tcp/1 any priority 65536", "ingress allow tcp/1 any 5", "ingress allow 47/1 any",
+    assert_eq!(
+        "egress allow tcp/1-2 192.0.2.1".parse::<Rule>().unwrap().to_string(),
+        "egress allow tcp/1-2 192.0.2.1/32 priority 1000"
+    );
+    for s in [
+        "",
+        "in allow any any",
+        "ingress allow",
+        "ingress allow tcp/x any",
+        "ingress allow gre any",
+        "ingress allow tcp/1 10.0.0.1/8",
+        "ingress allow tcp/1 10.0.0.0/33",
+        "ingress allow tcp/1 any priority 65536",
+        "ingress allow tcp/1 any 5",
+        "ingress allow 47/1 any",
         "ingress deny tcp any stateless",
-        "ingress allow tcp any stateless priority 5", "ingress allow tcp any stateless stateless"]
-    {
+        "ingress allow tcp any stateless priority 5",
+        "ingress allow tcp any stateless stateless",
+    ] {
         assert!(s.parse::<Rule>().is_err(), "{s}");
     }
     let echo = Rule { services: (icmp_service(1, 8, 0), icmp_service(1, 8, 255)), remote: Remote::Any, ..rule.clone() };
@@ -268,14 +301,19 @@ fn limits_of_a_group_hold_to_the_last_rule() {
 #[test]
 fn counts_follow_a_rule_to_another_place_and_through_a_change_of_everything() {
     let rule = |port: u32| -> Rule { format!("ingress allow tcp/{port} any").parse().unwrap() };
-    let group = |ports: Vec<u32>| Arc::new(Ruleset::new(GroupSpec { name: "g".into(), rules: ports.into_iter().map(rule).collect() }));
+    let group = |ports: Vec<u32>| {
+        Arc::new(Ruleset::new(GroupSpec { name: "g".into(), rules: ports.into_iter().map(rule).collect() }))
+    };
     let addr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     let vpcs = [(7, Arc::new(vec![Member { prefix: Prefix { addr, len: 32 }, groups: vec!["g".into()] }]))];
     let (from, to) = (Side { vni: None, addr: Ipv4Addr::new(192, 0, 2, 1).into() }, Side { vni: Some(7), addr });
     let first = Filter::new(&[group((0..400).collect())], &vpcs, &Filter::default());
     for port in [3, 3, 3, 5, 5, 390] {
         let verdict = first.judge(from, to, service(6, port));
-        assert_eq!(verdict.rule().map(|(g, r)| (g.spec().name.to_string(), r.clone())), Some(("g".into(), rule(port.into()))));
+        assert_eq!(
+            verdict.rule().map(|(g, r)| (g.spec().name.to_string(), r.clone())),
+            Some(("g".into(), rule(port.into())))
+        );
         verdict.count();
     }
     let hits = |f: &Filter| -> Vec<(u32, u64)> {
@@ -295,14 +333,23 @@ fn counts_follow_a_rule_to_another_place_and_through_a_change_of_everything() {
 #[test]
 fn who_decided_is_told_and_what_is_not_there_judges_nobody() {
     let rules = |name: &str, texts: &[&str]| {
-        Arc::new(Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() }))
+        Arc::new(Ruleset::new(GroupSpec {
+            name: name.into(),
+            rules: texts.iter().map(|t| t.parse().unwrap()).collect(),
+        }))
     };
     let member = |prefix: &str, groups: &[&str]| Member {
         prefix: prefix.parse().unwrap(),
         groups: groups.iter().map(|g| Arc::from(*g)).collect(),
     };
-    let groups = [rules("out", &["egress allow tcp any", "egress deny udp any"]), rules("in", &["ingress allow tcp/80 any stateless"])];
-    let vpcs = [(7, Arc::new(vec![member("10.0.0.1", &["out"]), member("10.1.0.0/16", &["in"]), member("fd00::/64", &["in"])]))];
+    let groups = [
+        rules("out", &["egress allow tcp any", "egress deny udp any"]),
+        rules("in", &["ingress allow tcp/80 any stateless"]),
+    ];
+    let vpcs = [(
+        7,
+        Arc::new(vec![member("10.0.0.1", &["out"]), member("10.1.0.0/16", &["in"]), member("fd00::/64", &["in"])]),
+    )];
     let filter = Filter::new(&groups, &vpcs, &Filter::default());
     let side = |vni, addr: &str| Side { vni, addr: addr.parse().unwrap() };
     let (client, server, other) = (side(Some(7), "10.0.0.1"), side(Some(7), "10.1.0.9"), side(Some(8), "10.1.0.9"));
@@ -321,12 +368,20 @@ fn who_decided_is_told_and_what_is_not_there_judges_nobody() {
     let strangers = filter.judge(other, side(None, "192.0.2.1"), service(6, 80));
     assert_eq!((strangers.deny, name(&strangers)), (None, None));
     assert!(filter.judges(7) && !filter.judges(8));
-    for (addr, inside) in [("10.1.255.255", true), ("10.0.0.1", false), ("10.2.0.0", false), ("fd00::5", true), ("fd00:0:0:1::", false)] {
+    for (addr, inside) in
+        [("10.1.255.255", true), ("10.0.0.1", false), ("10.2.0.0", false), ("fd00::5", true), ("fd00:0:0:1::", false)]
+    {
         assert_eq!(filter.in_prefix(7, addr.parse().unwrap()), inside, "{addr}");
         assert!(!filter.in_prefix(8, addr.parse().unwrap()));
     }
     let ports = ["web", "db"].map(Arc::from);
-    let spec = GroupSpec { name: "g".into(), rules: ["ingress allow any group web", "ingress allow any any", "egress allow any group db"].iter().map(|t| t.parse().unwrap()).collect() };
+    let spec = GroupSpec {
+        name: "g".into(),
+        rules: ["ingress allow any group web", "ingress allow any any", "egress allow any group db"]
+            .iter()
+            .map(|t| t.parse().unwrap())
+            .collect(),
+    };
     assert_eq!(spec.references().collect::<Vec<_>>(), [(0, &ports[0]), (2, &ports[1])]);
     assert_eq!(Ruleset::new(spec).names().collect::<Vec<_>>(), [&ports[0], &ports[1]]);
 }
@@ -335,24 +390,55 @@ fn who_decided_is_told_and_what_is_not_there_judges_nobody() {
 fn texts_of_rules_are_read_to_the_letter() {
     let services = |s: &str| format!("ingress allow {s} any").parse::<Rule>().map(|r| r.services);
     for (text, want) in [
-        ("tcp/80", (0x06_0050, 0x06_0050)), ("33/1-2", (0x21_0001, 0x21_0002)), ("132/65535", (0x84_ffff, 0x84_ffff)), ("136/9", (0x88_0009, 0x88_0009)),
-        ("icmp/8", (0x01_0800, 0x01_08ff)), ("icmpv6/255.255", (0x3a_ffff, 0x3a_ffff)), ("0", (0, 0xffff)), ("255", (0xff_0000, 0xff_ffff)),
+        ("tcp/80", (0x06_0050, 0x06_0050)),
+        ("33/1-2", (0x21_0001, 0x21_0002)),
+        ("132/65535", (0x84_ffff, 0x84_ffff)),
+        ("136/9", (0x88_0009, 0x88_0009)),
+        ("icmp/8", (0x01_0800, 0x01_08ff)),
+        ("icmpv6/255.255", (0x3a_ffff, 0x3a_ffff)),
+        ("0", (0, 0xffff)),
+        ("255", (0xff_0000, 0xff_ffff)),
         ("any", (0, 0xff_ffff)),
     ] {
         assert_eq!(services(text), Ok(want), "{text}");
     }
-    for text in ["any/1", "256", "-1", "tcp/65536", "tcp/1-", "tcp/-1", "icmp/256", "icmp/8.256", "icmp/8-9", "47/1", "1.2", "udp/1.2", "tcp/"] {
+    for text in [
+        "any/1",
+        "256",
+        "-1",
+        "tcp/65536",
+        "tcp/1-",
+        "tcp/-1",
+        "icmp/256",
+        "icmp/8.256",
+        "icmp/8-9",
+        "47/1",
+        "1.2",
+        "udp/1.2",
+        "tcp/",
+    ] {
         assert!(services(text).is_err(), "{text}: {:?}", services(text));
     }
     let prefix = |s: &str| s.parse::<Prefix>().map(|p| p.to_string());
-    for (text, want) in [("0.0.0.0/0", "0.0.0.0/0"), ("10.0.0.0/31", "10.0.0.0/31"), ("10.0.0.1", "10.0.0.1/32"), ("::/0", "::/0"), ("fd00::1", "fd00::1/128"), ("8000::/1", "8000::/1")] {
+    for (text, want) in [
+        ("0.0.0.0/0", "0.0.0.0/0"),
+        ("10.0.0.0/31", "10.0.0.0/31"),
+        ("10.0.0.1", "10.0.0.1/32"),
+        ("::/0", "::/0"),
+        ("fd00::1", "fd00::1/128"),
+        ("8000::/1", "8000::/1"),
+    ] {
         assert_eq!(prefix(text).as_deref(), Ok(want));
     }
     for text in ["10.0.0.1/31", "10.0.0.0/33", "::/129", "::1/127", "10.0.0.0/", "10.0.0.0/-1", "x", "1.0.0.0/0"] {
         assert!(prefix(text).is_err(), "{text}");
     }
     let covers = |p: &str, a: &str| p.parse::<Prefix>().unwrap().covers(a.parse().unwrap());
-    assert!(covers("0.0.0.0/0", "255.255.255.255") && covers("10.0.0.4/30", "10.0.0.4") && covers("10.0.0.4/30", "10.0.0.7"));
+    assert!(
+        covers("0.0.0.0/0", "255.255.255.255")
+            && covers("10.0.0.4/30", "10.0.0.4")
+            && covers("10.0.0.4/30", "10.0.0.7")
+    );
     assert!(!covers("10.0.0.4/30", "10.0.0.3") && !covers("10.0.0.4/30", "10.0.0.8"));
     assert!(!covers("10.0.0.1", "::10.0.0.1") && !covers("::10.0.0.1", "10.0.0.1") && !covers("::/0", "0.0.0.0"));
     assert!(covers("::/0", "ffff::") && covers("fd00::/127", "fd00::1") && !covers("fd00::/127", "fd00::2"));
@@ -362,10 +448,14 @@ fn texts_of_rules_are_read_to_the_letter() {
 #[test]
 fn what_stays_is_shared_and_what_comes_later_is_found() {
     let rules = |name: &str, texts: &[&str]| {
-        Arc::new(Ruleset::new(GroupSpec { name: name.into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() }))
+        Arc::new(Ruleset::new(GroupSpec {
+            name: name.into(),
+            rules: texts.iter().map(|t| t.parse().unwrap()).collect(),
+        }))
     };
     let addr: IpAddr = "10.0.0.1".parse().unwrap();
-    let vpcs = [(7, Arc::new(vec![Member { prefix: Prefix { addr, len: 32 }, groups: vec!["late".into(), "web".into()] }]))];
+    let vpcs =
+        [(7, Arc::new(vec![Member { prefix: Prefix { addr, len: 32 }, groups: vec!["late".into(), "web".into()] }]))];
     let web = rules("web", &["ingress allow tcp/80 any"]);
     let from = Side { vni: None, addr: "192.0.2.1".parse().unwrap() };
     let ask = |f: &Filter, port| f.judge(from, Side { vni: Some(7), addr }, service(6, port)).deny.is_none();

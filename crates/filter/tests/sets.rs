@@ -6,7 +6,9 @@
 //!
 //! TUNNY_SEED repeats a run.
 
-use filter::{oracle, service, services, Filter, Fault, GroupSpec, Member, Prefix, Remote, Rule, RuleDirection, Ruleset, Side};
+use filter::{
+    oracle, service, services, Fault, Filter, GroupSpec, Member, Prefix, Remote, Rule, RuleDirection, Ruleset, Side,
+};
 use filter::{GROUP_RULES_MAX, SERVICE_MAX};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -102,8 +104,12 @@ fn prefix(text: &str) -> Prefix {
 /// An address without the bits behind a length.
 fn masked(addr: IpAddr, len: u8) -> IpAddr {
     match addr {
-        IpAddr::V4(a) => std::net::Ipv4Addr::from_bits(a.to_bits() & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)).into(),
-        IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)).into(),
+        IpAddr::V4(a) => {
+            std::net::Ipv4Addr::from_bits(a.to_bits() & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)).into()
+        }
+        IpAddr::V6(a) => {
+            Ipv6Addr::from_bits(a.to_bits() & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)).into()
+        }
     }
 }
 
@@ -165,17 +171,24 @@ fn as_one_group(lines: &[Line], r: &mut ChaCha8Rng) {
     let members = vec![Member { prefix: Prefix { addr: member, len: 32 }, groups: vec!["all".into()] }];
     let compiled = [Arc::new(Ruleset::new(spec.clone()))];
     let filter = Filter::new(&compiled, &[(VNI, Arc::new(members))], &Filter::default());
-    let never: Vec<usize> = spec.faults(usize::MAX).iter().map(|f| match f {
-        Fault::Unreachable(i, _) => *i,
-        other => panic!("{other:?}"),
-    }).collect();
+    let never: Vec<usize> = spec
+        .faults(usize::MAX)
+        .iter()
+        .map(|f| match f {
+            Fault::Unreachable(i, _) => *i,
+            other => panic!("{other:?}"),
+        })
+        .collect();
     for _ in 0..PROBES {
         let (src, _, (proto, port)) = probe(r, lines);
         let asked = service(proto, port);
         let want = oracle::lookup(&spec.rules, RuleDirection::Ingress, src, &[], asked);
         let got = filter.judge(Side { vni: None, addr: src }, Side { vni: Some(VNI), addr: member }, asked);
         assert_eq!(got.ingress.map(|(_, i)| i), want, "{src} service {asked:#x}");
-        assert!(want.is_none_or(|i| !never.contains(&i)), "rule {want:?} decides about {src}, service {asked:#x}, but is said never to");
+        assert!(
+            want.is_none_or(|i| !never.contains(&i)),
+            "rule {want:?} decides about {src}, service {asked:#x}, but is said never to"
+        );
     }
 }
 
@@ -191,8 +204,13 @@ fn as_groups(lines: &[Line], r: &mut ChaCha8Rng) -> usize {
             Arc::new(Ruleset::new(GroupSpec { name: name(key), rules }))
         })
         .collect();
-    let covering = |addr: IpAddr, len: u8| (0..=len).map(|l| (masked(addr, l), l)).filter(|key| of_dst.contains_key(key)).map(|k| name(&k)).collect();
-    let member = |(addr, len): &(IpAddr, u8)| Member { prefix: Prefix { addr: *addr, len: *len }, groups: covering(*addr, *len) };
+    let covering = |addr: IpAddr, len: u8| {
+        (0..=len).map(|l| (masked(addr, l), l)).filter(|key| of_dst.contains_key(key)).map(|k| name(&k)).collect()
+    };
+    let member = |(addr, len): &(IpAddr, u8)| Member {
+        prefix: Prefix { addr: *addr, len: *len },
+        groups: covering(*addr, *len),
+    };
     let members = Arc::new(of_dst.keys().map(member).collect::<Vec<_>>());
     let filter = Filter::new(&groups, &[(VNI, members)], &Filter::default());
     let mut decided = 0;
@@ -219,7 +237,10 @@ fn check(path: &Path, r: &mut ChaCha8Rng) {
         decided[family] = as_groups(lines, r);
     }
     let name = path.file_name().unwrap().to_string_lossy();
-    println!("{name}: {} lines ({left_out} more name source ports), {decided:?} of {PROBES} packets each decided by one", lines.len());
+    println!(
+        "{name}: {} lines ({left_out} more name source ports), {decided:?} of {PROBES} packets each decided by one",
+        lines.len()
+    );
     assert!(decided.iter().all(|d| *d * 4 > PROBES), "{name}: too few packets meet a line");
 }
 

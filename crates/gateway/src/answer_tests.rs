@@ -30,7 +30,10 @@ fn an_answer_has_the_dscp_and_ecn_that_the_options_say() {
                 outer_back(w, &p, &path, Back { flow: 77, tos })
             });
             assert_eq!(outer.tos, want, "{uniform} {ecn_off} {tos:x}");
-            assert_eq!((outer.dmac, outer.smac, outer.v6, outer.remote, outer.flow, outer.vni), (NEIGHBOUR_MAC, UPLINK_MAC, v6, p.source, 77, RED));
+            assert_eq!(
+                (outer.dmac, outer.smac, outer.v6, outer.remote, outer.flow, outer.vni),
+                (NEIGHBOUR_MAC, UPLINK_MAC, v6, p.source, 77, RED)
+            );
         }
     }
 }
@@ -39,9 +42,14 @@ fn an_answer_has_the_dscp_and_ecn_that_the_options_say() {
 #[test]
 fn the_way_back_carries_what_fits_it() {
     let rig = Rig::new();
-    let back = |p: &Packet, len: usize| with_work(rig.gateway.tables(), None, rig.now, |w| path_back(w, p, 1, len).map(|path| path.nexthop.ifindex)).0;
+    let back = |p: &Packet, len: usize| {
+        with_work(rig.gateway.tables(), None, rig.now, |w| path_back(w, p, 1, len).map(|path| path.nexthop.ifindex)).0
+    };
     for (v6, around) in [(false, 36), (true, 56)] {
-        assert_eq!([1600 - around, 1601 - around].map(|len| back(&packet(v6), len)), [Ok(PORT), Err(DropReason::TooBig)]);
+        assert_eq!(
+            [1600 - around, 1601 - around].map(|len| back(&packet(v6), len)),
+            [Ok(PORT), Err(DropReason::TooBig)]
+        );
     }
     let stranger = Packet { source: Addr::v4(NC1 + 77), ..packet(false) };
     assert_eq!(back(&stranger, 60), Err(DropReason::SourceUnknown));
@@ -53,10 +61,19 @@ fn an_answer_lies_in_the_region_of_its_question() {
     let rig = Rig::new();
     let p = packet(false);
     let inner: Vec<u8> = (0..80).collect();
-    for (region, offset, want) in [(128 + 110, 128, Ok(128 - 20)), (128 + 130, 128, Ok(128)), (128 + 200, 128, Ok(128)), (130, 0, Ok(0)), (129, 0, Err(DropReason::TxFailed)), (79, 0, Err(DropReason::TxFailed))] {
+    for (region, offset, want) in [
+        (128 + 110, 128, Ok(128 - 20)),
+        (128 + 130, 128, Ok(128)),
+        (128 + 200, 128, Ok(128)),
+        (130, 0, Ok(0)),
+        (129, 0, Err(DropReason::TxFailed)),
+        (79, 0, Err(DropReason::TxFailed)),
+    ] {
         let mut buffer = vec![0xa5; region];
         let mut f = Frame::new(&mut buffer, offset, region, PORT);
-        let (got, _) = with_work(rig.gateway.tables(), None, rig.now, |w| instead(w, &p, &mut f, &inner, Back { flow: 5, tos: 0 }));
+        let (got, _) = with_work(rig.gateway.tables(), None, rig.now, |w| {
+            instead(w, &p, &mut f, &inner, Back { flow: 5, tos: 0 })
+        });
         assert_eq!(got, want.map(|_| Verdict::Answer { ifindex: PORT }), "{region}");
         if let Ok(at) = want {
             assert_eq!((f.offset(), f.len(), &f.data()[50..]), (at, 130, &inner[..]), "{region}");
@@ -65,6 +82,7 @@ fn an_answer_lies_in_the_region_of_its_question() {
     // In place: what stands there keeps its length.
     let mut buffer = vec![7; 128 + 120];
     let mut f = Frame::new(&mut buffer, 128, 120, PORT);
-    let (got, _) = with_work(rig.gateway.tables(), None, rig.now, |w| in_place(w, &p, &mut f, Back { flow: 5, tos: 0 }));
+    let (got, _) =
+        with_work(rig.gateway.tables(), None, rig.now, |w| in_place(w, &p, &mut f, Back { flow: 5, tos: 0 }));
     assert_eq!((got, f.offset(), f.len()), (Ok(Verdict::Answer { ifindex: PORT }), 128, 110));
 }

@@ -17,11 +17,16 @@ const MANY: u32 = 1500;
 fn rig() -> Rig {
     let mut rig = Rig::with_options(OPT_SOURCE_STRICT);
     for (vni, base) in [(RED, A + 0x1_0000), (BLUE, C + 0x1_0000)] {
-        let vm_add = (0..MANY).map(|i| vm(MAC_C + 8 + u64::from(i), base + i, None, ip4([NC1, NC2][i as usize % 2]))).collect();
+        let vm_add =
+            (0..MANY).map(|i| vm(MAC_C + 8 + u64::from(i), base + i, None, ip4([NC1, NC2][i as usize % 2]))).collect();
         rig.change(TenantChange { vni, vm_add, ..TenantChange::default() });
     }
     let add = (0..60).map(|i| route(&format!("11.2.{i}.0/24"), Target::Peer(GREEN))).collect();
-    rig.change(TenantChange { vni: RED, routes: RoutesChange::Delta { remove: vec![], add }, ..TenantChange::default() });
+    rig.change(TenantChange {
+        vni: RED,
+        routes: RoutesChange::Delta { remove: vec![], add },
+        ..TenantChange::default()
+    });
     // What a commit has just added is not yet there to stay, and so not common.
     rig.writer.settle();
     rig
@@ -45,11 +50,13 @@ fn cut_short(rig: &Rig, frames: &[Vec<u8>]) -> (bool, Vec<bool>, Vec<Vec<u8>>) {
 
 fn cut_short_with(rig: &Rig, nat: Option<&crate::Nat>, frames: &[Vec<u8>]) -> (bool, Vec<bool>, Vec<Vec<u8>>) {
     let mut buffers: Vec<Vec<u8>> = frames.iter().map(|f| [&[0xa5; HEADROOM][..], f].concat()).collect();
-    let mut list: Vec<Frame<'_>> = buffers.iter_mut().zip(frames).map(|(b, f)| Frame::new(b, HEADROOM, f.len(), PORT)).collect();
+    let mut list: Vec<Frame<'_>> =
+        buffers.iter_mut().zip(frames).map(|(b, f)| Frame::new(b, HEADROOM, f.len(), PORT)).collect();
     let mut packets = vec![Packet::EMPTY; frames.len()];
     let mut lean = Box::new([Lean::EMPTY; BATCH_MAX]);
     let tables = rig.gateway.tables();
-    let ((all, sent), _) = with_work(tables, nat, rig.now, |w| (process(w, &mut lean, &mut packets, &mut list), w.sent));
+    let ((all, sent), _) =
+        with_work(tables, nat, rig.now, |w| (process(w, &mut lean, &mut packets, &mut list), w.sent));
     let done: Vec<bool> = lean.iter().take(frames.len()).map(|l| matches!(l.next, Next::Sent)).collect();
     for ((p, f), done) in packets.iter().zip(&list).zip(&done) {
         assert_eq!(*done, f.verdict == Verdict::Forward { ifindex: PORT }, "the verdict of one that was sent");
@@ -124,8 +131,16 @@ fn what_is_not_common_is_left_to_the_stages_as_it_came() {
     left_alone(&rig, "a peer that is not simple to reach", inner(&|ip| ip.set_dst(0x0b02_0001)));
     left_alone(&rig, "the gateway", inner(&|ip| ip.set_dst(GW)));
     for (what, at) in [
-        ("outer EtherType", 13), ("outer version", 14), ("outer checksum", 24), ("UDP port", 37), ("UDP checksum", 41), ("no VNI flag", 42),
-        ("VNI", 48), ("inner EtherType", 63), ("inner version", 64), ("inner checksum", 74),
+        ("outer EtherType", 13),
+        ("outer version", 14),
+        ("outer checksum", 24),
+        ("UDP port", 37),
+        ("UDP checksum", 41),
+        ("no VNI flag", 42),
+        ("VNI", 48),
+        ("inner EtherType", 63),
+        ("inner version", 64),
+        ("inner checksum", 74),
     ] {
         left_alone(&rig, what, patched(at, if at == 42 { 8 } else { 1 }));
     }
@@ -139,7 +154,11 @@ fn what_is_not_common_is_left_to_the_stages_as_it_came() {
         edit_outer_v4(&mut frame, |ip| ip.set_tos(3));
         frame
     });
-    left_alone(&rig, "more than the next hop takes", tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, &[1; 1560]))));
+    left_alone(
+        &rig,
+        "more than the next hop takes",
+        tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, &[1; 1560]))),
+    );
 }
 
 /// A session may know a way that no route tells: of a VPC that goes to the Internet what leads to a peer is left to the stages, where
@@ -148,7 +167,8 @@ fn what_is_not_common_is_left_to_the_stages_as_it_came() {
 fn a_vpc_with_a_way_to_the_internet_takes_no_short_cut_to_a_peer() {
     let options = ::session::Options { sessions: 100, initial: 64, ..Default::default() };
     let tracker = ::session::Tracker::new(Arc::new(::session::HeapMemory::new().unwrap()), options, 1).unwrap();
-    let nat = crate::Nat::new(Arc::new(tracker), Arc::new(::session::nat::Translator::new(1)), Default::default(), None);
+    let nat =
+        crate::Nat::new(Arc::new(tracker), Arc::new(::session::nat::Translator::new(1)), Default::default(), None);
     let mut rig = rig();
     let taken = |rig: &Rig, nat| cut_short_with(rig, nat, &[red_v4(B), red_v4(C)]).1;
     assert_eq!((taken(&rig, None), taken(&rig, Some(&nat))), (vec![true, true], vec![true, true]));
@@ -208,7 +228,10 @@ fn each_field_is_read_from_its_place() {
 fn a_destination_that_is_no_host_s_is_not_common() {
     let s = settings(OPT_SOURCE_STRICT);
     let to = |dst: u32| parsed(&red_v4(dst), &s).is_some();
-    assert_eq!([0xdfff_ffff, 0xe000_0000, 0xe000_0001, 0xf000_0000, u32::MAX].map(to), [true, false, false, false, false]);
+    assert_eq!(
+        [0xdfff_ffff, 0xe000_0000, 0xe000_0001, 0xf000_0000, u32::MAX].map(to),
+        [true, false, false, false, false]
+    );
 }
 
 #[test]
@@ -235,20 +258,32 @@ fn no_length_leads_out_of_the_one_around_it() {
         edit_outer_v4(&mut f, |ip| ip.set_total_len((ip.total_len() as i32 + by) as u16));
         parsed(&f, &s).is_some()
     };
-    assert_eq!([-1, 0, 3, 4].map(outer), [false, true, true, false], "the outer packet holds the datagram and lies in the frame");
+    assert_eq!(
+        [-1, 0, 3, 4].map(outer),
+        [false, true, true, false],
+        "the outer packet holds the datagram and lies in the frame"
+    );
     let udp = |by: i32| {
         let mut f = frame.clone();
         let len = be::u16(&f, TUNNEL + 4) as i32 + by;
         be::set_u16(&mut f, TUNNEL + 4, len as u16);
         parsed(&f, &s).is_some()
     };
-    assert_eq!([-5, -4, 0, 1].map(udp), [false, true, true, false], "the datagram holds the inner packet and lies in the outer one");
+    assert_eq!(
+        [-5, -4, 0, 1].map(udp),
+        [false, true, true, false],
+        "the datagram holds the inner packet and lies in the outer one"
+    );
     let inner = |by: i32| {
         let mut f = frame.clone();
         edit_inner_v4(&mut f, |ip| ip.set_total_len((ip.total_len() as i32 + by) as u16));
         parsed(&f, &s).is_some()
     };
-    assert_eq!([-24, -25, 4, 5].map(inner), [true, false, true, false], "the inner packet has four bytes behind its header and lies in the datagram");
+    assert_eq!(
+        [-24, -25, 4, 5].map(inner),
+        [true, false, true, false],
+        "the inner packet has four bytes behind its header and lies in the datagram"
+    );
 }
 
 /// Of the first bits, which may be any.
@@ -298,7 +333,12 @@ fn the_short_cut_is_for_the_usual_settings_alone() {
         serves(&s)
     };
     assert!(with(|_| ()) && with(|s| s.vtep4 = 1) && with(|s| s.udp6_checksum = true));
-    assert!(!with(|s| s.vtep4 = 0) && !with(|s| s.udp4_checksum = true) && !with(|s| s.strict = false) && !with(|s| s.wires = true));
+    assert!(
+        !with(|s| s.vtep4 = 0)
+            && !with(|s| s.udp4_checksum = true)
+            && !with(|s| s.strict = false)
+            && !with(|s| s.wires = true)
+    );
 }
 
 #[test]
@@ -315,7 +355,9 @@ fn the_queue_is_first_in_first_out_all_around() {
 /// The checksum by difference equals the one over the whole header, whatever TTL and TOS it had and gets.
 #[test]
 fn the_header_checksum_stays_right() {
-    for (ttl, old, new) in (2..=255u8).flat_map(|ttl| [0, 1, 0x2a, 0xfe, 0xff].into_iter().flat_map(move |o| [0, 3, 0x55, 0xff].map(|n| (ttl, o, n)))) {
+    for (ttl, old, new) in (2..=255u8)
+        .flat_map(|ttl| [0, 1, 0x2a, 0xfe, 0xff].into_iter().flat_map(move |o| [0, 3, 0x55, 0xff].map(|n| (ttl, o, n))))
+    {
         let mut frame = red_v4(B ^ u32::from(ttl) << 8);
         edit_inner_v4(&mut frame, |ip| {
             ip.set_tos(old);

@@ -134,7 +134,9 @@ fn settled<R: Recorder>(
         Outcome::Pass if asked.is_some() => begun(w, sight, pair, found, direction),
         Outcome::Pass => {}
         // Allowed without state: it leaves nothing behind.
-        Outcome::Refuse(Refusal::Denied) => return asked.map_or(Err(DropReason::FilterIngress), |said| said.map(|_| ())),
+        Outcome::Refuse(Refusal::Denied) => {
+            return asked.map_or(Err(DropReason::FilterIngress), |said| said.map(|_| ()))
+        }
         Outcome::Refuse(Refusal::Unknown) => return by_itself(w, sight, p, pair, ports, DropReason::SessionStray),
         Outcome::Refuse(Refusal::Invalid) => return Err(DropReason::SessionInvalid),
         Outcome::Refuse(Refusal::Full) => return Err(DropReason::SessionTableFull),
@@ -227,10 +229,18 @@ fn begun<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, pair: &Pair<'_>, key: &
 fn tell<R: Recorder>(w: &mut Work<'_, R>, sight: Sight<'_>, p: &Packet, states: &Shared, key: &Key, begun: bool) {
     let Some(c) = states.get(key) else {
         // It hashes to where another connection's state is.
-        w.note(p, Stage::Filter, Event::Pair { key: format!("{key:?}"), state: "unknown, accepted by its hash", begun });
+        w.note(
+            p,
+            Stage::Filter,
+            Event::Pair { key: format!("{key:?}"), state: "unknown, accepted by its hash", begun },
+        );
         return;
     };
-    w.note(p, Stage::Filter, Event::Pair { key: format!("{key:?}"), state: c.tcp.map_or("datagrams", Fsm::name), begun });
+    w.note(
+        p,
+        Stage::Filter,
+        Event::Pair { key: format!("{key:?}"), state: c.tcp.map_or("datagrams", Fsm::name), begun },
+    );
     if !begun {
         let first = first_of(key, c.began);
         let verdict = sight.filter.judge(first.from, first.to, first.service);

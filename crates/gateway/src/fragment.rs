@@ -121,7 +121,12 @@ pub(crate) fn may_split(path: &Path) -> bool {
 
 /// Cuts the tunnel packet in `f` and sends the pieces. The NC puts them together.
 #[cold]
-pub(crate) fn split<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>, path: &Path) -> Result<(), DropReason> {
+pub(crate) fn split<R: Recorder>(
+    w: &mut Work<'_, R>,
+    p: &Packet,
+    f: &mut Frame<'_>,
+    path: &Path,
+) -> Result<(), DropReason> {
     let frame = f.data().to_vec();
     let head = ethernet::HEADER_LEN + if path.nc_v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
     let (head, payload) = frame.split_at_checked(head).ok_or(DropReason::TxFailed)?;
@@ -246,7 +251,17 @@ mod tests {
 
     fn datagram(flags: u16, payload: usize) -> Vec<u8> {
         let mut head = [0; 20];
-        ipv4::Repr { tos: 0, payload_len: payload, ident: 9, flags_offset: flags, ttl: 64, protocol: 17, src: 1, dst: 2 }.emit(&mut head);
+        ipv4::Repr {
+            tos: 0,
+            payload_len: payload,
+            ident: 9,
+            flags_offset: flags,
+            ttl: 64,
+            protocol: 17,
+            src: 1,
+            dst: 2,
+        }
+        .emit(&mut head);
         [&head[..], &vec![5; payload]].concat()
     }
 
@@ -259,14 +274,34 @@ mod tests {
         assert_eq!([27, 28, 29].map(|room| may(0, 100, room)), [false, true, true]);
         assert!(!may(ipv4::DONT_FRAGMENT, 100, 1000) && may(ipv4::MORE_FRAGMENTS, 96, 1000));
         // The last byte of a datagram is its 65,535th at most.
-        assert_eq!([8191, 8190].map(|offset| [7, 8, 15, 16].map(|len| may(offset, len, 1000))), [[true, false, false, false], [true, true, true, false]]);
+        assert_eq!(
+            [8191, 8190].map(|offset| [7, 8, 15, 16].map(|len| may(offset, len, 1000))),
+            [[true, false, false, false], [true, true, true, false]]
+        );
         assert!(!may_cut(&[0x45; 19], 1000));
     }
 
     #[test]
     fn a_tunnel_packet_is_cut_for_next_hops_of_some_size() {
-        let path = |mtu, nc_v6| Path { nc: crate::packet::Addr::default(), nc_v6, cut: false, split: false, line: 1, nexthop: NexthopView { dmac: 1, smac: 2, mtu, ifindex: 3, ready: true } };
-        for (mtu, v6, want) in [(1500, false, 1480), (1499, false, 1472), (1500, true, 1448), (1504, true, 1456), (276, false, 256), (275, false, 248), (304, true, 256), (303, true, 248), (10, true, 0)] {
+        let path = |mtu, nc_v6| Path {
+            nc: crate::packet::Addr::default(),
+            nc_v6,
+            cut: false,
+            split: false,
+            line: 1,
+            nexthop: NexthopView { dmac: 1, smac: 2, mtu, ifindex: 3, ready: true },
+        };
+        for (mtu, v6, want) in [
+            (1500, false, 1480),
+            (1499, false, 1472),
+            (1500, true, 1448),
+            (1504, true, 1456),
+            (276, false, 256),
+            (275, false, 248),
+            (304, true, 256),
+            (303, true, 248),
+            (10, true, 0),
+        ] {
             assert_eq!((split_room(&path(mtu, v6)), may_split(&path(mtu, v6))), (want, want >= 256), "{mtu} {v6}");
         }
     }
@@ -279,18 +314,36 @@ mod tests {
             let piece = piece_v4(&head, &data, 1480, more, 0xbeef);
             let ip = ipv4::Packet::new_checked(&piece[14..]).unwrap();
             assert!(ip.checksum_ok() && piece[..14] == eth && ip.payload() == data);
-            assert_eq!((ip.ident(), ip.fragment_offset(), ip.flags_offset() & 0xe000, ip.total_len()), (0xbeef, 1480, if more { ipv4::MORE_FRAGMENTS } else { 0 }, 44));
+            assert_eq!(
+                (ip.ident(), ip.fragment_offset(), ip.flags_offset() & 0xe000, ip.total_len()),
+                (0xbeef, 1480, if more { ipv4::MORE_FRAGMENTS } else { 0 }, 44)
+            );
             let piece = build(&eth, &datagram(0, 0), &data, 64, more);
             let ip = ipv4::Packet::new_checked(&piece[14..]).unwrap();
             assert!(ip.checksum_ok() && piece[..14] == eth && ip.payload() == data);
-            assert_eq!((ip.ident(), ip.fragment_offset(), ip.flags_offset() & 0xe000, ip.total_len()), (9, 64, if more { ipv4::MORE_FRAGMENTS } else { 0 }, 44));
+            assert_eq!(
+                (ip.ident(), ip.fragment_offset(), ip.flags_offset() & 0xe000, ip.total_len()),
+                (9, 64, if more { ipv4::MORE_FRAGMENTS } else { 0 }, 44)
+            );
             let mut head6 = [0; 40];
-            ipv6::Repr { traffic_class: 3, flow_label: 5, payload_len: 0, next_header: 17, hop_limit: 64, src: 1, dst: 2 }.emit(&mut head6);
+            ipv6::Repr {
+                traffic_class: 3,
+                flow_label: 5,
+                payload_len: 0,
+                next_header: 17,
+                hop_limit: 64,
+                src: 1,
+                dst: 2,
+            }
+            .emit(&mut head6);
             let piece = piece_v6(&[&eth[..], &head6].concat(), &data, 1448, more, 0xdead_beef);
             let ip = ipv6::Packet::new_checked(&piece[14..]).unwrap();
             let chain = ipv6::walk(ip.next_header(), ip.payload()).unwrap();
             let f = chain.fragment.unwrap();
-            assert_eq!((ip.payload_len(), ip.traffic_class(), ip.flow_label(), f.id, f.offset, f.more), (32, 3, 5, 0xdead_beef, 1448, more));
+            assert_eq!(
+                (ip.payload_len(), ip.traffic_class(), ip.flow_label(), f.id, f.offset, f.more),
+                (32, 3, 5, 0xdead_beef, 1448, more)
+            );
             assert_eq!((chain.upper.protocol, &ip.payload()[8..]), (17, &data[..]));
         }
         // Options that are repeated make the header longer by whole words.

@@ -56,7 +56,15 @@ impl<'a> Frame<'a> {
     pub fn new(buffer: &'a mut [u8], offset: usize, len: usize, ifindex: u32) -> Frame<'a> {
         let offset = offset.min(buffer.len());
         let len = len.min(buffer.len() - offset);
-        Frame { buffer, offset: offset as u32, len: len as u32, ifindex, counted: false, punted: false, verdict: Verdict::Pass }
+        Frame {
+            buffer,
+            offset: offset as u32,
+            len: len as u32,
+            ifindex,
+            counted: false,
+            punted: false,
+            verdict: Verdict::Pass,
+        }
     }
 
     /// A packet that the fast path punted with this metadata in front of it. Its headers are parsed again, for the
@@ -264,7 +272,17 @@ mod tests {
         let f = Frame::new(&mut b, 2, 3, 9);
         assert_eq!((f.offset(), f.len(), f.is_empty(), f.ifindex, f.counted, f.punted), (2, 3, false, 9, false, false));
         assert_eq!(f.verdict, Verdict::Pass);
-        let meta = |tenant| PuntMeta { magic: 0, reason: 0, flags: 0, inner_offset: 0, vni: 0, ifindex: 7, time: 0, tenant, share: 0 };
+        let meta = |tenant| PuntMeta {
+            magic: 0,
+            reason: 0,
+            flags: 0,
+            inner_offset: 0,
+            vni: 0,
+            ifindex: 7,
+            time: 0,
+            tenant,
+            share: 0,
+        };
         for (tenant, counted) in [(0, false), (1, true), (200, true)] {
             let f = Frame::punted(&mut b, 1, 2, &meta(tenant));
             assert_eq!((f.data(), f.ifindex, f.counted, f.punted), (&[2, 3][..], 7, counted, true));
@@ -273,7 +291,9 @@ mod tests {
 
     #[test]
     fn what_waits_comes_back_as_it_came_and_is_not_counted_again() {
-        let key = Key::from(&session::PairKey::new(6, (7, [10, 0, 0, 1].into(), 1), (7, [10, 0, 0, 2].into(), 2), false).unwrap().0);
+        let key = Key::from(
+            &session::PairKey::new(6, (7, [10, 0, 0, 1].into(), 1), (7, [10, 0, 0, 2].into(), 2), false).unwrap().0,
+        );
         let mut b = [9; 12];
         for punted in [false, true] {
             let mut f = Frame::new(&mut b, 2, 7, 5);
@@ -283,7 +303,10 @@ mod tests {
             waiting.answer = Some(Answer { outcome: states::Outcome::Pass, asked: true });
             assert_eq!(waiting.answer(), Some((key, Answer { outcome: states::Outcome::Pass, asked: true })));
             let f = waiting.frame();
-            assert_eq!((f.data(), f.offset(), f.ifindex, f.counted, f.punted), (&[9; 7][..], HEADROOM, 5, true, punted));
+            assert_eq!(
+                (f.data(), f.offset(), f.ifindex, f.counted, f.punted),
+                (&[9; 7][..], HEADROOM, 5, true, punted)
+            );
         }
     }
 
@@ -296,10 +319,14 @@ mod tests {
         let data = vec![7; 100];
         let at = data.as_ptr() as usize;
         out.generated.push(Generated { data, ifindex: 1, cause: 0 });
-        let key = Key::from(&session::PairKey::new(6, (7, [10, 0, 0, 1].into(), 1), (7, [10, 0, 0, 2].into(), 2), false).unwrap().0);
+        let key = Key::from(
+            &session::PairKey::new(6, (7, [10, 0, 0, 1].into(), 1), (7, [10, 0, 0, 2].into(), 2), false).unwrap().0,
+        );
         out.waiting.push(Waiting::new((3, key), &Frame::new(&mut [1], 0, 1, 5)));
         out.clear();
-        assert!(out.generated.is_empty() && out.unresolved.is_empty() && out.waiting.is_empty() && out.punts_waiting == 0);
+        assert!(
+            out.generated.is_empty() && out.unresolved.is_empty() && out.waiting.is_empty() && out.punts_waiting == 0
+        );
         let buffer = out.buffer(60);
         assert_eq!((&buffer[..], buffer.as_ptr() as usize), (&[0; 60][..], at), "zeroed, and no other one");
         assert_eq!(out.buffer(3), [0; 3]);

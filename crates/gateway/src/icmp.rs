@@ -66,14 +66,14 @@ fn message(p: &Packet, f: &Frame<'_>, reason: DropReason) -> Option<Message> {
             true => (icmpv6::kind::UNREACHABLE, icmpv6::unreachable::ADDRESS, 0),
             false => (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::HOST, 0),
         },
-        (DropReason::FilterEgress | DropReason::FilterIngress, true) => {
+        (DropReason::FilterEgress | DropReason::FilterIngress, true) => (icmpv6::kind::UNREACHABLE, PROHIBITED_V6, 0),
+        (DropReason::FilterEgress | DropReason::FilterIngress, false) => (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0),
+        (DropReason::NatNoPool | DropReason::NatSourceUnknown | DropReason::NatTunnelEnd, true) => {
             (icmpv6::kind::UNREACHABLE, PROHIBITED_V6, 0)
         }
-        (DropReason::FilterEgress | DropReason::FilterIngress, false) => {
+        (DropReason::NatNoPool | DropReason::NatSourceUnknown | DropReason::NatTunnelEnd, false) => {
             (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0)
         }
-        (DropReason::NatNoPool | DropReason::NatSourceUnknown | DropReason::NatTunnelEnd, true) => (icmpv6::kind::UNREACHABLE, PROHIBITED_V6, 0),
-        (DropReason::NatNoPool | DropReason::NatSourceUnknown | DropReason::NatTunnelEnd, false) => (icmpv4::kind::UNREACHABLE, PROHIBITED_V4, 0),
         (DropReason::NatProtocol, false) if !is_icmp(p, f) => {
             (icmpv4::kind::UNREACHABLE, icmpv4::unreachable::PROTOCOL, 0)
         }
@@ -241,7 +241,8 @@ fn quotable_v6(packet: &[u8]) -> Result<Addr, &'static str> {
     let ip = ipv6::Packet::new_checked(packet).map_err(|_| "no inner packet")?;
     let payload = ip.payload();
     // It might be an error itself.
-    let chain = ipv6::walk(ip.next_header(), payload).map_err(|_| "the packet's extension headers do not tell what it is")?;
+    let chain =
+        ipv6::walk(ip.next_header(), payload).map_err(|_| "the packet's extension headers do not tell what it is")?;
     if chain.later() {
         return Err("the packet is a fragment beyond the first");
     }

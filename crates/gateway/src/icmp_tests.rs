@@ -49,30 +49,49 @@ fn each_reason_has_its_error_in_either_family() {
         assert_eq!((told(&v4, 1400, reason), told(&v6, 1400, reason)), (four, six), "{reason:?}");
     }
     // Of ICMP some are none; of other protocols the gateway serves none.
-    assert_eq!((told(&echo_v4(A, B), 0, NatProtocol), told(&echo_v4(A, GW), 0, GatewayNotServed), told(&echo_v6(A6, GW6), 0, GatewayNotServed)), (None, None, None));
+    assert_eq!(
+        (
+            told(&echo_v4(A, B), 0, NatProtocol),
+            told(&echo_v4(A, GW), 0, GatewayNotServed),
+            told(&echo_v6(A6, GW6), 0, GatewayNotServed)
+        ),
+        (None, None, None)
+    );
     assert_eq!(told(&ip_v4(A, GW, 6, &[0; 20]), 0, GatewayNotServed), Some((3, 2, 0)));
-    assert_eq!(told(&ip_v6(A6, GW6, 6, &[0; 20]), 0, GatewayNotServed), Some((4, 1, 6)), "it points at what names the protocol");
+    assert_eq!(
+        told(&ip_v6(A6, GW6, 6, &[0; 20]), 0, GatewayNotServed),
+        Some((4, 1, 6)),
+        "it points at what names the protocol"
+    );
     // What is too small is not the way to the destination.
     assert_eq!((told(&v4, 0, TooBig), told(&v6, 0, TooBig)), (None, None));
     // The least that every link carries, and a byte more.
     let six = |len: usize| udp_v6(A6, B6, &vec![0; len - 48]);
     assert_eq!([six(1280), six(1281)].map(|p| told(&p, 1400, TooBig)), [Some((1, 3, 0)), Some((2, 0, 1400))]);
-    assert_eq!([1279, 1280, 1281].map(|room| told(&six(1500), room, TooBig)), [Some((2, 0, 1280)), Some((2, 0, 1280)), Some((2, 0, 1281))]);
+    assert_eq!(
+        [1279, 1280, 1281].map(|room| told(&six(1500), room, TooBig)),
+        [Some((2, 0, 1280)), Some((2, 0, 1280)), Some((2, 0, 1281))]
+    );
 }
 
 #[test]
 fn an_error_quotes_as_much_as_its_family_allows_and_the_way_back_carries() {
-    let packet = |v6: bool, len: usize| if v6 { udp_v6(A6, B6, &vec![7; len - 48]) } else { udp_v4(A, B, &vec![7; len - 28]) };
+    let packet =
+        |v6: bool, len: usize| if v6 { udp_v6(A6, B6, &vec![7; len - 48]) } else { udp_v4(A, B, &vec![7; len - 28]) };
     for (v6, most, header) in [(false, 548, 20), (true, 1232, 40)] {
         for (len, want) in [(60, 60), (most - 1, most - 1), (most, most), (most + 1, most), (1500, most)] {
             let p = packet(v6, len);
             assert_eq!(quote(&[&p[..], &[0; 9]].concat(), v6).len(), want, "{v6} {len}: padding is not quoted");
         }
         assert_eq!(error_len(most, v6), 14 + header + 8 + most);
-        assert_eq!([7, header + 8, header + 9, 500].map(|n| least_len(n, v6)), [7, header + 8, header + 8, header + 8].map(|n| 14 + header + 8 + n));
+        assert_eq!(
+            [7, header + 8, header + 9, 500].map(|n| least_len(n, v6)),
+            [7, header + 8, header + 8, header + 8].map(|n| 14 + header + 8 + n)
+        );
         for nc_v6 in [false, true] {
             let nexthop = |mtu| NexthopView { dmac: 1, smac: 2, mtu, ifindex: 3, ready: true };
-            let path = |mtu| Path { nc: Addr::default(), nc_v6, cut: false, split: false, line: 1, nexthop: nexthop(mtu) };
+            let path =
+                |mtu| Path { nc: Addr::default(), nc_v6, cut: false, split: false, line: 1, nexthop: nexthop(mtu) };
             // From the outer IP header on: that, UDP and VXLAN, Ethernet, the error's own headers.
             let around = if nc_v6 { 40 } else { 20 } + 16 + 14 + header + 8;
             assert_eq!([1500, around as u16, 10].map(|mtu| quote_room(&path(mtu), v6)), [1500 - around, 0, 0]);
@@ -84,7 +103,8 @@ fn an_error_quotes_as_much_as_its_family_allows_and_the_way_back_carries() {
 fn no_error_is_about_an_error_or_a_later_fragment() {
     let icmp = |kind: u8| [&echo_v4(A, B)[..20], &[kind], &echo_v4(A, B)[21..]].concat();
     let of = |packet: &[u8], v6| quotable(packet, v6).is_ok();
-    for (kind, want) in [(0, true), (8, true), (3, false), (4, false), (5, false), (11, false), (12, false), (13, true)] {
+    for (kind, want) in [(0, true), (8, true), (3, false), (4, false), (5, false), (11, false), (12, false), (13, true)]
+    {
         assert_eq!(of(&icmp(kind), false), want, "type {kind}");
     }
     for (kind, want) in [(1, false), (4, false), (127, false), (128, true), (129, true)] {
@@ -100,8 +120,12 @@ fn no_error_is_about_an_error_or_a_later_fragment() {
         assert_eq!(of(&fragment, false), want);
     }
     // Behind a Fragment header: the first one, a later one, one that is an error, one that is cut off.
-    let six = |offset: u16, next: u8, rest: &[u8]| ip_v6(A6, B6, 44, &[&[next, 0][..], &(offset | 1).to_be_bytes(), &[0, 0, 0, 9], rest].concat());
+    let six = |offset: u16, next: u8, rest: &[u8]| {
+        ip_v6(A6, B6, 44, &[&[next, 0][..], &(offset | 1).to_be_bytes(), &[0, 0, 0, 9], rest].concat())
+    };
     assert!(of(&six(0, 17, &[0; 8]), true) && !of(&six(8, 17, &[0; 8]), true));
-    assert!(of(&six(0, 58, &[128, 0, 0, 0]), true) && !of(&six(0, 58, &[1, 0, 0, 0]), true) && !of(&six(0, 58, &[]), true));
+    assert!(
+        of(&six(0, 58, &[128, 0, 0, 0]), true) && !of(&six(0, 58, &[1, 0, 0, 0]), true) && !of(&six(0, 58, &[]), true)
+    );
     assert!(!of(&ip_v4(A, B, 1, &[]), false), "what it is cannot be seen");
 }

@@ -47,9 +47,9 @@ pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
 use common::Lean;
 use packet::Packet;
-use stages::{emit, filter, locate, meter, parse, rewrite, route, tenant};
-use settings::Settings;
 use session::Sessions;
+use settings::Settings;
+use stages::{emit, filter, locate, meter, parse, rewrite, route, tenant};
 use states::{Answer, Desk, Key};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -72,7 +72,16 @@ impl Gateway {
     /// A worker that reads `tables` and counts in `slot`, which must be no other worker's or CPU's.
     pub fn new(tables: Tables, slot: u32) -> Gateway {
         let packets = Box::new(std::array::from_fn(|i| Packet { index: i as u8, ..Packet::EMPTY }));
-        Gateway { tables, slot, lean: Box::new([Lean::EMPTY; BATCH_MAX]), packets, sessions: None, desk: Arc::default(), waiting: HashMap::new(), idents: 0 }
+        Gateway {
+            tables,
+            slot,
+            lean: Box::new([Lean::EMPTY; BATCH_MAX]),
+            packets,
+            sessions: None,
+            desk: Arc::default(),
+            waiting: HashMap::new(),
+            idents: 0,
+        }
     }
 
     /// A worker that serves the ways to the Internet as well.
@@ -141,12 +150,34 @@ impl Gateway {
         let guard = self.sessions.as_ref().map(|(nat, sessions)| (nat, sessions.enter()));
         let rules = self.sessions.as_ref().map(|(nat, _)| (nat.rules(), nat.states()));
         let sight = guard.as_ref().zip(rules.as_ref());
-        let nat = sight.map(|((nat, guard), (rules, states))| nat::Sight { nat, guard, filter: rules, states: states.as_deref() });
+        let nat = sight.map(|((nat, guard), (rules, states))| nat::Sight {
+            nat,
+            guard,
+            filter: rules,
+            states: states.as_deref(),
+        });
         let idents = &mut self.idents;
         let (walking, asked, now, held) = (0, 0, now_ns, Vec::new());
         let (desk, again, answer, waits) = (Some(&self.desk), None, None, None);
         let mut w = Work {
-            tables, settings, output, recorder, stats, slot, now, rx, sent, walking, asked, nat, held, again, desk, answer, idents, waits,
+            tables,
+            settings,
+            output,
+            recorder,
+            stats,
+            slot,
+            now,
+            rx,
+            sent,
+            walking,
+            asked,
+            nat,
+            held,
+            again,
+            desk,
+            answer,
+            idents,
+            waits,
         };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.

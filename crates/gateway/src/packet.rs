@@ -303,7 +303,10 @@ mod tests {
         assert_eq!((p.home().vni, p.v6()), (BLUE, true));
         p.reset();
         let none = Packet::EMPTY;
-        assert_eq!((p.inner, p.kind, p.source_v6, p.inner_error), (none.inner, none.kind, none.source_v6, none.inner_error));
+        assert_eq!(
+            (p.inner, p.kind, p.source_v6, p.inner_error),
+            (none.inner, none.kind, none.source_v6, none.inner_error)
+        );
         assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
         assert_eq!((p.inward, p.hairpin, p.policy, p.asked.is_none(), p.public), (false, false, 0, true, None));
         assert_eq!((p.home().vni, p.v6()), (RED, false));

@@ -55,7 +55,9 @@ impl Asked {
     fn answer(self) -> Asked {
         let (proto, kind) = ((self.service >> 16) as u8, (self.service >> 8) as u8);
         let service = match (proto, kind) {
-            (protocol::ICMP, icmpv4::kind::TIMESTAMP | icmpv4::kind::ADDRESS_MASK) => filter::icmp_service(proto, kind + 1, 0),
+            (protocol::ICMP, icmpv4::kind::TIMESTAMP | icmpv4::kind::ADDRESS_MASK) => {
+                filter::icmp_service(proto, kind + 1, 0)
+            }
             _ => reply_service(proto, self.port),
         };
         Asked { from: self.to, to: self.from, port: self.service as u16, service }
@@ -214,7 +216,10 @@ fn malformed(packet: &[u8], v6: bool, why: DropReason) -> DropReason {
         return why;
     }
     let proto = match v6 {
-        true => ipv6::Packet::new_checked(packet).ok().and_then(|ip| ipv6::walk(ip.next_header(), ip.payload()).ok()).map(|c| c.upper.protocol),
+        true => ipv6::Packet::new_checked(packet)
+            .ok()
+            .and_then(|ip| ipv6::walk(ip.next_header(), ip.payload()).ok())
+            .map(|c| c.upper.protocol),
         false => packet.get(9).copied(),
     };
     match proto {
@@ -369,7 +374,9 @@ fn with_session<R: Recorder>(
         by_session(w, sight, p, pair, (key, direction), ports)?;
     }
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(Some(place), l4, (f.ifindex, p.index, w.now), &mut w.held).map_err(|why| overlap(why, l4, sight))?;
+        sight
+            .first_ports(Some(place), l4, (f.ifindex, p.index, w.now), &mut w.held)
+            .map_err(|why| overlap(why, l4, sight))?;
     }
     Ok(())
 }
@@ -576,7 +583,12 @@ pub(crate) fn permits<R: Recorder>(
 }
 
 /// Whether rules still allow a session and want it remembered: what the sweep asks. `other`: as for [`first_of`].
-pub(crate) fn stands(rules: &filter::Filter, inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> bool {
+pub(crate) fn stands(
+    rules: &filter::Filter,
+    inner: &session::InnerKey,
+    other: Option<u32>,
+    direction: Direction,
+) -> bool {
     let first = first_of(inner, other, direction);
     let judge = |a: Asked| rules.judge(a.from, a.to, a.service);
     let (verdict, translated) = (judge(first), other.is_none());
@@ -585,7 +597,10 @@ pub(crate) fn stands(rules: &filter::Filter, inner: &session::InnerKey, other: O
 
 #[cold]
 pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, verdict: &filter::Verdict<'_>) {
-    let asked = [(RuleDirection::Egress, verdict.egress, Deny::Egress), (RuleDirection::Ingress, verdict.ingress, Deny::Ingress)];
+    let asked = [
+        (RuleDirection::Egress, verdict.egress, Deny::Egress),
+        (RuleDirection::Ingress, verdict.ingress, Deny::Ingress),
+    ];
     for (direction, found, deny) in asked {
         let rule = found.and_then(|(g, i)| Some((g.spec().name.to_string(), i, g.rule(i)?.to_string())));
         match rule {
@@ -593,7 +608,11 @@ pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, verdict: &filte
                 w.note(p, Stage::Filter, Event::Unnamed { direction: direction.name(), rule });
             }
             rule if rule.is_some() || verdict.deny == Some(deny) => {
-                w.note(p, Stage::Filter, Event::Rule { direction: direction.name(), rule, allowed: verdict.deny != Some(deny) });
+                w.note(
+                    p,
+                    Stage::Filter,
+                    Event::Rule { direction: direction.name(), rule, allowed: verdict.deny != Some(deny) },
+                );
             }
             _ => {}
         }

@@ -29,7 +29,11 @@ fn policies_of_two_vpcs_count_together() {
     let high = 0xabcd_0000_0000;
     assert_eq!(sum((1, word(5, 9) | high), (1, word(8, 7))), word(5, 9), "of one VPC it is its own, flags and epoch");
     assert_eq!(sum((1, word(5, 9)), (2, word(8, 7))), word(13, 16));
-    assert_eq!(sum((1, word(0, 0xffff) | high), (2, word(POLICY_FILTER, 3))), word(POLICY_FILTER, 2), "epochs go around");
+    assert_eq!(
+        sum((1, word(0, 0xffff) | high), (2, word(POLICY_FILTER, 3))),
+        word(POLICY_FILTER, 2),
+        "epochs go around"
+    );
     assert_eq!(sum((1, 0), (2, word(0xffff, 0))), 0xffff);
 }
 
@@ -134,7 +138,15 @@ fn flags_that_exclude_each_other_are_malformed() {
     }
     let packet = tcp_packet(tcp::ACK, 0);
     let short = |len| check_tcp(&packet[..len], &L4 { len, ..read(&packet) });
-    assert_eq!([20, 32, 33, 34].map(short), [Err(DropReason::FilterTcpMalformed), Err(DropReason::FilterTcpMalformed), Err(DropReason::FilterTcpMalformed), Ok(())]);
+    assert_eq!(
+        [20, 32, 33, 34].map(short),
+        [
+            Err(DropReason::FilterTcpMalformed),
+            Err(DropReason::FilterTcpMalformed),
+            Err(DropReason::FilterTcpMalformed),
+            Ok(())
+        ]
+    );
     // Options are no data.
     let mut options = tcp_packet(tcp::SYN, 4);
     options[32] = 0x60;
@@ -189,7 +201,10 @@ fn both_directions_have_one_key() {
     let (there, out) = key(&l4, (a, b), None, (1000, 80)).unwrap();
     let (back, inn) = key(&l4, (b, a), None, (80, 1000)).unwrap();
     assert_eq!((there, out, inn), (back, Direction::Out, Direction::In));
-    assert_eq!((there.inner().vni(), there.other(), there.inner().vm(), there.inner().vm_port(), there.inner().remote_port()), (RED, BLUE, ip4(A), 1000, 80));
+    assert_eq!(
+        (there.inner().vni(), there.other(), there.inner().vm(), there.inner().vm_port(), there.inner().remote_port()),
+        (RED, BLUE, ip4(A), 1000, 80)
+    );
     // On a wire the server is the near end, whoever sends.
     let (server, remote) = (side(Some(RED), B), side(Some(RED), A));
     let (from, out) = key(&l4, (server, remote), Some(Direction::Out), (80, 1000)).unwrap();
@@ -198,7 +213,9 @@ fn both_directions_have_one_key() {
     assert_eq!((from.inner().vm(), from.inner().vm_port(), from.other()), (ip4(B), 80, 0));
     assert!(key(&l4, (side(None, A), b), Some(Direction::Out), (1, 2)).is_none(), "a server without a VPC");
     // An identifier is the same both ways, and a later fragment of ICMP has one too.
-    for l4 in [L4 { icmp: Icmp::Request, proto: protocol::ICMP, ..l4 }, L4 { icmp: Icmp::None, proto: protocol::ICMP, ..l4 }] {
+    for l4 in
+        [L4 { icmp: Icmp::Request, proto: protocol::ICMP, ..l4 }, L4 { icmp: Icmp::None, proto: protocol::ICMP, ..l4 }]
+    {
         let (there, _) = key(&l4, (a, b), None, (7, 0)).unwrap();
         let (back, _) = key(&l4, (b, a), None, (7, 0)).unwrap();
         assert_eq!(there, back);
@@ -218,7 +235,10 @@ fn a_session_of_a_pair_is_the_filters_with_what_the_packet_tells() {
         pair.session(&PairKey::new(6, (RED, ip4(A), 1), (RED, ip4(B), 2), false).unwrap().0, Direction::In)
     };
     let made = new(POLICY_FILTER | 5 << POLICY_EPOCH_SHIFT);
-    assert_eq!((made.owner, made.direction, made.bytes, made.epoch, made.pick_up), (Owner::Filter, Direction::In, 40, 5, false));
+    assert_eq!(
+        (made.owner, made.direction, made.bytes, made.epoch, made.pick_up),
+        (Owner::Filter, Direction::In, 40, 5, false)
+    );
     assert!(new(POLICY_PICKUP).pick_up && !new(!POLICY_PICKUP & 0xffff).pick_up);
     assert_eq!(ipv4::Packet::new_unchecked(&packet[..]).total_len(), 40);
 }

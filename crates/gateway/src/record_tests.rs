@@ -32,10 +32,19 @@ fn each_event_is_told_in_words() {
     let session = |inward| Event::Session { inner: "I".into(), outer: "O".into(), state: "paired", inward };
     let of = |verdict| Event::Outcome { verdict };
     for (event, want) in [
-        (Event::Parsed { outer_src: v4(1), outer_dst: v6, vni: 7, inner: "IPv4", inner_len: 60 }, "10.0.0.1 > ::1 VXLAN vni 7, inner IPv4, 60 bytes"),
-        (Event::Flow { src: v4(1), dst: v4(2), protocol: 17, src_port: 5, dst_port: 53, hash: 0xab }, "flow 10.0.0.1 > 10.0.0.2 protocol 17 ports 5 > 53, hash 00000000000000ab"),
+        (
+            Event::Parsed { outer_src: v4(1), outer_dst: v6, vni: 7, inner: "IPv4", inner_len: 60 },
+            "10.0.0.1 > ::1 VXLAN vni 7, inner IPv4, 60 bytes",
+        ),
+        (
+            Event::Flow { src: v4(1), dst: v4(2), protocol: 17, src_port: 5, dst_port: 53, hash: 0xab },
+            "flow 10.0.0.1 > 10.0.0.2 protocol 17 ports 5 > 53, hash 00000000000000ab",
+        ),
         (Event::InnerError { reason: DropReason::InnerMartian }, "inner frame: inner_martian"),
-        (Event::Tenant { vni: 7, line: 9, generation: 3, gateway_mac: a }, "vni 7: record at line 9, generation 3, gateway 02:00:00:00:00:01"),
+        (
+            Event::Tenant { vni: 7, line: 9, generation: 3, gateway_mac: a },
+            "vni 7: record at line 9, generation 3, gateway 02:00:00:00:00:01",
+        ),
         (Event::Member { vni: 7, source: v4(1) }, "10.0.0.1 may send for vni 7"),
         (Event::SourceNotChecked { source: v4(1) }, "source 10.0.0.1 not checked (sourceCheck is off)"),
         (route(Scope::Peer, Some(8), false), "vni 7, 10.0.0.2: peer to vni 8"),
@@ -58,15 +67,30 @@ fn each_event_is_told_in_words() {
         (Event::Generated { bytes: vec![0; 70], ifindex: 2 }, "70 bytes of the gateway's own sent on port 2"),
         (session(false), "outwards: session I, outside O, paired"),
         (session(true), "inwards: session I, outside O, paired"),
-        (Event::Rule { direction: "ingress", rule: Some(rule()), allowed: true }, "ingress allowed by group web, rules[3]: ingress allow tcp/80 any"),
-        (Event::Rule { direction: "ingress", rule: Some(rule()), allowed: false }, "ingress denied by group web, rules[3]: ingress allow tcp/80 any"),
-        (Event::Rule { direction: "egress", rule: None, allowed: false }, "egress denied: no rule of its groups matches"),
+        (
+            Event::Rule { direction: "ingress", rule: Some(rule()), allowed: true },
+            "ingress allowed by group web, rules[3]: ingress allow tcp/80 any",
+        ),
+        (
+            Event::Rule { direction: "ingress", rule: Some(rule()), allowed: false },
+            "ingress denied by group web, rules[3]: ingress allow tcp/80 any",
+        ),
+        (
+            Event::Rule { direction: "egress", rule: None, allowed: false },
+            "egress denied: no rule of its groups matches",
+        ),
         (Event::NoGroups, "neither end has a security group"),
         (Event::Pair { key: "K".into(), state: "paired", begun: false }, "session K, paired"),
         (Event::Pair { key: "K".into(), state: "paired", begun: true }, "session begins: K, paired"),
         (Event::Migrated { vni: 7, prefix: "10.0.0.0/8".into() }, "migrated prefix 10.0.0.0/8 of vni 7"),
-        (Event::Wire { servers_side: true, other: 4, what: "ARP" }, "ARP from the servers, other end of the wire: port 4"),
-        (Event::Wire { servers_side: false, other: 4, what: "IPv6" }, "IPv6 from the network, other end of the wire: port 4"),
+        (
+            Event::Wire { servers_side: true, other: 4, what: "ARP" },
+            "ARP from the servers, other end of the wire: port 4",
+        ),
+        (
+            Event::Wire { servers_side: false, other: 4, what: "IPv6" },
+            "IPv6 from the network, other end of the wire: port 4",
+        ),
         (Event::Server { address: v4(2), vni: Some(7) }, "server 10.0.0.2 of vni 7"),
         (Event::Server { address: v4(2), vni: None }, "10.0.0.2 is no server behind this wire"),
         (of(Verdict::Forward { ifindex: 2 }), "forwarded on port 2"),

@@ -12,7 +12,12 @@ use crate::NoRecorder;
 use tables::{Count, Tables};
 
 /// Calls `f` with the work of one batch on these tables.
-pub(crate) fn with_work<T>(tables: &Tables, nat: Option<&Nat>, now: u64, f: impl FnOnce(&mut Work<'_, NoRecorder>) -> T) -> (T, Output) {
+pub(crate) fn with_work<T>(
+    tables: &Tables,
+    nat: Option<&Nat>,
+    now: u64,
+    f: impl FnOnce(&mut Work<'_, NoRecorder>) -> T,
+) -> (T, Output) {
     let (mut output, mut idents) = (Output::default(), 0);
     let _inside = tables.enter();
     let (sessions, rules) = (nat.map(|nat| nat.tracker().sessions()), nat.map(|nat| (nat.rules(), nat.states())));

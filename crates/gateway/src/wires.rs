@@ -9,10 +9,10 @@ use tables::WireEnd;
 use wire::ethernet::{self, ethertype};
 use wire::{be, icmpv6, ipv4, ipv6, protocol, Mac};
 
+use crate::nat::l4;
 use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::{meter, parse};
-use crate::nat::l4;
 use crate::work::Work;
 use crate::{nd, pair, Frame, Verdict};
 

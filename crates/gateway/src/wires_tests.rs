@@ -21,7 +21,9 @@ fn rig() -> Rig {
     let mut rig = Rig::with_options(abi::OPT_WIRES);
     let server = |addr: IpAddr| (Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }, RED);
     let (server_port, network) = (WirePort { ifindex: SERVERS, mtu: 1500 }, WirePort { ifindex: NETWORK, mtu: 1400 });
-    rig.writer.set_wires(&[WireSpec { server: server_port, network, servers: vec![server(ip4(A)), server(ip6(SERVER6))] }]).unwrap();
+    rig.writer
+        .set_wires(&[WireSpec { server: server_port, network, servers: vec![server(ip4(A)), server(ip6(SERVER6))] }])
+        .unwrap();
     rig
 }
 
@@ -30,7 +32,10 @@ fn traced(rig: &mut Rig, port: u32, frame: &[u8]) -> (Verdict, Vec<Event>) {
     let (mut trace, mut batch) = (Trace::default(), Batch::new());
     assert!(batch.push(Frame::new(&mut buffer, HEADROOM, frame.len(), port)).is_ok());
     rig.gateway.process_recorded(&mut batch, rig.now, &mut trace);
-    assert!(!matches!(batch.frames()[0].verdict, Verdict::Forward { .. }) || batch.frames()[0].data() == frame, "nothing of it is changed");
+    assert!(
+        !matches!(batch.frames()[0].verdict, Verdict::Forward { .. }) || batch.frames()[0].data() == frame,
+        "nothing of it is changed"
+    );
     (batch.frames()[0].verdict, trace.events.into_iter().map(|(_, _, event)| event).collect())
 }
 
@@ -46,7 +51,9 @@ fn udp_frame(v6: bool, src: u128, dst: u128, ports: (u16, u16)) -> Vec<u8> {
 #[test]
 fn dhcp_goes_between_a_client_and_whom_it_asks() {
     let (asks, all) = (u128::from(A), u128::from(u32::MAX));
-    let of = |ports, dst: u128, side, known| dhcp4(&udp_frame(false, asks, dst, ports), side, known, Addr { hi: 0, lo: dst as u64 });
+    let of = |ports, dst: u128, side, known| {
+        dhcp4(&udp_frame(false, asks, dst, ports), side, known, Addr { hi: 0, lo: dst as u64 })
+    };
     for (ports, dst, side, known, want) in [
         ((68, 67), all, true, true, true),
         ((68, 67), all, true, false, false),
@@ -71,13 +78,19 @@ fn dhcp_goes_between_a_client_and_whom_it_asks() {
         p[at] = value;
         passes(&p)
     };
-    assert_eq!([edit(9, 6), edit(6, 0x20), edit(7, 1), edit(6, 0x40)], [false, false, false, true], "another protocol, fragments; one that may not be cut");
+    assert_eq!(
+        [edit(9, 6), edit(6, 0x20), edit(7, 1), edit(6, 0x40)],
+        [false, false, false, true],
+        "another protocol, fragments; one that may not be cut"
+    );
     // Behind options.
     let longer = [&[0x46][..], &whole[1..20], &[1; 4], &whole[20..]].concat();
     assert!(passes(&longer) && !passes(&[&[0x47], &longer[1..]].concat()));
 
     const AGENTS: u128 = 0xff02 << 112 | 0x1_0002;
-    let of = |src, dst, ports, side| dhcp6(&udp_frame(true, src, dst, ports), protocol::UDP, side, (Addr::v6(src), Addr::v6(dst)));
+    let of = |src, dst, ports, side| {
+        dhcp6(&udp_frame(true, src, dst, ports), protocol::UDP, side, (Addr::v6(src), Addr::v6(dst)))
+    };
     for (src, dst, ports, side, want) in [
         (LOCAL, AGENTS, (546, 547), true, true),
         (LOCAL, AGENTS, (546, 547), false, false),
@@ -105,14 +118,30 @@ fn dhcp_goes_between_a_client_and_whom_it_asks() {
 #[test]
 fn listeners_report_behind_a_hop_by_hop_header() {
     const GROUP: u128 = 0xff02 << 112 | 0x16;
-    let report = |kind: u8| ip_v6(LOCAL, GROUP, 0, &[&[protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0, kind][..], &[0; 23]].concat());
+    let report =
+        |kind: u8| ip_v6(LOCAL, GROUP, 0, &[&[protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0, kind][..], &[0; 23]].concat());
     let of = |packet: &[u8], next, side, src, dst| listeners(packet, next, side, (Addr::v6(src), Addr::v6(dst)));
-    for (kind, server, network) in [(129, false, false), (130, false, true), (131, true, true), (132, true, true), (133, false, false), (142, false, false), (143, true, true), (144, false, false)] {
+    for (kind, server, network) in [
+        (129, false, false),
+        (130, false, true),
+        (131, true, true),
+        (132, true, true),
+        (133, false, false),
+        (142, false, false),
+        (143, true, true),
+        (144, false, false),
+    ] {
         let p = report(kind);
         assert_eq!((of(&p, 0, true, LOCAL, GROUP), of(&p, 0, false, LOCAL, GROUP)), (server, network), "type {kind}");
     }
     let p = report(143);
-    for (src, dst, want) in [(0, GROUP, true), (SERVER6, GROUP, false), (LOCAL, 0xff05 << 112 | 1, false), (LOCAL, LOCAL, false), (1, GROUP, false)] {
+    for (src, dst, want) in [
+        (0, GROUP, true),
+        (SERVER6, GROUP, false),
+        (LOCAL, 0xff05 << 112 | 1, false),
+        (LOCAL, LOCAL, false),
+        (1, GROUP, false),
+    ] {
         assert_eq!(of(&p, 0, true, src, dst), want, "{src:x} {dst:x}");
     }
     assert!(!of(&p, protocol::ICMPV6, true, LOCAL, GROUP), "not behind a hop-by-hop header");
@@ -138,7 +167,10 @@ fn neighbour_discovery_is_of_the_servers_own_addresses() {
         message[8..].copy_from_slice(&target.to_be_bytes());
         let mut packet = ip_v6(src, LOCAL, protocol::ICMPV6, &message[..len]);
         packet[7] = hop;
-        with_work(tables, None, rig.now, |w| neighbours(w, &ends[end], (&packet, &message[..len]), (kind, Addr::v6(src)), server)).0
+        with_work(tables, None, rig.now, |w| {
+            neighbours(w, &ends[end], (&packet, &message[..len]), (kind, Addr::v6(src)), server)
+        })
+        .0
     };
     let stranger = SERVER6 + 1;
     for (kind, src, target, server, want) in [
@@ -162,8 +194,18 @@ fn neighbour_discovery_is_of_the_servers_own_addresses() {
         let network = if want == Err(DropReason::InnerMartian) { want } else { Ok(()) };
         assert_eq!(of(1, kind, src, target, server, 255, 24), network, "from the network: {kind} {src:x}");
     }
-    for (kind, len, hop, want) in [(135, 23, 255, malformed), (136, 23, 255, malformed), (135, 24, 254, malformed), (133, 8, 255, Ok(())), (133, 8, 64, malformed)] {
-        assert_eq!((of(0, kind, LOCAL, SERVER6, true, hop, len), of(1, kind, LOCAL, SERVER6, true, hop, len)), (want, want), "{kind} {len} {hop}");
+    for (kind, len, hop, want) in [
+        (135, 23, 255, malformed),
+        (136, 23, 255, malformed),
+        (135, 24, 254, malformed),
+        (133, 8, 255, Ok(())),
+        (133, 8, 64, malformed),
+    ] {
+        assert_eq!(
+            (of(0, kind, LOCAL, SERVER6, true, hop, len), of(1, kind, LOCAL, SERVER6, true, hop, len)),
+            (want, want),
+            "{kind} {len} {hop}"
+        );
     }
 }
 
@@ -172,7 +214,11 @@ fn a_trace_tells_what_a_frame_is_and_whose() {
     let mut rig = rig();
     let mac = |ip: Vec<u8>| eth(MAC_B, MAC_A, if ip[0] >> 4 == 6 { 0x86dd } else { 0x0800 }, &ip);
     let (to_network, to_server) = (Verdict::Forward { ifindex: NETWORK }, Verdict::Forward { ifindex: SERVERS });
-    let wire = |servers_side: bool, what| Event::Wire { servers_side, other: if servers_side { NETWORK } else { SERVERS }, what };
+    let wire = |servers_side: bool, what| Event::Wire {
+        servers_side,
+        other: if servers_side { NETWORK } else { SERVERS },
+        what,
+    };
     let server = |address, vni| Event::Server { address, vni };
     let spoofed = Verdict::Drop(DropReason::FilterSpoofed);
     let icmp6 = |kind: u8| [&echo_v6(A6, B6)[..40], &[kind], &echo_v6(A6, B6)[41..]].concat();
@@ -181,31 +227,77 @@ fn a_trace_tells_what_a_frame_is_and_whose() {
         (NETWORK, mac(udp_v4(B, A, b"x")), to_server, wire(false, "IPv4"), Some(server(ip4(A), Some(RED)))),
         (SERVERS, mac(udp_v6(A6, B6, b"x")), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
         (SERVERS, mac(udp_v4(B, A, b"x")), spoofed, wire(true, "IPv4"), Some(server(ip4(B), None))),
-        (NETWORK, mac(udp_v4(A, B, b"x")), Verdict::Drop(DropReason::ServerUnknown), wire(false, "IPv4"), Some(server(ip4(B), None))),
+        (
+            NETWORK,
+            mac(udp_v4(A, B, b"x")),
+            Verdict::Drop(DropReason::ServerUnknown),
+            wire(false, "IPv4"),
+            Some(server(ip4(B), None)),
+        ),
         (SERVERS, mac(icmp6(132)), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
-        (SERVERS, mac(icmp6(133)), Verdict::Drop(DropReason::NdMalformed), wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
-        (SERVERS, mac(icmp6(137)), Verdict::Drop(DropReason::NdMalformed), wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
+        (
+            SERVERS,
+            mac(icmp6(133)),
+            Verdict::Drop(DropReason::NdMalformed),
+            wire(true, "IPv6"),
+            Some(server(ip6(A6), Some(RED))),
+        ),
+        (
+            SERVERS,
+            mac(icmp6(137)),
+            Verdict::Drop(DropReason::NdMalformed),
+            wire(true, "IPv6"),
+            Some(server(ip6(A6), Some(RED))),
+        ),
         (SERVERS, mac(icmp6(138)), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
         (SERVERS, arp_request(MAC_A, A, B), to_network, wire(true, "ARP"), None),
         (SERVERS, arp_request(MAC_A, 0, B), to_network, wire(true, "ARP"), None),
         (SERVERS, arp_request(MAC_A, B, A), spoofed, wire(true, "ARP"), None),
         (NETWORK, arp_request(MAC_B, B, A), to_server, wire(false, "ARP"), None),
-        (SERVERS, eth(MAC_B, MAC_A, 0x88cc, &[0; 50]), Verdict::Drop(DropReason::InnerEthertype), wire(true, "frame"), None),
+        (
+            SERVERS,
+            eth(MAC_B, MAC_A, 0x88cc, &[0; 50]),
+            Verdict::Drop(DropReason::InnerEthertype),
+            wire(true, "frame"),
+            None,
+        ),
         (SERVERS, eth(MAC_B, MAC_A, 0x8100, &[0; 50]), Verdict::Drop(DropReason::InnerVlan), wire(true, "frame"), None),
-        (SERVERS, eth(MAC_B, MAC_A | 1 << 40, 0x0806, &[0; 50]), Verdict::Drop(DropReason::InnerNonUnicastSource), wire(true, "frame"), None),
+        (
+            SERVERS,
+            eth(MAC_B, MAC_A | 1 << 40, 0x0806, &[0; 50]),
+            Verdict::Drop(DropReason::InnerNonUnicastSource),
+            wire(true, "frame"),
+            None,
+        ),
         (SERVERS, mac(udp_v4(A, B, &[0; 1372])), to_network, wire(true, "IPv4"), Some(server(ip4(A), Some(RED)))),
-        (SERVERS, mac(udp_v4(A, B, &[0; 1373])), Verdict::Drop(DropReason::TooBig), wire(true, "IPv4"), Some(server(ip4(A), Some(RED)))),
+        (
+            SERVERS,
+            mac(udp_v4(A, B, &[0; 1373])),
+            Verdict::Drop(DropReason::TooBig),
+            wire(true, "IPv4"),
+            Some(server(ip4(A), Some(RED))),
+        ),
         (NETWORK, mac(udp_v4(B, A, &[0; 1472])), to_server, wire(false, "IPv4"), Some(server(ip4(A), Some(RED)))),
-        (NETWORK, mac(udp_v4(B, A, &[0; 1473])), Verdict::Drop(DropReason::TooBig), wire(false, "IPv4"), Some(server(ip4(A), Some(RED)))),
+        (
+            NETWORK,
+            mac(udp_v4(B, A, &[0; 1473])),
+            Verdict::Drop(DropReason::TooBig),
+            wire(false, "IPv4"),
+            Some(server(ip4(A), Some(RED))),
+        ),
     ] {
         let (verdict, events) = traced(&mut rig, port, &frame);
         assert_eq!((verdict, &events[0]), (want, &first));
-        let told: Vec<&Event> = events[1..].iter().filter(|e| matches!(e, Event::Server { .. } | Event::Wire { .. })).collect();
+        let told: Vec<&Event> =
+            events[1..].iter().filter(|e| matches!(e, Event::Server { .. } | Event::Wire { .. })).collect();
         assert_eq!(told, second.iter().collect::<Vec<_>>());
         assert_eq!(events.last(), Some(&Event::Outcome { verdict }));
     }
     // A port that is on no wire.
-    assert_eq!(traced(&mut rig, 9, &mac(udp_v4(A, B, b"x"))), (Verdict::Pass, vec![Event::Outcome { verdict: Verdict::Pass }]));
+    assert_eq!(
+        traced(&mut rig, 9, &mac(udp_v4(A, B, b"x"))),
+        (Verdict::Pass, vec![Event::Outcome { verdict: Verdict::Pass }])
+    );
     // Frames of a server count for its VPC, and so do drops once it is known, or is the only one.
     let tenant = rig.gateway.tables().tenant(RED).unwrap();
     let count = rig.gateway.tables().tenant_count(&tenant);

@@ -30,7 +30,9 @@ fn what_leads_nowhere_is_told_apart() {
     let mut rig = Rig::new();
     let ncs = [ip4(NC1), ip6(nc6())].map(|addr| rig.writer.ncs().iter().find(|n| n.0 == addr).unwrap().1);
     let path = |rig: &Rig, nc| {
-        let (got, out) = with_work(rig.gateway.tables(), None, rig.now, |w| w.path_to(nc, 1).map(|p| (p.nc.ip(p.nc_v6), p.nexthop.ifindex, p.cut, p.split)));
+        let (got, out) = with_work(rig.gateway.tables(), None, rig.now, |w| {
+            w.path_to(nc, 1).map(|p| (p.nc.ip(p.nc_v6), p.nexthop.ifindex, p.cut, p.split))
+        });
         (got, out.unresolved.len())
     };
     assert_eq!(path(&rig, ncs[0]), (Ok((ip4(NC1), PORT, false, false)), 0));

@@ -103,14 +103,17 @@ fn rig(options: u64) -> Rig {
     rig.change(tables::TenantChange { vni: RED, vm_add: vec![spec], ..Default::default() });
     // So many that buckets have chains, and so many routes that the tree has levels.
     for (vni, base) in [(RED, A + 0x1_0000), (BLUE, C + 0x1_0000)] {
-        let vm_add = (0..MANY).map(|i| vm(MAC_C + 8 + i as u64, base + i, None, ip4([NC1, NC2][i as usize % 2]))).collect();
+        let vm_add =
+            (0..MANY).map(|i| vm(MAC_C + 8 + i as u64, base + i, None, ip4([NC1, NC2][i as usize % 2]))).collect();
         rig.change(tables::TenantChange { vni, vm_add, ..Default::default() });
     }
     // Else these would not be there to stay, and none of them common; what follows is under way.
     rig.writer.settle();
     let vm_add = (0..20).map(|i| vm(MAC_C + 9000 + u64::from(i), A + 0x2_0000 + i, None, ip4(NC1))).collect();
     rig.change(tables::TenantChange { vni: RED, vm_add, ..Default::default() });
-    let add = (0..60).map(|i| route(&format!("11.2.{}.0/24", 2 * i), [Target::Peer(GREEN), Target::Blackhole][i % 2])).collect();
+    let add = (0..60)
+        .map(|i| route(&format!("11.2.{}.0/24", 2 * i), [Target::Peer(GREEN), Target::Blackhole][i % 2]))
+        .collect();
     let routes = tables::RoutesChange::Delta { remove: vec![], add };
     rig.change(tables::TenantChange { vni: RED, routes, ..Default::default() });
     rig
@@ -197,7 +200,12 @@ fn short_cut_equals_stages_whichever_bit_is_turned() {
             frames.push(frame);
         }
     }
-    for options in [OPT_SOURCE_STRICT, OPT_SOURCE_STRICT | OPT_DSCP_UNIFORM, OPT_SOURCE_STRICT | OPT_ECN_OFF, OPT_SOURCE_STRICT | OPT_DOCUMENTATION_DROPPED] {
+    for options in [
+        OPT_SOURCE_STRICT,
+        OPT_SOURCE_STRICT | OPT_DSCP_UNIFORM,
+        OPT_SOURCE_STRICT | OPT_ECN_OFF,
+        OPT_SOURCE_STRICT | OPT_DOCUMENTATION_DROPPED,
+    ] {
         let (mut short, mut long) = (Rig::with_options(options), Rig::with_options(options));
         for batch in frames.chunks(BATCH_MAX) {
             let (a, b) = (short.send_all(batch, &mut NoRecorder), long.send_all(batch, &mut Trace::default()));
@@ -225,7 +233,11 @@ fn short_cut_equals_stages_for_every_dscp_and_ecn() {
         let options = OPT_SOURCE_STRICT | options | 0x15 << OPT_DSCP_SHIFT;
         let (mut short, mut long) = (Rig::with_options(options), Rig::with_options(options));
         for batch in frames.chunks(BATCH_MAX) {
-            assert_eq!(short.send_all(batch, &mut NoRecorder), long.send_all(batch, &mut Trace::default()), "options {options:#x}");
+            assert_eq!(
+                short.send_all(batch, &mut NoRecorder),
+                long.send_all(batch, &mut Trace::default()),
+                "options {options:#x}"
+            );
         }
     }
 }

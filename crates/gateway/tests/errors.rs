@@ -76,9 +76,8 @@ fn no_icmp_error_about_icmp_errors_or_later_fragments() {
     let mut first = inner(&udp_v4(A, B + 9, b"x"));
     edit_inner_v4(&mut first, |ip| ip.set_flags_offset(ipv4::MORE_FRAGMENTS));
     assert_eq!(rig.send(&first).generated.len(), 1);
-    let v6 = |next, payload: &[u8]| {
-        tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x86dd, &ip_v6(A6, v6(0x99), next, payload)))
-    };
+    let v6 =
+        |next, payload: &[u8]| tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x86dd, &ip_v6(A6, v6(0x99), next, payload)));
     for frame in [
         v6(58, &[1, 0, 0, 0, 0, 0, 0, 0]),
         v6(60, &[58, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),

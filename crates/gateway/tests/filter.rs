@@ -76,7 +76,10 @@ fn an_answer_in_the_batch_in_which_the_index_grows_finds_its_connection() {
     for (n, seen) in seen.iter().enumerate() {
         assert_eq!(seen.verdict, Verdict::Forward { ifindex: PORT }, "packet {n}");
     }
-    assert_eq!(nat.tracker().tenant(RED).map(|t| (t.sessions, t.half_open)), Some((CONNECTIONS.into(), CONNECTIONS.into())));
+    assert_eq!(
+        nat.tracker().tenant(RED).map(|t| (t.sessions, t.half_open)),
+        Some((CONNECTIONS.into(), CONNECTIONS.into()))
+    );
 }
 
 #[test]

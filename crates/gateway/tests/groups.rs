@@ -46,8 +46,12 @@ impl World {
         let (begun, refused) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (hear, told) = (begun.clone(), refused.clone());
         let nat = Nat::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None)
-            .on_begin(Box::new(move |new, now| hear.lock().unwrap().push((new.inner.vm_port(), new.direction, new.bytes, now))))
-            .on_refusal(Box::new(move |r| told.lock().unwrap().push((r.from.addr, r.to.addr, r.port, r.service, r.now))));
+            .on_begin(Box::new(move |new, now| {
+                hear.lock().unwrap().push((new.inner.vm_port(), new.direction, new.bytes, now))
+            }))
+            .on_refusal(Box::new(move |r| {
+                told.lock().unwrap().push((r.from.addr, r.to.addr, r.port, r.service, r.now))
+            }));
         let nat = Arc::new(nat);
         let spec = Spec::new(TableKind::Exact, 64, 64);
         let host = match mode {
@@ -72,7 +76,8 @@ impl World {
     }
 
     fn rules(&mut self, rules: &[&str]) {
-        let set = Ruleset::new(GroupSpec { name: "g".into(), rules: rules.iter().map(|t| t.parse().unwrap()).collect() });
+        let set =
+            Ruleset::new(GroupSpec { name: "g".into(), rules: rules.iter().map(|t| t.parse().unwrap()).collect() });
         let member = |addr: std::net::IpAddr| {
             let len = if addr.is_ipv4() { 32 } else { 128 };
             Member { prefix: filter::Prefix { addr, len }, groups: vec!["g".into()] }
@@ -85,7 +90,9 @@ impl World {
     fn traced(&mut self, frame: &[u8]) -> (Vec<String>, Verdict) {
         let mut trace = Trace::default();
         let verdict = self.rig.send_all(&[frame.to_vec()], &mut trace)[0].verdict;
-        let of_filter = |(_, stage, event): &(usize, Stage, Event)| *stage == Stage::Filter && !matches!(event, Event::Outcome { .. } | Event::Icmp { .. });
+        let of_filter = |(_, stage, event): &(usize, Stage, Event)| {
+            *stage == Stage::Filter && !matches!(event, Event::Outcome { .. } | Event::Icmp { .. })
+        };
         (trace.events.iter().filter(|e| of_filter(e)).map(|(_, _, event)| event.to_string()).collect(), verdict)
     }
 
@@ -119,7 +126,9 @@ impl World {
             let mut messages = Messages::of(&chunk);
             while let Some(ask) = messages.next_ask().unwrap() {
                 match (&mut *host, ask) {
-                    (None, Ask::Open { spec, timeouts, .. }) => host.insert(Host::open(backing, spec, 1, timeouts).unwrap()).connected(timeouts),
+                    (None, Ask::Open { spec, timeouts, .. }) => {
+                        host.insert(Host::open(backing, spec, 1, timeouts).unwrap()).connected(timeouts)
+                    }
                     (host, ask) => host.as_mut().unwrap().ask(&ask, self.rig.now),
                 }
             }
@@ -170,38 +179,71 @@ fn inside(src: u32, ip: &[u8]) -> Vec<u8> {
 }
 
 const FORWARD: Verdict = Verdict::Forward { ifindex: PORT };
-const RULES: &[&str] = &["egress allow udp any", "ingress allow udp/2000 any", "egress allow tcp any", "ingress allow tcp/80 any"];
+const RULES: &[&str] =
+    &["egress allow udp any", "ingress allow udp/2000 any", "egress allow tcp any", "ingress allow tcp/80 any"];
 
 #[test]
 fn a_trace_tells_which_rules_let_a_connection_begin_and_which_session_goes_on() {
     for mode in [Mode::Sessions, Mode::Table] {
         let mut w = World::new(mode, RULES);
-        let (out, inward) = ("egress allowed by group g, rules[0]: egress allow udp any priority 1000", "ingress allowed by group g, rules[1]: ingress allow udp/2000 any priority 1000");
+        let (out, inward) = (
+            "egress allowed by group g, rules[0]: egress allow udp any priority 1000",
+            "ingress allowed by group g, rules[1]: ingress allow udp/2000 any priority 1000",
+        );
         let key = "vni 100 proto 17 10.0.0.2:1000 > 10.0.0.3:2000";
         let (first, verdict) = w.traced(&datagram(A, B, (1000, 2000)));
         assert_eq!(verdict, FORWARD);
         assert_eq!(&first[..2], [out, inward], "{mode:?}");
         let (again, _) = w.traced(&datagram(A, B, (1000, 2000)));
         let (back, _) = w.traced(&datagram(B, A, (2000, 1000)));
-        assert_eq!((&again[1..], &back[1..]), (&[out.to_string(), inward.to_string()][..], &[out.to_string(), inward.to_string()][..]), "{mode:?}");
+        assert_eq!(
+            (&again[1..], &back[1..]),
+            (&[out.to_string(), inward.to_string()][..], &[out.to_string(), inward.to_string()][..]),
+            "{mode:?}"
+        );
         let begins = [first[2].clone(), again[0].clone(), back[0].clone()];
         match mode {
-            Mode::Sessions => assert_eq!(begins, [format!("session begins: {key}, one-sided"), format!("session {key}, one-sided"), format!("session {key}, paired")]),
+            Mode::Sessions => assert_eq!(
+                begins,
+                [
+                    format!("session begins: {key}, one-sided"),
+                    format!("session {key}, one-sided"),
+                    format!("session {key}, paired")
+                ]
+            ),
             _ => {
-                assert!(begins[0].starts_with("session begins: ") && begins[1].starts_with("session ") && !begins[1].contains("begins"), "{begins:?}");
+                assert!(
+                    begins[0].starts_with("session begins: ")
+                        && begins[1].starts_with("session ")
+                        && !begins[1].contains("begins"),
+                    "{begins:?}"
+                );
                 assert!(begins.iter().all(|text| text.ends_with(", datagrams")), "{begins:?}");
             }
         }
         assert_eq!((first.len(), again.len(), back.len()), (3, 3, 3));
         // Denied by one side, by the other, or since no rule matches.
         let (told, verdict) = w.traced(&datagram(A, B, (1000, 53)));
-        assert_eq!((told, verdict), (vec![out.to_string(), "ingress denied: no rule of its groups matches".into()], Verdict::Drop(DropReason::FilterIngress)));
+        assert_eq!(
+            (told, verdict),
+            (
+                vec![out.to_string(), "ingress denied: no rule of its groups matches".into()],
+                Verdict::Drop(DropReason::FilterIngress)
+            )
+        );
         w.rules(&["egress deny udp/53 any", "egress allow udp any", "ingress allow any any"]);
         let (told, verdict) = w.traced(&datagram(A, B, (1000, 53)));
-        assert_eq!((&told[..1], verdict), (&["egress denied by group g, rules[0]: egress deny udp/53 any priority 1000".to_string()][..], Verdict::Drop(DropReason::FilterEgress)));
+        assert_eq!(
+            (&told[..1], verdict),
+            (
+                &["egress denied by group g, rules[0]: egress deny udp/53 any priority 1000".to_string()][..],
+                Verdict::Drop(DropReason::FilterEgress)
+            )
+        );
         // A protocol that nobody knows must be named.
         w.rules(&["egress allow any any", "ingress allow 200 any"]);
-        let (told, verdict) = w.traced(&tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x86dd, &ip_v6(A6, B6, 200, &[0; 8]))));
+        let (told, verdict) =
+            w.traced(&tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x86dd, &ip_v6(A6, B6, 200, &[0; 8]))));
         assert_eq!(verdict, Verdict::Drop(DropReason::ExtHeaderRefused));
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].starts_with("egress not allowed by group g, rules[0]: egress allow any any"), "{told:?}");
@@ -232,7 +274,15 @@ fn rules_count_what_they_decide_once_a_connection_or_each_packet_without_state()
         // A trace looks on and counts nothing.
         w.traced(&datagram(A, B, (1002, 2000)));
         assert_eq!(w.hits(), [3, 2, 1, 1]);
-        let mut w = World::new(mode, &["egress allow udp any stateless", "ingress allow udp any stateless", "egress allow tcp any stateless", "ingress allow tcp any stateless"]);
+        let mut w = World::new(
+            mode,
+            &[
+                "egress allow udp any stateless",
+                "ingress allow udp any stateless",
+                "egress allow tcp any stateless",
+                "ingress allow tcp any stateless",
+            ],
+        );
         for n in 1..4 {
             assert_eq!(w.rig.send(&datagram(A, B, (1000, 2000))).verdict, FORWARD);
             assert_eq!(w.rig.send(&segment(A, B, (5, 80), ACK, 7, 9)).verdict, FORWARD, "a stray goes on by itself");
@@ -314,7 +364,11 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
     let before = w.rig.stats();
     assert_eq!(w.rig.send_unchecked(&syn), Verdict::Wait);
     let waits = w.rig.stats();
-    assert_eq!((waits.rx, waits.dropped, waits.forwarded), (before.rx, before.dropped, before.forwarded), "what waits is not counted");
+    assert_eq!(
+        (waits.rx, waits.dropped, waits.forwarded),
+        (before.rx, before.dropped, before.forwarded),
+        "what waits is not counted"
+    );
     let tables = w.rig.writer.tables();
     let tenant = tables.tenant(RED).unwrap();
     let counted = tables.tenant_count(&tenant).packets;
@@ -351,7 +405,10 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
     assert_eq!(resume(&mut w, &[(key, answer)]), FORWARD);
     let after = w.rig.stats();
     // Who was denied, or found no room, is told so.
-    assert_eq!((after.rx, after.dropped, after.forwarded, after.generated), (before.rx + 10, before.dropped + 9, before.forwarded + 5, before.generated + 4));
+    assert_eq!(
+        (after.rx, after.dropped, after.forwarded, after.generated),
+        (before.rx + 10, before.dropped + 9, before.forwarded + 5, before.generated + 4)
+    );
     assert_eq!(tables.tenant_count(&tenant).packets, counted, "its VPC was counted when it came");
     // So many of a tenant wait, and no more; when the worker ends it tells how many it had, and which of them were punted.
     let mut last = Verdict::Pass;
@@ -364,12 +421,29 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
     w.pump();
     let mut batch = Batch::new();
     let frame = segment(A, B, (9, 80), SYN, 7, 0);
-    let mut buffers = [[&[0; HEADROOM][..], &frame].concat(), [&[0; HEADROOM][..], &segment(A, B, (8, 80), SYN, 7, 0)].concat()];
-    let meta = abi::PuntMeta { magic: 0, reason: 0, flags: 0, inner_offset: 0, vni: 0, ifindex: PORT, time: 0, tenant: 0, share: 0 };
+    let mut buffers =
+        [[&[0; HEADROOM][..], &frame].concat(), [&[0; HEADROOM][..], &segment(A, B, (8, 80), SYN, 7, 0)].concat()];
+    let meta = abi::PuntMeta {
+        magic: 0,
+        reason: 0,
+        flags: 0,
+        inner_offset: 0,
+        vni: 0,
+        ifindex: PORT,
+        time: 0,
+        tenant: 0,
+        share: 0,
+    };
     let [a, b] = &mut buffers;
-    assert!(batch.push(Frame::punted(a, HEADROOM, frame.len(), &meta)).is_ok() && batch.push(Frame::new(b, HEADROOM, frame.len(), PORT)).is_ok());
+    assert!(
+        batch.push(Frame::punted(a, HEADROOM, frame.len(), &meta)).is_ok()
+            && batch.push(Frame::new(b, HEADROOM, frame.len(), PORT)).is_ok()
+    );
     w.rig.gateway.process(&mut batch, w.rig.now);
-    assert_eq!((batch.frames()[0].verdict, batch.frames()[1].verdict, batch.output.punts_waiting), (Verdict::Wait, Verdict::Wait, 1));
+    assert_eq!(
+        (batch.frames()[0].verdict, batch.frames()[1].verdict, batch.output.punts_waiting),
+        (Verdict::Wait, Verdict::Wait, 1)
+    );
     assert_eq!(w.rig.gateway.answered().len(), 256.min(usize::from(n) - 1), "a batch of them");
     let left = u64::from(n) - 1 - 256 + 2;
     assert_eq!((w.rig.gateway.give_up(), w.rig.gateway.give_up()), ((left, 1), (0, 0)));

@@ -22,19 +22,25 @@ const FORWARD: Verdict = Verdict::Forward { ifindex: PORT };
 fn world() -> (Rig, Arc<Nat>) {
     let mut rig = Rig::new();
     assert!(rig.writer.set_policy(RED, POLICY_NAT));
-    let hop = NexthopSpec { addr: ip4(0xc000_02fd), ifindex: PORT, dmac: Some(ROUTER_MAC), smac: UPLINK_MAC, mtu: 1500 };
+    let hop =
+        NexthopSpec { addr: ip4(0xc000_02fd), ifindex: PORT, dmac: Some(ROUTER_MAC), smac: UPLINK_MAC, mtu: 1500 };
     let hop = rig.writer.set_nexthop(&hop).unwrap();
     let group = rig.writer.set_group(None, &[hop]).unwrap();
     rig.writer.set_internet(Some(group), Some(group));
     let add = vec![route("203.0.113.0/24", Target::Internet)];
-    rig.change(TenantChange { vni: RED, routes: RoutesChange::Delta { remove: vec![], add }, ..TenantChange::default() });
+    rig.change(TenantChange {
+        vni: RED,
+        routes: RoutesChange::Delta { remove: vec![], add },
+        ..TenantChange::default()
+    });
     rig.writer.settle();
     let public = |addr: u32, accepts| PublicPrefix { prefix: Prefix { addr: ip4(addr), len: 32 }, accepts };
     rig.writer.set_public(&[public(POOL, false), public(ELASTIC, true)]).unwrap();
     let options = Options { sessions: 1000, initial: 64, salt: 5, ..Options::default() };
     let tracker = Tracker::new(Arc::new(session::HeapMemory::new().unwrap()), options, rig.now).unwrap();
     let translator = Translator::new(3);
-    let pool = PoolSpec { name: "p".into(), ranges: vec![(POOL, ELASTIC)], ports: (1024, 65535), block: 64, reuse: false };
+    let pool =
+        PoolSpec { name: "p".into(), ranges: vec![(POOL, ELASTIC)], ports: (1024, 65535), block: 64, reuse: false };
     let snat = SnatSpec {
         vni: RED,
         pools: vec![0],
@@ -85,10 +91,22 @@ fn a_connection_goes_out_by_the_pool_and_comes_back_to_its_vm() {
     assert!(port >= 1024 && port % 2 == 0);
     let inner = "vni 100 proto 17 10.0.0.2:1000 > 13.0.0.1:2000";
     let outer = format!("proto 17 203.0.113.1:{port} > 13.0.0.1:2000");
-    let session = |state, inward| (Stage::Nat, Event::Session { inner: inner.into(), outer: outer.clone(), state, inward });
-    let told = |trace: &Trace| trace.events.iter().filter(|(_, stage, _)| *stage == Stage::Nat).map(|(_, s, e)| (*s, e.clone())).collect::<Vec<_>>();
+    let session =
+        |state, inward| (Stage::Nat, Event::Session { inner: inner.into(), outer: outer.clone(), state, inward });
+    let told = |trace: &Trace| {
+        trace
+            .events
+            .iter()
+            .filter(|(_, stage, _)| *stage == Stage::Nat)
+            .map(|(_, s, e)| (*s, e.clone()))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(told(&trace), [session("one-sided", false)]);
-    assert!(trace.events.contains(&(0, Stage::Rewrite, Event::Bytes { before: red_v4(REMOTE), after: out.data.clone() })));
+    assert!(trace.events.contains(&(
+        0,
+        Stage::Rewrite,
+        Event::Bytes { before: red_v4(REMOTE), after: out.data.clone() }
+    )));
     // And back.
     let answer = from_outside(POOL, (2000, port), 60, true, 20);
     let mut trace = Trace::default();
@@ -100,7 +118,10 @@ fn a_connection_goes_out_by_the_pool_and_comes_back_to_its_vm() {
     assert_eq!(plain(v.inner), (MAC_A, GATEWAY_MAC, REMOTE, A, (2000, 1000), 59));
     assert_eq!(told(&trace), [session("paired", true)]);
     assert!(trace.events.contains(&(0, Stage::Rewrite, Event::Bytes { before: answer, after: back.data.clone() })));
-    assert!(matches!(trace.events.iter().find(|(_, s, _)| *s == Stage::Locate), Some((_, _, Event::Vm { vni: RED, mac: Mac(MAC_A), .. }))));
+    assert!(matches!(
+        trace.events.iter().find(|(_, s, _)| *s == Stage::Locate),
+        Some((_, _, Event::Vm { vni: RED, mac: Mac(MAC_A), .. }))
+    ));
     assert_eq!(nat.tracker().stats().sessions, 1);
     // What nobody asked for; what is no host's; who has none.
     for (frame, reason) in [
@@ -147,15 +168,25 @@ fn the_internet_is_told_of_sizes_and_hops_and_of_nothing_else() {
     let cut = rig.send(&frame(64, false, 1551 - 28));
     assert_eq!((cut.verdict, cut.generated.len()), (FORWARD, 1), "one that may be cut is cut");
     // Out of ports' reach, unknown, or switched off for the VPC: nothing is said.
-    for (frame, reason) in [(from_outside(POOL, (2000, 53), 64, true, 20), DropReason::NatUnsolicited), (from_outside(POOL, (2000, 53), 1, true, 20), DropReason::NatUnsolicited)] {
+    for (frame, reason) in [
+        (from_outside(POOL, (2000, 53), 64, true, 20), DropReason::NatUnsolicited),
+        (from_outside(POOL, (2000, 53), 1, true, 20), DropReason::NatUnsolicited),
+    ] {
         let seen = rig.send(&frame);
         assert_eq!((seen.reason(), told(&seen).is_none()), (reason, true));
     }
-    rig.change(TenantChange { vni: RED, settings: Some(TenantSettings { icmp: false, ..settings() }), ..TenantChange::default() });
+    rig.change(TenantChange {
+        vni: RED,
+        settings: Some(TenantSettings { icmp: false, ..settings() }),
+        ..TenantChange::default()
+    });
     let mut trace = Trace::default();
     let seen = rig.send_all(&[long], &mut trace).remove(0);
     assert!(seen.reason() == DropReason::TooBig && told(&seen).is_none());
-    assert!(trace.events.iter().any(|(_, _, e)| *e == Event::Icmp { kind: 3, code: 4, sent: false, why: "switched off for the VPC" }));
+    assert!(trace
+        .events
+        .iter()
+        .any(|(_, _, e)| *e == Event::Icmp { kind: 3, code: 4, sent: false, why: "switched off for the VPC" }));
 }
 
 /// A VM that sends to a public address of ours: the packet goes in again, and errors about it come back as the VM knows it.
@@ -174,15 +205,23 @@ fn a_hairpin_has_two_sessions_and_errors_go_to_the_vm() {
     assert_eq!((dmac, smac, src, dst, to, ttl), (MAC_B, GATEWAY_MAC, POOL, B, 2000, 8));
     assert_eq!(inner_v4(v.inner).2.tos(), 0xb8);
     assert!(port >= 1024);
-    assert_eq!((nat.tracker().stats().sessions, nat.tracker().tenant(RED).unwrap().fast), (2, 0), "the fast path serves neither");
+    assert_eq!(
+        (nat.tracker().stats().sessions, nat.tracker().tenant(RED).unwrap().fast),
+        (2, 0),
+        "the fast path serves neither"
+    );
     // The underlay becomes narrow.
     rig.set_underlay(Some(NEIGHBOUR_MAC), 700);
-    let long = tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &{
-        let mut ip = udp_v4(A, ELASTIC, &[7; 700]);
-        ipv4::Packet::new_unchecked(&mut ip[..]).set_flags_offset(ipv4::DONT_FRAGMENT);
-        ipv4::Packet::new_unchecked(&mut ip[..]).fill_checksum();
-        ip
-    }));
+    let long = tunnel(
+        NC1,
+        RED,
+        &eth(GATEWAY_MAC, MAC_A, 0x0800, &{
+            let mut ip = udp_v4(A, ELASTIC, &[7; 700]);
+            ipv4::Packet::new_unchecked(&mut ip[..]).set_flags_offset(ipv4::DONT_FRAGMENT);
+            ipv4::Packet::new_unchecked(&mut ip[..]).fill_checksum();
+            ip
+        }),
+    );
     let seen = rig.send_all(std::slice::from_ref(&long), &mut NoRecorder).remove(0);
     assert_eq!((seen.reason(), seen.generated.len()), (DropReason::TooBig, 1));
     let error = Seen { verdict: FORWARD, data: seen.generated[0].clone(), generated: vec![] };
@@ -193,7 +232,11 @@ fn a_hairpin_has_two_sessions_and_errors_go_to_the_vm() {
     let repr = icmpv4::Repr::parse(ip.payload()).unwrap();
     assert_eq!((repr.kind, repr.code, repr.rest), (3, 4, 650));
     let quote = ipv4::Packet::new_unchecked(&ip.payload()[8..]);
-    assert_eq!((quote.src(), quote.dst(), &ip.payload()[28..32]), (A, ELASTIC, &[0x03, 0xe8, 0x07, 0xd0][..]), "with the address and port that the VM used");
+    assert_eq!(
+        (quote.src(), quote.dst(), &ip.payload()[28..32]),
+        (A, ELASTIC, &[0x03, 0xe8, 0x07, 0xd0][..]),
+        "with the address and port that the VM used"
+    );
 }
 
 /// A fragment that came before the first one leaves with it, as a packet of that batch, however full the batch is.
@@ -226,7 +269,11 @@ fn a_fragment_that_waited_leaves_with_the_first_one() {
         let generated: Vec<&Vec<u8>> = seen.iter().flat_map(|s| &s.generated).collect();
         assert_eq!((generated.len(), last.generated.len()), (1, 1), "{others} {early}: the first one is its cause");
         let ip = ipv4::Packet::new_checked(&generated[0][14..]).unwrap();
-        assert!(ip.checksum_ok() && (ip.src(), ip.dst(), ip.fragment_offset(), ip.ttl(), ip.payload()) == (POOL, REMOTE, 40, 63, &whole[60..]));
+        assert!(
+            ip.checksum_ok()
+                && (ip.src(), ip.dst(), ip.fragment_offset(), ip.ttl(), ip.payload())
+                    == (POOL, REMOTE, 40, 63, &whole[60..])
+        );
         // The place that it was treated in is its own again.
         let seen = rig.send_all(&vec![red_v4(0x0b00_0009); 8], &mut NoRecorder);
         assert!(seen.iter().take(5).all(|s| s.generated.len() == 1), "each is told of its own packet");

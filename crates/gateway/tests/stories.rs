@@ -183,7 +183,8 @@ fn arp_answered_for_gateway_and_as_proxy() {
         assert_eq!((v.src, v.dst, v.vni), (ip4(VTEP4), ip4(NC1), RED));
         let e = ethernet::Frame::new_checked(v.inner).unwrap();
         assert_eq!((e.dst(), e.src(), e.ethertype()), (MAC_A, mac, 0x0806));
-        let want = arp::Repr { operation: arp::REPLY, sender_mac: mac, sender_ip: target, target_mac: MAC_A, target_ip: A };
+        let want =
+            arp::Repr { operation: arp::REPLY, sender_mac: mac, sender_ip: target, target_mac: MAC_A, target_ip: A };
         assert_eq!(arp::Repr::parse(&v.inner[14..]), Ok(want));
         assert_eq!(v.inner.len(), 42);
     }
@@ -349,7 +350,10 @@ fn every_scope_has_its_end() {
 fn a_route_inside_a_local_one_is_not_overruled_by_a_vm() {
     let mut rig = Rig::new();
     let host = format!("{}/32", std::net::Ipv4Addr::from(B));
-    rig.routes(RED, vec![route("10.0.0.0/8", Target::Local), route(&host, Target::Blackhole), route("fd00::/16", Target::Local)]);
+    rig.routes(
+        RED,
+        vec![route("10.0.0.0/8", Target::Local), route(&host, Target::Blackhole), route("fd00::/16", Target::Local)],
+    );
     assert_eq!(rig.send(&red_v4(B)).reason(), DropReason::RouteBlackhole, "the longest prefix decides");
     rig.send(&red_v6(B6)).forwarded();
     // The same in a peer VPC.
@@ -409,7 +413,8 @@ fn no_underlay_route() {
 
 #[test]
 fn meters_of_vpc_and_vm() {
-    let limit = |rate, burst| RateSpec { committed_rate: rate, committed_burst: burst, peak_rate: rate, peak_burst: burst };
+    let limit =
+        |rate, burst| RateSpec { committed_rate: rate, committed_burst: burst, peak_rate: rate, peak_burst: burst };
     let mut rig = Rig::new();
     rig.meter(MeterSpec { packets: limit(10, 3), bytes: RateSpec::default() });
     let mut ends = Vec::new();
@@ -533,7 +538,11 @@ fn outer_checksum_by_option() {
     let seen = rig.send(&red_v4(B));
     seen.forwarded();
     assert_ne!(wire::be::u16(&seen.data, 40), 0, "view checks that it is right");
-    rig.change(TenantChange { vni: RED, vm_add: vec![vm(0x0200_0000_0999, B + 1, None, ip6(nc6()))], ..Default::default() });
+    rig.change(TenantChange {
+        vni: RED,
+        vm_add: vec![vm(0x0200_0000_0999, B + 1, None, ip6(nc6()))],
+        ..Default::default()
+    });
     let seen = rig.send(&red_v4(B + 1));
     seen.forwarded();
     assert_ne!(wire::be::u16(&seen.data, 60), 0);
@@ -577,7 +586,17 @@ fn punted_packets_are_counted_once() {
     let mut rig = Rig::new();
     let frame = red_v4(B);
     let tenant = rig.gateway.tables().tenant(RED).unwrap();
-    let mut meta = PuntMeta { magic: PUNT_MAGIC, reason: 4, flags: 0, inner_offset: 50, vni: RED, ifindex: 3, time: 0, tenant: 0, share: 0 };
+    let mut meta = PuntMeta {
+        magic: PUNT_MAGIC,
+        reason: 4,
+        flags: 0,
+        inner_offset: 50,
+        vni: RED,
+        ifindex: 3,
+        time: 0,
+        tenant: 0,
+        share: 0,
+    };
     let record = rig.gateway.tables().tenant_record(tenant.id());
     for (line, counted) in [(record, 0), (0, 1)] {
         meta.tenant = line;

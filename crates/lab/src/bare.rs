@@ -57,7 +57,9 @@ fn refused(lab: &Lab, v6: bool) -> Result<Row, LabError> {
     let status = curl_within(&t.ns("inet"), &url(to, "/"), "2")?;
     t.expect(status == "000", || format!("curl: status {status}"));
     let drops = t.drops()?;
-    t.expect(drops.get("filter_ingress").is_some_and(|n| *n > 0), || format!("filter_ingress was not counted: {drops:?}"));
+    t.expect(drops.get("filter_ingress").is_some_and(|n| *n > 0), || {
+        format!("filter_ingress was not counted: {drops:?}")
+    });
     t.row(None)
 }
 
@@ -73,7 +75,9 @@ fn spoofed(lab: &Lab) -> Result<Row, LabError> {
     let ping = ping?;
     t.expect(ping.received == 0, || format!("{} pings answered", ping.received));
     let drops = t.drops()?;
-    t.expect(drops.get("filter_spoofed").is_some_and(|n| *n > 0), || format!("filter_spoofed was not counted: {drops:?}"));
+    t.expect(drops.get("filter_spoofed").is_some_and(|n| *n > 0), || {
+        format!("filter_spoofed was not counted: {drops:?}")
+    });
     t.row(None)
 }
 

@@ -6,10 +6,15 @@ use std::fmt::Write;
 
 /// The whole region as YAML. `uplinks` are the gateway's interfaces; `engine` as in the Gateway's `spec.engine`.
 pub fn yaml(uplinks: usize, engine: &str) -> String {
-    let mut y = String::from("# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny lab`; see crates/lab/src/plan.rs.\n");
+    let mut y =
+        String::from("# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny lab`; see crates/lab/src/plan.rs.\n");
     let ports: Vec<String> = (0..uplinks).map(|u| format!("up{u}")).collect();
     document(&mut y, "Gateway", Some("gw"));
-    let _ = writeln!(y, "  vtep:\n    ipv4: {VTEP4}\n    ipv6: \"{VTEP6}\"\n  uplinks: [{}]\n  engine: {engine}", ports.join(", "));
+    let _ = writeln!(
+        y,
+        "  vtep:\n    ipv4: {VTEP4}\n    ipv6: \"{VTEP6}\"\n  uplinks: [{}]\n  engine: {engine}",
+        ports.join(", ")
+    );
     let via = Segment::uplink(0);
     let _ = writeln!(y, "  internet:\n    via: [{}, \"{}\"]", via.router4(), via.router6());
     for host in 0..HOSTS.len() {
@@ -22,7 +27,13 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
     y += "  vpcs: [blue, red]\n";
     for vpc in &VPCS {
         document(&mut y, "Vpc", Some(vpc.name));
-        let _ = writeln!(y, "  vni: {}\n  gateway:\n    mac: \"{}\"\n    addresses: {}", vpc.vni, vpc.gateway_mac, list(vpc.gateways));
+        let _ = writeln!(
+            y,
+            "  vni: {}\n  gateway:\n    mac: \"{}\"\n    addresses: {}",
+            vpc.vni,
+            vpc.gateway_mac,
+            list(vpc.gateways)
+        );
         if vpc.peer.is_some() {
             y += "  peerings: [blue-red]\n";
         }
@@ -54,7 +65,8 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
 
 /// The filter node in front of the bare-metal servers. Its rates of punts are low, so that a flood of a few seconds exceeds them.
 pub fn edge_yaml(engine: &str) -> String {
-    let mut y = String::from("# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny lab`; see crates/lab/src/plan.rs.\n");
+    let mut y =
+        String::from("# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny lab`; see crates/lab/src/plan.rs.\n");
     document(&mut y, "Gateway", Some("edge"));
     let wires: Vec<String> = (0..BARES.len()).map(|n| format!("srv{n}=net{n}")).collect();
     let _ = writeln!(y, "  role: filter\n  wires: [{}]\n  engine: {engine}\n  punt:", wires.join(", "));
@@ -62,7 +74,12 @@ pub fn edge_yaml(engine: &str) -> String {
     y.push_str("    total: {rate: 1kpps, burst: 1000, peakRate: 2kpps, peakBurst: 2000}\n");
     document(&mut y, "SecurityGroup", Some("server"));
     y.push_str("  rules:\n");
-    let rules = ["ingress allow tcp/5201 any", "ingress allow icmp/8 any", "ingress allow icmpv6/128 any", "egress allow any any"];
+    let rules = [
+        "ingress allow tcp/5201 any",
+        "ingress allow icmp/8 any",
+        "ingress allow icmpv6/128 any",
+        "egress allow any any",
+    ];
     for rule in rules {
         let _ = writeln!(y, "    - {rule}");
     }
@@ -97,7 +114,12 @@ fn internet(y: &mut String) {
 fn groups(y: &mut String) {
     document(y, "SecurityGroup", Some("iperf"));
     y.push_str("  rules:\n");
-    let all = ["ingress allow tcp/5201 any", "ingress allow icmp/8 any", "ingress allow icmpv6/128 any", "egress allow any any"];
+    let all = [
+        "ingress allow tcp/5201 any",
+        "ingress allow icmp/8 any",
+        "ingress allow icmpv6/128 any",
+        "egress allow any any",
+    ];
     for rule in all {
         let _ = writeln!(y, "    - {rule}");
     }

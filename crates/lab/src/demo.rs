@@ -44,10 +44,7 @@ pub struct Route {
 }
 
 const fn both(what: &'static str, from: &'static str, to: &'static str, jumbo: bool, expect: Expect) -> [Route; 2] {
-    [
-        Route { what, from, to, v6: false, jumbo, expect },
-        Route { what, from, to, v6: true, jumbo, expect },
-    ]
+    [Route { what, from, to, v6: false, jumbo, expect }, Route { what, from, to, v6: true, jumbo, expect }]
 }
 
 /// Every route of the demonstration, in order; those with jumbo frames last.
@@ -137,7 +134,10 @@ fn judge(route: &Route, ping: &Ping, tcp: &Tcp, transfer: &Counters, all: &Count
     };
     match route.expect {
         Expect::Forwarded => {
-            expect(ping.sent == PINGS && ping.received == PINGS, format!("{} of {} pings answered", ping.received, ping.sent));
+            expect(
+                ping.sent == PINGS && ping.received == PINGS,
+                format!("{} of {} pings answered", ping.received, ping.sent),
+            );
             expect(tcp.error.is_none(), format!("TCP: {}", tcp.error.as_deref().unwrap_or("")));
             expect(tcp.bytes > 0, "TCP moved no byte".into());
             let share = transfer.fast_share();
@@ -177,7 +177,17 @@ pub fn run_routes(lab: &mut Lab, seconds: u32, progress: &Progress) -> Result<Ve
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_header(vec![
-        "route", "path", "IP", "MTU", "ping", "rtt", "TCP", "retr.", "fast path", "dropped", "as expected",
+        "route",
+        "path",
+        "IP",
+        "MTU",
+        "ping",
+        "rtt",
+        "TCP",
+        "retr.",
+        "fast path",
+        "dropped",
+        "as expected",
     ]);
     for row in rows {
         let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
@@ -194,7 +204,13 @@ pub fn table(rows: &[Row]) -> Table {
             right(row.underlay_mtu.to_string()),
             right(if row.pings > 0 { format!("{}/{}", row.replies, row.pings) } else { "–".into() }),
             right(row.rtt_ms.map_or("–".into(), |r| format!("{r:.2} ms"))),
-            right(if row.tcp_bps > 0.0 { rate(row.tcp_bps) } else if refused { "refused".into() } else { "–".into() }),
+            right(if row.tcp_bps > 0.0 {
+                rate(row.tcp_bps)
+            } else if refused {
+                "refused".into()
+            } else {
+                "–".into()
+            }),
             right(if row.fast_share.is_none() { "–".into() } else { row.retransmits.to_string() }),
             right(row.fast_share.map_or("–".into(), percent)),
             Cell::new(row.drops.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join("\n")),
@@ -255,7 +271,8 @@ pub fn demo(options: &Options, json: bool) -> Result<bool, LabError> {
 
 /// How to call this binary from here: by its name if it is installed, else by its path.
 fn command_name(tunny: &std::path::Path) -> String {
-    let installed = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|d| tunny.parent() == Some(std::path::Path::new(d)));
+    let installed =
+        ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|d| tunny.parent() == Some(std::path::Path::new(d)));
     if installed {
         return "tunny".into();
     }
@@ -270,7 +287,11 @@ pub fn look_around(options: &Options) -> String {
     let instance = names.instance();
     let enter = |what: &str| format!("nsenter --net={}", names.namespace(what).path().display());
     let tunny = command_name(&options.tunny);
-    let lab = if options.suffix.is_empty() { format!("{tunny} lab") } else { format!("{tunny} lab --suffix {}", options.suffix) };
+    let lab = if options.suffix.is_empty() {
+        format!("{tunny} lab")
+    } else {
+        format!("{tunny} lab --suffix {}", options.suffix)
+    };
     format!(
         "The region stays up. To look around:\n\
          \x20 {}  ping 10.1.0.11        # blue-1 to red-1 (peered)\n\

@@ -32,7 +32,8 @@ const BURST: u32 = 500;
 pub fn start(ns: &Namespace, segment: Segment, flood: Flood) -> Result<JoinHandle<Result<u64, LabError>>, LabError> {
     let neighbour = ns.run(&format!("ip neigh show {} dev eth0", segment.router4()))?;
     let router = neighbour.split_whitespace().find_map(parse_mac);
-    let router = router.ok_or_else(|| LabError::Node(format!("the router's MAC address is not in: {}", neighbour.trim())))?;
+    let router =
+        router.ok_or_else(|| LabError::Node(format!("the router's MAC address is not in: {}", neighbour.trim())))?;
     let path = ns.path();
     Ok(std::thread::spawn(move || {
         let fail = |source| LabError::File { path: path.clone(), source };
@@ -86,7 +87,8 @@ fn syn(own: [u8; 6], router: [u8; 6], from: Ipv4Addr, n: u32) -> [u8; 54] {
     f[20..24].copy_from_slice(&[0x40, 0, 64, 6]);
     f[26..30].copy_from_slice(&from.octets());
     // The last octet alone differs; nobody is there.
-    let network = INTERNET[0].split('/').next().and_then(|a| a.parse::<Ipv4Addr>().ok()).unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let network =
+        INTERNET[0].split('/').next().and_then(|a| a.parse::<Ipv4Addr>().ok()).unwrap_or(Ipv4Addr::UNSPECIFIED);
     let to = network.octets();
     f[30..34].copy_from_slice(&[to[0], to[1], to[2], 128 + (n % 64) as u8]);
     f[34..36].copy_from_slice(&(1024 + (n / 64 % 60_000) as u16).to_be_bytes());

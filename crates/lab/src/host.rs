@@ -93,10 +93,17 @@ pub fn vtep_steps(v: &Vtep) -> Vec<Step> {
     vec![
         Step::new(
             &format!("The tunnel of VNI {}: learns nothing from packets, {why_family}.", v.vni),
-            &format!("ip link add {vx} type vxlan id {} local {} dstport {VXLAN_PORT} nolearning ttl 64 {family}", v.vni, v.local),
+            &format!(
+                "ip link add {vx} type vxlan id {} local {} dstport {VXLAN_PORT} nolearning ttl 64 {family}",
+                v.vni, v.local
+            ),
         ),
         Step::new(
-            &format!("Room for the outer headers ({} bytes) within the underlay's MTU of {}.", overhead(v.gateway), v.underlay_mtu),
+            &format!(
+                "Room for the outer headers ({} bytes) within the underlay's MTU of {}.",
+                overhead(v.gateway),
+                v.underlay_mtu
+            ),
             &format!("ip link set dev {vx} mtu {mtu} addrgenmode none"),
         ),
         Step::new(
@@ -208,7 +215,9 @@ mod tests {
 
     #[test]
     fn words_are_quoted_for_the_shell() {
-        for (word, wanted) in [("tap0", "tap0"), ("a b", "'a b'"), ("$(reboot)", "'$(reboot)'"), ("it's", "'it'\\''s'"), ("", "''")] {
+        for (word, wanted) in
+            [("tap0", "tap0"), ("a b", "'a b'"), ("$(reboot)", "'$(reboot)'"), ("it's", "'it'\\''s'"), ("", "''")]
+        {
             assert_eq!(quoted(word), wanted);
         }
         let port = Port { device: "t;reboot".into(), vni: 100, mac: "02:00:00:00:00:01".into() };

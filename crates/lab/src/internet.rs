@@ -111,7 +111,13 @@ impl<'a> Trial<'a> {
     }
 
     /// One that goes through another node than the gateway.
-    pub(crate) fn through(lab: &'a Lab, node: &'a Node, what: &'static str, path: String, v6: bool) -> Result<Self, LabError> {
+    pub(crate) fn through(
+        lab: &'a Lab,
+        node: &'a Node,
+        what: &'static str,
+        path: String,
+        v6: bool,
+    ) -> Result<Self, LabError> {
         interrupt::check()?;
         Ok(Trial { lab, node, before: node.counters()?, what, path, v6, problems: Vec::new() })
     }
@@ -137,7 +143,13 @@ impl<'a> Trial<'a> {
     }
 
     /// Ping and TCP, both of which must get through.
-    pub(crate) fn traffic(&mut self, from: &str, to: &str, port: u16, seconds: u32) -> Result<(Ping, Tcp, f64, u64), LabError> {
+    pub(crate) fn traffic(
+        &mut self,
+        from: &str,
+        to: &str,
+        port: u16,
+        seconds: u32,
+    ) -> Result<(Ping, Tcp, f64, u64), LabError> {
         let ns = self.ns(from);
         let ping = if port == 5201 { traffic::ping(&ns, to, PINGS, &[])? } else { Ping::default() };
         self.expect(ping.received == ping.sent, || format!("{} of {} pings answered", ping.received, ping.sent));

@@ -12,9 +12,9 @@
 pub mod bare;
 pub mod config;
 pub mod demo;
-pub mod host;
 pub mod filter;
 pub mod flood;
+pub mod host;
 pub mod internet;
 pub mod interrupt;
 pub mod lifecycle;

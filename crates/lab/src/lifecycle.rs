@@ -83,7 +83,9 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
     interrupt::check()?;
     let yaml = names.dir().join("region.yaml");
     let edge = names.dir().join("edge.yaml");
-    for (path, text) in [(yaml, config::yaml(options.uplinks, &options.engine)), (edge, config::edge_yaml(&options.engine))] {
+    for (path, text) in
+        [(yaml, config::yaml(options.uplinks, &options.engine)), (edge, config::edge_yaml(&options.engine))]
+    {
         std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })?;
     }
     for vm in &VMS {
@@ -109,7 +111,8 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
 /// The node pins its program and tables in the BPF file system, which systemd mounts and a container does not.
 fn mount_bpffs() -> Result<(), LabError> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mounted = mounts.lines().any(|l| l.split(' ').nth(1) == Some("/sys/fs/bpf") && l.split(' ').nth(2) == Some("bpf"));
+    let mounted =
+        mounts.lines().any(|l| l.split(' ').nth(1) == Some("/sys/fs/bpf") && l.split(' ').nth(2) == Some("bpf"));
     if mounted {
         return Ok(());
     }
@@ -139,12 +142,18 @@ impl Lab {
             return Ok(());
         }
         let status = node.status()?;
-        let modes: Vec<&str> = status["uplinks"].as_array().into_iter().flatten().filter_map(|u| u["mode"].as_str()).collect();
+        let modes: Vec<&str> =
+            status["uplinks"].as_array().into_iter().flatten().filter_map(|u| u["mode"].as_str()).collect();
         if modes.len() == ports && modes.iter().all(|m| *m == "native") {
             return Ok(());
         }
-        let warnings: Vec<&str> = status["warnings"].as_array().into_iter().flatten().filter_map(|w| w.as_str()).collect();
-        Err(LabError::Node(format!("the node does not run XDP in native mode ({}): {}", modes.join(", "), warnings.join(" "))))
+        let warnings: Vec<&str> =
+            status["warnings"].as_array().into_iter().flatten().filter_map(|w| w.as_str()).collect();
+        Err(LabError::Node(format!(
+            "the node does not run XDP in native mode ({}): {}",
+            modes.join(", "),
+            warnings.join(" ")
+        )))
     }
 
     /// The gateway, or an error that says that there is none.
@@ -223,7 +232,10 @@ fn lock(names: &Names) -> Result<Flock<File>, LabError> {
     loop {
         let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(fail)?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            LabError::Node(format!("another `tunny lab` is at work ({} is locked): wait for it, or end it", path.display()))
+            LabError::Node(format!(
+                "another `tunny lab` is at work ({} is locked): wait for it, or end it",
+                path.display()
+            ))
         })?;
         // Whoever removes a lab removes the file too: what we hold must still be the file of that name.
         let held = lock.metadata().map_err(fail)?.ino();

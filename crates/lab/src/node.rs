@@ -121,7 +121,10 @@ pub fn start(tunny: &Path, names: &Names, place: &Place) -> Result<Node, LabErro
     let begun = Instant::now();
     loop {
         if let Ok(Some(status)) = child.try_wait() {
-            return Err(LabError::Node(format!("`tunny node` ended at once ({status}). Its last words:\n{}", tail(&log))));
+            return Err(LabError::Node(format!(
+                "`tunny node` ended at once ({status}). Its last words:\n{}",
+                tail(&log)
+            )));
         }
         // A socket of an earlier node may still answer: the process id tells.
         if node.status().is_ok_and(|s| s["pid"].as_u64() == Some(node.process.pid as u64)) {

@@ -215,7 +215,13 @@ impl Names {
     pub fn namespaces(&self) -> Vec<Namespace> {
         let vms = VMS.iter().map(|v| v.name);
         let bares = BARES.iter().map(|b| b.name);
-        ["net", "gw", "inet", "edge"].into_iter().chain(HOSTS).chain(vms).chain(bares).map(|n| self.namespace(n)).collect()
+        ["net", "gw", "inet", "edge"]
+            .into_iter()
+            .chain(HOSTS)
+            .chain(vms)
+            .chain(bares)
+            .map(|n| self.namespace(n))
+            .collect()
     }
 
     /// The node's instance name.

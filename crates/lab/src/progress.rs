@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is being done, while it takes long: a moving line on a terminal, a line a step elsewhere.
 
-use indicatif::{ProgressBar, ProgressStyle};
 use crate::LabError;
+use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 

@@ -93,10 +93,7 @@ fn router(shape: &Shape) -> Result<(), LabError> {
 fn cable(shape: &Shape, segment: Segment, router_dev: &str, ns: &Namespace, dev: &str) -> Result<(), LabError> {
     let net = shape.names.namespace("net");
     shell::run(&format!("ip link add {router_dev} netns {} type veth peer name {dev} netns {}", net.0, ns.0))?;
-    let ends = [
-        (&net, router_dev, segment.router4(), segment.router6()),
-        (ns, dev, segment.node4(), segment.node6()),
-    ];
+    let ends = [(&net, router_dev, segment.router4(), segment.router6()), (ns, dev, segment.node4(), segment.node6())];
     for (ns, dev, v4, v6) in ends {
         ns.run(&format!("ip link set dev {dev} mtu {}", shape.mtu))?;
         ns.run(&format!("ip addr add {v4}/24 dev {dev}"))?;
@@ -245,7 +242,8 @@ pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
         shell::run(&format!("ip netns del {}", ns.0))?;
         removed.push(format!("namespace {}", ns.0));
         for (pid, name) in strangers {
-            removed.push(format!("(process {pid}, {name}, still runs in what was namespace {}: end it yourself)", ns.0));
+            removed
+                .push(format!("(process {pid}, {name}, still runs in what was namespace {}: end it yourself)", ns.0));
         }
     }
     let places = [crate::node::Place::gateway(names), crate::node::Place::edge(names)];

@@ -39,7 +39,9 @@ fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
 
 fn set_option<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
     // SAFETY: pointer and size describe one live value, which the kernel only reads.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size_of::<T>() as u32) })?;
+    check(unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size_of::<T>() as u32)
+    })?;
     Ok(())
 }
 
@@ -84,7 +86,13 @@ impl PacketSocket {
             let kind = libc::PACKET_FANOUT_HASH as i32 | FANOUT_IGNORE_OUTGOING;
             set_option(&fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &(i32::from(group) | kind << 16))?;
         }
-        Ok(Self { fd, ifindex, regions: vec![0; REGION * BURST], control: vec![0; CONTROL * BURST], lengths: [0; BURST] })
+        Ok(Self {
+            fd,
+            ifindex,
+            regions: vec![0; REGION * BURST],
+            control: vec![0; CONTROL * BURST],
+            lengths: [0; BURST],
+        })
     }
 
     /// The descriptor, for `poll`.
@@ -110,7 +118,13 @@ impl PacketSocket {
         }
         // SAFETY: every message points to its own live region and control buffer.
         let rc = unsafe {
-            libc::recvmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), BURST as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
+            libc::recvmmsg(
+                self.fd.as_raw_fd(),
+                messages.as_mut_ptr(),
+                BURST as u32,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
         };
         let received = match check(rc) {
             Ok(n) => n as usize,
@@ -143,7 +157,13 @@ impl PacketSocket {
         let mut size = size_of::<libc::tpacket_stats>() as u32;
         // SAFETY: pointer and size describe the live structure that the kernel fills.
         let rc = unsafe {
-            libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, (&raw mut stats).cast(), &mut size)
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut stats).cast(),
+                &mut size,
+            )
         };
         if rc < 0 {
             0
@@ -157,7 +177,10 @@ fn has_vlan_tag(header: &libc::msghdr) -> bool {
     // SAFETY: the header and its control buffer are live and were filled by the kernel; CMSG_FIRSTHDR checks the length.
     unsafe {
         let message = libc::CMSG_FIRSTHDR(header);
-        if message.is_null() || (*message).cmsg_level != libc::SOL_PACKET || (*message).cmsg_type != libc::PACKET_AUXDATA {
+        if message.is_null()
+            || (*message).cmsg_level != libc::SOL_PACKET
+            || (*message).cmsg_type != libc::PACKET_AUXDATA
+        {
             return false;
         }
         let data: libc::tpacket_auxdata = std::ptr::read_unaligned(libc::CMSG_DATA(message).cast());

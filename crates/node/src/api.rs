@@ -51,7 +51,9 @@ async fn blocking<T: Serialize + Send + 'static>(
 ) -> Result<Json<T>, Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result.map(Json).map_err(Failure),
-        Err(_) => Err(Failure(NodeError::Request("the node failed at this request; please report it, its log says more".into()))),
+        Err(_) => Err(Failure(NodeError::Request(
+            "the node failed at this request; please report it, its log says more".into(),
+        ))),
     }
 }
 
@@ -180,13 +182,24 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/v1/levels", get(|State(n): Shared| blocking(move || Ok(n.levels()))))
         .route("/v1/neighbours", get(|State(n): Shared| blocking(move || Ok(n.neighbours()))))
         .route("/v1/underlay", get(|State(n): Shared| blocking(move || Ok(n.underlay()))))
-        .route("/v1/vm-counters", get(|State(n): Shared, Query(q): Query<ListQuery>| listing(move || n.vm_counters(&q))))
+        .route(
+            "/v1/vm-counters",
+            get(|State(n): Shared, Query(q): Query<ListQuery>| listing(move || n.vm_counters(&q))),
+        )
         .route(
             "/v1/objects/{kind}",
-            get(|State(n): Shared, Path(kind): Path<String>, Query(q): Query<ListQuery>| listing(move || n.objects(&kind, &q))),
+            get(|State(n): Shared, Path(kind): Path<String>, Query(q): Query<ListQuery>| {
+                listing(move || n.objects(&kind, &q))
+            }),
         )
-        .route("/v1/events", get(|State(n): Shared, Query(q): Query<LatestQuery>| latest(q, move |limit| n.events(limit))))
-        .route("/v1/history", get(|State(n): Shared, Query(q): Query<LatestQuery>| latest(q, move |limit| n.history(limit))))
+        .route(
+            "/v1/events",
+            get(|State(n): Shared, Query(q): Query<LatestQuery>| latest(q, move |limit| n.events(limit))),
+        )
+        .route(
+            "/v1/history",
+            get(|State(n): Shared, Query(q): Query<LatestQuery>| latest(q, move |limit| n.history(limit))),
+        )
         .route(
             "/v1/rollback",
             post(|State(n): Shared, ConnectInfo(peer): ConnectInfo<Peer>, Query(q): Query<RollbackQuery>| {
@@ -230,7 +243,9 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/v1/states", get(|State(n): Shared| blocking(move || Ok(n.states()))))
         .route(
             "/v1/rules",
-            post(|State(n): Shared, Json(q): Json<crate::rules::RuleQuery>| first(q.limit, move |limit| n.rules(&crate::rules::RuleQuery { limit, ..q }))),
+            post(|State(n): Shared, Json(q): Json<crate::rules::RuleQuery>| {
+                first(q.limit, move |limit| n.rules(&crate::rules::RuleQuery { limit, ..q }))
+            }),
         )
         .route(
             "/v1/ports",
@@ -270,7 +285,11 @@ async fn in_json(response: Response) -> Response {
     (status, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
 }
 
-pub(crate) async fn metrics(State(node): Shared, Query(query): Query<MetricsQuery>, headers: axum::http::HeaderMap) -> Response {
+pub(crate) async fn metrics(
+    State(node): Shared,
+    Query(query): Query<MetricsQuery>,
+    headers: axum::http::HeaderMap,
+) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|a| a.to_str().ok()).unwrap_or_default();
     let modern = accepts.contains("application/openmetrics-text");
     let text = tokio::task::spawn_blocking(move || node.metrics(&query.vms)).await;

@@ -50,13 +50,25 @@ impl Origin {
     /// What the kernel says of the other end of a Unix socket (SO_PEERCRED).
     pub fn peer(uid: u32, pid: Option<i32>, socket: &str) -> Origin {
         let comm = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
-        Origin { uid: Some(uid), user: user(uid), pid, program: cut(comm.trim_end()), from: cut(&format!("socket {socket}")) }
+        Origin {
+            uid: Some(uid),
+            user: user(uid),
+            pid,
+            program: cut(comm.trim_end()),
+            from: cut(&format!("socket {socket}")),
+        }
     }
 
     /// The node itself: `from` says at which occasion.
     pub fn node(from: &str) -> Origin {
         let uid = nix::unistd::geteuid().as_raw();
-        Origin { uid: Some(uid), user: user(uid), pid: Some(std::process::id() as i32), program: "tunny".into(), from: cut(from) }
+        Origin {
+            uid: Some(uid),
+            user: user(uid),
+            pid: Some(std::process::id() as i32),
+            program: "tunny".into(),
+            from: cut(from),
+        }
     }
 
     /// In a few words: who, by which process.
@@ -149,8 +161,13 @@ impl Event {
         let (what, who, from) = (&self.what, self.origin.who(), plain(&self.origin.from));
         match self.outcome.as_str() {
             "committed" => tracing::info!("{what} by {who} from {from}: generation {}{changes}{note}", self.generation),
-            "unchanged" => tracing::info!("{what} by {who} from {from}: nothing changes, generation {}{note}", self.generation),
-            _ => tracing::warn!("{what} by {who} from {from}: refused, generation stays {}{changes}{note}", self.generation),
+            "unchanged" => {
+                tracing::info!("{what} by {who} from {from}: nothing changes, generation {}{note}", self.generation)
+            }
+            _ => tracing::warn!(
+                "{what} by {who} from {from}: refused, generation stays {}{changes}{note}",
+                self.generation
+            ),
         }
     }
 }
@@ -212,7 +229,8 @@ impl Ring {
         ring.lines = (bad == 0 && (text.is_empty() || text.ends_with('\n'))).then_some(lines);
         if bad > 0 {
             let (path, left) = (path.display(), ring.list.len());
-            ring.note = Some(format!("{path} is damaged: {bad} of its lines cannot be read and are not shown; {left} can"));
+            ring.note =
+                Some(format!("{path} is damaged: {bad} of its lines cannot be read and are not shown; {left} can"));
         }
         ring
     }
@@ -244,7 +262,9 @@ impl Ring {
         // One that somebody removed is written anew as a whole.
         let there = self.lines == Some(0) || path.exists();
         let written = match self.lines {
-            Some(lines) if there && lines < 2 * self.list.len().max(self.max) => append(path, &line, self.sorted).map(|()| lines + 1),
+            Some(lines) if there && lines < 2 * self.list.len().max(self.max) => {
+                append(path, &line, self.sorted).map(|()| lines + 1)
+            }
             _ => rewrite(path, &self.list).map(|()| self.list.len()),
         };
         if let (Err(e), true) = (&written, self.lines.is_some()) {
@@ -304,7 +324,8 @@ impl Audit {
             history.lines = None;
         }
         if known(&history) < generation {
-            let mut event = Event::new("start", "committed", generation, &Origin { from: "startup".into(), ..Origin::default() });
+            let mut event =
+                Event::new("start", "committed", generation, &Origin { from: "startup".into(), ..Origin::default() });
             event.note = "found at the start: who changed it, and when, was not noted".into();
             history.push(event);
         }
@@ -393,7 +414,8 @@ mod tests {
         let audit = open(0);
         let peer = Origin::peer(0, Some(1), "/run/x.sock");
         for generation in 1..=2 * MAX as u64 + 5 {
-            let mut event = Event::new("apply", if generation % 2 == 0 { "committed" } else { "refused" }, generation, &peer);
+            let mut event =
+                Event::new("apply", if generation % 2 == 0 { "committed" } else { "refused" }, generation, &peer);
             event.note = "x".repeat(10_000);
             audit.note(event);
         }
@@ -423,7 +445,9 @@ mod tests {
         const MAX: usize = 20;
         let dir = tempfile::tempdir().unwrap();
         let open = || Audit::bounded(Some(dir.path()), 5, (MAX, MAX));
-        let note = |audit: &Audit, outcome, generation| audit.note(Event::new("apply", outcome, generation, &Origin::default()));
+        let note = |audit: &Audit, outcome, generation| {
+            audit.note(Event::new("apply", outcome, generation, &Origin::default()))
+        };
         let numbers = |audit: &Audit, outcome: &str| -> Vec<u64> {
             audit.events(usize::MAX).iter().filter(|e| e.outcome == outcome).map(|e| e.generation).collect()
         };
@@ -454,7 +478,8 @@ mod tests {
         let whole = std::fs::read(dir.path().join("history")).unwrap();
         let mut broken = whole.clone();
         broken[0] ^= 1;
-        for (content, bad, left) in [(&b"garbage"[..], 1, 0), (&[0xff; 100], 1, 0), (&broken, 1, 2), (b"x\ny\n", 2, 0)] {
+        for (content, bad, left) in [(&b"garbage"[..], 1, 0), (&[0xff; 100], 1, 0), (&broken, 1, 2), (b"x\ny\n", 2, 0)]
+        {
             std::fs::write(dir.path().join("history"), content).unwrap();
             let notes = Audit::open(Some(dir.path()), 3).notes;
             let wanted = format!("history is damaged: {bad} of its lines cannot be read and are not shown; {left} can");

@@ -137,7 +137,12 @@ mod tests {
             let expected = if cut + 1 == whole.len() { saved.clone() } else { Saved::default() };
             assert_eq!(load(dir.path()), expected, "{cut}");
         }
-        let old = String::from_utf8(whole).unwrap().replace(MARK, MARK_OPEN).lines().filter(|l| !l.starts_with("end")).fold(String::new(), |t, l| t + l + "\n");
+        let old = String::from_utf8(whole)
+            .unwrap()
+            .replace(MARK, MARK_OPEN)
+            .lines()
+            .filter(|l| !l.starts_with("end"))
+            .fold(String::new(), |t, l| t + l + "\n");
         std::fs::write(path(dir.path()), old).unwrap();
         assert_eq!(load(dir.path()), saved, "what an earlier version left");
         std::fs::write(path(dir.path()), b"\xff\xfe\nvpc").unwrap();

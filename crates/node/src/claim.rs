@@ -70,7 +70,8 @@ fn lock(path: &Path, open: impl Fn() -> std::io::Result<File>) -> Result<Flock<F
     patiently(|| {
         loop {
             let file = open().map_err(refused("opening the lock", path))?;
-            let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| NodeError::Locked(path.into()))?;
+            let lock =
+                Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| NodeError::Locked(path.into()))?;
             // One that was removed between both is nobody's lock.
             let (mine, there) = (lock.metadata(), std::fs::metadata(path));
             if mine.is_ok_and(|mine| there.is_ok_and(|there| (mine.dev(), mine.ino()) == (there.dev(), there.ino()))) {
@@ -108,7 +109,9 @@ pub fn remove_lock(socket: &Path) -> Result<(), NodeError> {
 /// Locks the pins of an instance that is to be taken away; none if there are none.
 pub(crate) fn pins_that_are_there(pins: &Path) -> Result<Option<Flock<File>>, NodeError> {
     match File::open(pins) {
-        Ok(file) => Flock::lock(file, FlockArg::LockExclusiveNonblock).map(Some).map_err(|_| NodeError::Locked(pins.into())),
+        Ok(file) => {
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map(Some).map_err(|_| NodeError::Locked(pins.into()))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(NodeError::file("opening", pins)(e)),
     }
@@ -187,7 +190,12 @@ pub fn take_tables(pins: &Path, taker: Taker) -> Result<(), NodeError> {
     let carried = generations(pins).into_iter().max().unwrap_or(0);
     if pinned && ours && carried > number {
         if !adopt {
-            return Err(NodeError::NewerTables { pins: pins.into(), carried, dir: dir.unwrap_or(Path::new("")).into(), number });
+            return Err(NodeError::NewerTables {
+                pins: pins.into(),
+                carried,
+                dir: dir.unwrap_or(Path::new("")).into(),
+                number,
+            });
         }
         tracing::warn!("the tables under {} held generation {carried} of this state, and say what generation {number} says from now on", pins.display());
     }
@@ -221,7 +229,8 @@ pub fn take_tables(pins: &Path, taker: Taker) -> Result<(), NodeError> {
 pub fn move_earlier_state(dir: &Path) -> Result<bool, NodeError> {
     let Some(above) = dir.parent() else { return Ok(false) };
     let gathered = dir.with_extension("moving");
-    let state = |name: &str| name == "snapshot" || name.starts_with("journal-") || ["counters", "layouts"].contains(&name);
+    let state =
+        |name: &str| name == "snapshot" || name.starts_with("journal-") || ["counters", "layouts"].contains(&name);
     let names = || -> Vec<String> {
         let entries = std::fs::read_dir(above).into_iter().flatten().flatten();
         entries.filter_map(|e| e.file_name().into_string().ok()).filter(|name| state(name)).collect()
@@ -293,7 +302,10 @@ mod tests {
         std::fs::create_dir(pins.join("layout-00000000000000aa")).unwrap();
         take_tables(pins, taker("bb", 0, false)).unwrap();
         let e = take_tables(pins, taker("cc", 1, false)).unwrap_err().to_string();
-        assert!(e.contains("state bb") && e.contains("state cc") && e.contains("--adopt") && e.contains("--uninstall"), "{e}");
+        assert!(
+            e.contains("state bb") && e.contains("state cc") && e.contains("--adopt") && e.contains("--uninstall"),
+            "{e}"
+        );
         assert_eq!(owners(pins), ["bb"]);
         take_tables(pins, taker("cc", 1, true)).unwrap();
         assert_eq!(owners(pins), ["cc"]);

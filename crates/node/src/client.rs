@@ -79,7 +79,11 @@ impl Client {
     }
 
     /// Hands on a listing line by line, until `take` fails; how it ended.
-    pub fn lines<E>(&self, path: &str, take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Result<ListEnd, E>, ClientError> {
+    pub fn lines<E>(
+        &self,
+        path: &str,
+        take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Result<ListEnd, E>, ClientError> {
         self.lines_of(Method::GET, path, Vec::new(), take)
     }
 
@@ -236,7 +240,8 @@ fn not_connected(socket: &Path, source: std::io::Error) -> ClientError {
         return ClientError::NotRunning { path, source };
     }
     // Of a folder that may not be entered, the folder's group.
-    let owner = [Some(socket), socket.parent()].into_iter().flatten().find_map(|p| std::fs::metadata(p).ok()).map(|m| m.gid());
+    let owner =
+        [Some(socket), socket.parent()].into_iter().flatten().find_map(|p| std::fs::metadata(p).ok()).map(|m| m.gid());
     let group = owner.and_then(|gid| nix::unistd::Group::from_gid(nix::unistd::Gid::from_raw(gid)).ok().flatten());
     ClientError::NotPermitted { path, group: group.map_or("tunny".into(), |g| g.name) }
 }

@@ -38,7 +38,11 @@ pub struct Deletes {
 impl Deletes {
     /// Of a plan for a configuration of so many objects.
     pub fn new(plan: &Plan, of: u64) -> Deletes {
-        Deletes { by_kind: Kind::ALL.map(|k| plan.tally(k).removed), of, gateway: plan.tally(Kind::Gateway).removed > plan.tally(Kind::Gateway).added && of > 1 }
+        Deletes {
+            by_kind: Kind::ALL.map(|k| plan.tally(k).removed),
+            of,
+            gateway: plan.tally(Kind::Gateway).removed > plan.tally(Kind::Gateway).added && of > 1,
+        }
     }
 
     /// Objects that go.
@@ -48,7 +52,11 @@ impl Deletes {
 
     /// Why their number must be given.
     fn why(&self) -> &'static str {
-        if self.gateway { "the Gateway among them, without which nothing is forwarded" } else { "which is more than a tenth" }
+        if self.gateway {
+            "the Gateway among them, without which nothing is forwarded"
+        } else {
+            "which is more than a tenth"
+        }
     }
 
     /// Whether their number must be given.

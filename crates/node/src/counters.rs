@@ -57,7 +57,8 @@ struct Reading {
 impl Reading {
     fn take(tables: &Tables) -> Self {
         let (slots, xdp_slots) = tables.slots();
-        let mut reading = Self { fast: Default::default(), software: Default::default(), slots: Vec::new(), overflow: 0 };
+        let mut reading =
+            Self { fast: Default::default(), software: Default::default(), slots: Vec::new(), overflow: 0 };
         for slot in 0..slots {
             let s = tables.stats(slot).read();
             reading.overflow += s.drop_overflow;

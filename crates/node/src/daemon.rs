@@ -13,8 +13,8 @@ use crate::events::Hub;
 use crate::internet::Internet;
 use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
-use crate::store::Persist;
 use crate::steps::Steps;
+use crate::store::Persist;
 use crate::types::ApplyReport;
 use crate::upgrade::Predecessor;
 use config::Model;
@@ -108,7 +108,10 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let state_id = store.as_ref().map_or(STATELESS.to_string(), |s| s.id().to_string());
     if let Some(pins) = pins.filter(|pins| pins.is_dir()) {
         let number = store.as_ref().map_or(0, Persist::number);
-        crate::claim::take_tables(pins, Taker { id: &state_id, number, dir: options.state.as_deref(), adopt: options.adopt })?;
+        crate::claim::take_tables(
+            pins,
+            Taker { id: &state_id, number, dir: options.state.as_deref(), adopt: options.adopt },
+        )?;
         store.iter_mut().for_each(|s| s.says_beside(pins));
     }
     steps.done(format!("state read: {}", counts(&model)));
@@ -138,7 +141,8 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         }
         None => build(&plane, &model)?,
     };
-    let in_hand = |lost: u64| format!("{lost} packets that the process before had in hand are counted as punt_no_listener");
+    let in_hand =
+        |lost: u64| format!("{lost} packets that the process before had in hand are counted as punt_no_listener");
     if plane.took_over() {
         let tables = writer.tables();
         let lost = crate::counters::account_for_the_dead(&tables, 0..tables.slots().0);
@@ -164,7 +168,10 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if !connections.is_empty() {
         let lost = internet.states().take_in(&connections, crate::counters::monotonic_ns());
         let rest = if lost > 0 { format!(", {lost} could not go on") } else { String::new() };
-        steps.done(format!("{} connections of another layout's state table carried over{rest}", connections.len() as u64 - lost));
+        steps.done(format!(
+            "{} connections of another layout's state table carried over{rest}",
+            connections.len() as u64 - lost
+        ));
     }
     steps.done(format!("{} sessions at hand", internet.nat().tracker().stats().sessions));
 
@@ -219,7 +226,8 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let core = Core { model, store: store.take(), times: Default::default() };
     let instance = options.instance.clone();
     let startup = steps.list();
-    let node = Node::new(Parts { instance, hub, core, plane, writer, underlay, internet, carried, audit, startup, notes });
+    let node =
+        Node::new(Parts { instance, hub, core, plane, writer, underlay, internet, carried, audit, startup, notes });
     // Sampling may be configured.
     node.update_capture();
     if let Some(state) = &options.state {
@@ -321,7 +329,8 @@ fn apply_at_start(
     let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
     let origin = Origin::node(&format!("startup, files {}", names.join(" ")));
     let generation = store.map_or(0, |s| s.number());
-    let report = applied.map(|plan| plan.map(|plan| ApplyReport { plan, committed: true, generation, ..ApplyReport::default() }));
+    let report = applied
+        .map(|plan| plan.map(|plan| ApplyReport { plan, committed: true, generation, ..ApplyReport::default() }));
     match report {
         Ok(None) => Ok(false),
         Ok(Some(report)) => {
@@ -343,7 +352,8 @@ fn apply_files(
     store: Option<&mut Persist>,
     notes: &mut Vec<String>,
 ) -> Result<Option<serde_json::Value>, NodeError> {
-    let sentences = |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
+    let sentences =
+        |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
     let files = expand(paths)?;
     let docs = config::parse_files(&files).map_err(sentences)?;
     let plan = model.apply(&docs).map_err(sentences)?;
@@ -422,7 +432,11 @@ fn possible_cpus() -> u32 {
     last.map_or(abi::SLOTS_MAX - WORKERS_MAX - 2, |n| n + 1).min(abi::SLOTS_MAX - WORKERS_MAX - 2)
 }
 
-fn event_thread(xdp: &xdp::XdpEngine, hub: Arc<Hub>, stop: Arc<AtomicBool>) -> Result<std::thread::JoinHandle<()>, NodeError> {
+fn event_thread(
+    xdp: &xdp::XdpEngine,
+    hub: Arc<Hub>,
+    stop: Arc<AtomicBool>,
+) -> Result<std::thread::JoinHandle<()>, NodeError> {
     let ring = xdp.events(move |event| hub.publish(event))?;
     let body = move || {
         while !stop.load(Ordering::Relaxed) {

@@ -146,7 +146,9 @@ impl DataPlane {
         if let Some(xdp) = &self.xdp {
             match xdp.states() {
                 Ok(backing) => return backing,
-                Err(e) => self.memory_note = Some(format!("ATTENTION: states of connections end with this process. {e}")),
+                Err(e) => {
+                    self.memory_note = Some(format!("ATTENTION: states of connections end with this process. {e}"))
+                }
             }
         }
         Arc::new(states::HeapSlots::default())
@@ -253,7 +255,9 @@ impl DataPlane {
         for name in &self.service.uplinks {
             match interface(name) {
                 Ok(i) => interfaces.push(i),
-                Err(e) => self.notes.push(format!("uplink {name} is not there ({e}); it is served as soon as it appears")),
+                Err(e) => {
+                    self.notes.push(format!("uplink {name} is not there ({e}); it is served as soon as it appears"))
+                }
             }
         }
         if self.choice == Choice::None {
@@ -305,7 +309,9 @@ impl DataPlane {
         let listening = std::mem::take(&mut self.listening);
         for port in self.stop_workers() {
             match port {
-                Port::Xdp(socket) if listening.contains(&(socket.ifindex(), socket.queue())) => sockets.punts.push(socket),
+                Port::Xdp(socket) if listening.contains(&(socket.ifindex(), socket.queue())) => {
+                    sockets.punts.push(socket)
+                }
                 Port::Xdp(_) => {}
                 Port::Packet(socket) => sockets.packets.push(socket),
             }
@@ -318,7 +324,8 @@ impl DataPlane {
 
     /// Whether an interface's program is to run in another mode than now.
     fn changes_mode(&self, ifindex: u32) -> bool {
-        let mode = self.xdp.as_ref().and_then(|xdp| xdp.attached().into_iter().find(|a| a.ifindex == ifindex)).map(|a| a.mode);
+        let mode =
+            self.xdp.as_ref().and_then(|xdp| xdp.attached().into_iter().find(|a| a.ifindex == ifindex)).map(|a| a.mode);
         mode.is_some() && mode == unwanted(self.service.engine)
     }
 
@@ -386,7 +393,12 @@ impl DataPlane {
         }
     }
 
-    fn start_workers(&mut self, interfaces: &[Interface], modes: &[&str], mut sockets: Sockets) -> Result<(), NodeError> {
+    fn start_workers(
+        &mut self,
+        interfaces: &[Interface],
+        modes: &[&str],
+        mut sockets: Sockets,
+    ) -> Result<(), NodeError> {
         let tables = Tables::new(self.memory.clone());
         let (slots, xdp_slots) = tables.slots();
         let count = self.workers.min(slots.saturating_sub(xdp_slots));
@@ -398,14 +410,19 @@ impl DataPlane {
             if open.len() != ports.len() {
                 // A number that two nodes on one port do not share.
                 let fanout = (count > 1).then_some((std::process::id() ^ i.ifindex << 8) as u16);
-                open = (0..count).map(|_| PacketSocket::open(i.ifindex, fanout)).collect::<Result<_, _>>().map_err(refused)?;
+                open = (0..count)
+                    .map(|_| PacketSocket::open(i.ifindex, fanout))
+                    .collect::<Result<_, _>>()
+                    .map_err(refused)?;
             }
             for (list, socket) in ports.iter_mut().zip(open) {
                 list.push(Port::Packet(socket));
             }
         }
-        let fast: Vec<u32> = interfaces.iter().zip(modes).filter(|(_, mode)| **mode != "user").map(|(i, _)| i.ifindex).collect();
-        let punts: Vec<PuntSocket> = sockets.punts.into_iter().filter(|socket| fast.contains(&socket.ifindex())).collect();
+        let fast: Vec<u32> =
+            interfaces.iter().zip(modes).filter(|(_, mode)| **mode != "user").map(|(i, _)| i.ifindex).collect();
+        let punts: Vec<PuntSocket> =
+            sockets.punts.into_iter().filter(|socket| fast.contains(&socket.ifindex())).collect();
         let listening = punts.iter().map(|socket| (socket.ifindex(), socket.queue())).collect();
         for socket in punts {
             ports[socket.queue() as usize % count as usize].push(Port::Xdp(socket));

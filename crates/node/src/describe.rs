@@ -94,7 +94,8 @@ fn value<T: FromStr>(word: &str, text: &str) -> Result<T, DescribeError>
 where
     T::Err: std::fmt::Display,
 {
-    text.parse().map_err(|e: T::Err| DescribeError::Value { word: word.into(), why: format!("the value does not fit: {e}") })
+    text.parse()
+        .map_err(|e: T::Err| DescribeError::Value { word: word.into(), why: format!("the value does not fit: {e}") })
 }
 
 impl FromStr for Description {
@@ -103,7 +104,8 @@ impl FromStr for Description {
     fn from_str(text: &str) -> Result<Self, DescribeError> {
         let (mut vni, mut src, mut dst, mut from, mut to) = (None, None, None, None, None);
         let (mut kind, mut sport, mut dport, mut ttl, mut len) = (Kind::Udp, 40000, 80, 64, None);
-        let (mut df, mut tos, mut outer_tos, mut smac, mut dmac, mut port) = (false, 0, 0, 0x0200_0000_0001, None, None);
+        let (mut df, mut tos, mut outer_tos, mut smac, mut dmac, mut port) =
+            (false, 0, 0, 0x0200_0000_0001, None, None);
         let mut plain = false;
         for word in text.split_whitespace() {
             let (key, v) = word.split_once('=').unwrap_or((word, ""));
@@ -183,7 +185,11 @@ impl Description {
             (Some(to), _) => to,
             (None, IpAddr::V4(_)) if vtep4 != 0 => IpAddr::V4(vtep4.into()),
             (None, IpAddr::V6(_)) if vtep6 != 0 => IpAddr::V6(vtep6.into()),
-            _ => return Err(DescribeError::Mixed("the gateway has no tunnel address of the family of `from`; say to=ADDR".into())),
+            _ => {
+                return Err(DescribeError::Mixed(
+                    "the gateway has no tunnel address of the family of `from`; say to=ADDR".into(),
+                ))
+            }
         };
         let packet = ip_packet(self.from, to, protocol::UDP, 64, self.outer_tos, true, &segment);
         Ok(ethernet_frame(0x0200_0000_0a0a, 0x0200_0000_0b0b, self.from.is_ipv4(), &packet))
@@ -195,7 +201,8 @@ impl Description {
         if let (Kind::Arp, IpAddr::V4(src), IpAddr::V4(dst)) = (self.kind, self.src, self.dst) {
             let mut packet = vec![0; arp::LEN];
             let (sender_ip, target_ip) = (u32::from(src), u32::from(dst));
-            let repr = arp::Repr { operation: arp::REQUEST, sender_mac: self.smac, sender_ip, target_mac: 0, target_ip };
+            let repr =
+                arp::Repr { operation: arp::REQUEST, sender_mac: self.smac, sender_ip, target_mac: 0, target_ip };
             put(&mut packet, 0, |b: &mut [u8; arp::LEN]| repr.emit(b));
             let dst = self.dmac.unwrap_or(Mac::BROADCAST.0);
             let mut frame = ethernet_frame(self.smac, dst, true, &packet);
@@ -208,7 +215,8 @@ impl Description {
             let mut message = vec![0; nd::NEIGHBOUR_LEN + 8];
             // The buffer has exactly the length that a solicitation with its option needs.
             let _ = nd::Solicitation { target, source_mac: Some(self.smac) }.emit(src, group, &mut message);
-            let packet = ip_packet(self.src, IpAddr::V6(group.into()), protocol::ICMPV6, 255, self.tos, self.df, &message);
+            let packet =
+                ip_packet(self.src, IpAddr::V6(group.into()), protocol::ICMPV6, 255, self.tos, self.df, &message);
             return ethernet_frame(self.smac, self.dmac.unwrap_or(nd::multicast_mac(group)), false, &packet);
         }
         let (number, segment) = self.segment();
@@ -241,7 +249,11 @@ impl Description {
                 protocol::TCP
             }
             (Kind::Icmp, IpAddr::V6(s), IpAddr::V6(d)) => {
-                let _ = icmpv6::Repr { kind: icmpv6::kind::ECHO, code: 0, rest: 1 << 16 | 1 }.emit(s.into(), d.into(), &mut segment);
+                let _ = icmpv6::Repr { kind: icmpv6::kind::ECHO, code: 0, rest: 1 << 16 | 1 }.emit(
+                    s.into(),
+                    d.into(),
+                    &mut segment,
+                );
                 protocol::ICMPV6
             }
             (Kind::Icmp, ..) => {
@@ -249,7 +261,9 @@ impl Description {
                 protocol::ICMP
             }
             _ => {
-                put(&mut segment, 0, |b: &mut [u8; udp::HEADER_LEN]| udp::Repr { src_port, dst_port, payload_len: self.len }.emit(b));
+                put(&mut segment, 0, |b: &mut [u8; udp::HEADER_LEN]| {
+                    udp::Repr { src_port, dst_port, payload_len: self.len }.emit(b)
+                });
                 udp::Packet::new_unchecked(&mut segment[..]).fill_checksum(pseudo(protocol::UDP));
                 protocol::UDP
             }
@@ -283,7 +297,15 @@ fn ip_packet(src: IpAddr, dst: IpAddr, number: u8, ttl: u8, tos: u8, df: bool, p
                 IpAddr::V4(a) => u128::from(a.to_ipv6_mapped()),
             };
             let (src, dst) = (number128(src), number128(dst));
-            let repr = ipv6::Repr { traffic_class: tos, flow_label: 0, payload_len, next_header: number, hop_limit: ttl, src, dst };
+            let repr = ipv6::Repr {
+                traffic_class: tos,
+                flow_label: 0,
+                payload_len,
+                next_header: number,
+                hop_limit: ttl,
+                src,
+                dst,
+            };
             put(&mut packet, 0, |b: &mut [u8; ipv6::HEADER_LEN]| repr.emit(b));
         }
     }

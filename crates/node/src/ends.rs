@@ -97,12 +97,16 @@ mod tests {
 
     #[test]
     fn ends_are_told_in_one_line() {
-        let ends = |list: &[(&str, u64)], more| Ends { vpcs: list.iter().map(|(k, n)| (k.to_string(), *n)).collect(), more };
+        let ends =
+            |list: &[(&str, u64)], more| Ends { vpcs: list.iter().map(|(k, n)| (k.to_string(), *n)).collect(), more };
         assert_eq!(ends(&[], false).to_string(), "");
         let what = "the configuration no longer gives their VPC their public address";
         assert_eq!(ends(&[("red", 1)], false).to_string(), format!("1 live session ends: {what} (red 1).\n"));
         let many = [("a", 1), ("b", 9), ("c", 1), ("d", 1), ("e", 1), ("f", 1)];
-        assert_eq!(ends(&many, true).to_string(), format!("At least 14 live sessions end: {what} (b 9, a 1, c 1, d 1, e 1, and 1 more VPCs).\n"));
+        assert_eq!(
+            ends(&many, true).to_string(),
+            format!("At least 14 live sessions end: {what} (b 9, a 1, c 1, d 1, e 1, and 1 more VPCs).\n")
+        );
         assert_eq!(ends(&many, true).to_json()["sessions"], 14);
     }
 }

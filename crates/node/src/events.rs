@@ -48,7 +48,9 @@ impl EventFilter {
             }
             if !(drop && self.drops || punt && self.punts) {
                 let (is, other) = if drop { ("drops", "--drops") } else { ("punts", "--punts") };
-                return Err(format!("`{name}` is a reason of {is}, of which none are asked for; give {other} too, or another reason"));
+                return Err(format!(
+                    "`{name}` is a reason of {is}, of which none are asked for; give {other} too, or another reason"
+                ));
             }
         }
         if self.sample.is_some() && !self.reasons.is_empty() {
@@ -261,7 +263,8 @@ mod tests {
     #[test]
     fn subscribers_get_what_they_asked_for_and_a_slow_one_loses_counted() {
         let hub = Hub::default();
-        let mut drops = hub.subscribe(EventFilter { drops: true, reasons: vec!["vm_unknown".into()], ..Default::default() });
+        let mut drops =
+            hub.subscribe(EventFilter { drops: true, reasons: vec!["vm_unknown".into()], ..Default::default() });
         let mut punts = hub.subscribe(EventFilter { punts: true, vni: Some(7), ..Default::default() });
         assert_eq!(hub.wanted(), Wanted { drops: true, punts: true, sample: 0 });
         hub.publish(&event(EVENT_DROP, abi::DropReason::VmUnknown as u8, 5));

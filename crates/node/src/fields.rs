@@ -40,13 +40,18 @@ fn layer(frame: &[u8], which: &str, list: &mut Vec<(String, String)>) {
             put("payload length", ip.payload_len().to_string());
             put("next header", ip.next_header().to_string());
             if ipv6::is_extension(ip.next_header()) {
-                put("upper layer", match ipv6::walk(ip.next_header(), ip.payload()) {
-                    Ok(c) if c.later() => "in the first fragment".into(),
-                    Ok(c) => format!("{} behind {} extension headers", c.upper.protocol, c.headers),
-                    Err(ipv6::ChainFault::Cut) => "not in the packet".into(),
-                    Err(ipv6::ChainFault::Long) => format!("behind more than {} extension headers", ipv6::CHAIN_MAX),
-                    Err(ipv6::ChainFault::Refused) => "behind an extension header that is refused".into(),
-                });
+                put(
+                    "upper layer",
+                    match ipv6::walk(ip.next_header(), ip.payload()) {
+                        Ok(c) if c.later() => "in the first fragment".into(),
+                        Ok(c) => format!("{} behind {} extension headers", c.upper.protocol, c.headers),
+                        Err(ipv6::ChainFault::Cut) => "not in the packet".into(),
+                        Err(ipv6::ChainFault::Long) => {
+                            format!("behind more than {} extension headers", ipv6::CHAIN_MAX)
+                        }
+                        Err(ipv6::ChainFault::Refused) => "behind an extension header that is refused".into(),
+                    },
+                );
             }
             (ip.next_header(), bytes.get(ipv6::HEADER_LEN..).unwrap_or_default())
         }
@@ -64,7 +69,10 @@ fn layer(frame: &[u8], which: &str, list: &mut Vec<(String, String)>) {
         return;
     }
     if !payload.is_empty() {
-        put("payload", format!("{} bytes {}", payload.len(), crate::describe::to_hex(&payload[..payload.len().min(16)])));
+        put(
+            "payload",
+            format!("{} bytes {}", payload.len(), crate::describe::to_hex(&payload[..payload.len().min(16)])),
+        );
     }
 }
 

@@ -31,11 +31,15 @@ impl Node {
         let model = {
             let core = lock(&self.core);
             let Some(store) = &core.store else {
-                return Err(NodeError::Request("this node keeps no state (--no-state), so there is no earlier configuration to go back to".into()));
+                return Err(NodeError::Request(
+                    "this node keeps no state (--no-state), so there is no earlier configuration to go back to".into(),
+                ));
             };
             if !kept.iter().any(|g| g.kept && g.event.generation == to) {
                 let range = match (kept.iter().find(|g| g.kept), kept.last()) {
-                    (Some(first), Some(last)) => format!("those of {} to {} are", first.event.generation, last.event.generation),
+                    (Some(first), Some(last)) => {
+                        format!("those of {} to {} are", first.event.generation, last.event.generation)
+                    }
                     _ => "none is yet".into(),
                 };
                 return Err(NodeError::Request(format!("generation {to} is not kept, {range}: see `tunny history`")));

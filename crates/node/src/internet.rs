@@ -13,13 +13,13 @@ use crate::sessionlog::SessionLog;
 use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
+use ::states::Backing;
 use config::{Model, NatPlan, WirePlan};
 use filter::Filter;
 use gateway::Nat;
-use session::upgrade::Image;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
+use session::upgrade::Image;
 use session::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
-use ::states::Backing;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,7 +77,14 @@ pub fn binding(s: &SessionInfo) -> Binding {
 fn options(model: &Model, salt: u64) -> Options {
     let timeouts = model.gateway().map_or_else(Default::default, |g| g.timeouts);
     let sessions = model.limits().sessions;
-    Options { sessions, initial: sessions.min(1 << 16), salt, timeouts, tenant: TenantLimits::share_of(sessions), ..Options::default() }
+    Options {
+        sessions,
+        initial: sessions.min(1 << 16),
+        salt,
+        timeouts,
+        tenant: TenantLimits::share_of(sessions),
+        ..Options::default()
+    }
 }
 
 /// The routers of a configuration.
@@ -236,7 +243,10 @@ impl Internet {
                 // A state table may fill up within less than a turn: while connections leave it, step follows step. Turns stay ten a second.
                 for _ in 0..STEPS {
                     let until = Instant::now() + EXPIRE / STEPS;
-                    while states.migrate(&*memory, monotonic_ns()) && Instant::now() < until && !stop.load(Ordering::Relaxed) {}
+                    while states.migrate(&*memory, monotonic_ns())
+                        && Instant::now() < until
+                        && !stop.load(Ordering::Relaxed)
+                    {}
                     std::thread::sleep(until.saturating_duration_since(Instant::now()));
                 }
             }

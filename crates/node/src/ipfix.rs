@@ -243,9 +243,18 @@ mod tests {
     fn what_is_not_translated_is_told_with_firewall_events_and_a_refusal_from_its_beginner() {
         let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
         let inner = InnerKey::v4(100, 6, 0x0a00_0005, 4000, 0x0a00_0006, 443);
-        let pair = Record { refused: None, pair: true, inner, outer: inner.untranslated(), from_outside: false, start: 5, end: None };
+        let pair = Record {
+            refused: None,
+            pair: true,
+            inner,
+            outer: inner.untranslated(),
+            from_outside: false,
+            start: 5,
+            end: None,
+        };
         let end = End { time: 9, reason: EndReason::Timeout, state: "established", counts: Some((3, 200)) };
-        let refusal = Some(crate::sessionlog::Refusal { rule: Some(("web".into(), "ingress deny any any priority 1".into())) });
+        let refusal =
+            Some(crate::sessionlog::Refusal { rule: Some(("web".into(), "ingress deny any any priority 1".into())) });
         let six = InnerKey::v6(100, 58, 5, 0, 6, 128 << 8 | 3);
         let all = [
             pair.clone(),
@@ -256,7 +265,10 @@ mod tests {
         ];
         Exporter::new(collector.local_addr().unwrap()).send(&all, 10).unwrap();
         let seen = read(&collector, all.len());
-        assert_eq!(seen.iter().map(|(t, r)| (*t, r[&233])).collect::<Vec<_>>(), [(258, 1), (258, 2), (259, 3), (259, 3), (260, 3)]);
+        assert_eq!(
+            seen.iter().map(|(t, r)| (*t, r[&233])).collect::<Vec<_>>(),
+            [(258, 1), (258, 2), (259, 3), (259, 3), (260, 3)]
+        );
         let get = |i: usize, ids: [u64; 4]| ids.map(|id| seen[i].1[&id]);
         assert_eq!(get(1, [86, 85, 136, 153]), [3, 200, 1, 9]);
         assert_eq!(get(2, [8, 12, 7, 11]), [0x0a00_0005, 0x0a00_0006, 4000, 443]);

@@ -77,7 +77,10 @@ fn kinds(kind: &str) -> Result<Vec<Kind>, NodeError> {
 }
 
 fn absent(what: &str, name: &str) -> NodeError {
-    NodeError::Absent(format!("there is no {what} named `{name}` on this node; `tunny get {}` lists those that there are", what.to_lowercase()))
+    NodeError::Absent(format!(
+        "there is no {what} named `{name}` on this node; `tunny get {}` lists those that there are",
+        what.to_lowercase()
+    ))
 }
 
 /// Refuses a name that no object of a kind has.
@@ -96,7 +99,9 @@ pub(crate) fn known_addresses(model: &Model, query: &SessionQuery) -> Result<(),
         return Err(NodeError::Absent(format!("no Vm and no Server of {place} has the address {vm}")));
     }
     match query.public.filter(|a| !model.has_public_address(*a)) {
-        Some(public) => Err(NodeError::Absent(format!("{public} lies in no PublicPool, and in no ipv6Prefixes of a Snat"))),
+        Some(public) => {
+            Err(NodeError::Absent(format!("{public} lies in no PublicPool, and in no ipv6Prefixes of a Snat")))
+        }
         None => Ok(()),
     }
 }
@@ -138,7 +143,9 @@ impl Objects {
             lock(&self.snapshot).page(&core.model, most)
         };
         if lock(&self.snapshot).overrun() {
-            return Err(NodeError::Request("too much changed while this was listed: it ends here, incomplete; list again".into()));
+            return Err(NodeError::Request(
+                "too much changed while this was listed: it ends here, incomplete; list again".into(),
+            ));
         }
         // What was kept of a stretch comes on top of what is there.
         self.left = self.left.saturating_sub(page.len() as u64);
@@ -333,16 +340,21 @@ impl Node {
         match (query.tables, query.name.as_str()) {
             (true, name) => {
                 if !(query.vpc.is_empty() && query.from.is_empty()) {
-                    return Err(NodeError::Request("what the tables hold is listed whole: it knows neither `vpc` nor `continue`".into()));
+                    return Err(NodeError::Request(
+                        "what the tables hold is listed whole: it knows neither `vpc` nor `continue`".into(),
+                    ));
                 }
                 let cursor = self.table_cursor(kind, name)?;
-                let mut held = Held { node: self.clone(), cursor, left: if query.limit == 0 { u64::MAX } else { query.limit } };
+                let mut held =
+                    Held { node: self.clone(), cursor, left: if query.limit == 0 { u64::MAX } else { query.limit } };
                 if name.is_empty() {
                     return Ok(lines(held));
                 }
                 let list = held.some();
                 if list.is_empty() {
-                    return Err(NodeError::Absent(format!("the tables have no {kind} named `{name}`; `tunny get {kind} --tables` lists what they have")));
+                    return Err(NodeError::Absent(format!(
+                        "the tables have no {kind} named `{name}`; `tunny get {kind} --tables` lists what they have"
+                    )));
                 }
                 Ok(at_hand(list))
             }
@@ -350,11 +362,16 @@ impl Node {
             (false, name) => {
                 let wanted = plain.snapshot(kind, &self.core().model)?;
                 let core = self.core();
-                let found = kinds(kind)?.into_iter().filter_map(|k| core.model.get(k, name)).filter(|o| wanted.takes(o));
+                let found =
+                    kinds(kind)?.into_iter().filter_map(|k| core.model.get(k, name)).filter(|o| wanted.takes(o));
                 let found: Vec<_> = found.map(|o| o.to_json()).collect();
                 match found.is_empty() {
-                    true if kind == "all" => Err(NodeError::Absent(format!("there is no object named `{name}` on this node"))),
-                    true if !query.vpc.is_empty() => Err(NodeError::Absent(format!("there is no {kind} named `{name}` in Vpc `{}`", query.vpc))),
+                    true if kind == "all" => {
+                        Err(NodeError::Absent(format!("there is no object named `{name}` on this node")))
+                    }
+                    true if !query.vpc.is_empty() => {
+                        Err(NodeError::Absent(format!("there is no {kind} named `{name}` in Vpc `{}`", query.vpc)))
+                    }
                     true => Err(absent(&Kind::from_name(kind).map_or(kind.to_string(), |k| k.to_string()), name)),
                     false => Ok(at_hand(found)),
                 }
@@ -382,7 +399,9 @@ impl Node {
 
     /// The counters of all VMs, or of so many, page by page.
     pub fn each_vm(self: &Arc<Self>, most: u64, mut take: impl FnMut(VmCounters)) {
-        let Ok(mut pages) = self.listing("vm", &ListQuery { limit: most, ..Default::default() }).map(Counted) else { return };
+        let Ok(mut pages) = self.listing("vm", &ListQuery { limit: most, ..Default::default() }).map(Counted) else {
+            return;
+        };
         while !pages.over() {
             match pages.counters() {
                 Ok(list) => list.into_iter().for_each(&mut take),
@@ -420,7 +439,11 @@ impl Node {
             };
             let Some(entry) = entry else { continue };
             let (count, before) = (tables.vm_count(entry.vm), self.carried.vm(&name));
-            list.push(VmCounters { vm: name, packets: count.packets + before.packets, bytes: count.bytes + before.bytes });
+            list.push(VmCounters {
+                vm: name,
+                packets: count.packets + before.packets,
+                bytes: count.bytes + before.bytes,
+            });
         }
         list
     }

@@ -132,7 +132,7 @@ impl Collector for Scrape {
         let e = &mut encoder;
         self.packets(e)?;
         self.tenants(e)?;
-self.internet(e)?;
+        self.internet(e)?;
         self.states(e)?;
         self.migration(e)?;
         self.node(e)
@@ -148,11 +148,35 @@ impl Scrape {
         counters(e, "tunny_forwarded", "Bytes sent on", Some(&Unit::Bytes), engines(c, |x| x.forwarded_bytes))?;
         counters(e, "tunny_packets_answered", "ARP, ND and ICMP requests answered", None, engines(c, |x| x.answered))?;
         counters(e, "tunny_packets_passed", "Packets left to the host", None, engines(c, |x| x.passed))?;
-        counters(e, "tunny_packets_generated", "ICMP errors and fragments generated", None, engines(c, |x| x.generated))?;
+        counters(
+            e,
+            "tunny_packets_generated",
+            "ICMP errors and fragments generated",
+            None,
+            engines(c, |x| x.generated),
+        )?;
         counters(e, "tunny_drops", "Dropped packets by reason", None, by_reason(&c.total.drops))?;
-        counters(e, "tunny_punts", "Packets that the fast path handed over, by reason", None, by_reason(&c.fast.punts))?;
-        counters(e, "tunny_drop_overflow", "Drops counted by reason only, for want of room by VPC", None, [(vec![], c.drop_overflow)])?;
-        gauges(e, "tunny_balanced", "1 if in + generated = forwarded + answered + passed + dropped", None, [(vec![], f64::from(u8::from(c.balance.balanced)))])?;
+        counters(
+            e,
+            "tunny_punts",
+            "Packets that the fast path handed over, by reason",
+            None,
+            by_reason(&c.fast.punts),
+        )?;
+        counters(
+            e,
+            "tunny_drop_overflow",
+            "Drops counted by reason only, for want of room by VPC",
+            None,
+            [(vec![], c.drop_overflow)],
+        )?;
+        gauges(
+            e,
+            "tunny_balanced",
+            "1 if in + generated = forwarded + answered + passed + dropped",
+            None,
+            [(vec![], f64::from(u8::from(c.balance.balanced)))],
+        )?;
         counters(
             e,
             "tunny_slot_packets_received",
@@ -165,20 +189,50 @@ impl Scrape {
     fn states(&self, e: &mut DescriptorEncoder) -> fmt::Result {
         let s = &self.states;
         let of = |v: f64| [(vec![("table", s.table.clone())], v)];
-        gauges(e, "tunny_states_connections", "Connections inside, by what tells their states", None, of(s.connections as f64))?;
+        gauges(
+            e,
+            "tunny_states_connections",
+            "Connections inside, by what tells their states",
+            None,
+            of(s.connections as f64),
+        )?;
         gauges(e, "tunny_states_connections_limit", "The same at most", None, of(s.limit as f64))?;
-        gauges(e, "tunny_states_collisions", "Connections that collide and are held by their full key", None, of(s.collisions as f64))?;
+        gauges(
+            e,
+            "tunny_states_collisions",
+            "Connections that collide and are held by their full key",
+            None,
+            of(s.collisions as f64),
+        )?;
         gauges(e, "tunny_states_places", "Registers or slots of the state table", None, of(s.places as f64))?;
         gauges(e, "tunny_states_memory", "Memory of the state table", Some(&Unit::Bytes), of(s.bytes as f64))?;
         let share = s.false_accept_percent / 100.0;
-        gauges(e, "tunny_states_false_accepts", "Share of unknown data packets let through, by formula", Some(&Unit::Ratios), of(share))?;
+        gauges(
+            e,
+            "tunny_states_false_accepts",
+            "Share of unknown data packets let through, by formula",
+            Some(&Unit::Ratios),
+            of(share),
+        )?;
         let agent = s.agent.iter().map(|a| (vec![("address", a.address.clone())], f64::from(u8::from(a.up))));
         gauges(e, "tunny_states_agent_up", "Whether the agent on another host judges control packets", None, agent)?;
         let waiting = s.agent.iter().map(|a| (vec![("address", a.address.clone())], a.waiting as f64));
         gauges(e, "tunny_states_agent_waiting", "Control packets that wait for it", None, waiting)?;
         let vpc = |v: &crate::states::StatesVpc| vec![("vni", v.vni.to_string()), ("vpc", v.vpc.clone())];
-        gauges(e, "tunny_vpc_connections", "Connections of a VPC in the state table", None, s.vpcs.iter().map(|v| (vpc(v), v.connections as f64)))?;
-        gauges(e, "tunny_vpc_connections_opening", "Those that are not established", None, s.vpcs.iter().map(|v| (vpc(v), v.opening as f64)))
+        gauges(
+            e,
+            "tunny_vpc_connections",
+            "Connections of a VPC in the state table",
+            None,
+            s.vpcs.iter().map(|v| (vpc(v), v.connections as f64)),
+        )?;
+        gauges(
+            e,
+            "tunny_vpc_connections_opening",
+            "Those that are not established",
+            None,
+            s.vpcs.iter().map(|v| (vpc(v), v.opening as f64)),
+        )
     }
 
     fn migration(&self, e: &mut DescriptorEncoder) -> fmt::Result {
@@ -186,9 +240,22 @@ impl Scrape {
         if !m.enabled {
             return Ok(());
         }
-        gauges(e, "tunny_migration_prefixes", "Prefixes that have migrated to the software path", None, [(vec![], m.prefixes.len() as f64)])?;
-        let moved = [("software", m.moved_to_software), ("fast", m.moved_back)].map(|(to, n)| (vec![("to", to.to_string())], n));
-        counters(e, "tunny_migration_moved", "Connections that changed between state table and software path", None, moved)?;
+        gauges(
+            e,
+            "tunny_migration_prefixes",
+            "Prefixes that have migrated to the software path",
+            None,
+            [(vec![], m.prefixes.len() as f64)],
+        )?;
+        let moved = [("software", m.moved_to_software), ("fast", m.moved_back)]
+            .map(|(to, n)| (vec![("to", to.to_string())], n));
+        counters(
+            e,
+            "tunny_migration_moved",
+            "Connections that changed between state table and software path",
+            None,
+            moved,
+        )?;
         let vpc = |v: &crate::states::MigrationVpc| vec![("vni", v.vni.to_string()), ("vpc", v.vpc.clone())];
         let what = "Connections of a VPC that have migrated to the software path";
         gauges(e, "tunny_vpc_connections_migrated", what, None, m.vpcs.iter().map(|v| (vpc(v), v.software as f64)))
@@ -202,21 +269,57 @@ impl Scrape {
         let reasons = ["timeout", "closed", "evicted", "removed", "reopened", "translation"];
         let ended = reasons.iter().zip(s.ended).map(|(r, n)| (vec![("reason", r.to_string())], n));
         counters(e, "tunny_sessions_ended", "Sessions ended, by reason", None, ended)?;
-        counters(e, "tunny_session_log_lost", "Records of the session log lost, its writer being slow", None, [(vec![], self.log_lost)])?;
-        counters(e, "tunny_nat_packets", "Packets to and from the Internet sent on by each engine", None, engines(&self.counters, |x| x.nat))?;
+        counters(
+            e,
+            "tunny_session_log_lost",
+            "Records of the session log lost, its writer being slow",
+            None,
+            [(vec![], self.log_lost)],
+        )?;
+        counters(
+            e,
+            "tunny_nat_packets",
+            "Packets to and from the Internet sent on by each engine",
+            None,
+            engines(&self.counters, |x| x.nat),
+        )?;
         let pool = |p: &PoolView| vec![("pool", p.pool.clone())];
         gauges(e, "tunny_pool_ports", "Ports of a pool", None, self.pools.iter().map(|p| (pool(p), p.ports as f64)))?;
-        gauges(e, "tunny_pool_ports_held", "Ports of a pool that VMs hold", None, self.pools.iter().map(|p| (pool(p), p.held as f64)))?;
-        gauges(e, "tunny_pool_reused", "Connections over reused ports", None, self.pools.iter().map(|p| (pool(p), p.reused as f64)))?;
+        gauges(
+            e,
+            "tunny_pool_ports_held",
+            "Ports of a pool that VMs hold",
+            None,
+            self.pools.iter().map(|p| (pool(p), p.held as f64)),
+        )?;
+        gauges(
+            e,
+            "tunny_pool_reused",
+            "Connections over reused ports",
+            None,
+            self.pools.iter().map(|p| (pool(p), p.reused as f64)),
+        )?;
         let vpc = |t: &TenantView| vec![("vni", t.vni.to_string()), ("vpc", t.vpc.clone())];
         let each = |f: fn(&TenantView) -> u64| self.nat.iter().map(move |t| (vpc(t), f(t) as f64)).collect::<Vec<_>>();
         gauges(e, "tunny_vpc_sessions", "Sessions of a VPC", None, each(|t| t.sessions))?;
-        gauges(e, "tunny_vpc_sessions_fast", "Sessions of a VPC that the fast path serves", None, each(|t| t.sessions_fast))?;
+        gauges(
+            e,
+            "tunny_vpc_sessions_fast",
+            "Sessions of a VPC that the fast path serves",
+            None,
+            each(|t| t.sessions_fast),
+        )?;
         gauges(e, "tunny_vpc_sessions_limit", "Sessions of a VPC at most", None, each(|t| t.sessions_limit))?;
         gauges(e, "tunny_vpc_half_open", "Half-open sessions of a VPC", None, each(|t| t.half_open))?;
         gauges(e, "tunny_vpc_ports", "Ports that VMs of a VPC hold", None, each(|t| t.ports))?;
         gauges(e, "tunny_vpc_ports_limit", "Ports that VMs of a VPC hold at most", None, each(|t| t.ports_limit))?;
-        counters(e, "tunny_vpc_evicted", "Half-open sessions evicted for newer ones", None, self.nat.iter().map(|t| (vpc(t), t.evicted)))?;
+        counters(
+            e,
+            "tunny_vpc_evicted",
+            "Half-open sessions evicted for newer ones",
+            None,
+            self.nat.iter().map(|t| (vpc(t), t.evicted)),
+        )?;
         let refused = self.nat.iter().flat_map(|t| {
             t.refused.iter().map(|(why, n)| {
                 let mut labels = vpc(t);
@@ -230,7 +333,13 @@ impl Scrape {
     fn tenants(&self, e: &mut DescriptorEncoder) -> fmt::Result {
         let label = |vni: u32, vpc: &str| vec![("vni", vni.to_string()), ("vpc", vpc.to_string())];
         let tenants = &self.counters.tenants;
-        counters(e, "tunny_vpc_packets", "Packets accepted from a VPC", None, tenants.iter().map(|t| (label(t.vni, &t.vpc), t.packets)))?;
+        counters(
+            e,
+            "tunny_vpc_packets",
+            "Packets accepted from a VPC",
+            None,
+            tenants.iter().map(|t| (label(t.vni, &t.vpc), t.packets)),
+        )?;
         let punts = tenants.iter().flat_map(|t| {
             [("passed", t.punts), ("limited", t.punts_limited)].map(|(outcome, n)| {
                 let mut labels = label(t.vni, &t.vpc);
@@ -265,7 +374,13 @@ impl Scrape {
         let what = "VMs without counters here, since a scrape holds those of 10000; ask for one by ?vms=NAME";
         gauges(e, "tunny_vms_left_out", what, None, [(vec![], self.vms_left_out as f64)])?;
         let vm = |name: &str| vec![("vm", name.to_string())];
-        counters(e, "tunny_vm_packets", "Packets delivered to a VM", None, self.vms.iter().map(|(n, p, _)| (vm(n), *p)))?;
+        counters(
+            e,
+            "tunny_vm_packets",
+            "Packets delivered to a VM",
+            None,
+            self.vms.iter().map(|(n, p, _)| (vm(n), *p)),
+        )?;
         counters(
             e,
             "tunny_vm_delivered",
@@ -279,18 +394,44 @@ impl Scrape {
         let s = &self.status;
         let named = |l: &Level| vec![("table", l.name.clone())];
         gauges(e, "tunny_table_used", "Entries in use", None, self.levels.iter().map(|l| (named(l), l.used as f64)))?;
-        gauges(e, "tunny_table_limit", "Entries at most", None, self.levels.iter().map(|l| (named(l), l.limit as f64)))?;
+        gauges(
+            e,
+            "tunny_table_limit",
+            "Entries at most",
+            None,
+            self.levels.iter().map(|l| (named(l), l.limit as f64)),
+        )?;
         counters(e, "tunny_commits", "Commits since the start", None, [(vec![], s.commits.count)])?;
         counters(e, "tunny_commits_refused", "Commits refused since the start", None, [(vec![], s.commits.refused)])?;
-        gauges(e, "tunny_commit_last", "Duration of the latest commit", Some(&Unit::Seconds), [(vec![], s.commits.last_s)])?;
-        gauges(e, "tunny_commit_max", "Duration of the longest commit", Some(&Unit::Seconds), [(vec![], s.commits.max_s)])?;
-        counters(e, "tunny_events_lost", "Captured packets lost because a watcher was slow", None, [(vec![], self.events_lost)])?;
+        gauges(
+            e,
+            "tunny_commit_last",
+            "Duration of the latest commit",
+            Some(&Unit::Seconds),
+            [(vec![], s.commits.last_s)],
+        )?;
+        gauges(
+            e,
+            "tunny_commit_max",
+            "Duration of the longest commit",
+            Some(&Unit::Seconds),
+            [(vec![], s.commits.max_s)],
+        )?;
+        counters(
+            e,
+            "tunny_events_lost",
+            "Captured packets lost because a watcher was slow",
+            None,
+            [(vec![], self.events_lost)],
+        )?;
         gauges(
             e,
             "tunny_uplink_up",
             "1 if the uplink is up; mode says how it is served",
             None,
-            s.uplinks.iter().map(|u| (vec![("uplink", u.name.clone()), ("mode", u.mode.clone())], f64::from(u8::from(u.up)))),
+            s.uplinks
+                .iter()
+                .map(|u| (vec![("uplink", u.name.clone()), ("mode", u.mode.clone())], f64::from(u8::from(u.up)))),
         )?;
         gauges(
             e,
@@ -319,7 +460,16 @@ mod tests {
     #[test]
     fn metrics_name_reasons_and_vpcs_and_end_properly() {
         let drops = BTreeMap::from([("vm_unknown".to_string(), 7u64)]);
-        let tenants = vec![TenantCounters { vni: 100, vpc: "a\"b".into(), packets: 5, bytes: 500, punts: 3, punts_limited: 4, meter: [0; 3], drops: drops.clone() }];
+        let tenants = vec![TenantCounters {
+            vni: 100,
+            vpc: "a\"b".into(),
+            packets: 5,
+            bytes: 500,
+            punts: 3,
+            punts_limited: 4,
+            meter: [0; 3],
+            drops: drops.clone(),
+        }];
         let mut counters = Counters { tenants, ..Default::default() };
         counters.total.drops = drops;
         let text = render(Scrape { counters, ..Default::default() }).unwrap();

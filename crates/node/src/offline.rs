@@ -36,7 +36,8 @@ pub struct Offline {
 impl Offline {
     /// Reads configuration files and fills tables with them. `mtu` is that of the made-up underlay.
     pub fn new(files: &[PathBuf], mtu: u16) -> Result<Self, NodeError> {
-        let sentences = |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
+        let sentences =
+            |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
         let files = crate::daemon::expand(files)?;
         let mut model = Model::new();
         let (docs, warnings) = config::validate_files(&files, &mut model).map_err(sentences)?;

@@ -259,7 +259,8 @@ impl<R: Read> Reader<R> {
     fn enhanced(&mut self, body: &[u8]) -> Result<Packet, PcapError> {
         let (link, resolution) = self.link_and_resolution(self.u32(body, 0) as usize)?;
         let units = u64::from(self.u32(body, 4)) << 32 | u64::from(self.u32(body, 8));
-        let data = body.get(20..20 + self.u32(body, 12) as usize).ok_or(self.damaged("a packet is longer than its block"))?;
+        let data =
+            body.get(20..20 + self.u32(body, 12) as usize).ok_or(self.damaged("a packet is longer than its block"))?;
         let time_ns = if resolution & 0x80 != 0 {
             (u128::from(units) * 1_000_000_000 >> (resolution & 0x7f)) as u64
         } else {
@@ -330,7 +331,15 @@ impl<W: Write> PcapNgWriter<W> {
     }
 
     /// Adds a packet that came in on `ifindex`, called `name`.
-    pub fn write(&mut self, ifindex: u32, name: &str, time_ns: u64, length: u32, data: &[u8], comment: &str) -> io::Result<()> {
+    pub fn write(
+        &mut self,
+        ifindex: u32,
+        name: &str,
+        time_ns: u64,
+        length: u32,
+        data: &[u8],
+        comment: &str,
+    ) -> io::Result<()> {
         let interface = match self.interfaces.iter().position(|i| *i == ifindex) {
             Some(position) => position,
             None => {
@@ -408,7 +417,10 @@ mod tests {
         for bytes in samples() {
             let packets = all(&bytes).unwrap();
             assert_eq!(packets.len(), 2);
-            assert_eq!(packets[0], Packet { time_ns: 1_700_000_000_123_456_789, length: 3, link: 1, data: vec![1, 2, 3] });
+            assert_eq!(
+                packets[0],
+                Packet { time_ns: 1_700_000_000_123_456_789, length: 3, link: 1, data: vec![1, 2, 3] }
+            );
             assert_eq!(packets[1], Packet { time_ns: 5, length: 61, link: 1, data: vec![4; 61] });
         }
     }

@@ -124,7 +124,9 @@ async fn metrics(
     query: Query<crate::api::MetricsQuery>,
     headers: axum::http::HeaderMap,
 ) -> Response {
-    let Ok(_turn) = shared.answers.acquire().await else { return axum::http::StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let Ok(_turn) = shared.answers.acquire().await else {
+        return axum::http::StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
     crate::api::metrics(State(shared.node.clone()), query, headers).await
 }
 
@@ -195,7 +197,10 @@ mod tests {
     use std::future::Future;
 
     fn many(door: &Arc<Door>, hosts: std::ops::Range<u8>) -> Vec<Place> {
-        hosts.flat_map(|host| (0..OF_ONE).map(move |_| host)).map(|host| door.take([192, 0, 2, host].into()).unwrap()).collect()
+        hosts
+            .flat_map(|host| (0..OF_ONE).map(move |_| host))
+            .map(|host| door.take([192, 0, 2, host].into()).unwrap())
+            .collect()
     }
 
     fn told(place: &Place) -> bool {

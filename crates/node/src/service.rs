@@ -5,20 +5,21 @@
 //! `writer` (the tables; the underlay takes this one alone). Packets take none of them.
 
 use crate::audit::Audit;
+use crate::body::{frames, read_documents};
 use crate::carried::{self, Counts, Saved};
 use crate::consent::{self, Consent, Deletes};
 use crate::counters::{self, monotonic_ns};
 use crate::dataplane::{DataPlane, Service};
 use crate::error::NodeError;
 use crate::events::{EventFilter, Hub, Wanted};
-use crate::internet::Internet;
 use crate::flows::{exponent_for, Sampler};
+use crate::internet::Internet;
 use crate::listing::Listings;
 use crate::metrics::Scrape;
 use crate::narrow;
-use crate::tabledump::Cursor;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
+use crate::tabledump::Cursor;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, LIST_END};
 use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
@@ -134,45 +135,6 @@ pub(crate) enum Change<'a> {
     Everything(Model, Option<Plan>),
 }
 
-/// Takes a request's frames of (u32 length, name, u64 length, content) apart; numbers are little-endian.
-fn frames(body: &[u8]) -> Option<Vec<(String, &[u8])>> {
-    let (mut rest, mut list) = (body, Vec::new());
-    while !rest.is_empty() {
-        let (length, tail) = rest.split_first_chunk::<4>()?;
-        let (name, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        let (length, tail) = tail.split_first_chunk::<8>()?;
-        let (content, tail) = tail.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-        list.push((String::from_utf8_lossy(name).into_owned(), content));
-        rest = tail;
-    }
-    Some(list)
-}
-
-/// The documents of a request, and the errors in their texts.
-pub fn read_documents(body: &[u8], mode: Mode) -> Result<(Documents, Vec<ConfigError>), NodeError> {
-    let cut = || NodeError::Request("the request is cut off; are node and command of one version?".into());
-    let (mut docs, mut errors) = (Documents::new(), Vec::new());
-    for (name, content) in frames(body).ok_or_else(cut)? {
-        if mode != Mode::DeleteNames {
-            docs.read_bytes(&name, content, &mut errors);
-            continue;
-        }
-        let names: Vec<(String, String)> = serde_json::from_slice(content).map_err(|_| cut())?;
-        for (kind, name) in names {
-            docs.delete(Kind::from_name(&kind).ok_or_else(|| crate::listing::unknown_kind(&kind))?, &name);
-        }
-    }
-    Ok((if mode == Mode::Delete { docs.into_deletions() } else { docs }, errors))
-}
-
-/// Appends one file to the body of an apply request.
-pub fn write_document(body: &mut Vec<u8>, name: &str, content: &[u8]) {
-    body.extend_from_slice(&(name.len() as u32).to_le_bytes());
-    body.extend_from_slice(name.as_bytes());
-    body.extend_from_slice(&(content.len() as u64).to_le_bytes());
-    body.extend_from_slice(content);
-}
-
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
@@ -180,7 +142,25 @@ impl Node {
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
         let (trouble, mark) = (Mutex::default(), crate::daemon::salt());
-        Arc::new(Node { instance, started, mark, hub, core, plane, writer, memory, underlay, internet, carried, audit, startup, notes, trouble, listings: Listings::default(), unread: Mutex::default() })
+        Arc::new(Node {
+            instance,
+            started,
+            mark,
+            hub,
+            core,
+            plane,
+            writer,
+            memory,
+            underlay,
+            internet,
+            carried,
+            audit,
+            startup,
+            notes,
+            trouble,
+            listings: Listings::default(),
+            unread: Mutex::default(),
+        })
     }
 
     /// The distributor of captured packets.
@@ -249,7 +229,11 @@ impl Node {
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
             let mtus = uplinks.iter().enumerate().map(|(at, u)| (at, u.name.as_str(), u.mtu));
-            warnings.extend(narrow::problems(gateway, mtus).into_iter().map(|(at, problem)| format!("spec.uplinks[{at}] of the Gateway {problem}")));
+            warnings.extend(
+                narrow::problems(gateway, mtus)
+                    .into_iter()
+                    .map(|(at, problem)| format!("spec.uplinks[{at}] of the Gateway {problem}")),
+            );
         }
         Status {
             instance: self.instance.clone(),
@@ -310,10 +294,7 @@ impl Node {
                 vms.insert(v.vm, Count { packets: v.packets, bytes: v.bytes });
             }
         });
-        let total = Counts {
-            vpcs: vpcs.map(|t| (t.vni, Count { packets: t.packets, bytes: t.bytes })).collect(),
-            vms,
-        };
+        let total = Counts { vpcs: vpcs.map(|t| (t.vni, Count { packets: t.packets, bytes: t.bytes })).collect(), vms };
         if let Err(e) = carried::save(state, &Saved { before: self.carried.clone(), total }) {
             tracing::warn!("the counters could not be saved, so an upgrade would lose those of VPCs and VMs: {e}");
         }
@@ -346,7 +327,8 @@ impl Node {
         {
             let writer = lock(&self.writer);
             let groups: BTreeMap<_, _> = writer.groups().into_iter().map(|(id, members)| (id.0, members)).collect();
-            let specs: BTreeMap<_, _> = writer.nexthops().into_iter().map(|(id, s)| (id.0, (s.ifindex, s.addr))).collect();
+            let specs: BTreeMap<_, _> =
+                writer.nexthops().into_iter().map(|(id, s)| (id.0, (s.ifindex, s.addr))).collect();
             for members in writer.ncs().iter().filter_map(|(.., group)| groups.get(&(*group)?.0)) {
                 let ways: std::collections::BTreeSet<_> = members.iter().filter_map(|m| specs.get(&m.0)).collect();
                 ways.into_iter().for_each(|way| *ncs.entry(*way).or_default() += 1);
@@ -401,7 +383,8 @@ impl Node {
         if vm_port.is_some() || remote.is_some() || remote_port.is_some() || protocol.is_some() || state.is_some() {
             return Err(NodeError::Request("ports are chosen by vpc, vm, public and public_port alone".into()));
         }
-        let ports = crate::sessions::ports(&self.internet, query, &self.vpc_names(), &self.counters(), self.has_fast_path())?;
+        let ports =
+            crate::sessions::ports(&self.internet, query, &self.vpc_names(), &self.counters(), self.has_fast_path())?;
         if ports.holders.is_empty() && ports.elastic.is_empty() {
             crate::listing::known_addresses(&self.core().model, query)?;
         }
@@ -521,7 +504,12 @@ impl Node {
     }
 
     /// Applies documents: all of them or none.
-    pub fn apply_documents(&self, docs: &Documents, replace: bool, consent: &Consent) -> Result<ApplyReport, NodeError> {
+    pub fn apply_documents(
+        &self,
+        docs: &Documents,
+        replace: bool,
+        consent: &Consent,
+    ) -> Result<ApplyReport, NodeError> {
         if !replace {
             return self.change(Change::Documents(docs), consent);
         }
@@ -704,7 +692,10 @@ impl Node {
             return Ok(ifindex);
         }
         let known: Vec<String> = ports.iter().map(|p| format!("{} ({})", p.ifindex, p.name)).collect();
-        Err(NodeError::Absent(format!("interface {ifindex} is no port of this node, so no packet comes from it; there are {}", known.join(", "))))
+        Err(NodeError::Absent(format!(
+            "interface {ifindex} is no port of this node, so no packet comes from it; there are {}",
+            known.join(", ")
+        )))
     }
 
     /// Refuses a filter of captured packets that nothing can pass.
@@ -726,7 +717,8 @@ impl Node {
             0 => lock(&self.plane).uplinks().first().map_or(1, |u| u.ifindex),
             given => self.served(given)?,
         };
-        let heap: Arc<dyn Memory> = Arc::new(tables::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
+        let heap: Arc<dyn Memory> =
+            Arc::new(tables::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
         let engine = if request.xdp { Some(xdp::XdpEngine::load()?) } else { None };
         {
             // The writer stands still while its tables are copied.

@@ -131,7 +131,8 @@ impl Record {
 impl Record {
     /// Type and code of an ICMP message that was refused.
     pub fn icmp(&self) -> Option<(u8, u8)> {
-        let icmp = self.refused.is_some() && matches!(self.inner.proto(), wire::protocol::ICMP | wire::protocol::ICMPV6);
+        let icmp =
+            self.refused.is_some() && matches!(self.inner.proto(), wire::protocol::ICMP | wire::protocol::ICMPV6);
         let service = if self.from_outside { self.inner.vm_port() } else { self.inner.remote_port() };
         icmp.then_some(((service >> 8) as u8, service as u8))
     }
@@ -241,7 +242,8 @@ impl SessionLog {
         let (sender, receiver) = sync_channel(QUEUE);
         let (to, health, names) = (target.clone(), self.health.clone(), self.names.clone());
         health.goes_well();
-        match std::thread::Builder::new().name("tunny-log".into()).spawn(move || write(&to, &receiver, &health, &names)) {
+        match std::thread::Builder::new().name("tunny-log".into()).spawn(move || write(&to, &receiver, &health, &names))
+        {
             Ok(thread) => {
                 *self.queue.write().unwrap_or_else(PoisonError::into_inner) = Some(sender);
                 *writing = Some(Writing { target, thread });

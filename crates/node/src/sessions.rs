@@ -104,14 +104,18 @@ pub fn protocol_name(number: u8) -> String {
 impl SessionQuery {
     /// As the tracker understands it.
     pub fn filter(&self, vpcs: &BTreeMap<u32, String>) -> Result<Filter, NodeError> {
-        let unknown = |what: &str, name: &str, known: &str| NodeError::Request(format!("there is no {what} `{name}`{known}"));
-        let vni = match &self.vpc {
-            Some(name) => {
-                let found = vpcs.iter().find(|(_, n)| *n == name).map(|(vni, _)| *vni);
-                Some(found.ok_or_else(|| unknown("Vpc", name, " on this node; `tunny get vpc` lists those that there are"))?)
-            }
-            None => None,
-        };
+        let unknown =
+            |what: &str, name: &str, known: &str| NodeError::Request(format!("there is no {what} `{name}`{known}"));
+        let vni =
+            match &self.vpc {
+                Some(name) => {
+                    let found = vpcs.iter().find(|(_, n)| *n == name).map(|(vni, _)| *vni);
+                    Some(found.ok_or_else(|| {
+                        unknown("Vpc", name, " on this node; `tunny get vpc` lists those that there are")
+                    })?)
+                }
+                None => None,
+            };
         let proto = match &self.protocol {
             Some(name) => {
                 let found = (0..=255).find(|n| protocol_name(*n) == *name || n.to_string() == *name);
@@ -396,7 +400,8 @@ fn with_limits(view: TenantView, limits: TenantLimits) -> TenantView {
 /// What VPCs hold. `xdp`: there is a fast path.
 pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>, counters: &Counters, xdp: bool) -> Vec<TenantView> {
     let plan = internet.plan();
-    let conflicts: BTreeMap<u32, u64> = counters.tenants.iter().map(|t| (t.vni, t.drops.get(CONFLICT).copied().unwrap_or(0))).collect();
+    let conflicts: BTreeMap<u32, u64> =
+        counters.tenants.iter().map(|t| (t.vni, t.drops.get(CONFLICT).copied().unwrap_or(0))).collect();
     let mut list: BTreeMap<u32, TenantView> = BTreeMap::new();
     let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
     for t in internet.nat().translator().tenant_use() {

@@ -5,15 +5,18 @@
 //! fills a new table beside the one in use, which then takes its place; between sessions (`exact`) and a table the connections change
 //! over, established ones as such.
 
+use crate::agent::link::{AgentLink, Hearers, Target};
 use crate::copy::copy_words_of;
 use crate::error::NodeError;
-use crate::agent::link::{AgentLink, Hearers, Target};
+use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
 use abi::{STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
 use config::RemoteAgent;
 use gateway::Nat;
 use serde::{Deserialize, Serialize};
-use session::{Cursor, Direction, EndReason, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo, SessionMemory, State};
-use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
+use session::{
+    Cursor, Direction, EndReason, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo,
+    SessionMemory, State,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -103,7 +106,9 @@ impl States {
         let elsewhere = before.filter(|states| states.remote().is_some() && had.1.as_ref() != agent);
         if let Some(remote) = elsewhere.as_ref().and_then(|states| states.remote()).filter(|remote| !remote.is_up()) {
             let held = remote.held();
-            notes.push(format!("ATTENTION: the agent that goes is not there; what it knows of {held} connections goes with it"));
+            notes.push(format!(
+                "ATTENTION: the agent that goes is not there; what it knows of {held} connections goes with it"
+            ));
         }
         let known = elsewhere.map_or_else(Vec::new, |states| states.connections());
         *lock(&self.link) = None;
@@ -136,7 +141,13 @@ impl States {
     }
 
     /// A table whose agent is in this process.
-    fn open_here(&self, spec: Spec, known: &[(Key, Connection)], timeouts: Timeouts, now: u64) -> Result<(Shared, Recovered), NodeError> {
+    fn open_here(
+        &self,
+        spec: Spec,
+        known: &[(Key, Connection)],
+        timeouts: Timeouts,
+        now: u64,
+    ) -> Result<(Shared, Recovered), NodeError> {
         let mut mine = self.open_sessions(now);
         mine.extend(known.iter().filter_map(|(key, c)| established(key, c)));
         let (shared, found) = Shared::open_with(&*self.backing, spec, self.salt, timeouts, (&mine, now))
@@ -146,16 +157,25 @@ impl States {
     }
 
     /// A table whose agent is on another host; it takes in what is established here.
-    fn open_there(&self, spec: Spec, known: &[(Key, Connection)], timeouts: Timeouts, now: u64) -> Result<Shared, NodeError> {
+    fn open_there(
+        &self,
+        spec: Spec,
+        known: &[(Key, Connection)],
+        timeouts: Timeouts,
+        now: u64,
+    ) -> Result<Shared, NodeError> {
         let mut mine = self.open_sessions(now);
         let here = ::states::left_connections(&*self.backing);
         mine.extend(here.iter().chain(known).filter_map(|(key, c)| established(key, c)));
-        Shared::open_remote(&self.backing, (&self.name, spec), self.salt, timeouts, mine).map_err(|e| NodeError::States(e.to_string()))
+        Shared::open_remote(&self.backing, (&self.name, spec), self.salt, timeouts, mine)
+            .map_err(|e| NodeError::States(e.to_string()))
     }
 
     /// Begins to talk to the agent.
     fn connect(&self, agent: &RemoteAgent, notes: &mut Vec<String>) -> Result<(), NodeError> {
-        let Some(remote) = self.nat.states().as_ref().and_then(|states| states.remote().cloned()) else { return Ok(()) };
+        let Some(remote) = self.nat.states().as_ref().and_then(|states| states.remote().cloned()) else {
+            return Ok(());
+        };
         let target = Target { address: agent.address, key: (&agent.key).into() };
         let (ends, returned) = (self.ends.clone(), self.returned.clone());
         let hearers =
@@ -175,7 +195,10 @@ impl States {
     /// Takes in what the records of another layout held; becomes sessions where these tell. How many found no room.
     pub fn take_in(&self, connections: &[(Key, Connection)], now: u64) -> u64 {
         match self.nat.states().clone() {
-            Some(states) => connections.iter().filter(|(key, c)| states.get(key).is_none() && !states.restore(key, c, now)).count() as u64,
+            Some(states) => {
+                connections.iter().filter(|(key, c)| states.get(key).is_none() && !states.restore(key, c, now)).count()
+                    as u64
+            }
             None => self.to_sessions(connections, now),
         }
     }
@@ -189,7 +212,8 @@ impl States {
             let tcp = L4View::Tcp(Segment { flags: ACK, ..Segment::default() });
             let view = if c.tcp.is_some() { tcp } else { L4View::Other };
             let (owner, direction) = (Owner::Filter, c.began);
-            let new = NewSession { inner, outer: pair.outer(), owner, direction, view, bytes: 0, epoch: 0, pick_up: true };
+            let new =
+                NewSession { inner, outer: pair.outer(), owner, direction, view, bytes: 0, epoch: 0, pick_up: true };
             lost += u64::from(self.nat.tracker().create(&new, now, &mut |_| {}).is_err());
         }
         if lost > 0 {
@@ -228,7 +252,14 @@ impl States {
 
     /// A turn of the thread that ends what is due; `changed`: rules have changed, so that connections are to be judged again, `most` records
     /// a turn at most.
-    pub fn turn(&self, hand: &mut Hand, (changed, most): (bool, u64), tables: &tables::Tables, memory: &dyn SessionMemory, now: u64) {
+    pub fn turn(
+        &self,
+        hand: &mut Hand,
+        (changed, most): (bool, u64),
+        tables: &tables::Tables,
+        memory: &dyn SessionMemory,
+        now: u64,
+    ) {
         let Some(states) = self.nat.states().clone() else { return };
         if changed || self.returned.swap(false, Ordering::AcqRel) {
             hand.sweep = Some(0);
@@ -282,7 +313,9 @@ impl States {
         let states = self.nat.states().clone().filter(|_| agent.is_some());
         let Some(known) = states.map(|states| some_connections(&states)) else {
             return nat
-                .set_states(|_| Shared::open(&*heap, spec, self.salt, Timeouts::default()).map(|(s, _)| Some(Arc::new(s))))
+                .set_states(|_| {
+                    Shared::open(&*heap, spec, self.salt, Timeouts::default()).map(|(s, _)| Some(Arc::new(s)))
+                })
                 .map_err(|e| failed(&e));
         };
         nat.set_states(|_| match known {
@@ -294,7 +327,8 @@ impl States {
                 Ok(Some(Arc::new(shared)))
             }
             // Nobody answers the trace's packet either.
-            None => Shared::open_remote(&heap, (&self.name, spec), self.salt, Timeouts::default(), Vec::new()).map(|s| Some(Arc::new(s))),
+            None => Shared::open_remote(&heap, (&self.name, spec), self.salt, Timeouts::default(), Vec::new())
+                .map(|s| Some(Arc::new(s))),
         })
         .map_err(|e: ::states::OpenError| failed(&e))
     }
@@ -400,7 +434,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// A table of its own for a gateway without ports.
 pub fn offline(nat: &Nat, spec: Option<Spec>, timeouts: &session::Timeouts, salt: u64) -> Result<(), NodeError> {
     let Some(spec) = spec else { return Ok(()) };
-    let open = |_| Shared::open(&HeapSlots::default(), spec, salt, Timeouts::from(timeouts)).map(|(s, _)| Some(Arc::new(s)));
+    let open =
+        |_| Shared::open(&HeapSlots::default(), spec, salt, Timeouts::from(timeouts)).map(|(s, _)| Some(Arc::new(s)));
     nat.set_states(open).map_err(|e| NodeError::States(e.to_string()))
 }
 

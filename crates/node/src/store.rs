@@ -42,7 +42,16 @@ impl Persist {
     /// Opens or makes the state in a folder. Returns what an operator should know, too.
     pub fn open(dir: &Path) -> Result<(Self, Model, Vec<String>), NodeError> {
         let (store, model, opened) = Store::open_noting(dir, crate::audit::noted_generation(dir)).map_err(refused)?;
-        let persist = Self { store, compaction: None, id: opened.id, uncompacted: None, said: false, healed: None, displaced: None, beside: None };
+        let persist = Self {
+            store,
+            compaction: None,
+            id: opened.id,
+            uncompacted: None,
+            said: false,
+            healed: None,
+            displaced: None,
+            beside: None,
+        };
         Ok((persist, model, opened.notes))
     }
 

@@ -36,7 +36,11 @@ impl Cursor {
             "all" => vec![Kind::Nc, Kind::Vpc, Kind::Vm, Kind::Route],
             text => match Kind::from_name(text) {
                 Some(kind @ (Kind::Nc | Kind::Vpc | Kind::Vm | Kind::Route)) => vec![kind],
-                _ => return Err(NodeError::Request(format!("the tables have no `{text}`; they have nc, vpc, vm and route"))),
+                _ => {
+                    return Err(NodeError::Request(format!(
+                        "the tables have no `{text}`; they have nc, vpc, vm and route"
+                    )))
+                }
             },
         };
         let (name, kinds, routes) = (name.to_string(), kinds.into(), Default::default());
@@ -49,7 +53,11 @@ impl Cursor {
     }
 
     /// The next objects, at most a page of them; `writer` is called as often as something is read. Perhaps none, before the end.
-    pub fn page<'w, G: std::ops::Deref<Target = Writer> + 'w>(&mut self, most: usize, writer: impl Fn() -> G) -> Vec<Value> {
+    pub fn page<'w, G: std::ops::Deref<Target = Writer> + 'w>(
+        &mut self,
+        most: usize,
+        writer: impl Fn() -> G,
+    ) -> Vec<Value> {
         let most = most.min(PAGE);
         let mut list = Vec::new();
         while let Some(kind) = self.kinds.front().copied().filter(|_| list.len() < most) {
@@ -69,7 +77,12 @@ impl Cursor {
         self.name.is_empty() || self.name == name
     }
 
-    fn ncs<G: std::ops::Deref<Target = Writer>>(&mut self, most: usize, writer: &impl Fn() -> G, list: &mut Vec<Value>) -> bool {
+    fn ncs<G: std::ops::Deref<Target = Writer>>(
+        &mut self,
+        most: usize,
+        writer: &impl Fn() -> G,
+        list: &mut Vec<Value>,
+    ) -> bool {
         let mut left = self.ncs.take().unwrap_or_else(|| writer().ncs().into());
         while list.len() < most {
             let Some((address, id, group)) = left.pop_front() else { return false };
@@ -113,7 +126,9 @@ impl Cursor {
                 _ => {
                     let writer = writer();
                     let head = writer.head(vni).filter(|_| self.wants(&vpc));
-                    list.extend(head.map(|head| of_vpc(&vpc, &head, writer.vm_count(vni), writer.intervals(vni).len())));
+                    list.extend(
+                        head.map(|head| of_vpc(&vpc, &head, writer.vm_count(vni), writer.intervals(vni).len())),
+                    );
                 }
             }
         }

@@ -42,7 +42,9 @@ pub struct Reading {
 fn rates(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, seconds: f64) -> BTreeMap<String, f64> {
     after
         .iter()
-        .map(|(reason, n)| (reason.clone(), n.saturating_sub(before.get(reason).copied().unwrap_or(0)) as f64 / seconds))
+        .map(|(reason, n)| {
+            (reason.clone(), n.saturating_sub(before.get(reason).copied().unwrap_or(0)) as f64 / seconds)
+        })
         .filter(|(_, rate)| *rate > 0.0)
         .collect()
 }
@@ -77,9 +79,8 @@ fn tenants(before: &Counters, after: &Counters, seconds: f64) -> Vec<TenantRate>
         .tenants
         .iter()
         .map(|t| {
-            let (packets, bytes, drops) = earlier
-                .get(&t.vni)
-                .map_or((0, 0, 0), |e| (e.packets, e.bytes, e.drops.values().sum::<u64>()));
+            let (packets, bytes, drops) =
+                earlier.get(&t.vni).map_or((0, 0, 0), |e| (e.packets, e.bytes, e.drops.values().sum::<u64>()));
             TenantRate {
                 vni: t.vni,
                 vpc: t.vpc.clone(),
@@ -124,7 +125,8 @@ mod tests {
 
     #[test]
     fn rates_are_differences_over_time() {
-        let before = Reading { cpus: cpu_times("cpu  9 9\ncpu0 10 0 10 70 0 0 10 0 0 0\nintr 5\n"), ..Default::default() };
+        let before =
+            Reading { cpus: cpu_times("cpu  9 9\ncpu0 10 0 10 70 0 0 10 0 0 0\nintr 5\n"), ..Default::default() };
         let mut after = Reading { cpus: cpu_times("cpu0 20 0 20 120 0 0 40 0 0 0\n"), ..Default::default() };
         let c = &mut after.counters;
         c.time_ns = 2_000_000_000;

@@ -176,7 +176,10 @@ pub fn run_xdp(engine: &XdpEngine, frame: &[u8], ifindex: u32, software: &Report
         TestVerdict::Drop(reason) => {
             let same = software.reason.as_deref() == Some(reason.name());
             let says = software.reason.clone().unwrap_or_else(|| software.verdict.clone());
-            (format!("drop {}", name(reason)), if same { String::new() } else { format!("the software path says {says}") })
+            (
+                format!("drop {}", name(reason)),
+                if same { String::new() } else { format!("the software path says {says}") },
+            )
         }
         // A punt hands the decision to the software path, so it cannot disagree.
         TestVerdict::Punt(reason) => (format!("punt {}", punt_name(reason)), String::new()),
@@ -231,7 +234,10 @@ mod tests {
         assert_eq!((report.verdict.as_str(), report.egress), ("forward", Some(PORT)), "{report:?}");
         assert!(report.steps.iter().any(|s| s.stage == "nat"), "{:?}", report.steps);
         let out = from_hex(report.out.as_deref().unwrap()).unwrap();
-        assert_eq!((&out[12..14], &out[26..29], &out[30..34]), (&[8, 0][..], &[203, 0, 113][..], &[198, 51, 100, 7][..]));
+        assert_eq!(
+            (&out[12..14], &out[26..29], &out[30..34]),
+            (&[8, 0][..], &[203, 0, 113][..], &[198, 51, 100, 7][..])
+        );
         assert!(out[29] < 16 && u16::from_be_bytes([out[34], out[35]]) >= 1024, "{out:x?}");
         let own = trace("vni=100 src=10.0.0.5 dst=198.51.100.7 udp sport=4000 dport=53 from=192.0.2.11");
         let out = from_hex(own.out.as_deref().unwrap()).unwrap();

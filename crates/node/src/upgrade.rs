@@ -8,16 +8,16 @@
 //! one side is left at zero. They are read after the switch, when the old program runs no more, and added to slots of their own,
 //! in which no engine counts.
 
+use crate::internet::Internet;
+use ::states::upgrade::OldRecords;
 use abi::{DropReason, Stats, LAYOUTS, LIMITS, SESSION_LAYOUTS, STATES_LAYOUTS};
 use serde_json::{json, Value};
+use session::upgrade::OldMemory;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tables::{Memory, Tables};
-use crate::internet::Internet;
-use session::upgrade::OldMemory;
-use ::states::upgrade::OldRecords;
 use xdp::{pinned_layouts, BpfStates, OldSessions, OldSizes, OldTables};
 
 fn path(state: &Path, hash: u64) -> PathBuf {
@@ -31,8 +31,11 @@ pub fn description() -> Value {
         .chain(SESSION_LAYOUTS)
         .chain(STATES_LAYOUTS)
         .map(|l| {
-            let fields: BTreeMap<&str, Value> =
-                l.fields.iter().map(|f| (f.name, json!({"offset": f.offset, "bytes": f.size, "count": f.count}))).collect();
+            let fields: BTreeMap<&str, Value> = l
+                .fields
+                .iter()
+                .map(|f| (f.name, json!({"offset": f.offset, "bytes": f.size, "count": f.count})))
+                .collect();
             (l.name, json!({"bytes": l.size, "fields": fields}))
         })
         .collect();
@@ -121,7 +124,8 @@ impl Predecessor {
 
     /// Its sessions; none if it is a version without sessions.
     pub fn sessions(&self) -> Option<Result<Sessions<'_>, String>> {
-        let lost = |e| format!("ATTENTION: sessions of layout {:016x} are lost: its maps cannot be opened: {e}", self.hash);
+        let lost =
+            |e| format!("ATTENTION: sessions of layout {:016x} are lost: its maps cannot be opened: {e}", self.hash);
         let memory = OldSessions::open(&self.maps, self.old.bytes("SessionRoot")?, self.sizes.segment);
         Some(memory.map(|memory| Sessions { of: self, memory }).map_err(lost))
     }
@@ -130,7 +134,9 @@ impl Predecessor {
 impl Predecessor {
     /// The connections of its state table, if it had one whose agent was in its process, or why they are lost.
     pub fn connections(&self) -> Result<Vec<(::states::Key, ::states::Connection)>, String> {
-        let lost = |why: String| Err(format!("ATTENTION: connections of the state table of layout {:016x} are lost: {why}", self.hash));
+        let lost = |why: String| {
+            Err(format!("ATTENTION: connections of the state table of layout {:016x} are lost: {why}", self.hash))
+        };
         let memory = match BpfStates::old_records(&self.maps) {
             Ok(Some(memory)) => memory,
             Ok(None) => return Ok(Vec::new()),
@@ -172,7 +178,10 @@ impl Counters<'_> {
         let packets = sums.enter(&*memory, slots, xdp_slots);
         let in_hand = crate::counters::account_for_the_dead(&tables, carried_slots(slots, xdp_slots));
         let drops = drops(&self.of.old, &words, &tables).unwrap_or(0);
-        (format!("counters of layout {:016x} carried over: {packets} packets, {drops} drops by VPC", self.of.hash), in_hand)
+        (
+            format!("counters of layout {:016x} carried over: {packets} packets, {drops} drops by VPC", self.of.hash),
+            in_hand,
+        )
     }
 
     /// The old program was taken off its ports a moment ago: another CPU may still be at its last packets.
@@ -330,20 +339,24 @@ mod tests {
             "bits": {"TABLE_REF_BUCKETS_SHIFT": 32}}));
         // Two CPUs and one worker; the table of drops has two buckets from line 3 on.
         let root = |at: usize| [0, 3, 0, 2, 0, 2 << 32 | 3].get(at / 8).copied();
-        let stats = |at: usize| Some(match (at / 64, at % 64) {
-            (slot, 0) => 999 + slot as u64,
-            (0, 8) => 4,
-            (0, 16) => 100,
-            (0, 32) => 4,
-            (2, 16) => 7,
-            _ => 0,
-        });
+        let stats = |at: usize| {
+            Some(match (at / 64, at % 64) {
+                (slot, 0) => 999 + slot as u64,
+                (0, 8) => 4,
+                (0, 16) => 100,
+                (0, 32) => 4,
+                (2, 16) => 7,
+                _ => 0,
+            })
+        };
         let key = 77u64 << 16 | u64::from(DropReason::OuterTruncated as u8) << 8 | 1;
-        let lines = |at: usize| Some(match at {
-            256 => key,
-            264 => 4,
-            _ => 0,
-        });
+        let lines = |at: usize| {
+            Some(match at {
+                256 => key,
+                264 => 4,
+                _ => 0,
+            })
+        };
         let memory: std::sync::Arc<dyn Memory> = std::sync::Arc::new(tables::HeapMemory::new().unwrap());
         let options = tables::WriterOptions { xdp_slots: 2, worker_slots: 3, ..Default::default() };
         let writer = tables::Writer::create(memory.clone(), options).unwrap();

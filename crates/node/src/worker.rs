@@ -106,7 +106,8 @@ impl Worker {
     /// A worker that counts in the gateway's slot.
     pub fn new(gateway: Gateway, ports: Vec<Port>, egress: Vec<PacketSocket>, shared: Shared) -> Self {
         let punts = ports.iter().any(|p| matches!(p, Port::Xdp(_)));
-        let load = || xdp::Injector::new().inspect_err(|e| tracing::warn!("punted packets of the host will be lost: {e}"));
+        let load =
+            || xdp::Injector::new().inspect_err(|e| tracing::warn!("punted packets of the host will be lost: {e}"));
         let injector = if punts { load().ok() } else { None };
         let egress = egress.into_iter().map(|s| (s.ifindex, s)).collect();
         Self { gateway, ports, egress, injector, shared, samples: 0, outbox: Outbox::default(), bell: None }

@@ -162,7 +162,9 @@ fn an_answer_a_moment_later_finds_its_session_and_one_after_the_timeout_does_not
 
 #[test]
 fn limits_by_the_second_know_the_time_of_each_packet() {
-    let unknown = |i: u64, gap: u64| at(SECOND + i * gap, tunnelled(100, &plain(WEB1, 0x0a00_00ff, 64, 17, &datagram(WEB1, 9, (1, 2)))));
+    let unknown = |i: u64, gap: u64| {
+        at(SECOND + i * gap, tunnelled(100, &plain(WEB1, 0x0a00_00ff, 64, 17, &datagram(WEB1, 9, (1, 2)))))
+    };
     let errors = |gap| replayed(&(0..2000).map(|i| unknown(i, gap)).collect::<Vec<_>>(), 256).1.outcomes["generated"];
     let (at_once, slowly) = (errors(0), errors(SECOND));
     assert!(at_once < 2000 && slowly == 2000, "{at_once} {slowly}");
@@ -197,8 +199,14 @@ fn whatever_is_read_at_once_each_packet_is_treated_by_itself() {
             assert!(summary.balanced, "round {round}, {ahead} at once: {summary:?}");
             assert_eq!(summary.written, sent.len() as u64);
             assert!(sent == wanted, "round {round}, {ahead} at once: other bytes");
-            assert_eq!((counted.drops, counted.forwarded, counted.answered), (stats.drops, stats.forwarded, stats.answered));
-            assert_eq!((counted.generated, counted.passed, counted.dropped), (stats.generated, stats.passed, stats.dropped));
+            assert_eq!(
+                (counted.drops, counted.forwarded, counted.answered),
+                (stats.drops, stats.forwarded, stats.answered)
+            );
+            assert_eq!(
+                (counted.generated, counted.passed, counted.dropped),
+                (stats.generated, stats.passed, stats.dropped)
+            );
         }
     }
 }
@@ -221,7 +229,10 @@ fn captures_of_third_parties_are_replayed_as_one_packet_at_a_time() {
             assert!(summary.balanced, "{}, {ahead} at once: {summary:?}", path.display());
             assert_eq!((summary.packets, summary.written), (packets.len() as u64, sent.len() as u64));
             assert!(sent == wanted, "{}, {ahead} at once: other bytes", path.display());
-            assert_eq!((counted.drops, counted.forwarded, counted.passed), (stats.drops, stats.forwarded, stats.passed));
+            assert_eq!(
+                (counted.drops, counted.forwarded, counted.passed),
+                (stats.drops, stats.forwarded, stats.passed)
+            );
         }
         seen += 1;
     }

@@ -154,7 +154,9 @@ fn who_asks_for_ports_is_told_of_elastic_addresses_and_forwards() {
     let counters = node::counters::read(&writer.tables(), &vpcs);
     let told = |query: SessionQuery| {
         let ports = node::sessions::ports(&internet, &query, &vpcs, &counters, true).unwrap();
-        let row = |e: &ElasticView| format!("{} {:?} {}-{} > {} {} {}", e.public, e.protocol, e.first, e.last, e.vpc, e.vm, e.vm_port);
+        let row = |e: &ElasticView| {
+            format!("{} {:?} {}-{} > {} {} {}", e.public, e.protocol, e.first, e.last, e.vpc, e.vm, e.vm_port)
+        };
         (ports.elastic.iter().map(row).collect::<Vec<_>>(), ports.more)
     };
     let any = SessionQuery { limit: 10, ..SessionQuery::default() };
@@ -167,5 +169,14 @@ fn who_asks_for_ports_is_told_of_elastic_addresses_and_forwards() {
     assert_eq!(told(SessionQuery { protocol: Some("udp".into()), ..any.clone() }).0, [address.clone(), udp.clone()]);
     assert_eq!(told(SessionQuery { vm: Some([10, 0, 0, 8].into()), ..any.clone() }).0, std::slice::from_ref(&tcp));
     assert_eq!(told(SessionQuery { public: Some([203, 0, 113, 16].into()), ..any.clone() }).0, [address]);
-    assert_eq!(told(SessionQuery { vpc: Some("red".into()), public_port: Some(53), public: Some([203, 0, 113, 17].into()), ..any }).0, [udp]);
+    assert_eq!(
+        told(SessionQuery {
+            vpc: Some("red".into()),
+            public_port: Some(53),
+            public: Some([203, 0, 113, 17].into()),
+            ..any
+        })
+        .0,
+        [udp]
+    );
 }

@@ -4,7 +4,9 @@
 
 use node::internet::Internet;
 use session::nat::{Flow, Refusal};
-use session::{Direction, EndReason, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, PairKey, SessionMemory};
+use session::{
+    Direction, EndReason, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, PairKey, SessionMemory,
+};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,7 +74,8 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     [7, 8].iter().for_each(|vni| begin(&first, &writer, *vni));
 
     // Red's rule goes; the thread that sweeps never ran.
-    let change = "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: red}, spec: {rules: [ingress allow udp/54 any]}}";
+    let change =
+        "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: red}, spec: {rules: [ingress allow udp/54 any]}}";
     let plan = model.apply(&config::parse_text("change.yaml", change).unwrap()).unwrap();
     let commit = plan.commit(&model);
     let wanted = first.prepare(&mut writer, model.nat()).unwrap();
@@ -161,7 +164,12 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
     internet.carry_out(&mut writer, &wanted, &commit, (&model, false));
     let begun = Instant::now();
     while sessions(7) > 0 || held() != [0, 64] {
-        assert!(begun.elapsed() < Duration::from_secs(20), "green has {} sessions, {:?} ports are held", sessions(7), held());
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "green has {} sessions, {:?} ports are held",
+            sessions(7),
+            held()
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     let ended = internet.nat().tracker().stats().ended;

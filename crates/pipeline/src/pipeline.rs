@@ -171,9 +171,9 @@ fn comparable(words: &Arc<[(u8, u64)]>, values: &[u64]) -> (Arc<[(u8, u64)]>, Bo
 
 fn digest(matching: &Match) -> u64 {
     let words = matching.key.0.iter().zip(&matching.mask.0);
-    words.filter(|(_, m)| **m != 0).fold(7, |hash: u64, (v, m)| {
-        (hash ^ v ^ m.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-    })
+    words
+        .filter(|(_, m)| **m != 0)
+        .fold(7, |hash: u64, (v, m)| (hash ^ v ^ m.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
 }
 
 impl Pipeline {

@@ -149,20 +149,12 @@ fn what_open_vswitch_refuses_is_refused_at_its_place() {
         ("actions=push:OXM_OF_VLAN_PCP[]", 14, "a VLAN tag"),
         ("actions=learn(table=1,OXM_OF_VLAN_PCP[],load:1->NXM_NX_REG0[])", 9, "a VLAN tag"),
         ("group_id=1,type=all,properties=1,bucket=actions=output:1", 21, "not a property of a group"),
-        (
-            "group_id=1,type=all,command_bucket_id=all,bucket=actions=output:1",
-            21,
-            "not a property of a group",
-        ),
+        ("group_id=1,type=all,command_bucket_id=all,bucket=actions=output:1", 21, "not a property of a group"),
         ("dl_vlan=3 actions=strip_vlan,set_field:5->vlan_vid", 43, "a VLAN tag"),
         ("actions=clone(push_vlan:0x8100),set_field:5->vlan_vid", 46, "a VLAN tag"),
         ("tcp actions=push_mpls:0x8847,set_field:1->tcp_dst", 43, tcp),
         ("actions=learn(table=1,NXM_OF_TCP_DST[]=NXM_OF_TCP_SRC[])", 9, tcp),
-        (
-            "tcp actions=learn(table=1,NXM_OF_TCP_DST[]=NXM_OF_TCP_SRC[])",
-            13,
-            "learned flow needs a match on tcp",
-        ),
+        ("tcp actions=learn(table=1,NXM_OF_TCP_DST[]=NXM_OF_TCP_SRC[])", 13, "learned flow needs a match on tcp"),
         ("table=0 actions=goto_table:3,output:1", 30, "\"output\" must stand before \"goto_table\""),
         ("table=0 actions=goto_table:3,goto_table:4", 30, "once"),
         ("table=0 actions=write_metadata:5,output:1", 34, "must stand before"),
@@ -236,11 +228,7 @@ fn what_open_vswitch_refuses_is_refused_at_its_place() {
             53,
             "not a field",
         ),
-        (
-            "group_id=1,type=select,selection_method_param=5,bucket=actions=output:2",
-            24,
-            "behind a selection_method",
-        ),
+        ("group_id=1,type=select,selection_method_param=5,bucket=actions=output:2", 24, "behind a selection_method"),
         (
             "group_id=1,type=all,bucket=bucket_id:1,output:2,bucket=bucket_id:1,output:3",
             56,
@@ -335,10 +323,7 @@ fn a_megaflow_holds_what_its_actions_depend_on() {
         let pipeline = load(flow);
         let key = text::packet(packet, pipeline.names()).expect("packet");
         let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes.remove(0);
-        (
-            way.megaflow.split_once("in_port=1,").map_or(String::new(), |m| m.1.to_string()),
-            way.datapath_actions,
-        )
+        (way.megaflow.split_once("in_port=1,").map_or(String::new(), |m| m.1.to_string()), way.datapath_actions)
     };
     let packet = "in_port=1,tcp,nw_src=1.2.3.4,nw_dst=5.6.7.8,nw_tos=32,nw_ttl=9,tp_src=7,tp_dst=8";
     for (flow, megaflow, actions) in [
@@ -372,11 +357,7 @@ fn a_megaflow_holds_what_its_actions_depend_on() {
             "nw_src=1.2.3.4,nw_frag=no",
             "ct(commit,mark=0x1020304/0xffffffff)",
         ),
-        (
-            "ip actions=set_field:40/0xfc->nw_tos,output:2",
-            "nw_tos=32,nw_frag=no",
-            "set(ipv4(tos=0x28/0xfc)),2",
-        ),
+        ("ip actions=set_field:40/0xfc->nw_tos,output:2", "nw_tos=32,nw_frag=no", "set(ipv4(tos=0x28/0xfc)),2"),
         (
             "ip actions=controller(max_len=12,reason=action,id=7)",
             "nw_frag=no",
@@ -601,10 +582,7 @@ fn many_names_and_many_kinds_of_packets_are_read_in_time() {
     load(&kinds);
     let names: String = (0..100_000).map(|n| format!("table=t{n} actions=drop\n")).collect();
     let errors = Pipeline::from_text(&names, &ImportOptions::default()).map(|_| ()).expect_err("names");
-    assert_eq!(
-        (errors.errors[0].line, errors.errors[0].message.as_str()),
-        (256, "there are more than 255 tables")
-    );
+    assert_eq!((errors.errors[0].line, errors.errors[0].message.as_str()), (256, "there are more than 255 tables"));
     // Where each of them stands must be found.
     let unsupported = "priority=5 actions=decap()\n".repeat(200_000);
     let lenient = ImportOptions { lenient: true, ..ImportOptions::default() };
@@ -621,10 +599,7 @@ fn remarks_are_bounded_and_the_others_counted() {
     let pipeline = load(&format!("table=0 actions={again}\ntable=1 actions={back}output:1\n"));
     let key = text::packet("in_port=3", pipeline.names()).expect("packet");
     let journey = pipeline.run(&key, &mut Conntrack::default(), 0);
-    assert_eq!(
-        (journey.passes[0].remarks.len(), journey.passes[0].more_remarks),
-        (pipeline::REMARKS_MAX, 399_900)
-    );
+    assert_eq!((journey.passes[0].remarks.len(), journey.passes[0].more_remarks), (pipeline::REMARKS_MAX, 399_900));
     let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
     assert_eq!(way.steps[1].remarks.last().unwrap(), "and 399900 more actions of this pass do nothing");
     assert!(way.steps.iter().all(|s| s.remarks.len() <= 101) && way.steps[2].remarks.is_empty());
@@ -668,8 +643,5 @@ fn what_can_be_taken_leniently_is_counted_and_missing_groups_are_known() {
     let key = text::packet("in_port=3", pipeline.names()).expect("packet");
     let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
     let said: Vec<&str> = way.steps[0].remarks.iter().map(String::as_str).collect();
-    assert!(
-        said.len() == 2 && said[0].contains("group 5 does not exist") && said[1].contains("group 7"),
-        "{said:?}"
-    );
+    assert!(said.len() == 2 && said[0].contains("group 5 does not exist") && said[1].contains("group 7"), "{said:?}");
 }

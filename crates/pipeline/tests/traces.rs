@@ -128,7 +128,8 @@ fn normal_is_a_learning_switch_as_that_of_open_vswitch() {
                 .map(str::to_string)
                 .collect();
             ports.retain(|p| !p.contains(')'));
-            sent.sort(); ports.sort();
+            sent.sort();
+            ports.sort();
             assert_eq!(sent, ports, "{of}");
         }
         assert!(told.learned().eq(run.learned()));
@@ -181,11 +182,7 @@ fn what_a_bucket_leaves_out_is_remarked() {
     let flows = "group_id=1,type=all,bucket=actions=controller(id=5),bucket=actions=output:2\nactions=group:1\n";
     let pipeline = import(flows, &ImportOptions::default()).unwrap().pipeline;
     let said = explain_on(&pipeline, &Default::default(), &mut Conntrack::scripted([]), None, 0);
-    assert!(
-        said.steps[0].remarks[0].starts_with("bucket 0 of group 1 names actions"),
-        "{:?}",
-        said.steps[0].remarks
-    );
+    assert!(said.steps[0].remarks[0].starts_with("bucket 0 of group 1 names actions"), "{:?}", said.steps[0].remarks);
 }
 
 #[test]

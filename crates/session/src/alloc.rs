@@ -177,7 +177,9 @@ impl Alloc {
     /// as well: who makes a session then never waits for the kernel to find and zero them.
     pub(crate) fn prepare_records(&mut self, shared: &Shared, records: u32, index: (u32, u32)) -> io::Result<()> {
         touch(shared, index.0, index.1);
-        let segments = records.div_ceil(SEGMENT_LINES).min((self.max.saturating_sub(self.lines) / u64::from(SEGMENT_LINES)) as u32);
+        let segments = records
+            .div_ceil(SEGMENT_LINES)
+            .min((self.max.saturating_sub(self.lines) / u64::from(SEGMENT_LINES)) as u32);
         let more = segments.saturating_sub(self.segments.len() as u32);
         if more > 0 {
             let first = self.extend(shared, more)?;
@@ -298,7 +300,17 @@ mod tests {
     #[test]
     fn memory_grows_by_an_eighth_and_up_to_the_limit() {
         // Segments in use, segments at most, segments that are added.
-        for (used, most, more) in [(0u32, 100, 1), (7, 100, 1), (15, 100, 1), (16, 100, 2), (80, 1000, 10), (80, 84, 4), (256, 1000, 32), (400, 1000, 32), (99, 100, 1)] {
+        for (used, most, more) in [
+            (0u32, 100, 1),
+            (7, 100, 1),
+            (15, 100, 1),
+            (16, 100, 2),
+            (80, 1000, 10),
+            (80, 84, 4),
+            (256, 1000, 32),
+            (400, 1000, 32),
+            (99, 100, 1),
+        ] {
             let (shared, mut alloc) = (shared(), Alloc::new((most - 1) * SEGMENT_LINES));
             alloc.families[1].segments = 1;
             alloc.lines = u64::from(used) * u64::from(SEGMENT_LINES);
@@ -324,11 +336,17 @@ mod tests {
 
     #[test]
     fn segments_are_prepared_for_so_many_records_and_taken_in_order() {
-        for (records, most, want) in [(0, 10, 0), (1, 10, 1), (SEGMENT_LINES, 10, 1), (SEGMENT_LINES + 1, 10, 2), (9 * SEGMENT_LINES, 4, 4)] {
+        for (records, most, want) in
+            [(0, 10, 0), (1, 10, 1), (SEGMENT_LINES, 10, 1), (SEGMENT_LINES + 1, 10, 2), (9 * SEGMENT_LINES, 4, 4)]
+        {
             let (shared, mut alloc) = (shared(), Alloc::new((most - 1) * SEGMENT_LINES));
             let index = alloc.take_index(&shared, 1).unwrap();
             alloc.prepare_records(&shared, records, (index, 1)).unwrap();
-            assert_eq!((alloc.segments.len(), shared.memory.segments()), (want, want as u32 + 1), "{records} of {most}");
+            assert_eq!(
+                (alloc.segments.len(), shared.memory.segments()),
+                (want, want as u32 + 1),
+                "{records} of {most}"
+            );
             // What is prepared already is not prepared again; one in use counts towards the limit.
             alloc.prepare_records(&shared, records, (index, 1)).unwrap();
             assert_eq!((alloc.segments.len(), index), (want, 0));
@@ -375,11 +393,20 @@ mod tests {
         alloc.adopt(true, &free);
         let free: Vec<u32> = lines(2).skip(1).collect();
         alloc.adopt(true, &free);
-        assert_eq!((alloc.families[1].segments, alloc.lines, alloc.room()), (2, 2 * u64::from(SEGMENT_LINES), u64::from(SEGMENT_LINES) - 1));
+        assert_eq!(
+            (alloc.families[1].segments, alloc.lines, alloc.room()),
+            (2, 2 * u64::from(SEGMENT_LINES), u64::from(SEGMENT_LINES) - 1)
+        );
         assert_eq!(alloc.families[1].free.peek(), Some(2 * SEGMENT_LINES + 2), "the lowest of what came last");
         assert!(alloc.reclaim(&shared, true));
-        assert_eq!((&alloc.segments[..], alloc.families[1].segments, alloc.lines), (&[1][..], 1, u64::from(SEGMENT_LINES)));
-        assert_eq!((alloc.families[1].free.len() as u32, shared.lines.kind(1).load(Relaxed)), (SEGMENT_LINES / 2 - 1, SESSION_SEGMENT_FREE));
+        assert_eq!(
+            (&alloc.segments[..], alloc.families[1].segments, alloc.lines),
+            (&[1][..], 1, u64::from(SEGMENT_LINES))
+        );
+        assert_eq!(
+            (alloc.families[1].free.len() as u32, shared.lines.kind(1).load(Relaxed)),
+            (SEGMENT_LINES / 2 - 1, SESSION_SEGMENT_FREE)
+        );
         assert!(alloc.families[1].free.iter().all(|line| line > 2 * SEGMENT_LINES));
         // In vain; then not again before a quarter of a segment's lines came back, half of its records.
         assert!(!alloc.reclaim(&shared, true));
@@ -395,7 +422,10 @@ mod tests {
         let line = alloc.take(&shared, true).unwrap();
         alloc.give(true, line);
         assert!(alloc.reclaim(&shared, true));
-        assert_eq!((&alloc.segments[..], alloc.families[1].segments, alloc.lines, alloc.room()), (&[1, 2][..], 0, 0, 0));
+        assert_eq!(
+            (&alloc.segments[..], alloc.families[1].segments, alloc.lines, alloc.room()),
+            (&[1, 2][..], 0, 0, 0)
+        );
     }
 
     /// A long list of free records is gone through again only after a sixteenth of it came back.
@@ -435,7 +465,10 @@ mod tests {
         assert!(stack.iter().eq((0..3 * CHUNK as u32).map(|n| n + 7)));
         for n in (0..3 * CHUNK as u32).rev() {
             assert_eq!(stack.pop(), Some(n + 7));
-            assert_eq!((stack.len(), stack.peek(), stack.bytes()), (n as usize, n.checked_sub(1).map(|n| n + 7), 16_384 * (n as usize).div_ceil(CHUNK) as u64));
+            assert_eq!(
+                (stack.len(), stack.peek(), stack.bytes()),
+                (n as usize, n.checked_sub(1).map(|n| n + 7), 16_384 * (n as usize).div_ceil(CHUNK) as u64)
+            );
         }
         assert_eq!((stack.pop(), stack.peek(), stack.iter().count()), (None, None, 0));
     }

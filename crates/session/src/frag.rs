@@ -125,7 +125,8 @@ impl Datagram {
             None => !piece.more && self.pieces.iter().any(|(_, t)| *t > to),
         };
         let overlap = self.pieces.iter().any(|(f, t)| from < *t && *f < to);
-        let malformed = piece.len == 0 || to > DATAGRAM_MAX || (piece.more && !piece.len.is_multiple_of(8)) || from % 8 != 0;
+        let malformed =
+            piece.len == 0 || to > DATAGRAM_MAX || (piece.more && !piece.len.is_multiple_of(8)) || from % 8 != 0;
         if wrong_end || overlap || malformed || self.pieces.len() == PIECES_MAX {
             self.spoilt = true;
             return false;
@@ -370,8 +371,11 @@ mod tests {
 
     #[test]
     fn each_limit_is_reached_exactly_and_not_passed() {
-        let limits = FragLimits { datagrams: 3, datagrams_tenant: 2, held_bytes: 10, held_bytes_datagram: 6, lifetime: 100 };
-        let later = |t: &mut FragTable, vni: u32, id: u32, p: Piece, bytes: usize, now: u64| t.later(&key(vni, id), p, &vec![0; bytes], now);
+        let limits =
+            FragLimits { datagrams: 3, datagrams_tenant: 2, held_bytes: 10, held_bytes_datagram: 6, lifetime: 100 };
+        let later = |t: &mut FragTable, vni: u32, id: u32, p: Piece, bytes: usize, now: u64| {
+            t.later(&key(vni, id), p, &vec![0; bytes], now)
+        };
         let mut t = FragTable::new(limits);
         assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 5, 0), Fate::Held);
         assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 0), Fate::Held);
@@ -391,7 +395,12 @@ mod tests {
         assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 200), Fate::Drop);
         // The longest datagram, and one byte more.
         let mut t = FragTable::new(FragLimits::default());
-        for (id, last, fits) in [(1, piece(65_528, 7, false), true), (2, piece(65_528, 8, false), false), (3, piece(65_520, 8, true), true), (4, piece(65_528, 8, true), false)] {
+        for (id, last, fits) in [
+            (1, piece(65_528, 7, false), true),
+            (2, piece(65_528, 8, false), false),
+            (3, piece(65_520, 8, true), true),
+            (4, piece(65_528, 8, true), false),
+        ] {
             assert!(first(&mut t, id, piece(0, 65_520, true), 0).0);
             assert_eq!(t.later(&key(1, id), last, b"", 0) == Fate::Known((1000, 53), 17), fits, "{id}");
         }
@@ -456,7 +465,9 @@ mod tests {
     fn what_completed_datagrams_leave_is_swept() {
         let mut t = FragTable::new(FragLimits::default());
         let open = |t: &mut FragTable, id: u32, now: u64| assert!(first(t, id, piece(0, 8, true), now).0);
-        let close = |t: &mut FragTable, id: u32| assert_eq!(t.later(&key(1, id), piece(8, 8, false), b"", 0), Fate::Known((1000, 53), 17));
+        let close = |t: &mut FragTable, id: u32| {
+            assert_eq!(t.later(&key(1, id), piece(8, 8, false), b"", 0), Fate::Known((1000, 53), 17))
+        };
         (0..3).for_each(|id| open(&mut t, 1000 + id, 0));
         for n in 1..=67u32 {
             open(&mut t, n, 0);

@@ -479,7 +479,8 @@ impl Quotas {
     /// Where the entry of a VM with an IPv4 address lies.
     pub(crate) fn place_for_tests(&self, vm: &Vm) -> Option<usize> {
         let (key, hash) = (key4(vm)?, self.hash(vm));
-        let vms = self.shards.iter().map(|s| s.vms.lock().unwrap()).find(|v| v.v4.entries.iter().any(|e| e.0 == key + 1))?;
+        let vms =
+            self.shards.iter().map(|s| s.vms.lock().unwrap()).find(|v| v.v4.entries.iter().any(|e| e.0 == key + 1))?;
         let at = vms.v4.entries.iter().position(|e| e.0 == key + 1)?;
         assert_eq!(vms.v4.slot(key, hash), Some(at));
         Some(std::ptr::from_ref(&vms.v4.entries[at]) as usize)

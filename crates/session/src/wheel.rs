@@ -171,7 +171,16 @@ mod tests {
             for n in 1..=304usize {
                 let mut some = Vec::new();
                 wheel.take(&mut opened, 10, &mut some);
-                assert_eq!(some.len(), if n <= 302 { 10 } else if n == 303 { 5 } else { 0 });
+                assert_eq!(
+                    some.len(),
+                    if n <= 302 {
+                        10
+                    } else if n == 303 {
+                        5
+                    } else {
+                        0
+                    }
+                );
                 got.extend(some);
             }
             assert!(opened.is_empty() && got == (0..3025).collect::<Vec<u32>>());

@@ -37,8 +37,13 @@ pub fn test(missing: impl Display, advice: &str) {
         advice: advice.to_string(),
         place: Location::caller().to_string(),
     };
-    assert!(!required(std::env::var_os(CI).as_deref()), "{CI}=1 and this test cannot run: {}; {advice}", skipped.missing);
-    let _ = std::io::stderr().write_all(format!("SKIPPED {}: {}; {advice}\n", skipped.test, skipped.missing).as_bytes());
+    assert!(
+        !required(std::env::var_os(CI).as_deref()),
+        "{CI}=1 and this test cannot run: {}; {advice}",
+        skipped.missing
+    );
+    let _ =
+        std::io::stderr().write_all(format!("SKIPPED {}: {}; {advice}\n", skipped.test, skipped.missing).as_bytes());
     if let Some(file) = std::env::var_os(FILE) {
         let open = std::fs::OpenOptions::new().append(true).create(true).open(&file);
         // One write, so that lines of several processes do not mix.
@@ -128,7 +133,8 @@ impl Skipped {
 
     fn parse(line: &str) -> Option<Skipped> {
         let mut parts = line.split('\t').map(str::to_string);
-        let found = Skipped { test: parts.next()?, missing: parts.next()?, advice: parts.next()?, place: parts.next()? };
+        let found =
+            Skipped { test: parts.next()?, missing: parts.next()?, advice: parts.next()?, place: parts.next()? };
         parts.next().is_none().then_some(found)
     }
 }
@@ -182,9 +188,12 @@ mod tests {
     #[test]
     fn a_summary_counts_tests_and_groups_them_by_what_they_lack() {
         let skipped = |test: &str, missing: &str| {
-            Skipped { test: test.into(), missing: missing.into(), advice: "do\tthis".into(), place: "f.rs:1:1".into() }.line()
+            Skipped { test: test.into(), missing: missing.into(), advice: "do\tthis".into(), place: "f.rs:1:1".into() }
+                .line()
         };
-        let text = [skipped("a::x", "root"), skipped("b::y", "root"), skipped("a::x", "strace"), skipped("a::x", "root")].concat();
+        let text =
+            [skipped("a::x", "root"), skipped("b::y", "root"), skipped("a::x", "strace"), skipped("a::x", "root")]
+                .concat();
         let want = "skipped 2\n  root; do this:\n    a::x\n    b::y\n  strace; do this:\n    a::x\n";
         assert_eq!(summary(&text).unwrap(), want);
         assert_eq!(summary("").unwrap(), "skipped 0\n");

@@ -14,7 +14,9 @@
 //! *Timers* are a hand that walks over the records, a bounded number of places a call.
 
 use crate::migration::Migration;
-use crate::{judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Recovered, State, StateTable, Step, Verdict, Writes};
+use crate::{
+    judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Recovered, State, StateTable, Step, Verdict, Writes,
+};
 use session::coarse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -284,12 +286,23 @@ impl<T> Agent<T> {
     /// An agent with empty records and an empty table.
     pub fn new(records: Exact, table: T, timeouts: Timeouts) -> Agent<T> {
         let (tenants, most) = (HashMap::new(), u64::MAX);
-        Agent { records, table, timeouts, hand: 0, tenants, opening_max: most, judged_by: most, ended: None, migration: None }
+        Agent {
+            records,
+            table,
+            timeouts,
+            hand: 0,
+            tenants,
+            opening_max: most,
+            judged_by: most,
+            ended: None,
+            migration: None,
+        }
     }
 
     /// The connections at places `from..from + n` of its records, each once a round.
     pub fn scan(&self, from: u64, n: u64) -> impl Iterator<Item = (Key, Connection)> + '_ {
-        let alive = self.records.scan(from, n).map(|(key, value)| (key, Record(value))).filter(|(_, r)| r.number() != ENDING);
+        let alive =
+            self.records.scan(from, n).map(|(key, value)| (key, Record(value))).filter(|(_, r)| r.number() != ENDING);
         alive.map(|(key, record)| (key, record.connection()))
     }
 }
@@ -349,7 +362,12 @@ impl<T: Writes> Agent<T> {
     }
 
     /// The same; what has migrated stays out of the table. Without a migration it comes back.
-    pub(crate) fn with_migration(records: Exact, table: T, timeouts: Timeouts, migration: Option<Migration>) -> (Agent<T>, Recovered) {
+    pub(crate) fn with_migration(
+        records: Exact,
+        table: T,
+        timeouts: Timeouts,
+        migration: Option<Migration>,
+    ) -> (Agent<T>, Recovered) {
         let mut agent = Agent::new(records, table, timeouts);
         agent.migration = migration.map(Box::new);
         let all: Vec<(Key, Record)> = agent.records.scan(0, u64::MAX).map(|(k, v)| (k, Record(v))).collect();
@@ -423,7 +441,13 @@ impl<T: Writes> Agent<T> {
 
     /// Judges what a fast path sends it: control packets, and data packets that its table could not tell about. `pick_up`: an ACK may begin
     /// a connection; `admit` asks the rules whether this one may begin.
-    pub fn settle(&mut self, packet: &Control, pick_up: bool, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
+    pub fn settle(
+        &mut self,
+        packet: &Control,
+        pick_up: bool,
+        now: u64,
+        admit: &mut dyn FnMut(&Control) -> bool,
+    ) -> Outcome {
         match self.get(&packet.key) {
             None if pick_up && packet.kind == Kind::Ack => self.pick_up(packet, now, admit),
             // The table could not say; a data packet changes nothing.
@@ -454,9 +478,12 @@ impl<T: Writes> Agent<T> {
         match step(fsm, packet.kind, packet.from, record.began(), record.closed()) {
             // It began outside of a full table, and a fast path took the third packet of the handshake for another connection's data: a server
             // that sends has had it.
-            Step::Refuse if record.away() && (fsm, packet.kind) == (Fsm::SynReceived, Kind::Ack) => {
-                self.change(&packet.key, record, Record::new(Fsm::Established as u32, record.began(), record.closed(), false), now)
-            }
+            Step::Refuse if record.away() && (fsm, packet.kind) == (Fsm::SynReceived, Kind::Ack) => self.change(
+                &packet.key,
+                record,
+                Record::new(Fsm::Established as u32, record.began(), record.closed(), false),
+                now,
+            ),
             Step::Refuse => Outcome::Refuse(Refusal::Invalid),
             Step::End => {
                 self.end(&packet.key, Why::Reset);
@@ -531,7 +558,13 @@ impl<T: Writes> Agent<T> {
         self.get(key).is_none() && self.begin_as(&packet, number, now, &mut |_| true) == Outcome::Pass
     }
 
-    fn begin_as(&mut self, packet: &Control, number: u32, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
+    fn begin_as(
+        &mut self,
+        packet: &Control,
+        number: u32,
+        now: u64,
+        admit: &mut dyn FnMut(&Control) -> bool,
+    ) -> Outcome {
         if !admit(packet) {
             return Outcome::Refuse(Refusal::Denied);
         }

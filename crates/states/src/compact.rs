@@ -252,7 +252,11 @@ impl Writes for Compact {
         self.keys.rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
+    fn recover(
+        &mut self,
+        connections: &mut dyn Iterator<Item = (Key, State)>,
+        lost: &mut dyn FnMut(&Key),
+    ) -> Recovered {
         let mut found = Recovered::default();
         let mut owned = vec![0u64; (self.cells.number as usize).div_ceil(64)];
         let memory = self.memory.clone();

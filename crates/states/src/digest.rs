@@ -322,7 +322,11 @@ impl Writes for Digest {
         self.resting.end();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
+    fn recover(
+        &mut self,
+        connections: &mut dyn Iterator<Item = (Key, State)>,
+        lost: &mut dyn FnMut(&Key),
+    ) -> Recovered {
         let mut found = Recovered::default();
         let memory = self.memory.clone();
         let words = memory.words();

@@ -105,7 +105,11 @@ impl Writes for Exact {
         self.keys.rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
+    fn recover(
+        &mut self,
+        connections: &mut dyn Iterator<Item = (Key, State)>,
+        lost: &mut dyn FnMut(&Key),
+    ) -> Recovered {
         let mut found = Recovered::default();
         let wanted: HashMap<Key, State> = connections.collect();
         let here: Vec<(Key, u32)> = self.scan(0, u64::MAX).collect();

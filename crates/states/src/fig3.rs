@@ -44,15 +44,8 @@ pub enum Fsm {
 
 impl Fsm {
     /// Every state.
-    pub const ALL: [Fsm; 7] = [
-        Fsm::SynSent,
-        Fsm::SynReceived,
-        Fsm::Established,
-        Fsm::FinWait,
-        Fsm::CloseWait,
-        Fsm::LastAck,
-        Fsm::TimeWait,
-    ];
+    pub const ALL: [Fsm; 7] =
+        [Fsm::SynSent, Fsm::SynReceived, Fsm::Established, Fsm::FinWait, Fsm::CloseWait, Fsm::LastAck, Fsm::TimeWait];
 
     /// The state with this number.
     pub fn from_number(n: u8) -> Option<Fsm> {

@@ -33,9 +33,9 @@ mod rest;
 mod shared;
 mod spec;
 mod table;
-pub mod upgrade;
 #[cfg(test)]
 mod tests;
+pub mod upgrade;
 
 pub use agent::{Agent, Connection, Control, Ended, Outcome, Refusal, TenantUse, Timeouts, Why};
 pub use compact::{Compact, CompactOptions};
@@ -43,13 +43,16 @@ pub use digest::{Class, Digest, DigestOptions};
 pub use exact::{Exact, ExactOptions};
 pub use fig3::{step, Fsm, Step};
 pub use host::Host;
+pub use key::Key;
 pub use memory::Memory;
 pub use migrate_tbl::{Entry, MigrateReader, Place, WIDTH4, WIDTH6};
 pub use migration::{MigrationOptions, MigrationStatus, TenantMigration};
 pub use reader::Reader;
 pub use remote::{Answer, Desk, Remote};
-pub use key::Key;
 pub use session::Direction;
 pub use shared::{left_connections, Adopted, Backing, HeapSlots, OpenError, Shared, Status};
 pub use spec::{Spec, TableKind, REGISTERS_A_CONNECTION};
-pub use table::{judge, Error, Kind, Placed, Recovered, State, StateTable, Usage, Verdict, Writes, CAREFUL, CLASSIFIED, PAPER, STRAYS};
+pub use table::{
+    judge, Error, Kind, Placed, Recovered, State, StateTable, Usage, Verdict, Writes, CAREFUL, CLASSIFIED, PAPER,
+    STRAYS,
+};

@@ -172,7 +172,12 @@ impl Root {
 
     /// Lines from the first one to the end of the last part.
     pub(crate) fn lines(&self) -> u64 {
-        self.parts().iter().map(|(first, n)| if *n == 0 { 0 } else { first + n }).max().unwrap_or(0).max(u64::from(ROOT_LINES))
+        self.parts()
+            .iter()
+            .map(|(first, n)| if *n == 0 { 0 } else { first + n })
+            .max()
+            .unwrap_or(0)
+            .max(u64::from(ROOT_LINES))
     }
 
     fn fits(&self, words: usize) -> bool {

@@ -6,7 +6,10 @@
 //! what is authenticated and sent. Nothing in a message is believed: a number that is no kind, state or length ends the connection
 //! ([`Malformed`]), and whoever reads allocates nothing for it. [`VERSION`] changes with any of this.
 
-use crate::{Connection, Control, Direction, Ended, Fsm, Key, Kind, Outcome, Refusal, Spec, State, TableKind, TenantUse, Timeouts, Why};
+use crate::{
+    Connection, Control, Direction, Ended, Fsm, Key, Kind, Outcome, Refusal, Spec, State, TableKind, TenantUse,
+    Timeouts, Why,
+};
 
 /// Version of the messages; both sides must have the same.
 pub const VERSION: u16 = 1;
@@ -253,7 +256,12 @@ impl Put {
     fn ask(&mut self, ask: &Ask) {
         match ask {
             Ask::Open { name, spec, timeouts } => {
-                self.u8(1).text(name, NAME_MAX).u8(spec.kind as u8).u32(spec.connections).u32(spec.wide).u32(spec.registers);
+                self.u8(1)
+                    .text(name, NAME_MAX)
+                    .u8(spec.kind as u8)
+                    .u32(spec.connections)
+                    .u32(spec.wide)
+                    .u32(spec.registers);
                 self.u8(spec.fingerprint).u8(spec.careful.into()).timeouts(timeouts)
             }
             Ask::Timeouts(timeouts) => self.u8(2).timeouts(timeouts),
@@ -278,7 +286,9 @@ impl Put {
             Tell::Insert(key, state) => self.u8(5).u8(*state as u8).key(key),
             Tell::Set(key, state) => self.u8(6).u8(*state as u8).key(key),
             Tell::Remove(key) => self.u8(7).key(key),
-            Tell::Answer { ticket, outcome, asked } => self.u8(8).u64(*ticket).u8(outcome_number(*outcome)).u8((*asked).into()),
+            Tell::Answer { ticket, outcome, asked } => {
+                self.u8(8).u64(*ticket).u8(outcome_number(*outcome)).u8((*asked).into())
+            }
             Tell::Item { ticket, key, connection } => self.u8(9).u32(*ticket).connection(connection).key(key),
             Tell::PageEnd { ticket, next } => self.u8(10).u32(*ticket).u64(next.unwrap_or(u64::MAX)),
             Tell::Ended(e) => self.u8(11).u8(e.why as u8).connection(&e.connection).key(&e.key),
@@ -329,7 +339,10 @@ impl<'a> Messages<'a> {
                 let name = self.text(NAME_MAX)?;
                 let kind = [TableKind::Exact, TableKind::Compact, TableKind::Digest];
                 let number = self.u8()?;
-                let kind = kind.into_iter().find(|k| *k as u8 == number).ok_or(Malformed("a kind of table that does not exist"))?;
+                let kind = kind
+                    .into_iter()
+                    .find(|k| *k as u8 == number)
+                    .ok_or(Malformed("a kind of table that does not exist"))?;
                 let (connections, wide, registers) = (self.u32()?, self.u32()?, self.u32()?);
                 let (fingerprint, careful) = (self.u8()?, self.bool()?);
                 let spec = Spec { kind, connections, wide, registers, fingerprint, careful, migration: None };
@@ -339,7 +352,10 @@ impl<'a> Messages<'a> {
             3 => Ask::Sync,
             4 => {
                 let (ticket, number, flags) = (self.u64()?, self.u8()?, self.u8()?);
-                let kind = Kind::ALL.into_iter().find(|k| *k as u8 == number).ok_or(Malformed("a kind of packet that does not exist"))?;
+                let kind = Kind::ALL
+                    .into_iter()
+                    .find(|k| *k as u8 == number)
+                    .ok_or(Malformed("a kind of packet that does not exist"))?;
                 let begin = match flags >> 2 {
                     0 => Begin::Never,
                     1 => Begin::Denied,
@@ -419,7 +435,11 @@ impl<'a> Messages<'a> {
 
     fn text(&mut self, most: usize) -> Parsed<String> {
         let length = usize::from(self.u8()?);
-        let (bytes, rest) = self.rest.split_at_checked(length).filter(|_| length <= most).ok_or(Malformed("a text that is too long"))?;
+        let (bytes, rest) = self
+            .rest
+            .split_at_checked(length)
+            .filter(|_| length <= most)
+            .ok_or(Malformed("a text that is too long"))?;
         self.rest = rest;
         std::str::from_utf8(bytes).map(str::to_string).map_err(|_| Malformed("a text that is not UTF-8"))
     }

@@ -37,7 +37,9 @@ pub struct Place {
 impl From<&Key> for Place {
     #[inline(always)]
     fn from(key: &Key) -> Place {
-        let four = |low: u64, high: u64, ports: u64| u128::from(low as u32) << 64 | u128::from(high as u32) << 32 | u128::from(ports as u32);
+        let four = |low: u64, high: u64, ports: u64| {
+            u128::from(low as u32) << 64 | u128::from(high as u32) << 32 | u128::from(ports as u32)
+        };
         let (v6, addr) = match key {
             Key::V4(w) => (false, four(w[0], w[1] >> 32, w[1])),
             Key::Wide(w) if w[5] & STATES_PAIR_V4 != 0 => (false, four(w[2], w[4], w[0])),

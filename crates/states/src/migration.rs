@@ -66,7 +66,13 @@ struct Family {
 
 impl Family {
     fn new(width: u8, unit: u8) -> Family {
-        Family { prefixes: Prefixes::new(width, unit), arriving: BTreeSet::new(), leaving: BTreeSet::new(), fast: 0, away: 0 }
+        Family {
+            prefixes: Prefixes::new(width, unit),
+            arriving: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            fast: 0,
+            away: 0,
+        }
     }
 
     /// Nothing is known of it that would be missed.
@@ -181,7 +187,8 @@ impl Migration {
 
     fn family(&mut self, place: &Place) -> &mut Family {
         let MigrationOptions { unit4, unit6, .. } = self.options;
-        let tenant = self.tenants.entry(place.vni).or_insert_with(|| [Family::new(WIDTH4, unit4), Family::new(WIDTH6, unit6)]);
+        let tenant =
+            self.tenants.entry(place.vni).or_insert_with(|| [Family::new(WIDTH4, unit4), Family::new(WIDTH6, unit6)]);
         &mut tenant[usize::from(place.v6)]
     }
 
@@ -403,13 +410,15 @@ impl Migration {
         for (vni, tenant) in &self.tenants {
             let flows = tenant.iter().map(|f| f.fast).sum();
             for (i, family) in tenant.iter().enumerate() {
-                let units: Vec<_> = family.prefixes.by_size(true).into_iter().map(|(unit, count)| (unit, count.flows)).collect();
+                let units: Vec<_> =
+                    family.prefixes.by_size(true).into_iter().map(|(unit, count)| (unit, count.flows)).collect();
                 waiting.push((flows, *vni, i, units));
             }
         }
         loop {
             waiting.retain(|(.., units)| units.last().is_some_and(|(_, flows)| *flows <= room));
-            let least = waiting.iter_mut().min_by_key(|(flows, vni, ..)| (u128::from(*flows) << 32) / u128::from(weights[vni]));
+            let least =
+                waiting.iter_mut().min_by_key(|(flows, vni, ..)| (u128::from(*flows) << 32) / u128::from(weights[vni]));
             let Some((fast, vni, i, units)) = least else { return some };
             let (Some((unit, flows)), Some(tenant)) = (units.pop(), self.tenants.get_mut(vni)) else { return some };
             let family = &mut tenant[*i];
@@ -424,7 +433,8 @@ impl Migration {
     /// Writes what is to be read from now on.
     pub(crate) fn publish(&mut self) {
         let mut entries = Vec::new();
-        let mut put = |vni: u32, v6: usize, prefix: Prefix, away: bool| entries.push(Entry { vni, v6: v6 == 1, prefix, away });
+        let mut put =
+            |vni: u32, v6: usize, prefix: Prefix, away: bool| entries.push(Entry { vni, v6: v6 == 1, prefix, away });
         for (vni, tenant) in &self.tenants {
             for (v6, family) in tenant.iter().enumerate() {
                 family.prefixes.entries().for_each(|p| put(*vni, v6, p, true));
@@ -460,7 +470,12 @@ impl Migration {
         order.into_iter().flat_map(move |(_, vni)| {
             self.tenants[&vni].iter().enumerate().flat_map(move |(v6, family)| {
                 let units = family.prefixes.by_size(false).into_iter().map(|(unit, _)| unit);
-                units.filter(|u| !family.leaving.contains(u)).map(move |prefix| Entry { vni, v6: v6 == 1, prefix, away: false })
+                units.filter(|u| !family.leaving.contains(u)).map(move |prefix| Entry {
+                    vni,
+                    v6: v6 == 1,
+                    prefix,
+                    away: false,
+                })
             })
         })
     }
@@ -509,7 +524,9 @@ impl Migration {
             connections: (self.fast, self.away),
             moved: self.moved,
             tenants: self.tenants.iter().map(tenant).collect(),
-            entries: families.flat_map(|(vni, v6, f)| f.prefixes.entries().map(move |p| entry((vni, v6, f, p)))).collect(),
+            entries: families
+                .flat_map(|(vni, v6, f)| f.prefixes.entries().map(move |p| entry((vni, v6, f, p))))
+                .collect(),
         }
     }
 }

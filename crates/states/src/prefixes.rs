@@ -237,7 +237,9 @@ impl Prefixes {
         self.units.remove(&unit);
         let Some(entry) = self.entry(addr) else { return Vec::new() };
         let empty = |p: &Prefix| self.units.range(p.addr..=self.last(*p)).next().is_none();
-        let Some(back) = (entry.len..=self.unit).map(|len| self.prefix(addr, len)).find(empty) else { return Vec::new() };
+        let Some(back) = (entry.len..=self.unit).map(|len| self.prefix(addr, len)).find(empty) else {
+            return Vec::new();
+        };
         self.split(entry, back)
     }
 
@@ -270,9 +272,7 @@ pub fn edits_as_routes(edits: &[Edit], width: u8) -> tables::RoutesChange {
         };
         state.entry(*p).or_insert((!is, is)).1 = is;
     }
-    let of = |before: bool, after: bool| {
-        state.iter().filter(move |(_, s)| **s == (before, after)).map(|(p, _)| net(p))
-    };
+    let of = |before: bool, after: bool| state.iter().filter(move |(_, s)| **s == (before, after)).map(|(p, _)| net(p));
     tables::RoutesChange::Delta {
         remove: of(true, false).collect(),
         add: of(false, true).map(|prefix| tables::Route { prefix, target: tables::Target::Blackhole }).collect(),

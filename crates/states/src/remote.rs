@@ -13,7 +13,10 @@
 
 use crate::message::{Ask, Begin, Malformed, Messages, Outbox, Tell};
 use crate::shared::Adopted;
-use crate::{Connection, Control, Ended, Key, Outcome, Reader, Recovered, Refusal, Spec, State, StateTable, TenantUse, Timeouts, Usage};
+use crate::{
+    Connection, Control, Ended, Key, Outcome, Reader, Recovered, Refusal, Spec, State, StateTable, TenantUse, Timeouts,
+    Usage,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -196,7 +199,14 @@ impl Remote {
             uses: HashMap::new(),
             recovered: Recovered::default(),
         };
-        Remote { spec, name: name.to_string(), reader, table: Mutex::new(table), link: Mutex::new(link), changed: Condvar::new() }
+        Remote {
+            spec,
+            name: name.to_string(),
+            reader,
+            table: Mutex::new(table),
+            link: Mutex::new(link),
+            changed: Condvar::new(),
+        }
     }
 
     /// What it reads.

@@ -5,9 +5,14 @@
 use crate::agent::Record;
 use crate::migrate_tbl::{Entry, MigrateReader, MigrateTbl, Place};
 use crate::migration::{Migration, MigrationStatus, Next};
-use crate::{Agent, Connection, Control, Direction, Ended, Error, Exact, Key, Kind, Memory, Outcome, Reader, Recovered, Refusal};
+use crate::{
+    Agent, Connection, Control, Direction, Ended, Error, Exact, Key, Kind, Memory, Outcome, Reader, Recovered, Refusal,
+};
 use crate::{Remote, Spec, State, StateTable, TenantUse, Timeouts, Usage, Verdict, STRAYS};
-use abi::{MIGRATE_AWAY, STATES_NONE, STATES_SLOT_COUNT, STATES_SLOT_MIGRATE, STATES_SLOT_RECORDS, STATES_SLOT_TABLE, STATES_UNSURE};
+use abi::{
+    MIGRATE_AWAY, STATES_NONE, STATES_SLOT_COUNT, STATES_SLOT_MIGRATE, STATES_SLOT_RECORDS, STATES_SLOT_TABLE,
+    STATES_UNSURE,
+};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +112,9 @@ pub struct Adopted {
 /// The connections that the records in a slot hold, whatever table stands beside them.
 pub fn left_connections(backing: &dyn Backing) -> Vec<(Key, Connection)> {
     let records = backing.left(STATES_SLOT_RECORDS).and_then(|memory| Exact::attach(memory).ok());
-    records.map_or_else(Vec::new, |records| Agent::new(records, crate::agent::NoTable, Timeouts::default()).scan(0, u64::MAX).collect())
+    records.map_or_else(Vec::new, |records| {
+        Agent::new(records, crate::agent::NoTable, Timeouts::default()).scan(0, u64::MAX).collect()
+    })
 }
 
 /// What is known of a state table as a whole.
@@ -180,7 +187,12 @@ const MOVED_AT_ONCE: u64 = 4096;
 impl Shared {
     /// The table of this kind and size with the connections that `backing` holds; it is what fast paths read when this returns.
     /// A table that is there already and as it is wanted goes on; else a new one is filled beside and takes its place.
-    pub fn open(backing: &dyn Backing, spec: Spec, salt: u64, timeouts: Timeouts) -> Result<(Shared, Recovered), OpenError> {
+    pub fn open(
+        backing: &dyn Backing,
+        spec: Spec,
+        salt: u64,
+        timeouts: Timeouts,
+    ) -> Result<(Shared, Recovered), OpenError> {
         Shared::open_with(backing, spec, salt, timeouts, (&[], 0))
     }
 
@@ -197,7 +209,9 @@ impl Shared {
         // All memory first: if there is none, what is there stays as it is.
         let lines = spec.lines()?;
         let migration = match spec.migration {
-            Some(o) => Some(Migration::new(o, spec.all(), MigrateTbl::new(make(STATES_SLOT_MIGRATE, MigrateTbl::LINES)?))),
+            Some(o) => {
+                Some(Migration::new(o, spec.all(), MigrateTbl::new(make(STATES_SLOT_MIGRATE, MigrateTbl::LINES)?)))
+            }
             None => None,
         };
         let left = backing.left(STATES_SLOT_TABLE).and_then(|memory| spec.attach(memory));
@@ -234,7 +248,10 @@ impl Shared {
         agent.judge_by(spec.judged_by());
         agent.limit_opening(spec.all() / OPENING_SHARE);
         let reader = agent.table().reader();
-        Ok((Shared { spec, side: Side::Here(Mutex::new(agent)), reader, migrated, strays: AtomicBool::new(false) }, found))
+        Ok((
+            Shared { spec, side: Side::Here(Mutex::new(agent)), reader, migrated, strays: AtomicBool::new(false) },
+            found,
+        ))
     }
 
     /// A table whose agent is on another host, as which `name` it serves. A table that is there already and as it is wanted goes on; else
@@ -251,7 +268,8 @@ impl Shared {
         let (table, made) = match left {
             Some(table) => (table, false),
             None => {
-                let made = backing.make(STATES_SLOT_TABLE, lines).map_err(|source| OpenError::Memory { lines, source })?;
+                let made =
+                    backing.make(STATES_SLOT_TABLE, lines).map_err(|source| OpenError::Memory { lines, source })?;
                 (spec.make(made, salt)?, true)
             }
         };
@@ -259,7 +277,9 @@ impl Shared {
         // Records of an agent that was here are with the other one now, and what had migrated by them is in the table.
         let enter = move || {
             let entered = if made { slots.enter(STATES_SLOT_TABLE) } else { Ok(()) };
-            [STATES_SLOT_RECORDS, STATES_SLOT_MIGRATE].into_iter().fold(entered, |done, slot| done.and_then(|()| slots.clear(slot)))
+            [STATES_SLOT_RECORDS, STATES_SLOT_MIGRATE]
+                .into_iter()
+                .fold(entered, |done, slot| done.and_then(|()| slots.clear(slot)))
         };
         let remote = Arc::new(Remote::new(name, spec, table, Box::new(enter), adopted, timeouts));
         let (reader, strays) = (remote.reader().clone(), AtomicBool::new(false));
@@ -362,7 +382,11 @@ impl Shared {
     }
 
     /// Lets the agent here take a connection in.
-    fn enter<R>(&self, mut agent: MutexGuard<'_, Agent<Box<dyn StateTable>>>, enter: impl FnOnce(&mut Agent<Box<dyn StateTable>>) -> R) -> R {
+    fn enter<R>(
+        &self,
+        mut agent: MutexGuard<'_, Agent<Box<dyn StateTable>>>,
+        enter: impl FnOnce(&mut Agent<Box<dyn StateTable>>) -> R,
+    ) -> R {
         let overflowed = |agent: &Agent<Box<dyn StateTable>>| agent.migration().is_some_and(Migration::overflows);
         let before = overflowed(&agent);
         let result = enter(&mut agent);
@@ -390,7 +414,13 @@ impl Shared {
     }
 
     /// Lets the agent judge a control packet; `pick_up`: an ACK may begin a connection. One on another host is asked with [`Remote::ask`].
-    pub fn control(&self, packet: &Control, pick_up: bool, now: u64, admit: &mut dyn FnMut(&Control) -> bool) -> Outcome {
+    pub fn control(
+        &self,
+        packet: &Control,
+        pick_up: bool,
+        now: u64,
+        admit: &mut dyn FnMut(&Control) -> bool,
+    ) -> Outcome {
         let settle = |agent: &mut Agent<_>| agent.settle(packet, pick_up, now, admit);
         self.agent().map_or(Outcome::Refuse(Refusal::Gone), |agent| self.enter(agent, settle))
     }
@@ -479,7 +509,9 @@ impl Shared {
     /// answer.
     pub fn list(&self, from: u64, places: u64) -> (Vec<(Key, Connection)>, Option<u64>) {
         match self.agent() {
-            Ok(agent) => (agent.scan(from, places).collect(), Some(from + places).filter(|next| *next < agent.records().0)),
+            Ok(agent) => {
+                (agent.scan(from, places).collect(), Some(from + places).filter(|next| *next < agent.records().0))
+            }
             Err(remote) => remote.list(from).unwrap_or_default(),
         }
     }

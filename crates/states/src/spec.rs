@@ -3,7 +3,10 @@
 
 use crate::memory::Root;
 use crate::migration::MigrationOptions;
-use crate::{Compact, CompactOptions, Digest, DigestOptions, Error, Exact, ExactOptions, Memory, StateTable, CAREFUL, CLASSIFIED, PAPER};
+use crate::{
+    Compact, CompactOptions, Digest, DigestOptions, Error, Exact, ExactOptions, Memory, StateTable, CAREFUL,
+    CLASSIFIED, PAPER,
+};
 use abi::*;
 use std::sync::Arc;
 
@@ -59,7 +62,15 @@ impl Spec {
     pub fn new(kind: TableKind, connections: u32, wide: u32) -> Spec {
         let all = u64::from(connections) + u64::from(wide);
         let registers = (all * REGISTERS_A_CONNECTION).clamp(1, u64::from(u32::MAX)) as u32;
-        Spec { kind, connections, wide, registers, fingerprint: 0, careful: kind != TableKind::Compact, migration: None }
+        Spec {
+            kind,
+            connections,
+            wide,
+            registers,
+            fingerprint: 0,
+            careful: kind != TableKind::Compact,
+            migration: None,
+        }
     }
 
     /// Connections of both kinds.

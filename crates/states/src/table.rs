@@ -45,8 +45,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, by number.
-    pub const ALL: [Kind; 7] =
-        [Kind::Syn, Kind::SynAck, Kind::Ack, Kind::Fin, Kind::Rst, Kind::Plain, Kind::Bad];
+    pub const ALL: [Kind; 7] = [Kind::Syn, Kind::SynAck, Kind::Ack, Kind::Fin, Kind::Rst, Kind::Plain, Kind::Bad];
 
     /// Of a TCP packet with these flags (FIN 1, SYN 2, RST 4, ACK 16; others do not matter).
     #[inline(always)]
@@ -108,13 +107,8 @@ pub const CLASSIFIED: u64 = PAPER | control([&[], &[], &[Kind::Syn], &[Kind::Syn
 
 /// Everything but data packets of established connections: where rules without state let packets go on that belong to no connection,
 /// only the agent knows what belongs to none, whatever state a hash finds.
-pub const STRAYS: u64 = CAREFUL
-    | control([
-        &[Kind::SynAck, Kind::Ack, Kind::Fin, Kind::Rst],
-        &[Kind::Fin],
-        &[],
-        &[Kind::SynAck],
-    ]);
+pub const STRAYS: u64 =
+    CAREFUL | control([&[Kind::SynAck, Kind::Ack, Kind::Fin, Kind::Rst], &[Kind::Fin], &[], &[Kind::SynAck]]);
 
 /// The verdict on a packet of this kind if the table says this state (0–3, or STATES_UNSURE).
 #[inline(always)]
@@ -209,7 +203,8 @@ pub trait Writes {
     fn rested(&mut self);
     /// After a restart: makes the table hold exactly these connections. Readers go on; what was right stays as it is. `lost` hears of those
     /// for which there is no room any more: they are not in the table.
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered;
+    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key))
+        -> Recovered;
 }
 
 /// The writer of a state table. A table has one writer and any number of readers ([`crate::Reader`], XDP programs), which read
@@ -243,7 +238,11 @@ impl<T: Writes + ?Sized> Writes for Box<T> {
         (**self).rested();
     }
 
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key)) -> Recovered {
+    fn recover(
+        &mut self,
+        connections: &mut dyn Iterator<Item = (Key, State)>,
+        lost: &mut dyn FnMut(&Key),
+    ) -> Recovered {
         (**self).recover(connections, lost)
     }
 }

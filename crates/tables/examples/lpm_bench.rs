@@ -40,10 +40,18 @@ fn length(rng: &mut ChaCha8Rng, v6: bool, big: bool) -> u8 {
     let r = rng.random_range(0..100);
     let of = |common: [(u32, u8); 9]| common.iter().find(|(upto, _)| r < *upto).map_or(24, |(_, len)| *len);
     match (v6, big) {
-        (false, false) => of([(50, 24), (70, 28), (85, 20), (95, 32), (100, 16), (100, 0), (100, 0), (100, 0), (100, 0)]),
-        (false, true) => of([(60, 24), (70, 23), (80, 22), (86, 21), (92, 20), (95, 19), (97, 18), (98, 28), (100, 32)]),
-        (true, false) => of([(50, 64), (70, 56), (85, 48), (95, 128), (100, 40), (100, 0), (100, 0), (100, 0), (100, 0)]),
-        (true, true) => of([(45, 48), (60, 44), (70, 40), (78, 36), (86, 32), (92, 56), (97, 64), (99, 96), (100, 128)]),
+        (false, false) => {
+            of([(50, 24), (70, 28), (85, 20), (95, 32), (100, 16), (100, 0), (100, 0), (100, 0), (100, 0)])
+        }
+        (false, true) => {
+            of([(60, 24), (70, 23), (80, 22), (86, 21), (92, 20), (95, 19), (97, 18), (98, 28), (100, 32)])
+        }
+        (true, false) => {
+            of([(50, 64), (70, 56), (85, 48), (95, 128), (100, 40), (100, 0), (100, 0), (100, 0), (100, 0)])
+        }
+        (true, true) => {
+            of([(45, 48), (60, 44), (70, 40), (78, 36), (86, 32), (92, 56), (97, 64), (99, 96), (100, 128)])
+        }
     }
 }
 
@@ -389,9 +397,8 @@ fn run<B: Bucket>(name: &str, v6: bool, vpcs: u32, each: u32) {
     let bytes = w.bytes_by_table().iter().find(|b| b.0 == "trees").unwrap().1 as f64 / n;
     let t = w.tables();
     let guard = t.enter();
-    let roots: Vec<u32> = (0..=vpcs)
-        .map(|v| t.tenant(v).map_or(0, |t| if v6 { t.root6() } else { t.root4() }))
-        .collect();
+    let roots: Vec<u32> =
+        (0..=vpcs).map(|v| t.tenant(v).map_or(0, |t| if v6 { t.root6() } else { t.root4() })).collect();
     let tree_look = |p: &(u32, u128)| {
         u64::from(if v6 {
             t.route6(roots[p.0 as usize], ((p.1 >> 64) as u64, p.1 as u64))

@@ -151,7 +151,11 @@ fn merge(rng: &mut ChaCha8Rng) {
     let took = (start.cpu(), start.wall());
     w.settle();
     println!("merge of 1M routes into 1,000 VPCs: {:.3} s (wall {:.3} s)", took.0, took.1);
-    println!("  {before} segments before, {} after; {:.1} MB in use", w.memory().segments(), w.bytes_used() as f64 / 1e6);
+    println!(
+        "  {before} segments before, {} after; {:.1} MB in use",
+        w.memory().segments(),
+        w.bytes_used() as f64 / 1e6
+    );
 }
 
 fn delta(vni: u32, n: u32, target: Target) -> TenantChange {

@@ -202,10 +202,17 @@ mod tests {
         readers.wait();
         assert_eq!((epoch(2), readers.epoch.load(Ordering::Relaxed)), (7, 3));
         readers.release(2);
-        assert_eq!((epoch(2), readers.slots[2].owner.load(Ordering::Relaxed)), (0, 0), "whoever has it next is outside");
+        assert_eq!(
+            (epoch(2), readers.slots[2].owner.load(Ordering::Relaxed)),
+            (0, 0),
+            "whoever has it next is outside"
+        );
         readers.enter(1);
         readers.forget_all();
-        assert!(readers.slots.iter().all(|s| s.owner.load(Ordering::Relaxed) == 0 && s.epoch.load(Ordering::Relaxed) == 0));
+        assert!(readers
+            .slots
+            .iter()
+            .all(|s| s.owner.load(Ordering::Relaxed) == 0 && s.epoch.load(Ordering::Relaxed) == 0));
     }
 
     /// The slot of a process that lives stays its own, whoever asks.

@@ -25,11 +25,11 @@ mod memory;
 mod meter;
 mod packed;
 mod peers;
-mod smallmap;
 mod plain;
 mod reader;
 mod route;
 mod routes;
+mod smallmap;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -48,5 +48,6 @@ pub use plain::{large_pages, PlainMemory, ZeroedLines};
 pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry, WireEnd};
 pub use route::Walk;
 pub use writer::{
-    AttachError, GroupId, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, WirePort, WireSpec, Writer, WriterOptions,
+    AttachError, GroupId, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, WirePort,
+    WireSpec, Writer, WriterOptions,
 };

@@ -31,8 +31,10 @@ impl Packed {
             return Some(0);
         }
         // From the leaves up: (largest key, words) of each node of a level.
-        let mut level: Vec<(u64, [u64; 8])> =
-            intervals.chunks(<u64 as TreeKey>::LEAF).map(|part| (part[part.len() - 1].upper, u64::leaf(part))).collect();
+        let mut level: Vec<(u64, [u64; 8])> = intervals
+            .chunks(<u64 as TreeKey>::LEAF)
+            .map(|part| (part[part.len() - 1].upper, u64::leaf(part)))
+            .collect();
         let mut levels = 1;
         while level.len() > 1 {
             let parent = |part: &[(u64, [u64; 8])]| {
@@ -96,7 +98,8 @@ mod tests {
             if n == 7 {
                 bounds[0] = 0;
             }
-            let mut ranges: Vec<(u64, u64, u32)> = bounds.chunks_exact(2).map(|b| (b[0], b[1], 1 + random(9) as u32)).collect();
+            let mut ranges: Vec<(u64, u64, u32)> =
+                bounds.chunks_exact(2).map(|b| (b[0], b[1], 1 + random(9) as u32)).collect();
             if let (6, Some(last)) = (n, ranges.last_mut()) {
                 last.1 = u64::MAX;
             }

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 mod internet;
-mod wires;
 mod locate;
+mod wires;
 
 pub use internet::Public;
 pub use wires::WireEnd;
@@ -602,7 +602,11 @@ impl Tables {
     pub fn punts_held(&self, tenant: &Tenant) -> u32 {
         let epoch = self.root.get(root!(punt_epoch)) as u32;
         let word = self.tenant_state(tenant).map_or(0, |s| state_word!(s, punts_held).load(Ordering::Relaxed));
-        if (word >> PUNT_EPOCH_SHIFT) as u32 == epoch { word as u32 } else { 0 }
+        if (word >> PUNT_EPOCH_SHIFT) as u32 == epoch {
+            word as u32
+        } else {
+            0
+        }
     }
 
     fn punt_ring(&self, ring: u32) -> &AtomicU64 {

@@ -5,8 +5,8 @@
 //! small change of a large set recomputes only the ranges of the changed prefixes (`edits`), anything else the whole set.
 
 use crate::intervals::{span4, span6_lower, span6_upper, Buffer, Interval, Sweep};
-use crate::tree::{lines_needed, Edit, Forest, Top};
 use crate::smallmap::SmallMap;
+use crate::tree::{lines_needed, Edit, Forest, Top};
 use std::io;
 
 /// Sets up to this many routes are always built anew: it is about as fast as copying paths.

@@ -89,9 +89,7 @@ impl TreeKey for u32 {
         let at = |i: usize| half(&words[i / 16], i % 16);
         let used = (0..FLAT_BOUNDS).take_while(|i| at(*i) != u32::MAX).count();
         let value = |i: usize| at(FLAT_VALUES + (words[1][FLAT_PICKS - 8] >> (3 * i) & 7) as usize);
-        (0..=used)
-            .map(|i| Interval { upper: if i < used { at(i) } else { u32::MAX }, value: value(i) })
-            .collect()
+        (0..=used).map(|i| Interval { upper: if i < used { at(i) } else { u32::MAX }, value: value(i) }).collect()
     }
     fn leaf(intervals: &[Interval<u32>]) -> [u64; 8] {
         let mut words = [0; 8];

@@ -443,7 +443,10 @@ impl Parser<'_> {
     fn settled(&self, word: &Word) -> Result<(), CaseError> {
         let open = self.cases.last().and_then(|c| c.inputs().last()).filter(|i| i.outcome == UNSET);
         match open {
-            Some(i) => Err(self.error(word, &format!("the packet of line {} has no outcome: out, answer, pass or drop", i.line))),
+            Some(i) => {
+                Err(self
+                    .error(word, &format!("the packet of line {} has no outcome: out, answer, pass or drop", i.line)))
+            }
             None => Ok(()),
         }
     }

@@ -19,7 +19,8 @@ const FLAGS: [u8; 14] = [2, 2, 2, 2, 0x12, 0x10, 0x10, 0x18, 0x11, 4, 0x14, 0, 3
 pub fn groups(r: &mut Rng, region: &mut Region) {
     let addresses: Vec<IpAddr> = region.vpcs.iter().flat_map(of_vpc).collect();
     let groups = &mut region.groups;
-    groups.rules = NAMES.iter().flat_map(|name| rules(r, &addresses).into_iter().map(|rule| (name.to_string(), rule))).collect();
+    groups.rules =
+        NAMES.iter().flat_map(|name| rules(r, &addresses).into_iter().map(|rule| (name.to_string(), rule))).collect();
     (groups.members, groups.pick_up) = (Vec::new(), Vec::new());
     for vpc in &region.vpcs {
         if r.chance(25) {
@@ -32,7 +33,10 @@ pub fn groups(r: &mut Rng, region: &mut Region) {
         for _ in 0..r.below(3) {
             let v6 = r.chance(50);
             let addr = random::pool(r, v6);
-            let found = crate::region::Prefix::new(addr, if addr.is_ipv4() { 20 + r.below(10) as u8 } else { 60 + r.below(60) as u8 });
+            let found = crate::region::Prefix::new(
+                addr,
+                if addr.is_ipv4() { 20 + r.below(10) as u8 } else { 60 + r.below(60) as u8 },
+            );
             if let Some(prefix) = found.filter(|p| !groups.members.iter().any(|m| (m.0, m.1) == (vpc.vni, *p))) {
                 groups.members.push((vpc.vni, prefix, list(r)));
             }
@@ -64,7 +68,10 @@ fn rule(r: &mut Rng, addresses: &[IpAddr]) -> Rule {
         1 => Remote::Group((*r.pick(&NAMES)).into()),
         _ => {
             let addr = *r.pick(addresses);
-            Remote::Prefix(Prefix { addr, len: *r.pick(if addr.is_ipv4() { &[8, 20, 30, 32] } else { &[16, 64, 120, 128] }) })
+            Remote::Prefix(Prefix {
+                addr,
+                len: *r.pick(if addr.is_ipv4() { &[8, 20, 30, 32] } else { &[16, 64, 120, 128] }),
+            })
         }
     };
     let services = match r.below(8) {
@@ -108,7 +115,16 @@ pub fn packet(r: &mut Rng, region: &Region) -> Option<Packet> {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let (frag, mf) = frag.unwrap_or_default();
             let ttl = if r.chance(98) { 64 } else { r.below(3) as u8 };
-            layers.push(Layer::Ipv4(Ipv4 { src, dst, id: 5 + r.below(2) as u16, df: r.chance(30), mf, frag, ttl, ..Ipv4::default() }));
+            layers.push(Layer::Ipv4(Ipv4 {
+                src,
+                dst,
+                id: 5 + r.below(2) as u16,
+                df: r.chance(30),
+                mf,
+                frag,
+                ttl,
+                ..Ipv4::default()
+            }));
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             layers.push(Layer::Ipv6(Ipv6 { src, dst, ..Ipv6::default() }));
@@ -144,7 +160,11 @@ fn transport(r: &mut Rng, v6: bool, long: bool, layers: &mut Vec<Layer>) {
             // Data in a SYN is malformed; not all of them are to be.
             size = if flags & 2 != 0 && r.chance(90) { 0 } else { size };
         }
-        10..=14 => layers.push(Layer::Udp(Udp { src: Entropy::Value(src.into()), dst: *r.pick(&[53, 54, 80]), ..Udp::default() })),
+        10..=14 => layers.push(Layer::Udp(Udp {
+            src: Entropy::Value(src.into()),
+            dst: *r.pick(&[53, 54, 80]),
+            ..Udp::default()
+        })),
         15..=17 => {
             let ty = if v6 { 128 } else { 8 };
             let ty = if r.chance(90) { ty } else { *r.pick(&[0, 129, 13, 3, 1]) };
@@ -224,7 +244,8 @@ pub fn error(r: &mut Rng, seen: &[Packet]) -> Option<Packet> {
         (Layer::Ipv4(of), Layer::Ipv4(outer)) => {
             // The error goes to whom the quoted packet came from.
             (outer.src, outer.dst) = (of.dst, of.src);
-            (outer.df, outer.mf, outer.frag, outer.options, outer.proto) = (false, false, Frag::default(), vec![], None);
+            (outer.df, outer.mf, outer.frag, outer.options, outer.proto) =
+                (false, false, Frag::default(), vec![], None);
             let (ty, code) = *r.pick(&[(3, 1), (3, 3), (3, 4), (11, 0), (5, 1)]);
             Icmp { ty, code, rest: 1400, keep, ..Icmp::default() }
         }

@@ -201,7 +201,12 @@ fn transport(proto: u8, b: &[u8], packet: &mut Packet, v6: bool, outer: bool) ->
             if vxlan {
                 let (one, two) = (be32(b, 8), be32(b, 12));
                 let flags = (one >> 24) as u8;
-                packet.layers.push(Layer::Vxlan(Vxlan { vni: two >> 8, flags, rsv1: one & 0xff_ffff, rsv2: two as u8 }));
+                packet.layers.push(Layer::Vxlan(Vxlan {
+                    vni: two >> 8,
+                    flags,
+                    rsv1: one & 0xff_ffff,
+                    rsv2: two as u8,
+                }));
                 ethernet(&b[16..], packet, false);
             } else {
                 rest(&b[8..], packet);

@@ -67,7 +67,8 @@ fn states(c: &mut Cursor<'_>) -> Parsed<Option<Spec>> {
         "digest" => TableKind::Digest,
         other => return Err(c.error(word, &format!("`{other}` is none of: sessions exact compact digest"))),
     };
-    let connections = if c.eat("connections") { c.number("connections", u64::from(u32::MAX))? as u32 } else { CONNECTIONS };
+    let connections =
+        if c.eat("connections") { c.number("connections", u64::from(u32::MAX))? as u32 } else { CONNECTIONS };
     let mut spec = Spec::new(kind, connections, connections);
     if c.eat("registers") {
         spec.registers = c.number("registers", u64::from(u32::MAX))? as u32;
@@ -160,7 +161,9 @@ fn services(c: &mut Cursor<'_>) -> Parsed<(u32, u32)> {
         "sctp" => 132,
         "udp-lite" => 136,
         "proto" => return Ok(filter::services(c.number_of(word, ports.unwrap_or(""), "protocol", 255)? as u8)),
-        other => return Err(c.error(word, &format!("`{other}` is none of: any tcp udp icmp icmp6 dccp sctp udp-lite proto"))),
+        other => {
+            return Err(c.error(word, &format!("`{other}` is none of: any tcp udp icmp icmp6 dccp sctp udp-lite proto")))
+        }
     };
     let Some(ports) = ports else { return Ok(filter::services(proto)) };
     let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
@@ -200,7 +203,11 @@ impl Groups {
     pub fn policy(&self, vni: u32) -> u64 {
         let filtered = self.members.iter().any(|m| m.0 == vni);
         let pick_up = if self.pick_up.contains(&vni) { abi::POLICY_PICKUP } else { 0 };
-        if filtered { abi::POLICY_FILTER | pick_up } else { 0 }
+        if filtered {
+            abi::POLICY_FILTER | pick_up
+        } else {
+            0
+        }
     }
 }
 
@@ -246,7 +253,11 @@ impl fmt::Display for Groups {
         self.pick_up.iter().try_for_each(|vni| writeln!(f, "  pick-up {vni}"))?;
         let Some(s) = &self.states else { return Ok(()) };
         let (kind, careful) = (s.kind.name(), if s.careful && s.kind == TableKind::Compact { " careful" } else { "" });
-        write!(f, "  states {kind} connections {} registers {} fingerprint {}{careful}", s.connections, s.registers, s.fingerprint)?;
+        write!(
+            f,
+            "  states {kind} connections {} registers {} fingerprint {}{careful}",
+            s.connections, s.registers, s.fingerprint
+        )?;
         if let Some(m) = s.migration {
             write!(f, " migrate {} {} unit4 {} unit6 {}", m.begin, m.end, m.unit4, m.unit6)?;
         }

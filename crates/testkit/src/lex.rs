@@ -196,9 +196,9 @@ impl<'a> Cursor<'a> {
         if text == "broadcast" {
             return Ok(Mac([0xff; 6]));
         }
-        Mac::parse(text)
-            .or_else(|| self.names.get(text).and_then(|n| n.mac))
-            .ok_or_else(|| self.error(word, &format!("`{text}` is neither an Ethernet address nor a name that has one")))
+        Mac::parse(text).or_else(|| self.names.get(text).and_then(|n| n.mac)).ok_or_else(|| {
+            self.error(word, &format!("`{text}` is neither an Ethernet address nor a name that has one"))
+        })
     }
 
     /// `text`, a part of `word`, as an IPv4 address or a name that has one.

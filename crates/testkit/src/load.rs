@@ -94,7 +94,8 @@ impl Loader {
         let (old, new) = (&self.region.internet, &region.internet);
         for v in &region.vpcs {
             let (before, policy) = (self.region.vpc(v.vni), region.policy(v.vni));
-            let same = before.is_some_and(|b| b.routes == v.routes) && old == new && self.region.groups == region.groups;
+            let same =
+                before.is_some_and(|b| b.routes == v.routes) && old == new && self.region.groups == region.groups;
             if policy != self.region.policy(v.vni) || policy != 0 && !same {
                 self.writer.set_policy(v.vni, policy);
             }

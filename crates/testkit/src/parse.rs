@@ -317,10 +317,12 @@ fn frag6(c: &mut Cursor<'_>) -> Parsed<Layer> {
         match f.key {
             "frag" => out.frag = frag(c, &f)?,
             "mf" => out.mf = true,
-            "id" => out.id = match crate::ports::place(f.value) {
-                Some(place) => place.into(),
-                None => num(c, &f, u64::from(u32::MAX))? as u32,
-            },
+            "id" => {
+                out.id = match crate::ports::place(f.value) {
+                    Some(place) => place.into(),
+                    None => num(c, &f, u64::from(u32::MAX))? as u32,
+                }
+            }
             "next" => out.next = Some(proto(c, &f)?),
             _ => return unknown(c, &f, "frag mf id next"),
         }

@@ -35,7 +35,9 @@ pub enum PcapError {
     #[error("the capture cannot be read or written: {0}")]
     Io(#[from] io::Error),
     /// Not a capture at all.
-    #[error("the file is neither pcap nor pcapng (its first bytes are {0:02x?}): capture with `tcpdump -w` or Wireshark")]
+    #[error(
+        "the file is neither pcap nor pcapng (its first bytes are {0:02x?}): capture with `tcpdump -w` or Wireshark"
+    )]
     NotACapture([u8; 4]),
     /// Another link layer.
     #[error("the capture holds {0:?} frames: capture on an Ethernet interface")]
@@ -228,8 +230,20 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let frames = [
-            Frame { time_ns: 1_700_000_000_123_456_789, interface: 0, wire_len: 4, bytes: vec![1, 2, 3, 4], comment: None },
-            Frame { time_ns: 5, interface: 1, wire_len: 9, bytes: vec![7; 3], comment: Some("dropped: route_none".into()) },
+            Frame {
+                time_ns: 1_700_000_000_123_456_789,
+                interface: 0,
+                wire_len: 4,
+                bytes: vec![1, 2, 3, 4],
+                comment: None,
+            },
+            Frame {
+                time_ns: 5,
+                interface: 1,
+                wire_len: 9,
+                bytes: vec![7; 3],
+                comment: Some("dropped: route_none".into()),
+            },
         ];
         let mut w = Writer::new(Vec::new(), &["up0", "up1"]).unwrap();
         for f in &frames {

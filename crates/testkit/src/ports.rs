@@ -83,7 +83,8 @@ impl Ports {
         let mut packet = packet.clone();
         for mut field in fields(&mut packet) {
             let Some(name) = name(field.get()) else { continue };
-            let value = self.known.get(&field.get()).ok_or(format!("nothing has come out yet with the port ${name}"))?;
+            let value =
+                self.known.get(&field.get()).ok_or(format!("nothing has come out yet with the port ${name}"))?;
             field.set(*value);
         }
         Ok(packet)

@@ -25,7 +25,11 @@ impl Packet {
         }
         let zero = |b: &[u8]| b.iter().all(|&x| x == 0);
         if !self.inner_pad.is_empty() {
-            let word = if zero(&self.inner_pad) { self.inner_pad.len().to_string() } else { format!("hex {}", hex(&self.inner_pad)) };
+            let word = if zero(&self.inner_pad) {
+                self.inner_pad.len().to_string()
+            } else {
+                format!("hex {}", hex(&self.inner_pad))
+            };
             out.push(format!("inner-pad {word}"));
         }
         if let Some(n) = self.inner_cut {

@@ -12,7 +12,12 @@ use states::{Key, Shared, State};
 use std::net::IpAddr;
 
 /// Control packets in states 0 to 3. A SYN is one in each, since the register that it finds may be another connection's.
-const FIGURE: [&[&str]; 4] = [&["syn", "plain"], &["syn", "syn-ack", "ack", "rst", "plain"], &["syn", "fin", "rst"], &["syn", "fin", "ack", "rst", "plain"]];
+const FIGURE: [&[&str]; 4] = [
+    &["syn", "plain"],
+    &["syn", "syn-ack", "ack", "rst", "plain"],
+    &["syn", "fin", "rst"],
+    &["syn", "fin", "ack", "rst", "plain"],
+];
 /// What a careful table adds.
 const CAREFUL: [&[&str]; 4] = [&[], &[], &["syn-ack"], &[]];
 /// What rules without state add: all but data of established connections.
@@ -31,7 +36,8 @@ struct Flow {
 
 /// Why the fast path has to hand a packet over that a case expects this of with sessions; None: it does not.
 pub fn expected(region: &Region, input: &Input, packet: &Packet, states: &Shared) -> Option<PuntReason> {
-    let of_session = |p: PuntReason| matches!(p, PuntReason::SessionNew | PuntReason::SessionControl | PuntReason::SessionStale);
+    let of_session =
+        |p: PuntReason| matches!(p, PuntReason::SessionNew | PuntReason::SessionControl | PuntReason::SessionStale);
     let early = |reason: &DropReason| matches!(reason.stage(), Stage::Parse | Stage::Tenant) || BEFORE.contains(reason);
     let before = matches!(&input.outcome, Outcome::Drop(reason) if early(reason));
     if before || !input.punt.is_none_or(of_session) {
@@ -62,7 +68,9 @@ impl Flow {
         let inner = &packet.layers[tunnel.map_or(0, |at| at + 1)..];
         let [Layer::Eth(eth), ip, rest @ ..] = inner else { return None };
         let (src, dst, proto): (IpAddr, IpAddr, _) = match ip {
-            Layer::Ipv4(ip) if ip.mf || ip.frag.offset > 0 || ip.frag.end.is_some() || !ip.options.is_empty() => return None,
+            Layer::Ipv4(ip) if ip.mf || ip.frag.offset > 0 || ip.frag.end.is_some() || !ip.options.is_empty() => {
+                return None
+            }
             Layer::Ipv4(ip) => (ip.src.into(), ip.dst.into(), ip.proto),
             Layer::Ipv6(ip) => (ip.src.into(), ip.dst.into(), ip.next),
             _ => return None,
@@ -80,7 +88,8 @@ impl Flow {
             }
             _ => of_wire(region, port, (src, dst), (proto, ports, echo))?,
         };
-        let sender = tunnel.and_then(|at| if let Layer::Vxlan(vxlan) = &packet.layers[at] { Some(vxlan.vni) } else { None });
+        let sender =
+            tunnel.and_then(|at| if let Layer::Vxlan(vxlan) = &packet.layers[at] { Some(vxlan.vni) } else { None });
         let vnis = [Some(vni), sender];
         let pick_up = vnis.into_iter().flatten().any(|vni| region.groups.pick_up.contains(&vni));
         vnis.into_iter().flatten().any(filtered).then(|| Flow { key: Key::from(&pair), kind, pick_up })
@@ -88,7 +97,12 @@ impl Flow {
 }
 
 /// The key of a packet over a wire, and the VNI of its server.
-fn of_wire(region: &Region, port: u32, (src, dst): (IpAddr, IpAddr), (proto, ports, echo): (u8, (u16, u16), bool)) -> Option<(u32, PairKey)> {
+fn of_wire(
+    region: &Region,
+    port: u32,
+    (src, dst): (IpAddr, IpAddr),
+    (proto, ports, echo): (u8, (u16, u16), bool),
+) -> Option<(u32, PairKey)> {
     let out = region.wires.wires.iter().find(|w| w.0 == port);
     let wire = out.or_else(|| region.wires.wires.iter().find(|w| w.1 == port))?;
     let (server, remote) = if out.is_some() { (src, dst) } else { (dst, src) };
@@ -102,14 +116,15 @@ fn of_wire(region: &Region, port: u32, (src, dst): (IpAddr, IpAddr), (proto, por
 fn upper(rest: &[Layer]) -> Option<(u8, (u16, u16), &'static str)> {
     match rest.first() {
         Some(Layer::Tcp(tcp)) => {
-            let kind = match (tcp.flags & 0x02 != 0, tcp.flags & 0x10 != 0, tcp.flags & 0x01 != 0, tcp.flags & 0x04 != 0) {
-                (true, false, false, false) => "syn",
-                (true, true, false, false) => "syn-ack",
-                (false, true, false, false) => "ack",
-                (false, true, true, false) => "fin",
-                (false, _, false, true) => "rst",
-                _ => "bad",
-            };
+            let kind =
+                match (tcp.flags & 0x02 != 0, tcp.flags & 0x10 != 0, tcp.flags & 0x01 != 0, tcp.flags & 0x04 != 0) {
+                    (true, false, false, false) => "syn",
+                    (true, true, false, false) => "syn-ack",
+                    (false, true, false, false) => "ack",
+                    (false, true, true, false) => "fin",
+                    (false, _, false, true) => "rst",
+                    _ => "bad",
+                };
             Some((6, (tcp.src, tcp.dst), kind))
         }
         Some(Layer::Udp(udp)) => {

@@ -227,7 +227,8 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
     for i in 0..1 + r.below(size.vms) {
         let (v4, v6) = (pool4(r), pool6(r));
         let free = |a: IpAddr| {
-            !vpc.gateways.contains(&a) && !vpc.vms.iter().any(|m| m.v4.map(IpAddr::V4) == Some(a) || m.v6.map(IpAddr::V6) == Some(a))
+            !vpc.gateways.contains(&a)
+                && !vpc.vms.iter().any(|m| m.v4.map(IpAddr::V4) == Some(a) || m.v6.map(IpAddr::V6) == Some(a))
         };
         let vm = Vm {
             name: format!("vm{}-{i}", vni & 0xff),
@@ -251,7 +252,13 @@ fn routes(r: &mut Rng, vpc: &mut Vpc, vnis: &[u32], v6: bool, max: usize) {
     for i in 0..r.below(max + 1) {
         let bits = if v6 { 128 } else { 32 };
         let len = match r.below(3) {
-            _ if i == 0 => if r.chance(70) { 0 } else { r.below(9) as u8 },
+            _ if i == 0 => {
+                if r.chance(70) {
+                    0
+                } else {
+                    r.below(9) as u8
+                }
+            }
             0 => r.below(bits + 1) as u8,
             1 => (bits - r.below(4)) as u8,
             _ => *r.pick(&[8, 9, 16, 17, 24, 32, bits as u8 / 2, bits as u8]),
@@ -333,7 +340,12 @@ pub(crate) fn outer(r: &mut Rng, region: &Region, source: IpAddr) -> Vec<Layer> 
             let label = Entropy::Value(r.word() as u32 & 0xf_ffff);
             let mut layers = vec![eth, Layer::Ipv6(Ipv6 { src, dst, tc: tos, label, ..Ipv6::default() })];
             match r.below(60) {
-                0 => layers.push(Layer::Ext(Ext { kind: *r.pick(&[0, 43, 60]), next: None, len: None, body: vec![0; r.below(16)] })),
+                0 => layers.push(Layer::Ext(Ext {
+                    kind: *r.pick(&[0, 43, 60]),
+                    next: None,
+                    len: None,
+                    body: vec![0; r.below(16)],
+                })),
                 1 => layers.push(Layer::Frag6(Frag6 { mf: true, ..Frag6::default() })),
                 _ => {}
             }
@@ -379,7 +391,16 @@ fn odd_address(r: &mut Rng, v6: bool) -> IpAddr {
     if r.chance(60) {
         return special_edge(r, v6);
     }
-    let odd4 = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.5", "239.1.1.1", "240.0.0.1", "255.255.255.255", "223.255.255.255"];
+    let odd4 = [
+        "0.0.0.0",
+        "0.1.2.3",
+        "127.0.0.1",
+        "224.0.0.5",
+        "239.1.1.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "223.255.255.255",
+    ];
     let odd6 = ["::", "::1", "fe80::1", "febf::1", "fec0::1", "ff02::1", "ff02::1:ff00:1", "::ffff:10.0.0.1"];
     let text = if v6 { *r.pick(&odd6) } else { *r.pick(&odd4) };
     text.parse().unwrap_or_else(|_| pool(r, v6))
@@ -475,7 +496,12 @@ pub(crate) fn chain(r: &mut Rng, layers: &mut Vec<Layer>) {
         let kind = if headers > 9 || i > 0 && kind == 0 && r.chance(80) { 60 } else { kind };
         if kind == 44 {
             let offset = if r.chance(70) { 0 } else { r.below(3) * 8 };
-            layers.push(Layer::Frag6(Frag6 { frag: Frag { offset, end: None }, mf: r.chance(40), id: r.below(4) as u32, next: None }));
+            layers.push(Layer::Frag6(Frag6 {
+                frag: Frag { offset, end: None },
+                mf: r.chance(40),
+                id: r.below(4) as u32,
+                next: None,
+            }));
             continue;
         }
         let mut body = match kind {
@@ -503,7 +529,14 @@ fn transport(r: &mut Rng, v6: bool, layers: &mut Vec<Layer>) {
                 _ => *r.pick(&[0, 1, 2, 3, 4, 5, 11, 12, 129, 132, 138, 143]),
             };
             let csum = if r.chance(90) { Csum::Right } else { Csum::Wrong };
-            layers.push(Layer::Icmp(Icmp { v6, ty, code: r.below(5) as u8 * u8::from(!echo), csum, rest: r.word() as u32, keep: None }));
+            layers.push(Layer::Icmp(Icmp {
+                v6,
+                ty,
+                code: r.below(5) as u8 * u8::from(!echo),
+                csum,
+                rest: r.word() as u32,
+                keep: None,
+            }));
         }
         5..=12 => layers.push(Layer::Tcp(Tcp { src, dst, flags: 16, window: 1000, ..Tcp::default() })),
         13 => {}

@@ -251,7 +251,10 @@ impl Region {
     /// The word `Root::options`.
     pub fn options(&self) -> u64 {
         let role = if self.wires.wires.is_empty() { 0 } else { abi::OPT_WIRES };
-        self.switches | role | u64::from(self.dscp) << abi::OPT_DSCP_SHIFT | u64::from(self.udp_port) << abi::OPT_PORT_SHIFT
+        self.switches
+            | role
+            | u64::from(self.dscp) << abi::OPT_DSCP_SHIFT
+            | u64::from(self.udp_port) << abi::OPT_PORT_SHIFT
     }
 
     /// Flags of a VPC's POLICY word.

@@ -77,7 +77,10 @@ pub fn run_case_with(engine: &mut dyn Engine, case: &Case, spec: Spec) -> Result
     });
     let mut regions = regions.chain([&case.region]);
     let filtered = regions.clone().any(|r| !r.groups.members.is_empty());
-    if !filtered || regions.any(|r| r.groups.states.is_some()) || case.not_with.iter().any(|(kind, _)| *kind == spec.kind) {
+    if !filtered
+        || regions.any(|r| r.groups.states.is_some())
+        || case.not_with.iter().any(|(kind, _)| *kind == spec.kind)
+    {
         return Ok(false);
     }
     let mut case = case.clone();
@@ -135,8 +138,13 @@ fn steps(engine: &mut dyn Engine, case: &Case, region: &mut Region, line: &mut u
                     let seen = engine.run(&frame, input.port, now)?;
                     let mut input = ports.learn(input, &seen)?;
                     input.punt = by_state.unwrap_or(input.punt);
-                    compare(engine.punts(), &input, &frame, &seen)
-                        .map_err(|e| if input.times > 1 { format!("{e} (time {time} of {})", input.times) } else { e })?;
+                    compare(engine.punts(), &input, &frame, &seen).map_err(|e| {
+                        if input.times > 1 {
+                            format!("{e} (time {time} of {})", input.times)
+                        } else {
+                            e
+                        }
+                    })?;
                 }
             }
             Step::Count(at, counter, expected) => {

@@ -47,7 +47,8 @@ pub fn change(nat: &Nat, states: &dyn Backing, before: Option<&Region>, region: 
         nat.translator().configure(&region.internet.spec());
     }
     if before.is_none_or(|b| b.groups != region.groups) {
-        let compiled: Vec<_> = region.groups.specs().into_iter().map(|spec| Arc::new(filter::Ruleset::new(spec))).collect();
+        let compiled: Vec<_> =
+            region.groups.specs().into_iter().map(|spec| Arc::new(filter::Ruleset::new(spec))).collect();
         let filter = filter::Filter::new(&compiled, &region.groups.vpcs(), &nat.rules());
         nat.set_filter(Arc::new(filter));
     }
@@ -65,7 +66,11 @@ fn set_states(nat: &Nat, backing: &dyn Backing, region: &Region) -> Result<(), S
     nat.set_states(|_| {
         let Some(spec) = region.groups.states else {
             let slots = [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_MIGRATE];
-            return slots.into_iter().try_for_each(|slot| backing.clear(slot)).map(|()| None).map_err(|e| e.to_string());
+            return slots
+                .into_iter()
+                .try_for_each(|slot| backing.clear(slot))
+                .map(|()| None)
+                .map_err(|e| e.to_string());
         };
         let (shared, found) = Shared::open(backing, spec, SALT, Timeouts::default()).map_err(|e| e.to_string())?;
         match found.lost {
@@ -76,7 +81,12 @@ fn set_states(nat: &Nat, backing: &dyn Backing, region: &Region) -> Result<(), S
 }
 
 /// Puts the agent of this region's state table on another host; without a table: nowhere. For engines whose memories are their own.
-pub fn put_elsewhere(nat: &Nat, backing: &Arc<dyn Backing>, region: &Region, now: u64) -> Result<Option<Elsewhere>, String> {
+pub fn put_elsewhere(
+    nat: &Nat,
+    backing: &Arc<dyn Backing>,
+    region: &Region,
+    now: u64,
+) -> Result<Option<Elsewhere>, String> {
     let Some(spec) = region.groups.states else { return Ok(None) };
     nat.set_states(|_| {
         Shared::open_remote(backing, ("case", spec), SALT, Timeouts::default(), Vec::new()).map(|s| Some(Arc::new(s)))

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The statements of a `tables` section, into a [`Region`] and back into text. Listed in tests/packets/README.md.
 
-use crate::{groups, internet, wires};
 use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Named, Names, Word};
 use crate::region::*;
+use crate::{groups, internet, wires};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -92,7 +92,9 @@ fn option(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
         };
         let Some((_, bit)) = SWITCHES.iter().find(|(n, _)| *n == name) else {
             let known: Vec<_> = SWITCHES.iter().map(|s| s.0).collect();
-            return Err(c.error(word, &format!("`{name}` is no option; there are (also with no-): {}", known.join(" "))));
+            return Err(
+                c.error(word, &format!("`{name}` is no option; there are (also with no-): {}", known.join(" ")))
+            );
         };
         region.switches = if on { region.switches | bit } else { region.switches & !bit };
     }
@@ -303,7 +305,9 @@ fn prefix(c: &mut Cursor<'_>) -> Parsed<Prefix> {
         let prefix = Prefix::new(addr.parse().ok()?, len.parse().ok()?)?;
         (prefix.addr == addr.parse::<IpAddr>().ok()?).then_some(prefix)
     });
-    parsed.ok_or_else(|| c.error(word, &format!("`{}` is no prefix, as in 10.0.0.0/8 (no bits behind the length)", word.text)))
+    parsed.ok_or_else(|| {
+        c.error(word, &format!("`{}` is no prefix, as in 10.0.0.0/8 (no bits behind the length)", word.text))
+    })
 }
 
 fn route(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
@@ -317,7 +321,9 @@ fn route(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
         "internet" => Target::Internet,
         "line" => Target::Line,
         "region" => Target::Region,
-        other => return Err(c.error(word, &format!("`{other}` is no scope: local peer blackhole internet line region"))),
+        other => {
+            return Err(c.error(word, &format!("`{other}` is no scope: local peer blackhole internet line region")))
+        }
     };
     if let Some(vpc) = region.vpc_mut(vni) {
         vpc.routes.retain(|r| r.0 != prefix);
@@ -329,7 +335,8 @@ fn route(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
 fn vm(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
     let name = c.next("a name")?.text.clone();
     let vni = known_vpc(c, region)?.vni;
-    let mut vm = Vm { name: name.clone(), mac: Mac::default(), v4: None, v6: None, nc: IpAddr::from([0; 4]), meter: None };
+    let mut vm =
+        Vm { name: name.clone(), mac: Mac::default(), v4: None, v6: None, nc: IpAddr::from([0; 4]), meter: None };
     while let Some(addr) = c.maybe_ip() {
         match addr {
             IpAddr::V4(a) => vm.v4 = Some(a),

@@ -5,12 +5,12 @@ use crate::case::Counter;
 use crate::elsewhere::Elsewhere;
 use crate::load::Loader;
 use crate::region::Region;
-use crate::runner::{End, Engine, Seen};
-use abi::{PuntMeta, Stats};
 use crate::runner::START;
+use crate::runner::{End, Engine, Seen};
 use crate::sessions::{self, Memories};
-use states::{Backing, HeapSlots, Shared};
+use abi::{PuntMeta, Stats};
 use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
+use states::{Backing, HeapSlots, Shared};
 use std::fmt::Write;
 use std::sync::Arc;
 use tables::{HeapMemory, Tables, WriterOptions};
@@ -250,7 +250,8 @@ pub fn dump(tables: &Tables, region: &Region) -> String {
     let _inside = tables.enter();
     let mut s = String::new();
     let halves = |a: u128| ((a >> 64) as u64, a as u64);
-    let _ = writeln!(s, "    options {:#x}, vtep4 {:#x}, commits {}", tables.options(), tables.vtep4(), tables.commits());
+    let _ =
+        writeln!(s, "    options {:#x}, vtep4 {:#x}, commits {}", tables.options(), tables.vtep4(), tables.commits());
     for v in &region.vpcs {
         let Some(tenant) = tables.tenant(v.vni) else {
             let _ = writeln!(s, "    vpc {} ({}): MISSING", v.name, v.vni);

@@ -78,7 +78,9 @@ fn opinion(region: &Region, packet: &Packet, end: &End) -> Result<(), String> {
     let judge = |from, to, port| oracle::judge(&specs, &vpcs, from, to, filter::service(e.proto, port));
     let (there, back) = (judge(from, to, e.ports.1), judge(to, from, e.ports.0));
     match end {
-        End::Forward(..) if there.is_err() && back.is_err() => Err(format!("the rules allow it in no direction: {there:?}, {back:?}")),
+        End::Forward(..) if there.is_err() && back.is_err() => {
+            Err(format!("the rules allow it in no direction: {there:?}, {back:?}"))
+        }
         End::Drop(DropReason::FilterEgress) if there != Err(Deny::Egress) => Err(format!("the rules say {there:?}")),
         End::Drop(DropReason::FilterIngress) if there != Err(Deny::Ingress) => Err(format!("the rules say {there:?}")),
         _ => Ok(()),
@@ -114,7 +116,9 @@ fn rust_and_xdp_agree_on_random_connections_under_groups() {
                 }
                 unmetered(&mut region);
                 changed = true;
-                rust.change(&region).and_then(|()| xdp.change(&region)).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
+                rust.change(&region)
+                    .and_then(|()| xdp.change(&region))
+                    .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
             }
             if i % 3700 == 0 {
                 // Beyond every timeout but that of established TCP: what the clocks differ by decides nothing.
@@ -143,7 +147,12 @@ fn rust_and_xdp_agree_on_random_connections_under_groups() {
             // The oracle believes what a packet's layers say.
             if !changed && kind < 19 && packet.patches.is_empty() && packet.inner_cut.is_none() {
                 let told = opinion(&region, &packet, &slow.end);
-                told.unwrap_or_else(|e| panic!("{at}: {e}; both engines:{}\n  in port {port} {packet}\n{region}", testkit::runner::describe(&slow)));
+                told.unwrap_or_else(|e| {
+                    panic!(
+                        "{at}: {e}; both engines:{}\n  in port {port} {packet}\n{region}",
+                        testkit::runner::describe(&slow)
+                    )
+                });
                 checked += 1;
             }
             done += 1;
@@ -179,7 +188,14 @@ fn rust_and_xdp_agree_on_random_connections_under_groups() {
     counts.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
     // The generator has teeth only while connections settle, and end in many ways.
     assert!(fast * 20 > done as u64, "too few packets are fast: {fast}");
-    let needed = ["filter_egress", "filter_ingress", "filter_spoofed", "filter_tcp_malformed", "filter_fragment_overlap", "session_stray"];
+    let needed = [
+        "filter_egress",
+        "filter_ingress",
+        "filter_spoofed",
+        "filter_tcp_malformed",
+        "filter_fragment_overlap",
+        "session_stray",
+    ];
     for reason in needed {
         assert!(counts.contains_key(&format!("drop {reason}")), "no packet was dropped for {reason}");
     }

@@ -9,14 +9,14 @@ use abi::{DropReason, PuntReason};
 use common::XdpRunner;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use testkit::case::Counter;
 use testkit::dissect::dissect;
 use testkit::layers::{Layer, Packet};
 use testkit::oracle::{may_send, place, Place};
+use testkit::print;
 use testkit::random::{self, Size};
 use testkit::region::{Region, Target, Vpc};
 use testkit::rng::Rng;
-use testkit::case::Counter;
-use testkit::print;
 use testkit::runner::{describe, End, Engine, Seen};
 use testkit::user::UserEngine;
 
@@ -37,7 +37,10 @@ fn rust_and_xdp_agree_on_random_packets() {
     let packets = std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(220_000);
     let mut seen = BTreeMap::<String, u64>::new();
     let splits = pair.xdp.can_split();
-    println!("{}", if splits { "some frames in two buffers" } else { "all frames in one buffer: splitting them takes Linux 6.18" });
+    println!(
+        "{}",
+        if splits { "some frames in two buffers" } else { "all frames in one buffer: splitting them takes Linux 6.18" }
+    );
     let mut done = 0;
     while done < packets {
         let mut region = random::region(&mut rng, Size::default());
@@ -91,12 +94,19 @@ impl Pair {
     fn compare(&mut self, region: &Region, frame: &[u8], port: u32) -> Result<String, String> {
         let slow = self.rust.run(frame, port, NOW)?;
         let fast = self.xdp.run(frame, port, NOW)?;
-        let nonlinear = |r: PuntReason| r == PuntReason::NonlinearHeaders && self.xdp.linear != 0 && self.xdp.linear < 150;
+        let nonlinear =
+            |r: PuntReason| r == PuntReason::NonlinearHeaders && self.xdp.linear != 0 && self.xdp.linear < 150;
         if let Some(reason) = fast.punt.filter(|r| !allowed(frame, region, &slow).contains(r) && !nonlinear(*r)) {
-            return Err(format!("XDP punts for {}, which it need not; the Rust path:{}", reason.name(), describe(&slow)));
+            return Err(format!(
+                "XDP punts for {}, which it need not; the Rust path:{}",
+                reason.name(),
+                describe(&slow)
+            ));
         }
         match (&fast.end, &slow.end) {
-            (End::Forward(to, a), End::Forward(at, b)) | (End::Answer(to, a), End::Answer(at, b)) if a != b || to != at => {
+            (End::Forward(to, a), End::Forward(at, b)) | (End::Answer(to, a), End::Answer(at, b))
+                if a != b || to != at =>
+            {
                 return Err(format!("sent by port {at:?} (- Rust) and {to:?} (+ XDP):\n{}", print::diff(b, a)));
             }
             (a, b) if a != b => return Err(format!("XDP:{}\nthe Rust path:{}", describe(&fast), describe(&slow))),
@@ -122,7 +132,8 @@ impl Pair {
         self.xdp.conserved()?;
         let both = |vni, mac| [Counter::Vm(vni, mac), Counter::VmMeter(vni, mac)];
         let vms = |v: &Vpc| v.vms.iter().flat_map(|m| both(v.vni, m.mac.number())).collect::<Vec<_>>();
-        let counters = region.vpcs.iter().flat_map(|v| [vec![Counter::Vpc(v.vni), Counter::VpcMeter(v.vni)], vms(v)].concat());
+        let counters =
+            region.vpcs.iter().flat_map(|v| [vec![Counter::Vpc(v.vni), Counter::VpcMeter(v.vni)], vms(v)].concat());
         for counter in counters {
             let (a, b) = (self.xdp.count(&counter)?, self.rust.count(&counter)?);
             if a != b {
@@ -150,7 +161,11 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
     let icmp = region.switches & abi::OPT_ICMP != 0;
     let mut out = Vec::new();
     let v6 = frame[12..14] == [0x86, 0xdd];
-    let outer = if v6 { [0, 43, 44, 60].contains(&frame.get(20).copied().unwrap_or(255)) } else { frame.get(14).is_some_and(|b| b & 15 > 5) };
+    let outer = if v6 {
+        [0, 43, 44, 60].contains(&frame.get(20).copied().unwrap_or(255))
+    } else {
+        frame.get(14).is_some_and(|b| b & 15 > 5)
+    };
     if outer {
         return vec![PuntReason::OuterOptions];
     }
@@ -165,8 +180,12 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
             None => out.push(PuntReason::GatewayAddress),
         },
         // A packet that is too big for its padding alone is sent without it, as a single "fragment".
-        End::Forward(..) if !slow.generated.is_empty() || !dissect(frame).inner_pad.is_empty() => out.push(PuntReason::IcmpDue),
-        End::Drop(D::ArpMalformed | D::ArpNotRequest | D::ArpUnknownTarget | D::ArpOwnProbe) => out.push(PuntReason::Arp),
+        End::Forward(..) if !slow.generated.is_empty() || !dissect(frame).inner_pad.is_empty() => {
+            out.push(PuntReason::IcmpDue)
+        }
+        End::Drop(D::ArpMalformed | D::ArpNotRequest | D::ArpUnknownTarget | D::ArpOwnProbe) => {
+            out.push(PuntReason::Arp)
+        }
         End::Drop(D::NdMalformed | D::NdUnsupported | D::NdUnknownTarget | D::NdOwnProbe) => out.push(PuntReason::Nd),
         // Its sender's address is looked at where it is answered.
         End::Drop(D::InnerMartian) if discovers(frame, inner) => out.push(PuntReason::Nd),
@@ -255,15 +274,22 @@ fn opinion(region: &Region, frame: &[u8], slow: &Seen) -> Result<(), String> {
         (End::Drop(D::SourceNotHosting), _) if sender.is_ok() => return wrong("the source may send"),
         (
             End::Drop(
-                r @ (D::RouteNone | D::RouteBlackhole | D::RoutePeerLoop | D::ScopeInternet | D::ScopeLine | D::ScopeRegion | D::VmUnknown),
+                r @ (D::RouteNone
+                | D::RouteBlackhole
+                | D::RoutePeerLoop
+                | D::ScopeInternet
+                | D::ScopeLine
+                | D::ScopeRegion
+                | D::VmUnknown),
             ),
             place,
-        )
-            if !matches!(place, Place::Nowhere(p) if p == *r) => {
-                return wrong(&format!("{place:?}"));
-            }
+        ) if !matches!(place, Place::Nowhere(p) if p == *r) => {
+            return wrong(&format!("{place:?}"));
+        }
         (End::Drop(D::TtlExpired | D::TooBig), Place::Nowhere(_)) => return wrong(&format!("{place:?}")),
-        (End::Drop(D::TtlExpired), Place::Gateway(_)) => return wrong("the gateway's own address, for which the TTL suffices"),
+        (End::Drop(D::TtlExpired), Place::Gateway(_)) => {
+            return wrong("the gateway's own address, for which the TTL suffices")
+        }
         (End::Drop(D::GatewayNotServed), Place::Nowhere(_) | Place::Vm(..)) => return wrong(&format!("{place:?}")),
         _ => {}
     }
@@ -308,9 +334,14 @@ fn minimise(pair: &mut Pair, mut region: Region, mut packet: Packet, port: u32) 
             packet = less;
         }
     }
-    for shrink in [|p: &mut Packet| p.pad.clear(), |p: &mut Packet| p.inner_pad.clear(), |p: &mut Packet| p.cut = None, |p: &mut Packet| {
-        p.layers.retain(|l| !matches!(l, Layer::Data(_)));
-    }] {
+    for shrink in [
+        |p: &mut Packet| p.pad.clear(),
+        |p: &mut Packet| p.inner_pad.clear(),
+        |p: &mut Packet| p.cut = None,
+        |p: &mut Packet| {
+            p.layers.retain(|l| !matches!(l, Layer::Data(_)));
+        },
+    ] {
         let mut less = packet.clone();
         shrink(&mut less);
         if differs(&region, &less) {
@@ -322,5 +353,9 @@ fn minimise(pair: &mut Pair, mut region: Region, mut packet: Packet, port: u32) 
     if again.is_none() {
         return "The difference is gone with fresh tables: it came from a change of the tables.".into();
     }
-    format!("as a case:\n\n{region}\ncase minimised\n  in port {port} {}\n\n{}", dissect(&frame), again.unwrap_or_default())
+    format!(
+        "as a case:\n\n{region}\ncase minimised\n  in port {port} {}\n\n{}",
+        dissect(&frame),
+        again.unwrap_or_default()
+    )
 }

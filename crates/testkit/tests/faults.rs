@@ -9,13 +9,13 @@ use common::XdpRunner;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use tables::Memory;
 use testkit::case;
 use testkit::random::{self, Size};
 use testkit::region::Region;
 use testkit::rng::Rng;
 use testkit::runner::{End, Engine};
 use testkit::user::UserEngine;
-use tables::Memory;
 
 /// Writes words of table memory behind the back of everybody.
 struct Vandal {

@@ -4,9 +4,9 @@
 //! TUNNY_CASE=text runs only the cases whose file or name contains it.
 mod common;
 
+use states::{Spec, TableKind};
 use std::path::Path;
 use testkit::case::{self, Case};
-use states::{Spec, TableKind};
 use testkit::runner::{run_case, run_case_with, Engine};
 use testkit::user::UserEngine;
 
@@ -39,8 +39,13 @@ fn run_each(engine: &mut dyn Engine, how: How<'_>) {
             Err(text) => failures.push(text),
         }
     }
-    println!("engine {}: {run} cases as expected, {} failed, {} of {} do not concern it", engine.name(), failures.len(),
-        cases.len() - run - failures.len(), cases.len());
+    println!(
+        "engine {}: {run} cases as expected, {} failed, {} of {} do not concern it",
+        engine.name(),
+        failures.len(),
+        cases.len() - run - failures.len(),
+        cases.len()
+    );
     // The first failures in full, the others by name: a broken stage fails hundreds.
     for (i, text) in failures.iter().enumerate() {
         let short = text.split("  the case's tables:").next().unwrap_or(text);
@@ -68,7 +73,9 @@ fn every_case_that_the_readme_promises_is_there() {
         assert!(!tokens.is_empty(), "promises nothing: {row}");
         for token in tokens {
             let found = match token.split_once(": ") {
-                Some((file, name)) => cases.iter().any(|c| c.file.ends_with(&format!("{file}.case")) && c.name.starts_with(name)),
+                Some((file, name)) => {
+                    cases.iter().any(|c| c.file.ends_with(&format!("{file}.case")) && c.name.starts_with(name))
+                }
                 None => scripts.contains(&format!("fn {token}(")),
             };
             assert!(found, "there is no `{token}`");

@@ -28,8 +28,20 @@ const VMS: &[(u32, &str, &str, &str, &str)] = &[
     (200, "02:00:00:00:c8:01", "02:00:00:00:c8:05", "10.0.0.5", "192.0.2.11"),
     (300, "02:00:00:01:2c:01", "02:00:00:01:2c:05", "10.9.0.5", "192.0.2.11"),
 ];
-const REMOTES: &[&str] = &["198.51.100.7", "198.51.100.8", "203.0.113.10", "203.0.113.20", "203.0.113.21", "10.0.0.6", "10.9.0.5"];
-const FLAGS: &[&str] = &["syn", "syn ack=1", "ack=1", "psh ack=1", "fin ack=1", "rst", "rst ack=1", "flags=0", "syn fin", "flags=0xd0 ack=1"];
+const REMOTES: &[&str] =
+    &["198.51.100.7", "198.51.100.8", "203.0.113.10", "203.0.113.20", "203.0.113.21", "10.0.0.6", "10.9.0.5"];
+const FLAGS: &[&str] = &[
+    "syn",
+    "syn ack=1",
+    "ack=1",
+    "psh ack=1",
+    "fin ack=1",
+    "rst",
+    "rst ack=1",
+    "flags=0",
+    "syn fin",
+    "flags=0xd0 ack=1",
+];
 
 struct World {
     rng: Rng,
@@ -47,7 +59,8 @@ fn parse(text: &str) -> Packet {
 fn region(rng: &mut Rng) -> Region {
     let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets/nat"));
     let text = "tables from region.tables\ncase x\n  in eth h1 > gw\n  pass\n";
-    let cases = case::parse("x", text, &|f| std::fs::read_to_string(dir.join(f)).ok()).unwrap_or_else(|e| panic!("{e}"));
+    let cases =
+        case::parse("x", text, &|f| std::fs::read_to_string(dir.join(f)).ok()).unwrap_or_else(|e| panic!("{e}"));
     let mut region = cases[0].region.clone();
     // Two routers: which one a flow takes is its hash's choice.
     let mut second = region.nexthop("isp").expect("the router").clone();
@@ -110,8 +123,12 @@ impl World {
     fn outward(&mut self) -> Packet {
         let (vni, gateway, mac, addr, host) = self.pick(VMS);
         if vni == 100 && self.rng.chance(15) {
-            let (remote, upper) = (self.pick(&["2001:db8:ffff::7", "2001:db8:64::9", "2001:db8:ffff::8"]), self.upper());
-            let (from, upper) = (self.pick(&["2001:db8:64::5", "2001:db8:64::6"]), upper.replace("icmp ", "icmp6 ").replace("type=13", "type=200"));
+            let (remote, upper) =
+                (self.pick(&["2001:db8:ffff::7", "2001:db8:64::9", "2001:db8:ffff::8"]), self.upper());
+            let (from, upper) = (
+                self.pick(&["2001:db8:64::5", "2001:db8:64::6"]),
+                upper.replace("icmp ", "icmp6 ").replace("type=13", "type=200"),
+            );
             let hop = if self.rng.chance(5) { " hop=1" } else { "" };
             return parse(&format!(
                 "eth 02:00:00:00:01:01 > 02:00:00:00:00:01 / ip {host} > 192.0.2.1 / udp 50000 > 4789 / vxlan {vni} \
@@ -127,7 +144,11 @@ impl World {
 
     /// A packet from nowhere to a public address.
     fn stranger(&mut self) -> Packet {
-        let (to, fields, upper) = (self.pick(&["203.0.113.10", "203.0.113.20", "203.0.113.21", "203.0.113.22", "203.0.114.1"]), self.ip_fields(), self.upper());
+        let (to, fields, upper) = (
+            self.pick(&["203.0.113.10", "203.0.113.20", "203.0.113.21", "203.0.113.22", "203.0.114.1"]),
+            self.ip_fields(),
+            self.upper(),
+        );
         let from = self.pick(&["198.51.100.7", "198.51.100.8", "203.0.113.10", "127.0.0.1"]);
         parse(&format!("eth 02:00:00:00:09:01 > 02:00:00:00:00:02 / ip {from} > {to}{fields} / {upper}"))
     }
@@ -202,9 +223,12 @@ fn agree(usual: usize) {
                 xdp.tick(now);
             }
             let packet = w.packet();
-            let (frame, port) = (packet.encode(), if packet.layers.iter().any(|l| matches!(l, Layer::Vxlan(_))) { 1 } else { 2 });
+            let (frame, port) =
+                (packet.encode(), if packet.layers.iter().any(|l| matches!(l, Layer::Vxlan(_))) { 1 } else { 2 });
             let quick = xdp.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {done}: {e}"));
-            let slow = rust.run(&frame, port, now + clock.at(xdp.handed)).unwrap_or_else(|e| panic!("seed {seed}, packet {done}: {e}"));
+            let slow = rust
+                .run(&frame, port, now + clock.at(xdp.handed))
+                .unwrap_or_else(|e| panic!("seed {seed}, packet {done}: {e}"));
             if let Some(what) = difference(&quick, &slow) {
                 panic!("seed {seed}, packet {done}: {what}\n  in port {port} {}\n{tables}", dissect(&frame));
             }

@@ -6,7 +6,9 @@
 //! TUNNY_SEED repeats a run, TUNNY_STATES_PACKETS says how many packets for each table (default 6,000, 30,000 in the long ones).
 mod common;
 
-use common::talk::{kind, meanwhile, migrating, name, packets as packets_or, same, shared, Talk, World, TUNNELS, WIRES};
+use common::talk::{
+    kind, meanwhile, migrating, name, packets as packets_or, same, shared, Talk, World, TUNNELS, WIRES,
+};
 use common::XdpRunner;
 use states::{Backing, Compact, Digest, Key, Spec, TableKind};
 use std::collections::{BTreeMap, HashSet};
@@ -22,7 +24,13 @@ const LONG: usize = 30_000;
 fn specs(world: &World) -> Vec<Spec> {
     let of = |kind| Spec::new(kind, 2048, 2048);
     let compact = Spec { registers: world.registers, ..of(TableKind::Compact) };
-    vec![of(TableKind::Exact), compact, Spec { fingerprint: 4, ..compact }, Spec { careful: true, ..compact }, of(TableKind::Digest)]
+    vec![
+        of(TableKind::Exact),
+        compact,
+        Spec { fingerprint: 4, ..compact },
+        Spec { careful: true, ..compact },
+        of(TableKind::Digest),
+    ]
 }
 
 #[test]
@@ -54,7 +62,12 @@ fn agree(packets: usize) {
             let slow = rust.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {i}: {e}"));
             let quick = xdp.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {i}: {e}"));
             if !same(&slow, &quick) {
-                panic!("seed {seed}, {}, packet {i}: {packet}\nXDP:{}\nRust:{}", name(&spec), describe(&quick), describe(&slow));
+                panic!(
+                    "seed {seed}, {}, packet {i}: {packet}\nXDP:{}\nRust:{}",
+                    name(&spec),
+                    describe(&quick),
+                    describe(&slow)
+                );
             }
             *counts.entry(kind(&quick)).or_default() += 1;
         }
@@ -70,7 +83,10 @@ fn agree(packets: usize) {
         assert!(counts.get("fast").copied().unwrap_or(0) * 20 > packets as u64, "too few packets are fast: {counts:?}");
     }
     // Whatever the seed, over all tables.
-    assert!(there > 60 && back > 10 && judged > 200, "{there} went, {back} came back, {judged} packets in the software path");
+    assert!(
+        there > 60 && back > 10 && judged > 200,
+        "{there} went, {back} came back, {judged} packets in the software path"
+    );
 }
 
 #[test]
@@ -101,7 +117,13 @@ fn elsewhere(packets: usize) {
             let frame = packet.encode();
             let want = here.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {i}: {e}"));
             let got = there.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {i}: {e}"));
-            assert!(want == got, "seed {seed}, {}, packet {i}: {packet}\nhere:{}\nthere:{}", name(&spec), describe(&want), describe(&got));
+            assert!(
+                want == got,
+                "seed {seed}, {}, packet {i}: {packet}\nhere:{}\nthere:{}",
+                name(&spec),
+                describe(&want),
+                describe(&got)
+            );
             *counts.entry(kind(&got)).or_default() += 1;
         }
         here.conserved().and_then(|()| there.conserved()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -156,8 +178,11 @@ fn long_every_difference_from_the_exact_table_is_a_hash_event() {
 fn differences(packets: usize) {
     let (seed, mut rng) = Rng::seeded("hash events");
     for world in [&TUNNELS, &WIRES] {
-        let events: BTreeMap<String, u64> =
-            specs(world).into_iter().skip(1).map(|spec| (name(&spec), hash_events(world, spec, (seed, &mut rng), packets))).collect();
+        let events: BTreeMap<String, u64> = specs(world)
+            .into_iter()
+            .skip(1)
+            .map(|spec| (name(&spec), hash_events(world, spec, (seed, &mut rng), packets)))
+            .collect();
         println!("{}: hash events in {} packets each: {events:?}", world.name, 2 * packets);
         let without = events["compact 0 bits"] + events["compact 0 bits, careful"];
         assert!(without > 10 && without > 2 * events["compact 4 bits"], "seed {seed}, {}: {events:?}", world.name);
@@ -178,7 +203,10 @@ fn hash_events(world: &World, spec: Spec, (seed, rng): (u64, &mut Rng), packets:
         let before = (region.clone(), now);
         meanwhile(i, &mut region, rng, &mut [&mut truth], &mut now);
         if region != before.0 {
-            let mine = Region { groups: testkit::groups::Groups { states: Some(spec), ..region.groups.clone() }, ..region.clone() };
+            let mine = Region {
+                groups: testkit::groups::Groups { states: Some(spec), ..region.groups.clone() },
+                ..region.clone()
+            };
             other.change(&mine).expect("a change");
         }
         if now != before.1 {
@@ -200,7 +228,8 @@ fn hash_events(world: &World, spec: Spec, (seed, rng): (u64, &mut Rng), packets:
         let inside = Inside::of(&spec, other.backing());
         let held = shared(&other).list(0, 1 << 32).0;
         let double = held.iter().find(|(held, _)| inside.doubles(&key, held));
-        let double = double.unwrap_or_else(|| panic!("{} has no double:{}\nwanted:{}", told(), describe(&got), describe(&want)));
+        let double =
+            double.unwrap_or_else(|| panic!("{} has no double:{}\nwanted:{}", told(), describe(&got), describe(&want)));
         if found < 2 {
             println!("{}, {}: {key:?} was taken for {:?}", world.name, name(&spec), double.0);
         }

@@ -8,7 +8,10 @@ use testkit::dissect::dissect;
 
 /// Drop reasons that no packet case can produce, and where they are tested instead.
 const ELSEWHERE: &[(DropReason, &str)] = &[
-    (DropReason::RoutePeerGone, "the writer refuses to delete a VPC that a route leads to: tests/faults.rs damages its record"),
+    (
+        DropReason::RoutePeerGone,
+        "the writer refuses to delete a VPC that a route leads to: tests/faults.rs damages its record",
+    ),
     (DropReason::TableFault, "the writer leaves no dangling line: tests/faults.rs damages a record"),
     (DropReason::SessionFault, "keys of mixed families, which no packet has: the stage refuses rather than panics"),
     (DropReason::PuntRingFull, "counted by the daemon from AF_XDP statistics: crate node"),
@@ -17,7 +20,8 @@ const ELSEWHERE: &[(DropReason, &str)] = &[
 ];
 
 fn cases() -> Vec<case::Case> {
-    case::read_dir(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets"))).unwrap_or_else(|e| panic!("{e}"))
+    case::read_dir(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets")))
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
@@ -54,7 +58,13 @@ fn every_packet_of_a_case_survives_bytes_to_text_and_back() {
             assert_eq!(dissect(&bytes).encode(), bytes, "{}:{}: {text}", case.file, input.line);
             let again = case::parse("again", &format!("case x\n  in {text}\n  pass\n"), &|_| None);
             let again = again.unwrap_or_else(|e| panic!("{}:{}: {e}\n{text}", case.file, input.line));
-            assert_eq!(again[0].inputs().next().unwrap().packet.encode(), bytes, "{}:{}: {text}", case.file, input.line);
+            assert_eq!(
+                again[0].inputs().next().unwrap().packet.encode(),
+                bytes,
+                "{}:{}: {text}",
+                case.file,
+                input.line
+            );
         }
     }
 }

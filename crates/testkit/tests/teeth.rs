@@ -78,7 +78,8 @@ fn case_of(steps: &str) -> Case {
     case::parse("teeth", &text, &|f| std::fs::read_to_string(dir.join(f)).ok()).unwrap().remove(0)
 }
 
-const FORWARDED: &str = "  in eth h1 > gw / ip h1 > gw / udp 50000 > 4789 / vxlan red / eth a > red / ip a > b / udp 1 > 2
+const FORWARDED: &str =
+    "  in eth h1 > gw / ip h1 > gw / udp 50000 > 4789 / vxlan red / eth a > red / ip a > b / udp 1 > 2
   out port 2 eth port2 > h2 / ip gw > h2 df / udp flow > 4789 / vxlan red / eth red > b / ip a > b ttl=63 / udp 1 > 2
   count vm b packets 1 bytes 42\n";
 const EXPIRED: &str = "  in eth h1 > gw / ip h1 > gw / udp 50000 > 4789 / vxlan red / eth a > red / ip a > b ttl=1 / udp 1 > 2
@@ -138,7 +139,10 @@ fn lies_are_told_by_name() {
         let text = complaint(Liar { lie: *lie, ..honest() }, steps);
         assert!(text.contains(words), "should say `{words}`:\n{text}");
         assert!(text.starts_with("teeth:3: case \"teeth\" on engine liar"), "{text}");
-        assert!(text.contains("vm a red 10.0.0.5 fd00:64::5") && text.contains("vpc red (100): routes"), "no tables in:\n{text}");
+        assert!(
+            text.contains("vm a red 10.0.0.5 fd00:64::5") && text.contains("vpc red (100): routes"),
+            "no tables in:\n{text}"
+        );
     }
 }
 
@@ -154,7 +158,8 @@ fn needless_and_missing_punts_are_told() {
     let needless = Liar { punts: true, lie: |s| s.punt = Some(PuntReason::IcmpDue), ..honest() };
     assert!(complaint(needless, FORWARDED).contains("expected no punt, got icmp_due"));
     let missing = Liar { punts: true, ..honest() };
-    assert!(complaint(missing, &EXPIRED.replace("  drop", "  punt icmp_due\n  drop")).contains("expected icmp_due, got no punt"));
+    assert!(complaint(missing, &EXPIRED.replace("  drop", "  punt icmp_due\n  drop"))
+        .contains("expected icmp_due, got no punt"));
 }
 
 /// With a state table the case does not say what is handed over: Fig. 3 and the state do.
@@ -171,7 +176,9 @@ fn what_a_state_table_hands_over_is_checked() {
     };
     let text = format!("tables from region.tables\ncase teeth\n{}{}", packet("syn seq=100"), packet("syn seq=100"));
     let case = case::parse("teeth", &text, &|f| std::fs::read_to_string(dir.join(f)).ok()).unwrap().remove(0);
-    let with = |lie: fn(&mut Seen)| run_case_with(&mut Liar { punts: true, lie, ..honest() }, &case, Spec::new(TableKind::Digest, 64, 64));
+    let with = |lie: fn(&mut Seen)| {
+        run_case_with(&mut Liar { punts: true, lie, ..honest() }, &case, Spec::new(TableKind::Digest, 64, 64))
+    };
     let missing = with(|_| {}).expect_err("nothing is handed over");
     assert!(missing.contains("expected session_new, got no punt"), "{missing}");
     let wrong = with(|s| s.punt = Some(PuntReason::SessionNew)).expect_err("the connection is known");

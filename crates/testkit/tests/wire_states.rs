@@ -18,14 +18,17 @@ fn servers_connections_have_the_same_outcome_on_every_engine_with_every_table() 
     let mut xdp = XdpRunner::new();
     let (seed, mut rng) = Rng::seeded("wires with states");
     let of = |table, fingerprint| Spec { fingerprint, ..Spec::new(table, 64, 2048) };
-    let large = [of(TableKind::Exact, 0), of(TableKind::Compact, 0), of(TableKind::Compact, 4), of(TableKind::Digest, 0)];
+    let large =
+        [of(TableKind::Exact, 0), of(TableKind::Compact, 0), of(TableKind::Compact, 4), of(TableKind::Digest, 0)];
     let (mut there_and_back, mut judged) = ((0, 0), 0);
     for spec in large.into_iter().chain(migrating(10, 30)) {
         let migrates = spec.migration.is_some();
         let mut region = WIRES.region(spec);
         let (mut here, mut there) = (UserEngine::default(), UserEngine::with_agent_elsewhere());
         let mut now = START;
-        for engine in [&mut here as &mut dyn Engine, &mut there].into_iter().chain(xdp.as_mut().map(|x| x as &mut dyn Engine)) {
+        for engine in
+            [&mut here as &mut dyn Engine, &mut there].into_iter().chain(xdp.as_mut().map(|x| x as &mut dyn Engine))
+        {
             engine.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         }
         let mut talk = Talk::new(&WIRES, &mut rng);
@@ -38,10 +41,18 @@ fn servers_connections_have_the_same_outcome_on_every_engine_with_every_table() 
             meanwhile(i, &mut region, &mut rng, &mut engines, &mut now);
             let (_, packet, port) = talk.packet(&mut rng);
             let frame = packet.encode();
-            let seen: Vec<Seen> = engines.iter_mut().map(|e| e.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {i}: {e}"))).collect();
+            let seen: Vec<Seen> = engines
+                .iter_mut()
+                .map(|e| e.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {i}: {e}")))
+                .collect();
             for other in &seen[1..] {
                 let told = || format!("\nhere:{}\nother:{}", describe(&seen[0]), describe(other));
-                assert!(same(&seen[0], other), "seed {seed}, {}, packet {i} by port {port}: {packet}{}", name(&spec), told());
+                assert!(
+                    same(&seen[0], other),
+                    "seed {seed}, {}, packet {i} by port {port}: {packet}{}",
+                    name(&spec),
+                    told()
+                );
             }
             *counts.entry(kind(&seen[seen.len() - 1])).or_default() += 1;
         }
@@ -49,14 +60,22 @@ fn servers_connections_have_the_same_outcome_on_every_engine_with_every_table() 
         if let Some(xdp) = &xdp {
             xdp.conserved().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         }
-        println!("{}: {} packets on {} engines, no difference: {counts:?}", name(&spec), packets(4_000), if xdp.is_some() { 3 } else { 2 });
+        println!(
+            "{}: {} packets on {} engines, no difference: {counts:?}",
+            name(&spec),
+            packets(4_000),
+            if xdp.is_some() { 3 } else { 2 }
+        );
         if let Some(m) = shared(&here).migration() {
             println!("  moved {:?}, {:?} connections, {} prefixes", m.moved, m.connections, m.entries.len());
             there_and_back = (there_and_back.0 + m.moved.0, there_and_back.1 + m.moved.1);
             judged += counts.get("punt filter_migrated").copied().unwrap_or(0);
             continue;
         }
-        assert!(counts.get("fast").copied().unwrap_or(0) * 20 > packets(4_000) as u64, "too few packets are fast: {counts:?}");
+        assert!(
+            counts.get("fast").copied().unwrap_or(0) * 20 > packets(4_000) as u64,
+            "too few packets are fast: {counts:?}"
+        );
         assert!(counts.len() >= 6, "too few kinds of outcome: {counts:?}");
     }
     // Whatever the seed, over all tables.

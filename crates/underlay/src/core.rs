@@ -360,8 +360,9 @@ impl Core {
             self.drop_group(id, &mut drops);
         }
         // A next hop that lost its MAC must leave the groups before it is unmade, one that gained it must be made first.
-        let (first, last): (Vec<_>, Vec<_>) =
-            made.into_iter().partition(|c| matches!(c, Change::Nexthop { spec, .. } if spec.dmac.is_some()) || !self.was_known(c));
+        let (first, last): (Vec<_>, Vec<_>) = made
+            .into_iter()
+            .partition(|c| matches!(c, Change::Nexthop { spec, .. } if spec.dmac.is_some()) || !self.was_known(c));
         self.remember(&first);
         self.remember(&last);
         [first, groups, last, binds, drops].concat()
@@ -422,9 +423,9 @@ impl Core {
 
     fn rebind(&mut self, nc: IpAddr, binds: &mut Vec<Change>) {
         let links = &self.links;
-        let way = self.fib.lookup(nc, |hop| {
-            !hop.unusable && links.get(&hop.ifindex).is_some_and(|l| l.up && l.mac.is_some())
-        });
+        let way = self
+            .fib
+            .lookup(nc, |hop| !hop.unusable && links.get(&hop.ifindex).is_some_and(|l| l.up && l.mac.is_some()));
         let Some(known) = self.ncs.get(&nc) else { return };
         let old = known.group;
         let group = way.map(|way| {
@@ -472,10 +473,11 @@ impl Core {
         let id = self.ids_group.take();
         for (k, _) in &key {
             let ids = &mut self.ids_nexthop;
-            let nexthop = self
-                .nexthops
-                .entry(*k)
-                .or_insert_with(|| Nexthop { id: ids.take(), groups: BTreeSet::new(), published: None });
+            let nexthop = self.nexthops.entry(*k).or_insert_with(|| Nexthop {
+                id: ids.take(),
+                groups: BTreeSet::new(),
+                published: None,
+            });
             nexthop.groups.insert(id);
             self.nexthop_of.insert(nexthop.id, *k);
             self.dirty_nexthops.insert(*k);
@@ -493,7 +495,11 @@ impl Core {
         NexthopSpec {
             ifindex: key.ifindex,
             addr: key.addr,
-            dmac: self.neighbours.get(&(key.ifindex, key.addr)).and_then(|n| n.mac).filter(|_| link.is_some_and(|l| l.up)),
+            dmac: self
+                .neighbours
+                .get(&(key.ifindex, key.addr))
+                .and_then(|n| n.mac)
+                .filter(|_| link.is_some_and(|l| l.up)),
             smac: link.and_then(|l| l.mac).unwrap_or(0),
             mtu: mtu.min(u16::MAX as u32) as u16,
         }

@@ -38,7 +38,8 @@ fn apportion(weights: &[u64], sum: u64, seats: u64) -> Vec<u64> {
         }
     }
     while counts.iter().sum::<u64>() < seats {
-        let under = (0..counts.len()).max_by_key(|i| (weights[*i] * seats * 1000 / sum) as i64 - (counts[*i] * 1000) as i64);
+        let under =
+            (0..counts.len()).max_by_key(|i| (weights[*i] * seats * 1000 / sum) as i64 - (counts[*i] * 1000) as i64);
         match under {
             Some(i) => counts[i] += 1,
             None => break,

@@ -63,9 +63,7 @@ pub fn range(dst: IpAddr, len: u8) -> (IpAddr, IpAddr) {
     let low = bits(dst) & mask(len);
     let high = low | !mask(len);
     match dst {
-        IpAddr::V4(_) => {
-            (Ipv4Addr::from((low >> 96) as u32).into(), Ipv4Addr::from((high >> 96) as u32).into())
-        }
+        IpAddr::V4(_) => (Ipv4Addr::from((low >> 96) as u32).into(), Ipv4Addr::from((high >> 96) as u32).into()),
         IpAddr::V6(_) => (Ipv6Addr::from(low).into(), Ipv6Addr::from(high).into()),
     }
 }

@@ -144,7 +144,8 @@ fn link(b: &[u8]) -> Option<Link> {
     let flags = u32_at(b, 8)?;
     // Not IFF_RUNNING, which the kernel sets up to a second after the carrier is there.
     let up = flags & (IFF_UP | IFF_LOWER_UP | IFF_DORMANT) == IFF_UP | IFF_LOWER_UP;
-    let mut link = Link { index: u32_at(b, 4)?, name: String::new(), mac: None, mtu: 0, up, running: flags & IFF_RUNNING != 0 };
+    let mut link =
+        Link { index: u32_at(b, 4)?, name: String::new(), mac: None, mtu: 0, up, running: flags & IFF_RUNNING != 0 };
     for (kind, value) in attributes(b.get(16..)?) {
         match kind {
             1 if hardware == ARPHRD_ETHER => link.mac = mac(value),

@@ -456,7 +456,9 @@ impl<S: Sink> Watcher<S> {
 
     fn resolve_failed(&mut self, request: Resolve, error: std::io::Error) {
         let advice = match error.raw_os_error() {
-            Some(libc::ENOBUFS) => "; the kernel's neighbour table is full: raise net.ipv4.neigh.default.gc_thresh3 (or ipv6)",
+            Some(libc::ENOBUFS) => {
+                "; the kernel's neighbour table is full: raise net.ipv4.neigh.default.gc_thresh3 (or ipv6)"
+            }
             _ => "",
         };
         self.with_status(|s| s.resolve_errors += 1);
@@ -465,8 +467,7 @@ impl<S: Sink> Watcher<S> {
 
     fn request_neighbour(&mut self, request: Resolve, managed: bool) -> std::io::Result<()> {
         self.sequence += 1;
-        let message =
-            netlink::use_neighbour(request.ifindex, request.addr, managed, request.keep, self.sequence);
+        let message = netlink::use_neighbour(request.ifindex, request.addr, managed, request.keep, self.sequence);
         self.exchange(&message)
     }
 

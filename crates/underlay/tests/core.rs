@@ -250,11 +250,7 @@ fn an_nc_on_link_is_its_own_neighbour_and_a_route_mtu_counts() {
     let mut on_link = route("172.31.1.0/24", &[(1, "", 1)]);
     on_link.mtu = 1400;
     let w = World::new(
-        vec![
-            Event::Link(link(1, true)),
-            Event::Route(on_link, RouteOp::Add),
-            neighbour(1, "172.31.1.7", Some(7)),
-        ],
+        vec![Event::Link(link(1, true)), Event::Route(on_link, RouteOp::Add), neighbour(1, "172.31.1.7", Some(7))],
         &["172.31.1.7", "172.31.1.8"],
     );
     assert_eq!(w.tables.way("172.31.1.7"), [Some(7)]);
@@ -265,11 +261,7 @@ fn an_nc_on_link_is_its_own_neighbour_and_a_route_mtu_counts() {
 #[test]
 fn an_ipv4_nc_may_lie_behind_an_ipv6_gateway() {
     let w = World::new(
-        vec![
-            Event::Link(link(1, true)),
-            add("10.0.0.0/8", &[(1, "fe80::1", 1)]),
-            neighbour(1, "fe80::1", Some(MAC_A)),
-        ],
+        vec![Event::Link(link(1, true)), add("10.0.0.0/8", &[(1, "fe80::1", 1)]), neighbour(1, "fe80::1", Some(MAC_A))],
         &["10.1.1.1"],
     );
     assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_A)]);
@@ -299,7 +291,13 @@ fn an_ipv6_multipath_route_gains_and_loses_single_hops() {
 fn a_resync_that_finds_nothing_new_writes_nothing_and_one_that_does_repairs() {
     let mut w = two_uplinks();
     let links = vec![link(1, true), link(2, true)];
-    let mac = |ifindex, addr: &str, mac| Neighbour { ifindex, addr: ip(addr), mac: Some(mac), permanent: false, managed: true };
+    let mac = |ifindex, addr: &str, mac| Neighbour {
+        ifindex,
+        addr: ip(addr),
+        mac: Some(mac),
+        permanent: false,
+        managed: true,
+    };
     let neighbours = vec![mac(1, "172.31.1.1", MAC_A), mac(2, "172.31.2.1", MAC_B)];
     let both = route("0.0.0.0/0", &[(1, "172.31.1.1", 1), (2, "172.31.2.1", 1)]);
     let same = Snapshot { links, neighbours, routes: vec![both] };
@@ -313,10 +311,7 @@ fn a_resync_that_finds_nothing_new_writes_nothing_and_one_that_does_repairs() {
 
 #[test]
 fn what_is_missing_is_asked_for_once_a_second_and_let_go_when_unused() {
-    let mut w = World::new(
-        vec![Event::Link(link(1, true)), add("0.0.0.0/0", &[(1, "172.31.1.1", 1)])],
-        &["10.1.1.1"],
-    );
+    let mut w = World::new(vec![Event::Link(link(1, true)), add("0.0.0.0/0", &[(1, "172.31.1.1", 1)])], &["10.1.1.1"]);
     let ask = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: false };
     assert_eq!(w.core.resolve(0), [Resolve { anew: true, ..ask }]);
     // The link has been there for a while now.
@@ -419,10 +414,7 @@ fn ten_thousand_ncs_behind_one_route_move_with_few_writes() {
     let refs: Vec<&str> = ncs.iter().map(String::as_str).collect();
     let mut w = World::new(Vec::new(), &refs);
     let begun = std::time::Instant::now();
-    w.news(vec![
-        Event::Link(link(1, true)),
-        add("10.0.0.0/8", &[(1, "172.31.1.1", 1)]),
-    ]);
+    w.news(vec![Event::Link(link(1, true)), add("10.0.0.0/8", &[(1, "172.31.1.1", 1)])]);
     assert_eq!(w.news(vec![neighbour(1, "172.31.1.1", Some(MAC_A))]), 1);
     println!("10,000 NCs bound in {:?}", begun.elapsed());
     assert_eq!(w.tables.way("10.39.15.1"), [Some(MAC_A)]);

@@ -417,8 +417,15 @@ mod tests {
         p.set_src(7);
         p.set_dst(8);
         let got = Repr::parse(&p);
-        let want =
-            Repr { traffic_class: 2, flow_label: 0xabcde, payload_len: 4, next_header: 58, hop_limit: 1, src: 7, dst: 8 };
+        let want = Repr {
+            traffic_class: 2,
+            flow_label: 0xabcde,
+            payload_len: 4,
+            next_header: 58,
+            hop_limit: 1,
+            src: 7,
+            dst: 8,
+        };
         assert_eq!(got, want);
     }
 
@@ -480,9 +487,24 @@ mod tests {
         // Of a fragment beyond the first nothing is known.
         let later = walk(44, &[60, 0, 0, 8, 0, 0, 0, 9, 0xff]).unwrap();
         assert_eq!((later.upper.protocol, later.upper.offset, later.later()), (60, 8, true));
-        assert_eq!(upper(44, &[[44, 0, 0, 0, 0, 0, 0, 9], [17, 0, 0, 0, 0, 0, 0, 9]].concat()), Err(ChainFault::Refused));
-        assert_eq!(upper(60, &[[0, 0, 1, 4, 0, 0, 0, 0], [17, 0, 1, 4, 0, 0, 0, 0]].concat()), Err(ChainFault::Refused));
-        for (kind, left, good) in [(0, 0, false), (1, 0, false), (2, 0, true), (2, 1, false), (3, 0, true), (4, 0, true), (4, 2, false), (99, 0, true)] {
+        assert_eq!(
+            upper(44, &[[44, 0, 0, 0, 0, 0, 0, 9], [17, 0, 0, 0, 0, 0, 0, 9]].concat()),
+            Err(ChainFault::Refused)
+        );
+        assert_eq!(
+            upper(60, &[[0, 0, 1, 4, 0, 0, 0, 0], [17, 0, 1, 4, 0, 0, 0, 0]].concat()),
+            Err(ChainFault::Refused)
+        );
+        for (kind, left, good) in [
+            (0, 0, false),
+            (1, 0, false),
+            (2, 0, true),
+            (2, 1, false),
+            (3, 0, true),
+            (4, 0, true),
+            (4, 2, false),
+            (99, 0, true),
+        ] {
             assert_eq!(upper(43, &[17, 0, kind, left, 0, 0, 0, 0]).is_ok(), good, "{kind} {left}");
         }
     }

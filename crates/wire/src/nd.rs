@@ -70,7 +70,8 @@ pub fn valid(src: u128, dst: u128, message: &[u8]) -> bool {
         kind::ROUTER_ADVERTISEMENT => link_local(src),
         // Who asks whether an address is in use has none yet, and asks all who might have it.
         kind::NEIGHBOUR_SOLICITATION => {
-            !multicast(be::u128(message, 8)) && (src != 0 || is_solicited_node(dst) && !has_option(options, OPTION_SOURCE_MAC))
+            !multicast(be::u128(message, 8))
+                && (src != 0 || is_solicited_node(dst) && !has_option(options, OPTION_SOURCE_MAC))
         }
         kind::NEIGHBOUR_ADVERTISEMENT => {
             !multicast(be::u128(message, 8)) && !(multicast(dst) && be::u32(message, 4) & FLAG_SOLICITED != 0)
@@ -264,14 +265,9 @@ mod tests {
 
     #[test]
     fn lengths_by_type() {
-        assert_eq!([132, 133, 134, 135, 136, 137, 138].map(fixed_len), [
-            None,
-            Some(8),
-            Some(16),
-            Some(24),
-            Some(24),
-            Some(40),
-            None
-        ]);
+        assert_eq!(
+            [132, 133, 134, 135, 136, 137, 138].map(fixed_len),
+            [None, Some(8), Some(16), Some(24), Some(24), Some(40), None]
+        );
     }
 }

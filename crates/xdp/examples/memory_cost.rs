@@ -12,7 +12,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let start = Instant::now();
         f();
         let total = start.elapsed();
-        println!("{what:<40} {:>10.3} ms, {:>8.3} ms each", total.as_secs_f64() * 1e3, total.as_secs_f64() * 1e3 / n as f64);
+        println!(
+            "{what:<40} {:>10.3} ms, {:>8.3} ms each",
+            total.as_secs_f64() * 1e3,
+            total.as_secs_f64() * 1e3 / n as f64
+        );
     };
     timed("8 segments, one grow each", 8, &|| (1..=8).for_each(|n| memory.grow(n).expect("grow")));
     timed("32 segments, one grow", 32, &|| memory.grow(40).expect("grow"));

@@ -82,7 +82,9 @@ impl XdpEngine {
         set_netns(&mut open)?;
         if redirects_buffers() {
             let program = open.progs_mut().find(|p| p.name() == PROGRAM);
-            program.ok_or(XdpError::Missing { kind: "program", name: PROGRAM })?.set_flags(libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS);
+            program
+                .ok_or(XdpError::Missing { kind: "program", name: PROGRAM })?
+                .set_flags(libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS);
         }
         let pins = options.pins.as_ref().map(|dir| dir.join(format!("layout-{:016x}", layout_hash())));
         let origin = match &pins {
@@ -219,7 +221,8 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
 fn check_object(open: &OpenObject) -> Result<(), XdpError> {
     let map = open.maps().find(|m| m.name().to_string_lossy().ends_with(".rodata.abi"));
     let value = map.as_ref().and_then(|m| m.initial_value());
-    let bytes = value.and_then(|v| v.get(..8)).ok_or(XdpError::Missing { kind: "constant", name: "tunny_program_hash" })?;
+    let bytes =
+        value.and_then(|v| v.get(..8)).ok_or(XdpError::Missing { kind: "constant", name: "tunny_program_hash" })?;
     let object = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
     if object != program_hash() {
         return Err(XdpError::ObjectLayout { object, program: program_hash() });
@@ -229,7 +232,9 @@ fn check_object(open: &OpenObject) -> Result<(), XdpError> {
 
 /// Tells the trace programs which network namespace is ours.
 pub(crate) fn set_netns(open: &mut OpenObject) -> Result<(), XdpError> {
-    let netns = fs::metadata("/proc/thread-self/ns/net").map_err(XdpError::call("Reading /proc/thread-self/ns/net"))?.ino() as u32;
+    let netns = fs::metadata("/proc/thread-self/ns/net")
+        .map_err(XdpError::call("Reading /proc/thread-self/ns/net"))?
+        .ino() as u32;
     let map = open.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata"));
     let mut map = map.ok_or(XdpError::Missing { kind: "constant", name: "tunny_netns" })?;
     let value = map.initial_value_mut().and_then(|v| v.get_mut(..4));
@@ -253,7 +258,8 @@ fn adopt_maps(open: &mut OpenObject, dir: &Path) -> Result<Origin, XdpError> {
     }
     for name in SESSIONS.into_iter().chain([STATES]) {
         if let Some(mut map) = open.maps_mut().find(|m| m.name() == name) {
-            let fd = sys::open_pin(&dir.join(name)).map_err(XdpError::call(format!("Opening the pinned map {name}")))?;
+            let fd =
+                sys::open_pin(&dir.join(name)).map_err(XdpError::call(format!("Opening the pinned map {name}")))?;
             map.reuse_fd(fd.as_fd()).map_err(|e| load_error(&e))?;
         }
     }

@@ -24,7 +24,8 @@ impl XdpEngine {
             }
             0
         };
-        let refused = |e: libbpf_rs::Error| XdpError::call("Opening the event ring")(std::io::Error::other(e.to_string()));
+        let refused =
+            |e: libbpf_rs::Error| XdpError::call("Opening the event ring")(std::io::Error::other(e.to_string()));
         let mut builder = RingBufferBuilder::new();
         builder.add(map, callback).map_err(refused)?;
         Ok(EventRing { ring: builder.build().map_err(refused)? })

@@ -121,7 +121,10 @@ mod tests {
     fn visiting_leaves_the_thread_where_it_may_run() {
         let before = affinity().unwrap();
         if let Err(e) = visit_all() {
-            skip::test(format_args!("some CPU may not be visited: {e}"), "run it where all CPUs are allowed (taskset, cpuset)");
+            skip::test(
+                format_args!("some CPU may not be visited: {e}"),
+                "run it where all CPUs are allowed (taskset, cpuset)",
+            );
         }
         // SAFETY: both are plain sets.
         assert!(unsafe { libc::CPU_EQUAL(&before, &affinity().unwrap()) });

@@ -29,7 +29,7 @@ pub use events::EventRing;
 pub use inject::Injector;
 pub use link::{Attach, Attached, Mode};
 pub use memory::BpfMemory;
-pub use old::{OldSessions, OldSizes, OldTables, pinned_layouts};
+pub use old::{pinned_layouts, OldSessions, OldSizes, OldTables};
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};
 pub use sessions::BpfSessionMemory;

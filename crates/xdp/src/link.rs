@@ -232,7 +232,8 @@ const ATTACHED_ELSEWHERE: &str = "A program is attached to it in the other XDP m
      (`ip -d link`): take that off, or name the upper interface as the uplink.";
 
 /// See [`redirects_buffers`].
-const ONE_BUFFER: &str = "Linux before 6.3 does not redirect frames that lie in several buffers, so native mode needs an MTU that fits one \
+const ONE_BUFFER: &str =
+    "Linux before 6.3 does not redirect frames that lie in several buffers, so native mode needs an MTU that fits one \
      (about 3,500 bytes): lower the MTU, use a newer kernel, or the `user` engine.";
 
 fn note(ifindex: u32, mode: Mode, why: Option<String>) -> Option<String> {
@@ -319,14 +320,20 @@ mod tests {
             fs::write(base.join(name), "").unwrap();
         }
         let names = |prefixes: &[&str]| {
-            let mut names: Vec<_> =
-                own_entries(&base, prefixes).unwrap().iter().map(|p| p.file_name().unwrap().to_str().unwrap().to_string()).collect();
+            let mut names: Vec<_> = own_entries(&base, prefixes)
+                .unwrap()
+                .iter()
+                .map(|p| p.file_name().unwrap().to_str().unwrap().to_string())
+                .collect();
             names.sort();
             names
         };
         assert_eq!(names(&["layout-", "link-"]), ["layout-1", "layout-other", "link-3-native"]);
         assert_eq!(names(&["layout-"]), ["layout-1", "layout-other"]);
         fs::remove_dir_all(&base).unwrap();
-        assert!(own_entries(&base, &["link-"]).unwrap_err().to_string().contains("tunny-own-"), "an absent folder is named");
+        assert!(
+            own_entries(&base, &["link-"]).unwrap_err().to_string().contains("tunny-own-"),
+            "an absent folder is named"
+        );
     }
 }

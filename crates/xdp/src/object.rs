@@ -46,7 +46,12 @@ pub struct Object {
 
 impl Object {
     /// Loads an object from its ELF bytes. `maps` replaces maps by existing ones, `sizes` sets numbers of entries.
-    pub fn load(name: &str, elf: &[u8], maps: &[(&str, BorrowedFd)], sizes: &[(&str, u32)]) -> Result<Object, ObjectError> {
+    pub fn load(
+        name: &str,
+        elf: &[u8],
+        maps: &[(&str, BorrowedFd)],
+        sizes: &[(&str, u32)],
+    ) -> Result<Object, ObjectError> {
         let fail = |source| ObjectError::Load { name: name.into(), source };
         let mut open = libbpf_rs::ObjectBuilder::default().name(name).map_err(fail)?.open_memory(elf).map_err(fail)?;
         for mut map in open.maps_mut() {
@@ -152,7 +157,12 @@ pub struct RunOptions {
 
 /// Runs an XDP program on a packet by BPF_PROG_TEST_RUN. Returns its verdict, the mean ns a run, and the length of the packet
 /// written to `out`.
-pub fn run_program(program: BorrowedFd, packet: &[u8], out: &mut [u8], options: RunOptions) -> Result<(u32, u32, usize), ObjectError> {
+pub fn run_program(
+    program: BorrowedFd,
+    packet: &[u8],
+    out: &mut [u8],
+    options: RunOptions,
+) -> Result<(u32, u32, usize), ObjectError> {
     let RunOptions { repeat, ifindex, flags, batch, linear } = options;
     let how = sys::How { repeat, from: (ifindex, 0), flags, batch, linear };
     let run = sys::run(program, packet, out, how).map_err(call("BPF_PROG_TEST_RUN"))?;

@@ -18,7 +18,8 @@ impl XdpEngine {
             Some(slot) => slot,
             None => {
                 let used = sys::keys_u32(slots).map_err(XdpError::call("Reading tunny_port_slots"))?;
-                let used: Vec<u32> = used.into_iter().filter_map(|k| sys::lookup_u32(slots, k).ok().flatten()).collect();
+                let used: Vec<u32> =
+                    used.into_iter().filter_map(|k| sys::lookup_u32(slots, k).ok().flatten()).collect();
                 (0..PORTS_MAX)
                     .find(|slot| !used.contains(slot))
                     .ok_or_else(|| XdpError::Limit { what: "Uplink ports".into(), limit: PORTS_MAX })?

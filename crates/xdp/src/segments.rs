@@ -46,7 +46,12 @@ pub(crate) struct Segments {
 
 impl Segments {
     /// Maps what the array of maps holds already. New segments are pinned in `pins`.
-    pub(crate) fn open(kind: &'static Kind, maps: BorrowedFd, pins: Option<PathBuf>, reserve: usize) -> io::Result<Segments> {
+    pub(crate) fn open(
+        kind: &'static Kind,
+        maps: BorrowedFd,
+        pins: Option<PathBuf>,
+        reserve: usize,
+    ) -> io::Result<Segments> {
         let segments = Segments {
             kind,
             arena: Mapping::reserve(reserve)?,

@@ -8,15 +8,16 @@
 
 use crate::object::Mapping;
 use crate::sys;
-use abi::LINE_BYTES;
 use ::states::{Backing, Memory};
+use abi::LINE_BYTES;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-const SLOTS: [u32; abi::STATES_SLOT_COUNT as usize] = [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS, abi::STATES_SLOT_MIGRATE];
+const SLOTS: [u32; abi::STATES_SLOT_COUNT as usize] =
+    [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS, abi::STATES_SLOT_MIGRATE];
 const PIN: &str = "states-";
 
 /// State tables on BPF maps.

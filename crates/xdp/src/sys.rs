@@ -441,7 +441,14 @@ impl Mapping {
     }
 
     /// Any mapping at an address of the kernel's choice.
-    pub(crate) fn new(at: *mut u8, bytes: usize, protection: i32, flags: i32, fd: RawFd, offset: i64) -> io::Result<Mapping> {
+    pub(crate) fn new(
+        at: *mut u8,
+        bytes: usize,
+        protection: i32,
+        flags: i32,
+        fd: RawFd,
+        offset: i64,
+    ) -> io::Result<Mapping> {
         // SAFETY: without MAP_FIXED (no caller passes it) a new mapping touches nothing that exists.
         let at = unsafe { libc::mmap(at.cast(), bytes, protection, flags, fd, offset) };
         if at == libc::MAP_FAILED {
@@ -458,7 +465,14 @@ impl Mapping {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the range was checked to lie inside this reservation, which nobody else maps over.
         let got = unsafe {
-            libc::mmap(self.at.add(offset).cast(), bytes, protection, libc::MAP_SHARED | libc::MAP_FIXED, map.as_raw_fd(), 0)
+            libc::mmap(
+                self.at.add(offset).cast(),
+                bytes,
+                protection,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                map.as_raw_fd(),
+                0,
+            )
         };
         if got == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());

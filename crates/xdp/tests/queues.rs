@@ -18,7 +18,8 @@ fn veth_of_two(a: &str, b: &str) -> (u32, u32) {
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         ip(&format!("link set {name} up"));
     }
-    let gro = std::process::Command::new("ethtool").args(["-K", b, "gro", "on"]).status().expect("ethtool is installed");
+    let gro =
+        std::process::Command::new("ethtool").args(["-K", b, "gro", "on"]).status().expect("ethtool is installed");
     assert!(gro.success());
     (index(a), index(b))
 }
@@ -80,7 +81,8 @@ fn both_queues_of_a_port_are_served_by_the_program_and_by_af_xdp() {
                 }
             };
             let socket = &mut sockets[queue];
-            let got: Vec<_> = socket.packets().map(|p| (p.region[p.offset..p.offset + p.length].to_vec(), p.meta)).collect();
+            let got: Vec<_> =
+                socket.packets().map(|p| (p.region[p.offset..p.offset + p.length].to_vec(), p.meta)).collect();
             socket.release();
             let [(frame, Some(meta))] = &got[..] else { panic!("{} packets", got.len()) };
             assert!(*frame == sent, "packet {n}");
@@ -93,7 +95,10 @@ fn both_queues_of_a_port_are_served_by_the_program_and_by_af_xdp() {
             assert_eq!(wire.receive(2000).as_deref(), Some(&sent[..]), "packet {n} by queue {queue}");
         }
         let total = engine.stats_total();
-        assert_eq!((total.rx, total.forwarded, total.punted, total.dropped), (PACKETS.into(), (PACKETS / 2).into(), (PACKETS / 2).into(), 0));
+        assert_eq!(
+            (total.rx, total.forwarded, total.punted, total.dropped),
+            (PACKETS.into(), (PACKETS / 2).into(), (PACKETS / 2).into(), 0)
+        );
         assert_eq!((fast.len(), handed.len()), (PACKETS as usize / 2, PACKETS as usize / 2));
         let program = [0, 1].map(|queue| through("tnytwo", queue));
         println!("XDP packets by queue {program:?}, handed over by queue {by_queue:?}");
@@ -112,7 +117,8 @@ fn growth_that_fails_half_way_leaves_no_segment_behind() {
             return;
         }
         let bpffs = Bpffs::mount("grow");
-        let engine = XdpEngine::open_or_create(&Options { pins: Some(bpffs.0.join("instance")), object: None }).unwrap();
+        let engine =
+            XdpEngine::open_or_create(&Options { pins: Some(bpffs.0.join("instance")), object: None }).unwrap();
         let (memory, pins) = (engine.memory(), engine.pins().expect("pinned").to_path_buf());
         memory.grow(1).unwrap();
         let mapped = || {

@@ -8,7 +8,9 @@ use common::*;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use tables::{options_word, Commit, GatewaySettings, PuntRates, RateLimit, RoutesChange, Tables, TenantChange, TenantSettings};
+use tables::{
+    options_word, Commit, GatewaySettings, PuntRates, RateLimit, RoutesChange, Tables, TenantChange, TenantSettings,
+};
 use tables::{Memory, Prefix, Route, Target, Writer, WriterOptions};
 use xdp::{AfXdpOptions, AfXdpSocket, Attach, XdpEngine};
 

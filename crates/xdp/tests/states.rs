@@ -42,7 +42,8 @@ impl Rig {
             to.copy_from_slice(&from.to_ne_bytes());
         }
         let mut out = [0u8; 256];
-        let run = run_program(self.object.program("states").unwrap(), &packet, &mut out, RunOptions::default()).unwrap();
+        let run =
+            run_program(self.object.program("states").unwrap(), &packet, &mut out, RunOptions::default()).unwrap();
         assert_eq!(run.0, 2, "the program ended early");
         let word = |i: usize| u64::from_ne_bytes(out[8 * i..8 * i + 8].try_into().unwrap());
         (word(8) as u8, [Verdict::Accept, Verdict::Drop, Verdict::Agent][word(9) as usize])

@@ -69,7 +69,8 @@ fn punts_arrive_over_af_xdp_with_metadata_and_in_pieces() {
     in_namespace(|| {
         let Some(mut engine) = engine() else { return };
         // Older kernels take frames of one buffer alone.
-        let (mtu, sizes): (u32, &[usize]) = if xdp::redirects_buffers() { (9000, &[1450, 8000]) } else { (3000, &[1450]) };
+        let (mtu, sizes): (u32, &[usize]) =
+            if xdp::redirects_buffers() { (9000, &[1450, 8000]) } else { (3000, &[1450]) };
         let (port, far) = veth("tnyup", "tnyfar", mtu);
         build(&engine.memory(), OPT_SOURCE_STRICT);
         egress(&engine.memory(), port);

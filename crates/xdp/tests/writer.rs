@@ -62,7 +62,13 @@ fn route(prefix: u32, len: u8, target: Target) -> Route {
 }
 
 fn settings() -> TenantSettings {
-    TenantSettings { gateway_mac: GATEWAY_MAC, gateways: Vec::new(), meter: None, icmp: true, extra_ncs: vec![address(NC_A)] }
+    TenantSettings {
+        gateway_mac: GATEWAY_MAC,
+        gateways: Vec::new(),
+        meter: None,
+        icmp: true,
+        extra_ncs: vec![address(NC_A)],
+    }
 }
 
 fn spec(addr: u32, mac: u64, nc: u32) -> VmSpec {
@@ -101,7 +107,13 @@ fn tables(memory: Arc<dyn Memory>, ncs: impl Iterator<Item = u32> + Clone, tenan
     };
     let nc_add = ncs.clone().chain([NC_A]).map(address).collect();
     w.commit(&Commit { gateway: Some(gateway), nc_add, tenants, ..Commit::default() }).unwrap();
-    let hop = NexthopSpec { addr: address(NC_B), ifindex: 1, dmac: Some(0x02_aa_00_00_00_02), smac: 0x02_aa_00_00_00_01, mtu: 1500 };
+    let hop = NexthopSpec {
+        addr: address(NC_B),
+        ifindex: 1,
+        dmac: Some(0x02_aa_00_00_00_02),
+        smac: 0x02_aa_00_00_00_01,
+        mtu: 1500,
+    };
     let hop = w.set_nexthop(&hop).unwrap();
     let group = w.set_group(None, &[hop]).unwrap();
     assert!(ncs.chain([NC_A]).all(|nc| w.bind_nc_group(address(nc), Some(group))));
@@ -240,8 +252,16 @@ fn killed_under_traffic(kills: u32) {
         let changed = commits * u64::from(VPCS) / 2;
         let (vms, routes) = (changed * u64::from(VMS + MORE), changed * 51);
         let a_second = |n: u64| n as f64 / written.as_secs_f64();
-        println!("{kills} kills, {commits} commits, {:.0} VMs and {:.0} routes changed a second", a_second(vms), a_second(routes));
-        assert!(a_second(vms + routes) >= CHANGES_A_SECOND, "{:.0} changes a second are no heavy writing", a_second(vms + routes));
+        println!(
+            "{kills} kills, {commits} commits, {:.0} VMs and {:.0} routes changed a second",
+            a_second(vms),
+            a_second(routes)
+        );
+        assert!(
+            a_second(vms + routes) >= CHANGES_A_SECOND,
+            "{:.0} changes a second are no heavy writing",
+            a_second(vms + routes)
+        );
         println!("{packets} packets through the XDP program, each answer right");
         // The last one takes over, and what it finds is whole.
         let mut writer = Writer::attach(engine.memory(), options()).unwrap();

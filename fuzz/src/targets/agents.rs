@@ -4,7 +4,9 @@
 use super::Target;
 use node::agent::frame::{check, hello, Secrets, Side, HELLO};
 use states::message::{Ask, Begin, Messages, Outbox, Tell, CHUNK_MAX};
-use states::{Connection, Control, Direction, HeapSlots, Host, Key, Kind, Outcome, Refusal, Spec, State, TableKind, Timeouts};
+use states::{
+    Connection, Control, Direction, HeapSlots, Host, Key, Kind, Outcome, Refusal, Spec, State, TableKind, Timeouts,
+};
 
 /// Greeting, frames and messages of both sides; and an agent that does what it is told.
 pub struct Agents;
@@ -54,7 +56,8 @@ fn obey(input: &[u8]) -> u64 {
         while let Some(chunk) = host.pop() {
             let mut told = Messages::of(&chunk);
             while let Some(tell) = told.next_tell().expect("what an agent says can be read") {
-                seen |= 1 << (crate::pool::hash(format!("{tell:?}").split(['{', '(']).next().unwrap_or("").as_bytes()) % 48);
+                seen |= 1
+                    << (crate::pool::hash(format!("{tell:?}").split(['{', '(']).next().unwrap_or("").as_bytes()) % 48);
             }
         }
     }
@@ -85,8 +88,11 @@ impl Target for Agents {
 
     fn seeds(&self) -> Vec<Vec<u8>> {
         let (mut out, key) = (Outbox::default(), Key::v4(7, 6, 1, 1000, 2, 80));
-        let control = |ticket, kind, from| {
-            Ask::Control { ticket, packet: Control { key, kind, from }, begin: Begin::Allowed, pick_up: false }
+        let control = |ticket, kind, from| Ask::Control {
+            ticket,
+            packet: Control { key, kind, from },
+            begin: Begin::Allowed,
+            pick_up: false,
         };
         let spec = Spec::new(TableKind::Compact, 9, 9);
         for ask in [

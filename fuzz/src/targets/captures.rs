@@ -62,6 +62,9 @@ fn replay(input: &[u8]) -> u64 {
 fn tests(input: &[u8]) -> u64 {
     match testkit::pcap::Reader::new(input) {
         Err(e) => sentence(&e.to_string()),
-        Ok(reader) => reader.take(1000).map(|f| f.map_or_else(|e| sentence(&e.to_string()), |_| 1)).fold(0, u64::wrapping_add) % 1009,
+        Ok(reader) => {
+            reader.take(1000).map(|f| f.map_or_else(|e| sentence(&e.to_string()), |_| 1)).fold(0, u64::wrapping_add)
+                % 1009
+        }
     }
 }

@@ -136,7 +136,9 @@ impl Target for Chains {
 
 /// Where the innermost IPv6 header of a frame is: behind VXLAN, or the frame's own.
 fn inner(frame: &[u8]) -> Option<usize> {
-    let ipv6 = |at: usize| frame.get(at..at + 40).is_some_and(|h| h[0] >> 4 == 6) && frame.get(at - 2..at) == Some(&[0x86, 0xdd]);
+    let ipv6 = |at: usize| {
+        frame.get(at..at + 40).is_some_and(|h| h[0] >> 4 == 6) && frame.get(at - 2..at) == Some(&[0x86, 0xdd])
+    };
     let tunnels = [14 + 20 + 8 + 8 + 14, 14 + 40 + 8 + 8 + 14];
     tunnels.into_iter().chain([14]).find(|at| ipv6(*at))
 }

@@ -5,8 +5,37 @@ use super::{repository_files, sentence, Target};
 use config::{Documents, Model};
 
 const WORDS: &[&str] = &[
-    "apiVersion: ", "kind: ", "metadata:", "name: ", "spec:", "Gateway", "Vpc", "Nc", "Vm", "Route", "Peering", "---\n", "\n  - ", "vni: ",
-    "16777216", "-1", "10.0.0.0/33", "::/0", "fd00::1", "255.255.255.255", "true", "null", "!!str ", "&a ", "*a", "{", "[", "\t", "\u{0}", "1e9", "Gbit",
+    "apiVersion: ",
+    "kind: ",
+    "metadata:",
+    "name: ",
+    "spec:",
+    "Gateway",
+    "Vpc",
+    "Nc",
+    "Vm",
+    "Route",
+    "Peering",
+    "---\n",
+    "\n  - ",
+    "vni: ",
+    "16777216",
+    "-1",
+    "10.0.0.0/33",
+    "::/0",
+    "fd00::1",
+    "255.255.255.255",
+    "true",
+    "null",
+    "!!str ",
+    "&a ",
+    "*a",
+    "{",
+    "[",
+    "\t",
+    "\u{0}",
+    "1e9",
+    "Gbit",
 ];
 
 fn outcome(errors: &[config::ConfigError]) -> u64 {
@@ -58,12 +87,16 @@ impl Target for Ndjson {
     }
     fn seeds(&self) -> Vec<Vec<u8>> {
         let line = |kind: &str, spec: &str| {
-            format!("{{\"apiVersion\":\"tunny/v1\",\"kind\":\"{kind}\",\"metadata\":{{\"name\":\"a\"}},\"spec\":{spec}}}\n")
+            format!(
+                "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"{kind}\",\"metadata\":{{\"name\":\"a\"}},\"spec\":{spec}}}\n"
+            )
         };
         vec![
             line("Vpc", "{\"vni\":100}").into_bytes(),
             line("Nc", "{\"address\":\"192.0.2.1\"}").into_bytes(),
-            (line("Vpc", "{\"vni\":1}") + &line("Route", "{\"vpc\":\"a\",\"prefix\":\"10.0.0.0/8\",\"scope\":\"local\"}")).into_bytes(),
+            (line("Vpc", "{\"vni\":1}")
+                + &line("Route", "{\"vpc\":\"a\",\"prefix\":\"10.0.0.0/8\",\"scope\":\"local\"}"))
+                .into_bytes(),
         ]
     }
     fn words(&self) -> &'static [&'static str] {
@@ -128,7 +161,29 @@ impl Target for Case {
         files.iter().flat_map(paragraphs).take(200).collect()
     }
     fn words(&self) -> &'static [&'static str] {
-        &["case ", "tables\n", "  vpc ", "  nc ", "  route ", "send ", "forward ", "drop ", "answer ", " eth ", " ipv4 ", " udp ", " vxlan ", "\n", "=", "\"", "{", "0x", "99999999999", "::", "#"]
+        &[
+            "case ",
+            "tables\n",
+            "  vpc ",
+            "  nc ",
+            "  route ",
+            "send ",
+            "forward ",
+            "drop ",
+            "answer ",
+            " eth ",
+            " ipv4 ",
+            " udp ",
+            " vxlan ",
+            "\n",
+            "=",
+            "\"",
+            "{",
+            "0x",
+            "99999999999",
+            "::",
+            "#",
+        ]
     }
 }
 
@@ -163,6 +218,22 @@ impl Target for Description {
         texts.map(|t| t.as_bytes().to_vec()).to_vec()
     }
     fn words(&self) -> &'static [&'static str] {
-        &["vni=", "src=", "dst=", "from=", "to=", "arp", "nd", "icmp", "proto=", "len=", "9000", "65535", " ", "::ffff:1.2.3.4", "ttl=256"]
+        &[
+            "vni=",
+            "src=",
+            "dst=",
+            "from=",
+            "to=",
+            "arp",
+            "nd",
+            "icmp",
+            "proto=",
+            "len=",
+            "9000",
+            "65535",
+            " ",
+            "::ffff:1.2.3.4",
+            "ttl=256",
+        ]
     }
 }

@@ -30,7 +30,8 @@ impl Rig {
         let mut r = Rng::new(seed);
         let region = random::region(&mut r, SIZE);
         let memory = Arc::new(HeapMemory::new().unwrap_or_else(|e| panic!("table memory: {e}")));
-        let loader = Loader::new(memory, WriterOptions::default(), &region).unwrap_or_else(|e| panic!("region {seed}: {e}"));
+        let loader =
+            Loader::new(memory, WriterOptions::default(), &region).unwrap_or_else(|e| panic!("region {seed}: {e}"));
         let slot = loader.tables().slots().1;
         let (short, long) = (Gateway::new(loader.tables(), slot), Gateway::new(loader.tables(), slot + 1));
         Rig { _loader: loader, short, long }
@@ -46,7 +47,13 @@ struct End {
 }
 
 /// One frame through the path, with the conservation law checked. `meta`: as if punted.
-fn process<R: Recorder>(gateway: &mut Gateway, frame: &[u8], meta: Option<&PuntMeta>, now: u64, recorder: &mut R) -> End {
+fn process<R: Recorder>(
+    gateway: &mut Gateway,
+    frame: &[u8],
+    meta: Option<&PuntMeta>,
+    now: u64,
+    recorder: &mut R,
+) -> End {
     let mut buffer = vec![0xa5; HEADROOM];
     buffer.extend(frame);
     let mut batch = Batch::new();

@@ -17,7 +17,10 @@ impl Target for Netlink {
         for (n, (kind, flags, _, payload)) in netlink::messages(input).enumerate() {
             assert!(n <= input.len() / 16, "every message takes at least its header");
             seen |= match netlink::parse(kind, flags, payload) {
-                Parsed::Event(e) => 1 << (8 + crate::pool::hash(format!("{e:?}").split(['{', '(']).next().unwrap_or("").as_bytes()) % 48),
+                Parsed::Event(e) => {
+                    1 << (8 + crate::pool::hash(format!("{e:?}").split(['{', '(']).next().unwrap_or("").as_bytes())
+                        % 48)
+                }
                 Parsed::Done(_) => 1,
                 Parsed::Error(_) => 2,
                 Parsed::Overrun => 4,
@@ -44,9 +47,26 @@ impl Target for Netlink {
             a
         };
         // Link, neighbour, route (RTM_NEWLINK 16, RTM_NEWNEIGH 28, RTM_NEWROUTE 24).
-        let link = [&[0, 0, 1, 0, 3, 0, 0, 0, 0x43, 0, 1, 0, 0, 0, 0, 0][..], &attribute(1, &[2, 0, 0, 0, 0, 1]), &attribute(4, &1500u32.to_ne_bytes()), &attribute(3, b"eth0\0")].concat();
-        let neighbour = [&[2, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 1][..], &attribute(1, &[192, 0, 2, 1]), &attribute(2, &[2, 0, 0, 0, 0, 9])].concat();
-        let route = [&[2, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0][..], &attribute(1, &[192, 0, 2, 0]), &attribute(5, &[192, 0, 2, 1]), &attribute(4, &3u32.to_ne_bytes())].concat();
+        let link = [
+            &[0, 0, 1, 0, 3, 0, 0, 0, 0x43, 0, 1, 0, 0, 0, 0, 0][..],
+            &attribute(1, &[2, 0, 0, 0, 0, 1]),
+            &attribute(4, &1500u32.to_ne_bytes()),
+            &attribute(3, b"eth0\0"),
+        ]
+        .concat();
+        let neighbour = [
+            &[2, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 1][..],
+            &attribute(1, &[192, 0, 2, 1]),
+            &attribute(2, &[2, 0, 0, 0, 0, 9]),
+        ]
+        .concat();
+        let route = [
+            &[2, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0][..],
+            &attribute(1, &[192, 0, 2, 0]),
+            &attribute(5, &[192, 0, 2, 1]),
+            &attribute(4, &3u32.to_ne_bytes()),
+        ]
+        .concat();
         let all = [message(16, &link), message(28, &neighbour), message(24, &route), message(3, &[0; 4])];
         let mut seeds = vec![all.concat()];
         seeds.extend(all);
@@ -77,7 +97,10 @@ impl Target for Event {
 
     fn seeds(&self) -> Vec<Vec<u8>> {
         let mut r = testkit::rng::Rng::new(3);
-        let region = testkit::random::region(&mut r, testkit::random::Size { vpcs: 3, vms: 4, routes: 4, deep_routes: 0, ncs: 4 });
+        let region = testkit::random::region(
+            &mut r,
+            testkit::random::Size { vpcs: 3, vms: 4, routes: 4, deep_routes: 0, ncs: 4 },
+        );
         (0..60).map(|_| testkit::random::packet(&mut r, &region).encode()).collect()
     }
 }

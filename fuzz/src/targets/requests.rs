@@ -2,9 +2,10 @@
 //! Bodies of requests to the API of a node.
 
 use super::{repository_files, sentence, Target};
+use node::body::{read_documents, write_document};
 use node::events::EventFilter;
 use node::rules::RuleQuery;
-use node::service::{read_documents, write_document, Mode};
+use node::service::Mode;
 use node::sessions::SessionQuery;
 use node::trace::Request;
 use std::collections::BTreeMap;
@@ -13,7 +14,9 @@ use std::collections::BTreeMap;
 pub struct Requests;
 
 /// A query of this kind, and what it says when it is written again.
-fn json<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(body: &[u8]) -> Result<T, u64> {
+fn json<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
+    body: &[u8],
+) -> Result<T, u64> {
     let read: T = serde_json::from_slice(body).map_err(|e| sentence(&e.to_string()))?;
     let again = serde_json::to_vec(&read).unwrap_or_else(|e| panic!("{read:?} cannot be written: {e}"));
     assert_eq!(serde_json::from_slice::<T>(&again).ok().as_ref(), Some(&read));
@@ -97,10 +100,16 @@ impl Target for Requests {
         write_document(&mut names, "names", br#"[["Vpc","a"],["vm","b"]]"#);
         out.push(names);
         let json: [(u8, &str); 5] = [
-            (4, r#"{"description":"vni=100 src=10.0.0.2 dst=10.0.0.3 from=192.0.2.11 tcp sport=1 dport=2","ifindex":0,"xdp":true}"#),
+            (
+                4,
+                r#"{"description":"vni=100 src=10.0.0.2 dst=10.0.0.3 from=192.0.2.11 tcp sport=1 dport=2","ifindex":0,"xdp":true}"#,
+            ),
             (4, r#"{"frame":"0011 22:33"}"#),
             (5, r#"{"drops":true,"punts":true,"sample":3,"reasons":["no_route"],"vni":100}"#),
-            (6, r#"{"vpc":"v","protocol":"tcp","vm":"10.0.0.1","vmPort":80,"vm_port":80,"public":"192.0.2.1","remote":"::1","state":"established","limit":5}"#),
+            (
+                6,
+                r#"{"vpc":"v","protocol":"tcp","vm":"10.0.0.1","vmPort":80,"vm_port":80,"public":"192.0.2.1","remote":"::1","state":"established","limit":5}"#,
+            ),
             (7, r#"{"group":"g","unused":true,"limit":3}"#),
         ];
         out.extend(json.iter().map(|(kind, text)| [&[*kind], text.as_bytes()].concat()));
@@ -108,6 +117,25 @@ impl Target for Requests {
     }
 
     fn words(&self) -> &'static [&'static str] {
-        &["{", "}", "[", "]", "\":", ",", "null", "true", "1e99", "-1", "18446744073709551616", "\\u0000", "\"vni\":", "\"limit\":", "\"frame\":\"", "tcp", "::", "\u{0}\u{0}\u{0}\u{0}"]
+        &[
+            "{",
+            "}",
+            "[",
+            "]",
+            "\":",
+            ",",
+            "null",
+            "true",
+            "1e99",
+            "-1",
+            "18446744073709551616",
+            "\\u0000",
+            "\"vni\":",
+            "\"limit\":",
+            "\"frame\":\"",
+            "tcp",
+            "::",
+            "\u{0}\u{0}\u{0}\u{0}",
+        ]
     }
 }

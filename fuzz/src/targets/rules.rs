@@ -19,7 +19,8 @@ impl Target for Rules {
                 for rule in &read {
                     assert!([rule.sport, rule.dport].iter().all(|(low, high)| low <= high), "{rule:?}");
                 }
-                read.iter().fold(1, |all: u64, rule| all.wrapping_mul(3).wrapping_add(u64::from(rule.protocol.is_some())))
+                read.iter()
+                    .fold(1, |all: u64, rule| all.wrapping_mul(3).wrapping_add(u64::from(rule.protocol.is_some())))
             }
             Err(e) => {
                 let said = e.to_string();

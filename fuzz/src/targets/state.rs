@@ -121,7 +121,11 @@ impl Target for State {
         let _ = std::fs::remove_dir_all(&self.dir);
         std::fs::create_dir_all(&self.dir).unwrap_or_else(|e| panic!("{}: {e}", self.dir.display()));
         for (name, bytes) in unpack(rest).iter().filter(|(name, _)| is_state(name)) {
-            let bytes = if options & 1 != 0 && name != "tail" && name != "id" { config::testing::reseal(bytes) } else { bytes.clone() };
+            let bytes = if options & 1 != 0 && name != "tail" && name != "id" {
+                config::testing::reseal(bytes)
+            } else {
+                bytes.clone()
+            };
             // A name that the system does not take is no file of a state.
             let _ = std::fs::write(self.dir.join(name), bytes);
         }

@@ -20,7 +20,11 @@ impl Target for Views {
         bit(1, ipv4_view(b));
         bit(2, ipv6_view(b));
         bit(3, udp_view(b));
-        bit(4, vxlan::Packet::new_checked(b).is_ok_and(|p| black_box((p.vni(), p.payload())) == (p.vni(), &b[8..]) && p.has_vni()));
+        bit(
+            4,
+            vxlan::Packet::new_checked(b)
+                .is_ok_and(|p| black_box((p.vni(), p.payload())) == (p.vni(), &b[8..]) && p.has_vni()),
+        );
         bit(5, arp_view(b));
         bit(6, icmpv4::Repr::parse(b).is_ok());
         bit(7, icmpv6::Repr::parse(1, 2, b).is_ok());

@@ -52,7 +52,8 @@ fn complaint(tree: &mut Tree, message: &Value) -> bool {
         let name = text.split('`').nth(1).unwrap_or("").rsplit("::").next().unwrap_or("");
         return tree.keep_const(name);
     }
-    let children = message["children"].as_array().unwrap_or(&empty).iter().flat_map(|c| c["spans"].as_array().unwrap_or(&empty));
+    let children =
+        message["children"].as_array().unwrap_or(&empty).iter().flat_map(|c| c["spans"].as_array().unwrap_or(&empty));
     let spans: Vec<Value> = message["spans"].as_array().unwrap_or(&empty).iter().chain(children).cloned().collect();
     let (primary, other): (Vec<_>, Vec<_>) = spans.into_iter().partition(|s| s["is_primary"] == true);
     primary.iter().chain(&other).any(|span| {
@@ -64,12 +65,27 @@ fn complaint(tree: &mut Tree, message: &Value) -> bool {
 
 fn cargo(tree: &Tree, packages: &[&str]) -> Result<(bool, Vec<Value>), String> {
     let mut cargo = Command::new("nice");
-    cargo.args(["-n", "10", "cargo", "test", "--offline", "--no-run", "--lib", "--tests", "--message-format=json", "--quiet"]);
+    cargo.args([
+        "-n",
+        "10",
+        "cargo",
+        "test",
+        "--offline",
+        "--no-run",
+        "--lib",
+        "--tests",
+        "--message-format=json",
+        "--quiet",
+    ]);
     cargo.arg("--target-dir").arg(tree.root.join("target"));
     packages.iter().for_each(|p| {
         cargo.args(["-p", p]);
     });
-    let out = cargo.current_dir(&tree.copy).stderr(std::process::Stdio::piped()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
+    let out = cargo
+        .current_dir(&tree.copy)
+        .stderr(std::process::Stdio::piped())
+        .output()
+        .map_err(|e| format!("cannot run cargo: {e}"))?;
     let text = String::from_utf8_lossy(&out.stdout);
     let lines: Vec<Value> = text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
     if lines.is_empty() && !out.status.success() {

@@ -39,16 +39,28 @@ fn find(entries: &[Entry], mutants: &[Mutant], crates: &[String]) -> Result<BTre
     let (mut found, mut stale) = (BTreeMap::new(), Vec::new());
     for e in entries.iter().filter(|e| crates.iter().any(|k| e.file.starts_with(&format!("crates/{k}/")))) {
         let same = |m: &&Mutant| {
-            (&m.file, &m.function, &m.change, &m.text) == (&e.file, &e.function, &e.change, &e.text) && e.column.is_none_or(|c| c == m.column)
+            (&m.file, &m.function, &m.change, &m.text) == (&e.file, &e.function, &e.change, &e.text)
+                && e.column.is_none_or(|c| c == m.column)
         };
         match mutants.iter().filter(same).collect::<Vec<_>>()[..] {
             [m] if !e.why.trim().is_empty() => {
                 found.insert(m.id, e.why.clone());
             }
-            ref all => stale.push(format!("  {} mutants match, one must: {} `{}`: {}: `{}`", all.len(), e.file, e.function, e.change, e.text)),
+            ref all => stale.push(format!(
+                "  {} mutants match, one must: {} `{}`: {}: `{}`",
+                all.len(),
+                e.file,
+                e.function,
+                e.change,
+                e.text
+            )),
         }
     }
-    if stale.is_empty() { Ok(found) } else { Err(format!("{FILE}: entries to mend or take away:\n{}", stale.join("\n"))) }
+    if stale.is_empty() {
+        Ok(found)
+    } else {
+        Err(format!("{FILE}: entries to mend or take away:\n{}", stale.join("\n")))
+    }
 }
 
 #[cfg(test)]
@@ -72,7 +84,9 @@ mod tests {
         let get = |e: Entry| find(&[e], &all, &k);
         assert_eq!(get(entry("more", None, "same")), Ok(BTreeMap::from([(3, "same".into())])));
         assert_eq!(get(entry("less", Some(7), "same")), Ok(BTreeMap::from([(2, "same".into())])));
-        for (e, n) in [(entry("less", None, "same"), 2), (entry("none", None, "same"), 0), (entry("more", None, " "), 1)] {
+        for (e, n) in
+            [(entry("less", None, "same"), 2), (entry("none", None, "same"), 0), (entry("more", None, " "), 1)]
+        {
             let said = get(e).unwrap_err();
             assert!(said.contains(&format!("{n} mutants match, one must")), "{said}");
         }

@@ -54,15 +54,14 @@ pub fn judge(
     std::thread::scope(|s| {
         for worker in 0..jobs {
             let (next, done) = (&next, &done);
-            s.spawn(move || {
-                loop {
-                    let begun = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&id) = ids.get(begun).filter(|_| go_on(begun)) else { break };
-                    let reaching: Vec<&Unit> = bench.units.iter().filter(|u| u.reached[id as usize] != 0).collect();
-                    let outcome = if reaching.is_empty() { Outcome::Unreached } else { one(bench, id, &reaching, budget, worker) };
-                    seen(id, &outcome);
-                    done.lock().expect("no thread panics").insert(id, outcome);
-                }
+            s.spawn(move || loop {
+                let begun = next.fetch_add(1, Ordering::Relaxed);
+                let Some(&id) = ids.get(begun).filter(|_| go_on(begun)) else { break };
+                let reaching: Vec<&Unit> = bench.units.iter().filter(|u| u.reached[id as usize] != 0).collect();
+                let outcome =
+                    if reaching.is_empty() { Outcome::Unreached } else { one(bench, id, &reaching, budget, worker) };
+                seen(id, &outcome);
+                done.lock().expect("no thread panics").insert(id, outcome);
             });
         }
     });
@@ -126,7 +125,11 @@ fn groups<'a>(units: &[&'a Unit]) -> Vec<Vec<&'a Unit>> {
     for &unit in units {
         let open = groups.iter_mut().find(|g| {
             let first = g[0];
-            unit.cost <= TOGETHER.0 && g.len() < TOGETHER.1 && first.program == unit.program && first.cases.is_none() && unit.cases.is_none()
+            unit.cost <= TOGETHER.0
+                && g.len() < TOGETHER.1
+                && first.program == unit.program
+                && first.cases.is_none()
+                && unit.cases.is_none()
         });
         match open {
             Some(group) => group.push(unit),
@@ -167,7 +170,13 @@ mod tests {
 
     #[test]
     fn of_a_group_runs_what_still_fits() {
-        let unit = |ms: u64| Unit { program: 0, test: ms.to_string(), cases: None, cost: Duration::from_millis(ms), reached: Vec::new() };
+        let unit = |ms: u64| Unit {
+            program: 0,
+            test: ms.to_string(),
+            cases: None,
+            cost: Duration::from_millis(ms),
+            reached: Vec::new(),
+        };
         let units = [unit(2), unit(3), unit(90), unit(250)];
         for (left, want) in [(0, 0), (2, 1), (4, 1), (5, 2), (95, 3), (344, 3), (345, 4)] {
             let mut group: Vec<&Unit> = units.iter().collect();

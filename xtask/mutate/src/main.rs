@@ -130,10 +130,21 @@ fn mutate(o: &Options) -> Result<bool, String> {
     let mut packages: Vec<&str> = o.crates.iter().map(String::as_str).collect();
     packages.push("testkit");
     let programs = compile::build(&mut tree, &packages)?;
-    eprintln!("seed {}: {} mutants, {} do not compile; built after {} s", o.seed, tree.scan.mutants.len(), tree.dropped.len(), begin.elapsed().as_secs());
+    eprintln!(
+        "seed {}: {} mutants, {} do not compile; built after {} s",
+        o.seed,
+        tree.scan.mutants.len(),
+        tree.dropped.len(),
+        begin.elapsed().as_secs()
+    );
     let bench = units::Bench::new(programs, &tree.copy, o.seed, tree.scan.mutants.len(), o.jobs)?;
     let cost: Duration = bench.units.iter().map(|u| u.cost).sum();
-    eprintln!("{} units of testing, {:.1} s of CPU; tried after {} s", bench.units.len(), cost.as_secs_f64(), begin.elapsed().as_secs());
+    eprintln!(
+        "{} units of testing, {:.1} s of CPU; tried after {} s",
+        bench.units.len(),
+        cost.as_secs_f64(),
+        begin.elapsed().as_secs()
+    );
     bench.left_out.iter().for_each(|(name, why)| eprintln!("  left out: {name}: {why}"));
     let ids = choose(o, &tree)?;
     let outcomes = run(o, &tree, &bench, &ids, begin);
@@ -146,7 +157,10 @@ fn mutate(o: &Options) -> Result<bool, String> {
     };
     let mutants: Vec<Judged> = ids.iter().map(judged).collect();
     for m in mutants.iter().filter(|m| m.equivalent.is_some() && m.outcome.caught()) {
-        eprintln!("{}:{} {}: {}: judged equivalent, but caught: {:?}", m.mutant.file, m.mutant.line, m.mutant.function, m.mutant.change, m.outcome);
+        eprintln!(
+            "{}:{} {}: {}: judged equivalent, but caught: {:?}",
+            m.mutant.file, m.mutant.line, m.mutant.function, m.mutant.change, m.outcome
+        );
     }
     let sums: Vec<report::Sum> = o.crates.iter().map(|k| sum_of(k, &tree, &mutants)).collect();
     let report = Report {
@@ -168,7 +182,8 @@ fn mutate(o: &Options) -> Result<bool, String> {
             std::fs::write(&path, text).map_err(|e| format!("cannot write {path}: {e}"))?;
         }
     }
-    Ok(report.sums.iter().all(|s| s.of_different >= o.at_least) && report.mutants.iter().all(|m| m.equivalent.is_none() || !m.outcome.caught()))
+    Ok(report.sums.iter().all(|s| s.of_different >= o.at_least)
+        && report.mutants.iter().all(|m| m.equivalent.is_none() || !m.outcome.caught()))
 }
 
 fn commit(root: &Path) -> String {

@@ -102,7 +102,9 @@ fn wants_cpu(group: i32) -> bool {
             let Ok(stat) = std::fs::read_to_string(p.path().join("stat")) else { return false };
             // Behind the name: state, parent, group.
             let mut fields = stat.rsplit(") ").next().unwrap_or("").split(' ');
-            let (_, Some(own)) = (fields.next(), fields.nth(1).and_then(|g| g.parse::<i32>().ok())) else { return false };
+            let (_, Some(own)) = (fields.next(), fields.nth(1).and_then(|g| g.parse::<i32>().ok())) else {
+                return false;
+            };
             let running = |t: std::fs::DirEntry| {
                 let stat = std::fs::read_to_string(t.path().join("stat")).unwrap_or_default();
                 matches!(stat.rsplit(") ").next().and_then(|s| s.chars().next()), Some('R' | 'D'))
@@ -117,7 +119,9 @@ fn wait(pid: i32) -> (i32, Duration) {
     // SAFETY: plain old data, filled by the kernel.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to locals.
-    while unsafe { libc::wait4(pid, &mut status, 0, &mut usage) } < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted {}
+    while unsafe { libc::wait4(pid, &mut status, 0, &mut usage) } < 0
+        && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+    {}
     let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
     (status, time(usage.ru_utime) + time(usage.ru_stime))
 }

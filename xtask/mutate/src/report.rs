@@ -105,7 +105,15 @@ pub fn table(sums: &[Sum]) -> String {
     for c in sums {
         let numbers = [c.found, c.not_compiling, c.sampled, c.caught, c.crashed, c.too_long, c.missed, c.unreached];
         let cells: Vec<String> = numbers.iter().map(usize::to_string).collect();
-        let _ = writeln!(s, "| `{}` | {} | {:.1}% | {} | **{:.1}%** |", c.krate, cells.join(" | "), c.percent, c.equivalent, c.of_different);
+        let _ = writeln!(
+            s,
+            "| `{}` | {} | {:.1}% | {} | **{:.1}%** |",
+            c.krate,
+            cells.join(" | "),
+            c.percent,
+            c.equivalent,
+            c.of_different
+        );
     }
     s
 }
@@ -122,7 +130,11 @@ pub fn uncaught(mutants: &[Judged]) -> String {
         let _ = writeln!(s, "\n`{file}`\n");
         for m in list {
             let unreached = if m.outcome == Outcome::Unreached { " (not reached)" } else { "" };
-            let _ = writeln!(s, "- {}:{} `{}`: {}{unreached}: `{}`", m.mutant.line, m.mutant.column, m.mutant.function, m.mutant.change, m.mutant.text);
+            let _ = writeln!(
+                s,
+                "- {}:{} `{}`: {}{unreached}: `{}`",
+                m.mutant.line, m.mutant.column, m.mutant.function, m.mutant.change, m.mutant.text
+            );
             if let Some(why) = &m.equivalent {
                 let _ = writeln!(s, "  *equivalent*: {why}");
             }
@@ -140,8 +152,13 @@ pub fn page(r: &Report) -> String {
         r.commit, r.seed, r.units, r.budget, r.seconds
     );
     s += &table(&r.sums);
-    let failed = if r.control.1.is_empty() { "none failed".into() } else { format!("failed: {}", r.control.1.join("; ")) };
-    let _ = writeln!(s, "\nEvery unit passed without a mutant first. Control: all of them {} times more; {failed}.", r.control.0);
+    let failed =
+        if r.control.1.is_empty() { "none failed".into() } else { format!("failed: {}", r.control.1.join("; ")) };
+    let _ = writeln!(
+        s,
+        "\nEvery unit passed without a mutant first. Control: all of them {} times more; {failed}.",
+        r.control.0
+    );
     if !r.left_out.is_empty() {
         let _ = writeln!(s, "\nTests that took no part:\n");
         r.left_out.iter().for_each(|(name, why)| {

@@ -38,7 +38,8 @@ impl Scan {
         let src = PathBuf::from(format!("crates/{krate}/src"));
         let mut todo = vec![(src.join("lib.rs"), src)];
         while let Some((file, children)) = todo.pop() {
-            let text = std::fs::read_to_string(root.join(&file)).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+            let text = std::fs::read_to_string(root.join(&file))
+                .map_err(|e| format!("cannot read {}: {e}", file.display()))?;
             let parsed = syn::parse_file(&text).map_err(|e| format!("{}: {e}", file.display()))?;
             modules(&parsed.items, &children, root, &mut todo);
             let path = file.display().to_string();
@@ -249,8 +250,25 @@ impl Finder<'_> {
 
 /// Methods whose result is a bool.
 const BOOLEAN: &[&str] = &[
-    "is_some", "is_none", "is_ok", "is_err", "is_empty", "contains", "contains_key", "starts_with", "ends_with", "is_some_and", "is_none_or",
-    "is_ok_and", "any", "all", "insert_if", "is_power_of_two", "is_multiple_of", "eq", "ne",
+    "is_some",
+    "is_none",
+    "is_ok",
+    "is_err",
+    "is_empty",
+    "contains",
+    "contains_key",
+    "starts_with",
+    "ends_with",
+    "is_some_and",
+    "is_none_or",
+    "is_ok_and",
+    "any",
+    "all",
+    "insert_if",
+    "is_power_of_two",
+    "is_multiple_of",
+    "eq",
+    "ne",
 ];
 
 /// A method of one argument that does the opposite.
@@ -262,7 +280,15 @@ fn twin(name: &str) -> Option<&'static str> {
         ("checked_add", "checked_sub"),
         ("overflowing_add", "overflowing_sub"),
     ];
-    TWINS.iter().find_map(|&(a, b)| if name == a { Some(b) } else if name == b { Some(a) } else { None })
+    TWINS.iter().find_map(|&(a, b)| {
+        if name == a {
+            Some(b)
+        } else if name == b {
+            Some(a)
+        } else {
+            None
+        }
+    })
 }
 
 /// An operator, what it becomes, and whether it assigns.
@@ -299,11 +325,15 @@ fn early_values(output: &syn::ReturnType) -> Vec<String> {
     };
     let syn::Type::Path(path) = ty else { return Vec::new() };
     let Some(last) = path.path.segments.last() else { return Vec::new() };
-    let unit = || matches!(&last.arguments, syn::PathArguments::AngleBracketed(a) if a.args.first().is_some_and(
-        |a| matches!(a, syn::GenericArgument::Type(syn::Type::Tuple(t)) if t.elems.is_empty())));
+    let unit = || {
+        matches!(&last.arguments, syn::PathArguments::AngleBracketed(a) if a.args.first().is_some_and(
+        |a| matches!(a, syn::GenericArgument::Type(syn::Type::Tuple(t)) if t.elems.is_empty())))
+    };
     let values: &[&str] = match last.ident.to_string().as_str() {
         "bool" => &["true", "false"],
-        "u8" | "u16" | "u32" | "u64" | "u128" | "usize" | "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => &["0", "1"],
+        "u8" | "u16" | "u32" | "u64" | "u128" | "usize" | "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => {
+            &["0", "1"]
+        }
         "Option" => &["None"],
         "Vec" => &["Vec::new()"],
         "Result" if unit() => &["Ok(())"],
@@ -343,7 +373,9 @@ fn may_be_left_out(e: &Expr) -> bool {
     const QUIET: &[&str] = &["drop", "spin_loop", "pause"];
     let quiet = |name: String| QUIET.iter().any(|q| name.starts_with(q));
     match e {
-        Expr::Call(c) => !matches!(&*c.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| quiet(s.ident.to_string()))),
+        Expr::Call(c) => {
+            !matches!(&*c.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| quiet(s.ident.to_string())))
+        }
         Expr::MethodCall(m) => !quiet(m.method.to_string()),
         Expr::Assign(_) => true,
         Expr::Binary(b) => matches!(arithmetic(&b.op), Some((_, _, true))),

@@ -82,8 +82,12 @@ impl Site {
         match &self.form {
             Form::Function | Form::Unconst(_) => Vec::new(),
             Form::Negate(id) | Form::Arm(id) | Form::Statement(id) => vec![*id],
-            Form::Logic { id, .. } | Form::Unary { id, .. } | Form::Method { id, .. } | Form::Literal { id, .. } => vec![*id],
-            Form::Order { other, .. } | Form::Arith { other, .. } | Form::Assign { other, .. } => other.iter().map(|o| o.0).collect(),
+            Form::Logic { id, .. } | Form::Unary { id, .. } | Form::Method { id, .. } | Form::Literal { id, .. } => {
+                vec![*id]
+            }
+            Form::Order { other, .. } | Form::Arith { other, .. } | Form::Assign { other, .. } => {
+                other.iter().map(|o| o.0).collect()
+            }
             Form::Guard { always, never } => vec![*always, *never],
             Form::Body(values) => values.iter().map(|v| v.0).collect(),
         }
@@ -121,13 +125,17 @@ pub fn render(source: &str, sites: &[Site], dropped: &HashSet<u32>) -> Rendered 
     let mut children = vec![Vec::new(); sites.len() + 1];
     let mut open: Vec<usize> = Vec::new();
     for &i in &order {
-        while open.last().is_some_and(|&o| sites[o].span.end < sites[i].span.end || sites[o].span.end <= sites[i].span.start) {
+        while open
+            .last()
+            .is_some_and(|&o| sites[o].span.end < sites[i].span.end || sites[o].span.end <= sites[i].span.start)
+        {
             open.pop();
         }
         children[open.last().map_or(sites.len(), |&o| o)].push(i);
         open.push(i);
     }
-    let mut r = Renderer { source, sites, dropped, children, out: Rendered { text: String::new(), placed: Vec::new() } };
+    let mut r =
+        Renderer { source, sites, dropped, children, out: Rendered { text: String::new(), placed: Vec::new() } };
     r.source(0..source.len(), sites.len());
     r.out
 }
@@ -227,13 +235,23 @@ fn pieces<'a>(site: &'a Site, dropped: &HashSet<u32>) -> Vec<Piece<'a>> {
         Form::Assign { left, right, op, other } => {
             let mut out = vec![Own("(match ("), Source(right.clone()), Own(") { __r => ")];
             for (id, o) in other.iter().filter(|o| keep(&o.0)) {
-                out.extend([Text(format!("if {ON}({id}) {{ ")), Source(left.clone()), Text(format!(" {o} __r }} else "))]);
+                out.extend([
+                    Text(format!("if {ON}({id}) {{ ")),
+                    Source(left.clone()),
+                    Text(format!(" {o} __r }} else ")),
+                ]);
             }
             out.extend([Own("{ "), Source(left.clone()), Text(format!(" {op} __r }} }})"))]);
             out
         }
         Form::Unary { operand, op, id } => {
-            vec![Own("(match ("), Source(operand.clone()), Own(") { __v => "), choice(format!("{op}__v"), [(*id, "__v".to_string())].into_iter()), Own(" })")]
+            vec![
+                Own("(match ("),
+                Source(operand.clone()),
+                Own(") { __v => "),
+                choice(format!("{op}__v"), [(*id, "__v".to_string())].into_iter()),
+                Own(" })"),
+            ]
         }
         Form::Method { receiver, argument, name, other, id } => vec![
             Own("(match ("),
@@ -244,12 +262,17 @@ fn pieces<'a>(site: &'a Site, dropped: &HashSet<u32>) -> Vec<Piece<'a>> {
             choice(format!("__l.{name}(__r)"), [(*id, format!("__l.{other}(__r)"))].into_iter()),
             Own(" })"),
         ],
-        Form::Literal { id, other } => vec![Text(format!("(if {ON}({id}) {{ {other} }} else {{ ")), whole(), Own(" })")],
-        Form::Guard { always, never } => vec![Own("((("), whole(), Text(format!(") || {ON}({always})) && !{ON}({never}))"))],
+        Form::Literal { id, other } => {
+            vec![Text(format!("(if {ON}({id}) {{ {other} }} else {{ ")), whole(), Own(" })")]
+        }
+        Form::Guard { always, never } => {
+            vec![Own("((("), whole(), Text(format!(") || {ON}({always})) && !{ON}({never}))"))]
+        }
         Form::Arm(id) => vec![whole(), Text(format!(" if !{ON}({id})"))],
         Form::Statement(id) => vec![Text(format!("if !{ON}({id}) {{ ")), whole(), Own(" }")],
         Form::Body(values) => {
-            let returns = values.iter().filter(|v| keep(&v.0)).map(|(id, v)| format!(" if {ON}({id}) {{ return {v}; }}"));
+            let returns =
+                values.iter().filter(|v| keep(&v.0)).map(|(id, v)| format!(" if {ON}({id}) {{ return {v}; }}"));
             vec![whole(), Text(returns.collect())]
         }
     }

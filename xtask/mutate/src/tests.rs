@@ -76,7 +76,12 @@ fn sites_inside_sites_are_put_together() {
 fn logic_by_de_morgan() {
     for (a, b, on) in (0..8).map(|n| (n & 1 != 0, n & 2 != 0, n & 4 != 0)) {
         let mut asked = false;
-        let and = (((a) ^ on) && ({ asked = true; b } ^ on)) ^ on;
+        let and = (((a) ^ on)
+            && ({
+                asked = true;
+                b
+            } ^ on))
+            ^ on;
         assert_eq!(and, if on { a || b } else { a && b });
         assert_eq!(asked, if on { !a } else { a });
         let or = (((a) ^ on) || (b ^ on)) ^ on;

@@ -40,7 +40,10 @@ impl Tree {
     }
 
     fn copy_rest(&self, crates: &[String]) -> Result<(), String> {
-        let out = Command::new("git").args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(&self.root).output();
+        let out = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(&self.root)
+            .output();
         let out = out.map_err(|e| format!("cannot run git: {e}"))?;
         let names = String::from_utf8(out.stdout).map_err(|_| "a file name is not UTF-8")?;
         let mutated: HashSet<&str> = self.scan.files.iter().map(|f| f.path.as_str()).collect();
@@ -54,7 +57,8 @@ impl Tree {
                 Some(krate) if crates.iter().any(|c| c == krate) => with_switch(&bytes),
                 _ => bytes,
             };
-            put(&self.copy.join(name), &bytes).map_err(|e| format!("cannot write {}: {e}", self.copy.join(name).display()))?;
+            put(&self.copy.join(name), &bytes)
+                .map_err(|e| format!("cannot write {}: {e}", self.copy.join(name).display()))?;
         }
         self.remove_old(Path::new("tests"), &have).map_err(|e| e.to_string())?;
         let manifest = "[package]\nname = \"mutant\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]\nlibc.workspace = true\n";
@@ -94,8 +98,10 @@ impl Tree {
     pub fn drop_at(&mut self, file: &str, start: usize, end: usize) -> bool {
         let Some(index) = self.scan.files.iter().position(|f| f.path == file) else { return false };
         let (sites, rendered) = (&self.scan.files[index].sites, &self.rendered[index]);
-        let live = |site: usize| sites[site].ids().into_iter().filter(|id| !self.dropped.contains(id)).collect::<Vec<_>>();
-        let around = rendered.placed.iter().filter(|p| p.range.start <= start && end <= p.range.end && !live(p.site).is_empty());
+        let live =
+            |site: usize| sites[site].ids().into_iter().filter(|id| !self.dropped.contains(id)).collect::<Vec<_>>();
+        let around =
+            rendered.placed.iter().filter(|p| p.range.start <= start && end <= p.range.end && !live(p.site).is_empty());
         // The statement and the function are around everything: they are not to blame as long as there is something else.
         let blame = |p: &&crate::site::Placed| (matches!(sites[p.site].form, Form::Statement(_)), p.range.len());
         if let Some(place) = around.min_by_key(blame) {
@@ -104,7 +110,10 @@ impl Tree {
         }
         let line_start = rendered.text[..start].rfind('\n').map_or(0, |i| i + 1);
         let line_end = rendered.text[end..].find('\n').map_or(rendered.text.len(), |i| end + i);
-        let function = rendered.placed.iter().filter(|p| matches!(sites[p.site].form, Form::Function) && p.range.start <= start && end <= p.range.end);
+        let function = rendered
+            .placed
+            .iter()
+            .filter(|p| matches!(sites[p.site].form, Form::Function) && p.range.start <= start && end <= p.range.end);
         let function = function.map(|p| p.range.clone()).min_by_key(|r| r.len());
         for span in [Some(line_start..line_end), function].into_iter().flatten() {
             let inside = rendered.placed.iter().filter(|p| span.start <= p.range.start && p.range.end <= span.end);
@@ -121,10 +130,15 @@ impl Tree {
     pub fn keep_const(&mut self, name: &str) -> bool {
         let mut found = false;
         for file in &mut self.scan.files {
-            let starts: Vec<usize> =
-                file.sites.iter().filter(|s| matches!(&s.form, Form::Unconst(n) if n == name)).map(|s| s.span.start).collect();
+            let starts: Vec<usize> = file
+                .sites
+                .iter()
+                .filter(|s| matches!(&s.form, Form::Unconst(n) if n == name))
+                .map(|s| s.span.start)
+                .collect();
             for start in starts {
-                let function = file.sites.iter().filter(|s| matches!(s.form, Form::Function) && s.span.contains(&start));
+                let function =
+                    file.sites.iter().filter(|s| matches!(s.form, Form::Function) && s.span.contains(&start));
                 let Some(span) = function.map(|s| s.span.clone()).min_by_key(|s| s.len()) else { continue };
                 let inside = file.sites.iter().filter(|s| span.start <= s.span.start && s.span.end <= span.end);
                 self.dropped.extend(inside.flat_map(|s| s.ids()));
@@ -156,7 +170,10 @@ fn members(root: &Path, crates: &[String]) -> Result<Vec<String>, String> {
         let path = root.join("crates").join(krate).join("Cargo.toml");
         let text = fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let used = text.lines().filter_map(|l| l.strip_suffix(".workspace = true"));
-        let used: Vec<String> = used.filter(|n| root.join("crates").join(n).is_dir() && !members.iter().any(|m| m == n)).map(String::from).collect();
+        let used: Vec<String> = used
+            .filter(|n| root.join("crates").join(n).is_dir() && !members.iter().any(|m| m == n))
+            .map(String::from)
+            .collect();
         members.extend(used);
         next += 1;
     }

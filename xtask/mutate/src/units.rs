@@ -86,8 +86,18 @@ impl Bench {
         for program in 0..bench.programs.len() {
             for test in bench.tests(program)? {
                 let all = CASE_TESTS.contains(&test.as_str());
-                let cases = if all { case_files(&copy.join("tests/packets"))?.into_iter().map(Some).collect() } else { vec![None] };
-                units.extend(cases.into_iter().map(|cases| Unit { program, test: test.clone(), cases, cost: Duration::ZERO, reached: Vec::new() }));
+                let cases = if all {
+                    case_files(&copy.join("tests/packets"))?.into_iter().map(Some).collect()
+                } else {
+                    vec![None]
+                };
+                units.extend(cases.into_iter().map(|cases| Unit {
+                    program,
+                    test: test.clone(),
+                    cases,
+                    cost: Duration::ZERO,
+                    reached: Vec::new(),
+                }));
             }
         }
         let (next, tried) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -109,7 +119,8 @@ impl Bench {
             }
         }
         bench.units.sort_by_key(|u| u.cost);
-        let list: String = bench.units.iter().map(|u| format!("{:8.3} s {}\n", u.cost.as_secs_f64(), bench.name(u))).collect();
+        let list: String =
+            bench.units.iter().map(|u| format!("{:8.3} s {}\n", u.cost.as_secs_f64(), bench.name(u))).collect();
         std::fs::write(copy.with_file_name("units.txt"), list).map_err(|e| e.to_string())?;
         bench.left_out.sort();
         Ok(bench)
@@ -119,9 +130,14 @@ impl Bench {
     fn tests(&self, program: usize) -> Result<Vec<String>, String> {
         let list = |more: &[&str]| -> Result<Vec<String>, String> {
             let p = &self.programs[program];
-            let out = Command::new(&p.path).args(["--list", "--format", "terse"]).args(more).current_dir(&p.dir).output();
+            let out =
+                Command::new(&p.path).args(["--list", "--format", "terse"]).args(more).current_dir(&p.dir).output();
             let out = out.map_err(|e| format!("cannot run {}: {e}", p.path.display()))?;
-            Ok(String::from_utf8_lossy(&out.stdout).lines().filter_map(|l| l.strip_suffix(": test")).map(String::from).collect())
+            Ok(String::from_utf8_lossy(&out.stdout)
+                .lines()
+                .filter_map(|l| l.strip_suffix(": test"))
+                .map(String::from)
+                .collect())
         };
         let ignored = list(&["--ignored"])?;
         Ok(list(&[])?.into_iter().filter(|t| !ignored.contains(t)).collect())
@@ -129,7 +145,9 @@ impl Bench {
 
     fn try_unit(&self, unit: &Unit, mutants: usize, worker: usize) -> Result<(Duration, Vec<u8>), String> {
         let file = self.scratch.join(format!("reached-{worker}"));
-        std::fs::create_dir_all(&self.scratch).and_then(|()| std::fs::write(&file, vec![0; mutants.max(1)])).map_err(|e| e.to_string())?;
+        std::fs::create_dir_all(&self.scratch)
+            .and_then(|()| std::fs::write(&file, vec![0; mutants.max(1)]))
+            .map_err(|e| e.to_string())?;
         let mut command = self.command(unit.program, &[&unit.test], unit.cases.as_deref(), worker);
         command.env("TUNNY_MUTANT_REACHED", &file);
         let run = process::run(&mut command, UNIT_MAX, UNIT_MAX * 100).map_err(|e| e.to_string())?;

@@ -278,8 +278,11 @@ fn prefixes(count: usize, lengths: &[(u8, u64)], random: &mut u64) -> Vec<Prefix
             hit
         });
         let base = networks[skewed(networks.len(), random)];
-        let wide =
-            if splitmix(random).is_multiple_of(4) { splitmix(random) as u32 } else { base | splitmix(random) as u32 & 0xffff };
+        let wide = if splitmix(random).is_multiple_of(4) {
+            splitmix(random) as u32
+        } else {
+            base | splitmix(random) as u32 & 0xffff
+        };
         let prefix = Prefix::new(wide, length.map_or(32, |l| l.0));
         if seen.insert(prefix) {
             all.push(prefix);

@@ -366,7 +366,8 @@ fn own(args: &Args) -> anyhow::Result<Loaded> {
     let traffic = match (&args.trace, &args.pcap) {
         (Some(trace), _) => input::parse(&trace.display().to_string(), &input_text(trace)?, pipeline.names())?,
         (None, Some(pcap)) => {
-            let (trace, left_out) = frames(pcap, in_port(&args.in_port, pipeline.names())?, pipeline.asks_for_length())?;
+            let (trace, left_out) =
+                frames(pcap, in_port(&args.in_port, pipeline.names())?, pipeline.asks_for_length())?;
             fate.left_out = left_out;
             trace
         }

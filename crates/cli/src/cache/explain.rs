@@ -76,7 +76,10 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut bridge = args.ports.as_deref().map(|list| bridge(list, &pipeline)).transpose()?;
     let mut ways = Vec::new();
     for (n, packet) in args.packet.iter().enumerate() {
-        anyhow::ensure!(!packet.trim().is_empty(), "--packet is empty: write at least a field, as `in_port=1` or `tcp,nw_dst=10.0.0.1`");
+        anyhow::ensure!(
+            !packet.trim().is_empty(),
+            "--packet is empty: write at least a field, as `in_port=1` or `tcp,nw_dst=10.0.0.1`"
+        );
         let key = text::packet(packet, pipeline.names()).map_err(|e| anyhow::anyhow!("--packet:{e}"))?;
         let now = n as u64 * 1_000_000;
         let mut explanation = pipeline::explain::explain_on(&pipeline, &key, &mut ct, bridge.as_mut(), now);

@@ -131,7 +131,9 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         (false, false) => "planning",
         (true, false) => "planning: --best tries every choice of techniques",
         (false, true) => "planning: --verify sends packets through the compressed tables",
-        (true, true) => "planning: --best tries every choice of techniques, --verify sends packets through the compressed tables",
+        (true, true) => {
+            "planning: --best tries every choice of techniques, --verify sends packets through the compressed tables"
+        }
     };
     let waiting = crate::output::Patience::new(waiting);
     let plan = plan(&p, &request)?;

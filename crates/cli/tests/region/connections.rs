@@ -63,7 +63,9 @@ pub fn open(to: SocketAddr, n: usize, pause: Duration, patience: Duration) -> Ve
 pub fn talk(connections: &mut [TcpStream], byte: u8, when: &str) {
     for (i, c) in connections.iter_mut().enumerate() {
         let mut got = [0];
-        c.write_all(&[byte]).and_then(|()| c.read_exact(&mut got)).unwrap_or_else(|e| panic!("connection {i} {when}: {e}"));
+        c.write_all(&[byte])
+            .and_then(|()| c.read_exact(&mut got))
+            .unwrap_or_else(|e| panic!("connection {i} {when}: {e}"));
         assert_eq!(got[0], byte, "connection {i} {when}");
     }
 }
@@ -120,7 +122,8 @@ impl Region {
     pub fn filter_at_start(&self, filter: &Value) {
         let text = std::fs::read_to_string(self.configuration()).unwrap();
         let text: String = text.lines().filter(|l| !l.starts_with("  filter: ")).map(|l| format!("{l}\n")).collect();
-        let at = text.find("kind: Gateway").and_then(|at| Some(at + text[at..].find("spec:\n")? + 6)).expect("a Gateway");
+        let at =
+            text.find("kind: Gateway").and_then(|at| Some(at + text[at..].find("spec:\n")? + 6)).expect("a Gateway");
         std::fs::write(self.configuration(), format!("{}  filter: {filter}\n{}", &text[..at], &text[at..])).unwrap();
     }
 

@@ -112,7 +112,7 @@ impl Region {
     /// Applies documents at the filter node.
     pub fn apply_at_edge(&self, text: &str) {
         let mut body = Vec::new();
-        node::service::write_document(&mut body, "test.yaml", text.as_bytes());
+        node::body::write_document(&mut body, "test.yaml", text.as_bytes());
         let report: ApplyReport = self.edge_client().post("/v1/apply", body).unwrap();
         assert!(report.committed, "{}", report.text);
     }

@@ -8,7 +8,18 @@ use std::process::Command;
 
 /// The order that the other program's sessions have.
 const RECORD: &[&str] = &[
-    "count", "state", "outer", "inner1", "inner0", "ack_in", "end_in", "ack_out", "end_out", "last_seen", "window_in", "window_out",
+    "count",
+    "state",
+    "outer",
+    "inner1",
+    "inner0",
+    "ack_in",
+    "end_in",
+    "ack_out",
+    "end_out",
+    "last_seen",
+    "window_in",
+    "window_out",
 ];
 const SESSION_ROOT: &[&str] = &["magic", "layout_hash", "salt", "reserved", "index_old", "index", "kinds"];
 /// Words of the root that lie behind its chunks there, the other way round.
@@ -41,10 +52,14 @@ pub fn program(other: Other) -> PathBuf {
         let bytes = match (other, name) {
             (Other::Reason, "crates/abi/src/reasons.rs") => one_more(&String::from_utf8(bytes).unwrap()).into_bytes(),
             (Other::Layout, "crates/abi/src/session.rs") => {
-                let text = reordered(&String::from_utf8(bytes).unwrap(), "SessionRecord", |_| RECORD.iter().map(|f| f.to_string()).collect());
+                let text = reordered(&String::from_utf8(bytes).unwrap(), "SessionRecord", |_| {
+                    RECORD.iter().map(|f| f.to_string()).collect()
+                });
                 reordered(&text, "SessionRoot", |_| SESSION_ROOT.iter().map(|f| f.to_string()).collect()).into_bytes()
             }
-            (Other::Layout, "crates/abi/src/layout.rs") => reordered(&String::from_utf8(bytes).unwrap(), "Root", behind_chunks).into_bytes(),
+            (Other::Layout, "crates/abi/src/layout.rs") => {
+                reordered(&String::from_utf8(bytes).unwrap(), "Root", behind_chunks).into_bytes()
+            }
             // Generated below.
             (_, "bpf/include/abi.h") if to.exists() => continue,
             _ => bytes,
@@ -56,7 +71,8 @@ pub fn program(other: Other) -> PathBuf {
         }
     }
     for arguments in [&["run", "-q", "-p", "xtask", "--", "abi"][..], &["build", "-p", "cli"]] {
-        let status = Command::new("cargo").args(arguments).current_dir(&source).env("CARGO_TARGET_DIR", &target).status();
+        let status =
+            Command::new("cargo").args(arguments).current_dir(&source).env("CARGO_TARGET_DIR", &target).status();
         assert!(status.expect("cargo is installed").success(), "cargo {arguments:?} in {}", source.display());
     }
     target.join("debug/tunny")
@@ -65,7 +81,11 @@ pub fn program(other: Other) -> PathBuf {
 /// The list of reasons with another drop reason at its end.
 fn one_more(text: &str) -> String {
     let end = text.find("}\n\nreasons! {\n    /// Why the fast path handed").expect("the end of the drop reasons");
-    format!("{}    AddedByATest = 127, \"added_by_a_test\", Parse, \"A reason.\", \"None.\";\n{}", &text[..end], &text[end..])
+    format!(
+        "{}    AddedByATest = 127, \"added_by_a_test\", Parse, \"A reason.\", \"None.\";\n{}",
+        &text[..end],
+        &text[end..]
+    )
 }
 
 fn behind_chunks(fields: Vec<String>) -> Vec<String> {
@@ -92,7 +112,9 @@ fn reordered(text: &str, structure: &str, order: impl FnOnce(Vec<String>) -> Vec
     }
     let order = order(fields.iter().map(|(name, _)| name.clone()).collect());
     assert_eq!(order.len(), fields.len(), "all fields of {structure}, each once");
-    let of = |name: &String| fields.iter().find(|(have, _)| have == name).unwrap_or_else(|| panic!("{structure} has no {name}"));
+    let of = |name: &String| {
+        fields.iter().find(|(have, _)| have == name).unwrap_or_else(|| panic!("{structure} has no {name}"))
+    };
     let moved = order.iter().flat_map(|name| of(name).1.iter().copied());
     let all = lines[..first].iter().copied().chain(moved).chain(lines[last..].iter().copied());
     all.collect::<Vec<_>>().join("\n") + "\n"

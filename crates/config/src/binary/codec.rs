@@ -3,7 +3,7 @@
 
 use crate::decode::check_name;
 use crate::object::*;
-use crate::prefix::{own_address_fault, underlay_fault, mask4, mask6, Mac, Prefix};
+use crate::prefix::{mask4, mask6, own_address_fault, underlay_fault, Mac, Prefix};
 use std::net::IpAddr;
 
 /// Longest text in a binary form (a gateway's document).
@@ -185,7 +185,10 @@ impl<'a> Reader<'a> {
     pub fn meter(&mut self) -> Result<Box<Meter>, Fault> {
         let mut pairs = [None, None];
         // The same ranges as in the documents: rates, then bursts.
-        let ranges = [(1_000, 1_000_000_000_000, u64::from(abi::FRAME_BYTES_MAX), 4 << 30), (1, 1_000_000_000, 1, u64::from(u32::MAX))];
+        let ranges = [
+            (1_000, 1_000_000_000_000, u64::from(abi::FRAME_BYTES_MAX), 4 << 30),
+            (1, 1_000_000_000, 1, u64::from(u32::MAX)),
+        ];
         for (pair, (rate_min, rate_max, burst_min, burst_max)) in pairs.iter_mut().zip(ranges) {
             let [committed, committed_burst, peak, peak_burst] = [self.u64()?, self.u64()?, self.u64()?, self.u64()?];
             if committed == 0 {

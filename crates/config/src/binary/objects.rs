@@ -170,7 +170,9 @@ pub(crate) fn read_document(r: &mut Reader<'_>, names: &mut Names) -> Result<Obj
     let (file, mut errors): (Arc<str>, _) = ("".into(), Vec::new());
     let node = nodes.first().filter(|_| fault.is_none()).ok_or("a document is no JSON")?;
     match crate::prefix::as_stored(|| decode(&file, node, names, &mut errors)) {
-        Ok((object, _)) if !matches!(object.kind(), Kind::Nc | Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route) => Ok(object),
+        Ok((object, _)) if !matches!(object.kind(), Kind::Nc | Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route) => {
+            Ok(object)
+        }
         _ => Err(errors.first().map_or("a document is another's".into(), |e| e.to_string())),
     }
 }

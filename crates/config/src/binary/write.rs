@@ -5,9 +5,9 @@
 use super::codec::*;
 use super::frame::{file_head, put_frame};
 use super::objects::{put_addresses, put_document, put_optional_meter, put_vpc};
-use crate::object::Kind;
 use super::SnapshotError;
 use crate::model::{Model, RouteState, Target, VmState, VpcState, INTERNET};
+use crate::object::Kind;
 use crate::prefix::{Mac, Prefix};
 use std::io::Write;
 use std::path::Path;

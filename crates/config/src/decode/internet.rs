@@ -43,7 +43,8 @@ impl Doc<'_> {
             };
             if second {
                 let at = self.node("spec.internet.via").map_or(self.root.at, |n| n.at);
-                let (why, i) = (Problem::Value("is a second one of its family".into()), self.entry("spec.internet.via", i));
+                let (why, i) =
+                    (Problem::Value("is a second one of its family".into()), self.entry("spec.internet.via", i));
                 self.error(
                     at,
                     &format!("spec.internet.via[{i}]"),
@@ -69,7 +70,8 @@ impl Doc<'_> {
         s.connections = self.integer("spec.filter.connections", 1, most).map_or(s.connections, |n| n as u32);
         s.wide = self.integer("spec.filter.wideConnections", 0, most).map(|n| n as u32);
         s.registers = self.integer("spec.filter.registers", 1, u64::from(u32::MAX)).map(|n| n as u32);
-        s.fingerprint = self.integer("spec.filter.fingerprintBits", 0, abi::STATES_FINGERPRINT_MAX.into()).unwrap_or(0) as u8;
+        s.fingerprint =
+            self.integer("spec.filter.fingerprintBits", 0, abi::STATES_FINGERPRINT_MAX.into()).unwrap_or(0) as u8;
         self.gateway_migration(g);
         let s = &mut g.states;
         let (kind, spec) = (s.kind, s.spec());
@@ -92,7 +94,11 @@ impl Doc<'_> {
             }
         }
         if let Some(spec) = spec.filter(|s| u64::from(s.registers) < s.all()) {
-            let why = format!("are {} registers for {} connections: more than half of these would collide", spec.registers, spec.all());
+            let why = format!(
+                "are {} registers for {} connections: more than half of these would collide",
+                spec.registers,
+                spec.all()
+            );
             self.misplaced("spec.filter.registers", why);
         }
         self.gateway_agent(g);
@@ -100,7 +106,8 @@ impl Doc<'_> {
 
     /// The Gateway's part: the agent on another host.
     fn gateway_agent(&mut self, g: &mut Gateway) {
-        let address = self.get("spec.filter.agent", |s| s.parse().map_err(|_| format!("`{s}` is no address with a port")));
+        let address =
+            self.get("spec.filter.agent", |s| s.parse().map_err(|_| format!("`{s}` is no address with a port")));
         let absolute = |s: &str| match s.starts_with('/') {
             true => Ok(s.to_string()),
             false => Err(format!("`{s}` is no absolute path")),
@@ -108,7 +115,10 @@ impl Doc<'_> {
         let key = self.get("spec.filter.agentKey", absolute);
         let given = |path: &str| self.node(path).is_some();
         match (given("spec.filter.agent"), given("spec.filter.agentKey")) {
-            (true, false) => self.misplaced("spec.filter.agent", "needs `spec.filter.agentKey`, the key that it shares with the node".into()),
+            (true, false) => self.misplaced(
+                "spec.filter.agent",
+                "needs `spec.filter.agentKey`, the key that it shares with the node".into(),
+            ),
             (false, true) => self.misplaced("spec.filter.agentKey", "has no effect without `spec.filter.agent`".into()),
             _ => {}
         }
@@ -198,10 +208,16 @@ impl Doc<'_> {
         let vpc = self.name_at("spec.vpc").unwrap_or_else(stand_ins::name);
         let pools = self.name_list("spec.pools", 64);
         let ipv6_prefixes = self.list("spec.ipv6Prefixes", 64, |s| match Prefix::from_str(s)? {
-            p if ["fe80::/10", "ff00::/8", "::/16"].iter().filter_map(|l| Prefix::from_str(l).ok()).any(|l| l.covers(&p)) => {
+            p if ["fe80::/10", "ff00::/8", "::/16"]
+                .iter()
+                .filter_map(|l| Prefix::from_str(l).ok())
+                .any(|l| l.covers(&p)) =>
+            {
                 Err(format!("`{s}` is link-local, multicast or reserved: no router carries it"))
             }
-            p if prefix_fault(p.addr(), p.len()).is_some() => Err(format!("`{s}` cannot be used: it is never forwarded")),
+            p if prefix_fault(p.addr(), p.len()).is_some() => {
+                Err(format!("`{s}` cannot be used: it is never forwarded"))
+            }
             p @ Prefix::V6(_, 16..) => Ok(p),
             _ => Err(format!("`{s}` is no IPv6 prefix of 16 bits or more")),
         });
@@ -241,7 +257,9 @@ impl Doc<'_> {
         self.check_mapping("metadata");
         self.check_mapping("spec");
         let name = self.own_name();
-        let address = self.need("spec.address", |s| inner_address(s).and_then(super::want_v4)).unwrap_or_else(stand_ins::address4);
+        let address = self
+            .need("spec.address", |s| inner_address(s).and_then(super::want_v4))
+            .unwrap_or_else(stand_ins::address4);
         let vm = self.get("spec.vm", |s| check_vm_name(s).map(|()| s.to_string())).map(|s| self.names.get(&s));
         let forwards = self.list("spec.forwards", 256, PortForward::from_str);
         let at = self.node("spec.forwards").map_or(self.root.at, |n| n.at);

@@ -135,7 +135,10 @@ impl<'a> Tx<'a> {
 
     fn report(&self, origin: &Origin, kind: Kind, name: Name, field: &str, problem: Problem) -> ConfigError {
         let allowed = match &problem {
-            Problem::UnknownReference { .. } | Problem::NoPeering { .. } | Problem::NeverMatches { .. } | Problem::Value(_) => schema::allowed(kind, field),
+            Problem::UnknownReference { .. }
+            | Problem::NoPeering { .. }
+            | Problem::NeverMatches { .. }
+            | Problem::Value(_) => schema::allowed(kind, field),
             _ => String::new(),
         };
         let place = self.docs.place_of(origin, field);
@@ -211,18 +214,23 @@ impl<'a> Tx<'a> {
 
     /// Of a Route or Peering that is not known as a whole: what its VPCs say of each other.
     fn check_broken_ends(&mut self, broken: &Broken, origin: &Origin) {
-        let find = |path: &str| broken.references.iter().find(|(field, ..)| field == path).map(|(.., name)| name.clone());
+        let find =
+            |path: &str| broken.references.iter().find(|(field, ..)| field == path).map(|(.., name)| name.clone());
         if broken.object.is_some() {
             return;
         }
-        if let (Kind::Route, Some(vpc), Some(peer)) = (broken.kind, find("spec.vpc").and_then(|v| self.vpc_id(&v)), find("spec.peer")) {
+        if let (Kind::Route, Some(vpc), Some(peer)) =
+            (broken.kind, find("spec.vpc").and_then(|v| self.vpc_id(&v)), find("spec.peer"))
+        {
             if self.model.vpc_names.contains_key(&peer) {
                 self.peer_target(vpc, &peer, origin, broken.name.clone());
             }
         }
         let peering = broken.kind == Kind::Peering && !broken.wrong.iter().any(|w| w.starts_with("metadata"));
         for (field, _, vpc) in broken.references.iter().filter(|_| peering) {
-            let Some(id) = self.vpc_id(vpc).filter(|_| !self.failed.contains(&(Kind::Vpc, vpc.clone()))) else { continue };
+            let Some(id) = self.vpc_id(vpc).filter(|_| !self.failed.contains(&(Kind::Vpc, vpc.clone()))) else {
+                continue;
+            };
             if !self.model.vpc(id).spec.peerings.contains(&broken.name) {
                 let problem = Problem::NoConsent { vpc: vpc.to_string(), peering: broken.name.to_string() };
                 self.tell(origin, broken, field, problem);

@@ -111,7 +111,8 @@ impl Model {
 
 impl OfVpc {
     fn new(members: BTreeMap<(u8, IpAddr), Vec<Name>>) -> OfVpc {
-        let list = members.into_iter().map(|((len, addr), groups)| Member { prefix: filter::Prefix { addr, len }, groups });
+        let list =
+            members.into_iter().map(|((len, addr), groups)| Member { prefix: filter::Prefix { addr, len }, groups });
         let members: Vec<Member> = list.collect();
         let mut hash = DefaultHasher::new();
         members.hash(&mut hash);

@@ -177,7 +177,8 @@ pub(super) fn room(model: &Model, docs: &crate::Documents) -> [u64; Kind::ALL.le
 impl Model {
     /// What stands against this model taking the gateway of another one: an NC with its address, a limit.
     pub(super) fn faults_under_gateway(&self, gateway: &Gateway, before: [(Kind, u64, u64); 4]) -> Vec<ConfigError> {
-        let own = [("spec.vtep.ipv4", gateway.vtep4.map(IpAddr::V4)), ("spec.vtep.ipv6", gateway.vtep6.map(IpAddr::V6))];
+        let own =
+            [("spec.vtep.ipv4", gateway.vtep4.map(IpAddr::V4)), ("spec.vtep.ipv6", gateway.vtep6.map(IpAddr::V6))];
         let mut problems = Vec::new();
         for (field, address) in own {
             let Some((address, nc)) = address.and_then(|a| Some((a, *self.nc_addrs.get(&a)?))) else { continue };

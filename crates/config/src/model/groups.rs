@@ -140,7 +140,9 @@ impl Tx<'_> {
         let entry = |tx: &Self, i| tx.entry(Kind::SecurityGroup, &spec.name, "spec.rules", i);
         for fault in faults {
             let (i, problem) = match fault {
-                filter::Fault::UpsideDown(i) => (i, Problem::Value(format!("`{}` ends before it begins", spec.rules[i]))),
+                filter::Fault::UpsideDown(i) => {
+                    (i, Problem::Value(format!("`{}` ends before it begins", spec.rules[i])))
+                }
                 filter::Fault::Unreachable(i, by) => {
                     let by = by.map(|by| format!("{}, `{}`", entry(self, by), spec.rules[by]));
                     let by = by.unwrap_or_else(|| "several rules that are asked before it".into());

@@ -10,8 +10,8 @@ use crate::error::Problem;
 use crate::object::*;
 use crate::prefix::{Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::Bound;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Bound;
 
 /// The objects of these kinds.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,10 @@ pub(crate) const INTERNET: [Kind; 6] =
 pub(crate) type Described<'a> = &'a dyn Fn(Kind, &Name) -> bool;
 
 /// Those that a change describes come last.
-pub(super) fn in_turn<'a, T>(all: &'a BTreeMap<Name, T>, last: impl Fn(&Name) -> bool + Copy + 'a) -> impl Iterator<Item = &'a T> {
+pub(super) fn in_turn<'a, T>(
+    all: &'a BTreeMap<Name, T>,
+    last: impl Fn(&Name) -> bool + Copy + 'a,
+) -> impl Iterator<Item = &'a T> {
     let of = move |which: bool| all.iter().filter(move |(name, _)| last(name) == which).map(|(_, object)| object);
     of(false).chain(of(true))
 }
@@ -83,13 +86,19 @@ impl Internet {
     }
 
     /// Those of a kind with names in a range.
-    pub fn objects_behind(&self, kind: Kind, names: (Bound<Name>, Bound<Name>)) -> Box<dyn Iterator<Item = Object> + '_> {
+    pub fn objects_behind(
+        &self,
+        kind: Kind,
+        names: (Bound<Name>, Bound<Name>),
+    ) -> Box<dyn Iterator<Item = Object> + '_> {
         match kind {
             Kind::PublicPool => Box::new(self.pools.range(names).map(|(_, o)| Object::PublicPool(o.clone()))),
             Kind::Snat => Box::new(self.snats.range(names).map(|(_, o)| Object::Snat(o.clone()))),
             Kind::ElasticIp => Box::new(self.elastics.range(names).map(|(_, o)| Object::ElasticIp(o.clone()))),
             Kind::SecurityGroup => Box::new(self.groups.range(names).map(|(_, o)| Object::SecurityGroup(o.clone()))),
-            Kind::SecurityBinding => Box::new(self.bindings.range(names).map(|(_, o)| Object::SecurityBinding(o.clone()))),
+            Kind::SecurityBinding => {
+                Box::new(self.bindings.range(names).map(|(_, o)| Object::SecurityBinding(o.clone())))
+            }
             Kind::Server => Box::new(self.servers.range(names).map(|(_, o)| Object::Server(o.clone()))),
             _ => Box::new(std::iter::empty()),
         }
@@ -219,7 +228,12 @@ impl Model {
                     let by = format!("{}, the tunnel address of the Gateway", own.addr());
                     fault(format!("spec.ipv6Prefixes[{i}]"), Problem::RangeTaken { range: p.to_string(), by });
                 }
-                let nc = self.nc_addrs.iter().filter(|(a, _)| p.covers(&Prefix::host(**a))).map(|(a, id)| (a, &self.nc(*id).name)).min();
+                let nc = self
+                    .nc_addrs
+                    .iter()
+                    .filter(|(a, _)| p.covers(&Prefix::host(**a)))
+                    .map(|(a, id)| (a, &self.nc(*id).name))
+                    .min();
                 if let Some((addr, name)) = nc {
                     let by = format!("{addr}, the tunnel address of Nc `{name}`");
                     fault(format!("spec.ipv6Prefixes[{i}]"), Problem::RangeTaken { range: p.to_string(), by });
@@ -347,7 +361,10 @@ impl<'a> Tx<'a> {
     /// it: the object itself, or the deletion of what it needs.
     pub(super) fn check_internet(&mut self) {
         let docs = self.docs;
-        let concerned = |k: Kind| INTERNET.contains(&k) || matches!(k, Kind::Gateway | Kind::Nc | Kind::Vm | Kind::Vpc | Kind::Route | Kind::Peering);
+        let concerned = |k: Kind| {
+            INTERNET.contains(&k)
+                || matches!(k, Kind::Gateway | Kind::Nc | Kind::Vm | Kind::Vpc | Kind::Route | Kind::Peering)
+        };
         let touched =
             docs.puts.iter().any(|i| concerned(i.object.kind())) || docs.deletes.iter().any(|d| concerned(d.0));
         let filter = self.model.gateway().is_some_and(|g| g.role == Role::Filter);
@@ -394,13 +411,19 @@ impl<'a> Tx<'a> {
 
     /// Whether a fault of one object might be none, were the text of another one right.
     fn hangs_on_unsure(&self, problem: &Problem) -> bool {
-        let unsure = |kind: Kind, field: &str| self.docs.broken().iter().any(|(b, _)| b.kind == kind && self.is_unsure(kind, &b.name, field));
+        let unsure = |kind: Kind, field: &str| {
+            self.docs.broken().iter().any(|(b, _)| b.kind == kind && self.is_unsure(kind, &b.name, field))
+        };
         match problem {
             Problem::OutsidePools { .. } => unsure(Kind::PublicPool, "spec.ranges"),
-            Problem::NoAddressLeft { .. } => unsure(Kind::PublicPool, "spec.ranges") || unsure(Kind::ElasticIp, "spec.vm"),
+            Problem::NoAddressLeft { .. } => {
+                unsure(Kind::PublicPool, "spec.ranges") || unsure(Kind::ElasticIp, "spec.vm")
+            }
             Problem::NoWire { .. } => unsure(Kind::Gateway, "spec.wires") || unsure(Kind::Gateway, "spec.role"),
             Problem::VmUnfit { vm, .. } => self.failed.contains(&(Kind::Vm, vm.as_str().into())),
-            Problem::ServerElsewhere { server, .. } => self.is_unsure(Kind::Server, &server.as_str().into(), "spec.vpc"),
+            Problem::ServerElsewhere { server, .. } => {
+                self.is_unsure(Kind::Server, &server.as_str().into(), "spec.vpc")
+            }
             _ => false,
         }
     }
@@ -418,12 +441,16 @@ impl<'a> Tx<'a> {
             _ => false,
         };
         let fresh = docs.puts.iter().rev().filter(|i| self.fresh.contains(&(i.object.kind(), i.object.name())));
-        let Some(item) = fresh.filter(|i| causes(&i.object)).min_by_key(|i| i.object.kind() != Kind::Snat) else { return };
+        let Some(item) = fresh.filter(|i| causes(&i.object)).min_by_key(|i| i.object.kind() != Kind::Snat) else {
+            return;
+        };
         let by = format!("Snat `{name}`, which has no other address in {told}");
         let kind = item.object.kind();
         match kind {
             Kind::Snat => self.fail(&item.origin, kind, name, field, problem),
-            Kind::PublicPool => self.fail(&item.origin, kind, item.object.name(), "spec.ranges", Problem::StillUsed { by }),
+            Kind::PublicPool => {
+                self.fail(&item.origin, kind, item.object.name(), "spec.ranges", Problem::StillUsed { by })
+            }
             _ => self.fail(&item.origin, kind, item.object.name(), "spec.address", Problem::StillUsed { by }),
         }
     }
@@ -466,14 +493,7 @@ impl<'a> Tx<'a> {
     }
 
     /// Tells a fault of an object that the set does not describe.
-    fn blame(
-        &mut self,
-        kind: Kind,
-        name: Name,
-        field: String,
-        problem: Problem,
-        told: &HashSet<Kind>,
-    ) {
+    fn blame(&mut self, kind: Kind, name: Name, field: String, problem: Problem, told: &HashSet<Kind>) {
         let docs = self.docs;
         if let Problem::UnknownReference { kind: k, name: n } = &problem {
             let gone = docs.deletes.iter().find(|d| d.0 == *k && *d.1 == **n);

@@ -122,7 +122,9 @@ impl Model {
             let fault = match &object {
                 Object::Vm(vm) => vm.addresses.iter().find_map(|a| inner_address_fault(*a)),
                 Object::Server(server) => server.addresses.iter().find_map(|p| prefix_fault(p.addr, p.len)),
-                Object::PublicPool(pool) => pool.ranges.iter().flat_map(|r| [r.first, r.last]).find_map(|a| inner_address_fault(a.into())),
+                Object::PublicPool(pool) => {
+                    pool.ranges.iter().flat_map(|r| [r.first, r.last]).find_map(|a| inner_address_fault(a.into()))
+                }
                 Object::ElasticIp(elastic) => inner_address_fault(elastic.address.into()),
                 Object::Snat(snat) => snat.ipv6_prefixes.iter().find_map(|p| prefix_fault(p.addr(), p.len())),
                 _ => None,
@@ -161,9 +163,7 @@ impl Model {
         match kind {
             Kind::Gateway => Box::new(self.gateway.iter().map(|g| Object::Gateway(g.clone()))),
             Kind::Nc => Box::new(self.nc_names.values().map(|id| Object::Nc(self.nc_object(*id)))),
-            Kind::Vpc => {
-                Box::new(self.vpc_names.values().map(|id| Object::Vpc(Box::new(self.vpc(*id).spec.clone()))))
-            }
+            Kind::Vpc => Box::new(self.vpc_names.values().map(|id| Object::Vpc(Box::new(self.vpc(*id).spec.clone())))),
             Kind::Peering => Box::new(self.peerings.iter().map(|(n, p)| Object::Peering(self.peering_object(n, *p)))),
             Kind::Vm => Box::new(self.vpc_names.values().flat_map(move |id| {
                 let vms = self.vpc(*id).vms.iter();

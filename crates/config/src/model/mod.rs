@@ -26,11 +26,11 @@ mod undo;
 
 pub(crate) use apply::sort_errors;
 pub use groups::FilterPlan;
+pub(crate) use internet::Internet;
 pub(crate) use internet::INTERNET;
 pub use pages::{Position, Snapshot, Wanted, KINDS_OF_VPCS};
-pub use servers::WirePlan;
-pub(crate) use internet::Internet;
 pub(crate) use replace::{for_each_difference, merge, Ref};
+pub use servers::WirePlan;
 pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
 pub(crate) use structure::agrees;
 pub(crate) use undo::Undo;

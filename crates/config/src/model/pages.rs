@@ -181,7 +181,8 @@ impl Snapshot {
             Some(position) => Bound::Included(position.clone()),
             None => self.wanted.after(from.kind).map_or(Bound::Unbounded, Bound::Excluded),
         };
-        let told: Vec<Position> = self.kept.range((Bound::Excluded(from.clone()), end)).map(|(p, _)| p.clone()).collect();
+        let told: Vec<Position> =
+            self.kept.range((Bound::Excluded(from.clone()), end)).map(|(p, _)| p.clone()).collect();
         for position in told {
             let before = self.kept.remove(&position).flatten().filter(|o| self.wanted.takes(o));
             list.extend(before.map(|o| (position, o)));
@@ -247,7 +248,9 @@ impl Model {
             Kind::Vpc => {
                 Box::new(self.vpc_names.range(names).map(|(_, id)| Object::Vpc(Box::new(self.vpc(*id).spec.clone()))))
             }
-            Kind::Peering => Box::new(self.peerings.range(names).map(|(n, p)| Object::Peering(self.peering_object(n, *p)))),
+            Kind::Peering => {
+                Box::new(self.peerings.range(names).map(|(n, p)| Object::Peering(self.peering_object(n, *p))))
+            }
             Kind::Vm => {
                 let from = from.clone();
                 Box::new(self.vpcs_from(&from, vpc).flat_map(move |(name, id)| {
@@ -323,7 +326,11 @@ mod tests {
         }
         let text = text.replace("{kind", "{apiVersion: tunny/v1, kind");
         let docs = parse_text("x.yaml", &text).unwrap();
-        if rng.random_range(0..3) == 0 { docs.into_deletions() } else { docs }
+        if rng.random_range(0..3) == 0 {
+            docs.into_deletions()
+        } else {
+            docs
+        }
     }
 
     #[test]
@@ -390,8 +397,10 @@ mod tests {
         for kind in KINDS_OF_VPCS {
             let mut snapshot = Snapshot::new(Wanted { kinds: vec![kind], vpc: Some("red".into()) }, None);
             let told = snapshot.page(&model, 1000);
-            let expected: Vec<Object> =
-                model.objects(kind).filter(|o| o.to_json()["spec"].to_string().contains("\"red\"") && !told_of_peer(o)).collect();
+            let expected: Vec<Object> = model
+                .objects(kind)
+                .filter(|o| o.to_json()["spec"].to_string().contains("\"red\"") && !told_of_peer(o))
+                .collect();
             assert_eq!(told, expected, "{kind}");
             assert!(snapshot.position().is_none());
         }

@@ -97,9 +97,10 @@ impl Model {
         let mut bounds = Bounds::new(self);
         let limit = abi::PEER_HOPS_MAX as usize + 1;
         let whole = [Prefix::V4(0, 0), Prefix::V6(0, 0)];
-        self.vpcs.iter().filter(|(_, v)| !v.peers4.is_empty() || !v.peers6.is_empty()).all(|(id, _)| {
-            whole.iter().all(|region| bounds.hops(id, *region, limit) < limit)
-        })
+        self.vpcs
+            .iter()
+            .filter(|(_, v)| !v.peers4.is_empty() || !v.peers6.is_empty())
+            .all(|(id, _)| whole.iter().all(|region| bounds.hops(id, *region, limit) < limit))
     }
 }
 

@@ -182,14 +182,15 @@ fn structure_differences(old: &Model, new: &Model, f: &mut dyn FnMut(Difference)
             let same = matches!((&a, &b), (Some(a), Some(b)) if old.vpc(*a.1).spec == new.vpc(*b.1).spec);
             same || f(Difference { before: a.map(|a| Ref::Vpc(*a.1)), after: b.map(|b| Ref::Vpc(*b.1)) })
         });
-    let peerings = vpcs && merge(old.peerings.iter(), new.peerings.iter(), |a, b| {
-        let same = matches!((&a, &b), (Some(a), Some(b))
+    let peerings = vpcs
+        && merge(old.peerings.iter(), new.peerings.iter(), |a, b| {
+            let same = matches!((&a, &b), (Some(a), Some(b))
             if old.peering_object(a.0, *a.1) == new.peering_object(b.0, *b.1));
-        same || f(Difference {
-            before: a.map(|a| Ref::Peering(a.0.clone())),
-            after: b.map(|b| Ref::Peering(b.0.clone())),
-        })
-    });
+            same || f(Difference {
+                before: a.map(|a| Ref::Peering(a.0.clone())),
+                after: b.map(|b| Ref::Peering(b.0.clone())),
+            })
+        });
     peerings
         && super::internet::INTERNET.into_iter().all(|kind| {
             let of = |m: &Model| m.internet.objects(kind).map(|o| (o.name(), o)).collect::<Vec<_>>();
@@ -234,10 +235,7 @@ fn vpc_differences(
 }
 
 fn same_vm((old, a): (&Model, &VmState), (new, b): (&Model, &VmState)) -> bool {
-    a.addresses == b.addresses
-        && a.name == b.name
-        && a.meter == b.meter
-        && old.nc(a.nc).name == new.nc(b.nc).name
+    a.addresses == b.addresses && a.name == b.name && a.meter == b.meter && old.nc(a.nc).name == new.nc(b.nc).name
 }
 
 fn same_target((old, a): (&Model, Target), (new, b): (&Model, Target)) -> bool {

@@ -48,7 +48,12 @@ impl Model {
         let foreign = Kind::ALL.into_iter().filter(|k| !served.contains(k) && counts.of(*k) > 0);
         let kinds: Vec<String> = foreign.map(|k| format!("{} {k}", counts.of(k))).collect();
         if !kinds.is_empty() {
-            out.push((Kind::Gateway, g.name.clone(), "spec.role".into(), Problem::NotServed { kinds: kinds.join(", ") }));
+            out.push((
+                Kind::Gateway,
+                g.name.clone(),
+                "spec.role".into(),
+                Problem::NotServed { kinds: kinds.join(", ") },
+            ));
         }
     }
 

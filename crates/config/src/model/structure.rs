@@ -182,7 +182,13 @@ impl<'a> Tx<'a> {
             Some(old) if old == g => return self.tally(Kind::Gateway).unchanged += 1,
             Some(old) if old.name != g.name => {
                 let first = old.name.to_string();
-                return self.fail(origin, Kind::Gateway, g.name.clone(), "metadata.name", Problem::SecondGateway { first });
+                return self.fail(
+                    origin,
+                    Kind::Gateway,
+                    g.name.clone(),
+                    "metadata.name",
+                    Problem::SecondGateway { first },
+                );
             }
             Some(_) => self.tally(Kind::Gateway).changed += 1,
             None => self.tally(Kind::Gateway).added += 1,
@@ -219,7 +225,8 @@ impl<'a> Tx<'a> {
         }
         if state.vms.contains_key(&v.gateway_mac) {
             let by = format!("Vm `{}`", Object::Vm(words(v.gateway_mac)).name());
-            problems.push(("spec.gateway.mac".into(), Problem::AddressTaken { address: v.gateway_mac.to_string(), by }));
+            problems
+                .push(("spec.gateway.mac".into(), Problem::AddressTaken { address: v.gateway_mac.to_string(), by }));
         }
         let agreed: HashSet<&Name> = v.peerings.iter().collect();
         for link in state.links.values().filter(|l| !agreed.contains(&l.peering)) {
@@ -263,9 +270,7 @@ impl<'a> Tx<'a> {
         for (i, name) in nc.vpcs.iter().enumerate() {
             match self.model.vpc_names.get(name) {
                 Some(id) => vpcs.push(*id),
-                None => {
-                    self.unknown(origin, (Kind::Nc, nc.name.clone()), &format!("spec.vpcs[{i}]"), Kind::Vpc, name)
-                }
+                None => self.unknown(origin, (Kind::Nc, nc.name.clone()), &format!("spec.vpcs[{i}]"), Kind::Vpc, name),
             }
         }
         let (name, address) = (nc.name.clone(), nc.address);
@@ -297,7 +302,8 @@ impl<'a> Tx<'a> {
             };
             ids.push(id);
             let agrees = agrees(&mut self.consents, id, &self.model.vpc(id).spec.peerings, &p.name);
-            let unsure = self.failed.contains(&(Kind::Vpc, name.clone())) || self.is_unsure(Kind::Peering, &p.name, "metadata.name");
+            let unsure = self.failed.contains(&(Kind::Vpc, name.clone()))
+                || self.is_unsure(Kind::Peering, &p.name, "metadata.name");
             if !agrees && !unsure {
                 let problem = Problem::NoConsent { vpc: name.to_string(), peering: p.name.to_string() };
                 self.fail(origin, own.0, own.1.clone(), &field, problem);

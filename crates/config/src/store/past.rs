@@ -36,7 +36,8 @@ pub(super) fn keep_snapshot(dir: &Path, number: u64) {
 /// Keeps a journal that the snapshot covers. What cannot be kept is removed.
 pub(super) fn keep_journal(dir: &Path, first: u64) -> Result<(), StoreError> {
     let path = journal_path(dir, first);
-    let kept = std::fs::create_dir_all(folder(dir)).and_then(|()| std::fs::rename(&path, journal_path(&folder(dir), first)));
+    let kept =
+        std::fs::create_dir_all(folder(dir)).and_then(|()| std::fs::rename(&path, journal_path(&folder(dir), first)));
     match kept {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !path.exists() => Ok(()),
@@ -115,7 +116,8 @@ fn try_model_at(dir: &Path, number: u64) -> Result<Model, StoreError> {
         found = before.map(|n| load(&snapshot_of(dir, n))).transpose()?;
     }
     let (model, from) = found.ok_or(StoreError::NotKept(number))?;
-    let mut files: BTreeMap<u64, PathBuf> = journals(dir).into_iter().map(|n| (n, journal_path(&folder(dir), n))).collect();
+    let mut files: BTreeMap<u64, PathBuf> =
+        journals(dir).into_iter().map(|n| (n, journal_path(&folder(dir), n))).collect();
     files.extend(journal_files(dir)?.into_iter().map(|n| (n, journal_path(dir, n))));
     let firsts: Vec<u64> = files.keys().copied().collect();
     let mut records = Vec::new();

@@ -2,7 +2,9 @@
 //! Reading what lies in a state's directory: the snapshot, the journals behind it, and what a crash has left.
 
 use super::tail::{self, Mark};
-use super::{io, journal_files, journal_path, past, remove, snapshot_path, StoreError, COMPACTED, JOURNAL_MARK, NUMBER_MAX};
+use super::{
+    io, journal_files, journal_path, past, remove, snapshot_path, StoreError, COMPACTED, JOURNAL_MARK, NUMBER_MAX,
+};
 use super::{RECORD_ABORT, RECORD_CHANGE};
 use crate::binary::codec::Reader;
 use crate::binary::frame::{frame_at, next_intact, read_file_head, Found, FILE_HEAD};
@@ -46,7 +48,15 @@ impl Recovered {
     /// A model as it is after change `number`.
     pub(super) fn at(model: Model, number: u64) -> Recovered {
         let snapshot_number = number;
-        Recovered { model, number, replayed: 0, snapshot_bytes: 0, snapshot_number, journals: Vec::new(), notes: Vec::new() }
+        Recovered {
+            model,
+            number,
+            replayed: 0,
+            snapshot_bytes: 0,
+            snapshot_number,
+            journals: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// Reads the snapshot and the journals that begin at or before `upto`.
@@ -192,12 +202,21 @@ impl Recovered {
 
 /// The records of a journal, and where the last intact one ends. Only the last journal may end in a torn record.
 #[allow(clippy::type_complexity)]
-pub(super) fn read_journal(path: &Path, bytes: &[u8], first: u64, last: bool) -> Result<(u64, Vec<(u64, Record)>), StoreError> {
+pub(super) fn read_journal(
+    path: &Path,
+    bytes: &[u8],
+    first: u64,
+    last: bool,
+) -> Result<(u64, Vec<(u64, Record)>), StoreError> {
     let damaged = |offset: usize, what: String| StoreError::Damaged { file: path.into(), offset: offset as u64, what };
     match read_file_head(JOURNAL_MARK, bytes) {
         Some(Ok((BINARY_VERSION, number))) if number == first => {}
-        Some(Ok((BINARY_VERSION, number))) => return Err(damaged(12, format!("it says that it begins at change {number}"))),
-        Some(Ok((version, _))) => return Err(damaged(8, format!("it has version {version}, this program reads {BINARY_VERSION}"))),
+        Some(Ok((BINARY_VERSION, number))) => {
+            return Err(damaged(12, format!("it says that it begins at change {number}")))
+        }
+        Some(Ok((version, _))) => {
+            return Err(damaged(8, format!("it has version {version}, this program reads {BINARY_VERSION}")))
+        }
         Some(Err(what)) => return Err(damaged(0, what.into())),
         None => return Err(damaged(0, "it does not begin with a journal's mark".into())),
     }

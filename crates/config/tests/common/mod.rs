@@ -179,7 +179,17 @@ impl Generator {
         let (open, offload, limits) = (self.rng.random(), self.rng.random(), SnatLimits::default());
         let mut timeouts = [0; 10];
         timeouts[self.rng.random_range(0..10)] = self.rng.random_range(0..86_400);
-        Object::Snat(Box::new(Snat { name, vpc, pools, ipv6_prefixes, ipv6_inbound: open, open, offload, limits, timeouts }))
+        Object::Snat(Box::new(Snat {
+            name,
+            vpc,
+            pools,
+            ipv6_prefixes,
+            ipv6_inbound: open,
+            open,
+            offload,
+            limits,
+            timeouts,
+        }))
     }
 
     fn elastic(&mut self) -> Object {

@@ -3,8 +3,8 @@
 //! located, metered, rewritten and emitted like any packet to a VM.
 
 use abi::{
-    DropReason, POLICY_FILTER, POLICY_NAT, SCOPE_BLACKHOLE, SCOPE_INTERNET, SCOPE_LINE, SCOPE_LOCAL, SCOPE_NONE, SCOPE_PEER, SCOPE_REGION,
-    VALUE_SCOPE_SHIFT,
+    DropReason, POLICY_FILTER, POLICY_NAT, SCOPE_BLACKHOLE, SCOPE_INTERNET, SCOPE_LINE, SCOPE_LOCAL, SCOPE_NONE,
+    SCOPE_PEER, SCOPE_REGION, VALUE_SCOPE_SHIFT,
 };
 use session::nat::PublicEndpoint;
 use session::{Direction, NewSession, SessionRef};

@@ -23,7 +23,8 @@ fn nat() -> Nat {
     let options = Options { sessions: 1000, initial: 64, ..Options::default() };
     let tracker = Tracker::new(Arc::new(HeapMemory::new().unwrap()), options, 1).unwrap();
     let translator = Translator::new(3);
-    let pool = PoolSpec { name: "p".into(), ranges: vec![(ELASTIC, ELASTIC)], ports: (1024, 65535), block: 64, reuse: false };
+    let pool =
+        PoolSpec { name: "p".into(), ranges: vec![(ELASTIC, ELASTIC)], ports: (1024, 65535), block: 64, reuse: false };
     let elastics = vec![ElasticSpec { addr: ELASTIC, vni: RED, usage: ElasticUse::Vm(A) }];
     translator.configure(&NatSpec { pools: vec![pool], snats: vec![], elastics });
     Nat::new(Arc::new(tracker), Arc::new(translator), Default::default(), None)
@@ -32,13 +33,23 @@ fn nat() -> Nat {
 fn rig() -> Rig {
     let mut rig = Rig::new();
     assert!(rig.writer.set_policy(RED, POLICY_NAT));
-    let public = |addr: std::net::IpAddr, accepts| PublicPrefix { prefix: Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }, accepts };
-    rig.writer.set_public(&[public(ip4(ELASTIC), true), public(ip4(ELASTIC + 1), false), public(ip6(PUBLIC6), true)]).unwrap();
+    let public = |addr: std::net::IpAddr, accepts| PublicPrefix {
+        prefix: Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } },
+        accepts,
+    };
+    rig.writer
+        .set_public(&[public(ip4(ELASTIC), true), public(ip4(ELASTIC + 1), false), public(ip6(PUBLIC6), true)])
+        .unwrap();
     rig
 }
 
 /// A plain frame from the Internet, as parse leaves it.
-fn with_frame<T>(rig: &Rig, nat: &Nat, ip: &[u8], f: impl FnOnce(&mut Work<'_, crate::NoRecorder>, &mut Packet, &mut Frame<'_>) -> T) -> T {
+fn with_frame<T>(
+    rig: &Rig,
+    nat: &Nat,
+    ip: &[u8],
+    f: impl FnOnce(&mut Work<'_, crate::NoRecorder>, &mut Packet, &mut Frame<'_>) -> T,
+) -> T {
     let frame = eth(UPLINK_MAC, NEIGHBOUR_MAC, if ip[0] >> 4 == 6 { 0x86dd } else { 0x0800 }, ip);
     let mut buffer = [&[0; HEADROOM][..], &frame].concat();
     let mut of = Frame::new(&mut buffer, HEADROOM, frame.len(), PORT);
@@ -61,7 +72,10 @@ fn a_packet_to_a_public_address_enters_with_its_own_header() {
     assert_eq!((p.outer_tos, p.inner_tos, p.ecn, p.ttl), (0xb9, 0xb9, 1, 33));
     assert_eq!((p.attributed, p.located, p.hops, p.room, p.inner_error), (false, false, 0, 0, None));
     let (got, p) = entered(&udp_v6(REMOTE6, PUBLIC6, b"abc"));
-    assert_eq!((got, p.inward, p.kind, p.target, p.inner_len, p.ttl), (Ok(()), true, Kind::Ipv6, Addr::v6(PUBLIC6), 14 + 51, 64));
+    assert_eq!(
+        (got, p.inward, p.kind, p.target, p.inner_len, p.ttl),
+        (Ok(()), true, Kind::Ipv6, Addr::v6(PUBLIC6), 14 + 51, 64)
+    );
     for (packet, want) in [
         (udp_v4(REMOTE, ELASTIC + 2, b"x"), Verdict::Pass),
         (udp_v6(REMOTE6, PUBLIC6 + 1, b"x"), Verdict::Pass),
@@ -92,19 +106,37 @@ fn answers_go_where_the_routes_of_the_vpc_lead() {
         let p = Packet { kind, tenant, vni: RED, ..Packet::EMPTY };
         with_work(rig.gateway.tables(), Some(&nat), rig.now, |w| answers_leave(w, &p, remote)).0
     };
-    for (first, want) in [(13, Ok(())), (10, Err(InnerMartian)), (11, Err(InnerMartian)), (12, Err(RouteBlackhole)), (14, Err(ScopeLine)), (15, Err(ScopeRegion)), (16, Err(RouteNone))] {
+    for (first, want) in [
+        (13, Ok(())),
+        (10, Err(InnerMartian)),
+        (11, Err(InnerMartian)),
+        (12, Err(RouteBlackhole)),
+        (14, Err(ScopeLine)),
+        (15, Err(ScopeRegion)),
+        (16, Err(RouteNone)),
+    ] {
         assert_eq!(leave(Kind::Ipv4, Addr::v4(first << 24 | 1)), want, "{first}.0.0.1");
     }
-    assert_eq!((leave(Kind::Ipv6, Addr::v6(B6)), leave(Kind::Ipv6, Addr::v6(REMOTE6))), (Err(InnerMartian), Err(RouteNone)));
+    assert_eq!(
+        (leave(Kind::Ipv6, Addr::v6(B6)), leave(Kind::Ipv6, Addr::v6(REMOTE6))),
+        (Err(InnerMartian), Err(RouteNone))
+    );
 }
 
 /// Who comes from outside is asked about where the VPC has groups, and nowhere else; and a stray begins nothing.
 #[test]
 fn a_connection_from_outside_begins_if_vpc_rules_and_packet_allow_it() {
     let (rig, nat) = (rig(), nat());
-    let nobody = filter::Ruleset::new(filter::GroupSpec { name: "g".into(), rules: vec!["ingress allow udp/2000 any".parse().unwrap()] });
+    let nobody = filter::Ruleset::new(filter::GroupSpec {
+        name: "g".into(),
+        rules: vec!["ingress allow udp/2000 any".parse().unwrap()],
+    });
     let member = filter::Member { prefix: "10.0.0.2".parse().unwrap(), groups: vec!["g".into()] };
-    nat.set_filter(Arc::new(filter::Filter::new(&[Arc::new(nobody)], &[(RED, Arc::new(vec![member]))], &filter::Filter::default())));
+    nat.set_filter(Arc::new(filter::Filter::new(
+        &[Arc::new(nobody)],
+        &[(RED, Arc::new(vec![member]))],
+        &filter::Filter::default(),
+    )));
     let begins = |rig: &Rig, ip: &[u8]| {
         with_frame(rig, &nat, ip, |w, p, f| {
             parse(w, p, f)?;
@@ -122,7 +154,11 @@ fn a_connection_from_outside_begins_if_vpc_rules_and_packet_allow_it() {
     let stray = Err(DropReason::SessionStray.into());
     assert_eq!(begins(&rig, &[&tcp(16)[..22], &[0, 81], &tcp(16)[24..]].concat()), stray);
     assert_eq!(begins(&rig, &udp_v4(REMOTE + 0x0100_0000, ELASTIC, b"x")), Err(DropReason::ScopeLine.into()));
-    assert_eq!(begins(&rig, &udp_v4(REMOTE, ELASTIC + 1, b"x")), Err(DropReason::NatUnsolicited.into()), "nobody may begin there");
+    assert_eq!(
+        begins(&rig, &udp_v4(REMOTE, ELASTIC + 1, b"x")),
+        Err(DropReason::NatUnsolicited.into()),
+        "nobody may begin there"
+    );
     assert_eq!(begins(&rig, &ip_v4(REMOTE, ELASTIC, 51, &[17, 4, 0, 0])), Err(DropReason::NatUnsolicited.into()));
     let reply = |kind: u8| [&echo_v4(REMOTE, ELASTIC)[..20], &[kind], &echo_v4(REMOTE, ELASTIC)[21..]].concat();
     for kind in [0, 14, 18, 9, 42] {
@@ -131,10 +167,17 @@ fn a_connection_from_outside_begins_if_vpc_rules_and_packet_allow_it() {
     assert_eq!(begins(&rig, &reply(8)).map(|got| got.3), Ok(inner(1, (0, 0))));
     let mut filtered = rig;
     assert!(filtered.writer.set_policy(RED, POLICY_NAT | POLICY_FILTER | POLICY_PICKUP));
-    assert_eq!(begins(&filtered, &[&tcp(2)[..22], &[0, 82], &tcp(2)[24..]].concat()), Err(DropReason::FilterIngress.into()));
+    assert_eq!(
+        begins(&filtered, &[&tcp(2)[..22], &[0, 82], &tcp(2)[24..]].concat()),
+        Err(DropReason::FilterIngress.into())
+    );
     assert_eq!(begins(&filtered, &udp_v4(REMOTE, ELASTIC, b"x")).map(|got| got.3), Ok(inner(17, (2000, 1000))));
     assert!(filtered.writer.set_policy(RED, 0));
-    assert_eq!(begins(&filtered, &udp_v4(REMOTE, ELASTIC, b"x")), Err(DropReason::NatUnsolicited.into()), "the VPC has no way to the Internet any more");
+    assert_eq!(
+        begins(&filtered, &udp_v4(REMOTE, ELASTIC, b"x")),
+        Err(DropReason::NatUnsolicited.into()),
+        "the VPC has no way to the Internet any more"
+    );
 }
 
 /// The flow that the VM gets has its own address, and its port where the protocol has one there.

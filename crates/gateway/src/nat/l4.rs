@@ -122,7 +122,11 @@ impl L4 {
             }
             _ => true,
         };
-        if sound { Ok(()) } else { Err(DropReason::NatL4Malformed) }
+        if sound {
+            Ok(())
+        } else {
+            Err(DropReason::NatL4Malformed)
+        }
     }
 
     /// What an ICMP message is, with its identifier if it has one.
@@ -147,7 +151,9 @@ impl L4 {
     /// Ports as they count in a flow hash: directly behind the IP header, of a packet that is no fragment.
     pub fn flow_ports(&self, packet: &[u8]) -> u32 {
         match packet.get(self.at..).and_then(|l| l.first_chunk::<4>()) {
-            Some(ports) if has_ports(self.proto) && self.piece.is_none() && self.next == self.proto => u32::from_be_bytes(*ports),
+            Some(ports) if has_ports(self.proto) && self.piece.is_none() && self.next == self.proto => {
+                u32::from_be_bytes(*ports)
+            }
             _ => 0,
         }
     }
@@ -311,7 +317,9 @@ mod tests {
         assert_eq!((l4.icmp, l4.src_port, l4.dst_port), (Icmp::Request, 0x1234, 0));
         let l4 = L4::read(&v4(1, 0, &[11, 0, 0, 0, 0, 0, 0, 0]), false).unwrap();
         assert_eq!((l4.icmp, l4.has_ports()), (Icmp::Error, false));
-        for (kind, icmp, query) in [(13, Icmp::Query, 13), (14, Icmp::QueryReply, 13), (17, Icmp::Query, 17), (18, Icmp::QueryReply, 17)] {
+        for (kind, icmp, query) in
+            [(13, Icmp::Query, 13), (14, Icmp::QueryReply, 13), (17, Icmp::Query, 17), (18, Icmp::QueryReply, 17)]
+        {
             let l4 = L4::read(&v4(1, 0, &[kind, 0, 0, 0, 0x12, 0x34, 0, 0]), false).unwrap();
             assert_eq!((l4.icmp, l4.src_port, l4.dst_port, l4.has_ports()), (icmp, 0x1234, query, false));
             assert_eq!((l4.ports_of(Direction::Out), l4.ports_of(Direction::In)), ((0x1234, query), (0x1234, query)));
@@ -342,8 +350,14 @@ mod tests {
         assert_eq!(window_scale(&[2, 4, 5, 0xb4, 1, 3, 3, 7]), Some(7));
         assert_eq!(window_scale(&[3, 3, 20, 0]), Some(14));
         assert_eq!(window_scale(&[8, 2, 3, 3, 14]), Some(14));
-        assert_eq!([0, 13, 14, 15, 255].map(|n| window_scale(&[1, 3, 3, n])), [Some(0), Some(13), Some(14), Some(14), Some(14)]);
-        assert_eq!([window_scale(&[3, 4, 7, 0, 3, 3, 2]), window_scale(&[4, 2, 4, 2, 5, 10, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 1])], [Some(2), Some(1)]);
+        assert_eq!(
+            [0, 13, 14, 15, 255].map(|n| window_scale(&[1, 3, 3, n])),
+            [Some(0), Some(13), Some(14), Some(14), Some(14)]
+        );
+        assert_eq!(
+            [window_scale(&[3, 4, 7, 0, 3, 3, 2]), window_scale(&[4, 2, 4, 2, 5, 10, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 1])],
+            [Some(2), Some(1)]
+        );
         for bad in [&[0, 3, 3, 7][..], &[2, 0, 3, 3], &[2, 1, 3, 3, 7], &[2, 9, 1], &[3, 3], &[8], &[]] {
             assert_eq!(window_scale(bad), None, "{bad:?}");
         }
@@ -384,7 +398,11 @@ mod tests {
         let want = Segment { flags: 2, seq: 0x0102_0304, ack: 0x0506_0708, window: 0x090a, len: 5, scale: Some(9) };
         assert_eq!(of(2, 0x60, 5), want);
         assert_eq!(of(16, 0x60, 5), Segment { flags: 16, scale: None, ..want }, "a SYN alone tells the scale");
-        assert_eq!(of(18, 0x50, 5), Segment { flags: 18, len: 9, scale: None, ..want }, "behind the header they are data");
+        assert_eq!(
+            of(18, 0x50, 5),
+            Segment { flags: 18, len: 9, scale: None, ..want },
+            "behind the header they are data"
+        );
         // A first fragment whose options lie in the next one.
         let packet = v4(6, ipv4::MORE_FRAGMENTS, &[0, 7, 0, 9, 0, 0, 0, 1, 0, 0, 0, 2, 0xf0, 2, 0, 3, 0, 0, 0, 0]);
         let cut = L4::read(&packet, false).unwrap().segment(&packet);
@@ -409,15 +427,28 @@ mod tests {
     #[test]
     fn protocols_without_ports_have_none_in_either_family() {
         let mut head = [0; 40];
-        ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len: 8, next_header: 47, hop_limit: 9, src: 1, dst: 2 }.emit(&mut head);
+        ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len: 8, next_header: 47, hop_limit: 9, src: 1, dst: 2 }
+            .emit(&mut head);
         for l4 in [L4::read(&v4(47, 0, &[0xff; 8]), false), L4::read(&[&head[..], &[0xff; 8]].concat(), true)] {
             let l4 = l4.unwrap();
-            assert_eq!((l4.src_port, l4.dst_port, l4.icmp, l4.piece, l4.proto, l4.next), (0, 0, Icmp::None, None, 47, 47));
+            assert_eq!(
+                (l4.src_port, l4.dst_port, l4.icmp, l4.piece, l4.proto, l4.next),
+                (0, 0, Icmp::None, None, 47, 47)
+            );
         }
         // Each family has its own ICMP; the other's is a protocol without ports.
         let other = L4::read(&v4(58, 0, &[128, 0, 0, 0, 0, 7, 0, 0]), false).unwrap();
         assert_eq!((other.icmp, other.src_port), (Icmp::None, 0));
-        for (code, kind, icmp) in [(0, 128, Icmp::Request), (0, 129, Icmp::Reply), (1, 128, Icmp::Other), (0, 1, Icmp::Error), (7, 4, Icmp::Error), (0, 5, Icmp::Other), (0, 0, Icmp::Other), (0, 133, Icmp::Other)] {
+        for (code, kind, icmp) in [
+            (0, 128, Icmp::Request),
+            (0, 129, Icmp::Reply),
+            (1, 128, Icmp::Other),
+            (0, 1, Icmp::Error),
+            (7, 4, Icmp::Error),
+            (0, 5, Icmp::Other),
+            (0, 0, Icmp::Other),
+            (0, 133, Icmp::Other),
+        ] {
             assert_eq!(icmp_kind(kind, code, true), icmp, "{kind} {code}");
         }
     }
@@ -439,17 +470,31 @@ mod tests {
     /// One byte less than a receiver takes, as much as it takes, one more than there is; of a first fragment the rest may follow.
     #[test]
     fn what_a_checksum_covers_lies_in_the_packet() {
-        let read = |proto, payload: &[u8], more: bool| L4::read(&v4(proto, if more { ipv4::MORE_FRAGMENTS } else { 0 }, payload), false).is_ok();
+        let read = |proto, payload: &[u8], more: bool| {
+            L4::read(&v4(proto, if more { ipv4::MORE_FRAGMENTS } else { 0 }, payload), false).is_ok()
+        };
         let lite = |covered: u16, sum: u16, len: usize| {
             let mut p = vec![0; len];
             be::set_u16(&mut p, 4, covered);
             be::set_u16(&mut p, 6, sum);
             [read(136, &p, false), read(136, &p, true)]
         };
-        for (covered, want) in [(0, [true; 2]), (1, [false; 2]), (7, [false; 2]), (8, [true; 2]), (20, [true; 2]), (21, [false, true]), (65_535, [false, true])] {
+        for (covered, want) in [
+            (0, [true; 2]),
+            (1, [false; 2]),
+            (7, [false; 2]),
+            (8, [true; 2]),
+            (20, [true; 2]),
+            (21, [false, true]),
+            (65_535, [false, true]),
+        ] {
             assert_eq!(lite(covered, 1, 20), want, "UDP-Lite {covered}");
         }
-        assert_eq!([lite(8, 0, 20), lite(8, 0x100, 8), lite(8, 0xff, 8)], [[false; 2], [true; 2], [true; 2]], "there is no checksum of zero");
+        assert_eq!(
+            [lite(8, 0, 20), lite(8, 0x100, 8), lite(8, 0xff, 8)],
+            [[false; 2], [true; 2], [true; 2]],
+            "there is no checksum of zero"
+        );
         let dccp = |offset: u8, cover: u8, kind: u8, len: usize| {
             let mut p = vec![0; len];
             (p[4], p[5], p[8]) = (offset, cover, kind);

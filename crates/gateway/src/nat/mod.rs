@@ -20,11 +20,12 @@ mod tests;
 pub(crate) mod translate;
 
 use abi::{DropReason, Stage, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
+use filter::{Filter, Side};
 use session::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
-use filter::{Filter, Side};
 use session::{
-    Direction, EndReason, Ended, Guard, InnerKey, NewSession, OuterKey, Owner, Progress, SessionInfo, SessionRef, Tracker, Verdict,
+    Direction, EndReason, Ended, Guard, InnerKey, NewSession, OuterKey, Owner, Progress, SessionInfo, SessionRef,
+    Tracker, Verdict,
 };
 use states::Shared;
 use std::collections::HashSet;
@@ -128,7 +129,10 @@ impl Nat {
 
     /// Brings another state table into force, which `make` makes of the one before; meanwhile, and when it returns, no batch goes on
     /// with that.
-    pub fn set_states<E>(&self, make: impl FnOnce(Option<Arc<Shared>>) -> Result<Option<Arc<Shared>>, E>) -> Result<(), E> {
+    pub fn set_states<E>(
+        &self,
+        make: impl FnOnce(Option<Arc<Shared>>) -> Result<Option<Arc<Shared>>, E>,
+    ) -> Result<(), E> {
         // Before the lock that batches need.
         let stateless = self.rules().has_stateless();
         let mut states = self.states.write().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +173,10 @@ impl Nat {
     fn retire(&self, sight: Sight<'_>, outer: &OuterKey, now: u64) -> bool {
         let Some(session) = self.tracker.find_outer(outer) else { return true };
         let (found, owner) = (sight.found(session), sight.guard.record(session).owner());
-        if found.outer != *outer || owner == Owner::Filter || self.translator.holds(&binding(&found.inner, &found.outer)) {
+        if found.outer != *outer
+            || owner == Owner::Filter
+            || self.translator.holds(&binding(&found.inner, &found.outer))
+        {
             return false;
         }
         self.tracker.remove_for(EndReason::Untranslated, session, now, &mut |e| self.ended(e, now));
@@ -390,7 +397,9 @@ impl<'w> Sight<'w> {
     ) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };
         let ports = (l4.src_port, l4.dst_port);
-        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| held.push(Held { frame, known: (ports, l4.proto), ifindex, cause })) {
+        match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| {
+            held.push(Held { frame, known: (ports, l4.proto), ifindex, cause })
+        }) {
             true => Ok(()),
             false => Err(DropReason::FragmentUnknown),
         }

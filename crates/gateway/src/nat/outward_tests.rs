@@ -15,9 +15,17 @@ const REMOTE: u32 = 0x0d00_0001;
 const REMOTE6: u128 = 0x2600 << 112 | 1;
 
 fn nat() -> Nat {
-    let tracker = Tracker::new(Arc::new(HeapMemory::new().unwrap()), Options { sessions: 1000, ..Options::default() }, 1).unwrap();
+    let tracker =
+        Tracker::new(Arc::new(HeapMemory::new().unwrap()), Options { sessions: 1000, ..Options::default() }, 1)
+            .unwrap();
     let translator = Translator::new(3);
-    let pool = PoolSpec { name: "p".into(), ranges: vec![(0xcb00_7101, 0xcb00_7101)], ports: (1024, 65535), block: 64, reuse: false };
+    let pool = PoolSpec {
+        name: "p".into(),
+        ranges: vec![(0xcb00_7101, 0xcb00_7101)],
+        ports: (1024, 65535),
+        block: 64,
+        reuse: false,
+    };
     let snat = SnatSpec {
         vni: RED,
         pools: vec![0],
@@ -38,7 +46,12 @@ fn rig() -> Rig {
 }
 
 /// An inner packet of red as it is after the stages before nat.
-fn with_packet<T>(rig: &Rig, nat: &Nat, inner: &[u8], f: impl FnOnce(&mut Work<'_, crate::NoRecorder>, &mut Packet, &mut Frame<'_>) -> T) -> T {
+fn with_packet<T>(
+    rig: &Rig,
+    nat: &Nat,
+    inner: &[u8],
+    f: impl FnOnce(&mut Work<'_, crate::NoRecorder>, &mut Packet, &mut Frame<'_>) -> T,
+) -> T {
     let v6 = inner[0] >> 4 == 6;
     let frame = eth(GATEWAY_MAC, MAC_A, if v6 { 0x86dd } else { 0x0800 }, inner);
     let mut buffer = [&[0; HEADROOM][..], &frame].concat();
@@ -122,7 +135,8 @@ fn endpoints_are_prepared_for_new_sessions() {
             if let Some(public) = p.public {
                 // As if no session could be made.
                 let l4 = p.asked.unwrap().0;
-                let inner = inner_key(RED, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), (l4.src_port, l4.dst_port)).unwrap();
+                let inner =
+                    inner_key(RED, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), (l4.src_port, l4.dst_port)).unwrap();
                 let outer = outer_key(l4.proto, public.addr, l4.dst.ip(l4.v6), (public.port, l4.dst_port)).unwrap();
                 nat.translator().undo(&crate::nat::binding(&inner, &outer), w.now);
             }
@@ -141,7 +155,11 @@ fn endpoints_are_prepared_for_new_sessions() {
     let mut fragment = udp.clone();
     wire::ipv4::Packet::new_unchecked(&mut fragment[..]).set_flags_offset(wire::ipv4::MORE_FRAGMENTS);
     assert_eq!(prepared(&fragment, |_| ()).1, None);
-    assert_eq!(prepared(&ip_v4(A, REMOTE, protocol::AUTHENTICATION, &[17, 4, 0, 0]), |_| ()).1, None, "its addresses are covered");
+    assert_eq!(
+        prepared(&ip_v4(A, REMOTE, protocol::AUTHENTICATION, &[17, 4, 0, 0]), |_| ()).1,
+        None,
+        "its addresses are covered"
+    );
     let reply = |kind| [&echo_v4(A, REMOTE)[..20], &[kind], &echo_v4(A, REMOTE)[21..]].concat();
     for kind in [0, 3, 13, 14] {
         assert_eq!(prepared(&reply(kind), |_| ()).1, None, "type {kind}");
@@ -165,7 +183,11 @@ fn rules_are_asked_where_the_policy_says_so() {
     let (rig, nat) = (rig(), nat());
     let nobody = filter::Ruleset::new(filter::GroupSpec { name: "g".into(), rules: Vec::new() });
     let member = filter::Member { prefix: "10.0.0.2".parse().unwrap(), groups: vec!["g".into()] };
-    nat.set_filter(Arc::new(filter::Filter::new(&[Arc::new(nobody)], &[(RED, Arc::new(vec![member]))], &filter::Filter::default())));
+    nat.set_filter(Arc::new(filter::Filter::new(
+        &[Arc::new(nobody)],
+        &[(RED, Arc::new(vec![member]))],
+        &filter::Filter::default(),
+    )));
     let begin = |policy: u64| {
         with_packet(&rig, &nat, &udp_v4(A, REMOTE, b"x"), |w, p, f| {
             p.policy |= policy;
@@ -176,10 +198,12 @@ fn rules_are_asked_where_the_policy_says_so() {
     assert_eq!(begin(POLICY_FILTER), Err(DropReason::FilterEgress));
     let session = begin(0).unwrap();
     // Nor when it is judged again.
-    let again = |policy: u64| with_packet(&rig, &nat, &udp_v4(A, REMOTE, b"x"), |w, p, _| {
-        p.policy = (p.policy | policy) + (7 << abi::POLICY_EPOCH_SHIFT);
-        renew(w, w.nat.unwrap(), p, session)
-    });
+    let again = |policy: u64| {
+        with_packet(&rig, &nat, &udp_v4(A, REMOTE, b"x"), |w, p, _| {
+            p.policy = (p.policy | policy) + (7 << abi::POLICY_EPOCH_SHIFT);
+            renew(w, w.nat.unwrap(), p, session)
+        })
+    };
     assert_eq!(again(0), Ok(true));
     assert_eq!(again(POLICY_FILTER), Err(DropReason::FilterEgress));
     assert_eq!(nat.tracker().stats().sessions, 0, "and it ends");
@@ -201,7 +225,14 @@ fn a_connection_begins_with_a_syn_alone_or_is_picked_up_with_an_ack() {
     }
     let udp = udp_v4(A, REMOTE, b"x");
     let l4 = L4::read(&udp, false).unwrap();
-    for (icmp, want) in [(Icmp::None, true), (Icmp::Request, true), (Icmp::Query, true), (Icmp::Reply, false), (Icmp::QueryReply, false), (Icmp::Other, true)] {
+    for (icmp, want) in [
+        (Icmp::None, true),
+        (Icmp::Request, true),
+        (Icmp::Query, true),
+        (Icmp::Reply, false),
+        (Icmp::QueryReply, false),
+        (Icmp::Other, true),
+    ] {
         assert_eq!(begins(&L4 { icmp, ..l4 }, &udp, 0), want, "{icmp:?}");
     }
 }
@@ -273,6 +304,9 @@ fn what_cannot_go_out_makes_no_session() {
     let guard = record.enter();
     let inner = inner_key(RED, 17, ip4(A), ip4(REMOTE), (1000, 2000)).unwrap();
     let record = guard.record(guard.find_inner(&inner).unwrap());
-    assert_eq!((record.owner(), record.from_outside(), record.counts().packets, record.counts().bytes), (Owner::Snat, false, 1, 29));
+    assert_eq!(
+        (record.owner(), record.from_outside(), record.counts().packets, record.counts().bytes),
+        (Owner::Snat, false, 1, 29)
+    );
     assert_eq!(record.outer().public(), ip4(0xcb00_7101));
 }

@@ -21,7 +21,8 @@ impl Nat {
         let tunnel_ends = self.tunnel_ends();
         let mut refused = |s: &SessionInfo| {
             let (near, far) = (s.inner.vni(), s.outer.vni_bits());
-            let in_force = || !tunnel_ends.contains(&s.inner.remote()) && self.translator.judge(&binding(&s.inner, &s.outer));
+            let in_force =
+                || !tunnel_ends.contains(&s.inner.remote()) && self.translator.judge(&binding(&s.inner, &s.outer));
             if s.owner != Owner::Filter && !in_force() {
                 return Some(EndReason::Untranslated);
             }

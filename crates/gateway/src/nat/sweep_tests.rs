@@ -38,8 +38,10 @@ fn spec(octet: u32) -> NatSpec {
 
 /// Rules of group g, whose members are A and C of red and blue.
 fn rules(texts: &[&str]) -> Arc<Filter> {
-    let set = Ruleset::new(filter::GroupSpec { name: "g".into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() });
-    let member = |addr: IpAddr| Arc::new(vec![Member { prefix: filter::Prefix { addr, len: 32 }, groups: vec!["g".into()] }]);
+    let set =
+        Ruleset::new(filter::GroupSpec { name: "g".into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() });
+    let member =
+        |addr: IpAddr| Arc::new(vec![Member { prefix: filter::Prefix { addr, len: 32 }, groups: vec!["g".into()] }]);
     Arc::new(Filter::new(&[Arc::new(set)], &[(RED, member(ip4(A))), (BLUE, member(ip4(C)))], &Filter::default()))
 }
 
@@ -47,7 +49,9 @@ const ALL: &[&str] = &["ingress allow any any", "egress allow any any"];
 
 impl World {
     fn new() -> World {
-        let tracker = Tracker::new(Arc::new(HeapMemory::new().unwrap()), Options { sessions: 1000, ..Options::default() }, S).unwrap();
+        let tracker =
+            Tracker::new(Arc::new(HeapMemory::new().unwrap()), Options { sessions: 1000, ..Options::default() }, S)
+                .unwrap();
         let translator = Translator::new(3);
         translator.configure(&spec(1));
         let ended = Arc::new(Mutex::new(Vec::new()));
@@ -81,7 +85,12 @@ impl World {
         self.make(key.inner(), key.outer(), (Owner::Filter, epoch, direction))
     }
 
-    fn make(&self, inner: session::InnerKey, outer: OuterKey, (owner, epoch, direction): (Owner, u16, Direction)) -> SessionRef {
+    fn make(
+        &self,
+        inner: session::InnerKey,
+        outer: OuterKey,
+        (owner, epoch, direction): (Owner, u16, Direction),
+    ) -> SessionRef {
         let new = NewSession { inner, outer, owner, direction, view: L4View::Other, bytes: 60, epoch, pick_up: false };
         self.nat.tracker.create(&new, S, &mut |_| ()).unwrap()
     }
@@ -100,7 +109,9 @@ impl World {
     /// Ports and epochs of those that are left.
     fn left(&self) -> Vec<(u16, u16)> {
         let mut found = Vec::new();
-        self.nat.tracker.list(Cursor::default(), u32::MAX, &session::Filter::default(), S, &mut |_, s| found.push((s.inner.vm_port(), s.epoch)));
+        self.nat.tracker.list(Cursor::default(), u32::MAX, &session::Filter::default(), S, &mut |_, s| {
+            found.push((s.inner.vm_port(), s.epoch))
+        });
         found.sort_unstable();
         found
     }
@@ -153,7 +164,9 @@ fn rules_end_sessions_of_older_epochs_and_stamp_what_they_allow() {
     let mut w = World::new();
     w.policy(RED, POLICY_FILTER);
     let (old, now) = (w.epoch(RED).wrapping_sub(1), w.epoch(RED));
-    for (port, epoch, direction) in [(1, old, Direction::Out), (2, now, Direction::Out), (3, old, Direction::In), (4, now, Direction::In)] {
+    for (port, epoch, direction) in
+        [(1, old, Direction::Out), (2, now, Direction::Out), (3, old, Direction::In), (4, now, Direction::In)]
+    {
         w.pair(port, (RED, B), epoch, direction);
     }
     assert_eq!(w.sweep(), []);
@@ -162,7 +175,10 @@ fn rules_end_sessions_of_older_epochs_and_stamp_what_they_allow() {
     w.policy(RED, POLICY_FILTER);
     w.nat.set_filter(rules(&["ingress allow any any"]));
     let (judged, now) = (w.epoch(RED), w.epoch(RED));
-    w.nat.tracker.stamp(w.nat.tracker.find_pair(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(B), (2, 53)).unwrap(), RED)).unwrap(), judged);
+    w.nat.tracker.stamp(
+        w.nat.tracker.find_pair(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(B), (2, 53)).unwrap(), RED)).unwrap(),
+        judged,
+    );
     assert_eq!(w.sweep(), [(1, EndReason::Removed)], "one of the present epoch is not asked about");
     assert_eq!(w.left(), [(2, now), (3, now), (4, now)]);
 }
@@ -283,10 +299,13 @@ fn connections_of_a_state_table_are_asked_about_wherever_either_vpc_has_groups()
     use states::{Backing, HeapSlots, Shared, Spec, TableKind, Timeouts};
     let mut w = World::new();
     let backing = HeapSlots::default();
-    let (table, _) = Shared::open(&backing as &dyn Backing, Spec::new(TableKind::Exact, 64, 64), 5, Timeouts::default()).unwrap();
+    let (table, _) =
+        Shared::open(&backing as &dyn Backing, Spec::new(TableKind::Exact, 64, 64), 5, Timeouts::default()).unwrap();
     let table = Arc::new(table);
     w.nat.set_states(|_| Ok::<_, ()>(Some(table.clone()))).unwrap();
-    let key = |port, (vni, addr)| states::Key::from(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(addr), (port, 53)).unwrap(), vni));
+    let key = |port, (vni, addr)| {
+        states::Key::from(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(addr), (port, 53)).unwrap(), vni))
+    };
     let begin = |port, far, began| assert!(table.adopt(&key(port, far), false, began, S));
     let sweep = |w: &World| {
         let mut at = Some(0);

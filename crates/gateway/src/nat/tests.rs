@@ -122,7 +122,8 @@ fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
 fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = told.clone();
-    let nat = nat(1000, Some(Box::new(move |e| log.lock().unwrap().push((e.session.inner.vm_port(), e.reason, e.released)))));
+    let nat =
+        nat(1000, Some(Box::new(move |e| log.lock().unwrap().push((e.session.inner.vm_port(), e.reason, e.released)))));
     (1..4).for_each(|port| assert!(begin(&nat, 7, port, S).is_ok()));
     let key = FragKey { vni: Some(7), src: [10, 0, 0, 5].into(), dst: [9, 9, 9, 9].into(), proto: 17, id: 1 };
     let piece = Piece { offset: 8, len: 8, more: true, upper: 17 };
@@ -171,7 +172,10 @@ fn a_fragment_is_known_by_its_datagram() {
     assert_eq!((piece.offset, piece.len, piece.more, piece.upper), (16, 100, true, 17));
     let six = L4 { v6: true, piece: Some(l4::Piece { id: 77, offset: 0, more: false, at: 48 }), ..v4(17, 0, false) };
     let (key, piece) = fragment(None, &six).unwrap();
-    assert_eq!((key.vni, key.proto, key.src.is_ipv6(), piece.len, piece.more, piece.upper), (None, 0, true, 72, false, 17));
+    assert_eq!(
+        (key.vni, key.proto, key.src.is_ipv6(), piece.len, piece.more, piece.upper),
+        (None, 0, true, 72, false, 17)
+    );
     assert!(fragment(None, &L4 { piece: None, ..six }).is_none());
     // First and later ones, through a sight.
     let nat = nat(1000, None);
@@ -185,14 +189,26 @@ fn a_fragment_is_known_by_its_datagram() {
     assert_eq!(sight.later_ports(vni, &later, b"later", S), Err(DropReason::FragmentEarly));
     let mut held = Vec::new();
     let first = L4 { len: 116, ..first };
-    assert_eq!((sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (4, 9, S), &mut held)), (Ok(()), Ok(())));
-    assert_eq!((held.len(), &held[0].frame[..], held[0].known, held[0].ifindex, held[0].cause), (1, &b"later"[..], ((7, 8), 17), 4, 9));
+    assert_eq!(
+        (sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (4, 9, S), &mut held)),
+        (Ok(()), Ok(()))
+    );
+    assert_eq!(
+        (held.len(), &held[0].frame[..], held[0].known, held[0].ifindex, held[0].cause),
+        (1, &b"later"[..], ((7, 8), 17), 4, 9)
+    );
     assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (4, 9, S), &mut held), Ok(()));
     // Other ports contradict it.
-    assert!(sight.first_ports(vni, &first, (4, 9, S), &mut held).is_ok(), "the datagram was whole, so this is another one");
+    assert!(
+        sight.first_ports(vni, &first, (4, 9, S), &mut held).is_ok(),
+        "the datagram was whole, so this is another one"
+    );
     assert!(!sight.contradicts(7, &first));
     let other = L4 { src_port: 9, ..first };
-    assert_eq!((sight.first_fits(vni, &other, S), sight.contradicts(7, &first), sight.contradicts(8, &first)), (Err(DropReason::FragmentUnknown), true, false));
+    assert_eq!(
+        (sight.first_fits(vni, &other, S), sight.contradicts(7, &first), sight.contradicts(8, &first)),
+        (Err(DropReason::FragmentUnknown), true, false)
+    );
     assert_eq!(sight.first_ports(vni, &first, (4, 9, S), &mut held), Err(DropReason::FragmentUnknown));
     assert_eq!(sight.later_ports(vni, &later, b"x", S), Err(DropReason::FragmentUnknown));
     assert_eq!(held.len(), 1);
@@ -200,7 +216,10 @@ fn a_fragment_is_known_by_its_datagram() {
     let session = begin(&nat, 7, 1, S).unwrap();
     assert_eq!(sight.judge(session, Direction::Out, &later, b"", 9 * S), Ok(true));
     let record = guard.record(session);
-    assert_eq!((record.counts().packets, record.counts().bytes, record.last_seen(), record.state()), (2, 180, session::coarse(9 * S), State::OneSided));
+    assert_eq!(
+        (record.counts().packets, record.counts().bytes, record.last_seen(), record.state()),
+        (2, 180, session::coarse(9 * S), State::OneSided)
+    );
     assert!(nat.tracker.remove(session, S, &mut |_| ()));
     assert_eq!(sight.judge(session, Direction::Out, &L4 { piece: None, ..later }, b"", 9 * S), Ok(false), "it is gone");
 }
@@ -210,17 +229,32 @@ fn keys_are_of_one_family() {
     let (a4, b4): (IpAddr, IpAddr) = ([10, 0, 0, 5].into(), [9, 9, 9, 9].into());
     let (a6, b6): (IpAddr, IpAddr) = ("fd00::5".parse().unwrap(), "2001:db8::9".parse().unwrap());
     let inner = inner_key(7, 6, a4, b4, (1, 2)).unwrap();
-    assert_eq!((inner.vni(), inner.proto(), inner.vm(), inner.vm_port(), inner.remote(), inner.remote_port()), (7, 6, a4, 1, b4, 2));
+    assert_eq!(
+        (inner.vni(), inner.proto(), inner.vm(), inner.vm_port(), inner.remote(), inner.remote_port()),
+        (7, 6, a4, 1, b4, 2)
+    );
     let inner = inner_key(7, 6, a6, b6, (1, 2)).unwrap();
-    assert_eq!((inner.vni(), inner.proto(), inner.vm(), inner.vm_port(), inner.remote(), inner.remote_port()), (7, 6, a6, 1, b6, 2));
+    assert_eq!(
+        (inner.vni(), inner.proto(), inner.vm(), inner.vm_port(), inner.remote(), inner.remote_port()),
+        (7, 6, a6, 1, b6, 2)
+    );
     let outer = outer_key(6, a4, b4, (1, 2)).unwrap();
-    assert_eq!((outer.proto(), outer.public(), outer.public_port(), outer.remote(), outer.remote_port()), (6, a4, 1, b4, 2));
+    assert_eq!(
+        (outer.proto(), outer.public(), outer.public_port(), outer.remote(), outer.remote_port()),
+        (6, a4, 1, b4, 2)
+    );
     let outer = outer_key(6, a6, b6, (1, 2)).unwrap();
-    assert_eq!((outer.proto(), outer.public(), outer.public_port(), outer.remote(), outer.remote_port()), (6, a6, 1, b6, 2));
+    assert_eq!(
+        (outer.proto(), outer.public(), outer.public_port(), outer.remote(), outer.remote_port()),
+        (6, a6, 1, b6, 2)
+    );
     assert!(inner_key(7, 6, a4, b6, (1, 2)).is_none() && inner_key(7, 6, a6, b4, (1, 2)).is_none());
     assert!(outer_key(6, a4, b6, (1, 2)).is_none() && outer_key(6, a6, b4, (1, 2)).is_none());
     let b = binding(&inner_key(7, 6, a4, b4, (1, 2)).unwrap(), &outer_key(6, b4, a4, (3, 4)).unwrap());
-    assert_eq!((b.flow.vni, b.flow.proto, b.flow.vm_addr, b.flow.vm_port, b.flow.remote, b.flow.remote_port), (7, 6, a4, 1, b4, 2));
+    assert_eq!(
+        (b.flow.vni, b.flow.proto, b.flow.vm_addr, b.flow.vm_port, b.flow.remote, b.flow.remote_port),
+        (7, 6, a4, 1, b4, 2)
+    );
     assert_eq!((b.public.addr, b.public.port), (b4, 3));
     assert_eq!((epoch(0x1234 << POLICY_EPOCH_SHIFT), epoch((1 << POLICY_EPOCH_SHIFT) - 1)), (0x1234, 0));
     assert!(picks_up(POLICY_PICKUP) && !picks_up(!POLICY_PICKUP));

@@ -253,7 +253,15 @@ mod tests {
             assert!(ip.checksum_ok() && ip.tos() == new && ip.ttl() == 8);
             assert_eq!((p[0], &p[2..10], &p[12..]), (before[0], &before[2..10], &before[12..]));
             let mut head = [0; 40];
-            let r = ipv6::Repr { traffic_class: old, flow_label: 0xfffff, payload_len: 0, next_header: 59, hop_limit: 2, src: 1, dst: 2 };
+            let r = ipv6::Repr {
+                traffic_class: old,
+                flow_label: 0xfffff,
+                payload_len: 0,
+                next_header: 59,
+                hop_limit: 2,
+                src: 1,
+                dst: 2,
+            };
             r.emit(&mut head);
             set_tos(&mut head, true, new);
             let got = ipv6::Repr::parse(&ipv6::Packet::new_checked(&head[..]).unwrap());
@@ -283,12 +291,23 @@ mod tests {
             if proto == 58 {
                 payload[..2].copy_from_slice(&[128, 0]);
             }
-            let fold = |src, dst, payload: &[u8]| checksum::fold(checksum::add(checksum::sum(payload), checksum::pseudo_v6(src, dst, proto, len as u32)));
+            let fold = |src, dst, payload: &[u8]| {
+                checksum::fold(checksum::add(checksum::sum(payload), checksum::pseudo_v6(src, dst, proto, len as u32)))
+            };
             payload[at..at + 2].fill(0);
             let sum = !fold(from, dst, &payload);
             be::set_u16(&mut payload, at, sum);
             let mut head = [0; 40];
-            ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len: len, next_header: proto, hop_limit: 9, src: from, dst }.emit(&mut head);
+            ipv6::Repr {
+                traffic_class: 0,
+                flow_label: 0,
+                payload_len: len,
+                next_header: proto,
+                hop_limit: 9,
+                src: from,
+                dst,
+            }
+            .emit(&mut head);
             let good = [&head[..], &payload].concat();
             for (end, field, src, dst) in [(End::Source, 8, public, dst), (End::Destination, 24, from, public)] {
                 let mut p = good.clone();
@@ -355,7 +374,10 @@ mod tests {
         let mut p = gre.clone();
         change(&mut p, End::Source, Endpoint { port: 77, ..same });
         assert_eq!(p, gre);
-        let l4 = L4 { piece: Some(crate::nat::l4::Piece { id: 1, offset: 8, more: false, at: 20 }), ..L4::read(&packet(17, vec![0, 9, 0, 53, 0, 8, 1, 1]), false).unwrap() };
+        let l4 = L4 {
+            piece: Some(crate::nat::l4::Piece { id: 1, offset: 8, more: false, at: 20 }),
+            ..L4::read(&packet(17, vec![0, 9, 0, 53, 0, 8, 1, 1]), false).unwrap()
+        };
         let mut later = packet(17, vec![0, 9, 0, 53, 0, 8, 1, 1]);
         let before = later.clone();
         translate(&mut later, &l4, End::Source, Endpoint { port: 77, ..same });

@@ -68,7 +68,8 @@ fn too_big<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>, path: &m
     let packet = p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[]);
     let room = fragment::room(path.nexthop.mtu, path.nc_v6);
     path.cut = p.kind == Kind::Ipv4 && fragment::may_cut(packet, room);
-    let least = w.settings.tunnel_fragments && p.kind == Kind::Ipv6 && p.inner_len as usize <= framed(ipv6::LEAST_MTU) as usize;
+    let least =
+        w.settings.tunnel_fragments && p.kind == Kind::Ipv6 && p.inner_len as usize <= framed(ipv6::LEAST_MTU) as usize;
     path.split = least && fragment::may_split(path);
     if path.cut || path.split {
         return Ok(());
@@ -84,27 +85,35 @@ fn note_no_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
 
 #[cold]
 fn note_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
-    w.note(p, Stage::Locate, Event::Vm {
-        vni: p.home().vni,
-        address: p.target.ip(p.v6()),
-        mac: Mac(p.vm.mac),
-        vm: p.vm.vm,
-        nc: p.vm.nc,
-        gateway: p.vm.flags & VM_FLAG_GATEWAY != 0,
-        metered: p.vm.flags & VM_FLAG_METERED != 0,
-    });
+    w.note(
+        p,
+        Stage::Locate,
+        Event::Vm {
+            vni: p.home().vni,
+            address: p.target.ip(p.v6()),
+            mac: Mac(p.vm.mac),
+            vm: p.vm.vm,
+            nc: p.vm.nc,
+            gateway: p.vm.flags & VM_FLAG_GATEWAY != 0,
+            metered: p.vm.flags & VM_FLAG_METERED != 0,
+        },
+    );
 }
 
 #[cold]
 fn note_path<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, path: &Path) {
     let n = path.nexthop;
-    w.note(p, Stage::Locate, Event::Nexthop {
-        nc: p.vm.nc,
-        address: path.nc.ip(path.nc_v6),
-        nexthop: path.line,
-        ifindex: n.ifindex,
-        dmac: Mac(n.dmac),
-        smac: Mac(n.smac),
-        mtu: n.mtu,
-    });
+    w.note(
+        p,
+        Stage::Locate,
+        Event::Nexthop {
+            nc: p.vm.nc,
+            address: path.nc.ip(path.nc_v6),
+            nexthop: path.line,
+            ifindex: n.ifindex,
+            dmac: Mac(n.dmac),
+            smac: Mac(n.smac),
+            mtu: n.mtu,
+        },
+    );
 }

@@ -91,14 +91,18 @@ fn note_flow<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>
             (Addr::v4(ip.src()), ip.protocol(), ports)
         }
     };
-    w.note(p, Stage::Parse, Event::Flow {
-        src: src.ip(p.v6()),
-        dst: p.target.ip(p.v6()),
-        protocol: proto,
-        src_port: (ports >> 16) as u16,
-        dst_port: ports as u16,
-        hash: p.flow,
-    });
+    w.note(
+        p,
+        Stage::Parse,
+        Event::Flow {
+            src: src.ip(p.v6()),
+            dst: p.target.ip(p.v6()),
+            protocol: proto,
+            src_port: (ports >> 16) as u16,
+            dst_port: ports as u16,
+            hash: p.flow,
+        },
+    );
 }
 
 /// Fills `p` from the packet, or says why it goes no further.
@@ -389,7 +393,11 @@ fn multicast_v6(a: Addr) -> bool {
 /// Why a packet from this address is not forwarded, if so.
 #[inline(always)]
 pub(crate) fn source_v6(src: Addr) -> Option<DropReason> {
-    if multicast_v6(src) { Some(DropReason::InnerMartian) } else { special6(src.hi, src.lo, true) }
+    if multicast_v6(src) {
+        Some(DropReason::InnerMartian)
+    } else {
+        special6(src.hi, src.lo, true)
+    }
 }
 
 /// The protocol has ports in its first four bytes.

@@ -2,7 +2,9 @@
 //! Addresses that are not forwarded, as source and as destination; outer headers field by field.
 
 use super::*;
-use crate::testing::region::{self, eth, ip_v4, ip_v6, red_v4, tunnel6, udp_v4, A, A6, B, B6, GATEWAY_MAC, MAC_A, NC1, RED, VTEP4};
+use crate::testing::region::{
+    self, eth, ip_v4, ip_v6, red_v4, tunnel6, udp_v4, A, A6, B, B6, GATEWAY_MAC, MAC_A, NC1, RED, VTEP4,
+};
 use abi::{OPT_DOCUMENTATION_DROPPED, OPT_PORT_SHIFT, OPT_SOURCE_STRICT, OPT_UDP6_ZERO_REFUSED};
 use wire::be;
 
@@ -41,8 +43,14 @@ fn addresses_are_refused_as_source_or_as_destination() {
     // Who reports first: link-local, then what is nobody's, then documentation, if that matters.
     let both = |src: &str, dst: &str, s| unforwardable_v4(v4(src), v4(dst), s);
     assert_eq!((both("192.0.2.1", "10.0.0.1", &plain), both("10.0.0.1", "203.0.113.9", &plain)), (None, None));
-    assert_eq!((both("192.0.2.1", "10.0.0.1", &strict), both("10.0.0.1", "203.0.113.9", &strict)), (Some(InnerDocumentation), Some(InnerDocumentation)));
-    assert_eq!((both("127.0.0.1", "169.254.0.1", &strict), both("192.0.2.1", "127.0.0.1", &strict)), (Some(InnerLinkLocal), Some(InnerMartian)));
+    assert_eq!(
+        (both("192.0.2.1", "10.0.0.1", &strict), both("10.0.0.1", "203.0.113.9", &strict)),
+        (Some(InnerDocumentation), Some(InnerDocumentation))
+    );
+    assert_eq!(
+        (both("127.0.0.1", "169.254.0.1", &strict), both("192.0.2.1", "127.0.0.1", &strict)),
+        (Some(InnerLinkLocal), Some(InnerMartian))
+    );
     for (mac, dst, want) in [
         (Mac::BROADCAST, A, Some(InnerBroadcast)),
         (Mac(MAC_A | 1 << 40), A, Some(InnerMulticast)),
@@ -96,12 +104,19 @@ fn a_gateway_has_tunnel_addresses_of_either_family_or_both() {
     let mut nobody = four.clone();
     region::edit_outer_v4(&mut nobody, |ip| ip.set_dst(0));
     assert_eq!(parsed(&nobody, &settings(0, 0, region::vtep6())).map(|_| ()), pass);
-    let (p4, p6) = (parsed(&four, &settings(0, VTEP4, 0)).unwrap(), parsed(&six, &settings(0, 0, region::vtep6())).unwrap());
+    let (p4, p6) =
+        (parsed(&four, &settings(0, VTEP4, 0)).unwrap(), parsed(&six, &settings(0, 0, region::vtep6())).unwrap());
     assert_eq!((p4.source, p4.source_v6, p4.inner, p4.vni, p4.kind), (Addr::v4(NC1), false, 50, RED, Kind::Ipv4));
-    assert_eq!((p6.source, p6.source_v6, p6.inner, p6.vni, p6.kind), (Addr::v6(region::nc6()), true, 70, RED, Kind::Ipv4));
+    assert_eq!(
+        (p6.source, p6.source_v6, p6.inner, p6.vni, p6.kind),
+        (Addr::v6(region::nc6()), true, 70, RED, Kind::Ipv4)
+    );
     assert_eq!((p6.inner_len as usize, p6.target, p6.ttl, p6.inner_error), (six.len() - 70, Addr::v4(B), 64, None));
     assert_eq!(p6.flow, flow_hash_v4(A, B, 17, 1000 << 16 | 2000));
-    assert_eq!(parsed(&six, &settings(OPT_UDP6_ZERO_REFUSED, 0, region::vtep6())).map(|_| ()), Err(DropReason::OuterUdpChecksum.into()));
+    assert_eq!(
+        parsed(&six, &settings(OPT_UDP6_ZERO_REFUSED, 0, region::vtep6())).map(|_| ()),
+        Err(DropReason::OuterUdpChecksum.into())
+    );
     assert!(parsed(&four, &settings(OPT_UDP6_ZERO_REFUSED, VTEP4, 0)).is_ok());
 }
 
@@ -127,14 +142,31 @@ fn the_checksum_of_a_header_with_options_covers_them() {
 /// Ports count if they are there and the protocol has such; of a fragment there are none.
 #[test]
 fn an_inner_flow_has_the_ports_of_its_protocol() {
-    assert_eq!([6, 17, 132, 1, 58, 33, 136].map(|proto| ports(proto, &[1, 2, 3, 4, 5])), [0x0102_0304, 0x0102_0304, 0x0102_0304, 0, 0, 0, 0]);
+    assert_eq!(
+        [6, 17, 132, 1, 58, 33, 136].map(|proto| ports(proto, &[1, 2, 3, 4, 5])),
+        [0x0102_0304, 0x0102_0304, 0x0102_0304, 0, 0, 0, 0]
+    );
     assert_eq!((ports(6, &[1, 2, 3, 4]), ports(6, &[1, 2, 3])), (0x0102_0304, 0));
     let s = settings(0, VTEP4, region::vtep6());
-    let flow = |inner: &[u8]| parsed(&region::tunnel(NC1, RED, &eth(GATEWAY_MAC, MAC_A, if inner[0] >> 4 == 6 { 0x86dd } else { 0x0800 }, inner)), &s).unwrap().flow;
+    let flow = |inner: &[u8]| {
+        parsed(
+            &region::tunnel(
+                NC1,
+                RED,
+                &eth(GATEWAY_MAC, MAC_A, if inner[0] >> 4 == 6 { 0x86dd } else { 0x0800 }, inner),
+            ),
+            &s,
+        )
+        .unwrap()
+        .flow
+    };
     let mut fragment = udp_v4(A, B, b"x");
     wire::ipv4::Packet::new_unchecked(&mut fragment[..]).set_flags_offset(wire::ipv4::MORE_FRAGMENTS);
     wire::ipv4::Packet::new_unchecked(&mut fragment[..]).fill_checksum();
-    assert_eq!((flow(&fragment), flow(&udp_v4(A, B, b"x"))), (flow_hash_v4(A, B, 17, 0), flow_hash_v4(A, B, 17, 1000 << 16 | 2000)));
+    assert_eq!(
+        (flow(&fragment), flow(&udp_v4(A, B, b"x"))),
+        (flow_hash_v4(A, B, 17, 0), flow_hash_v4(A, B, 17, 1000 << 16 | 2000))
+    );
     let (a, b) = (Addr::v6(A6).halves(), Addr::v6(B6).halves());
     assert_eq!(flow(&ip_v6(A6, B6, 47, &[1; 8])), flow_hash_v6(a, b, 47, 0));
     assert_eq!(flow(&region::udp_v6(A6, B6, b"x")), flow_hash_v6(a, b, 17, 1000 << 16 | 2000));
@@ -146,12 +178,32 @@ fn an_outer_fragment_is_ours_if_its_first_bytes_say_so() {
     let s = settings(0, VTEP4, region::vtep6());
     let (ours, pass) = (Verdict::from(DropReason::OuterFragment), Verdict::Pass);
     let head = |port: u16| [0xc3, 0x50, (port >> 8) as u8, port as u8, 0, 8, 0, 0];
-    assert_eq!([outer_fragment(0, &head(4789), &s), outer_fragment(0, &head(4790), &s), outer_fragment(8, &head(4789), &s), outer_fragment(0, &head(4789)[..7], &s)], [ours, pass, pass, pass]);
+    assert_eq!(
+        [
+            outer_fragment(0, &head(4789), &s),
+            outer_fragment(0, &head(4790), &s),
+            outer_fragment(8, &head(4789), &s),
+            outer_fragment(0, &head(4789)[..7], &s)
+        ],
+        [ours, pass, pass, pass]
+    );
     let six = |next: u8, payload: &[u8]| eth(1, 2, 0x86dd, &ip_v6(region::nc6(), region::vtep6(), next, payload));
     let of = |frame: &[u8]| parsed(frame, &s).map(|_| ());
-    let fragment = |next: u8, offset: u16| [&[next, 0][..], &(offset | 1).to_be_bytes(), &[0, 0, 0, 1], &head(4789)].concat();
-    assert_eq!([of(&six(44, &fragment(17, 0))), of(&six(44, &fragment(6, 0))), of(&six(44, &fragment(17, 8))), of(&six(6, &[0; 20]))], [Err(ours), Err(pass), Err(pass), Err(pass)]);
-    assert_eq!((of(&six(44, &[17, 0, 0])), of(&six(0, &[17]))), (Err(DropReason::OuterTruncated.into()), Err(DropReason::OuterTruncated.into())));
+    let fragment =
+        |next: u8, offset: u16| [&[next, 0][..], &(offset | 1).to_be_bytes(), &[0, 0, 0, 1], &head(4789)].concat();
+    assert_eq!(
+        [
+            of(&six(44, &fragment(17, 0))),
+            of(&six(44, &fragment(6, 0))),
+            of(&six(44, &fragment(17, 8))),
+            of(&six(6, &[0; 20]))
+        ],
+        [Err(ours), Err(pass), Err(pass), Err(pass)]
+    );
+    assert_eq!(
+        (of(&six(44, &[17, 0, 0])), of(&six(0, &[17]))),
+        (Err(DropReason::OuterTruncated.into()), Err(DropReason::OuterTruncated.into()))
+    );
     let mut behind = tunnel6(region::nc6(), RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, b"x"))).split_off(54);
     behind.splice(0..0, [17, 0, 1, 4, 0, 0, 0, 0]);
     assert_eq!(of(&six(60, &behind)), Ok(()));

@@ -74,9 +74,7 @@ fn root(tenant: &Tenant, v6: bool) -> u32 {
 pub(crate) fn lookup_vm(tables: &Tables, p: &Packet, vpc: &Tenant) -> Option<VmEntry> {
     match p.kind {
         // What the packet's own VPC has was looked for when the packet was parsed.
-        Kind::Ipv4 if p.hops == 0 => {
-            tables.vm4_from(p.vm_home, vpc, p.target.as_v4())
-        }
+        Kind::Ipv4 if p.hops == 0 => tables.vm4_from(p.vm_home, vpc, p.target.as_v4()),
         Kind::Ipv4 => tables.vm4(vpc.vni, p.target.as_v4(), vpc.generation()),
         _ => tables.vm6(vpc.vni, p.target.halves(), vpc.generation()),
     }
@@ -196,5 +194,9 @@ fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, value: u32, shortcut: bool
         Scope::Peer => Some(value & 0xff_ffff).filter(|vni| w.tables.tenant(*vni).is_some()),
         _ => None,
     };
-    w.note(p, Stage::Route, Event::Route { vni: p.home().vni, destination: p.target.ip(p.v6()), scope, peer, shortcut });
+    w.note(
+        p,
+        Stage::Route,
+        Event::Route { vni: p.home().vni, destination: p.target.ip(p.v6()), scope, peer, shortcut },
+    );
 }

@@ -94,11 +94,19 @@ fn own_address<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'
         true => {
             let ip = ipv6::Packet::new_checked(packet).map_err(|_| refused)?;
             let (src, dst) = (Addr::v6(ip.src()), Addr::v6(ip.dst()));
-            (w.tables.vm6(p.vni, dst.halves(), generation), bad_addresses_v6(Mac(0), src, src, &w.settings), ip.traffic_class())
+            (
+                w.tables.vm6(p.vni, dst.halves(), generation),
+                bad_addresses_v6(Mac(0), src, src, &w.settings),
+                ip.traffic_class(),
+            )
         }
         false => {
             let ip = ipv4::Packet::new_checked(packet).map_err(|_| refused)?;
-            (w.tables.vm4(p.vni, ip.dst(), generation), misaddressed_v4(Mac(0), ip.src(), ip.src(), &w.settings), ip.tos())
+            (
+                w.tables.vm4(p.vni, ip.dst(), generation),
+                misaddressed_v4(Mac(0), ip.src(), ip.src(), &w.settings),
+                ip.tos(),
+            )
         }
     };
     // Nobody is answered who cannot be reached on the link.

@@ -7,8 +7,8 @@ use gateway::{Batch, Frame, Gateway, NoRecorder, Recorder, Unresolved, Verdict, 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tables::{
-    options_word, Commit, GatewaySettings, HeapMemory, MeterSpec, NexthopSpec, Prefix, RateLimit, Route, RoutesChange, Target,
-    TenantChange, TenantSettings, VmSpec, Writer, WriterOptions,
+    options_word, Commit, GatewaySettings, HeapMemory, MeterSpec, NexthopSpec, Prefix, RateLimit, Route, RoutesChange,
+    Target, TenantChange, TenantSettings, VmSpec, Writer, WriterOptions,
 };
 use wire::{arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, nd, protocol, udp, vxlan};
 
@@ -148,7 +148,10 @@ impl Rig {
         let blue = TenantChange {
             vni: BLUE,
             settings: Some(TenantSettings { gateway_mac: GATEWAY_MAC + 1, gateways: vec![], ..settings() }),
-            routes: RoutesChange::Replace(vec![route("11.0.0.0/8", Target::Local), route("10.0.0.0/8", Target::Peer(RED))]),
+            routes: RoutesChange::Replace(vec![
+                route("11.0.0.0/8", Target::Local),
+                route("10.0.0.0/8", Target::Peer(RED)),
+            ]),
             vm_add: vec![vm(MAC_C, C, None, ip4(NC1))],
             ..TenantChange::default()
         };
@@ -160,7 +163,9 @@ impl Rig {
             ..TenantChange::default()
         };
         let nc_add = vec![ip4(NC1), ip4(NC2), ip4(NC3), ip6(nc6())];
-        writer.commit(&Commit { gateway: Some(gateway), nc_add, tenants: vec![red, blue, green], ..Commit::default() }).unwrap();
+        writer
+            .commit(&Commit { gateway: Some(gateway), nc_add, tenants: vec![red, blue, green], ..Commit::default() })
+            .unwrap();
         // As at rest: nothing is under way.
         writer.settle();
         let gateway = Gateway::new(writer.tables(), writer.tables().slots().1);
@@ -297,7 +302,17 @@ pub fn view(data: &[u8]) -> View<'_> {
     assert!(u.src_port() >= 49152);
     assert_eq!((&datagram[8..12], datagram[15]), (&[8, 0, 0, 0][..], 0), "reserved bits are zero");
     let x = vxlan::Packet::new_checked(&datagram[8..]).unwrap();
-    View { dmac: e.dst(), smac: e.src(), v6, src, dst, tos, src_port: u.src_port(), vni: x.vni(), inner: &datagram[16..] }
+    View {
+        dmac: e.dst(),
+        smac: e.src(),
+        v6,
+        src,
+        dst,
+        tos,
+        src_port: u.src_port(),
+        vni: x.vni(),
+        inner: &datagram[16..],
+    }
 }
 
 // ---- packets ----

@@ -28,7 +28,9 @@ pub enum FrameError {
     #[error("The other side does not speak this protocol: is the address right?")]
     Magic,
     /// It is of another version.
-    #[error("The other side speaks version {0} of the protocol, this one {VERSION}: give both the same version of Tunny.")]
+    #[error(
+        "The other side speaks version {0} of the protocol, this one {VERSION}: give both the same version of Tunny."
+    )]
     Version(u16),
     /// It lacks the key.
     #[error("The other side has another key: give both the same key file.")]

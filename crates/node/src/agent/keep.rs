@@ -101,7 +101,8 @@ impl Kept {
     pub fn write(&self, name: &str, all: impl Iterator<Item = (Key, Connection)>, now: u64) -> io::Result<u64> {
         let new = self.at(name, "kept-new");
         let _ = std::fs::remove_file(&new);
-        let written = self.write_new(&new, all, now).and_then(|n| std::fs::rename(&new, self.at(name, "kept")).map(|()| n));
+        let written =
+            self.write_new(&new, all, now).and_then(|n| std::fs::rename(&new, self.at(name, "kept")).map(|()| n));
         if written.is_err() {
             let _ = std::fs::remove_file(&new);
         }
@@ -344,7 +345,8 @@ mod tests {
     fn what_cannot_be_written_leaves_nothing_and_what_is_old_goes() {
         let (dir, kept) = kept();
         let names = || {
-            let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+            let mut names: Vec<_> =
+                std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
             names.sort();
             names
         };

@@ -2,7 +2,7 @@
 //! [`AgentLink`]: keeps a node connected to its agent on another host: connects, proves who it is, carries what both say, and begins anew when the
 //! connection ends. An agent from which nothing comes for [`SILENCE`] is gone.
 
-use super::frame::{self, Opener, Secrets, Sealer, Side, HELLO, PROOF};
+use super::frame::{self, Opener, Sealer, Secrets, Side, HELLO, PROOF};
 use states::remote::EndsLog;
 use states::Remote;
 use std::io::{Read, Write};
@@ -55,7 +55,8 @@ pub struct Hearers {
 impl AgentLink {
     /// Begins to connect.
     pub fn start(target: Target, remote: Arc<Remote>, hearers: Hearers) -> std::io::Result<AgentLink> {
-        let (stop, trouble, stream) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<String>>>::default(), Arc::default());
+        let (stop, trouble, stream) =
+            (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<String>>>::default(), Arc::default());
         let keep = Keep {
             target: target.clone(),
             remote: remote.clone(),
@@ -125,7 +126,9 @@ impl Keep {
             let address = self.target.address;
             let mut said = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             if was_up || said.as_ref() != Some(&why) {
-                tracing::warn!("the agent at {address} is not there: {why}. Established connections go on; others wait for it");
+                tracing::warn!(
+                    "the agent at {address} is not there: {why}. Established connections go on; others wait for it"
+                );
             }
             *said = Some(why);
             drop(said);
@@ -229,7 +232,9 @@ impl Keep {
 /// The handshake, from the node's side.
 pub fn greet(stream: &mut TcpStream, key: &[u8]) -> Result<Secrets, String> {
     let text = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::UnexpectedEof => "it closed the connection during the greeting; has it the same key?".to_string(),
+        std::io::ErrorKind::UnexpectedEof => {
+            "it closed the connection during the greeting; has it the same key?".to_string()
+        }
         _ => e.to_string(),
     };
     let mine = frame::hello(super::nonce().map_err(text)?);

@@ -26,7 +26,11 @@ pub fn read_key(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |e: std::io::Error| format!("the key file {} cannot be read: {e}", path.display());
     let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode();
     if mode & 0o077 != 0 {
-        return Err(format!("the key file {} can be read by others (mode {:o}): `chmod 600` it", path.display(), mode & 0o777));
+        return Err(format!(
+            "the key file {} can be read by others (mode {:o}): `chmod 600` it",
+            path.display(),
+            mode & 0o777
+        ));
     }
     let mut key = Vec::new();
     std::fs::File::open(path).and_then(|file| file.take(KEY_MAX).read_to_end(&mut key)).map_err(failed)?;

@@ -32,7 +32,8 @@ impl Mapped {
         let bytes = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::InvalidData)? / LINE * LINE;
         let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidData)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let at = unsafe { mmap(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, file, 0) }?;
+        let at =
+            unsafe { mmap(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, file, 0) }?;
         Ok(Mapped { at, bytes })
     }
 }
@@ -81,7 +82,8 @@ impl Backing for FileSlots {
         let path = self.new_file(slot);
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let bytes = lines.checked_mul(LINE as u64).and_then(|b| i64::try_from(b).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let bytes =
+            lines.checked_mul(LINE as u64).and_then(|b| i64::try_from(b).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
         // All of it now: a store into a page that the file system has no room for would end the process.
         nix::fcntl::posix_fallocate(&file, 0, bytes)?;
         Ok(Arc::new(Mapped::of(&file)?))

@@ -4,7 +4,7 @@
 //! A thread a node. A node that connects again takes the place of its former connection. What is answered is in the records, which
 //! outlive the process, and a restart of the machine if the process ended in order before.
 
-use super::frame::{self, FrameError, Opener, Secrets, Sealer, Side, HELLO, PROOF};
+use super::frame::{self, FrameError, Opener, Sealer, Secrets, Side, HELLO, PROOF};
 use super::keep::Kept;
 use super::records::FileSlots;
 use super::strangers::{Strangers, Until};
@@ -98,7 +98,10 @@ impl Listening {
             }
             match kept.clean() {
                 Ok(0) => {}
-                Ok(n) => tracing::info!("{n} files in {} were too old to be used, or never whole: they are gone", dir.display()),
+                Ok(n) => tracing::info!(
+                    "{n} files in {} were too old to be used, or never whole: they are gone",
+                    dir.display()
+                ),
                 Err(e) => tracing::warn!("old files in {} cannot be taken away: {e}", dir.display()),
             }
         }
@@ -154,7 +157,12 @@ fn time_of_day() -> u64 {
 }
 
 impl Agent {
-    fn begin(self: &Arc<Agent>, stream: TcpStream, from: SocketAddr, number: u64) -> Option<std::thread::JoinHandle<()>> {
+    fn begin(
+        self: &Arc<Agent>,
+        stream: TcpStream,
+        from: SocketAddr,
+        number: u64,
+    ) -> Option<std::thread::JoinHandle<()>> {
         if let Err(e) = self.strangers.enter(number, from, &stream) {
             self.strangers.note(from, e.to_string());
             return None;
@@ -200,7 +208,8 @@ impl Agent {
                 if let (Ok(()), Some(host)) = (result, place.as_mut()) {
                     tracing::info!("node {name} is served: {} connections", host.connections());
                     host.connected(timeouts);
-                    let ended = self.serve(host, &mut wire, opener, rest, &|| served.last.load(Ordering::Acquire) != number);
+                    let ended =
+                        self.serve(host, &mut wire, opener, rest, &|| served.last.load(Ordering::Acquire) != number);
                     host.gone();
                     tracing::info!("node {name} is gone: {} connections are kept", host.connections());
                     return ended;
@@ -266,11 +275,17 @@ impl Agent {
     fn served(&self, name: &str, spec: &Spec) -> Result<Arc<Served>, String> {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > NAME_MAX || name.starts_with('.') || !name.chars().all(fits) {
-            return Err(format!("`{}` is no name of a node: letters, digits, '-', '_' and '.', not first", name.escape_debug()));
+            return Err(format!(
+                "`{}` is no name of a node: letters, digits, '-', '_' and '.', not first",
+                name.escape_debug()
+            ));
         }
         let most = self.options.connections;
         if spec.connections == 0 || spec.registers == 0 || spec.all() > most {
-            return Err(format!("it may have 1 to {most} connections and wants {}: raise --connections of the agent", spec.all()));
+            return Err(format!(
+                "it may have 1 to {most} connections and wants {}: raise --connections of the agent",
+                spec.all()
+            ));
         }
         let mut nodes = lock(&self.nodes);
         if !nodes.contains_key(name) && nodes.len() >= self.options.nodes {
@@ -293,7 +308,9 @@ impl Agent {
             slots.clear(abi::STATES_SLOT_RECORDS).map_err(|e| failed(&dir, &e))?;
         }
         let come_back = match &self.kept {
-            Some(kept) if half_read || slots.left(abi::STATES_SLOT_RECORDS).is_none() => kept.begin(name).map_err(|e| not_kept(name, &e))?,
+            Some(kept) if half_read || slots.left(abi::STATES_SLOT_RECORDS).is_none() => {
+                kept.begin(name).map_err(|e| not_kept(name, &e))?
+            }
             _ => false,
         };
         let mut host = Host::open(&slots, *spec, crate::daemon::salt(), timeouts).map_err(|e| failed(&dir, &e))?;
@@ -303,13 +320,16 @@ impl Agent {
                 match kept.read(name, time_of_day(), &mut |key, connection| host.restore(&key, &connection, now)) {
                     Ok(n) => {
                         let known = host.connections();
-                        tracing::info!("node {name}: {known} of {n} connections of before this agent's last end are known again");
+                        tracing::info!(
+                            "node {name}: {known} of {n} connections of before this agent's last end are known again"
+                        );
                     }
                     Err(why) => {
                         // Some may have been taken in before the disk failed.
                         drop(host);
                         slots.clear(abi::STATES_SLOT_RECORDS).map_err(|e| failed(&dir, &e))?;
-                        host = Host::open(&slots, *spec, crate::daemon::salt(), timeouts).map_err(|e| failed(&dir, &e))?;
+                        host =
+                            Host::open(&slots, *spec, crate::daemon::salt(), timeouts).map_err(|e| failed(&dir, &e))?;
                         tracing::warn!("node {name} begins without connections: its file in the folder of the state is not used: {why}");
                     }
                 }
@@ -329,7 +349,9 @@ impl Agent {
             let Some(host) = place.as_ref() else { continue };
             match kept.write(name, host.list(), time_of_day()) {
                 Ok(n) => tracing::info!("node {name}: {n} connections are kept"),
-                Err(e) => tracing::warn!("node {name}: its connections are not kept, and end if this machine restarts: {e}"),
+                Err(e) => {
+                    tracing::warn!("node {name}: its connections are not kept, and end if this machine restarts: {e}")
+                }
             }
         }
     }
@@ -439,7 +461,11 @@ impl Wire {
 pub fn run(options: Options) -> Result<(), NodeError> {
     let stop = Arc::<AtomicBool>::default();
     let listening = Listening::new(options, stop.clone())?;
-    tracing::info!("listening on {}; records in {}", listening.agent.options.listen, listening.agent.options.records.display());
+    tracing::info!(
+        "listening on {}; records in {}",
+        listening.agent.options.listen,
+        listening.agent.options.records.display()
+    );
     let serving = std::thread::spawn(move || listening.run());
     crate::daemon::until_told()?;
     stop.store(true, Ordering::Release);
@@ -463,7 +489,8 @@ mod tests {
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
         let stop = Arc::<AtomicBool>::default();
         let listen = "127.0.0.1:0".parse().unwrap();
-        let options = Options { listen, key, records: dir.path().join("records"), state: None, connections: 1000, nodes: 1 };
+        let options =
+            Options { listen, key, records: dir.path().join("records"), state: None, connections: 1000, nodes: 1 };
         let listening = Listening::new(options, stop.clone()).unwrap();
         let (address, agent) = (listening.address().unwrap(), listening.agent.clone());
         let serving = std::thread::spawn(move || listening.run());
@@ -485,7 +512,8 @@ mod tests {
             let secrets = super::super::link::greet(&mut stream, &[b'k'; 32]).expect("a node is let in");
             let mut say = Outbox::default();
             let t = 1 << 40;
-            let timeouts = Timeouts { opening: t, established: t, asked: t, closing: t, time_wait: t, plain: t, one_sided: t };
+            let timeouts =
+                Timeouts { opening: t, established: t, asked: t, closing: t, time_wait: t, plain: t, one_sided: t };
             say.ask(&Ask::Open { name: "node".into(), spec: Spec::new(states::TableKind::Digest, 100, 10), timeouts });
             let mut out = Vec::new();
             secrets.sealer(Side::Node).seal(&say.pop().unwrap(), &mut out);
@@ -515,7 +543,10 @@ mod tests {
         assert!(first.agent.kept.is_some());
         for (records, state, of) in [("a", "other", "a"), ("b", "state", "state")] {
             let why = listening(records, state).err().unwrap().to_string();
-            assert!(why.contains("another agent uses") && why.contains(&dir.path().join(of).display().to_string()), "{why}");
+            assert!(
+                why.contains("another agent uses") && why.contains(&dir.path().join(of).display().to_string()),
+                "{why}"
+            );
         }
         drop(first);
         listening("b", "state").unwrap();

@@ -92,8 +92,15 @@ impl Strangers {
         }
         if let Some((from, why)) = said.last.take() {
             let n = said.count;
-            let others = if n > 1 { format!("{n} connections since the last such line, the latest ") } else { "a connection ".into() };
-            tracing::warn!("{others}from {from}, did not prove to be a node: {}; more are said in a minute", config::plain(&why));
+            let others = if n > 1 {
+                format!("{n} connections since the last such line, the latest ")
+            } else {
+                "a connection ".into()
+            };
+            tracing::warn!(
+                "{others}from {from}, did not prove to be a node: {}; more are said in a minute",
+                config::plain(&why)
+            );
         }
         (said.at, said.count) = (Some(Instant::now()), 0);
     }
@@ -128,7 +135,9 @@ impl Read for Until<'_> {
         self.stream.set_read_timeout(self.left()?)?;
         let mut stream = self.stream;
         match stream.read(buffer) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => Err(Error::new(ErrorKind::TimedOut, "the handshake took too long")),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                Err(Error::new(ErrorKind::TimedOut, "the handshake took too long"))
+            }
             other => other,
         }
     }
@@ -155,7 +164,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let strangers = Strangers::default();
-        let enter = |number: u64, from: &str| strangers.enter(number, format!("{from}:1").parse().unwrap(), &stream).unwrap();
+        let enter =
+            |number: u64, from: &str| strangers.enter(number, format!("{from}:1").parse().unwrap(), &stream).unwrap();
         let has = |number: u64| lock(&strangers.list).iter().any(|s| s.number == number);
         enter(0, "192.0.2.1");
         for number in 1..1000 {

@@ -44,10 +44,9 @@ pub(super) fn list(text: &str, blanks_separate: bool) -> Read<'_, Vec<&str>> {
                     return bad(&text[at..], format!("parentheses are nested more than {DEPTH_MAX} deep"));
                 }
             }
-            b')'
-                if open.pop().is_none() => {
-                    return bad(&text[at..], "a parenthesis is closed that was not opened");
-                }
+            b')' if open.pop().is_none() => {
+                return bad(&text[at..], "a parenthesis is closed that was not opened");
+            }
             b'"' => match bytes[at + 1..].iter().position(|b| *b == b'"') {
                 Some(length) => at += length + 1,
                 None => return bad(&text[at..], "a quoted name has no end"),

@@ -200,7 +200,9 @@ impl NatConfig {
     pub fn owner(&self, public: PublicEndpoint, proto: u8) -> crate::Owner {
         match public.addr {
             IpAddr::V4(_) if self.elastics.is_empty() => crate::Owner::Snat,
-            IpAddr::V4(_) if matches!(self.public(public.addr), Some(PublicKind::Elastic { .. })) => crate::Owner::Elastic,
+            IpAddr::V4(_) if matches!(self.public(public.addr), Some(PublicKind::Elastic { .. })) => {
+                crate::Owner::Elastic
+            }
             IpAddr::V4(a) if self.fixed_target(a.into(), proto, public.port).is_some() => crate::Owner::Forward,
             IpAddr::V4(_) => crate::Owner::Snat,
             IpAddr::V6(_) => crate::Owner::None,

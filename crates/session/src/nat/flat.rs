@@ -145,7 +145,11 @@ mod tests {
             assert_eq!((flat.place().1 + 1, flat.len()), (want, n as usize), "{n}");
         }
         (1..=400).for_each(|n| assert_eq!(flat.remove(n), Some(n + 1)));
-        assert_eq!((flat.place().1 + 1, flat.len(), flat.iter().count()), (1024, 0, 0), "it is kept for those that come");
+        assert_eq!(
+            (flat.place().1 + 1, flat.len(), flat.iter().count()),
+            (1024, 0, 0),
+            "it is kept for those that come"
+        );
     }
 
     #[test]

@@ -281,7 +281,11 @@ fn ports_of_forwards_are_never_given_away() {
     for protocol in [Protocol::Udp, Protocol::Tcp] {
         let t = Translator::new(3);
         // Blocks of 128 ports: of the second one a port in the middle is kept, of the fourth one its first and last.
-        let kept = vec![forward(1024 + 200, 1024 + 201, protocol), forward(1024 + 384, 1024 + 384, protocol), forward(1024 + 511, 1024 + 511, protocol)];
+        let kept = vec![
+            forward(1024 + 200, 1024 + 201, protocol),
+            forward(1024 + 384, 1024 + 384, protocol),
+            forward(1024 + 511, 1024 + 511, protocol),
+        ];
         let elastic = ElasticSpec { addr, vni: 7, usage: ElasticUse::Forwards(kept) };
         let spec = NatSpec {
             pools: vec![PoolSpec { ports: (1024, 1024 + 511), block: 128, ..pool(0, 1) }],
@@ -341,7 +345,10 @@ fn the_pool_and_the_holders_are_told() {
 fn a_block_that_passes_a_limit_is_tried_as_a_chunk() {
     let ports = |vm_ports_max, ports_max| {
         let t = Translator::new(6);
-        t.configure(&spec(vec![PoolSpec { block: 256, ..pool(0, 1) }], vec![SnatSpec { vm_ports_max, ports_max, ..snat(7) }]));
+        t.configure(&spec(
+            vec![PoolSpec { block: 256, ..pool(0, 1) }],
+            vec![SnatSpec { vm_ports_max, ports_max, ..snat(7) }],
+        ));
         let taken = (0..600).map_while(|p| t.outbound(&flow(7, 1, 2000 + p), 0).ok()).count();
         (taken, t.outbound(&flow(7, 1, 9000), 0).unwrap_err(), t.tenant_use()[0].ports)
     };

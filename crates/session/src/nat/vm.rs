@@ -468,9 +468,16 @@ mod tests {
                 m.list(listed);
                 (m.listed(), m.idle & !1)
             };
-            assert_eq!((listed(&mut m, true), listed(&mut m, false), listed(&mut m, true)), ((true, tick(until * unit)), (false, tick(until * unit)), (true, tick(until * unit))));
+            assert_eq!(
+                (listed(&mut m, true), listed(&mut m, false), listed(&mut m, true)),
+                ((true, tick(until * unit)), (false, tick(until * unit)), (true, tick(until * unit)))
+            );
             let stays = [1, 2, 1000].map(|ago| m.stays(until.saturating_sub(ago) * unit));
-            assert_eq!((stays, m.stays(until * unit), m.stays((until + 1000) * unit)), ([true; 3], false, false), "{until}");
+            assert_eq!(
+                (stays, m.stays(until * unit), m.stays((until + 1000) * unit)),
+                ([true; 3], false, false),
+                "{until}"
+            );
             assert!(!m.stays(u64::MAX), "nothing stays where ports are wanted");
         }
     }
@@ -515,7 +522,9 @@ mod tests {
     fn a_mapping_that_was_passed_over_is_listed_again() {
         let (mut vm, _) = vm();
         let [a, b] = [1000, 1001].map(|p| vm.map(Protocol::Udp, p, 5).unwrap());
-        assert!(vm.release(Protocol::Udp, 1000, a, Some(1), false) && !vm.release(Protocol::Udp, 1001, b, Some(1), false));
+        assert!(
+            vm.release(Protocol::Udp, 1000, a, Some(1), false) && !vm.release(Protocol::Udp, 1001, b, Some(1), false)
+        );
         vm.mapped(Protocol::Udp, 1000).unwrap();
         assert!(vm.free_one());
         assert_eq!((vm.idle.len(), vm.mappings(), vm.mapped(Protocol::Udp, 1001)), (0, 1, None));
@@ -552,10 +561,25 @@ mod tests {
         assert_eq!(vm.behind(Protocol::Tcp, 9, 1280), Some(7), "the port that is left");
         let after = vm.map(Protocol::Tcp, 1000, 9).unwrap();
         assert_eq!((before.1 % 64, after.1 % 64), (5, 9));
-        assert_eq!((vm.behind(Protocol::Tcp, 9, before.1), vm.behind(Protocol::Tcp, 9, after.1), vm.sessions()), (None, Some(1000), 4));
+        assert_eq!(
+            (vm.behind(Protocol::Tcp, 9, before.1), vm.behind(Protocol::Tcp, 9, after.1), vm.sessions()),
+            (None, Some(1000), 4)
+        );
         assert!(!vm.leads(Protocol::Tcp, 1000, before) && vm.leads(Protocol::Tcp, 1000, after));
-        assert!(!vm.restore(Protocol::Tcp, 8, 9, after.1) && vm.restore(Protocol::Tcp, 8, 9, before.1) && vm.restore(Protocol::Tcp, 8, 9, before.1));
-        assert_eq!((vm.sessions(), vm.mappings(), vm.restore(Protocol::Tcp, 8, 9, after.1), vm.restore(Protocol::Tcp, 8, 9, 5)), (6, 3, false, false));
+        assert!(
+            !vm.restore(Protocol::Tcp, 8, 9, after.1)
+                && vm.restore(Protocol::Tcp, 8, 9, before.1)
+                && vm.restore(Protocol::Tcp, 8, 9, before.1)
+        );
+        assert_eq!(
+            (
+                vm.sessions(),
+                vm.mappings(),
+                vm.restore(Protocol::Tcp, 8, 9, after.1),
+                vm.restore(Protocol::Tcp, 8, 9, 5)
+            ),
+            (6, 3, false, false)
+        );
     }
 
     /// Of the ports of a chunk each is given once, from the place that is chosen on, and then none.
@@ -565,28 +589,48 @@ mod tests {
             let (mut vm, _) = vm();
             let mut seen = Vec::new();
             assert_eq!(vm.map(protocol, 4, 64 + 10).map(|e| e.1 % 64), Some(10), "the place that is chosen");
-            assert_eq!(vm.map(protocol, 6, 10).map(|e| e.1 % 64), Some(if protocol == Protocol::Udp { 12 } else { 11 }), "or the next one");
+            assert_eq!(
+                vm.map(protocol, 6, 10).map(|e| e.1 % 64),
+                Some(if protocol == Protocol::Udp { 12 } else { 11 }),
+                "or the next one"
+            );
             for p in 0..62 {
                 let (addr, port) = vm.map(protocol, 1000 + p, 63).unwrap();
                 assert!(addr == 9 && port / 64 == 20);
-                assert!(vm.leads(protocol, 1000 + p, (9, port)) && !vm.leads(protocol, 1000 + p, (9, port ^ 1)) && !vm.leads(protocol, 1000 + p, (8, port)));
+                assert!(
+                    vm.leads(protocol, 1000 + p, (9, port))
+                        && !vm.leads(protocol, 1000 + p, (9, port ^ 1))
+                        && !vm.leads(protocol, 1000 + p, (8, port))
+                );
                 assert_eq!(vm.behind(protocol, 9, port), Some(1000 + p));
                 seen.push(port);
             }
             seen.sort_unstable();
             seen.dedup();
             assert_eq!((seen.len(), vm.map(protocol, 5000, 1), vm.first_free[protocol.index()]), (62, None, 1));
-            assert_eq!(vm.held().collect::<Vec<_>>(), [Held { addr: 9, first: 1280, used: Protocol::ALL.map(|p| if p == protocol { 64 } else { 0 }) }]);
+            assert_eq!(
+                vm.held().collect::<Vec<_>>(),
+                [Held { addr: 9, first: 1280, used: Protocol::ALL.map(|p| if p == protocol { 64 } else { 0 }) }]
+            );
             // Other protocols have theirs.
             let other = if protocol == Protocol::Tcp { Protocol::Icmp } else { Protocol::Tcp };
-            assert_eq!((vm.map(other, 1, 0), vm.behind(other, 9, 1281), vm.behind(other, 9, 1280)), (Some((9, 1280)), None, Some(1)));
+            assert_eq!(
+                (vm.map(other, 1, 0), vm.behind(other, 9, 1281), vm.behind(other, 9, 1280)),
+                (Some((9, 1280)), None, Some(1))
+            );
             assert!(vm.holds(9, 20) && !vm.holds(9, 21) && !vm.holds(8, 20) && vm.ports() == 64);
             // What comes back is known to be free.
             assert!(!vm.release(protocol, 1007, (9, 0), None, false), "another endpoint");
             let port = vm.mapped(protocol, 1007).unwrap();
-            assert!(!vm.release(protocol, 1007, port, None, true) && vm.mapped(protocol, 1007) == Some(port), "somebody uses it");
+            assert!(
+                !vm.release(protocol, 1007, port, None, true) && vm.mapped(protocol, 1007) == Some(port),
+                "somebody uses it"
+            );
             (0..3).for_each(|_| assert!(!vm.release(protocol, 1007, port, None, false)));
-            assert_eq!((vm.mapped(protocol, 1007), vm.first_free[protocol.index()], vm.map(protocol, 5000, 1)), (None, 0, Some(port)));
+            assert_eq!(
+                (vm.mapped(protocol, 1007), vm.first_free[protocol.index()], vm.map(protocol, 5000, 1)),
+                (None, 0, Some(port))
+            );
         }
     }
 }

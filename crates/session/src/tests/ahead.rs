@@ -53,7 +53,10 @@ fn buckets_and_records_are_asked_for_before_they_are_read() {
         let (index, old) = (shared.root(0x18), shared.root(0x20));
         assert_eq!(old != 0, growing);
         for (n, new) in new.iter().enumerate() {
-            for (hash, homes) in [(new.inner.hash(shared.salt()), guard.homes_inner(&new.inner)), (new.outer.hash(shared.salt()), guard.homes_outer(&new.outer))] {
+            for (hash, homes) in [
+                (new.inner.hash(shared.salt()), guard.homes_inner(&new.inner)),
+                (new.outer.hash(shared.salt()), guard.homes_outer(&new.outer)),
+            ] {
                 let [a, b] = crate::table::buckets_of(index, hash).map(line);
                 let [c, d] = crate::table::buckets_of(old, hash).map(line);
                 let (all, first) = if growing { (vec![a, b, c, d], vec![a, c]) } else { (vec![a, b], vec![a]) };
@@ -106,7 +109,9 @@ fn what_ends_by_time_is_asked_for_ahead() {
     let mut ended: Vec<(InnerKey, usize)> = Vec::new();
     let all = asked(|| {
         for now in 2..50 {
-            t.expire(now * S, 10_000, &mut |e| ended.push((e.session.inner, ASKED.with_borrow(|a| a.as_ref().map_or(0, Vec::len)))));
+            t.expire(now * S, 10_000, &mut |e| {
+                ended.push((e.session.inner, ASKED.with_borrow(|a| a.as_ref().map_or(0, Vec::len))))
+            });
         }
     });
     assert_eq!(ended.len(), 300);

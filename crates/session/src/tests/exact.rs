@@ -71,7 +71,16 @@ fn hints_of_slots_are_what_each_half_word_says() {
             let other = (tag ^ rng.random_range(1..32)) & 31;
             let slot = |tag: u32| tag << SESSION_SLOT_TAG_SHIFT | rng_line(round + i as u32);
             lines[0].half(i).store(slot(tag), Relaxed);
-            lines[1].half(i).store(if rng.random() { slot(tag) } else if rng.random() { 0 } else { slot(other) }, Relaxed);
+            lines[1].half(i).store(
+                if rng.random() {
+                    slot(tag)
+                } else if rng.random() {
+                    0
+                } else {
+                    slot(other)
+                },
+                Relaxed,
+            );
             lines[2].half(i).store(if round % 2 == 0 { 0 } else { slot(tag) }, Relaxed);
         }
         let halves: Vec<u32> = (0..16).map(|i| lines[1].half(i).load(Relaxed)).collect();
@@ -91,9 +100,12 @@ fn kinds() -> [NewSession; 4] {
     let end = |vni, addr: std::net::IpAddr, port| (vni, addr, port);
     let (a, b) = (std::net::Ipv4Addr::new(10, 0, 1, 5), std::net::Ipv4Addr::new(10, 0, 1, 6));
     let pair4 = PairKey::new(17, end(7, a.into(), 70), end(9, b.into(), 80), false).unwrap().0;
-    let pair6 = PairKey::new(17, end(7, a.to_ipv6_mapped().into(), 70), end(9, b.to_ipv6_mapped().into(), 80), false).unwrap().0;
+    let pair6 = PairKey::new(17, end(7, a.to_ipv6_mapped().into(), 70), end(9, b.to_ipv6_mapped().into(), 80), false)
+        .unwrap()
+        .0;
     let six = InnerKey::v6(0x12_3456, 17, 0xfd00 << 112 | 5, 1000, 0x2001_0db8 << 96 | 9, 53);
-    let pair = |key: PairKey| NewSession { inner: key.inner(), outer: key.outer(), owner: Owner::Filter, ..udp(7, 1, 1) };
+    let pair =
+        |key: PairKey| NewSession { inner: key.inner(), outer: key.outer(), owner: Owner::Filter, ..udp(7, 1, 1) };
     let out = NewSession { inner: six, outer: six.untranslated(), owner: Owner::None, ..udp(1, 1, 1) };
     [NewSession { epoch: 0xffff, ..udp(0x12_3456, 0x0a00_0001, 1000) }, out, pair(pair4), pair(pair6)]
 }
@@ -132,7 +144,10 @@ fn a_record_is_of_its_keys_and_of_no_other() {
         };
         assert!(outer.iter().all(|other| !outer_is(lines, record, at, other)), "{n}");
         // The other end's VPC.
-        assert!((0..24).all(|bit| !pair_is(lines, record, at, &PairKey::with(new.inner, pair.other() ^ 1 << bit))), "{n}");
+        assert!(
+            (0..24).all(|bit| !pair_is(lines, record, at, &PairKey::with(new.inner, pair.other() ^ 1 << bit))),
+            "{n}"
+        );
         // The words that there are, read as a key of the other family.
         let word = |i| record.word(i).load(Relaxed);
         let second: Vec<u64> = (0..4).map(|i| lines.at(at | 1).word(i).load(Relaxed)).collect();
@@ -170,8 +185,14 @@ fn a_record_says_what_its_session_was_made_of() {
     for new in kinds() {
         let at = t.create(&NewSession { bytes: 1234, ..new }, 9 * S, &mut never).unwrap();
         let record = guard.record(at);
-        assert_eq!((record.inner(), record.outer(), record.owner(), record.epoch()), (new.inner, new.outer, new.owner, new.epoch));
-        assert_eq!((record.state(), record.from_outside(), record.started(), record.last_seen()), (State::OneSided, false, coarse(9 * S), coarse(9 * S)));
+        assert_eq!(
+            (record.inner(), record.outer(), record.owner(), record.epoch()),
+            (new.inner, new.outer, new.owner, new.epoch)
+        );
+        assert_eq!(
+            (record.state(), record.from_outside(), record.started(), record.last_seen()),
+            (State::OneSided, false, coarse(9 * S), coarse(9 * S))
+        );
         assert_eq!(record.counts(), Counts { packets: 1, bytes: 1234 });
         let sides = [Direction::Out, Direction::In].map(|d| (record.end(d), record.ack(d), record.window(d)));
         assert_eq!(sides, [(0, 0, 0); 2]);
@@ -189,7 +210,12 @@ fn a_record_says_what_its_session_was_made_of() {
         }
     }
     // Packets and bytes share a word.
-    for (word, packets, bytes) in [(0, 0, 0), (1, 1, 0), (1 << SESSION_COUNT_BYTES_SHIFT, 0, 1), (!0, (1 << SESSION_COUNT_BYTES_SHIFT) - 1, !0 >> SESSION_COUNT_BYTES_SHIFT)] {
+    for (word, packets, bytes) in [
+        (0, 0, 0),
+        (1, 1, 0),
+        (1 << SESSION_COUNT_BYTES_SHIFT, 0, 1),
+        (!0, (1 << SESSION_COUNT_BYTES_SHIFT) - 1, !0 >> SESSION_COUNT_BYTES_SHIFT),
+    ] {
         assert_eq!(Counts::of(word), Counts { packets, bytes });
     }
 }
@@ -250,7 +276,10 @@ impl Small {
     }
 
     fn words(&self) -> Vec<u64> {
-        (FIRST..FIRST + 4).flat_map(|line| (0..8).map(move |i| (line, i))).map(|(line, i)| self.lines.at(line).word(i).load(Relaxed)).collect()
+        (FIRST..FIRST + 4)
+            .flat_map(|line| (0..8).map(move |i| (line, i)))
+            .map(|(line, i)| self.lines.at(line).word(i).load(Relaxed))
+            .collect()
     }
 }
 
@@ -327,7 +356,11 @@ fn buckets_are_locked_once_each_and_unlocked() {
     let lock = |bucket: u32| s.lines.at(FIRST + bucket).word(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0;
     let locks = || [0, 1, 2, 3].map(lock);
     s.lines.at(FIRST + 2).word(7).store(0x1234, Relaxed);
-    for (wanted, want) in [([3, 1, 1, 3], [false, true, false, true]), ([2, 2, 2, 2], [false, false, true, false]), ([3, 2, 1, 0], [true; 4])] {
+    for (wanted, want) in [
+        ([3, 1, 1, 3], [false, true, false, true]),
+        ([2, 2, 2, 2], [false, false, true, false]),
+        ([3, 2, 1, 0], [true; 4]),
+    ] {
         let held = Locked::new(&s.lines, wanted.map(|n| FIRST + n));
         assert_eq!(locks(), want);
         drop(held);

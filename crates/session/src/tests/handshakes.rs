@@ -135,10 +135,9 @@ fn converse(rng: &mut ChaCha8Rng, what: &str) -> Vec<State> {
     for _ in 0..200_000 {
         let from = rng.random_range(0..2);
         // The responder sends nothing before it has heard of the initiator.
-        if (from == 0 || ends[1].rcv.is_some() || (simultaneous && conn.is_some()))
-            && wires[from].len() < 8 {
-                wires[from].extend(ends[from].send(rng));
-            }
+        if (from == 0 || ends[1].rcv.is_some() || (simultaneous && conn.is_some())) && wires[from].len() < 8 {
+            wires[from].extend(ends[from].send(rng));
+        }
         let to = 1 - from;
         if wires[from].is_empty() {
             continue;

@@ -56,7 +56,8 @@ fn a_session_is_listed_if_every_field_that_is_asked_for_is_its_own() {
 #[test]
 fn a_listing_in_pieces_sees_every_session_once() {
     let t = tracker(Options { initial: 1, ..Options::default() });
-    let mut made: Vec<SessionRef> = (0..300u16).map(|i| t.create(&udp(7, i.into(), i), S, &mut never).unwrap()).collect();
+    let mut made: Vec<SessionRef> =
+        (0..300u16).map(|i| t.create(&udp(7, i.into(), i), S, &mut never).unwrap()).collect();
     made.extend((0..300).map(|i| t.create(&v6(i), S, &mut never).unwrap()));
     let gone = [0, 5, 299, 300, 310, 599].map(|i| made[i]);
     gone.iter().for_each(|at| assert!(t.remove(*at, S, &mut |_| {})));
@@ -79,7 +80,8 @@ fn a_listing_in_pieces_sees_every_session_once() {
 #[test]
 fn sessions_are_removed_for_the_reason_that_is_given_and_the_others_stay() {
     let t = tracker(Options::default());
-    let all: Vec<NewSession> = (0..100).map(|i| udp(7 + u32::from(i) % 2, i.into(), i)).chain((0..20).map(v6)).collect();
+    let all: Vec<NewSession> =
+        (0..100).map(|i| udp(7 + u32::from(i) % 2, i.into(), i)).chain((0..20).map(v6)).collect();
     for new in &all {
         t.create(new, S, &mut never).unwrap();
     }
@@ -104,7 +106,8 @@ fn a_session_set_aside_is_not_one_of_the_fast_path_until_its_place_is_another_s(
     let fast = |t: &Tracker| t.tenant(7).unwrap().fast;
     let new = [1u16, 2, 3].map(|port| udp(7, 5, port));
     let at = new.map(|new| t.create(&new, S, &mut never).unwrap());
-    let answer = |i: usize| assert_eq!(t.judge(at[i], Direction::In, &L4View::Other, 60, S, &mut never).after, State::Paired);
+    let answer =
+        |i: usize| assert_eq!(t.judge(at[i], Direction::In, &L4View::Other, 60, S, &mut never).after, State::Paired);
     answer(0);
     answer(1);
     assert_eq!(fast(&t), 2);

@@ -65,14 +65,16 @@ fn length(seg: &Segment) -> i64 {
 impl Middlebox {
     /// The first segment that is seen is a SYN.
     pub(super) fn begin(by: Direction, seg: &Segment) -> Middlebox {
-        let mut it = Middlebox { state: State::SynSent, opener: by, loose: false, doubt: false, sides: [Side::default(); 2] };
+        let mut it =
+            Middlebox { state: State::SynSent, opener: by, loose: false, doubt: false, sides: [Side::default(); 2] };
         it.syn(by as usize, seg);
         it
     }
 
     /// The first segment that is seen is one of the middle: what it says holds, and of the other side the most is assumed.
     pub(super) fn pick_up(by: Direction, seg: &Segment) -> Middlebox {
-        let mut it = Middlebox { state: State::PickedUp, opener: by, loose: true, doubt: false, sides: [Side::default(); 2] };
+        let mut it =
+            Middlebox { state: State::PickedUp, opener: by, loose: true, doubt: false, sides: [Side::default(); 2] };
         let (seq, ack, window) = (i64::from(seg.seq), i64::from(seg.ack), i64::from(seg.window));
         it.sides[by as usize] = Side { sent: seq + length(seg), acked: ack, window, shift: 14, ..Side::default() };
         it.sides[1 - by as usize] = Side { sent: ack, acked: seq, window: 0xffff, shift: 14, ..Side::default() };
@@ -205,7 +207,8 @@ impl Middlebox {
     /// One SYN was seen.
     fn opening(&mut self, by: Direction, seg: &Segment) -> Told {
         let side = by as usize;
-        let (syn, ack, rst, fin) = (seg.flags & SYN != 0, seg.flags & ACK != 0, seg.flags & RST != 0, seg.flags & FIN != 0);
+        let (syn, ack, rst, fin) =
+            (seg.flags & SYN != 0, seg.flags & ACK != 0, seg.flags & RST != 0, seg.flags & FIN != 0);
         if by == self.opener {
             return match () {
                 // Sent again, or anew. That is no step forward.

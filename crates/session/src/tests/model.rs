@@ -2,8 +2,8 @@
 //! Random events against a naive twin: a map from keys to sessions, searched as a whole whenever anything is asked. What TCP segments
 //! mean the twin knows from a box of its own (`middlebox`), which shares nothing with the tracker's.
 
-use super::*;
 use super::middlebox::{Middlebox, Told};
+use super::*;
 use crate::tcp::Conn;
 use rand::RngExt;
 use std::collections::BTreeMap;
@@ -338,7 +338,8 @@ impl World {
                     (rng.random(), 0),
                 ][rng.random_range(0..8)];
                 let (octets, acks) = conn.edges(s);
-                let mut near = |of: [u32; 2]| of[rng.random_range(0..2)].wrapping_add(rng.random_range(0..3)).wrapping_sub(1);
+                let mut near =
+                    |of: [u32; 2]| of[rng.random_range(0..2)].wrapping_add(rng.random_range(0..3)).wrapping_sub(1);
                 let (octet, ack) = (near(octets), near(acks));
                 let noise = if rng.random_bool(0.1) { rng.random_range(0..100_000) } else { 0 };
                 L4View::Tcp(Segment {
@@ -435,7 +436,10 @@ impl World {
             assert_eq!((have.end, have.ack), ([0, 1].map(|s| conn.sent(s)), [0, 1].map(|s| conn.acked(s))), "{twin:?}");
             for side in [Direction::Out, Direction::In] {
                 let bytes = conn.window(side as usize);
-                assert!(bytes.is_none_or(|bytes| bytes == i64::from(have.bytes_of(side))), "{side:?} of {twin:?}, {have:?}");
+                assert!(
+                    bytes.is_none_or(|bytes| bytes == i64::from(have.bytes_of(side))),
+                    "{side:?} of {twin:?}, {have:?}"
+                );
             }
             assert_eq!((have.init, have.loose, have.doubt), (conn.opener, conn.loose, conn.doubt), "{twin:?}");
         }

@@ -56,8 +56,29 @@ fn timeouts_are_kept_to_the_millisecond() {
     t.reset = Duration::ZERO;
     t.icmp = Duration::from_secs(1 << 40);
     lives.set(&t);
-    let all = [Life::Established, Life::HalfOpen, Life::HalfOpenPressure, Life::Closing, Life::ClosingPressure, Life::Reset, Life::Udp, Life::UdpOneSided, Life::UdpOneWay, Life::Icmp];
-    let ms: Vec<u64> = (1..=10).map(|i| if i == 6 { 1 } else if i == 10 { u32::MAX.into() } else { 1_234_567 * i / 1000 }).collect();
+    let all = [
+        Life::Established,
+        Life::HalfOpen,
+        Life::HalfOpenPressure,
+        Life::Closing,
+        Life::ClosingPressure,
+        Life::Reset,
+        Life::Udp,
+        Life::UdpOneSided,
+        Life::UdpOneWay,
+        Life::Icmp,
+    ];
+    let ms: Vec<u64> = (1..=10)
+        .map(|i| {
+            if i == 6 {
+                1
+            } else if i == 10 {
+                u32::MAX.into()
+            } else {
+                1_234_567 * i / 1000
+            }
+        })
+        .collect();
     assert_eq!(all.map(|l| lives.ns(l)).to_vec(), ms.iter().map(|ms| ms * 1_000_000).collect::<Vec<_>>());
     assert_eq!(lives.get().each().map(|d| d.as_millis() as u64).to_vec(), ms);
     lives.set_own(&[1, 2, 3, 4, 5, 6, 7, 8, 9, u32::MAX]);
@@ -90,8 +111,26 @@ fn each_state_lives_as_long_as_its_timeout_says() {
         (6, syn, vec![(In, syn_ack), (Out, ack), (Out, doubt)], State::Established, 3),
         (6, syn, vec![(In, syn_ack), (Out, ack), (Out, fin)], State::FinOut, 3),
         (6, syn, vec![(In, syn_ack), (Out, ack), (In, segment(wire::tcp::FIN | ACK, 301, 101))], State::FinIn, 3),
-        (6, syn, vec![(In, syn_ack), (Out, ack), (Out, fin), (In, segment(wire::tcp::FIN | ACK, 301, 101))], State::FinBoth, 3),
-        (6, syn, vec![(In, syn_ack), (Out, ack), (Out, fin), (In, segment(wire::tcp::FIN | ACK, 301, 102)), (Out, segment(ACK, 102, 302))], State::TimeWait, 3),
+        (
+            6,
+            syn,
+            vec![(In, syn_ack), (Out, ack), (Out, fin), (In, segment(wire::tcp::FIN | ACK, 301, 101))],
+            State::FinBoth,
+            3,
+        ),
+        (
+            6,
+            syn,
+            vec![
+                (In, syn_ack),
+                (Out, ack),
+                (Out, fin),
+                (In, segment(wire::tcp::FIN | ACK, 301, 102)),
+                (Out, segment(ACK, 102, 302)),
+            ],
+            State::TimeWait,
+            3,
+        ),
         (6, syn, vec![(In, syn_ack), (Out, ack), (Out, reset)], State::Reset, 5),
         (6, ack, vec![], State::PickedUp, 1),
         (17, udp_answer, vec![], State::OneSided, 7),
@@ -155,7 +194,11 @@ fn limits_and_pressure_begin_where_they_say() {
     tenant.half_open.store(2, Relaxed);
     assert_eq!((quotas.of_vm(&vm(0)), quotas.of_vm(&vm(1)), quotas.of_vm(&vm(2))), (4, 3, 0));
     assert_eq!(quotas.reserve(tenant, &vm(0)), Err(Limit::Vm));
-    assert_eq!((tenant.sessions.load(Relaxed), tenant.half_open.load(Relaxed)), (7, 2), "what was refused took nothing");
+    assert_eq!(
+        (tenant.sessions.load(Relaxed), tenant.half_open.load(Relaxed)),
+        (7, 2),
+        "what was refused took nothing"
+    );
     assert_eq!(quotas.reserve(tenant, &vm(1)), Ok(()));
     assert!(!tenant.pressed(), "eight of ten");
     assert_eq!(quotas.reserve(tenant, &vm(2)), Ok(()));
@@ -163,7 +206,12 @@ fn limits_and_pressure_begin_where_they_say() {
     assert_eq!((quotas.reserve(tenant, &vm(3)), quotas.reserve(tenant, &vm(3))), (Ok(()), Err(Limit::Tenant)));
     assert!(quotas.is_near(tenant, &vm(0), Limit::Tenant) && quotas.is_near(tenant, &vm(0), Limit::Vm));
     // Near is at most one above; of a limit of none nobody is near.
-    for (limits, near) in [((9, 3, 3), [true; 3]), ((8, 2, 2), [false, false, false]), ((0, 0, 0), [false; 3]), ((u32::MAX, 4, 4), [true; 3])] {
+    for (limits, near) in [
+        ((9, 3, 3), [true; 3]),
+        ((8, 2, 2), [false, false, false]),
+        ((0, 0, 0), [false; 3]),
+        ((u32::MAX, 4, 4), [true; 3]),
+    ] {
         quotas.set(1, Some(TenantLimits { sessions: limits.0, vm_sessions: limits.1, half_open: limits.2 }));
         tenant.half_open.store(4, Relaxed);
         let have = [Limit::Tenant, Limit::Vm, Limit::HalfOpen].map(|l| quotas.is_near(tenant, &vm(0), l));
@@ -178,7 +226,9 @@ fn limits_and_pressure_begin_where_they_say() {
     quotas.adopt(tenant, &vm(0), false, true);
     let s = quotas.stats_of(1).unwrap();
     assert_eq!((s.sessions, s.half_open, s.fast, quotas.of_vm(&vm(0))), (10, 4, 1, 4));
-    for limit in [Limit::Tenant, Limit::Vm, Limit::Vm, Limit::HalfOpen, Limit::Node, Limit::Node, Limit::Node, Limit::Node] {
+    for limit in
+        [Limit::Tenant, Limit::Vm, Limit::Vm, Limit::HalfOpen, Limit::Node, Limit::Node, Limit::Node, Limit::Node]
+    {
         tenant.refuse(limit);
     }
     let s = quotas.stats_of(1).unwrap();
@@ -224,7 +274,14 @@ fn tenants_of_all_numbers_are_kept_apart_and_follow_the_default() {
 #[test]
 fn vms_are_counted_by_vpc_family_and_address() {
     let quotas = Quotas::new(9, TenantLimits::default());
-    let addresses = |n: u32| [IpAddr::V4(n.into()), IpAddr::V6(u128::from(n).into()), IpAddr::V6((u128::from(n) << 64).into()), IpAddr::V6((2u128 << 32 | u128::from(n)).into())];
+    let addresses = |n: u32| {
+        [
+            IpAddr::V4(n.into()),
+            IpAddr::V6(u128::from(n).into()),
+            IpAddr::V6((u128::from(n) << 64).into()),
+            IpAddr::V6((2u128 << 32 | u128::from(n)).into()),
+        ]
+    };
     let each = |vni: u32, n: u32, i: usize| 1 + (vni * 7 + n * 3 + i as u32) % 4;
     for vni in [1, 2, 1 << 16] {
         for n in 1..200 {
@@ -278,7 +335,9 @@ fn the_queue_of_half_open_sessions_is_bounded_and_swept() {
     assert_eq!((queue.len(), asked.get()), (139, 276));
     assert_eq!((&queue[..3], queue[138]), (&[(1, 2), (3, 4), (5, 6)][..], (276, 277)));
     // It is low while it is less than half of what is half-open, and less than half full.
-    for (len, half_open, low) in [(139, 10, false), (139, 278, false), (139, 279, false), (139, 280, true), (139, 100_000, true)] {
+    for (len, half_open, low) in
+        [(139, 10, false), (139, 278, false), (139, 279, false), (139, 280, true), (139, 100_000, true)]
+    {
         tenant.half_open.store(half_open, Relaxed);
         let have = tenant.queue().len();
         assert_eq!((have, tenant.queue_is_low()), (len, low), "{half_open}");
@@ -299,12 +358,21 @@ fn keys_are_the_words_of_the_layout() {
     assert_eq!(v4, InnerKey::V4([0x1234_5678_9abc_def0, 0x3344_5566_1122_7788]));
     let (vm, remote) = (0x1111_2222_3333_4444_5555_6666_7777_8888, 0x9999_aaaa_bbbb_cccc_dddd_eeee_ffff_0000);
     let v6 = InnerKey::v6(0x12_3456, 0x78, vm, 0x1122, remote, 0x7788);
-    let words = [0x1234_5678_1122_7788, 0x1111_2222_3333_4444, 0x5555_6666_7777_8888, 0x9999_aaaa_bbbb_cccc, 0xdddd_eeee_ffff_0000];
+    let words = [
+        0x1234_5678_1122_7788,
+        0x1111_2222_3333_4444,
+        0x5555_6666_7777_8888,
+        0x9999_aaaa_bbbb_cccc,
+        0xdddd_eeee_ffff_0000,
+    ];
     assert_eq!(v6, InnerKey::V6(words));
     for key in [v4, v6] {
         assert_eq!((key.vni(), key.proto(), key.vm_port(), key.remote_port()), (0x12_3456, 0x78, 0x1122, 0x7788));
         let plain = key.untranslated();
-        assert_eq!((plain.proto(), plain.public_port(), plain.remote_port(), plain.vni_bits()), (0x78, 0x1122, 0x7788, 0));
+        assert_eq!(
+            (plain.proto(), plain.public_port(), plain.remote_port(), plain.vni_bits()),
+            (0x78, 0x1122, 0x7788, 0)
+        );
         assert_eq!((plain.public(), plain.remote(), plain.is_v6()), (key.vm(), key.remote(), key.is_v6()));
         let pair = PairKey::with(key, 0xab_cdef);
         assert_eq!((pair.inner(), pair.other(), pair.outer().vni_bits()), (key, 0xab_cdef, 0xab_cdef));
@@ -326,7 +394,13 @@ fn keys_are_the_words_of_the_layout() {
 fn a_pair_has_one_key_whichever_end_sends() {
     let v4 = |n: u32| IpAddr::V4(n.into());
     let v6 = |n: u128| IpAddr::V6(n.into());
-    let ends = [((5, v4(9), 80), (4, v4(10), 70)), ((4, v4(9), 80), (5, v4(9), 70)), ((4, v4(9), 70), (4, v4(9), 80)), ((5, v6(9), 80), (4, v6(1 << 100), 70)), ((4, v6(9), 80), (5, v6(9), 70))];
+    let ends = [
+        ((5, v4(9), 80), (4, v4(10), 70)),
+        ((4, v4(9), 80), (5, v4(9), 70)),
+        ((4, v4(9), 70), (4, v4(9), 80)),
+        ((5, v6(9), 80), (4, v6(1 << 100), 70)),
+        ((4, v6(9), 80), (5, v6(9), 70)),
+    ];
     for (low, high) in ends {
         for echo in [false, true] {
             let (there, back) = (PairKey::new(17, low, high, echo).unwrap(), PairKey::new(17, high, low, echo));
@@ -338,7 +412,11 @@ fn a_pair_has_one_key_whichever_end_sends() {
             if !echo {
                 assert_eq!(back, (there.0, Direction::In));
             } else if low.1 != high.1 || low.0 != high.0 {
-                assert_eq!((back.1, back.0.inner().vm_port(), back.0.inner().vm()), (Direction::In, high.2, low.1), "the identifier is the sender's");
+                assert_eq!(
+                    (back.1, back.0.inner().vm_port(), back.0.inner().vm()),
+                    (Direction::In, high.2, low.1),
+                    "the identifier is the sender's"
+                );
             }
         }
     }
@@ -349,7 +427,11 @@ fn a_pair_has_one_key_whichever_end_sends() {
     assert_eq!(server.inner(), InnerKey::v6(3, 6, 200, 443, 100, 5000));
     assert!(PairKey::of_server(6, 3, v4(200), v6(100), (1, 2)).is_none());
     // No two of these have one hash, whatever differs.
-    let keys: Vec<u64> = ends.iter().flat_map(|(a, b)| [(*a, *b), ((a.0 + 8, a.1, a.2), *b), (*a, (b.0 + 8, b.1, b.2))]).map(|(a, b)| PairKey::new(17, a, b, false).unwrap().0.hash(7)).collect();
+    let keys: Vec<u64> = ends
+        .iter()
+        .flat_map(|(a, b)| [(*a, *b), ((a.0 + 8, a.1, a.2), *b), (*a, (b.0 + 8, b.1, b.2))])
+        .map(|(a, b)| PairKey::new(17, a, b, false).unwrap().0.hash(7))
+        .collect();
     assert_eq!(keys.iter().collect::<std::collections::HashSet<_>>().len(), keys.len());
 }
 
@@ -374,10 +456,16 @@ fn the_fast_path_takes_what_it_may_and_changes_what_it_must() {
     t.judge(at, Direction::In, &tcp(segment(SYN | ACK, 300, 101, 0)), 40, 2 * S, &mut never);
     t.judge(at, Direction::Out, &tcp(segment(ACK, 101, 301, 0)), 40, 2 * S, &mut never);
     let before = (record.state_word(), record.counts());
-    for (n, flags) in [SYN, wire::tcp::FIN | ACK, wire::tcp::RST, ACK | SYN, 0, PSH, ACK | wire::tcp::RST, ACK | 0x20].into_iter().enumerate() {
+    for (n, flags) in [SYN, wire::tcp::FIN | ACK, wire::tcp::RST, ACK | SYN, 0, PSH, ACK | wire::tcp::RST, ACK | 0x20]
+        .into_iter()
+        .enumerate()
+    {
         assert!(!record.fast(Direction::Out, &tcp(segment(flags, 101, 301, 0)), 40, 3 * S), "{n}");
     }
-    assert!(!record.fast(Direction::Out, &L4View::Other, 40, 3 * S) && !record.fast(Direction::Out, &L4View::Echo { request: true }, 40, 3 * S));
+    assert!(
+        !record.fast(Direction::Out, &L4View::Other, 40, 3 * S)
+            && !record.fast(Direction::Out, &L4View::Echo { request: true }, 40, 3 * S)
+    );
     assert_eq!((record.state_word(), record.counts(), record.last_seen()), (before.0, before.1, coarse(2 * S)));
     for (n, flags) in [ACK, ACK | PSH, ACK | 0x40, ACK | 0x80 | PSH].into_iter().enumerate() {
         let n = n as u32;
@@ -401,7 +489,10 @@ fn the_fast_path_takes_what_it_may_and_changes_what_it_must() {
             t.judge(at, direction, &L4View::Other, 50, 9 * S, &mut never);
         }
         assert_eq!((record.state(), record.from_outside()), (State::OneWay, direction == Direction::In));
-        assert!(record.fast(direction, &L4View::Other, 50, 10 * S) && !record.fast(direction.reverse(), &L4View::Other, 50, 11 * S));
+        assert!(
+            record.fast(direction, &L4View::Other, 50, 10 * S)
+                && !record.fast(direction.reverse(), &L4View::Other, 50, 11 * S)
+        );
         assert_eq!((record.last_seen(), record.counts()), (coarse(10 * S), Counts { packets: 9, bytes: 100 + 8 * 50 }));
         assert_eq!(t.judge(at, direction.reverse(), &L4View::Other, 50, 11 * S, &mut never).after, State::Paired);
         assert!(record.fast(direction.reverse(), &L4View::Other, 50, 10 * S));
@@ -439,7 +530,11 @@ fn the_fast_path_takes_what_it_may_and_changes_what_it_must() {
 fn room_is_what_is_there_and_limits_are_what_was_asked_for() {
     for sessions in [0, u32::MAX, 120_000_000] {
         let memory = Arc::new(HeapMemory::new().unwrap());
-        let Err(AttachError::TooMany(n, most)) = Tracker::new(memory, Options { sessions, ..Options::default() }, S).map(drop) else { panic!("{sessions}") };
+        let Err(AttachError::TooMany(n, most)) =
+            Tracker::new(memory, Options { sessions, ..Options::default() }, S).map(drop)
+        else {
+            panic!("{sessions}")
+        };
         // 64 lines of records for each 63 sessions, and 200 slots of index at a load of 85 for each 100 sessions.
         let lines = f64::from(1 << 27) / (64.0 / 63.0 + 200.0 / (14.0 * 85.0)) - 2.0 * 65_536.0;
         assert!(n == sessions && (f64::from(most) - lines).abs() < 0.002 * lines, "{most} {lines}");
@@ -451,7 +546,11 @@ fn room_is_what_is_there_and_limits_are_what_was_asked_for() {
     let t = tracker(Options { sessions: 4096, initial: 64, ..Options::default() });
     let of = |t: &Tracker| (t.stats().room, t.stats().memory_bytes / u64::from(SEGMENT_BYTES), t.stats().sessions);
     let segment = u64::from(SEGMENT_LINES);
-    assert_eq!(of(&t), (segment - 1, 3, 0), "one segment of records without line 0, one of index, one that is prepared");
+    assert_eq!(
+        of(&t),
+        (segment - 1, 3, 0),
+        "one segment of records without line 0, one of index, one that is prepared"
+    );
     let made: Vec<SessionRef> = (0..10).map(|n| t.create(&udp(1, n, 1), S, &mut never).unwrap()).collect();
     assert_eq!(of(&t), (segment - 11, 3, 10));
     let inner = InnerKey::v6(3, 17, 5, 1, 9, 53);

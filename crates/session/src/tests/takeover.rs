@@ -47,7 +47,8 @@ fn told(t: &Tracker, now: u64) -> Vec<String> {
 /// Free records of both families: all lines of their segments but those in use, and line 0.
 fn room(t: &Tracker, now: u64) -> u64 {
     let (shared, _) = t.shared_for_tests();
-    let count = |kind: u8| (0..shared.memory.segments()).filter(|n| shared.lines.kind(*n).load(Relaxed) == kind).count() as u64;
+    let count =
+        |kind: u8| (0..shared.memory.segments()).filter(|n| shared.lines.kind(*n).load(Relaxed) == kind).count() as u64;
     let used = |v6: bool| all(t, now).iter().filter(|(_, i)| i.inner.is_v6() == v6).count() as u64;
     let segment = u64::from(SEGMENT_LINES);
     let first = shared.lines.kind(0).load(Relaxed);
@@ -93,9 +94,18 @@ fn a_tracker_that_takes_over_remembers_what_the_first_one_does() {
             Err(Refusal::Exists(at)) if step % 3 == 0 => drop(t.remove(at, now, &mut |_| {})),
             Err(Refusal::Exists(at)) => {
                 let conn = Conn::of(&t.sessions().enter().record(at));
-                let answer = Segment { flags: SYN | ACK, seq: 77, ack: conn.end[0], window: 500, scale: Some(2), ..Segment::default() };
-                let finish = Segment { flags: ACK, seq: conn.end[0], ack: 78, window: 60, len: 20, ..Segment::default() };
-                let (direction, segment) = if step % 2 == 0 { (Direction::In, answer) } else { (Direction::Out, finish) };
+                let answer = Segment {
+                    flags: SYN | ACK,
+                    seq: 77,
+                    ack: conn.end[0],
+                    window: 500,
+                    scale: Some(2),
+                    ..Segment::default()
+                };
+                let finish =
+                    Segment { flags: ACK, seq: conn.end[0], ack: 78, window: 60, len: 20, ..Segment::default() };
+                let (direction, segment) =
+                    if step % 2 == 0 { (Direction::In, answer) } else { (Direction::Out, finish) };
                 let view = if new.inner.proto() == 6 { L4View::Tcp(segment) } else { L4View::Other };
                 t.judge(at, direction, &view, step, now, &mut |_| {});
             }
@@ -119,20 +129,25 @@ fn a_tracker_that_takes_over_remembers_what_the_first_one_does() {
             for vni in 1..5 {
                 let of = |t: &Tracker| {
                     let limits = t.tenant(vni).unwrap();
-                    t.set_limits(vni, Some(TenantLimits { sessions: limits.sessions, vm_sessions: 1000, half_open: 1000 }));
+                    t.set_limits(
+                        vni,
+                        Some(TenantLimits { sessions: limits.sessions, vm_sessions: 1000, half_open: 1000 }),
+                    );
                     let mut gone = Vec::new();
                     let made = t.create(&udp(vni, 99, 900 + vni as u16), now, &mut |e| gone.push(e.session.inner));
                     made.map(|_| gone)
                 };
                 let theirs = of(&other);
                 let mine: Vec<InnerKey> = {
-                    let mut half: Vec<_> = all(&t, now).into_iter().filter(|(_, i)| i.inner.vni() == vni && i.state.half_open()).collect();
+                    let mut half: Vec<_> =
+                        all(&t, now).into_iter().filter(|(_, i)| i.inner.vni() == vni && i.state.half_open()).collect();
                     half.sort_by_key(|(_, i)| i.start);
                     half.into_iter().map(|(_, i)| i.inner).collect()
                 };
                 let first = mine.first();
                 let oldest = |key: &InnerKey| {
-                    let start = |k: &InnerKey| all(&t, now).into_iter().find(|(_, i)| i.inner == *k).map(|(_, i)| i.start);
+                    let start =
+                        |k: &InnerKey| all(&t, now).into_iter().find(|(_, i)| i.inner == *k).map(|(_, i)| i.start);
                     first.is_some_and(|f| start(f) == start(key))
                 };
                 match theirs {
@@ -153,7 +168,10 @@ struct World {
 /// Eight UDP, four TCP, four IPv6 sessions and two pairs, and what `damage` does to them.
 fn damaged(damage: impl FnOnce(&World, &crate::record::Lines)) -> Result<(Tracker, [u64; 4]), AttachError> {
     let t = tracker(options());
-    let new = (0..8).map(|n| udp(1, 5 + n, 100)).chain((0..4).map(|n| tcp(2, 5, 200 + n, 1))).chain((0..4).map(|n| six(3, 5, 300 + n)));
+    let new = (0..8)
+        .map(|n| udp(1, 5 + n, 100))
+        .chain((0..4).map(|n| tcp(2, 5, 200 + n, 1)))
+        .chain((0..4).map(|n| six(3, 5, 300 + n)));
     let made = new.chain((0..2).map(|n| pair(400 + n))).map(|new| (new, t.create(&new, 10 * S, &mut never).unwrap()));
     let made = made.collect();
     let memory = copy(&t);
@@ -208,8 +226,17 @@ fn what_a_kill_leaves_is_found_and_mended_to_the_last_entry() {
     };
     assert_eq!(found(&locked), [18, 0, 0, 0]);
     // Entries that are missing: of one key, of the other, of both, of a pair, of IPv6.
-    for (missing, completed) in [(vec![(0, 0)], 1), (vec![(0, 1)], 1), (vec![(0, 0), (0, 1)], 1), (vec![(9, 0), (3, 1)], 2), (vec![(16, 0)], 1), (vec![(13, 1)], 1)] {
-        let without = |w: &World, lines: &crate::record::Lines| missing.iter().for_each(|(n, which)| drop_entry(w, lines, *n, *which));
+    for (missing, completed) in [
+        (vec![(0, 0)], 1),
+        (vec![(0, 1)], 1),
+        (vec![(0, 0), (0, 1)], 1),
+        (vec![(9, 0), (3, 1)], 2),
+        (vec![(16, 0)], 1),
+        (vec![(13, 1)], 1),
+    ] {
+        let without = |w: &World, lines: &crate::record::Lines| {
+            missing.iter().for_each(|(n, which)| drop_entry(w, lines, *n, *which))
+        };
         assert_eq!(found(&without), [18, completed, 0, 0], "{missing:?}");
     }
 }
@@ -252,12 +279,17 @@ fn entries_that_lead_elsewhere_are_cleared_and_made_again() {
             change(w, lines, line, i);
         })
     };
-    assert_eq!(entry(&|_, lines, line, i| _ = lines.at(line).half(i).fetch_xor(1 << SESSION_SLOT_TAG_SHIFT, Relaxed)), [18, 1, 1, 0]);
+    assert_eq!(
+        entry(&|_, lines, line, i| _ = lines.at(line).half(i).fetch_xor(1 << SESSION_SLOT_TAG_SHIFT, Relaxed)),
+        [18, 1, 1, 0]
+    );
     assert_eq!(entry(&|_, lines, line, i| _ = lines.at(line).word(7).fetch_xor(1 << (4 * i), Relaxed)), [18, 1, 1, 0]);
-    let to = |at: u32| move |w: &World, lines: &crate::record::Lines, line: u32, i: usize| {
-        let slot = lines.at(line).half(i);
-        let at = if at == 0 { w.at(5) } else { at };
-        slot.store(slot.load(Relaxed) & !SESSION_SLOT_LINE | at, Relaxed);
+    let to = |at: u32| {
+        move |w: &World, lines: &crate::record::Lines, line: u32, i: usize| {
+            let slot = lines.at(line).half(i);
+            let at = if at == 0 { w.at(5) } else { at };
+            slot.store(slot.load(Relaxed) & !SESSION_SLOT_LINE | at, Relaxed);
+        }
     };
     for at in [0, 1 << 20, SESSION_SLOT_LINE, 60_000] {
         assert_eq!(entry(&to(at)), [18, 1, 1, 0], "{at}");
@@ -277,7 +309,9 @@ fn entries_of_an_index_that_was_growing_are_as_good() {
         w.memory.grow(n + 1).unwrap();
         lines.kind(n).store(SESSION_SEGMENT_INDEX, Relaxed);
         lines.root(INDEX_OLD).store(shared.root(INDEX), Relaxed);
-        lines.root(INDEX).store(u64::from(SEGMENT_LINES) << TABLE_REF_BUCKETS_SHIFT | u64::from(n * SEGMENT_LINES), Relaxed);
+        lines
+            .root(INDEX)
+            .store(u64::from(SEGMENT_LINES) << TABLE_REF_BUCKETS_SHIFT | u64::from(n * SEGMENT_LINES), Relaxed);
     };
     assert_eq!(found(&growing), [18, 0, 0, 0]);
 }
@@ -325,7 +359,16 @@ fn a_pair_or_an_ipv6_session_that_is_there_twice_goes() {
 fn an_index_that_cannot_be_is_made_anew() {
     let reference = |first: u64, n: u64| n << TABLE_REF_BUCKETS_SHIFT | first;
     let segment = u64::from(SEGMENT_LINES);
-    let bad = [0, reference(0, segment), reference(segment, 0), reference(segment + 1, segment), reference(segment, segment + 1), reference(segment, 1 << 20), reference(1 << 27, segment), u64::MAX];
+    let bad = [
+        0,
+        reference(0, segment),
+        reference(segment, 0),
+        reference(segment + 1, segment),
+        reference(segment, segment + 1),
+        reference(segment, 1 << 20),
+        reference(1 << 27, segment),
+        u64::MAX,
+    ];
     for word in bad {
         let found = damaged(|_, lines| lines.root(INDEX).store(word, Relaxed)).unwrap().1;
         assert_eq!(found, [18, 18, 0, 0], "index {word:x}");
@@ -336,7 +379,14 @@ fn an_index_that_cannot_be_is_made_anew() {
 fn an_old_index_that_cannot_be_is_forgotten() {
     let reference = |first: u64, n: u64| n << TABLE_REF_BUCKETS_SHIFT | first;
     let segment = u64::from(SEGMENT_LINES);
-    for word in [reference(0, segment), reference(segment, 0), reference(segment + 1, segment), reference(segment, segment + 1), reference(segment, 1 << 20), u64::MAX] {
+    for word in [
+        reference(0, segment),
+        reference(segment, 0),
+        reference(segment + 1, segment),
+        reference(segment, segment + 1),
+        reference(segment, 1 << 20),
+        u64::MAX,
+    ] {
         let found = damaged(|_, lines| lines.root(INDEX_OLD).store(word, Relaxed)).unwrap().1;
         assert_eq!(found, [18, 0, 0, 0], "old index {word:x}");
     }
@@ -385,18 +435,32 @@ fn the_index_grows_when_it_must_and_in_the_steps_that_are_promised(case: (u32, u
         let found = || {
             let sessions = t.sessions();
             let guard = sessions.enter();
-            new.iter().all(|n| guard.find_inner(&n.inner).is_some() && guard.find_outer(&n.outer).is_some() && t.find_inner(&n.inner).is_some())
+            new.iter().all(|n| {
+                guard.find_inner(&n.inner).is_some()
+                    && guard.find_outer(&n.outer).is_some()
+                    && t.find_inner(&n.inner).is_some()
+            })
         };
         // Entries that are in the new index.
         let copied = || {
             let (shared, index) = (t.shared_for_tests().0, root(INDEX));
             (0..(index >> TABLE_REF_BUCKETS_SHIFT) as u32)
-                .map(|n| (0..SESSION_SLOTS as usize).filter(|i| crate::index::entry(shared.lines.at(index as u32 + n), *i).is_some()).count())
+                .map(|n| {
+                    (0..SESSION_SLOTS as usize)
+                        .filter(|i| crate::index::entry(shared.lines.at(index as u32 + n), *i).is_some())
+                        .count()
+                })
                 .sum::<usize>()
         };
         let old = |buckets: u32| {
             let shared = t.shared_for_tests().0;
-            (0..buckets).map(|n| (0..SESSION_SLOTS as usize).filter(|i| crate::index::entry(shared.lines.at(begun as u32 + n), *i).is_some()).count()).sum::<usize>()
+            (0..buckets)
+                .map(|n| {
+                    (0..SESSION_SLOTS as usize)
+                        .filter(|i| crate::index::entry(shared.lines.at(begun as u32 + n), *i).is_some())
+                        .count()
+                })
+                .sum::<usize>()
         };
         assert!(found() && copied() == 0);
         check(&t, S);

@@ -33,7 +33,9 @@ fn open(t: &Tracker, vni: u32, port: u16, now: u64) -> SessionRef {
 fn ends(t: &Tracker, begin: u64, seconds: u64) -> Vec<(u64, u32, u16, State)> {
     let mut out = Vec::new();
     for s in 0..=seconds {
-        t.expire(begin + s * S, 10_000, &mut |e| out.push((s, e.session.inner.vni(), e.session.inner.vm_port(), e.session.state)));
+        t.expire(begin + s * S, 10_000, &mut |e| {
+            out.push((s, e.session.inner.vni(), e.session.inner.vm_port(), e.session.state))
+        });
     }
     out
 }
@@ -60,7 +62,10 @@ fn a_connection_that_begins_to_end_is_looked_at_in_time() {
         }
         assert_eq!(t.info(at, 100 * S).unwrap().state, *state, "{n}");
         let ends = ends(&t, 100 * S, life + 5);
-        assert!(matches!(ends[..], [(s, 7, 1, last)] if last == *state && s >= *life && s <= life + 3), "{n}: {ends:?}");
+        assert!(
+            matches!(ends[..], [(s, 7, 1, last)] if last == *state && s >= *life && s <= life + 3),
+            "{n}: {ends:?}"
+        );
     }
     // One that is open again lives on, although a nearer timer is there.
     let t = tracker(small());
@@ -178,7 +183,11 @@ fn whatever_its_state_a_session_is_removed() {
         &[],
         &[(Direction::In, tcp(SYN, 300, 0))],
         &[(Direction::In, tcp(SYN | ACK, 300, 101))],
-        &[(Direction::In, tcp(SYN | ACK, 300, 101)), (Direction::Out, tcp(ACK, 101, 301)), (Direction::Out, tcp(RST, 101, 0))],
+        &[
+            (Direction::In, tcp(SYN | ACK, 300, 101)),
+            (Direction::Out, tcp(ACK, 101, 301)),
+            (Direction::Out, tcp(RST, 101, 0)),
+        ],
     ];
     for (n, steps) in steps.iter().enumerate() {
         let at = t.create(&syn(7, n as u16), S, &mut never).unwrap();
@@ -205,7 +214,9 @@ fn a_tracker_begins_anew_on_memory_that_was_used() {
     let memory = Arc::new(HeapMemory::new().unwrap());
     let fresh = Tracker::new(memory.clone(), small(), S).unwrap();
     let inner = InnerKey::v6(7, 17, 5, 5, 9, 53);
-    fresh.create(&NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(7, 5, 5) }, S, &mut never).unwrap();
+    fresh
+        .create(&NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(7, 5, 5) }, S, &mut never)
+        .unwrap();
     for port in 0..100 {
         fresh.create(&udp(7, 5, port), S, &mut never).unwrap();
     }
@@ -221,7 +232,9 @@ fn a_tracker_begins_anew_on_memory_that_was_used() {
     }
     // All that is left is used before there is more.
     let before = memory.segments();
-    again.create(&NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(7, 5, 5) }, S, &mut never).unwrap();
+    again
+        .create(&NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(7, 5, 5) }, S, &mut never)
+        .unwrap();
     assert_eq!(memory.segments(), before);
     check(&again, S);
 }
@@ -236,14 +249,32 @@ fn an_error_is_about_what_may_be_on_its_way() {
         let new = NewSession { view: of(SYN, 2_000_000, 0, 0, window), ..syn(7, port) };
         let at = t.create(&new, S, &mut never).unwrap();
         t.judge(at, Direction::In, &of(SYN | ACK, 4_000_000, 2_000_001, 0, window), 40, S, &mut never);
-        t.judge(at, Direction::Out, &of(ACK, 2_000_001, 4_000_001, 0, if scale.is_some() { window } else { 0 }), 40, S, &mut never);
-        t.judge(at, Direction::In, &of(ACK, 4_000_001, 2_000_001, 0, if scale.is_some() { window } else { 0 }), 40, S, &mut never);
+        t.judge(
+            at,
+            Direction::Out,
+            &of(ACK, 2_000_001, 4_000_001, 0, if scale.is_some() { window } else { 0 }),
+            40,
+            S,
+            &mut never,
+        );
+        t.judge(
+            at,
+            Direction::In,
+            &of(ACK, 4_000_001, 2_000_001, 0, if scale.is_some() { window } else { 0 }),
+            40,
+            S,
+            &mut never,
+        );
         t.judge(at, Direction::Out, &of(ACK, 2_000_001, 4_000_001, 500, 10), 540, S, &mut never);
         let outside = |seq: u32| t.related(&Embedded::FromOutside { key: new.outer, seq: Some(seq) }).is_some();
         let inside = |seq: u32| t.related(&Embedded::FromInside { key: new.inner, seq: Some(seq) }).is_some();
         let (sent, answered) = (2_000_501, 4_000_001);
         assert_eq!([sent + 1, sent, sent - most, sent - most - 1].map(outside), [false, true, true, false], "{most}");
-        assert_eq!([answered + 1, answered, answered - most, answered - most - 1].map(inside), [false, true, true, false], "{most}");
+        assert_eq!(
+            [answered + 1, answered, answered - most, answered - most - 1].map(inside),
+            [false, true, true, false],
+            "{most}"
+        );
     }
     // Of a pair the side that sent it counts.
     let end = |last: u8, port| (7, std::net::IpAddr::from([10, 0, 1, last]), port);
@@ -252,8 +283,19 @@ fn an_error_is_about_what_may_be_on_its_way() {
     let at = t.create(&new, S, &mut never).unwrap();
     t.judge(at, Direction::In, &tcp(SYN | ACK, 900_000, 101), 40, S, &mut never);
     let pair = |sent, seq| t.related(&Embedded::OfPair { key, sent, seq });
-    assert_eq!([pair(Direction::Out, Some(101)), pair(Direction::Out, Some(900_001)), pair(Direction::In, Some(900_001)), pair(Direction::In, Some(101))], [Some(at), None, Some(at), None]);
-    assert_eq!((pair(Direction::In, None), t.related(&Embedded::FromInside { key: key.inner(), seq: None })), (Some(at), None));
+    assert_eq!(
+        [
+            pair(Direction::Out, Some(101)),
+            pair(Direction::Out, Some(900_001)),
+            pair(Direction::In, Some(900_001)),
+            pair(Direction::In, Some(101))
+        ],
+        [Some(at), None, Some(at), None]
+    );
+    assert_eq!(
+        (pair(Direction::In, None), t.related(&Embedded::FromInside { key: key.inner(), seq: None })),
+        (Some(at), None)
+    );
 }
 
 /// The index grows with the first session above 85% of its slots at two entries each, once, and never beyond what all sessions need.
@@ -272,7 +314,10 @@ fn an_index_grows_at_its_load_and_up_to_what_the_limit_needs() {
         }
         t.keep_index_for_tests(full + 1);
         let now = root(&t, index);
-        assert_eq!((now >> TABLE_REF_BUCKETS_SHIFT, root(&t, old)), if segments == 1 { (segment, 0) } else { (segments * segment, first) });
+        assert_eq!(
+            (now >> TABLE_REF_BUCKETS_SHIFT, root(&t, old)),
+            if segments == 1 { (segment, 0) } else { (segments * segment, first) }
+        );
         t.keep_index_for_tests(full + 1);
         assert_eq!(root(&t, index), now, "it is growing already");
         assert!(t.create(&udp(7, 5, 1), S, &mut never).is_ok() && t.find_inner(&udp(7, 5, 1).inner).is_some());
@@ -306,7 +351,10 @@ fn a_connection_in_the_place_of_another_gives_way_as_what_it_is() {
     assert_eq!(t.judge(at, Direction::Out, &tcp(SYN, 900, 0), 40, 105 * S, &mut hear).after, State::SynSent);
     t.create(&syn(7, 3), 106 * S, &mut hear).unwrap();
     let info = t.info(at, 105 * S).unwrap();
-    assert_eq!((info.start >> SESSION_TIME_SHIFT, info.counts.packets, info.state), (u64::from(coarse(105 * S)), 1, State::SynSent));
+    assert_eq!(
+        (info.start >> SESSION_TIME_SHIFT, info.counts.packets, info.state),
+        (u64::from(coarse(105 * S)), 1, State::SynSent)
+    );
     let stats = t.tenant(7).unwrap();
     assert_eq!((stats.sessions, stats.half_open, stats.created), (3, 3, 3));
     // The oldest is the second one; then the one that began anew, then the third.
@@ -334,7 +382,8 @@ fn who_takes_over_knows_the_oldest_and_no_old_index() {
     assert_eq!(t.shared_for_tests().0.root(old), 0);
     t.set_limits(7, Some(TenantLimits { sessions: 3, vm_sessions: 100, half_open: 100 }));
     let mut gone = Vec::new();
-    (10..13).for_each(|port| _ = t.create(&syn(7, port), 10 * S, &mut |e| gone.push(e.session.inner.vm_port())).unwrap());
+    (10..13)
+        .for_each(|port| _ = t.create(&syn(7, port), 10 * S, &mut |e| gone.push(e.session.inner.vm_port())).unwrap());
     assert_eq!(gone, [2, 3, 1]);
     check(&t, 10 * S);
 }
@@ -391,7 +440,12 @@ fn a_record_keeps_the_whole_connection() {
 #[test]
 fn a_record_that_was_refused_serves_its_own_family() {
     let inner = |port| InnerKey::v6(7, 17, 5, port, 9, 53);
-    let six = |port| NewSession { inner: inner(port), outer: inner(port).untranslated(), owner: Owner::None, ..udp(7, 5, port) };
+    let six = |port| NewSession {
+        inner: inner(port),
+        outer: inner(port).untranslated(),
+        owner: Owner::None,
+        ..udp(7, 5, port)
+    };
     for (v6, first) in [(false, udp(7, 5, 1)), (true, six(1))] {
         let memory = Arc::new(HeapMemory::new().unwrap());
         let t = Tracker::new(memory.clone(), small(), S).unwrap();

@@ -123,7 +123,12 @@ fn every_field_goes_over_and_later_ones_go_forward_only() {
     let end = |vni, last: u8, port| (vni, std::net::IpAddr::from([10, 0, 1, last]), port);
     let (key, direction) = PairKey::new(6, end(7, 5, 70), end(9, 6, 80), false).unwrap();
     let syn = L4View::Tcp(Segment { flags: SYN, seq: 77, window: 512, scale: Some(5), ..Segment::default() });
-    let v4 = NewSession { inner: InnerKey::v4(2, 6, 3, 9, 4, 80), outer: OuterKey::v4(6, 0xc633_6401, 10, 4, 80), view: syn, ..udp(2, 3, 9) };
+    let v4 = NewSession {
+        inner: InnerKey::v4(2, 6, 3, 9, 4, 80),
+        outer: OuterKey::v4(6, 0xc633_6401, 10, 4, 80),
+        view: syn,
+        ..udp(2, 3, 9)
+    };
     let inner6 = InnerKey::v6(9, 6, 1 << 100 | 5, 11, 7 << 70 | 9, 53);
     let v6 = NewSession { inner: inner6, outer: inner6.untranslated(), owner: Owner::None, ..v4 };
     let pair = NewSession { inner: key.inner(), outer: key.outer(), owner: Owner::Filter, direction, ..v4 };
@@ -146,7 +151,9 @@ fn every_field_goes_over_and_later_ones_go_forward_only() {
     let memory = OldMemory {
         field: &field,
         root: &|at| Some(shared.root(at)),
-        word: &|at| (at / 64 < lines.limit() as usize).then(|| lines.at((at / 64) as u32).word(at / 8 % 8).load(Relaxed)),
+        word: &|at| {
+            (at / 64 < lines.limit() as usize).then(|| lines.at((at / 64) as u32).word(at / 8 % 8).load(Relaxed))
+        },
         segments: lines.limit() / SEGMENT_LINES,
         segment_bytes: SEGMENT_BYTES as usize,
     };
@@ -161,18 +168,31 @@ fn every_field_goes_over_and_later_ones_go_forward_only() {
         let image = images.iter().find(|image| image.inner == spec.inner).unwrap();
         let word = guard.record(at).state_word();
         assert_eq!((image.outer, image.state, image.epoch), (spec.outer, word, 0x1234), "{n}");
-        assert_eq!((image.end, image.ack, image.window), ([1000 * i, 4000 * i], [2000 * i, 5000 * i], [30 * i as u16, 60 * i as u16]));
-        assert_eq!((image.last_seen, Counts::of(image.count)), (coarse(6 * S), Counts { packets: 2, bytes: u64::from(100 + 700 * i) }));
+        assert_eq!(
+            (image.end, image.ack, image.window),
+            ([1000 * i, 4000 * i], [2000 * i, 5000 * i], [30 * i as u16, 60 * i as u16])
+        );
+        assert_eq!(
+            (image.last_seen, Counts::of(image.count)),
+            (coarse(6 * S), Counts { packets: 2, bytes: u64::from(100 + 700 * i) })
+        );
         let there = new.import(image, 6 * S).unwrap();
         let record = guard_new.record(there);
         let sides = || [Direction::Out, Direction::In].map(|d| (record.end(d), record.ack(d), record.window(d)));
         let want = [(1000 * i, 2000 * i, 30 * i as u16), (4000 * i, 5000 * i, 60 * i as u16)];
-        assert_eq!((record.inner(), record.outer(), record.owner(), record.epoch(), sides()), (spec.inner, spec.outer, spec.owner, 0x1234, want));
+        assert_eq!(
+            (record.inner(), record.outer(), record.owner(), record.epoch(), sides()),
+            (spec.inner, spec.outer, spec.owner, 0x1234, want)
+        );
         let place = 0xff << SESSION_WHEEL_SHIFT;
         assert_eq!((record.state_word() & !place, record.last_seen()), (word & !place, coarse(6 * S)));
         // Again: some numbers further on, some further back, a time that is not yet.
         let mut later = *image;
-        (later.end, later.ack, later.window) = ([image.end[0] + 5, image.end[1] - 5], [image.ack[0] - 5, image.ack[1] + 5], [image.window[0] + 5, image.window[1] - 5]);
+        (later.end, later.ack, later.window) = (
+            [image.end[0] + 5, image.end[1] - 5],
+            [image.ack[0] - 5, image.ack[1] + 5],
+            [image.window[0] + 5, image.window[1] - 5],
+        );
         (later.count, later.last_seen) = (image.count + 3, coarse(7 * S));
         assert_eq!(new.import(&later, 6 * S), Ok(there));
         let want = [(1000 * i + 5, 2000 * i, 30 * i as u16 + 5), (4000 * i, 5000 * i + 5, 60 * i as u16)];
@@ -180,7 +200,11 @@ fn every_field_goes_over_and_later_ones_go_forward_only() {
         assert_eq!(new.import(&later, 8 * S), Ok(there));
         assert_eq!(record.last_seen(), coarse(7 * S));
         assert_eq!(new.import(image, 8 * S), Ok(there));
-        assert_eq!((sides(), record.last_seen(), record.counts().packets), (want, coarse(7 * S), 5), "nothing goes back");
+        assert_eq!(
+            (sides(), record.last_seen(), record.counts().packets),
+            (want, coarse(7 * S), 5),
+            "nothing goes back"
+        );
         assert_eq!(record.state_word() & SESSION_LOCK, 0);
         // What cannot be is refused and takes nothing.
         let fault = Err(Refusal::Drop(DropReason::SessionFault));
@@ -190,9 +214,15 @@ fn every_field_goes_over_and_later_ones_go_forward_only() {
         assert_eq!([none, family, mixed].map(|i| new.import(&i, 8 * S)), [fault; 3]);
     }
     check(&new, 8 * S);
-    assert_eq!(new.tenants().iter().map(|t| (t.vni, t.sessions, t.half_open)).collect::<Vec<_>>(), [(2, 1, 1), (7, 1, 1), (9, 1, 1)]);
+    assert_eq!(
+        new.tenants().iter().map(|t| (t.vni, t.sessions, t.half_open)).collect::<Vec<_>>(),
+        [(2, 1, 1), (7, 1, 1), (9, 1, 1)]
+    );
     // An outer key that another session has.
-    let thief = Image { inner: InnerKey::v4(3, 6, 3, 9, 4, 80), ..images.iter().copied().find(|i| i.inner == v4.inner).unwrap() };
+    let thief = Image {
+        inner: InnerKey::v4(3, 6, 3, 9, 4, 80),
+        ..images.iter().copied().find(|i| i.inner == v4.inner).unwrap()
+    };
     assert_eq!(new.import(&thief, 8 * S), Err(Refusal::OuterTaken));
     assert!(new.find_inner(&thief.inner).is_none());
     check(&new, 8 * S);

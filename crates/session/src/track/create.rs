@@ -2,10 +2,10 @@
 //! Making sessions.
 
 use super::*;
+use crate::key::{distinct, hashes_of};
 use crate::quota::{vm_of, Limit, Vm};
 use crate::record::{COUNT, INNER1, OUTER};
 use crate::tcp::Conn;
-use crate::key::{distinct, hashes_of};
 use crate::{Direction, L4View, Owner, PairKey};
 
 /// What a new session begins as: state and sequence space; None: the packet begins none.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Judging packets of sessions that exist.
 
-use super::create::{conn_bits, store_conn};
 use super::aside::is_settled;
+use super::create::{conn_bits, store_conn};
 use super::*;
 use crate::record::COUNT;
 use crate::tcp::{self, Action, Conn};

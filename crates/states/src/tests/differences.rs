@@ -112,9 +112,9 @@ fn owners(table: &Table, exact: &Agent<Exact>, known: &[Key]) -> HashMap<Look, V
 fn every_difference_from_the_exact_table_is_a_hash_event() {
     let mut rng = seeded("differences");
     let salt = rng.random();
-    let o = ExactOptions { connections4: u64::from(2 * N), connections6: u64::from(N), salt: rng.random(), control: PAPER };
-    let mut exact =
-        Agent::new(records(salt), Exact::create(heap(Exact::lines(&o)), &o).unwrap(), Timeouts::default());
+    let o =
+        ExactOptions { connections4: u64::from(2 * N), connections6: u64::from(N), salt: rng.random(), control: PAPER };
+    let mut exact = Agent::new(records(salt), Exact::create(heap(Exact::lines(&o)), &o).unwrap(), Timeouts::default());
     let mut others = vec![compact(0, salt), compact(4, salt), compact(8, salt), compact(16, salt), digest(salt)];
     let known: Vec<Key> = (0..2 * N).map(|i| key(i, i % 8 == 0)).collect();
     let mut now = 1_000_000_000;

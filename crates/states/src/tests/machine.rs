@@ -63,7 +63,8 @@ fn every_transition_of_fig_3_and_no_other() {
 
 #[test]
 fn states_of_the_fast_path_are_those_of_fig_3() {
-    let want = [State::Opening, State::Opening, State::Open, State::Closing, State::Closing, State::Closing, State::Closing];
+    let want =
+        [State::Opening, State::Opening, State::Open, State::Closing, State::Closing, State::Closing, State::Closing];
     assert_eq!(Fsm::ALL.map(Fsm::state), want);
     assert!(Fsm::ALL.iter().all(|s| Fsm::from_number(*s as u8) == Some(*s)));
 }
@@ -82,8 +83,14 @@ fn control_packets_by_state_are_those_of_fig_3() {
         }
     }
     // An ACK is control in states 1 and 3 only.
-    assert_eq!([0, 1, 2, 3].map(|s| judge(PAPER, s, Ack)), [Verdict::Drop, Verdict::Agent, Verdict::Accept, Verdict::Agent]);
-    assert_eq!([0, 1, 2, 3].map(|s| judge(PAPER, s, Plain)), [Verdict::Agent, Verdict::Agent, Verdict::Accept, Verdict::Agent]);
+    assert_eq!(
+        [0, 1, 2, 3].map(|s| judge(PAPER, s, Ack)),
+        [Verdict::Drop, Verdict::Agent, Verdict::Accept, Verdict::Agent]
+    );
+    assert_eq!(
+        [0, 1, 2, 3].map(|s| judge(PAPER, s, Plain)),
+        [Verdict::Agent, Verdict::Agent, Verdict::Accept, Verdict::Agent]
+    );
     assert_eq!(judge(PAPER, abi::STATES_UNSURE, Ack), Verdict::Agent);
     assert_eq!(judge(PAPER, abi::STATES_UNSURE, Bad), Verdict::Drop);
     for (state, kind) in [(2, Syn), (2, SynAck), (3, Syn)] {

@@ -38,9 +38,8 @@ const FINE: u64 = 64;
 fn basic(tenants: &[Share], end: u64) -> Vec<u64> {
     let mut y: Vec<u64> = tenants.iter().map(|s| s.flows).collect();
     for _ in end..y.iter().sum() {
-        let largest = (0..y.len()).max_by(|a, b| {
-            (y[*a] * u64::from(tenants[*b].weight)).cmp(&(y[*b] * u64::from(tenants[*a].weight)))
-        });
+        let largest = (0..y.len())
+            .max_by(|a, b| (y[*a] * u64::from(tenants[*b].weight)).cmp(&(y[*b] * u64::from(tenants[*a].weight))));
         y[largest.unwrap()] -= 1;
     }
     y
@@ -177,7 +176,8 @@ fn bring_back(naive: &mut Naive, unit: u128) {
 fn check(p: &Prefixes, naive: &Naive, table: &BTreeSet<Prefix>) {
     for unit in 0..1u128 << UNIT {
         let addr = unit << (WIDTH - UNIT) | 3;
-        let covering: Vec<&Prefix> = table.iter().filter(|e| e.addr >> (WIDTH - e.len) == addr >> (WIDTH - e.len)).collect();
+        let covering: Vec<&Prefix> =
+            table.iter().filter(|e| e.addr >> (WIDTH - e.len) == addr >> (WIDTH - e.len)).collect();
         assert!(covering.len() <= 1, "{covering:?} cover one another");
         assert_eq!(p.entry(addr), covering.first().map(|p| **p));
         assert_eq!(p.entry(addr).is_some(), naive.away.contains(&unit), "unit {unit:#x}");

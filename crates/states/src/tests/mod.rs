@@ -21,9 +21,10 @@ use std::sync::Arc;
 
 /// A generator whose seed is printed, and is taken from TUNNY_SEED if that is set.
 fn seeded(what: &str) -> ChaCha8Rng {
-    let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
-        std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 % 1_000_000_007
-    });
+    let seed = std::env::var("TUNNY_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 % 1_000_000_007);
     eprintln!("{what}: TUNNY_SEED={seed}");
     ChaCha8Rng::seed_from_u64(seed)
 }

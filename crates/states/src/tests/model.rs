@@ -122,8 +122,15 @@ fn digests_fill_to_95_percent_with_few_full_keys() {
 
 #[test]
 fn bad_geometry_and_foreign_memory_are_refused() {
-    let compact =
-        CompactOptions { registers: 1000, stages: 3, fingerprint: 0, collisions4: 9, collisions6: 0, salt: 1, control: PAPER };
+    let compact = CompactOptions {
+        registers: 1000,
+        stages: 3,
+        fingerprint: 0,
+        collisions4: 9,
+        collisions6: 0,
+        salt: 1,
+        control: PAPER,
+    };
     let need = Compact::lines(&compact).unwrap();
     let small = Compact::create(heap(need - 1), &compact).err();
     assert_eq!(small, Some(Error::TooSmall { need, have: need - 1 }));

@@ -19,9 +19,14 @@ fn entries(rng: &mut ChaCha8Rng, n: usize) -> Vec<Entry> {
     for _ in 0..n {
         let (vni, v6) = (rng.random_range(1..4), rng.random_range(0..3) == 0);
         let width = if v6 { WIDTH6 } else { WIDTH4 };
-        let addr = u128::from(rng.random_range(0..5u32)) << (width - 32) | u128::from(rng.random_range(0..4u32)) << (width - 70)
+        let addr = u128::from(rng.random_range(0..5u32)) << (width - 32)
+            | u128::from(rng.random_range(0..4u32)) << (width - 70)
             | u128::from(rng.random_range(0..99u32));
-        let prefix = prefix(width, addr, [width, width, 64, 63, 65, 32, 30, rng.random_range(1..=width)][rng.random_range(0..8)]);
+        let prefix = prefix(
+            width,
+            addr,
+            [width, width, 64, 63, 65, 32, 30, rng.random_range(1..=width)][rng.random_range(0..8)],
+        );
         let entry = Entry { vni, v6, prefix, away: rng.random() };
         let meets = |o: &Entry| (o.vni, o.v6) == (vni, v6) && (covers(o, prefix.addr) || covers(&entry, o.prefix.addr));
         if !out.iter().any(meets) {
@@ -74,7 +79,12 @@ fn migrate_tbl_equals_a_list_of_prefixes() {
 #[test]
 fn the_largest_table_that_may_be_fits() {
     // The worst: every entry alone in its trees.
-    let of = |i: u32| Entry { vni: 1 + i, v6: true, prefix: Prefix { addr: u128::from(i) << 64 | u128::from(i), len: 128 }, away: true };
+    let of = |i: u32| Entry {
+        vni: 1 + i,
+        v6: true,
+        prefix: Prefix { addr: u128::from(i) << 64 | u128::from(i), len: 128 },
+        away: true,
+    };
     let mut table = MigrateTbl::new(heap(MigrateTbl::LINES));
     let list: Vec<Entry> = (0..abi::MIGRATE_ENTRIES_MAX).map(of).collect();
     table.publish(&list).unwrap();
@@ -107,7 +117,9 @@ fn send(s: &Shared, key: Key, kind: Kind, from: Direction, now: u64) -> bool {
 }
 
 fn establish(s: &Shared, key: Key, now: u64) -> bool {
-    [(Kind::Syn, Out), (Kind::SynAck, In), (Kind::Ack, Out)].into_iter().all(|(kind, from)| send(s, key, kind, from, now))
+    [(Kind::Syn, Out), (Kind::SynAck, In), (Kind::Ack, Out)]
+        .into_iter()
+        .all(|(kind, from)| send(s, key, kind, from, now))
 }
 
 fn spec(kind: TableKind, n: u32, begin: u8, end: u8) -> Spec {
@@ -124,7 +136,10 @@ impl Straddling {
     fn end(&mut self, s: &Shared, alive: &BTreeMap<u64, Key>, table: &dyn Fn(&Key) -> u8) {
         for key in alive.values() {
             if let Some((state, asks)) = self.0.get(key) {
-                assert!(s.away(key) || *state == 2 || *asks, "{key:?} was read as {state} and then not found in Migrate_Tbl");
+                assert!(
+                    s.away(key) || *state == 2 || *asks,
+                    "{key:?} was read as {state} and then not found in Migrate_Tbl"
+                );
             }
         }
         // While the records alone know of some, whatever the table does not accept is the agent's.
@@ -216,15 +231,30 @@ fn a_table_that_fills_up_between_two_steps_refuses_nobody() {
         assert!(m.connections.1 >= 2 * room);
         let all_live = |shared: &Shared, now: u64, when: &str| {
             for key in &keys {
-                let told = || format!("{kind:?} {when}: {key:?}, {:?}, {:?}, {:?}", shared.get(key), shared.judge(key, Kind::Ack, 0), shared.migrated_by(key));
+                let told = || {
+                    format!(
+                        "{kind:?} {when}: {key:?}, {:?}, {:?}, {:?}",
+                        shared.get(key),
+                        shared.judge(key, Kind::Ack, 0),
+                        shared.migrated_by(key)
+                    )
+                };
                 assert!(send(shared, *key, Kind::Ack, In, now), "{}", told());
             }
         };
-        let away = keys.iter().find(|key| shared.get(key).unwrap().away && !shared.away(key)).expect("one whose prefix is not published");
+        let away = keys
+            .iter()
+            .find(|key| shared.get(key).unwrap().away && !shared.away(key))
+            .expect("one whose prefix is not published");
         let refused = |shared: &Shared, key: &Key| {
             let (_, verdict) = shared.judge(key, Kind::Ack, 60);
             let asked = verdict == Verdict::Agent;
-            (asked, asked && shared.control(&Control { key: *key, kind: Kind::Ack, from: Out }, false, SECOND, &mut |_| true) == Outcome::Pass)
+            (
+                asked,
+                asked
+                    && shared.control(&Control { key: *key, kind: Kind::Ack, from: Out }, false, SECOND, &mut |_| true)
+                        == Outcome::Pass,
+            )
         };
         let strangers: Vec<Key> = (0..200).map(|i| flow(9, i, i, false)).collect();
         let asked = strangers.iter().map(|key| refused(&shared, key)).filter(|(asked, passed)| {
@@ -240,7 +270,9 @@ fn a_table_that_fills_up_between_two_steps_refuses_nobody() {
             assert!(shared.away(away), "its successor has published what the records say");
             all_live(&shared, SECOND, "behind a death");
         }
-        while shared.migrate(2 * SECOND, 1 << 20, &mut || ()) && (shared.presses() || shared.migration().unwrap().connections.0 > room / 2) {}
+        while shared.migrate(2 * SECOND, 1 << 20, &mut || ())
+            && (shared.presses() || shared.migration().unwrap().connections.0 > room / 2)
+        {}
         assert!(shared.away(away) && !shared.presses());
         all_live(&shared, 2 * SECOND, "once they are published");
         let asked = strangers.iter().filter(|key| refused(&shared, key).0).count();
@@ -252,7 +284,10 @@ fn a_table_that_fills_up_between_two_steps_refuses_nobody() {
 #[test]
 fn what_overflows_between_two_steps_is_bounded() {
     let slots = HeapSlots::default();
-    let spec = Spec { migration: Some(MigrationOptions { connections: 1 << 16, ..MigrationOptions::default() }), ..Spec::new(TableKind::Digest, 80, 80) };
+    let spec = Spec {
+        migration: Some(MigrationOptions { connections: 1 << 16, ..MigrationOptions::default() }),
+        ..Spec::new(TableKind::Digest, 80, 80)
+    };
     let (shared, _) = Shared::open(&slots, spec, 77, Timeouts::default()).unwrap();
     let begun = (0..10_000).filter(|i| establish(&shared, flow(1, *i, *i, false), SECOND)).count() as u64;
     assert!((2_000..3_000).contains(&begun), "{begun}");
@@ -262,7 +297,12 @@ fn what_overflows_between_two_steps_is_bounded() {
     assert!(establish(&shared, flow(1, 20_000, 1, false), 40 * SECOND), "and then goes on");
     let alive = shared.connections();
     for (key, c) in &alive {
-        assert!(send(&shared, *key, Kind::Ack, In, 41 * SECOND), "{key:?} {c:?} {:?} {:?}", shared.judge(key, Kind::Ack, 0), shared.migrated_by(key));
+        assert!(
+            send(&shared, *key, Kind::Ack, In, 41 * SECOND),
+            "{key:?} {c:?} {:?} {:?}",
+            shared.judge(key, Kind::Ack, 0),
+            shared.migrated_by(key)
+        );
     }
 }
 
@@ -285,7 +325,9 @@ fn only_tenants_with_many_connections_give() {
                 made += 1;
             }
         }
-        while shared.migrate(u64::from(2 + i) * SECOND, 1 << 20, &mut || ()) && shared.migration().unwrap().connections.0 >= 10_000 {}
+        while shared.migrate(u64::from(2 + i) * SECOND, 1 << 20, &mut || ())
+            && shared.migration().unwrap().connections.0 >= 10_000
+        {}
     }
     while shared.migrate(3000 * SECOND, 1 << 20, &mut || ()) && shared.migration().unwrap().connections.0 >= 10_000 {}
     assert_eq!(made, 21_000);

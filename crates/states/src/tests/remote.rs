@@ -27,7 +27,8 @@ fn spec(control: u64) -> Spec {
 impl Pair {
     pub fn new(control: u64) -> Pair {
         let spec = spec(control);
-        let remote = Remote::new("n1", spec, Box::new(table(control)), Box::new(|| Ok(())), Vec::new(), Timeouts::default());
+        let remote =
+            Remote::new("n1", spec, Box::new(table(control)), Box::new(|| Ok(())), Vec::new(), Timeouts::default());
         let backing = HeapSlots::default();
         let host = Host::open(&backing, spec, 9, Timeouts::default()).unwrap();
         let ended = Arc::<Mutex<Vec<Ended>>>::default();
@@ -302,7 +303,8 @@ fn packets_that_wait_have_a_bound_of_all_and_of_a_tenant() {
 
 #[test]
 fn connections_from_elsewhere_are_adopted_before_the_table_is_entered() {
-    let adopted: Vec<_> = (0..500).map(|i| Adopted { key: key(i, i % 9 == 0), tcp: i % 2 == 0, began: Direction::In }).collect();
+    let adopted: Vec<_> =
+        (0..500).map(|i| Adopted { key: key(i, i % 9 == 0), tcp: i % 2 == 0, began: Direction::In }).collect();
     let entered = Arc::new(std::sync::atomic::AtomicU32::new(0));
     let count = entered.clone();
     let enter = Box::new(move || {
@@ -330,12 +332,17 @@ fn connections_from_elsewhere_are_adopted_before_the_table_is_entered() {
 #[test]
 fn messages_come_back_as_they_went() {
     let mut rng = seeded("messages");
-    let connection = Connection { tcp: Some(Fsm::LastAck), state: State::Closing, began: Direction::In, asked: true, away: false };
+    let connection =
+        Connection { tcp: Some(Fsm::LastAck), state: State::Closing, began: Direction::In, asked: true, away: false };
     for i in 0..2000 {
         let key = key(rng.random(), rng.random());
         let state = state(rng.random());
-        let packet = Control { key, kind: Kind::ALL[i % 7], from: if i % 2 == 0 { Direction::Out } else { Direction::In } };
-        let spec = Spec { fingerprint: 7, ..Spec::new(TableKind::Compact, rng.random_range(1..1 << 30), rng.random_range(0..1 << 30)) };
+        let packet =
+            Control { key, kind: Kind::ALL[i % 7], from: if i % 2 == 0 { Direction::Out } else { Direction::In } };
+        let spec = Spec {
+            fingerprint: 7,
+            ..Spec::new(TableKind::Compact, rng.random_range(1..1 << 30), rng.random_range(0..1 << 30))
+        };
         let begin = [Begin::Never, Begin::Denied, Begin::Allowed][i % 3];
         let asks_ = [
             Ask::Open { name: "node-1".into(), spec, timeouts: Timeouts::default() },

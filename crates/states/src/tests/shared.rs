@@ -69,7 +69,11 @@ fn states_live_on_when_process_kind_and_size_change() {
                 let (shared, found) = open(&slots, spec);
                 assert_eq!(found.lost, 0, "round {round}");
                 for i in 0..200 {
-                    assert_eq!(shared.judge(&key(i, i % 8 == 0), Kind::Ack, 0), (2, Verdict::Accept), "round {round}: {i}");
+                    assert_eq!(
+                        shared.judge(&key(i, i % 8 == 0), Kind::Ack, 0),
+                        (2, Verdict::Accept),
+                        "round {round}: {i}"
+                    );
                 }
                 let status = shared.status();
                 assert_eq!((status.usage.connections, status.established), (200, 200));
@@ -123,7 +127,10 @@ fn a_flood_of_one_tenant_leaves_places_for_another() {
     assert_eq!(shared.control(&flood(999), false, SECOND, &mut |_| true), Outcome::Pass);
     shared.tell_ends();
     shared.expire(62 * SECOND, u64::MAX);
-    assert_eq!((shared.take_ended().len(), shared.tenants()), (101, vec![(1, TenantUse { connections: 1, opening: 0 })]));
+    assert_eq!(
+        (shared.take_ended().len(), shared.tenants()),
+        (101, vec![(1, TenantUse { connections: 1, opening: 0 })])
+    );
 }
 
 #[test]
@@ -133,7 +140,10 @@ fn a_connection_that_is_older_than_the_node_is_picked_up_where_that_is_wanted() 
     let ack = Control { key, kind: Kind::Ack, from: In };
     assert_eq!(shared.control(&ack, false, SECOND, &mut |_| true), Outcome::Refuse(Refusal::Unknown));
     assert_eq!(shared.control(&ack, true, SECOND, &mut |_| false), Outcome::Refuse(Refusal::Denied));
-    assert_eq!(shared.control(&Control { kind: Kind::Fin, ..ack }, true, SECOND, &mut |_| true), Outcome::Refuse(Refusal::Unknown));
+    assert_eq!(
+        shared.control(&Control { kind: Kind::Fin, ..ack }, true, SECOND, &mut |_| true),
+        Outcome::Refuse(Refusal::Unknown)
+    );
     assert_eq!(shared.control(&ack, true, SECOND, &mut |_| true), Outcome::Pass);
     assert_eq!(shared.judge(&key, Kind::Ack, 0), (2, Verdict::Accept));
     let again = shared.review(0, u64::MAX / 2, &mut |k, c| *k != key || c.began != In);
@@ -148,14 +158,17 @@ fn a_connection_that_is_older_than_the_node_is_picked_up_where_that_is_wanted() 
 #[test]
 fn false_accepts_are_those_of_the_formula() {
     let n = 20_000;
-    for (kind, fingerprint) in [(TableKind::Compact, 0), (TableKind::Compact, 4), (TableKind::Digest, 0), (TableKind::Exact, 0)] {
+    for (kind, fingerprint) in
+        [(TableKind::Compact, 0), (TableKind::Compact, 4), (TableKind::Digest, 0), (TableKind::Exact, 0)]
+    {
         let (shared, _) = open(&HeapSlots::default(), Spec { fingerprint, ..Spec::new(kind, n, 0) });
         for i in 0..n {
             let ack = Control { key: key(i, false), kind: Kind::Ack, from: Out };
             assert_eq!(shared.control(&ack, true, SECOND, &mut |_| true), Outcome::Pass);
         }
         let asked = 400_000;
-        let accepted = (n..n + asked).filter(|i| shared.judge(&key(*i, false), Kind::Ack, 0).1 == Verdict::Accept).count();
+        let accepted =
+            (n..n + asked).filter(|i| shared.judge(&key(*i, false), Kind::Ack, 0).1 == Verdict::Accept).count();
         let (measured, formula) = (accepted as f64 / f64::from(asked), shared.status().false_accepts);
         let sigma = (formula / f64::from(asked)).sqrt();
         println!("{} {fingerprint} bits: measured {measured:.6}, formula {formula:.6}", kind.name());

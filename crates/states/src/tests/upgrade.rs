@@ -87,7 +87,8 @@ fn a_layout_with_fields_elsewhere_is_read_by_their_names() {
     let word = |at: usize| words.get(at / 8).copied();
     let old = OldRecords { field: &field, bytes: &|_| Some(64), shift: 32, word: &word };
     let got = old.connections().unwrap();
-    let open = Connection { tcp: Some(Fsm::Established), state: State::Open, began: Direction::In, asked: false, away: false };
+    let open =
+        Connection { tcp: Some(Fsm::Established), state: State::Open, began: Direction::In, asked: false, away: false };
     let datagrams = Connection { tcp: None, state: State::Open, began: Direction::Out, asked: false, away: false };
     assert_eq!(got, [(Key::V4([70, 71]), open), (Key::Wide([1, 2, 3, 4, 5, 6]), datagrams)]);
     // A field that nobody knows, or garbage for a root: nothing is made up.

@@ -51,7 +51,8 @@ fn classes(a: &Arena) -> Vec<(usize, Vec<u32>)> {
 fn filled(most: u32) -> (Arena, Vec<u32>) {
     let memory = HeapMemory::new().unwrap();
     memory.grow(1).unwrap();
-    let mut live: Vec<Block> = (0..4096).map(|n| Block { line: 1 + 16 * n, lines: if n < 4095 { 16 } else { 15 } }).collect();
+    let mut live: Vec<Block> =
+        (0..4096).map(|n| Block { line: 1 + 16 * n, lines: if n < 4095 { 16 } else { 15 } }).collect();
     let a = Arena::attach(Arc::new(memory), most, &mut live).unwrap();
     assert_eq!(a.used(), SEG - 1);
     check(&a);
@@ -290,7 +291,11 @@ fn runs_are_zero_and_their_neighbours_stay() {
     (1..SEG).for_each(|l| a.lines.fill(l, &garbage));
     let line = a.alloc_zeroed(300, 1, true).unwrap();
     for l in 1..700 {
-        assert_eq!(a.lines.at(l).snapshot(), if (line..line + 300).contains(&l) { [0; 8] } else { garbage }, "line {l}");
+        assert_eq!(
+            a.lines.at(l).snapshot(),
+            if (line..line + 300).contains(&l) { [0; 8] } else { garbage },
+            "line {l}"
+        );
     }
     // Half of it was in use before, half is fresh.
     let mut a = arena(1, 1);
@@ -330,7 +335,10 @@ fn what_was_taken_is_given_back() {
     a.take_back();
     assert_eq!(a.used(), before);
     check(&a);
-    assert_eq!([a.alloc(5).unwrap(), a.alloc_pair().unwrap(), a.alloc_zeroed(500, 1, true).unwrap()], [first, pair, run]);
+    assert_eq!(
+        [a.alloc(5).unwrap(), a.alloc_pair().unwrap(), a.alloc_zeroed(500, 1, true).unwrap()],
+        [first, pair, run]
+    );
     // Nothing more is given back, neither now nor after what is kept.
     let used = a.used();
     a.take_back();
@@ -398,7 +406,11 @@ unsafe impl Memory for Scarce {
         self.0.limit()
     }
     fn grow(&self, n: u32) -> io::Result<()> {
-        if n > self.1 { Err(out_of_memory()) } else { self.0.grow(n) }
+        if n > self.1 {
+            Err(out_of_memory())
+        } else {
+            self.0.grow(n)
+        }
     }
     fn stats(&self) -> *mut abi::Stats {
         self.0.stats()
@@ -449,9 +461,15 @@ fn free_lines_are_what_nobody_lives_in() {
     assert_eq!(holes(&[]), Some(whole));
     // Eighty lines are a class, eighty-one a run; a hole over the edge of a segment is two.
     let last = 2 * SEG - 1;
-    assert_eq!(holes(&[(82, 10), (172, SEG - 178), (SEG + 10, SEG - 10)]), Some((vec![(1, 81)], vec![(6, vec![SEG - 6]), (10, vec![SEG]), (80, vec![92])])));
+    assert_eq!(
+        holes(&[(82, 10), (172, SEG - 178), (SEG + 10, SEG - 10)]),
+        Some((vec![(1, 81)], vec![(6, vec![SEG - 6]), (10, vec![SEG]), (80, vec![92])]))
+    );
     assert_eq!(holes(&[(last, 1), (1, SEG - 5)]).unwrap().0, [(SEG - 4, SEG + 3)]);
     assert_eq!(holes(&[(1, 100), (100, 5)]), None, "two blocks in a line");
     assert_eq!(holes(&[(1, 99), (100, 5)]).unwrap().0, [(105, 2 * SEG - 105)]);
-    assert_eq!([holes(&[(0, 5)]), holes(&[(last, 2)]), holes(&[(2 * SEG, 1)]), holes(&[(2 * SEG + 9, 1)])], [None, None, None, None]);
+    assert_eq!(
+        [holes(&[(0, 5)]), holes(&[(last, 2)]), holes(&[(2 * SEG, 1)]), holes(&[(2 * SEG + 9, 1)])],
+        [None, None, None, None]
+    );
 }

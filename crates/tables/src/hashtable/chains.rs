@@ -145,10 +145,16 @@ fn samples(kind: Kind, count: usize, buckets: u32) -> Vec<Sample> {
     let one = |n: u32| {
         let (vni, addr, v) = (0x12_0000 + n, (u64::from(n) << 32 | 0x2001, u64::from(n) * 3), value(n));
         match kind {
-            Kind::Word(_) => Sample { vni, addr, hash: hash1(u64::from(vni) << 32, SALT), words: vec![u64::from(vni) << 32 | 7] },
+            Kind::Word(_) => {
+                Sample { vni, addr, hash: hash1(u64::from(vni) << 32, SALT), words: vec![u64::from(vni) << 32 | 7] }
+            }
             Kind::Vm4 => {
                 let key = u64::from(vni) << 40 | u64::from(n) << 8;
-                let values = vec![v.mac >> 16, (v.mac & 0xffff) << 16 | u64::from(v.vm >> 8), u64::from((v.vm & 0xff) << 24 | v.nc << 4 | v.flags)];
+                let values = vec![
+                    v.mac >> 16,
+                    (v.mac & 0xffff) << 16 | u64::from(v.vm >> 8),
+                    u64::from((v.vm & 0xff) << 24 | v.nc << 4 | v.flags),
+                ];
                 Sample { vni, addr: (0, u64::from(n)), hash: hash1(key, SALT), words: [vec![key | 1], values].concat() }
             }
             Kind::Vm6 => {
@@ -176,7 +182,8 @@ fn insert(t: &mut HashTable, s: &mut Store, e: &Sample) {
         Kind::Vm4 => t.insert4(s, e.words[0], &value(e.addr.1 as u32)).unwrap(),
         Kind::Vm6 => t.insert6(s, e.vni, e.addr, KEY_VALID, (e.words[3], e.words[4])).unwrap(),
         Kind::Tenant => {
-            let entry = TenantEntry { key: e.words[0], roots: e.words[1], mac: e.words[2] as u32, policy: e.words[3] as u32 };
+            let entry =
+                TenantEntry { key: e.words[0], roots: e.words[1], mac: e.words[2] as u32, policy: e.words[3] as u32 };
             let words = [e.words.get(4).copied().unwrap_or(0), 0, 0, 0, 0, 0];
             let place = t.insert_tenant(s, &entry, &words).unwrap();
             assert_eq!((t.tenant_at(&s.lines, place), peers::at(&s.lines, place)), (entry, words));
@@ -249,7 +256,9 @@ fn chains_fill_up_and_move_to_larger_arrays() {
         assert_eq!(blocks.iter().map(|b| b.lines).sum::<u32>(), t.lines_used());
         for n in 0..blocks.len() {
             let mut left = n;
-            let stopped = HashTable::attach(kind, ROOT, (&s.lines, &s.root), &mut |_| (left > 0, left = left.saturating_sub(1)).0);
+            let stopped = HashTable::attach(kind, ROOT, (&s.lines, &s.root), &mut |_| {
+                (left > 0, left = left.saturating_sub(1)).0
+            });
             assert_eq!(stopped, None, "block {n} of {} is refused", blocks.len());
         }
         // Slots that became empty are filled again before anything is linked, the first one first.
@@ -294,7 +303,10 @@ fn words_are_replaced_in_their_place() {
     assert_eq!((t.entries(), t.lines_used()), (30, 16 + 4));
     // A key of which every bit is 0 is found only where it was put.
     let whole = HashTable::new(Kind::Word(0), ROOT);
-    assert_eq!((whole.key_of(0x1234_5678_9abc_def0), t.key_of(0x1234_5678_9abc_def0)), (0x1234_5678_9abc_def0, 0x1234_5678 << 32));
+    assert_eq!(
+        (whole.key_of(0x1234_5678_9abc_def0), t.key_of(0x1234_5678_9abc_def0)),
+        (0x1234_5678_9abc_def0, 0x1234_5678 << 32)
+    );
     assert_eq!(t.find_word(&s, 0), None);
     t.put_word(&mut s, 5).unwrap();
     assert_eq!(t.find_word(&s, 0).map(|f| f.1), Some(5));
@@ -304,7 +316,8 @@ fn words_are_replaced_in_their_place() {
 fn untagged(salt: u64) -> (u64, u64) {
     let inverse = |m: u64| (0..6).fold(m, |x, _| x.wrapping_mul(2u64.wrapping_sub(m.wrapping_mul(x))));
     let unshift = |x: u64, by: u32| (0..3).fold(x, |y, _| x ^ y >> by);
-    let x = unshift(unshift(0x0765_4321_0000_0000, 32).wrapping_mul(inverse(HASH_MUL_A)), 29).wrapping_mul(inverse(HASH_MUL_B));
+    let x = unshift(unshift(0x0765_4321_0000_0000, 32).wrapping_mul(inverse(HASH_MUL_A)), 29)
+        .wrapping_mul(inverse(HASH_MUL_B));
     let first = (7 ^ salt).wrapping_mul(HASH_MUL_A);
     (7, x ^ first ^ first >> 32)
 }
@@ -356,13 +369,19 @@ fn vpcs_die_and_have_twins() {
         let twin = t.insert_tenant(&mut s, &TenantEntry { key, ..old }, &PeerWords::default()).unwrap();
         assert_eq!((t.find_twin(&s, e.vni, key), t.find_twin(&s, e.vni, old.key)), (Some(place), Some(twin)));
         t.set_policy(&s.lines, twin, 0xfeed_0000 | place.slot as u32);
-        assert_eq!((t.tenant_at(&s.lines, twin).policy, t.tenant_at(&s.lines, place)), (0xfeed_0000 | place.slot as u32, old));
+        assert_eq!(
+            (t.tenant_at(&s.lines, twin).policy, t.tenant_at(&s.lines, place)),
+            (0xfeed_0000 | place.slot as u32, old)
+        );
         t.kill_tenant(&s.lines, place);
         assert_eq!(word(&s, place.line, place.slot), old.key & !TENANT_VALID);
         assert_eq!((t.find_tenant(&s, e.vni), t.find_dead_tenant(&s, e.vni)), (Some(twin), Some(place)));
         assert_eq!((t.find_twin(&s, e.vni, key), t.entries()), (None, 13));
         t.clear(&s, place);
-        assert_eq!((t.find_dead_tenant(&s, e.vni), t.entries(), peers::at(&s.lines, place)), (None, 12, PeerWords::default()));
+        assert_eq!(
+            (t.find_dead_tenant(&s, e.vni), t.entries(), peers::at(&s.lines, place)),
+            (None, 12, PeerWords::default())
+        );
     }
 }
 
@@ -389,7 +408,8 @@ fn a_move_leaves_dead_entries_behind() {
         let mut found = BTreeSet::new();
         t.for_each(&s.lines, |_, key| _ = found.insert(key));
         let mark = |n: usize| if n % 3 == 1 && kind != Kind::Tenant { 0b1_0010 } else { 0 };
-        let want: BTreeSet<u64> = all.iter().enumerate().filter(|(n, _)| n % 3 != 0).map(|(n, e)| e.words[0] | mark(n)).collect();
+        let want: BTreeSet<u64> =
+            all.iter().enumerate().filter(|(n, _)| n % 3 != 0).map(|(n, e)| e.words[0] | mark(n)).collect();
         assert_eq!((found, t.entries()), (want, 13));
     }
 }
@@ -399,26 +419,44 @@ fn a_move_leaves_dead_entries_behind() {
 fn room_is_made_for_exactly_what_comes() {
     for kind in KINDS {
         let (bucket_lines, slots) = layout(kind);
-        for (there, comes) in [(0, 1), (0, slots), (0, slots + 1), (slots, 1), (slots + 1, 2 * slots), (2, 8 * slots - 2), (2, 8 * slots - 1), (8 * slots, 1)] {
+        for (there, comes) in [
+            (0, 1),
+            (0, slots),
+            (0, slots + 1),
+            (slots, 1),
+            (slots + 1, 2 * slots),
+            (2, 8 * slots - 2),
+            (2, 8 * slots - 1),
+            (8 * slots, 1),
+        ] {
             let (mut s, mut t) = (store(), HashTable::new(kind, ROOT));
             let all = samples(kind, there + comes, 1);
             all[..there].iter().for_each(|e| insert(&mut t, &mut s, e));
             t.make_room(&mut s, std::iter::empty()).unwrap();
             assert_eq!(t.buckets, if there > 0 { 16 } else { 0 }, "nothing comes");
             // Of another bucket too: each chain has its own room.
-            let far = samples(kind, slots, 16).into_iter().filter(|e| bucket_of(e.hash, 16) != 0).map(|e| e.hash).next();
+            let far =
+                samples(kind, slots, 16).into_iter().filter(|e| bucket_of(e.hash, 16) != 0).map(|e| e.hash).next();
             let hashes = || all[there..].iter().map(|e| e.hash).chain(far);
             t.make_room(&mut s, hashes()).unwrap();
             let chain = (there + comes).div_ceil(slots) as u32;
             if chain <= CHAIN_MAX {
-                assert_eq!((t.buckets, t.lines_used()), (16, (16 + chain - 1) * bucket_lines), "{kind:?} {there} {comes}");
+                assert_eq!(
+                    (t.buckets, t.lines_used()),
+                    (16, (16 + chain - 1) * bucket_lines),
+                    "{kind:?} {there} {comes}"
+                );
             } else {
                 assert_eq!(t.buckets, 40, "{kind:?} {there} {comes}");
             }
             assert_eq!(t.entries(), there as u64);
             let calls = s.arena.calls;
             all[there..].iter().for_each(|e| insert(&mut t, &mut s, e));
-            assert_eq!((s.arena.calls, t.entries()), (calls, (there + comes) as u64), "no memory is asked for any more");
+            assert_eq!(
+                (s.arena.calls, t.entries()),
+                (calls, (there + comes) as u64),
+                "no memory is asked for any more"
+            );
         }
     }
 }
@@ -494,7 +532,11 @@ fn a_line_that_was_linked_is_taken_away_again() {
         let (root, line) = s.links[0];
         assert_eq!((root, s.links.len(), t.overflow), (ROOT, 1, 1));
         assert_ne!(next(kind, &s, line), 0);
-        assert_eq!((0..layout(kind).0 as usize * 8).filter(|i| word(&s, next(kind, &s, line), *i) != 0).count(), 0, "a new line is empty");
+        assert_eq!(
+            (0..layout(kind).0 as usize * 8).filter(|i| word(&s, next(kind, &s, line), *i) != 0).count(),
+            0,
+            "a new line is empty"
+        );
         t = before;
         t.shorten(&s.lines, line);
         assert_eq!((next(kind, &s, line), t.lines_used()), (0, 16 * layout(kind).0));
@@ -515,7 +557,13 @@ fn arrays_outside_the_memory_are_refused() {
         };
         assert_eq!(attach(77), Some((77, 0)), "no buckets, no table");
         assert_eq!(attach(4 << 32 | (limit - 4 * lines)), Some(((limit - 4 * lines) as u32, 4)));
-        for bad in [4 << 32, 4 << 32 | (limit - 4 * lines + 1), 0xffff_ffff << 32 | 2, 0x8000_0000 << 32 | 2, 4 << 32 | 0xffff_ffff] {
+        for bad in [
+            4 << 32,
+            4 << 32 | (limit - 4 * lines + 1),
+            0xffff_ffff << 32 | 2,
+            0x8000_0000 << 32 | 2,
+            4 << 32 | 0xffff_ffff,
+        ] {
             assert_eq!(attach(bad), None, "{kind:?} {bad:x}");
         }
     }

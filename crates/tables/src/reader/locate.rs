@@ -37,7 +37,12 @@ impl Tables {
     #[inline(always)]
     pub fn tables4(&self) -> Tables4 {
         let word = |offset| self.root.get(offset);
-        Tables4 { tenants: word(root!(tenants)), members: word(root!(members)), vm4: word(root!(vm4)), salt: self.salt() }
+        Tables4 {
+            tenants: word(root!(tenants)),
+            members: word(root!(members)),
+            vm4: word(root!(vm4)),
+            salt: self.salt(),
+        }
     }
 
     /// As [`Tables::tenant_home`].
@@ -67,7 +72,10 @@ impl Tables {
                     let differ = (word >> PEER_NETWORK_SHIFT ^ u64::from(addr)) >> (32u32.wrapping_sub(length) & 63);
                     word & PEER_ENTRY_MASK == entry as u64 + 1 && differ == 0
                 };
-                return (0..6).map(|i| words.word(i)).find(leads).map(|word| (word >> PEER_VNI_SHIFT) as u32 & 0xff_ffff);
+                return (0..6)
+                    .map(|i| words.word(i))
+                    .find(leads)
+                    .map(|word| (word >> PEER_VNI_SHIFT) as u32 & 0xff_ffff);
             }
             line = bucket.half(15);
             if line == 0 {

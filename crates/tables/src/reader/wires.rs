@@ -30,7 +30,13 @@ impl Tables {
                 let (w, servers_side) = (word(root!(wire_words), i / 2), i % 2 == 0);
                 let mtu = (w >> if servers_side { 16 } else { 0 }) as u16;
                 let (other, vni) = ((end >> 32) as u32, (w >> WIRE_VNI_SHIFT) as u32);
-                return Some(WireEnd { servers_side, other, mtu: mtu.into(), vni, roots: word(root!(wire_servers), i / 2) });
+                return Some(WireEnd {
+                    servers_side,
+                    other,
+                    mtu: mtu.into(),
+                    vni,
+                    roots: word(root!(wire_servers), i / 2),
+                });
             }
         }
         None

@@ -60,7 +60,10 @@ fn readers_ask_for_the_lines_that_they_read() {
         let member = home(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(src) << 8 | MEMBER_V4, salt), 1);
         assert_eq!(asked(|| t.prefetch_member4(vni, src)), [line(member)]);
         assert_eq!((asked(|| _ = t.member4_home(vni, src)), t.member4_home(vni, src)), (vec![line(member)], member));
-        assert_eq!((asked(|| _ = t.member4_line(&at, vni, src)), t.member4_line(&at, vni, src)), (vec![line(member)], member));
+        assert_eq!(
+            (asked(|| _ = t.member4_line(&at, vni, src)), t.member4_line(&at, vni, src)),
+            (vec![line(member)], member)
+        );
         let member = home(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(n) << 8 | MEMBER_V6, salt), 1);
         assert_eq!(asked(|| t.prefetch_member6(vni, n)), [line(member)]);
         let addr = 0x0a01_0000 + n;

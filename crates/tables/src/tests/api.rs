@@ -311,7 +311,14 @@ fn root_simple_is_set_when_it_may_be_and_goes_when_it_must() {
     w.commit(&commit(c)).unwrap();
     assert_eq!(simple(), (true, true));
     // A VM outside every local route, first one with a mark, then one by a single store.
-    let vm = |n: u64, ipv4, ipv6| VmSpec { mac: 0x0a00_0000_0000 | n, ipv4, ipv6, more: Vec::new(), nc: ncs()[0], meter: None };
+    let vm = |n: u64, ipv4, ipv6| VmSpec {
+        mac: 0x0a00_0000_0000 | n,
+        ipv4,
+        ipv6,
+        more: Vec::new(),
+        nc: ncs()[0],
+        meter: None,
+    };
     let inside = vm(1, Some(0x0a00_0009), Some(0x2001 << 112 | 9));
     let mut add = |vm| {
         w.commit(&commit(TenantChange { vni: vni(0), vm_add: vec![vm], ..Default::default() })).unwrap();

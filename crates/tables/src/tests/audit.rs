@@ -18,7 +18,8 @@ pub(super) fn copy(memory: &dyn Memory) -> Arc<dyn Memory> {
     use crate::line::{Lines, RootRef};
     let twin = HeapMemory::new().unwrap();
     twin.grow(memory.segments()).unwrap();
-    let ((from, to), (root, to_root)) = ((Lines::new(memory), Lines::new(&twin)), (RootRef::new(memory), RootRef::new(&twin)));
+    let ((from, to), (root, to_root)) =
+        ((Lines::new(memory), Lines::new(&twin)), (RootRef::new(memory), RootRef::new(&twin)));
     for line in 0..from.limit() {
         let words = from.at(line).snapshot();
         if words != [0; 8] {
@@ -48,7 +49,12 @@ struct History {
 impl History {
     fn new(mut rng: ChaCha8Rng) -> History {
         let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
-        let options = WriterOptions { salt: rng.random(), drop_lines: 16, worker_slots: rng.random_range(0..12), ..Default::default() };
+        let options = WriterOptions {
+            salt: rng.random(),
+            drop_lines: 16,
+            worker_slots: rng.random_range(0..12),
+            ..Default::default()
+        };
         let w = Writer::create(memory.clone(), options).unwrap();
         History { w, memory, model: Model::default(), beside: Beside::default(), rng }
     }
@@ -76,9 +82,12 @@ impl History {
             }
             if let Some(is) = is {
                 *self.beside.commits.entry(vni).or_default() += 1;
-                let replaced = matches!(change.routes, RoutesChange::Replace(_)) && was.is_some() && !known.contains(&vni);
+                let replaced =
+                    matches!(change.routes, RoutesChange::Replace(_)) && was.is_some() && !known.contains(&vni);
                 for v6 in [false, true] {
-                    let of = |t: &ModelTenant| t.routes.clone().into_iter().filter(|(p, _)| p.addr.is_ipv6() == v6).collect::<Vec<_>>();
+                    let of = |t: &ModelTenant| {
+                        t.routes.clone().into_iter().filter(|(p, _)| p.addr.is_ipv6() == v6).collect::<Vec<_>>()
+                    };
                     want.trees += u32::from(replaced || was.map(of).unwrap_or_default() != of(is));
                 }
             }
@@ -108,7 +117,8 @@ impl History {
         for vm in vms.iter().filter(|id| *id % 3 == 0) {
             tables.count_vm(*vm, 1000 + u64::from(*vm));
             let line = tables.vm_cell_line(*vm);
-            *self.beside.counted.entry((line, *vm as usize % 8)).or_default() += 1 << CELL_PACKETS_SHIFT | (1000 + u64::from(*vm));
+            *self.beside.counted.entry((line, *vm as usize % 8)).or_default() +=
+                1 << CELL_PACKETS_SHIFT | (1000 + u64::from(*vm));
         }
     }
 
@@ -123,7 +133,10 @@ impl History {
         let options = WriterOptions::default();
         let mut other = Writer::attach(copy(&*self.memory), options).unwrap();
         self.w.settle();
-        let (mine, theirs) = (self.w.snapshot().into_taken_over(&self.model, settled), other.snapshot().into_taken_over(&self.model, settled));
+        let (mine, theirs) = (
+            self.w.snapshot().into_taken_over(&self.model, settled),
+            other.snapshot().into_taken_over(&self.model, settled),
+        );
         if let Some(what) = mine.differs(&theirs) {
             panic!("{what}");
         }
@@ -222,20 +235,38 @@ fn memory_says_what_a_large_model_says() {
         ipv6: (n % 5 < 2).then_some(0x2001 << 112 | u128::from(n)),
         more: Vec::new(),
         nc: nc(1 + (i * 13 + n) % 4200),
-        meter: (n == 3 && i.is_multiple_of(64)).then(|| Box::new(MeterSpec { bytes: RateSpec { committed_rate: u64::from(i) + 1, ..Default::default() }, ..Default::default() })),
+        meter: (n == 3 && i.is_multiple_of(64)).then(|| {
+            Box::new(MeterSpec {
+                bytes: RateSpec { committed_rate: u64::from(i) + 1, ..Default::default() },
+                ..Default::default()
+            })
+        }),
     };
     let tenant = |i: u32| TenantChange {
         vni: i * 4001 + 1,
-        settings: Some(TenantSettings { gateway_mac: 0x0200_0000_0001, icmp: i.is_multiple_of(2), extra_ncs: vec![nc(1 + i)], ..Default::default() }),
-        routes: RoutesChange::Replace(vec![Route { prefix: Prefix { addr: IpAddr::V4(0x0a00_0000.into()), len: 8 }, target: Target::Local }]),
+        settings: Some(TenantSettings {
+            gateway_mac: 0x0200_0000_0001,
+            icmp: i.is_multiple_of(2),
+            extra_ncs: vec![nc(1 + i)],
+            ..Default::default()
+        }),
+        routes: RoutesChange::Replace(vec![Route {
+            prefix: Prefix { addr: IpAddr::V4(0x0a00_0000.into()), len: 8 },
+            target: Target::Local,
+        }]),
         vm_add: (0..13).map(|n| vm(i, n)).collect(),
         ..Default::default()
     };
-    let all = Commit { nc_add: (1..=4200).map(nc).collect(), tenants: (0..4000).map(tenant).collect(), ..Default::default() };
+    let all =
+        Commit { nc_add: (1..=4200).map(nc).collect(), tenants: (0..4000).map(tenant).collect(), ..Default::default() };
     // Every third VPC goes, of the others a VM, with them the NCs that nobody needs any more.
     let less = |i: u32| match i % 3 {
         0 => TenantChange { vni: i * 4001 + 1, delete: true, ..Default::default() },
-        _ => TenantChange { vni: i * 4001 + 1, vm_remove: vec![VmKey(0x0200_0000_0000 | u64::from(i % 13))], ..Default::default() },
+        _ => TenantChange {
+            vni: i * 4001 + 1,
+            vm_remove: vec![VmKey(0x0200_0000_0000 | u64::from(i % 13))],
+            ..Default::default()
+        },
     };
     for commit in [all, Commit { tenants: (0..4000).map(less).collect(), ..Default::default() }] {
         h.w.commit(&commit).unwrap();

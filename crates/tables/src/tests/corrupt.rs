@@ -28,7 +28,8 @@ fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
     tables.prefetch_vm6(vni, (x, y));
     tables.prefetch_tenant(vni);
     tables.prefetch_line(a);
-    let t = tables.tenant(vni).or(tables.tenant_from(a, vni)).unwrap_or(Tenant { key: x, roots: y, vni, ..Tenant::NONE });
+    let t =
+        tables.tenant(vni).or(tables.tenant_from(a, vni)).unwrap_or(Tenant { key: x, roots: y, vni, ..Tenant::NONE });
     let _ = (tables.gateway_mac(&t), tables.gateway4(&t), tables.gateway6(&t));
     let _ = (tables.may_send4(vni, a), tables.may_send6(vni, b), tables.nc_by_addr4(c), tables.nc_by_addr6((x, y)));
     let _ = (tables.route4(t.root4(), c), tables.route6(t.root6(), (x, y)));

@@ -20,7 +20,11 @@ fn v6(a: u128) -> IpAddr {
 }
 
 fn nc(n: u32) -> IpAddr {
-    if n.is_multiple_of(3) { v6(u128::from(n) << 100) } else { v4(0xc0a8_0000 + n) }
+    if n.is_multiple_of(3) {
+        v6(u128::from(n) << 100)
+    } else {
+        v4(0xc0a8_0000 + n)
+    }
 }
 
 fn vm(n: u32, on: u32) -> VmSpec {
@@ -61,16 +65,25 @@ pub(super) fn before() -> Commit {
         vni,
         settings: settings(n == 2),
         routes: routes(n, 10 * n, 11),
-        vm_add: (0..6 * n).map(|i| if i % 7 == 6 { metered(vm(i, 1 + i % 5), 1 + u64::from(i)) } else { vm(i, 1 + i % 5) }).collect(),
+        vm_add: (0..6 * n)
+            .map(|i| if i % 7 == 6 { metered(vm(i, 1 + i % 5), 1 + u64::from(i)) } else { vm(i, 1 + i % 5) })
+            .collect(),
         ..Default::default()
     };
-    Commit { nc_add: (1..8).map(nc).collect(), tenants: vec![tenant(10, 2), tenant(11, 1), tenant(12, 3)], ..Default::default() }
+    Commit {
+        nc_add: (1..8).map(nc).collect(),
+        tenants: vec![tenant(10, 2), tenant(11, 1), tenant(12, 3)],
+        ..Default::default()
+    }
 }
 
 /// What the writer dies of: NCs come and go, one VPC changes, one comes, one goes, one gets a single VM more.
 pub(super) fn change() -> Commit {
     // Those of 7 and 8, which has a meter as before, change their addresses; 9 goes; 20 and 21 come; others move to other NCs.
-    let vms: Vec<VmSpec> = (0..12).filter(|i| *i != 9).map(|i| if i % 7 == 6 { metered(vm(i, 1 + i % 5), 1 + u64::from(i)) } else { vm(i, 1 + (i + i / 4) % 5) }).collect();
+    let vms: Vec<VmSpec> = (0..12)
+        .filter(|i| *i != 9)
+        .map(|i| if i % 7 == 6 { metered(vm(i, 1 + i % 5), 1 + u64::from(i)) } else { vm(i, 1 + (i + i / 4) % 5) })
+        .collect();
     let first = TenantChange {
         vni: 10,
         routes: routes(1, 25, 11),
@@ -78,10 +91,21 @@ pub(super) fn change() -> Commit {
         vm_add: vms.into_iter().chain([metered(vm(20, 8), 5), vm(21, 9)]).collect(),
         ..Default::default()
     };
-    let new = TenantChange { vni: 13, settings: settings(true), routes: routes(2, 8, 13), vm_add: vec![vm(1, 8), metered(vm(2, 9), 3), vm(3, 1)], ..Default::default() };
+    let new = TenantChange {
+        vni: 13,
+        settings: settings(true),
+        routes: routes(2, 8, 13),
+        vm_add: vec![vm(1, 8), metered(vm(2, 9), 3), vm(3, 1)],
+        ..Default::default()
+    };
     let single = TenantChange { vni: 11, vm_add: vec![vm(40, 2)], ..Default::default() };
     let gone = TenantChange { vni: 12, delete: true, ..Default::default() };
-    Commit { nc_add: vec![nc(8), nc(9)], nc_remove: vec![nc(7)], tenants: vec![first, single, gone, new], ..Default::default() }
+    Commit {
+        nc_add: vec![nc(8), nc(9)],
+        nc_remove: vec![nc(7)],
+        tenants: vec![first, single, gone, new],
+        ..Default::default()
+    }
 }
 
 /// A VPC as it is dumped: its routes, and MAC address, NC, addresses and meter of each VM; None if it does not exist.
@@ -147,7 +171,10 @@ impl Story {
             let may = w.head(vni).unwrap().members;
             let either = [&self.old, &self.new];
             assert!(may.iter().all(|nc| either.iter().any(|m| m.may_send(vni, *nc))));
-            t.settings.extra_ncs = may.into_iter().filter(|nc| t.settings.extra_ncs.contains(nc) || t.vms.values().all(|vm| vm.nc != *nc)).collect();
+            t.settings.extra_ncs = may
+                .into_iter()
+                .filter(|nc| t.settings.extra_ncs.contains(nc) || t.vms.values().all(|vm| vm.nc != *nc))
+                .collect();
             beside.commits.insert(vni, w.tables_commits(vni));
             model.tenants.insert(vni, t);
         }

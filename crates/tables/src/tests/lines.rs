@@ -59,7 +59,9 @@ fn what_is_counted_for_a_vpc_stands_in_its_own_word() {
         m.root.set(root!(slots), slots);
         let mut want: BTreeMap<(u32, usize), u64> = BTreeMap::new();
         let mut sums: BTreeMap<u32, Count> = BTreeMap::new();
-        let ids: Vec<u32> = (0..20).chain([4094, 4095, 4096, 8191, 3 << 12, (3 << 12) + 1, (3 << 12) + 4095, 4 << 12, TENANTS_MAX - 1]).collect();
+        let ids: Vec<u32> = (0..20)
+            .chain([4094, 4095, 4096, 8191, 3 << 12, (3 << 12) + 1, (3 << 12) + 4095, 4 << 12, TENANTS_MAX - 1])
+            .collect();
         for (n, id) in ids.iter().copied().enumerate() {
             let chunk = match id >> 12 {
                 0 => 20_000,
@@ -81,7 +83,9 @@ fn what_is_counted_for_a_vpc_stands_in_its_own_word() {
             }
         }
         assert_eq!(m.words(), want, "{told} words");
-        ids.iter().for_each(|id| assert_eq!(m.t.tenant_count(&id_of(*id)), sums.get(id).copied().unwrap_or_default(), "{id}"));
+        ids.iter().for_each(|id| {
+            assert_eq!(m.t.tenant_count(&id_of(*id)), sums.get(id).copied().unwrap_or_default(), "{id}")
+        });
         // A word that was full is carried to the third word of the state.
         for (id, chunk) in [(5u32, 20_000), ((3 << 12) + 4095, 40_000)] {
             let (line, i) = (m.t.tenant_cell_line(id, 0), id as usize % 8);
@@ -134,7 +138,10 @@ fn what_is_counted_for_a_vm_stands_in_its_own_word() {
             m.t.count_vm(id, 9);
             *want.get_mut(&(line, id as usize % 8)).unwrap() += (1 << 40) + 9;
             *want.entry((line + 8192, id as usize % 8)).or_default() += carry;
-            assert_eq!(m.t.vm_count(id), Count { packets: before.packets + 1 + packets, bytes: before.bytes + 9 + more });
+            assert_eq!(
+                m.t.vm_count(id),
+                Count { packets: before.packets + 1 + packets, bytes: before.bytes + 9 + more }
+            );
         }
     }
     assert_eq!(m.words(), want);
@@ -159,7 +166,9 @@ fn a_drop_counter_stands_in_the_first_free_place() {
         let (vni, reason) = (n * 4099 % 50, DropReason::ALL[n as usize % 2]);
         let key = u64::from(vni) << 16 | u64::from(reason as u8) << 8 | 1;
         let home = bucket_of(hash1(key, 77), 6) as usize;
-        let place = (0..4).flat_map(|i| (0..4).map(move |p| ((home + i) % 6, p))).find(|(i, p)| [0, key].contains(&pairs[*i][*p]));
+        let place = (0..4)
+            .flat_map(|i| (0..4).map(move |p| ((home + i) % 6, p)))
+            .find(|(i, p)| [0, key].contains(&pairs[*i][*p]));
         let before = place.filter(|(i, p)| pairs[*i][*p] == key).map_or(0, |(i, p)| want[&(100 + i as u32, 2 * p + 1)]);
         assert_eq!(m.t.drop_count(vni, reason), before);
         assert_eq!(m.t.add_drops(vni, reason, 5), place.is_some());
@@ -178,7 +187,11 @@ fn a_drop_counter_stands_in_the_first_free_place() {
     let (mut told, mut all) = (m.t.drop_counts(), Vec::new());
     for (i, p) in (0..6).flat_map(|i| (0..4).map(move |p| (i, p))) {
         let key = pairs[i][p];
-        all.push(((key >> 16) as u32, DropReason::from_number((key >> 8) as u8).unwrap(), want[&(100 + i as u32, 2 * p + 1)]));
+        all.push((
+            (key >> 16) as u32,
+            DropReason::from_number((key >> 8) as u8).unwrap(),
+            want[&(100 + i as u32, 2 * p + 1)],
+        ));
     }
     assert_eq!(told, all, "line by line");
     // What is no key of a reason is not told.
@@ -191,7 +204,11 @@ fn a_drop_counter_stands_in_the_first_free_place() {
     m.root.set(root!(drops), 6 << 32 | u64::from(SEGMENT_LINES));
     assert!(!m.t.add_drops(1, DropReason::RouteNone, 5) && m.t.drop_counts().is_empty());
     m.root.set(root!(drops), 0);
-    assert!(!m.t.add_drops(1, DropReason::RouteNone, 5) && m.t.drop_counts().is_empty() && m.t.drop_count(1, DropReason::RouteNone) == 0);
+    assert!(
+        !m.t.add_drops(1, DropReason::RouteNone, 5)
+            && m.t.drop_counts().is_empty()
+            && m.t.drop_count(1, DropReason::RouteNone) == 0
+    );
 }
 
 /// Lines of a chain as long as readers follow, and one line more. Line 1 is a line as any other.
@@ -249,7 +266,9 @@ fn vpcs_are_found_in_every_place_of_a_chain() {
         if let Some(t) = want.map(|t| Tenant { roots: t.roots | 1 << ROOT_LEVELS_SHIFT, ..t }) {
             m.set(line, 3 + slot, t.roots);
             for i in 0..6 {
-                (0..6).for_each(|i| m.set(line + 1, i, 0x0a00_0000 << 32 | 0x99 << 8 | 8 << 2 | (slot as u64 + 1) % 3 + 1));
+                (0..6).for_each(|i| {
+                    m.set(line + 1, i, 0x0a00_0000 << 32 | 0x99 << 8 | 8 << 2 | (slot as u64 + 1) % 3 + 1)
+                });
                 m.set(line + 1, i, 0x0a01_0200 << 32 | 0x12_3456 << 8 | 24 << 2 | (slot as u64 + 1));
                 let told = [0x0a01_0200, 0x0a01_02ff, 0x0a01_0300, 0x0a01_01ff, 0].map(|a| m.t.peer4(&t, a));
                 assert_eq!(told, [Some(0x12_3456), Some(0x12_3456), None, None, None], "{line} {slot} {i}");
@@ -267,7 +286,10 @@ fn vpcs_are_found_in_every_place_of_a_chain() {
         (0..6).for_each(|i| m.set(line, i, 0));
     }
     let t = Tenant { key: u64::MAX, roots: 0x8765_4321_1234_5678, mac: 0xffff_fffe, vni: 5 };
-    assert_eq!((t.id(), t.gateway_mac(), t.root4(), t.root6()), (TENANTS_MAX - 1, 0xffff_ffff_fffe, 0x1234_5678, 0x8765_4321));
+    assert_eq!(
+        (t.id(), t.gateway_mac(), t.root4(), t.root6()),
+        (TENANTS_MAX - 1, 0xffff_ffff_fffe, 0x1234_5678, 0x8765_4321)
+    );
     assert_eq!(m.t.gateway_mac(&t), 0xffff_ffff_fffe);
     let generations = [0, 1 << 31, 1 << 63, 1 << 63 | 1 << 31].map(|roots| Tenant { roots, ..t }.generation());
     assert_eq!(generations, [0, 1, 2, 3]);
@@ -286,7 +308,10 @@ fn a_record_is_read_word_by_word() {
         assert_eq!(m.t.tenant_meter(&Tenant { key: t.key | TENANT_METERED, ..t }), (up(3) >> 32) as u32);
     }
     let none = id_of(4096);
-    assert_eq!((m.t.tenant_ident(&none), m.t.gateway4(&none), m.t.gateway6(&none), m.t.policy(&none)), (0, 0, (0, 0), 0));
+    assert_eq!(
+        (m.t.tenant_ident(&none), m.t.gateway4(&none), m.t.gateway6(&none), m.t.policy(&none)),
+        (0, 0, (0, 0), 0)
+    );
 }
 
 /// What an entry is to a reader of each generation: of 32 states and four generations, by the words of the layout.
@@ -318,7 +343,12 @@ fn vms_are_found_in_every_place_of_a_chain() {
     let dying = |generation: u64| key | 5 | generation << 3;
     let at = m.t.tables4();
     for (n, (reach, line, slot)) in places(3).enumerate() {
-        let e = VmEntry { mac: 0x0203_0405_0600 + n as u64, vm: 0xfe_dc00 + n as u32, nc: 0xc_ba00 + n as u32, flags: n as u32 % 16 };
+        let e = VmEntry {
+            mac: 0x0203_0405_0600 + n as u64,
+            vm: 0xfe_dc00 + n as u32,
+            nc: 0xc_ba00 + n as u32,
+            flags: n as u32 % 16,
+        };
         for i in 0..3 {
             [1, 2, 3].iter().enumerate().for_each(|(j, v)| m.set_half(line, 6 + 3 * i + j, *v));
             m.set(line, i, key ^ 1 << 8 | 1);
@@ -328,12 +358,25 @@ fn vms_are_found_in_every_place_of_a_chain() {
         m.set_half(line, 8 + 3 * slot, (e.vm & 0xff) << 24 | e.nc << 4 | e.flags);
         assert_eq!(crate::reader::vm4_words(&e), [6, 7, 8].map(|i| m.lines.at(line).half(i + 3 * slot)));
         let want = reach.then_some(e);
-        for (word, seen) in [(key | 1, [true; 4]), (adding(2), [false, false, true, false]), (dying(2), [true, true, false, true]), (key, [false; 4])] {
+        for (word, seen) in [
+            (key | 1, [true; 4]),
+            (adding(2), [false, false, true, false]),
+            (dying(2), [true, true, false, true]),
+            (key, [false; 4]),
+        ] {
             m.set(line, slot, word);
             for generation in 0..4u8 {
-                let t = Tenant { vni, roots: u64::from(generation & 1) << 31 | u64::from(generation >> 1) << 63, ..Tenant::NONE };
+                let t = Tenant {
+                    vni,
+                    roots: u64::from(generation & 1) << 31 | u64::from(generation >> 1) << 63,
+                    ..Tenant::NONE
+                };
                 let want = want.filter(|_| seen[generation as usize]);
-                let asked = [m.t.vm4(vni, addr, generation), m.t.vm4_from(m.t.vm4_home(vni, addr), &t, addr), m.t.vm4_from(Home::NONE, &t, addr)];
+                let asked = [
+                    m.t.vm4(vni, addr, generation),
+                    m.t.vm4_from(m.t.vm4_home(vni, addr), &t, addr),
+                    m.t.vm4_from(Home::NONE, &t, addr),
+                ];
                 assert_eq!(asked, [want; 3], "{line} {slot} {word:x} {generation}");
                 assert_eq!((m.t.vm4(vni, addr + 2, generation), m.t.vm4(vni + 1, addr, generation)), (None, None));
             }
@@ -348,7 +391,8 @@ fn vms_are_found_in_every_place_of_a_chain() {
         m.root.set(root!(vm4), other);
         // An old entry that dies and a new one that comes, in one bucket.
         let beside = (slot + 1) % 3;
-        m.set(line, slot, adding(1)); m.set(line, beside, dying(1));
+        m.set(line, slot, adding(1));
+        m.set(line, beside, dying(1));
         let seen = |g| m.t.vm4(vni, addr, g).map(|e| e.mac);
         let old = u64::from(1u32) << 16;
         assert_eq!((seen(1), seen(0)), (want.map(|e| e.mac), reach.then_some(old)));
@@ -368,7 +412,8 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
     for (table, vni) in [(root!(vm6), vni), (root!(nc6), 0)] {
         m.root.set(table, 1 << 32 | 50);
         let key = u64::from(vni) << 40 | (hash3(vni.into(), addr.0, addr.1, 0x1234) & 0xffff_ffff) << 8;
-        for (reach, line, slot) in places(3).map(|(reach, line, slot)| (reach, if line == 1 { 2 } else { line }, slot)) {
+        for (reach, line, slot) in places(3).map(|(reach, line, slot)| (reach, if line == 1 { 2 } else { line }, slot))
+        {
             m.set(line, slot, key | 1);
             (0..3).for_each(|i| (m.set(line, 4 + 2 * i, addr.0 + 1), m.set(line, 5 + 2 * i, addr.1)).1);
             let ask = || match table == root!(vm6) {
@@ -376,7 +421,8 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
                 false => m.t.nc_by_addr6(addr).map(|nc| VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc, flags: 3 }),
             };
             assert_eq!(ask(), None, "another address of the same tag");
-            m.set(line, 4 + 2 * slot, addr.0); m.set(line, 10 + 2 * slot, 0x0203_0405_0607 << 16 | 3);
+            m.set(line, 4 + 2 * slot, addr.0);
+            m.set(line, 10 + 2 * slot, 0x0203_0405_0607 << 16 | 3);
             m.set(line, 11 + 2 * slot, 0x12_3456 << 32 | 0x6_5432);
             let want = VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc: 0x6_5432, flags: 3 };
             assert_eq!(ask(), reach.then_some(want), "{line} {slot}");
@@ -391,9 +437,12 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
         // The word that leads on is no entry, whatever it looks like.
         let next = m.lines.at(50).word(3);
         m.set(50, 3, key | 1);
-        m.set(50, 10, addr.0); m.set(50, 11, addr.1);
+        m.set(50, 10, addr.0);
+        m.set(50, 11, addr.1);
         assert_eq!((m.t.vm6(vni, addr, 0), m.t.nc_by_addr6(addr)), (None, None));
-        m.set(50, 3, next); m.set(50, 10, 0); m.set(50, 11, 0);
+        m.set(50, 3, next);
+        m.set(50, 10, 0);
+        m.set(50, 11, 0);
         m.root.set(table, 0);
         assert_eq!((m.t.vm6(vni, addr, 0), m.t.nc_by_addr6(addr)), (None, None), "there is no table");
     }
@@ -404,7 +453,8 @@ fn ncs_groups_and_next_hops_are_read_word_by_word() {
     let m = Made::new(1);
     m.root.nc_chunk(0).store(1000, std::sync::atomic::Ordering::Relaxed);
     m.root.nc_chunk(255).store(9000, std::sync::atomic::Ordering::Relaxed);
-    for (id, chunk) in [(1u32, 1000), (2, 1000), (9, 1000), (4095, 1000), (255 << 12, 9000), ((255 << 12) + 4095, 9000)] {
+    for (id, chunk) in [(1u32, 1000), (2, 1000), (9, 1000), (4095, 1000), (255 << 12, 9000), ((255 << 12) + 4095, 9000)]
+    {
         let (line, i) = (chunk + id % 4096 / 8, id as usize % 8);
         assert_eq!(m.t.nc_line(id), line);
         assert_eq!((m.t.nc(id), m.t.nc4(id)), (None, None));
@@ -412,7 +462,8 @@ fn ncs_groups_and_next_hops_are_read_word_by_word() {
         assert_eq!(m.t.nc(id), Some(Nc { addr: IpAddr::V4(0x0a01_0203.into()), group: 0x2aa_aaaa }));
         assert_eq!(m.t.nc4(id), Some((0x2aa_aaaa, 0x0a01_0203)));
         let record = chunk + 512 + id % 4096;
-        m.set(record, 1, 0x2001); m.set(record, 2, 0x77);
+        m.set(record, 1, 0x2001);
+        m.set(record, 2, 0x77);
         m.set(line, i, 0x155_5555 << 4 | NC_VALID | NC_V6);
         let six = IpAddr::V6((0x2001u128 << 64 | 0x77).into());
         assert_eq!((m.t.nc(id), m.t.nc4(id)), (Some(Nc { addr: six, group: 0x155_5555 }), None));
@@ -434,11 +485,16 @@ fn ncs_groups_and_next_hops_are_read_word_by_word() {
     }
     (0..5).for_each(|i| m.set(600, i, 0x1111_2222_3333_4444 * (i as u64 + 1)));
     let hop = m.t.nexthop(600);
-    assert_eq!(hop, NexthopView { dmac: 0x2222_3333_4444, smac: 0x4444_6666_8888, mtu: 0x2222, ifindex: 0x9999_cccc, ready: true });
+    assert_eq!(
+        hop,
+        NexthopView { dmac: 0x2222_3333_4444, smac: 0x4444_6666_8888, mtu: 0x2222, ifindex: 0x9999_cccc, ready: true }
+    );
     m.set(600, 0, 0xfffe_2222_3333_4444);
     assert!(!m.t.nexthop(600).ready);
-    for (hi, lo, v4) in [(0, 0, true), (0, 0xffff_ffff, true), (0, 1 << 32, false), (1, 5, false), (0, u64::MAX, false)] {
-        m.set(600, 3, hi); m.set(600, 4, lo);
+    for (hi, lo, v4) in [(0, 0, true), (0, 0xffff_ffff, true), (0, 1 << 32, false), (1, 5, false), (0, u64::MAX, false)]
+    {
+        m.set(600, 3, hi);
+        m.set(600, 4, lo);
         let six = IpAddr::V6((u128::from(hi) << 64 | u128::from(lo)).into());
         assert_eq!(m.t.nexthop_addr(600), if v4 { IpAddr::V4((lo as u32).into()) } else { six });
     }
@@ -449,7 +505,11 @@ fn ncs_groups_and_next_hops_are_read_word_by_word() {
 fn lines_outside_are_never_touched() {
     let m = Made::new(1);
     let last = SEGMENT_LINES - 1;
-    assert!(m.t.engine_word(0, 3).is_none() && m.t.engine_word(last + 1, 3).is_none() && m.t.engine_word(u32::MAX, 3).is_none());
+    assert!(
+        m.t.engine_word(0, 3).is_none()
+            && m.t.engine_word(last + 1, 3).is_none()
+            && m.t.engine_word(u32::MAX, 3).is_none()
+    );
     m.t.engine_word(last, 3).unwrap().store(42, std::sync::atomic::Ordering::Relaxed);
     assert_eq!((m.lines.at(last).word(3), m.t.at(last).word(3), m.t.at(last + 1).word(3)), (42, 42, 0));
     m.t.engine_word(1, 15).unwrap().store(43, std::sync::atomic::Ordering::Relaxed);
@@ -458,7 +518,8 @@ fn lines_outside_are_never_touched() {
     m.set(1, 7, 0);
     let block = last - 1;
     m.set(last, 3, 0);
-    m.set(block, 0, 1000 << 16); m.set(block, 1, 5000);
+    m.set(block, 0, 1000 << 16);
+    m.set(block, 1, 5000);
     let colors = |line| (m.t.meter(line, 4, 1), m.t.meter(line, 4, 1), m.t.meter_colors(line));
     assert_eq!(colors(block), (Color::Green, Color::Yellow, [1, 1, 0]));
     assert_eq!([0, last, last + 1].map(colors), [(Color::Green, Color::Green, [0; 3]); 3]);
@@ -475,13 +536,21 @@ fn lines_outside_are_never_touched() {
     m.lines.at(2 * SEGMENT_LINES - 1).set(0, 9);
     m.lines.zero(2 * SEGMENT_LINES - 1, 5);
     assert_eq!((m.lines.at(2 * SEGMENT_LINES - 1).word(0), m.lines.at(2 * SEGMENT_LINES).word(0)), (0, 0));
-    assert_eq!([0u32, 255].map(|n| (m.root.vm_chunk(n).as_ptr() as usize - m.root.vm_chunk(0).as_ptr() as usize) / 4), [0, 255]);
+    assert_eq!(
+        [0u32, 255].map(|n| (m.root.vm_chunk(n).as_ptr() as usize - m.root.vm_chunk(0).as_ptr() as usize) / 4),
+        [0, 255]
+    );
 }
 
 #[test]
 fn a_walk_begins_where_its_root_says() {
-    let walk = |levels: u32, line: u32| Walk::begin(0xc000_0000 | levels << ROOT_LEVELS_SHIFT | line).map(|w| (w.line(), w.second_line()));
-    assert_eq!([walk(0, 9), walk(1, 9), walk(14, ROOT_LINE_MASK)], [None, Some((9, 9)), Some((ROOT_LINE_MASK, ROOT_LINE_MASK))]);
+    let walk = |levels: u32, line: u32| {
+        Walk::begin(0xc000_0000 | levels << ROOT_LEVELS_SHIFT | line).map(|w| (w.line(), w.second_line()))
+    };
+    assert_eq!(
+        [walk(0, 9), walk(1, 9), walk(14, ROOT_LINE_MASK)],
+        [None, Some((9, 9)), Some((ROOT_LINE_MASK, ROOT_LINE_MASK))]
+    );
     assert_eq!(walk(ROOT_FLAT, 9), Some((9, 10)), "a node of two lines");
 }
 
@@ -498,7 +567,10 @@ fn a_descent_is_taken_once() {
     leaf(101, &[5], &[3 << 28, down(1, 101)]);
     let root = 1 << ROOT_LEVELS_SHIFT | 100;
     let at = |hi, lo| m.t.route6(root, (hi, lo));
-    assert_eq!([at(10, 9), at(11, 5), at(20, 0), at(21, 0), at(u64::MAX, 7)], [1 << 28, 3 << 28, 3 << 28, 2 << 28, 2 << 28]);
+    assert_eq!(
+        [at(10, 9), at(11, 5), at(20, 0), at(21, 0), at(u64::MAX, 7)],
+        [1 << 28, 3 << 28, 3 << 28, 2 << 28, 2 << 28]
+    );
     assert_eq!(at(15, 6), 0, "a second descent is garbage");
     assert_eq!((m.t.route6(0, (1, 1)), m.t.route4(0, 1)), (0, 0));
     // By steps.
@@ -514,19 +586,26 @@ fn a_descent_is_taken_once() {
     for key in [0, 99, 100, 101, 200, 699, 700, 701, u64::MAX] {
         let child = (0..7).filter(|i| 100 * (i + 1) < key).count() as u32;
         let mut walk = Walk::begin(2 << ROOT_LEVELS_SHIFT | 200).unwrap();
-        assert_eq!((m.t.step6(&mut walk, key), walk.line(), m.t.step6(&mut walk, key)), (None, 300 + child, Some(child << 20 | 1 << 28)));
+        assert_eq!(
+            (m.t.step6(&mut walk, key), walk.line(), m.t.step6(&mut walk, key)),
+            (None, 300 + child, Some(child << 20 | 1 << 28))
+        );
     }
     (0..15).for_each(|i| m.set_half(400, i, 100 * (i as u32 + 1)));
     m.set_half(400, 15, 500);
     for i in 0..16u32 {
         (0..7).for_each(|j| m.set_half(500 + i, j, if j == 0 { 100 * i + 50 } else { u32::MAX }));
-        m.set_half(500 + i, 8, i << 1); m.set_half(500 + i, 9, i << 1 | 1);
+        m.set_half(500 + i, 8, i << 1);
+        m.set_half(500 + i, 9, i << 1 | 1);
     }
     for key in [0, 50, 51, 100, 101, 150, 151, 1450, 1451, 1500, 1501, 1550, 1551, u32::MAX] {
         let child = (0..15).filter(|i| 100 * (i + 1) < key).count() as u32;
         let want = child << 1 | u32::from(key > 100 * child + 50);
         let mut walk = Walk::begin(2 << ROOT_LEVELS_SHIFT | 400).unwrap();
-        assert_eq!((m.t.step4(&mut walk, key), walk.line(), m.t.step4(&mut walk, key)), (None, 500 + child, Some(want)));
+        assert_eq!(
+            (m.t.step4(&mut walk, key), walk.line(), m.t.step4(&mut walk, key)),
+            (None, 500 + child, Some(want))
+        );
         assert_eq!(m.t.route4(2 << ROOT_LEVELS_SHIFT | 400, key), want);
     }
 }
@@ -538,7 +617,13 @@ fn nothing_is_found_where_there_is_no_memory() {
     let t = m.t.clone();
     assert_eq!((t.tenant(5), t.may_send4(5, 1), t.may_send6(5, 1), t.nc_by_addr4(1)), (None, false, false, None));
     assert_eq!((t.nc_by_addr6((1, 1)), t.vm4(5, 1, 0), t.vm6(5, (1, 1), 0), t.nc(1)), (None, None, None, None));
-    assert_eq!((t.vm_meter(1), t.tenant_ident(&Tenant::NONE), t.group_member(0, 5), t.route4(1 << 26, 5)), (0, 0, 0, 0));
-    assert_eq!((t.tenant_count(&Tenant::NONE), t.vm_count(1), t.drop_counts()), (Count::default(), Count::default(), vec![]));
+    assert_eq!(
+        (t.vm_meter(1), t.tenant_ident(&Tenant::NONE), t.group_member(0, 5), t.route4(1 << 26, 5)),
+        (0, 0, 0, 0)
+    );
+    assert_eq!(
+        (t.tenant_count(&Tenant::NONE), t.vm_count(1), t.drop_counts()),
+        (Count::default(), Count::default(), vec![])
+    );
     assert!(t.engine_line(0).is_none() && m.t.engine_word(0, 0).is_none());
 }

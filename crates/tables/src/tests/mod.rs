@@ -10,7 +10,6 @@ mod death;
 mod engine;
 mod growth;
 mod internet;
-mod wires;
 mod kill;
 mod lines;
 mod merge;
@@ -22,6 +21,7 @@ mod peers;
 mod refusals;
 mod trees;
 mod undo;
+mod wires;
 mod world;
 
 /// A protection that a test takes away, to show that the checkers notice.

@@ -20,8 +20,22 @@ fn writer(options: WriterOptions) -> (Writer, Tables) {
 
 /// Words of statistics that are not 0, by their place in the layout.
 fn words(stats: &Stats) -> BTreeMap<usize, u64> {
-    let Stats { rx, rx_bytes, generated, forwarded, forwarded_bytes, answered, passed, dropped, punted, drop_overflow, nat, .. } = *stats;
-    let named = [rx, rx_bytes, generated, forwarded, forwarded_bytes, answered, passed, dropped, punted, drop_overflow, nat];
+    let Stats {
+        rx,
+        rx_bytes,
+        generated,
+        forwarded,
+        forwarded_bytes,
+        answered,
+        passed,
+        dropped,
+        punted,
+        drop_overflow,
+        nat,
+        ..
+    } = *stats;
+    let named =
+        [rx, rx_bytes, generated, forwarded, forwarded_bytes, answered, passed, dropped, punted, drop_overflow, nat];
     let all = named.into_iter().chain(stats.reserved).chain(stats.drops).chain(stats.punts);
     all.enumerate().filter(|(_, n)| *n != 0).collect()
 }
@@ -77,12 +91,17 @@ fn each_event_is_counted_in_its_words_and_in_no_other() {
         assert_eq!(words(&t.stats_total()), want, "event {n}");
         assert!(words(&t.stats(2).read()).is_empty() && words(&t.stats(4).read()).is_empty(), "event {n}");
         event(&t, t.stats(SLOTS_MAX - 1));
-        let twice: BTreeMap<usize, u64> = want.iter().map(|(i, n)| (*i, n.wrapping_mul(2))).filter(|(_, n)| *n != 0).collect();
+        let twice: BTreeMap<usize, u64> =
+            want.iter().map(|(i, n)| (*i, n.wrapping_mul(2))).filter(|(_, n)| *n != 0).collect();
         let total = words(&t.stats_total());
         assert_eq!(total, twice, "event {n}: the sum of all slots");
         // A slot that there is not is the last one.
         t.stats(SLOTS_MAX + 7).rx(1);
-        assert_eq!(t.stats(SLOTS_MAX - 1).read().rx.wrapping_sub(1), if n == 14 { 0 } else { want.get(&RX).copied().unwrap_or(0) }, "event {n}");
+        assert_eq!(
+            t.stats(SLOTS_MAX - 1).read().rx.wrapping_sub(1),
+            if n == 14 { 0 } else { want.get(&RX).copied().unwrap_or(0) },
+            "event {n}"
+        );
     }
 }
 
@@ -152,7 +171,11 @@ fn full_words_are_carried_and_nothing_is_lost() {
                 t.count_vm(vm, 3);
                 t.count_tenant(&tenant, 1, 3);
                 for (now, base) in counts().into_iter().zip(base) {
-                    assert_eq!(now, Count { packets: base.packets + more, bytes: base.bytes + 3 * more }, "{worker_slots} {n}");
+                    assert_eq!(
+                        now,
+                        Count { packets: base.packets + more, bytes: base.bytes + 3 * more },
+                        "{worker_slots} {n}"
+                    );
                 }
             }
             assert!(places.iter().all(|(line, i)| lines.at(*line).word(*i) & CELL_SPILL_MASK == 0));
@@ -206,7 +229,9 @@ fn what_nobody_has_set_is_what_the_handbook_says() {
 #[test]
 fn rates_are_nanoseconds_a_packet_rounded_down_and_never_none() {
     let word = |per_second, burst| RateLimit { per_second, burst }.word();
-    for (rate, ns) in [(1, 1_000_000_000), (3, 333_333_333), (7, 142_857_142), (999_999_999, 1), (1_000_000_000, 1), (u32::MAX, 1)] {
+    for (rate, ns) in
+        [(1, 1_000_000_000), (3, 333_333_333), (7, 142_857_142), (999_999_999, 1), (1_000_000_000, 1), (u32::MAX, 1)]
+    {
         assert_eq!((word(rate, 9), word(rate, 0), word(rate, 1)), (9 << 32 | ns, 1 << 32 | ns, 1 << 32 | ns), "{rate}");
     }
     assert_eq!(word(0, 9), 0);
@@ -250,9 +275,17 @@ fn settings_of_the_gateway_are_words_of_the_root() {
 
 #[test]
 fn slots_are_what_was_asked_for_within_what_there_may_be() {
-    for (xdp_slots, worker_slots, want) in [(0, 0, (1, 0)), (1, 0, (1, 1)), (3, 4, (7, 3)), (200, 56, (256, 200)), (200, 57, (256, 200)), (300, 1, (256, 256))] {
+    for (xdp_slots, worker_slots, want) in [
+        (0, 0, (1, 0)),
+        (1, 0, (1, 1)),
+        (3, 4, (7, 3)),
+        (200, 56, (256, 200)),
+        (200, 57, (256, 200)),
+        (300, 1, (256, 256)),
+    ] {
         let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
-        let w = Writer::create(memory, WriterOptions { xdp_slots, worker_slots, drop_lines: 1, ..Default::default() }).unwrap();
+        let w = Writer::create(memory, WriterOptions { xdp_slots, worker_slots, drop_lines: 1, ..Default::default() })
+            .unwrap();
         assert_eq!(w.tables().slots(), want);
         let root = RootRef::new(&**w.memory());
         assert_eq!(root.get(root!(tenant_words)), u64::from(want.0.min(8)));
@@ -322,7 +355,10 @@ fn every_way_to_ask_has_one_answer() {
     for i in 0..VPCS {
         let vni = vni(i);
         let tenant = t.tenant(vni).unwrap();
-        assert_eq!((t.tenant_from(t.tenant_home(vni), vni), t.tenant_from(t.tenant_line(&at, vni), vni)), (Some(tenant), Some(tenant)));
+        assert_eq!(
+            (t.tenant_from(t.tenant_home(vni), vni), t.tenant_from(t.tenant_line(&at, vni), vni)),
+            (Some(tenant), Some(tenant))
+        );
         assert_eq!((tenant.gateway_mac(), t.gateway4(&tenant)), (0x0212_3456_0000 + u64::from(i), 0x0a01_ff00 + i));
         assert_eq!(t.tenant_ident(&tenant), u64::from(vni) | if i % 2 == 0 { 0 } else { TENANT_ICMP_OFF });
         for n in 0..20u32 {
@@ -370,8 +406,19 @@ fn every_way_to_ask_has_one_answer() {
     assert_eq!((t.nc_by_addr4(0), t.nc_by_addr6((0, 0)), t.nc_by_addr6((0xfd00 << 48, 30))), (None, None, None));
     assert_eq!((t.tenant_record(TENANTS_MAX - 1), t.vm_cell_line(VMS_MAX - 1), t.nc_line(NCS_MAX - 1)), (0, 0, 0));
     // A reader holds what it found: the tables may be others afterwards.
-    let more = (0..500).map(|n| TenantChange { vni: 100_000 + n, settings: Some(TenantSettings::default()), ..Default::default() });
-    let vm = |n: u32| VmSpec { mac: 0x0a00_0000_0000 | u64::from(n), ipv4: Some(0x0b00_0000 + n), ipv6: None, more: Vec::new(), nc: ncs()[0], meter: None };
+    let more = (0..500).map(|n| TenantChange {
+        vni: 100_000 + n,
+        settings: Some(TenantSettings::default()),
+        ..Default::default()
+    });
+    let vm = |n: u32| VmSpec {
+        mac: 0x0a00_0000_0000 | u64::from(n),
+        ipv4: Some(0x0b00_0000 + n),
+        ipv6: None,
+        more: Vec::new(),
+        nc: ncs()[0],
+        meter: None,
+    };
     let mut grown: Vec<TenantChange> = more.collect();
     grown.push(TenantChange { vni: vni(0), vm_add: (0..2000).map(vm).collect(), ..Default::default() });
     w.commit(&Commit { tenants: grown, ..Default::default() }).unwrap();
@@ -384,7 +431,13 @@ fn every_way_to_ask_has_one_answer() {
 #[test]
 fn flows_spread_over_a_group_by_their_hash() {
     let (mut w, t) = writer(WriterOptions::default());
-    let hop = |n: u8| NexthopSpec { addr: IpAddr::V4(Ipv4Addr::new(10, 9, 9, n)), ifindex: n.into(), dmac: Some(0x0200_0000_0000 | u64::from(n)), smac: 0x0400_0000_0001, mtu: 1500 };
+    let hop = |n: u8| NexthopSpec {
+        addr: IpAddr::V4(Ipv4Addr::new(10, 9, 9, n)),
+        ifindex: n.into(),
+        dmac: Some(0x0200_0000_0000 | u64::from(n)),
+        smac: 0x0400_0000_0001,
+        mtu: 1500,
+    };
     let hops: Vec<NexthopId> = (0..20).map(|n| w.set_nexthop(&hop(n)).unwrap()).collect();
     for n in [1usize, 2, 7, 15, 20] {
         let group = w.set_group(None, &hops[..n]).unwrap();
@@ -392,9 +445,15 @@ fn flows_spread_over_a_group_by_their_hash() {
         for i in 0..count {
             let first = ((i as u64) << 32).div_ceil(count as u64) << 32;
             assert_eq!(t.group_member(group.0, first), hops[i].0, "{n}: {i}");
-            assert_eq!(t.group_member(group.0, (((i as u64 + 1) << 32).div_ceil(count as u64) << 32).wrapping_sub(1)), hops[i].0);
+            assert_eq!(
+                t.group_member(group.0, (((i as u64 + 1) << 32).div_ceil(count as u64) << 32).wrapping_sub(1)),
+                hops[i].0
+            );
             let view = t.nexthop(hops[i].0);
-            assert_eq!((view.ifindex, view.dmac, view.smac, view.mtu, view.ready), (i as u32, 0x0200_0000_0000 | i as u64, 0x0400_0000_0001, 1500, true));
+            assert_eq!(
+                (view.ifindex, view.dmac, view.smac, view.mtu, view.ready),
+                (i as u32, 0x0200_0000_0000 | i as u64, 0x0400_0000_0001, 1500, true)
+            );
         }
         assert_eq!(w.groups().into_iter().find(|g| g.0 == group).unwrap().1, hops[..count]);
     }

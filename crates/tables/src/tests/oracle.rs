@@ -25,7 +25,11 @@ fn check(model: &Model, writer: &Writer, tables: &Tables, rng: &mut ChaCha8Rng) 
             let t = tables.tenant(vni);
             if let (Some(t), std::net::IpAddr::V4(a)) = (&t, addr) {
                 if let Some(peer) = tables.peer4(t, a.to_bits()) {
-                    assert_eq!(model.route(vni, addr), Some(Target::Peer(peer)), "a PEER word lies about {addr} in {vni}");
+                    assert_eq!(
+                        model.route(vni, addr),
+                        Some(Target::Peer(peer)),
+                        "a PEER word lies about {addr} in {vni}"
+                    );
                     peers += 1;
                 }
             }

@@ -35,10 +35,18 @@ fn a_meter_moves_its_own_times() {
 
 #[test]
 fn rates_and_bursts_become_nanoseconds() {
-    let rate = |rate, burst| RateSpec { committed_rate: rate, committed_burst: burst, peak_rate: 3 * rate, peak_burst: 9 * burst };
+    let rate = |rate, burst| RateSpec {
+        committed_rate: rate,
+        committed_burst: burst,
+        peak_rate: 3 * rate,
+        peak_burst: 9 * burst,
+    };
     let words = crate::meter::config_words(&MeterSpec { bytes: rate(1, 7), packets: rate(1_000_000_000, 1 << 40) });
     let third = (1_000_000_000 << 16) / 3;
-    assert_eq!(words, [1_000_000_000 << 16, 7_000_000_000, third, 21_000_000_000, 1 << 16, 1 << 40, (1 << 16) / 3, 3 << 40]);
+    assert_eq!(
+        words,
+        [1_000_000_000 << 16, 7_000_000_000, third, 21_000_000_000, 1 << 16, 1 << 40, (1 << 16) / 3, 3 << 40]
+    );
 }
 
 #[test]
@@ -54,7 +62,10 @@ fn a_limit_is_nanoseconds_and_a_burst() {
     // Committed and peak.
     let (c, p) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut colors = (0..5).map(|_| packet_color([1 << 32 | 10, 3 << 32 | 10], &c, &p, 50));
-    assert_eq!([colors.next(), colors.next(), colors.next(), colors.next()], [Color::Green, Color::Yellow, Color::Yellow, Color::Red].map(Some));
+    assert_eq!(
+        [colors.next(), colors.next(), colors.next(), colors.next()],
+        [Color::Green, Color::Yellow, Color::Yellow, Color::Red].map(Some)
+    );
     assert_eq!((c.load(Ordering::Relaxed), p.load(Ordering::Relaxed)), (60, 80));
     use Color::{Green, Red, Yellow};
     let passes = |total| [Green, Yellow, Red].map(|tenant| punt_passes(total, tenant));
@@ -83,12 +94,14 @@ fn a_list_becomes_a_tree_when_it_is_full() {
     }
     for n in [0u32, 63, 64, 65] {
         let list: Vec<(u32, u32)> = (0..n).map(|i| (i, i + 1)).collect();
-        let (sorted, any): (SmallMap<u32, u32>, SmallMap<u32, u32>) = (SmallMap::from_sorted(list.clone()), list.into_iter().rev().collect());
+        let (sorted, any): (SmallMap<u32, u32>, SmallMap<u32, u32>) =
+            (SmallMap::from_sorted(list.clone()), list.into_iter().rev().collect());
         assert!(few(&sorted) == (n <= 64) && few(&any) == (n <= 64) && sorted == any, "{n}");
         assert!(sorted.range(5..=std::hint::black_box(4)).next().is_none() && sorted.values().copied().eq(1..=n));
         assert_eq!(sorted.contains_key(&(n.wrapping_sub(1))), n > 0);
     }
-    let (mut a, b): (SmallMap<u32, u32>, SmallMap<u32, u32>) = ([(1, 2)].into_iter().collect(), [(1, 3)].into_iter().collect());
+    let (mut a, b): (SmallMap<u32, u32>, SmallMap<u32, u32>) =
+        ([(1, 2)].into_iter().collect(), [(1, 3)].into_iter().collect());
     assert!(a != b && a != SmallMap::default());
     a.each_value_mut(|v| *v += 1);
     assert!(a == b && a.into_values() == [3]);
@@ -101,10 +114,24 @@ fn changes_name_so_many_prefixes() {
     let prefix = Prefix { addr: IpAddr::V4(0x0a00_0000.into()), len: 8 };
     let route = Route { prefix, target: Target::Local };
     let delta = |r: usize, a: usize| RoutesChange::Delta { remove: vec![prefix; r], add: vec![route; a] };
-    for (change, n) in [(RoutesChange::Keep, 0), (RoutesChange::Replace(vec![]), 0), (RoutesChange::Replace(vec![route; 3]), 3), (delta(2, 3), 5), (delta(0, 0), 0), (delta(1, 0), 1)] {
+    for (change, n) in [
+        (RoutesChange::Keep, 0),
+        (RoutesChange::Replace(vec![]), 0),
+        (RoutesChange::Replace(vec![route; 3]), 3),
+        (delta(2, 3), 5),
+        (delta(0, 0), 0),
+        (delta(1, 0), 1),
+    ] {
         assert_eq!((change.len(), change.is_empty()), (n, n == 0), "{change:?}");
     }
-    let vm = VmSpec { mac: 1, ipv4: Some(0x0a00_0001), ipv6: Some(7), more: vec![IpAddr::V4(9.into())], nc: IpAddr::V4(1.into()), meter: None };
+    let vm = VmSpec {
+        mac: 1,
+        ipv4: Some(0x0a00_0001),
+        ipv6: Some(7),
+        more: vec![IpAddr::V4(9.into())],
+        nc: IpAddr::V4(1.into()),
+        meter: None,
+    };
     let all: Vec<IpAddr> = vm.addresses().collect();
     assert_eq!(all, [IpAddr::V4(0x0a00_0001.into()), IpAddr::V6(7u128.into()), IpAddr::V4(9.into())]);
 }
@@ -114,7 +141,14 @@ fn changes_name_so_many_prefixes() {
 #[test]
 fn hashes_of_neighbours_differ_where_maps_look() {
     type Feed = fn(&mut crate::fxmap::Fx, u64);
-    let feeds: [Feed; 6] = [|h, n| h.write_u32(n as u32), |h, n| h.write_u64(n << 32), |h, n| h.write_usize(n as usize), |h, n| h.write_u128(u128::from(n) << 64), |h, n| h.write(&n.to_le_bytes()[..2]), |h, n| (h.write_u8(n as u8), h.write_u8((n >> 8) as u8)).1];
+    let feeds: [Feed; 6] = [
+        |h, n| h.write_u32(n as u32),
+        |h, n| h.write_u64(n << 32),
+        |h, n| h.write_usize(n as usize),
+        |h, n| h.write_u128(u128::from(n) << 64),
+        |h, n| h.write(&n.to_le_bytes()[..2]),
+        |h, n| (h.write_u8(n as u8), h.write_u8((n >> 8) as u8)).1,
+    ];
     for (which, feed) in feeds.into_iter().enumerate() {
         let (mut low, mut high) = (vec![0; 512], vec![0; 128]);
         for n in 0..4096 {
@@ -198,12 +232,32 @@ fn gaps_of_packed_trees_are_nobodys() {
             }
         }
     };
-    for (key, want) in [(0, 0), (4, 0), (5, 1), (9, 1), (10, 2), (11, 0), (12, 3), (13, 0), (14, 0), (15, 3), (20, 3), (21, 3), (30, 3), (31, 0), (u64::MAX - 1, 0), (u64::MAX, 4)] {
+    for (key, want) in [
+        (0, 0),
+        (4, 0),
+        (5, 1),
+        (9, 1),
+        (10, 2),
+        (11, 0),
+        (12, 3),
+        (13, 0),
+        (14, 0),
+        (15, 3),
+        (20, 3),
+        (21, 3),
+        (30, 3),
+        (31, 0),
+        (u64::MAX - 1, 0),
+        (u64::MAX, 4),
+    ] {
         assert_eq!(of(key), want, "{key}");
     }
     // Nine intervals are two leaves and a node, and the next tree lies behind.
     assert_eq!((packed.lines().len(), value), (3, (abi::SCOPE_DESCEND + 1) << 28 | 102));
     assert_eq!(packed.tree(&[]), Some(0));
     assert_eq!((packed.tree(&[(0, u64::MAX, 7)]), packed.lines().len()), (Some(abi::SCOPE_DESCEND << 28 | 103), 4));
-    assert_eq!((packed.tree(&[(0, 6, 7), (7, u64::MAX, 7)]), packed.tree(&[(3, 6, 0)])), (Some(abi::SCOPE_DESCEND << 28 | 104), Some(0)));
+    assert_eq!(
+        (packed.tree(&[(0, 6, 7), (7, u64::MAX, 7)]), packed.tree(&[(3, 6, 0)])),
+        (Some(abi::SCOPE_DESCEND << 28 | 104), Some(0))
+    );
 }

@@ -80,7 +80,8 @@ fn words_go_with_a_change_and_come_back_when_it_is_settled() {
 #[test]
 fn words_survive_a_new_writer_and_a_larger_table() {
     let mut w = writer(vec![route(0x0b00_0000, 16, Target::Peer(100))]);
-    let more = (1000..2000).map(|vni| TenantChange { vni, settings: Some(TenantSettings::default()), ..Default::default() });
+    let more =
+        (1000..2000).map(|vni| TenantChange { vni, settings: Some(TenantSettings::default()), ..Default::default() });
     w.commit(&Commit { tenants: more.collect(), ..Default::default() }).unwrap();
     assert_eq!(told(&w, 0x0b00_0001), Some(100));
     w.settle();

@@ -72,7 +72,10 @@ fn nodes_are_laid_out_as_readers_read_them() {
         assert!((0..7).all(|i| halves[i as usize] == bound(i)), "{n}");
         let values = (0..8).map(|i| all.get(i).map_or(0, |v| v.value));
         assert!(values.eq(halves[8..].iter().copied()), "{n}");
-        assert_eq!((u32::bound(&u32::leaf(&all), 0), u32::value(&u32::leaf(&all), n as usize - 1)), (bound(0), all[n as usize - 1].value));
+        assert_eq!(
+            (u32::bound(&u32::leaf(&all), 0), u32::value(&u32::leaf(&all), n as usize - 1)),
+            (bound(0), all[n as usize - 1].value)
+        );
     }
     for n in 1..=6u32 {
         let all = steps6(n);
@@ -129,7 +132,18 @@ fn trees_take_the_lines_that_they_need() {
     assert_eq!([0, 1, 3, 4, 63, 64].map(dense4), [1, 1, 1, 3, 17, 20]);
     assert_eq!([0, 2, 3, 23, 24].map(dense6), [1, 3, 6, 32, 36]);
     // Levels: one node; all in two lines; leaves below one node; leaves below several.
-    for (n, levels, lines) in [(1, 1, 1), (2, 1, 1), (8, 1, 1), (9, ROOT_FLAT, 2), (21, ROOT_FLAT, 2), (22, 2, 4), (128, 2, 17), (129, 3, 20), (300, 3, 42), (2049, 4, 277)] {
+    for (n, levels, lines) in [
+        (1, 1, 1),
+        (2, 1, 1),
+        (8, 1, 1),
+        (9, ROOT_FLAT, 2),
+        (21, ROOT_FLAT, 2),
+        (22, 2, 4),
+        (128, 2, 17),
+        (129, 3, 20),
+        (300, 3, 42),
+        (2049, 4, 277),
+    ] {
         let (mut g, all) = (Ground::new(), steps4(n));
         let top = g.forest().build(&all).unwrap();
         assert_eq!((top.levels, g.arena.used()), (levels, lines), "{n}");
@@ -163,7 +177,10 @@ fn trees_take_the_lines_that_they_need() {
     assert_eq!(g.forest().build(&[Interval { upper: u32::MAX, value: 0 }]).unwrap(), Top::default());
     assert_eq!(g.arena.used(), 0);
     assert_eq!(Top::of_value(6 << 28 | 5), None);
-    assert_eq!((Top { line: 5, levels: 1 }.descend(), Top { line: 5, levels: 3 }.root_bits()), (7 << 28 | 5, 3 << 26 | 5));
+    assert_eq!(
+        (Top { line: 5, levels: 1 }.descend(), Top { line: 5, levels: 3 }.root_bits()),
+        (7 << 28 | 5, 3 << 26 | 5)
+    );
 }
 
 /// What a key holds, key by key range: the first key of each run and its value.
@@ -187,7 +204,11 @@ fn runs<K: TreeKey + Into<u64>>(g: &Ground, top: Top) -> Vec<(u64, u32)> {
         }
         first = i.upper.into().wrapping_add(1);
     });
-    if out.is_empty() { vec![(0, 0)] } else { out }
+    if out.is_empty() {
+        vec![(0, 0)]
+    } else {
+        out
+    }
 }
 
 /// Random edits of large and small ranges; in between nearly everything goes.
@@ -279,10 +300,17 @@ fn a_tree_shrinks_to_a_leaf_and_to_nothing() {
         // All but the last two intervals.
         let top = g.forest().build(&steps4(n)).unwrap();
         let upper = 1000 * (n - 3) + 7;
-        let two = g.forest().edit(top, &[Edit { first: 0, last: upper, intervals: vec![Interval { upper, value: 9 << 24 }] }]).unwrap();
+        let two = g
+            .forest()
+            .edit(top, &[Edit { first: 0, last: upper, intervals: vec![Interval { upper, value: 9 << 24 }] }])
+            .unwrap();
         g.settle::<u32>(two);
         let last = [n - 2, n - 1].map(|i| (1000 * (i - 1) + 8, (1 + i % 5) << 28));
-        assert_eq!((two.levels, runs::<u32>(&g, two)), (levels, [(0, 9 << 24)].into_iter().chain(last.map(|(k, v)| (u64::from(k), v))).collect()), "{n}");
+        assert_eq!(
+            (two.levels, runs::<u32>(&g, two)),
+            (levels, [(0, 9 << 24)].into_iter().chain(last.map(|(k, v)| (u64::from(k), v))).collect()),
+            "{n}"
+        );
     }
 }
 
@@ -324,10 +352,17 @@ fn a_change_is_made_by_paths_up_to_an_eighth_of_the_routes() {
         new.is_some()
     };
     let some = |n: u32| (0..n).map(|i| route4(3 * i).0).collect::<Vec<_>>();
-    assert_eq!([changed(80, &some(10)), changed(80, &some(11)), changed(49, &some(6)), changed(48, &some(1))], [true, false, true, false]);
+    assert_eq!(
+        [changed(80, &some(10)), changed(80, &some(11)), changed(49, &some(6)), changed(48, &some(1))],
+        [true, false, true, false]
+    );
     // A prefix with ten others inside, and one with eleven; together with others there are more.
     assert_eq!([changed(90, &[(0x0a00_0000, 17)]), changed(80, &[(0x0a00_0000, 17)])], [false, false]);
-    assert_eq!([changed(256, &[(0x0a00_0000, 17)]), changed(255, &[(0x0a00_0000, 17)])], [true, false], "32 routes lie inside");
+    assert_eq!(
+        [changed(256, &[(0x0a00_0000, 17)]), changed(255, &[(0x0a00_0000, 17)])],
+        [true, false],
+        "32 routes lie inside"
+    );
     assert!(!changed(256, &[(0x0a00_0000, 17), (0x0a02_0000, 24)]));
     assert!(changed(256, &[(0x0a00_0000, 17), (0x0a00_0400, 24)]), "inside what changes already");
     // No tree, and all in one node.
@@ -342,7 +377,9 @@ fn a_change_is_made_by_paths_up_to_an_eighth_of_the_routes() {
     let top = build6(&mut g.forest(), &routes, &mut Buffer::default()).unwrap().top;
     let used = g.arena.used();
     let some6 = |n: u128| (0..n).map(|i| route6(3 * i).0).collect::<Vec<_>>();
-    let mut change = |routes: &Routes6, top, changed: &[(u128, u8)]| change6(&mut g.forest(), top, routes, [u64::MAX; 3], changed).unwrap();
+    let mut change = |routes: &Routes6, top, changed: &[(u128, u8)]| {
+        change6(&mut g.forest(), top, routes, [u64::MAX; 3], changed).unwrap()
+    };
     assert_eq!((change(&routes, top, &some6(11)), change(&routes, Top::default(), &some6(1))), (None, None));
     assert_eq!((change(&routes, top, &[(0x2001 << 112, 48)]), change(&routes, top, &[])), (None, Some(top)));
     let few: Routes6 = (0..48).map(route6).collect();
@@ -355,13 +392,43 @@ fn a_change_is_made_by_paths_up_to_an_eighth_of_the_routes() {
 fn a_changed_prefix_shows_what_is_above_and_below() {
     let mut g = Ground::new();
     let mut routes: Routes4 = (0..100u32).map(|i| ((0x0b00_0000 + (i << 10), 24u8), 4 << 28 | i)).collect();
-    let more = [(0, 0, 1), (0x0a00_0000, 8, 2), (0x0a01_0000, 16, 3), (0x0a01_0100, 24, 4), (0x0a01_0104, 30, 5), (0x0a01_0105, 32, 6)];
+    let more = [
+        (0, 0, 1),
+        (0x0a00_0000, 8, 2),
+        (0x0a01_0000, 16, 3),
+        (0x0a01_0100, 24, 4),
+        (0x0a01_0104, 30, 5),
+        (0x0a01_0105, 32, 6),
+    ];
     more.iter().for_each(|(addr, len, v)| _ = routes.insert((*addr, *len), v << 28));
     let mut lengths = [0; 3];
     routes.keys().for_each(|k| note_length(&mut lengths, k.1));
     let mut top = build4(&mut g.forest(), &routes, &mut Buffer::default()).unwrap().top;
-    let probes = [0, 0x0a00_0000, 0x0a01_0000, 0x0a01_0100, 0x0a01_0103, 0x0a01_0104, 0x0a01_0105, 0x0a01_0106, 0x0a01_0107, 0x0a01_0108, 0x0a01_01ff, 0x0a01_0200, 0x0a02_0000, 0x0aff_ffff, 0x0b00_0000, u32::MAX];
-    let naive = |routes: &Routes4, a: u32| (0..=32u8).rev().find_map(|l| routes.get(&(a & u32::MAX.checked_shl(32 - u32::from(l)).unwrap_or(0), l))).copied().unwrap_or(0);
+    let probes = [
+        0,
+        0x0a00_0000,
+        0x0a01_0000,
+        0x0a01_0100,
+        0x0a01_0103,
+        0x0a01_0104,
+        0x0a01_0105,
+        0x0a01_0106,
+        0x0a01_0107,
+        0x0a01_0108,
+        0x0a01_01ff,
+        0x0a01_0200,
+        0x0a02_0000,
+        0x0aff_ffff,
+        0x0b00_0000,
+        u32::MAX,
+    ];
+    let naive = |routes: &Routes4, a: u32| {
+        (0..=32u8)
+            .rev()
+            .find_map(|l| routes.get(&(a & u32::MAX.checked_shl(32 - u32::from(l)).unwrap_or(0), l)))
+            .copied()
+            .unwrap_or(0)
+    };
     for (addr, len, _) in more.iter().skip(2).chain(&more[2..5]).chain(more[2..].iter().rev()) {
         let key = (*addr, *len);
         match routes.remove(&key) {
@@ -381,9 +448,22 @@ fn a_changed_prefix_shows_what_is_above_and_below() {
 fn lower_halves_come_and_go() {
     let mut g = Ground::new();
     let mut routes: Routes6 = (0..120u128).map(|i| ((0x2001 << 112 | i << 72, 64u8), 4 << 28 | i as u32)).collect();
-    let hosts = [(1u128, 128u8), (5 << 64, 128), (5 << 64 | 1 << 63, 66), (0x2001 << 112 | 3 << 72 | 7, 128), (u128::MAX, 128), (u128::MAX - 1, 128)];
+    let hosts = [
+        (1u128, 128u8),
+        (5 << 64, 128),
+        (5 << 64 | 1 << 63, 66),
+        (0x2001 << 112 | 3 << 72 | 7, 128),
+        (u128::MAX, 128),
+        (u128::MAX - 1, 128),
+    ];
     let mut top = build6(&mut g.forest(), &routes, &mut Buffer::default()).unwrap().top;
-    let naive = |routes: &Routes6, a: u128| (0..=128u8).rev().find_map(|l| routes.get(&(a & u128::MAX.checked_shl(128 - u32::from(l)).unwrap_or(0), l))).copied().unwrap_or(0);
+    let naive = |routes: &Routes6, a: u128| {
+        (0..=128u8)
+            .rev()
+            .find_map(|l| routes.get(&(a & u128::MAX.checked_shl(128 - u32::from(l)).unwrap_or(0), l)))
+            .copied()
+            .unwrap_or(0)
+    };
     for round in 0..4 {
         for (n, key) in hosts.iter().enumerate().filter(|(n, _)| round < 3 || n % 2 == 0) {
             match round % 2 {
@@ -392,7 +472,9 @@ fn lower_halves_come_and_go() {
             }
             top = change6(&mut g.forest(), top, &routes, [u64::MAX; 3], &[*key]).unwrap().expect("by paths");
             g.settle::<u64>(top);
-            for a in hosts.iter().flat_map(|(a, _)| [*a, a.wrapping_sub(1), a.wrapping_add(1), a ^ 1 << 64, a ^ 1 << 63]) {
+            for a in
+                hosts.iter().flat_map(|(a, _)| [*a, a.wrapping_sub(1), a.wrapping_add(1), a ^ 1 << 64, a ^ 1 << 63])
+            {
                 let got = lookup128(&g.lines, top.root_bits(), ((a >> 64) as u64, a as u64));
                 assert_eq!(got, naive(&routes, a), "{round} {n}: {a:x}");
             }
@@ -424,15 +506,25 @@ fn mixed_scopes_are_told_of_whole_sets() {
     let (a, b, c) = ((0x0a00_0000, 8), (0x0a01_0000, 16), (0x0b00_0000, 8));
     assert_eq!([simple4(&[]), simple4(&[(a, LOCAL), (b, LOCAL)]), simple4(&[(a, LINE), (b, LOCAL)])], [true; 3]);
     assert_eq!([simple4(&[(a, LOCAL), (b, LINE)]), simple4(&[(a, LOCAL), (c, LINE)])], [false, true]);
-    assert_eq!([simple4(&[(a, LINE), (b, LINE)]), simple4(&[(a, LOCAL), (b, LOCAL), ((0x0a01_0100, 24), LINE)])], [true, false]);
+    assert_eq!(
+        [simple4(&[(a, LINE), (b, LINE)]), simple4(&[(a, LOCAL), (b, LOCAL), ((0x0a01_0100, 24), LINE)])],
+        [true, false]
+    );
     let mut g = Ground::new();
     let mut simple6 = |routes: &[((u128, u8), u32)]| {
         let routes: Routes6 = routes.iter().copied().collect();
         build6(&mut g.forest(), &routes, &mut Buffer::default()).unwrap().simple
     };
-    let (net, sub, host, other) = ((0x2001 << 112, 16), (0x2001 << 112, 64), (0x2001 << 112 | 5, 128), (0x3001 << 112 | 5, 128));
-    assert_eq!([simple6(&[]), simple6(&[(net, LOCAL), (host, LOCAL)]), simple6(&[(net, LOCAL), (other, LINE)])], [true; 3]);
-    assert_eq!([simple6(&[(net, LOCAL), (host, LINE)]), simple6(&[(net, LOCAL), (sub, LINE), (host, LOCAL)])], [false; 2]);
+    let (net, sub, host, other) =
+        ((0x2001 << 112, 16), (0x2001 << 112, 64), (0x2001 << 112 | 5, 128), (0x3001 << 112 | 5, 128));
+    assert_eq!(
+        [simple6(&[]), simple6(&[(net, LOCAL), (host, LOCAL)]), simple6(&[(net, LOCAL), (other, LINE)])],
+        [true; 3]
+    );
+    assert_eq!(
+        [simple6(&[(net, LOCAL), (host, LINE)]), simple6(&[(net, LOCAL), (sub, LINE), (host, LOCAL)])],
+        [false; 2]
+    );
     assert!(simple6(&[(net, LINE), (sub, LOCAL), (host, LOCAL)]) && !simple6(&[(sub, LOCAL), (host, LINE)]));
 }
 
@@ -456,14 +548,31 @@ fn a_sweep_covers_each_key_once() {
     assert_eq!(sweep(0, max, 9, &[]), (vec![(max, 9)], false));
     assert_eq!(sweep(0, max, 0, &[("point", 0, 0, 7)]), (vec![(0, 7), (max, 0)], false), "the very first key");
     assert_eq!(sweep(0, max, 0, &[("point", max, 0, 7)]), (vec![(max - 1, 0), (max, 7)], false));
-    assert_eq!(sweep(0, max, 0, &[("prefix", 0, 7, 4), ("point", 3, 0, 5), ("point", 4, 0, 5), ("point", 7, 0, 5)]).0, [(2, 4), (4, 5), (6, 4), (7, 5), (max, 0)]);
-    assert_eq!(sweep(0, max, 0, &[("prefix", 0, max, 4), ("prefix", 0, 7, 5), ("prefix", 8, 15, 5)]).0, [(15, 5), (max, 4)], "neighbours of one value");
-    assert_eq!(sweep(16, 31, 3, &[("prefix", 20, 23, 4), ("prefix", 22, 22, 5)]).0, [(19, 3), (21, 4), (22, 5), (23, 4), (31, 3)]);
+    assert_eq!(
+        sweep(0, max, 0, &[("prefix", 0, 7, 4), ("point", 3, 0, 5), ("point", 4, 0, 5), ("point", 7, 0, 5)]).0,
+        [(2, 4), (4, 5), (6, 4), (7, 5), (max, 0)]
+    );
+    assert_eq!(
+        sweep(0, max, 0, &[("prefix", 0, max, 4), ("prefix", 0, 7, 5), ("prefix", 8, 15, 5)]).0,
+        [(15, 5), (max, 4)],
+        "neighbours of one value"
+    );
+    assert_eq!(
+        sweep(16, 31, 3, &[("prefix", 20, 23, 4), ("prefix", 22, 22, 5)]).0,
+        [(19, 3), (21, 4), (22, 5), (23, 4), (31, 3)]
+    );
     assert_eq!(sweep(16, 31, 3, &[("prefix", 16, 31, 4)]).0, [(31, 4)]);
     // Local prefixes that are closed hold nothing.
     assert!(!sweep(0, max, 0, &[("prefix", 0, 7, local), ("prefix", 8, 15, line)]).1);
     assert!(sweep(0, max, 0, &[("prefix", 0, 7, local), ("prefix", 7, 7, line)]).1);
-    assert_eq!([sweep(0, max, local, &[("prefix", 0, 7, line)]).1, sweep(0, max, local, &[("prefix", 0, 7, local)]).1], [true, false]);
+    assert_eq!(
+        [sweep(0, max, local, &[("prefix", 0, 7, line)]).1, sweep(0, max, local, &[("prefix", 0, 7, local)]).1],
+        [true, false]
+    );
     let nested = [("prefix", 0, 15, local), ("prefix", 0, 7, local), ("prefix", 8, 9, line)];
-    assert_eq!((sweep(0, max, 0, &nested).1, sweep(0, max, 0, &nested[1..]).1), (true, false), "of two local ones one is closed");
+    assert_eq!(
+        (sweep(0, max, 0, &nested).1, sweep(0, max, 0, &nested[1..]).1),
+        (true, false),
+        "of two local ones one is closed"
+    );
 }

@@ -91,7 +91,10 @@ fn every_call_fails(steps: u32) {
                 Err(e) => panic!("after {calls} calls: {e}"),
             }
             let after = w.snapshot();
-            assert!(after == before, "memory that ended at call {calls} has left\n{after:#?}\nin place of\n{before:#?}");
+            assert!(
+                after == before,
+                "memory that ended at call {calls} has left\n{after:#?}\nin place of\n{before:#?}"
+            );
             assert_eq!(view(&w), seen, "call {calls}");
             calls += if calls < 40 { 1 } else { rng.random_range(1..200) };
         }
@@ -213,7 +216,8 @@ fn a_commit_of_everything_is_taken_back_from_each_call() {
         let mut commit = super::death::change();
         if let Some(single) = commit.tenants.iter_mut().find(|t| t.vni == 11) {
             let RoutesChange::Delta { add, .. } = &many.tenants[0].routes else { unreachable!() };
-            single.routes = RoutesChange::Delta { remove: add.iter().step_by(40).map(|r| r.prefix).collect(), add: Vec::new() };
+            single.routes =
+                RoutesChange::Delta { remove: add.iter().step_by(40).map(|r| r.prefix).collect(), add: Vec::new() };
         }
         if settled {
             w.settle();
@@ -239,12 +243,22 @@ fn a_commit_of_everything_is_taken_back_from_each_call() {
 #[test]
 fn an_undone_commit_leaves_the_dead_alone() {
     let nc = IpAddr::V4(0xc0a8_0001.into());
-    let vm = |mac: u64, ipv4: Option<u32>, ipv6: Option<u128>| VmSpec { mac: 0x0200_0000_0000 | mac, ipv4, ipv6, more: Vec::new(), nc, meter: None };
+    let vm = |mac: u64, ipv4: Option<u32>, ipv6: Option<u128>| VmSpec {
+        mac: 0x0200_0000_0000 | mac,
+        ipv4,
+        ipv6,
+        more: Vec::new(),
+        nc,
+        meter: None,
+    };
     for (v4, v6) in [(Some(0x0a00_0001), None), (None, Some(0x2001 << 112 | 1))] {
         let mut w = writer();
         let change = |remove: &[u64], add: Vec<VmSpec>| {
             let vm_remove = remove.iter().map(|mac| VmKey(0x0200_0000_0000 | mac)).collect();
-            Commit { tenants: vec![TenantChange { vni: 7, vm_remove, vm_add: add, ..Default::default() }], ..Default::default() }
+            Commit {
+                tenants: vec![TenantChange { vni: 7, vm_remove, vm_add: add, ..Default::default() }],
+                ..Default::default()
+            }
         };
         let settings = Some(TenantSettings { gateway_mac: 2, ..Default::default() });
         let first = TenantChange { vni: 7, settings, vm_add: vec![vm(1, v4, v6)], ..Default::default() };

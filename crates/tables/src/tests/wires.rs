@@ -8,7 +8,11 @@ use std::sync::Arc;
 
 fn wire(server: u32, network: u32, servers: &[(IpAddr, u8, Vni)]) -> WireSpec {
     let servers = servers.iter().map(|(addr, len, vni)| (Prefix { addr: *addr, len: *len }, *vni)).collect();
-    WireSpec { server: WirePort { ifindex: server, mtu: 1500 }, network: WirePort { ifindex: network, mtu: 9000 }, servers }
+    WireSpec {
+        server: WirePort { ifindex: server, mtu: 1500 },
+        network: WirePort { ifindex: network, mtu: 9000 },
+        servers,
+    }
 }
 
 #[test]
@@ -27,7 +31,10 @@ fn servers_are_known_behind_their_wire_and_survive_the_writer() {
     let (a, b) = (t.wire_end(3).unwrap(), t.wire_end(4).unwrap());
     assert_eq!((a.servers_side, a.other, a.mtu, a.vni), (true, 4, 9000, 7));
     assert_eq!((b.servers_side, b.other, b.mtu, b.vni), (false, 3, 1500, 7));
-    assert_eq!((t.server4(&a, 0x0a09_0005), t.server4(&b, 0x0a09_0005), t.server4(&a, 0x0a09_0006)), (Some(7), Some(7), None));
+    assert_eq!(
+        (t.server4(&a, 0x0a09_0005), t.server4(&b, 0x0a09_0005), t.server4(&a, 0x0a09_0006)),
+        (Some(7), Some(7), None)
+    );
     assert_eq!((t.server6(&a, halves(host6)), t.server6(&a, (1, 2))), (Some(7), None));
     let c = t.wire_end(5).unwrap();
     assert_eq!((c.vni, t.server4(&c, 0x0a09_0005), t.server4(&c, 0x0a09_0006)), (0, Some(9), Some(8)));

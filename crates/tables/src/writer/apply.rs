@@ -304,7 +304,11 @@ fn prepare_words(table: &mut HashTable, store: &mut Store, words: impl Iterator<
     }
 }
 
-pub(super) fn put_words(table: &mut HashTable, store: &mut Store, words: impl Iterator<Item = u64> + Clone) -> io::Result<()> {
+pub(super) fn put_words(
+    table: &mut HashTable,
+    store: &mut Store,
+    words: impl Iterator<Item = u64> + Clone,
+) -> io::Result<()> {
     let mut ahead = words.clone().skip(8);
     for word in words {
         if let Some(next) = ahead.next() {

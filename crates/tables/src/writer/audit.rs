@@ -239,8 +239,14 @@ impl Audit<'_> {
         }
         let mut count = [0; 2];
         let tops = [roots as u32, (roots >> 32) as u32].map(Top::of_root);
-        assert!(walk_all::<u32>(lines, tops[0], &mut |b| { count[0] += b.lines; true }));
-        assert!(walk_all::<u64>(lines, tops[1], &mut |b| { count[1] += b.lines; true }));
+        assert!(walk_all::<u32>(lines, tops[0], &mut |b| {
+            count[0] += b.lines;
+            true
+        }));
+        assert!(walk_all::<u64>(lines, tops[1], &mut |b| {
+            count[1] += b.lines;
+            true
+        }));
         assert_eq!(state.tree_lines, count, "lines of the trees of {vni}");
         if state.routes_known {
             let known = state.routes4.len() + state.routes6.len();
@@ -275,7 +281,8 @@ impl Audit<'_> {
         let mut have: BTreeMap<(Vni, IpAddr), (u64, u32, u32, u32)> = BTreeMap::new();
         for (line, slot, key) in &found4 {
             let [a, b, c] = [0, 1, 2].map(|i| self.half(*line, 6 + 3 * slot + i));
-            let value = (u64::from(a) << 16 | u64::from(b) >> 16, (b & 0xffff) << 8 | c >> 24, c >> 4 & 0xf_ffff, c & 15);
+            let value =
+                (u64::from(a) << 16 | u64::from(b) >> 16, (b & 0xffff) << 8 | c >> 24, c >> 4 & 0xf_ffff, c & 15);
             assert_eq!(key & KEY_STATE_MASK, KEY_VALID, "a mark is left");
             let addr = IpAddr::V4(((key >> VM4_ADDR_SHIFT) as u32).into());
             assert!(have.insert(((key >> VM4_VNI_SHIFT) as Vni, addr), value).is_none(), "{addr} twice");
@@ -314,7 +321,8 @@ impl Audit<'_> {
         assert_eq!(have, want);
         let found = self.entries(&METERS, |_, (_, _, word)| hash1(word >> WORD_METER_SHIFT << WORD_METER_SHIFT, salt));
         assert_eq!(found.len(), meters.len());
-        let found: BTreeMap<u32, u32> = found.iter().map(|(_, _, w)| ((w >> WORD_METER_SHIFT) as u32, *w as u32)).collect();
+        let found: BTreeMap<u32, u32> =
+            found.iter().map(|(_, _, w)| ((w >> WORD_METER_SHIFT) as u32, *w as u32)).collect();
         assert_eq!(found, meters);
         *self.lines.entry("meters").or_default() += 2 * meters.len() as u64;
     }
@@ -349,7 +357,8 @@ impl Audit<'_> {
         self.beside.counted.iter().for_each(|((line, i), n)| assert_eq!(self.word(*line, *i), *n, "a count is lost"));
         let mut chunks = [0u64; 3];
         for n in 0..256 {
-            let [vms, ncs, tenants] = [root.vm_chunk(n), root.nc_chunk(n), root.tenant_chunk(n)].map(|c| c.load(Relaxed));
+            let [vms, ncs, tenants] =
+                [root.vm_chunk(n), root.nc_chunk(n), root.tenant_chunk(n)].map(|c| c.load(Relaxed));
             [vms, ncs, tenants].iter().zip(&mut chunks).for_each(|(c, n)| *n += u64::from(*c != 0));
             let used = |ids: &BTreeSet<u32>, shift: u32| ids.iter().any(|id| id >> shift == n);
             assert!(vms != 0 || !used(&self.vm_ids, VM_CHUNK_SHIFT), "chunk {n} of VMs");
@@ -419,9 +428,21 @@ impl Audit<'_> {
         let (w, model) = (self.w, self.model);
         let drops = self.root(root!(drops)) >> 32;
         let lines = |name: &str| self.lines[name];
-        let mut want: Vec<(&str, u64)> = ["tenants", "members", "vm4", "vm6", "nc4", "nc6", "vm_meters", "tenant_blocks", "trees", "vm_cells", "nc_records"]
-            .map(|name| (name, 64 * lines(name)))
-            .to_vec();
+        let mut want: Vec<(&str, u64)> = [
+            "tenants",
+            "members",
+            "vm4",
+            "vm6",
+            "nc4",
+            "nc6",
+            "vm_meters",
+            "tenant_blocks",
+            "trees",
+            "vm_cells",
+            "nc_records",
+        ]
+        .map(|name| (name, 64 * lines(name)))
+        .to_vec();
         let other = 64 * (drops + lines("meters")) + size_of::<Root>() as u64;
         want.push(("other", other));
         assert_eq!(w.bytes_by_table(), want);
@@ -429,8 +450,11 @@ impl Audit<'_> {
         assert_eq!(w.bytes_used(), 64 * used + size_of::<Root>() as u64);
         assert_eq!(w.store.arena.in_use().iter().map(|b| u64::from(b.lines)).sum::<u64>(), used);
         let l = &w.options.limits;
-        let sum = |each: &dyn Fn(&crate::tests::model::ModelTenant) -> usize| model.tenants.values().map(each).sum::<usize>() as u64;
-        let addresses = sum(&|t| t.settings.gateways.len() + t.vms.values().map(|vm| vm.addresses().count()).sum::<usize>());
+        let sum = |each: &dyn Fn(&crate::tests::model::ModelTenant) -> usize| {
+            model.tenants.values().map(each).sum::<usize>() as u64
+        };
+        let addresses =
+            sum(&|t| t.settings.gateways.len() + t.vms.values().map(|vm| vm.addresses().count()).sum::<usize>());
         let known = |t: &crate::tests::model::ModelTenant| t.routes.len();
         let levels: Vec<(&str, u64, u64)> = w.usage().iter().map(|l| (l.name, l.used, l.limit)).collect();
         let mut want = vec![
@@ -444,7 +468,12 @@ impl Audit<'_> {
         ];
         if w.tenants.values().any(|t| !t.routes_known) {
             // Those of an earlier writer are intervals.
-            want[1].1 = w.tenants.iter().filter(|(_, t)| t.routes_known).map(|(v, _)| model.tenants[v].routes.len() as u64).sum();
+            want[1].1 = w
+                .tenants
+                .iter()
+                .filter(|(_, t)| t.routes_known)
+                .map(|(v, _)| model.tenants[v].routes.len() as u64)
+                .sum();
         }
         assert_eq!(levels, want);
         assert_eq!((w.commits, self.root(root!(generation))), (self.beside.all, self.beside.all));
@@ -506,7 +535,8 @@ impl super::undo::Snapshot {
             ("lines in use", format!("{:?}", self.used), format!("{:?}", other.used)),
             ("root", format!("{:x?}", self.root), format!("{:x?}", other.root)),
         ];
-        let differs = pairs.into_iter().find(|(_, a, b)| a != b).map(|(what, a, b)| format!("{what}\n{a}\nis not\n{b}"));
+        let differs =
+            pairs.into_iter().find(|(_, a, b)| a != b).map(|(what, a, b)| format!("{what}\n{a}\nis not\n{b}"));
         differs.or_else(|| Some("chunks".into()))
     }
 }
@@ -539,7 +569,11 @@ fn edges(model: &Model, vni: Vni) -> Vec<IpAddr> {
 }
 
 fn peer(target: &crate::Target) -> Option<Vni> {
-    if let crate::Target::Peer(peer) = target { Some(*peer) } else { None }
+    if let crate::Target::Peer(peer) = target {
+        Some(*peer)
+    } else {
+        None
+    }
 }
 
 /// Peers that some address of a VPC leads to.

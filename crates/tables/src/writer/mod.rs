@@ -23,25 +23,25 @@ mod dump;
 #[cfg(test)]
 mod exact;
 mod internet;
-mod wires;
 mod peers;
-mod publish;
 mod plan;
 mod plan_routes;
 mod plan_vms;
+mod publish;
 mod recover;
 mod state;
 mod trees;
 mod underlay;
 mod undo;
+mod wires;
 
 #[cfg(test)]
 pub(crate) use audit::{audit, Beside};
 pub use dump::{RouteInterval, TenantDump, VmDump};
 pub use internet::PublicPrefix;
-pub use wires::{WirePort, WireSpec};
 pub use recover::AttachError;
 pub use underlay::{GroupId, NexthopId, NexthopSpec};
+pub use wires::{WirePort, WireSpec};
 
 use crate::arena::{Arena, Block};
 use crate::fxmap::{FxMap, FxSet};
@@ -145,8 +145,21 @@ struct Pending {
 
 impl Pending {
     fn is_empty(&self) -> bool {
-        let Pending { blocks, pairs, promote, kill, purge, kill_nc6, tenants, vms, ncs, tenant_ids, dead_tenants, peers, lines: _ } =
-            self;
+        let Pending {
+            blocks,
+            pairs,
+            promote,
+            kill,
+            purge,
+            kill_nc6,
+            tenants,
+            vms,
+            ncs,
+            tenant_ids,
+            dead_tenants,
+            peers,
+            lines: _,
+        } = self;
         blocks.is_empty()
             && pairs.is_empty()
             && promote.is_empty()
@@ -567,10 +580,14 @@ impl Writer {
         let trees: u64 = self.tenants.values().map(|t| u64::from(t.tree_lines[0] + t.tree_lines[1]) * 64).sum();
         let chunks = |n: u32, at: &dyn Fn(u32) -> u32| (0..n).filter(|c| at(*c) != 0).count() as u64;
         let relaxed = std::sync::atomic::Ordering::Relaxed;
-        let cells = chunks(VM_CHUNKS_MAX, &|c| self.store.root.vm_chunk(c).load(relaxed)) * u64::from(apply::VM_CHUNK_LINES) * 64;
+        let cells = chunks(VM_CHUNKS_MAX, &|c| self.store.root.vm_chunk(c).load(relaxed))
+            * u64::from(apply::VM_CHUNK_LINES)
+            * 64;
         let blocks = chunks(TENANT_CHUNKS_MAX, &|c| self.store.root.tenant_chunk(c).load(relaxed));
         let blocks = blocks * u64::from(self.tenant_chunk_lines()) * 64;
-        let ncs = chunks(NC_CHUNKS_MAX, &|c| self.store.root.nc_chunk(c).load(relaxed)) * u64::from(apply::NC_CHUNK_LINES) * 64;
+        let ncs = chunks(NC_CHUNKS_MAX, &|c| self.store.root.nc_chunk(c).load(relaxed))
+            * u64::from(apply::NC_CHUNK_LINES)
+            * 64;
         let known = [("tenant_blocks", blocks), ("trees", trees), ("vm_cells", cells), ("nc_records", ncs)];
         out.extend(known);
         let rest = self.bytes_used() - tables - known.iter().map(|(_, b)| b).sum::<u64>();

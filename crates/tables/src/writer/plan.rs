@@ -3,8 +3,8 @@
 //!
 //! What a plan takes (ids of VMs, NCs and VPCs) is given back if it is refused.
 
-use super::state::{TenantState, Vm};
 use super::plan_routes::{Known, WholeSet};
+use super::state::{TenantState, Vm};
 use super::{nc_key, Writer};
 use crate::fxmap::{FxMap, FxSet};
 use crate::line::prefetch_slice;
@@ -297,7 +297,8 @@ impl Writer {
             let refs = i64::from(self.peer_refs.get(vni).copied().unwrap_or(0));
             if refs + plan.peer_refs.get(vni).copied().unwrap_or(0) != 0 {
                 let leads = |t: &TenantState| t.peers.contains_key(vni);
-                let old = self.tenants.iter().find(|(v, t)| !plan.names.deletes.contains(v) && leads(t)).map(|(v, _)| *v);
+                let old =
+                    self.tenants.iter().find(|(v, t)| !plan.names.deletes.contains(v) && leads(t)).map(|(v, _)| *v);
                 let new = plan.tenants.iter().find(|t| t.peers.as_ref().is_some_and(|p| p.contains_key(vni)));
                 let by = new.map(|t| t.change.vni).or(old).unwrap_or(*vni);
                 return Err(CommitError::PeerInUse { vni: *vni, by });

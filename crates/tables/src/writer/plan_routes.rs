@@ -4,9 +4,9 @@
 use super::plan::{limit, Names, Plan, RoutesPlan, TenantPlan};
 use super::state::TenantState;
 use super::Writer;
-use crate::routes::{dense4, dense6, note_length, Routes4, Routes6, SMALL};
 use crate::fxmap::FxMap;
 use crate::line::prefetch_slice;
+use crate::routes::{dense4, dense6, note_length, Routes4, Routes6, SMALL};
 use crate::smallmap::SmallMap;
 use crate::{CommitError, Prefix, Route, RoutesChange, Target, TenantChange, Vni};
 use abi::*;
@@ -298,7 +298,8 @@ mod tests {
     /// Paths are copied for one in eight at most, of more than 48.
     #[test]
     fn a_change_needs_paths_or_a_whole_tree() {
-        let paths = [(48, 1), (49, 1), (49, 6), (49, 7), (49, 0), (80, 10), (80, 11)].map(|(routes, changed)| paths_copied(routes, changed));
+        let paths = [(48, 1), (49, 1), (49, 6), (49, 7), (49, 0), (80, 10), (80, 11)]
+            .map(|(routes, changed)| paths_copied(routes, changed));
         assert_eq!(paths, [false, true, true, false, false, true, false]);
         let (levels4, levels6) = (3, 4);
         let roots = levels4 << ROOT_LEVELS_SHIFT | 5 | (levels6 << ROOT_LEVELS_SHIFT | 9) << 32;

@@ -102,7 +102,8 @@ impl Writer {
         w.find_vms(&mut repairs);
         w.find_meters(&mut marks, &mut repairs)?;
         w.find_members(&mut repairs);
-        w.filtered = w.tenants.iter().filter(|(_, t)| w.record_policy(t.id) & POLICY_FILTER != 0).map(|(vni, _)| *vni).collect();
+        w.filtered =
+            w.tenants.iter().filter(|(_, t)| w.record_policy(t.id) & POLICY_FILTER != 0).map(|(vni, _)| *vni).collect();
         w.store_filtered();
         let corrupt = AttachError::Corrupt { what: "blocks overlap" };
         w.store.arena = Arena::attach(w.memory.clone(), options.limits.segments, &mut marks.live).ok_or(corrupt)?;

@@ -445,10 +445,14 @@ mod tests {
 
         fn check(&self, ids: &CellIds) {
             let (groups, rest, used) = ids.content();
-            let bits = |g: u32| (0..8).filter(|b| g * 8 + b != 0 && !self.used.contains(&(g * 8 + b))).fold(0u8, |n, b| n | 1 << b);
+            let bits = |g: u32| {
+                (0..8).filter(|b| g * 8 + b != 0 && !self.used.contains(&(g * 8 + b))).fold(0u8, |n, b| n | 1 << b)
+            };
             assert_eq!((groups, rest), ((0..self.groups).map(bits).collect(), self.rest.clone()));
             let chunks = self.kind.max >> self.kind.shift;
-            let counts: Vec<u32> = (0..chunks).map(|c| self.used.iter().filter(|id| **id >> self.kind.shift == c).count() as u32).collect();
+            let counts: Vec<u32> = (0..chunks)
+                .map(|c| self.used.iter().filter(|id| **id >> self.kind.shift == c).count() as u32)
+                .collect();
             assert!((0..chunks).all(|c| ids.uses_chunk(c) == (counts[c as usize] > 0)));
             assert_eq!((used, ids.groups(), ids.bound()), (counts, self.groups, self.rest.0));
         }
@@ -516,7 +520,8 @@ mod tests {
             let used: FxSet<u32> = plain.used.iter().copied().collect();
             let mut ids = CellIds::attach(kind, plain.groups, &used);
             plain.rest.0 = plain.used.last().map_or(1, |m| m + 1).max(plain.groups * 8).max(1);
-            plain.rest.1 = ((plain.groups * 8).max(1)..plain.rest.0).rev().filter(|id| !plain.used.contains(id)).collect();
+            plain.rest.1 =
+                ((plain.groups * 8).max(1)..plain.rest.0).rev().filter(|id| !plain.used.contains(id)).collect();
             plain.check(&ids);
             while plain.used.len() < 255 {
                 let hash = rng.random();
@@ -607,7 +612,8 @@ mod tests {
     fn plain_ids_are_taken_back() {
         let mut ids = Ids::new(5);
         assert_eq!([ids.take(), ids.take(), ids.take()], [5, 6, 7]);
-        ids.free(5); ids.free(6);
+        ids.free(5);
+        ids.free(6);
         let before = ids.content();
         assert_eq!((before.clone(), [0, 1, 2, 3].map(|n| ids.bound(n))), ((8, vec![5, 6]), [8, 8, 8, 9]));
         for _ in 0..2 {
@@ -624,7 +630,14 @@ mod tests {
     #[test]
     fn vms_are_counted_by_their_nc() {
         let mut t = TenantState { extra: vec![9], ..Default::default() };
-        for (nc, by, want) in [(5, 1, &[(5, 1)][..]), (3, 2, &[(3, 2), (5, 1)]), (5, 1, &[(3, 2), (5, 2)]), (3, -1, &[(3, 1), (5, 2)]), (3, -1, &[(5, 2)]), (7, -1, &[(5, 2), (7, 0)])] {
+        for (nc, by, want) in [
+            (5, 1, &[(5, 1)][..]),
+            (3, 2, &[(3, 2), (5, 1)]),
+            (5, 1, &[(3, 2), (5, 2)]),
+            (3, -1, &[(3, 1), (5, 2)]),
+            (3, -1, &[(5, 2)]),
+            (7, -1, &[(5, 2), (7, 0)]),
+        ] {
             t.count_vm(nc, by);
             assert_eq!(t.members, want);
         }
@@ -640,8 +653,14 @@ mod tests {
 
     #[test]
     fn the_first_ipv4_address_of_a_vm_is_apart() {
-        let (a, b, c): (IpAddr, IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), "2001::1".parse().unwrap());
-        for (all, v4, more) in [(vec![], 0, vec![]), (vec![a], 0x0a00_0001, vec![]), (vec![c, b, a], 0x0a00_0002, vec![c, a]), (vec![c], 0, vec![c])] {
+        let (a, b, c): (IpAddr, IpAddr, IpAddr) =
+            ([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), "2001::1".parse().unwrap());
+        for (all, v4, more) in [
+            (vec![], 0, vec![]),
+            (vec![a], 0x0a00_0001, vec![]),
+            (vec![c, b, a], 0x0a00_0002, vec![c, a]),
+            (vec![c], 0, vec![c]),
+        ] {
             let split = Vm::split(all.iter().copied());
             assert_eq!((split.0, split.1.as_deref().unwrap_or_default()), (v4, &more[..]));
             assert_eq!(split.1.is_some(), !more.is_empty());

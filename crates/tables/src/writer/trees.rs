@@ -57,7 +57,8 @@ impl Writer {
             RoutesPlan::Whole(r4, r6) => {
                 let changed = [!state.routes_known || r4 != state.routes4, !state.routes_known || r6 != state.routes6];
                 self.routes = (self.routes + (r4.len() + r6.len()) as u64).saturating_sub(state.routes_len() as u64);
-                let (old4, old6) = (std::mem::replace(&mut state.routes4, r4), std::mem::replace(&mut state.routes6, r6));
+                let (old4, old6) =
+                    (std::mem::replace(&mut state.routes4, r4), std::mem::replace(&mut state.routes6, r6));
                 before.routes = RoutesBefore::Whole(old4, old6);
                 state.lengths = lengths_of(&state.routes4, &state.routes6);
                 let compare = !state.routes_known;
@@ -277,7 +278,12 @@ pub(super) fn apply_route<K: Ord>(routes: &mut SmallMap<K, u32>, key: K, value: 
 
 /// Whether ROOT_SIMPLE surely survives a changed route. `clear` = no route of another scope lies inside the prefix,
 /// `above` = a local route lies above it.
-pub(super) fn keeps_simple(old: Option<u32>, new: Option<u32>, clear: impl Fn() -> bool, above: impl Fn() -> bool) -> bool {
+pub(super) fn keeps_simple(
+    old: Option<u32>,
+    new: Option<u32>,
+    clear: impl Fn() -> bool,
+    above: impl Fn() -> bool,
+) -> bool {
     match (old.map(is_local), new.map(is_local)) {
         // Local stays local, another scope goes.
         (Some(true), Some(true)) | (Some(false), None) | (None, None) => true,

@@ -250,7 +250,9 @@ impl Writer {
         }
         let root = self.store.root;
         let mut chunks = Vec::new();
-        for (first, n) in [(root.vm_chunk(0), super::apply::VM_CHUNK_LINES), (root.tenant_chunk(0), self.tenant_chunk_lines())] {
+        for (first, n) in
+            [(root.vm_chunk(0), super::apply::VM_CHUNK_LINES), (root.tenant_chunk(0), self.tenant_chunk_lines())]
+        {
             let first = first.load(Ordering::Relaxed);
             chunks.extend((first..first + n).filter(|_| first != 0).map(|l| lines.at(l).snapshot()));
         }

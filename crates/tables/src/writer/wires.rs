@@ -50,7 +50,8 @@ impl Writer {
     /// has none for a moment: its frames are left to the host meanwhile.
     pub fn set_wires(&mut self, wires: &[WireSpec]) -> io::Result<()> {
         let served = wires.iter().take(WIRES_MAX as usize);
-        let trees = self.all_or_nothing(|w| served.map(|wire| w.servers_tree(wire)).collect::<io::Result<Vec<u64>>>())?;
+        let trees =
+            self.all_or_nothing(|w| served.map(|wire| w.servers_tree(wire)).collect::<io::Result<Vec<u64>>>())?;
         let mut old = Vec::new();
         for i in 0..WIRES_MAX as usize {
             let wire = wires.get(i);

@@ -14,15 +14,15 @@ use states::Shared;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::process::Command;
+use std::sync::Arc;
+use tables::{Tables, WriterOptions};
 use testkit::case::Counter;
 use testkit::load::Loader;
-use testkit::region::{Port, Region};
-use std::sync::Arc;
 use testkit::print;
+use testkit::region::{Port, Region};
 use testkit::runner::{describe, End, Engine, Seen, START};
 use testkit::sessions::{self, Memories};
 use testkit::user::{self, conserved, process, stats_between};
-use tables::{Tables, WriterOptions};
 use xdp::object::{run_program, RunOptions};
 use xdp::XdpEngine;
 
@@ -87,7 +87,18 @@ impl XdpRunner {
         let sessions = engine.session_memory().unwrap_or_else(|e| panic!("{e}"));
         let states = engine.states().unwrap_or_else(|e| panic!("{e}"));
         let memories = Memories { sessions, states };
-        Some(XdpRunner { engine, cpu: cpu as u32, ports, sockets, state: None, out, linear: 0, memories, ahead: 0, handed: None })
+        Some(XdpRunner {
+            engine,
+            cpu: cpu as u32,
+            ports,
+            sockets,
+            state: None,
+            out,
+            linear: 0,
+            memories,
+            ahead: 0,
+            handed: None,
+        })
     }
 
     /// Whether the kernel can split the frame of a test run (Linux 6.18); if not, that part of the test is skipped.
@@ -96,7 +107,10 @@ impl XdpRunner {
         let options = RunOptions { repeat: 1, ifindex: 1, linear: 14, ..RunOptions::default() };
         let can = run_program(self.engine.program(), &[0; 60], &mut [0; 256], options).is_ok();
         if !can {
-            skip::test("the part with frames in two buffers: the kernel cannot split the frame of a test run", "use Linux 6.18 or newer");
+            skip::test(
+                "the part with frames in two buffers: the kernel cannot split the frame of a test run",
+                "use Linux 6.18 or newer",
+            );
         }
         can
     }
@@ -139,8 +153,8 @@ impl XdpRunner {
         let cpu = self.cpu;
         let before = self.tables().stats(cpu).read();
         let options = RunOptions { repeat: 1, ifindex: port, linear: self.linear, ..RunOptions::default() };
-        let (code, _, len) =
-            run_program(self.engine.program(), frame, &mut self.out, options).map_err(|e| format!("{e} (frame of {} bytes)", frame.len()))?;
+        let (code, _, len) = run_program(self.engine.program(), frame, &mut self.out, options)
+            .map_err(|e| format!("{e} (frame of {} bytes)", frame.len()))?;
         let after = self.tables().stats(cpu).read();
         let d = stats_between(&before, &after);
         conserved(&d, true)?;
@@ -179,7 +193,12 @@ impl XdpRunner {
                 }
                 return Ok((Fast::Punt(reason, bytes[META..].to_vec()), Some(meta)));
             }
-            _ => return Err(format!("verdict {code}, but counted forwarded {}, passed {}, dropped {}, punted {}", d.forwarded, d.passed, d.dropped, d.punted)),
+            _ => {
+                return Err(format!(
+                    "verdict {code}, but counted forwarded {}, passed {}, dropped {}, punted {}",
+                    d.forwarded, d.passed, d.dropped, d.punted
+                ))
+            }
         };
         Ok((fast, None))
     }

@@ -15,12 +15,24 @@ use testkit::user::UserEngine;
 
 const TABLES: &str = "tables from region.tables\n";
 /// What a TCP conversation says, and which end; behind it, data to and fro.
-const SCRIPT: &[(usize, &str)] = &[(0, "syn seq=100"), (1, "syn seq=500 ack=101"), (0, "seq=101 ack=501"), (1, "psh seq=501 ack=101")];
+const SCRIPT: &[(usize, &str)] =
+    &[(0, "syn seq=100"), (1, "syn seq=500 ack=101"), (0, "seq=101 ack=501"), (1, "psh seq=501 ack=101")];
 const DATA: [&str; 2] = ["seq=101 ack=501", "seq=501 ack=101"];
 /// What it says out of turn.
 const ODD: &[&str] = &[
-    "syn seq=100", "syn seq=100", "syn seq=500 ack=101", "syn seq=500 ack=101", "seq=101 ack=501", "psh seq=101 ack=501",
-    "seq=101 ack=501", "seq=501 ack=101", "fin seq=101 ack=501", "fin seq=501 ack=101", "rst seq=101", "flags=0x03 seq=1", "flags=0x00",
+    "syn seq=100",
+    "syn seq=100",
+    "syn seq=500 ack=101",
+    "syn seq=500 ack=101",
+    "seq=101 ack=501",
+    "psh seq=101 ack=501",
+    "seq=101 ack=501",
+    "seq=501 ack=101",
+    "fin seq=101 ack=501",
+    "fin seq=501 ack=101",
+    "rst seq=101",
+    "flags=0x03 seq=1",
+    "flags=0x00",
 ];
 /// Connections that talk at a time.
 const TALKING: usize = 60;
@@ -146,9 +158,15 @@ impl Connection {
         });
         let [sport, dport] = if echo { [self.ports[0]; 2] } else { self.ports };
         let pair = match (&ends[0].at, &ends[1].at) {
-            (At::Server(vni, ..), _) => PairKey::of_server(proto, *vni, from, to, (sport, if echo { 0 } else { dport })),
-            (_, At::Server(vni, ..)) => PairKey::of_server(proto, *vni, to, from, (dport, if echo { 0 } else { sport })),
-            (At::Vm(a, ..), At::Vm(b, ..)) => PairKey::new(proto, (*a, from, sport), (*b, to, dport), echo).map(|(key, _)| key),
+            (At::Server(vni, ..), _) => {
+                PairKey::of_server(proto, *vni, from, to, (sport, if echo { 0 } else { dport }))
+            }
+            (_, At::Server(vni, ..)) => {
+                PairKey::of_server(proto, *vni, to, from, (dport, if echo { 0 } else { sport }))
+            }
+            (At::Vm(a, ..), At::Vm(b, ..)) => {
+                PairKey::new(proto, (*a, from, sport), (*b, to, dport), echo).map(|(key, _)| key)
+            }
             _ => None,
         };
         Key::from(&pair.expect("one family, and an end inside"))
@@ -190,7 +208,9 @@ impl Connection {
                 let tunnel = format!("eth {host} > {mac} / ip {host} > gw / udp 50000 > 4789 / vxlan {vpc}");
                 (format!("{tunnel} / eth {} > {vpc}", from.name), *port)
             }
-            (At::Server(_, port, _), _) | (At::Network, At::Server(_, _, port)) => (format!("eth {} > {}", from.name, to.name), *port),
+            (At::Server(_, port, _), _) | (At::Network, At::Server(_, _, port)) => {
+                (format!("eth {} > {}", from.name, to.name), *port)
+            }
             _ => unreachable!("an end inside"),
         };
         let case = world.case(&format!("in port {port} {head} / {inner}"));
@@ -246,7 +266,10 @@ pub fn migrating(connections: u32, wide: u32) -> Vec<Spec> {
 pub fn meanwhile(i: usize, region: &mut Region, rng: &mut Rng, engines: &mut [&mut dyn Engine], now: &mut u64) {
     if i.is_multiple_of(900) {
         let (group, rule) = region.groups.rules[rng.below(region.groups.rules.len())].clone();
-        region.groups.rules.push((group, filter::Rule { priority: 1 + rng.below(300) as u16, allow: rng.chance(60), ..rule }));
+        region
+            .groups
+            .rules
+            .push((group, filter::Rule { priority: 1 + rng.below(300) as u16, allow: rng.chance(60), ..rule }));
         engines.iter_mut().for_each(|e| e.change(region).expect("a change"));
     }
     let migrates = region.groups.states.is_some_and(|s| s.migration.is_some());
@@ -272,7 +295,9 @@ pub fn same(a: &Seen, b: &Seen) -> bool {
 /// What became of a packet, in a word.
 pub fn kind(seen: &Seen) -> String {
     match (&seen.end, seen.punt) {
-        (Outcome::Drop(reason), punt) => format!("drop {}{}", reason.name(), if punt.is_some() { "" } else { " (fast)" }),
+        (Outcome::Drop(reason), punt) => {
+            format!("drop {}{}", reason.name(), if punt.is_some() { "" } else { " (fast)" })
+        }
         (_, Some(reason)) => format!("punt {}", reason.name()),
         (Outcome::Forward(..), None) => "fast".into(),
         (end, None) => format!("{end:?}").split('(').next().unwrap_or("").to_lowercase(),

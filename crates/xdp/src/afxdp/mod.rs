@@ -140,16 +140,16 @@ impl AfXdpSocket {
         if !options.entries.is_power_of_two() || options.entries > 1 << 16 {
             return Err(XdpError::Limit { what: "AF_XDP ring entries (a power of two)".into(), limit: 1 << 16 });
         }
-        let mut socket = AfXdpSocket::create(options).map_err(XdpError::call(format!("Opening an AF_XDP socket for {at}")))?;
+        let mut socket =
+            AfXdpSocket::create(options).map_err(XdpError::call(format!("Opening an AF_XDP socket for {at}")))?;
         socket.bind().map_err(XdpError::call(format!("Binding an AF_XDP socket to {at}")))?;
         Ok(socket)
     }
 
     fn create(options: AfXdpOptions) -> io::Result<AfXdpSocket> {
         // SAFETY: no pointers; the new descriptor belongs to nobody else.
-        let socket = unsafe {
-            OwnedFd::from_raw_fd(check(libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0))?)
-        };
+        let socket =
+            unsafe { OwnedFd::from_raw_fd(check(libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0))?) };
         let fd = socket.as_raw_fd();
         let frames = options.entries as usize * 2;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -283,9 +283,8 @@ impl AfXdpSocket {
             return;
         }
         // SAFETY: the frame lies in the umem (checked above) and is ours until it is given back.
-        let frame = unsafe {
-            std::slice::from_raw_parts_mut(self.umem.at().add(frame_of(first.addr) as usize), FRAME_BYTES)
-        };
+        let frame =
+            unsafe { std::slice::from_raw_parts_mut(self.umem.at().add(frame_of(first.addr) as usize), FRAME_BYTES) };
         let meta = read_meta(&frame[..offset]);
         if meta.is_some() {
             // So that the next packet in this frame cannot pass for one with metadata.
@@ -383,7 +382,9 @@ impl AfXdpSocket {
             // In copy mode the kernel sends from this very call, 32 packets at a time; EAGAIN asks for another.
             for _ in 0..64 {
                 // SAFETY: no data is passed.
-                let rc = unsafe { libc::sendto(self.raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+                let rc = unsafe {
+                    libc::sendto(self.raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+                };
                 let again = rc < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
                 if !again || self.tx.room() == self.options.entries {
                     break;
@@ -404,7 +405,14 @@ impl AfXdpSocket {
     fn kick_receive(&self) {
         // SAFETY: no buffers are passed.
         unsafe {
-            libc::recvfrom(self.raw_fd(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT, std::ptr::null_mut(), std::ptr::null_mut())
+            libc::recvfrom(
+                self.raw_fd(),
+                std::ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
         };
     }
 

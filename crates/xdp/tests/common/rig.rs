@@ -68,7 +68,13 @@ impl Wire {
             address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
             address.sll_ifindex = ifindex as i32;
             let size_of = |n: usize| n as libc::socklen_t;
-            libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const size).cast(), size_of(4));
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVBUFFORCE,
+                (&raw const size).cast(),
+                size_of(4),
+            );
             let rc = libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of(size_of_val(&address)));
             assert_eq!(rc, 0, "{}", io::Error::last_os_error());
         }

@@ -54,12 +54,18 @@ fn who_translates_an_endpoint_is_known_to_the_port() {
     assert_eq!(t.config().owner(six, 6), Owner::None);
     assert_eq!([6, 7, 8, 9].map(|vni| t.config().serves(vni)), [false, true, false, true]);
     // Addresses and pools, one below and one above each range.
-    let kinds: Vec<Option<usize>> = [SHARED - 1, SHARED, SHARED + 3, SHARED + 4, SHARED + 15, SHARED + 16, SHARED + 17].iter().map(|a| t.config().pool_of(*a)).collect();
+    let kinds: Vec<Option<usize>> = [SHARED - 1, SHARED, SHARED + 3, SHARED + 4, SHARED + 15, SHARED + 16, SHARED + 17]
+        .iter()
+        .map(|a| t.config().pool_of(*a))
+        .collect();
     assert_eq!(kinds, [None, Some(0), Some(0), None, None, Some(1), None]);
     assert_eq!(t.config().pools().len(), 2);
     // Its own address is for no Snat, and another pool is for no VPC that does not name it.
     let may = |vni, addr| t.config().snat_may_use(vni, addr);
-    assert_eq!([may(7, SHARED), may(7, OWN), may(7, SHARED + 3), may(7, SHARED + 16), may(9, SHARED), may(8, SHARED)], [true, false, true, false, false, false]);
+    assert_eq!(
+        [may(7, SHARED), may(7, OWN), may(7, SHARED + 3), may(7, SHARED + 16), may(9, SHARED), may(8, SHARED)],
+        [true, false, true, false, false, false]
+    );
     let own = |vni, n| t.config().has_own_address(&flow(vni, n, 1));
     assert_eq!([own(7, 5), own(7, 6), own(8, 5)], [true, false, false]);
     assert!(!t.config().has_own_address(&Flow { vm_addr: Ipv6Addr::LOCALHOST.into(), ..flow(7, 5, 1) }));
@@ -70,14 +76,33 @@ fn a_forward_leads_both_ways_to_the_port() {
     let t = Translator::new(1);
     t.configure(&elastic());
     let fixed = |proto, n: u8, port| t.config().fixed(7, proto, vm(n).into(), port);
-    let target = |addr, proto, port| t.config().fixed_target(addr, proto, port).map(|to| (to.vni, to.vm_addr, to.vm_port));
+    let target =
+        |addr, proto, port| t.config().fixed_target(addr, proto, port).map(|to| (to.vni, to.vm_addr, to.vm_port));
     let to = |n: u8, port| Some((7, IpAddr::V4(vm(n)), port));
-    assert_eq!([79, 80, 84, 89, 90].map(|port| fixed(6, 6, port)), [None, Some((SHARED, 8000)), Some((SHARED, 8004)), Some((SHARED, 8009)), None]);
-    assert_eq!([7999, 8000, 8004, 8009, 8010].map(|port| target(SHARED, 6, port)), [None, to(6, 80), to(6, 84), to(6, 89), None]);
-    assert_eq!((fixed(17, 6, 1500), fixed(17, 6, 80), fixed(6, 6, 1500), fixed(47, 6, 80)), (Some((SHARED, 500)), None, None, None));
-    assert_eq!((target(SHARED, 17, 500), target(SHARED, 17, 8000), target(SHARED, 47, 8000)), (to(6, 1500), None, None));
-    assert_eq!((fixed(47, 5, 0), fixed(6, 5, 77), target(OWN, 47, 0), target(OWN, 6, 77)), (Some((OWN, 0)), Some((OWN, 77)), to(5, 0), to(5, 77)));
-    assert_eq!((fixed(6, 7, 80), target(SHARED + 3, 6, 8000), t.config().fixed(8, 6, vm(6).into(), 80)), (None, None, None));
+    assert_eq!(
+        [79, 80, 84, 89, 90].map(|port| fixed(6, 6, port)),
+        [None, Some((SHARED, 8000)), Some((SHARED, 8004)), Some((SHARED, 8009)), None]
+    );
+    assert_eq!(
+        [7999, 8000, 8004, 8009, 8010].map(|port| target(SHARED, 6, port)),
+        [None, to(6, 80), to(6, 84), to(6, 89), None]
+    );
+    assert_eq!(
+        (fixed(17, 6, 1500), fixed(17, 6, 80), fixed(6, 6, 1500), fixed(47, 6, 80)),
+        (Some((SHARED, 500)), None, None, None)
+    );
+    assert_eq!(
+        (target(SHARED, 17, 500), target(SHARED, 17, 8000), target(SHARED, 47, 8000)),
+        (to(6, 1500), None, None)
+    );
+    assert_eq!(
+        (fixed(47, 5, 0), fixed(6, 5, 77), target(OWN, 47, 0), target(OWN, 6, 77)),
+        (Some((OWN, 0)), Some((OWN, 77)), to(5, 0), to(5, 77))
+    );
+    assert_eq!(
+        (fixed(6, 7, 80), target(SHARED + 3, 6, 8000), t.config().fixed(8, 6, vm(6).into(), 80)),
+        (None, None, None)
+    );
     assert_eq!(t.config().fixed(9, 6, vm(6).into(), 1), Some((SHARED + 2, 1)));
 }
 
@@ -91,12 +116,21 @@ fn a_session_is_judged_by_vm_and_public_endpoint() {
     s.snats.push(SnatSpec { pools: vec![1], ipv6: vec![(prefix + 64, prefix + 64)], ..snat(8) });
     let t = Translator::new(1);
     t.configure(&s);
-    let four = |vni, n, port, public, public_port| Binding { flow: Flow { proto: 6, ..flow(vni, n, port) }, public: end(public, public_port) };
+    let four = |vni, n, port, public, public_port| Binding {
+        flow: Flow { proto: 6, ..flow(vni, n, port) },
+        public: end(public, public_port),
+    };
     let six = |vni, n: u128, public: u128| {
         let [a, b] = [n, public].map(|n| IpAddr::V6((prefix + n).into()));
-        Binding { flow: Flow { vm_addr: a, remote: Ipv6Addr::LOCALHOST.into(), ..flow(vni, 1, 5) }, public: PublicEndpoint { addr: b, port: 5 } }
+        Binding {
+            flow: Flow { vm_addr: a, remote: Ipv6Addr::LOCALHOST.into(), ..flow(vni, 1, 5) },
+            public: PublicEndpoint { addr: b, port: 5 },
+        }
     };
-    let mixed = Binding { public: PublicEndpoint { addr: (Ipv6Addr::from(prefix + 16)).into(), port: 5 }, ..four(7, 1, 5, SHARED, 5) };
+    let mixed = Binding {
+        public: PublicEndpoint { addr: (Ipv6Addr::from(prefix + 16)).into(), port: 5 },
+        ..four(7, 1, 5, SHARED, 5)
+    };
     for (n, (b, want)) in [
         (four(7, 5, 77, OWN, 77), true),
         (four(7, 5, 77, OWN, 78), false),
@@ -130,13 +164,26 @@ fn a_session_is_judged_by_vm_and_public_endpoint() {
 /// Whole chunks inside the range are used, and only these.
 #[test]
 fn a_pool_has_the_whole_chunks_of_its_range() {
-    for ((first, last), chunks) in [((0, 65535), 0..1024), ((1024, 65535), 16..1024), ((1025, 65535), 17..1024), ((1023, 65534), 16..1023), ((1088, 1151), 17..18), ((1088, 1150), 17..17), ((1089, 1151), 18..18), ((1024, 1278), 16..19)] {
+    for ((first, last), chunks) in [
+        ((0, 65535), 0..1024),
+        ((1024, 65535), 16..1024),
+        ((1025, 65535), 17..1024),
+        ((1023, 65534), 16..1023),
+        ((1088, 1151), 17..18),
+        ((1088, 1150), 17..17),
+        ((1089, 1151), 18..18),
+        ((1024, 1278), 16..19),
+    ] {
         let t = Translator::new(1);
-        t.configure(&spec(vec![PoolSpec { ports: (first, last), ..pool(0, 3) }], vec![SnatSpec { ports_max: 1 << 40, ..snat(7) }]));
+        t.configure(&spec(
+            vec![PoolSpec { ports: (first, last), ..pool(0, 3) }],
+            vec![SnatSpec { ports_max: 1 << 40, ..snat(7) }],
+        ));
         let usage = &t.pool_use()[0];
         assert_eq!((usage.addresses, usage.ports), (3, 3 * 64 * chunks.len() as u64), "{first} to {last}");
         if chunks.len() < 8 {
-            let mut seen: Vec<u16> = (0..100).map_while(|n| t.outbound(&flow(7, n, 1), 0).ok()).map(|e| e.port / 64).collect();
+            let mut seen: Vec<u16> =
+                (0..100).map_while(|n| t.outbound(&flow(7, n, 1), 0).ok()).map(|e| e.port / 64).collect();
             seen.sort_unstable();
             let want: Vec<u16> = chunks.flat_map(|c| [c, c, c]).collect();
             assert_eq!(seen, want, "{first} to {last}");
@@ -166,7 +213,11 @@ fn a_vm_uses_what_a_forward_has_left_and_forgets_what_it_may_not_use() {
     s.elastics = vec![ElasticSpec { addr: SHARED, vni: 7, usage: ElasticUse::Forwards(vec![forward]) }];
     let t = Translator::new(1);
     t.configure(&s);
-    let ports = |from: u16, n: u16| (from..from + n).map(|p| t.outbound(&flow(7, 1, p), 0).unwrap().port).collect::<std::collections::BTreeSet<u16>>();
+    let ports = |from: u16, n: u16| {
+        (from..from + n)
+            .map(|p| t.outbound(&flow(7, 1, p), 0).unwrap().port)
+            .collect::<std::collections::BTreeSet<u16>>()
+    };
     assert_eq!(ports(100, 32), (1056..1088).collect());
     assert_eq!((ports(200, 8).first().map(|p| p / 64), t.pool_use()[0].held), (Some(17), 128));
     s.elastics.clear();
@@ -190,7 +241,10 @@ fn a_vm_uses_what_a_forward_has_left_and_forgets_what_it_may_not_use() {
 fn an_address_gives_a_chunk_to_one_owner() {
     let a = Address::new(OWN, Vec::new(), None);
     let owner = owner_word(0xff_ffff, 0xffff_ffff);
-    assert_eq!((owner_of(owner), owner_of(owner_word(7, 5)), owner_of(owner_word(0, 0)), owner_of(0)), (Some((0xff_ffff, u32::MAX)), Some((7, 5)), Some((0, 0)), None));
+    assert_eq!(
+        (owner_of(owner), owner_of(owner_word(7, 5)), owner_of(owner_word(0, 0)), owner_of(0)),
+        (Some((0xff_ffff, u32::MAX)), Some((7, 5)), Some((0, 0)), None)
+    );
     assert_eq!((a.owner(3), a.held()), (None, 0));
     assert!(a.take(3, owner) && !a.take(3, owner_word(7, 5)) && a.take(1023, owner_word(7, 5)));
     assert_eq!((a.owner(3), a.owner(4), a.owner(1023), a.held()), (Some((0xff_ffff, u32::MAX)), None, Some((7, 5)), 2));
@@ -221,7 +275,15 @@ fn an_address_gives_a_chunk_to_one_owner() {
     // Ports that forwards need.
     let forward = |protocol, first, last| Forward { protocol, first, last, vm_addr: 1, vm_port: 1 };
     let a = Address::new(OWN, vec![forward(Protocol::Udp, 64, 66), forward(Protocol::Tcp, 127, 128)], None);
-    assert_eq!((a.usable(1, Protocol::Udp), a.usable(1, Protocol::Tcp), a.usable(2, Protocol::Tcp), a.usable(0, Protocol::Tcp)), (!7, !0 >> 1, !1, !0));
+    assert_eq!(
+        (
+            a.usable(1, Protocol::Udp),
+            a.usable(1, Protocol::Tcp),
+            a.usable(2, Protocol::Tcp),
+            a.usable(0, Protocol::Tcp)
+        ),
+        (!7, !0 >> 1, !1, !0)
+    );
     assert_eq!((a.usable(1, Protocol::Icmp), a.usable(2, Protocol::Udp)), (!0, !0));
     let allowed = |port| [Protocol::Udp, Protocol::Tcp].map(|p| a.allows(port, p));
     assert_eq!([63, 64, 66, 67].map(allowed), [[true, true], [false, true], [false, true], [true, true]]);
@@ -240,7 +302,12 @@ fn limits_of_a_vpc_are_reached_exactly() {
     u.give_back_reused();
     u.give_back_reused();
     assert_eq!((u.reused.load(Relaxed), u.ports.load(Relaxed)), (1, 28));
-    for (why, want) in [(Refusal::PoolDry, [1, 0, 0]), (Refusal::TenantPorts, [1, 1, 0]), (Refusal::VmPorts, [1, 1, 1]), (Refusal::NotServed, [1, 1, 1])] {
+    for (why, want) in [
+        (Refusal::PoolDry, [1, 0, 0]),
+        (Refusal::TenantPorts, [1, 1, 0]),
+        (Refusal::VmPorts, [1, 1, 1]),
+        (Refusal::NotServed, [1, 1, 1]),
+    ] {
         u.refused(why);
         assert_eq!([&u.refused_dry, &u.refused_tenant, &u.refused_vm].map(|n| n.load(Relaxed)), want);
     }
@@ -255,10 +322,18 @@ fn a_reused_port_is_taken_for_one_destination() {
     let take = |side: Side, ports, mixed| reused.take(side, ports, mixed, user, |_| true);
     // From the place that is chosen, all around.
     assert_eq!([3u64, 9, 13].map(|n| take(side, (2000, 2009), n << 32)), [Some(2003), Some(2009), Some(2004)]);
-    assert_eq!((take(side, (2000, 2009), 9 << 32), take(side, (2003, 2004), 0), take(side, (5, 4), 0)), (Some(2000), None, None));
+    assert_eq!(
+        (take(side, (2000, 2009), 9 << 32), take(side, (2003, 2004), 0), take(side, (5, 4), 0)),
+        (Some(2000), None, None)
+    );
     assert_eq!((take(side, (2009, 2009), 0), take(side, (0, 65535), 65535 << 32)), (None, Some(65535)));
     assert_eq!(take(side, (4000, 4009), u64::MAX), Some(4005), "2^32 - 1 modulo ten");
-    let others = [Side { public: OWN + 1, ..side }, Side { remote: 1, ..side }, Side { proto: 6, ..side }, Side { remote_port: 54, ..side }];
+    let others = [
+        Side { public: OWN + 1, ..side },
+        Side { remote: 1, ..side },
+        Side { proto: 6, ..side },
+        Side { remote_port: 54, ..side },
+    ];
     for other in others {
         assert_eq!(take(other, (2003, 2003), 0), Some(2003), "{other:?}");
     }
@@ -269,7 +344,10 @@ fn a_reused_port_is_taken_for_one_destination() {
         assert_eq!(reused.restore(side, 2003, stranger), None);
     }
     assert!(reused.uses(side, 2003, user) && !reused.uses(side, 2001, user));
-    assert_eq!((reused.restore(side, 2003, user), reused.restore(side, 2001, user), reused.restore(side, 2001, user)), (Some(false), Some(true), Some(false)));
+    assert_eq!(
+        (reused.restore(side, 2003, user), reused.restore(side, 2001, user), reused.restore(side, 2001, user)),
+        (Some(false), Some(true), Some(false))
+    );
     assert!(reused.release(side, 2003, user) && !reused.release(side, 2003, user) && !reused.uses(side, 2003, user));
     assert!(others.iter().all(|other| reused.uses(*other, 2003, user)));
     // So many are looked at, and of these such as may be used.

@@ -92,16 +92,22 @@ impl Twin {
     /// What is told, against what must be.
     fn check(&self, t: &Translator, s: &NatSpec) {
         let mut holders = Vec::new();
-        t.holders(|_, _| true, |h| {
-            holders.push(h);
-            true
-        });
+        t.holders(
+            |_, _| true,
+            |h| {
+                holders.push(h);
+                true
+            },
+        );
         // Each chunk has one holder, who has mappings; and each mapping lies in a chunk of its VM.
         let mut chunks: BTreeMap<(u32, u16), (u32, u32, [u32; 3])> = BTreeMap::new();
         for h in &holders {
             let pool = &s.pools[0];
             let first = u32::from(h.first);
-            assert!(first.is_multiple_of(64) && first >= pool.ports.0.into() && first + 63 <= pool.ports.1.into(), "{h:?}");
+            assert!(
+                first.is_multiple_of(64) && first >= pool.ports.0.into() && first + 63 <= pool.ports.1.into(),
+                "{h:?}"
+            );
             let vm = (h.vni, u32::from(h.vm));
             assert!(self.mappings.keys().any(|p| (p.0, p.1) == vm), "{h:?} has nothing to hold it for");
             assert!(chunks.insert((h.addr.into(), h.first), (vm.0, vm.1, h.used)).is_none(), "{h:?}");
@@ -130,17 +136,23 @@ impl Twin {
         // Holders that are asked for alone, and as many as are wanted.
         if let Some(one) = holders.first() {
             let mut mine = Vec::new();
-            t.holders(|vni, vm| (vni, vm) == (one.vni, one.vm), |h| {
-                mine.push(h);
-                true
-            });
+            t.holders(
+                |vni, vm| (vni, vm) == (one.vni, one.vm),
+                |h| {
+                    mine.push(h);
+                    true
+                },
+            );
             let want: Vec<_> = holders.iter().filter(|h| (h.vni, h.vm) == (one.vni, one.vm)).copied().collect();
             assert_eq!(mine, want);
             let mut n = 0;
-            t.holders(|_, _| true, |_| {
-                n += 1;
-                n < 2
-            });
+            t.holders(
+                |_, _| true,
+                |_| {
+                    n += 1;
+                    n < 2
+                },
+            );
             assert_eq!(n, holders.len().min(2));
         }
     }
@@ -148,14 +160,21 @@ impl Twin {
 
 fn random_flow(r: &mut ChaCha8Rng) -> Flow {
     let proto = [1, 6, 17][r.random_range(0..3)];
-    Flow { proto, remote_port: r.random_range(1..4), ..flow(r.random_range(1..4), r.random_range(1..6), r.random_range(1..150)) }
+    Flow {
+        proto,
+        remote_port: r.random_range(1..4),
+        ..flow(r.random_range(1..4), r.random_range(1..6), r.random_range(1..150))
+    }
 }
 
 fn a_history(seed: u64, block: u16) {
     let mut r = ChaCha8Rng::seed_from_u64(seed);
     // The first and the last chunk of the range are not whole.
     let wide = PoolSpec { ports: (1025, 9000), block, ..pool(0, 6) };
-    let open = |vni| SnatSpec { filtering: if vni == 2 { Filtering::AddressAndPortDependent } else { Filtering::EndpointIndependent }, ..snat(vni) };
+    let open = |vni| SnatSpec {
+        filtering: if vni == 2 { Filtering::AddressAndPortDependent } else { Filtering::EndpointIndependent },
+        ..snat(vni)
+    };
     let s = spec(vec![wide], vec![open(1), open(2), open(3)]);
     let mut t = Translator::new(r.random());
     t.configure(&s);
@@ -190,15 +209,33 @@ fn a_history(seed: u64, block: u16) {
                 // A packet from outside to a mapping, or to a port that is none.
                 let (public, proto) = match sessions.get(r.random_range(0..sessions.len().max(1))) {
                     Some(b) if r.random_bool(0.7) => (b.public, b.flow.proto),
-                    _ => (PublicEndpoint { addr: Ipv4Addr::from(u32::from(POOL) + r.random_range(0..8)).into(), port: r.random() }, 17),
+                    _ => (
+                        PublicEndpoint {
+                            addr: Ipv4Addr::from(u32::from(POOL) + r.random_range(0..8)).into(),
+                            port: r.random(),
+                        },
+                        17,
+                    ),
                 };
                 let key = (word(public.addr), public.port);
-                let behind = twin.mappings.iter().find(|(p, m)| p.2 == proto && m.public == key).map(|(p, _)| *p).filter(|p| p.0 != 2);
+                let behind = twin
+                    .mappings
+                    .iter()
+                    .find(|(p, m)| p.2 == proto && m.public == key)
+                    .map(|(p, _)| *p)
+                    .filter(|p| p.0 != 2);
                 let want = behind.map(|(vni, vm, _, vm_port)| Target { vni, vm_addr: IpAddr::V4(vm.into()), vm_port });
                 assert_eq!(t.inbound(public, proto), want);
                 if let Some(port) = behind {
                     twin.mappings.get_mut(&port).unwrap().sessions += 1;
-                    let flow = Flow { vni: port.0, proto: port.2, vm_addr: IpAddr::V4(port.1.into()), vm_port: port.3, remote: REMOTE.into(), remote_port: 1 };
+                    let flow = Flow {
+                        vni: port.0,
+                        proto: port.2,
+                        vm_addr: IpAddr::V4(port.1.into()),
+                        vm_port: port.3,
+                        remote: REMOTE.into(),
+                        remote_port: 1,
+                    };
                     sessions.push(Binding { flow, public });
                 }
             }
@@ -212,7 +249,9 @@ fn a_history(seed: u64, block: u16) {
                     assert!(t.holds(b) && t.judge(b), "{b:?}");
                     let port = PublicEndpoint { port: b.public.port ^ 1, ..b.public };
                     let other = |public, flow| t.holds(&Binding { flow, public });
-                    assert!(!other(port, b.flow) && !other(b.public, Flow { vm_port: b.flow.vm_port + 1000, ..b.flow }));
+                    assert!(
+                        !other(port, b.flow) && !other(b.public, Flow { vm_port: b.flow.vm_port + 1000, ..b.flow })
+                    );
                     assert!(!other(b.public, Flow { vni: b.flow.vni % 3 + 1, ..b.flow }));
                     let outside = PublicEndpoint { addr: Ipv4Addr::new(9, 9, 9, 9).into(), ..b.public };
                     assert!(!other(outside, b.flow) && !t.judge(&Binding { public: outside, ..*b }));
@@ -250,7 +289,10 @@ fn a_history(seed: u64, block: u16) {
     for turn in 1..=8 {
         t.expire(now + turn * LINGER_NS / 4);
     }
-    assert_eq!((t.mappings(), t.pool_use()[0].held, t.tenant_use().iter().map(|u| u.ports).sum::<u64>()), ((0, 0), 0, 0));
+    assert_eq!(
+        (t.mappings(), t.pool_use()[0].held, t.tenant_use().iter().map(|u| u.ports).sum::<u64>()),
+        ((0, 0), 0, 0)
+    );
 }
 
 #[test]
@@ -278,7 +320,11 @@ fn reused_ports_are_counted_by_connection() {
     for step in 0..3000 {
         if r.random_range(0..100) < 60 {
             let proto = [1, 6, 17][r.random_range(0..3)];
-            let f = Flow { proto, remote_port: r.random_range(1..3), ..flow(r.random_range(1..3), r.random_range(1..8), r.random_range(1..9)) };
+            let f = Flow {
+                proto,
+                remote_port: r.random_range(1..3),
+                ..flow(r.random_range(1..3), r.random_range(1..8), r.random_range(1..9))
+            };
             let of = |which: &dyn Fn(&Flow) -> bool| sessions.iter().filter(|b| which(&b.flow)).count();
             let (mine, all) = (of(&|x| (x.vni, x.vm_addr) == (f.vni, f.vm_addr)), of(&|x| x.vni == f.vni));
             let same = of(&|x| (x.proto, x.remote, x.remote_port) == (f.proto, f.remote, f.remote_port));
@@ -290,7 +336,13 @@ fn reused_ports_are_counted_by_connection() {
                     sessions.push(b);
                 }
                 Err(why) => {
-                    let want = if mine >= 9 { "vm" } else if all >= 40 { "tenant" } else { "dry" };
+                    let want = if mine >= 9 {
+                        "vm"
+                    } else if all >= 40 {
+                        "tenant"
+                    } else {
+                        "dry"
+                    };
                     let have = [(Refusal::VmPorts, "vm"), (Refusal::TenantPorts, "tenant"), (Refusal::PoolDry, "dry")];
                     assert!(have.contains(&(why, want)), "{why:?} for {want}");
                     assert!(want != "dry" || same == 12, "{same} of 12");

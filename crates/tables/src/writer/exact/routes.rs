@@ -12,8 +12,16 @@ fn what_was_above_shows_again() {
     let many4 = (0..100u32).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line));
     let six = |addr: u128, len, target| Route { prefix: Prefix { addr: v6(addr), len }, target };
     let many6 = (0..100u128).map(|i| six(0x3000 << 112 | i << 70, 64, Target::Line));
-    let above = [route(0x1000_0000, 13, Target::Local), six(0x3000 << 112, 33, Target::Local), six(0x3000 << 112 | 5 << 70, 100, Target::Local)];
-    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(many4.chain(many6).chain(above).collect()), ..on(10) }])).unwrap();
+    let above = [
+        route(0x1000_0000, 13, Target::Local),
+        six(0x3000 << 112, 33, Target::Local),
+        six(0x3000 << 112 | 5 << 70, 100, Target::Local),
+    ];
+    w.commit(&of(vec![TenantChange {
+        routes: RoutesChange::Replace(many4.chain(many6).chain(above).collect()),
+        ..on(10)
+    }]))
+    .unwrap();
     let scope = |a: IpAddr| {
         let tenant = t.tenant(10).unwrap();
         match a {
@@ -29,22 +37,48 @@ fn what_was_above_shows_again() {
         let lines = w.tenants[&10].tree_lines;
         let roots = w.tenants[&10].roots;
         let mut count = [0; 2];
-        crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| { count[0] += b.lines; true });
-        crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| { count[1] += b.lines; true });
+        crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| {
+            count[0] += b.lines;
+            true
+        });
+        crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| {
+            count[1] += b.lines;
+            true
+        });
         assert_eq!(lines, count);
         (report.trees, [a, b, c].map(scope))
     };
     let (p4, p6) = (route(0x1000_0400, 24, Target::Line).prefix, six(0x3000 << 112 | 3 << 70, 64, Target::Line).prefix);
     assert_eq!(step(vec![p4, p6], vec![]), (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LOCAL]));
     // Lengths that nobody had before.
-    let more = vec![route(0x1000_0400, 23, Target::Internet), route(0x1000_0000, 17, Target::Region), six(0x3000 << 112 | 3 << 70, 63, Target::Internet), six(0x3000 << 112, 34, Target::Region), six(0x3000 << 112 | 5 << 70, 90, Target::Region)];
+    let more = vec![
+        route(0x1000_0400, 23, Target::Internet),
+        route(0x1000_0000, 17, Target::Region),
+        six(0x3000 << 112 | 3 << 70, 63, Target::Internet),
+        six(0x3000 << 112, 34, Target::Region),
+        six(0x3000 << 112 | 5 << 70, 90, Target::Region),
+    ];
     assert_eq!(step(vec![], more.clone()), (2, [SCOPE_INTERNET, SCOPE_INTERNET, SCOPE_LOCAL]));
-    assert_eq!(step(vec![more[0].prefix, more[2].prefix, six(0x3000 << 112 | 5 << 70, 100, Target::Local).prefix], vec![]), (2, [SCOPE_REGION; 3]));
-    assert_eq!(step(vec![more[1].prefix, more[3].prefix, more[4].prefix], vec![]), (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LINE]));
-    assert_eq!(step(vec![], vec![route(0x1000_0000, 13, Target::Local)]), (0, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LINE]), "nothing new");
+    assert_eq!(
+        step(vec![more[0].prefix, more[2].prefix, six(0x3000 << 112 | 5 << 70, 100, Target::Local).prefix], vec![]),
+        (2, [SCOPE_REGION; 3])
+    );
+    assert_eq!(
+        step(vec![more[1].prefix, more[3].prefix, more[4].prefix], vec![]),
+        (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LINE])
+    );
+    assert_eq!(
+        step(vec![], vec![route(0x1000_0000, 13, Target::Local)]),
+        (0, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LINE]),
+        "nothing new"
+    );
     // Nearly all go, an eighth at a time: the tree is built anew before it is too sparse.
     for n in 0..12u32 {
-        let gone: Vec<Prefix> = (0..8).map(|i| 8 * n + i).filter(|i| *i != 1 && *i < 96).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line).prefix).collect();
+        let gone: Vec<Prefix> = (0..8)
+            .map(|i| 8 * n + i)
+            .filter(|i| *i != 1 && *i < 96)
+            .map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line).prefix)
+            .collect();
         step(gone, vec![]);
     }
     assert!(w.tenants[&10].tree_lines[0] <= 4, "{:?}", w.tenants[&10].tree_lines);
@@ -55,11 +89,20 @@ fn what_was_above_shows_again() {
 #[test]
 fn simple_roots_stay_so_when_nothing_breaks_them() {
     let (local, line) = (SCOPE_LOCAL << 28, SCOPE_LINE << 28);
-    let keeps = |old, new| [(true, true), (true, false), (false, true), (false, false)].map(|(clear, above)| super::trees::keeps_simple(old, new, || clear, || above));
+    let keeps = |old, new| {
+        [(true, true), (true, false), (false, true), (false, false)]
+            .map(|(clear, above)| super::trees::keeps_simple(old, new, || clear, || above))
+    };
     let (clear, open) = ([true, true, false, false], [false, true, false, true]);
-    assert_eq!([keeps(None, None), keeps(Some(local), Some(local)), keeps(Some(line), None), keeps(Some(line), Some(line))], [[true; 4]; 4]);
+    assert_eq!(
+        [keeps(None, None), keeps(Some(local), Some(local)), keeps(Some(line), None), keeps(Some(line), Some(line))],
+        [[true; 4]; 4]
+    );
     assert_eq!([keeps(None, Some(local)), keeps(Some(line), Some(local))], [clear; 2], "nothing else may lie inside");
-    assert_eq!((keeps(None, Some(line)), keeps(Some(local), None), keeps(Some(local), Some(line))), (open, [false; 4], [false; 4]));
+    assert_eq!(
+        (keeps(None, Some(line)), keeps(Some(local), None), keeps(Some(local), Some(line))),
+        (open, [false; 4], [false; 4])
+    );
 }
 
 /// Large sets of both families that are simple until a route of another scope lies inside a local one, the default route among them.
@@ -85,23 +128,41 @@ fn a_default_route_is_above_all_others() {
         [roots as u32, (roots >> 32) as u32].map(|r| r & ROOT_SIMPLE != 0)
     };
     assert_eq!((simple(&[]), simple(&[&default]), simple(&[&outside])), ([true; 2], [true; 2], [true; 2]));
-    assert_eq!((simple(&[&inside]), simple(&[&default, &outside]), simple(&[&outside, &default])), ([false; 2], [false; 2], [false; 2]));
-    assert_eq!((simple(&[&default[..1], &outside]), simple(&[&default[1..], &outside])), ([false, true], [true, false]));
+    assert_eq!(
+        (simple(&[&inside]), simple(&[&default, &outside]), simple(&[&outside, &default])),
+        ([false; 2], [false; 2], [false; 2])
+    );
+    assert_eq!(
+        (simple(&[&default[..1], &outside]), simple(&[&default[1..], &outside])),
+        ([false, true], [true, false])
+    );
     assert_eq!((simple(&[&inside[..1]]), simple(&[&inside[1..]])), ([false, true], [true, false]));
     // A local one over others that were there: of its own kind, and of another.
     let wide = [route(0x1000_0000, 8, Target::Local), six(0x3000 << 112, 16, Target::Local)];
     let other = [route(0x1080_0000, 24, Target::Line), six(0x3000 << 112 | 1 << 100, 64, Target::Line)];
-    assert_eq!((simple(&[&wide]), simple(&[&other]), simple(&[&other, &wide]), simple(&[&wide, &other])), ([true; 2], [true; 2], [false; 2], [false; 2]));
+    assert_eq!(
+        (simple(&[&wide]), simple(&[&other]), simple(&[&other, &wide]), simple(&[&wide, &other])),
+        ([true; 2], [true; 2], [false; 2], [false; 2])
+    );
     // A local route that turns into another one, and back.
     let [a, b] = [under(route(0x1000_0400, 24, Target::Local)), under(six(0x3000 << 112 | 3 << 70, 64, Target::Local))];
-    assert_eq!((simple(&[&[a[1]]]), simple(&[&[b[1]]]), simple(&[&[a[0], b[0]]])), ([false, true], [true, false], [true; 2]));
+    assert_eq!(
+        (simple(&[&[a[1]]]), simple(&[&[b[1]]]), simple(&[&[a[0], b[0]]])),
+        ([false, true], [true, false], [true; 2])
+    );
 }
 
 /// Lines of both trees of a VPC, counted by walking them.
 fn walked(w: &Writer, vni: Vni) -> [u32; 2] {
     let (roots, mut count) = (w.tenants[&vni].roots, [0; 2]);
-    crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| { count[0] += b.lines; true });
-    crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| { count[1] += b.lines; true });
+    crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| {
+        count[0] += b.lines;
+        true
+    });
+    crate::tree::walk_all::<u64>(&w.store.lines, crate::tree::Top::of_root((roots >> 32) as u32), &mut |b| {
+        count[1] += b.lines;
+        true
+    });
     count
 }
 
@@ -109,7 +170,10 @@ fn walked(w: &Writer, vni: Vni) -> [u32; 2] {
 #[test]
 fn a_sparse_tree_is_built_anew() {
     for f in [0, 1] {
-        let six = |i: u32| Route { prefix: Prefix { addr: v6(0x3000 << 112 | u128::from(i) << 70), len: 64 }, target: Target::Line };
+        let six = |i: u32| Route {
+            prefix: Prefix { addr: v6(0x3000 << 112 | u128::from(i) << 70), len: 64 },
+            target: Target::Line,
+        };
         let one = |i: u32| if f == 0 { route(0x1000_0000 + (i << 10), 24, Target::Line) } else { six(i) };
         let mut w = small();
         let (t, empty) = (w.tables(), w.store.arena.used());
@@ -136,7 +200,9 @@ fn a_sparse_tree_is_built_anew() {
                 IpAddr::V6(a) => t.route6(tenant.root6(), (halves(a.to_bits()).0, 9)) >> 28,
             };
             let (line, above) = (SCOPE_LINE, SCOPE_LOCAL);
-            assert!(gone.iter().take(20).all(|i| scope(*i) == above) && left.iter().step_by(9).all(|i| scope(*i) == line));
+            assert!(
+                gone.iter().take(20).all(|i| scope(*i) == above) && left.iter().step_by(9).all(|i| scope(*i) == line)
+            );
         }
         assert!(anew >= 1, "family {f}");
     }
@@ -156,8 +222,16 @@ fn whole_sets_are_compared_with_what_was_taken_over() {
         (set(60, Target::Local), set(60, Target::Local), [true, true]),
         (set(60, Target::Local), set(60, Target::Region), [false, false]),
         (set(60, Target::Local), set(61, Target::Local), [false, false]),
-        (set(60, Target::Local), set(60, Target::Local).into_iter().filter(|r| r.prefix.len != 128).collect(), [true, false]),
-        (set(60, Target::Local), set(60, Target::Local).into_iter().filter(|r| r.prefix.len != 32).collect(), [false, true]),
+        (
+            set(60, Target::Local),
+            set(60, Target::Local).into_iter().filter(|r| r.prefix.len != 128).collect(),
+            [true, false],
+        ),
+        (
+            set(60, Target::Local),
+            set(60, Target::Local).into_iter().filter(|r| r.prefix.len != 32).collect(),
+            [false, true],
+        ),
         (set(60, Target::Local), vec![], [false, false]),
         (vec![], set(60, Target::Local), [false, false]),
         (vec![], vec![], [true, true]),
@@ -169,14 +243,25 @@ fn whole_sets_are_compared_with_what_was_taken_over() {
         assert_eq!([0, 1].map(|f| w.tenants[&10].top(f) == before[f]), same, "{} then {} routes", old.len(), new.len());
         let fresh = w_with(new);
         assert_eq!(w.intervals(10), fresh.intervals(10));
-        assert_eq!((w.tenants[&10].tree_lines, w.tenants[&10].lengths), (fresh.tenants[&10].tree_lines, fresh.tenants[&10].lengths));
+        assert_eq!(
+            (w.tenants[&10].tree_lines, w.tenants[&10].lengths),
+            (fresh.tenants[&10].tree_lines, fresh.tenants[&10].lengths)
+        );
         assert_eq!((w.store.arena.used(), w.tenants[&10].tree_lines), (fresh.store.arena.used(), walked(&w, 10)));
     }
     // All routes of a high tree go by paths: what is left says nothing, as no tree does.
     let mut w = w_with(vec![]);
-    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace((0..100).map(|i| route(i << 20, 24, Target::Line)).collect()), ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange {
+        routes: RoutesChange::Replace((0..100).map(|i| route(i << 20, 24, Target::Line)).collect()),
+        ..on(10)
+    }]))
+    .unwrap();
     w.settle();
-    let edit = crate::tree::Edit { first: 0, last: u32::MAX, intervals: vec![crate::intervals::Interval { upper: u32::MAX, value: 0 }] };
+    let edit = crate::tree::Edit {
+        first: 0,
+        last: u32::MAX,
+        intervals: vec![crate::intervals::Interval { upper: u32::MAX, value: 0 }],
+    };
     let top = w.tenants[&10].top(0);
     let zero = w.forest().edit(top, &[edit]).unwrap();
     assert_eq!(zero.levels, 3);

@@ -8,14 +8,22 @@ use super::*;
 fn a_writer_puts_right_what_another_one_left() {
     let mut w = writer();
     let vms: Vec<VmSpec> = (1..7).map(|n| vm(n, 1)).chain((7..13).map(|n| vm6(n, 3))).collect();
-    w.commit(&Commit { nc_add: (1..5).map(nc).collect(), ..of(vec![new(10, vms), new(20, vec![metered(vm(1, 2))])]) }).unwrap();
+    w.commit(&Commit { nc_add: (1..5).map(nc).collect(), ..of(vec![new(10, vms), new(20, vec![metered(vm(1, 2))])]) })
+        .unwrap();
     w.commit(&of(vec![TenantChange { vm_add: vec![vm(20, 1), vm(21, 1)], ..on(10) }])).unwrap();
     w.settle();
     let generation = u64::from(crate::reader::generation_of(w.tenants[&10].roots));
     assert_eq!(generation, 1);
     let used = w.store.arena.used();
     let other = generation ^ 3;
-    let marks = [KEY_VALID | KEY_ADDING | generation << 3, KEY_VALID | KEY_ADDING | other << 3, KEY_VALID | KEY_DYING | generation << 3, KEY_VALID | KEY_DYING | other << 3, 0, KEY_VALID];
+    let marks = [
+        KEY_VALID | KEY_ADDING | generation << 3,
+        KEY_VALID | KEY_ADDING | other << 3,
+        KEY_VALID | KEY_DYING | generation << 3,
+        KEY_VALID | KEY_DYING | other << 3,
+        0,
+        KEY_VALID,
+    ];
     let stays = [true, false, false, true, false, true];
     for (n, mark) in (1..7u32).zip(marks) {
         let place = w.tables.vm4.find4(&w.store, 10, 0x0a00_0000 + n, |_| true).unwrap().0;
@@ -24,7 +32,14 @@ fn a_writer_puts_right_what_another_one_left() {
         w.tables.vm6.set_state(&w.store, place, mark);
     }
     // Of a VPC that there is not, and of nobody: entries, members, meters.
-    w.tables.vm4.insert4(&mut w.store, crate::reader::vm4_key(99, 5) | KEY_VALID, &crate::VmEntry { mac: 1, vm: 5000, nc: 1, flags: 0 }).unwrap();
+    w.tables
+        .vm4
+        .insert4(
+            &mut w.store,
+            crate::reader::vm4_key(99, 5) | KEY_VALID,
+            &crate::VmEntry { mac: 1, vm: 5000, nc: 1, flags: 0 },
+        )
+        .unwrap();
     w.tables.members.put_word(&mut w.store, 99 << 40 | 0xc0a8_0001 << 8 | MEMBER_V4).unwrap();
     w.tables.members.put_word(&mut w.store, 10 << 40 | 0xc0a8_0077 << 8 | MEMBER_V4).unwrap();
     w.tables.members.put_word(&mut w.store, 10 << 40 | 777 << 8 | MEMBER_V6).unwrap();
@@ -32,14 +47,30 @@ fn a_writer_puts_right_what_another_one_left() {
     let block = w.store.arena.alloc(2).unwrap();
     w.tables.vm_meters.put_word(&mut w.store, 5000 << 32 | u64::from(block)).unwrap();
     // An NC that was taken out and not cleared, one that was filled and not published.
-    let place = w.tables.nc6.find6(&w.store, 0, halves(match nc(4) { IpAddr::V6(a) => a.to_bits(), _ => 0 }), |_| true).unwrap().0;
+    let place = w
+        .tables
+        .nc6
+        .find6(
+            &w.store,
+            0,
+            halves(match nc(4) {
+                IpAddr::V6(a) => a.to_bits(),
+                _ => 0,
+            }),
+            |_| true,
+        )
+        .unwrap()
+        .0;
     w.tables.nc6.set_state(&w.store, place, 0);
     let (line, (words, at)) = (w.nc_line(77), w.nc_word(77));
     w.store.lines.fill(line, &[7; 8]);
     w.store.lines.at(words).set(at, 5 << 32 | NC_VALID);
     // A second entry of a VPC, and a policy of which only the record knows.
     let entry = w.tables.tenants.tenant_at(&w.store.lines, w.tables.tenants.find_tenant(&w.store, 20).unwrap());
-    w.tables.tenants.insert_tenant(&mut w.store, &crate::hashtable::TenantEntry { key: entry.key ^ 0x70, ..entry }, &[0; 6]).unwrap();
+    w.tables
+        .tenants
+        .insert_tenant(&mut w.store, &crate::hashtable::TenantEntry { key: entry.key ^ 0x70, ..entry }, &[0; 6])
+        .unwrap();
     let record = w.tenant_line(w.tenants[&10].id);
     w.store.lines.at(record).set(7, 3 << 16 | POLICY_PICKUP);
     // Counts of ids in use stay, those of others go.
@@ -52,21 +83,35 @@ fn a_writer_puts_right_what_another_one_left() {
         let state = |found: Option<(_, u64)>| found.map(|f: (crate::hashtable::Place, u64)| f.1 & KEY_STATE_MASK);
         let want = stays.then_some(KEY_VALID);
         assert_eq!(state(w.tables.vm4.find4(&w.store, 10, 0x0a00_0000 + n, |_| true)), want, "{mark:b}");
-        assert_eq!(state(w.tables.vm6.find6(&w.store, 10, (0x2001 << 48, u64::from(n) + 6), |_| true)), want, "{mark:b}");
+        assert_eq!(
+            state(w.tables.vm6.find6(&w.store, 10, (0x2001 << 48, u64::from(n) + 6), |_| true)),
+            want,
+            "{mark:b}"
+        );
         assert_eq!(w.tenants[&10].vms.contains_key(&vm(n, 1).mac), stays);
     }
     assert_eq!((w.tables.vm4.entries(), w.tables.vm6.entries(), w.vms), (3 + 2 + 1, 3, 9));
     assert_eq!((w.tables.members.entries(), w.tables.vm_meters.entries(), w.tables.nc6.entries()), (4, 1, 1));
     let ids: Vec<u32> = (1..4).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
     assert_eq!((w.ncs.len(), [1, 2, 3].map(|n| w.ncs[&nc_key(nc(n))].tenants)), (3, [2, 1, 1]));
-    assert_eq!((w.tenants[&20].extra.clone(), w.tenants[&10].extra.len(), w.tenants[&10].members.clone()), (vec![ids[0]], 0, vec![(ids[0], 5), (ids[2], 3)]));
-    assert_eq!((w.tables.tenants.entries(), w.policy(10), w.store.arena.used()), (2, Some(3 << 16 | POLICY_PICKUP), used));
+    assert_eq!(
+        (w.tenants[&20].extra.clone(), w.tenants[&10].extra.len(), w.tenants[&10].members.clone()),
+        (vec![ids[0]], 0, vec![(ids[0], 5), (ids[2], 3)])
+    );
+    assert_eq!(
+        (w.tables.tenants.entries(), w.policy(10), w.store.arena.used()),
+        (2, Some(3 << 16 | POLICY_PICKUP), used)
+    );
     let place = w.tables.tenants.find_tenant(&w.store, 10).unwrap();
     assert_eq!(w.tables.tenants.tenant_at(&w.store.lines, place).policy, (3 << 16 | POLICY_PICKUP) as u32);
     assert_eq!((w.store.lines.at(line).snapshot(), w.store.lines.at(words).word(at)), ([0; 8], 0));
     let counts = |id| t.vm_count(id).packets;
     assert_eq!([mine, mine ^ 1, mine ^ 64, 5000, 65_535].map(counts), [1, 0, 0, 0, 0]);
-    assert_eq!([id, id ^ 1, id ^ 64].map(|id| t.tenant_count(&crate::Tenant { key: u64::from(id) << 16, ..crate::Tenant::NONE }).packets), [1, 0, 0]);
+    assert_eq!(
+        [id, id ^ 1, id ^ 64]
+            .map(|id| t.tenant_count(&crate::Tenant { key: u64::from(id) << 16, ..crate::Tenant::NONE }).packets),
+        [1, 0, 0]
+    );
     // The VM that has a meter has it still.
     assert!(w.dump(20).unwrap().vms[0].metered && w.dump(10).unwrap().vms.iter().all(|vm| !vm.metered));
     // Ids: those in use stay in use, all others are free, the NCs' from the first behind the last on.
@@ -82,7 +127,13 @@ fn a_writer_puts_right_what_another_one_left() {
 #[test]
 fn a_writer_finds_groups_and_next_hops() {
     let mut w = small();
-    let spec = |n: u32, addr| NexthopSpec { addr, ifindex: n, dmac: (n.is_multiple_of(2)).then_some(0x0200_0000_0000 | u64::from(n)), smac: 1, mtu: 1500 };
+    let spec = |n: u32, addr| NexthopSpec {
+        addr,
+        ifindex: n,
+        dmac: (n.is_multiple_of(2)).then_some(0x0200_0000_0000 | u64::from(n)),
+        smac: 1,
+        mtu: 1500,
+    };
     let addrs = [v4(5), v4(u32::MAX), v6(0xfe80 << 112 | 1), v6(7 << 32), v6(1 << 64), v6(u128::MAX)];
     let hops: Vec<NexthopId> = addrs.iter().zip(1..).map(|(a, n)| w.put_nexthop(None, &spec(n, *a)).unwrap()).collect();
     let groups = [&hops[..2], &hops[1..5], &[hops[5]; 15][..], &[]].map(|m| w.set_group(None, m).unwrap());
@@ -105,14 +156,24 @@ fn a_writer_finds_groups_and_next_hops() {
         let hop = w.put_nexthop(None, &spec(1, v4(5))).unwrap();
         let group = w.set_group(None, &[hop]).unwrap();
         w.set_internet(None, Some(group));
-        let bad = if bad == 0 { line(&w) } else if bad == 1 { group.0 } else { bad };
+        let bad = if bad == 0 {
+            line(&w)
+        } else if bad == 1 {
+            group.0
+        } else {
+            bad
+        };
         match n {
             0 => w.store.root.set(root!(internet), u64::from(bad)),
             _ => w.store.lines.at(group.0).set_half(1, bad),
         }
         let e = attach(w).err();
         // A line that is taken is no next hop of its own: it is not taken again.
-        assert_eq!(matches!(e, Some(AttachError::Corrupt { what: "a next-hop group" })), bad == u32::MAX, "{n} {bad}: {e:?}");
+        assert_eq!(
+            matches!(e, Some(AttachError::Corrupt { what: "a next-hop group" })),
+            bad == u32::MAX,
+            "{n} {bad}: {e:?}"
+        );
     }
 }
 
@@ -120,7 +181,11 @@ fn a_writer_finds_groups_and_next_hops() {
 fn what_contradicts_itself_is_refused() {
     let what = |spoil: &dyn Fn(&mut Writer)| {
         let mut w = small();
-        w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace((0..40).map(|i| route(i << 20, 24, Target::Line)).collect()), ..new(20, vec![metered(vm(1, 1))]) }])).unwrap();
+        w.commit(&of(vec![TenantChange {
+            routes: RoutesChange::Replace((0..40).map(|i| route(i << 20, 24, Target::Line)).collect()),
+            ..new(20, vec![metered(vm(1, 1))])
+        }]))
+        .unwrap();
         w.settle();
         spoil(&mut w);
         match attach(w) {
@@ -149,11 +214,14 @@ fn what_contradicts_itself_is_refused() {
     };
     assert_eq!(what(&|w| meter(w, 1)), "a meter block");
     assert_eq!((what(&|w| meter(w, 0)), what(&|w| meter(w, u32::MAX))), ("", "a meter block"));
-    let tree = |w: &Writer, vni: Vni, roots: u64| w.store.lines.at(place(w, vni).line).set(3 + place(w, vni).slot, roots);
+    let tree =
+        |w: &Writer, vni: Vni, roots: u64| w.store.lines.at(place(w, vni).line).set(3 + place(w, vni).slot, roots);
     assert_eq!(what(&|w| tree(w, 10, w.tenants[&20].roots)), "a route tree");
     assert_eq!(what(&|w| tree(w, 10, 1 << 26 | 1)), "a route tree");
     assert_eq!(what(&|w| tree(w, 10, (1 << 26 | 1) << 32)), "a route tree");
-    let word = |w: &mut Writer, vm: u32, line: u32| w.tables.vm_meters.put_word(&mut w.store, u64::from(vm) << 32 | u64::from(line)).unwrap();
+    let word = |w: &mut Writer, vm: u32, line: u32| {
+        w.tables.vm_meters.put_word(&mut w.store, u64::from(vm) << 32 | u64::from(line)).unwrap()
+    };
     let id = |w: &Writer, vni: Vni| w.dump(vni).unwrap().vms[0].id;
     assert_eq!(what(&|w| word(w, id(w, 10), 1)), "a VM's meter block");
     assert_eq!(what(&|w| word(w, id(w, 10), w.tables().vm_meter(id(w, 20)))), "a VM's meter block");
@@ -161,7 +229,11 @@ fn what_contradicts_itself_is_refused() {
     for chunk in ["vm", "nc", "tenant"] {
         let spoil = |w: &mut Writer| {
             let root = &w.store.root;
-            let at = match chunk { "vm" => root.vm_chunk(9), "nc" => root.nc_chunk(9), _ => root.tenant_chunk(9) };
+            let at = match chunk {
+                "vm" => root.vm_chunk(9),
+                "nc" => root.nc_chunk(9),
+                _ => root.tenant_chunk(9),
+            };
             at.store(1, std::sync::atomic::Ordering::Relaxed);
         };
         assert_eq!(what(&spoil), "drop counters or chunks", "{chunk}");
@@ -209,7 +281,8 @@ fn both_kinds_of_readers_are_waited_for() {
     let epoch = || {
         // The epoch is the first word of what readers share.
         // SAFETY: it is an aligned atomic word.
-        unsafe { &*std::ptr::from_ref(counted.readers()).cast::<std::sync::atomic::AtomicU64>() }.load(std::sync::atomic::Ordering::Relaxed)
+        unsafe { &*std::ptr::from_ref(counted.readers()).cast::<std::sync::atomic::AtomicU64>() }
+            .load(std::sync::atomic::Ordering::Relaxed)
     };
     let waits = || (counted.1.load(std::sync::atomic::Ordering::Relaxed), epoch());
     let mut w = Writer::create(counted.clone(), WriterOptions::default()).unwrap();
