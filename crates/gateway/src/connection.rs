@@ -6,9 +6,10 @@ use abi::{DropReason, Stage, POLICY_PICKUP, STATES_NONE};
 use filter::Side;
 use session::{Direction, PairKey};
 use states::message::Begin;
-use states::{Answer, Control, Fsm, Key, Kind, Outcome, Refusal, Remote, Shared, Verdict};
+use states::{Answer, Control, Fsm, Key, Kind, Outcome, Refusal, Remote, Shared};
 use wire::protocol;
 
+use crate::frame::Verdict;
 use crate::nat::l4::{Icmp, L4};
 use crate::nat::Sight;
 use crate::packet::Packet;
@@ -64,46 +65,48 @@ pub(crate) fn judge<R: Recorder>(
     sight: Sight<'_>,
     p: &Packet,
     pair: &Pair<'_>,
-    states: &Shared,
+    table: &Shared,
     (found, direction): (&PairKey, Direction),
     ports: (u16, u16),
-) -> Result<(), DropReason> {
+) -> Result<(), Verdict> {
     let (l4, key) = (&pair.l4, Key::from(found));
     if l4.later() {
         // It has no flags: it may go where its connection is.
-        return match states.knows(&key) {
+        return match table.knows(&key) {
             true => Ok(()),
-            false => by_itself(w, sight, p, pair, ports, DropReason::FragmentUnknown),
+            false => Ok(by_itself(w, sight, p, pair, ports, DropReason::FragmentUnknown)?),
         };
     }
     let kind = kind_of(l4, pair.packet);
     let packet = Control { key, kind, from: direction };
     if let Some((of, answer)) = w.answer.take() {
-        return answered(w, sight, p, pair, states, (found, &packet), ports, (of, answer));
+        return Ok(answered(w, sight, p, pair, table, (found, &packet), ports, (of, answer))?);
     }
-    let (state, verdict) = states.judge(&key, kind, pair.packet.len() as u32);
-    if R::ON && states.away(&key) {
-        let prefix = states.migrated_by(&key).map_or_else(String::new, |e| e.to_string());
+    let (state, verdict) = table.judge(&key, kind, pair.packet.len() as u32);
+    if R::ON && table.away(&key) {
+        let prefix = table.migrated_by(&key).map_or_else(String::new, |e| e.to_string());
         w.note(p, Stage::Filter, Event::Migrated { vni: key.vni(), prefix });
     }
     let pick_up = pair.policy & POLICY_PICKUP != 0;
     match verdict {
-        Verdict::Accept => {
+        states::Verdict::Accept => {
             if R::ON {
-                tell(w, sight, p, states, &key, false);
+                tell(w, sight, p, table, &key, false);
             }
             return Ok(());
         }
-        Verdict::Drop if state == STATES_NONE && kind == Kind::Ack && pick_up => {}
-        Verdict::Drop if state == STATES_NONE => return by_itself(w, sight, p, pair, ports, DropReason::SessionStray),
-        Verdict::Drop => return Err(DropReason::SessionInvalid),
-        Verdict::Agent => {}
+        states::Verdict::Drop if state == STATES_NONE && kind == Kind::Ack && pick_up => {}
+        states::Verdict::Drop if state == STATES_NONE => {
+            return Ok(by_itself(w, sight, p, pair, ports, DropReason::SessionStray)?)
+        }
+        states::Verdict::Drop => return Err(DropReason::SessionInvalid.into()),
+        states::Verdict::Agent => {}
     }
     // An answer begins nothing.
-    if l4.icmp == Icmp::Reply && !states.knows(&key) {
-        return by_itself(w, sight, p, pair, ports, DropReason::SessionStray);
+    if l4.icmp == Icmp::Reply && !table.knows(&key) {
+        return Ok(by_itself(w, sight, p, pair, ports, DropReason::SessionStray)?);
     }
-    if let Some(remote) = states.remote() {
+    if let Some(remote) = table.remote() {
         return send_on(w, sight, p, pair, remote, (&packet, state), ports);
     }
     let (now, mut asked) = (w.now, None);
@@ -112,16 +115,16 @@ pub(crate) fn judge<R: Recorder>(
         asked = Some(said);
         said == Ok(Permit::Stateful)
     };
-    let outcome = states.control(&packet, pick_up, now, &mut admit);
-    settled(w, sight, p, pair, (found, direction), ports, (outcome, asked))?;
+    let outcome = table.control(&packet, pick_up, now, &mut admit);
+    apply_outcome(w, sight, p, pair, (found, direction), ports, (outcome, asked))?;
     if R::ON {
-        tell(w, sight, p, states, &key, asked.is_some());
+        tell(w, sight, p, table, &key, asked.is_some());
     }
     Ok(())
 }
 
 /// What the agent's outcome means; `asked`: what the rules said if it asked them.
-fn settled<R: Recorder>(
+fn apply_outcome<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: Sight<'_>,
     p: &Packet,
@@ -157,7 +160,7 @@ fn send_on<R: Recorder>(
     remote: &Remote,
     (packet, state): (&Control, u8),
     ports: (u16, u16),
-) -> Result<(), DropReason> {
+) -> Result<(), Verdict> {
     let pick_up = pair.policy & POLICY_PICKUP != 0;
     let begins = match packet.kind {
         Kind::Syn => true,
@@ -172,8 +175,8 @@ fn send_on<R: Recorder>(
     };
     if state == STATES_NONE && !allowed {
         return match begins {
-            true => ask(w, sight, p, asks, true).map(|_| ()),
-            false => by_itself(w, sight, p, pair, ports, DropReason::SessionStray),
+            true => Ok(ask(w, sight, p, asks, true).map(|_| ())?),
+            false => Ok(by_itself(w, sight, p, pair, ports, DropReason::SessionStray)?),
         };
     }
     let begin = match (begins, allowed) {
@@ -185,11 +188,10 @@ fn send_on<R: Recorder>(
     match remote.ask(desk, packet, begin, pick_up) {
         Ok(ticket) => {
             w.waits = Some((ticket, packet.key));
-            // It does not end by this: it waits.
-            Err(DropReason::FilterAgentGone)
+            Err(Verdict::Wait)
         }
-        Err(Refusal::Busy) => Err(DropReason::FilterAgentBusy),
-        Err(_) => Err(DropReason::FilterAgentGone),
+        Err(Refusal::Busy) => Err(DropReason::FilterAgentBusy.into()),
+        Err(_) => Err(DropReason::FilterAgentGone.into()),
     }
 }
 
@@ -215,7 +217,7 @@ fn answered<R: Recorder>(
         states.revoke(&packet.key);
         return said.map(|_| ());
     }
-    settled(w, sight, p, pair, (found, packet.from), ports, (answer.outcome, asked))
+    apply_outcome(w, sight, p, pair, (found, packet.from), ports, (answer.outcome, asked))
 }
 
 /// The log hears of a connection that begins.

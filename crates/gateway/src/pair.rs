@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use wire::{be, icmpv4, ipv6, protocol, tcp};
 
 use crate::connection;
+use crate::frame::Verdict;
 use crate::nat::l4::{Icmp, L4};
 use crate::nat::outward::{begins, ip_of};
 use crate::nat::{epoch, related::quote_of, Made, Sight};
@@ -134,7 +135,7 @@ fn ends(p: &Packet, l4: &L4) -> (Side, Side) {
 
 /// Whether a packet may go on. Makes, keeps and ends its session.
 #[inline(never)]
-pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), DropReason> {
+pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), Verdict> {
     let sight = w.nat.ok_or(DropReason::SessionFault)?;
     let packet = ip_of(p, f);
     let source = source(packet, p.v6()).ok_or(DropReason::FilterL4Malformed)?;
@@ -149,7 +150,7 @@ pub(crate) fn judge_wire<R: Recorder>(
     p: &Packet,
     f: &Frame<'_>,
     direction: Direction,
-) -> Result<(), DropReason> {
+) -> Result<(), Verdict> {
     let sight = w.nat.ok_or(DropReason::SessionFault)?;
     connection(w, sight, p, f, Some(direction))
 }
@@ -161,7 +162,7 @@ fn connection<R: Recorder>(
     p: &Packet,
     f: &Frame<'_>,
     wire: Option<Direction>,
-) -> Result<(), DropReason> {
+) -> Result<(), Verdict> {
     let packet = ip_of(p, f);
     let l4 = match &p.asked {
         Some((l4, _)) => *l4,
@@ -173,7 +174,7 @@ fn connection<R: Recorder>(
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
         // A message that has no session is judged by itself.
-        _ if single(&l4) => ask(w, sight, p, pair.asks(first_service(&pair, (0, 0)), 0), true).map(|_| ()),
+        _ if single(&l4) => Ok(ask(w, sight, p, pair.asks(first_service(&pair, (0, 0)), 0), true).map(|_| ())?),
         _ => with_session(w, sight, p, f, &mut pair),
     }
 }
@@ -348,7 +349,7 @@ fn with_session<R: Recorder>(
     p: &Packet,
     f: &Frame<'_>,
     pair: &mut Pair<'_>,
-) -> Result<(), DropReason> {
+) -> Result<(), Verdict> {
     let l4 = &mut pair.l4;
     // A packet may pass two wires of a node: its fragments are put together on each.
     let place = p.vni | u32::from(pair.wire == Some(Direction::In)) << 24;

@@ -281,7 +281,7 @@ fn neighbours<R: Recorder>(
 }
 
 /// Security groups.
-fn connection<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, end: &WireEnd) -> Result<(), DropReason> {
+fn connection<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, end: &WireEnd) -> Result<(), Verdict> {
     if p.tenant.key & TENANT_FILTERED == 0 || w.tables.policy(&p.tenant) & POLICY_FILTER == 0 {
         return Ok(());
     }

@@ -108,10 +108,9 @@ impl<R: Recorder> Work<'_, R> {
     #[cold]
     #[inline(never)]
     pub fn finish(&mut self, p: &mut Packet, f: &mut Frame<'_>, verdict: Verdict) {
-        let verdict = match self.waits.take() {
-            Some(number) => self.keep(number, f),
-            None => verdict,
-        };
+        if let (Verdict::Wait, Some(number)) = (verdict, self.waits.take()) {
+            self.keep(number, f);
+        }
         match verdict {
             // What waited was counted as dropped when it came.
             Verdict::Drop(_) | Verdict::Pass if self.again.is_some() => (),
@@ -135,12 +134,11 @@ impl<R: Recorder> Work<'_, R> {
     }
 
     /// Keeps a packet until the agent has answered. It is counted when it goes on, as if it came then.
-    fn keep(&mut self, number: (u64, Key), f: &Frame<'_>) -> Verdict {
+    fn keep(&mut self, number: (u64, Key), f: &Frame<'_>) {
         self.rx.packets -= 1;
         self.rx.bytes -= f.len as u64;
         self.output.punts_waiting += u64::from(f.punted);
         self.output.waiting.push(Waiting::new(number, f));
-        Verdict::Wait
     }
 
     /// Ends the way of a packet that is sent on.

@@ -35,7 +35,7 @@ pub(crate) fn ask_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
     match concerns(p) {
-        true => pair::judge(w, p, f).map_err(Verdict::Drop),
+        true => pair::judge(w, p, f),
         false => Ok(()),
     }
 }
