@@ -30,7 +30,7 @@ const RESYNC_DELAY: Duration = Duration::from_millis(100);
 /// Time between dumps that nothing has asked for.
 const RESYNC_PERIOD: Duration = Duration::from_secs(60);
 /// A dump runs at most this share of the time: one part in so many.
-const RESYNC_SHARE: u32 = 20;
+const RESYNC_SHARE: u32 = 200;
 /// Time between looks at neighbours that are missing.
 const TICK: Duration = Duration::from_secs(1);
 /// Receive buffer of the news socket, bytes.
@@ -346,7 +346,7 @@ impl<S: Sink> Watcher<S> {
         self.core.resync(snapshot);
         self.with_status(|s| s.resyncs += 1);
         let took = begun.elapsed();
-        self.resync_at = Instant::now() + RESYNC_PERIOD.max(took * RESYNC_SHARE * 10);
+        self.resync_at = Instant::now() + RESYNC_PERIOD.max(took * RESYNC_SHARE);
         Ok(())
     }
 
