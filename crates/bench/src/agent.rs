@@ -32,12 +32,12 @@ fn packet(i: u32, step: usize) -> Control {
 }
 
 /// Rounds trips of so many packets, each of which waits for the last one's answer: connections a second.
-fn alone(remote: &Remote, desk: &Arc<Desk>, from: u32) -> Result<f64, Error> {
+fn alone(remote: &Remote, completions: &Arc<Completions>, from: u32) -> Result<f64, Error> {
     let begun = Instant::now();
     for i in from..from + ALONE {
         for step in 0..3 {
-            ask(remote, desk, i, step)?;
-            while desk.take(1).is_empty() {
+            ask(remote, completions, i, step)?;
+            while completions.take(1).is_empty() {
                 std::hint::spin_loop();
             }
         }
@@ -45,23 +45,23 @@ fn alone(remote: &Remote, desk: &Arc<Desk>, from: u32) -> Result<f64, Error> {
     Ok(f64::from(ALONE) / begun.elapsed().as_secs_f64())
 }
 
-fn ask(remote: &Remote, desk: &Arc<Desk>, i: u32, step: usize) -> Result<u64, Error> {
+fn ask(remote: &Remote, completions: &Arc<Completions>, i: u32, step: usize) -> Result<u64, Error> {
     let begin = if step == 0 { Begin::Allowed } else { Begin::Never };
     let refused = |why| Error::Failed { what: "asking the agent".into(), why: format!("{why:?}") };
-    remote.ask(desk, &packet(i, step), begin, false).map_err(refused)
+    remote.ask(completions, &packet(i, step), begin, false).map_err(refused)
 }
 
 /// The same with many connections under way: connections a second.
-fn together(remote: &Remote, desk: &Arc<Desk>, from: u32) -> Result<f64, Error> {
+fn together(remote: &Remote, completions: &Arc<Completions>, from: u32) -> Result<f64, Error> {
     let (begun, end) = (Instant::now(), from + TOGETHER);
     let (mut next, mut done) = (from, 0);
     let mut waiting = std::collections::HashMap::new();
     while done < TOGETHER {
         while waiting.len() < AT_A_TIME && next < end {
-            waiting.insert(ask(remote, desk, next, 0)?, (next, 0));
+            waiting.insert(ask(remote, completions, next, 0)?, (next, 0));
             next += 1;
         }
-        for (ticket, answer) in desk.take(AT_A_TIME) {
+        for (ticket, answer) in completions.take(AT_A_TIME) {
             let Some((i, step)) = waiting.remove(&ticket) else { continue };
             if answer.outcome != Outcome::Pass {
                 return Err(Error::Failed { what: "a connection".into(), why: format!("{:?}", answer.outcome) });
@@ -69,7 +69,7 @@ fn together(remote: &Remote, desk: &Arc<Desk>, from: u32) -> Result<f64, Error> 
             match step {
                 2 => done += 1,
                 _ => {
-                    waiting.insert(ask(remote, desk, i, step + 1)?, (i, step + 1));
+                    waiting.insert(ask(remote, completions, i, step + 1)?, (i, step + 1));
                 }
             }
         }
@@ -121,13 +121,13 @@ pub fn agent_remote(context: &Context) -> Result<Report, Error> {
     if !remote.wait_up(Duration::from_secs(10)) {
         return Err(lacks());
     }
-    let desk = Arc::new(Desk::default());
+    let completions = Arc::new(Completions::default());
     let (mut ratios, mut slow, mut fast, mut beside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut from = 0;
     for round in 0..ROUNDS {
         context.say(&format!("agent-remote: round {} of {ROUNDS}", round + 1));
-        slow.push(alone(&remote, &desk, from)?);
-        fast.push(together(&remote, &desk, from + ALONE)?);
+        slow.push(alone(&remote, &completions, from)?);
+        fast.push(together(&remote, &completions, from + ALONE)?);
         beside.push(here(spec, context.seed)?);
         ratios.push(fast[round] / slow[round]);
         from += ALONE + TOGETHER;

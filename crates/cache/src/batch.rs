@@ -8,11 +8,11 @@
 //! thing. What is found is what [`Ltm::lookup`] finds, table by table: the longest entry. Packets that need more than that (an entry older
 //! than the rules, a way that leads nowhere) are left to it.
 //!
-//! Before it walks, a packet tries the entries that answered its header last time ([`crate::recall`]): all of them are asked for at once, and if they are
+//! Before it walks, a packet tries the entries that answered its header last time ([`crate::microflows`]): all of them are asked for at once, and if they are
 //! still there nothing is compared but the header. Only who is not answered by them stands in line.
 use crate::index::Ref;
 use crate::ltm::{Chain, Ltm};
-use crate::recall::{Births, Header, Recall, EMPTY};
+use crate::microflows::{Births, Header, Microflows, EMPTY};
 use crate::segment::{Entry, TagList};
 use crate::table::{Table, Tag};
 use pipeline::{Key, Machine, Sink};
@@ -31,7 +31,7 @@ struct Packet {
     cell: u32,
     guessed: u8,
     sampled: bool,
-    guess: [(u8, u32); Recall::MOST],
+    guess: [(u8, u32); Microflows::MOST],
     /// The identity of its traversal, if the adaptive cache asked for it.
     identity: u64,
 }
@@ -171,7 +171,7 @@ pub struct Batch {
     lines: Lines,
     /// Who was answered, by what was remembered or not, and whose traversal is in the sample of the adaptive cache.
     hits: Marks,
-    recalled: Marks,
+    in_microflows: Marks,
     sampled: Marks,
 }
 
@@ -194,7 +194,7 @@ impl Batch {
     }
 
     fn unmark(&mut self) {
-        (self.hits, self.recalled, self.sampled) = Default::default();
+        (self.hits, self.in_microflows, self.sampled) = Default::default();
     }
 
     /// Whether packet N was answered.
@@ -204,7 +204,7 @@ impl Batch {
 
     /// The entries that answered packet N, by table and slot.
     pub fn chain(&self, n: usize) -> &[(u8, u32)] {
-        if self.recalled.has(n) {
+        if self.in_microflows.has(n) {
             self.packets[n].guess()
         } else {
             &self.lanes[n].chain
@@ -256,10 +256,10 @@ impl Ltm {
         let keys = &keys[..keys.len().min(Batch::MAX)];
         batch.make_room(keys.len());
         batch.unmark();
-        if self.recall.knows() {
-            self.recall(Ask { tag, keys, now, version }, batch);
+        if self.microflows.knows() {
+            self.microflows(Ask { tag, keys, now, version }, batch);
         }
-        if (batch.recalled.count() as usize) < keys.len() {
+        if (batch.in_microflows.count() as usize) < keys.len() {
             self.walk(Ask { tag, keys, now, version }, batch);
         }
     }
@@ -267,9 +267,9 @@ impl Ltm {
     /// Looks up those packets of a batch that are not answered.
     #[inline(never)]
     fn walk(&mut self, Ask { tag, keys, now, version }: Ask<'_>, batch: &mut Batch) {
-        let Batch { lanes, lines, hits, recalled, sampled, .. } = batch;
+        let Batch { lanes, lines, hits, in_microflows, sampled, .. } = batch;
         let lanes = &mut lanes[..keys.len()];
-        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate().filter(|(n, _)| !recalled.has(*n)) {
+        for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate().filter(|(n, _)| !in_microflows.has(*n)) {
             lane.begin(tag, key);
             self.enter(lane, n as u8, lines);
         }
@@ -277,7 +277,7 @@ impl Ltm {
             self.serve_buckets(version, lanes, lines);
             self.serve_records(version, lanes, lines);
         }
-        for (n, (lane, key)) in lanes.iter().zip(keys).enumerate().filter(|(n, _)| !recalled.has(*n)) {
+        for (n, (lane, key)) in lanes.iter().zip(keys).enumerate().filter(|(n, _)| !in_microflows.has(*n)) {
             if lane.hit {
                 hits.set(n, true);
                 self.clock += 1;
@@ -291,27 +291,27 @@ impl Ltm {
     /// once than a core waits for would push each other out of its cache.
     // A function of its own, so that what its loops need stays in registers.
     #[inline(never)]
-    fn recall(&mut self, ask: Ask<'_>, batch: &mut Batch) {
-        batch.header_words(self.recall.header_words());
+    fn microflows(&mut self, ask: Ask<'_>, batch: &mut Batch) {
+        batch.header_words(self.microflows.header_words());
         let Batch { packets, headers, hits, sampled, .. } = batch;
         let packets = &mut packets[..ask.keys.len()];
         let mut hashes = [0; HASHED];
         let some = packets.chunks_mut(HASHED).zip(headers.chunks_mut(HASHED)).zip(ask.keys.chunks(HASHED));
         for ((packets, headers), keys) in some {
-            self.recall.hash(keys, headers, &mut hashes[..keys.len()]);
+            self.microflows.hash(keys, headers, &mut hashes[..keys.len()]);
             for (packet, hash) in packets.iter_mut().zip(&hashes) {
                 packet.hash = *hash;
-                self.recall.prefetch(*hash);
+                self.microflows.prefetch(*hash);
             }
         }
-        let as_always = self.recall.as_always(ask.keys);
+        let as_always = self.microflows.as_always(ask.keys);
         // In turn, some packets each: both at once need more than there are registers.
         for from in (0..packets.len() + AHEAD).step_by(AHEAD) {
             let end = from.min(packets.len());
             packets.iter_mut().skip(from).take(AHEAD).for_each(|packet| self.guess(packet));
             for n in from.saturating_sub(AHEAD)..end {
                 let (packet, header) = (&packets[n], &headers[n]);
-                let may = as_always || self.recall.as_always(&ask.keys[n..=n]);
+                let may = as_always || self.microflows.as_always(&ask.keys[n..=n]);
                 let again = may && self.again(&ask, self.clock + 1 + n as u64, packet, header).is_some();
                 hits.set(n, again);
                 sampled.set(n, again && packet.sampled);
@@ -319,20 +319,20 @@ impl Ltm {
         }
         self.clock += packets.len() as u64;
         self.counters.hits += u64::from(hits.count());
-        batch.recalled = batch.hits;
+        batch.in_microflows = batch.hits;
     }
 
     /// What answered a header last time, if anything did; the entries are asked for.
     #[inline(always)]
     fn guess(&self, packet: &mut Packet) {
         packet.guessed = 0;
-        let Some(guess) = self.recall.find(packet.hash) else { return };
+        let Some(guess) = self.microflows.find(packet.hash) else { return };
         let mut guessed = 0;
         for (number, place) in guess.slots.into_iter().zip(&mut packet.guess) {
             if number == 0 {
                 break;
             }
-            let (table, slot) = self.recall.place(number);
+            let (table, slot) = self.microflows.place(number);
             if let Some(entries) = self.tables.get(usize::from(table)) {
                 entries.prefetch_value(slot);
             }
@@ -346,7 +346,7 @@ impl Ltm {
     #[inline(always)]
     fn again(&mut self, ask: &Ask<'_>, stamp: u64, packet: &Packet, header: &Header) -> Option<()> {
         let (first, others) = packet.guess().split_first()?;
-        let then = self.recall.births(packet.cell, header)?;
+        let then = self.microflows.births(packet.cell, header)?;
         let mut births = Births::default();
         // Each entry says where the next one starts; where the first one does, the packet says.
         let entry = self.guessed(first, ask.version).filter(|e| e.tag == ask.tag)?;
@@ -506,7 +506,7 @@ impl Ltm {
     #[inline]
     pub fn run_of(&self, batch: &mut Batch, n: usize, key: &Key, sink: &mut impl Sink) {
         let lane = &mut batch.lanes[n];
-        if batch.recalled.has(n) {
+        if batch.in_microflows.has(n) {
             return self.run_all(key, batch.packets[n].guess(), &mut lane.machine, sink);
         }
         if !lane.arrived {

@@ -3,7 +3,7 @@
 //! tables by choice of what traffic shows (adaptive), and one entry a packet header (exact).
 //!
 //! A traversal recorded by [`pipeline`] becomes entries in [`segment`]; [`partition`] says where it is cut, or [`factor`] which lookups wherever they stand go into one entry; [`table`] is one cache table, which
-//! finds its entries by [`index`]; [`ltm`] is K of them with longest traversal matching, [`batch`] the same for many packets at once, which remembers what answered a header (`recall`); [`adaptive`] decides between whole and cut by what [`ghost`] caches would have held; [`engine`] is cache and pipeline together.
+//! finds its entries by [`index`]; [`ltm`] is K of them with longest traversal matching, [`batch`] the same for many packets at once, which remembers what answered a header (`microflows`); [`adaptive`] decides between whole and cut by what [`ghost`] caches would have held; [`engine`] is cache and pipeline together.
 //! [`workload`] makes pipelines and traffic, [`compare`] runs caches side by side, [`coverage`] counts what a cache's entries serve.
 //!
 //! No I/O and no clock: time and randomness come in as arguments.
@@ -18,9 +18,9 @@ pub mod factor;
 pub mod ghost;
 pub mod index;
 pub mod ltm;
+mod microflows;
 pub mod partition;
 pub mod program;
-mod recall;
 mod recheck;
 pub mod segment;
 pub mod table;

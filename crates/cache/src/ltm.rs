@@ -16,7 +16,7 @@
 //! it (renewed) or removes it, on the spot. Nothing has to be stopped when rules change.
 //!
 //! Who may write: one thread. Lookups write stamps, so they need the cache to themselves too; a cache is one core's.
-use crate::recall::Recall;
+use crate::microflows::Microflows;
 use crate::segment::{whole_id_with, Action, Entry, Lookup, Next, Segment, TagList, WHOLE_ID};
 use crate::table::{Place, Table, Tag};
 use pipeline::{Key, Machine, Sink};
@@ -131,7 +131,7 @@ pub struct Ltm {
     /// How far the last miss came.
     pub stuck: Stuck,
     /// What answered headers of batches.
-    pub(crate) recall: Recall,
+    pub(crate) microflows: Microflows,
     eviction: Eviction,
     pub(crate) clock: u64,
     /// Entries that were born so far.
@@ -145,12 +145,12 @@ impl Ltm {
     pub fn new(k: usize, limit: usize, eviction: Eviction, seed: u64) -> Ltm {
         let tables: Vec<_> = (0..k.clamp(1, 64)).map(|n| Table::new(limit, seed.wrapping_add(n as u64))).collect();
         let stages = tables.len();
-        let recall = Recall::new(stages, limit, seed);
+        let microflows = Microflows::new(stages, limit, seed);
         Ltm {
             tables,
             counters: Counters::default(),
             stuck: Stuck::default(),
-            recall,
+            microflows,
             eviction,
             clock: 0,
             births: 0,
@@ -284,7 +284,7 @@ impl Ltm {
 
     /// Whether batches try the entries that answered a header last time before they walk; they do unless this says no. For measuring what that is worth.
     pub fn recalls(&mut self, on: bool) {
-        self.recall.switch(on);
+        self.microflows.switch(on);
     }
 
     /// Notes a hit.

@@ -110,10 +110,10 @@ fn offline(args: &Args, request: &Request) -> anyhow::Result<Report> {
     let ifindex = if request.ifindex == 0 { PORT } else { request.ifindex };
     let engine = if request.xdp { Some(xdp::XdpEngine::load()?) } else { None };
     if let Some(engine) = &engine {
-        node::copy::copy(&*memory, &*engine.memory()).context("copying the tables")?;
+        node::table_copy::copy(&*memory, &*engine.memory()).context("copying the tables")?;
     }
     let copy = Arc::new(tables::HeapMemory::new()?);
-    node::copy::copy(&*memory, &*copy).context("copying the tables")?;
+    node::table_copy::copy(&*memory, &*copy).context("copying the tables")?;
     let now = monotonic_ns();
     let mut report = run_trace(copy, node::internet::offline(&offline.model, now)?, &frame, ifindex, now);
     if let Some(engine) = &engine {

@@ -11,7 +11,7 @@ use wire::protocol;
 
 use crate::frame::Verdict;
 use crate::nat::l4::{Icmp, L4};
-use crate::nat::Sight;
+use crate::nat::SessionView;
 use crate::packet::Packet;
 use crate::pair::{alone, ask, first_service, note, service_of, Asked, Pair, Permit};
 use crate::record::{Event, Recorder};
@@ -49,7 +49,7 @@ pub(crate) fn stands(rules: &filter::Filter, key: &Key, began: Direction) -> boo
 /// A packet that has no connection and begins none: rules without state may let it go on.
 fn by_itself<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     ports: (u16, u16),
@@ -62,7 +62,7 @@ fn by_itself<R: Recorder>(
 /// Whether a packet of a connection may go on. `direction`: from the lower end of its key, or to it.
 pub(crate) fn judge<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     table: &Shared,
@@ -126,7 +126,7 @@ pub(crate) fn judge<R: Recorder>(
 /// What the agent's outcome means; `asked`: what the rules said if it asked them.
 fn apply_outcome<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     (found, direction): (&PairKey, Direction),
@@ -154,7 +154,7 @@ fn apply_outcome<R: Recorder>(
 /// does not trouble the agent. `state`: as the table has it.
 fn send_on<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     remote: &Remote,
@@ -184,8 +184,8 @@ fn send_on<R: Recorder>(
         (true, false) => Begin::Denied,
         (true, true) => Begin::Allowed,
     };
-    let desk = w.desk.ok_or(DropReason::FilterAgentGone)?;
-    match remote.ask(desk, packet, begin, pick_up) {
+    let completions = w.completions.ok_or(DropReason::FilterAgentGone)?;
+    match remote.ask(completions, packet, begin, pick_up) {
         Ok(ticket) => {
             w.waits = Some((ticket, packet.key));
             Err(Verdict::Wait)
@@ -199,7 +199,7 @@ fn send_on<R: Recorder>(
 #[allow(clippy::too_many_arguments)]
 fn answered<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     states: &Shared,
@@ -221,14 +221,14 @@ fn answered<R: Recorder>(
 }
 
 /// The log hears of a connection that begins.
-fn begun<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, pair: &Pair<'_>, key: &PairKey, direction: Direction) {
+fn begun<R: Recorder>(w: &Work<'_, R>, sight: SessionView<'_>, pair: &Pair<'_>, key: &PairKey, direction: Direction) {
     let new = pair.session(key, direction);
     sight.tell_begin(&new, w.now);
 }
 
 /// Tells the recorder of the connection, and which rules it began by.
 #[cold]
-fn tell<R: Recorder>(w: &mut Work<'_, R>, sight: Sight<'_>, p: &Packet, states: &Shared, key: &Key, begun: bool) {
+fn tell<R: Recorder>(w: &mut Work<'_, R>, sight: SessionView<'_>, p: &Packet, states: &Shared, key: &Key, begun: bool) {
     let Some(c) = states.get(key) else {
         // It hashes to where another connection's state is.
         w.note(

@@ -18,10 +18,10 @@
 
 mod answer;
 mod arp;
-mod common;
 mod connection;
 mod echo;
 mod encap;
+mod fast;
 mod fragment;
 mod frame;
 mod icmp;
@@ -45,12 +45,12 @@ pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, B
 pub use nat::{BeginLog, EndLog, Nat, RefusalLog, Refused};
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
-use common::Lean;
+use fast::FastPacket;
 use packet::Packet;
 use session::Sessions;
 use settings::Settings;
 use stages::{emit, filter, locate, meter, parse, rewrite, route, tenant};
-use states::{Answer, Desk, Key};
+use states::{Answer, Completions, Key};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tables::{Count, Tables};
@@ -60,10 +60,10 @@ use work::Work;
 pub struct Gateway {
     tables: Tables,
     slot: u32,
-    lean: Box<[Lean; BATCH_MAX]>,
+    fast_packets: Box<[FastPacket; BATCH_MAX]>,
     packets: Box<[Packet; BATCH_MAX]>,
     sessions: Option<(Arc<Nat>, Sessions)>,
-    desk: Arc<Desk>,
+    completions: Arc<Completions>,
     waiting: HashMap<u64, Waiting>,
     idents: u32,
 }
@@ -75,10 +75,10 @@ impl Gateway {
         Gateway {
             tables,
             slot,
-            lean: Box::new([Lean::EMPTY; BATCH_MAX]),
+            fast_packets: Box::new([FastPacket::EMPTY; BATCH_MAX]),
             packets,
             sessions: None,
-            desk: Arc::default(),
+            completions: Arc::default(),
             waiting: HashMap::new(),
             idents: 0,
         }
@@ -107,14 +107,14 @@ impl Gateway {
     }
 
     /// Where answers come of an agent on another host, whose packets wait here meanwhile.
-    pub fn desk(&self) -> &Arc<Desk> {
-        &self.desk
+    pub fn completions(&self) -> &Arc<Completions> {
+        &self.completions
     }
 
     /// Packets whose answers have come, at most a batch of them: [`Gateway::resume`] takes them on.
     pub fn answered(&mut self) -> Vec<Waiting> {
         let mut found = Vec::new();
-        for (ticket, answer) in self.desk.take(BATCH_MAX) {
+        for (ticket, answer) in self.completions.take(BATCH_MAX) {
             if let Some(mut waiting) = self.waiting.remove(&ticket) {
                 waiting.answer = Some(answer);
                 found.push(waiting);
@@ -150,7 +150,7 @@ impl Gateway {
         let guard = self.sessions.as_ref().map(|(nat, sessions)| (nat, sessions.enter()));
         let rules = self.sessions.as_ref().map(|(nat, _)| (nat.rules(), nat.states()));
         let sight = guard.as_ref().zip(rules.as_ref());
-        let nat = sight.map(|((nat, guard), (rules, states))| nat::Sight {
+        let nat = sight.map(|((nat, guard), (rules, states))| nat::SessionView {
             nat,
             guard,
             filter: rules,
@@ -158,7 +158,7 @@ impl Gateway {
         });
         let idents = &mut self.idents;
         let (walking, asked, now, held) = (0, 0, now_ns, Vec::new());
-        let (desk, again, answer, waits) = (Some(&self.desk), None, None, None);
+        let (completions, again, answer, waits) = (Some(&self.completions), None, None, None);
         let mut w = Work {
             tables,
             settings,
@@ -174,14 +174,14 @@ impl Gateway {
             nat,
             held,
             again,
-            desk,
+            completions,
             answer,
             idents,
             waits,
         };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.
-        let short = !R::ON && answers.is_empty() && common::serves(&w.settings);
+        let short = !R::ON && answers.is_empty() && fast::serves(&w.settings);
         if !short {
             packets.iter_mut().for_each(|p| p.done = false);
         }
@@ -191,7 +191,7 @@ impl Gateway {
                 process_all(&mut w, std::slice::from_mut(packet), std::slice::from_mut(frame));
             }
             w.answer = None;
-        } else if !short || !common::process(&mut w, &mut self.lean, packets, frames) {
+        } else if !short || !fast::process(&mut w, &mut self.fast_packets, packets, frames) {
             process_all(&mut w, packets, frames);
         }
         if !w.held.is_empty() {

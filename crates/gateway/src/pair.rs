@@ -14,7 +14,7 @@ use crate::connection;
 use crate::frame::Verdict;
 use crate::nat::l4::{Icmp, L4};
 use crate::nat::outward::{begins, ip_of};
-use crate::nat::{epoch, related::quote_of, Made, Sight};
+use crate::nat::{epoch, related::quote_of, Made, SessionView};
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
@@ -158,7 +158,7 @@ pub(crate) fn judge_wire<R: Recorder>(
 /// A packet whose source is in order.
 fn connection<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     f: &Frame<'_>,
     wire: Option<Direction>,
@@ -193,7 +193,12 @@ fn source(packet: &[u8], v6: bool) -> Option<Addr> {
 }
 
 /// A source must be a VM of the VPC that is on the NC which sent the packet, or in a prefix that has groups.
-fn check_source<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, p: &Packet, source: Addr) -> Result<(), DropReason> {
+fn check_source<R: Recorder>(
+    w: &Work<'_, R>,
+    sight: SessionView<'_>,
+    p: &Packet,
+    source: Addr,
+) -> Result<(), DropReason> {
     let generation = p.tenant.generation();
     let vm = match p.v6() {
         true => w.tables.vm6(p.vni, source.halves(), generation),
@@ -309,7 +314,7 @@ fn reason(deny: Deny) -> DropReason {
 /// Asks the rules whether a connection may begin; `count`: for the rules that decide.
 pub(crate) fn ask<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     asked: Asked,
     count: bool,
@@ -321,7 +326,7 @@ pub(crate) fn ask<R: Recorder>(
 /// What the rules have said holds: it is told and counted.
 fn settle<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     (asked, verdict): (Asked, filter::Verdict<'_>),
     count: bool,
@@ -345,7 +350,7 @@ fn settle<R: Recorder>(
 /// A packet of a connection: its session is judged, or begins.
 fn with_session<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     f: &Frame<'_>,
     pair: &mut Pair<'_>,
@@ -353,7 +358,7 @@ fn with_session<R: Recorder>(
     let l4 = &mut pair.l4;
     // A packet may pass two wires of a node: its fragments are put together on each.
     let place = p.vni | u32::from(pair.wire == Some(Direction::In)) << 24;
-    let overlap = |why, l4: &L4, sight: Sight<'_>| match sight.contradicts(place, l4) {
+    let overlap = |why, l4: &L4, sight: SessionView<'_>| match sight.contradicts(place, l4) {
         true => DropReason::FilterFragment,
         false => why,
     };
@@ -385,7 +390,7 @@ fn with_session<R: Recorder>(
 /// The session of a packet is judged, or begins.
 fn by_session<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     (key, direction): (PairKey, Direction),
@@ -404,7 +409,7 @@ fn by_session<R: Recorder>(
 /// The session of a packet is judged. False: it is gone.
 fn keep<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     (session, direction): (SessionRef, Direction),
@@ -435,7 +440,7 @@ fn key(l4: &L4, (from, to): (Side, Side), wire: Option<Direction>, ports: (u16, 
 }
 
 /// The two ends of a session, who began it first, and the service that it was begun for.
-fn beginning(sight: Sight<'_>, session: SessionRef) -> Asked {
+fn beginning(sight: SessionView<'_>, session: SessionRef) -> Asked {
     let record = sight.guard.record(session);
     let direction = if record.from_outside() { Direction::In } else { Direction::Out };
     first_of(&record.inner(), Some(record.outer().vni_bits()), direction)
@@ -457,7 +462,7 @@ fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction)
 /// remembered, and the packet is to be asked about by itself.
 fn renew<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     session: SessionRef,
@@ -478,7 +483,7 @@ fn renew<R: Recorder>(
 }
 
 /// What a packet that begins no connection asks for, if rules without state let it go on by itself.
-pub(crate) fn alone(sight: Sight<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Option<u32> {
+pub(crate) fn alone(sight: SessionView<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Option<u32> {
     let l4 = &pair.l4;
     let (asked, other) = match (l4.later(), l4.proto) {
         (false, _) => (first_service(pair, ports), None),
@@ -495,7 +500,7 @@ pub(crate) fn alone(sight: Sight<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Opt
 /// key, the miss is made certain.
 fn begin<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     pair: &Pair<'_>,
     (key, direction): (PairKey, Direction),
@@ -536,7 +541,7 @@ fn begin<R: Recorder>(
 }
 
 /// Whether an ICMP error is about a connection that is known; it goes to whom the quoted packet came from.
-fn related(sight: Sight<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> {
+fn related(sight: SessionView<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> {
     let (q, seq) = quote_of(pair.packet, &pair.l4)?;
     if single(&q) {
         return Ok(false);
@@ -570,7 +575,7 @@ fn related(sight: Sight<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> {
 /// session; so rules without state are asked about both directions now instead of about each packet.
 pub(crate) fn permits<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     inner: &session::InnerKey,
     direction: Direction,
@@ -625,7 +630,7 @@ pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, verdict: &filte
 
 /// Tells of a session that goes on, and which rules it began by.
 #[cold]
-fn explain<R: Recorder>(w: &mut Work<'_, R>, sight: Sight<'_>, p: &Packet, pair: &Pair<'_>, session: SessionRef) {
+fn explain<R: Recorder>(w: &mut Work<'_, R>, sight: SessionView<'_>, p: &Packet, pair: &Pair<'_>, session: SessionRef) {
     let record = sight.guard.record(session);
     let (key, state) = (format!("{:?}", record.inner()), record.state().name());
     w.note(p, Stage::Filter, Event::Pair { key, state, begun: false });

@@ -5,7 +5,7 @@
 pub(crate) mod region;
 
 use crate::frame::Output;
-use crate::nat::{Nat, Sight};
+use crate::nat::{Nat, SessionView};
 use crate::settings::Settings;
 use crate::work::Work;
 use crate::NoRecorder;
@@ -23,7 +23,8 @@ pub(crate) fn with_work<T>(
     let (sessions, rules) = (nat.map(|nat| nat.tracker().sessions()), nat.map(|nat| (nat.rules(), nat.states())));
     let guard = sessions.as_ref().map(|sessions| sessions.enter());
     let all = nat.zip(guard.as_ref()).zip(rules.as_ref());
-    let sight = all.map(|((nat, guard), (filter, states))| Sight { nat, guard, filter, states: states.as_deref() });
+    let sight =
+        all.map(|((nat, guard), (filter, states))| SessionView { nat, guard, filter, states: states.as_deref() });
     let slot = tables.slots().1;
     let mut w = Work {
         tables,
@@ -40,7 +41,7 @@ pub(crate) fn with_work<T>(
         nat: sight,
         held: Vec::new(),
         again: None,
-        desk: None,
+        completions: None,
         answer: None,
         idents: &mut idents,
         waits: None,

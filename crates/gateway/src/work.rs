@@ -2,14 +2,14 @@
 //! What every stage needs for one batch, and how a packet's way ends.
 
 use abi::{DropReason, Stage};
-use states::{Answer, Desk, Key};
+use states::{Answer, Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tables::{Count, NexthopView, StatsSlot, Tables};
 
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::icmp;
-use crate::nat::{Known, Sight};
+use crate::nat::{Known, SessionView};
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
@@ -33,13 +33,13 @@ pub(crate) struct Work<'w, R> {
     /// Packets whose sessions the filter has asked for.
     pub asked: usize,
     /// Sessions, if the gateway serves any.
-    pub nat: Option<Sight<'w>>,
+    pub nat: Option<SessionView<'w>>,
     /// Fragments that waited for one of this batch, with the ports that it told.
     pub held: Vec<Held>,
     /// The packet at hand is one that waited: it was counted when it came, and these are its ports.
     pub again: Option<Known>,
     /// Where answers of an agent on another host come.
-    pub desk: Option<&'w Arc<Desk>>,
+    pub completions: Option<&'w Arc<Completions>>,
     /// The packet at hand has waited for the agent, which says this of its connection.
     pub answer: Option<(Key, Answer)>,
     /// Identification of the last tunnel packet that was cut; 0: none was.

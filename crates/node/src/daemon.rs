@@ -13,7 +13,7 @@ use crate::events::Hub;
 use crate::internet::Internet;
 use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
-use crate::steps::Steps;
+use crate::startup::Steps;
 use crate::store::Persist;
 use crate::types::ApplyReport;
 use crate::upgrade::Predecessor;
@@ -131,7 +131,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, hub.clone())?;
     steps.done(if plane.took_over() { "took over running tables" } else { "made table memory" });
     let known = plane.took_over().then(|| attach(&plane, &model, &mut steps, &mut notes)).flatten();
-    let carried = carried_counters(options, known.is_some(), plane.took_over());
+    let counts_before = counters_of_other_layout(options, known.is_some(), plane.took_over());
     steps.begin("making the tables say what is configured");
     let mut writer = match known {
         Some(mut writer) => {
@@ -226,8 +226,19 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let core = Core { model, store: store.take(), times: Default::default() };
     let instance = options.instance.clone();
     let startup = steps.list();
-    let node =
-        Node::new(Parts { instance, hub, core, plane, writer, underlay, internet, carried, audit, startup, notes });
+    let node = Node::new(Parts {
+        instance,
+        hub,
+        core,
+        plane,
+        writer,
+        underlay,
+        internet,
+        counts_before,
+        audit,
+        startup,
+        notes,
+    });
     // Sampling may be configured.
     node.update_capture();
     if let Some(state) = &options.state {
@@ -405,9 +416,9 @@ fn build(plane: &DataPlane, model: &Model) -> Result<Writer, NodeError> {
 }
 
 /// Counters of VPCs and VMs that the present tables do not have.
-fn carried_counters(options: &Options, same_tables: bool, damaged: bool) -> crate::carried::Counts {
+fn counters_of_other_layout(options: &Options, same_tables: bool, damaged: bool) -> crate::counter_migration::Counts {
     let Some(state) = &options.state else { return Default::default() };
-    let saved = crate::carried::load(state);
+    let saved = crate::counter_migration::load(state);
     // Without tables of any kind this is a first start, or one after a reboot: counters begin at zero.
     let pinned = || options.pins.as_ref().map_or(Vec::new(), |pins| xdp::pinned_layouts(pins));
     let others = damaged || pinned().iter().any(|(layout, _)| *layout != abi::layout_hash());

@@ -8,7 +8,7 @@
 
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
-use crate::restore::{restore, Ours};
+use crate::session_restore::{restore, Ours};
 use crate::sessionlog::SessionLog;
 use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
@@ -166,10 +166,10 @@ impl Internet {
     pub fn rehearsal(&self, xdp: Option<&xdp::XdpEngine>) -> Result<Arc<Nat>, NodeError> {
         let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
         if self.memory.segments() <= COPIED_SEGMENTS_MAX {
-            crate::copy::copy_sessions(&*self.memory, &*memory).map_err(NodeError::system("copying sessions"))?;
+            crate::table_copy::copy_sessions(&*self.memory, &*memory).map_err(NodeError::system("copying sessions"))?;
             if let Some(xdp) = xdp {
                 let to = xdp.session_memory()?;
-                crate::copy::copy_sessions(&*self.memory, &*to).map_err(NodeError::system("copying sessions"))?;
+                crate::table_copy::copy_sessions(&*self.memory, &*to).map_err(NodeError::system("copying sessions"))?;
             }
         }
         let (options, now) = (self.nat.tracker().options(), monotonic_ns());

@@ -438,7 +438,7 @@ impl Node {
                 }
             };
             let Some(entry) = entry else { continue };
-            let (count, before) = (tables.vm_count(entry.vm), self.carried.vm(&name));
+            let (count, before) = (tables.vm_count(entry.vm), self.counts_before.vm(&name));
             list.push(VmCounters {
                 vm: name,
                 packets: count.packets + before.packets,

@@ -6,8 +6,8 @@
 
 use crate::audit::Audit;
 use crate::body::{frames, read_documents};
-use crate::carried::{self, Counts, Saved};
 use crate::consent::{self, Consent, Deletes};
+use crate::counter_migration::{self, Counts, Saved};
 use crate::counters::{self, monotonic_ns};
 use crate::dataplane::{DataPlane, Service};
 use crate::error::NodeError;
@@ -69,7 +69,7 @@ pub struct Node {
     startup: Vec<Step>,
     notes: Vec<String>,
     /// Counted by tables of another layout, before an upgrade.
-    pub(crate) carried: Counts,
+    pub(crate) counts_before: Counts,
     /// Why the configuration files could not be reloaded.
     pub(crate) unread: Mutex<Option<String>>,
     /// Listings that run.
@@ -96,7 +96,7 @@ pub struct Parts {
     /// Sessions and translation.
     pub internet: Internet,
     /// Counted before, by tables of another layout.
-    pub carried: Counts,
+    pub counts_before: Counts,
     /// Events and history.
     pub audit: Audit,
     /// What the start did.
@@ -138,7 +138,8 @@ pub(crate) enum Change<'a> {
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
-        let Parts { instance, hub, core, plane, writer, underlay, internet, carried, audit, startup, notes } = parts;
+        let Parts { instance, hub, core, plane, writer, underlay, internet, counts_before, audit, startup, notes } =
+            parts;
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
         let (trouble, mark) = (Mutex::default(), crate::daemon::salt());
@@ -153,7 +154,7 @@ impl Node {
             memory,
             underlay,
             internet,
-            carried,
+            counts_before,
             audit,
             startup,
             notes,
@@ -278,7 +279,7 @@ impl Node {
     pub fn counters(&self) -> Counters {
         let mut counters = counters::read(&self.tables(), &self.vpc_names());
         for tenant in &mut counters.tenants {
-            let before = self.carried.vpc(tenant.vni);
+            let before = self.counts_before.vpc(tenant.vni);
             tenant.packets += before.packets;
             tenant.bytes += before.bytes;
         }
@@ -295,7 +296,7 @@ impl Node {
             }
         });
         let total = Counts { vpcs: vpcs.map(|t| (t.vni, Count { packets: t.packets, bytes: t.bytes })).collect(), vms };
-        if let Err(e) = carried::save(state, &Saved { before: self.carried.clone(), total }) {
+        if let Err(e) = counter_migration::save(state, &Saved { before: self.counts_before.clone(), total }) {
             tracing::warn!("the counters could not be saved, so an upgrade would lose those of VPCs and VMs: {e}");
         }
     }
@@ -724,9 +725,10 @@ impl Node {
             // The writer stands still while its tables are copied.
             let mut writer = lock(&self.writer);
             writer.settle();
-            crate::copy::copy(&*self.memory, &*heap).map_err(NodeError::system("copying the tables"))?;
+            crate::table_copy::copy(&*self.memory, &*heap).map_err(NodeError::system("copying the tables"))?;
             if let Some(engine) = &engine {
-                crate::copy::copy(&*self.memory, &*engine.memory()).map_err(NodeError::system("copying the tables"))?;
+                crate::table_copy::copy(&*self.memory, &*engine.memory())
+                    .map_err(NodeError::system("copying the tables"))?;
             }
         }
         let nat = self.internet.rehearsal(engine.as_ref())?;

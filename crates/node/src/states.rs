@@ -6,8 +6,8 @@
 //! over, established ones as such.
 
 use crate::agent::link::{AgentLink, Hearers, Target};
-use crate::copy::copy_words_of;
 use crate::error::NodeError;
+use crate::table_copy::copy_words_of;
 use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
 use abi::{STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
 use config::RemoteAgent;

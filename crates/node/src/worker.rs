@@ -79,26 +79,26 @@ pub struct Worker {
     shared: Shared,
     samples: u64,
     outbox: Outbox,
-    bell: Option<Bell>,
+    wake_up: Option<WakeUp>,
 }
 
 /// Rings when answers of an agent on another host have come.
-struct Bell(UnixStream);
+struct WakeUp(UnixStream);
 
-impl Bell {
+impl WakeUp {
     /// None, said aloud, if the system has no descriptors: then answers wait until the worker looks by itself.
-    fn new(desk: &states::Desk) -> Option<Bell> {
-        let pair = UnixStream::pair().and_then(|(bell, rope)| {
-            bell.set_nonblocking(true)?;
-            rope.set_nonblocking(true)?;
-            Ok((bell, rope))
+    fn new(completions: &states::Completions) -> Option<WakeUp> {
+        let pair = UnixStream::pair().and_then(|(wake_up, other_end)| {
+            wake_up.set_nonblocking(true)?;
+            other_end.set_nonblocking(true)?;
+            Ok((wake_up, other_end))
         });
-        let (bell, rope) = pair.inspect_err(|e| tracing::warn!("a worker has no bell: {e}")).ok()?;
-        desk.on_answers(move || {
+        let (wake_up, other_end) = pair.inspect_err(|e| tracing::warn!("a worker has no wake_up: {e}")).ok()?;
+        completions.on_answers(move || {
             // Full: it rings already.
-            let _ = std::io::Write::write(&mut &rope, &[1]);
+            let _ = std::io::Write::write(&mut &other_end, &[1]);
         });
-        Some(Bell(bell))
+        Some(WakeUp(wake_up))
     }
 }
 
@@ -110,14 +110,14 @@ impl Worker {
             || xdp::Injector::new().inspect_err(|e| tracing::warn!("punted packets of the host will be lost: {e}"));
         let injector = if punts { load().ok() } else { None };
         let egress = egress.into_iter().map(|s| (s.ifindex, s)).collect();
-        Self { gateway, ports, egress, injector, shared, samples: 0, outbox: Outbox::default(), bell: None }
+        Self { gateway, ports, egress, injector, shared, samples: 0, outbox: Outbox::default(), wake_up: None }
     }
 
     /// Runs until told to stop. Returns its sockets.
     pub fn run(mut self) -> Vec<Port> {
         let mut batch = Batch::new();
         let mut losses_at = Instant::now();
-        self.bell = Bell::new(self.gateway.desk());
+        self.wake_up = WakeUp::new(self.gateway.completions());
         while !self.shared.stop.load(Ordering::Relaxed) {
             let mut received = 0;
             for at in 0..self.ports.len() {
@@ -147,12 +147,14 @@ impl Worker {
         // SAFETY: the sockets belong to self and outlive this call.
         let borrowed = self.ports.iter().map(|p| unsafe { BorrowedFd::borrow_raw(p.raw_fd()) });
         let mut fds: Vec<_> = borrowed.map(|fd| nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)).collect();
-        fds.extend(self.bell.iter().map(|bell| nix::poll::PollFd::new(bell.0.as_fd(), nix::poll::PollFlags::POLLIN)));
+        fds.extend(
+            self.wake_up.iter().map(|wake_up| nix::poll::PollFd::new(wake_up.0.as_fd(), nix::poll::PollFlags::POLLIN)),
+        );
         // EINTR and the like: the loop looks at everything anyway.
         let _ = nix::poll::poll(&mut fds, IDLE);
-        if let Some(Bell(bell)) = &self.bell {
-            // Whatever rang: the loop looks at the desk.
-            while std::io::Read::read(&mut &*bell, &mut [0; 64]).is_ok_and(|n| n > 0) {}
+        if let Some(WakeUp(wake_up)) = &self.wake_up {
+            // Whatever rang: the loop looks at the completions.
+            while std::io::Read::read(&mut &*wake_up, &mut [0; 64]).is_ok_and(|n| n > 0) {}
         }
     }
 

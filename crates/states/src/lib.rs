@@ -48,7 +48,7 @@ pub use memory::Memory;
 pub use migrate_tbl::{Entry, MigrateReader, Place, WIDTH4, WIDTH6};
 pub use migration::{MigrationOptions, MigrationStatus, TenantMigration};
 pub use reader::Reader;
-pub use remote::{Answer, Desk, Remote};
+pub use remote::{Answer, Completions, Remote};
 pub use session::Direction;
 pub use shared::{left_connections, Adopted, Backing, HeapSlots, OpenError, Shared, Status};
 pub use spec::{Spec, TableKind, REGISTERS_A_CONNECTION};

@@ -2,7 +2,7 @@
 //! [`Remote`]: what a node has of an agent on another host: the table that it writes as it is told, the control packets that wait for an answer,
 //! and what is to be said to the agent.
 //!
-//! *Workers never wait.* A worker asks ([`Remote::ask`]), keeps the packet, and finds the answer on its [`Desk`] later. Every number that was given
+//! *Workers never wait.* A worker asks ([`Remote::ask`]), keeps the packet, and finds the answer on its [`Completions`] later. Every number that was given
 //! out comes back exactly once: answered, or as "gone" when the connection to the agent ends. Messages come in order, and the agent tells what a
 //! packet changes before it answers: when a packet goes on, the table knows of it.
 //!
@@ -56,18 +56,18 @@ pub struct Answer {
 }
 
 /// Where a worker finds the answers to what it has asked.
-pub struct Desk {
+pub struct Completions {
     answers: Mutex<Vec<(u64, Answer)>>,
     wake: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
-impl Default for Desk {
-    fn default() -> Desk {
-        Desk { answers: Mutex::default(), wake: Mutex::new(None) }
+impl Default for Completions {
+    fn default() -> Completions {
+        Completions { answers: Mutex::default(), wake: Mutex::new(None) }
     }
 }
 
-impl Desk {
+impl Completions {
     /// Calls `wake` whenever answers come and none were there.
     pub fn on_answers(&self, wake: impl Fn() + Send + 'static) {
         *lock(&self.wake) = Some(Box::new(wake));
@@ -111,7 +111,7 @@ struct Link {
     phase: Phase,
     out: Outbox,
     tickets: u64,
-    waiting: HashMap<u64, (Arc<Desk>, Key)>,
+    waiting: HashMap<u64, (Arc<Completions>, Key)>,
     tenants: HashMap<u32, usize>,
     /// Connections that the agent is to take in, how many of them it was told, and whether it was asked for its list then.
     adopt: Vec<Adopted>,
@@ -255,8 +255,14 @@ impl Remote {
         lock(&self.link).recovered
     }
 
-    /// Lets the agent judge a control packet: the number under which the answer comes to the desk.
-    pub fn ask(&self, desk: &Arc<Desk>, packet: &Control, begin: Begin, pick_up: bool) -> Result<u64, Refusal> {
+    /// Lets the agent judge a control packet: the number under which the answer comes to the completions.
+    pub fn ask(
+        &self,
+        completions: &Arc<Completions>,
+        packet: &Control,
+        begin: Begin,
+        pick_up: bool,
+    ) -> Result<u64, Refusal> {
         let mut link = lock(&self.link);
         if link.phase != Phase::Up {
             return Err(Refusal::Gone);
@@ -269,7 +275,7 @@ impl Remote {
         link.tickets += 1;
         let ticket = link.tickets;
         link.tenants.insert(vni, mine + 1);
-        link.waiting.insert(ticket, (desk.clone(), packet.key));
+        link.waiting.insert(ticket, (completions.clone(), packet.key));
         link.out.ask(&Ask::Control { ticket, packet: *packet, begin, pick_up });
         drop(link);
         self.changed.notify_all();
@@ -363,7 +369,7 @@ impl Remote {
         link.pages.clear();
         drop(link);
         lock(&self.table).listing = Vec::new();
-        waiting.into_iter().for_each(|(ticket, (desk, _))| desk.put(ticket, GONE));
+        waiting.into_iter().for_each(|(ticket, (completions, _))| completions.put(ticket, GONE));
         self.changed.notify_all();
     }
 
@@ -524,7 +530,7 @@ impl Remote {
     fn answer(&self, ticket: u64, mut answer: Answer) {
         let mut link = lock(&self.link);
         // An answer to nothing is nothing.
-        let Some((desk, key)) = link.waiting.remove(&ticket) else { return };
+        let Some((completions, key)) = link.waiting.remove(&ticket) else { return };
         let vni = key.vni();
         match link.tenants.get_mut(&vni) {
             Some(n) if *n > 1 => *n -= 1,
@@ -536,6 +542,6 @@ impl Remote {
         if lock(&self.table).homeless.contains_key(&key) {
             answer.outcome = Outcome::Refuse(Refusal::Full);
         }
-        desk.put(ticket, answer);
+        completions.put(ticket, answer);
     }
 }

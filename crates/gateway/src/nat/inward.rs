@@ -14,7 +14,7 @@ use wire::{ethernet, ipv4, ipv6};
 use super::l4::{Icmp, L4};
 use super::outward::{begins, covers_addresses, flow, ip_of, owner, renew};
 use super::translate::{End, Endpoint};
-use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, Sight};
+use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, SessionView};
 use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::parse::{bad_addresses_v6, unforwardable_v4};
@@ -124,7 +124,7 @@ fn arriving(l4: &L4, packet: &[u8], vm: Addr, vm_port: u16) -> u64 {
 fn tenant_of<R: Recorder>(
     w: &Work<'_, R>,
     p: &mut Packet,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     session: SessionRef,
 ) -> Result<(), DropReason> {
     enter_vpc(w, p, sight.found(session).inner.vni())
@@ -160,7 +160,7 @@ fn answers_leave<R: Recorder>(w: &Work<'_, R>, p: &Packet, remote: Addr) -> Resu
 
 fn session_of<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &mut Packet,
     f: &Frame<'_>,
     l4: &L4,
@@ -211,7 +211,7 @@ fn session_of<R: Recorder>(
 /// A new session from outside, if the configuration lets one in.
 fn begin<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &mut Packet,
     packet: &[u8],
     l4: &L4,

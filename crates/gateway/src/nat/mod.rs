@@ -170,7 +170,7 @@ impl Nat {
     }
 
     /// Ends the session over this public endpoint if its translation is no longer in force. True: it is gone.
-    fn retire(&self, sight: Sight<'_>, outer: &OuterKey, now: u64) -> bool {
+    fn retire(&self, sight: SessionView<'_>, outer: &OuterKey, now: u64) -> bool {
         let Some(session) = self.tracker.find_outer(outer) else { return true };
         let (found, owner) = (sight.found(session), sight.guard.record(session).owner());
         if found.outer != *outer
@@ -249,7 +249,7 @@ fn binding(inner: &InnerKey, outer: &OuterKey) -> Binding {
 
 /// The shared state as a worker sees it during a batch.
 #[derive(Clone, Copy)]
-pub(crate) struct Sight<'w> {
+pub(crate) struct SessionView<'w> {
     pub nat: &'w Nat,
     pub guard: &'w Guard<'w>,
     pub filter: &'w Filter,
@@ -270,7 +270,7 @@ pub(crate) struct Found {
     pub outer: OuterKey,
 }
 
-impl<'w> Sight<'w> {
+impl<'w> SessionView<'w> {
     pub fn inner(self, key: &InnerKey) -> Option<SessionRef> {
         self.guard.find_inner(key)
     }
@@ -457,7 +457,7 @@ pub(crate) fn outer_key(proto: u8, public: IpAddr, remote: IpAddr, (near, far): 
 
 /// Tells the recorder of the session at hand.
 #[cold]
-pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, sight: Sight<'_>, session: SessionRef) {
+pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, sight: SessionView<'_>, session: SessionRef) {
     let found = sight.found(session);
     let state = sight.guard.record(session).state().name();
     let (inner, outer) = (format!("{:?}", found.inner), format!("{:?}", found.outer));

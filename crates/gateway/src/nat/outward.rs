@@ -8,7 +8,7 @@ use wire::{ethernet, protocol, tcp};
 
 use super::l4::{Icmp, L4};
 use super::translate::{End, Endpoint};
-use super::{epoch, inner_key, inward, outer_key, picks_up, related, send, translate, Made, Sight};
+use super::{epoch, inner_key, inward, outer_key, picks_up, related, send, translate, Made, SessionView};
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::{meter, rewrite};
@@ -40,7 +40,7 @@ pub(crate) fn ask<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
 
 /// Starts to load what a new session will need; the packet, which has none, is routed meanwhile.
 #[inline(always)]
-pub(crate) fn ask_more<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, p: &Packet) {
+pub(crate) fn ask_more<R: Recorder>(w: &Work<'_, R>, sight: SessionView<'_>, p: &Packet) {
     let Some((l4, _)) = &p.asked else { return };
     if l4.v6 {
         return w.tables.prefetch_vm6(p.vni, l4.src.halves());
@@ -51,7 +51,7 @@ pub(crate) fn ask_more<R: Recorder>(w: &Work<'_, R>, sight: Sight<'_>, p: &Packe
 }
 
 /// The session that a packet belongs to, if it is one of the present policy and the packet tells it by itself.
-pub(crate) fn settled(sight: Sight<'_>, p: &Packet, f: &Frame<'_>) -> Option<SessionRef> {
+pub(crate) fn settled(sight: SessionView<'_>, p: &Packet, f: &Frame<'_>) -> Option<SessionRef> {
     let l4 = read(p, f).ok()?;
     if l4.piece.is_some() || matches!(l4.icmp, Icmp::Error | Icmp::Other) {
         return None;
@@ -74,7 +74,7 @@ fn key_of(vni: u32, l4: &L4, ports: (u16, u16)) -> Option<InnerKey> {
     inner_key(vni, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), ports)
 }
 
-fn find(sight: Sight<'_>, vni: u32, l4: &L4, ports: (u16, u16)) -> Option<SessionRef> {
+fn find(sight: SessionView<'_>, vni: u32, l4: &L4, ports: (u16, u16)) -> Option<SessionRef> {
     sight.inner(&key_of(vni, l4, ports)?)
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn flow(v6: bool, src: Addr, dst: Addr, proto: u8, ports: u32) -> u64
 /// The session that the packet belongs to, judged; or a new one.
 fn session_of<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &mut Packet,
     f: &Frame<'_>,
     l4: &L4,
@@ -197,7 +197,7 @@ fn session_of<R: Recorder>(
 /// Judges a session of an older policy again, by the rules of the VM's groups first. `Ok(false)`: it is gone.
 pub(crate) fn renew<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     session: SessionRef,
 ) -> Result<bool, DropReason> {
@@ -231,7 +231,7 @@ pub(crate) fn begins(l4: &L4, packet: &[u8], policy: u64) -> bool {
 /// The public endpoint of a new session from inside.
 fn translated<R: Recorder>(
     w: &mut Work<'_, R>,
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     packet: &[u8],
     l4: &L4,
@@ -266,7 +266,7 @@ fn translated<R: Recorder>(
 /// A new session from inside over a public endpoint, which it holds from now on. If another packet has made it meanwhile, this
 /// one belongs to it.
 fn create(
-    sight: Sight<'_>,
+    sight: SessionView<'_>,
     p: &Packet,
     packet: &[u8],
     l4: &L4,
@@ -297,7 +297,7 @@ fn create(
 }
 
 /// Who translates.
-pub(crate) fn owner(sight: Sight<'_>, public: PublicEndpoint, proto: u8) -> Owner {
+pub(crate) fn owner(sight: SessionView<'_>, public: PublicEndpoint, proto: u8) -> Owner {
     match public.addr.is_ipv6() {
         true => Owner::None,
         false => sight.nat.translator.config().owner(public, proto),

@@ -7,7 +7,7 @@ use wire::{be, checksum, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
 use super::l4::{Icmp, L4};
 use super::translate::{self, Difference, End, Endpoint};
-use super::{inner_key, outer_key, Sight};
+use super::{inner_key, outer_key, SessionView};
 use crate::packet::Addr;
 
 const MALFORMED: DropReason = DropReason::NatIcmpMalformed;
@@ -17,7 +17,7 @@ const HEAD: usize = icmpv4::HEADER_LEN;
 const QUOTED: usize = 8;
 
 /// The session of an error that a VM sent.
-pub(crate) fn outward(sight: Sight<'_>, vni: u32, packet: &[u8], l4: &L4) -> Result<SessionRef, DropReason> {
+pub(crate) fn outward(sight: SessionView<'_>, vni: u32, packet: &[u8], l4: &L4) -> Result<SessionRef, DropReason> {
     let (q, seq) = quote_of(packet, l4)?;
     if q.icmp == Icmp::Other {
         return Err(DropReason::NatIcmpUnrelated);
@@ -29,7 +29,7 @@ pub(crate) fn outward(sight: Sight<'_>, vni: u32, packet: &[u8], l4: &L4) -> Res
 }
 
 /// The session of an error from the Internet.
-pub(crate) fn inward(sight: Sight<'_>, packet: &[u8], l4: &L4) -> Result<SessionRef, DropReason> {
+pub(crate) fn inward(sight: SessionView<'_>, packet: &[u8], l4: &L4) -> Result<SessionRef, DropReason> {
     let (q, seq) = quote_of(packet, l4)?;
     if q.icmp == Icmp::Other {
         return Err(DropReason::NatIcmpUnrelated);

@@ -55,7 +55,7 @@ fn begin(nat: &Nat, vni: u32, port: u16, now: u64) -> Result<SessionRef, DropRea
     };
     let (sessions, filter) = (nat.tracker.sessions(), Filter::default());
     let guard = sessions.enter();
-    let sight = Sight { nat, guard: &guard, filter: &filter, states: None };
+    let sight = SessionView { nat, guard: &guard, filter: &filter, states: None };
     match sight.create(&new, now)? {
         Made::New(session) => Ok(session),
         Made::Found(session) => panic!("{session:?} was there"),
@@ -110,7 +110,7 @@ fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
     let sessions = nat.tracker.sessions();
     let guard = sessions.enter();
     let filter = Filter::default();
-    let sight = Sight { nat: &nat, guard: &guard, filter: &filter, states: None };
+    let sight = SessionView { nat: &nat, guard: &guard, filter: &filter, states: None };
     let inner = |port| inner_key(8, 17, [10, 0, 0, 5].into(), [198, 51, 100, 10].into(), (port, 53)).unwrap();
     for port in 0..100 {
         let outer = sight.found(guard.find_inner(&inner(port)).unwrap()).outer;
@@ -181,7 +181,7 @@ fn a_fragment_is_known_by_its_datagram() {
     let nat = nat(1000, None);
     let (sessions, filter) = (nat.tracker.sessions(), Filter::default());
     let guard = sessions.enter();
-    let sight = Sight { nat: &nat, guard: &guard, filter: &filter, states: None };
+    let sight = SessionView { nat: &nat, guard: &guard, filter: &filter, states: None };
     let (first, later) = (v4(17, 0, true), L4 { src_port: 0, dst_port: 0, ..v4(17, 96, false) });
     let vni = Some(7);
     assert_eq!(sight.first_fits(vni, &later, S), Ok(()), "a later one is not asked about");

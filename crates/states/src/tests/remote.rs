@@ -13,7 +13,7 @@ pub(super) struct Pair {
     pub host: Host,
     spec: Spec,
     backing: HeapSlots,
-    desk: Arc<Desk>,
+    completions: Arc<Completions>,
     ended: Arc<Mutex<Vec<Ended>>>,
     log: EndsLog,
     now: u64,
@@ -34,7 +34,7 @@ impl Pair {
         let ended = Arc::<Mutex<Vec<Ended>>>::default();
         let told = ended.clone();
         let log: EndsLog = Box::new(move |e| told.lock().unwrap().push(*e));
-        let mut pair = Pair { remote, host, spec, backing, desk: Arc::default(), ended, log, now: 0 };
+        let mut pair = Pair { remote, host, spec, backing, completions: Arc::default(), ended, log, now: 0 };
         pair.connect();
         pair.pump(usize::MAX);
         assert!(pair.remote.is_up());
@@ -107,11 +107,11 @@ impl Pair {
     }
 
     fn send_on(&mut self, packet: &Control, begin: Begin) -> Outcome {
-        match self.remote.ask(&self.desk, packet, begin, false) {
+        match self.remote.ask(&self.completions, packet, begin, false) {
             Err(why) => Outcome::Refuse(why),
             Ok(ticket) => {
                 self.pump(usize::MAX);
-                let answers = self.desk.take(usize::MAX);
+                let answers = self.completions.take(usize::MAX);
                 assert_eq!(answers.len(), 1);
                 assert_eq!(answers[0].0, ticket);
                 answers[0].1.outcome
@@ -253,7 +253,7 @@ fn a_connection_that_breaks_anywhere_loses_nothing_that_was_answered() {
                 kind: [Kind::Syn, Kind::Syn, Kind::SynAck, Kind::Ack, Kind::Fin, Kind::Rst][rng.random_range(0..6)],
                 from: if rng.random() { Direction::Out } else { Direction::In },
             };
-            if let Ok(ticket) = pair.remote.ask(&pair.desk, &packet, Begin::Allowed, false) {
+            if let Ok(ticket) = pair.remote.ask(&pair.completions, &packet, Begin::Allowed, false) {
                 assert!(asked.insert(ticket, packet).is_none());
             }
         }
@@ -265,7 +265,7 @@ fn a_connection_that_breaks_anywhere_loses_nothing_that_was_answered() {
         }
         // Answered or gone, each once.
         let mut began = Vec::new();
-        for (ticket, answer) in pair.desk.take(usize::MAX) {
+        for (ticket, answer) in pair.completions.take(usize::MAX) {
             let packet = asked.remove(&ticket).expect("a number of this round, once");
             gone += u32::from(answer.outcome == Outcome::Refuse(Refusal::Gone));
             if answer.asked && answer.outcome == Outcome::Pass {
@@ -290,14 +290,14 @@ fn a_connection_that_breaks_anywhere_loses_nothing_that_was_answered() {
 fn packets_that_wait_have_a_bound_of_all_and_of_a_tenant() {
     let pair = Pair::new(PAPER);
     let syn = |vni: u32, i: u32| Control { key: Key::v4(vni, 6, i, 1, 2, 80), kind: Kind::Syn, from: Direction::Out };
-    let ask = |vni, i| pair.remote.ask(&pair.desk, &syn(vni, i), Begin::Allowed, false);
+    let ask = |vni, i| pair.remote.ask(&pair.completions, &syn(vni, i), Begin::Allowed, false);
     let asked = |vni| (0..5000).take_while(|i| ask(vni, *i).is_ok()).count();
     assert_eq!(asked(1), crate::remote::WAITING_TENANT_MAX);
     assert_eq!(ask(1, 9999), Err(Refusal::Busy));
     let others: usize = (2..12).map(asked).sum();
     assert_eq!(others, crate::remote::WAITING_MAX - crate::remote::WAITING_TENANT_MAX);
     pair.remote.disconnected();
-    assert_eq!(pair.desk.take(usize::MAX).len(), crate::remote::WAITING_MAX);
+    assert_eq!(pair.completions.take(usize::MAX).len(), crate::remote::WAITING_MAX);
     assert_eq!(ask(3, 1), Err(Refusal::Gone));
 }
 

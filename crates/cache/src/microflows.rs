@@ -6,7 +6,7 @@
 //! sets of masks and reads lines that lead nowhere. Headers come again, and the same entries answer them until one of those goes.
 //!
 //! # The structure
-//! Cells of 16 bytes, four a cache line, in the line that a header's hash names: 24 bits of the hash and up to [`Recall::MOST`] slots, 20 bits each. Beside each
+//! Cells of 16 bytes, four a cache line, in the line that a header's hash names: 24 bits of the hash and up to [`Microflows::MOST`] slots, 20 bits each. Beside each
 //! cell lies the header for which it was written, and when its entries were born ([`crate::segment::Entry::born`]). A cell is a guess and no answer. So it may be old or belong
 //! to another header, and nothing has to be told when entries come or go; a wrong one costs a comparison.
 //!
@@ -36,10 +36,10 @@ pub(crate) const EMPTY: Header = [0; WORDS + 8];
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guess {
     /// Entries by table and slot, as one number each; 0 ends them.
-    pub slots: [u32; Recall::MOST],
-    /// What [`Recall::learn`] was told.
+    pub slots: [u32; Microflows::MOST],
+    /// What [`Microflows::learn`] was told.
     pub sampled: bool,
-    /// Where it lies, for [`Recall::births`].
+    /// Where it lies, for [`Microflows::births`].
     pub cell: u32,
 }
 
@@ -61,7 +61,7 @@ impl Births {
 
 /// Chains by header.
 #[derive(Debug)]
-pub(crate) struct Recall {
+pub(crate) struct Microflows {
     /// Lines of cells, four words of which hold the hash and two slots each, and four the other three slots and [`SAMPLED`]; as many as a power of two, or none.
     cells: Option<ZeroedLines>,
     count: usize,
@@ -99,7 +99,7 @@ const CELLS: usize = 4;
 /// Words beside a cell before those of the header.
 const HEAD: usize = 2;
 
-impl Recall {
+impl Microflows {
     /// Entries of a chain at most; longer ones are not remembered.
     pub const MOST: usize = 5;
     /// Cells an entry of the cache: few entries answer many headers.
@@ -108,11 +108,11 @@ impl Recall {
     const LINES_MAX: usize = 1 << 18;
 
     /// For a cache of so many tables with so many entries each.
-    pub fn new(tables: usize, limit: usize, seed: u64) -> Recall {
+    pub fn new(tables: usize, limit: usize, seed: u64) -> Microflows {
         let shift = limit.max(2).next_power_of_two().trailing_zeros();
         let fits = tables << shift < SLOT as usize;
-        let lines_wanted = (tables * limit * Recall::CELLS_AN_ENTRY / CELLS).next_power_of_two();
-        Recall {
+        let lines_wanted = (tables * limit * Microflows::CELLS_AN_ENTRY / CELLS).next_power_of_two();
+        Microflows {
             cells: None,
             count: 0,
             kept: None,
@@ -125,7 +125,7 @@ impl Recall {
             differ: [0; WORDS],
             shift,
             fits,
-            lines_wanted: lines_wanted.clamp(16, Recall::LINES_MAX),
+            lines_wanted: lines_wanted.clamp(16, Microflows::LINES_MAX),
             turn: 0,
             off: false,
         }
@@ -150,10 +150,10 @@ impl Recall {
 
     /// Whether a chain would be remembered.
     pub fn takes(&self, chain: &[(u8, u32)]) -> bool {
-        !self.off && self.fits && !chain.is_empty() && chain.len() <= Recall::MOST
+        !self.off && self.fits && !chain.is_empty() && chain.len() <= Microflows::MOST
     }
 
-    /// Packs the words of keys that count, and hashes them. What lies behind the packed words in `headers` is left as it is: [`Recall::header_words`].
+    /// Packs the words of keys that count, and hashes them. What lies behind the packed words in `headers` is left as it is: [`Microflows::header_words`].
     // Word by word over all keys: which words they are and under which masks stays in registers, and no key waits for another.
     #[inline]
     pub fn hash(&self, keys: &[Key], headers: &mut [Header], hashes: &mut [u64]) {
@@ -186,7 +186,7 @@ impl Recall {
         other == 0
     }
 
-    /// How many words [`Recall::hash`] writes of a header; those behind them have to be zero for [`Recall::births`].
+    /// How many words [`Microflows::hash`] writes of a header; those behind them have to be zero for [`Microflows::births`].
     pub fn header_words(&self) -> usize {
         self.words.len()
     }
@@ -196,7 +196,7 @@ impl Recall {
         (hash >> HASH_BITS) as usize & (self.count.wrapping_sub(1))
     }
 
-    /// Asks for what [`Recall::find`] reads.
+    /// Asks for what [`Microflows::find`] reads.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         tables::prefetch(self.cells.as_ref().and_then(|cells| cells.get(self.line(hash))));
@@ -238,7 +238,7 @@ impl Recall {
         ((number >> self.shift) as u8, number & ((1 << self.shift) - 1))
     }
 
-    /// When those entries were born that answer a key which is [as always](Recall::as_always), if what lies there is its header's: [`Recall::hash`] made
+    /// When those entries were born that answer a key which is [as always](Microflows::as_always), if what lies there is its header's: [`Microflows::hash`] made
     /// `header` of it.
     #[inline(always)]
     pub fn births(&self, cell: u32, header: &Header) -> Option<Births> {
@@ -260,7 +260,7 @@ impl Recall {
         (other == 0).then_some(Births(u128::from(first[1]) << 64 | u128::from(first[0])))
     }
 
-    /// Remembers what answered a header ([`Recall::takes`] it). `depends` are the bits of the header on which the chain depends; `sampled` is anything that
+    /// Remembers what answered a header ([`Microflows::takes`] it). `depends` are the bits of the header on which the chain depends; `sampled` is anything that
     /// is to come back with the guess.
     pub fn learn(&mut self, key: &Key, chain: &[(u8, u32)], depends: &Words, births: Births, sampled: bool) {
         self.widen(&key.0, depends);
@@ -271,7 +271,7 @@ impl Recall {
         let (mut header, mut hash) = ([EMPTY], [0]);
         self.hash(std::slice::from_ref(key), &mut header, &mut hash);
         let ([header], [hash]) = (header, hash);
-        let mut slots = [0; Recall::MOST];
+        let mut slots = [0; Microflows::MOST];
         for (slot, &(table, number)) in slots.iter_mut().zip(chain) {
             *slot = (u64::from(table) << self.shift | u64::from(number)) + 1;
         }
@@ -337,10 +337,10 @@ impl Ltm {
     /// Remembers what answered a key. Returns whether its traversal is in the sample of the adaptive cache.
     pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)]) -> bool {
         let sampled = in_sample(identity(self.entries(chain)));
-        if self.recall.takes(chain) {
+        if self.microflows.takes(chain) {
             let mut births = Births::default();
             self.entries(chain).for_each(|entry| births.add(entry.born));
-            self.recall.learn(key, chain, &self.depends(chain).0, births, sampled);
+            self.microflows.learn(key, chain, &self.depends(chain).0, births, sampled);
         }
         sampled
     }
@@ -361,7 +361,7 @@ impl Ltm {
 
     /// The next [`crate::segment::Entry::born`].
     pub(crate) fn birth(&mut self) -> u32 {
-        if !self.recall.fits {
+        if !self.microflows.fits {
             return 0;
         }
         if self.births + 1 == Births::LIMIT {
@@ -375,7 +375,7 @@ impl Ltm {
     /// [`SLOT_BITS`] as well.
     #[cold]
     fn births_anew(&mut self) {
-        self.recall.forget();
+        self.microflows.forget();
         self.births = 0;
         for table in &mut self.tables {
             for slot in 0..table.slots() {
@@ -419,29 +419,29 @@ mod tests {
         births
     }
 
-    fn hash(recall: &Recall, key: &Words) -> (u64, Header) {
+    fn hash(microflows: &Microflows, key: &Words) -> (u64, Header) {
         let (mut header, mut hash) = ([EMPTY], [0]);
-        recall.hash(&[Key(*key)], &mut header, &mut hash);
+        microflows.hash(&[Key(*key)], &mut header, &mut hash);
         (hash[0], header[0])
     }
 
-    fn find(recall: &Recall, key: &Words) -> Option<Guess> {
-        recall.find(hash(recall, key).0)
+    fn find(microflows: &Microflows, key: &Words) -> Option<Guess> {
+        microflows.find(hash(microflows, key).0)
     }
 
     /// What is said of a key, which may have the hash of another one.
-    fn said(recall: &Recall, guess: &Guess, key: &Words) -> Option<Births> {
-        let known = recall.births(guess.cell, &hash(recall, key).1);
-        known.filter(|_| recall.as_always(&[Key(*key)]))
+    fn said(microflows: &Microflows, guess: &Guess, key: &Words) -> Option<Births> {
+        let known = microflows.births(guess.cell, &hash(microflows, key).1);
+        known.filter(|_| microflows.as_always(&[Key(*key)]))
     }
 
-    fn places(recall: &Recall, guess: Guess) -> Vec<(u8, u32)> {
-        guess.slots.iter().take_while(|s| **s != 0).map(|s| recall.place(*s)).collect()
+    fn places(microflows: &Microflows, guess: Guess) -> Vec<(u8, u32)> {
+        guess.slots.iter().take_while(|s| **s != 0).map(|s| microflows.place(*s)).collect()
     }
 
     #[test]
     fn what_was_learned_is_found_and_of_other_headers_nothing_is_said() {
-        let mut recall = Recall::new(4, 1000, 3);
+        let mut microflows = Microflows::new(4, 1000, 3);
         let mut depends = [0; WORDS];
         (depends[1], depends[7]) = (!0, 0xff);
         let header = |n: u64| {
@@ -451,23 +451,26 @@ mod tests {
         };
         let chain = |n: u64| vec![(0, n as u32), (2, 999), (3, (n % 7) as u32)];
         for _ in 0..2 {
-            (0..500).for_each(|n| recall.learn(&Key(header(n)), &chain(n), &depends, births(n), n % 3 == 0));
+            (0..500).for_each(|n| microflows.learn(&Key(header(n)), &chain(n), &depends, births(n), n % 3 == 0));
         }
         for n in 0..500 {
-            let guess = find(&recall, &header(n)).expect("there is room for all");
-            assert_eq!((places(&recall, guess), guess.sampled), (chain(n), n % 3 == 0));
-            assert_eq!(said(&recall, &guess, &header(n)), Some(births(n)));
+            let guess = find(&microflows, &header(n)).expect("there is room for all");
+            assert_eq!((places(&microflows, guess), guess.sampled), (chain(n), n % 3 == 0));
+            assert_eq!(said(&microflows, &guess, &header(n)), Some(births(n)));
             // Neither where headers differ nor where none did so far; what nobody depends on does not count.
             for (word, bit, same) in [(1, 1 << 40, false), (7, 1, false), (7, 1 << 8, true), (9, 1, true)] {
                 let mut other = header(n);
                 other[word] ^= bit;
-                assert_eq!(said(&recall, &guess, &other).is_some(), same, "word {word}");
+                assert_eq!(said(&microflows, &guess, &other).is_some(), same, "word {word}");
             }
         }
-        assert_eq!((&recall.words[..], &recall.same[..]), (&[[(1, !0), (0, 0)], [(0, 0); 2]][..], &[(7, 0xff, 5)][..]));
-        assert!(find(&recall, &header(501)).is_none());
-        recall.switch(false);
-        assert!(!recall.takes(&chain(1)) && find(&recall, &header(1)).is_none());
+        assert_eq!(
+            (&microflows.words[..], &microflows.same[..]),
+            (&[[(1, !0), (0, 0)], [(0, 0); 2]][..], &[(7, 0xff, 5)][..])
+        );
+        assert!(find(&microflows, &header(501)).is_none());
+        microflows.switch(false);
+        assert!(!microflows.takes(&chain(1)) && find(&microflows, &header(1)).is_none());
     }
 
     #[test]
@@ -496,14 +499,14 @@ mod tests {
         let mut after = births(&ltm);
         after.sort_unstable();
         assert_eq!((after, ltm.births), (vec![2, 3, 4], 4));
-        assert!(find(&ltm.recall, &key.0).is_none(), "what was remembered has the old numbers");
+        assert!(find(&ltm.microflows, &key.0).is_none(), "what was remembered has the old numbers");
         let mut batch = crate::batch::Batch::default();
         ltm.lookup_batch(tag, &[key], 0, Unchanged(pipeline.version()).0, &mut batch);
     }
 
     #[test]
     fn when_more_counts_what_was_kept_is_forgotten() {
-        let mut recall = Recall::new(1, 1000, 3);
+        let mut microflows = Microflows::new(1, 1000, 3);
         let header = |n: u64, kind: u64| {
             let mut key = [0; WORDS];
             (key[1], key[2]) = (n, kind);
@@ -512,44 +515,47 @@ mod tests {
         let mut depends = [0; WORDS];
         depends[1] = 0xff;
         let chain = [(0, 1), (0, 2)];
-        recall.learn(&Key(header(0, 4)), &chain, &depends, births(0), false);
-        recall.learn(&Key(header(1, 4)), &chain, &depends, births(1), false);
-        assert!(find(&recall, &header(1, 4)).is_some());
+        microflows.learn(&Key(header(0, 4)), &chain, &depends, births(0), false);
+        microflows.learn(&Key(header(1, 4)), &chain, &depends, births(1), false);
+        assert!(find(&microflows, &header(1, 4)).is_some());
         // From now on another word counts, in which all headers are the same so far.
         depends[2] = 0xf;
-        recall.learn(&Key(header(2, 4)), &chain, &depends, births(2), false);
-        assert!(find(&recall, &header(1, 4)).is_none());
-        recall.learn(&Key(header(1, 4)), &chain, &depends, births(3), false);
-        let guess = find(&recall, &header(1, 4)).unwrap();
-        assert_eq!(said(&recall, &guess, &header(1, 4)), Some(births(3)));
-        assert!(said(&recall, &guess, &header(1, 5)).is_none());
+        microflows.learn(&Key(header(2, 4)), &chain, &depends, births(2), false);
+        assert!(find(&microflows, &header(1, 4)).is_none());
+        microflows.learn(&Key(header(1, 4)), &chain, &depends, births(3), false);
+        let guess = find(&microflows, &header(1, 4)).unwrap();
+        assert_eq!(said(&microflows, &guess, &header(1, 4)), Some(births(3)));
+        assert!(said(&microflows, &guess, &header(1, 5)).is_none());
         // A header that differs there.
-        recall.learn(&Key(header(1, 5)), &chain, &depends, births(4), false);
-        assert!(find(&recall, &header(1, 4)).is_none() && find(&recall, &header(1, 5)).is_some());
+        microflows.learn(&Key(header(1, 5)), &chain, &depends, births(4), false);
+        assert!(find(&microflows, &header(1, 4)).is_none() && find(&microflows, &header(1, 5)).is_some());
     }
 
     #[test]
     fn headers_of_any_length_are_kept_whole_and_it_never_grows() {
-        let mut recall = Recall::new(1, 8, 3);
+        let mut microflows = Microflows::new(1, 8, 3);
         let mut random = 1;
         for n in 0..10_000 {
             let key: Words = std::array::from_fn(|_| splitmix(&mut random));
             let mut depends = [0; WORDS];
             depends[n as usize % WORDS] = !0;
-            recall.learn(&Key(key), &[(0, 7), (0, 6)], &depends, births(n), false);
-            let guess = find(&recall, &key).unwrap();
-            assert_eq!((places(&recall, guess), said(&recall, &guess, &key)), (vec![(0, 7), (0, 6)], Some(births(n))));
+            microflows.learn(&Key(key), &[(0, 7), (0, 6)], &depends, births(n), false);
+            let guess = find(&microflows, &key).unwrap();
+            assert_eq!(
+                (places(&microflows, guess), said(&microflows, &guess, &key)),
+                (vec![(0, 7), (0, 6)], Some(births(n)))
+            );
             for word in 0..WORDS {
                 let mut other = key;
                 other[word] ^= 1 << (n % 64);
-                let counts = recall.matched[word] != 0;
-                assert_eq!(said(&recall, &guess, &other).is_none(), counts, "step {n}, word {word}");
+                let counts = microflows.matched[word] != 0;
+                assert_eq!(said(&microflows, &guess, &other).is_none(), counts, "step {n}, word {word}");
             }
         }
-        assert_eq!((recall.count, recall.stride), (32, 7));
+        assert_eq!((microflows.count, microflows.stride), (32, 7));
 
         // Too long for a cell, and too many entries for their numbers.
-        assert!(!recall.takes(&[(0, 1); 6]) && recall.takes(&[(0, 1); 5]) && !recall.takes(&[]));
-        assert!(!Recall::new(2, 1 << 20, 3).takes(&[(0, 1)]));
+        assert!(!microflows.takes(&[(0, 1); 6]) && microflows.takes(&[(0, 1); 5]) && !microflows.takes(&[]));
+        assert!(!Microflows::new(2, 1 << 20, 3).takes(&[(0, 1)]));
     }
 }

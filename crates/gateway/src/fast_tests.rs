@@ -53,11 +53,11 @@ fn cut_short_with(rig: &Rig, nat: Option<&crate::Nat>, frames: &[Vec<u8>]) -> (b
     let mut list: Vec<Frame<'_>> =
         buffers.iter_mut().zip(frames).map(|(b, f)| Frame::new(b, HEADROOM, f.len(), PORT)).collect();
     let mut packets = vec![Packet::EMPTY; frames.len()];
-    let mut lean = Box::new([Lean::EMPTY; BATCH_MAX]);
+    let mut fast_packets = Box::new([FastPacket::EMPTY; BATCH_MAX]);
     let tables = rig.gateway.tables();
     let ((all, sent), _) =
-        with_work(tables, nat, rig.now, |w| (process(w, &mut lean, &mut packets, &mut list), w.sent));
-    let done: Vec<bool> = lean.iter().take(frames.len()).map(|l| matches!(l.next, Next::Sent)).collect();
+        with_work(tables, nat, rig.now, |w| (process(w, &mut fast_packets, &mut packets, &mut list), w.sent));
+    let done: Vec<bool> = fast_packets.iter().take(frames.len()).map(|l| matches!(l.next, Next::Sent)).collect();
     for ((p, f), done) in packets.iter().zip(&list).zip(&done) {
         assert_eq!(*done, f.verdict == Verdict::Forward { ifindex: PORT }, "the verdict of one that was sent");
         assert!(all || p.done == *done, "the others are left to the stages");
@@ -196,8 +196,8 @@ fn settings(options: u64) -> Settings {
     Settings::new(options | 4789 << abi::OPT_PORT_SHIFT, VTEP4, Addr::default())
 }
 
-fn parsed(frame: &[u8], s: &Settings) -> Option<Lean> {
-    let mut l = Lean::EMPTY;
+fn parsed(frame: &[u8], s: &Settings) -> Option<FastPacket> {
+    let mut l = FastPacket::EMPTY;
     parse(frame, s, &Template::new(s), &mut l).then_some(l)
 }
 
@@ -318,7 +318,7 @@ fn each_bit_is_either_free_or_has_one_value() {
             }
         }
         // Some addresses are special, and congestion may be lost: other tests have these.
-        let mut l = Lean::EMPTY;
+        let mut l = FastPacket::EMPTY;
         let got = parse(&f, &s, &Template::new(&s), &mut l);
         let special = unforwardable_v4(be::u32(&f, 76), be::u32(&f, 80), &s).is_some() || f[80] >= 0xe0;
         assert_eq!(got, free(at, bit) && !special, "byte {at} bit {bit}");
@@ -363,7 +363,7 @@ fn the_header_checksum_stays_right() {
             ip.set_tos(old);
             ip.set_ttl(ttl);
         });
-        let l = Lean { mac: 0x0a0b_0c0d_0e0f, ttl, inner_tos: old, ..Lean::EMPTY };
+        let l = FastPacket { mac: 0x0a0b_0c0d_0e0f, ttl, inner_tos: old, ..FastPacket::EMPTY };
         let inner = &mut frame[super::INNER..];
         rewrite_inner(inner, &l, 0x0102_0304_0506, new);
         assert_eq!(inner[..12], [0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 1, 2, 3, 4, 5, 6]);

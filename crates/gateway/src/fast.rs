@@ -66,7 +66,7 @@ enum Next {
 
 /// State of one common packet.
 #[derive(Clone, Copy)]
-pub(crate) struct Lean {
+pub(crate) struct FastPacket {
     flow: u64,
     mac: u64,
     gateway_mac: u64,
@@ -95,8 +95,8 @@ pub(crate) struct Lean {
     last: bool,
 }
 
-impl Lean {
-    pub const EMPTY: Lean = Lean {
+impl FastPacket {
+    pub const EMPTY: FastPacket = FastPacket {
         flow: 0,
         mac: 0,
         gateway_mac: 0,
@@ -214,7 +214,7 @@ pub(crate) fn serves(s: &Settings) -> bool {
 /// Takes all common packets through. True if there were no others; else the others' `done` is false.
 pub(crate) fn process<R: Recorder>(
     w: &mut Work<'_, R>,
-    lean: &mut [Lean; BATCH_MAX],
+    fast_packets: &mut [FastPacket; BATCH_MAX],
     packets: &mut [Packet],
     frames: &mut [Frame<'_>],
 ) -> bool {
@@ -230,7 +230,7 @@ pub(crate) fn process<R: Recorder>(
         if let Some(next) = frames.get(i + FETCH) {
             w.prefetch_frame(next);
         }
-        if let (Some(l), Some(f)) = (lean.get_mut(i), frames.get(i)) {
+        if let (Some(l), Some(f)) = (fast_packets.get_mut(i), frames.get(i)) {
             l.next = Next::Stages;
             if parse(f.data(), &s, &template, l) {
                 l.next = Next::Vpc;
@@ -239,13 +239,13 @@ pub(crate) fn process<R: Recorder>(
                 l.line = w.tables.vm4_line(&at, l.vni, l.target);
             }
         }
-        if let Some(l) = lean[..n].get_mut(i.wrapping_sub(AHEAD)) {
+        if let Some(l) = fast_packets[..n].get_mut(i.wrapping_sub(AHEAD)) {
             if let Next::Vpc = l.next {
                 l.next = vpc(w, &at, l);
             }
         }
         let oldest = i.wrapping_sub(2 * AHEAD);
-        if let (Some(l), Some(f)) = (lean.get_mut(oldest), frames.get_mut(oldest)) {
+        if let (Some(l), Some(f)) = (fast_packets.get_mut(oldest), frames.get_mut(oldest)) {
             match l.next {
                 Next::Send => sent += usize::from(send(w, l, f)),
                 Next::Stages => (),
@@ -253,14 +253,14 @@ pub(crate) fn process<R: Recorder>(
             }
         }
         if queue.len > LATE {
-            sent += late(w, &at, &mut queue, lean, frames);
+            sent += late(w, &at, &mut queue, fast_packets, frames);
         }
     }
     while queue.len > 0 {
-        sent += late(w, &at, &mut queue, lean, frames);
+        sent += late(w, &at, &mut queue, fast_packets, frames);
     }
     if sent < n {
-        packets.iter_mut().zip(lean).for_each(|(p, l)| p.done = matches!(l.next, Next::Sent));
+        packets.iter_mut().zip(fast_packets).for_each(|(p, l)| p.done = matches!(l.next, Next::Sent));
     }
     sent == n
 }
@@ -271,11 +271,11 @@ fn late<R: Recorder>(
     w: &mut Work<'_, R>,
     at: &Tables4,
     queue: &mut Queue,
-    lean: &mut [Lean; BATCH_MAX],
+    fast_packets: &mut [FastPacket; BATCH_MAX],
     frames: &mut [Frame<'_>],
 ) -> usize {
     let place = queue.pop();
-    let l = &mut lean[place as usize];
+    let l = &mut fast_packets[place as usize];
     l.next = match l.next {
         Next::Chain => find(w, at, l),
         Next::Tree(walk) => tree(w, at, l, walk),
@@ -291,7 +291,7 @@ fn late<R: Recorder>(
 
 /// Recognises the shape; anything else is for the parse stage to understand.
 #[inline(always)]
-fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut Lean) -> bool {
+fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> bool {
     let Some(h) = data.first_chunk::<HEAD>() else { return false };
     if !template.matches(h) {
         return false;
@@ -342,7 +342,7 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
 
 /// The sender may send, and an entry of the VM-NC table will prove the route. The tenant's counter begins to load.
 #[inline(always)]
-fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
+fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     let tables = w.tables;
     let Some(tenant) = tables.tenant_from(l.tenant, l.vni) else { return Next::Stages };
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
@@ -360,7 +360,7 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
 
 /// A bucket of the VM-NC table: the entry, or where to look for it.
 #[inline(always)]
-fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
+fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     match w.tables.vm4_lasting(at, l.line, l.vni, l.target) {
         Ok(vm) => found(w, l, vm),
         Err(0) if l.last => Next::Stages,
@@ -379,7 +379,7 @@ fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
 
 /// The destination is known.
 #[inline(always)]
-fn found<R: Recorder>(w: &Work<'_, R>, l: &mut Lean, vm: VmEntry) -> Next {
+fn found<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, vm: VmEntry) -> Next {
     if vm.flags != 0 {
         return Next::Stages;
     }
@@ -391,7 +391,7 @@ fn found<R: Recorder>(w: &Work<'_, R>, l: &mut Lean, vm: VmEntry) -> Next {
 
 /// A line of the route tree: on to the next, or to the peer.
 #[inline(always)]
-fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean, mut walk: Walk) -> Next {
+fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk: Walk) -> Next {
     let Some(value) = w.tables.step4(&mut walk, l.target) else { return Next::Tree(walk) };
     if value >> VALUE_SCOPE_SHIFT != SCOPE_PEER {
         return Next::Stages;
@@ -405,7 +405,7 @@ fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean, mut walk: Walk
 
 /// An entry of the VM-NC table may prove the route in the peer.
 #[inline(always)]
-fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
+fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     match w.tables.tenant_from(l.member, l.vni) {
         Some(peer) if peer.root4() & ROOT_SIMPLE != 0 && peer.key & TENANT_FILTERED == 0 => {
             l.gateway_mac = peer.gateway_mac();
@@ -417,7 +417,7 @@ fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut Lean) -> Next {
 
 /// The way out; if there is one that fits, the packet is rewritten and counted.
 #[inline(always)]
-fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut Lean, f: &mut Frame<'_>) -> bool {
+fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
     l.next = Next::Stages;
     let (tables, s) = (w.tables, &w.settings);
     let Some((group, remote)) = tables.nc4(l.nc) else { return false };
@@ -457,7 +457,7 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut Lean, f: &mut Frame<'_>) -> bo
 
 /// MAC addresses, TTL, DSCP and ECN, checksum, as in the rewrite stage.
 #[inline(always)]
-fn rewrite_inner(inner: &mut [u8], l: &Lean, gateway_mac: u64, tos: u8) {
+fn rewrite_inner(inner: &mut [u8], l: &FastPacket, gateway_mac: u64, tos: u8) {
     let Some(head) = inner.first_chunk_mut::<{ HEAD - INNER }>() else { return };
     be::set_u64(head, 0, l.mac << 16 | gateway_mac >> 32);
     be::set_u32(head, 8, gateway_mac as u32);
@@ -473,5 +473,5 @@ fn rewrite_inner(inner: &mut [u8], l: &Lean, gateway_mac: u64, tos: u8) {
 }
 
 #[cfg(test)]
-#[path = "common_tests.rs"]
+#[path = "fast_tests.rs"]
 mod tests;
