@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The XDP fast path: the packet's way, one line a stage. docs/design/packet-path.md is its specification, the Rust path
- * its reference; docs/design/xdp.md explains its costs. Stages are in stages/, what they look into in tables/.
+ * The XDP fast path: the packet path, one line a stage; serve() has the order. docs/design/packet-path.md is its specification, the Rust
+ * path its reference; docs/design/xdp.md explains its costs. Stages are in stages/, what they look into in tables/.
  */
 #include "stages/parse.h"
 #include "stages/tenant.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * parse: outer Ethernet, IP, UDP, VXLAN, then the inner headers. The order of checks is docs/design/packet-path.md.
+ * parse: outer Ethernet, IP, UDP, VXLAN, then the inner headers. The order of checks is docs/design/packet-parse.md.
  * What is wrong with the inner frame is remembered and reported by the tenant stage.
  */
 #ifndef TUNNY_PARSE_H

@@ -4,7 +4,8 @@
 //! C, Rust, metrics, CLI and docs all come from the two invocations at the end of this file. A number is never reused: a
 //! reason that goes away leaves a hole, so that dashboards and captures of different versions agree.
 
-/// The named stages of the packet path, in order. The same names everywhere: code, reasons, traces, docs.
+/// The named stages of the packet path. The same names everywhere: code, reasons, traces, docs. The order in which a packet
+/// meets them is in `docs/design/packet-path.md`; it differs by direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Stage {
@@ -29,7 +30,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All stages, in the order of their numbers. Filter judges a packet whose destination Locate has found (docs/design/packet-path.md).
+    /// All stages, in the order of their numbers, which is not the order in which a packet meets them.
     pub const ALL: [Stage; 9] = [
         Stage::Parse,
         Stage::Tenant,

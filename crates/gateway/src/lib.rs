@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The packet path in Rust: parse, tenant, filter, nat, route, locate, meter, rewrite, emit.
+//! The packet path in Rust, in nine stages; their order is in `docs/design/packet-path.md`.
 //!
 //! This is the reference: it handles every packet, and the XDP program must give the same bytes and the same reason for
 //! those that it handles (`docs/design/packet-path.md` is the specification of both).

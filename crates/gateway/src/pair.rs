@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections between two ends inside: who may send, whether rules let a connection begin, its session.
 //!
-//! The order of checks is that of `docs/design/packet-path.md`, section Filter. A connection has one session, found by the packets
+//! The order of checks is that of `docs/design/packet-filter.md`. A connection has one session, found by the packets
 //! of both directions; the rules are asked when it begins, and again when they have changed.
 
 use abi::{DropReason, Stage, POLICY_PICKUP, TENANT_FILTERED, VM_FLAG_GATEWAY};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Role filter: frames pass between the two ends of a wire, behind one of which are servers. What is said in a tunnel of an inner
-//! frame holds here for the frame itself; nothing of it is changed. `docs/design/packet-path.md`, section Wires, has the order of
+//! frame holds here for the frame itself; nothing of it is changed. `docs/design/packet-inline.md` has the order of
 //! checks.
 
 use abi::{DropReason, Stage, POLICY_FILTER, TENANT_FILTERED};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ways to the Internet and back: sessions, translation, ICMP errors, fragments.
 //!
-//! The order of checks is that of `docs/design/packet-path.md`, section Nat; what a session is, of `docs/design/sessions.md`.
+//! The order of checks is that of `docs/design/packet-nat.md` and `packet-nat-in.md`; what a session is, of `docs/design/sessions.md`.
 //! [`outward`] and [`inward`] decide; [`translate`] and [`related`] change bytes; [`send`] is the way out without a tunnel (a
 //! packet inwards takes the stages locate to emit like any other).
 //!

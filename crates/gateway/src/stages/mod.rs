@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The stages of the packet path, one a file. The order in which a packet meets them is docs/design/packet-path.md.
+//! The stages of the packet path, one a file. The order in which a packet meets them is in `docs/design/packet-path.md`.
 
 pub(crate) mod emit;
 pub(crate) mod filter;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parse: outer Ethernet, IP, UDP, VXLAN, then the inner headers.
 //!
-//! The order of checks is that of `docs/design/packet-path.md`. Bytes are taken off the front in chunks of known size, so
+//! The order of checks is that of `docs/design/packet-parse.md`. Bytes are taken off the front in chunks of known size, so
 //! that each layer costs one length check and its fields none.
 
 use abi::{flow_hash_v4, flow_hash_v6, special4, special6, special_pair, DropReason, Stage};
