@@ -106,21 +106,20 @@ pub struct Talk {
 impl Talk {
     pub fn begin(node: &Node, words: &[&str]) -> Talk {
         let pty = nix::pty::openpty(None, None).unwrap();
+        // One pipe for both outputs, as on a terminal: what is printed first is read first.
+        let (mut output, into) = std::io::pipe().unwrap();
         let mut command = node.command(words);
-        command.stdin(Stdio::from(pty.slave)).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command.stdin(Stdio::from(pty.slave)).stdout(into.try_clone().unwrap()).stderr(into);
+        let child = command.spawn().unwrap();
+        drop(command);
         let said = Arc::new(Mutex::new(String::new()));
-        let outputs: [Box<dyn Read + Send>; 2] =
-            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
-        for mut output in outputs {
-            let said = said.clone();
-            std::thread::spawn(move || {
-                let mut bytes = [0; 4096];
-                while let Ok(n @ 1..) = output.read(&mut bytes) {
-                    said.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..n]));
-                }
-            });
-        }
+        let heard = said.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n @ 1..) = output.read(&mut bytes) {
+                heard.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..n]));
+            }
+        });
         Talk { child, terminal: pty.master.into(), said, seen: 0 }
     }
 
