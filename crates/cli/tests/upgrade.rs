@@ -232,14 +232,19 @@ fn long_a_program_with_another_drop_reason_takes_the_tables_over() {
     let link = Link::to(&other);
     let Some(mut region) = region_with(&lab::Options { tunny: link.0.clone(), ..options("x") }) else { return };
     region.only_own_layout();
-    region.apply(GROUPS);
     region.serve();
-    let mut open = region.connected(20);
-    talk(&mut open, 1, "at first");
-    for program in [own, &other] {
+    let mut open = Vec::new();
+    for (n, program) in [own, &other].into_iter().enumerate() {
+        // Echo requests have no retransmission, so each counts; at the second switch, connections that security groups judge.
+        if n == 1 {
+            region.apply(GROUPS);
+            open = region.connected(20);
+            talk(&mut open, 1, "at first");
+        }
         let before = region.node().unwrap().counters().unwrap();
         let blue = region.names.namespace("blue-1");
-        let stream = std::thread::spawn(move || traffic::ping(&blue, "10.0.0.12", 1000, &["-q", "-i", "0.002"]));
+        let ping = move || traffic::ping(&blue, "10.0.0.12", 1000, &["-q", "-i", "0.002"]);
+        let stream = (n == 0).then(|| std::thread::spawn(ping));
         std::thread::sleep(Duration::from_millis(400));
         stop(region.node().unwrap().process.pid);
         talk(&mut open, 2, "with the old program alone");
@@ -249,10 +254,14 @@ fn long_a_program_with_another_drop_reason_takes_the_tables_over() {
         let status = region.node().unwrap().status().unwrap();
         assert_eq!(status["took_over"], true, "{status}");
         assert!(!status["startup"].to_string().contains("carried over"), "nothing is converted: {status}");
-        let ping = stream.join().unwrap().unwrap();
-        assert_eq!((ping.sent, ping.received), (1000, 1000), "{}", ping.output);
+        if let Some(stream) = stream {
+            let ping = stream.join().unwrap().unwrap();
+            assert_eq!((ping.sent, ping.received), (1000, 1000), "{}", ping.output);
+        }
         let after = region.node().unwrap().counters().unwrap();
-        assert!(after.balanced && after.forwarded >= before.forwarded + 2000, "{before:?} {after:?}");
+        let least = if n == 0 { 2000 } else { 80 };
+        assert!(after.balanced && after.forwarded >= before.forwarded + least, "{before:?} {after:?}");
+        assert!(!after.drops.contains_key("session_stray"), "{:?}", after.drops);
     }
 }
 

@@ -36,6 +36,8 @@ const ODD: &[&str] = &[
 ];
 /// Connections that talk at a time.
 const TALKING: usize = 60;
+/// Rules of a region; beyond them one goes for each that comes.
+const RULES_MAX: usize = 40;
 
 /// Where an end is.
 enum At {
@@ -233,6 +235,9 @@ impl<'w> Talk<'w> {
         let at = rng.below(TALKING);
         if rng.chance(1) {
             all[at] = Connection::random(world, rng);
+        } else if rng.chance(4) {
+            // Again from its first packet: what has expired or was refused would be a stray for the rest of its time.
+            all[at].step = 0;
         }
         let mut stranger = Connection::random(world, rng);
         let c = if rng.chance(15) { &mut stranger } else { &mut all[at] };
@@ -265,11 +270,12 @@ pub fn migrating(connections: u32, wide: u32) -> Vec<Spec> {
 /// A change of rules now and then, and time.
 pub fn meanwhile(i: usize, region: &mut Region, rng: &mut Rng, engines: &mut [&mut dyn Engine], now: &mut u64) {
     if i.is_multiple_of(900) {
-        let (group, rule) = region.groups.rules[rng.below(region.groups.rules.len())].clone();
-        region
-            .groups
-            .rules
-            .push((group, filter::Rule { priority: 1 + rng.below(300) as u16, allow: rng.chance(60), ..rule }));
+        let rules = &mut region.groups.rules;
+        if rules.len() > RULES_MAX {
+            rules.remove(rng.below(rules.len()));
+        }
+        let (group, rule) = rules[rng.below(rules.len())].clone();
+        rules.push((group, filter::Rule { priority: 1 + rng.below(300) as u16, allow: rng.chance(60), ..rule }));
         engines.iter_mut().for_each(|e| e.change(region).expect("a change"));
     }
     let migrates = region.groups.states.is_some_and(|s| s.migration.is_some());
