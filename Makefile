@@ -48,7 +48,7 @@ counted = rm -f $(SKIPS); TUNNY_SKIPS=$(SKIPS) $(1); status=$$?; cargo xtask ski
 # Names of long tests begin with long_; others run longer by a variable.
 test-long: export TUNNY_PACKETS := $(or $(TUNNY_PACKETS),3000000)
 test-long: export TUNNY_NAT_PACKETS := $(or $(TUNNY_NAT_PACKETS),400000)
-test-long: export TUNNY_STATES_PACKETS := $(or $(TUNNY_STATES_PACKETS),400000)
+test-long: export TUNNY_STATES_PACKETS := $(or $(TUNNY_STATES_PACKETS),50000)
 test-long: export TUNNY_FILTER_PACKETS := $(or $(TUNNY_FILTER_PACKETS),2000000)
 test-long: export TUNNY_EVENTS := $(or $(TUNNY_EVENTS),10000000)
 test-long: export TUNNY_KILLS := $(or $(TUNNY_KILLS),200)
