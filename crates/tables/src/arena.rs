@@ -11,9 +11,9 @@
 //! all free space is merged again (`coalesce`), so that churn of one size cannot starve another. No block but a hash
 //! array crosses a segment boundary, so that a BPF program may add to a pointer inside a block.
 
-use crate::line::Lines;
 use crate::Memory;
 use abi::{SEGMENTS_MAX, SEGMENT_LINES, SEGMENT_SHIFT};
+use memory::Lines;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 //! Several engines may count into the same cell, so all are atomic additions; tenant and statistics slots belong to one
 //! CPU or worker each and only need plain aligned words, but an atomic addition is safe even when they are shared.
 
-use crate::line::root;
 use crate::{Tables, Tenant};
 use abi::*;
+use memory::root;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Packets and bytes.

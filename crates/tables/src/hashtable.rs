@@ -7,10 +7,10 @@
 //! stage; whoever wants to change an entry later finds it again by its key.
 
 use crate::arena::{Arena, Block};
-use crate::line::{Lines, RootRef};
 use crate::peers::{self, PeerWords};
 use crate::reader::{v6_word, vm4_key, vm4_value, vm4_words, vm6_key, vm6_value, VmEntry};
 use abi::*;
+use memory::{Lines, RootRef};
 use std::io;
 
 #[cfg(test)]

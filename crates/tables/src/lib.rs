@@ -16,16 +16,12 @@ pub(crate) use pause;
 mod arena;
 mod change;
 mod counter;
-mod epoch;
 mod fxmap;
 mod hashtable;
 mod intervals;
-mod line;
-mod memory;
 mod meter;
 mod packed;
 mod peers;
-mod plain;
 mod reader;
 mod route;
 mod routes;
@@ -39,12 +35,12 @@ mod writer;
 
 pub use change::*;
 pub use counter::{Count, StatsSlot};
-pub use epoch::{Readers, READERS_MAX};
-pub use line::{prefetch, Line};
-pub use memory::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};
+pub use memory::{
+    large_pages, prefetch, HeapMemory, Line, Memory, PlainMemory, Readers, SharedMemory, ZeroedLines, ARENA_BYTES,
+    READERS_MAX,
+};
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;
-pub use plain::{large_pages, PlainMemory, ZeroedLines};
 pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry, WireEnd};
 pub use route::Walk;
 pub use writer::{

@@ -8,7 +8,7 @@
 //! Bytes before packets: the byte meter decides and counts, and unless it says red the packet meter does; the worse
 //! color of the two is the packet's.
 
-use crate::line::Line;
+use memory::Line;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tries of the compare-and-swap before a packet is let through.

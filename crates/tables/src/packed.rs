@@ -79,9 +79,9 @@ fn intervals(ranges: &[(u64, u64, u32)]) -> Vec<Interval<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::Lines;
     use crate::route::lookup128;
     use crate::{HeapMemory, Memory};
+    use memory::Lines;
 
     /// The trees in lines of table memory, read as route trees are.
     #[test]

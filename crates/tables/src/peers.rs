@@ -2,8 +2,8 @@
 //! PEER words in the second line of a bucket of VPCs.
 
 use crate::hashtable::Place;
-use crate::line::Lines;
 use abi::*;
+use memory::Lines;
 
 /// Of a bucket.
 const PEERS: usize = 6;

@@ -4,11 +4,11 @@
 //! A worker enters once per batch ([`Tables::enter`]); what it finds stays whole until it leaves. Each lookup has a
 //! `prefetch_*` twin: a batch first prefetches for all packets, then looks up for all, and so overlaps the cache misses.
 
-use crate::epoch::Readers;
-use crate::line::{root, Line, Lines, RootRef};
 use crate::meter::{self, Color};
 use crate::Memory;
 use abi::*;
+use memory::Readers;
+use memory::{root, Line, Lines, RootRef};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -367,7 +367,7 @@ impl Tables {
     /// crates that have no `unsafe`.
     #[inline(always)]
     pub fn prefetch_bytes(&self, bytes: &[u8], at: usize) {
-        crate::line::prefetch_address(bytes.as_ptr().wrapping_add(at));
+        memory::prefetch_address(bytes.as_ptr().wrapping_add(at));
     }
 
     // ---- tenant stage ----

@@ -2,9 +2,9 @@
 //! Reading a route tree. A lookup is a walk of one line a level; [`Walk`] makes the levels explicit, so that a batch can
 //! take one step for every packet, prefetching the next line of each, and so overlap the misses.
 
-use crate::line::{Line, Lines};
 use crate::Tables;
 use abi::*;
+use memory::{Line, Lines};
 
 /// A lookup under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -209,10 +209,10 @@ pub(crate) fn dense6(routes: usize) -> usize {
 mod tests {
     use super::*;
     use crate::arena::{Arena, Block};
-    use crate::line::Lines;
     use crate::route::{lookup128, lookup32};
     use crate::testing::seeded;
     use crate::{HeapMemory, Memory};
+    use memory::Lines;
     use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
     use std::sync::Arc;

@@ -40,28 +40,3 @@ pub(crate) fn pause() {
         _ => {}
     }
 }
-
-thread_local! {
-    /// Stores that this thread makes before it dies; the largest number stands for ever.
-    static STORES: std::cell::Cell<u64> = const { std::cell::Cell::new(u64::MAX) };
-}
-
-/// Lets this thread make so many stores into table memory and then end by a panic, as a process that is killed there. What `what` returns,
-/// or None; and how many stores were left.
-pub(crate) fn dies_after<T>(stores: u64, what: impl FnOnce() -> T) -> (Option<T>, u64) {
-    STORES.set(stores);
-    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what));
-    let left = STORES.replace(u64::MAX);
-    assert!(done.is_ok() || left == 0, "it died of something else");
-    (done.ok(), left)
-}
-
-/// Called before each store of the writer.
-pub(crate) fn store() {
-    match STORES.get() {
-        u64::MAX => {}
-        // Without a message: it is no failure.
-        0 => std::panic::resume_unwind(Box::new("killed")),
-        n => STORES.set(n - 1),
-    }
-}

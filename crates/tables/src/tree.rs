@@ -9,8 +9,8 @@
 
 use crate::arena::{Arena, Block};
 use crate::intervals::{Interval, Key};
-use crate::line::Lines;
 use abi::*;
+use memory::Lines;
 use std::io;
 use std::mem::offset_of;
 

@@ -3,13 +3,13 @@
 //! and every line that was taken is in the table or on a list of lines that become free.
 
 use super::*;
-use crate::tests::ahead::asked;
 use crate::{HeapMemory, Memory};
+use memory::testing::asked;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const SALT: u64 = 0x1234_5678_9abc_def1;
-const ROOT: usize = crate::line::root!(vm4);
+const ROOT: usize = memory::root!(vm4);
 
 fn store() -> Store {
     let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
@@ -507,7 +507,7 @@ fn a_move_asks_for_the_lines_that_it_fills() {
     assert!(want.len() > 5);
     assert_eq!(asked, want);
     let line = |hash| vec![std::ptr::from_ref(s.lines.at(t.first + bucket_of(hash, 50))) as usize];
-    let asked = |what: &dyn Fn()| crate::tests::ahead::asked(what);
+    let asked = |what: &dyn Fn()| memory::testing::asked(what);
     assert_eq!(asked(&|| t.prefetch4(&s, all[0].words[0])), line(all[0].hash));
     let none = HashTable::new(Kind::Word(32), ROOT);
     assert!(asked(&|| none.prefetch_word(&s, 5)).is_empty() && asked(&|| none.prefetch4(&s, 5)).is_empty());

@@ -2,9 +2,9 @@
 //! Public addresses, the way to the Internet, and what a VPC's sessions may do.
 
 use super::{Tables, Tenant};
-use crate::line::root;
 use crate::route::{lookup128, lookup32};
 use abi::*;
+use memory::root;
 
 /// What a public address of ours does with a packet that has no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 //! Wires of a node in role filter.
 
 use super::Tables;
-use crate::line::root;
 use crate::route::{lookup128, lookup32};
 use abi::*;
+use memory::root;
 
 /// The end of a wire that a frame came in by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

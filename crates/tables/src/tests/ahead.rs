@@ -3,28 +3,12 @@
 
 use super::model::halves;
 use super::world::*;
-use crate::line::{root, Lines, RootRef};
 use crate::*;
 use abi::*;
-use std::cell::RefCell;
+use memory::testing::asked;
+use memory::{root, Lines, RootRef};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-
-thread_local! {
-    static ASKED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
-}
-
-/// Called with each address that this thread asks for.
-pub(crate) fn note(at: usize) {
-    ASKED.with_borrow_mut(|asked| asked.iter_mut().for_each(|list| list.push(at)));
-}
-
-/// The addresses that are asked for meanwhile, in their order.
-pub(crate) fn asked(what: impl FnOnce()) -> Vec<usize> {
-    ASKED.set(Some(Vec::new()));
-    what();
-    ASKED.take().unwrap_or_default()
-}
 
 fn place<T>(of: &T) -> usize {
     std::ptr::from_ref(of) as usize
@@ -91,6 +75,6 @@ fn the_beginning_of_a_list_is_asked_for() {
     let list = vec![0u64; 1000];
     let lines = |n: usize| -> Vec<usize> { (0..n).map(|i| list.as_ptr() as usize + 64 * i).collect() };
     for (n, want) in [(0, 0), (1, 1), (8, 1), (9, 2), (191, 24), (192, 24), (193, 24), (1000, 24)] {
-        assert_eq!(asked(|| crate::line::prefetch_slice(&list[..n])), lines(want), "{n} words");
+        assert_eq!(asked(|| memory::prefetch_slice(&list[..n])), lines(want), "{n} words");
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// A memory with the same content.
 pub(super) fn copy(memory: &dyn Memory) -> Arc<dyn Memory> {
-    use crate::line::{Lines, RootRef};
+    use memory::{Lines, RootRef};
     let twin = HeapMemory::new().unwrap();
     twin.grow(memory.segments()).unwrap();
     let ((from, to), (root, to_root)) =
@@ -123,7 +123,7 @@ impl History {
     }
 
     fn forget_counts(&mut self) {
-        let lines = crate::line::Lines::new(&*self.memory);
+        let lines = memory::Lines::new(&*self.memory);
         std::mem::take(&mut self.beside.counted).into_keys().for_each(|(line, i)| lines.at(line).set(i, 0));
     }
 

@@ -3,10 +3,10 @@
 //! so or repair it.
 
 use super::world::*;
-use crate::line::{Lines, RootRef};
 use crate::testing::seeded;
 use crate::*;
 use abi::*;
+use memory::{Lines, RootRef};
 use rand::{Rng, RngExt};
 use rand_chacha::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -79,7 +79,7 @@ fn readers_of_random_memory_come_to_an_end() {
             root.set(offset, word(&mut rng));
         }
         // The drop table's size bounds the work of listing it; that is what the writer promises.
-        let drops = crate::line::root!(drops);
+        let drops = memory::root!(drops);
         root.set(drops, root.get(drops) & 0x3f_ffff_ffff);
         let some: Vec<[u64; 8]> = (0..512).map(|_| std::array::from_fn(|_| word(&mut rng))).collect();
         for line in 1..lines.limit() {
@@ -160,7 +160,7 @@ fn two_tables_in_the_same_lines_are_refused() {
     writer.commit(&first()).unwrap();
     drop(writer);
     let root = RootRef::new(&*memory);
-    root.set(crate::line::root!(members), root.get(crate::line::root!(vm4)));
+    root.set(memory::root!(members), root.get(memory::root!(vm4)));
     assert!(matches!(Writer::attach(memory, WriterOptions::default()), Err(AttachError::Corrupt { .. })));
 }
 
@@ -173,7 +173,7 @@ fn memory_without_tables_or_of_another_layout_is_refused() {
     assert!(attach().is_none());
     let tables = Tables::new(memory.clone());
     assert!(tables.ready());
-    RootRef::new(&*memory).set(crate::line::root!(layout_hash), 7);
+    RootRef::new(&*memory).set(memory::root!(layout_hash), 7);
     assert!(!tables.ready());
     let e = attach().unwrap();
     assert!(matches!(e, AttachError::Layout { found: 7, .. }), "{e}");

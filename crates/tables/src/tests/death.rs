@@ -4,9 +4,9 @@
 
 use super::audit::copy;
 use super::model::*;
-use crate::testing::dies_after;
 use crate::writer::{audit, Beside};
 use crate::*;
+use memory::testing::dies_after;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;

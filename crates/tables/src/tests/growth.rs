@@ -122,7 +122,7 @@ fn a_switch_waits_for_readers_of_the_old_array() {
         ipv4: Some(0x0b00_0000 + n),
         ..vm(n)
     }));
-    let array = |w: &Writer| crate::line::RootRef::new(&**w.memory()).get(crate::line::root!(vm4));
+    let array = |w: &Writer| memory::RootRef::new(&**w.memory()).get(memory::root!(vm4));
     let before = array(&writer);
     assert_eq!(writer.commit(&Commit { tenants: vec![grown], ..Default::default() }).unwrap().graces, 1);
     assert_ne!(array(&writer), before);

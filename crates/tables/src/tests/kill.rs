@@ -135,11 +135,11 @@ fn a_killed_writer_loses_nothing_and_the_next_one_takes_over() {
 
 /// Whether the tables hold entries with marks: the writer died between filling and settling.
 fn is_marked(memory: &Arc<dyn Memory>) -> bool {
-    let lines = crate::line::Lines::new(&**memory);
-    let root = crate::line::RootRef::new(&**memory);
+    let lines = memory::Lines::new(&**memory);
+    let root = memory::RootRef::new(&**memory);
     let table = crate::hashtable::HashTable::attach(
         crate::hashtable::Kind::Vm4,
-        crate::line::root!(vm4),
+        memory::root!(vm4),
         (&lines, &root),
         &mut |_| true,
     );

@@ -2,10 +2,10 @@
 //! Readers on memory that is written by hand: each question reads the words that the layout names and no others, chains are followed as
 //! far as they may be, and what is counted stands in one word and in no other.
 
-use crate::line::{root, Lines, RootRef};
 use crate::route::Walk;
 use crate::*;
 use abi::*;
+use memory::{root, Lines, RootRef};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! Counters, limits by default and words of the root, each to the last bit.
 
 use super::world::*;
-use crate::line::{root, Lines, RootRef};
 use crate::*;
 use abi::*;
+use memory::{root, Lines, RootRef};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Small parts by themselves: meters, lists of changes, maps, hashes, memory of lines.
 
-use crate::line::Line;
 use crate::meter::{meter, packet_color, punt_passes};
 use crate::smallmap::SmallMap;
 use crate::*;
+use memory::Line;
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,13 +4,13 @@
 
 use crate::arena::{Arena, Block};
 use crate::intervals::{Buffer, Interval, Sweep};
-use crate::line::Lines;
 use crate::route::{lookup128, lookup32};
 use crate::routes::*;
 use crate::testing::seeded;
 use crate::tree::{lines_needed, walk, walk_all, Edit, Forest, Top, TreeKey};
 use crate::{HeapMemory, Memory};
 use abi::*;
+use memory::Lines;
 use rand::RngExt;
 use std::sync::Arc;
 

@@ -5,11 +5,11 @@
 //! Nothing may wait for a grace period meanwhile.
 
 use super::Writer;
-use crate::line::root;
 use crate::tests::model::{halves, Model};
 use crate::tree::{walk_all, Top};
 use crate::Vni;
 use abi::*;
+use memory::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;

@@ -8,11 +8,11 @@ mod takeover;
 
 use super::plan::limit;
 use super::*;
-use crate::testing::dies_after;
 use crate::{
     HeapMemory, MeterSpec, NexthopId, NexthopSpec, Prefix, RateSpec, Route, RoutesChange, Target, TenantChange,
     TenantSettings, VmKey, VmSpec,
 };
+use ::memory::testing::dies_after;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -4,11 +4,11 @@
 use super::Writer;
 use crate::arena::Block;
 use crate::intervals::Buffer;
-use crate::line::root;
 use crate::routes::{build4, build6, Routes4, Routes6};
 use crate::tree::{walk_all, Top};
 use crate::{GroupId, Prefix, Vni};
 use abi::*;
+use memory::root;
 use std::io;
 use std::net::IpAddr;
 

@@ -7,12 +7,12 @@ use super::plan_routes::{Known, WholeSet};
 use super::state::{TenantState, Vm};
 use super::{nc_key, Writer};
 use crate::fxmap::{FxMap, FxSet};
-use crate::line::prefetch_slice;
 use crate::reader::VmEntry;
 use crate::routes::{Routes4, Routes6};
 use crate::smallmap::SmallMap;
 use crate::{Commit, CommitError, RoutesChange, TenantChange, Vni};
 use abi::*;
+use memory::prefetch_slice;
 use std::net::IpAddr;
 use std::ops::Range;
 

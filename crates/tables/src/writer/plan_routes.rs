@@ -5,11 +5,11 @@ use super::plan::{limit, Names, Plan, RoutesPlan, TenantPlan};
 use super::state::TenantState;
 use super::Writer;
 use crate::fxmap::FxMap;
-use crate::line::prefetch_slice;
 use crate::routes::{dense4, dense6, note_length, Routes4, Routes6, SMALL};
 use crate::smallmap::SmallMap;
 use crate::{CommitError, Prefix, Route, RoutesChange, Target, TenantChange, Vni};
 use abi::*;
+use memory::prefetch_slice;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -296,7 +296,7 @@ pub(super) fn keeps_simple(
 }
 
 /// All intervals of a tree with descents expanded: (upper, lower, value).
-fn flat<K: TreeKey + Into<u64>>(lines: &crate::line::Lines, top: Top) -> Vec<(u64, u64, u32)> {
+fn flat<K: TreeKey + Into<u64>>(lines: &memory::Lines, top: Top) -> Vec<(u64, u64, u32)> {
     let mut out: Vec<(u64, u64, u32)> = Vec::new();
     let mut push = |hi: u64, lo: u64, value: u32| match out.last_mut() {
         Some(last) if last.2 == value => (last.0, last.1) = (hi, lo),

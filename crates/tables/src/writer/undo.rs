@@ -8,11 +8,11 @@ use super::plan::{Plan, TenantPlan};
 use super::state::TenantState;
 use super::trees::{NewTree, Scratch};
 use super::{halves, TableSet, Writer};
-use crate::line::{root, RootRef};
 use crate::routes::{Routes4, Routes6};
 use crate::smallmap::SmallMap;
 use crate::Vni;
 use abi::*;
+use memory::{root, RootRef};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 

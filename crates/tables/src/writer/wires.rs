@@ -3,10 +3,10 @@
 
 use super::Writer;
 use crate::arena::Block;
-use crate::line::root;
 use crate::routes::{Routes4, Routes6};
 use crate::{Prefix, Vni};
 use abi::*;
+use memory::root;
 use std::io;
 use std::net::IpAddr;
 

@@ -40,7 +40,7 @@ impl Default for Readers {
 
 impl Readers {
     /// Takes a free slot. None if all are taken.
-    pub(crate) fn claim(&self) -> Option<usize> {
+    pub fn claim(&self) -> Option<usize> {
         let me = std::process::id();
         let free = |s: &Slot| s.owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         self.slots.iter().position(free).or_else(|| {
@@ -59,14 +59,14 @@ impl Readers {
     }
 
     /// Gives a slot back.
-    pub(crate) fn release(&self, slot: usize) {
+    pub fn release(&self, slot: usize) {
         self.slots[slot].epoch.store(0, Ordering::Release);
         self.slots[slot].owner.store(0, Ordering::Release);
     }
 
     /// The reader is inside from here on.
     #[inline(always)]
-    pub(crate) fn enter(&self, slot: usize) {
+    pub fn enter(&self, slot: usize) {
         // Epochs count in twos from 1, so that no epoch is 0.
         let now = self.epoch.load(Ordering::Relaxed) * 2 + 1;
         self.slots[slot].epoch.store(now, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Readers {
 
     /// The reader is outside.
     #[inline(always)]
-    pub(crate) fn leave(&self, slot: usize) {
+    pub fn leave(&self, slot: usize) {
         self.slots[slot].epoch.store(0, Ordering::Release);
     }
 

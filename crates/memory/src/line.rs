@@ -5,6 +5,7 @@
 //! as an all-zero line, so that garbage in table memory can lead a reader astray, but never out of the memory.
 //! A line is eight aligned atomic words; half words are taken out of them (little endian, checked at compile time).
 
+use crate::root;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(target_endian = "big")]
@@ -59,7 +60,7 @@ impl Line {
     /// The first of the seven entries of a word bucket that equals `word`, in its upper half alone or as a whole. Where in
     /// its bucket an entry lies is random, so the search must not branch on it. An empty entry is never found.
     #[inline(always)]
-    pub(crate) fn find<const UPPER: bool>(&self, word: u64) -> Option<u64> {
+    pub fn find<const UPPER: bool>(&self, word: u64) -> Option<u64> {
         if UPPER && word >> 32 == 0 {
             // Empty entries look like this key: VNI 0, VM 0.
             return (0..7).map(|i| self.word(i)).find(|entry| entry >> 32 == 0 && *entry != 0);
@@ -76,7 +77,7 @@ impl Line {
     /// Stores word `i`: the publishing store.
     #[inline(always)]
     pub fn set(&self, i: usize, value: u64) {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         crate::testing::store();
         self.0[i & 7].store(value, Ordering::Release);
     }
@@ -105,7 +106,7 @@ impl Line {
 
 /// The lines of one table memory. Copies are cheap; whoever holds one also holds the memory (see `Tables`, `Writer`).
 #[derive(Clone, Copy)]
-pub(crate) struct Lines {
+pub struct Lines {
     base: *const Line,
     limit: *const AtomicU32,
 }
@@ -116,20 +117,21 @@ unsafe impl Send for Lines {}
 unsafe impl Sync for Lines {}
 
 impl Lines {
-    pub(crate) fn new(memory: &dyn crate::Memory) -> Lines {
+    /// The lines of a memory. The caller keeps the memory alive as long as a copy of them.
+    pub fn new(memory: &dyn crate::Memory) -> Lines {
         Lines { base: memory.base() as *const Line, limit: memory.limit() }
     }
 
     /// Number of lines that exist.
     #[inline(always)]
-    pub(crate) fn limit(&self) -> u32 {
+    pub fn limit(&self) -> u32 {
         // SAFETY: `limit` points into the Memory that the owner of this `Lines` keeps alive.
         unsafe { &*self.limit }.load(Ordering::Acquire)
     }
 
     /// The line with this number; an all-zero line if there is none.
     #[inline(always)]
-    pub(crate) fn at<'a>(&self, line: u32) -> &'a Line {
+    pub fn at<'a>(&self, line: u32) -> &'a Line {
         if line >= self.limit() {
             return &ZERO;
         }
@@ -142,19 +144,19 @@ impl Lines {
     /// # Safety
     /// `line` must be less than a value that `limit` returned.
     #[inline(always)]
-    pub(crate) unsafe fn at_known<'a>(&self, line: u32) -> &'a Line {
+    pub unsafe fn at_known<'a>(&self, line: u32) -> &'a Line {
         // SAFETY: the limit never shrinks, so the line exists (see `at`).
         unsafe { &*self.base.add(line as usize) }
     }
 
     /// Starts to load a line into the cache.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, line: u32) {
+    pub fn prefetch(&self, line: u32) {
         prefetch_address(self.base.wrapping_add(line as usize).cast());
     }
 
     /// Fills an unreachable line.
-    pub(crate) fn fill(&self, line: u32, words: &[u64; 8]) {
+    pub fn fill(&self, line: u32, words: &[u64; 8]) {
         debug_assert!(line < self.limit() && line != 0);
         if line < self.limit() {
             self.at(line).fill(words);
@@ -162,7 +164,7 @@ impl Lines {
     }
 
     /// Zeroes unreachable lines.
-    pub(crate) fn zero(&self, first: u32, lines: u32) {
+    pub fn zero(&self, first: u32, lines: u32) {
         let end = first.saturating_add(lines).min(self.limit());
         for line in first..end {
             self.at(line).fill(&[0; 8]);
@@ -172,9 +174,9 @@ impl Lines {
 
 /// Starts to load the cache line of an address, which need not be valid.
 #[inline(always)]
-pub(crate) fn prefetch_address(at: *const u8) {
-    #[cfg(test)]
-    crate::tests::ahead::note(at as usize);
+pub fn prefetch_address(at: *const u8) {
+    #[cfg(any(test, feature = "testing"))]
+    crate::testing::note(at as usize);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address has no effect but on caches.
     unsafe {
@@ -194,7 +196,7 @@ pub fn prefetch<T>(value: Option<&T>) {
 }
 
 /// Starts to load the first lines of what a commit lists: its parts lie all over the heap.
-pub(crate) fn prefetch_slice<T>(slice: &[T]) {
+pub fn prefetch_slice<T>(slice: &[T]) {
     let bytes = size_of_val(slice).min(24 * 64);
     for at in (0..bytes).step_by(64) {
         prefetch_address(slice.as_ptr().cast::<u8>().wrapping_add(at));
@@ -203,7 +205,7 @@ pub(crate) fn prefetch_slice<T>(slice: &[T]) {
 
 /// The words of `abi::Root`, by name.
 #[derive(Clone, Copy)]
-pub(crate) struct RootRef(*const abi::Root);
+pub struct RootRef(*const abi::Root);
 
 // SAFETY: points into the Memory that the owner keeps alive; all access is atomic.
 unsafe impl Send for RootRef {}
@@ -211,13 +213,14 @@ unsafe impl Send for RootRef {}
 unsafe impl Sync for RootRef {}
 
 impl RootRef {
-    pub(crate) fn new(memory: &dyn crate::Memory) -> RootRef {
+    /// The root of a memory. The caller keeps the memory alive as long as a copy of this.
+    pub fn new(memory: &dyn crate::Memory) -> RootRef {
         RootRef(memory.root())
     }
 
     /// The word at a byte offset of `abi::Root`.
     #[inline(always)]
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset < size_of::<abi::Root>());
         // SAFETY: callers pass offsets of fields of Root (`root!`), and Memory::root is valid for a whole Root.
         unsafe { &*(self.0 as *const u8).add(offset).cast::<AtomicU64>() }
@@ -225,50 +228,52 @@ impl RootRef {
 
     /// The half word at a byte offset of `abi::Root`.
     #[inline(always)]
-    pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
+    pub fn half(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset.is_multiple_of(4) && offset < size_of::<abi::Root>());
         // SAFETY: as for `word`.
         unsafe { &*(self.0 as *const u8).add(offset).cast::<AtomicU32>() }
     }
 
+    /// Loads the word at a byte offset.
     #[inline(always)]
-    pub(crate) fn get(&self, offset: usize) -> u64 {
+    pub fn get(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    pub(crate) fn set(&self, offset: usize, value: u64) {
-        #[cfg(test)]
+    /// Stores the word at a byte offset: a publishing store.
+    #[inline]
+    pub fn set(&self, offset: usize, value: u64) {
+        #[cfg(any(test, feature = "testing"))]
         crate::testing::store();
         self.word(offset).store(value, Ordering::Release);
     }
 
     /// First line of VM-cell chunk `chunk`.
     #[inline(always)]
-    pub(crate) fn vm_chunk(&self, chunk: u32) -> &AtomicU32 {
+    pub fn vm_chunk(&self, chunk: u32) -> &AtomicU32 {
         self.half(root!(vm_chunks) + 4 * (chunk as usize & 255))
     }
 
     /// First line of chunk `chunk` of tenants.
     #[inline(always)]
-    pub(crate) fn tenant_chunk(&self, chunk: u32) -> &AtomicU32 {
+    pub fn tenant_chunk(&self, chunk: u32) -> &AtomicU32 {
         self.half(root!(tenant_chunks) + 4 * (chunk as usize & 255))
     }
 
     /// First line of NC chunk `chunk`.
     #[inline(always)]
-    pub(crate) fn nc_chunk(&self, chunk: u32) -> &AtomicU32 {
+    pub fn nc_chunk(&self, chunk: u32) -> &AtomicU32 {
         self.half(root!(nc_chunks) + 4 * (chunk as usize & 255))
     }
 }
 
 /// Byte offset of a field of `abi::Root`.
+#[macro_export]
 macro_rules! root {
     ($field:ident) => {
-        std::mem::offset_of!(abi::Root, $field)
+        std::mem::offset_of!(::abi::Root, $field)
     };
 }
-pub(crate) use root;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@
 //! a memfd, so that several processes see it and a test can kill the writer. The third one, on mmapable BPF arrays, is
 //! in crate `xdp`. All of them reserve 4 GiB of address space at once and make segments accessible as the writer asks.
 
-use crate::epoch::Readers;
+use crate::grace::Readers;
 use crate::plain::PlainMemory;
 use abi::{Root, Stats, LINE_BITS, LINE_BYTES, SEGMENTS_MAX, SEGMENT_BYTES, SEGMENT_LINES, SLOTS_MAX};
 use std::io;

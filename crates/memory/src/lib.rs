@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Table memory: where it lies, its lines, and how long a reader may look at what the writer has unlinked.
+//!
+//! [`Memory`] is a root and an arena of 64-byte [`Line`]s, on the heap ([`HeapMemory`]), in a memfd ([`SharedMemory`]), or on BPF
+//! maps (crate `xdp`). [`Lines`] turns a line number into a line and is the one place that does. [`Readers`] holds a
+//! grace period: the writer waits there until no reader can see a line that it has unlinked. The design page is
+//! `docs/design/memory.md`.
+
+mod grace;
+mod line;
+mod plain;
+mod tables;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use grace::{Readers, READERS_MAX};
+pub use line::{prefetch, prefetch_address, prefetch_slice, Line, Lines, RootRef};
+pub use plain::{large_pages, PlainMemory, ZeroedLines};
+pub use tables::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hooks for tests: a writer that dies at a chosen store, and the list of addresses that were prefetched.
+
+use std::cell::{Cell, RefCell};
+
+thread_local! {
+    /// Stores that this thread makes before it dies; the largest number stands for no limit.
+    static STORES: Cell<u64> = const { Cell::new(u64::MAX) };
+    /// Addresses that this thread has prefetched, while [`asked`] runs.
+    static PREFETCHED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
+}
+
+/// Lets this thread make so many stores into table memory and then end by a panic, as a process that is killed there. What `what` returns,
+/// or None; and how many stores were left.
+pub fn dies_after<T>(stores: u64, what: impl FnOnce() -> T) -> (Option<T>, u64) {
+    STORES.set(stores);
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what));
+    let left = STORES.replace(u64::MAX);
+    assert!(done.is_ok() || left == 0, "it died of something else");
+    (done.ok(), left)
+}
+
+/// Called before each store of the writer.
+pub(crate) fn store() {
+    match STORES.get() {
+        u64::MAX => {}
+        // Without a message: it is no failure.
+        0 => std::panic::resume_unwind(Box::new("killed")),
+        n => STORES.set(n - 1),
+    }
+}
+
+/// Called with each address that this thread prefetches.
+pub(crate) fn note(at: usize) {
+    PREFETCHED.with_borrow_mut(|list| list.iter_mut().for_each(|list| list.push(at)));
+}
+
+/// The addresses that are prefetched meanwhile, in their order.
+pub fn asked(what: impl FnOnce()) -> Vec<usize> {
+    PREFETCHED.set(Some(Vec::new()));
+    what();
+    PREFETCHED.take().unwrap_or_default()
+}
