@@ -67,8 +67,8 @@ static __always_inline int serve(struct packet *p, struct end *e, int *action)
 	return end;
 }
 
-/* From the wire to the tenant. The compiler makes a copy of the way for each pair of families, with constant offsets. */
-static __always_inline int way(struct packet *p, struct end *e, int *action)
+/* From the wire to the tenant. The compiler makes a copy of the path for each pair of families, with constant offsets. */
+static __always_inline int tunnel_packet(struct packet *p, struct end *e, int *action)
 {
 	int end = parse_outer(p, e);
 	__u16 type;
@@ -99,10 +99,10 @@ __noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 		type = outer_type(&p);
 		if (likely(type == bpf_htons(ETH_P_IP))) {
 			p.outer_v6 = 0;
-			end = way(&p, e, &action);
+			end = tunnel_packet(&p, e, &action);
 		} else if (type == bpf_htons(ETH_P_IPV6)) {
 			p.outer_v6 = 1;
-			end = way(&p, e, &action);
+			end = tunnel_packet(&p, e, &action);
 		} else {
 			end = type < 0 ? DROP_OUTER_TRUNCATED : PASS;
 		}

@@ -75,7 +75,7 @@ static __always_inline int by_state(struct nat_work *w)
 
 /*
  * What is known of the packet's connection by w->key judges it: a session, or the state table. in: towards the inner end;
- * guess: the line of its record, if it seems to have one, which is on its way already. GO or a verdict.
+ * candidate: the line of its record, if it seems to have one, which is being loaded already. GO or a verdict.
  */
 static __always_inline int by_connection(struct nat_work *w, int in, __u32 guess)
 {
@@ -92,7 +92,7 @@ static __always_inline int by_connection(struct nat_work *w, int in, __u32 guess
 	if (!r)
 		return PUNT + PUNT_SESSION_NEW;
 	state = READ_ONCE(r->state);
-	why = settled(w, r, state, in);
+	why = session_verdict(w, r, state, in);
 	if (why)
 		return PUNT + (why & (PUNT_REASONS - 1));
 	take(w, r, state, in);

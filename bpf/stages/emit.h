@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * emit: counters and the ways out. Every packet comes through exactly one of forward, punt, drop and pass.
+ * emit: counters, and where packets leave. Every packet comes through exactly one of forward, punt, drop and pass.
  *
  * A packet is counted for its tenant once. A punted one is counted here if the metadata names the tenant, which tells the
  * software path that it is counted already; a driver without metadata leaves it to the software path.
@@ -29,7 +29,7 @@ __noinline int tunny_capture(struct xdp_md *ctx, __u32 kind, __u32 reason, __u32
 	e->reason = reason;
 	e->reserved = 0;
 	e->captured = captured;
-	/* Says 1 to 256 in a way that the verifier of 6.1 understands, too. */
+	/* Says 1 to 256 in a form that the verifier of 6.1 understands, too. */
 	captured -= 1;
 	OPAQUE(captured);
 	captured = (captured & (TUNNY_EVENT_BYTES - 1)) + 1;
@@ -86,7 +86,7 @@ static __always_inline void count_ingress(struct packet *p)
 		count_tenant(p->root, cells, id, p->slot, p->inner_bytes);
 }
 
-/* What the ways out look up again: they are not taken often, and the hot path need not carry it. */
+/* What emit looks up again: they are not taken often, and the hot path need not carry it. */
 struct exit {
 	struct xdp_md *ctx;
 	struct tunny_root *root;
@@ -99,7 +99,7 @@ static __always_inline void count_accepted(struct exit *x, const struct end *e)
 	__u64 *cells;
 	__u32 line;
 
-	if (e->standing != ACCEPTED || x->slot >= x->root->xdp_slots)
+	if (e->admission != ACCEPTED || x->slot >= x->root->xdp_slots)
 		return;
 	line = tenant_words_line(x->root, e->tenant / 8, x->slot);
 	cells = line ? line_at(line) : NULL;
@@ -114,7 +114,7 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 	x->stats->dropped++;
 	x->stats->drops[reason & (DROP_REASONS - 1)]++;
 	count_accepted(x, e);
-	if (e->standing != STRANGER && tunny_count_drop(x->root->drops, x->root->salt, e->vni, reason))
+	if (e->admission != STRANGER && tunny_count_drop(x->root->drops, x->root->salt, e->vni, reason))
 		x->stats->drop_overflow++;
 	if (unlikely(options & TUNNY_OPT_CAPTURE_DROPS))
 		tunny_capture(x->ctx, TUNNY_EVENT_DROP, reason, e->vni);
@@ -123,7 +123,7 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 
 static __always_inline struct tunny_tenant_state *tenant_state(struct exit *x, const struct end *e)
 {
-	__u32 record = e->standing == STRANGER ? 0 : tenant_record(x->root, e->tenant);
+	__u32 record = e->admission == STRANGER ? 0 : tenant_record(x->root, e->tenant);
 
 	return record ? line_at(record + (1 << TUNNY_TENANT_CHUNK_SHIFT)) : NULL;
 }
@@ -175,11 +175,11 @@ static __always_inline int enter_ring(struct tunny_root *root, __u64 *ring, __u6
 	if (most < least)
 		most = least;
 	for (int i = 0; i < 4; i++) {
-		__u64 old = READ_ONCE(*mine), held = old >> TUNNY_PUNT_EPOCH_SHIFT << TUNNY_PUNT_EPOCH_SHIFT == epoch ? old & 0xffffffff : 0;
+		__u64 old = READ_ONCE(*mine), used = old >> TUNNY_PUNT_EPOCH_SHIFT << TUNNY_PUNT_EPOCH_SHIFT == epoch ? old & 0xffffffff : 0;
 
-		if (held >= most)
+		if (used >= most)
 			return 0;
-		if (__sync_val_compare_and_swap(mine, old, epoch | (held + 1)) == old)
+		if (__sync_val_compare_and_swap(mine, old, epoch | (used + 1)) == old)
 			break;
 	}
 	__sync_fetch_and_add(ring, 1);
@@ -234,7 +234,7 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 	}
 	if (unlikely(x->root->options & TUNNY_OPT_CAPTURE_PUNTS))
 		tunny_capture(x->ctx, TUNNY_EVENT_PUNT, reason, e->vni);
-	if (e->standing == ACCEPTED)
+	if (e->admission == ACCEPTED)
 		tenant = tenant_record(x->root, e->tenant);
 	if (write_meta(x->ctx, e, tenant, share, reason, now))
 		count_accepted(x, e);
@@ -246,7 +246,7 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 	return XDP_REDIRECT;
 }
 
-/* Every way out but forwarding. A global function: verified once, not for each way that leads here. */
+/* Every end but forwarding. A global function: verified once, not for each caller. */
 __noinline int tunny_finish(struct xdp_md *ctx, const struct end *e, int verdict)
 {
 	__u32 zero = 0, slot = bpf_get_smp_processor_id();

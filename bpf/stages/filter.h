@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * filter: security groups. The verdict of a connection lies in its session, which the software path makes; a packet of a settled
+ * filter: security groups. The verdict of a connection lies in its session, which the software path makes; a packet of an established
  * session whose rules are the present ones goes on here, every other one is the software path's.
  *
  * Or a state table tells what becomes of a packet (bpf/states): then data packets are judged by it, and control packets are the
  * software path's, whose agent writes the table.
  *
- * It is asked once the destination is known: a session is of two ends. What leads to the Internet or comes from there has its
+ * It runs once the destination is known: a session is of two ends. What leads to the Internet or comes from there has its
  * verdict in nat's session. A packet between VPCs without groups meets one test.
  */
 #ifndef TUNNY_FILTER_H

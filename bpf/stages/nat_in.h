@@ -8,7 +8,7 @@
 #include "meter.h"
 #include "emit.h"
 
-/* The VPC of the session: its record, and what the ways out need to know. Returns GO or a verdict. */
+/* The VPC of the session: its record, and what emit needs to know. Returns GO or a verdict. */
 static __always_inline int enter_vpc(struct tunny_root *root, struct nat_work *w, struct end *e)
 {
 	struct tenant t;
@@ -22,7 +22,7 @@ static __always_inline int enter_vpc(struct tunny_root *root, struct nat_work *w
 	w->walk.gateway_mac = t.mac;
 	e->vni = w->vni;
 	e->tenant = tenant_id(t.key);
-	e->standing = ATTRIBUTED;
+	e->admission = ATTRIBUTED;
 	return GO;
 }
 
@@ -146,7 +146,7 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct nat_work *w, struct end
 	end = enter_vpc(root, w, e);
 	if (end)
 		return end;
-	end = settled(w, r, w->state, 1);
+	end = session_verdict(w, r, w->state, 1);
 	if (end)
 		return PUNT + end;
 	w->port = w->v6 ? w->dst_port : READ_ONCE(r->inner1) >> 16 & 0xffff;

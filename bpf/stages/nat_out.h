@@ -90,7 +90,7 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
 	if (!r)
 		return GO;
 	state = READ_ONCE(r->state);
-	w->why = settled(w, r, state, 0);
+	w->why = session_verdict(w, r, state, 0);
 	if (w->why)
 		return GO;
 	if (hairpin(root, w)) {
@@ -155,13 +155,13 @@ static __always_inline int nat(struct packet *p)
 	w->meter = tenant_meter(p->root, p->tenant_key);
 	w->tos = new_inner_tos(p);
 	p->nat = 1;
-	/* The destination may be a VM in the chain of its bucket, or an IPv6 one: then the route is asked first. */
+	/* The destination may be a VM in the chain of its bucket, or an IPv6 one: then the route is looked up first. */
 	if (!p->far && p->roots & TUNNY_ROOT_SIMPLE && (p->inner_v6 || p->vm_rest))
 		return GO;
 	return nat_serve(p, w);
 }
 
-/* The verdict of route. If the way is the Internet, nat says what becomes of the packet. Negative: it was sent. */
+/* The verdict of route. If it leads to the Internet, nat says what becomes of the packet. Negative: it was sent. */
 static __always_inline int nat_verdict(struct packet *p, int end)
 {
 	__u32 zero = 0;
@@ -174,7 +174,7 @@ static __always_inline int nat_verdict(struct packet *p, int end)
 	walk = bpf_map_lookup_elem(&tunny_walks, &zero);
 	if (!w || !walk)
 		return DROP_TABLE_FAULT;
-	/* Nobody lends his way out to a peer. */
+	/* A peer's route to the Internet is not for its peers. */
 	if (!(p->policy & TUNNY_POLICY_NAT) || walk->hops)
 		return end;
 	/* A VM's entry went away under our eyes. */

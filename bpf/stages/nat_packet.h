@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What nat knows of a packet: its addresses and ports, its session's key, and whether it is one that changes nothing of a settled
+ * What nat knows of a packet: its addresses and ports, its session's key, and whether it is one that changes nothing of an established
  * session.
  */
 #ifndef TUNNY_NAT_PACKET_H
@@ -44,7 +44,7 @@ struct nat_work {
 	__u32 line;		/* of the session's record */
 	__u32 port;		/* of the VM */
 	__u64 state;
-	__u32 why;		/* why the software path must have it, if the way is the Internet */
+	__u32 why;		/* why the software path must have it, if it leads to the Internet */
 	__u32 to_vni;		/* of the other end inside */
 	__u64 sender_hi;	/* outer source */
 	__u64 sender_lo;
@@ -219,8 +219,8 @@ static __always_inline void outer_key(struct nat_work *w)
 	}
 }
 
-/* Is the session settled, and the packet one that changes nothing of it? Returns GO or a punt reason. */
-static __always_inline int settled(const struct nat_work *w, const struct tunny_session_record *r, __u64 state, int in)
+/* Is the session established, and the packet one that changes nothing of it? Returns GO or a punt reason. */
+static __always_inline int session_verdict(const struct nat_work *w, const struct tunny_session_record *r, __u64 state, int in)
 {
 	__u32 number = state & TUNNY_SESSION_STATE_MASK;
 	int outside = !!(state & TUNNY_SESSION_FROM_OUTSIDE);

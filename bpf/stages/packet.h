@@ -7,7 +7,7 @@
  *
  * Two structures, because the compiler treats them differently. `struct packet` never has its address taken outside of
  * inlined code, so it lives in registers and each of its fields costs nothing until it is used. `struct end` is what the
- * ways out need to know (drop, punt, pass); it lies in memory, so that a check on the hot path costs a compare and a
+ * emit needs to know (drop, punt, pass); it lies in memory, so that a check on the hot path costs a compare and a
  * branch and not a set of registers prepared for the branch.
  */
 #ifndef TUNNY_PACKET_H
@@ -36,7 +36,7 @@
 #define VXLAN_BYTES 8
 
 /* How far the tenant stage came. */
-enum standing { STRANGER, ATTRIBUTED, ACCEPTED };
+enum admission { STRANGER, ATTRIBUTED, ACCEPTED };
 
 struct end {
 	__u64 outer_src_hi;
@@ -46,7 +46,7 @@ struct end {
 	__u32 inner_at;		/* offset of the inner Ethernet header, 0 if not parsed */
 	__u32 inner_bytes;	/* of the inner frame */
 	__u32 tenant;		/* id of the ingress VPC, 0 if not looked up */
-	__u32 standing;
+	__u32 admission;
 	__u32 target_v6;	/* inner destination of a packet with a link-local address, as are target_hi and target_lo */
 	__u64 target_hi;
 	__u64 target_lo;
@@ -69,7 +69,7 @@ struct packet {
 	__u32 slot;		/* statistics slot: the CPU */
 	__u32 bytes;		/* of the received frame */
 	/* parse: outer */
-	__u32 outer_v6;		/* a constant in each copy of the way, as is inner_v6 */
+	__u32 outer_v6;		/* a constant in each copy of the path, as is inner_v6 */
 	__u32 outer_tos;
 	__u64 outer_src_lo;
 	__u32 inner_at;
@@ -83,7 +83,7 @@ struct packet {
 	__u32 ttl;
 	__u32 inner_tos;
 	__u32 ecn;		/* new inner ECN */
-	/* hint: what was asked for before it is needed */
+	/* hint: what was prefetched before it is needed */
 	struct tunny_tenant_bucket *tenant_bucket;
 	struct tunny_word_bucket *member_bucket;
 	struct tunny_vm4_bucket *vm_bucket;
@@ -91,9 +91,9 @@ struct packet {
 	__u32 vm_rest;		/* if `own` is 0: where a search for the destination's entry goes on, 0: nowhere */
 	__u64 own_key;		/* of the destination in the packet's own VPC */
 	__u32 own;		/* position + 1 of that key in vm_bucket, and p->vm is read from it */
-	__u32 cell_group;	/* of VM ids whose cells were asked for */
-	__u32 far;		/* the destination may be on the Internet, and its session was asked for */
-	__u32 nat;		/* nat has been asked, and its work names this packet */
+	__u32 cell_group;	/* of VM ids whose cells were prefetched */
+	__u32 far;		/* the destination may be on the Internet, and its session was prefetched */
+	__u32 nat;		/* nat has run, and its work names this packet */
 	/* tenant, route, locate */
 	__u64 tenant_key;	/* of the ingress VPC */
 	__u64 roots;
@@ -127,7 +127,7 @@ static __always_inline int short_of(struct packet *p, __u32 need, int reason)
 
 /*
  * Length of the frame. A multi-buffer frame's first buffer is never small (but with header split, which drivers turn off
- * for XDP), so small frames are spared the call; frame_holds asks again before it calls one too short.
+ * for XDP), so small frames are spared the call; frame_holds checks again before it calls one too short.
  */
 static __always_inline __u32 frame_bytes(struct xdp_md *ctx)
 {

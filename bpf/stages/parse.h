@@ -348,7 +348,7 @@ static __always_inline int outer_type(struct packet *p)
 	return data + ETH_BYTES > end_of(p->ctx) ? -1 : *(__u16 *)(data + 12);
 }
 
-/* Outer headers; p->outer_v6 says of which family. Then asks for the lines that they and the destination name. */
+/* Outer headers; p->outer_v6 says of which family. Then prefetches the lines that they and the destination name. */
 static __always_inline int parse_outer(struct packet *p, struct end *e)
 {
 	int end = p->outer_v6 ? parse_outer_ipv6(p, e) : parse_outer_ipv4(p, e);

@@ -19,7 +19,7 @@ static __always_inline int icmp_or(__u64 options, int reason)
 }
 
 /*
- * The entry that second_lines read is settled if its key word still says so: the roots were read in between, so it
+ * The entry that second_lines read is stable if its key word still says so: the roots were read in between, so it
  * belongs to the state of the VPC that they describe.
  */
 static __always_inline int own_entry_holds(const struct packet *p)
@@ -41,7 +41,7 @@ struct walk {
 	__u64 policy;		/* of the VPC at hand */
 	__u32 vni;		/* of the VPC at hand */
 	__u32 hops;		/* 0: the VPC at hand is the ingress VPC */
-	__u32 own_missed;	/* the destination's home line in the ingress VPC had no settled entry of it */
+	__u32 own_missed;	/* the destination's bucket in the ingress VPC had no stable entry of it */
 	__u32 own_rest;		/* then: where the search goes on, 0: nowhere */
 	__u32 v6;
 	__u32 found;		/* the VPC at hand is the destination's, and the VM is `vm` */
@@ -227,7 +227,7 @@ __noinline int tunny_walk(struct walk *w)
 	for (int hop = 0; hop <= TUNNY_PEER_HOPS_MAX; hop++) {
 		half = w->v6 ? w->roots >> 32 : w->roots;
 		simple = half & TUNNY_ROOT_SIMPLE;
-		/* A peer's tree is next to never asked: he leads here because the VM is his. */
+		/* A peer's tree is hardly ever looked up: what leads here is that the VM is the peer's. */
 		if (!w->hops)
 			touch_tree(half);
 		w->found = simple ? find_vm(root, w) : 0;

@@ -25,7 +25,7 @@ static __always_inline int check_source6(struct tunny_root *root, const struct e
 	return word_lookup(root->members, root->salt, word, 0) ? GO : DROP_SOURCE_NOT_HOSTING;
 }
 
-/* May an NC with this IPv4 address send for this VNI? Asked again when it is not in its home bucket. */
+/* May an NC with this IPv4 address send for this VNI? Looked up again when it is not in its bucket. */
 static __always_inline int check_source4(struct tunny_root *root, const struct end *e)
 {
 	__u64 word = (__u64)e->vni << 40 | e->outer_src_lo << 8 | TUNNY_MEMBER_V4;
@@ -42,7 +42,7 @@ static __always_inline int source_of(struct tunny_root *root, const struct end *
 	return e->outer_v6 ? check_source6(root, e) : check_source4(root, e);
 }
 
-/* Global, as is tunny_refuse: verified once, apart from the ways that lead here. */
+/* Global, as is tunny_refuse: verified once, apart from its callers. */
 __noinline int tunny_check_source(const struct end *e)
 {
 	__u32 zero = 0;
@@ -64,17 +64,17 @@ __noinline int tunny_refuse(struct end *e, int verdict)
 	if (!tenant_lookup(root, e->vni, &t))
 		return DROP_VNI_UNKNOWN;
 	e->tenant = tenant_id(t.key);
-	e->standing = ATTRIBUTED;
+	e->admission = ATTRIBUTED;
 	if (root->options & TUNNY_OPT_SOURCE_STRICT) {
 		end = source_of(root, e);
 		if (end)
 			return end;
 	}
-	e->standing = ACCEPTED;
+	e->admission = ACCEPTED;
 	return verdict;
 }
 
-/* The VNI is not in its home bucket: follow the chain. */
+/* The VNI is not in its bucket: follow the chain. */
 static __always_inline int find_tenant(struct packet *p)
 {
 	struct tenant t;
@@ -98,13 +98,13 @@ static __always_inline int tenant(struct packet *p, struct end *e)
 	if (unlikely(!second_lines(p)) && !find_tenant(p))
 		return DROP_VNI_UNKNOWN;
 	e->tenant = tenant_id(p->tenant_key);
-	e->standing = ATTRIBUTED;
+	e->admission = ATTRIBUTED;
 	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->outer_v6 || unlikely(!word_present(p->member_bucket, member)))) {
 		end = tunny_check_source(e);
 		if (end)
 			return end;
 	}
-	e->standing = ACCEPTED;
+	e->admission = ACCEPTED;
 	p->to_vni = p->vni;
 	return GO;
 }

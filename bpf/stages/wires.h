@@ -53,7 +53,7 @@ static __always_inline int wire_vpc(const struct tunny_root *root, struct nat_wo
 	w->tenant_key = t.key;
 	e->vni = vni;
 	e->tenant = tenant_id(t.key);
-	e->standing = ATTRIBUTED;
+	e->admission = ATTRIBUTED;
 	return 1;
 }
 
@@ -277,7 +277,7 @@ __noinline int tunny_wire_judge(struct xdp_md *ctx, struct nat_work *w, struct e
 		vni = server4(w, in ? w->dst_lo : w->src_lo);
 	w->known = vni && (vni == w->vni || wire_vpc(root, w, e, vni));
 	if (w->known) {
-		e->standing = ACCEPTED;
+		e->admission = ACCEPTED;
 		e->inner_bytes = ETH_BYTES + w->bytes;
 	}
 	end = wire_unjudged(ctx, w);
@@ -293,7 +293,7 @@ __noinline int tunny_wire_judge(struct xdp_md *ctx, struct nat_work *w, struct e
 	return by_connection(w, in, 0);
 }
 
-/* A frame's whole way. PASS: the port is no end of a wire. Negative: sent. */
+/* A frame's whole path. PASS: the port is no end of a wire. Negative: sent. */
 __noinline int tunny_wire(struct xdp_md *ctx, struct end *e)
 {
 	__u32 zero = 0, slot = bpf_get_smp_processor_id(), place, line, other, mtu;

@@ -43,7 +43,7 @@ __noinline __u64 tunny_state(struct state_key *k)
 	states_hash(k, root->salt);
 	/*
 	 * Unrolled, and half as often as software tries: of the loop the compiler makes one to whose head an instruction leads back that
-	 * is no jump, which Linux 6.1 refuses; four times unrolled it is too much for its verifier. Who is unsure asks the agent.
+	 * is no jump, which Linux 6.1 refuses; four times unrolled it is too much for its verifier. What is unsure is left to the agent.
 	 */
 #pragma unroll
 	for (int i = 0; i < TUNNY_STATES_TRIES / 2; i++) {

@@ -46,7 +46,7 @@ static __always_inline int ipv4_checks(const void *header)
 		}                                                  \
 	} while (0)
 
-/* The sum of bytes that may lie in any buffer of the frame, by way of a scratch buffer. -1: they are not all there. */
+/* The sum of bytes that may lie in any buffer of the frame, through a scratch buffer. -1: they are not all there. */
 __noinline __s64 tunny_sum_copied(struct xdp_md *ctx, __u32 at, __u32 bytes)
 {
 	__u32 zero = 0;
@@ -64,7 +64,7 @@ __noinline __s64 tunny_sum_copied(struct xdp_md *ctx, __u32 at, __u32 bytes)
 		bytes -= CHUNK_BYTES;
 	}
 	if (bytes) {
-		/* Says 1 to 1024 in a way that the verifier of 6.1 understands, too. */
+		/* Says 1 to 1024 in a form that the verifier of 6.1 understands, too. */
 		bytes -= 1;
 		OPAQUE(bytes);
 		bytes = (bytes & (CHUNK_BYTES - 1)) + 1;

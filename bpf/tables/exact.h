@@ -2,10 +2,10 @@
 /*
  * Exact match: chained buckets of one cache line (IPv6: two).
  *
- * A packet needs up to three of these tables (tenants, members, VM-NC) and their home lines depend on the packet alone.
- * So the caller first asks for all home lines (the loads overlap), and matches afterwards. A match within a line uses no
+ * A packet needs up to three of these tables (tenants, members, VM-NC) and their buckets depend on the packet alone.
+ * So the caller first prefetches all buckets (the loads overlap), and matches afterwards. A match within a line uses no
  * branch: the position of a key in its bucket is random, and a wrong guess would cost more than comparing all of it.
- * What is not in its home line (chains, entries in the middle of a commit) takes the global functions at the end, which
+ * What is not in its bucket (chains, entries in the middle of a commit) takes the global functions at the end, which
  * the verifier checks once, apart from the packet path.
  */
 #ifndef TUNNY_EXACT_H
@@ -123,7 +123,7 @@ static __always_inline int tenant_lookup(const struct tunny_root *root, __u32 vn
 	return 1;
 }
 
-/* The same for an entry that was asked for: its home line first, without a branch. */
+/* The same for an entry that was prefetched: its bucket first, without a branch. */
 static __always_inline int tenant_find(const struct tunny_root *root, __u32 vni, struct tenant *t)
 {
 	struct tunny_tenant_bucket *b = tenant_home(root, tenant_hash(vni, root->salt));
@@ -173,7 +173,7 @@ static __always_inline __u64 word_present(const struct tunny_word_bucket *b, __u
 	return ~differ >> 63;
 }
 
-/* Follows the chain of a word table from its home line on. Returns the entry, 0 if there is none. */
+/* Follows the chain of a word table from its bucket on. Returns the entry, 0 if there is none. */
 __noinline __u64 tunny_word_chain(__u32 line, __u64 key, __u32 shift)
 {
 	for (int i = 0; i < TUNNY_CHAIN_MAX && line; i++) {
@@ -219,8 +219,8 @@ static __always_inline int key_visible(__u64 key, __u64 generation)
 }
 
 /*
- * A settled entry (state: valid, nothing else) in this line: its position + 1; 0 if it is not in this line. `marks` are those of the same
- * three words, read once: an entry that had one then may be settled a moment later, and must be looked for all the same.
+ * A stable entry (state: valid, nothing else) in this line: its position + 1; 0 if it is not in this line. `marks` are those of the same
+ * three words, read once: an entry that had one then may be stable a moment later, and must be looked for all the same.
  */
 static __always_inline __u32 vm4_match(const struct tunny_vm4_bucket *b, __u64 key, __u64 *marks)
 {
@@ -234,7 +234,7 @@ static __always_inline __u32 vm4_match(const struct tunny_vm4_bucket *b, __u64 k
 }
 
 /*
- * The line in which a search of a bucket that lacks a settled entry goes on: the next, or the same if a commit was under way when its keys
+ * The line in which a search of a bucket that lacks a stable entry goes on: the next, or the same if a commit was under way when its keys
  * were read.
  */
 static __always_inline __u32 vm4_rest(const struct tunny_vm4_bucket *b, __u32 line, __u64 marks)

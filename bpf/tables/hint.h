@@ -3,14 +3,14 @@
  * Asks for lines before they are needed. BPF has no prefetch, so a word of each line is loaded and forgotten; an out-of-order
  * CPU goes on with what follows, and several cache misses cost as much as one. Two rounds:
  *
- * first_lines, once the outer headers are parsed: the home buckets of the packet's VNI, of its sender, and of its
+ * first_lines, once the outer headers are parsed: the buckets of the packet's VNI, of its sender, and of its
  * destination in its own VPC, and the words in which such a VPC and such a VM are counted as a rule. They depend on the
  * packet alone, so they cost one access to memory together.
  *
  * A destination that is no private address may be on the Internet: then, on a gateway with public addresses, both buckets of the
- * packet's session are asked for as well.
+ * packet's session are prefetched as well.
  *
- * second_lines: reads the tenant; and asks for the VM's cell, if it is not where it was expected. Which of it is true is
+ * second_lines: reads the tenant; and prefetches the VM's cell, if it is not where it was expected. Which of it is true is
  * decided later, in the order of the stages: the entry counts only if its key word is still the same after the
  * tenant's roots have been read, so the packet sees one state of its VPC.
  */
@@ -29,8 +29,8 @@ static __always_inline void touch(const void *line)
 }
 
 /*
- * Counting words are asked for and forgotten; who counts works their place out again. A pointer that may be NULL, kept to
- * the end of the packet's way, would double what the verifier must look at.
+ * Counting words are prefetched and forgotten; who counts works their place out again. A pointer that may be NULL, kept to
+ * the end of the program, would double what the verifier must look at.
  */
 static __always_inline void touch_line(const void *line)
 {
@@ -142,7 +142,7 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	touch(p->tenant_bucket->peers);
 	touch(p->member_bucket);
 	touch_line(counters);
-	/* No VM is counted for what goes to the Internet, and each line that is asked for is waited for at the packet's end. */
+	/* No VM is counted for what goes to the Internet, and each line that is prefetched is waited for at the packet's end. */
 	if (unlikely(root->public_roots) && !private4(inner_dst))
 		session_lines(p);
 	else
@@ -193,7 +193,7 @@ static __always_inline struct tunny_nc_record *nc_record(const struct tunny_root
 	return line_at(nc_chunk(root, nc) + (1U << (TUNNY_NC_CHUNK_SHIFT - 3)) + (nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)));
 }
 
-/* Reads the tenant's entry. 0 if its VNI is not in its home bucket. */
+/* Reads the tenant's entry. 0 if its VNI is not in its bucket. */
 static __always_inline int second_lines(struct packet *p)
 {
 	struct tenant t;

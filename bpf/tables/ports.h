@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The ways out of the program: uplink ports, AF_XDP sockets, the event ring; and what the loader tells the program. */
+/* Where packets leave the program: uplink ports, AF_XDP sockets, the event ring; and what the loader tells the program. */
 #ifndef TUNNY_PORTS_H
 #define TUNNY_PORTS_H
 
@@ -22,7 +22,7 @@ struct {
 	__type(value, __u32);
 } tunny_xsks SEC(".maps");
 
-/* Interface index of an uplink -> port slot. Only asked for punts. */
+/* Interface index of an uplink -> port slot. Only read for punts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, TUNNY_PORTS_MAX);

@@ -3,7 +3,7 @@
  * Session memory as the fast path sees it: a memory of its own beside table memory, of the same kind (lines, segments), with
  * its own root. Keys, hashes and places are described in crate abi, session.rs.
  *
- * A key has two candidate buckets, which are asked for together. Within a bucket nothing branches on where a tag matches: the
+ * A key has two candidate buckets, which are prefetched together. Within a bucket nothing branches on where a tag matches: the
  * lines of all slots with the tag are or-ed, which is the line itself as long as there is one (19 of 20 keys); what is more
  * is looked at one by one. The whole key in the record decides.
  */
@@ -153,7 +153,7 @@ static __always_inline void session_touch_line(__u32 line)
 }
 
 /*
- * Asks for both buckets of an IPv4 key (`outer` as in session_key) before anything else of it is known to matter. Wrong words cost
+ * Prefetches both buckets of an IPv4 key (`outer` as in session_key) before anything else of it is known to matter. Wrong words cost
  * time and nothing else: who looks the session up reads the key from the packet itself.
  */
 __noinline int tunny_session_ask(__u32 outer, __u64 w0, __u64 w1)
@@ -213,7 +213,7 @@ static __always_inline __u32 session_in(__u64 ref, const struct session_key *k)
 }
 
 /*
- * Asks for both buckets of an IPv4 key and for the record that they name, so that it is on its way before anything else of the packet
+ * Prefetches both buckets of an IPv4 key and for the record that they name, so that it is being loaded before anything else of the packet
  * is known to matter. Returns its line, 0 if no slot or several have the tag. Wrong words cost time and nothing else.
  */
 __noinline __u32 tunny_session_guess(__u32 outer, __u64 w0, __u64 w1)

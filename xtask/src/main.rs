@@ -4,6 +4,7 @@
 mod lanes;
 mod silent;
 mod style;
+mod words;
 
 use std::{env, fs, process::ExitCode};
 

@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn a_question_that_only_skip_asks_is_refused() {
-        let asks = "fn f() -> bool {\n    println!(\"skipped: no root\");\n    nix::unistd::geteuid().is_root()\n}\n";
-        assert_eq!(found("crates/x/tests/a.rs", asks).len(), 2);
-        assert_eq!(found("crates/x/src/a.rs", asks), Vec::<String>::new());
+        let text = "fn f() -> bool {\n    println!(\"skipped: no root\");\n    nix::unistd::geteuid().is_root()\n}\n";
+        assert_eq!(found("crates/x/tests/a.rs", text).len(), 2);
+        assert_eq!(found("crates/x/src/a.rs", text), Vec::<String>::new());
     }
 }

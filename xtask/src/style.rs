@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The invariants of ARCHITECTURE.md that a look at the source can check: licence lines, where `unsafe` may stand, which
-//! crate may use which, and that the packet path neither does I/O nor reads a clock.
+//! crate may use which, that the packet path neither does I/O nor reads a clock, and that no retired word is a name.
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +55,10 @@ const FILE_LINES_MAX: usize = 800;
 /// Returns every violation as a sentence with its place.
 pub fn violations(root: &Path) -> Vec<String> {
     let mut out = Vec::new();
+    let retired = crate::words::retired(root).unwrap_or_else(|why| {
+        out.push(why);
+        Vec::new()
+    });
     for file in sources(root) {
         let Ok(text) = fs::read_to_string(&file) else {
             continue;
@@ -62,6 +66,7 @@ pub fn violations(root: &Path) -> Vec<String> {
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
         check_file(&name, &text, &mut out);
         crate::silent::check(&name, &text, &mut out);
+        crate::words::check(&name, &text, &retired, &mut out);
     }
     for (krate, rank) in RANKS {
         let manifest = manifest_of(root, krate);

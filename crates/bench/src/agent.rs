@@ -36,7 +36,7 @@ fn alone(remote: &Remote, completions: &Arc<Completions>, from: u32) -> Result<f
     let begun = Instant::now();
     for i in from..from + ALONE {
         for step in 0..3 {
-            ask(remote, completions, i, step)?;
+            request(remote, completions, i, step)?;
             while completions.take(1).is_empty() {
                 std::hint::spin_loop();
             }
@@ -45,10 +45,10 @@ fn alone(remote: &Remote, completions: &Arc<Completions>, from: u32) -> Result<f
     Ok(f64::from(ALONE) / begun.elapsed().as_secs_f64())
 }
 
-fn ask(remote: &Remote, completions: &Arc<Completions>, i: u32, step: usize) -> Result<u64, Error> {
+fn request(remote: &Remote, completions: &Arc<Completions>, i: u32, step: usize) -> Result<u64, Error> {
     let begin = if step == 0 { Begin::Allowed } else { Begin::Never };
     let refused = |why| Error::Failed { what: "asking the agent".into(), why: format!("{why:?}") };
-    remote.ask(completions, &packet(i, step), begin, false).map_err(refused)
+    remote.request(completions, &packet(i, step), begin, false).map_err(refused)
 }
 
 /// The same with many connections under way: connections a second.
@@ -58,7 +58,7 @@ fn together(remote: &Remote, completions: &Arc<Completions>, from: u32) -> Resul
     let mut waiting = std::collections::HashMap::new();
     while done < TOGETHER {
         while waiting.len() < AT_A_TIME && next < end {
-            waiting.insert(ask(remote, completions, next, 0)?, (next, 0));
+            waiting.insert(request(remote, completions, next, 0)?, (next, 0));
             next += 1;
         }
         for (ticket, answer) in completions.take(AT_A_TIME) {
@@ -69,7 +69,7 @@ fn together(remote: &Remote, completions: &Arc<Completions>, from: u32) -> Resul
             match step {
                 2 => done += 1,
                 _ => {
-                    waiting.insert(ask(remote, completions, i, step + 1)?, (i, step + 1));
+                    waiting.insert(request(remote, completions, i, step + 1)?, (i, step + 1));
                 }
             }
         }
@@ -122,13 +122,13 @@ pub fn agent_remote(context: &Context) -> Result<Report, Error> {
         return Err(lacks());
     }
     let completions = Arc::new(Completions::default());
-    let (mut ratios, mut slow, mut fast, mut beside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut ratios, mut slow, mut fast, mut compared) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut from = 0;
     for round in 0..ROUNDS {
         context.say(&format!("agent-remote: round {} of {ROUNDS}", round + 1));
         slow.push(alone(&remote, &completions, from)?);
         fast.push(together(&remote, &completions, from + ALONE)?);
-        beside.push(here(spec, context.seed)?);
+        compared.push(here(spec, context.seed)?);
         ratios.push(fast[round] / slow[round]);
         from += ALONE + TOGETHER;
     }
@@ -144,7 +144,7 @@ pub fn agent_remote(context: &Context) -> Result<Report, Error> {
         .detail("round_trips_a_connection", 3)
         .detail("connections_a_second_one_at_a_time", rounded(&slow))
         .detail("connections_a_second_many_at_a_time", rounded(&fast))
-        .detail("connections_a_second_agent_in_the_process", rounded(&beside))
+        .detail("connections_a_second_agent_in_the_process", rounded(&compared))
         .detail("connections_at_a_time", AT_A_TIME);
     Ok(report)
 }

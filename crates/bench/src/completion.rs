@@ -245,7 +245,7 @@ struct Filled {
     side: Side,
     alone: Times,
     kept: Vec<TcpStream>,
-    beside: Times,
+    compared: Times,
     few: Vec<f64>,
 }
 
@@ -257,7 +257,7 @@ fn fill(context: &Context, name: &'static str, middle: Middle) -> Result<Filled,
     let kept = long(&side)?;
     // A step of migration is at most once a second.
     std::thread::sleep(PHASE);
-    Ok(Filled { name, side, alone, kept, beside: Times::default(), few: Vec::new() })
+    Ok(Filled { name, side, alone, kept, compared: Times::default(), few: Vec::new() })
 }
 
 fn view(filled: &Filled) -> MigrationView {
@@ -287,7 +287,7 @@ pub fn completion_time(context: &Context) -> Result<Report, Error> {
             ));
             let seen = short(&filled.side, context.seed + 1 + n as u64)?;
             filled.few.push(seen.mean(0));
-            filled.beside.add(seen);
+            filled.compared.add(seen);
         }
     }
     let moved = view(&sides[0]);
@@ -312,10 +312,10 @@ fn answer(rows: &[Row], most: &[f64], moved: &MigrationView, sides: &[Filled; 3]
         for (class, tenants) in CLASSES.into_iter().enumerate() {
             report
                 .detail(&format!("{name}_{tenants}_alone_us"), report::round(filled.alone.mean(class)))
-                .detail(&format!("{name}_{tenants}_us"), report::round(filled.beside.mean(class)))
-                .detail(&format!("{name}_{tenants}_p50_us"), report::round(stats::median(&filled.beside.us[class])))
-                .detail(&format!("{name}_{tenants}_flows"), filled.beside.us[class].len() as u64)
-                .detail(&format!("{name}_{tenants}_failed"), filled.beside.failed[class]);
+                .detail(&format!("{name}_{tenants}_us"), report::round(filled.compared.mean(class)))
+                .detail(&format!("{name}_{tenants}_p50_us"), report::round(stats::median(&filled.compared.us[class])))
+                .detail(&format!("{name}_{tenants}_flows"), filled.compared.us[class].len() as u64)
+                .detail(&format!("{name}_{tenants}_failed"), filled.compared.failed[class]);
         }
     }
     report
@@ -366,7 +366,7 @@ fn fig18b(sides: &[Filled; 3]) -> Plot {
         });
         lines.push(Line {
             name: format!("{}, beside long connections", filled.name),
-            points: quantiles(&filled.beside.us.concat()),
+            points: quantiles(&filled.compared.us.concat()),
             dashed: false,
         });
     }

@@ -28,21 +28,21 @@ const EACH: u32 = 200_000;
 
 /// Rule `i` of a group, as it is written. Every rule is of other addresses or other services than those of its direction before it.
 fn rule(group: u32, i: u32) -> String {
-    let (way, n) = if i.is_multiple_of(2) { ("ingress", i / 2) } else { ("egress", i / 2) };
+    let (direction, n) = if i.is_multiple_of(2) { ("ingress", i / 2) } else { ("egress", i / 2) };
     let action = if n % 3 == 0 { "deny" } else { "allow" };
     match n {
-        0 => return format!("{way} deny udp/{DENIED} any priority 1"),
-        1 => return format!("{way} allow udp/{PORT} 10.0.0.0/8 priority 2000"),
+        0 => return format!("{direction} deny udp/{DENIED} any priority 1"),
+        1 => return format!("{direction} allow udp/{PORT} 10.0.0.0/8 priority 2000"),
         _ => {}
     }
     // An odd factor goes through all numbers of a power of two without repeating one.
     let spot = |bits: u32| n.wrapping_mul(0x9e37_79b1).wrapping_add(group * 77) & ((1 << bits) - 1);
     let prefix = |bits: u32, len: u32| Ipv4Addr::from_bits(10 << 24 | spot(bits) << (32 - len));
     match n % 10 {
-        0 => format!("{way} {action} tcp/2000-2999 {}/20", prefix(12, 20)),
-        1 | 2 => format!("{way} {action} udp/5000-5099 {}/24", prefix(16, 24)),
+        0 => format!("{direction} {action} tcp/2000-2999 {}/20", prefix(12, 20)),
+        1 | 2 => format!("{direction} {action} udp/5000-5099 {}/24", prefix(16, 24)),
         _ => format!(
-            "{way} {action} tcp/{} {}/32",
+            "{direction} {action} tcp/{} {}/32",
             [22, 25, 53, 80, 110, 143, 443, 993, 3306, 8080][(n / 10 % 10) as usize],
             prefix(24, 32)
         ),
@@ -200,10 +200,10 @@ pub fn filter_first(context: &Context) -> Result<Report, Error> {
         }
         let (rules, begin) = (nat.rules(), cpu::thread_time());
         let side = |v: crate::workload::Vm| Side { vni: Some(v.vni), addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)) };
-        let asked = |n: u32| {
+        let evaluated = |n: u32| {
             rules.judge(side(workload.vms[(n % vms) as usize]), side(mate(n % vms)), filter::service(17, PORT))
         };
-        let allowed = (0..EACH).filter(|n| asked(*n).deny.is_none()).count();
+        let allowed = (0..EACH).filter(|n| evaluated(*n).deny.is_none()).count();
         let lookup_ns = cpu::thread_time() - begin;
         // The first sample fills caches.
         if sample > 0 && allowed == EACH as usize {

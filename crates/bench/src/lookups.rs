@@ -204,12 +204,12 @@ impl Rig {
     /// The parts of a packet's cost: what each further part adds.
     pub fn parts(&mut self, samples: usize) -> Result<Parts, Error> {
         let mut parts = Parts::default();
-        self.engine.cache.recalls(false);
+        self.engine.cache.use_microflows(false);
         for _ in 0..samples {
             let [key, lookup] = [Upto::Key, Upto::Lookup].map(|upto| self.batched(upto));
             parts.walk.push(lookup? - key?);
         }
-        self.engine.cache.recalls(true);
+        self.engine.cache.use_microflows(true);
         self.batched(Upto::Actions)?;
         for _ in 0..samples {
             let [key, lookup, all] = [Upto::Key, Upto::Lookup, Upto::Actions].map(|upto| self.batched(upto));

@@ -281,7 +281,7 @@ pub fn xdp_nat(context: &Context) -> Result<Report, Error> {
     let cpu = cpu::count() - 1;
     cpu::pin(0, cpu).map_err(Error::io("pinning the driver"))?;
     let small = measure(context, &mut node, &workload, 1_000_000)?;
-    let [plain, beside] = inside(context, &node, &workload)?;
+    let [plain, compared] = inside(context, &node, &workload)?;
     let large = measure(context, &mut node, &workload, 10_000_000)?;
     context.say("xdp-nat: tables of comparison");
     let mixed = workload.packets(PACKETS, 0, context.seed);
@@ -306,8 +306,8 @@ pub fn xdp_nat(context: &Context) -> Result<Report, Error> {
         .detail("goal_10m_ns", 220.0)
         .detail("goal_10m_met", stats::median(&large.outward) <= 220.0)
         .detail_median("inside_without_nat_ns", &plain)
-        .detail_median("inside_with_nat_ns", &beside)
-        .detail("inside_ratio", report::round(stats::median(&beside) / stats::median(&plain)))
+        .detail_median("inside_with_nat_ns", &compared)
+        .detail("inside_ratio", report::round(stats::median(&compared) / stats::median(&plain)))
         .detail_median("driver_ns", &small.nothing)
         .detail_median("bare_ns", &bare)
         .detail("memory_dependent_read_ns", report::round(MissCost::measure(small.bytes + node.table_bytes()).dependent_ns))

@@ -166,7 +166,7 @@ struct Ours {
 }
 
 /// What was measured on one program, ns a packet.
-struct Beside {
+struct Compared {
     ours: Vec<Ours>,
     /// With megaflows, and with an entry for each header.
     theirs: Vec<f64>,
@@ -182,7 +182,7 @@ struct Beside {
     settings: String,
 }
 
-impl Beside {
+impl Compared {
     /// What a probe costs Open vSwitch and a whole lookup, ns, and by how much samples vary that this comes from. None if that is more than the difference.
     fn lookup(&self) -> Option<(f64, f64)> {
         let further = self.probes - self.exact_probes;
@@ -256,7 +256,7 @@ fn interval(ovs: &Ovs) -> Result<Interval, Error> {
     }
 }
 
-fn beside(context: &Context, name: &str, flows: &str, headers: Vec<Key>) -> Result<Beside, Error> {
+fn compared(context: &Context, name: &str, flows: &str, headers: Vec<Key>) -> Result<Compared, Error> {
     context.say(&format!("{name}: filling the cache"));
     let keys = sent_once(flows, headers)?;
     let mut first = Rig::new(import(flows)?, &keys, Kind::Gigaflow, context.seed);
@@ -309,7 +309,7 @@ fn beside(context: &Context, name: &str, flows: &str, headers: Vec<Key>) -> Resu
         }
     }
     let (packets, settings) = (keys.len(), ovs.settings());
-    Ok(Beside { ours, theirs, exact, signatures, probes, exact_probes, megaflows, exact_entries, packets, settings })
+    Ok(Compared { ours, theirs, exact, signatures, probes, exact_probes, megaflows, exact_entries, packets, settings })
 }
 
 /// The real OVN-Kubernetes dump, if it is there: its name, its flows as both sides get them, and headers made to explore it.
@@ -332,7 +332,7 @@ pub fn dump_parts(kind: Kind, seed: u64, samples: usize) -> Result<Parts, Error>
     rig.parts(samples)
 }
 
-fn details(report: &mut Report, name: &'static str, side: &Beside) {
+fn details(report: &mut Report, name: &'static str, side: &Compared) {
     let mut figures: BTreeMap<String, f64> = BTreeMap::new();
     let mut put = |name: &str, value: f64| figures.insert(name.into(), report::round(value));
     put("ovs_packet_ns", stats::median(&side.theirs));
@@ -392,9 +392,9 @@ fn judge(report: &mut Report, dump: Option<Vec<f64>>) {
 /// `peer-ovs-lookup`.
 pub fn peer(context: &Context) -> Result<Report, Error> {
     let work = workload("ols", 60_000, 1, context.seed)?;
-    let model = beside(context, "peer-ovs-lookup, OVN model", &plain_flows(&work.flows), work.headers)?;
+    let model = compared(context, "peer-ovs-lookup, OVN model", &plain_flows(&work.flows), work.headers)?;
     let dump = match dump(context.seed)? {
-        Some((name, flows, headers)) => Some(beside(context, &format!("peer-ovs-lookup, {name}"), &flows, headers)?),
+        Some((name, flows, headers)) => Some(compared(context, &format!("peer-ovs-lookup, {name}"), &flows, headers)?),
         None => None,
     };
     let against = "Open vSwitch-DPDK of Debian, megaflow lookup on the same flows and packets, CPU time; ours: the adaptive cache";
@@ -425,7 +425,7 @@ mod tests {
         let report = |dump| {
             let mut r = Report::new("peer-ovs-lookup", "ratio", vec![4.0], Some(Goal::AtLeast(GOAL)), "x");
             judge(&mut r, dump);
-            (r.met, r.beside.concat())
+            (r.met, r.caveats.concat())
         };
         assert_eq!(report(Some(vec![2.1, 2.2, 2.3])).0, Some(true));
         let (met, said) = report(Some(vec![0.4, 0.5, 0.6]));

@@ -57,7 +57,7 @@ pub fn ovs(context: &Context) -> Result<Report, Error> {
 }
 
 /// Runs Tunny and a Linux side in turn. Returns the report of Linux ÷ Tunny, CPU per packet.
-fn beside_linux(
+fn against_linux(
     context: &Context,
     name: &'static str,
     goal: f64,
@@ -104,7 +104,7 @@ pub fn linux_vxlan(context: &Context) -> Result<Report, Error> {
     let theirs = linux::vxlan_gateway(&workload, &packets)?;
     let (tunny, _node) = setup::xdp_gateway("tunny", &workload, &packets)?;
     let against = "the kernel's VXLAN gateway (vxlan external, ip route … encap ip), CPU per packet";
-    let report = beside_linux(context, "peer-linux-vxlan", 8.0, against, &theirs, &tunny)?;
+    let report = against_linux(context, "peer-linux-vxlan", 8.0, against, &theirs, &tunny)?;
     theirs.check(linux::is_nc)?;
     Ok(report)
 }
@@ -115,7 +115,7 @@ pub fn linux_route(context: &Context) -> Result<Report, Error> {
     let theirs = linux::router(&workload, &packets)?;
     let (tunny, _node) = setup::xdp_gateway("tunny", &workload, &packets)?;
     let against = "plain IPv4 routing by the kernel of the inner packets, CPU per packet";
-    let report = beside_linux(context, "peer-linux-route", 3.0, against, &theirs, &tunny)?;
+    let report = against_linux(context, "peer-linux-route", 3.0, against, &theirs, &tunny)?;
     theirs.check(|destination| destination >> 24 == 10)?;
     Ok(report)
 }

@@ -78,7 +78,8 @@ pub struct Report {
     /// Whether it does, by the goal's own definition.
     pub met: Option<bool>,
     /// Sentences that belong beside the value: what makes it look better than it is, and what is not as the goal defines it.
-    pub beside: Vec<String>,
+    #[serde(rename = "beside")]
+    pub caveats: Vec<String>,
     /// Seed of the workload.
     pub seed: u64,
     /// Further figures of the same run: absolute rates, settings, variants.
@@ -113,7 +114,7 @@ impl Report {
             compared_with: compared_with.into(),
             goal,
             met,
-            beside: Vec::new(),
+            caveats: Vec::new(),
             seed: 0,
             details: BTreeMap::new(),
             machine: Machine::describe(),
@@ -134,15 +135,15 @@ impl Report {
     }
 
     /// Adds a sentence that belongs beside the value.
-    pub fn beside(&mut self, sentence: impl Into<String>) -> &mut Report {
-        self.beside.push(sentence.into());
+    pub fn compared(&mut self, sentence: impl Into<String>) -> &mut Report {
+        self.caveats.push(sentence.into());
         self
     }
 
     /// Judges by more than the value: the goal is met only if this holds, too. The sentence says what it is.
     pub fn only_if(&mut self, holds: bool, sentence: impl Into<String>) -> &mut Report {
         self.met = self.met.map(|met| met && holds);
-        self.beside(sentence)
+        self.compared(sentence)
     }
 
     /// The goal in words.
@@ -187,7 +188,7 @@ pub fn table(reports: &[Report]) -> String {
         out.push('\n');
     }
     for r in reports {
-        for sentence in &r.beside {
+        for sentence in &r.caveats {
             out.push_str(&format!("{}: {sentence}\n", r.name));
         }
     }

@@ -60,8 +60,8 @@ fn insert(tracker: &Tracker, n: u32) -> Result<u64, Error> {
         let batch = first..(first + BATCH as u32).min(n);
         for i in batch.clone() {
             let new = nth(i);
-            guard.prefetch(&guard.homes_inner(&new.inner));
-            guard.prefetch(&guard.homes_outer(&new.outer));
+            guard.prefetch(&guard.candidates_inner(&new.inner));
+            guard.prefetch(&guard.candidates_outer(&new.outer));
         }
         let now = S + u64::from(first / A_SECOND) * S;
         for i in batch {
@@ -83,16 +83,20 @@ fn look_up(tracker: &Tracker, n: u32, lookups: u32, seed: u64) -> Result<f64, Er
         let batch: [_; BATCH] = std::array::from_fn(|k| {
             let i = ((abi::hash1(u64::from(first) + k as u64, seed) >> 32) * u64::from(n)) >> 32;
             let new = nth(i as u32);
-            let homes = if k % 2 == 0 { guard.homes_inner(&new.inner) } else { guard.homes_outer(&new.outer) };
-            guard.prefetch_first(&homes);
-            (new.inner, new.outer, homes)
+            let candidates =
+                if k % 2 == 0 { guard.candidates_inner(&new.inner) } else { guard.candidates_outer(&new.outer) };
+            guard.prefetch_first(&candidates);
+            (new.inner, new.outer, candidates)
         });
-        for (_, _, homes) in batch.iter() {
-            guard.prefetch_records(homes);
+        for (_, _, candidates) in batch.iter() {
+            guard.prefetch_records(candidates);
         }
-        for (k, (inner, outer, homes)) in batch.iter().enumerate() {
-            let session =
-                if k % 2 == 0 { guard.find_inner_at(homes, inner) } else { guard.find_outer_at(homes, outer) };
+        for (k, (inner, outer, candidates)) in batch.iter().enumerate() {
+            let session = if k % 2 == 0 {
+                guard.find_inner_at(candidates, inner)
+            } else {
+                guard.find_outer_at(candidates, outer)
+            };
             found += u32::from(session.is_some());
         }
     }

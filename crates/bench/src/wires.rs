@@ -125,14 +125,14 @@ impl Wires {
         }
         let rig = Wires { client, gateway, servers, node: None, devices, threads: Vec::new() };
         for (i, (device, mac)) in rig.devices.iter().zip(MACS).enumerate() {
-            let ns = rig.home(i);
+            let ns = rig.netns_of(i);
             ns.shell("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")?;
             ns.ip(&format!("link set {device} address {} up", Mac(mac)))?;
         }
         for (i, device) in rig.devices.iter().enumerate() {
             // Frames come through whole and with right checksums, as over a cable. GRO makes NAPI, and what stands at the other end a target
             // of XDP, but only of a device that is up.
-            rig.home(i).shell(&format!("ethtool -K {device} tx off tso off gso off gro on >/dev/null"))?;
+            rig.netns_of(i).shell(&format!("ethtool -K {device} tx off tso off gso off gro on >/dev/null"))?;
         }
         let routed = matches!(middle, Middle::Router { .. });
         let width = if routed { 16 } else { 8 };
@@ -146,7 +146,7 @@ impl Wires {
         }
     }
 
-    fn home(&self, device: usize) -> &Netns {
+    fn netns_of(&self, device: usize) -> &Netns {
         [&self.client, &self.gateway, &self.gateway, &self.servers][device]
     }
 
@@ -188,7 +188,7 @@ impl Wires {
     /// Moves the receive work of all devices into kernel threads, those of the gateway on its CPU.
     fn pin(&mut self) -> Result<(), Error> {
         for (i, device) in self.devices.iter().enumerate() {
-            self.home(i).shell(&format!("echo 1 > /sys/class/net/{device}/threaded"))?;
+            self.netns_of(i).shell(&format!("echo 1 > /sys/class/net/{device}/threaded"))?;
             let thread = napi_thread(device)?;
             if i == 1 || i == 2 {
                 cpu::pin(thread, GATEWAY_CPU).map_err(Error::io("pinning the gateway's NAPI thread"))?;

@@ -150,7 +150,7 @@ struct Own {
 const OWN_MAX: usize = 8;
 
 #[derive(Debug, Default)]
-struct Way {
+struct TablePath {
     account: Account,
     whole: bool,
 }
@@ -161,7 +161,7 @@ pub struct Adaptive {
     whole: Ghost,
     segments: Ghost,
     installed: Ghost,
-    ways: HashMap<u64, Way, Taken>,
+    table_paths: HashMap<u64, TablePath, Taken>,
     /// By a hash of the part; what falls on the same place takes it.
     origins: Vec<Origin>,
     own: [Own; OWN_MAX],
@@ -198,7 +198,7 @@ impl Adaptive {
             whole: Ghost::new((entries as u64 / SAMPLE) as usize),
             segments: Ghost::new(entries),
             installed: Ghost::new(entries * 2),
-            ways: HashMap::default(),
+            table_paths: HashMap::default(),
             origins,
             own: [Own::default(); OWN_MAX],
             total: Account::default(),
@@ -229,20 +229,24 @@ impl Adaptive {
     }
 
     /// Whether a traversal of this way is to be cached whole.
-    pub fn whole(&self, way: u64) -> bool {
-        self.penalised || self.ways.get(&way).map_or(self.all_whole, |w| w.whole)
+    pub fn whole(&self, table_path: u64) -> bool {
+        self.penalised || self.table_paths.get(&table_path).map_or(self.all_whole, |w| w.whole)
     }
 
     /// How many ways are cached whole and cut.
     pub fn decisions(&self) -> (usize, usize) {
-        let whole = self.ways.values().filter(|w| w.whole).count();
-        (whole, self.ways.len() - whole)
+        let whole = self.table_paths.values().filter(|w| w.whole).count();
+        (whole, self.table_paths.len() - whole)
     }
 
-    fn way(&mut self, way: u64) -> &mut Way {
-        let key = if self.ways.len() < WAYS_MAX || self.ways.contains_key(&way) { way } else { 0 };
+    fn table_path(&mut self, table_path: u64) -> &mut TablePath {
+        let key = if self.table_paths.len() < WAYS_MAX || self.table_paths.contains_key(&table_path) {
+            table_path
+        } else {
+            0
+        };
         let whole = self.all_whole;
-        self.ways.entry(key).or_insert_with(|| Way { account: Account::default(), whole })
+        self.table_paths.entry(key).or_insert_with(|| TablePath { account: Account::default(), whole })
     }
 
     /// What Megaflow would have done with a traversal of the sample. Returns whether it would have missed.
@@ -255,8 +259,8 @@ impl Adaptive {
         missed
     }
 
-    fn credit(&mut self, way: u64) {
-        self.way(way).account.whole_misses += SAMPLE as f64;
+    fn credit(&mut self, table_path: u64) {
+        self.table_path(table_path).account.whole_misses += SAMPLE as f64;
         self.total.whole_misses += SAMPLE as f64;
     }
 
@@ -352,9 +356,9 @@ impl Adaptive {
 
     /// Something is [`Expected`] of a hit: `id` is the traversal's identity; `parts` are those of its segments, which are taken if they are to be refreshed.
     #[inline]
-    pub fn hit(&mut self, way: impl Fn() -> u64, id: u64, expected: Expected, parts: impl Iterator<Item = u64>) {
+    pub fn hit(&mut self, table_path: impl Fn() -> u64, id: u64, expected: Expected, parts: impl Iterator<Item = u64>) {
         if expected.sampled && self.model(id) {
-            self.credit(way());
+            self.credit(table_path());
         }
         for part in parts.take(if expected.refresh { usize::MAX } else { 0 }) {
             self.segments.refresh(part);
@@ -363,21 +367,21 @@ impl Adaptive {
     }
 
     /// A lookup missed. Says whether to cache the traversal whole.
-    pub fn miss(&mut self, way: u64, id: u64, parts: &[u64]) -> bool {
+    pub fn miss(&mut self, table_path: u64, id: u64, parts: &[u64]) -> bool {
         self.misses += 1;
         let own = self.own_parts(id, parts);
         let alone = self.alone(own);
         if in_sample(id) && self.model(id) && !alone {
-            self.credit(way);
+            self.credit(table_path);
         }
-        let was_whole = alone || self.whole(way);
+        let was_whole = alone || self.whole(table_path);
         let mut new = 0.0;
         if !alone {
             new = parts.iter().filter(|p| !self.segments.access(**p)).count() as f64;
             // In a way that is cut every miss is a miss of segments, whatever the model thinks.
             let missed = if was_whole && new == 0.0 { 0.0 } else { 1.0 };
             self.total.add_cut(missed, new);
-            self.way(way).account.add_cut(missed, new);
+            self.table_path(table_path).account.add_cut(missed, new);
         }
         let entry = if was_whole { id } else { parts.first().copied().unwrap_or(id) };
         let mut back = self.installed.access(entry);
@@ -388,7 +392,7 @@ impl Adaptive {
         }
         self.returns += f64::from(u8::from(back));
         self.lookups_done(1);
-        alone || self.whole(way)
+        alone || self.whole(table_path)
     }
 
     /// So many entries were pushed out by an installation.
@@ -426,8 +430,9 @@ impl Adaptive {
             self.all_whole = change(self.all_whole, &self.total);
         }
         let all = self.all_whole;
-        for way in self.ways.values_mut() {
-            way.whole = if enough(&way.account) { change(way.whole, &way.account) } else { all };
+        for table_path in self.table_paths.values_mut() {
+            table_path.whole =
+                if enough(&table_path.account) { change(table_path.whole, &table_path.account) } else { all };
         }
     }
 
@@ -445,7 +450,7 @@ impl Adaptive {
         self.penalised = self.debt > 0.0;
         (self.misses, self.modelled) = (0, 0.0);
         self.total.halve();
-        self.ways.values_mut().for_each(|w| w.account.halve());
+        self.table_paths.values_mut().for_each(|w| w.account.halve());
         for own in &mut self.own {
             (own.brought, own.shared) = (own.brought / 2.0, own.shared / 2.0);
         }
@@ -484,7 +489,7 @@ mod tests {
             }
         }
         assert!(adaptive.pressure() > 0.1, "{}", adaptive.pressure());
-        assert!(alone && !shared && !adaptive.ways[&2].whole, "{:?}", adaptive.ways);
+        assert!(alone && !shared && !adaptive.table_paths[&2].whole, "{:?}", adaptive.table_paths);
     }
 
     #[test]
@@ -534,7 +539,7 @@ mod tests {
         (adaptive.evictions, adaptive.returns) = (1_000.0, 500.0);
         let account = Account { whole_misses: 100.0, cut_misses: 95.0, cut_entries: 110.0 };
         assert_eq!(account.excess(0.5), 0.0);
-        adaptive.ways.insert(1, Way { account, whole: false });
+        adaptive.table_paths.insert(1, TablePath { account, whole: false });
         for (misses, modelled, whole) in
             [(2_000, 2_100.0, false), (500, 100.0, false), (2_000, 1_900.0, true), (2_000, 2_100.0, true)]
         {
@@ -548,8 +553,8 @@ mod tests {
     fn without_pressure_everything_is_cut() {
         let mut adaptive = Adaptive::new(1000, 1);
         for n in 0..5000u64 {
-            let way = n % 3;
-            adaptive.miss(way, n, &[n * 2, n * 2 + 1]);
+            let table_path = n % 3;
+            adaptive.miss(table_path, n, &[n * 2, n * 2 + 1]);
         }
         assert!(!adaptive.whole(0) && !adaptive.whole(77));
     }

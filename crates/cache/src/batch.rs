@@ -12,7 +12,7 @@
 //! still there nothing is compared but the header. Only who is not answered by them stands in line.
 use crate::index::Ref;
 use crate::ltm::{Chain, Ltm};
-use crate::microflows::{Births, Header, Microflows, EMPTY};
+use crate::microflows::{Generations, Header, Microflows, EMPTY};
 use crate::segment::{Entry, TagList};
 use crate::table::{Table, Tag};
 use pipeline::{Key, Machine, Sink};
@@ -93,7 +93,7 @@ struct Lane {
     /// The best entry of this stage so far, with its priority, while others may be better.
     best: Option<(u32, u16)>,
     /// Groups that stand beside those on the way here.
-    beside: Vec<u32>,
+    shadow: Vec<u32>,
     /// Tags that entries left to look up.
     left: TagList,
     chain: Chain,
@@ -110,7 +110,7 @@ impl Lane {
             at: 0,
             hash: 0,
             best: None,
-            beside: Vec::new(),
+            shadow: Vec::new(),
             left: TagList::default(),
             chain: Chain::new(),
             machine: Machine::default(),
@@ -120,7 +120,7 @@ impl Lane {
     #[inline]
     fn begin(&mut self, tag: Tag, key: &Key) {
         self.chain.clear();
-        self.beside.clear();
+        self.shadow.clear();
         self.machine.reset(key);
         (self.tag, self.stage, self.hit, self.arrived) = (tag, 0, false, true);
         (self.best, self.left) = (None, TagList::default());
@@ -242,7 +242,7 @@ impl Batch {
 
 /// What is asked for a batch of keys that all stand at one point.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
+struct Request<'a> {
     tag: Tag,
     keys: &'a [Key],
     now: u64,
@@ -257,16 +257,16 @@ impl Ltm {
         batch.make_room(keys.len());
         batch.unmark();
         if self.microflows.knows() {
-            self.microflows(Ask { tag, keys, now, version }, batch);
+            self.microflows(Request { tag, keys, now, version }, batch);
         }
         if (batch.in_microflows.count() as usize) < keys.len() {
-            self.walk(Ask { tag, keys, now, version }, batch);
+            self.walk(Request { tag, keys, now, version }, batch);
         }
     }
 
     /// Looks up those packets of a batch that are not answered.
     #[inline(never)]
-    fn walk(&mut self, Ask { tag, keys, now, version }: Ask<'_>, batch: &mut Batch) {
+    fn walk(&mut self, Request { tag, keys, now, version }: Request<'_>, batch: &mut Batch) {
         let Batch { lanes, lines, hits, in_microflows, sampled, .. } = batch;
         let lanes = &mut lanes[..keys.len()];
         for (n, (lane, key)) in lanes.iter_mut().zip(keys).enumerate().filter(|(n, _)| !in_microflows.has(*n)) {
@@ -291,12 +291,12 @@ impl Ltm {
     /// once than a core waits for would push each other out of its cache.
     // A function of its own, so that what its loops need stays in registers.
     #[inline(never)]
-    fn microflows(&mut self, ask: Ask<'_>, batch: &mut Batch) {
+    fn microflows(&mut self, request: Request<'_>, batch: &mut Batch) {
         batch.header_words(self.microflows.header_words());
         let Batch { packets, headers, hits, sampled, .. } = batch;
-        let packets = &mut packets[..ask.keys.len()];
+        let packets = &mut packets[..request.keys.len()];
         let mut hashes = [0; HASHED];
-        let some = packets.chunks_mut(HASHED).zip(headers.chunks_mut(HASHED)).zip(ask.keys.chunks(HASHED));
+        let some = packets.chunks_mut(HASHED).zip(headers.chunks_mut(HASHED)).zip(request.keys.chunks(HASHED));
         for ((packets, headers), keys) in some {
             self.microflows.hash(keys, headers, &mut hashes[..keys.len()]);
             for (packet, hash) in packets.iter_mut().zip(&hashes) {
@@ -304,15 +304,15 @@ impl Ltm {
                 self.microflows.prefetch(*hash);
             }
         }
-        let as_always = self.microflows.as_always(ask.keys);
+        let as_always = self.microflows.as_always(request.keys);
         // In turn, some packets each: both at once need more than there are registers.
         for from in (0..packets.len() + AHEAD).step_by(AHEAD) {
             let end = from.min(packets.len());
             packets.iter_mut().skip(from).take(AHEAD).for_each(|packet| self.guess(packet));
             for n in from.saturating_sub(AHEAD)..end {
                 let (packet, header) = (&packets[n], &headers[n]);
-                let may = as_always || self.microflows.as_always(&ask.keys[n..=n]);
-                let again = may && self.again(&ask, self.clock + 1 + n as u64, packet, header).is_some();
+                let may = as_always || self.microflows.as_always(&request.keys[n..=n]);
+                let again = may && self.again(&request, self.clock + 1 + n as u64, packet, header).is_some();
                 hits.set(n, again);
                 sampled.set(n, again && packet.sampled);
             }
@@ -344,17 +344,17 @@ impl Ltm {
 
     /// Notes a hit if what answered a header last time answers this packet: it is the same header, and the entries are those of then.
     #[inline(always)]
-    fn again(&mut self, ask: &Ask<'_>, stamp: u64, packet: &Packet, header: &Header) -> Option<()> {
+    fn again(&mut self, request: &Request<'_>, stamp: u64, packet: &Packet, header: &Header) -> Option<()> {
         let (first, others) = packet.guess().split_first()?;
-        let then = self.microflows.births(packet.cell, header)?;
-        let mut births = Births::default();
+        let then = self.microflows.generations(packet.cell, header)?;
+        let mut generations = Generations::default();
         // Each entry says where the next one starts; where the first one does, the packet says.
-        let entry = self.guessed(first, ask.version).filter(|e| e.tag == ask.tag)?;
-        births.add(entry.born);
+        let entry = self.guessed(first, request.version).filter(|e| e.tag == request.tag)?;
+        generations.add(entry.born);
         for place in others {
-            births.add(self.guessed(place, ask.version)?.born);
+            generations.add(self.guessed(place, request.version)?.born);
         }
-        (births == then).then(|| self.touch(packet.guess(), stamp, ask.now))
+        (generations == then).then(|| self.touch(packet.guess(), stamp, request.now))
     }
 
     /// The entry of a guess, if it is of this version; what it does is asked for.
@@ -378,8 +378,8 @@ impl Ltm {
             match table.index().begin(lane.tag) {
                 Ref::Nothing if self.is_pooled() => return,
                 Ref::Nothing => lane.stage += 1,
-                way => {
-                    Self::ask(table, way, lane, n, lines);
+                table_path => {
+                    Self::request(table, table_path, lane, n, lines);
                     return;
                 }
             }
@@ -388,9 +388,9 @@ impl Ltm {
 
     /// Asks for what a reference leads to; false if that is nothing.
     #[inline(always)]
-    fn ask(table: &Table<Entry>, way: Ref, lane: &mut Lane, n: u8, lines: &mut Lines) -> bool {
-        match way {
-            Ref::Group(group) => Self::ask_group(table, group, lane, n, lines),
+    fn request(table: &Table<Entry>, table_path: Ref, lane: &mut Lane, n: u8, lines: &mut Lines) -> bool {
+        match table_path {
+            Ref::Group(group) => Self::request_group(table, group, lane, n, lines),
             Ref::Record(slot) => {
                 table.prefetch(slot);
                 lane.at = slot;
@@ -403,11 +403,11 @@ impl Ltm {
 
     /// Hashes by the masks of a group and asks for the cell.
     #[inline(always)]
-    fn ask_group(table: &Table<Entry>, group: u32, lane: &mut Lane, n: u8, lines: &mut Lines) {
+    fn request_group(table: &Table<Entry>, group: u32, lane: &mut Lane, n: u8, lines: &mut Lines) {
         let index = table.index();
-        if let (Some(next), _) = index.beside(group) {
+        if let (Some(next), _) = index.sibling(group) {
             index.prefetch(next);
-            lane.beside.push(next);
+            lane.shadow.push(next);
         }
         lane.at = group;
         lane.hash = index.hash(group, &lane.machine.key.0);
@@ -421,8 +421,8 @@ impl Ltm {
             let n = lines.buckets.at(at);
             let Some(lane) = lanes.get_mut(usize::from(n)) else { continue };
             let table = self.table_at(lane);
-            let way = table.index().bucket(lane.at, lane.hash);
-            if !Self::ask(table, way, lane, n, lines) {
+            let table_path = table.index().bucket(lane.at, lane.hash);
+            if !Self::request(table, table_path, lane, n, lines) {
                 self.turn_back(version, lane, n, lines);
             }
         }
@@ -437,7 +437,7 @@ impl Ltm {
             let table = self.table_at(lane);
             let (matches, next) = table.compare(lane.at, &lane.machine.key.0);
             if matches {
-                if next.is_none() && lane.beside.is_empty() && lane.best.is_none() {
+                if next.is_none() && lane.shadow.is_empty() && lane.best.is_none() {
                     self.take(lane.at, version, lane, n, lines);
                     continue;
                 }
@@ -448,7 +448,7 @@ impl Ltm {
             }
             match next {
                 Some(next) => {
-                    Self::ask(table, Ref::Record(next), lane, n, lines);
+                    Self::request(table, Ref::Record(next), lane, n, lines);
                 }
                 None => self.turn_back(version, lane, n, lines),
             }
@@ -458,12 +458,12 @@ impl Ltm {
     /// Goes on beside the way here, or comes to the end of the stage.
     #[inline]
     fn turn_back(&self, version: u64, lane: &mut Lane, n: u8, lines: &mut Lines) {
-        while let Some(group) = lane.beside.pop() {
-            let (next, top) = self.table_at(lane).index().beside(group);
+        while let Some(group) = lane.shadow.pop() {
+            let (next, top) = self.table_at(lane).index().sibling(group);
             if lane.best.is_none_or(|(_, best)| top > best) {
-                return Self::ask_group(self.table_at(lane), group, lane, n, lines);
+                return Self::request_group(self.table_at(lane), group, lane, n, lines);
             }
-            lane.beside.extend(next);
+            lane.shadow.extend(next);
         }
         match lane.best.take() {
             Some((slot, _)) => self.take(slot, version, lane, n, lines),

@@ -23,16 +23,18 @@ use std::collections::{HashMap, HashSet};
 /// How many ways.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Ways {
+pub enum PathCount {
     /// Counted.
     Exact {
         /// The count.
-        ways: f64,
+        #[serde(rename = "ways")]
+        table_paths: f64,
     },
     /// Estimated.
     Estimate {
         /// The mean.
-        ways: f64,
+        #[serde(rename = "ways")]
+        table_paths: f64,
         /// Its standard error.
         error: f64,
         /// From so many random ways.
@@ -40,11 +42,11 @@ pub enum Ways {
     },
 }
 
-impl Ways {
+impl PathCount {
     /// The number, however it was found.
-    pub fn ways(&self) -> f64 {
+    pub fn table_paths(&self) -> f64 {
         match self {
-            Ways::Exact { ways } | Ways::Estimate { ways, .. } => *ways,
+            PathCount::Exact { table_paths } | PathCount::Estimate { table_paths, .. } => *table_paths,
         }
     }
 }
@@ -53,7 +55,7 @@ impl Ways {
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Coverage {
     /// The ways.
-    pub counted: Ways,
+    pub counted: PathCount,
     /// The paper's figure.
     pub by_tags: f64,
 }
@@ -163,7 +165,7 @@ pub fn coverage(cache: &Ltm, start: Tag, limit: u64, clock: &mut dyn FnMut() -> 
     let at = Place { stage: 0, tag: start, left: TagList::default() };
     let exact = counter.count(at, &Known::nothing(), &mut || clock() > end);
     if !counter.give_up {
-        return Coverage { counted: Ways::Exact { ways: exact }, by_tags };
+        return Coverage { counted: PathCount::Exact { table_paths: exact }, by_tags };
     }
     let end = clock().saturating_add(limit / 4);
     Coverage { counted: counter.estimate(start, &mut || clock() > end, seed), by_tags }
@@ -195,26 +197,26 @@ fn by_tags(counter: &Counter<'_>, start: Tag) -> f64 {
             nodes.iter().for_each(|node| *next.entry(node.entry.action.next).or_default() += 1.0);
         }
     }
-    fn ways(
+    fn table_paths(
         at: Place,
         cache: &Ltm,
         entries: &[HashMap<Tag, HashMap<Next, f64>>],
         known: &mut HashMap<Place, f64>,
     ) -> f64 {
-        if let Some(ways) = known.get(&at) {
-            return *ways;
+        if let Some(table_paths) = known.get(&at) {
+            return *table_paths;
         }
         let mut all = 0.0;
         let last = if cache.is_pooled() { cache.stages.min(at.stage + 1) } else { cache.stages };
         for stage in at.stage..last {
             for (next, n) in entries[cache.table_of(stage)].get(&at.tag).into_iter().flatten() {
-                all += n * at.after(stage, *next).map_or(1.0, |on| ways(on, cache, entries, known));
+                all += n * at.after(stage, *next).map_or(1.0, |on| table_paths(on, cache, entries, known));
             }
         }
         known.insert(at, all);
         all
     }
-    ways(Place { stage: 0, tag: start, left: TagList::default() }, counter.cache, &entries, &mut HashMap::new())
+    table_paths(Place { stage: 0, tag: start, left: TagList::default() }, counter.cache, &entries, &mut HashMap::new())
 }
 
 impl Counter<'_> {
@@ -282,28 +284,28 @@ impl Counter<'_> {
             self.give_up = true;
             return 0.0;
         }
-        let mut ways = 0.0;
+        let mut table_paths = 0.0;
         for (k, n) in self.candidates(at, known) {
             let node = &self.nodes[self.cache.table_of(k)][&at.tag][n];
             match at.after(k, node.entry.action.next) {
-                None => ways += 1.0,
+                None => table_paths += 1.0,
                 Some(on) => {
                     let after = known.after(node);
-                    ways += self.count(on, &after, over);
+                    table_paths += self.count(on, &after, over);
                 }
             }
         }
-        self.memo.insert(state, ways);
-        ways
+        self.memo.insert(state, table_paths);
+        table_paths
     }
 
-    fn estimate(&self, start: Tag, over: &mut dyn FnMut() -> bool, seed: u64) -> Ways {
+    fn estimate(&self, start: Tag, over: &mut dyn FnMut() -> bool, seed: u64) -> PathCount {
         let (mut sum, mut squares, mut samples) = (0.0f64, 0.0f64, 0u64);
         let mut random = seed;
         while samples < SAMPLES_MIN || !over() {
             let (mut known, mut product) = (Known::nothing(), 1.0f64);
             let mut at = Place { stage: 0, tag: start, left: TagList::default() };
-            let ways = loop {
+            let table_paths = loop {
                 let all = self.candidates(at, &known);
                 if all.is_empty() {
                     break 0.0;
@@ -319,12 +321,12 @@ impl Counter<'_> {
                     }
                 }
             };
-            sum += ways;
-            squares += ways * ways;
+            sum += table_paths;
+            squares += table_paths * table_paths;
             samples += 1;
         }
         let mean = sum / samples as f64;
         let variance = (squares / samples as f64 - mean * mean).max(0.0);
-        Ways::Estimate { ways: mean, error: (variance / samples as f64).sqrt(), samples }
+        PathCount::Estimate { table_paths: mean, error: (variance / samples as f64).sqrt(), samples }
     }
 }

@@ -8,7 +8,7 @@
 use crate::adaptive::{Adaptive, Expected};
 use crate::batch::{Batch, Marks};
 use crate::factor::Factors;
-use crate::ltm::{identity, Ask, Chain, Counters, Eviction, Ltm};
+use crate::ltm::{identity, Chain, Counters, Eviction, Ltm, Request};
 use crate::partition::{Partitions, Strategy};
 use crate::recheck::Checker;
 use crate::segment::{whole_id, Segment, Tags, Walk};
@@ -152,7 +152,7 @@ struct Made {
 
 /// A traversal that was answered by parts.
 #[derive(Debug)]
-struct Met {
+struct Pending {
     table: u8,
     key: Key,
     parts: Vec<u64>,
@@ -180,7 +180,7 @@ pub struct Engine {
     machine: Machine,
     chain: Chain,
     /// To be added whole before the next lookup; not at once, because chains of the last one may still be in use.
-    met: Option<Met>,
+    pending: Option<Pending>,
     expire_at: u64,
     /// A sweep over all entries: the version in which it began, and where it is.
     sweep: Option<(u64, (usize, u32))>,
@@ -210,7 +210,7 @@ impl Engine {
             factors: (setup.kind == Kind::Adaptive).then(|| Factors::new(setup.tables)),
             machine: Machine::default(),
             chain: Vec::new(),
-            met: None,
+            pending: None,
             expire_at: 0,
             sweep: None,
             swept: 0,
@@ -235,7 +235,7 @@ impl Engine {
         self.add_met(pipeline, now);
         let written = self.factors.as_ref().map(Factors::written);
         let mut checker = Checker { pipeline, tags: &mut self.tags, written };
-        let hit = self.cache.lookup(Ask { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
+        let hit = self.cache.lookup(Request { tag, key, now }, &mut self.machine, &mut checker, &mut self.chain);
         if let (true, Some(adaptive)) = (hit, &mut self.adaptive) {
             let of = identity(self.cache.entries(&self.chain));
             let draw = adaptive.draw();
@@ -277,25 +277,25 @@ impl Engine {
     /// Keeps a packet in mind that was answered by the parts of this chain (the last lookup's, if none is given), if there is room for its whole traversal.
     fn meet(&mut self, table: u8, key: &Key, chain: Option<&[(u8, u32)]>) {
         let room = self.setup.idle == 0
-            && self.cache.has_room_beside()
+            && self.cache.has_room_for_shadow()
             && self.adaptive.as_ref().is_some_and(Adaptive::has_room);
-        if room && self.met.is_none() {
+        if room && self.pending.is_none() {
             let parts = parts(&self.cache, chain.unwrap_or(&self.chain)).collect();
-            self.met = Some(Met { table, key: *key, parts });
+            self.pending = Some(Pending { table, key: *key, parts });
         }
     }
 
     /// Adds the whole traversal of a packet that was answered by parts.
     #[inline]
     fn add_met(&mut self, pipeline: &Pipeline, now: u64) {
-        if let Some(Met { table, key, parts }) = self.met.take() {
+        if let Some(Pending { table, key, parts }) = self.pending.take() {
             let traversal = pipeline.pass(&Point::table(table), &key);
             let whole = match traversal.uncacheable() {
                 Some(_) => None,
                 None => self.whole(&Walk::new(&traversal), parts, pipeline.version()),
             };
             if let Some(segment) = whole {
-                self.cache.install_beside(segment, now);
+                self.cache.install_shadow(segment, now);
             }
         }
     }
@@ -423,7 +423,7 @@ impl Engine {
         let Made { segments, parts, from, first } = made;
         let mut whole = from == 0 && segments.len() == 1;
         if let Some(adaptive) = &mut self.adaptive {
-            whole |= adaptive.miss(walk.way, whole_id(parts.iter().copied()), &parts);
+            whole |= adaptive.miss(walk.table_path, whole_id(parts.iter().copied()), &parts);
         }
         let decided = clock();
         let evicted = self.cache.counters.evictions;
@@ -546,8 +546,8 @@ fn parts<'a>(cache: &'a Ltm, chain: &'a [(u8, u32)]) -> impl Iterator<Item = u64
 /// Tells the adaptive cache of a hit.
 #[inline]
 fn note_hit(adaptive: &mut Adaptive, cache: &Ltm, chain: &[(u8, u32)], identity: u64, expected: Expected) {
-    let way = || cache.entries(chain).fold(0, |way: u64, e| way.wrapping_add(e.ways));
-    adaptive.hit(way, identity, expected, parts(cache, chain));
+    let table_path = || cache.entries(chain).fold(0, |table_path: u64, e| table_path.wrapping_add(e.table_paths));
+    adaptive.hit(table_path, identity, expected, parts(cache, chain));
 }
 
 /// Tells it of all hits of a batch: memory is asked for first. Returns a packet, if there is one, that was answered by parts, of the sample by which parts are
@@ -566,7 +566,7 @@ fn note_hits(adaptive: &mut Adaptive, cache: &Ltm, packets: usize, batch: &mut B
         if expected.sampled {
             adaptive.prefetch_whole(of);
             // These lie in another line than what was read so far.
-            cache.entries(chain).for_each(|e| tables::prefetch(Some(&e.ways)));
+            cache.entries(chain).for_each(|e| tables::prefetch(Some(&e.table_paths)));
         }
         if expected.refresh {
             by_parts = by_parts.or((chain.len() > 1).then_some(n));

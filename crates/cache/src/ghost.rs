@@ -32,7 +32,7 @@ pub struct Ghost {
 
 /// Where an identity is looked for first.
 #[inline]
-fn home(cells: &[Cell], id: u64) -> usize {
+fn bucket(cells: &[Cell], id: u64) -> usize {
     (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (cells.len() - 1)
 }
 
@@ -40,7 +40,7 @@ fn home(cells: &[Cell], id: u64) -> usize {
 #[inline]
 fn cell_of(cells: &[Cell], id: u64) -> usize {
     let mask = cells.len() - 1;
-    let mut at = home(cells, id);
+    let mut at = bucket(cells, id);
     while cells[at].stamp != 0 && cells[at].id != id {
         at = (at + 1) & mask;
     }
@@ -72,7 +72,7 @@ impl Ghost {
     /// Asks for the line of an identity that is used soon.
     #[inline]
     pub fn prefetch(&self, id: u64) {
-        tables::prefetch(self.cells.get(home(&self.cells, id)));
+        tables::prefetch(self.cells.get(bucket(&self.cells, id)));
     }
 
     /// Uses an identity; returns whether it was there.
@@ -161,7 +161,7 @@ impl Ghost {
             if cell.stamp == 0 {
                 break;
             }
-            if (at.wrapping_sub(home(&self.cells, cell.id)) & mask) >= (at.wrapping_sub(hole) & mask) {
+            if (at.wrapping_sub(bucket(&self.cells, cell.id)) & mask) >= (at.wrapping_sub(hole) & mask) {
                 self.cells[hole] = cell;
                 hole = at;
             }

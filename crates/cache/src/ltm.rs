@@ -86,7 +86,8 @@ pub struct Counters {
     /// Traversals that cannot be cached at all.
     pub uncacheable: u64,
     /// Whole traversals that were added beside their parts, because there was room.
-    pub beside: u64,
+    #[serde(rename = "beside")]
+    pub shadow: u64,
     /// Entries of an earlier plan that went because they led nowhere.
     pub outdated: u64,
 }
@@ -135,7 +136,7 @@ pub struct Ltm {
     eviction: Eviction,
     pub(crate) clock: u64,
     /// Entries that were born so far.
-    pub(crate) births: u32,
+    pub(crate) generations: u32,
     /// Entries that a lookup may take. With one table all of them are in it.
     pub(crate) stages: usize,
 }
@@ -153,7 +154,7 @@ impl Ltm {
             microflows,
             eviction,
             clock: 0,
-            births: 0,
+            generations: 0,
             stages,
         }
     }
@@ -189,15 +190,15 @@ impl Ltm {
     #[inline]
     pub fn lookup(
         &mut self,
-        ask: Ask<'_>,
+        request: Request<'_>,
         machine: &mut Machine,
         recheck: &mut impl Recheck,
         chain: &mut Chain,
     ) -> bool {
         self.clock += 1;
-        machine.reset(ask.key);
+        machine.reset(request.key);
         chain.clear();
-        let mut tag = ask.tag;
+        let mut tag = request.tag;
         let mut left = TagList::default();
         let version = recheck.version();
         let mut stage = 0;
@@ -212,7 +213,7 @@ impl Ltm {
                             action.run_silently(machine);
                             tag = next;
                         }
-                        None => return self.note_hit(chain, ask.now),
+                        None => return self.note_hit(chain, request.now),
                     }
                     stage += 1;
                 }
@@ -231,7 +232,7 @@ impl Ltm {
                 self.stuck.apart |= entry.plan != 0;
             }
         }
-        if !chain.is_empty() && self.whole_only(ask, machine, recheck, chain) {
+        if !chain.is_empty() && self.whole_only(request, machine, recheck, chain) {
             return true;
         }
         self.counters.misses += 1;
@@ -240,21 +241,21 @@ impl Ltm {
 
     fn whole_only(
         &mut self,
-        ask: Ask<'_>,
+        request: Request<'_>,
         machine: &mut Machine,
         recheck: &mut impl Recheck,
         chain: &mut Chain,
     ) -> bool {
-        machine.reset(ask.key);
+        machine.reset(request.key);
         chain.clear();
         let version = recheck.version();
         let mut at = 0;
         while at < self.tables.len() {
-            match self.tables[at].find_where(ask.tag, &ask.key.0, |e| e.action.next == Next::End) {
-                Some(slot) if self.fresh(at, slot, version, ask.tag, ask.key, recheck) => {
+            match self.tables[at].find_where(request.tag, &request.key.0, |e| e.action.next == Next::End) {
+                Some(slot) if self.fresh(at, slot, version, request.tag, request.key, recheck) => {
                     chain.push((at as u8, slot));
                     self.counters.second_walk += 1;
-                    return self.note_hit(chain, ask.now);
+                    return self.note_hit(chain, request.now);
                 }
                 Some(_) => {}
                 None => at += 1,
@@ -283,7 +284,7 @@ impl Ltm {
     }
 
     /// Whether batches try the entries that answered a header last time before they walk; they do unless this says no. For measuring what that is worth.
-    pub fn recalls(&mut self, on: bool) {
+    pub fn use_microflows(&mut self, on: bool) {
         self.microflows.switch(on);
     }
 
@@ -298,7 +299,7 @@ impl Ltm {
     #[inline(always)]
     pub(crate) fn touch(&mut self, chain: &[(u8, u32)], stamp: u64, now: u64) {
         for &(table, slot) in chain {
-            self.tables[usize::from(table)].touch_where(slot, stamp, now, |entry| !entry.beside);
+            self.tables[usize::from(table)].touch_where(slot, stamp, now, |entry| !entry.shadow);
         }
     }
 
@@ -432,21 +433,22 @@ impl Ltm {
 
     /// Whether half of the first table is free: only then whole traversals stand beside their parts.
     #[inline]
-    pub fn has_room_beside(&self) -> bool {
+    pub fn has_room_for_shadow(&self) -> bool {
         self.tables[0].len() * 2 < self.tables[0].limit()
     }
 
     /// Adds a whole traversal whose parts are there, if there is room beside them. It is found first and is the first to go.
-    pub fn install_beside(&mut self, mut segment: Segment, now: u64) {
+    pub fn install_shadow(&mut self, mut segment: Segment, now: u64) {
         let Segment { tag, priority, .. } = segment;
-        if !self.has_room_beside() || self.tables[0].find_exact(tag, priority, &segment.words, &segment.key.0).is_some()
+        if !self.has_room_for_shadow()
+            || self.tables[0].find_exact(tag, priority, &segment.words, &segment.key.0).is_some()
         {
             return;
         }
-        (segment.entry.born, segment.entry.beside) = (self.birth(), true);
+        (segment.entry.born, segment.entry.shadow) = (self.birth(), true);
         let place = Place { tag, priority, words: &segment.words, key: &segment.key.0 };
         let (slot, _) = self.tables[0].insert(place, segment.entry, BESIDE, now);
-        self.counters.beside += 1;
+        self.counters.shadow += 1;
         self.remember(&segment.key, &[(0, slot)]);
     }
 
@@ -496,7 +498,7 @@ impl Ltm {
         if let Some(entry) = self.tables[table].value_mut(slot) {
             entry.version = segment.entry.version;
             entry.plan = segment.entry.plan;
-            (entry.path, entry.ways) = (Arc::clone(&segment.entry.path), segment.entry.ways);
+            (entry.path, entry.table_paths) = (Arc::clone(&segment.entry.path), segment.entry.table_paths);
         }
     }
 
@@ -590,7 +592,7 @@ pub(crate) fn identity<'a>(entries: impl Iterator<Item = &'a Entry>) -> u64 {
 
 /// What is looked up.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct Request<'a> {
     /// Where the packet stands.
     pub tag: Tag,
     /// Its key.

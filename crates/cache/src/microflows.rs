@@ -39,23 +39,23 @@ pub(crate) struct Guess {
     pub slots: [u32; Microflows::MOST],
     /// What [`Microflows::learn`] was told.
     pub sampled: bool,
-    /// Where it lies, for [`Microflows::births`].
+    /// Where it lies, for [`Microflows::generations`].
     pub cell: u32,
 }
 
 /// When the entries of a chain were born, in one number: in one and the same order of the entries, each is added behind the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Births(u128);
+pub(crate) struct Generations(u128);
 
-impl Births {
+impl Generations {
     /// A birth is less than this.
-    pub const LIMIT: u32 = 1 << Births::BITS;
+    pub const LIMIT: u32 = 1 << Generations::BITS;
     const BITS: u32 = 25;
 
     /// Adds an entry.
     #[inline(always)]
     pub fn add(&mut self, born: u32) {
-        self.0 = self.0 << Births::BITS | u128::from(born);
+        self.0 = self.0 << Generations::BITS | u128::from(born);
     }
 }
 
@@ -186,7 +186,7 @@ impl Microflows {
         other == 0
     }
 
-    /// How many words [`Microflows::hash`] writes of a header; those behind them have to be zero for [`Microflows::births`].
+    /// How many words [`Microflows::hash`] writes of a header; those behind them have to be zero for [`Microflows::generations`].
     pub fn header_words(&self) -> usize {
         self.words.len()
     }
@@ -241,7 +241,7 @@ impl Microflows {
     /// When those entries were born that answer a key which is [as always](Microflows::as_always), if what lies there is its header's: [`Microflows::hash`] made
     /// `header` of it.
     #[inline(always)]
-    pub fn births(&self, cell: u32, header: &Header) -> Option<Births> {
+    pub fn generations(&self, cell: u32, header: &Header) -> Option<Generations> {
         let from = cell as usize * self.stride;
         let lines = self.kept.as_ref()?;
         let first = lines.get(from)?;
@@ -257,14 +257,14 @@ impl Microflows {
                 other |= kept[n] ^ header[n];
             }
         }
-        (other == 0).then_some(Births(u128::from(first[1]) << 64 | u128::from(first[0])))
+        (other == 0).then_some(Generations(u128::from(first[1]) << 64 | u128::from(first[0])))
     }
 
     /// Remembers what answered a header ([`Microflows::takes`] it). `depends` are the bits of the header on which the chain depends; `sampled` is anything that
     /// is to come back with the guess.
-    pub fn learn(&mut self, key: &Key, chain: &[(u8, u32)], depends: &Words, births: Births, sampled: bool) {
+    pub fn learn(&mut self, key: &Key, chain: &[(u8, u32)], depends: &Words, generations: Generations, sampled: bool) {
         self.widen(&key.0, depends);
-        if self.set_aside().is_none() {
+        if self.with_memory().is_none() {
             // Then nothing is remembered; lookups walk.
             return self.switch(false);
         }
@@ -286,7 +286,7 @@ impl Microflows {
         let n = same.unwrap_or(self.turn as usize % CELLS);
         (cells[n], cells[CELLS + n]) = (low, high);
         // Also what lies behind the header's words, which are zero there.
-        let mut words = [births.0 as u64, (births.0 >> 64) as u64].into_iter().chain(header);
+        let mut words = [generations.0 as u64, (generations.0 >> 64) as u64].into_iter().chain(header);
         for part in 0..self.stride {
             if let Some(kept) = kept.get_mut((line * CELLS + n) * self.stride + part) {
                 kept.iter_mut().zip(&mut words).for_each(|(kept, word)| *kept = word);
@@ -295,7 +295,7 @@ impl Microflows {
     }
 
     /// Sees to it that there is memory for cells and for headers of this length; none if the kernel gives none.
-    fn set_aside(&mut self) -> Option<()> {
+    fn with_memory(&mut self) -> Option<()> {
         let stride = (HEAD + self.words.len()).div_ceil(8);
         if self.cells.is_none() {
             (self.cells, self.count) = (Some(ZeroedLines::new(self.lines_wanted).ok()?), self.lines_wanted);
@@ -338,9 +338,9 @@ impl Ltm {
     pub(crate) fn remember(&mut self, key: &Key, chain: &[(u8, u32)]) -> bool {
         let sampled = in_sample(identity(self.entries(chain)));
         if self.microflows.takes(chain) {
-            let mut births = Births::default();
-            self.entries(chain).for_each(|entry| births.add(entry.born));
-            self.microflows.learn(key, chain, &self.depends(chain).0, births, sampled);
+            let mut generations = Generations::default();
+            self.entries(chain).for_each(|entry| generations.add(entry.born));
+            self.microflows.learn(key, chain, &self.depends(chain).0, generations, sampled);
         }
         sampled
     }
@@ -364,24 +364,24 @@ impl Ltm {
         if !self.microflows.fits {
             return 0;
         }
-        if self.births + 1 == Births::LIMIT {
-            self.births_anew();
+        if self.generations + 1 == Generations::LIMIT {
+            self.renumber_generations();
         }
-        self.births += 1;
-        self.births
+        self.generations += 1;
+        self.generations
     }
 
     /// Begins with the numbers anew: nothing may be left that has an old one. There are fewer entries than numbers, since each has a number of
     /// [`SLOT_BITS`] as well.
     #[cold]
-    fn births_anew(&mut self) {
+    fn renumber_generations(&mut self) {
         self.microflows.forget();
-        self.births = 0;
+        self.generations = 0;
         for table in &mut self.tables {
             for slot in 0..table.slots() {
                 if let Some(entry) = table.value_mut(slot) {
-                    self.births += 1;
-                    entry.born = self.births;
+                    self.generations += 1;
+                    entry.born = self.generations;
                 }
             }
         }
@@ -413,10 +413,10 @@ mod tests {
     use super::*;
     use crate::partition::splitmix;
 
-    fn births(n: u64) -> Births {
-        let mut births = Births::default();
-        [n as u32, 7, Births::LIMIT - 1, 9, 11].into_iter().for_each(|born| births.add(born));
-        births
+    fn generations(n: u64) -> Generations {
+        let mut generations = Generations::default();
+        [n as u32, 7, Generations::LIMIT - 1, 9, 11].into_iter().for_each(|born| generations.add(born));
+        generations
     }
 
     fn hash(microflows: &Microflows, key: &Words) -> (u64, Header) {
@@ -430,8 +430,8 @@ mod tests {
     }
 
     /// What is said of a key, which may have the hash of another one.
-    fn said(microflows: &Microflows, guess: &Guess, key: &Words) -> Option<Births> {
-        let known = microflows.births(guess.cell, &hash(microflows, key).1);
+    fn said(microflows: &Microflows, guess: &Guess, key: &Words) -> Option<Generations> {
+        let known = microflows.generations(guess.cell, &hash(microflows, key).1);
         known.filter(|_| microflows.as_always(&[Key(*key)]))
     }
 
@@ -451,12 +451,12 @@ mod tests {
         };
         let chain = |n: u64| vec![(0, n as u32), (2, 999), (3, (n % 7) as u32)];
         for _ in 0..2 {
-            (0..500).for_each(|n| microflows.learn(&Key(header(n)), &chain(n), &depends, births(n), n % 3 == 0));
+            (0..500).for_each(|n| microflows.learn(&Key(header(n)), &chain(n), &depends, generations(n), n % 3 == 0));
         }
         for n in 0..500 {
             let guess = find(&microflows, &header(n)).expect("there is room for all");
             assert_eq!((places(&microflows, guess), guess.sampled), (chain(n), n % 3 == 0));
-            assert_eq!(said(&microflows, &guess, &header(n)), Some(births(n)));
+            assert_eq!(said(&microflows, &guess, &header(n)), Some(generations(n)));
             // Neither where headers differ nor where none did so far; what nobody depends on does not count.
             for (word, bit, same) in [(1, 1 << 40, false), (7, 1, false), (7, 1 << 8, true), (9, 1, true)] {
                 let mut other = header(n);
@@ -490,15 +490,15 @@ mod tests {
         (0..2).for_each(|port| put(&mut ltm, port));
         let (tag, key) = ltm.tables[0].example(0).unwrap();
         ltm.remember(&key, &[(0, 0)]);
-        ltm.births = Births::LIMIT - 2;
+        ltm.generations = Generations::LIMIT - 2;
         // One more number, and then they begin anew, for all that are there.
-        let births = |ltm: &Ltm| (0..3).filter_map(|s| ltm.tables[0].value(s).map(|e| e.born)).collect::<Vec<_>>();
+        let generations = |ltm: &Ltm| (0..3).filter_map(|s| ltm.tables[0].value(s).map(|e| e.born)).collect::<Vec<_>>();
         put(&mut ltm, 2);
-        assert_eq!(births(&ltm), [1, 2, Births::LIMIT - 1]);
+        assert_eq!(generations(&ltm), [1, 2, Generations::LIMIT - 1]);
         put(&mut ltm, 3);
-        let mut after = births(&ltm);
+        let mut after = generations(&ltm);
         after.sort_unstable();
-        assert_eq!((after, ltm.births), (vec![2, 3, 4], 4));
+        assert_eq!((after, ltm.generations), (vec![2, 3, 4], 4));
         assert!(find(&ltm.microflows, &key.0).is_none(), "what was remembered has the old numbers");
         let mut batch = crate::batch::Batch::default();
         ltm.lookup_batch(tag, &[key], 0, Unchanged(pipeline.version()).0, &mut batch);
@@ -515,19 +515,19 @@ mod tests {
         let mut depends = [0; WORDS];
         depends[1] = 0xff;
         let chain = [(0, 1), (0, 2)];
-        microflows.learn(&Key(header(0, 4)), &chain, &depends, births(0), false);
-        microflows.learn(&Key(header(1, 4)), &chain, &depends, births(1), false);
+        microflows.learn(&Key(header(0, 4)), &chain, &depends, generations(0), false);
+        microflows.learn(&Key(header(1, 4)), &chain, &depends, generations(1), false);
         assert!(find(&microflows, &header(1, 4)).is_some());
         // From now on another word counts, in which all headers are the same so far.
         depends[2] = 0xf;
-        microflows.learn(&Key(header(2, 4)), &chain, &depends, births(2), false);
+        microflows.learn(&Key(header(2, 4)), &chain, &depends, generations(2), false);
         assert!(find(&microflows, &header(1, 4)).is_none());
-        microflows.learn(&Key(header(1, 4)), &chain, &depends, births(3), false);
+        microflows.learn(&Key(header(1, 4)), &chain, &depends, generations(3), false);
         let guess = find(&microflows, &header(1, 4)).unwrap();
-        assert_eq!(said(&microflows, &guess, &header(1, 4)), Some(births(3)));
+        assert_eq!(said(&microflows, &guess, &header(1, 4)), Some(generations(3)));
         assert!(said(&microflows, &guess, &header(1, 5)).is_none());
         // A header that differs there.
-        microflows.learn(&Key(header(1, 5)), &chain, &depends, births(4), false);
+        microflows.learn(&Key(header(1, 5)), &chain, &depends, generations(4), false);
         assert!(find(&microflows, &header(1, 4)).is_none() && find(&microflows, &header(1, 5)).is_some());
     }
 
@@ -539,11 +539,11 @@ mod tests {
             let key: Words = std::array::from_fn(|_| splitmix(&mut random));
             let mut depends = [0; WORDS];
             depends[n as usize % WORDS] = !0;
-            microflows.learn(&Key(key), &[(0, 7), (0, 6)], &depends, births(n), false);
+            microflows.learn(&Key(key), &[(0, 7), (0, 6)], &depends, generations(n), false);
             let guess = find(&microflows, &key).unwrap();
             assert_eq!(
                 (places(&microflows, guess), said(&microflows, &guess, &key)),
-                (vec![(0, 7), (0, 6)], Some(births(n)))
+                (vec![(0, 7), (0, 6)], Some(generations(n)))
             );
             for word in 0..WORDS {
                 let mut other = key;

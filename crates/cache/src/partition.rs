@@ -429,9 +429,9 @@ mod tests {
             if round % 100 == 0 {
                 (kept, seen) = (Partitions::new(Strategy::Disjoint, 1, 9), HashMap::new());
             }
-            let way = splitmix(&mut state) % 30;
-            let mut of_way = way;
-            let blocks: Vec<u64> = (0..12).filter(|_| !splitmix(&mut of_way).is_multiple_of(3)).collect();
+            let table_path = splitmix(&mut state) % 30;
+            let mut of_path = table_path;
+            let blocks: Vec<u64> = (0..12).filter(|_| !splitmix(&mut of_path).is_multiple_of(3)).collect();
             let consulted = |block: &u64| {
                 let mut of_block = *block;
                 let most = (0..3).fold(0, |f, _| f | 1 << (splitmix(&mut of_block) % 9));
@@ -445,8 +445,8 @@ mod tests {
                 all.push(seen[block]);
             }
             let got = kept.of(&blocks, &fields, k).to_vec();
-            assert_eq!(got, disjoint(&all, k), "round {round}: way {way}, {all:?} into {k}");
-            cuts.insert((way, got));
+            assert_eq!(got, disjoint(&all, k), "round {round}: way {table_path}, {all:?} into {k}");
+            cuts.insert((table_path, got));
         }
         assert!(cuts.len() > 100, "{} cuts", cuts.len());
     }

@@ -47,17 +47,17 @@ impl Program {
 
 /// One program of several, with constant writes to the same word in a row made one.
 fn join<'a>(ops: impl Iterator<Item = &'a Op>) -> Vec<Op> {
-    let (mut all, mut held) = (Vec::new(), Overlay::default());
+    let (mut all, mut overlay) = (Vec::new(), Overlay::default());
     for op in ops {
         match op {
-            Op::Set { word, value, mask } => held.set(*word, *value, *mask),
+            Op::Set { word, value, mask } => overlay.set(*word, *value, *mask),
             other => {
-                held.issue(&mut all);
+                overlay.issue(&mut all);
                 all.push(other.clone());
             }
         }
     }
-    held.issue(&mut all);
+    overlay.issue(&mut all);
     all
 }
 
@@ -122,7 +122,7 @@ enum Pushed {
 /// A kept key.
 #[derive(Debug)]
 struct Saved {
-    held: Overlay,
+    overlay: Overlay,
     stack: Vec<Pushed>,
     /// Where its [`Op::Save`] stands.
     at: usize,
@@ -133,7 +133,7 @@ struct Saved {
 #[derive(Debug, Default)]
 struct Shortener {
     out: Vec<Op>,
-    held: Overlay,
+    overlay: Overlay,
     stack: Vec<Pushed>,
     saved: Vec<Saved>,
 }
@@ -152,7 +152,7 @@ impl Shortener {
             if !self.stack.is_empty() || !self.saved.is_empty() {
                 return None;
             }
-            self.issue_held()?;
+            self.issue_overlay()?;
         }
         Some(self.out)
     }
@@ -172,9 +172,9 @@ impl Shortener {
 
     fn step(&mut self, op: &Op) -> Option<()> {
         match op {
-            Op::Set { word, value, mask } => self.held.set(*word, *value, *mask),
+            Op::Set { word, value, mask } => self.overlay.set(*word, *value, *mask),
             Op::Move { from, to } => match self.read(*from)? {
-                Some(value) => self.held.write(*to, value),
+                Some(value) => self.overlay.write(*to, value),
                 None => self.copy(*from, *to)?,
             },
             Op::Push(from) => {
@@ -185,24 +185,24 @@ impl Shortener {
                 self.stack.push(pushed);
             }
             Op::Pop(to) => match self.stack.pop()? {
-                Pushed::Constant(value) => self.held.write(*to, value),
-                Pushed::Place(from) if from == *to => self.held.forget(&bits(*to)),
+                Pushed::Constant(value) => self.overlay.write(*to, value),
+                Pushed::Place(from) if from == *to => self.overlay.forget(&bits(*to)),
                 Pushed::Place(from) => self.copy(from, *to)?,
                 Pushed::Real => self.write(op, &bits(*to))?,
             },
             Op::Save => {
-                let (held, stack) = (self.held.clone(), self.stack.clone());
-                self.saved.push(Saved { held, stack, at: self.out.len(), changed: false });
+                let (overlay, stack) = (self.overlay.clone(), self.stack.clone());
+                self.saved.push(Saved { overlay, stack, at: self.out.len(), changed: false });
                 self.out.push(Op::Save);
             }
             Op::Restore => self.restore()?,
             Op::Output(_) | Op::Learn(_) => {
-                self.issue_held()?;
+                self.issue_overlay()?;
                 self.out.push(op.clone());
             }
             Op::Meter(_) => self.out.push(op.clone()),
             Op::Ct(_) => {
-                self.issue_held()?;
+                self.issue_overlay()?;
                 // Address translation may write anything.
                 self.write(op, &Mask::all())?;
             }
@@ -211,7 +211,7 @@ impl Shortener {
                     let mut machine = Machine::default();
                     machine.key.set(Field::NwTtl, value);
                     machine.step(op, &mut Nobody);
-                    self.held.write(Field::NwTtl.whole(), machine.key.get(Field::NwTtl));
+                    self.overlay.write(Field::NwTtl.whole(), machine.key.get(Field::NwTtl));
                 }
                 None => self.plain(op)?,
             },
@@ -232,8 +232,8 @@ impl Shortener {
         op.reads(&mut reads);
         op.writes(&mut writes);
         reads.merge(&writes);
-        if reads.intersects(&self.held.mask) {
-            self.issue_held()?;
+        if reads.intersects(&self.overlay.mask) {
+            self.issue_overlay()?;
         }
         self.write(op, &writes)
     }
@@ -241,11 +241,11 @@ impl Shortener {
     /// The value of some bits, if it is a constant; else they stand as issued.
     fn read(&mut self, from: Subfield) -> Option<Option<u128>> {
         let bits = bits(from);
-        if bits.is_subset(&self.held.mask) {
-            return Some(Some(from.read(&self.held.value)));
+        if bits.is_subset(&self.overlay.mask) {
+            return Some(Some(from.read(&self.overlay.value)));
         }
-        if bits.intersects(&self.held.mask) {
-            self.issue_held()?;
+        if bits.intersects(&self.overlay.mask) {
+            self.issue_overlay()?;
         }
         Some(None)
     }
@@ -258,19 +258,19 @@ impl Shortener {
     /// Issues an operation that writes some bits, whatever was kept back for them.
     fn write(&mut self, op: &Op, bits: &Mask) -> Option<()> {
         self.make_real(bits)?;
-        self.held.forget(bits);
+        self.overlay.forget(bits);
         self.out.push(op.clone());
         self.note_change();
         Some(())
     }
 
-    fn issue_held(&mut self) -> Option<()> {
-        if self.held.words != 0 && !self.held.mask.is_empty() {
-            let bits = self.held.mask;
+    fn issue_overlay(&mut self) -> Option<()> {
+        if self.overlay.words != 0 && !self.overlay.mask.is_empty() {
+            let bits = self.overlay.mask;
             self.make_real(&bits)?;
             self.note_change();
         }
-        self.held.issue(&mut self.out);
+        self.overlay.issue(&mut self.out);
         Some(())
     }
 
@@ -297,12 +297,12 @@ impl Shortener {
     }
 
     fn restore(&mut self) -> Option<()> {
-        let Saved { held, stack, at, changed } = self.saved.pop()?;
+        let Saved { overlay, stack, at, changed } = self.saved.pop()?;
         match changed {
             true => self.out.push(Op::Restore),
             false => drop(self.out.remove(at)),
         }
-        (self.held, self.stack) = (held, stack);
+        (self.overlay, self.stack) = (overlay, stack);
         Some(())
     }
 }

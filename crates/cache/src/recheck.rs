@@ -89,12 +89,12 @@ impl Checker<'_> {
             (Next::Tag(tag), Some(step)) => step.cut && self.tags.point(tag) == Some(&step.entry),
             _ => false,
         };
-        let same_way = steps.iter().zip(entry.path.iter()).all(|(s, lookup)| s.entry.table == lookup.table);
+        let same_path = steps.iter().zip(entry.path.iter()).all(|(s, lookup)| s.entry.table == lookup.table);
         let mut matched: Words = [0; WORDS];
         words.iter().for_each(|&(i, m)| matched[i as usize] = m);
         let mask = traversal.range_mask(0..n);
         let narrow = mask.0.iter().zip(&matched).all(|(need, have)| need & !have == 0);
-        if !(next && same_way && narrow) {
+        if !(next && same_path && narrow) {
             return None;
         }
         let path: Arc<[Lookup]> = steps.iter().map(Lookup::of).collect();

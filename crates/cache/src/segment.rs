@@ -192,17 +192,17 @@ pub struct Entry {
     /// The plan under which it was made ([`crate::factor`]); 0 if it stands for consecutive lookups.
     pub plan: u32,
     /// A whole traversal beside its parts, which does without them while there is room: uses do not keep it.
-    pub beside: bool,
+    pub shadow: bool,
     /// Where it starts.
     pub tag: Tag,
     /// Tells it, in its place, from what stood there before and from itself while it did something else; 0 before it has a place.
     pub born: u32,
-    /// What its tables add to [`Walk::way`].
-    pub ways: u64,
+    /// What its tables add to [`Walk::table_path`].
+    pub table_paths: u64,
     /// The lookups that it stands for.
     pub path: Arc<[Lookup]>,
-    /// The way (see [`Walk::way`]) of the traversal that it was made from.
-    pub way: u64,
+    /// The way (see [`Walk::table_path`]) of the traversal that it was made from.
+    pub table_path: u64,
     /// For a whole traversal in an adaptive cache: the segments into which it would be cut.
     pub parts: Option<Arc<[u64]>>,
 }
@@ -408,31 +408,32 @@ pub struct Walk<'a> {
     /// For each block a word that tells its tables.
     pub signature: Vec<u64>,
     /// A hash of the tables only, whatever their order: traversals with the same one go the same way.
-    pub way: u64,
+    pub table_path: u64,
 }
 
-/// What a table adds to [`Walk::way`].
-pub fn in_way(table: u8) -> u64 {
+/// What a table adds to [`Walk::table_path`].
+pub fn in_table_path(table: u8) -> u64 {
     mix(0, u64::from(table) + 1)
 }
 
-/// What tables add to [`Walk::way`].
-pub fn ways(path: &[Lookup]) -> u64 {
-    path.iter().fold(0, |way: u64, lookup| way.wrapping_add(in_way(lookup.table)))
+/// What tables add to [`Walk::table_path`].
+pub fn table_paths(path: &[Lookup]) -> u64 {
+    path.iter().fold(0, |table_path: u64, lookup| table_path.wrapping_add(in_table_path(lookup.table)))
 }
 
 impl<'a> Walk<'a> {
     /// Prepares a traversal.
     pub fn new(traversal: &'a Traversal) -> Walk<'a> {
         let n = traversal.steps.len();
-        let mut walk = Walk { traversal, blocks: Vec::with_capacity(n), signature: Vec::with_capacity(n), way: 0 };
+        let mut walk =
+            Walk { traversal, blocks: Vec::with_capacity(n), signature: Vec::with_capacity(n), table_path: 0 };
         let mut sign = 0;
         for (i, step) in traversal.steps.iter().enumerate() {
             if i > 0 && step.cut {
                 walk.close(i, &mut sign);
             }
             sign = mix(sign, u64::from(step.entry.table) + 1);
-            walk.way = walk.way.wrapping_add(in_way(step.entry.table));
+            walk.table_path = walk.table_path.wrapping_add(in_table_path(step.entry.table));
         }
         walk.close(n, &mut sign);
         walk
@@ -473,8 +474,10 @@ impl<'a> Walk<'a> {
         let id = hash_masked(seed, &key, &words);
         let program = Program::of_steps(steps[from..to].iter(), next == Next::End);
         let action = tags.actions.of(program, next);
-        let (whole, parts, plan, beside, way, ways) = (0, None, 0, false, self.way, ways(&path));
-        let entry = Entry { id, action, version, whole, parts, way, ways, plan, beside, tag, path, born: 0 };
+        let (whole, parts, plan, shadow, table_path, table_paths) =
+            (0, None, 0, false, self.table_path, table_paths(&path));
+        let entry =
+            Entry { id, action, version, whole, parts, table_path, table_paths, plan, shadow, tag, path, born: 0 };
         Some(Segment { tag, priority: (to - from).min(usize::from(u16::MAX)) as u16, words, key, entry })
     }
 

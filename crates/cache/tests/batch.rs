@@ -109,9 +109,9 @@ fn what_is_remembered_of_entries_that_went_answers_nothing() {
 }
 
 /// Entries of the cache that stand beside their parts.
-fn beside(engine: &Engine) -> usize {
+fn shadow(engine: &Engine) -> usize {
     let table = &engine.cache.tables[0];
-    table.occupied().filter(|s| table.value(*s).unwrap().beside).count()
+    table.occupied().filter(|s| table.value(*s).unwrap().shadow).count()
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_traversal_that_is_met_again_is_found_at_once_while_there_is_room() {
             }
         }
         assert!(packets > 300 && at_once * 4 > packets * 3, "{model}: {at_once} of {packets}");
-        let (there, evictions) = (beside(&engine), engine.counters().evictions);
+        let (there, evictions) = (shadow(&engine), engine.counters().evictions);
         println!(
             "{model}: {at_once} of {packets} at once, {there} beside, {} entries, {evictions} evictions",
             engine.cache.len()
@@ -149,11 +149,11 @@ fn a_traversal_that_is_met_again_is_found_at_once_while_there_is_room() {
         // Traffic that needs the room gets theirs first.
         for key in others {
             engine.packet(key, &pipeline, &mut Conntrack::new(1), 0, &mut || 0);
-            if engine.counters().evictions >= engine.counters().beside + 100 {
+            if engine.counters().evictions >= engine.counters().shadow + 100 {
                 break;
             }
         }
-        let (left, full) = (beside(&engine), engine.counters().evictions > 0);
+        let (left, full) = (shadow(&engine), engine.counters().evictions > 0);
         assert!(if full { left == 0 } else { engine.cache.len() < 4 * MANY }, "{model}: {left} are left");
         any_full |= full;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Entries that are the first to go.
-use cache::ltm::{Ask, Eviction, Ltm, Unchanged};
+use cache::ltm::{Eviction, Ltm, Request, Unchanged};
 use cache::segment::{Tags, Walk};
 use pipeline::{Field, Key, Machine};
 
@@ -21,8 +21,8 @@ fn spare_entries_go_first_until_somebody_uses_them() {
         };
         let find = |ltm: &mut Ltm, tags: &mut Tags, port: u128| {
             let tag = tags.of_table(0).unwrap();
-            let ask = Ask { tag, key: &key(port), now: 0 };
-            ltm.lookup(ask, &mut Machine::default(), &mut Unchanged(pipeline.version()), &mut Vec::new())
+            let request = Request { tag, key: &key(port), now: 0 };
+            ltm.lookup(request, &mut Machine::default(), &mut Unchanged(pipeline.version()), &mut Vec::new())
         };
         let put = |ltm: &mut Ltm, tags: &mut Tags, port: u128, spare: bool| {
             let traversal = pipeline.pass(&pipeline::Entry::table(0), &key(port));

@@ -74,13 +74,13 @@ fn every_packet_of_every_workload_gets_the_pipelines_answer() {
 fn the_models_ways_are_all_used() {
     for model in models::all() {
         let (work, pipeline) = workload(model.name, Locality::Low, 1_000, 2);
-        let ways: std::collections::HashSet<Vec<u8>> = work
+        let table_paths: std::collections::HashSet<Vec<u8>> = work
             .headers
             .iter()
             .map(|h| pipeline.pass(&pipeline::Entry::table(0), h).steps.iter().map(|s| s.entry.table).collect())
             .collect();
-        let want: std::collections::HashSet<Vec<u8>> = model.ways.iter().cloned().collect();
-        assert_eq!(ways, want, "{}", model.name);
+        let want: std::collections::HashSet<Vec<u8>> = model.table_paths.iter().cloned().collect();
+        assert_eq!(table_paths, want, "{}", model.name);
     }
 }
 
@@ -93,14 +93,14 @@ fn real_dumps_are_answered_as_without_a_cache_and_do_not_mix_tenants() {
         let pipeline = program(&text);
         let total = packets(12_000) as usize / 4;
         let traffic = input::explore(&pipeline, 4_000, &Parameters::with_flows(total / 4), 5);
-        let ways: std::collections::HashSet<_> = traffic
+        let table_paths: std::collections::HashSet<_> = traffic
             .headers
             .iter()
             .map(|h| {
                 pipeline.run(h, &mut Conntrack::new(16), 0).passes.iter().flat_map(|p| p.rules()).collect::<Vec<_>>()
             })
             .collect();
-        assert!(ways.len() >= least, "{file}: the traffic goes {} ways", ways.len());
+        assert!(table_paths.len() >= least, "{file}: the traffic goes {} ways", table_paths.len());
         for kind in Kind::ALL {
             let sequence = traffic.packets.iter().map(|p| p.flow as usize).cycle().take(total);
             let (passes, hits) = equal(file, &pipeline, &traffic.headers, sequence, Setup::new(kind).sized(4, 500));
@@ -164,7 +164,7 @@ fn misses_do_not_rise_with_tables_in_high_locality() {
 fn coverage_is_counted_exactly_and_the_estimate_is_near_it() {
     let (work, pipeline) = workload("otl", Locality::High, 300, 4);
     let subject = Subject { pipeline: &pipeline, headers: &work.headers, packets: &work.packets };
-    let ways = |limit: u64, kind| {
+    let table_paths = |limit: u64, kind| {
         let mut time = 0;
         let mut clock = || {
             time += 1_000;
@@ -173,13 +173,13 @@ fn coverage_is_counted_exactly_and_the_estimate_is_near_it() {
         let mut env = Env { clock: &mut clock, progress: &mut |_| {}, coverage: limit };
         run(subject, Engine::new(Setup::new(kind)), &mut env).coverage_detail.unwrap()
     };
-    use cache::coverage::Ways;
-    let mega = ways(u64::MAX / 4, Kind::Megaflow);
-    let giga = ways(u64::MAX / 4, Kind::Gigaflow);
-    let Ways::Exact { ways: whole } = mega.counted else { panic!("{mega:?}") };
-    let Ways::Exact { ways: exact } = giga.counted else { panic!("{giga:?}") };
+    use cache::coverage::PathCount;
+    let mega = table_paths(u64::MAX / 4, Kind::Megaflow);
+    let giga = table_paths(u64::MAX / 4, Kind::Gigaflow);
+    let PathCount::Exact { table_paths: whole } = mega.counted else { panic!("{mega:?}") };
+    let PathCount::Exact { table_paths: exact } = giga.counted else { panic!("{giga:?}") };
     assert!(exact > whole && giga.by_tags >= exact, "{mega:?} {giga:?}");
-    let Ways::Estimate { ways: mean, error, samples } = ways(20_000, Kind::Gigaflow).counted else {
+    let PathCount::Estimate { table_paths: mean, error, samples } = table_paths(20_000, Kind::Gigaflow).counted else {
         panic!("it was counted after all")
     };
     // Ways are unevenly spread, so the standard error of few samples is itself too small: a factor of two is what is asked.

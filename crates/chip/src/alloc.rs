@@ -49,7 +49,7 @@ pub struct Chip {
     /// The chip.
     pub profile: Profile,
     /// The packet's way.
-    pub way: Vec<Segment>,
+    pub path: Vec<Segment>,
     /// A table may lie in more than one pipe.
     pub across: bool,
     grids: Vec<Vec<Grid>>,
@@ -60,8 +60,8 @@ pub struct Chip {
 impl Chip {
     /// A chip whose pipes all hold the same tables: a packet passes ingress and egress of one.
     pub fn flat(profile: &Profile) -> Chip {
-        let way = vec![Segment { pipe: 0, egress: false }, Segment { pipe: 0, egress: true }];
-        Chip::new(profile, way, 1)
+        let path = vec![Segment { pipe: 0, egress: false }, Segment { pipe: 0, egress: true }];
+        Chip::new(profile, path, 1)
     }
 
     /// Two pipes behind each other, the second with looped-back ports.
@@ -70,9 +70,9 @@ impl Chip {
         Chip::new(profile, vec![s(0, false), s(1, true), s(1, false), s(0, true)], 2)
     }
 
-    fn new(profile: &Profile, way: Vec<Segment>, pipes: usize) -> Chip {
+    fn new(profile: &Profile, path: Vec<Segment>, pipes: usize) -> Chip {
         let pipe = vec![Grid::empty(&profile.geometry); profile.geometry.stages as usize];
-        Chip { profile: profile.clone(), way, across: true, grids: vec![pipe; pipes], placed: Vec::new() }
+        Chip { profile: profile.clone(), path, across: true, grids: vec![pipe; pipes], placed: Vec::new() }
     }
 
     /// Pipes that a packet passes.
@@ -82,13 +82,13 @@ impl Chip {
 
     /// Slots in all.
     pub fn slots(&self) -> usize {
-        self.way.len() * self.profile.geometry.stages as usize
+        self.path.len() * self.profile.geometry.stages as usize
     }
 
     /// The segment and stage of a slot.
     pub(crate) fn at(&self, slot: usize) -> Option<(Segment, usize)> {
         let stages = self.profile.geometry.stages as usize;
-        self.way.get(slot / stages).map(|s| (*s, slot % stages))
+        self.path.get(slot / stages).map(|s| (*s, slot % stages))
     }
 
     /// What is free in a slot.
@@ -128,7 +128,7 @@ impl Chip {
 
     /// The same chip with other numbers, and what was placed where it was.
     pub fn with(&self, profile: &Profile) -> Chip {
-        let mut chip = Chip { across: self.across, ..Chip::new(profile, self.way.clone(), self.pipes()) };
+        let mut chip = Chip { across: self.across, ..Chip::new(profile, self.path.clone(), self.pipes()) };
         for p in &self.placed {
             chip.commit(&p.table, p.slot, p.part.clone());
         }
@@ -156,7 +156,7 @@ impl Chip {
         // Without mapping across pipes a table must lie in one segment.
         let first = from / stages;
         let mut last = Err(Unplaced::Stages { left: table.entries });
-        for segment in first..self.way.len() {
+        for segment in first..self.path.len() {
             last = attempt(from.max(segment * stages), (segment + 1) * stages);
             if last.is_ok() {
                 break;

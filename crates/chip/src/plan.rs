@@ -289,7 +289,7 @@ pub fn plan(profile: &Profile, r: &Request) -> Result<Plan, PlanError> {
         false => Vec::new(),
     };
     let mut left_out = Vec::new();
-    let paper = if r.paper { beside(profile, r, &mut left_out) } else { Beside::default() };
+    let paper = if r.paper { compared_with_paper(profile, r, &mut left_out) } else { PaperChip::default() };
     let cluster = r.load.part(t.clusters);
     let one = Techniques { clusters: 1, ..*t };
     // What does not fit need not be built.
@@ -359,7 +359,7 @@ fn cofiltered(profile: &Profile) -> Result<cofilter::Placement, PlanError> {
 
 /// What stands beside the paper's tables and figures.
 #[derive(Default)]
-struct Beside {
+struct PaperChip {
     steps: Vec<Step>,
     table2: Vec<Cell>,
     table3: Vec<Cell>,
@@ -367,14 +367,14 @@ struct Beside {
     uninstalled: Vec<sailfish::Store>,
 }
 
-fn beside(profile: &Profile, r: &Request, left_out: &mut Vec<LeftOut>) -> Beside {
+fn compared_with_paper(profile: &Profile, r: &Request, left_out: &mut Vec<LeftOut>) -> PaperChip {
     let load = &r.load;
     let mut no = |section, reason: String| left_out.push(LeftOut { section, reason });
     // A profile may be too small for one entry of a table that the paper's techniques have.
     let suited = sailfish::techniques().iter().try_for_each(|(_, t)| suits(profile, load, t));
     if let Err(e) = suited {
         no("steps, table2, table3, table4, uninstalled", e.to_string());
-        return Beside::default();
+        return PaperChip::default();
     }
     let many = |e: crate::Unplaced| format!("more than 4096 stages: {e}");
     for (step, t) in &sailfish::techniques()[1..3] {
@@ -409,7 +409,7 @@ fn beside(profile: &Profile, r: &Request, left_out: &mut Vec<LeftOut>) -> Beside
             Vec::new()
         }
     };
-    Beside { steps, table2, table3, table4, uninstalled }
+    PaperChip { steps, table2, table3, table4, uninstalled }
 }
 
 /// IPv6 addresses of the VPC in which addresses that were never installed are tried.

@@ -3,7 +3,7 @@
 //! docs/design/chip-blocks.md), tables that cannot be, and what is said of those that do not fit.
 
 use chip::alloc::{audit, Chip};
-use chip::blocks::{fit, sram, state, Ask, Blocks, Geometry, Grid, Resource};
+use chip::blocks::{fit, sram, state, Blocks, Geometry, Grid, Request, Resource};
 use chip::{profile, Alpm, Attached, Bucket, Key, Kind, Profile, State, Table};
 use testkit::rng::Rng;
 
@@ -36,8 +36,8 @@ fn counter(bits: u32) -> Attached {
 }
 
 fn blocks(t: &Table, attached: Attached) -> Blocks {
-    let ask = Ask::Table { table: t.clone(), attached, prefixes: false };
-    Blocks::of(&fit(&ask, &geometry()).expect("fits"))
+    let request = Request::Table { table: t.clone(), attached, prefixes: false };
+    Blocks::of(&fit(&request, &geometry()).expect("fits"))
 }
 
 /// However wide, action data has a bit for each of its bits, in the action RAM or beside the entry, and no more than 32 there.
@@ -96,7 +96,7 @@ fn more_action_data_takes_no_fewer_blocks() {
 fn state_by_itself() {
     let g = geometry();
     let at = |s: State, cells: u64| {
-        let p = fit(&Ask::State { state: s, cells }, &g).expect("fits").remove(0).1;
+        let p = fit(&Request::State { state: s, cells }, &g).expect("fits").remove(0).1;
         (p.sram_indirect, p.map_ram, p.stats_alus, p.alus)
     };
     // 65,536 / (4 a word x 1024) = 16, and a spare; of 64 bits 2 a word.
@@ -111,7 +111,7 @@ fn state_by_itself() {
     // 128 / width cells a word.
     for (bits, cells) in [(1, 4_194_304), (8, 524_288), (16, 262_144), (32, 131_072), (64, 65_536)] {
         assert_eq!(at(State::Register { bits }, cells), (33, 33, 0, 1), "{bits} bits");
-        let m = fit(&Ask::State { state: State::Register { bits }, cells: 2 * cells }, &g).unwrap_err();
+        let m = fit(&Request::State { state: State::Register { bits }, cells: 2 * cells }, &g).unwrap_err();
         assert_eq!((m.binds, m.taken, m.of), (Resource::AluReach, 64, 32), "{m:?}");
         assert_eq!(m.changes[0].to, format!("2 of {cells} each"));
         assert!(m.changes.iter().any(|c| c.to == cells.to_string()), "{m:?}");
@@ -171,8 +171,8 @@ fn random_tables_with_state_overfill_nothing() {
         let mut some = |s: State| (rng.below(2) == 0).then_some(s);
         let attached =
             Attached([some(State::Counter { bits: 32 }), some(State::Meter), some(State::Register { bits: 16 })]);
-        let ask = Ask::Table { table: t.clone(), attached, prefixes: false };
-        let Ok(parts) = fit(&ask, g) else { continue };
+        let request = Request::Table { table: t.clone(), attached, prefixes: false };
+        let Ok(parts) = fit(&request, g) else { continue };
         placed += 1;
         for (stage, p) in &parts {
             assert!(p.sram() <= 80 && p.map_ram <= 48, "round {round}, stage {stage}: {p:?}");
@@ -269,61 +269,66 @@ fn tables_that_cannot_be_are_refused() {
 #[test]
 fn what_the_chip_lacks_is_named() {
     let alpm = Kind::Alpm(Alpm { partitions: 1024, subtrees: 2, bucket: Bucket::Whole });
-    let ask = |t: Table, attached| Ask::Table { table: t, attached, prefixes: true };
+    let request = |t: Table, attached| Request::Table { table: t, attached, prefixes: true };
     let none = Attached::default();
-    for (g, ask, binds, why) in [
+    for (g, request, binds, why) in [
         (
             with("tcam_per_stage", 0),
-            ask(table(Kind::Ternary, "ip4", 100, 0), none),
+            request(table(Kind::Ternary, "ip4", 100, 0), none),
             Resource::Tcam,
             "this chip has none",
         ),
         (
             with("tcam_per_stage", 0),
-            ask(table(alpm.clone(), "vni_ip4", 9000, 0), none),
+            request(table(alpm.clone(), "vni_ip4", 9000, 0), none),
             Resource::Tcam,
             "this chip has none",
         ),
         (
             with("tcam_per_stage", 3),
-            ask(table(Kind::Ternary, "vni_ip6", 100, 0), none),
+            request(table(Kind::Ternary, "vni_ip6", 100, 0), none),
             Resource::Tcam,
             "has 3 in each",
         ),
         (
             with("crossbar_ternary", 6),
-            ask(table(Kind::Ternary, "vni_ip4", 100, 0), none),
+            request(table(Kind::Ternary, "vni_ip4", 100, 0), none),
             Resource::TernaryCrossbar,
             "needs 7",
         ),
         (
             Geometry { ternary_tables_per_stage: 0, ..geometry() },
-            ask(table(Kind::Ternary, "ip4", 100, 0), none),
+            request(table(Kind::Ternary, "ip4", 100, 0), none),
             Resource::TernaryTables,
             "none",
         ),
-        (with("crossbar_exact", 16), ask(table(EXACT, "vni_ip6", 100, 0), none), Resource::ExactCrossbar, "needs 19"),
-        (with("stats_alus", 0), ask(table(EXACT, "vni", 100, 0), counter(32)), Resource::StatisticsAlus, "none"),
+        (
+            with("crossbar_exact", 16),
+            request(table(EXACT, "vni_ip6", 100, 0), none),
+            Resource::ExactCrossbar,
+            "needs 19",
+        ),
+        (with("stats_alus", 0), request(table(EXACT, "vni", 100, 0), counter(32)), Resource::StatisticsAlus, "none"),
         (
             with("hash_groups", 1),
-            ask(table(Kind::Exact { digest: Some(20) }, "ip6", 100, 0), none),
+            request(table(Kind::Exact { digest: Some(20) }, "ip6", 100, 0), none),
             Resource::HashFunctions,
             "needs 2",
         ),
     ] {
-        let m = fit(&ask, &g).expect_err(&format!("{ask:?}"));
+        let m = fit(&request, &g).expect_err(&format!("{request:?}"));
         assert_eq!(m.binds, binds, "{m:?}");
         assert!(m.reason.contains(why) && !m.reason.contains("wider"), "{m:?}");
     }
-    let m = fit(&ask(table(Kind::Ternary, "ip4", 100, 0), none), &with("tcam_per_stage", 0)).unwrap_err();
+    let m = fit(&request(table(Kind::Ternary, "ip4", 100, 0), none), &with("tcam_per_stage", 0)).unwrap_err();
     assert!(m.changes.iter().any(|c| c.field == "kind" && c.to == "exact"), "{m:?}");
     // An exact table does not need the ternary crossbar, nor the other way round.
-    fit(&ask(table(EXACT, "vni_ip6", 100, 0), none), &with("crossbar_ternary", 4)).expect("fits");
-    fit(&ask(table(Kind::Ternary, "vni_ip6", 100, 0), none), &with("crossbar_exact", 16)).expect("fits");
+    fit(&request(table(EXACT, "vni_ip6", 100, 0), none), &with("crossbar_ternary", 4)).expect("fits");
+    fit(&request(table(Kind::Ternary, "vni_ip6", 100, 0), none), &with("crossbar_exact", 16)).expect("fits");
 }
 
-fn asked(ask: &Ask, c: &chip::blocks::Change) -> Option<Ask> {
-    let Ask::Table { table, attached, prefixes } = ask.clone() else { return None };
+fn requested(request: &Request, c: &chip::blocks::Change) -> Option<Request> {
+    let Request::Table { table, attached, prefixes } = request.clone() else { return None };
     let n = c.to.parse::<u64>().ok();
     let table = match (c.field, n) {
         ("entries", Some(n)) => Table { entries: n, ..table },
@@ -331,7 +336,7 @@ fn asked(ask: &Ask, c: &chip::blocks::Change) -> Option<Ask> {
         ("digest-bits", Some(n)) => Table { kind: Kind::Exact { digest: Some(n as u32) }, ..table },
         _ => return None,
     };
-    Some(Ask::Table { table, attached, prefixes })
+    Some(Request::Table { table, attached, prefixes })
 }
 
 /// Of what does not fit: the resource that binds, the last stage, and changes that really fit; one step less does not.
@@ -350,8 +355,8 @@ fn what_does_not_fit_says_what_would() {
         let prefixes = !matches!(kind, Kind::Exact { .. });
         let key = ["vni_ip4", "vni_ip6"][rng.below(2)];
         let t = table(kind, key, 20_000 + rng.below(3_000_000) as u64, [0, 16, 32, 64][rng.below(4)]);
-        let ask = Ask::Table { table: t.clone(), attached: Attached::default(), prefixes };
-        let Err(m) = fit(&ask, &g) else { continue };
+        let request = Request::Table { table: t.clone(), attached: Attached::default(), prefixes };
+        let Err(m) = fit(&request, &g) else { continue };
         refused += 1;
         let binds = if t.kind == Kind::Ternary { Resource::Tcam } else { Resource::Sram };
         assert_eq!((m.binds, m.stage), (binds, 11), "round {round}, {t:?}: {m:?}");
@@ -359,14 +364,14 @@ fn what_does_not_fit_says_what_would() {
         assert!(m.needs_stages.is_some_and(|n| n > 12), "round {round}: {m:?}");
         assert!(!m.changes.is_empty(), "round {round}: {m:?}");
         for c in &m.changes {
-            let Some(changed) = asked(&ask, c) else { continue };
+            let Some(changed) = requested(&request, c) else { continue };
             tried += 1;
             let parts = fit(&changed, &g).unwrap_or_else(|e| panic!("round {round}: {c:?} does not fit: {e:?}"));
             assert!(parts.iter().all(|(stage, _)| *stage < 12));
             if c.field == "entries" {
                 let n: u64 = c.to.parse().unwrap();
                 for step in [1, 2, 5, 30] {
-                    let more = Ask::Table {
+                    let more = Request::Table {
                         table: Table { entries: n + step * 1024, ..t.clone() },
                         attached: Attached::default(),
                         prefixes,
@@ -395,7 +400,7 @@ fn far_too_much_is_answered() {
         (alpm, "vni_ip6", true, 64, Resource::Sram),
     ] {
         let t = table(kind, key, 1 << 32, action_bits);
-        let m = fit(&Ask::Table { table: t, attached: Attached::default(), prefixes }, &g).unwrap_err();
+        let m = fit(&Request::Table { table: t, attached: Attached::default(), prefixes }, &g).unwrap_err();
         assert!(m.binds == binds || m.binds_too.contains(&binds), "{m:?}");
         assert!(m.needs_stages.is_none() && m.reason.contains("more than 1024 stages"), "{m:?}");
     }
@@ -405,11 +410,11 @@ fn far_too_much_is_answered() {
 /// counter alone what its ALU reaches.
 #[test]
 fn state_binds_where_it_ends_first() {
-    let ask = |attached| Ask::Table { table: table(EXACT, "vni", 700_000, 0), attached, prefixes: false };
+    let request = |attached| Request::Table { table: table(EXACT, "vni", 700_000, 0), attached, prefixes: false };
     let both = Attached([Some(State::CounterPair { bits: 64 }), Some(State::Meter), None]);
-    let m = fit(&ask(both), &geometry()).unwrap_err();
+    let m = fit(&request(both), &geometry()).unwrap_err();
     assert_eq!(m.binds, Resource::MapRam, "{m:?}");
     let one = Attached([Some(State::CounterPair { bits: 64 }), None, None]);
-    let m = fit(&ask(one), &geometry()).unwrap_err();
+    let m = fit(&request(one), &geometry()).unwrap_err();
     assert_eq!(m.binds, Resource::AluReach, "{m:?}");
 }

@@ -104,7 +104,7 @@ pub fn change_by(request: &str, body: &[u8], agreed: &Agreed, global: &Global) -
                 "nothing was changed: there is no terminal to ask on; give --yes{number} to apply without asking"
             );
         }
-        if !asked(&plan, agreed)? {
+        if !confirmed(&plan, agreed)? {
             say("nothing was changed");
             return Ok(ExitCode::FAILURE);
         }
@@ -118,7 +118,7 @@ pub fn change_by(request: &str, body: &[u8], agreed: &Agreed, global: &Global) -
 }
 
 /// Asks whether the plan is meant; for many deletions, by their number.
-fn asked(plan: &ApplyReport, agreed: &Agreed) -> anyhow::Result<bool> {
+fn confirmed(plan: &ApplyReport, agreed: &Agreed) -> anyhow::Result<bool> {
     let number = plan.asks_deletes && agreed.deletes.is_none();
     let question = match number {
         true => format!("This deletes {} of {} objects. Type their number to go on: ", plan.deletes, plan.objects),

@@ -249,8 +249,8 @@ fn what_a_lenient_import_leaves_out_is_named_counted_and_said_where_traffic_meet
 fn coverage_counts_a_way_once() {
     let folder = Folder::new();
     let sources = (1..=5).map(|n| format!("table=0,priority=5,ip,nw_src=10.0.0.{n} actions=resubmit(,1)\n"));
-    let ways = (1..=6).map(|n| format!("table=1,priority=5,ip,nw_dst=10.1.0.{n} actions=output:{}\n", n + 1));
-    let flows = folder.file("flows", sources.chain(ways).collect::<String>());
+    let passes = (1..=6).map(|n| format!("table=1,priority=5,ip,nw_dst=10.1.0.{n} actions=output:{}\n", n + 1));
+    let flows = folder.file("flows", sources.chain(passes).collect::<String>());
     let packet = |k: u32| {
         let (to, port) = if k < 6 { (k % 6, k) } else { (k % 5, 1) };
         format!(
@@ -279,8 +279,8 @@ fn a_loop_of_resubmits_is_bounded_and_says_why() {
     let flows = folder.file("flows", "table=0 actions=resubmit(,1)\ntable=1 actions=resubmit(,0)\n");
     let out = tunny(&["explain", "--flows", &flows, "--packet", "in_port=1", "-o", "json"]);
     assert!(!out.status.success());
-    let way: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert!(way["failed"].as_str().unwrap().contains("resubmits"), "{}", way["failed"]);
+    let pass: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(pass["failed"].as_str().unwrap().contains("resubmits"), "{}", pass["failed"]);
     let wide: String = (0..12).map(|n| format!("table={n} actions=resubmit(,{0}),resubmit(,{0})\n", n + 1)).collect();
     let wide = folder.file("wide", wide);
     let out = tunny(&["explain", "--flows", &wide, "--packet", "in_port=1"]);
@@ -289,7 +289,7 @@ fn a_loop_of_resubmits_is_bounded_and_says_why() {
     let out = tunny(&["explain", "--flows", &wide, "--packet", "in_port=1", "-o", "json"]);
     let long: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!((long["steps"].as_array().unwrap().len(), &long["steps_left_out"]), (1000, &Value::from(7191)));
-    assert_eq!(way["datapath_actions"], "drop");
+    assert_eq!(pass["datapath_actions"], "drop");
     let trace = folder.file("trace", "0 in_port=1\n1 in_port=1\n");
     let caches = json(&["compare", "--flows", &flows, "--trace", &trace]);
     for cache in caches.as_array().unwrap() {
@@ -337,16 +337,16 @@ fn options_that_would_do_nothing_are_refused() {
 fn an_explanation_has_the_parts_that_it_is_compared_by() {
     let folder = Folder::new();
     let flows = folder.file("flows", FLOWS);
-    let way = json(&["explain", "--flows", &flows, "--packet", "in_port=1,tcp,nw_dst=10.0.0.1,tp_dst=80"]);
-    let steps = way["steps"].as_array().unwrap();
+    let pass = json(&["explain", "--flows", &flows, "--packet", "in_port=1,tcp,nw_dst=10.0.0.1,tp_dst=80"]);
+    let steps = pass["steps"].as_array().unwrap();
     let tables: Vec<_> = steps.iter().map(|s| s["table"].as_u64().unwrap()).collect();
     assert_eq!(tables, [0, 1, 2]);
     for step in steps {
         assert!(step["priority"].is_u64() && step["match"].is_string() && step["actions"].is_string(), "{step}");
     }
-    assert_eq!(way["datapath_actions"], "3");
-    assert!(way["final_packet"].as_str().unwrap().contains("nw_dst=10.0.0.1"));
-    assert!(way["megaflow_mask"].as_str().unwrap().contains("tp_dst"), "{}", way["megaflow_mask"]);
+    assert_eq!(pass["datapath_actions"], "3");
+    assert!(pass["final_packet"].as_str().unwrap().contains("nw_dst=10.0.0.1"));
+    assert!(pass["megaflow_mask"].as_str().unwrap().contains("tp_dst"), "{}", pass["megaflow_mask"]);
     // A step is indented as long as a flow before it has something left to do.
     let nested = folder
         .file("nested", "actions=resubmit(,1),output:2\ntable=1 actions=resubmit(,2)\ntable=2 actions=output:3\n");
@@ -428,10 +428,10 @@ fn the_table_in_which_packets_begin_is_said_and_can_be_chosen() {
         (folder.file("named", NAMED), folder.file("numbered", "table=60,in_port=1 actions=output:2\n"));
     let explain = |flows: &str, more: &[&str]| {
         let out = tunny(&[&["explain", "--flows", flows, "--packet", "in_port=1,ip", "-o", "json"], more].concat());
-        let way: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let pass: Value = serde_json::from_slice(&out.stdout).unwrap();
         let tables =
-            way["steps"].as_array().unwrap().iter().map(|s| s["table_name"].as_str().map(str::to_string)).collect();
-        (tables, way["datapath_actions"].as_str().unwrap().to_string(), String::from_utf8(out.stderr).unwrap())
+            pass["steps"].as_array().unwrap().iter().map(|s| s["table_name"].as_str().map(str::to_string)).collect();
+        (tables, pass["datapath_actions"].as_str().unwrap().to_string(), String::from_utf8(out.stderr).unwrap())
     };
     let (tables, actions, said): (Vec<Option<String>>, _, _) = explain(&named, &[]);
     assert_eq!((tables.last().unwrap().as_deref(), actions.as_str()), (Some("Late"), "2"));

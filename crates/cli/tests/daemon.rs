@@ -89,7 +89,7 @@ fn metrics() -> (Node, std::net::SocketAddr) {
     (node, port)
 }
 
-fn ask(port: std::net::SocketAddr, path: &str) -> String {
+fn fetch(port: std::net::SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(port).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -102,11 +102,11 @@ fn ask(port: std::net::SocketAddr, path: &str) -> String {
 fn strangers_do_not_hold_the_metrics() {
     let (_node, port) = metrics();
     assert!(
-        ask(port, "/metrics").starts_with("HTTP/1.1 200")
-            && ask(port, "/metrics?vms=all").contains("tunny_vms_left_out 0.0\n")
+        fetch(port, "/metrics").starts_with("HTTP/1.1 200")
+            && fetch(port, "/metrics?vms=all").contains("tunny_vms_left_out 0.0\n")
     );
-    assert!(ask(port, "/metrics?vms=nosuch").contains("there is no Vm named `nosuch`"));
-    assert!(ask(port, "/metrics?vm=x").starts_with("HTTP/1.1 400"), "{}", ask(port, "/metrics?vm=x"));
+    assert!(fetch(port, "/metrics?vms=nosuch").contains("there is no Vm named `nosuch`"));
+    assert!(fetch(port, "/metrics?vm=x").starts_with("HTTP/1.1 400"), "{}", fetch(port, "/metrics?vm=x"));
     // Eight that say nothing hold the places of their address, and no longer than five seconds.
     let begun = Instant::now();
     let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(port).unwrap()).collect();
@@ -123,7 +123,7 @@ fn strangers_do_not_hold_the_metrics() {
         assert!(rest.starts_with("HTTP/1.1 408") && rest.ends_with("no request within 5 s\n"), "{rest}");
     }
     assert!((4.0..12.0).contains(&begun.elapsed().as_secs_f64()), "{:?}", begun.elapsed());
-    assert!(ask(port, "/metrics").starts_with("HTTP/1.1 200"));
+    assert!(fetch(port, "/metrics").starts_with("HTTP/1.1 200"));
 }
 
 /// Sixty-four connections at a time: one less, as many, one more, for which the oldest that is idle makes room.
@@ -172,7 +172,7 @@ fn a_scrape_of_all_vms_holds_ten_thousand() {
     for (all, left_out) in [(9999, 0), (10_000, 0), (10_001, 1), (10_002, 2)] {
         node.write("more.yaml", &text);
         node.said(&["apply", "--yes", "more.yaml"]);
-        let answer = ask(port, "/metrics?vms=all");
+        let answer = fetch(port, "/metrics?vms=all");
         let series = answer.lines().filter(|l| l.starts_with("tunny_vm_packets_total{")).count();
         assert_eq!(series, all - left_out, "of {all} VMs");
         assert!(answer.contains(&format!("tunny_vms_left_out {left_out}.0\n")), "of {all} VMs");

@@ -173,7 +173,7 @@ fn every_change_and_refusal_is_one_event_and_one_line_of_the_log_and_outlives_a_
 }
 
 /// The head and the body of an answer.
-fn ask(node: &Node, path: &str) -> (String, Value) {
+fn fetch(node: &Node, path: &str) -> (String, Value) {
     let (head, body) = request(node, &format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n"));
     (head, serde_json::from_str(&body).unwrap())
 }
@@ -245,7 +245,7 @@ fn a_limit_of_0_is_none_and_a_list_that_is_cut_says_so() {
         for (query, from, cut) in
             [("", 0, false), ("?limit=0", 0, false), ("?limit=6", 0, false), ("?limit=2", 4, true)]
         {
-            let (head, found) = ask(&node, &(path.clone() + query));
+            let (head, found) = fetch(&node, &(path.clone() + query));
             assert_eq!(
                 (&found.as_array().unwrap()[..], head.contains("tunny-cut: true")),
                 (&list[from..], cut),

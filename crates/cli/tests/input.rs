@@ -129,10 +129,10 @@ fn a_snapshot_replaces_files_and_nothing_else() {
     let snapshot = |to: &Path| {
         tunny(&["validate", "--snapshot", to.to_str().unwrap(), example().to_str().unwrap()]).output().unwrap()
     };
-    let (file, beside) = (dir.path().join("s.tny"), dir.path().join("s.new"));
-    std::fs::write(&beside, "precious").unwrap();
+    let (file, neighbour) = (dir.path().join("s.tny"), dir.path().join("s.new"));
+    std::fs::write(&neighbour, "precious").unwrap();
     assert!(snapshot(&file).status.success() && snapshot(&file).status.success());
-    assert_eq!(std::fs::read_to_string(&beside).unwrap(), "precious");
+    assert_eq!(std::fs::read_to_string(&neighbour).unwrap(), "precious");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     // A device stays a device (a node of the test's own: were it replaced, the machine would miss it).
     let device = dir.path().join("full");

@@ -131,7 +131,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
         return;
     }
     let node = Node::start();
-    let ask = |accept: &str| {
+    let request = |accept: &str| {
         let mut socket = std::os::unix::net::UnixStream::connect(node.socket()).unwrap();
         write!(socket, "GET /metrics?vms=all HTTP/1.0\r\nhost: x\r\n{accept}\r\n").unwrap();
         let mut answer = String::new();
@@ -139,7 +139,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.to_string(), body.to_string())
     };
-    let (head, body) = ask("");
+    let (head, body) = request("");
     assert!(head.contains("text/plain; version=0.0.4") && !body.contains("# EOF"), "{head}");
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
@@ -152,7 +152,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     let out = promtool.wait_with_output().unwrap();
     assert!(out.status.success() && text(&out).is_empty(), "{}", text(&out));
     // A scraper that asks for OpenMetrics gets it, with the same numbers.
-    let (head, modern) = ask("accept: application/openmetrics-text;version=1.0.0\r\n");
+    let (head, modern) = request("accept: application/openmetrics-text;version=1.0.0\r\n");
     assert!(head.contains("application/openmetrics-text") && modern.ends_with("# EOF\n"), "{head}");
     let names = |text: &str| {
         text.lines()

@@ -98,7 +98,7 @@ fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The metrics that expressions name, each with the labels that it is asked for.
-fn asked(expression: &str) -> Vec<(String, Vec<(String, String)>)> {
+fn confirmed(expression: &str) -> Vec<(String, Vec<(String, String)>)> {
     let mut found = Vec::new();
     let mut rest = expression;
     while let Some(at) = rest.find("tunny_") {
@@ -144,7 +144,7 @@ fn every_metric_of_dashboard_and_rules_is_served() {
     assert!(served.len() > 40, "{served:?}");
     let reasons: BTreeSet<&str> = abi::DropReason::ALL.iter().map(|r| r.name()).collect();
     for (place, expression) in expressions() {
-        for (name, labels) in asked(&expression) {
+        for (name, labels) in confirmed(&expression) {
             let Some(known) = served.get(&name) else { panic!("{place}: a node serves no {name}") };
             for (label, value) in labels.iter().filter(|(label, _)| label != "instance") {
                 // A family that has no series now shows no labels.
@@ -160,9 +160,9 @@ fn every_metric_of_dashboard_and_rules_is_served() {
 
 #[test]
 fn a_metric_that_no_node_serves_is_found() {
-    let asked = asked("rate(tunny_nothing_total{a=\"x\",b!~\"y\"}[5m]) / tunny_other");
+    let confirmed = confirmed("rate(tunny_nothing_total{a=\"x\",b!~\"y\"}[5m]) / tunny_other");
     let want = vec![("a".to_string(), "x".to_string()), ("b".to_string(), "y".to_string())];
-    assert_eq!(asked, [("tunny_nothing_total".to_string(), want), ("tunny_other".to_string(), Vec::new())]);
+    assert_eq!(confirmed, [("tunny_nothing_total".to_string(), want), ("tunny_other".to_string(), Vec::new())]);
     let text = "# TYPE tunny_a counter\n# TYPE tunny_b gauge\ntunny_b{x=\"1\",y=\"2\"} 3\n";
     let served = served(text);
     assert!(served["tunny_a_total"].is_empty() && served["tunny_b"].len() == 2, "{served:?}");

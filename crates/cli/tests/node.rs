@@ -376,7 +376,7 @@ fn what_is_not_there_to_ask_for_is_answered_with_what_is() {
         .success());
     assert!(text(&node.run(&["get", "route"])).contains("red/192.168.7.0/24"));
     assert!(node.run(&["get", "route", "red/192.168.7.0/24"]).status.success());
-    let ask = |words: &str| {
+    let request = |words: &str| {
         let mut socket = std::os::unix::net::UnixStream::connect(node.dir.path().join("s")).unwrap();
         write!(socket, "{words} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -392,7 +392,7 @@ fn what_is_not_there_to_ask_for_is_answered_with_what_is() {
         ("GET /v1/top?ms=x", "400", "ms: invalid digit"),
         ("POST /v1/trace", "415", "Content-Type"),
     ] {
-        let (got, error) = ask(words);
+        let (got, error) = request(words);
         assert!(got == status && error.contains(wanted), "{words}: {got} {error}");
     }
 }

@@ -164,10 +164,10 @@ fn sessions_ports_metrics_and_the_log_say_the_same() {
     let fast = || [300, 200].map(|vni| region.metric(&format!("tunny_vpc_sessions_fast{{vni=\"{vni}\"")));
     let ping =
         |to: std::net::Ipv4Addr| region.names.namespace("green-1").run(&format!("ping -q -c 3 -i 0.2 {to}")).unwrap();
-    let way = |vpc: &str| {
+    let pass = |vpc: &str| {
         format!("{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: {vpc}, prefix: {PUBLIC}, scope: internet}}}}\n")
     };
-    region.apply(&[way("green"), way("red")].join("---\n"));
+    region.apply(&[pass("green"), pass("red")].join("---\n"));
     ping(ELASTIC);
     let hairpins = region.get(&["--protocol", "icmp", "--state", "paired"]);
     assert_eq!(hairpins.len(), 2, "{hairpins:?}");

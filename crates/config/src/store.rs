@@ -485,16 +485,16 @@ impl Compaction {
             let what = format!("the journals end at change {}, not at {}", state.number, self.upto);
             return Err(StoreError::Damaged { file: path, offset: 0, what });
         }
-        let beside = self.dir.join(COMPACTED);
-        let saved = state.model.save_snapshot(&beside, self.upto);
-        let bytes = saved.map_err(|error| StoreError::Snapshot { file: beside.clone(), error })?;
+        let compacted = self.dir.join(COMPACTED);
+        let saved = state.model.save_snapshot(&compacted, self.upto);
+        let bytes = saved.map_err(|error| StoreError::Snapshot { file: compacted.clone(), error })?;
         let mut gate = self.gate.lock().unwrap_or_else(|e| e.into_inner());
         if gate.number > self.upto {
-            remove(&beside)?;
+            remove(&compacted)?;
             return std::fs::metadata(&path).map(|m| m.len()).map_err(io("read", &path));
         }
         past::keep_snapshot(&self.dir, gate.number);
-        std::fs::rename(&beside, &path).map_err(io("rename", &beside))?;
+        std::fs::rename(&compacted, &path).map_err(io("rename", &compacted))?;
         sync_dir(&self.dir)?;
         *gate = InPlace::now(&self.dir, self.upto);
         drop(gate);

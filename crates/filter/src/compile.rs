@@ -356,26 +356,26 @@ pub(crate) struct Shapes {
 
 /// One direction of a group.
 #[derive(Debug, Default)]
-pub(crate) struct Way {
+pub(crate) struct Compiled {
     /// Positions of rules, by rank.
     pub(crate) order: Vec<u32>,
     tables: Arc<Tables>,
 }
 
-impl Way {
-    pub(crate) fn new(rules: &[Rule], direction: RuleDirection) -> (Way, Shapes) {
+impl Compiled {
+    pub(crate) fn new(rules: &[Rule], direction: RuleDirection) -> (Compiled, Shapes) {
         let order = order(rules, direction);
         let (v4, v6) = (Table::new(rules, &order), Table::new(rules, &order));
-        Way::of(rules, order, v4, v6)
+        Compiled::of(rules, order, v4, v6)
     }
 
-    fn of(rules: &[Rule], order: Vec<u32>, v4: (Table<u32>, Shape), v6: (Table<u128>, Shape)) -> (Way, Shapes) {
+    fn of(rules: &[Rule], order: Vec<u32>, v4: (Table<u32>, Shape), v6: (Table<u128>, Shape)) -> (Compiled, Shapes) {
         let shapes = Shapes { v4: (v4.1, v4.0.bare()), v6: (v6.1, v6.0.bare()) };
         let (groups, pool) = by_group(rules, &order);
-        (Way { order, tables: Arc::new(Tables { v4: v4.0, v6: v6.0, groups, pool }) }, shapes)
+        (Compiled { order, tables: Arc::new(Tables { v4: v4.0, v6: v6.0, groups, pool }) }, shapes)
     }
 
-    /// The same as [`Way::new`] of `rules`, out of what is there: `kept` gives the position that each of the rules before has now
+    /// The same as [`Compiled::new`] of `rules`, out of what is there: `kept` gives the position that each of the rules before has now
     /// ([`NONE`]: it is gone), `come` are the positions of the others. Shapes and the ranks that came, unless the tables are the same.
     pub(crate) fn changed(
         &self,
@@ -383,11 +383,11 @@ impl Way {
         direction: RuleDirection,
         kept: &[u32],
         come: &[u32],
-    ) -> (Way, Option<(Shapes, Vec<u32>)>) {
+    ) -> (Compiled, Option<(Shapes, Vec<u32>)>) {
         let stay: Vec<u32> = self.order.iter().map(|i| kept[*i as usize]).filter(|i| *i != NONE).collect();
         let mut new: Vec<u32> = come.iter().copied().filter(|i| rules[*i as usize].direction == direction).collect();
         if new.is_empty() && stay.len() == self.order.len() {
-            return (Way { order: stay, tables: self.tables.clone() }, None);
+            return (Compiled { order: stay, tables: self.tables.clone() }, None);
         }
         new.sort_unstable_by_key(|i| turn(rules, *i));
         let order = merged(&stay, &new, |i| turn(rules, i));
@@ -398,8 +398,8 @@ impl Way {
         let new: Vec<u32> = new.into_iter().map(at).collect();
         let v4 = self.tables.v4.changed(rules, &order, &now, &new);
         let v6 = self.tables.v6.changed(rules, &order, &now, &new);
-        let (way, shapes) = Way::of(rules, order, v4, v6);
-        (way, Some((shapes, new)))
+        let (compiled, shapes) = Compiled::of(rules, order, v4, v6);
+        (compiled, Some((shapes, new)))
     }
 
     /// The rank of the rule that decides about an address and a service; NONE if none matches.
@@ -448,7 +448,7 @@ impl Way {
 
     /// Whether all of it is as in another one.
     #[cfg(test)]
-    pub(crate) fn is(&self, other: &Way) -> bool {
+    pub(crate) fn is(&self, other: &Compiled) -> bool {
         self.order == other.order && format!("{:?}", self.tables) == format!("{:?}", other.tables)
     }
 }

@@ -53,23 +53,23 @@ fn two_sorted_lists_become_one() {
 #[test]
 fn rules_hold_at_both_ends_of_the_address_space() {
     let rules = |texts: &[&str]| texts.iter().map(|t| rule(t)).collect::<Vec<_>>();
-    let ask = |rules: &[Rule], addr: &str| {
-        let way = Way::new(rules, RuleDirection::Egress).0;
-        let rank = way.lookup(addr.parse().unwrap(), service(6, 80));
-        way.order.get(rank as usize).copied()
+    let allowed = |rules: &[Rule], addr: &str| {
+        let compiled = Compiled::new(rules, RuleDirection::Egress).0;
+        let rank = compiled.lookup(addr.parse().unwrap(), service(6, 80));
+        compiled.order.get(rank as usize).copied()
     };
     let ends = ["0.0.0.0", "255.255.255.255", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"];
     let any = rules(&["egress allow tcp any"]);
-    assert_eq!(ends.map(|a| ask(&any, a)), [Some(0); 4]);
+    assert_eq!(ends.map(|a| allowed(&any, a)), [Some(0); 4]);
     let hosts = rules(&[
         "egress allow tcp 0.0.0.0",
         "egress allow tcp 255.255.255.255",
         "egress allow tcp ::",
         &format!("egress allow tcp {}", ends[3]),
     ]);
-    assert_eq!(ends.map(|a| ask(&hosts, a)), [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(ends.map(|a| allowed(&hosts, a)), [Some(0), Some(1), Some(2), Some(3)]);
     assert_eq!(
-        ["0.0.0.1", "255.255.255.254", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"].map(|a| ask(&hosts, a)),
+        ["0.0.0.1", "255.255.255.254", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"].map(|a| allowed(&hosts, a)),
         [None; 4]
     );
     let halves = rules(&[
@@ -78,9 +78,9 @@ fn rules_hold_at_both_ends_of_the_address_space() {
         "egress allow tcp ::/1",
         "egress allow tcp 8000::/1",
     ]);
-    assert_eq!(ends.map(|a| ask(&halves, a)), [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(ends.map(|a| allowed(&halves, a)), [Some(0), Some(1), Some(2), Some(3)]);
     let edge = ["127.255.255.255", "128.0.0.0", "7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "8000::"];
-    assert_eq!(edge.map(|a| ask(&halves, a)), [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(edge.map(|a| allowed(&halves, a)), [Some(0), Some(1), Some(2), Some(3)]);
     assert_eq!(<u32 as Address>::bounds(None), Some((0, u32::MAX)));
     assert_eq!(<u128 as Address>::bounds(None), Some((0, u128::MAX)));
     assert_eq!((<u32 as Address>::next(u32::MAX), <u128 as Address>::next(u128::MAX)), (None, None));
@@ -92,10 +92,10 @@ fn a_search_over_many_intervals_finds_each_edge() {
     let texts: Vec<String> =
         (0..100u32).map(|n| format!("ingress allow tcp 10.0.{}.{}/30", n * 8 >> 8, n * 8 & 255)).collect();
     let rules: Vec<Rule> = texts.iter().map(|t| rule(t)).collect();
-    let way = Way::new(&rules, RuleDirection::Ingress).0;
+    let compiled = Compiled::new(&rules, RuleDirection::Ingress).0;
     for addr in 0..900 {
         let want = if addr < 800 && addr % 8 < 4 { addr / 8 } else { NONE };
-        let found = way.lookup(std::net::Ipv4Addr::from_bits(0x0a00_0000 + addr).into(), service(6, 1));
+        let found = compiled.lookup(std::net::Ipv4Addr::from_bits(0x0a00_0000 + addr).into(), service(6, 1));
         assert_eq!(found, want, "{addr}");
     }
 }
@@ -116,7 +116,7 @@ fn every_list_counts_in_bytes() {
     let one = |i: usize| std::array::from_fn(|k| if k == i { 5 } else { 0 });
     assert_eq!(std::array::from_fn(|i| table(one(i)).bytes()), [80, 80, 20, 80, 20, 20]);
     assert_eq!(table([1, 2, 3, 4, 5, 6]).bytes(), 16 + 32 + 12 + 64 + 20 + 24);
-    let way = |order, v4: usize, v6: [usize; 6], groups, own| Way {
+    let compiled = |order, v4: usize, v6: [usize; 6], groups, own| Compiled {
         order: Vec::with_capacity(order),
         tables: Arc::new(Tables {
             v4: Table { bounds: Vec::with_capacity(v4), ..Table::default() },
@@ -126,20 +126,21 @@ fn every_list_counts_in_bytes() {
         }),
     };
     let name = size_of::<(Arc<str>, Services)>();
-    assert_eq!(way(0, 0, [0; 6], 0, 0).bytes(), 0);
-    assert_eq!(way(3, 5, [1, 0, 0, 0, 0, 0], 2, 4).bytes(), 12 + 20 + 16 + 2 * name + 16);
+    assert_eq!(compiled(0, 0, [0; 6], 0, 0).bytes(), 0);
+    assert_eq!(compiled(3, 5, [1, 0, 0, 0, 0, 0], 2, 4).bytes(), 12 + 20 + 16 + 2 * name + 16);
 }
 
 /// As many intervals and nodes as the rules need, and no more.
 #[test]
 fn tables_are_as_large_as_their_rules_need() {
-    let way = |texts: &[&str]| Way::new(&texts.iter().map(|t| rule(t)).collect::<Vec<_>>(), RuleDirection::Ingress).0;
-    let sizes = |way: &Way| {
-        let t = &way.tables.v4;
+    let compiled =
+        |texts: &[&str]| Compiled::new(&texts.iter().map(|t| rule(t)).collect::<Vec<_>>(), RuleDirection::Ingress).0;
+    let sizes = |compiled: &Compiled| {
+        let t = &compiled.tables.v4;
         (t.bounds.len(), t.longest.len(), t.steps.len(), t.nodes.len(), t.pool.starts.len())
     };
-    assert_eq!(sizes(&way(&[])), (1, 1, 1, 0, 0));
-    assert_eq!(sizes(&way(&["ingress allow tcp 10.0.0.0/8"])), (3, 3, 1, 1, 2));
+    assert_eq!(sizes(&compiled(&[])), (1, 1, 1, 0, 0));
+    assert_eq!(sizes(&compiled(&["ingress allow tcp 10.0.0.0/8"])), (3, 3, 1, 1, 2));
     // Both halves of a prefix leave nothing that is its alone; two services side by side are two intervals.
     let nested = [
         "ingress allow tcp 10.0.0.0/8",
@@ -147,12 +148,12 @@ fn tables_are_as_large_as_their_rules_need() {
         "ingress allow tcp/1-2 10.128.0.0/9",
         "ingress allow tcp/3 10.128.0.0/9",
     ];
-    assert_eq!(sizes(&way(&nested)), (4, 4, 1, 3, 7));
-    let everything = way(&["ingress allow any any", "ingress deny any 0.0.0.0/0"]);
+    assert_eq!(sizes(&compiled(&nested)), (4, 4, 1, 3, 7));
+    let everything = compiled(&["ingress allow any any", "ingress deny any 0.0.0.0/0"]);
     assert_eq!((sizes(&everything), everything.tables.v6.bounds.len()), ((1, 1, 1, 1, 2), 1));
     assert_eq!(everything.lookup("0.0.0.0".parse().unwrap(), SERVICE_MAX), 0, "deny is asked first");
     let many: Vec<String> = (0..16).map(|n| format!("ingress allow tcp 10.0.0.{}", 2 * n)).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(sizes(&way(&many)), (33, 33, 3, 16, 32));
-    assert_eq!(sizes(&way(&many[..15])).2, 2, "31 intervals");
+    assert_eq!(sizes(&compiled(&many)), (33, 33, 3, 16, 32));
+    assert_eq!(sizes(&compiled(&many[..15])).2, 2, "31 intervals");
 }

@@ -22,7 +22,8 @@ impl Group {
     /// Of these rules; `id_of` numbers names of groups. Rules that `before` has as well keep their counts.
     pub fn new(rules: Arc<Ruleset>, before: Option<&Group>, id_of: &dyn Fn(&Arc<str>) -> u32) -> Group {
         let named = [RuleDirection::Ingress, RuleDirection::Egress].map(|direction| {
-            let mut named: Vec<_> = rules.way(direction).groups().iter().map(|(name, s)| (id_of(name), *s)).collect();
+            let mut named: Vec<_> =
+                rules.compiled(direction).groups().iter().map(|(name, s)| (id_of(name), *s)).collect();
             named.sort_unstable_by_key(|(id, _)| *id);
             named.into()
         });
@@ -69,22 +70,22 @@ impl Group {
     /// The position of the rule that decides about connections with an address whose groups have these ids.
     #[inline]
     pub fn lookup(&self, direction: RuleDirection, addr: IpAddr, groups: &[u32], service: u32) -> Option<usize> {
-        let (way, named) = match direction {
+        let (compiled, named) = match direction {
             RuleDirection::Ingress => (&self.rules.ingress, &self.named[0]),
             RuleDirection::Egress => (&self.rules.egress, &self.named[1]),
         };
-        let mut rank = way.lookup(addr, service);
+        let mut rank = compiled.lookup(addr, service);
         if !named.is_empty() {
             for g in groups {
                 if let Ok(i) = named.binary_search_by_key(g, |(id, _)| *id) {
-                    rank = rank.min(way.of_group(named[i].1, service));
+                    rank = rank.min(compiled.of_group(named[i].1, service));
                 }
             }
         }
         if rank == NONE {
             return None;
         }
-        way.order.get(rank as usize).map(|i| *i as usize)
+        compiled.order.get(rank as usize).map(|i| *i as usize)
     }
 
     /// Whether one of its rules is stateless.

@@ -2,7 +2,7 @@
 //! The rules of a group, compiled: from nothing, or out of those that the group had before. A change of a few rules sorts nothing and
 //! asks only of those rules whether they still decide that the change can have taken something from.
 
-use crate::compile::{about_groups, AboutGroups, Shapes, Way, NONE};
+use crate::compile::{about_groups, AboutGroups, Compiled, Shapes, NONE};
 use crate::rule::{Fault, GroupSpec, Prefix, Remote, Rule, RuleDirection, GROUP_RULES_MAX, SERVICE_MAX};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -80,8 +80,8 @@ fn next_common(old: &[Rule], new: &[Rule]) -> (usize, usize) {
 #[derive(Debug)]
 pub struct Ruleset {
     spec: Arc<GroupSpec>,
-    pub(crate) ingress: Way,
-    pub(crate) egress: Way,
+    pub(crate) ingress: Compiled,
+    pub(crate) egress: Compiled,
     digest: u64,
     stateless: bool,
     /// Each rule is known to decide about something.
@@ -100,12 +100,12 @@ impl Ruleset {
     /// Of rules whose faults nobody asks about.
     pub fn new(spec: impl Into<Arc<GroupSpec>>) -> Ruleset {
         let spec = spec.into();
-        let ingress = Way::new(&spec.rules, RuleDirection::Ingress).0;
-        let egress = Way::new(&spec.rules, RuleDirection::Egress).0;
+        let ingress = Compiled::new(&spec.rules, RuleDirection::Ingress).0;
+        let egress = Compiled::new(&spec.rules, RuleDirection::Egress).0;
         Ruleset::of(spec, ingress, egress, false)
     }
 
-    fn of(spec: Arc<GroupSpec>, ingress: Way, egress: Way, sound: bool) -> Ruleset {
+    fn of(spec: Arc<GroupSpec>, ingress: Compiled, egress: Compiled, sound: bool) -> Ruleset {
         let stateless = spec.rules.iter().any(|r| !r.stateful);
         Ruleset { digest: digest(&spec), spec, ingress, egress, stateless, sound }
     }
@@ -125,22 +125,22 @@ impl Ruleset {
         }
         let change = before.and_then(|b| Some((b, Change::between(&b.spec.rules, rules)?)));
         let mut found = Vec::new();
-        let mut way = |direction: RuleDirection| {
+        let mut compiled = |direction: RuleDirection| {
             let Some((before, change)) = &change else {
-                let (way, shapes) = Way::new(rules, direction);
-                found.extend(unreachable(rules, &way, &shapes, None, most));
-                return way;
+                let (compiled, shapes) = Compiled::new(rules, direction);
+                found.extend(unreachable(rules, &compiled, &shapes, None, most));
+                return compiled;
             };
-            let (way, news) = before.way(direction).changed(rules, direction, &change.kept, &change.come);
+            let (compiled, news) = before.compiled(direction).changed(rules, direction, &change.kept, &change.come);
             if let Some((shapes, come)) = news {
-                found.extend(unreachable(rules, &way, &shapes, before.sound.then_some(&come[..]), most));
+                found.extend(unreachable(rules, &compiled, &shapes, before.sound.then_some(&come[..]), most));
             } else if !before.sound {
-                let (way, shapes) = Way::new(rules, direction);
-                found.extend(unreachable(rules, &way, &shapes, None, most));
+                let (compiled, shapes) = Compiled::new(rules, direction);
+                found.extend(unreachable(rules, &compiled, &shapes, None, most));
             }
-            way
+            compiled
         };
-        let (ingress, egress) = (way(RuleDirection::Ingress), way(RuleDirection::Egress));
+        let (ingress, egress) = (compiled(RuleDirection::Ingress), compiled(RuleDirection::Egress));
         if found.is_empty() {
             return Ok(Ruleset::of(spec.clone(), ingress, egress, true));
         }
@@ -168,7 +168,7 @@ impl Ruleset {
         self.stateless
     }
 
-    pub(crate) fn way(&self, direction: RuleDirection) -> &Way {
+    pub(crate) fn compiled(&self, direction: RuleDirection) -> &Compiled {
         match direction {
             RuleDirection::Ingress => &self.ingress,
             RuleDirection::Egress => &self.egress,
@@ -200,23 +200,23 @@ fn malformed(rules: &[Rule], most: usize) -> Vec<Fault> {
 /// of these ranks have come to others of which each decided.
 fn unreachable(
     rules: &[Rule],
-    way: &Way,
+    compiled: &Compiled,
     shapes: &Shapes,
     come: Option<&[u32]>,
     most: usize,
 ) -> Vec<(usize, Option<usize>)> {
-    let rule = |rank: u32| &rules[way.order[rank as usize] as usize];
+    let rule = |rank: u32| &rules[compiled.order[rank as usize] as usize];
     // What is asked later loses to what comes, if it matches anything of the same.
     let doubtful = |rank: u32| {
         come.is_none_or(|come| come.iter().any(|new| *new == rank || *new < rank && meet(rule(*new), rule(rank))))
     };
-    let ranks: Vec<u32> = (0..way.order.len() as u32).filter(|rank| doubtful(*rank)).collect();
+    let ranks: Vec<u32> = (0..compiled.order.len() as u32).filter(|rank| doubtful(*rank)).collect();
     let named = ranks.iter().any(|rank| matches!(rule(*rank).remote, Remote::Group(_)));
-    let about = if named { about_groups(rules, &way.order) } else { AboutGroups::new() };
+    let about = if named { about_groups(rules, &compiled.order) } else { AboutGroups::new() };
     let mut found = Vec::new();
     for rank in ranks {
-        if !way.decides(rules, shapes, &about, rank) {
-            found.push((way.order[rank as usize] as usize, alone(rules, &way.order, rank).next()));
+        if !compiled.decides(rules, shapes, &about, rank) {
+            found.push((compiled.order[rank as usize] as usize, alone(rules, &compiled.order, rank).next()));
             if found.len() >= most {
                 break;
             }

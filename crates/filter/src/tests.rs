@@ -458,15 +458,15 @@ fn what_stays_is_shared_and_what_comes_later_is_found() {
         [(7, Arc::new(vec![Member { prefix: Prefix { addr, len: 32 }, groups: vec!["late".into(), "web".into()] }]))];
     let web = rules("web", &["ingress allow tcp/80 any"]);
     let from = Side { vni: None, addr: "192.0.2.1".parse().unwrap() };
-    let ask = |f: &Filter, port| f.judge(from, Side { vni: Some(7), addr }, service(6, port)).deny.is_none();
+    let allowed = |f: &Filter, port| f.judge(from, Side { vni: Some(7), addr }, service(6, port)).deny.is_none();
     let first = Filter::new(std::slice::from_ref(&web), &vpcs, &Filter::default());
-    assert!(ask(&first, 80) && !ask(&first, 22) && !first.has_stateless());
+    assert!(allowed(&first, 80) && !allowed(&first, 22) && !first.has_stateless());
     // A member of a group that is not there yet; the VPC is not compiled again when it comes.
     let second = Filter::new(&[web.clone(), rules("late", &["ingress allow tcp/22 any stateless"])], &vpcs, &first);
-    assert!(ask(&second, 80) && ask(&second, 22) && second.has_stateless());
+    assert!(allowed(&second, 80) && allowed(&second, 22) && second.has_stateless());
     let group = |f: &Filter, name: &str| f.groups().find(|g| &*g.spec().name == name).unwrap().clone();
     assert!(Arc::ptr_eq(&group(&first, "web"), &group(&second, "web")), "the same rules are the same group");
     let third = Filter::new(&[rules("web", &["ingress allow tcp/80 any"])], &vpcs, &second);
     assert!(!Arc::ptr_eq(&group(&second, "web"), &group(&third, "web")));
-    assert!(ask(&third, 80) && !ask(&third, 22) && third.groups().count() == 1 && !third.has_stateless());
+    assert!(allowed(&third, 80) && !allowed(&third, 22) && third.groups().count() == 1 && !third.has_stateless());
 }

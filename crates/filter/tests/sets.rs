@@ -181,13 +181,13 @@ fn as_one_group(lines: &[Line], r: &mut ChaCha8Rng) {
         .collect();
     for _ in 0..PROBES {
         let (src, _, (proto, port)) = probe(r, lines);
-        let asked = service(proto, port);
-        let want = oracle::lookup(&spec.rules, RuleDirection::Ingress, src, &[], asked);
-        let got = filter.judge(Side { vni: None, addr: src }, Side { vni: Some(VNI), addr: member }, asked);
-        assert_eq!(got.ingress.map(|(_, i)| i), want, "{src} service {asked:#x}");
+        let service = service(proto, port);
+        let want = oracle::lookup(&spec.rules, RuleDirection::Ingress, src, &[], service);
+        let got = filter.judge(Side { vni: None, addr: src }, Side { vni: Some(VNI), addr: member }, service);
+        assert_eq!(got.ingress.map(|(_, i)| i), want, "{src} service {service:#x}");
         assert!(
             want.is_none_or(|i| !never.contains(&i)),
-            "rule {want:?} decides about {src}, service {asked:#x}, but is said never to"
+            "rule {want:?} decides about {src}, service {service:#x}, but is said never to"
         );
     }
 }

@@ -13,7 +13,7 @@ use crate::frame::Verdict;
 use crate::nat::l4::{Icmp, L4};
 use crate::nat::SessionView;
 use crate::packet::Packet;
-use crate::pair::{alone, ask, first_service, note, service_of, Asked, Pair, Permit};
+use crate::pair::{alone, evaluate, first_service, note, service_of, Pair, Permit, RuleQuery};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
 
@@ -26,7 +26,7 @@ fn kind_of(l4: &L4, packet: &[u8]) -> Kind {
 }
 
 /// Who began a connection with whom, for which service.
-fn first_of(key: &Key, began: Direction) -> Asked {
+fn first_of(key: &Key, began: Direction) -> RuleQuery {
     let ([low, high], [low_port, high_port]) = (key.ends(), key.ports());
     let low = Side { vni: Some(key.vni()), addr: low };
     // Beyond a wire there is no VPC; rules take it for one of the server's.
@@ -36,7 +36,7 @@ fn first_of(key: &Key, began: Direction) -> Asked {
         Direction::Out => (low, high, low_port, high_port),
         Direction::In => (high, low, high_port, low_port),
     };
-    Asked { from, to, port, service: service_of(key.proto(), at, 0) }
+    RuleQuery { from, to, port, service: service_of(key.proto(), at, 0) }
 }
 
 /// Whether rules still allow a connection and want it remembered: what the sweep asks.
@@ -56,7 +56,7 @@ fn by_itself<R: Recorder>(
     why: DropReason,
 ) -> Result<(), DropReason> {
     let service = alone(sight, pair, ports).ok_or(why)?;
-    ask(w, sight, p, pair.asks(service, ports.0), true).map(|_| ())
+    evaluate(w, sight, p, pair.query(service, ports.0), true).map(|_| ())
 }
 
 /// Whether a packet of a connection may go on. `direction`: from the lower end of its key, or to it.
@@ -109,21 +109,21 @@ pub(crate) fn judge<R: Recorder>(
     if let Some(remote) = table.remote() {
         return send_on(w, sight, p, pair, remote, (&packet, state), ports);
     }
-    let (now, mut asked) = (w.now, None);
+    let (now, mut evaluated) = (w.now, None);
     let mut admit = |_: &Control| {
-        let said = ask(w, sight, p, pair.asks(first_service(pair, ports), ports.0), true);
-        asked = Some(said);
+        let said = evaluate(w, sight, p, pair.query(first_service(pair, ports), ports.0), true);
+        evaluated = Some(said);
         said == Ok(Permit::Stateful)
     };
     let outcome = table.control(&packet, pick_up, now, &mut admit);
-    apply_outcome(w, sight, p, pair, (found, direction), ports, (outcome, asked))?;
+    apply_outcome(w, sight, p, pair, (found, direction), ports, (outcome, evaluated))?;
     if R::ON {
-        tell(w, sight, p, table, &key, asked.is_some());
+        tell(w, sight, p, table, &key, evaluated.is_some());
     }
     Ok(())
 }
 
-/// What the agent's outcome means; `asked`: what the rules said if it asked them.
+/// What the agent's outcome means; `evaluated`: what the rules said if it asked them.
 fn apply_outcome<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: SessionView<'_>,
@@ -131,14 +131,14 @@ fn apply_outcome<R: Recorder>(
     pair: &Pair<'_>,
     (found, direction): (&PairKey, Direction),
     ports: (u16, u16),
-    (outcome, asked): (Outcome, Option<Result<Permit, DropReason>>),
+    (outcome, evaluated): (Outcome, Option<Result<Permit, DropReason>>),
 ) -> Result<(), DropReason> {
     match outcome {
-        Outcome::Pass if asked.is_some() => begun(w, sight, pair, found, direction),
+        Outcome::Pass if evaluated.is_some() => begun(w, sight, pair, found, direction),
         Outcome::Pass => {}
         // Allowed without state: it leaves nothing behind.
         Outcome::Refuse(Refusal::Denied) => {
-            return asked.map_or(Err(DropReason::FilterIngress), |said| said.map(|_| ()))
+            return evaluated.map_or(Err(DropReason::FilterIngress), |said| said.map(|_| ()))
         }
         Outcome::Refuse(Refusal::Unknown) => return by_itself(w, sight, p, pair, ports, DropReason::SessionStray),
         Outcome::Refuse(Refusal::Invalid) => return Err(DropReason::SessionInvalid),
@@ -168,14 +168,14 @@ fn send_on<R: Recorder>(
         Kind::Ack => pick_up,
         _ => false,
     };
-    let asks = pair.asks(first_service(pair, ports), ports.0);
+    let query = pair.query(first_service(pair, ports), ports.0);
     let allowed = begins && {
-        let verdict = sight.filter.judge(asks.from, asks.to, asks.service);
+        let verdict = sight.filter.judge(query.from, query.to, query.service);
         verdict.deny.is_none() && !verdict.stateless()
     };
     if state == STATES_NONE && !allowed {
         return match begins {
-            true => Ok(ask(w, sight, p, asks, true).map(|_| ())?),
+            true => Ok(evaluate(w, sight, p, query, true).map(|_| ())?),
             false => Ok(by_itself(w, sight, p, pair, ports, DropReason::SessionStray)?),
         };
     }
@@ -185,7 +185,7 @@ fn send_on<R: Recorder>(
         (true, true) => Begin::Allowed,
     };
     let completions = w.completions.ok_or(DropReason::FilterAgentGone)?;
-    match remote.ask(completions, packet, begin, pick_up) {
+    match remote.request(completions, packet, begin, pick_up) {
         Ok(ticket) => {
             w.waits = Some((ticket, packet.key));
             Err(Verdict::Wait)
@@ -211,13 +211,14 @@ fn answered<R: Recorder>(
         // The configuration has changed meanwhile: it is a packet of another connection now, about which nobody was asked.
         return Err(DropReason::FilterAgentGone);
     }
-    let asked = answer.asked.then(|| ask(w, sight, p, pair.asks(first_service(pair, ports), ports.0), true));
-    if let (Outcome::Pass, Some(said)) = (answer.outcome, asked.filter(|said| *said != Ok(Permit::Stateful))) {
+    let evaluated =
+        answer.evaluated.then(|| evaluate(w, sight, p, pair.query(first_service(pair, ports), ports.0), true));
+    if let (Outcome::Pass, Some(said)) = (answer.outcome, evaluated.filter(|said| *said != Ok(Permit::Stateful))) {
         // Other rules meanwhile.
         states.revoke(&packet.key);
         return said.map(|_| ());
     }
-    apply_outcome(w, sight, p, pair, (found, packet.from), ports, (answer.outcome, asked))
+    apply_outcome(w, sight, p, pair, (found, packet.from), ports, (answer.outcome, evaluated))
 }
 
 /// The log hears of a connection that begins.

@@ -52,13 +52,13 @@ enum Next {
     Stages,
     /// Nothing any more: it is sent.
     Sent,
-    /// Its VPC, its sender and its destination's home bucket are being loaded.
+    /// Its VPC, its sender and its destination's bucket are being loaded.
     Vpc,
     /// The next bucket of a chain is.
     Chain,
     /// A line of its VPC's route tree is.
     Tree(Walk),
-    /// A peer VPC and the destination's home bucket there are.
+    /// A peer VPC and the destination's bucket there are.
     Peer,
     /// The destination's NC and counters are.
     Send,
@@ -76,9 +76,9 @@ pub(crate) struct FastPacket {
     target: u32,
     /// VPC that the destination is in, as far as is known.
     vni: u32,
-    /// Home line of the VNI, then the tenant's id.
+    /// The bucket of the VNI, then the tenant's id.
     tenant: u32,
-    /// Home line of the sender, then that of the peer's VNI.
+    /// The bucket of the sender, then that of the peer's VNI.
     member: u32,
     /// Line of the destination's bucket, then of its counters.
     line: u32,

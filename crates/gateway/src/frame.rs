@@ -300,8 +300,8 @@ mod tests {
             f.punted = punted;
             let mut waiting = Waiting::new((3, key), &f);
             assert_eq!((waiting.ticket, waiting.punted, waiting.answer()), (3, punted, None));
-            waiting.answer = Some(Answer { outcome: states::Outcome::Pass, asked: true });
-            assert_eq!(waiting.answer(), Some((key, Answer { outcome: states::Outcome::Pass, asked: true })));
+            waiting.answer = Some(Answer { outcome: states::Outcome::Pass, evaluated: true });
+            assert_eq!(waiting.answer(), Some((key, Answer { outcome: states::Outcome::Pass, evaluated: true })));
             let f = waiting.frame();
             assert_eq!(
                 (f.data(), f.offset(), f.ifindex, f.counted, f.punted),

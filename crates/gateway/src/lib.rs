@@ -157,7 +157,7 @@ impl Gateway {
             states: states.as_deref(),
         });
         let idents = &mut self.idents;
-        let (walking, asked, now, held) = (0, 0, now_ns, Vec::new());
+        let (walking, prefetched, now, queued) = (0, 0, now_ns, Vec::new());
         let (completions, again, answer, waits) = (Some(&self.completions), None, None, None);
         let mut w = Work {
             tables,
@@ -170,9 +170,9 @@ impl Gateway {
             rx,
             sent,
             walking,
-            asked,
+            prefetched,
             nat,
-            held,
+            queued,
             again,
             completions,
             answer,
@@ -194,9 +194,9 @@ impl Gateway {
         } else if !short || !fast::process(&mut w, &mut self.fast_packets, packets, frames) {
             process_all(&mut w, packets, frames);
         }
-        if !w.held.is_empty() {
+        if !w.queued.is_empty() {
             let mut more = Packet::EMPTY;
-            process_held(&mut w, spare.first_mut().unwrap_or(&mut more));
+            process_queued(&mut w, spare.first_mut().unwrap_or(&mut more));
         }
         w.end();
         self.waiting.extend(batch.output.waiting.drain(..).map(|waiting| (waiting.ticket, waiting)));
@@ -227,8 +227,8 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
     if w.walking > 0 {
         route::walk(w, packets, frames);
     }
-    if std::mem::take(&mut w.asked) > 0 {
-        w.each(packets, frames, |w, p, _| filter::ask_more(w, p));
+    if std::mem::take(&mut w.prefetched) > 0 {
+        w.each(packets, frames, |w, p, _| filter::prefetch_more(w, p));
     }
     w.each(packets, frames, |w, p, f| {
         filter::run(w, p, f)?;
@@ -242,15 +242,15 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
 /// Fragments that waited for their first one, which has come with this batch: each goes its way as a packet of the
 /// gateway's own, for it was counted as dropped when it came; the first one is its cause.
 #[cold]
-fn process_held<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
+fn process_queued<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
     let place = packet.index;
-    for held in std::mem::take(&mut w.held) {
-        w.again = Some(held.known);
-        packet.index = held.cause;
-        let bytes = held.frame;
+    for queued in std::mem::take(&mut w.queued) {
+        w.again = Some(queued.known);
+        packet.index = queued.cause;
+        let bytes = queued.frame;
         let mut buffer = w.output.buffer(HEADROOM + bytes.len());
         buffer[HEADROOM..].copy_from_slice(&bytes);
-        let mut frame = Frame::new(&mut buffer, HEADROOM, bytes.len(), held.ifindex);
+        let mut frame = Frame::new(&mut buffer, HEADROOM, bytes.len(), queued.ifindex);
         frame.counted = true;
         packet.done = false;
         process_all(w, std::slice::from_mut(packet), std::slice::from_mut(&mut frame));

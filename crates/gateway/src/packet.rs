@@ -2,8 +2,8 @@
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
 use abi::DropReason;
-use session::{nat::PublicEndpoint, Homes};
-use tables::{Home, Tenant, VmEntry, Walk};
+use session::{nat::PublicEndpoint, Candidates};
+use tables::{BucketRef, Tenant, VmEntry, Walk};
 
 use crate::frame::Frame;
 use crate::nat::l4::L4;
@@ -85,7 +85,7 @@ pub(crate) enum Next {
         /// The peer's VNI.
         vni: u32,
         /// Where its lookup begins.
-        home: u32,
+        bucket: u32,
     },
     /// The VM-NC bucket that may prove the route in the peer VPC.
     Proof,
@@ -106,11 +106,11 @@ pub(crate) struct Packet {
     /// Hash of the inner flow.
     pub flow: u64,
     /// Where the lookup of the target in the VM-NC table begins (IPv4).
-    pub vm_home: Home,
+    pub vm_bucket: BucketRef,
     /// Where the lookup of the tenant begins.
-    pub tenant_home: u32,
+    pub tenant_bucket: u32,
     /// Where the lookup of the sender begins.
-    pub member_home: u32,
+    pub member_bucket: u32,
     /// VNI that the packet came with.
     pub vni: u32,
     /// Offset of the inner Ethernet header from the start of the packet.
@@ -156,7 +156,7 @@ pub(crate) struct Packet {
     pub policy: u64,
     /// What its session is known by, and where the lookup of that begins: of nat, if its VPC goes to the Internet, and of the filter,
     /// if groups are asked about it, once it is located.
-    pub asked: Option<(L4, Homes)>,
+    pub prefetched: Option<(L4, Candidates)>,
     /// What the translator gave for a session that is yet to be made.
     pub public: Option<PublicEndpoint>,
 
@@ -192,9 +192,9 @@ impl Packet {
         source: Addr { hi: 0, lo: 0 },
         target: Addr { hi: 0, lo: 0 },
         flow: 0,
-        vm_home: Home::NONE,
-        tenant_home: 0,
-        member_home: 0,
+        vm_bucket: BucketRef::NONE,
+        tenant_bucket: 0,
+        member_bucket: 0,
         vni: 0,
         inner: 0,
         inner_len: 0,
@@ -216,7 +216,7 @@ impl Packet {
         hairpin: false,
         session: 0,
         policy: 0,
-        asked: None,
+        prefetched: None,
         public: None,
         source_nc: None,
         tenant: NO_TENANT,
@@ -240,7 +240,7 @@ impl Packet {
         self.inward = false;
         self.hairpin = false;
         self.policy = 0;
-        self.asked = None;
+        self.prefetched = None;
         self.public = None;
     }
 
@@ -252,7 +252,7 @@ impl Packet {
 
     /// The VPC that the destination is in, as far as the route is known.
     #[inline(always)]
-    pub fn home(&self) -> &Tenant {
+    pub fn dst_vpc(&self) -> &Tenant {
         match self.hops {
             0 => &self.tenant,
             _ => &self.peer,
@@ -294,13 +294,13 @@ mod tests {
             inward: true,
             hairpin: true,
             policy: 7,
-            asked: Some((l4, Homes::default())),
+            prefetched: Some((l4, Candidates::default())),
             public: Some(PublicEndpoint { addr: [9, 9, 9, 9].into(), port: 1 }),
             tenant,
             peer,
             ..Packet::EMPTY
         };
-        assert_eq!((p.home().vni, p.v6()), (BLUE, true));
+        assert_eq!((p.dst_vpc().vni, p.v6()), (BLUE, true));
         p.reset();
         let none = Packet::EMPTY;
         assert_eq!(
@@ -308,8 +308,8 @@ mod tests {
             (none.inner, none.kind, none.source_v6, none.inner_error)
         );
         assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
-        assert_eq!((p.inward, p.hairpin, p.policy, p.asked.is_none(), p.public), (false, false, 0, true, None));
-        assert_eq!((p.home().vni, p.v6()), (RED, false));
+        assert_eq!((p.inward, p.hairpin, p.policy, p.prefetched.is_none(), p.public), (false, false, 0, true, None));
+        assert_eq!((p.dst_vpc().vni, p.v6()), (RED, false));
     }
 
     #[test]

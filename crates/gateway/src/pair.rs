@@ -34,7 +34,7 @@ pub(crate) struct Pair<'p> {
 
 /// A connection that the rules are asked about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RuleQuery {
     pub from: Side,
     pub to: Side,
     /// The port that it comes from; 0: none.
@@ -51,9 +51,9 @@ pub(crate) enum Permit {
     Stateless,
 }
 
-impl Asked {
+impl RuleQuery {
     /// What answers it.
-    fn answer(self) -> Asked {
+    fn answer(self) -> RuleQuery {
         let (proto, kind) = ((self.service >> 16) as u8, (self.service >> 8) as u8);
         let service = match (proto, kind) {
             (protocol::ICMP, icmpv4::kind::TIMESTAMP | icmpv4::kind::ADDRESS_MASK) => {
@@ -61,13 +61,13 @@ impl Asked {
             }
             _ => reply_service(proto, self.port),
         };
-        Asked { from: self.to, to: self.from, port: self.service as u16, service }
+        RuleQuery { from: self.to, to: self.from, port: self.service as u16, service }
     }
 }
 
 impl Pair<'_> {
-    pub(crate) fn asks(&self, service: u32, port: u16) -> Asked {
-        Asked { from: self.from, to: self.to, port, service }
+    pub(crate) fn query(&self, service: u32, port: u16) -> RuleQuery {
+        RuleQuery { from: self.from, to: self.to, port, service }
     }
 
     /// The session that the packet would begin.
@@ -87,10 +87,10 @@ impl Pair<'_> {
 
 /// Starts to load what judging a packet will need: its sender, the policies, the first bucket of its session.
 #[inline(never)]
-pub(crate) fn ask_ahead<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
+pub(crate) fn prefetch_session<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
     // A state table is asked as it is.
     let Some(sight) = w.nat.filter(|sight| sight.states.is_none()) else { return };
-    let l4 = match p.asked.take() {
+    let l4 = match p.prefetched.take() {
         Some((l4, _)) => l4,
         None => match L4::read(ip_of(p, f), p.v6()) {
             Ok(l4) => l4,
@@ -102,7 +102,7 @@ pub(crate) fn ask_ahead<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Fr
         true => tables.prefetch_vm6(p.vni, l4.src.halves()),
         false => tables.prefetch_vm4(p.vni, l4.src.as_v4()),
     }
-    for tenant in [&p.tenant, p.home()] {
+    for tenant in [&p.tenant, p.dst_vpc()] {
         tables.prefetch_line(tables.tenant_record(tenant.id()));
     }
     if l4.later() || single(&l4) {
@@ -110,18 +110,18 @@ pub(crate) fn ask_ahead<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Fr
     }
     let (from, to) = ends(p, &l4);
     let Some((key, _)) = key(&l4, (from, to), None, l4.ports_of(Direction::Out)) else { return };
-    let homes = sight.guard.homes_pair(&key);
-    sight.guard.prefetch_first(&homes);
-    p.asked = Some((l4, homes));
-    w.asked += 1;
+    let candidates = sight.guard.candidates_pair(&key);
+    sight.guard.prefetch_first(&candidates);
+    p.prefetched = Some((l4, candidates));
+    w.prefetched += 1;
 }
 
 /// The bucket has come: it names the session's record, or there is none, and a new one will be counted.
-pub(crate) fn ask_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
-    let (Some(sight), Some((l4, homes))) = (w.nat, &p.asked) else { return };
-    if !sight.guard.prefetch_records(homes) {
+pub(crate) fn prefetch_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
+    let (Some(sight), Some((l4, candidates))) = (w.nat, &p.prefetched) else { return };
+    if !sight.guard.prefetch_records(candidates) {
         // The lower end stands for the VM.
-        let (src, dst) = ((l4.src.as_v6(), p.vni), (l4.dst.as_v6(), p.home().vni));
+        let (src, dst) = ((l4.src.as_v6(), p.vni), (l4.dst.as_v6(), p.dst_vpc().vni));
         let (addr, vni) = src.min(dst);
         sight.nat.tracker().prefetch_vm(vni, Addr::v6(addr).ip(l4.v6));
     }
@@ -130,7 +130,7 @@ pub(crate) fn ask_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
 /// Both ends of a packet.
 fn ends(p: &Packet, l4: &L4) -> (Side, Side) {
     let side = |vni, addr: Addr| Side { vni: Some(vni), addr: addr.ip(l4.v6) };
-    (side(p.vni, l4.src), side(p.home().vni, l4.dst))
+    (side(p.vni, l4.src), side(p.dst_vpc().vni, l4.dst))
 }
 
 /// Whether a packet may go on. Makes, keeps and ends its session.
@@ -164,7 +164,7 @@ fn connection<R: Recorder>(
     wire: Option<Direction>,
 ) -> Result<(), Verdict> {
     let packet = ip_of(p, f);
-    let l4 = match &p.asked {
+    let l4 = match &p.prefetched {
         Some((l4, _)) => *l4,
         None => L4::read(packet, p.v6()).map_err(|why| malformed(packet, p.v6(), why))?,
     };
@@ -174,7 +174,7 @@ fn connection<R: Recorder>(
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
         // A message that has no session is judged by itself.
-        _ if single(&l4) => Ok(ask(w, sight, p, pair.asks(first_service(&pair, (0, 0)), 0), true).map(|_| ())?),
+        _ if single(&l4) => Ok(evaluate(w, sight, p, pair.query(first_service(&pair, (0, 0)), 0), true).map(|_| ())?),
         _ => with_session(w, sight, p, f, &mut pair),
     }
 }
@@ -252,7 +252,7 @@ fn check_tcp(packet: &[u8], l4: &L4) -> Result<(), DropReason> {
 
 /// What the VPCs of both ends say, as far as they have groups.
 fn policy<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> u64 {
-    sum((p.vni, policy_of(w.tables, &p.tenant)), (p.home().vni, policy_of(w.tables, p.home())))
+    sum((p.vni, policy_of(w.tables, &p.tenant)), (p.dst_vpc().vni, policy_of(w.tables, p.dst_vpc())))
 }
 
 /// The POLICY word of a VPC that has groups, else 0.
@@ -312,15 +312,15 @@ fn reason(deny: Deny) -> DropReason {
 }
 
 /// Asks the rules whether a connection may begin; `count`: for the rules that decide.
-pub(crate) fn ask<R: Recorder>(
+pub(crate) fn evaluate<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: SessionView<'_>,
     p: &Packet,
-    asked: Asked,
+    query: RuleQuery,
     count: bool,
 ) -> Result<Permit, DropReason> {
-    let verdict = sight.filter.judge(asked.from, asked.to, asked.service);
-    settle(w, sight, p, (asked, verdict), count)
+    let verdict = sight.filter.judge(query.from, query.to, query.service);
+    settle(w, sight, p, (query, verdict), count)
 }
 
 /// What the rules have said holds: it is told and counted.
@@ -328,10 +328,10 @@ fn settle<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: SessionView<'_>,
     p: &Packet,
-    (asked, verdict): (Asked, filter::Verdict<'_>),
+    (query, verdict): (RuleQuery, filter::Verdict<'_>),
     count: bool,
 ) -> Result<Permit, DropReason> {
-    let Asked { from, to, port, service } = asked;
+    let RuleQuery { from, to, port, service } = query;
     if R::ON {
         note(w, p, &verdict);
     } else if count {
@@ -381,7 +381,7 @@ fn with_session<R: Recorder>(
     }
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
         sight
-            .first_ports(Some(place), l4, (f.ifindex, p.index, w.now), &mut w.held)
+            .first_ports(Some(place), l4, (f.ifindex, p.index, w.now), &mut w.queued)
             .map_err(|why| overlap(why, l4, sight))?;
     }
     Ok(())
@@ -396,8 +396,8 @@ fn by_session<R: Recorder>(
     (key, direction): (PairKey, Direction),
     ports: (u16, u16),
 ) -> Result<(), DropReason> {
-    let found = match &p.asked {
-        Some((_, homes)) => sight.guard.find_pair_at(homes, &key),
+    let found = match &p.prefetched {
+        Some((_, candidates)) => sight.guard.find_pair_at(candidates, &key),
         None => sight.guard.find_pair(&key),
     };
     match found {
@@ -440,7 +440,7 @@ fn key(l4: &L4, (from, to): (Side, Side), wire: Option<Direction>, ports: (u16, 
 }
 
 /// The two ends of a session, who began it first, and the service that it was begun for.
-fn beginning(sight: SessionView<'_>, session: SessionRef) -> Asked {
+fn beginning(sight: SessionView<'_>, session: SessionRef) -> RuleQuery {
     let record = sight.guard.record(session);
     let direction = if record.from_outside() { Direction::In } else { Direction::Out };
     first_of(&record.inner(), Some(record.outer().vni_bits()), direction)
@@ -448,14 +448,14 @@ fn beginning(sight: SessionView<'_>, session: SessionRef) -> Asked {
 
 /// Who began a session of this inner key with whom, for which service; `other`: the VNI of the remote end, none outside; 0 beyond a
 /// wire, where rules take it for one of the server's VPC.
-fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> Asked {
+fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> RuleQuery {
     let low = Side { vni: Some(inner.vni()), addr: inner.vm() };
     let high = Side { vni: other.map(|vni| if vni == 0 { inner.vni() } else { vni }), addr: inner.remote() };
     let (from, to, (port, at)) = match direction {
         Direction::Out => (low, high, (inner.vm_port(), inner.remote_port())),
         Direction::In => (high, low, (inner.remote_port(), inner.vm_port())),
     };
-    Asked { from, to, port, service: service_of(inner.proto(), at, inner.remote_port()) }
+    RuleQuery { from, to, port, service: service_of(inner.proto(), at, inner.remote_port()) }
 }
 
 /// A session of older rules is judged again; one that they no longer allow ends. False: it ended because they no longer want it
@@ -470,7 +470,7 @@ fn renew<R: Recorder>(
     if sight.current(session, pair.policy) {
         return Ok(true);
     }
-    match ask(w, sight, p, beginning(sight, session), false) {
+    match evaluate(w, sight, p, beginning(sight, session), false) {
         Ok(Permit::Stateful) => {
             sight.nat.tracker().stamp(session, epoch(pair.policy));
             Ok(true)
@@ -485,13 +485,13 @@ fn renew<R: Recorder>(
 /// What a packet that begins no connection asks for, if rules without state let it go on by itself.
 pub(crate) fn alone(sight: SessionView<'_>, pair: &Pair<'_>, ports: (u16, u16)) -> Option<u32> {
     let l4 = &pair.l4;
-    let (asked, other) = match (l4.later(), l4.proto) {
+    let (query, other) = match (l4.later(), l4.proto) {
         (false, _) => (first_service(pair, ports), None),
         // The first fragment went on, as request or as reply.
         (true, protocol::ICMP | protocol::ICMPV6) => (service_of(l4.proto, 0, 0), Some(reply_service(l4.proto, 0))),
         (true, _) => (filter::service(l4.proto, ports.1), None),
     };
-    let services = [Some(asked), other].into_iter().flatten();
+    let services = [Some(query), other].into_iter().flatten();
     services.filter(|_| sight.filter.has_stateless()).find(|s| sight.filter.judge(pair.from, pair.to, *s).stateless())
 }
 
@@ -514,11 +514,11 @@ fn begin<R: Recorder>(
         }
     };
     let verdict = service.map(|service| {
-        let asked = pair.asks(service, ports.0);
-        (asked, sight.filter.judge(asked.from, asked.to, asked.service))
+        let query = pair.query(service, ports.0);
+        (query, sight.filter.judge(query.from, query.to, query.service))
     });
-    let (asked, verdict) = match verdict {
-        Ok((asked, verdict)) if verdict.deny.is_none() && !verdict.stateless() => (asked, verdict),
+    let (query, verdict) = match verdict {
+        Ok((query, verdict)) if verdict.deny.is_none() && !verdict.stateless() => (query, verdict),
         other => {
             let missed = sight.nat.tracker().find_pair(&key);
             return match missed {
@@ -532,7 +532,7 @@ fn begin<R: Recorder>(
         // Another packet made it meanwhile, or the reader missed it. Should it be gone by now, the rules have allowed the packet.
         return keep(w, sight, p, pair, (session, direction)).map(|_| ());
     }
-    settle(w, sight, p, (asked, verdict), true)?;
+    settle(w, sight, p, (query, verdict), true)?;
     if let (true, Made::New(session)) = (R::ON, made?) {
         let state = sight.guard.record(session).state().name();
         w.note(p, Stage::Filter, Event::Pair { key: format!("{:?}", key.inner()), state, begun: true });
@@ -582,8 +582,8 @@ pub(crate) fn permits<R: Recorder>(
     count: bool,
 ) -> Result<(), DropReason> {
     let first = first_of(inner, None, direction);
-    if ask(w, sight, p, first, count)? == Permit::Stateless {
-        ask(w, sight, p, first.answer(), count)?;
+    if evaluate(w, sight, p, first, count)? == Permit::Stateless {
+        evaluate(w, sight, p, first.answer(), count)?;
     }
     Ok(())
 }
@@ -596,18 +596,18 @@ pub(crate) fn stands(
     direction: Direction,
 ) -> bool {
     let first = first_of(inner, other, direction);
-    let judge = |a: Asked| rules.judge(a.from, a.to, a.service);
+    let judge = |a: RuleQuery| rules.judge(a.from, a.to, a.service);
     let (verdict, translated) = (judge(first), other.is_none());
     verdict.deny.is_none() && (!verdict.stateless() || translated && judge(first.answer()).deny.is_none())
 }
 
 #[cold]
 pub(crate) fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, verdict: &filter::Verdict<'_>) {
-    let asked = [
+    let decided = [
         (RuleDirection::Egress, verdict.egress, Deny::Egress),
         (RuleDirection::Ingress, verdict.ingress, Deny::Ingress),
     ];
-    for (direction, found, deny) in asked {
+    for (direction, found, deny) in decided {
         let rule = found.and_then(|(g, i)| Some((g.spec().name.to_string(), i, g.rule(i)?.to_string())));
         match rule {
             Some(rule) if found.is_some_and(|r| verdict.lacks_name(r)) => {

@@ -81,8 +81,8 @@ fn a_session_was_begun_for_what_its_key_says() {
 #[test]
 fn an_answer_asks_for_the_other_direction() {
     let (a, b) = (Side { vni: Some(7), addr: ip4(A) }, Side { vni: None, addr: ip4(B) });
-    let answer = |service, port| Asked { from: a, to: b, port, service }.answer();
-    for (asked, port, want, from_port) in [
+    let answer = |service, port| RuleQuery { from: a, to: b, port, service }.answer();
+    for (query, port, want, from_port) in [
         (service(6, 443), 1000, service(6, 1000), 443),
         (service(17, 53), 0, service(17, 0), 53),
         (icmp_service(1, 8, 0), 5, icmp_service(1, 0, 0), 0x800),
@@ -92,8 +92,8 @@ fn an_answer_asks_for_the_other_direction() {
         // Of another protocol these are ports.
         (service(17, 13 << 8), 6, service(17, 6), 13 << 8),
     ] {
-        let got = answer(asked, port);
-        assert_eq!((got.from, got.to, got.service, got.port), (b, a, want, from_port), "{asked:#x}");
+        let got = answer(query, port);
+        assert_eq!((got.from, got.to, got.service, got.port), (b, a, want, from_port), "{query:#x}");
     }
 }
 
@@ -188,8 +188,8 @@ fn a_packet_asks_for_its_port_or_its_type() {
     assert_eq!(first_service(&pair(leak(tcp_packet(tcp::SYN, 0))), (5, 443)), service(6, 443));
     assert_eq!(first_service(&pair(leak(ip(47, &[]))), (0, 0)), service(47, 0));
     assert_eq!(first_service(&pair(leak(ip(1, &[3, 13, 0, 0, 0, 0, 0, 0]))), (0, 0)), icmp_service(1, 3, 13));
-    let asked = pair(leak(tcp_packet(tcp::SYN, 0))).asks(77, 5);
-    assert_eq!((asked.from.addr, asked.to.addr, asked.service, asked.port), (ip4(A), ip4(B), 77, 5));
+    let query = pair(leak(tcp_packet(tcp::SYN, 0))).query(77, 5);
+    assert_eq!((query.from.addr, query.to.addr, query.service, query.port), (ip4(A), ip4(B), 77, 5));
 }
 
 /// Both directions of a connection have one key, through tunnels and on wires.

@@ -50,27 +50,27 @@ fn udp_frame(v6: bool, src: u128, dst: u128, ports: (u16, u16)) -> Vec<u8> {
 
 #[test]
 fn dhcp_goes_between_a_client_and_whom_it_asks() {
-    let (asks, all) = (u128::from(A), u128::from(u32::MAX));
+    let (query, all) = (u128::from(A), u128::from(u32::MAX));
     let of = |ports, dst: u128, side, known| {
-        dhcp4(&udp_frame(false, asks, dst, ports), side, known, Addr { hi: 0, lo: dst as u64 })
+        dhcp4(&udp_frame(false, query, dst, ports), side, known, Addr { hi: 0, lo: dst as u64 })
     };
     for (ports, dst, side, known, want) in [
         ((68, 67), all, true, true, true),
         ((68, 67), all, true, false, false),
         ((68, 67), all, false, true, false),
         ((68, 67), all - 1, true, true, false),
-        ((67, 68), asks, false, false, true),
-        ((67, 68), asks, true, true, false),
+        ((67, 68), query, false, false, true),
+        ((67, 68), query, true, true, false),
         ((68, 68), all, true, true, false),
         ((67, 67), all, true, true, false),
         ((68, 66), all, true, true, false),
         ((69, 67), all, true, true, false),
-        ((67, 69), asks, false, true, false),
-        ((66, 68), asks, false, true, false),
+        ((67, 69), query, false, true, false),
+        ((66, 68), query, false, true, false),
     ] {
         assert_eq!(of(ports, dst, side, known), want, "{ports:?} {dst:x} {side} {known}");
     }
-    let whole = udp_frame(false, asks, all, (68, 67));
+    let whole = udp_frame(false, query, all, (68, 67));
     let passes = |packet: &[u8]| dhcp4(packet, true, true, Addr::v4(u32::MAX));
     assert!(passes(&whole) && passes(&whole[..28]) && !passes(&whole[..27]) && !passes(&whole[..19]));
     let edit = |at: usize, value: u8| {

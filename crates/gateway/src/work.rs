@@ -31,11 +31,11 @@ pub(crate) struct Work<'w, R> {
     /// Packets whose route tree is being walked.
     pub walking: usize,
     /// Packets whose sessions the filter has asked for.
-    pub asked: usize,
+    pub prefetched: usize,
     /// Sessions, if the gateway serves any.
     pub nat: Option<SessionView<'w>>,
     /// Fragments that waited for one of this batch, with the ports that it told.
-    pub held: Vec<Held>,
+    pub queued: Vec<QueuedFragment>,
     /// The packet at hand is one that waited: it was counted when it came, and these are its ports.
     pub again: Option<Known>,
     /// Where answers of an agent on another host come.
@@ -49,7 +49,7 @@ pub(crate) struct Work<'w, R> {
 }
 
 /// A fragment that waited for the first one of its packet.
-pub(crate) struct Held {
+pub(crate) struct QueuedFragment {
     /// The frame as it came.
     pub frame: Vec<u8>,
     /// Ports and protocol that the first one told.

@@ -10,7 +10,7 @@ use filter::{Filter, GroupSpec, Member, Ruleset};
 use gateway::{Batch, Event, Frame, Gateway, Nat, NoRecorder, Trace, Verdict, HEADROOM};
 use session::nat::Translator;
 use session::{Direction, Options, Tracker};
-use states::message::{Ask, Messages};
+use states::message::{Messages, Request};
 use states::remote::EndsLog;
 use states::{Answer, Backing, HeapSlots, Host, Key, Shared, Spec, TableKind, Timeouts};
 use std::sync::{Arc, Mutex};
@@ -124,12 +124,12 @@ impl World {
             down.iter().for_each(|chunk| remote.receive(chunk, &ends).unwrap());
             let chunk = up.unwrap_or_default();
             let mut messages = Messages::of(&chunk);
-            while let Some(ask) = messages.next_ask().unwrap() {
-                match (&mut *host, ask) {
-                    (None, Ask::Open { spec, timeouts, .. }) => {
+            while let Some(request) = messages.next_request().unwrap() {
+                match (&mut *host, request) {
+                    (None, Request::Open { spec, timeouts, .. }) => {
                         host.insert(Host::open(backing, spec, 1, timeouts).unwrap()).connected(timeouts)
                     }
-                    (host, ask) => host.as_mut().unwrap().ask(&ask, self.rig.now),
+                    (host, request) => host.as_mut().unwrap().request(&request, self.rig.now),
                 }
             }
         }
@@ -377,7 +377,7 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
     let mut waited = w.rig.gateway.answered();
     assert_eq!((waited.len(), w.rig.gateway.answered().len()), (1, 0));
     let (key, answer) = waited[0].answer().unwrap();
-    assert!(answer.asked && answer.outcome == states::Outcome::Pass && key.ports() == [5, 80]);
+    assert!(answer.evaluated && answer.outcome == states::Outcome::Pass && key.ports() == [5, 80]);
     let mut resume = |w: &mut World, answers: &[(Key, Answer)]| {
         let mut batch = Batch::new();
         assert!(batch.push(waited[0].frame()).is_ok());
@@ -399,7 +399,7 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
         (states::Refusal::Unknown, DropReason::SessionStray),
         (states::Refusal::Denied, DropReason::FilterIngress),
     ] {
-        let answer = Answer { outcome: states::Outcome::Refuse(refusal), asked: false };
+        let answer = Answer { outcome: states::Outcome::Refuse(refusal), evaluated: false };
         assert_eq!(resume(&mut w, &[(key, answer)]), Verdict::Drop(reason), "{refusal:?}");
     }
     assert_eq!(resume(&mut w, &[(key, answer)]), FORWARD);

@@ -91,13 +91,13 @@ fn peer_recursion_up_to_the_limit() {
         let mut tenants = Vec::new();
         for i in 0..=hops {
             let target = if i == hops { Target::Local } else { Target::Peer(1001 + i) };
-            let home = vm(MAC_C, C, None, ip4(NC2));
+            let at_home = vm(MAC_C, C, None, ip4(NC2));
             let away = vm(MAC_A, A + i, None, ip4(NC1));
             tenants.push(TenantChange {
                 vni: 1000 + i,
                 settings: Some(TenantSettings { gateways: vec![], ..settings() }),
                 routes: tables::RoutesChange::Replace(vec![route("11.0.0.0/8", target)]),
-                vm_add: vec![if i == hops { home } else { away }],
+                vm_add: vec![if i == hops { at_home } else { away }],
                 ..TenantChange::default()
             });
         }

@@ -103,10 +103,10 @@ fn flooded(lab: &Lab) -> Result<Row, LabError> {
     t.expect(curl_within(&two, &page, "5")? == "200", || "there was no answer before the flood".into());
     let before = limited(lab)?;
     let flood = flood::start(&one, Segment::bare(0), FLOOD)?;
-    let (mut asked, mut answered, mut worst) = (0, 0, Duration::ZERO);
-    while asked < REQUESTS || !flood.is_finished() {
+    let (mut requests, mut answered, mut worst) = (0, 0, Duration::ZERO);
+    while requests < REQUESTS || !flood.is_finished() {
         let begun = Instant::now();
-        asked += 1;
+        requests += 1;
         answered += u32::from(curl_within(&two, &page, "5")? == "200");
         let took = begun.elapsed();
         worst = worst.max(took);
@@ -116,8 +116,8 @@ fn flooded(lab: &Lab) -> Result<Row, LabError> {
     let after = limited(lab)?;
     let [flooder, other] = [after[0] - before[0], after[1] - before[1]];
     let worst = worst.as_secs_f64() * 1e3;
-    t.note(&format!("\n{answered} of {asked} pages, the slowest {worst:.0} ms; {sent} SYNs, {flooder} limited"));
-    t.expect(answered == asked, || format!("{answered} of {asked} connections during the flood"));
+    t.note(&format!("\n{answered} of {requests} pages, the slowest {worst:.0} ms; {sent} SYNs, {flooder} limited"));
+    t.expect(answered == requests, || format!("{answered} of {requests} connections during the flood"));
     t.expect(flooder > 0, || format!("of {sent} SYNs none was limited"));
     t.expect(other == 0, || format!("{other} packets of the other tenant were limited"));
     t.row(None)

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 thread_local! {
     /// Stores that this thread makes before it dies; the largest number stands for no limit.
     static STORES: Cell<u64> = const { Cell::new(u64::MAX) };
-    /// Addresses that this thread has prefetched, while [`asked`] runs.
+    /// Addresses that this thread has prefetched, while [`prefetched`] runs.
     static PREFETCHED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn note(at: usize) {
 }
 
 /// The addresses that are prefetched meanwhile, in their order.
-pub fn asked(what: impl FnOnce()) -> Vec<usize> {
+pub fn prefetched(what: impl FnOnce()) -> Vec<usize> {
     PREFETCHED.set(Some(Vec::new()));
     what();
     PREFETCHED.take().unwrap_or_default()

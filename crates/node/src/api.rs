@@ -334,8 +334,8 @@ async fn listing(begin: impl FnOnce() -> Result<crate::listing::Text, NodeError>
 
 /// Streams captured packets until the client hangs up.
 async fn capture(State(node): Shared, Json(filter): Json<EventFilter>) -> Response {
-    let (asked, wanted) = (node.clone(), filter.clone());
-    match tokio::task::spawn_blocking(move || asked.check_capture(&wanted)).await {
+    let (judge, wanted) = (node.clone(), filter.clone());
+    match tokio::task::spawn_blocking(move || judge.check_capture(&wanted)).await {
         Ok(Ok(())) => {}
         Ok(Err(e)) => return Failure(e).into_response(),
         Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -33,14 +33,14 @@ pub struct Claim {
 impl Claim {
     /// Locks the socket, and the pins if there are to be any.
     pub fn new(socket: &Path, pins: Option<&Path>) -> Result<Claim, NodeError> {
-        let mut locks = vec![lock_file(&beside(socket))?];
+        let mut locks = vec![lock_file(&lock_path(socket))?];
         locks.extend(pins.map(lock_pins).transpose()?.flatten());
         Ok(Claim { _locks: locks })
     }
 }
 
 /// The lock file of a socket.
-fn beside(socket: &Path) -> PathBuf {
+fn lock_path(socket: &Path) -> PathBuf {
     let mut name = OsString::from(socket);
     name.push(".lock");
     name.into()
@@ -98,7 +98,7 @@ fn lock_pins(pins: &Path) -> Result<Option<Flock<File>>, NodeError> {
 
 /// Removes the lock file of a socket that no node has.
 pub fn remove_lock(socket: &Path) -> Result<(), NodeError> {
-    let path = beside(socket);
+    let path = lock_path(socket);
     if path.exists() {
         let _lock = lock_file(&path)?;
         std::fs::remove_file(&path).map_err(NodeError::file("removing", &path))?;
@@ -145,13 +145,13 @@ pub struct Generation {
 impl Generation {
     /// Says that the tables under `pins` hold no change behind `number`.
     pub fn new(pins: &Path, number: u64) -> Generation {
-        let (mut said, mut beside) = (generations(pins), Generation { pins: pins.into(), last: number });
-        beside.last = said.pop().unwrap_or(number);
+        let (mut said, mut lock_path) = (generations(pins), Generation { pins: pins.into(), last: number });
+        lock_path.last = said.pop().unwrap_or(number);
         for other in said {
-            let _ = std::fs::remove_dir(beside.path(other));
+            let _ = std::fs::remove_dir(lock_path.path(other));
         }
-        beside.set(number);
-        beside
+        lock_path.set(number);
+        lock_path
     }
 
     fn path(&self, number: u64) -> PathBuf {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The socket is there, and may not be opened.
-    #[error("no permission to open {}: {}", path.display(), way_in(group))]
+    #[error("no permission to open {}: {}", path.display(), access(group))]
     NotPermitted {
         /// The socket.
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum ClientError {
 }
 
 /// Who may open the socket, and how to be one of them. The group of root is none to join: it may do more than that.
-fn way_in(group: &str) -> String {
+fn access(group: &str) -> String {
     match group {
         "root" => "it is for root alone: run this with sudo, or give the node's service a group of its own (`Group=` in its unit) and join that".into(),
         _ => format!("it is for root and the group {group}: run this with sudo, or join the group (`usermod -aG {group} USER`, then log in again)"),

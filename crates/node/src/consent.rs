@@ -60,7 +60,7 @@ impl Deletes {
     }
 
     /// Whether their number must be given.
-    pub fn asks(&self) -> bool {
+    pub fn needs_consent(&self) -> bool {
         self.gateway || self.number() * SHARE > self.of
     }
 
@@ -107,7 +107,7 @@ impl Consent {
                 "the plan deletes {}, but --deletes says {n}: nothing was changed; look at the plan with --dry-run",
                 deletes.words()
             ))),
-            None if deletes.asks() && !self.dry_run => Err(NodeError::Consent(format!(
+            None if deletes.needs_consent() && !self.dry_run => Err(NodeError::Consent(format!(
                 "the plan deletes {}, {}: nothing was changed; look at the plan with --dry-run, and give --deletes {} if this is meant",
                 deletes.words(),
                 deletes.why(),

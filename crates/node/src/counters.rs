@@ -87,7 +87,7 @@ impl Reading {
 }
 
 /// Reads until the law holds, or has been found broken on a node where nothing moves.
-fn settled(tables: &Tables) -> (Reading, Balance) {
+fn stable(tables: &Tables) -> (Reading, Balance) {
     let first = Reading::take(tables);
     let (start, mut reading) = (first.received(), first);
     for _ in 0..TRIES {
@@ -107,7 +107,7 @@ fn settled(tables: &Tables) -> (Reading, Balance) {
 
 /// All counters. `vpcs` gives the name of each VNI.
 pub fn read(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Counters {
-    let (reading, balance) = settled(tables);
+    let (reading, balance) = stable(tables);
     let (fast, software) = (reading.fast, reading.software);
     let mut total = EngineCounters {
         rx: (fast.rx + software.rx).saturating_sub(software.punted),

@@ -112,7 +112,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
             pins,
             Taker { id: &state_id, number, dir: options.state.as_deref(), adopt: options.adopt },
         )?;
-        store.iter_mut().for_each(|s| s.says_beside(pins));
+        store.iter_mut().for_each(|s| s.follow_pins(pins));
     }
     steps.done(format!("state read: {}", counts(&model)));
     let audit = Audit::open(options.state.as_deref(), store.as_ref().map_or(0, Persist::number));
@@ -153,7 +153,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     steps.begin("finding the sessions");
     let memories = (plane.session_memory()?, plane.states_backing());
     let internet = Internet::open((memories, &options.instance), &model, &mut writer, (salt(), changed), &mut notes)?;
-    let (routers, _) = internet.set_ways(&mut writer, &model);
+    let (routers, _) = internet.set_egress(&mut writer, &model);
     plane.set_nat(internet.nat());
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
     let predecessor = replaced.and_then(|pins| Predecessor::find(pins, options.state.as_deref()));
@@ -179,7 +179,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let underlay: Arc<OnceLock<Underlay>> = Arc::default();
     if options.choice != Choice::None {
         steps.begin("learning the ways of the underlay");
-        let watcher = Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), internet.ways()))?;
+        let watcher = Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), internet.egress()))?;
         watcher.add_ncs(model.objects(config::Kind::Nc).filter_map(nc_address).chain(routers).collect());
         if !watcher.sync(UNDERLAY_PATIENCE) {
             notes.push("the underlay was not known within 2 s; packets wait for it".into());
@@ -562,10 +562,10 @@ pub(crate) fn until_told() -> Result<(), NodeError> {
 async fn metrics(node: Arc<Node>, fixed: Option<SocketAddr>) {
     let mut failed = None;
     loop {
-        let asked = node.clone();
+        let asking = node.clone();
         let wanted = match fixed {
             Some(address) => Some(address),
-            None => tokio::task::spawn_blocking(move || asked.metrics_address()).await.ok().flatten(),
+            None => tokio::task::spawn_blocking(move || asking.metrics_address()).await.ok().flatten(),
         };
         let Some(address) = wanted else {
             tokio::time::sleep(Duration::from_secs(1)).await;

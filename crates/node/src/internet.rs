@@ -38,7 +38,7 @@ const COPIED_SEGMENTS_MAX: u32 = 128;
 const EPOCH: u64 = 0xffff << abi::POLICY_EPOCH_SHIFT;
 
 /// The routers to the Internet, as the underlay's sink needs them.
-pub type Ways = Arc<Mutex<[Option<IpAddr>; 2]>>;
+pub type Egresses = Arc<Mutex<[Option<IpAddr>; 2]>>;
 
 /// Sessions and translation of a node.
 pub struct Internet {
@@ -47,7 +47,7 @@ pub struct Internet {
     states: Arc<States>,
     log: Arc<SessionLog>,
     plan: Mutex<NatPlan>,
-    ways: Ways,
+    egress: Egresses,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
     tables: Mutex<Tables>,
@@ -137,7 +137,7 @@ impl Internet {
             states,
             log,
             plan: Mutex::default(),
-            ways: Arc::new(Mutex::new([None; 2])),
+            egress: Arc::new(Mutex::new([None; 2])),
             stop: Arc::default(),
             thread: Mutex::default(),
             tables: Mutex::new(writer.tables()),
@@ -221,8 +221,8 @@ impl Internet {
     }
 
     /// The routers to the Internet, shared with the sink of the underlay.
-    pub fn ways(&self) -> Ways {
-        self.ways.clone()
+    pub fn egress(&self) -> Egresses {
+        self.egress.clone()
     }
 
     /// Begins to end what expires.
@@ -318,7 +318,7 @@ impl Internet {
 
     /// Whether this address is a router to the Internet.
     pub fn leads_over(&self, address: IpAddr) -> bool {
-        lock(&self.ways).contains(&Some(address))
+        lock(&self.egress).contains(&Some(address))
     }
 
     /// Translator, limits, policies, public addresses; `judge` says whose sessions are to be judged again in any case.
@@ -389,12 +389,12 @@ impl Internet {
     }
 
     /// Learns where the routers are. Returns those that the underlay is to follow now, and those that it may forget.
-    pub fn set_ways(&self, writer: &mut Writer, model: &Model) -> (Vec<IpAddr>, Vec<IpAddr>) {
+    pub fn set_egress(&self, writer: &mut Writer, model: &Model) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let wanted = routers(model);
-        let mut ways = lock(&self.ways);
+        let mut egress = lock(&self.egress);
         let (mut come, mut gone) = (Vec::new(), Vec::new());
         for family in 0..2 {
-            let old = std::mem::replace(&mut ways[family], wanted[family]);
+            let old = std::mem::replace(&mut egress[family], wanted[family]);
             if old == wanted[family] {
                 continue;
             }

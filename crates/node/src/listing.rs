@@ -257,13 +257,13 @@ impl Pages for Counted {
 }
 
 /// A listing of what the tables hold.
-struct Held {
+struct Rows {
     node: Arc<Node>,
     cursor: Cursor,
     left: u64,
 }
 
-impl Held {
+impl Rows {
     /// The next objects; none at the end.
     fn some(&mut self) -> Vec<serde_json::Value> {
         let mut list = Vec::new();
@@ -275,7 +275,7 @@ impl Held {
     }
 }
 
-impl Pages for Held {
+impl Pages for Rows {
     fn next_page(&mut self) -> Result<(Vec<u8>, u64), NodeError> {
         let list = self.some();
         Ok((text_of(&list), list.len() as u64))
@@ -346,7 +346,7 @@ impl Node {
                 }
                 let cursor = self.table_cursor(kind, name)?;
                 let mut held =
-                    Held { node: self.clone(), cursor, left: if query.limit == 0 { u64::MAX } else { query.limit } };
+                    Rows { node: self.clone(), cursor, left: if query.limit == 0 { u64::MAX } else { query.limit } };
                 if name.is_empty() {
                     return Ok(lines(held));
                 }

@@ -331,8 +331,8 @@ impl Node {
             let specs: BTreeMap<_, _> =
                 writer.nexthops().into_iter().map(|(id, s)| (id.0, (s.ifindex, s.addr))).collect();
             for members in writer.ncs().iter().filter_map(|(.., group)| groups.get(&(*group)?.0)) {
-                let ways: std::collections::BTreeSet<_> = members.iter().filter_map(|m| specs.get(&m.0)).collect();
-                ways.into_iter().for_each(|way| *ncs.entry(*way).or_default() += 1);
+                let egress: std::collections::BTreeSet<_> = members.iter().filter_map(|m| specs.get(&m.0)).collect();
+                egress.into_iter().for_each(|egress| *ncs.entry(*egress).or_default() += 1);
             }
         }
         let next_hops = underlay.nexthops();
@@ -552,7 +552,7 @@ impl Node {
             empty: plan.is_empty(),
             deletes: deletes.number(),
             objects,
-            asks_deletes: deletes.asks(),
+            asks_deletes: deletes.needs_consent(),
             base,
             plan_s: begun.elapsed().as_secs_f64(),
             generation: core.generation(),
@@ -632,13 +632,13 @@ impl Node {
         }
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        let ways = self.commit(core, &commit, nat, docs.is_none()).map_err(|e| (e, recorded))?;
+        let egress = self.commit(core, &commit, nat, docs.is_none()).map_err(|e| (e, recorded))?;
         report.commit_s = begun.elapsed().as_secs_f64();
         if let Some(store) = &mut core.store {
             store.tidy();
         }
         if let Some(underlay) = self.underlay.get() {
-            let (mut come, mut gone) = ways;
+            let (mut come, mut gone) = egress;
             come.extend(&commit.nc_add);
             gone.extend(commit.nc_remove.iter().filter(|nc| !self.internet.leads_over(**nc)));
             if !gone.is_empty() {
@@ -670,7 +670,7 @@ impl Node {
             return Err(e.into());
         }
         self.internet.carry_out(&mut writer, &plan, commit, (&core.model, replaced));
-        Ok(self.internet.set_ways(&mut writer, &core.model))
+        Ok(self.internet.set_egress(&mut writer, &core.model))
     }
 
     /// Serves the ports as configured. The daemon calls it once, when the tables are filled.

@@ -63,7 +63,7 @@ pub(crate) fn restore(nat: &Nat, ours: Option<&Ours>, now: u64) -> u64 {
         at = nat.remove_where(from, PIECE, &mut ends, now);
         for inner in hairpins {
             let session = nat.tracker().find_inner(&inner);
-            session.into_iter().for_each(|session| nat.tracker().set_aside(session, &inner));
+            session.into_iter().for_each(|session| nat.tracker().exclude_from_offload(session, &inner));
         }
     }
     lost

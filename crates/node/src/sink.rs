@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the underlay watcher decides, written into the tables.
 
-use crate::internet::{lead, Ways};
+use crate::internet::{lead, Egresses};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tables::{GroupId, NexthopId, Writer};
@@ -11,7 +11,7 @@ use underlay::{Change, Sink};
 /// nothing leads over them any more.
 pub struct TableSink {
     /// Routers to the Internet: followed as NCs are, and bound in the root.
-    ways: Ways,
+    egress: Egresses,
     writer: Arc<Mutex<Writer>>,
     nexthops: HashMap<u32, NexthopId>,
     groups: HashMap<u32, GroupId>,
@@ -21,13 +21,13 @@ pub struct TableSink {
 
 impl TableSink {
     /// A sink for these tables.
-    pub fn new(writer: Arc<Mutex<Writer>>, ways: Ways) -> Self {
+    pub fn new(writer: Arc<Mutex<Writer>>, egress: Egresses) -> Self {
         let (stale_groups, stale_nexthops) = {
             let writer = writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let groups = writer.groups().into_iter().map(|(id, _)| id).collect();
             (groups, writer.nexthops().into_iter().map(|(id, _)| id).collect())
         };
-        Self { ways, writer, nexthops: HashMap::new(), groups: HashMap::new(), stale_groups, stale_nexthops }
+        Self { egress, writer, nexthops: HashMap::new(), groups: HashMap::new(), stale_groups, stale_nexthops }
     }
 
     fn one(&mut self, writer: &mut Writer, change: &Change) -> Result<(), String> {
@@ -57,8 +57,8 @@ impl TableSink {
                     Some(id) => Some(*self.groups.get(id).ok_or("an NC is led over a group that was not entered")?),
                     None => None,
                 };
-                let ways = *self.ways.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                let family = ways.iter().position(|way| *way == Some(*nc));
+                let egress = *self.egress.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let family = egress.iter().position(|egress| *egress == Some(*nc));
                 if let Some(family) = family {
                     lead(writer, family == 1, line);
                 }

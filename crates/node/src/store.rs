@@ -32,7 +32,7 @@ pub struct Persist {
     /// What was said of files that were removed or replaced.
     displaced: Option<String>,
     /// Where the tables say which change they hold.
-    beside: Option<Generation>,
+    pins: Option<Generation>,
 }
 
 /// Time between two attempts to make the state writable again.
@@ -50,7 +50,7 @@ impl Persist {
             said: false,
             healed: None,
             displaced: None,
-            beside: None,
+            pins: None,
         };
         Ok((persist, model, opened.notes))
     }
@@ -61,8 +61,8 @@ impl Persist {
     }
 
     /// Says from now on beside the tables under `pins` which change they hold.
-    pub fn says_beside(&mut self, pins: &Path) {
-        self.beside = Some(Generation::new(pins, self.number()));
+    pub fn follow_pins(&mut self, pins: &Path) {
+        self.pins = Some(Generation::new(pins, self.number()));
     }
 
     /// Number of the last change.
@@ -125,8 +125,8 @@ impl Persist {
         self.say();
         let number = number.map_err(refused)?;
         // Behind the journal and before the tables: what the tables carry is on disk, whenever the process dies.
-        if let Some(beside) = &mut self.beside {
-            beside.set(number);
+        if let Some(pins) = &mut self.pins {
+            pins.set(number);
         }
         Ok(())
     }

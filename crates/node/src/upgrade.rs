@@ -170,7 +170,7 @@ impl Counters<'_> {
     pub fn carry_over(&self, memory: std::sync::Arc<dyn Memory>) -> (String, u64) {
         let t = &self.tables;
         let words = Words { root: &|at| t.root(at), stats: &|at| t.stats(at), lines: &|at| t.lines(at) };
-        let Some(sums) = self.settled(&words) else {
+        let Some(sums) = self.stable(&words) else {
             return (format!("counters of layout {:016x} are lost: its description lacks statistics", self.of.hash), 0);
         };
         let tables = Tables::new(memory.clone());
@@ -185,7 +185,7 @@ impl Counters<'_> {
     }
 
     /// The old program was taken off its ports a moment ago: another CPU may still be at its last packets.
-    fn settled(&self, words: &Words) -> Option<Sums> {
+    fn stable(&self, words: &Words) -> Option<Sums> {
         let mut last = statistics(&self.of.old, words)?;
         for _ in 0..READINGS {
             std::thread::sleep(BETWEEN_READINGS);

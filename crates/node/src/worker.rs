@@ -210,8 +210,8 @@ impl Worker {
             gateway.tables().stats(gateway.slot()).taken(received as u64 - batch.output.punts_waiting);
         }
         sampled.iter().for_each(|event| shared.hub.publish(event));
-        let way = if punts { Way::Later(outbox) } else { Way::Now(egress) };
-        dispatch(gateway, &batch, way, injector.as_ref().filter(|_| punts), shared, options);
+        let egress = if punts { Egress::Later(outbox) } else { Egress::Now(egress) };
+        dispatch(gateway, &batch, egress, injector.as_ref().filter(|_| punts), shared, options);
         if !batch.output.unresolved.is_empty() {
             (shared.wanted)(batch.output.unresolved.iter().map(|u| u.neighbour).collect());
         }
@@ -239,7 +239,7 @@ impl Worker {
             gateway.resume(&mut batch, &answers, monotonic_ns());
             let stats = gateway.tables().stats(gateway.slot());
             stats.taken(punts - batch.output.punts_waiting);
-            dispatch(gateway, &batch, Way::Later(outbox), injector.as_ref(), shared, gateway.tables().options());
+            dispatch(gateway, &batch, Egress::Later(outbox), injector.as_ref(), shared, gateway.tables().options());
             if !batch.output.unresolved.is_empty() {
                 (shared.wanted)(batch.output.unresolved.iter().map(|u| u.neighbour).collect());
             }
@@ -278,19 +278,19 @@ impl Worker {
 }
 
 /// How packets leave.
-enum Way<'a> {
+enum Egress<'a> {
     /// From where they lie.
     Now(&'a HashMap<u32, PacketSocket>),
     /// Copied, when the batch is done.
     Later(&'a mut Outbox),
 }
 
-impl Way<'_> {
+impl Egress<'_> {
     /// Sends or queues; false if the packet was not taken.
     fn send(&mut self, ifindex: u32, data: &[u8], answer: bool) -> bool {
         match self {
-            Way::Now(egress) => egress.get(&ifindex).is_some_and(|socket| socket.send(data)),
-            Way::Later(outbox) => {
+            Egress::Now(egress) => egress.get(&ifindex).is_some_and(|socket| socket.send(data)),
+            Egress::Later(outbox) => {
                 outbox.put(ifindex, data, answer);
                 true
             }
@@ -332,7 +332,7 @@ fn event(frame: &Frame<'_>, kind: u8, reason: u8) -> Event {
 fn dispatch(
     gateway: &Gateway,
     batch: &Batch<'_>,
-    mut way: Way<'_>,
+    mut egress: Egress<'_>,
     injector: Option<&xdp::Injector>,
     shared: &Shared,
     options: u64,
@@ -341,12 +341,12 @@ fn dispatch(
     for frame in batch.frames() {
         match frame.verdict {
             Verdict::Forward { ifindex } => {
-                if !way.send(ifindex, frame.data(), false) {
+                if !egress.send(ifindex, frame.data(), false) {
                     stats.unsent_forwarded(frame.len() as u64);
                 }
             }
             Verdict::Answer { ifindex } => {
-                if !way.send(ifindex, frame.data(), true) {
+                if !egress.send(ifindex, frame.data(), true) {
                     stats.unsent_answer();
                 }
             }
@@ -365,7 +365,7 @@ fn dispatch(
         }
     }
     for made in &batch.output.generated {
-        if !way.send(made.ifindex, &made.data, false) {
+        if !egress.send(made.ifindex, &made.data, false) {
             stats.unsent_forwarded(made.data.len() as u64);
         }
     }

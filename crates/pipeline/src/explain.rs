@@ -5,6 +5,7 @@
 //! The datapath actions are what changed since the last thing that was sent, field by field. A rewrite that changes nothing for this
 //! packet is left out of them, so the megaflow that goes with them holds the written bits of the packet exactly, and what was copied to others;
 //! the narrower [`crate::Traversal::mask`] goes with the ops themselves. Bits of a field of which only a part is written are set under a mask.
+use crate::branches::{branches, Branch};
 use crate::bridge::Bridge;
 use crate::conntrack::Conntrack;
 use crate::datapath::{datapath_actions, Around};
@@ -15,7 +16,6 @@ use crate::op::{Op, Target};
 use crate::pipeline::Pipeline;
 use crate::text::{format_key, format_match, format_subset};
 use crate::traversal::{Entry, Traversal};
-use crate::ways::{ways, Way};
 use std::collections::VecDeque;
 
 /// One step.
@@ -105,14 +105,14 @@ pub fn explain_on(
         }
         let program = later.of(pipeline, &explanation.journey.learned);
         let both = key.get(Field::PacketLen) == 0 && ct.is_scripted();
-        let ways = ways(program, &entry, &key, both);
-        ways.iter().for_each(|way| explain_steps(program, pass, way, &mut explanation.steps));
+        let branches = branches(program, &entry, &key, both);
+        branches.iter().for_each(|branch| explain_steps(program, pass, branch, &mut explanation.steps));
         let around = Around { pipeline: program, entry: &entry, bridge: bridge.as_deref(), now };
-        explanation.passes.push(explain_pass(&ways, &around, pass, &mut recirculations));
-        for way in ways {
+        explanation.passes.push(explain_pass(&branches, &around, pass, &mut recirculations));
+        for branch in branches {
             let bridge = bridge.as_deref_mut();
-            way.run(&mut Collect { journey: &mut explanation.journey, waiting: &mut waiting, ct, bridge, now });
-            explanation.journey.passes.push(way.traversal);
+            branch.run(&mut Collect { journey: &mut explanation.journey, waiting: &mut waiting, ct, bridge, now });
+            explanation.journey.passes.push(branch.traversal);
         }
     }
     if let Some(last) = explanation.passes.last_mut().filter(|_| explanation.journey.cut_off) {
@@ -126,9 +126,9 @@ pub fn explain_on(
     explanation
 }
 
-fn explain_steps(pipeline: &Pipeline, pass: usize, way: &Way, steps: &mut Vec<ExplainedStep>) {
-    let (names, traversal) = (pipeline.names(), &way.traversal);
-    for n in way.steps() {
+fn explain_steps(pipeline: &Pipeline, pass: usize, branch: &Branch, steps: &mut Vec<ExplainedStep>) {
+    let (names, traversal) = (pipeline.names(), &branch.traversal);
+    for n in branch.steps() {
         let step = &traversal.steps[n];
         // They are in the order of the steps.
         let from = traversal.remarks.partition_point(|(at, _)| (*at as usize) < n);
@@ -155,16 +155,16 @@ fn explain_steps(pipeline: &Pipeline, pass: usize, way: &Way, steps: &mut Vec<Ex
     }
 }
 
-fn explain_pass(ways: &[Way], around: &Around<'_>, pass: usize, recirculations: &mut u32) -> ExplainedPass {
+fn explain_pass(branches: &[Branch], around: &Around<'_>, pass: usize, recirculations: &mut u32) -> ExplainedPass {
     let names = around.pipeline.names();
     // In the last one no packet is larger than it is asked for: what a switch does behind a branch is what it does behind the shorter packets' one.
-    let last = &ways[ways.len() - 1].traversal;
+    let last = &branches[branches.len() - 1].traversal;
     let start = last.start();
     let (actions, popped) = datapath_actions(last, around, recirculations);
     let (mut mask, mut depends) = (Mask::default(), Mask::default());
-    for way in ways {
-        mask.merge(&megaflow(&way.traversal, popped));
-        depends.merge(&way.traversal.mask());
+    for branch in branches {
+        mask.merge(&megaflow(&branch.traversal, popped));
+        depends.merge(&branch.traversal.mask());
     }
     let state = start.get(Field::CtState);
     ExplainedPass {
@@ -178,7 +178,7 @@ fn explain_pass(ways: &[Way], around: &Around<'_>, pass: usize, recirculations: 
         megaflow_mask: mask,
         depends: format_subset(start, &depends, names),
         datapath_actions: actions,
-        failed: ways.iter().find_map(|w| w.traversal.failed.as_ref()).map(ToString::to_string),
+        failed: branches.iter().find_map(|w| w.traversal.failed.as_ref()).map(ToString::to_string),
         ct_state: (pass > 0).then(|| state_names(state as u16)),
     }
 }

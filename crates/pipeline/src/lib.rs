@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod action;
+mod branches;
 mod bridge;
 mod changes;
 pub mod classifier;
@@ -31,7 +32,6 @@ mod select;
 pub mod text;
 pub mod traversal;
 mod trie;
-mod ways;
 
 pub use action::{Action, CtAction, LOCAL};
 pub use bridge::Bridge;

@@ -179,7 +179,7 @@ fn digest(matching: &Match) -> u64 {
 impl Pipeline {
     /// Adds a flow; one with the same table, priority and match is replaced, as a switch does. The number is new in both cases.
     pub fn add(&mut self, flow: FlowMod, now: u64) -> RuleId {
-        let id = self.add_unsettled(flow, now);
+        let id = self.add_unstable(flow, now);
         let table = self.rules[&id.0].table;
         self.tables[usize::from(table)].settle(self.version);
         id
@@ -188,14 +188,14 @@ impl Pipeline {
     /// Adds many flows.
     pub fn add_all(&mut self, flows: impl IntoIterator<Item = FlowMod>, now: u64) {
         for flow in flows {
-            self.add_unsettled(flow, now);
+            self.add_unstable(flow, now);
         }
         for table in &mut self.tables {
             table.settle(self.version);
         }
     }
 
-    fn add_unsettled(&mut self, flow: FlowMod, now: u64) -> RuleId {
+    fn add_unstable(&mut self, flow: FlowMod, now: u64) -> RuleId {
         let matching = flow.matching;
         let old = self.find(flow.table, &matching, flow.priority);
         if let Some(old) = old {
@@ -476,9 +476,9 @@ impl Pipeline {
         let mut length = Mask::default();
         length.add(crate::field::Field::PacketLen);
         self.words & length.words() != 0 && {
-            let mut asks = false;
-            self.each_action(&mut |action| asks |= matches!(action, Action::CheckLarger { .. }));
-            asks
+            let mut needs = false;
+            self.each_action(&mut |action| needs |= matches!(action, Action::CheckLarger { .. }));
+            needs
         }
     }
 

@@ -29,7 +29,7 @@ fn ports(pipeline: &Pipeline, packet: &str) -> Vec<u16> {
 fn every_kind_of_match_and_action_does_what_it_says() {
     let pipeline = load(FEATURES);
     let mac = "dl_src=0a:00:00:00:00:03,dl_dst=0a:00:00:00:00:04";
-    let ways: &[(&str, &[u16])] = &[
+    let branches: &[(&str, &[u16])] = &[
         ("in_port=1,dl_src=01:00:00:00:00:03,ip", &[]),
         ("in_port=1,ip,nw_dst=10.9.9.9,nw_ttl=64", &[9]),
         ("in_port=1,ip,nw_dst=10.1.2.9,nw_ttl=64", &[8]),
@@ -53,7 +53,7 @@ fn every_kind_of_match_and_action_does_what_it_says() {
         ("in_port=11,udp,nw_dst=10.96.0.1,tp_src=5,tp_dst=53", &[3]),
         ("in_port=1,arp,arp_op=1", &[12]),
     ];
-    for (packet, expected) in ways {
+    for (packet, expected) in branches {
         assert_eq!(
             ports(&pipeline, &format!("{packet},{}", if packet.contains("dl_src") { "" } else { mac })),
             *expected,
@@ -308,22 +308,22 @@ fn what_open_vswitch_takes_is_taken() {
     assert_eq!(ports(&load("actions="), "ip"), Vec::<u16>::new());
     let whole = load("actions=load:7->NXM_NX_REG0[],move:reg0->reg1,output:reg1");
     assert_eq!(ports(&whole, "ip,in_port=9"), [7]);
-    let way = |port: u16| {
+    let branch = |port: u16| {
         let pipeline = load("actions=output(port=3,max_len=100),output(port=in_port,max_len=14)");
         let key = text::packet(&format!("in_port={port}"), pipeline.names()).expect("packet");
         explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes[0].datapath_actions.clone()
     };
-    assert_eq!((way(1).as_str(), way(3).as_str()), ("trunc(100),3", "drop"));
+    assert_eq!((branch(1).as_str(), branch(3).as_str()), ("trunc(100),3", "drop"));
 }
 
 /// What the printed actions depend on is in the megaflow beside them: each as `ovs-appctl ofproto/trace` of Open vSwitch 3.1 says it.
 #[test]
 fn a_megaflow_holds_what_its_actions_depend_on() {
-    let way = |flow: &str, packet: &str| {
+    let branch = |flow: &str, packet: &str| {
         let pipeline = load(flow);
         let key = text::packet(packet, pipeline.names()).expect("packet");
-        let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes.remove(0);
-        (way.megaflow.split_once("in_port=1,").map_or(String::new(), |m| m.1.to_string()), way.datapath_actions)
+        let branch = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes.remove(0);
+        (branch.megaflow.split_once("in_port=1,").map_or(String::new(), |m| m.1.to_string()), branch.datapath_actions)
     };
     let packet = "in_port=1,tcp,nw_src=1.2.3.4,nw_dst=5.6.7.8,nw_tos=32,nw_ttl=9,tp_src=7,tp_dst=8";
     for (flow, megaflow, actions) in [
@@ -364,23 +364,23 @@ fn a_megaflow_holds_what_its_actions_depend_on() {
             "userspace(controller(reason=1,controller_id=7,max_len=12))",
         ),
     ] {
-        let (mask, did) = way(flow, packet);
+        let (mask, did) = branch(flow, packet);
         assert_eq!((mask.as_str(), did.as_str()), (megaflow, actions), "{flow}");
     }
     // Of a bucket only what has a place in an action set is done.
     let bucket = "group_id=1,type=all,bucket=actions=clone(output:4),controller,output:3,output:5,bucket=actions=output:6\nactions=group:1";
-    assert_eq!(way(bucket, packet).1, "5,6");
+    assert_eq!(branch(bucket, packet).1, "5,6");
     // Two controllers hear of a TTL that ran out.
-    let expired = way("ip actions=dec_ttl(3,4),output:2", "in_port=1,ip,nw_ttl=1").1;
+    let expired = branch("ip actions=dec_ttl(3,4),output:2", "in_port=1,ip,nw_ttl=1").1;
     let told = |id: u16| format!("userspace(controller(reason=2,controller_id={id},max_len=65535))");
     assert_eq!(expired, format!("{},{}", told(3), told(4)));
     let mpls = "in_port=1,mpls,mpls_label=5,mpls_ttl=64";
     assert_eq!(
-        way("mpls actions=pop_mpls:0x8847,output:2", &format!("{mpls},mpls_bos=0")).1,
+        branch("mpls actions=pop_mpls:0x8847,output:2", &format!("{mpls},mpls_bos=0")).1,
         "pop_mpls(eth_type=0x8847),2"
     );
     assert_eq!(
-        way("mpls actions=pop_mpls:0x0800,output:2", &format!("{mpls},mpls_bos=1")).1,
+        branch("mpls actions=pop_mpls:0x0800,output:2", &format!("{mpls},mpls_bos=1")).1,
         "pop_mpls(eth_type=0x800),2"
     );
 }
@@ -396,17 +396,17 @@ fn tags_are_changed_and_counted_as_in_open_vswitch() {
          in_port=4 actions=mod_vlan_pcp:3,output:9\nin_port=5,dl_vlan=3 actions=load:5->OXM_OF_VLAN_VID[0..3],output:9\n\
          in_port=6 actions=mod_vlan_vid:7",
     );
-    let way = |packet: &str| {
+    let branch = |packet: &str| {
         let key = text::packet(packet, pipeline.names()).expect("packet");
-        let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes.remove(0);
-        let tags = way.megaflow.split(',').filter(|part| part.contains("vlan")).collect::<Vec<_>>().join(",");
-        (way.datapath_actions, tags)
+        let branch = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0).passes.remove(0);
+        let tags = branch.megaflow.split(',').filter(|part| part.contains("vlan")).collect::<Vec<_>>().join(",");
+        (branch.datapath_actions, tags)
     };
     let said = |actions: &str, tags: &str| (actions.to_string(), tags.to_string());
-    let tagged = |port: u16, vid: u16| way(&format!("in_port={port},dl_vlan={vid},dl_vlan_pcp=2,dl_type=0x1234"));
+    let tagged = |port: u16, vid: u16| branch(&format!("in_port={port},dl_vlan={vid},dl_vlan_pcp=2,dl_type=0x1234"));
     let all = "dl_vlan=3,dl_vlan_pcp=2";
-    assert_eq!(way("in_port=1,dl_type=0x1234"), said("push_vlan(vid=5,pcp=0),9", ""));
-    assert_eq!(way("in_port=2,dl_type=0x1234"), said("9", ""));
+    assert_eq!(branch("in_port=1,dl_type=0x1234"), said("push_vlan(vid=5,pcp=0),9", ""));
+    assert_eq!(branch("in_port=2,dl_type=0x1234"), said("9", ""));
     assert_eq!(tagged(1, 3), said("pop_vlan,push_vlan(vid=5,pcp=2),9", all));
     assert_eq!(tagged(2, 3), said("pop_vlan,push_vlan(vid=5,pcp=2),9", all));
     assert_eq!(tagged(3, 3), said("pop_vlan,push_vlan(vid=7,pcp=2),9", all));
@@ -536,8 +536,8 @@ fn what_is_printed_of_a_packet_is_read_back() {
     }
     let pipeline = load("dl_vlan=5 actions=push_vlan:0x88a8,mod_vlan_vid:9,mod_vlan_pcp:2,output:2");
     let key = text::packet("in_port=1,dl_vlan=5,ip", &names).expect("packet");
-    let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
-    assert_eq!(text::packet(&way.passes[0].final_packet, &names), Ok(way.journey.passes[0].end));
+    let branch = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
+    assert_eq!(text::packet(&branch.passes[0].final_packet, &names), Ok(branch.journey.passes[0].end));
     for (bad, why) in [
         ("dl_vlan1=5,ip", "has an outer one"),
         ("vlan_tpid=0x88a8,ip", "has no type of it"),
@@ -600,9 +600,9 @@ fn remarks_are_bounded_and_the_others_counted() {
     let key = text::packet("in_port=3", pipeline.names()).expect("packet");
     let journey = pipeline.run(&key, &mut Conntrack::default(), 0);
     assert_eq!((journey.passes[0].remarks.len(), journey.passes[0].more_remarks), (pipeline::REMARKS_MAX, 399_900));
-    let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
-    assert_eq!(way.steps[1].remarks.last().unwrap(), "and 399900 more actions of this pass do nothing");
-    assert!(way.steps.iter().all(|s| s.remarks.len() <= 101) && way.steps[2].remarks.is_empty());
+    let branch = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
+    assert_eq!(branch.steps[1].remarks.last().unwrap(), "and 399900 more actions of this pass do nothing");
+    assert!(branch.steps.iter().all(|s| s.remarks.len() <= 101) && branch.steps[2].remarks.is_empty());
 }
 
 #[test]
@@ -641,7 +641,7 @@ fn what_can_be_taken_leniently_is_counted_and_missing_groups_are_known() {
     );
     assert_eq!(pipeline.missing_groups().into_iter().collect::<Vec<_>>(), [5, 7, 9]);
     let key = text::packet("in_port=3", pipeline.names()).expect("packet");
-    let way = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
-    let said: Vec<&str> = way.steps[0].remarks.iter().map(String::as_str).collect();
+    let branch = explain::explain(&pipeline, &key, &mut Conntrack::default(), 0);
+    let said: Vec<&str> = branch.steps[0].remarks.iter().map(String::as_str).collect();
     assert!(said.len() == 2 && said[0].contains("group 5 does not exist") && said[1].contains("group 7"), "{said:?}");
 }

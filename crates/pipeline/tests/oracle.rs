@@ -245,7 +245,7 @@ fn replay(traversal: &Traversal, key: &Key) -> (Seen, Key) {
 /// pipeline does: the property that every cache rests on.
 #[test]
 fn traversals_hold_for_every_key_that_agrees_on_their_mask() {
-    let mut ways = 0;
+    let mut branches = 0;
     for seed in 100..260 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let pipeline = Pipeline::from_text(&flows(&mut random), &ImportOptions::default()).expect("imports");
@@ -255,7 +255,7 @@ fn traversals_hold_for_every_key_that_agrees_on_their_mask() {
             if traversal.failed.is_some() {
                 continue;
             }
-            ways += 1;
+            branches += 1;
             let mask = traversal.mask();
             for _ in 0..4 {
                 let mut other = scrambled(&key, &mask, &mut random);
@@ -268,7 +268,7 @@ fn traversals_hold_for_every_key_that_agrees_on_their_mask() {
             }
         }
     }
-    assert!(ways > 3000, "{ways} ways only");
+    assert!(branches > 3000, "{branches} ways only");
 }
 
 /// The same for every part of a traversal that begins at a cut.
@@ -350,7 +350,7 @@ fn change(pipeline: &mut Pipeline, news: &[FlowMod], random: &mut ChaCha8Rng) {
 /// found, it does, for every key that agrees on the bits said to be known, and be they only some of those that it depended on.
 #[test]
 fn what_is_said_to_be_found_still_is_found() {
-    let (mut kept, mut asked) = (0, 0);
+    let (mut kept, mut wanted) = (0, 0);
     for seed in 500..560 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut pipeline = Pipeline::from_text(&flows(&mut random), &ImportOptions::default()).expect("imports");
@@ -372,7 +372,7 @@ fn what_is_said_to_be_found_still_is_found() {
                 if random.random_range(0..3) == 0 {
                     mask.remove(pipeline::Field::NwDst);
                 }
-                asked += 1;
+                wanted += 1;
                 if loose && pipeline.table_version(table) > since
                     || !pipeline.still_finds(table, since, found, &key, || &mask)
                 {
@@ -391,6 +391,6 @@ fn what_is_said_to_be_found_still_is_found() {
             }
         }
     }
-    println!("{kept} of {asked} are known to hold");
-    assert!(kept * 3 > asked && kept < asked, "{kept} of {asked}");
+    println!("{kept} of {wanted} are known to hold");
+    assert!(kept * 3 > wanted && kept < wanted, "{kept} of {wanted}");
 }

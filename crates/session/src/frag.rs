@@ -45,7 +45,7 @@ pub enum Fate {
     /// Its ports, and the protocol of its upper layer.
     Known(Ports, u8),
     /// It is held until the first fragment comes.
-    Held,
+    Queued,
     /// It is dropped (`nat_fragment`): overlap, no room, or malformed.
     Drop,
 }
@@ -58,9 +58,9 @@ pub struct FragLimits {
     /// Datagrams of one tenant at most; those from the Internet count as one tenant.
     pub datagrams_tenant: usize,
     /// Bytes of held fragments at most.
-    pub held_bytes: usize,
+    pub queued_bytes: usize,
     /// Bytes of held fragments of one datagram at most.
-    pub held_bytes_datagram: usize,
+    pub queued_bytes_datagram: usize,
     /// How long a datagram is remembered after its first piece, ns.
     pub lifetime: u64,
 }
@@ -70,8 +70,8 @@ impl Default for FragLimits {
         FragLimits {
             datagrams: 16_384,
             datagrams_tenant: 1024,
-            held_bytes: 16 << 20,
-            held_bytes_datagram: 65_536,
+            queued_bytes: 16 << 20,
+            queued_bytes_datagram: 65_536,
             lifetime: 15_000_000_000,
         }
     }
@@ -93,8 +93,8 @@ struct Datagram {
     end: Option<u32>,
     /// Contradicts itself: nothing of it goes on.
     spoilt: bool,
-    held: Vec<Vec<u8>>,
-    held_bytes: usize,
+    queued: Vec<Vec<u8>>,
+    queued_bytes: usize,
 }
 
 impl Datagram {
@@ -147,7 +147,7 @@ pub struct FragTable {
     /// In order of birth; an entry whose datagram is complete is passed over.
     order: VecDeque<(u64, FragKey)>,
     tenants: HashMap<Option<u32>, usize>,
-    held_bytes: usize,
+    queued_bytes: usize,
     /// Held fragments of datagrams that grew too old, until `expire` tells them.
     lost: Vec<(FragKey, Vec<u8>)>,
 }
@@ -165,7 +165,7 @@ impl FragTable {
             datagrams: HashMap::new(),
             order: VecDeque::new(),
             tenants: HashMap::new(),
-            held_bytes: 0,
+            queued_bytes: 0,
             lost: Vec::new(),
         }
     }
@@ -186,7 +186,7 @@ impl FragTable {
         self.age(now, 4);
         let fits = self.datagrams.get_mut(key).is_none_or(|d| d.fits(piece, Some(ports)));
         if !fits && self.contradicts(key) {
-            self.drop_held(key);
+            self.drop_queued(key);
         }
         fits
     }
@@ -203,14 +203,14 @@ impl FragTable {
     ) -> bool {
         let Some(datagram) = self.of(key, now) else { return false };
         if !datagram.note(piece, Some(ports)) {
-            self.drop_held(key);
+            self.drop_queued(key);
             return false;
         }
         (datagram.ports, datagram.upper) = (Some(ports), piece.upper);
-        let (held, bytes) = (std::mem::take(&mut datagram.held), std::mem::take(&mut datagram.held_bytes));
+        let (queued, bytes) = (std::mem::take(&mut datagram.queued), std::mem::take(&mut datagram.queued_bytes));
         let complete = datagram.complete();
-        self.held_bytes -= bytes;
-        held.into_iter().for_each(release);
+        self.queued_bytes -= bytes;
+        queued.into_iter().for_each(release);
         if complete {
             self.forget(key);
         }
@@ -219,10 +219,10 @@ impl FragTable {
 
     /// A later fragment came; `frame` is copied if it must be held.
     pub fn later(&mut self, key: &FragKey, piece: Piece, frame: &[u8], now: u64) -> Fate {
-        let (limits, all_held) = (self.limits, self.held_bytes);
+        let (limits, all_held) = (self.limits, self.queued_bytes);
         let Some(datagram) = self.of(key, now) else { return Fate::Drop };
         if !datagram.note(piece, None) {
-            self.drop_held(key);
+            self.drop_queued(key);
             return Fate::Drop;
         }
         if let Some(ports) = datagram.ports {
@@ -232,24 +232,24 @@ impl FragTable {
             }
             return Fate::Known(ports, upper);
         }
-        let fits = datagram.held_bytes + frame.len() <= limits.held_bytes_datagram;
-        if !fits || all_held + frame.len() > limits.held_bytes {
+        let fits = datagram.queued_bytes + frame.len() <= limits.queued_bytes_datagram;
+        if !fits || all_held + frame.len() > limits.queued_bytes {
             // Without this piece the datagram is of no use.
             datagram.spoilt = true;
-            self.drop_held(key);
+            self.drop_queued(key);
             return Fate::Drop;
         }
-        datagram.held.push(frame.to_vec());
-        datagram.held_bytes += frame.len();
-        self.held_bytes += frame.len();
-        Fate::Held
+        datagram.queued.push(frame.to_vec());
+        datagram.queued_bytes += frame.len();
+        self.queued_bytes += frame.len();
+        Fate::Queued
     }
 
     /// Forgets what is too old; held fragments that were not sent go to `dropped`. Call it now and then.
     pub fn expire(&mut self, now: u64, dropped: &mut dyn FnMut(&FragKey, Vec<u8>)) {
         self.age(now, usize::MAX);
         for (key, frame) in self.lost.drain(..) {
-            self.held_bytes -= frame.len();
+            self.queued_bytes -= frame.len();
             dropped(&key, frame);
         }
     }
@@ -279,17 +279,17 @@ impl FragTable {
             }
             self.order.pop_front();
             if current {
-                self.drop_held(&key);
+                self.drop_queued(&key);
                 self.forget(&key);
             }
         }
     }
 
     /// Held fragments will not be sent.
-    fn drop_held(&mut self, key: &FragKey) {
+    fn drop_queued(&mut self, key: &FragKey) {
         if let Some(datagram) = self.datagrams.get_mut(key) {
-            datagram.held_bytes = 0;
-            self.lost.extend(datagram.held.drain(..).map(|frame| (*key, frame)));
+            datagram.queued_bytes = 0;
+            self.lost.extend(datagram.queued.drain(..).map(|frame| (*key, frame)));
         }
     }
 
@@ -332,9 +332,9 @@ mod tests {
     fn later_fragments_have_the_ports_of_the_first_one() {
         let mut t = FragTable::new(FragLimits::default());
         assert_eq!(first(&mut t, 1, piece(0, 1480, true), 0), (true, vec![]));
-        assert_eq!(t.later(&key(1, 2), piece(1480, 1480, true), b"x", 0), Fate::Held);
+        assert_eq!(t.later(&key(1, 2), piece(1480, 1480, true), b"x", 0), Fate::Queued);
         assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Known((1000, 53), 17));
-        assert_eq!(t.later(&key(2, 1), piece(1480, 1480, true), b"another tenant", 0), Fate::Held);
+        assert_eq!(t.later(&key(2, 1), piece(1480, 1480, true), b"another tenant", 0), Fate::Queued);
         assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Known((1000, 53), 17));
         // Complete: the identification may be used again.
         assert_eq!(first(&mut t, 1, piece(0, 8, true), 0), (true, vec![]));
@@ -343,10 +343,10 @@ mod tests {
     #[test]
     fn fragments_that_come_early_are_held_and_given_back_in_order() {
         let mut t = FragTable::new(FragLimits::default());
-        assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Held);
-        assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Held);
+        assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Queued);
+        assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Queued);
         assert_eq!(first(&mut t, 1, piece(0, 1480, true), 0), (true, vec![b"c".to_vec(), b"b".to_vec()]));
-        assert_eq!((t.len(), t.held_bytes), (0, 0));
+        assert_eq!((t.len(), t.queued_bytes), (0, 0));
     }
 
     #[test]
@@ -372,15 +372,15 @@ mod tests {
     #[test]
     fn each_limit_is_reached_exactly_and_not_passed() {
         let limits =
-            FragLimits { datagrams: 3, datagrams_tenant: 2, held_bytes: 10, held_bytes_datagram: 6, lifetime: 100 };
+            FragLimits { datagrams: 3, datagrams_tenant: 2, queued_bytes: 10, queued_bytes_datagram: 6, lifetime: 100 };
         let later = |t: &mut FragTable, vni: u32, id: u32, p: Piece, bytes: usize, now: u64| {
             t.later(&key(vni, id), p, &vec![0; bytes], now)
         };
         let mut t = FragTable::new(limits);
-        assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 5, 0), Fate::Held);
-        assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 0), Fate::Held);
-        assert_eq!(later(&mut t, 1, 2, piece(8, 8, true), 4, 0), Fate::Held);
-        assert_eq!(t.held_bytes, 10);
+        assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 5, 0), Fate::Queued);
+        assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 0), Fate::Queued);
+        assert_eq!(later(&mut t, 1, 2, piece(8, 8, true), 4, 0), Fate::Queued);
+        assert_eq!(t.queued_bytes, 10);
         assert_eq!(later(&mut t, 1, 3, piece(8, 8, true), 0, 0), Fate::Drop, "two of a tenant");
         assert_eq!(later(&mut t, 2, 3, piece(8, 8, true), 1, 0), Fate::Drop, "ten bytes in all");
         assert_eq!(later(&mut t, 3, 3, piece(8, 8, true), 0, 0), Fate::Drop, "three datagrams");
@@ -389,9 +389,12 @@ mod tests {
         t.expire(99, &mut |k, frame| lost.push((k.id, frame.len())));
         assert_eq!((t.len(), lost.len()), (3, 0));
         t.expire(100, &mut |k, frame| lost.push((k.id, frame.len())));
-        assert_eq!((t.len(), t.is_empty(), lost.as_slice(), t.held_bytes), (0, true, &[(1, 5), (1, 1), (2, 4)][..], 0));
+        assert_eq!(
+            (t.len(), t.is_empty(), lost.as_slice(), t.queued_bytes),
+            (0, true, &[(1, 5), (1, 1), (2, 4)][..], 0)
+        );
         // One byte more of a datagram.
-        assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 6, 200), Fate::Held);
+        assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 6, 200), Fate::Queued);
         assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 200), Fate::Drop);
         // The longest datagram, and one byte more.
         let mut t = FragTable::new(FragLimits::default());
@@ -436,7 +439,7 @@ mod tests {
         assert!(!t.admits(&key(1, 4), piece(0, 16, true), (1000, 53), 0));
         assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53), 17));
         // What was held for a datagram that ends is not sent.
-        assert_eq!(t.later(&key(1, 5), piece(8, 8, false), b"held", 0), Fate::Held);
+        assert_eq!(t.later(&key(1, 5), piece(8, 8, false), b"held", 0), Fate::Queued);
         assert!(!t.admits(&key(1, 5), piece(0, 16, true), (1000, 53), 0), "it overlaps what is held");
         assert_eq!(first(&mut t, 5, piece(0, 8, true), 0), (false, vec![]));
     }
@@ -444,19 +447,19 @@ mod tests {
     #[test]
     fn room_and_time_are_limited() {
         let limits =
-            FragLimits { datagrams: 3, datagrams_tenant: 2, held_bytes: 20, held_bytes_datagram: 10, lifetime: 15 };
+            FragLimits { datagrams: 3, datagrams_tenant: 2, queued_bytes: 20, queued_bytes_datagram: 10, lifetime: 15 };
         let mut t = FragTable::new(limits);
         let mut lost = Vec::new();
-        assert_eq!(t.later(&key(1, 1), piece(8, 8, true), &[1; 8], 0), Fate::Held);
+        assert_eq!(t.later(&key(1, 1), piece(8, 8, true), &[1; 8], 0), Fate::Queued);
         assert_eq!(t.later(&key(1, 1), piece(16, 8, true), &[2; 8], 0), Fate::Drop, "bytes of a datagram");
-        assert_eq!(t.later(&key(1, 2), piece(8, 8, true), &[3; 8], 1), Fate::Held);
+        assert_eq!(t.later(&key(1, 2), piece(8, 8, true), &[3; 8], 1), Fate::Queued);
         assert_eq!(t.later(&key(1, 3), piece(8, 8, true), &[4; 8], 1), Fate::Drop, "datagrams of a tenant");
         assert_eq!(t.later(&key(2, 3), piece(8, 8, true), &[5; 8], 1), Fate::Drop, "bytes of all");
         assert_eq!(t.later(&key(3, 3), piece(8, 8, true), &[], 1), Fate::Drop, "datagrams");
         t.expire(15, &mut |k, f| lost.push((k.id, f[0])));
         assert_eq!((lost.as_slice(), t.len()), (&[(1, 1)][..], 2));
         t.expire(16, &mut |k, f| lost.push((k.id, f[0])));
-        assert_eq!((lost.as_slice(), t.len(), t.held_bytes), (&[(1, 1), (2, 3)][..], 0, 0));
+        assert_eq!((lost.as_slice(), t.len(), t.queued_bytes), (&[(1, 1), (2, 3)][..], 0, 0));
         assert_eq!((t.order.len(), t.tenants.len()), (0, 0));
     }
 
@@ -498,8 +501,8 @@ mod tests {
         let limits = FragLimits {
             datagrams: 50,
             datagrams_tenant: 20,
-            held_bytes: 4000,
-            held_bytes_datagram: 600,
+            queued_bytes: 4000,
+            queued_bytes_datagram: 600,
             lifetime: 100,
         };
         let mut t = FragTable::new(limits);
@@ -510,10 +513,10 @@ mod tests {
                 0 => t.first(&k, p, (1, 2), now / 10, &mut |_| {}),
                 _ => t.later(&k, p, &vec![0; rng.random_range(0..200)], now / 10) != Fate::Drop,
             };
-            let held: usize = t.datagrams.values().map(|d| d.held.iter().map(Vec::len).sum::<usize>()).sum();
+            let queued: usize = t.datagrams.values().map(|d| d.queued.iter().map(Vec::len).sum::<usize>()).sum();
             let lost: usize = t.lost.iter().map(|(_, f)| f.len()).sum();
-            assert_eq!(t.held_bytes, held + lost);
-            assert!(t.held_bytes <= 4000 && t.len() <= 50 && t.tenants.values().all(|n| *n <= 20));
+            assert_eq!(t.queued_bytes, queued + lost);
+            assert!(t.queued_bytes <= 4000 && t.len() <= 50 && t.tenants.values().all(|n| *n <= 20));
             assert!(t.order.len() <= 2 * t.len() + 65 + 4);
             if now % 1000 == 0 {
                 t.expire(now / 10, &mut |_, _| {});

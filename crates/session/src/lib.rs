@@ -32,7 +32,7 @@ pub use key::{End, InnerKey, OuterKey, PairKey};
 pub use limits::{Options, OwnTimeouts, TenantLimits, TenantStats, Timeouts};
 pub use memory::{HeapMemory, SessionMemory, SharedMemory, ARENA_BYTES};
 pub use record::{Counts, Owner, Record, State};
-pub use table::{Guard, Homes, SessionRef, Sessions};
+pub use table::{Candidates, Guard, SessionRef, Sessions};
 pub use track::{
     AttachError, Cursor, EndReason, EndSink, Ended, Filter, Judgement, NewSession, Progress, Recovered, Refusal,
     SessionInfo, Tracker, TrackerStats, Verdict,

@@ -179,7 +179,7 @@ pub struct TenantStats {
     pub sessions: u32,
     /// Half-open sessions now.
     pub half_open: u32,
-    /// Those that the fast path serves: see [`crate::Tracker::set_aside`].
+    /// Those that the fast path serves: see [`crate::Tracker::exclude_from_offload`].
     pub fast: u32,
     /// Sessions begun.
     pub created: u64,

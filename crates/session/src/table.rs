@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! [`Sessions`]: finding sessions without locks, as the fast path does.
 //!
-//! A worker enters once per batch ([`Sessions::enter`]); what it finds stays whole until it leaves. For a batch: `homes` and
+//! A worker enters once per batch ([`Sessions::enter`]); what it finds stays whole until it leaves. For a batch: `candidates` and
 //! `prefetch_first` for all packets (`prefetch` for those that most likely have no session), then `prefetch_records` for all,
 //! then `find` for all.
 //! A miss is the truth of a moment (a session may be on its way from one bucket to the other): before a packet is treated as
@@ -24,7 +24,7 @@ pub struct SessionRef(pub u32);
 
 /// Where a key may be found.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Homes {
+pub struct Candidates {
     /// Candidate buckets: of `index`, then of `index_old` (0: none).
     pub(crate) lines: [u32; 4],
     /// The tag.
@@ -97,24 +97,24 @@ impl Shared {
 
     /// Where a key with this hash may be found. The new index is asked for before the old one: see `abi::session`.
     #[inline(always)]
-    pub(crate) fn homes(&self, hash: u64) -> Homes {
+    pub(crate) fn candidates(&self, hash: u64) -> Candidates {
         let [a, b] = buckets_of(self.root(offset_of!(SessionRoot, index)), hash);
         let [c, d] = match self.root(offset_of!(SessionRoot, index_old)) {
             0 => [0; 2],
             old => buckets_of(old, hash),
         };
-        Homes { lines: [a, b, c, d], tag: tag_of(hash) }
+        Candidates { lines: [a, b, c, d], tag: tag_of(hash) }
     }
 
     /// The first record with this tag in these buckets that `is` accepts.
     #[inline(always)]
-    pub(crate) fn find(&self, homes: &Homes, mut is: impl FnMut(&Line, u32) -> bool) -> Option<u32> {
-        for line in homes.lines {
+    pub(crate) fn find(&self, candidates: &Candidates, mut is: impl FnMut(&Line, u32) -> bool) -> Option<u32> {
+        for line in candidates.lines {
             if line == 0 {
                 continue;
             }
             let bucket = self.lines.at(line);
-            let mut hits = bucket.slots_with(homes.tag) & ((1 << SESSION_SLOTS) - 1);
+            let mut hits = bucket.slots_with(candidates.tag) & ((1 << SESSION_SLOTS) - 1);
             if hits == 0 {
                 continue;
             }
@@ -124,7 +124,7 @@ impl Shared {
                 hits &= hits - 1;
                 let slot = bucket.half(i).load(Ordering::Acquire);
                 let at = slot & SESSION_SLOT_LINE;
-                if (tags >> (4 * i)) as u32 & 15 == homes.tag >> 5 && at != 0 && is(self.lines.at(at), at) {
+                if (tags >> (4 * i)) as u32 & 15 == candidates.tag >> 5 && at != 0 && is(self.lines.at(at), at) {
                     return Some(at);
                 }
             }
@@ -133,18 +133,18 @@ impl Shared {
     }
 
     #[inline(always)]
-    pub(crate) fn find_inner(&self, homes: &Homes, key: &InnerKey) -> Option<u32> {
-        self.find(homes, |record, at| inner_is(&self.lines, record, at, key))
+    pub(crate) fn find_inner(&self, candidates: &Candidates, key: &InnerKey) -> Option<u32> {
+        self.find(candidates, |record, at| inner_is(&self.lines, record, at, key))
     }
 
     #[inline(always)]
-    pub(crate) fn find_outer(&self, homes: &Homes, key: &OuterKey) -> Option<u32> {
-        self.find(homes, |record, at| outer_is(&self.lines, record, at, key))
+    pub(crate) fn find_outer(&self, candidates: &Candidates, key: &OuterKey) -> Option<u32> {
+        self.find(candidates, |record, at| outer_is(&self.lines, record, at, key))
     }
 
     #[inline(always)]
-    pub(crate) fn find_pair(&self, homes: &Homes, key: &PairKey) -> Option<u32> {
-        self.find(homes, |record, at| pair_is(&self.lines, record, at, key))
+    pub(crate) fn find_pair(&self, candidates: &Candidates, key: &PairKey) -> Option<u32> {
+        self.find(candidates, |record, at| pair_is(&self.lines, record, at, key))
     }
 
     #[inline(always)]
@@ -280,60 +280,60 @@ impl<'a> Guard<'a> {
 
     /// Where this key may be found.
     #[inline(always)]
-    pub fn homes_inner(&self, key: &InnerKey) -> Homes {
-        self.shared().homes(key.hash(self.shared().salt()))
+    pub fn candidates_inner(&self, key: &InnerKey) -> Candidates {
+        self.shared().candidates(key.hash(self.shared().salt()))
     }
 
     /// Where this key may be found.
     #[inline(always)]
-    pub fn homes_outer(&self, key: &OuterKey) -> Homes {
-        self.shared().homes(key.hash(self.shared().salt()))
+    pub fn candidates_outer(&self, key: &OuterKey) -> Candidates {
+        self.shared().candidates(key.hash(self.shared().salt()))
     }
 
     /// Where this key may be found.
     #[inline(always)]
-    pub fn homes_pair(&self, key: &PairKey) -> Homes {
-        self.shared().homes(key.hash(self.shared().salt()))
+    pub fn candidates_pair(&self, key: &PairKey) -> Candidates {
+        self.shared().candidates(key.hash(self.shared().salt()))
     }
 
     /// The session of this pair.
     #[inline(always)]
-    pub fn find_pair_at(&self, homes: &Homes, key: &PairKey) -> Option<SessionRef> {
-        self.shared().find_pair(homes, key).map(SessionRef)
+    pub fn find_pair_at(&self, candidates: &Candidates, key: &PairKey) -> Option<SessionRef> {
+        self.shared().find_pair(candidates, key).map(SessionRef)
     }
 
     /// The session of this pair.
     pub fn find_pair(&self, key: &PairKey) -> Option<SessionRef> {
-        self.find_pair_at(&self.homes_pair(key), key)
+        self.find_pair_at(&self.candidates_pair(key), key)
     }
 
     /// Asks for the buckets.
     #[inline(always)]
-    pub fn prefetch(&self, homes: &Homes) {
-        self.shared().lines.prefetch(homes.lines[0]);
-        self.shared().lines.prefetch(homes.lines[1]);
-        if homes.lines[2] != 0 {
-            self.shared().lines.prefetch(homes.lines[2]);
-            self.shared().lines.prefetch(homes.lines[3]);
+    pub fn prefetch(&self, candidates: &Candidates) {
+        self.shared().lines.prefetch(candidates.lines[0]);
+        self.shared().lines.prefetch(candidates.lines[1]);
+        if candidates.lines[2] != 0 {
+            self.shared().lines.prefetch(candidates.lines[2]);
+            self.shared().lines.prefetch(candidates.lines[3]);
         }
     }
 
     /// Asks for the first buckets, where nearly every key that has a session lies.
     #[inline(always)]
-    pub fn prefetch_first(&self, homes: &Homes) {
-        self.shared().lines.prefetch(homes.lines[0]);
-        if homes.lines[2] != 0 {
-            self.shared().lines.prefetch(homes.lines[2]);
+    pub fn prefetch_first(&self, candidates: &Candidates) {
+        self.shared().lines.prefetch(candidates.lines[0]);
+        if candidates.lines[2] != 0 {
+            self.shared().lines.prefetch(candidates.lines[2]);
         }
     }
 
     /// Asks for the records that have the key's tag in the first buckets, which should have come; if none has, for the second
     /// buckets: then there most likely is no session, and false is returned.
     #[inline(always)]
-    pub fn prefetch_records(&self, homes: &Homes) -> bool {
-        let (shared, [first, second, old, old_second]) = (self.shared(), homes.lines);
+    pub fn prefetch_records(&self, candidates: &Candidates) -> bool {
+        let (shared, [first, second, old, old_second]) = (self.shared(), candidates.lines);
         let mut any = false;
-        shared.find(&Homes { lines: [first, old, 0, 0], tag: homes.tag }, |_, at| {
+        shared.find(&Candidates { lines: [first, old, 0, 0], tag: candidates.tag }, |_, at| {
             shared.lines.prefetch(at);
             any = true;
             false
@@ -347,24 +347,24 @@ impl<'a> Guard<'a> {
 
     /// The session with this inner key.
     #[inline(always)]
-    pub fn find_inner_at(&self, homes: &Homes, key: &InnerKey) -> Option<SessionRef> {
-        self.shared().find_inner(homes, key).map(SessionRef)
+    pub fn find_inner_at(&self, candidates: &Candidates, key: &InnerKey) -> Option<SessionRef> {
+        self.shared().find_inner(candidates, key).map(SessionRef)
     }
 
     /// The session with this outer key.
     #[inline(always)]
-    pub fn find_outer_at(&self, homes: &Homes, key: &OuterKey) -> Option<SessionRef> {
-        self.shared().find_outer(homes, key).map(SessionRef)
+    pub fn find_outer_at(&self, candidates: &Candidates, key: &OuterKey) -> Option<SessionRef> {
+        self.shared().find_outer(candidates, key).map(SessionRef)
     }
 
     /// The session with this inner key.
     pub fn find_inner(&self, key: &InnerKey) -> Option<SessionRef> {
-        self.find_inner_at(&self.homes_inner(key), key)
+        self.find_inner_at(&self.candidates_inner(key), key)
     }
 
     /// The session with this outer key.
     pub fn find_outer(&self, key: &OuterKey) -> Option<SessionRef> {
-        self.find_outer_at(&self.homes_outer(key), key)
+        self.find_outer_at(&self.candidates_outer(key), key)
     }
 
     /// Its record.

@@ -298,12 +298,12 @@ fn syn_both(plain: Step, side: Direction, seg: &Segment) -> Step {
             step.alive = true;
         }
         f if conn.acknowledges(side, seg.ack) || seg.ack == conn.ack[s] => {
-            let settled = seg.ack == conn.end[p] && conn.ack[p] == conn.end[s];
-            if f & FIN != 0 && !settled {
+            let acked = seg.ack == conn.end[p] && conn.ack[p] == conn.end[s];
+            if f & FIN != 0 && !acked {
                 return drop;
             }
             conn.ack[s] = seg.ack;
-            if settled {
+            if acked {
                 conn.settle_scale();
                 conn.state = State::Established;
                 step.alive = true;

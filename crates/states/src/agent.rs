@@ -9,7 +9,7 @@
 //!
 //! *Idle connections.* Two bits have no room for a time, and the agent does not see data packets. So when an established connection has
 //! been quiet for the agent for `established`, its state in the fast path becomes 3: there an ACK is a control packet. If it lives, one data packet
-//! goes to the agent and the state is 2 again; if none comes for `asked`, it ends. The cost is one data packet an hour.
+//! goes to the agent and the state is 2 again; if none comes for `probed`, it ends. The cost is one data packet an hour.
 //!
 //! *Timers* are a hand that walks over the records, a bounded number of places a call.
 
@@ -29,7 +29,7 @@ pub struct Timeouts {
     /// Established, until it is asked whether it lives: ns.
     pub established: u64,
     /// And how long it has to answer: ns. RFC 5382 wants 2 h 4 min in all.
-    pub asked: u64,
+    pub probed: u64,
     /// FinWait, CloseWait, LastAck: ns.
     pub closing: u64,
     /// TimeWait: ns.
@@ -47,7 +47,7 @@ impl Default for Timeouts {
         Timeouts {
             opening: 60 * SECOND,
             established: 3600 * SECOND,
-            asked: 7440 * SECOND,
+            probed: 7440 * SECOND,
             closing: 120 * SECOND,
             time_wait: 120 * SECOND,
             plain: 120 * SECOND,
@@ -64,7 +64,7 @@ impl From<&session::Timeouts> for Timeouts {
         Timeouts {
             opening: ns(t.half_open),
             established: ns(t.established) / 2,
-            asked: ns(t.established),
+            probed: ns(t.established),
             closing: ns(t.closing),
             time_wait: ns(t.closing),
             plain: ns(t.udp),
@@ -163,7 +163,7 @@ pub struct Connection {
     /// Which side began.
     pub began: Direction,
     /// Whether it is being asked if it lives.
-    pub asked: bool,
+    pub probed: bool,
     /// Whether it has migrated: it is not in the state table.
     pub away: bool,
 }
@@ -203,8 +203,8 @@ fn direction(bit: u32) -> Direction {
 }
 
 impl Record {
-    fn new(state: u32, began: Direction, closed: Direction, asked: bool) -> Record {
-        Record(state | (began as u32) << 4 | (closed as u32) << 5 | u32::from(asked) << 6)
+    fn new(state: u32, began: Direction, closed: Direction, probed: bool) -> Record {
+        Record(state | (began as u32) << 4 | (closed as u32) << 5 | u32::from(probed) << 6)
     }
 
     fn number(self) -> u32 {
@@ -223,7 +223,7 @@ impl Record {
         direction(self.0 >> 5)
     }
 
-    fn asked(self) -> bool {
+    fn probed(self) -> bool {
         self.0 >> 6 & 1 != 0
     }
 
@@ -243,7 +243,7 @@ impl Record {
     /// What the fast path should read.
     pub(crate) fn state(self) -> State {
         match self.fsm() {
-            _ if self.asked() => State::Closing,
+            _ if self.probed() => State::Closing,
             Some(fsm) => fsm.state(),
             None if self.number() == PAIRED => State::Open,
             None => State::Opening,
@@ -251,7 +251,13 @@ impl Record {
     }
 
     fn connection(self) -> Connection {
-        Connection { tcp: self.fsm(), state: self.state(), began: self.began(), asked: self.asked(), away: self.away() }
+        Connection {
+            tcp: self.fsm(),
+            state: self.state(),
+            began: self.began(),
+            probed: self.probed(),
+            away: self.away(),
+        }
     }
 
     fn due_at(self, time: u64) -> Record {
@@ -431,7 +437,7 @@ impl<T: Writes> Agent<T> {
         match record.fsm() {
             None if record.number() == ONE_SIDED => self.timeouts.one_sided,
             None => self.timeouts.plain,
-            _ if record.asked() => self.timeouts.asked,
+            _ if record.probed() => self.timeouts.probed,
             Some(Fsm::SynSent | Fsm::SynReceived) => self.timeouts.opening,
             Some(Fsm::Established) => self.timeouts.established,
             Some(Fsm::TimeWait) => self.timeouts.time_wait,
@@ -651,9 +657,9 @@ impl<T: Writes> Agent<T> {
         }
         for (key, record) in due {
             let lives = record.fsm() == Some(Fsm::Established) || record.number() == PAIRED;
-            if lives && !record.asked() {
-                let asked = Record::new(record.number(), record.began(), record.closed(), true);
-                self.change(&key, record, asked, now);
+            if lives && !record.probed() {
+                let probed = Record::new(record.number(), record.began(), record.closed(), true);
+                self.change(&key, record, probed, now);
             } else {
                 self.end(&key, Why::Timeout);
             }

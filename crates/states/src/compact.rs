@@ -79,7 +79,7 @@ impl Cells {
     }
 
     #[inline(always)]
-    fn home(&self, hash: u64) -> u32 {
+    fn bucket(&self, hash: u64) -> u32 {
         bucket_of(hash, self.number)
     }
 
@@ -90,8 +90,8 @@ impl Cells {
 
     /// The state that a packet with this hash finds.
     #[inline(always)]
-    pub(crate) fn state_at_home(&self, words: &[AtomicU64], hash: u64) -> u8 {
-        let cell = self.get(words, self.home(hash));
+    pub(crate) fn state_in_bucket(&self, words: &[AtomicU64], hash: u64) -> u8 {
+        let cell = self.get(words, self.bucket(hash));
         if cell >> 2 == self.fingerprint(hash) {
             cell as u8 & 3
         } else {
@@ -151,14 +151,14 @@ impl Compact {
     }
 
     /// The register that a key's hash names, and its fingerprint. Two keys with the same pair cannot be told apart by the registers.
-    pub fn home(&self, key: &Key) -> (u32, u32) {
+    pub fn bucket(&self, key: &Key) -> (u32, u32) {
         let hash = key.hash(self.root.salt);
-        (self.cells.home(hash), self.cells.fingerprint(hash))
+        (self.cells.bucket(hash), self.cells.fingerprint(hash))
     }
 
     /// The register of a connection that is in the table, and its fingerprint.
     pub fn place_of(&self, key: &Key) -> (u32, u32) {
-        (self.register(key), self.home(key).1)
+        (self.register(key), self.bucket(key).1)
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -170,8 +170,8 @@ impl Compact {
     }
 
     /// A free register of this one's stage or a later one.
-    fn free(&self, home: u32, hash: u64) -> Option<u32> {
-        let begin = self.cells.stage_begin(home);
+    fn free(&self, bucket: u32, hash: u64) -> Option<u32> {
+        let begin = self.cells.stage_begin(bucket);
         let room = self.cells.number - begin;
         let guess = |i| begin + bucket_of(hash1(hash, i), room);
         let empty = |at: &u32| self.cells.get(self.words(), *at) == 0;
@@ -182,12 +182,12 @@ impl Compact {
     fn register(&self, key: &Key) -> u32 {
         match self.keys.get(self.words(), key) {
             Some(value) => value.wrapping_sub(1),
-            None => self.cells.home(key.hash(self.root.salt)),
+            None => self.cells.bucket(key.hash(self.root.salt)),
         }
     }
 
-    fn settle(&mut self, key: &Key, cell: u32, home: u32, hash: u64) -> Result<Placed, Error> {
-        let at = self.free(home, hash).ok_or(Error::Full)?;
+    fn settle(&mut self, key: &Key, cell: u32, bucket: u32, hash: u64) -> Result<Placed, Error> {
+        let at = self.free(bucket, hash).ok_or(Error::Full)?;
         // The register first: it is found only by the key's entry.
         self.cells.set(self.words(), at, cell);
         let memory = self.memory.clone();
@@ -195,7 +195,7 @@ impl Compact {
             self.cells.set(self.words(), at, 0);
             return Err(full);
         }
-        Ok(Placed::Settled(at))
+        Ok(Placed::Stable(at))
     }
 
     fn forget_key(&mut self, key: &Key) {
@@ -221,13 +221,13 @@ impl Compact {
 impl Writes for Compact {
     fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
         let hash = key.hash(self.root.salt);
-        let (home, cell) = (self.cells.home(hash), self.cell(key, state));
-        let placed = match self.cells.get(self.words(), home) {
+        let (bucket, cell) = (self.cells.bucket(hash), self.cell(key, state));
+        let placed = match self.cells.get(self.words(), bucket) {
             0 => {
-                self.cells.set(self.words(), home, cell);
-                Placed::Home(home)
+                self.cells.set(self.words(), bucket, cell);
+                Placed::InBucket(bucket)
             }
-            _ => self.settle(key, cell, home, hash)?,
+            _ => self.settle(key, cell, bucket, hash)?,
         };
         self.used += 1;
         Ok(placed)
@@ -261,7 +261,7 @@ impl Writes for Compact {
         let mut owned = vec![0u64; (self.cells.number as usize).div_ceil(64)];
         let memory = self.memory.clone();
         let mut named: std::collections::HashMap<Key, u32> = self.keys.scan(memory.words(), 0, u64::MAX).collect();
-        let (mut at_home, mut homeless) = (Vec::new(), Vec::new());
+        let (mut in_bucket, mut homeless) = (Vec::new(), Vec::new());
         for (key, state) in connections {
             match named.remove(&key) {
                 Some(value) if self.own(&mut owned, value.wrapping_sub(1), self.cell(&key, state), &mut found) => {}
@@ -269,15 +269,15 @@ impl Writes for Compact {
                     self.forget_key(&key);
                     homeless.push((key, state));
                 }
-                None => at_home.push((key, state)),
+                None => in_bucket.push((key, state)),
             }
         }
         for key in named.into_keys() {
             self.forget_key(&key);
             found.cleared += 1;
         }
-        for (key, state) in at_home {
-            if !self.own(&mut owned, self.home(&key).0, self.cell(&key, state), &mut found) {
+        for (key, state) in in_bucket {
+            if !self.own(&mut owned, self.bucket(&key).0, self.cell(&key, state), &mut found) {
                 homeless.push((key, state));
             }
         }

@@ -26,12 +26,12 @@ struct Node {
 }
 
 /// A free place in one of two buckets; entries are moved if there is none. None: no chain was found.
-pub(crate) fn make_room(nest: &mut impl Nest, homes: [u32; 2]) -> Option<Place> {
-    if let Some(place) = homes.into_iter().find_map(|b| Some((b, nest.free(b)?))) {
+pub(crate) fn make_room(nest: &mut impl Nest, candidates: [u32; 2]) -> Option<Place> {
+    if let Some(place) = candidates.into_iter().find_map(|b| Some((b, nest.free(b)?))) {
         return Some(place);
     }
     let mut nodes: Vec<Node> = Vec::with_capacity(64);
-    nodes.extend(homes.iter().enumerate().map(|(i, b)| Node { bucket: *b, from: i, slot: 0 }));
+    nodes.extend(candidates.iter().enumerate().map(|(i, b)| Node { bucket: *b, from: i, slot: 0 }));
     let mut at = 0;
     while at < nodes.len() {
         let bucket = nodes[at].bucket;

@@ -84,7 +84,7 @@ impl Buckets {
     }
 
     #[inline(always)]
-    fn homes(&self, hash: u64) -> ([u32; 2], u32) {
+    fn candidates(&self, hash: u64) -> ([u32; 2], u32) {
         let (bucket, digest) = (bucket_of(hash, self.number), hash as u32 & DIGEST_MASK);
         ([bucket, self.other(bucket, digest)], digest)
     }
@@ -127,8 +127,8 @@ impl Buckets {
 
     /// The slot of this class that is in use.
     #[inline(always)]
-    fn find(&self, words: &[AtomicU64], homes: [u32; 2], digest: u32) -> Option<(Place, u32)> {
-        for bucket in homes {
+    fn find(&self, words: &[AtomicU64], candidates: [u32; 2], digest: u32) -> Option<(Place, u32)> {
+        for bucket in candidates {
             for slot in 0..STATES_SLOTS {
                 let value = self.get(words, (bucket, slot));
                 if value >> 2 == digest && value & 3 != 0 {
@@ -142,8 +142,8 @@ impl Buckets {
     /// The state that a packet with this hash finds.
     #[inline(always)]
     pub(crate) fn state(&self, words: &[AtomicU64], hash: u64) -> u8 {
-        let (homes, digest) = self.homes(hash);
-        self.find(words, homes, digest).map_or(STATES_NONE, |(_, value)| value as u8 & 3)
+        let (candidates, digest) = self.candidates(hash);
+        self.find(words, candidates, digest).map_or(STATES_NONE, |(_, value)| value as u8 & 3)
     }
 }
 
@@ -221,7 +221,7 @@ impl Digest {
 
     /// The class of a key.
     pub fn class(&self, key: &Key) -> Class {
-        let ([a, b], digest) = self.buckets.homes(key.hash(self.root.salt));
+        let ([a, b], digest) = self.buckets.candidates(key.hash(self.root.salt));
         Class { buckets: [a.min(b), a.max(b)], digest }
     }
 
@@ -242,17 +242,17 @@ impl Digest {
     }
 
     fn slot_of(&self, key: &Key) -> Option<(Place, u32)> {
-        let (homes, digest) = self.buckets.homes(key.hash(self.root.salt));
-        self.buckets.find(self.words(), homes, digest)
+        let (candidates, digest) = self.buckets.candidates(key.hash(self.root.salt));
+        self.buckets.find(self.words(), candidates, digest)
     }
 
     /// A place for an entry with these buckets; slot 3 of either, then any, then what moves free.
-    fn place_for(&mut self, homes: [u32; 2]) -> Option<Place> {
+    fn place_for(&mut self, candidates: [u32; 2]) -> Option<Place> {
         let memory = self.memory.clone();
         let mut nest = Moving { buckets: self.buckets, words: memory.words(), resting: &self.resting };
-        match homes.map(|b| nest.free(b)) {
-            [_, Some(3)] => Some((homes[1], 3)),
-            _ => make_room(&mut nest, homes),
+        match candidates.map(|b| nest.free(b)) {
+            [_, Some(3)] => Some((candidates[1], 3)),
+            _ => make_room(&mut nest, candidates),
         }
     }
 }
@@ -266,8 +266,8 @@ fn mend(buckets: &Buckets, words: &[AtomicU64]) -> u64 {
             if value & 3 == 0 {
                 continue;
             }
-            let homes = [bucket, buckets.other(bucket, value >> 2)];
-            let [low, high] = [homes[0].min(homes[1]), homes[0].max(homes[1])];
+            let candidates = [bucket, buckets.other(bucket, value >> 2)];
+            let [low, high] = [candidates[0].min(candidates[1]), candidates[0].max(candidates[1])];
             match buckets.find(words, [low, high], value >> 2) {
                 Some((first, _)) if first == (bucket, slot) => used += 1,
                 _ => buckets.set(words, (bucket, slot), 0),
@@ -279,9 +279,9 @@ fn mend(buckets: &Buckets, words: &[AtomicU64]) -> u64 {
 
 impl Writes for Digest {
     fn insert(&mut self, key: &Key, state: State) -> Result<Placed, Error> {
-        let (homes, digest) = self.buckets.homes(key.hash(self.root.salt));
-        let place = match self.buckets.find(self.words(), homes, digest) {
-            None => self.place_for(homes),
+        let (candidates, digest) = self.buckets.candidates(key.hash(self.root.salt));
+        let place = match self.buckets.find(self.words(), candidates, digest) {
+            None => self.place_for(candidates),
             Some(_) => None,
         };
         if let Some(place) = place {

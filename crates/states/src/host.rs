@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! [`Host`]: the agent of one node, on another host than the node: it owns the records, and what it changes in the table becomes messages.
 //!
-//! It neither reads nor writes anything but its records: whoever has the connection to the node gives it what came ([`Host::ask`]) and
+//! It neither reads nor writes anything but its records: whoever has the connection to the node gives it what came ([`Host::request`]) and
 //! sends what it has to say ([`Host::pop`]). The records outlive the connection and, where their memory does, this process.
 
-use crate::message::{Ask, Begin, Outbox, Tell};
+use crate::message::{Begin, Outbox, Request, Tell};
 use crate::shared::{open_records, Backing, OpenError, OPENING_SHARE};
 use crate::{Agent, Connection, Error, Key, Placed, Recovered, Spec, State, Timeouts, Writes};
 
@@ -134,15 +134,15 @@ impl Host {
     }
 
     /// Does what the node asks, at time `now` of this host's clock.
-    pub fn ask(&mut self, ask: &Ask, now: u64) {
-        match ask {
+    pub fn request(&mut self, request: &Request, now: u64) {
+        match request {
             // The first message was one.
-            Ask::Open { timeouts, .. } | Ask::Timeouts(timeouts) => self.agent.set_timeouts(*timeouts),
-            Ask::Sync => self.syncing = Some(0),
-            Ask::Control { ticket, packet, begin, pick_up } => {
-                let mut asked = false;
+            Request::Open { timeouts, .. } | Request::Timeouts(timeouts) => self.agent.set_timeouts(*timeouts),
+            Request::Sync => self.syncing = Some(0),
+            Request::Control { ticket, packet, begin, pick_up } => {
+                let mut evaluated = false;
                 let mut admit = |_: &_| {
-                    asked = true;
+                    evaluated = true;
                     *begin == Begin::Allowed
                 };
                 let known = *begin != Begin::Never || self.agent.get(&packet.key).is_some();
@@ -150,17 +150,17 @@ impl Host {
                     true => self.agent.settle(packet, *pick_up, now, &mut admit),
                     false => crate::Outcome::Refuse(crate::Refusal::Unknown),
                 };
-                self.out().tell(&Tell::Answer { ticket: *ticket, outcome, asked });
+                self.out().tell(&Tell::Answer { ticket: *ticket, outcome, evaluated });
             }
-            Ask::Adopt { key, tcp, began } => {
+            Request::Adopt { key, tcp, began } => {
                 let room = self.agent.get(key).is_some() || self.agent.adopt(key, *tcp, *began, now);
                 self.lost += u64::from(!room);
             }
-            Ask::Revoke(key) => {
+            Request::Revoke(key) => {
                 self.agent.revoke(key);
             }
-            Ask::List { ticket, from, places } => self.page(*ticket, *from, u64::from(*places).min(PAGE_MAX)),
-            Ask::Ping => self.out().tell(&Tell::Pong),
+            Request::List { ticket, from, places } => self.page(*ticket, *from, u64::from(*places).min(PAGE_MAX)),
+            Request::Ping => self.out().tell(&Tell::Pong),
         }
         self.tell_ends();
     }

@@ -50,7 +50,7 @@ impl Area {
     }
 
     #[inline(always)]
-    fn homes(&self, hash: u64) -> [u32; 2] {
+    fn candidates(&self, hash: u64) -> [u32; 2] {
         [bucket_of(hash, self.buckets), bucket_of(hash << 32, self.buckets)]
     }
 
@@ -78,7 +78,7 @@ impl Area {
         if self.buckets == 0 || key.is_wide() != self.v6 {
             return None;
         }
-        for bucket in self.homes(hash) {
+        for bucket in self.candidates(hash) {
             for slot in 0..self.slots() {
                 let value = self.value(words, (bucket, slot));
                 let at = self.words_of((bucket, slot)).0;
@@ -115,8 +115,8 @@ impl Family {
         if self.area.buckets == 0 {
             return Err(Error::Full);
         }
-        let homes = self.area.homes(key.hash(salt));
-        let place = make_room(&mut Moving { family: self, words, salt }, homes).ok_or(Error::Full)?;
+        let candidates = self.area.candidates(key.hash(salt));
+        let place = make_room(&mut Moving { family: self, words, salt }, candidates).ok_or(Error::Full)?;
         self.put(words, place, key, value);
         self.len += 1;
         Ok(())
@@ -183,7 +183,7 @@ impl Nest for Moving<'_> {
             if slot as u32 >= area.slots() || area.value(self.words, place) == 0 {
                 return None;
             }
-            let [a, b] = area.homes(area.key(self.words, place).hash(self.salt));
+            let [a, b] = area.candidates(area.key(self.words, place).hash(self.salt));
             Some(if a == bucket { b } else { a })
         })
     }

@@ -29,7 +29,7 @@ pub struct Malformed(pub &'static str);
 
 /// What a node asks of its agent.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
+pub enum Request {
     /// The first: who it is, and what its table is like. Answered by [`Tell::Opened`] or [`Tell::Refused`].
     Open {
         /// Name of the node; its records are kept under it.
@@ -120,7 +120,7 @@ pub enum Tell {
         /// What becomes of it.
         outcome: Outcome,
         /// It asked whether a connection may begin.
-        asked: bool,
+        evaluated: bool,
     },
     /// A connection of a page.
     Item {
@@ -172,8 +172,8 @@ impl Outbox {
     }
 
     /// Appends what a node asks.
-    pub fn ask(&mut self, ask: &Ask) {
-        self.put(|p| p.ask(ask));
+    pub fn request(&mut self, request: &Request) {
+        self.put(|p| p.request(request));
     }
 
     /// Appends what an agent tells.
@@ -243,19 +243,19 @@ impl Put {
     }
 
     fn connection(&mut self, c: &Connection) -> &mut Put {
-        self.u8(c.tcp.map_or(0, |fsm| fsm as u8)).u8(c.state as u8).u8(c.began as u8 | u8::from(c.asked) << 1)
+        self.u8(c.tcp.map_or(0, |fsm| fsm as u8)).u8(c.state as u8).u8(c.began as u8 | u8::from(c.probed) << 1)
     }
 
     fn timeouts(&mut self, t: &Timeouts) -> &mut Put {
-        for ns in [t.opening, t.established, t.asked, t.closing, t.time_wait, t.plain, t.one_sided] {
+        for ns in [t.opening, t.established, t.probed, t.closing, t.time_wait, t.plain, t.one_sided] {
             self.u64(ns);
         }
         self
     }
 
-    fn ask(&mut self, ask: &Ask) {
-        match ask {
-            Ask::Open { name, spec, timeouts } => {
+    fn request(&mut self, request: &Request) {
+        match request {
+            Request::Open { name, spec, timeouts } => {
                 self.u8(1)
                     .text(name, NAME_MAX)
                     .u8(spec.kind as u8)
@@ -264,16 +264,16 @@ impl Put {
                     .u32(spec.registers);
                 self.u8(spec.fingerprint).u8(spec.careful.into()).timeouts(timeouts)
             }
-            Ask::Timeouts(timeouts) => self.u8(2).timeouts(timeouts),
-            Ask::Sync => self.u8(3),
-            Ask::Control { ticket, packet, begin, pick_up } => {
+            Request::Timeouts(timeouts) => self.u8(2).timeouts(timeouts),
+            Request::Sync => self.u8(3),
+            Request::Control { ticket, packet, begin, pick_up } => {
                 let flags = packet.from as u8 | u8::from(*pick_up) << 1 | (*begin as u8) << 2;
                 self.u8(4).u64(*ticket).u8(packet.kind as u8).u8(flags).key(&packet.key)
             }
-            Ask::Adopt { key, tcp, began } => self.u8(5).u8(u8::from(*tcp) | (*began as u8) << 1).key(key),
-            Ask::Revoke(key) => self.u8(6).key(key),
-            Ask::List { ticket, from, places } => self.u8(7).u32(*ticket).u64(*from).u32(*places),
-            Ask::Ping => self.u8(8),
+            Request::Adopt { key, tcp, began } => self.u8(5).u8(u8::from(*tcp) | (*began as u8) << 1).key(key),
+            Request::Revoke(key) => self.u8(6).key(key),
+            Request::List { ticket, from, places } => self.u8(7).u32(*ticket).u64(*from).u32(*places),
+            Request::Ping => self.u8(8),
         };
     }
 
@@ -286,8 +286,8 @@ impl Put {
             Tell::Insert(key, state) => self.u8(5).u8(*state as u8).key(key),
             Tell::Set(key, state) => self.u8(6).u8(*state as u8).key(key),
             Tell::Remove(key) => self.u8(7).key(key),
-            Tell::Answer { ticket, outcome, asked } => {
-                self.u8(8).u64(*ticket).u8(outcome_number(*outcome)).u8((*asked).into())
+            Tell::Answer { ticket, outcome, evaluated } => {
+                self.u8(8).u64(*ticket).u8(outcome_number(*outcome)).u8((*evaluated).into())
             }
             Tell::Item { ticket, key, connection } => self.u8(9).u32(*ticket).connection(connection).key(key),
             Tell::PageEnd { ticket, next } => self.u8(10).u32(*ticket).u64(next.unwrap_or(u64::MAX)),
@@ -330,7 +330,7 @@ impl<'a> Messages<'a> {
     }
 
     /// The next thing that a node asks; none: that was all.
-    pub fn next_ask(&mut self) -> Parsed<Option<Ask>> {
+    pub fn next_request(&mut self) -> Parsed<Option<Request>> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -346,10 +346,10 @@ impl<'a> Messages<'a> {
                 let (connections, wide, registers) = (self.u32()?, self.u32()?, self.u32()?);
                 let (fingerprint, careful) = (self.u8()?, self.bool()?);
                 let spec = Spec { kind, connections, wide, registers, fingerprint, careful, migration: None };
-                Ask::Open { name, spec, timeouts: self.timeouts()? }
+                Request::Open { name, spec, timeouts: self.timeouts()? }
             }
-            2 => Ask::Timeouts(self.timeouts()?),
-            3 => Ask::Sync,
+            2 => Request::Timeouts(self.timeouts()?),
+            3 => Request::Sync,
             4 => {
                 let (ticket, number, flags) = (self.u64()?, self.u8()?, self.u8()?);
                 let kind = Kind::ALL
@@ -363,15 +363,15 @@ impl<'a> Messages<'a> {
                     _ => return Err(Malformed("flags that do not exist")),
                 };
                 let packet = Control { kind, from: direction(flags), key: self.key()? };
-                Ask::Control { ticket, packet, begin, pick_up: flags & 2 != 0 }
+                Request::Control { ticket, packet, begin, pick_up: flags & 2 != 0 }
             }
             5 => {
                 let flags = self.u8()?;
-                Ask::Adopt { tcp: flags & 1 != 0, began: direction(flags >> 1), key: self.key()? }
+                Request::Adopt { tcp: flags & 1 != 0, began: direction(flags >> 1), key: self.key()? }
             }
-            6 => Ask::Revoke(self.key()?),
-            7 => Ask::List { ticket: self.u32()?, from: self.u64()?, places: self.u32()? },
-            8 => Ask::Ping,
+            6 => Request::Revoke(self.key()?),
+            7 => Request::List { ticket: self.u32()?, from: self.u64()?, places: self.u32()? },
+            8 => Request::Ping,
             _ => return Err(Malformed("a message that does not exist")),
         }))
     }
@@ -390,10 +390,10 @@ impl<'a> Messages<'a> {
             6 => self.entry(Tell::Set)?,
             7 => Tell::Remove(self.key()?),
             8 => {
-                let (ticket, number, asked) = (self.u64()?, self.u8()?, self.bool()?);
+                let (ticket, number, evaluated) = (self.u64()?, self.u8()?, self.bool()?);
                 let refused = |n: u8| REFUSALS.get(usize::from(n)).map(|why| Outcome::Refuse(*why));
                 let outcome = if number == 0 { Some(Outcome::Pass) } else { refused(number - 1) };
-                Tell::Answer { ticket, outcome: outcome.ok_or(Malformed("an outcome that does not exist"))?, asked }
+                Tell::Answer { ticket, outcome: outcome.ok_or(Malformed("an outcome that does not exist"))?, evaluated }
             }
             9 => Tell::Item { ticket: self.u32()?, connection: self.connection()?, key: self.key()? },
             10 => Tell::PageEnd { ticket: self.u32()?, next: Some(self.u64()?).filter(|next| *next != u64::MAX) },
@@ -473,7 +473,7 @@ impl<'a> Messages<'a> {
             n => Some(Fsm::from_number(n).ok_or(Malformed("a state of TCP that does not exist"))?),
         };
         let (state, flags) = (self.state()?, self.u8()?);
-        Ok(Connection { tcp, state, began: direction(flags), asked: flags & 2 != 0, away: false })
+        Ok(Connection { tcp, state, began: direction(flags), probed: flags & 2 != 0, away: false })
     }
 
     fn timeouts(&mut self) -> Parsed<Timeouts> {
@@ -481,7 +481,7 @@ impl<'a> Messages<'a> {
         Ok(Timeouts {
             opening: ns()?,
             established: ns()?,
-            asked: ns()?,
+            probed: ns()?,
             closing: ns()?,
             time_wait: ns()?,
             plain: ns()?,

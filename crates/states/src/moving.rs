@@ -51,9 +51,9 @@ impl<T: StateTable> Agent<T> {
         let reader = self.table.reader();
         let Some(migration) = &mut self.migration else { return };
         // Readers ask Migrate_Tbl as long as it has entries, before and after.
-        reader.ask_migration(true);
+        reader.request_migration(true);
         migration.publish();
-        reader.ask_migration(migration.is_read());
+        reader.request_migration(migration.is_read());
     }
 
     /// Every reader has ended that began before the last publication.

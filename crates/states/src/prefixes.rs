@@ -248,9 +248,9 @@ impl Prefixes {
         self.entries.remove(&entry);
         let mut edits = vec![Edit::Remove(entry)];
         for len in entry.len + 1..=back.len {
-            let beside = self.sibling(self.prefix(back.addr, len));
-            self.entries.insert(beside);
-            edits.push(Edit::Add(beside));
+            let sibling = self.sibling(self.prefix(back.addr, len));
+            self.entries.insert(sibling);
+            edits.push(Edit::Add(sibling));
         }
         edits
     }

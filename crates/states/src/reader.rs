@@ -49,7 +49,7 @@ impl Reader {
         let area = if key.is_wide() { Area::new(self.root.keys6, true) } else { Area::new(self.root.keys4, false) };
         let exact = area.find(words, key, hash).map(|(value, _)| value);
         match (self.root.kind, exact) {
-            (STATES_COMPACT, None) => Cells::new(&self.root).state_at_home(words, hash),
+            (STATES_COMPACT, None) => Cells::new(&self.root).state_in_bucket(words, hash),
             (STATES_COMPACT, Some(value)) => Cells::new(&self.root).get(words, value.wrapping_sub(1)) as u8 & 3,
             (_, Some(value)) => value as u8 & 3,
             (STATES_DIGEST, None) => Buckets::new(&self.root).state(words, hash),
@@ -70,7 +70,7 @@ impl Reader {
     }
 
     /// Whether readers ask `Migrate_Tbl`, too. For the table's writer.
-    pub(crate) fn ask_migration(&self, on: bool) {
+    pub(crate) fn request_migration(&self, on: bool) {
         let control = Root::control_now(self.memory.words()) & !STATES_MIGRATE;
         Root::set_control(self.memory.words(), control | if on { STATES_MIGRATE } else { 0 });
     }

@@ -2,7 +2,7 @@
 //! [`Remote`]: what a node has of an agent on another host: the table that it writes as it is told, the control packets that wait for an answer,
 //! and what is to be said to the agent.
 //!
-//! *Workers never wait.* A worker asks ([`Remote::ask`]), keeps the packet, and finds the answer on its [`Completions`] later. Every number that was given
+//! *Workers never wait.* A worker asks ([`Remote::request`]), keeps the packet, and finds the answer on its [`Completions`] later. Every number that was given
 //! out comes back exactly once: answered, or as "gone" when the connection to the agent ends. Messages come in order, and the agent tells what a
 //! packet changes before it answers: when a packet goes on, the table knows of it.
 //!
@@ -11,7 +11,7 @@
 //! *When the agent is gone* the table stays as it is and readers go on. When it is back, it tells all its connections, and the table becomes what
 //! they say ([`Writes::recover`](crate::Writes::recover), which touches nothing that is right). Until then there is no answer to control packets.
 
-use crate::message::{Ask, Begin, Malformed, Messages, Outbox, Tell};
+use crate::message::{Begin, Malformed, Messages, Outbox, Request, Tell};
 use crate::shared::Adopted;
 use crate::{
     Connection, Control, Ended, Key, Outcome, Reader, Recovered, Refusal, Spec, State, StateTable, TenantUse, Timeouts,
@@ -52,7 +52,7 @@ pub struct Answer {
     /// What becomes of it.
     pub outcome: Outcome,
     /// The connection began with it, or would have.
-    pub asked: bool,
+    pub evaluated: bool,
 }
 
 /// Where a worker finds the answers to what it has asked.
@@ -116,7 +116,7 @@ struct Link {
     /// Connections that the agent is to take in, how many of them it was told, and whether it was asked for its list then.
     adopt: Vec<Adopted>,
     adopted: usize,
-    sync_asked: bool,
+    sync_requested: bool,
     pages: HashMap<u32, Page>,
     timeouts: Timeouts,
     records: (u64, u64, u64),
@@ -127,16 +127,16 @@ struct Link {
 impl Link {
     /// Says what is to be said before the list of all connections, a bounded part at a time.
     fn fill(&mut self) {
-        if self.phase != Phase::Syncing || self.sync_asked {
+        if self.phase != Phase::Syncing || self.sync_requested {
             return;
         }
         while self.out.len() < CHUNKS {
             let Some(Adopted { key, tcp, began }) = self.adopt.get(self.adopted).copied() else {
-                self.out.ask(&Ask::Sync);
-                self.sync_asked = true;
+                self.out.request(&Request::Sync);
+                self.sync_requested = true;
                 return;
             };
-            self.out.ask(&Ask::Adopt { key, tcp, began });
+            self.out.request(&Request::Adopt { key, tcp, began });
             self.adopted += 1;
         }
     }
@@ -170,7 +170,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-const GONE: Answer = Answer { outcome: Outcome::Refuse(Refusal::Gone), asked: false };
+const GONE: Answer = Answer { outcome: Outcome::Refuse(Refusal::Gone), evaluated: false };
 
 impl Remote {
     /// For this table; `enter` makes it what fast paths read, once it is whole. `adopt`: connections that the agent is to take in.
@@ -192,7 +192,7 @@ impl Remote {
             tenants: HashMap::new(),
             adopt,
             adopted: 0,
-            sync_asked: false,
+            sync_requested: false,
             pages: HashMap::new(),
             timeouts,
             records: (0, 0, 0),
@@ -256,7 +256,7 @@ impl Remote {
     }
 
     /// Lets the agent judge a control packet: the number under which the answer comes to the completions.
-    pub fn ask(
+    pub fn request(
         &self,
         completions: &Arc<Completions>,
         packet: &Control,
@@ -276,17 +276,17 @@ impl Remote {
         let ticket = link.tickets;
         link.tenants.insert(vni, mine + 1);
         link.waiting.insert(ticket, (completions.clone(), packet.key));
-        link.out.ask(&Ask::Control { ticket, packet: *packet, begin, pick_up });
+        link.out.request(&Request::Control { ticket, packet: *packet, begin, pick_up });
         drop(link);
         self.changed.notify_all();
         Ok(ticket)
     }
 
-    fn say(&self, ask: &Ask) -> bool {
+    fn say(&self, request: &Request) -> bool {
         let mut link = lock(&self.link);
         let up = link.phase == Phase::Up;
         if up {
-            link.out.ask(ask);
+            link.out.request(request);
             drop(link);
             self.changed.notify_all();
         }
@@ -295,13 +295,13 @@ impl Remote {
 
     /// Ends a connection. Whether the agent was told.
     pub fn revoke(&self, key: &Key) -> bool {
-        self.say(&Ask::Revoke(*key))
+        self.say(&Request::Revoke(*key))
     }
 
     /// Lets the agent take in a connection that is established; now, or when it is there.
     pub fn adopt(&self, adopted: Adopted) {
         let Adopted { key, tcp, began } = adopted;
-        if !self.say(&Ask::Adopt { key, tcp, began }) {
+        if !self.say(&Request::Adopt { key, tcp, began }) {
             lock(&self.link).adopt.push(adopted);
         }
     }
@@ -309,7 +309,7 @@ impl Remote {
     /// Other timeouts, for what changes from now on.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
         lock(&self.link).timeouts = timeouts;
-        self.say(&Ask::Timeouts(timeouts));
+        self.say(&Request::Timeouts(timeouts));
     }
 
     /// Connections at the next places of the agent's records, and where to go on; None: the agent does not answer.
@@ -322,7 +322,7 @@ impl Remote {
             link.tickets += 1;
             let ticket = link.tickets as u32;
             link.pages.insert(ticket, Page { items: Vec::new(), end: None });
-            link.out.ask(&Ask::List { ticket, from, places: PAGE });
+            link.out.request(&Request::List { ticket, from, places: PAGE });
             ticket
         };
         self.changed.notify_all();
@@ -353,8 +353,8 @@ impl Remote {
         let mut link = lock(&self.link);
         link.phase = Phase::Opening;
         link.out.clear();
-        let open = Ask::Open { name: self.name.clone(), spec: self.spec, timeouts: link.timeouts };
-        link.out.ask(&open);
+        let open = Request::Open { name: self.name.clone(), spec: self.spec, timeouts: link.timeouts };
+        link.out.request(&open);
         drop(link);
         self.changed.notify_all();
     }
@@ -388,7 +388,7 @@ impl Remote {
     pub fn ping(&self) {
         let mut link = lock(&self.link);
         if link.out.is_empty() {
-            link.out.ask(&Ask::Ping);
+            link.out.request(&Request::Ping);
         }
     }
 
@@ -417,7 +417,7 @@ impl Remote {
                 Some(ended) => *ended = true,
                 None => t.table.remove(&key),
             })?,
-            Tell::Answer { ticket, outcome, asked } => self.answer(ticket, Answer { outcome, asked }),
+            Tell::Answer { ticket, outcome, evaluated } => self.answer(ticket, Answer { outcome, evaluated }),
             Tell::Item { ticket, key, connection } => {
                 if let Some(page) = lock(&self.link).pages.get_mut(&ticket).filter(|p| p.items.len() < PAGE as usize) {
                     page.items.push((key, connection));
@@ -454,7 +454,7 @@ impl Remote {
         if link.phase != Phase::Opening {
             return Err(Malformed("an answer to nothing"));
         }
-        (link.phase, link.adopted, link.sync_asked) = (Phase::Syncing, 0, false);
+        (link.phase, link.adopted, link.sync_requested) = (Phase::Syncing, 0, false);
         link.fill();
         drop(link);
         self.changed.notify_all();
@@ -494,10 +494,10 @@ impl Remote {
         let mut link = lock(&self.link);
         link.recovered = found;
         link.phase = Phase::Up;
-        revoked.into_iter().for_each(|key| link.out.ask(&Ask::Revoke(key)));
+        revoked.into_iter().for_each(|key| link.out.request(&Request::Revoke(key)));
         let told = link.adopted;
         for Adopted { key, tcp, began } in std::mem::take(&mut link.adopt).split_off(told) {
-            link.out.ask(&Ask::Adopt { key, tcp, began });
+            link.out.request(&Request::Adopt { key, tcp, began });
         }
         drop(link);
         self.changed.notify_all();

@@ -239,7 +239,7 @@ impl Shared {
                 Some(Migrated { table, records: agent.records.reader() })
             }
             None => {
-                agent.table().reader().ask_migration(false);
+                agent.table().reader().request_migration(false);
                 let lines = MigrateTbl::LINES;
                 backing.clear(STATES_SLOT_MIGRATE).map_err(|source| OpenError::Memory { lines, source })?;
                 None
@@ -313,7 +313,7 @@ impl Shared {
     pub fn judge(&self, key: &Key, kind: Kind, bytes: u32) -> (u8, Verdict) {
         // In this order: who finds no entry in Migrate_Tbl has found in the table what is in it.
         let mut state = self.reader.state(key);
-        let Some(migrated) = self.asked() else { return (state, self.reader.verdict(state, kind)) };
+        let Some(migrated) = self.migrated_table() else { return (state, self.reader.verdict(state, kind)) };
         let found = migrated.table.find(&Place::from(key));
         let away = found.0 & MIGRATE_AWAY != 0;
         if away {
@@ -328,13 +328,13 @@ impl Shared {
 
     /// What readers ask besides the table, while `Migrate_Tbl` has entries.
     #[inline(always)]
-    fn asked(&self) -> Option<&Migrated> {
+    fn migrated_table(&self) -> Option<&Migrated> {
         self.migrated.as_ref().filter(|_| self.reader.migrates())
     }
 
     /// Whether `Migrate_Tbl` leaves a connection to the software path.
     pub fn away(&self, key: &Key) -> bool {
-        self.asked().is_some_and(|m| m.table.find(&Place::from(key)).0 & MIGRATE_AWAY != 0)
+        self.migrated_table().is_some_and(|m| m.table.find(&Place::from(key)).0 & MIGRATE_AWAY != 0)
     }
 
     /// A step of migration: connections leave a state table that fills up, or come back; looks at about `places` records at most. `wait`
@@ -413,7 +413,7 @@ impl Shared {
         self.agent().ok()?.migration().map(Migration::status)
     }
 
-    /// Lets the agent judge a control packet; `pick_up`: an ACK may begin a connection. One on another host is asked with [`Remote::ask`].
+    /// Lets the agent judge a control packet; `pick_up`: an ACK may begin a connection. One on another host is asked with [`Remote::request`].
     pub fn control(
         &self,
         packet: &Control,
@@ -446,7 +446,7 @@ impl Shared {
 
     /// Whether every packet but data of established connections goes to the agent, because rules without state may let a packet go on
     /// that belongs to no connection.
-    pub fn ask_about_strays(&self, on: bool) {
+    pub fn evaluate_strays(&self, on: bool) {
         self.strays.store(on, Ordering::Relaxed);
         match self.agent() {
             Ok(agent) => self.choose_control(&agent),

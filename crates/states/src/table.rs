@@ -155,9 +155,9 @@ pub enum Placed {
     /// Under its full key (exact table; collided digest).
     Key,
     /// In the register that its hash names.
-    Home(u32),
+    InBucket(u32),
     /// It collides: in this register, which its full key names.
-    Settled(u32),
+    Stable(u32),
     /// As a digest.
     Digest,
 }

@@ -198,7 +198,7 @@ impl Arena {
     }
 
     /// In the tests of this crate any call that asks for memory may be made to fail.
-    fn ask(&mut self) -> io::Result<()> {
+    fn permit(&mut self) -> io::Result<()> {
         #[cfg(test)]
         {
             self.calls += 1;
@@ -211,7 +211,7 @@ impl Arena {
 
     /// A block of at most CLASS_MAX lines, content undefined, inside one segment.
     pub(crate) fn alloc(&mut self, lines: u32) -> io::Result<u32> {
-        self.ask()?;
+        self.permit()?;
         let line = self.small(lines)?;
         self.note(Taken::Block(Block { line, lines }));
         Ok(line)
@@ -277,7 +277,7 @@ impl Arena {
     /// A run of any length, its lines zeroed. `whole`: inside one segment; `align` is a power of two.
     pub(crate) fn alloc_zeroed(&mut self, lines: u32, align: u32, whole: bool) -> io::Result<u32> {
         debug_assert!(lines > 0 && (!whole || lines <= SEGMENT_LINES));
-        self.ask()?;
+        self.permit()?;
         let mut coalesced = false;
         let line = loop {
             if let Some(line) = self.take_extent(lines, align, whole) {
@@ -301,7 +301,7 @@ impl Arena {
 
     /// Two adjacent lines at an even number, zeroed.
     pub(crate) fn alloc_pair(&mut self) -> io::Result<u32> {
-        self.ask()?;
+        self.permit()?;
         if self.pairs.is_empty() {
             let line = self.small(17)?;
             self.used -= 17;
@@ -352,7 +352,7 @@ impl Arena {
 
     /// Makes sure that at least `lines` lines can be had as small blocks without asking the memory again.
     pub(crate) fn reserve(&mut self, lines: u64) -> io::Result<()> {
-        self.ask()?;
+        self.permit()?;
         // A slab may lose its tail, and the end of a segment too.
         let want = lines + lines / 16 + u64::from(SLAB);
         let have = u64::from(self.extent_lines + self.slab.lines);

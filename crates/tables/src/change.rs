@@ -321,8 +321,8 @@ pub enum CommitError {
     NcInUse { nc: IpAddr, vni: Vni },
     #[error("NC {nc} cannot be removed, since it is not known")]
     NoSuchNc { nc: IpAddr },
-    #[error("{what} would be {asked}, the limit is {limit}: remove some, or raise the limit")]
-    Limit { what: &'static str, asked: u64, limit: u64 },
+    #[error("{what} would be {wanted}, the limit is {limit}: remove some, or raise the limit")]
+    Limit { what: &'static str, wanted: u64, limit: u64 },
     #[error("table memory cannot grow: {0}; nothing has changed, and forwarding goes on")]
     Memory(#[from] std::io::Error),
 }

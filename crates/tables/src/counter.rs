@@ -318,12 +318,12 @@ impl Tables {
         self.stats(slot).add(stat!(drop_overflow), 1);
     }
 
-    /// Home line of a drop counter and those behind it, wrapping at the table's end.
+    /// The bucket of a drop counter and those behind it, wrapping at the table's end.
     fn drop_lines(&self, key: u64) -> impl Iterator<Item = u32> {
         let word = self.root.get(root!(drops));
         let (first, buckets) = (word as u32, (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
-        let home = bucket_of(hash1(key, self.salt()), buckets);
-        (0..DROP_PROBES_MAX.min(buckets)).map(move |i| first.wrapping_add((home + i) % buckets.max(1)))
+        let bucket = bucket_of(hash1(key, self.salt()), buckets);
+        (0..DROP_PROBES_MAX.min(buckets)).map(move |i| first.wrapping_add((bucket + i) % buckets.max(1)))
     }
 
     /// Drops of one VNI for one reason.

@@ -200,7 +200,7 @@ impl HashTable {
         }
     }
 
-    fn home(&self, hash: u64) -> u32 {
+    fn bucket(&self, hash: u64) -> u32 {
         self.first + bucket_of(hash, self.buckets) * self.kind.bucket_lines()
     }
 
@@ -253,14 +253,14 @@ impl HashTable {
         let first = store.arena.alloc_zeroed(buckets * bucket_lines, 2, false)?;
         let old = *self;
         *self = HashTable { first, buckets, entries: 0, overflow: 0, published: false, ..*self };
-        // Old home lines are read in order, new ones at random: a window of buckets is prefetched ahead.
+        // Old buckets are read in order, new ones at random: a window of buckets is prefetched ahead.
         const AHEAD: u32 = 8;
         for bucket in 0..old.buckets {
             if bucket + AHEAD < old.buckets {
                 let line = old.first + (bucket + AHEAD) * bucket_lines;
                 for slot in 0..self.kind.slots() {
                     if store.lines.at(line).word(slot) != 0 {
-                        store.lines.prefetch(self.home(self.hash_at(store, line, slot)));
+                        store.lines.prefetch(self.bucket(self.hash_at(store, line, slot)));
                     }
                 }
             }
@@ -345,7 +345,7 @@ impl HashTable {
             self.stage(store, 16)?;
         }
         loop {
-            let mut line = self.home(hash);
+            let mut line = self.bucket(hash);
             for _ in 0..CHAIN_MAX {
                 let bucket = store.lines.at(line);
                 if let Some(slot) = (0..self.kind.slots()).find(|s| bucket.word(*s) == 0) {
@@ -397,10 +397,10 @@ impl HashTable {
             self.stage(store, 16)?;
         }
         loop {
-            let mut homes: Vec<u32> = hashes.clone().map(|hash| self.home(hash)).collect();
-            homes.sort_unstable();
+            let mut candidates: Vec<u32> = hashes.clone().map(|hash| self.bucket(hash)).collect();
+            candidates.sort_unstable();
             let mut fit = true;
-            for same in homes.chunk_by(|a, b| a == b) {
+            for same in candidates.chunk_by(|a, b| a == b) {
                 fit &= fit && self.room_in(store, same[0], same.len())?;
             }
             if fit {
@@ -411,8 +411,8 @@ impl HashTable {
     }
 
     /// Makes a chain so long that it has so many empty slots. False if it would be longer than a reader follows.
-    fn room_in(&mut self, store: &mut Store, home: u32, wanted: usize) -> io::Result<bool> {
-        let (mut line, mut free) = (home, 0);
+    fn room_in(&mut self, store: &mut Store, bucket: u32, wanted: usize) -> io::Result<bool> {
+        let (mut line, mut free) = (bucket, 0);
         for length in 1.. {
             let bucket = store.lines.at(line);
             free += (0..self.kind.slots()).filter(|s| bucket.word(*s) == 0).count();
@@ -428,7 +428,7 @@ impl HashTable {
     }
 
     fn chain_length(&self, lines: &Lines, hash: u64) -> u32 {
-        let mut line = self.home(hash);
+        let mut line = self.bucket(hash);
         let mut length = 0;
         while line != 0 {
             length += 1;
@@ -460,10 +460,10 @@ impl HashTable {
         hash1(self.key_of(entry), store.salt)
     }
 
-    /// Starts to load the home bucket of a word.
+    /// Starts to load the bucket of a word.
     pub(crate) fn prefetch_word(&self, store: &Store, entry: u64) {
         if self.buckets > 0 {
-            store.lines.prefetch(self.home(hash1(self.key_of(entry), store.salt)));
+            store.lines.prefetch(self.bucket(hash1(self.key_of(entry), store.salt)));
         }
     }
 
@@ -477,7 +477,7 @@ impl HashTable {
     pub(crate) fn put_word(&mut self, store: &mut Store, entry: u64) -> io::Result<()> {
         let key = self.key_of(entry);
         let hash = hash1(key, store.salt);
-        let (mut line, mut free) = (if self.buckets == 0 { 0 } else { self.home(hash) }, None);
+        let (mut line, mut free) = (if self.buckets == 0 { 0 } else { self.bucket(hash) }, None);
         // Key and empty slot are looked for together.
         for _ in 0..CHAIN_MAX {
             if line == 0 {
@@ -543,10 +543,10 @@ impl HashTable {
         !self.published
     }
 
-    /// Starts to load the home bucket of a VPC.
+    /// Starts to load the bucket of a VPC.
     pub(crate) fn prefetch_tenant(&self, store: &Store, vni: u32) {
         if self.buckets > 0 {
-            store.lines.prefetch(self.home(tenant_hash(store, vni)));
+            store.lines.prefetch(self.bucket(tenant_hash(store, vni)));
         }
     }
 
@@ -592,7 +592,7 @@ impl HashTable {
         if self.buckets == 0 {
             return None;
         }
-        let mut line = self.home(hash);
+        let mut line = self.bucket(hash);
         while line != 0 {
             for slot in 0..self.kind.slots() {
                 let word = store.lines.at(line).word(slot);
@@ -638,10 +638,10 @@ impl HashTable {
         })
     }
 
-    /// Starts to load the home bucket of an IPv4 address.
+    /// Starts to load the bucket of an IPv4 address.
     pub(crate) fn prefetch4(&self, store: &Store, key: u64) {
         if self.buckets > 0 {
-            store.lines.prefetch(self.home(hash1(key & !KEY_STATE_MASK, store.salt)));
+            store.lines.prefetch(self.bucket(hash1(key & !KEY_STATE_MASK, store.salt)));
         }
     }
 

@@ -41,7 +41,7 @@ pub use memory::{
 };
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;
-pub use reader::{Guard, Home, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry, WireEnd};
+pub use reader::{BucketRef, Guard, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry, WireEnd};
 pub use route::Walk;
 pub use writer::{
     AttachError, GroupId, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, WirePort,

@@ -139,16 +139,16 @@ fn visible_in_commit(bucket: &Line, key: u64, generation: u8) -> Option<usize> {
 
 /// Where a lookup in the VM-NC table begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct BucketRef {
     /// The table's TABLE_REF word.
     table: u64,
-    /// Home line.
+    /// The bucket.
     line: u32,
 }
 
-impl Home {
+impl BucketRef {
     /// Of no table: a lookup from here begins afresh.
-    pub const NONE: Home = Home { table: u64::MAX, line: 0 };
+    pub const NONE: BucketRef = BucketRef { table: u64::MAX, line: 0 };
 }
 
 /// The tables that IPv4 packets are looked up in, as they were when a batch began.
@@ -160,7 +160,7 @@ pub struct Tables4 {
     salt: u64,
 }
 
-/// Home line of a hash in the table of a TABLE_REF word; 0, the line that holds nothing, if there is no table.
+/// The bucket of a hash in the table of a TABLE_REF word; 0, the line that holds nothing, if there is no table.
 #[inline(always)]
 fn bucket_line(table: u64, hash: u64, bucket_lines: u32) -> u32 {
     let buckets = (table >> TABLE_REF_BUCKETS_SHIFT) as u32;
@@ -308,9 +308,9 @@ impl Tables {
         self.root.get(root!(salt))
     }
 
-    /// Home line and bucket lines of a table for a hash; None if the table does not exist.
+    /// First line and lines of a table for a hash; None if the table does not exist.
     #[inline(always)]
-    pub(crate) fn home(&self, table: usize, hash: u64, bucket_lines: u32) -> Option<u32> {
+    pub(crate) fn bucket(&self, table: usize, hash: u64, bucket_lines: u32) -> Option<u32> {
         let word = self.root.get(table);
         let buckets = (word >> TABLE_REF_BUCKETS_SHIFT) as u32;
         if buckets == 0 {
@@ -325,7 +325,7 @@ impl Tables {
         self.word_find_from::<UPPER>(bucket_line(self.root.get(table), hash1(key, self.salt()), 1), key)
     }
 
-    /// As `word_find`, from a home line that is known.
+    /// As `word_find`, from a bucket that is known.
     #[inline(always)]
     fn word_find_from<const UPPER: bool>(&self, mut line: u32, key: u64) -> Option<u64> {
         for _ in 0..CHAIN_MAX {
@@ -342,9 +342,9 @@ impl Tables {
         None
     }
 
-    /// Home line of a key in a word table, prefetched; 0, the line that holds nothing, if there is no table.
+    /// The bucket of a key in a word table, prefetched; 0, the line that holds nothing, if there is no table.
     #[inline(always)]
-    fn word_home(&self, table: usize, key: u64) -> u32 {
+    fn word_bucket(&self, table: usize, key: u64) -> u32 {
         let line = bucket_line(self.root.get(table), hash1(key, self.salt()), 1);
         self.lines.prefetch(line);
         line
@@ -352,7 +352,7 @@ impl Tables {
 
     #[inline(always)]
     fn prefetch_word(&self, table: usize, key: u64) {
-        if let Some(line) = self.home(table, hash1(key, self.salt()), 1) {
+        if let Some(line) = self.bucket(table, hash1(key, self.salt()), 1) {
             self.lines.prefetch(line);
         }
     }
@@ -375,31 +375,31 @@ impl Tables {
     /// Prefetches for [`Tables::tenant`].
     #[inline(always)]
     pub fn prefetch_tenant(&self, vni: u32) {
-        self.tenant_home(vni);
+        self.tenant_bucket(vni);
     }
 
     /// Prefetches for [`Tables::may_send4`].
     #[inline(always)]
     pub fn prefetch_member4(&self, vni: u32, src: u32) {
-        self.member4_home(vni, src);
+        self.member4_bucket(vni, src);
     }
 
     /// Where the lookup of a VNI begins, prefetched; for [`Tables::tenant_from`].
     #[inline(always)]
-    pub fn tenant_home(&self, vni: u32) -> u32 {
+    pub fn tenant_bucket(&self, vni: u32) -> u32 {
         let line = bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 2);
         self.lines.prefetch(line);
         line
     }
 
-    /// The tenant with a VNI, from a home line that was asked for since the reader entered. One that was created in
+    /// The tenant with a VNI, from a bucket that was asked for since the reader entered. One that was created in
     /// between may be missed.
     #[inline(always)]
-    pub fn tenant_from(&self, mut home: u32, vni: u32) -> Option<Tenant> {
+    pub fn tenant_from(&self, mut at: u32, vni: u32) -> Option<Tenant> {
         let want = u64::from(vni & 0xff_ffff) << TENANT_VNI_SHIFT | TENANT_VALID;
         let holds = |bucket: &Line, slot: usize| bucket.word(slot) & TENANT_KEY_MASK == want;
         for _ in 0..CHAIN_MAX {
-            let bucket = self.at(home);
+            let bucket = self.at(at);
             // Which of the three it is must not be a branch, for that would be mispredicted.
             let slot = usize::from(holds(bucket, 1)) + 2 * usize::from(holds(bucket, 2));
             let key = bucket.word(slot % 3);
@@ -407,8 +407,8 @@ impl Tables {
                 let slot = slot % 3;
                 return Some(Tenant { key, roots: bucket.word(3 + slot), mac: bucket.half(12 + slot), vni });
             }
-            home = bucket.half(15);
-            if home == 0 {
+            at = bucket.half(15);
+            if at == 0 {
                 return None;
             }
         }
@@ -457,15 +457,15 @@ impl Tables {
 
     /// Where the lookup of an IPv4 sender begins, prefetched; for [`Tables::may_send4_from`].
     #[inline(always)]
-    pub fn member4_home(&self, vni: u32, src: u32) -> u32 {
-        self.word_home(root!(members), member4_key(vni, src))
+    pub fn member4_bucket(&self, vni: u32, src: u32) -> u32 {
+        self.word_bucket(root!(members), member4_key(vni, src))
     }
 
-    /// As [`Tables::may_send4`], from a home line that was asked for since the reader entered. A sender that was added
+    /// As [`Tables::may_send4`], from a bucket that was asked for since the reader entered. A sender that was added
     /// in between may be missed.
     #[inline(always)]
-    pub fn may_send4_from(&self, home: u32, vni: u32, src: u32) -> bool {
-        self.word_find_from::<false>(home, member4_key(vni, src)).is_some()
+    pub fn may_send4_from(&self, bucket: u32, vni: u32, src: u32) -> bool {
+        self.word_find_from::<false>(bucket, member4_key(vni, src)).is_some()
     }
 
     /// Prefetches for [`Tables::may_send6`].
@@ -477,7 +477,7 @@ impl Tables {
     /// Whether the NC with this IPv4 tunnel address may send for a VNI.
     #[inline(always)]
     pub fn may_send4(&self, vni: u32, src: u32) -> bool {
-        self.may_send4_from(self.member4_home(vni, src), vni, src)
+        self.may_send4_from(self.member4_bucket(vni, src), vni, src)
     }
 
     /// Whether the NC with this id (an IPv6 one, see [`Tables::nc_by_addr6`]) may send for a VNI.

@@ -312,7 +312,7 @@ impl Parser<'_> {
     }
 
     fn input(&mut self, words: &[Word]) -> Result<(), CaseError> {
-        self.settled(&words[0])?;
+        self.in_force(&words[0])?;
         let names = self.case_names.clone();
         let mut c = Cursor::new(self.file, &words[1..], &names);
         let mut input = Input {
@@ -440,7 +440,7 @@ impl Parser<'_> {
     }
 
     /// The last packet of the case has an outcome.
-    fn settled(&self, word: &Word) -> Result<(), CaseError> {
+    fn in_force(&self, word: &Word) -> Result<(), CaseError> {
         let open = self.cases.last().and_then(|c| c.inputs().last()).filter(|i| i.outcome == UNSET);
         match open {
             Some(i) => {
@@ -458,7 +458,7 @@ impl Parser<'_> {
         if case.inputs().next().is_none() {
             return Err(self.error(&word, "a case needs at least one packet (`in`)"));
         }
-        self.settled(&word)
+        self.in_force(&word)
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An agent on another host, without the host: a thread that has its records, and the messages as they would go over the wire.
 
-use states::message::{Ask, Messages};
+use states::message::{Messages, Request};
 use states::remote::EndsLog;
 use states::{HeapSlots, Host, Remote, Timeouts};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,13 +65,13 @@ fn serve(remote: &Remote, stop: &AtomicBool, now: &AtomicU64, turns: &AtomicU64)
         let due = turns.load(Ordering::Acquire);
         let now = now.load(Ordering::Acquire);
         let mut messages = Messages::of(&chunk);
-        while let Some(ask) = messages.next_ask().expect("a message") {
-            match (&mut host, ask) {
-                (None, Ask::Open { spec, timeouts, .. }) => {
+        while let Some(request) = messages.next_request().expect("a message") {
+            match (&mut host, request) {
+                (None, Request::Open { spec, timeouts, .. }) => {
                     let opened = Host::open(&backing, spec, 1, Timeouts::default()).expect("records");
                     host.insert(opened).connected(timeouts);
                 }
-                (host, ask) => host.as_mut().expect("it was opened").ask(&ask, now),
+                (host, request) => host.as_mut().expect("it was opened").request(&request, now),
             }
         }
         let Some(host) = &mut host else { continue };

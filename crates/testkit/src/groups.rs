@@ -242,10 +242,10 @@ fn service_text((from, to): (u32, u32)) -> String {
 impl fmt::Display for Groups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (group, r) in &self.rules {
-            let (way, action) = (r.direction.name(), if r.allow { "allow" } else { "deny" });
+            let (direction, action) = (r.direction.name(), if r.allow { "allow" } else { "deny" });
             let (services, remote) = (service_text(r.services), remote(&r.remote));
             let state = if r.stateful { "" } else { " stateless" };
-            writeln!(f, "  rule {group} {way} {action} {services} {remote} priority {}{state}", r.priority)?;
+            writeln!(f, "  rule {group} {direction} {action} {services} {remote} priority {}{state}", r.priority)?;
         }
         for (vni, prefix, groups) in &self.members {
             writeln!(f, "  member {vni} {prefix} {}", groups.join(" "))?;

@@ -16,7 +16,7 @@ pub struct Loader {
     region: Region,
     hops: HashMap<String, NexthopId>,
     groups: HashMap<IpAddr, GroupId>,
-    way_out: Option<GroupId>,
+    egress: Option<GroupId>,
 }
 
 impl Loader {
@@ -24,7 +24,7 @@ impl Loader {
     pub fn new(memory: Arc<dyn Memory>, options: WriterOptions, region: &Region) -> Result<Loader, String> {
         let writer = Writer::create(memory, options).map_err(|e| format!("the tables cannot be created: {e}"))?;
         let empty = Region { switches: 0, ..Region::default() };
-        let mut loader = Loader { writer, region: empty, hops: HashMap::new(), groups: HashMap::new(), way_out: None };
+        let mut loader = Loader { writer, region: empty, hops: HashMap::new(), groups: HashMap::new(), egress: None };
         loader.change(region)?;
         Ok(loader)
     }
@@ -108,8 +108,8 @@ impl Loader {
             return Ok(());
         }
         let members: Vec<NexthopId> = new.via.iter().filter_map(|name| self.hops.get(name)).copied().collect();
-        let group = self.writer.set_group(self.way_out, &members).map_err(|e| format!("the way out: {e}"))?;
-        self.way_out = Some(group);
+        let group = self.writer.set_group(self.egress, &members).map_err(|e| format!("the way out: {e}"))?;
+        self.egress = Some(group);
         self.writer.set_internet(Some(group), Some(group));
         Ok(())
     }

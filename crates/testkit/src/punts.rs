@@ -83,8 +83,8 @@ impl Flow {
         let filtered = |vni: u32| region.groups.members.iter().any(|(of, ..)| *of == vni);
         let (vni, pair) = match tunnel.map(|at| &packet.layers[at]) {
             Some(Layer::Vxlan(vxlan)) => {
-                let Place::Vm(home, _) = place(region, vxlan.vni, dst) else { return None };
-                (home.vni, PairKey::new(proto, (vxlan.vni, src, ports.0), (home.vni, dst, ports.1), echo)?.0)
+                let Place::Vm(dst_vpc, _) = place(region, vxlan.vni, dst) else { return None };
+                (dst_vpc.vni, PairKey::new(proto, (vxlan.vni, src, ports.0), (dst_vpc.vni, dst, ports.1), echo)?.0)
             }
             _ => of_wire(region, port, (src, dst), (proto, ports, echo))?,
         };

@@ -196,12 +196,12 @@ fn underlay(r: &mut Rng, region: &mut Region, size: Size) {
         } else {
             Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 10 + i as u16).into()
         };
-        let ways = match r.below(20) {
+        let paths = match r.below(20) {
             0 => 0,
             1..=5 => 2 + r.below(6),
             _ => 1,
         };
-        let via = (0..ways).map(|_| r.pick(&region.nexthops).name.clone()).collect();
+        let via = (0..paths).map(|_| r.pick(&region.nexthops).name.clone()).collect();
         region.ncs.push(Nc { name: format!("nc{i}"), addr, via });
     }
 }

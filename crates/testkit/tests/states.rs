@@ -157,7 +157,7 @@ impl Inside {
     fn doubles(&self, stranger: &Key, held: &Key) -> bool {
         match self {
             Inside::Exact => false,
-            Inside::Compact(t) => t.home(stranger) == t.place_of(held),
+            Inside::Compact(t) => t.bucket(stranger) == t.place_of(held),
             Inside::Digest(t) => t.class(stranger) == t.class(held),
         }
     }

@@ -165,7 +165,7 @@ pub struct Core {
     dirty_groups: BTreeSet<u32>,
     removed_ncs: Vec<IpAddr>,
     unused_groups: BTreeSet<u32>,
-    asked: HashMap<(u32, IpAddr), u64>,
+    requested: HashMap<(u32, IpAddr), u64>,
     /// Links that have come back since [`Core::resolve`] was called last.
     returned: HashSet<u32>,
     /// Links that have come back not long ago, and when that is long ago.
@@ -174,7 +174,7 @@ pub struct Core {
     waits: bool,
     /// When their neighbours were asked for.
     nudged: HashMap<(u32, IpAddr), u64>,
-    ask_now: HashSet<(u32, IpAddr)>,
+    request_now: HashSet<(u32, IpAddr)>,
     released: Vec<(u32, IpAddr)>,
     refused: Vec<Change>,
     /// The kernel keeps neighbours by itself (5.16 and newer).
@@ -200,12 +200,12 @@ impl Core {
             dirty_groups: BTreeSet::new(),
             removed_ncs: Vec::new(),
             unused_groups: BTreeSet::new(),
-            asked: HashMap::new(),
+            requested: HashMap::new(),
             returned: HashSet::new(),
             eager: HashMap::new(),
             waits: false,
             nudged: HashMap::new(),
-            ask_now: HashSet::new(),
+            request_now: HashSet::new(),
             released: Vec::new(),
             refused: Vec::new(),
             kernel_manages: true,
@@ -229,7 +229,7 @@ impl Core {
     pub fn want(&mut self, nc: IpAddr) {
         let Some(group) = self.ncs.get(&nc).and_then(|n| n.group) else { return };
         let keys: Vec<_> = self.groups[&group].key.iter().map(|(k, _)| (k.ifindex, k.addr)).collect();
-        self.ask_now.extend(keys.into_iter().filter(|k| self.neighbours.get(k).is_none_or(|n| n.mac.is_none())));
+        self.request_now.extend(keys.into_iter().filter(|k| self.neighbours.get(k).is_none_or(|n| n.mac.is_none())));
     }
 
     /// Whether routes of this table matter here.
@@ -258,7 +258,7 @@ impl Core {
             Event::NeighbourGone { ifindex, addr } => {
                 if self.neighbours.remove(&(ifindex, addr)).is_some() {
                     // Flushed by somebody: what was asked before is void.
-                    self.asked.remove(&(ifindex, addr));
+                    self.requested.remove(&(ifindex, addr));
                     self.neighbour_changed((ifindex, addr));
                 }
                 false
@@ -313,7 +313,7 @@ impl Core {
         let on_it: Vec<_> = self.nexthops.keys().filter(|k| k.ifindex == index).copied().collect();
         // Whatever was asked before the change does not count as asked.
         on_it.iter().for_each(|k| {
-            self.asked.remove(&(k.ifindex, k.addr));
+            self.requested.remove(&(k.ifindex, k.addr));
         });
         self.dirty_nexthops.extend(on_it);
         if self.links.get(&index).is_some_and(|l| l.up) {
@@ -423,18 +423,18 @@ impl Core {
 
     fn rebind(&mut self, nc: IpAddr, binds: &mut Vec<Change>) {
         let links = &self.links;
-        let way = self
+        let path = self
             .fib
             .lookup(nc, |hop| !hop.unusable && links.get(&hop.ifindex).is_some_and(|l| l.up && l.mac.is_some()));
         let Some(known) = self.ncs.get(&nc) else { return };
         let old = known.group;
-        let group = way.map(|way| {
-            let key = way
+        let group = path.map(|path| {
+            let key = path
                 .hops
                 .iter()
                 .map(|h| {
                     let addr = h.via.unwrap_or(nc);
-                    (NexthopKey { ifindex: h.ifindex, addr, route_mtu: way.mtu }, h.weight)
+                    (NexthopKey { ifindex: h.ifindex, addr, route_mtu: path.mtu }, h.weight)
                 })
                 .collect();
             self.group_for(key)
@@ -553,7 +553,7 @@ impl Core {
         let neighbour = (key.ifindex, key.addr);
         let from = NexthopKey { route_mtu: 0, ..key };
         if self.nexthops.range(from..=NexthopKey { route_mtu: u32::MAX, ..key }).next().is_none() {
-            self.asked.remove(&neighbour);
+            self.requested.remove(&neighbour);
             self.released.push(neighbour);
         }
     }
@@ -566,7 +566,7 @@ impl Core {
             .map(|(ifindex, addr)| Resolve { ifindex, addr, keep: false, anew: false })
             .collect();
         self.look_at_returned(now_ms);
-        let urgent = std::mem::take(&mut self.ask_now);
+        let urgent = std::mem::take(&mut self.request_now);
         let mut seen = HashSet::new();
         for key in self.nexthops.keys() {
             let neighbour = (key.ifindex, key.addr);
@@ -581,7 +581,7 @@ impl Core {
                 let due = self.nudged.get(&neighbour).is_none_or(|t| now_ms.saturating_sub(*t) >= EAGER_INTERVAL_MS);
                 if due {
                     self.nudged.insert(neighbour, now_ms);
-                    self.asked.insert(neighbour, now_ms);
+                    self.requested.insert(neighbour, now_ms);
                     out.push(Resolve { ifindex: key.ifindex, addr: key.addr, keep: true, anew: true });
                 }
                 self.waits = true;
@@ -591,9 +591,9 @@ impl Core {
             // A managed neighbour that does not answer is probed by the kernel; it is asked anew only when traffic wants it.
             let left_to_kernel = known.is_some_and(|n| n.managed) && !urgent.contains(&neighbour);
             let interval = if kept { REFRESH_INTERVAL_MS } else { RESOLVE_INTERVAL_MS };
-            let due = self.asked.get(&neighbour).is_none_or(|t| now_ms.saturating_sub(*t) >= interval);
+            let due = self.requested.get(&neighbour).is_none_or(|t| now_ms.saturating_sub(*t) >= interval);
             if due && !left_to_kernel {
-                self.asked.insert(neighbour, now_ms);
+                self.requested.insert(neighbour, now_ms);
                 out.push(Resolve { ifindex: key.ifindex, addr: key.addr, keep: true, anew: false });
             }
         }
@@ -637,7 +637,7 @@ impl Core {
     }
 
     /// The next hops of an NC with their weights, for display; empty if there is no way.
-    pub fn way_of(&self, nc: IpAddr) -> Vec<(NexthopSpec, u32)> {
+    pub fn path_of(&self, nc: IpAddr) -> Vec<(NexthopSpec, u32)> {
         let group = self.ncs.get(&nc).and_then(|n| n.group).and_then(|id| self.groups.get(&id));
         group.map_or_else(Vec::new, |g| g.key.iter().map(|(k, w)| (self.spec(*k), *w)).collect())
     }

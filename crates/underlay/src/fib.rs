@@ -35,7 +35,7 @@ pub struct Fib {
 
 /// The way to a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Path {
     /// Usable next hops, never empty.
     pub hops: Vec<Hop>,
     /// MTU set on the route, 0 if none.
@@ -147,7 +147,7 @@ impl Fib {
 
     /// The way to `dst`: the longest prefix with the least metric that has a usable next hop. A route all of whose next
     /// hops are unusable is passed over, as the kernel does once it has noticed.
-    pub fn lookup(&self, dst: IpAddr, usable: impl Fn(&Hop) -> bool) -> Option<Way> {
+    pub fn lookup(&self, dst: IpAddr, usable: impl Fn(&Hop) -> bool) -> Option<Path> {
         let addr = bits(dst);
         for table in &self.order {
             let Some(lengths) = self.tables.get(&(*table, dst.is_ipv6())) else { continue };
@@ -161,7 +161,7 @@ impl Fib {
                     }
                     let hops: Vec<Hop> = route.hops.iter().filter(|h| usable(h)).cloned().collect();
                     if !hops.is_empty() {
-                        return Some(Way { hops, mtu: route.mtu });
+                        return Some(Path { hops, mtu: route.mtu });
                     }
                 }
             }

@@ -84,7 +84,7 @@ enum Command {
     RemoveNcs(Vec<IpAddr>),
     Want(Vec<IpAddr>),
     Nexthops(Sender<Vec<(NexthopSpec, String)>>),
-    Way(IpAddr, Sender<Vec<(NexthopSpec, u32)>>),
+    Path(IpAddr, Sender<Vec<(NexthopSpec, u32)>>),
     Sync(Sender<()>),
     Stop,
 }
@@ -181,9 +181,9 @@ impl Underlay {
     }
 
     /// The next hops of an NC with their weights.
-    pub fn way_of(&self, nc: IpAddr) -> Vec<(NexthopSpec, u32)> {
+    pub fn path_of(&self, nc: IpAddr) -> Vec<(NexthopSpec, u32)> {
         let (answer, wait) = channel();
-        self.tell(Command::Way(nc, answer));
+        self.tell(Command::Path(nc, answer));
         wait.recv_timeout(Duration::from_secs(2)).unwrap_or_default()
     }
 }
@@ -265,7 +265,7 @@ impl<S: Sink> Watcher<S> {
                 Command::RemoveNcs(ncs) => ncs.into_iter().for_each(|nc| self.core.remove_nc(nc)),
                 Command::Want(ncs) => ncs.into_iter().for_each(|nc| self.core.want(nc)),
                 Command::Nexthops(answer) => drop(answer.send(self.core.nexthops())),
-                Command::Way(nc, answer) => drop(answer.send(self.core.way_of(nc))),
+                Command::Path(nc, answer) => drop(answer.send(self.core.path_of(nc))),
                 Command::Sync(done) => self.waiting.push_back(done),
                 Command::Stop => return true,
             }
@@ -405,7 +405,7 @@ impl<S: Sink> Watcher<S> {
         }
         let now = self.started.elapsed().as_millis() as u64;
         for request in self.core.resolve(now) {
-            self.ask(request);
+            self.request(request);
         }
         let counts = self.core.counts();
         self.with_status(|s| s.counts = counts);
@@ -431,7 +431,7 @@ impl<S: Sink> Watcher<S> {
         });
     }
 
-    fn ask(&mut self, request: Resolve) {
+    fn request(&mut self, request: Resolve) {
         let managed = self.core.kernel_manages && request.keep;
         if request.anew {
             // If it is gone already, so much the better.

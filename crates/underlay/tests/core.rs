@@ -80,7 +80,7 @@ impl Tables {
     }
 
     /// MAC addresses to which packets for this NC go, none for an unresolved member.
-    fn way(&self, nc: &str) -> Vec<Option<u64>> {
+    fn path(&self, nc: &str) -> Vec<Option<u64>> {
         let Some(Some(group)) = self.ncs.get(&ip(nc)) else { return Vec::new() };
         self.groups[group].iter().map(|m| self.nexthops[m].dmac).collect()
     }
@@ -124,7 +124,7 @@ fn two_uplinks() -> World {
 #[test]
 fn ncs_behind_one_route_share_one_group() {
     let w = two_uplinks();
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_A), Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_A), Some(MAC_B)]);
     assert_eq!(w.tables.ncs[&ip("10.1.1.1")], w.tables.ncs[&ip("10.1.1.2")]);
     assert_eq!((w.tables.groups.len(), w.tables.nexthops.len()), (1, 2));
 }
@@ -133,7 +133,7 @@ fn ncs_behind_one_route_share_one_group() {
 fn a_changed_mac_is_one_write() {
     let mut w = two_uplinks();
     assert_eq!(w.news(vec![neighbour(1, "172.31.1.1", Some(0xcc))]), 1);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(0xcc), Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(0xcc), Some(MAC_B)]);
     // The same again, or another state with the same address, writes nothing.
     assert_eq!(w.news(vec![neighbour(1, "172.31.1.1", Some(0xcc))]), 0);
 }
@@ -151,31 +151,31 @@ fn a_changed_port_mac_or_mtu_reaches_its_next_hops() {
 fn a_dead_link_leaves_the_group_and_comes_back() {
     let mut w = two_uplinks();
     w.news(vec![Event::Link(link(1, false))]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
     w.news(vec![Event::Link(link(2, false))]);
-    assert_eq!(w.tables.way("10.1.1.1"), []);
+    assert_eq!(w.tables.path("10.1.1.1"), []);
     w.news(vec![Event::Link(link(1, true)), Event::Link(link(2, true))]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_A), Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_A), Some(MAC_B)]);
 }
 
 #[test]
 fn a_link_that_is_deleted_takes_its_neighbours_along() {
     let mut w = two_uplinks();
     w.news(vec![Event::LinkGone(1)]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
     w.news(vec![Event::Link(link(1, true))]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_B)], "unresolved: the other one serves alone");
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)], "unresolved: the other one serves alone");
 }
 
 #[test]
 fn an_unresolved_member_is_left_out_while_another_is_ready() {
     let mut w = two_uplinks();
     w.news(vec![neighbour(1, "172.31.1.1", None)]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
     w.news(vec![Event::NeighbourGone { ifindex: 2, addr: ip("172.31.2.1") }]);
-    assert_eq!(w.tables.way("10.1.1.1"), [None, None], "packets are to end as unresolved, not as no route");
+    assert_eq!(w.tables.path("10.1.1.1"), [None, None], "packets are to end as unresolved, not as no route");
     w.news(vec![neighbour(2, "172.31.2.1", Some(MAC_B))]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
 }
 
 #[test]
@@ -183,10 +183,10 @@ fn a_longer_prefix_wins_and_its_removal_falls_back() {
     let mut w = two_uplinks();
     let host = [(2, "172.31.2.9", 1)];
     w.news(vec![add("10.1.1.1/32", &host), neighbour(2, "172.31.2.9", Some(9))]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(9)]);
-    assert_eq!(w.tables.way("10.1.1.2"), [Some(MAC_A), Some(MAC_B)], "the other NC is left alone");
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(9)]);
+    assert_eq!(w.tables.path("10.1.1.2"), [Some(MAC_A), Some(MAC_B)], "the other NC is left alone");
     w.news(vec![Event::RouteGone(route("10.1.1.1/32", &host))]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_A), Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_A), Some(MAC_B)]);
     assert_eq!(w.tables.nexthops.len(), 2, "the next hop that nobody uses is dropped");
 }
 
@@ -203,11 +203,11 @@ fn a_refusing_route_is_no_way_and_a_throw_goes_on() {
     let mut w = two_uplinks();
     let refuse = Route { kind: RouteKind::Refuse, ..route("10.1.1.1/32", &[]) };
     w.news(vec![Event::Route(refuse.clone(), RouteOp::Add)]);
-    assert_eq!(w.tables.way("10.1.1.1"), []);
+    assert_eq!(w.tables.path("10.1.1.1"), []);
     w.news(vec![Event::RouteGone(refuse.clone())]);
     let throw = Route { kind: RouteKind::Throw, table: 255, ..refuse };
     w.news(vec![Event::Route(throw, RouteOp::Add)]);
-    assert_eq!(w.tables.way("10.1.1.1").len(), 2, "thrown out of table local, found in main");
+    assert_eq!(w.tables.path("10.1.1.1").len(), 2, "thrown out of table local, found in main");
 }
 
 #[test]
@@ -218,16 +218,16 @@ fn metrics_decide_and_the_worse_route_takes_over_when_the_link_dies() {
         Event::Route(metric(20, "172.31.2.1", 2), RouteOp::Add),
         Event::Route(metric(10, "172.31.1.1", 1), RouteOp::Add),
     ]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_A)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_A)]);
     w.news(vec![Event::Link(link(1, false))]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
 }
 
 #[test]
 fn replacing_a_route_changes_the_way() {
     let mut w = two_uplinks();
     w.news(vec![Event::Route(route("0.0.0.0/0", &[(2, "172.31.2.1", 1)]), RouteOp::Replace)]);
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn weights_repeat_members() {
         ],
         &["10.1.1.1"],
     );
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_A), Some(MAC_A), Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_A), Some(MAC_A), Some(MAC_B)]);
 }
 
 #[test]
@@ -253,8 +253,8 @@ fn an_nc_on_link_is_its_own_neighbour_and_a_route_mtu_counts() {
         vec![Event::Link(link(1, true)), Event::Route(on_link, RouteOp::Add), neighbour(1, "172.31.1.7", Some(7))],
         &["172.31.1.7", "172.31.1.8"],
     );
-    assert_eq!(w.tables.way("172.31.1.7"), [Some(7)]);
-    assert_eq!(w.tables.way("172.31.1.8"), [None]);
+    assert_eq!(w.tables.path("172.31.1.7"), [Some(7)]);
+    assert_eq!(w.tables.path("172.31.1.8"), [None]);
     assert!(w.tables.nexthops.values().all(|n| n.mtu == 1400));
 }
 
@@ -264,7 +264,7 @@ fn an_ipv4_nc_may_lie_behind_an_ipv6_gateway() {
         vec![Event::Link(link(1, true)), add("10.0.0.0/8", &[(1, "fe80::1", 1)]), neighbour(1, "fe80::1", Some(MAC_A))],
         &["10.1.1.1"],
     );
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_A)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_A)]);
 }
 
 #[test]
@@ -282,9 +282,9 @@ fn an_ipv6_multipath_route_gains_and_loses_single_hops() {
         &["2001:db8::5"],
     );
     w.news(vec![add("2001:db8::/32", &both)]);
-    assert_eq!(w.tables.way("2001:db8::5"), [Some(MAC_A), Some(MAC_B)]);
+    assert_eq!(w.tables.path("2001:db8::5"), [Some(MAC_A), Some(MAC_B)]);
     w.news(vec![Event::RouteGone(route("2001:db8::/32", &one))]);
-    assert_eq!(w.tables.way("2001:db8::5"), [Some(MAC_B)]);
+    assert_eq!(w.tables.path("2001:db8::5"), [Some(MAC_B)]);
 }
 
 #[test]
@@ -306,28 +306,28 @@ fn a_resync_that_finds_nothing_new_writes_nothing_and_one_that_does_repairs() {
     let less = Snapshot { routes: vec![route("0.0.0.0/0", &[(2, "172.31.2.1", 1)])], ..same };
     w.core.resync(less);
     w.tables.apply(w.core.flush());
-    assert_eq!(w.tables.way("10.1.1.1"), [Some(MAC_B)]);
+    assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
 }
 
 #[test]
 fn what_is_missing_is_asked_for_once_a_second_and_let_go_when_unused() {
     let mut w = World::new(vec![Event::Link(link(1, true)), add("0.0.0.0/0", &[(1, "172.31.1.1", 1)])], &["10.1.1.1"]);
-    let ask = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: false };
-    assert_eq!(w.core.resolve(0), [Resolve { anew: true, ..ask }]);
+    let request = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: false };
+    assert_eq!(w.core.resolve(0), [Resolve { anew: true, ..request }]);
     // The link has been there for a while now.
-    assert_eq!(w.core.resolve(4000), [ask]);
+    assert_eq!(w.core.resolve(4000), [request]);
     assert_eq!(w.core.resolve(4999), []);
-    assert_eq!(w.core.resolve(5000), [ask]);
+    assert_eq!(w.core.resolve(5000), [request]);
     // The kernel answers that it keeps it: nothing more to ask, until traffic finds it unresolved.
     w.news(vec![neighbour(1, "172.31.1.1", None)]);
     assert_eq!(w.core.resolve(9000), []);
     w.core.want(ip("10.1.1.1"));
-    assert_eq!(w.core.resolve(10_000), [ask]);
+    assert_eq!(w.core.resolve(10_000), [request]);
     // The configuration takes the NC's record away first, then tells us.
     w.tables.ncs.clear();
     w.core.remove_nc(ip("10.1.1.1"));
     w.tables.apply(w.core.flush());
-    assert_eq!(w.core.resolve(10_001), [Resolve { keep: false, ..ask }]);
+    assert_eq!(w.core.resolve(10_001), [Resolve { keep: false, ..request }]);
     assert_eq!(w.core.resolve(13_999), []);
 }
 
@@ -338,10 +338,10 @@ fn a_static_neighbour_is_never_touched_and_an_old_kernel_is_asked_again() {
     let aging = Neighbour { ifindex: 2, addr: ip("172.31.2.1"), mac: Some(MAC_B), permanent: false, managed: false };
     w.news(vec![Event::Neighbour(still), Event::Neighbour(aging)]);
     w.core.kernel_manages = false;
-    let ask = [Resolve { ifindex: 2, addr: ip("172.31.2.1"), keep: true, anew: false }];
-    assert_eq!(w.core.resolve(0), ask);
+    let request = [Resolve { ifindex: 2, addr: ip("172.31.2.1"), keep: true, anew: false }];
+    assert_eq!(w.core.resolve(0), request);
     assert_eq!(w.core.resolve(14_000), []);
-    assert_eq!(w.core.resolve(15_000), ask);
+    assert_eq!(w.core.resolve(15_000), request);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn random_news_leaves_the_tables_exact() {
         }
         w.news(burst);
         for nc in ncs {
-            let expected: Vec<NexthopSpec> = w.core.way_of(ip(nc)).into_iter().map(|(spec, _)| spec).collect();
+            let expected: Vec<NexthopSpec> = w.core.path_of(ip(nc)).into_iter().map(|(spec, _)| spec).collect();
             let ready: Vec<_> = expected.iter().filter(|s| s.dmac.is_some()).cloned().collect();
             let expected = if ready.is_empty() { expected } else { ready };
             let mut have: Vec<NexthopSpec> = match w.tables.ncs[&ip(nc)] {
@@ -417,7 +417,7 @@ fn ten_thousand_ncs_behind_one_route_move_with_few_writes() {
     w.news(vec![Event::Link(link(1, true)), add("10.0.0.0/8", &[(1, "172.31.1.1", 1)])]);
     assert_eq!(w.news(vec![neighbour(1, "172.31.1.1", Some(MAC_A))]), 1);
     println!("10,000 NCs bound in {:?}", begun.elapsed());
-    assert_eq!(w.tables.way("10.39.15.1"), [Some(MAC_A)]);
+    assert_eq!(w.tables.path("10.39.15.1"), [Some(MAC_A)]);
 }
 
 #[test]
@@ -439,15 +439,15 @@ fn when_a_link_is_back_its_neighbours_are_asked_for_until_they_answer() {
     // The carrier is there, but the kernel does not send yet: the request is lost, and the kernel's entry waits.
     core.event(Event::Link(Link { running: false, ..link(1, true) }));
     core.flush();
-    let ask = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: true };
-    assert_eq!(core.resolve(11_000), [ask]);
+    let request = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: true };
+    assert_eq!(core.resolve(11_000), [request]);
     assert!(core.waits());
     core.event(neighbour(1, "172.31.1.1", None));
     assert!(core.resolve(11_050).is_empty());
-    assert_eq!(core.resolve(11_100), [ask]);
+    assert_eq!(core.resolve(11_100), [request]);
     // Now it sends: at once, whatever was asked before.
     core.event(Event::Link(link(1, true)));
-    assert_eq!(core.resolve(11_120), [ask]);
+    assert_eq!(core.resolve(11_120), [request]);
     // What is forgotten and asked for anew does not begin a storm.
     core.event(Event::NeighbourGone { ifindex: 1, addr: ip("172.31.1.1") });
     core.event(neighbour(1, "172.31.1.1", None));

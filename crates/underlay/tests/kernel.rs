@@ -39,7 +39,7 @@ impl Sink for Shared {
 }
 
 impl Shared {
-    fn way(&self, nc: &str) -> Vec<NexthopSpec> {
+    fn path(&self, nc: &str) -> Vec<NexthopSpec> {
         let t = self.0.lock().unwrap();
         let Some(Some(group)) = t.ncs.get(&nc.parse().unwrap()) else { return Vec::new() };
         t.groups[group].iter().map(|m| t.nexthops[m].clone()).collect()
@@ -48,8 +48,8 @@ impl Shared {
     /// Waits until the way to an NC is as it should be, and returns how long that took.
     fn wait(&self, nc: &str, what: &str, good: impl Fn(&[NexthopSpec]) -> bool) -> Duration {
         let begun = Instant::now();
-        while !good(&self.way(nc)) {
-            assert!(begun.elapsed() < Duration::from_secs(5), "{what}: the way to {nc} is {:?}", self.way(nc));
+        while !good(&self.path(nc)) {
+            assert!(begun.elapsed() < Duration::from_secs(5), "{what}: the way to {nc} is {:?}", self.path(nc));
             std::thread::sleep(Duration::from_millis(1));
         }
         println!("{what}: {:?}", begun.elapsed());
@@ -100,8 +100,8 @@ fn world(name: &str) -> Option<Peer> {
     Some(peer)
 }
 
-fn macs(way: &[NexthopSpec]) -> Vec<u64> {
-    way.iter().map(|n| n.dmac.map_or(0, |m| m & 0xff)).collect()
+fn macs(path: &[NexthopSpec]) -> Vec<u64> {
+    path.iter().map(|n| n.dmac.map_or(0, |m| m & 0xff)).collect()
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_route_a_mac_a_link_and_an_mtu_are_followed() {
     let nc = "10.7.0.1";
     underlay.add_ncs(vec![nc.parse().unwrap()]);
     assert!(underlay.sync(Duration::from_secs(5)));
-    assert!(tables.way(nc).is_empty());
+    assert!(tables.path(nc).is_empty());
     sh("ip route add 10.0.0.0/8 via 172.31.1.1");
     tables.wait(nc, "route added, gateway resolved", |w| macs(w) == [1]);
     sh("ip route replace 10.0.0.0/8 nexthop via 172.31.1.1 nexthop via 172.31.2.1 weight 2");

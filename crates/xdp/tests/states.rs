@@ -32,7 +32,7 @@ fn rig(lines: u64) -> Rig {
 
 impl Rig {
     /// State and verdict as the program sees them.
-    fn ask(&self, key: &Key, kind: Kind) -> (u8, Verdict) {
+    fn request(&self, key: &Key, kind: Kind) -> (u8, Verdict) {
         let words: Vec<u64> = match key {
             Key::V4(w) => [w[0], w[1], 0, 0, 0, 0, 0].into(),
             Key::Wide(w) => w.iter().copied().chain([1]).collect(),
@@ -51,7 +51,7 @@ impl Rig {
 
     fn compare(&self, reader: &Reader, key: &Key, kind: Kind) {
         let want = (reader.state(key), reader.judge(key, kind));
-        assert_eq!(self.ask(key, kind), want, "{key:?} {kind:?}");
+        assert_eq!(self.request(key, kind), want, "{key:?} {kind:?}");
     }
 }
 
@@ -112,7 +112,7 @@ fn c_and_rust_read_the_same_states() {
             if i % 3 == 0 {
                 // It may move others: they are seen where they are now.
                 let (key, state) = inside[rng.random_range(0..inside.len())];
-                assert_eq!(rig.ask(&key, Kind::Ack).0, state as u8, "{name}: {key:?}");
+                assert_eq!(rig.request(&key, Kind::Ack).0, state as u8, "{name}: {key:?}");
             }
             if i % 7 == 6 {
                 let at = rng.random_range(0..inside.len());
@@ -159,5 +159,5 @@ fn c_and_rust_tell_the_same_kinds() {
         assert_eq!(run.0, Kind::of_tcp(flags) as u32, "{flags:#x}");
     }
     // No table at all: the agent knows.
-    assert_eq!(rig.ask(&key(1, false), Kind::Ack), (abi::STATES_UNSURE, Verdict::Agent));
+    assert_eq!(rig.request(&key(1, false), Kind::Ack), (abi::STATES_UNSURE, Verdict::Agent));
 }

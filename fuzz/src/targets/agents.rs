@@ -3,7 +3,7 @@
 
 use super::Target;
 use node::agent::frame::{check, hello, Secrets, Side, HELLO};
-use states::message::{Ask, Begin, Messages, Outbox, Tell, CHUNK_MAX};
+use states::message::{Begin, Messages, Outbox, Request, Tell, CHUNK_MAX};
 use states::{
     Connection, Control, Direction, HeapSlots, Host, Key, Kind, Outcome, Refusal, Spec, State, TableKind, Timeouts,
 };
@@ -41,9 +41,9 @@ fn obey(input: &[u8]) -> u64 {
     host.connected(Timeouts::default());
     let (mut messages, mut seen) = (Messages::of(input), 0u64);
     loop {
-        match messages.next_ask() {
-            Ok(Some(ask)) => {
-                host.ask(&ask, 1_000_000_000);
+        match messages.next_request() {
+            Ok(Some(request)) => {
+                host.request(&request, 1_000_000_000);
                 host.turn(1_000_000_000);
                 assert!(host.connections() <= 3 * u64::from(ROOM), "more connections than room");
             }
@@ -88,39 +88,40 @@ impl Target for Agents {
 
     fn seeds(&self) -> Vec<Vec<u8>> {
         let (mut out, key) = (Outbox::default(), Key::v4(7, 6, 1, 1000, 2, 80));
-        let control = |ticket, kind, from| Ask::Control {
+        let control = |ticket, kind, from| Request::Control {
             ticket,
             packet: Control { key, kind, from },
             begin: Begin::Allowed,
             pick_up: false,
         };
         let spec = Spec::new(TableKind::Compact, 9, 9);
-        for ask in [
-            Ask::Open { name: "n".into(), spec, timeouts: Timeouts::default() },
-            Ask::Sync,
+        for request in [
+            Request::Open { name: "n".into(), spec, timeouts: Timeouts::default() },
+            Request::Sync,
             control(1, Kind::Syn, Direction::Out),
             control(2, Kind::SynAck, Direction::In),
             control(3, Kind::Ack, Direction::Out),
-            Ask::Adopt { key: Key::v6(7, 17, 1, 1, 2, 2), tcp: false, began: Direction::In },
-            Ask::List { ticket: 1, from: 0, places: 100 },
-            Ask::Revoke(key),
-            Ask::Ping,
+            Request::Adopt { key: Key::v6(7, 17, 1, 1, 2, 2), tcp: false, began: Direction::In },
+            Request::List { ticket: 1, from: 0, places: 100 },
+            Request::Revoke(key),
+            Request::Ping,
         ] {
-            out.ask(&ask);
+            out.request(&request);
         }
-        let asks = out.pop().unwrap_or_default();
-        let connection = Connection { tcp: None, state: State::Open, began: Direction::Out, asked: false, away: false };
+        let text = out.pop().unwrap_or_default();
+        let connection =
+            Connection { tcp: None, state: State::Open, began: Direction::Out, probed: false, away: false };
         for tell in [
             Tell::Opened { connections: 3 },
             Tell::Insert(key, State::Opening),
-            Tell::Answer { ticket: 1, outcome: Outcome::Refuse(Refusal::Full), asked: true },
+            Tell::Answer { ticket: 1, outcome: Outcome::Refuse(Refusal::Full), evaluated: true },
             Tell::Item { ticket: 1, key, connection },
             Tell::Refused("no".into()),
         ] {
             out.tell(&tell);
         }
         let mut sealed = Vec::new();
-        secrets().sealer(Side::Node).seal(&asks, &mut sealed);
-        vec![asks, out.pop().unwrap_or_default(), sealed, hello([9; 32]).to_vec()]
+        secrets().sealer(Side::Node).seal(&text, &mut sealed);
+        vec![text, out.pop().unwrap_or_default(), sealed, hello([9; 32]).to_vec()]
     }
 }

@@ -75,15 +75,15 @@ fn sites_inside_sites_are_put_together() {
 #[test]
 fn logic_by_de_morgan() {
     for (a, b, on) in (0..8).map(|n| (n & 1 != 0, n & 2 != 0, n & 4 != 0)) {
-        let mut asked = false;
+        let mut called = false;
         let and = (((a) ^ on)
             && ({
-                asked = true;
+                called = true;
                 b
             } ^ on))
             ^ on;
         assert_eq!(and, if on { a || b } else { a && b });
-        assert_eq!(asked, if on { !a } else { a });
+        assert_eq!(called, if on { !a } else { a });
         let or = (((a) ^ on) || (b ^ on)) ^ on;
         assert_eq!(or, if on { a && b } else { a || b });
     }

@@ -182,7 +182,7 @@ pub fn run(subject: Subject<'_>, mut engine: Engine, env: &mut Env<'_>) -> Outco
     (env.progress)(subject.packets.len() as u64);
     let detail = (env.coverage > 0).then(|| match engine.tags.of(&pipeline::Entry::table(0)) {
         Some(tag) => coverage(&engine.cache, tag, env.coverage, env.clock, engine.setup.seed),
-        None => Coverage { counted: crate::coverage::Ways::Exact { ways: 0.0 }, by_tags: 0.0 },
+        None => Coverage { counted: crate::coverage::PathCount::Exact { table_paths: 0.0 }, by_tags: 0.0 },
     });
     let packets = subject.packets.len() as u64;
     Outcome {
@@ -192,7 +192,7 @@ pub fn run(subject: Subject<'_>, mut engine: Engine, env: &mut Env<'_>) -> Outco
         packets,
         entries: engine.cache.len(),
         entries_max,
-        coverage: detail.map(|c| c.counted.ways()),
+        coverage: detail.map(|c| c.counted.table_paths()),
         coverage_detail: detail,
         slow_path: Cost::of(&engine.phases),
         latency: latency.summary(),

@@ -93,8 +93,10 @@ fn summary(r: &Results, out: &mut String) {
     out.push_str("<table><tr><th>cache<th>hit %<th>misses<th>entries<th>coverage<th>by tags (paper's way)<th>pipeline ns<th>partition ns<th>generation ns<th>decision ns<th>install ns<th>p50 ns<th>p99 ns</tr>");
     for o in &r.caches {
         let coverage = o.coverage_detail.map_or(String::from("–"), |c| match c.counted {
-            crate::coverage::Ways::Exact { ways } => format!("{ways:.0}"),
-            crate::coverage::Ways::Estimate { ways, error, .. } => format!("≈{ways:.3e} ± {error:.1e}"),
+            crate::coverage::PathCount::Exact { table_paths } => format!("{table_paths:.0}"),
+            crate::coverage::PathCount::Estimate { table_paths, error, .. } => {
+                format!("≈{table_paths:.3e} ± {error:.1e}")
+            }
         });
         let tags = o.coverage_detail.map_or(String::from("–"), |c| format!("{:.3e}", c.by_tags));
         let c = &o.slow_path;

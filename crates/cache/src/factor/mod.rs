@@ -26,7 +26,7 @@ pub mod depend;
 pub mod learn;
 
 use crate::program::Program;
-use crate::segment::{ways, Lookup, Next, Segment, Tags, Walk};
+use crate::segment::{table_paths, Lookup, Next, Segment, Tags, Walk};
 use crate::table::{sparse, Tag};
 use crate::words::{hash_masked, mix, Taken};
 use depend::{Dependence, Set, TABLES};
@@ -304,10 +304,10 @@ fn entry(walk: &Walk<'_>, layout: &Layout, plan: u32, key: pipeline::Key, versio
         version,
         whole: 0,
         parts: None,
-        way: walk.way,
-        ways: ways(&path),
+        table_path: walk.table_path,
+        table_paths: table_paths(&path),
         plan,
-        beside: false,
+        shadow: false,
         born: 0,
         tag: *tag,
         path,

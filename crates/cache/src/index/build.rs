@@ -36,7 +36,7 @@ fn common(records: &Records, slots: &[u32]) -> Words {
 }
 
 /// How many entries a lookup of one of them meets, if they are divided by these bits.
-fn met(records: &Records, slots: &[u32], words: &Sparse) -> f64 {
+fn matching(records: &Records, slots: &[u32], words: &Sparse) -> f64 {
     let group = Group::new(words, 1);
     let step = slots.len().div_ceil(SAMPLE);
     let mut counts: HashMap<u32, u64> = HashMap::new();
@@ -70,7 +70,7 @@ fn partition(records: &Records, mut slots: Vec<u32>) -> Vec<(Sparse, Vec<u32>)> 
     loop {
         let words = sparse(&common(records, &slots));
         let enough = (slots.len() as f64 / 2.0).max(FEW as f64);
-        if groups.len() + 1 == GROUPS_MAX || slots.len() <= FEW || met(records, &slots, &words) <= enough {
+        if groups.len() + 1 == GROUPS_MAX || slots.len() <= FEW || matching(records, &slots, &words) <= enough {
             groups.push((words, slots));
             return groups;
         }
@@ -117,7 +117,7 @@ fn put_aside(records: &Records, slots: &[u32], words: &Sparse) -> Option<(Vec<u3
         if rich.is_empty() {
             continue;
         }
-        let share = met(records, &rich, &sparse(&common(records, &rich))) / rich.len() as f64;
+        let share = matching(records, &rich, &sparse(&common(records, &rich))) / rich.len() as f64;
         if best.is_none_or(|(s, ..)| share < s) {
             best = Some((share, i, bit));
         }
@@ -180,8 +180,8 @@ impl Group {
             if cell == 0 {
                 break;
             }
-            let home = (cell >> 32) as usize & mask;
-            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+            let bucket = (cell >> 32) as usize & mask;
+            if (at.wrapping_sub(bucket) & mask) >= (at.wrapping_sub(hole) & mask) {
                 self.cells[hole] = cell;
                 hole = at;
             }

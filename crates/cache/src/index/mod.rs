@@ -279,7 +279,7 @@ impl Index {
 
     /// The group beside this one, and the highest priority of this one.
     #[inline(always)]
-    pub fn beside(&self, group: u32) -> (Option<u32>, u16) {
+    pub fn sibling(&self, group: u32) -> (Option<u32>, u16) {
         let group = &self.groups[group as usize];
         ((group.next != 0).then_some(group.next & !GROUP), group.top)
     }

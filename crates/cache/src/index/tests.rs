@@ -31,11 +31,11 @@ fn mask(kind: u64, random: &mut u64) -> Words {
 
 fn step_by_step(index: &Index, records: &Records, tag: Tag, key: &Words) -> Option<u32> {
     let (mut best, mut waiting) = (None, vec![index.begin(tag)]);
-    while let Some(way) = waiting.pop() {
-        match way {
+    while let Some(next) = waiting.pop() {
+        match next {
             Ref::Nothing => {}
             Ref::Group(group) => {
-                waiting.extend(index.beside(group).0.map(Ref::Group));
+                waiting.extend(index.sibling(group).0.map(Ref::Group));
                 waiting.push(index.bucket(group, index.hash(group, key)));
             }
             Ref::Record(slot) => {

@@ -53,9 +53,9 @@ pub fn explore(pipeline: &Pipeline, tries: usize, parameters: &Parameters, seed:
             change(&mut key, &values, &mut random);
         }
         let journey = pipeline.run(&key, &mut Conntrack::new(16), 0);
-        let way: Vec<_> = journey.passes.iter().flat_map(|p| p.rules()).collect();
+        let table_path: Vec<_> = journey.passes.iter().flat_map(|p| p.rules()).collect();
         let steps = journey.passes.iter().map(|p| p.steps.len()).sum();
-        if seen.insert(way) {
+        if seen.insert(table_path) {
             found.push((key, steps));
         }
     }

@@ -82,8 +82,8 @@ pub fn generate(model: &Model, rules: &[Rule], locality: Locality, parameters: &
     let mut out = Emitter::new(model, parameters);
     let draw = Draw::new(rules, locality);
     for _ in 0..parameters.flows {
-        let way = (splitmix(&mut random) % model.ways.len() as u64) as usize;
-        out.flow(&rules[draw.pick(&mut random)], way, &mut random);
+        let table_path = (splitmix(&mut random) % model.table_paths.len() as u64) as usize;
+        out.flow(&rules[draw.pick(&mut random)], table_path, &mut random);
     }
     let (flows, headers) = out.finish();
     let packets = trace(headers.len(), parameters, &mut random);
@@ -163,12 +163,12 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(model: &Model, parameters: &Parameters, rule: &Rule, way: usize, random: &mut u64) -> Sender {
+    fn new(model: &Model, parameters: &Parameters, rule: &Rule, table_path: usize, random: &mut u64) -> Sender {
         let by_source = hash(1, code(rule.src));
         let any = splitmix(random);
         let member = if model.port_by_source { by_source } else { any } % parameters.ports;
         Sender {
-            port: (1 + way as u64 * parameters.ports + member) as u16,
+            port: (1 + table_path as u64 * parameters.ports + member) as u16,
             vlan: 10 + (hash(2, code(rule.src)) % 8) as u16,
             tenant: 1 + member % 8,
             eth_src: 0x02_00_00_00_00_00 | hash(3, code(rule.src)) & 0xff_ffff,
@@ -223,9 +223,9 @@ impl<'a> Emitter<'a> {
     }
 
     /// Adds a flow and what the tables need for it; returns its number.
-    pub fn flow(&mut self, rule: &Rule, way: usize, random: &mut u64) -> u32 {
-        let sender = Sender::new(self.tables.model, &self.parameters, rule, way, random);
-        self.tables.spread(rule, way, &sender);
+    pub fn flow(&mut self, rule: &Rule, table_path: usize, random: &mut u64) -> u32 {
+        let sender = Sender::new(self.tables.model, &self.parameters, rule, table_path, random);
+        self.tables.spread(rule, table_path, &sender);
         self.headers.push(header(rule, &sender, random));
         self.headers.len() as u32 - 1
     }
@@ -255,14 +255,14 @@ impl Tables<'_> {
     /// What no rule names goes on along its way: no packet is lost because two rules overlap.
     fn defaults(&mut self) {
         let mut done = HashSet::new();
-        for (number, way) in self.model.ways.iter().enumerate() {
-            for (at, id) in way.iter().enumerate() {
+        for (number, table_path) in self.model.table_paths.iter().enumerate() {
+            for (at, id) in table_path.iter().enumerate() {
                 let parts = self.model.parts_at(*id);
                 if !done.insert((*id, parts.then_some(number))) {
                     continue;
                 }
                 let reg = if parts { format!(",reg0={:#x}", number + 1) } else { String::new() };
-                let action = match way.get(at + 1) {
+                let action = match table_path.get(at + 1) {
                     Some(next) => format!("goto_table:{next}"),
                     None => "drop".to_string(),
                 };
@@ -271,17 +271,17 @@ impl Tables<'_> {
         }
     }
 
-    fn spread(&mut self, rule: &Rule, way: usize, sender: &Sender) {
+    fn spread(&mut self, rule: &Rule, table_path: usize, sender: &Sender) {
         let model = self.model;
         let mut state = State { rule, sender, eth_dst: sender.eth_dst, out_port: 0 };
-        for (at, &id) in model.ways[way].iter().enumerate() {
+        for (at, &id) in model.table_paths[table_path].iter().enumerate() {
             let Some(n) = model.tables.iter().position(|t| t.id == id) else { continue };
             let table = &model.tables[n];
-            let parts = self.parts[n].then_some(way);
+            let parts = self.parts[n].then_some(table_path);
             let action_state = state.projection(table, parts, model.tenants);
             if self.seen.insert(action_state) {
-                let next = model.ways[way].get(at + 1).copied();
-                state.write(table, parts, model.tenants, way, next, &mut self.text);
+                let next = model.table_paths[table_path].get(at + 1).copied();
+                state.write(table, parts, model.tenants, table_path, next, &mut self.text);
             }
             state.pass(table);
         }
@@ -342,7 +342,7 @@ impl State<'_> {
         table: &TableModel,
         parts: Option<usize>,
         tenants: bool,
-        way: usize,
+        table_path: usize,
         next: Option<u8>,
         out: &mut String,
     ) {
@@ -365,8 +365,8 @@ impl State<'_> {
         if tenants && table.does != Does::Classify {
             more(format_args!("metadata={:#x}", self.sender.tenant));
         }
-        if let (Some(way), true) = (parts, table.does != Does::Classify) {
-            more(format_args!("reg0={:#x}", way + 1));
+        if let (Some(table_path), true) = (parts, table.does != Does::Classify) {
+            more(format_args!("reg0={:#x}", table_path + 1));
         }
         for field in table.matches {
             match field {
@@ -383,7 +383,7 @@ impl State<'_> {
         let ported = matches!(named, Some(6 | 17));
         let range =
             |field: Match, ports: Ports| if ported && self.has(table, field) { masks(ports) } else { vec![(0, 0)] };
-        let action = self.action(table, way, next);
+        let action = self.action(table, table_path, next);
         for (source, source_mask) in range(Match::SrcPort, self.rule.sport) {
             for (destination, destination_mask) in range(Match::DstPort, self.rule.dport) {
                 let priority = self.priority(table, named.is_some(), source_mask, destination_mask);
@@ -406,9 +406,11 @@ impl State<'_> {
         10 + (addresses * 17 + destination_mask.count_ones()) * 3 + u32::from(protocol) + u32::from(source_mask != 0)
     }
 
-    fn action(&self, table: &TableModel, way: usize, next: Option<u8>) -> String {
+    fn action(&self, table: &TableModel, table_path: usize, next: Option<u8>) -> String {
         let does = match table.does {
-            Does::Classify => format!("set_field:{:#x}->reg0,set_field:{:#x}->metadata,", way + 1, self.sender.tenant),
+            Does::Classify => {
+                format!("set_field:{:#x}->reg0,set_field:{:#x}->metadata,", table_path + 1, self.sender.tenant)
+            }
             Does::Route => format!(
                 "dec_ttl,set_field:02:00:03:00:00:01->eth_src,set_field:{}->eth_dst,set_field:{}->reg1,",
                 mac(0x02_00_02_00_00_00 | next_hop(self.rule)),

@@ -136,9 +136,9 @@ impl Maker<'_> {
                 self.flow(which, index)
             }
             Traffic::Reveal => {
-                let ways = self.model.ways.len() as u64;
-                let known = 1 + n * ways / self.size.packets.max(1) as u64;
-                let index = self.below(8 * entries) * ways + self.below(known.min(ways));
+                let table_paths = self.model.table_paths.len() as u64;
+                let known = 1 + n * table_paths / self.size.packets.max(1) as u64;
+                let index = self.below(8 * entries) * table_paths + self.below(known.min(table_paths));
                 self.flow(Which::Crossed, index)
             }
         }
@@ -146,9 +146,9 @@ impl Maker<'_> {
 
     /// One of eight times as many crossed flows as there are entries.
     fn crossed(&mut self) -> u32 {
-        let index = self.below(8 * self.size.entries as u64) * self.model.ways.len() as u64;
-        let way = self.below(self.model.ways.len() as u64);
-        self.flow(Which::Crossed, index + way)
+        let index = self.below(8 * self.size.entries as u64) * self.model.table_paths.len() as u64;
+        let table_path = self.below(self.model.table_paths.len() as u64);
+        self.flow(Which::Crossed, index + table_path)
     }
 
     fn lone(&mut self, most: u64) -> u32 {
@@ -161,25 +161,25 @@ impl Maker<'_> {
         if let Some(flow) = self.flows.get(&(which, index)) {
             return *flow;
         }
-        let (ways, crossed) = (self.model.ways.len() as u64, self.crossing());
+        let (table_paths, crossed) = (self.model.table_paths.len() as u64, self.crossing());
         // What a flow is depends on its number alone.
         let mut state = index ^ (which as u64) << 56;
         let mut draw = |n: u64| splitmix(&mut state) % n;
-        let (rule, way) = match which {
-            Which::Crossed => (rule(draw(crossed), draw(crossed), None, draw(crossed)), index % ways),
+        let (rule, table_path) = match which {
+            Which::Crossed => (rule(draw(crossed), draw(crossed), None, draw(crossed)), index % table_paths),
             Which::Lone => {
-                (rule(1_000 + index, 1_000 + index, Some(index % 50_000), 1_000 + index % 60_000), draw(ways))
+                (rule(1_000 + index, 1_000 + index, Some(index % 50_000), 1_000 + index % 60_000), draw(table_paths))
             }
             Which::BySource => {
                 let (source, service) = (draw(crossed * 8), draw(crossed));
-                (rule(source, source, None, service), draw(ways))
+                (rule(source, source, None, service), draw(table_paths))
             }
             Which::ByDestination => {
                 let (source, destination) = (draw(crossed), draw(crossed * 8));
-                (rule(source, destination, None, destination), draw(ways))
+                (rule(source, destination, None, destination), draw(table_paths))
             }
         };
-        let flow = self.out.flow(&rule, way as usize, &mut self.random);
+        let flow = self.out.flow(&rule, table_path as usize, &mut self.random);
         self.flows.insert((which, index), flow);
         flow
     }

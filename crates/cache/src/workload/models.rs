@@ -66,7 +66,7 @@ pub struct Model {
     /// Its tables.
     pub tables: Vec<TableModel>,
     /// Its ways: table numbers in order.
-    pub ways: Vec<Vec<u8>>,
+    pub table_paths: Vec<Vec<u8>>,
     /// Whether every table matches the tenant (`metadata`), as in OVN.
     pub tenants: bool,
     /// Whether a source prefix stands behind one port of each role; else all come through all trunk ports.
@@ -81,10 +81,11 @@ fn table(id: u8, name: &'static str, matches: &'static [Match], does: Does) -> T
 }
 
 /// Ways through tables of which some are optional: way `i` leaves out the groups whose bits are set in `i`.
-fn ways(count: usize, tables: &[TableModel], groups: &[&[u8]]) -> Vec<Vec<u8>> {
-    let left_out =
-        |way: usize, id: u8| groups.iter().enumerate().any(|(bit, g)| way >> bit & 1 == 1 && g.contains(&id));
-    (0..count).map(|way| tables.iter().map(|t| t.id).filter(|&id| !left_out(way, id)).collect()).collect()
+fn table_paths(count: usize, tables: &[TableModel], groups: &[&[u8]]) -> Vec<Vec<u8>> {
+    let left_out = |table_path: usize, id: u8| {
+        groups.iter().enumerate().any(|(bit, g)| table_path >> bit & 1 == 1 && g.contains(&id))
+    };
+    (0..count).map(|table_path| tables.iter().map(|t| t.id).filter(|&id| !left_out(table_path, id)).collect()).collect()
 }
 
 /// OF-DPA: 10 tables, 5 ways.
@@ -101,14 +102,14 @@ fn ofd() -> Model {
         table(210, "egress_vlan", &[Vlan, OutPort], Nothing),
         table(235, "egress_dscp", &[], Nothing),
     ];
-    let ways = vec![
+    let table_paths = vec![
         vec![0, 10, 20, 30, 60, 210],
         vec![0, 10, 20, 40, 60, 210],
         vec![0, 10, 20, 50, 60, 210],
         vec![0, 10, 20, 24, 30, 60, 210],
         vec![0, 10, 20, 30, 60, 210, 235],
     ];
-    Model { name: "ofd", title: "OF-DPA", tables, ways, tenants: false, port_by_source: false }
+    Model { name: "ofd", title: "OF-DPA", tables, table_paths, tenants: false, port_by_source: false }
 }
 
 /// The L2L3-ACL pipeline of PISCES: 7 tables, 2 ways.
@@ -122,8 +123,8 @@ fn psc() -> Model {
         table(5, "acl", &[IpSrc, Proto, SrcPort, DstPort], Nothing),
         table(6, "vlan_egress", &[Vlan, OutPort], Nothing),
     ];
-    let ways = vec![vec![0, 1, 2, 3, 5, 6], vec![0, 1, 2, 4, 5, 6]];
-    Model { name: "psc", title: "PISCES L2L3-ACL", tables, ways, tenants: false, port_by_source: false }
+    let table_paths = vec![vec![0, 1, 2, 3, 5, 6], vec![0, 1, 2, 4, 5, 6]];
+    Model { name: "psc", title: "PISCES L2L3-ACL", tables, table_paths, tenants: false, port_by_source: false }
 }
 
 /// An OVN logical switch, ingress and egress: 30 tables, 23 ways.
@@ -160,8 +161,8 @@ fn ols() -> Model {
         table(48, "ls_out_port_sec_l2", &[EthDst], Nothing),
         table(65, "log_to_phy", &[OutPort], Nothing),
     ];
-    let ways = ways(23, &tables, &[&[14, 15], &[12, 18], &[44], &[17], &[22, 23]]);
-    Model { name: "ols", title: "OVN logical switch", tables, ways, tenants: true, port_by_source: true }
+    let table_paths = table_paths(23, &tables, &[&[14, 15], &[12, 18], &[44], &[17], &[22, 23]]);
+    Model { name: "ols", title: "OVN logical switch", tables, table_paths, tenants: true, port_by_source: true }
 }
 
 /// Antrea: 22 tables, 20 ways.
@@ -190,11 +191,11 @@ fn ant() -> Model {
         table(20, "ConntrackCommit", &[], Nothing),
         table(21, "Output", &[OutPort], Nothing),
     ];
-    let mut ways = ways(20, &tables, &[&[2], &[7, 8, 9], &[10, 11], &[15], &[18, 19]]);
-    for way in ways.iter_mut().filter(|w| w.contains(&2)) {
-        way.retain(|&t| t != 3); // from a pod: checked for spoofing; from elsewhere: SNAT is undone
+    let mut table_paths = table_paths(20, &tables, &[&[2], &[7, 8, 9], &[10, 11], &[15], &[18, 19]]);
+    for table_path in table_paths.iter_mut().filter(|w| w.contains(&2)) {
+        table_path.retain(|&t| t != 3); // from a pod: checked for spoofing; from elsewhere: SNAT is undone
     }
-    Model { name: "ant", title: "Antrea", tables, ways, tenants: false, port_by_source: true }
+    Model { name: "ant", title: "Antrea", tables, table_paths, tenants: false, port_by_source: true }
 }
 
 /// The OpenFlow table type pattern for L2L3-ACLs: 8 tables, 11 ways.
@@ -209,11 +210,11 @@ fn otl() -> Model {
         table(6, "acl", &[Proto, DstPort], Nothing),
         table(7, "output", &[OutPort], Nothing),
     ];
-    let mut ways = ways(11, &tables, &[&[1], &[3], &[6], &[2]]);
-    for way in ways.iter_mut().filter(|w| w.contains(&3)) {
-        way.retain(|&t| t != 4); // routed or switched
+    let mut table_paths = table_paths(11, &tables, &[&[1], &[3], &[6], &[2]]);
+    for table_path in table_paths.iter_mut().filter(|w| w.contains(&3)) {
+        table_path.retain(|&t| t != 4); // routed or switched
     }
-    Model { name: "otl", title: "OpenFlow TTP L2L3-ACL", tables, ways, tenants: false, port_by_source: false }
+    Model { name: "otl", title: "OpenFlow TTP L2L3-ACL", tables, table_paths, tenants: false, port_by_source: false }
 }
 
 /// All five, in the paper's order.
@@ -234,7 +235,7 @@ impl Model {
 
     /// Whether ways part after this table.
     pub fn parts_at(&self, id: u8) -> bool {
-        let mut next = self.ways.iter().filter_map(|w| Some(w.get(w.iter().position(|&t| t == id)? + 1)));
+        let mut next = self.table_paths.iter().filter_map(|w| Some(w.get(w.iter().position(|&t| t == id)? + 1)));
         let first = next.next();
         next.any(|n| Some(n) != first)
     }
@@ -246,13 +247,15 @@ mod tests {
 
     #[test]
     fn the_pipelines_have_as_many_tables_and_ways_as_the_papers() {
-        let sizes: Vec<_> = all().iter().map(|m| (m.name, m.tables.len(), m.ways.len())).collect();
+        let sizes: Vec<_> = all().iter().map(|m| (m.name, m.tables.len(), m.table_paths.len())).collect();
         assert_eq!(sizes, [("ofd", 10, 5), ("psc", 7, 2), ("ols", 30, 23), ("ant", 22, 20), ("otl", 8, 11)]);
         for model in all() {
-            let distinct: std::collections::HashSet<_> = model.ways.iter().collect();
-            assert_eq!(distinct.len(), model.ways.len(), "{}: each way is another one", model.name);
-            for way in &model.ways {
-                assert!(way.windows(2).all(|w| w[0] < w[1]) && way.iter().all(|&t| model.table(t).is_some()));
+            let distinct: std::collections::HashSet<_> = model.table_paths.iter().collect();
+            assert_eq!(distinct.len(), model.table_paths.len(), "{}: each way is another one", model.name);
+            for table_path in &model.table_paths {
+                assert!(
+                    table_path.windows(2).all(|w| w[0] < w[1]) && table_path.iter().all(|&t| model.table(t).is_some())
+                );
             }
         }
     }

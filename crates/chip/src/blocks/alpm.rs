@@ -96,17 +96,17 @@ impl Sized {
         let entries = u64::from(depth) * u64::from(ways) * u64::from(layout.pack) * rows;
         let mut s = Sized { layout, depth, ways, action: layout.action.blocks(entries, g), state: 0 };
         if !layout.attached.is_empty() {
-            s.state = s.beside(a, g).map_or(1 << 24, |p| p.sram_indirect);
+            s.state = s.attached_state(a, g).map_or(1 << 24, |p| p.sram_indirect);
         }
         s
     }
 
     /// What is attached: each logical table has its own.
-    fn beside(&self, a: &Alpm, g: &Geometry) -> Option<Part> {
+    fn attached_state(&self, a: &Alpm, g: &Geometry) -> Option<Part> {
         let of = |depth: &u32| u64::from(depth * self.layout.pack) * u64::from(a.partitions);
-        self.logical(a, g)
-            .iter()
-            .try_fold(Part::default(), |sum, depth| Some(sum.with_state(&self.layout.attached.beside(of(depth), g)?)))
+        self.logical(a, g).iter().try_fold(Part::default(), |sum, depth| {
+            Some(sum.with_state(&self.layout.attached.attached_state(of(depth), g)?))
+        })
     }
 
     fn entries(&self) -> u32 {
@@ -126,7 +126,7 @@ impl Sized {
     fn part(&self, a: &Alpm, g: &Geometry) -> Part {
         let logical = self.logical(a, g);
         let columns = logical.iter().flat_map(|d| std::iter::repeat_n(*d, self.ways as usize)).collect();
-        let state = self.beside(a, g).unwrap_or_default();
+        let state = self.attached_state(a, g).unwrap_or_default();
         let part = Part {
             sram_match: self.depth * self.ways * self.layout.width,
             sram_action: self.action,

@@ -11,7 +11,7 @@ use super::{
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum Request {
     /// A table with state beside its entries.
     Table {
         /// The table.
@@ -95,28 +95,28 @@ impl Stages for Pipe<'_> {
     }
 }
 
-impl Ask {
+impl Request {
     /// Entries or cells.
     pub fn entries(&self) -> u64 {
         match self {
-            Ask::Table { table, .. } => table.entries,
-            Ask::State { cells, .. } => *cells,
+            Request::Table { table, .. } => table.entries,
+            Request::State { cells, .. } => *cells,
         }
     }
 
-    fn with_entries(&self, n: u64) -> Ask {
+    fn with_entries(&self, n: u64) -> Request {
         match self.clone() {
-            Ask::Table { table, attached, prefixes } => {
-                Ask::Table { table: Table { entries: n, ..table }, attached, prefixes }
+            Request::Table { table, attached, prefixes } => {
+                Request::Table { table: Table { entries: n, ..table }, attached, prefixes }
             }
-            Ask::State { state, .. } => Ask::State { state, cells: n },
+            Request::State { state, .. } => Request::State { state, cells: n },
         }
     }
 
     fn place(&self, stages: &mut dyn Stages, g: &Geometry) -> Result<Vec<(usize, Part)>, Unplaced> {
         match self {
-            Ask::Table { table, attached, .. } => table.place_with(*attached, stages, g),
-            Ask::State { state, cells } => {
+            Request::Table { table, attached, .. } => table.place_with(*attached, stages, g),
+            Request::State { state, cells } => {
                 let part = state::part(*state, *cells, g)?;
                 match lack(&part, g) {
                     Some(lack) => Err(lack),
@@ -133,8 +133,8 @@ impl Ask {
 
     fn fits(&self, g: &Geometry) -> bool {
         let sound = match self {
-            Ask::Table { table, prefixes, .. } => table.check(*prefixes, g).is_ok(),
-            Ask::State { state, .. } => state.check().is_ok(),
+            Request::Table { table, prefixes, .. } => table.check(*prefixes, g).is_ok(),
+            Request::State { state, .. } => state.check().is_ok(),
         };
         sound && self.place(&mut Pipe::empty(g), g).is_ok()
     }
@@ -159,9 +159,9 @@ fn lack(p: &Part, g: &Geometry) -> Option<Unplaced> {
 }
 
 /// Places it into the empty stages of one pipe, or says what is in the way.
-pub fn fit(ask: &Ask, g: &Geometry) -> Result<Vec<(usize, Part)>, Misfit> {
+pub fn fit(request: &Request, g: &Geometry) -> Result<Vec<(usize, Part)>, Misfit> {
     let mut pipe = Pipe::empty(g);
-    ask.place(&mut pipe, g).map_err(|why| misfit(ask, &why, &pipe.parts, g))
+    request.place(&mut pipe, g).map_err(|why| misfit(request, &why, &pipe.parts, g))
 }
 
 /// What a chip has, with plenty of one thing.
@@ -179,7 +179,7 @@ fn plenty(g: &Geometry, of: Resource) -> Geometry {
     g
 }
 
-fn misfit(ask: &Ask, why: &Unplaced, placed: &[(usize, Part)], g: &Geometry) -> Misfit {
+fn misfit(request: &Request, why: &Unplaced, placed: &[(usize, Part)], g: &Geometry) -> Misfit {
     let stage = match why {
         Unplaced::Stages { .. } => g.stages - 1,
         _ => placed.last().map_or(0, |(stage, _)| *stage as u32 + 1).min(g.stages - 1),
@@ -189,7 +189,7 @@ fn misfit(ask: &Ask, why: &Unplaced, placed: &[(usize, Part)], g: &Geometry) -> 
         Unplaced::Lacks { what, need, have } => (vec![*what], (*need, *have)),
         Unplaced::Register { blocks, most } => (vec![Resource::AluReach], (*blocks, *most)),
         _ => {
-            let binds = binding(ask, here, g);
+            let binds = binding(request, here, g);
             let of = use_of(binds[0], here, g);
             (binds, of)
         }
@@ -203,7 +203,7 @@ fn misfit(ask: &Ask, why: &Unplaced, placed: &[(usize, Part)], g: &Geometry) -> 
         _ if taken < of => "the next step of the table is larger than what is left".into(),
         _ => String::new(),
     };
-    let needs_stages = ask.stages(g).filter(|n| *n > g.stages);
+    let needs_stages = request.stages(g).filter(|n| *n > g.stages);
     let reason = match why {
         Unplaced::Stages { left } => format!(
             "it needs {} stages and a pipe has {}: {left} entries are left when the last stage is full",
@@ -212,7 +212,7 @@ fn misfit(ask: &Ask, why: &Unplaced, placed: &[(usize, Part)], g: &Geometry) -> 
         ),
         other => other.to_string(),
     };
-    let changes = changes(ask, needs_stages, g);
+    let changes = changes(request, needs_stages, g);
     Misfit { reason, binds, binds_too, stage, taken, of, left_over, needs_stages, has_stages: g.stages, changes }
 }
 
@@ -231,9 +231,9 @@ fn use_of(r: Resource, part: Option<&Part>, g: &Geometry) -> (u32, u32) {
 
 /// What ends first: that of which plenty would leave fewest entries over. Where two end together plenty of neither helps: then
 /// those of which nothing is left, or the one of which most is taken.
-fn binding(ask: &Ask, here: Option<&Part>, g: &Geometry) -> Vec<Resource> {
+fn binding(request: &Request, here: Option<&Part>, g: &Geometry) -> Vec<Resource> {
     let candidates = [Resource::Tcam, Resource::Sram, Resource::MapRam, Resource::AluReach, Resource::LogicalTables];
-    let left = |g: &Geometry| match ask.place(&mut Pipe::empty(g), g) {
+    let left = |g: &Geometry| match request.place(&mut Pipe::empty(g), g) {
         Ok(_) => 0,
         Err(Unplaced::Stages { left }) => left,
         Err(_) => u64::MAX,
@@ -255,25 +255,25 @@ fn binding(ask: &Ask, here: Option<&Part>, g: &Geometry) -> Vec<Resource> {
 }
 
 /// Changes of one number or word each with which it fits, the smallest first; those of the chip last.
-fn changes(ask: &Ask, needs_stages: Option<u32>, g: &Geometry) -> Vec<Change> {
+fn changes(request: &Request, needs_stages: Option<u32>, g: &Geometry) -> Vec<Change> {
     // Of changes alike in size those first that keep every entry.
     let mut out = Vec::new();
-    match ask {
-        Ask::Table { table, attached, prefixes } => {
-            let with = |table: Table| Ask::Table { table, attached: *attached, prefixes: *prefixes };
+    match request {
+        Request::Table { table, attached, prefixes } => {
+            let with = |table: Table| Request::Table { table, attached: *attached, prefixes: *prefixes };
             out.extend(narrower_action(table, &with, g));
             out.extend(digest(table, &with, g));
             out.extend(other_alpm(table, *prefixes, &with, g));
             out.extend(exact(table, *prefixes, &with, g));
-            out.extend(less_state(ask, *attached, g));
+            out.extend(less_state(request, *attached, g));
         }
-        Ask::State { state, cells } => {
+        Request::State { state, cells } => {
             out.extend(pieces(*state, *cells, g));
-            let cheaper = narrower(*state).into_iter().find(|s| Ask::State { state: *s, cells: *cells }.fits(g));
+            let cheaper = narrower(*state).into_iter().find(|s| Request::State { state: *s, cells: *cells }.fits(g));
             out.extend(cheaper.and_then(|s| state_change(*state, s)));
         }
     }
-    out.extend(fewer_entries(ask, g));
+    out.extend(fewer_entries(request, g));
     out.sort_by(|a, b| a.share.total_cmp(&b.share));
     if let Some(n) = needs_stages {
         let share = f64::from(n - g.stages) / f64::from(g.stages);
@@ -291,18 +291,18 @@ fn change(field: &'static str, from: impl ToString, to: impl ToString, share: f6
 const STEPS: u64 = 16;
 
 /// The most entries that fit.
-fn fewer_entries(ask: &Ask, g: &Geometry) -> Option<Change> {
-    let n = ask.entries();
+fn fewer_entries(request: &Request, g: &Geometry) -> Option<Change> {
+    let n = request.entries();
     // No more than one a bit, that is.
     let bits = u64::from(g.sram_per_stage() * g.sram_depth) * u64::from(g.sram_width);
     let room = u64::from(g.stages) * (bits + u64::from(g.tcam_per_stage * g.tcam_depth));
     let (mut low, mut high) = (0, n.min(room));
     while low < high {
         let middle = high - (high - low) / 2;
-        (low, high) = if ask.with_entries(middle).fits(g) { (middle, high) } else { (low, middle - 1) };
+        (low, high) = if request.with_entries(middle).fits(g) { (middle, high) } else { (low, middle - 1) };
     }
     let more = (1..=STEPS).rev().map(|i| low + i * u64::from(g.sram_depth)).filter(|more| *more < n);
-    let most = more.into_iter().find(|more| ask.with_entries(*more).fits(g)).unwrap_or(low);
+    let most = more.into_iter().find(|more| request.with_entries(*more).fits(g)).unwrap_or(low);
     (most > 0).then(|| change("entries", n, most, (n - most) as f64 / n as f64, ""))
 }
 
@@ -313,7 +313,7 @@ fn widest(bits: std::ops::Range<u32>, fits: impl Fn(u32) -> bool) -> Option<u32>
 }
 
 /// The widest action data that fits.
-fn narrower_action(t: &Table, with: &dyn Fn(Table) -> Ask, g: &Geometry) -> Option<Change> {
+fn narrower_action(t: &Table, with: &dyn Fn(Table) -> Request, g: &Geometry) -> Option<Change> {
     let fits = |bits: u32| with(Table { action_bits: bits, ..t.clone() }).fits(g);
     let bits = widest(0..t.action_bits, fits)?;
     let share = f64::from(t.action_bits - bits) / f64::from(t.action_bits);
@@ -321,7 +321,7 @@ fn narrower_action(t: &Table, with: &dyn Fn(Table) -> Ask, g: &Geometry) -> Opti
 }
 
 /// The widest digest that fits; no narrower than what a plan may choose.
-fn digest(t: &Table, with: &dyn Fn(Table) -> Ask, g: &Geometry) -> Option<Change> {
+fn digest(t: &Table, with: &dyn Fn(Table) -> Request, g: &Geometry) -> Option<Change> {
     const LEAST: u32 = 12;
     let Kind::Exact { digest } = t.kind else { return None };
     let now = digest.unwrap_or(t.key.bits());
@@ -342,7 +342,7 @@ fn digest(t: &Table, with: &dyn Fn(Table) -> Ask, g: &Geometry) -> Option<Change
 }
 
 /// Other pivots and buckets; or pivots and buckets at all.
-fn other_alpm(t: &Table, prefixes: bool, with: &dyn Fn(Table) -> Ask, g: &Geometry) -> Vec<Change> {
+fn other_alpm(t: &Table, prefixes: bool, with: &dyn Fn(Table) -> Request, g: &Geometry) -> Vec<Change> {
     let fits = |a: &Alpm| with(Table { kind: Kind::Alpm(*a), ..t.clone() }).fits(g);
     let all = alpm::PARTITIONS.iter().flat_map(|p| (1..=alpm::SUBTREES_MAX).map(move |s| (*p, s)));
     let Kind::Alpm(now) = t.kind else {
@@ -412,7 +412,7 @@ fn state_change(from: State, to: State) -> Option<Change> {
 }
 
 /// Whole keys, where the chip takes no masks at all.
-fn exact(t: &Table, prefixes: bool, with: &dyn Fn(Table) -> Ask, g: &Geometry) -> Option<Change> {
+fn exact(t: &Table, prefixes: bool, with: &dyn Fn(Table) -> Request, g: &Geometry) -> Option<Change> {
     let from = match (&t.kind, prefixes) {
         (Kind::Exact { .. }, _) => return None,
         (Kind::Alpm(_), _) => "alpm",
@@ -428,9 +428,9 @@ fn exact(t: &Table, prefixes: bool, with: &dyn Fn(Table) -> Ask, g: &Geometry) -
 }
 
 /// Narrower state beside the entries, or none of one kind.
-fn less_state(ask: &Ask, attached: Attached, g: &Geometry) -> Vec<Change> {
-    let Ask::Table { table, prefixes, .. } = ask else { return Vec::new() };
-    let fits = |a: Attached| Ask::Table { table: table.clone(), attached: a, prefixes: *prefixes }.fits(g);
+fn less_state(request: &Request, attached: Attached, g: &Geometry) -> Vec<Change> {
+    let Request::Table { table, prefixes, .. } = request else { return Vec::new() };
+    let fits = |a: Attached| Request::Table { table: table.clone(), attached: a, prefixes: *prefixes }.fits(g);
     let mut out = Vec::new();
     for (i, slot) in attached.0.iter().enumerate() {
         let Some(now) = *slot else { continue };

@@ -17,7 +17,7 @@ pub mod tcam;
 
 pub use alpm::{Alpm, Bucket};
 pub use check::{Nonsense, Resource, Unplaced};
-pub use fit::{fit, Ask, Change, Misfit};
+pub use fit::{fit, Change, Misfit, Request};
 pub use key::{Key, KEYS};
 pub use state::{Attached, State};
 

@@ -171,7 +171,7 @@ pub struct Layout {
 
 impl Layout {
     /// Blocks with room for what so many entries say and count.
-    fn beside(&self, entries: u64, g: &Geometry) -> u32 {
+    fn attached_state(&self, entries: u64, g: &Geometry) -> u32 {
         self.action.blocks(entries, g) + self.attached.blocks(entries, g)
     }
 }
@@ -265,7 +265,7 @@ impl Sized {
     fn within(&self, room: u32, g: &Geometry) -> Sized {
         let fits = |depth: u32| {
             let entries = u64::from(depth) * u64::from(self.layout.pack) * u64::from(g.sram_depth);
-            u64::from(depth * self.layout.width) + u64::from(self.layout.beside(entries, g)) <= u64::from(room)
+            u64::from(depth * self.layout.width) + u64::from(self.layout.attached_state(entries, g)) <= u64::from(room)
         };
         let (mut low, mut high) = (0, room);
         while low < high {
@@ -284,7 +284,7 @@ impl Sized {
     }
 
     fn part(&self, g: &Geometry) -> Part {
-        let state = self.layout.attached.beside(self.entries(g), g).unwrap_or_default();
+        let state = self.layout.attached.attached_state(self.entries(g), g).unwrap_or_default();
         let part = Part {
             sram_match: self.depth * self.layout.width,
             sram_action: self.action,

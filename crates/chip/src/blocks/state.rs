@@ -123,7 +123,7 @@ impl Attached {
     }
 
     /// What it takes beside a part with room for so many entries; None if one of them is more than an ALU reaches.
-    pub fn beside(&self, entries: u64, g: &Geometry) -> Option<Part> {
+    pub fn attached_state(&self, entries: u64, g: &Geometry) -> Option<Part> {
         self.states().try_fold(Part::default(), |sum, state| {
             let p = part(state, entries, g).ok()?;
             Some(sum.with_state(&p))
@@ -132,7 +132,7 @@ impl Attached {
 
     /// SRAM blocks of it; more than any chip has if it cannot be.
     pub fn blocks(&self, entries: u64, g: &Geometry) -> u32 {
-        self.beside(entries, g).map_or(1 << 24, |p| p.sram_indirect)
+        self.attached_state(entries, g).map_or(1 << 24, |p| p.sram_indirect)
     }
 }
 

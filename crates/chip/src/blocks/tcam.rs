@@ -45,7 +45,7 @@ pub fn place(
         let Some(grid) = stages.free(stage) else { return Err(Unplaced::Stages { left: lost }) };
         let depth = (1..=left.min(grid.tcam / width)).rev().find_map(|depth| {
             let n = u64::from(depth * g.tcam_depth);
-            let state = attached.beside(n, g)?;
+            let state = attached.attached_state(n, g)?;
             let part = formats
                 .iter()
                 .map(|a| Part {

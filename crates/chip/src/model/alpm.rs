@@ -391,10 +391,10 @@ impl Alpm {
 
     /// Inserts a prefix or changes its value. A partition that is full is relieved by cutting the subtree in two.
     pub fn insert(&mut self, p: Prefix, value: u32) -> Result<(), Full> {
-        if self.home(&p).is_none() {
+        if self.covering(&p).is_none() {
             self.plant(&p)?;
         }
-        let Some(mut id) = self.home(&p) else { return Err(self.full()) };
+        let Some(mut id) = self.covering(&p) else { return Err(self.full()) };
         if let Some(v) = self.subtrees[id].prefixes.get_mut(&p) {
             *v = value;
             self.subtrees[id].rank();
@@ -410,10 +410,11 @@ impl Alpm {
             if tries > BITS || !(self.relieve(id) || full && self.relocate(id)) {
                 return Err(self.full());
             }
-            id = self.home(&p).unwrap_or(id);
+            id = self.covering(&p).unwrap_or(id);
         }
         self.room_for_copies(&p)?;
-        let Some(id) = self.home(&p).filter(|id| self.partitions[self.subtrees[*id].partition as usize].0 > 0) else {
+        let Some(id) = self.covering(&p).filter(|id| self.partitions[self.subtrees[*id].partition as usize].0 > 0)
+        else {
             return Err(self.full());
         };
         self.subtrees[id].prefixes.insert(p, value);
@@ -426,7 +427,7 @@ impl Alpm {
 
     /// Removes a prefix; its value if it was there.
     pub fn remove(&mut self, p: &Prefix) -> Option<u32> {
-        let id = self.home(p)?;
+        let id = self.covering(p)?;
         let value = self.subtrees[id].prefixes.remove(p)?;
         self.subtrees[id].rank();
         let partition = self.subtrees[id].partition as usize;
@@ -445,7 +446,7 @@ impl Alpm {
     }
 
     /// The subtree that must hold a prefix: that of the longest pivot that covers all of it.
-    fn home(&self, p: &Prefix) -> Option<usize> {
+    fn covering(&self, p: &Prefix) -> Option<usize> {
         let mut id = self.subtree(&p.bits)?;
         while self.subtrees[id].root.len > p.len {
             id = self.parent(id)?;
@@ -465,7 +466,7 @@ impl Alpm {
     /// The longest prefix strictly above `p`.
     fn above(&self, p: &Prefix) -> Option<(u32, u32)> {
         let mut best = None;
-        let mut at = self.home(p);
+        let mut at = self.covering(p);
         while let Some(id) = at {
             let s = &self.subtrees[id];
             let shorter =
@@ -501,7 +502,7 @@ impl Alpm {
     fn room_for_copies(&mut self, p: &Prefix) -> Result<(), Full> {
         for _ in 0..BITS {
             let mut need: BTreeMap<u32, u32> = BTreeMap::new();
-            let own = self.home(p).map(|id| self.subtrees[id].partition);
+            let own = self.covering(p).map(|id| self.subtrees[id].partition);
             own.into_iter().for_each(|o| *need.entry(o).or_default() += 1);
             let mut short = None;
             for (i, s) in self.subtrees.iter().enumerate() {

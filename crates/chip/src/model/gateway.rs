@@ -100,11 +100,11 @@ impl ChipGateway {
         }
         let outer = parse::outer(frame, &own)?;
         let mut p = self.tenant(outer, &own)?;
-        let home = self.route(&mut p, &own)?;
-        let vm = self.locate(&p, &home, &own)?;
+        let dst_vpc = self.route(&mut p, &own)?;
+        let vm = self.locate(&p, &dst_vpc, &own)?;
         let path = self.path(&p, &vm, &own)?;
         self.meter(&p, &vm, now)?;
-        self.rewrite(&p, &home, &vm, &path, &own, out)
+        self.rewrite(&p, &dst_vpc, &vm, &path, &own, out)
     }
 
     /// The VPC, whether the outer source may send for it, and what is wrong with the inner frame.
@@ -157,20 +157,20 @@ impl ChipGateway {
 
     /// Longest prefix in the compressed table, on from peer to peer.
     fn route(&self, p: &mut Packet<'_>, own: &Own) -> Stage<Tenant> {
-        let mut home = p.tenant;
+        let mut dst_vpc = p.tenant;
         loop {
-            p.target.vni = home.vni;
+            p.target.vni = dst_vpc.vni;
             let half = half_of(self.split, &p.target);
             p.turns += u8::from(half != p.half);
             p.half = half;
             let tables = self.halves.get(half).ok_or(Handover::Fault)?;
             let target = tables.routes.lookup(&p.target).and_then(|v| self.targets.get(v as usize));
             let reason = match target {
-                Some(Target::Local) if p.hops == 0 || !self.session(p) => return Ok(home),
+                Some(Target::Local) if p.hops == 0 || !self.session(p) => return Ok(dst_vpc),
                 _ if self.session(p) => return Err(Handover::Session.into()),
                 Some(Target::Peer(_)) if p.hops >= PEER_HOPS_MAX => DropReason::RoutePeerLoop,
                 Some(Target::Peer(vni)) => {
-                    home = self.tables.tenant(*vni).ok_or(DropReason::RoutePeerGone)?;
+                    dst_vpc = self.tables.tenant(*vni).ok_or(DropReason::RoutePeerGone)?;
                     p.hops += 1;
                     continue;
                 }
@@ -188,7 +188,7 @@ impl ChipGateway {
     }
 
     /// The VM in the compressed table.
-    fn locate(&self, p: &Packet<'_>, home: &Tenant, own: &Own) -> Stage<VmEntry> {
+    fn locate(&self, p: &Packet<'_>, dst_vpc: &Tenant, own: &Own) -> Stage<VmEntry> {
         let half = self.halves.get(p.half).ok_or(Handover::Fault)?;
         let vm = half.vms.lookup(&p.target).and_then(|v| self.entries.get(v as usize));
         let root = if p.target.v6 { p.tenant.root6() } else { p.tenant.root4() };
@@ -202,7 +202,7 @@ impl ChipGateway {
         if p.inner.ttl <= 1 {
             return Err(self.drop_told(p, own, DropReason::TtlExpired, Handover::IcmpDue));
         }
-        if (p.tenant.key | home.key) & TENANT_FILTERED != 0 {
+        if (p.tenant.key | dst_vpc.key) & TENANT_FILTERED != 0 {
             return Err(Handover::Filtered.into());
         }
         Ok(*vm)
@@ -254,7 +254,7 @@ impl ChipGateway {
     fn rewrite(
         &self,
         p: &Packet<'_>,
-        home: &Tenant,
+        dst_vpc: &Tenant,
         vm: &VmEntry,
         path: &Path,
         own: &Own,
@@ -277,17 +277,17 @@ impl ChipGateway {
         let payload_len = vxlan::HEADER_LEN + p.outer.inner.len();
         let u = udp::Repr { src_port: source_port(p.inner.flow), dst_port: own.port(), payload_len };
         u.emit(out[head..].first_chunk_mut().ok_or(Handover::Fault)?);
-        let v = vxlan::Repr { vni: home.vni };
+        let v = vxlan::Repr { vni: dst_vpc.vni };
         v.emit(out[head + udp::HEADER_LEN..].first_chunk_mut().ok_or(Handover::Fault)?);
-        self.rewrite_inner(p, home, vm, dscp | p.inner.ecn, &mut out[head + TUNNEL..]);
+        self.rewrite_inner(p, dst_vpc, vm, dscp | p.inner.ecn, &mut out[head + TUNNEL..]);
         Ok(Outcome::Forward { ifindex: path.hop.ifindex, turns: p.turns })
     }
 
-    fn rewrite_inner(&self, p: &Packet<'_>, home: &Tenant, vm: &VmEntry, tos: u8, inner: &mut [u8]) {
+    fn rewrite_inner(&self, p: &Packet<'_>, dst_vpc: &Tenant, vm: &VmEntry, tos: u8, inner: &mut [u8]) {
         let Some((eth, rest)) = inner.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>() else { return };
         let mut eth = ethernet::Frame::new_unchecked(eth);
         eth.set_dst(vm.mac);
-        eth.set_src(self.tables.gateway_mac(home));
+        eth.set_src(self.tables.gateway_mac(dst_vpc));
         let ttl = p.inner.ttl - 1;
         if p.target.v6 {
             let mut ip = ipv6::Packet::new_unchecked(rest);

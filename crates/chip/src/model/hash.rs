@@ -48,7 +48,7 @@ pub struct HashTable {
     slots: Vec<Slot>,
     keys: Vec<Address>,
     values: Vec<u32>,
-    home: Vec<u32>,
+    bucket: Vec<u32>,
     unused: Vec<u32>,
     index: Map<Address, u32>,
     same_digest: Map<u32, Vec<u32>>,
@@ -78,7 +78,7 @@ impl HashTable {
             slots: vec![EMPTY; n],
             keys: Vec::new(),
             values: Vec::new(),
-            home: Vec::new(),
+            bucket: Vec::new(),
             unused: Vec::new(),
             index: Map::default(),
             same_digest: Map::default(),
@@ -178,7 +178,7 @@ impl HashTable {
         }
         if let Some(id) = self.index.get(&key) {
             self.values[*id as usize] = value;
-            self.slots[self.home[*id as usize] as usize].value = value;
+            self.slots[self.bucket[*id as usize] as usize].value = value;
             return Ok(());
         }
         // It would be found as another, or another would be found as it: held whole.
@@ -190,7 +190,7 @@ impl HashTable {
         if id as usize == self.keys.len() {
             self.keys.push(key);
             self.values.push(value);
-            self.home.push(FREE);
+            self.bucket.push(FREE);
         } else {
             self.keys[id as usize] = key;
             self.values[id as usize] = value;
@@ -232,14 +232,14 @@ impl HashTable {
         for (old, i) in trail.into_iter().rev() {
             self.put(old, i);
         }
-        self.home[id as usize] = FREE;
+        self.bucket[id as usize] = FREE;
         false
     }
 
     fn put(&mut self, id: u32, place: usize) {
         self.tags[place] = self.tag(&self.keys[id as usize]);
         self.slots[place] = Slot { id, value: self.values[id as usize] };
-        self.home[id as usize] = place as u32;
+        self.bucket[id as usize] = place as u32;
     }
 
     /// After `id` got a place: keys with the same digest that would find it first become exceptions.
@@ -251,7 +251,7 @@ impl HashTable {
         let Some(same) = self.same_digest.get(&tag).filter(|s| s.len() > 1).cloned() else { return };
         for other in same {
             let key = self.keys[other as usize];
-            if self.home[other as usize] != FREE && self.match_main(&key).map(|s| s.id) != Some(other) {
+            if self.bucket[other as usize] != FREE && self.match_main(&key).map(|s| s.id) != Some(other) {
                 let value = self.values[other as usize];
                 self.take_out(&key);
                 self.exceptions.insert(key, value);
@@ -261,7 +261,7 @@ impl HashTable {
 
     fn take_out(&mut self, key: &Address) -> Option<u32> {
         let id = self.index.remove(key)?;
-        let place = std::mem::replace(&mut self.home[id as usize], FREE);
+        let place = std::mem::replace(&mut self.bucket[id as usize], FREE);
         if let Some(slot) = self.slots.get_mut(place as usize) {
             *slot = EMPTY;
         }

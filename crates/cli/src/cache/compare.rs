@@ -199,8 +199,10 @@ fn table(r: &Results) -> String {
     };
     let row = |o: &Outcome| {
         let coverage = o.coverage_detail.map_or("-".into(), |c| match c.counted {
-            cache::coverage::Ways::Exact { ways } => format!("{ways:.0}"),
-            cache::coverage::Ways::Estimate { ways, error, .. } => format!("~{ways:.2e}±{error:.0e}"),
+            cache::coverage::PathCount::Exact { table_paths } => format!("{table_paths:.0}"),
+            cache::coverage::PathCount::Estimate { table_paths, error, .. } => {
+                format!("~{table_paths:.2e}±{error:.0e}")
+            }
         });
         let c = &o.slow_path;
         vec![

@@ -74,7 +74,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
     };
     let mut bridge = args.ports.as_deref().map(|list| bridge(list, &pipeline)).transpose()?;
-    let mut ways = Vec::new();
+    let mut explanations = Vec::new();
     for (n, packet) in args.packet.iter().enumerate() {
         anyhow::ensure!(
             !packet.trim().is_empty(),
@@ -89,14 +89,14 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         // The next packet finds what this one installed.
         pipeline.add_all(explanation.journey.learned.iter().cloned(), now);
-        ways.push(explanation);
+        explanations.push(explanation);
     }
-    let views: Vec<View> = ways.iter().map(View::new).collect();
+    let views: Vec<View> = explanations.iter().map(View::new).collect();
     match &views[..] {
-        [one] => output::show(global.output, one, |_| tell(&ways[0]))?,
-        many => output::show(global.output, &many, |_| ways.iter().map(tell).collect::<Vec<_>>().join("\n"))?,
+        [one] => output::show(global.output, one, |_| tell(&explanations[0]))?,
+        many => output::show(global.output, &many, |_| explanations.iter().map(tell).collect::<Vec<_>>().join("\n"))?,
     }
-    let failed = ways.iter().flat_map(|w| &w.passes).any(|p| p.failed.is_some());
+    let failed = explanations.iter().flat_map(|w| &w.passes).any(|p| p.failed.is_some());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -182,9 +182,9 @@ struct PassView<'a> {
 }
 
 impl View<'_> {
-    fn new(way: &Explanation) -> View<'_> {
-        let first = &way.passes[0];
-        let (begin, left_out, end) = ends(&way.steps, IN_JSON);
+    fn new(explanation: &Explanation) -> View<'_> {
+        let first = &explanation.passes[0];
+        let (begin, left_out, end) = ends(&explanation.steps, IN_JSON);
         View {
             steps: begin.iter().chain(end).map(step_view).collect(),
             steps_left_out: (left_out > 0).then_some(left_out),
@@ -193,7 +193,7 @@ impl View<'_> {
             datapath_actions: &first.datapath_actions,
             depends_on: &first.depends,
             failed: first.failed.as_deref(),
-            recirculations: way.passes.iter().enumerate().skip(1).map(|(n, p)| pass_view(n, p)).collect(),
+            recirculations: explanation.passes.iter().enumerate().skip(1).map(|(n, p)| pass_view(n, p)).collect(),
         }
     }
 }
@@ -227,9 +227,9 @@ fn pass_view(pass: usize, p: &ExplainedPass) -> PassView<'_> {
 }
 
 /// What a person reads.
-fn tell(way: &Explanation) -> String {
+fn tell(explanation: &Explanation) -> String {
     let mut out = String::new();
-    for (n, pass) in way.passes.iter().enumerate() {
+    for (n, pass) in explanation.passes.iter().enumerate() {
         if n > 0 {
             let line = "=".repeat(79);
             let state = pass.ct_state.as_deref().unwrap_or("");
@@ -239,7 +239,7 @@ fn tell(way: &Explanation) -> String {
             );
         }
         let _ = writeln!(out, "Flow: {}\n", pass.packet);
-        let steps: Vec<&ExplainedStep> = way.steps.iter().filter(|s| s.pass == n).collect();
+        let steps: Vec<&ExplainedStep> = explanation.steps.iter().filter(|s| s.pass == n).collect();
         let (begin, left_out, end) = ends(&steps, SHOWN);
         begin.iter().for_each(|step| tell_step(step, &mut out));
         if left_out > 0 {

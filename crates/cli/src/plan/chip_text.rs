@@ -16,7 +16,7 @@ fn from(p: &Plan, section: &str) -> String {
 }
 
 /// A value beside the paper's, and why they differ.
-fn beside(row: &str, memory: &str, ours: f64, paper: f64, difference: f64, why: &Explained) -> Vec<String> {
+fn neighbour(row: &str, memory: &str, ours: f64, paper: f64, difference: f64, why: &Explained) -> Vec<String> {
     let mut cells = vec![row.to_string(), memory.to_string(), percent(ours), percent(paper)];
     cells.extend([signed(difference), why.because.clone()]);
     cells
@@ -26,7 +26,7 @@ fn cells(p: &Plan, title: &str, section: &str, list: &[sailfish::Cell]) -> Strin
     if list.is_empty() {
         return String::new();
     }
-    let rows = list.iter().map(|c| beside(c.row, c.memory, c.percent, c.paper_percent, c.difference, &c.explained));
+    let rows = list.iter().map(|c| neighbour(c.row, c.memory, c.percent, c.paper_percent, c.difference, &c.explained));
     let head = ["ROW", "MEMORY", "OURS %", "PAPER %", "DIFFERENCE", "WHY (POINTS)"];
     format!("\n{title}\n{}{}", from(p, section), table(&head, rows))
 }
@@ -55,8 +55,8 @@ pub fn text(p: &Plan, blocks: bool) -> String {
             let u = &s.usage;
             let (sram, tcam) = (&s.sram_explained, &s.tcam_explained);
             [
-                beside(s.step, "SRAM", u.sram_percent, s.paper_sram_percent, s.sram_difference, sram),
-                beside(s.step, "TCAM", u.tcam_percent, s.paper_tcam_percent, s.tcam_difference, tcam),
+                neighbour(s.step, "SRAM", u.sram_percent, s.paper_sram_percent, s.sram_difference, sram),
+                neighbour(s.step, "TCAM", u.tcam_percent, s.paper_tcam_percent, s.tcam_difference, tcam),
             ]
         });
         let head = ["STEP", "MEMORY", "OURS %", "PAPER %", "DIFFERENCE", "WHY (POINTS)"];

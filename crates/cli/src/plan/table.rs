@@ -4,7 +4,7 @@
 use crate::output::{show, table};
 use crate::Global;
 use anyhow::{anyhow, bail};
-use chip::blocks::{fit, Ask, Attached, Blocks, Misfit, State};
+use chip::blocks::{fit, Attached, Blocks, Misfit, Request, State};
 use chip::{Alpm, Bucket, Key, Kind, Part, Table};
 use std::process::ExitCode;
 
@@ -147,11 +147,11 @@ impl Stage {
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let p = super::profile(&args.profile)?;
     let g = &p.geometry;
-    let ask = read(&args, g)?;
-    let placed = fit(&ask, g);
+    let request = read(&args, g)?;
+    let placed = fit(&request, g);
     let parts = match &placed {
         Ok(parts) => Some(parts.clone()),
-        Err(_) => ask.alone(g).ok(),
+        Err(_) => request.alone(g).ok(),
     };
     let b = parts.as_deref().map(Blocks::of);
     let answer = Answer {
@@ -248,7 +248,7 @@ fn states(args: &Args) -> anyhow::Result<Attached> {
     Ok(all)
 }
 
-fn read(args: &Args, g: &chip::Geometry) -> anyhow::Result<Ask> {
+fn read(args: &Args, g: &chip::Geometry) -> anyhow::Result<Request> {
     let attached = states(args)?;
     let alpm = args.kind == Match::Alpm;
     if !alpm && (args.partitions.is_some() || args.subtrees.is_some() || args.option.is_some()) {
@@ -272,17 +272,17 @@ fn read(args: &Args, g: &chip::Geometry) -> anyhow::Result<Ask> {
     };
     let prefixes = matches!(args.kind, Match::Lpm | Match::Alpm);
     table.check(prefixes, g).map_err(|e| anyhow!("--{e}"))?;
-    Ok(Ask::Table { table, attached, prefixes })
+    Ok(Request::Table { table, attached, prefixes })
 }
 
 /// State by itself: an index addresses it, so there is no key, and nothing beside it.
-fn alone(args: &Args, attached: Attached) -> anyhow::Result<Ask> {
+fn alone(args: &Args, attached: Attached) -> anyhow::Result<Request> {
     if args.key.is_some() || args.key_bits.is_some() || args.action_bits > 0 {
         bail!("--key, --key-bits and --action-bits are for tables: an index addresses a counter, meter or register; leave them out");
     }
     let mut states = attached.states();
     match (states.next(), states.next()) {
-        (Some(state), None) => Ok(Ask::State { state, cells: args.entries }),
+        (Some(state), None) => Ok(Request::State { state, cells: args.entries }),
         _ => bail!("--counter, --meter and --register-bits of another kind stand beside a table's entries: plan them by themselves"),
     }
 }

@@ -54,7 +54,7 @@ impl Bound {
     }
 
     /// Whether nothing has changed about a VPC since all that its bindings name was found.
-    pub fn is_settled(&self, vpc: &Name) -> bool {
+    pub fn is_known(&self, vpc: &Name) -> bool {
         matches!(self.of.get(vpc), Some(Some(_)))
     }
 
@@ -75,16 +75,16 @@ impl Model {
         if self.bound.of.values().all(Option::is_some) {
             return;
         }
-        let found = self.look_up(|vpc| !self.bound.is_settled(vpc));
+        let found = self.look_up(|vpc| !self.bound.is_known(vpc));
         self.bound.of.retain(|_, known| known.is_some());
         self.bound.of.extend(found.into_iter().map(|(vpc, of)| (vpc, Some(of))));
     }
 
     /// The members of every VPC that has some, by VNI.
     pub(super) fn members(&self) -> Vec<(Vni, OfVpc)> {
-        let mut all = self.look_up(|vpc| !self.bound.is_settled(vpc));
-        let settled = self.bound.of.iter().filter_map(|(vpc, known)| Some((vpc.clone(), known.clone()?)));
-        all.extend(settled);
+        let mut all = self.look_up(|vpc| !self.bound.is_known(vpc));
+        let known_vpcs = self.bound.of.iter().filter_map(|(vpc, known)| Some((vpc.clone(), known.clone()?)));
+        all.extend(known_vpcs);
         let vni = |vpc: &Name| self.vpc_names.get(vpc).map(|id| self.vpc(*id).spec.vni);
         let mut list: Vec<_> = all.into_iter().filter_map(|(vpc, of)| Some((vni(&vpc)?, of))).collect();
         list.sort_unstable_by_key(|(vni, _)| *vni);

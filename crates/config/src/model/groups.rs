@@ -61,7 +61,7 @@ impl Model {
         }
         // Of a VPC of which nothing has changed everything is there; but for groups, which belong to none.
         for b in internet.bindings.values() {
-            if !self.bound.is_settled(&b.vpc) {
+            if !self.bound.is_known(&b.vpc) {
                 self.binding_faults(b, out);
             } else if self.bound.lost_groups() {
                 self.group_names(b, out);

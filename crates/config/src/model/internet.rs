@@ -406,7 +406,7 @@ impl<'a> Tx<'a> {
             }
             self.blame(kind, name, field, problem, &told);
         }
-        self.warn_of_no_way(&places);
+        self.warn_of_no_egress(&places);
     }
 
     /// Whether a fault of one object might be none, were the text of another one right.
@@ -516,8 +516,8 @@ impl<'a> Tx<'a> {
     }
 
     /// Warns of a Snat or elastic address that has no way out: no router, or no route that leads to it.
-    fn warn_of_no_way(&mut self, places: &HashMap<(Kind, Name), &'a Origin>) {
-        let ways = self.model.gateway.as_ref().map_or([false; 2], |g| [g.via4.is_some(), g.via6.is_some()]);
+    fn warn_of_no_egress(&mut self, places: &HashMap<(Kind, Name), &'a Origin>) {
+        let egress = self.model.gateway.as_ref().map_or([false; 2], |g| [g.via4.is_some(), g.via6.is_some()]);
         let mut routed: HashMap<u32, [bool; 2]> = HashMap::new();
         let mut doubts = Vec::new();
         for ((kind, name), origin) in places {
@@ -525,7 +525,7 @@ impl<'a> Tx<'a> {
             let vpc = vpc.map(|id| (id, *routed.entry(id).or_insert_with(|| self.model.routes_out(id))));
             for family in (0..2).filter(|family| served[*family]) {
                 let word = ["IPv4", "IPv6"][family];
-                if !ways[family] {
+                if !egress[family] {
                     doubts.push((*kind, name.clone(), *origin, Problem::NoWayOut { family: word }));
                 }
                 if let Some((id, _)) = vpc.filter(|(_, out)| !out[family]) {

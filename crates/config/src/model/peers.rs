@@ -59,8 +59,8 @@ impl Bounds<'_> {
         if limit == 0 || self.steps > BOUND_STEPS_MAX {
             return limit;
         }
-        if let Some(&(hops, asked)) = self.known.get(&(vpc, region)) {
-            if hops < asked || limit <= asked {
+        if let Some(&(hops, limit_seen)) = self.known.get(&(vpc, region)) {
+            if hops < limit_seen || limit <= limit_seen {
                 return hops.min(limit);
             }
         }

@@ -99,13 +99,13 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     };
     let inner = sight.found(session).inner;
     if p.hairpin {
-        sight.aside(session);
+        sight.exclude(session);
     }
     p.session = session.0;
     p.target = Addr::of(inner.vm());
     p.flow = arriving(&l4, ip_of(p, f), p.target, inner.vm_port());
     if !l4.v6 {
-        p.vm_home = w.tables.vm4_home(p.vni, p.target.as_v4());
+        p.vm_bucket = w.tables.vm4_bucket(p.vni, p.target.as_v4());
     }
     if R::ON {
         super::note(w, p, sight, session);
@@ -203,7 +203,7 @@ fn session_of<R: Recorder>(
         None => begin(w, sight, p, packet, l4, ports)?,
     };
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(None, l4, (f.ifindex, p.index, w.now), &mut w.held)?;
+        sight.first_ports(None, l4, (f.ifindex, p.index, w.now), &mut w.queued)?;
     }
     Ok(session)
 }

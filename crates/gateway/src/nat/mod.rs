@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
-use crate::work::{Held, Work};
+use crate::work::{QueuedFragment, Work};
 use l4::L4;
 
 /// Sessions and translation of a node, shared by its workers.
@@ -108,7 +108,7 @@ impl Nat {
         let stateless = filter.has_stateless();
         *self.filter.write().unwrap_or_else(PoisonError::into_inner) = filter;
         if let Some(states) = &*self.states() {
-            states.ask_about_strays(stateless);
+            states.evaluate_strays(stateless);
         }
     }
 
@@ -139,7 +139,7 @@ impl Nat {
         // What cannot be made leaves the one before in force.
         *states = make(states.clone())?;
         if let Some(states) = &*states {
-            states.ask_about_strays(stateless);
+            states.evaluate_strays(stateless);
         }
         Ok(())
     }
@@ -340,8 +340,8 @@ impl<'w> SessionView<'w> {
     }
 
     /// Both its ends are inside: the fast path leaves it to this one.
-    pub fn aside(self, session: SessionRef) {
-        self.nat.tracker.set_aside(session, &self.found(session).inner);
+    pub fn exclude(self, session: SessionRef) {
+        self.nat.tracker.exclude_from_offload(session, &self.found(session).inner);
     }
 
     /// Makes the session; what the translator gave for it is given back if there can be none, or was one already.
@@ -373,7 +373,7 @@ impl<'w> SessionView<'w> {
         let Some((key, piece)) = fragment(vni, l4) else { return Err(DropReason::FragmentUnknown) };
         match self.nat.fragments().later(&key, piece, frame, now) {
             Fate::Known(ports, upper) => Ok((ports, upper)),
-            Fate::Held => Err(DropReason::FragmentEarly),
+            Fate::Queued => Err(DropReason::FragmentEarly),
             Fate::Drop => Err(DropReason::FragmentUnknown),
         }
     }
@@ -387,18 +387,18 @@ impl<'w> SessionView<'w> {
         }
     }
 
-    /// Remembers a first fragment that came in by a port; pieces that came before it are added to `held`.
+    /// Remembers a first fragment that came in by a port; pieces that came before it are added to `queued`.
     pub fn first_ports(
         self,
         vni: Option<u32>,
         l4: &L4,
         (ifindex, cause, now): (u32, u8, u64),
-        held: &mut Vec<Held>,
+        queued: &mut Vec<QueuedFragment>,
     ) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };
         let ports = (l4.src_port, l4.dst_port);
         match self.nat.fragments().first(&key, piece, ports, now, &mut |frame| {
-            held.push(Held { frame, known: (ports, l4.proto), ifindex, cause })
+            queued.push(QueuedFragment { frame, known: (ports, l4.proto), ifindex, cause })
         }) {
             true => Ok(()),
             false => Err(DropReason::FragmentUnknown),

@@ -22,7 +22,7 @@ pub(crate) fn ip_of<'a>(p: &Packet, f: &'a Frame<'_>) -> &'a [u8] {
 
 /// Starts to load what tells whether the packet belongs to a session: the index, the POLICY word, the notes of its VM.
 #[inline(always)]
-pub(crate) fn ask<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
+pub(crate) fn prefetch<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
     let Some(sight) = w.nat else { return };
     if p.inner_error.is_some() || !matches!(p.kind, Kind::Ipv4 | Kind::Ipv6) {
         return;
@@ -30,18 +30,18 @@ pub(crate) fn ask<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
     w.tables.prefetch_line(w.tables.tenant_record(p.tenant.id()));
     let Ok(l4) = L4::read(ip_of(p, f), p.v6()) else { return };
     let Some(key) = key_of(p.vni, &l4, l4.ports_of(Direction::Out)) else { return };
-    let homes = sight.guard.homes_inner(&key);
-    sight.guard.prefetch(&homes);
+    let candidates = sight.guard.candidates_inner(&key);
+    sight.guard.prefetch(&candidates);
     if !l4.v6 {
         sight.nat.translator.prefetch_vm(p.vni, l4.src.as_v4());
     }
-    p.asked = Some((l4, homes));
+    p.prefetched = Some((l4, candidates));
 }
 
 /// Starts to load what a new session will need; the packet, which has none, is routed meanwhile.
 #[inline(always)]
-pub(crate) fn ask_more<R: Recorder>(w: &Work<'_, R>, sight: SessionView<'_>, p: &Packet) {
-    let Some((l4, _)) = &p.asked else { return };
+pub(crate) fn prefetch_more<R: Recorder>(w: &Work<'_, R>, sight: SessionView<'_>, p: &Packet) {
+    let Some((l4, _)) = &p.prefetched else { return };
     if l4.v6 {
         return w.tables.prefetch_vm6(p.vni, l4.src.halves());
     }
@@ -51,14 +51,14 @@ pub(crate) fn ask_more<R: Recorder>(w: &Work<'_, R>, sight: SessionView<'_>, p: 
 }
 
 /// The session that a packet belongs to, if it is one of the present policy and the packet tells it by itself.
-pub(crate) fn settled(sight: SessionView<'_>, p: &Packet, f: &Frame<'_>) -> Option<SessionRef> {
+pub(crate) fn established_session(sight: SessionView<'_>, p: &Packet, f: &Frame<'_>) -> Option<SessionRef> {
     let l4 = read(p, f).ok()?;
     if l4.piece.is_some() || matches!(l4.icmp, Icmp::Error | Icmp::Other) {
         return None;
     }
     let key = key_of(p.vni, &l4, l4.ports_of(Direction::Out))?;
-    let session = match &p.asked {
-        Some((_, homes)) => sight.guard.find_inner_at(homes, &key),
+    let session = match &p.prefetched {
+        Some((_, candidates)) => sight.guard.find_inner_at(candidates, &key),
         None => sight.inner(&key),
     }?;
     sight.current(session, p.policy).then_some(session)
@@ -67,7 +67,7 @@ pub(crate) fn settled(sight: SessionView<'_>, p: &Packet, f: &Frame<'_>) -> Opti
 /// The headers of a packet as it came out of its tunnel.
 #[inline(always)]
 fn read(p: &Packet, f: &Frame<'_>) -> Result<L4, DropReason> {
-    p.asked.map_or_else(|| L4::read(ip_of(p, f), p.v6()), |(l4, _)| Ok(l4))
+    p.prefetched.map_or_else(|| L4::read(ip_of(p, f), p.v6()), |(l4, _)| Ok(l4))
 }
 
 fn key_of(vni: u32, l4: &L4, ports: (u16, u16)) -> Option<InnerKey> {
@@ -81,7 +81,7 @@ fn find(sight: SessionView<'_>, vni: u32, l4: &L4, ports: (u16, u16)) -> Option<
 /// What a new session needs of the translator, and then its outer key's buckets begin to load: a pass over the batch before
 /// [`run`], which makes the session. Packets that need no new session, or need more than this, are left to `run`.
 pub(crate) fn prepare<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
-    let (Some(sight), Some((l4, _))) = (w.nat, p.asked) else { return Ok(()) };
+    let (Some(sight), Some((l4, _))) = (w.nat, p.prefetched) else { return Ok(()) };
     if p.ttl <= 1 || l4.piece.is_some() || !matches!(l4.icmp, Icmp::None | Icmp::Request) || covers_addresses(&l4) {
         return Ok(());
     }
@@ -91,7 +91,7 @@ pub(crate) fn prepare<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Fram
     }
     let public = translated(w, sight, p, ip_of(p, f), &l4, ports)?;
     if let Some(key) = outer_key(l4.proto, public.addr, l4.dst.ip(l4.v6), (public.port, ports.1)) {
-        sight.guard.prefetch(&sight.guard.homes_outer(&key));
+        sight.guard.prefetch(&sight.guard.candidates_outer(&key));
     }
     p.public = Some(public);
     Ok(())
@@ -122,7 +122,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
         false => w.tables.public4(l4.dst.as_v4()),
     };
     if ours.is_some() {
-        sight.aside(session);
+        sight.exclude(session);
         meter::vpc(w, p)?;
         hairpin(w, p, f, &l4, to)?;
         return inward::run(w, p, f);
@@ -189,7 +189,7 @@ fn session_of<R: Recorder>(
         }
     };
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
-        sight.first_ports(Some(p.vni), l4, (f.ifindex, p.index, w.now), &mut w.held)?;
+        sight.first_ports(Some(p.vni), l4, (f.ifindex, p.index, w.now), &mut w.queued)?;
     }
     Ok(session)
 }

@@ -66,18 +66,18 @@ fn with_packet<T>(
 #[test]
 fn sessions_are_looked_for_in_advance_for_whole_ip_packets() {
     let (rig, nat) = (rig(), nat());
-    let asked = |inner: &[u8], edit: fn(&mut Packet)| {
+    let prefetched = |inner: &[u8], edit: fn(&mut Packet)| {
         with_packet(&rig, &nat, inner, |w, p, f| {
             edit(p);
-            ask(w, p, f);
-            p.asked.map(|(l4, _)| (l4.src_port, l4.dst_port))
+            prefetch(w, p, f);
+            p.prefetched.map(|(l4, _)| (l4.src_port, l4.dst_port))
         })
     };
     let (v4, v6) = (udp_v4(A, REMOTE, b"x"), udp_v6(A6, REMOTE6, b"x"));
-    assert_eq!((asked(&v4, |_| ()), asked(&v6, |_| ())), (Some((1000, 2000)), Some((1000, 2000))));
-    assert_eq!(asked(&v4, |p| p.inner_error = Some(DropReason::InnerMartian)), None);
-    assert_eq!((asked(&v4, |p| p.kind = Kind::Arp), asked(&v6, |p| p.kind = Kind::Nd)), (None, None));
-    assert_eq!(asked(&ip_v4(A, REMOTE, 17, &[0; 3]), |_| ()), None, "its header is cut off");
+    assert_eq!((prefetched(&v4, |_| ()), prefetched(&v6, |_| ())), (Some((1000, 2000)), Some((1000, 2000))));
+    assert_eq!(prefetched(&v4, |p| p.inner_error = Some(DropReason::InnerMartian)), None);
+    assert_eq!((prefetched(&v4, |p| p.kind = Kind::Arp), prefetched(&v6, |p| p.kind = Kind::Nd)), (None, None));
+    assert_eq!(prefetched(&ip_v4(A, REMOTE, 17, &[0; 3]), |_| ()), None, "its header is cut off");
 }
 
 /// What was asked for leads to the same session as a look without it.
@@ -86,27 +86,27 @@ fn a_settled_session_is_found_with_and_without_asking() {
     let (rig, nat) = (rig(), nat());
     let udp = udp_v4(A, REMOTE, b"x");
     let session = with_packet(&rig, &nat, &udp, |w, p, f| {
-        assert!(settled(w.nat.unwrap(), p, f).is_none());
+        assert!(established_session(w.nat.unwrap(), p, f).is_none());
         let l4 = read(p, f).unwrap();
         session_of(w, w.nat.unwrap(), p, f, &l4).unwrap()
     });
-    let find = |inner: &[u8], edit: fn(&mut Packet), asked: bool| {
+    let find = |inner: &[u8], edit: fn(&mut Packet), prefetched: bool| {
         with_packet(&rig, &nat, inner, |w, p, f| {
             edit(p);
-            if asked {
-                ask(w, p, f);
+            if prefetched {
+                prefetch(w, p, f);
             }
-            settled(w.nat.unwrap(), p, f)
+            established_session(w.nat.unwrap(), p, f)
         })
     };
-    for asked in [false, true] {
-        assert_eq!(find(&udp, |_| (), asked), Some(session));
-        assert_eq!(find(&udp, |p| p.policy += 1 << abi::POLICY_EPOCH_SHIFT, asked), None, "of an older policy");
-        assert_eq!(find(&udp, |p| p.vni = BLUE, asked), None, "of another VPC");
-        assert_eq!(find(&udp_v4(A, REMOTE + 1, b"x"), |_| (), asked), None);
+    for prefetched in [false, true] {
+        assert_eq!(find(&udp, |_| (), prefetched), Some(session));
+        assert_eq!(find(&udp, |p| p.policy += 1 << abi::POLICY_EPOCH_SHIFT, prefetched), None, "of an older policy");
+        assert_eq!(find(&udp, |p| p.vni = BLUE, prefetched), None, "of another VPC");
+        assert_eq!(find(&udp_v4(A, REMOTE + 1, b"x"), |_| (), prefetched), None);
         let mut fragment = udp.clone();
         wire::ipv4::Packet::new_unchecked(&mut fragment[..]).set_flags_offset(wire::ipv4::MORE_FRAGMENTS);
-        assert_eq!(find(&fragment, |_| (), asked), None, "its datagram is to be put together first");
+        assert_eq!(find(&fragment, |_| (), prefetched), None, "its datagram is to be put together first");
     }
     // An error has the key of no session of its own; an echo request has.
     let echo = echo_v4(A, REMOTE);
@@ -128,13 +128,13 @@ fn endpoints_are_prepared_for_new_sessions() {
     let (rig, nat) = (rig(), nat());
     let prepared = |inner: &[u8], edit: fn(&mut Packet)| {
         with_packet(&rig, &nat, inner, |w, p, f| {
-            ask(w, p, f);
+            prefetch(w, p, f);
             edit(p);
             let out = prepare(w, p, f);
             let held = nat.translator().pool_use()[0].held;
             if let Some(public) = p.public {
                 // As if no session could be made.
-                let l4 = p.asked.unwrap().0;
+                let l4 = p.prefetched.unwrap().0;
                 let inner =
                     inner_key(RED, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), (l4.src_port, l4.dst_port)).unwrap();
                 let outer = outer_key(l4.proto, public.addr, l4.dst.ip(l4.v6), (public.port, l4.dst_port)).unwrap();
@@ -149,7 +149,7 @@ fn endpoints_are_prepared_for_new_sessions() {
     assert_eq!(prepared(&udp, |p| p.ttl = 2), (Ok(()), public, true));
     assert_eq!(prepared(&udp_v6(A6, REMOTE6, b"x"), |_| ()).1, Some(ip6(A6)));
     assert_eq!(prepared(&echo_v4(A, REMOTE), |_| ()).1, public);
-    for ttl in [|p: &mut Packet| p.ttl = 1, |p: &mut Packet| p.ttl = 0, |p: &mut Packet| p.asked = None] {
+    for ttl in [|p: &mut Packet| p.ttl = 1, |p: &mut Packet| p.ttl = 0, |p: &mut Packet| p.prefetched = None] {
         assert_eq!(prepared(&udp, ttl).1, None);
     }
     let mut fragment = udp.clone();

@@ -127,7 +127,7 @@ fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     (1..4).for_each(|port| assert!(begin(&nat, 7, port, S).is_ok()));
     let key = FragKey { vni: Some(7), src: [10, 0, 0, 5].into(), dst: [9, 9, 9, 9].into(), proto: 17, id: 1 };
     let piece = Piece { offset: 8, len: 8, more: true, upper: 17 };
-    assert_eq!(nat.fragments().later(&key, piece, b"held", S), Fate::Held);
+    assert_eq!(nat.fragments().later(&key, piece, b"held", S), Fate::Queued);
     assert_eq!((nat.expire(10 * S, 100).ended, nat.fragments().len()), (0, 1));
     nat.expire(16 * S, 100);
     assert_eq!(nat.fragments().len(), 0, "it is 15 seconds old");
@@ -187,20 +187,20 @@ fn a_fragment_is_known_by_its_datagram() {
     assert_eq!(sight.first_fits(vni, &later, S), Ok(()), "a later one is not asked about");
     assert_eq!(sight.later_ports(vni, &L4 { piece: None, ..later }, b"x", S), Err(DropReason::FragmentUnknown));
     assert_eq!(sight.later_ports(vni, &later, b"later", S), Err(DropReason::FragmentEarly));
-    let mut held = Vec::new();
+    let mut queued = Vec::new();
     let first = L4 { len: 116, ..first };
     assert_eq!(
-        (sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (4, 9, S), &mut held)),
+        (sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (4, 9, S), &mut queued)),
         (Ok(()), Ok(()))
     );
     assert_eq!(
-        (held.len(), &held[0].frame[..], held[0].known, held[0].ifindex, held[0].cause),
+        (queued.len(), &queued[0].frame[..], queued[0].known, queued[0].ifindex, queued[0].cause),
         (1, &b"later"[..], ((7, 8), 17), 4, 9)
     );
-    assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (4, 9, S), &mut held), Ok(()));
+    assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (4, 9, S), &mut queued), Ok(()));
     // Other ports contradict it.
     assert!(
-        sight.first_ports(vni, &first, (4, 9, S), &mut held).is_ok(),
+        sight.first_ports(vni, &first, (4, 9, S), &mut queued).is_ok(),
         "the datagram was whole, so this is another one"
     );
     assert!(!sight.contradicts(7, &first));
@@ -209,9 +209,9 @@ fn a_fragment_is_known_by_its_datagram() {
         (sight.first_fits(vni, &other, S), sight.contradicts(7, &first), sight.contradicts(8, &first)),
         (Err(DropReason::FragmentUnknown), true, false)
     );
-    assert_eq!(sight.first_ports(vni, &first, (4, 9, S), &mut held), Err(DropReason::FragmentUnknown));
+    assert_eq!(sight.first_ports(vni, &first, (4, 9, S), &mut queued), Err(DropReason::FragmentUnknown));
     assert_eq!(sight.later_ports(vni, &later, b"x", S), Err(DropReason::FragmentUnknown));
-    assert_eq!(held.len(), 1);
+    assert_eq!(queued.len(), 1);
     // A later one belongs to its session, counts, and keeps it alive; its bytes are no header.
     let session = begin(&nat, 7, 1, S).unwrap();
     assert_eq!(sight.judge(session, Direction::Out, &later, b"", 9 * S), Ok(true));

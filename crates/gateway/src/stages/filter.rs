@@ -11,22 +11,22 @@ use crate::{pair, Frame, Verdict};
 /// Whether groups may have a say. What goes to the Internet or comes from there is judged with its session, in nat.
 #[inline(always)]
 fn concerns(p: &Packet) -> bool {
-    !p.inward && (p.tenant.key | p.home().key) & TENANT_FILTERED != 0
+    !p.inward && (p.tenant.key | p.dst_vpc().key) & TENANT_FILTERED != 0
 }
 
 /// What the stage will need begins to load, for a packet whose destination is known.
 #[inline(always)]
-pub(crate) fn ask<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
+pub(crate) fn prefetch<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
     if concerns(p) {
-        pair::ask_ahead(w, p, f);
+        pair::prefetch_session(w, p, f);
     }
 }
 
 /// So does what the lines that were asked for lead to.
 #[inline(always)]
-pub(crate) fn ask_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(), Verdict> {
+pub(crate) fn prefetch_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(), Verdict> {
     if concerns(p) {
-        pair::ask_more(w, p);
+        pair::prefetch_more(w, p);
     }
     Ok(())
 }

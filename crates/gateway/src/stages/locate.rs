@@ -16,7 +16,7 @@ use crate::{echo, fragment, Frame, Verdict};
 pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
     let tables = w.tables;
     if !p.located {
-        match lookup_vm(tables, p, p.home()) {
+        match lookup_vm(tables, p, p.dst_vpc()) {
             Some(vm) => p.vm = vm,
             None => {
                 if R::ON {
@@ -43,7 +43,7 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fra
     if p.vm.flags & VM_FLAG_METERED != 0 {
         tables.prefetch_vm_meter(p.vm.vm);
     }
-    super::filter::ask(w, p, f);
+    super::filter::prefetch(w, p, f);
     Ok(())
 }
 
@@ -80,7 +80,7 @@ fn too_big<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>, path: &m
 
 #[cold]
 fn note_no_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
-    w.note(p, Stage::Locate, Event::NoVm { vni: p.home().vni, address: p.target.ip(p.v6()) });
+    w.note(p, Stage::Locate, Event::NoVm { vni: p.dst_vpc().vni, address: p.target.ip(p.v6()) });
 }
 
 #[cold]
@@ -89,7 +89,7 @@ fn note_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
         p,
         Stage::Locate,
         Event::Vm {
-            vni: p.home().vni,
+            vni: p.dst_vpc().vni,
             address: p.target.ip(p.v6()),
             mac: Mac(p.vm.mac),
             vm: p.vm.vm,

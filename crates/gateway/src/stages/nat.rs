@@ -22,8 +22,8 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     if p.policy & POLICY_NAT == 0 {
         return Ok(false);
     }
-    if outward::settled(sight, p, f).is_none() {
-        outward::ask_more(w, sight, p);
+    if outward::established_session(sight, p, f).is_none() {
+        outward::prefetch_more(w, sight, p);
         return Ok(false);
     }
     outward::run(w, p, f)?;

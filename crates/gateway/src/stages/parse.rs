@@ -37,14 +37,14 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
 /// Starts to load what the next stages look up by what stands in the packet.
 #[inline(always)]
 fn prefetch(tables: &Tables, strict: bool, p: &mut Packet) {
-    p.tenant_home = tables.tenant_home(p.vni);
+    p.tenant_bucket = tables.tenant_bucket(p.vni);
     if p.source_v6 {
         tables.prefetch_nc6(p.source.halves());
     } else if strict {
-        p.member_home = tables.member4_home(p.vni, p.source.as_v4());
+        p.member_bucket = tables.member4_bucket(p.vni, p.source.as_v4());
     }
     match p.kind {
-        Kind::Ipv4 => p.vm_home = tables.vm4_home(p.vni, p.target.as_v4()),
+        Kind::Ipv4 => p.vm_bucket = tables.vm4_bucket(p.vni, p.target.as_v4()),
         Kind::Ipv6 => tables.prefetch_vm6(p.vni, p.target.halves()),
         Kind::Arp | Kind::Nd => (),
     }

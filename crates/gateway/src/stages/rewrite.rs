@@ -24,7 +24,7 @@ pub(crate) fn run<R: Recorder>(
     if p.inward {
         crate::nat::inward::translate(w, p, f)?;
     }
-    let gateway_mac = w.tables.gateway_mac(p.home());
+    let gateway_mac = w.tables.gateway_mac(p.dst_vpc());
     let at = f.offset as usize + p.inner as usize;
     let tos = new_tos(p, &w.settings);
     rewrite_inner(f.buffer, at, p, gateway_mac, tos.inner).ok_or(DropReason::TxFailed)?;
@@ -35,7 +35,7 @@ pub(crate) fn run<R: Recorder>(
         remote: path.nc,
         tos: tos.outer,
         flow: p.flow,
-        vni: p.home().vni,
+        vni: p.dst_vpc().vni,
     };
     if path.cut {
         let inner = p.inner_frame(f).to_vec();

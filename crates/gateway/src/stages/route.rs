@@ -40,7 +40,7 @@ pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], fra
         w.each(packets, frames, |w, p, _| match p.next {
             Next::Nothing | Next::Done | Next::Internet => Ok(()),
             Next::Tree(walk) => step(w, p, walk),
-            Next::Peer { vni, home } => enter(w, p, vni, home),
+            Next::Peer { vni, bucket } => enter(w, p, vni, bucket),
             Next::Proof => prove(w, p),
         });
     }
@@ -74,7 +74,7 @@ fn root(tenant: &Tenant, v6: bool) -> u32 {
 pub(crate) fn lookup_vm(tables: &Tables, p: &Packet, vpc: &Tenant) -> Option<VmEntry> {
     match p.kind {
         // What the packet's own VPC has was looked for when the packet was parsed.
-        Kind::Ipv4 if p.hops == 0 => tables.vm4_from(p.vm_home, vpc, p.target.as_v4()),
+        Kind::Ipv4 if p.hops == 0 => tables.vm4_from(p.vm_bucket, vpc, p.target.as_v4()),
         Kind::Ipv4 => tables.vm4(vpc.vni, p.target.as_v4(), vpc.generation()),
         _ => tables.vm6(vpc.vni, p.target.halves(), vpc.generation()),
     }
@@ -88,7 +88,7 @@ fn end<R: Recorder>(w: &mut Work<'_, R>, reason: DropReason) -> Result<(), Verdi
 
 /// Begins at the root of the route tree of the VPC at hand.
 fn tree<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict> {
-    let Some(walk) = Walk::begin(root(p.home(), p.v6())) else {
+    let Some(walk) = Walk::begin(root(p.dst_vpc(), p.v6())) else {
         if R::ON {
             note(w, p, 0, false);
         }
@@ -135,7 +135,7 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
         SCOPE_PEER => {
             // What the peer's record will most likely ask for is its VM-NC entry.
             let vni = value & 0xff_ffff;
-            p.next = Next::Peer { vni, home: w.tables.tenant_home(vni) };
+            p.next = Next::Peer { vni, bucket: w.tables.tenant_bucket(vni) };
             prefetch_vm(w.tables, p, vni);
             return Ok(());
         }
@@ -155,8 +155,8 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
 }
 
 /// Goes on in a peer VPC: by proof, if there can be one.
-fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, vni: u32, home: u32) -> Result<(), Verdict> {
-    let Some(peer) = w.tables.tenant_from(home, vni) else { return end(w, DropReason::RoutePeerGone) };
+fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, vni: u32, bucket: u32) -> Result<(), Verdict> {
+    let Some(peer) = w.tables.tenant_from(bucket, vni) else { return end(w, DropReason::RoutePeerGone) };
     p.peer = peer;
     p.hops += 1;
     if root(&peer, p.v6()) & ROOT_SIMPLE == 0 {
@@ -197,6 +197,6 @@ fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, value: u32, shortcut: bool
     w.note(
         p,
         Stage::Route,
-        Event::Route { vni: p.home().vni, destination: p.target.ip(p.v6()), scope, peer, shortcut },
+        Event::Route { vni: p.dst_vpc().vni, destination: p.target.ip(p.v6()), scope, peer, shortcut },
     );
 }

@@ -21,14 +21,14 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'
         return Ok(());
     }
     let (tables, slot) = (w.tables, w.slot);
-    p.tenant = tables.tenant_from(p.tenant_home, p.vni).ok_or(DropReason::VniUnknown)?;
+    p.tenant = tables.tenant_from(p.tenant_bucket, p.vni).ok_or(DropReason::VniUnknown)?;
     tables.prefetch_line(tables.tenant_cell_line(p.tenant.id(), slot));
     if p.source_v6 {
         p.source_nc = tables.nc_by_addr6(p.source.halves());
         tables.prefetch_member6(p.vni, p.source_nc.unwrap_or(0));
     }
     if p.tenant.key & TENANT_NAT != 0 {
-        outward::ask(w, p, f);
+        outward::prefetch(w, p, f);
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
 fn may_send(tables: &Tables, p: &Packet) -> bool {
     match p.source_v6 {
         true => p.source_nc.is_some_and(|nc| tables.may_send6(p.vni, nc)),
-        false => tables.may_send4_from(p.member_home, p.vni, p.source.as_v4()),
+        false => tables.may_send4_from(p.member_bucket, p.vni, p.source.as_v4()),
     }
 }
 

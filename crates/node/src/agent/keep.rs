@@ -260,7 +260,7 @@ mod tests {
                 _ => Key::v4(7, 17, 0x0a00_0000 + i, 53, 0x0a01_0000, 1024),
             };
             let (tcp, state) = states[i as usize % 3];
-            (key, Connection { tcp, state, began: Direction::In, asked: i.is_multiple_of(5), away: false })
+            (key, Connection { tcp, state, began: Direction::In, probed: i.is_multiple_of(5), away: false })
         };
         (0..n).map(one).collect()
     }

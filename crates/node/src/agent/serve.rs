@@ -10,7 +10,7 @@ use super::records::FileSlots;
 use super::strangers::{Strangers, Until};
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
-use states::message::{Ask, Messages, Outbox, Tell, NAME_MAX};
+use states::message::{Messages, Outbox, Request, Tell, NAME_MAX};
 use states::{Backing, Host, Spec, Timeouts};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -240,12 +240,12 @@ impl Agent {
             opener.feed(&buffer[..n]);
         };
         let mut messages = Messages::of(&first);
-        let Some(Ask::Open { name, spec, timeouts }) = messages.next_ask().map_err(|e| e.to_string())? else {
+        let Some(Request::Open { name, spec, timeouts }) = messages.next_request().map_err(|e| e.to_string())? else {
             return Err("its first message does not say who it is".into());
         };
         let mut rest = Vec::new();
-        while let Some(ask) = messages.next_ask().map_err(|e| e.to_string())? {
-            rest.push(ask);
+        while let Some(request) = messages.next_request().map_err(|e| e.to_string())? {
+            rest.push(request);
         }
         tcp.set_write_timeout(Some(PATIENCE)).map_err(text)?;
         Ok(Opened { name, spec, timeouts, sealer, opener, rest })
@@ -362,12 +362,12 @@ impl Agent {
         host: &mut Host,
         wire: &mut Wire,
         mut opener: Opener,
-        rest: Vec<Ask>,
+        rest: Vec<Request>,
         replaced: &dyn Fn() -> bool,
     ) -> Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
         wire.stream.set_read_timeout(Some(TURN)).map_err(text)?;
-        rest.iter().for_each(|ask| host.ask(ask, monotonic_ns()));
+        rest.iter().for_each(|request| host.request(request, monotonic_ns()));
         let (mut turned, mut heard, mut buffer) = (Instant::now(), Instant::now(), vec![0; BURST]);
         loop {
             wire.flush(host).map_err(text)?;
@@ -384,8 +384,8 @@ impl Agent {
             let now = monotonic_ns();
             while let Some(chunk) = opener.next_chunk().map_err(|e| e.to_string())? {
                 let mut messages = Messages::of(&chunk);
-                while let Some(ask) = messages.next_ask().map_err(|e| e.to_string())? {
-                    host.ask(&ask, now);
+                while let Some(request) = messages.next_request().map_err(|e| e.to_string())? {
+                    host.request(&request, now);
                 }
                 // What is to be said stays within what was asked at once.
                 wire.flush(host).map_err(text)?;
@@ -418,7 +418,7 @@ struct Opened {
     timeouts: Timeouts,
     sealer: Sealer,
     opener: Opener,
-    rest: Vec<Ask>,
+    rest: Vec<Request>,
 }
 
 struct Wire {
@@ -513,8 +513,12 @@ mod tests {
             let mut say = Outbox::default();
             let t = 1 << 40;
             let timeouts =
-                Timeouts { opening: t, established: t, asked: t, closing: t, time_wait: t, plain: t, one_sided: t };
-            say.ask(&Ask::Open { name: "node".into(), spec: Spec::new(states::TableKind::Digest, 100, 10), timeouts });
+                Timeouts { opening: t, established: t, probed: t, closing: t, time_wait: t, plain: t, one_sided: t };
+            say.request(&Request::Open {
+                name: "node".into(),
+                spec: Spec::new(states::TableKind::Digest, 100, 10),
+                timeouts,
+            });
             let mut out = Vec::new();
             secrets.sealer(Side::Node).seal(&say.pop().unwrap(), &mut out);
             stream.write_all(&out).unwrap();

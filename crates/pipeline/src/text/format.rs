@@ -190,8 +190,8 @@ impl Out<'_> {
     fn options(&mut self) {
         for field in [Field::TunMetadata0, Field::TunMetadata1, Field::TunMetadata2, Field::TunMetadata3] {
             let bit = field.presence().unwrap_or(0);
-            let asked = self.mask.get(Field::TunPresent) & bit != 0;
-            match (asked, self.key.get(Field::TunPresent) & bit != 0, self.mask.get(field)) {
+            let wanted = self.mask.get(Field::TunPresent) & bit != 0;
+            match (wanted, self.key.get(Field::TunPresent) & bit != 0, self.mask.get(field)) {
                 (true, false, 0) => self.push(&format!("{}=NP", field.info().name)),
                 (true, true, 0) => self.push(field.info().name),
                 _ => self.field(field, field.info().name),

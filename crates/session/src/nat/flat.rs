@@ -48,7 +48,7 @@ impl<K: Copy + Eq + Into<u64>, V> Flat<K, V> {
         (self.slots.as_ptr() as usize, self.slots.len().wrapping_sub(1))
     }
 
-    fn home(&self, key: K) -> usize {
+    fn bucket(&self, key: K) -> usize {
         hash(self.mix, key.into())
     }
 
@@ -56,7 +56,7 @@ impl<K: Copy + Eq + Into<u64>, V> Flat<K, V> {
     #[inline]
     fn slot(&self, key: K) -> Option<usize> {
         let mask = self.slots.len().checked_sub(1)?;
-        let mut at = self.home(key) & mask;
+        let mut at = self.bucket(key) & mask;
         // At most three quarters are in use.
         while self.slots[at].as_ref().is_some_and(|(k, _)| *k != key) {
             at = (at + 1) & mask;
@@ -104,9 +104,9 @@ impl<K: Copy + Eq + Into<u64>, V> Flat<K, V> {
         let mask = self.slots.len() - 1;
         let mut at = (hole + 1) & mask;
         while let Some((key, _)) = &self.slots[at] {
-            let home = self.home(*key) & mask;
+            let bucket = self.bucket(*key) & mask;
             // It may stand in the hole if that is not before its home.
-            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+            if at.wrapping_sub(bucket) & mask >= at.wrapping_sub(hole) & mask {
                 self.slots.swap(hole, at);
                 hole = at;
             }

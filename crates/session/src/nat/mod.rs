@@ -138,8 +138,8 @@ impl Translator {
             Some(fixed) => fixed,
             None => {
                 let protocol = Protocol::from_number(flow.proto).ok_or(Refusal::ProtocolUnserved)?;
-                let ask = Ask { config: &config, tenant, flow, protocol, vm_addr, remote, now };
-                self.snat(&ask).inspect_err(|why| tenant.usage.refused(*why))?
+                let request = Request { config: &config, tenant, flow, protocol, vm_addr, remote, now };
+                self.snat(&request).inspect_err(|why| tenant.usage.refused(*why))?
             }
         };
         Ok(PublicEndpoint { addr: IpAddr::V4(public.0.into()), port: public.1 })
@@ -330,16 +330,16 @@ impl Translator {
         }
     }
 
-    fn snat(&self, ask: &Ask<'_>) -> Result<(u32, u16), Refusal> {
-        let snat = ask.tenant.snat.as_ref().ok_or(Refusal::NotServed)?;
-        let vm_word = u64::from(ask.flow.vni) << 32 | u64::from(ask.vm_addr);
+    fn snat(&self, request: &Request<'_>) -> Result<(u32, u16), Refusal> {
+        let snat = request.tenant.snat.as_ref().ok_or(Refusal::NotServed)?;
+        let vm_word = u64::from(request.flow.vni) << 32 | u64::from(request.vm_addr);
         let mut part = self.part(vm_word);
-        let vm = part.vms.get_or_make(vm_word, || Box::new(Vm::new(ask.tenant.usage.clone(), self.mix)));
-        if vm.version != ask.config.version {
-            follow(ask.config, ask.flow.vni, vm);
+        let vm = part.vms.get_or_make(vm_word, || Box::new(Vm::new(request.tenant.usage.clone(), self.mix)));
+        if vm.version != request.config.version {
+            follow(request.config, request.flow.vni, vm);
         }
-        let result = self.snat_of_vm(ask, snat, vm);
-        self.hints.tell(vm_word, vm, ask.protocol);
+        let result = self.snat_of_vm(request, snat, vm);
+        self.hints.tell(vm_word, vm, request.protocol);
         if vm.is_empty() {
             part.vms.remove(vm_word);
         }
@@ -347,23 +347,23 @@ impl Translator {
         result
     }
 
-    fn snat_of_vm(&self, ask: &Ask<'_>, snat: &SnatSpec, vm: &mut Vm) -> Result<(u32, u16), Refusal> {
-        let vm_port = ask.flow.vm_port;
-        if let Some(public) = vm.mapped(ask.protocol, vm_port) {
+    fn snat_of_vm(&self, request: &Request<'_>, snat: &SnatSpec, vm: &mut Vm) -> Result<(u32, u16), Refusal> {
+        let vm_port = request.flow.vm_port;
+        if let Some(public) = vm.mapped(request.protocol, vm_port) {
             return Ok(public);
         }
         let mixed = abi::hash3(
-            u64::from(ask.flow.vni),
-            ask.vm_addr.into(),
-            u64::from(vm_port) << 8 | u64::from(ask.flow.proto),
+            u64::from(request.flow.vni),
+            request.vm_addr.into(),
+            u64::from(vm_port) << 8 | u64::from(request.flow.proto),
             self.mix.0,
         );
         let mut gave_up = false;
         loop {
-            if let Some(public) = vm.map(ask.protocol, vm_port, mixed) {
+            if let Some(public) = vm.map(request.protocol, vm_port, mixed) {
                 return Ok(public);
             }
-            match self.grow(ask, snat, vm, gave_up) {
+            match self.grow(request, snat, vm, gave_up) {
                 Ok(None) => {}
                 Ok(Some(public)) => return Ok(public),
                 // Rather than be refused, the VM gives up a mapping that nobody uses.
@@ -380,40 +380,41 @@ impl Translator {
     /// was found dry just now.
     fn grow(
         &self,
-        ask: &Ask<'_>,
+        request: &Request<'_>,
         snat: &SnatSpec,
         vm: &mut Vm,
         look_again: bool,
     ) -> Result<Option<(u32, u16)>, Refusal> {
-        let owner = owner_word(ask.flow.vni, ask.vm_addr);
+        let owner = owner_word(request.flow.vni, request.vm_addr);
         let start = abi::hash1(owner, self.mix.0) as usize;
         let near = vm.addresses();
         let mut why = Refusal::PoolDry;
-        for pool in snat.pools.iter().filter_map(|p| ask.config.pools.get(*p)) {
+        for pool in snat.pools.iter().filter_map(|p| request.config.pools.get(*p)) {
             let n = pool.addresses.len();
             if n == 0 {
                 continue;
             }
             let all = (0..n).map(|i| &pool.addresses[(start % n + i) % n]);
             if pool.spec.reuse {
-                match self.reuse(ask, snat, vm, pool, all.take(4)) {
+                match self.reuse(request, snat, vm, pool, all.take(4)) {
                     Ok(public) => return Ok(Some(public)),
                     Err(other) => why = other,
                 }
                 continue;
             }
-            let own = near
-                .iter()
-                .filter(|a| ask.config.pool_of(a.addr).is_some_and(|p| std::ptr::eq(&ask.config.pools[p], pool)));
+            let own = near.iter().filter(|a| {
+                request.config.pool_of(a.addr).is_some_and(|p| std::ptr::eq(&request.config.pools[p], pool))
+            });
             let count = draw(vm, snat, pool.spec.block)?;
             let mut taken = Vec::new();
-            let mut take =
-                |a: &Arc<Address>| a.take_group(pool.chunks, count, ask.protocol, owner, &mut taken).then(|| a.clone());
+            let mut take = |a: &Arc<Address>| {
+                a.take_group(pool.chunks, count, request.protocol, owner, &mut taken).then(|| a.clone())
+            };
             let mut address = own.into_iter().find_map(&mut take);
-            if address.is_none() && (look_again || pool.dry_until.load(Relaxed) <= ask.now) {
+            if address.is_none() && (look_again || pool.dry_until.load(Relaxed) <= request.now) {
                 address = all.into_iter().find_map(&mut take);
                 if address.is_none() {
-                    pool.dry_until.store(ask.now + DRY_NS, Relaxed);
+                    pool.dry_until.store(request.now + DRY_NS, Relaxed);
                 }
             }
             vm.usage.give_back(u64::from(count) * u64::from(CHUNK) - taken.len() as u64 * u64::from(CHUNK));
@@ -429,7 +430,7 @@ impl Translator {
     /// A port of a pool that reuses ports, for one connection.
     fn reuse<'a>(
         &self,
-        ask: &Ask<'_>,
+        request: &Request<'_>,
         snat: &SnatSpec,
         vm: &mut Vm,
         pool: &Pool,
@@ -441,16 +442,16 @@ impl Translator {
         if !vm.usage.draw_reused(snat.ports_max) {
             return Err(Refusal::TenantPorts);
         }
-        let user = (ask.flow.vni, ask.vm_addr, ask.flow.vm_port);
+        let user = (request.flow.vni, request.vm_addr, request.flow.vm_port);
         for address in addresses {
-            let side = ask.side(address.addr);
+            let side = request.side(address.addr);
             let mixed = abi::hash3(
                 user.1.into(),
                 u64::from(user.2),
                 u64::from(side.remote) << 16 | u64::from(side.remote_port),
                 self.mix.0,
             );
-            let allowed = |port| address.allows(port, ask.protocol);
+            let allowed = |port| address.allows(port, request.protocol);
             if let Some(port) = self.reused.take(side, pool.spec.ports, mixed, user, allowed) {
                 vm.reused += 1;
                 address.reused().fetch_add(1, Relaxed);
@@ -463,7 +464,7 @@ impl Translator {
 }
 
 /// One question for a public endpoint.
-struct Ask<'a> {
+struct Request<'a> {
     config: &'a NatConfig,
     tenant: &'a Tenant,
     flow: &'a Flow,
@@ -473,7 +474,7 @@ struct Ask<'a> {
     now: u64,
 }
 
-impl Ask<'_> {
+impl Request<'_> {
     fn side(&self, public: u32) -> Side {
         Side { public, remote: self.remote, proto: self.flow.proto.into(), remote_port: self.flow.remote_port.into() }
     }

@@ -103,7 +103,7 @@ impl Translator {
                 for (word, vm) in part.vms.iter() {
                     let (vni, addr) = ((word >> 32) as u32, Ipv4Addr::from(word as u32));
                     if wanted(vni, addr) {
-                        let of = |h: super::vm::Held| Holder {
+                        let of = |h: super::vm::PortBlock| Holder {
                             vni,
                             vm: addr,
                             addr: h.addr.into(),

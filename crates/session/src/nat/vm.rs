@@ -136,7 +136,7 @@ pub(super) struct Vm {
 
 /// The ports that a VM holds in one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct PortBlock {
     pub addr: u32,
     pub first: u16,
     /// In use by protocol.
@@ -421,8 +421,8 @@ impl Vm {
     }
 
     /// What it holds.
-    pub fn held(&self) -> impl Iterator<Item = Held> + '_ {
-        self.blocks.iter().flatten().map(|b| Held {
+    pub fn held(&self) -> impl Iterator<Item = PortBlock> + '_ {
+        self.blocks.iter().flatten().map(|b| PortBlock {
             addr: b.address.addr,
             first: port(b.chunk, 0),
             used: b.used.map(u64::count_ones),
@@ -610,7 +610,7 @@ mod tests {
             assert_eq!((seen.len(), vm.map(protocol, 5000, 1), vm.first_free[protocol.index()]), (62, None, 1));
             assert_eq!(
                 vm.held().collect::<Vec<_>>(),
-                [Held { addr: 9, first: 1280, used: Protocol::ALL.map(|p| if p == protocol { 64 } else { 0 }) }]
+                [PortBlock { addr: 9, first: 1280, used: Protocol::ALL.map(|p| if p == protocol { 64 } else { 0 }) }]
             );
             // Other protocols have theirs.
             let other = if protocol == Protocol::Tcp { Protocol::Icmp } else { Protocol::Tcp };

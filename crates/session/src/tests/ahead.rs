@@ -10,11 +10,11 @@ thread_local! {
 
 /// Called with each address that this thread asks for.
 pub(crate) fn note(at: usize) {
-    ASKED.with_borrow_mut(|asked| asked.iter_mut().for_each(|list| list.push(at)));
+    ASKED.with_borrow_mut(|prefetched| prefetched.iter_mut().for_each(|list| list.push(at)));
 }
 
 /// The addresses that are asked for meanwhile, in their order.
-pub(crate) fn asked(what: impl FnOnce()) -> Vec<usize> {
+pub(crate) fn prefetched(what: impl FnOnce()) -> Vec<usize> {
     ASKED.set(Some(Vec::new()));
     what();
     ASKED.take().unwrap_or_default()
@@ -32,14 +32,17 @@ fn buckets_and_records_are_asked_for_before_they_are_read() {
     for new in &new {
         let (shared, _) = t.shared_for_tests();
         let mut at = None;
-        let asked = asked(|| at = t.create(new, S, &mut never).ok());
+        let prefetched = prefetched(|| at = t.create(new, S, &mut never).ok());
         let lines = shared.lines;
         for hash in [new.inner.hash(shared.salt()), new.outer.hash(shared.salt())] {
             for line in crate::table::buckets_of(shared.root(0x18), hash) {
-                assert!(asked.contains(&place(lines.at(line))), "a bucket of a new session");
+                assert!(prefetched.contains(&place(lines.at(line))), "a bucket of a new session");
             }
         }
-        assert!(made.is_empty() || asked.contains(&place(lines.at(at.unwrap().0 + 1))), "the record of the next one");
+        assert!(
+            made.is_empty() || prefetched.contains(&place(lines.at(at.unwrap().0 + 1))),
+            "the record of the next one"
+        );
         made.push(at.unwrap());
     }
     let sessions = t.sessions();
@@ -53,23 +56,23 @@ fn buckets_and_records_are_asked_for_before_they_are_read() {
         let (index, old) = (shared.root(0x18), shared.root(0x20));
         assert_eq!(old != 0, growing);
         for (n, new) in new.iter().enumerate() {
-            for (hash, homes) in [
-                (new.inner.hash(shared.salt()), guard.homes_inner(&new.inner)),
-                (new.outer.hash(shared.salt()), guard.homes_outer(&new.outer)),
+            for (hash, candidates) in [
+                (new.inner.hash(shared.salt()), guard.candidates_inner(&new.inner)),
+                (new.outer.hash(shared.salt()), guard.candidates_outer(&new.outer)),
             ] {
                 let [a, b] = crate::table::buckets_of(index, hash).map(line);
                 let [c, d] = crate::table::buckets_of(old, hash).map(line);
                 let (all, first) = if growing { (vec![a, b, c, d], vec![a, c]) } else { (vec![a, b], vec![a]) };
-                assert_eq!(asked(|| guard.prefetch(&homes)), all);
-                assert_eq!(asked(|| guard.prefetch_first(&homes)), first);
+                assert_eq!(prefetched(|| guard.prefetch(&candidates)), all);
+                assert_eq!(prefetched(|| guard.prefetch_first(&candidates)), first);
                 let mut found = false;
-                let records = asked(|| found = guard.prefetch_records(&homes));
+                let records = prefetched(|| found = guard.prefetch_records(&candidates));
                 assert!(found && records.contains(&line(made[n].0)), "session {n}");
             }
             let other = udp(2, n as u32, 9).inner;
-            let homes = guard.homes_inner(&other);
+            let candidates = guard.candidates_inner(&other);
             let mut found = true;
-            let seconds = asked(|| found = guard.prefetch_records(&homes));
+            let seconds = prefetched(|| found = guard.prefetch_records(&candidates));
             if !found {
                 let hash = other.hash(shared.salt());
                 let old = if growing { crate::table::buckets_of(old, hash)[1] } else { 0 };
@@ -85,17 +88,17 @@ fn tenants_and_vms_are_asked_for_before_a_session_is_counted() {
     let vm = |n: u32| crate::quota::vm_of(7, std::net::IpAddr::V4(n.into()));
     let tenant = quotas.tenant(7);
     (0..600).for_each(|n| quotas.adopt(tenant, &vm(n), true, false));
-    let mut home = 0;
+    let mut bucket = 0;
     for n in 0..600 {
-        let all = asked(|| quotas.prefetch(&vm(n)));
+        let all = prefetched(|| quotas.prefetch(&vm(n)));
         assert_eq!(all[1..], [place(tenant), place(tenant) + 64]);
-        assert_eq!(asked(|| quotas.prefetch_vm(&vm(n))), all[..1]);
-        home += u32::from(Some(all[0]) == quotas.place_for_tests(&vm(n)));
+        assert_eq!(prefetched(|| quotas.prefetch_vm(&vm(n))), all[..1]);
+        bucket += u32::from(Some(all[0]) == quotas.place_for_tests(&vm(n)));
     }
-    assert!(home > 400, "{home} of 600 lie where they are asked for");
-    assert_eq!(asked(|| quotas.prefetch_tenant(7)), [place(tenant)]);
-    assert!(asked(|| quotas.prefetch_tenant(8)).is_empty());
-    assert_eq!(asked(|| quotas.prefetch(&crate::quota::vm_of(8, std::net::IpAddr::V4(1.into())))).len(), 1);
+    assert!(bucket > 400, "{bucket} of 600 lie where they are asked for");
+    assert_eq!(prefetched(|| quotas.prefetch_tenant(7)), [place(tenant)]);
+    assert!(prefetched(|| quotas.prefetch_tenant(8)).is_empty());
+    assert_eq!(prefetched(|| quotas.prefetch(&crate::quota::vm_of(8, std::net::IpAddr::V4(1.into())))).len(), 1);
 }
 
 /// While sessions end by time, each one's record, tenant, buckets and VM were asked for some sessions earlier.
@@ -107,7 +110,7 @@ fn what_ends_by_time_is_asked_for_ahead() {
     let (shared, _) = t.shared_for_tests();
     let (lines, salt, index) = (shared.lines, shared.salt(), shared.root(0x18));
     let mut ended: Vec<(InnerKey, usize)> = Vec::new();
-    let all = asked(|| {
+    let all = prefetched(|| {
         for now in 2..50 {
             t.expire(now * S, 10_000, &mut |e| {
                 ended.push((e.session.inner, ASKED.with_borrow(|a| a.as_ref().map_or(0, Vec::len))))

@@ -112,23 +112,23 @@ fn a_session_set_aside_is_not_one_of_the_fast_path_until_its_place_is_another_s(
     answer(1);
     assert_eq!(fast(&t), 2);
     // One that is settled, twice; one that will settle; one whose line has another session by now.
-    t.set_aside(at[0], &new[0].inner);
-    t.set_aside(at[0], &new[0].inner);
+    t.exclude_from_offload(at[0], &new[0].inner);
+    t.exclude_from_offload(at[0], &new[0].inner);
     assert_eq!(fast(&t), 1);
-    t.set_aside(at[2], &new[2].inner);
+    t.exclude_from_offload(at[2], &new[2].inner);
     answer(2);
     assert_eq!(fast(&t), 1);
-    t.set_aside(at[1], &new[0].inner);
+    t.exclude_from_offload(at[1], &new[0].inner);
     assert_eq!(fast(&t), 1);
-    assert!(t.is_aside(at[0].0) && !t.is_aside(at[1].0) && t.is_aside(at[2].0));
+    assert!(t.is_excluded(at[0].0) && !t.is_excluded(at[1].0) && t.is_excluded(at[2].0));
     check(&t, S);
     assert!(t.remove(at[0], S, &mut |_| {}));
-    assert!(!t.is_aside(at[0].0) && t.is_aside(at[2].0) && fast(&t) == 1);
-    assert!(t.remove(at[2], S, &mut |_| {}) && !t.is_aside(at[2].0));
+    assert!(!t.is_excluded(at[0].0) && t.is_excluded(at[2].0) && fast(&t) == 1);
+    assert!(t.remove(at[2], S, &mut |_| {}) && !t.is_excluded(at[2].0));
     check(&t, S);
     // A session that has ended is not set aside.
-    t.set_aside(at[0], &new[0].inner);
-    assert!(!t.is_aside(at[0].0));
+    t.exclude_from_offload(at[0], &new[0].inner);
+    assert!(!t.is_excluded(at[0].0));
 }
 
 /// What one call of `expire` says that it did, it did.

@@ -91,7 +91,7 @@ pub(crate) fn check(t: &Tracker, now: u64) {
         tenant.0 += 1;
         tenant.1 += u32::from(info.state.half_open());
         let word = guard.record(*at).state_word();
-        tenant.2 += u32::from(info.state.fast() && word & SESSION_DOUBT == 0 && !t.is_aside(at.0));
+        tenant.2 += u32::from(info.state.fast() && word & SESSION_DOUBT == 0 && !t.is_excluded(at.0));
         *vms.entry((info.inner.vni(), info.inner.vm())).or_insert(0) += 1;
         lines += 1 + u64::from(info.inner.is_v6());
         assert_eq!(guard.record(*at).state_word() & SESSION_LOCK, 0);

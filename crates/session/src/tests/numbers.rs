@@ -19,8 +19,8 @@ fn what_nobody_has_set_is_what_the_handbook_says() {
     let all = TenantLimits { sessions: u32::MAX, vm_sessions: u32::MAX, half_open: u32::MAX };
     assert_eq!((o.timeouts, o.tenant), (Timeouts::default(), all));
     let f = FragLimits::default();
-    assert_eq!((f.datagrams, f.datagrams_tenant, f.held_bytes), (16_384, 1024, 16 << 20));
-    assert_eq!((f.held_bytes_datagram, f.lifetime), (65_536, 15 * S));
+    assert_eq!((f.datagrams, f.datagrams_tenant, f.queued_bytes), (16_384, 1024, 16 << 20));
+    assert_eq!((f.queued_bytes_datagram, f.lifetime), (65_536, 15 * S));
 }
 
 #[test]
@@ -319,20 +319,20 @@ fn the_queue_of_half_open_sessions_is_bounded_and_swept() {
     let tenant = quotas.tenant(1);
     tenant.half_open.store(10, Relaxed);
     assert!(tenant.queue_is_low(), "an empty one");
-    let asked = std::cell::Cell::new(0);
+    let requested = std::cell::Cell::new(0);
     let odd = |at: u32, start: u32| {
-        asked.set(asked.get() + 1);
+        requested.set(requested.get() + 1);
         assert_eq!(start, at + 1);
         at % 2 == 1
     };
     for at in 0..276 {
         tenant.enqueue(at, at + 1, odd);
         let len = tenant.queue().len() as u32;
-        assert_eq!((len, asked.get()), (at + 1, 0), "20 and 256 may be stale");
+        assert_eq!((len, requested.get()), (at + 1, 0), "20 and 256 may be stale");
     }
     tenant.enqueue(276, 277, odd);
     let queue: Vec<(u32, u32)> = tenant.queue().iter().copied().collect();
-    assert_eq!((queue.len(), asked.get()), (139, 276));
+    assert_eq!((queue.len(), requested.get()), (139, 276));
     assert_eq!((&queue[..3], queue[138]), (&[(1, 2), (3, 4), (5, 6)][..], (276, 277)));
     // It is low while it is less than half of what is half-open, and less than half full.
     for (len, half_open, low) in

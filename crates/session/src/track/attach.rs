@@ -187,7 +187,7 @@ impl Tracker {
         if !missing.is_empty() {
             // Its keys may have been given to another one, if this memory is garbage.
             let other = |found: Option<u32>| found.is_some_and(|o| o != at);
-            let [first, second] = hashes.map(|h| self.shared.homes(h));
+            let [first, second] = hashes.map(|h| self.shared.candidates(h));
             let taken = match record.owner() {
                 Owner::Filter => other(self.shared.find_pair(&first, &PairKey::of(inner, &outer))),
                 _ => other(self.shared.find_inner(&first, &inner)) || other(self.shared.find_outer(&second, &outer)),

@@ -231,15 +231,15 @@ impl Tracker {
         let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
         let buckets = Locked::new(&shared.lines, [a, b, c, d]);
         let pair = owner == Owner::Filter;
-        let homes = shared.homes(hashes[0]);
+        let candidates = shared.candidates(hashes[0]);
         let other = match pair {
-            true => shared.find_pair(&homes, &PairKey::of(*inner, outer)),
-            false => shared.find_inner(&homes, inner),
+            true => shared.find_pair(&candidates, &PairKey::of(*inner, outer)),
+            false => shared.find_inner(&candidates, inner),
         };
         if let Some(other) = other {
             return Err(Refusal::Exists(SessionRef(other)));
         }
-        if !pair && shared.find_outer(&shared.homes(hashes[1]), outer).is_some() {
+        if !pair && shared.find_outer(&shared.candidates(hashes[1]), outer).is_some() {
             return Err(Refusal::OuterTaken);
         }
         let state = shared.lines.at(at).word(STATE);

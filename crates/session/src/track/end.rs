@@ -88,7 +88,7 @@ impl Tracker {
             return false;
         }
         let (info, fast) = (self.copy(at, word, now), self.is_fast(at, word));
-        self.forget_aside(at);
+        self.forget_exclusion(at);
         // From here on it is gone: whoever is killed below leaves index entries without a session. The rest of the word stays:
         // who found the session before reads its key and owner until the record is used again.
         record.line.word(STATE).store(word & !SESSION_STATE_MASK, Release);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Judging packets of sessions that exist.
 
-use super::aside::is_settled;
 use super::create::{conn_bits, store_conn};
+use super::exclusion::is_offloadable;
 use super::*;
 use crate::record::COUNT;
 use crate::tcp::{self, Action, Conn};
@@ -117,12 +117,12 @@ impl Tracker {
     fn transition(&self, record: &Record, at: u32, (old, new): (u64, u64), anew: bool) {
         let [before, after] = [old, new].map(|word| State::from_number(word as u8));
         let half_open = before.half_open() != after.half_open() || anew;
-        let fast = is_settled(old) != is_settled(new) && !self.is_aside(at);
+        let fast = is_offloadable(old) != is_offloadable(new) && !self.is_excluded(at);
         if !half_open && !fast {
             return;
         }
         let tenant = self.quotas.tenant((record.line.word(INNER0).load(Relaxed) >> 40) as u32);
-        match is_settled(new) {
+        match is_offloadable(new) {
             true if fast => drop(tenant.fast.fetch_add(1, Relaxed)),
             false if fast => drop(tenant.fast.fetch_sub(1, Relaxed)),
             _ => {}

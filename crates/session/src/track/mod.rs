@@ -12,10 +12,10 @@
 //! nothing. Quotas, timers and free lists have small locks of their own, taken last and never held together with one another.
 //! Who holds the lock bit of a record takes none of the index.
 
-mod aside;
 mod attach;
 mod create;
 mod end;
+mod exclusion;
 mod expire;
 mod grow;
 mod import;
@@ -67,8 +67,8 @@ pub struct Tracker {
     spilled: Mutex<HashMap<u32, crate::Counts, Mix>>,
     spilled_len: AtomicUsize,
     /// Sessions that the fast path never serves, whatever their state.
-    aside: RwLock<HashSet<u32, Mix>>,
-    aside_len: AtomicUsize,
+    excluded: RwLock<HashSet<u32, Mix>>,
+    excluded_len: AtomicUsize,
     /// Lines in use by sessions.
     lines_used: AtomicU64,
     sessions: AtomicU64,
@@ -138,8 +138,8 @@ impl Tracker {
             due: Mutex::default(),
             spilled: Mutex::new(HashMap::with_hasher(Mix(salt))),
             spilled_len: AtomicUsize::new(0),
-            aside: RwLock::new(HashSet::with_hasher(Mix(salt))),
-            aside_len: AtomicUsize::new(0),
+            excluded: RwLock::new(HashSet::with_hasher(Mix(salt))),
+            excluded_len: AtomicUsize::new(0),
             lines_used: AtomicU64::new(0),
             sessions: AtomicU64::new(0),
             created: AtomicU64::new(0),
@@ -193,17 +193,17 @@ impl Tracker {
 
     /// The session with this inner key, looked for under the index's locks: a miss is certain.
     pub fn find_inner(&self, key: &InnerKey) -> Option<SessionRef> {
-        self.find_certainly(key.hash(self.salt), |homes| self.shared.find_inner(homes, key))
+        self.find_certainly(key.hash(self.salt), |candidates| self.shared.find_inner(candidates, key))
     }
 
     /// The session with this outer key, looked for under the index's locks: a miss is certain.
     pub fn find_outer(&self, key: &OuterKey) -> Option<SessionRef> {
-        self.find_certainly(key.hash(self.salt), |homes| self.shared.find_outer(homes, key))
+        self.find_certainly(key.hash(self.salt), |candidates| self.shared.find_outer(candidates, key))
     }
 
     /// The session of this pair, looked for under the index's locks: a miss is certain.
     pub fn find_pair(&self, key: &crate::PairKey) -> Option<SessionRef> {
-        self.find_certainly(key.hash(self.salt), |homes| self.shared.find_pair(homes, key))
+        self.find_certainly(key.hash(self.salt), |candidates| self.shared.find_pair(candidates, key))
     }
 
     /// The lock of the index, as all take it but who begins or ends its growth.
@@ -211,11 +211,11 @@ impl Tracker {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find_certainly(&self, hash: u64, find: impl Fn(&crate::Homes) -> Option<u32>) -> Option<SessionRef> {
+    fn find_certainly(&self, hash: u64, find: impl Fn(&crate::Candidates) -> Option<u32>) -> Option<SessionRef> {
         let _table = self.table();
         let [a, b] = buckets_of(self.shared.root(INDEX), hash);
         let _buckets = Locked::new(&self.shared.lines, [a, b, 0, 0]);
-        find(&self.shared.homes(hash)).map(SessionRef)
+        find(&self.shared.candidates(hash)).map(SessionRef)
     }
 
     /// Stamps a session with the epoch under which it was judged again. False: it has ended.

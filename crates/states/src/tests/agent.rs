@@ -160,12 +160,12 @@ fn an_idle_connection_is_asked_and_one_packet_answers() {
         open(a, 3, SECOND);
         assert_eq!(expired(a, SECOND + 3599 * SECOND), [], "it lives");
         assert_eq!(send(a, 3, Kind::Ack, Out, SECOND), FAST);
-        let asked = SECOND + 3601 * SECOND;
-        assert_eq!(expired(a, asked), [], "it is asked first");
-        assert!(a.get(&key(3, false)).unwrap().asked);
-        assert_eq!(send(a, 3, Kind::Ack, In, asked + 7000 * SECOND), ASKED);
-        assert_eq!(send(a, 3, Kind::Ack, In, asked), FAST);
-        let again = asked + (7000 + 3601) * SECOND;
+        let probed = SECOND + 3601 * SECOND;
+        assert_eq!(expired(a, probed), [], "it is asked first");
+        assert!(a.get(&key(3, false)).unwrap().probed);
+        assert_eq!(send(a, 3, Kind::Ack, In, probed + 7000 * SECOND), ASKED);
+        assert_eq!(send(a, 3, Kind::Ack, In, probed), FAST);
+        let again = probed + (7000 + 3601) * SECOND;
         assert_eq!(expired(a, again), [], "asked again");
         assert_eq!(expired(a, again + 7441 * SECOND), [(key(3, false), Why::Timeout)]);
     });

@@ -52,7 +52,7 @@ impl Table {
     fn look(&self, key: &Key) -> Look {
         match self {
             Table::Compact(agent) => {
-                let (register, fingerprint) = agent.table().home(key);
+                let (register, fingerprint) = agent.table().bucket(key);
                 (register.into(), fingerprint.into(), 0)
             }
             Table::Digest(agent) => {

@@ -135,16 +135,16 @@ impl Straddling {
     /// All that began to look have ended; others begin.
     fn end(&mut self, s: &Shared, alive: &BTreeMap<u64, Key>, table: &dyn Fn(&Key) -> u8) {
         for key in alive.values() {
-            if let Some((state, asks)) = self.0.get(key) {
+            if let Some((state, requests)) = self.0.get(key) {
                 assert!(
-                    s.away(key) || *state == 2 || *asks,
+                    s.away(key) || *state == 2 || *requests,
                     "{key:?} was read as {state} and then not found in Migrate_Tbl"
                 );
             }
         }
         // While the records alone know of some, whatever the table does not accept is the agent's.
-        let asks = s.judge(&flow(77, 0, 0, false), Kind::SynAck, 0).1 == Verdict::Agent;
-        self.0 = alive.values().map(|key| (*key, (table(key), asks))).collect();
+        let requests = s.judge(&flow(77, 0, 0, false), Kind::SynAck, 0).1 == Verdict::Agent;
+        self.0 = alive.values().map(|key| (*key, (table(key), requests))).collect();
     }
 }
 
@@ -248,20 +248,20 @@ fn a_table_that_fills_up_between_two_steps_refuses_nobody() {
             .expect("one whose prefix is not published");
         let refused = |shared: &Shared, key: &Key| {
             let (_, verdict) = shared.judge(key, Kind::Ack, 60);
-            let asked = verdict == Verdict::Agent;
+            let requested = verdict == Verdict::Agent;
             (
-                asked,
-                asked
+                requested,
+                requested
                     && shared.control(&Control { key: *key, kind: Kind::Ack, from: Out }, false, SECOND, &mut |_| true)
                         == Outcome::Pass,
             )
         };
         let strangers: Vec<Key> = (0..200).map(|i| flow(9, i, i, false)).collect();
-        let asked = strangers.iter().map(|key| refused(&shared, key)).filter(|(asked, passed)| {
+        let requested = strangers.iter().map(|key| refused(&shared, key)).filter(|(requested, passed)| {
             assert!(!passed, "a stranger");
-            *asked
+            *requested
         });
-        assert!(asked.count() > 100, "{kind:?}: the agent is asked while it alone knows");
+        assert!(requested.count() > 100, "{kind:?}: the agent is asked while it alone knows");
         all_live(&shared, SECOND, "at once");
         if kind == TableKind::Digest {
             // A process that dies in between.
@@ -275,8 +275,8 @@ fn a_table_that_fills_up_between_two_steps_refuses_nobody() {
         {}
         assert!(shared.away(away) && !shared.presses());
         all_live(&shared, 2 * SECOND, "once they are published");
-        let asked = strangers.iter().filter(|key| refused(&shared, key).0).count();
-        assert_eq!(asked, 0, "{kind:?}: the fast path tells by itself again");
+        let requested = strangers.iter().filter(|key| refused(&shared, key).0).count();
+        assert_eq!(requested, 0, "{kind:?}: the fast path tells by itself again");
     }
 }
 

@@ -3,7 +3,7 @@
 //! message, messages that are garbage.
 use super::agent::{agent, table, Node, CONNECTIONS};
 use super::*;
-use crate::message::{Ask, Begin, Messages, Outbox, Tell, CHUNK_MAX, MESSAGE_MAX};
+use crate::message::{Begin, Messages, Outbox, Request, Tell, CHUNK_MAX, MESSAGE_MAX};
 use crate::remote::EndsLog;
 use std::sync::Mutex;
 
@@ -45,14 +45,14 @@ impl Pair {
         self.remote.connected();
         let mut opened = false;
         while let Some(chunk) = self.remote.pop(std::time::Duration::ZERO) {
-            for ask in asks(&chunk) {
-                match (opened, ask) {
-                    (false, Ask::Open { name, spec: got, timeouts }) => {
+            for request in requests(&chunk) {
+                match (opened, request) {
+                    (false, Request::Open { name, spec: got, timeouts }) => {
                         assert_eq!((name.as_str(), got), ("n1", self.spec));
                         self.host.connected(timeouts);
                         opened = true;
                     }
-                    (_, ask) => self.host.ask(&ask, self.now),
+                    (_, request) => self.host.request(&request, self.now),
                 }
             }
         }
@@ -78,7 +78,7 @@ impl Pair {
             if up.is_none() && down.is_none() {
                 return;
             }
-            up.iter().flat_map(|chunk| asks(chunk)).for_each(|ask| self.host.ask(&ask, self.now));
+            up.iter().flat_map(|chunk| requests(chunk)).for_each(|request| self.host.request(&request, self.now));
             down.iter().for_each(|chunk| self.remote.receive(chunk, &self.log).unwrap());
             most -= 1;
         }
@@ -89,15 +89,18 @@ impl Pair {
         while let Some(from) = at {
             let remote = &self.remote;
             let page = std::thread::scope(|s| {
-                let asking = s.spawn(move || remote.list(from));
-                while !asking.is_finished() {
+                let requesting = s.spawn(move || remote.list(from));
+                while !requesting.is_finished() {
                     let chunk = remote.pop(std::time::Duration::from_millis(1));
-                    chunk.iter().flat_map(|chunk| asks(chunk)).for_each(|ask| self.host.ask(&ask, self.now));
+                    chunk
+                        .iter()
+                        .flat_map(|chunk| requests(chunk))
+                        .for_each(|request| self.host.request(&request, self.now));
                     while let Some(chunk) = self.host.pop() {
                         remote.receive(&chunk, &self.log).unwrap();
                     }
                 }
-                asking.join().unwrap()
+                requesting.join().unwrap()
             });
             let (list, next) = page.expect("an answer");
             all.extend(list);
@@ -107,7 +110,7 @@ impl Pair {
     }
 
     fn send_on(&mut self, packet: &Control, begin: Begin) -> Outcome {
-        match self.remote.ask(&self.completions, packet, begin, false) {
+        match self.remote.request(&self.completions, packet, begin, false) {
             Err(why) => Outcome::Refuse(why),
             Ok(ticket) => {
                 self.pump(usize::MAX);
@@ -120,9 +123,9 @@ impl Pair {
     }
 }
 
-fn asks(chunk: &[u8]) -> Vec<Ask> {
+fn requests(chunk: &[u8]) -> Vec<Request> {
     let mut messages = Messages::of(chunk);
-    std::iter::from_fn(|| messages.next_ask().unwrap()).collect()
+    std::iter::from_fn(|| messages.next_request().unwrap()).collect()
 }
 
 impl Node for Pair {
@@ -246,15 +249,15 @@ fn a_connection_that_breaks_anywhere_loses_nothing_that_was_answered() {
     let mut gone = 0;
     for round in 0..200 {
         pair.now += 1_000_000;
-        let mut asked = std::collections::HashMap::new();
+        let mut requested = std::collections::HashMap::new();
         for _ in 0..rng.random_range(1..300) {
             let packet = Control {
                 key: key(rng.random_range(0..2000), rng.random_ratio(1, 10)),
                 kind: [Kind::Syn, Kind::Syn, Kind::SynAck, Kind::Ack, Kind::Fin, Kind::Rst][rng.random_range(0..6)],
                 from: if rng.random() { Direction::Out } else { Direction::In },
             };
-            if let Ok(ticket) = pair.remote.ask(&pair.completions, &packet, Begin::Allowed, false) {
-                assert!(asked.insert(ticket, packet).is_none());
+            if let Ok(ticket) = pair.remote.request(&pair.completions, &packet, Begin::Allowed, false) {
+                assert!(requested.insert(ticket, packet).is_none());
             }
         }
         pair.pump(rng.random_range(0..8));
@@ -266,13 +269,13 @@ fn a_connection_that_breaks_anywhere_loses_nothing_that_was_answered() {
         // Answered or gone, each once.
         let mut began = Vec::new();
         for (ticket, answer) in pair.completions.take(usize::MAX) {
-            let packet = asked.remove(&ticket).expect("a number of this round, once");
+            let packet = requested.remove(&ticket).expect("a number of this round, once");
             gone += u32::from(answer.outcome == Outcome::Refuse(Refusal::Gone));
-            if answer.asked && answer.outcome == Outcome::Pass {
+            if answer.evaluated && answer.outcome == Outcome::Pass {
                 began.push(packet.key);
             }
         }
-        assert!(asked.is_empty(), "round {round}: {} packets were forgotten", asked.len());
+        assert!(requested.is_empty(), "round {round}: {} packets were forgotten", requested.len());
         pair.connect();
         pair.pump(usize::MAX);
         assert!(pair.remote.is_up());
@@ -290,15 +293,15 @@ fn a_connection_that_breaks_anywhere_loses_nothing_that_was_answered() {
 fn packets_that_wait_have_a_bound_of_all_and_of_a_tenant() {
     let pair = Pair::new(PAPER);
     let syn = |vni: u32, i: u32| Control { key: Key::v4(vni, 6, i, 1, 2, 80), kind: Kind::Syn, from: Direction::Out };
-    let ask = |vni, i| pair.remote.ask(&pair.completions, &syn(vni, i), Begin::Allowed, false);
-    let asked = |vni| (0..5000).take_while(|i| ask(vni, *i).is_ok()).count();
-    assert_eq!(asked(1), crate::remote::WAITING_TENANT_MAX);
-    assert_eq!(ask(1, 9999), Err(Refusal::Busy));
-    let others: usize = (2..12).map(asked).sum();
+    let request = |vni, i| pair.remote.request(&pair.completions, &syn(vni, i), Begin::Allowed, false);
+    let requested = |vni| (0..5000).take_while(|i| request(vni, *i).is_ok()).count();
+    assert_eq!(requested(1), crate::remote::WAITING_TENANT_MAX);
+    assert_eq!(request(1, 9999), Err(Refusal::Busy));
+    let others: usize = (2..12).map(requested).sum();
     assert_eq!(others, crate::remote::WAITING_MAX - crate::remote::WAITING_TENANT_MAX);
     pair.remote.disconnected();
     assert_eq!(pair.completions.take(usize::MAX).len(), crate::remote::WAITING_MAX);
-    assert_eq!(ask(3, 1), Err(Refusal::Gone));
+    assert_eq!(request(3, 1), Err(Refusal::Gone));
 }
 
 #[test]
@@ -333,7 +336,7 @@ fn connections_from_elsewhere_are_adopted_before_the_table_is_entered() {
 fn messages_come_back_as_they_went() {
     let mut rng = seeded("messages");
     let connection =
-        Connection { tcp: Some(Fsm::LastAck), state: State::Closing, began: Direction::In, asked: true, away: false };
+        Connection { tcp: Some(Fsm::LastAck), state: State::Closing, began: Direction::In, probed: true, away: false };
     for i in 0..2000 {
         let key = key(rng.random(), rng.random());
         let state = state(rng.random());
@@ -345,14 +348,14 @@ fn messages_come_back_as_they_went() {
         };
         let begin = [Begin::Never, Begin::Denied, Begin::Allowed][i % 3];
         let asks_ = [
-            Ask::Open { name: "node-1".into(), spec, timeouts: Timeouts::default() },
-            Ask::Timeouts(Timeouts::default()),
-            Ask::Sync,
-            Ask::Control { ticket: rng.random(), packet, begin, pick_up: rng.random() },
-            Ask::Adopt { key, tcp: rng.random(), began: packet.from },
-            Ask::Revoke(key),
-            Ask::List { ticket: rng.random(), from: rng.random(), places: rng.random() },
-            Ask::Ping,
+            Request::Open { name: "node-1".into(), spec, timeouts: Timeouts::default() },
+            Request::Timeouts(Timeouts::default()),
+            Request::Sync,
+            Request::Control { ticket: rng.random(), packet, begin, pick_up: rng.random() },
+            Request::Adopt { key, tcp: rng.random(), began: packet.from },
+            Request::Revoke(key),
+            Request::List { ticket: rng.random(), from: rng.random(), places: rng.random() },
+            Request::Ping,
         ];
         let tells = [
             Tell::Opened { connections: rng.random() },
@@ -362,7 +365,7 @@ fn messages_come_back_as_they_went() {
             Tell::Insert(key, state),
             Tell::Set(key, state),
             Tell::Remove(key),
-            Tell::Answer { ticket: rng.random(), outcome: Outcome::Refuse(Refusal::Opening), asked: rng.random() },
+            Tell::Answer { ticket: rng.random(), outcome: Outcome::Refuse(Refusal::Opening), evaluated: rng.random() },
             Tell::Item { ticket: rng.random(), key, connection },
             Tell::PageEnd { ticket: rng.random(), next: [None, Some(rng.random_range(0..1 << 60))][i % 2] },
             Tell::Ended(Ended { key, connection, why: Why::Closed }),
@@ -371,8 +374,8 @@ fn messages_come_back_as_they_went() {
             Tell::Pong,
         ];
         let mut out = Outbox::default();
-        asks_.iter().for_each(|ask| out.ask(ask));
-        assert_eq!(asks(&out.pop().unwrap()), asks_);
+        asks_.iter().for_each(|request| out.request(request));
+        assert_eq!(requests(&out.pop().unwrap()), asks_);
         tells.iter().for_each(|tell| out.tell(tell));
         let chunk = out.pop().unwrap();
         let mut messages = Messages::of(&chunk);
@@ -395,16 +398,16 @@ fn garbage_is_refused_and_chunks_have_their_bound() {
         bytes[0] = rng.random_range(0..20);
         let bytes = &bytes[..rng.random_range(0..80)];
         let (mut a, mut b) = (Messages::of(bytes), Messages::of(bytes));
-        while let Ok(Some(_)) = a.next_ask() {}
+        while let Ok(Some(_)) = a.next_request() {}
         while let Ok(Some(_)) = b.next_tell() {}
     }
     let mut out = Outbox::default();
-    (0..10_000).for_each(|i| out.ask(&Ask::Revoke(key(i, true))));
+    (0..10_000).for_each(|i| out.request(&Request::Revoke(key(i, true))));
     assert!(out.len() > 20);
     let mut all = 0;
     while let Some(chunk) = out.pop() {
         assert!(chunk.len() <= CHUNK_MAX);
-        all += asks(&chunk).len();
+        all += requests(&chunk).len();
     }
     assert_eq!(all, 10_000);
 }

@@ -166,11 +166,11 @@ fn false_accepts_are_those_of_the_formula() {
             let ack = Control { key: key(i, false), kind: Kind::Ack, from: Out };
             assert_eq!(shared.control(&ack, true, SECOND, &mut |_| true), Outcome::Pass);
         }
-        let asked = 400_000;
+        let requested = 400_000;
         let accepted =
-            (n..n + asked).filter(|i| shared.judge(&key(*i, false), Kind::Ack, 0).1 == Verdict::Accept).count();
-        let (measured, formula) = (accepted as f64 / f64::from(asked), shared.status().false_accepts);
-        let sigma = (formula / f64::from(asked)).sqrt();
+            (n..n + requested).filter(|i| shared.judge(&key(*i, false), Kind::Ack, 0).1 == Verdict::Accept).count();
+        let (measured, formula) = (accepted as f64 / f64::from(requested), shared.status().false_accepts);
+        let sigma = (formula / f64::from(requested)).sqrt();
         println!("{} {fingerprint} bits: measured {measured:.6}, formula {formula:.6}", kind.name());
         assert!((measured - formula).abs() <= 6.0 * sigma + 0.03 * formula, "{kind:?}: {measured} is not {formula}");
     }

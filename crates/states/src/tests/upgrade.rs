@@ -58,7 +58,7 @@ fn every_connection_is_found_where_this_layout_has_it() {
     let mut agent = Agent::new(Exact::create(heap(Exact::lines(&o)), &o).unwrap(), table, Timeouts::default());
     for (key, c) in &want {
         assert!(agent.restore(key, c, 9_000_000_000) && !agent.restore(key, c, 9_000_000_000));
-        assert_eq!(agent.get(key).map(|got| Connection { asked: c.asked, state: c.state, ..got }), Some(*c));
+        assert_eq!(agent.get(key).map(|got| Connection { probed: c.probed, state: c.state, ..got }), Some(*c));
     }
 }
 
@@ -87,9 +87,14 @@ fn a_layout_with_fields_elsewhere_is_read_by_their_names() {
     let word = |at: usize| words.get(at / 8).copied();
     let old = OldRecords { field: &field, bytes: &|_| Some(64), shift: 32, word: &word };
     let got = old.connections().unwrap();
-    let open =
-        Connection { tcp: Some(Fsm::Established), state: State::Open, began: Direction::In, asked: false, away: false };
-    let datagrams = Connection { tcp: None, state: State::Open, began: Direction::Out, asked: false, away: false };
+    let open = Connection {
+        tcp: Some(Fsm::Established),
+        state: State::Open,
+        began: Direction::In,
+        probed: false,
+        away: false,
+    };
+    let datagrams = Connection { tcp: None, state: State::Open, began: Direction::Out, probed: false, away: false };
     assert_eq!(got, [(Key::V4([70, 71]), open), (Key::Wide([1, 2, 3, 4, 5, 6]), datagrams)]);
     // A field that nobody knows, or garbage for a root: nothing is made up.
     let lacks = |s: &str, f: &str, what: &str| field(s, f, what).filter(|_| f != "values");

@@ -174,13 +174,13 @@ fn pairs_are_even_and_nothing_of_their_block_is_lost() {
             for l in [line, line + 1] {
                 a.lines.fill(l, &[7; 8]);
             }
-            let beside = [line - 1, line + 2].map(|l| (l, a.lines.at(l).snapshot()));
+            let neighbours = [line - 1, line + 2].map(|l| (l, a.lines.at(l).snapshot()));
             a.free_pair(line);
             assert_eq!(a.used(), used - 2);
             check(&a);
             assert_eq!(a.alloc_pair().unwrap(), line);
             assert!([line, line + 1].iter().all(|l| a.lines.at(*l).snapshot() == [0; 8]));
-            beside.iter().for_each(|(l, words)| assert_eq!(a.lines.at(*l).snapshot(), *words));
+            neighbours.iter().for_each(|(l, words)| assert_eq!(a.lines.at(*l).snapshot(), *words));
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::{HeapMemory, Memory};
-use memory::testing::asked;
+use memory::testing::prefetched;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -493,30 +493,30 @@ fn a_move_asks_for_the_lines_that_it_fills() {
     let all = samples(Kind::Vm4, 20, 16);
     all.iter().for_each(|e| insert(&mut t, &mut s, e));
     let old = t;
-    let asked = asked(|| t.stage(&mut s, 50).unwrap());
+    let prefetched = prefetched(|| t.stage(&mut s, 50).unwrap());
     let mut want = Vec::new();
     for bucket in 8..16 {
         for slot in 0..3 {
             let key = word(&s, old.first + bucket, slot);
             if key != 0 {
-                let home = t.first + bucket_of(hash1(key & !0xff, SALT), 50);
-                want.push(std::ptr::from_ref(s.lines.at(home)) as usize);
+                let bucket = t.first + bucket_of(hash1(key & !0xff, SALT), 50);
+                want.push(std::ptr::from_ref(s.lines.at(bucket)) as usize);
             }
         }
     }
     assert!(want.len() > 5);
-    assert_eq!(asked, want);
+    assert_eq!(prefetched, want);
     let line = |hash| vec![std::ptr::from_ref(s.lines.at(t.first + bucket_of(hash, 50))) as usize];
-    let asked = |what: &dyn Fn()| memory::testing::asked(what);
-    assert_eq!(asked(&|| t.prefetch4(&s, all[0].words[0])), line(all[0].hash));
+    let prefetched = |what: &dyn Fn()| memory::testing::prefetched(what);
+    assert_eq!(prefetched(&|| t.prefetch4(&s, all[0].words[0])), line(all[0].hash));
     let none = HashTable::new(Kind::Word(32), ROOT);
-    assert!(asked(&|| none.prefetch_word(&s, 5)).is_empty() && asked(&|| none.prefetch4(&s, 5)).is_empty());
-    assert!(asked(&|| none.prefetch_tenant(&s, 5)).is_empty());
+    assert!(prefetched(&|| none.prefetch_word(&s, 5)).is_empty() && prefetched(&|| none.prefetch4(&s, 5)).is_empty());
+    assert!(prefetched(&|| none.prefetch_tenant(&s, 5)).is_empty());
     let words = HashTable { kind: Kind::Word(32), ..t };
-    assert_eq!(asked(&|| words.prefetch_word(&s, 7 << 32 | 9)), line(hash1(7 << 32, SALT)));
+    assert_eq!(prefetched(&|| words.prefetch_word(&s, 7 << 32 | 9)), line(hash1(7 << 32, SALT)));
     let vpcs = HashTable { kind: Kind::Tenant, buckets: 25, ..t };
-    let home = t.first + 2 * bucket_of(hash1(7 << 40, SALT), 25);
-    assert_eq!(asked(&|| vpcs.prefetch_tenant(&s, 7)), [std::ptr::from_ref(s.lines.at(home)) as usize]);
+    let bucket = t.first + 2 * bucket_of(hash1(7 << 40, SALT), 25);
+    assert_eq!(prefetched(&|| vpcs.prefetch_tenant(&s, 7)), [std::ptr::from_ref(s.lines.at(bucket)) as usize]);
 }
 
 /// A chain that grows in vain is cut back.

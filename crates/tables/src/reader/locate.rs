@@ -6,11 +6,11 @@ use super::*;
 impl Tables {
     /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_from`].
     #[inline(always)]
-    pub fn vm4_home(&self, vni: u32, addr: u32) -> Home {
+    pub fn vm4_bucket(&self, vni: u32, addr: u32) -> BucketRef {
         let table = self.root.get(root!(vm4));
         let line = bucket_line(table, hash1(vm4_key(vni, addr), self.salt()), 1);
         self.lines.prefetch(line);
-        Home { table, line }
+        BucketRef { table, line }
     }
 
     /// The VM-NC entry of an IPv4 address that is visible in a generation of its tenant.
@@ -25,11 +25,11 @@ impl Tables {
     /// loaded after that: if the table has been replaced since, the lookup begins afresh, so that it never looks for new
     /// entries in an old table.
     #[inline(always)]
-    pub fn vm4_from(&self, home: Home, tenant: &Tenant, addr: u32) -> Option<VmEntry> {
-        if self.root.get(root!(vm4)) != home.table {
+    pub fn vm4_from(&self, bucket: BucketRef, tenant: &Tenant, addr: u32) -> Option<VmEntry> {
+        if self.root.get(root!(vm4)) != bucket.table {
             return self.vm4_again(tenant, addr);
         }
-        self.vm4_in(home.line, tenant.vni, addr, || tenant.generation())
+        self.vm4_in(bucket.line, tenant.vni, addr, || tenant.generation())
     }
 
     /// The tables of IPv4 packets as they are now. While the reader is inside they stay whole; what is added to others that take
@@ -45,7 +45,7 @@ impl Tables {
         }
     }
 
-    /// As [`Tables::tenant_home`].
+    /// As [`Tables::tenant_bucket`].
     #[inline(always)]
     pub fn tenant_line(&self, at: &Tables4, vni: u32) -> u32 {
         let line = bucket_line(at.tenants, tenant_hash(vni, at.salt), 2);
@@ -85,7 +85,7 @@ impl Tables {
         None
     }
 
-    /// As [`Tables::member4_home`].
+    /// As [`Tables::member4_bucket`].
     #[inline(always)]
     pub fn member4_line(&self, at: &Tables4, vni: u32, src: u32) -> u32 {
         let line = bucket_line(at.members, hash1(member4_key(vni, src), at.salt), 1);
@@ -151,7 +151,7 @@ impl Tables {
     /// Prefetches for [`Tables::vm4`].
     #[inline(always)]
     pub fn prefetch_vm4(&self, vni: u32, addr: u32) {
-        self.vm4_home(vni, addr);
+        self.vm4_bucket(vni, addr);
     }
 
     /// Prefetches for [`Tables::vm6`].
@@ -169,7 +169,7 @@ impl Tables {
 
     #[inline(always)]
     pub(super) fn prefetch_v6(&self, table: usize, vni: u32, addr: (u64, u64)) {
-        if let Some(line) = self.home(table, hash3(u64::from(vni), addr.0, addr.1, self.salt()), 2) {
+        if let Some(line) = self.bucket(table, hash3(u64::from(vni), addr.0, addr.1, self.salt()), 2) {
             self.lines.prefetch(line);
             self.lines.prefetch(line.wrapping_add(1));
         }
@@ -179,7 +179,7 @@ impl Tables {
     pub(super) fn v6_find(&self, table: usize, vni: u32, addr: (u64, u64), generation: u8) -> Option<(u64, u64)> {
         let hash = hash3(u64::from(vni), addr.0, addr.1, self.salt());
         let key = vm6_key(vni, hash);
-        let mut line = self.home(table, hash, 2)?;
+        let mut line = self.bucket(table, hash, 2)?;
         for _ in 0..CHAIN_MAX {
             let (first, second) = (self.at(line), self.at(line.wrapping_add(1)));
             for i in 0..3 {

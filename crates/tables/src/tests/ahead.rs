@@ -5,7 +5,7 @@ use super::model::halves;
 use super::world::*;
 use crate::*;
 use abi::*;
-use memory::testing::asked;
+use memory::testing::prefetched;
 use memory::{root, Lines, RootRef};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ fn place<T>(of: &T) -> usize {
     std::ptr::from_ref(of) as usize
 }
 
-/// Home line of a hash in a table with so many lines a bucket.
-fn home(w: &Writer, table: usize, hash: u64, lines: u32) -> u32 {
+/// The bucket of a hash in a table with so many lines a bucket.
+fn bucket(w: &Writer, table: usize, hash: u64, lines: u32) -> u32 {
     let word = RootRef::new(&**w.memory()).get(table);
     word as u32 + bucket_of(hash, (word >> 32) as u32) * lines
 }
@@ -36,37 +36,43 @@ fn readers_ask_for_the_lines_that_they_read() {
     let at = t.tables4();
     for n in 0..VPCS {
         let vni = vni(n);
-        let tenant = home(&w, root!(tenants), hash1(u64::from(vni) << TENANT_VNI_SHIFT, salt), 2);
-        assert_eq!(asked(|| t.prefetch_tenant(vni)), [line(tenant)]);
-        assert_eq!((asked(|| _ = t.tenant_home(vni)), t.tenant_home(vni)), (vec![line(tenant)], tenant));
-        assert_eq!((asked(|| _ = t.tenant_line(&at, vni)), t.tenant_line(&at, vni)), (vec![line(tenant)], tenant));
+        let tenant = bucket(&w, root!(tenants), hash1(u64::from(vni) << TENANT_VNI_SHIFT, salt), 2);
+        assert_eq!(prefetched(|| t.prefetch_tenant(vni)), [line(tenant)]);
+        assert_eq!((prefetched(|| _ = t.tenant_bucket(vni)), t.tenant_bucket(vni)), (vec![line(tenant)], tenant));
+        assert_eq!((prefetched(|| _ = t.tenant_line(&at, vni)), t.tenant_line(&at, vni)), (vec![line(tenant)], tenant));
         let src = 0xc0a8_0001 + n;
-        let member = home(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(src) << 8 | MEMBER_V4, salt), 1);
-        assert_eq!(asked(|| t.prefetch_member4(vni, src)), [line(member)]);
-        assert_eq!((asked(|| _ = t.member4_home(vni, src)), t.member4_home(vni, src)), (vec![line(member)], member));
+        let member = bucket(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(src) << 8 | MEMBER_V4, salt), 1);
+        assert_eq!(prefetched(|| t.prefetch_member4(vni, src)), [line(member)]);
         assert_eq!(
-            (asked(|| _ = t.member4_line(&at, vni, src)), t.member4_line(&at, vni, src)),
+            (prefetched(|| _ = t.member4_bucket(vni, src)), t.member4_bucket(vni, src)),
             (vec![line(member)], member)
         );
-        let member = home(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(n) << 8 | MEMBER_V6, salt), 1);
-        assert_eq!(asked(|| t.prefetch_member6(vni, n)), [line(member)]);
+        assert_eq!(
+            (prefetched(|| _ = t.member4_line(&at, vni, src)), t.member4_line(&at, vni, src)),
+            (vec![line(member)], member)
+        );
+        let member = bucket(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(n) << 8 | MEMBER_V6, salt), 1);
+        assert_eq!(prefetched(|| t.prefetch_member6(vni, n)), [line(member)]);
         let addr = 0x0a01_0000 + n;
-        let vm = home(&w, root!(vm4), hash1(u64::from(vni) << 40 | u64::from(addr) << 8, salt), 1);
-        assert_eq!(asked(|| t.prefetch_vm4(vni, addr)), [line(vm)]);
-        assert_eq!(asked(|| _ = t.vm4_home(vni, addr)), [line(vm)]);
-        assert_eq!((asked(|| _ = t.vm4_line(&at, vni, addr)), t.vm4_line(&at, vni, addr)), (vec![line(vm)], vm));
+        let vm = bucket(&w, root!(vm4), hash1(u64::from(vni) << 40 | u64::from(addr) << 8, salt), 1);
+        assert_eq!(prefetched(|| t.prefetch_vm4(vni, addr)), [line(vm)]);
+        assert_eq!(prefetched(|| _ = t.vm4_bucket(vni, addr)), [line(vm)]);
+        assert_eq!((prefetched(|| _ = t.vm4_line(&at, vni, addr)), t.vm4_line(&at, vni, addr)), (vec![line(vm)], vm));
         let addr = halves((0x2001_0db8u128 << 96) + u128::from(n));
-        let vm = home(&w, root!(vm6), hash3(u64::from(vni), addr.0, addr.1, salt), 2);
-        assert_eq!(asked(|| t.prefetch_vm6(vni, addr)), [line(vm), line(vm + 1)]);
-        let nc = home(&w, root!(nc6), hash3(0, addr.0, addr.1, salt), 2);
-        assert_eq!(asked(|| t.prefetch_nc6(addr)), [line(nc), line(nc + 1)]);
-        assert!(asked(|| t.prefetch_vm_meter(n)).is_empty(), "no VM has a meter");
-        assert_eq!(asked(|| t.prefetch_line(77 + n)), [line(77 + n)]);
+        let vm = bucket(&w, root!(vm6), hash3(u64::from(vni), addr.0, addr.1, salt), 2);
+        assert_eq!(prefetched(|| t.prefetch_vm6(vni, addr)), [line(vm), line(vm + 1)]);
+        let nc = bucket(&w, root!(nc6), hash3(0, addr.0, addr.1, salt), 2);
+        assert_eq!(prefetched(|| t.prefetch_nc6(addr)), [line(nc), line(nc + 1)]);
+        assert!(prefetched(|| t.prefetch_vm_meter(n)).is_empty(), "no VM has a meter");
+        assert_eq!(prefetched(|| t.prefetch_line(77 + n)), [line(77 + n)]);
     }
     let bytes = [0u8; 200];
-    assert_eq!(asked(|| t.prefetch_bytes(&bytes, 70)), [place(&bytes) + 70]);
-    assert_eq!((asked(|| prefetch(Some(&bytes))), asked(|| prefetch::<u8>(None))), (vec![place(&bytes)], vec![]));
-    assert_eq!(asked(|| t.prefetch_line(0)), [none]);
+    assert_eq!(prefetched(|| t.prefetch_bytes(&bytes, 70)), [place(&bytes) + 70]);
+    assert_eq!(
+        (prefetched(|| prefetch(Some(&bytes))), prefetched(|| prefetch::<u8>(None))),
+        (vec![place(&bytes)], vec![])
+    );
+    assert_eq!(prefetched(|| t.prefetch_line(0)), [none]);
 }
 
 /// Of what a commit lists the beginning is asked for, line by line, and no more than 24 lines.
@@ -75,6 +81,6 @@ fn the_beginning_of_a_list_is_asked_for() {
     let list = vec![0u64; 1000];
     let lines = |n: usize| -> Vec<usize> { (0..n).map(|i| list.as_ptr() as usize + 64 * i).collect() };
     for (n, want) in [(0, 0), (1, 1), (8, 1), (9, 2), (191, 24), (192, 24), (193, 24), (1000, 24)] {
-        assert_eq!(asked(|| memory::prefetch_slice(&list[..n])), lines(want), "{n} words");
+        assert_eq!(prefetched(|| memory::prefetch_slice(&list[..n])), lines(want), "{n} words");
     }
 }

@@ -4,7 +4,7 @@
 
 use super::model::*;
 use crate::testing::seeded;
-use crate::writer::{audit, Beside};
+use crate::writer::{audit, Expected};
 use crate::*;
 use abi::*;
 use rand::RngExt;
@@ -42,7 +42,7 @@ struct History {
     w: Writer,
     memory: Arc<dyn Memory>,
     model: Model,
-    beside: Beside,
+    expected: Expected,
     rng: ChaCha8Rng,
 }
 
@@ -56,7 +56,7 @@ impl History {
             ..Default::default()
         };
         let w = Writer::create(memory.clone(), options).unwrap();
-        History { w, memory, model: Model::default(), beside: Beside::default(), rng }
+        History { w, memory, model: Model::default(), expected: Expected::default(), rng }
     }
 
     /// A random commit. What it reports is compared with what it must have done.
@@ -66,8 +66,8 @@ impl History {
         let known: Vec<Vni> = before.tenants.keys().copied().filter(|vni| self.w.routes(*vni).is_some()).collect();
         let Ok(report) = self.w.commit(&commit) else { return false };
         self.model.apply(&commit);
-        self.beside.all += 1;
-        let mut want = CommitReport { generation: self.beside.all, graces: report.graces, ..Default::default() };
+        self.expected.all += 1;
+        let mut want = CommitReport { generation: self.expected.all, graces: report.graces, ..Default::default() };
         for change in &commit.tenants {
             let vni = change.vni;
             let (old, new) = (entries(&before, vni), entries(&self.model, vni));
@@ -77,11 +77,11 @@ impl History {
             want.tenants_added += u32::from(was.is_none());
             want.tenants_removed += u32::from(is.is_none());
             if was.is_none() || is.is_none() {
-                self.beside.policies.remove(&vni);
-                self.beside.commits.remove(&vni);
+                self.expected.policies.remove(&vni);
+                self.expected.commits.remove(&vni);
             }
             if let Some(is) = is {
-                *self.beside.commits.entry(vni).or_default() += 1;
+                *self.expected.commits.entry(vni).or_default() += 1;
                 let replaced =
                     matches!(change.routes, RoutesChange::Replace(_)) && was.is_some() && !known.contains(&vni);
                 for v6 in [false, true] {
@@ -105,7 +105,7 @@ impl History {
         let vni = vnis[self.rng.random_range(0..vnis.len())];
         let flags = self.rng.random_range(0..16u64);
         assert!(self.w.set_policy(vni, flags));
-        let word = self.beside.policies.entry(vni).or_default();
+        let word = self.expected.policies.entry(vni).or_default();
         *word = flags | (*word & 0xffff_0000) + (1 << POLICY_EPOCH_SHIFT);
     }
 
@@ -117,30 +117,30 @@ impl History {
         for vm in vms.iter().filter(|id| *id % 3 == 0) {
             tables.count_vm(*vm, 1000 + u64::from(*vm));
             let line = tables.vm_cell_line(*vm);
-            *self.beside.counted.entry((line, *vm as usize % 8)).or_default() +=
+            *self.expected.counted.entry((line, *vm as usize % 8)).or_default() +=
                 1 << CELL_PACKETS_SHIFT | (1000 + u64::from(*vm));
         }
     }
 
     fn forget_counts(&mut self) {
         let lines = memory::Lines::new(&*self.memory);
-        std::mem::take(&mut self.beside.counted).into_keys().for_each(|(line, i)| lines.at(line).set(i, 0));
+        std::mem::take(&mut self.expected.counted).into_keys().for_each(|(line, i)| lines.at(line).set(i, 0));
     }
 
     /// Another writer takes a copy of the memory over, as it is now; it must remember what this one remembers when all is settled.
     fn taken_over(&mut self) {
-        let settled = !self.w.needs_settling();
+        let stable = !self.w.needs_settling();
         let options = WriterOptions::default();
         let mut other = Writer::attach(copy(&*self.memory), options).unwrap();
         self.w.settle();
         let (mine, theirs) = (
-            self.w.snapshot().into_taken_over(&self.model, settled),
-            other.snapshot().into_taken_over(&self.model, settled),
+            self.w.snapshot().into_taken_over(&self.model, stable),
+            other.snapshot().into_taken_over(&self.model, stable),
         );
         if let Some(what) = mine.differs(&theirs) {
             panic!("{what}");
         }
-        audit(&other, &self.model, &self.beside);
+        audit(&other, &self.model, &self.expected);
     }
 }
 
@@ -160,7 +160,7 @@ fn history(what: &str, steps: u32, audits: u32, takes: u32) {
         }
         if audits > 0 && step % audits == audits - 1 {
             h.w.settle();
-            audit(&h.w, &h.model, &h.beside);
+            audit(&h.w, &h.model, &h.expected);
         }
     }
     assert!(accepted > steps / 4 || steps < 80, "{accepted} of {steps}");
@@ -202,7 +202,7 @@ fn a_second_writer_goes_on() {
         if step % 20 == 19 {
             let options = WriterOptions::default();
             h.w = Writer::attach(h.memory.clone(), options).unwrap();
-            audit(&h.w, &h.model, &h.beside);
+            audit(&h.w, &h.model, &h.expected);
             let routes = |t: &ModelTenant| t.routes.iter().map(|(p, t)| Route { prefix: *p, target: *t }).collect();
             let again = |(vni, t): (&Vni, &ModelTenant)| TenantChange {
                 vni: *vni,
@@ -212,10 +212,10 @@ fn a_second_writer_goes_on() {
             };
             let commit = Commit { tenants: h.model.tenants.iter().map(again).collect(), ..Default::default() };
             h.w.commit(&commit).unwrap();
-            h.beside.all += 1;
-            h.beside.commits.values_mut().for_each(|n| *n += 1);
+            h.expected.all += 1;
+            h.expected.commits.values_mut().for_each(|n| *n += 1);
             h.w.settle();
-            audit(&h.w, &h.model, &h.beside);
+            audit(&h.w, &h.model, &h.expected);
         }
     }
 }
@@ -271,16 +271,16 @@ fn memory_says_what_a_large_model_says() {
     for commit in [all, Commit { tenants: (0..4000).map(less).collect(), ..Default::default() }] {
         h.w.commit(&commit).unwrap();
         h.model.apply(&commit);
-        h.beside.all += 1;
+        h.expected.all += 1;
         for change in &commit.tenants {
             match change.delete {
-                true => drop(h.beside.commits.remove(&change.vni)),
-                false => *h.beside.commits.entry(change.vni).or_default() += 1,
+                true => drop(h.expected.commits.remove(&change.vni)),
+                false => *h.expected.commits.entry(change.vni).or_default() += 1,
             }
         }
         h.w.settle();
         h.count();
-        audit(&h.w, &h.model, &h.beside);
+        audit(&h.w, &h.model, &h.expected);
         h.taken_over();
         h.forget_counts();
         let tables = h.w.tables();

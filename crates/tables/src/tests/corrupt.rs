@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 
 /// Asks everything that there is to ask.
-fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
+fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     let _guard = tables.enter();
     let mut line = || match rng.random_range(0..4) {
         0 => rng.next_u32(),
@@ -38,14 +38,14 @@ fn ask(tables: &Tables, rng: &mut ChaCha8Rng) {
         let _ = tables.nc(vm.nc).map(|nc| tables.nexthop(tables.group_member(nc.group, x)));
         tables.count_vm(vm.vm, 100);
     }
-    let _ = (tables.vm4_from(tables.vm4_home(vni, c), &t, c), tables.vm4_from(Home::NONE, &t, a));
+    let _ = (tables.vm4_from(tables.vm4_bucket(vni, c), &t, c), tables.vm4_from(BucketRef::NONE, &t, a));
     let _ = (tables.peer4(&t, a), tables.peer4(&t, c));
     let at = &tables.tables4();
     let _ = (tables.vm4_lasting(at, tables.vm4_line(at, vni, c), vni, c), tables.vm4_lasting(at, a, vni, c));
     let _ = tables.tenant_from(tables.tenant_line(at, vni), vni);
     let _ = tables.may_send4_from(tables.member4_line(at, vni, c), vni, c);
-    let _ = (tables.tenant_from(tables.tenant_home(vni), vni), tables.tenant_ident(&t), tables.tenant_record(c));
-    let _ = (tables.may_send4_from(tables.member4_home(vni, c), vni, c), tables.may_send4_from(b, vni, c));
+    let _ = (tables.tenant_from(tables.tenant_bucket(vni), vni), tables.tenant_ident(&t), tables.tenant_record(c));
+    let _ = (tables.may_send4_from(tables.member4_bucket(vni, c), vni, c), tables.may_send4_from(b, vni, c));
     let _ = (tables.nc4(a), tables.meter_colors(b));
     tables.count_tenant_id(a, b, 5);
     let nc = tables.nc(a).map_or(b, |nc| nc.group);
@@ -87,7 +87,7 @@ fn readers_of_random_memory_come_to_an_end() {
         }
         let tables = Tables::new(memory);
         for _ in 0..200 {
-            ask(&tables, &mut rng);
+            permit(&tables, &mut rng);
         }
     }
 }
@@ -117,7 +117,7 @@ fn damaged_tables_are_refused_or_repaired_but_never_crash_anybody(part: u64) {
             lines.at(line).set(i, new);
         }
         let tables = Tables::new(memory.clone());
-        ask(&tables, &mut rng);
+        permit(&tables, &mut rng);
         match Writer::attach(memory, WriterOptions::default()) {
             Ok(mut writer) => {
                 taken += 1;

@@ -4,7 +4,7 @@
 
 use super::audit::copy;
 use super::model::*;
-use crate::writer::{audit, Beside};
+use crate::writer::{audit, Expected};
 use crate::*;
 use memory::testing::dies_after;
 use std::collections::BTreeMap;
@@ -157,8 +157,8 @@ impl Story {
         let mut w = Writer::attach(memory, WriterOptions::default()).unwrap();
         let mut model = Model { ncs: w.ncs().into_iter().map(|n| n.0).collect(), ..Default::default() };
         assert!(model.ncs.iter().all(|nc| self.old.ncs.contains(nc) || self.new.ncs.contains(nc)));
-        let mut beside = Beside { all: w.tables().commits(), ..Default::default() };
-        assert!(beside.all == 1 || beside.all == 2 && done.is_some());
+        let mut expected = Expected { all: w.tables().commits(), ..Default::default() };
+        assert!(expected.all == 1 || expected.all == 2 && done.is_some());
         let mut switched = 0;
         for vni in VNIS {
             let have = told(&w, vni);
@@ -175,10 +175,10 @@ impl Story {
                 .into_iter()
                 .filter(|nc| t.settings.extra_ncs.contains(nc) || t.vms.values().all(|vm| vm.nc != *nc))
                 .collect();
-            beside.commits.insert(vni, w.tables_commits(vni));
+            expected.commits.insert(vni, w.tables_commits(vni));
             model.tenants.insert(vni, t);
         }
-        audit(&w, &model, &beside);
+        audit(&w, &model, &expected);
         // And goes on: the same commit is done now, or its parts that are left.
         let mut rest = change();
         rest.nc_remove.retain(|nc| model.ncs.contains(nc));

@@ -154,7 +154,7 @@ fn what_is_counted_for_a_vm_stands_in_its_own_word() {
     assert_eq!(m.t.vm_count(255 << 16 | 11), Count::default());
 }
 
-/// A counter of drops stands in the first free pair of words from its home line on, four lines at most and round the end.
+/// A counter of drops stands in the first free pair of words from its bucket on, four lines at most and round the end.
 #[test]
 fn a_drop_counter_stands_in_the_first_free_place() {
     let m = Made::new(1);
@@ -165,9 +165,9 @@ fn a_drop_counter_stands_in_the_first_free_place() {
     for n in 0..60u32 {
         let (vni, reason) = (n * 4099 % 50, DropReason::ALL[n as usize % 2]);
         let key = u64::from(vni) << 16 | u64::from(reason as u8) << 8 | 1;
-        let home = bucket_of(hash1(key, 77), 6) as usize;
+        let bucket = bucket_of(hash1(key, 77), 6) as usize;
         let place = (0..4)
-            .flat_map(|i| (0..4).map(move |p| ((home + i) % 6, p)))
+            .flat_map(|i| (0..4).map(move |p| ((bucket + i) % 6, p)))
             .find(|(i, p)| [0, key].contains(&pairs[*i][*p]));
         let before = place.filter(|(i, p)| pairs[*i][*p] == key).map_or(0, |(i, p)| want[&(100 + i as u32, 2 * p + 1)]);
         assert_eq!(m.t.drop_count(vni, reason), before);
@@ -240,9 +240,9 @@ fn words_are_found_in_every_place_of_a_chain() {
         put(0);
         assert_eq!((m.t.nc_by_addr4(0), m.t.vm_meter(0)), (None, 0), "empty slots are nobody's");
     }
-    assert_eq!((m.t.member4_home(7, 5), m.t.member4_line(&at, 7, 5)), (50, 50));
+    assert_eq!((m.t.member4_bucket(7, 5), m.t.member4_line(&at, 7, 5)), (50, 50));
     tables.iter().for_each(|t| m.root.set(*t, 0));
-    assert_eq!((m.t.member4_home(7, 5), m.t.member4_line(&m.t.tables4(), 7, 5), m.t.nc_by_addr4(5)), (0, 0, None));
+    assert_eq!((m.t.member4_bucket(7, 5), m.t.member4_line(&m.t.tables4(), 7, 5), m.t.nc_by_addr4(5)), (0, 0, None));
 }
 
 #[test]
@@ -372,12 +372,12 @@ fn vms_are_found_in_every_place_of_a_chain() {
                     ..Tenant::NONE
                 };
                 let want = want.filter(|_| seen[generation as usize]);
-                let asked = [
+                let wanted = [
                     m.t.vm4(vni, addr, generation),
-                    m.t.vm4_from(m.t.vm4_home(vni, addr), &t, addr),
-                    m.t.vm4_from(Home::NONE, &t, addr),
+                    m.t.vm4_from(m.t.vm4_bucket(vni, addr), &t, addr),
+                    m.t.vm4_from(BucketRef::NONE, &t, addr),
                 ];
-                assert_eq!(asked, [want; 3], "{line} {slot} {word:x} {generation}");
+                assert_eq!(wanted, [want; 3], "{line} {slot} {word:x} {generation}");
                 assert_eq!((m.t.vm4(vni, addr + 2, generation), m.t.vm4(vni + 1, addr, generation)), (None, None));
             }
             let next = m.lines.at(line).half(15);
@@ -390,9 +390,9 @@ fn vms_are_found_in_every_place_of_a_chain() {
         assert_eq!(m.t.vm4_lasting(&at, line, vni, addr), Err(0));
         m.root.set(root!(vm4), other);
         // An old entry that dies and a new one that comes, in one bucket.
-        let beside = (slot + 1) % 3;
+        let neighbour = (slot + 1) % 3;
         m.set(line, slot, adding(1));
-        m.set(line, beside, dying(1));
+        m.set(line, neighbour, dying(1));
         let seen = |g| m.t.vm4(vni, addr, g).map(|e| e.mac);
         let old = u64::from(1u32) << 16;
         assert_eq!((seen(1), seen(0)), (want.map(|e| e.mac), reach.then_some(old)));
@@ -416,22 +416,22 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
         {
             m.set(line, slot, key | 1);
             (0..3).for_each(|i| (m.set(line, 4 + 2 * i, addr.0 + 1), m.set(line, 5 + 2 * i, addr.1)).1);
-            let ask = || match table == root!(vm6) {
+            let permit = || match table == root!(vm6) {
                 true => m.t.vm6(vni, addr, 3),
                 false => m.t.nc_by_addr6(addr).map(|nc| VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc, flags: 3 }),
             };
-            assert_eq!(ask(), None, "another address of the same tag");
+            assert_eq!(permit(), None, "another address of the same tag");
             m.set(line, 4 + 2 * slot, addr.0);
             m.set(line, 10 + 2 * slot, 0x0203_0405_0607 << 16 | 3);
             m.set(line, 11 + 2 * slot, 0x12_3456 << 32 | 0x6_5432);
             let want = VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc: 0x6_5432, flags: 3 };
-            assert_eq!(ask(), reach.then_some(want), "{line} {slot}");
+            assert_eq!(permit(), reach.then_some(want), "{line} {slot}");
             m.set(line, 5 + 2 * slot, addr.1 ^ 1);
-            assert_eq!(ask(), None);
+            assert_eq!(permit(), None);
             m.set(line, 5 + 2 * slot, addr.1);
             m.set(line, slot, key | 3 | 2 << 3);
             assert_eq!(m.t.vm6(vni, addr, 2), (reach && table == root!(vm6)).then_some(want));
-            assert_eq!(ask(), None, "of another generation");
+            assert_eq!(permit(), None, "of another generation");
             (0..16).filter(|i| *i != 3).for_each(|i| m.set(line, i, 0));
         }
         // The word that leads on is no entry, whatever it looks like.

@@ -184,7 +184,7 @@ fn full_words_are_carried_and_nothing_is_lost() {
     }
 }
 
-/// A table of drop counters of five lines, whose home lines wrap round: twenty counters, each found again, and no more.
+/// A table of drop counters of five lines, whose buckets wrap round: twenty counters, each found again, and no more.
 #[test]
 fn drop_counters_fill_their_table_and_no_more() {
     let (w, t) = writer(WriterOptions { drop_lines: 5, ..Default::default() });
@@ -336,7 +336,7 @@ fn punts_are_taken_and_returned_by_ring_and_by_share() {
     assert_eq!(t.punts_held(&t.tenant(vni(4)).unwrap()), 0);
 }
 
-/// Every way to ask for a VPC, a sender, a VM or an NC gives one answer: by home lines, by lines of a batch, by everything at once.
+/// Every way to ask for a VPC, a sender, a VM or an NC gives one answer: by bucket, by lines of a batch, by everything at once.
 #[test]
 fn every_way_to_ask_has_one_answer() {
     let (mut w, t) = writer(WriterOptions::default());
@@ -356,7 +356,7 @@ fn every_way_to_ask_has_one_answer() {
         let vni = vni(i);
         let tenant = t.tenant(vni).unwrap();
         assert_eq!(
-            (t.tenant_from(t.tenant_home(vni), vni), t.tenant_from(t.tenant_line(&at, vni), vni)),
+            (t.tenant_from(t.tenant_bucket(vni), vni), t.tenant_from(t.tenant_line(&at, vni), vni)),
             (Some(tenant), Some(tenant))
         );
         assert_eq!((tenant.gateway_mac(), t.gateway4(&tenant)), (0x0212_3456_0000 + u64::from(i), 0x0a01_ff00 + i));
@@ -364,12 +364,12 @@ fn every_way_to_ask_has_one_answer() {
         for n in 0..20u32 {
             let src = 0xc0a8_0000 + n;
             let may = (1..=16).contains(&n) && w.dump(vni).unwrap().members.contains(&IpAddr::V4(src.into()));
-            let asked = [
+            let wanted = [
                 t.may_send4(vni, src),
-                t.may_send4_from(t.member4_home(vni, src), vni, src),
+                t.may_send4_from(t.member4_bucket(vni, src), vni, src),
                 t.may_send4_from(t.member4_line(&at, vni, src), vni, src),
             ];
-            assert_eq!(asked, [may; 3], "{n} for {vni}");
+            assert_eq!(wanted, [may; 3], "{n} for {vni}");
         }
         for (n, addr) in six.iter().enumerate() {
             let IpAddr::V6(a) = addr else { unreachable!() };
@@ -381,8 +381,8 @@ fn every_way_to_ask_has_one_answer() {
             let addr = 0x0a01_0000 + n;
             let one = t.vm4(vni, addr, tenant.generation());
             assert_eq!(one.is_some(), n % 3 == 1 && n < 21, "{n}");
-            assert_eq!(t.vm4_from(t.vm4_home(vni, addr), &tenant, addr), one);
-            assert_eq!(t.vm4_from(Home::NONE, &tenant, addr), one);
+            assert_eq!(t.vm4_from(t.vm4_bucket(vni, addr), &tenant, addr), one);
+            assert_eq!(t.vm4_from(BucketRef::NONE, &tenant, addr), one);
             // Line by line, as a batch does.
             let mut line = t.vm4_line(&at, vni, addr);
             let mut found = Err(line);
@@ -424,7 +424,7 @@ fn every_way_to_ask_has_one_answer() {
     w.commit(&Commit { tenants: grown, ..Default::default() }).unwrap();
     let (addr, tenant) = (0x0a01_0001, t.tenant(vni(0)).unwrap());
     assert_eq!(t.vm4_lasting(&at, t.vm4_line(&at, vni(0), addr), vni(0), addr), Err(0), "another table by now");
-    assert!(t.vm4_from(t.vm4_home(vni(0), addr), &tenant, addr).is_some());
+    assert!(t.vm4_from(t.vm4_bucket(vni(0), addr), &tenant, addr).is_some());
 }
 
 /// A group of n next hops: each flow has one, all have flows, and where it stands follows from the upper half of the hash alone.

@@ -219,7 +219,7 @@ fn limits_refuse_and_can_be_reached_exactly() {
         w.commit(fits).unwrap_or_else(|e| panic!("{what}: {e}"));
         let before = dump(&w);
         let e = w.commit(too_much).unwrap_err();
-        assert!(matches!(e, CommitError::Limit { asked, limit, .. } if asked > limit), "{what}: {e}");
+        assert!(matches!(e, CommitError::Limit { wanted, limit, .. } if wanted > limit), "{what}: {e}");
         assert!(e.to_string().contains(what), "{e}");
         assert_eq!(dump(&w), before);
     }

@@ -203,11 +203,11 @@ fn readers_never_see_anything_of_a_refused_commit() {
 /// One commit of everything there is, refused at each call for memory: what was changed, made, marked, linked and given out is as before.
 #[test]
 fn a_commit_of_everything_is_taken_back_from_each_call() {
-    for settled in [true, false] {
+    for stable in [true, false] {
         let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
         let mut w = Writer::create(memory, WriterOptions { drop_lines: 4, ..Default::default() }).unwrap();
         w.commit(&super::death::before()).unwrap();
-        if settled {
+        if stable {
             w.settle();
         }
         // Another VPC, whose single routes change by paths.
@@ -219,7 +219,7 @@ fn a_commit_of_everything_is_taken_back_from_each_call() {
             single.routes =
                 RoutesChange::Delta { remove: add.iter().step_by(40).map(|r| r.prefix).collect(), add: Vec::new() };
         }
-        if settled {
+        if stable {
             w.settle();
         }
         let before = w.snapshot();

@@ -128,7 +128,7 @@ pub(crate) fn passer(i: u32, rng: &mut ChaCha8Rng) -> TenantChange {
 /// Looks at VPC `i` as one packet would and returns its version, or what is wrong.
 pub(crate) fn observe(tables: &Tables, i: u32) -> Result<u32, String> {
     // Every other VM is looked up as a batch does it: its home is asked for before the VPC's roots are loaded.
-    let homes: [Home; VMS4 as usize] = std::array::from_fn(|n| tables.vm4_home(vni(i), addr4(n as u32)));
+    let candidates: [BucketRef; VMS4 as usize] = std::array::from_fn(|n| tables.vm4_bucket(vni(i), addr4(n as u32)));
     crate::testing::pause();
     let t = tables.tenant(vni(i)).ok_or_else(|| format!("VPC {i} is missing"))?;
     let scope = |value: u32| match value >> abi::VALUE_SCOPE_SHIFT {
@@ -155,7 +155,7 @@ pub(crate) fn observe(tables: &Tables, i: u32) -> Result<u32, String> {
     let mut version = None;
     for n in 0..VMS4 + VMS6 {
         let found = if n < VMS4 && n % 2 == 0 {
-            tables.vm4_from(homes[n as usize], &t, addr4(n))
+            tables.vm4_from(candidates[n as usize], &t, addr4(n))
         } else if n < VMS4 {
             tables.vm4(vni(i), addr4(n), t.generation())
         } else {

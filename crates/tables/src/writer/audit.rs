@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// What the model does not know.
 #[derive(Clone, Default)]
-pub(crate) struct Beside {
+pub(crate) struct Expected {
     /// POLICY words of VPCs that have one.
     pub policies: BTreeMap<Vni, u64>,
     /// Accepted commits that changed each VPC.
@@ -54,7 +54,7 @@ type Entry = (u32, usize, u64);
 struct Audit<'a> {
     w: &'a Writer,
     model: &'a Model,
-    beside: &'a Beside,
+    expected: &'a Expected,
     /// Lines by what they are used for.
     lines: BTreeMap<&'static str, u64>,
     /// NC id by address.
@@ -64,12 +64,12 @@ struct Audit<'a> {
 }
 
 /// Panics at the first thing that is wrong.
-pub(crate) fn audit(w: &Writer, model: &Model, beside: &Beside) {
+pub(crate) fn audit(w: &Writer, model: &Model, expected: &Expected) {
     assert!(!w.needs_settling());
     let mut a = Audit {
         w,
         model,
-        beside,
+        expected,
         lines: BTreeMap::new(),
         ncs: BTreeMap::new(),
         vm_ids: BTreeSet::new(),
@@ -180,7 +180,7 @@ impl Audit<'_> {
             let vni = (key >> TENANT_VNI_SHIFT) as Vni;
             let tenant = self.model.tenants.get(&vni).unwrap_or_else(|| panic!("{vni} is in no configuration"));
             let (s, state) = (&tenant.settings, &self.w.tenants[&vni]);
-            let policy = self.beside.policies.get(&vni).copied().unwrap_or(0);
+            let policy = self.expected.policies.get(&vni).copied().unwrap_or(0);
             let flag = |on: bool, flag: u64| if on { flag } else { 0 };
             let want = u64::from(vni) << TENANT_VNI_SHIFT
                 | TENANT_VALID
@@ -200,7 +200,7 @@ impl Audit<'_> {
             let first = |v6: bool| s.gateways.iter().find(|a| a.is_ipv6() == v6);
             let v4 = first(false).map_or(0, |a| if let IpAddr::V4(a) = a { a.to_bits() } else { 0 });
             let v6 = first(true).map_or((0, 0), |a| if let IpAddr::V6(a) = a { halves(a.to_bits()) } else { (0, 0) });
-            let commits = self.beside.commits[&vni];
+            let commits = self.expected.commits[&vni];
             let ident = u64::from(vni) | flag(!s.icmp, TENANT_ICMP_OFF);
             let want = [ident, 0, 0, u64::from(state.meter) << 32 | u64::from(v4), v6.0, v6.1, commits, policy];
             assert_eq!((0..8).map(|i| self.word(record, i)).collect::<Vec<_>>(), want, "record of {vni}");
@@ -221,7 +221,7 @@ impl Audit<'_> {
             peers.iter().for_each(|p| *peer_refs.entry(*p).or_default() += 1);
         }
         assert_eq!(self.w.peer_refs.iter().map(|(v, n)| (*v, *n)).collect::<BTreeMap<_, _>>(), peer_refs);
-        let filtered = self.beside.policies.values().filter(|p| **p & POLICY_FILTER != 0).count() as u64;
+        let filtered = self.expected.policies.values().filter(|p| **p & POLICY_FILTER != 0).count() as u64;
         assert_eq!((self.root(root!(filtered)), self.w.filtered.len() as u64), (filtered, filtered));
         self.lines.insert("trees", trees);
         self.lines.insert("meters", meters);
@@ -354,7 +354,7 @@ impl Audit<'_> {
         let root = &self.w.store.root;
         let tenant_words = self.root(root!(tenant_words)) as u32;
         let ids: BTreeSet<u32> = self.ncs.values().copied().collect();
-        self.beside.counted.iter().for_each(|((line, i), n)| assert_eq!(self.word(*line, *i), *n, "a count is lost"));
+        self.expected.counted.iter().for_each(|((line, i), n)| assert_eq!(self.word(*line, *i), *n, "a count is lost"));
         let mut chunks = [0u64; 3];
         for n in 0..256 {
             let [vms, ncs, tenants] =
@@ -365,7 +365,10 @@ impl Audit<'_> {
             assert!(tenants != 0 || !used(&self.tenant_ids, TENANT_CHUNK_SHIFT), "chunk {n} of VPCs");
             let zero = |line: u32, i: usize, what: &str, id: u32| {
                 let have = self.word(line, i);
-                assert!(have == 0 || self.beside.counted.get(&(line, i)) == Some(&have), "{what} of id {id}: {have:x}");
+                assert!(
+                    have == 0 || self.expected.counted.get(&(line, i)) == Some(&have),
+                    "{what} of id {id}: {have:x}"
+                );
             };
             // Of a few thousand lines nearly all are zero, and need no look at each word.
             let empty = |line: u32| self.w.store.lines.at(line).snapshot() == [0; 8];
@@ -476,14 +479,14 @@ impl Audit<'_> {
                 .sum();
         }
         assert_eq!(levels, want);
-        assert_eq!((w.commits, self.root(root!(generation))), (self.beside.all, self.beside.all));
+        assert_eq!((w.commits, self.root(root!(generation))), (self.expected.all, self.expected.all));
     }
 }
 
 impl super::undo::Snapshot {
-    /// Of a writer that remembers, what one that takes over its memory can know; in one order where order says nothing. `settled`: nothing
+    /// Of a writer that remembers, what one that takes over its memory can know; in one order where order says nothing. `stable`: nothing
     /// waited for a grace period when it took over (else PEER words may be missing until routes change).
-    pub(crate) fn into_taken_over(mut self, model: &Model, settled: bool) -> Self {
+    pub(crate) fn into_taken_over(mut self, model: &Model, stable: bool) -> Self {
         self.peers.clear();
         for (vni, t) in &mut self.tenants {
             let visible = visible_peers(model, *vni);
@@ -510,7 +513,7 @@ impl super::undo::Snapshot {
             *rest = used((groups.len() as u32 * 8).max(1), rest);
         }
         self.nc_ids = used(1, &self.nc_ids);
-        if !settled {
+        if !stable {
             let tenants = root!(tenants);
             self.slots.iter_mut().filter(|(root, _, _)| *root == tenants).for_each(|(_, _, words)| words.truncate(4));
         }

@@ -172,14 +172,14 @@ fn a_commit_settles_first_when_it_must() {
 fn limits_are_what_may_be_reached() {
     assert!(limit("x", 5, 5).is_ok() && limit("x", 0, 0).is_ok());
     let e = limit("the number of things", 6, 5).unwrap_err();
-    assert!(matches!(e, CommitError::Limit { what: "the number of things", asked: 6, limit: 5 }));
+    assert!(matches!(e, CommitError::Limit { what: "the number of things", wanted: 6, limit: 5 }));
     let mut w = small();
     let limits = Limits { segments: 3, tenants: 2, vms: 3, ncs: 5, addresses: 4, ..Default::default() };
     w.set_limits(limits);
     assert_eq!(w.options.limits, Limits { segments: SEGMENTS_MAX, ..limits });
     let mut refused = |commit: Commit, what: &str| match w.commit(&commit) {
-        Err(CommitError::Limit { what: w, asked, limit }) => {
-            assert!(w.contains(what) && asked == limit + 1, "{w}: {asked} of {limit}")
+        Err(CommitError::Limit { what: w, wanted, limit }) => {
+            assert!(w.contains(what) && wanted == limit + 1, "{w}: {wanted} of {limit}")
         }
         other => panic!("{what}: {other:?}"),
     };

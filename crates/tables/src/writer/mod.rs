@@ -36,7 +36,7 @@ mod undo;
 mod wires;
 
 #[cfg(test)]
-pub(crate) use audit::{audit, Beside};
+pub(crate) use audit::{audit, Expected};
 pub use dump::{RouteInterval, TenantDump, VmDump};
 pub use internet::PublicPrefix;
 pub use recover::AttachError;

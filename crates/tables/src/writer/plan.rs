@@ -377,9 +377,9 @@ pub(super) fn count_nc(refs: &mut Vec<i32>, nc: u32, by: i32) {
     refs[nc as usize] += by;
 }
 
-pub(super) fn limit(what: &'static str, asked: u64, limit: u64) -> Result<(), CommitError> {
-    if asked > limit {
-        return Err(CommitError::Limit { what, asked, limit });
+pub(super) fn limit(what: &'static str, wanted: u64, limit: u64) -> Result<(), CommitError> {
+    if wanted > limit {
+        return Err(CommitError::Limit { what, wanted, limit });
     }
     Ok(())
 }

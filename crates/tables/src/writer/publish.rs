@@ -221,7 +221,7 @@ impl Writer {
             let puts = meters.iter().filter(|(_, put)| *put).map(|(word, _)| *word);
             put_words(&mut tables.vm_meters, store, puts).expect(ROOM);
         }
-        // A reader may find its home lines before it reads a VPC's roots. One that found them in the old array must be gone
+        // A reader may find its bucket before it reads a VPC's roots. One that found them in the old array must be gone
         // before a generation switches, since only the new array holds what the switch makes visible.
         if self.tables.publish_others(&self.store.root) && ready.iter().any(|r| r.switches) {
             self.grace();

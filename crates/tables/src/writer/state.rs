@@ -362,14 +362,14 @@ mod tests {
         let groups = ids.groups();
         assert_eq!(groups, 8192);
         let mut taken: FxSet<u32> = FxSet::default();
-        let at_home = (0..50_000u64)
+        let in_bucket = (0..50_000u64)
             .filter(|i| {
                 let id = ids.take(hash(*i));
                 assert!(id != 0 && taken.insert(id), "id {id} twice");
                 id / 8 == bucket_of(hash(*i), groups)
             })
             .count();
-        assert!(at_home > 46_000, "{at_home}");
+        assert!(in_bucket > 46_000, "{in_bucket}");
         // A small step leaves the groups alone, a large one keeps what is taken.
         ids.expect(51_000);
         assert_eq!(ids.groups(), groups);
@@ -563,29 +563,29 @@ mod tests {
         ids.begin();
         ids.expect(10);
         assert_eq!((ids.groups(), ids.content()), (2, (vec![0b1111_0100, 0xff], (16, vec![]), vec![2, 0, 0, 0])));
-        let home = |group: u64| group << 63;
-        assert_eq!([ids.take(home(0)), ids.take(home(0)), ids.take(home(1))], [2, 4, 8]);
+        let bucket = |group: u64| group << 63;
+        assert_eq!([ids.take(bucket(0)), ids.take(bucket(0)), ids.take(bucket(1))], [2, 4, 8]);
         ids.take_back();
         assert_eq!((ids.groups(), ids.content()), (0, (vec![], (4, vec![2]), vec![2, 0, 0, 0])));
         ids.begin();
         ids.expect(10);
-        let all: Vec<u32> = (0..14).map(|_| ids.take(home(1))).collect();
+        let all: Vec<u32> = (0..14).map(|_| ids.take(bucket(1))).collect();
         assert_eq!(all, [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21], "the group, then behind all groups");
         assert_eq!(ids.content().2, [10, 6, 0, 0], "by chunks of sixteen");
         ids.free(9);
         ids.free(17);
-        assert_eq!([ids.take(home(1)), ids.take(home(1))], [9, 17]);
+        assert_eq!([ids.take(bucket(1)), ids.take(bucket(1))], [9, 17]);
         // When there are no more behind, the lowest group that has one gives it.
-        let rest: Vec<u32> = (0..42).map(|_| ids.take(home(1))).collect();
+        let rest: Vec<u32> = (0..42).map(|_| ids.take(bucket(1))).collect();
         assert_eq!(rest, (22..64).collect::<Vec<_>>());
         ids.begin();
-        assert_eq!([0; 6].map(|_| ids.take(home(1))), [2, 4, 5, 6, 7, 64]);
+        assert_eq!([0; 6].map(|_| ids.take(bucket(1))), [2, 4, 5, 6, 7, 64]);
         ids.take_back();
         ids.begin();
-        assert_eq!([0; 5].map(|_| ids.take(home(1))), [2, 4, 5, 6, 7], "the same again");
-        assert_eq!(ids.take(home(1)), 64, "beyond all there are");
+        assert_eq!([0; 5].map(|_| ids.take(bucket(1))), [2, 4, 5, 6, 7], "the same again");
+        assert_eq!(ids.take(bucket(1)), 64, "beyond all there are");
         ids.free(12);
-        assert_eq!((ids.take(home(0)), ids.bound()), (12, 65));
+        assert_eq!((ids.take(bucket(0)), ids.bound()), (12, 65));
         // The first id behind new groups stays behind them; whoever takes over finds the lowest group that has one.
         let mut ids = CellIds::new(kind);
         (0..20).for_each(|_| _ = ids.take(0));
@@ -593,8 +593,8 @@ mod tests {
         ids.expect(10);
         assert_eq!(ids.content(), (vec![0b1000, 0b1000_0000], (21, vec![16, 17]), vec![13, 3, 0, 0]));
         let all_but = |free: u32| (1..64).filter(|id| *id != free).collect::<FxSet<u32>>();
-        assert_eq!([2, 9].map(|free| CellIds::attach(kind, 2, &all_but(free)).take(home(1))), [2, 9]);
-        assert_eq!(CellIds::attach(kind, 2, &all_but(40)).take(home(1)), 40);
+        assert_eq!([2, 9].map(|free| CellIds::attach(kind, 2, &all_but(free)).take(bucket(1))), [2, 9]);
+        assert_eq!(CellIds::attach(kind, 2, &all_but(40)).take(bucket(1)), 40);
         // So many more that the groups are made anew, by half and more; never more than there are ids.
         let mut ids = CellIds::new(kind);
         ids.expect(0);

@@ -54,10 +54,10 @@ pub fn build(memory: &Arc<BpfMemory>, options: u64) {
     memory.grow(1).unwrap();
     let table = |line: u64| 4 << TABLE_REF_BUCKETS_SHIFT | line;
     // The VPC has id 1, its chunk lies at 1024. Routes: one leaf that says local everywhere.
-    let home = 16 + bucket_of(hash1((VNI as u64) << TENANT_VNI_SHIFT, SALT), 4);
-    set(memory, home, 3, (1 << ROOT_LEVELS_SHIFT | ROOT_SIMPLE) as u64 | 112);
-    set(memory, home, 6, GATEWAY_MAC & 0xffff_ffff);
-    set(memory, home, 0, (VNI as u64) << TENANT_VNI_SHIFT | TENANT_VALID | 1 << TENANT_ID_SHIFT | GATEWAY_MAC >> 32);
+    let bucket = 16 + bucket_of(hash1((VNI as u64) << TENANT_VNI_SHIFT, SALT), 4);
+    set(memory, bucket, 3, (1 << ROOT_LEVELS_SHIFT | ROOT_SIMPLE) as u64 | 112);
+    set(memory, bucket, 6, GATEWAY_MAC & 0xffff_ffff);
+    set(memory, bucket, 0, (VNI as u64) << TENANT_VNI_SHIFT | TENANT_VALID | 1 << TENANT_ID_SHIFT | GATEWAY_MAC >> 32);
     set(memory, 1025, 0, VNI as u64);
     for nc in [NC_A, NC_B] {
         word_entry(memory, 32, (VNI as u64) << 40 | (nc as u64) << 8 | MEMBER_V4, 0);

@@ -351,13 +351,13 @@ fn a_reused_port_is_taken_for_one_destination() {
     assert!(reused.release(side, 2003, user) && !reused.release(side, 2003, user) && !reused.uses(side, 2003, user));
     assert!(others.iter().all(|other| reused.uses(*other, 2003, user)));
     // So many are looked at, and of these such as may be used.
-    let asked = std::cell::Cell::new(0);
+    let requested = std::cell::Cell::new(0);
     let refuse = |_| {
-        asked.set(asked.get() + 1);
+        requested.set(requested.get() + 1);
         false
     };
     assert_eq!(reused.take(side, (0, 65535), 5 << 32, user, refuse), None);
-    assert_eq!(asked.replace(0), 1024);
-    assert_eq!((reused.take(side, (10, 12), 0, user, refuse), asked.get()), (None, 3));
+    assert_eq!(requested.replace(0), 1024);
+    assert_eq!((reused.take(side, (10, 12), 0, user, refuse), requested.get()), (None, 3));
     assert_eq!(reused.take(side, (3000, 3009), 8 << 32, user, |p| p == 3001), Some(3001));
 }

@@ -9,9 +9,9 @@ use std::sync::RwLockWriteGuard;
 
 impl Tracker {
     /// The fast path leaves this session to the software path in any state, and it is not counted in [`TenantStats::fast`].
-    pub fn set_aside(&self, session: SessionRef, inner: &InnerKey) {
+    pub fn exclude_from_offload(&self, session: SessionRef, inner: &InnerKey) {
         let at = session.0;
-        if self.is_aside(at) {
+        if self.is_excluded(at) {
             return;
         }
         let record = self.shared.record(at);
@@ -19,40 +19,40 @@ impl Tracker {
         let Some(word) = self.lock(&record) else { return };
         if record.inner() == *inner {
             let fast = self.is_fast(at, word);
-            let mut aside = self.aside_set();
-            if aside.insert(at) && fast {
+            let mut excluded = self.excluded_set();
+            if excluded.insert(at) && fast {
                 self.quotas.tenant(inner.vni()).fast.fetch_sub(1, Relaxed);
             }
-            self.aside_len.store(aside.len(), Release);
+            self.excluded_len.store(excluded.len(), Release);
         }
         record.line.word(STATE).store(word, Release);
     }
 
     /// Whether the fast path serves a session whose state word is `word`.
     pub(super) fn is_fast(&self, at: u32, word: u64) -> bool {
-        is_settled(word) && !self.is_aside(at)
+        is_offloadable(word) && !self.is_excluded(at)
     }
 
-    pub(crate) fn is_aside(&self, at: u32) -> bool {
-        let some = self.aside_len.load(Acquire) != 0;
-        some && self.aside.read().unwrap_or_else(PoisonError::into_inner).contains(&at)
+    pub(crate) fn is_excluded(&self, at: u32) -> bool {
+        let some = self.excluded_len.load(Acquire) != 0;
+        some && self.excluded.read().unwrap_or_else(PoisonError::into_inner).contains(&at)
     }
 
     /// The session in this line has ended.
-    pub(super) fn forget_aside(&self, at: u32) {
-        if self.is_aside(at) {
-            let mut aside = self.aside_set();
-            aside.remove(&at);
-            self.aside_len.store(aside.len(), Release);
+    pub(super) fn forget_exclusion(&self, at: u32) {
+        if self.is_excluded(at) {
+            let mut excluded = self.excluded_set();
+            excluded.remove(&at);
+            self.excluded_len.store(excluded.len(), Release);
         }
     }
 
-    fn aside_set(&self) -> RwLockWriteGuard<'_, HashSet<u32, Mix>> {
-        self.aside.write().unwrap_or_else(PoisonError::into_inner)
+    fn excluded_set(&self) -> RwLockWriteGuard<'_, HashSet<u32, Mix>> {
+        self.excluded.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whether a state word says that the fast path may serve the session.
-pub(super) fn is_settled(word: u64) -> bool {
+pub(super) fn is_offloadable(word: u64) -> bool {
     State::from_number(word as u8).fast() && word & SESSION_DOUBT == 0
 }

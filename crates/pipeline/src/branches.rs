@@ -15,7 +15,7 @@ const WAYS_MAX: usize = 64;
 
 /// One way, and the part of it that no way before it has told.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct Branch {
     /// The pass.
     pub traversal: Traversal,
     /// From this place (step and op), if not from the beginning.
@@ -25,10 +25,10 @@ pub(crate) struct Way {
 }
 
 /// All ways, or the one that the packet's length decides.
-pub(crate) fn ways(pipeline: &Pipeline, entry: &Entry, key: &Key, both: bool) -> Vec<Way> {
+pub(crate) fn branches(pipeline: &Pipeline, entry: &Entry, key: &Key, both: bool) -> Vec<Branch> {
     let pass = |assumed: &[bool]| pipeline.pass_assuming(entry, key, usize::MAX, assumed);
     if !both {
-        return vec![Way { traversal: pass(&[]), from: None, until: None }];
+        return vec![Branch { traversal: pass(&[]), from: None, until: None }];
     }
     let mut all = Vec::new();
     explore(&pass, &mut Vec::new(), None, &mut all);
@@ -36,7 +36,12 @@ pub(crate) fn ways(pipeline: &Pipeline, entry: &Entry, key: &Key, both: bool) ->
 }
 
 /// The ways that begin with these outcomes, as far as they lie in what depends on the check of that number.
-fn explore(pass: &impl Fn(&[bool]) -> Traversal, assumed: &mut Vec<bool>, within: Option<usize>, all: &mut Vec<Way>) {
+fn explore(
+    pass: &impl Fn(&[bool]) -> Traversal,
+    assumed: &mut Vec<bool>,
+    within: Option<usize>,
+    all: &mut Vec<Branch>,
+) {
     let known = assumed.len();
     loop {
         let traversal = pass(assumed);
@@ -46,7 +51,7 @@ fn explore(pass: &impl Fn(&[bool]) -> Traversal, assumed: &mut Vec<bool>, within
             // What lies before the last turn was told.
             let turn = assumed.iter().rposition(|larger| !larger).and_then(|n| traversal.checks.get(n));
             let from = turn.map(|check| check.at);
-            all.push(Way { traversal, from, until });
+            all.push(Branch { traversal, from, until });
             return assumed.truncate(known);
         }
         if all.len() + 1 < WAYS_MAX {
@@ -59,7 +64,7 @@ fn explore(pass: &impl Fn(&[bool]) -> Traversal, assumed: &mut Vec<bool>, within
     }
 }
 
-impl Way {
+impl Branch {
     /// The steps that this way tells.
     pub fn steps(&self) -> Range<usize> {
         let from = self.from.map_or(0, |(step, _)| step as usize + 1);
