@@ -142,7 +142,7 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct nat_work *w, struct end
 		return scope == TUNNY_SCOPE_BLACKHOLE ? DROP_NAT_UNSOLICITED : PUNT + PUNT_SESSION_NEW;
 	w->state = READ_ONCE(r->state);
 	w->vni = READ_ONCE(r->inner0) >> 40;
-	tunny_ask(w->vni, READ_ONCE(r->inner0), bpf_get_smp_processor_id());
+	tunny_prefetch(w->vni, READ_ONCE(r->inner0), bpf_get_smp_processor_id());
 	end = enter_vpc(root, w, e);
 	if (end)
 		return end;

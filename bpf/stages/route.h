@@ -65,7 +65,7 @@ static __always_inline int find_vm4(struct tunny_root *root, struct walk *w)
 	__u32 at, line = w->own_rest;
 
 	if (!w->own_missed || w->hops) {
-		line = home_line(root->vm4, tunny_hash1(key, root->salt));
+		line = bucket_line(root->vm4, tunny_hash1(key, root->salt));
 		b = line_at(line);
 		if (!b)
 			return 0;
@@ -154,7 +154,7 @@ static __always_inline int enter_peer(struct tunny_root *root, struct walk *w, _
 {
 	struct tenant t;
 
-	tunny_ask(vni, w->dst_lo, TUNNY_SLOTS_MAX);
+	tunny_prefetch(vni, w->dst_lo, TUNNY_SLOTS_MAX);
 	if (!tenant_find(root, vni, &t))
 		return DROP_ROUTE_PEER_GONE;
 	w->vni = vni;
@@ -182,7 +182,7 @@ static __always_inline int no_way(__u64 options, __u32 scope)
  */
 static __always_inline __u32 peer_of(struct tunny_root *root, const struct walk *w)
 {
-	const struct tunny_tenant_bucket *b = tenant_home(root, tenant_hash(w->vni, root->salt));
+	const struct tunny_tenant_bucket *b = tenant_bucket_at(root, tenant_hash(w->vni, root->salt));
 	__u64 slot, vni = 0;
 	struct tenant t;
 

@@ -21,7 +21,7 @@ static __always_inline __u32 compact_cell(void *memory, const struct tunny_state
 }
 
 /* The state in the register that a hash names, if the fingerprint is that of the hash. */
-static __always_inline __u32 compact_home(void *memory, const struct tunny_states_root *root, __u64 hash)
+static __always_inline __u32 compact_bucket_at(void *memory, const struct tunny_states_root *root, __u64 hash)
 {
 	__u32 cell = compact_cell(memory, root, tunny_bucket_of(hash, root->cells >> 32));
 	__u32 mask = (1U << (root->geometry - 2 & 31)) - 1;

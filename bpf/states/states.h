@@ -18,7 +18,7 @@ static __always_inline __u32 states_look(void *memory, const struct tunny_states
 	__u32 value = states_keys(memory, k->wide ? root->keys6 : root->keys4, k);
 
 	if (kind == TUNNY_STATES_COMPACT)
-		return value ? compact_cell(memory, root, value - 1) & 3 : compact_home(memory, root, k->hash);
+		return value ? compact_cell(memory, root, value - 1) & 3 : compact_bucket_at(memory, root, k->hash);
 	if (value)
 		return value & 3;
 	return kind == TUNNY_STATES_DIGEST ? digest_state(memory, root, k->hash) : TUNNY_STATES_NONE;
@@ -71,7 +71,7 @@ static __always_inline void states_touch(void *memory, __u64 line)
  * Asks for the lines in which a table looks for the IPv4 key of two ends in one VPC. 0: there is no table. Wrong words cost time and
  * nothing else.
  */
-__noinline int tunny_state_ask(__u64 w0, __u64 w1)
+__noinline int tunny_state_prefetch(__u64 w0, __u64 w1)
 {
 	void *memory = states_memory();
 	struct tunny_states_root *root;

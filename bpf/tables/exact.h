@@ -63,7 +63,7 @@ static __always_inline void tenant_read(const struct tunny_tenant_bucket *b, __u
 }
 
 /* Home bucket of a VPC, or NULL. */
-static __always_inline struct tunny_tenant_bucket *tenant_home(const struct tunny_root *root, __u64 hash)
+static __always_inline struct tunny_tenant_bucket *tenant_bucket_at(const struct tunny_root *root, __u64 hash)
 {
 	return line_pair_at((__u32)root->tenants + 2 * tunny_bucket_of(hash, root->tenants >> TUNNY_TABLE_REF_BUCKETS_SHIFT));
 }
@@ -126,7 +126,7 @@ static __always_inline int tenant_lookup(const struct tunny_root *root, __u32 vn
 /* The same for an entry that was prefetched: its bucket first, without a branch. */
 static __always_inline int tenant_find(const struct tunny_root *root, __u32 vni, struct tenant *t)
 {
-	struct tunny_tenant_bucket *b = tenant_home(root, tenant_hash(vni, root->salt));
+	struct tunny_tenant_bucket *b = tenant_bucket_at(root, tenant_hash(vni, root->salt));
 
 	return b && (tenant_match(b, vni, t) || tenant_lookup(root, vni, t));
 }
@@ -197,7 +197,7 @@ static __always_inline __u64 word_lookup(__u64 ref, __u64 salt, __u64 key, __u32
 {
 	if (!ref)
 		return 0;
-	return tunny_word_chain(home_line(ref, tunny_hash1(key << shift, salt)), key, shift);
+	return tunny_word_chain(bucket_line(ref, tunny_hash1(key << shift, salt)), key, shift);
 }
 
 /* The tenant's generation: the top bits of both halves of its `roots` word. */

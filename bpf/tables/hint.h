@@ -72,14 +72,14 @@ static __always_inline void session_lines(struct packet *p)
 		return;
 	w0 = (__u64)p->vni << 40 | (__u64)proto << 32 | __builtin_bswap32(*(const __u32 *)(ip + 12));
 	w1 = (__u64)dst << 32 | __builtin_bswap32(*(const __u32 *)(ip + 20));
-	p->far = tunny_session_ask(0, w0, w1);
+	p->far = tunny_session_prefetch(0, w0, w1);
 }
 
 /*
  * Asks for what security groups need of an inner IPv4 packet with ports and no options to its own VPC: the sender's entry; then the
  * lines of the state table, or the buckets of the session and the record that they name, whose key is the same both ways (filter.h).
  */
-__noinline int tunny_pair_ask(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
+__noinline int tunny_pair_prefetch(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
 {
 	__u32 zero = 0, src, dst, proto, ports;
 	const struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
@@ -101,10 +101,10 @@ __noinline int tunny_pair_ask(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
 		ports = ports >> 16 | ports << 16;
 	w0 = (__u64)vni << 40 | (__u64)proto << 32 | (in ? dst : src);
 	w1 = (__u64)(in ? src : dst) << 32 | ports;
-	sender = line_at(home_line(root->vm4, tunny_hash1(vm4_key(vni, src), root->salt)));
+	sender = line_at(bucket_line(root->vm4, tunny_hash1(vm4_key(vni, src), root->salt)));
 	if (!sender)
 		return 0;
-	if (!tunny_state_ask(w0, w1))
+	if (!tunny_state_prefetch(w0, w1))
 		e->guess = tunny_session_guess(2 | vni << 8, w0, w1);
 	touch(sender);
 	return 0;
@@ -122,20 +122,20 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	__u64 hash = tenant_hash(p->vni, salt);
 	const void *cells, *counters;
 
-	p->tenant_bucket = tenant_home(root, hash);
+	p->tenant_bucket = tenant_bucket_at(root, hash);
 	counters = counters_at(root, tunny_bucket_of(hash, root->tenant_groups), p->slot);
 	p->own_key = vm4_key(p->vni, inner_dst);
 	hash = tunny_hash1(p->own_key, salt);
-	p->vm_line = home_line(root->vm4, hash);
+	p->vm_line = bucket_line(root->vm4, hash);
 	p->vm_bucket = line_at(p->vm_line);
 	p->cell_group = tunny_bucket_of(hash, root->vm_groups);
 	cells = cells_at(root, p->cell_group);
-	p->member_bucket = line_at(home_line(root->members, tunny_hash1(member, salt)));
+	p->member_bucket = line_at(bucket_line(root->members, tunny_hash1(member, salt)));
 	if (!p->tenant_bucket || !p->vm_bucket || !p->member_bucket)
 		return DROP_TABLE_FAULT;
 	/* Its places are worked out before anything is waited for. */
 	if (unlikely(root->filtered))
-		tunny_pair_ask(p->ctx, p->inner_at + ETH_BYTES, p->vni);
+		tunny_pair_prefetch(p->ctx, p->inner_at + ETH_BYTES, p->vni);
 	touch(p->vm_bucket);
 	touch(p->tenant_bucket);
 	/* Peers and policy. The same page, so next to nothing. */
@@ -154,7 +154,7 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
  * Asks for what a packet to an IPv4 address of a VPC needs that it did not come from: the VPC's entry and counting words (if
  * `slot` is one), the VM's entry and cell.
  */
-__noinline int tunny_ask(__u32 vni, __u32 addr, __u32 slot)
+__noinline int tunny_prefetch(__u32 vni, __u32 addr, __u32 slot)
 {
 	__u32 zero = 0;
 	const struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
@@ -164,8 +164,8 @@ __noinline int tunny_ask(__u32 vni, __u32 addr, __u32 slot)
 		return 0;
 	tenant = tenant_hash(vni, root->salt);
 	vm = tunny_hash1(vm4_key(vni, addr), root->salt);
-	touch_line(tenant_home(root, tenant));
-	touch_line(line_at(home_line(root->vm4, vm)));
+	touch_line(tenant_bucket_at(root, tenant));
+	touch_line(line_at(bucket_line(root->vm4, vm)));
 	touch_line(cells_at(root, tunny_bucket_of(vm, root->vm_groups)));
 	if (slot < TUNNY_SLOTS_MAX)
 		touch_line(counters_at(root, tunny_bucket_of(tenant, root->tenant_groups), slot));

@@ -103,7 +103,7 @@ static __always_inline __u64 mask_if_zero(__u64 x)
 }
 
 /* The bucket of a key in the table that a TABLE_REF word names. */
-static __always_inline __u32 home_line(__u64 ref, __u64 hash)
+static __always_inline __u32 bucket_line(__u64 ref, __u64 hash)
 {
 	return (__u32)ref + tunny_bucket_of(hash, ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT);
 }

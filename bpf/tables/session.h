@@ -135,7 +135,7 @@ static __always_inline __u64 session_match(const struct tunny_session_bucket *b,
 }
 
 /* Candidate buckets of a key in the index that a TABLE_REF word names. */
-static __always_inline void session_homes(__u64 ref, __u64 hash, __u32 *first, __u32 *second)
+static __always_inline void session_candidates(__u64 ref, __u64 hash, __u32 *first, __u32 *second)
 {
 	*first = (__u32)ref + tunny_bucket_of(hash, ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT);
 	*second = (__u32)ref + tunny_bucket_of(hash << 32, ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT);
@@ -156,14 +156,14 @@ static __always_inline void session_touch_line(__u32 line)
  * Prefetches both buckets of an IPv4 key (`outer` as in session_key) before anything else of it is known to matter. Wrong words cost
  * time and nothing else: who looks the session up reads the key from the packet itself.
  */
-__noinline int tunny_session_ask(__u32 outer, __u64 w0, __u64 w1)
+__noinline int tunny_session_prefetch(__u32 outer, __u64 w0, __u64 w1)
 {
 	__u32 zero = 0, first, second;
 	struct tunny_session_root *root = bpf_map_lookup_elem(&tunny_session_root, &zero);
 
 	if (!root)
 		return 0;
-	session_homes(READ_ONCE(root->index), tunny_hash3(outer, w0, w1, root->salt), &first, &second);
+	session_candidates(READ_ONCE(root->index), tunny_hash3(outer, w0, w1, root->salt), &first, &second);
 	session_touch_line(first);
 	session_touch_line(second);
 	return 1;
@@ -189,7 +189,7 @@ static __always_inline __u32 session_in(__u64 ref, const struct session_key *k)
 	struct tunny_session_bucket *a, *b;
 	__u64 n, lines;
 
-	session_homes(ref, k->hash, &first, &second);
+	session_candidates(ref, k->hash, &first, &second);
 	a = session_line(first);
 	b = session_line(second);
 	if (!a || !b)
@@ -226,7 +226,7 @@ __noinline __u32 tunny_session_guess(__u32 outer, __u64 w0, __u64 w1)
 	if (!root)
 		return 0;
 	hash = tunny_hash3(outer, w0, w1, root->salt);
-	session_homes(READ_ONCE(root->index), hash, &first, &second);
+	session_candidates(READ_ONCE(root->index), hash, &first, &second);
 	tag = (hash ^ hash >> 32) & TUNNY_SESSION_TAG_MASK;
 	a = session_line(first);
 	b = session_line(second);
