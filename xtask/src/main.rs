@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Generators: `cargo xtask abi` writes bpf/include/abi.h; `--check` fails when the committed file differs. `style` checks the
-//! sources, `test` runs all tests, `skips` sums up which of them could not run.
+//! sources, `test` runs all tests, `skips` sums up which of them could not run, `count` counts lines and repeated blocks.
+mod count;
 mod lanes;
 mod silent;
 mod style;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
             }
         }
         Some("test") => lanes::run(&args[1..]),
+        Some("count") => count::run(&args[1..]),
         Some("skips") => skips(args.get(1).map_or("target/skips", String::as_str)),
         // A package of its own: the generators, which run before every test, are built without a parser of Rust.
         Some("mutate") => {
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
             }
         }
         _ => {
-            eprintln!("usage: cargo xtask abi|reference [--check] | style | test [--release] [-- ARGUMENTS] | skips FILE | mutate [options]");
+            eprintln!("usage: cargo xtask abi|reference [--check] | style | test [--release] [-- ARGUMENTS] | skips FILE | count [--against REVISION] | mutate [options]");
             ExitCode::FAILURE
         }
     }

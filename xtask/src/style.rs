@@ -125,7 +125,7 @@ fn check_file(name: &str, text: &str, out: &mut Vec<String>) {
     }
 }
 
-fn sources(root: &Path) -> Vec<PathBuf> {
+pub fn sources(root: &Path) -> Vec<PathBuf> {
     let mut todo: Vec<PathBuf> =
         ["crates", "bpf", "xtask", "fuzz", "scripts", "lab", "packaging"].iter().map(|d| root.join(d)).collect();
     let mut files = Vec::new();

@@ -70,7 +70,7 @@ pub fn check(name: &str, text: &str, retired: &[Retired], out: &mut Vec<String>)
     for r in here.iter().filter(|r| r.is(stem)) {
         out.push(format!("{name}: the glossary has retired `{}` as a name: {}", r.name, r.instead));
     }
-    for (i, line) in code_of(text).lines().enumerate() {
+    for (i, line) in code_of(text, false).lines().enumerate() {
         for word in line.split(|c: char| !c.is_alphanumeric() && c != '_') {
             if let Some(r) = here.iter().find(|r| !r.files && r.is(word)) {
                 out.push(format!("{name}:{}: the glossary has retired `{word}` as a name: {}", i + 1, r.instead));
@@ -79,8 +79,8 @@ pub fn check(name: &str, text: &str, retired: &[Retired], out: &mut Vec<String>)
     }
 }
 
-/// The text without comments and string literals; lines stay where they are.
-fn code_of(text: &str) -> String {
+/// The text without comments, and without string literals if `strings` is not set; lines stay where they are.
+pub fn code_of(text: &str, strings: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(['/', '"', '\'']) {
@@ -99,7 +99,10 @@ fn code_of(text: &str) -> String {
             rest = &here[1..];
             continue;
         };
-        out.extend(here[..length].matches('\n'));
+        match strings && !here.starts_with('/') {
+            true => out.push_str(&here[..length]),
+            false => out.extend(here[..length].matches('\n')),
+        }
         rest = &here[length..];
     }
     out + rest
