@@ -34,14 +34,17 @@ struct Counts {
 /// Prints the counts of this tree, beside those of a revision if one is named.
 pub fn run(args: &[String]) -> ExitCode {
     let result = match args {
-        [] => count(Path::new(".")).map(|now| print(None, &now)),
+        [] => count(Path::new(".")).map(|now| (None, now)),
         [flag, revision] if flag == "--against" => {
-            tree_of(revision).and_then(|before| Ok(print(Some(&count(before.path())?), &count(Path::new("."))?)))
+            tree_of(revision).and_then(|before| Ok((Some(count(before.path())?), count(Path::new("."))?)))
         }
         _ => Err("usage: cargo xtask count [--against REVISION]".into()),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok((before, now)) => {
+            print(before.as_ref(), &now);
+            ExitCode::SUCCESS
+        }
         Err(why) => {
             eprintln!("{why}");
             ExitCode::FAILURE
@@ -67,9 +70,8 @@ fn print(before: Option<&Counts>, now: &Counts) {
     row("alike blocks", before.map(|b| b.alike.len()), now.alike.len());
     now.same.iter().for_each(|[a, b]| println!("same: {a} and {b}"));
     now.alike.iter().take(ALIKE).for_each(|[a, b]| println!("alike: {a} and {b}"));
-    match now.alike.len().checked_sub(ALIKE) {
-        Some(more @ 1..) => println!("alike: {more} more"),
-        _ => {}
+    if now.alike.len() > ALIKE {
+        println!("alike: {} more", now.alike.len() - ALIKE);
     }
 }
 
