@@ -6,9 +6,10 @@
 # make peers      the same beside Open vSwitch and Linux
 # make build      everything in release mode     make deb    a Debian package   make deb-test  installs, upgrades and runs it (root)
 # make fuzz       a longer fuzz run              make fuzz-coverage  the same targets, guided by coverage    make generate  writes what is generated from the code
+# make audit     what needs more than the stable compiler: models of table memory under loom, its heap under Miri (nightly)
 # Tests that cannot run here (no root, tool, kernel feature or third-party data) are counted and named at the end of
 # `make test`; with TUNNY_CI=1 they fail.
-.PHONY: all build demo test test-all test-long bench bench-full peers deb deb-test deps lint fuzz fuzz-coverage generate
+.PHONY: audit all build demo test test-all test-long bench bench-full peers deb deb-test deps lint fuzz fuzz-coverage generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
@@ -102,3 +103,11 @@ endif
 deb-test: deb
 	@scripts/deps.sh deb
 	packaging/test-deb.sh
+
+# The models run every order of stores and loads that the memory model allows; Miri checks each pointer. `rustup component add miri
+# --toolchain nightly` gives the latter.
+audit:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target)/loom cargo test -p memory --lib
+	@if rustup run nightly cargo miri --version; then \
+		MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target)/miri rustup run nightly cargo miri test -p memory --lib; \
+	else echo "SKIPPED: Miri: no nightly toolchain with miri is installed"; fi

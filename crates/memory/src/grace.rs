@@ -8,10 +8,10 @@
 //! The slots lie in the table memory's head, so that readers in another process count too. A reader that dies while it
 //! is inside would stop the writer for ever; the slot holds its process id, and a slot whose process is gone is freed.
 
-use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{back_off, fence, AtomicU32, AtomicU64, Ordering};
 
 /// Readers at most.
-pub const READERS_MAX: usize = 512;
+pub const READERS_MAX: usize = if cfg!(loom) { 1 } else { 512 };
 
 /// One reader's slot, on a line of its own.
 #[repr(C, align(64))]
@@ -33,7 +33,7 @@ impl Default for Readers {
     fn default() -> Self {
         Readers {
             epoch: AtomicU64::new(0),
-            slots: [const { Slot { owner: AtomicU32::new(0), epoch: AtomicU64::new(0) } }; READERS_MAX],
+            slots: std::array::from_fn(|_| Slot { owner: AtomicU32::new(0), epoch: AtomicU64::new(0) }),
         }
     }
 }
@@ -92,13 +92,7 @@ impl Readers {
                     break;
                 }
                 tries += 1;
-                if tries < 64 {
-                    std::hint::spin_loop();
-                } else if tries < 256 {
-                    std::thread::yield_now();
-                } else {
-                    std::thread::sleep(std::time::Duration::from_micros(50));
-                }
+                back_off(tries);
                 if tries.is_multiple_of(1024) {
                     slot.free_if_owner_is_gone();
                 }
@@ -122,12 +116,13 @@ impl Slot {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel whether a process lives")]
     fn slots_of_the_dead_are_found_again() {
         let readers = Readers::default();
         // A process id beyond the largest that Linux gives.
@@ -165,6 +160,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel whether a process lives")]
     fn slots_are_limited_and_given_back() {
         let readers = Readers::default();
         let all: Vec<_> = std::iter::from_fn(|| readers.claim()).collect();
@@ -174,6 +170,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel whether a process lives")]
     fn a_dead_process_does_not_hold_a_slot() {
         let readers = Readers::default();
         let slot = readers.claim().unwrap();
@@ -217,6 +214,7 @@ mod tests {
 
     /// The slot of a process that lives stays its own, whoever asks.
     #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel whether a process lives")]
     fn slots_of_the_living_stay() {
         let readers = Readers::default();
         for (owner, stays) in [(std::process::id(), true), (1, true), (0x7fff_fff0, false), (0, false)] {

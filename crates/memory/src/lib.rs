@@ -7,13 +7,22 @@
 //! `docs/design/memory.md`.
 
 mod grace;
+#[cfg(not(loom))]
 mod line;
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(not(loom))]
 mod plain;
+mod sync;
+#[cfg(not(loom))]
 mod tables;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(all(not(loom), any(test, feature = "testing")))]
 pub mod testing;
 
 pub use grace::{Readers, READERS_MAX};
+#[cfg(not(loom))]
 pub use line::{prefetch, prefetch_address, prefetch_slice, Line, Lines, RootRef};
+#[cfg(not(loom))]
 pub use plain::{large_pages, PlainMemory, ZeroedLines};
+#[cfg(not(loom))]
 pub use tables::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};

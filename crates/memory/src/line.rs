@@ -6,6 +6,7 @@
 //! A line is eight aligned atomic words; half words are taken out of them (little endian, checked at compile time).
 
 use crate::root;
+use crate::sync::{observe, publish};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(target_endian = "big")]
@@ -23,7 +24,7 @@ impl Line {
     /// Word `i` (0–7).
     #[inline(always)]
     pub fn word(&self, i: usize) -> u64 {
-        self.0[i & 7].load(Ordering::Acquire)
+        observe(&self.0[i & 7])
     }
 
     /// Half word `i` (0–15). A load of four bytes out of an aligned word that is stored whole: x86 keeps the two coherent.
@@ -79,7 +80,7 @@ impl Line {
     pub fn set(&self, i: usize, value: u64) {
         #[cfg(any(test, feature = "testing"))]
         crate::testing::store();
-        self.0[i & 7].store(value, Ordering::Release);
+        publish(&self.0[i & 7], value);
     }
 
     /// Stores half word `i`. Only the writer changes configuration words, so reading the other half first loses nothing.
@@ -237,7 +238,7 @@ impl RootRef {
     /// Loads the word at a byte offset.
     #[inline(always)]
     pub fn get(&self, offset: usize) -> u64 {
-        self.word(offset).load(Ordering::Acquire)
+        observe(self.word(offset))
     }
 
     /// Stores the word at a byte offset: a publishing store.
@@ -245,7 +246,7 @@ impl RootRef {
     pub fn set(&self, offset: usize, value: u64) {
         #[cfg(any(test, feature = "testing"))]
         crate::testing::store();
-        self.word(offset).store(value, Ordering::Release);
+        publish(self.word(offset), value);
     }
 
     /// First line of VM-cell chunk `chunk`.
@@ -285,7 +286,7 @@ mod tests {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (x >> 33) % n
         };
-        for _ in 0..100_000 {
+        for _ in 0..if cfg!(miri) { 300 } else { 100_000 } {
             let line = Line::default();
             // Few distinct halves, so that halves match without their words, and unique whole words among the entries.
             for i in 0..8 {

@@ -31,6 +31,7 @@ struct Mapping {
     bytes: usize,
 }
 
+#[cfg(not(miri))]
 impl Mapping {
     fn new(bytes: usize, protection: i32, flags: i32, fd: i32) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -42,10 +43,32 @@ impl Mapping {
     }
 }
 
+#[cfg(not(miri))]
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new` and nothing refers to it once its owner is dropped.
         unsafe { libc::munmap(self.at.cast(), self.bytes) };
+    }
+}
+
+/// Miri knows no reserved address space: there a mapping is zeroed memory of the allocator.
+#[cfg(miri)]
+impl Mapping {
+    fn layout(bytes: usize) -> std::alloc::Layout {
+        std::alloc::Layout::from_size_align(bytes.max(HUGE), HUGE).expect("a size of the tests")
+    }
+
+    fn new(bytes: usize, _protection: i32, _flags: i32, _fd: i32) -> io::Result<Mapping> {
+        // SAFETY: the layout is not empty.
+        Ok(Mapping { at: unsafe { std::alloc::alloc_zeroed(Mapping::layout(bytes)) }, bytes })
+    }
+}
+
+#[cfg(miri)]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with the same layout.
+        unsafe { std::alloc::dealloc(self.at, Mapping::layout(self.bytes)) };
     }
 }
 
@@ -74,8 +97,10 @@ impl ZeroedLines {
         let bytes = lines.checked_mul(64).and_then(|b| b.checked_add(HUGE)).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let mapping = Mapping::new(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1)?;
-        // SAFETY: all of the range was just mapped, and the advice changes nothing in it.
-        unsafe { libc::madvise(mapping.at.cast(), bytes, libc::MADV_HUGEPAGE) };
+        if cfg!(not(miri)) {
+            // SAFETY: all of the range was just mapped, and the advice changes nothing in it.
+            unsafe { libc::madvise(mapping.at.cast(), bytes, libc::MADV_HUGEPAGE) };
+        }
         let before = mapping.at.align_offset(HUGE).min(HUGE);
         Ok(ZeroedLines { mapping, before, lines })
     }
@@ -118,6 +143,8 @@ unsafe impl Sync for PlainMemory {}
 impl PlainMemory {
     /// Of this process alone.
     pub fn private(head_bytes: usize, segments: u32) -> io::Result<PlainMemory> {
+        // Under Miri each byte costs several.
+        let segments = if cfg!(miri) { segments.min(2) } else { segments };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let arena_bytes = segments as usize * SEGMENT_BYTES as usize;
         let head = Mapping::new(head_bytes.next_multiple_of(HUGE), libc::PROT_READ | libc::PROT_WRITE, flags, -1)?;
@@ -183,7 +210,7 @@ impl PlainMemory {
         if n > self.segments {
             return Err(io::Error::from(io::ErrorKind::OutOfMemory));
         }
-        if self.fd.is_none() {
+        if self.fd.is_none() && cfg!(not(miri)) {
             let (from, bytes) = (have as usize * SEGMENT_BYTES as usize, (n - have) as usize * SEGMENT_BYTES as usize);
             // SAFETY: the range lies inside the reserved mapping, of which nobody uses this part yet.
             let done = unsafe {

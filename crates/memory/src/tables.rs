@@ -135,3 +135,59 @@ macro_rules! memory {
 
 memory!(HeapMemory);
 memory!(SharedMemory);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{root, Lines, RootRef};
+
+    /// Lines exist segment by segment, zeroed; a number behind the last one reads as zero; root and statistics are what the trait
+    /// promises. Under Miri this walks every pointer that the crate makes on the heap.
+    #[test]
+    fn lines_root_and_statistics_lie_inside_of_the_memory() {
+        let memory = HeapMemory::new().unwrap();
+        let (lines, root) = (Lines::new(&memory), RootRef::new(&memory));
+        assert_eq!((lines.limit(), lines.at(0).word(7)), (0, 0));
+        memory.grow(1).unwrap();
+        memory.grow(2).unwrap();
+        assert_eq!((memory.segments(), lines.limit()), (2, 2 * SEGMENT_LINES));
+        let last = lines.limit() - 1;
+        lines.fill(last, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        lines.prefetch(last);
+        assert_eq!((lines.at(last).half(0), lines.at(last).snapshot()[7]), (1, 8));
+        // SAFETY: `last` is below the limit.
+        assert_eq!(unsafe { lines.at_known(last) }.word(3), 4);
+        lines.zero(last, 9);
+        assert_eq!((lines.at(last).word(0), lines.at(last + 1).word(0)), (0, 0));
+        root.set(root!(salt), 42);
+        root.nc_chunk(255).store(7, Ordering::Relaxed);
+        assert_eq!((root.get(root!(salt)), root.nc_chunk(255).load(Ordering::Relaxed)), (42, 7));
+        // SAFETY: the last element of the statistics, of which the trait promises that many.
+        let stats = unsafe { memory.stats().add(memory.stats_slots() as usize - 1).cast::<AtomicU64>().as_ref() };
+        assert_eq!(stats.unwrap().load(Ordering::Relaxed), 0);
+        let slot = memory.readers().claim().unwrap();
+        memory.readers().enter(slot);
+        memory.readers().leave(slot);
+        memory.readers().wait();
+    }
+
+    /// Another thread reads what this one fills and publishes.
+    #[test]
+    fn a_thread_reads_what_another_publishes() {
+        let memory = HeapMemory::new().unwrap();
+        memory.grow(1).unwrap();
+        let (lines, root) = (Lines::new(&memory), RootRef::new(&memory));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 1..50 {
+                    lines.fill(n, &[u64::from(n); 8]);
+                    root.set(root!(vm4), u64::from(n));
+                }
+            });
+            for _ in 0..50 {
+                let n = root.get(root!(vm4));
+                assert_eq!(lines.at(n as u32).snapshot(), [n; 8]);
+            }
+        });
+    }
+}
