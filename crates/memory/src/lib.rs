@@ -13,6 +13,8 @@ mod line;
 mod models;
 #[cfg(not(loom))]
 mod plain;
+#[cfg(not(loom))]
+mod sessions;
 mod sync;
 #[cfg(not(loom))]
 mod tables;
@@ -24,5 +26,7 @@ pub use grace::{Readers, READERS_MAX};
 pub use line::{prefetch, prefetch_address, prefetch_slice, Line, Lines, RootRef};
 #[cfg(not(loom))]
 pub use plain::{large_pages, PlainMemory, ZeroedLines};
+#[cfg(not(loom))]
+pub use sessions::{SessionHeap, SessionLines, SessionMemory, SessionShared, SESSION_ARENA_BYTES};
 #[cfg(not(loom))]
 pub use tables::{HeapMemory, Memory, SharedMemory, ARENA_BYTES};

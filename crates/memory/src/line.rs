@@ -7,7 +7,7 @@
 
 use crate::root;
 use crate::sync::{observe, publish};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(target_endian = "big")]
 compile_error!("table memory takes 32-bit fields out of 64-bit words and assumes little endian");
@@ -30,8 +30,7 @@ impl Line {
     /// Half word `i` (0–15). A load of four bytes out of an aligned word that is stored whole: x86 keeps the two coherent.
     #[inline(always)]
     pub fn half(&self, i: usize) -> u32 {
-        // SAFETY: a line is 16 aligned half words, and `i & 15` is one of them.
-        unsafe { &*self.0.as_ptr().cast::<AtomicU32>().add(i & 15) }.load(Ordering::Acquire)
+        self.cell32(i).load(Ordering::Acquire)
     }
 
     /// Which of the first seven words equal `word` in the bits of `mask`, which is all ones or the upper half: bit 2i is set
@@ -103,6 +102,68 @@ impl Line {
             to.store(*from, Ordering::Relaxed);
         }
     }
+
+    /// The cell of word `i` (0–7), for words that several sides change.
+    #[inline(always)]
+    pub fn cell(&self, i: usize) -> &AtomicU64 {
+        &self.0[i & 7]
+    }
+
+    /// As [`Line::cell`], half word `i` (0–15).
+    #[inline(always)]
+    pub fn cell32(&self, i: usize) -> &AtomicU32 {
+        // SAFETY: a line is 16 aligned half words, and `i & 15` is one of them; x86 keeps accesses of both sizes coherent.
+        unsafe { &*self.0.as_ptr().cast::<AtomicU32>().add(i & 15) }
+    }
+
+    /// As [`Line::cell`], quarter word `i` (0–31).
+    #[inline(always)]
+    pub fn cell16(&self, i: usize) -> &AtomicU16 {
+        // SAFETY: a line is 32 aligned quarter words, and `i & 31` is one of them.
+        unsafe { &*self.0.as_ptr().cast::<AtomicU16>().add(i & 31) }
+    }
+
+    /// Which of the 16 half words have these upper five bits: bit i for half word i. Only a hint, as they may change meanwhile.
+    #[inline(always)]
+    pub fn slots_with(&self, tag: u32) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: SSE2 belongs to x86-64; the line is 64 aligned bytes. They may be stored to meanwhile; an aligned vector
+        // load gives each half word old or new, and whoever uses the hint loads the slot again.
+        return unsafe {
+            use std::arch::x86_64::*;
+            let at = self.0.as_ptr().cast::<__m128i>();
+            let key = _mm_set1_epi32((tag & 31) as i32);
+            let eq = |i: usize| {
+                _mm_cmpeq_epi32(
+                    _mm_srli_epi32::<{ abi::SESSION_SLOT_TAG_SHIFT as i32 }>(_mm_load_si128(at.add(i))),
+                    key,
+                )
+            };
+            let (low, high) = (_mm_packs_epi32(eq(0), eq(1)), _mm_packs_epi32(eq(2), eq(3)));
+            _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        (0..16).fold(0, |mask, i| {
+            let slot = self.cell32(i).load(Ordering::Acquire);
+            mask | u32::from(slot >> abi::SESSION_SLOT_TAG_SHIFT == tag & 31) << i
+        })
+    }
+
+    /// Which of the 16 half words are 0. A hint as above, but for whoever holds the bucket's lock.
+    #[inline(always)]
+    pub fn empty_slots(&self) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `slots_with`.
+        return unsafe {
+            use std::arch::x86_64::*;
+            let at = self.0.as_ptr().cast::<__m128i>();
+            let eq = |i: usize| _mm_cmpeq_epi32(_mm_load_si128(at.add(i)), _mm_setzero_si128());
+            let (low, high) = (_mm_packs_epi32(eq(0), eq(1)), _mm_packs_epi32(eq(2), eq(3)));
+            _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        (0..16).fold(0, |mask, i| mask | u32::from(self.cell32(i).load(Ordering::Acquire) == 0) << i)
+    }
 }
 
 /// The lines of one table memory. Copies are cheap; whoever holds one also holds the memory (see `Tables`, `Writer`).
@@ -120,6 +181,11 @@ unsafe impl Sync for Lines {}
 impl Lines {
     /// The lines of a memory. The caller keeps the memory alive as long as a copy of them.
     pub fn new(memory: &dyn crate::Memory) -> Lines {
+        Lines { base: memory.base() as *const Line, limit: memory.limit() }
+    }
+
+    /// The lines of session memory, by the same rule.
+    pub(crate) fn of_sessions(memory: &dyn crate::SessionMemory) -> Lines {
         Lines { base: memory.base() as *const Line, limit: memory.limit() }
     }
 

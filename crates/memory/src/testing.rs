@@ -41,3 +41,8 @@ pub fn prefetched(what: impl FnOnce()) -> Vec<usize> {
     what();
     PREFETCHED.take().unwrap_or_default()
 }
+
+/// How many addresses this thread has prefetched since [`prefetched`] began.
+pub fn prefetched_so_far() -> usize {
+    PREFETCHED.with_borrow(|list| list.as_ref().map_or(0, Vec::len))
+}

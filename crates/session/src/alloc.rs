@@ -237,8 +237,8 @@ impl Alloc {
             let line = shared.lines.at(line);
             for i in 0..8 {
                 // Reading does not make a page exist, writing does.
-                if line.word(i).load(Relaxed) != 0 {
-                    line.word(i).store(0, Relaxed);
+                if line.cell(i).load(Relaxed) != 0 {
+                    line.cell(i).store(0, Relaxed);
                 }
             }
         }
@@ -275,7 +275,7 @@ impl Alloc {
 fn touch(shared: &Shared, first: u32, segments: u32) {
     const PAGE_LINES: usize = 4096 / 64;
     for line in (first..first + segments * SEGMENT_LINES).step_by(PAGE_LINES) {
-        shared.lines.at(line).word(0).store(0, Relaxed);
+        shared.lines.at(line).cell(0).store(0, Relaxed);
     }
 }
 
@@ -375,11 +375,11 @@ mod tests {
         assert_eq!((alloc.room(), alloc.bytes()), (segment - 2 + segment / 2 - 1, 2 * 16_384));
         assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [Some(1), Some(SEGMENT_LINES)]);
         // A segment that is used again is empty.
-        shared.lines.at(SEGMENT_LINES + 77).word(5).store(9, Relaxed);
+        shared.lines.at(SEGMENT_LINES + 77).cell(5).store(9, Relaxed);
         alloc.families[1] = Family::default();
         alloc.give_segment(1);
         assert_eq!(alloc.take(&shared, true), Some(SEGMENT_LINES));
-        assert_eq!(shared.lines.at(SEGMENT_LINES + 77).word(5).load(Relaxed), 0);
+        assert_eq!(shared.lines.at(SEGMENT_LINES + 77).cell(5).load(Relaxed), 0);
     }
 
     /// A family gives up the segments of which it uses no record, and looks for them again only after enough records have come back.
@@ -449,7 +449,7 @@ mod tests {
         alloc.prepare_records(&shared, SEGMENTS * SEGMENT_LINES, (index, 1)).unwrap();
         let before = faults();
         let lines = shared.memory.segments() * SEGMENT_LINES;
-        (0..lines).for_each(|line| shared.lines.at(line).word(1).store(1, Relaxed));
+        (0..lines).for_each(|line| shared.lines.at(line).cell(1).store(1, Relaxed));
         let found = faults() - before;
         assert!(found <= 2, "{found} pages of {} segments were made late", shared.memory.segments());
     }

@@ -37,12 +37,12 @@ pub(crate) struct Locked<'a> {
 }
 
 fn lock(bucket: &Line) -> bool {
-    bucket.word(7).fetch_or(SESSION_BUCKET_LOCK, Acquire) & SESSION_BUCKET_LOCK == 0
+    bucket.cell(7).fetch_or(SESSION_BUCKET_LOCK, Acquire) & SESSION_BUCKET_LOCK == 0
 }
 
 /// A plain store: whoever tries for the lock meanwhile sets the bit that is set, and nobody else changes the word.
 fn unlock(bucket: &Line) {
-    let tags = bucket.word(7);
+    let tags = bucket.cell(7);
     tags.store(tags.load(Relaxed) & !SESSION_BUCKET_LOCK, Release);
 }
 
@@ -93,20 +93,20 @@ pub(crate) fn slot_of(tag: u32, at: u32) -> u32 {
 
 /// The tag that slot i of a bucket holds, with the line of its record; None if it is empty.
 pub(crate) fn entry(bucket: &Line, i: usize) -> Option<(u32, u32)> {
-    let slot = bucket.half(i).load(Acquire);
+    let slot = bucket.cell32(i).load(Acquire);
     let at = slot & SESSION_SLOT_LINE;
-    let high = (bucket.word(7).load(Acquire) >> (4 * i)) as u32 & 15;
+    let high = (bucket.cell(7).load(Acquire) >> (4 * i)) as u32 & 15;
     (slot != 0).then_some((high << 5 | slot >> SESSION_SLOT_TAG_SHIFT, at))
 }
 
 const SLOTS: usize = SESSION_SLOTS as usize;
 
 pub(crate) fn put(bucket: &Line, i: usize, tag: u32, at: u32) {
-    let tags = bucket.word(7);
+    let tags = bucket.cell(7);
     let nibble = u64::from(tag >> 5) << (4 * i);
     // Only the holder of the lock changes tags; others set and clear the lock bit alone.
     tags.store(tags.load(Relaxed) & !(15 << (4 * i)) | nibble, Release);
-    bucket.half(i).store(slot_of(tag, at), Release);
+    bucket.cell32(i).store(slot_of(tag, at), Release);
 }
 
 /// The first empty slot.
@@ -138,7 +138,7 @@ pub(crate) fn insert(locked: &Locked, lines: &Lines, salt: u64, table: u64, hash
 fn displace(locked: &Locked, lines: &Lines, salt: u64, table: u64, from: u32) -> Option<(u32, usize)> {
     let bucket = lines.at(from);
     for i in 0..SLOTS {
-        lines.prefetch(bucket.half(i).load(Relaxed) & SESSION_SLOT_LINE);
+        lines.prefetch(bucket.cell32(i).load(Relaxed) & SESSION_SLOT_LINE);
     }
     for i in 0..SLOTS {
         let Some((tag, at)) = entry(bucket, i) else { continue };
@@ -152,7 +152,7 @@ fn displace(locked: &Locked, lines: &Lines, salt: u64, table: u64, from: u32) ->
         let free = empty_slot(lines.at(to));
         if let Some(j) = free {
             put(lines.at(to), j, tag, at);
-            bucket.half(i).store(0, Release);
+            bucket.cell32(i).store(0, Release);
         }
         if !held {
             unlock(lines.at(to));
@@ -228,7 +228,7 @@ fn each_of(lines: &Lines, line: u32, hash: u64, at: u32, mut each: impl FnMut(&A
     let bucket = lines.at(line);
     let mut hits = bucket.slots_with(tag) & ((1 << SLOTS) - 1);
     while hits != 0 {
-        let slot = bucket.half(hits.trailing_zeros() as usize);
+        let slot = bucket.cell32(hits.trailing_zeros() as usize);
         hits &= hits - 1;
         if slot.load(Relaxed) == wanted {
             each(slot, wanted);

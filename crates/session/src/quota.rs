@@ -345,8 +345,8 @@ impl Quotas {
     pub(crate) fn prefetch(&self, vm: &Vm) {
         self.prefetch_vm(vm);
         if let Some(tenant) = self.known(vm.0) {
-            crate::record::prefetch_address(tenant as *const Tenant as usize);
-            crate::record::prefetch_address(tenant as *const Tenant as usize + 64);
+            crate::prefetch_address(tenant as *const Tenant as usize);
+            crate::prefetch_address(tenant as *const Tenant as usize + 64);
         }
     }
 
@@ -355,13 +355,13 @@ impl Quotas {
         let hash = self.hash(vm);
         let shard = &self.shards[(hash >> 56) as usize % SHARDS];
         let at = shard.hint.load(Relaxed) + (hash as usize & shard.mask.load(Relaxed)) * size_of::<(u64, u32)>();
-        crate::record::prefetch_address(at);
+        crate::prefetch_address(at);
     }
 
     /// Asks for what ends and timeouts need of a tenant.
     pub(crate) fn prefetch_tenant(&self, vni: u32) {
         if let Some(tenant) = self.known(vni) {
-            crate::record::prefetch_address(tenant as *const Tenant as usize);
+            crate::prefetch_address(tenant as *const Tenant as usize);
         }
     }
 

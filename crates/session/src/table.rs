@@ -118,11 +118,11 @@ impl Shared {
             if hits == 0 {
                 continue;
             }
-            let tags = bucket.word(7).load(Ordering::Acquire);
+            let tags = bucket.cell(7).load(Ordering::Acquire);
             while hits != 0 {
                 let i = hits.trailing_zeros() as usize;
                 hits &= hits - 1;
-                let slot = bucket.half(i).load(Ordering::Acquire);
+                let slot = bucket.cell32(i).load(Ordering::Acquire);
                 let at = slot & SESSION_SLOT_LINE;
                 if (tags >> (4 * i)) as u32 & 15 == candidates.tag >> 5 && at != 0 && is(self.lines.at(at), at) {
                     return Some(at);
@@ -155,7 +155,7 @@ impl Shared {
 
 #[inline(always)]
 fn word(line: &Line, i: usize) -> u64 {
-    line.word(i).load(Ordering::Acquire)
+    line.cell(i).load(Ordering::Acquire)
 }
 
 #[inline(always)]

@@ -10,7 +10,7 @@ use super::flat::{entry_at, Place};
 use super::types::Protocol;
 use super::vm::{Mapping, Mix, Vm};
 use super::PARTS;
-use crate::record::prefetch_address;
+use crate::prefetch_address;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Notes; VMs that fall on one overwrite it.

@@ -2,23 +2,7 @@
 //! What is asked for ahead is what is read then: memory whose loading is begun too early, too late or elsewhere costs what it was to save.
 
 use super::*;
-use std::cell::RefCell;
-
-thread_local! {
-    static ASKED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
-}
-
-/// Called with each address that this thread asks for.
-pub(crate) fn note(at: usize) {
-    ASKED.with_borrow_mut(|prefetched| prefetched.iter_mut().for_each(|list| list.push(at)));
-}
-
-/// The addresses that are asked for meanwhile, in their order.
-pub(crate) fn prefetched(what: impl FnOnce()) -> Vec<usize> {
-    ASKED.set(Some(Vec::new()));
-    what();
-    ASKED.take().unwrap_or_default()
-}
+use memory::testing::prefetched;
 
 fn place<T>(of: &T) -> usize {
     std::ptr::from_ref(of) as usize
@@ -112,9 +96,7 @@ fn what_ends_by_time_is_asked_for_ahead() {
     let mut ended: Vec<(InnerKey, usize)> = Vec::new();
     let all = prefetched(|| {
         for now in 2..50 {
-            t.expire(now * S, 10_000, &mut |e| {
-                ended.push((e.session.inner, ASKED.with_borrow(|a| a.as_ref().map_or(0, Vec::len))))
-            });
+            t.expire(now * S, 10_000, &mut |e| ended.push((e.session.inner, memory::testing::prefetched_so_far())));
         }
     });
     assert_eq!(ended.len(), 300);

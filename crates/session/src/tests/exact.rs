@@ -70,8 +70,8 @@ fn hints_of_slots_are_what_each_half_word_says() {
         for i in 0..16 {
             let other = (tag ^ rng.random_range(1..32)) & 31;
             let slot = |tag: u32| tag << SESSION_SLOT_TAG_SHIFT | rng_line(round + i as u32);
-            lines[0].half(i).store(slot(tag), Relaxed);
-            lines[1].half(i).store(
+            lines[0].cell32(i).store(slot(tag), Relaxed);
+            lines[1].cell32(i).store(
                 if rng.random() {
                     slot(tag)
                 } else if rng.random() {
@@ -81,9 +81,9 @@ fn hints_of_slots_are_what_each_half_word_says() {
                 },
                 Relaxed,
             );
-            lines[2].half(i).store(if round % 2 == 0 { 0 } else { slot(tag) }, Relaxed);
+            lines[2].cell32(i).store(if round % 2 == 0 { 0 } else { slot(tag) }, Relaxed);
         }
-        let halves: Vec<u32> = (0..16).map(|i| lines[1].half(i).load(Relaxed)).collect();
+        let halves: Vec<u32> = (0..16).map(|i| lines[1].cell32(i).load(Relaxed)).collect();
         let bits = |is: &dyn Fn(u32) -> bool| (0..16).filter(|i| is(halves[*i])).fold(0u32, |bits, i| bits | 1 << i);
         assert_eq!(lines[1].slots_with(tag), bits(&|h| h >> SESSION_SLOT_TAG_SHIFT == tag));
         assert_eq!(lines[1].slots_with(tag | 32), lines[1].slots_with(tag), "the upper bits of a tag are elsewhere");
@@ -149,8 +149,8 @@ fn a_record_is_of_its_keys_and_of_no_other() {
             "{n}"
         );
         // The words that there are, read as a key of the other family.
-        let word = |i| record.word(i).load(Relaxed);
-        let second: Vec<u64> = (0..4).map(|i| lines.at(at | 1).word(i).load(Relaxed)).collect();
+        let word = |i| record.cell(i).load(Relaxed);
+        let second: Vec<u64> = (0..4).map(|i| lines.at(at | 1).cell(i).load(Relaxed)).collect();
         let (outer0, vni) = (word(OUTER), !0u64 << 40);
         let (inner, outer) = match new.inner {
             InnerKey::V4(_) => {
@@ -167,12 +167,12 @@ fn a_record_is_of_its_keys_and_of_no_other() {
         // A flag of the state word changes nothing of it, its end everything.
         let state = word(STATE);
         for flags in [SESSION_LOCK, SESSION_DOUBT, SESSION_LOOSE, SESSION_FROM_OUTSIDE, 0xff << SESSION_WHEEL_SHIFT] {
-            record.word(STATE).store(state | flags, Relaxed);
+            record.cell(STATE).store(state | flags, Relaxed);
             assert_eq!(is(&new.inner, &new.outer, &pair), own, "{n}: {flags:x}");
         }
-        record.word(STATE).store(state & !SESSION_STATE_MASK, Relaxed);
+        record.cell(STATE).store(state & !SESSION_STATE_MASK, Relaxed);
         assert_eq!(is(&new.inner, &new.outer, &pair), [false; 3], "{n}: it has ended");
-        record.word(STATE).store(state, Relaxed);
+        record.cell(STATE).store(state, Relaxed);
     }
 }
 
@@ -196,7 +196,7 @@ fn a_record_says_what_its_session_was_made_of() {
         assert_eq!(record.counts(), Counts { packets: 1, bytes: 1234 });
         let sides = [Direction::Out, Direction::In].map(|d| (record.end(d), record.ack(d), record.window(d)));
         assert_eq!(sides, [(0, 0, 0); 2]);
-        let word = |i: usize| record.line.word(i).load(Relaxed);
+        let word = |i: usize| record.line.cell(i).load(Relaxed);
         if new.inner.is_v6() {
             assert_eq!(word(INNER1), 0);
         }
@@ -278,7 +278,7 @@ impl Small {
     fn words(&self) -> Vec<u64> {
         (FIRST..FIRST + 4)
             .flat_map(|line| (0..8).map(move |i| (line, i)))
-            .map(|(line, i)| self.lines.at(line).word(i).load(Relaxed))
+            .map(|(line, i)| self.lines.at(line).cell(i).load(Relaxed))
             .collect()
     }
 }
@@ -353,9 +353,9 @@ fn a_full_bucket_moves_an_entry_to_where_it_has_room() {
 #[test]
 fn buckets_are_locked_once_each_and_unlocked() {
     let s = Small::new();
-    let lock = |bucket: u32| s.lines.at(FIRST + bucket).word(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0;
+    let lock = |bucket: u32| s.lines.at(FIRST + bucket).cell(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0;
     let locks = || [0, 1, 2, 3].map(lock);
-    s.lines.at(FIRST + 2).word(7).store(0x1234, Relaxed);
+    s.lines.at(FIRST + 2).cell(7).store(0x1234, Relaxed);
     for (wanted, want) in [
         ([3, 1, 1, 3], [false, true, false, true]),
         ([2, 2, 2, 2], [false, false, true, false]),
@@ -367,8 +367,8 @@ fn buckets_are_locked_once_each_and_unlocked() {
         assert_eq!(locks(), [false; 4]);
     }
     drop(Locked::new(&s.lines, [0; 4]));
-    assert_eq!(s.lines.at(0).word(7).load(Relaxed), 0, "line 0 is none");
-    assert_eq!(s.lines.at(FIRST + 2).word(7).load(Relaxed), 0x1234, "tags stay");
+    assert_eq!(s.lines.at(0).cell(7).load(Relaxed), 0, "line 0 is none");
+    assert_eq!(s.lines.at(FIRST + 2).cell(7).load(Relaxed), 0x1234, "tags stay");
 }
 
 /// Each bit of a tag and of a line has its place in a bucket, in every slot, and no neighbour's changes.
@@ -377,7 +377,7 @@ fn an_entry_is_read_as_it_was_put() {
     let (_, mut rng) = seeded("entries");
     let bucket = Line::default();
     let mut twin = [None; SLOTS];
-    bucket.word(7).store(SESSION_BUCKET_LOCK, Relaxed);
+    bucket.cell(7).store(SESSION_BUCKET_LOCK, Relaxed);
     for _ in 0..5000 {
         let i = rng.random_range(0..SLOTS);
         if rng.random() {
@@ -385,11 +385,11 @@ fn an_entry_is_read_as_it_was_put() {
             index::put(&bucket, i, tag, at);
             twin[i] = Some((tag, at));
         } else {
-            bucket.half(i).store(0, Relaxed);
+            bucket.cell32(i).store(0, Relaxed);
             twin[i] = None;
         }
         assert_eq!(std::array::from_fn(|i| index::entry(&bucket, i)), twin);
-        assert!(bucket.word(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0, "the lock stays");
+        assert!(bucket.cell(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0, "the lock stays");
     }
 }
 
@@ -401,7 +401,7 @@ fn an_entry_belongs_where_its_key_leads_and_once() {
         let one = s.record(which, [1, 3]);
         let (at, tag) = (one.0, tag_of(one.1));
         let put = |bucket: u32, i: usize, tag: u32| index::put(s.lines.at(FIRST + bucket), i, tag, at);
-        let none = |bucket: u32, i: usize| s.lines.at(FIRST + bucket).half(i).store(0, Relaxed);
+        let none = |bucket: u32, i: usize| s.lines.at(FIRST + bucket).cell32(i).store(0, Relaxed);
         for (first, again) in [(0, 1), (0, 13), (5, 6), (12, 13)] {
             put(1, first, tag);
             put(1, again, tag);

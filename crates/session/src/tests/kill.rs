@@ -150,8 +150,8 @@ fn garbage_is_sorted_out_or_refused_and_never_read_beyond() {
             // Records, buckets, kinds and the root's words.
             let line = lines.at(rng.random_range(0..lines.limit()));
             let near = lines.at(rng.random_range(1..600));
-            line.word(rng.random_range(0..8)).store(rng.random(), Relaxed);
-            near.word(rng.random_range(0..8)).store(rng.random(), Relaxed);
+            line.cell(rng.random_range(0..8)).store(rng.random(), Relaxed);
+            near.cell(rng.random_range(0..8)).store(rng.random(), Relaxed);
         }
         if round > 3 {
             lines.kind(rng.random_range(0..4)).store(rng.random(), Relaxed);

@@ -125,10 +125,10 @@ impl Tracker {
                 if bucket.0.iter().all(|word| word.load(Acquire) == 0) {
                     continue;
                 }
-                assert_eq!(bucket.word(7).load(Acquire) & SESSION_BUCKET_LOCK, 0, "a bucket is locked");
+                assert_eq!(bucket.cell(7).load(Acquire) & SESSION_BUCKET_LOCK, 0, "a bucket is locked");
                 for i in 0..SESSION_SLOTS as usize {
                     let Some((tag, at)) = crate::index::entry(bucket, i) else { continue };
-                    let state = shared.lines.at(at).word(STATE).load(Acquire);
+                    let state = shared.lines.at(at).cell(STATE).load(Acquire);
                     assert_ne!(state & SESSION_STATE_MASK, 0, "line {line} slot {i}: no session in line {at}");
                     let salt = shared.salt();
                     assert!(crate::index::belongs(&shared.lines, salt, table, line, i), "line {line} slot {i}");

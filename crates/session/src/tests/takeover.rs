@@ -25,9 +25,9 @@ fn copy(from: &Tracker) -> Arc<HeapMemory> {
     }
     for n in 0..shared.lines.limit() {
         for i in 0..8 {
-            let word = shared.lines.at(n).word(i).load(Relaxed);
+            let word = shared.lines.at(n).cell(i).load(Relaxed);
             if word != 0 {
-                to.at(n).word(i).store(word, Relaxed);
+                to.at(n).cell(i).store(word, Relaxed);
             }
         }
     }
@@ -216,13 +216,13 @@ impl World {
 fn what_a_kill_leaves_is_found_and_mended_to_the_last_entry() {
     let drop_entry = |w: &World, lines: &crate::record::Lines, n: usize, which: usize| {
         let (line, i) = w.entry(n, which);
-        lines.at(line).half(i).store(0, Relaxed);
+        lines.at(line).cell32(i).store(0, Relaxed);
     };
     assert_eq!(found(&|_, _| {}), [18, 0, 0, 0]);
     // Locks.
     let locked = |w: &World, lines: &crate::record::Lines| {
-        lines.at(w.entry(1, 0).0).word(7).fetch_or(SESSION_BUCKET_LOCK, Relaxed);
-        lines.at(w.at(2)).word(STATE).fetch_or(SESSION_LOCK, Relaxed);
+        lines.at(w.entry(1, 0).0).cell(7).fetch_or(SESSION_BUCKET_LOCK, Relaxed);
+        lines.at(w.at(2)).cell(STATE).fetch_or(SESSION_LOCK, Relaxed);
     };
     assert_eq!(found(&locked), [18, 0, 0, 0]);
     // Entries that are missing: of one key, of the other, of both, of a pair, of IPv6.
@@ -251,12 +251,12 @@ fn entries_without_their_session_are_cleared() {
     // Sessions that are gone: two entries each, of a pair one.
     for (n, dangling) in [(0, 2), (9, 2), (13, 2), (16, 1)] {
         let ended = |w: &World, lines: &crate::record::Lines| {
-            let state = lines.at(w.at(n)).word(STATE);
+            let state = lines.at(w.at(n)).cell(STATE);
             state.store(state.load(Relaxed) & !SESSION_STATE_MASK, Relaxed);
         };
         assert_eq!(found(&ended), [17, 0, dangling, 0], "{n}");
         let nonsense = |w: &World, lines: &crate::record::Lines| {
-            let state = lines.at(w.at(n)).word(STATE);
+            let state = lines.at(w.at(n)).cell(STATE);
             state.store(state.load(Relaxed) & !SESSION_STATE_MASK | 15, Relaxed);
         };
         assert_eq!(found(&nonsense), [17, 0, dangling, 0], "{n}");
@@ -264,7 +264,7 @@ fn entries_without_their_session_are_cleared() {
     // Of the other family.
     for n in [1, 12] {
         let other = |w: &World, lines: &crate::record::Lines| {
-            lines.at(w.at(n)).word(STATE).fetch_xor(SESSION_V6, Relaxed);
+            lines.at(w.at(n)).cell(STATE).fetch_xor(SESSION_V6, Relaxed);
         };
         assert_eq!(found(&other), [17, 0, 2, 0], "{n}");
     }
@@ -280,13 +280,13 @@ fn entries_that_lead_elsewhere_are_cleared_and_made_again() {
         })
     };
     assert_eq!(
-        entry(&|_, lines, line, i| _ = lines.at(line).half(i).fetch_xor(1 << SESSION_SLOT_TAG_SHIFT, Relaxed)),
+        entry(&|_, lines, line, i| _ = lines.at(line).cell32(i).fetch_xor(1 << SESSION_SLOT_TAG_SHIFT, Relaxed)),
         [18, 1, 1, 0]
     );
-    assert_eq!(entry(&|_, lines, line, i| _ = lines.at(line).word(7).fetch_xor(1 << (4 * i), Relaxed)), [18, 1, 1, 0]);
+    assert_eq!(entry(&|_, lines, line, i| _ = lines.at(line).cell(7).fetch_xor(1 << (4 * i), Relaxed)), [18, 1, 1, 0]);
     let to = |at: u32| {
         move |w: &World, lines: &crate::record::Lines, line: u32, i: usize| {
-            let slot = lines.at(line).half(i);
+            let slot = lines.at(line).cell32(i);
             let at = if at == 0 { w.at(5) } else { at };
             slot.store(slot.load(Relaxed) & !SESSION_SLOT_LINE | at, Relaxed);
         }
@@ -324,10 +324,10 @@ fn a_session_that_contradicts_another_goes() {
             let (from, to) = (lines.at(w.at(0)), lines.at(50_000));
             assert_eq!(lines.kind(0).load(Relaxed), SESSION_SEGMENT_V4);
             for i in 0..8 {
-                to.word(i).store(from.word(i).load(Relaxed), Relaxed);
+                to.cell(i).store(from.cell(i).load(Relaxed), Relaxed);
             }
             if part {
-                to.word(crate::record::OUTER).fetch_xor(1 << 40, Relaxed);
+                to.cell(crate::record::OUTER).fetch_xor(1 << 40, Relaxed);
             }
         })
         .unwrap();
@@ -345,7 +345,7 @@ fn a_pair_or_an_ipv6_session_that_is_there_twice_goes() {
             let from = w.at(n);
             twin = from + 10_000;
             for (from, to) in [(from, twin), (from + 1, twin + 1)].into_iter().take(if n == 12 { 2 } else { 1 }) {
-                (0..8).for_each(|i| lines.at(to).word(i).store(lines.at(from).word(i).load(Relaxed), Relaxed));
+                (0..8).for_each(|i| lines.at(to).cell(i).store(lines.at(from).cell(i).load(Relaxed), Relaxed));
             }
         })
         .unwrap();

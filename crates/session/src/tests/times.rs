@@ -452,8 +452,8 @@ fn a_record_that_was_refused_serves_its_own_family() {
         let at = t.create(&first, S, &mut never).unwrap().0;
         let lines = t.shared_for_tests().0.lines;
         for line in 0..1 + u32::from(v6) {
-            let word = |i| lines.at(at + line).word(i).load(Relaxed);
-            (0..8).for_each(|i| lines.at(at + 10_000 + line).word(i).store(word(i), Relaxed));
+            let word = |i| lines.at(at + line).cell(i).load(Relaxed);
+            (0..8).for_each(|i| lines.at(at + 10_000 + line).cell(i).store(word(i), Relaxed));
         }
         drop(t);
         let (t, found) = Tracker::attach(memory, small(), S).unwrap();

@@ -58,7 +58,7 @@ fn sessions_go_over_to_another_layout_and_catch_up() {
             }
             if info.inner.is_v6() {
                 for i in 0..8 {
-                    out.insert(base + 64 + 8 * i, lines.at(at.0 + 1).word(i).load(Relaxed));
+                    out.insert(base + 64 + 8 * i, lines.at(at.0 + 1).cell(i).load(Relaxed));
                 }
             }
         }
@@ -152,7 +152,7 @@ fn every_field_goes_over_and_later_ones_go_forward_only() {
         field: &field,
         root: &|at| Some(shared.root(at)),
         word: &|at| {
-            (at / 64 < lines.limit() as usize).then(|| lines.at((at / 64) as u32).word(at / 8 % 8).load(Relaxed))
+            (at / 64 < lines.limit() as usize).then(|| lines.at((at / 64) as u32).cell(at / 8 % 8).load(Relaxed))
         },
         segments: lines.limit() / SEGMENT_LINES,
         segment_bytes: SEGMENT_BYTES as usize,

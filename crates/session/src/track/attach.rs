@@ -97,17 +97,17 @@ impl Tracker {
                 if line + 4 < first + n {
                     let soon = lines.at(line + 4);
                     for i in 0..SESSION_SLOTS as usize {
-                        lines.prefetch(soon.half(i).load(Relaxed) & SESSION_SLOT_LINE);
+                        lines.prefetch(soon.cell32(i).load(Relaxed) & SESSION_SLOT_LINE);
                     }
                 }
                 let bucket = lines.at(line);
-                if bucket.word(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0 {
-                    bucket.word(7).fetch_and(!SESSION_BUCKET_LOCK, AcqRel);
+                if bucket.cell(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0 {
+                    bucket.cell(7).fetch_and(!SESSION_BUCKET_LOCK, AcqRel);
                 }
                 for i in 0..SESSION_SLOTS as usize {
                     let Some((_, at)) = index::entry(bucket, i) else { continue };
                     if !self.is_record(at) || !index::belongs(lines, self.salt, table, line, i) {
-                        bucket.half(i).store(0, Release);
+                        bucket.cell32(i).store(0, Release);
                         found.dangling += 1;
                     }
                 }
@@ -117,7 +117,7 @@ impl Tracker {
 
     /// Whether a live session begins at this line.
     fn is_record(&self, at: u32) -> bool {
-        let word = self.shared.lines.at(at).word(STATE).load(Acquire);
+        let word = self.shared.lines.at(at).cell(STATE).load(Acquire);
         let live = State::from_number(word as u8) != State::None && at < self.shared.lines.limit() && at != 0;
         let v6 = word & SESSION_V6 != 0;
         live && match self.shared.lines.kind(at / SEGMENT_LINES).load(Acquire) {
@@ -151,7 +151,7 @@ impl Tracker {
                     continue;
                 }
                 if !self.is_record(at) {
-                    lines.at(at).word(STATE).store(0, Release);
+                    lines.at(at).cell(STATE).store(0, Release);
                     free.push(at);
                     continue;
                 }
@@ -198,7 +198,7 @@ impl Tracker {
                 index::insert(&locked, lines, self.salt, tables[0], *h, at)
             };
             if taken || !missing.iter().all(enter) {
-                record.line.word(STATE).store(0, Release);
+                record.line.cell(STATE).store(0, Release);
                 for table in tables.iter().filter(|t| **t != 0) {
                     hashes.iter().for_each(|h| index::clear(lines, *table, *h, at));
                 }
@@ -218,7 +218,7 @@ impl Tracker {
         let (_, look) = self.due(&record, word, now);
         let place = self.wheel.place(look);
         word = word & !(0xff << SESSION_WHEEL_SHIFT) | u64::from(place) << SESSION_WHEEL_SHIFT;
-        record.line.word(STATE).store(word, Release);
+        record.line.cell(STATE).store(word, Release);
         self.wheel.push(place, at);
         self.lines_used.fetch_add(1 + u64::from(word & SESSION_V6 != 0), Relaxed);
         self.sessions.fetch_add(1, Relaxed);

@@ -191,7 +191,7 @@ impl Tracker {
     /// Fills everything but the state word, which is returned.
     fn fill(&self, at: u32, new: &NewSession, word: u64, conn: Option<&Conn>, now: u64) -> u64 {
         let record = self.shared.record(at);
-        let set = |i: usize, value: u64| record.line.word(i).store(value, Relaxed);
+        let set = |i: usize, value: u64| record.line.cell(i).store(value, Relaxed);
         match (&new.inner, &new.outer) {
             (InnerKey::V4(inner), OuterKey::V4(outer)) => {
                 set(INNER0, inner[0]);
@@ -203,7 +203,7 @@ impl Tracker {
                 set(INNER1, 0);
                 set(OUTER, other_vni(new.owner, outer) | u64::from(new.epoch));
                 for i in 0..4 {
-                    record.second.word(i).store(inner[i + 1], Relaxed);
+                    record.second.cell(i).store(inner[i + 1], Relaxed);
                 }
             }
             _ => {}
@@ -212,7 +212,7 @@ impl Tracker {
             Some(conn) => store_conn(&record, conn),
             None => [Direction::Out, Direction::In].iter().for_each(|d| record.set_sequence(*d, 0, 0, 0)),
         }
-        record.line.half(LAST_SEEN).store(coarse(now), Relaxed);
+        record.line.cell32(LAST_SEEN).store(coarse(now), Relaxed);
         set(COUNT, 1 | u64::from(new.bytes) << SESSION_COUNT_BYTES_SHIFT);
         let (_, look) = self.due(&record, word, now);
         word | u64::from(self.wheel.place(look)) << SESSION_WHEEL_SHIFT
@@ -242,7 +242,7 @@ impl Tracker {
         if !pair && shared.find_outer(&shared.candidates(hashes[1]), outer).is_some() {
             return Err(Refusal::OuterTaken);
         }
-        let state = shared.lines.at(at).word(STATE);
+        let state = shared.lines.at(at).cell(STATE);
         state.store(word, Release);
         for hash in distinct(hashes) {
             if !index::insert(&buckets, &shared.lines, self.salt, index, *hash, at) {
@@ -256,7 +256,7 @@ impl Tracker {
 
     /// Whether this line holds the half-open session that began then.
     pub(super) fn is_half_open(&self, at: u32, start: u32) -> bool {
-        let word = self.shared.lines.at(at).word(STATE).load(Acquire);
+        let word = self.shared.lines.at(at).cell(STATE).load(Acquire);
         (word >> SESSION_START_SHIFT) as u32 == start && State::from_number(word as u8).half_open()
     }
 }

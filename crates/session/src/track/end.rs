@@ -31,7 +31,7 @@ impl Tracker {
             epoch: record.epoch(),
             start: fine((word >> SESSION_START_SHIFT) as u32, now),
             last: fine(record.last_seen(), now),
-            counts: self.counts(at, record.line.word(COUNT).load(Relaxed)),
+            counts: self.counts(at, record.line.cell(COUNT).load(Relaxed)),
         }
     }
 
@@ -84,14 +84,14 @@ impl Tracker {
         let record = self.shared.record(at);
         let Some(word) = self.lock(&record) else { return false };
         if !still(word) {
-            record.line.word(STATE).store(word, Release);
+            record.line.cell(STATE).store(word, Release);
             return false;
         }
         let (info, fast) = (self.copy(at, word, now), self.is_fast(at, word));
         self.forget_exclusion(at);
         // From here on it is gone: whoever is killed below leaves index entries without a session. The rest of the word stays:
         // who found the session before reads its key and owner until the record is used again.
-        record.line.word(STATE).store(word & !SESSION_STATE_MASK, Release);
+        record.line.cell(STATE).store(word & !SESSION_STATE_MASK, Release);
         let hashes = crate::key::hashes_of(info.owner, &info.inner, &info.outer, self.salt);
         let (lines, index) = (&self.shared.lines, self.shared.root(INDEX));
         let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));

@@ -25,7 +25,7 @@ impl Tracker {
             }
             self.excluded_len.store(excluded.len(), Release);
         }
-        record.line.word(STATE).store(word, Release);
+        record.line.cell(STATE).store(word, Release);
     }
 
     /// Whether the fast path serves a session whose state word is `word`.

@@ -147,7 +147,7 @@ impl Tracker {
 
     /// Enters a session whose entry was taken out of this place, unless somebody did so meanwhile.
     fn again(&self, at: u32, place: u8, look: u64, now: u64) {
-        let state = self.shared.lines.at(at).word(STATE);
+        let state = self.shared.lines.at(at).cell(STATE);
         let to = self.wheel.place(look.max(now));
         let mut tries = 0;
         loop {

@@ -60,7 +60,7 @@ impl Tracker {
         let lines = &self.shared.lines;
         let bucket = lines.at(from);
         for i in 0..SESSION_SLOTS as usize {
-            lines.prefetch(bucket.half(i).load(Relaxed) & SESSION_SLOT_LINE);
+            lines.prefetch(bucket.cell32(i).load(Relaxed) & SESSION_SLOT_LINE);
         }
         let _table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let new = self.shared.root(INDEX);
@@ -72,7 +72,7 @@ impl Tracker {
                 }
                 let [a, b] = buckets_of(new, hash);
                 let locked = Locked::new(lines, [a, b, 0, 0]);
-                let lives = lines.at(at).word(STATE).load(Acquire) & SESSION_STATE_MASK != 0;
+                let lives = lines.at(at).cell(STATE).load(Acquire) & SESSION_STATE_MASK != 0;
                 if lives
                     && !index::has(lines, new, hash, at)
                     && !index::insert(&locked, lines, self.salt, new, hash, at)

@@ -48,7 +48,7 @@ impl Tracker {
 
     fn fill_image(&self, at: u32, image: &Image, now: u64) -> u64 {
         let (record, owner) = (self.shared.record(at), crate::Owner::of(image.state));
-        let set = |i: usize, value: u64| record.line.word(i).store(value, Relaxed);
+        let set = |i: usize, value: u64| record.line.cell(i).store(value, Relaxed);
         match (&image.inner, &image.outer) {
             (InnerKey::V4(inner), OuterKey::V4(outer)) => {
                 set(INNER0, inner[0]);
@@ -59,7 +59,7 @@ impl Tracker {
                 set(INNER0, inner[0]);
                 set(INNER1, 0);
                 set(OUTER, other_vni(owner, outer) | u64::from(image.epoch));
-                (0..4).for_each(|i| record.second.word(i).store(inner[i + 1], Relaxed));
+                (0..4).for_each(|i| record.second.cell(i).store(inner[i + 1], Relaxed));
             }
             _ => {}
         }
@@ -67,7 +67,7 @@ impl Tracker {
             let (end, ack, window) = image.sequence(side);
             record.set_sequence(side, end, ack, window);
         }
-        record.line.half(LAST_SEEN).store(image.last_seen, Relaxed);
+        record.line.cell32(LAST_SEEN).store(image.last_seen, Relaxed);
         set(COUNT, image.count);
         let word = image.state & !(SESSION_LOCK | 0xff << SESSION_WHEEL_SHIFT);
         let (_, look) = self.due(&record, word, now);
@@ -83,10 +83,10 @@ impl Tracker {
             record.progress(side, end, ack, window);
         }
         if after(image.last_seen, record.last_seen()) && !after(image.last_seen, coarse(now)) {
-            record.line.half(LAST_SEEN).store(image.last_seen, Relaxed);
+            record.line.cell32(LAST_SEEN).store(image.last_seen, Relaxed);
         }
-        let count = record.line.word(COUNT);
+        let count = record.line.cell(COUNT);
         count.fetch_max(image.count, Relaxed);
-        record.line.word(STATE).store(word, Release);
+        record.line.cell(STATE).store(word, Release);
     }
 }

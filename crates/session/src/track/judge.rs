@@ -15,7 +15,7 @@ const ONE_WAY_PACKETS: u64 = 8;
 fn pseudo(before: State, record: &Record, direction: Direction) -> State {
     let from_init = (direction == Direction::In) == record.from_outside();
     let one_way = || {
-        let icmp = icmp(record.line.word(INNER0).load(Relaxed));
+        let icmp = icmp(record.line.cell(INNER0).load(Relaxed));
         !icmp && (record.counts().packets + 1 >= ONE_WAY_PACKETS)
     };
     match before {
@@ -68,14 +68,14 @@ impl Tracker {
                 record.seen(now);
             }
             if !record.count(bytes) {
-                self.spill(at, crate::Counts::of(record.line.word(COUNT).swap(0, AcqRel)));
+                self.spill(at, crate::Counts::of(record.line.cell(COUNT).swap(0, AcqRel)));
             }
         }
         if (new ^ word) & (SESSION_STATE_MASK | SESSION_DOUBT) != 0 || action == Action::Reopen {
             new = self.retime(at, &record, new, now);
             self.transition(&record, at, (word, new), action == Action::Reopen);
         }
-        record.line.word(STATE).store(new, Release);
+        record.line.cell(STATE).store(new, Release);
         let verdict = match action {
             Action::Drop => Verdict::Drop(DropReason::SessionInvalid),
             Action::Forward | Action::Reopen => Verdict::Forward,
@@ -96,7 +96,7 @@ impl Tracker {
     /// Another connection takes the place of this one; its state word.
     fn reopen(&self, at: u32, record: &Record, word: u64, conn: &Conn, now: u64) -> u64 {
         store_conn(record, conn);
-        record.line.word(COUNT).store(0, Relaxed);
+        record.line.cell(COUNT).store(0, Relaxed);
         self.forget_spilled(at);
         conn_bits(word, conn) & !(0xffff_ffff << SESSION_START_SHIFT) | u64::from(coarse(now)) << SESSION_START_SHIFT
     }
@@ -121,7 +121,7 @@ impl Tracker {
         if !half_open && !fast {
             return;
         }
-        let tenant = self.quotas.tenant((record.line.word(INNER0).load(Relaxed) >> 40) as u32);
+        let tenant = self.quotas.tenant((record.line.cell(INNER0).load(Relaxed) >> 40) as u32);
         match is_offloadable(new) {
             true if fast => drop(tenant.fast.fetch_add(1, Relaxed)),
             false if fast => drop(tenant.fast.fetch_sub(1, Relaxed)),

@@ -44,14 +44,14 @@ impl Tracker {
             }
             match lines.kind(at / SEGMENT_LINES).load(Acquire) {
                 SESSION_SEGMENT_V4 => {
-                    if lines.at(at).word(STATE).load(Acquire) & SESSION_STATE_MASK != 0 {
+                    if lines.at(at).cell(STATE).load(Acquire) & SESSION_STATE_MASK != 0 {
                         visit(at);
                     }
                     at += 1;
                 }
                 SESSION_SEGMENT_V6 => {
                     at &= !1;
-                    if lines.at(at).word(STATE).load(Acquire) & SESSION_STATE_MASK != 0 {
+                    if lines.at(at).cell(STATE).load(Acquire) & SESSION_STATE_MASK != 0 {
                         visit(at);
                     }
                     at += 2;

@@ -222,15 +222,15 @@ impl Tracker {
     pub fn stamp(&self, session: SessionRef, epoch: u16) -> bool {
         let record = self.shared.record(session.0);
         let Some(word) = self.lock(&record) else { return false };
-        let outer = record.line.word(crate::record::OUTER);
+        let outer = record.line.cell(crate::record::OUTER);
         outer.store(outer.load(Acquire) & !0xffff | u64::from(epoch), Release);
-        record.line.word(STATE).store(word, Release);
+        record.line.cell(STATE).store(word, Release);
         true
     }
 
     /// Locks a live session; its state word without the lock, which is stored to unlock it.
     fn lock(&self, record: &Record) -> Option<u64> {
-        let state = record.line.word(STATE);
+        let state = record.line.cell(STATE);
         let mut tries = 0u32;
         loop {
             let word = state.load(Acquire);
@@ -276,8 +276,8 @@ impl Tracker {
 
     /// When the time of a session is up, and when to look at it again if that is sooner; ns.
     fn due(&self, record: &Record, word: u64, now: u64) -> (u64, u64) {
-        let (timeout, look) = self.timeout(word, record.line.word(INNER0).load(Relaxed));
-        let due = fine(record.line.half(LAST_SEEN).load(Relaxed), now).saturating_add(timeout);
+        let (timeout, look) = self.timeout(word, record.line.cell(INNER0).load(Relaxed));
+        let due = fine(record.line.cell32(LAST_SEEN).load(Relaxed), now).saturating_add(timeout);
         (due, look.map_or(due, |look| due.min(now + look)))
     }
 

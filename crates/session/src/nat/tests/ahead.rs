@@ -2,7 +2,7 @@
 //! What is asked for ahead of a new connection is what it reads then.
 
 use super::*;
-use crate::tests::ahead::prefetched;
+use memory::testing::prefetched;
 
 #[test]
 fn a_vms_ports_are_asked_for_where_they_lie() {
