@@ -11,9 +11,9 @@ use crate::sizes::{Sizes, DISTRIBUTIONS};
 use crate::wires::{become_an_end, Middle, Tenants, Wires, RULES};
 use crate::{cpu, linux, report, stats, Context, Error, Report};
 use node::states::MigrationView;
+use parking_lot::Mutex;
 use serde_json::json;
 use std::net::TcpStream;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const TENANTS: Tenants = Tenants { count: 30, servers: 16 };
@@ -206,13 +206,13 @@ fn short(side: &Side, seed: u64) -> Result<Times, Error> {
             let began = Instant::now();
             let done = flow(server, bytes);
             let took = done.as_ref().map_or(PATIENCE, |_| began.elapsed()).as_secs_f64() * 1e6;
-            let mut times = times.lock().unwrap_or_else(|e| e.into_inner());
+            let mut times = times.lock();
             let class = tenant as usize % 3;
             times.us[class].push(took);
             times.failed[class] += u64::from(done.is_none());
         }
     })?;
-    Ok(times.into_inner().unwrap_or_else(|e| e.into_inner()))
+    Ok(times.into_inner())
 }
 
 /// Opens the long connections. A tenant gives up when two in a row are refused, as there is no room and each try takes all of one's patience, or
@@ -225,7 +225,7 @@ fn long(side: &Side) -> Result<Vec<TcpStream>, Error> {
             match flow(TENANTS.server(tenant, n), 0) {
                 Some(stream) => {
                     refused = 0;
-                    kept.lock().unwrap_or_else(|e| e.into_inner()).push(stream);
+                    kept.lock().push(stream);
                 }
                 None if refused > 0 => return,
                 None => refused += 1,
@@ -236,7 +236,7 @@ fn long(side: &Side) -> Result<Vec<TcpStream>, Error> {
             std::thread::sleep(PAUSE_LONG);
         }
     })?;
-    Ok(kept.into_inner().unwrap_or_else(|e| e.into_inner()))
+    Ok(kept.into_inner())
 }
 
 /// One side of the thirty tenants.

@@ -4,10 +4,11 @@ use crate::sizes::Sizes;
 use crate::wires::{become_an_end, Tenants, Wires};
 use crate::workload::Random;
 use crate::Error;
+use parking_lot::Mutex;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ fn answer(mut stream: TcpStream, kept: &Mutex<Vec<TcpStream>>) -> std::io::Resul
     let mut left = u32::from_be_bytes(wanted) as usize;
     if left == 0 {
         stream.write_all(&BYTES[..1])?;
-        kept.lock().unwrap_or_else(|e| e.into_inner()).push(stream);
+        kept.lock().push(stream);
         return Ok(());
     }
     while left > 0 {
@@ -149,7 +150,7 @@ pub fn run(rig: &Wires, due: &[Due]) -> Result<Flows, Error> {
                         match flow(d.server, d.bytes) {
                             Some(_) => {
                                 let took = began.elapsed().saturating_sub(d.at).as_secs_f64() * 1e6;
-                                us.lock().unwrap_or_else(|e| e.into_inner()).push(took);
+                                us.lock().push(took);
                             }
                             None => drop(failed.fetch_add(1, Ordering::Relaxed)),
                         }
@@ -165,7 +166,7 @@ pub fn run(rig: &Wires, due: &[Due]) -> Result<Flows, Error> {
         return Err(Error::Failed { what: "flows".into(), why });
     }
     let bytes = due.iter().map(|d| u64::from(d.bytes)).sum();
-    Ok(Flows { us: us.into_inner().unwrap_or_else(|e| e.into_inner()), bytes, seconds: began.elapsed().as_secs_f64() })
+    Ok(Flows { us: us.into_inner(), bytes, seconds: began.elapsed().as_secs_f64() })
 }
 
 /// The same flows, each as soon as there is a place.

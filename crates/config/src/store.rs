@@ -34,13 +34,14 @@ use crate::binary::SnapshotError;
 use crate::documents::Documents;
 use crate::model::Model;
 use nix::fcntl::{Flock, FlockArg};
+use parking_lot::Mutex;
 pub use recover::count_records;
 use recover::{Journal, Recovered};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tail::Tail;
 use thiserror::Error;
 
@@ -277,7 +278,7 @@ impl Store {
 
     /// The oldest change number that [`Store::model_at`] can make again.
     pub fn oldest(&self) -> u64 {
-        past::oldest(&self.dir, self.gate.lock().unwrap_or_else(|e| e.into_inner()).number)
+        past::oldest(&self.dir, self.gate.lock().number)
     }
 
     /// After a failed write: makes the store writable again, if the disk lets it. `model` is what has been acknowledged.
@@ -400,7 +401,7 @@ impl Store {
         // Once the snapshot is in place nothing more may fail for want of room.
         let prepared = prepare_journal(&self.dir, number + 1)?;
         let path = snapshot_path(&self.dir);
-        let mut gate = self.gate.lock().unwrap_or_else(|e| e.into_inner());
+        let mut gate = self.gate.lock();
         if !foreign {
             past::keep_snapshot(&self.dir, gate.number);
         }
@@ -472,7 +473,7 @@ impl Compaction {
         let path = snapshot_path(&self.dir);
         match self.fold(&path) {
             // A snapshot of a later change came in between and took the journals away: nothing is left to do.
-            Err(_) if self.gate.lock().unwrap_or_else(|e| e.into_inner()).number > self.upto => {
+            Err(_) if self.gate.lock().number > self.upto => {
                 std::fs::metadata(&path).map(|m| m.len()).map_err(io("read", &path))
             }
             done => done,
@@ -488,7 +489,7 @@ impl Compaction {
         let compacted = self.dir.join(COMPACTED);
         let saved = state.model.save_snapshot(&compacted, self.upto);
         let bytes = saved.map_err(|error| StoreError::Snapshot { file: compacted.clone(), error })?;
-        let mut gate = self.gate.lock().unwrap_or_else(|e| e.into_inner());
+        let mut gate = self.gate.lock();
         if gate.number > self.upto {
             remove(&compacted)?;
             return std::fs::metadata(&path).map(|m| m.len()).map_err(io("read", &path));

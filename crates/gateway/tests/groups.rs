@@ -8,12 +8,13 @@ use abi::{DropReason, Stage, POLICY_FILTER};
 use common::*;
 use filter::{Filter, GroupSpec, Member, Ruleset};
 use gateway::{Batch, Event, Frame, Gateway, Nat, NoRecorder, Trace, Verdict, HEADROOM};
+use parking_lot::Mutex;
 use session::nat::Translator;
 use session::{Direction, Options, Tracker};
 use states::message::{Messages, Request};
 use states::remote::EndsLog;
 use states::{Answer, Backing, HeapSlots, Host, Key, Shared, Spec, TableKind, Timeouts};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use wire::tcp::{ACK, FIN, RST, SYN};
 use wire::{protocol, tcp, udp};
@@ -46,12 +47,8 @@ impl World {
         let (begun, refused) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (hear, told) = (begun.clone(), refused.clone());
         let nat = Nat::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None)
-            .on_begin(Box::new(move |new, now| {
-                hear.lock().unwrap().push((new.inner.vm_port(), new.direction, new.bytes, now))
-            }))
-            .on_refusal(Box::new(move |r| {
-                told.lock().unwrap().push((r.from.addr, r.to.addr, r.port, r.service, r.now))
-            }));
+            .on_begin(Box::new(move |new, now| hear.lock().push((new.inner.vm_port(), new.direction, new.bytes, now))))
+            .on_refusal(Box::new(move |r| told.lock().push((r.from.addr, r.to.addr, r.port, r.service, r.now))));
         let nat = Arc::new(nat);
         let spec = Spec::new(TableKind::Exact, 64, 64);
         let host = match mode {
@@ -103,11 +100,11 @@ impl World {
     }
 
     fn begun(&self) -> Vec<(u16, Direction, u32, u64)> {
-        std::mem::take(&mut *self.begun.lock().unwrap())
+        std::mem::take(&mut *self.begun.lock())
     }
 
     fn refused(&self) -> Vec<Refused> {
-        std::mem::take(&mut *self.refused.lock().unwrap())
+        std::mem::take(&mut *self.refused.lock())
     }
 
     /// Carries all messages between the node and its agent, either way.

@@ -11,12 +11,12 @@
 use crate::error::NodeError;
 use crate::types::ApplyReport;
 use config::plain;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 /// Commits that are kept as events, and as many refusals and changes that changed nothing.
 pub const EVENTS_MAX: usize = 1000;
@@ -333,8 +333,8 @@ impl Audit {
         Audit { rings: Mutex::new((events, history)), notes }
     }
 
-    fn rings(&self) -> std::sync::MutexGuard<'_, (Ring, Ring)> {
-        self.rings.lock().unwrap_or_else(|e| e.into_inner())
+    fn rings(&self) -> parking_lot::MutexGuard<'_, (Ring, Ring)> {
+        self.rings.lock()
     }
 
     /// Logs and keeps an event.

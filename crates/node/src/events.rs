@@ -7,9 +7,10 @@
 //! copy packets are off: the hub tells [`Hub::wanted`] and the service writes the bits.
 
 use abi::{Event, EVENT_DROP, EVENT_PUNT, EVENT_SAMPLE};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Events that wait for one subscriber at most.
@@ -190,19 +191,19 @@ impl Hub {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let lost = Arc::new(AtomicU64::new(0));
         let subscriber = Subscriber { id, filter, queue, lost: lost.clone() };
-        self.lock().push(subscriber);
+        self.subscribers.lock().push(subscriber);
         Subscription { id, events, lost }
     }
 
     /// Removes a subscriber.
     pub fn unsubscribe(&self, id: u64) {
-        self.lock().retain(|s| s.id != id);
+        self.subscribers.lock().retain(|s| s.id != id);
     }
 
     /// What the engines should copy now.
     pub fn wanted(&self) -> Wanted {
         let mut wanted = Wanted::default();
-        for s in self.lock().iter() {
+        for s in self.subscribers.lock().iter() {
             wanted.drops |= s.filter.drops;
             wanted.punts |= s.filter.punts;
             if let Some(n) = s.filter.sample.map(|n| n.max(1)) {
@@ -215,16 +216,12 @@ impl Hub {
     /// Hands an event to all who want it.
     pub fn publish(&self, event: &Event) {
         self.seen.fetch_add(1, Ordering::Relaxed);
-        for s in self.lock().iter().filter(|s| s.filter.accepts(event)) {
+        for s in self.subscribers.lock().iter().filter(|s| s.filter.accepts(event)) {
             if s.queue.try_send(Box::new(*event)).is_err() {
                 s.lost.fetch_add(1, Ordering::Relaxed);
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
-        self.subscribers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::audit::{Event, Origin};
 use crate::consent::Consent;
 use crate::error::NodeError;
-use crate::service::{lock, sentences, Change, Node};
+use crate::service::{sentences, Change, Node};
 use crate::store::Persist;
 use crate::types::{ApplyReport, Generation};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ impl Node {
     ) -> Result<ApplyReport, NodeError> {
         let result = work();
         if !consent.dry_run {
-            let generation = lock(&self.core).generation();
+            let generation = self.core.lock().generation();
             self.audit.outcome(what, origin, &result, generation);
         }
         result
@@ -29,7 +29,7 @@ impl Node {
     pub fn rollback(&self, to: u64, consent: &Consent) -> Result<ApplyReport, NodeError> {
         let kept = self.history(0);
         let model = {
-            let core = lock(&self.core);
+            let core = self.core.lock();
             let Some(store) = &core.store else {
                 return Err(NodeError::Request(
                     "this node keeps no state (--no-state), so there is no earlier configuration to go back to".into(),
@@ -57,7 +57,7 @@ impl Node {
     /// `GET /v1/history`: the latest generations that are noted, oldest first; 0: all.
     pub fn history(&self, limit: usize) -> Vec<Generation> {
         let (present, oldest) = {
-            let core = lock(&self.core);
+            let core = self.core.lock();
             (core.generation(), core.store.as_ref().map_or(u64::MAX, Persist::oldest))
         };
         let view = |event: Event| Generation {
@@ -77,7 +77,7 @@ impl Node {
             let docs = config::parse_files(&files).map_err(sentences)?;
             self.apply_documents(&docs, false, &Consent::none())
         });
-        *lock(&self.unread) = match done {
+        *self.unread.lock() = match done {
             _ if paths.is_empty() => {
                 tracing::warn!("SIGHUP: this node was started without --config, so there is nothing to reload");
                 None

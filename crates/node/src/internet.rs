@@ -17,13 +17,14 @@ use ::states::Backing;
 use config::{Model, NatPlan, WirePlan};
 use filter::Filter;
 use gateway::Nat;
+use parking_lot::Mutex;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
 use session::upgrade::Image;
 use session::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tables::{Commit, GroupId, RoutesChange, Tables, Vni, WirePort, WireSpec, Writer};
@@ -55,10 +56,6 @@ pub struct Internet {
     changed: Arc<AtomicBool>,
     /// What the tables have been told of wires; none: nothing yet.
     wires: Mutex<Option<Vec<WireSpec>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a session holds of the translator.
@@ -189,7 +186,7 @@ impl Internet {
     pub fn import(&self, export: &mut dyn FnMut(&mut dyn FnMut(&Image))) -> (u64, u64) {
         let (now, mut refused) = (monotonic_ns(), 0);
         export(&mut |image| refused += u64::from(self.nat.tracker().import(image, now).is_err()));
-        let ours = Ours::new(&lock(&self.plan).public);
+        let ours = Ours::new(&self.plan.lock().public);
         let torn = restore(&self.nat, Some(&ours), now);
         (self.nat.tracker().stats().sessions, refused + torn)
     }
@@ -212,12 +209,12 @@ impl Internet {
 
     /// The plan in force.
     pub fn plan(&self) -> NatPlan {
-        lock(&self.plan).clone()
+        self.plan.lock().clone()
     }
 
     /// Whether this is the translation in force.
     pub fn translates_as(&self, spec: &session::nat::NatSpec) -> bool {
-        lock(&self.plan).spec == *spec
+        self.plan.lock().spec == *spec
     }
 
     /// The routers to the Internet, shared with the sink of the underlay.
@@ -228,7 +225,7 @@ impl Internet {
     /// Begins to end what expires.
     pub fn start(&self) -> Result<(), NodeError> {
         let (nat, stop) = (self.nat.clone(), self.stop.clone());
-        let (tables, changed) = (lock(&self.tables).clone(), self.changed.clone());
+        let (tables, changed) = (self.tables.lock().clone(), self.changed.clone());
         let (states, memory) = (self.states.clone(), self.memory.clone());
         let body = move || {
             let (mut sweep, mut hand) = (Sweep::default(), Hand::default());
@@ -252,14 +249,14 @@ impl Internet {
             }
         };
         let thread = std::thread::Builder::new().name("tunny-sessions".into()).spawn(body);
-        *lock(&self.thread) = Some(thread.map_err(NodeError::system("starting a thread"))?);
+        *self.thread.lock() = Some(thread.map_err(NodeError::system("starting a thread"))?);
         Ok(())
     }
 
     /// Ends the thread.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(thread) = self.thread.lock().take() {
             if thread.join().is_err() {
                 tracing::error!("the thread that ends sessions failed; please report it");
             }
@@ -271,8 +268,8 @@ impl Internet {
     /// Before a commit: makes the addresses of its plan public as well. Returns the plan for [`Internet::carry_out`].
     pub fn prepare(&self, writer: &mut Writer, mut plan: NatPlan) -> Result<NatPlan, NodeError> {
         self.states.try_out(plan.states)?;
-        plan.filter.keep(&lock(&self.plan).filter);
-        let mut both = lock(&self.plan).public.clone();
+        plan.filter.keep(&self.plan.lock().filter);
+        let mut both = self.plan.lock().public.clone();
         if plan.public != both {
             both.extend(plan.public.iter().copied());
             writer.set_public(&both).map_err(NodeError::system("entering public addresses"))?;
@@ -282,7 +279,7 @@ impl Internet {
 
     /// Takes back what [`Internet::prepare`] did.
     pub fn withdraw(&self, writer: &mut Writer) {
-        let public = lock(&self.plan).public.clone();
+        let public = self.plan.lock().public.clone();
         if let Err(e) = writer.set_public(&public) {
             tracing::error!("public addresses could not be put back as they were: {e}");
         }
@@ -306,9 +303,9 @@ impl Internet {
 
     /// Tells the tables of the wires as configured whose ports are there, if that has changed.
     pub fn follow_wires(&self, writer: &mut Writer) -> Result<(), NodeError> {
-        let plan = lock(&self.plan);
+        let plan = self.plan.lock();
         let specs: Vec<WireSpec> = plan.wires.iter().filter_map(wire_spec).collect();
-        let mut told = lock(&self.wires);
+        let mut told = self.wires.lock();
         if told.as_ref() != Some(&specs) {
             writer.set_wires(&specs).map_err(NodeError::system("entering wires"))?;
             *told = Some(specs);
@@ -318,12 +315,12 @@ impl Internet {
 
     /// Whether this address is a router to the Internet.
     pub fn leads_over(&self, address: IpAddr) -> bool {
-        lock(&self.egress).contains(&Some(address))
+        self.egress.lock().contains(&Some(address))
     }
 
     /// Translator, limits, policies, public addresses; `judge` says whose sessions are to be judged again in any case.
     fn change(&self, writer: &mut Writer, plan: &NatPlan, judge: &dyn Fn(Vni) -> bool) -> Result<(), NodeError> {
-        let mut old = lock(&self.plan);
+        let mut old = self.plan.lock();
         let translation = old.spec != plan.spec;
         if translation {
             self.nat.translator().configure(&plan.spec);
@@ -391,7 +388,7 @@ impl Internet {
     /// Learns where the routers are. Returns those that the underlay is to follow now, and those that it may forget.
     pub fn set_egress(&self, writer: &mut Writer, model: &Model) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let wanted = routers(model);
-        let mut egress = lock(&self.egress);
+        let mut egress = self.egress.lock();
         let (mut come, mut gone) = (Vec::new(), Vec::new());
         for family in 0..2 {
             let old = std::mem::replace(&mut egress[family], wanted[family]);

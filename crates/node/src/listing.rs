@@ -9,9 +9,10 @@ use crate::sessions::SessionQuery;
 use crate::tabledump::Cursor;
 use crate::types::{ListEnd, VmCounters};
 use config::{Kind, Model, Object, Plan, Position, Snapshot, Wanted, KINDS_OF_VPCS};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 /// Objects of a page.
 const PAGE: usize = 1024;
@@ -37,15 +38,11 @@ pub struct ListQuery {
 #[derive(Debug, Default)]
 pub(crate) struct Listings(Mutex<Vec<Weak<Mutex<Snapshot>>>>);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 impl Listings {
     /// A listing, which is told of changes from now on. The configuration's lock is held.
     fn begin(&self, snapshot: Snapshot) -> Arc<Mutex<Snapshot>> {
         let snapshot = Arc::new(Mutex::new(snapshot));
-        let mut list = lock(&self.0);
+        let mut list = self.0.lock();
         list.retain(|s| s.strong_count() > 0);
         list.push(Arc::downgrade(&snapshot));
         snapshot
@@ -53,13 +50,13 @@ impl Listings {
 
     /// Tells the listings of a change that the model has taken. The configuration's lock is held.
     pub fn note(&self, plan: Plan, model: &Model) {
-        let running: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
+        let running: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         if running.is_empty() {
             return;
         }
-        running.iter().for_each(|s| lock(s).note(&plan, model));
+        running.iter().for_each(|s| s.lock().note(&plan, model));
         if let Some(before) = plan.into_replaced().map(Arc::new) {
-            running.iter().for_each(|s| lock(s).note_replaced(&before));
+            running.iter().for_each(|s| s.lock().note_replaced(&before));
         }
     }
 }
@@ -140,9 +137,9 @@ impl Objects {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(PAGE);
         let page = {
             let core = self.node.core();
-            lock(&self.snapshot).page(&core.model, most)
+            self.snapshot.lock().page(&core.model, most)
         };
-        if lock(&self.snapshot).overrun() {
+        if self.snapshot.lock().overrun() {
             return Err(NodeError::Request(
                 "too much changed while this was listed: it ends here, incomplete; list again".into(),
             ));
@@ -153,7 +150,7 @@ impl Objects {
     }
 
     fn done(&self) -> bool {
-        lock(&self.snapshot).position().is_none()
+        self.snapshot.lock().position().is_none()
     }
 }
 
@@ -214,7 +211,7 @@ impl Pages for Objects {
     }
 
     fn rest(&mut self) -> Option<String> {
-        let at = lock(&self.snapshot).position().map(Position::to_string)?;
+        let at = self.snapshot.lock().position().map(Position::to_string)?;
         // Perhaps nothing follows.
         self.left = 1;
         while !self.over() {

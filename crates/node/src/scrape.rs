@@ -12,10 +12,11 @@ use axum::Router;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
@@ -61,7 +62,7 @@ struct Place {
 
 impl Door {
     fn open(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.lock()
     }
 
     /// A place for a connection. If all are taken, the oldest idle connection of the address with most idle ones loses its own.

@@ -23,10 +23,11 @@ use crate::tabledump::Cursor;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, LIST_END};
 use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tables::{Count, Memory, Tables, Writer};
 use underlay::Underlay;
@@ -105,11 +106,6 @@ pub struct Parts {
     pub notes: Vec<String>,
 }
 
-/// Takes a lock. A poisoned one is taken too: what it guards is changed in steps of which each leaves it whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 pub(crate) fn sentences(errors: Vec<ConfigError>) -> NodeError {
     NodeError::Config(errors.iter().map(|e| e.to_string()).collect())
 }
@@ -181,24 +177,24 @@ impl Node {
 
     /// Where metrics are to be served over TCP.
     pub fn metrics_address(&self) -> Option<std::net::SocketAddr> {
-        lock(&self.core).model.gateway().and_then(|g| g.metrics)
+        self.core.lock().model.gateway().and_then(|g| g.metrics)
     }
 
     /// Once a second or so: finishes what commits left, serves uplinks that have come.
     pub fn tick(&self) {
-        let trouble = lock(&self.plane).refresh().err().map(|e| e.to_string());
-        let mut said = lock(&self.trouble);
+        let trouble = self.plane.lock().refresh().err().map(|e| e.to_string());
+        let mut said = self.trouble.lock();
         if let (Some(what), true) = (&trouble, *said != trouble) {
             tracing::warn!("{what}");
         }
         *said = trouble;
         drop(said);
-        if let Err(e) = self.internet.follow_wires(&mut lock(&self.writer)) {
+        if let Err(e) = self.internet.follow_wires(&mut self.writer.lock()) {
             tracing::warn!("{e}");
         }
         self.settle();
         // A change that is being made tends to the disk itself.
-        if let Ok(mut core) = self.core.try_lock() {
+        if let Some(mut core) = self.core.try_lock() {
             let Core { model, store, .. } = &mut *core;
             store.iter_mut().for_each(|store| store.tend(model));
         }
@@ -206,7 +202,7 @@ impl Node {
 
     /// Finishes what commits left for later.
     pub fn settle(&self) {
-        let mut writer = lock(&self.writer);
+        let mut writer = self.writer.lock();
         if writer.needs_settling() {
             writer.settle();
         }
@@ -215,17 +211,17 @@ impl Node {
     /// `GET /v1/status`.
     pub fn status(&self) -> Status {
         let (commits, generation, disk, state, gateway) = {
-            let core = lock(&self.core);
+            let core = self.core.lock();
             let store = core.store.as_ref();
             let trouble = store.map(Persist::trouble).unwrap_or_default();
             (core.times, core.generation(), trouble, store.map(|s| s.id().to_string()), core.model.gateway().cloned())
         };
-        let plane = lock(&self.plane);
+        let plane = self.plane.lock();
         let mut warnings = self.notes.clone();
         warnings.extend(disk);
         warnings.extend(plane.notes());
-        warnings.extend(lock(&self.trouble).clone());
-        warnings.extend(lock(&self.unread).clone());
+        warnings.extend(self.trouble.lock().clone());
+        warnings.extend(self.unread.lock().clone());
         warnings.extend(self.internet.log().trouble());
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
@@ -257,20 +253,20 @@ impl Node {
 
     /// The configuration; while it is held, changes wait.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        lock(&self.core)
+        self.core.lock()
     }
 
     /// Whether the fast path forwards on when the process ends.
     pub(crate) fn outlives(&self) -> bool {
-        lock(&self.plane).xdp.as_ref().is_some_and(xdp::XdpEngine::outlives)
+        self.plane.lock().xdp.as_ref().is_some_and(xdp::XdpEngine::outlives)
     }
 
     fn has_fast_path(&self) -> bool {
-        lock(&self.plane).xdp.is_some()
+        self.plane.lock().xdp.is_some()
     }
 
     fn vpc_names(&self) -> BTreeMap<u32, String> {
-        let core = lock(&self.core);
+        let core = self.core.lock();
         let vpcs = core.model.objects(Kind::Vpc);
         vpcs.filter_map(|o| if let Object::Vpc(v) = o { Some((v.vni, v.name.to_string())) } else { None }).collect()
     }
@@ -303,7 +299,7 @@ impl Node {
 
     /// `GET /v1/levels`.
     pub fn levels(&self) -> Vec<Level> {
-        let mut usage = lock(&self.writer).usage();
+        let mut usage = self.writer.lock().usage();
         let sessions = self.internet.nat().tracker().stats();
         usage.push(tables::WaterLevel { name: "sessions", used: sessions.sessions, limit: sessions.limit });
         if let Some(states) = &*self.internet.nat().states() {
@@ -326,7 +322,7 @@ impl Node {
         let Some(underlay) = self.underlay.get() else { return Vec::new() };
         let mut ncs: BTreeMap<(u32, IpAddr), u64> = BTreeMap::new();
         {
-            let writer = lock(&self.writer);
+            let writer = self.writer.lock();
             let groups: BTreeMap<_, _> = writer.groups().into_iter().map(|(id, members)| (id.0, members)).collect();
             let specs: BTreeMap<_, _> =
                 writer.nexthops().into_iter().map(|(id, s)| (id.0, (s.ifindex, s.addr))).collect();
@@ -404,12 +400,12 @@ impl Node {
 
     /// The next objects of such a listing, so many at most.
     pub(crate) fn table_page(&self, cursor: &mut Cursor, most: usize) -> Vec<serde_json::Value> {
-        cursor.page(most, || lock(&self.writer))
+        cursor.page(most, || self.writer.lock())
     }
 
     /// Tables know no names but those of VPCs: what the object of a configured name is called there.
     fn name_in_tables(&self, kind: &str, name: &str) -> String {
-        let object = Kind::from_name(kind).and_then(|kind| lock(&self.core).model.get(kind, name));
+        let object = Kind::from_name(kind).and_then(|kind| self.core.lock().model.get(kind, name));
         match object {
             Some(Object::Vm(vm)) => format!("{}/{}", vm.vpc, vm.addresses[0]),
             Some(Object::Nc(nc)) => nc.address.to_string(),
@@ -435,7 +431,7 @@ impl Node {
         let exponent = exponent_for(pps, (window - probe).as_secs_f64());
         let (sampler, sampled_s) = self.sample(window - probe, exponent);
         let mut top = between(&before, &reading());
-        top.engine = lock(&self.plane).engine_name().into();
+        top.engine = self.plane.lock().engine_name().into();
         top.levels = self.levels();
         top.samples = sampler.samples;
         top.flows = sampler.heaviest(FLOWS, exponent, sampled_s);
@@ -464,12 +460,12 @@ impl Node {
 
     /// Makes the engines copy what is wanted now, and nothing else.
     pub fn update_capture(&self) {
-        let configured = lock(&self.core).model.gateway().map_or(0, |g| g.sampling);
+        let configured = self.core.lock().model.gateway().map_or(0, |g| g.sampling);
         self.set_capture(configured);
     }
 
     fn set_capture(&self, configured: u8) {
-        let mut writer = lock(&self.writer);
+        let mut writer = self.writer.lock();
         let mut wanted = self.hub.wanted();
         if wanted.sample == 0 {
             wanted.sample = configured;
@@ -488,7 +484,7 @@ impl Node {
             if let Some(model) = crate::store::snapshot(content) {
                 let model = model?;
                 let parse_s = begun.elapsed().as_secs_f64();
-                consent.to_emptiness(consent::objects(&model) as usize, &lock(&self.core).model)?;
+                consent.to_emptiness(consent::objects(&model) as usize, &self.core.lock().model)?;
                 return self.change(Change::Everything(model, None), consent).map(|r| ApplyReport { parse_s, ..r });
             }
         }
@@ -496,7 +492,7 @@ impl Node {
         if !errors.is_empty() {
             let errors = match mode {
                 Mode::Replace => config::every_error(&docs, errors, &mut Model::new()),
-                _ => config::every_error(&docs, errors, &mut lock(&self.core).model),
+                _ => config::every_error(&docs, errors, &mut self.core.lock().model),
             };
             return Err(sentences(errors));
         }
@@ -514,13 +510,13 @@ impl Node {
         if !replace {
             return self.change(Change::Documents(docs), consent);
         }
-        consent.to_emptiness(docs.len(), &lock(&self.core).model)?;
+        consent.to_emptiness(docs.len(), &self.core.lock().model)?;
         let (model, plan) = Model::from_documents(docs).map_err(sentences)?;
         self.change(Change::Everything(model, Some(plan)), consent)
     }
 
     pub(crate) fn change(&self, change: Change, consent: &Consent) -> Result<ApplyReport, NodeError> {
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         let begun = Instant::now();
         let (base, objects) = (self.base(&core.model), consent::objects(&core.model));
         let before = service(&core.model);
@@ -566,13 +562,13 @@ impl Node {
         if let Err((error, recorded)) = self.carry_out(&mut core, docs, commit, &before, &mut report) {
             core.times.refused += 1;
             core.model.revert(plan);
-            lock(&self.writer).set_limits(crate::store::limits(&core.model));
+            self.writer.lock().set_limits(crate::store::limits(&core.model));
             let Core { model, store, .. } = &mut *core;
             if let (true, Some(store)) = (recorded, store) {
                 store.withdraw(model)?;
             }
             // What was changed on the ports is taken back; that these can be served was shown before.
-            if let Err(e) = lock(&self.plane).serve(before) {
+            if let Err(e) = self.plane.lock().serve(before) {
                 tracing::error!("the ports could not be put back as they were: {e}");
             }
             return Err(error);
@@ -600,12 +596,12 @@ impl Node {
     /// A warning for each uplink of the gateway that this host does not have, or that is too narrow for tunnels.
     fn absent_uplinks(&self, model: &Model, docs: &Documents) -> Vec<ConfigError> {
         let Some(gateway) = model.gateway() else { return Vec::new() };
-        let absent = lock(&self.plane).absent(&gateway.uplinks);
+        let absent = self.plane.lock().absent(&gateway.uplinks);
         let warning = |(at, why): (usize, String)| {
             let problem = config::Problem::NoInterface { name: gateway.uplinks[at].clone(), why };
             docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem)
         };
-        let narrow = narrow::problems(gateway, lock(&self.plane).mtus(&gateway.uplinks).into_iter());
+        let narrow = narrow::problems(gateway, self.plane.lock().mtus(&gateway.uplinks).into_iter());
         let doubt = |(at, problem)| docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem);
         absent.into_iter().map(warning).chain(narrow.into_iter().map(doubt)).collect()
     }
@@ -622,7 +618,7 @@ impl Node {
     ) -> Result<(), (NodeError, bool)> {
         let after = service(&core.model);
         if after != *before {
-            lock(&self.plane).serve(after).map_err(|e| (e, false))?;
+            self.plane.lock().serve(after).map_err(|e| (e, false))?;
         }
         let begun = Instant::now();
         let recorded = core.store.is_some();
@@ -661,7 +657,7 @@ impl Node {
         nat: OnceCell<NatPlan>,
         replaced: bool,
     ) -> Result<(Vec<IpAddr>, Vec<IpAddr>), NodeError> {
-        let mut writer = lock(&self.writer);
+        let mut writer = self.writer.lock();
         writer.set_limits(crate::store::limits(&core.model));
         let nat = nat.into_inner().unwrap_or_else(|| core.model.nat());
         let plan = self.internet.prepare(&mut writer, nat)?;
@@ -675,20 +671,20 @@ impl Node {
 
     /// Serves the ports as configured. The daemon calls it once, when the tables are filled.
     pub fn serve(&self) -> Result<(), NodeError> {
-        let wanted = service(&lock(&self.core).model);
-        lock(&self.plane).serve(wanted)
+        let wanted = service(&self.core.lock().model);
+        self.plane.lock().serve(wanted)
     }
 
     /// Ends the software workers; the fast path goes on.
     pub fn stop(&self) {
-        lock(&self.plane).stop();
+        self.plane.lock().stop();
         self.internet.stop();
         self.settle();
     }
 
     /// Refuses a port that is none of the node's, if it has any.
     fn served(&self, ifindex: u32) -> Result<u32, NodeError> {
-        let ports = lock(&self.plane).uplinks();
+        let ports = self.plane.lock().uplinks();
         if ports.is_empty() || ports.iter().any(|p| p.ifindex == ifindex) {
             return Ok(ifindex);
         }
@@ -715,7 +711,7 @@ impl Node {
     pub fn trace(&self, request: &crate::trace::Request) -> Result<crate::trace::Report, NodeError> {
         let frame = request.bytes(&self.tables())?;
         let ifindex = match request.ifindex {
-            0 => lock(&self.plane).uplinks().first().map_or(1, |u| u.ifindex),
+            0 => self.plane.lock().uplinks().first().map_or(1, |u| u.ifindex),
             given => self.served(given)?,
         };
         let heap: Arc<dyn Memory> =
@@ -723,7 +719,7 @@ impl Node {
         let engine = if request.xdp { Some(xdp::XdpEngine::load()?) } else { None };
         {
             // The writer stands still while its tables are copied.
-            let mut writer = lock(&self.writer);
+            let mut writer = self.writer.lock();
             writer.settle();
             crate::table_copy::copy(&*self.memory, &*heap).map_err(NodeError::system("copying the tables"))?;
             if let Some(engine) = &engine {

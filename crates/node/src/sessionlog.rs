@@ -7,6 +7,7 @@
 
 use crate::counters::monotonic_ns;
 use crate::ipfix::Exporter;
+use parking_lot::{Mutex, RwLock};
 use serde_json::json;
 use session::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey, Owner};
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -156,7 +157,7 @@ impl Health {
     /// `list` could not be written.
     fn fails(&self, list: &[Record], why: String) {
         self.lost.fetch_add(list.len() as u64, Ordering::Relaxed);
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trouble = self.trouble.lock();
         if trouble.as_ref() != Some(&why) {
             tracing::warn!("{why}; it is tried again");
             *trouble = Some(why);
@@ -164,7 +165,7 @@ impl Health {
     }
 
     fn goes_well(&self) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.trouble.lock() = None;
     }
 }
 
@@ -216,7 +217,7 @@ impl SessionLog {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.write();
         match vnis.filter(|_| names.len() <= 2 * model.counts().vpcs as usize + GONE_MAX) {
             Some(vnis) => names.extend(vnis.iter().filter_map(|vni| Some((*vni, model.vpc_by_vni(*vni)?.clone())))),
             None => *names = model.vpc_names().collect(),
@@ -226,13 +227,13 @@ impl SessionLog {
     /// Where to write from now on; `None` ends it. Whether that is elsewhere than before.
     pub fn set(&self, target: Option<&config::SessionLog>) -> bool {
         let target = target.cloned().unwrap_or_default();
-        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writing = self.writing.lock();
         if writing.as_ref().map_or(config::SessionLog::Off, |w| w.target.clone()) == target {
             return false;
         }
         self.on.store(false, Ordering::Relaxed);
         // Without a sender the thread writes what is left and ends.
-        *self.queue.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.queue.write() = None;
         if let Some(old) = writing.take() {
             let _ = old.thread.join();
         }
@@ -245,7 +246,7 @@ impl SessionLog {
         match std::thread::Builder::new().name("tunny-log".into()).spawn(move || write(&to, &receiver, &health, &names))
         {
             Ok(thread) => {
-                *self.queue.write().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+                *self.queue.write() = Some(sender);
                 *writing = Some(Writing { target, thread });
                 self.on.store(true, Ordering::Relaxed);
             }
@@ -256,7 +257,7 @@ impl SessionLog {
 
     /// Why nothing can be written at present.
     pub fn trouble(&self) -> Option<String> {
-        self.health.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.health.trouble.lock().clone()
     }
 
     /// Records that were lost since their writer was slow or could not write.
@@ -265,7 +266,7 @@ impl SessionLog {
     }
 
     fn put(&self, record: Record) {
-        let queue = self.queue.read().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.queue.read();
         let Some(queue) = queue.as_ref() else { return };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(record) {
             self.health.lost.fetch_add(1, Ordering::Relaxed);
@@ -379,7 +380,7 @@ fn write_file(path: PathBuf, records: &Receiver<Record>, health: &Health, names:
         let there = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
         let ours = file.as_ref().and_then(|f| f.metadata().ok()).map(|m| (m.dev(), m.ino()));
         text.clear();
-        let known = names.read().unwrap_or_else(PoisonError::into_inner);
+        let known = names.read();
         for record in &list {
             // Writing to memory cannot fail.
             let _ = writeln!(text, "{}", record.to_json(known.get(&record.inner.vni()).map(|name| &**name)));

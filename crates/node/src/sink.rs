@@ -2,8 +2,9 @@
 //! What the underlay watcher decides, written into the tables.
 
 use crate::internet::{lead, Egresses};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tables::{GroupId, NexthopId, Writer};
 use underlay::{Change, Sink};
 
@@ -23,7 +24,7 @@ impl TableSink {
     /// A sink for these tables.
     pub fn new(writer: Arc<Mutex<Writer>>, egress: Egresses) -> Self {
         let (stale_groups, stale_nexthops) = {
-            let writer = writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let writer = writer.lock();
             let groups = writer.groups().into_iter().map(|(id, _)| id).collect();
             (groups, writer.nexthops().into_iter().map(|(id, _)| id).collect())
         };
@@ -57,7 +58,7 @@ impl TableSink {
                     Some(id) => Some(*self.groups.get(id).ok_or("an NC is led over a group that was not entered")?),
                     None => None,
                 };
-                let egress = *self.egress.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let egress = *self.egress.lock();
                 let family = egress.iter().position(|egress| *egress == Some(*nc));
                 if let Some(family) = family {
                     lead(writer, family == 1, line);
@@ -93,7 +94,7 @@ impl TableSink {
 impl Sink for TableSink {
     fn apply(&mut self, changes: &[Change]) -> Vec<Result<(), String>> {
         let writer = self.writer.clone();
-        let mut writer = writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut writer = writer.lock();
         let results = changes.iter().map(|change| self.one(&mut writer, change)).collect();
         if !self.stale_groups.is_empty() || !self.stale_nexthops.is_empty() {
             self.sweep(&mut writer);

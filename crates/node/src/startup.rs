@@ -2,7 +2,8 @@
 //! The steps of a start: each is timed and logged, and one that takes long says so while it does.
 
 use crate::types::Step;
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time after which a step says that it is still at work, and says so again.
@@ -27,7 +28,7 @@ impl Steps {
             let mut said = None;
             // Ends with the steps.
             while let Some(current) = seen.upgrade() {
-                let now = *lock(&current);
+                let now = *current.lock();
                 drop(current);
                 if let Some((what, since)) = now.filter(|(_, since)| since.elapsed() >= PATIENCE) {
                     let number = since.elapsed().as_secs() / PATIENCE.as_secs();
@@ -45,12 +46,12 @@ impl Steps {
 
     /// Begins a step.
     pub(crate) fn begin(&mut self, what: &'static str) {
-        *lock(&self.current) = Some((what, Instant::now()));
+        *self.current.lock() = Some((what, Instant::now()));
     }
 
     /// The step at hand is done.
     pub(crate) fn done(&mut self, what: impl Into<String>) {
-        let begun = lock(&self.current).take().map_or_else(Instant::now, |(_, since)| since);
+        let begun = self.current.lock().take().map_or_else(Instant::now, |(_, since)| since);
         let step = Step { what: what.into(), seconds: begun.elapsed().as_secs_f64() };
         tracing::info!("{} ({:.3} s)", step.what, step.seconds);
         self.list.push(step);
@@ -60,10 +61,6 @@ impl Steps {
     pub(crate) fn list(self) -> Vec<Step> {
         self.list
     }
-}
-
-fn lock(current: &Mutex<Now>) -> std::sync::MutexGuard<'_, Now> {
-    current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]

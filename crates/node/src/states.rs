@@ -12,6 +12,7 @@ use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recover
 use abi::{STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
 use config::RemoteAgent;
 use gateway::Nat;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use session::{
     Cursor, Direction, EndReason, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo,
@@ -19,7 +20,7 @@ use session::{
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Records that are looked at in one go; in between workers get at the lock.
@@ -72,12 +73,12 @@ impl States {
 
     /// Ends the connection to an agent on another host.
     pub fn leave(&self) {
-        *lock(&self.link) = None;
+        *self.link.lock() = None;
     }
 
     /// Whether memory can be had for this table, if it is another one than there is: the same is asked for and given back.
     pub fn try_out(&self, spec: Option<Spec>) -> Result<(), NodeError> {
-        let Some(wanted) = spec.filter(|_| spec != lock(&self.had).0) else { return Ok(()) };
+        let Some(wanted) = spec.filter(|_| spec != self.had.lock().0) else { return Ok(()) };
         let lines = wanted.lines().map_err(|e| NodeError::States(e.to_string()))?;
         let slots = [(STATES_SLOT_TABLE, lines), (STATES_SLOT_RECORDS, wanted.record_lines())];
         let made = slots.into_iter().try_for_each(|(slot, lines)| {
@@ -96,7 +97,7 @@ impl States {
         now: u64,
         notes: &mut Vec<String>,
     ) -> Result<(), NodeError> {
-        let (timeouts, mut had) = (Timeouts::from(timeouts), lock(&self.had));
+        let (timeouts, mut had) = (Timeouts::from(timeouts), self.had.lock());
         if let (Some(states), true) = (&*self.nat.states(), had.0 == spec && had.1.as_ref() == agent) {
             states.set_timeouts(timeouts);
             return Ok(());
@@ -111,7 +112,7 @@ impl States {
             ));
         }
         let known = elsewhere.map_or_else(Vec::new, |states| states.connections());
-        *lock(&self.link) = None;
+        *self.link.lock() = None;
         self.nat.set_states::<NodeError>(|_| match (spec, agent) {
             (Some(spec), Some(_)) => self.open_there(spec, &known, timeouts, now).map(|shared| Some(Arc::new(shared))),
             (Some(spec), None) => {
@@ -188,7 +189,7 @@ impl States {
                 agent.address
             ));
         }
-        *lock(&self.link) = Some(link);
+        *self.link.lock() = Some(link);
         Ok(())
     }
 
@@ -303,7 +304,7 @@ impl States {
     /// A copy for traces in `nat`, and for the fast path of `xdp`: nothing that is done to it reaches the node. Without connections if
     /// these are too many to copy.
     pub fn rehearse(&self, nat: &Nat, xdp: Option<&xdp::XdpEngine>) -> Result<(), NodeError> {
-        let (Some(spec), agent) = lock(&self.had).clone() else { return Ok(()) };
+        let (Some(spec), agent) = self.had.lock().clone() else { return Ok(()) };
         let failed = |e: &dyn std::fmt::Display| NodeError::States(e.to_string());
         let heap: Arc<dyn Backing> = Arc::new(HeapSlots::default());
         self.copy(&*heap).map_err(|e| failed(&e))?;
@@ -405,7 +406,7 @@ impl States {
             record_bytes: s.record_bytes,
             false_accept_percent: s.false_accepts * 100.0,
             vpcs: tenants.into_iter().map(vpc).collect(),
-            agent: lock(&self.link).as_ref().map(|link| AgentView {
+            agent: self.link.lock().as_ref().map(|link| AgentView {
                 address: link.target().address.to_string(),
                 up: link.remote().is_up(),
                 waiting: link.remote().waiting() as u64,
@@ -425,10 +426,6 @@ fn some_connections(states: &Shared) -> Option<Vec<(Key, Connection)>> {
         at = next;
     }
     Some(all)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A table of its own for a gateway without ports.

@@ -8,11 +8,12 @@
 use crate::limits::{Life, Lives};
 use crate::{OwnTimeouts, SessionInfo, TenantLimits, TenantStats};
 use abi::hash3;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::OnceLock;
 
 const SHARDS: usize = 256;
 /// Entries of a queue at most. A tenant with more half-open sessions has these, which were the oldest when they were entered.
@@ -143,7 +144,7 @@ impl Tenant {
     }
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, VecDeque<(u32, u32)>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Enters a half-open session. `lives` tells whether an entry is still one; asked for when many may not be.
@@ -312,12 +313,12 @@ impl Quotas {
 
     /// Held while a tenant is made, so that `set_default` misses none.
     fn default(&self) -> RwLockReadGuard<'_, TenantLimits> {
-        self.default.read().unwrap_or_else(PoisonError::into_inner)
+        self.default.read()
     }
 
     /// Limits of tenants that have none of their own.
     pub(crate) fn set_default(&self, limits: TenantLimits) {
-        let mut default = self.default.write().unwrap_or_else(PoisonError::into_inner);
+        let mut default = self.default.write();
         *default = limits;
         self.tenants.all().filter(|t| !t.own_limits.load(Relaxed)).for_each(|t| t.set(&limits));
     }
@@ -369,7 +370,7 @@ impl Quotas {
     fn with_vm<T>(&self, vm: &Vm, with: impl FnOnce(&mut u32) -> T) -> T {
         let hash = self.hash(vm);
         let shard = &self.shards[(hash >> 56) as usize % SHARDS];
-        let mut vms = shard.vms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vms = shard.vms.lock();
         let Some(key) = key4(vm) else {
             let n = vms.v6.entry(*vm).or_insert(0);
             let result = with(n);
@@ -453,7 +454,7 @@ impl Quotas {
     /// Sessions of a VM.
     pub(crate) fn of_vm(&self, vm: &Vm) -> u32 {
         let hash = self.hash(vm);
-        let vms = self.shards[(hash >> 56) as usize % SHARDS].vms.lock().unwrap_or_else(PoisonError::into_inner);
+        let vms = self.shards[(hash >> 56) as usize % SHARDS].vms.lock();
         key4(vm).map_or_else(|| vms.v6.get(vm).copied().unwrap_or(0), |key| vms.v4.get(key, hash))
     }
 
@@ -472,15 +473,14 @@ impl Quotas {
 impl Quotas {
     /// Entries that are kept for VMs, by family.
     pub(crate) fn kept_for_tests(&self) -> (usize, usize) {
-        let each = |f: fn(&Vms) -> usize| self.shards.iter().map(|s| f(&s.vms.lock().unwrap())).sum();
+        let each = |f: fn(&Vms) -> usize| self.shards.iter().map(|s| f(&s.vms.lock())).sum();
         (each(|v| v.v4.used), each(|v| v.v6.len()))
     }
 
     /// Where the entry of a VM with an IPv4 address lies.
     pub(crate) fn place_for_tests(&self, vm: &Vm) -> Option<usize> {
         let (key, hash) = (key4(vm)?, self.hash(vm));
-        let vms =
-            self.shards.iter().map(|s| s.vms.lock().unwrap()).find(|v| v.v4.entries.iter().any(|e| e.0 == key + 1))?;
+        let vms = self.shards.iter().map(|s| s.vms.lock()).find(|v| v.v4.entries.iter().any(|e| e.0 == key + 1))?;
         let at = vms.v4.entries.iter().position(|e| e.0 == key + 1)?;
         assert_eq!(vms.v4.slot(key, hash), Some(at));
         Some(std::ptr::from_ref(&vms.v4.entries[at]) as usize)
@@ -542,7 +542,7 @@ mod tests {
             assert_eq!(quotas.of_vm(&vm), *n);
         }
         assert!(twin.iter().all(|(vm, n)| quotas.of_vm(vm) == *n));
-        let entries: usize = quotas.shards.iter().map(|s| s.vms.lock().unwrap().v4.entries.len()).sum();
+        let entries: usize = quotas.shards.iter().map(|s| s.vms.lock().v4.entries.len()).sum();
         assert!(entries < 9000 * 8, "{entries}");
         assert_eq!(quotas.stats().iter().map(|t| t.sessions).sum::<u32>(), twin.values().sum::<u32>());
     }

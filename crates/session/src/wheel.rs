@@ -7,9 +7,9 @@
 //! unlinks anything. A session that lives longer than a turn is looked at once a turn, which costs one read of its record;
 //! in exchange packets never touch the wheel and a stale entry lives no longer than a turn.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::sync::{Mutex, PoisonError};
 
 /// ns of a place: 2^30.
 pub(crate) const TICK_SHIFT: u32 = 30;
@@ -65,9 +65,9 @@ impl Wheel {
 
     /// Enters a record in a place.
     pub(crate) fn push(&self, place: u8, at: u32) {
-        let mut p = self.places[place as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut p = self.places[place as usize].lock();
         if p.chunks.is_empty() || p.used == CHUNK {
-            let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let spare = self.spare.lock().pop();
             p.chunks.push(spare.unwrap_or_else(|| {
                 self.chunks.fetch_add(1, Relaxed);
                 Box::new([0; CHUNK])
@@ -90,7 +90,7 @@ impl Wheel {
         // After a long sleep one turn is enough: the places further back are the same ones.
         let next = (tick + 1).max(now.saturating_sub(PLACES));
         self.tick.store(next, Release);
-        let mut p = self.places[next as u8 as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut p = self.places[next as u8 as usize].lock();
         let (chunks, used) = (std::mem::take(&mut p.chunks), p.used);
         p.used = 0;
         let last = chunks.len();
@@ -108,7 +108,7 @@ impl Wheel {
             if opened.at == *used {
                 opened.at = 0;
                 if let Some((chunk, _)) = opened.chunks.pop_front() {
-                    self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
+                    self.spare.lock().push(chunk);
                 }
             }
         }

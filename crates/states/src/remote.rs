@@ -17,8 +17,9 @@ use crate::{
     Connection, Control, Ended, Key, Outcome, Reader, Recovered, Refusal, Spec, State, StateTable, TenantUse, Timeouts,
     Usage,
 };
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Control packets that wait for the agent at most.
@@ -70,22 +71,22 @@ impl Default for Completions {
 impl Completions {
     /// Calls `wake` whenever answers come and none were there.
     pub fn on_answers(&self, wake: impl Fn() + Send + 'static) {
-        *lock(&self.wake) = Some(Box::new(wake));
+        *self.wake.lock() = Some(Box::new(wake));
     }
 
     fn put(&self, ticket: u64, answer: Answer) {
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.lock();
         answers.push((ticket, answer));
         let first = answers.len() == 1;
         drop(answers);
-        if let (true, Some(wake)) = (first, &*lock(&self.wake)) {
+        if let (true, Some(wake)) = (first, &*self.wake.lock()) {
             wake();
         }
     }
 
     /// The answers that have come, at most so many.
     pub fn take(&self, most: usize) -> Vec<(u64, Answer)> {
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.lock();
         let n = answers.len().min(most);
         answers.drain(..n).collect()
     }
@@ -166,10 +167,6 @@ pub struct Remote {
     changed: Condvar,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 const GONE: Answer = Answer { outcome: Outcome::Refuse(Refusal::Gone), evaluated: false };
 
 impl Remote {
@@ -216,28 +213,28 @@ impl Remote {
 
     /// Connections that the table holds.
     pub fn held(&self) -> u64 {
-        lock(&self.table).table.usage().connections
+        self.table.lock().table.usage().connections
     }
 
     /// Changes which packets are control packets.
     pub(crate) fn set_control(&self, control: u64) {
-        let _writer = lock(&self.table);
+        let _writer = self.table.lock();
         self.reader.set_control(control);
     }
 
     /// The agent answers control packets.
     pub fn is_up(&self) -> bool {
-        lock(&self.link).phase == Phase::Up
+        self.link.lock().phase == Phase::Up
     }
 
     /// There is no connection to it.
     pub fn is_down(&self) -> bool {
-        lock(&self.link).phase == Phase::Down
+        self.link.lock().phase == Phase::Down
     }
 
     /// Control packets that wait for it.
     pub fn waiting(&self) -> usize {
-        lock(&self.link).waiting.len()
+        self.link.lock().waiting.len()
     }
 
     /// Waits until it does. Whether it does.
@@ -246,13 +243,15 @@ impl Remote {
     }
 
     fn wait(&self, patience: Duration, mut done: impl FnMut(&mut Link) -> bool) -> bool {
-        let waited = self.changed.wait_timeout_while(lock(&self.link), patience, |link| !done(link));
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let mut link = self.link.lock();
+        // After a wait that timed out nobody has looked yet; else `done` has been called and may have taken something out.
+        let timed_out = self.changed.wait_while_for(&mut link, |link| !done(link), patience).timed_out();
+        !timed_out || done(&mut link)
     }
 
     /// What the last synchronisation found in the table.
     pub fn recovered(&self) -> Recovered {
-        lock(&self.link).recovered
+        self.link.lock().recovered
     }
 
     /// Lets the agent judge a control packet: the number under which the answer comes to the completions.
@@ -263,7 +262,7 @@ impl Remote {
         begin: Begin,
         pick_up: bool,
     ) -> Result<u64, Refusal> {
-        let mut link = lock(&self.link);
+        let mut link = self.link.lock();
         if link.phase != Phase::Up {
             return Err(Refusal::Gone);
         }
@@ -283,7 +282,7 @@ impl Remote {
     }
 
     fn say(&self, request: &Request) -> bool {
-        let mut link = lock(&self.link);
+        let mut link = self.link.lock();
         let up = link.phase == Phase::Up;
         if up {
             link.out.request(request);
@@ -302,20 +301,20 @@ impl Remote {
     pub fn adopt(&self, adopted: Adopted) {
         let Adopted { key, tcp, began } = adopted;
         if !self.say(&Request::Adopt { key, tcp, began }) {
-            lock(&self.link).adopt.push(adopted);
+            self.link.lock().adopt.push(adopted);
         }
     }
 
     /// Other timeouts, for what changes from now on.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
-        lock(&self.link).timeouts = timeouts;
+        self.link.lock().timeouts = timeouts;
         self.say(&Request::Timeouts(timeouts));
     }
 
     /// Connections at the next places of the agent's records, and where to go on; None: the agent does not answer.
     pub fn list(&self, from: u64) -> Option<(Vec<(Key, Connection)>, Option<u64>)> {
         let ticket = {
-            let mut link = lock(&self.link);
+            let mut link = self.link.lock();
             if link.phase != Phase::Up {
                 return None;
             }
@@ -328,29 +327,29 @@ impl Remote {
         self.changed.notify_all();
         let whole = |link: &mut Link| link.pages.get(&ticket).is_none_or(|page| page.end.is_some());
         self.wait(PATIENCE, whole);
-        let page = lock(&self.link).pages.remove(&ticket)?;
+        let page = self.link.lock().pages.remove(&ticket)?;
         Some((page.items, page.end?))
     }
 
     /// As [`Writes::rest`](crate::Writes::rest) and [`Writes::rested`](crate::Writes::rested), with a wait in between.
     pub(crate) fn rest(&self, wait: &mut dyn FnMut()) {
-        let rests = lock(&self.table).table.rest();
+        let rests = self.table.lock().table.rest();
         if rests {
             wait();
-            lock(&self.table).table.rested();
+            self.table.lock().table.rested();
         }
     }
 
     /// Use of the table; the agent's records (places, bytes, connections that are not established); connections by tenant, as it last told.
     pub(crate) fn status(&self) -> (Usage, (u64, u64, u64), Vec<(u32, TenantUse)>) {
-        let usage = lock(&self.table).table.usage();
-        let link = lock(&self.link);
+        let usage = self.table.lock().table.usage();
+        let link = self.link.lock();
         (usage, link.records, link.uses.iter().map(|(vni, n)| (*vni, *n)).collect())
     }
 
     /// A connection to the agent stands: what is said first.
     pub fn connected(&self) {
-        let mut link = lock(&self.link);
+        let mut link = self.link.lock();
         link.phase = Phase::Opening;
         link.out.clear();
         let open = Request::Open { name: self.name.clone(), spec: self.spec, timeouts: link.timeouts };
@@ -361,14 +360,14 @@ impl Remote {
 
     /// The connection to the agent is gone: whoever waits for an answer hears of it.
     pub fn disconnected(&self) {
-        let (waiting, mut link) = (HashMap::new(), lock(&self.link));
+        let (waiting, mut link) = (HashMap::new(), self.link.lock());
         let waiting = std::mem::replace(&mut link.waiting, waiting);
         link.phase = Phase::Down;
         link.out.clear();
         link.tenants.clear();
         link.pages.clear();
         drop(link);
-        lock(&self.table).listing = Vec::new();
+        self.table.lock().listing = Vec::new();
         waiting.into_iter().for_each(|(ticket, (completions, _))| completions.put(ticket, GONE));
         self.changed.notify_all();
     }
@@ -386,7 +385,7 @@ impl Remote {
 
     /// Says that somebody is still there.
     pub fn ping(&self) {
-        let mut link = lock(&self.link);
+        let mut link = self.link.lock();
         if link.out.is_empty() {
             link.out.request(&Request::Ping);
         }
@@ -419,30 +418,30 @@ impl Remote {
             })?,
             Tell::Answer { ticket, outcome, evaluated } => self.answer(ticket, Answer { outcome, evaluated }),
             Tell::Item { ticket, key, connection } => {
-                if let Some(page) = lock(&self.link).pages.get_mut(&ticket).filter(|p| p.items.len() < PAGE as usize) {
+                if let Some(page) = self.link.lock().pages.get_mut(&ticket).filter(|p| p.items.len() < PAGE as usize) {
                     page.items.push((key, connection));
                 }
             }
             Tell::PageEnd { ticket, next } => {
-                if let Some(page) = lock(&self.link).pages.get_mut(&ticket) {
+                if let Some(page) = self.link.lock().pages.get_mut(&ticket) {
                     page.end = Some(next);
                 }
                 self.changed.notify_all();
             }
             Tell::Ended(ended) => {
                 // One that found no room never began for this node.
-                let homeless = lock(&self.table).homeless.remove(&ended.key);
+                let homeless = self.table.lock().homeless.remove(&ended.key);
                 if homeless.is_none() {
                     ends(&ended);
                 }
             }
             Tell::Records { places, bytes, opening } => {
-                let mut link = lock(&self.link);
+                let mut link = self.link.lock();
                 link.records = (places, bytes, opening);
                 link.uses.clear();
             }
             Tell::Tenant(vni, n) => {
-                lock(&self.link).uses.insert(vni, n);
+                self.link.lock().uses.insert(vni, n);
             }
             Tell::Pong => {}
         }
@@ -450,7 +449,7 @@ impl Remote {
     }
 
     fn opened(&self) -> Result<(), Malformed> {
-        let mut link = lock(&self.link);
+        let mut link = self.link.lock();
         if link.phase != Phase::Opening {
             return Err(Malformed("an answer to nothing"));
         }
@@ -462,10 +461,10 @@ impl Remote {
     }
 
     fn entry(&self, key: Key, state: State) -> Result<(), Malformed> {
-        if lock(&self.link).phase != Phase::Syncing {
+        if self.link.lock().phase != Phase::Syncing {
             return Err(Malformed("a list that nobody asked for"));
         }
-        let mut t = lock(&self.table);
+        let mut t = self.table.lock();
         if t.listing.len() as u64 >= self.spec.all() + self.spec.all() / 2 + 64 {
             return Err(Malformed("more connections than there is room for"));
         }
@@ -474,10 +473,10 @@ impl Remote {
     }
 
     fn synced(&self, lost: u64) -> Result<(), LinkError> {
-        if lock(&self.link).phase != Phase::Syncing {
+        if self.link.lock().phase != Phase::Syncing {
             return Err(Malformed("an end of a list that nobody asked for").into());
         }
-        let mut t = lock(&self.table);
+        let mut t = self.table.lock();
         let listing = std::mem::take(&mut t.listing);
         let mut homeless = HashMap::new();
         let mut found = t.table.recover(&mut listing.into_iter(), &mut |key| {
@@ -491,7 +490,7 @@ impl Remote {
         }
         drop(t);
         found.lost += lost;
-        let mut link = lock(&self.link);
+        let mut link = self.link.lock();
         link.recovered = found;
         link.phase = Phase::Up;
         revoked.into_iter().for_each(|key| link.out.request(&Request::Revoke(key)));
@@ -509,7 +508,7 @@ impl Remote {
         if !self.is_up() {
             return Err(Malformed("a change before the list of connections"));
         }
-        change(&mut lock(&self.table));
+        change(&mut self.table.lock());
         Ok(())
     }
 
@@ -528,7 +527,7 @@ impl Remote {
     }
 
     fn answer(&self, ticket: u64, mut answer: Answer) {
-        let mut link = lock(&self.link);
+        let mut link = self.link.lock();
         // An answer to nothing is nothing.
         let Some((completions, key)) = link.waiting.remove(&ticket) else { return };
         let vni = key.vni();
@@ -539,7 +538,7 @@ impl Remote {
             }
         }
         drop(link);
-        if lock(&self.table).homeless.contains_key(&key) {
+        if self.table.lock().homeless.contains_key(&key) {
             answer.outcome = Outcome::Refuse(Refusal::Full);
         }
         completions.put(ticket, answer);

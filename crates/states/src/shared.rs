@@ -13,10 +13,11 @@ use abi::{
     MIGRATE_AWAY, STATES_NONE, STATES_SLOT_COUNT, STATES_SLOT_MIGRATE, STATES_SLOT_RECORDS, STATES_SLOT_TABLE,
     STATES_UNSURE,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A tenant may have this share of all connections that are not established.
 pub(crate) const OPENING_SHARE: u64 = 8;
@@ -51,7 +52,7 @@ struct Slot {
 
 impl HeapSlots {
     fn with<T>(&self, slot: u32, f: impl FnOnce(&mut Slot) -> T) -> io::Result<T> {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.0.lock();
         slots.get_mut(slot as usize).map(f).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 }
@@ -303,7 +304,7 @@ impl Shared {
     fn agent(&self) -> Result<MutexGuard<'_, Agent<Box<dyn StateTable>>>, &Remote> {
         match &self.side {
             // A worker that panicked has changed records and table by whole stores.
-            Side::Here(agent) => Ok(agent.lock().unwrap_or_else(PoisonError::into_inner)),
+            Side::Here(agent) => Ok(agent.lock()),
             Side::There(remote) => Err(remote),
         }
     }

@@ -9,6 +9,7 @@ use crate::netlink::{self, Parsed};
 use crate::UnderlayError;
 use netlink_sys::{protocols::NETLINK_ROUTE, Socket, SocketAddr};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +17,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Groups of rtnetlink: links, neighbours, addresses and routes of both families, nexthop objects.
@@ -170,7 +171,7 @@ impl Underlay {
 
     /// What was seen and done so far.
     pub fn status(&self) -> Status {
-        self.status.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.status.lock().clone()
     }
 
     /// Every next hop with the name of its port.
@@ -496,7 +497,7 @@ impl<S: Sink> Watcher<S> {
     }
 
     fn with_status(&self, change: impl FnOnce(&mut Status)) {
-        change(&mut self.status.lock().unwrap_or_else(|e| e.into_inner()));
+        change(&mut self.status.lock());
     }
 }
 

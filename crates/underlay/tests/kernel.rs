@@ -3,10 +3,11 @@
 //! tables must follow. Needs root; says so and passes otherwise.
 
 use nix::sched::{unshare, CloneFlags};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use underlay::{Change, NexthopSpec, Options, Sink, Underlay};
 
@@ -24,7 +25,7 @@ impl Sink for Shared {
     fn apply(&mut self, changes: &[Change]) -> Vec<Result<(), String>> {
         // A slow receiver, if the test wants one.
         std::thread::sleep(self.1);
-        let mut t = self.0.lock().unwrap();
+        let mut t = self.0.lock();
         for change in changes.iter().cloned() {
             match change {
                 Change::Nexthop { id, spec } => drop(t.nexthops.insert(id, spec)),
@@ -40,7 +41,7 @@ impl Sink for Shared {
 
 impl Shared {
     fn path(&self, nc: &str) -> Vec<NexthopSpec> {
-        let t = self.0.lock().unwrap();
+        let t = self.0.lock();
         let Some(Some(group)) = t.ncs.get(&nc.parse().unwrap()) else { return Vec::new() };
         t.groups[group].iter().map(|m| t.nexthops[m].clone()).collect()
     }

@@ -8,11 +8,11 @@
 
 use crate::sys::{self, Mapping};
 use abi::{SEGMENT_BYTES, SEGMENT_LINES};
+use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Mutex;
 
 /// What a memory calls its segments, and how many it may have.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Segments {
         if n > self.kind.most {
             return Err(io::Error::from(io::ErrorKind::OutOfMemory));
         }
-        let _one = self.growing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _one = self.growing.lock();
         let have = self.limit.load(Ordering::Acquire) / SEGMENT_LINES;
         if n <= have {
             return Ok(());

@@ -10,11 +10,12 @@ use crate::object::Mapping;
 use crate::sys;
 use ::states::{Backing, Memory};
 use abi::LINE_BYTES;
+use parking_lot::Mutex;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 const SLOTS: [u32; abi::STATES_SLOT_COUNT as usize] =
     [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_RECORDS, abi::STATES_SLOT_MIGRATE];
@@ -92,13 +93,13 @@ impl Backing for BpfStates {
         let lines = u32::try_from(lines).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let array = sys::create_inner_array("tunny_states", LINE_BYTES, lines)?;
         let memory = map(array.as_fd())?;
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         *made.get_mut(slot as usize).ok_or(io::ErrorKind::InvalidInput)? = Some(array);
         Ok(memory)
     }
 
     fn enter(&self, slot: u32) -> io::Result<()> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         let array = made.get_mut(slot as usize).and_then(Option::take).ok_or(io::ErrorKind::InvalidInput)?;
         if let Some(dir) = &self.pins {
             let at = path(dir, id_and_entries(array.as_fd())?.0);
@@ -110,7 +111,7 @@ impl Backing for BpfStates {
     }
 
     fn give_back(&self, slot: u32) {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         if let Some(made) = made.get_mut(slot as usize) {
             *made = None;
         }

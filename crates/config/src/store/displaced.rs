@@ -38,7 +38,7 @@ impl Store {
         let named = || std::fs::read(&id).is_ok_and(|b| b.trim_ascii() == self.id.as_bytes());
         gone.or_else(|| (!named()).then(|| id.clone())).or_else(|| {
             // A compaction that is putting another snapshot there has the gate.
-            let gate = self.gate.try_lock().ok()?;
+            let gate = self.gate.try_lock()?;
             let path = snapshot_path(&self.dir);
             (gate.number > 0 && inode(&path) != gate.file).then_some(path)
         })

@@ -21,6 +21,7 @@ pub(crate) mod translate;
 
 use abi::{DropReason, Stage, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
 use filter::{Filter, Side};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use session::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
 use session::{
@@ -30,7 +31,7 @@ use session::{
 use states::Shared;
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
@@ -99,14 +100,14 @@ impl Nat {
 
     /// The security groups in force. While it is held, no others come into force.
     pub fn rules(&self) -> RwLockReadGuard<'_, Arc<Filter>> {
-        self.filter.read().unwrap_or_else(PoisonError::into_inner)
+        self.filter.read()
     }
 
     /// Brings other security groups into force; when it returns, no batch goes on under those before. So a session that is made
     /// under the old ones has an old epoch, and is judged again, if the VPC's epoch is raised now.
     pub fn set_filter(&self, filter: Arc<Filter>) {
         let stateless = filter.has_stateless();
-        *self.filter.write().unwrap_or_else(PoisonError::into_inner) = filter;
+        *self.filter.write() = filter;
         if let Some(states) = &*self.states() {
             states.evaluate_strays(stateless);
         }
@@ -114,17 +115,17 @@ impl Nat {
 
     /// The tunnel addresses of all NCs, which no VM may reach by way of the Internet: a VTEP believes whatever comes to it in a tunnel.
     pub fn tunnel_ends(&self) -> Arc<HashSet<IpAddr>> {
-        self.tunnel_ends.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tunnel_ends.read().clone()
     }
 
     /// Brings other tunnel addresses into force. Sessions to new ones end with the next sweep.
     pub fn set_tunnel_ends(&self, ends: Arc<HashSet<IpAddr>>) {
-        *self.tunnel_ends.write().unwrap_or_else(PoisonError::into_inner) = ends;
+        *self.tunnel_ends.write() = ends;
     }
 
     /// The state table that tells what becomes of connections inside; none: sessions do. While it is held, no other comes into force.
     pub fn states(&self) -> RwLockReadGuard<'_, Option<Arc<Shared>>> {
-        self.states.read().unwrap_or_else(PoisonError::into_inner)
+        self.states.read()
     }
 
     /// Brings another state table into force, which `make` makes of the one before; meanwhile, and when it returns, no batch goes on
@@ -135,7 +136,7 @@ impl Nat {
     ) -> Result<(), E> {
         // Before the lock that batches need.
         let stateless = self.rules().has_stateless();
-        let mut states = self.states.write().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states.write();
         // What cannot be made leaves the one before in force.
         *states = make(states.clone())?;
         if let Some(states) = &*states {
@@ -146,7 +147,7 @@ impl Nat {
 
     /// Waits until every batch that began before has ended.
     pub fn wait_for_batches(&self) {
-        drop(self.states.write().unwrap_or_else(PoisonError::into_inner));
+        drop(self.states.write());
     }
 
     pub(crate) fn refused(&self, refused: &Refused<'_>) {
@@ -230,7 +231,7 @@ impl Nat {
     }
 
     fn fragments(&self) -> MutexGuard<'_, FragTable> {
-        self.fragments.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fragments.lock()
     }
 }
 

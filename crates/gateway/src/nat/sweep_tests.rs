@@ -6,10 +6,11 @@ use crate::nat::{inner_key, outer_key};
 use crate::testing::region::*;
 use abi::POLICY_NAT;
 use filter::{Filter, Member, Ruleset};
+use parking_lot::Mutex;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Flow, NatSpec, PoolSpec, SnatSpec, Translator};
 use session::{HeapMemory, L4View, NewSession, Options, OuterKey, PairKey, SessionRef, Tracker};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const S: u64 = 1_000_000_000;
 const REMOTE: [u8; 4] = [198, 51, 100, 10];
@@ -56,7 +57,7 @@ impl World {
         translator.configure(&spec(1));
         let ended = Arc::new(Mutex::new(Vec::new()));
         let log = ended.clone();
-        let hear = move |e: &session::Ended| log.lock().unwrap().push((e.session.inner.vm_port(), e.reason));
+        let hear = move |e: &session::Ended| log.lock().push((e.session.inner.vm_port(), e.reason));
         let nat = Nat::new(Arc::new(tracker), Arc::new(translator), Default::default(), Some(Box::new(hear)));
         nat.set_filter(rules(ALL));
         World { rig: Rig::new(), nat, ended }
@@ -101,7 +102,7 @@ impl World {
         while let Some(from) = at {
             at = self.nat.sweep(self.rig.gateway.tables(), from, 7, 2 * S);
         }
-        let mut ended = std::mem::take(&mut *self.ended.lock().unwrap());
+        let mut ended = std::mem::take(&mut *self.ended.lock());
         ended.sort_by_key(|e| e.0);
         ended
     }

@@ -92,7 +92,7 @@ fn a_port_that_was_drawn_for_a_refused_connection_is_given_back_at_once() {
 fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = told.clone();
-    let nat = nat(1000, Some(Box::new(move |e| log.lock().unwrap().push((e.session.inner.vni(), e.reason)))));
+    let nat = nat(1000, Some(Box::new(move |e| log.lock().push((e.session.inner.vni(), e.reason)))));
     assert!((0..60).all(|port| begin(&nat, 7, port, S).is_ok()));
     assert_eq!(held(&nat), [64, 0]);
     nat.translator.configure(&spec([1, 0]));
@@ -103,7 +103,7 @@ fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
         begin(&nat, 8, port, 2 * S).unwrap_or_else(|e| panic!("{port}: {e:?}"));
     }
     assert_eq!(nat.tracker.tenant(8).unwrap().sessions, 100);
-    let told = told.lock().unwrap();
+    let told = told.lock();
     assert!(!told.is_empty() && told.iter().all(|end| *end == (7, EndReason::Untranslated)), "{told:?}");
     assert_eq!(nat.tracker.tenant(7).unwrap().sessions as usize, 61 - told.len());
     // What is in force is not taken for dead.
@@ -122,8 +122,7 @@ fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
 fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = told.clone();
-    let nat =
-        nat(1000, Some(Box::new(move |e| log.lock().unwrap().push((e.session.inner.vm_port(), e.reason, e.released)))));
+    let nat = nat(1000, Some(Box::new(move |e| log.lock().push((e.session.inner.vm_port(), e.reason, e.released)))));
     (1..4).for_each(|port| assert!(begin(&nat, 7, port, S).is_ok()));
     let key = FragKey { vni: Some(7), src: [10, 0, 0, 5].into(), dst: [9, 9, 9, 9].into(), proto: 17, id: 1 };
     let piece = Piece { offset: 8, len: 8, more: true, upper: 17 };
@@ -136,7 +135,7 @@ fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     assert_eq!((ended, held(&nat)), (3, [64, 0]), "mappings linger");
     (60..110).for_each(|now| _ = nat.expire(now * S, 100));
     assert_eq!(held(&nat), [0, 0]);
-    let mut heard = std::mem::take(&mut *told.lock().unwrap());
+    let mut heard = std::mem::take(&mut *told.lock());
     heard.sort_by_key(|e| e.0);
     assert_eq!(heard, [1, 2, 3].map(|port| (port, EndReason::Timeout, true)));
     // Removed by what they are.
@@ -146,7 +145,7 @@ fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     while let Some(from) = at {
         at = nat.remove_where(from, 10_000, which, 201 * S);
     }
-    let mut heard = std::mem::take(&mut *told.lock().unwrap());
+    let mut heard = std::mem::take(&mut *told.lock());
     heard.sort_by_key(|e| e.0);
     assert_eq!(heard, [1, 3].map(|port| (port, EndReason::Removed, true)));
     assert_eq!((held(&nat), nat.translator.mappings()), ([0, 64], (3, 1)));

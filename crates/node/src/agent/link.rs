@@ -3,13 +3,14 @@
 //! connection ends. An agent from which nothing comes for [`SILENCE`] is gone.
 
 use super::frame::{self, Opener, Sealer, Secrets, Side, HELLO, PROOF};
+use parking_lot::Mutex;
 use states::remote::EndsLog;
 use states::Remote;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -81,14 +82,14 @@ impl AgentLink {
 
     /// Why the agent is not there; None if it is, or nothing has gone wrong yet.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.trouble.lock().clone()
     }
 }
 
 impl Drop for AgentLink {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        if let Some(stream) = &*self.stream.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(stream) = &*self.stream.lock() {
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.remote.disconnected();
@@ -124,7 +125,7 @@ impl Keep {
                 return;
             }
             let address = self.target.address;
-            let mut said = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut said = self.trouble.lock();
             if was_up || said.as_ref() != Some(&why) {
                 tracing::warn!(
                     "the agent at {address} is not there: {why}. Established connections go on; others wait for it"
@@ -145,7 +146,7 @@ impl Keep {
         let key = super::read_key(&self.target.key)?;
         let text = |e: std::io::Error| e.to_string();
         let mut stream = TcpStream::connect_timeout(&self.target.address, CONNECT).map_err(text)?;
-        *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream.try_clone().map_err(text)?);
+        *self.stream.lock() = Some(stream.try_clone().map_err(text)?);
         if self.stopped() {
             return Ok(());
         }
@@ -189,7 +190,7 @@ impl Keep {
     }
 
     fn is_up(&self) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.trouble.lock() = None;
         let found = self.remote.recovered();
         tracing::info!(
             "the agent at {} judges control packets; in the table {} connections were mended, {} places cleared",

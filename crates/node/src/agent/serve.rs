@@ -10,6 +10,7 @@ use super::records::FileSlots;
 use super::strangers::{Strangers, Until};
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
+use parking_lot::Mutex;
 use states::message::{Messages, Outbox, Request, Tell, NAME_MAX};
 use states::{Backing, Host, Spec, Timeouts};
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at what is due, and whether the process is to end.
@@ -44,10 +45,6 @@ pub struct Options {
     pub connections: u64,
     /// Nodes at most.
     pub nodes: usize,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A node, whether it is connected or not.
@@ -200,7 +197,7 @@ impl Agent {
             Ok(served) => {
                 served.last.fetch_max(number, Ordering::AcqRel);
                 // The former connection of this node ends within a turn.
-                let mut place = lock(&served.host);
+                let mut place = served.host.lock();
                 if served.last.load(Ordering::Acquire) != number {
                     return Ok(());
                 }
@@ -287,7 +284,7 @@ impl Agent {
                 spec.all()
             ));
         }
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         if !nodes.contains_key(name) && nodes.len() >= self.options.nodes {
             return Err(format!("{} nodes are served already: raise --nodes of the agent", nodes.len()));
         }
@@ -344,8 +341,8 @@ impl Agent {
     /// Keeps what is known of all nodes for a start after a restart of the machine.
     fn keep(&self) {
         let Some(kept) = &self.kept else { return };
-        for (name, served) in lock(&self.nodes).iter() {
-            let place = lock(&served.host);
+        for (name, served) in self.nodes.lock().iter() {
+            let place = served.host.lock();
             let Some(host) = place.as_ref() else { continue };
             match kept.write(name, host.list(), time_of_day()) {
                 Ok(n) => tracing::info!("node {name}: {n} connections are kept"),
@@ -525,7 +522,7 @@ mod tests {
             assert!(stream.read(&mut [0; 100]).unwrap() > 0, "it is answered");
             assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
         }
-        assert!(lock(&agent.nodes).contains_key("node"));
+        assert!(agent.nodes.lock().contains_key("node"));
         stop.store(true, Ordering::Release);
         drop(idle);
         serving.join().unwrap();

@@ -5,9 +5,9 @@
 //! come, and a newcomer is always let in. If there are too many, the oldest connection of the source with the most of them
 //! ends instead, so that a flood from one host (or one IPv6 subnet) only pushes out itself. What they do is said once a minute.
 
+use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Strangers at most.
@@ -36,10 +36,6 @@ pub(super) struct Strangers {
     said: Mutex<Said>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What shares one place: an IPv4 address, or an IPv6 subnet of 64 bits.
 fn source(address: IpAddr) -> u128 {
     match address.to_canonical() {
@@ -59,7 +55,7 @@ impl Strangers {
     /// Lets one in, whoever has to go for it.
     pub(super) fn enter(&self, number: u64, from: SocketAddr, stream: &TcpStream) -> Result<()> {
         let stream = stream.try_clone()?;
-        let mut list = lock(&self.list);
+        let mut list = self.list.lock();
         let gone = if list.len() >= STRANGERS_MAX { victim(&list).map(|at| list.remove(at)) } else { None };
         list.push(Stranger { number, source: source(from.ip()), stream });
         drop(list);
@@ -72,12 +68,12 @@ impl Strangers {
 
     /// One is gone, or has proved who it is.
     pub(super) fn leave(&self, number: u64) {
-        lock(&self.list).retain(|s| s.number != number);
+        self.list.lock().retain(|s| s.number != number);
     }
 
     /// Notes why one was not served.
     pub(super) fn note(&self, from: SocketAddr, why: String) {
-        let mut said = lock(&self.said);
+        let mut said = self.said.lock();
         said.count += 1;
         said.last = Some((from, why));
         drop(said);
@@ -86,7 +82,7 @@ impl Strangers {
 
     /// Says what was noted, at most once a minute.
     pub(super) fn tell(&self) {
-        let mut said = lock(&self.said);
+        let mut said = self.said.lock();
         if said.count == 0 || said.at.is_some_and(|at| at.elapsed() < MINUTE) {
             return;
         }
@@ -107,7 +103,7 @@ impl Strangers {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        lock(&self.list).len()
+        self.list.lock().len()
     }
 }
 
@@ -166,7 +162,7 @@ mod tests {
         let strangers = Strangers::default();
         let enter =
             |number: u64, from: &str| strangers.enter(number, format!("{from}:1").parse().unwrap(), &stream).unwrap();
-        let has = |number: u64| lock(&strangers.list).iter().any(|s| s.number == number);
+        let has = |number: u64| strangers.list.lock().iter().any(|s| s.number == number);
         enter(0, "192.0.2.1");
         for number in 1..1000 {
             enter(number, "198.51.100.7");
@@ -186,12 +182,12 @@ mod tests {
         let strangers = Strangers::default();
         let from = "192.0.2.1:7".parse().unwrap();
         (0..100).for_each(|_| strangers.note(from, "nonsense".into()));
-        let mut said = lock(&strangers.said);
+        let mut said = strangers.said.lock();
         assert!(said.at.is_some() && said.count == 99, "the first was said, the rest waits");
         said.at = Some(Instant::now().checked_sub(MINUTE).unwrap());
         drop(said);
         strangers.tell();
-        assert_eq!(lock(&strangers.said).count, 0);
+        assert_eq!(strangers.said.lock().count, 0);
     }
 
     #[test]

@@ -38,12 +38,13 @@ use arc_swap::{ArcSwap, Guard};
 use config::Tenant;
 use flat::Flat;
 use hint::Hints;
+use parking_lot::{Mutex, MutexGuard};
 use pool::{owner_word, Address, CHUNK};
 use reuse::{Reused, Side};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use vm::{Mix, Vm};
 
 /// How long a mapping stays when its last session has ended.
@@ -118,7 +119,7 @@ impl Translator {
     }
 
     fn part(&self, vm: u64) -> MutexGuard<'_, Part> {
-        self.parts[self.part_of(vm)].lock().unwrap_or_else(PoisonError::into_inner)
+        self.parts[self.part_of(vm)].lock()
     }
 
     /// The public endpoint for a new connection from a VM. It is held until [`Translator::release`].
@@ -299,7 +300,7 @@ impl Translator {
         let config = self.config.load();
         let end = (from + RETRACTED).min(PARTS);
         for part in self.parts.get(from..end)? {
-            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut part = part.lock();
             let stale = part.vms.iter().filter(|(_, vm)| vm.version != config.version).map(|(word, _)| word);
             for word in stale.collect::<Vec<u64>>() {
                 let Some(vm) = part.vms.get_mut(word) else { continue };
@@ -316,7 +317,7 @@ impl Translator {
     pub fn expire(&self, now: u64) {
         let all = self.dry.swap(false, Relaxed);
         for part in &self.parts {
-            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut part = part.lock();
             for _ in 0..part.looks.len() {
                 let Some((_, vm_word)) = part.looks.front().copied().filter(|(at, _)| *at <= now || all) else { break };
                 part.looks.pop_front();

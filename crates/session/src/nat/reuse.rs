@@ -6,9 +6,9 @@
 //! one public address lie in one part, so a worker looks for a free port under one lock.
 
 use super::vm::Mix;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Ports that are looked at for one connection, before another address is tried.
 const PROBES_MAX: u32 = 1024;
@@ -46,7 +46,7 @@ impl Reused {
 
     fn part(&self, side: Side) -> MutexGuard<'_, HashMap<Key, User, Mix>> {
         let hash = self.mix.hash_one(key(side, 0));
-        self.parts[hash as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.parts[hash as usize % PARTS].lock()
     }
 
     /// Takes a port between `first` and `last` that no other connection to the same destination uses, beginning at a place

@@ -5,7 +5,6 @@ use super::pool::CHUNK;
 use super::{Translator, Vm};
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::PoisonError;
 
 /// How full a pool is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +98,7 @@ impl Translator {
         let mut list = Vec::new();
         for part in &self.parts {
             {
-                let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+                let part = part.lock();
                 for (word, vm) in part.vms.iter() {
                     let (vni, addr) = ((word >> 32) as u32, Ipv4Addr::from(word as u32));
                     if wanted(vni, addr) {
@@ -127,7 +126,7 @@ impl Translator {
         let of = |vm: &Vm| (vm.mappings() as u64, vm.sessions() + u64::from(vm.reused));
         let mut sum = (0, 0);
         for part in &self.parts {
-            let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            let part = part.lock();
             for (mappings, sessions) in part.vms.iter().map(|(_, vm)| of(vm)) {
                 sum = (sum.0 + mappings, sum.1 + sessions);
             }

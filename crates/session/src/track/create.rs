@@ -226,7 +226,7 @@ impl Tracker {
         word: u64,
         hashes: &[u64; 2],
     ) -> Result<(), Refusal> {
-        let _table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let _table = self.table.read();
         let (shared, index) = (&self.shared, self.shared.root(INDEX));
         let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
         let buckets = Locked::new(&shared.lines, [a, b, c, d]);

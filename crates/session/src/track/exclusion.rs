@@ -5,7 +5,7 @@
 //! packet of which takes two sessions) it does not say; such sessions are few, and are kept in a set beside.
 
 use super::*;
-use std::sync::RwLockWriteGuard;
+use parking_lot::RwLockWriteGuard;
 
 impl Tracker {
     /// The fast path leaves this session to the software path in any state, and it is not counted in [`TenantStats::fast`].
@@ -35,7 +35,7 @@ impl Tracker {
 
     pub(crate) fn is_excluded(&self, at: u32) -> bool {
         let some = self.excluded_len.load(Acquire) != 0;
-        some && self.excluded.read().unwrap_or_else(PoisonError::into_inner).contains(&at)
+        some && self.excluded.read().contains(&at)
     }
 
     /// The session in this line has ended.
@@ -48,7 +48,7 @@ impl Tracker {
     }
 
     fn excluded_set(&self) -> RwLockWriteGuard<'_, HashSet<u32, Mix>> {
-        self.excluded.write().unwrap_or_else(PoisonError::into_inner)
+        self.excluded.write()
     }
 }
 

@@ -16,7 +16,7 @@ impl Tracker {
 
     /// Begins a larger index, unless that is being done or cannot be.
     pub(super) fn grow_index(&self) {
-        let Ok(mut next) = self.migrate.try_lock() else { return };
+        let Some(mut next) = self.migrate.try_lock() else { return };
         let index = self.shared.root(INDEX);
         let have = (index >> TABLE_REF_BUCKETS_SHIFT) as u32 / SEGMENT_LINES;
         let most = index_segments(self.limit.load(Relaxed).into());
@@ -25,7 +25,7 @@ impl Tracker {
         }
         let want = (have * 2).min(most);
         let Ok(first) = locked(&self.alloc).take_index(&self.shared, want) else { return };
-        let _table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let _table = self.table.write();
         *next = 0;
         // Readers load `index` before `index_old`: whoever sees the new one sees the old one too.
         self.shared.lines.root(INDEX_OLD).store(index, Release);
@@ -34,7 +34,7 @@ impl Tracker {
 
     /// Copies up to so many buckets of the old index into the new one, if there is an old one and nobody else does so.
     pub(super) fn copy_index(&self, buckets: u32) {
-        let Ok(mut next) = self.migrate.try_lock() else { return };
+        let Some(mut next) = self.migrate.try_lock() else { return };
         let old = self.shared.root(INDEX_OLD);
         if old == 0 {
             return;
@@ -47,7 +47,7 @@ impl Tracker {
             *next += 1;
         }
         if *next == n {
-            let table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let table = self.table.write();
             self.shared.lines.root(INDEX_OLD).store(0, Release);
             drop(table);
             let from = first / SEGMENT_LINES;
@@ -62,7 +62,7 @@ impl Tracker {
         for i in 0..SESSION_SLOTS as usize {
             lines.prefetch(bucket.cell32(i).load(Relaxed) & SESSION_SLOT_LINE);
         }
-        let _table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let _table = self.table.read();
         let new = self.shared.root(INDEX);
         for i in 0..SESSION_SLOTS as usize {
             let Some((tag, at)) = index::entry(bucket, i) else { continue };

@@ -37,10 +37,11 @@ use crate::{
     TenantStats, Timeouts,
 };
 use abi::*;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 const INDEX: usize = offset_of!(SessionRoot, index);
 const INDEX_OLD: usize = offset_of!(SessionRoot, index_old);
@@ -77,7 +78,7 @@ pub struct Tracker {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// ns of a time in coarse units that lies not far from `now`.
@@ -208,7 +209,7 @@ impl Tracker {
 
     /// The lock of the index, as all take it but who begins or ends its growth.
     fn table(&self) -> RwLockReadGuard<'_, ()> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
+        self.table.read()
     }
 
     fn find_certainly(&self, hash: u64, find: impl Fn(&crate::Candidates) -> Option<u32>) -> Option<SessionRef> {

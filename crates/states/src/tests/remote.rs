@@ -5,7 +5,7 @@ use super::agent::{agent, table, Node, CONNECTIONS};
 use super::*;
 use crate::message::{Begin, Messages, Outbox, Request, Tell, CHUNK_MAX, MESSAGE_MAX};
 use crate::remote::EndsLog;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 /// A node and its agent with a wire between them on which nothing is lost, until it is cut.
 pub(super) struct Pair {
@@ -33,7 +33,7 @@ impl Pair {
         let host = Host::open(&backing, spec, 9, Timeouts::default()).unwrap();
         let ended = Arc::<Mutex<Vec<Ended>>>::default();
         let told = ended.clone();
-        let log: EndsLog = Box::new(move |e| told.lock().unwrap().push(*e));
+        let log: EndsLog = Box::new(move |e| told.lock().push(*e));
         let mut pair = Pair { remote, host, spec, backing, completions: Arc::default(), ended, log, now: 0 };
         pair.connect();
         pair.pump(usize::MAX);
@@ -158,7 +158,7 @@ impl Node for Pair {
     }
 
     fn take_ended(&mut self) -> Vec<Ended> {
-        std::mem::take(&mut *self.ended.lock().unwrap())
+        std::mem::take(&mut *self.ended.lock())
     }
 
     fn revoke(&mut self, key: &Key) -> bool {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A table as an operator chooses it: what lives on when the process, the kind or the size changes, and what a flood may take.
 use super::*;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use Direction::{In, Out};
 
 const SECOND: u64 = 1_000_000_000;
@@ -20,7 +20,7 @@ impl Backing for Slots {
     }
 
     fn enter(&self, slot: u32) -> std::io::Result<()> {
-        *self.1.lock().unwrap() += 1;
+        *self.1.lock() += 1;
         self.0.enter(slot)
     }
 
@@ -78,10 +78,10 @@ fn states_live_on_when_process_kind_and_size_change() {
                 let status = shared.status();
                 assert_eq!((status.usage.connections, status.established), (200, 200));
                 // Opened once more as it is: nothing is made anew.
-                entered = *slots.1.lock().unwrap();
+                entered = *slots.1.lock();
                 drop(shared);
                 assert_eq!(open(&slots, spec).1, Recovered::default());
-                assert_eq!(*slots.1.lock().unwrap(), entered);
+                assert_eq!(*slots.1.lock(), entered);
             }
         }
     }
