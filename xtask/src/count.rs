@@ -18,6 +18,8 @@ const TEST_ENDS: [&str; 3] = ["_tests.rs", "/tests.rs", "/testing.rs"];
 const GENERATED: &str = "bpf/include/abi.h";
 /// Lines of a block that may not stand twice: more than twelve.
 const BLOCK: usize = 13;
+/// Fewer kinds of lines are a list: a table, fields of a structure, arms of a match.
+const KINDS: usize = 7;
 /// So many blocks of one shape are named.
 const ALIKE: usize = 20;
 
@@ -213,6 +215,9 @@ fn repeated(files: &[(&str, Vec<(usize, String)>)], form: impl Fn(&str) -> Strin
     for (f, (name, lines)) in files.iter().enumerate() {
         let formed: Vec<String> = lines.iter().map(|(_, line)| form(line)).collect();
         for (at, block) in formed.windows(BLOCK).enumerate() {
+            if block.iter().collect::<HashSet<_>>().len() < KINDS {
+                continue;
+            }
             let Some(&(g, other)) = known.get(block) else {
                 known.insert(block.to_vec(), (f, at));
                 continue;
