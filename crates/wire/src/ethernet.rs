@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ethernet II.
 
-use crate::{be, Error, Result};
+use crate::be;
 
 mod field {
     pub const DST: usize = 0;
@@ -29,25 +29,14 @@ pub mod ethertype {
     pub const QINQ_OLD: u16 = 0x9100;
 }
 
-/// View of an Ethernet frame.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame<T>(T);
+view!(
+    /// View of an Ethernet frame.
+    Frame, HEADER_LEN,
+    /// Wraps bytes after checking that they hold a header.
+    fn = |_, _| true
+);
 
 impl<T: AsRef<[u8]>> Frame<T> {
-    /// Wraps bytes that are known to hold a header.
-    #[inline(always)]
-    pub const fn new_unchecked(buffer: T) -> Frame<T> {
-        Frame(buffer)
-    }
-
-    /// Wraps bytes after checking that they hold a header.
-    pub fn new_checked(buffer: T) -> Result<Frame<T>> {
-        match buffer.as_ref().len() {
-            HEADER_LEN.. => Ok(Frame(buffer)),
-            _ => Err(Error::Truncated),
-        }
-    }
-
     /// Destination MAC address.
     #[inline(always)]
     pub fn dst(&self) -> u64 {
@@ -123,6 +112,7 @@ impl Repr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     const FRAME: [u8; 16] = [0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 0x08, 0x06, 0xaa, 0xbb];
 

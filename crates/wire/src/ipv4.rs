@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! IPv4 (RFC 791).
 
-use crate::{be, checksum, Error, Result};
+use crate::{be, checksum};
 
 mod field {
     pub const VERSION_IHL: usize = 0;
@@ -27,31 +27,15 @@ pub const MORE_FRAGMENTS: u16 = 0x2000;
 /// Fragment offset in the flags and offset word, in units of 8 bytes.
 pub const OFFSET_MASK: u16 = 0x1fff;
 
-/// View of an IPv4 packet.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet<T>(T);
-
-impl<T: AsRef<[u8]>> Packet<T> {
-    /// Wraps bytes that are known to hold a header.
-    #[inline(always)]
-    pub const fn new_unchecked(buffer: T) -> Packet<T> {
-        Packet(buffer)
-    }
-
+view!(
+    /// View of an IPv4 packet.
+    Packet, HEADER_LEN,
     /// Wraps bytes after checking version, header length and total length against each other and against the buffer
     /// (bytes behind the total length are allowed). The checksum is not looked at.
-    pub fn new_checked(buffer: T) -> Result<Packet<T>> {
-        let available = buffer.as_ref().len();
-        if available < HEADER_LEN {
-            return Err(Error::Truncated);
-        }
-        let packet = Packet(buffer);
-        match packet.well_formed(available) {
-            true => Ok(packet),
-            false => Err(Error::Malformed),
-        }
-    }
+    fn = Self::well_formed
+);
 
+impl<T: AsRef<[u8]>> Packet<T> {
     /// Version, header length and total length agree with each other and with `available` bytes.
     #[inline(always)]
     pub fn well_formed(&self, available: usize) -> bool {
@@ -283,6 +267,7 @@ impl Repr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     fn bytes() -> Vec<u8> {
         let mut b = vec![

@@ -15,30 +15,14 @@ mod field {
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
 
-/// View of an IPv6 packet.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet<T>(T);
+view!(
+    /// View of an IPv6 packet.
+    Packet, HEADER_LEN,
+    /// Wraps bytes after checking the version and the payload length against the buffer.
+    fn = Self::well_formed
+);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Wraps bytes that are known to hold a header.
-    #[inline(always)]
-    pub const fn new_unchecked(buffer: T) -> Packet<T> {
-        Packet(buffer)
-    }
-
-    /// Wraps bytes after checking the version and the payload length against the buffer.
-    pub fn new_checked(buffer: T) -> Result<Packet<T>> {
-        let available = buffer.as_ref().len();
-        if available < HEADER_LEN {
-            return Err(Error::Truncated);
-        }
-        let packet = Packet(buffer);
-        match packet.well_formed(available) {
-            true => Ok(packet),
-            false => Err(Error::Malformed),
-        }
-    }
-
     /// The version is 6 and the payload ends within `available` bytes.
     #[inline(always)]
     pub fn well_formed(&self, available: usize) -> bool {
@@ -337,19 +321,14 @@ fn passable(head: &[u8; 8]) -> bool {
 /// Bytes of a fragment header.
 pub const FRAGMENT_LEN: usize = 8;
 
-/// View of a fragment header.
-#[derive(Clone, Copy, Debug)]
-pub struct Fragment<T>(T);
+view!(
+    /// View of a fragment header.
+    Fragment, FRAGMENT_LEN,
+    /// Wraps bytes after checking that they hold a fragment header.
+    fn = |_, _| true
+);
 
 impl<T: AsRef<[u8]>> Fragment<T> {
-    /// Wraps bytes after checking that they hold a fragment header.
-    pub fn new_checked(buffer: T) -> Result<Fragment<T>> {
-        match buffer.as_ref().len() {
-            FRAGMENT_LEN.. => Ok(Fragment(buffer)),
-            _ => Err(Error::Truncated),
-        }
-    }
-
     /// Protocol of the fragmented part's first header.
     pub fn next_header(&self) -> u8 {
         self.0.as_ref()[0]

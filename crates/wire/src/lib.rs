@@ -12,6 +12,39 @@
 //! address a `u64` of 48 bits (first octet uppermost), as in table memory. [`Mac`] prints and parses the last.
 #![forbid(unsafe_code)]
 
+/// A view over anything that lends bytes, with the two constructors that all views have.
+///
+/// `view!(docs Name, least bytes, docs of new_checked, fn = |view, available| whether its header agrees with itself and `available` bytes)`.
+macro_rules! view {
+    ($(#[$doc:meta])* $name:ident, $least:ident, $(#[$checked:meta])* fn = $well_formed:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name<T>(T);
+
+        impl<T: AsRef<[u8]>> $name<T> {
+            /// Wraps bytes that are known to hold a header.
+            #[inline(always)]
+            pub const fn new_unchecked(buffer: T) -> Self {
+                $name(buffer)
+            }
+
+            $(#[$checked])*
+            pub fn new_checked(buffer: T) -> crate::Result<Self> {
+                let available = buffer.as_ref().len();
+                if available < $least {
+                    return Err(crate::Error::Truncated);
+                }
+                let view = $name(buffer);
+                let well_formed: fn(&Self, usize) -> bool = $well_formed;
+                match well_formed(&view, available) {
+                    true => Ok(view),
+                    false => Err(crate::Error::Malformed),
+                }
+            }
+        }
+    };
+}
+
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;

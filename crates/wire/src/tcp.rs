@@ -27,24 +27,14 @@ pub const PSH: u8 = 0x08;
 /// Flag: the acknowledgement number is valid.
 pub const ACK: u8 = 0x10;
 
-/// View of a TCP segment.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet<T>(T);
+view!(
+    /// View of a TCP segment.
+    Packet, HEADER_LEN,
+    /// Wraps bytes after checking the data offset against the buffer.
+    fn = |tcp, available| (HEADER_LEN..=available).contains(&tcp.header_len())
+);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Wraps bytes after checking the data offset against the buffer.
-    pub fn new_checked(buffer: T) -> Result<Packet<T>> {
-        let available = buffer.as_ref().len();
-        if available < HEADER_LEN {
-            return Err(Error::Truncated);
-        }
-        let packet = Packet(buffer);
-        match packet.header_len() {
-            l if l >= HEADER_LEN && l <= available => Ok(packet),
-            _ => Err(Error::Malformed),
-        }
-    }
-
     /// Source port.
     pub fn src_port(&self) -> u16 {
         be::u16(self.0.as_ref(), field::SRC_PORT)

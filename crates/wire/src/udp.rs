@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! UDP (RFC 768).
 
-use crate::{be, checksum, protocol, Error, Result};
+use crate::{be, checksum, protocol};
 
 mod field {
     pub const SRC_PORT: usize = 0;
@@ -13,30 +13,14 @@ mod field {
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 8;
 
-/// View of a UDP datagram.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet<T>(T);
+view!(
+    /// View of a UDP datagram.
+    Packet, HEADER_LEN,
+    /// Wraps bytes after checking the length field against the buffer.
+    fn = |udp, available| (HEADER_LEN..=available).contains(&udp.length())
+);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Wraps bytes that are known to hold a header.
-    #[inline(always)]
-    pub const fn new_unchecked(buffer: T) -> Packet<T> {
-        Packet(buffer)
-    }
-
-    /// Wraps bytes after checking the length field against the buffer.
-    pub fn new_checked(buffer: T) -> Result<Packet<T>> {
-        let available = buffer.as_ref().len();
-        if available < HEADER_LEN {
-            return Err(Error::Truncated);
-        }
-        let packet = Packet(buffer);
-        match packet.length() {
-            l if l >= HEADER_LEN && l <= available => Ok(packet),
-            _ => Err(Error::Malformed),
-        }
-    }
-
     /// Source port.
     #[inline(always)]
     pub fn src_port(&self) -> u16 {
@@ -132,6 +116,7 @@ impl Repr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     fn bytes() -> Vec<u8> {
         let mut head = [0xff; HEADER_LEN];

@@ -10,25 +10,14 @@ pub const PORT: u16 = 4789;
 /// The I flag of the first byte: the VNI is valid.
 pub const FLAG_VNI: u8 = 0x08;
 
-/// View of a VXLAN header and the frame behind it.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet<T>(T);
+view!(
+    /// View of a VXLAN header and the frame behind it.
+    Packet, HEADER_LEN,
+    /// Wraps bytes after checking that they hold a header. Reserved bits are ignored on receipt.
+    fn = |_, _| true
+);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Wraps bytes that are known to hold a header.
-    #[inline(always)]
-    pub const fn new_unchecked(buffer: T) -> Packet<T> {
-        Packet(buffer)
-    }
-
-    /// Wraps bytes after checking that they hold a header. Reserved bits are ignored on receipt.
-    pub fn new_checked(buffer: T) -> Result<Packet<T>> {
-        match buffer.as_ref().len() {
-            HEADER_LEN.. => Ok(Packet(buffer)),
-            _ => Err(Error::Truncated),
-        }
-    }
-
     /// The I flag is set.
     #[inline(always)]
     pub fn has_vni(&self) -> bool {
