@@ -81,41 +81,37 @@ pub fn older_format(openmetrics: &str) -> String {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Writes one family of counters.
-fn counters(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    unit: Option<&Unit>,
-    values: impl IntoIterator<Item = (Labels, u64)>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
-    for (labels, value) in values {
-        if labels.is_empty() {
-            return ConstCounter::new(value).encode(family);
+/// Writes one family of metrics: `$name(encoder, name, help, unit, values by labels)`.
+macro_rules! family {
+    ($(#[$doc:meta])* $name:ident, $value:ty, $kind:expr, $constant:ty) => {
+        $(#[$doc])*
+        fn $name(
+            encoder: &mut DescriptorEncoder,
+            name: &str,
+            help: &str,
+            unit: Option<&Unit>,
+            values: impl IntoIterator<Item = (Labels, $value)>,
+        ) -> fmt::Result {
+            let mut family = encoder.encode_descriptor(name, help, unit, $kind)?;
+            for (labels, value) in values {
+                if labels.is_empty() {
+                    return <$constant>::new(value).encode(family);
+                }
+                <$constant>::new(value).encode(family.encode_family(&labels)?)?;
+            }
+            Ok(())
         }
-        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
+    };
 }
 
-/// Writes one family of gauges.
-fn gauges(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    unit: Option<&Unit>,
-    values: impl IntoIterator<Item = (Labels, f64)>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
-    for (labels, value) in values {
-        if labels.is_empty() {
-            return ConstGauge::new(value).encode(family);
-        }
-        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
-}
+family!(
+    /// Writes one family of counters.
+    counters, u64, MetricType::Counter, ConstCounter<u64>
+);
+family!(
+    /// Writes one family of gauges.
+    gauges, f64, MetricType::Gauge, ConstGauge<f64>
+);
 
 fn by_reason(values: &BTreeMap<String, u64>) -> Vec<(Labels, u64)> {
     values.iter().map(|(reason, n)| (vec![("reason", reason.clone())], *n)).collect()

@@ -9,6 +9,7 @@
 
 use crate::keys::Keys;
 use crate::memory::{load, reference, set_bits, Root, LINE_WORDS, ROOT_LINES};
+use crate::table::{Connections, Lost};
 use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
 use abi::*;
 use std::sync::atomic::AtomicU64;
@@ -252,11 +253,7 @@ impl Writes for Compact {
         self.keys.rested();
     }
 
-    fn recover(
-        &mut self,
-        connections: &mut dyn Iterator<Item = (Key, State)>,
-        lost: &mut dyn FnMut(&Key),
-    ) -> Recovered {
+    fn recover(&mut self, connections: Connections<'_>, lost: Lost<'_>) -> Recovered {
         let mut found = Recovered::default();
         let mut owned = vec![0u64; (self.cells.number as usize).div_ceil(64)];
         let memory = self.memory.clone();
@@ -290,15 +287,7 @@ impl Writes for Compact {
                 found.cleared += 1;
             }
         }
-        for (key, state) in homeless {
-            match self.insert(&key, state) {
-                Ok(_) => found.mended += 1,
-                Err(_) => {
-                    found.lost += 1;
-                    lost(&key);
-                }
-            }
-        }
+        self.put_back(homeless, &mut found, lost);
         found
     }
 }

@@ -13,6 +13,7 @@ use crate::cuckoo::{make_room, Nest, Place};
 use crate::keys::Keys;
 use crate::memory::{count, load, reference, set_bits, Root, LINE_WORDS, MOVES_DIGESTS, ROOT_LINES};
 use crate::rest::Resting;
+use crate::table::{Connections, Lost};
 use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
 use abi::*;
 use std::collections::HashMap;
@@ -322,11 +323,7 @@ impl Writes for Digest {
         self.resting.end();
     }
 
-    fn recover(
-        &mut self,
-        connections: &mut dyn Iterator<Item = (Key, State)>,
-        lost: &mut dyn FnMut(&Key),
-    ) -> Recovered {
+    fn recover(&mut self, connections: Connections<'_>, lost: Lost<'_>) -> Recovered {
         let mut found = Recovered::default();
         let memory = self.memory.clone();
         let words = memory.words();
@@ -363,15 +360,7 @@ impl Writes for Digest {
                 found.cleared += 1;
             }
         }
-        for (key, state) in homeless {
-            match self.insert(&key, state) {
-                Ok(_) => found.mended += 1,
-                Err(_) => {
-                    found.lost += 1;
-                    lost(&key);
-                }
-            }
-        }
+        self.put_back(homeless, &mut found, lost);
         found
     }
 }

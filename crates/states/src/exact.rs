@@ -3,6 +3,7 @@
 
 use crate::keys::Keys;
 use crate::memory::{Root, ROOT_LINES};
+use crate::table::{Connections, Lost};
 use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
 use abi::*;
 use std::collections::HashMap;
@@ -105,11 +106,7 @@ impl Writes for Exact {
         self.keys.rested();
     }
 
-    fn recover(
-        &mut self,
-        connections: &mut dyn Iterator<Item = (Key, State)>,
-        lost: &mut dyn FnMut(&Key),
-    ) -> Recovered {
+    fn recover(&mut self, connections: Connections<'_>, lost: Lost<'_>) -> Recovered {
         let mut found = Recovered::default();
         let wanted: HashMap<Key, State> = connections.collect();
         let here: Vec<(Key, u32)> = self.scan(0, u64::MAX).collect();

@@ -6,6 +6,7 @@
 
 use crate::message::{Begin, Outbox, Request, Tell};
 use crate::shared::{open_records, Backing, OpenError, OPENING_SHARE};
+use crate::table::{Connections, Lost};
 use crate::{Agent, Connection, Error, Key, Placed, Recovered, Spec, State, Timeouts, Writes};
 
 /// Places that one page has at most, and that are looked at for one piece of the list of all connections.
@@ -54,7 +55,7 @@ impl Writes for Pushed {
     fn rested(&mut self) {}
 
     /// The node asks for all connections itself.
-    fn recover(&mut self, _all: &mut dyn Iterator<Item = (Key, State)>, _lost: &mut dyn FnMut(&Key)) -> Recovered {
+    fn recover(&mut self, _all: Connections<'_>, _lost: Lost<'_>) -> Recovered {
         Recovered::default()
     }
 }

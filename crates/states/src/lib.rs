@@ -53,6 +53,6 @@ pub use session::Direction;
 pub use shared::{left_connections, Adopted, Backing, HeapSlots, OpenError, Shared, Status};
 pub use spec::{Spec, TableKind, REGISTERS_A_CONNECTION};
 pub use table::{
-    judge, Error, Kind, Placed, Recovered, State, StateTable, Usage, Verdict, Writes, CAREFUL, CLASSIFIED, PAPER,
-    STRAYS,
+    judge, Connections, Error, Kind, Lost, Placed, Recovered, State, StateTable, Usage, Verdict, Writes, CAREFUL,
+    CLASSIFIED, PAPER, STRAYS,
 };

@@ -203,9 +203,26 @@ pub trait Writes {
     fn rested(&mut self);
     /// After a restart: makes the table hold exactly these connections. Readers go on; what was right stays as it is. `lost` hears of those
     /// for which there is no room any more: they are not in the table.
-    fn recover(&mut self, connections: &mut dyn Iterator<Item = (Key, State)>, lost: &mut dyn FnMut(&Key))
-        -> Recovered;
+    fn recover(&mut self, connections: Connections<'_>, lost: Lost<'_>) -> Recovered;
+
+    /// Enters connections that had no place of their own after a restart.
+    fn put_back(&mut self, connections: Vec<(Key, State)>, found: &mut Recovered, lost: Lost<'_>) {
+        for (key, state) in connections {
+            match self.insert(&key, state) {
+                Ok(_) => found.mended += 1,
+                Err(_) => {
+                    found.lost += 1;
+                    lost(&key);
+                }
+            }
+        }
+    }
 }
+
+/// What a table is to hold after a restart.
+pub type Connections<'a> = &'a mut dyn Iterator<Item = (Key, State)>;
+/// Called with each connection for which there is no room.
+pub type Lost<'a> = &'a mut dyn FnMut(&Key);
 
 /// The writer of a state table. A table has one writer and any number of readers ([`crate::Reader`], XDP programs), which read
 /// while it writes. A writer may die at any instruction: every change becomes visible by one aligned 8-byte store, and
@@ -238,11 +255,7 @@ impl<T: Writes + ?Sized> Writes for Box<T> {
         (**self).rested();
     }
 
-    fn recover(
-        &mut self,
-        connections: &mut dyn Iterator<Item = (Key, State)>,
-        lost: &mut dyn FnMut(&Key),
-    ) -> Recovered {
+    fn recover(&mut self, connections: Connections<'_>, lost: Lost<'_>) -> Recovered {
         (**self).recover(connections, lost)
     }
 }
