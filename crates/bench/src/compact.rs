@@ -24,8 +24,8 @@ fn key(set: u32, i: u64, seed: u64) -> Key {
     Key::V4([first, abi::hash1(i, seed ^ u64::from(set))])
 }
 
-fn memory(lines: u64) -> Arc<dyn Memory> {
-    <dyn Memory>::heap(lines as u32)
+fn memory(lines: u64) -> Arc<dyn WordMemory> {
+    <dyn WordMemory>::heap(lines as u32)
 }
 
 fn fill(table: &mut dyn StateTable, n: u64, seed: u64) -> Result<(), Error> {

@@ -18,7 +18,6 @@ mod old;
 mod ports;
 mod run;
 mod segments;
-mod sessions;
 mod states;
 mod sys;
 
@@ -28,9 +27,8 @@ pub use error::XdpError;
 pub use events::EventRing;
 pub use inject::Injector;
 pub use link::{Attach, Attached, Mode};
-pub use memory::BpfMemory;
+pub use memory::{BpfLineMemory, BpfMemory, BpfSessionMemory};
 pub use old::{pinned_layouts, OldSessions, OldSizes, OldTables};
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};
-pub use sessions::BpfSessionMemory;
 pub use states::BpfStates;

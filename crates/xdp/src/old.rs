@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pinned tables of another layout, for reading: what their words mean is known to whoever has a description of that layout.
 
-use crate::memory::TABLE_SEGMENTS;
+use crate::memory::{SESSION_SEGMENTS, TABLE_SEGMENTS};
 use crate::segments::Kind;
-use crate::sessions::SESSION_SEGMENTS;
 use crate::sys::{self, Mapping};
 use std::fs;
 use std::io;

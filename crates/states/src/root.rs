@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory of a state table: aligned 8-byte words, eight a line, written by one writer with whole-word stores.
+//! The root of a state table, and its words: aligned, eight a line, written by one writer with whole-word stores.
 
 use crate::keys::Keys;
 use crate::Error;
 use abi::*;
+pub(crate) use memory::words::{load, store};
+use memory::WordMemory;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
 
 /// Words in a line.
 pub(crate) const LINE_WORDS: usize = LINE_BYTES as usize / 8;
@@ -15,41 +16,6 @@ pub(crate) const ROOT_LINES: u32 = 2;
 pub(crate) const MOVES_KEYS: usize = LINE_WORDS + std::mem::offset_of!(StatesMoves, moves_keys) / 8;
 /// Word that counts moves of digests.
 pub(crate) const MOVES_DIGESTS: usize = LINE_WORDS + std::mem::offset_of!(StatesMoves, moves_digests) / 8;
-
-/// Where a state table lies: plain memory, a mapped BPF array, memory that processes share.
-pub trait Memory: Send + Sync {
-    /// All words; their number never changes.
-    fn words(&self) -> &[AtomicU64];
-}
-
-impl Memory for Box<[AtomicU64]> {
-    fn words(&self) -> &[AtomicU64] {
-        self
-    }
-}
-
-impl dyn Memory {
-    /// Zeroed memory of this process with room for so many lines.
-    pub fn heap(lines: u32) -> Arc<dyn Memory> {
-        let words: Box<[AtomicU64]> = (0..lines as usize * LINE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(words)
-    }
-}
-
-/// A word; 0 if there is none, so that garbage leads nobody out of the memory.
-#[inline(always)]
-pub(crate) fn load(words: &[AtomicU64], at: usize) -> u64 {
-    words.get(at).map_or(0, |w| w.load(Ordering::Acquire))
-}
-
-/// Stores a word.
-#[inline(always)]
-pub(crate) fn store(words: &[AtomicU64], at: usize, value: u64) {
-    debug_assert!(at < words.len());
-    if let Some(w) = words.get(at) {
-        w.store(value, Ordering::Release);
-    }
-}
 
 /// Changes the bits of `mask` in a word to those of `value`, by one store. The table has one writer.
 #[inline(always)]
@@ -82,7 +48,7 @@ pub(crate) struct Root {
 
 impl Root {
     /// Begins a new, empty table in memory that is to have this many lines.
-    pub(crate) fn begin(&self, memory: &dyn Memory, need: u64) -> Result<(), Error> {
+    pub(crate) fn begin(&self, memory: &dyn WordMemory, need: u64) -> Result<(), Error> {
         let have = (memory.words().len() / LINE_WORDS) as u64;
         if need > have || need > u64::from(u32::MAX) {
             return Err(Error::TooSmall { need, have });
@@ -93,7 +59,7 @@ impl Root {
     }
 
     /// The root and the full keys of the table of this kind that a predecessor left.
-    pub(crate) fn left(memory: &dyn Memory, kind: u8) -> Result<(Root, Keys), Error> {
+    pub(crate) fn left(memory: &dyn WordMemory, kind: u8) -> Result<(Root, Keys), Error> {
         let root = Root::read(memory.words())?;
         if root.kind != kind {
             return Err(Error::OtherKind);
