@@ -96,8 +96,12 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     // Buffers of AF_XDP count as locked memory. Where the limit may not be raised, the sockets say what is missing.
     let forever = nix::sys::resource::RLIM_INFINITY;
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, forever, forever);
-    let pins = options.pins.as_deref().filter(|_| matches!(options.choice, Choice::Auto | Choice::Xdp));
-    let claim = Claim::new(&options.socket, pins)?;
+    let fast = matches!(options.choice, Choice::Auto | Choice::Xdp);
+    let claim = Claim::new(&options.socket, options.pins.as_deref(), fast)?;
+    if !fast {
+        no_other_fast_path(options, "this node is started without a fast path")?;
+    }
+    let pins = options.pins.as_deref().filter(|_| fast);
     steps.begin("reading the state");
     let (mut store, mut model, mut notes) = match &options.state {
         Some(dir) => {
@@ -130,6 +134,9 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let hub = Arc::new(Hub::default());
     steps.begin("opening the fast path");
     let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, hub.clone())?;
+    if let Some(why) = plane.no_fast_path() {
+        no_other_fast_path(options, why)?;
+    }
     steps.done(if plane.took_over() { "took over running tables" } else { "made table memory" });
     let known = plane.took_over().then(|| attach(&plane, &model, &mut steps, &mut notes)).flatten();
     let counts_before = counters_of_other_layout(options, known.is_some(), plane.took_over());
@@ -615,6 +622,15 @@ fn notify(state: &str) {
     let sent = address.and_then(|a| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &a));
     if let Err(e) = sent {
         tracing::warn!("systemd could not be told {state}: {e}");
+    }
+}
+
+/// Refuses to start a node without a fast path where an earlier node's is still attached: it takes the packets first, and forwards by tables
+/// that nobody would change.
+fn no_other_fast_path(options: &Options, why: &str) -> Result<(), NodeError> {
+    match options.pins.as_deref().filter(|pins| xdp::has_pinned_links(pins)) {
+        Some(pins) => Err(NodeError::FastPathStays { pins: pins.into(), why: why.into() }),
+        None => Ok(()),
     }
 }
 

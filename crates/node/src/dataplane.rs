@@ -154,6 +154,11 @@ impl DataPlane {
         Arc::new(states::HeapSlots::default())
     }
 
+    /// Why there is no fast path though it was tried.
+    pub fn no_fast_path(&self) -> Option<&str> {
+        self.memory_note.as_deref().filter(|_| self.xdp.is_none())
+    }
+
     /// The table memory.
     pub fn memory(&self) -> Arc<dyn Memory> {
         self.memory.clone()

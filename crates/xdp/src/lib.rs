@@ -28,7 +28,7 @@ pub use events::EventRing;
 pub use inject::Injector;
 pub use link::{Attach, Attached, Mode};
 pub use memory::{BpfLineMemory, BpfMemory, BpfSessionMemory};
-pub use old::{pinned_layouts, OldSessions, OldSizes, OldTables};
+pub use old::{has_pinned_links, pinned_layouts, OldSessions, OldSizes, OldTables};
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};
 pub use states::BpfStates;

@@ -88,6 +88,12 @@ pub fn pinned_layouts(base: &Path) -> Vec<(u64, PathBuf)> {
     found
 }
 
+/// Whether programs are attached by links that are pinned under `base`: they forward whether or not a process has them.
+pub fn has_pinned_links(base: &Path) -> bool {
+    let mut entries = fs::read_dir(base).into_iter().flatten().flatten();
+    entries.any(|e| e.file_name().to_str().is_some_and(|name| name.starts_with("link-")))
+}
+
 impl OldTables {
     /// Maps the tables pinned in a layout's folder.
     pub fn open(dir: &Path, sizes: OldSizes) -> io::Result<OldTables> {
