@@ -228,6 +228,7 @@ pub fn new_connections(context: &Context) -> Result<Report, Error> {
     let mut report =
         Report::new("new-connections", "per second", rates, Some(Goal::AtLeast(1e6)), "one core, memory to memory");
     report
+        .compared("A connection is its first packet of UDP; a TCP connection takes three packets to begin (tcp_handshakes_per_s).")
         .detail_median("tcp_handshakes_per_s", &tcp_rates)
         .detail("packets_of_a_handshake", 3)
         .detail("sessions", stats.sessions)

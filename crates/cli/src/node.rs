@@ -85,6 +85,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         let gone = daemon::uninstall(&pins)?;
         node::claim::remove_lock(&global.socket())?;
+        // A node that was killed leaves it; nobody listens there.
+        let _ = std::fs::remove_file(global.socket());
         match gone {
             true => say(format_args!(
                 "tunny: the fast path of instance {} is off its ports; its tables are gone",

@@ -254,8 +254,9 @@ pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
             removed.push(path.display().to_string());
         }
     }
-    // A node that was killed leaves its socket.
-    for socket in places.into_iter().map(|p| p.socket).filter(|s| s.exists()) {
+    // A node leaves the lock of its socket, and one that was killed the socket.
+    let lock = |socket: &std::path::Path| socket.with_extension("sock.lock");
+    for socket in places.into_iter().flat_map(|p| [lock(&p.socket), p.socket]).filter(|s| s.exists()) {
         std::fs::remove_file(&socket).map_err(|source| LabError::File { path: socket.clone(), source })?;
         removed.push(socket.display().to_string());
     }

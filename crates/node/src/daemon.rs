@@ -576,12 +576,14 @@ async fn metrics(node: Arc<Node>, fixed: Option<SocketAddr>) {
             None => tokio::task::spawn_blocking(move || asking.metrics_address()).await.ok().flatten(),
         };
         let Some(address) = wanted else {
+            *node.unserved.lock() = None;
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
         match tokio::net::TcpListener::bind(address).await {
             Ok(listener) => {
                 failed = None;
+                *node.unserved.lock() = None;
                 tracing::info!("metrics on http://{address}/metrics");
                 let watched = node.clone();
                 let moved = async move {
@@ -600,10 +602,12 @@ async fn metrics(node: Arc<Node>, fixed: Option<SocketAddr>) {
                 }
             }
             Err(e) => {
+                let why = format!("metrics cannot be served on {address}: {e}; it is tried again");
                 if failed != Some(address) {
-                    tracing::warn!("metrics cannot be served on {address}: {e}; it is tried again");
+                    tracing::warn!("{why}");
                     failed = Some(address);
                 }
+                *node.unserved.lock() = Some(why);
                 tokio::time::sleep(Duration::from_secs(2)).await;
             }
         }

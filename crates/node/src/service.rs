@@ -73,6 +73,8 @@ pub struct Node {
     pub(crate) counts_before: Counts,
     /// Why the configuration files could not be reloaded.
     pub(crate) unread: Mutex<Option<String>>,
+    /// Why metrics are not served over TCP.
+    pub(crate) unserved: Mutex<Option<String>>,
     /// Listings that run.
     pub(crate) listings: Listings,
     pub(crate) audit: Audit,
@@ -157,6 +159,7 @@ impl Node {
             trouble,
             listings: Listings::default(),
             unread: Mutex::default(),
+            unserved: Mutex::default(),
         })
     }
 
@@ -222,6 +225,7 @@ impl Node {
         warnings.extend(plane.notes());
         warnings.extend(self.trouble.lock().clone());
         warnings.extend(self.unread.lock().clone());
+        warnings.extend(self.unserved.lock().clone());
         warnings.extend(self.internet.log().trouble());
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
@@ -415,8 +419,11 @@ impl Node {
     }
 
     /// `GET /v1/top`: what happens during `ms` milliseconds.
-    pub fn top(&self, ms: u64) -> Top {
-        let window = Duration::from_millis(ms.clamp(50, 60_000));
+    pub fn top(&self, ms: u64) -> Result<Top, NodeError> {
+        if !(50..=60_000).contains(&ms) {
+            return Err(NodeError::Config(vec![format!("ms is 50 to 60000, and is {ms}")]));
+        }
+        let window = Duration::from_millis(ms);
         let names = self.vpc_names();
         let tables = self.tables();
         let reading = || Reading {
