@@ -2,8 +2,8 @@
 //! Documents with errors. Nothing of them is ever committed, but they take part in a check, so that an operator sees every
 //! error at once: what they refer to must exist, and what refers to them is not reported for their sake.
 
-use crate::decode::{check_name, Marks};
-use crate::object::{Kind, Name, Object};
+use crate::doc::{check_name, Marks};
+use crate::kinds::{Kind, Name, Object};
 use crate::yaml::{Node, Value};
 
 /// What is known of a document with errors.
@@ -48,8 +48,8 @@ impl Broken {
 
 /// Values that no right document can have, each another one, so that they meet nothing.
 pub(crate) mod stand_ins {
-    use crate::object::Name;
-    use crate::prefix::Mac;
+    use crate::kinds::Name;
+    use crate::prefix::{Mac, Prefix};
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -65,11 +65,15 @@ pub(crate) mod stand_ins {
         format!("{UNNAMED}{})", number()).into()
     }
 
+    /// Whether a name was made up here.
+    pub fn is(name: &Name) -> bool {
+        let number = name.strip_prefix(UNNAMED).and_then(|rest| rest.strip_suffix(')'));
+        number.is_some_and(|n| n.parse::<u32>().is_ok())
+    }
+
     /// What is shown of a name.
     pub fn shown(name: &Name) -> String {
-        let number = name.strip_prefix(UNNAMED).and_then(|rest| rest.strip_suffix(')'));
-        let made = number.is_some_and(|n| n.parse::<u32>().is_ok());
-        if made {
+        if is(name) {
             String::new()
         } else {
             name.to_string()
@@ -95,23 +99,10 @@ pub(crate) mod stand_ins {
     pub fn address4() -> Ipv4Addr {
         number().into()
     }
-}
 
-/// Fields that name other objects and must name such as exist.
-const fn referring_fields(kind: Kind) -> &'static [(&'static str, Kind)] {
-    match kind {
-        Kind::Vm => &[("spec.vpc", Kind::Vpc), ("spec.nc", Kind::Nc)],
-        Kind::Route => &[("spec.vpc", Kind::Vpc), ("spec.peer", Kind::Vpc)],
-        Kind::Server => &[("spec.vpc", Kind::Vpc)],
-        Kind::Nc | Kind::Peering => &[("spec.vpcs", Kind::Vpc)],
-        Kind::Snat => &[("spec.vpc", Kind::Vpc), ("spec.pools", Kind::PublicPool)],
-        Kind::SecurityBinding => &[
-            ("spec.vpc", Kind::Vpc),
-            ("spec.vms", Kind::Vm),
-            ("spec.servers", Kind::Server),
-            ("spec.groups", Kind::SecurityGroup),
-        ],
-        _ => &[],
+    /// Its prefix.
+    pub fn prefix() -> Prefix {
+        Prefix::host(address4().into())
     }
 }
 
@@ -119,13 +110,13 @@ const fn referring_fields(kind: Kind) -> &'static [(&'static str, Kind)] {
 const REFERENCES_MAX: usize = 1000;
 
 /// What a document of a kind refers to, as far as names can be read.
-pub(crate) fn references(kind: Kind, root: &Node) -> Vec<(String, Kind, Name)> {
+pub(crate) fn references(kind: Kind, root: &Node<'_>) -> Vec<(String, Kind, Name)> {
     let mut found = Vec::new();
-    for (path, target) in referring_fields(kind) {
-        let mut add = |field: String, node: &Node| {
+    for (path, target) in crate::schema::fields(kind).iter().filter_map(|f| Some((&f.path, f.refers?))) {
+        let mut add = |field: String, node: &Node<'_>| {
             if let Value::Scalar { text, .. } = &node.value {
                 if check_name(text).is_ok() && found.len() < REFERENCES_MAX {
-                    found.push((field, *target, text.as_str().into()));
+                    found.push((field, target, (&**text).into()));
                 }
             }
         };
@@ -133,7 +124,7 @@ pub(crate) fn references(kind: Kind, root: &Node) -> Vec<(String, Kind, Name)> {
             Some(Node { value: Value::List(items), .. }) => {
                 items.iter().enumerate().for_each(|(i, item)| add(format!("{path}[{i}]"), item));
             }
-            Some(node) => add((*path).to_string(), node),
+            Some(node) => add(path.clone(), node),
             None => {}
         }
     }
@@ -141,7 +132,7 @@ pub(crate) fn references(kind: Kind, root: &Node) -> Vec<(String, Kind, Name)> {
 }
 
 /// The node at a path; one without a value counts as absent.
-pub(crate) fn node_at<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
+pub(crate) fn node_at<'a>(root: &'a Node<'a>, path: &str) -> Option<&'a Node<'a>> {
     let mut node = root;
     for part in path.split('.') {
         let Value::Map(map) = &node.value else { return None };

@@ -4,8 +4,8 @@
 //! A plan made in place names the VPCs, VMs and routes that it touched, and the commit holds these and nothing else. For a
 //! replaced model the tenants are compared by VNI, which is all that tables know of them.
 
+use crate::kinds::*;
 use crate::model::{merge, Model, NcState, RouteState, Target, Undo, VmState, VpcState};
-use crate::object::*;
 use crate::plan::{Plan, Work};
 use crate::prefix::{Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,12 +61,13 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         }
     }
     let limit = |l: PacketLimit| RateLimit { per_second: u32::try_from(l.rate).unwrap_or(u32::MAX), burst: l.burst };
+    let punts = |p: Punts| PuntRates { committed: limit(p.committed), peak: limit(p.peak) };
     GatewaySettings {
         vtep4: g.vtep4,
         vtep6: g.vtep6,
         options: tables::options_word(flags, g.vxlan_port, g.dscp, g.sampling),
-        punts_tenant: PuntRates { committed: limit(g.punt_limit_vpc), peak: limit(g.punt_peak_vpc) },
-        punts_total: PuntRates { committed: limit(g.punt_limit_total), peak: limit(g.punt_peak_total) },
+        punts_tenant: punts(g.punt_vpc),
+        punts_total: punts(g.punt_total),
         icmp_limit_tenant: limit(g.icmp_limit),
     }
 }
@@ -177,7 +178,7 @@ impl<'a> StepCommit<'a> {
                 Undo::VpcAdded(id) => c.deltas.entry(*id).or_default().created = true,
                 Undo::VpcRemoved(_, vpc) => c.deleted.push(vpc.spec.vni),
                 Undo::VpcChanged(id, _) => c.deltas.entry(*id).or_default().settings = true,
-                Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Internet(..) => {}
+                Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Named(..) => {}
                 Undo::VmAdded(v, mac) => drop(c.deltas.entry(*v).or_default().vms.entry(*mac).or_insert(false)),
                 Undo::VmRemoved(v, mac, _) => drop(c.deltas.entry(*v).or_default().vms.entry(*mac).or_insert(true)),
                 Undo::RouteAdded(v, p) => drop(c.deltas.entry(*v).or_default().routes.entry(*p).or_insert(false)),

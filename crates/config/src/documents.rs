@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files of documents: YAML, and NDJSON (one document of the same form as JSON a line) for large sets.
 //!
-//! A line of NDJSON is first read by a strict reader that knows the usual Vm and Route only; whatever it does not take goes
-//! the way of YAML, which accepts all kinds and says what is wrong where.
+//! A line of NDJSON becomes a tree without places first; if anything is wrong with what it says, the YAML reader reads it again and
+//! says what is wrong where. Both trees are read by the same declarations.
 
 use crate::binary::SnapshotError;
 use crate::broken::Broken;
-use crate::decode::{check_name, decode, default_gateway_mac, Marks, Names};
+use crate::doc::{decode, Marks, Names};
 use crate::error::{ConfigError, Place, Problem};
 use crate::input::{is_ndjson, read_input};
+use crate::kinds::*;
 use crate::model::{sort_errors, Model};
-use crate::object::*;
-use crate::prefix::{inner_address_fault, underlay_fault, Mac, Prefix};
 use crate::quick;
 use crate::yaml::{self, Pos};
 use crate::ERRORS_MAX;
-use serde::Deserialize;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -52,7 +49,7 @@ impl Source {
             let decoded = nodes
                 .iter()
                 .find(|n| !n.is_null())
-                .map(|n| decode(&"".into(), n, &mut Names::default(), &mut Vec::new()));
+                .map(|n| decode(&"".into(), n, &mut Names::default(), &mut Vec::new(), true));
             let mut marks = match decoded {
                 Some(Ok((_, marks))) => marks,
                 Some(Err(Some(broken))) => broken.marks,
@@ -210,7 +207,7 @@ impl Documents {
         let mut names = Names::default();
         let fault = yaml::parse_each(text, |node| {
             if !node.is_null() {
-                let decoded = decode(file, &node, &mut names, errors);
+                let decoded = decode(file, &node, &mut names, errors, true);
                 self.take(decoded, index, node.at, |_| {});
             }
             if errors.len() > 2 * ERRORS_MAX {
@@ -258,12 +255,9 @@ impl Documents {
             if line.is_empty() {
                 continue;
             }
-            if let Some(object) = fast_line(line, &mut names) {
-                self.puts.push(Item { object, origin: Origin { file: index, at, marks: None, text: None } });
-                continue;
-            }
-            if let Some(object) = quick::group_of_json(line) {
-                let text = Source::new(line, Some(at.line));
+            if let Some(object) = quick_line(line, &mut names) {
+                // Of the kinds that come by the million the line alone is told.
+                let text = if is_many(&object) { None } else { Source::new(line, Some(at.line)) };
                 self.puts.push(Item { object, origin: Origin { file: index, at, marks: None, text } });
                 continue;
             }
@@ -302,7 +296,7 @@ impl Documents {
             return fail(1, "the line is not one JSON object".into());
         };
         let before = errors.len();
-        let decoded = decode(file, node, names, errors);
+        let decoded = decode(file, node, names, errors, true);
         errors[before..].iter_mut().for_each(|e| e.place.line = at.line);
         self.take(decoded, index, at, |marks| marks.iter_mut().for_each(|(_, pos)| pos.line = at.line));
     }
@@ -363,175 +357,18 @@ fn finish(docs: Documents, mut errors: Vec<ConfigError>) -> Result<Documents, Ve
     Err(errors)
 }
 
-/// The shape of the usual line. Borrowed text only: a line with escapes goes the slow way.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FastLine<'a> {
-    #[serde(rename = "apiVersion")]
-    api_version: &'a str,
-    kind: &'a str,
-    #[serde(borrow, default)]
-    metadata: FastMetadata<'a>,
-    #[serde(borrow)]
-    spec: FastSpec<'a>,
+/// The object of a line of JSON with which nothing is wrong.
+pub(crate) fn quick_line(line: &str, names: &mut Names) -> Option<Object> {
+    let node = (line.len() <= LINE_BYTES_MAX).then(|| yaml::quick_json(line))??;
+    decode(&"".into(), &node, names, &mut Vec::new(), false).ok().map(|(object, _)| object)
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct FastMetadata<'a> {
-    #[serde(borrow)]
-    name: Option<&'a str>,
-}
-
-/// Fields of Route, Vm, Vpc, Nc and Peering together; which of them a kind has is checked by [`fast_line`].
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FastSpec<'a> {
-    vpc: Option<&'a str>,
-    prefix: Option<&'a str>,
-    scope: Option<&'a str>,
-    peer: Option<&'a str>,
-    #[serde(borrow)]
-    addresses: Option<Vec<&'a str>>,
-    mac: Option<&'a str>,
-    nc: Option<&'a str>,
-    vni: Option<u32>,
-    icmp: Option<&'a str>,
-    #[serde(borrow)]
-    gateway: Option<FastGateway<'a>>,
-    #[serde(borrow)]
-    peerings: Option<Vec<&'a str>>,
-    address: Option<&'a str>,
-    #[serde(borrow)]
-    vpcs: Option<Vec<&'a str>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FastGateway<'a> {
-    mac: Option<&'a str>,
-    #[serde(borrow, default)]
-    addresses: Vec<&'a str>,
-}
-
-/// An object in its usual form; `None` if anything is unusual or wrong.
-fn fast_line(line: &str, names: &mut Names) -> Option<Object> {
-    let l: FastLine = serde_json::from_str(line).ok()?;
-    if l.api_version != "tunny/v1" {
-        return None;
+fn is_many(object: &Object) -> bool {
+    match object {
+        Object::Vm(vm) => vm.meter.is_none(),
+        Object::Route(_) | Object::Nc(_) | Object::Peering(_) => true,
+        _ => false,
     }
-    let own = match l.metadata.name {
-        Some(n) => Some(check_name(n).is_ok().then(|| Name::from(n))?),
-        None => None,
-    };
-    let s = l.spec;
-    let vpc = s.vni.is_some() || s.icmp.is_some() || s.gateway.is_some() || s.peerings.is_some();
-    let vm = s.addresses.is_some() || s.mac.is_some();
-    let route = s.prefix.is_some() || s.scope.is_some() || s.peer.is_some();
-    let other = s.address.is_some() || s.vpcs.is_some();
-    let (of_vpc, on_nc) = (s.vpc.is_some(), s.nc.is_some());
-    match (l.kind, vpc, vm, route, other) {
-        ("Route", false, false, _, false) if !on_nc => fast_route(own, &s, names),
-        ("Vm", false, _, false, false) => fast_vm(own, &s, names),
-        ("Vpc", _, false, false, false) if !of_vpc && !on_nc => fast_vpc(own?, s, names),
-        ("Nc", false, false, false, _) if !of_vpc && !on_nc => {
-            let address: IpAddr = s.address?.parse().ok()?;
-            underlay_fault(address).is_none().then_some(())?;
-            let vpcs = fast_names(&s.vpcs.unwrap_or_default(), names)?;
-            Some(Object::Nc(Nc { name: own?, address, vpcs }))
-        }
-        ("Peering", false, false, false, _) if !of_vpc && !on_nc && s.address.is_none() => {
-            let vpcs = fast_names(&s.vpcs?, names)?.try_into().ok()?;
-            Some(Object::Peering(Peering { name: own?, vpcs }))
-        }
-        _ => None,
-    }
-}
-
-/// Names, each once. Long lists are left to the general reader.
-fn fast_names(texts: &[&str], names: &mut Names) -> Option<Vec<Name>> {
-    let mut list: Vec<Name> = Vec::with_capacity(texts.len());
-    for text in texts {
-        let name = fast_name(text, names)?;
-        if list.len() >= 100 || list.contains(&name) {
-            return None;
-        }
-        list.push(name);
-    }
-    Some(list)
-}
-
-fn fast_name(s: &str, names: &mut Names) -> Option<Name> {
-    check_name(s).is_ok().then(|| names.get(s))
-}
-
-fn fast_addresses(texts: &[&str], max: usize) -> Option<Vec<IpAddr>> {
-    let mut list: Vec<IpAddr> = Vec::with_capacity(texts.len());
-    for text in texts {
-        let address: IpAddr = text.parse().ok()?;
-        if list.contains(&address) || list.len() >= max || inner_address_fault(address).is_some() {
-            return None;
-        }
-        list.push(address);
-    }
-    Some(list)
-}
-
-fn fast_route(name: Option<Name>, s: &FastSpec<'_>, names: &mut Names) -> Option<Object> {
-    let scope = match (s.scope?, s.peer) {
-        ("local", None) => Scope::Local,
-        ("peer", Some(p)) => Scope::Peer(fast_name(p, names)?),
-        ("blackhole", None) => Scope::Blackhole,
-        ("internet", None) => Scope::Internet,
-        ("line", None) => Scope::Line,
-        ("region", None) => Scope::Region,
-        _ => return None,
-    };
-    Some(Object::Route(Route {
-        name,
-        vpc: fast_name(s.vpc?, names)?,
-        prefix: s.prefix?.parse::<Prefix>().ok()?,
-        scope,
-    }))
-}
-
-fn fast_vm(name: Option<Name>, s: &FastSpec<'_>, names: &mut Names) -> Option<Object> {
-    let addresses = match s.addresses.as_deref()? {
-        [one] => {
-            let a: IpAddr = one.parse().ok()?;
-            inner_address_fault(a).is_none().then_some(Addresses::One([a]))?
-        }
-        list => Addresses::new(&fast_addresses(list, 64)?)?,
-    };
-    let (vpc, mac, nc) = (fast_name(s.vpc?, names)?, s.mac?.parse::<Mac>().ok()?, fast_name(s.nc?, names)?);
-    Some(Object::Vm(Vm { name, vpc, addresses, mac, nc, meter: None }))
-}
-
-fn fast_vpc(name: Name, s: FastSpec<'_>, names: &mut Names) -> Option<Object> {
-    let vni = s.vni.filter(|v| (1..1 << 24).contains(v))?;
-    let icmp = match s.icmp {
-        None | Some("on") => true,
-        Some("off") => false,
-        Some(_) => return None,
-    };
-    let (mut gateway_mac, mut gateways) = (default_gateway_mac(vni)?, Vec::new());
-    if let Some(g) = s.gateway {
-        gateway_mac = g.mac.map_or(Some(gateway_mac), |m| m.parse::<Mac>().ok())?;
-        gateways = fast_addresses(&g.addresses, 16)?;
-    }
-    let peerings = fast_names(&s.peerings.unwrap_or_default(), names)?;
-    Some(Object::Vpc(Box::new(Vpc {
-        name,
-        vni,
-        gateway_mac,
-        gateways,
-        icmp,
-        pick_up: false,
-        limits: Default::default(),
-        weight: 1,
-        meter: None,
-        peerings,
-    })))
 }
 
 #[cfg(test)]
@@ -541,7 +378,7 @@ mod tests {
     const VM: &str = r#"{"apiVersion":"tunny/v1","kind":"Vm","metadata":{},"spec":{"vpc":"red","addresses":["10.0.0.5"],"mac":"02:00:00:00:00:05","nc":"nc1"}}"#;
 
     #[test]
-    fn the_two_ways_of_a_line_agree() {
+    fn both_readers_of_a_line_agree() {
         let mut names = Names::default();
         for line in [
             VM.to_string(),
@@ -554,7 +391,7 @@ mod tests {
             r#"{"apiVersion":"tunny/v1","kind":"Vpc","metadata":{"name":"v"},"spec":{"vni":7,"icmp":"off","gateway":{"addresses":["10.0.0.1"],"mac":"02:00:00:00:00:01"},"peerings":["p"]}}"#.into(),
             r#"{"apiVersion":"tunny/v1","kind":"Route","metadata":{"name":"r"},"spec":{"vpc":"red","prefix":"10.0.0.0/8","scope":"peer","peer":"blue"}}"#.into(),
         ] {
-            let fast = fast_line(&line, &mut names).expect(&line);
+            let fast = quick_line(&line, &mut names).expect(&line);
             let slow = parse_text("x.yaml", &line).unwrap();
             assert_eq!(slow.puts[0].object, fast, "{line}");
         }

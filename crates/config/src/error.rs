@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can be wrong with a configuration, and where.
 
-use crate::object::Kind;
+use crate::kinds::Kind;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;

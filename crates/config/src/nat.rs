@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the model to what translation, sessions and tables need for the Internet.
 
+use crate::kinds::*;
 use crate::model::{FilterPlan, Model, WirePlan};
-use crate::object::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use session::{OwnTimeouts, TenantLimits, Timeouts};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tables::{PublicPrefix, Vni};
 
 /// All that follows from pools, Snats and elastic addresses.
@@ -46,27 +47,27 @@ pub struct NatPlan {
 impl Model {
     /// The plan for the configuration as it is.
     pub fn nat(&self) -> NatPlan {
-        let timeouts = self.gateway().map_or_else(Default::default, |g| g.timeouts);
+        let timeouts = self.gateway().map_or_else(Timeouts::default, |g| durations(&g.timeouts));
         let mut plan = NatPlan { timeouts, sessions: self.limits().sessions, ..NatPlan::default() };
-        let positions: HashMap<&Name, usize> = self.internet.pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
-        plan.states = self.gateway().and_then(|g| g.states.spec());
+        let positions: HashMap<&Name, usize> = self.named.pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
+        plan.states = self.gateway().and_then(state_table);
         plan.agent = self.gateway().and_then(|g| g.agent.clone()).filter(|_| plan.states.is_some());
         if plan.states.is_some_and(|s| s.migration.is_some()) {
             let vpcs = self.vnis.iter().map(|(vni, id)| (*vni, u32::from(self.vpc(*id).spec.weight)));
             plan.weights = vpcs.filter(|(_, weight)| *weight != 1).collect();
         }
-        plan.spec.pools = self.internet.pools.values().map(|p| pool(p)).collect();
+        plan.spec.pools = self.named.pools.values().map(|p| pool(p)).collect();
         let vni = |vpc: &Name| self.vpc_names.get(vpc).map(|id| self.vpc(*id).spec.vni);
-        for s in self.internet.snats.values() {
+        for s in self.named.snats.values() {
             let Some(vni) = vni(&s.vpc) else { continue };
             plan.spec.snats.push(snat(s, vni, &positions));
-            plan.limits.insert(vni, s.limits.own.or(TenantLimits::share_of(plan.sessions)));
+            plan.limits.insert(vni, limits_of(s.limits.own, TenantLimits::share_of(plan.sessions)));
             if s.timeouts != OwnTimeouts::default() {
                 plan.own_timeouts.insert(vni, s.timeouts);
             }
             *plan.policies.entry(vni).or_default() |= if s.offload { 0 } else { abi::POLICY_SOFTWARE };
         }
-        plan.spec.elastics = self.internet.elastics.values().filter_map(|e| self.elastic(e)).collect();
+        plan.spec.elastics = self.named.elastics.values().filter_map(|e| self.elastic(e)).collect();
         for e in &plan.spec.elastics {
             plan.policies.entry(e.vni).or_default();
         }
@@ -96,7 +97,7 @@ impl Model {
         for vni in vnis {
             let Some(limits) = vpc(&vni).map(|v| v.limits).filter(|l| *l != VpcLimits::default()) else { continue };
             let other = plan.limits.get(&vni).copied();
-            plan.limits.insert(vni, limits.or(other.unwrap_or_else(|| TenantLimits::share_of(plan.sessions))));
+            plan.limits.insert(vni, limits_of(limits, other.unwrap_or_else(|| TenantLimits::share_of(plan.sessions))));
         }
     }
 
@@ -112,7 +113,11 @@ impl Model {
             None => {
                 let forward = |f: &PortForward| {
                     let vm_addr = address(&f.vm)?;
-                    Some(Forward { protocol: f.protocol, first: f.first, last: f.last, vm_addr, vm_port: f.port })
+                    let protocol = match f.protocol {
+                        Protocol::Tcp => session::nat::Protocol::Tcp,
+                        Protocol::Udp => session::nat::Protocol::Udp,
+                    };
+                    Some(Forward { protocol, first: f.first, last: f.last, vm_addr, vm_port: f.port })
                 };
                 ElasticUse::Forwards(e.forwards.iter().filter_map(forward).collect())
             }
@@ -139,14 +144,14 @@ impl Model {
 
     /// Pools and announced prefixes, and those of their addresses that anyone may send to.
     fn public(&self, spec: &NatSpec) -> Vec<PublicPrefix> {
-        let open: Vec<&Name> = self.internet.snats.values().filter(|s| s.open).flat_map(|s| &s.pools).collect();
+        let open: Vec<&Name> = self.named.snats.values().filter(|s| s.open).flat_map(|s| &s.pools).collect();
         let mut list = Vec::new();
-        for p in self.internet.pools.values() {
+        for p in self.named.pools.values() {
             let accepts = open.contains(&&p.name);
             let prefixes = p.ranges.iter().flat_map(AddressRange::prefixes);
             list.extend(prefixes.map(|p| PublicPrefix { prefix: p.into(), accepts }));
         }
-        for s in self.internet.snats.values() {
+        for s in self.named.snats.values() {
             let accepts = s.ipv6_inbound;
             list.extend(s.ipv6_prefixes.iter().map(|p| PublicPrefix { prefix: (*p).into(), accepts }));
         }
@@ -154,6 +159,44 @@ impl Model {
         list.extend(spec.elastics.iter().map(|e| PublicPrefix { prefix: host(e), accepts: true }));
         list
     }
+}
+
+/// The timeouts of a Gateway, for the sessions.
+pub fn durations(seconds: &crate::Timeouts) -> Timeouts {
+    let mut timeouts = Timeouts::default();
+    for (timeout, s) in timeouts.each().into_iter().zip(seconds) {
+        *timeout = Duration::from_secs((*s).into());
+    }
+    timeouts
+}
+
+/// What a document says of limits, and where it says nothing `other`.
+fn limits_of(own: VpcLimits, other: TenantLimits) -> TenantLimits {
+    let or = |own: u32, other: u32| if own == 0 { other } else { own };
+    TenantLimits {
+        sessions: or(own.sessions, other.sessions),
+        vm_sessions: or(own.vm_sessions, other.vm_sessions),
+        half_open: or(own.half_open, other.half_open),
+    }
+}
+
+/// The state table of a Gateway, if there is to be one.
+pub fn state_table(g: &Gateway) -> Option<states::Spec> {
+    let s = g.states;
+    let kind = match s.kind? {
+        StateKind::Compact => states::TableKind::Compact,
+        StateKind::Digest => states::TableKind::Digest,
+    };
+    let usual = states::Spec::new(kind, s.connections, s.wide.unwrap_or(s.connections / 4));
+    let migration = g.migration.map(|m| states::MigrationOptions {
+        connections: m.connections,
+        begin: m.begin,
+        end: m.end,
+        unit4: m.unit4,
+        unit6: m.unit6,
+    });
+    let (registers, fingerprint) = (s.registers.unwrap_or(usual.registers), s.fingerprint);
+    Some(states::Spec { registers, fingerprint, migration, ..usual })
 }
 
 fn pool(p: &PublicPool) -> PoolSpec {

@@ -3,8 +3,8 @@
 
 use crate::emit::{changed_fields, FieldChange};
 use crate::error::ConfigError;
+use crate::kinds::*;
 use crate::model::{for_each_difference, Model, Ref, Undo};
-use crate::object::*;
 use serde_json::{json, Value};
 use std::collections::HashMap;
 use std::fmt;
@@ -209,7 +209,7 @@ impl<'a> Before<'a> {
                     other => self.model.scope(other),
                 },
             }),
-            Undo::Internet(_, _, old) => *old.clone()?,
+            Undo::Named(_, _, old) => *old.clone()?,
             _ => return None,
         })
     }
@@ -224,7 +224,7 @@ fn after(step: &Undo, model: &Model) -> Option<Object> {
         Undo::PeeringAdded(name) => Ref::Peering(name.clone()),
         Undo::VmAdded(vpc, mac) => Ref::Vm(*vpc, *mac),
         Undo::RouteAdded(vpc, prefix) => Ref::Route(*vpc, *prefix),
-        Undo::Internet(kind, name, _) => Ref::Internet(*kind, name.clone()),
+        Undo::Named(kind, name, _) => Ref::Named(*kind, name.clone()),
         _ => return None,
     };
     // An NC that changed before it was deleted is no longer there.

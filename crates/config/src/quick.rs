@@ -1,87 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Quick readers for the texts that a group of ten thousand rules has as a rule: a line of JSON, or a YAML file of one block document.
-//! They take what they know for certain to be right, and say no more. All else goes the way of YAML, which says what is wrong where.
+//! A quick reader for the text that a group of ten thousand rules has as a rule: a YAML file of one block document. It takes what it
+//! knows for certain to be right, and says no more. All else goes to the YAML reader, which says what is wrong where.
 
-use crate::decode::check_name;
-use crate::documents::LINE_BYTES_MAX;
-use crate::groups::SecurityGroup;
-use crate::object::{Kind, Object};
-use filter::{GroupSpec, Rule, GROUP_RULES_MAX};
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use std::fmt;
-
-/// A group with these rules.
-fn object(name: &str, mut rules: Vec<Rule>, stateful: Option<bool>) -> Option<Object> {
-    check_name(name).ok()?;
-    if stateful == Some(false) {
-        rules.iter_mut().for_each(|r| r.stateful = !r.allow);
-    }
-    let group = SecurityGroup::new(GroupSpec { name: name.into(), rules });
-    Some(Object::SecurityGroup(Box::new(group)))
-}
-
-/// Rules as a list of texts without escapes.
-struct Rules(Vec<Rule>);
-
-impl<'de> Deserialize<'de> for Rules {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Rules, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Rules;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of rules")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Rules, A::Error> {
-                let mut rules = Vec::with_capacity(256);
-                while let Some(text) = list.next_element::<&str>()? {
-                    let known = text.parse().ok().filter(|_| rules.len() < GROUP_RULES_MAX);
-                    rules.push(known.ok_or_else(|| A::Error::custom("no rule"))?);
-                }
-                Ok(Rules(rules))
-            }
-        }
-        from.deserialize_seq(List)
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonGroup<'a> {
-    #[serde(rename = "apiVersion")]
-    api_version: &'a str,
-    kind: &'a str,
-    #[serde(borrow)]
-    metadata: JsonMetadata<'a>,
-    spec: JsonSpec,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonMetadata<'a> {
-    name: &'a str,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonSpec {
-    rules: Option<Rules>,
-    stateful: Option<bool>,
-}
-
-/// The group that a text of JSON describes.
-pub(crate) fn group_of_json(text: &str) -> Option<Object> {
-    if text.len() > LINE_BYTES_MAX {
-        return None;
-    }
-    let group: JsonGroup<'_> = serde_json::from_str(text).ok()?;
-    if group.api_version != "tunny/v1" || group.kind != Kind::SecurityGroup.name() {
-        return None;
-    }
-    object(group.metadata.name, group.spec.rules.map_or_else(Vec::new, |r| r.0), group.spec.stateful)
-}
+use crate::doc::check_name;
+use crate::kinds::{Kind, Object, SecurityGroup};
+use filter::GROUP_RULES_MAX;
 
 /// A scalar of plain words, in quotes or not, that means the same whatever stands around it.
 fn scalar(text: &str) -> Option<&str> {
@@ -142,14 +65,15 @@ pub(crate) fn group_of_yaml(text: &str) -> Option<(Object, u32)> {
     if rules.is_empty() || said == Some(None) || lines.next().is_some() {
         return None;
     }
-    Some((object(name, rules, said.flatten())?, first))
+    check_name(name).ok()?;
+    let group = SecurityGroup::of(name.into(), rules, said.flatten().unwrap_or(true));
+    Some((Object::SecurityGroup(Box::new(group)), first))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::documents::Documents;
-    use crate::object::Object;
+    use crate::documents::{quick_line, Documents};
     use crate::yaml;
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
@@ -160,7 +84,7 @@ mod tests {
         let nodes: Vec<_> = nodes.iter().filter(|n| !n.is_null()).collect();
         let ([node], None) = (&nodes[..], fault) else { return None };
         let mut errors = Vec::new();
-        let read = crate::decode::decode(&"".into(), node, &mut Default::default(), &mut errors);
+        let read = crate::doc::decode(&"".into(), node, &mut Default::default(), &mut errors, true);
         read.ok().map(|(object, _)| object).filter(|_| errors.is_empty())
     }
 
@@ -174,8 +98,8 @@ mod tests {
         let short = "kind: SecurityGroup\napiVersion: tunny/v1\nmetadata: {name: web}\nspec:\n    stateful: true\n    rules:\n      - egress allow tcp any";
         assert_eq!(group_of_yaml(short).map(|g| g.0), slowly(short));
         assert!(group_of_yaml(short).is_some());
-        assert!(group_of_json(JSON).is_some());
-        assert_eq!(group_of_json(JSON), slowly(JSON));
+        assert!(quick_line(JSON, &mut Default::default()).is_some());
+        assert_eq!(quick_line(JSON, &mut Default::default()), slowly(JSON));
     }
 
     /// Texts that something has happened to are taken as the general reader takes them, or not at all.
@@ -206,7 +130,8 @@ mod tests {
                     }
                 }
             }
-            let quick = if json { group_of_json(&text) } else { group_of_yaml(&text).map(|g| g.0) };
+            let quick =
+                if json { quick_line(&text, &mut Default::default()) } else { group_of_yaml(&text).map(|g| g.0) };
             if let Some(Object::SecurityGroup(group)) = quick {
                 match slowly(&text) {
                     Some(object) => assert_eq!(Object::SecurityGroup(group), object, "{text}"),

@@ -6,6 +6,9 @@
 //! are deep and large documents. JSON is read by the same way.
 
 use granit_parser::{Event, Parser, ScalarStyle};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::borrow::Cow;
+use std::fmt;
 
 /// Bytes of a YAML file at most: what a full node exports. A larger configuration belongs into a snapshot form.
 pub const YAML_BYTES_MAX: u64 = 2 << 30;
@@ -23,23 +26,31 @@ pub(crate) struct Pos {
 
 /// A node of the tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub(crate) struct Node<'t> {
     pub at: Pos,
-    pub value: Value,
+    pub value: Value<'t>,
 }
 
 /// What a node is.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum Value<'t> {
     /// Text; `plain` if it was not quoted.
-    Scalar { text: String, plain: bool },
+    Scalar { text: Cow<'t, str>, plain: bool },
     /// A list.
-    List(Vec<Node>),
+    List(Vec<Node<'t>>),
     /// Keys with their places, and values.
-    Map(Vec<(String, Pos, Node)>),
+    Map(Vec<(Cow<'t, str>, Pos, Node<'t>)>),
 }
 
-impl Node {
+impl Node<'_> {
+    /// The text of a single value.
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
     /// An absent value: `key:` alone, `~` or `null`.
     pub fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if text.is_empty() || text == "~" || text == "null")
@@ -68,7 +79,7 @@ pub(crate) struct Fault {
 }
 
 /// The documents of a text. After a fault nothing more can be read; what came before it is returned too.
-pub(crate) fn parse(text: &str) -> (Vec<Node>, Option<Fault>) {
+pub(crate) fn parse(text: &str) -> (Vec<Node<'_>>, Option<Fault>) {
     let mut documents = Vec::new();
     let fault = parse_each(text, |document| {
         documents.push(document);
@@ -78,7 +89,7 @@ pub(crate) fn parse(text: &str) -> (Vec<Node>, Option<Fault>) {
 }
 
 /// The same one by one, until `take` wants no more: the trees of a large text are never in memory together.
-pub(crate) fn parse_each(text: &str, mut take: impl FnMut(Node) -> bool) -> Option<Fault> {
+pub(crate) fn parse_each<'t>(text: &'t str, mut take: impl FnMut(Node<'t>) -> bool) -> Option<Fault> {
     let mut b = Builder::default();
     for item in Parser::new_from_str(text) {
         let step = match item {
@@ -103,26 +114,26 @@ pub(crate) fn parse_each(text: &str, mut take: impl FnMut(Node) -> bool) -> Opti
 }
 
 /// A collection that is being read, with the key that waits for its value.
-struct Open {
-    node: Node,
-    key: Option<(String, Pos)>,
+struct Open<'t> {
+    node: Node<'t>,
+    key: Option<(Cow<'t, str>, Pos)>,
 }
 
 #[derive(Default)]
-struct Builder {
-    documents: Vec<Node>,
-    open: Vec<Open>,
+struct Builder<'t> {
+    documents: Vec<Node<'t>>,
+    open: Vec<Open<'t>>,
     nodes: usize,
 }
 
-impl Builder {
-    fn event(&mut self, event: Event<'_>, at: Pos) -> Result<(), String> {
+impl<'t> Builder<'t> {
+    fn event(&mut self, event: Event<'t>, at: Pos) -> Result<(), String> {
         match event {
             Event::DocumentStart(..) => self.nodes = 0,
             Event::Scalar(text, style, anchor, tag) => {
                 refuse_extras(anchor, tag.is_some())?;
                 let plain = matches!(style, ScalarStyle::Plain);
-                self.add(Node { at, value: Value::Scalar { text: text.into_owned(), plain } })?;
+                self.add(Node { at, value: Value::Scalar { text, plain } })?;
             }
             Event::SequenceStart(_, anchor, tag) => {
                 refuse_extras(anchor, tag.is_some())?;
@@ -145,7 +156,7 @@ impl Builder {
         Ok(())
     }
 
-    fn push(&mut self, node: Node) -> Result<(), String> {
+    fn push(&mut self, node: Node<'t>) -> Result<(), String> {
         if self.open.len() >= YAML_DEPTH_MAX {
             return Err(format!("collections are nested more than {YAML_DEPTH_MAX} deep"));
         }
@@ -153,7 +164,7 @@ impl Builder {
         Ok(())
     }
 
-    fn add(&mut self, node: Node) -> Result<(), String> {
+    fn add(&mut self, node: Node<'t>) -> Result<(), String> {
         self.nodes += 1;
         if self.nodes > YAML_NODES_MAX {
             return Err(format!("the document has more than {YAML_NODES_MAX} values"));
@@ -177,6 +188,56 @@ impl Builder {
     }
 }
 
+/// A line of JSON as a tree whose nodes know no places: for texts that are right, which is nearly all of them. `None`: it takes the
+/// other reader to say what it is.
+pub(crate) fn quick_json(line: &str) -> Option<Node<'_>> {
+    serde_json::from_str(line).ok()
+}
+
+impl<'de> Deserialize<'de> for Node<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Node<'de>, D::Error> {
+        Ok(Node { at: Pos::default(), value: from.deserialize_any(AnyValue)? })
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a word, a whole number, a list or a mapping")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Value<'de>, E> {
+        Ok(Value::Scalar { text: text.into(), plain: false })
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Value<'de>, E> {
+        Ok(Value::Scalar { text: number.to_string().into(), plain: true })
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value<'de>, E> {
+        Ok(Value::Scalar { text: if value { "true" } else { "false" }.into(), plain: true })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value<'de>, A::Error> {
+        let mut nodes = Vec::new();
+        while let Some(node) = list.next_element()? {
+            nodes.push(node);
+        }
+        Ok(Value::List(nodes))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value<'de>, A::Error> {
+        let mut entries = Vec::with_capacity(4);
+        while let Some((key, node)) = map.next_entry::<&str, _>()? {
+            entries.push((key.into(), Pos::default(), node));
+        }
+        Ok(Value::Map(entries))
+    }
+}
+
 fn refuse_extras(anchor: usize, tag: bool) -> Result<(), String> {
     if anchor != 0 {
         return Err("anchors (`&name`) are not accepted: write the value out".into());
@@ -197,7 +258,7 @@ mod tests {
         assert!(fault.is_none());
         assert_eq!(docs.len(), 2);
         let Value::Map(map) = &docs[1].value else { panic!("{docs:?}") };
-        assert_eq!((map[0].0.as_str(), map[0].1.line, map[0].1.column), ("b", 3, 1));
+        assert_eq!((&*map[0].0, map[0].1.line, map[0].1.column), ("b", 3, 1));
         let Value::List(list) = &map[0].2.value else { panic!() };
         assert_eq!((list[0].at.line, list[0].at.column), (4, 5));
         let Value::Map(inner) = &list[1].value else { panic!() };

@@ -158,7 +158,7 @@ fn a_whole_configuration_keeps_the_gateway_that_is_or_is_refused() {
     let text: String = errors.iter().map(|e| format!("{e}\n")).collect();
     assert!(text.contains("Gateway gw: spec.vtep.ipv4 - 192.0.2.254 belongs to Nc `z`"), "{text}");
     assert!(text.contains("2 of 2 VMs are in use; this change needs 1 more"), "{text}");
-    assert_eq!(m.counts().vms, 2);
+    assert_eq!(m.counts().of(Kind::Vm), 2);
 }
 
 #[test]
@@ -442,4 +442,11 @@ fn tunnel_packets_are_cut_only_if_asked_for() {
     assert_eq!(cut(&of(", tunnelFragments: on").unwrap()), (true, true));
     let error = of(", tunnelFragments: always").unwrap_err()[0].to_string();
     assert!(error.contains("spec.tunnelFragments"), "{error}");
+}
+
+#[test]
+fn committed_reference_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/configuration.md");
+    let have = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(have == reference(), "docs/reference/configuration.md is stale: run `make generate`");
 }

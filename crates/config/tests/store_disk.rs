@@ -83,7 +83,7 @@ fn a_damaged_first_record_of_an_earlier_version_is_refused() {
     }
     let place = dir.path().join(format!("journal-{:020}", 1));
     fs::write(&place, &first).unwrap();
-    assert_eq!(Store::open(dir.path()).unwrap().1.counts().vpcs, 1);
+    assert_eq!(Store::open(dir.path()).unwrap().1.counts().of(Kind::Vpc), 1);
     for cut in 25..first.len() {
         fs::write(&place, &first[..cut]).unwrap();
         let _ = fs::remove_file(dir.path().join("tail"));
@@ -120,10 +120,10 @@ fn a_journal_cut_between_two_records_or_taken_away_is_noticed() {
     assert!(Store::open(dir.path()).unwrap_err().to_string().contains("but change 5 was acknowledged"));
     // What the sentence says can be done.
     fs::remove_file(dir.path().join("tail")).unwrap();
-    assert_eq!(Store::open(dir.path()).unwrap().1.counts().vpcs, 1);
+    assert_eq!(Store::open(dir.path()).unwrap().1.counts().of(Kind::Vpc), 1);
     fs::write(&journal, &whole).unwrap();
     fs::write(dir.path().join("tail"), b"TUNNYend and nothing that could be a number").unwrap();
-    assert_eq!(Store::open(dir.path()).unwrap().1.counts().vpcs, 5);
+    assert_eq!(Store::open(dir.path()).unwrap().1.counts().of(Kind::Vpc), 5);
 }
 
 /// What holds the configuration is gone, and something else in the folder knows that there was one: that is no empty configuration.

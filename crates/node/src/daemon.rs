@@ -17,7 +17,7 @@ use crate::startup::Steps;
 use crate::store::Persist;
 use crate::types::ApplyReport;
 use crate::upgrade::Predecessor;
-use config::Model;
+use config::{Kind, Model};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -296,7 +296,9 @@ impl Drop for Running {
 
 fn counts(model: &Model) -> String {
     let c = model.counts();
-    format!("{} VPCs, {} NCs, {} VMs, {} routes, {} peerings", c.vpcs, c.ncs, c.vms, c.routes, c.peerings)
+    let n = |kind| c.of(kind);
+    let (vpcs, ncs, vms) = (n(Kind::Vpc), n(Kind::Nc), n(Kind::Vm));
+    format!("{vpcs} VPCs, {ncs} NCs, {vms} VMs, {} routes, {} peerings", n(Kind::Route), n(Kind::Peering))
 }
 
 fn nc_address(object: config::Object) -> Option<std::net::IpAddr> {

@@ -72,7 +72,7 @@ pub fn binding(s: &SessionInfo) -> Binding {
 }
 
 fn options(model: &Model, salt: u64) -> Options {
-    let timeouts = model.gateway().map_or_else(Default::default, |g| g.timeouts);
+    let timeouts = model.gateway().map_or_else(Default::default, |g| config::durations(&g.timeouts));
     let sessions = model.limits().sessions;
     Options {
         sessions,
@@ -86,8 +86,7 @@ fn options(model: &Model, salt: u64) -> Options {
 
 /// The routers of a configuration.
 fn routers(model: &Model) -> [Option<IpAddr>; 2] {
-    let g = model.gateway();
-    [g.and_then(|g| g.via4).map(IpAddr::V4), g.and_then(|g| g.via6).map(IpAddr::V6)]
+    model.gateway().map_or([None; 2], |g| g.via.each())
 }
 
 impl Internet {

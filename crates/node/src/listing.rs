@@ -8,7 +8,7 @@ use crate::service::Node;
 use crate::sessions::SessionQuery;
 use crate::tabledump::Cursor;
 use crate::types::{ListEnd, VmCounters};
-use config::{Kind, Model, Object, Plan, Position, Snapshot, Wanted, KINDS_OF_VPCS};
+use config::{Kind, Model, Object, Plan, Position, Snapshot, Wanted};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -107,8 +107,9 @@ impl ListQuery {
     fn snapshot(&self, kind: &str, model: &Model) -> Result<Snapshot, NodeError> {
         let kinds = kinds(kind)?;
         if !self.vpc.is_empty() {
-            if !kinds.iter().all(|k| KINDS_OF_VPCS.contains(k)) {
-                let known = KINDS_OF_VPCS.map(|k| k.name().to_lowercase()).join(", ");
+            if !kinds.iter().all(|k| k.is_of_vpcs()) {
+                let known = Kind::ALL.into_iter().filter(|k| k.is_of_vpcs());
+                let known = known.map(|k| k.name().to_lowercase()).collect::<Vec<_>>().join(", ");
                 return Err(NodeError::Request(format!("`{kind}` cannot be chosen by VPC; that can {known}")));
             }
             known(model, Kind::Vpc, &self.vpc)?;

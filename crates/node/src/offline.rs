@@ -60,7 +60,7 @@ impl Offline {
             .objects(Kind::Nc)
             .filter_map(|o| if let Object::Nc(nc) = o { Some(nc.address) } else { None })
             .collect();
-        let routers = self.model.gateway().map_or([None; 2], |g| [g.via4.map(IpAddr::V4), g.via6.map(IpAddr::V6)]);
+        let routers = self.model.gateway().map_or([None; 2], |g| g.via.each());
         let count = ncs.len() as u64;
         for (number, nc) in ncs.into_iter().enumerate() {
             let group = self.neighbour(nc, number as u64, mtu)?;

@@ -742,7 +742,7 @@ impl Node {
             "" => {}
             "all" => {
                 self.each_vm(crate::metrics::VMS_MAX, |v| list.push(v));
-                left_out = self.core().model.counts().vms.saturating_sub(crate::metrics::VMS_MAX);
+                left_out = self.core().model.counts().of(Kind::Vm).saturating_sub(crate::metrics::VMS_MAX);
             }
             name => list = self.counters_of(name)?,
         }

@@ -218,7 +218,7 @@ impl SessionLog {
             return;
         }
         let mut names = self.names.write();
-        match vnis.filter(|_| names.len() <= 2 * model.counts().vpcs as usize + GONE_MAX) {
+        match vnis.filter(|_| names.len() <= 2 * model.counts().of(config::Kind::Vpc) as usize + GONE_MAX) {
             Some(vnis) => names.extend(vnis.iter().filter_map(|vni| Some((*vni, model.vpc_by_vni(*vni)?.clone())))),
             None => *names = model.vpc_names().collect(),
         }

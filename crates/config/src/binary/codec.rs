@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Numbers, texts and addresses as bytes, and back from bytes that may say anything.
 
-use crate::decode::check_name;
-use crate::object::*;
+use crate::doc::check_name;
+use crate::kinds::*;
 use crate::prefix::{mask4, mask6, own_address_fault, underlay_fault, Mac, Prefix};
 use std::net::IpAddr;
 

@@ -2,9 +2,9 @@
 //! Objects and change sets as bytes, for the journal.
 
 use super::codec::*;
-use crate::decode::{decode, Names};
-use crate::documents::Documents;
-use crate::object::*;
+use crate::doc::{decode, Names};
+use crate::documents::{quick_line, Documents};
+use crate::kinds::*;
 use crate::quick;
 use crate::yaml;
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ pub(crate) fn put_documents(out: &mut Vec<u8>, docs: &Documents) {
     put_u64(out, docs.puts.len() as u64);
     for item in &docs.puts {
         match item.origin.text() {
-            Some(text) => {
+            Some(text) if !has_bytes(item.object.kind()) => {
                 out.push(item.object.kind() as u8);
                 put_text(out, text);
             }
-            None => put_object(out, &item.object),
+            _ => put_object(out, &item.object),
         }
     }
     put_u64(out, docs.deletes.len() as u64);
@@ -66,7 +66,7 @@ pub(crate) fn read_optional(r: &mut Reader<'_>) -> Result<Option<Name>, Fault> {
     if text.is_empty() {
         return Ok(None);
     }
-    crate::decode::check_name(text).map(|()| Some(text.into()))
+    crate::doc::check_name(text).map(|()| Some(text.into()))
 }
 
 pub(crate) fn put_optional_meter(out: &mut Vec<u8>, meter: Option<&Meter>) {
@@ -155,38 +155,37 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
     })
 }
 
-/// Objects that are rare and have many fields go as their documents.
+/// Kinds that there are many of have a form in bytes; the others, rare and with many fields, go as their documents.
+fn has_bytes(kind: Kind) -> bool {
+    matches!(kind, Kind::Nc | Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route)
+}
+
 pub(crate) fn put_document(out: &mut Vec<u8>, object: &Object) {
     put_text(out, &object.to_ndjson());
 }
 
-/// Reads such an object: a Gateway, or one about the way to the Internet.
+/// Reads such an object.
 pub(crate) fn read_document(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
     let text = r.text()?;
-    if let Some(group) = quick::group_of_json(text).or_else(|| quick::group_of_yaml(text).map(|(group, _)| group)) {
-        return Ok(group);
-    }
-    let (nodes, fault) = yaml::parse(text);
-    let (file, mut errors): (Arc<str>, _) = ("".into(), Vec::new());
-    let node = nodes.first().filter(|_| fault.is_none()).ok_or("a document is no JSON")?;
-    match crate::prefix::as_stored(|| decode(&file, node, names, &mut errors)) {
-        Ok((object, _)) if !matches!(object.kind(), Kind::Nc | Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route) => {
-            Ok(object)
+    let object = crate::prefix::as_stored(|| {
+        if let Some(known) = quick_line(text, names).or_else(|| quick::group_of_yaml(text).map(|(group, _)| group)) {
+            return Ok(known);
         }
-        _ => Err(errors.first().map_or("a document is another's".into(), |e| e.to_string())),
+        let (nodes, fault) = yaml::parse(text);
+        let node = nodes.first().filter(|_| fault.is_none()).ok_or("a document is no JSON")?;
+        let (file, mut errors): (Arc<str>, _) = ("".into(), Vec::new());
+        let decoded = decode(&file, node, names, &mut errors, false);
+        decoded.map(|(object, _)| object).map_err(|_| errors.first().map_or(String::new(), |e| e.to_string()))
+    })?;
+    match has_bytes(object.kind()) {
+        true => Err("a document is another's".into()),
+        false => Ok(object),
     }
 }
 
 fn put_object(out: &mut Vec<u8>, object: &Object) {
     out.push(object.kind() as u8);
     match object {
-        Object::Gateway(_)
-        | Object::PublicPool(_)
-        | Object::Snat(_)
-        | Object::ElasticIp(_)
-        | Object::SecurityGroup(_)
-        | Object::SecurityBinding(_)
-        | Object::Server(_) => put_document(out, object),
         Object::Nc(n) => {
             put_text(out, &n.name);
             put_address(out, n.address);
@@ -214,25 +213,13 @@ fn put_object(out: &mut Vec<u8>, object: &Object) {
                 put_text(out, to);
             }
         }
+        rare => put_document(out, rare),
     }
 }
 
 fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
     let kind = read_kind(r)?;
     Ok(match kind {
-        Kind::Gateway
-        | Kind::PublicPool
-        | Kind::Snat
-        | Kind::ElasticIp
-        | Kind::SecurityGroup
-        | Kind::SecurityBinding
-        | Kind::Server => {
-            let object = read_document(r, names)?;
-            if object.kind() != kind {
-                return Err("a document is of another kind than was said".into());
-            }
-            object
-        }
         Kind::Nc => Object::Nc(Nc { name: names.get(r.name()?), address: r.address()?, vpcs: read_names(r, names)? }),
         Kind::Vpc => Object::Vpc(Box::new(read_vpc(r, names)?)),
         Kind::Peering => {
@@ -249,16 +236,16 @@ fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
         }),
         Kind::Route => {
             let (name, vpc, prefix) = (read_optional(r)?, names.get(r.name()?), r.prefix()?);
-            let scope = match r.text()? {
-                "local" => Scope::Local,
-                "peer" => Scope::Peer(names.get(r.name()?)),
-                "blackhole" => Scope::Blackhole,
-                "internet" => Scope::Internet,
-                "line" => Scope::Line,
-                "region" => Scope::Region,
-                other => return Err(format!("`{other}` is no scope")),
-            };
-            Object::Route(Route { name, vpc, prefix, scope })
+            let word = r.text()?;
+            let scope = Scope::of(word, || r.name().map(|name| names.get(name)));
+            Object::Route(Route { name, vpc, prefix, scope: scope.ok_or_else(|| format!("`{word}` is no scope"))?? })
+        }
+        rare => {
+            let object = read_document(r, names)?;
+            if object.kind() != rare {
+                return Err("a document is of another kind than was said".into());
+            }
+            object
         }
     })
 }

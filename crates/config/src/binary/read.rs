@@ -7,9 +7,9 @@ use super::frame::{frame_at, read_file_head, Found, FILE_HEAD};
 use super::objects::{read_addresses, read_document, read_optional, read_optional_meter, read_vpc};
 use super::write::{Part, PIECE, ROUTE_NAMED, SNAPSHOT_MARK, VM_METERED, VM_NAMED};
 use super::{SnapshotError, BINARY_VERSION};
-use crate::decode::Names;
+use crate::doc::Names;
+use crate::kinds::*;
 use crate::model::{agrees, Link, Model, NcState, RouteState, Target, VmState, VpcState};
-use crate::object::*;
 use crate::prefix::{Mac, Prefix};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -95,9 +95,9 @@ impl Load {
                         Object::Gateway(g) => self.model.gateway.replace(g).is_some(),
                         Object::SecurityGroup(mut g) => {
                             g.compile(None).map_err(|faults| format!("SecurityGroup `{name}`: {:?}", faults[0]))?;
-                            self.model.set_internet(Object::SecurityGroup(g)).is_some()
+                            self.model.set_named(Object::SecurityGroup(g)).is_some()
                         }
-                        other => self.model.set_internet(other).is_some(),
+                        other => self.model.set_named(other).is_some(),
                     };
                     if twice {
                         return Err(format!("{kind} `{name}` is described twice, or there are two gateways"));
@@ -322,7 +322,7 @@ impl Load {
                 return Err(format!("{a} belongs to the gateway and to an NC"));
             }
         }
-        if let Some((kind, name, field, problem)) = m.internet_faults(&|_, _| false).into_iter().next() {
+        if let Some((kind, name, field, problem)) = m.named_faults(&|_, _| false).into_iter().next() {
             return Err(format!("{kind} `{name}`: {field} {problem}"));
         }
         m.settle_bound();

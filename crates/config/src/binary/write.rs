@@ -6,8 +6,8 @@ use super::codec::*;
 use super::frame::{file_head, put_frame};
 use super::objects::{put_addresses, put_document, put_optional_meter, put_vpc};
 use super::SnapshotError;
-use crate::model::{Model, RouteState, Target, VmState, VpcState, INTERNET};
-use crate::object::Kind;
+use crate::kinds::Kind;
+use crate::model::{Model, RouteState, Target, VmState, VpcState};
 use crate::prefix::{Mac, Prefix};
 use std::io::Write;
 use std::path::Path;
@@ -75,7 +75,7 @@ impl Model {
         out.write_all(&file_head(SNAPSHOT_MARK, number))?;
         let mut f = Frames { out, payload: Vec::new(), frame: Vec::new() };
         f.begin(Part::Documents);
-        for object in [Kind::Gateway].into_iter().chain(INTERNET).flat_map(|k| self.objects(k)) {
+        for object in [Kind::Gateway].into_iter().chain(Kind::BY_NAME.iter().copied()).flat_map(|k| self.objects(k)) {
             put_document(&mut f.payload, &object);
             f.step(Part::Documents)?;
         }

@@ -10,7 +10,7 @@ use super::{Model, Undo};
 use crate::broken::{stand_ins, Broken};
 use crate::documents::{Documents, Origin};
 use crate::error::{ConfigError, Problem};
-use crate::object::*;
+use crate::kinds::*;
 use crate::plan::{Plan, Tally};
 use crate::prefix::{Mac, Prefix};
 use crate::schema;
@@ -36,8 +36,8 @@ impl Model {
         for i in inserts {
             tx.insert(i);
         }
-        tx.put_internet();
-        tx.check_internet();
+        tx.put_named();
+        tx.check_named();
         tx.check_broken();
         tx.check_parted();
         tx.check_peers();

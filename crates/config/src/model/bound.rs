@@ -3,7 +3,7 @@
 //! next: the VMs of a VPC are looked up again only when its bindings, VMs or servers, or the VPC itself, have changed.
 
 use super::Model;
-use crate::object::*;
+use crate::kinds::*;
 use filter::Member;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -94,11 +94,11 @@ impl Model {
     /// Looks up what the bindings of some VPCs name.
     fn look_up(&self, of: impl Fn(&Name) -> bool) -> BTreeMap<Name, OfVpc> {
         let mut members: BTreeMap<&Name, BTreeMap<(u8, IpAddr), Vec<Name>>> = BTreeMap::new();
-        for b in self.internet.bindings.values().filter(|b| of(&b.vpc)) {
+        for b in self.named.bindings.values().filter(|b| of(&b.vpc)) {
             let of_vpc = members.entry(&b.vpc).or_default();
             let vms = b.vms.iter().filter_map(|vm| self.find_vm(vm));
             let addresses = vms.filter_map(|(v, mac)| self.vpc(v).vms.get(&mac)).flat_map(|vm| vm.addresses.iter());
-            let servers = b.servers.iter().filter_map(|name| self.internet.servers.get(name));
+            let servers = b.servers.iter().filter_map(|name| self.named.servers.get(name));
             let servers = servers.flat_map(|s| s.addresses.iter().copied());
             for p in addresses.map(|a| host(*a)).chain(servers).chain(b.prefixes.iter().copied()) {
                 let groups = of_vpc.entry((p.len, p.addr)).or_default();

@@ -7,7 +7,7 @@ use super::state::Target;
 use super::{Model, Undo};
 use crate::documents::Origin;
 use crate::error::{ConfigError, Problem};
-use crate::object::*;
+use crate::kinds::*;
 use crate::prefix::{Mac, Prefix};
 use std::net::IpAddr;
 
@@ -80,7 +80,7 @@ impl<'a> Tx<'a> {
         let uplinks = if ports.is_empty() { "its ports".to_string() } else { ports.join(", ") };
         let (name, counts) = (old.name.clone(), self.model.counts());
         let deleted = docs.deletes.iter().find(|(kind, ..)| *kind == Kind::Gateway).map(|(.., origin)| origin);
-        let problem = Problem::GatewayGone { uplinks, vpcs: counts.vpcs, vms: counts.vms };
+        let problem = Problem::GatewayGone { uplinks, vpcs: counts.of(Kind::Vpc), vms: counts.of(Kind::Vm) };
         self.warn(deleted.unwrap_or(&Origin::none()), Kind::Gateway, name, "", problem);
     }
 

@@ -3,11 +3,11 @@
 
 use super::apply::Tx;
 use super::bound::OfVpc;
-use super::internet::Fault;
+use super::named::Fault;
 use super::Model;
 use crate::documents::Origin;
 use crate::error::Problem;
-use crate::object::*;
+use crate::kinds::*;
 use filter::{GroupSpec, Member, Ruleset, RULES_MAX};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -47,20 +47,20 @@ impl FilterPlan {
 impl Model {
     /// Every rule that joins groups and bindings with the rest.
     pub(super) fn group_faults(&self, out: &mut Vec<Fault>) {
-        let internet = &self.internet;
-        let rules: usize = internet.groups.values().map(|g| g.spec.rules.len()).sum();
-        if let (true, Some(name)) = (rules > RULES_MAX, internet.groups.keys().last()) {
+        let named = &self.named;
+        let rules: usize = named.groups.values().map(|g| g.spec.rules.len()).sum();
+        if let (true, Some(name)) = (rules > RULES_MAX, named.groups.keys().last()) {
             let problem = Problem::TooManyRules { rules: rules as u64, limit: RULES_MAX as u64 };
             out.push((Kind::SecurityGroup, name.clone(), "spec.rules".into(), problem));
         }
-        for (name, g) in &internet.groups {
-            for (i, other) in g.references.iter().filter(|(_, n)| !internet.groups.contains_key(n)) {
+        for (name, g) in &named.groups {
+            for (i, other) in g.references.iter().filter(|(_, n)| !named.groups.contains_key(n)) {
                 let problem = Problem::UnknownReference { kind: Kind::SecurityGroup, name: other.to_string() };
                 out.push((Kind::SecurityGroup, name.clone(), format!("spec.rules[{i}]"), problem));
             }
         }
         // Of a VPC of which nothing has changed everything is there; but for groups, which belong to none.
-        for b in internet.bindings.values() {
+        for b in named.bindings.values() {
             if !self.bound.is_known(&b.vpc) {
                 self.binding_faults(b, out);
             } else if self.bound.lost_groups() {
@@ -70,7 +70,7 @@ impl Model {
     }
 
     fn group_names(&self, b: &SecurityBinding, out: &mut Vec<Fault>) {
-        for (i, g) in b.groups.iter().enumerate().filter(|(_, g)| !self.internet.groups.contains_key(*g)) {
+        for (i, g) in b.groups.iter().enumerate().filter(|(_, g)| !self.named.groups.contains_key(*g)) {
             let problem = Problem::UnknownReference { kind: Kind::SecurityGroup, name: g.to_string() };
             out.push((Kind::SecurityBinding, b.name.clone(), format!("spec.groups[{i}]"), problem));
         }
@@ -81,9 +81,6 @@ impl Model {
         let mut fault = |field: String, problem| out.push((Kind::SecurityBinding, b.name.clone(), field, problem));
         let unknown = |kind: Kind, name: &Name| Problem::UnknownReference { kind, name: name.to_string() };
         let vpc = self.vpc_names.get(&b.vpc).copied();
-        if vpc.is_none() {
-            fault("spec.vpc".into(), unknown(Kind::Vpc, &b.vpc));
-        }
         for (i, vm) in b.vms.iter().enumerate() {
             match self.find_vm(vm) {
                 None => fault(format!("spec.vms[{i}]"), unknown(Kind::Vm, vm)),
@@ -95,7 +92,7 @@ impl Model {
             }
         }
         for (i, name) in b.servers.iter().enumerate() {
-            match self.internet.servers.get(name) {
+            match self.named.servers.get(name) {
                 None => fault(format!("spec.servers[{i}]"), unknown(Kind::Server, name)),
                 Some(s) if s.vpc != b.vpc && vpc.is_some() => {
                     let problem = Problem::ServerElsewhere { server: name.to_string(), vpc: b.vpc.to_string() };
@@ -108,7 +105,7 @@ impl Model {
 
     /// The plan for the configuration as it is.
     pub fn filter(&self) -> FilterPlan {
-        let groups = self.internet.groups.values().map(|g| g.ruleset()).collect();
+        let groups = self.named.groups.values().map(|g| g.ruleset()).collect();
         let of_vpcs = self.members();
         let versions = self.versions(&of_vpcs);
         let members = of_vpcs.into_iter().map(|(vni, m)| (vni, m.members)).collect();
@@ -122,7 +119,7 @@ impl Model {
             .map(|(vni, of)| {
                 let (mut hash, mut refers) = (DefaultHasher::new(), false);
                 of.digest.hash(&mut hash);
-                for g in of.groups.iter().filter_map(|n| self.internet.groups.get(n)) {
+                for g in of.groups.iter().filter_map(|n| self.named.groups.get(n)) {
                     g.ruleset().digest().hash(&mut hash);
                     refers |= !g.references.is_empty();
                 }

@@ -3,9 +3,10 @@
 
 use super::state::{RouteState, Target, VmState};
 use super::Model;
-use crate::object::*;
+use crate::kinds::*;
 use crate::prefix::{inner_address_fault, prefix_fault, Mac, Prefix};
 use std::net::IpAddr;
+use std::ops::Bound;
 
 impl Model {
     /// The VM of a name, its own or the canonical one.
@@ -101,16 +102,16 @@ impl Model {
             None => self.vpc_names.values().any(|id| self.vpc(*id).owner(address).is_some()),
         };
         let covers = |p: &filter::Prefix| p.covers(address);
-        vms || self.internet.servers.values().any(|s| named(&s.vpc) && s.addresses.iter().any(covers))
+        vms || self.named.servers.values().any(|s| named(&s.vpc) && s.addresses.iter().any(covers))
     }
 
     /// Whether an address is a public one of this node: of a pool, or of IPv6 sources that go out as they are.
     pub fn has_public_address(&self, address: IpAddr) -> bool {
         match address {
-            IpAddr::V4(a) => self.internet.pool_of(a).is_some(),
+            IpAddr::V4(a) => self.pool_of(a).is_some(),
             IpAddr::V6(_) => {
                 let host = Prefix::host(address);
-                self.internet.snats.values().any(|s| s.ipv6_prefixes.iter().any(|p| p.covers(&host)))
+                self.named.snats.values().any(|s| s.ipv6_prefixes.iter().any(|p| p.covers(&host)))
             }
         }
     }
@@ -131,6 +132,19 @@ impl Model {
             };
             Some((object.kind(), object.name().to_string(), fault?))
         })
+    }
+
+    /// Whether there is an object of a kind and name.
+    pub(crate) fn exists(&self, kind: Kind, name: &str) -> bool {
+        match kind {
+            Kind::Gateway => self.gateway.as_ref().is_some_and(|g| *g.name == *name),
+            Kind::Nc => self.nc_names.contains_key(name),
+            Kind::Vpc => self.vpc_names.contains_key(name),
+            Kind::Peering => self.peerings.contains_key(name),
+            Kind::Vm => self.find_vm(name).is_some(),
+            Kind::Route => self.find_route(name).is_some(),
+            kind => self.named.contains(kind, name),
+        }
     }
 
     /// The object of a kind and name.
@@ -154,7 +168,7 @@ impl Model {
                 let (vpc, prefix) = self.find_route(name)?;
                 Some(Object::Route(self.route_object(vpc, prefix, self.vpc(vpc).route(prefix)?)))
             }
-            _ => self.internet.get(kind, name),
+            _ => self.named.get(kind, name),
         }
     }
 
@@ -173,7 +187,7 @@ impl Model {
                 let routes = self.vpc(*id).routes();
                 routes.map(move |(prefix, r)| Object::Route(self.route_object(*id, prefix, r)))
             })),
-            _ => self.internet.objects(kind),
+            _ => self.named.range(kind, (Bound::Unbounded, Bound::Unbounded)),
         }
     }
 

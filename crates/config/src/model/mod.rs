@@ -14,8 +14,8 @@ mod apply;
 mod bound;
 mod checks;
 mod groups;
-mod internet;
 mod lookup;
+mod named;
 mod pages;
 mod peers;
 mod replace;
@@ -26,16 +26,14 @@ mod undo;
 
 pub(crate) use apply::sort_errors;
 pub use groups::FilterPlan;
-pub(crate) use internet::Internet;
-pub(crate) use internet::INTERNET;
-pub use pages::{Position, Snapshot, Wanted, KINDS_OF_VPCS};
+pub use pages::{Position, Snapshot, Wanted};
 pub(crate) use replace::{for_each_difference, merge, Ref};
 pub use servers::WirePlan;
 pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
 pub(crate) use structure::agrees;
 pub(crate) use undo::Undo;
 
-use crate::object::*;
+use crate::kinds::*;
 use crate::prefix::{Mac, Prefix};
 use state::Slab;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,52 +43,14 @@ use std::sync::{Arc, OnceLock};
 /// Steps of the search for peer loops at most, for one change of a route.
 pub const PEER_STEPS_MAX: u32 = 1_000_000;
 
-/// How many objects a model has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Gateways: 0 or 1.
-    pub gateways: u64,
-    /// NCs.
-    pub ncs: u64,
-    /// VPCs.
-    pub vpcs: u64,
-    /// Peerings.
-    pub peerings: u64,
-    /// VMs.
-    pub vms: u64,
-    /// Routes.
-    pub routes: u64,
-    /// Pools of public addresses.
-    pub pools: u64,
-    /// Snats.
-    pub snats: u64,
-    /// Elastic addresses.
-    pub elastics: u64,
-    /// Security groups.
-    pub groups: u64,
-    /// Bindings of them.
-    pub bindings: u64,
-    /// Servers behind wires.
-    pub servers: u64,
-}
+/// How many objects a model has, by kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts([u64; Kind::ALL.len()]);
 
 impl Counts {
     /// The number of one kind.
     pub fn of(&self, kind: Kind) -> u64 {
-        match kind {
-            Kind::Gateway => self.gateways,
-            Kind::Nc => self.ncs,
-            Kind::Vpc => self.vpcs,
-            Kind::Peering => self.peerings,
-            Kind::Vm => self.vms,
-            Kind::Route => self.routes,
-            Kind::PublicPool => self.pools,
-            Kind::Snat => self.snats,
-            Kind::ElasticIp => self.elastics,
-            Kind::SecurityGroup => self.groups,
-            Kind::SecurityBinding => self.bindings,
-            Kind::Server => self.servers,
-        }
+        self.0[kind as usize]
     }
 }
 
@@ -109,7 +69,7 @@ pub struct Model {
     pub(crate) peerings: BTreeMap<Name, [u32; 2]>,
     pub(crate) vm_names: HashMap<Name, (u32, Mac)>,
     pub(crate) route_names: HashMap<Name, (u32, Prefix)>,
-    pub(crate) internet: Internet,
+    pub(crate) named: ByName,
     pub(crate) bound: bound::Bound,
     pub(crate) vms: u64,
     pub(crate) routes: u64,
@@ -125,20 +85,15 @@ impl Model {
 
     /// How many objects there are.
     pub fn counts(&self) -> Counts {
-        Counts {
-            gateways: u64::from(self.gateway.is_some()),
-            ncs: self.nc_names.len() as u64,
-            vpcs: self.vpc_names.len() as u64,
-            peerings: self.peerings.len() as u64,
-            vms: self.vms,
-            routes: self.routes,
-            pools: self.internet.pools.len() as u64,
-            snats: self.internet.snats.len() as u64,
-            elastics: self.internet.elastics.len() as u64,
-            groups: self.internet.groups.len() as u64,
-            bindings: self.internet.bindings.len() as u64,
-            servers: self.internet.servers.len() as u64,
-        }
+        Counts(Kind::ALL.map(|kind| match kind {
+            Kind::Gateway => u64::from(self.gateway.is_some()),
+            Kind::Nc => self.nc_names.len() as u64,
+            Kind::Vpc => self.vpc_names.len() as u64,
+            Kind::Peering => self.peerings.len() as u64,
+            Kind::Vm => self.vms,
+            Kind::Route => self.routes,
+            kind => self.named.len(kind) as u64,
+        }))
     }
 
     /// Number of changes that this model has taken so far.
@@ -148,7 +103,7 @@ impl Model {
 
     /// Whether there is no object at all.
     pub fn is_empty(&self) -> bool {
-        Kind::ALL.iter().all(|k| self.counts().of(*k) == 0)
+        self.counts().0 == [0; Kind::ALL.len()]
     }
 
     /// The gateway, if configured.
@@ -165,10 +120,10 @@ impl Model {
     pub fn water_levels(&self) -> [(Kind, u64, u64); 4] {
         let (c, l) = (self.counts(), self.limits());
         [
-            (Kind::Vpc, c.vpcs, l.vpcs.into()),
-            (Kind::Route, c.routes, l.routes.into()),
-            (Kind::Vm, c.vms, l.vms.into()),
-            (Kind::Nc, c.ncs, l.ncs.into()),
+            (Kind::Vpc, c.of(Kind::Vpc), l.vpcs.into()),
+            (Kind::Route, c.of(Kind::Route), l.routes.into()),
+            (Kind::Vm, c.of(Kind::Vm), l.vms.into()),
+            (Kind::Nc, c.of(Kind::Nc), l.ncs.into()),
         ]
     }
 

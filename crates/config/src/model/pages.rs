@@ -8,7 +8,7 @@
 //! until the listings that began before have ended.
 
 use super::{Model, Undo};
-use crate::object::*;
+use crate::kinds::*;
 use crate::plan::{Plan, Work};
 use crate::prefix::{Mac, Prefix};
 use std::collections::BTreeMap;
@@ -100,22 +100,9 @@ pub struct Wanted {
     pub vpc: Option<Name>,
 }
 
-/// Kinds of which each object belongs to VPCs.
-pub const KINDS_OF_VPCS: [Kind; 6] =
-    [Kind::Peering, Kind::Vm, Kind::Route, Kind::Snat, Kind::SecurityBinding, Kind::Server];
-
 impl Wanted {
     fn takes(&self, object: &Object) -> bool {
-        let Some(wanted) = &self.vpc else { return true };
-        match object {
-            Object::Peering(o) => o.vpcs.contains(wanted),
-            Object::Vm(o) => o.vpc == *wanted,
-            Object::Route(o) => o.vpc == *wanted,
-            Object::Snat(o) => o.vpc == *wanted,
-            Object::SecurityBinding(o) => o.vpc == *wanted,
-            Object::Server(o) => o.vpc == *wanted,
-            _ => false,
-        }
+        self.vpc.as_ref().is_none_or(|wanted| object.vpcs().contains(wanted))
     }
 
     fn after(&self, kind: Kind) -> Option<Position> {
@@ -225,7 +212,7 @@ fn displaced(plan: &Plan, log: &[Undo], model: &Model) -> Vec<(Position, Option<
             Undo::RouteAdded(vpc, prefix) | Undo::RouteRemoved(vpc, prefix, _) => {
                 Position { kind: Kind::Route, at: At::Route(before.vpc(*vpc), *prefix) }
             }
-            Undo::Internet(kind, n, _) => name(*kind, n),
+            Undo::Named(kind, n, _) => name(*kind, n),
         };
         list.push((position, before.object(step)));
     }
@@ -272,7 +259,7 @@ impl Model {
                     self.vpc(id).routes_behind(first).map(move |(p, r)| Object::Route(self.route_object(id, p, r)))
                 }))
             }
-            _ => self.internet.objects_behind(kind, names),
+            _ => self.named.range(kind, names),
         }
     }
 
@@ -394,7 +381,7 @@ mod tests {
     #[test]
     fn a_vpc_is_told_alone() {
         let model = region();
-        for kind in KINDS_OF_VPCS {
+        for kind in Kind::ALL.into_iter().filter(|k| k.is_of_vpcs()) {
             let mut snapshot = Snapshot::new(Wanted { kinds: vec![kind], vpc: Some("red".into()) }, None);
             let told = snapshot.page(&model, 1000);
             let expected: Vec<Object> = model

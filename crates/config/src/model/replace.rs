@@ -5,7 +5,7 @@ use super::state::{RouteState, Target, VmState, VpcState};
 use super::Model;
 use crate::documents::Documents;
 use crate::error::ConfigError;
-use crate::object::*;
+use crate::kinds::*;
 use crate::plan::{Plan, Tally};
 use crate::prefix::{Mac, Prefix};
 use std::cmp::Ordering;
@@ -19,7 +19,7 @@ pub(crate) enum Ref {
     Peering(Name),
     Vm(u32, Mac),
     Route(u32, Prefix),
-    Internet(Kind, Name),
+    Named(Kind, Name),
 }
 
 /// An object that is in one of two models only, or differs between them.
@@ -77,7 +77,7 @@ impl Model {
             Ref::Vpc(id) => Object::Vpc(Box::new(self.vpc(*id).spec.clone())),
             Ref::Peering(name) => Object::Peering(self.peering_object(name, *self.peerings.get(name)?)),
             Ref::Vm(vpc, mac) => Object::Vm(self.vm_object(*vpc, *mac, self.vpc(*vpc).vms.get(mac)?)),
-            Ref::Internet(kind, name) => self.internet.get(*kind, name)?,
+            Ref::Named(kind, name) => self.named.get(*kind, name)?,
             Ref::Route(vpc, p) => Object::Route(self.route_object(*vpc, *p, self.vpc(*vpc).route(*p)?)),
         })
     }
@@ -92,7 +92,7 @@ impl Difference {
             Some(Ref::Peering(_)) => Kind::Peering,
             Some(Ref::Vm(..)) => Kind::Vm,
             Some(Ref::Route(..)) => Kind::Route,
-            Some(Ref::Internet(kind, _)) => *kind,
+            Some(Ref::Named(kind, _)) => *kind,
         }
     }
 }
@@ -192,11 +192,11 @@ fn structure_differences(old: &Model, new: &Model, f: &mut dyn FnMut(Difference)
             })
         });
     peerings
-        && super::internet::INTERNET.into_iter().all(|kind| {
-            let of = |m: &Model| m.internet.objects(kind).map(|o| (o.name(), o)).collect::<Vec<_>>();
+        && Kind::BY_NAME.iter().copied().all(|kind| {
+            let of = |m: &Model| m.objects(kind).map(|o| (o.name(), o)).collect::<Vec<_>>();
             merge(of(old).into_iter(), of(new).into_iter(), |a, b| {
                 let same = matches!((&a, &b), (Some(a), Some(b)) if a.1 == b.1);
-                let at = |o: Option<(Name, Object)>| o.map(|(name, _)| Ref::Internet(kind, name));
+                let at = |o: Option<(Name, Object)>| o.map(|(name, _)| Ref::Named(kind, name));
                 same || f(Difference { before: at(a), after: at(b) })
             })
         })

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node in role filter: what its servers and the rest of the configuration must agree on, and what the tables are told.
 
-use super::internet::{in_turn, Described, Fault};
+use super::named::{in_turn, Described, Fault};
 use super::Model;
 use crate::error::Problem;
-use crate::object::*;
+use crate::kinds::*;
 use std::collections::HashMap;
 use tables::Vni;
 
@@ -21,12 +21,8 @@ impl Model {
     /// Every rule that joins servers with the rest.
     pub(super) fn server_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let mut owners: HashMap<(&str, filter::Prefix), &Name> = HashMap::new();
-        for s in in_turn(&self.internet.servers, |name| described(Kind::Server, name)) {
+        for s in in_turn(&self.named.servers, |name| described(Kind::Server, name)) {
             let mut fault = |field: String, problem| out.push((Kind::Server, s.name.clone(), field, problem));
-            if !self.vpc_names.contains_key(&s.vpc) {
-                let problem = Problem::UnknownReference { kind: Kind::Vpc, name: s.vpc.to_string() };
-                fault("spec.vpc".into(), problem);
-            }
             // Without a Gateway there is no knowing yet.
             if self.gateway.as_ref().is_some_and(|g| !g.wires.iter().any(|w| w.server == s.port)) {
                 fault("spec.port".into(), Problem::NoWire { port: s.port.clone() });
@@ -62,7 +58,7 @@ impl Model {
         let wires = self.gateway().map_or(&[][..], |g| &g.wires);
         let plan = |wire: &Wire| {
             let mut servers = Vec::new();
-            for s in self.internet.servers.values().filter(|s| s.port == wire.server) {
+            for s in self.named.servers.values().filter(|s| s.port == wire.server) {
                 let Some(&vpc) = self.vpc_names.get(&s.vpc) else { continue };
                 let vni = self.vpc(vpc).spec.vni;
                 servers.extend(s.addresses.iter().map(|p| (tables::Prefix { addr: p.addr, len: p.len }, vni)));

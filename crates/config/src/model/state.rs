@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the model holds of each object, with references as numbers.
 
-use crate::object::*;
+use crate::kinds::*;
 use crate::prefix::{mask4, mask6, Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -322,7 +322,7 @@ impl VpcState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::default_gateway_mac;
+    use crate::kinds::default_gateway_mac;
     use rand::{RngExt, SeedableRng};
 
     fn vpc() -> VpcState {

@@ -6,7 +6,7 @@ use super::state::NcState;
 use super::Undo;
 use crate::documents::Origin;
 use crate::error::Problem;
-use crate::object::*;
+use crate::kinds::*;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
@@ -110,7 +110,7 @@ impl<'a> Tx<'a> {
         users.extend(vpc.links.values().map(|l| format!("Peering `{}`", l.peering)));
         let name = &vpc.spec.name;
         let goes = |s: &Snat| self.docs.deletes.iter().any(|d| d.0 == Kind::Snat && d.1 == s.name);
-        let snats = self.model.internet.snats.values().filter(|s| s.vpc == *name && !goes(s));
+        let snats = self.model.named.snats.values().filter(|s| s.vpc == *name && !goes(s));
         users.extend(snats.map(|s| format!("Snat `{}`", s.name)));
         users.extend(vpc.extra_ncs.iter().map(|n| format!("Nc `{}` (spec.vpcs)", self.model.nc(*n).name)));
         if !users.is_empty() {

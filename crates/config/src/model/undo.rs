@@ -6,7 +6,7 @@
 
 use super::state::{Link, NcState, RouteState, VmState, VpcState};
 use super::Model;
-use crate::object::*;
+use crate::kinds::*;
 use crate::prefix::{Mac, Prefix};
 
 /// One step taken, with what is needed to take it back.
@@ -25,8 +25,8 @@ pub(crate) enum Undo {
     VmRemoved(u32, Mac, VmState),
     RouteAdded(u32, Prefix),
     RouteRemoved(u32, Prefix, RouteState),
-    /// An object about the way to the Internet came, changed or went; what there was before.
-    Internet(Kind, Name, Option<Box<Object>>),
+    /// An object that is held by name came, changed or went; what there was before.
+    Named(Kind, Name, Option<Box<Object>>),
 }
 
 impl Model {
@@ -213,8 +213,8 @@ impl Model {
             Undo::VmRemoved(vpc, mac, vm) => self.add_vm(vpc, mac, vm, redo),
             Undo::RouteAdded(vpc, prefix) => self.remove_route(vpc, prefix, redo),
             Undo::RouteRemoved(vpc, prefix, route) => self.add_route(vpc, prefix, route, redo),
-            Undo::Internet(kind, name, None) => drop(self.take_internet(kind, &name)),
-            Undo::Internet(_, _, Some(old)) => drop(self.set_internet(*old)),
+            Undo::Named(kind, name, None) => drop(self.take_named(kind, &name)),
+            Undo::Named(_, _, Some(old)) => drop(self.set_named(*old)),
         }
     }
 }

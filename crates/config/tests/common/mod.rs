@@ -198,7 +198,7 @@ impl Generator {
             true => self.name("m", 10),
             false => vm_name(&self.name("v", 4), self.address()),
         };
-        let (protocol, first) = (session::nat::Protocol::Tcp, self.rng.random_range(1..9));
+        let (protocol, first) = (Protocol::Tcp, self.rng.random_range(1..9));
         let forward = PortForward { protocol, first, last: first + 3, vm: vm.clone(), port: 7 };
         let (vm, forwards) = if self.rng.random() { (Some(vm), vec![]) } else { (None, vec![forward]) };
         Object::ElasticIp(Box::new(ElasticIp { name, address, vm, forwards }))

@@ -1,32 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pools, Snats and elastic addresses in the model. They are few beside VMs and routes, so they keep their references by
-//! name, and the rules that join them are checked anew whenever a change can touch them.
+//! Kinds that the model holds by name. The rules that join them are checked anew whenever a change can touch them: those about
+//! pools, Snats and elastic addresses are here, those about groups and servers in files of their own.
 
 use super::apply::Tx;
 use super::state::{RouteState, Target};
 use super::{Model, Undo};
 use crate::documents::Origin;
 use crate::error::Problem;
-use crate::object::*;
+use crate::kinds::*;
 use crate::prefix::{Mac, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Bound;
-
-/// The objects of these kinds.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Internet {
-    pub pools: BTreeMap<Name, Box<PublicPool>>,
-    pub snats: BTreeMap<Name, Box<Snat>>,
-    pub elastics: BTreeMap<Name, Box<ElasticIp>>,
-    pub groups: BTreeMap<Name, Box<SecurityGroup>>,
-    pub bindings: BTreeMap<Name, Box<SecurityBinding>>,
-    pub servers: BTreeMap<Name, Box<Server>>,
-}
-
-/// The kinds in question.
-pub(crate) const INTERNET: [Kind; 6] =
-    [Kind::PublicPool, Kind::Snat, Kind::ElasticIp, Kind::SecurityGroup, Kind::SecurityBinding, Kind::Server];
 
 /// Whether a change describes an object.
 pub(crate) type Described<'a> = &'a dyn Fn(Kind, &Name) -> bool;
@@ -43,114 +27,48 @@ pub(super) fn in_turn<'a, T>(
 /// What is wrong with an object: kind, name, field.
 pub(crate) type Fault = (Kind, Name, String, Problem);
 
-impl Internet {
-    pub fn get(&self, kind: Kind, name: &str) -> Option<Object> {
-        match kind {
-            Kind::PublicPool => self.pools.get(name).cloned().map(Object::PublicPool),
-            Kind::Snat => self.snats.get(name).cloned().map(Object::Snat),
-            Kind::ElasticIp => self.elastics.get(name).cloned().map(Object::ElasticIp),
-            Kind::SecurityGroup => self.groups.get(name).cloned().map(Object::SecurityGroup),
-            Kind::SecurityBinding => self.bindings.get(name).cloned().map(Object::SecurityBinding),
-            Kind::Server => self.servers.get(name).cloned().map(Object::Server),
-            _ => None,
-        }
-    }
-
-    /// Puts an object of these kinds in; the one of its name that was there.
-    pub fn put(&mut self, object: Object) -> Option<Object> {
-        match object {
-            Object::PublicPool(o) => self.pools.insert(o.name.clone(), o).map(Object::PublicPool),
-            Object::Snat(o) => self.snats.insert(o.name.clone(), o).map(Object::Snat),
-            Object::ElasticIp(o) => self.elastics.insert(o.name.clone(), o).map(Object::ElasticIp),
-            Object::SecurityGroup(o) => self.groups.insert(o.spec.name.clone(), o).map(Object::SecurityGroup),
-            Object::SecurityBinding(o) => self.bindings.insert(o.name.clone(), o).map(Object::SecurityBinding),
-            Object::Server(o) => self.servers.insert(o.name.clone(), o).map(Object::Server),
-            _ => None,
-        }
-    }
-
-    pub fn remove(&mut self, kind: Kind, name: &str) -> Option<Object> {
-        match kind {
-            Kind::PublicPool => self.pools.remove(name).map(Object::PublicPool),
-            Kind::Snat => self.snats.remove(name).map(Object::Snat),
-            Kind::ElasticIp => self.elastics.remove(name).map(Object::ElasticIp),
-            Kind::SecurityGroup => self.groups.remove(name).map(Object::SecurityGroup),
-            Kind::SecurityBinding => self.bindings.remove(name).map(Object::SecurityBinding),
-            Kind::Server => self.servers.remove(name).map(Object::Server),
-            _ => None,
-        }
-    }
-
-    pub fn objects(&self, kind: Kind) -> Box<dyn Iterator<Item = Object> + '_> {
-        self.objects_behind(kind, (Bound::Unbounded, Bound::Unbounded))
-    }
-
-    /// Those of a kind with names in a range.
-    pub fn objects_behind(
-        &self,
-        kind: Kind,
-        names: (Bound<Name>, Bound<Name>),
-    ) -> Box<dyn Iterator<Item = Object> + '_> {
-        match kind {
-            Kind::PublicPool => Box::new(self.pools.range(names).map(|(_, o)| Object::PublicPool(o.clone()))),
-            Kind::Snat => Box::new(self.snats.range(names).map(|(_, o)| Object::Snat(o.clone()))),
-            Kind::ElasticIp => Box::new(self.elastics.range(names).map(|(_, o)| Object::ElasticIp(o.clone()))),
-            Kind::SecurityGroup => Box::new(self.groups.range(names).map(|(_, o)| Object::SecurityGroup(o.clone()))),
-            Kind::SecurityBinding => {
-                Box::new(self.bindings.range(names).map(|(_, o)| Object::SecurityBinding(o.clone())))
-            }
-            Kind::Server => Box::new(self.servers.range(names).map(|(_, o)| Object::Server(o.clone()))),
-            _ => Box::new(std::iter::empty()),
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        let internet = self.pools.is_empty() && self.snats.is_empty() && self.elastics.is_empty();
-        internet && self.groups.is_empty() && self.bindings.is_empty() && self.servers.is_empty()
-    }
-
-    /// The pool that an address lies in.
-    pub fn pool_of(&self, a: Ipv4Addr) -> Option<&PublicPool> {
-        self.pools.values().find(|p| p.ranges.iter().any(|r| r.contains(a))).map(|p| &**p)
-    }
-}
-
 impl Model {
-    pub(super) fn put_internet(&mut self, object: Object, log: &mut Vec<Undo>) {
+    /// The pool that an address lies in.
+    pub(crate) fn pool_of(&self, a: Ipv4Addr) -> Option<&PublicPool> {
+        self.named.pools.values().find(|p| p.ranges.iter().any(|r| r.contains(a))).map(|p| &**p)
+    }
+
+    pub(super) fn put_named(&mut self, object: Object, log: &mut Vec<Undo>) {
         let (kind, name) = (object.kind(), object.name());
-        let old = self.set_internet(object);
-        log.push(Undo::Internet(kind, name, old.map(Box::new)));
+        let old = self.set_named(object);
+        log.push(Undo::Named(kind, name, old.map(Box::new)));
     }
 
     /// Puts an object of these kinds in; the one of its name that was there.
-    pub(crate) fn set_internet(&mut self, object: Object) -> Option<Object> {
+    pub(crate) fn set_named(&mut self, object: Object) -> Option<Object> {
         self.bound.changes(&object);
-        let old = self.internet.put(object);
+        let old = self.named.put(object);
         old.iter().for_each(|o| self.bound.changes(o));
         old
     }
 
     /// Takes one out.
-    pub(super) fn take_internet(&mut self, kind: Kind, name: &Name) -> Option<Object> {
-        let old = self.internet.remove(kind, name);
+    pub(super) fn take_named(&mut self, kind: Kind, name: &Name) -> Option<Object> {
+        let old = self.named.remove(kind, name);
         old.iter().for_each(|o| self.bound.goes(o));
         old
     }
 
-    pub(super) fn remove_internet(&mut self, kind: Kind, name: &Name, log: &mut Vec<Undo>) -> bool {
-        let old = self.take_internet(kind, name);
+    pub(super) fn remove_named(&mut self, kind: Kind, name: &Name, log: &mut Vec<Undo>) -> bool {
+        let old = self.take_named(kind, name);
         let found = old.is_some();
         if let Some(old) = old {
-            log.push(Undo::Internet(kind, name.clone(), Some(Box::new(old))));
+            log.push(Undo::Named(kind, name.clone(), Some(Box::new(old))));
         }
         found
     }
 
     /// Every rule that joins these objects with each other and with the rest. Of two that take the same, the one that is `described`
     /// is at fault.
-    pub(crate) fn internet_faults(&self, described: Described) -> Vec<Fault> {
+    pub(crate) fn named_faults(&self, described: Described) -> Vec<Fault> {
         let mut out = Vec::new();
-        if !self.internet.is_empty() {
+        if self.has_named() {
+            self.reference_faults(&mut out);
             self.pool_faults(&mut out);
             self.snat_faults(&mut out, described);
             self.elastic_faults(&mut out, described);
@@ -161,9 +79,23 @@ impl Model {
         out
     }
 
+    fn has_named(&self) -> bool {
+        Kind::BY_NAME.iter().any(|kind| self.named.len(*kind) > 0)
+    }
+
+    /// What must exist for its name stands in an object.
+    fn reference_faults(&self, out: &mut Vec<Fault>) {
+        self.named.references(&mut |(own, by), kind, name, path| {
+            if !self.exists(kind, name) {
+                let problem = Problem::UnknownReference { kind, name: name.to_string() };
+                out.push((own, by.clone(), path(), problem));
+            }
+        });
+    }
+
     fn pool_faults(&self, out: &mut Vec<Fault>) {
         let mut all: Vec<(AddressRange, &Name, usize)> = Vec::new();
-        for p in self.internet.pools.values() {
+        for p in self.named.pools.values() {
             all.extend(p.ranges.iter().enumerate().map(|(i, r)| (*r, &p.name, i)));
         }
         all.sort_unstable();
@@ -190,7 +122,10 @@ impl Model {
         };
         if let Some(g) = &self.gateway {
             g.vtep4.into_iter().for_each(|a| taken(a, format!("the tunnel address of Gateway `{}`", g.name)));
-            g.via4.into_iter().for_each(|a| taken(a, format!("the router to the Internet of Gateway `{}`", g.name)));
+            g.via
+                .ipv4
+                .into_iter()
+                .for_each(|a| taken(a, format!("the router to the Internet of Gateway `{}`", g.name)));
         }
         if !all.is_empty() {
             for (a, id) in &self.nc_addrs {
@@ -204,12 +139,8 @@ impl Model {
     fn snat_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let (mut by_vpc, mut prefixes): (HashMap<&Name, &Name>, Vec<(Prefix, &Snat, usize)>) = Default::default();
         let used_up = self.pools_used_up();
-        for s in in_turn(&self.internet.snats, |name| described(Kind::Snat, name)) {
+        for s in in_turn(&self.named.snats, |name| described(Kind::Snat, name)) {
             let mut fault = |field: String, problem| out.push((Kind::Snat, s.name.clone(), field, problem));
-            if !self.vpc_names.contains_key(&s.vpc) {
-                let problem = Problem::UnknownReference { kind: Kind::Vpc, name: s.vpc.to_string() };
-                fault("spec.vpc".into(), problem);
-            }
             if let Some(by) = by_vpc.insert(&s.vpc, &s.name) {
                 let problem = Problem::SecondSnat { vpc: s.vpc.to_string(), by: by.to_string() };
                 fault("spec.vpc".into(), problem);
@@ -217,10 +148,6 @@ impl Model {
             if !s.pools.is_empty() && s.pools.iter().all(|p| used_up.contains(p)) {
                 let pools = s.pools.iter().map(|p| format!("PublicPool `{p}`")).collect::<Vec<_>>().join(", ");
                 fault("spec.pools".into(), Problem::NoAddressLeft { pools });
-            }
-            for (i, pool) in s.pools.iter().enumerate().filter(|(_, p)| !self.internet.pools.contains_key(*p)) {
-                let problem = Problem::UnknownReference { kind: Kind::PublicPool, name: pool.to_string() };
-                fault(format!("spec.pools[{i}]"), problem);
             }
             let own = self.gateway.as_ref().and_then(|g| g.vtep6).map(|a| Prefix::host(a.into()));
             for (i, p) in s.ipv6_prefixes.iter().enumerate() {
@@ -262,18 +189,18 @@ impl Model {
 
     /// Pools of which each address stands for a VM.
     fn pools_used_up(&self) -> HashSet<&Name> {
-        let own = self.internet.elastics.values().filter(|e| e.vm.is_some());
+        let own = self.named.elastics.values().filter(|e| e.vm.is_some());
         let own: BTreeSet<Ipv4Addr> = own.map(|e| e.address).collect();
         let full = |r: &AddressRange| own.range(r.first..=r.last).count() as u64 == r.size();
         let used_up = |p: &&PublicPool| !p.ranges.is_empty() && p.ranges.iter().all(full);
-        self.internet.pools.values().map(|p| &**p).filter(used_up).map(|p| &p.name).collect()
+        self.named.pools.values().map(|p| &**p).filter(used_up).map(|p| &p.name).collect()
     }
 
     fn elastic_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let (mut addresses, mut owners) = (HashMap::new(), HashMap::new());
-        for e in in_turn(&self.internet.elastics, |name| described(Kind::ElasticIp, name)) {
+        for e in in_turn(&self.named.elastics, |name| described(Kind::ElasticIp, name)) {
             let mut fault = |field: String, problem| out.push((Kind::ElasticIp, e.name.clone(), field, problem));
-            if self.internet.pool_of(e.address).is_none() {
+            if self.pool_of(e.address).is_none() {
                 fault("spec.address".into(), Problem::OutsidePools { address: e.address.to_string() });
             }
             if let Some(other) = addresses.insert(e.address, &e.name) {
@@ -321,21 +248,21 @@ impl Model {
 
 impl<'a> Tx<'a> {
     /// Deletes, creates and changes what the set says of these kinds.
-    pub(super) fn put_internet(&mut self) {
+    pub(super) fn put_named(&mut self) {
         let docs = self.docs;
-        for (kind, name, origin) in docs.deletes.iter().filter(|d| INTERNET.contains(&d.0)) {
-            match self.model.remove_internet(*kind, name, &mut self.log) {
+        for (kind, name, origin) in docs.deletes.iter().filter(|d| d.0.is_by_name()) {
+            match self.model.remove_named(*kind, name, &mut self.log) {
                 true => self.tally(*kind).removed += 1,
                 false => self.fail(origin, *kind, name.clone(), "", Problem::NothingToDelete),
             }
         }
-        for item in docs.puts.iter().filter(|i| INTERNET.contains(&i.object.kind())) {
+        for item in docs.puts.iter().filter(|i| i.object.kind().is_by_name()) {
             let (kind, name) = (item.object.kind(), item.object.name());
             let broken = || docs.broken().iter().any(|(b, _)| b.kind == kind && b.name == name);
             if self.failed.contains(&(kind, name.clone())) && !broken() {
                 continue;
             }
-            match self.model.internet.get(kind, &name) {
+            match self.model.named.get(kind, &name) {
                 Some(old) if old == item.object => self.tally(kind).unchanged += 1,
                 old => {
                     match old.is_some() {
@@ -345,36 +272,35 @@ impl<'a> Tx<'a> {
                     self.fresh.insert((kind, name.clone()));
                     let mut object = item.object.clone();
                     if let Object::SecurityGroup(g) = &mut object {
-                        let before = self.model.internet.groups.get(&name).map(|g| &**g);
+                        let before = self.model.named.groups.get(&name).map(|g| &**g);
                         // What its rules name is checked all the same.
                         if let Err(faults) = g.compile(before) {
                             self.rule_faults(&item.origin, &g.spec, faults);
                         }
                     }
-                    self.model.put_internet(object, &mut self.log);
+                    self.model.put_named(object, &mut self.log);
                 }
             }
         }
     }
 
-    /// The rules of [`Model::internet_faults`], if the set can have broken one. A fault is told at the document that brought
+    /// The rules of [`Model::named_faults`], if the set can have broken one. A fault is told at the document that brought
     /// it: the object itself, or the deletion of what it needs.
-    pub(super) fn check_internet(&mut self) {
+    pub(super) fn check_named(&mut self) {
         let docs = self.docs;
         let concerned = |k: Kind| {
-            INTERNET.contains(&k)
-                || matches!(k, Kind::Gateway | Kind::Nc | Kind::Vm | Kind::Vpc | Kind::Route | Kind::Peering)
+            k.is_by_name() || matches!(k, Kind::Gateway | Kind::Nc | Kind::Vm | Kind::Vpc | Kind::Route | Kind::Peering)
         };
         let touched =
             docs.puts.iter().any(|i| concerned(i.object.kind())) || docs.deletes.iter().any(|d| concerned(d.0));
         let filter = self.model.gateway().is_some_and(|g| g.role == Role::Filter);
-        if !touched || self.model.internet.is_empty() && !filter {
+        if !touched || !self.model.has_named() && !filter {
             return;
         }
         let places: HashMap<(Kind, Name), &'a Origin> = docs
             .puts
             .iter()
-            .filter(|i| INTERNET.contains(&i.object.kind()) || i.object.kind() == Kind::Gateway)
+            .filter(|i| i.object.kind().is_by_name() || i.object.kind() == Kind::Gateway)
             .map(|i| ((i.object.kind(), i.object.name()), &i.origin))
             .collect();
         if !docs.recorded {
@@ -382,7 +308,7 @@ impl<'a> Tx<'a> {
         }
         let mut told = HashSet::new();
         let described = |kind: Kind, name: &Name| places.contains_key(&(kind, name.clone()));
-        let mut faults = self.model.internet_faults(&described);
+        let mut faults = self.model.named_faults(&described);
         // Those of the set first: what they say of others is not told there once more.
         faults.sort_by_key(|(kind, name, ..)| !described(*kind, name));
         for (kind, name, field, problem) in faults {
@@ -432,8 +358,8 @@ impl<'a> Tx<'a> {
     /// (as it took VMs with an address of a pool): a node must start with what it acknowledged, and take other changes.
     fn tell_no_address(&mut self, name: Name, field: &str, problem: Problem) {
         let (docs, Problem::NoAddressLeft { pools: told }) = (self.docs, &problem) else { return };
-        let Some(snat) = self.model.internet.snats.get(&name).filter(|_| !docs.recorded) else { return };
-        let pools = || snat.pools.iter().filter_map(|p| self.model.internet.pools.get(p));
+        let Some(snat) = self.model.named.snats.get(&name).filter(|_| !docs.recorded) else { return };
+        let pools = || snat.pools.iter().filter_map(|p| self.model.named.pools.get(p));
         let causes = |object: &Object| match object {
             Object::Snat(s) => s.name == name,
             Object::PublicPool(p) => snat.pools.contains(&p.name),
@@ -459,7 +385,7 @@ impl<'a> Tx<'a> {
     fn check_vm_addresses(&mut self) {
         let docs = self.docs;
         let mut ranges: Vec<(AddressRange, Name)> = Vec::new();
-        for p in self.model.internet.pools.values() {
+        for p in self.model.named.pools.values() {
             ranges.extend(p.ranges.iter().map(|r| (*r, p.name.clone())));
         }
         ranges.sort_unstable();
@@ -517,7 +443,7 @@ impl<'a> Tx<'a> {
 
     /// Warns of a Snat or elastic address that has no way out: no router, or no route that leads to it.
     fn warn_of_no_egress(&mut self, places: &HashMap<(Kind, Name), &'a Origin>) {
-        let egress = self.model.gateway.as_ref().map_or([false; 2], |g| [g.via4.is_some(), g.via6.is_some()]);
+        let egress = self.model.gateway.as_ref().map_or([false; 2], |g| [g.via.ipv4.is_some(), g.via.ipv6.is_some()]);
         let mut routed: HashMap<u32, [bool; 2]> = HashMap::new();
         let mut doubts = Vec::new();
         for ((kind, name), origin) in places {
@@ -544,11 +470,11 @@ impl<'a> Tx<'a> {
     fn served(&self, kind: Kind, name: &Name) -> Option<(Option<u32>, [bool; 2])> {
         match kind {
             Kind::Snat => {
-                let s = self.model.internet.snats.get(name)?;
+                let s = self.model.named.snats.get(name)?;
                 Some((self.model.vpc_names.get(&s.vpc).copied(), [!s.pools.is_empty(), !s.ipv6_prefixes.is_empty()]))
             }
             Kind::ElasticIp => {
-                let e = self.model.internet.elastics.get(name)?;
+                let e = self.model.named.elastics.get(name)?;
                 Some((e.vms().find_map(|(_, vm)| self.model.find_vm(vm)).map(|(vpc, _)| vpc), [true, false]))
             }
             _ => None,
