@@ -4,7 +4,7 @@
 use crate::listing;
 use crate::output::{self, page, show, table, Columns};
 use crate::Global;
-use config::Kind;
+use model::Kind;
 use node::client::{escape, Client};
 use node::rules::{RuleQuery, RuleView};
 use node::states::{MigrationView, StatesView};
@@ -111,7 +111,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         }
         _ => {
             let words = format!("{}, all, {}", Kind::words(), states());
-            let near = config::nearest(&kind.to_ascii_lowercase(), &words.split(", ").collect::<Vec<_>>());
+            let near = model::nearest(&kind.to_ascii_lowercase(), &words.split(", ").collect::<Vec<_>>());
             let near = near.map_or(String::new(), |n| format!(" (did you mean `{n}`?)"));
             anyhow::bail!("there is no `{kind}` to get{near}; there are {words}");
         }

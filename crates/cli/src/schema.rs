@@ -15,6 +15,6 @@ pub struct Args {}
 
 /// Runs the command.
 pub fn run(_args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    output::print(&format!("{:#}\n", config::json_schema()))?;
+    output::print(&format!("{:#}\n", model::json_schema()))?;
     Ok(ExitCode::SUCCESS)
 }

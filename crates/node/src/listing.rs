@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listings of objects and of counters of VMs, in pages: the configuration's lock is held for a page and no longer, so that
 //! changes come between, and no listing is ever in memory as a whole. A listing tells what was when it began
-//! (`config::Snapshot`).
+//! (`model::Snapshot`).
 
 use crate::error::NodeError;
 use crate::service::Node;
 use crate::sessions::SessionQuery;
 use crate::tabledump::Cursor;
 use crate::types::{ListEnd, VmCounters};
-use config::{Kind, Model, Object, Plan, Position, Snapshot, Wanted};
+use model::{Kind, Model, Object, Plan, Position, Snapshot, Wanted};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -413,7 +413,7 @@ impl Node {
         let (mut list, mut places) = (Vec::new(), Vec::new());
         {
             let core = self.core();
-            let mut last: Option<(config::Name, u32)> = None;
+            let mut last: Option<(model::Name, u32)> = None;
             for object in vms {
                 let name = object.name().to_string();
                 let Object::Vm(vm) = object else { continue };
