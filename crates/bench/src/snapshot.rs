@@ -2,7 +2,8 @@
 //! A workload as an operator has it: documents in NDJSON, and the binary snapshot; and from there into the tables.
 use crate::workload::{nc_address, Workload, FIRST_VNI, GATEWAY_MAC, VTEP};
 use crate::{setup, Error};
-use config::{Documents, Model};
+use compile::Compile;
+use model::{Documents, Model};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;

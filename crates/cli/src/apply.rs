@@ -65,7 +65,7 @@ pub fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<u8>> {
     let mut body = Vec::new();
     for path in files {
         let left = (node::api::BODY_MAX as u64).saturating_sub(body.len() as u64 + path.as_os_str().len() as u64 + 12);
-        let content = config::read_input(&path, left);
+        let content = model::read_input(&path, left);
         let content = content.map_err(|why| anyhow::anyhow!("{}: cannot be read: {why}", path.display()))?;
         write_document(&mut body, &path.display().to_string(), &content);
     }
@@ -133,7 +133,7 @@ fn confirmed(plan: &ApplyReport, agreed: &Agreed) -> anyhow::Result<bool> {
 
 /// Signs at the beginning of lines in color, if a terminal looks at them.
 fn colored(text: &str) -> String {
-    let text = &*config::plain_lines(text);
+    let text = &*model::plain_lines(text);
     if !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some() {
         return text.to_string();
     }

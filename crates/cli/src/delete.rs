@@ -2,7 +2,7 @@
 //! `tunny delete`: objects that go.
 
 use crate::Global;
-use config::Kind;
+use model::Kind;
 use node::body::write_document;
 use std::path::PathBuf;
 use std::process::ExitCode;

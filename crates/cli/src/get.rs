@@ -4,7 +4,7 @@
 use crate::listing;
 use crate::output::{self, page, show, table, Columns};
 use crate::Global;
-use config::Kind;
+use model::Kind;
 use node::client::{escape, Client};
 use node::rules::{RuleQuery, RuleView};
 use node::states::{MigrationView, StatesView};
@@ -15,8 +15,7 @@ use std::process::ExitCode;
 
 /// Show a node's objects, tables, counters and water levels.
 ///
-/// Objects: gateway, vpc, nc, vm, route, peering, publicpool, snat, elasticip, securitygroup, securitybinding, server,
-/// or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
+/// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
 /// rules, events (who changed what, or tried to).
 ///
 /// A table has one header for each kind, and columns as wide as the first thousand rows ask for; a wider cell moves the rest of its row. Another
@@ -43,7 +42,7 @@ pub struct Args {
     /// Of rules: those that decided about nothing since they came.
     #[arg(long)]
     unused: bool,
-    /// Only of this VPC: of vm, route, peering, snat, securitybinding, server, vm-counters, counters, drops, sessions and ports.
+    /// Only of this VPC: of objects that belong to VPCs, vm-counters, counters, drops, sessions and ports.
     #[arg(long, value_name = "NAME")]
     vpc: Option<String>,
     #[command(flatten)]
@@ -107,12 +106,12 @@ fn check(args: &Args) -> anyhow::Result<()> {
         (_, Some(options), _) => options.to_vec(),
         ("all", ..) => OF_OBJECTS.to_vec(),
         (_, _, Some(kind)) => {
-            let vpc = config::KINDS_OF_VPCS.contains(&kind).then_some("--vpc");
+            let vpc = kind.is_of_vpcs().then_some("--vpc");
             OF_OBJECTS.iter().copied().chain(vpc).collect()
         }
         _ => {
             let words = format!("{}, all, {}", Kind::words(), states());
-            let near = config::nearest(&kind.to_ascii_lowercase(), &words.split(", ").collect::<Vec<_>>());
+            let near = model::nearest(&kind.to_ascii_lowercase(), &words.split(", ").collect::<Vec<_>>());
             let near = near.map_or(String::new(), |n| format!(" (did you mean `{n}`?)"));
             anyhow::bail!("there is no `{kind}` to get{near}; there are {words}");
         }

@@ -3,8 +3,8 @@
 
 use crate::Global;
 use anyhow::Context;
-use config::{Kind, Mac, Model, Object};
 use lab::host::{Port, Vtep};
+use model::{Kind, Mac, Model, Object};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ fn from_files(nc: &str, files: &[PathBuf]) -> anyhow::Result<Host> {
     let files = crate::input::files(files)?;
     let _patience = crate::input::patience(&files);
     let mut model = Model::new();
-    let tried = config::validate_files(&files, &mut model).and_then(|(docs, _)| model.apply(&docs));
+    let tried = model::validate_files(&files, &mut model).and_then(|(docs, _)| model.apply(&docs));
     tried.map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(|e| e.to_string()).collect();
         anyhow::anyhow!("the configuration is not valid:\n{}", lines.join("\n"))
@@ -90,7 +90,7 @@ fn from_files(nc: &str, files: &[PathBuf]) -> anyhow::Result<Host> {
 }
 
 fn name(text: &str) -> Result<String, String> {
-    config::check_name(text).map(|()| text.to_string())
+    model::check_name(text).map(|()| text.to_string())
 }
 
 /// An address that a tunnel can end at.

@@ -26,7 +26,7 @@ const TEXT_MAX: u64 = 1 << 30;
 
 /// The text of a file, bounded.
 pub fn text(path: &Path) -> anyhow::Result<String> {
-    config::read_text(path, TEXT_MAX).map_err(|why| anyhow::anyhow!("{} cannot be read: {why}", path.display()))
+    model::read_text(path, TEXT_MAX).map_err(|why| anyhow::anyhow!("{} cannot be read: {why}", path.display()))
 }
 
 /// A time in seconds, as an option.
@@ -40,7 +40,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 /// Says what is waited for, if reading these files takes long.
 pub fn patience(files: &[PathBuf]) -> Patience {
     let waits = |path: &Path| {
-        if config::is_standard_input(path) {
+        if model::is_standard_input(path) {
             return Some("reading standard input until it ends (on a terminal: Ctrl-D)".to_string());
         }
         let fifo = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_fifo());

@@ -61,10 +61,10 @@ impl Printer {
             Format::Json => {
                 let before = if self.count == 1 { "[\n" } else { ",\n" };
                 let text = serde_json::to_string_pretty(&value)?.replace('\n', "\n  ");
-                write!(self.out, "{before}  {}", config::plain_json(&text))
+                write!(self.out, "{before}  {}", model::plain_json(&text))
             }
             Format::Yaml if value.get("apiVersion").is_some() => {
-                self.out.write_all(config::yaml_document(&value).as_bytes())
+                self.out.write_all(model::yaml_document(&value).as_bytes())
             }
             Format::Yaml => {
                 let text = crate::output::yaml(&value);

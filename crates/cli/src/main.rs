@@ -21,6 +21,7 @@ mod output;
 mod plan;
 mod reference;
 mod replay;
+mod schema;
 mod sessions;
 mod sink;
 mod top;
@@ -87,6 +88,7 @@ enum Command {
     Trace(Box<trace::Args>),
     Capture(capture::Args),
     Replay(replay::Args),
+    Schema(schema::Args),
     HostCommands(host_commands::Args),
     Lab(lab::Args),
     Cache(cache::Args),
@@ -117,6 +119,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(*args, global),
         Command::Capture(args) => capture::run(args, global),
         Command::Replay(args) => replay::run(args, global),
+        Command::Schema(args) => schema::run(args, global),
         Command::HostCommands(args) => host_commands::run(args, global),
         Command::Lab(args) => lab::run(args, global),
         Command::Cache(args) => cache::run(args, global),

@@ -47,7 +47,7 @@ pub fn width() -> usize {
 
 /// Writes to standard output. Control characters in names from outside are written out.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    print_as_it_is(&config::plain_lines(text))
+    print_as_it_is(&model::plain_lines(text))
 }
 
 /// Writes to standard output what is safe already.
@@ -57,7 +57,7 @@ pub fn print_as_it_is(text: &str) -> anyhow::Result<()> {
 
 /// Says something on standard error. Whether anybody hears it changes nothing.
 pub fn say(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{}", config::plain_lines(&text.to_string()));
+    let _ = writeln!(std::io::stderr(), "{}", model::plain_lines(&text.to_string()));
 }
 
 /// Says why a command failed: a sentence a line, or as JSON where JSON was asked for.
@@ -65,7 +65,7 @@ pub fn fail(format: Format, sentences: &str) {
     match format {
         Format::Json => {
             let errors: Vec<&str> = sentences.lines().collect();
-            say(config::plain_json(&serde_json::json!({ "errors": errors }).to_string()));
+            say(model::plain_json(&serde_json::json!({ "errors": errors }).to_string()));
         }
         _ => say(format_args!("tunny: {sentences}")),
     }
@@ -115,7 +115,7 @@ impl Drop for Patience {
 pub fn show<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     let text = match format {
         Format::Table => table(value),
-        Format::Json => config::plain_json(&serde_json::to_string_pretty(value)?).into_owned() + "\n",
+        Format::Json => model::plain_json(&serde_json::to_string_pretty(value)?).into_owned() + "\n",
         Format::Yaml => yaml(&serde_json::to_value(value)?),
     };
     print(&text)
@@ -180,7 +180,7 @@ fn wrapped<H: AsRef<str>>(headers: &[H], rows: &[Vec<String>], width: usize) -> 
     let mut lines = Vec::new();
     for row in rows {
         let mut cells = row[..last].to_vec();
-        for piece in pieces(&config::plain(&row[last]), room) {
+        for piece in pieces(&model::plain(&row[last]), room) {
             cells.push(piece);
             lines.push(std::mem::replace(&mut cells, vec![String::new(); last]));
         }
@@ -221,7 +221,7 @@ pub fn page<H: AsRef<str>>(
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> String {
     let rows: Vec<Vec<String>> =
-        rows.into_iter().map(|row| row.into_iter().map(|cell| config::plain(&cell).into_owned()).collect()).collect();
+        rows.into_iter().map(|row| row.into_iter().map(|cell| model::plain(&cell).into_owned()).collect()).collect();
     if rows.is_empty() {
         return String::from("nothing to show\n");
     }

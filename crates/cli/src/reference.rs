@@ -32,7 +32,7 @@ pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
         crate::output::print(&markdown())?;
         return Ok(ExitCode::SUCCESS);
     };
-    for (name, text) in [("cli.md", markdown()), ("configuration.md", config::reference())] {
+    for (name, text) in [("cli.md", markdown()), ("configuration.md", model::reference())] {
         let path = dir.join(name);
         if std::fs::read_to_string(&path).is_ok_and(|have| have == text) {
             continue;

@@ -107,10 +107,10 @@ pub fn sessions(
             writeln!(out, "{}", head())?;
         }
         match format {
-            Format::Table => writeln!(out, "{}", config::plain(&line(&serde_json::from_slice(text)?)))?,
+            Format::Table => writeln!(out, "{}", model::plain(&line(&serde_json::from_slice(text)?)))?,
             Format::Json => {
                 out.write_all(if count == 1 { &b"["[..] } else { &b",\n"[..] })?;
-                out.write_all(config::plain_json(&String::from_utf8_lossy(text)).as_bytes())?;
+                out.write_all(model::plain_json(&String::from_utf8_lossy(text)).as_bytes())?;
             }
             Format::Yaml => write!(out, "---\n{}", yaml(&serde_json::from_slice(text)?))?,
         }

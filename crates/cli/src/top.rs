@@ -72,7 +72,7 @@ fn quit() -> std::io::Result<bool> {
 fn headline(t: &Top) -> String {
     format!(
         "engine {}   in {}pps {}bit/s   forwarded {}pps   dropped {}pps   punted {}pps   fast path {:.2} %   {}",
-        config::plain(&t.engine),
+        model::plain(&t.engine),
         si(t.rx_pps),
         si(t.rx_bps),
         si(t.forwarded_pps),
@@ -172,7 +172,7 @@ mod tests {
             ..Default::default()
         };
         let harmless = |text: &str| text.chars().all(|c| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c));
-        let once = config::plain_lines(&text(&t)).into_owned();
+        let once = model::plain_lines(&text(&t)).into_owned();
         assert!(once.lines().all(harmless), "{once:?}");
         assert_eq!(once.matches("owned").count(), 8);
         let mut terminal = ratatui::Terminal::new(ratatui::backend::TestBackend::new(160, 60)).unwrap();

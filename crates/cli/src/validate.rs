@@ -5,7 +5,7 @@ use crate::output::{print, say, Format};
 use crate::sink::Sink;
 use crate::Global;
 use anyhow::Context;
-use config::Model;
+use model::Model;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let files = crate::input::files(&args.files)?;
     let patience = crate::input::patience(&files);
     let mut model = Model::new();
-    let (documents, errors, warnings) = match config::validate_files(&files, &mut model) {
+    let (documents, errors, warnings) = match model::validate_files(&files, &mut model) {
         Ok((docs, warnings)) => {
             if let Some(path) = &args.snapshot {
                 // The documents were just accepted, so this cannot fail on their account.
@@ -47,12 +47,12 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         for warning in &warnings {
             say(format_args!("warning: {warning}"));
         }
-        match config::ConfigError::count(&errors) {
+        match model::ConfigError::count(&errors) {
             0 => print(&format!("{documents} documents, no errors\n"))?,
             n => say(format_args!("{n} error{}", if n == 1 { "" } else { "s" })),
         }
     } else {
-        let list = |list: &[config::ConfigError]| list.iter().map(|e| e.to_json()).collect::<Vec<_>>();
+        let list = |list: &[model::ConfigError]| list.iter().map(|e| e.to_json()).collect::<Vec<_>>();
         let value = serde_json::json!({
             "valid": errors.is_empty(), "documents": documents, "errors": list(&errors), "warnings": list(&warnings)
         });

@@ -183,10 +183,11 @@ fn a_scrape_of_all_vms_holds_ten_thousand() {
 /// A state as an earlier version left it, with addresses that are refused today.
 #[test]
 fn a_state_with_addresses_that_are_refused_today_starts_and_names_them() {
-    use config::{AddressRange, Addresses, Documents, Object, Store, Vm};
+    use model::{AddressRange, Addresses, Documents, Object, Vm};
+    use store::Store;
     let dir = tempfile::tempdir().unwrap();
     let example = |name: &str| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
-    let mut docs: Documents = config::parse_files(&[example("internet.yaml")]).unwrap();
+    let mut docs: Documents = model::parse_files(&[example("internet.yaml")]).unwrap();
     let vm = docs.puts.iter().find_map(|item| match &item.object {
         Object::Vm(vm) => Some(Vm {
             name: Some("old".into()),

@@ -3,7 +3,7 @@
 
 use crate::error::NodeError;
 use crate::service::Mode;
-use config::{ConfigError, Documents, Kind};
+use model::{ConfigError, Documents, Kind};
 
 /// Takes a request's frames of (u32 length, name, u64 length, content) apart; numbers are little-endian.
 pub(crate) fn frames(body: &[u8]) -> Option<Vec<(String, &[u8])>> {

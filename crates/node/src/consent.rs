@@ -4,7 +4,7 @@
 //! is committed is the plan that was shown.
 
 use crate::error::NodeError;
-use config::{Kind, Model, Plan};
+use model::{Kind, Model, Plan};
 use serde::{Deserialize, Serialize};
 
 /// A change that deletes more than one object in so many asks for the number.

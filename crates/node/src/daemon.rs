@@ -17,7 +17,8 @@ use crate::startup::Steps;
 use crate::store::Persist;
 use crate::types::ApplyReport;
 use crate::upgrade::Predecessor;
-use config::Model;
+use compile::Compile;
+use model::{Kind, Model};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -188,7 +189,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if options.choice != Choice::None {
         steps.begin("learning the ways of the underlay");
         let watcher = Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), internet.egress()))?;
-        watcher.add_ncs(model.objects(config::Kind::Nc).filter_map(nc_address).chain(routers).collect());
+        watcher.add_ncs(model.objects(model::Kind::Nc).filter_map(nc_address).chain(routers).collect());
         if !watcher.sync(UNDERLAY_PATIENCE) {
             notes.push("the underlay was not known within 2 s; packets wait for it".into());
         }
@@ -303,12 +304,14 @@ impl Drop for Running {
 
 fn counts(model: &Model) -> String {
     let c = model.counts();
-    format!("{} VPCs, {} NCs, {} VMs, {} routes, {} peerings", c.vpcs, c.ncs, c.vms, c.routes, c.peerings)
+    let n = |kind| c.of(kind);
+    let (vpcs, ncs, vms) = (n(Kind::Vpc), n(Kind::Nc), n(Kind::Vm));
+    format!("{vpcs} VPCs, {ncs} NCs, {vms} VMs, {} routes, {} peerings", n(Kind::Route), n(Kind::Peering))
 }
 
-fn nc_address(object: config::Object) -> Option<std::net::IpAddr> {
+fn nc_address(object: model::Object) -> Option<std::net::IpAddr> {
     match object {
-        config::Object::Nc(nc) => Some(nc.address),
+        model::Object::Nc(nc) => Some(nc.address),
         _ => None,
     }
 }
@@ -371,10 +374,9 @@ fn apply_files(
     store: Option<&mut Persist>,
     notes: &mut Vec<String>,
 ) -> Result<Option<serde_json::Value>, NodeError> {
-    let sentences =
-        |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
+    let sentences = |errors: Vec<model::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
     let files = expand(paths)?;
-    let docs = config::parse_files(&files).map_err(sentences)?;
+    let docs = model::parse_files(&files).map_err(sentences)?;
     let plan = model.apply(&docs).map_err(sentences)?;
     notes.extend(plan.warnings().iter().map(|w| w.to_string()));
     if let (Some(store), false) = (store, plan.is_empty()) {

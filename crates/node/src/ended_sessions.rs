@@ -3,7 +3,8 @@
 
 use crate::counters::monotonic_ns;
 use crate::internet::{binding, Internet};
-use config::{Kind, Model, NatPlan, Plan};
+use compile::{Compile, NatPlan};
+use model::{Kind, Model, Plan};
 use serde_json::json;
 use session::nat::Translator;
 use session::{Cursor, Filter, Owner};

@@ -74,7 +74,7 @@ impl Node {
         let origin = Origin::node(&format!("SIGHUP, files {of}"));
         let done = self.audited(("reload", &origin), &Consent::none(), || {
             let files = crate::daemon::expand(paths)?;
-            let docs = config::parse_files(&files).map_err(sentences)?;
+            let docs = model::parse_files(&files).map_err(sentences)?;
             self.apply_documents(&docs, false, &Consent::none())
         });
         *self.unread.lock() = match done {

@@ -14,9 +14,10 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use ::states::Backing;
-use config::{Model, NatPlan, WirePlan};
+use compile::{Compile, NatPlan, WirePlan};
 use filter::Filter;
 use gateway::Nat;
+use model::Model;
 use parking_lot::Mutex;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
 use session::upgrade::Image;
@@ -72,7 +73,7 @@ pub fn binding(s: &SessionInfo) -> Binding {
 }
 
 fn options(model: &Model, salt: u64) -> Options {
-    let timeouts = model.gateway().map_or_else(Default::default, |g| g.timeouts);
+    let timeouts = model.gateway().map_or_else(Default::default, |g| compile::durations(&g.timeouts));
     let sessions = model.limits().sessions;
     Options {
         sessions,
@@ -86,8 +87,7 @@ fn options(model: &Model, salt: u64) -> Options {
 
 /// The routers of a configuration.
 fn routers(model: &Model) -> [Option<IpAddr>; 2] {
-    let g = model.gateway();
-    [g.and_then(|g| g.via4).map(IpAddr::V4), g.and_then(|g| g.via6).map(IpAddr::V6)]
+    model.gateway().map_or([None; 2], |g| g.via.each())
 }
 
 impl Internet {
@@ -405,7 +405,7 @@ impl Internet {
     }
 
     fn set_log(&self, model: &Model) {
-        let wanted = model.gateway().map_or(config::SessionLog::Off, |g| g.session_log.clone());
+        let wanted = model.gateway().map_or(model::SessionLog::Off, |g| g.session_log.clone());
         if self.log.set(Some(&wanted)) {
             self.log.name(model, None);
         }

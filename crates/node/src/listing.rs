@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listings of objects and of counters of VMs, in pages: the configuration's lock is held for a page and no longer, so that
 //! changes come between, and no listing is ever in memory as a whole. A listing tells what was when it began
-//! (`config::Snapshot`).
+//! (`model::Snapshot`).
 
 use crate::error::NodeError;
 use crate::service::Node;
 use crate::sessions::SessionQuery;
 use crate::tabledump::Cursor;
 use crate::types::{ListEnd, VmCounters};
-use config::{Kind, Model, Object, Plan, Position, Snapshot, Wanted, KINDS_OF_VPCS};
+use model::{Kind, Model, Object, Plan, Position, Snapshot, Wanted};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -107,8 +107,9 @@ impl ListQuery {
     fn snapshot(&self, kind: &str, model: &Model) -> Result<Snapshot, NodeError> {
         let kinds = kinds(kind)?;
         if !self.vpc.is_empty() {
-            if !kinds.iter().all(|k| KINDS_OF_VPCS.contains(k)) {
-                let known = KINDS_OF_VPCS.map(|k| k.name().to_lowercase()).join(", ");
+            if !kinds.iter().all(|k| k.is_of_vpcs()) {
+                let known = Kind::ALL.into_iter().filter(|k| k.is_of_vpcs());
+                let known = known.map(|k| k.name().to_lowercase()).collect::<Vec<_>>().join(", ");
                 return Err(NodeError::Request(format!("`{kind}` cannot be chosen by VPC; that can {known}")));
             }
             known(model, Kind::Vpc, &self.vpc)?;
@@ -412,7 +413,7 @@ impl Node {
         let (mut list, mut places) = (Vec::new(), Vec::new());
         {
             let core = self.core();
-            let mut last: Option<(config::Name, u32)> = None;
+            let mut last: Option<(model::Name, u32)> = None;
             for object in vms {
                 let name = object.name().to_string();
                 let Object::Vm(vm) = object else { continue };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Uplinks whose MTU is too small for what every IPv6 link must carry (RFC 8200 §5) in a tunnel.
 
-use config::{Gateway, Problem, Role};
+use model::{Gateway, Problem, Role};
 
 /// Bytes that every IPv6 link carries.
 const LEAST: u32 = 1280;

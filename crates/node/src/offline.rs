@@ -4,8 +4,9 @@
 
 use crate::error::NodeError;
 use crate::pcap::Packet;
-use config::{Kind, Model, Object};
+use compile::Compile;
 use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
+use model::{Kind, Model, Object};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -37,10 +38,10 @@ impl Offline {
     /// Reads configuration files and fills tables with them. `mtu` is that of the made-up underlay.
     pub fn new(files: &[PathBuf], mtu: u16) -> Result<Self, NodeError> {
         let sentences =
-            |errors: Vec<config::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
+            |errors: Vec<model::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
         let files = crate::daemon::expand(files)?;
         let mut model = Model::new();
-        let (docs, warnings) = config::validate_files(&files, &mut model).map_err(sentences)?;
+        let (docs, warnings) = model::validate_files(&files, &mut model).map_err(sentences)?;
         model.apply(&docs).map_err(sentences)?;
         let memory = Arc::new(HeapMemory::new().map_err(NodeError::system("reserving table memory"))?);
         let options = WriterOptions { xdp_slots: 0, worker_slots: 1, ..Default::default() };
@@ -60,7 +61,7 @@ impl Offline {
             .objects(Kind::Nc)
             .filter_map(|o| if let Object::Nc(nc) = o { Some(nc.address) } else { None })
             .collect();
-        let routers = self.model.gateway().map_or([None; 2], |g| [g.via4.map(IpAddr::V4), g.via6.map(IpAddr::V6)]);
+        let routers = self.model.gateway().map_or([None; 2], |g| g.via.each());
         let count = ncs.len() as u64;
         for (number, nc) in ncs.into_iter().enumerate() {
             let group = self.neighbour(nc, number as u64, mtu)?;

@@ -22,7 +22,8 @@ use crate::store::Persist;
 use crate::tabledump::Cursor;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, LIST_END};
-use config::{ConfigError, Documents, Kind, Model, NatPlan, Object, Plan};
+use compile::{Compile, CompilePlan, NatPlan};
+use model::{ConfigError, Documents, Kind, Model, Object, Plan};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -498,8 +499,8 @@ impl Node {
         let (docs, errors) = read_documents(body, mode)?;
         if !errors.is_empty() {
             let errors = match mode {
-                Mode::Replace => config::every_error(&docs, errors, &mut Model::new()),
-                _ => config::every_error(&docs, errors, &mut self.core.lock().model),
+                Mode::Replace => model::every_error(&docs, errors, &mut Model::new()),
+                _ => model::every_error(&docs, errors, &mut self.core.lock().model),
             };
             return Err(sentences(errors));
         }
@@ -605,7 +606,7 @@ impl Node {
         let Some(gateway) = model.gateway() else { return Vec::new() };
         let absent = self.plane.lock().absent(&gateway.uplinks);
         let warning = |(at, why): (usize, String)| {
-            let problem = config::Problem::NoInterface { name: gateway.uplinks[at].clone(), why };
+            let problem = model::Problem::NoInterface { name: gateway.uplinks[at].clone(), why };
             docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem)
         };
         let narrow = narrow::problems(gateway, self.plane.lock().mtus(&gateway.uplinks).into_iter());
@@ -749,7 +750,7 @@ impl Node {
             "" => {}
             "all" => {
                 self.each_vm(crate::metrics::VMS_MAX, |v| list.push(v));
-                left_out = self.core().model.counts().vms.saturating_sub(crate::metrics::VMS_MAX);
+                left_out = self.core().model.counts().of(Kind::Vm).saturating_sub(crate::metrics::VMS_MAX);
             }
             name => list = self.counters_of(name)?,
         }
@@ -777,5 +778,5 @@ impl Node {
 pub fn service(model: &Model) -> Service {
     let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
     let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
-    Service { uplinks: g.ports(), wires: g.role == config::Role::Filter, engine: g.engine, vteps, port: g.vxlan_port }
+    Service { uplinks: g.ports(), wires: g.role == model::Role::Filter, engine: g.engine, vteps, port: g.vxlan_port }
 }

@@ -140,7 +140,7 @@ impl Record {
 }
 
 struct Writing {
-    target: config::SessionLog,
+    target: model::SessionLog,
     thread: JoinHandle<()>,
 }
 
@@ -170,7 +170,7 @@ impl Health {
 }
 
 /// Names of VPCs by VNI, while the log is on. Those that went stay a while, since their sessions end after them.
-type Names = Arc<RwLock<HashMap<u32, config::Name>>>;
+type Names = Arc<RwLock<HashMap<u32, model::Name>>>;
 
 /// Names of VPCs that went are forgotten when they are so many more than the others.
 const GONE_MAX: usize = 1024;
@@ -213,22 +213,22 @@ impl SessionLog {
     }
 
     /// The names of VPCs: of those of `vnis` anew, or of all.
-    pub fn name(&self, model: &config::Model, vnis: Option<&[u32]>) {
+    pub fn name(&self, model: &model::Model, vnis: Option<&[u32]>) {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
         let mut names = self.names.write();
-        match vnis.filter(|_| names.len() <= 2 * model.counts().vpcs as usize + GONE_MAX) {
+        match vnis.filter(|_| names.len() <= 2 * model.counts().of(model::Kind::Vpc) as usize + GONE_MAX) {
             Some(vnis) => names.extend(vnis.iter().filter_map(|vni| Some((*vni, model.vpc_by_vni(*vni)?.clone())))),
             None => *names = model.vpc_names().collect(),
         }
     }
 
     /// Where to write from now on; `None` ends it. Whether that is elsewhere than before.
-    pub fn set(&self, target: Option<&config::SessionLog>) -> bool {
+    pub fn set(&self, target: Option<&model::SessionLog>) -> bool {
         let target = target.cloned().unwrap_or_default();
         let mut writing = self.writing.lock();
-        if writing.as_ref().map_or(config::SessionLog::Off, |w| w.target.clone()) == target {
+        if writing.as_ref().map_or(model::SessionLog::Off, |w| w.target.clone()) == target {
             return false;
         }
         self.on.store(false, Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl SessionLog {
         if let Some(old) = writing.take() {
             let _ = old.thread.join();
         }
-        if target == config::SessionLog::Off {
+        if target == model::SessionLog::Off {
             return true;
         }
         let (sender, receiver) = sync_channel(QUEUE);
@@ -346,11 +346,11 @@ impl SessionLog {
     }
 }
 
-fn write(target: &config::SessionLog, records: &Receiver<Record>, health: &Health, names: &Names) {
+fn write(target: &model::SessionLog, records: &Receiver<Record>, health: &Health, names: &Names) {
     match target {
-        config::SessionLog::Off => {}
-        config::SessionLog::File(path) => write_file(PathBuf::from(path), records, health, names),
-        config::SessionLog::Ipfix(to) => {
+        model::SessionLog::Off => {}
+        model::SessionLog::File(path) => write_file(PathBuf::from(path), records, health, names),
+        model::SessionLog::Ipfix(to) => {
             let mut exporter = Exporter::new(*to);
             while let Some(list) = next(records) {
                 match exporter.send(&list, wall_now()) {
@@ -416,7 +416,7 @@ mod tests {
             }
             log.trouble()
         };
-        log.set(Some(&config::SessionLog::File(path.display().to_string())));
+        log.set(Some(&model::SessionLog::File(path.display().to_string())));
         let trouble = wait(true).unwrap();
         assert!(trouble.contains("later/log cannot be written"), "{trouble}");
         std::fs::create_dir(dir.path().join("later")).unwrap();

@@ -10,8 +10,8 @@ use crate::error::NodeError;
 use crate::table_copy::copy_words_of;
 use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
 use abi::{STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
-use config::RemoteAgent;
 use gateway::Nat;
+use model::RemoteAgent;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use session::{

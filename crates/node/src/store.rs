@@ -3,7 +3,8 @@
 
 use crate::claim::Generation;
 use crate::error::NodeError;
-use config::{Documents, Model, SnapshotError, Store, StoreError};
+use ::store::{Store, StoreError};
+use model::{Documents, Model, SnapshotError};
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -177,6 +178,6 @@ pub fn snapshot(content: &[u8]) -> Option<Result<Model, NodeError>> {
 
 /// The limits of the tables that a configuration asks for.
 pub fn limits(model: &Model) -> tables::Limits {
-    let config::Limits { vpcs, routes, vms, ncs, .. } = model.limits();
+    let model::Limits { vpcs, routes, vms, ncs, .. } = model.limits();
     tables::Limits { tenants: vpcs, routes: u64::from(routes), vms, ncs, ..Default::default() }
 }

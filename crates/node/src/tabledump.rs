@@ -3,7 +3,7 @@
 //! has one for a VNI; routes are the intervals that the tree cuts the addresses into, since that is what packets see.
 
 use crate::error::NodeError;
-use config::Kind;
+use model::Kind;
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

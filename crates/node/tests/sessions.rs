@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `tunny get ports` says of a VPC's sessions: which of them the fast path serves, also after a restart, and what was refused.
 
+use compile::{Compile, CompilePlan};
 use gateway::{Batch, Frame, Gateway, HEADROOM};
 use node::internet::Internet;
 use node::sessions::{ElasticView, SessionQuery};
@@ -33,19 +34,19 @@ const REGION: &str = "\
 
 const RED: u32 = 7;
 
-fn model() -> config::Model {
-    config::Model::from_documents(&config::parse_text("region.yaml", REGION).unwrap()).unwrap().0
+fn model() -> model::Model {
+    model::Model::from_documents(&model::parse_text("region.yaml", REGION).unwrap()).unwrap().0
 }
 
 /// Tables that know of this model, but for what concerns the Internet.
-fn tables(model: &config::Model) -> Writer {
+fn tables(model: &model::Model) -> Writer {
     let options = WriterOptions { xdp_slots: 0, worker_slots: 1, ..WriterOptions::default() };
     let mut writer = Writer::create(Arc::new(tables::HeapMemory::new().unwrap()), options).unwrap();
     writer.commit(&model.full_commit()).unwrap();
     writer
 }
 
-fn open(memory: &Arc<dyn SessionMemory>, model: &config::Model, writer: &mut Writer) -> Internet {
+fn open(memory: &Arc<dyn SessionMemory>, model: &model::Model, writer: &mut Writer) -> Internet {
     let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
     Internet::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
 }
@@ -124,7 +125,7 @@ fn a_conflict_of_two_connections_is_told_among_what_was_refused() {
 
     // Another VM gets all these ports by a forward; a's session goes on by right.
     let forward = "{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: f}, spec: {address: 203.0.113.10, forwards: ['udp/1024-65535=e:1024']}}";
-    let plan = model.apply(&config::parse_text("forward.yaml", forward).unwrap()).unwrap();
+    let plan = model.apply(&model::parse_text("forward.yaml", forward).unwrap()).unwrap();
     let commit = plan.commit(&model);
     let nat = internet.prepare(&mut writer, model.nat()).unwrap();
     writer.commit(&commit).unwrap();
@@ -147,7 +148,7 @@ fn who_asks_for_ports_is_told_of_elastic_addresses_and_forwards() {
 {apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: f}, spec: {address: 203.0.113.17, forwards: ['tcp/80-89=e:8080', 'udp/53=a']}}
 ---
 {apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: one}, spec: {address: 203.0.113.16, vm: a}}";
-    model.apply(&config::parse_text("elastic.yaml", elastic).unwrap()).unwrap();
+    model.apply(&model::parse_text("elastic.yaml", elastic).unwrap()).unwrap();
     let mut writer = tables(&model);
     let internet = open(&memory, &model, &mut writer);
     let vpcs = BTreeMap::from([(RED, "red".to_string())]);

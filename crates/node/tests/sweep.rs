@@ -2,6 +2,7 @@
 //! A change of rules, or of translation, reaches connections that say nothing; that of rules also if the node ends between the change
 //! and the sweep.
 
+use compile::{Compile, CompilePlan};
 use node::internet::Internet;
 use session::nat::{Flow, Refusal};
 use session::{
@@ -62,11 +63,11 @@ fn there(internet: &Internet, vni: u32) -> bool {
 
 #[test]
 fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
-    let mut model = config::Model::from_documents(&config::parse_text("region.yaml", REGION).unwrap()).unwrap().0;
+    let mut model = model::Model::from_documents(&model::parse_text("region.yaml", REGION).unwrap()).unwrap().0;
     let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().unwrap());
     let mut writer = Writer::create(Arc::new(tables::HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();
     writer.commit(&model.full_commit()).unwrap();
-    let open = |model: &config::Model, writer: &mut Writer| {
+    let open = |model: &model::Model, writer: &mut Writer| {
         let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
         Internet::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
     };
@@ -76,7 +77,7 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     // Red's rule goes; the thread that sweeps never ran.
     let change =
         "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: red}, spec: {rules: [ingress allow udp/54 any]}}";
-    let plan = model.apply(&config::parse_text("change.yaml", change).unwrap()).unwrap();
+    let plan = model.apply(&model::parse_text("change.yaml", change).unwrap()).unwrap();
     let commit = plan.commit(&model);
     let wanted = first.prepare(&mut writer, model.nat()).unwrap();
     writer.commit(&commit).unwrap();
@@ -108,13 +109,13 @@ const PUBLIC: &str = "\
 ";
 
 /// Green and blue, each with a pool.
-fn snats(green: &str, blue: &str) -> config::Documents {
+fn snats(green: &str, blue: &str) -> model::Documents {
     let text = format!(
         "{{apiVersion: tunny/v1, kind: Snat, metadata: {{name: green}}, spec: {{vpc: green, pools: [{green}], limits: {{sessions: 60}}}}}}
 ---
 {{apiVersion: tunny/v1, kind: Snat, metadata: {{name: blue}}, spec: {{vpc: blue, pools: [{blue}]}}}}"
     );
-    config::parse_text("snats.yaml", &text).unwrap()
+    model::parse_text("snats.yaml", &text).unwrap()
 }
 
 /// A connection to UDP 53 in the Internet that is answered: it lives long and is not evicted.
@@ -141,7 +142,7 @@ fn outward(internet: &Internet, writer: &Writer, vni: u32, port: u16) -> Result<
 
 #[test]
 fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behind() {
-    let mut model = config::Model::from_documents(&config::parse_text("region.yaml", PUBLIC).unwrap()).unwrap().0;
+    let mut model = model::Model::from_documents(&model::parse_text("region.yaml", PUBLIC).unwrap()).unwrap().0;
     model.apply(&snats("nano", "wide")).unwrap();
     let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().unwrap());
     let mut writer = Writer::create(Arc::new(tables::HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();

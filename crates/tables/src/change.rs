@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the configuration writer is asked to change, and how it answers. Plain data, already resolved: VNIs, numbers and
-//! addresses; names and files are the business of crate `config`.
+//! addresses; names and files are the business of crate `model`.
 
 use abi::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -2,7 +2,7 @@
 //! Text and snapshots that an operator hands over.
 
 use super::{repository_files, sentence, Target};
-use config::{Documents, Model};
+use model::{Documents, Model};
 
 const WORDS: &[&str] = &[
     "apiVersion: ",
@@ -38,16 +38,16 @@ const WORDS: &[&str] = &[
     "Gbit",
 ];
 
-fn outcome(errors: &[config::ConfigError]) -> u64 {
+fn outcome(errors: &[model::ConfigError]) -> u64 {
     errors.first().map_or(1, |e| sentence(&e.to_string()))
 }
 
 /// Reads documents and, if they are good, puts them into an empty model.
 fn read(name: &str, bytes: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(bytes);
-    match config::parse_text(name, &text) {
+    match model::parse_text(name, &text) {
         Err(errors) => {
-            assert!(!errors.is_empty() && errors.len() <= config::ERRORS_MAX + 1);
+            assert!(!errors.is_empty() && errors.len() <= model::ERRORS_MAX + 1);
             outcome(&errors)
         }
         Ok(documents) => match Model::new().apply(&documents) {
@@ -114,19 +114,19 @@ impl Target for Snapshot {
     fn run(&mut self, input: &[u8]) -> u64 {
         let mut errors = Vec::new();
         Documents::default().read_bytes("fuzz", input, &mut errors);
-        let kind = |r: Result<(Model, u64), config::SnapshotError>| match r {
+        let kind = |r: Result<(Model, u64), model::SnapshotError>| match r {
             Ok(_) => 1,
             Err(e) => sentence(&e.to_string()),
         };
         let plain = kind(Model::from_snapshot(input));
-        let sealed = config::testing::reseal(input);
+        let sealed = model::bytes::reseal(input);
         plain.wrapping_mul(31).wrapping_add(kind(Model::from_snapshot(&sealed)))
     }
     fn seeds(&self) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         for text in repository_files("examples", ".yaml") {
             let mut model = Model::new();
-            let Ok(documents) = config::parse_text("example.yaml", &String::from_utf8_lossy(&text)) else { continue };
+            let Ok(documents) = model::parse_text("example.yaml", &String::from_utf8_lossy(&text)) else { continue };
             if model.apply(&documents).is_ok() {
                 let mut bytes = Vec::new();
                 if model.write_snapshot(&mut bytes, 1).is_ok() {

@@ -26,12 +26,12 @@ fn json<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt
 fn apply(mode: Mode, body: &[u8]) -> u64 {
     match read_documents(body, mode) {
         Ok((documents, errors)) => {
-            assert!(errors.len() <= config::ERRORS_MAX + 1);
+            assert!(errors.len() <= model::ERRORS_MAX + 1);
             if let Some(first) = errors.first() {
                 return sentence(&first.to_string());
             }
             // What the node does next: it may refuse it, with a reason.
-            match config::Model::new().apply(&documents) {
+            match model::Model::new().apply(&documents) {
                 Ok(_) => 1,
                 Err(errors) => sentence(&errors.first().map_or(String::new(), ToString::to_string)),
             }

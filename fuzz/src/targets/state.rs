@@ -2,8 +2,9 @@
 //! A node's state on disk: the journal by itself, and a directory that a node is started with.
 
 use super::{repository_files, sentence, Target};
-use config::{Documents, Model, Store};
+use model::{Documents, Model};
 use std::path::{Path, PathBuf};
+use store::Store;
 
 /// Journals: as they are, and with their checksums mended, so that what lies behind them is reached.
 pub struct Journal;
@@ -13,14 +14,14 @@ impl Target for Journal {
         "journal"
     }
     fn run(&mut self, input: &[u8]) -> u64 {
-        let kind = |bytes: &[u8]| match config::testing::count_records(bytes) {
+        let kind = |bytes: &[u8]| match store::count_records(bytes) {
             Ok(records) => {
                 assert!(records <= bytes.len());
                 records.min(7) as u64
             }
             Err(e) => sentence(&e.to_string()),
         };
-        kind(input).wrapping_mul(31).wrapping_add(kind(&config::testing::reseal(input)))
+        kind(input).wrapping_mul(31).wrapping_add(kind(&model::bytes::reseal(input)))
     }
     fn seeds(&self) -> Vec<Vec<u8>> {
         let files = made().into_iter().flatten();
@@ -90,7 +91,7 @@ fn unpack(mut rest: &[u8]) -> Vec<(String, Vec<u8>)> {
 fn made() -> Vec<Vec<(String, Vec<u8>)>> {
     let texts = repository_files("examples", ".yaml");
     let documents: Vec<Documents> =
-        texts.iter().filter_map(|t| config::parse_text("example.yaml", &String::from_utf8_lossy(t)).ok()).collect();
+        texts.iter().filter_map(|t| model::parse_text("example.yaml", &String::from_utf8_lossy(t)).ok()).collect();
     let mut out = Vec::new();
     for (n, docs) in documents.iter().enumerate().take(4) {
         let place = State { dir: State::new().dir.with_extension(format!("seed-{n}")) };
@@ -122,7 +123,7 @@ impl Target for State {
         std::fs::create_dir_all(&self.dir).unwrap_or_else(|e| panic!("{}: {e}", self.dir.display()));
         for (name, bytes) in unpack(rest).iter().filter(|(name, _)| is_state(name)) {
             let bytes = if options & 1 != 0 && name != "tail" && name != "id" {
-                config::testing::reseal(bytes)
+                model::bytes::reseal(bytes)
             } else {
                 bytes.clone()
             };

@@ -95,7 +95,7 @@ impl Strangers {
             };
             tracing::warn!(
                 "{others}from {from}, did not prove to be a node: {}; more are said in a minute",
-                config::plain(&why)
+                model::plain(&why)
             );
         }
         (said.at, said.count) = (Some(Instant::now()), 0);

@@ -78,7 +78,7 @@ pub struct ElasticSpec {
     pub usage: ElasticUse,
 }
 
-/// Everything, as the configuration has it. The checks are those of crate `config`.
+/// Everything, as the configuration has it. The checks are those of crate `model`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NatSpec {
     /// Pools.

@@ -102,7 +102,7 @@ impl Translator {
         }
     }
 
-    /// Puts a configuration, which crate `config` has checked, into force for all connections that begin from now on.
+    /// Puts a configuration, which crate `model` has checked, into force for all connections that begin from now on.
     /// One caller at a time.
     pub fn configure(&self, spec: &NatSpec) {
         let old = self.config.load();

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a configuration becomes: commits of the tables, and what translation, sessions and the filter are told.
+#![forbid(unsafe_code)]
+
+mod commit;
+mod nat;
+
+pub use commit::{gateway_settings, CompilePlan};
+pub use nat::{durations, state_table, NatPlan, WirePlan};
+
+use model::Model;
+use tables::Commit;
+
+/// What follows from a model.
+pub trait Compile {
+    /// The commit that makes empty tables say what this model says.
+    fn full_commit(&self) -> Commit;
+
+    /// The commit that makes tables of an earlier run say what this model says. The writer compares and leaves alone what is
+    /// equal, so packets see only what differs; but route sets must be named whole, since trees do not tell prefixes.
+    fn reconcile(&self, writer: &tables::Writer) -> Commit;
+
+    /// The same for tables that hold these VPCs and NCs.
+    fn reconcile_with(&self, vnis: &[u32], ncs: &[std::net::IpAddr]) -> Commit;
+
+    /// What translation, sessions and filter are told.
+    fn nat(&self) -> NatPlan;
+
+    /// The wires of a node in role filter, in their order.
+    fn wires(&self) -> Vec<WirePlan>;
+}
+
+impl Compile for Model {
+    fn full_commit(&self) -> Commit {
+        commit::full(self)
+    }
+
+    fn reconcile(&self, writer: &tables::Writer) -> Commit {
+        let ncs: Vec<std::net::IpAddr> = writer.ncs().into_iter().map(|(address, ..)| address).collect();
+        self.reconcile_with(&writer.vnis(), &ncs)
+    }
+
+    fn reconcile_with(&self, vnis: &[u32], ncs: &[std::net::IpAddr]) -> Commit {
+        commit::reconcile(self, vnis, ncs)
+    }
+
+    fn nat(&self) -> NatPlan {
+        nat::plan(self)
+    }
+
+    fn wires(&self) -> Vec<WirePlan> {
+        nat::wires(self)
+    }
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From the model to what translation, sessions and tables need for the Internet.
+
+use crate::commit::table_prefix;
+use model::*;
+use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
+use session::{OwnTimeouts, TenantLimits, Timeouts};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tables::{PublicPrefix, Vni};
+
+/// A wire by the names of its ports, and who is behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WirePlan {
+    /// Its ends.
+    pub wire: Wire,
+    /// Addresses behind its server side, and the VPC of each.
+    pub servers: Vec<(tables::Prefix, Vni)>,
+}
+
+/// All that follows from pools, Snats and elastic addresses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NatPlan {
+    /// For the translator.
+    pub spec: NatSpec,
+    /// For the tables: which addresses are ours.
+    pub public: Vec<PublicPrefix>,
+    /// For the tables: POLICY_* flags of each VPC that is served, and in the upper 32 bits a number that differs when its
+    /// sessions must be judged again.
+    pub policies: BTreeMap<Vni, u64>,
+    /// For the sessions: limits of VPCs that have own ones.
+    pub limits: BTreeMap<Vni, TenantLimits>,
+    /// For the sessions: timeouts of those that have own ones.
+    pub own_timeouts: BTreeMap<Vni, OwnTimeouts>,
+    /// For the sessions: the node's timeouts, and how many sessions there may be.
+    pub timeouts: Timeouts,
+    /// See `timeouts`.
+    pub sessions: u32,
+    /// For the filter.
+    pub filter: FilterPlan,
+    /// For the tables: wires of a node in role filter.
+    pub wires: Vec<WirePlan>,
+    /// For the filter: the state table of connections inside; none: sessions.
+    pub states: Option<states::Spec>,
+    /// Its agent, if that is on another host.
+    pub agent: Option<RemoteAgent>,
+    /// For the sessions: the tunnel addresses of all NCs, which nobody may reach by way of the Internet.
+    pub tunnel_ends: Arc<HashSet<IpAddr>>,
+    /// For it: weights of VPCs whose connections migrate, where they are not 1.
+    pub weights: BTreeMap<Vni, u32>,
+}
+
+/// The plan for the configuration as it is.
+pub(crate) fn plan(model: &Model) -> NatPlan {
+    let timeouts = model.gateway().map_or_else(Timeouts::default, |g| durations(&g.timeouts));
+    let mut plan = NatPlan { timeouts, sessions: model.limits().sessions, ..NatPlan::default() };
+    let positions: HashMap<&Name, usize> = model.by_name().pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
+    plan.states = model.gateway().and_then(state_table);
+    plan.agent = model.gateway().and_then(|g| g.agent.clone()).filter(|_| plan.states.is_some());
+    if plan.states.is_some_and(|s| s.migration.is_some()) {
+        let vpcs = model.vpcs_by_vni().into_iter().map(|(vni, vpc)| (vni, u32::from(vpc.spec().weight)));
+        plan.weights = vpcs.filter(|(_, weight)| *weight != 1).collect();
+    }
+    plan.spec.pools = model.by_name().pools.values().map(|p| pool(p)).collect();
+    let vni = |vpc: &Name| model.vpc_of_name(vpc).map(|vpc| vpc.spec().vni);
+    for s in model.by_name().snats.values() {
+        let Some(vni) = vni(&s.vpc) else { continue };
+        plan.spec.snats.push(snat(s, vni, &positions));
+        plan.limits.insert(vni, limits_of(s.limits.own, TenantLimits::share_of(plan.sessions)));
+        if s.timeouts != OwnTimeouts::default() {
+            plan.own_timeouts.insert(vni, s.timeouts);
+        }
+        *plan.policies.entry(vni).or_default() |= if s.offload { 0 } else { abi::POLICY_SOFTWARE };
+    }
+    plan.spec.elastics = model.by_name().elastics.values().filter_map(|e| elastic(model, e)).collect();
+    for e in &plan.spec.elastics {
+        plan.policies.entry(e.vni).or_default();
+    }
+    finish_policies(model, &mut plan);
+    plan.filter = model.filter();
+    for (vni, version) in &plan.filter.versions {
+        let vpc = model.vpc_of_vni(*vni).map(|vpc| vpc.spec());
+        let pick_up = if vpc.is_some_and(|v| v.pick_up) { abi::POLICY_PICKUP } else { 0 };
+        *plan.policies.entry(*vni).or_default() ^= abi::POLICY_FILTER | version >> 32 << 32;
+        *plan.policies.entry(*vni).or_default() |= pick_up;
+    }
+    own_limits(model, &mut plan);
+    plan.public = public(model, &plan.spec);
+    plan.wires = wires(model);
+    plan.tunnel_ends = model.tunnel_ends();
+    plan
+}
+
+/// What the documents of VPCs say of their limits: of those that have sessions, and of their peers, in whose name some are counted.
+fn own_limits(model: &Model, plan: &mut NatPlan) {
+    let vpc = |vni: &Vni| model.vpc_of_vni(*vni).map(|vpc| vpc.spec());
+    let mut vnis: BTreeSet<Vni> = plan.policies.keys().copied().collect();
+    for name in plan.policies.keys().filter_map(vpc).flat_map(|v| &v.peerings) {
+        vnis.extend(model.peers(name).into_iter().flatten().map(|vpc| vpc.spec().vni));
+    }
+    for vni in vnis {
+        let Some(limits) = vpc(&vni).map(|v| v.limits).filter(|l| *l != VpcLimits::default()) else { continue };
+        let other = plan.limits.get(&vni).copied();
+        plan.limits.insert(vni, limits_of(limits, other.unwrap_or_else(|| TenantLimits::share_of(plan.sessions))));
+    }
+}
+
+fn elastic(model: &Model, e: &ElasticIp) -> Option<ElasticSpec> {
+    let mut vpc = None;
+    let mut address = |vm: &Name| {
+        let (v, a) = model.vm_ipv4(vm)?;
+        vpc = Some(v);
+        Some(u32::from(a))
+    };
+    let usage = match &e.vm {
+        Some(vm) => ElasticUse::Vm(address(vm)?),
+        None => {
+            let forward = |f: &PortForward| {
+                let vm_addr = address(&f.vm)?;
+                let protocol = match f.protocol {
+                    Protocol::Tcp => session::nat::Protocol::Tcp,
+                    Protocol::Udp => session::nat::Protocol::Udp,
+                };
+                Some(Forward { protocol, first: f.first, last: f.last, vm_addr, vm_port: f.port })
+            };
+            ElasticUse::Forwards(e.forwards.iter().filter_map(forward).collect())
+        }
+    };
+    Some(ElasticSpec { addr: e.address.into(), vni: vpc?.spec().vni, usage })
+}
+
+/// Completes the policies: flags, and a number made of all that a session is judged by.
+fn finish_policies(model: &Model, plan: &mut NatPlan) {
+    let mut elastics: HashMap<Vni, Vec<&ElasticSpec>> = HashMap::new();
+    plan.spec.elastics.iter().for_each(|e| elastics.entry(e.vni).or_default().push(e));
+    let snats: HashMap<Vni, &SnatSpec> = plan.spec.snats.iter().map(|s| (s.vni, s)).collect();
+    for (vni, policy) in &mut plan.policies {
+        let mut hash = DefaultHasher::new();
+        let snat = snats.get(vni);
+        (snat, elastics.get(vni)).hash(&mut hash);
+        let pools = snat.into_iter().flat_map(|s| &s.pools).filter_map(|p| plan.spec.pools.get(*p));
+        pools.for_each(|p| p.hash(&mut hash));
+        let vpc = model.vpc_of_vni(*vni).map(|vpc| vpc.spec());
+        let pick_up = if vpc.is_some_and(|v| v.pick_up) { abi::POLICY_PICKUP } else { 0 };
+        *policy |= abi::POLICY_NAT | pick_up | hash.finish() >> 32 << 32;
+    }
+}
+
+/// Pools and announced prefixes, and those of their addresses that anyone may send to.
+fn public(model: &Model, spec: &NatSpec) -> Vec<PublicPrefix> {
+    let open: Vec<&Name> = model.by_name().snats.values().filter(|s| s.open).flat_map(|s| &s.pools).collect();
+    let mut list = Vec::new();
+    for p in model.by_name().pools.values() {
+        let accepts = open.contains(&&p.name);
+        let prefixes = p.ranges.iter().flat_map(AddressRange::prefixes);
+        list.extend(prefixes.map(|p| PublicPrefix { prefix: table_prefix(p), accepts }));
+    }
+    for s in model.by_name().snats.values() {
+        let accepts = s.ipv6_inbound;
+        list.extend(s.ipv6_prefixes.iter().map(|p| PublicPrefix { prefix: table_prefix(*p), accepts }));
+    }
+    let host = |e: &ElasticSpec| tables::Prefix { addr: IpAddr::V4(e.addr.into()), len: 32 };
+    list.extend(spec.elastics.iter().map(|e| PublicPrefix { prefix: host(e), accepts: true }));
+    list
+}
+
+/// The wires of the configuration as it is, in their order.
+pub(crate) fn wires(model: &Model) -> Vec<WirePlan> {
+    let wires = model.gateway().map_or(&[][..], |g| &g.wires);
+    let plan = |wire: &Wire| {
+        let mut servers = Vec::new();
+        for s in model.by_name().servers.values().filter(|s| s.port == wire.server) {
+            let Some(vni) = model.vpc_of_name(&s.vpc).map(|vpc| vpc.spec().vni) else { continue };
+            servers.extend(s.addresses.iter().map(|p| (tables::Prefix { addr: p.addr, len: p.len }, vni)));
+        }
+        WirePlan { wire: wire.clone(), servers }
+    };
+    wires.iter().map(plan).collect()
+}
+
+/// The timeouts of a Gateway, for the sessions.
+pub fn durations(seconds: &model::Timeouts) -> Timeouts {
+    let mut timeouts = Timeouts::default();
+    for (timeout, s) in timeouts.each().into_iter().zip(seconds) {
+        *timeout = Duration::from_secs((*s).into());
+    }
+    timeouts
+}
+
+/// What a document says of limits, and where it says nothing `other`.
+fn limits_of(own: VpcLimits, other: TenantLimits) -> TenantLimits {
+    let or = |own: u32, other: u32| if own == 0 { other } else { own };
+    TenantLimits {
+        sessions: or(own.sessions, other.sessions),
+        vm_sessions: or(own.vm_sessions, other.vm_sessions),
+        half_open: or(own.half_open, other.half_open),
+    }
+}
+
+/// The state table of a Gateway, if there is to be one.
+pub fn state_table(g: &Gateway) -> Option<states::Spec> {
+    let s = g.states;
+    let kind = match s.kind? {
+        StateKind::Compact => states::TableKind::Compact,
+        StateKind::Digest => states::TableKind::Digest,
+    };
+    let usual = states::Spec::new(kind, s.connections, s.wide.unwrap_or(s.connections / 4));
+    let migration = g.migration.map(|m| states::MigrationOptions {
+        connections: m.connections,
+        begin: m.begin,
+        end: m.end,
+        unit4: m.unit4,
+        unit6: m.unit6,
+    });
+    let (registers, fingerprint) = (s.registers.unwrap_or(usual.registers), s.fingerprint);
+    Some(states::Spec { registers, fingerprint, migration, ..usual })
+}
+
+fn pool(p: &PublicPool) -> PoolSpec {
+    let ranges = p.ranges.iter().map(|r| (r.first.into(), r.last.into())).collect();
+    PoolSpec { name: p.name.to_string(), ranges, ports: p.ports, block: p.block, reuse: p.reuse_ports }
+}
+
+fn snat(s: &Snat, vni: Vni, pools: &HashMap<&Name, usize>) -> SnatSpec {
+    let bounds = |p: &Prefix| match (p.addr(), p.last()) {
+        (IpAddr::V6(first), IpAddr::V6(last)) => Some((first.into(), last.into())),
+        _ => None,
+    };
+    SnatSpec {
+        vni,
+        pools: s.pools.iter().filter_map(|p| pools.get(p).copied()).collect(),
+        filtering: if s.open { Filtering::EndpointIndependent } else { Filtering::AddressAndPortDependent },
+        ipv6: s.ipv6_prefixes.iter().filter_map(bounds).collect(),
+        ipv6_inbound: s.ipv6_inbound,
+        ports_max: s.limits.ports.into(),
+        vm_ports_max: s.limits.vm_ports,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_if_nothing_is_said_is_the_same_there_and_here() {
+        assert_eq!(durations(&usual_timeouts()), Timeouts::default());
+        let m = states::MigrationOptions::default();
+        let text = "apiVersion: tunny/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {vtep: {ipv4: 192.0.2.1}, filter: {states: compact, migration: {begin: 90}}}";
+        let docs = parse_text("x.yaml", text).unwrap();
+        let Object::Gateway(g) = &docs.puts[0].object else { panic!() };
+        assert_eq!(state_table(g).unwrap().migration, Some(m));
+        for (limit, name) in [(states::WIDTH4, "unit4"), (states::WIDTH6, "unit6")] {
+            let path = format!("spec.filter.migration.{name}");
+            let field = schema::fields(Kind::Gateway).iter().find(|f| f.path == path).unwrap();
+            assert_eq!(field.allowed, format!("1 to {limit}"));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::{Described, Kind, Name};
+use crate::broken::stand_ins;
+use crate::declare::{fields, put, Field, Form, Referred, Slot};
+use crate::doc::{Doc, Names};
+use crate::error::Problem;
+use crate::forms::*;
+use crate::prefix::Prefix;
+use serde_json::{json, Value};
+
+const PREFIX: &str = "an address and a length without further bits, as 10.0.0.0/24, one route a prefix and VPC";
+
+fields! {
+    /// One prefix of a VPC. A VPC without routes reaches nothing.
+    pub struct Route {
+        /// Name, unique among Routes. Without one the route is known by the default.
+        name: Option<Name> = "metadata.name", OptionalName("`<vpc>/<prefix>`");
+        /// Its VPC.
+        vpc: Name = "spec.vpc", name_of(Kind::Vpc, "name of a Vpc").required(stand_ins::name);
+        /// Destinations. The longest prefix wins.
+        prefix: Prefix = "spec.prefix", prefix(PREFIX).required(stand_ins::prefix);
+        /// Where it leads: VMs of this VPC, another VPC, nowhere. `internet`: out by the VPC's Snat or elastic addresses. `line` and `region` are accepted and not yet served: their packets are dropped with a reason of their own.
+        scope: Scope = "spec", ScopeAndPeer;
+    }
+}
+
+impl Described for Route {
+    const OF_VPCS: bool = true;
+
+    fn name(&self) -> Name {
+        self.name.clone().unwrap_or_else(|| route_name(&self.vpc, self.prefix))
+    }
+
+    fn summary(&self) -> String {
+        match &self.scope {
+            Scope::Peer(to) => format!("{} in {} to peer {to}", self.prefix, self.vpc),
+            s => format!("{} in {} {}", self.prefix, self.vpc, s.name()),
+        }
+    }
+
+    fn vpcs(&self) -> &[Name] {
+        std::slice::from_ref(&self.vpc)
+    }
+
+    fn check(self, doc: &mut Doc<'_>) -> Option<Route> {
+        // A route is its prefix, and without a name it is known by that and its VPC.
+        let known = !doc.is_wrong("spec.prefix") && (self.name.is_some() || !doc.is_wrong("spec.vpc"));
+        known.then_some(self)
+    }
+}
+
+/// Canonical name of a route.
+pub fn route_name(vpc: &str, prefix: Prefix) -> Name {
+    format!("{vpc}/{prefix}").into()
+}
+
+/// Where a route leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// VMs of this VPC.
+    Local,
+    /// Another VPC.
+    Peer(Name),
+    /// Nowhere, on purpose.
+    Blackhole,
+    /// The Internet, by the VPC's Snat or elastic addresses.
+    Internet,
+    /// A dedicated line (not yet served).
+    Line,
+    /// Another region (not yet served).
+    Region,
+}
+
+impl Scope {
+    /// As in `spec.scope`.
+    pub const NAMES: [&'static str; 6] = ["local", "peer", "blackhole", "internet", "line", "region"];
+
+    /// The scope of a name; `peer` says to which VPC, where it needs one.
+    pub(crate) fn of<E>(name: &str, peer: impl FnOnce() -> Result<Name, E>) -> Option<Result<Scope, E>> {
+        Some(Ok(match name {
+            "local" => Scope::Local,
+            "peer" => return Some(peer().map(Scope::Peer)),
+            "blackhole" => Scope::Blackhole,
+            "internet" => Scope::Internet,
+            "line" => Scope::Line,
+            "region" => Scope::Region,
+            _ => return None,
+        }))
+    }
+
+    /// As in `spec.scope`.
+    pub fn name(&self) -> &'static str {
+        Scope::NAMES[match self {
+            Scope::Local => 0,
+            Scope::Peer(_) => 1,
+            Scope::Blackhole => 2,
+            Scope::Internet => 3,
+            Scope::Line => 4,
+            Scope::Region => 5,
+        }]
+    }
+}
+
+/// A word of [`Scope::NAMES`].
+struct ScopeName;
+
+impl Form for ScopeName {
+    type Value = &'static str;
+
+    fn ty(&self) -> &'static str {
+        "choice"
+    }
+
+    fn allowed(&self) -> String {
+        alternatives(&Scope::NAMES)
+    }
+
+    fn parse(&self, s: &str, _: &mut Names) -> Result<&'static str, String> {
+        Scope::NAMES.into_iter().find(|n| *n == s).ok_or_else(|| format!("`{s}` is no scope"))
+    }
+
+    fn show(&self, value: &&'static str) -> Value {
+        (*value).into()
+    }
+
+    fn schema(&self) -> Value {
+        json!({"enum": Scope::NAMES})
+    }
+}
+
+const PEER: NameOf = name_of(Kind::Vpc, "name of a Vpc joined to this one by a Peering; only with scope peer");
+
+/// `spec.scope`, and `spec.peer` where it needs one.
+struct ScopeAndPeer;
+
+impl Slot for ScopeAndPeer {
+    type Value = Scope;
+
+    fn rows(&self, _: &str, meaning: &str, out: &mut Vec<Field>) {
+        ScopeName.required(|| "local").rows("spec.scope", meaning, out);
+        let peer = PEER.optional().meaning("required with scope peer");
+        peer.rows("spec.peer", "The VPC in which the search goes on.", out);
+    }
+
+    fn usual(&self) -> Scope {
+        // It brings about nothing that would be an error elsewhere.
+        Scope::Local
+    }
+
+    fn read(&self, doc: &mut Doc<'_>, _: &str) -> Scope {
+        let Some(word) = doc.need("spec.scope", &ScopeName) else { return self.usual() };
+        if word != "peer" && doc.node("spec.peer").is_some() {
+            doc.wrong("spec.peer", Problem::Value(format!("is given, but the scope is {word}")));
+        }
+        Scope::of(word, || doc.need("spec.peer", &PEER).ok_or(())).and_then(Result::ok).unwrap_or(Scope::Local)
+    }
+
+    fn write(&self, value: &Scope, out: &mut Value, _: &str) {
+        put(out, "spec.scope", value.name());
+        if let Scope::Peer(to) = value {
+            put(out, "spec.peer", &**to);
+        }
+    }
+
+    fn references(&self, value: &Scope, _: &str, out: Referred<'_>) {
+        if let Scope::Peer(to) = value {
+            out(Kind::Vpc, to, &|| "spec.peer".into());
+        }
+    }
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::{Described, Meter, MeterSlot, Name};
+use crate::broken::stand_ins;
+use crate::declare::{fields, put, Field, Form, Slot};
+use crate::doc::{check_name, Doc};
+use crate::forms::*;
+use crate::prefix::Mac;
+use serde_json::Value;
+use std::net::IpAddr;
+
+const GATEWAYS: &str = "up to 16 unicast addresses that may be forwarded, or link-local ones, no VM's";
+
+fields! {
+    /// A tenant's network: one VNI, its gateway address, its limits. Addresses of different VPCs may overlap.
+    pub struct Vpc {
+        /// Name, unique among the documents of its kind.
+        name: Name = "metadata.name", OwnName;
+        /// VXLAN network identifier, unique. Cannot change.
+        vni: u32 = "spec.vni", int(1, 0xff_ffff).required(stand_ins::vni);
+        /// MAC address of the gateway in this VPC.
+        gateway_mac: Mac = "spec.gateway.mac", GatewayMac;
+        /// Addresses that the gateway answers for (ARP, ND, ping) in this VPC. The first of each family is the source of ICMP errors; without one the VPC gets none of that family.
+        gateways: Vec<IpAddr> = "spec.gateway.addresses", of_gateway().list(16, GATEWAYS);
+        /// Send ICMP errors for this VPC, if the Gateway sends them at all.
+        icmp: bool = "spec.icmp", switch().or(true);
+        /// A TCP packet for the Internet that neither has a session nor begins one: `drop` it (`session_stray`), or make a session of it, which lets connections live on that another gateway, or none, knew before.
+        pick_up: bool = "spec.strayTcp", choice(&[("drop", false), ("pickUp", true)]).or(false).shy();
+        /// Limits of its sessions.
+        limits: VpcLimits = "spec.limits", part();
+        /// Part in a state table that fills up (`spec.filter.migration` of the Gateway): a VPC of twice the weight keeps twice the connections in the fast path.
+        weight: u16 = "spec.filter.weight", int(1, 1000).or(1).shy();
+        /// Limit of what the VPC sends.
+        meter: Option<Box<Meter>> = "spec.meter", MeterSlot;
+        /// Peerings that this VPC agrees to. A Peering is valid only when both of its VPCs name it.
+        peerings: Vec<Name> = "spec.peerings", any_name("", check_name).list(65_536, "names of Peering documents, each once");
+    }
+}
+
+impl Described for Vpc {
+    fn name(&self) -> Name {
+        self.name.clone()
+    }
+
+    fn summary(&self) -> String {
+        format!("VNI {}", self.vni)
+    }
+
+    fn tidy(&self, spec: &mut Value) {
+        if Some(self.gateway_mac) == default_gateway_mac(self.vni) {
+            let Some(gateway) = spec["gateway"].as_object_mut() else { return };
+            gateway.remove("mac");
+            if gateway.is_empty() {
+                spec.as_object_mut().map(|spec| spec.remove("gateway"));
+            }
+        }
+    }
+}
+
+/// MAC address of a VPC's gateway if none is given.
+pub(crate) fn default_gateway_mac(vni: u32) -> Option<Mac> {
+    Mac::new(0x02 << 40 | u64::from(vni))
+}
+
+struct GatewayMac;
+
+impl Slot for GatewayMac {
+    type Value = Mac;
+
+    fn rows(&self, path: &str, meaning: &str, out: &mut Vec<Field>) {
+        out.push(mac().row(path, "02:00:00 and the VNI".into(), meaning));
+    }
+
+    fn usual(&self) -> Mac {
+        stand_ins::mac()
+    }
+
+    fn read(&self, doc: &mut Doc<'_>, path: &str) -> Mac {
+        let by_vni = |doc: &Doc<'_>| match doc.is_wrong(path) {
+            true => None,
+            false => default_gateway_mac(integer(doc.text("spec.vni")?, 1, 0xff_ffff).ok()? as u32),
+        };
+        doc.get(path, &mac()).or_else(|| by_vni(doc)).unwrap_or_else(stand_ins::mac)
+    }
+
+    fn write(&self, value: &Mac, out: &mut Value, path: &str) {
+        put(out, path, value.to_string());
+    }
+}
+
+fields! {
+    /// What the document of a VPC, or of its Snat, says that it may take; 0: says nothing.
+    #[derive(Copy, Default)]
+    pub struct VpcLimits {
+        /// Sessions of the VPC, over elastic addresses, to the Internet untranslated and inside through security groups. Where the VPC has a Snat, that one's limits hold for what is not said here.
+        sessions: u32 = "sessions", int(1, u32::MAX as u64).or(0).meaning("a quarter of the Gateway's, at most 1000000").shy();
+        /// Sessions of one VM.
+        vm_sessions: u32 = "vmSessions", int(1, u32::MAX as u64).or(0).meaning("half of the VPC's default, at most 100000").shy();
+        /// Sessions of the VPC whose handshake is not done.
+        half_open: u32 = "halfOpen", int(1, u32::MAX as u64).or(0).meaning("half of the VPC's default, at most 50000").shy();
+    }
+}

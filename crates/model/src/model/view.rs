@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The model as those need it who make something else of it: VPCs with everything resolved, and what a plan changed, VPC by VPC.
+
+use super::state::{NcState, RouteState, Target, VmState, VpcState};
+use super::{Model, Undo};
+use crate::kinds::*;
+use crate::plan::{Plan, Work};
+use crate::prefix::{Mac, Prefix};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// A VPC of a model.
+#[derive(Clone, Copy)]
+pub struct VpcView<'a> {
+    model: &'a Model,
+    state: &'a VpcState,
+}
+
+/// Where a route leads; a peer is known by its VNI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteTarget {
+    /// VMs of this VPC.
+    Local,
+    /// The VPC of a VNI.
+    Peer(u32),
+    /// Nowhere, on purpose.
+    Blackhole,
+    /// The Internet.
+    Internet,
+    /// A dedicated line.
+    Line,
+    /// Another region.
+    Region,
+}
+
+/// A VM of a VPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmView<'a> {
+    /// Its addresses, as written.
+    pub addresses: &'a Addresses,
+    /// The tunnel address of its NC.
+    pub nc: IpAddr,
+    /// Limit of what is sent to it.
+    pub meter: Option<&'a Meter>,
+}
+
+impl<'a> VpcView<'a> {
+    /// Its document.
+    pub fn spec(&self) -> &'a Vpc {
+        &self.state.spec
+    }
+
+    /// The tunnel addresses of NCs that may send for it besides those of its VMs.
+    pub fn senders(&self) -> impl Iterator<Item = IpAddr> + 'a {
+        let model = self.model;
+        self.state.extra_ncs.iter().map(move |id| model.nc(*id).address)
+    }
+
+    /// Its routes in order.
+    pub fn routes(&self) -> impl Iterator<Item = (Prefix, RouteTarget)> + 'a {
+        let view = *self;
+        self.state.routes().map(move |(prefix, route)| (prefix, view.target(route)))
+    }
+
+    /// The route of a prefix.
+    pub fn route(&self, prefix: Prefix) -> Option<RouteTarget> {
+        self.state.route(prefix).map(|route| self.target(route))
+    }
+
+    /// Its VMs in order.
+    pub fn vms(&self) -> impl Iterator<Item = (Mac, VmView<'a>)> + 'a {
+        let view = *self;
+        self.state.vms.iter().map(move |(mac, vm)| (*mac, view.seen(vm)))
+    }
+
+    /// The VM with a MAC address.
+    pub fn vm(&self, mac: Mac) -> Option<VmView<'a>> {
+        self.state.vms.get(&mac).map(|vm| self.seen(vm))
+    }
+
+    fn target(&self, route: &RouteState) -> RouteTarget {
+        match route.target {
+            Target::Local => RouteTarget::Local,
+            Target::Peer(to) => RouteTarget::Peer(self.model.vpc(to).spec.vni),
+            Target::Blackhole => RouteTarget::Blackhole,
+            Target::Internet => RouteTarget::Internet,
+            Target::Line => RouteTarget::Line,
+            Target::Region => RouteTarget::Region,
+        }
+    }
+
+    fn seen(&self, vm: &'a VmState) -> VmView<'a> {
+        VmView { addresses: &vm.addresses, nc: self.model.nc(vm.nc).address, meter: vm.meter.as_deref() }
+    }
+}
+
+impl Model {
+    /// The objects that the model holds by name.
+    pub fn by_name(&self) -> &ByName {
+        &self.named
+    }
+
+    /// Every VPC by its VNI.
+    pub fn vpcs_by_vni(&self) -> BTreeMap<u32, VpcView<'_>> {
+        self.vnis.iter().map(|(vni, id)| (*vni, self.view(*id))).collect()
+    }
+
+    /// The VPC of a VNI.
+    pub fn vpc_of_vni(&self, vni: u32) -> Option<VpcView<'_>> {
+        self.vnis.get(&vni).map(|id| self.view(*id))
+    }
+
+    /// The VPC of a name.
+    pub fn vpc_of_name(&self, name: &str) -> Option<VpcView<'_>> {
+        self.vpc_names.get(name).map(|id| self.view(*id))
+    }
+
+    /// The two VPCs that a peering joins.
+    pub fn peers(&self, peering: &str) -> Option<[VpcView<'_>; 2]> {
+        self.peerings.get(peering).map(|pair| pair.map(|id| self.view(id)))
+    }
+
+    /// The tunnel addresses of all NCs.
+    pub fn nc_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.nc_addrs.keys().copied()
+    }
+
+    /// The same as a set, which is made once for all who ask.
+    pub fn tunnel_ends(&self) -> Arc<HashSet<IpAddr>> {
+        self.tunnel_ends.get_or_init(|| Arc::new(self.nc_addresses().collect())).clone()
+    }
+
+    /// The VPC and the first IPv4 address of a VM by its name.
+    pub fn vm_ipv4(&self, name: &str) -> Option<(VpcView<'_>, Ipv4Addr)> {
+        let (vpc, mac) = self.find_vm(name)?;
+        let first = self.vpc(vpc).vms.get(&mac)?.addresses.iter().find_map(|a| match a {
+            IpAddr::V4(a) => Some(*a),
+            IpAddr::V6(_) => None,
+        })?;
+        Some((self.view(vpc), first))
+    }
+
+    fn view(&self, id: u32) -> VpcView<'_> {
+        VpcView { model: self, state: self.vpc(id) }
+    }
+}
+
+/// What a plan changed.
+pub enum Changes<'a> {
+    /// Everything may have: the configuration replaced this one.
+    Replaced(&'a Model),
+    /// These and nothing else.
+    Touched(Box<Touched<'a>>),
+}
+
+/// What a plan made in place touched.
+pub struct Touched<'a> {
+    /// Whether the Gateway changed.
+    pub gateway: bool,
+    /// VPCs that are there.
+    pub vpcs: Vec<(VpcView<'a>, Delta)>,
+    /// VNIs of VPCs that went; one of them may have come again with another VPC.
+    pub deleted: BTreeSet<u32>,
+    /// Tunnel addresses of touched NCs, before.
+    pub ncs_before: BTreeSet<IpAddr>,
+    /// And after.
+    pub ncs_after: BTreeSet<IpAddr>,
+}
+
+/// What a plan made in place did to one VPC.
+#[derive(Debug, Default)]
+pub struct Delta {
+    /// It came.
+    pub created: bool,
+    /// Its document changed, or who may send for it.
+    pub settings: bool,
+    /// Touched routes, and whether they were there before.
+    pub routes: BTreeMap<Prefix, bool>,
+    /// Touched VMs, and whether they were there before.
+    pub vms: BTreeMap<Mac, bool>,
+}
+
+impl Plan {
+    /// What it changed; `model` is the model after the change.
+    pub fn changes<'a>(&'a self, model: &'a Model) -> Changes<'a> {
+        match &self.work {
+            Work::Steps(log) => Changes::Touched(Box::new(Steps::new(log, model).touched())),
+            Work::Swap(old) => Changes::Replaced(old),
+        }
+    }
+}
+
+struct Steps<'a> {
+    model: &'a Model,
+    gateway: bool,
+    deltas: BTreeMap<u32, Delta>,
+    deleted: BTreeSet<u32>,
+    ncs_before: BTreeSet<IpAddr>,
+    ncs_after: BTreeSet<IpAddr>,
+}
+
+impl<'a> Steps<'a> {
+    fn new(log: &[Undo], model: &'a Model) -> Self {
+        let mut c = Steps {
+            model,
+            gateway: false,
+            deltas: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+            ncs_before: BTreeSet::new(),
+            ncs_after: BTreeSet::new(),
+        };
+        let mut moved = BTreeSet::new();
+        for step in log {
+            match step {
+                Undo::Gateway(_) => c.gateway = true,
+                Undo::NcAdded(id) => c.nc_now(*id),
+                Undo::NcRemoved(_, nc) => c.nc_was(nc),
+                Undo::NcChanged(id, old) => {
+                    c.nc_was(old);
+                    c.nc_now(*id);
+                    if model.ncs.is_live(*id) && model.nc(*id).address != old.address {
+                        moved.insert(*id);
+                    }
+                }
+                Undo::VpcAdded(id) => c.delta(*id).created = true,
+                Undo::VpcRemoved(_, vpc) => drop(c.deleted.insert(vpc.spec.vni)),
+                Undo::VpcChanged(id, _) => c.delta(*id).settings = true,
+                Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Named(..) => {}
+                Undo::VmAdded(v, mac) => drop(c.delta(*v).vms.entry(*mac).or_insert(false)),
+                Undo::VmRemoved(v, mac, _) => drop(c.delta(*v).vms.entry(*mac).or_insert(true)),
+                Undo::RouteAdded(v, p) => drop(c.delta(*v).routes.entry(*p).or_insert(false)),
+                Undo::RouteRemoved(v, p, _) => drop(c.delta(*v).routes.entry(*p).or_insert(true)),
+            }
+        }
+        if !moved.is_empty() {
+            c.touch_vms_of(&moved);
+        }
+        c
+    }
+
+    fn delta(&mut self, vpc: u32) -> &mut Delta {
+        self.deltas.entry(vpc).or_default()
+    }
+
+    fn nc_now(&mut self, id: u32) {
+        if self.model.ncs.is_live(id) {
+            let nc = self.model.nc(id);
+            self.ncs_after.insert(nc.address);
+            self.touch_listed(nc);
+        }
+    }
+
+    fn nc_was(&mut self, nc: &NcState) {
+        self.ncs_before.insert(nc.address);
+        self.touch_listed(nc);
+    }
+
+    fn touch_listed(&mut self, nc: &NcState) {
+        nc.vpcs.iter().for_each(|vpc| self.delta(*vpc).settings = true);
+    }
+
+    /// VMs on an NC with a new address are installed anew. The one place that looks at every VM; a server rarely gets
+    /// another address.
+    fn touch_vms_of(&mut self, moved: &BTreeSet<u32>) {
+        for (id, vpc) in self.model.vpcs.iter() {
+            for (mac, _) in vpc.vms.iter().filter(|(_, vm)| moved.contains(&vm.nc)) {
+                self.delta(id).vms.entry(*mac).or_insert(true);
+            }
+        }
+    }
+
+    fn touched(self) -> Touched<'a> {
+        let model = self.model;
+        let live = self.deltas.into_iter().filter(|(id, _)| model.vpcs.is_live(*id));
+        Touched {
+            gateway: self.gateway,
+            vpcs: live.map(|(id, delta)| (model.view(id), delta)).collect(),
+            deleted: self.deleted,
+            ncs_before: self.ncs_before,
+            ncs_after: self.ncs_after,
+        }
+    }
+}
