@@ -83,7 +83,7 @@ pub enum Error {
     #[error(transparent)]
     Object(#[from] xdp::object::ObjectError),
     /// No bench has this name.
-    #[error("There is no bench `{0}`: `tunny bench list` names them.")]
+    #[error("There is no bench `{0}`: `tunny-lab bench list` names them.")]
     Unknown(String),
 }
 

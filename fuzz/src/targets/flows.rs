@@ -159,7 +159,7 @@ impl Target for Packets {
     }
 }
 
-/// Text traces of packets, and frames of a capture: `tunny cache compare` reads both from files.
+/// Text traces of packets, and frames of a capture: `tunny-lab cache compare` reads both from files.
 pub struct Traces;
 
 impl Target for Traces {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny bench`: measurements.
+//! `tunny-lab bench`: measurements.
 
-use crate::output::{self, Format};
-use crate::Global;
 use anyhow::Context as _;
 use bench::{Bench, Context, Group, Report, BENCHES, HEADLINES};
+use commandline::output::{self, Format};
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -31,7 +30,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     // None: a single bench.
     let group: Option<fn(&Bench) -> bool> = match args.name.as_str() {
@@ -42,7 +41,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
                     benches.iter().map(|b| vec![b.name.into(), b.unit.into(), b.what.into()]),
                 )
             };
-            output::show(global.output, &BENCHES, rows)?;
+            output::show(format, &BENCHES, rows)?;
             return Ok(ExitCode::SUCCESS);
         }
         "headlines" => Some(|b| HEADLINES.contains(&b.name)),
@@ -60,7 +59,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         match measure(b, &args, (n + 1, chosen.len())) {
             Ok(report) => reports.push(report),
             Err(error) if group.is_some() => {
-                output::say(format_args!("tunny: bench {}: {error:#}", b.name));
+                output::note(format_args!("bench {}: {error:#}", b.name));
                 failed.push(b.name);
             }
             Err(error) => return Err(error),
@@ -73,16 +72,16 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         save(dir, &args.name, &reports)?;
     }
     match group {
-        None => output::show(global.output, &reports[0], |r| table_and_details(std::slice::from_ref(r)))?,
-        Some(_) if global.output == Format::Table => {
+        None => output::show(format, &reports[0], |r| table_and_details(std::slice::from_ref(r)))?,
+        Some(_) if format == Format::Table => {
             output::print(&format!("{}\n{}\n", bench::table(&reports), serde_json::to_string(&reports)?))?;
         }
-        Some(_) => output::show(global.output, &reports, |r| bench::table(r))?,
+        Some(_) => output::show(format, &reports, |r| bench::table(r))?,
     }
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    output::say(format_args!("tunny: could not run: {}", failed.join(", ")));
+    output::note(format_args!("could not run: {}", failed.join(", ")));
     Ok(ExitCode::FAILURE)
 }
 
@@ -136,7 +135,7 @@ fn save(dir: &Path, name: &str, reports: &[Report]) -> anyhow::Result<()> {
     std::fs::write(&json, serde_json::to_string_pretty(reports)? + "\n")
         .with_context(|| format!("writing {}", json.display()))?;
     let text = format!(
-        "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Results of `tunny bench {name}`\n\n{}; {} GiB; Linux {}; seed {}; load average at the start {}; {}; Tunny {}.\n\n```\n{}```\n",
+        "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Results of `tunny-lab bench {name}`\n\n{}; {} GiB; Linux {}; seed {}; load average at the start {}; {}; Tunny {}.\n\n```\n{}```\n",
         m.cpu, m.memory_gib, m.kernel, first.seed, m.load, m.date, m.version, table_and_details(reports)
     );
     let page = dir.join(format!("{stem}.md"));
