@@ -42,7 +42,7 @@ for program in "$binary" "$binary-lab"; do
 done
 gzip -9n "$root"/usr/share/man/man1/*.1
 
-for page in README.md docs/operations.md docs/reference/*.md; do
+for page in README.md docs/tour.md docs/operations.md docs/reference/*.md; do
     install -Dm644 "$page" "$doc/$(basename "$page")"
 done
 install -Dm644 packaging/copyright "$doc/copyright"
