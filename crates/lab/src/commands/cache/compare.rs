@@ -15,6 +15,7 @@ use cache::workload::{generate, input, models, rules, Locality, Packet, Paramete
 use commandline::output::{self, Format};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use node::pcap::Reader;
+use pipeline::frame;
 use pipeline::text::{import, ImportOptions};
 use pipeline::{Field, Key, Names, Pipeline};
 use std::path::{Path, PathBuf};
@@ -395,13 +396,13 @@ fn in_port(text: &str, names: &Names) -> anyhow::Result<u16> {
 fn frames(file: &Path, port: u16, with_length: bool) -> anyhow::Result<(input::Trace, u64)> {
     let name = file.display().to_string();
     let open = std::fs::File::open(file).with_context(|| format!("{name} cannot be read"))?;
-    let reader = Reader::with_links(std::io::BufReader::new(open), &input::LINKS);
+    let reader = Reader::with_links(std::io::BufReader::new(open), &frame::LINKS);
     let mut reader = reader.with_context(|| name.clone())?;
     let mut trace = input::Trace::default();
     let (mut number, mut left_out, mut first) = (0u64, 0, None);
     while let Some(packet) = reader.next_packet().with_context(|| name.clone())? {
         number += 1;
-        match input::captured(packet.link, &packet.data, port) {
+        match frame::captured(packet.link, &packet.data, port) {
             Ok(mut key) => {
                 if with_length {
                     key.set(Field::PacketLen, packet.length.min(0xffff).into());
