@@ -74,9 +74,9 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     match group {
         None => output::show(format, &reports[0], |r| table_and_details(std::slice::from_ref(r)))?,
         Some(_) if format == Format::Table => {
-            output::print(&format!("{}\n{}\n", bench::table(&reports), serde_json::to_string(&reports)?))?;
+            output::print(&format!("{}\n{}\n", table(&reports), serde_json::to_string(&reports)?))?;
         }
-        Some(_) => output::show(format, &reports, |r| bench::table(r))?,
+        Some(_) => output::show(format, &reports, |r| table(r))?,
     }
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -108,9 +108,26 @@ fn measure(b: &Bench, args: &Args, (n, of): (usize, usize)) -> anyhow::Result<Re
     Ok(result?)
 }
 
+/// Results as a table for reading; below it what belongs beside the values.
+fn table(reports: &[Report]) -> String {
+    let rows = reports.iter().map(|r| {
+        let met = r.met.map_or("–", |m| if m { "yes" } else { "NO" });
+        let mut row = vec![r.name.to_string(), bench::report::round(r.value).to_string(), r.unit.to_string()];
+        row.extend([r.goal_text(), met.to_string(), format!("{:.1}%", r.spread * 100.0), r.compared_with.clone()]);
+        row
+    });
+    let mut out = output::table(&["bench", "value", "unit", "goal", "met", "spread", "compared with"], rows);
+    for r in reports {
+        for sentence in &r.caveats {
+            out.push_str(&format!("{}: {sentence}\n", r.name));
+        }
+    }
+    out
+}
+
 /// The table, and below it everything else that the run found.
 fn table_and_details(reports: &[Report]) -> String {
-    let mut text = bench::table(reports);
+    let mut text = table(reports);
     for report in reports {
         text.push('\n');
         for (key, value) in &report.details {
@@ -140,4 +157,22 @@ fn save(dir: &Path, name: &str, reports: &[Report]) -> anyhow::Result<()> {
     );
     let page = dir.join(format!("{stem}.md"));
     std::fs::write(&page, text).with_context(|| format!("writing {}", page.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bench::Goal;
+
+    #[test]
+    fn the_table_says_what_is_not_met_and_why() {
+        let mut r = Report::new("x", "ns", vec![100.0], Some(Goal::AtMost(120.0)), "y");
+        r.only_if(true, "As defined.");
+        r.only_if(false, "A fresh engine stands for a node.");
+        let text = table(&[r]);
+        assert!(
+            text.contains("NO") && text.ends_with("x: As defined.\nx: A fresh engine stands for a node.\n"),
+            "{text}"
+        );
+    }
 }
