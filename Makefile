@@ -11,6 +11,7 @@
 # `make test`; with TUNNY_CI=1 they fail.
 .PHONY: audit all build demo test test-all test-long bench bench-full peers deb deb-test deps lint fuzz fuzz-coverage generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
+LAB := $(TUNNY)-lab
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -24,7 +25,7 @@ build: deps
 	cargo build --release --workspace --bins
 
 demo: build
-	@$(TUNNY) lab demo $(if $(KEEP),--keep)
+	@$(LAB) lab demo $(if $(KEEP),--keep)
 
 # Tests want to be compiled soon rather than run fast: no ThinLTO inside each crate, no line tables, no files for the next build. From
 # nothing the workspace takes 530 s of CPU time and 1.1 GB (with incremental files 625 s and 8 GB); tests run some 15 % longer.
@@ -71,17 +72,18 @@ lint:
 generate:
 	cargo xtask abi
 	cargo xtask reference
-	cargo run --quiet --package cli -- cli-reference --write docs/reference
+	cargo run --quiet --bin tunny -- cli-reference --write docs/reference
+	cargo run --quiet --bin tunny-lab -- cli-reference --write docs/reference
 
 bench: build
-	$(TUNNY) bench headlines --save docs/results
+	$(LAB) bench headlines --save docs/results
 
 bench-full: build
-	$(TUNNY) bench all --save docs/results
+	$(LAB) bench all --save docs/results
 
 peers: build
 	@scripts/deps.sh peers
-	$(TUNNY) bench peers --save docs/results
+	$(LAB) bench peers --save docs/results
 
 fuzz-coverage: deps
 	scripts/fuzz-coverage --seconds $(or $(FUZZ_SECONDS),3600)
@@ -89,7 +91,7 @@ fuzz-coverage: deps
 fuzz: deps
 	cargo run --release --package fuzz -- --seconds $(or $(FUZZ_SECONDS),600)
 
-# DEB=debug packs the debug binary that `make test` has built, quickly: for CI.
+# DEB=debug packs the debug binaries that `make test` has built, quickly: for CI.
 ifeq ($(DEB),debug)
 deb: deps
 	TUNNY_BINARY=$(DEBUG)/tunny TUNNY_DEB_COMPRESS=1 packaging/build-deb.sh

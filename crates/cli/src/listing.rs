@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listings as they come: nothing is held but what aligns columns, so that millions of objects can be written.
 
-use crate::output::{say, Columns, Format, Out};
+use crate::output::{note, Columns, Format, Out};
 use anyhow::Context;
 use node::client::Client;
 use serde_json::Value;
@@ -106,9 +106,7 @@ impl Printer {
 /// Says that a listing is cut, which its exit status says too.
 pub fn cut(count: u64, rest: &str) -> ExitCode {
     let on = if rest.is_empty() || rest == "-" { String::new() } else { format!(", or --continue {rest} to go on") };
-    say(format_args!(
-        "tunny: the list is cut: these are the first {count}, and there are more; give --limit 0 for all{on}"
-    ));
+    note(format_args!("the list is cut: these are the first {count}, and there are more; give --limit 0 for all{on}"));
     ExitCode::from(CUT)
 }
 
@@ -119,8 +117,8 @@ pub fn latest<T>(list: &mut Vec<T>, limit: u64) -> ExitCode {
     if left == 0 {
         return ExitCode::SUCCESS;
     }
-    say(format_args!(
-        "tunny: the list is cut: these are the latest {limit}, and there are {left} older ones; give --limit 0 for all"
+    note(format_args!(
+        "the list is cut: these are the latest {limit}, and there are {left} older ones; give --limit 0 for all"
     ));
     ExitCode::from(CUT)
 }

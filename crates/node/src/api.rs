@@ -282,7 +282,7 @@ async fn no_query(request: axum::extract::Request, next: axum::middleware::Next)
         None => next.run(request).await,
         Some(query) => {
             let error =
-                format!("{} takes no options in its address, and has `{}`", request.uri().path(), config::plain(query));
+                format!("{} takes no options in its address, and has `{}`", request.uri().path(), model::plain(query));
             (StatusCode::BAD_REQUEST, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
         }
     }

@@ -14,7 +14,6 @@ pub mod lex;
 pub mod load;
 pub mod oracle;
 pub mod parse;
-pub mod pcap;
 pub mod ports;
 pub mod print;
 pub mod punts;

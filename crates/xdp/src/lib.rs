@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The XDP fast path from user space: loads the program, maps its tables, attaches it, and takes its punts over AF_XDP.
 //!
-//! Only this crate knows libbpf and the bpf(2) call. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
+//! Only this crate knows libbpf. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
 //! table memory that crate `tables` writes and the program reads,
 //! [`BpfSessionMemory`] the session memory of crate `session`, [`BpfStates`] where its state tables (crate `states`) lie. The design is in `docs/design/xdp.md`.
 

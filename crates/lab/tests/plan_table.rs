@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny plan table` as its user meets it: what it prints, what it refuses, and how it exits.
+//! `tunny-lab plan table` as its user meets it: what it prints, what it refuses, and how it exits.
 
 use serde_json::Value;
 use std::process::{Command, Output};
 
 fn plan(args: &str) -> Output {
     let all = ["plan", "table"].into_iter().chain(args.split(' '));
-    Command::new(env!("CARGO_BIN_EXE_tunny")).args(all).output().expect("the binary runs")
+    Command::new(env!("CARGO_BIN_EXE_tunny-lab")).args(all).output().expect("the binary runs")
 }
 
 fn json(args: &str) -> (bool, Value) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny cache` from the shell: every kind of input, every output, and what bad input gets.
+//! `tunny-lab cache` from the shell: every kind of input, every output, and what bad input gets.
 
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
+const LAB: &str = env!("CARGO_BIN_EXE_tunny-lab");
 const FLOWS: &str = "table=0,priority=10,in_port=1 actions=load:1->NXM_NX_REG0[],goto_table:1\n\
     table=0,priority=10,in_port=2 actions=load:2->NXM_NX_REG0[],goto_table:1\n\
     table=1,priority=5,ip,nw_dst=10.0.0.0/8 actions=goto_table:2\n\
@@ -28,7 +28,7 @@ impl Folder {
 }
 
 fn tunny(args: &[&str]) -> Output {
-    Command::new(TUNNY).arg("cache").args(args).output().unwrap()
+    Command::new(LAB).arg("cache").args(args).output().unwrap()
 }
 
 fn json(args: &[&str]) -> Value {
@@ -201,6 +201,11 @@ fn bad_lines_are_named_with_file_line_and_column() {
     let dir = Path::new(&rules).parent().unwrap().display().to_string();
     let error = refused(&["compare", "--workload", "psc", "--rules", "acl1_1k", "--classbench", &dir]);
     assert!(error.contains("acl1_1k:2:2:"), "{error}");
+    let error = refused(&["explain", "--flows", &flows, "--packet", ""]);
+    assert_eq!(
+        error,
+        "tunny-lab: --packet is empty: write at least a field, as `in_port=1` or `tcp,nw_dst=10.0.0.1`\n"
+    );
     let error = refused(&["explain", "--flows", &flows, "--packet", "in_port=1,nosuch=1"]);
     assert!(error.contains("--packet:1:11:"), "{error}");
 }

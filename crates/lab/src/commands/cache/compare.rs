@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny cache compare`: caches side by side.
+//! `tunny-lab cache compare`: caches side by side.
 
+use super::load::text as input_text;
 use super::load::{self, Files, Program};
-use crate::input::text as input_text;
-use crate::output::{self, Format};
-use crate::Global;
 use anyhow::{bail, Context as _};
 use cache::compare::churn::{churn, Plan};
 use cache::compare::report::{html, Results};
@@ -14,8 +12,10 @@ use cache::engine::{Engine, Kind, Setup};
 use cache::ltm::Eviction;
 use cache::workload::input::Fate;
 use cache::workload::{generate, input, models, rules, Locality, Packet, Parameters};
+use commandline::output::{self, Format};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use node::pcap::Reader;
+use pipeline::frame;
 use pipeline::text::{import, ImportOptions};
 use pipeline::{Field, Key, Names, Pipeline};
 use std::path::{Path, PathBuf};
@@ -141,7 +141,7 @@ struct Loaded {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     let entries = u64::from(args.tables) * u64::from(args.entries);
     if entries > ENTRIES_MAX {
         bail!(
@@ -172,7 +172,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         std::fs::File::options().create(true).append(true).open(file).with_context(|| unwritable(file))?;
     }
     let all = workloads.iter().map(|loaded| compare(loaded, &args)).collect::<anyhow::Result<Vec<_>>>()?;
-    show(&all, &args, global)?;
+    show(&all, &args, format)?;
     if let Some(file) = &args.html {
         let page = html(&all, "Caches in front of a pipeline");
         std::fs::write(file, page).with_context(|| unwritable(file))?;
@@ -181,14 +181,14 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 }
 
 /// One object a cache; with further experiments, one object a workload that holds all of them.
-fn show(all: &[Results], args: &Args, global: &Global) -> anyhow::Result<()> {
-    if global.output == Format::Table {
+fn show(all: &[Results], args: &Args, format: Format) -> anyhow::Result<()> {
+    if format == Format::Table {
         return output::print(&all.iter().map(table).collect::<String>());
     }
     let plain = all.len() == 1 && !args.strategies && !args.sweep && args.change_rules.is_none();
     match plain {
-        true => output::show(global.output, &all[0].caches, |_| String::new()),
-        false => output::show(global.output, &all, |_| String::new()),
+        true => output::show(format, &all[0].caches, |_| String::new()),
+        false => output::show(format, &all, |_| String::new()),
     }
 }
 
@@ -396,13 +396,13 @@ fn in_port(text: &str, names: &Names) -> anyhow::Result<u16> {
 fn frames(file: &Path, port: u16, with_length: bool) -> anyhow::Result<(input::Trace, u64)> {
     let name = file.display().to_string();
     let open = std::fs::File::open(file).with_context(|| format!("{name} cannot be read"))?;
-    let reader = Reader::with_links(std::io::BufReader::new(open), &input::LINKS);
+    let reader = Reader::with_links(std::io::BufReader::new(open), &frame::LINKS);
     let mut reader = reader.with_context(|| name.clone())?;
     let mut trace = input::Trace::default();
     let (mut number, mut left_out, mut first) = (0u64, 0, None);
     while let Some(packet) = reader.next_packet().with_context(|| name.clone())? {
         number += 1;
-        match input::captured(packet.link, &packet.data, port) {
+        match frame::captured(packet.link, &packet.data, port) {
             Ok(mut key) => {
                 if with_length {
                     key.set(Field::PacketLen, packet.length.min(0xffff).into());
@@ -419,7 +419,7 @@ fn frames(file: &Path, port: u16, with_length: bool) -> anyhow::Result<(input::T
         if left_out == number {
             bail!("{name}: none of its {number} packets can be read; {first}");
         }
-        output::say(format_args!("tunny: {name}: {left_out} of {number} packets are left out, first {first}"));
+        output::note(format_args!("{name}: {left_out} of {number} packets are left out, first {first}"));
     }
     Ok((trace.finish(&name)?, left_out))
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny lab`: a region in network namespaces.
+//! `tunny-lab lab`: a region in network namespaces.
 
-use crate::output::{print, say, Format};
-use crate::Global;
+use anyhow::Context;
+use commandline::output::{print, print_as_it_is, say, show, Format};
 use lab::progress::Progress;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Bring up a whole region on this machine in network namespaces.
@@ -54,23 +55,31 @@ struct Shape {
     /// Build everything but the gateway's process, to run it by hand.
     #[arg(long)]
     no_node: bool,
+    /// The gateway's program [default: tunny beside this program].
+    #[arg(long, value_name = "FILE")]
+    tunny: Option<PathBuf>,
 }
 
 impl Shape {
     fn options(&self, suffix: &str) -> anyhow::Result<lab::Options> {
+        let own = || std::env::current_exe().map(|path| path.with_file_name("tunny"));
+        let tunny = self.tunny.clone().map_or_else(own, Ok)?;
+        let tunny = tunny.canonicalize().with_context(|| {
+            format!("the gateway's program {} (make build makes it; --tunny names another one)", tunny.display())
+        })?;
         Ok(lab::Options {
             suffix: suffix.to_string(),
             mtu: self.mtu,
             uplinks: self.uplinks as usize,
             engine: self.engine.clone(),
             node: !self.no_node,
-            ..lab::Options::new(std::env::current_exe()?)
+            ..lab::Options::new(tunny)
         })
     }
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
         args.suffix.len() <= 12 && args.suffix.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()),
         "--suffix is at most 12 lower-case letters and digits"
@@ -89,7 +98,16 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         Command::Demo { shape, keep, seconds } => {
             let options = lab::Options { keep, seconds, ..shape.options(&args.suffix)? };
-            let good = lab::demo(&options, global.output == Format::Json)?;
+            let rows = lab::demo(&options)?;
+            match format {
+                // It has colours.
+                Format::Table => print_as_it_is(&format!("{}\n", lab::demo::table(&rows)))?,
+                _ => show(format, &rows, |_| String::new())?,
+            }
+            if keep {
+                say(lab::demo::look_around(&options));
+            }
+            let good = rows.iter().all(|row| row.problems.is_empty());
             return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
     }

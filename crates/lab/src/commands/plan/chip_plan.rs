@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny plan chip`: a region's tables on a switch chip.
+//! `tunny-lab plan chip`: a region's tables on a switch chip.
 
-use crate::input;
-use crate::output::{say, show};
-use crate::sink::Sink;
-use crate::Global;
 use anyhow::{bail, Context};
 use chip::choice::{choose, Choice, Parameters, CHOICES};
 use chip::load::{Counts, Load, Origin};
@@ -12,6 +8,9 @@ use chip::model::snapshot::Snapshot;
 use chip::plan::{plan, Request};
 use chip::technique::Techniques;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use commandline::input;
+use commandline::output::{say, show, Format};
+use commandline::sink::Sink;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -118,7 +117,7 @@ fn alpm(text: &str) -> Result<(u32, u32), String> {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     let p = super::profile(&args.profile)?;
     let (load, origin) = load(&args)?;
     let with = Parameters { alpm: args.alpm, digest_bits: args.digest_bits, bridge_bytes: args.bridge_bytes };
@@ -135,7 +134,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             "planning: --best tries every choice of techniques, --verify sends packets through the compressed tables"
         }
     };
-    let waiting = crate::output::Patience::new(waiting);
+    let waiting = commandline::output::Patience::new(waiting);
     let plan = plan(&p, &request)?;
     drop(waiting);
     if let Some(path) = &args.html {
@@ -146,7 +145,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         };
         write(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    show(global.output, &plan, |plan| super::chip_text::text(plan, args.blocks))?;
+    show(format, &plan, |plan| super::chip_text::text(plan, args.blocks))?;
     Ok(if plan.does_not_fit.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -21,14 +21,6 @@ pub fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Bytes of a file of flows, packets or rules at most.
-const TEXT_MAX: u64 = 1 << 30;
-
-/// The text of a file, bounded.
-pub fn text(path: &Path) -> anyhow::Result<String> {
-    model::read_text(path, TEXT_MAX).map_err(|why| anyhow::anyhow!("{} cannot be read: {why}", path.display()))
-}
-
 /// A time in seconds, as an option.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

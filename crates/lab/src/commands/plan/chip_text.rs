@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text of `tunny plan chip`.
+//! The text of `tunny-lab plan chip`.
 
-use crate::output::table;
 use chip::explain::{signed, Explained};
 use chip::plan::Plan;
 use chip::sailfish;
+use commandline::output::table;
 
 fn percent(v: f64) -> String {
     format!("{v:.1}")

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny completion`.
+//! Scripts that complete the commands and options of a program.
 
-use crate::{Cli, Global};
-use clap::CommandFactory;
+use crate::Program;
 use std::process::ExitCode;
 
 /// Print a script that completes commands and options in a shell.
 ///
-/// The package installs those of bash, zsh and fish. By hand: `source <(tunny completion bash)`.
+/// The package installs those of bash, zsh and fish. By hand, for bash: `source <(PROGRAM completion bash)`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The shell.
@@ -16,9 +15,9 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args, _global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run<P: Program>(args: Args) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "tunny", &mut script);
+    clap_complete::generate(args.shell, &mut P::command(), P::NAME, &mut script);
     crate::output::print(&String::from_utf8(script)?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny plan chip` from the shell: where a load comes from, what does not fit, what is refused, and that text, JSON and page
+//! `tunny-lab plan chip` from the shell: where a load comes from, what does not fit, what is refused, and that text, JSON and page
 //! say the same.
 
 use serde_json::Value;
 use std::process::{Command, Output};
 
-const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
+const LAB: &str = env!("CARGO_BIN_EXE_tunny-lab");
 const PROFILE: &str = include_str!("../../chip/profiles/tofino1.yaml");
 
 struct Folder(tempfile::TempDir);
@@ -32,7 +32,7 @@ impl Folder {
 }
 
 fn chip(args: &[&str]) -> Output {
-    Command::new(TUNNY).args(["plan", "chip"]).args(args).output().unwrap()
+    Command::new(LAB).args(["plan", "chip"]).args(args).output().unwrap()
 }
 
 /// Exit status and text.
@@ -185,7 +185,7 @@ fn a_long_plan_says_what_it_does() {
     use std::io::Read;
     use std::process::Stdio;
     let begin = |stderr: Stdio| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tunny"));
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tunny-lab"));
         command.args(["plan", "chip", "--sailfish", "--best", "--verify", "-o", "json"]).env("TERM", "xterm");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap()
     };
@@ -210,6 +210,6 @@ fn a_long_plan_says_what_it_does() {
     in_pipe.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     in_pipe.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     on_terminal.stdout.take().unwrap().read_to_string(&mut out).unwrap();
-    let line = "tunny: planning: --best tries every choice of techniques, --verify sends packets through the compressed tables\n";
+    let line = "tunny-lab: planning: --best tries every choice of techniques, --verify sends packets through the compressed tables\n";
     assert_eq!((said.as_str(), out.as_str()), (line, ""));
 }

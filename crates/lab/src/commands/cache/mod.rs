@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny cache`: multi-table pipelines and the caches in front of them.
+//! `tunny-lab cache`: multi-table pipelines and the caches in front of them.
 
 mod compare;
 mod explain;
 mod load;
 
-use crate::Global;
+use commandline::output::Format;
 use std::process::ExitCode;
 
 /// Pipelines of match-action tables and the caches in front of them: run a packet through one, compare caches on traffic.
@@ -22,9 +22,9 @@ enum Command {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Compare(args) => compare::run(*args, global),
-        Command::Explain(args) => explain::run(*args, global),
+        Command::Compare(args) => compare::run(*args, format),
+        Command::Explain(args) => explain::run(*args, format),
     }
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny plan table`: the blocks of one table.
+//! `tunny-lab plan table`: the blocks of one table.
 
-use crate::output::{show, table};
-use crate::Global;
 use anyhow::{anyhow, bail};
 use chip::blocks::{fit, Attached, Blocks, Misfit, Request, State};
 use chip::{Alpm, Bucket, Key, Kind, Part, Table};
+use commandline::output::{show, table, Format};
 use std::process::ExitCode;
 
 /// How a table matches; or state that an index addresses.
@@ -144,7 +143,7 @@ impl Stage {
 }
 
 /// Runs the command. A table that does not fit is shown as it would be, and said to fail.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     let p = super::profile(&args.profile)?;
     let g = &p.geometry;
     let request = read(&args, g)?;
@@ -165,7 +164,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         does_not_fit: placed.err(),
         per_stage: parts.iter().flatten().map(Stage::of).collect(),
     };
-    show(global.output, &answer, |a| text(a, &p))?;
+    show(format, &answer, |a| text(a, &p))?;
     Ok(if answer.fits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -5,7 +5,20 @@ use anyhow::Context;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
+
+static PROGRAM: OnceLock<&'static str> = OnceLock::new();
+
+/// Names the program that runs: its messages begin so.
+pub(crate) fn begin(program: &'static str) {
+    PROGRAM.get_or_init(|| program);
+}
+
+/// The name of the program that runs.
+pub fn program() -> &'static str {
+    PROGRAM.get().copied().unwrap_or("tunny")
+}
 
 /// How to print the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -60,6 +73,11 @@ pub fn say(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{}", model::plain_lines(&text.to_string()));
 }
 
+/// Says something on standard error behind the program's name.
+pub fn note(text: impl std::fmt::Display) {
+    say(format_args!("{}: {text}", program()));
+}
+
 /// Says why a command failed: a sentence a line, or as JSON where JSON was asked for.
 pub fn fail(format: Format, sentences: &str) {
     match format {
@@ -67,7 +85,7 @@ pub fn fail(format: Format, sentences: &str) {
             let errors: Vec<&str> = sentences.lines().collect();
             say(model::plain_json(&serde_json::json!({ "errors": errors }).to_string()));
         }
-        _ => say(format_args!("tunny: {sentences}")),
+        _ => note(sentences),
     }
 }
 
@@ -88,7 +106,7 @@ impl Patience {
                 return;
             }
             if !std::io::stderr().is_terminal() {
-                return say(format_args!("tunny: {}", shown.message()));
+                return note(shown.message());
             }
             shown.set_draw_target(indicatif::ProgressDrawTarget::stderr());
             if let Ok(style) = indicatif::ProgressStyle::with_template("{spinner} {msg} {elapsed}") {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pipelines from the user's files: where packets begin in them, and what is said about what they lack.
 
-use crate::output;
 use anyhow::{anyhow, bail};
+use commandline::output;
 use pipeline::text::{import_all, ImportOptions};
 use pipeline::{Action, FlowMod, Import, ImportErrors, Pipeline};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What table 0 is called where it only leads to the one in which packets are to begin.
@@ -38,6 +38,14 @@ pub struct Program {
     pub lead: bool,
 }
 
+/// Bytes of a file of flows, packets or rules at most.
+const TEXT_MAX: u64 = 1 << 30;
+
+/// The text of a file, bounded.
+pub fn text(path: &Path) -> anyhow::Result<String> {
+    model::read_text(path, TEXT_MAX).map_err(|why| anyhow::anyhow!("{} cannot be read: {why}", path.display()))
+}
+
 /// A port's number, as an option gives it.
 pub fn port(text: &str) -> Result<(String, u16), String> {
     let (name, number) = text.rsplit_once('=').ok_or("a port is given as NAME=NUMBER")?;
@@ -52,7 +60,7 @@ pub fn port(text: &str) -> Result<(String, u16), String> {
 pub fn program(files: &Files<'_>) -> anyhow::Result<Program> {
     let mut texts = Vec::new();
     for path in files.flows.iter().chain(files.groups) {
-        texts.push((path.display().to_string(), crate::input::text(path)?));
+        texts.push((path.display().to_string(), text(path)?));
     }
     let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let options = ImportOptions { lenient: files.lenient, ports: files.ports.to_vec(), ..ImportOptions::default() };
@@ -93,8 +101,8 @@ fn usual(mut pipeline: Pipeline, made: bool) -> Program {
     let tables: Vec<u8> = pipeline.tables().collect();
     if pipeline.table_size(0).0 > 0 {
         if let Some(name) = pipeline.names().table(0).filter(|_| tables.len() > 1) {
-            output::say(format_args!(
-                "tunny: packets begin in table {name}: tables with names do not say which is the first; --table NAME does"
+            output::note(format_args!(
+                "packets begin in table {name}: tables with names do not say which is the first; --table NAME does"
             ));
         }
         let entry = label(&pipeline, 0);
@@ -104,15 +112,15 @@ fn usual(mut pipeline: Pipeline, made: bool) -> Program {
     match (made, tables.first()) {
         (true, Some(&first)) => {
             let entry = label(&pipeline, first);
-            output::say(format_args!(
-                "tunny: table 0 has no flows, so packets begin in table {entry}; there are flows in {with_flows}: --table N lets them begin in another one"
+            output::note(format_args!(
+                "table 0 has no flows, so packets begin in table {entry}; there are flows in {with_flows}: --table N lets them begin in another one"
             ));
             lead_to(&mut pipeline, first);
             Program { pipeline, entry, lead: true }
         }
         _ => {
-            output::say(format_args!(
-                "tunny: table 0 has no flows, so every packet is dropped there; there are flows in {with_flows}: --table N lets packets begin there"
+            output::note(format_args!(
+                "table 0 has no flows, so every packet is dropped there; there are flows in {with_flows}: --table N lets packets begin there"
             ));
             Program { pipeline, entry: "0".into(), lead: false }
         }
@@ -183,8 +191,8 @@ fn listed(all: &[String]) -> Option<String> {
 fn say_missing(pipeline: &Pipeline) {
     let missing: Vec<String> = pipeline.missing_groups().iter().map(u32::to_string).collect();
     if let Some(groups) = listed(&missing) {
-        output::say(format_args!(
-            "tunny: flows name groups that do not exist: {groups}; packets go no further there (--groups FILE reads groups)"
+        output::note(format_args!(
+            "flows name groups that do not exist: {groups}; packets go no further there (--groups FILE reads groups)"
         ));
     }
 }
@@ -193,7 +201,7 @@ fn say_missing(pipeline: &Pipeline) {
 fn say_dead_ends(pipeline: &Pipeline) {
     let tables: Vec<String> = pipeline.dead_ends().iter().map(|n| label(pipeline, *n)).collect();
     if let Some(tables) = listed(&tables) {
-        output::say(format_args!("tunny: flows lead to tables without flows: {tables}; packets are dropped there"));
+        output::note(format_args!("flows lead to tables without flows: {tables}; packets are dropped there"));
     }
 }
 
@@ -201,18 +209,16 @@ fn say_dead_ends(pipeline: &Pipeline) {
 fn say_named_ports(ports: &[(String, u16)]) {
     let told: Vec<String> = ports.iter().map(|(name, number)| format!("{name}={number}")).collect();
     if let Some(ports) = listed(&told) {
-        output::say(format_args!(
-            "tunny: ports with a name only got numbers: {ports} (--port NAME=NUMBER says another one)"
-        ));
+        output::note(format_args!("ports with a name only got numbers: {ports} (--port NAME=NUMBER says another one)"));
     }
 }
 
 /// Names the flows that a lenient import did not understand, on standard error: the first twenty, and how many there are.
 fn say_unsupported(import: &Import) {
     for error in import.unsupported.iter().take(20) {
-        output::say(format_args!("tunny: unsupported: {error}"));
+        output::note(format_args!("unsupported: {error}"));
     }
     if import.unsupported.len() > 20 {
-        output::say(format_args!("tunny: {} unsupported flows in all", import.unsupported.len()));
+        output::note(format_args!("{} unsupported flows in all", import.unsupported.len()));
     }
 }

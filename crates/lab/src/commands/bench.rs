@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny bench`: measurements.
+//! `tunny-lab bench`: measurements.
 
-use crate::output::{self, Format};
-use crate::Global;
 use anyhow::Context as _;
 use bench::{Bench, Context, Group, Report, BENCHES, HEADLINES};
+use commandline::output::{self, Format};
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -31,7 +30,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     // None: a single bench.
     let group: Option<fn(&Bench) -> bool> = match args.name.as_str() {
@@ -42,7 +41,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
                     benches.iter().map(|b| vec![b.name.into(), b.unit.into(), b.what.into()]),
                 )
             };
-            output::show(global.output, &BENCHES, rows)?;
+            output::show(format, &BENCHES, rows)?;
             return Ok(ExitCode::SUCCESS);
         }
         "headlines" => Some(|b| HEADLINES.contains(&b.name)),
@@ -60,7 +59,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         match measure(b, &args, (n + 1, chosen.len())) {
             Ok(report) => reports.push(report),
             Err(error) if group.is_some() => {
-                output::say(format_args!("tunny: bench {}: {error:#}", b.name));
+                output::note(format_args!("bench {}: {error:#}", b.name));
                 failed.push(b.name);
             }
             Err(error) => return Err(error),
@@ -73,16 +72,16 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         save(dir, &args.name, &reports)?;
     }
     match group {
-        None => output::show(global.output, &reports[0], |r| table_and_details(std::slice::from_ref(r)))?,
-        Some(_) if global.output == Format::Table => {
-            output::print(&format!("{}\n{}\n", bench::table(&reports), serde_json::to_string(&reports)?))?;
+        None => output::show(format, &reports[0], |r| table_and_details(std::slice::from_ref(r)))?,
+        Some(_) if format == Format::Table => {
+            output::print(&format!("{}\n{}\n", table(&reports), serde_json::to_string(&reports)?))?;
         }
-        Some(_) => output::show(global.output, &reports, |r| bench::table(r))?,
+        Some(_) => output::show(format, &reports, |r| table(r))?,
     }
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    output::say(format_args!("tunny: could not run: {}", failed.join(", ")));
+    output::note(format_args!("could not run: {}", failed.join(", ")));
     Ok(ExitCode::FAILURE)
 }
 
@@ -109,9 +108,26 @@ fn measure(b: &Bench, args: &Args, (n, of): (usize, usize)) -> anyhow::Result<Re
     Ok(result?)
 }
 
+/// Results as a table for reading; below it what belongs beside the values.
+fn table(reports: &[Report]) -> String {
+    let rows = reports.iter().map(|r| {
+        let met = r.met.map_or("–", |m| if m { "yes" } else { "NO" });
+        let mut row = vec![r.name.to_string(), bench::report::round(r.value).to_string(), r.unit.to_string()];
+        row.extend([r.goal_text(), met.to_string(), format!("{:.1}%", r.spread * 100.0), r.compared_with.clone()]);
+        row
+    });
+    let mut out = output::table(&["bench", "value", "unit", "goal", "met", "spread", "compared with"], rows);
+    for r in reports {
+        for sentence in &r.caveats {
+            out.push_str(&format!("{}: {sentence}\n", r.name));
+        }
+    }
+    out
+}
+
 /// The table, and below it everything else that the run found.
 fn table_and_details(reports: &[Report]) -> String {
-    let mut text = bench::table(reports);
+    let mut text = table(reports);
     for report in reports {
         text.push('\n');
         for (key, value) in &report.details {
@@ -136,9 +152,27 @@ fn save(dir: &Path, name: &str, reports: &[Report]) -> anyhow::Result<()> {
     std::fs::write(&json, serde_json::to_string_pretty(reports)? + "\n")
         .with_context(|| format!("writing {}", json.display()))?;
     let text = format!(
-        "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Results of `tunny bench {name}`\n\n{}; {} GiB; Linux {}; seed {}; load average at the start {}; {}; Tunny {}.\n\n```\n{}```\n",
+        "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Results of `tunny-lab bench {name}`\n\n{}; {} GiB; Linux {}; seed {}; load average at the start {}; {}; Tunny {}.\n\n```\n{}```\n",
         m.cpu, m.memory_gib, m.kernel, first.seed, m.load, m.date, m.version, table_and_details(reports)
     );
     let page = dir.join(format!("{stem}.md"));
     std::fs::write(&page, text).with_context(|| format!("writing {}", page.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bench::Goal;
+
+    #[test]
+    fn the_table_says_what_is_not_met_and_why() {
+        let mut r = Report::new("x", "ns", vec![100.0], Some(Goal::AtMost(120.0)), "y");
+        r.only_if(true, "As defined.");
+        r.only_if(false, "A fresh engine stands for a node.");
+        let text = table(&[r]);
+        assert!(
+            text.contains("NO") && text.ends_with("x: As defined.\nx: A fresh engine stands for a node.\n"),
+            "{text}"
+        );
+    }
 }

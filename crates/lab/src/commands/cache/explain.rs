@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny cache explain`: the way of a packet through a pipeline.
+//! `tunny-lab cache explain`: the way of a packet through a pipeline.
 
 use super::load::{self, Files, Program};
-use crate::output;
-use crate::Global;
+use commandline::output::{self, Format};
 use pipeline::explain::{ExplainedPass, ExplainedStep, Explanation};
 use pipeline::text;
 use pipeline::{Bridge, Conntrack};
@@ -56,7 +55,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     let files = Files {
         flows: &args.flows,
         groups: &args.groups,
@@ -93,8 +92,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     }
     let views: Vec<View> = explanations.iter().map(View::new).collect();
     match &views[..] {
-        [one] => output::show(global.output, one, |_| tell(&explanations[0]))?,
-        many => output::show(global.output, &many, |_| explanations.iter().map(tell).collect::<Vec<_>>().join("\n"))?,
+        [one] => output::show(format, one, |_| tell(&explanations[0]))?,
+        many => output::show(format, &many, |_| explanations.iter().map(tell).collect::<Vec<_>>().join("\n"))?,
     }
     let failed = explanations.iter().flat_map(|w| &w.passes).any(|p| p.failed.is_some());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny plan`: what fits into a switch chip, and how.
+//! `tunny-lab plan`: what fits into a switch chip, and how.
 
 mod chip_plan;
 mod chip_text;
 mod table;
 
-use crate::Global;
 use anyhow::{bail, Context};
 use chip::Profile;
+use commandline::output::Format;
 use std::io::Read;
 use std::process::ExitCode;
 
@@ -26,10 +26,10 @@ enum Command {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Chip(args) => chip_plan::run(*args, global),
-        Command::Table(args) => table::run(args, global),
+        Command::Chip(args) => chip_plan::run(*args, format),
+        Command::Table(args) => table::run(args, format),
     }
 }
 
