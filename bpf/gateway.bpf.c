@@ -18,11 +18,11 @@
 static __always_inline int enter(struct packet *p)
 {
 	/* A key of its own: a pointer into *p would keep all of it out of registers. */
-	__u32 zero = 0, slot = bpf_get_smp_processor_id();
+	__u32 slot = cpu_number();
 
 	p->slot = slot;
-	p->root = bpf_map_lookup_elem(&tunny_root, &zero);
-	p->stats = bpf_map_lookup_elem(&tunny_stats, &slot);
+	p->root = map_value(&tunny_root, 0);
+	p->stats = map_value(&tunny_stats, slot);
 	if (!p->root || !p->stats)
 		return -1;
 	p->bytes = frame_bytes(p->ctx);
@@ -76,11 +76,11 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e, int *a
 	if (end)
 		return end;
 	type = parse_inner_ethernet(p, &end);
-	if (type == bpf_htons(ETH_P_IP)) {
+	if (type == NET16(ETH_P_IP)) {
 		p->inner_v6 = 0;
 		return serve(p, e, action);
 	}
-	if (type == bpf_htons(ETH_P_IPV6)) {
+	if (type == NET16(ETH_P_IPV6)) {
 		p->inner_v6 = 1;
 		return serve(p, e, action);
 	}
@@ -97,10 +97,10 @@ __noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 		return PASS;
 	if (!end) {
 		type = outer_type(&p);
-		if (likely(type == bpf_htons(ETH_P_IP))) {
+		if (likely(type == NET16(ETH_P_IP))) {
 			p.outer_v6 = 0;
 			end = tunnel_packet(&p, e, &action);
-		} else if (type == bpf_htons(ETH_P_IPV6)) {
+		} else if (type == NET16(ETH_P_IPV6)) {
 			p.outer_v6 = 1;
 			end = tunnel_packet(&p, e, &action);
 		} else {
@@ -113,8 +113,7 @@ __noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 /* What comes in no tunnel: for a public address, or on a wire. */
 static __always_inline int plain(struct xdp_md *ctx, struct end *e)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
 
 	if (root && unlikely(READ_ONCE(root->options) & TUNNY_OPT_WIRES))
 		return READ_ONCE(root->magic) == TUNNY_ROOT_MAGIC ? tunny_wire(ctx, e) : PASS;
@@ -125,8 +124,7 @@ static __always_inline int plain(struct xdp_md *ctx, struct end *e)
 SEC("xdp")
 int tunny_gateway(struct xdp_md *ctx)
 {
-	__u32 zero = 0;
-	struct end *e = bpf_map_lookup_elem(&tunny_ends, &zero);
+	struct end *e = map_value(&tunny_ends, 0);
 	int end;
 
 	if (!e)

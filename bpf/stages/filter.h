@@ -12,7 +12,8 @@
 #ifndef TUNNY_FILTER_H
 #define TUNNY_FILTER_H
 
-#include "connection.h"
+#include "../connection/states.h"
+#include "../tables/nc.h"
 
 /* What the VPCs of both ends say, as far as they have groups: flags, and the sum of their epochs. */
 static __always_inline __u64 pair_policy(const struct packet *p)
@@ -89,8 +90,7 @@ static __always_inline int check_sender(struct tunny_root *root, struct nat_work
 /* A packet between two ends inside of which one has groups. GO or a verdict. */
 __noinline int tunny_filter(struct xdp_md *ctx, struct nat_work *w)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	int end;
 
 	if (!w || !root)
@@ -109,14 +109,13 @@ __noinline int tunny_filter(struct xdp_md *ctx, struct nat_work *w)
 /* The stage. What locate refuses is left to it. */
 static __always_inline int filter(struct packet *p, const struct end *e)
 {
-	__u32 zero = 0;
 	struct nat_work *w;
 
 	if (likely(!((p->policy | p->to_policy) & TUNNY_POLICY_FILTER)))
 		return GO;
 	if (!p->vm_found || p->vm.flags & TUNNY_VM_FLAG_GATEWAY || p->ttl <= 1)
 		return GO;
-	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
+	w = map_value(&tunny_nat_works, 0);
 	if (!w)
 		return DROP_TABLE_FAULT;
 	w->at = p->inner_at + ETH_BYTES;

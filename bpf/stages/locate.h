@@ -3,8 +3,8 @@
 #ifndef TUNNY_LOCATE_H
 #define TUNNY_LOCATE_H
 
-#include "packet.h"
 #include "route.h"
+#include "../tables/nc.h"
 
 static __always_inline int find_nexthop(struct packet *p)
 {

@@ -3,7 +3,7 @@
 #ifndef TUNNY_METER_STAGE_H
 #define TUNNY_METER_STAGE_H
 
-#include "packet.h"
+#include "../packet.h"
 #include "../tables/meter.h"
 
 static __always_inline int meter(struct packet *p)
@@ -13,12 +13,12 @@ static __always_inline int meter(struct packet *p)
 
 	if (unlikely(p->tenant_key & TUNNY_TENANT_METERED)) {
 		line = tenant_meter(root, p->tenant_key);
-		if (line && tunny_meter(line, p->inner_bytes, bpf_ktime_get_ns()) == RED)
+		if (line && tunny_meter(line, p->inner_bytes, time_ns()) == RED)
 			return DROP_METER_VPC;
 	}
 	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_METERED)) {
 		line = word_lookup(root->vm_meters, root->salt, p->vm.id, TUNNY_WORD_METER_SHIFT);
-		if (line && tunny_meter(line, p->inner_bytes, bpf_ktime_get_ns()) == RED)
+		if (line && tunny_meter(line, p->inner_bytes, time_ns()) == RED)
 			return DROP_METER_VM;
 	}
 	return GO;

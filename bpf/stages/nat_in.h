@@ -74,7 +74,7 @@ static __always_inline int read_plain(struct xdp_md *ctx, struct tunny_root *roo
 	type = *(__u16 *)(ip - 2);
 	w->at = ETH_BYTES;
 	w->frame = frame_bytes(ctx);
-	if (type == bpf_htons(ETH_P_IP)) {
+	if (type == NET16(ETH_P_IP)) {
 		if (ip + IPV4_BYTES > behind(ctx))
 			return PASS;
 		w->v6 = 0;
@@ -89,7 +89,7 @@ static __always_inline int read_plain(struct xdp_md *ctx, struct tunny_root *roo
 		if (!ipv4_checks(ip))
 			return DROP_OUTER_IP_CHECKSUM;
 		w->tos = *(__u8 *)(ip + 1);
-	} else if (type == bpf_htons(ETH_P_IPV6)) {
+	} else if (type == NET16(ETH_P_IPV6)) {
 		if (ip + IPV6_BYTES > behind(ctx))
 			return PASS;
 		w->v6 = 1;
@@ -122,8 +122,8 @@ static __always_inline int read_plain(struct xdp_md *ctx, struct tunny_root *roo
 /* A plain packet that parse would pass. PASS: not for a public address. GO: w says to which VM it goes. */
 __noinline int tunny_nat_find(struct xdp_md *ctx, struct nat_work *w, struct end *e)
 {
-	__u32 zero = 0, scope = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	__u32 scope = 0;
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tunny_session_record *r;
 	int end;
 
@@ -142,7 +142,7 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct nat_work *w, struct end
 		return scope == TUNNY_SCOPE_BLACKHOLE ? DROP_NAT_UNSOLICITED : PUNT + PUNT_SESSION_NEW;
 	w->state = READ_ONCE(r->state);
 	w->vni = READ_ONCE(r->inner0) >> 40;
-	tunny_prefetch(w->vni, READ_ONCE(r->inner0), bpf_get_smp_processor_id());
+	tunny_prefetch(w->vni, READ_ONCE(r->inner0), cpu_number());
 	end = enter_vpc(root, w, e);
 	if (end)
 		return end;
@@ -158,13 +158,13 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct nat_work *w, struct end
 /* Locates, meters, wraps and sends it. Negative: sent. */
 __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct nat_work *w, const struct end *e)
 {
-	__u32 zero = 0, slot = bpf_get_smp_processor_id();
+	__u32 slot = cpu_number();
 	struct packet p = { .ctx = ctx, .slot = slot };
 	struct tunny_session_record *r;
 	int end, action = 0;
 
-	p.root = bpf_map_lookup_elem(&tunny_root, &zero);
-	p.stats = bpf_map_lookup_elem(&tunny_stats, &slot);
+	p.root = map_value(&tunny_root, 0);
+	p.stats = map_value(&tunny_stats, slot);
 	if (!e || !w || !p.root || !p.stats)
 		return DROP_TABLE_FAULT;
 	p.gateway_mac = w->walk.gateway_mac;
@@ -201,14 +201,13 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct nat_work *w, const s
 /* What is not for the gateway's tunnel: is it for a public address? */
 static __always_inline int nat_in(struct xdp_md *ctx, struct end *e)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct nat_work *w;
 	int end;
 
 	if (!root || likely(!READ_ONCE(root->public_roots)))
 		return PASS;
-	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
+	w = map_value(&tunny_nat_works, 0);
 	if (!w)
 		return PASS;
 	end = tunny_nat_find(ctx, w, e);

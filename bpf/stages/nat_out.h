@@ -4,6 +4,7 @@
 #define TUNNY_NAT_OUT_H
 
 #include "nat_rewrite.h"
+#include "route.h"
 #include "meter.h"
 #include "emit.h"
 
@@ -53,7 +54,7 @@ static __always_inline int transmit(struct xdp_md *ctx, __u32 ifindex)
 
 	if (ifindex == ctx->ingress_ifindex && !READ_ONCE(tunny_redirect_back))
 		return XDP_TX;
-	action = bpf_redirect_map(&tunny_ports, ifindex, XDP_DROP);
+	action = redirect(&tunny_ports, ifindex);
 	return action == XDP_REDIRECT ? action : 0;
 }
 
@@ -71,8 +72,8 @@ static __always_inline int hairpin(struct tunny_root *root, const struct nat_wor
  */
 __noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
 {
-	__u32 zero = 0, line, addr, port, ifindex;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	__u32 line, addr, port, ifindex;
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tunny_session_record *r;
 	struct tunny_nexthop *hop = NULL;
 	__u64 state;
@@ -108,7 +109,7 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
 		return DROP_UNDERLAY_NO_ROUTE;
 	if (w->bytes > READ_ONCE(hop->smac_mtu) >> 48)
 		return PUNT + PUNT_ICMP_DUE;
-	if (w->meter && tunny_meter(w->meter, w->inner_bytes, bpf_ktime_get_ns()) == RED)
+	if (w->meter && tunny_meter(w->meter, w->inner_bytes, time_ns()) == RED)
 		return DROP_METER_VPC;
 	ifindex = hop->ifindex;
 	if (unwrap(ctx, w) || rewrite_plain(ctx, w, hop, addr, port))
@@ -137,12 +138,11 @@ static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
 /* The hook before route. GO: the packet is routed. Negative: it was sent. */
 static __always_inline int nat(struct packet *p)
 {
-	__u32 zero = 0;
 	struct nat_work *w;
 
 	if (likely(!(p->policy & TUNNY_POLICY_NAT)) || (p->own && p->roots & TUNNY_ROOT_SIMPLE))
 		return GO;
-	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
+	w = map_value(&tunny_nat_works, 0);
 	if (!w)
 		return DROP_TABLE_FAULT;
 	w->why = 0;
@@ -164,14 +164,13 @@ static __always_inline int nat(struct packet *p)
 /* The verdict of route. If it leads to the Internet, nat says what becomes of the packet. Negative: it was sent. */
 static __always_inline int nat_verdict(struct packet *p, int end)
 {
-	__u32 zero = 0;
 	struct nat_work *w;
 	struct walk *walk;
 
 	if (likely(end != DROP_SCOPE_INTERNET))
 		return end;
-	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
-	walk = bpf_map_lookup_elem(&tunny_walks, &zero);
+	w = map_value(&tunny_nat_works, 0);
+	walk = map_value(&tunny_walks, 0);
 	if (!w || !walk)
 		return DROP_TABLE_FAULT;
 	/* A peer's route to the Internet is not for its peers. */

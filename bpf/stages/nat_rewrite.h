@@ -3,7 +3,7 @@
 #ifndef TUNNY_NAT_REWRITE_H
 #define TUNNY_NAT_REWRITE_H
 
-#include "nat_packet.h"
+#include "../connection/packet.h"
 #include "rewrite.h"
 
 static __always_inline void change_sum(void *at, __u64 difference)
@@ -58,9 +58,9 @@ static __always_inline int unwrap(struct xdp_md *ctx, const struct nat_work *w)
 {
 	__u32 end = w->at + w->bytes;
 
-	if (w->frame > end && bpf_xdp_adjust_tail(ctx, (int)(end - w->frame)))
+	if (w->frame > end && move_tail(ctx, (int)(end - w->frame)))
 		return -1;
-	return bpf_xdp_adjust_head(ctx, (int)w->at - ETH_BYTES);
+	return move_head(ctx, (int)w->at - ETH_BYTES);
 }
 
 /* Ethernet, TTL and TOS of the packet that begins the frame now. */
@@ -75,12 +75,12 @@ static __always_inline int rewrite_plain(struct xdp_md *ctx, const struct nat_wo
 	if (w->v6) {
 		if (ip + IPV6_BYTES > behind(ctx))
 			return -1;
-		*(__u16 *)(data + 12) = bpf_htons(ETH_P_IPV6);
+		*(__u16 *)(data + 12) = NET16(ETH_P_IPV6);
 		store_be32(ip, (load_be32(ip) & 0xf00fffff) | w->tos << 20);
 		*(__u8 *)(ip + 7) -= 1;
 		return 0;
 	}
-	*(__u16 *)(data + 12) = bpf_htons(ETH_P_IP);
+	*(__u16 *)(data + 12) = NET16(ETH_P_IP);
 	if (translate4(ctx, w, ip, addr, port, 0))
 		return -1;
 	{
@@ -100,7 +100,7 @@ static __always_inline int wrap(struct packet *p, struct nat_work *w, __u32 port
 {
 	void *ip;
 
-	if (bpf_xdp_adjust_head(p->ctx, -(int)(ETH_BYTES + IPV4_BYTES + UDP_BYTES + VXLAN_BYTES)))
+	if (move_head(p->ctx, -(int)(ETH_BYTES + IPV4_BYTES + UDP_BYTES + VXLAN_BYTES)))
 		return -1;
 	p->inner_at = ETH_BYTES + IPV4_BYTES + UDP_BYTES + VXLAN_BYTES;
 	p->bytes += p->inner_at;

@@ -6,27 +6,15 @@
 #ifndef TUNNY_PARSE_H
 #define TUNNY_PARSE_H
 
-#include "packet.h"
+#include "prefetch.h"
 #include "../tables/checksum.h"
-#include "../tables/hint.h"
-
-#define IP_MF 0x2000
-#define IP_OFFSET 0x1fff
-#define PROTO_HOPOPTS 0
-#define PROTO_ROUTING 43
-#define PROTO_FRAGMENT 44
-#define PROTO_AH 51
-#define PROTO_DSTOPTS 60
-#define PROTO_MOBILITY 135
-#define PROTO_HIP 139
-#define PROTO_SHIM6 140
 
 /* Is a frame that has only its first fragment addressed to the VXLAN port? `udp` is its offset, `bytes` the payload. */
 static __always_inline int first_fragment(struct packet *p, __u32 udp, __u32 bytes)
 {
 	__u8 header[UDP_BYTES];
 
-	if (bytes < UDP_BYTES || bpf_xdp_load_bytes(p->ctx, udp, header, sizeof(header)) < 0)
+	if (bytes < UDP_BYTES || copy_out(p->ctx, udp, header, sizeof(header)) < 0)
 		return PASS;
 	return load_be16(header + 2) == (p->options >> TUNNY_OPT_PORT_SHIFT & 0xffff) ? DROP_OUTER_FRAGMENT : PASS;
 }
@@ -329,11 +317,11 @@ static __always_inline __u16 parse_inner_ethernet(struct packet *p, int *end)
 	if (*(__u8 *)(eth + 6) & 1)
 		return 0;
 	type = *(__u16 *)(eth + 12);
-	if (likely(type == bpf_htons(ETH_P_IP)) || type == bpf_htons(ETH_P_IPV6))
+	if (likely(type == NET16(ETH_P_IP)) || type == NET16(ETH_P_IPV6))
 		return type;
-	if (type == bpf_htons(ETH_P_ARP))
+	if (type == NET16(ETH_P_ARP))
 		*end = PUNT + PUNT_ARP;
-	else if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD) || type == bpf_htons(0x9100))
+	else if (type == NET16(ETH_P_8021Q) || type == NET16(ETH_P_8021AD) || type == NET16(0x9100))
 		*end = DROP_INNER_VLAN;
 	else
 		*end = DROP_INNER_ETHERTYPE;

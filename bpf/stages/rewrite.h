@@ -6,7 +6,7 @@
 #ifndef TUNNY_REWRITE_H
 #define TUNNY_REWRITE_H
 
-#include "packet.h"
+#include "../packet.h"
 #include "../tables/checksum.h"
 
 static __always_inline void store_be16(void *at, __u32 value)
@@ -91,9 +91,9 @@ static __always_inline int reshape(struct packet *p)
 	__u32 end = p->inner_at + p->inner_bytes;
 	int family = (p->outer_v6 ? IPV6_BYTES : IPV4_BYTES) - (p->nc_v6 ? IPV6_BYTES : IPV4_BYTES);
 
-	if (unlikely(p->bytes > end) && bpf_xdp_adjust_tail(p->ctx, (int)(end - p->bytes)))
+	if (unlikely(p->bytes > end) && move_tail(p->ctx, (int)(end - p->bytes)))
 		return -1;
-	if (unlikely(family) && bpf_xdp_adjust_head(p->ctx, family))
+	if (unlikely(family) && move_head(p->ctx, family))
 		return -1;
 	p->inner_at -= family;
 	return 0;
@@ -129,10 +129,10 @@ static __always_inline int rewrite(struct packet *p)
 		return DROP_TX_FAILED;
 	store_macs(data, dmac, smac);
 	if (likely(!p->nc_v6)) {
-		*(__u16 *)(data + 12) = bpf_htons(ETH_P_IP);
+		*(__u16 *)(data + 12) = NET16(ETH_P_IP);
 		rewrite_outer_ipv4(p, data + ETH_BYTES, IPV4_BYTES + udp_bytes);
 	} else {
-		*(__u16 *)(data + 12) = bpf_htons(ETH_P_IPV6);
+		*(__u16 *)(data + 12) = NET16(ETH_P_IPV6);
 		rewrite_outer_ipv6(p, data + ETH_BYTES, udp_bytes);
 	}
 	store_be64(udp, (__u64)tunny_source_port(p->flow_hash) << 48 |

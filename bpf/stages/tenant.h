@@ -9,8 +9,8 @@
 #ifndef TUNNY_TENANT_H
 #define TUNNY_TENANT_H
 
-#include "packet.h"
-#include "../tables/hint.h"
+#include "../packet.h"
+#include "../tables/prefetch.h"
 
 /* May an NC with an IPv6 address send for this VNI? */
 static __always_inline int check_source6(struct tunny_root *root, const struct end *e)
@@ -45,8 +45,7 @@ static __always_inline int source_of(struct tunny_root *root, const struct end *
 /* Global, as is tunny_refuse: verified once, apart from its callers. */
 __noinline int tunny_check_source(const struct end *e)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
 
 	return e && root ? source_of(root, e) : DROP_TABLE_FAULT;
 }
@@ -54,8 +53,7 @@ __noinline int tunny_check_source(const struct end *e)
 /* The tenant stage for what ends here with `verdict`, if tenant and source are in order. */
 __noinline int tunny_refuse(struct end *e, int verdict)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tenant t;
 	int end;
 
@@ -72,6 +70,29 @@ __noinline int tunny_refuse(struct end *e, int verdict)
 	}
 	e->admission = ACCEPTED;
 	return verdict;
+}
+
+/* Reads the tenant's entry. 0 if its VNI is not in its bucket. */
+static __always_inline int second_lines(struct packet *p)
+{
+	struct tenant t;
+	int found = tenant_match(p->tenant_bucket, p->vni, &t);
+	__u64 marks = 0;
+
+	p->tenant_key = t.key;
+	p->roots = t.roots;
+	p->gateway_mac = t.mac;
+	p->policy = t.policy;
+	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID, &marks);
+	p->vm_rest = 0;
+	if (!p->own)
+		p->vm_rest = vm4_rest(p->vm_bucket, p->vm_line, marks);
+	if (p->own) {
+		vm4_read(p->vm_bucket, p->own - 1, &p->vm);
+		if (unlikely(p->vm.id >> 3 != p->cell_group))
+			touch_line(cells_at(p->root, p->vm.id >> 3));
+	}
+	return found;
 }
 
 /* The VNI is not in its bucket: follow the chain. */

@@ -64,7 +64,7 @@ static __always_inline int wire_arp(struct xdp_md *ctx, const struct nat_work *w
 	__u32 sender;
 
 	if (arp + ARP_BYTES > behind(ctx))
-		return bpf_xdp_get_buff_len(ctx) < ETH_BYTES + ARP_BYTES ? DROP_ARP_MALFORMED : PUNT + PUNT_NONLINEAR_HEADERS;
+		return buffers_bytes(ctx) < ETH_BYTES + ARP_BYTES ? DROP_ARP_MALFORMED : PUNT + PUNT_NONLINEAR_HEADERS;
 	if (load_be64(arp) >> 16 != 0x000108000604)
 		return DROP_ARP_MALFORMED;
 	sender = load_be32(arp + 14);
@@ -74,7 +74,7 @@ static __always_inline int wire_arp(struct xdp_md *ctx, const struct nat_work *w
 /* Are `need` bytes of the frame in its first buffer? Else what that means for the frame. */
 static __always_inline int wire_short(struct xdp_md *ctx, __u32 need)
 {
-	return bpf_xdp_get_buff_len(ctx) < need ? DROP_INNER_TRUNCATED : PUNT + PUNT_NONLINEAR_HEADERS;
+	return buffers_bytes(ctx) < need ? DROP_INNER_TRUNCATED : PUNT + PUNT_NONLINEAR_HEADERS;
 }
 
 /* The frame's headers. GO: an IP packet, and w->why says why the fast path does not judge it, if it does not. */
@@ -93,9 +93,9 @@ static __always_inline int wire_headers(struct xdp_md *ctx, struct nat_work *w)
 		w->group = 2;
 	type = *(__u16 *)(ip - 2);
 	left = w->frame - ETH_BYTES;
-	if (type == bpf_htons(ETH_P_ARP))
+	if (type == NET16(ETH_P_ARP))
 		return wire_arp(ctx, w);
-	if (type == bpf_htons(ETH_P_IP)) {
+	if (type == NET16(ETH_P_IP)) {
 		__u32 header, total;
 
 		if (ip + IPV4_BYTES > behind(ctx))
@@ -107,14 +107,14 @@ static __always_inline int wire_headers(struct xdp_md *ctx, struct nat_work *w)
 		w->v6 = 0;
 		w->options = header > IPV4_BYTES;
 		w->checked = w->options || ipv4_checks(ip);
-	} else if (type == bpf_htons(ETH_P_IPV6)) {
+	} else if (type == NET16(ETH_P_IPV6)) {
 		if (ip + IPV6_BYTES > behind(ctx))
 			return wire_short(ctx, ETH_BYTES + IPV6_BYTES);
 		if (*(__u8 *)ip >> 4 != 6 || IPV6_BYTES + load_be16(ip + 4) > left)
 			return DROP_INNER_IP_MALFORMED;
 		w->v6 = 1;
 		w->options = 0;
-	} else if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD) || type == bpf_htons(ETH_P_QINQ1)) {
+	} else if (type == NET16(ETH_P_8021Q) || type == NET16(ETH_P_8021AD) || type == NET16(ETH_P_QINQ1)) {
 		return DROP_INNER_VLAN;
 	} else {
 		return DROP_INNER_ETHERTYPE;
@@ -134,8 +134,7 @@ static __always_inline int link_local(__u64 hi)
 
 static __always_inline int misaddressed(const struct nat_work *w)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	__u64 options = root ? root->options : 0;
 
 	if (w->group == 2 || (!w->v6 && w->dst_lo == 0xffffffff))
@@ -261,8 +260,8 @@ static __always_inline void server_key(struct nat_work *w, int in)
 /* What is behind the headers: the server, its VPC, the verdict of its session. GO, FREE, or the packet's end. */
 __noinline int tunny_wire_judge(struct xdp_md *ctx, struct nat_work *w, struct end *e)
 {
-	__u32 zero = 0, vni;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	__u32 vni;
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	int end, in;
 
 	if (!w || !e || !root)
@@ -296,10 +295,10 @@ __noinline int tunny_wire_judge(struct xdp_md *ctx, struct nat_work *w, struct e
 /* A frame's whole path. PASS: the port is no end of a wire. Negative: sent. */
 __noinline int tunny_wire(struct xdp_md *ctx, struct end *e)
 {
-	__u32 zero = 0, slot = bpf_get_smp_processor_id(), place, line, other, mtu;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
-	struct tunny_stats *stats = bpf_map_lookup_elem(&tunny_stats, &slot);
-	struct nat_work *w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
+	__u32 slot = cpu_number(), place, line, other, mtu;
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	struct tunny_stats *stats = map_value(&tunny_stats, slot);
+	struct nat_work *w = map_value(&tunny_nat_works, 0);
 	struct exit x = { .ctx = ctx, .root = root, .stats = stats, .slot = slot };
 	__u64 word;
 	int end;
@@ -325,11 +324,11 @@ __noinline int tunny_wire(struct xdp_md *ctx, struct end *e)
 		return DROP_TOO_BIG;
 	if (!end && w->servers_side) {
 		line = tenant_meter(root, w->tenant_key);
-		if (line && tunny_meter(line, e->inner_bytes, bpf_ktime_get_ns()) == RED)
+		if (line && tunny_meter(line, e->inner_bytes, time_ns()) == RED)
 			return DROP_METER_VPC;
 	}
 	other = READ_ONCE(root->wire_ends[place & (WIRE_ENDS - 1)]) >> 32;
-	if (bpf_redirect_map(&tunny_ports, other, XDP_DROP) != XDP_REDIRECT)
+	if (redirect(&tunny_ports, other) != XDP_REDIRECT)
 		return DROP_TX_FAILED;
 	count_accepted(&x, e);
 	stats->forwarded++;

@@ -6,8 +6,10 @@
 #ifndef TUNNY_NAT_PACKET_H
 #define TUNNY_NAT_PACKET_H
 
-#include "route.h"
+#include "../packet.h"
+#include "../tables/lpm.h"
 #include "../tables/session.h"
+#include "../tables/vm.h"
 #include "../states/memory.h"
 
 #define TCP_BYTES 20
@@ -66,26 +68,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct nat_work);
 } tunny_nat_works SEC(".maps");
-
-/*
- * The packet's bounds. Loaded by hand: in functions of this size the compiler puts the extension of a 32-bit load apart from it,
- * and the verifier forgets what it was.
- */
-static __always_inline void *front(struct xdp_md *ctx)
-{
-	void *at;
-
-	asm volatile("%0 = *(u32 *)(%1 + 0)" : "=r"(at) : "r"(ctx));
-	return at;
-}
-
-static __always_inline void *behind(struct xdp_md *ctx)
-{
-	void *at;
-
-	asm volatile("%0 = *(u32 *)(%1 + 4)" : "=r"(at) : "r"(ctx));
-	return at;
-}
 
 /* An IPv6 extension header that the software path looks into: docs/design/extension-headers.md */
 static __always_inline int extension_header(__u32 next)
@@ -243,7 +225,7 @@ static __always_inline void take(const struct nat_work *w, struct tunny_session_
 {
 	int alive = w->upper == UPPER_TCP ? session_progress(r, state, &w->segment, in) : 1;
 
-	session_touch(r, alive, w->bytes, bpf_ktime_get_coarse_ns());
+	session_touch(r, alive, w->bytes, time_coarse_ns());
 }
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef TUNNY_CONNECTION_H
 #define TUNNY_CONNECTION_H
 
-#include "nat_packet.h"
+#include "packet.h"
 #include "../states/states.h"
 #include "../states/migrate.h"
 
