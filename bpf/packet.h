@@ -48,9 +48,9 @@
 enum admission { STRANGER, ATTRIBUTED, ACCEPTED };
 
 struct end {
-	__u64 outer_src_hi;
-	__u64 outer_src_lo;	/* or the IPv4 address */
-	__u32 outer_v6;
+	__u64 sender_hi;
+	__u64 sender_lo;	/* or the IPv4 address */
+	__u32 sender_v6;
 	__u32 vni;
 	__u32 inner_at;		/* offset of the inner Ethernet header, 0 if not parsed */
 	__u32 inner_bytes;	/* of the inner frame */
@@ -78,9 +78,9 @@ struct packet {
 	__u32 slot;		/* statistics slot: the CPU */
 	__u32 bytes;		/* of the received frame */
 	/* parse: outer */
-	__u32 outer_v6;		/* a constant in each copy of the path, as is inner_v6 */
-	__u32 outer_tos;
-	__u64 outer_src_lo;
+	__u32 sender_v6;	/* a constant in each copy of the path, as is inner_v6 */
+	__u32 outer_tos;	/* of the header around it */
+	__u64 sender_lo;
 	__u32 inner_at;
 	__u32 inner_bytes;
 	__u32 vni;
@@ -148,6 +148,28 @@ static __always_inline __u32 load_be32(const void *at)
 static __always_inline __u32 load_be16(const void *at)
 {
 	return __builtin_bswap16(*(const __u16 *)at);
+}
+
+static __always_inline void store_be16(void *at, __u32 value)
+{
+	*(__u16 *)at = __builtin_bswap16(value);
+}
+
+static __always_inline void store_be32(void *at, __u32 value)
+{
+	*(__u32 *)at = __builtin_bswap32(value);
+}
+
+static __always_inline void store_be64(void *at, __u64 value)
+{
+	*(__u64 *)at = __builtin_bswap64(value);
+}
+
+/* Destination and source MAC in two stores. */
+static __always_inline void store_macs(void *eth, __u64 dst, __u64 src)
+{
+	store_be64(eth, dst << 16 | (src >> 32 & 0xffff));
+	store_be32(eth + 8, src);
 }
 
 #endif

@@ -3,8 +3,8 @@
  * What the program needs of its surroundings: maps, the frame, clocks, where packets leave. Only this file calls helpers of the kernel,
  * so that tables, states, framings and stages could run in another place that has the same few functions.
  *
- * Include order, from below: include/, platform.h, tables/, states/, packet.h, connection/, framing/, stages/, programs. No include runs
- * upwards (`cargo xtask style`).
+ * Include order, from below: include/, platform.h, tables/, states/, packet.h, addresses.h, connection/, framing/, stages/, programs. No
+ * include runs upwards (`cargo xtask style`).
  */
 #ifndef TUNNY_PLATFORM_H
 #define TUNNY_PLATFORM_H

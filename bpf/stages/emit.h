@@ -94,6 +94,14 @@ struct exit {
 	__u32 slot;
 };
 
+static __always_inline struct exit exit_of(struct xdp_md *ctx)
+{
+	__u32 slot = cpu_number();
+	struct exit x = { .ctx = ctx, .root = map_value(&tunny_root, 0), .stats = map_value(&tunny_stats, slot), .slot = slot };
+
+	return x;
+}
+
 static __always_inline void count_accepted(struct exit *x, const struct end *e)
 {
 	__u64 *cells;
@@ -246,13 +254,7 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 /* Every end but forwarding. A global function: verified once, not for each caller. */
 __noinline int tunny_finish(struct xdp_md *ctx, const struct end *e, int verdict)
 {
-	__u32 slot = cpu_number();
-	struct exit x = {
-		.ctx = ctx,
-		.root = map_value(&tunny_root, 0),
-		.stats = map_value(&tunny_stats, slot),
-		.slot = slot,
-	};
+	struct exit x = exit_of(ctx);
 
 	if (!e || !x.root || !x.stats)
 		return XDP_PASS;
@@ -263,22 +265,50 @@ __noinline int tunny_finish(struct xdp_md *ctx, const struct end *e, int verdict
 	return verdict >= PUNT ? punt(&x, e, verdict - PUNT) : drop(&x, e, verdict);
 }
 
-/* Sends the packet on. GO: *action says how; else it was not sent. */
-static __always_inline int emit(struct packet *p, int *action)
+/* How the frame leaves by a port; 0: not at all. */
+static __always_inline int transmit(struct xdp_md *ctx, __u32 ifindex)
 {
-	__u32 ifindex = p->nexthop->ifindex;
+	int action;
 
-	*action = XDP_TX;
-	if (ifindex != p->ctx->ingress_ifindex || READ_ONCE(tunny_redirect_back)) {
-		*action = redirect(&tunny_ports, ifindex);
-		if (*action != XDP_REDIRECT)
-			return DROP_TX_FAILED;
-	}
+	if (ifindex == ctx->ingress_ifindex && !READ_ONCE(tunny_redirect_back))
+		return XDP_TX;
+	action = redirect(&tunny_ports, ifindex);
+	return action == XDP_REDIRECT ? action : 0;
+}
+
+static __always_inline void count_forwarded(struct tunny_stats *stats, __u32 bytes)
+{
+	stats->forwarded++;
+	stats->forwarded_bytes += bytes;
+}
+
+/* Sends the packet on. Negative: how; else it was not sent. */
+static __always_inline int emit(struct packet *p)
+{
+	int action = transmit(p->ctx, p->nexthop->ifindex);
+
+	if (!action)
+		return DROP_TX_FAILED;
 	count_ingress(p);
 	count_vm(p);
-	p->stats->forwarded++;
-	p->stats->forwarded_bytes += p->inner_at + p->inner_bytes;
-	return GO;
+	count_forwarded(p->stats, p->bytes);
+	return -action;
+}
+
+/* Sends a frame on by a port; its VPC is the one that was entered. Negative: how; else it was not sent. */
+static __always_inline int emit_frame(struct xdp_md *ctx, const struct end *e, __u32 ifindex, __u32 bytes)
+{
+	struct exit x = exit_of(ctx);
+	int action;
+
+	if (!x.root || !x.stats)
+		return DROP_TABLE_FAULT;
+	action = transmit(ctx, ifindex);
+	if (!action)
+		return DROP_TX_FAILED;
+	count_accepted(&x, e);
+	count_forwarded(x.stats, bytes);
+	return -action;
 }
 
 #endif

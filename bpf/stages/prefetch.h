@@ -83,11 +83,13 @@ __noinline int tunny_pair_prefetch(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
  * First all places, then all loads, one behind the other: a CPU looks some 300 instructions ahead of a load that it waits
  * for, and the places take as many.
  */
-static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
+static __always_inline int first_lines(struct packet *p)
 {
+	const void *dst = data_of(p->ctx) + p->inner_at + ETH_BYTES + 16;
+	__u32 inner_dst = dst + 4 > end_of(p->ctx) ? 0 : load_be32(dst);
 	struct tunny_root *root = p->root;
 	__u64 salt = root->salt;
-	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+	__u64 member = (__u64)p->vni << 40 | p->sender_lo << 8 | TUNNY_MEMBER_V4;
 	__u64 hash = tenant_hash(p->vni, salt);
 	const void *cells, *counters;
 

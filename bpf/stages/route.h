@@ -46,12 +46,7 @@ __noinline int tunny_own_address(const struct end *e)
 	if (!e || !root || !w || !tenant_find(root, e->vni, &t))
 		return DROP_INNER_LINK_LOCAL;
 	w->roots = t.roots;
-	w->hops = 0;
-	w->own_missed = 0;
-	w->vni = e->vni;
-	w->v6 = e->target_v6;
-	w->dst_hi = e->target_hi;
-	w->dst_lo = e->target_lo;
+	walk_to(w, e->vni, e->target_v6, e->target_hi, e->target_lo);
 	if (!find_vm(root, w) || !(w->vm.flags & TUNNY_VM_FLAG_GATEWAY))
 		return DROP_INNER_LINK_LOCAL;
 	return PUNT + PUNT_GATEWAY_ADDRESS;
@@ -188,16 +183,12 @@ static __always_inline int route(struct packet *p)
 	w = map_value(&tunny_walks, 0);
 	if (!w)
 		return DROP_TABLE_FAULT;
-	w->hops = 0;
-	w->found = 0;
-	w->dst_hi = p->inner_v6 ? p->dst_hi : 0;
-	w->dst_lo = p->dst_lo;
+	/* A global function needs it in memory; the packet is in registers. */
+	walk_to(w, p->vni, p->inner_v6, p->inner_v6 ? p->dst_hi : 0, p->dst_lo);
 	w->roots = p->roots;
 	w->gateway_mac = p->gateway_mac;
 	w->policy = p->policy;
-	w->vni = p->vni;
-	w->v6 = p->inner_v6;
-	/* An entry that changed under our eyes is looked up anew-> */
+	/* An entry that changed under our eyes is looked up anew. */
 	w->own_missed = !p->own && !p->inner_v6;
 	w->own_rest = p->vm_rest;
 	end = tunny_walk(w);

@@ -15,7 +15,7 @@
 /* May an NC with an IPv6 address send for this VNI? */
 static __always_inline int check_source6(struct tunny_root *root, const struct end *e)
 {
-	struct key6 key = { .hi = e->outer_src_hi, .lo = e->outer_src_lo };
+	struct key6 key = { .hi = e->sender_hi, .lo = e->sender_lo };
 	struct vm nc;
 	__u64 word, found = tunny_vm6_chain(root->nc6, root->salt, &key);
 
@@ -28,18 +28,18 @@ static __always_inline int check_source6(struct tunny_root *root, const struct e
 /* May an NC with this IPv4 address send for this VNI? Looked up again when it is not in its bucket. */
 static __always_inline int check_source4(struct tunny_root *root, const struct end *e)
 {
-	__u64 word = (__u64)e->vni << 40 | e->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+	__u64 word = (__u64)e->vni << 40 | e->sender_lo << 8 | TUNNY_MEMBER_V4;
 
 	if (word_lookup(root->members, root->salt, word, 0))
 		return GO;
-	return word_lookup(root->nc4, root->salt, e->outer_src_lo, TUNNY_WORD_NC4_SHIFT) ? DROP_SOURCE_NOT_HOSTING :
+	return word_lookup(root->nc4, root->salt, e->sender_lo, TUNNY_WORD_NC4_SHIFT) ? DROP_SOURCE_NOT_HOSTING :
 											   DROP_SOURCE_UNKNOWN;
 }
 
 /* Inlined in both: 6.1 allows the frames of a chain of calls 512 bytes together, each rounded up. */
 static __always_inline int source_of(struct tunny_root *root, const struct end *e)
 {
-	return e->outer_v6 ? check_source6(root, e) : check_source4(root, e);
+	return e->sender_v6 ? check_source6(root, e) : check_source4(root, e);
 }
 
 /* Global, as is tunny_refuse: verified once, apart from its callers. */
@@ -113,14 +113,14 @@ static __always_inline int find_tenant(struct packet *p)
 
 static __always_inline int tenant(struct packet *p, struct end *e)
 {
-	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+	__u64 member = (__u64)p->vni << 40 | p->sender_lo << 8 | TUNNY_MEMBER_V4;
 	int end;
 
 	if (unlikely(!second_lines(p)) && !find_tenant(p))
 		return DROP_VNI_UNKNOWN;
 	e->tenant = tenant_id(p->tenant_key);
 	e->admission = ATTRIBUTED;
-	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->outer_v6 || unlikely(!word_present(p->member_bucket, member)))) {
+	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->sender_v6 || unlikely(!word_present(p->member_bucket, member)))) {
 		end = tunny_check_source(e);
 		if (end)
 			return end;

@@ -31,6 +31,18 @@ struct {
 	__type(value, struct walk);
 } tunny_walks SEC(".maps");
 
+/* Begins a walk at an address in a VPC. */
+static __always_inline void walk_to(struct walk *w, __u32 vni, __u32 v6, __u64 hi, __u64 lo)
+{
+	w->hops = 0;
+	w->found = 0;
+	w->own_missed = 0;
+	w->vni = vni;
+	w->v6 = v6;
+	w->dst_hi = hi;
+	w->dst_lo = lo;
+}
+
 static __always_inline int find_vm4(struct tunny_root *root, struct walk *w)
 {
 	__u64 found, marks, key = vm4_key(w->vni, w->dst_lo);
