@@ -337,7 +337,7 @@ fn the_short_cut_is_for_the_usual_settings_alone() {
         !with(|s| s.vtep4 = 0)
             && !with(|s| s.udp4_checksum = true)
             && !with(|s| s.strict = false)
-            && !with(|s| s.wires = true)
+            && !with(|s| s.inline = true)
     );
 }
 
@@ -363,9 +363,8 @@ fn the_header_checksum_stays_right() {
             ip.set_tos(old);
             ip.set_ttl(ttl);
         });
-        let l = FastPacket { mac: 0x0a0b_0c0d_0e0f, ttl, inner_tos: old, ..FastPacket::EMPTY };
         let inner = &mut frame[super::INNER..];
-        rewrite_inner(inner, &l, 0x0102_0304_0506, new);
+        rewrite_v4(inner.first_chunk_mut().unwrap(), (0x0a0b_0c0d_0e0f, 0x0102_0304_0506), old, ttl, new);
         assert_eq!(inner[..12], [0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 1, 2, 3, 4, 5, 6]);
         let ip = ipv4::Packet::new_checked(&inner[14..]).unwrap();
         assert!(ip.checksum_ok() && (ip.ttl(), ip.tos()) == (ttl - 1, new), "{ttl} {old} {new}");

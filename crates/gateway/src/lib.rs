@@ -20,10 +20,10 @@ mod answer;
 mod arp;
 mod connection;
 mod echo;
-mod encap;
 mod fast;
 mod fragment;
 mod frame;
+mod framing;
 mod icmp;
 mod nat;
 mod nd;
@@ -34,7 +34,6 @@ mod settings;
 mod stages;
 #[cfg(test)]
 mod testing;
-mod wires;
 mod work;
 
 /// The tests' region names this crate as its users do.
@@ -46,6 +45,7 @@ pub use nat::{BeginLog, EndLog, Nat, RefusalLog, Refused};
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
 use fast::FastPacket;
+use framing::inline;
 use packet::Packet;
 use session::Sessions;
 use settings::Settings;
@@ -205,8 +205,8 @@ impl Gateway {
 
 /// The packet path, for every packet that has no verdict yet.
 fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames: &mut [Frame<'_>]) {
-    if w.settings.wires {
-        return w.each(packets, frames, |w, p, f| wires::run(w, p, f));
+    if w.settings.inline {
+        return w.each(packets, frames, |w, p, f| process_inline(w, p, f));
     }
     w.each(packets, frames, |w, p, f| parse::run(w, p, f));
     w.each(packets, frames, |w, p, f| tenant::find(w, p, f));
@@ -237,6 +237,21 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
         rewrite::run(w, p, f, &path)?;
         emit::run(w, p, f, &path)
     });
+}
+
+/// The path of a frame from one port of an inline pair to the other.
+fn process_inline<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
+    let to = inline::decapsulate(w, p, f)?;
+    if to.judged {
+        filter::server(w, p, f)?;
+    }
+    inline::encapsulate(f, &to)?;
+    // A VPC's meter is for what it sends.
+    if to.judged && to.outwards() {
+        meter::vpc(w, p)?;
+    }
+    w.forward(p, f, to.egress());
+    Ok(())
 }
 
 /// Fragments that waited for their first one, which has come with this batch: each goes its way as a packet of the

@@ -2,7 +2,7 @@
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
 use abi::DropReason;
-use session::{nat::PublicEndpoint, Candidates};
+use session::{nat::PublicEndpoint, Candidates, Direction};
 use tables::{BucketRef, Tenant, VmEntry, Walk};
 
 use crate::frame::Frame;
@@ -150,6 +150,8 @@ pub(crate) struct Packet {
     pub inward: bool,
     /// It came from a VM and goes in again by a public address.
     pub hairpin: bool,
+    /// It passes an inline pair: from the server, or to it. None: it came by an uplink.
+    pub server: Option<Direction>,
     /// Line of its session's record, once that is known.
     pub session: u32,
     /// POLICY word of the VPC at hand, where nat has asked for it.
@@ -214,6 +216,7 @@ impl Packet {
         room: 0,
         inward: false,
         hairpin: false,
+        server: None,
         session: 0,
         policy: 0,
         prefetched: None,
@@ -239,6 +242,7 @@ impl Packet {
         self.room = 0;
         self.inward = false;
         self.hairpin = false;
+        self.server = None;
         self.policy = 0;
         self.prefetched = None;
         self.public = None;
@@ -293,6 +297,7 @@ mod tests {
             room: 1400,
             inward: true,
             hairpin: true,
+            server: Some(Direction::Out),
             policy: 7,
             prefetched: Some((l4, Candidates::default())),
             public: Some(PublicEndpoint { addr: [9, 9, 9, 9].into(), port: 1 }),
@@ -309,6 +314,7 @@ mod tests {
         );
         assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
         assert_eq!((p.inward, p.hairpin, p.policy, p.prefetched.is_none(), p.public), (false, false, 0, true, None));
+        assert_eq!(p.server, None);
         assert_eq!((p.dst_vpc().vni, p.v6()), (RED, false));
     }
 

@@ -28,8 +28,8 @@ pub(crate) struct Pair<'p> {
     pub to: Side,
     /// POLICY words of both VPCs together: flags, and the sum of their epochs.
     pub policy: u64,
-    /// It passes a wire: from the server, or to it. None: through a tunnel.
-    wire: Option<Direction>,
+    /// It passes an inline pair: from the server, or to it. None: through a tunnel.
+    server: Option<Direction>,
 }
 
 /// A connection that the rules are asked about.
@@ -137,22 +137,12 @@ fn ends(p: &Packet, l4: &L4) -> (Side, Side) {
 #[inline(never)]
 pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), Verdict> {
     let sight = w.nat.ok_or(DropReason::SessionFault)?;
-    let packet = ip_of(p, f);
-    let source = source(packet, p.v6()).ok_or(DropReason::FilterL4Malformed)?;
-    check_source(w, sight, p, source)?;
-    connection(w, sight, p, f, None)
-}
-
-/// The same for a packet on a wire, whose server is known to be one: `Out` from the server.
-#[inline(never)]
-pub(crate) fn judge_wire<R: Recorder>(
-    w: &mut Work<'_, R>,
-    p: &Packet,
-    f: &Frame<'_>,
-    direction: Direction,
-) -> Result<(), Verdict> {
-    let sight = w.nat.ok_or(DropReason::SessionFault)?;
-    connection(w, sight, p, f, Some(direction))
+    // Its framing knows a server by where it is.
+    if p.server.is_none() {
+        let source = source(ip_of(p, f), p.v6()).ok_or(DropReason::FilterL4Malformed)?;
+        check_source(w, sight, p, source)?;
+    }
+    connection(w, sight, p, f)
 }
 
 /// A packet whose source is in order.
@@ -161,7 +151,6 @@ fn connection<R: Recorder>(
     sight: SessionView<'_>,
     p: &Packet,
     f: &Frame<'_>,
-    wire: Option<Direction>,
 ) -> Result<(), Verdict> {
     let packet = ip_of(p, f);
     let l4 = match &p.prefetched {
@@ -170,7 +159,7 @@ fn connection<R: Recorder>(
     };
     check_tcp(packet, &l4)?;
     let (from, to) = ends(p, &l4);
-    let mut pair = Pair { packet, l4, from, to, policy: policy(w, p), wire };
+    let mut pair = Pair { packet, l4, from, to, policy: policy(w, p), server: p.server };
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
         // A message that has no session is judged by itself.
@@ -356,8 +345,8 @@ fn with_session<R: Recorder>(
     pair: &mut Pair<'_>,
 ) -> Result<(), Verdict> {
     let l4 = &mut pair.l4;
-    // A packet may pass two wires of a node: its fragments are put together on each.
-    let place = p.vni | u32::from(pair.wire == Some(Direction::In)) << 24;
+    // A packet may pass two pairs of a node: its fragments are put together on each.
+    let place = p.vni | u32::from(pair.server == Some(Direction::In)) << 24;
     let overlap = |why, l4: &L4, sight: SessionView<'_>| match sight.contradicts(place, l4) {
         true => DropReason::FilterFragment,
         false => why,
@@ -373,7 +362,7 @@ fn with_session<R: Recorder>(
         false => l4.ports_of(Direction::Out),
     };
     let (pair, l4) = (&*pair, &pair.l4);
-    let (key, direction) = key(l4, (pair.from, pair.to), pair.wire, ports).ok_or(DropReason::SessionFault)?;
+    let (key, direction) = key(l4, (pair.from, pair.to), pair.server, ports).ok_or(DropReason::SessionFault)?;
     if let Some(states) = sight.states {
         connection::judge(w, sight, p, pair, states, (&key, direction), ports)?;
     } else {
@@ -550,7 +539,7 @@ fn related(sight: SessionView<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> 
         Some(states) => states.knows(&(&key).into()),
         None => sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }).is_some(),
     };
-    if let Some(direction) = pair.wire {
+    if let Some(direction) = pair.server {
         let (src, dst) = (q.src.ip(q.v6), q.dst.ip(q.v6));
         let echo = q.icmp != Icmp::None;
         let vni = pair.from.vni.unwrap_or(0);

@@ -2,7 +2,9 @@
 //! What is ours among plain packets, where a VPC's answers go, and when the rules are asked about who comes from outside.
 
 use super::*;
+use crate::framing::plain;
 use crate::nat::Nat;
+use crate::packet::Kind;
 use crate::testing::region::*;
 use crate::testing::with_work;
 use crate::HEADROOM;
@@ -11,6 +13,7 @@ use session::nat::{ElasticSpec, ElasticUse, NatSpec, PoolSpec, Translator};
 use session::{HeapMemory, Options, Tracker};
 use std::sync::Arc;
 use tables::{Prefix, PublicPrefix};
+use wire::ipv4;
 
 /// The elastic address of A.
 const ELASTIC: u32 = 0xcb00_7101;
@@ -60,7 +63,7 @@ fn with_frame<T>(
 #[test]
 fn a_packet_to_a_public_address_enters_with_its_own_header() {
     let (rig, nat) = (rig(), nat());
-    let entered = |ip: &[u8]| with_frame(&rig, &nat, ip, |w, p, f| (parse(w, p, f), *p));
+    let entered = |ip: &[u8]| with_frame(&rig, &nat, ip, |w, p, f| (plain::decapsulate(w, p, f), *p));
     let mut v4 = udp_v4(REMOTE, ELASTIC, b"abc");
     let mut ip = ipv4::Packet::new_unchecked(&mut v4[..]);
     ip.set_tos(0xb9);
@@ -92,7 +95,7 @@ fn a_packet_to_a_public_address_enters_with_its_own_header() {
     assert_eq!(entered(&bad).0, Err(DropReason::OuterIpChecksum.into()));
     let arp = with_frame(&rig, &nat, &v4, |w, p, f| {
         f.buffer[HEADROOM + 13] = 6;
-        parse(w, p, f)
+        plain::decapsulate(w, p, f)
     });
     assert_eq!(arp, Err(Verdict::Pass));
 }
@@ -139,7 +142,7 @@ fn a_connection_from_outside_begins_if_vpc_rules_and_packet_allow_it() {
     )));
     let begins = |rig: &Rig, ip: &[u8]| {
         with_frame(rig, &nat, ip, |w, p, f| {
-            parse(w, p, f)?;
+            plain::decapsulate(w, p, f)?;
             run(w, p, f)?;
             Ok::<_, Verdict>((p.vni, p.target, p.attributed, w.nat.unwrap().found(SessionRef(p.session)).inner))
         })

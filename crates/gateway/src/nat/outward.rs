@@ -9,6 +9,7 @@ use wire::{ethernet, protocol, tcp};
 use super::l4::{Icmp, L4};
 use super::translate::{End, Endpoint};
 use super::{epoch, inner_key, inward, outer_key, picks_up, related, send, translate, Made, SessionView};
+use crate::framing::plain;
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::{meter, rewrite};
@@ -333,7 +334,7 @@ fn hairpin<R: Recorder>(
     f.offset = at as u32;
     f.len = (ethernet::HEADER_LEN + l4.len) as u32;
     p.hairpin = true;
-    inward::enter(p, l4.v6, l4.dst, l4.len, tos, p.ttl);
+    plain::enter(p, l4.v6, l4.dst, l4.len, tos, p.ttl);
     Ok(())
 }
 
