@@ -46,7 +46,7 @@ pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
 use fast::FastPacket;
 use framing::inline;
-use packet::Packet;
+use packet::{Packet, Resumed};
 use session::Sessions;
 use settings::Settings;
 use stages::{emit, filter, locate, meter, parse, rewrite, route, tenant};
@@ -158,7 +158,7 @@ impl Gateway {
         });
         let idents = &mut self.idents;
         let (walking, prefetched, now, queued) = (0, 0, now_ns, Vec::new());
-        let (completions, again, answer, waits) = (Some(&self.completions), None, None, None);
+        let completions = Some(&self.completions);
         let mut w = Work {
             tables,
             settings,
@@ -173,11 +173,8 @@ impl Gateway {
             prefetched,
             nat,
             queued,
-            again,
             completions,
-            answer,
             idents,
-            waits,
         };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.
@@ -186,11 +183,11 @@ impl Gateway {
             packets.iter_mut().for_each(|p| p.done = false);
         }
         if !answers.is_empty() {
-            for ((packet, frame), answer) in packets.iter_mut().zip(frames.iter_mut()).zip(answers) {
-                w.answer = Some(*answer);
+            for ((packet, frame), (key, answer)) in packets.iter_mut().zip(frames.iter_mut()).zip(answers) {
+                packet.resumed = Resumed::Answered(*key, *answer);
                 process_all(&mut w, std::slice::from_mut(packet), std::slice::from_mut(frame));
+                packet.resumed = Resumed::No;
             }
-            w.answer = None;
         } else if !short || !fast::process(&mut w, &mut self.fast_packets, packets, frames) {
             process_all(&mut w, packets, frames);
         }
@@ -260,7 +257,7 @@ fn process_inline<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
 fn process_queued<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
     let place = packet.index;
     for queued in std::mem::take(&mut w.queued) {
-        w.again = Some(queued.known);
+        packet.resumed = Resumed::Fragment(queued.known);
         packet.index = queued.cause;
         let bytes = queued.frame;
         let mut buffer = w.output.buffer(HEADROOM + bytes.len());
@@ -275,6 +272,6 @@ fn process_queued<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
             w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize });
         }
     }
-    w.again = None;
+    packet.resumed = Resumed::No;
     packet.index = place;
 }

@@ -3,10 +3,11 @@
 
 use abi::DropReason;
 use session::{nat::PublicEndpoint, Candidates, Direction};
+use states::{Answer, Key};
 use tables::{BucketRef, Tenant, VmEntry, Walk};
 
 use crate::frame::Frame;
-use crate::nat::l4::L4;
+use crate::nat::{l4::L4, Known};
 
 /// What the inner frame is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +96,17 @@ pub(crate) enum Next {
     Internet,
 }
 
+/// What is known beforehand of a packet that has waited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Resumed {
+    /// It has not: it comes by a port.
+    No,
+    /// A fragment that came before its first one: the ports and the protocol that this told. It was counted when it came.
+    Fragment(Known),
+    /// The agent on another host says this of its connection.
+    Answered(Key, Answer),
+}
+
 /// The state of one packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
@@ -177,6 +189,10 @@ pub(crate) struct Packet {
     // Written by route or locate.
     /// VM-NC entry of the destination.
     pub vm: VmEntry,
+
+    // Written by who hands it in, and taken back.
+    /// What is known of it because it has waited.
+    pub resumed: Resumed,
 }
 
 const NO_TENANT: Tenant = Tenant::NONE;
@@ -226,6 +242,7 @@ impl Packet {
         peer: NO_TENANT,
         next: Next::Nothing,
         vm: NO_VM,
+        resumed: Resumed::No,
     };
 
     /// Forgets the packet before: what stages read without having written it.
@@ -246,6 +263,14 @@ impl Packet {
         self.policy = 0;
         self.prefetched = None;
         self.public = None;
+    }
+
+    /// Ports and protocol of a fragment that waited for its first one.
+    pub fn known(&self) -> Option<Known> {
+        match self.resumed {
+            Resumed::Fragment(known) => Some(known),
+            _ => None,
+        }
     }
 
     /// The inner packet is IPv6.

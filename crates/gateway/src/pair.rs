@@ -22,6 +22,9 @@ use crate::Frame;
 
 /// What is known of a packet between two ends inside.
 pub(crate) struct Pair<'p> {
+    /// As it came.
+    pub frame: &'p Frame<'p>,
+    /// From its IP header on.
     pub packet: &'p [u8],
     pub l4: L4,
     pub from: Side,
@@ -159,12 +162,12 @@ fn connection<R: Recorder>(
     };
     check_tcp(packet, &l4)?;
     let (from, to) = ends(p, &l4);
-    let mut pair = Pair { packet, l4, from, to, policy: policy(w, p), server: p.server };
+    let mut pair = Pair { frame: f, packet, l4, from, to, policy: policy(w, p), server: p.server };
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
         // A message that has no session is judged by itself.
         _ if single(&l4) => Ok(evaluate(w, sight, p, pair.query(first_service(&pair, (0, 0)), 0), true).map(|_| ())?),
-        _ => with_session(w, sight, p, f, &mut pair),
+        _ => with_session(w, sight, p, &mut pair),
     }
 }
 
@@ -341,7 +344,6 @@ fn with_session<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: SessionView<'_>,
     p: &Packet,
-    f: &Frame<'_>,
     pair: &mut Pair<'_>,
 ) -> Result<(), Verdict> {
     let l4 = &mut pair.l4;
@@ -354,7 +356,7 @@ fn with_session<R: Recorder>(
     sight.first_fits(Some(place), l4, w.now).map_err(|why| overlap(why, l4, sight))?;
     let ports = match l4.later() {
         true => {
-            let known = w.again.map_or_else(|| sight.later_ports(Some(place), l4, f.data(), w.now), Ok);
+            let known = p.known().map_or_else(|| sight.later_ports(Some(place), l4, pair.frame.data(), w.now), Ok);
             let (ports, upper) = known.map_err(|why| overlap(why, l4, sight))?;
             l4.proto = upper;
             ports
@@ -370,7 +372,7 @@ fn with_session<R: Recorder>(
     }
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
         sight
-            .first_ports(Some(place), l4, (f.ifindex, p.index, w.now), &mut w.queued)
+            .first_ports(Some(place), l4, (pair.frame.ifindex, p.index, w.now), &mut w.queued)
             .map_err(|why| overlap(why, l4, sight))?;
     }
     Ok(())

@@ -40,11 +40,8 @@ pub(crate) fn with_work<T>(
         prefetched: 0,
         nat: sight,
         queued: Vec::new(),
-        again: None,
         completions: None,
-        answer: None,
         idents: &mut idents,
-        waits: None,
     };
     let out = f(&mut w);
     drop(w);

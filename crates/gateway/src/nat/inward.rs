@@ -108,7 +108,7 @@ fn session_of<R: Recorder>(
     let mut l4 = *l4;
     let ports = match l4.later() {
         true => {
-            let known = w.again.filter(|_| !p.hairpin);
+            let known = p.known().filter(|_| !p.hairpin);
             let ((src, dst), upper) = known.map_or_else(|| sight.later_ports(None, &l4, f.data(), w.now), Ok)?;
             l4.proto = upper;
             if l4.proto == wire::protocol::ICMP || l4.proto == wire::protocol::ICMPV6 {

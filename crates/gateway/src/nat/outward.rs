@@ -164,7 +164,7 @@ fn session_of<R: Recorder>(
     let mut l4 = *l4;
     let ports = match l4.later() {
         true => {
-            let (ports, upper) = w.again.map_or_else(|| sight.later_ports(Some(p.vni), &l4, f.data(), w.now), Ok)?;
+            let (ports, upper) = p.known().map_or_else(|| sight.later_ports(Some(p.vni), &l4, f.data(), w.now), Ok)?;
             l4.proto = upper;
             ports
         }
