@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections inside whose states a table tells (crate `states`): data packets are judged by it alone, control packets by its agent,
-//! which asks the rules when a connection begins. The fast path reads the same table (`bpf/stages/filter.h`).
+//! which asks the rules when a connection begins. The fast path reads the same table (`bpf/connection/states.h`).
 
 use abi::{DropReason, Stage, POLICY_PICKUP, STATES_NONE};
 use filter::Side;
@@ -9,9 +9,9 @@ use states::message::Begin;
 use states::{Answer, Control, Fsm, Key, Kind, Outcome, Refusal, Remote, Shared};
 use wire::protocol;
 
+use crate::connections::SessionView;
 use crate::frame::Verdict;
-use crate::nat::l4::{Icmp, L4};
-use crate::nat::SessionView;
+use crate::l4::{Icmp, L4};
 use crate::packet::{Packet, Resumed};
 use crate::pair::{alone, evaluate, first_service, note, service_of, Pair, Permit, RuleQuery};
 use crate::record::{Event, Recorder};

@@ -354,7 +354,7 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     }
     (l.tenant, l.gateway_mac, l.source) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
     // A session may know a way that no route tells.
-    l.last = tenant.key & TENANT_NAT != 0 && w.nat.is_some();
+    l.last = tenant.key & TENANT_NAT != 0 && w.sessions.is_some();
     tables.prefetch_line(tables.tenant_cell_line(l.tenant, w.slot));
     find(w, at, l)
 }

@@ -19,12 +19,14 @@
 mod answer;
 mod arp;
 mod connection;
+mod connections;
 mod echo;
 mod fast;
 mod fragment;
 mod frame;
 mod framing;
 mod icmp;
+mod l4;
 mod nat;
 mod nd;
 mod packet;
@@ -40,10 +42,12 @@ mod work;
 #[cfg(test)]
 extern crate self as gateway;
 
+pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
-pub use nat::{BeginLog, EndLog, Nat, RefusalLog, Refused};
+pub use nat::Nat;
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
+use connections::SessionView;
 use fast::FastPacket;
 use framing::inline;
 use packet::{Packet, Resumed};
@@ -62,7 +66,7 @@ pub struct Gateway {
     slot: u32,
     fast_packets: Box<[FastPacket; BATCH_MAX]>,
     packets: Box<[Packet; BATCH_MAX]>,
-    sessions: Option<(Arc<Nat>, Sessions)>,
+    sessions: Option<(Arc<Connections>, Sessions)>,
     completions: Arc<Completions>,
     waiting: HashMap<u64, Waiting>,
     idents: u32,
@@ -84,10 +88,10 @@ impl Gateway {
         }
     }
 
-    /// A worker that serves the ways to the Internet as well.
-    pub fn with_nat(tables: Tables, slot: u32, nat: Arc<Nat>) -> Gateway {
-        let sessions = nat.tracker().sessions();
-        Gateway { sessions: Some((nat, sessions)), ..Gateway::new(tables, slot) }
+    /// A worker that knows connections: it serves the ways to the Internet and security groups as well.
+    pub fn with_connections(tables: Tables, slot: u32, connections: Arc<Connections>) -> Gateway {
+        let sessions = connections.tracker().sessions();
+        Gateway { sessions: Some((connections, sessions)), ..Gateway::new(tables, slot) }
     }
 
     /// The tables it reads.
@@ -147,11 +151,10 @@ impl Gateway {
         let (settings, stats, slot) = (Settings::read(tables), tables.stats(self.slot), self.slot);
         let bytes = frames.iter().map(|f| f.len as u64).sum();
         let (rx, sent) = (Count { packets: frames.len() as u64, bytes }, Count::default());
-        let guard = self.sessions.as_ref().map(|(nat, sessions)| (nat, sessions.enter()));
-        let rules = self.sessions.as_ref().map(|(nat, _)| (nat.rules(), nat.states()));
-        let sight = guard.as_ref().zip(rules.as_ref());
-        let nat = sight.map(|((nat, guard), (rules, states))| nat::SessionView {
-            nat,
+        let guard = self.sessions.as_ref().map(|(all, sessions)| (all, sessions.enter()));
+        let rules = self.sessions.as_ref().map(|(all, _)| (all.rules(), all.states()));
+        let sessions = guard.as_ref().zip(rules.as_ref()).map(|((all, guard), (rules, states))| SessionView {
+            connections: all,
             guard,
             filter: rules,
             states: states.as_deref(),
@@ -171,7 +174,7 @@ impl Gateway {
             sent,
             walking,
             prefetched,
-            nat,
+            sessions,
             queued,
             completions,
             idents,

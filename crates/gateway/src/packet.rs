@@ -6,8 +6,9 @@ use session::{nat::PublicEndpoint, Candidates, Direction};
 use states::{Answer, Key};
 use tables::{BucketRef, Tenant, VmEntry, Walk};
 
+use crate::connections::Known;
 use crate::frame::Frame;
-use crate::nat::{l4::L4, Known};
+use crate::l4::L4;
 
 /// What the inner frame is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

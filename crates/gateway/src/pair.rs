@@ -11,10 +11,11 @@ use std::net::IpAddr;
 use wire::{be, icmpv4, ipv6, protocol, tcp};
 
 use crate::connection;
+use crate::connections::{epoch, Made, SessionView};
 use crate::frame::Verdict;
-use crate::nat::l4::{Icmp, L4};
+use crate::l4::{Icmp, L4};
 use crate::nat::outward::{begins, ip_of};
-use crate::nat::{epoch, related::quote_of, Made, SessionView};
+use crate::nat::related::quote_of;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
@@ -92,7 +93,7 @@ impl Pair<'_> {
 #[inline(never)]
 pub(crate) fn prefetch_session<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
     // A state table is asked as it is.
-    let Some(sight) = w.nat.filter(|sight| sight.states.is_none()) else { return };
+    let Some(sight) = w.sessions.filter(|sight| sight.states.is_none()) else { return };
     let l4 = match p.prefetched.take() {
         Some((l4, _)) => l4,
         None => match L4::read(ip_of(p, f), p.v6()) {
@@ -121,12 +122,12 @@ pub(crate) fn prefetch_session<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet,
 
 /// The bucket has come: it names the session's record, or there is none, and a new one will be counted.
 pub(crate) fn prefetch_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
-    let (Some(sight), Some((l4, candidates))) = (w.nat, &p.prefetched) else { return };
+    let (Some(sight), Some((l4, candidates))) = (w.sessions, &p.prefetched) else { return };
     if !sight.guard.prefetch_records(candidates) {
         // The lower end stands for the VM.
         let (src, dst) = ((l4.src.as_v6(), p.vni), (l4.dst.as_v6(), p.dst_vpc().vni));
         let (addr, vni) = src.min(dst);
-        sight.nat.tracker().prefetch_vm(vni, Addr::v6(addr).ip(l4.v6));
+        sight.connections.tracker().prefetch_vm(vni, Addr::v6(addr).ip(l4.v6));
     }
 }
 
@@ -139,7 +140,7 @@ fn ends(p: &Packet, l4: &L4) -> (Side, Side) {
 /// Whether a packet may go on. Makes, keeps and ends its session.
 #[inline(never)]
 pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), Verdict> {
-    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    let sight = w.sessions.ok_or(DropReason::SessionFault)?;
     // Its framing knows a server by where it is.
     if p.server.is_none() {
         let source = source(ip_of(p, f), p.v6()).ok_or(DropReason::FilterL4Malformed)?;
@@ -333,7 +334,7 @@ fn settle<R: Recorder>(
         None if verdict.stateless() => Ok(Permit::Stateless),
         None => Ok(Permit::Stateful),
         Some(deny) => {
-            sight.nat.refused(&crate::Refused { from, to, port, service, verdict, now: w.now });
+            sight.connections.refused(&crate::Refused { from, to, port, service, verdict, now: w.now });
             Err(reason(deny))
         }
     }
@@ -463,7 +464,7 @@ fn renew<R: Recorder>(
     }
     match evaluate(w, sight, p, beginning(sight, session), false) {
         Ok(Permit::Stateful) => {
-            sight.nat.tracker().stamp(session, epoch(pair.policy));
+            sight.connections.tracker().stamp(session, epoch(pair.policy));
             Ok(true)
         }
         other => {
@@ -511,7 +512,7 @@ fn begin<R: Recorder>(
     let (query, verdict) = match verdict {
         Ok((query, verdict)) if verdict.deny.is_none() && !verdict.stateless() => (query, verdict),
         other => {
-            let missed = sight.nat.tracker().find_pair(&key);
+            let missed = sight.connections.tracker().find_pair(&key);
             return match missed {
                 Some(session) if keep(w, sight, p, pair, (session, direction))? => Ok(()),
                 _ => settle(w, sight, p, other?, true).map(|_| ()),
@@ -539,7 +540,7 @@ fn related(sight: SessionView<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> 
     }
     let known = |key: PairKey, sent| match sight.states {
         Some(states) => states.knows(&(&key).into()),
-        None => sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }).is_some(),
+        None => sight.connections.tracker().related(&Embedded::OfPair { key, sent, seq }).is_some(),
     };
     if let Some(direction) = pair.server {
         let (src, dst) = (q.src.ip(q.v6), q.dst.ip(q.v6));

@@ -2,7 +2,7 @@
 //! What packets and sessions ask the rules for, table by table.
 
 use super::*;
-use crate::nat::l4::Piece;
+use crate::l4::Piece;
 use crate::testing::region::*;
 use abi::{POLICY_EPOCH_SHIFT, POLICY_FILTER, POLICY_NAT};
 use filter::{icmp_service, service};

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tables::{Count, NexthopView, StatsSlot, Tables};
 
+use crate::connections::{Known, SessionView};
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::icmp;
-use crate::nat::{Known, SessionView};
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
@@ -33,7 +33,7 @@ pub(crate) struct Work<'w, R> {
     /// Packets whose sessions the filter has asked for.
     pub prefetched: usize,
     /// Sessions, if the gateway serves any.
-    pub nat: Option<SessionView<'w>>,
+    pub sessions: Option<SessionView<'w>>,
     /// Fragments that waited for one of this batch, with the ports that it told.
     pub queued: Vec<QueuedFragment>,
     /// Where answers of an agent on another host come.

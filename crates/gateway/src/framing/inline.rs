@@ -9,7 +9,7 @@ use tables::WireEnd;
 use wire::ethernet::{self, ethertype};
 use wire::{be, icmpv6, ipv4, ipv6, protocol, Mac};
 
-use crate::nat::l4;
+use crate::l4;
 use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::parse;

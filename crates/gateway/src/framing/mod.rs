@@ -20,7 +20,7 @@ use crate::{Frame, Verdict};
 #[inline(always)]
 pub(crate) fn decapsulate<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
     match vxlan::decapsulate(f.data(), &w.settings, p) {
-        Err(Verdict::Pass) if w.nat.is_some() && w.tables.public_roots() != 0 => plain::decapsulate(w, p, f),
+        Err(Verdict::Pass) if w.sessions.is_some() && w.tables.public_roots() != 0 => plain::decapsulate(w, p, f),
         result => result,
     }
 }

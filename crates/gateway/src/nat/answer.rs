@@ -9,13 +9,13 @@ use abi::{DropReason, Stage, TENANT_ICMP_OFF};
 use session::Direction;
 use wire::{ethernet, protocol};
 
-use super::l4::L4;
 use super::outer_key;
 use super::outward::{flow, ip_of};
 use super::translate::{self, End, Endpoint};
 use crate::answer::{carrier_back, path_back, Back};
 use crate::frame::{Frame, Generated};
 use crate::icmp::{self, Message};
+use crate::l4::L4;
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
 use crate::work::Work;
@@ -60,7 +60,7 @@ pub(crate) fn error<R: Recorder>(
 /// session that it left by; it still has the Ethernet header that the VM wrote.
 fn tell_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: Message) -> Result<(), &'static str> {
     let v6 = p.v6();
-    let sight = w.nat.ok_or("no sessions are served")?;
+    let sight = w.sessions.ok_or("no sessions are served")?;
     let packet = ip_of(p, f);
     icmp::quotable(packet, v6)?;
     let l4 = L4::read(packet, v6).map_err(DropReason::meaning)?;

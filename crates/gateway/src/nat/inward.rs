@@ -11,10 +11,11 @@ use session::{Direction, NewSession, SessionRef};
 use tables::Public;
 use wire::ethernet;
 
-use super::l4::{Icmp, L4};
 use super::outward::{begins, covers_addresses, flow, ip_of, owner, renew};
 use super::translate::{End, Endpoint};
-use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, SessionView};
+use super::{inner_key, outer_key, related, translate};
+use crate::connections::{epoch, picks_up, Made, SessionView};
+use crate::l4::{Icmp, L4};
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
 use crate::work::Work;
@@ -22,7 +23,7 @@ use crate::{pair, Frame, Verdict};
 
 /// Finds or makes the session and with it VPC and VM. `Ok`: the packet goes on to be located.
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
-    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    let sight = w.sessions.ok_or(DropReason::SessionFault)?;
     let packet = ip_of(p, f);
     let l4 = L4::read(packet, p.v6())?;
     let session = match l4.icmp {
@@ -167,7 +168,7 @@ fn begin<R: Recorder>(
     if l4.icmp == Icmp::Query && owner(sight, public, l4.proto) != session::Owner::Elastic {
         return Err(DropReason::NatUnsolicited);
     }
-    let target = sight.nat.translator.inbound(public, l4.proto).ok_or(DropReason::NatUnsolicited)?;
+    let target = sight.connections.nat.translator.inbound(public, l4.proto).ok_or(DropReason::NatUnsolicited)?;
     let remote = l4.src.ip(l4.v6);
     let inner = inner_key(target.vni, l4.proto, target.vm_addr, remote, (target.vm_port, ports.1));
     let outer = outer_key(l4.proto, public.addr, remote, ports);
@@ -175,7 +176,7 @@ fn begin<R: Recorder>(
     // What `inbound` gave is held until `create`, or given back here.
     let now = w.now;
     let release = |why| {
-        sight.nat.translator.undo(&super::binding(&inner, &outer), now);
+        sight.connections.nat.translator.undo(&super::binding(&inner, &outer), now);
         why
     };
     enter_vpc(w, p, target.vni).and_then(|()| answers_leave(w, p, l4.src)).map_err(release)?;
@@ -207,7 +208,7 @@ fn begin<R: Recorder>(
 
 /// Gives the packet its private destination; the last step before it is rewritten.
 pub(crate) fn translate<R: Recorder>(w: &Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<(), DropReason> {
-    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    let sight = w.sessions.ok_or(DropReason::SessionFault)?;
     let inner = sight.found(SessionRef(p.session)).inner;
     w.stats.nat();
     let to = Endpoint { addr: p.target, port: inner.vm_port() };

@@ -4,12 +4,12 @@
 use abi::{DropReason, Stage};
 use wire::ethernet;
 
-use super::l4::{Icmp, L4};
 use super::outward::ip_of;
 use super::related;
 use super::translate::{self, End, Endpoint};
 use crate::fragment;
 use crate::framing::{plain, Carrier};
+use crate::l4::{Icmp, L4};
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
