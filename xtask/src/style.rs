@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The invariants of ARCHITECTURE.md that a look at the source can check: licence lines, where `unsafe` may stand, which
-//! crate may use which, that the packet path neither does I/O nor reads a clock, and that no retired word is a name.
+//! crate may use which, that the packet path neither does I/O nor reads a clock, and that no retired word is a name, the layers of `bpf/`.
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -74,6 +74,7 @@ pub fn violations(root: &Path) -> Vec<String> {
         };
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
         check_file(&name, &text, &mut out);
+        crate::bpf::check(&name, &text, &mut out);
         crate::silent::check(&name, &text, &mut out);
         crate::words::check(&name, &text, &retired, &mut out);
     }

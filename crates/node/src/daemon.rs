@@ -163,7 +163,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let memories = (plane.session_memory()?, plane.states_backing());
     let internet = Internet::open((memories, &options.instance), &model, &mut writer, (salt(), changed), &mut notes)?;
     let (routers, _) = internet.set_egress(&mut writer, &model);
-    plane.set_nat(internet.nat());
+    plane.set_connections(internet.connections());
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
     let predecessor = replaced.and_then(|pins| Predecessor::find(pins, options.state.as_deref()));
     let predecessor = predecessor.and_then(|found| known_or_said(found, &mut notes));
@@ -182,7 +182,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
             connections.len() as u64 - lost
         ));
     }
-    steps.done(format!("{} sessions at hand", internet.nat().tracker().stats().sessions));
+    steps.done(format!("{} sessions at hand", internet.connections().tracker().stats().sessions));
 
     let writer = Arc::new(Mutex::new(writer));
     let underlay: Arc<OnceLock<Underlay>> = Arc::default();

@@ -175,8 +175,8 @@ impl Node {
     }
 
     /// Sessions, translation and rules, as its workers have them.
-    pub fn nat(&self) -> Arc<gateway::Nat> {
-        self.internet.nat()
+    pub fn nat(&self) -> Arc<gateway::Connections> {
+        self.internet.connections()
     }
 
     /// Where metrics are to be served over TCP.
@@ -305,9 +305,9 @@ impl Node {
     /// `GET /v1/levels`.
     pub fn levels(&self) -> Vec<Level> {
         let mut usage = self.writer.lock().usage();
-        let sessions = self.internet.nat().tracker().stats();
+        let sessions = self.internet.connections().tracker().stats();
         usage.push(tables::WaterLevel { name: "sessions", used: sessions.sessions, limit: sessions.limit });
-        if let Some(states) = &*self.internet.nat().states() {
+        if let Some(states) = &*self.internet.connections().states() {
             let s = states.status();
             usage.push(tables::WaterLevel { name: "states", used: s.usage.connections, limit: s.spec.all() });
         }
@@ -443,7 +443,7 @@ impl Node {
         top.levels = self.levels();
         top.samples = sampler.samples;
         top.flows = sampler.heaviest(FLOWS, exponent, sampled_s);
-        top
+        Ok(top)
     }
 
     fn sample(&self, window: Duration, exponent: u8) -> (Sampler, f64) {
@@ -763,7 +763,7 @@ impl Node {
             vms: list.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
             vms_left_out: left_out,
             events_lost: self.hub.lost.load(std::sync::atomic::Ordering::Relaxed),
-            sessions: self.internet.nat().tracker().stats(),
+            sessions: self.internet.connections().tracker().stats(),
             pools: crate::sessions::pools(&self.internet),
             nat,
             log_lost: self.internet.log().lost(),

@@ -17,7 +17,7 @@ const REMOTE: [u8; 4] = [198, 51, 100, 10];
 
 struct World {
     rig: Rig,
-    nat: Nat,
+    connections: Connections,
     ended: Arc<Mutex<Vec<(u16, EndReason)>>>,
 }
 
@@ -58,9 +58,9 @@ impl World {
         let ended = Arc::new(Mutex::new(Vec::new()));
         let log = ended.clone();
         let hear = move |e: &session::Ended| log.lock().push((e.session.inner.vm_port(), e.reason));
-        let nat = Nat::new(Arc::new(tracker), Arc::new(translator), Default::default(), Some(Box::new(hear)));
+        let nat = Connections::new(Arc::new(tracker), Arc::new(translator), Default::default(), Some(Box::new(hear)));
         nat.set_filter(rules(ALL));
-        World { rig: Rig::new(), nat, ended }
+        World { rig: Rig::new(), connections: nat, ended }
     }
 
     fn policy(&mut self, vni: u32, flags: u64) {
@@ -75,7 +75,7 @@ impl World {
     fn translated(&self, port: u16, epoch: u16, direction: Direction) -> SessionRef {
         let (vm, remote) = (ip4(A), IpAddr::from(REMOTE));
         let flow = Flow { vni: RED, proto: 17, vm_addr: vm, vm_port: port, remote, remote_port: 53 };
-        let public = self.nat.translator.outbound(&flow, S).unwrap();
+        let public = self.connections.nat().translator.outbound(&flow, S).unwrap();
         let outer = outer_key(17, public.addr, remote, (public.port, 53)).unwrap();
         self.make(inner_key(RED, 17, vm, remote, (port, 53)).unwrap(), outer, (Owner::Snat, epoch, direction))
     }
@@ -93,14 +93,14 @@ impl World {
         (owner, epoch, direction): (Owner, u16, Direction),
     ) -> SessionRef {
         let new = NewSession { inner, outer, owner, direction, view: L4View::Other, bytes: 60, epoch, pick_up: false };
-        self.nat.tracker.create(&new, S, &mut |_| ()).unwrap()
+        self.connections.tracker.create(&new, S, &mut |_| ()).unwrap()
     }
 
     /// Ports of the sessions that a whole sweep ends, and why.
     fn sweep(&self) -> Vec<(u16, EndReason)> {
         let mut at = Some(Cursor::default());
         while let Some(from) = at {
-            at = self.nat.sweep(self.rig.gateway.tables(), from, 7, 2 * S);
+            at = self.connections.sweep(self.rig.gateway.tables(), from, 7, 2 * S);
         }
         let mut ended = std::mem::take(&mut *self.ended.lock());
         ended.sort_by_key(|e| e.0);
@@ -110,7 +110,7 @@ impl World {
     /// Ports and epochs of those that are left.
     fn left(&self) -> Vec<(u16, u16)> {
         let mut found = Vec::new();
-        self.nat.tracker.list(Cursor::default(), u32::MAX, &session::Filter::default(), S, &mut |_, s| {
+        self.connections.tracker.list(Cursor::default(), u32::MAX, &session::Filter::default(), S, &mut |_, s| {
             found.push((s.inner.vm_port(), s.epoch))
         });
         found.sort_unstable();
@@ -142,7 +142,7 @@ fn a_translation_that_is_gone_ends_its_sessions() {
             w.rig.change(tables::TenantChange { vni: RED, delete: true, ..Default::default() });
         }
         assert_eq!(w.sweep(), [], "what the translator still holds goes on");
-        w.nat.translator.configure(&spec(2));
+        w.connections.nat.translator.configure(&spec(2));
         assert_eq!(w.sweep(), [(1, EndReason::Untranslated), (2, EndReason::Untranslated)], "{flags:#x}");
     }
 }
@@ -153,9 +153,9 @@ fn a_session_to_a_tunnel_address_ends_whatever_its_epoch() {
     w.policy(RED, POLICY_NAT);
     w.translated(1, w.epoch(RED), Direction::Out);
     w.pair(2, (RED, u32::from_be_bytes(REMOTE)), 0, Direction::Out);
-    w.nat.set_tunnel_ends(Arc::new([IpAddr::from([198, 51, 100, 11])].into()));
+    w.connections.nat.set_tunnel_ends(Arc::new([IpAddr::from([198, 51, 100, 11])].into()));
     assert_eq!(w.sweep(), []);
-    w.nat.set_tunnel_ends(Arc::new([IpAddr::from(REMOTE)].into()));
+    w.connections.nat.set_tunnel_ends(Arc::new([IpAddr::from(REMOTE)].into()));
     assert_eq!(w.sweep(), [(1, EndReason::Untranslated)], "between two ends inside it is an address like others");
     assert_eq!(w.left().len(), 1);
 }
@@ -174,10 +174,13 @@ fn rules_end_sessions_of_older_epochs_and_stamp_what_they_allow() {
     assert_eq!(w.left(), [(1, now), (2, now), (3, now), (4, now)], "those of older rules are of the present ones");
     // Out of A nothing more; what came in to A stays.
     w.policy(RED, POLICY_FILTER);
-    w.nat.set_filter(rules(&["ingress allow any any"]));
+    w.connections.set_filter(rules(&["ingress allow any any"]));
     let (judged, now) = (w.epoch(RED), w.epoch(RED));
-    w.nat.tracker.stamp(
-        w.nat.tracker.find_pair(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(B), (2, 53)).unwrap(), RED)).unwrap(),
+    w.connections.tracker.stamp(
+        w.connections
+            .tracker
+            .find_pair(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(B), (2, 53)).unwrap(), RED))
+            .unwrap(),
         judged,
     );
     assert_eq!(w.sweep(), [(1, EndReason::Removed)], "one of the present epoch is not asked about");
@@ -190,7 +193,7 @@ fn a_vpc_without_groups_is_not_asked_about_its_sessions() {
     w.pair(1, (RED, B), 9, Direction::Out);
     w.policy(RED, POLICY_NAT);
     w.pair(2, (RED, B), 9, Direction::Out);
-    w.nat.set_filter(rules(&[]));
+    w.connections.set_filter(rules(&[]));
     assert_eq!(w.sweep(), []);
     assert_eq!(w.left(), [(1, 9), (2, 9)], "nor are they stamped");
 }
@@ -212,7 +215,7 @@ fn a_session_between_two_vpcs_has_the_sum_of_their_epochs() {
     assert_eq!(w.sweep(), []);
     assert_eq!(w.left(), [(1, far + 1), (2, far + 1)]);
     w.policy(RED, POLICY_FILTER);
-    w.nat.set_filter(rules(&["ingress allow any any"]));
+    w.connections.set_filter(rules(&["ingress allow any any"]));
     assert_eq!(w.sweep(), [(1, EndReason::Removed), (2, EndReason::Removed)]);
 }
 
@@ -228,7 +231,7 @@ fn a_session_on_a_wire_has_the_epoch_of_the_servers_vpc() {
     assert_eq!(w.sweep(), []);
     assert_eq!(w.left(), [(1, now), (2, now)]);
     w.policy(RED, POLICY_FILTER);
-    w.nat.set_filter(rules(&["egress allow any any"]));
+    w.connections.set_filter(rules(&["egress allow any any"]));
     assert_eq!(w.sweep().len(), 2);
 }
 
@@ -240,9 +243,9 @@ fn rules_of_a_translated_session_are_asked_and_leave_its_epoch() {
     w.translated(1, 0, Direction::Out);
     assert_eq!(w.sweep(), []);
     assert_eq!(w.left(), [(1, 0)]);
-    w.nat.set_filter(rules(&["egress allow any any stateless", "ingress allow any any stateless"]));
+    w.connections.set_filter(rules(&["egress allow any any stateless", "ingress allow any any stateless"]));
     assert_eq!((w.sweep(), w.left()), (vec![], vec![(1, 0)]));
-    w.nat.set_filter(rules(&["egress allow any any stateless"]));
+    w.connections.set_filter(rules(&["egress allow any any stateless"]));
     assert_eq!(w.sweep(), [(1, EndReason::Removed)], "its answers are not allowed");
     w.translated(2, 0, Direction::In);
     assert_eq!(w.sweep(), [(2, EndReason::Removed)], "begun from outside");
@@ -256,7 +259,7 @@ fn a_pair_whose_rules_have_no_state_ends() {
     let mut w = World::new();
     w.policy(RED, POLICY_FILTER);
     w.pair(1, (RED, B), 0, Direction::Out);
-    w.nat.set_filter(rules(&["egress allow any any stateless", "ingress allow any any"]));
+    w.connections.set_filter(rules(&["egress allow any any stateless", "ingress allow any any"]));
     assert_eq!(w.sweep(), [(1, EndReason::Removed)]);
 }
 
@@ -267,16 +270,16 @@ fn a_sweep_goes_on_where_its_budget_ended() {
     for port in 1..=40 {
         w.pair(port, (RED, B), 0, Direction::Out);
     }
-    w.nat.set_filter(rules(&[]));
+    w.connections.set_filter(rules(&[]));
     let tables = w.rig.gateway.tables();
     let (mut at, mut steps) = (Some(Cursor::default()), 0);
     while let Some(from) = at {
-        let before = w.nat.tracker.stats().sessions;
-        at = w.nat.sweep(tables, from, 5, S);
-        assert!(before - w.nat.tracker.stats().sessions <= 5, "no more than it may look at");
+        let before = w.connections.tracker.stats().sessions;
+        at = w.connections.sweep(tables, from, 5, S);
+        assert!(before - w.connections.tracker.stats().sessions <= 5, "no more than it may look at");
         steps += 1;
     }
-    assert!(steps >= 8 && w.nat.tracker.stats().sessions == 0, "{steps} steps");
+    assert!(steps >= 8 && w.connections.tracker.stats().sessions == 0, "{steps} steps");
 }
 
 /// An elastic address that leads to another VM now.
@@ -288,10 +291,10 @@ fn a_session_over_an_elastic_address_ends_when_it_is_another_s() {
         elastics: vec![ElasticSpec { addr: 0xcb00_7101, vni: RED, usage: ElasticUse::Vm(vm) }],
         ..spec(1)
     };
-    w.nat.translator.configure(&elastic(A));
+    w.connections.nat.translator.configure(&elastic(A));
     w.translated(1, 0, Direction::Out);
     assert_eq!(w.sweep(), []);
-    w.nat.translator.configure(&elastic(B));
+    w.connections.nat.translator.configure(&elastic(B));
     assert_eq!(w.sweep(), [(1, EndReason::Untranslated)]);
 }
 
@@ -303,7 +306,7 @@ fn connections_of_a_state_table_are_asked_about_wherever_either_vpc_has_groups()
     let (table, _) =
         Shared::open(&backing as &dyn Backing, Spec::new(TableKind::Exact, 64, 64), 5, Timeouts::default()).unwrap();
     let table = Arc::new(table);
-    w.nat.set_states(|_| Ok::<_, ()>(Some(table.clone()))).unwrap();
+    w.connections.set_states(|_| Ok::<_, ()>(Some(table.clone()))).unwrap();
     let key = |port, (vni, addr)| {
         states::Key::from(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(addr), (port, 53)).unwrap(), vni))
     };
@@ -311,7 +314,7 @@ fn connections_of_a_state_table_are_asked_about_wherever_either_vpc_has_groups()
     let sweep = |w: &World| {
         let mut at = Some(0);
         while let Some(from) = at {
-            at = w.nat.sweep_states(w.rig.gateway.tables(), from, 3);
+            at = w.connections.sweep_states(w.rig.gateway.tables(), from, 3);
         }
         let mut left: Vec<u16> = table.connections().iter().map(|(key, _)| key.ports()[0]).collect();
         left.sort_unstable();
@@ -321,7 +324,7 @@ fn connections_of_a_state_table_are_asked_about_wherever_either_vpc_has_groups()
     begin(2, (RED, B), Direction::In);
     begin(3, (BLUE, C), Direction::Out);
     begin(4, (0, B), Direction::In);
-    w.nat.set_filter(rules(&["ingress allow any any"]));
+    w.connections.set_filter(rules(&["ingress allow any any"]));
     assert_eq!(sweep(&w), [1, 2, 3, 4], "neither VPC has groups");
     w.policy(BLUE, POLICY_FILTER);
     assert_eq!(sweep(&w), [1, 2, 4]);
@@ -329,8 +332,8 @@ fn connections_of_a_state_table_are_asked_about_wherever_either_vpc_has_groups()
     assert_eq!(sweep(&w), [1, 2, 4]);
     w.policy(RED, POLICY_FILTER);
     assert_eq!(sweep(&w), [2, 4], "what came in is allowed");
-    w.nat.set_filter(rules(&["ingress allow any any stateless", "egress allow any any"]));
+    w.connections.set_filter(rules(&["ingress allow any any stateless", "egress allow any any"]));
     assert_eq!(sweep(&w), [0; 0], "rules want no state of it");
-    w.nat.set_states(|_| Ok::<_, ()>(None)).unwrap();
-    assert_eq!(w.nat.sweep_states(w.rig.gateway.tables(), 0, 3), None, "no table");
+    w.connections.set_states(|_| Ok::<_, ()>(None)).unwrap();
+    assert_eq!(w.connections.sweep_states(w.rig.gateway.tables(), 0, 3), None, "no table");
 }

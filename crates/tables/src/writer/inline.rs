@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wires of a node in role filter: their ends, and the servers behind each.
+//! Inline pairs of a node in role filter: their ends, and the servers behind each.
 
 use super::Writer;
 use crate::arena::Block;
@@ -46,15 +46,15 @@ fn word(first: usize, i: usize) -> usize {
 }
 
 impl Writer {
-    /// Replaces the wires; those beyond [`WIRES_MAX`] are left out. Servers of a wire change by one store. A wire whose ports change
+    /// Replaces the inline pairs; those beyond [`WIRES_MAX`] are left out. Servers of a wire change by one store. A wire whose ports change
     /// has none for a moment: its frames are left to the host meanwhile.
-    pub fn set_wires(&mut self, wires: &[WireSpec]) -> io::Result<()> {
-        let served = wires.iter().take(WIRES_MAX as usize);
+    pub fn set_wires(&mut self, pairs: &[WireSpec]) -> io::Result<()> {
+        let served = pairs.iter().take(WIRES_MAX as usize);
         let trees =
             self.all_or_nothing(|w| served.map(|wire| w.servers_tree(wire)).collect::<io::Result<Vec<u64>>>())?;
         let mut old = Vec::new();
         for i in 0..WIRES_MAX as usize {
-            let wire = wires.get(i);
+            let wire = pairs.get(i);
             let end = |from: WirePort, to: WirePort| u64::from(from.ifindex) | u64::from(to.ifindex) << 32;
             let ends = wire.map_or([0; 2], |w| [end(w.server, w.network), end(w.network, w.server)]);
             let mtus = wire.map_or(0, |w| u64::from(w.server.mtu) | u64::from(w.network.mtu) << 16);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What nat knows of a packet: its addresses and ports, its session's key, and whether it is one that changes nothing of an established
- * session.
+ * What is known of a packet's connection: its addresses and ports, its session's key, and whether it is one that changes nothing of an
+ * established session.
  */
-#ifndef TUNNY_NAT_PACKET_H
-#define TUNNY_NAT_PACKET_H
+#ifndef TUNNY_CONNECTION_PACKET_H
+#define TUNNY_CONNECTION_PACKET_H
 
-#include "route.h"
+#include "../packet.h"
+#include "../tables/lpm.h"
 #include "../tables/session.h"
+#include "../tables/vm.h"
 #include "../states/memory.h"
 
 #define TCP_BYTES 20
@@ -18,8 +20,14 @@
 
 enum upper { UPPER_NONE, UPPER_TCP, UPPER_UDP, UPPER_ECHO };
 
-/* What both directions know of a packet. In memory, because its address is given to functions. */
-struct nat_work {
+/* Which end of a connection is a server behind an inline pair. */
+enum server { NO_SERVER, SERVER_SENDS, SERVER_GETS };
+
+/*
+ * What is known of a packet's connection. In memory, because global functions get its address; struct packet is in registers and has none.
+ * So what both have is copied once, by flow_of and where a framing fills in a flow.
+ */
+struct flow {
 	struct session_key key;
 	struct segment segment;
 	struct walk walk;
@@ -28,6 +36,7 @@ struct nat_work {
 	__u64 dst_hi;
 	__u64 dst_lo;
 	__u64 policy;
+	__u64 tenant_key;
 	__u32 at;		/* offset of the IP header */
 	__u32 bytes;		/* of the IP packet */
 	__u32 frame;		/* bytes of the frame */
@@ -38,53 +47,38 @@ struct nat_work {
 	__u32 src_port;
 	__u32 dst_port;		/* ICMP echo: 0, and the identifier in src_port */
 	__u32 vni;
-	__u32 meter;
 	__u32 ttl;
 	__u32 tos;		/* as it is to be sent */
-	__u32 line;		/* of the session's record */
+	__u32 line;		/* of the session's record; of the filter: if it seems to have one, else 0 */
 	__u32 port;		/* of the VM */
 	__u64 state;
-	__u32 why;		/* why the software path must have it, if it leads to the Internet */
+	__u32 why;		/* why the software path must have it, if it is a packet of a connection */
 	__u32 to_vni;		/* of the other end inside */
 	__u64 sender_hi;	/* outer source */
 	__u64 sender_lo;
 	__u32 sender_v6;
-	/* wires */
-	__u32 servers_side;	/* the frame came from there */
-	__u64 servers;		/* ROUTE_ROOT pair of the servers behind the wire */
-	__u64 tenant_key;
-	__u32 known;		/* its server is one of them */
-	__u32 group;		/* destination MAC address: 1 a group, 2 everybody */
-	__u32 options;		/* of the IPv4 header */
-	__u32 checked;		/* its checksum */
-	struct state_key connection;	/* in a state table */
+	__u32 egress;		/* of a server's packet: the port by which it leaves */
+	__u32 mtu;		/* of that port */
+	__u32 server;		/* enum server */
+	struct state_key state_key;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct nat_work);
-} tunny_nat_works SEC(".maps");
+	__type(value, struct flow);
+} tunny_flows SEC(".maps");
 
-/*
- * The packet's bounds. Loaded by hand: in functions of this size the compiler puts the extension of a 32-bit load apart from it,
- * and the verifier forgets what it was.
- */
-static __always_inline void *front(struct xdp_md *ctx)
+/* What a packet in a tunnel tells of its connection. */
+static __always_inline void flow_of(struct flow *w, const struct packet *p)
 {
-	void *at;
-
-	asm volatile("%0 = *(u32 *)(%1 + 0)" : "=r"(at) : "r"(ctx));
-	return at;
-}
-
-static __always_inline void *behind(struct xdp_md *ctx)
-{
-	void *at;
-
-	asm volatile("%0 = *(u32 *)(%1 + 4)" : "=r"(at) : "r"(ctx));
-	return at;
+	w->at = p->inner_at + ETH_BYTES;
+	w->frame = p->bytes;
+	w->inner_bytes = p->inner_bytes;
+	w->v6 = p->inner_v6;
+	w->vni = p->vni;
+	w->server = NO_SERVER;
 }
 
 /* An IPv6 extension header that the software path looks into: docs/design/extension-headers.md */
@@ -95,7 +89,7 @@ static __always_inline int extension_header(__u32 next)
 }
 
 /* The upper header at `at` with `bytes` bytes. Returns GO, or why the fast path does not serve it. */
-static __always_inline int read_upper(struct xdp_md *ctx, struct nat_work *w, __u32 proto, __u32 at, __u32 bytes)
+static __always_inline int read_upper(struct xdp_md *ctx, struct flow *w, __u32 proto, __u32 at, __u32 bytes)
 {
 	void *l4;
 	__u32 header;
@@ -146,7 +140,7 @@ static __always_inline int read_upper(struct xdp_md *ctx, struct nat_work *w, __
 }
 
 /* The packet at w->at, whose header parse has seen. Returns as read_upper. */
-static __always_inline int read_packet(struct xdp_md *ctx, struct nat_work *w)
+static __always_inline int read_packet(struct xdp_md *ctx, struct flow *w)
 {
 	void *ip;
 	__u32 at = w->at, proto;
@@ -181,7 +175,7 @@ static __always_inline int read_packet(struct xdp_md *ctx, struct nat_work *w)
 }
 
 /* The key of a packet outwards; key.w[0] holds the protocol. */
-static __always_inline void inner_key(struct nat_work *w)
+static __always_inline void inner_key(struct flow *w)
 {
 	__u32 ports = w->src_port << 16 | w->dst_port;
 
@@ -201,7 +195,7 @@ static __always_inline void inner_key(struct nat_work *w)
 }
 
 /* The key of a packet inwards. An identifier is the near port both ways. */
-static __always_inline void outer_key(struct nat_work *w)
+static __always_inline void outer_key(struct flow *w)
 {
 	__u32 ports = w->upper == UPPER_ECHO ? w->src_port << 16 : w->dst_port << 16 | w->src_port;
 
@@ -220,7 +214,7 @@ static __always_inline void outer_key(struct nat_work *w)
 }
 
 /* Is the session established, and the packet one that changes nothing of it? Returns GO or a punt reason. */
-static __always_inline int session_verdict(const struct nat_work *w, const struct tunny_session_record *r, __u64 state, int in)
+static __always_inline int session_verdict(const struct flow *w, const struct tunny_session_record *r, __u64 state, int in)
 {
 	__u32 number = state & TUNNY_SESSION_STATE_MASK;
 	int outside = !!(state & TUNNY_SESSION_FROM_OUTSIDE);
@@ -239,11 +233,11 @@ static __always_inline int session_verdict(const struct nat_work *w, const struc
 }
 
 /* The session takes the packet. */
-static __always_inline void take(const struct nat_work *w, struct tunny_session_record *r, __u64 state, int in)
+static __always_inline void take(const struct flow *w, struct tunny_session_record *r, __u64 state, int in)
 {
 	int alive = w->upper == UPPER_TCP ? session_progress(r, state, &w->segment, in) : 1;
 
-	session_touch(r, alive, w->bytes, bpf_ktime_get_coarse_ns());
+	session_touch(r, alive, w->bytes, time_coarse_ns());
 }
 
 #endif

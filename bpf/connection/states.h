@@ -3,17 +3,17 @@
  * Connections inside whose states a table tells (bpf/states) instead of sessions: data packets are judged by it here, control packets
  * are the software path's, whose agent writes the table. crates/gateway/src/connection.rs is the same in Rust.
  */
-#ifndef TUNNY_CONNECTION_H
-#define TUNNY_CONNECTION_H
+#ifndef TUNNY_CONNECTION_STATES_H
+#define TUNNY_CONNECTION_STATES_H
 
-#include "nat_packet.h"
+#include "packet.h"
 #include "../states/states.h"
 #include "../states/migrate.h"
 
 /* What a state table knows the connection by, from the key of the pair. */
-static __always_inline void state_key_of(struct nat_work *w)
+static __always_inline void state_key_of(struct flow *w)
 {
-	struct state_key *k = &w->connection;
+	struct state_key *k = &w->state_key;
 	__u64 a = w->key.w[0], b = w->key.w[1], other = 0;
 
 	if (w->key.outer >> 8 != a >> 40)
@@ -39,20 +39,20 @@ static __always_inline void state_key_of(struct nat_work *w)
 }
 
 /* Is the connection of a packet the software path's? Global, so that its stack is its own. */
-__noinline int tunny_migrated(struct nat_work *w, __u32 bytes)
+__noinline int tunny_migrated(struct flow *w, __u32 bytes)
 {
-	return w ? migrated(&w->connection, bytes) : 0;
+	return w ? migrated(&w->state_key, bytes) : 0;
 }
 
 /* A packet of a connection whose state a table has. GO or a verdict. */
-static __always_inline int by_state(struct nat_work *w)
+static __always_inline int by_state(struct flow *w)
 {
 	__u32 kind = w->upper == UPPER_TCP ? states_kind(w->flags) : TUNNY_STATES_KIND_PLAIN, none;
 	enum states_verdict verdict;
 	__u64 said;
 
 	state_key_of(w);
-	said = tunny_state(&w->connection);
+	said = tunny_state(&w->state_key);
 	verdict = states_judge(said, kind);
 	/* After the table: who finds no entry has found there what is in it. */
 	if (unlikely(said & TUNNY_STATES_MIGRATE)) {
@@ -77,7 +77,7 @@ static __always_inline int by_state(struct nat_work *w)
  * What is known of the packet's connection by w->key judges it: a session, or the state table. in: towards the inner end;
  * candidate: the line of its record, if it seems to have one, which is being loaded already. GO or a verdict.
  */
-static __always_inline int by_connection(struct nat_work *w, int in, __u32 guess)
+static __always_inline int by_connection(struct flow *w, int in, __u32 guess)
 {
 	struct tunny_session_record *r;
 	__u32 line = guess;

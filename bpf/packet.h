@@ -18,10 +18,9 @@
 #include <linux/ipv6.h>
 #include <linux/udp.h>
 #include <linux/in.h>
-#include <bpf/bpf_endian.h>
-#include "../tables/exact.h"
-#include "../tables/counter.h"
-#include "../tables/ports.h"
+#include "tables/exact.h"
+#include "tables/counter.h"
+#include "tables/ports.h"
 
 #define GO 0
 #define DROP_REASONS TUNNY_DROP_REASONS_MAX
@@ -34,14 +33,24 @@
 #define IPV6_BYTES 40
 #define UDP_BYTES 8
 #define VXLAN_BYTES 8
+#define IP_MF 0x2000
+#define IP_OFFSET 0x1fff
+#define PROTO_HOPOPTS 0
+#define PROTO_ROUTING 43
+#define PROTO_FRAGMENT 44
+#define PROTO_AH 51
+#define PROTO_DSTOPTS 60
+#define PROTO_MOBILITY 135
+#define PROTO_HIP 139
+#define PROTO_SHIM6 140
 
 /* How far the tenant stage came. */
 enum admission { STRANGER, ATTRIBUTED, ACCEPTED };
 
 struct end {
-	__u64 outer_src_hi;
-	__u64 outer_src_lo;	/* or the IPv4 address */
-	__u32 outer_v6;
+	__u64 sender_hi;
+	__u64 sender_lo;	/* or the IPv4 address */
+	__u32 sender_v6;
 	__u32 vni;
 	__u32 inner_at;		/* offset of the inner Ethernet header, 0 if not parsed */
 	__u32 inner_bytes;	/* of the inner frame */
@@ -69,9 +78,9 @@ struct packet {
 	__u32 slot;		/* statistics slot: the CPU */
 	__u32 bytes;		/* of the received frame */
 	/* parse: outer */
-	__u32 outer_v6;		/* a constant in each copy of the path, as is inner_v6 */
-	__u32 outer_tos;
-	__u64 outer_src_lo;
+	__u32 sender_v6;	/* a constant in each copy of the path, as is inner_v6 */
+	__u32 outer_tos;	/* of the header around it */
+	__u64 sender_lo;
 	__u32 inner_at;
 	__u32 inner_bytes;
 	__u32 vni;
@@ -109,38 +118,17 @@ struct packet {
 	__u32 nc_v6;
 };
 
-static __always_inline void *data_of(struct xdp_md *ctx)
-{
-	return (void *)(long)ctx->data;
-}
-
-static __always_inline void *end_of(struct xdp_md *ctx)
-{
-	return (void *)(long)ctx->data_end;
-}
-
 /* The first buffer ends before byte `need`: are the bytes in a further buffer, or is the frame too short? */
 static __always_inline int short_of(struct packet *p, __u32 need, int reason)
 {
-	return bpf_xdp_get_buff_len(p->ctx) >= need ? PUNT + PUNT_NONLINEAR_HEADERS : reason;
-}
-
-/*
- * Length of the frame. A multi-buffer frame's first buffer is never small (but with header split, which drivers turn off
- * for XDP), so small frames are spared the call; frame_holds checks again before it calls one too short.
- */
-static __always_inline __u32 frame_bytes(struct xdp_md *ctx)
-{
-	__u64 first = end_of(ctx) - data_of(ctx);
-
-	return first > 1024 ? bpf_xdp_get_buff_len(ctx) : first;
+	return buffers_bytes(p->ctx) >= need ? PUNT + PUNT_NONLINEAR_HEADERS : reason;
 }
 
 static __always_inline int frame_holds(struct packet *p, __u32 need)
 {
 	if (likely(need <= p->bytes))
 		return 1;
-	__u32 all = bpf_xdp_get_buff_len(p->ctx);
+	__u32 all = buffers_bytes(p->ctx);
 
 	p->stats->rx_bytes += all - p->bytes;
 	p->bytes = all;
@@ -160,6 +148,28 @@ static __always_inline __u32 load_be32(const void *at)
 static __always_inline __u32 load_be16(const void *at)
 {
 	return __builtin_bswap16(*(const __u16 *)at);
+}
+
+static __always_inline void store_be16(void *at, __u32 value)
+{
+	*(__u16 *)at = __builtin_bswap16(value);
+}
+
+static __always_inline void store_be32(void *at, __u32 value)
+{
+	*(__u32 *)at = __builtin_bswap32(value);
+}
+
+static __always_inline void store_be64(void *at, __u64 value)
+{
+	*(__u64 *)at = __builtin_bswap64(value);
+}
+
+/* Destination and source MAC in two stores. */
+static __always_inline void store_macs(void *eth, __u64 dst, __u64 src)
+{
+	store_be64(eth, dst << 16 | (src >> 32 & 0xffff));
+	store_be32(eth + 8, src);
 }
 
 #endif

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Role filter: frames pass between the two ends of a wire, behind one of which are servers. What is said in a tunnel of an inner
-//! frame holds here for the frame itself; nothing of it is changed. `docs/design/packet-inline.md` has the order of
+//! Framing inline (role filter): a frame passes from one port of a pair to the other, behind one of which are servers. What is said in a
+//! tunnel of an inner frame holds here for the frame itself; nothing of it is changed. `docs/design/packet-inline.md` has the order of
 //! checks.
 
-use abi::{DropReason, Stage, POLICY_FILTER, TENANT_FILTERED};
+use abi::{DropReason, Stage};
 use session::Direction;
 use tables::WireEnd;
 use wire::ethernet::{self, ethertype};
 use wire::{be, icmpv6, ipv4, ipv6, protocol, Mac};
 
-use crate::nat::l4;
+use crate::l4;
 use crate::packet::{framed, Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
-use crate::stages::{meter, parse};
+use crate::stages::parse;
 use crate::work::Work;
-use crate::{nd, pair, Frame, Verdict};
+use crate::{nd, Frame, Verdict};
 
 /// What a frame is, as far as it is in order.
 enum Seen<'f> {
@@ -24,46 +24,71 @@ enum Seen<'f> {
     Ip { rest: &'f [u8], dst_mac: Mac, src: Addr, dst: Addr },
 }
 
-/// The whole way of a frame.
-pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
+/// Where a frame goes on, and how.
+pub(crate) struct Crossing {
+    /// What the port's pair says.
+    end: WireEnd,
+    /// It is a packet of a connection, whose server is known; else what a link needs, which passes without being judged.
+    pub judged: bool,
+}
+
+impl Crossing {
+    /// The port by which it leaves.
+    pub fn egress(&self) -> u32 {
+        self.end.other
+    }
+
+    /// It comes from the servers.
+    pub fn outwards(&self) -> bool {
+        self.end.servers_side
+    }
+}
+
+/// Lays the frame bare: its pair, its headers, the server and its VPC, and whether it is one to be judged.
+pub(crate) fn decapsulate<R: Recorder>(
+    w: &mut Work<'_, R>,
+    p: &mut Packet,
+    f: &Frame<'_>,
+) -> Result<Crossing, Verdict> {
     p.reset();
-    // The node has taken the port off its wires and not yet let go of it.
+    // The node has taken the port out of its pairs and not yet let go of it.
     let end = w.tables.wire_end(f.ifindex).ok_or(Verdict::Pass)?;
+    p.server = Some(if end.servers_side { Direction::Out } else { Direction::In });
     // Until the server is known, its VPC is if there is but one.
     enter(w, p, end.vni);
     let seen = look(f.data(), p);
     if R::ON {
         note(w, p, &end, &seen);
     }
-    let mut judged = false;
-    match seen? {
+    let judged = match seen? {
         Seen::Arp(sender) => {
             if end.servers_side && sender != 0 && w.tables.server4(&end, sender).is_none() {
                 return Err(DropReason::FilterSpoofed.into());
             }
+            false
         }
         Seen::Ip { rest, dst_mac, src, dst } => {
             let known = server(w, p, f, &end, (src, dst));
-            judged = !passes_unjudged(w, p, &end, (rest, dst_mac, src, dst), known)?;
-            if judged {
-                if !known {
-                    let why = if end.servers_side { DropReason::FilterSpoofed } else { DropReason::ServerUnknown };
-                    return Err(why.into());
-                }
-                chain_ends(p, rest)?;
-                connection(w, p, f, &end)?;
+            let judged = !passes_unjudged(w, p, &end, (rest, dst_mac, src, dst), known)?;
+            if judged && !known {
+                let why = if end.servers_side { DropReason::FilterSpoofed } else { DropReason::ServerUnknown };
+                return Err(why.into());
             }
+            if judged {
+                chain_ends(p, rest)?;
+            }
+            judged
         }
+    };
+    Ok(Crossing { end, judged })
+}
+
+/// The frame leaves as it came, if it fits.
+pub(crate) fn encapsulate(f: &Frame<'_>, to: &Crossing) -> Result<(), DropReason> {
+    match f.len() - ethernet::HEADER_LEN > to.end.mtu as usize {
+        true => Err(DropReason::TooBig),
+        false => Ok(()),
     }
-    if f.len() - ethernet::HEADER_LEN > end.mtu as usize {
-        return Err(DropReason::TooBig.into());
-    }
-    // A VPC's meter is for what it sends.
-    if end.servers_side && judged {
-        meter::vpc(w, p)?;
-    }
-    w.forward(p, f, end.other);
-    Ok(())
 }
 
 /// The VPC that the frame's drops are counted for; 0: none is known.
@@ -120,7 +145,7 @@ fn take(p: &mut Packet, kind: Kind, dst: Addr, ip_len: usize, ttl: u8) {
     p.inner_len = framed(ip_len);
 }
 
-/// Whether the packet's server is one that is behind this wire: then its VPC is entered, and counts the packet.
+/// Whether the packet's server is one that is behind this pair: then its VPC is entered, and counts the packet.
 fn server<R: Recorder>(
     w: &mut Work<'_, R>,
     p: &mut Packet,
@@ -153,7 +178,7 @@ fn of_server<R: Recorder>(w: &Work<'_, R>, v6: bool, end: &WireEnd, addr: Addr) 
 }
 
 /// What a link cannot do without passes without being judged: neighbour discovery, DHCP, multicast listener reports. `Ok(false)`: it is
-/// an ordinary packet; an error: it is one of these and wrong, or nothing that passes a wire.
+/// an ordinary packet; an error: it is one of these and wrong, or nothing that passes a pair.
 fn passes_unjudged<R: Recorder>(
     w: &Work<'_, R>,
     p: &Packet,
@@ -280,14 +305,6 @@ fn neighbours<R: Recorder>(
     Ok(())
 }
 
-/// Security groups.
-fn connection<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, end: &WireEnd) -> Result<(), Verdict> {
-    if p.tenant.key & TENANT_FILTERED == 0 || w.tables.policy(&p.tenant) & POLICY_FILTER == 0 {
-        return Ok(());
-    }
-    pair::judge_wire(w, p, f, if end.servers_side { Direction::Out } else { Direction::In })
-}
-
 #[cold]
 fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, end: &WireEnd, seen: &Result<Seen<'_>, DropReason>) {
     let what = match (seen, p.v6()) {
@@ -300,5 +317,5 @@ fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, end: &WireEnd, seen: &Resu
 }
 
 #[cfg(test)]
-#[path = "wires_tests.rs"]
+#[path = "inline_tests.rs"]
 mod tests;

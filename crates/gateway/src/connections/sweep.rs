@@ -7,10 +7,11 @@ use session::{Cursor, Direction, EndReason, Owner, SessionInfo};
 use states::{Connection, Key};
 use tables::Tables;
 
-use super::{binding, epoch, Nat};
+use super::{epoch, Connections};
+use crate::nat::binding;
 use crate::{connection, pair};
 
-impl Nat {
+impl Connections {
     /// Judges the sessions of older rules, of another translation, and those to tunnel addresses, among `budget` records from `from` on.
     /// Those that are refused end, pairs that are allowed take the present epoch; what is translated and may go on keeps its old one, for
     /// its next packet. Returns where to go on.
@@ -18,11 +19,11 @@ impl Nat {
         let rules = self.rules();
         let _inside = tables.enter();
         let policy = |vni: u32| tables.tenant(vni).map_or(0, |t| pair::policy_of(tables, &t));
-        let tunnel_ends = self.tunnel_ends();
+        let tunnel_ends = self.nat.tunnel_ends();
         let mut refused = |s: &SessionInfo| {
             let (near, far) = (s.inner.vni(), s.outer.vni_bits());
             let in_force =
-                || !tunnel_ends.contains(&s.inner.remote()) && self.translator.judge(&binding(&s.inner, &s.outer));
+                || !tunnel_ends.contains(&s.inner.remote()) && self.nat.translator.judge(&binding(&s.inner, &s.outer));
             if s.owner != Owner::Filter && !in_force() {
                 return Some(EndReason::Untranslated);
             }

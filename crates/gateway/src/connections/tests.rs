@@ -2,8 +2,11 @@
 //! What becomes of a port whose session cannot be made, or whose session is dead.
 
 use super::*;
-use session::nat::{Filtering, NatSpec, PoolSpec, SnatSpec};
+use crate::l4;
+use crate::nat::{inner_key, outer_key};
+use session::nat::{Filtering, Flow, NatSpec, PoolSpec, SnatSpec};
 use session::{HeapMemory, L4View, Options, State, TenantLimits};
+use std::net::IpAddr;
 
 const S: u64 = 1_000_000_000;
 
@@ -29,20 +32,20 @@ fn spec(pools: [usize; 2]) -> NatSpec {
     NatSpec { pools: vec![pool(0), pool(1)], snats, elastics: Vec::new() }
 }
 
-fn nat(vm_sessions: u32, log: Option<EndLog>) -> Nat {
+fn nat(vm_sessions: u32, log: Option<EndLog>) -> Connections {
     let tenant = TenantLimits { sessions: 1000, vm_sessions, half_open: 1000 };
     let options = Options { sessions: 1000, tenant, ..Options::default() };
     let tracker = Tracker::new(Arc::new(HeapMemory::new().unwrap()), options, S).unwrap();
     let translator = Translator::new(3);
     translator.configure(&spec([0, 1]));
-    Nat::new(Arc::new(tracker), Arc::new(translator), FragLimits::default(), log)
+    Connections::new(Arc::new(tracker), Arc::new(translator), FragLimits::default(), log)
 }
 
 /// A UDP connection of 10.0.0.5 of a VPC, always to the same server, as `outward` makes it.
-fn begin(nat: &Nat, vni: u32, port: u16, now: u64) -> Result<SessionRef, DropReason> {
+fn begin(nat: &Connections, vni: u32, port: u16, now: u64) -> Result<SessionRef, DropReason> {
     let (vm, remote) = (IpAddr::from([10, 0, 0, 5]), IpAddr::from([198, 51, 100, 10]));
     let flow = Flow { vni, proto: 17, vm_addr: vm, vm_port: port, remote, remote_port: 53 };
-    let public = nat.translator.outbound(&flow, now).unwrap();
+    let public = nat.nat().translator.outbound(&flow, now).unwrap();
     let new = NewSession {
         inner: inner_key(vni, 17, vm, remote, (port, 53)).unwrap(),
         outer: outer_key(17, public.addr, remote, (public.port, 53)).unwrap(),
@@ -55,15 +58,15 @@ fn begin(nat: &Nat, vni: u32, port: u16, now: u64) -> Result<SessionRef, DropRea
     };
     let (sessions, filter) = (nat.tracker.sessions(), Filter::default());
     let guard = sessions.enter();
-    let sight = SessionView { nat, guard: &guard, filter: &filter, states: None };
+    let sight = SessionView { connections: nat, guard: &guard, filter: &filter, states: None };
     match sight.create(&new, now)? {
         Made::New(session) => Ok(session),
         Made::Found(session) => panic!("{session:?} was there"),
     }
 }
 
-fn held(nat: &Nat) -> [u64; 2] {
-    let pools = nat.translator.pool_use();
+fn held(nat: &Connections) -> [u64; 2] {
+    let pools = nat.nat().translator.pool_use();
     [pools[0].held, pools[1].held]
 }
 
@@ -82,9 +85,9 @@ fn a_port_that_was_drawn_for_a_refused_connection_is_given_back_at_once() {
     nat.tracker.remove(session, S, &mut |e| nat.ended(e, S));
     nat.tracker.set_limits(7, Some(TenantLimits { sessions: 0, vm_sessions: 0, half_open: 0 }));
     assert_eq!(begin(&nat, 7, 1, 25 * S), Err(DropReason::SessionQuotaTenant));
-    nat.translator.expire(30 * S);
+    nat.nat().translator.expire(30 * S);
     assert_eq!(held(&nat), [64, 0]);
-    nat.translator.expire(40 * S);
+    nat.nat().translator.expire(40 * S);
     assert_eq!(held(&nat), [0, 0]);
 }
 
@@ -95,7 +98,7 @@ fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
     let nat = nat(1000, Some(Box::new(move |e| log.lock().push((e.session.inner.vni(), e.reason)))));
     assert!((0..60).all(|port| begin(&nat, 7, port, S).is_ok()));
     assert_eq!(held(&nat), [64, 0]);
-    nat.translator.configure(&spec([1, 0]));
+    nat.nat().translator.configure(&spec([1, 0]));
     // Its chunk is free with its next connection; the sessions over it have had no packet since.
     begin(&nat, 7, 1000, 2 * S).unwrap();
     assert_eq!(held(&nat), [0, 64]);
@@ -110,7 +113,7 @@ fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
     let sessions = nat.tracker.sessions();
     let guard = sessions.enter();
     let filter = Filter::default();
-    let sight = SessionView { nat: &nat, guard: &guard, filter: &filter, states: None };
+    let sight = SessionView { connections: &nat, guard: &guard, filter: &filter, states: None };
     let inner = |port| inner_key(8, 17, [10, 0, 0, 5].into(), [198, 51, 100, 10].into(), (port, 53)).unwrap();
     for port in 0..100 {
         let outer = sight.found(guard.find_inner(&inner(port)).unwrap()).outer;
@@ -148,7 +151,7 @@ fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     let mut heard = std::mem::take(&mut *told.lock());
     heard.sort_by_key(|e| e.0);
     assert_eq!(heard, [1, 3].map(|port| (port, EndReason::Removed, true)));
-    assert_eq!((held(&nat), nat.translator.mappings()), ([0, 64], (3, 1)));
+    assert_eq!((held(&nat), nat.nat().translator.mappings()), ([0, 64], (3, 1)));
 }
 
 #[test]
@@ -180,7 +183,7 @@ fn a_fragment_is_known_by_its_datagram() {
     let nat = nat(1000, None);
     let (sessions, filter) = (nat.tracker.sessions(), Filter::default());
     let guard = sessions.enter();
-    let sight = SessionView { nat: &nat, guard: &guard, filter: &filter, states: None };
+    let sight = SessionView { connections: &nat, guard: &guard, filter: &filter, states: None };
     let (first, later) = (v4(17, 0, true), L4 { src_port: 0, dst_port: 0, ..v4(17, 96, false) });
     let vni = Some(7);
     assert_eq!(sight.first_fits(vni, &later, S), Ok(()), "a later one is not asked about");

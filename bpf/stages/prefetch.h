@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Asks for lines before they are needed. BPF has no prefetch, so a word of each line is loaded and forgotten; an out-of-order
- * CPU goes on with what follows, and several cache misses cost as much as one. Two rounds:
+ * What a packet in a tunnel will need is prefetched, in two rounds:
  *
  * first_lines, once the outer headers are parsed: the buckets of the packet's VNI, of its sender, and of its
  * destination in its own VPC, and the words in which such a VPC and such a VM are counted as a rule. They depend on the
@@ -10,47 +9,17 @@
  * A destination that is no private address may be on the Internet: then, on a gateway with public addresses, both buckets of the
  * packet's session are prefetched as well.
  *
- * second_lines: reads the tenant; and prefetches the VM's cell, if it is not where it was expected. Which of it is true is
+ * second_lines (tenant.h): reads the tenant; and prefetches the VM's cell, if it is not where it was expected. Which of it is true is
  * decided later, in the order of the stages: the entry counts only if its key word is still the same after the
  * tenant's roots have been read, so the packet sees one state of its VPC.
  */
-#ifndef TUNNY_HINT_H
-#define TUNNY_HINT_H
+#ifndef TUNNY_PREFETCH_STAGE_H
+#define TUNNY_PREFETCH_STAGE_H
 
-#include "../stages/packet.h"
-#include "session.h"
+#include "../packet.h"
 #include "../states/states.h"
-
-static __always_inline void touch(const void *line)
-{
-	__u64 x = *(const volatile __u64 *)line;
-
-	OPAQUE(x);
-}
-
-/*
- * Counting words are prefetched and forgotten; who counts works their place out again. A pointer that may be NULL, kept to
- * the end of the program, would double what the verifier must look at.
- */
-static __always_inline void touch_line(const void *line)
-{
-	if (line)
-		touch(line);
-}
-
-static __always_inline void *cells_at(const struct tunny_root *root, __u32 group)
-{
-	__u32 line = cell_line(root, group);
-
-	return line ? line_at(line) : NULL;
-}
-
-static __always_inline void *counters_at(const struct tunny_root *root, __u32 group, __u32 slot)
-{
-	__u32 line = tenant_words_line(root, group, slot);
-
-	return line ? line_at(line) : NULL;
-}
+#include "../tables/prefetch.h"
+#include "../tables/session.h"
 
 static __always_inline int private4(__u32 a)
 {
@@ -81,10 +50,10 @@ static __always_inline void session_lines(struct packet *p)
  */
 __noinline int tunny_pair_prefetch(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
 {
-	__u32 zero = 0, src, dst, proto, ports;
-	const struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	__u32 src, dst, proto, ports;
+	const struct tunny_root *root = map_value(&tunny_root, 0);
 	const void *ip = data_of(ctx) + (ip_at & 0xff), *sender;
-	struct end *e = bpf_map_lookup_elem(&tunny_ends, &zero);
+	struct end *e = map_value(&tunny_ends, 0);
 	__u64 w0, w1;
 	int in;
 
@@ -114,11 +83,13 @@ __noinline int tunny_pair_prefetch(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
  * First all places, then all loads, one behind the other: a CPU looks some 300 instructions ahead of a load that it waits
  * for, and the places take as many.
  */
-static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
+static __always_inline int first_lines(struct packet *p)
 {
+	const void *dst = data_of(p->ctx) + p->inner_at + ETH_BYTES + 16;
+	__u32 inner_dst = dst + 4 > end_of(p->ctx) ? 0 : load_be32(dst);
 	struct tunny_root *root = p->root;
 	__u64 salt = root->salt;
-	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+	__u64 member = (__u64)p->vni << 40 | p->sender_lo << 8 | TUNNY_MEMBER_V4;
 	__u64 hash = tenant_hash(p->vni, salt);
 	const void *cells, *counters;
 
@@ -148,72 +119,6 @@ static __always_inline int first_lines(struct packet *p, __u32 inner_dst)
 	else
 		touch_line(cells);
 	return GO;
-}
-
-/*
- * Asks for what a packet to an IPv4 address of a VPC needs that it did not come from: the VPC's entry and counting words (if
- * `slot` is one), the VM's entry and cell.
- */
-__noinline int tunny_prefetch(__u32 vni, __u32 addr, __u32 slot)
-{
-	__u32 zero = 0;
-	const struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
-	__u64 tenant, vm;
-
-	if (!root)
-		return 0;
-	tenant = tenant_hash(vni, root->salt);
-	vm = tunny_hash1(vm4_key(vni, addr), root->salt);
-	touch_line(tenant_bucket_at(root, tenant));
-	touch_line(line_at(bucket_line(root->vm4, vm)));
-	touch_line(cells_at(root, tunny_bucket_of(vm, root->vm_groups)));
-	if (slot < TUNNY_SLOTS_MAX)
-		touch_line(counters_at(root, tunny_bucket_of(tenant, root->tenant_groups), slot));
-	return 1;
-}
-
-/* First line of the chunk of an NC, 0 if there is none. */
-static __always_inline __u32 nc_chunk(const struct tunny_root *root, __u32 nc)
-{
-	return root->nc_chunks[nc >> TUNNY_NC_CHUNK_SHIFT & (TUNNY_NC_CHUNKS_MAX - 1)];
-}
-
-/* The NC_WORD of an NC, 0 if there is none. */
-static __always_inline __u64 nc_word(const struct tunny_root *root, __u32 nc)
-{
-	__u32 chunk = nc_chunk(root, nc);
-	const __u64 *line = line_at(chunk + (nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)) / 8);
-
-	return chunk && line ? READ_ONCE(line[nc & 7]) : 0;
-}
-
-/* The record of an NC whose word is not zero. */
-static __always_inline struct tunny_nc_record *nc_record(const struct tunny_root *root, __u32 nc)
-{
-	return line_at(nc_chunk(root, nc) + (1U << (TUNNY_NC_CHUNK_SHIFT - 3)) + (nc & ((1U << TUNNY_NC_CHUNK_SHIFT) - 1)));
-}
-
-/* Reads the tenant's entry. 0 if its VNI is not in its bucket. */
-static __always_inline int second_lines(struct packet *p)
-{
-	struct tenant t;
-	int found = tenant_match(p->tenant_bucket, p->vni, &t);
-	__u64 marks = 0;
-
-	p->tenant_key = t.key;
-	p->roots = t.roots;
-	p->gateway_mac = t.mac;
-	p->policy = t.policy;
-	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID, &marks);
-	p->vm_rest = 0;
-	if (!p->own)
-		p->vm_rest = vm4_rest(p->vm_bucket, p->vm_line, marks);
-	if (p->own) {
-		vm4_read(p->vm_bucket, p->own - 1, &p->vm);
-		if (unlikely(p->vm.id >> 3 != p->cell_group))
-			touch_line(cells_at(p->root, p->vm.id >> 3));
-	}
-	return found;
 }
 
 #endif

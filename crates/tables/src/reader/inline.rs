@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wires of a node in role filter.
+//! Inline pairs of a node in role filter.
 
 use super::Tables;
 use crate::route::{lookup128, lookup32};

@@ -9,11 +9,11 @@ use tables::{WirePort, WireSpec};
 
 type Parsed<T> = Result<T, CaseError>;
 
-/// Wires and servers.
+/// Inline pairs and servers.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Wires {
+pub struct InlinePairs {
     /// Ports: towards the servers, towards the network.
-    pub wires: Vec<(u32, u32)>,
+    pub pairs: Vec<(u32, u32)>,
     /// Port towards it, VNI, addresses.
     pub servers: Vec<(u32, u32, Prefix)>,
 }
@@ -26,7 +26,7 @@ pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parse
     if first.text == "wire" {
         let server = c.number("port towards the servers", u64::from(u32::MAX))? as u32;
         let network = c.number("port towards the network", u64::from(u32::MAX))? as u32;
-        region.wires.wires.push((server, network));
+        region.inline.pairs.push((server, network));
         return Ok(());
     }
     let (vni, prefix) = (c.vni()?, prefix(c)?);
@@ -35,7 +35,7 @@ pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parse
         return Err(c.error(word, "`port` is needed here"));
     }
     let port = c.number("port towards the server", u64::from(u32::MAX))? as u32;
-    region.wires.servers.push((port, vni, prefix));
+    region.inline.servers.push((port, vni, prefix));
     Ok(())
 }
 
@@ -45,7 +45,7 @@ pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<boo
         return Ok(false);
     }
     let gone = prefix(c)?;
-    region.wires.servers.retain(|s| s.2 != gone);
+    region.inline.servers.retain(|s| s.2 != gone);
     Ok(true)
 }
 
@@ -54,17 +54,17 @@ impl Region {
     pub fn wire_specs(&self) -> Vec<WireSpec> {
         let port = |ifindex: u32| WirePort { ifindex, mtu: self.port(ifindex).map_or(0, |p| p.mtu) };
         let spec = |&(server, network): &(u32, u32)| {
-            let servers = self.wires.servers.iter().filter(|s| s.0 == server);
+            let servers = self.inline.servers.iter().filter(|s| s.0 == server);
             let servers = servers.map(|(_, vni, p)| (tables::Prefix { addr: p.addr, len: p.len }, *vni)).collect();
             WireSpec { server: port(server), network: port(network), servers }
         };
-        self.wires.wires.iter().map(spec).collect()
+        self.inline.pairs.iter().map(spec).collect()
     }
 }
 
-impl fmt::Display for Wires {
+impl fmt::Display for InlinePairs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.wires.iter().try_for_each(|(s, n)| writeln!(f, "  wire {s} {n}"))?;
+        self.pairs.iter().try_for_each(|(s, n)| writeln!(f, "  wire {s} {n}"))?;
         self.servers.iter().try_for_each(|(port, vni, p)| writeln!(f, "  server {vni} {p} port {port}"))
     }
 }
