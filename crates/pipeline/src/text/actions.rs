@@ -473,6 +473,9 @@ impl<'a> Actions<'_, '_, 'a> {
         let field = self.set(to)?.field;
         of_key(to)?;
         match field {
+            Field::InPort if to == "in_port_oxm" => {
+                return bad(to, "set_field does not write in_port_oxm: set_field:…->in_port does");
+            }
             Field::VlanVid => {
                 let (v, m) = value.split_once('/').map_or((value, None), |(v, m)| (v, Some(m)));
                 let mask = m.map_or(Ok(0xfff), |m| number(m, 13))?;
