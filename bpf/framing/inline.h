@@ -17,6 +17,9 @@
 #define MLD_BYTES 16
 #define INLINE_PORTS (2 * TUNNY_WIRES_MAX)
 
+/* 10.0.0.0: an address of which nothing special is said. */
+#define ORDINARY (10 << 24)
+
 enum { DHCP_SERVER = 67, DHCP_CLIENT = 68, DHCP6_CLIENT = 546, DHCP6_SERVER = 547 };
 enum { MLD_QUERY = 130, MLD_REPORT = 131, MLD_DONE = 132, MLD2_REPORT = 143 };
 enum {
@@ -204,7 +207,7 @@ static __always_inline int inline_listeners(struct xdp_md *ctx, const struct flo
 	if (b + MLD_BYTES > behind(ctx))
 		return 0;
 	type = *(__u8 *)(b + 8);
-	if (*(__u8 *)b != IPPROTO_ICMPV6 || *(__u8 *)(b + 1))
+	if (w->ttl != 1 || *(__u8 *)b != IPPROTO_ICMPV6 || *(__u8 *)(b + 1))
 		return 0;
 	if (type != MLD_REPORT && type != MLD_DONE && type != MLD2_REPORT && (type != MLD_QUERY || w->server == SERVER_SENDS))
 		return 0;
@@ -225,8 +228,13 @@ static __always_inline int inline_unjudged(struct xdp_md *ctx, const struct tunn
 			return DROP_INNER_IP_CHECKSUM;
 		if (udp && ports == (DHCP_CLIENT << 16 | DHCP_SERVER) && w->server == SERVER_SENDS && (f->known || !w->src_lo) && w->dst_lo == 0xffffffff)
 			return UNJUDGED;
-		if (udp && ports == (DHCP_SERVER << 16 | DHCP_CLIENT) && w->server == SERVER_GETS)
-			return UNJUDGED;
+		if (udp && ports == (DHCP_SERVER << 16 | DHCP_CLIENT) && w->server == SERVER_GETS &&
+		    (w->dst_lo == 0xffffffff || w->dst_lo >> 28 != 0xe)) {
+			/* An answer to everybody has no destination that could be special. */
+			int bad = unforwardable4(root->options, w->src_lo, w->dst_lo == 0xffffffff ? ORDINARY : w->dst_lo);
+
+			return bad ? bad : UNJUDGED;
+		}
 		return misaddressed(root, w, f);
 	}
 	if (next == IPPROTO_ICMPV6) {

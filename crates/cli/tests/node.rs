@@ -395,6 +395,16 @@ fn what_is_not_there_to_ask_for_is_answered_with_what_is() {
         let (got, error) = request(words);
         assert!(got == status && error.contains(wanted), "{words}: {got} {error}");
     }
+    // As `curl --data-binary @FILE` sends it, and a document with a mistake in the same way.
+    let client = ::node::client::Client::new(&node.dir.path().join("s")).unwrap();
+    let yaml = "apiVersion: tunny/v1\nkind: Vpc\nmetadata: {name: curled}\nspec: {vni: 4242}\n";
+    let plan: Value = client.post("/v1/apply?dry_run=true", yaml.into()).unwrap();
+    assert!(plan["text"].as_str().unwrap().contains("+ Vpc curled"), "{plan}");
+    let refused = client.post::<Value>("/v1/apply", yaml.replace("4242", "0").into()).unwrap_err().to_string();
+    assert!(refused.starts_with("request:4:13: Vpc curled: spec.vni - 0 is out of range"), "{refused}");
+    let document: Value = client.get("/v1/openapi.json").unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    assert!(document["paths"]["/v1/apply"]["post"]["requestBody"]["content"]["application/yaml"].is_object());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::consent::Consent;
 use crate::error::NodeError;
 use crate::events::{encode, EventFilter};
 use crate::listing::ListQuery;
+use crate::openapi::paths;
 use crate::service::{Mode, Node};
 use crate::types::{ErrorBody, OUTDATED};
 use axum::body::{Body, Bytes};
@@ -200,6 +201,7 @@ pub fn router(node: Arc<Node>) -> Router {
             "/v1/ports",
             post(|State(n): Shared, Json(q): Json<crate::sessions::SessionQuery>| blocking(move || n.ports(&q))),
         )
+        .route("/v1/openapi.json", get(|| async { Json(crate::openapi::document()) }))
         .route_layer(axum::middleware::from_fn(no_query));
     Router::new()
         .route(
@@ -262,17 +264,13 @@ pub fn router(node: Arc<Node>) -> Router {
         .with_state(node)
 }
 
-/// What may be asked for, for those who asked for something else.
-const PATHS: &str = "GET /v1/status, /v1/counters, /v1/levels, /v1/neighbours, /v1/underlay, /v1/states, /v1/migration, /v1/vm-counters, \
-                     /v1/objects/KIND, /v1/events, /v1/history, /v1/top, /metrics; POST /v1/apply, /v1/rollback, /v1/trace, /v1/capture, /v1/sessions, /v1/ports, /v1/rules";
-
 async fn unknown(uri: axum::http::Uri) -> Response {
-    let error = format!("there is nothing at {}; there are {PATHS}", uri.path());
+    let error = format!("there is nothing at {}; there are {}", uri.path(), paths());
     (StatusCode::NOT_FOUND, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
 }
 
 async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> Response {
-    let error = format!("{method} means nothing at {}; there are {PATHS}", uri.path());
+    let error = format!("{method} means nothing at {}; there are {}", uri.path(), paths());
     (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
 }
 

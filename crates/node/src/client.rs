@@ -217,7 +217,7 @@ impl Client {
             .method(method)
             .uri(path)
             .header("host", "tunny")
-            .header("content-type", "application/json")
+            .header("content-type", crate::body::content_type(&body))
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| ClientError::Version(e.to_string()))?;
         let response = sender.send_request(request).await.map_err(broken)?;

@@ -26,6 +26,7 @@ pub mod listing;
 pub mod metrics;
 mod narrow;
 pub mod offline;
+mod openapi;
 pub mod pcap;
 mod punt;
 pub mod rules;

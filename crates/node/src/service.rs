@@ -5,7 +5,7 @@
 //! `writer` (the tables; the underlay takes this one alone). Packets take none of them.
 
 use crate::audit::Audit;
-use crate::body::{frames, read_documents};
+use crate::body::{files, read_documents};
 use crate::consent::{self, Consent, Deletes};
 use crate::counter_migration::{self, Counts, Saved};
 use crate::counters::{self, monotonic_ns};
@@ -488,7 +488,7 @@ impl Node {
     pub fn apply(&self, body: &[u8], mode: Mode, consent: &Consent) -> Result<ApplyReport, NodeError> {
         let begun = Instant::now();
         // A snapshot that replaces everything needs no documents.
-        if let (Mode::Replace, Some([(_, content)])) = (mode, frames(body).as_deref()) {
+        if let (Mode::Replace, Some([(_, content)])) = (mode, files(body).as_deref()) {
             if let Some(model) = crate::store::snapshot(content) {
                 let model = model?;
                 let parse_s = begun.elapsed().as_secs_f64();

@@ -192,7 +192,11 @@ fn passes_unjudged<R: Recorder>(
             return Err(DropReason::InnerIpChecksum);
         }
         if dhcp4(ip, end.servers_side, server || src.lo == 0, dst) {
-            return Ok(true);
+            // A question comes from a server or from nobody, and an answer to everybody has no destination that could be special.
+            let to = if dst.as_v4() == u32::MAX { ORDINARY } else { dst.as_v4() };
+            let answer = !end.servers_side;
+            let bad = answer.then(|| parse::unforwardable_v4(src.as_v4(), to, &w.settings)).flatten();
+            return bad.map_or(Ok(true), Err);
         }
         let bad = parse::misaddressed_v4(dst_mac, src.as_v4(), dst.as_v4(), &w.settings);
         return bad.map_or(Ok(false), Err);
@@ -233,6 +237,9 @@ fn udp_ports(ip: &[u8], at: usize) -> Option<(u16, u16)> {
     Some((be::u16(head, 0), be::u16(head, 2)))
 }
 
+/// 10.0.0.0: an address of which nothing special is said.
+const ORDINARY: u32 = 10 << 24;
+
 /// DHCP (RFC 2131): a server asks everybody; from the network comes an answer.
 fn dhcp4(ip: &[u8], servers_side: bool, known: bool, dst: Addr) -> bool {
     let head = ipv4::Packet::new_unchecked(ip);
@@ -241,7 +248,7 @@ fn dhcp4(ip: &[u8], servers_side: bool, known: bool, dst: Addr) -> bool {
     }
     match udp_ports(ip, head.header_len()) {
         Some((68, 67)) => servers_side && known && dst.as_v4() == u32::MAX,
-        Some((67, 68)) => !servers_side,
+        Some((67, 68)) => !servers_side && (dst.as_v4() == u32::MAX || dst.as_v4() >> 28 != 0xe),
         _ => false,
     }
 }
@@ -273,7 +280,8 @@ fn listeners(ip: &[u8], next: u8, servers_side: bool, (src, dst): (Addr, Addr)) 
     let Some(b) = ip.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + 16).filter(|_| next == 0) else { return false };
     let kind = b[8];
     let report = matches!(kind, 131 | 132 | 143) || kind == 130 && !servers_side;
-    let hop_by_hop = b[0] == protocol::ICMPV6 && b[1] == 0;
+    // Only from the link itself (RFC 3810 section 5).
+    let hop_by_hop = ip[7] == 1 && b[0] == protocol::ICMPV6 && b[1] == 0;
     hop_by_hop && report && (link_local(src) || unspecified(src)) && dst.hi >> 48 == 0xff02
 }
 
