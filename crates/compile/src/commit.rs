@@ -5,8 +5,8 @@
 //! replaced model the tenants are compared by VNI, which is all that tables know of them.
 
 use model::{
-    merge, Changes, Delta, Gateway, Mac, Meter, Model, PacketLimit, Plan, Prefix, Punts, RatePair, Role, RouteTarget,
-    VmView, VpcView,
+    merge, Changes, Delta, Gateway, Mac, Meter, Model, PacketLimit, Plan, Prefix, Punts, RatePair, Role, Scope, VmView,
+    VpcView,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -136,14 +136,14 @@ fn vm_spec(mac: Mac, vm: VmView<'_>) -> VmSpec {
     VmSpec { mac: mac.value(), ipv4, ipv6, more, nc: vm.nc, meter: meter_spec(vm.meter) }
 }
 
-fn route_spec(prefix: Prefix, target: RouteTarget) -> tables::Route {
+fn route_spec(prefix: Prefix, target: Scope<u32>) -> tables::Route {
     let target = match target {
-        RouteTarget::Local => tables::Target::Local,
-        RouteTarget::Peer(vni) => tables::Target::Peer(vni),
-        RouteTarget::Blackhole => tables::Target::Blackhole,
-        RouteTarget::Internet => tables::Target::Internet,
-        RouteTarget::Line => tables::Target::Line,
-        RouteTarget::Region => tables::Target::Region,
+        Scope::Local => tables::Target::Local,
+        Scope::Peer(vni) => tables::Target::Peer(vni),
+        Scope::Blackhole => tables::Target::Blackhole,
+        Scope::Internet => tables::Target::Internet,
+        Scope::Line => tables::Target::Line,
+        Scope::Region => tables::Target::Region,
     };
     tables::Route { prefix: table_prefix(prefix), target }
 }

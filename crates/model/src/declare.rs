@@ -129,10 +129,17 @@ pub(crate) fn below<'p>(base: &'p str, path: &'p str) -> Cow<'p, str> {
     }
 }
 
-/// Sets a value in a document, at a path of which nothing may exist yet.
+/// Sets a value in a document, at a path of which nothing may exist yet but `spec`.
 pub(crate) fn put(out: &mut Value, path: &str, value: impl Into<Value>) {
-    let place = path.split('.').fold(out, |at, name| &mut at[name]);
-    *place = value.into();
+    let mut value = value.into();
+    let mut set = |at: &mut Value, path: &str| {
+        let place = path.split('.').fold(at, |at, name| &mut at[name]);
+        *place = std::mem::take(&mut value);
+    };
+    match (path.strip_prefix("spec."), out.get_mut("spec")) {
+        (Some(path), Some(spec)) => set(spec, path),
+        _ => set(out, path),
+    }
 }
 
 /// Tells the compiler of what type a slot's value is.
@@ -149,6 +156,12 @@ macro_rules! fields {
         #[derive(Clone, Debug, PartialEq, Eq $($(, $derive)+)?)]
         pub struct $Name {
             $($(#[doc = $doc])+ pub $field: $ty,)+
+        }
+
+        impl Default for $Name {
+            fn default() -> Self {
+                $crate::declare::Fields::usual()
+            }
         }
 
         impl $crate::declare::Fields for $Name {

@@ -130,7 +130,9 @@ impl<T: Clone + PartialEq> Form for Choice<T> {
     }
 
     fn schema(&self) -> Value {
-        json!({"enum": self.0.iter().map(|c| c.0).collect::<Vec<_>>()})
+        // Editors take the words of YAML's booleans for such.
+        let word = |text: &str| text.parse::<bool>().map_or_else(|_| Value::from(text), Value::from);
+        json!({"enum": self.0.iter().map(|c| word(c.0)).collect::<Vec<_>>()})
     }
 }
 

@@ -32,8 +32,8 @@ pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input, read_text};
 pub use kinds::*;
 pub use model::{
-    merge, Changes, Counts, Delta, FilterPlan, Model, Position, RouteTarget, Snapshot, Touched, VmView, Vni, VpcView,
-    Wanted, PEER_STEPS_MAX,
+    merge, Changes, Counts, Delta, FilterPlan, Model, Position, Snapshot, Touched, VmView, Vni, VpcView, Wanted,
+    PEER_STEPS_MAX,
 };
 pub use plain::{plain, plain_json, plain_lines};
 pub use plan::{Action, ChangeView, Plan, PlanView, Tally};

@@ -180,7 +180,6 @@ impl<'a> Before<'a> {
 
     /// The object that a step took away or changed, as it was.
     pub(crate) fn object(&self, step: &Undo) -> Option<Object> {
-        use crate::model::Target;
         Some(match step {
             Undo::Gateway(old) => Object::Gateway(old.clone()?),
             Undo::NcRemoved(_, n) | Undo::NcChanged(_, n) => {
@@ -204,10 +203,7 @@ impl<'a> Before<'a> {
                 name: r.name.clone(),
                 vpc: self.vpc(*vpc),
                 prefix: *prefix,
-                scope: match r.target {
-                    Target::Peer(to) => Scope::Peer(self.vpc(to)),
-                    other => self.model.scope(other),
-                },
+                scope: r.target.map(|to| self.vpc(*to)),
             }),
             Undo::Named(_, _, old) => *old.clone()?,
             _ => return None,

@@ -192,15 +192,9 @@ impl Load {
     fn route(&mut self, r: &mut Reader<'_>) -> Result<(), Fault> {
         let head = r.byte()?;
         let prefix = r.prefix()?;
-        let target = match head & 7 {
-            0 => Target::Local,
-            1 => Target::Peer(r.below(self.model.vpc_names.len() as u64, "VPC")? as u32),
-            2 => Target::Blackhole,
-            3 => Target::Internet,
-            4 => Target::Line,
-            5 => Target::Region,
-            s => return Err(format!("{s} is no scope")),
-        };
+        let vpcs = self.model.vpc_names.len() as u64;
+        let target = Target::numbered((head & 7).into(), || r.below(vpcs, "VPC").map(|to| to as u32));
+        let target = target.ok_or_else(|| format!("{} is no scope", head & 7))??;
         let name = if head & ROUTE_NAMED != 0 { read_optional(r)? } else { None };
         if self.body.routes.last().is_some_and(|l| l.0 >= prefix) {
             return Err(format!("route {prefix} is out of order"));

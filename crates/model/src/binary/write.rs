@@ -188,15 +188,7 @@ fn write_body(f: &mut Frames<'_>, index: u64, vpc: &VpcState, order: &Order) -> 
 }
 
 fn put_route(out: &mut Vec<u8>, prefix: Prefix, route: &RouteState, order: &Order) {
-    let scope = match route.target {
-        Target::Local => 0,
-        Target::Peer(_) => 1,
-        Target::Blackhole => 2,
-        Target::Internet => 3,
-        Target::Line => 4,
-        Target::Region => 5,
-    };
-    out.push(scope | if route.name.is_some() { ROUTE_NAMED } else { 0 });
+    out.push(route.target.number() | if route.name.is_some() { ROUTE_NAMED } else { 0 });
     put_prefix(out, prefix);
     if let Target::Peer(to) = route.target {
         put_u64(out, order.vpc(to));

@@ -44,12 +44,6 @@ fields! {
     }
 }
 
-impl Default for StateTable {
-    fn default() -> StateTable {
-        StateTable::usual()
-    }
-}
-
 impl StateTable {
     /// Connections of both kinds at most.
     fn all(&self) -> u64 {

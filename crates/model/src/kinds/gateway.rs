@@ -216,12 +216,6 @@ fields! {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits::usual()
-    }
-}
-
 /// A rate limit of packets with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketLimit {

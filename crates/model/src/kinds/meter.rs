@@ -22,7 +22,7 @@ pub struct RatePair {
 
 fields! {
     /// A meter of a VPC or a VM.
-    #[derive(Copy, Default)]
+    #[derive(Copy)]
     pub struct Meter {
         /// Limit of bits per second.
         bandwidth: Option<RatePair> = "bandwidth", BANDWIDTH;

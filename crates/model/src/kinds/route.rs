@@ -55,13 +55,13 @@ pub fn route_name(vpc: &str, prefix: Prefix) -> Name {
     format!("{vpc}/{prefix}").into()
 }
 
-/// Where a route leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
+/// Where a route leads; `P` is what another VPC is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<P = Name> {
     /// VMs of this VPC.
     Local,
     /// Another VPC.
-    Peer(Name),
+    Peer(P),
     /// Nowhere, on purpose.
     Blackhole,
     /// The Internet, by the VPC's Snat or elastic addresses.
@@ -73,32 +73,55 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// As in `spec.scope`.
+    /// As in `spec.scope`; the positions are the numbers in snapshots.
     pub const NAMES: [&'static str; 6] = ["local", "peer", "blackhole", "internet", "line", "region"];
+}
 
-    /// The scope of a name; `peer` says to which VPC, where it needs one.
-    pub(crate) fn of<E>(name: &str, peer: impl FnOnce() -> Result<Name, E>) -> Option<Result<Scope, E>> {
-        Some(Ok(match name {
-            "local" => Scope::Local,
-            "peer" => return Some(peer().map(Scope::Peer)),
-            "blackhole" => Scope::Blackhole,
-            "internet" => Scope::Internet,
-            "line" => Scope::Line,
-            "region" => Scope::Region,
+impl<P> Scope<P> {
+    /// The scope of a number; `peer` says to which VPC, where it needs one.
+    pub(crate) fn numbered<E>(number: usize, peer: impl FnOnce() -> Result<P, E>) -> Option<Result<Scope<P>, E>> {
+        Some(Ok(match number {
+            0 => Scope::Local,
+            1 => return Some(peer().map(Scope::Peer)),
+            2 => Scope::Blackhole,
+            3 => Scope::Internet,
+            4 => Scope::Line,
+            5 => Scope::Region,
             _ => return None,
         }))
     }
 
-    /// As in `spec.scope`.
-    pub fn name(&self) -> &'static str {
-        Scope::NAMES[match self {
+    /// The same of a name.
+    pub(crate) fn of<E>(name: &str, peer: impl FnOnce() -> Result<P, E>) -> Option<Result<Scope<P>, E>> {
+        Scope::numbered(Scope::NAMES.iter().position(|n| *n == name)?, peer)
+    }
+
+    pub(crate) fn number(&self) -> u8 {
+        match self {
             Scope::Local => 0,
             Scope::Peer(_) => 1,
             Scope::Blackhole => 2,
             Scope::Internet => 3,
             Scope::Line => 4,
             Scope::Region => 5,
-        }]
+        }
+    }
+
+    /// As in `spec.scope`.
+    pub fn name(&self) -> &'static str {
+        Scope::NAMES[usize::from(self.number())]
+    }
+
+    /// The same, with the other VPC known by something else.
+    pub fn map<Q>(&self, peer: impl FnOnce(&P) -> Q) -> Scope<Q> {
+        match self {
+            Scope::Local => Scope::Local,
+            Scope::Peer(to) => Scope::Peer(peer(to)),
+            Scope::Blackhole => Scope::Blackhole,
+            Scope::Internet => Scope::Internet,
+            Scope::Line => Scope::Line,
+            Scope::Region => Scope::Region,
+        }
     }
 }
 

@@ -89,12 +89,6 @@ fields! {
     }
 }
 
-impl Default for SnatLimits {
-    fn default() -> SnatLimits {
-        SnatLimits::usual()
-    }
-}
-
 /// The same limits as those of a Vpc, which go before them.
 struct OfSessions;
 

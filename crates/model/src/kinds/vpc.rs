@@ -90,7 +90,7 @@ impl Slot for GatewayMac {
 
 fields! {
     /// What the document of a VPC, or of its Snat, says that it may take; 0: says nothing.
-    #[derive(Copy, Default)]
+    #[derive(Copy)]
     pub struct VpcLimits {
         /// Sessions of the VPC, over elastic addresses, to the Internet untranslated and inside through security groups. Where the VPC has a Snat, that one's limits hold for what is not said here.
         sessions: u32 = "sessions", int(1, u32::MAX as u64).or(0).meaning("a quarter of the Gateway's, at most 1000000").shy();

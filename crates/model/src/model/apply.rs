@@ -372,7 +372,7 @@ impl<'a> Tx<'a> {
             && vpc.spec.name == r.vpc
             && vpc.route(prefix).is_some_and(|s| match (&r.scope, s.target) {
                 (Scope::Peer(name), Target::Peer(to)) => self.model.vpc(to).spec.name == *name,
-                (scope, target) => !matches!(target, Target::Peer(_)) && scope.name() == target.scope_name(),
+                (scope, target) => !matches!(target, Target::Peer(_)) && scope.name() == target.name(),
             });
         if !same {
             self.model.remove_route(v, prefix, &mut self.log);
@@ -432,12 +432,9 @@ impl<'a> Tx<'a> {
             return self.unknown(origin, (Kind::Route, name()), "spec.vpc", Kind::Vpc, &r.vpc);
         };
         let target = match &r.scope {
-            Scope::Local => Some(Target::Local),
-            Scope::Blackhole => Some(Target::Blackhole),
-            Scope::Internet => Some(Target::Internet),
-            Scope::Line => Some(Target::Line),
-            Scope::Region => Some(Target::Region),
             Scope::Peer(peer) => self.peer_target(vpc, peer, origin, name()).map(Target::Peer),
+            // No other one needs a VPC to be known by its number.
+            other => Some(other.map(|_| vpc)),
         };
         if let Some(other) = self.model.vpc(vpc).route(r.prefix) {
             let by = other.name.clone().unwrap_or_else(|| route_name(&r.vpc, r.prefix)).to_string();

@@ -210,6 +210,6 @@ impl Model {
             return None;
         }
         let vm = Object::Vm(self.vm_object(vpc, mac, state.vms.get(&mac)?));
-        Some((target.map(Target::scope_name), vm.name(), &state.spec.name))
+        Some((target.map(|t| t.name()), vm.name(), &state.spec.name))
     }
 }

@@ -69,14 +69,7 @@ impl Model {
     }
 
     pub(crate) fn scope(&self, target: Target) -> Scope {
-        match target {
-            Target::Local => Scope::Local,
-            Target::Peer(to) => Scope::Peer(self.vpc(to).spec.name.clone()),
-            Target::Blackhole => Scope::Blackhole,
-            Target::Internet => Scope::Internet,
-            Target::Line => Scope::Line,
-            Target::Region => Scope::Region,
-        }
+        target.map(|to| self.vpc(*to).spec.name.clone())
     }
 
     pub(crate) fn route_object(&self, vpc: u32, prefix: Prefix, route: &RouteState) -> Route {

@@ -33,7 +33,7 @@ pub(crate) use replace::{for_each_difference, Ref};
 pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
 pub(crate) use structure::agrees;
 pub(crate) use undo::Undo;
-pub use view::{Changes, Delta, RouteTarget, Touched, VmView, VpcView};
+pub use view::{Changes, Delta, Touched, VmView, VpcView};
 
 use crate::kinds::*;
 use crate::prefix::{Mac, Prefix};

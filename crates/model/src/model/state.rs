@@ -87,29 +87,8 @@ pub(crate) struct NcState {
     pub vms: u32,
 }
 
-/// Where a route leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    Local,
-    Peer(u32),
-    Blackhole,
-    Internet,
-    Line,
-    Region,
-}
-
-impl Target {
-    pub fn scope_name(self) -> &'static str {
-        Scope::NAMES[match self {
-            Target::Local => 0,
-            Target::Peer(_) => 1,
-            Target::Blackhole => 2,
-            Target::Internet => 3,
-            Target::Line => 4,
-            Target::Region => 5,
-        }]
-    }
-}
+/// Where a route leads; another VPC by its number.
+pub(crate) type Target = Scope<u32>;
 
 /// A route, without its VPC and prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The model as those need it who make something else of it: VPCs with everything resolved, and what a plan changed, VPC by VPC.
 
-use super::state::{NcState, RouteState, Target, VmState, VpcState};
+use super::state::{NcState, RouteState, VmState, VpcState};
 use super::{Model, Undo};
 use crate::kinds::*;
 use crate::plan::{Plan, Work};
@@ -15,23 +15,6 @@ use std::sync::Arc;
 pub struct VpcView<'a> {
     model: &'a Model,
     state: &'a VpcState,
-}
-
-/// Where a route leads; a peer is known by its VNI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouteTarget {
-    /// VMs of this VPC.
-    Local,
-    /// The VPC of a VNI.
-    Peer(u32),
-    /// Nowhere, on purpose.
-    Blackhole,
-    /// The Internet.
-    Internet,
-    /// A dedicated line.
-    Line,
-    /// Another region.
-    Region,
 }
 
 /// A VM of a VPC.
@@ -57,14 +40,14 @@ impl<'a> VpcView<'a> {
         self.state.extra_ncs.iter().map(move |id| model.nc(*id).address)
     }
 
-    /// Its routes in order.
-    pub fn routes(&self) -> impl Iterator<Item = (Prefix, RouteTarget)> + 'a {
+    /// Its routes in order, each with where it leads: to another VPC by its VNI.
+    pub fn routes(&self) -> impl Iterator<Item = (Prefix, Scope<u32>)> + 'a {
         let view = *self;
         self.state.routes().map(move |(prefix, route)| (prefix, view.target(route)))
     }
 
     /// The route of a prefix.
-    pub fn route(&self, prefix: Prefix) -> Option<RouteTarget> {
+    pub fn route(&self, prefix: Prefix) -> Option<Scope<u32>> {
         self.state.route(prefix).map(|route| self.target(route))
     }
 
@@ -79,15 +62,8 @@ impl<'a> VpcView<'a> {
         self.state.vms.get(&mac).map(|vm| self.seen(vm))
     }
 
-    fn target(&self, route: &RouteState) -> RouteTarget {
-        match route.target {
-            Target::Local => RouteTarget::Local,
-            Target::Peer(to) => RouteTarget::Peer(self.model.vpc(to).spec.vni),
-            Target::Blackhole => RouteTarget::Blackhole,
-            Target::Internet => RouteTarget::Internet,
-            Target::Line => RouteTarget::Line,
-            Target::Region => RouteTarget::Region,
-        }
+    fn target(&self, route: &RouteState) -> Scope<u32> {
+        route.target.map(|to| self.model.vpc(*to).spec.vni)
     }
 
     fn seen(&self, vm: &'a VmState) -> VmView<'a> {
