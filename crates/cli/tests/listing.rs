@@ -90,7 +90,10 @@ fn a_backup_that_was_cut_is_refused() {
         for command in [&["apply", "--yes", "--replace"][..], &["apply", "--yes"], &["validate"]] {
             let out = node.command(&[command, &[file.to_str().unwrap()]].concat()).output().unwrap();
             let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
-            assert!(!out.status.success() && said.contains("is cut: it begins as an export"), "{command:?} {end}: {said}");
+            assert!(
+                !out.status.success() && said.contains("is cut: it begins as an export"),
+                "{command:?} {end}: {said}"
+            );
         }
     }
     std::fs::write(&file, &whole).unwrap();

@@ -203,7 +203,10 @@ impl Documents {
 
     fn read_yaml(&mut self, index: u32, file: &Arc<str>, text: &str, errors: &mut Vec<ConfigError>) {
         if text.starts_with(EXPORT_BEGINS) && text.matches(EXPORT_BEGINS).count() > text.matches(EXPORT_ENDS).count() {
-            let why = format!("is cut: it begins as an export, and its last line (`{}`) is missing; export it again", EXPORT_ENDS.trim_end());
+            let why = format!(
+                "is cut: it begins as an export, and its last line (`{}`) is missing; export it again",
+                EXPORT_ENDS.trim_end()
+            );
             errors.push(ConfigError::file(file, Problem::Unreadable(why)));
         }
         if let Some((group, line)) = quick::group_of_yaml(text) {

@@ -187,9 +187,9 @@ impl AddressRange {
         });
         let multicast = 0xe000_0000;
         let inside = borders.chain([multicast]).filter(|a| (first..=last).contains(a));
-        let mut asked: Vec<u32> = inside.chain([first, last]).collect();
-        asked.sort_unstable();
-        asked.into_iter().find_map(|a| crate::prefix::inner_address_fault(Ipv4Addr::from_bits(a).into()))
+        let mut points: Vec<u32> = inside.chain([first, last]).collect();
+        points.sort_unstable();
+        points.into_iter().find_map(|a| crate::prefix::inner_address_fault(Ipv4Addr::from_bits(a).into()))
     }
 }
 
@@ -227,9 +227,17 @@ mod tests {
             assert_eq!(s.parse::<AddressRange>().unwrap().to_string(), s);
         }
         let said = |s: &str| s.parse::<AddressRange>().unwrap_err();
-        assert!(said("191.255.255.255-192.0.1.0").contains("192.0.0.8/32"), "both ends may be used, what lies between may not");
-        assert!(said("126.0.0.0-128.0.0.0").contains("loopback") && said("223.255.255.255-224.0.0.0").contains("multicast"));
-        assert!("192.0.0.9-192.0.0.10".parse::<AddressRange>().is_ok() && said("192.0.0.9-192.0.0.11").contains("192.0.0.0/24"));
+        assert!(
+            said("191.255.255.255-192.0.1.0").contains("192.0.0.8/32"),
+            "both ends may be used, what lies between may not"
+        );
+        assert!(
+            said("126.0.0.0-128.0.0.0").contains("loopback") && said("223.255.255.255-224.0.0.0").contains("multicast")
+        );
+        assert!(
+            "192.0.0.9-192.0.0.10".parse::<AddressRange>().is_ok()
+                && said("192.0.0.9-192.0.0.11").contains("192.0.0.0/24")
+        );
         let r: AddressRange = "10.0.0.5-10.0.0.16".parse().unwrap();
         let list: Vec<String> = r.prefixes().iter().map(Prefix::to_string).collect();
         assert_eq!(list, ["10.0.0.5/32", "10.0.0.6/31", "10.0.0.8/29", "10.0.0.16/32"]);
