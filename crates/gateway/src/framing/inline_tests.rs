@@ -118,8 +118,12 @@ fn dhcp_goes_between_a_client_and_whom_it_asks() {
 #[test]
 fn listeners_report_behind_a_hop_by_hop_header() {
     const GROUP: u128 = 0xff02 << 112 | 0x16;
-    let report =
-        |kind: u8| ip_v6(LOCAL, GROUP, 0, &[&[protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0, kind][..], &[0; 23]].concat());
+    let hops = |kind: u8, hops: u8| {
+        let mut p = ip_v6(LOCAL, GROUP, 0, &[&[protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0, kind][..], &[0; 23]].concat());
+        p[7] = hops;
+        p
+    };
+    let report = |kind: u8| hops(kind, 1);
     let of = |packet: &[u8], next, side, src, dst| listeners(packet, next, side, (Addr::v6(src), Addr::v6(dst)));
     for (kind, server, network) in [
         (129, false, false),
@@ -133,6 +137,9 @@ fn listeners_report_behind_a_hop_by_hop_header() {
     ] {
         let p = report(kind);
         assert_eq!((of(&p, 0, true, LOCAL, GROUP), of(&p, 0, false, LOCAL, GROUP)), (server, network), "type {kind}");
+    }
+    for limit in [0, 2, 64, 255] {
+        assert!(!of(&hops(143, limit), 0, true, LOCAL, GROUP), "hop limit {limit}");
     }
     let p = report(143);
     for (src, dst, want) in [
