@@ -278,6 +278,8 @@ fi
 trace=()
 
 say "an upgrade while the node forwards"
+mkdir -p /var/log/tunny
+touch /var/log/tunny/sessions.log
 dpkg -P tunny >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -P"; }
 [ ! -e /sys/fs/bpf/tunny/default ] || fail "removal left the fast path on the ports"
 install "$old"
@@ -331,9 +333,12 @@ say "upgrade while the node is stopped, removal, purge"
 install "$deb"
 grep -q 'engine: native' /etc/tunny/gateway.yaml || fail "an upgrade lost the configuration"
 ls /sys/fs/bpf/tunny/default | grep -q '^link-' || fail "an upgrade took the fast path away"
+# Configuration may lie in other files.
+rm /etc/tunny/gateway.yaml
+install "$deb"
 dpkg -r tunny >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -r"; }
 [ ! -e /sys/fs/bpf/tunny/default ] || fail "removal left the fast path on the ports"
 [ -d /var/lib/tunny ] || fail "removal took the state away"
 dpkg -P tunny >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -P"; }
-if [ -e /var/lib/tunny ] || [ -e /etc/tunny ]; then fail "purge left something"; fi
+if [ -e /var/lib/tunny ] || [ -e /var/log/tunny ] || [ -e /etc/tunny ]; then fail "purge left something"; fi
 say "all is well"

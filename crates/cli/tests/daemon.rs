@@ -98,6 +98,46 @@ fn fetch(port: std::net::SocketAddr, path: &str) -> String {
     answer
 }
 
+/// What a request to the API's socket is answered.
+fn answered(node: &Node, path: &str) -> String {
+    let socket = node.dir.path().join("s");
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// An option that is ignored answers another question than was asked.
+#[test]
+fn the_api_takes_no_option_that_it_does_not_know() {
+    let node = Node::start();
+    for path in ["status", "counters", "levels", "neighbours", "underlay", "states", "migration", "openapi.json"] {
+        let answer = answered(&node, &format!("/v1/{path}?vpc=nosuch"));
+        let said = "takes no options in its address, and has `vpc=nosuch`";
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(said), "{path}: {answer}");
+        assert!(answered(&node, &format!("/v1/{path}")).starts_with("HTTP/1.1 200"), "{path}");
+    }
+    for ms in ["0", "49", "60001"] {
+        let answer = answered(&node, &format!("/v1/top?ms={ms}"));
+        assert!(answer.starts_with("HTTP/1.1 422") && answer.contains("ms is 50 to 60000"), "{ms}: {answer}");
+    }
+    assert!(answered(&node, "/v1/top?ms=50").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_metrics_port_that_is_taken_is_a_warning_until_it_is_free() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap();
+    let node = Node::with(&["--metrics", &port.to_string()]);
+    node.wait_for("metrics cannot be served on");
+    let warns = || node.said(&["get", "status"]).contains(&format!("metrics cannot be served on {port}"));
+    assert!(warns());
+    drop(taken);
+    node.wait_for("metrics on http://");
+    assert!(!warns());
+}
+
 #[test]
 fn strangers_do_not_hold_the_metrics() {
     let (_node, port) = metrics();
