@@ -6,11 +6,13 @@
 # make peers      the same beside Open vSwitch and Linux
 # make build      everything in release mode     make deb    a Debian package   make deb-test  installs, upgrades and runs it (root)
 # make fuzz       a longer fuzz run              make fuzz-coverage  the same targets, guided by coverage    make generate  writes what is generated from the code
-# make audit     what needs more than the stable compiler: models of table memory under loom, its heap under Miri (nightly)
+# make audit     dependencies (unused ones, licences, advisories), and what needs more than the stable compiler: models of table memory
+#                under loom, its heap under Miri (nightly)
 # Tests that cannot run here (no root, tool, kernel feature or third-party data) are counted and named at the end of
 # `make test`; with TUNNY_CI=1 they fail.
 .PHONY: audit all build demo test test-all test-long bench bench-full peers deb deb-test deps lint fuzz fuzz-coverage generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
+LAB := $(TUNNY)-lab
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # As in a login shell after rustup: cargo may not be in root's PATH under sudo.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -24,7 +26,7 @@ build: deps
 	cargo build --release --workspace --bins
 
 demo: build
-	@$(TUNNY) lab demo $(if $(KEEP),--keep)
+	@$(LAB) lab demo $(if $(KEEP),--keep)
 
 # Tests want to be compiled soon rather than run fast: no ThinLTO inside each crate, no line tables, no files for the next build. From
 # nothing the workspace takes 530 s of CPU time and 1.1 GB (with incremental files 625 s and 8 GB); tests run some 15 % longer.
@@ -71,17 +73,18 @@ lint:
 generate:
 	cargo xtask abi
 	cargo xtask reference
-	cargo run --quiet --package cli -- cli-reference --write docs/reference
+	cargo run --quiet --bin tunny -- cli-reference --write docs/reference
+	cargo run --quiet --bin tunny-lab -- cli-reference --write docs/reference
 
 bench: build
-	$(TUNNY) bench headlines --save docs/results
+	$(LAB) bench headlines --save docs/results
 
 bench-full: build
-	$(TUNNY) bench all --save docs/results
+	$(LAB) bench all --save docs/results
 
 peers: build
 	@scripts/deps.sh peers
-	$(TUNNY) bench peers --save docs/results
+	$(LAB) bench peers --save docs/results
 
 fuzz-coverage: deps
 	scripts/fuzz-coverage --seconds $(or $(FUZZ_SECONDS),3600)
@@ -89,7 +92,7 @@ fuzz-coverage: deps
 fuzz: deps
 	cargo run --release --package fuzz -- --seconds $(or $(FUZZ_SECONDS),600)
 
-# DEB=debug packs the debug binary that `make test` has built, quickly: for CI.
+# DEB=debug packs the debug binaries that `make test` has built, quickly: for CI.
 ifeq ($(DEB),debug)
 deb: deps
 	TUNNY_BINARY=$(DEBUG)/tunny TUNNY_DEB_COMPRESS=1 packaging/build-deb.sh
@@ -104,9 +107,19 @@ deb-test: deb
 	@scripts/deps.sh deb
 	packaging/test-deb.sh
 
-# The models run every order of stores and loads that the memory model allows; Miri checks each pointer. `rustup component add miri
-# --toolchain nightly` gives the latter.
+# cargo-machete and cargo-deny are installed beside the build, once. The advisories are a snapshot of the RustSec database: its date is
+# printed, and where it cannot be fetched that part is skipped. The models run every order of stores and loads that the memory model
+# allows; Miri checks each pointer. `rustup component add miri --toolchain nightly` gives the latter.
+AUDIT := $(abspath $(or $(CARGO_TARGET_DIR),target)/audit)
+audit: export PATH := $(AUDIT)/bin:$(PATH)
 audit:
+	@for tool in machete deny; do command -v cargo-$$tool >/dev/null || cargo install --locked --root $(AUDIT) cargo-$$tool || exit 1; done
+	cargo machete
+	cargo deny --workspace check licenses bans sources
+	@if cargo deny fetch db; then \
+		date=$$(git -C "$$(ls -dt $${CARGO_HOME:-$$HOME/.cargo}/advisory-dbs/*/ | head -1)" log -1 --format=%cs); \
+		echo "advisories as of $$date" && cargo deny --workspace check advisories; \
+	else echo "SKIPPED: advisories: the RustSec database cannot be fetched"; fi
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target)/loom cargo test -p memory --lib
 	@if rustup run nightly cargo miri --version; then \
 		MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target)/miri rustup run nightly cargo miri test -p memory --lib; \

@@ -1,28 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The XDP fast path: the packet path, one line a stage; serve() has the order. docs/design/packet-path.md is its specification, the Rust
- * path its reference; docs/design/xdp.md explains its costs. Stages are in stages/, what they look into in tables/.
+ * path its reference; docs/design/xdp.md explains its costs. A framing (framing/) lays a packet bare and wraps what is sent; stages are in
+ * stages/, what they look into in tables/ and states/.
  */
+#include "framing/framing.h"
+#include "framing/inline.h"
+#include "stages/prefetch.h"
 #include "stages/parse.h"
 #include "stages/tenant.h"
 #include "stages/route.h"
+#include "stages/nat.h"
+#include "stages/filter.h"
 #include "stages/locate.h"
 #include "stages/meter.h"
 #include "stages/rewrite.h"
 #include "stages/emit.h"
-#include "stages/nat.h"
-#include "stages/filter.h"
-#include "stages/wires.h"
 
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
 {
 	/* A key of its own: a pointer into *p would keep all of it out of registers. */
-	__u32 zero = 0, slot = bpf_get_smp_processor_id();
+	__u32 slot = cpu_number();
 
 	p->slot = slot;
-	p->root = bpf_map_lookup_elem(&tunny_root, &zero);
-	p->stats = bpf_map_lookup_elem(&tunny_stats, &slot);
+	p->root = map_value(&tunny_root, 0);
+	p->stats = map_value(&tunny_stats, slot);
 	if (!p->root || !p->stats)
 		return -1;
 	p->bytes = frame_bytes(p->ctx);
@@ -35,8 +38,8 @@ static __always_inline int enter(struct packet *p)
 	return READ_ONCE(p->root->magic) == TUNNY_ROOT_MAGIC ? GO : PASS;
 }
 
-/* From the tenant to the wire. GO: sent on, *action says how. */
-static __always_inline int serve(struct packet *p, struct end *e, int *action)
+/* What came in a tunnel and is laid bare. Negative: sent on, and how. */
+static __always_inline int serve(struct packet *p, struct end *e)
 {
 	int end = parse_inner(p);
 
@@ -63,26 +66,30 @@ static __always_inline int serve(struct packet *p, struct end *e, int *action)
 	if (!end)
 		end = rewrite(p);
 	if (!end)
-		end = emit(p, action);
+		end = encapsulate(p);
+	if (!end)
+		end = emit(p);
 	return end;
 }
 
-/* From the wire to the tenant. The compiler makes a copy of the path for each pair of families, with constant offsets. */
-static __always_inline int tunnel_packet(struct packet *p, struct end *e, int *action)
+/* The compiler makes a copy of the path for each pair of families, with constant offsets. */
+static __always_inline int tunnel_packet(struct packet *p, struct end *e)
 {
-	int end = parse_outer(p, e);
+	int end = vxlan_decapsulate(p, e);
 	__u16 type;
 
+	if (!end)
+		end = first_lines(p);
 	if (end)
 		return end;
 	type = parse_inner_ethernet(p, &end);
-	if (type == bpf_htons(ETH_P_IP)) {
+	if (type == NET16(ETH_P_IP)) {
 		p->inner_v6 = 0;
-		return serve(p, e, action);
+		return serve(p, e);
 	}
-	if (type == bpf_htons(ETH_P_IPV6)) {
+	if (type == NET16(ETH_P_IPV6)) {
 		p->inner_v6 = 1;
-		return serve(p, e, action);
+		return serve(p, e);
 	}
 	return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : tunny_refuse(e, end);
 }
@@ -91,33 +98,56 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e, int *a
 __noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 {
 	struct packet p = { .ctx = ctx };
-	int action = XDP_PASS, end = enter(&p), type;
+	int end = enter(&p);
+	void *data = data_of(ctx);
+	__u16 type;
 
 	if (!e || end < 0)
 		return PASS;
-	if (!end) {
-		type = outer_type(&p);
-		if (likely(type == bpf_htons(ETH_P_IP))) {
-			p.outer_v6 = 0;
-			end = tunnel_packet(&p, e, &action);
-		} else if (type == bpf_htons(ETH_P_IPV6)) {
-			p.outer_v6 = 1;
-			end = tunnel_packet(&p, e, &action);
-		} else {
-			end = type < 0 ? DROP_OUTER_TRUNCATED : PASS;
-		}
+	if (end)
+		return end;
+	if (data + ETH_BYTES > end_of(ctx))
+		return DROP_OUTER_TRUNCATED;
+	type = *(__u16 *)(data + 12);
+	if (likely(type == NET16(ETH_P_IP))) {
+		p.sender_v6 = 0;
+		return tunnel_packet(&p, e);
 	}
-	return end ? end : -action;
+	if (type == NET16(ETH_P_IPV6)) {
+		p.sender_v6 = 1;
+		return tunnel_packet(&p, e);
+	}
+	return PASS;
 }
 
-/* What comes in no tunnel: for a public address, or on a wire. */
-static __always_inline int plain(struct xdp_md *ctx, struct end *e)
+/* A frame between the ports of an inline pair. PASS: its port is in none. Negative: sent on, and how. A global function as tunny_tunnel. */
+__noinline int tunny_inline(struct xdp_md *ctx, struct end *e)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	struct flow *w = map_value(&tunny_flows, 0);
+	int end, judged;
+
+	if (!root || !w || !e || READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC)
+		return PASS;
+	end = tunny_inline_decapsulate(ctx, w, e);
+	judged = !end;
+	if (judged)
+		end = filter_server(ctx, w);
+	if (end && end != UNJUDGED)
+		return end;
+	end = inline_encapsulate(w);
+	if (!end && judged && w->server == SERVER_SENDS)
+		end = meter_vpc(root, w->tenant_key, e->inner_bytes);
+	return end ? end : emit_frame(ctx, e, w->egress, w->frame);
+}
+
+/* What comes in no tunnel: for a public address, or on a port of a pair. */
+static __always_inline int plain_packet(struct xdp_md *ctx, struct end *e)
+{
+	struct tunny_root *root = map_value(&tunny_root, 0);
 
 	if (root && unlikely(READ_ONCE(root->options) & TUNNY_OPT_WIRES))
-		return READ_ONCE(root->magic) == TUNNY_ROOT_MAGIC ? tunny_wire(ctx, e) : PASS;
+		return tunny_inline(ctx, e);
 	return nat_in(ctx, e);
 }
 
@@ -125,8 +155,7 @@ static __always_inline int plain(struct xdp_md *ctx, struct end *e)
 SEC("xdp")
 int tunny_gateway(struct xdp_md *ctx)
 {
-	__u32 zero = 0;
-	struct end *e = bpf_map_lookup_elem(&tunny_ends, &zero);
+	struct end *e = map_value(&tunny_ends, 0);
 	int end;
 
 	if (!e)
@@ -134,7 +163,7 @@ int tunny_gateway(struct xdp_md *ctx)
 	__builtin_memset(e, 0, sizeof(*e));
 	end = tunny_tunnel(ctx, e);
 	if (unlikely(end == PASS))
-		end = plain(ctx, e);
+		end = plain_packet(ctx, e);
 	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
 }
 

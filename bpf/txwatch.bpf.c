@@ -32,17 +32,17 @@ static __always_inline int ours(const struct net_device *dev)
 {
 	__u32 ifindex = dev->ifindex;
 
-	return dev->nd_net.net->ns.inum == tunny_netns && bpf_map_lookup_elem(&tunny_port_slots, &ifindex);
+	return dev->nd_net.net->ns.inum == tunny_netns && map_value(&tunny_port_slots, ifindex);
 }
 
 static __always_inline int failed(const struct net_device *dev, int packets)
 {
-	__u32 slot = bpf_get_smp_processor_id();
+	__u32 slot = cpu_number();
 	struct tunny_stats *stats;
 
 	if (packets <= 0 || !ours(dev))
 		return 0;
-	stats = bpf_map_lookup_elem(&tunny_stats, &slot);
+	stats = map_value(&tunny_stats, slot);
 	if (!stats)
 		return 0;
 	stats->forwarded -= packets;

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds target/debian/tunny_VERSION_ARCH.deb from target/release/tunny.
-# TUNNY_BINARY names another binary; TUNNY_DEB_COMPRESS=1 packs faster and larger (CI).
+# Builds target/debian/tunny_VERSION_ARCH.deb from target/release/tunny and the tunny-lab beside it.
+# TUNNY_BINARY names another tunny; TUNNY_DEB_COMPRESS=1 packs faster and larger (CI).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=${TUNNY_BINARY:-target/release/tunny}
-[ -x "$binary" ] || { echo "build-deb: $binary is missing; run make build first" >&2; exit 1; }
+for program in "$binary" "$binary-lab"; do
+    [ -x "$program" ] || { echo "build-deb: $program is missing; run make build first" >&2; exit 1; }
+done
 command -v dpkg-deb >/dev/null || { echo "build-deb: dpkg-deb is missing; this needs Debian or the package dpkg" >&2; exit 1; }
 # Whoever builds a package for others names themselves, as for dch.
 maintainer="${DEBFULLNAME:-The Tunny project} <${DEBEMAIL:-maintainers@tunny.example}>"
@@ -20,8 +22,6 @@ arch=$(dpkg --print-architecture)
 root=target/debian/root doc=target/debian/root/usr/share/doc/tunny
 rm -rf "$root"
 
-install -Dm755 "$binary" "$root/usr/bin/tunny"
-strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/bin/tunny"
 for unit in tunny.service tunny@.service tunny-agent.service; do
     install -Dm644 "packaging/$unit" "$root/lib/systemd/system/$unit"
 done
@@ -29,15 +29,20 @@ install -Dm644 packaging/tunny.sysusers "$root/usr/lib/sysusers.d/tunny.conf"
 install -Dm640 packaging/gateway.yaml "$root/etc/tunny/gateway.yaml"
 
 # Manual pages and completion come from the definitions of the commands.
-mkdir -p "$root/usr/share/man/man1"
-"$binary" cli-reference --man "$root/usr/share/man/man1"
+mkdir -p "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" \
+    "$root/usr/share/fish/vendor_completions.d"
+for program in "$binary" "$binary-lab"; do
+    name=$(basename "$program")
+    install -Dm755 "$program" "$root/usr/bin/$name"
+    strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/bin/$name"
+    "$program" cli-reference --man "$root/usr/share/man/man1"
+    "$program" completion bash >"$root/usr/share/bash-completion/completions/$name"
+    "$program" completion zsh >"$root/usr/share/zsh/vendor-completions/_$name"
+    "$program" completion fish >"$root/usr/share/fish/vendor_completions.d/$name.fish"
+done
 gzip -9n "$root"/usr/share/man/man1/*.1
-mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d"
-"$binary" completion bash >"$root/usr/share/bash-completion/completions/tunny"
-"$binary" completion zsh >"$root/usr/share/zsh/vendor-completions/_tunny"
-"$binary" completion fish >"$root/usr/share/fish/vendor_completions.d/tunny.fish"
 
-for page in README.md docs/operations.md docs/reference/*.md; do
+for page in README.md docs/tour.md docs/operations.md docs/reference/*.md; do
     install -Dm644 "$page" "$doc/$(basename "$page")"
 done
 install -Dm644 packaging/copyright "$doc/copyright"
@@ -53,7 +58,7 @@ for script in postinst prerm postrm; do
 done
 echo /etc/tunny/gateway.yaml >"$root/DEBIAN/conffiles"
 # The packages that the libraries in use belong to. dpkg knows files under /lib by that name, whatever /lib is a link to.
-depends=$(ldd "$binary" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | while read -r library; do
+depends=$(ldd "$binary" "$binary-lab" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | while read -r library; do
     for path in "$library" "$(readlink -f "$library")" "/usr$library" "${library#/usr}"; do
         dpkg -S "$path" 2>/dev/null && break
     done
@@ -72,6 +77,8 @@ Description: Multi-tenant VXLAN gateway with an XDP fast path
  Routes between virtual machines of many tenants over VXLAN, and between them
  and the Internet, on an XDP fast path with a complete software path behind it;
  puts security groups in front of virtual machines and bare-metal servers.
+ The program tunny-lab beside it builds a region on one machine, measures, and
+ plans tables for a switch chip; the gateway does not need it.
  Upgrading this package does not interrupt what the fast path forwards.
 CONTROL
 (cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"

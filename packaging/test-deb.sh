@@ -165,12 +165,16 @@ id tunny >/dev/null || fail "there is no user tunny"
 [ "$(stat -c %U:%G:%a /etc/tunny)" = root:tunny:750 ] || fail "/etc/tunny is $(stat -c %U:%G:%a /etc/tunny)"
 [ "$(stat -c %a /etc/tunny/gateway.yaml)" = 640 ] || fail "the mode of gateway.yaml"
 tunny version
-for page in operations.md cli.md configuration.md reasons.md copyright; do
+tunny-lab --version
+for page in operations.md cli.md cli-lab.md configuration.md reasons.md copyright; do
     [ -s "/usr/share/doc/tunny/$page" ] || fail "/usr/share/doc/tunny/$page is missing"
 done
 
 zcat /usr/share/man/man1/tunny-node.1.gz | grep -q uninstall || fail "no manual page"
-bash -c 'source /usr/share/bash-completion/completions/tunny && complete -p tunny' >/dev/null || fail "no completion"
+zcat /usr/share/man/man1/tunny-lab-bench.1.gz | grep -q samples || fail "no manual page of tunny-lab"
+for program in tunny tunny-lab; do
+    bash -c 'source "/usr/share/bash-completion/completions/$1" && complete -p "$1"' sh "$program" >/dev/null || fail "no completion of $program"
+done
 tunny validate /usr/share/doc/tunny/examples/region.yaml >/dev/null || fail "the example is not valid"
 
 say "the units"

@@ -8,20 +8,20 @@
 #ifndef TUNNY_EMIT_H
 #define TUNNY_EMIT_H
 
-#include "packet.h"
+#include "../packet.h"
 #include "../tables/meter.h"
 
 /* Copies the packet into the event ring. Only called when an option asks for it. */
 __noinline int tunny_capture(struct xdp_md *ctx, __u32 kind, __u32 reason, __u32 vni)
 {
-	__u32 bytes = bpf_xdp_get_buff_len(ctx), captured = bytes;
-	struct tunny_event *e = bpf_ringbuf_reserve(&tunny_events, sizeof(*e), 0);
+	__u32 bytes = buffers_bytes(ctx), captured = bytes;
+	struct tunny_event *e = reserve_event(&tunny_events, sizeof(*e));
 
 	if (!e)
 		return 0;
 	if (captured > TUNNY_EVENT_BYTES)
 		captured = TUNNY_EVENT_BYTES;
-	e->time = bpf_ktime_get_ns();
+	e->time = time_ns();
 	e->ifindex = ctx->ingress_ifindex;
 	e->vni = vni;
 	e->length = bytes;
@@ -33,9 +33,9 @@ __noinline int tunny_capture(struct xdp_md *ctx, __u32 kind, __u32 reason, __u32
 	captured -= 1;
 	OPAQUE(captured);
 	captured = (captured & (TUNNY_EVENT_BYTES - 1)) + 1;
-	if (bpf_xdp_load_bytes(ctx, 0, e->data, captured) < 0)
+	if (copy_out(ctx, 0, e->data, captured) < 0)
 		e->captured = 0;
-	bpf_ringbuf_submit(e, 0);
+	submit_event(e);
 	return 0;
 }
 
@@ -43,7 +43,7 @@ static __always_inline void sample(struct packet *p)
 {
 	__u32 exponent = p->options >> TUNNY_OPT_SAMPLE_SHIFT & 0xff;
 
-	if (unlikely(exponent) && !(bpf_get_prandom_u32() & ((1ULL << (exponent & 31)) - 1)))
+	if (unlikely(exponent) && !(random_number() & ((1ULL << (exponent & 31)) - 1)))
 		tunny_capture(p->ctx, TUNNY_EVENT_SAMPLE, 0, 0);
 }
 
@@ -93,6 +93,14 @@ struct exit {
 	struct tunny_stats *stats;
 	__u32 slot;
 };
+
+static __always_inline struct exit exit_of(struct xdp_md *ctx)
+{
+	__u32 slot = cpu_number();
+	struct exit x = { .ctx = ctx, .root = map_value(&tunny_root, 0), .stats = map_value(&tunny_stats, slot), .slot = slot };
+
+	return x;
+}
 
 static __always_inline void count_accepted(struct exit *x, const struct end *e)
 {
@@ -155,7 +163,7 @@ static __always_inline __u32 other_share(struct xdp_md *ctx)
 
 	if (data + ETH_BYTES + IPV6_BYTES > end_of(ctx))
 		return 0;
-	word = *(__u16 *)(data + 12) == bpf_htons(ETH_P_IPV6) ? load_be32(data + ETH_BYTES + 36) : load_be32(data + ETH_BYTES + 16);
+	word = *(__u16 *)(data + 12) == NET16(ETH_P_IPV6) ? load_be32(data + ETH_BYTES + 36) : load_be32(data + ETH_BYTES + 16);
 	return (word * 0x9e3779b1u) >> 29;
 }
 
@@ -189,12 +197,9 @@ static __always_inline int enter_ring(struct tunny_root *root, __u64 *ring, __u6
 /* Writes struct tunny_punt_meta in front of the packet. 0: the driver knows no metadata. */
 static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, __u32 tenant, __u32 share, __u32 reason, __u64 now)
 {
-	struct tunny_punt_meta *meta;
+	struct tunny_punt_meta *meta = make_meta(ctx, sizeof(*meta));
 
-	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*meta)))
-		return 0;
-	meta = (void *)(long)ctx->data_meta;
-	if ((void *)(meta + 1) > data_of(ctx))
+	if (!meta)
 		return 0;
 	meta->magic = TUNNY_PUNT_MAGIC;
 	meta->reason = reason;
@@ -211,14 +216,14 @@ static __always_inline int write_meta(struct xdp_md *ctx, const struct end *e, _
 static __always_inline int punt(struct exit *x, const struct end *e, __u32 reason)
 {
 	__u32 ifindex = x->ctx->ingress_ifindex, queue = x->ctx->rx_queue_index;
-	__u32 *slot = bpf_map_lookup_elem(&tunny_port_slots, &ifindex), share = 0, tenant = 0, at;
+	__u32 *slot = map_value(&tunny_port_slots, ifindex), share = 0, tenant = 0, at;
 	struct tunny_tenant_state *state = tenant_state(x, e);
-	__u64 now = bpf_ktime_get_ns(), *mine = NULL;
+	__u64 now = time_ns(), *mine = NULL;
 
 	if (!punt_allowed(x, e, now))
 		return drop(x, e, DROP_PUNT_LIMITED);
 	if (!slot || queue >= TUNNY_QUEUES_MAX ||
-	    bpf_redirect_map(&tunny_xsks, *slot * TUNNY_QUEUES_MAX + queue, XDP_DROP) != XDP_REDIRECT)
+	    redirect(&tunny_xsks, *slot * TUNNY_QUEUES_MAX + queue) != XDP_REDIRECT)
 		return drop(x, e, DROP_PUNT_NO_LISTENER);
 	at = *slot * TUNNY_QUEUES_MAX + queue;
 	if (at < TUNNY_PORTS_MAX * TUNNY_QUEUES_MAX && READ_ONCE(x->root->punt_rings[at]) >> 32) {
@@ -249,13 +254,7 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 /* Every end but forwarding. A global function: verified once, not for each caller. */
 __noinline int tunny_finish(struct xdp_md *ctx, const struct end *e, int verdict)
 {
-	__u32 zero = 0, slot = bpf_get_smp_processor_id();
-	struct exit x = {
-		.ctx = ctx,
-		.root = bpf_map_lookup_elem(&tunny_root, &zero),
-		.stats = bpf_map_lookup_elem(&tunny_stats, &slot),
-		.slot = slot,
-	};
+	struct exit x = exit_of(ctx);
 
 	if (!e || !x.root || !x.stats)
 		return XDP_PASS;
@@ -266,22 +265,50 @@ __noinline int tunny_finish(struct xdp_md *ctx, const struct end *e, int verdict
 	return verdict >= PUNT ? punt(&x, e, verdict - PUNT) : drop(&x, e, verdict);
 }
 
-/* Sends the packet on. GO: *action says how; else it was not sent. */
-static __always_inline int emit(struct packet *p, int *action)
+/* How the frame leaves by a port; 0: not at all. */
+static __always_inline int transmit(struct xdp_md *ctx, __u32 ifindex)
 {
-	__u32 ifindex = p->nexthop->ifindex;
+	int action;
 
-	*action = XDP_TX;
-	if (ifindex != p->ctx->ingress_ifindex || READ_ONCE(tunny_redirect_back)) {
-		*action = bpf_redirect_map(&tunny_ports, ifindex, XDP_DROP);
-		if (*action != XDP_REDIRECT)
-			return DROP_TX_FAILED;
-	}
+	if (ifindex == ctx->ingress_ifindex && !READ_ONCE(tunny_redirect_back))
+		return XDP_TX;
+	action = redirect(&tunny_ports, ifindex);
+	return action == XDP_REDIRECT ? action : 0;
+}
+
+static __always_inline void count_forwarded(struct tunny_stats *stats, __u32 bytes)
+{
+	stats->forwarded++;
+	stats->forwarded_bytes += bytes;
+}
+
+/* Sends the packet on. Negative: how; else it was not sent. */
+static __always_inline int emit(struct packet *p)
+{
+	int action = transmit(p->ctx, p->nexthop->ifindex);
+
+	if (!action)
+		return DROP_TX_FAILED;
 	count_ingress(p);
 	count_vm(p);
-	p->stats->forwarded++;
-	p->stats->forwarded_bytes += p->inner_at + p->inner_bytes;
-	return GO;
+	count_forwarded(p->stats, p->bytes);
+	return -action;
+}
+
+/* Sends a frame on by a port; its VPC is the one that was entered. Negative: how; else it was not sent. */
+static __always_inline int emit_frame(struct xdp_md *ctx, const struct end *e, __u32 ifindex, __u32 bytes)
+{
+	struct exit x = exit_of(ctx);
+	int action;
+
+	if (!x.root || !x.stats)
+		return DROP_TABLE_FAULT;
+	action = transmit(ctx, ifindex);
+	if (!action)
+		return DROP_TX_FAILED;
+	count_accepted(&x, e);
+	count_forwarded(x.stats, bytes);
+	return -action;
 }
 
 #endif

@@ -12,7 +12,8 @@
 #ifndef TUNNY_FILTER_H
 #define TUNNY_FILTER_H
 
-#include "connection.h"
+#include "../connection/states.h"
+#include "../tables/nc.h"
 
 /* What the VPCs of both ends say, as far as they have groups: flags, and the sum of their epochs. */
 static __always_inline __u64 pair_policy(const struct packet *p)
@@ -25,21 +26,25 @@ static __always_inline __u64 pair_policy(const struct packet *p)
 	return ((near | far) & 0xffff) | ((near & 0xffff0000) + (far & 0xffff0000));
 }
 
-/* The key of both directions: the lower end (by address, then VNI, then port) stands as the VM. Returns 1 if it is the receiver. */
-static __always_inline int pair_key(struct nat_work *w)
+/* Whether the end that stands as the VM in the key is the receiver: the server, or the lower end (by address, then VNI, then port). */
+static __always_inline int towards_first(const struct flow *w)
 {
-	__u32 echo = w->upper == UPPER_ECHO, near = echo ? 0 : w->src_port, far = echo ? 0 : w->dst_port, ports;
-	int in;
-
+	if (w->server)
+		return w->server == SERVER_GETS;
 	if (w->src_hi != w->dst_hi)
-		in = w->src_hi > w->dst_hi;
-	else if (w->src_lo != w->dst_lo)
-		in = w->src_lo > w->dst_lo;
-	else if (w->vni != w->to_vni)
-		in = w->vni > w->to_vni;
-	else
-		in = near > far;
-	ports = echo || !in ? w->src_port << 16 | w->dst_port : w->dst_port << 16 | w->src_port;
+		return w->src_hi > w->dst_hi;
+	if (w->src_lo != w->dst_lo)
+		return w->src_lo > w->dst_lo;
+	if (w->vni != w->to_vni)
+		return w->vni > w->to_vni;
+	return w->upper != UPPER_ECHO && w->src_port > w->dst_port;
+}
+
+/* The key of both directions. An identifier is the first end's both ways, and the other port 0. */
+static __always_inline void pair_key(struct flow *w, int in)
+{
+	__u32 ports = w->upper == UPPER_ECHO || !in ? w->src_port << 16 | w->dst_port : w->dst_port << 16 | w->src_port;
+
 	w->key.v6 = w->v6;
 	w->key.outer = 2 | (in ? w->vni : w->to_vni) << 8;
 	w->key.w[0] |= (__u64)(in ? w->to_vni : w->vni) << 40;
@@ -53,11 +58,10 @@ static __always_inline int pair_key(struct nat_work *w)
 		w->key.w[0] |= in ? w->dst_lo : w->src_lo;
 		w->key.w[1] = (in ? w->src_lo : w->dst_lo) << 32 | ports;
 	}
-	return in;
 }
 
 /* Is the NC the one that sent the packet? */
-static __always_inline int sent_by(const struct tunny_root *root, const struct nat_work *w, __u32 nc)
+static __always_inline int sent_by(const struct tunny_root *root, const struct flow *w, __u32 nc)
 {
 	__u64 word = nc_word(root, nc);
 	struct tunny_nc_record *record;
@@ -71,14 +75,9 @@ static __always_inline int sent_by(const struct tunny_root *root, const struct n
 }
 
 /* The source must be a VM of the VPC on the NC that sent the packet. GO or a verdict. */
-static __always_inline int check_sender(struct tunny_root *root, struct nat_work *w)
+static __always_inline int check_sender(struct tunny_root *root, struct flow *w)
 {
-	w->walk.hops = 0;
-	w->walk.own_missed = 0;
-	w->walk.vni = w->vni;
-	w->walk.v6 = w->v6;
-	w->walk.dst_hi = w->src_hi;
-	w->walk.dst_lo = w->src_lo;
+	walk_to(&w->walk, w->vni, w->v6, w->src_hi, w->src_lo);
 	if (!find_vm(root, &w->walk))
 		return PUNT + PUNT_FILTER_SOURCE;
 	if (w->walk.vm.flags & TUNNY_VM_FLAG_GATEWAY)
@@ -86,50 +85,66 @@ static __always_inline int check_sender(struct tunny_root *root, struct nat_work
 	return root->options & TUNNY_OPT_SOURCE_STRICT && !sent_by(root, w, w->walk.vm.nc) ? DROP_FILTER_SPOOFED : GO;
 }
 
-/* A packet between two ends inside of which one has groups. GO or a verdict. */
-__noinline int tunny_filter(struct xdp_md *ctx, struct nat_work *w)
+/* A packet between two ends of which one has groups. What its framing has read of a server's packet stands already. GO or a verdict. */
+__noinline int tunny_filter(struct xdp_md *ctx, struct flow *w)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
-	int end;
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	int end, in;
 
 	if (!w || !root)
 		return DROP_TABLE_FAULT;
-	w->src_hi = 0;
-	w->dst_hi = 0;
-	end = read_packet(ctx, w);
-	if (end)
-		return PUNT + (end & (PUNT_REASONS - 1));
-	end = check_sender(root, w);
-	if (end)
-		return end;
-	return by_connection(w, pair_key(w), w->line);
+	if (!w->server) {
+		w->src_hi = 0;
+		w->dst_hi = 0;
+		w->why = read_packet(ctx, w);
+	}
+	if (w->why)
+		return PUNT + (w->why & (PUNT_REASONS - 1));
+	if (!w->server) {
+		end = check_sender(root, w);
+		if (end)
+			return end;
+	}
+	in = towards_first(w);
+	pair_key(w, in);
+	return by_connection(w, in, w->line);
 }
 
 /* The stage. What locate refuses is left to it. */
 static __always_inline int filter(struct packet *p, const struct end *e)
 {
-	__u32 zero = 0;
-	struct nat_work *w;
+	struct flow *w;
 
 	if (likely(!((p->policy | p->to_policy) & TUNNY_POLICY_FILTER)))
 		return GO;
 	if (!p->vm_found || p->vm.flags & TUNNY_VM_FLAG_GATEWAY || p->ttl <= 1)
 		return GO;
-	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
+	w = map_value(&tunny_flows, 0);
 	if (!w)
 		return DROP_TABLE_FAULT;
-	w->at = p->inner_at + ETH_BYTES;
-	w->v6 = p->inner_v6;
-	w->vni = p->vni;
+	flow_of(w, p);
 	w->to_vni = p->to_vni;
 	w->walk.roots = p->roots;
 	w->policy = pair_policy(p);
-	w->sender_hi = e->outer_src_hi;
-	w->sender_lo = e->outer_src_lo;
-	w->sender_v6 = e->outer_v6;
+	w->sender_hi = e->sender_hi;
+	w->sender_lo = e->sender_lo;
+	w->sender_v6 = e->sender_v6;
 	w->line = e->guess;
 	return tunny_filter(p->ctx, w);
+}
+
+/* The stage for a server's packet, whose framing filled in the flow. The other end has no VNI. */
+static __always_inline int filter_server(struct xdp_md *ctx, struct flow *w)
+{
+	if (!(w->policy & TUNNY_POLICY_FILTER))
+		return GO;
+	w->to_vni = 0;
+	if (w->server == SERVER_GETS) {
+		w->to_vni = w->vni;
+		w->vni = 0;
+	}
+	w->line = 0;
+	return tunny_filter(ctx, w);
 }
 
 #endif

@@ -3,8 +3,9 @@
 #ifndef TUNNY_LOCATE_H
 #define TUNNY_LOCATE_H
 
-#include "packet.h"
 #include "route.h"
+#include "../framing/framing.h"
+#include "../tables/nc.h"
 
 static __always_inline int find_nexthop(struct packet *p)
 {
@@ -47,7 +48,6 @@ static __always_inline int find_nexthop(struct packet *p)
 
 static __always_inline int locate(struct packet *p)
 {
-	__u32 outer = UDP_BYTES + VXLAN_BYTES;
 	int verdict;
 
 	if (!p->vm_found)
@@ -61,8 +61,7 @@ static __always_inline int locate(struct packet *p)
 		return verdict;
 	if (!(READ_ONCE(p->nexthop->dmac) & TUNNY_NEXTHOP_READY))
 		return PUNT + PUNT_NEXTHOP_UNRESOLVED;
-	outer += p->nc_v6 ? IPV6_BYTES : IPV4_BYTES;
-	if (outer + p->inner_bytes > READ_ONCE(p->nexthop->smac_mtu) >> 48)
+	if (overhead(p) + p->inner_bytes > READ_ONCE(p->nexthop->smac_mtu) >> 48)
 		return PUNT + PUNT_ICMP_DUE;
 	return GO;
 }

@@ -3,22 +3,27 @@
 #ifndef TUNNY_METER_STAGE_H
 #define TUNNY_METER_STAGE_H
 
-#include "packet.h"
+#include "../packet.h"
 #include "../tables/meter.h"
+
+/* The meter of a VPC, for what it sends. */
+static __always_inline int meter_vpc(const struct tunny_root *root, __u64 tenant_key, __u32 bytes)
+{
+	__u32 line = tenant_meter(root, tenant_key);
+
+	return line && tunny_meter(line, bytes, time_ns()) == RED ? DROP_METER_VPC : GO;
+}
 
 static __always_inline int meter(struct packet *p)
 {
 	struct tunny_root *root = p->root;
 	__u32 line;
 
-	if (unlikely(p->tenant_key & TUNNY_TENANT_METERED)) {
-		line = tenant_meter(root, p->tenant_key);
-		if (line && tunny_meter(line, p->inner_bytes, bpf_ktime_get_ns()) == RED)
-			return DROP_METER_VPC;
-	}
+	if (meter_vpc(root, p->tenant_key, p->inner_bytes))
+		return DROP_METER_VPC;
 	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_METERED)) {
 		line = word_lookup(root->vm_meters, root->salt, p->vm.id, TUNNY_WORD_METER_SHIFT);
-		if (line && tunny_meter(line, p->inner_bytes, bpf_ktime_get_ns()) == RED)
+		if (line && tunny_meter(line, p->inner_bytes, time_ns()) == RED)
 			return DROP_METER_VM;
 	}
 	return GO;

@@ -4,7 +4,10 @@
 #define TUNNY_NAT_OUT_H
 
 #include "nat_rewrite.h"
+#include "../framing/plain.h"
+#include "route.h"
 #include "meter.h"
+#include "rewrite.h"
 #include "emit.h"
 
 /* The next hop towards the Internet for a flow. Returns GO or the verdict. */
@@ -34,7 +37,7 @@ static __always_inline int internet_nexthop(struct tunny_root *root, __u32 v6, _
 }
 
 /* Hash of the flow as it leaves with this source. */
-static __always_inline __u64 leaving(const struct nat_work *w, __u32 addr, __u32 port)
+static __always_inline __u64 leaving(const struct flow *w, __u32 addr, __u32 port)
 {
 	__u32 proto = w->key.w[0] >> 32 & 0xff, ports = w->src_port << 16 | w->dst_port;
 
@@ -47,32 +50,36 @@ static __always_inline __u64 leaving(const struct nat_work *w, __u32 addr, __u32
 	return tunny_flow_hash_v4(addr, w->dst_lo, proto, ports);
 }
 
-static __always_inline int transmit(struct xdp_md *ctx, __u32 ifindex)
-{
-	int action;
-
-	if (ifindex == ctx->ingress_ifindex && !READ_ONCE(tunny_redirect_back))
-		return XDP_TX;
-	action = bpf_redirect_map(&tunny_ports, ifindex, XDP_DROP);
-	return action == XDP_REDIRECT ? action : 0;
-}
-
 /* Is the remote side one of our own public addresses? */
-static __always_inline int hairpin(struct tunny_root *root, const struct nat_work *w)
+static __always_inline int hairpin(struct tunny_root *root, const struct flow *w)
 {
 	__u64 roots = READ_ONCE(root->public_roots);
 
 	return w->v6 ? route128(roots >> 32, w->dst_hi, w->dst_lo) : route32(roots, w->dst_lo);
 }
 
+/* Source, TTL and TOS of a packet that leaves. */
+static __always_inline int leave(struct xdp_md *ctx, const struct flow *w, __u32 addr, __u32 port)
+{
+	void *ip;
+
+	if (!w->v6 && translate4(ctx, w, addr, port, 0))
+		return -1;
+	ip = front(ctx) + (w->at & 0xff);
+	if (ip + (w->v6 ? IPV6_BYTES : IPV4_BYTES) > behind(ctx))
+		return -1;
+	lower_ttl(ip, w->v6, w->tos);
+	return 0;
+}
+
 /*
  * A packet of a VM. Negative: sent. GO: not by the fast path, w->why says why not, if the route leads to the Internet. Else a
  * verdict.
  */
-__noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
+__noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
 {
-	__u32 zero = 0, line, addr, port, ifindex;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	__u32 line, addr, port, ifindex;
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tunny_session_record *r;
 	struct tunny_nexthop *hop = NULL;
 	__u64 state;
@@ -108,10 +115,10 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
 		return DROP_UNDERLAY_NO_ROUTE;
 	if (w->bytes > READ_ONCE(hop->smac_mtu) >> 48)
 		return PUNT + PUNT_ICMP_DUE;
-	if (w->meter && tunny_meter(w->meter, w->inner_bytes, bpf_ktime_get_ns()) == RED)
+	if (meter_vpc(root, w->tenant_key, w->inner_bytes))
 		return DROP_METER_VPC;
 	ifindex = hop->ifindex;
-	if (unwrap(ctx, w) || rewrite_plain(ctx, w, hop, addr, port))
+	if (leave(ctx, w, addr, port) || plain_encapsulate(ctx, w, hop))
 		return DROP_TX_FAILED;
 	end = transmit(ctx, ifindex);
 	if (!end)
@@ -121,15 +128,14 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct nat_work *w)
 }
 
 /* Serves a packet outwards, and counts it as emit would. */
-static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
+static __always_inline int nat_serve(struct packet *p, struct flow *w)
 {
 	int end = tunny_nat_out(p->ctx, w);
 
 	if (end >= 0)
 		return end;
 	count_ingress(p);
-	p->stats->forwarded++;
-	p->stats->forwarded_bytes += ETH_BYTES + w->bytes;
+	count_forwarded(p->stats, ETH_BYTES + w->bytes);
 	p->stats->nat++;
 	return end;
 }
@@ -137,22 +143,17 @@ static __always_inline int nat_serve(struct packet *p, struct nat_work *w)
 /* The hook before route. GO: the packet is routed. Negative: it was sent. */
 static __always_inline int nat(struct packet *p)
 {
-	__u32 zero = 0;
-	struct nat_work *w;
+	struct flow *w;
 
 	if (likely(!(p->policy & TUNNY_POLICY_NAT)) || (p->own && p->roots & TUNNY_ROOT_SIMPLE))
 		return GO;
-	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
+	w = map_value(&tunny_flows, 0);
 	if (!w)
 		return DROP_TABLE_FAULT;
 	w->why = 0;
-	w->at = p->inner_at + ETH_BYTES;
-	w->frame = p->bytes;
-	w->inner_bytes = p->inner_bytes;
-	w->v6 = p->inner_v6;
-	w->vni = p->vni;
+	flow_of(w, p);
 	w->policy = p->policy;
-	w->meter = tenant_meter(p->root, p->tenant_key);
+	w->tenant_key = p->tenant_key;
 	w->tos = new_inner_tos(p);
 	p->nat = 1;
 	/* The destination may be a VM in the chain of its bucket, or an IPv6 one: then the route is looked up first. */
@@ -164,14 +165,13 @@ static __always_inline int nat(struct packet *p)
 /* The verdict of route. If it leads to the Internet, nat says what becomes of the packet. Negative: it was sent. */
 static __always_inline int nat_verdict(struct packet *p, int end)
 {
-	__u32 zero = 0;
-	struct nat_work *w;
+	struct flow *w;
 	struct walk *walk;
 
 	if (likely(end != DROP_SCOPE_INTERNET))
 		return end;
-	w = bpf_map_lookup_elem(&tunny_nat_works, &zero);
-	walk = bpf_map_lookup_elem(&tunny_walks, &zero);
+	w = map_value(&tunny_flows, 0);
+	walk = map_value(&tunny_walks, 0);
 	if (!w || !walk)
 		return DROP_TABLE_FAULT;
 	/* A peer's route to the Internet is not for its peers. */

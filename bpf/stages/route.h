@@ -8,9 +8,10 @@
 #ifndef TUNNY_ROUTE_H
 #define TUNNY_ROUTE_H
 
-#include "packet.h"
+#include "../packet.h"
 #include "../tables/lpm.h"
-#include "../tables/hint.h"
+#include "../tables/prefetch.h"
+#include "../tables/vm.h"
 
 /* Who may owe an ICMP error: the software path decides. */
 static __always_inline int icmp_or(__u64 options, int reason)
@@ -32,101 +33,20 @@ static __always_inline int own_entry_holds(const struct packet *p)
 	return *(volatile __u64 *)((void *)p->vm_bucket->keys + at) == (p->own_key | TUNNY_KEY_VALID);
 }
 
-/* What the walk from VPC to VPC knows. In memory: tunny_walk is a global function, verified once for all families. */
-struct walk {
-	__u64 dst_hi;
-	__u64 dst_lo;		/* or the IPv4 address */
-	__u64 roots;		/* of the VPC at hand */
-	__u64 gateway_mac;	/* of the VPC at hand */
-	__u64 policy;		/* of the VPC at hand */
-	__u32 vni;		/* of the VPC at hand */
-	__u32 hops;		/* 0: the VPC at hand is the ingress VPC */
-	__u32 own_missed;	/* the destination's bucket in the ingress VPC had no stable entry of it */
-	__u32 own_rest;		/* then: where the search goes on, 0: nowhere */
-	__u32 v6;
-	__u32 found;		/* the VPC at hand is the destination's, and the VM is `vm` */
-	__u32 pad;
-	struct vm vm;
-	struct key6 key6;	/* of a lookup; here, for the stack has no room for it */
-};
-
-/* Not on the stack: 6.1 allows a chain of calls 512 bytes together. XDP never interrupts itself on a CPU. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct walk);
-} tunny_walks SEC(".maps");
-
-static __always_inline int find_vm4(struct tunny_root *root, struct walk *w)
-{
-	__u64 found, marks, key = vm4_key(w->vni, w->dst_lo);
-	struct tunny_vm4_bucket *b;
-	__u32 at, line = w->own_rest;
-
-	if (!w->own_missed || w->hops) {
-		line = bucket_line(root->vm4, tunny_hash1(key, root->salt));
-		b = line_at(line);
-		if (!b)
-			return 0;
-		at = vm4_match(b, key | TUNNY_KEY_VALID, &marks);
-		if (likely(at)) {
-			vm4_read(b, at - 1, &w->vm);
-			return 1;
-		}
-		line = vm4_rest(b, line, marks);
-	}
-	if (!line)
-		return 0;
-	found = tunny_vm4_chain(line, key, generation_of(w->roots));
-	if (!found)
-		return 0;
-	b = line_at(found >> 2);
-	if (!b)
-		return 0;
-	vm4_read(b, found & 3, &w->vm);
-	return 1;
-}
-
-static __always_inline int find_vm6(struct tunny_root *root, struct walk *w)
-{
-	__u64 found;
-
-	w->key6.hi = w->dst_hi;
-	w->key6.lo = w->dst_lo;
-	w->key6.vni = w->vni;
-	w->key6.generation = generation_of(w->roots);
-	found = tunny_vm6_chain(root->vm6, root->salt, &w->key6);
-
-	return found && !vm6_read(found, &w->vm);
-}
-
-/* Looks the destination up in the VM-NC table of the VPC at hand, in its generation. */
-static __always_inline int find_vm(struct tunny_root *root, struct walk *w)
-{
-	return w->v6 ? find_vm6(root, w) : find_vm4(root, w);
-}
-
 /*
  * A packet with a link-local address is not forwarded, but the software path answers it if it is for the VPC's own gateway address. A
  * verdict.
  */
 __noinline int tunny_own_address(const struct end *e)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
-	struct walk *w = bpf_map_lookup_elem(&tunny_walks, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	struct walk *w = map_value(&tunny_walks, 0);
 	struct tenant t;
 
 	if (!e || !root || !w || !tenant_find(root, e->vni, &t))
 		return DROP_INNER_LINK_LOCAL;
 	w->roots = t.roots;
-	w->hops = 0;
-	w->own_missed = 0;
-	w->vni = e->vni;
-	w->v6 = e->target_v6;
-	w->dst_hi = e->target_hi;
-	w->dst_lo = e->target_lo;
+	walk_to(w, e->vni, e->target_v6, e->target_hi, e->target_lo);
 	if (!find_vm(root, w) || !(w->vm.flags & TUNNY_VM_FLAG_GATEWAY))
 		return DROP_INNER_LINK_LOCAL;
 	return PUNT + PUNT_GATEWAY_ADDRESS;
@@ -209,8 +129,8 @@ static __always_inline __u32 peer_of(struct tunny_root *root, const struct walk 
 /* The walk from the ingress VPC along peer routes. GO: the VPC at hand is the destination's. */
 __noinline int tunny_walk(struct walk *w)
 {
-	__u32 zero = 0, half, value, scope, simple, peer;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	__u32 half, value, scope, simple, peer;
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	int end;
 
 	if (!w || !root)
@@ -252,7 +172,6 @@ __noinline int tunny_walk(struct walk *w)
 
 static __always_inline int route(struct packet *p)
 {
-	__u32 zero = 0;
 	struct walk *w;
 	int end;
 
@@ -261,19 +180,15 @@ static __always_inline int route(struct packet *p)
 		p->to_policy = p->policy;
 		return GO;
 	}
-	w = bpf_map_lookup_elem(&tunny_walks, &zero);
+	w = map_value(&tunny_walks, 0);
 	if (!w)
 		return DROP_TABLE_FAULT;
-	w->hops = 0;
-	w->found = 0;
-	w->dst_hi = p->inner_v6 ? p->dst_hi : 0;
-	w->dst_lo = p->dst_lo;
+	/* A global function needs it in memory; the packet is in registers. */
+	walk_to(w, p->vni, p->inner_v6, p->inner_v6 ? p->dst_hi : 0, p->dst_lo);
 	w->roots = p->roots;
 	w->gateway_mac = p->gateway_mac;
 	w->policy = p->policy;
-	w->vni = p->vni;
-	w->v6 = p->inner_v6;
-	/* An entry that changed under our eyes is looked up anew-> */
+	/* An entry that changed under our eyes is looked up anew. */
 	w->own_missed = !p->own && !p->inner_v6;
 	w->own_rest = p->vm_rest;
 	end = tunny_walk(w);

@@ -9,13 +9,13 @@
 #ifndef TUNNY_TENANT_H
 #define TUNNY_TENANT_H
 
-#include "packet.h"
-#include "../tables/hint.h"
+#include "../packet.h"
+#include "../tables/prefetch.h"
 
 /* May an NC with an IPv6 address send for this VNI? */
 static __always_inline int check_source6(struct tunny_root *root, const struct end *e)
 {
-	struct key6 key = { .hi = e->outer_src_hi, .lo = e->outer_src_lo };
+	struct key6 key = { .hi = e->sender_hi, .lo = e->sender_lo };
 	struct vm nc;
 	__u64 word, found = tunny_vm6_chain(root->nc6, root->salt, &key);
 
@@ -28,25 +28,24 @@ static __always_inline int check_source6(struct tunny_root *root, const struct e
 /* May an NC with this IPv4 address send for this VNI? Looked up again when it is not in its bucket. */
 static __always_inline int check_source4(struct tunny_root *root, const struct end *e)
 {
-	__u64 word = (__u64)e->vni << 40 | e->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+	__u64 word = (__u64)e->vni << 40 | e->sender_lo << 8 | TUNNY_MEMBER_V4;
 
 	if (word_lookup(root->members, root->salt, word, 0))
 		return GO;
-	return word_lookup(root->nc4, root->salt, e->outer_src_lo, TUNNY_WORD_NC4_SHIFT) ? DROP_SOURCE_NOT_HOSTING :
+	return word_lookup(root->nc4, root->salt, e->sender_lo, TUNNY_WORD_NC4_SHIFT) ? DROP_SOURCE_NOT_HOSTING :
 											   DROP_SOURCE_UNKNOWN;
 }
 
 /* Inlined in both: 6.1 allows the frames of a chain of calls 512 bytes together, each rounded up. */
 static __always_inline int source_of(struct tunny_root *root, const struct end *e)
 {
-	return e->outer_v6 ? check_source6(root, e) : check_source4(root, e);
+	return e->sender_v6 ? check_source6(root, e) : check_source4(root, e);
 }
 
 /* Global, as is tunny_refuse: verified once, apart from its callers. */
 __noinline int tunny_check_source(const struct end *e)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
 
 	return e && root ? source_of(root, e) : DROP_TABLE_FAULT;
 }
@@ -54,8 +53,7 @@ __noinline int tunny_check_source(const struct end *e)
 /* The tenant stage for what ends here with `verdict`, if tenant and source are in order. */
 __noinline int tunny_refuse(struct end *e, int verdict)
 {
-	__u32 zero = 0;
-	struct tunny_root *root = bpf_map_lookup_elem(&tunny_root, &zero);
+	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tenant t;
 	int end;
 
@@ -72,6 +70,29 @@ __noinline int tunny_refuse(struct end *e, int verdict)
 	}
 	e->admission = ACCEPTED;
 	return verdict;
+}
+
+/* Reads the tenant's entry. 0 if its VNI is not in its bucket. */
+static __always_inline int second_lines(struct packet *p)
+{
+	struct tenant t;
+	int found = tenant_match(p->tenant_bucket, p->vni, &t);
+	__u64 marks = 0;
+
+	p->tenant_key = t.key;
+	p->roots = t.roots;
+	p->gateway_mac = t.mac;
+	p->policy = t.policy;
+	p->own = p->inner_v6 ? 0 : vm4_match(p->vm_bucket, p->own_key | TUNNY_KEY_VALID, &marks);
+	p->vm_rest = 0;
+	if (!p->own)
+		p->vm_rest = vm4_rest(p->vm_bucket, p->vm_line, marks);
+	if (p->own) {
+		vm4_read(p->vm_bucket, p->own - 1, &p->vm);
+		if (unlikely(p->vm.id >> 3 != p->cell_group))
+			touch_line(cells_at(p->root, p->vm.id >> 3));
+	}
+	return found;
 }
 
 /* The VNI is not in its bucket: follow the chain. */
@@ -92,14 +113,14 @@ static __always_inline int find_tenant(struct packet *p)
 
 static __always_inline int tenant(struct packet *p, struct end *e)
 {
-	__u64 member = (__u64)p->vni << 40 | p->outer_src_lo << 8 | TUNNY_MEMBER_V4;
+	__u64 member = (__u64)p->vni << 40 | p->sender_lo << 8 | TUNNY_MEMBER_V4;
 	int end;
 
 	if (unlikely(!second_lines(p)) && !find_tenant(p))
 		return DROP_VNI_UNKNOWN;
 	e->tenant = tenant_id(p->tenant_key);
 	e->admission = ATTRIBUTED;
-	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->outer_v6 || unlikely(!word_present(p->member_bucket, member)))) {
+	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->sender_v6 || unlikely(!word_present(p->member_bucket, member)))) {
 		end = tunny_check_source(e);
 		if (end)
 			return end;

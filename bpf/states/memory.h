@@ -39,12 +39,12 @@ static __always_inline void *states_memory(void)
 {
 	__u32 slot = TUNNY_STATES_SLOT_TABLE;
 
-	return bpf_map_lookup_elem(&tunny_states, &slot);
+	return map_value(&tunny_states, slot);
 }
 
 static __always_inline void *states_line(void *memory, __u32 line)
 {
-	return bpf_map_lookup_elem(memory, &line);
+	return map_value(memory, line);
 }
 
 static __always_inline void states_hash(struct state_key *k, __u64 salt)

@@ -13,7 +13,7 @@ static __always_inline void *migrate_memory(void)
 {
 	__u32 slot = TUNNY_STATES_SLOT_MIGRATE;
 
-	return bpf_map_lookup_elem(&tunny_states, &slot);
+	return map_value(&tunny_states, slot);
 }
 
 /* Value of a key in the tree that a SCOPE_DESCEND value leads to. Global, so that its loop is verified once. */

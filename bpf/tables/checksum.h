@@ -49,17 +49,16 @@ static __always_inline int ipv4_checks(const void *header)
 /* The sum of bytes that may lie in any buffer of the frame, through a scratch buffer. -1: they are not all there. */
 __noinline __s64 tunny_sum_copied(struct xdp_md *ctx, __u32 at, __u32 bytes)
 {
-	__u32 zero = 0;
-	__u8 *scratch = bpf_map_lookup_elem(&tunny_scratch, &zero);
+	__u8 *scratch = map_value(&tunny_scratch, 0);
 	__u64 sum = 0;
 
 	if (!scratch)
 		return -1;
 	for (int i = 0; i <= TUNNY_FRAME_BYTES_MAX / CHUNK_BYTES && bytes >= CHUNK_BYTES; i++) {
-		if (bpf_xdp_load_bytes(ctx, at, scratch, CHUNK_BYTES) < 0)
+		if (copy_out(ctx, at, scratch, CHUNK_BYTES) < 0)
 			return -1;
-		sum += (__u32)bpf_csum_diff(0, 0, (__be32 *)scratch, 512, 0);
-		sum += (__u32)bpf_csum_diff(0, 0, (__be32 *)(scratch + 512), 512, 0);
+		sum += sum_words(scratch, 512);
+		sum += sum_words(scratch + 512, 512);
 		at += CHUNK_BYTES;
 		bytes -= CHUNK_BYTES;
 	}
@@ -69,14 +68,14 @@ __noinline __s64 tunny_sum_copied(struct xdp_md *ctx, __u32 at, __u32 bytes)
 		OPAQUE(bytes);
 		bytes = (bytes & (CHUNK_BYTES - 1)) + 1;
 		*(__u32 *)(scratch + (bytes - 1 & (CHUNK_BYTES - 4))) = 0;
-		if (bpf_xdp_load_bytes(ctx, at, scratch, bytes) < 0)
+		if (copy_out(ctx, at, scratch, bytes) < 0)
 			return -1;
 		if (bytes > 512) {
-			sum += (__u32)bpf_csum_diff(0, 0, (__be32 *)scratch, 512, 0);
+			sum += sum_words(scratch, 512);
 			scratch += 512;
 			bytes -= 512;
 		}
-		sum += (__u32)bpf_csum_diff(0, 0, (__be32 *)scratch, (bytes + 3) & 0x3fc, 0);
+		sum += sum_words(scratch, (bytes + 3) & 0x3fc);
 	}
 	return sum;
 }

@@ -91,7 +91,7 @@ static __always_inline __u32 route32(__u32 root, __u32 key)
 static __always_inline __u32 walk64(void *memory, __u32 line, __u32 levels, __u64 key)
 {
 	for (int i = 0; i < TUNNY_TREE_LEVELS_MAX && levels && line; i++) {
-		void *node = memory ? bpf_map_lookup_elem(memory, &line) : line_at(line);
+		void *node = memory ? map_value(memory, line) : line_at(line);
 		__u64 n = 0;
 
 		if (!node)

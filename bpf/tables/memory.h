@@ -11,16 +11,7 @@
 #ifndef TUNNY_MEMORY_H
 #define TUNNY_MEMORY_H
 
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#include "../include/abi.h"
-
-#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
-#define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
-/* Hides a value from the optimiser, so that arithmetic is not turned back into branches. */
-#define OPAQUE(x) asm volatile("" : "+r"(x))
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
+#include "../platform.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -47,12 +38,11 @@ struct {
 static __always_inline void *segment_of(__u32 line)
 {
 	__u32 segment = line >> TUNNY_SEGMENT_SHIFT;
-	void *map = bpf_map_lookup_elem(&tunny_segments, &segment);
-	__u32 zero = 0;
+	void *map = map_value(&tunny_segments, segment);
 
 	if (!map)
 		return NULL;
-	return bpf_map_lookup_elem(map, &zero);
+	return map_value(map, 0);
 }
 
 /* Address of a line, or NULL. Line 0 means none: callers test it before. */

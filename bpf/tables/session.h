@@ -44,12 +44,12 @@ struct session_key {
 /* Address of a line of session memory, or NULL. */
 static __always_inline void *session_line(__u32 line)
 {
-	__u32 segment = line >> TUNNY_SEGMENT_SHIFT, zero = 0;
-	void *map = bpf_map_lookup_elem(&tunny_session_segments, &segment);
+	__u32 segment = line >> TUNNY_SEGMENT_SHIFT;
+	void *map = map_value(&tunny_session_segments, segment);
 
 	if (!map)
 		return NULL;
-	map = bpf_map_lookup_elem(map, &zero);
+	map = map_value(map, 0);
 	if (!map)
 		return NULL;
 	return map + (line & (TUNNY_SEGMENT_LINES - 1)) * TUNNY_LINE_BYTES;
@@ -158,8 +158,8 @@ static __always_inline void session_touch_line(__u32 line)
  */
 __noinline int tunny_session_prefetch(__u32 outer, __u64 w0, __u64 w1)
 {
-	__u32 zero = 0, first, second;
-	struct tunny_session_root *root = bpf_map_lookup_elem(&tunny_session_root, &zero);
+	__u32 first, second;
+	struct tunny_session_root *root = map_value(&tunny_session_root, 0);
 
 	if (!root)
 		return 0;
@@ -218,8 +218,8 @@ static __always_inline __u32 session_in(__u64 ref, const struct session_key *k)
  */
 __noinline __u32 tunny_session_guess(__u32 outer, __u64 w0, __u64 w1)
 {
-	__u32 zero = 0, first, second, tag;
-	struct tunny_session_root *root = bpf_map_lookup_elem(&tunny_session_root, &zero);
+	__u32 first, second, tag;
+	struct tunny_session_root *root = map_value(&tunny_session_root, 0);
 	struct tunny_session_bucket *a, *b;
 	__u64 hash, lines, n;
 
@@ -242,8 +242,8 @@ __noinline __u32 tunny_session_guess(__u32 outer, __u64 w0, __u64 w1)
 /* Line of the record of a key, 0 if there is none. */
 __noinline __u32 tunny_session_find(struct session_key *k)
 {
-	__u32 zero = 0, line;
-	struct tunny_session_root *root = bpf_map_lookup_elem(&tunny_session_root, &zero);
+	__u32 line;
+	struct tunny_session_root *root = map_value(&tunny_session_root, 0);
 	__u64 index, old;
 
 	if (!k || !root || READ_ONCE(root->magic) != TUNNY_SESSION_MAGIC)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Generators: `cargo xtask abi` writes bpf/include/abi.h; `--check` fails when the committed file differs. `style` checks the
 //! sources, `test` runs all tests, `skips` sums up which of them could not run, `count` counts lines and repeated blocks.
+mod bpf;
 mod count;
 mod lanes;
 mod silent;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The invariants of ARCHITECTURE.md that a look at the source can check: licence lines, where `unsafe` may stand, which
-//! crate may use which, that the packet path neither does I/O nor reads a clock, and that no retired word is a name.
+//! crate may use which, that the packet path neither does I/O nor reads a clock, and that no retired word is a name, the layers of `bpf/`.
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 const UNSAFE_CRATES: &[&str] = &["memory", "tables", "xdp", "node", "lab", "bench"];
 
 /// Crates whose library code does no I/O and reads no clock: time and randomness come in as arguments.
-const PURE_CRATES: &[&str] =
-    &["abi", "wire", "memory", "tables", "filter", "gateway", "session", "states", "pipeline", "cache", "chip"];
+const PURE_CRATES: &[&str] = &[
+    "abi", "wire", "memory", "tables", "filter", "gateway", "session", "states", "pipeline", "cache", "chip", "figures",
+];
 
 /// What no pure crate may name.
 const IMPURE: &[&str] = &[
@@ -44,12 +45,18 @@ const RANKS: &[(&str, u32)] = &[
     ("chip", 6),
     ("testkit", 6),
     ("node", 6),
-    ("lab", 7),
+    ("vtep", 0),
+    ("figures", 0),
+    ("commandline", 7),
     ("bench", 8),
+    ("lab", 9),
     ("cli", 9),
     ("fuzz", 9),
     ("xtask", 9),
 ];
+
+/// What only measures, plans, demonstrates or tests: the program `tunny` links none of it.
+const LABORATORY: &[&str] = &["figures", "pipeline", "cache", "chip", "testkit", "bench", "lab", "fuzz", "xtask"];
 
 /// Lines after which a file should be split by concept; over the hard limit the check fails.
 const FILE_LINES_MAX: usize = 800;
@@ -67,6 +74,7 @@ pub fn violations(root: &Path) -> Vec<String> {
         };
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
         check_file(&name, &text, &mut out);
+        crate::bpf::check(&name, &text, &mut out);
         crate::silent::check(&name, &text, &mut out);
         crate::words::check(&name, &text, &retired, &mut out);
     }
@@ -79,11 +87,15 @@ pub fn violations(root: &Path) -> Vec<String> {
         for (other, other_rank) in RANKS {
             let uses =
                 main.lines().any(|l| l.starts_with(&format!("{other}.")) || l.starts_with(&format!("{other} =")));
-            if uses && other_rank >= rank && other != krate {
-                out.push(format!(
-                    "{}: {krate} may not depend on {other}: dependencies point one way",
-                    manifest.display()
-                ));
+            if !uses || other == krate {
+                continue;
+            }
+            let may_not = format!("{}: {krate} may not depend on {other}:", manifest.display());
+            if other_rank >= rank {
+                out.push(format!("{may_not} dependencies point one way"));
+            }
+            if LABORATORY.contains(other) && !LABORATORY.contains(krate) {
+                out.push(format!("{may_not} `tunny` links nothing of the laboratory"));
             }
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hit rates over ClassBench sets and seeds: what `tunny cache compare` counts, without its clock and its exact-match cache, a JSON line a workload.
+//! Hit rates over ClassBench sets and seeds: what `tunny-lab cache compare` counts, without its clock and its exact-match cache, a JSON line a workload.
 //! `cargo run --release -p bench --example cache_sets -- FOLDER SEED[,SEED...] [SET...]`: SETs are files of the folder, all of them if none is named.
 use bench::Error;
 use cache::compare::{run, Env, Subject};

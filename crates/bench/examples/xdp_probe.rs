@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the XDP program's time goes: rounds of overlapping reads, and the program on tables that fit the cache and on those of
 //! the benches. `cargo run --release -p bench --example xdp_probe -- [rounds] [cache] [gateway] [nat] [nat10m] [filter] [filter10m]
-//! [BENCH...]`, as root; a bench by its name is run as by `tunny bench`, without the other crates that the binary needs.
+//! [BENCH...]`, as root; a bench by its name is run as by `tunny-lab bench`, without the other crates that the binary needs.
 //!
 //! TUNNY_OBJECT: another compiled `gateway.bpf.c` than the one built in, to compare two of them without building anything else.
 //! TUNNY_SAMPLES: samples of each figure (5); the median is printed.

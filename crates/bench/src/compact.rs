@@ -5,9 +5,9 @@
 //! structure the rate follows from the number of registers m, θ ≈ n ÷ 2m, so each rate has its m: the tables are built with it and filled,
 //! and what they take is what their memory takes. Beside them the least memory (m = n·√E ÷ 2) and the digest table.
 //! TUNNY_BENCH_CONNECTIONS lowers 10⁸, for machines with little memory.
-use crate::plot::{Line, Plot};
 use crate::report::round;
 use crate::{Context, Error, Goal, Report};
+use figures::{Line, Plot};
 use serde_json::json;
 use states::*;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ fn key(set: u32, i: u64, seed: u64) -> Key {
     Key::V4([first, abi::hash1(i, seed ^ u64::from(set))])
 }
 
-fn memory(lines: u64) -> Arc<dyn Memory> {
-    <dyn Memory>::heap(lines as u32)
+fn memory(lines: u64) -> Arc<dyn WordMemory> {
+    <dyn WordMemory>::heap(lines as u32)
 }
 
 fn fill(table: &mut dyn StateTable, n: u64, seed: u64) -> Result<(), Error> {
@@ -186,6 +186,7 @@ fn plot(rows: &[serde_json::Value], digests: &[(u64, f64)]) -> Plot {
         x: "collision rate".into(),
         y: "MiB".into(),
         lines,
+        ..Plot::default()
     }
 }
 

@@ -6,10 +6,10 @@
 //! beside the kernel. The table is a tenth of the paper's (θ1 1,000 and θ2 500 connections instead of 10K and 5K), and so are the long connections:
 //! both ends of all of them are in this process.
 use crate::flows::{at_once, flow, run, schedule, Flows, Server, PATIENCE};
-use crate::plot::{Line, Plot};
 use crate::sizes::{Sizes, DISTRIBUTIONS};
 use crate::wires::{become_an_end, Middle, Tenants, Wires, RULES};
 use crate::{cpu, linux, report, stats, Context, Error, Report};
+use figures::{Line, Plot};
 use node::states::MigrationView;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -351,6 +351,7 @@ fn fig12(rows: &[Row]) -> Plot {
         x: "load, % of what the kernel with connection tracking carries".into(),
         y: "completion time, µs".into(),
         lines,
+        ..Plot::default()
     }
 }
 
@@ -376,5 +377,6 @@ fn fig18b(sides: &[Filled; 3]) -> Plot {
         x: "share of flows that take longer".into(),
         y: "completion time, µs (2 s: did not come through)".into(),
         lines,
+        ..Plot::default()
     }
 }

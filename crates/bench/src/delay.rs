@@ -4,10 +4,10 @@
 //! A node in role filter and the kernel with connection tracking in the same place. Established UDP connections are the background; probes among
 //! them carry the time of sending. Full load is what the kernel's filter does in a second of its CPU with frames of that size, so both sides get the
 //! same packets at the same pace, which a faster side has more idle time with.
-use crate::plot::{Line, Plot};
 use crate::streams::{Pace, Seen, Streams, CONNECTIONS};
 use crate::wires::{Middle, RULES};
 use crate::{linux, report, stats, Context, Error, Report};
+use figures::{Line, Plot};
 use serde_json::{json, Value};
 use std::time::Duration;
 
@@ -315,6 +315,7 @@ fn plots(found: &Found) -> Vec<Plot> {
         x: x.into(),
         y: y.into(),
         lines,
+        ..Plot::default()
     };
     vec![
         plot("fig14", "Mean delay of data packets by size (CoFilter Fig. 14)", LOAD, "mean delay, µs", sizes(found)),

@@ -105,7 +105,7 @@ fn visible(loaded: &Loaded, packet: &[u8], texts: &[Vec<u8>; 2], count: usize) -
         scope.spawn(|| {
             let _ = cpu::pin(0, cpu::count() - 1);
             let slot = tables.slots().1 + 1;
-            watch(Gateway::with_nat(tables, slot, nat), packet, &start, (&seen, &waited), &stop, denied);
+            watch(Gateway::with_connections(tables, slot, nat), packet, &start, (&seen, &waited), &stop, denied);
         });
         cpu::wait_for(Duration::from_secs(1), || seen.load(Ordering::Acquire) != 0);
         let mut times = Times::default();

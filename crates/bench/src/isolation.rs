@@ -7,10 +7,10 @@
 //! of an operator, and with limits that nobody meets.
 use crate::masquerade::start;
 use crate::netns::Netns;
-use crate::plot::{Line, Plot};
 use crate::rig::{Frames, Side};
 use crate::workload::{write_ported, Random, Vm, Workload, PACKET_SLOT};
 use crate::{cpu, linux, report, snapshot, stats, Context, Error, Goal, Report};
+use figures::{Line, Plot};
 use node::daemon::Running;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -390,6 +390,7 @@ pub fn isolation(context: &Context) -> Result<Report, Error> {
         x: "share of connections that take longer".into(),
         y: "initial RTT, µs".into(),
         lines,
+        ..Plot::default()
     });
     report.detail("rig", "one node with two uplinks and one software worker, its port threads and worker on CPU 1; generators, answering sink on CPU 0; all with real-time priorities");
     Ok(report)

@@ -35,7 +35,6 @@ pub mod ovs_lookup;
 mod ovs_programs;
 pub mod ovs_trace;
 pub mod peers;
-pub mod plot;
 pub mod registry;
 pub mod report;
 pub mod rig;
@@ -52,7 +51,7 @@ pub mod wires;
 pub mod workload;
 
 pub use registry::{find, Bench, Group, BENCHES, HEADLINES};
-pub use report::{table, Goal, Machine, Report};
+pub use report::{Goal, Machine, Report};
 
 /// Why a bench could not run.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +82,7 @@ pub enum Error {
     #[error(transparent)]
     Object(#[from] xdp::object::ObjectError),
     /// No bench has this name.
-    #[error("There is no bench `{0}`: `tunny bench list` names them.")]
+    #[error("There is no bench `{0}`: `tunny-lab bench list` names them.")]
     Unknown(String),
 }
 

@@ -229,7 +229,7 @@ impl Rig {
             for (key, at) in keys.iter_mut().zip(some) {
                 let (port, bytes) = rig.frames[*at as usize];
                 let frame = &rig.buffers[*at as usize * BUFFER..][..bytes];
-                *key = cache::workload::input::frame(frame, port).unwrap_or_default();
+                *key = pipeline::frame::key_of(frame, port).unwrap_or_default();
             }
         })
     }

@@ -9,7 +9,7 @@ use crate::setup;
 use crate::user::{forward_staged, BATCH, BUFFER};
 use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
 use crate::{cpu, Context, Error, Goal, Report};
-use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
+use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
 use session::nat::{Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
 use session::{HeapMemory, Options, SessionMemory, TenantLimits, Tracker};
 use std::net::Ipv4Addr;
@@ -27,7 +27,7 @@ const HANDSHAKES: u32 = 64_000;
 const FIRST_PUBLIC: u32 = 0x6440_0000;
 
 /// A gateway whose VPCs go to the Internet over one pool of 65,536 addresses.
-fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer, Arc<Nat>), Error> {
+fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer, Arc<Connections>), Error> {
     let (mut writer, _) = setup::heap(workload)?;
     let route = Route { prefix: Prefix { addr: Ipv4Addr::UNSPECIFIED.into(), len: 0 }, target: Target::Internet };
     let tenants = (0..VPCS).map(|vpc| TenantChange {
@@ -72,7 +72,7 @@ fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer,
         vm_ports_max: 65_536,
     });
     translator.configure(&NatSpec { pools: vec![pool], snats: snats.collect(), elastics: vec![] });
-    Ok((writer, Arc::new(Nat::new(Arc::new(tracker), Arc::new(translator), Default::default(), None))))
+    Ok((writer, Arc::new(Connections::new(Arc::new(tracker), Arc::new(translator), Default::default(), None))))
 }
 
 /// Turns a packet between VMs into the first one of connection n: its VM's n-th port, an Internet address of its own.
@@ -186,7 +186,7 @@ pub fn new_connections(context: &Context) -> Result<Report, Error> {
     context.say(&format!("new-connections: {all} connections of {} VMs", VPCS * VMS));
     let workload = Workload::region(VPCS, VMS, 64, context.seed);
     let (writer, nat) = internet(&workload, all + tcps + 1024, context.seed)?;
-    let mut gateway = Gateway::with_nat(writer.tables(), writer.tables().slots().1, nat.clone());
+    let mut gateway = Gateway::with_connections(writer.tables(), writer.tables().slots().1, nat.clone());
     let packets = workload.packets_from_each(context.seed);
     let cpu_of = cpu::count() - 1;
     cpu::pin(0, cpu_of).map_err(Error::io("pinning the worker"))?;
@@ -228,6 +228,7 @@ pub fn new_connections(context: &Context) -> Result<Report, Error> {
     let mut report =
         Report::new("new-connections", "per second", rates, Some(Goal::AtLeast(1e6)), "one core, memory to memory");
     report
+        .compared("A connection is its first packet of UDP; a TCP connection takes three packets to begin (tcp_handshakes_per_s).")
         .detail_median("tcp_handshakes_per_s", &tcp_rates)
         .detail("packets_of_a_handshake", 3)
         .detail("sessions", stats.sessions)

@@ -25,6 +25,7 @@ use crate::ovs_trace::shared_dumps;
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
 use cache::engine::Kind;
 use cache::workload::{input, Parameters};
+use pipeline::frame::{frame_of, key_of};
 use pipeline::{CtCall, Field, Key, Sink, Target};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -84,49 +85,6 @@ fn split(actions: &str) -> Vec<&str> {
     all
 }
 
-/// An IPv4 frame with these fields; none for other packets.
-pub fn frame_of(key: &Key) -> Option<Vec<u8>> {
-    if key.get(Field::EthType) != 0x0800 || key.get(Field::NwFrag) != 0 {
-        return None;
-    }
-    let mut out = Vec::with_capacity(64);
-    let mut put = |value: u128, bytes: usize| out.extend_from_slice(&value.to_be_bytes()[16 - bytes..]);
-    put(key.get(Field::EthDst), 6);
-    put(key.get(Field::EthSrc), 6);
-    if key.get(Field::VlanTci) & 0x1000 != 0 {
-        put(0x8100, 2);
-        put(key.get(Field::VlanTci) & 0xefff, 2);
-    }
-    put(0x0800, 2);
-    let protocol = key.get(Field::NwProto);
-    let body = match protocol {
-        6 => 20,
-        _ => 8,
-    };
-    let mut header = [0u8; 20];
-    header[..4].copy_from_slice(&[0x45, key.get(Field::NwTos) as u8, 0, 20 + body]);
-    header[8..10].copy_from_slice(&[key.get(Field::NwTtl).max(2) as u8, protocol as u8]);
-    header[12..16].copy_from_slice(&(key.get(Field::NwSrc) as u32).to_be_bytes());
-    header[16..].copy_from_slice(&(key.get(Field::NwDst) as u32).to_be_bytes());
-    let sum: u32 = header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    header[10..12].copy_from_slice(&checksum.to_be_bytes());
-    out.extend_from_slice(&header);
-    let mut put = |value: u128, bytes: usize| out.extend_from_slice(&value.to_be_bytes()[16 - bytes..]);
-    match protocol {
-        1 => put(key.get(Field::TcpSrc) << 8 | key.get(Field::TcpDst), 2),
-        _ => put(key.get(Field::TcpSrc) << 16 | key.get(Field::TcpDst), 4),
-    }
-    match protocol {
-        6 => [(0, 8), (0x5010, 2), (0xffff, 2), (0, 4)].into_iter().for_each(|(v, n)| put(v, n)),
-        17 => put(8 << 16, 4),
-        _ => put(0, 6),
-    }
-    out.resize(out.len().max(60), 0);
-    Some(out)
-}
-
 fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [0xA1B2_C3D4u32, 0x0004_0002, 0, 0, 65_535, 1] {
@@ -147,7 +105,7 @@ fn as_frames(headers: impl IntoIterator<Item = Key>) -> Result<(BTreeMap<u16, Ve
     for key in headers {
         let Some(frame) = frame_of(&key) else { continue };
         let port = key.get(Field::InPort) as u16;
-        keys.push(input::frame(&frame, port).map_err(|why| Error::Failed { what: "making a frame".into(), why })?);
+        keys.push(key_of(&frame, port).map_err(|why| Error::Failed { what: "making a frame".into(), why })?);
         ports.entry(port).or_default().push(frame);
     }
     Ok((ports, keys))
@@ -445,34 +403,5 @@ mod tests {
         assert_eq!(lines[1], "table=2 actions=resubmit(,48)");
         assert_eq!(lines[2], "table=3 actions=clone(resubmit(,4),output:200),output:200");
         assert_eq!(lines[3..], ["table=4 actions=drop"]);
-    }
-
-    #[test]
-    fn a_frame_is_read_back_as_the_key_that_it_was_made_of() {
-        for protocol in [1u128, 6, 17, 47] {
-            let mut key = Key::default();
-            let fields = [
-                (Field::InPort, 3),
-                (Field::EthDst, 0x02_0000_0000_01),
-                (Field::EthSrc, 0x02_0000_0000_02),
-                (Field::EthType, 0x0800),
-                (Field::VlanTpid, 0x8100),
-                (Field::VlanTci, 0x3005),
-                (Field::NwTtl, 64),
-                (Field::NwSrc, 0x0a00_0001),
-                (Field::NwDst, 0x0a00_0002),
-                (Field::NwProto, protocol),
-            ];
-            fields.into_iter().for_each(|(field, value)| key.set(field, value));
-            if protocol != 47 {
-                key.set(Field::TcpSrc, 8);
-                key.set(Field::TcpDst, 0);
-            }
-            if protocol == 6 {
-                key.set(Field::TcpFlags, 0x10);
-            }
-            let frame = frame_of(&key).unwrap();
-            assert_eq!(input::frame(&frame, 3).unwrap(), key, "protocol {protocol}");
-        }
     }
 }

@@ -88,7 +88,7 @@ pub struct Report {
     pub machine: Machine,
     /// Plots, kept beside the table when results are saved.
     #[serde(skip)]
-    pub plots: Vec<crate::plot::Plot>,
+    pub plots: Vec<figures::Plot>,
 }
 
 impl Report {
@@ -165,36 +165,6 @@ pub fn round(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Results as a table for reading; below it what belongs beside the values.
-pub fn table(reports: &[Report]) -> String {
-    let mut rows = vec![["bench", "value", "unit", "goal", "met", "spread", "compared with"].map(String::from)];
-    for r in reports {
-        let met = r.met.map_or("–", |m| if m { "yes" } else { "NO" });
-        rows.push([
-            r.name.into(),
-            round(r.value).to_string(),
-            r.unit.into(),
-            r.goal_text(),
-            met.into(),
-            format!("{:.1}%", r.spread * 100.0),
-            r.compared_with.clone(),
-        ]);
-    }
-    let widths: Vec<usize> = (0..7).map(|c| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in rows {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
-        out.push_str(cells.join("  ").trim_end());
-        out.push('\n');
-    }
-    for r in reports {
-        for sentence in &r.caveats {
-            out.push_str(&format!("{}: {sentence}\n", r.name));
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,21 +175,15 @@ mod tests {
         assert_eq!((r.value, r.met), (110.0, Some(true)));
         let r = Report::new("x", "ns", vec![100.0, 130.0, 110.0], Some(Goal::AtLeast(120.0)), "y");
         assert_eq!(r.met, Some(false));
-        assert!(table(&[r]).contains("NO"));
     }
 
     #[test]
-    fn a_goal_of_another_definition_is_not_met_and_the_table_says_why() {
+    fn a_goal_of_another_definition_is_not_met_and_the_report_says_why() {
         let mut r = Report::new("x", "ns", vec![100.0], Some(Goal::AtMost(120.0)), "y");
         r.only_if(true, "As defined.");
         assert_eq!(r.met, Some(true));
         r.only_if(false, "A fresh engine stands for a node.");
         assert_eq!(r.met, Some(false));
-        let text = table(std::slice::from_ref(&r));
-        assert!(
-            text.contains("NO") && text.ends_with("x: As defined.\nx: A fresh engine stands for a node.\n"),
-            "{text}"
-        );
         assert_eq!(serde_json::to_value(&r).unwrap()["beside"][1], "A fresh engine stands for a node.");
         // Without a goal there is nothing to meet.
         let mut r = Report::new("x", "ns", vec![100.0], None, "y");

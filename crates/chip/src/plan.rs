@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A whole plan: what `tunny plan chip` prints and exports.
+//! A whole plan: what `tunny-lab plan chip` prints and exports.
 
 use crate::alloc::{Chip, NoRoom};
 use crate::binding::Binding;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Single tables as `tunny plan table` asks for them: action data, counters, meters and registers (cases computed by hand in
+//! Single tables as `tunny-lab plan table` asks for them: action data, counters, meters and registers (cases computed by hand in
 //! docs/design/chip-blocks.md), tables that cannot be, and what is said of those that do not fit.
 
 use chip::alloc::{audit, Chip};

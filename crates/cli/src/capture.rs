@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny capture`: punted and dropped packets with their reasons.
 
-use crate::output::{print, say, Format};
+use crate::output::{note, print, say, Format};
 use crate::Global;
 use anyhow::Context;
 use node::client::Client;
@@ -94,7 +94,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(name, n)| (std::cmp::Reverse(*n), *name));
     let list: Vec<_> = reasons.iter().map(|(name, n)| format!("{name} {n}")).collect();
-    say(format_args!("tunny: {taken} packets{}{}", if list.is_empty() { "" } else { ": " }, list.join(", ")));
+    note(format_args!("{taken} packets{}{}", if list.is_empty() { "" } else { ": " }, list.join(", ")));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,12 +3,12 @@
 
 use crate::Global;
 use anyhow::Context;
-use lab::host::{Port, Vtep};
 use model::{Kind, Mac, Model, Object};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use vtep::{Port, Vtep};
 
 /// Print the commands that make a Linux host a VTEP for this gateway.
 ///
@@ -155,7 +155,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         zero_checksum: args.zero_checksum,
     };
     let vteps: Vec<Vtep> = host.vnis.iter().map(vtep).collect();
-    let steps = lab::host::host_steps(&vteps, &args.port);
+    let steps = vtep::host_steps(&vteps, &args.port);
     let given = |mac: &str| args.port.iter().any(|p| p.mac.eq_ignore_ascii_case(mac));
     let without_port: Vec<_> = host.vms.iter().filter(|(_, mac, _)| !given(mac)).collect();
     let value = serde_json::json!({
@@ -167,7 +167,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             .collect::<Vec<_>>(),
     });
     crate::output::show(global.output, &value, |_| {
-        let mut text = lab::host_commands(&args.nc, &steps);
+        let mut text = vtep::host_commands(&args.nc, &steps);
         for (name, mac, vni) in &without_port {
             text += &format!("\n# VM {name}: run again with --port DEVICE,{mac},{vni} for the commands of its port.\n");
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listings as they come: nothing is held but what aligns columns, so that millions of objects can be written.
 
-use crate::output::{say, Columns, Format, Out};
+use crate::output::{note, Columns, Format, Out};
 use anyhow::Context;
 use node::client::Client;
 use serde_json::Value;
@@ -25,6 +25,8 @@ pub struct Printer {
     rows: Vec<Value>,
     columns: Columns,
     count: u64,
+    /// It is an export, which says where it begins and ends.
+    export: bool,
 }
 
 impl Printer {
@@ -37,6 +39,7 @@ impl Printer {
             rows: Vec::new(),
             columns: Columns::default(),
             count: 0,
+            export: false,
         }
     }
 
@@ -64,6 +67,9 @@ impl Printer {
                 write!(self.out, "{before}  {}", model::plain_json(&text))
             }
             Format::Yaml if value.get("apiVersion").is_some() => {
+                if self.export && self.count == 1 {
+                    self.out.write_all(model::EXPORT_BEGINS.as_bytes())?;
+                }
                 self.out.write_all(model::yaml_document(&value).as_bytes())
             }
             Format::Yaml => {
@@ -84,8 +90,8 @@ impl Printer {
         write!(self.out, "{before}{text}").context("cannot write to standard output")
     }
 
-    /// Writes what is left; how many items there were.
-    pub fn end(mut self) -> anyhow::Result<u64> {
+    /// Writes what is left, of a list that is `whole` or cut; how many items there were.
+    pub fn end(mut self, whole: bool) -> anyhow::Result<u64> {
         match (self.format, self.count) {
             (Format::Table, 0) => writeln!(self.out, "nothing to show"),
             (Format::Table, _) => {
@@ -95,6 +101,7 @@ impl Printer {
             (Format::Json, 0) => writeln!(self.out, "[]"),
             (Format::Json, _) => write!(self.out, "\n]\n"),
             (Format::Yaml, 0) => writeln!(self.out, "# nothing to show"),
+            (Format::Yaml, n) if self.export && whole => writeln!(self.out, "{}{n}", model::EXPORT_ENDS),
             (Format::Yaml, _) => Ok(()),
         }
         .and_then(|()| self.out.flush())
@@ -106,9 +113,7 @@ impl Printer {
 /// Says that a listing is cut, which its exit status says too.
 pub fn cut(count: u64, rest: &str) -> ExitCode {
     let on = if rest.is_empty() || rest == "-" { String::new() } else { format!(", or --continue {rest} to go on") };
-    say(format_args!(
-        "tunny: the list is cut: these are the first {count}, and there are more; give --limit 0 for all{on}"
-    ));
+    note(format_args!("the list is cut: these are the first {count}, and there are more; give --limit 0 for all{on}"));
     ExitCode::from(CUT)
 }
 
@@ -119,8 +124,8 @@ pub fn latest<T>(list: &mut Vec<T>, limit: u64) -> ExitCode {
     if left == 0 {
         return ExitCode::SUCCESS;
     }
-    say(format_args!(
-        "tunny: the list is cut: these are the latest {limit}, and there are {left} older ones; give --limit 0 for all"
+    note(format_args!(
+        "the list is cut: these are the latest {limit}, and there are {left} older ones; give --limit 0 for all"
     ));
     ExitCode::from(CUT)
 }
@@ -128,8 +133,9 @@ pub fn latest<T>(list: &mut Vec<T>, limit: u64) -> ExitCode {
 /// Fetches a listing and writes it.
 pub fn show(client: &Client, path: &str, format: Format, layout: Layout) -> anyhow::Result<ExitCode> {
     let mut printer = Printer::new(format, layout);
+    printer.export = path.starts_with("/v1/objects/all");
     let end = client.lines(path, |line| printer.take(line))??;
-    let count = printer.end()?;
+    let count = printer.end(end.rest.is_empty() && end.error.is_empty())?;
     anyhow::ensure!(end.error.is_empty(), "{}", end.error);
     anyhow::ensure!(end.count == count, "the node listed {} objects, and {count} arrived; list again", end.count);
     Ok(if end.rest.is_empty() { ExitCode::SUCCESS } else { cut(count, &end.rest) })

@@ -1,35 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `tunny` binary. One file a command: each has an `Args` structure, whose documentation is the command's help and
-//! manual page, and a `run` function. What several commands share is in [`output`].
+//! manual page, and a `run` function. What several commands share is in [`output`], beside what `tunny-lab` has too.
 #![forbid(unsafe_code)]
 
 mod agent;
 mod apply;
-mod bench;
-mod cache;
 mod capture;
-mod completion;
 mod delete;
 mod get;
 mod history;
 mod host_commands;
-mod input;
-mod lab;
 mod listing;
 mod node;
-mod output;
-mod plan;
-mod reference;
 mod replay;
 mod schema;
 mod sessions;
-mod sink;
 mod top;
 mod trace;
 mod validate;
 mod version;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
+use commandline::{completion, input, output, reference, sink, Program};
 use output::Format;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,115 +83,58 @@ enum Command {
     Replay(replay::Args),
     Schema(schema::Args),
     HostCommands(host_commands::Args),
-    Lab(lab::Args),
-    Cache(cache::Args),
-    Plan(Box<plan::Args>),
-    Bench(bench::Args),
     Completion(completion::Args),
     Version(version::Args),
     #[command(hide = true)]
     CliReference(reference::Args),
 }
 
+impl Program for Cli {
+    const NAME: &'static str = "tunny";
+
+    fn format(&self) -> Format {
+        self.global.output
+    }
+
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let global = &self.global;
+        match self.command {
+            Command::Node(args) => node::run(*args, global),
+            Command::Agent(args) => agent::run(args, global),
+            Command::Validate(args) => validate::run(args, global),
+            Command::Apply(args) => apply::run(args, global),
+            Command::Delete(args) => delete::run(args, global),
+            Command::Get(args) => get::run(args, global),
+            Command::History(args) => history::run(args, global),
+            Command::Rollback(args) => history::rollback(args, global),
+            Command::Top(args) => top::run(args, global),
+            Command::Trace(args) => trace::run(*args, global),
+            Command::Capture(args) => capture::run(args, global),
+            Command::Replay(args) => replay::run(args, global),
+            Command::Schema(args) => schema::run(args, global),
+            Command::HostCommands(args) => host_commands::run(args, global),
+            Command::Completion(args) => completion::run::<Cli>(args),
+            Command::Version(args) => version::run(args, global),
+            Command::CliReference(args) => {
+                reference::run::<Cli>(args, "cli.md", &[("configuration.md", model::reference())])
+            }
+        }
+    }
+
+    fn instead(refusal: &clap::Error) -> Option<String> {
+        moved(refusal, std::env::args().skip(1))
+    }
+}
+
+/// What was said of a command that is the laboratory's: how it is called now.
+fn moved(refusal: &clap::Error, words: impl Iterator<Item = String>) -> Option<String> {
+    let Some(ContextValue::String(command)) = refusal.get(ContextKind::InvalidSubcommand) else { return None };
+    let rest: Vec<String> = words.skip_while(|word| word != command).collect();
+    ["lab", "bench", "plan", "cache"].contains(&command.as_str()).then(|| format!("use tunny-lab {}", rest.join(" ")))
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(answer) => return help_or_refusal(&answer),
-    };
-    let global = &cli.global;
-    let result = match cli.command {
-        Command::Node(args) => node::run(*args, global),
-        Command::Agent(args) => agent::run(args, global),
-        Command::Validate(args) => validate::run(args, global),
-        Command::Apply(args) => apply::run(args, global),
-        Command::Delete(args) => delete::run(args, global),
-        Command::Get(args) => get::run(args, global),
-        Command::History(args) => history::run(args, global),
-        Command::Rollback(args) => history::rollback(args, global),
-        Command::Top(args) => top::run(args, global),
-        Command::Trace(args) => trace::run(*args, global),
-        Command::Capture(args) => capture::run(args, global),
-        Command::Replay(args) => replay::run(args, global),
-        Command::Schema(args) => schema::run(args, global),
-        Command::HostCommands(args) => host_commands::run(args, global),
-        Command::Lab(args) => lab::run(args, global),
-        Command::Cache(args) => cache::run(args, global),
-        Command::Plan(args) => plan::run(*args, global),
-        Command::Bench(args) => bench::run(args, global),
-        Command::Completion(args) => completion::run(args, global),
-        Command::Version(args) => version::run(args, global),
-        Command::CliReference(args) => reference::run(args, global),
-    };
-    result.unwrap_or_else(|error| {
-        output::fail(global.output, &sentence(&error));
-        ExitCode::FAILURE
-    })
-}
-
-/// Prints what clap has to say: help and version to standard output, a wrong command line to standard error.
-fn help_or_refusal(answer: &clap::Error) -> ExitCode {
-    if answer.use_stderr() && wants_json(std::env::args()) {
-        let (text, _) = without_escape(&answer.to_string());
-        let sentences: Vec<&str> =
-            text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more")).collect();
-        let words: Vec<&str> = sentences.iter().flat_map(|line| line.split_whitespace()).collect();
-        output::fail(Format::Json, words.join(" ").trim_start_matches("error: "));
-        return ExitCode::from(2);
-    }
-    if answer.use_stderr() {
-        let text = answer.to_string();
-        let (kept, negative) = without_escape(&text);
-        // Words of the command line may hold what a terminal obeys. Then the colours go, too.
-        if negative || text.contains(|c: char| c.is_control() && c != '\n') {
-            output::say(kept.trim_end());
-            return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2));
-        }
-    }
-    match answer.print() {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            output::say(format_args!("tunny: cannot write the help: {e}"));
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2)),
-    }
-}
-
-/// The text of a refusal without the advice to write `-- -1`, which helps where words are free and not where a number is wanted;
-/// whether it had that advice.
-fn without_escape(text: &str) -> (String, bool) {
-    let advice = |line: &str| {
-        let value = line.trim_start().strip_prefix("tip: to pass '-")?.split('\'').next()?;
-        value.parse::<f64>().ok()
-    };
-    if !text.lines().any(|line| advice(line).is_some()) {
-        return (text.to_string(), false);
-    }
-    let other = |line: &str| {
-        if advice(line).is_some() {
-            "  tip: a number here is not negative".to_string()
-        } else {
-            line.to_string()
-        }
-    };
-    (text.lines().map(other).collect::<Vec<_>>().join("\n"), true)
-}
-
-/// Whether JSON was asked for on a command line that could not be read.
-fn wants_json(args: impl Iterator<Item = String>) -> bool {
-    let words: Vec<String> = args.collect();
-    let apart = |pair: &[String]| ["-o", "--output"].contains(&pair[0].as_str()) && pair[1] == "json";
-    words.windows(2).any(apart) || words.iter().any(|w| ["-ojson", "-o=json", "--output=json"].contains(&w.as_str()))
-}
-
-/// An error with those of its causes that it does not name itself.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(|c| c.to_string()) {
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
+    commandline::main::<Cli>()
 }
 
 #[cfg(test)]
@@ -215,5 +151,20 @@ mod tests {
             let refused = Cli::try_parse_from(["tunny", "--instance", name, "get", "status"]);
             assert!(refused.is_err(), "{name:?}");
         }
+    }
+
+    #[test]
+    fn committed_reference_is_current() {
+        let have = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/cli.md"));
+        assert!(
+            have.is_ok_and(|have| have == reference::markdown::<Cli>()),
+            "docs/reference/cli.md is stale: run `make generate`"
+        );
+    }
+
+    #[test]
+    fn commands_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny node`: the daemon.
 
-use crate::output::say;
+use crate::output::note;
 use crate::Global;
 use node::daemon::{self, Options};
 use node::dataplane::{Choice, WORKERS_MAX};
@@ -85,14 +85,14 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         let gone = daemon::uninstall(&pins)?;
         node::claim::remove_lock(&global.socket())?;
+        // A node that was killed leaves it; nobody listens there.
+        let _ = std::fs::remove_file(global.socket());
         match gone {
-            true => say(format_args!(
-                "tunny: the fast path of instance {} is off its ports; its tables are gone",
+            true => note(format_args!(
+                "the fast path of instance {} is off its ports; its tables are gone",
                 global.instance
             )),
-            false => {
-                say(format_args!("tunny: instance {} has nothing installed under {}", global.instance, pins.display()))
-            }
+            false => note(format_args!("instance {} has nothing installed under {}", global.instance, pins.display())),
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -103,7 +103,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         && global.instance == "default"
         && node::claim::move_earlier_state(&own_state)?
     {
-        say(format_args!("tunny: the state of an earlier version was moved to {}", own_state.display()));
+        note(format_args!("the state of an earlier version was moved to {}", own_state.display()));
     }
     let state = args.state.unwrap_or(own_state);
     let config = if args.config.is_empty() && !args.no_config { configured(&global.instance) } else { args.config };

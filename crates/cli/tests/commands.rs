@@ -9,7 +9,7 @@ use tempfile::TempDir;
 const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
 
 /// Command lines that are refused must be at least so many.
-const REFUSED_MIN: usize = 25;
+const REFUSED_MIN: usize = 50;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node whose engine is changed while packets run, and what `tunny capture` sees in each. Needs root; without it the test
-//! says so and passes.
+//! A node whose engine is changed while packets run, and what `tunny capture` sees in each. Needs root.
 
 mod region;
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Commands against odd files, full disks and readers that go away. No node is needed.
 
+#[path = "../../commandline/tests/program/mod.rs"]
+mod program;
+
+use program::said;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
 
@@ -17,49 +21,21 @@ fn tunny(args: &[&str]) -> Command {
     command
 }
 
-fn said(out: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
-}
-
-/// Every command that prints without a node.
-fn printing() -> Vec<Vec<String>> {
+#[test]
+fn a_full_disk_is_a_plain_error_and_a_reader_that_left_is_none() {
     let example = example().display().to_string();
-    let words = [
+    let lines = [
         "version".to_string(),
         "version -o json".into(),
         "--help".into(),
         "get --help".into(),
         "cli-reference".into(),
-        "bench list".into(),
-        "lab --suffix none status".into(),
         format!("validate {example}"),
         format!("validate -o json {example}"),
         format!("host-commands host-a --config {example}"),
         format!("trace vni=100 src=10.0.0.11 dst=10.0.0.12 udp from=192.0.2.11 --config {example}"),
     ];
-    words.iter().map(|w| w.split(' ').map(String::from).collect()).collect()
-}
-
-#[test]
-fn a_full_disk_is_a_plain_error_and_a_reader_that_left_is_none() {
-    for words in printing() {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let out = tunny(&words).stdout(full).output().unwrap();
-        let text = said(&out);
-        assert!(
-            out.status.code() == Some(1) && text.contains("No space left") && !text.contains("panicked"),
-            "{words:?}: {text}"
-        );
-        // Nobody may hear the error itself.
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let out = tunny(&words).stdout(full.try_clone().unwrap()).stderr(full).output().unwrap();
-        assert_eq!(out.status.code(), Some(1), "{words:?}");
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let out = tunny(&words).stdout(writer).output().unwrap();
-        assert!(out.status.success() && said(&out).is_empty(), "{words:?}: {:?} {}", out.status, said(&out));
-    }
+    lines.iter().for_each(|words| program::prints_or_says_why(TUNNY, words));
 }
 
 #[test]

@@ -171,6 +171,37 @@ fn live_tables_are_never_emptied_by_another_state() {
     assert_eq!(scene.start("xdp", "s", "b", &[]).vms_in_tables(), 0);
 }
 
+/// The kernel goes on with an attached program whatever the next node is: one that could not change its tables must not start.
+#[test]
+fn a_node_without_fast_path_does_not_start_beside_an_attached_one() {
+    if !(skip::have_root("to load XDP and pin it") && can_pin()) {
+        return;
+    }
+    let _port = PORT.lock().unwrap_or_else(|e| e.into_inner());
+    let scene = Scene::new("stays");
+    let first = scene.start("xdp", "s", "a", &[]);
+    for engine in ["user", "none"] {
+        let said = scene.refused(engine, "t", "b", &[]);
+        assert!(said.contains("another `tunny node` runs on"), "{engine} while it lives: {said}");
+    }
+    first.kill();
+    // As the link of an uplink is pinned; without one, nothing forwards that could be wrong.
+    let link = scene.pins.join("link-7-native");
+    std::fs::create_dir(&link).unwrap();
+    for engine in ["user", "none"] {
+        let said = scene.refused(engine, "s", "a", &[]);
+        assert!(said.contains("still attached") && said.contains("--uninstall"), "{engine}: {said}");
+    }
+    // `auto` that may not load programs, as under a unit that lost its capabilities.
+    let mut fallback = Command::new("setpriv");
+    fallback.args(["--bounding-set", "-bpf,-sys_admin,-perfmon,-net_admin"]);
+    let auto = scene.command("auto", "s", "a", &[]);
+    let out = fallback.arg(auto.get_program()).args(auto.get_args()).output().unwrap();
+    assert!(!out.status.success() && text(&out).contains("still attached"), "auto: {}", text(&out));
+    std::fs::remove_dir(&link).unwrap();
+    scene.start("user", "s", "a", &[]).kill();
+}
+
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
 }

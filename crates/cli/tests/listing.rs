@@ -75,6 +75,31 @@ fn restored(count: u32) {
     assert_eq!(objects, 23 + 2 + count as usize);
 }
 
+/// A backup of which the end is missing would delete what it does not name.
+#[test]
+fn a_backup_that_was_cut_is_refused() {
+    let node = filled(50);
+    export(&node, &["get", "all", "-o", "yaml"], "backup.yaml");
+    let file = node.dir.path().join("backup.yaml");
+    let whole = std::fs::read_to_string(&file).unwrap();
+    assert!(whole.ends_with("\n# The end of the export. Objects: 75\n"), "{}", &whole[whole.len() - 80..]);
+    let documents: Vec<usize> = whole.match_indices("---\n").map(|(at, _)| at).collect();
+    let last = *documents.last().unwrap();
+    for end in [last, last + 4, whole.len() - 40, documents[30] + 20] {
+        std::fs::write(&file, &whole[..end]).unwrap();
+        for command in [&["apply", "--yes", "--replace"][..], &["apply", "--yes"], &["validate"]] {
+            let out = node.command(&[command, &[file.to_str().unwrap()]].concat()).output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+            assert!(
+                !out.status.success() && said.contains("is cut: it begins as an export"),
+                "{command:?} {end}: {said}"
+            );
+        }
+    }
+    std::fs::write(&file, &whole).unwrap();
+    node.said(&["apply", "--yes", file.to_str().unwrap()]);
+}
+
 #[test]
 fn an_export_is_complete_and_restores_to_the_same_digest() {
     restored(5000);

@@ -2,6 +2,9 @@
 //! The systemd units ask for no more than they need, the scripts of the package are scripts, manual pages and completion know all
 //! commands.
 
+#[path = "../../commandline/tests/program/mod.rs"]
+mod program;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -97,30 +100,8 @@ fn the_example_that_the_package_installs_is_valid() {
 
 #[test]
 fn every_command_has_a_manual_page_and_is_completed() {
-    let tunny = |args: &[&str]| {
-        let out = Command::new(env!("CARGO_BIN_EXE_tunny")).args(args).output().unwrap();
-        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-        String::from_utf8(out.stdout).unwrap()
-    };
-    let dir = tempfile::tempdir().unwrap();
-    tunny(&["cli-reference", "--man", dir.path().to_str().unwrap()]);
-    let reference = tunny(&["cli-reference"]);
-    let commands: Vec<&str> =
-        reference.lines().filter_map(|l| l.trim_start_matches('#').strip_prefix(" tunny ")).collect();
-    assert!(commands.len() > 20, "{commands:?}");
-    for command in &commands {
-        let page = dir.path().join(format!("tunny-{}.1", command.replace(' ', "-")));
-        let text = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
-        assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{command}");
-    }
-    // And no page for what is hidden.
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), commands.len() + 1);
-    for shell in ["bash", "zsh", "fish"] {
-        let script = tunny(&["completion", shell]);
-        let missing: Vec<&&str> =
-            commands.iter().filter(|c| !script.contains(c.split(' ').next_back().unwrap())).collect();
-        assert!(missing.is_empty(), "{shell}: {missing:?}");
-    }
+    let commands = program::pages_and_completion(env!("CARGO_BIN_EXE_tunny"));
+    assert!(commands >= 15, "only {commands}");
 }
 
 /// The changelog as Debian has it: the version that is built first, bullets in lines of 80 columns, a trailer a version.

@@ -284,9 +284,9 @@ fn hosts_send_no_checksum(region: &Region) {
         ns.run("ip link del vx300").unwrap();
         ns.run("ip link del br300").unwrap();
         let vtep = plan::vteps(host, 1500).into_iter().find(|v| v.vni == 300).unwrap();
-        let steps = lab::host::vtep_steps(&lab::host::Vtep { zero_checksum: true, ..vtep });
+        let steps = vtep::vtep_steps(&vtep::Vtep { zero_checksum: true, ..vtep });
         let ports: Vec<_> = plan::ports(host).into_iter().filter(|p| p.vni == 300).collect();
-        for step in steps.into_iter().chain(ports.iter().flat_map(lab::host::port_steps)) {
+        for step in steps.into_iter().chain(ports.iter().flat_map(vtep::port_steps)) {
             ns.run_argv(&step.argv).unwrap();
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The upgrade to another table layout, under traffic. A running node's pins are made to look like those of a version with
 //! another layout: the next start must not touch them, build its own tables beside, switch, and remove the old ones, without
-//! losing a packet or a counter. Needs root; without it the test says so and passes.
+//! losing a packet or a counter. Needs root.
 
 mod region;
 

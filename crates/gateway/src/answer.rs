@@ -3,9 +3,10 @@
 
 use abi::DropReason;
 
-use crate::encap::{encapsulate, Outer, OVERHEAD};
+use crate::framing::Carrier;
 use crate::packet::Packet;
 use crate::record::Recorder;
+use crate::stages::rewrite::Tos;
 use crate::work::{Path, Work};
 use crate::{Frame, Verdict};
 
@@ -28,26 +29,15 @@ pub(crate) fn path_back<R: Recorder>(
     // Known if sources are checked; else anybody may have sent it, and only NCs have a path.
     let nc = w.sending_nc(p).ok_or(DropReason::SourceUnknown)?;
     let path = w.path_to(nc, flow)?;
-    if inner_len + OVERHEAD[path.nc_v6 as usize] - wire::ethernet::HEADER_LEN > path.nexthop.mtu as usize {
-        return Err(DropReason::TooBig);
+    match path.fits(inner_len) {
+        true => Ok(path),
+        false => Err(DropReason::TooBig),
     }
-    Ok(path)
 }
 
-/// The outer headers for that path.
-pub(crate) fn outer_back<R: Recorder>(w: &Work<'_, R>, p: &Packet, path: &Path, back: Back) -> Outer {
-    let s = &w.settings;
-    let dscp = if s.uniform { back.tos & 0xfc } else { s.dscp };
-    let ecn = if s.ecn_off { 0 } else { back.tos & 3 };
-    Outer {
-        dmac: path.nexthop.dmac,
-        smac: path.nexthop.smac,
-        v6: path.nc_v6,
-        remote: path.nc,
-        tos: dscp | ecn,
-        flow: back.flow,
-        vni: p.vni,
-    }
+/// What a frame leaves in on that path, in a VNI.
+pub(crate) fn carrier_back<R: Recorder>(w: &Work<'_, R>, path: &Path, back: Back, vni: u32) -> Carrier {
+    path.carrier(Tos::new(&w.settings, back.tos, back.tos, back.tos & 3).outer, back.flow, vni)
 }
 
 /// Sends back what stands in the frame as its inner frame, which has not changed its length.
@@ -84,8 +74,7 @@ fn send<R: Recorder>(
     back: Back,
 ) -> Result<Verdict, DropReason> {
     let path = path_back(w, p, back.flow, inner_len)?;
-    let outer = outer_back(w, p, &path, back);
-    let start = encapsulate(f.buffer, at, inner_len, &outer, &w.settings).ok_or(DropReason::TxFailed)?;
+    let start = carrier_back(w, &path, back, p.vni).encapsulate(f.buffer, at, inner_len, &w.settings)?;
     f.offset = start as u32;
     f.len = (at - start + inner_len) as u32;
     Ok(Verdict::Answer { ifindex: path.nexthop.ifindex })

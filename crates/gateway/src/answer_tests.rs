@@ -24,11 +24,12 @@ fn an_answer_has_the_dscp_and_ecn_that_the_options_say() {
             (false, false, 0, 3, 3),
             (true, false, 0, 0, 0),
         ] {
-            let (outer, _) = with_work(rig.gateway.tables(), None, rig.now, |w| {
+            let (carrier, _) = with_work(rig.gateway.tables(), None, rig.now, |w| {
                 (w.settings.uniform, w.settings.ecn_off, w.settings.dscp) = (uniform, ecn_off, dscp);
                 let path = path_back(w, &p, 77, 60).unwrap();
-                outer_back(w, &p, &path, Back { flow: 77, tos })
+                carrier_back(w, &path, Back { flow: 77, tos }, p.vni)
             });
+            let Carrier::Vxlan(outer) = carrier else { panic!("in a tunnel, not {carrier:?}") };
             assert_eq!(outer.tos, want, "{uniform} {ecn_off} {tos:x}");
             assert_eq!(
                 (outer.dmac, outer.smac, outer.v6, outer.remote, outer.flow, outer.vni),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections inside whose states a table tells (crate `states`): data packets are judged by it alone, control packets by its agent,
-//! which asks the rules when a connection begins. The fast path reads the same table (`bpf/stages/filter.h`).
+//! which asks the rules when a connection begins. The fast path reads the same table (`bpf/connection/states.h`).
 
 use abi::{DropReason, Stage, POLICY_PICKUP, STATES_NONE};
 use filter::Side;
@@ -9,10 +9,10 @@ use states::message::Begin;
 use states::{Answer, Control, Fsm, Key, Kind, Outcome, Refusal, Remote, Shared};
 use wire::protocol;
 
+use crate::connections::SessionView;
 use crate::frame::Verdict;
-use crate::nat::l4::{Icmp, L4};
-use crate::nat::SessionView;
-use crate::packet::Packet;
+use crate::l4::{Icmp, L4};
+use crate::packet::{Packet, Resumed};
 use crate::pair::{alone, evaluate, first_service, note, service_of, Pair, Permit, RuleQuery};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
@@ -79,7 +79,7 @@ pub(crate) fn judge<R: Recorder>(
     }
     let kind = kind_of(l4, pair.packet);
     let packet = Control { key, kind, from: direction };
-    if let Some((of, answer)) = w.answer.take() {
+    if let Resumed::Answered(of, answer) = p.resumed {
         return Ok(answered(w, sight, p, pair, table, (found, &packet), ports, (of, answer))?);
     }
     let (state, verdict) = table.judge(&key, kind, pair.packet.len() as u32);
@@ -187,7 +187,7 @@ fn send_on<R: Recorder>(
     let completions = w.completions.ok_or(DropReason::FilterAgentGone)?;
     match remote.request(completions, packet, begin, pick_up) {
         Ok(ticket) => {
-            w.waits = Some((ticket, packet.key));
+            w.keep((ticket, packet.key), pair.frame);
             Err(Verdict::Wait)
         }
         Err(Refusal::Busy) => Err(DropReason::FilterAgentBusy.into()),

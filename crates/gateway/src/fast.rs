@@ -22,11 +22,12 @@ use abi::*;
 use tables::{Tables4, VmEntry, Walk};
 use wire::{be, checksum, ethernet, ipv4, protocol, udp, vxlan};
 
-use crate::encap::{encapsulate_v4, Outer};
+use crate::framing::vxlan::{encapsulate_v4, Outer};
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
 use crate::settings::Settings;
 use crate::stages::parse::{decapsulated_ecn, has_ports, unforwardable_v4};
+use crate::stages::rewrite::{rewrite_v4, Tos};
 use crate::work::Work;
 use crate::{Frame, Verdict, BATCH_MAX};
 
@@ -208,7 +209,7 @@ fn word(b: &[u8], at: usize) -> u64 {
 
 /// Whether there is a short cut under these settings.
 pub(crate) fn serves(s: &Settings) -> bool {
-    s.vtep4 != 0 && !s.udp4_checksum && s.strict && !s.wires
+    s.vtep4 != 0 && !s.udp4_checksum && s.strict && !s.inline
 }
 
 /// Takes all common packets through. True if there were no others; else the others' `done` is false.
@@ -353,7 +354,7 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     }
     (l.tenant, l.gateway_mac, l.source) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
     // A session may know a way that no route tells.
-    l.last = tenant.key & TENANT_NAT != 0 && w.nat.is_some();
+    l.last = tenant.key & TENANT_NAT != 0 && w.sessions.is_some();
     tables.prefetch_line(tables.tenant_cell_line(l.tenant, w.slot));
     find(w, at, l)
 }
@@ -427,16 +428,17 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>)
     if !nexthop.ready || l.inner_len as usize + INNER - OUTER > nexthop.mtu as usize {
         return false;
     }
-    let tos = if s.uniform { l.outer_tos & 0xfc | l.ecn } else { l.inner_tos & 0xfc | l.ecn };
-    let outer_tos = if s.uniform { l.outer_tos & 0xfc } else { s.dscp } | if s.ecn_off { 0 } else { l.ecn };
+    let tos = Tos::new(s, l.outer_tos, l.inner_tos, l.ecn);
     let (tunnel, inner) = packet.split_at_mut(INNER);
-    rewrite_inner(inner, l, l.gateway_mac, tos);
+    if let Some(head) = inner.first_chunk_mut() {
+        rewrite_v4(head, (l.mac, l.gateway_mac), l.inner_tos, l.ttl, tos.inner);
+    }
     let outer = Outer {
         dmac: nexthop.dmac,
         smac: nexthop.smac,
         v6: false,
         remote: Addr::v4(remote),
-        tos: outer_tos,
+        tos: tos.outer,
         flow: l.flow,
         vni: l.vni,
     };
@@ -453,23 +455,6 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>)
     w.sent.bytes += f.len as u64;
     l.next = Next::Sent;
     true
-}
-
-/// MAC addresses, TTL, DSCP and ECN, checksum, as in the rewrite stage.
-#[inline(always)]
-fn rewrite_inner(inner: &mut [u8], l: &FastPacket, gateway_mac: u64, tos: u8) {
-    let Some(head) = inner.first_chunk_mut::<{ HEAD - INNER }>() else { return };
-    be::set_u64(head, 0, l.mac << 16 | gateway_mac >> 32);
-    be::set_u32(head, 8, gateway_mac as u32);
-    let mut ip = ipv4::Packet::new_unchecked(&mut head[ethernet::HEADER_LEN..]);
-    let ttl = l.ttl.wrapping_sub(1);
-    // One step of RFC 1624 equation 3 for both words at once: their sums are never zero, so that this equals two steps.
-    let gone = !(0x4500 | l.inner_tos as u16) as u64 + !((l.ttl as u16) << 8) as u64;
-    let come = (0x4500 | tos as u64) + ((ttl as u64) << 8);
-    let c = !checksum::fold(!ip.checksum() as u64 + gone + come);
-    ip.set_tos(tos);
-    ip.set_ttl(ttl);
-    ip.set_checksum(c);
 }
 
 #[cfg(test)]

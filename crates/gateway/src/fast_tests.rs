@@ -48,7 +48,7 @@ fn cut_short(rig: &Rig, frames: &[Vec<u8>]) -> (bool, Vec<bool>, Vec<Vec<u8>>) {
     cut_short_with(rig, None, frames)
 }
 
-fn cut_short_with(rig: &Rig, nat: Option<&crate::Nat>, frames: &[Vec<u8>]) -> (bool, Vec<bool>, Vec<Vec<u8>>) {
+fn cut_short_with(rig: &Rig, nat: Option<&crate::Connections>, frames: &[Vec<u8>]) -> (bool, Vec<bool>, Vec<Vec<u8>>) {
     let mut buffers: Vec<Vec<u8>> = frames.iter().map(|f| [&[0xa5; HEADROOM][..], f].concat()).collect();
     let mut list: Vec<Frame<'_>> =
         buffers.iter_mut().zip(frames).map(|(b, f)| Frame::new(b, HEADROOM, f.len(), PORT)).collect();
@@ -167,8 +167,12 @@ fn what_is_not_common_is_left_to_the_stages_as_it_came() {
 fn a_vpc_with_a_way_to_the_internet_takes_no_short_cut_to_a_peer() {
     let options = ::session::Options { sessions: 100, initial: 64, ..Default::default() };
     let tracker = ::session::Tracker::new(Arc::new(::session::HeapMemory::new().unwrap()), options, 1).unwrap();
-    let nat =
-        crate::Nat::new(Arc::new(tracker), Arc::new(::session::nat::Translator::new(1)), Default::default(), None);
+    let nat = crate::Connections::new(
+        Arc::new(tracker),
+        Arc::new(::session::nat::Translator::new(1)),
+        Default::default(),
+        None,
+    );
     let mut rig = rig();
     let taken = |rig: &Rig, nat| cut_short_with(rig, nat, &[red_v4(B), red_v4(C)]).1;
     assert_eq!((taken(&rig, None), taken(&rig, Some(&nat))), (vec![true, true], vec![true, true]));
@@ -337,7 +341,7 @@ fn the_short_cut_is_for_the_usual_settings_alone() {
         !with(|s| s.vtep4 = 0)
             && !with(|s| s.udp4_checksum = true)
             && !with(|s| s.strict = false)
-            && !with(|s| s.wires = true)
+            && !with(|s| s.inline = true)
     );
 }
 
@@ -363,9 +367,8 @@ fn the_header_checksum_stays_right() {
             ip.set_tos(old);
             ip.set_ttl(ttl);
         });
-        let l = FastPacket { mac: 0x0a0b_0c0d_0e0f, ttl, inner_tos: old, ..FastPacket::EMPTY };
         let inner = &mut frame[super::INNER..];
-        rewrite_inner(inner, &l, 0x0102_0304_0506, new);
+        rewrite_v4(inner.first_chunk_mut().unwrap(), (0x0a0b_0c0d_0e0f, 0x0102_0304_0506), old, ttl, new);
         assert_eq!(inner[..12], [0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 1, 2, 3, 4, 5, 6]);
         let ip = ipv4::Packet::new_checked(&inner[14..]).unwrap();
         assert!(ip.checksum_ok() && (ip.ttl(), ip.tos()) == (ttl - 1, new), "{ttl} {old} {new}");

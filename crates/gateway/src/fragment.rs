@@ -9,16 +9,11 @@ use abi::{DropReason, Stage};
 use tables::NexthopView;
 use wire::{be, ethernet, ipv4, ipv6, protocol};
 
-use crate::encap::{encapsulate, Outer, OVERHEAD};
 use crate::frame::{Frame, Generated};
+use crate::framing::Carrier;
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
-
-/// Bytes of an inner IP packet that fit the MTU of a next hop.
-pub(crate) fn room(mtu: u16, v6: bool) -> usize {
-    (mtu as usize).saturating_sub(OVERHEAD[v6 as usize])
-}
 
 /// Options of a fragment beyond the first: those whose copied flag is set, padded to whole words.
 fn copied_options(options: &[u8], out: &mut [u8; 40]) -> usize {
@@ -59,14 +54,6 @@ pub(crate) fn may_cut(packet: &[u8], room: usize) -> bool {
     !ip.dont_fragment() && fits && ip.fragment_offset() + ip.payload().len() <= usize::from(u16::MAX)
 }
 
-/// What carries the pieces.
-pub(crate) enum Carrier {
-    /// A tunnel of their own each.
-    Tunnel(Outer),
-    /// Nothing: they leave as they are.
-    Plain,
-}
-
 /// Cuts the packet in `inner`, a frame that has been rewritten and which [`may_cut`], and sends the pieces.
 #[cold]
 pub(crate) fn cut<R: Recorder>(
@@ -74,13 +61,10 @@ pub(crate) fn cut<R: Recorder>(
     p: &Packet,
     f: &mut Frame<'_>,
     inner: &[u8],
-    carrier: Carrier,
+    carrier: &Carrier,
     nexthop: NexthopView,
 ) -> Result<(), DropReason> {
-    let room = match &carrier {
-        Carrier::Tunnel(outer) => room(nexthop.mtu, outer.v6),
-        Carrier::Plain => nexthop.mtu as usize,
-    };
+    let room = carrier.room(nexthop.mtu);
     let (eth, packet) = inner.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::TooBig)?;
     if !may_cut(packet, room) {
         // The next hop changed since locate.
@@ -97,7 +81,7 @@ pub(crate) fn cut<R: Recorder>(
         let len = if whole_rest { payload.len() - done } else { (room - header.len()) & !7 };
         let more = !whole_rest || ip.flags_offset() & ipv4::MORE_FRAGMENTS != 0;
         let piece = build(eth, header, &payload[done..done + len], base + done, more);
-        send(w, p, f, &piece, &carrier, pieces == 0, nexthop.ifindex)?;
+        send(w, p, f, &piece, carrier, pieces == 0, nexthop.ifindex)?;
         done += len;
         pieces += 1;
     }
@@ -166,7 +150,7 @@ fn piece_v4(head: &[u8], data: &[u8], offset: usize, more: bool, ident: u16) -> 
 
 fn piece_v6(head: &[u8], data: &[u8], offset: usize, more: bool, ident: u32) -> Vec<u8> {
     let mut fragment = [0; ipv6::FRAGMENT_LEN];
-    fragment[0] = protocol::UDP;
+    fragment[0] = head[ethernet::HEADER_LEN + 6];
     be::set_u16(&mut fragment, 2, offset as u16 | u16::from(more));
     be::set_u32(&mut fragment, 4, ident);
     let mut piece = [head, &fragment, data].concat();
@@ -200,34 +184,17 @@ fn send<R: Recorder>(
     if first {
         let at = f.offset as usize + p.inner as usize;
         f.buffer.get_mut(at..at + piece.len()).ok_or(DropReason::TxFailed)?.copy_from_slice(piece);
-        let start = wrap(w, f.buffer, at, piece.len(), carrier)?;
+        let start = carrier.encapsulate(f.buffer, at, piece.len(), &w.settings)?;
         f.offset = start as u32;
         f.len = (at - start + piece.len()) as u32;
         return Ok(());
     }
-    let at = match carrier {
-        Carrier::Tunnel(outer) => OVERHEAD[outer.v6 as usize],
-        Carrier::Plain => 0,
-    };
+    let at = carrier.overhead();
     let mut data = w.output.buffer(at + piece.len());
     data[at..].copy_from_slice(piece);
-    wrap(w, &mut data, at, piece.len(), carrier)?;
+    carrier.encapsulate(&mut data, at, piece.len(), &w.settings)?;
     w.generate(p, Stage::Rewrite, Generated { data, ifindex, cause: p.index as usize });
     Ok(())
-}
-
-/// Writes the tunnel in front of the frame at `at`, if there is to be one; returns where the packet starts.
-fn wrap<R: Recorder>(
-    w: &Work<'_, R>,
-    buffer: &mut [u8],
-    at: usize,
-    len: usize,
-    carrier: &Carrier,
-) -> Result<usize, DropReason> {
-    match carrier {
-        Carrier::Tunnel(outer) => encapsulate(buffer, at, len, outer, &w.settings).ok_or(DropReason::TxFailed),
-        Carrier::Plain => Ok(at),
-    }
 }
 
 #[cfg(test)]
@@ -249,6 +216,11 @@ mod tests {
         assert!(copied(&[]).is_empty() && copied(&[0, 0x94, 4, 0]).is_empty());
     }
 
+    fn path(mtu: u16, nc_v6: bool) -> Path {
+        let nexthop = NexthopView { dmac: 1, smac: 2, mtu, ifindex: 3, ready: true };
+        Path { nc: crate::packet::Addr::default(), nc_v6, cut: false, split: false, line: 1, nexthop }
+    }
+
     fn datagram(flags: u16, payload: usize) -> Vec<u8> {
         let mut head = [0; 20];
         ipv4::Repr {
@@ -268,8 +240,10 @@ mod tests {
     #[test]
     fn a_packet_may_be_cut_into_pieces_of_eight_bytes_at_least_and_not_beyond_the_longest_one() {
         // Outer IP, UDP, VXLAN and inner Ethernet lie around the packet.
-        assert_eq!([1500, 51, 50, 49, 0].map(|mtu| room(mtu, false)), [1450, 1, 0, 0, 0]);
-        assert_eq!([1500, 71, 70, 69].map(|mtu| room(mtu, true)), [1430, 1, 0, 0]);
+        let room = |nc_v6| move |mtu| path(mtu, nc_v6).carrier(0, 0, 1).room(mtu);
+        assert_eq!([1500, 51, 50, 49, 0].map(room(false)), [1450, 1, 0, 0, 0]);
+        assert_eq!([1500, 71, 70, 69].map(room(true)), [1430, 1, 0, 0]);
+        assert_eq!(Carrier::Plain.room(1500), 1500);
         let may = |flags, payload, room| may_cut(&datagram(flags, payload), room);
         assert_eq!([27, 28, 29].map(|room| may(0, 100, room)), [false, true, true]);
         assert!(!may(ipv4::DONT_FRAGMENT, 100, 1000) && may(ipv4::MORE_FRAGMENTS, 96, 1000));
@@ -283,14 +257,6 @@ mod tests {
 
     #[test]
     fn a_tunnel_packet_is_cut_for_next_hops_of_some_size() {
-        let path = |mtu, nc_v6| Path {
-            nc: crate::packet::Addr::default(),
-            nc_v6,
-            cut: false,
-            split: false,
-            line: 1,
-            nexthop: NexthopView { dmac: 1, smac: 2, mtu, ifindex: 3, ready: true },
-        };
         for (mtu, v6, want) in [
             (1500, false, 1480),
             (1499, false, 1472),

@@ -7,9 +7,8 @@
 use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage, TENANT_ICMP_OFF};
 use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
-use crate::answer::{outer_back, path_back, Back};
+use crate::answer::{carrier_back, path_back, Back};
 use crate::echo::OWN_TTL;
-use crate::encap::{encapsulate, OVERHEAD};
 use crate::frame::{Frame, Generated};
 use crate::nat::answer;
 use crate::packet::{Addr, Packet};
@@ -172,13 +171,13 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     if !w.tables.icmp_allowed(&p.tenant, w.now) {
         return Err("the VPC's limit of ICMP errors is reached");
     }
-    let outer = outer_back(w, p, &path, Back { flow, tos: 0 });
-    let at = OVERHEAD[path.nc_v6 as usize];
+    let carrier = carrier_back(w, &path, Back { flow, tos: 0 }, p.vni);
+    let at = carrier.overhead();
     let mut data = w.output.buffer(at + inner_len);
     let source = ethernet::Repr { dst: host_mac, src: w.tables.gateway_mac(&p.tenant), ethertype: 0 };
     let quote = &p.inner_frame(f)[ethernet::HEADER_LEN..][..quote_len];
     build(&mut data[at..], source, own, host, message, quote, p.v6()).ok_or("no room")?;
-    encapsulate(&mut data, at, inner_len, &outer, &w.settings).ok_or("no room")?;
+    carrier.encapsulate(&mut data, at, inner_len, &w.settings).map_err(|_| "no room")?;
     w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize });
     Ok(())
 }
@@ -213,7 +212,7 @@ pub(crate) fn least_len(quote_len: usize, v6: bool) -> usize {
 
 /// Bytes of a quote that fit the way back.
 pub(crate) fn quote_room(path: &Path, v6: bool) -> usize {
-    (path.nexthop.mtu as usize + ethernet::HEADER_LEN).saturating_sub(OVERHEAD[path.nc_v6 as usize] + error_len(0, v6))
+    (path.nexthop.mtu as usize + ethernet::HEADER_LEN).saturating_sub(path.overhead() + error_len(0, v6))
 }
 
 /// Bytes of an inner packet that passed parse, without the padding behind it.

@@ -19,12 +19,14 @@
 mod answer;
 mod arp;
 mod connection;
+mod connections;
 mod echo;
-mod encap;
 mod fast;
 mod fragment;
 mod frame;
+mod framing;
 mod icmp;
+mod l4;
 mod nat;
 mod nd;
 mod packet;
@@ -34,19 +36,21 @@ mod settings;
 mod stages;
 #[cfg(test)]
 mod testing;
-mod wires;
 mod work;
 
 /// The tests' region names this crate as its users do.
 #[cfg(test)]
 extern crate self as gateway;
 
+pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
-pub use nat::{BeginLog, EndLog, Nat, RefusalLog, Refused};
+pub use nat::Nat;
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
+use connections::SessionView;
 use fast::FastPacket;
-use packet::Packet;
+use framing::inline;
+use packet::{Packet, Resumed};
 use session::Sessions;
 use settings::Settings;
 use stages::{emit, filter, locate, meter, parse, rewrite, route, tenant};
@@ -62,7 +66,7 @@ pub struct Gateway {
     slot: u32,
     fast_packets: Box<[FastPacket; BATCH_MAX]>,
     packets: Box<[Packet; BATCH_MAX]>,
-    sessions: Option<(Arc<Nat>, Sessions)>,
+    sessions: Option<(Arc<Connections>, Sessions)>,
     completions: Arc<Completions>,
     waiting: HashMap<u64, Waiting>,
     idents: u32,
@@ -84,10 +88,10 @@ impl Gateway {
         }
     }
 
-    /// A worker that serves the ways to the Internet as well.
-    pub fn with_nat(tables: Tables, slot: u32, nat: Arc<Nat>) -> Gateway {
-        let sessions = nat.tracker().sessions();
-        Gateway { sessions: Some((nat, sessions)), ..Gateway::new(tables, slot) }
+    /// A worker that knows connections: it serves the ways to the Internet and security groups as well.
+    pub fn with_connections(tables: Tables, slot: u32, connections: Arc<Connections>) -> Gateway {
+        let sessions = connections.tracker().sessions();
+        Gateway { sessions: Some((connections, sessions)), ..Gateway::new(tables, slot) }
     }
 
     /// The tables it reads.
@@ -147,18 +151,17 @@ impl Gateway {
         let (settings, stats, slot) = (Settings::read(tables), tables.stats(self.slot), self.slot);
         let bytes = frames.iter().map(|f| f.len as u64).sum();
         let (rx, sent) = (Count { packets: frames.len() as u64, bytes }, Count::default());
-        let guard = self.sessions.as_ref().map(|(nat, sessions)| (nat, sessions.enter()));
-        let rules = self.sessions.as_ref().map(|(nat, _)| (nat.rules(), nat.states()));
-        let sight = guard.as_ref().zip(rules.as_ref());
-        let nat = sight.map(|((nat, guard), (rules, states))| nat::SessionView {
-            nat,
+        let guard = self.sessions.as_ref().map(|(all, sessions)| (all, sessions.enter()));
+        let rules = self.sessions.as_ref().map(|(all, _)| (all.rules(), all.states()));
+        let sessions = guard.as_ref().zip(rules.as_ref()).map(|((all, guard), (rules, states))| SessionView {
+            connections: all,
             guard,
             filter: rules,
             states: states.as_deref(),
         });
         let idents = &mut self.idents;
         let (walking, prefetched, now, queued) = (0, 0, now_ns, Vec::new());
-        let (completions, again, answer, waits) = (Some(&self.completions), None, None, None);
+        let completions = Some(&self.completions);
         let mut w = Work {
             tables,
             settings,
@@ -171,13 +174,10 @@ impl Gateway {
             sent,
             walking,
             prefetched,
-            nat,
+            sessions,
             queued,
-            again,
             completions,
-            answer,
             idents,
-            waits,
         };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
         // A recorder wants to hear every stage, which the short cut for common packets does not tell.
@@ -186,11 +186,11 @@ impl Gateway {
             packets.iter_mut().for_each(|p| p.done = false);
         }
         if !answers.is_empty() {
-            for ((packet, frame), answer) in packets.iter_mut().zip(frames.iter_mut()).zip(answers) {
-                w.answer = Some(*answer);
+            for ((packet, frame), (key, answer)) in packets.iter_mut().zip(frames.iter_mut()).zip(answers) {
+                packet.resumed = Resumed::Answered(*key, *answer);
                 process_all(&mut w, std::slice::from_mut(packet), std::slice::from_mut(frame));
+                packet.resumed = Resumed::No;
             }
-            w.answer = None;
         } else if !short || !fast::process(&mut w, &mut self.fast_packets, packets, frames) {
             process_all(&mut w, packets, frames);
         }
@@ -205,8 +205,8 @@ impl Gateway {
 
 /// The packet path, for every packet that has no verdict yet.
 fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames: &mut [Frame<'_>]) {
-    if w.settings.wires {
-        return w.each(packets, frames, |w, p, f| wires::run(w, p, f));
+    if w.settings.inline {
+        return w.each(packets, frames, |w, p, f| process_inline(w, p, f));
     }
     w.each(packets, frames, |w, p, f| parse::run(w, p, f));
     w.each(packets, frames, |w, p, f| tenant::find(w, p, f));
@@ -239,13 +239,28 @@ fn process_all<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], frames:
     });
 }
 
+/// The path of a frame from one port of an inline pair to the other.
+fn process_inline<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
+    let to = inline::decapsulate(w, p, f)?;
+    if to.judged {
+        filter::server(w, p, f)?;
+    }
+    inline::encapsulate(f, &to)?;
+    // A VPC's meter is for what it sends.
+    if to.judged && to.outwards() {
+        meter::vpc(w, p)?;
+    }
+    w.forward(p, f, to.egress());
+    Ok(())
+}
+
 /// Fragments that waited for their first one, which has come with this batch: each goes its way as a packet of the
 /// gateway's own, for it was counted as dropped when it came; the first one is its cause.
 #[cold]
 fn process_queued<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
     let place = packet.index;
     for queued in std::mem::take(&mut w.queued) {
-        w.again = Some(queued.known);
+        packet.resumed = Resumed::Fragment(queued.known);
         packet.index = queued.cause;
         let bytes = queued.frame;
         let mut buffer = w.output.buffer(HEADROOM + bytes.len());
@@ -260,6 +275,6 @@ fn process_queued<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
             w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize });
         }
     }
-    w.again = None;
+    packet.resumed = Resumed::No;
     packet.index = place;
 }

@@ -2,11 +2,13 @@
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
 use abi::DropReason;
-use session::{nat::PublicEndpoint, Candidates};
+use session::{nat::PublicEndpoint, Candidates, Direction};
+use states::{Answer, Key};
 use tables::{BucketRef, Tenant, VmEntry, Walk};
 
+use crate::connections::Known;
 use crate::frame::Frame;
-use crate::nat::l4::L4;
+use crate::l4::L4;
 
 /// What the inner frame is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +97,17 @@ pub(crate) enum Next {
     Internet,
 }
 
+/// What is known beforehand of a packet that has waited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Resumed {
+    /// It has not: it comes by a port.
+    No,
+    /// A fragment that came before its first one: the ports and the protocol that this told. It was counted when it came.
+    Fragment(Known),
+    /// The agent on another host says this of its connection.
+    Answered(Key, Answer),
+}
+
 /// The state of one packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
@@ -150,6 +163,8 @@ pub(crate) struct Packet {
     pub inward: bool,
     /// It came from a VM and goes in again by a public address.
     pub hairpin: bool,
+    /// It passes an inline pair: from the server, or to it. None: it came by an uplink.
+    pub server: Option<Direction>,
     /// Line of its session's record, once that is known.
     pub session: u32,
     /// POLICY word of the VPC at hand, where nat has asked for it.
@@ -175,6 +190,10 @@ pub(crate) struct Packet {
     // Written by route or locate.
     /// VM-NC entry of the destination.
     pub vm: VmEntry,
+
+    // Written by who hands it in, and taken back.
+    /// What is known of it because it has waited.
+    pub resumed: Resumed,
 }
 
 const NO_TENANT: Tenant = Tenant::NONE;
@@ -214,6 +233,7 @@ impl Packet {
         room: 0,
         inward: false,
         hairpin: false,
+        server: None,
         session: 0,
         policy: 0,
         prefetched: None,
@@ -223,6 +243,7 @@ impl Packet {
         peer: NO_TENANT,
         next: Next::Nothing,
         vm: NO_VM,
+        resumed: Resumed::No,
     };
 
     /// Forgets the packet before: what stages read without having written it.
@@ -239,9 +260,18 @@ impl Packet {
         self.room = 0;
         self.inward = false;
         self.hairpin = false;
+        self.server = None;
         self.policy = 0;
         self.prefetched = None;
         self.public = None;
+    }
+
+    /// Ports and protocol of a fragment that waited for its first one.
+    pub fn known(&self) -> Option<Known> {
+        match self.resumed {
+            Resumed::Fragment(known) => Some(known),
+            _ => None,
+        }
     }
 
     /// The inner packet is IPv6.
@@ -293,6 +323,7 @@ mod tests {
             room: 1400,
             inward: true,
             hairpin: true,
+            server: Some(Direction::Out),
             policy: 7,
             prefetched: Some((l4, Candidates::default())),
             public: Some(PublicEndpoint { addr: [9, 9, 9, 9].into(), port: 1 }),
@@ -309,6 +340,7 @@ mod tests {
         );
         assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
         assert_eq!((p.inward, p.hairpin, p.policy, p.prefetched.is_none(), p.public), (false, false, 0, true, None));
+        assert_eq!(p.server, None);
         assert_eq!((p.dst_vpc().vni, p.v6()), (RED, false));
     }
 

@@ -11,10 +11,11 @@ use std::net::IpAddr;
 use wire::{be, icmpv4, ipv6, protocol, tcp};
 
 use crate::connection;
+use crate::connections::{epoch, Made, SessionView};
 use crate::frame::Verdict;
-use crate::nat::l4::{Icmp, L4};
+use crate::l4::{Icmp, L4};
 use crate::nat::outward::{begins, ip_of};
-use crate::nat::{epoch, related::quote_of, Made, SessionView};
+use crate::nat::related::quote_of;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
@@ -22,14 +23,17 @@ use crate::Frame;
 
 /// What is known of a packet between two ends inside.
 pub(crate) struct Pair<'p> {
+    /// As it came.
+    pub frame: &'p Frame<'p>,
+    /// From its IP header on.
     pub packet: &'p [u8],
     pub l4: L4,
     pub from: Side,
     pub to: Side,
     /// POLICY words of both VPCs together: flags, and the sum of their epochs.
     pub policy: u64,
-    /// It passes a wire: from the server, or to it. None: through a tunnel.
-    wire: Option<Direction>,
+    /// It passes an inline pair: from the server, or to it. None: through a tunnel.
+    server: Option<Direction>,
 }
 
 /// A connection that the rules are asked about.
@@ -89,7 +93,7 @@ impl Pair<'_> {
 #[inline(never)]
 pub(crate) fn prefetch_session<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
     // A state table is asked as it is.
-    let Some(sight) = w.nat.filter(|sight| sight.states.is_none()) else { return };
+    let Some(sight) = w.sessions.filter(|sight| sight.states.is_none()) else { return };
     let l4 = match p.prefetched.take() {
         Some((l4, _)) => l4,
         None => match L4::read(ip_of(p, f), p.v6()) {
@@ -118,12 +122,12 @@ pub(crate) fn prefetch_session<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet,
 
 /// The bucket has come: it names the session's record, or there is none, and a new one will be counted.
 pub(crate) fn prefetch_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
-    let (Some(sight), Some((l4, candidates))) = (w.nat, &p.prefetched) else { return };
+    let (Some(sight), Some((l4, candidates))) = (w.sessions, &p.prefetched) else { return };
     if !sight.guard.prefetch_records(candidates) {
         // The lower end stands for the VM.
         let (src, dst) = ((l4.src.as_v6(), p.vni), (l4.dst.as_v6(), p.dst_vpc().vni));
         let (addr, vni) = src.min(dst);
-        sight.nat.tracker().prefetch_vm(vni, Addr::v6(addr).ip(l4.v6));
+        sight.connections.tracker().prefetch_vm(vni, Addr::v6(addr).ip(l4.v6));
     }
 }
 
@@ -136,23 +140,13 @@ fn ends(p: &Packet, l4: &L4) -> (Side, Side) {
 /// Whether a packet may go on. Makes, keeps and ends its session.
 #[inline(never)]
 pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), Verdict> {
-    let sight = w.nat.ok_or(DropReason::SessionFault)?;
-    let packet = ip_of(p, f);
-    let source = source(packet, p.v6()).ok_or(DropReason::FilterL4Malformed)?;
-    check_source(w, sight, p, source)?;
-    connection(w, sight, p, f, None)
-}
-
-/// The same for a packet on a wire, whose server is known to be one: `Out` from the server.
-#[inline(never)]
-pub(crate) fn judge_wire<R: Recorder>(
-    w: &mut Work<'_, R>,
-    p: &Packet,
-    f: &Frame<'_>,
-    direction: Direction,
-) -> Result<(), Verdict> {
-    let sight = w.nat.ok_or(DropReason::SessionFault)?;
-    connection(w, sight, p, f, Some(direction))
+    let sight = w.sessions.ok_or(DropReason::SessionFault)?;
+    // Its framing knows a server by where it is.
+    if p.server.is_none() {
+        let source = source(ip_of(p, f), p.v6()).ok_or(DropReason::FilterL4Malformed)?;
+        check_source(w, sight, p, source)?;
+    }
+    connection(w, sight, p, f)
 }
 
 /// A packet whose source is in order.
@@ -161,7 +155,6 @@ fn connection<R: Recorder>(
     sight: SessionView<'_>,
     p: &Packet,
     f: &Frame<'_>,
-    wire: Option<Direction>,
 ) -> Result<(), Verdict> {
     let packet = ip_of(p, f);
     let l4 = match &p.prefetched {
@@ -170,12 +163,12 @@ fn connection<R: Recorder>(
     };
     check_tcp(packet, &l4)?;
     let (from, to) = ends(p, &l4);
-    let mut pair = Pair { packet, l4, from, to, policy: policy(w, p), wire };
+    let mut pair = Pair { frame: f, packet, l4, from, to, policy: policy(w, p), server: p.server };
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
         // A message that has no session is judged by itself.
         _ if single(&l4) => Ok(evaluate(w, sight, p, pair.query(first_service(&pair, (0, 0)), 0), true).map(|_| ())?),
-        _ => with_session(w, sight, p, f, &mut pair),
+        _ => with_session(w, sight, p, &mut pair),
     }
 }
 
@@ -341,7 +334,7 @@ fn settle<R: Recorder>(
         None if verdict.stateless() => Ok(Permit::Stateless),
         None => Ok(Permit::Stateful),
         Some(deny) => {
-            sight.nat.refused(&crate::Refused { from, to, port, service, verdict, now: w.now });
+            sight.connections.refused(&crate::Refused { from, to, port, service, verdict, now: w.now });
             Err(reason(deny))
         }
     }
@@ -352,12 +345,11 @@ fn with_session<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: SessionView<'_>,
     p: &Packet,
-    f: &Frame<'_>,
     pair: &mut Pair<'_>,
 ) -> Result<(), Verdict> {
     let l4 = &mut pair.l4;
-    // A packet may pass two wires of a node: its fragments are put together on each.
-    let place = p.vni | u32::from(pair.wire == Some(Direction::In)) << 24;
+    // A packet may pass two pairs of a node: its fragments are put together on each.
+    let place = p.vni | u32::from(pair.server == Some(Direction::In)) << 24;
     let overlap = |why, l4: &L4, sight: SessionView<'_>| match sight.contradicts(place, l4) {
         true => DropReason::FilterFragment,
         false => why,
@@ -365,7 +357,7 @@ fn with_session<R: Recorder>(
     sight.first_fits(Some(place), l4, w.now).map_err(|why| overlap(why, l4, sight))?;
     let ports = match l4.later() {
         true => {
-            let known = w.again.map_or_else(|| sight.later_ports(Some(place), l4, f.data(), w.now), Ok);
+            let known = p.known().map_or_else(|| sight.later_ports(Some(place), l4, pair.frame.data(), w.now), Ok);
             let (ports, upper) = known.map_err(|why| overlap(why, l4, sight))?;
             l4.proto = upper;
             ports
@@ -373,7 +365,7 @@ fn with_session<R: Recorder>(
         false => l4.ports_of(Direction::Out),
     };
     let (pair, l4) = (&*pair, &pair.l4);
-    let (key, direction) = key(l4, (pair.from, pair.to), pair.wire, ports).ok_or(DropReason::SessionFault)?;
+    let (key, direction) = key(l4, (pair.from, pair.to), pair.server, ports).ok_or(DropReason::SessionFault)?;
     if let Some(states) = sight.states {
         connection::judge(w, sight, p, pair, states, (&key, direction), ports)?;
     } else {
@@ -381,7 +373,7 @@ fn with_session<R: Recorder>(
     }
     if l4.piece.is_some_and(|piece| piece.offset == 0) {
         sight
-            .first_ports(Some(place), l4, (f.ifindex, p.index, w.now), &mut w.queued)
+            .first_ports(Some(place), l4, (pair.frame.ifindex, p.index, w.now), &mut w.queued)
             .map_err(|why| overlap(why, l4, sight))?;
     }
     Ok(())
@@ -472,7 +464,7 @@ fn renew<R: Recorder>(
     }
     match evaluate(w, sight, p, beginning(sight, session), false) {
         Ok(Permit::Stateful) => {
-            sight.nat.tracker().stamp(session, epoch(pair.policy));
+            sight.connections.tracker().stamp(session, epoch(pair.policy));
             Ok(true)
         }
         other => {
@@ -520,7 +512,7 @@ fn begin<R: Recorder>(
     let (query, verdict) = match verdict {
         Ok((query, verdict)) if verdict.deny.is_none() && !verdict.stateless() => (query, verdict),
         other => {
-            let missed = sight.nat.tracker().find_pair(&key);
+            let missed = sight.connections.tracker().find_pair(&key);
             return match missed {
                 Some(session) if keep(w, sight, p, pair, (session, direction))? => Ok(()),
                 _ => settle(w, sight, p, other?, true).map(|_| ()),
@@ -548,9 +540,9 @@ fn related(sight: SessionView<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> 
     }
     let known = |key: PairKey, sent| match sight.states {
         Some(states) => states.knows(&(&key).into()),
-        None => sight.nat.tracker().related(&Embedded::OfPair { key, sent, seq }).is_some(),
+        None => sight.connections.tracker().related(&Embedded::OfPair { key, sent, seq }).is_some(),
     };
-    if let Some(direction) = pair.wire {
+    if let Some(direction) = pair.server {
         let (src, dst) = (q.src.ip(q.v6), q.dst.ip(q.v6));
         let echo = q.icmp != Icmp::None;
         let vni = pair.from.vni.unwrap_or(0);

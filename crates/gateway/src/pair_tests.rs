@@ -2,7 +2,7 @@
 //! What packets and sessions ask the rules for, table by table.
 
 use super::*;
-use crate::nat::l4::Piece;
+use crate::l4::Piece;
 use crate::testing::region::*;
 use abi::{POLICY_EPOCH_SHIFT, POLICY_FILTER, POLICY_NAT};
 use filter::{icmp_service, service};
@@ -176,13 +176,15 @@ fn the_source_is_read_from_its_place() {
 
 #[test]
 fn a_packet_asks_for_its_port_or_its_type() {
+    let frame = Frame::new(&mut [], 0, 0, 0);
     let pair = |packet: &'static [u8]| Pair {
+        frame: &frame,
         packet,
         l4: read(packet),
         from: Side { vni: Some(RED), addr: ip4(A) },
         to: Side { vni: Some(RED), addr: ip4(B) },
         policy: 0,
-        wire: None,
+        server: None,
     };
     let leak = |packet: Vec<u8>| -> &'static [u8] { Vec::leak(packet) };
     assert_eq!(first_service(&pair(leak(tcp_packet(tcp::SYN, 0))), (5, 443)), service(6, 443));
@@ -192,7 +194,7 @@ fn a_packet_asks_for_its_port_or_its_type() {
     assert_eq!((query.from.addr, query.to.addr, query.service, query.port), (ip4(A), ip4(B), 77, 5));
 }
 
-/// Both directions of a connection have one key, through tunnels and on wires.
+/// Both directions of a connection have one key, through tunnels and between inline ports.
 #[test]
 fn both_directions_have_one_key() {
     let side = |vni: Option<u32>, addr| Side { vni, addr: ip4(addr) };
@@ -231,7 +233,8 @@ fn a_session_of_a_pair_is_the_filters_with_what_the_packet_tells() {
     let l4 = read(&packet);
     let (a, b) = (Side { vni: Some(RED), addr: ip4(A) }, Side { vni: Some(RED), addr: ip4(B) });
     let new = |policy| {
-        let pair = Pair { packet: &packet, l4, from: a, to: b, policy, wire: None };
+        let frame = Frame::new(&mut [], 0, 0, 0);
+        let pair = Pair { frame: &frame, packet: &packet, l4, from: a, to: b, policy, server: None };
         pair.session(&PairKey::new(6, (RED, ip4(A), 1), (RED, ip4(B), 2), false).unwrap().0, Direction::In)
     };
     let made = new(POLICY_FILTER | 5 << POLICY_EPOCH_SHIFT);

@@ -29,8 +29,8 @@ pub(crate) struct Settings {
     pub tunnel_fragments: bool,
     /// ICMP errors are sent.
     pub icmp: bool,
-    /// Role filter: frames pass between the two ends of wires.
-    pub wires: bool,
+    /// Role filter: frames pass between the two ports of inline pairs.
+    pub inline: bool,
     /// DSCP of outer headers in the pipe model, shifted to its place in the TOS byte.
     pub dscp: u8,
     /// Sum of the outer IPv4 header's constant words, for its checksum.
@@ -59,7 +59,7 @@ impl Settings {
             no_documentation: options & OPT_DOCUMENTATION_DROPPED != 0,
             tunnel_fragments: options & OPT_TUNNEL_FRAGMENTS != 0,
             icmp: options & (OPT_ICMP | OPT_WIRES) == OPT_ICMP,
-            wires: options & OPT_WIRES != 0,
+            inline: options & OPT_WIRES != 0,
             dscp: ((options >> OPT_DSCP_SHIFT) as u8 & 0x3f) << 2,
             ipv4_sum: 0x4500 + 0x4000 + 0x4011 + (vtep4 >> 16) + (vtep4 & 0xffff),
         }

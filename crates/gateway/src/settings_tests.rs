@@ -15,7 +15,7 @@ fn fields(s: &Settings) -> [bool; 11] {
         s.no_documentation,
         s.tunnel_fragments,
         s.icmp,
-        s.wires,
+        s.inline,
         s.dscp != 0,
     ]
 }

@@ -4,8 +4,8 @@
 #[path = "../tests/common/mod.rs"]
 pub(crate) mod region;
 
+use crate::connections::{Connections, SessionView};
 use crate::frame::Output;
-use crate::nat::{Nat, SessionView};
 use crate::settings::Settings;
 use crate::work::Work;
 use crate::NoRecorder;
@@ -14,17 +14,21 @@ use tables::{Count, Tables};
 /// Calls `f` with the work of one batch on these tables.
 pub(crate) fn with_work<T>(
     tables: &Tables,
-    nat: Option<&Nat>,
+    connections: Option<&Connections>,
     now: u64,
     f: impl FnOnce(&mut Work<'_, NoRecorder>) -> T,
 ) -> (T, Output) {
     let (mut output, mut idents) = (Output::default(), 0);
     let _inside = tables.enter();
-    let (sessions, rules) = (nat.map(|nat| nat.tracker().sessions()), nat.map(|nat| (nat.rules(), nat.states())));
+    let (sessions, rules) = (connections.map(|c| c.tracker().sessions()), connections.map(|c| (c.rules(), c.states())));
     let guard = sessions.as_ref().map(|sessions| sessions.enter());
-    let all = nat.zip(guard.as_ref()).zip(rules.as_ref());
-    let sight =
-        all.map(|((nat, guard), (filter, states))| SessionView { nat, guard, filter, states: states.as_deref() });
+    let all = connections.zip(guard.as_ref()).zip(rules.as_ref());
+    let sight = all.map(|((connections, guard), (filter, states))| SessionView {
+        connections,
+        guard,
+        filter,
+        states: states.as_deref(),
+    });
     let slot = tables.slots().1;
     let mut w = Work {
         tables,
@@ -38,13 +42,10 @@ pub(crate) fn with_work<T>(
         sent: Count::default(),
         walking: 0,
         prefetched: 0,
-        nat: sight,
+        sessions: sight,
         queued: Vec::new(),
-        again: None,
         completions: None,
-        answer: None,
         idents: &mut idents,
-        waits: None,
     };
     let out = f(&mut w);
     drop(w);

@@ -2,14 +2,14 @@
 //! What every stage needs for one batch, and how a packet's way ends.
 
 use abi::{DropReason, Stage};
-use states::{Answer, Completions, Key};
+use states::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tables::{Count, NexthopView, StatsSlot, Tables};
 
+use crate::connections::{Known, SessionView};
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::icmp;
-use crate::nat::{Known, SessionView};
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
@@ -33,19 +33,13 @@ pub(crate) struct Work<'w, R> {
     /// Packets whose sessions the filter has asked for.
     pub prefetched: usize,
     /// Sessions, if the gateway serves any.
-    pub nat: Option<SessionView<'w>>,
+    pub sessions: Option<SessionView<'w>>,
     /// Fragments that waited for one of this batch, with the ports that it told.
     pub queued: Vec<QueuedFragment>,
-    /// The packet at hand is one that waited: it was counted when it came, and these are its ports.
-    pub again: Option<Known>,
     /// Where answers of an agent on another host come.
     pub completions: Option<&'w Arc<Completions>>,
-    /// The packet at hand has waited for the agent, which says this of its connection.
-    pub answer: Option<(Key, Answer)>,
     /// Identification of the last tunnel packet that was cut; 0: none was.
     pub idents: &'w mut u32,
-    /// The packet at hand is to wait, under this number.
-    pub waits: Option<(u64, Key)>,
 }
 
 /// A fragment that waited for the first one of its packet.
@@ -108,12 +102,9 @@ impl<R: Recorder> Work<'_, R> {
     #[cold]
     #[inline(never)]
     pub fn finish(&mut self, p: &mut Packet, f: &mut Frame<'_>, verdict: Verdict) {
-        if let (Verdict::Wait, Some(number)) = (verdict, self.waits.take()) {
-            self.keep(number, f);
-        }
         match verdict {
             // What waited was counted as dropped when it came.
-            Verdict::Drop(_) | Verdict::Pass if self.again.is_some() => (),
+            Verdict::Drop(_) | Verdict::Pass if p.known().is_some() => (),
             Verdict::Drop(reason) => {
                 icmp::on_drop(self, p, f, reason);
                 self.stats.dropped(reason);
@@ -133,8 +124,8 @@ impl<R: Recorder> Work<'_, R> {
         }
     }
 
-    /// Keeps a packet until the agent has answered. It is counted when it goes on, as if it came then.
-    fn keep(&mut self, number: (u64, Key), f: &Frame<'_>) {
+    /// Keeps a packet whose verdict is to wait until the agent has answered. It is counted when it goes on, as if it came then.
+    pub fn keep(&mut self, number: (u64, Key), f: &Frame<'_>) {
         self.rx.packets -= 1;
         self.rx.bytes -= f.len as u64;
         self.output.punts_waiting += u64::from(f.punted);

@@ -5,7 +5,7 @@
 mod common;
 use common::*;
 
-use gateway::{Gateway, Nat, NoRecorder, Verdict};
+use gateway::{Connections, Gateway, NoRecorder, Verdict};
 use session::nat::Translator;
 use session::{Direction, L4View, NewSession, Options, Owner, PairKey, Tracker};
 use std::sync::Arc;
@@ -54,15 +54,15 @@ fn fill(tracker: &Tracker, sessions: u32, now: u64) {
     }
 }
 
-fn under_groups(sessions: u32) -> (Rig, Arc<Nat>) {
+fn under_groups(sessions: u32) -> (Rig, Arc<Connections>) {
     let mut rig = Rig::new();
     assert!(rig.writer.set_policy(RED, abi::POLICY_FILTER));
     let memory = Arc::new(session::HeapMemory::new().unwrap());
     let options = Options { sessions: 2 * FULL, initial: 1000, salt: 5, ..Options::default() };
     let tracker = Tracker::new(memory, options, rig.now).unwrap();
     fill(&tracker, sessions, rig.now);
-    let nat = Arc::new(Nat::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None));
-    rig.gateway = Gateway::with_nat(rig.writer.tables(), rig.writer.tables().slots().1, nat.clone());
+    let nat = Arc::new(Connections::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None));
+    rig.gateway = Gateway::with_connections(rig.writer.tables(), rig.writer.tables().slots().1, nat.clone());
     (rig, nat)
 }
 

@@ -7,7 +7,7 @@ mod common;
 use abi::{DropReason, Stage, POLICY_FILTER};
 use common::*;
 use filter::{Filter, GroupSpec, Member, Ruleset};
-use gateway::{Batch, Event, Frame, Gateway, Nat, NoRecorder, Trace, Verdict, HEADROOM};
+use gateway::{Batch, Connections, Event, Frame, Gateway, NoRecorder, Trace, Verdict, HEADROOM};
 use parking_lot::Mutex;
 use session::nat::Translator;
 use session::{Direction, Options, Tracker};
@@ -30,7 +30,7 @@ type Refused = (std::net::IpAddr, std::net::IpAddr, u16, u32, u64);
 
 struct World {
     rig: Rig,
-    nat: Arc<Nat>,
+    nat: Arc<Connections>,
     begun: Arc<Mutex<Vec<(u16, Direction, u32, u64)>>>,
     refused: Arc<Mutex<Vec<Refused>>>,
     /// The agent that is elsewhere.
@@ -46,7 +46,7 @@ impl World {
         let tracker = Tracker::new(Arc::new(session::HeapMemory::new().unwrap()), options, rig.now).unwrap();
         let (begun, refused) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (hear, told) = (begun.clone(), refused.clone());
-        let nat = Nat::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None)
+        let nat = Connections::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None)
             .on_begin(Box::new(move |new, now| hear.lock().push((new.inner.vm_port(), new.direction, new.bytes, now))))
             .on_refusal(Box::new(move |r| told.lock().push((r.from.addr, r.to.addr, r.port, r.service, r.now))));
         let nat = Arc::new(nat);
@@ -66,7 +66,7 @@ impl World {
                 Some((HeapSlots::default(), None))
             }
         };
-        rig.gateway = Gateway::with_nat(rig.writer.tables(), rig.writer.tables().slots().1, nat.clone());
+        rig.gateway = Gateway::with_connections(rig.writer.tables(), rig.writer.tables().slots().1, nat.clone());
         let mut w = World { rig, nat, begun, refused, host };
         w.rules(rules);
         w

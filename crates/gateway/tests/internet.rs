@@ -5,7 +5,7 @@ mod common;
 
 use abi::{DropReason, Stage, POLICY_NAT};
 use common::*;
-use gateway::{Event, Gateway, Nat, NoRecorder, Trace, Verdict};
+use gateway::{Connections, Event, Gateway, NoRecorder, Trace, Verdict};
 use session::nat::{ElasticSpec, ElasticUse, Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
 use session::{Options, Tracker};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const REMOTE: u32 = 0x0d00_0001;
 const ROUTER_MAC: u64 = 0x0200_0000_00dd;
 const FORWARD: Verdict = Verdict::Forward { ifindex: PORT };
 
-fn world() -> (Rig, Arc<Nat>) {
+fn world() -> (Rig, Arc<Connections>) {
     let mut rig = Rig::new();
     assert!(rig.writer.set_policy(RED, POLICY_NAT));
     let hop =
@@ -52,8 +52,8 @@ fn world() -> (Rig, Arc<Nat>) {
     };
     let elastics = vec![ElasticSpec { addr: ELASTIC, vni: RED, usage: ElasticUse::Vm(B) }];
     translator.configure(&NatSpec { pools: vec![pool], snats: vec![snat], elastics });
-    let nat = Arc::new(Nat::new(Arc::new(tracker), Arc::new(translator), Default::default(), None));
-    rig.gateway = Gateway::with_nat(rig.writer.tables(), rig.writer.tables().slots().1, nat.clone());
+    let nat = Arc::new(Connections::new(Arc::new(tracker), Arc::new(translator), Default::default(), None));
+    rig.gateway = Gateway::with_connections(rig.writer.tables(), rig.writer.tables().slots().1, nat.clone());
     (rig, nat)
 }
 

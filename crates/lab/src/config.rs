@@ -6,8 +6,9 @@ use std::fmt::Write;
 
 /// The whole region as YAML. `uplinks` are the gateway's interfaces; `engine` as in the Gateway's `spec.engine`.
 pub fn yaml(uplinks: usize, engine: &str) -> String {
-    let mut y =
-        String::from("# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny lab`; see crates/lab/src/plan.rs.\n");
+    let mut y = String::from(
+        "# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny-lab lab`; see crates/lab/src/plan.rs.\n",
+    );
     let ports: Vec<String> = (0..uplinks).map(|u| format!("up{u}")).collect();
     document(&mut y, "Gateway", Some("gw"));
     let _ = writeln!(
@@ -65,8 +66,9 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
 
 /// The filter node in front of the bare-metal servers. Its rates of punts are low, so that a flood of a few seconds exceeds them.
 pub fn edge_yaml(engine: &str) -> String {
-    let mut y =
-        String::from("# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny lab`; see crates/lab/src/plan.rs.\n");
+    let mut y = String::from(
+        "# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny-lab lab`; see crates/lab/src/plan.rs.\n",
+    );
     document(&mut y, "Gateway", Some("edge"));
     let wires: Vec<String> = (0..BARES.len()).map(|n| format!("srv{n}=net{n}")).collect();
     let _ = writeln!(y, "  role: filter\n  wires: [{}]\n  engine: {engine}\n  punt:", wires.join(", "));

@@ -8,7 +8,9 @@ use crate::progress::Progress;
 use crate::traffic::{self, Ping, Tcp};
 use crate::{interrupt, LabError};
 use comfy_table::{presets::UTF8_FULL_CONDENSED, Attribute, Cell, CellAlignment, Color, Table};
+use commandline::output::say;
 use serde::Serialize;
+use std::path::Path;
 
 /// Least share of packets on the fast path during a transfer.
 pub const FAST_SHARE_MIN: f64 = 0.999;
@@ -233,9 +235,8 @@ fn percent(share: f64) -> String {
     format!("{:.3} %", (share * 1e5).floor() / 1e3)
 }
 
-/// Brings the region up, runs the traffic, prints the table (or JSON), removes the region unless it is to stay. Returns
-/// whether every row is as expected.
-pub fn demo(options: &Options, json: bool) -> Result<bool, LabError> {
+/// Brings the region up, runs the traffic, removes the region unless it is to stay.
+pub fn demo(options: &Options) -> Result<Vec<Row>, LabError> {
     interrupt::install();
     let progress = Progress::new(options.quiet);
     let outcome = lifecycle::up(options, &progress).and_then(|mut lab| {
@@ -252,33 +253,22 @@ pub fn demo(options: &Options, json: bool) -> Result<bool, LabError> {
         lifecycle::remove_all(&names)?;
     }
     progress.done();
-    let rows = match outcome {
-        Ok(rows) => rows,
-        Err(error) => {
-            if let Some(log) = log.filter(|l| !l.is_empty() && !matches!(error, LabError::Interrupted)) {
-                crate::progress::say(&format!("The node's last words:\n{log}"));
-            }
-            return Err(error);
+    if let (Err(error), Some(log)) = (&outcome, log.filter(|log| !log.is_empty())) {
+        if !matches!(error, LabError::Interrupted) {
+            say(format_args!("The node's last words:\n{log}"));
         }
-    };
-    let text = if json { serde_json::to_string_pretty(&rows).unwrap_or_default() } else { table(&rows).to_string() };
-    crate::progress::print(&text)?;
-    if options.keep {
-        crate::progress::say(&look_around(options));
     }
-    Ok(rows.iter().all(|r| r.problems.is_empty()))
+    outcome
 }
 
-/// How to call this binary from here: by its name if it is installed, else by its path.
-fn command_name(tunny: &std::path::Path) -> String {
-    let installed =
-        ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|d| tunny.parent() == Some(std::path::Path::new(d)));
-    if installed {
-        return "tunny".into();
-    }
-    let here = std::env::current_dir().ok();
-    let relative = here.and_then(|h| tunny.strip_prefix(h).ok().map(|p| p.display().to_string()));
-    relative.unwrap_or_else(|| tunny.display().to_string())
+/// How to call a program from here: by its name if it is installed, else by its path.
+fn command_name(program: &Path) -> String {
+    let installed = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|d| program.parent() == Some(Path::new(d)));
+    let short = match installed {
+        true => program.file_name().map(Path::new),
+        false => std::env::current_dir().ok().and_then(|here| program.strip_prefix(here).ok()),
+    };
+    short.unwrap_or(program).display().to_string()
 }
 
 /// How to look around in a lab that is up.
@@ -287,11 +277,11 @@ pub fn look_around(options: &Options) -> String {
     let instance = names.instance();
     let enter = |what: &str| format!("nsenter --net={}", names.namespace(what).path().display());
     let tunny = command_name(&options.tunny);
-    let lab = if options.suffix.is_empty() {
-        format!("{tunny} lab")
-    } else {
-        format!("{tunny} lab --suffix {}", options.suffix)
-    };
+    let own = std::env::current_exe().unwrap_or_else(|_| options.tunny.with_file_name("tunny-lab"));
+    let mut lab = format!("{} lab", command_name(&own));
+    if !options.suffix.is_empty() {
+        lab += &format!(" --suffix {}", options.suffix);
+    }
     format!(
         "The region stays up. To look around:\n\
          \x20 {}  ping 10.1.0.11        # blue-1 to red-1 (peered)\n\

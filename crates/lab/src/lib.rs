@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A whole region on one machine, in network namespaces: an underlay, two hosts with ordinary Linux VXLAN devices, virtual
-//! machines in three VPCs with overlapping addresses, and a gateway that runs `tunny node` with XDP.
+//! machines in three VPCs with overlapping addresses, and a gateway that runs `tunny node` with XDP. Hosts are set up by the
+//! commands of crate `vtep`, as real ones.
 //!
 //! - [`plan`]: who is where, with which addresses; [`config`]: the same as the node's configuration;
-//! - [`host`]: the commands that make a Linux host a VTEP, for the lab and for real hosts;
 //! - [`region`]: building and removing the namespaces; [`lifecycle`]: up, down, status, with the processes;
 //! - [`node`]: the gateway's process and its counters; [`traffic`]: ping and iperf3; [`demo`]: the table of routes;
 //! - [`state`]: what was started, on disk;
@@ -14,7 +14,6 @@ pub mod config;
 pub mod demo;
 pub mod filter;
 pub mod flood;
-pub mod host;
 pub mod internet;
 pub mod interrupt;
 pub mod lifecycle;
@@ -27,7 +26,6 @@ pub mod state;
 pub mod traffic;
 
 pub use demo::demo;
-pub use host::host_commands;
 pub use lifecycle::{down, status, up, Lab, Options};
 
 use std::path::PathBuf;

@@ -233,7 +233,7 @@ fn lock(names: &Names) -> Result<Flock<File>, LabError> {
         let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(fail)?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
             LabError::Node(format!(
-                "another `tunny lab` is at work ({} is locked): wait for it, or end it",
+                "another `tunny-lab lab` is at work ({} is locked): wait for it, or end it",
                 path.display()
             ))
         })?;

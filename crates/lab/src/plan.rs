@@ -6,10 +6,10 @@
 //! blue and red are peered; green is peered with nobody and uses the same addresses as blue. blue and red run over the
 //! IPv4 underlay, green over the IPv6 underlay.
 
-use crate::host::{Port, Vtep};
 use crate::shell::Namespace;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use vtep::{Port, Vtep};
 
 /// Bytes of the VMs' IP packets on an underlay of 1500, over IPv4 and IPv6: the smaller one fits both.
 pub const INNER_OVERHEAD: u32 = 70;

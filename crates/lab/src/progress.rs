@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is being done, while it takes long: a moving line on a terminal, a line a step elsewhere.
 
-use crate::LabError;
+use commandline::output::say;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// Shows the step at hand.
@@ -30,7 +30,7 @@ impl Progress {
     pub fn step(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_string()),
-            None if !self.quiet => say(&format!("[{:5.1} s] {what}", self.begun.elapsed().as_secs_f64())),
+            None if !self.quiet => say(format_args!("[{:5.1} s] {what}", self.begun.elapsed().as_secs_f64())),
             None => {}
         }
     }
@@ -46,21 +46,5 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.done();
-    }
-}
-
-/// Says something on standard error; whether anybody hears it changes nothing.
-pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// Writes a line to standard output. A reader that went away is no error.
-pub fn print(text: &str) -> Result<(), LabError> {
-    let mut out = std::io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(LabError::File { path: "standard output".into(), source: e })
-        }
-        _ => Ok(()),
     }
 }

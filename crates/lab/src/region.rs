@@ -11,7 +11,6 @@
 //! - `upN` (the gateway's end) stays as it is. XDP in native mode comes with a NAPI context of its own.
 //! - hosts and VMs stay as they are.
 
-use crate::host::{port_steps, vtep_steps, Step};
 use crate::plan::*;
 use crate::progress::Progress;
 use crate::shell::{self, Namespace};
@@ -19,6 +18,7 @@ use crate::state::State;
 use crate::LabError;
 use std::net::IpAddr;
 use std::time::Duration;
+use vtep::{port_steps, vtep_steps, Step};
 
 /// How the region is to be.
 #[derive(Clone, Debug)]
@@ -212,8 +212,8 @@ pub fn set_mtu(shape: &mut Shape, mtu: u32) -> Result<(), LabError> {
         net.run(&format!("ip link set to-{} mtu {mtu}", host.trim_start_matches("nc-")))?;
         ns.run(&format!("ip link set dev uplink mtu {mtu}"))?;
         for vtep in vteps(index, mtu) {
-            let inner = mtu - crate::host::overhead(vtep.gateway);
-            ns.run(&format!("ip link set {} mtu {inner}", crate::host::vxlan_device(vtep.vni)))?;
+            let inner = mtu - vtep::overhead(vtep.gateway);
+            ns.run(&format!("ip link set {} mtu {inner}", vtep::vxlan_device(vtep.vni)))?;
         }
         for port in ports(index) {
             ns.run(&format!("ip link set {} mtu {}", port.device, mtu - INNER_OVERHEAD))?;
@@ -254,8 +254,9 @@ pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
             removed.push(path.display().to_string());
         }
     }
-    // A node that was killed leaves its socket.
-    for socket in places.into_iter().map(|p| p.socket).filter(|s| s.exists()) {
+    // A node leaves the lock of its socket, and one that was killed the socket.
+    let lock = |socket: &std::path::Path| socket.with_extension("sock.lock");
+    for socket in places.into_iter().flat_map(|p| [lock(&p.socket), p.socket]).filter(|s| s.exists()) {
         std::fs::remove_file(&socket).map_err(|source| LabError::File { path: socket.clone(), source })?;
         removed.push(socket.display().to_string());
     }

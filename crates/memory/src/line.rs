@@ -5,9 +5,9 @@
 //! as an all-zero line, so that garbage in table memory can lead a reader astray, but never out of the memory.
 //! A line is eight aligned atomic words; half words are taken out of them (little endian, checked at compile time).
 
-use crate::root;
 use crate::sync::{observe, publish};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::{root, LineMemory};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 #[cfg(target_endian = "big")]
 compile_error!("table memory takes 32-bit fields out of 64-bit words and assumes little endian");
@@ -180,12 +180,7 @@ unsafe impl Sync for Lines {}
 
 impl Lines {
     /// The lines of a memory. The caller keeps the memory alive as long as a copy of them.
-    pub fn new(memory: &dyn crate::Memory) -> Lines {
-        Lines { base: memory.base() as *const Line, limit: memory.limit() }
-    }
-
-    /// The lines of session memory, by the same rule.
-    pub(crate) fn of_sessions(memory: &dyn crate::SessionMemory) -> Lines {
+    pub fn new<R>(memory: &(impl LineMemory<R> + ?Sized)) -> Lines {
         Lines { base: memory.base() as *const Line, limit: memory.limit() }
     }
 
@@ -270,35 +265,54 @@ pub fn prefetch_slice<T>(slice: &[T]) {
     }
 }
 
-/// The words of `abi::Root`, by name.
-#[derive(Clone, Copy)]
-pub struct RootRef(*const abi::Root);
+/// The words of a root, by the byte offsets of its fields.
+#[derive(Debug)]
+pub struct RootRef<R = abi::Root>(*const R);
+
+impl<R> Clone for RootRef<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for RootRef<R> {}
 
 // SAFETY: points into the Memory that the owner keeps alive; all access is atomic.
-unsafe impl Send for RootRef {}
+unsafe impl<R> Send for RootRef<R> {}
 // SAFETY: as above.
-unsafe impl Sync for RootRef {}
+unsafe impl<R> Sync for RootRef<R> {}
 
-impl RootRef {
+impl<R> RootRef<R> {
     /// The root of a memory. The caller keeps the memory alive as long as a copy of this.
-    pub fn new(memory: &dyn crate::Memory) -> RootRef {
+    pub fn new(memory: &(impl LineMemory<R> + ?Sized)) -> RootRef<R> {
         RootRef(memory.root())
     }
 
-    /// The word at a byte offset of `abi::Root`.
+    /// The field at a byte offset, which must be one of its type. What lies outside of the root is the last one inside.
     #[inline(always)]
-    pub fn word(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset.is_multiple_of(8) && offset < size_of::<abi::Root>());
-        // SAFETY: callers pass offsets of fields of Root (`root!`), and Memory::root is valid for a whole Root.
-        unsafe { &*(self.0 as *const u8).add(offset).cast::<AtomicU64>() }
+    fn at<T>(&self, offset: usize) -> &T {
+        debug_assert!(offset.is_multiple_of(size_of::<T>()) && offset < size_of::<R>());
+        let inside = (offset / size_of::<T>()).min(size_of::<R>() / size_of::<T>() - 1);
+        // SAFETY: the root is valid and 8-byte aligned for a whole `R`, and the index is one of its words of this size.
+        unsafe { &*self.0.cast::<T>().add(inside) }
     }
 
-    /// The half word at a byte offset of `abi::Root`.
+    /// The word at a byte offset.
+    #[inline(always)]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        self.at(offset)
+    }
+
+    /// The half word at a byte offset.
     #[inline(always)]
     pub fn half(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset.is_multiple_of(4) && offset < size_of::<abi::Root>());
-        // SAFETY: as for `word`.
-        unsafe { &*(self.0 as *const u8).add(offset).cast::<AtomicU32>() }
+        self.at(offset)
+    }
+
+    /// The byte at an offset.
+    #[inline(always)]
+    pub fn byte(&self, offset: usize) -> &AtomicU8 {
+        self.at(offset)
     }
 
     /// Loads the word at a byte offset.
@@ -314,7 +328,9 @@ impl RootRef {
         crate::testing::store();
         publish(self.word(offset), value);
     }
+}
 
+impl RootRef {
     /// First line of VM-cell chunk `chunk`.
     #[inline(always)]
     pub fn vm_chunk(&self, chunk: u32) -> &AtomicU32 {
@@ -341,6 +357,7 @@ macro_rules! root {
         std::mem::offset_of!(::abi::Root, $field)
     };
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,119 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where session memory lives: the [`SessionMemory`] trait, and its implementations on plain memory.
-//!
-//! [`SessionHeap`] belongs to one process (tests, `tunny replay`, the `user` engine without BPF). [`SessionShared`] lies in a memfd,
-//! so that a test can kill the tracker. The third one, on mmapable BPF arrays, is in crate `xdp`. All of them reserve 8 GiB of
-//! address space at once and make segments accessible as the tracker asks.
+//! Session memory: its head in plain memory, and how its root and lines are read.
 
-use crate::plain::PlainMemory;
-use crate::Lines;
-use abi::{SessionRoot, SEGMENT_BYTES, SEGMENT_LINES, SESSION_LINE_BITS, SESSION_SEGMENTS_MAX};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use crate::line_memory::{arena_bytes, Head, Heap, LineMemory, Shared};
+use crate::{Lines, RootRef};
+use abi::{SessionRoot, SESSION_LINE_BITS, SESSION_SEGMENTS_MAX};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
 
 /// Address space that session memory may take.
-pub const SESSION_ARENA_BYTES: usize = 64 << SESSION_LINE_BITS;
-const _: () = assert!(SESSION_ARENA_BYTES == SESSION_SEGMENTS_MAX as usize * SEGMENT_BYTES as usize);
+pub const SESSION_ARENA_BYTES: usize = arena_bytes(SESSION_SEGMENTS_MAX);
+const _: () = assert!(SESSION_ARENA_BYTES == 64 << SESSION_LINE_BITS);
 
 /// A place where session memory lives.
-///
-/// # Safety
-/// Implementations promise, for as long as they live: `root()` is valid for a whole [`SessionRoot`], 8-byte aligned;
-/// `base()` is 64-byte aligned and valid for `limit()` lines of 64 bytes; `limit()` never shrinks; and nobody accesses that memory
-/// other than by aligned atomics or before anybody else can see it.
-pub unsafe trait SessionMemory: Send + Sync {
-    /// The root.
-    fn root(&self) -> *mut SessionRoot;
-    /// First byte of the reserved range; segment n lies n · 4 MiB behind it.
-    fn base(&self) -> *mut u8;
-    /// Lines that exist (segments · 65,536). Raised by `grow` before it returns.
-    fn limit(&self) -> &AtomicU32;
-    /// Makes segments `0..n` exist, zeroed. Doing nothing if they do.
-    fn grow(&self, n: u32) -> io::Result<()>;
-    /// Segments that exist.
-    fn segments(&self) -> u32 {
-        self.limit().load(Ordering::Acquire) / SEGMENT_LINES
-    }
-    /// Waits until every kernel reader that runs now has finished. Rust readers are waited for by the tracker.
-    fn grace(&self);
-}
+pub trait SessionMemory: LineMemory<SessionRoot> {}
+impl<M: LineMemory<SessionRoot>> SessionMemory for M {}
 
-/// The part in front of the arena: everything that is not lines.
+/// The part in front of the lines.
 #[repr(C, align(4096))]
-struct Head {
+pub struct SessionHead {
     root: SessionRoot,
     limit: AtomicU32,
 }
 
-/// Session memory of one process, on huge pages where the machine has them.
-pub struct SessionHeap(PlainMemory);
-
-impl SessionHeap {
-    /// Reserves the address space; no segment exists yet.
-    pub fn new() -> io::Result<SessionHeap> {
-        PlainMemory::private(size_of::<Head>(), SESSION_SEGMENTS_MAX).map(SessionHeap)
+// SAFETY: the root is its first field, and all of its fields are whole numbers.
+unsafe impl Head for SessionHead {
+    type Root = SessionRoot;
+    const SEGMENTS: u32 = SESSION_SEGMENTS_MAX;
+    const NAME: &'static CStr = c"tunny-sessions";
+    fn limit(&self) -> &AtomicU32 {
+        &self.limit
     }
 }
 
-/// Session memory that several processes map: a memfd of full size, of which pages exist as they are touched.
-pub struct SessionShared(PlainMemory);
-
-impl SessionShared {
-    /// A new, empty one.
-    pub fn new() -> io::Result<SessionShared> {
-        PlainMemory::shared(c"tunny-sessions", size_of::<Head>(), SESSION_SEGMENTS_MAX).map(SessionShared)
-    }
-
-    /// Maps one that another process made; `fd` came by inheritance or over a socket.
-    pub fn open(fd: OwnedFd) -> io::Result<SessionShared> {
-        PlainMemory::open(fd, size_of::<Head>(), SESSION_SEGMENTS_MAX).map(SessionShared)
-    }
-
-    /// The descriptor, to hand to another process.
-    pub fn fd(&self) -> &OwnedFd {
-        self.0.fd().expect("a shared memory has a descriptor")
-    }
-}
-
-/// Both are a [`Head`] and an arena.
-macro_rules! memory {
-    ($memory:ty) => {
-        // SAFETY: it has the sizes that the trait asks for and raises the limit only after segments are accessible.
-        unsafe impl SessionMemory for $memory {
-            fn root(&self) -> *mut SessionRoot {
-                // The root is the first field of Head.
-                self.0.head().cast()
-            }
-            fn base(&self) -> *mut u8 {
-                self.0.base()
-            }
-            fn limit(&self) -> &AtomicU32 {
-                // SAFETY: the head is as long as Head, page-aligned and zeroed; zeroes are a valid Head.
-                unsafe { &(*self.0.head().cast::<Head>()).limit }
-            }
-            fn grow(&self, n: u32) -> io::Result<()> {
-                self.0.grow(self.limit(), n)
-            }
-            fn grace(&self) {}
-        }
-    };
-}
-
-memory!(SessionHeap);
-memory!(SessionShared);
+/// Session memory of one process.
+pub type SessionHeap = Heap<SessionHead>;
+/// Session memory that several processes map.
+pub type SessionShared = Shared<SessionHead>;
 
 /// The lines and the root of one session memory. The caller keeps the memory alive as long as a copy of them.
 #[derive(Clone, Copy)]
 pub struct SessionLines {
     lines: Lines,
-    root: *const SessionRoot,
+    root: RootRef<SessionRoot>,
 }
-
-// SAFETY: the root lies in memory that lives as long as the `SessionMemory` and is accessed by atomics only.
-unsafe impl Send for SessionLines {}
-// SAFETY: as above.
-unsafe impl Sync for SessionLines {}
 
 impl std::ops::Deref for SessionLines {
     type Target = Lines;
@@ -127,28 +56,26 @@ impl std::ops::Deref for SessionLines {
 impl SessionLines {
     /// Those of a memory.
     pub fn new(memory: &dyn SessionMemory) -> SessionLines {
-        SessionLines { lines: Lines::of_sessions(memory), root: memory.root() }
+        SessionLines { lines: Lines::new(memory), root: RootRef::new(memory) }
     }
 
     /// A word of the root, by its byte offset.
     #[inline(always)]
     pub fn root(&self, offset: usize) -> &AtomicU64 {
-        let words = size_of::<SessionRoot>() / 8;
-        // SAFETY: the root is that many aligned words, and the index is reduced to them.
-        unsafe { &*self.root.cast::<AtomicU64>().add((offset / 8) % words) }
+        self.root.word(offset)
     }
 
     /// What segment n holds (SESSION_SEGMENT_*).
     pub fn kind(&self, n: u32) -> &AtomicU8 {
-        let at = std::mem::offset_of!(SessionRoot, kinds) + (n % SESSION_SEGMENTS_MAX) as usize;
-        // SAFETY: `kinds` has an element for every segment, and n was reduced to them.
-        unsafe { &*self.root.cast::<AtomicU8>().add(at) }
+        self.root.byte(std::mem::offset_of!(SessionRoot, kinds) + (n % SESSION_SEGMENTS_MAX) as usize)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::SEGMENT_LINES;
+    use std::sync::atomic::Ordering;
 
     /// Kinds and words lie in the root, lines in the arena. Under Miri this walks every pointer of session memory on the heap.
     #[test]

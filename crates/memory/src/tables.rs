@@ -1,145 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where table memory lives: the [`Memory`] trait, and its implementations on plain memory.
-//!
-//! [`HeapMemory`] belongs to one process (tests, `tunny replay`, the `user` engine without BPF). [`SharedMemory`] lies in
-//! a memfd, so that several processes see it and a test can kill the writer. The third one, on mmapable BPF arrays, is
-//! in crate `xdp`. All of them reserve 4 GiB of address space at once and make segments accessible as the writer asks.
+//! Table memory: the trait [`Memory`], and its implementations on plain memory.
 
 use crate::grace::Readers;
-use crate::plain::PlainMemory;
-use abi::{Root, Stats, LINE_BITS, LINE_BYTES, SEGMENTS_MAX, SEGMENT_BYTES, SEGMENT_LINES, SLOTS_MAX};
-use std::io;
-use std::os::fd::OwnedFd;
+use crate::line_memory::{arena_bytes, Head, Heap, LineMemory, Plain, Shared};
+use abi::{Root, Stats, LINE_BITS, LINE_BYTES, SEGMENTS_MAX, SLOTS_MAX};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Address space that table memory may take.
-pub const ARENA_BYTES: usize = 64 << LINE_BITS;
-const _: () = assert!(ARENA_BYTES == SEGMENTS_MAX as usize * SEGMENT_BYTES as usize);
+pub const ARENA_BYTES: usize = arena_bytes(SEGMENTS_MAX);
+const _: () = assert!(ARENA_BYTES == 64 << LINE_BITS);
 
-/// A place where table memory lives.
+/// A place where table memory lives: root, lines, statistics, and the slots of Rust readers.
 ///
 /// # Safety
-/// Implementations promise, for as long as they live: `root()` is valid for a whole [`Root`] and `stats()` for
-/// `stats_slots()` elements, both 8-byte aligned; `base()` is 64-byte aligned and valid for `limit()` lines of 64 bytes;
-/// `limit()` never shrinks; and nobody accesses that memory other than by aligned atomic words or before anybody else
-/// can see it.
-pub unsafe trait Memory: Send + Sync {
-    /// The root.
-    fn root(&self) -> *mut Root;
-    /// First byte of the reserved range; segment n lies n · 4 MiB behind it.
-    fn base(&self) -> *mut u8;
-    /// Lines that exist (segments · 65,536): readers compare every line number with it. Raised by `grow` before it
-    /// returns.
-    fn limit(&self) -> &AtomicU32;
-    /// Makes segments `0..n` exist, zeroed. Doing nothing if they do.
-    fn grow(&self, n: u32) -> io::Result<()>;
-    /// Segments that exist.
-    fn segments(&self) -> u32 {
-        self.limit().load(Ordering::Acquire) / SEGMENT_LINES
-    }
+/// As for [`LineMemory`]; and `stats()` is valid for `stats_slots()` elements, 8-byte aligned.
+pub unsafe trait Memory: LineMemory<Root> {
     /// Statistics, one element a slot.
     fn stats(&self) -> *mut Stats;
     /// Elements behind `stats`.
-    fn stats_slots(&self) -> u32;
+    fn stats_slots(&self) -> u32 {
+        SLOTS_MAX
+    }
     /// Where Rust readers announce themselves.
     fn readers(&self) -> &Readers;
-    /// Waits until every kernel reader that runs now has finished. Rust readers are waited for by [`Readers`].
-    fn grace(&self);
 }
 
-/// The part in front of the arena: everything that is not lines.
+/// The part in front of the lines.
 #[repr(C, align(4096))]
-struct Head {
+pub struct TableHead {
     root: Root,
     limit: AtomicU32,
     readers: Readers,
     stats: [Stats; SLOTS_MAX as usize],
 }
 
-/// Table memory of one process, on huge pages where the machine has them.
-pub struct HeapMemory(PlainMemory);
-
-impl HeapMemory {
-    /// Reserves the address space; no segment exists yet.
-    pub fn new() -> io::Result<HeapMemory> {
-        PlainMemory::private(size_of::<Head>(), SEGMENTS_MAX).map(HeapMemory)
+// SAFETY: the root is its first field, and all of its fields are whole numbers.
+unsafe impl Head for TableHead {
+    type Root = Root;
+    const SEGMENTS: u32 = SEGMENTS_MAX;
+    const NAME: &'static CStr = c"tunny-tables";
+    fn limit(&self) -> &AtomicU32 {
+        &self.limit
     }
 }
 
-/// Table memory that several processes map: a memfd of full size, of which pages exist as they are touched.
-pub struct SharedMemory(PlainMemory);
+/// Table memory of one process.
+pub type HeapMemory = Heap<TableHead>;
+/// Table memory that several processes map.
+pub type SharedMemory = Shared<TableHead>;
+
+// SAFETY: the head has as many statistics as the trait says.
+unsafe impl<const SHARED: bool> Memory for Plain<TableHead, SHARED> {
+    fn stats(&self) -> *mut Stats {
+        // SAFETY: the offset lies inside the head.
+        unsafe { self.head_at().add(std::mem::offset_of!(TableHead, stats)).cast() }
+    }
+    fn readers(&self) -> &Readers {
+        &self.head().readers
+    }
+}
 
 impl SharedMemory {
-    /// A new, empty one.
-    pub fn new() -> io::Result<SharedMemory> {
-        PlainMemory::shared(c"tunny-tables", size_of::<Head>(), SEGMENTS_MAX).map(SharedMemory)
-    }
-
-    /// Maps one that another process made; `fd` came by inheritance or over a socket.
-    pub fn open(fd: OwnedFd) -> io::Result<SharedMemory> {
-        PlainMemory::open(fd, size_of::<Head>(), SEGMENTS_MAX).map(SharedMemory)
-    }
-
     /// The words of the lines that exist, for structures that keep to one writer and whole-word stores.
     pub fn words(&self) -> &[AtomicU64] {
         let words = self.limit().load(Ordering::Acquire) as usize * LINE_BYTES as usize / 8;
         // SAFETY: lines below the limit are mapped as long as `self` lives, aligned to 64 bytes, and accessed by atomics only.
         unsafe { std::slice::from_raw_parts(self.base().cast(), words) }
     }
-
-    /// The descriptor, to hand to another process.
-    pub fn fd(&self) -> &OwnedFd {
-        self.0.fd().expect("a shared memory has a descriptor")
-    }
 }
-
-/// Both are a [`Head`] and an arena.
-macro_rules! memory {
-    ($memory:ty) => {
-        impl $memory {
-            fn head(&self) -> &Head {
-                // SAFETY: the head is as long as Head, page-aligned and zeroed; zeroes are a valid Head.
-                unsafe { &*self.0.head().cast::<Head>() }
-            }
-        }
-
-        // SAFETY: it has the sizes that the trait asks for and raises the limit only after segments are accessible.
-        unsafe impl Memory for $memory {
-            fn root(&self) -> *mut Root {
-                // The root is the first field of Head.
-                self.0.head().cast()
-            }
-            fn base(&self) -> *mut u8 {
-                self.0.base()
-            }
-            fn limit(&self) -> &AtomicU32 {
-                &self.head().limit
-            }
-            fn grow(&self, n: u32) -> io::Result<()> {
-                self.0.grow(self.limit(), n)
-            }
-            fn stats(&self) -> *mut Stats {
-                // SAFETY: the offset lies inside the head.
-                unsafe { self.0.head().add(std::mem::offset_of!(Head, stats)).cast() }
-            }
-            fn stats_slots(&self) -> u32 {
-                SLOTS_MAX
-            }
-            fn readers(&self) -> &Readers {
-                &self.head().readers
-            }
-            fn grace(&self) {}
-        }
-    };
-}
-
-memory!(HeapMemory);
-memory!(SharedMemory);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{root, Lines, RootRef};
+    use abi::SEGMENT_LINES;
 
     /// Lines exist segment by segment, zeroed; a number behind the last one reads as zero; root and statistics are what the trait
     /// promises. Under Miri this walks every pointer that the crate makes on the heap.

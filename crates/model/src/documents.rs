@@ -17,6 +17,11 @@ use crate::ERRORS_MAX;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+/// First line of an export, which is whole if as many last lines as first ones are there.
+pub const EXPORT_BEGINS: &str = "# An export of tunny: its last line says that it is whole.\n";
+/// Beginning of the last line of an export; the number of its objects stands behind it.
+pub const EXPORT_ENDS: &str = "# The end of the export. Objects: ";
+
 /// Bytes of an NDJSON line at most.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
@@ -197,6 +202,13 @@ impl Documents {
     }
 
     fn read_yaml(&mut self, index: u32, file: &Arc<str>, text: &str, errors: &mut Vec<ConfigError>) {
+        if text.starts_with(EXPORT_BEGINS) && text.matches(EXPORT_BEGINS).count() > text.matches(EXPORT_ENDS).count() {
+            let why = format!(
+                "is cut: it begins as an export, and its last line (`{}`) is missing; export it again",
+                EXPORT_ENDS.trim_end()
+            );
+            errors.push(ConfigError::file(file, Problem::Unreadable(why)));
+        }
         if let Some((group, line)) = quick::group_of_yaml(text) {
             let at = Pos { line, column: 1 };
             return self.puts.push(Item {

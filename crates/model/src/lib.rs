@@ -24,7 +24,9 @@ mod yaml;
 
 pub use binary::{SnapshotError, BINARY_VERSION};
 pub use doc::{check_name, nearest};
-pub use documents::{every_error, parse_files, parse_text, validate_files, Documents, Item, Origin};
+pub use documents::{
+    every_error, parse_files, parse_text, validate_files, Documents, Item, Origin, EXPORT_BEGINS, EXPORT_ENDS,
+};
 pub use emit::{yaml_document, FieldChange};
 pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input, read_text};

@@ -88,7 +88,7 @@ async fn first<T: Serialize + Send + 'static>(
     Ok((axum::response::AppendHeaders(cut), Json(list)).into_response())
 }
 
-fn thousand() -> usize {
+fn thousand() -> u64 {
     1000
 }
 
@@ -96,7 +96,7 @@ fn thousand() -> usize {
 #[serde(deny_unknown_fields)]
 struct TopQuery {
     #[serde(default = "thousand")]
-    ms: usize,
+    ms: u64,
 }
 
 #[derive(Deserialize)]
@@ -177,12 +177,33 @@ pub(crate) struct MetricsQuery {
 
 /// All routes.
 pub fn router(node: Arc<Node>) -> Router {
-    Router::new()
+    let without_query = Router::new()
         .route("/v1/status", get(|State(n): Shared| blocking(move || Ok(n.status()))))
         .route("/v1/counters", get(|State(n): Shared| blocking(move || Ok(n.counters()))))
         .route("/v1/levels", get(|State(n): Shared| blocking(move || Ok(n.levels()))))
         .route("/v1/neighbours", get(|State(n): Shared| blocking(move || Ok(n.neighbours()))))
         .route("/v1/underlay", get(|State(n): Shared| blocking(move || Ok(n.underlay()))))
+        .route(
+            "/v1/trace",
+            post(|State(n): Shared, Json(request): Json<crate::trace::Request>| blocking(move || n.trace(&request))),
+        )
+        .route("/v1/capture", post(capture))
+        .route("/v1/sessions", post(sessions))
+        .route("/v1/migration", get(|State(n): Shared| blocking(move || Ok(n.migration()))))
+        .route("/v1/states", get(|State(n): Shared| blocking(move || Ok(n.states()))))
+        .route(
+            "/v1/rules",
+            post(|State(n): Shared, Json(q): Json<crate::rules::RuleQuery>| {
+                first(q.limit, move |limit| n.rules(&crate::rules::RuleQuery { limit, ..q }))
+            }),
+        )
+        .route(
+            "/v1/ports",
+            post(|State(n): Shared, Json(q): Json<crate::sessions::SessionQuery>| blocking(move || n.ports(&q))),
+        )
+        .route("/v1/openapi.json", get(|| async { Json(crate::openapi::document()) }))
+        .route_layer(axum::middleware::from_fn(no_query));
+    Router::new()
         .route(
             "/v1/vm-counters",
             get(|State(n): Shared, Query(q): Query<ListQuery>| listing(move || n.vm_counters(&q))),
@@ -212,7 +233,7 @@ pub fn router(node: Arc<Node>) -> Router {
                 })
             }),
         )
-        .route("/v1/top", get(|State(n): Shared, Query(q): Query<TopQuery>| blocking(move || Ok(n.top(q.ms as u64)))))
+        .route("/v1/top", get(|State(n): Shared, Query(q): Query<TopQuery>| blocking(move || n.top(q.ms))))
         .route(
             "/v1/apply",
             post(|State(n): Shared, ConnectInfo(peer): ConnectInfo<Peer>, Query(q): Query<ApplyQuery>, body: Bytes| {
@@ -234,26 +255,8 @@ pub fn router(node: Arc<Node>) -> Router {
                 })
             }),
         )
-        .route(
-            "/v1/trace",
-            post(|State(n): Shared, Json(request): Json<crate::trace::Request>| blocking(move || n.trace(&request))),
-        )
-        .route("/v1/capture", post(capture))
-        .route("/v1/sessions", post(sessions))
-        .route("/v1/migration", get(|State(n): Shared| blocking(move || Ok(n.migration()))))
-        .route("/v1/states", get(|State(n): Shared| blocking(move || Ok(n.states()))))
-        .route(
-            "/v1/rules",
-            post(|State(n): Shared, Json(q): Json<crate::rules::RuleQuery>| {
-                first(q.limit, move |limit| n.rules(&crate::rules::RuleQuery { limit, ..q }))
-            }),
-        )
-        .route(
-            "/v1/ports",
-            post(|State(n): Shared, Json(q): Json<crate::sessions::SessionQuery>| blocking(move || n.ports(&q))),
-        )
-        .route("/v1/openapi.json", get(|| async { Json(crate::openapi::document()) }))
         .route("/metrics", get(metrics))
+        .merge(without_query)
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))
@@ -269,6 +272,18 @@ async fn unknown(uri: axum::http::Uri) -> Response {
 async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> Response {
     let error = format!("{method} means nothing at {}; there are {}", uri.path(), paths());
     (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
+}
+
+/// Refuses options where there are none: one that is ignored answers another question than was asked.
+async fn no_query(request: axum::extract::Request, next: axum::middleware::Next) -> Response {
+    match request.uri().query().filter(|q| !q.is_empty()) {
+        None => next.run(request).await,
+        Some(query) => {
+            let error =
+                format!("{} takes no options in its address, and has `{}`", request.uri().path(), model::plain(query));
+            (StatusCode::BAD_REQUEST, Json(ErrorBody { errors: vec![error], ..Default::default() })).into_response()
+        }
+    }
 }
 
 /// Refusals of the HTTP library (a query or body that cannot be read) are text: here they become errors like all others.

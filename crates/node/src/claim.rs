@@ -31,9 +31,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Locks the socket, and the pins if there are to be any.
-    pub fn new(socket: &Path, pins: Option<&Path>) -> Result<Claim, NodeError> {
+    /// Locks the socket and the pins. `fast`: there is to be a fast path, so pins are made where there are none.
+    pub fn new(socket: &Path, pins: Option<&Path>, fast: bool) -> Result<Claim, NodeError> {
         let mut locks = vec![lock_file(&lock_path(socket))?];
+        let lock_pins = |pins| if fast { lock_pins(pins) } else { patiently(|| pins_that_are_there(pins)) };
         locks.extend(pins.map(lock_pins).transpose()?.flatten());
         Ok(Claim { _locks: locks })
     }

@@ -97,8 +97,12 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     // Buffers of AF_XDP count as locked memory. Where the limit may not be raised, the sockets say what is missing.
     let forever = nix::sys::resource::RLIM_INFINITY;
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, forever, forever);
-    let pins = options.pins.as_deref().filter(|_| matches!(options.choice, Choice::Auto | Choice::Xdp));
-    let claim = Claim::new(&options.socket, pins)?;
+    let fast = matches!(options.choice, Choice::Auto | Choice::Xdp);
+    let claim = Claim::new(&options.socket, options.pins.as_deref(), fast)?;
+    if !fast {
+        no_other_fast_path(options, "this node is started without a fast path")?;
+    }
+    let pins = options.pins.as_deref().filter(|_| fast);
     steps.begin("reading the state");
     let (mut store, mut model, mut notes) = match &options.state {
         Some(dir) => {
@@ -131,6 +135,9 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let hub = Arc::new(Hub::default());
     steps.begin("opening the fast path");
     let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, hub.clone())?;
+    if let Some(why) = plane.no_fast_path() {
+        no_other_fast_path(options, why)?;
+    }
     steps.done(if plane.took_over() { "took over running tables" } else { "made table memory" });
     let known = plane.took_over().then(|| attach(&plane, &model, &mut steps, &mut notes)).flatten();
     let counts_before = counters_of_other_layout(options, known.is_some(), plane.took_over());
@@ -156,7 +163,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let memories = (plane.session_memory()?, plane.states_backing());
     let internet = Internet::open((memories, &options.instance), &model, &mut writer, (salt(), changed), &mut notes)?;
     let (routers, _) = internet.set_egress(&mut writer, &model);
-    plane.set_nat(internet.nat());
+    plane.set_connections(internet.connections());
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
     let predecessor = replaced.and_then(|pins| Predecessor::find(pins, options.state.as_deref()));
     let predecessor = predecessor.and_then(|found| known_or_said(found, &mut notes));
@@ -175,7 +182,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
             connections.len() as u64 - lost
         ));
     }
-    steps.done(format!("{} sessions at hand", internet.nat().tracker().stats().sessions));
+    steps.done(format!("{} sessions at hand", internet.connections().tracker().stats().sessions));
 
     let writer = Arc::new(Mutex::new(writer));
     let underlay: Arc<OnceLock<Underlay>> = Arc::default();
@@ -571,12 +578,14 @@ async fn metrics(node: Arc<Node>, fixed: Option<SocketAddr>) {
             None => tokio::task::spawn_blocking(move || asking.metrics_address()).await.ok().flatten(),
         };
         let Some(address) = wanted else {
+            *node.unserved.lock() = None;
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
         match tokio::net::TcpListener::bind(address).await {
             Ok(listener) => {
                 failed = None;
+                *node.unserved.lock() = None;
                 tracing::info!("metrics on http://{address}/metrics");
                 let watched = node.clone();
                 let moved = async move {
@@ -595,10 +604,12 @@ async fn metrics(node: Arc<Node>, fixed: Option<SocketAddr>) {
                 }
             }
             Err(e) => {
+                let why = format!("metrics cannot be served on {address}: {e}; it is tried again");
                 if failed != Some(address) {
-                    tracing::warn!("metrics cannot be served on {address}: {e}; it is tried again");
+                    tracing::warn!("{why}");
                     failed = Some(address);
                 }
+                *node.unserved.lock() = Some(why);
                 tokio::time::sleep(Duration::from_secs(2)).await;
             }
         }
@@ -617,6 +628,15 @@ fn notify(state: &str) {
     let sent = address.and_then(|a| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &a));
     if let Err(e) = sent {
         tracing::warn!("systemd could not be told {state}: {e}");
+    }
+}
+
+/// Refuses to start a node without a fast path where an earlier node's is still attached: it takes the packets first, and forwards by tables
+/// that nobody would change.
+fn no_other_fast_path(options: &Options, why: &str) -> Result<(), NodeError> {
+    match options.pins.as_deref().filter(|pins| xdp::has_pinned_links(pins)) {
+        Some(pins) => Err(NodeError::FastPathStays { pins: pins.into(), why: why.into() }),
+        None => Ok(()),
     }
 }
 

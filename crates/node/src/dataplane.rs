@@ -64,7 +64,7 @@ pub struct DataPlane {
     took_over: bool,
     workers: u32,
     shared: Shared,
-    nat: Option<Arc<gateway::Nat>>,
+    connections: Option<Arc<gateway::Connections>>,
     threads: Vec<JoinHandle<Vec<Port>>>,
     /// Interfaces and queues of which the workers have the punts.
     listening: HashSet<(u32, u32)>,
@@ -108,7 +108,7 @@ impl DataPlane {
             took_over,
             workers: workers.clamp(1, WORKERS_MAX),
             shared,
-            nat: None,
+            connections: None,
             threads: Vec::new(),
             listening: HashSet::new(),
             silencer: None,
@@ -126,8 +126,8 @@ impl DataPlane {
     }
 
     /// Sets the sessions that the workers serve. Before [`DataPlane::serve`].
-    pub fn set_nat(&mut self, nat: Arc<gateway::Nat>) {
-        self.nat = Some(nat);
+    pub fn set_connections(&mut self, connections: Arc<gateway::Connections>) {
+        self.connections = Some(connections);
     }
 
     /// Session memory: on BPF maps, where it outlives this process, or of this process.
@@ -152,6 +152,11 @@ impl DataPlane {
             }
         }
         Arc::new(states::HeapSlots::default())
+    }
+
+    /// Why there is no fast path though it was tried.
+    pub fn no_fast_path(&self) -> Option<&str> {
+        self.memory_note.as_deref().filter(|_| self.xdp.is_none())
     }
 
     /// The table memory.
@@ -434,8 +439,8 @@ impl DataPlane {
                 egress.push(PacketSocket::egress(i.ifindex).map_err(refused)?);
             }
             let slot = xdp_slots + number as u32;
-            let gateway = match &self.nat {
-                Some(nat) => Gateway::with_nat(tables.clone(), slot, nat.clone()),
+            let gateway = match &self.connections {
+                Some(nat) => Gateway::with_connections(tables.clone(), slot, nat.clone()),
                 None => Gateway::new(tables.clone(), slot),
             };
             let worker = Worker::new(gateway, list, egress, self.shared.clone());

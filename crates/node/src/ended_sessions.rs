@@ -68,11 +68,11 @@ impl Internet {
             let t = plan.tally(*k);
             t.added + t.changed + t.removed > 0
         });
-        let nat = self.nat();
+        let nat = self.connections();
         if !touched || nat.tracker().stats().sessions == 0 {
             return None;
         }
-        let (new, old_ends) = (made.get_or_init(|| model.nat()), nat.tunnel_ends());
+        let (new, old_ends) = (made.get_or_init(|| model.nat()), nat.nat().tunnel_ends());
         if self.translates_as(&new.spec) && *old_ends == *new.tunnel_ends {
             return None;
         }

@@ -52,6 +52,18 @@ pub enum NodeError {
         /// Its last change.
         number: u64,
     },
+    /// A fast path is attached that this node could not change.
+    #[error(
+        "the fast path of an earlier node is still attached (its links are pinned under {}): it takes the packets first, and would go on by \
+         tables that this node does not change, because {why}. Start with `--engine auto` or `--engine xdp`, which takes it over without a \
+         gap; or take it off its ports first with `tunny node --uninstall`", pins.display()
+    )]
+    FastPathStays {
+        /// Folder of the pins.
+        pins: PathBuf,
+        /// Why this node has no fast path.
+        why: String,
+    },
     /// A file or folder that this user may not write.
     #[error(
         "{what} {}: {source}. A node runs as root: start it with sudo, or as a service (`systemctl start tunny`); or give --socket, --state and \

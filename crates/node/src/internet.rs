@@ -16,7 +16,7 @@ use crate::uplinks::interface;
 use ::states::Backing;
 use compile::{Compile, NatPlan, WirePlan};
 use filter::Filter;
-use gateway::Nat;
+use gateway::Connections;
 use model::Model;
 use parking_lot::Mutex;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
@@ -45,7 +45,7 @@ pub type Egresses = Arc<Mutex<[Option<IpAddr>; 2]>>;
 /// Sessions and translation of a node.
 pub struct Internet {
     memory: Arc<dyn SessionMemory>,
-    nat: Arc<Nat>,
+    connections: Arc<Connections>,
     states: Arc<States>,
     log: Arc<SessionLog>,
     plan: Mutex<NatPlan>,
@@ -113,13 +113,14 @@ impl Internet {
         let translator = Arc::new(Translator::new(salt));
         translator.configure(&plan.spec);
         let told = log.clone();
-        let nat = Nat::new(Arc::new(tracker), translator, Default::default(), Some(Box::new(move |e| told.ended(e))));
+        let connections =
+            Connections::new(Arc::new(tracker), translator, Default::default(), Some(Box::new(move |e| told.ended(e))));
         let told = log.clone();
-        let nat = nat.on_begin(Box::new(move |new, now| told.began(new, now)));
+        let connections = connections.on_begin(Box::new(move |new, now| told.began(new, now)));
         let told = log.clone();
-        let nat = Arc::new(nat.on_refusal(Box::new(move |refused| told.refused(refused))));
+        let connections = Arc::new(connections.on_refusal(Box::new(move |refused| told.refused(refused))));
         // Not by the tables: new ones have not been told the public addresses yet.
-        let lost = restore(&nat, Some(&Ours::new(&plan.public)), now);
+        let lost = restore(&connections, Some(&Ours::new(&plan.public)), now);
         if found.sessions > 0 {
             let torn = found.refused + lost;
             let rest = if torn > 0 { format!(", {torn} could not go on") } else { String::new() };
@@ -127,10 +128,10 @@ impl Internet {
         }
         let told = log.clone();
         let ends = Arc::new(move |e: &::states::Ended| told.connection_ended(e));
-        let states = Arc::new(States::new(backing, nat.clone(), (instance, salt), ends));
+        let states = Arc::new(States::new(backing, connections.clone(), (instance, salt), ends));
         let internet = Internet {
             memory,
-            nat,
+            connections,
             states,
             log,
             plan: Mutex::default(),
@@ -154,13 +155,13 @@ impl Internet {
     }
 
     /// What workers share.
-    pub fn nat(&self) -> Arc<Nat> {
-        self.nat.clone()
+    pub fn connections(&self) -> Arc<Connections> {
+        self.connections.clone()
     }
 
     /// A copy of all sessions with a translator of its own, for traces: nothing that is done to it reaches the node. Without
     /// sessions if these are too many to copy. The fast path of `xdp` gets a copy, too.
-    pub fn rehearsal(&self, xdp: Option<&xdp::XdpEngine>) -> Result<Arc<Nat>, NodeError> {
+    pub fn rehearsal(&self, xdp: Option<&xdp::XdpEngine>) -> Result<Arc<Connections>, NodeError> {
         let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
         if self.memory.segments() <= COPIED_SEGMENTS_MAX {
             crate::table_copy::copy_sessions(&*self.memory, &*memory).map_err(NodeError::system("copying sessions"))?;
@@ -169,9 +170,9 @@ impl Internet {
                 crate::table_copy::copy_sessions(&*self.memory, &*to).map_err(NodeError::system("copying sessions"))?;
             }
         }
-        let (options, now) = (self.nat.tracker().options(), monotonic_ns());
+        let (options, now) = (self.connections.tracker().options(), monotonic_ns());
         let nat = on(memory, options, now, &self.plan())?;
-        nat.set_filter(self.nat.rules().clone());
+        nat.set_filter(self.connections.rules().clone());
         restore(&nat, None, now);
         self.states.rehearse(&nat, xdp)?;
         Ok(Arc::new(nat))
@@ -185,15 +186,15 @@ impl Internet {
     /// Takes in the sessions that `export` tells, of another layout. How many were taken in, and how many could not be.
     pub fn import(&self, export: &mut dyn FnMut(&mut dyn FnMut(&Image))) -> (u64, u64) {
         let (now, mut refused) = (monotonic_ns(), 0);
-        export(&mut |image| refused += u64::from(self.nat.tracker().import(image, now).is_err()));
+        export(&mut |image| refused += u64::from(self.connections.tracker().import(image, now).is_err()));
         let ours = Ours::new(&self.plan.lock().public);
-        let torn = restore(&self.nat, Some(&ours), now);
-        (self.nat.tracker().stats().sessions, refused + torn)
+        let torn = restore(&self.connections, Some(&ours), now);
+        (self.connections.tracker().stats().sessions, refused + torn)
     }
 
     /// Brings sessions that were taken in up to date; those that have ended here meanwhile stay ended.
     pub fn refresh(&self, export: &mut dyn FnMut(&mut dyn FnMut(&Image))) {
-        let (now, tracker) = (monotonic_ns(), self.nat.tracker());
+        let (now, tracker) = (monotonic_ns(), self.connections.tracker());
         export(&mut |image| {
             if tracker.find_inner(&image.inner).is_some() {
                 // One that was reopened meanwhile, or lost the race with its end, is as this node has it.
@@ -224,7 +225,7 @@ impl Internet {
 
     /// Begins to end what expires.
     pub fn start(&self) -> Result<(), NodeError> {
-        let (nat, stop) = (self.nat.clone(), self.stop.clone());
+        let (nat, stop) = (self.connections.clone(), self.stop.clone());
         let (tables, changed) = (self.tables.lock().clone(), self.changed.clone());
         let (states, memory) = (self.states.clone(), self.memory.clone());
         let body = move || {
@@ -323,19 +324,19 @@ impl Internet {
         let mut old = self.plan.lock();
         let translation = old.spec != plan.spec;
         if translation {
-            self.nat.translator().configure(&plan.spec);
+            self.connections.nat().translator().configure(&plan.spec);
         }
         let ends = !Arc::ptr_eq(&old.tunnel_ends, &plan.tunnel_ends) && old.tunnel_ends != plan.tunnel_ends;
         if ends {
-            self.nat.set_tunnel_ends(plan.tunnel_ends.clone());
+            self.connections.nat().set_tunnel_ends(plan.tunnel_ends.clone());
         }
         let filter = !old.filter.same(&plan.filter);
         if filter {
             // Before the epochs: whoever sees a new one asks the new rules.
-            let rules = Filter::new(&plan.filter.groups, &plan.filter.members, &self.nat.rules());
-            self.nat.set_filter(Arc::new(rules));
+            let rules = Filter::new(&plan.filter.groups, &plan.filter.members, &self.connections.rules());
+            self.connections.set_filter(Arc::new(rules));
         }
-        let tracker = self.nat.tracker();
+        let tracker = self.connections.tracker();
         for vni in old.limits.keys().filter(|vni| !plan.limits.contains_key(vni)) {
             tracker.set_limits(*vni, None);
         }
@@ -362,7 +363,7 @@ impl Internet {
         }
         if translation || ends {
             // Who still draws ports by the configuration before has made its session when the sweep begins.
-            self.nat.wait_for_batches();
+            self.connections.wait_for_batches();
         }
         if filter || translation || ends {
             self.changed.store(true, Ordering::Release);
@@ -442,20 +443,20 @@ pub fn lead(writer: &mut Writer, ipv6: bool, group: Option<GroupId>) {
 }
 
 /// Sessions in `memory`, and translation by a plan.
-fn on(memory: Arc<dyn SessionMemory>, options: Options, now: u64, plan: &NatPlan) -> Result<Nat, NodeError> {
+fn on(memory: Arc<dyn SessionMemory>, options: Options, now: u64, plan: &NatPlan) -> Result<Connections, NodeError> {
     let refused = |e: session::AttachError| NodeError::Sessions(e.to_string());
     let (tracker, _) = Tracker::attach(memory, options, now).map_err(refused)?;
     let translator = Arc::new(Translator::new(options.salt));
     translator.configure(&plan.spec);
     plan.limits.iter().for_each(|(vni, limits)| tracker.set_limits(*vni, Some(*limits)));
     plan.own_timeouts.iter().for_each(|(vni, own)| tracker.set_own_timeouts(*vni, own));
-    let nat = Nat::new(Arc::new(tracker), translator, Default::default(), None);
-    nat.set_tunnel_ends(plan.tunnel_ends.clone());
+    let nat = Connections::new(Arc::new(tracker), translator, Default::default(), None);
+    nat.nat().set_tunnel_ends(plan.tunnel_ends.clone());
     Ok(nat)
 }
 
 /// Sessions of a gateway without ports, none at first. `now` is the time of its first packet.
-pub fn offline(model: &Model, now: u64) -> Result<Arc<Nat>, NodeError> {
+pub fn offline(model: &Model, now: u64) -> Result<Arc<Connections>, NodeError> {
     let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?);
     let plan = model.nat();
     let nat = on(memory, options(model, 0x7475_6e6e_7921), now, &plan)?;

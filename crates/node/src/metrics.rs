@@ -444,6 +444,8 @@ impl Scrape {
                 1.0,
             )],
         )?;
+        let said = "Warnings of `tunny get status` now: state, reload, metrics, fast path, uplinks";
+        gauges(e, "tunny_warnings", said, None, [(vec![], s.warnings.len() as f64)])?;
         gauges(e, "tunny_uptime", "Time since the start", Some(&Unit::Seconds), [(vec![], s.uptime_s as f64)])
     }
 }

@@ -5,7 +5,7 @@
 use crate::error::NodeError;
 use crate::pcap::Packet;
 use compile::Compile;
-use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
+use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
 use model::{Kind, Model, Object};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -128,7 +128,7 @@ impl Summary {
 /// The gateway and the clock of a capture.
 struct Clock {
     gateway: Gateway,
-    nat: Arc<Nat>,
+    connections: Arc<Connections>,
     /// Time of the last packet. It never goes back: a capture may be out of order.
     now: u64,
     /// When a node would look next at what has expired.
@@ -138,8 +138,8 @@ struct Clock {
 impl Clock {
     fn new(offline: &Offline, now: u64) -> Result<Self, NodeError> {
         let nat = crate::internet::offline(&offline.model, now)?;
-        let gateway = Gateway::with_nat(offline.writer.tables(), 0, nat.clone());
-        Ok(Self { gateway, nat, now, look: now + LOOK })
+        let gateway = Gateway::with_connections(offline.writer.tables(), 0, nat.clone());
+        Ok(Self { gateway, connections: nat, now, look: now + LOOK })
     }
 
     /// Time goes on, and what is due meanwhile ends as it would have on a node.
@@ -148,7 +148,7 @@ impl Clock {
         // After a long silence longer steps will do.
         let step = LOOK.max(self.now.saturating_sub(self.look) / LOOKS_MAX);
         while self.look <= self.now {
-            while self.nat.expire(self.look, LOOKED_AT).more {}
+            while self.connections.expire(self.look, LOOKED_AT).more {}
             self.look += step;
         }
     }

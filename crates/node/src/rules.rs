@@ -32,7 +32,7 @@ pub struct RuleView {
 
 /// The rules in force, by group and place.
 pub fn rules(internet: &Internet, query: &RuleQuery) -> Vec<RuleView> {
-    let nat = internet.nat();
+    let nat = internet.connections();
     let filter = nat.rules();
     let mut groups: Vec<_> = filter.groups().collect();
     groups.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));

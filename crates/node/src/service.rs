@@ -74,6 +74,8 @@ pub struct Node {
     pub(crate) counts_before: Counts,
     /// Why the configuration files could not be reloaded.
     pub(crate) unread: Mutex<Option<String>>,
+    /// Why metrics are not served over TCP.
+    pub(crate) unserved: Mutex<Option<String>>,
     /// Listings that run.
     pub(crate) listings: Listings,
     pub(crate) audit: Audit,
@@ -158,6 +160,7 @@ impl Node {
             trouble,
             listings: Listings::default(),
             unread: Mutex::default(),
+            unserved: Mutex::default(),
         })
     }
 
@@ -172,8 +175,8 @@ impl Node {
     }
 
     /// Sessions, translation and rules, as its workers have them.
-    pub fn nat(&self) -> Arc<gateway::Nat> {
-        self.internet.nat()
+    pub fn nat(&self) -> Arc<gateway::Connections> {
+        self.internet.connections()
     }
 
     /// Where metrics are to be served over TCP.
@@ -223,6 +226,7 @@ impl Node {
         warnings.extend(plane.notes());
         warnings.extend(self.trouble.lock().clone());
         warnings.extend(self.unread.lock().clone());
+        warnings.extend(self.unserved.lock().clone());
         warnings.extend(self.internet.log().trouble());
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
@@ -301,9 +305,9 @@ impl Node {
     /// `GET /v1/levels`.
     pub fn levels(&self) -> Vec<Level> {
         let mut usage = self.writer.lock().usage();
-        let sessions = self.internet.nat().tracker().stats();
+        let sessions = self.internet.connections().tracker().stats();
         usage.push(tables::WaterLevel { name: "sessions", used: sessions.sessions, limit: sessions.limit });
-        if let Some(states) = &*self.internet.nat().states() {
+        if let Some(states) = &*self.internet.connections().states() {
             let s = states.status();
             usage.push(tables::WaterLevel { name: "states", used: s.usage.connections, limit: s.spec.all() });
         }
@@ -416,8 +420,11 @@ impl Node {
     }
 
     /// `GET /v1/top`: what happens during `ms` milliseconds.
-    pub fn top(&self, ms: u64) -> Top {
-        let window = Duration::from_millis(ms.clamp(50, 60_000));
+    pub fn top(&self, ms: u64) -> Result<Top, NodeError> {
+        if !(50..=60_000).contains(&ms) {
+            return Err(NodeError::Config(vec![format!("ms is 50 to 60000, and is {ms}")]));
+        }
+        let window = Duration::from_millis(ms);
         let names = self.vpc_names();
         let tables = self.tables();
         let reading = || Reading {
@@ -436,7 +443,7 @@ impl Node {
         top.levels = self.levels();
         top.samples = sampler.samples;
         top.flows = sampler.heaviest(FLOWS, exponent, sampled_s);
-        top
+        Ok(top)
     }
 
     fn sample(&self, window: Duration, exponent: u8) -> (Sampler, f64) {
@@ -756,7 +763,7 @@ impl Node {
             vms: list.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
             vms_left_out: left_out,
             events_lost: self.hub.lost.load(std::sync::atomic::Ordering::Relaxed),
-            sessions: self.internet.nat().tracker().stats(),
+            sessions: self.internet.connections().tracker().stats(),
             pools: crate::sessions::pools(&self.internet),
             nat,
             log_lost: self.internet.log().lost(),

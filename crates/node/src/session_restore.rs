@@ -2,7 +2,7 @@
 //! What a translator that begins takes from the sessions in memory.
 
 use crate::internet::binding;
-use gateway::Nat;
+use gateway::Connections;
 use session::{Cursor, EndReason, Owner, SessionInfo};
 use std::net::IpAddr;
 use tables::PublicPrefix;
@@ -48,12 +48,12 @@ impl Ours {
 /// Gives the translator what the sessions in memory hold; those for which it has no place end. Returns how many. With public
 /// addresses, sessions to these are told to the tracker as hairpins: their packets would, but not before the next one. A copy for a
 /// trace needs none of that.
-pub(crate) fn restore(nat: &Nat, ours: Option<&Ours>, now: u64) -> u64 {
+pub(crate) fn restore(nat: &Connections, ours: Option<&Ours>, now: u64) -> u64 {
     let (mut lost, mut at) = (0, Some(Cursor::default()));
     while let Some(from) = at {
         let mut hairpins = Vec::new();
         let mut ends = |s: &SessionInfo| {
-            let torn = s.owner != Owner::Filter && !nat.translator().restore(&binding(s));
+            let torn = s.owner != Owner::Filter && !nat.nat().translator().restore(&binding(s));
             lost += u64::from(torn);
             if !torn && s.owner != Owner::Filter && ours.is_some_and(|ours| ours.contains(s.inner.remote())) {
                 hairpins.push(s.inner);

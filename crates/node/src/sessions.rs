@@ -154,7 +154,7 @@ impl Listing {
     pub fn new(internet: &Internet, query: &SessionQuery, vpcs: BTreeMap<u32, String>) -> Result<Listing, NodeError> {
         let left = if query.limit == 0 { u64::MAX } else { query.limit };
         let filter = query.filter(&vpcs)?;
-        let (nat, at) = (internet.nat(), Some(Cursor::default()));
+        let (nat, at) = (internet.connections(), Some(Cursor::default()));
         let states = (nat.states().clone(), Some(0));
         Ok(Listing { tracker: nat.tracker().clone(), filter, vpcs, at, states, left, more: false })
     }
@@ -388,7 +388,7 @@ pub fn pools(internet: &Internet) -> Vec<PoolView> {
         held: p.held,
         reused: p.reused,
     };
-    internet.nat().translator().pool_use().into_iter().map(view).collect()
+    internet.connections().nat().translator().pool_use().into_iter().map(view).collect()
 }
 
 fn with_limits(view: TenantView, limits: TenantLimits) -> TenantView {
@@ -404,7 +404,7 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>, counters: &Cou
         counters.tenants.iter().map(|t| (t.vni, t.drops.get(CONFLICT).copied().unwrap_or(0))).collect();
     let mut list: BTreeMap<u32, TenantView> = BTreeMap::new();
     let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
-    for t in internet.nat().translator().tenant_use() {
+    for t in internet.connections().nat().translator().tenant_use() {
         let refused =
             [("ports_of_pools", t.refused_dry), ("ports_of_vpc", t.refused_tenant), ("ports_of_vm", t.refused_vm)];
         let refused = refused.map(|(k, n)| (k.to_string(), n)).into();
@@ -414,7 +414,7 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>, counters: &Cou
         let view = TenantView { vni, vpc: name(vni), ports, ports_limit, reused, refused, ..Default::default() };
         list.insert(vni, with_limits(view, limits));
     }
-    for t in internet.nat().tracker().tenants() {
+    for t in internet.connections().tracker().tenants() {
         if !list.contains_key(&t.vni) && (t.sessions == 0 || !vpcs.contains_key(&t.vni)) {
             continue;
         }
@@ -481,7 +481,7 @@ pub fn ports(
     let wanted = |vni: u32, vm: std::net::Ipv4Addr| {
         filter.vni.is_none_or(|v| v == vni) && filter.vm.is_none_or(|a| a == IpAddr::V4(vm))
     };
-    internet.nat().translator().holders(wanted, |h| {
+    internet.connections().nat().translator().holders(wanted, |h| {
         let in_block = filter.public_port.is_none_or(|p| p >= h.first && p - h.first < 64);
         if !in_block || filter.public.is_some_and(|a| a != IpAddr::V4(h.addr)) {
             return true;

@@ -10,7 +10,7 @@ use crate::error::NodeError;
 use crate::table_copy::copy_words_of;
 use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
 use abi::{STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
-use gateway::Nat;
+use gateway::Connections;
 use model::RemoteAgent;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ const TRACED_MAX: usize = 65_536;
 /// The state table of a node.
 pub struct States {
     backing: Arc<dyn Backing>,
-    nat: Arc<Nat>,
+    connections: Arc<Connections>,
     /// Name of the node, as which an agent on another host knows it.
     name: String,
     salt: u64,
@@ -66,9 +66,9 @@ pub struct Hand {
 
 impl States {
     /// None yet: sessions tell.
-    pub fn new(backing: Arc<dyn Backing>, nat: Arc<Nat>, (name, salt): (&str, u64), ends: Ends) -> States {
+    pub fn new(backing: Arc<dyn Backing>, nat: Arc<Connections>, (name, salt): (&str, u64), ends: Ends) -> States {
         let (name, returned) = (name.to_string(), Arc::default());
-        States { backing, nat, name, salt, had: Mutex::default(), link: Mutex::default(), ends, returned }
+        States { backing, connections: nat, name, salt, had: Mutex::default(), link: Mutex::default(), ends, returned }
     }
 
     /// Ends the connection to an agent on another host.
@@ -98,12 +98,12 @@ impl States {
         notes: &mut Vec<String>,
     ) -> Result<(), NodeError> {
         let (timeouts, mut had) = (Timeouts::from(timeouts), self.had.lock());
-        if let (Some(states), true) = (&*self.nat.states(), had.0 == spec && had.1.as_ref() == agent) {
+        if let (Some(states), true) = (&*self.connections.states(), had.0 == spec && had.1.as_ref() == agent) {
             states.set_timeouts(timeouts);
             return Ok(());
         }
         // What an agent on another host knows goes with it, unless that is the one that serves the new table, too.
-        let before = self.nat.states().clone();
+        let before = self.connections.states().clone();
         let elsewhere = before.filter(|states| states.remote().is_some() && had.1.as_ref() != agent);
         if let Some(remote) = elsewhere.as_ref().and_then(|states| states.remote()).filter(|remote| !remote.is_up()) {
             let held = remote.held();
@@ -113,7 +113,7 @@ impl States {
         }
         let known = elsewhere.map_or_else(Vec::new, |states| states.connections());
         *self.link.lock() = None;
-        self.nat.set_states::<NodeError>(|_| match (spec, agent) {
+        self.connections.set_states::<NodeError>(|_| match (spec, agent) {
             (Some(spec), Some(_)) => self.open_there(spec, &known, timeouts, now).map(|shared| Some(Arc::new(shared))),
             (Some(spec), None) => {
                 let (shared, found) = self.open_here(spec, &known, timeouts, now)?;
@@ -174,7 +174,7 @@ impl States {
 
     /// Begins to talk to the agent.
     fn connect(&self, agent: &RemoteAgent, notes: &mut Vec<String>) -> Result<(), NodeError> {
-        let Some(remote) = self.nat.states().as_ref().and_then(|states| states.remote().cloned()) else {
+        let Some(remote) = self.connections.states().as_ref().and_then(|states| states.remote().cloned()) else {
             return Ok(());
         };
         let target = Target { address: agent.address, key: (&agent.key).into() };
@@ -195,7 +195,7 @@ impl States {
 
     /// Takes in what the records of another layout held; becomes sessions where these tell. How many found no room.
     pub fn take_in(&self, connections: &[(Key, Connection)], now: u64) -> u64 {
-        match self.nat.states().clone() {
+        match self.connections.states().clone() {
             Some(states) => {
                 connections.iter().filter(|(key, c)| states.get(key).is_none() && !states.restore(key, c, now)).count()
                     as u64
@@ -215,7 +215,7 @@ impl States {
             let (owner, direction) = (Owner::Filter, c.began);
             let new =
                 NewSession { inner, outer: pair.outer(), owner, direction, view, bytes: 0, epoch: 0, pick_up: true };
-            lost += u64::from(self.nat.tracker().create(&new, now, &mut |_| {}).is_err());
+            lost += u64::from(self.connections.tracker().create(&new, now, &mut |_| {}).is_err());
         }
         if lost > 0 {
             tracing::warn!("{lost} connections found no room among the sessions");
@@ -227,14 +227,17 @@ impl States {
     fn open_sessions(&self, now: u64) -> Vec<Adopted> {
         let (mut at, mut out) = (Some(Cursor::default()), Vec::new());
         while let Some(from) = at {
-            at = self.nat.tracker().list(from, 65_536, &Filter::default(), now, &mut |_, s| out.extend(adopted(s)));
+            at = self
+                .connections
+                .tracker()
+                .list(from, 65_536, &Filter::default(), now, &mut |_, s| out.extend(adopted(s)));
         }
         out
     }
 
     /// Sessions of connections inside become connections of the table, if there is one, as far as it has not got them.
     pub fn take_in_sessions(&self, now: u64) {
-        let Some(states) = self.nat.states().clone() else { return };
+        let Some(states) = self.connections.states().clone() else { return };
         let mut lost = 0u64;
         let mut mine = |s: &SessionInfo| {
             if let Some(a) = adopted(s).filter(|a| states.get(&a.key).is_none()) {
@@ -244,7 +247,7 @@ impl States {
         };
         let mut at = Some(Cursor::default());
         while let Some(from) = at {
-            at = self.nat.tracker().remove_where(from, 65_536, now, &mut mine, &mut |_| {});
+            at = self.connections.tracker().remove_where(from, 65_536, now, &mut mine, &mut |_| {});
         }
         if lost > 0 {
             tracing::warn!("{lost} connections found no room in the state table");
@@ -261,12 +264,12 @@ impl States {
         memory: &dyn SessionMemory,
         now: u64,
     ) {
-        let Some(states) = self.nat.states().clone() else { return };
+        let Some(states) = self.connections.states().clone() else { return };
         if changed || self.returned.swap(false, Ordering::AcqRel) {
             hand.sweep = Some(0);
         }
         for _ in 0..most.div_ceil(PLACES) {
-            hand.sweep = hand.sweep.and_then(|from| self.nat.sweep_states(tables, from, PLACES));
+            hand.sweep = hand.sweep.and_then(|from| self.connections.sweep_states(tables, from, PLACES));
         }
         let mut left = states.status().places / TURNS + 1;
         while left > 0 {
@@ -279,31 +282,33 @@ impl States {
         if hand.turns.is_multiple_of(REST) {
             states.rest(&mut || {
                 memory.grace();
-                self.nat.wait_for_batches();
+                self.connections.wait_for_batches();
             });
         }
     }
 
     /// Weights of VPCs, where they are not 1.
     pub fn set_weights(&self, weights: &BTreeMap<u32, u32>) {
-        if let Some(states) = &*self.nat.states() {
+        if let Some(states) = &*self.connections.states() {
             states.set_weights(weights.iter().map(|(vni, weight)| (*vni, *weight)).collect());
         }
     }
 
     /// A step of migration, a bounded number of records. Whether the next one should follow at once.
     pub fn migrate(&self, memory: &dyn SessionMemory, now: u64) -> bool {
-        let Some(states) = self.nat.states().clone().filter(|s| s.spec().migration.is_some()) else { return false };
+        let Some(states) = self.connections.states().clone().filter(|s| s.spec().migration.is_some()) else {
+            return false;
+        };
         states.migrate(now, MOVED_A_STEP, &mut || {
             memory.grace();
-            self.nat.wait_for_batches();
+            self.connections.wait_for_batches();
         });
         states.presses()
     }
 
     /// A copy for traces in `nat`, and for the fast path of `xdp`: nothing that is done to it reaches the node. Without connections if
     /// these are too many to copy.
-    pub fn rehearse(&self, nat: &Nat, xdp: Option<&xdp::XdpEngine>) -> Result<(), NodeError> {
+    pub fn rehearse(&self, nat: &Connections, xdp: Option<&xdp::XdpEngine>) -> Result<(), NodeError> {
         let (Some(spec), agent) = self.had.lock().clone() else { return Ok(()) };
         let failed = |e: &dyn std::fmt::Display| NodeError::States(e.to_string());
         let heap: Arc<dyn Backing> = Arc::new(HeapSlots::default());
@@ -311,7 +316,7 @@ impl States {
         if let Some(xdp) = xdp {
             self.copy(&*xdp.states()?).map_err(|e| failed(&e))?;
         }
-        let states = self.nat.states().clone().filter(|_| agent.is_some());
+        let states = self.connections.states().clone().filter(|_| agent.is_some());
         let Some(known) = states.map(|states| some_connections(&states)) else {
             return nat
                 .set_states(|_| {
@@ -348,7 +353,9 @@ impl States {
 
     /// What migrates, if anything may; `vpcs`: names by VNI.
     pub fn migration(&self, vpcs: &BTreeMap<u32, String>) -> MigrationView {
-        let Some(m) = self.nat.states().as_ref().and_then(|s| s.migration()) else { return MigrationView::default() };
+        let Some(m) = self.connections.states().as_ref().and_then(|s| s.migration()) else {
+            return MigrationView::default();
+        };
         let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
         let vpc = |t: &::states::TenantMigration| {
             let prefixes = m.entries.iter().filter(|(e, ..)| e.vni == t.vni).count() as u64;
@@ -376,8 +383,8 @@ impl States {
 
     /// What it tells; `vpcs`: names by VNI.
     pub fn view(&self, vpcs: &BTreeMap<u32, String>) -> StatesView {
-        let Some(states) = self.nat.states().clone() else {
-            let sessions = self.nat.tracker().stats();
+        let Some(states) = self.connections.states().clone() else {
+            let sessions = self.connections.tracker().stats();
             return StatesView {
                 table: "exact".into(),
                 connections: sessions.sessions,
@@ -429,7 +436,12 @@ fn some_connections(states: &Shared) -> Option<Vec<(Key, Connection)>> {
 }
 
 /// A table of its own for a gateway without ports.
-pub fn offline(nat: &Nat, spec: Option<Spec>, timeouts: &session::Timeouts, salt: u64) -> Result<(), NodeError> {
+pub fn offline(
+    nat: &Connections,
+    spec: Option<Spec>,
+    timeouts: &session::Timeouts,
+    salt: u64,
+) -> Result<(), NodeError> {
     let Some(spec) = spec else { return Ok(()) };
     let open =
         |_| Shared::open(&HeapSlots::default(), spec, salt, Timeouts::from(timeouts)).map(|(s, _)| Some(Arc::new(s)));

@@ -3,7 +3,7 @@
 //! back.
 
 use crate::counters::monotonic_ns;
-use gateway::Nat;
+use gateway::Connections;
 use session::{Cursor, EndReason};
 use tables::Tables;
 
@@ -27,7 +27,7 @@ pub struct Sweep {
 
 impl Sweep {
     /// One turn; `changed`: from the beginning.
-    pub fn turn(&mut self, nat: &Nat, tables: &Tables, changed: bool) {
+    pub fn turn(&mut self, nat: &Connections, tables: &Tables, changed: bool) {
         let ended = || nat.tracker().stats().ended[EndReason::Untranslated as usize];
         if changed {
             if self.at.is_none() && self.part.is_none() {
@@ -44,7 +44,7 @@ impl Sweep {
         }
         for _ in 0..RETRACTS {
             let Some(from) = self.part else { break };
-            self.part = nat.translator().retract(from);
+            self.part = nat.nat().translator().retract(from);
             if self.part.is_none() && ended() > self.before {
                 let n = ended() - self.before;
                 tracing::info!("{n} sessions ended: the configuration no longer gives their VPC their public address");

@@ -110,10 +110,10 @@ impl Request {
 
 /// Runs a frame through the stages over `memory`, which must be nobody else's: a copy, or tables made for this.
 /// So must `nat` be.
-pub fn run(memory: Arc<dyn Memory>, nat: Arc<gateway::Nat>, frame: &[u8], ifindex: u32, now_ns: u64) -> Report {
+pub fn run(memory: Arc<dyn Memory>, nat: Arc<gateway::Connections>, frame: &[u8], ifindex: u32, now_ns: u64) -> Report {
     let tables = Tables::new(memory);
     let (slots, _) = tables.slots();
-    let mut gateway = Gateway::with_nat(tables, slots.saturating_sub(1), nat);
+    let mut gateway = Gateway::with_connections(tables, slots.saturating_sub(1), nat);
     let mut region = vec![0; HEADROOM + frame.len() + 256];
     region[HEADROOM..HEADROOM + frame.len()].copy_from_slice(frame);
     let mut batch = Batch::new();

@@ -53,10 +53,10 @@ fn open(memory: &Arc<dyn SessionMemory>, model: &model::Model, writer: &mut Writ
 
 /// A connection of VM a to UDP 53 somewhere, which was answered.
 fn outward(internet: &Internet, writer: &Writer, remote: Ipv4Addr) {
-    let (nat, now) = (internet.nat(), node::counters::monotonic_ns());
+    let (nat, now) = (internet.connections(), node::counters::monotonic_ns());
     let vm_addr = IpAddr::from([10, 0, 0, 5]);
     let flow = Flow { vni: RED, proto: 17, vm_addr, vm_port: 1000, remote: remote.into(), remote_port: 53 };
-    let public = nat.translator().outbound(&flow, now).unwrap();
+    let public = nat.nat().translator().outbound(&flow, now).unwrap();
     let IpAddr::V4(addr) = public.addr else { panic!("{public:?}") };
     let new = NewSession {
         inner: InnerKey::v4(RED, 17, 0x0a00_0005, 1000, remote.to_bits(), 53),
@@ -114,12 +114,12 @@ fn a_conflict_of_two_connections_is_told_among_what_was_refused() {
     let (mut model, memory) = (model(), Arc::new(HeapMemory::new().unwrap()) as Arc<dyn SessionMemory>);
     let mut writer = tables(&model);
     let internet = open(&memory, &model, &mut writer);
-    let mut gateway = Gateway::with_nat(writer.tables(), 0, internet.nat());
+    let mut gateway = Gateway::with_connections(writer.tables(), 0, internet.connections());
     send(&mut gateway, &writer, "vni=7 from=192.0.2.11 src=10.0.0.5 dst=198.51.100.7 udp sport=1000 dport=53");
     assert_eq!(red(&internet, &writer).refused["conflict"], 0);
     let mut port = None;
     internet
-        .nat()
+        .connections()
         .tracker()
         .list(Cursor::default(), 1000, &Filter::default(), 0, &mut |_, s| port = Some(s.outer.public_port()));
 

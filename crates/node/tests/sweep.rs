@@ -54,11 +54,11 @@ fn begin(internet: &Internet, writer: &Writer, vni: u32) {
         pick_up: false,
     };
     let now = node::counters::monotonic_ns();
-    internet.nat().tracker().create(&new, now, &mut |_| ()).unwrap_or_else(|e| panic!("{e:?}"));
+    internet.connections().tracker().create(&new, now, &mut |_| ()).unwrap_or_else(|e| panic!("{e:?}"));
 }
 
 fn there(internet: &Internet, vni: u32) -> bool {
-    internet.nat().tracker().find_pair(&key(vni).0).is_some()
+    internet.connections().tracker().find_pair(&key(vni).0).is_some()
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn snats(green: &str, blue: &str) -> model::Documents {
 
 /// A connection to UDP 53 in the Internet that is answered: it lives long and is not evicted.
 fn outward(internet: &Internet, writer: &Writer, vni: u32, port: u16) -> Result<(), String> {
-    let (nat, now) = (internet.nat(), node::counters::monotonic_ns());
+    let (nat, now) = (internet.connections(), node::counters::monotonic_ns());
     let (vm_addr, remote) = (IpAddr::from([10, 0, 0, 5]), IpAddr::from([198, 51, 100, 10]));
     let flow = Flow { vni, proto: 17, vm_addr, vm_port: port, remote, remote_port: 53 };
-    let public = nat.translator().outbound(&flow, now).map_err(|e: Refusal| e.to_string())?;
+    let public = nat.nat().translator().outbound(&flow, now).map_err(|e: Refusal| e.to_string())?;
     let IpAddr::V4(addr) = public.addr else { panic!("{public:?}") };
     let new = NewSession {
         inner: InnerKey::v4(vni, 17, 0x0a00_0005, port, 0xc633_640a, 53),
@@ -153,8 +153,8 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
     (0..60).for_each(|port| outward(&internet, &writer, 7, port).unwrap());
     (0..30).for_each(|port| outward(&internet, &writer, 8, port).unwrap());
     assert!(outward(&internet, &writer, 7, 60).is_err(), "green's quota is 60");
-    let held = || internet.nat().translator().pool_use().iter().map(|p| p.held).collect::<Vec<_>>();
-    let sessions = |vni| internet.nat().tracker().tenant(vni).unwrap().sessions;
+    let held = || internet.connections().nat().translator().pool_use().iter().map(|p| p.held).collect::<Vec<_>>();
+    let sessions = |vni| internet.connections().tracker().tenant(vni).unwrap().sessions;
     assert_eq!((held(), sessions(7), sessions(8)), (vec![64, 64], 60, 30));
 
     // Blue's pool stays and gets one more; green's goes. Green says nothing.
@@ -173,7 +173,7 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    let ended = internet.nat().tracker().stats().ended;
+    let ended = internet.connections().tracker().stats().ended;
     assert_eq!((ended[EndReason::Untranslated as usize], ended[EndReason::Removed as usize]), (60, 0));
     assert_eq!(sessions(8), 30, "blue's translation is in force");
     (0..60).for_each(|port| outward(&internet, &writer, 7, port).unwrap());

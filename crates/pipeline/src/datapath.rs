@@ -313,7 +313,10 @@ impl Actions<'_> {
                 self.parts.push(format!("set({name}({}))", hex(key.get(field))));
             }
         }
-        self.base = *key;
+        let before = std::mem::replace(&mut self.base, *key);
+        if unwritten(key) {
+            NETWORK.iter().for_each(|field| self.base.set(*field, before.get(*field)));
+        }
     }
 
     /// Rewrites a header: the fields that are others now.
@@ -343,6 +346,9 @@ impl Actions<'_> {
     fn network(&mut self, key: &Key) {
         let eth = key.get(Field::EthType);
         let proto = key.get(Field::NwProto);
+        if unwritten(key) {
+            return;
+        }
         match eth {
             0x0800 => self.set(
                 "ipv4",
@@ -452,6 +458,25 @@ impl Actions<'_> {
             self.parts.push(format!("push_mpls({},eth_type={eth:#x})", lse(label)));
         }
     }
+}
+
+/// What is written of the network header.
+const NETWORK: [Field; 10] = [
+    Field::NwSrc,
+    Field::NwDst,
+    Field::Ipv6Src,
+    Field::Ipv6Dst,
+    Field::Ipv6Label,
+    Field::NwTos,
+    Field::NwTtl,
+    Field::NwProto,
+    Field::ArpSha,
+    Field::ArpTha,
+];
+
+/// Open vSwitch takes protocol 0, and operation 0 of ARP, for a sign that there is no header, and writes nothing of it.
+fn unwritten(key: &Key) -> bool {
+    matches!(key.get(Field::EthType), 0x0800 | 0x86dd | 0x0806 | 0x8035) && key.get(Field::NwProto) == 0
 }
 
 fn mask_text(field: Field, mask: u128) -> String {

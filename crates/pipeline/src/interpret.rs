@@ -40,10 +40,27 @@ struct Frame {
     bucket: bool,
     /// What it runs for.
     why: Why,
-    /// It is what depends on the outcome of this check; with the action set that counts behind it.
-    branch: Option<(usize, Vec<Action>)>,
+    /// The action set runs it, whatever tables lie between.
+    in_set: bool,
+    branch: Option<Branch>,
     /// What all frames below have left to do: that does not change while this one is there.
     below: Option<Arc<Return>>,
+}
+
+/// What depends on the outcome of a check.
+struct Branch {
+    check: usize,
+    /// The action set that counts behind it.
+    set: Vec<Action>,
+    /// Its own action set has begun to run.
+    set_begun: bool,
+}
+
+impl Branch {
+    /// Whether its action set has not run yet; from now on it has.
+    fn begin_set(&mut self) -> bool {
+        !std::mem::replace(&mut self.set_begun, true)
+    }
 }
 
 /// Whose actions a frame runs: a controller is told.
@@ -51,7 +68,6 @@ struct Frame {
 enum Why {
     Flow,
     TableMiss,
-    ActionSet,
     Bucket,
 }
 
@@ -60,15 +76,6 @@ impl Why {
         match miss {
             true => Why::TableMiss,
             false => Why::Flow,
-        }
-    }
-
-    fn reason(self) -> Reason {
-        match self {
-            Why::Flow => Reason::Action,
-            Why::TableMiss => Reason::TableMiss,
-            Why::ActionSet => Reason::ActionSet,
-            Why::Bucket => Reason::Group,
         }
     }
 }
@@ -98,6 +105,8 @@ struct Run<'a> {
     resubmits: u32,
     ops: usize,
     set: Vec<Action>,
+    /// The action set of the pass has begun to run. It does so once: what is written to it from then on is not done.
+    set_begun: bool,
     /// Outcomes of the first checks, if they do not depend on the packet.
     assumed: &'a [bool],
     checks: Vec<Check>,
@@ -139,6 +148,7 @@ impl Pipeline {
             resubmits: 0,
             ops: 0,
             set: Vec::new(),
+            set_begun: entry.in_set,
             assumed,
             checks: Vec::new(),
             failed: None,
@@ -156,6 +166,7 @@ impl Pipeline {
                 apart: false,
                 bucket: false,
                 why: Why::of(r.miss),
+                in_set: r.in_set,
                 branch: None,
                 below: r.below(),
             });
@@ -173,7 +184,7 @@ impl Run<'_> {
     fn all(&mut self, most: usize) {
         while self.failed.is_none() && self.steps.len() <= most {
             let Some(frame) = self.frames.last_mut() else {
-                if self.set.is_empty() {
+                if self.set.is_empty() || std::mem::replace(&mut self.set_begun, true) {
                     break;
                 }
                 self.run_set();
@@ -193,7 +204,7 @@ impl Run<'_> {
                     let (actions, at) = (frame.actions.clone(), frame.next - 1);
                     self.action(&actions[at]);
                 }
-                None if frame.branch.is_some() && !self.set.is_empty() => self.run_set(),
+                None if !self.set.is_empty() && frame.branch.as_mut().is_some_and(Branch::begin_set) => self.run_set(),
                 None => self.leave(),
             }
         }
@@ -213,9 +224,26 @@ impl Run<'_> {
         self.frames.last().map_or(Why::Flow, |f| f.why)
     }
 
+    fn in_set(&self) -> bool {
+        self.frames.last().map_or(self.set_begun, |f| f.in_set)
+    }
+
+    /// Why a controller gets the packet. Of an output to it only is said that the action set sends it: other actions for controllers have no place there.
+    fn reason(&self, output: bool) -> Reason {
+        match self.why() {
+            Why::Bucket => Reason::Group,
+            _ if output && self.in_set() => Reason::ActionSet,
+            Why::TableMiss => Reason::TableMiss,
+            Why::Flow => Reason::Action,
+        }
+    }
+
     fn run_set(&mut self) {
         let actions = action_set(&std::mem::take(&mut self.set)).into();
-        self.call(actions, self.table_now(), false, Why::ActionSet);
+        self.call(actions, self.table_now(), false, Why::Flow);
+        if let Some(frame) = self.frames.last_mut() {
+            frame.in_set = true;
+        }
     }
 
     /// The place of the next op: its step and its number.
@@ -231,15 +259,16 @@ impl Run<'_> {
             if frame.copy == Copy::Made {
                 self.emit(Op::Restore);
             }
-            if let Some((check, set)) = frame.branch {
-                self.set = set;
-                self.checks[check].end = Some(self.here());
+            if let Some(branch) = frame.branch {
+                self.set = branch.set;
+                self.checks[branch.check].end = Some(self.here());
             }
         }
     }
 
     /// Runs actions. A caller that has nothing left to do is done with.
     fn call(&mut self, actions: Arc<[Action]>, table: u8, copy: bool, why: Why) {
+        let in_set = self.in_set();
         while self.frames.pop_if(|f| f.next >= f.actions.len() && f.copy == Copy::No).is_some() {}
         let below = self.returns();
         self.copies += usize::from(copy);
@@ -253,6 +282,7 @@ impl Run<'_> {
             apart: false,
             bucket: false,
             why,
+            in_set,
             branch: None,
             below,
         });
@@ -353,7 +383,8 @@ impl Run<'_> {
         let actions = flow.map(|r| (r.actions.clone(), r.is_table_miss()));
         let back = || self.frames.last().is_some_and(|f| table <= f.table);
         let deeper = deeper.unwrap_or_else(back);
-        let entry = Entry { table, in_port, ct, depth: self.depth, deeper, returns: self.returns() };
+        let entry =
+            Entry { table, in_port, ct, depth: self.depth, deeper, in_set: self.in_set(), returns: self.returns() };
         self.begin(entry, Looked { rule, priority, loose }, lookup);
         if let Some((actions, miss)) = actions {
             self.resubmits += 1;
@@ -385,7 +416,7 @@ impl Run<'_> {
         let f = self.frames.last()?;
         match f.next < f.actions.len() || f.copy != Copy::No {
             true => {
-                let place = (f.depth, f.table, f.why == Why::TableMiss);
+                let place = (f.depth, f.table, f.why == Why::TableMiss, f.in_set);
                 Some(Arc::new(Return::new(f.actions.clone(), f.next as u32, place, f.below.clone())))
             }
             false => f.below.clone(),
@@ -465,7 +496,8 @@ impl Run<'_> {
     fn controller(&mut self, to: &Arc<ToController>) {
         let mut to = to.clone();
         if to.reason == Reason::Action {
-            Arc::make_mut(&mut to).reason = self.why().reason();
+            let reason = self.reason(to.is_output());
+            Arc::make_mut(&mut to).reason = reason;
         }
         let pause = to.pause;
         self.emit(Op::Output(Target::Controller(to)));
@@ -516,14 +548,16 @@ impl Run<'_> {
         if let (false, Some(frame)) = (alone, self.frames.last_mut()) {
             let (actions, next) = (frame.actions.clone(), frame.next);
             frame.next = frame.actions.len();
-            let (depth, table, why, below) = (frame.depth, frame.table, frame.why, frame.below.clone());
+            let Frame { depth, table, why, in_set, ref below, .. } = *frame;
+            let below = below.clone();
             let before = if larger { self.set.clone() } else { std::mem::take(&mut self.set) };
             self.copies += 1;
-            let branch = Some((check, before));
+            let branch = Some(Branch { check, set: before, set_begun: false });
             let copy = Copy::Made;
             // A switch goes through both branches, the one of the shorter packets last: an `exit` in that one ends the callers' lists, too.
             let bucket = larger && !actions[next..].contains(&Action::Exit);
-            self.frames.push(Frame { actions, next, depth, table, copy, apart: false, bucket, why, branch, below });
+            let apart = false;
+            self.frames.push(Frame { actions, next, depth, table, copy, apart, bucket, why, in_set, branch, below });
             self.emit(Op::Save);
         }
         self.assign(to, u128::from(larger));
@@ -534,7 +568,7 @@ impl Run<'_> {
             0xfffa => Target::Normal,
             0xfffb => Target::Flood,
             0xfffc => Target::All,
-            0xfffd => Target::Controller(Arc::new(ToController::plain(self.why().reason()))),
+            0xfffd => Target::Controller(Arc::new(ToController::plain(self.reason(true)))),
             0xfff9 => {
                 let table = self.table_now();
                 return self.table(table, None, false, None);

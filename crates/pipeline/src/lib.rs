@@ -18,6 +18,7 @@ pub mod conntrack;
 mod datapath;
 pub mod explain;
 pub mod field;
+pub mod frame;
 pub mod group;
 pub mod hash;
 mod interpret;

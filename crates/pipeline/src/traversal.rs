@@ -24,6 +24,8 @@ pub struct Return {
     pub(crate) table: u8,
     /// They are those of a flow that matches every packet at priority 0.
     pub(crate) miss: bool,
+    /// The action set runs them.
+    pub(crate) in_set: bool,
     below: Option<Arc<Return>>,
     /// Of it and all below.
     hash: u64,
@@ -34,13 +36,13 @@ impl Return {
     pub(crate) fn new(
         actions: Arc<[Action]>,
         next: u32,
-        (depth, table, miss): (u16, u8, bool),
+        (depth, table, miss, in_set): (u16, u8, bool, bool),
         below: Option<Arc<Return>>,
     ) -> Return {
         let mut hasher = std::hash::DefaultHasher::new();
         let address = Arc::as_ptr(&actions).cast::<u8>() as usize;
-        (address, next, depth, table, miss, below.as_ref().map_or(0, |b| b.hash)).hash(&mut hasher);
-        Return { actions, next, depth, table, miss, below, hash: hasher.finish() }
+        (address, next, depth, table, miss, in_set, below.as_ref().map_or(0, |b| b.hash)).hash(&mut hasher);
+        Return { actions, next, depth, table, miss, in_set, below, hash: hasher.finish() }
     }
 
     /// It and its callers, from the innermost out.
@@ -56,7 +58,8 @@ impl Return {
     fn same(&self, other: &Return) -> bool {
         // The lists are held, so an address stands for one list as long as anybody compares with it.
         Arc::ptr_eq(&self.actions, &other.actions)
-            && (self.next, self.depth, self.table, self.miss) == (other.next, other.depth, other.table, other.miss)
+            && (self.next, self.depth, self.table) == (other.next, other.depth, other.table)
+            && (self.miss, self.in_set) == (other.miss, other.in_set)
     }
 }
 
@@ -109,6 +112,8 @@ pub struct Entry {
     pub depth: u16,
     /// Whether it led to the same or an earlier table, which nests one deeper.
     pub deeper: bool,
+    /// Whether the action set runs it: controllers are told, and nothing that is written to an action set is done any more.
+    pub in_set: bool,
     /// What callers still have to do; `None` for nothing, which is the usual case.
     pub returns: Option<Arc<Return>>,
 }

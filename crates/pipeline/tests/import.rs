@@ -94,6 +94,9 @@ fn faults_are_named_with_line_and_column() {
         ("delete table=1", 1, 1, "only flows to add"),
         ("in_port=70000 actions=drop", 1, 9, "not a port"),
         ("actions=output:1,drop", 1, 9, "stands alone"),
+        ("actions=drop,drop,note:00", 1, 9, "stands alone"),
+        ("actions=drop,apply_actions()", 1, 9, "stands alone"),
+        ("actions=write_actions(drop,output:1)", 1, 23, "stands alone"),
         ("actions=encap(ethernet),resubmit(,1)", 1, 9, "\"encap\" is not supported: packets are Ethernet"),
         ("actions=resubmit(,1)->NXM_NX_REG0[]", 1, 19, "is not a number"),
         ("\n [{\"table\": 0}]", 2, 2, "this looks like JSON"),
@@ -194,6 +197,10 @@ fn what_open_vswitch_refuses_is_refused_at_its_place() {
         ("table=254 actions=drop", 1, "the switch's own"),
         ("actions=resubmit(,255)", 18, "needs a port or a table"),
         ("tcp actions=ct(nat(src=1.1.1.1))", 13, "needs \"commit\""),
+        ("ip actions=ct(commit,nat(src=1.1.1.1,random,hash))", 22, "nat has one of them"),
+        ("ip actions=ct(commit,nat(dst,hash,persistent,random))", 22, "nat has one of them"),
+        ("actions=set_field:1->in_port_oxm", 22, "set_field:…->in_port"),
+        ("actions=write_actions(set_field:1->in_port_oxm)", 36, "set_field:…->in_port"),
         ("ip actions=ct(commit,alg=ftp)", 12, "matches tcp or tcp6"),
         ("udp actions=ct(commit,alg=ftp)", 13, "matches tcp or tcp6"),
         ("tcp actions=ct(commit,alg=tftp)", 13, "matches udp or udp6"),
@@ -243,6 +250,34 @@ fn what_open_vswitch_refuses_is_refused_at_its_place() {
     }
 }
 
+/// What it takes of these is something else than they say: it leads to no table, cuts numbers off, forgets the first of two protocols, or matches no
+/// Ethernet packet. The page on accepted programs lists them.
+#[test]
+fn what_would_not_be_done_as_written_is_refused() {
+    let faults = [
+        ("actions=goto_table:255", 20, "tables are 0 to 254"),
+        ("ip,ip_dscp=64 actions=drop", 12, "does not fit in 6 bits"),
+        ("ip,nw_ecn=4 actions=drop", 11, "does not fit in 2 bits"),
+        ("dl_vlan_pcp=9 actions=drop", 13, "does not fit in 3 bits"),
+        ("vlan_pcp=9 actions=drop", 10, "does not fit in 3 bits"),
+        ("actions=learn(table=1,priority=70000)", 32, "does not fit in 16 bits"),
+        ("actions=learn(table=1,idle_timeout=70000)", 36, "does not fit in 16 bits"),
+        ("ip actions=ct(commit,nat(src=1.1.1.1:65536))", 38, "does not fit in 16 bits"),
+        ("ip actions=ct(commit,nat(src=1.1.1.1:80-65616))", 41, "does not fit in 16 bits"),
+        ("tcp,udp actions=drop", 5, "contradicts"),
+        ("ip,ipv6 actions=drop", 4, "contradicts"),
+        ("ip,nw_proto=6,nw_proto=17 actions=drop", 15, "contradicts"),
+        ("in_port=1,in_port=2 actions=drop", 11, "contradicts"),
+        ("packet_type=(1,0x800) actions=drop", 1, "not a field that a flow can match"),
+    ];
+    for (text, column, message) in faults {
+        let errors = Pipeline::from_text(text, &ImportOptions::default()).map(|_| ()).expect_err(text);
+        let error = &errors.errors[0];
+        assert_eq!((error.line, error.column), (1, column), "{text}: {error}");
+        assert!(error.message.contains(message), "{text}: {error}");
+    }
+}
+
 /// And it takes these.
 #[test]
 fn what_open_vswitch_takes_is_taken() {
@@ -261,6 +296,9 @@ fn what_open_vswitch_takes_is_taken() {
         "actions=clone(),output:1",
         "NXM_NX_REG0[]=1 actions=drop",
         "in_port_oxm=1 actions=drop",
+        "ip actions=ct(commit,nat(src=1.1.1.1,persistent,hash)),ct(commit,nat(dst,random))",
+        "ip actions=load:1->NXM_OF_IP_TOS[],load:4->NXM_OF_IP_TOS[]",
+        "actions=load:1->OXM_OF_IN_PORT[],set_field:1->in_port",
         "actions=load:1->reg0,move:NXM_NX_REG0->reg1,push:NXM_NX_REG0,output:NXM_NX_REG0",
         "actions=learn(table=1,NXM_NX_REG0[],reg1=5,NXM_NX_REG2=7,output:reg0)",
         "actions=learn(table=1,reg1[]=5)",
@@ -280,6 +318,11 @@ fn what_open_vswitch_takes_is_taken() {
         "tcp actions=ct(commit,alg=ftp),ct(commit,nat(src)),ct(commit,zone=reg0[0..15])",
         "actions=write_actions(set_queue:3,ct_clear,output:2)",
         "actions=write_actions(drop)",
+        "actions=drop,drop",
+        "actions=clone(drop,drop),output:1",
+        "actions=write_actions(drop,drop)",
+        "actions=write_actions()",
+        "group_id=1,type=all,bucket=actions=drop,drop",
         "tcp actions=ct(alg=ftp)",
         "tcp,nw_frag=later actions=ct(commit,alg=ftp)",
         "actions=mod_tp_dst:80",

@@ -28,7 +28,8 @@ mod wheel;
 pub use key::{End, InnerKey, OuterKey, PairKey};
 pub use limits::{Options, OwnTimeouts, TenantLimits, TenantStats, Timeouts};
 pub use memory::{
-    SessionHeap as HeapMemory, SessionMemory, SessionShared as SharedMemory, SESSION_ARENA_BYTES as ARENA_BYTES,
+    LineMemory, SessionHeap as HeapMemory, SessionMemory, SessionShared as SharedMemory,
+    SESSION_ARENA_BYTES as ARENA_BYTES,
 };
 pub use record::{Counts, Owner, Record, State};
 pub use table::{Candidates, Guard, SessionRef, Sessions};

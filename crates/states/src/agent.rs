@@ -15,7 +15,8 @@
 
 use crate::migration::Migration;
 use crate::{
-    judge, step, Direction, Error, Exact, Fsm, Key, Kind, Memory, Recovered, State, StateTable, Step, Verdict, Writes,
+    judge, step, Direction, Error, Exact, Fsm, Key, Kind, Recovered, State, StateTable, Step, Verdict, WordMemory,
+    Writes,
 };
 use session::coarse;
 use std::collections::HashMap;
@@ -358,7 +359,7 @@ impl<T: Writes> Agent<T> {
     }
 
     /// The successor of an agent: its records stand in this memory.
-    pub fn attach(memory: Arc<dyn Memory>, table: T, timeouts: Timeouts) -> Result<(Agent<T>, Recovered), Error> {
+    pub fn attach(memory: Arc<dyn WordMemory>, table: T, timeouts: Timeouts) -> Result<(Agent<T>, Recovered), Error> {
         Ok(Agent::with(Exact::attach(memory)?, table, timeouts))
     }
 

@@ -8,9 +8,9 @@
 //! accepted with the share of registers in state 2. Fingerprint bits beside the state halve that share each.
 
 use crate::keys::Keys;
-use crate::memory::{load, reference, set_bits, Root, LINE_WORDS, ROOT_LINES};
+use crate::root::{load, reference, set_bits, Root, LINE_WORDS, ROOT_LINES};
 use crate::table::{Connections, Lost};
-use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
+use crate::{Error, Key, Placed, Reader, Recovered, State, StateTable, Usage, WordMemory, Writes};
 use abi::*;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl Cells {
 
 /// A compact table's writer.
 pub struct Compact {
-    memory: Arc<dyn Memory>,
+    memory: Arc<dyn WordMemory>,
     root: Root,
     cells: Cells,
     keys: Keys,
@@ -137,14 +137,14 @@ impl Compact {
     }
 
     /// A new, empty table.
-    pub fn create(memory: Arc<dyn Memory>, o: &CompactOptions) -> Result<Compact, Error> {
+    pub fn create(memory: Arc<dyn WordMemory>, o: &CompactOptions) -> Result<Compact, Error> {
         let (root, need) = Compact::layout(o)?;
         root.begin(&*memory, need)?;
         Compact::attach(memory)
     }
 
     /// The table that a predecessor left. Call [`Writes::recover`] before anything else.
-    pub fn attach(memory: Arc<dyn Memory>) -> Result<Compact, Error> {
+    pub fn attach(memory: Arc<dyn WordMemory>) -> Result<Compact, Error> {
         let (root, keys) = Root::left(&*memory, STATES_COMPACT)?;
         let cells = Cells::new(&root);
         let used = (0..cells.number).filter(|at| cells.get(memory.words(), *at) != 0).count() as u64;

@@ -11,10 +11,10 @@
 
 use crate::cuckoo::{make_room, Nest, Place};
 use crate::keys::Keys;
-use crate::memory::{count, load, reference, set_bits, Root, LINE_WORDS, MOVES_DIGESTS, ROOT_LINES};
 use crate::rest::Resting;
+use crate::root::{count, load, reference, set_bits, Root, LINE_WORDS, MOVES_DIGESTS, ROOT_LINES};
 use crate::table::{Connections, Lost};
-use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
+use crate::{Error, Key, Placed, Reader, Recovered, State, StateTable, Usage, WordMemory, Writes};
 use abi::*;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -150,7 +150,7 @@ impl Buckets {
 
 /// A digest table's writer.
 pub struct Digest {
-    memory: Arc<dyn Memory>,
+    memory: Arc<dyn WordMemory>,
     root: Root,
     buckets: Buckets,
     keys: Keys,
@@ -206,14 +206,14 @@ impl Digest {
     }
 
     /// A new, empty table.
-    pub fn create(memory: Arc<dyn Memory>, o: &DigestOptions) -> Result<Digest, Error> {
+    pub fn create(memory: Arc<dyn WordMemory>, o: &DigestOptions) -> Result<Digest, Error> {
         let (root, need) = Digest::layout(o)?;
         root.begin(&*memory, need)?;
         Digest::attach(memory)
     }
 
     /// The table that a predecessor left. Call [`Writes::recover`] before anything else.
-    pub fn attach(memory: Arc<dyn Memory>) -> Result<Digest, Error> {
+    pub fn attach(memory: Arc<dyn WordMemory>) -> Result<Digest, Error> {
         let (root, keys) = Root::left(&*memory, STATES_DIGEST)?;
         let buckets = Buckets::new(&root);
         let used = mend(&buckets, memory.words());

@@ -2,9 +2,9 @@
 //! [`Exact`]: full keys, compared whole. No packet of an unknown connection is accepted; 25 bytes an IPv4 connection.
 
 use crate::keys::Keys;
-use crate::memory::{Root, ROOT_LINES};
+use crate::root::{Root, ROOT_LINES};
 use crate::table::{Connections, Lost};
-use crate::{Error, Key, Memory, Placed, Reader, Recovered, State, StateTable, Usage, Writes};
+use crate::{Error, Key, Placed, Reader, Recovered, State, StateTable, Usage, WordMemory, Writes};
 use abi::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct ExactOptions {
 
 /// An exact table's writer.
 pub struct Exact {
-    memory: Arc<dyn Memory>,
+    memory: Arc<dyn WordMemory>,
     root: Root,
     pub(crate) keys: Keys,
 }
@@ -36,7 +36,7 @@ impl Exact {
     }
 
     /// A new, empty table.
-    pub fn create(memory: Arc<dyn Memory>, o: &ExactOptions) -> Result<Exact, Error> {
+    pub fn create(memory: Arc<dyn WordMemory>, o: &ExactOptions) -> Result<Exact, Error> {
         Exact::root(o).begin(&*memory, Exact::lines(o))?;
         Exact::attach(memory)
     }
@@ -61,7 +61,7 @@ impl Exact {
     }
 
     /// The table that a predecessor left.
-    pub fn attach(memory: Arc<dyn Memory>) -> Result<Exact, Error> {
+    pub fn attach(memory: Arc<dyn WordMemory>) -> Result<Exact, Error> {
         let (root, keys) = Root::left(&*memory, STATES_EXACT)?;
         Ok(Exact { memory, root, keys })
     }

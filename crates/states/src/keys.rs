@@ -7,8 +7,8 @@
 //! move is counted and readers look again.
 
 use crate::cuckoo::{make_room, Nest, Place};
-use crate::memory::{count, load, reference, set_bits, store, LINE_WORDS, MOVES_KEYS};
 use crate::rest::Resting;
+use crate::root::{count, load, reference, set_bits, store, LINE_WORDS, MOVES_KEYS};
 use crate::{Error, Key};
 use abi::*;
 use std::sync::atomic::AtomicU64;

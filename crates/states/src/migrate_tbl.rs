@@ -2,9 +2,9 @@
 //! `Migrate_Tbl` (§5.2): which prefixes of connections the software path judges, as both engines read it, with a counter of bytes for
 //! each entry. Layout and order of stores are described in `abi::states`; `bpf/states/migrate.h` is the reader in C.
 
-use crate::memory::{load, store, LINE_WORDS};
 use crate::prefixes::Prefix;
-use crate::{Key, Memory};
+use crate::root::{load, store, LINE_WORDS};
+use crate::{Key, WordMemory};
 use abi::*;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -102,7 +102,7 @@ pub(crate) struct TooMany;
 
 /// The writer.
 pub(crate) struct MigrateTbl {
-    memory: Arc<dyn Memory>,
+    memory: Arc<dyn WordMemory>,
     half: u32,
     /// Entries of the half that is read, in the order of their counters, and what those said last.
     entries: Vec<(Entry, u64)>,
@@ -113,7 +113,7 @@ impl MigrateTbl {
     pub(crate) const LINES: u64 = 1 + 2 * HALF_LINES as u64;
 
     /// On zeroed memory that nobody reads yet.
-    pub(crate) fn new(memory: Arc<dyn Memory>) -> MigrateTbl {
+    pub(crate) fn new(memory: Arc<dyn WordMemory>) -> MigrateTbl {
         MigrateTbl { memory, half: 1, entries: Vec::new() }
     }
 
@@ -201,7 +201,7 @@ fn trees(entries: &[Entry], packed: &mut Packed) -> Option<u32> {
 
 /// A reader.
 #[derive(Clone)]
-pub struct MigrateReader(Arc<dyn Memory>);
+pub struct MigrateReader(Arc<dyn WordMemory>);
 
 impl MigrateReader {
     /// The value of the entry that covers a connection and the word of its counter; 0 if there is none.

@@ -4,8 +4,8 @@
 use crate::compact::Cells;
 use crate::digest::Buckets;
 use crate::keys::Area;
-use crate::memory::{load, Root, MOVES_DIGESTS, MOVES_KEYS};
-use crate::{judge, Error, Key, Kind, Memory, Verdict};
+use crate::root::{load, Root, MOVES_DIGESTS, MOVES_KEYS};
+use crate::{judge, Error, Key, Kind, Verdict, WordMemory};
 use abi::*;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use std::sync::Arc;
 /// A reader of a state table.
 #[derive(Clone)]
 pub struct Reader {
-    memory: Arc<dyn Memory>,
+    memory: Arc<dyn WordMemory>,
     root: Root,
 }
 
 impl Reader {
     /// Reads the table in this memory.
-    pub fn open(memory: Arc<dyn Memory>) -> Result<Reader, Error> {
+    pub fn open(memory: Arc<dyn WordMemory>) -> Result<Reader, Error> {
         let root = Root::read(memory.words())?;
         Ok(Reader { memory, root })
     }
 
-    pub(crate) fn of(memory: Arc<dyn Memory>, root: Root) -> Reader {
+    pub(crate) fn of(memory: Arc<dyn WordMemory>, root: Root) -> Reader {
         Reader { memory, root }
     }
 

@@ -6,7 +6,8 @@ use crate::agent::Record;
 use crate::migrate_tbl::{Entry, MigrateReader, MigrateTbl, Place};
 use crate::migration::{Migration, MigrationStatus, Next};
 use crate::{
-    Agent, Connection, Control, Direction, Ended, Error, Exact, Key, Kind, Memory, Outcome, Reader, Recovered, Refusal,
+    Agent, Connection, Control, Direction, Ended, Error, Exact, Key, Kind, Outcome, Reader, Recovered, Refusal,
+    WordMemory,
 };
 use crate::{Remote, Spec, State, StateTable, TenantUse, Timeouts, Usage, Verdict, STRAYS};
 use abi::{
@@ -29,9 +30,9 @@ const PLACES: u64 = 4096;
 /// holds outlives the process if anything can; fast paths read table and `Migrate_Tbl` in their slots.
 pub trait Backing: Send + Sync {
     /// What a slot holds, left by a predecessor or entered by this process.
-    fn left(&self, slot: u32) -> Option<Arc<dyn Memory>>;
+    fn left(&self, slot: u32) -> Option<Arc<dyn WordMemory>>;
     /// A new memory of so many lines, zeroed, in no slot.
-    fn make(&self, slot: u32, lines: u64) -> io::Result<Arc<dyn Memory>>;
+    fn make(&self, slot: u32, lines: u64) -> io::Result<Arc<dyn WordMemory>>;
     /// Enters the memory that was last made for a slot; whoever reads has one or the other, whole.
     fn enter(&self, slot: u32) -> io::Result<()>;
     /// Gives back what was made for a slot and not entered.
@@ -46,8 +47,8 @@ pub struct HeapSlots(Mutex<[Slot; STATES_SLOT_COUNT as usize]>);
 
 #[derive(Default)]
 struct Slot {
-    entered: Option<Arc<dyn Memory>>,
-    made: Option<Arc<dyn Memory>>,
+    entered: Option<Arc<dyn WordMemory>>,
+    made: Option<Arc<dyn WordMemory>>,
 }
 
 impl HeapSlots {
@@ -58,13 +59,13 @@ impl HeapSlots {
 }
 
 impl Backing for HeapSlots {
-    fn left(&self, slot: u32) -> Option<Arc<dyn Memory>> {
+    fn left(&self, slot: u32) -> Option<Arc<dyn WordMemory>> {
         self.with(slot, |s| s.entered.clone()).ok()?
     }
 
-    fn make(&self, slot: u32, lines: u64) -> io::Result<Arc<dyn Memory>> {
+    fn make(&self, slot: u32, lines: u64) -> io::Result<Arc<dyn WordMemory>> {
         let lines = u32::try_from(lines).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let memory = <dyn Memory>::heap(lines);
+        let memory = <dyn WordMemory>::heap(lines);
         self.with(slot, |s| s.made = Some(memory.clone()))?;
         Ok(memory)
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! [`Spec`]: which state table an operator chose, and how large; sizes of all its parts follow.
 
-use crate::memory::Root;
 use crate::migration::MigrationOptions;
+use crate::root::Root;
 use crate::{
-    Compact, CompactOptions, Digest, DigestOptions, Error, Exact, ExactOptions, Memory, StateTable, CAREFUL,
+    Compact, CompactOptions, Digest, DigestOptions, Error, Exact, ExactOptions, StateTable, WordMemory, CAREFUL,
     CLASSIFIED, PAPER,
 };
 use abi::*;
@@ -151,19 +151,19 @@ impl Spec {
     }
 
     /// New records.
-    pub(crate) fn make_records(&self, memory: Arc<dyn Memory>, salt: u64) -> Result<Exact, Error> {
+    pub(crate) fn make_records(&self, memory: Arc<dyn WordMemory>, salt: u64) -> Result<Exact, Error> {
         Exact::create(memory, &self.records(salt))
     }
 
     /// Whether records are of this size.
     pub(crate) fn has_records(&self, records: &Exact) -> bool {
         let o = self.records(0);
-        let (keys4, keys6, _) = crate::keys::Keys::layout(crate::memory::ROOT_LINES, o.connections4, o.connections6);
+        let (keys4, keys6, _) = crate::keys::Keys::layout(crate::root::ROOT_LINES, o.connections4, o.connections6);
         records.sizes() == (keys4, keys6)
     }
 
     /// A new table.
-    pub(crate) fn make(&self, memory: Arc<dyn Memory>, salt: u64) -> Result<Box<dyn StateTable>, Error> {
+    pub(crate) fn make(&self, memory: Arc<dyn WordMemory>, salt: u64) -> Result<Box<dyn StateTable>, Error> {
         Ok(match self.kind {
             TableKind::Exact => Box::new(Exact::create(memory, &self.exact(salt))?),
             TableKind::Compact => Box::new(Compact::create(memory, &self.compact(salt))?),
@@ -172,7 +172,7 @@ impl Spec {
     }
 
     /// The table that a predecessor left, if it is of this kind and size and nothing is wrong with it.
-    pub(crate) fn attach(&self, memory: Arc<dyn Memory>) -> Option<Box<dyn StateTable>> {
+    pub(crate) fn attach(&self, memory: Arc<dyn WordMemory>) -> Option<Box<dyn StateTable>> {
         let root = Root::read(memory.words()).ok()?;
         let wanted = match self.kind {
             TableKind::Exact => Exact::root(&self.exact(root.salt)),

@@ -80,7 +80,7 @@ fn intervals(ranges: &[(u64, u64, u32)]) -> Vec<Interval<u64>> {
 mod tests {
     use super::*;
     use crate::route::lookup128;
-    use crate::{HeapMemory, Memory};
+    use crate::{HeapMemory, LineMemory};
     use memory::Lines;
 
     /// The trees in lines of table memory, read as route trees are.

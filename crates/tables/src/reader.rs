@@ -14,12 +14,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+mod inline;
 mod internet;
 mod locate;
-mod wires;
 
+pub use inline::WireEnd;
 pub use internet::Public;
-pub use wires::WireEnd;
 
 /// A reader of table memory. Each thread clones its own (it is `Send`, not `Sync`).
 pub struct Tables {

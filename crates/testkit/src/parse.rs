@@ -127,10 +127,14 @@ fn layer(c: &mut Cursor<'_>, word: &Word, packet: &mut Packet) -> Parsed<()> {
             packet.patches.push((at, c.hex_of(bytes, &bytes.text)?));
             return Ok(());
         }
+        "extension" => {
+            let kind = c.number("number of a header", 255)? as u8;
+            ext(c, kind)?
+        }
         other => match EXT_NAMES.iter().find(|(n, _)| *n == other) {
             Some(&(_, kind)) => ext(c, kind)?,
             None => {
-                let known = "eth vlan ip ip6 hop-by-hop routing ah destination-options mobility hip-header shim6 frag6 udp tcp udp-lite dccp hip sctp vxlan arp icmp \
+                let known = "eth vlan ip ip6 hop-by-hop routing ah destination-options mobility hip-header shim6 extension frag6 udp tcp udp-lite dccp hip sctp vxlan arp icmp \
                              icmp6 ns na data hex text inner-pad pad inner-cut cut patch";
                 return Err(c.error(word, &format!("`{other}` is no layer; there are: {known}")));
             }

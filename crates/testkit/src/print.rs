@@ -120,8 +120,10 @@ fn layer_text(layer: &Layer, next: Option<&Layer>) -> String {
         Layer::Ipv4(ip) => ipv4_text(ip),
         Layer::Ipv6(ip) => ipv6_text(ip),
         Layer::Ext(e) => {
-            let name = EXT_NAMES.iter().find(|n| n.1 == e.kind).map_or("extension", |n| n.0);
-            let mut s = format!("{name} body={}", hex(&e.body));
+            let mut s = match EXT_NAMES.iter().find(|n| n.1 == e.kind) {
+                Some((name, _)) => format!("{name} body={}", hex(&e.body)),
+                None => format!("extension {} body={}", e.kind, hex(&e.body)),
+            };
             proto_text(&mut s, "next", e.next);
             opt(&mut s, "len", e.len);
             s

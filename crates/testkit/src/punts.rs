@@ -103,10 +103,10 @@ fn of_wire(
     (src, dst): (IpAddr, IpAddr),
     (proto, ports, echo): (u8, (u16, u16), bool),
 ) -> Option<(u32, PairKey)> {
-    let out = region.wires.wires.iter().find(|w| w.0 == port);
-    let wire = out.or_else(|| region.wires.wires.iter().find(|w| w.1 == port))?;
+    let out = region.inline.pairs.iter().find(|w| w.0 == port);
+    let wire = out.or_else(|| region.inline.pairs.iter().find(|w| w.1 == port))?;
     let (server, remote) = if out.is_some() { (src, dst) } else { (dst, src) };
-    let mine = region.wires.servers.iter().filter(|s| s.0 == wire.0 && s.2.covers(server));
+    let mine = region.inline.servers.iter().filter(|s| s.0 == wire.0 && s.2.covers(server));
     let vni = mine.max_by_key(|s| s.2.len)?.1;
     let ports = if out.is_none() && !echo { (ports.1, ports.0) } else { ports };
     Some((vni, PairKey::of_server(proto, vni, server, remote, ports)?))

@@ -504,17 +504,37 @@ pub(crate) fn chain(r: &mut Rng, layers: &mut Vec<Layer>) {
             }));
             continue;
         }
-        let mut body = match kind {
+        // Numbers that nobody has been given, and those for experiments.
+        let kind = match r.below(100) {
+            0 | 1 => *r.pick(&[147, 252, 253, 254]),
+            2 => 147 + r.below(106) as u8,
+            _ => kind,
+        };
+        let body = match kind {
             // Authentication: its length counts words of four bytes, less two.
             51 => vec![0; 10 + r.below(3) * 4],
+            43 => routing(r),
             _ => vec![0; r.below(16)],
         };
-        if kind == 43 && !body.is_empty() {
-            body[0] = r.below(5) as u8;
-        }
         let len = if r.chance(4) { Some(r.below(8) as u8) } else { None };
         layers.push(Layer::Ext(Ext { kind, next: None, len, body }));
     }
+}
+
+/// The body of a routing header: mostly one that has done its work, now and then type 0, which is deprecated, with its addresses.
+fn routing(r: &mut Rng) -> Vec<u8> {
+    if r.chance(10) {
+        let addresses = 1 + r.below(3);
+        let mut body = vec![0, r.below(addresses + 1) as u8, 0, 0, 0, 0];
+        (0..addresses).for_each(|_| body.extend(pool6(r).octets()));
+        return body;
+    }
+    let mut body = vec![0; r.below(16)];
+    if let [kind, left, ..] = &mut body[..] {
+        *kind = r.below(5) as u8;
+        *left = if r.chance(20) { 1 + r.below(3) as u8 } else { 0 };
+    }
+    body
 }
 
 fn transport(r: &mut Rng, v6: bool, layers: &mut Vec<Layer>) {

@@ -3,9 +3,9 @@
 //! the way into table memory in [`crate::load`], the naive reading in [`crate::oracle`].
 
 use crate::groups::Groups;
+use crate::inline::InlinePairs;
 use crate::internet::Internet;
 use crate::layers::Mac;
-use crate::wires::Wires;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -206,8 +206,8 @@ pub struct Region {
     pub internet: Internet,
     /// What filters.
     pub groups: Groups,
-    /// Wires: the node is a filter in front of servers.
-    pub wires: Wires,
+    /// Inline pairs: the node is a filter in front of servers.
+    pub inline: InlinePairs,
 }
 
 impl Default for Region {
@@ -229,7 +229,7 @@ impl Default for Region {
             vpcs: Vec::new(),
             internet: Internet::default(),
             groups: Groups::default(),
-            wires: Wires::default(),
+            inline: InlinePairs::default(),
         }
     }
 }
@@ -250,7 +250,7 @@ pub const SWITCHES: &[(&str, u64)] = &[
 impl Region {
     /// The word `Root::options`.
     pub fn options(&self) -> u64 {
-        let role = if self.wires.wires.is_empty() { 0 } else { abi::OPT_WIRES };
+        let role = if self.inline.pairs.is_empty() { 0 } else { abi::OPT_WIRES };
         self.switches
             | role
             | u64::from(self.dscp) << abi::OPT_DSCP_SHIFT

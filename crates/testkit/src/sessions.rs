@@ -3,7 +3,7 @@
 
 use crate::elsewhere::Elsewhere;
 use crate::region::Region;
-use gateway::Nat;
+use gateway::Connections;
 use session::nat::Translator;
 use session::{Options, SessionMemory, Tracker};
 use states::{Backing, Shared, Timeouts};
@@ -26,14 +26,14 @@ pub struct Memories {
 }
 
 /// Sessions and states on these memories, whose content is forgotten, for this region.
-pub fn start(memories: &Memories, region: &Region, now: u64) -> Result<Arc<Nat>, String> {
+pub fn start(memories: &Memories, region: &Region, now: u64) -> Result<Arc<Connections>, String> {
     let sessions = match region.internet.sessions {
         0 => SESSIONS,
         n => n,
     };
     let options = Options { sessions, initial: sessions.min(1 << 10), salt: SALT, ..Options::default() };
     let tracker = Tracker::new(memories.sessions.clone(), options, now).map_err(|e| e.to_string())?;
-    let nat = Nat::new(Arc::new(tracker), Arc::new(Translator::new(SALT)), Default::default(), None);
+    let nat = Connections::new(Arc::new(tracker), Arc::new(Translator::new(SALT)), Default::default(), None);
     for slot in 0..abi::STATES_SLOT_COUNT {
         memories.states.clear(slot).map_err(|e| e.to_string())?;
     }
@@ -42,9 +42,9 @@ pub fn start(memories: &Memories, region: &Region, now: u64) -> Result<Arc<Nat>,
 }
 
 /// Brings translator, limits and state table up to date; the tables are the loader's.
-pub fn change(nat: &Nat, states: &dyn Backing, before: Option<&Region>, region: &Region) -> Result<(), String> {
+pub fn change(nat: &Connections, states: &dyn Backing, before: Option<&Region>, region: &Region) -> Result<(), String> {
     if before.map(|b| b.internet.spec()) != Some(region.internet.spec()) {
-        nat.translator().configure(&region.internet.spec());
+        nat.nat().translator().configure(&region.internet.spec());
     }
     if before.is_none_or(|b| b.groups != region.groups) {
         let compiled: Vec<_> =
@@ -52,7 +52,7 @@ pub fn change(nat: &Nat, states: &dyn Backing, before: Option<&Region>, region: 
         let filter = filter::Filter::new(&compiled, &region.groups.vpcs(), &nat.rules());
         nat.set_filter(Arc::new(filter));
     }
-    nat.set_tunnel_ends(Arc::new(region.ncs.iter().map(|nc| nc.addr).collect()));
+    nat.nat().set_tunnel_ends(Arc::new(region.ncs.iter().map(|nc| nc.addr).collect()));
     for v in &region.vpcs {
         nat.tracker().set_limits(v.vni, region.internet.limits(v.vni));
     }
@@ -62,7 +62,7 @@ pub fn change(nat: &Nat, states: &dyn Backing, before: Option<&Region>, region: 
     Ok(())
 }
 
-fn set_states(nat: &Nat, backing: &dyn Backing, region: &Region) -> Result<(), String> {
+fn set_states(nat: &Connections, backing: &dyn Backing, region: &Region) -> Result<(), String> {
     nat.set_states(|_| {
         let Some(spec) = region.groups.states else {
             let slots = [abi::STATES_SLOT_TABLE, abi::STATES_SLOT_MIGRATE];
@@ -82,7 +82,7 @@ fn set_states(nat: &Nat, backing: &dyn Backing, region: &Region) -> Result<(), S
 
 /// Puts the agent of this region's state table on another host; without a table: nowhere. For engines whose memories are their own.
 pub fn put_elsewhere(
-    nat: &Nat,
+    nat: &Connections,
     backing: &Arc<dyn Backing>,
     region: &Region,
     now: u64,
@@ -97,7 +97,7 @@ pub fn put_elsewhere(
 }
 
 /// After a change of rules, and once the tables say it too: connections whose states a table has are judged again.
-pub fn sweep(nat: &Nat, tables: &Tables) {
+pub fn sweep(nat: &Connections, tables: &Tables) {
     let mut at = Some(0);
     while let Some(from) = at {
         at = nat.sweep_states(tables, from, 1000);
@@ -109,7 +109,7 @@ pub fn sweep(nat: &Nat, tables: &Tables) {
 }
 
 /// Ends everything that is due.
-pub fn tick(nat: &Nat, now: u64) {
+pub fn tick(nat: &Connections, now: u64) {
     while nat.expire(now, 1 << 16).more {}
     if let Some(states) = &*nat.states() {
         states.expire(now, ALL);
@@ -119,7 +119,7 @@ pub fn tick(nat: &Nat, now: u64) {
 }
 
 /// Lets connections migrate. `now` is the case's time, whatever clock an engine has, so that all do so at the same packet.
-pub fn migrate(nat: &Nat, now: u64) {
+pub fn migrate(nat: &Connections, now: u64) {
     if let Some(states) = &*nat.states() {
         while states.migrate(now, ALL, &mut || ()) {}
     }

@@ -4,7 +4,7 @@
 use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Named, Names, Word};
 use crate::region::*;
-use crate::{groups, internet, wires};
+use crate::{groups, inline, internet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -38,8 +38,8 @@ pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Na
                 groups::statement(&mut c, first, region)?;
                 None
             }
-            other if wires::STATEMENTS.contains(&other) => {
-                wires::statement(&mut c, first, region)?;
+            other if inline::STATEMENTS.contains(&other) => {
+                inline::statement(&mut c, first, region)?;
                 None
             }
             "delete" => delete(&mut c, region)?,
@@ -401,7 +401,7 @@ fn delete(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
             region.ncs.retain(|n| n.addr != addr);
         }
         other if internet::delete(c, other, region)? || groups::delete(c, other, region)? => (),
-        other if wires::delete(c, other, region)? => (),
+        other if inline::delete(c, other, region)? => (),
         other => {
             let known = "vpc route vm nc snat elastic forward pool group member server";
             return Err(c.error(word, &format!("`{other}` is none of: {known}")));
@@ -471,7 +471,7 @@ impl fmt::Display for Region {
             writeln!(f)?;
         }
         self.vpcs.iter().try_for_each(|v| fmt_vpc(self, v, f))?;
-        write!(f, "{}{}{}", self.internet, self.groups, self.wires)
+        write!(f, "{}{}{}", self.internet, self.groups, self.inline)
     }
 }
 

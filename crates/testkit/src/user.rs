@@ -9,7 +9,7 @@ use crate::runner::START;
 use crate::runner::{End, Engine, Seen};
 use crate::sessions::{self, Memories};
 use abi::{PuntMeta, Stats};
-use gateway::{Batch, Frame, Gateway, Nat, Verdict, HEADROOM};
+use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
 use states::{Backing, HeapSlots, Shared};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn seen(batch: &Batch<'_>) -> Seen {
 /// The Rust path alone.
 pub struct UserEngine {
     state: Option<(Loader, Gateway)>,
-    nat: Option<Arc<Nat>>,
+    nat: Option<Arc<Connections>>,
     states: Arc<dyn Backing>,
     /// The agent of the state table is to be on another host; and there it is.
     elsewhere: (bool, Option<Elsewhere>),
@@ -85,7 +85,7 @@ impl UserEngine {
     }
 
     /// Its sessions and state table, once started.
-    pub fn nat(&self) -> Option<&Arc<Nat>> {
+    pub fn nat(&self) -> Option<&Arc<Connections>> {
         self.nat.as_ref()
     }
 }
@@ -117,7 +117,7 @@ impl Engine for UserEngine {
         if self.elsewhere.0 {
             self.elsewhere.1 = sessions::put_elsewhere(&nat, &memories.states, region, START)?;
         }
-        let gateway = Gateway::with_nat(loader.tables(), slot, nat.clone());
+        let gateway = Gateway::with_connections(loader.tables(), slot, nat.clone());
         (self.state, self.nat, self.states) = (Some((loader, gateway)), Some(nat), memories.states);
         Ok(())
     }

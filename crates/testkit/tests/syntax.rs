@@ -2,9 +2,13 @@
 //! Every case file reads well, and together they name every reason.
 
 use abi::{DropReason, PuntReason};
+use std::collections::BTreeMap;
 use std::path::Path;
 use testkit::case::{self, Outcome};
 use testkit::dissect::dissect;
+use testkit::layers::Layer;
+use testkit::random::{self, Size};
+use testkit::rng::Rng;
 
 /// Drop reasons that no packet case can produce, and where they are tested instead.
 const ELSEWHERE: &[(DropReason, &str)] = &[
@@ -67,4 +71,40 @@ fn every_packet_of_a_case_survives_bytes_to_text_and_back() {
             );
         }
     }
+}
+
+/// A difference is printed as a case, so each packet that is made must be read back; and each kind of header must be among them.
+#[test]
+fn random_packets_have_all_kinds_of_extension_headers_and_are_read_back() {
+    let mut r = Rng::new(7);
+    let region = random::region(&mut r, Size::default());
+    let mut found = BTreeMap::<&str, usize>::new();
+    for _ in 0..60_000 {
+        let packet = random::packet(&mut r, &region);
+        let extensions = packet.layers.iter().filter_map(|layer| match layer {
+            Layer::Ext(ext) => Some(ext),
+            _ => None,
+        });
+        if extensions.clone().next().is_none() {
+            continue;
+        }
+        let again = case::parse("again", &format!("case x\n  in {packet}\n  pass\n"), &|_| None);
+        let again = again.unwrap_or_else(|e| panic!("{e}\n{packet}"));
+        assert_eq!(again[0].inputs().next().unwrap().packet, packet);
+        for ext in extensions {
+            let kind = match (ext.kind, &ext.body[..]) {
+                (43, [0, 1..=3, rest @ ..]) if rest.len() > 16 => "routing 0 with an address left",
+                (43, [2..=4, 1..=3, ..]) => "routing with segments left",
+                (43, [2..=4, 0, ..]) => "routing",
+                (147..=252, _) => "unassigned",
+                (253 | 254, _) => "experiment",
+                _ => "others",
+            };
+            *found.entry(kind).or_default() += 1;
+        }
+    }
+    println!("{found:?}");
+    assert!(found.len() == 6 && found.values().all(|n| *n >= 15), "{found:?}");
+    let rare = found.iter().filter(|(kind, _)| !["others", "routing"].contains(kind)).map(|(_, n)| n).sum::<usize>();
+    assert!(rare * 10 < found.values().sum(), "what was made before is rare now: {found:?}");
 }

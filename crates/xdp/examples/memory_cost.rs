@@ -3,7 +3,7 @@
 //! `cargo run --release -p xdp --example memory_cost`; figures are kept in docs/lab/xdp.md.
 
 use std::time::Instant;
-use tables::Memory;
+use tables::LineMemory;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = xdp::XdpEngine::load()?;

@@ -132,7 +132,12 @@ impl XdpEngine {
     /// The session memory, mapped anew: call it once and share the result.
     pub fn session_memory(&self) -> Result<Arc<BpfSessionMemory>, XdpError> {
         let [root, segments] = SESSIONS;
-        let memory = BpfSessionMemory::open(self.map(root)?, self.map(segments)?, self.pins.clone());
+        let memory = BpfSessionMemory::open(
+            &crate::memory::SESSION_SEGMENTS,
+            self.map(root)?,
+            self.map(segments)?,
+            self.pins.clone(),
+        );
         memory.map(Arc::new).map_err(XdpError::call("Mapping the session memory"))
     }
 

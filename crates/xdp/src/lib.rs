@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The XDP fast path from user space: loads the program, maps its tables, attaches it, and takes its punts over AF_XDP.
 //!
-//! Only this crate knows libbpf and the bpf(2) call. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
+//! Only this crate knows libbpf. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
 //! table memory that crate `tables` writes and the program reads,
 //! [`BpfSessionMemory`] the session memory of crate `session`, [`BpfStates`] where its state tables (crate `states`) lie. The design is in `docs/design/xdp.md`.
 
@@ -18,7 +18,6 @@ mod old;
 mod ports;
 mod run;
 mod segments;
-mod sessions;
 mod states;
 mod sys;
 
@@ -28,9 +27,8 @@ pub use error::XdpError;
 pub use events::EventRing;
 pub use inject::Injector;
 pub use link::{Attach, Attached, Mode};
-pub use memory::BpfMemory;
-pub use old::{pinned_layouts, OldSessions, OldSizes, OldTables};
+pub use memory::{BpfLineMemory, BpfMemory, BpfSessionMemory};
+pub use old::{has_pinned_links, pinned_layouts, OldSessions, OldSizes, OldTables};
 pub use ports::QUEUES_MAX;
 pub use run::{TestRun, TestVerdict};
-pub use sessions::BpfSessionMemory;
 pub use states::BpfStates;

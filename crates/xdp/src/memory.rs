@@ -1,55 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
-//! [`BpfMemory`]: table memory in mmapable BPF array maps, so that the XDP program and this process use the same lines.
+//! [`BpfLineMemory`]: a root and lines in mmapable BPF array maps, so that the XDP program and this process use the same lines;
+//! [`BpfMemory`] for tables, [`BpfSessionMemory`] for sessions.
 //!
-//! Its segments are entered into the array of maps `tunny_segments` and pinned as `segment-N`.
+//! Segments are entered into an array of maps (`tunny_segments`, `tunny_session_segments`) and pinned (`segment-N`,
+//! `session-segment-N`). A process that attaches to a pinned instance finds those of its predecessor there; the writer and the
+//! tracker do the rest.
 
 use crate::segments::{Kind, Segments};
 use crate::sys::Mapping;
-use abi::{Root, Stats, SEGMENTS_MAX, SLOTS_MAX};
+use abi::{Root, SessionRoot, Stats, SEGMENTS_MAX, SESSION_SEGMENTS_MAX, SLOTS_MAX};
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
-use tables::{Memory, Readers, ARENA_BYTES};
+use tables::{LineMemory, Memory, Readers, ARENA_BYTES};
 
 /// Bytes of the map that holds the Rust readers' slots.
 pub(crate) const READERS_BYTES: usize = size_of::<Readers>().next_multiple_of(4096);
 
 /// Segments of table memory.
-pub(crate) static TABLE_SEGMENTS: Kind = Kind { map: "tunny_segment", pin: "segment-", most: SEGMENTS_MAX };
+pub(crate) static TABLE_SEGMENTS: Kind =
+    Kind { map: "tunny_segment", pin: "segment-", most: SEGMENTS_MAX, arena_bytes: ARENA_BYTES };
+/// Segments of session memory.
+pub(crate) static SESSION_SEGMENTS: Kind = Kind {
+    map: "tunny_session",
+    pin: "session-segment-",
+    most: SESSION_SEGMENTS_MAX,
+    arena_bytes: session::ARENA_BYTES,
+};
 
-/// The maps that table memory is made of.
-pub(crate) struct Maps<'a> {
-    pub(crate) root: BorrowedFd<'a>,
-    pub(crate) segments: BorrowedFd<'a>,
-    pub(crate) stats: BorrowedFd<'a>,
-    pub(crate) readers: BorrowedFd<'a>,
-}
-
-/// Table memory on BPF maps.
-pub struct BpfMemory {
+/// A root and lines on BPF maps.
+pub struct BpfLineMemory<R> {
     root: Mapping,
-    stats: Mapping,
-    readers: Mapping,
     segments: Segments,
+    kind: PhantomData<fn() -> R>,
 }
 
-impl BpfMemory {
+/// Session memory on BPF maps.
+pub type BpfSessionMemory = BpfLineMemory<SessionRoot>;
+
+impl<R> BpfLineMemory<R> {
     /// Maps what the maps hold already. New segments are pinned in `pins`.
-    pub(crate) fn open(maps: &Maps, pins: Option<PathBuf>) -> io::Result<BpfMemory> {
-        Ok(BpfMemory {
-            root: Mapping::of_map(maps.root, size_of::<Root>(), true)?,
-            stats: Mapping::of_map(maps.stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
-            readers: Mapping::of_map(maps.readers, READERS_BYTES, true)?,
-            segments: Segments::open(&TABLE_SEGMENTS, maps.segments, pins, ARENA_BYTES)?,
+    pub(crate) fn open(
+        kind: &'static Kind,
+        root: BorrowedFd,
+        segments: BorrowedFd,
+        pins: Option<PathBuf>,
+    ) -> io::Result<BpfLineMemory<R>> {
+        Ok(BpfLineMemory {
+            root: Mapping::of_map(root, size_of::<R>(), true)?,
+            segments: Segments::open(kind, segments, pins)?,
+            kind: PhantomData,
         })
     }
 }
 
-// SAFETY: the mappings have the sizes that the trait asks for and live as long as the struct; `limit` is raised only
-// after the segments are mapped and known to the kernel.
-unsafe impl Memory for BpfMemory {
-    fn root(&self) -> *mut Root {
+// SAFETY: the root's mapping has its size, both mappings live as long as the struct, and `limit` is raised only after the
+// segments are mapped and known to the kernel.
+unsafe impl<R> LineMemory<R> for BpfLineMemory<R> {
+    fn root(&self) -> *mut R {
         self.root.at().cast()
     }
 
@@ -65,20 +75,68 @@ unsafe impl Memory for BpfMemory {
         self.segments.grow(n)
     }
 
-    fn stats(&self) -> *mut Stats {
-        self.stats.at().cast()
+    fn grace(&self) {
+        self.segments.grace();
+    }
+}
+
+/// The maps that table memory is made of.
+pub(crate) struct Maps<'a> {
+    pub(crate) root: BorrowedFd<'a>,
+    pub(crate) segments: BorrowedFd<'a>,
+    pub(crate) stats: BorrowedFd<'a>,
+    pub(crate) readers: BorrowedFd<'a>,
+}
+
+/// Table memory on BPF maps.
+pub struct BpfMemory {
+    arena: BpfLineMemory<Root>,
+    stats: Mapping,
+    readers: Mapping,
+}
+
+impl BpfMemory {
+    /// Maps what the maps hold already. New segments are pinned in `pins`.
+    pub(crate) fn open(maps: &Maps, pins: Option<PathBuf>) -> io::Result<BpfMemory> {
+        Ok(BpfMemory {
+            arena: BpfLineMemory::open(&TABLE_SEGMENTS, maps.root, maps.segments, pins)?,
+            stats: Mapping::of_map(maps.stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
+            readers: Mapping::of_map(maps.readers, READERS_BYTES, true)?,
+        })
+    }
+}
+
+// SAFETY: all of it is the arena's.
+unsafe impl LineMemory<Root> for BpfMemory {
+    fn root(&self) -> *mut Root {
+        self.arena.root()
     }
 
-    fn stats_slots(&self) -> u32 {
-        SLOTS_MAX
+    fn base(&self) -> *mut u8 {
+        self.arena.base()
+    }
+
+    fn limit(&self) -> &AtomicU32 {
+        self.arena.limit()
+    }
+
+    fn grow(&self, n: u32) -> io::Result<()> {
+        self.arena.grow(n)
+    }
+
+    fn grace(&self) {
+        self.arena.grace();
+    }
+}
+
+// SAFETY: the mapping of the statistics has SLOTS_MAX elements and lives as long as the struct.
+unsafe impl Memory for BpfMemory {
+    fn stats(&self) -> *mut Stats {
+        self.stats.at().cast()
     }
 
     fn readers(&self) -> &Readers {
         // SAFETY: the mapping is longer than Readers, page-aligned and was zeroed by the kernel; zeroes are valid Readers.
         unsafe { &*self.readers.at().cast::<Readers>() }
-    }
-
-    fn grace(&self) {
-        self.segments.grace();
     }
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pinned tables of another layout, for reading: what their words mean is known to whoever has a description of that layout.
 
-use crate::memory::TABLE_SEGMENTS;
+use crate::memory::{SESSION_SEGMENTS, TABLE_SEGMENTS};
 use crate::segments::Kind;
-use crate::sessions::SESSION_SEGMENTS;
 use crate::sys::{self, Mapping};
 use std::fs;
 use std::io;
@@ -87,6 +86,12 @@ pub fn pinned_layouts(base: &Path) -> Vec<(u64, PathBuf)> {
     let mut found: Vec<_> = entries.filter_map(|e| layout(e.path())).collect();
     found.sort();
     found
+}
+
+/// Whether programs are attached by links that are pinned under `base`: they forward whether or not a process has them.
+pub fn has_pinned_links(base: &Path) -> bool {
+    let mut entries = fs::read_dir(base).into_iter().flatten().flatten();
+    entries.any(|e| e.file_name().to_str().is_some_and(|name| name.starts_with("link-")))
 }
 
 impl OldTables {

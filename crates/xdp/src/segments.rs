@@ -23,6 +23,8 @@ pub(crate) struct Kind {
     pub(crate) pin: &'static str,
     /// Segments at most.
     pub(crate) most: u32,
+    /// Address space for all of them.
+    pub(crate) arena_bytes: usize,
 }
 
 impl Kind {
@@ -46,15 +48,10 @@ pub(crate) struct Segments {
 
 impl Segments {
     /// Maps what the array of maps holds already. New segments are pinned in `pins`.
-    pub(crate) fn open(
-        kind: &'static Kind,
-        maps: BorrowedFd,
-        pins: Option<PathBuf>,
-        reserve: usize,
-    ) -> io::Result<Segments> {
+    pub(crate) fn open(kind: &'static Kind, maps: BorrowedFd, pins: Option<PathBuf>) -> io::Result<Segments> {
         let segments = Segments {
             kind,
-            arena: Mapping::reserve(reserve)?,
+            arena: Mapping::reserve(kind.arena_bytes)?,
             maps: maps.try_clone_to_owned()?,
             pins,
             limit: AtomicU32::new(0),

@@ -8,7 +8,7 @@
 
 use crate::object::Mapping;
 use crate::sys;
-use ::states::{Backing, Memory};
+use ::states::{Backing, WordMemory};
 use abi::LINE_BYTES;
 use parking_lot::Mutex;
 use std::fs;
@@ -48,7 +48,7 @@ impl BpfStates {
     }
 
     /// The agent's records that are pinned in the folder of another layout, for reading; none if it has none, or its lines are of another length.
-    pub fn old_records(dir: &Path) -> io::Result<Option<Arc<dyn Memory>>> {
+    pub fn old_records(dir: &Path) -> io::Result<Option<Arc<dyn WordMemory>>> {
         let slots = sys::open_pin(&dir.join(crate::engine::STATES))?;
         let Some(id) = sys::lookup_u32(slots.as_fd(), abi::STATES_SLOT_RECORDS)? else { return Ok(None) };
         let array = sys::open_pin(&path(dir, id)).or_else(|_| sys::map_by_id(id))?;
@@ -78,18 +78,18 @@ impl BpfStates {
     }
 }
 
-fn map(array: BorrowedFd) -> io::Result<Arc<dyn Memory>> {
+fn map(array: BorrowedFd) -> io::Result<Arc<dyn WordMemory>> {
     let bytes = id_and_entries(array)?.1 as usize * LINE_BYTES as usize;
     Ok(Arc::new(Mapping::from(sys::Mapping::of_map(array, bytes, true)?)))
 }
 
 impl Backing for BpfStates {
-    fn left(&self, slot: u32) -> Option<Arc<dyn Memory>> {
+    fn left(&self, slot: u32) -> Option<Arc<dyn WordMemory>> {
         let array = self.array(slot).ok()??;
         map(array.as_fd()).ok()
     }
 
-    fn make(&self, slot: u32, lines: u64) -> io::Result<Arc<dyn Memory>> {
+    fn make(&self, slot: u32, lines: u64) -> io::Result<Arc<dyn WordMemory>> {
         let lines = u32::try_from(lines).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let array = sys::create_inner_array("tunny_states", LINE_BYTES, lines)?;
         let memory = map(array.as_fd())?;

@@ -1,264 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bpf(2) calls that libbpf-rs does not offer as this crate needs them. Each returns `io::Error` as the kernel gave it.
+//! libbpf's calls on descriptors, which libbpf-rs does not offer as this crate needs them, and mappings of maps. Each returns `io::Error`
+//! as the kernel gave it.
 
-use std::ffi::CString;
+use libbpf_rs::libbpf_sys as bpf;
+use std::ffi::{c_void, CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-const MAP_CREATE: libc::c_long = 0;
-const MAP_LOOKUP_ELEM: libc::c_long = 1;
-const MAP_UPDATE_ELEM: libc::c_long = 2;
-const MAP_DELETE_ELEM: libc::c_long = 3;
-const MAP_GET_NEXT_KEY: libc::c_long = 4;
-const PROG_LOAD: libc::c_long = 5;
-const OBJ_PIN: libc::c_long = 6;
-const OBJ_GET: libc::c_long = 7;
-const PROG_TEST_RUN: libc::c_long = 10;
-const MAP_GET_FD_BY_ID: libc::c_long = 14;
-const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
-const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
-const MAP_UPDATE_BATCH: libc::c_long = 26;
-const LINK_CREATE: libc::c_long = 28;
-const LINK_UPDATE: libc::c_long = 29;
-
-const MAP_TYPE_ARRAY: u32 = 2;
-const PROG_TYPE_XDP: u32 = 6;
-/// BPF_F_MMAPABLE.
-pub(crate) const MMAPABLE: u32 = 1 << 10;
-/// Of arrays: entries of an array of maps may differ in their number of entries.
-const INNER_MAP: u32 = 1 << 12;
-const BPF_XDP: u32 = 37;
-
-/// `union bpf_attr` is at most this long in the kernels that matter; the tail is zero.
-#[repr(C, align(8))]
-struct Attr([u8; 128]);
-
-impl Attr {
-    fn new<T: Copy>(fields: T) -> Attr {
-        let mut attr = Attr([0; 128]);
-        assert!(size_of::<T>() <= 128);
-        // SAFETY: the array is aligned to 8 and at least as long as T, which is a repr(C) struct of integers.
-        unsafe { attr.0.as_mut_ptr().cast::<T>().write(fields) };
-        attr
+/// What a call of libbpf returned: a number or a descriptor, or an error as a negative number.
+fn checked(returned: i32) -> io::Result<i32> {
+    if returned < 0 {
+        return Err(io::Error::from_raw_os_error(-returned));
     }
-
-    fn get<T: Copy>(&self) -> T {
-        assert!(size_of::<T>() <= 128);
-        // SAFETY: as in `new`.
-        unsafe { self.0.as_ptr().cast::<T>().read() }
-    }
+    Ok(returned)
 }
 
-fn call(command: libc::c_long, attr: &mut Attr) -> io::Result<i64> {
-    // SAFETY: attr is a zero-padded bpf_attr of its stated size; pointers inside outlive the call (each caller holds them).
-    let rc = unsafe { libc::syscall(libc::SYS_bpf, command, attr.0.as_mut_ptr(), attr.0.len()) };
-    if rc < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(rc)
-}
-
-fn owned(fd: i64) -> OwnedFd {
+fn owned(returned: i32) -> io::Result<OwnedFd> {
     // SAFETY: a descriptor that the kernel just returned belongs to nobody else.
-    unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
+    checked(returned).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A new mmapable array map with 4-byte keys.
-pub(crate) fn create_array(name: &str, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
-    create_array_with(name, value_bytes, entries, MMAPABLE)
-}
-
-/// The same, for an array of maps whose elements differ in their number of entries.
-pub(crate) fn create_inner_array(name: &str, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
-    create_array_with(name, value_bytes, entries, MMAPABLE | INNER_MAP)
-}
-
-fn create_array_with(name: &str, value_bytes: u32, entries: u32, map_flags: u32) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Fields {
-        map_type: u32,
-        key_size: u32,
-        value_size: u32,
-        max_entries: u32,
-        map_flags: u32,
-        inner_map_fd: u32,
-        numa_node: u32,
-        name: [u8; 16],
-    }
-    let mut bytes = [0; 16];
-    let n = name.len().min(15);
-    bytes[..n].copy_from_slice(&name.as_bytes()[..n]);
-    let mut attr = Attr::new(Fields {
-        map_type: MAP_TYPE_ARRAY,
-        key_size: 4,
-        value_size: value_bytes,
-        max_entries: entries,
-        map_flags,
-        inner_map_fd: 0,
-        numa_node: 0,
-        name: bytes,
-    });
-    call(MAP_CREATE, &mut attr).map(owned)
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Element {
-    fd: u32,
-    pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-
-fn element(map: BorrowedFd, key: &[u8], value: u64) -> Attr {
-    Attr::new(Element { fd: map.as_raw_fd() as u32, pad: 0, key: key.as_ptr() as u64, value, flags: 0 })
-}
-
-/// Reads an element of 4 bytes; None if there is none.
-pub(crate) fn lookup_u32(map: BorrowedFd, key: u32) -> io::Result<Option<u32>> {
-    let (key, mut value) = (key.to_ne_bytes(), [0u8; 4]);
-    match call(MAP_LOOKUP_ELEM, &mut element(map, &key, value.as_mut_ptr() as u64)) {
-        Ok(_) => Ok(Some(u32::from_ne_bytes(value))),
+/// `None` where there is no such element.
+fn found(returned: i32) -> io::Result<Option<()>> {
+    match checked(returned) {
+        Ok(_) => Ok(Some(())),
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(e) => Err(e),
     }
 }
 
+/// A new mmapable array map with 4-byte keys.
+pub(crate) fn create_array(name: &str, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+    create_array_with(name, value_bytes, entries, bpf::BPF_F_MMAPABLE)
+}
+
+/// The same, for an array of maps whose elements differ in their number of entries.
+pub(crate) fn create_inner_array(name: &str, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+    create_array_with(name, value_bytes, entries, bpf::BPF_F_MMAPABLE | bpf::BPF_F_INNER_MAP)
+}
+
+fn create_array_with(name: &str, value_bytes: u32, entries: u32, map_flags: u32) -> io::Result<OwnedFd> {
+    let name = CString::new(name)?;
+    let options =
+        bpf::bpf_map_create_opts { sz: size_of::<bpf::bpf_map_create_opts>() as _, map_flags, ..Default::default() };
+    // SAFETY: name and options outlive the call.
+    owned(unsafe {
+        bpf::bpf_map_create(bpf::BPF_MAP_TYPE_ARRAY, name.as_ptr(), 4, value_bytes, entries, &raw const options)
+    })
+}
+
+/// Reads an element of 4 bytes; None if there is none.
+pub(crate) fn lookup_u32(map: BorrowedFd, key: u32) -> io::Result<Option<u32>> {
+    let mut value = 0u32;
+    // SAFETY: key and value have the 4 bytes that the map's have.
+    let returned =
+        unsafe { bpf::bpf_map_lookup_elem(map.as_raw_fd(), (&raw const key).cast(), (&raw mut value).cast()) };
+    Ok(found(returned)?.map(|()| value))
+}
+
 /// Writes an element of 4 bytes (a number, or the descriptor of an inner map or socket).
 pub(crate) fn update_u32(map: BorrowedFd, key: u32, value: u32) -> io::Result<()> {
-    let (key, value) = (key.to_ne_bytes(), value.to_ne_bytes());
-    call(MAP_UPDATE_ELEM, &mut element(map, &key, value.as_ptr() as u64)).map(drop)
+    update(map, &key.to_ne_bytes(), &value.to_ne_bytes())
 }
 
 /// Writes an element of any form; key and value are as long as the map's.
 pub(crate) fn update(map: BorrowedFd, key: &[u8], value: &[u8]) -> io::Result<()> {
-    call(MAP_UPDATE_ELEM, &mut element(map, key, value.as_ptr() as u64)).map(drop)
+    // SAFETY: key and value are as long as the map's: the caller's duty.
+    checked(unsafe { bpf::bpf_map_update_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast(), 0) })
+        .map(drop)
 }
 
 /// Deletes an element; it need not exist.
 pub(crate) fn delete(map: BorrowedFd, key: u32) -> io::Result<()> {
-    let key = key.to_ne_bytes();
-    match call(MAP_DELETE_ELEM, &mut element(map, &key, 0)) {
-        Err(e) if e.raw_os_error() != Some(libc::ENOENT) => Err(e),
-        _ => Ok(()),
-    }
+    // SAFETY: the key has the 4 bytes that the map's have.
+    found(unsafe { bpf::bpf_map_delete_elem(map.as_raw_fd(), (&raw const key).cast()) }).map(drop)
 }
 
 /// Every key of a map with 4-byte keys.
 pub(crate) fn keys_u32(map: BorrowedFd) -> io::Result<Vec<u32>> {
-    let mut keys = Vec::new();
-    let mut last: Option<[u8; 4]> = None;
+    let mut keys: Vec<u32> = Vec::new();
     loop {
-        let mut next = [0u8; 4];
-        let key = last.as_ref().map_or(0, |k| k.as_ptr() as u64);
-        let fields = Element { fd: map.as_raw_fd() as u32, pad: 0, key, value: next.as_mut_ptr() as u64, flags: 0 };
-        match call(MAP_GET_NEXT_KEY, &mut Attr::new(fields)) {
-            Ok(_) => keys.push(u32::from_ne_bytes(next)),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(keys),
-            Err(e) => return Err(e),
+        let last = keys.last().map_or(std::ptr::null(), std::ptr::from_ref);
+        let mut next = 0u32;
+        // SAFETY: both keys have the 4 bytes that the map's have; null asks for the first.
+        let returned = unsafe { bpf::bpf_map_get_next_key(map.as_raw_fd(), last.cast(), (&raw mut next).cast()) };
+        match found(returned)? {
+            Some(()) => keys.push(next),
+            None => return Ok(keys),
         }
-        last = Some(next);
     }
 }
 
 /// Writes many elements of 4 bytes in one call.
 pub(crate) fn update_batch(map: BorrowedFd, keys: &[u32], values: &[u32]) -> io::Result<()> {
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Fields {
-        in_batch: u64,
-        out_batch: u64,
-        keys: u64,
-        values: u64,
-        count: u32,
-        map_fd: u32,
-        elem_flags: u64,
-        flags: u64,
-    }
-    let mut attr = Attr::new(Fields {
-        in_batch: 0,
-        out_batch: 0,
-        keys: keys.as_ptr() as u64,
-        values: values.as_ptr() as u64,
-        count: keys.len().min(values.len()) as u32,
-        map_fd: map.as_raw_fd() as u32,
-        elem_flags: 0,
-        flags: 0,
-    });
-    call(MAP_UPDATE_BATCH, &mut attr).map(drop)
+    let mut count = keys.len().min(values.len()) as u32;
+    let (keys, values) = (keys.as_ptr().cast(), values.as_ptr().cast());
+    // SAFETY: both slices have `count` elements.
+    checked(unsafe { bpf::bpf_map_update_batch(map.as_raw_fd(), keys, values, &raw mut count, std::ptr::null()) })
+        .map(drop)
 }
 
 /// A descriptor of the map with this id.
 pub(crate) fn map_by_id(id: u32) -> io::Result<OwnedFd> {
-    call(MAP_GET_FD_BY_ID, &mut Attr::new([id, 0, 0])).map(owned)
+    // SAFETY: takes a number.
+    owned(unsafe { bpf::bpf_map_get_fd_by_id(id) })
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Object {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
-
-fn object(path: &Path, fd: u32) -> io::Result<(CString, Object)> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let fields = Object { path: name.as_ptr() as u64, fd, flags: 0 };
-    Ok((name, fields))
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
 /// Pins a map, program or link.
 pub(crate) fn pin(fd: BorrowedFd, path: &Path) -> io::Result<()> {
-    let (_name, fields) = object(path, fd.as_raw_fd() as u32)?;
-    call(OBJ_PIN, &mut Attr::new(fields)).map(drop)
+    let path = c_path(path)?;
+    // SAFETY: the path outlives the call.
+    checked(unsafe { bpf::bpf_obj_pin(fd.as_raw_fd(), path.as_ptr()) }).map(drop)
 }
 
 /// Opens a pinned map, program or link.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
-    let (_name, fields) = object(path, 0)?;
-    call(OBJ_GET, &mut Attr::new(fields)).map(owned)
+    let path = c_path(path)?;
+    // SAFETY: the path outlives the call.
+    owned(unsafe { bpf::bpf_obj_get(path.as_ptr()) })
 }
 
 /// Attaches an XDP program to an interface through a link.
 pub(crate) fn create_xdp_link(program: BorrowedFd, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
-    call(LINK_CREATE, &mut Attr::new([program.as_raw_fd() as u32, ifindex, BPF_XDP, flags])).map(owned)
+    let options =
+        bpf::bpf_link_create_opts { sz: size_of::<bpf::bpf_link_create_opts>() as _, flags, ..Default::default() };
+    // SAFETY: the options outlive the call.
+    owned(unsafe { bpf::bpf_link_create(program.as_raw_fd(), ifindex as i32, bpf::BPF_XDP, &raw const options) })
 }
 
 /// Attaches a BTF trace point program through a link.
 pub(crate) fn create_trace_link(program: BorrowedFd) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Fields {
-        name: u64,
-        fd: u32,
-        pad: u32,
-        cookie: u64,
-    }
-    let fields = Fields { name: 0, fd: program.as_raw_fd() as u32, pad: 0, cookie: 0 };
-    call(RAW_TRACEPOINT_OPEN, &mut Attr::new(fields)).map(owned)
+    // SAFETY: without a name the program says itself which trace point it is for.
+    owned(unsafe { bpf::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) })
 }
 
 /// Puts another program behind a link, between two packets.
 pub(crate) fn update_link(link: BorrowedFd, program: BorrowedFd) -> io::Result<()> {
-    call(LINK_UPDATE, &mut Attr::new([link.as_raw_fd() as u32, program.as_raw_fd() as u32, 0, 0])).map(drop)
+    // SAFETY: there are no options.
+    checked(unsafe { bpf::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) }).map(drop)
 }
 
 /// The first bytes of what the kernel tells about a map, program or link.
 pub(crate) fn info<const N: usize>(fd: BorrowedFd) -> io::Result<[u8; N]> {
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Fields {
-        fd: u32,
-        len: u32,
-        info: u64,
-    }
-    let mut bytes = [0u8; N];
-    let fields = Fields { fd: fd.as_raw_fd() as u32, len: N as u32, info: bytes.as_mut_ptr() as u64 };
-    call(OBJ_GET_INFO_BY_FD, &mut Attr::new(fields))?;
+    let (mut bytes, mut length) = ([0u8; N], N as u32);
+    // SAFETY: the kernel writes at most `length` bytes.
+    checked(unsafe { bpf::bpf_obj_get_info_by_fd(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), &raw mut length) })?;
     Ok(bytes)
 }
 
@@ -270,28 +162,6 @@ pub(crate) struct RawRun {
     pub(crate) meta: usize,
     /// Bytes of output, metadata included.
     pub(crate) bytes: usize,
-}
-
-/// The fields of BPF_PROG_TEST_RUN.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct RunFields {
-    fd: u32,
-    retval: u32,
-    data_size_in: u32,
-    data_size_out: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    ctx_size_in: u32,
-    ctx_size_out: u32,
-    ctx_in: u64,
-    ctx_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch_size: u32,
-    pad: u32,
 }
 
 /// How a program is run by [`run`].
@@ -310,7 +180,7 @@ pub(crate) struct How {
 }
 
 /// The verdict is carried out, as on a packet that really came in, instead of being handed back.
-pub(crate) const LIVE_FRAMES: u32 = 1 << 1;
+pub(crate) const LIVE_FRAMES: u32 = bpf::BPF_F_TEST_XDP_LIVE_FRAMES;
 
 /// Runs an XDP program on `frame`.
 pub(crate) fn run(program: BorrowedFd, frame: &[u8], out: &mut [u8], how: How) -> io::Result<RawRun> {
@@ -319,69 +189,52 @@ pub(crate) fn run(program: BorrowedFd, frame: &[u8], out: &mut [u8], how: How) -
     // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
     let ctx_in = [0u32, first, 0, ifindex, queue, 0];
     let mut ctx_out = [0u32; 6];
-    let mut fields = RunFields {
-        fd: program.as_raw_fd() as u32,
+    let mut options = bpf::bpf_test_run_opts {
+        sz: size_of::<bpf::bpf_test_run_opts>() as _,
         data_size_in: frame.len() as u32,
-        data_in: frame.as_ptr() as u64,
-        repeat: how.repeat,
+        data_in: frame.as_ptr().cast(),
+        repeat: how.repeat as i32,
         flags: how.flags,
         batch_size: how.batch,
-        ..RunFields::default()
+        ..Default::default()
     };
     let live = how.flags & LIVE_FRAMES != 0;
     if !live {
-        fields.data_size_out = out.len() as u32;
-        fields.data_out = out.as_mut_ptr() as u64;
+        options.data_size_out = out.len() as u32;
+        options.data_out = out.as_mut_ptr().cast();
     }
     if ifindex != 0 {
-        fields.ctx_size_in = size_of_val(&ctx_in) as u32;
-        fields.ctx_in = ctx_in.as_ptr() as u64;
+        options.ctx_size_in = size_of_val(&ctx_in) as u32;
+        options.ctx_in = ctx_in.as_ptr().cast();
         if !live {
-            fields.ctx_size_out = size_of_val(&ctx_out) as u32;
-            fields.ctx_out = ctx_out.as_mut_ptr() as u64;
+            options.ctx_size_out = size_of_val(&ctx_out) as u32;
+            options.ctx_out = ctx_out.as_mut_ptr().cast::<c_void>();
         }
     }
-    let mut attr = Attr::new(fields);
-    call(PROG_TEST_RUN, &mut attr)?;
-    let done: RunFields = attr.get();
+    // SAFETY: frame, output and contexts outlive the call and are as long as the options say.
+    checked(unsafe { bpf::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
     Ok(RawRun {
-        verdict: done.retval,
-        ns: done.duration,
+        verdict: options.retval,
+        ns: options.duration,
         meta: ctx_out[0] as usize,
-        bytes: (done.data_size_out as usize).min(out.len()),
+        bytes: (options.data_size_out as usize).min(out.len()),
     })
 }
 
 /// Loads an XDP program of a few instructions.
-pub(crate) fn load_xdp(name: &[u8; 16], instructions: &[u64]) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Fields {
-        kind: u32,
-        count: u32,
-        instructions: u64,
-        license: u64,
-        log_level: u32,
-        log_size: u32,
-        log: u64,
-        kernel: u32,
-        flags: u32,
-        name: [u8; 16],
-    }
+pub(crate) fn load_xdp(name: &CStr, instructions: &[u64]) -> io::Result<OwnedFd> {
     let license = c"Dual BSD/GPL";
-    let mut attr = Attr::new(Fields {
-        kind: PROG_TYPE_XDP,
-        count: instructions.len() as u32,
-        instructions: instructions.as_ptr() as u64,
-        license: license.as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log: 0,
-        kernel: 0,
-        flags: 0,
-        name: *name,
-    });
-    call(PROG_LOAD, &mut attr).map(owned)
+    // SAFETY: an instruction is 8 bytes; all outlive the call, and there are no options.
+    owned(unsafe {
+        bpf::bpf_prog_load(
+            bpf::BPF_PROG_TYPE_XDP,
+            name.as_ptr(),
+            license.as_ptr(),
+            instructions.as_ptr().cast(),
+            instructions.len() as _,
+            std::ptr::null_mut(),
+        )
+    })
 }
 
 /// Name of the driver of an interface.

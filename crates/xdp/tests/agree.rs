@@ -5,7 +5,7 @@ mod common;
 use abi::*;
 use common::rig::*;
 use common::*;
-use tables::Memory;
+use tables::LineMemory;
 use xdp::object::{run_program, Object, RunOptions};
 use xdp::{Attach, Options, Origin, XdpEngine, XdpError};
 

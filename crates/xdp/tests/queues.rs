@@ -7,7 +7,7 @@ use abi::{PuntReason, OPT_SOURCE_STRICT};
 use common::rig::*;
 use common::*;
 use std::collections::BTreeSet;
-use tables::Memory;
+use tables::LineMemory;
 use xdp::{AfXdpOptions, AfXdpSocket, Attach, Options, XdpEngine};
 
 /// A veth pair with two queues each way.

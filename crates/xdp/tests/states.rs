@@ -18,7 +18,7 @@ const N: u32 = 3000;
 /// The program with a map of so many lines, and the map's memory.
 struct Rig {
     object: Object,
-    memory: Arc<dyn Memory>,
+    memory: Arc<dyn WordMemory>,
 }
 
 fn rig(lines: u64) -> Rig {

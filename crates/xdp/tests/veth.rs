@@ -7,7 +7,7 @@ use common::rig::*;
 use common::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use tables::Memory;
+use tables::LineMemory;
 use xdp::{AfXdpOptions, AfXdpSocket, Attach, Mode, Options, Origin, XdpEngine};
 
 fn pinned(bpffs: &Bpffs) -> Options {

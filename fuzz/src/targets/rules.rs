@@ -4,7 +4,7 @@
 use super::{sentence, Target};
 use cache::workload::rules;
 
-/// Files of rules, which `tunny cache compare --classbench` and `tunny bench` read.
+/// Files of rules, which `tunny-lab cache compare --classbench` and `tunny-lab bench` read.
 pub struct Rules;
 
 impl Target for Rules {

@@ -5,6 +5,7 @@ use super::published;
 use super::strategies::Row;
 use super::Outcome;
 use crate::workload::Locality;
+use figures::{bars, escape, table, Bar, Line, Plot, Scale};
 use std::fmt::Write as _;
 
 /// Everything that is known about one workload.
@@ -28,15 +29,11 @@ pub struct Results {
     pub churn: Vec<Churn>,
 }
 
-const COLORS: [&str; 6] = ["#888888", "#3366cc", "#dc7a00", "#109618", "#990099", "#cc3344"];
-
 /// The page.
 pub fn html(results: &[Results], title: &str) -> String {
-    let mut out = String::from("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
-    let _ = write!(out, "<title>{0}</title><style>{STYLE}</style><h1>{0}</h1>", escape(title));
-    out.push_str("<p>Published: Gigaflow, ASPLOS 2025 (CC BY 4.0, doi 10.1145/3676641.3716000), read off the figures' bars. Coverage: ");
-    out.push_str(
-        "ours is exact or an estimate with its error, as said; the paper's way of counting is a column of its own.</p>",
+    let mut out = String::from(
+        "<p>Published: Gigaflow, ASPLOS 2025 (CC BY 4.0, doi 10.1145/3676641.3716000), read off the figures' bars. Coverage: \
+         ours is exact or an estimate with its error, as said; the paper's way of counting is a column of its own.</p>",
     );
     for r in results {
         let locality =
@@ -46,29 +43,23 @@ pub fn html(results: &[Results], title: &str) -> String {
         if r.locality.is_some() {
             let _ = write!(out, "<p>rules {}, seed {}</p>", escape(&r.rules), r.seed);
         }
-        summary(r, &mut out);
-        out.push_str("<div class=\"plots\">");
-        rates(r, &mut out);
-        over_time(r, &mut out);
-        costs(r, &mut out);
-        latencies(r, &mut out);
-        rows("Ways to cut: misses", &r.strategies, |w| w.misses as f64, &[], &mut out);
-        rows("Ways to cut: entries", &r.strategies, |w| w.entries as f64, &[], &mut out);
+        out += &summary(r);
+        out += "<div class=\"plots\">";
+        out += &rates(r);
+        out += &over_time(r);
+        out += &costs(r);
+        out += &latencies(r);
+        out += &rows("Ways to cut: misses", &r.strategies, |w| w.misses as f64, &[]);
+        out += &rows("Ways to cut: entries", &r.strategies, |w| w.entries as f64, &[]);
         let swept = r.locality.and_then(|l| published::sweep(&r.workload, l));
         let scaled = |values: Option<[f64; 5]>| values.map(|v| v.map(|x| x * 1000.0).to_vec()).unwrap_or_default();
-        rows("Tables: misses", &r.sweep, |w| w.misses as f64, &scaled(swept.map(|s| s.misses)), &mut out);
-        rows("Tables: entries", &r.sweep, |w| w.entries as f64, &scaled(swept.map(|s| s.entries)), &mut out);
-        changes(r, &mut out);
-        out.push_str("</div>");
+        out += &rows("Tables: misses", &r.sweep, |w| w.misses as f64, &scaled(swept.map(|s| s.misses)));
+        out += &rows("Tables: entries", &r.sweep, |w| w.entries as f64, &scaled(swept.map(|s| s.entries)));
+        out += &changes(r);
+        out += "</div>";
     }
-    out.push_str("</html>\n");
-    out
+    figures::page(title, &out)
 }
-
-const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#222;background:#fff}\
-table{border-collapse:collapse;margin:1em 0;font-variant-numeric:tabular-nums}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child{text-align:left}.plots{display:flex;flex-wrap:wrap;gap:1em}svg{background:#fafafa;border:1px solid #eee}\
-text{font:11px system-ui,sans-serif;fill:#333}";
 
 /// What became of the user's traffic.
 fn traffic(r: &Results, out: &mut String) {
@@ -85,12 +76,8 @@ fn traffic(r: &Results, out: &mut String) {
     );
 }
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-fn summary(r: &Results, out: &mut String) {
-    out.push_str("<table><tr><th>cache<th>hit %<th>misses<th>entries<th>coverage<th>by tags (paper's way)<th>pipeline ns<th>partition ns<th>generation ns<th>decision ns<th>install ns<th>p50 ns<th>p99 ns</tr>");
+fn summary(r: &Results) -> String {
+    let mut all = Vec::new();
     for o in &r.caches {
         let coverage = o.coverage_detail.map_or(String::from("–"), |c| match c.counted {
             crate::coverage::PathCount::Exact { table_paths } => format!("{table_paths:.0}"),
@@ -100,86 +87,45 @@ fn summary(r: &Results, out: &mut String) {
         });
         let tags = o.coverage_detail.map_or(String::from("–"), |c| format!("{:.3e}", c.by_tags));
         let c = &o.slow_path;
-        let _ = write!(
-            out,
-            "<tr><td>{}<td>{:.2}<td>{}<td>{}<td>{coverage}<td>{tags}<td>{:.0}<td>{:.0}<td>{:.0}<td>{:.0}<td>{:.0}<td>{}<td>{}</tr>",
-            o.cache, o.hit_percent, o.misses, o.entries, c.pipeline_ns, c.partition_ns, c.generation_ns, c.decision_ns, c.install_ns,
-            o.latency.p50, o.latency.p99
-        );
+        let mut row = vec![o.cache.to_string(), format!("{:.2}", o.hit_percent)];
+        row.extend([o.misses.to_string(), o.entries.to_string(), coverage, tags]);
+        let costs = [c.pipeline_ns, c.partition_ns, c.generation_ns, c.decision_ns, c.install_ns];
+        row.extend(costs.map(|ns| format!("{ns:.0}")));
+        row.extend([o.latency.p50.to_string(), o.latency.p99.to_string()]);
+        all.push(row);
     }
     if let Some(p) = r.locality.and_then(|l| published::figures(&r.workload, l)) {
-        for (name, hit, misses, entries) in [
-            ("published Megaflow", p.hit_percent.0, p.misses.0, p.entries.0),
-            ("published Gigaflow", p.hit_percent.1, p.misses.1, p.entries.1),
+        let times = p.coverage.map_or("–".into(), |c| format!("{c}× Megaflow"));
+        for (name, hit, misses, entries, coverage) in [
+            ("published Megaflow", p.hit_percent.0, p.misses.0, p.entries.0, "–".to_string()),
+            ("published Gigaflow", p.hit_percent.1, p.misses.1, p.entries.1, times),
         ] {
-            let coverage = if name.ends_with("Gigaflow") {
-                p.coverage.map_or("–".into(), |c| format!("{c}× Megaflow"))
-            } else {
-                "–".into()
-            };
-            let _ = write!(
-                out,
-                "<tr><td>{name}<td>{hit}<td>{:.0}<td>{:.0}<td>–<td>{coverage}<td>–<td>–<td>–<td>–<td>–<td>–<td>–</tr>",
-                misses * 1000.0,
-                entries * 1000.0
-            );
+            let mut row = vec![name.to_string(), hit.to_string()];
+            row.extend([misses, entries].map(|thousands| format!("{:.0}", thousands * 1000.0)));
+            row.extend(["–".to_string(), coverage]);
+            row.extend(std::iter::repeat_n("–".to_string(), 7));
+            all.push(row);
         }
     }
-    out.push_str("</table>");
+    let head = [
+        "cache",
+        "hit %",
+        "misses",
+        "entries",
+        "coverage",
+        "by tags (paper's way)",
+        "pipeline ns",
+        "partition ns",
+        "generation ns",
+        "decision ns",
+        "install ns",
+        "p50 ns",
+        "p99 ns",
+    ];
+    table(&head, all)
 }
 
-/// A bar: its label, parts from the bottom with color numbers.
-type Bar = (String, Vec<(f64, usize)>);
-
-fn bars(title: &str, unit: &str, all: &[Bar], legend: &[&str], out: &mut String) {
-    let top = all.iter().map(|b| b.1.iter().map(|p| p.0).sum::<f64>()).fold(0.0, f64::max).max(1e-9);
-    let step = 360.0 / all.len().max(1) as f64;
-    let _ = write!(
-        out,
-        "<svg width=\"440\" height=\"260\" role=\"img\"><text x=\"10\" y=\"16\">{} ({})</text>",
-        escape(title),
-        escape(unit)
-    );
-    for (n, (label, parts)) in all.iter().enumerate() {
-        let x = 50.0 + n as f64 * step;
-        let mut y = 210.0;
-        for (value, color) in parts {
-            let h = value / top * 170.0;
-            y -= h;
-            let color = COLORS[color % COLORS.len()];
-            let _ = write!(
-                out,
-                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{h:.1}\" fill=\"{color}\"/>",
-                step * 0.7
-            );
-        }
-        let sum: f64 = parts.iter().map(|p| p.0).sum();
-        let _ = write!(out, "<text x=\"{x:.1}\" y=\"{:.1}\">{}</text>", y - 3.0, short(sum));
-        let _ =
-            write!(out, "<text x=\"{x:.1}\" y=\"224\" transform=\"rotate(20 {x:.1} 224)\">{}</text>", escape(label));
-    }
-    for (n, name) in legend.iter().enumerate() {
-        let x = 150 + n * 72;
-        let _ = write!(
-            out,
-            "<rect x=\"{x}\" y=\"22\" width=\"9\" height=\"9\" fill=\"{}\"/><text x=\"{}\" y=\"31\">{name}</text>",
-            COLORS[n],
-            x + 12
-        );
-    }
-    out.push_str("</svg>");
-}
-
-fn short(value: f64) -> String {
-    match value {
-        v if v >= 1e9 => format!("{v:.1e}"),
-        v if v >= 10_000.0 => format!("{:.1}K", v / 1000.0),
-        v if v >= 100.0 => format!("{v:.0}"),
-        v => format!("{v:.1}"),
-    }
-}
-
-fn rates(r: &Results, out: &mut String) {
+fn rates(r: &Results) -> String {
     let paper = r.locality.and_then(|l| published::figures(&r.workload, l));
     let with = |ours: &dyn Fn(&Outcome) -> f64, theirs: Option<(f64, f64)>| {
         let mut all: Vec<Bar> =
@@ -190,25 +136,25 @@ fn rates(r: &Results, out: &mut String) {
         }
         all
     };
-    bars("Hit rate", "%", &with(&|o| o.hit_percent, paper.map(|p| p.hit_percent)), &[], out);
     let thousand = |p: (f64, f64)| (p.0 * 1000.0, p.1 * 1000.0);
-    bars("Misses", "packets", &with(&|o| o.misses as f64, paper.map(|p| thousand(p.misses))), &[], out);
-    bars("Entries", "at the end", &with(&|o| o.entries as f64, paper.map(|p| thousand(p.entries))), &[], out);
+    bars("Hit rate", "%", &with(&|o| o.hit_percent, paper.map(|p| p.hit_percent)), &[])
+        + &bars("Misses", "packets", &with(&|o| o.misses as f64, paper.map(|p| thousand(p.misses))), &[])
+        + &bars("Entries", "at the end", &with(&|o| o.entries as f64, paper.map(|p| thousand(p.entries))), &[])
 }
 
-fn costs(r: &Results, out: &mut String) {
+fn costs(r: &Results) -> String {
     let one = |o: &Outcome| {
         let c = &o.slow_path;
         let parts = [c.pipeline_ns, c.partition_ns, c.generation_ns, c.decision_ns, c.install_ns];
         (o.cache.to_string(), parts.into_iter().enumerate().map(|(n, v)| (v, n)).collect())
     };
     let all: Vec<Bar> = r.caches.iter().map(one).collect();
-    bars("Cost of a miss", "ns", &all, &["pipeline", "partition", "generate", "decide"], out);
+    bars("Cost of a miss", "ns", &all, &["pipeline", "partition", "generate", "decide"])
 }
 
-fn rows(title: &str, all: &[Row], value: impl Fn(&Row) -> f64, published: &[f64], out: &mut String) {
+fn rows(title: &str, all: &[Row], value: impl Fn(&Row) -> f64, published: &[f64]) -> String {
     if all.is_empty() {
-        return;
+        return String::new();
     }
     let mut list: Vec<Bar> = Vec::new();
     for (n, row) in all.iter().enumerate() {
@@ -217,116 +163,76 @@ fn rows(title: &str, all: &[Row], value: impl Fn(&Row) -> f64, published: &[f64]
             list.push(("paper".into(), vec![(*theirs, 5)]));
         }
     }
-    bars(title, "4 × 8K, or 100K entries a table in the sweep", &list, &[], out);
+    bars(title, "4 × 8K, or 100K entries a table in the sweep", &list, &[])
 }
 
-/// Lines over a horizontal axis: name, points, color.
-type Line = (String, Vec<(f64, f64)>, usize);
-
-/// `mark` is a point on the horizontal axis with a name.
-fn lines(
-    title: &str,
-    axes: (&str, &str),
-    all: &[Line],
-    logarithmic: bool,
-    mark: Option<(f64, &str)>,
-    out: &mut String,
-) {
-    let scale = |x: f64| if logarithmic { x.max(1.0).ln() } else { x };
-    let points = || all.iter().flat_map(|l| l.1.iter());
-    let (low, high) = points().fold((f64::INFINITY, 1e-9f64), |(a, b), p| (a.min(scale(p.0)), b.max(scale(p.0))));
-    let top = points().map(|p| p.1).fold(1e-9f64, f64::max);
-    let _ =
-        write!(out, "<svg width=\"440\" height=\"260\" role=\"img\"><text x=\"10\" y=\"16\">{}</text>", escape(title));
-    for (n, (name, points, color)) in all.iter().enumerate() {
-        let color = COLORS[color % COLORS.len()];
-        let mut path = String::new();
-        for (x, y) in points {
-            let x = 45.0 + (scale(*x) - low) / (high - low).max(1e-9) * 380.0;
-            let _ = write!(path, "{x:.1},{:.1} ", 215.0 - y / top * 170.0);
-        }
-        let _ = write!(out, "<polyline points=\"{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.5\"/>");
-        let x = 60 + n * 90;
-        let _ = write!(
-            out,
-            "<rect x=\"{x}\" y=\"24\" width=\"9\" height=\"3\" fill=\"{color}\"/><text x=\"{}\" y=\"31\">{}</text>",
-            x + 12,
-            escape(name)
-        );
+/// A small plot with linear axes.
+fn small(title: &str, x: &str, y: &str, lines: impl Iterator<Item = (&'static str, Vec<(f64, f64)>)>) -> Plot {
+    let line = |(name, points): (&str, _)| Line { name: name.to_string(), points, dashed: false };
+    Plot {
+        title: title.into(),
+        x: x.into(),
+        y: y.into(),
+        scales: [Scale::Linear; 2],
+        size: [360.0, 180.0],
+        lines: lines.map(line).collect(),
+        ..Plot::default()
     }
-    if let Some((x, name)) = mark {
-        let x = 45.0 + (scale(x) - low) / (high - low).max(1e-9) * 380.0;
-        let _ = write!(
-            out,
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"40\" y2=\"215\" stroke=\"#555\" stroke-dasharray=\"3\"/><text x=\"{:.1}\" y=\"228\">{}</text>",
-            x - 20.0,
-            escape(name)
-        );
-    }
-    let ends = if logarithmic { (low.exp(), high.exp()) } else { (low, high) };
-    let _ = write!(
-        out,
-        "<text x=\"5\" y=\"48\">{}</text><text x=\"5\" y=\"215\">0</text><text x=\"45\" y=\"235\">{}</text><text x=\"385\" y=\"235\">{}</text><text x=\"150\" y=\"250\">{}; {}</text></svg>",
-        short(top), short(ends.0), short(ends.1), escape(axes.0), escape(axes.1)
-    );
 }
 
-fn over_time(r: &Results, out: &mut String) {
-    let one = |(n, o): (usize, &Outcome)| {
+fn over_time(r: &Results) -> String {
+    let one = |o: &Outcome| {
         let busy = o.timeline.iter().filter(|i| i.packets > 0);
-        (o.cache.to_string(), busy.map(|i| (i.seconds, 100.0 * i.hits as f64 / i.packets as f64)).collect(), n)
+        (o.cache, busy.map(|i| (i.seconds, 100.0 * i.hits as f64 / i.packets as f64)).collect())
     };
-    let all: Vec<Line> = r.caches.iter().enumerate().map(one).collect();
-    lines("Hit rate over time", ("seconds", "%"), &all, false, None, out);
+    small("Hit rate over time", "seconds", "%", r.caches.iter().map(one)).svg()
 }
 
-fn latencies(r: &Results, out: &mut String) {
-    let one =
-        |(n, o): (usize, &Outcome)| (o.cache.to_string(), o.latency_cdf.iter().map(|p| (p.0 as f64, p.1)).collect(), n);
-    let all: Vec<Line> = r.caches.iter().enumerate().map(one).collect();
-    lines("Time a packet takes: distribution", ("ns, logarithmic", "share of packets"), &all, true, None, out);
+fn latencies(r: &Results) -> String {
+    let one = |o: &Outcome| (o.cache, o.latency_cdf.iter().map(|p| (p.0.max(1) as f64, p.1)).collect());
+    let plot = small("Time a packet takes: distribution", "ns", "share of packets", r.caches.iter().map(one));
+    Plot { scales: [Scale::Logarithmic, Scale::Linear], ..plot }.svg()
 }
 
-fn changes(r: &Results, out: &mut String) {
-    if r.churn.is_empty() {
-        return;
-    }
-    let at = |c: &Churn, i: usize| (i as f64 + 0.5) * c.interval_seconds;
-    let rate = |(n, c): (usize, &Churn)| -> Line {
-        (c.cache.to_string(), c.kpps.iter().enumerate().map(|(i, v)| (at(c, i), *v)).collect(), n)
+fn changes(r: &Results) -> String {
+    let Some(first) = r.churn.first() else { return String::new() };
+    let mark = Some((first.changed_at as f64 * first.interval_seconds, "change".to_string()));
+    let plot = |unit: &str, value: &dyn Fn(&Churn, f64) -> f64| {
+        let line = |c: &Churn| {
+            let at = |i: usize| (i as f64 + 0.5) * c.interval_seconds;
+            (c.cache, c.kpps.iter().enumerate().map(|(i, v)| (at(i), value(c, *v))).collect())
+        };
+        let plot = small("Rules change under load", "seconds", unit, r.churn.iter().map(line));
+        Plot { mark: mark.clone(), ..plot }.svg()
     };
-    let share = |(n, c): (usize, &Churn)| -> Line {
-        let percent = |(i, v): (usize, &f64)| (at(c, i), 100.0 * v / c.kpps_before.max(1e-9));
-        (c.cache.to_string(), c.kpps.iter().enumerate().map(percent).collect(), n)
-    };
-    let mark = Some((r.churn[0].changed_at as f64 * r.churn[0].interval_seconds, "change"));
-    let all = |line: &dyn Fn((usize, &Churn)) -> Line| r.churn.iter().enumerate().map(line).collect::<Vec<_>>();
-    lines("Rules change under load", ("seconds", "thousand packets a second"), &all(&rate), false, mark, out);
-    lines("Rules change under load", ("seconds", "% of the rate before"), &all(&share), false, mark, out);
-    out.push_str("<table><tr><th>cache<th>flows<th>entries<th>rules changed<th>kpps before<th>worst interval %<th>below 95% for s<th>back at 95% after s<th>updated<th>removed<th>kept</tr>");
-    for c in &r.churn {
-        let back = c.recovered_seconds.map_or("not seen".into(), |s| format!("{s:.1}"));
-        let _ = write!(
-            out,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.0}<td>{:.0}<td>{:.1}<td>{back}<td>{}<td>{}<td>{}</tr>",
-            c.cache,
-            c.flows,
-            c.entries,
-            c.rules,
-            c.kpps_before,
-            c.worst_percent,
-            c.below_seconds,
-            c.updated,
-            c.removed,
-            c.kept
-        );
-    }
-    for p in published::RULE_CHANGES {
-        let _ = write!(
-            out,
-            "<tr><td>{}<td>2000000<td>–<td>–<td>–<td>{}<td>–<td>{}<td>–<td>–<td>–</tr>",
-            p.name, p.worst_percent, p.recovered_seconds
-        );
-    }
-    out.push_str("</table>");
+    let mut out = plot("thousand packets a second", &|_, v| v);
+    out += &plot("% of the rate before", &|c, v| 100.0 * v / c.kpps_before.max(1e-9));
+    let measured = r.churn.iter().map(|c| {
+        let mut row = vec![c.cache.to_string(), c.flows.to_string(), c.entries.to_string(), c.rules.to_string()];
+        row.extend([c.kpps_before, c.worst_percent].map(|v| format!("{v:.0}")));
+        row.push(format!("{:.1}", c.below_seconds));
+        row.push(c.recovered_seconds.map_or("not seen".into(), |s| format!("{s:.1}")));
+        row.extend([c.updated, c.removed, c.kept].map(|n| n.to_string()));
+        row
+    });
+    let theirs = published::RULE_CHANGES.iter().map(|p| {
+        let mut row = vec!["–".to_string(); 11];
+        (row[0], row[1]) = (p.name.to_string(), "2000000".to_string());
+        (row[5], row[7]) = (p.worst_percent.to_string(), p.recovered_seconds.to_string());
+        row
+    });
+    let head = [
+        "cache",
+        "flows",
+        "entries",
+        "rules changed",
+        "kpps before",
+        "worst interval %",
+        "below 95% for s",
+        "back at 95% after s",
+        "updated",
+        "removed",
+        "kept",
+    ];
+    out + &table(&head, measured.chain(theirs))
 }

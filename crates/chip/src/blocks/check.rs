@@ -142,7 +142,7 @@ pub fn possible(t: &Table, attached: Attached, g: &Geometry) -> Result<(), Unpla
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {value}: {reason}")]
 pub struct Nonsense {
-    /// The number, as the option of `tunny plan table` is called.
+    /// The number, as the option of `tunny-lab plan table` is called.
     pub field: &'static str,
     /// What was asked for.
     pub value: String,

@@ -33,7 +33,7 @@ pub enum Request {
 /// One number or word of what was asked for, and what it would have to be.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Change {
-    /// As the option of `tunny plan table` is called; `stages` is the chip's.
+    /// As the option of `tunny-lab plan table` is called; `stages` is the chip's.
     pub field: &'static str,
     /// What was asked for.
     pub from: String,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keys as the chip sees them: bytes on the match crossbar, each with the bits of it that count.
 
-/// A key by the name that `tunny plan table --key` and the measured block counts use.
+/// A key by the name that `tunny-lab plan table --key` and the measured block counts use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Bits of each field, in order. Every field starts on a byte of its own, as fields in packet headers do.

@@ -67,7 +67,7 @@ impl State {
         rams.map_or(0, |data| u64::from(data) * u64::from(self.per_word(g)) * u64::from(g.sram_depth))
     }
 
-    /// What the option of `tunny plan table` is called.
+    /// What the option of `tunny-lab plan table` is called.
     pub fn option(&self) -> &'static str {
         match self {
             State::Register { .. } => "register-bits",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The drawings of the page.
 
-use super::text;
 use crate::plan::Plan;
+use figures::escape as text;
 use std::fmt::Write;
 
 const COLOURS: [&str; 12] = [

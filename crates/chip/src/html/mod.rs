@@ -6,26 +6,13 @@ mod draw;
 use crate::explain::signed;
 use crate::plan::Plan;
 use crate::sailfish::Cell;
+use figures::{escape as text, table};
 use std::fmt::Write;
-
-/// Escapes text for HTML.
-fn text(s: &str) -> String {
-    s.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-const HEAD: &str = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Tunny: chip plan</title><style>\
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1a1a1a;background:#fff}\
-table{border-collapse:collapse;margin:.6rem 0 1.4rem}td,th{padding:.2rem .8rem;border-bottom:1px solid #ddd;text-align:right}\
-td{vertical-align:top}td.w,th.w{text-align:left}.note{color:#555}.bad{background:#fee;padding:.6rem;border-left:4px solid #c33}\
-svg{max-width:100%;height:auto}svg text{font:11px system-ui,sans-serif}</style></head><body>";
 
 /// The page.
 pub fn page(p: &Plan) -> String {
-    let mut h = String::from(HEAD);
-    let _ = write!(
-        h,
-        "<h1>Chip plan: {}</h1><p>Load: {}. Its counts: {}.</p><p>Profile: {}. Pipes: {}. Techniques: {}.</p>",
-        text(&p.chip),
+    let mut h = format!(
+        "<p>Load: {}. Its counts: {}.</p><p>Profile: {}. Pipes: {}. Techniques: {}.</p>",
         p.load,
         text(&p.load_origin.says),
         text(&p.profile),
@@ -64,7 +51,7 @@ pub fn page(p: &Plan) -> String {
         h += "<h2>Left out</h2>";
         h += &table(&["Section", "Why"], p.left_out.iter().map(|l| vec![l.section.into(), l.reason.clone()]));
     }
-    h + "</body></html>\n"
+    figures::page(&format!("Chip plan: {}", p.chip), &h)
 }
 
 /// What a section is computed from.
@@ -160,21 +147,6 @@ fn cofilter(p: &Plan) -> String {
     });
     let head = ["MB", "Paper's claim, M", "Hashed, M", "False accepts %", "Digests, M", "False accepts %"];
     h + &table(&head, rows)
-}
-
-/// A table whose columns of numbers stand to the right, and those of words to the left.
-fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let rows: Vec<Vec<String>> = rows.into_iter().collect();
-    let number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "+-–".contains(c)) && cell.len() < 24;
-    let words = |column: usize| rows.iter().filter_map(|r| r.get(column)).any(|cell| !number(cell));
-    let class: Vec<&str> = (0..head.len()).map(|i| if words(i) { " class=\"w\"" } else { "" }).collect();
-    let mut t = String::from("<table><tr>");
-    head.iter().zip(&class).for_each(|(c, class)| t += &format!("<th{class}>{}</th>", text(c)));
-    for row in &rows {
-        t += "</tr><tr>";
-        row.iter().zip(&class).for_each(|(c, class)| t += &format!("<td{class}>{}</td>", text(c)));
-    }
-    t + "</tr></table>"
 }
 
 fn cells_table(cells: &[Cell]) -> String {

@@ -9,14 +9,13 @@ use abi::{DropReason, Stage, TENANT_ICMP_OFF};
 use session::Direction;
 use wire::{ethernet, protocol};
 
-use super::l4::L4;
 use super::outer_key;
 use super::outward::{flow, ip_of};
 use super::translate::{self, End, Endpoint};
-use crate::answer::{outer_back, path_back, Back};
-use crate::encap::{encapsulate, OVERHEAD};
+use crate::answer::{carrier_back, path_back, Back};
 use crate::frame::{Frame, Generated};
 use crate::icmp::{self, Message};
+use crate::l4::L4;
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
 use crate::work::Work;
@@ -61,7 +60,7 @@ pub(crate) fn error<R: Recorder>(
 /// session that it left by; it still has the Ethernet header that the VM wrote.
 fn tell_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: Message) -> Result<(), &'static str> {
     let v6 = p.v6();
-    let sight = w.nat.ok_or("no sessions are served")?;
+    let sight = w.sessions.ok_or("no sessions are served")?;
     let packet = ip_of(p, f);
     icmp::quotable(packet, v6)?;
     let l4 = L4::read(packet, v6).map_err(DropReason::meaning)?;
@@ -82,14 +81,14 @@ fn tell_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message:
     if !w.tables.icmp_allowed(&tenant, w.now) {
         return Err("the VPC's limit of ICMP errors is reached");
     }
-    let outer = crate::encap::Outer { vni: inner.vni(), ..outer_back(w, p, &path, Back { flow, tos: 0 }) };
+    let carrier = carrier_back(w, &path, Back { flow, tos: 0 }, inner.vni());
     let eth = f.data().first_chunk::<{ ethernet::HEADER_LEN }>().ok_or("no packet")?;
     let host = ethernet::Frame::new_unchecked(eth).src();
     let source = ethernet::Repr { dst: host, src: w.tables.gateway_mac(&tenant), ethertype: 0 };
-    let at = OVERHEAD[path.nc_v6 as usize];
+    let at = carrier.overhead();
     let mut data = w.output.buffer(at + inner_len);
     icmp::build(&mut data[at..], source, l4.dst, vm, message, &quote, v6).ok_or("no room")?;
-    encapsulate(&mut data, at, inner_len, &outer, &w.settings).ok_or("no room")?;
+    carrier.encapsulate(&mut data, at, inner_len, &w.settings).map_err(|_| "no room")?;
     w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize });
     Ok(())
 }

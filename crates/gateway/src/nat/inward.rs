@@ -9,82 +9,21 @@ use abi::{
 use session::nat::PublicEndpoint;
 use session::{Direction, NewSession, SessionRef};
 use tables::Public;
-use wire::{ethernet, ipv4, ipv6};
+use wire::ethernet;
 
-use super::l4::{Icmp, L4};
 use super::outward::{begins, covers_addresses, flow, ip_of, owner, renew};
 use super::translate::{End, Endpoint};
-use super::{epoch, inner_key, outer_key, picks_up, related, translate, Made, SessionView};
-use crate::packet::{framed, Addr, Kind, Packet};
+use super::{inner_key, outer_key, related, translate};
+use crate::connections::{epoch, picks_up, Made, SessionView};
+use crate::l4::{Icmp, L4};
+use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
-use crate::stages::parse::{bad_addresses_v6, unforwardable_v4};
 use crate::work::Work;
 use crate::{pair, Frame, Verdict};
 
-/// What the packet is from here on: a frame whose Ethernet header is to be replaced.
-pub(crate) fn enter(p: &mut Packet, v6: bool, dst: Addr, ip_len: usize, tos: u8, ttl: u8) {
-    p.inward = true;
-    p.kind = if v6 { Kind::Ipv6 } else { Kind::Ipv4 };
-    p.target = dst;
-    p.inner = 0;
-    p.inner_len = framed(ip_len);
-    (p.outer_tos, p.inner_tos, p.ecn) = (tos, tos, tos & 3);
-    p.ttl = ttl;
-    p.inner_error = None;
-    p.attributed = false;
-    p.located = false;
-    p.hops = 0;
-    p.room = 0;
-}
-
-/// A plain packet that parse would pass: is it for a public address? `Err(Pass)`: no.
-pub(crate) fn parse<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
-    let Some((eth, rest)) = f.data().split_first_chunk::<{ ethernet::HEADER_LEN }>() else { return Err(Verdict::Pass) };
-    match ethernet::Frame::new_unchecked(eth).ethertype() {
-        ethernet::ethertype::IPV4 => parse_v4(w, p, rest),
-        ethernet::ethertype::IPV6 => parse_v6(w, p, rest),
-        _ => Err(Verdict::Pass),
-    }
-}
-
-fn parse_v4<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, rest: &[u8]) -> Result<(), Verdict> {
-    // Parse has seen that it is whole.
-    let Ok(ip) = ipv4::Packet::new_checked(rest) else { return Err(Verdict::Pass) };
-    if w.tables.public4(ip.dst()).is_none() {
-        return Err(Verdict::Pass);
-    }
-    if !ip.checksum_ok() {
-        return Err(DropReason::OuterIpChecksum.into());
-    }
-    if let Some(reason) = unforwardable_v4(ip.src(), ip.dst(), &w.settings) {
-        return Err(reason.into());
-    }
-    if w.tables.public4(ip.src()).is_some() {
-        return Err(DropReason::InnerMartian.into());
-    }
-    enter(p, false, Addr::v4(ip.dst()), ip.total_len(), ip.tos(), ip.ttl());
-    Ok(())
-}
-
-fn parse_v6<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, rest: &[u8]) -> Result<(), Verdict> {
-    let Ok(ip) = ipv6::Packet::new_checked(rest) else { return Err(Verdict::Pass) };
-    let (src, dst) = (Addr::v6(ip.src()), Addr::v6(ip.dst()));
-    if w.tables.public6(dst.halves()).is_none() {
-        return Err(Verdict::Pass);
-    }
-    if let Some(reason) = bad_addresses_v6(wire::Mac(0), src, dst, &w.settings) {
-        return Err(reason.into());
-    }
-    if w.tables.public6(src.halves()).is_some() {
-        return Err(DropReason::InnerMartian.into());
-    }
-    enter(p, true, dst, ipv6::HEADER_LEN + ip.payload_len(), ip.traffic_class(), ip.hop_limit());
-    Ok(())
-}
-
 /// Finds or makes the session and with it VPC and VM. `Ok`: the packet goes on to be located.
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
-    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    let sight = w.sessions.ok_or(DropReason::SessionFault)?;
     let packet = ip_of(p, f);
     let l4 = L4::read(packet, p.v6())?;
     let session = match l4.icmp {
@@ -170,7 +109,7 @@ fn session_of<R: Recorder>(
     let mut l4 = *l4;
     let ports = match l4.later() {
         true => {
-            let known = w.again.filter(|_| !p.hairpin);
+            let known = p.known().filter(|_| !p.hairpin);
             let ((src, dst), upper) = known.map_or_else(|| sight.later_ports(None, &l4, f.data(), w.now), Ok)?;
             l4.proto = upper;
             if l4.proto == wire::protocol::ICMP || l4.proto == wire::protocol::ICMPV6 {
@@ -229,7 +168,7 @@ fn begin<R: Recorder>(
     if l4.icmp == Icmp::Query && owner(sight, public, l4.proto) != session::Owner::Elastic {
         return Err(DropReason::NatUnsolicited);
     }
-    let target = sight.nat.translator.inbound(public, l4.proto).ok_or(DropReason::NatUnsolicited)?;
+    let target = sight.connections.nat.translator.inbound(public, l4.proto).ok_or(DropReason::NatUnsolicited)?;
     let remote = l4.src.ip(l4.v6);
     let inner = inner_key(target.vni, l4.proto, target.vm_addr, remote, (target.vm_port, ports.1));
     let outer = outer_key(l4.proto, public.addr, remote, ports);
@@ -237,7 +176,7 @@ fn begin<R: Recorder>(
     // What `inbound` gave is held until `create`, or given back here.
     let now = w.now;
     let release = |why| {
-        sight.nat.translator.undo(&super::binding(&inner, &outer), now);
+        sight.connections.nat.translator.undo(&super::binding(&inner, &outer), now);
         why
     };
     enter_vpc(w, p, target.vni).and_then(|()| answers_leave(w, p, l4.src)).map_err(release)?;
@@ -269,7 +208,7 @@ fn begin<R: Recorder>(
 
 /// Gives the packet its private destination; the last step before it is rewritten.
 pub(crate) fn translate<R: Recorder>(w: &Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<(), DropReason> {
-    let sight = w.nat.ok_or(DropReason::SessionFault)?;
+    let sight = w.sessions.ok_or(DropReason::SessionFault)?;
     let inner = sight.found(SessionRef(p.session)).inner;
     w.stats.nat();
     let to = Endpoint { addr: p.target, port: inner.vm_port() };

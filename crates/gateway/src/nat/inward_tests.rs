@@ -2,7 +2,9 @@
 //! What is ours among plain packets, where a VPC's answers go, and when the rules are asked about who comes from outside.
 
 use super::*;
-use crate::nat::Nat;
+use crate::connections::Connections;
+use crate::framing::plain;
+use crate::packet::Kind;
 use crate::testing::region::*;
 use crate::testing::with_work;
 use crate::HEADROOM;
@@ -11,6 +13,7 @@ use session::nat::{ElasticSpec, ElasticUse, NatSpec, PoolSpec, Translator};
 use session::{HeapMemory, Options, Tracker};
 use std::sync::Arc;
 use tables::{Prefix, PublicPrefix};
+use wire::ipv4;
 
 /// The elastic address of A.
 const ELASTIC: u32 = 0xcb00_7101;
@@ -19,7 +22,7 @@ const REMOTE: u32 = 0x0d00_0001;
 const PUBLIC6: u128 = A6;
 const REMOTE6: u128 = 0x2600 << 112 | 1;
 
-fn nat() -> Nat {
+fn nat() -> Connections {
     let options = Options { sessions: 1000, initial: 64, ..Options::default() };
     let tracker = Tracker::new(Arc::new(HeapMemory::new().unwrap()), options, 1).unwrap();
     let translator = Translator::new(3);
@@ -27,7 +30,7 @@ fn nat() -> Nat {
         PoolSpec { name: "p".into(), ranges: vec![(ELASTIC, ELASTIC)], ports: (1024, 65535), block: 64, reuse: false };
     let elastics = vec![ElasticSpec { addr: ELASTIC, vni: RED, usage: ElasticUse::Vm(A) }];
     translator.configure(&NatSpec { pools: vec![pool], snats: vec![], elastics });
-    Nat::new(Arc::new(tracker), Arc::new(translator), Default::default(), None)
+    Connections::new(Arc::new(tracker), Arc::new(translator), Default::default(), None)
 }
 
 fn rig() -> Rig {
@@ -46,7 +49,7 @@ fn rig() -> Rig {
 /// A plain frame from the Internet, as parse leaves it.
 fn with_frame<T>(
     rig: &Rig,
-    nat: &Nat,
+    nat: &Connections,
     ip: &[u8],
     f: impl FnOnce(&mut Work<'_, crate::NoRecorder>, &mut Packet, &mut Frame<'_>) -> T,
 ) -> T {
@@ -60,7 +63,7 @@ fn with_frame<T>(
 #[test]
 fn a_packet_to_a_public_address_enters_with_its_own_header() {
     let (rig, nat) = (rig(), nat());
-    let entered = |ip: &[u8]| with_frame(&rig, &nat, ip, |w, p, f| (parse(w, p, f), *p));
+    let entered = |ip: &[u8]| with_frame(&rig, &nat, ip, |w, p, f| (plain::decapsulate(w, p, f), *p));
     let mut v4 = udp_v4(REMOTE, ELASTIC, b"abc");
     let mut ip = ipv4::Packet::new_unchecked(&mut v4[..]);
     ip.set_tos(0xb9);
@@ -92,7 +95,7 @@ fn a_packet_to_a_public_address_enters_with_its_own_header() {
     assert_eq!(entered(&bad).0, Err(DropReason::OuterIpChecksum.into()));
     let arp = with_frame(&rig, &nat, &v4, |w, p, f| {
         f.buffer[HEADROOM + 13] = 6;
-        parse(w, p, f)
+        plain::decapsulate(w, p, f)
     });
     assert_eq!(arp, Err(Verdict::Pass));
 }
@@ -139,9 +142,9 @@ fn a_connection_from_outside_begins_if_vpc_rules_and_packet_allow_it() {
     )));
     let begins = |rig: &Rig, ip: &[u8]| {
         with_frame(rig, &nat, ip, |w, p, f| {
-            parse(w, p, f)?;
+            plain::decapsulate(w, p, f)?;
             run(w, p, f)?;
-            Ok::<_, Verdict>((p.vni, p.target, p.attributed, w.nat.unwrap().found(SessionRef(p.session)).inner))
+            Ok::<_, Verdict>((p.vni, p.target, p.attributed, w.sessions.unwrap().found(SessionRef(p.session)).inner))
         })
     };
     let tcp = |flags: u8| {

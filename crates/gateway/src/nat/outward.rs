@@ -6,9 +6,11 @@ use session::nat::{Flow, PublicEndpoint, Refusal};
 use session::{Direction, InnerKey, NewSession, Owner, SessionRef};
 use wire::{ethernet, protocol, tcp};
 
-use super::l4::{Icmp, L4};
 use super::translate::{End, Endpoint};
-use super::{epoch, inner_key, inward, outer_key, picks_up, related, send, translate, Made, SessionView};
+use super::{inner_key, inward, outer_key, related, send, translate};
+use crate::connections::{epoch, picks_up, Made, SessionView};
+use crate::framing::plain;
+use crate::l4::{Icmp, L4};
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
 use crate::stages::{meter, rewrite};
@@ -23,7 +25,7 @@ pub(crate) fn ip_of<'a>(p: &Packet, f: &'a Frame<'_>) -> &'a [u8] {
 /// Starts to load what tells whether the packet belongs to a session: the index, the POLICY word, the notes of its VM.
 #[inline(always)]
 pub(crate) fn prefetch<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
-    let Some(sight) = w.nat else { return };
+    let Some(sight) = w.sessions else { return };
     if p.inner_error.is_some() || !matches!(p.kind, Kind::Ipv4 | Kind::Ipv6) {
         return;
     }
@@ -33,7 +35,7 @@ pub(crate) fn prefetch<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'
     let candidates = sight.guard.candidates_inner(&key);
     sight.guard.prefetch(&candidates);
     if !l4.v6 {
-        sight.nat.translator.prefetch_vm(p.vni, l4.src.as_v4());
+        sight.connections.nat.translator.prefetch_vm(p.vni, l4.src.as_v4());
     }
     p.prefetched = Some((l4, candidates));
 }
@@ -46,8 +48,8 @@ pub(crate) fn prefetch_more<R: Recorder>(w: &Work<'_, R>, sight: SessionView<'_>
         return w.tables.prefetch_vm6(p.vni, l4.src.halves());
     }
     w.tables.prefetch_vm4(p.vni, l4.src.as_v4());
-    sight.nat.translator.prefetch(p.vni, l4.proto, l4.src.as_v4(), l4.src_port);
-    sight.nat.tracker.prefetch_vm(p.vni, l4.src.ip(false));
+    sight.connections.nat.translator.prefetch(p.vni, l4.proto, l4.src.as_v4(), l4.src_port);
+    sight.connections.tracker.prefetch_vm(p.vni, l4.src.ip(false));
 }
 
 /// The session that a packet belongs to, if it is one of the present policy and the packet tells it by itself.
@@ -81,7 +83,7 @@ fn find(sight: SessionView<'_>, vni: u32, l4: &L4, ports: (u16, u16)) -> Option<
 /// What a new session needs of the translator, and then its outer key's buckets begin to load: a pass over the batch before
 /// [`run`], which makes the session. Packets that need no new session, or need more than this, are left to `run`.
 pub(crate) fn prepare<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
-    let (Some(sight), Some((l4, _))) = (w.nat, p.prefetched) else { return Ok(()) };
+    let (Some(sight), Some((l4, _))) = (w.sessions, p.prefetched) else { return Ok(()) };
     if p.ttl <= 1 || l4.piece.is_some() || !matches!(l4.icmp, Icmp::None | Icmp::Request) || covers_addresses(&l4) {
         return Ok(());
     }
@@ -99,7 +101,7 @@ pub(crate) fn prepare<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Fram
 
 /// A packet whose way is the Internet. `Ok`: it came in again by a public address of ours and goes on to be located.
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
-    let sight = w.nat.ok_or(DropReason::ScopeInternet)?;
+    let sight = w.sessions.ok_or(DropReason::ScopeInternet)?;
     if p.ttl <= 1 {
         return Err(DropReason::TtlExpired.into());
     }
@@ -163,7 +165,7 @@ fn session_of<R: Recorder>(
     let mut l4 = *l4;
     let ports = match l4.later() {
         true => {
-            let (ports, upper) = w.again.map_or_else(|| sight.later_ports(Some(p.vni), &l4, f.data(), w.now), Ok)?;
+            let (ports, upper) = p.known().map_or_else(|| sight.later_ports(Some(p.vni), &l4, f.data(), w.now), Ok)?;
             l4.proto = upper;
             ports
         }
@@ -249,7 +251,7 @@ fn translated<R: Recorder>(
         return Err(DropReason::NatSourceUnknown);
     }
     let (vm_addr, remote) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
-    if w.settings.is_vtep(l4.dst, l4.v6) || sight.nat.tunnel_ends().contains(&remote) {
+    if w.settings.is_vtep(l4.dst, l4.v6) || sight.connections.nat.tunnel_ends().contains(&remote) {
         return Err(DropReason::NatTunnelEnd);
     }
     let inner = inner_key(p.vni, l4.proto, vm_addr, remote, ports).ok_or(DropReason::SessionFault)?;
@@ -257,10 +259,10 @@ fn translated<R: Recorder>(
         pair::permits(w, sight, p, &inner, Direction::Out, true)?;
     }
     let flow = Flow { vni: p.vni, proto: l4.proto, vm_addr, vm_port: ports.0, remote, remote_port: ports.1 };
-    if l4.icmp == Icmp::Query && !sight.nat.translator.config().has_own_address(&flow) {
+    if l4.icmp == Icmp::Query && !sight.connections.nat.translator.config().has_own_address(&flow) {
         return Err(DropReason::NatProtocol);
     }
-    sight.nat.translator.outbound(&flow, w.now).map_err(reason)
+    sight.connections.nat.translator.outbound(&flow, w.now).map_err(reason)
 }
 
 /// A new session from inside over a public endpoint, which it holds from now on. If another packet has made it meanwhile, this
@@ -300,7 +302,7 @@ fn create(
 pub(crate) fn owner(sight: SessionView<'_>, public: PublicEndpoint, proto: u8) -> Owner {
     match public.addr.is_ipv6() {
         true => Owner::None,
-        false => sight.nat.translator.config().owner(public, proto),
+        false => sight.connections.nat.translator.config().owner(public, proto),
     }
 }
 
@@ -333,7 +335,7 @@ fn hairpin<R: Recorder>(
     f.offset = at as u32;
     f.len = (ethernet::HEADER_LEN + l4.len) as u32;
     p.hairpin = true;
-    inward::enter(p, l4.v6, l4.dst, l4.len, tos, p.ttl);
+    plain::enter(p, l4.v6, l4.dst, l4.len, tos, p.ttl);
     Ok(())
 }
 

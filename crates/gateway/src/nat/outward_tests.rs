@@ -2,7 +2,7 @@
 //! What is asked for in advance, which packets begin sessions, and the flow that a translated packet has.
 
 use super::*;
-use crate::nat::Nat;
+use crate::connections::Connections;
 use crate::testing::region::*;
 use crate::testing::with_work;
 use crate::HEADROOM;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const REMOTE: u32 = 0x0d00_0001;
 const REMOTE6: u128 = 0x2600 << 112 | 1;
 
-fn nat() -> Nat {
+fn nat() -> Connections {
     let tracker =
         Tracker::new(Arc::new(HeapMemory::new().unwrap()), Options { sessions: 1000, ..Options::default() }, 1)
             .unwrap();
@@ -36,7 +36,7 @@ fn nat() -> Nat {
         vm_ports_max: 4096,
     };
     translator.configure(&NatSpec { pools: vec![pool], snats: vec![snat], elastics: Vec::new() });
-    Nat::new(Arc::new(tracker), Arc::new(translator), Default::default(), None)
+    Connections::new(Arc::new(tracker), Arc::new(translator), Default::default(), None)
 }
 
 fn rig() -> Rig {
@@ -48,7 +48,7 @@ fn rig() -> Rig {
 /// An inner packet of red as it is after the stages before nat.
 fn with_packet<T>(
     rig: &Rig,
-    nat: &Nat,
+    nat: &Connections,
     inner: &[u8],
     f: impl FnOnce(&mut Work<'_, crate::NoRecorder>, &mut Packet, &mut Frame<'_>) -> T,
 ) -> T {
@@ -86,9 +86,9 @@ fn a_settled_session_is_found_with_and_without_asking() {
     let (rig, nat) = (rig(), nat());
     let udp = udp_v4(A, REMOTE, b"x");
     let session = with_packet(&rig, &nat, &udp, |w, p, f| {
-        assert!(established_session(w.nat.unwrap(), p, f).is_none());
+        assert!(established_session(w.sessions.unwrap(), p, f).is_none());
         let l4 = read(p, f).unwrap();
-        session_of(w, w.nat.unwrap(), p, f, &l4).unwrap()
+        session_of(w, w.sessions.unwrap(), p, f, &l4).unwrap()
     });
     let find = |inner: &[u8], edit: fn(&mut Packet), prefetched: bool| {
         with_packet(&rig, &nat, inner, |w, p, f| {
@@ -96,7 +96,7 @@ fn a_settled_session_is_found_with_and_without_asking() {
             if prefetched {
                 prefetch(w, p, f);
             }
-            established_session(w.nat.unwrap(), p, f)
+            established_session(w.sessions.unwrap(), p, f)
         })
     };
     for prefetched in [false, true] {
@@ -112,7 +112,7 @@ fn a_settled_session_is_found_with_and_without_asking() {
     let echo = echo_v4(A, REMOTE);
     let of_echo = with_packet(&rig, &nat, &echo, |w, p, f| {
         let l4 = read(p, f).unwrap();
-        session_of(w, w.nat.unwrap(), p, f, &l4).unwrap()
+        session_of(w, w.sessions.unwrap(), p, f, &l4).unwrap()
     });
     assert_eq!(find(&echo, |_| (), true), Some(of_echo));
     for kind in [3, 9] {
@@ -131,14 +131,14 @@ fn endpoints_are_prepared_for_new_sessions() {
             prefetch(w, p, f);
             edit(p);
             let out = prepare(w, p, f);
-            let held = nat.translator().pool_use()[0].held;
+            let held = nat.nat().translator().pool_use()[0].held;
             if let Some(public) = p.public {
                 // As if no session could be made.
                 let l4 = p.prefetched.unwrap().0;
                 let inner =
                     inner_key(RED, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), (l4.src_port, l4.dst_port)).unwrap();
                 let outer = outer_key(l4.proto, public.addr, l4.dst.ip(l4.v6), (public.port, l4.dst_port)).unwrap();
-                nat.translator().undo(&crate::nat::binding(&inner, &outer), w.now);
+                nat.nat().translator().undo(&crate::nat::binding(&inner, &outer), w.now);
             }
             (out, p.public.map(|public| public.addr), held > 0)
         })
@@ -171,7 +171,7 @@ fn endpoints_are_prepared_for_new_sessions() {
     // A connection that there is needs nothing.
     with_packet(&rig, &nat, &udp, |w, p, f| {
         let l4 = read(p, f).unwrap();
-        session_of(w, w.nat.unwrap(), p, f, &l4).unwrap()
+        session_of(w, w.sessions.unwrap(), p, f, &l4).unwrap()
     });
     assert_eq!(prepared(&udp, |_| ()).1, None);
     assert_eq!(prepared(&udp_v4(A, REMOTE + 1, b"x"), |_| ()).1, public);
@@ -192,7 +192,7 @@ fn rules_are_asked_where_the_policy_says_so() {
         with_packet(&rig, &nat, &udp_v4(A, REMOTE, b"x"), |w, p, f| {
             p.policy |= policy;
             let l4 = read(p, f).unwrap();
-            session_of(w, w.nat.unwrap(), p, f, &l4)
+            session_of(w, w.sessions.unwrap(), p, f, &l4)
         })
     };
     assert_eq!(begin(POLICY_FILTER), Err(DropReason::FilterEgress));
@@ -201,7 +201,7 @@ fn rules_are_asked_where_the_policy_says_so() {
     let again = |policy: u64| {
         with_packet(&rig, &nat, &udp_v4(A, REMOTE, b"x"), |w, p, _| {
             p.policy = (p.policy | policy) + (7 << abi::POLICY_EPOCH_SHIFT);
-            renew(w, w.nat.unwrap(), p, session)
+            renew(w, w.sessions.unwrap(), p, session)
         })
     };
     assert_eq!(again(0), Ok(true));

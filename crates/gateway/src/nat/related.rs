@@ -5,9 +5,10 @@ use abi::DropReason;
 use session::{Embedded, SessionRef};
 use wire::{be, checksum, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
-use super::l4::{Icmp, L4};
 use super::translate::{self, Difference, End, Endpoint};
-use super::{inner_key, outer_key, SessionView};
+use super::{inner_key, outer_key};
+use crate::connections::SessionView;
+use crate::l4::{Icmp, L4};
 use crate::packet::Addr;
 
 const MALFORMED: DropReason = DropReason::NatIcmpMalformed;
@@ -24,7 +25,7 @@ pub(crate) fn outward(sight: SessionView<'_>, vni: u32, packet: &[u8], l4: &L4) 
     }
     let ports = if q.icmp == Icmp::None { (q.dst_port, q.src_port) } else { (q.src_port, q.dst_port) };
     let key = inner_key(vni, q.proto, q.dst.ip(q.v6), q.src.ip(q.v6), ports).ok_or(MALFORMED)?;
-    let related = sight.nat.tracker.related(&Embedded::FromInside { key, seq });
+    let related = sight.connections.tracker.related(&Embedded::FromInside { key, seq });
     related.ok_or(DropReason::NatIcmpUnrelated)
 }
 
@@ -35,7 +36,7 @@ pub(crate) fn inward(sight: SessionView<'_>, packet: &[u8], l4: &L4) -> Result<S
         return Err(DropReason::NatIcmpUnrelated);
     }
     let key = outer_key(q.proto, q.src.ip(q.v6), q.dst.ip(q.v6), (q.src_port, q.dst_port)).ok_or(MALFORMED)?;
-    let related = sight.nat.tracker.related(&Embedded::FromOutside { key, seq });
+    let related = sight.connections.tracker.related(&Embedded::FromOutside { key, seq });
     related.ok_or(DropReason::NatIcmpUnrelated)
 }
 

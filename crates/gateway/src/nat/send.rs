@@ -4,11 +4,12 @@
 use abi::{DropReason, Stage};
 use wire::ethernet;
 
-use super::l4::{Icmp, L4};
 use super::outward::ip_of;
 use super::related;
 use super::translate::{self, End, Endpoint};
-use crate::fragment::{self, Carrier};
+use crate::fragment;
+use crate::framing::{plain, Carrier};
+use crate::l4::{Icmp, L4};
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
@@ -47,18 +48,16 @@ pub(crate) fn out<R: Recorder>(
     let before = if R::ON { f.data().to_vec() } else { Vec::new() };
     let at = f.offset as usize + p.inner as usize;
     let frame = f.buffer.get_mut(at..at + ethernet::HEADER_LEN + l4.len).ok_or(DropReason::TxFailed)?;
-    let (eth, packet) = frame.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::TxFailed)?;
+    let packet = frame.get_mut(ethernet::HEADER_LEN..).ok_or(DropReason::TxFailed)?;
     match l4.icmp {
         Icmp::Error => related::translate(packet, l4, End::Source, to)?,
         _ => translate::translate(packet, l4, End::Source, to),
     }
     translate::lower_ttl(packet, l4.v6, tos);
-    let mut eth = ethernet::Frame::new_unchecked(eth);
-    eth.set_dst(path.nexthop.dmac);
-    eth.set_src(path.nexthop.smac);
+    plain::encapsulate(frame, path.nexthop.dmac, path.nexthop.smac).ok_or(DropReason::TxFailed)?;
     if path.cut {
         let frame = frame.to_vec();
-        fragment::cut(w, p, f, &frame, Carrier::Plain, path.nexthop)?;
+        fragment::cut(w, p, f, &frame, &Carrier::Plain, path.nexthop)?;
     } else {
         f.offset = at as u32;
         f.len = (ethernet::HEADER_LEN + l4.len) as u32;

@@ -8,7 +8,7 @@
 
 use wire::{be, checksum, ipv4, protocol};
 
-use super::l4::{Icmp, L4};
+use crate::l4::{Icmp, L4};
 use crate::packet::Addr;
 
 /// An address and port that take the place of others.
@@ -375,7 +375,7 @@ mod tests {
         change(&mut p, End::Source, Endpoint { port: 77, ..same });
         assert_eq!(p, gre);
         let l4 = L4 {
-            piece: Some(crate::nat::l4::Piece { id: 1, offset: 8, more: false, at: 20 }),
+            piece: Some(crate::l4::Piece { id: 1, offset: 8, more: false, at: 20 }),
             ..L4::read(&packet(17, vec![0, 9, 0, 53, 0, 8, 1, 1]), false).unwrap()
         };
         let mut later = packet(17, vec![0, 9, 0, 53, 0, 8, 1, 1]);

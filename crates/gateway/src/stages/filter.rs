@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Filter: security groups. What they judge is in `crate::pair`; here is when they are asked.
 
-use abi::TENANT_FILTERED;
+use abi::{POLICY_FILTER, TENANT_FILTERED};
 
 use crate::packet::Packet;
 use crate::record::Recorder;
@@ -29,6 +29,14 @@ pub(crate) fn prefetch_more<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Res
         pair::prefetch_more(w, p);
     }
     Ok(())
+}
+
+/// The stage for a packet of an inline pair, whose server is known.
+pub(crate) fn server<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
+    match concerns(p) && w.tables.policy(&p.tenant) & POLICY_FILTER != 0 {
+        true => pair::judge(w, p, f),
+        false => Ok(()),
+    }
 }
 
 /// The stage, for a packet whose destination is known.

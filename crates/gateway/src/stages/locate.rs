@@ -5,7 +5,6 @@ use abi::{DropReason, Stage, VM_FLAG_GATEWAY, VM_FLAG_METERED};
 use wire::{ethernet, ipv6, Mac};
 
 use super::route::lookup_vm;
-use crate::encap::OVERHEAD;
 use crate::packet::{framed, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
@@ -54,8 +53,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     if R::ON {
         note_path(w, p, &path);
     }
-    // The MTU counts from the outer IP header on.
-    if p.inner_len as usize + OVERHEAD[path.nc_v6 as usize] - ethernet::HEADER_LEN > path.nexthop.mtu as usize {
+    if !path.fits(p.inner_len as usize) {
         too_big(w, p, f, &mut path)?;
     }
     Ok(path)
@@ -66,7 +64,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
 #[cold]
 fn too_big<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>, path: &mut Path) -> Result<(), DropReason> {
     let packet = p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[]);
-    let room = fragment::room(path.nexthop.mtu, path.nc_v6);
+    let room = (path.nexthop.mtu as usize).saturating_sub(path.overhead());
     path.cut = p.kind == Kind::Ipv4 && fragment::may_cut(packet, room);
     let least =
         w.settings.tunnel_fragments && p.kind == Kind::Ipv6 && p.inner_len as usize <= framed(ipv6::LEAST_MTU) as usize;

@@ -14,7 +14,7 @@ use crate::{Frame, Verdict};
 /// address of ours and is to be located.
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<bool, Verdict> {
-    let Some(sight) = w.nat else { return Ok(false) };
+    let Some(sight) = w.sessions else { return Ok(false) };
     if p.tenant.key & TENANT_NAT == 0 {
         return Ok(false);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parse: outer Ethernet, IP, UDP, VXLAN, then the inner headers.
+//! Parse: the headers of the frame that its framing has laid bare.
 //!
 //! The order of checks is that of `docs/design/packet-parse.md`. Bytes are taken off the front in chunks of known size, so
 //! that each layer costs one length check and its fields none.
@@ -7,8 +7,9 @@
 use abi::{flow_hash_v4, flow_hash_v6, special4, special6, special_pair, DropReason, Stage};
 use tables::Tables;
 use wire::ethernet::{self, ethertype};
-use wire::{checksum, icmpv6::kind, ipv4, ipv6, protocol, udp, vxlan, Mac};
+use wire::{checksum, icmpv6::kind, ipv4, ipv6, protocol, Mac};
 
+use crate::framing;
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
@@ -19,14 +20,15 @@ use crate::{Frame, Verdict};
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
     p.reset();
-    let mut result = parse(f.data(), &w.settings, p);
-    if result == Err(Verdict::Pass) && w.nat.is_some() && w.tables.public_roots() != 0 {
-        result = crate::nat::inward::parse(w, p, f);
+    let framed = framing::decapsulate(w, p, f);
+    if framed.is_ok() && !p.inward {
+        // What is wrong inside is reported only when the tenant is known and the source accepted.
+        p.inner_error = inner(p.inner_frame(f), &w.settings, p).err();
     }
     if R::ON {
         note(w, p, f);
     }
-    result?;
+    framed?;
     if p.inward {
         return Ok(());
     }
@@ -105,46 +107,6 @@ fn note_flow<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>
     );
 }
 
-/// Fills `p` from the packet, or says why it goes no further.
-#[inline(always)]
-fn parse(data: &[u8], s: &Settings, p: &mut Packet) -> Result<(), Verdict> {
-    let (eth, rest) = data.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
-    let datagram = match ethernet::Frame::new_unchecked(eth).ethertype() {
-        ethertype::IPV4 => outer_ipv4(rest, s, p)?,
-        ethertype::IPV6 => outer_ipv6(rest, s, p)?,
-        _ => return Err(Verdict::Pass),
-    };
-    let frame = outer_udp(datagram, s, p)?;
-    p.inner = (frame.as_ptr() as usize - data.as_ptr() as usize) as u16;
-    p.inner_len = frame.len() as u16;
-    // What is wrong inside is reported only when the tenant is known and the source accepted.
-    p.inner_error = inner(frame, s, p).err();
-    Ok(())
-}
-
-/// The outer IPv4 header; returns its payload if that is UDP for this gateway.
-#[inline(always)]
-fn outer_ipv4<'a>(rest: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a [u8], Verdict> {
-    let head = rest.first_chunk::<{ ipv4::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
-    let ip = ipv4::Packet::new_unchecked(head);
-    if !ip.well_formed(rest.len()) {
-        return Err(DropReason::OuterIpMalformed.into());
-    }
-    if ip.dst() != s.vtep4 || s.vtep4 == 0 || ip.protocol() != protocol::UDP {
-        return Err(Verdict::Pass);
-    }
-    if !ipv4_checksum_ok(rest, head) {
-        return Err(DropReason::OuterIpChecksum.into());
-    }
-    let payload = &rest[ip.header_len()..ip.total_len()];
-    if ip.is_fragment() {
-        return Err(outer_fragment(ip.fragment_offset(), payload, s));
-    }
-    p.source = Addr::v4(ip.src());
-    p.outer_tos = ip.tos();
-    Ok(payload)
-}
-
 /// The checksum of a well-formed IPv4 header at the front of `packet`.
 #[inline(always)]
 pub(crate) fn ipv4_checksum_ok(packet: &[u8], head: &[u8; ipv4::HEADER_LEN]) -> bool {
@@ -152,98 +114,6 @@ pub(crate) fn ipv4_checksum_ok(packet: &[u8], head: &[u8; ipv4::HEADER_LEN]) -> 
         0x45 => checksum::sum_ipv4_header(head) == 0xffff,
         _ => ipv4::Packet::new_unchecked(packet).checksum_ok(),
     }
-}
-
-/// The outcome of an outer fragment: the kernel owns what is not provably for the VXLAN port.
-#[cold]
-fn outer_fragment(offset: usize, payload: &[u8], s: &Settings) -> Verdict {
-    match payload.first_chunk::<{ udp::HEADER_LEN }>() {
-        Some(head) if offset == 0 && udp::Packet::new_unchecked(head).dst_port() == s.port => {
-            DropReason::OuterFragment.into()
-        }
-        _ => Verdict::Pass,
-    }
-}
-
-/// The outer IPv6 header; returns what follows it and its extension headers if that is UDP for this gateway.
-#[inline(always)]
-fn outer_ipv6<'a>(rest: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a [u8], Verdict> {
-    let head = rest.first_chunk::<{ ipv6::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
-    let ip = ipv6::Packet::new_unchecked(head);
-    if !ip.well_formed(rest.len()) {
-        return Err(DropReason::OuterIpMalformed.into());
-    }
-    if Addr::v6(ip.dst()) != s.vtep6 || !s.has_vtep(true) {
-        return Err(Verdict::Pass);
-    }
-    let mut payload = &rest[ipv6::HEADER_LEN..ipv6::HEADER_LEN + ip.payload_len()];
-    if ip.next_header() != protocol::UDP {
-        payload = outer_extensions(ip.next_header(), payload, s)?;
-    }
-    p.source = Addr::v6(ip.src());
-    p.source_v6 = true;
-    p.outer_tos = ip.traffic_class();
-    Ok(payload)
-}
-
-/// Skips outer extension headers.
-#[cold]
-fn outer_extensions<'a>(next_header: u8, payload: &'a [u8], s: &Settings) -> Result<&'a [u8], Verdict> {
-    let upper = ipv6::skip_extensions(next_header, payload).map_err(|_| DropReason::OuterTruncated)?;
-    let rest = &payload[upper.offset..];
-    match upper.protocol {
-        protocol::UDP => Ok(rest),
-        protocol::FRAGMENT => {
-            let fragment = ipv6::Fragment::new_checked(rest).map_err(|_| DropReason::OuterTruncated)?;
-            match fragment.next_header() {
-                protocol::UDP => Err(outer_fragment(fragment.offset(), &rest[ipv6::FRAGMENT_LEN..], s)),
-                _ => Err(Verdict::Pass),
-            }
-        }
-        _ => Err(Verdict::Pass),
-    }
-}
-
-/// UDP and VXLAN; returns the inner frame.
-#[inline(always)]
-fn outer_udp<'a>(datagram: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a [u8], Verdict> {
-    let (head, _) = datagram.split_first_chunk::<{ udp::HEADER_LEN }>().ok_or(DropReason::OuterTruncated)?;
-    let u = udp::Packet::new_unchecked(head);
-    if u.dst_port() != s.port {
-        return Err(Verdict::Pass);
-    }
-    let length = u.length();
-    if length < udp::HEADER_LEN || length > datagram.len() {
-        return Err(DropReason::OuterUdpMalformed.into());
-    }
-    let datagram = &datagram[..length];
-    let Some(head) = datagram.first_chunk::<{ udp::HEADER_LEN + vxlan::HEADER_LEN }>() else {
-        return Err(DropReason::VxlanTruncated.into());
-    };
-    match u.checksum() {
-        0 if p.source_v6 && s.udp6_zero_refused => return Err(DropReason::OuterUdpChecksum.into()),
-        0 => (),
-        _ if !udp_checksum_ok(datagram, s, p) => return Err(DropReason::OuterUdpChecksum.into()),
-        _ => (),
-    }
-    let (_, tunnel) = head.split_at(udp::HEADER_LEN);
-    let tunnel = vxlan::Packet::new_unchecked(tunnel);
-    if !tunnel.has_vni() {
-        return Err(DropReason::VxlanNoVniFlag.into());
-    }
-    p.vni = tunnel.vni();
-    Ok(&datagram[udp::HEADER_LEN + vxlan::HEADER_LEN..])
-}
-
-/// The outer UDP checksum over the pseudo header and the datagram. The destination is the gateway's own address.
-#[inline(never)]
-fn udp_checksum_ok(datagram: &[u8], s: &Settings, p: &Packet) -> bool {
-    let len = datagram.len() as u32;
-    let pseudo = match p.source_v6 {
-        true => checksum::pseudo_v6(p.source.as_v6(), s.vtep6.as_v6(), protocol::UDP, len),
-        false => checksum::pseudo_v4(p.source.as_v4(), s.vtep4, protocol::UDP, len),
-    };
-    udp::Packet::new_unchecked(datagram).checksum_ok(pseudo)
 }
 
 /// The inner frame.
@@ -417,4 +287,4 @@ fn ports(proto: u8, payload: &[u8]) -> u32 {
 
 #[cfg(test)]
 #[path = "parse_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses that are not forwarded, as source and as destination; outer headers field by field.
+//! Addresses that are not forwarded, as source and as destination; flows.
 
 use super::*;
-use crate::testing::region::{
-    self, eth, ip_v4, ip_v6, red_v4, tunnel6, udp_v4, A, A6, B, B6, GATEWAY_MAC, MAC_A, NC1, RED, VTEP4,
-};
-use abi::{OPT_DOCUMENTATION_DROPPED, OPT_PORT_SHIFT, OPT_SOURCE_STRICT, OPT_UDP6_ZERO_REFUSED};
+use crate::testing::region::{self, eth, ip_v4, ip_v6, udp_v4, A, A6, B, B6, GATEWAY_MAC, MAC_A, NC1, RED, VTEP4};
+use abi::{OPT_DOCUMENTATION_DROPPED, OPT_PORT_SHIFT, OPT_SOURCE_STRICT};
 use wire::be;
 
-fn settings(options: u64, vtep4: u32, vtep6: u128) -> Settings {
+pub(crate) fn settings(options: u64, vtep4: u32, vtep6: u128) -> Settings {
     Settings::new(options | OPT_SOURCE_STRICT | 4789 << OPT_PORT_SHIFT, vtep4, Addr::v6(vtep6))
 }
 
-fn parsed(data: &[u8], s: &Settings) -> Result<Packet, Verdict> {
+pub(crate) fn parsed(data: &[u8], s: &Settings) -> Result<Packet, Verdict> {
     let mut p = Packet::EMPTY;
-    parse(data, s, &mut p).map(|()| p)
+    crate::framing::vxlan::decapsulate(data, s, &mut p)?;
+    let frame = &data[p.inner as usize..][..p.inner_len as usize];
+    p.inner_error = inner(frame, s, &mut p).err();
+    Ok(p)
 }
 
 #[test]
@@ -83,43 +84,6 @@ fn addresses_are_refused_as_source_or_as_destination() {
     assert_eq!(bad_addresses_v6(Mac(MAC_A | 1 << 40), good, good, &plain), Some(InnerMulticast));
 }
 
-/// A tunnel packet is the gateway's by its address of that family alone.
-#[test]
-fn a_gateway_has_tunnel_addresses_of_either_family_or_both() {
-    let four = red_v4(B);
-    let six = tunnel6(region::nc6(), RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, b"x")));
-    let ours = |vtep4, vtep6| {
-        let s = settings(0, vtep4, vtep6);
-        [parsed(&four, &s).map(|_| ()), parsed(&six, &s).map(|_| ())]
-    };
-    let (pass, good) = (Err(Verdict::Pass), Ok(()));
-    assert_eq!(ours(VTEP4, region::vtep6()), [good, good]);
-    assert_eq!(ours(VTEP4, 0), [good, pass]);
-    assert_eq!(ours(0, region::vtep6()), [pass, good]);
-    assert_eq!(ours(VTEP4 + 1, region::vtep6() + 1), [pass, pass]);
-    // None is not the address of zeroes.
-    let mut nobody = six.clone();
-    nobody[38..54].fill(0);
-    assert_eq!(parsed(&nobody, &settings(0, VTEP4, 0)).map(|_| ()), pass);
-    let mut nobody = four.clone();
-    region::edit_outer_v4(&mut nobody, |ip| ip.set_dst(0));
-    assert_eq!(parsed(&nobody, &settings(0, 0, region::vtep6())).map(|_| ()), pass);
-    let (p4, p6) =
-        (parsed(&four, &settings(0, VTEP4, 0)).unwrap(), parsed(&six, &settings(0, 0, region::vtep6())).unwrap());
-    assert_eq!((p4.source, p4.source_v6, p4.inner, p4.vni, p4.kind), (Addr::v4(NC1), false, 50, RED, Kind::Ipv4));
-    assert_eq!(
-        (p6.source, p6.source_v6, p6.inner, p6.vni, p6.kind),
-        (Addr::v6(region::nc6()), true, 70, RED, Kind::Ipv4)
-    );
-    assert_eq!((p6.inner_len as usize, p6.target, p6.ttl, p6.inner_error), (six.len() - 70, Addr::v4(B), 64, None));
-    assert_eq!(p6.flow, flow_hash_v4(A, B, 17, 1000 << 16 | 2000));
-    assert_eq!(
-        parsed(&six, &settings(OPT_UDP6_ZERO_REFUSED, 0, region::vtep6())).map(|_| ()),
-        Err(DropReason::OuterUdpChecksum.into())
-    );
-    assert!(parsed(&four, &settings(OPT_UDP6_ZERO_REFUSED, VTEP4, 0)).is_ok());
-}
-
 #[test]
 fn the_checksum_of_a_header_with_options_covers_them() {
     let mut head = [&ip_v4(A, B, 17, &[])[..], &[1, 1, 1, 0]].concat();
@@ -170,41 +134,4 @@ fn an_inner_flow_has_the_ports_of_its_protocol() {
     let (a, b) = (Addr::v6(A6).halves(), Addr::v6(B6).halves());
     assert_eq!(flow(&ip_v6(A6, B6, 47, &[1; 8])), flow_hash_v6(a, b, 47, 0));
     assert_eq!(flow(&region::udp_v6(A6, B6, b"x")), flow_hash_v6(a, b, 17, 1000 << 16 | 2000));
-}
-
-/// Outer fragments and extension headers: what is not provably for the VXLAN port is the kernel's.
-#[test]
-fn an_outer_fragment_is_ours_if_its_first_bytes_say_so() {
-    let s = settings(0, VTEP4, region::vtep6());
-    let (ours, pass) = (Verdict::from(DropReason::OuterFragment), Verdict::Pass);
-    let head = |port: u16| [0xc3, 0x50, (port >> 8) as u8, port as u8, 0, 8, 0, 0];
-    assert_eq!(
-        [
-            outer_fragment(0, &head(4789), &s),
-            outer_fragment(0, &head(4790), &s),
-            outer_fragment(8, &head(4789), &s),
-            outer_fragment(0, &head(4789)[..7], &s)
-        ],
-        [ours, pass, pass, pass]
-    );
-    let six = |next: u8, payload: &[u8]| eth(1, 2, 0x86dd, &ip_v6(region::nc6(), region::vtep6(), next, payload));
-    let of = |frame: &[u8]| parsed(frame, &s).map(|_| ());
-    let fragment =
-        |next: u8, offset: u16| [&[next, 0][..], &(offset | 1).to_be_bytes(), &[0, 0, 0, 1], &head(4789)].concat();
-    assert_eq!(
-        [
-            of(&six(44, &fragment(17, 0))),
-            of(&six(44, &fragment(6, 0))),
-            of(&six(44, &fragment(17, 8))),
-            of(&six(6, &[0; 20]))
-        ],
-        [Err(ours), Err(pass), Err(pass), Err(pass)]
-    );
-    assert_eq!(
-        (of(&six(44, &[17, 0, 0])), of(&six(0, &[17]))),
-        (Err(DropReason::OuterTruncated.into()), Err(DropReason::OuterTruncated.into()))
-    );
-    let mut behind = tunnel6(region::nc6(), RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, b"x"))).split_off(54);
-    behind.splice(0..0, [17, 0, 1, 4, 0, 0, 0, 0]);
-    assert_eq!(of(&six(60, &behind)), Ok(()));
 }

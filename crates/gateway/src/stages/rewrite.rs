@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rewrite: inner MACs, TTL, DSCP and ECN with an incremental checksum; new outer headers.
+//! Rewrite: inner MACs, TTL, DSCP and ECN with an incremental checksum; then its framing wraps the frame.
 
 use abi::{DropReason, Stage};
-use wire::{checksum, ethernet, ipv4, ipv6};
+use wire::{be, checksum, ethernet, ipv4, ipv6};
 
-use crate::encap::{encapsulate, Outer};
 use crate::fragment;
 use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder};
@@ -28,21 +27,12 @@ pub(crate) fn run<R: Recorder>(
     let at = f.offset as usize + p.inner as usize;
     let tos = new_tos(p, &w.settings);
     rewrite_inner(f.buffer, at, p, gateway_mac, tos.inner).ok_or(DropReason::TxFailed)?;
-    let outer = Outer {
-        dmac: path.nexthop.dmac,
-        smac: path.nexthop.smac,
-        v6: path.nc_v6,
-        remote: path.nc,
-        tos: tos.outer,
-        flow: p.flow,
-        vni: p.dst_vpc().vni,
-    };
+    let carrier = path.carrier(tos.outer, p.flow, p.dst_vpc().vni);
     if path.cut {
         let inner = p.inner_frame(f).to_vec();
-        fragment::cut(w, p, f, &inner, fragment::Carrier::Tunnel(outer), path.nexthop)?;
+        fragment::cut(w, p, f, &inner, &carrier, path.nexthop)?;
     } else {
-        let start = encapsulate(f.buffer, at, p.inner_len as usize, &outer, &w.settings);
-        f.offset = start.ok_or(DropReason::TxFailed)? as u32;
+        f.offset = carrier.encapsulate(f.buffer, at, p.inner_len as usize, &w.settings)? as u32;
         f.len = (at - f.offset as usize) as u32 + p.inner_len as u32;
         if path.split {
             fragment::split(w, p, f, path)?;
@@ -60,36 +50,57 @@ pub(crate) struct Tos {
     pub outer: u8,
 }
 
-/// RFC 2983 (pipe or uniform) and RFC 6040.
+impl Tos {
+    /// RFC 2983 (pipe or uniform) and RFC 6040, from both headers as received and the inner ECN that results.
+    #[inline(always)]
+    pub fn new(s: &Settings, outer: u8, inner: u8, ecn: u8) -> Tos {
+        let inner_dscp = if s.uniform { outer & 0xfc } else { inner & 0xfc };
+        let outer_dscp = if s.uniform { inner_dscp } else { s.dscp };
+        let outer_ecn = if s.ecn_off { 0 } else { ecn };
+        Tos { inner: inner_dscp | ecn, outer: outer_dscp | outer_ecn }
+    }
+}
+
+/// The same for a packet that is to be sent on.
 #[inline(always)]
 pub(crate) fn new_tos(p: &Packet, s: &Settings) -> Tos {
-    let inner_dscp = if s.uniform { p.outer_tos & 0xfc } else { p.inner_tos & 0xfc };
-    let outer_dscp = if s.uniform { inner_dscp } else { s.dscp };
-    let outer_ecn = if s.ecn_off { 0 } else { p.ecn };
-    Tos { inner: inner_dscp | p.ecn, outer: outer_dscp | outer_ecn }
+    Tos::new(s, p.outer_tos, p.inner_tos, p.ecn)
 }
 
 /// The inner frame at `at`: MACs, TTL or hop limit, DSCP and ECN. `None` never happens to a packet that was parsed.
 #[inline(always)]
 fn rewrite_inner(buffer: &mut [u8], at: usize, p: &Packet, gateway_mac: u64, tos: u8) -> Option<()> {
-    let (eth, rest) = buffer.get_mut(at..)?.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    let frame = buffer.get_mut(at..)?;
+    if p.kind == Kind::Ipv4 {
+        rewrite_v4(frame.first_chunk_mut()?, (p.vm.mac, gateway_mac), p.inner_tos, p.ttl, tos);
+        return Some(());
+    }
+    let (eth, rest) = frame.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
     let mut eth = ethernet::Frame::new_unchecked(eth);
     eth.set_dst(p.vm.mac);
     eth.set_src(gateway_mac);
-    let ttl = p.ttl.wrapping_sub(1);
-    if p.kind == Kind::Ipv4 {
-        let mut ip = ipv4::Packet::new_unchecked(rest.first_chunk_mut::<{ ipv4::HEADER_LEN }>()?);
-        let (version, proto) = ((ip.version_ihl() as u16) << 8, ip.protocol() as u16);
-        // Two steps of RFC 1624 equation 3, one for each word that changes.
-        let c = checksum::update(ip.checksum(), version | p.inner_tos as u16, version | tos as u16);
-        let c = checksum::update(c, (p.ttl as u16) << 8 | proto, (ttl as u16) << 8 | proto);
-        ip.set_tos(tos);
-        ip.set_ttl(ttl);
-        ip.set_checksum(c);
-    } else {
-        let mut ip = ipv6::Packet::new_unchecked(rest.first_chunk_mut::<{ ipv6::HEADER_LEN }>()?);
-        ip.set_traffic_class(tos);
-        ip.set_hop_limit(ttl);
-    }
+    let mut ip = ipv6::Packet::new_unchecked(rest.first_chunk_mut::<{ ipv6::HEADER_LEN }>()?);
+    ip.set_traffic_class(tos);
+    ip.set_hop_limit(p.ttl.wrapping_sub(1));
     Some(())
+}
+
+/// Bytes of an Ethernet and an IPv4 header without options.
+pub(crate) const HEAD_V4: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+
+/// MAC addresses (destination, source), TTL, DSCP and ECN, and the checksum of an IPv4 packet with this TTL and TOS.
+#[inline(always)]
+pub(crate) fn rewrite_v4(head: &mut [u8; HEAD_V4], (dst, src): (u64, u64), old_tos: u8, old_ttl: u8, tos: u8) {
+    be::set_u64(head, 0, dst << 16 | src >> 32);
+    be::set_u32(head, 8, src as u32);
+    let mut ip = ipv4::Packet::new_unchecked(&mut head[ethernet::HEADER_LEN..]);
+    let ttl = old_ttl.wrapping_sub(1);
+    // One step of RFC 1624 equation 3 for both words at once. What else is in them cancels out, and the sums are never zero, so that
+    // this equals two steps.
+    let gone = !(0x4500 | old_tos as u16) as u64 + !((old_ttl as u16) << 8) as u64;
+    let come = (0x4500 | tos as u64) + ((ttl as u64) << 8);
+    let c = !checksum::fold(!ip.checksum() as u64 + gone + come);
+    ip.set_tos(tos);
+    ip.set_ttl(ttl);
+    ip.set_checksum(c);
 }

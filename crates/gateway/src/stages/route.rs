@@ -44,7 +44,7 @@ pub(crate) fn walk<R: Recorder>(w: &mut Work<'_, R>, packets: &mut [Packet], fra
             Next::Proof => prove(w, p),
         });
     }
-    if w.nat.is_some() {
+    if w.sessions.is_some() {
         w.each(packets, frames, |w, p, f| match p.next {
             Next::Internet => crate::nat::outward::prepare(w, p, f),
             _ => Ok(()),

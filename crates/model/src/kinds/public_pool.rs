@@ -176,6 +176,23 @@ impl fmt::Display for AddressRange {
     }
 }
 
+impl AddressRange {
+    /// Why an address of it cannot be public, if so. What is said of addresses changes at the borders of special prefixes alone.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let (first, last) = (self.first.to_bits(), self.last.to_bits());
+        let special = abi::SPECIAL.iter().filter(|row| !row.v6);
+        let borders = special.flat_map(|row| {
+            let begin = row.addr as u32;
+            [begin, begin.wrapping_add(1u32.checked_shl(32 - u32::from(row.len)).unwrap_or(0))]
+        });
+        let multicast = 0xe000_0000;
+        let inside = borders.chain([multicast]).filter(|a| (first..=last).contains(a));
+        let mut points: Vec<u32> = inside.chain([first, last]).collect();
+        points.sort_unstable();
+        points.into_iter().find_map(|a| crate::prefix::inner_address_fault(Ipv4Addr::from_bits(a).into()))
+    }
+}
+
 impl FromStr for AddressRange {
     type Err = String;
 
@@ -195,12 +212,8 @@ impl FromStr for AddressRange {
         if first > last {
             return Err(format!("`{s}` ends before it begins"));
         }
-        for a in [first, last] {
-            if let Some(why) = crate::prefix::inner_address_fault(a.into()) {
-                return Err(format!("`{s}` cannot be used: {why}"));
-            }
-        }
-        Ok(AddressRange { first, last })
+        let range = AddressRange { first, last };
+        range.fault().map_or(Ok(range), |why| Err(format!("`{s}` cannot be used: {why}")))
     }
 }
 
@@ -213,6 +226,18 @@ mod tests {
         for s in ["203.0.113.0/24", "203.0.113.7", "203.0.113.5-203.0.113.9", "10.0.0.0-10.0.1.254"] {
             assert_eq!(s.parse::<AddressRange>().unwrap().to_string(), s);
         }
+        let said = |s: &str| s.parse::<AddressRange>().unwrap_err();
+        assert!(
+            said("191.255.255.255-192.0.1.0").contains("192.0.0.8/32"),
+            "both ends may be used, what lies between may not"
+        );
+        assert!(
+            said("126.0.0.0-128.0.0.0").contains("loopback") && said("223.255.255.255-224.0.0.0").contains("multicast")
+        );
+        assert!(
+            "192.0.0.9-192.0.0.10".parse::<AddressRange>().is_ok()
+                && said("192.0.0.9-192.0.0.11").contains("192.0.0.0/24")
+        );
         let r: AddressRange = "10.0.0.5-10.0.0.16".parse().unwrap();
         let list: Vec<String> = r.prefixes().iter().map(Prefix::to_string).collect();
         assert_eq!(list, ["10.0.0.5/32", "10.0.0.6/31", "10.0.0.8/29", "10.0.0.16/32"]);

@@ -43,7 +43,8 @@ impl Described for Server {
 /// A prefix that has addresses which are forwarded.
 fn forwardable(s: &str) -> Result<filter::Prefix, String> {
     let prefix = filter::Prefix::from_str(s)?;
-    match crate::prefix::prefix_fault(prefix.addr, prefix.len) {
+    let multicast = prefix.len > 0 && prefix.addr.is_multicast();
+    match crate::prefix::prefix_fault(prefix.addr, prefix.len).or_else(|| multicast.then(|| "it is multicast".into())) {
         Some(why) => Err(format!("`{s}` cannot be used: {why}")),
         None => Ok(prefix),
     }

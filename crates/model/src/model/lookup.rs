@@ -116,9 +116,7 @@ impl Model {
             let fault = match &object {
                 Object::Vm(vm) => vm.addresses.iter().find_map(|a| inner_address_fault(*a)),
                 Object::Server(server) => server.addresses.iter().find_map(|p| prefix_fault(p.addr, p.len)),
-                Object::PublicPool(pool) => {
-                    pool.ranges.iter().flat_map(|r| [r.first, r.last]).find_map(|a| inner_address_fault(a.into()))
-                }
+                Object::PublicPool(pool) => pool.ranges.iter().find_map(|range| range.fault()),
                 Object::ElasticIp(elastic) => inner_address_fault(elastic.address.into()),
                 Object::Snat(snat) => snat.ipv6_prefixes.iter().find_map(|p| prefix_fault(p.addr(), p.len())),
                 _ => None,

@@ -3,7 +3,7 @@
 //! belong on a file system in memory (/run): after a restart of the machine a record has no meaning any more.
 
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
-use states::{Backing, Memory};
+use states::{Backing, WordMemory};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroUsize;
@@ -45,7 +45,7 @@ impl Drop for Mapped {
     }
 }
 
-impl Memory for Mapped {
+impl WordMemory for Mapped {
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, of this length, and lives as long as `self`; all access is atomic.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.bytes / 8) }
@@ -73,12 +73,12 @@ impl FileSlots {
 }
 
 impl Backing for FileSlots {
-    fn left(&self, slot: u32) -> Option<Arc<dyn Memory>> {
+    fn left(&self, slot: u32) -> Option<Arc<dyn WordMemory>> {
         let file = OpenOptions::new().read(true).write(true).open(self.file(slot)).ok()?;
-        Mapped::of(&file).map(|m| Arc::new(m) as Arc<dyn Memory>).ok()
+        Mapped::of(&file).map(|m| Arc::new(m) as Arc<dyn WordMemory>).ok()
     }
 
-    fn make(&self, slot: u32, lines: u64) -> io::Result<Arc<dyn Memory>> {
+    fn make(&self, slot: u32, lines: u64) -> io::Result<Arc<dyn WordMemory>> {
         let path = self.new_file(slot);
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;

@@ -59,7 +59,8 @@ impl<'a> Actions<'_, '_, 'a> {
                 other => other?,
             }
         }
-        if out.iter().any(|a| matches!(a, Action::Drop)) && parts.len() > 1 {
+        let drops = out.iter().filter(|a| matches!(a, Action::Drop)).count();
+        if drops > 0 && (drops < out.len() || drops < parts.len()) {
             return bad(text, "\"drop\" stands alone");
         }
         self.check_conjunction(text, &out)?;
@@ -205,11 +206,12 @@ impl<'a> Actions<'_, '_, 'a> {
                 return Ok(());
             }
             "write_actions" => Action::WriteActions(match item.value {
-                Some("drop" | "") | None => Arc::new([]),
+                None => Arc::new([]),
                 Some(inner) => {
                     let actions = self.inner(inner, depth)?;
                     match actions.iter().all(crate::group::in_action_set) {
                         true => actions,
+                        false if matches!(actions[0], Action::Drop) => Arc::new([]),
                         false => return bad(inner, "an action set has places for one of each of output, group, resubmit and ct, for what sets fields, pushes, pops and counts down, and for nothing else"),
                     }
                 }
@@ -473,6 +475,9 @@ impl<'a> Actions<'_, '_, 'a> {
         let field = self.set(to)?.field;
         of_key(to)?;
         match field {
+            Field::InPort if to == "in_port_oxm" => {
+                return bad(to, "set_field does not write in_port_oxm: set_field:…->in_port does");
+            }
             Field::VlanVid => {
                 let (v, m) = value.split_once('/').map_or((value, None), |(v, m)| (v, Some(m)));
                 let mask = m.map_or(Ok(0xfff), |m| number(m, 13))?;

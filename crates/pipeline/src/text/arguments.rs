@@ -106,6 +106,9 @@ fn nat(whole: Item<'_>) -> Read<'_, Nat> {
     if nat.kind.is_none() && (nat.persistent || nat.hash || nat.random) {
         return bad(whole.whole, "persistent, hash and random need src or dst");
     }
+    if nat.hash && nat.random {
+        return bad(whole.whole, "hash and random are two ways to choose a port: nat has one of them");
+    }
     Ok(nat)
 }
 

@@ -128,22 +128,22 @@ fn converse(rng: &mut ChaCha8Rng, what: &str) -> Vec<State> {
     let data = |rng: &mut ChaCha8Rng| [0, 100, 20_000, 200_000][rng.random_range(0..4)];
     let mut ends = [0, 1].map(|_| End::new(rng.random(), data(rng), rng.random_range(0..9)));
     let loss = [0.0, 0.05, 0.3][rng.random_range(0..3)];
-    let mut wires: [Vec<Segment>; 2] = Default::default();
+    let mut links: [Vec<Segment>; 2] = Default::default();
     let mut conn: Option<Conn> = None;
     let mut states = Vec::new();
     let mut replay: Vec<(usize, Segment)> = Vec::new();
     for _ in 0..200_000 {
         let from = rng.random_range(0..2);
         // The responder sends nothing before it has heard of the initiator.
-        if (from == 0 || ends[1].rcv.is_some() || (simultaneous && conn.is_some())) && wires[from].len() < 8 {
-            wires[from].extend(ends[from].send(rng));
+        if (from == 0 || ends[1].rcv.is_some() || (simultaneous && conn.is_some())) && links[from].len() < 8 {
+            links[from].extend(ends[from].send(rng));
         }
         let to = 1 - from;
-        if wires[from].is_empty() {
+        if links[from].is_empty() {
             continue;
         }
-        let i = if rng.random_bool(0.2) { rng.random_range(0..wires[from].len()) } else { 0 };
-        let seg = wires[from].remove(i);
+        let i = if rng.random_bool(0.2) { rng.random_range(0..links[from].len()) } else { 0 };
+        let seg = links[from].remove(i);
         if rng.random_bool(loss) {
             continue;
         }
@@ -168,7 +168,7 @@ fn converse(rng: &mut ChaCha8Rng, what: &str) -> Vec<State> {
         }
         if ends[to].receive(&seg) {
             let ack = ends[to].seg(0, ends[to].nxt, 0);
-            wires[to].push(ack);
+            links[to].push(ack);
         }
         if matches!(next.state, State::Established) && before.is_some_and(|b| b.state.half_open()) {
             // Established here means that both have heard of each other.
@@ -177,7 +177,7 @@ fn converse(rng: &mut ChaCha8Rng, what: &str) -> Vec<State> {
         if next.state == State::TimeWait {
             assert!(ends.iter().all(|e| e.fin.is_some()), "{what}: closed too early");
         }
-        if ends.iter().all(End::closed) && wires.iter().all(Vec::is_empty) {
+        if ends.iter().all(End::closed) && links.iter().all(Vec::is_empty) {
             break;
         }
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tables::{Memory as _, SharedMemory};
+use tables::{LineMemory as _, SharedMemory};
 
 const MEMORY: &str = "TUNNY_TEST_STATES";
 const KEPT: u32 = 500;
@@ -21,13 +21,13 @@ struct Part {
     n: usize,
 }
 
-impl Memory for Part {
+impl WordMemory for Part {
     fn words(&self) -> &[AtomicU64] {
         &self.memory.words()[self.n * WORDS..(self.n + 1) * WORDS]
     }
 }
 
-fn part(memory: &Arc<SharedMemory>, n: usize) -> Arc<dyn Memory> {
+fn part(memory: &Arc<SharedMemory>, n: usize) -> Arc<dyn WordMemory> {
     Arc::new(Part { memory: memory.clone(), n })
 }
 

@@ -38,14 +38,14 @@ fn key(i: u32, v6: bool) -> Key {
     }
 }
 
-fn heap(lines: u64) -> Arc<dyn Memory> {
-    <dyn Memory>::heap(lines as u32)
+fn heap(lines: u64) -> Arc<dyn WordMemory> {
+    <dyn WordMemory>::heap(lines as u32)
 }
 
 /// Every kind of table with room for so many connections, about a tenth of them IPv6. The memories are larger than needed.
-fn tables(connections: u64, rng: &mut ChaCha8Rng) -> Vec<(String, Arc<dyn Memory>, Box<dyn StateTable>)> {
+fn tables(connections: u64, rng: &mut ChaCha8Rng) -> Vec<(String, Arc<dyn WordMemory>, Box<dyn StateTable>)> {
     let (salt, control) = (rng.random(), PAPER);
-    let mut out: Vec<(String, Arc<dyn Memory>, Box<dyn StateTable>)> = Vec::new();
+    let mut out: Vec<(String, Arc<dyn WordMemory>, Box<dyn StateTable>)> = Vec::new();
     let exact = ExactOptions { connections4: connections, connections6: connections, salt, control };
     let memory = heap(Exact::lines(&exact) + 3);
     out.push(("exact".into(), memory.clone(), Box::new(Exact::create(memory, &exact).unwrap())));

@@ -11,11 +11,11 @@ const SECOND: u64 = 1_000_000_000;
 struct Slots(HeapSlots, Mutex<u32>);
 
 impl Backing for Slots {
-    fn left(&self, slot: u32) -> Option<Arc<dyn Memory>> {
+    fn left(&self, slot: u32) -> Option<Arc<dyn WordMemory>> {
         self.0.left(slot)
     }
 
-    fn make(&self, slot: u32, lines: u64) -> std::io::Result<Arc<dyn Memory>> {
+    fn make(&self, slot: u32, lines: u64) -> std::io::Result<Arc<dyn WordMemory>> {
         self.0.make(slot, lines)
     }
 

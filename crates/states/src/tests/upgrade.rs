@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 /// Traffic that leaves connections in every state.
-fn records(rng: &mut ChaCha8Rng) -> (Arc<dyn Memory>, HashMap<Key, Connection>) {
+fn records(rng: &mut ChaCha8Rng) -> (Arc<dyn WordMemory>, HashMap<Key, Connection>) {
     let o = ExactOptions { connections4: 900, connections6: 300, salt: rng.random(), control: CAREFUL };
     let memory = heap(Exact::lines(&o));
     let d = DigestOptions { collisions6: 300, ..DigestOptions::for_connections(1200, 1, CAREFUL) };

@@ -2,7 +2,7 @@
 //! The allocator step by step: which line each call gives, what is free afterwards, and when memory grows.
 
 use super::*;
-use crate::HeapMemory;
+use crate::{HeapMemory, LineMemory};
 use std::sync::atomic::AtomicU32;
 
 const SEG: u32 = SEGMENT_LINES;
@@ -395,7 +395,7 @@ fn a_reserve_at_the_limit_merges() {
 struct Scarce(HeapMemory, u32);
 
 // SAFETY: everything is asked of a memory that keeps the promises.
-unsafe impl Memory for Scarce {
+unsafe impl LineMemory<abi::Root> for Scarce {
     fn root(&self) -> *mut abi::Root {
         self.0.root()
     }
@@ -412,17 +412,18 @@ unsafe impl Memory for Scarce {
             self.0.grow(n)
         }
     }
+    fn grace(&self) {
+        self.0.grace();
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Memory for Scarce {
     fn stats(&self) -> *mut abi::Stats {
         self.0.stats()
     }
-    fn stats_slots(&self) -> u32 {
-        self.0.stats_slots()
-    }
     fn readers(&self) -> &crate::Readers {
         self.0.readers()
-    }
-    fn grace(&self) {
-        self.0.grace();
     }
 }
 

@@ -9,6 +9,7 @@ mod corrupt;
 mod death;
 mod engine;
 mod growth;
+mod inline;
 mod internet;
 mod kill;
 mod lines;
@@ -21,7 +22,6 @@ mod peers;
 mod refusals;
 mod trees;
 mod undo;
-mod wires;
 mod world;
 
 /// A protection that a test takes away, to show that the checkers notice.

@@ -22,6 +22,7 @@ mod audit;
 mod dump;
 #[cfg(test)]
 mod exact;
+mod inline;
 mod internet;
 mod peers;
 mod plan;
@@ -33,15 +34,14 @@ mod state;
 mod trees;
 mod underlay;
 mod undo;
-mod wires;
 
 #[cfg(test)]
 pub(crate) use audit::{audit, Expected};
 pub use dump::{RouteInterval, TenantDump, VmDump};
+pub use inline::{WirePort, WireSpec};
 pub use internet::PublicPrefix;
 pub use recover::AttachError;
 pub use underlay::{GroupId, NexthopId, NexthopSpec};
-pub use wires::{WirePort, WireSpec};
 
 use crate::arena::{Arena, Block};
 use crate::fxmap::{FxMap, FxSet};

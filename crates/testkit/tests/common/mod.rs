@@ -8,7 +8,7 @@
 pub mod talk;
 
 use abi::{DropReason, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
-use gateway::{Gateway, Nat};
+use gateway::{Connections, Gateway};
 use nix::sched::{sched_getcpu, sched_setaffinity, unshare, CloneFlags, CpuSet};
 use states::Shared;
 use std::collections::HashSet;
@@ -62,7 +62,7 @@ struct State {
     loader: Loader,
     gateway: Gateway,
     region: Region,
-    nat: Arc<Nat>,
+    nat: Arc<Connections>,
     fast_before: Stats,
     slow_before: Stats,
     reader: Tables,
@@ -136,7 +136,7 @@ impl XdpRunner {
     }
 
     /// Its sessions and state table, once started.
-    pub fn nat(&self) -> Option<&Arc<Nat>> {
+    pub fn nat(&self) -> Option<&Arc<Connections>> {
         self.state.as_ref().map(|s| &s.nat)
     }
 
@@ -251,7 +251,7 @@ impl Engine for XdpRunner {
         let loader = Loader::new(self.engine.memory(), options, region)?;
         let (reader, slot) = (loader.tables(), cpus);
         let nat = sessions::start(&self.memories, region, monotonic_ns())?;
-        let gateway = Gateway::with_nat(loader.tables(), slot, nat.clone());
+        let gateway = Gateway::with_connections(loader.tables(), slot, nat.clone());
         let (fast_before, slow_before) = (reader.stats(self.cpu).read(), reader.stats(slot).read());
         self.ahead = 0;
         self.state = Some(State { loader, gateway, nat, region: region.clone(), fast_before, slow_before, reader });

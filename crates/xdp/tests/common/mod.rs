@@ -6,7 +6,7 @@ pub mod rig;
 
 use abi::*;
 use std::sync::Arc;
-use tables::Memory;
+use tables::LineMemory;
 use xdp::{BpfMemory, XdpEngine};
 
 pub const VNI: u32 = 0x123456;

@@ -2,6 +2,7 @@
 //! Taking over a memory in which something was left undone, or which contradicts itself.
 
 use super::*;
+use crate::LineMemory;
 
 /// What is put right when a memory is taken over: marks by the generation, words of nobody, cells of nobody, twins.
 #[test]
@@ -247,7 +248,7 @@ fn what_contradicts_itself_is_refused() {
 struct Counted(HeapMemory, std::sync::atomic::AtomicU32);
 
 // SAFETY: everything is asked of a memory that keeps the promises.
-unsafe impl Memory for Counted {
+unsafe impl LineMemory<Root> for Counted {
     fn root(&self) -> *mut Root {
         self.0.root()
     }
@@ -260,17 +261,18 @@ unsafe impl Memory for Counted {
     fn grow(&self, n: u32) -> io::Result<()> {
         self.0.grow(n)
     }
+    fn grace(&self) {
+        self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Memory for Counted {
     fn stats(&self) -> *mut Stats {
         self.0.stats()
     }
-    fn stats_slots(&self) -> u32 {
-        self.0.stats_slots()
-    }
     fn readers(&self) -> &crate::Readers {
         self.0.readers()
-    }
-    fn grace(&self) {
-        self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 }
 

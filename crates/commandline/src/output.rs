@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Printing results: a table for people, JSON or YAML for programs.
+
+use anyhow::Context;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+static PROGRAM: OnceLock<&'static str> = OnceLock::new();
+
+/// Names the program that runs: its messages begin so.
+pub(crate) fn begin(program: &'static str) {
+    PROGRAM.get_or_init(|| program);
+}
+
+/// The name of the program that runs.
+pub fn program() -> &'static str {
+    PROGRAM.get().copied().unwrap_or("tunny")
+}
+
+/// How to print the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Text for people.
+    #[value(alias = "text")]
+    Table,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// Standard output. A reader that went away (`| head`) is no error: there is nobody left to work for, and the process ends.
+pub struct Out;
+
+fn gone<T>(result: std::io::Result<T>) -> std::io::Result<T> {
+    match result {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other,
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        gone(std::io::stdout().lock().write(bytes))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        gone(std::io::stdout().lock().flush())
+    }
+}
+
+/// Columns that a table may have: those of the terminal (COLUMNS), else 160.
+pub fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    columns.unwrap_or(160).max(80)
+}
+
+/// Writes to standard output. Control characters in names from outside are written out.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    print_as_it_is(&model::plain_lines(text))
+}
+
+/// Writes to standard output what is safe already.
+pub fn print_as_it_is(text: &str) -> anyhow::Result<()> {
+    Out.write_all(text.as_bytes()).and_then(|()| Out.flush()).context("cannot write to standard output")
+}
+
+/// Says something on standard error. Whether anybody hears it changes nothing.
+pub fn say(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{}", model::plain_lines(&text.to_string()));
+}
+
+/// Says something on standard error behind the program's name.
+pub fn note(text: impl std::fmt::Display) {
+    say(format_args!("{}: {text}", program()));
+}
+
+/// Says why a command failed: a sentence a line, or as JSON where JSON was asked for.
+pub fn fail(format: Format, sentences: &str) {
+    match format {
+        Format::Json => {
+            let errors: Vec<&str> = sentences.lines().collect();
+            say(model::plain_json(&serde_json::json!({ "errors": errors }).to_string()));
+        }
+        _ => note(sentences),
+    }
+}
+
+/// Says what is being done when it takes longer than two seconds: a spinner on a terminal, one line elsewhere.
+pub struct Patience {
+    bar: ProgressBar,
+}
+
+impl Patience {
+    /// Starts to wait.
+    pub fn new(what: impl Into<String>) -> Patience {
+        let bar = ProgressBar::hidden();
+        bar.set_message(what.into());
+        let shown = bar.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(2));
+            if shown.is_finished() {
+                return;
+            }
+            if !std::io::stderr().is_terminal() {
+                return note(shown.message());
+            }
+            shown.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+            if let Ok(style) = indicatif::ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+                shown.set_style(style);
+            }
+            shown.enable_steady_tick(Duration::from_millis(200));
+        });
+        Patience { bar }
+    }
+
+    /// Changes what is said.
+    pub fn say(&self, what: String) {
+        self.bar.set_message(what);
+    }
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Prints a value in the format asked for; `table` makes the text for people.
+pub fn show<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    let text = match format {
+        Format::Table => table(value),
+        Format::Json => model::plain_json(&serde_json::to_string_pretty(value)?).into_owned() + "\n",
+        Format::Yaml => yaml(&serde_json::to_value(value)?),
+    };
+    print(&text)
+}
+
+/// YAML of a value, keys in the order in which the value has them. Configuration objects become documents, which
+/// `tunny validate` and `tunny apply` read back.
+pub fn yaml(value: &serde_json::Value) -> String {
+    match value.as_array() {
+        Some(objects) if objects.iter().any(|o| o.get("apiVersion").is_some()) => {
+            objects.iter().map(|object| format!("---\n{}", one_document(object))).collect()
+        }
+        _ => one_document(value),
+    }
+}
+
+fn one_document(value: &serde_json::Value) -> String {
+    let mut text = serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string());
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// Columns of a table that comes in pages: the first page says which there are and how wide, and has the header.
+#[derive(Debug, Default)]
+pub struct Columns {
+    /// Their names.
+    pub names: Vec<String>,
+    /// The fields of objects that they are of.
+    pub keys: Vec<String>,
+    /// How wide, and whether of numbers.
+    shape: Vec<(usize, bool)>,
+}
+
+impl Columns {
+    /// Columns that none has: a page of such a table begins with a header, behind what was printed before.
+    pub fn others() -> Columns {
+        Columns { names: vec![String::new()], ..Columns::default() }
+    }
+}
+
+/// A plain table without lines, in the manner of `ip` and `kubectl`. Columns of numbers are aligned right.
+pub fn table<H: AsRef<str>>(headers: &[H], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    page(&mut Columns::default(), headers, rows)
+}
+
+/// A table whose last column is text of any length. On a terminal what does not fit the line goes on below; elsewhere a row is a line.
+pub fn fitting<H: AsRef<str>>(headers: &[H], rows: Vec<Vec<String>>) -> String {
+    match std::io::stdout().is_terminal() {
+        true => wrapped(headers, &rows, width()),
+        false => table(headers, rows),
+    }
+}
+
+fn wrapped<H: AsRef<str>>(headers: &[H], rows: &[Vec<String>], width: usize) -> String {
+    const LEAST: usize = 30;
+    let last = headers.len() - 1;
+    let before = table(&headers[..last], rows.iter().map(|row| row[..last].to_vec()));
+    let taken = before.lines().map(|line| line.chars().count()).max().unwrap_or(0) + 2;
+    let room = width.saturating_sub(taken).max(LEAST);
+    let mut lines = Vec::new();
+    for row in rows {
+        let mut cells = row[..last].to_vec();
+        for piece in pieces(&model::plain(&row[last]), room) {
+            cells.push(piece);
+            lines.push(std::mem::replace(&mut cells, vec![String::new(); last]));
+        }
+    }
+    table(headers, lines)
+}
+
+/// A text in pieces of so many characters at most, between words where that can be; one piece at least.
+fn pieces(text: &str, most: usize) -> Vec<String> {
+    let mut list = vec![String::new()];
+    for word in text.split(' ') {
+        let mut rest: Vec<char> = word.chars().collect();
+        let used = list.last().map_or(0, |piece| piece.chars().count());
+        if used > 0 && used + 1 + rest.len() > most {
+            list.push(String::new());
+        }
+        while rest.len() > most {
+            list.extend([rest.drain(..most).collect(), String::new()]);
+        }
+        if let Some(piece) = list.last_mut() {
+            if !piece.is_empty() {
+                piece.push(' ');
+            }
+            piece.extend(rest);
+        }
+    }
+    list.retain(|piece| !piece.is_empty());
+    if list.is_empty() {
+        list.push(String::new());
+    }
+    list
+}
+
+/// A page of a table. It begins with a header if it is the first, or if its columns are others than those of the page before.
+pub fn page<H: AsRef<str>>(
+    columns: &mut Columns,
+    headers: &[H],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.into_iter().map(|row| row.into_iter().map(|cell| model::plain(&cell).into_owned()).collect()).collect();
+    if rows.is_empty() {
+        return String::from("nothing to show\n");
+    }
+    let width = |text: &str| text.chars().count();
+    let names: Vec<String> = headers.iter().map(|h| h.as_ref().to_uppercase()).collect();
+    let first = columns.names != names;
+    if first {
+        let shape = |(i, name): (usize, &String)| {
+            let cells = || rows.iter().filter_map(|row| row.get(i));
+            let widest = cells().map(|c| width(c)).max().unwrap_or(0).max(width(name));
+            (widest, cells().all(|c| is_quantity(c)))
+        };
+        (columns.shape, columns.names) = (names.iter().enumerate().map(shape).collect(), names);
+    }
+    let mut text = String::new();
+    for row in first.then_some(&columns.names).into_iter().chain(&rows) {
+        let mut line = String::new();
+        for (cell, (widest, right)) in row.iter().zip(&columns.shape) {
+            let padding = " ".repeat(widest.saturating_sub(width(cell)));
+            let (before, after) = if *right { (padding.as_str(), "") } else { ("", padding.as_str()) };
+            line.push_str(before);
+            line.push_str(cell);
+            line.push_str(after);
+            line.push_str("  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A number, perhaps with a unit behind it.
+fn is_quantity(text: &str) -> bool {
+    let number = text.split(' ').next().unwrap_or("");
+    text.is_empty() || number.parse::<f64>().is_ok()
+}
+
+/// A number with a unit prefix: 1.25 M.
+pub fn si(value: f64) -> String {
+    for (limit, prefix) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {
+        if value >= limit {
+            return format!("{:.2} {prefix}", value / limit);
+        }
+    }
+    format!("{value:.0} ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_align_numbers_right_and_text_left() {
+        let text = table(&["name", "packets"], [vec!["a".into(), "5".into()], vec!["long".into(), "12345".into()]]);
+        assert_eq!(text, "NAME  PACKETS\na           5\nlong    12345\n");
+        assert_eq!(table(&["name"], []), "nothing to show\n");
+    }
+
+    #[test]
+    fn pages_of_a_table_have_one_header_and_columns_of_one_width() {
+        let mut columns = Columns::default();
+        let mut text = page(&mut columns, &["name", "n"], [vec!["long".into(), "12".into()]]);
+        text +=
+            &page(&mut columns, &["name", "n"], [vec!["a".into(), "5".into()], vec!["longer".into(), "123".into()]]);
+        assert_eq!(text, "NAME  N\nlong  12\na      5\nlonger  123\n".replace("NAME  N", "NAME   N"));
+        assert!(
+            page(&mut columns, &["name", "m"], [vec!["a".into(), "5".into()]]).starts_with("NAME"),
+            "other columns"
+        );
+    }
+
+    #[test]
+    fn the_last_column_goes_on_below_where_the_line_ends() {
+        let note = format!("{} {}", "words of a note ".repeat(20), "é".repeat(170));
+        let text = wrapped(&["a", "note"], &[vec!["x".repeat(40), note.clone()], vec!["y".into(), String::new()]], 100);
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let told: String = text.lines().skip(1).flat_map(|line| line.chars().skip(42)).filter(|c| *c != ' ').collect();
+        assert_eq!(told, note.replace(' ', ""), "nothing is lost");
+        assert!(text.lines().last().unwrap().starts_with('y'));
+    }
+
+    #[test]
+    fn a_cell_holds_no_command_for_the_terminal() {
+        let text = table(&["name"], [vec!["\x1b]0;owned\x07\u{202e}".to_string()]]);
+        assert_eq!(text, "NAME\n\\u{1b}]0;owned\\u{7}\\u{202e}\n");
+    }
+
+    #[test]
+    fn prefixes() {
+        assert_eq!([si(0.0), si(999.0), si(1250.0), si(3.5e9)], ["0 ", "999 ", "1.25 k", "3.50 G"]);
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Inline pairs of a node in role filter: their ends, and the servers behind each.
+
+use super::Writer;
+use crate::arena::Block;
+use crate::routes::{Routes4, Routes6};
+use crate::{Prefix, Vni};
+use abi::*;
+use memory::root;
+use std::io;
+use std::net::IpAddr;
+
+/// A port that ends a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WirePort {
+    /// Interface.
+    pub ifindex: u32,
+    /// What fits behind an Ethernet header, bytes.
+    pub mtu: u16,
+}
+
+/// A wire: two ports between which frames pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireSpec {
+    /// The port towards the servers.
+    pub server: WirePort,
+    /// The port towards the network.
+    pub network: WirePort,
+    /// Addresses behind the server side and the VPC of each. Of two that overlap the longer counts.
+    pub servers: Vec<(Prefix, Vni)>,
+}
+
+impl WireSpec {
+    /// The VPC of all its servers, 0 if they are of several or there are none.
+    fn vni(&self) -> Vni {
+        match self.servers.first() {
+            Some((_, vni)) if self.servers.iter().all(|(_, v)| v == vni) => *vni,
+            _ => 0,
+        }
+    }
+}
+
+/// Offset in the root of word `i` of an array that begins at `first`.
+fn word(first: usize, i: usize) -> usize {
+    first + 8 * i
+}
+
+impl Writer {
+    /// Replaces the inline pairs; those beyond [`WIRES_MAX`] are left out. Servers of a wire change by one store. A wire whose ports change
+    /// has none for a moment: its frames are left to the host meanwhile.
+    pub fn set_wires(&mut self, pairs: &[WireSpec]) -> io::Result<()> {
+        let served = pairs.iter().take(WIRES_MAX as usize);
+        let trees =
+            self.all_or_nothing(|w| served.map(|wire| w.servers_tree(wire)).collect::<io::Result<Vec<u64>>>())?;
+        let mut old = Vec::new();
+        for i in 0..WIRES_MAX as usize {
+            let wire = pairs.get(i);
+            let end = |from: WirePort, to: WirePort| u64::from(from.ifindex) | u64::from(to.ifindex) << 32;
+            let ends = wire.map_or([0; 2], |w| [end(w.server, w.network), end(w.network, w.server)]);
+            let mtus = wire.map_or(0, |w| u64::from(w.server.mtu) | u64::from(w.network.mtu) << 16);
+            let vni = wire.map_or(0, |w| u64::from(w.vni()) << WIRE_VNI_SHIFT);
+            let root = &self.store.root;
+            let places = [2 * i, 2 * i + 1].map(|at| word(root!(wire_ends), at));
+            places.into_iter().zip(ends).filter(|(p, end)| root.get(*p) != *end).for_each(|(p, _)| root.set(p, 0));
+            let servers = word(root!(wire_servers), i);
+            old.push(root.get(servers));
+            root.set(servers, trees.get(i).copied().unwrap_or(0));
+            root.set(word(root!(wire_words), i), mtus | vni);
+            places.into_iter().zip(ends).for_each(|(place, end)| root.set(place, end));
+        }
+        let mut blocks = Vec::new();
+        for roots in old {
+            super::internet::public_blocks(self, roots, &mut |b| {
+                blocks.push(b);
+                true
+            });
+        }
+        self.pending.blocks.extend(blocks);
+        self.settle();
+        Ok(())
+    }
+
+    fn servers_tree(&mut self, wire: &WireSpec) -> io::Result<u64> {
+        let (mut r4, mut r6) = (Routes4::default(), Routes6::default());
+        for (prefix, vni) in &wire.servers {
+            let value = SCOPE_LOCAL << VALUE_SCOPE_SHIFT | vni & VALUE_ARG_MASK;
+            match prefix.addr {
+                IpAddr::V4(a) => drop(r4.insert((a.to_bits(), prefix.len), value)),
+                IpAddr::V6(a) => drop(r6.insert((a.to_bits(), prefix.len), value)),
+            }
+        }
+        self.roots_of(&r4, &r6)
+    }
+
+    /// The blocks of all trees of servers, until `block` says false.
+    pub(super) fn wire_blocks(&self, block: &mut dyn FnMut(Block) -> bool) -> bool {
+        let roots = (0..WIRES_MAX as usize).map(|i| self.store.root.get(word(root!(wire_servers), i)));
+        let roots: Vec<u64> = roots.collect();
+        roots.into_iter().all(|roots| super::internet::public_blocks(self, roots, block))
+    }
+}
