@@ -133,12 +133,19 @@ pub(crate) fn references(kind: Kind, root: &Node<'_>) -> Vec<(String, Kind, Name
 
 /// The node at a path; one without a value counts as absent.
 pub(crate) fn node_at<'a>(root: &'a Node<'a>, path: &str) -> Option<&'a Node<'a>> {
-    let mut node = root;
-    for part in path.split('.') {
+    let (mut node, mut path) = (root, path);
+    loop {
         let Value::Map(map) = &node.value else { return None };
-        node = &map.iter().find(|(k, _, _)| k == part)?.2;
+        let (name, below) = match path.bytes().position(|b| b == b'.') {
+            Some(dot) => (&path[..dot], Some(&path[dot + 1..])),
+            None => (path, None),
+        };
+        node = &map.iter().find(|(k, _, _)| **k == *name)?.2;
+        match below {
+            Some(below) => path = below,
+            None => return (!node.is_null()).then_some(node),
+        }
     }
-    (!node.is_null()).then_some(node)
 }
 
 #[cfg(test)]

@@ -105,6 +105,8 @@ impl FromStr for Prefix {
     }
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 /// A MAC address as a number of 48 bits, first octet uppermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(u64);
@@ -128,8 +130,12 @@ impl Mac {
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let b = self.0.to_be_bytes();
-        write!(f, "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
+        let mut text = *b"00:00:00:00:00:00";
+        for (i, pair) in text.chunks_mut(3).enumerate() {
+            let byte = (self.0 >> (40 - 8 * i)) as usize;
+            (pair[0], pair[1]) = (DIGITS[byte >> 4 & 15], DIGITS[byte & 15]);
+        }
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
     }
 }
 

@@ -230,8 +230,12 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value<'de>, A::Error> {
-        let mut entries = Vec::with_capacity(4);
+        let mut entries = Vec::new();
         while let Some((key, node)) = map.next_entry::<&str, _>()? {
+            if entries.is_empty() {
+                // As many as most mappings have.
+                entries.reserve(6);
+            }
             entries.push((key.into(), Pos::default(), node));
         }
         Ok(Value::Map(entries))
