@@ -134,17 +134,19 @@ pub(crate) fn references(kind: Kind, root: &Node<'_>) -> Vec<(String, Kind, Name
 /// The node at a path; one without a value counts as absent.
 pub(crate) fn node_at<'a>(root: &'a Node<'a>, path: &str) -> Option<&'a Node<'a>> {
     let (mut node, mut path) = (root, path);
-    loop {
+    'below: loop {
         let Value::Map(map) = &node.value else { return None };
-        let (name, below) = match path.bytes().position(|b| b == b'.') {
-            Some(dot) => (&path[..dot], Some(&path[dot + 1..])),
-            None => (path, None),
-        };
-        node = &map.iter().find(|(k, _, _)| **k == *name)?.2;
-        match below {
-            Some(below) => path = below,
-            None => return (!node.is_null()).then_some(node),
+        for (name, _, value) in map {
+            match path.as_bytes().get(name.len()) {
+                None if **name == *path => return (!value.is_null()).then_some(value),
+                Some(b'.') if path.starts_with(&**name) => {
+                    (node, path) = (value, &path[name.len() + 1..]);
+                    continue 'below;
+                }
+                _ => {}
+            }
         }
+        return None;
     }
 }
 

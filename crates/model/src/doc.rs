@@ -17,15 +17,29 @@ pub(crate) type Marks = Box<[(Box<str>, Pos)]>;
 
 /// Makes equal names share one allocation.
 #[derive(Default)]
-pub(crate) struct Names(HashSet<Name>);
+pub(crate) struct Names {
+    all: HashSet<Name>,
+    /// The last two, the later one first: objects of a VPC follow each other.
+    last: [Name; 2],
+}
 
 impl Names {
     pub fn get(&mut self, s: &str) -> Name {
-        if let Some(n) = self.0.get(s) {
+        if *self.last[0] != *s {
+            self.last.swap(0, 1);
+            if *self.last[0] != *s {
+                self.last[0] = self.find(s);
+            }
+        }
+        self.last[0].clone()
+    }
+
+    fn find(&mut self, s: &str) -> Name {
+        if let Some(n) = self.all.get(s) {
             return n.clone();
         }
         let n: Name = s.into();
-        self.0.insert(n.clone());
+        self.all.insert(n.clone());
         n
     }
 }
@@ -164,9 +178,13 @@ impl<'a> Doc<'a> {
                     let why = format!("has {} fields", map.len());
                     self.error(node.at, &branch.path, Problem::Value(why), branch.names());
                 }
+                // In the order of the alphabet none can be there twice.
+                let mut ordered = true;
                 for (i, (key, at, value)) in map.iter().take(KEYS_MAX).enumerate() {
+                    ordered &= i == 0 || map[i - 1].0 < *key;
+                    let earlier = if ordered { &[] } else { &map[..i] };
                     let known = branch.below.iter().find(|b| *b.name == **key);
-                    if let Some((_, first, _)) = map[..i].iter().find(|(k, _, _)| k == key) {
+                    if let Some((_, first, _)) = earlier.iter().find(|(k, _, _)| k == key) {
                         let first = first.line;
                         self.error(*at, &branch.below(key), Problem::DuplicateField { first }, String::new());
                     } else if let Some(known) = known {
