@@ -204,7 +204,13 @@ pub fn special(addr: IpAddr) -> Option<&'static Special> {
         IpAddr::V4(a) => (false, a.to_bits().into()),
         IpAddr::V6(a) => (true, a.to_bits()),
     };
-    SPECIAL.iter().filter(|s| s.v6 == v6 && s.covers(bits)).max_by_key(|s| s.len)
+    let mut longest: Option<&Special> = None;
+    for row in SPECIAL {
+        if row.v6 == v6 && row.covers(bits) && longest.is_none_or(|l| l.len <= row.len) {
+            longest = Some(row);
+        }
+    }
+    longest
 }
 
 #[cold]

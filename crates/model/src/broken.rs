@@ -133,12 +133,21 @@ pub(crate) fn references(kind: Kind, root: &Node<'_>) -> Vec<(String, Kind, Name
 
 /// The node at a path; one without a value counts as absent.
 pub(crate) fn node_at<'a>(root: &'a Node<'a>, path: &str) -> Option<&'a Node<'a>> {
-    let mut node = root;
-    for part in path.split('.') {
+    let (mut node, mut path) = (root, path);
+    'below: loop {
         let Value::Map(map) = &node.value else { return None };
-        node = &map.iter().find(|(k, _, _)| k == part)?.2;
+        for (name, _, value) in map {
+            match path.as_bytes().get(name.len()) {
+                None if **name == *path => return (!value.is_null()).then_some(value),
+                Some(b'.') if path.starts_with(&**name) => {
+                    (node, path) = (value, &path[name.len() + 1..]);
+                    continue 'below;
+                }
+                _ => {}
+            }
+        }
+        return None;
     }
-    (!node.is_null()).then_some(node)
 }
 
 #[cfg(test)]

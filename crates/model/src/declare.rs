@@ -10,6 +10,7 @@ use crate::error::Problem;
 use crate::forms::schema_of;
 use crate::kinds::{Kind, Name};
 use crate::schema::REQUIRED;
+use crate::written::Written;
 use serde_json::{json, Value};
 use std::borrow::Cow;
 use std::hash::Hash;
@@ -45,7 +46,8 @@ pub(crate) trait Form {
     /// What is allowed, in words.
     fn allowed(&self) -> String;
     fn parse(&self, text: &str, names: &mut crate::doc::Names) -> Result<Self::Value, String>;
-    fn show(&self, value: &Self::Value) -> Value;
+    /// Appends it as JSON.
+    fn show(&self, value: &Self::Value, out: &mut String);
     /// The schema, but for what is allowed in words.
     fn schema(&self) -> Value {
         json!({"type": "string"})
@@ -105,7 +107,7 @@ pub(crate) trait Slot {
     /// The value in a document; what is wrong is reported, and something takes its place.
     fn read(&self, doc: &mut Doc<'_>, path: &str) -> Self::Value;
     /// Writes it into a document, unless it goes without saying.
-    fn write(&self, value: &Self::Value, out: &mut Value, path: &str);
+    fn write(&self, value: &Self::Value, out: &mut Written, path: &str);
     fn references(&self, _value: &Self::Value, _path: &str, _out: Referred<'_>) {}
 }
 
@@ -116,7 +118,7 @@ pub(crate) trait Fields: Sized {
     fn rows(base: &str, out: &mut Vec<Field>);
     fn usual() -> Self;
     fn read(doc: &mut Doc<'_>, base: &str) -> Self;
-    fn write(&self, out: &mut Value, base: &str);
+    fn write(&self, out: &mut Written, base: &str);
     fn references(&self, base: &str, out: Referred<'_>);
 }
 
@@ -126,19 +128,6 @@ pub(crate) fn below<'p>(base: &'p str, path: &'p str) -> Cow<'p, str> {
         ("", path) => path.into(),
         (base, "") => base.into(),
         _ => format!("{base}.{path}").into(),
-    }
-}
-
-/// Sets a value in a document, at a path of which nothing may exist yet but `spec`.
-pub(crate) fn put(out: &mut Value, path: &str, value: impl Into<Value>) {
-    let mut value = value.into();
-    let mut set = |at: &mut Value, path: &str| {
-        let place = path.split('.').fold(at, |at, name| &mut at[name]);
-        *place = std::mem::take(&mut value);
-    };
-    match (path.strip_prefix("spec."), out.get_mut("spec")) {
-        (Some(path), Some(spec)) => set(spec, path),
-        _ => set(out, path),
     }
 }
 
@@ -182,7 +171,7 @@ macro_rules! fields {
                 $Name { $($field: of_type::<$ty, _>($slot).read(doc, &below(base, $path)),)+ }
             }
 
-            fn write(&self, out: &mut serde_json::Value, base: &str) {
+            fn write(&self, out: &mut $crate::written::Written, base: &str) {
                 use $crate::declare::*;
                 $(of_type::<$ty, _>($slot).write(&self.$field, out, &below(base, $path));)+
             }
@@ -225,8 +214,8 @@ impl<F: Form> Slot for Required<F> {
         doc.need(path, &self.form).unwrap_or_else(self.stand_in)
     }
 
-    fn write(&self, value: &F::Value, out: &mut Value, path: &str) {
-        put(out, path, self.form.show(value));
+    fn write(&self, value: &F::Value, out: &mut Written, path: &str) {
+        out.value(path, &self.form, value);
     }
 
     fn references(&self, value: &F::Value, path: &str, out: Referred<'_>) {
@@ -261,9 +250,10 @@ where
     type Value = F::Value;
 
     fn rows(&self, path: &str, meaning: &str, out: &mut Vec<Field>) {
-        let shown = || match self.form.show(&self.value) {
-            Value::String(s) => s,
-            other => other.to_string(),
+        let shown = || {
+            let mut text = String::new();
+            self.form.show(&self.value, &mut text);
+            text.trim_matches('"').to_string()
         };
         out.push(self.form.row(path, self.words.map_or_else(shown, str::to_string), meaning));
     }
@@ -276,9 +266,9 @@ where
         doc.get(path, &self.form).unwrap_or_else(|| self.value.clone())
     }
 
-    fn write(&self, value: &F::Value, out: &mut Value, path: &str) {
+    fn write(&self, value: &F::Value, out: &mut Written, path: &str) {
         if !self.shy || *value != self.value {
-            put(out, path, self.form.show(value));
+            out.value(path, &self.form, value);
         }
     }
 }
@@ -311,9 +301,9 @@ impl<F: Form> Slot for Optional<F> {
         doc.get(path, &self.form)
     }
 
-    fn write(&self, value: &Option<F::Value>, out: &mut Value, path: &str) {
+    fn write(&self, value: &Option<F::Value>, out: &mut Written, path: &str) {
         if let Some(value) = value {
-            put(out, path, self.form.show(value));
+            out.value(path, &self.form, value);
         }
     }
 
@@ -382,10 +372,8 @@ where
         list.into()
     }
 
-    fn write(&self, value: &C, out: &mut Value, path: &str) {
-        if !value.is_empty() {
-            put(out, path, value.iter().map(|v| self.form.show(v)).collect::<Vec<_>>());
-        }
+    fn write(&self, value: &C, out: &mut Written, path: &str) {
+        out.list(path, &self.form, value.iter());
     }
 
     fn references(&self, value: &C, path: &str, out: Referred<'_>) {
@@ -423,7 +411,7 @@ impl<P: Fields> Slot for Part<P> {
         P::read(doc, path)
     }
 
-    fn write(&self, value: &P, out: &mut Value, path: &str) {
+    fn write(&self, value: &P, out: &mut Written, path: &str) {
         value.write(out, path);
     }
 

@@ -17,15 +17,29 @@ pub(crate) type Marks = Box<[(Box<str>, Pos)]>;
 
 /// Makes equal names share one allocation.
 #[derive(Default)]
-pub(crate) struct Names(HashSet<Name>);
+pub(crate) struct Names {
+    all: HashSet<Name>,
+    /// The last two, the later one first: objects of a VPC follow each other.
+    last: [Name; 2],
+}
 
 impl Names {
     pub fn get(&mut self, s: &str) -> Name {
-        if let Some(n) = self.0.get(s) {
+        if *self.last[0] != *s {
+            self.last.swap(0, 1);
+            if *self.last[0] != *s {
+                self.last[0] = self.find(s);
+            }
+        }
+        self.last[0].clone()
+    }
+
+    fn find(&mut self, s: &str) -> Name {
+        if let Some(n) = self.all.get(s) {
             return n.clone();
         }
         let n: Name = s.into();
-        self.0.insert(n.clone());
+        self.all.insert(n.clone());
         n
     }
 }
@@ -39,7 +53,7 @@ pub(crate) struct Doc<'a> {
     root: &'a Node<'a>,
     spec: Option<&'a Node<'a>>,
     kind: Kind,
-    name: String,
+    name: &'a str,
     names: &'a mut Names,
     errors: &'a mut Vec<ConfigError>,
     /// Those of values begin here.
@@ -60,10 +74,8 @@ pub(crate) fn decode(
     let before = errors.len();
     let kind = head(file, root, errors).ok_or(None)?;
     let spec = node_at(root, "spec");
-    let mut doc = Doc { file, root, spec, kind, name: String::new(), names, errors, values: 0, kept: Vec::new() };
-    if let Some(text) = doc.text("metadata.name") {
-        doc.name = text.to_string();
-    }
+    let name = node_at(root, "metadata.name").and_then(Node::text).unwrap_or_default();
+    let mut doc = Doc { file, root, spec, kind, name, names, errors, values: 0, kept: Vec::new() };
     let mut places = marks.then(Vec::new);
     let mut unfit = Vec::new();
     doc.structure(root, schema::tree(kind), &mut places, &mut unfit);
@@ -73,7 +85,7 @@ pub(crate) fn decode(
         doc.error(node.at, &branch.path, Problem::WrongType { found: node.type_name() }, allowed);
     }
     let object = (kind.declared().read)(&mut doc);
-    let (text_name, of_values, kept) = (doc.name.as_str().into(), doc.values, doc.kept.into());
+    let (of_values, kept) = (doc.values, doc.kept);
     let marks = places.unwrap_or_default().into();
     match object {
         Some(object) if errors.len() == before => Ok((object, marks)),
@@ -84,8 +96,8 @@ pub(crate) fn decode(
             let unknown =
                 |field: &str| wrong.iter().any(|w| w.strip_prefix("spec.") == Some("scope")) && field == "spec.peer";
             references.retain(|(field, ..)| object.is_none() || unknown(field));
-            let name = object.as_ref().map_or(text_name, Object::name);
-            Err(Some(Broken { kind, name, object, references, wrong, kept, marks }))
+            let name = object.as_ref().map_or_else(|| name.into(), Object::name);
+            Err(Some(Broken { kind, name, object, references, wrong, kept: kept.into(), marks }))
         }
     }
 }
@@ -132,7 +144,7 @@ fn head(file: &Arc<str>, root: &Node<'_>, errors: &mut Vec<ConfigError>) -> Opti
 impl<'a> Doc<'a> {
     pub fn error(&mut self, at: Pos, field: &str, problem: Problem, allowed: String) {
         let place = Place { file: self.file.clone(), line: at.line, column: at.column };
-        let (name, field) = (self.name.clone(), field.to_string());
+        let (name, field) = (self.name.to_string(), field.to_string());
         self.errors.push(ConfigError { place, kind: Some(self.kind), name, field, problem, allowed });
     }
 
@@ -166,9 +178,13 @@ impl<'a> Doc<'a> {
                     let why = format!("has {} fields", map.len());
                     self.error(node.at, &branch.path, Problem::Value(why), branch.names());
                 }
+                // In the order of the alphabet none can be there twice.
+                let mut ordered = true;
                 for (i, (key, at, value)) in map.iter().take(KEYS_MAX).enumerate() {
+                    ordered &= i == 0 || map[i - 1].0 < *key;
+                    let earlier = if ordered { &[] } else { &map[..i] };
                     let known = branch.below.iter().find(|b| *b.name == **key);
-                    if let Some((_, first, _)) = map[..i].iter().find(|(k, _, _)| k == key) {
+                    if let Some((_, first, _)) = earlier.iter().find(|(k, _, _)| k == key) {
                         let first = first.line;
                         self.error(*at, &branch.below(key), Problem::DuplicateField { first }, String::new());
                     } else if let Some(known) = known {
@@ -217,7 +233,10 @@ impl<'a> Doc<'a> {
 
     /// A scalar field; `None` if it is absent or wrong (which is then reported).
     pub fn get<F: Form>(&mut self, path: &str, form: &F) -> Option<F::Value> {
-        let node = self.node(path)?;
+        self.parse(self.node(path)?, path, form)
+    }
+
+    fn parse<F: Form>(&mut self, node: &Node<'_>, path: &str, form: &F) -> Option<F::Value> {
         let result = match &node.value {
             Value::Scalar { text, .. } => form.parse(text, self.names).map_err(Problem::Value),
             _ => Err(Problem::WrongType { found: node.type_name() }),
@@ -227,16 +246,26 @@ impl<'a> Doc<'a> {
 
     /// A scalar field that must be there.
     pub fn need<F: Form>(&mut self, path: &str, form: &F) -> Option<F::Value> {
-        self.must_exist(path).then(|| self.get(path, form)).flatten()
+        match self.node(path) {
+            Some(node) => self.parse(node, path, form),
+            None => {
+                self.missing(path);
+                None
+            }
+        }
+    }
+
+    fn missing(&mut self, path: &str) {
+        let at = self.place_of(path);
+        self.error(at, path, Problem::Missing, schema::allowed(self.kind, path));
     }
 
     pub fn must_exist(&mut self, path: &str) -> bool {
-        if self.node(path).is_some() {
-            return true;
+        let exists = self.node(path).is_some();
+        if !exists {
+            self.missing(path);
         }
-        let at = self.place_of(path);
-        self.error(at, path, Problem::Missing, schema::allowed(self.kind, path));
-        false
+        exists
     }
 
     /// Whether the value at a path, or something in it, is wrong.
@@ -265,7 +294,7 @@ impl<'a> Doc<'a> {
     {
         let Some(node) = self.node(path) else { return Vec::new() };
         let (mut out, mut wrong, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-        let mut seen = HashSet::new();
+        let mut seen = None;
         match &node.value {
             Value::List(items) => {
                 if items.len() > max {
@@ -285,7 +314,13 @@ impl<'a> Doc<'a> {
                         _ => Err(Problem::WrongType { found: item.type_name() }),
                     };
                     match parsed {
-                        Ok((v, text)) if if few { out.contains(&v) } else { !seen.insert(v.clone()) } => {
+                        Ok((v, text))
+                            if if few {
+                                out.contains(&v)
+                            } else {
+                                !seen.get_or_insert_with(HashSet::new).insert(v.clone())
+                            } =>
+                        {
                             let twice = Problem::DuplicateReference { name: text.to_string() };
                             wrong.push((item.at, format!("{path}[{i}]"), twice));
                         }
@@ -321,12 +356,12 @@ impl<'a> Doc<'a> {
         if self.name.is_empty() {
             return stand_ins::name();
         }
-        self.name.as_str().into()
+        self.name.into()
     }
 
     /// `metadata.name` of a kind that may go without.
     pub fn optional_name(&mut self) -> Option<Name> {
-        let canonical = self.name.contains('/') && self.canonical_name().as_deref() == Some(self.name.as_str());
+        let canonical = self.name.contains('/') && self.canonical_name().as_deref() == Some(self.name);
         if canonical {
             return None;
         }

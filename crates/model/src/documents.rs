@@ -372,7 +372,7 @@ fn finish(docs: Documents, mut errors: Vec<ConfigError>) -> Result<Documents, Ve
 /// The object of a line of JSON with which nothing is wrong.
 pub(crate) fn quick_line(line: &str, names: &mut Names) -> Option<Object> {
     let node = (line.len() <= LINE_BYTES_MAX).then(|| yaml::quick_json(line))??;
-    decode(&"".into(), &node, names, &mut Vec::new(), false).ok().map(|(object, _)| object)
+    decode(&Arc::default(), &node, names, &mut Vec::new(), false).ok().map(|(object, _)| object)
 }
 
 fn is_many(object: &Object) -> bool {

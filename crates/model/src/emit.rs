@@ -6,11 +6,6 @@ use serde_json::{Map, Value};
 use std::fmt::Write;
 
 impl Object {
-    /// The document of this object as one line of NDJSON, without the line's end.
-    pub fn to_ndjson(&self) -> String {
-        self.to_json().to_string()
-    }
-
     /// The document of this object, as YAML, with `---` in front.
     pub fn to_yaml(&self) -> String {
         yaml_document(&self.to_json())

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The forms of values that fields have: numbers in a range, choices, names, addresses, quantities.
 
-use crate::declare::{put, Field, Form, Slot};
+use crate::declare::{Field, Form, Slot};
 use crate::doc::{check_name, Doc, Names};
 use crate::kinds::{Kind, Name};
 use crate::prefix::{inner_address_fault, own_address_fault, underlay_fault, Mac, Prefix};
 use crate::quantity::{parse_bits, parse_bytes, parse_packets, show_bits, show_bytes, show_packets};
+use crate::written::{number, quoted, shown, Written};
 use serde_json::{json, Value};
+use std::fmt::Display;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -65,8 +67,8 @@ impl<T: Copy + Into<u64> + TryFrom<u64>> Form for Int<T> {
         T::try_from(n).map_err(|_| format!("{n} is out of range"))
     }
 
-    fn show(&self, value: &T) -> Value {
-        (*value).into().into()
+    fn show(&self, value: &T, out: &mut String) {
+        number(out, (*value).into());
     }
 
     fn schema(&self) -> Value {
@@ -125,8 +127,8 @@ impl<T: Clone + PartialEq> Form for Choice<T> {
         self.0.iter().find(|c| c.0 == s).map(|c| c.1.clone()).ok_or_else(|| format!("`{s}` is no choice here"))
     }
 
-    fn show(&self, value: &T) -> Value {
-        self.0.iter().find(|c| c.1 == *value).map_or("", |c| c.0).into()
+    fn show(&self, value: &T, out: &mut String) {
+        quoted(out, self.0.iter().find(|c| c.1 == *value).map_or("", |c| c.0));
     }
 
     fn schema(&self) -> Value {
@@ -168,8 +170,8 @@ impl Form for NameOf {
         (self.check)(s).map(|()| names.get(s))
     }
 
-    fn show(&self, value: &Name) -> Value {
-        (**value).into()
+    fn show(&self, value: &Name, out: &mut String) {
+        quoted(out, value);
     }
 
     fn refers(&self) -> Option<Kind> {
@@ -191,7 +193,7 @@ pub(crate) struct Text<T> {
     ty: &'static str,
     allowed: &'static str,
     parse: fn(&str) -> Result<T, String>,
-    show: fn(&T) -> String,
+    show: fn(&T, &mut String),
 }
 
 impl<T: Clone> Form for Text<T> {
@@ -209,22 +211,22 @@ impl<T: Clone> Form for Text<T> {
         (self.parse)(s)
     }
 
-    fn show(&self, value: &T) -> Value {
-        (self.show)(value).into()
+    fn show(&self, value: &T, out: &mut String) {
+        (self.show)(value, out);
     }
 }
 
 /// Text that `parse` takes and that is written as it is shown.
-pub(crate) const fn text<T: ToString>(
+pub(crate) const fn text<T: Display>(
     ty: &'static str,
     allowed: &'static str,
     parse: fn(&str) -> Result<T, String>,
 ) -> Text<T> {
-    Text { ty, allowed, parse, show: T::to_string }
+    Text { ty, allowed, parse, show: |value, out| shown(out, value) }
 }
 
 /// The same of a type that has one text form.
-pub(crate) const fn parsed<T: FromStr<Err = String> + ToString>(ty: &'static str, allowed: &'static str) -> Text<T> {
+pub(crate) const fn parsed<T: FromStr<Err = String> + Display>(ty: &'static str, allowed: &'static str) -> Text<T> {
     text(ty, allowed, T::from_str)
 }
 
@@ -325,25 +327,33 @@ pub(crate) const fn absolute_path(allowed: &'static str) -> Text<String> {
 pub(crate) const fn bandwidth() -> Text<u64> {
     let parse: fn(&str) -> Result<u64, String> = |s| in_range(parse_bits(s)?, 1_000, 1_000_000_000_000);
     let allowed = "1kbit to 1Tbit (units bit, kbit, Mbit, Gbit, Tbit)";
-    Text { ty: "bandwidth", allowed, parse, show: |v| show_bits(*v) }
+    Text { ty: "bandwidth", allowed, parse, show: |v, out| quoted(out, &show_bits(*v)) }
 }
 
 /// Bytes at once.
 pub(crate) const fn bytes() -> Text<u64> {
     let parse: fn(&str) -> Result<u64, String> = |s| in_range(parse_bytes(s)?, abi::FRAME_BYTES_MAX.into(), 4 << 30);
-    Text { ty: "size", allowed: "9216B to 4GiB (units B, kB, KiB, MB, MiB, GB, GiB)", parse, show: |v| show_bytes(*v) }
+    Text {
+        ty: "size",
+        allowed: "9216B to 4GiB (units B, kB, KiB, MB, MiB, GB, GiB)",
+        parse,
+        show: |v, out| quoted(out, &show_bytes(*v)),
+    }
 }
 
 /// Packets per second.
 pub(crate) const fn packet_rate() -> Text<u64> {
     let parse: fn(&str) -> Result<u64, String> = |s| in_range(parse_packets(s)?, 1, 1_000_000_000);
     let allowed = "1pps to 1Gpps (units pps, kpps, Mpps, Gpps)";
-    Text { ty: "packet rate", allowed, parse, show: |v| show_packets(*v) }
+    Text { ty: "packet rate", allowed, parse, show: |v, out| quoted(out, &show_packets(*v)) }
 }
 
 /// One in so many packets, as the exponent of a power of two; 0: none.
 pub(crate) const fn ratio() -> Text<u8> {
-    let show: fn(&u8) -> String = |n| if *n == 0 { "off".into() } else { format!("1/{}", 1u64 << n) };
+    let show: fn(&u8, &mut String) = |n, out| match n {
+        0 => quoted(out, "off"),
+        n => shown(out, &format_args!("1/{}", 1u64 << n)),
+    };
     Text {
         ty: "ratio",
         allowed: "off, or 1/N with N a power of two from 2 to 2147483648",
@@ -380,8 +390,8 @@ impl Slot for OwnName {
         doc.own_name()
     }
 
-    fn write(&self, value: &Name, out: &mut Value, path: &str) {
-        put(out, path, &**value);
+    fn write(&self, value: &Name, out: &mut Written, path: &str) {
+        out.text(path, value);
     }
 }
 
@@ -403,9 +413,9 @@ impl Slot for OptionalName {
         doc.optional_name()
     }
 
-    fn write(&self, value: &Option<Name>, out: &mut Value, path: &str) {
+    fn write(&self, value: &Option<Name>, out: &mut Written, path: &str) {
         if let Some(name) = value {
-            put(out, path, &**name);
+            out.text(path, name);
         }
     }
 }

@@ -20,6 +20,7 @@ mod prefix;
 pub mod quantity;
 mod quick;
 pub mod schema;
+mod written;
 mod yaml;
 
 pub use binary::{SnapshotError, BINARY_VERSION};

@@ -105,6 +105,8 @@ impl FromStr for Prefix {
     }
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 /// A MAC address as a number of 48 bits, first octet uppermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(u64);
@@ -128,8 +130,12 @@ impl Mac {
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let b = self.0.to_be_bytes();
-        write!(f, "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
+        let mut text = *b"00:00:00:00:00:00";
+        for (i, pair) in text.chunks_mut(3).enumerate() {
+            let byte = (self.0 >> (40 - 8 * i)) as usize;
+            (pair[0], pair[1]) = (DIGITS[byte >> 4 & 15], DIGITS[byte & 15]);
+        }
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
     }
 }
 
@@ -138,15 +144,21 @@ impl FromStr for Mac {
 
     fn from_str(s: &str) -> Result<Mac, String> {
         let b = s.as_bytes();
-        let hex = |c: u8| (c as char).to_digit(16).map(u64::from);
-        let mut value = 0u64;
-        let well_formed = b.len() == 17
-            && b.iter().enumerate().all(|(i, &c)| {
-                if i % 3 == 2 {
-                    return c == b':' || c == b'-';
-                }
-                hex(c).map(|d| value = value << 4 | d).is_some()
-            });
+        let (mut value, mut well_formed) = (0u64, b.len() == 17);
+        for (i, &c) in b.iter().enumerate().take(17) {
+            let digit = match c {
+                b'0'..=b'9' => c - b'0',
+                b'a'..=b'f' => c - b'a' + 10,
+                b'A'..=b'F' => c - b'A' + 10,
+                _ => 16,
+            };
+            if i % 3 == 2 {
+                well_formed &= c == b':' || c == b'-';
+            } else {
+                well_formed &= digit < 16;
+                value = value << 4 | u64::from(digit);
+            }
+        }
         if !well_formed {
             return Err(format!("`{s}` is no MAC address: six pairs of hexadecimal digits, as 02:00:00:00:00:01"));
         }

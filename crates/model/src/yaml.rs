@@ -6,9 +6,7 @@
 //! are deep and large documents. JSON is read by the same way.
 
 use granit_parser::{Event, Parser, ScalarStyle};
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
-use std::fmt;
 
 /// Bytes of a YAML file at most: what a full node exports. A larger configuration belongs into a snapshot form.
 pub const YAML_BYTES_MAX: u64 = 2 << 30;
@@ -191,50 +189,96 @@ impl<'t> Builder<'t> {
 /// A line of JSON as a tree whose nodes know no places: for texts that are right, which is nearly all of them. `None`: it takes the
 /// other reader to say what it is.
 pub(crate) fn quick_json(line: &str) -> Option<Node<'_>> {
-    serde_json::from_str(line).ok()
+    let mut json = Json { text: line, at: 0 };
+    let node = json.node(YAML_DEPTH_MAX)?;
+    json.next().is_none().then_some(node)
 }
 
-impl<'de> Deserialize<'de> for Node<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Node<'de>, D::Error> {
-        Ok(Node { at: Pos::default(), value: from.deserialize_any(AnyValue)? })
-    }
+/// What is left of a line of JSON. Texts with escapes, numbers that are not whole and `null` are left to the other reader.
+struct Json<'t> {
+    text: &'t str,
+    at: usize,
 }
 
-struct AnyValue;
-
-impl<'de> Visitor<'de> for AnyValue {
-    type Value = Value<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a word, a whole number, a list or a mapping")
-    }
-
-    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Value<'de>, E> {
-        Ok(Value::Scalar { text: text.into(), plain: false })
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Value<'de>, E> {
-        Ok(Value::Scalar { text: number.to_string().into(), plain: true })
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value<'de>, E> {
-        Ok(Value::Scalar { text: if value { "true" } else { "false" }.into(), plain: true })
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value<'de>, A::Error> {
-        let mut nodes = Vec::new();
-        while let Some(node) = list.next_element()? {
-            nodes.push(node);
+impl<'t> Json<'t> {
+    /// The next byte that is not blank.
+    fn next(&mut self) -> Option<u8> {
+        let bytes = self.text.as_bytes();
+        while self.at < bytes.len() {
+            match bytes[self.at] {
+                b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
+                byte => return Some(byte),
+            }
         }
-        Ok(Value::List(nodes))
+        None
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value<'de>, A::Error> {
-        let mut entries = Vec::with_capacity(4);
-        while let Some((key, node)) = map.next_entry::<&str, _>()? {
-            entries.push((key.into(), Pos::default(), node));
+    /// Whether that is `byte`, which is taken then.
+    fn take(&mut self, byte: u8) -> bool {
+        let taken = self.next() == Some(byte);
+        self.at += usize::from(taken);
+        taken
+    }
+
+    /// The words between quotes.
+    fn quoted(&mut self) -> Option<&'t str> {
+        if !self.take(b'"') {
+            return None;
         }
-        Ok(Value::Map(entries))
+        let (bytes, from) = (self.text.as_bytes(), self.at);
+        while self.at < bytes.len() {
+            match bytes[self.at] {
+                b'"' => {
+                    self.at += 1;
+                    return Some(&self.text[from..self.at - 1]);
+                }
+                b'\\' | 0..0x20 => return None,
+                _ => self.at += 1,
+            }
+        }
+        None
+    }
+
+    /// A whole number, `true` or `false`.
+    fn plain(&mut self) -> Option<&'t str> {
+        let (bytes, from) = (self.text.as_bytes(), self.at);
+        while self.at < bytes.len() && bytes[self.at].is_ascii_alphanumeric() {
+            self.at += 1;
+        }
+        let word = &self.text[from..self.at];
+        let number =
+            word.len() < 20 && word.bytes().all(|b| b.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
+        (word == "true" || word == "false" || number && !word.is_empty()).then_some(word)
+    }
+
+    /// A value with `depth` collections at most in each other.
+    fn node(&mut self, depth: usize) -> Option<Node<'t>> {
+        let value = match self.next()? {
+            b'"' => Value::Scalar { text: self.quoted()?.into(), plain: false },
+            b'{' => Value::Map(self.entries(b'}', depth, |json, depth| {
+                let key = json.quoted()?;
+                json.take(b':').then_some(())?;
+                Some((key.into(), Pos::default(), json.node(depth)?))
+            })?),
+            b'[' => Value::List(self.entries(b']', depth, Json::node)?),
+            _ => Value::Scalar { text: self.plain()?.into(), plain: true },
+        };
+        Some(Node { at: Pos::default(), value })
+    }
+
+    /// What stands in brackets, of which `end` is the second one, with commas in between.
+    fn entries<T>(&mut self, end: u8, depth: usize, entry: fn(&mut Self, usize) -> Option<T>) -> Option<Vec<T>> {
+        self.at += 1;
+        let (depth, mut entries) = (depth.checked_sub(1)?, Vec::new());
+        if self.take(end) {
+            return Some(entries);
+        }
+        loop {
+            entries.push(entry(self, depth)?);
+            if !self.take(b',') {
+                return self.take(end).then_some(entries);
+            }
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// Commits that are kept as events, and as many refusals and changes that changed nothing.
 pub const EVENTS_MAX: usize = 1000;
-/// Generations that are kept, as far as the disk's share for them goes (`::store::Store`).
+/// Generations that are kept, as far as the disk's share for them goes (`store::Store`).
 pub const GENERATIONS_MAX: usize = 1000;
 /// Characters of a text in an event.
 const TEXT_MAX: usize = 400;

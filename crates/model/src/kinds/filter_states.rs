@@ -2,11 +2,11 @@
 //! The Gateway's part about the states of connections inside: table, agent, migration.
 
 use super::Gateway;
-use crate::declare::{below, fields, put, Field, Fields, Form, Slot};
+use crate::declare::{below, fields, Field, Fields, Form, Slot};
 use crate::doc::Doc;
 use crate::error::Problem;
 use crate::forms::*;
-use serde_json::Value;
+use crate::written::Written;
 use std::net::SocketAddr;
 
 /// Connections that a state table may be made for, of each kind.
@@ -94,10 +94,10 @@ impl Slot for AgentSlot {
         address.zip(key).map(|(address, key)| RemoteAgent { address, key })
     }
 
-    fn write(&self, value: &Option<RemoteAgent>, out: &mut Value, path: &str) {
+    fn write(&self, value: &Option<RemoteAgent>, out: &mut Written, path: &str) {
         if let Some(agent) = value {
-            put(out, &below(path, "agent"), agent.address.to_string());
-            put(out, &below(path, "agentKey"), agent.key.clone());
+            out.value(&below(path, "agent"), &Self::ADDRESS, &agent.address);
+            out.value(&below(path, "agentKey"), &Self::KEY, &agent.key);
         }
     }
 }
@@ -153,7 +153,7 @@ impl Slot for MigrationSlot {
         Some(m)
     }
 
-    fn write(&self, value: &Option<Migration>, out: &mut Value, path: &str) {
+    fn write(&self, value: &Option<Migration>, out: &mut Written, path: &str) {
         if let Some(migration) = value {
             migration.write(out, path);
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::*;
-use crate::declare::{below, fields, put, Form, Slot};
+use crate::declare::{below, fields, Form, Slot};
 use crate::error::Problem;
 use crate::forms::*;
+use crate::written::Written;
 use crate::yaml;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -153,9 +154,9 @@ impl Described for Gateway {
         Some(self)
     }
 
-    fn tidy(&self, spec: &mut Value) {
+    fn tidy(&self, out: &mut Written) {
         if self.states.kind.is_none() {
-            spec.as_object_mut().map(|spec| spec.remove("filter"));
+            out.remove("spec.filter");
         }
     }
 }
@@ -245,9 +246,9 @@ impl Slot for Limit {
         PacketLimit { rate, burst: doc.get(&below(path, "burst"), &burst()).unwrap_or(self.0.burst) }
     }
 
-    fn write(&self, value: &PacketLimit, out: &mut Value, path: &str) {
-        put(out, &below(path, "rate"), packet_rate().show(&value.rate));
-        put(out, &below(path, "burst"), value.burst);
+    fn write(&self, value: &PacketLimit, out: &mut Written, path: &str) {
+        out.value(&below(path, "rate"), &packet_rate(), &value.rate);
+        out.value(&below(path, "burst"), &burst(), &value.burst);
     }
 }
 
@@ -317,10 +318,10 @@ impl Slot for PuntsSlot {
         Punts { committed, peak }
     }
 
-    fn write(&self, value: &Punts, out: &mut Value, path: &str) {
+    fn write(&self, value: &Punts, out: &mut Written, path: &str) {
         self.0.write(&value.committed, out, path);
-        put(out, &below(path, "peakRate"), packet_rate().show(&value.peak.rate));
-        put(out, &below(path, "peakBurst"), value.peak.burst);
+        out.value(&below(path, "peakRate"), &packet_rate(), &value.peak.rate);
+        out.value(&below(path, "peakBurst"), &burst(), &value.peak.burst);
     }
 }
 
@@ -371,11 +372,8 @@ impl Slot for ViaSlot {
         via
     }
 
-    fn write(&self, value: &Via, out: &mut Value, path: &str) {
-        let list: Vec<String> = value.each().into_iter().flatten().map(|a| a.to_string()).collect();
-        if !list.is_empty() {
-            put(out, path, list);
-        }
+    fn write(&self, value: &Via, out: &mut Written, path: &str) {
+        out.list(path, &underlay(""), value.each().iter().flatten());
     }
 }
 

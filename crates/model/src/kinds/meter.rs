@@ -5,7 +5,7 @@ use crate::declare::{below, fields, Field, Fields, Form, Slot};
 use crate::doc::Doc;
 use crate::error::Problem;
 use crate::forms::*;
-use serde_json::Value;
+use crate::written::Written;
 
 /// A two-rate limit (RFC 2698). Units: bits per second and bytes for bandwidth, packets per second and packets else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,13 +110,13 @@ impl<B: Form<Value = u64>> Slot for Rates<B> {
         Some(RatePair { committed, committed_burst, peak, peak_burst: peak_burst.unwrap_or_else(|| usual(peak)) })
     }
 
-    fn write(&self, value: &Option<RatePair>, out: &mut Value, path: &str) {
+    fn write(&self, value: &Option<RatePair>, out: &mut Written, path: &str) {
         let Some(p) = value else { return };
         let at = |name| below(path, name);
-        crate::declare::put(out, &at("committed"), self.rate.show(&p.committed));
-        crate::declare::put(out, &at("committedBurst"), self.burst.show(&p.committed_burst));
-        crate::declare::put(out, &at("peak"), self.rate.show(&p.peak));
-        crate::declare::put(out, &at("peakBurst"), self.burst.show(&p.peak_burst));
+        out.value(&at("committed"), &self.rate, &p.committed);
+        out.value(&at("committedBurst"), &self.burst, &p.committed_burst);
+        out.value(&at("peak"), &self.rate, &p.peak);
+        out.value(&at("peakBurst"), &self.burst, &p.peak_burst);
     }
 }
 
@@ -139,7 +139,7 @@ impl Slot for MeterSlot {
         Some(Box::new(Meter::read(doc, path))).filter(|m| m.bandwidth.is_some() || m.packets.is_some())
     }
 
-    fn write(&self, value: &Option<Box<Meter>>, out: &mut Value, path: &str) {
+    fn write(&self, value: &Option<Box<Meter>>, out: &mut Written, path: &str) {
         if let Some(meter) = value {
             meter.write(out, path);
         }

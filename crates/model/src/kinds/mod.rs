@@ -41,7 +41,8 @@ pub use vpc::*;
 
 use crate::declare::{Field, Fields, Referred};
 use crate::doc::Doc;
-use serde_json::{json, Value};
+use crate::written::Written;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
@@ -72,12 +73,11 @@ pub(crate) trait Described: Fields {
     }
 
     /// Takes out of its document what goes without saying.
-    fn tidy(&self, _spec: &mut Value) {}
+    fn tidy(&self, _out: &mut Written) {}
 }
 
 /// What the list knows of a kind.
 pub(crate) struct Declared {
-    name: &'static str,
     pub about: &'static str,
     of_vpcs: bool,
     pub rows: fn(&str, &mut Vec<Field>),
@@ -86,8 +86,8 @@ pub(crate) struct Declared {
 }
 
 impl Declared {
-    fn of<K: Described>(name: &'static str, read: fn(&mut Doc<'_>) -> Option<Object>) -> Declared {
-        Declared { name, about: K::ABOUT, of_vpcs: K::OF_VPCS, rows: K::rows, read }
+    fn of<K: Described>(read: fn(&mut Doc<'_>) -> Option<Object>) -> Declared {
+        Declared { about: K::ABOUT, of_vpcs: K::OF_VPCS, rows: K::rows, read }
     }
 }
 
@@ -96,7 +96,7 @@ trait Content {
     fn name(&self) -> Name;
     fn summary(&self) -> String;
     fn vpcs(&self) -> &[Name];
-    fn write(&self, document: &mut Value);
+    fn write(&self, out: &mut Written);
 }
 
 impl<K: Described> Content for K {
@@ -112,9 +112,9 @@ impl<K: Described> Content for K {
         Described::vpcs(self)
     }
 
-    fn write(&self, document: &mut Value) {
-        Fields::write(self, document, "");
-        self.tidy(&mut document["spec"]);
+    fn write(&self, out: &mut Written) {
+        Fields::write(self, out, "");
+        self.tidy(out);
     }
 }
 
@@ -144,14 +144,22 @@ macro_rules! kinds {
         const NAMED: &[Kind] = &[$($(#[$cfg])* Kind::$Named,)+];
 
         impl Kind {
+            /// As in `kind:`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$Own => stringify!($Own),)+
+                    $($(#[$cfg])* Kind::$Named => stringify!($Named),)+
+                }
+            }
+
             /// What is declared of it.
             pub(crate) fn declared(self) -> Declared {
                 match self {
-                    $(Kind::$Own => Declared::of::<$Own>(stringify!($Own), |doc| {
+                    $(Kind::$Own => Declared::of::<$Own>(|doc| {
                         Some(Object::$Own(Described::check($Own::read(doc, ""), doc)?.into()))
                     }),)+
                     $($(#[$cfg])*
-                    Kind::$Named => Declared::of::<$Named>(stringify!($Named), |doc| {
+                    Kind::$Named => Declared::of::<$Named>(|doc| {
                         Some(Object::$Named(Described::check($Named::read(doc, ""), doc)?.into()))
                     }),)+
                 }
@@ -279,20 +287,21 @@ impl Object {
         self.content().vpcs()
     }
 
-    /// The document of this object, as JSON. What is absent stays absent; defaults are written out.
+    /// The document of this object as one line of NDJSON, without the line's end. What is absent stays absent; defaults are written
+    /// out.
+    pub fn to_ndjson(&self) -> String {
+        let mut written = Written::new();
+        self.content().write(&mut written);
+        written.line(self.kind().name())
+    }
+
+    /// The same as a tree.
     pub fn to_json(&self) -> Value {
-        let mut document = json!({"apiVersion": "tunny/v1", "kind": self.kind().name(), "metadata": {}, "spec": {}});
-        self.content().write(&mut document);
-        document
+        serde_json::from_str(&self.to_ndjson()).unwrap_or_default()
     }
 }
 
 impl Kind {
-    /// As in `kind:`.
-    pub fn name(self) -> &'static str {
-        self.declared().name
-    }
-
     /// Whether each object of it belongs to VPCs.
     pub fn is_of_vpcs(self) -> bool {
         self.declared().of_vpcs

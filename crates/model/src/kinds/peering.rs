@@ -2,11 +2,11 @@
 
 use super::{Described, Kind, Name};
 use crate::broken::stand_ins;
-use crate::declare::{fields, put, Field, Form, Referred, Slot};
+use crate::declare::{fields, Field, Form, Referred, Slot};
 use crate::doc::Doc;
 use crate::error::Problem;
 use crate::forms::*;
-use serde_json::Value;
+use crate::written::Written;
 
 fields! {
     /// Two VPCs that agreed to reach each other. Each side agrees by naming it in `spec.peerings`; routes decide what is reached.
@@ -73,8 +73,8 @@ impl Slot for TwoVpcs {
         })
     }
 
-    fn write(&self, value: &[Name; 2], out: &mut Value, path: &str) {
-        put(out, path, value.iter().map(|v| Value::from(&**v)).collect::<Vec<_>>());
+    fn write(&self, value: &[Name; 2], out: &mut Written, path: &str) {
+        out.list(path, &Self::VPC, value);
     }
 
     fn references(&self, value: &[Name; 2], path: &str, out: Referred<'_>) {

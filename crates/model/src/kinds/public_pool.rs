@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::{texts, Described, Name};
-use crate::declare::{below, fields, put, Field, Form, Slot};
+use crate::declare::{below, fields, Field, Form, Slot};
 use crate::doc::{Doc, Names};
 use crate::error::Problem;
 use crate::forms::*;
 use crate::prefix::Prefix;
+use crate::written::{number, Written};
 use serde_json::{json, Value};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -90,9 +91,9 @@ impl Slot for PortsSlot {
         (first, last)
     }
 
-    fn write(&self, value: &(u16, u16), out: &mut Value, path: &str) {
-        put(out, &below(path, "first"), value.0);
-        put(out, &below(path, "last"), value.1);
+    fn write(&self, value: &(u16, u16), out: &mut Written, path: &str) {
+        out.value(&below(path, "first"), &Self::PORT, &value.0);
+        out.value(&below(path, "last"), &Self::PORT, &value.1);
     }
 }
 
@@ -118,8 +119,8 @@ impl Form for Block {
         Err(format!("{n} is no power of two"))
     }
 
-    fn show(&self, value: &u16) -> Value {
-        (*value).into()
+    fn show(&self, value: &u16, out: &mut String) {
+        number(out, (*value).into());
     }
 
     fn schema(&self) -> Value {

@@ -2,11 +2,12 @@
 
 use super::{Described, Kind, Name};
 use crate::broken::stand_ins;
-use crate::declare::{fields, put, Field, Form, Referred, Slot};
+use crate::declare::{fields, Field, Form, Referred, Slot};
 use crate::doc::{Doc, Names};
 use crate::error::Problem;
 use crate::forms::*;
 use crate::prefix::Prefix;
+use crate::written::{quoted, Written};
 use serde_json::{json, Value};
 
 const PREFIX: &str = "an address and a length without further bits, as 10.0.0.0/24, one route a prefix and VPC";
@@ -143,8 +144,8 @@ impl Form for ScopeName {
         Scope::NAMES.into_iter().find(|n| *n == s).ok_or_else(|| format!("`{s}` is no scope"))
     }
 
-    fn show(&self, value: &&'static str) -> Value {
-        (*value).into()
+    fn show(&self, value: &&'static str, out: &mut String) {
+        quoted(out, value);
     }
 
     fn schema(&self) -> Value {
@@ -179,10 +180,10 @@ impl Slot for ScopeAndPeer {
         Scope::of(word, || doc.need("spec.peer", &PEER).ok_or(())).and_then(Result::ok).unwrap_or(Scope::Local)
     }
 
-    fn write(&self, value: &Scope, out: &mut Value, _: &str) {
-        put(out, "spec.scope", value.name());
+    fn write(&self, value: &Scope, out: &mut Written, _: &str) {
+        out.text("spec.scope", value.name());
         if let Scope::Peer(to) = value {
-            put(out, "spec.peer", &**to);
+            out.text("spec.peer", to);
         }
     }
 

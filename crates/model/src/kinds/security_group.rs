@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::{Described, Name};
-use crate::declare::{fields, put, Field, Fields, Referred};
+use crate::declare::{fields, Field, Fields, Referred};
 use crate::doc::Doc;
 use crate::forms::*;
+use crate::written::Written;
 use crate::ERRORS_MAX;
 use filter::{Fault, GroupSpec, Rule, Ruleset, GROUP_RULES_MAX};
-use serde_json::Value;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -18,10 +18,14 @@ fields! {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// Which connections may begin, as the member sees them. SERVICES: `any`, `tcp`, `udp`, `icmp`, `icmpv6` or a protocol number; `tcp/80`, `udp/5000-5009`, `icmp/8`, `icmpv6/128.0`. REMOTE, the other end: `any`, an address, a prefix, or `group NAME` for the members of a group. Of the rules that match, the lowest priority number decides (0 to 65535, 1000 if not given), deny before allow, then the earlier one. What no rule matches is denied. Answers need no rule, unless the rule that allowed is `stateless`: then no session is made, and every packet of either direction is judged by the rules, in software.
-        rules: Vec<Rule> = "spec.rules", parsed("rule", "").list(GROUP_RULES_MAX, RULES);
+        rules: Vec<Rule> = "spec.rules", rule().list(GROUP_RULES_MAX, RULES);
         /// `false`: all its rules that allow are `stateless`.
         stateful: bool = "spec.stateful", choice(&[("true", true), ("false", false)]).or(true).shy();
     }
+}
+
+const fn rule() -> Text<Rule> {
+    parsed("rule", "")
 }
 
 /// Rules about connections.
@@ -98,14 +102,11 @@ impl Fields for SecurityGroup {
         SecurityGroup::of(name, rules, stateful)
     }
 
-    fn write(&self, out: &mut Value, _: &str) {
-        put(out, "metadata.name", &*self.spec.name);
-        let rules: Vec<String> = self.spec.rules.iter().map(Rule::to_string).collect();
-        if !rules.is_empty() {
-            put(out, "spec.rules", rules);
-        }
+    fn write(&self, out: &mut Written, _: &str) {
+        out.text("metadata.name", &self.spec.name);
+        out.list("spec.rules", &rule(), &self.spec.rules);
         if self.stateless() {
-            put(out, "spec.stateful", false);
+            out.put("spec.stateful", |out| out.push_str("false"));
         }
     }
 

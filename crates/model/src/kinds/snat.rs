@@ -7,7 +7,7 @@ use crate::doc::Doc;
 use crate::error::Problem;
 use crate::forms::*;
 use crate::prefix::{prefix_fault, Prefix};
-use serde_json::Value;
+use crate::written::Written;
 use std::str::FromStr;
 
 const POOLS: &str = "1 to 64 names of PublicPools";
@@ -111,7 +111,7 @@ impl Slot for OfSessions {
         VpcLimits::read(doc, path)
     }
 
-    fn write(&self, value: &VpcLimits, out: &mut Value, path: &str) {
+    fn write(&self, value: &VpcLimits, out: &mut Written, path: &str) {
         value.write(out, path);
     }
 }

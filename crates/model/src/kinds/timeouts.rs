@@ -4,7 +4,7 @@
 use crate::declare::{below, Field, Form, Slot};
 use crate::doc::Doc;
 use crate::forms::seconds;
-use serde_json::Value;
+use crate::written::Written;
 
 /// Seconds, in the order of [`TIMEOUTS`].
 pub type Timeouts = [u32; 10];
@@ -66,10 +66,10 @@ impl Slot for TimeoutsSlot {
         all
     }
 
-    fn write(&self, value: &Timeouts, out: &mut Value, path: &str) {
+    fn write(&self, value: &Timeouts, out: &mut Written, path: &str) {
         for (((name, ..), own), usual) in TIMEOUTS.into_iter().zip(value).zip(self.usual()) {
             if *own != usual {
-                crate::declare::put(out, &below(path, name), *own);
+                out.value(&below(path, name), &seconds(), own);
             }
         }
     }

@@ -2,11 +2,11 @@
 
 use super::{Described, Meter, MeterSlot, Name};
 use crate::broken::stand_ins;
-use crate::declare::{fields, put, Field, Form, Slot};
+use crate::declare::{fields, Field, Form, Slot};
 use crate::doc::{check_name, Doc};
 use crate::forms::*;
 use crate::prefix::Mac;
-use serde_json::Value;
+use crate::written::Written;
 use std::net::IpAddr;
 
 const GATEWAYS: &str = "up to 16 unicast addresses that may be forwarded, or link-local ones, no VM's";
@@ -46,13 +46,9 @@ impl Described for Vpc {
         format!("VNI {}", self.vni)
     }
 
-    fn tidy(&self, spec: &mut Value) {
+    fn tidy(&self, out: &mut Written) {
         if Some(self.gateway_mac) == default_gateway_mac(self.vni) {
-            let Some(gateway) = spec["gateway"].as_object_mut() else { return };
-            gateway.remove("mac");
-            if gateway.is_empty() {
-                spec.as_object_mut().map(|spec| spec.remove("gateway"));
-            }
+            out.remove("spec.gateway.mac");
         }
     }
 }
@@ -83,8 +79,8 @@ impl Slot for GatewayMac {
         doc.get(path, &mac()).or_else(|| by_vni(doc)).unwrap_or_else(stand_ins::mac)
     }
 
-    fn write(&self, value: &Mac, out: &mut Value, path: &str) {
-        put(out, path, value.to_string());
+    fn write(&self, value: &Mac, out: &mut Written, path: &str) {
+        out.value(path, &mac(), value);
     }
 }
 
