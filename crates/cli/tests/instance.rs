@@ -206,8 +206,11 @@ fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
 }
 
+/// But for the port of the example's metrics, which nodes of other tests have meanwhile.
 fn warnings(node: &Node) -> String {
-    node.json(&["get", "status"])["warnings"].to_string()
+    let status = node.json(&["get", "status"]);
+    let others = |w: &&Value| !w.to_string().contains("metrics cannot be served on 127.0.0.1:9464");
+    Value::from(status["warnings"].as_array().unwrap().iter().filter(others).cloned().collect::<Vec<_>>()).to_string()
 }
 
 /// A copy has the same id, so only the number of its last change tells it from the original.
